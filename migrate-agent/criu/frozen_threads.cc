@@ -99,9 +99,11 @@ class Tracer {
       const Status one = tracing::seize(tid, PTRACE_O_EXITKILL);
       if (!one && one.error().code() == Code::kNotFound) continue;
       held_[tid] = 0;
-      if (one) seized.push_back(tid);
-      if (!one) status = one;
-      if (!status) break;
+      if (!one) {
+        status = one;
+        break;
+      }
+      seized.push_back(tid);
     }
     for (const pid_t tid : seized) {
       const auto signal_number = tracing::wait_until_stopped(tid);

@@ -128,7 +128,7 @@ bool is_transient(const Course& c, const Error& refused, Clock::time_point end) 
   if (refused.code() != Code::kRefused || Clock::now() >= end) return false;
   journal::ProcessIds late;
   *late.Add() = c.subject.members[0];
-  for (int i = c.subject.examined; i < c.subject.members.size(); ++i) {
+  for (int i = std::max(1, c.subject.examined); i < c.subject.members.size(); ++i) {
     *late.Add() = c.subject.members[i];
   }
   if (!one_ends(late)) return false;

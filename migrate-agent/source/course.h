@@ -203,7 +203,8 @@ journal::Began description(const Course& c);
 /// below the claimed one since the last look; `tree` is the claimed one and all below it.
 Status follow_members(Course& c, const std::vector<pid_t>& tree);
 
-/// Whether follow_members() refuses a process that ends soon: it is waited for, until `end`.
+/// Whether what was refused, of members that are not examined yet, may go by itself: one of them
+/// has ended or ends soon, and is waited for, until `end`.
 bool is_transient(const Course& c, const Error& refused, Clock::time_point end);
 
 /// When nothing of the job runs: the same, and all of them are still what was examined.

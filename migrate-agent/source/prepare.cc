@@ -99,11 +99,8 @@ Status agree(Course& c) {
   for (const auto end = Clock::now() + kTransience;;) {
     const Status examined = examine(c);
     const Status agreed = examined ? preflight(c) : examined;
-    const bool once_more = !agreed && agreed.error().code() == Code::kRefused &&
-                           Clock::now() < end && one_ends(c.subject.members);
-    if (!once_more) return agreed;
+    if (agreed || !is_transient(c, agreed.error(), end)) return agreed;
     GCR_TRY(c.worker.cancellation.check());
-    spdlog::info("looks again, since a process has ended: {}", agreed.error().message());
     c.subject.found.reset();  // it holds the doors
     c.subject.confinements.clear();
     c.subject.members.DeleteSubrange(1, c.subject.members.size() - 1);

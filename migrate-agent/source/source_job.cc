@@ -152,9 +152,8 @@ Status SourceJob::look_in_time(bool by_criu, const LastLook& last) {
     const Status looked = last.look();
     if (looked || dumped_) return looked;
     if (by_criu) GCR_TRY(group_.thaw());
-    const bool again = last.once_more(looked.error());
+    if (!last.once_more(looked.error())) return looked;
     if (by_criu) GCR_TRY(freeze_outside_vfork());
-    if (!again) return looked;
   }
 }
 
