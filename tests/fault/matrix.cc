@@ -89,6 +89,14 @@ void add_recovery(std::vector<Scenario>& scenarios, const Point& point) {
   }
 }
 
+/// In the last round: what is spoilt earlier may be overwritten.
+void add_corruption(std::vector<Scenario>& scenarios, const Point& point) {
+  Scenario scenario = later("source.gated", point, Harm::kCorrupt, Side::kSource);
+  // The others spoil a chunk on its way.
+  scenario.steps_between = point.name != "destination.vram.corrupt";
+  scenarios.push_back(scenario);
+}
+
 /// Each record of a journal that comes after one of these cannot be written.
 void add_records(std::vector<Scenario>& scenarios, const Point& append) {
   for (const Place& place : {Place{"source.preflighted", Side::kSource},
@@ -130,8 +138,7 @@ std::vector<Scenario> matrix() {
         add_recovery(scenarios, point);
         break;
       case Kind::kCorruption:
-        // What is spoilt earlier may be overwritten.
-        scenarios.push_back(later("source.gated", point, Harm::kCorrupt, Side::kSource));
+        add_corruption(scenarios, point);
         break;
       case Kind::kFailure:
         add_records(scenarios, point);

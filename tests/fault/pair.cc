@@ -84,6 +84,13 @@ std::string kill_one_command(const std::string& network, const std::string& prog
          "; [ -z \"$one\" ] || kill -KILL $one";
 }
 
+/// A command line that waits until a program that writes a line for each step has begun and ended
+/// one.
+std::string wait_for_a_step_command(const std::string& output) {
+  return fmt::format(
+      "seen=$(wc -l <{0}); until [ $(wc -l <{0}) -gt $((seen + 1)) ]; do sleep 0.01; done", output);
+}
+
 void write_at_once(const std::string& path, const std::string& text) {
   std::ofstream(path + ".new") << text << '\n';
   std::filesystem::rename(path + ".new", path);
@@ -220,7 +227,15 @@ void Pair::arm(const Trial& trial) {
                          file);
     if (scenario.harm == Harm::kKillWorker) action += " && kill -KILL $PPID";
   }
-  write_at_once(faults_file(hosts_, host), scenario.point + " " + action);
+  const std::string file = faults_file(hosts_, host);
+  std::string line = scenario.point + " " + action;
+  if (scenario.steps_between) {
+    const std::string next = file + ".next";
+    write_at_once(next, line);
+    line = fmt::format("source.copied run {} && mv {} {}",
+                       wait_for_a_step_command(app_->output_path()), next, file);
+  }
+  write_at_once(file, line);
 }
 
 void Pair::disarm() {

@@ -39,8 +39,10 @@ struct Scenario {
   std::string point;          ///< strikes there; if empty, `delay` after the command was started
   Milliseconds delay{0};
   Milliseconds lasts{0};
-  std::string command;     ///< of kRun, for sh -c; at a point its parent is the worker
-  std::string undo;        ///< likewise, when gcr-migrate has ended
+  std::string command;  ///< of kRun, for sh -c; at a point its parent is the worker
+  std::string undo;     ///< likewise, when gcr-migrate has ended
+  /// The program steps between the first round and the last, which then sends something.
+  bool steps_between = false;
   std::string then_point;  ///< armed when the first harm strikes: a point that comes later
   Harm then = Harm::kNone;
   std::optional<Side> survivor;  ///< where the process must run afterwards, where that is certain
