@@ -1,12 +1,13 @@
 // The CRIU driver: dumps, pre-dumps and restores by CRIU's command line. Its RPC (`criu swrk`) is
 // used only for versions and checks: it cannot stream images. CRIU finds no plugins to load, unless
-// a job needs one (plugin.h). Calls block; run them off the control thread. CRIU is never killed
-// while it works on a CUDA process: its own timeout is raised instead.
+// a job needs one (plugin.h). Calls block; run them off the control thread. A CRIU that works is
+// not killed: the tasks that it holds would run on wherever it has them.
 #pragma once
 
 #include <sys/types.h>
 
 #include <bitset>
+#include <chrono>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
@@ -105,6 +106,8 @@ struct DumpOptions {
   /// The cgroup.procs of the control groups in which CRIU works; valid as long as the options are.
   /// None: the caller's.
   std::span<const UniqueFd> groups{};
+  /// A CRIU that does nothing for so long, while the tasks stand still, is ended, and run() fails.
+  std::chrono::milliseconds patience{std::chrono::minutes(1)};
 };
 
 /// A CRIU that was started for a process and has done everything that it can do before it touches
@@ -135,7 +138,7 @@ class PreparedDump {
   /// `take` and `take_memory` are for a streaming dump. Files that are `renamed` have other names
   /// in the images. On failure the tasks run again, and the error quotes the first error line of
   /// CRIU's log or carries that of `take`. kDataLoss if the images give a thread other rights than
-  /// it has; for connections see settle_connections().
+  /// it has; kTimeout if CRIU did nothing any more; for connections see settle_connections().
   Result<std::vector<process::ThreadRights>> run(
       const TakeImage& take = {}, const std::map<std::string, std::string>& renamed = {},
       const TakeMemory& take_memory = {});

@@ -139,6 +139,7 @@ Status PreparedDump::Impl::start(const Command& command,
 Status PreparedDump::Impl::run(const TakeImage& take, const TakeMemory& take_memory) {
   GCR_TRY(session->check_namespace());
   GCR_TRY(lock_connections(procfs::tree(pid)));
+  GCR_TRY(session->end_when_still(options.patience));
   started = true;
   if (const Status passed = hold.pass(images::empty_irmap_cache()); !passed) {
     session->kill();
@@ -257,6 +258,7 @@ Status pre_dump(const Command& command, pid_t pid, const fs::path& directory,
     GCR_ASSIGN(const auto arguments,
                dump_arguments("pre-dump", kPreDumpLog, pid, directory, parent, false));
     GCR_ASSIGN(Session session, Session::beside(command, arguments, pid, directory));
+    GCR_TRY(session.end_when_still(DumpOptions().patience));
     GCR_TRY(wait_for_success(session, directory, kPreDumpLog));
     return session.check_namespace();
   }();

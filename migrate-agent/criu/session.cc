@@ -424,9 +424,19 @@ bool Session::ends_within(milliseconds patience, int fd) const {
   return ready > 0;
 }
 
+Status Session::end_when_still(milliseconds patience) {
+  GCR_ASSIGN(auto criu, procfs::Process::open(criu_.pid()));
+  watchdog_ = std::make_unique<Watchdog>(std::move(criu), patience);
+  return {};
+}
+
 Result<int> Session::wait() {
   if (criu_) {
     const int status = criu_.wait();
+    const auto watchdog = std::move(watchdog_);
+    if (watchdog && watchdog->has_killed()) {
+      return Error(Code::kTimeout, "CRIU did nothing any more, and was ended");
+    }
     // A failed exec says so on the control socket, which is otherwise at its end.
     UniqueFd unused;
     const Result<ControlMessage> message = receive_control(&unused);

@@ -17,6 +17,7 @@
 #include "migrate-agent/criu/criu_rpc.pb.h"
 #include "migrate-agent/criu/launch.h"
 #include "migrate-agent/criu/plugin.h"
+#include "migrate-agent/criu/watchdog.h"
 #include "migrate-agent/procfs/mount_namespace.h"
 #include "src/base/result.h"
 #include "src/base/unique_fd.h"
@@ -101,7 +102,11 @@ class Session {
   /// Waits until `fd` can be read (true) or CRIU has ended (false); kTimeout after a minute.
   Result<bool> wait_for(int fd);
 
-  /// Waits until CRIU itself has ended and been reaped; its wait status.
+  /// From now on CRIU is ended if it does nothing for `patience` (watchdog.h). After beside().
+  Status end_when_still(std::chrono::milliseconds patience);
+
+  /// Waits until CRIU itself has ended and been reaped; its wait status. kTimeout if it was ended
+  /// because it did nothing.
   Result<int> wait();
 
   /// Whether CRIU ends within `patience`, or has ended; also true as soon as `fd`, if there is one,
@@ -147,6 +152,7 @@ class Session {
   bool waits_inside_ = false;                     ///< CRIU says that it is in it
   bool entered_ = false;                          ///< and has been checked, and goes on
   bool has_plugin_ = false;
+  std::unique_ptr<Watchdog> watchdog_;
 };
 
 }  // namespace gcr::criu

@@ -149,7 +149,12 @@ std::optional<Stat> read_stat(const std::string& task) {
   fields >> stat.state >> stat.parent;  // 3 and 4
   skip(2);
   fields >> stat.terminal >> skipped >> stat.flags;  // 7 to 9
-  skip(12);
+  skip(4);
+  std::uint64_t user = 0;
+  std::uint64_t kernel = 0;
+  fields >> user >> kernel;  // 14 and 15
+  stat.cpu_ticks = user + kernel;
+  skip(6);
   fields >> stat.start_time >> skipped >> stat.resident_pages;  // 22 to 24
   if (!fields) return std::nullopt;
   return stat;

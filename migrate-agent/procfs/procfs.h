@@ -47,6 +47,7 @@ struct Stat {
   pid_t parent = 0;
   int terminal = 0;              ///< the controlling one's device; 0: none
   unsigned long flags = 0;       ///< PF_… of the kernel
+  std::uint64_t cpu_ticks = 0;   ///< that all its threads have used
   std::uint64_t start_time = 0;  ///< clock ticks after boot: tells a reused PID apart
   std::uint64_t resident_pages = 0;
 };

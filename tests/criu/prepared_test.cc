@@ -30,8 +30,8 @@ class Prepared : public testing::Test {
     return wait_for_progress(file(), {}, 5);
   }
 
-  PreparedDump prepare_streaming() {
-    auto prepared = PreparedDump::streaming(criu_command(), program_->pid(), logs());
+  PreparedDump prepare_streaming(const DumpOptions& options = {}) {
+    auto prepared = PreparedDump::streaming(criu_command(), program_->pid(), logs(), options);
     EXPECT_TRUE(prepared) << prepared.error().message();
     return std::move(*prepared);
   }
@@ -129,6 +129,47 @@ TEST_F(Prepared, WaitingCallsOfAStreamedDumpGoOnWaitingHereAndThere) {
     return output.lines >= before.lines + 200;
   });
   EXPECT_TRUE(now.others.empty()) << now.others.front();
+}
+
+/// The test's only child but the program.
+void stop_criu(pid_t program) {
+  for (const pid_t pid : procfs::tree(::getpid())) {
+    if (pid == ::getpid() || pid == program) continue;
+    ::kill(pid, SIGSTOP);
+    EXPECT_TRUE(procfs::wait_until_stopped(pid));
+  }
+}
+
+constexpr std::chrono::seconds kShortPatience{1};
+
+/// Whatever CRIU waits for: the tasks, which have its code in them by then, go on.
+TEST_F(Prepared, ACriuThatStandsStillIsEnded) {
+  start();
+  DumpOptions options;
+  options.patience = kShortPatience;
+  options.leave_out = [program = program_->pid()](pid_t) {
+    stop_criu(program);
+    return LeftOut{};
+  };
+  const auto nothing = [](const auto&, pid_t, const auto&) { return Status(); };
+  const auto failed = prepare_streaming(options).run(to_files(), {}, nothing);
+  ASSERT_FALSE(failed);
+  EXPECT_EQ(failed.error().code(), Code::kTimeout) << failed.error().message();
+  expect_gapless(wait_for_progress(file(), read_output(file()), 20));
+  const auto report = prepare_streaming().run(to_files());
+  ASSERT_TRUE(report) << report.error().message();
+}
+
+TEST_F(Prepared, ACriuThatWaitsUntilItsImagesAreTakenIsNotEnded) {
+  start("remember");
+  DumpOptions options;
+  options.patience = kShortPatience;
+  const auto report =
+      prepare_streaming(options).run([&](const std::string& name, UniqueFd content) -> Status {
+        if (name.starts_with("pages-")) std::this_thread::sleep_for(3 * kShortPatience);
+        return to_files()(name, std::move(content));
+      });
+  EXPECT_TRUE(report) << report.error().message();
 }
 
 TEST_F(Prepared, StreamedDumpIsTheSameAsOneToADirectory) {
