@@ -5,24 +5,15 @@
 
 #include <sys/types.h>
 
-#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "migrate-agent/criu/landlock.h"
+#include "migrate-agent/criu/held_processes.h"
 #include "proto/control.pb.h"
 #include "src/base/result.h"
 
 namespace gcr::criu {
-
-/// How processes stand still after a dump or a restore: stopped, and in a group that is frozen.
-/// Their threads run for moments, one by one, and only for the agent.
-struct Standstill {
-  std::function<Status()> thaw;    ///< empty if they are in no such group
-  std::function<Status()> freeze;  ///< likewise
-  bool traceable = false;          ///< threads of the frozen group can be seized (version 2)
-};
 
 using Settings = google::protobuf::RepeatedPtrField<proto::Setting>;
 
