@@ -107,7 +107,7 @@ struct DumpOptions {
   /// None: the caller's.
   std::span<const UniqueFd> groups{};
   /// A CRIU that does nothing for so long, while the tasks stand still, is ended, and run() fails.
-  std::chrono::milliseconds patience{std::chrono::minutes(1)};
+  std::chrono::milliseconds patience{std::chrono::seconds(30)};
 };
 
 /// A CRIU that was started for a process and has done everything that it can do before it touches
