@@ -198,7 +198,8 @@ TEST_F(ErrorsTest, TheSourceGoesOnWhenCriuIsKilled) {
   const auto kill_criu = [](const Names& host) {
     return fmt::format(
         "for p in $(ip netns pids {}); do "
-        "grep -q 'criu.*\\(swrk\\|restore\\)' /proc/$p/cmdline && kill -KILL $p; done; true",
+        "tr '\\0' ' ' </proc/$p/cmdline | grep 'criu .* \\(dump\\|restore\\) ' | "
+        "grep -qv gcr-reaper && kill -KILL $p; done; true",
         host.network);
   };
   expect_to_stay(at("source.gated", kill_criu(names(Side::kSource))));
