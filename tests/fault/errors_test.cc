@@ -8,6 +8,7 @@
 #include <fstream>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tests/fault/pair.h"
@@ -195,15 +196,19 @@ TEST_F(ErrorsTest, TheSourceGoesOnWhenCriuFails) {
 }
 
 TEST_F(ErrorsTest, TheSourceGoesOnWhenCriuIsKilled) {
-  const auto kill_criu = [](const Names& host) {
-    return fmt::format(
-        "for p in $(ip netns pids {}); do "
-        "tr '\\0' ' ' </proc/$p/cmdline | grep 'criu .* \\(dump\\|restore\\) ' | "
-        "grep -qv gcr-reaper && kill -KILL $p; done; true",
-        host.network);
-  };
-  expect_to_stay(at("source.gated", kill_criu(names(Side::kSource))));
-  expect_to_stay(at("destination.prepared", kill_criu(names(Side::kDestination))));
+  for (const auto& [side, point] : {std::pair(Side::kSource, "source.gated"),
+                                    std::pair(Side::kDestination, "destination.prepared")}) {
+    const Names host = names(side);
+    const std::string killed = host.directory + "/killed";
+    // The reaper has CRIU's command among its words.
+    expect_to_stay(
+        at(point, fmt::format("for p in $(ip netns pids {}); do "
+                              "tr '\\0' ' ' </proc/$p/cmdline | "
+                              "grep 'criu .* \\(dump\\|restore\\) ' | grep -qv gcr-reaper && "
+                              "kill -KILL $p && echo $p >>{}; done; true",
+                              host.network, killed)));
+    EXPECT_TRUE(std::filesystem::remove(killed)) << point;
+  }
   expect_to_stay(at("destination.criu-restored", "exit 1"));
 }
 

@@ -301,16 +301,15 @@ std::string Pair::strike(Trial& trial) {
 
 std::string Pair::wait_for_hit(Trial& trial, const std::string& point) {
   const std::string path = hit_file(hosts_, host_of(trial, side_of(point, trial.scenario)));
-  const bool first = point == trial.scenario.point;
   std::string text;
   const auto hit = [&] {
     oracle_->look();
     text = e2e::read_file(path);
     return text.starts_with(point + " ");
   };
-  wait_until(kHangs, [&] { return hit() || (first && !trial.command->program().running()); });
-  // The destination ends after the operator has heard of it.
-  if (!wait_until(kHangs, hit)) return "the point " + point + " was not reached";
+  wait_until(kHangs, [&] { return hit() || !trial.command->program().running(); });
+  // The destination ends, and who recovers begins, after the operator has heard of it.
+  if (!wait_until(6 * kBound, hit)) return "the point " + point + " was not reached";
   trial.struck = true;
   trial.stopped = std::stoi(text.substr(text.rfind("hit ") + 4));
   return "";
