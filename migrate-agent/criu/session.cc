@@ -434,7 +434,7 @@ Result<int> Session::wait() {
   if (criu_) {
     const int status = criu_.wait();
     const auto watchdog = std::move(watchdog_);
-    if (watchdog && watchdog->has_killed()) {
+    if (watchdog && watchdog->end()) {
       return Error(Code::kTimeout, "CRIU did nothing any more, and was ended");
     }
     // A failed exec says so on the control socket, which is otherwise at its end.

@@ -37,6 +37,12 @@ Watchdog::Watchdog(procfs::Process watched, std::chrono::milliseconds patience)
     : watched_(std::move(watched)),
       thread_([this, patience](const std::stop_token& token) { watch(token, patience); }) {}
 
+bool Watchdog::end() {
+  thread_.request_stop();
+  thread_.join();
+  return has_killed_;
+}
+
 void Watchdog::watch(const std::stop_token& token, std::chrono::milliseconds patience) {
   const std::string process = std::to_string(watched_.pid());
   std::string seen;

@@ -2,7 +2,6 @@
 // holds go on.
 #pragma once
 
-#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <mutex>
@@ -19,14 +18,14 @@ class Watchdog {
   /// nor written. While it writes, it waits for whoever reads, and is let be.
   Watchdog(procfs::Process watched, std::chrono::milliseconds patience);
 
-  /// Whether it has killed it. Any thread.
-  bool has_killed() const { return has_killed_; }
+  /// Ends the watching: whether it has killed it. Once.
+  bool end();
 
  private:
   void watch(const std::stop_token& token, std::chrono::milliseconds patience);
 
   const procfs::Process watched_;
-  std::atomic<bool> has_killed_{false};
+  bool has_killed_ = false;  ///< of the thread, while there is one
   std::mutex mutex_;
   std::condition_variable_any never_;
   std::jthread thread_;
