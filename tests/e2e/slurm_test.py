@@ -321,7 +321,7 @@ class Slurm(unittest.TestCase):
         namespace = self.cluster.env[f"NS_{self.cluster.env['CONTROLLER'].upper()}"]
         self.cluster.arm(
             "b", f"destination.joining run SLURM_CONF={self.cluster.env['SLURM_CONF']} nsenter --net={namespace} "
-            f"scancel {job} && until ! ls {spool}/*_{job}.* 2>/dev/null; do sleep 0.1; done")  # fmt: skip
+            f"scancel {job} && while ls {spool} | grep -q _{job}[.]; do sleep 0.1; done")  # fmt: skip
         _, out, err = self.cluster.move("a", "b", pid, job)
         self.assertIn(f"Slurm's job {job}, which owned the processes, has ended", out + err)
         self.assertEqual(self.text_of("b", job, "status"), f"{signal.SIGKILL}\n")
