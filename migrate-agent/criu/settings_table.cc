@@ -41,14 +41,12 @@ constexpr std::uint64_t kUsualTimerSlackNs = 50'000;
 
 std::uint64_t io_priority(std::uint64_t value) { return value >> 13 == 0 ? 0 : value; }
 std::uint64_t timer_slack(std::uint64_t value) { return value == 0 ? kUsualTimerSlackNs : value; }
-/// What a thread cannot control is the host's.
-std::uint64_t speculation(std::uint64_t value) {
-  return (value & PR_SPEC_PRCTL) == 0 ? PR_SPEC_ENABLE : value & ~std::uint64_t{PR_SPEC_PRCTL};
+/// What a thread cannot control is the host's, and stands for the usual.
+template <std::uint64_t kUsual>
+std::uint64_t controlled(std::uint64_t value) {
+  return (value & PR_SPEC_PRCTL) == 0 ? kUsual : value & ~std::uint64_t{PR_SPEC_PRCTL};
 }
 
-std::uint64_t cache_flush(std::uint64_t value) {
-  return (value & PR_SPEC_PRCTL) == 0 ? PR_SPEC_DISABLE : value & ~std::uint64_t{PR_SPEC_PRCTL};
-}
 /// The permission is asked for by the number of its bit.
 [[maybe_unused]] std::uint64_t amx(std::uint64_t value) {
   return (value >> kTileData & 1) != 0 ? kTileData : 0;
@@ -84,24 +82,24 @@ bool can_be_chosen() {
   return own < 0 || (own & PR_SPEC_PRCTL) != 0;
 }
 
-/// The words are those of fs/proc/array.c in the kernel; "vulnerable" stands for two values.
+/// From the word of a thread's status: of `words`, those of fs/proc/array.c in the kernel, one for
+/// each of what it can choose. Other words stand for two values.
+std::optional<std::uint64_t> chosen(const std::string& word,
+                                    const std::array<std::string_view, 3>& words) {
+  constexpr std::uint64_t kValues[] = {PR_SPEC_ENABLE, PR_SPEC_DISABLE, PR_SPEC_FORCE_DISABLE};
+  const auto found = std::ranges::find(words, word);
+  if (found == words.end()) return std::nullopt;
+  return PR_SPEC_PRCTL | kValues[found - words.begin()];
+}
 std::optional<std::uint64_t> store_bypass_of(const ListedThread& thread) {
   if (!can_be_chosen<PR_SPEC_STORE_BYPASS>()) return PR_SPEC_NOT_AFFECTED;
-  if (thread.store_bypass == "thread vulnerable") return PR_SPEC_PRCTL | PR_SPEC_ENABLE;
-  if (thread.store_bypass == "thread mitigated") return PR_SPEC_PRCTL | PR_SPEC_DISABLE;
-  if (thread.store_bypass == "thread force mitigated") {
-    return PR_SPEC_PRCTL | PR_SPEC_FORCE_DISABLE;
-  }
-  return std::nullopt;
+  return chosen(thread.store_bypass,
+                {"thread vulnerable", "thread mitigated", "thread force mitigated"});
 }
 std::optional<std::uint64_t> indirect_branch_of(const ListedThread& thread) {
   if (!can_be_chosen<PR_SPEC_INDIRECT_BRANCH>()) return PR_SPEC_NOT_AFFECTED;
-  if (thread.indirect_branch == "conditional enabled") return PR_SPEC_PRCTL | PR_SPEC_ENABLE;
-  if (thread.indirect_branch == "conditional disabled") return PR_SPEC_PRCTL | PR_SPEC_DISABLE;
-  if (thread.indirect_branch == "conditional force disabled") {
-    return PR_SPEC_PRCTL | PR_SPEC_FORCE_DISABLE;
-  }
-  return std::nullopt;
+  return chosen(thread.indirect_branch,
+                {"conditional enabled", "conditional disabled", "conditional force disabled"});
 }
 std::optional<std::uint64_t> cache_flush_of(const ListedThread&) {
   if (!can_be_chosen<kCacheFlush>()) return PR_SPEC_NOT_AFFECTED;
@@ -141,15 +139,15 @@ constexpr auto kRows = std::to_array<SettingRow>({
      control(PR_MCE_KILL, PR_MCE_KILL_SET, kValue), PR_MCE_KILL_DEFAULT},
     {"store-bypass", false, SettingForm::kResult,
      control(PR_GET_SPECULATION_CTRL, PR_SPEC_STORE_BYPASS),
-     control(PR_SET_SPECULATION_CTRL, PR_SPEC_STORE_BYPASS, kValue), PR_SPEC_ENABLE, speculation,
-     store_bypass_of},
+     control(PR_SET_SPECULATION_CTRL, PR_SPEC_STORE_BYPASS, kValue), PR_SPEC_ENABLE,
+     controlled<PR_SPEC_ENABLE>, store_bypass_of},
     {"indirect-branch", false, SettingForm::kResult,
      control(PR_GET_SPECULATION_CTRL, PR_SPEC_INDIRECT_BRANCH),
-     control(PR_SET_SPECULATION_CTRL, PR_SPEC_INDIRECT_BRANCH, kValue), PR_SPEC_ENABLE, speculation,
-     indirect_branch_of},
+     control(PR_SET_SPECULATION_CTRL, PR_SPEC_INDIRECT_BRANCH, kValue), PR_SPEC_ENABLE,
+     controlled<PR_SPEC_ENABLE>, indirect_branch_of},
     {"cache-flush", false, SettingForm::kResult, control(PR_GET_SPECULATION_CTRL, kCacheFlush),
-     control(PR_SET_SPECULATION_CTRL, kCacheFlush, kValue), PR_SPEC_DISABLE, cache_flush,
-     cache_flush_of},
+     control(PR_SET_SPECULATION_CTRL, kCacheFlush, kValue), PR_SPEC_DISABLE,
+     controlled<PR_SPEC_DISABLE>, cache_flush_of},
     {"time-stamp-counter", false, SettingForm::kInt, control(PR_GET_TSC, kBytes),
      control(PR_SET_TSC, kValue), PR_TSC_ENABLE},
     {"parent-death-signal", false, SettingForm::kInt, control(PR_GET_PDEATHSIG, kBytes),

@@ -17,11 +17,10 @@ constexpr int kLooks = 20;
 
 /// Changes with whatever it does; see proc(5).
 std::string work_of(const std::string& process, const procfs::Stat& stat) {
-  std::string work = std::to_string(stat.cpu_ticks) + procfs::read_text("/proc/" + process + "/io");
-  for (const char* name : {"voluntary_ctxt_switches", "nonvoluntary_ctxt_switches"}) {
-    work += " " + procfs::status_field(process, name);
-  }
-  return work;
+  const std::string work =
+      std::to_string(stat.cpu_ticks) + procfs::read_text("/proc/" + process + "/io");
+  auto status = procfs::status_fields(process);
+  return work + status["voluntary_ctxt_switches"] + " " + status["nonvoluntary_ctxt_switches"];
 }
 
 /// Whether it is in a system call that writes.
