@@ -173,7 +173,8 @@ constexpr auto kCatalogue = std::to_array<Kind>({
      "Restore and unlock it with the tool that checkpointed or locked it, for example "
      "cuda-checkpoint."},
     {"managed-memory", kBlocker, "The driver cannot checkpoint managed memory.",
-     "Use cudaMalloc instead of cudaMallocManaged."},
+     "Use cudaMalloc instead of cudaMallocManaged, and __device__ variables instead of "
+     "__managed__ ones."},
     {"ipc-memory", kBlocker, "The driver's own IPC handles cannot be moved.",
      "Do not allocate what is shared while a stream is captured, or end the sharing "
      "(cudaIpcCloseMemHandle) first."},

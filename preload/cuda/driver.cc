@@ -159,6 +159,12 @@ class CudaDriver final : public Driver {
     real::cuCtxPopCurrent_v2(&popped);
   }
   Result synchronize() override { return from_cuda(real::cuCtxSynchronize()); }
+  bool is_managed(Address address) override {
+    unsigned int managed = 0;
+    return real::cuPointerGetAttribute(&managed, CU_POINTER_ATTRIBUTE_IS_MANAGED, address) ==
+               CUDA_SUCCESS &&
+           managed != 0;
+  }
   bool primary_is_active(int device) override {
     unsigned int flags = 0;
     int active = 1;

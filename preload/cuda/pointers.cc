@@ -36,6 +36,11 @@ bool override_answer(const View& view, CUpointer_attribute attribute, CUdevicept
     clear_bits(data, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR & ~view.handle_types);
     return false;
   }
+  // After a restore onto other GPUs the driver tells where imported memory is as a process would
+  // count that started there.
+  if (attribute == CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL && !view.on_host) {
+    return put(data, view.device);
+  }
   if (!view.plain) return false;
   switch (attribute) {
     case CU_POINTER_ATTRIBUTE_CONTEXT:

@@ -218,6 +218,12 @@ class HipDriver final : public Driver {
     if (known != hipSuccess) return from_hip(known);
     return primary_is_active(device) ? from_hip(real::hipDeviceSynchronize()) : Result::kSuccess;
   }
+  bool is_managed(Address address) override {
+    unsigned int managed = 0;
+    return real::hipPointerGetAttribute(&managed, HIP_POINTER_ATTRIBUTE_IS_MANAGED,
+                                        pointer_to(address)) == hipSuccess &&
+           managed != 0;
+  }
   bool primary_is_active(int device) override {
     unsigned int flags = 0;
     int active = 1;

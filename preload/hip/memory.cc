@@ -47,6 +47,9 @@ bool correct(const View& view, hipPointer_attribute attribute, void* data) {
     *lowest = static_cast<unsigned char>(*lowest & ~(kFileDescriptor & ~view.handle_types));
     return false;
   }
+  if (attribute == HIP_POINTER_ATTRIBUTE_DEVICE_ORDINAL && !view.on_host) {
+    return put(data, view.device);
+  }
   if (!view.plain) return false;
   switch (attribute) {
     case HIP_POINTER_ATTRIBUTE_RANGE_START_ADDR:

@@ -175,6 +175,23 @@ void note_driver_allocation(Runtime& r, Address address, std::size_t size_bytes,
   }
 }
 
+void note_variable(Runtime& r, Address address) {
+  if (!r.driver.is_managed(address)) return;
+  const std::lock_guard lock(r.mutex);
+  if (std::ranges::find(r.managed_variables, address) == r.managed_variables.end()) {
+    r.managed_variables.push_back(address);
+  }
+}
+
+bool has_managed_memory(Runtime& r) {
+  // Nobody says which variables went with a module.
+  if (!r.detached && !gate::is_closed()) {
+    std::erase_if(r.managed_variables,
+                  [&r](Address address) { return !r.driver.is_managed(address); });
+  }
+  return r.inventory.managed_count() > 0 || !r.managed_variables.empty();
+}
+
 bool is_backed(Runtime& r, const Mapping& mapping, Address address) {
   const Plain* plain = r.inventory.find_plain(address);
   return plain != nullptr && plain->address == address &&

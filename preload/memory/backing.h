@@ -27,6 +27,12 @@ bool allocate_backed(Runtime& r, std::size_t requested_bytes, Address* address);
 /// Remembers an allocation that the driver made itself. Takes the mutex.
 void note_driver_allocation(Runtime& r, Address address, std::size_t size_bytes, bool managed);
 
+/// Remembers the variable of a module at `address` if it is managed memory. Takes the mutex.
+void note_variable(Runtime& r, Address address);
+
+/// Whether any managed memory is known, allocated or in a module. Holds the mutex.
+bool has_managed_memory(Runtime& r);
+
 /// Whether an allocation that the library backs starts at `address`, which is in `mapping`. Holds
 /// the mutex already.
 bool is_backed(Runtime& r, const Mapping& mapping, Address address);

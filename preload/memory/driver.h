@@ -65,6 +65,8 @@ class Driver {
   virtual void leave(Context* previous) = 0;
   /// Waits until the current context has done all submitted work.
   virtual Result synchronize() = 0;
+  /// Whether the driver moves this memory between host and devices by itself.
+  virtual bool is_managed(Address address) = 0;
   /// Whether a device's primary context is alive; true if the driver does not say.
   virtual bool primary_is_active(int device) = 0;
   /// Of the current context. kNotSupported where lowering it would free nothing, or where setting

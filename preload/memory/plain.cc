@@ -136,6 +136,7 @@ std::optional<View> view_of(Runtime& r, Address address) {
   if (mapping == nullptr) return std::nullopt;
   View view;
   view.device = mapping->physical->device;
+  view.on_host = mapping->physical->host_node >= 0;
   if (!mapping->is_of_plains()) {
     view.handle_types = mapping->physical->asked.handle_types;
     return view;

@@ -39,6 +39,7 @@ struct View {
   Address mapping = 0;
   std::size_t mapped_bytes = 0;
   int device = 0;              ///< that the memory is on
+  bool on_host = false;        ///< it is in the host's memory instead
   Context* context = nullptr;  ///< null for memory of a pool
   bool pooled = false;
   PoolHandle* pool = nullptr;

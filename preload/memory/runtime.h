@@ -104,6 +104,7 @@ struct Runtime {
   /// What the application registered with the driver, for which its pages are pinned: addresses
   /// with their sizes. In it from before the driver's call until after the one that undoes it.
   std::map<std::uintptr_t, std::size_t> registered_memory;
+  std::vector<Address> managed_variables;  ///< of modules, once their addresses were asked for
   DeviceFacts devices[kMaxDevices];
   std::uint32_t fallbacks = 0;
   std::uint64_t ipc_exporter = 0;         ///< of all its IPC records; 0: none was made yet

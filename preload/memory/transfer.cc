@@ -96,7 +96,7 @@ Physical* find_physical(std::uint64_t id) {
 
 std::uint32_t blockers_of(Runtime& r) {
   std::uint32_t blockers = 0;
-  if (r.inventory.managed_count() > 0) blockers |= door::kManagedMemory;
+  if (has_managed_memory(r)) blockers |= door::kManagedMemory;
   if (r.driver_ipc_exported) blockers |= door::kIpcExported;
   if (r.driver_ipc_imported > 0) blockers |= door::kIpcImported;
   if (!r.imported_handles.empty() || !r.imported_mappings.empty()) {

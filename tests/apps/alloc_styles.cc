@@ -4,6 +4,7 @@
 // that is replayed. Prints "step=<n> checksum=<hex>" as the stencil does, where the checksum also
 // covers what the copies and the graph left in host memory. SIGTERM ends it.
 #include <algorithm>
+#include <string>
 
 #include "src/base/units.h"
 #include "tests/apps/pace.h"
@@ -89,6 +90,17 @@ CUgraphExec capture_graph(const Gpu& gpu, const RingBuffer& buffer, void* pinned
   return exec;
 }
 
+/// What tells where a pointer points to, as libraries ask it before they copy, must not change.
+void expect_on_device(const Gpu& gpu, const RingBuffer& buffer) {
+  int device = -1;
+  gpu.check(
+      gpu.driver().pointer_attribute(&device, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, buffer.address),
+      "ask which device a buffer is on");
+  if (device != gpu.device()) {
+    fail("ask which device a buffer is on", "it is said to be on " + std::to_string(device));
+  }
+}
+
 std::uint64_t mix(const std::uint64_t* words, std::uint64_t count) {
   std::uint64_t sum = 0;
   for (std::uint64_t i = 0; i < count; ++i) sum = (sum ^ words[i]) * 0x9e3779b97f4a7c15;
@@ -121,6 +133,7 @@ int run(const Options& options) {
     ring.step(stream);
     gpu.check(driver.launch_graph(graph, stream), "launch the graph");
     if (ring.steps() % options.report == 0) {
+      for (const RingBuffer& buffer : ring.buffers()) expect_on_device(gpu, buffer);
       const std::uint64_t sum = ring.checksum();
       const std::uint64_t replayed = gpu.read_word(scratch + 8192) ^ gpu.read_word(scratch);
       report(ring.steps(),

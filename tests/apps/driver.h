@@ -44,6 +44,8 @@ namespace gcr::apps {
     (CUdeviceptr*, std::size_t, unsigned))                                                        \
   X(alloc_async, cuMemAllocAsync, 11020, hipMallocAsync, (CUdeviceptr*, std::size_t, CUstream))   \
   X(free_async, cuMemFreeAsync, 11020, hipFreeAsync, (CUdeviceptr, CUstream))                     \
+  X(pointer_attribute, cuPointerGetAttribute, 4000, hipPointerGetAttribute,                       \
+    (void*, CUpointer_attribute, CUdeviceptr))                                                    \
   X(host_alloc, cuMemHostAlloc, 2020, hipHostMalloc, (void**, std::size_t, unsigned))             \
   X(set_bytes, cuMemsetD8, 3020, hipMemsetD8, (CUdeviceptr, unsigned char, std::size_t))          \
   X(set_words, cuMemsetD32, 3020, hipMemsetD32, (CUdeviceptr, unsigned, std::size_t))             \

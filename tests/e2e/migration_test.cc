@@ -186,14 +186,17 @@ TEST(Migration, GoesToTheGpuThatTheDestinationAllows) {
   EXPECT_LT(hosts.vram_used(Host::kB, 0), 64 * kMiB);
 }
 
+/// As an option names it.
+std::string gpu_of(const TwoHosts& hosts, Host host, int number) {
+  std::istringstream mounts(hosts.variable("VRAM", host));
+  std::string mount;
+  for (int i = 0; i <= number; ++i) mounts >> mount;
+  return "GPU-" + std::filesystem::path(mount).filename().string();
+}
+
 TEST(Migration, GoesToTheGpuThatTheDeviceMapNames) {
   TwoHosts hosts({"--gpus", "2"});
-  const auto gpu = [&](Host host, int number) {
-    std::istringstream mounts(hosts.variable("VRAM", host));
-    std::string mount;
-    for (int i = 0; i <= number; ++i) mounts >> mount;
-    return "GPU-" + std::filesystem::path(mount).filename().string();
-  };
+  const auto gpu = [&](Host host, int number) { return gpu_of(hosts, host, number); };
   App counter = start_counter(hosts, Host::kA, 64 * kMiB);
   UdpClient client(hosts.variable("NS", Host::kA));
 
@@ -216,6 +219,22 @@ TEST(Migration, GoesToTheGpuThatTheDeviceMapNames) {
   ASSERT_TRUE(migrated(back));
   EXPECT_EQ(ask_counter(client, hosts, Host::kA), kCounterFirst + 1);
   EXPECT_GE(hosts.vram_used(Host::kA, 1), 64 * kMiB);
+}
+
+TEST(Migration, PointersTellTheSameDeviceOnAnotherGpu) {
+  TwoHosts hosts({"--gpus", "2"});
+  const App moved = start_alloc_styles(hosts, Host::kA, 20);
+  ASSERT_TRUE(moved.wait_for_lines(3));
+  const MigrateOutcome there = hosts.migrate(
+      Host::kA, moved.pid(),
+      {"--device-map", gpu_of(hosts, Host::kA, 0) + "=" + gpu_of(hosts, Host::kB, 1) + "," +
+                           gpu_of(hosts, Host::kA, 1) + "=" + gpu_of(hosts, Host::kB, 0)});
+  ASSERT_TRUE(migrated(there));
+  EXPECT_GE(hosts.vram_used(Host::kB, 1), 16 * kMiB);
+  EXPECT_TRUE(moved.wait_for_lines(moved.lines().size() + 3)) << moved.output();
+  ASSERT_EQ(::kill(there.pid, SIGTERM), 0);
+  const App undisturbed = start_alloc_styles(hosts, Host::kA, 20);
+  EXPECT_TRUE(printed_what_prints(moved, undisturbed));
 }
 
 }  // namespace

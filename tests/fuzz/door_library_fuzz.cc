@@ -66,6 +66,7 @@ class FakeDriver final : public Driver {
   Result enter(Context*, Context**) override { return Result::kInvalidContext; }
   void leave(Context*) override {}
   Result synchronize() override { return one_call(); }
+  bool is_managed(Address) override { return false; }
   bool primary_is_active(int) override { return true; }
   Result stack_limit(std::size_t*) override { return Result::kNotSupported; }
   Result set_stack_limit(std::size_t) override { return Result::kNotSupported; }

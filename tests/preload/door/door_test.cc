@@ -285,6 +285,17 @@ TEST_F(DoorTest, ManagedMemoryIsABlockerUntilItIsFreed) {
   EXPECT_EQ(good(door.hello()).blockers, 0u);
 }
 
+TEST_F(DoorTest, ManagedVariablesAreABlockerUntilTheirModuleIsGone) {
+  filled_buffer(2 * kMiB, 1);
+  agent::Door door = door_of(subject_);
+  for (const int of_library : {0, 1}) {
+    const auto variable = subject_.ask(command("managed_variable", of_library));
+    EXPECT_EQ(good(door.hello()).blockers, door::kManagedMemory);
+    subject_.ask(command("unload", variable.at(1), of_library));
+    EXPECT_EQ(good(door.hello()).blockers, 0u);
+  }
+}
+
 // ---- finding the door ----
 
 TEST_F(DoorTest, ASecondAgentIsTurnedAwayUntilTheFirstIsGone) {

@@ -252,6 +252,24 @@ Answer pool_attribute(unsigned long long pool, unsigned long long which) {
   return {result, {static_cast<unsigned long long>(value)}, {}};
 }
 
+/// A managed variable of a module or of a library, which is the second value.
+Answer managed_variable(bool of_library) {
+  constexpr char kText[] =
+      ".version 8.0\n.target sm_70\n.address_size 64\n"
+      ".visible .global .attribute(.managed) .align 4 .u32 kept[256];\n";
+  CUdeviceptr address = 0;
+  CUmodule module = nullptr;
+  CUlibrary library = nullptr;
+  CUresult result =
+      of_library ? cu.cuLibraryLoadData(&library, kText, nullptr, nullptr, 0, nullptr, nullptr, 0)
+                 : cu.cuModuleLoadData(&module, kText);
+  if (result == CUDA_SUCCESS) {
+    result = of_library ? cu.cuLibraryGetManaged(&address, nullptr, library, "kept")
+                        : cu.cuModuleGetGlobal_v2(&address, nullptr, module, "kept");
+  }
+  return {result, {address, of_library ? number(library) : number(module)}, {}};
+}
+
 using Command = std::function<Answer(const Numbers&)>;
 
 void add_memory_commands(std::map<std::string, Command>& commands) {
@@ -279,6 +297,13 @@ void add_memory_commands(std::map<std::string, Command>& commands) {
     CUdeviceptr address = 0;
     const CUresult result = cu.cuMemAllocManaged(&address, n[0], 1);
     return Answer{result, {address}, {}};
+  };
+  commands["managed_variable"] = [](const Numbers& n) { return managed_variable(n[0] != 0); };
+  commands["unload"] = [](const Numbers& n) {
+    return Answer{n[1] != 0 ? cu.cuLibraryUnload(reinterpret_cast<CUlibrary>(n[0]))
+                            : cu.cuModuleUnload(reinterpret_cast<CUmodule>(n[0])),
+                  {},
+                  {}};
   };
   commands["free"] = [](const Numbers& n) { return Answer{cu.cuMemFree_v2(n[0]), {}, {}}; };
   commands["free_async"] = [](const Numbers& n) {

@@ -167,6 +167,17 @@ SOFTGPU_API cuLibraryGetGlobal(CUdeviceptr* address, std::size_t* bytes, CUlibra
   return cuModuleGetGlobal_v2(address, bytes, module, name);
 }
 
+SOFTGPU_API cuLibraryGetManaged(CUdeviceptr* address, std::size_t* bytes, CUlibrary handle,
+                                const char* name) {
+  return call([&](Process& process) -> CUresult {
+    CUdeviceptr found = 0;
+    if (const CUresult result = cuLibraryGetGlobal(&found, bytes, handle, name)) return result;
+    if (process.memory.find(found).kind != RangeKind::kManaged) return CUDA_ERROR_NOT_FOUND;
+    if (address != nullptr) *address = found;
+    return CUDA_SUCCESS;
+  });
+}
+
 SOFTGPU_API cuKernelGetFunction(CUfunction* function, CUkernel kernel) {
   return call_in_context([&](Process& process, Context& context) -> CUresult {
     std::shared_ptr<Function> found;

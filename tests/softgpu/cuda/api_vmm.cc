@@ -34,7 +34,7 @@ CUresult pointer_attribute(const RangeInfo& range, CUpointer_attribute what, CUd
     case CU_POINTER_ATTRIBUTE_IS_MANAGED:
       return put(data, range.kind == RangeKind::kManaged);
     case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
-      return put(data, range.ordinal);
+      return put(data, range.told_ordinal);
     case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
       return put(data, range.kind == RangeKind::kDriver);
     case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:

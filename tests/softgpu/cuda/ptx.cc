@@ -30,6 +30,7 @@ struct Declaration {
   std::size_t element_bytes = 0;
   std::size_t elements = 1;
   std::size_t alignment = 0;
+  bool managed = false;
 };
 
 class Parser {
@@ -59,7 +60,10 @@ class Parser {
     Declaration result;
     while (!ended() && !next_is("=") && !next_is(";") && !next_is(",") && !next_is(")")) {
       const std::string& token = tokens_[at_++];
-      if (token == ".align" && !ended()) {
+      if (token == ".attribute") {
+        for (; !ended() && !next_is(")"); ++at_) result.managed |= next_is(".managed");
+        if (!ended()) ++at_;
+      } else if (token == ".align" && !ended()) {
         result.alignment = std::strtoul(tokens_[at_++].c_str(), nullptr, 10);
       } else if (token == "[") {
         if (!next_is("]") && !ended()) {
@@ -90,7 +94,8 @@ class Parser {
 
   ImageVariable variable() {
     const Declaration declared = declaration();
-    ImageVariable result{declared.name, declared.element_bytes * declared.elements, {}};
+    ImageVariable result{
+        declared.name, declared.element_bytes * declared.elements, {}, declared.managed};
     if (!next_is("=")) return result;
     for (++at_; !ended() && !next_is(";"); ++at_) {
       const std::string& token = tokens_[at_];

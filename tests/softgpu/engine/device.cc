@@ -100,6 +100,7 @@ Device& Device::operator=(Device&& other) noexcept {
   file_system = other.file_system;
   mounted = other.mounted;
   first = other.first;
+  place = other.place;
   used_bytes = other.used_bytes.load();
   return *this;
 }
@@ -203,6 +204,7 @@ Result DeviceTable::load_from_environment() {
     if (name->vendor != vendor) continue;
     Device& device = devices[count];
     device.uuid = name->uuid;
+    device.place = count;
     device.total_bytes = parse_size(item.substr(colon + 1));
     if (std::getenv("SOFTGPU_SAW_SOME") != nullptr) device.first = device.uuid;
     if (device.total_bytes == 0) return Result::kInvalidDevice;

@@ -38,6 +38,10 @@ class Device {
   bool mounted = false;
   /// Of a process that saw only some of its machine's GPUs: which this one was when it started.
   std::optional<Uuid> first;
+  /// Which of its machine's GPUs this is, as a process counts them that starts now. NVIDIA's driver
+  /// tells that of imported memory, whatever the process calls the GPU since a restore onto others
+  /// (measured: H200, driver 580).
+  int place = 0;
   std::atomic<std::uint64_t> used_bytes = 0;
 
   Device() = default;

@@ -178,6 +178,7 @@ Result adopt_devices(DeviceTable* table, const DoorRequest& request,
     device.uuid = target.uuid;
     device.total_bytes = target.total_bytes;
     device.mounted = target.mounted != 0;
+    device.place = chosen[ordinal];
   }
   return Result::kSuccess;
 }

@@ -82,6 +82,7 @@ Result Memory::allocate(int ordinal, std::uint64_t bytes, Context* context, Rang
   physical->home = start;
   Range& range = add_range(start, bytes, kind, context);
   range.ordinal = ordinal;
+  range.told_ordinal = ordinal;
   range.pool = pool;
   range.physical = std::move(physical);
   *address = start;
@@ -207,6 +208,7 @@ Result Memory::ipc_open(std::span<const char, kIpcHandleBytes> handle, Context* 
   physical->ipc_opens = 1;
   Range& range = add_range(start, card.bytes, RangeKind::kIpc, context);
   range.ordinal = ordinal;
+  range.told_ordinal = ordinal;
   range.physical = std::move(physical);
   *address = start;
   return Result::kSuccess;

@@ -28,6 +28,16 @@ Result pack_arguments(const ImageKernel& entry, const LaunchRequest& request,
   return Result::kSuccess;
 }
 
+Result allocate(Process& process, Context& context, const ImageVariable& variable,
+                std::uintptr_t* address) {
+  const std::size_t bytes = std::max<std::size_t>(variable.bytes, 1);
+  if (variable.managed) {
+    return process.memory.allocate_host(bytes, &context, RangeKind::kManaged, 0, address);
+  }
+  return process.memory.allocate(context.ordinal, bytes, &context, RangeKind::kDriver, nullptr,
+                                 address);
+}
+
 }  // namespace
 
 void ImageKernel::add_parameter(std::size_t bytes, std::size_t alignment) {
@@ -48,9 +58,7 @@ Result load_module(Process& process, Context& context, const Image& image,
   fresh->context = &context;
   for (const ImageVariable& variable : image.variables) {
     std::uintptr_t address = 0;
-    if (const Result result =
-            process.memory.allocate(context.ordinal, std::max<std::size_t>(variable.bytes, 1),
-                                    &context, RangeKind::kDriver, nullptr, &address)) {
+    if (const Result result = allocate(process, context, variable, &address)) {
       unload_module(process, *fresh);
       return result;
     }
@@ -74,7 +82,7 @@ Result load_module(Process& process, Context& context, const Image& image,
 void unload_module(Process& process, Module& module) {
   for (const auto& [name, function] : module.functions) process.functions.take(function.get());
   for (const auto& [name, global] : module.globals) {
-    process.memory.free(global.address, bit(RangeKind::kDriver));
+    process.memory.free(global.address, bit(RangeKind::kDriver) | bit(RangeKind::kManaged));
   }
   module.globals.clear();
 }

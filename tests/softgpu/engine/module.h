@@ -3,7 +3,7 @@
 //
 // A module is taken if every kernel of it is known to the kernel registry (kernels.h); otherwise
 // loading answers Result::kNoBinaryForGpu, as a real driver does for code of another GPU. Variables
-// become VRAM.
+// become VRAM, or managed memory.
 #pragma once
 
 #include <cstddef>
@@ -38,6 +38,7 @@ struct ImageVariable {
   std::string name;
   std::size_t bytes = 0;
   std::vector<std::uint8_t> initial;  ///< the first bytes; the rest is zero
+  bool managed = false;
 };
 struct Image {
   std::vector<ImageKernel> entries;

@@ -91,8 +91,9 @@ struct RangeInfo {
   std::uintptr_t start = 0;
   std::uint64_t bytes = 0;
   RangeKind kind = RangeKind::kDriver;
-  Access access;    ///< kVmm only
-  int ordinal = 0;  ///< of the device that the memory is on; kHostOrdinal: on the host
+  Access access;         ///< kVmm only
+  int ordinal = 0;       ///< of the device that the memory is on; kHostOrdinal: on the host
+  int told_ordinal = 0;  ///< the same as queries of a pointer tell it
   Context* context = nullptr;
   const void* pool = nullptr;
   std::uint64_t id = 0;
