@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "preload/descriptors.h"
+#include "preload/gate.h"
 #include "preload/log.h"
 #include "preload/memory/capture.h"
 #include "preload/memory/contexts.h"
