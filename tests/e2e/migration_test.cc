@@ -221,7 +221,7 @@ TEST(Migration, GoesToTheGpuThatTheDeviceMapNames) {
   EXPECT_GE(hosts.vram_used(Host::kA, 1), 64 * kMiB);
 }
 
-TEST(Migration, PointersTellTheSameDeviceOnAnotherGpu) {
+TEST(Migration, GoesToTheGpuThatAPointerDoesNotTell) {
   TwoHosts hosts({"--gpus", "2"});
   const App moved = start_alloc_styles(hosts, Host::kA, 20);
   ASSERT_TRUE(moved.wait_for_lines(3));
