@@ -146,12 +146,14 @@ Status Course::look(const proto::PreflightRequest& request, const Status& room,
     plan_.driver = here.driver;
     vram_.emplace(here.driver, context_.config.hugepages);
     plan_.gpu_map = map_gpus(request, here.facts, context_.config, *vram_, findings);
+    look_for_company(request, plan_.gpu_map, findings);
   }
   plan_.criu_plugin_map = plugin_map(request.host(), here.facts, plan_.gpu_map);
   // What limits a job of Slurm's are its own groups.
   if (request.slurm_job() == 0) plan_.limits = limits_here(request.members(0).limits());
   if (plan_.criu_plugin != nullptr) hide_other_gpus(here.facts);
   *reply.mutable_host() = std::move(here.facts);
+  findings.accept(request.accepted());
   for (proto::Finding& finding : findings.release()) *reply.add_findings() = std::move(finding);
   for (const device::GpuPair& pair : plan_.gpu_map) {
     proto::GpuPair& out = *reply.add_gpu_map();

@@ -172,6 +172,12 @@ constexpr auto kCatalogue = std::to_array<Kind>({
     {"cuda-state", kBlocker, "The driver moves a process only while its CUDA state is running.",
      "Restore and unlock it with the tool that checkpointed or locked it, for example "
      "cuda-checkpoint."},
+    {"busy-gpu", kBlocker,
+     "NVIDIA's driver does not interrupt the kernels of a restored process for other programs: "
+     "kernels that wait for each other on several GPUs, as NCCL's do, would end with an error.",
+     "Name GPUs that nobody else uses (--device-map), end the other program, or let it go there if "
+     "its kernels do not wait for each other: --accept busy-gpu.",
+     true},
     {"managed-memory", kBlocker, "The driver cannot checkpoint managed memory.",
      "Use cudaMalloc instead of cudaMallocManaged, and __device__ variables instead of "
      "__managed__ ones."},

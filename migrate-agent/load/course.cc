@@ -105,6 +105,10 @@ proto::PreflightRequest question(const Loading& l) {
   asked.set_only(false);
   *asked.mutable_offer() = data_offer(config.unencrypted_data);
   *asked.mutable_device_map() = l.request.device_map();
+  asked.clear_pids();
+  // A restore has no other place to go: company on its GPUs is a note.
+  asked.clear_accepted();
+  asked.add_accepted("busy-gpu");
   // Files in memory come from the checkpoint, whatever is there now under their names.
   asked.clear_boot_id();
   asked.mutable_host()->set_unix_ns(

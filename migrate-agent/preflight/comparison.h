@@ -40,6 +40,13 @@ std::vector<device::GpuPair> map_gpus(const proto::PreflightRequest& request,
                                       const proto::HostFacts& here, const Config& config,
                                       mover::IncomingVram& vram, preflight::Findings& findings);
 
+/// "busy-gpu" for a job that uses several of NVIDIA's GPUs, one of which others use here as well: a
+/// process that was restored is not interrupted for them within a kernel, so kernels that wait for
+/// each other may wait for ever (measured: docs/benchmarks.md). Says nothing where NVIDIA's library
+/// does not tell who uses a GPU.
+void look_for_company(const proto::PreflightRequest& request,
+                      const std::vector<device::GpuPair>& gpu_map, preflight::Findings& findings);
+
 /// CRIU's plugin for what the members use; null if they need none, or with the finding
 /// "criu-plugin".
 std::shared_ptr<const criu::Plugin> find_plugin(const proto::PreflightRequest& request,

@@ -636,6 +636,8 @@ proto::PreflightRequest preflight_request(const Examination& examination,
   asked.set_no_prefill(request.no_prefill() || examination.suspended);
   asked.set_suspended(examination.suspended);
   *asked.mutable_device_map() = request.device_map();
+  asked.mutable_pids()->Assign(examination.pids.begin(), examination.pids.end());
+  *asked.mutable_accepted() = request.accepted();
   asked.set_slurm_job(request.slurm_job());
   asked.set_source_agent(config.advertise.empty() ? fmt::format(":{}", config.listen.port)
                                                   : config.advertise);

@@ -74,8 +74,8 @@ void describe_concessions(CLI::App& app, MigrateRequest& request, const char* cl
          [&request](const std::vector<std::string>& ids) {
            request.mutable_accepted()->Assign(ids.begin(), ids.end());
          },
-         "Go on in spite of these blockers of preflight, of those that can be accepted: landlock, "
-         "mdwe, mseal")
+         "Go on in spite of these blockers of preflight, of those that can be accepted: busy-gpu, "
+         "landlock, mdwe, mseal")
       ->option_text("ID,…")
       ->delimiter(',')
       ->allow_extra_args(false);

@@ -94,5 +94,32 @@ TEST(RingWithOutsiders, SharedVramOfAnOutsiderIsRefusedByName) {
   expect_whole(app, ring);
 }
 
+/// The driver does not interrupt what was restored for others, and its kernels wait for each other.
+TEST(RingBesideOthers, AGpuThatOthersUseIsRefusedUntilItIsAccepted) {
+  TwoHosts hosts({"--gpus", "2", "--nvml", "true"});
+  const Ring ring;
+  const App app = hosts.start_app(Host::kA, ring_command(hosts, ring));
+  const App other = hosts.start_app(Host::kB, {hosts.program_path("ticker")});
+  ASSERT_TRUE(app.wait_for_lines(3)) << app.output();
+  ASSERT_TRUE(other.wait_for_lines(1)) << other.output();
+
+  const MigrateOutcome refused = hosts.migrate(Host::kA, app.pid());
+  EXPECT_EQ(refused.exit_code, kRefusedExit);
+  EXPECT_THAT(refused.err, HasSubstr("is used by process " + std::to_string(other.pid())));
+  EXPECT_THAT(refused.err, HasSubstr("[busy-gpu]"));
+  expect_whole(app, ring);
+
+  const MigrateOutcome there = hosts.migrate(Host::kA, app.pid(), {"--accept", "busy-gpu"});
+  ASSERT_TRUE(migrated(there));
+  expect_whole(app, ring);
+  ASSERT_TRUE(migrated(hosts.migrate(Host::kB, there.pid)));
+  expect_whole(app, ring);
+
+  // What waits for nothing on another GPU may have company.
+  const App single = hosts.start_app(Host::kA, {hosts.program_path("ticker")});
+  ASSERT_TRUE(single.wait_for_lines(1)) << single.output();
+  EXPECT_TRUE(migrated(hosts.migrate(Host::kA, single.pid())));
+}
+
 }  // namespace
 }  // namespace gcr::e2e
