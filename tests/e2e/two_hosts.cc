@@ -19,6 +19,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <mutex>
 #include <ostream>
 #include <regex>
 #include <sstream>
@@ -171,9 +172,13 @@ bool App::wait_for_lines(std::size_t count, Milliseconds timeout) const {
 }
 
 TwoHosts::TwoHosts(const std::vector<std::string>& options) {
-  static int made = 0;
-  remove_leftovers();
-  directory_ = kDirectoryPrefix + std::to_string(::getpid()) + "-" + std::to_string(made++);
+  {
+    static std::mutex mutex;
+    static int made = 0;
+    const std::lock_guard lock(mutex);
+    remove_leftovers();
+    directory_ = kDirectoryPrefix + std::to_string(::getpid()) + "-" + std::to_string(made++);
+  }
   std::vector<std::string> arguments = {"up", directory_};
   arguments.insert(arguments.end(), options.begin(), options.end());
   const CommandResult result = hosts_script(arguments);

@@ -42,7 +42,7 @@ const Point& random_boundary(Dice& dice) {
   }
 }
 
-Scenario random_scenario(Dice dice, Milliseconds window) {
+Scenario random_scenario(Dice& dice, Milliseconds window) {
   Scenario scenario;
   if (dice.below(3) == 0) {
     const Point& point = random_boundary(dice);
@@ -60,10 +60,20 @@ Scenario random_scenario(Dice dice, Milliseconds window) {
 
 }  // namespace
 
-std::vector<Scenario> campaign(std::uint64_t seed, std::size_t runs, Milliseconds window) {
+std::vector<Scenario> campaign(std::uint64_t seed, std::size_t runs, Milliseconds window,
+                               bool spared) {
   std::vector<Scenario> scenarios;
   for (std::size_t run = 0; run < runs; ++run) {
-    scenarios.push_back(random_scenario(Dice(seed, run), window));
+    Dice dice(seed, run);
+    if (spared && dice.below(2) == 0) {
+      scenarios.emplace_back();
+      continue;
+    }
+    Scenario scenario = random_scenario(dice, window);
+    while (spared && (scenario.may_end_it() || scenario.harm == Harm::kNone)) {
+      scenario = random_scenario(dice, window);
+    }
+    scenarios.push_back(std::move(scenario));
   }
   return scenarios;
 }

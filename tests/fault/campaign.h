@@ -9,7 +9,9 @@
 namespace gcr::fault::test {
 
 /// `runs` migrations, each with a random harm or none, at a random fault point or at a random time
-/// up to `window` after it was asked for. Run n is the same whatever `runs` is.
-std::vector<Scenario> campaign(std::uint64_t seed, std::size_t runs, Milliseconds window);
+/// up to `window` after it was asked for. Run n is the same whatever `runs` is. If the program is
+/// spared, nothing kills it, and about half of the runs have no harm.
+std::vector<Scenario> campaign(std::uint64_t seed, std::size_t runs, Milliseconds window,
+                               bool spared = false);
 
 }  // namespace gcr::fault::test

@@ -11,8 +11,8 @@ namespace gcr::fault::test {
 Oracle::Oracle(const std::string& path, const Program& program)
     : file_(::open(path.c_str(), O_RDONLY | O_CLOEXEC)),
       next_(program.lines()),
-      expected_(next_()),
-      last_words_begin_(program.last_words) {
+      last_words_begin_(program.last_words),
+      line_begins_(program.line_begins) {
   if (!file_) throw std::system_error(errno, std::generic_category(), "open " + path);
 }
 
@@ -33,9 +33,12 @@ std::uint64_t Oracle::look() {
 }
 
 void Oracle::judge(std::string_view line) {
+  if (line.starts_with(line_begins_) && expected_.empty()) expected_ = next_();
   if (line == expected_) {
     ++lines_;
-    expected_ = next_();
+    expected_.clear();
+  } else if (!line.starts_with(line_begins_)) {
+    return;
   } else if (!last_words_begin_.empty() && line.starts_with(last_words_begin_)) {
     last_words_ = line;
   } else if (complaint_.empty()) {

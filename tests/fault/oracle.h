@@ -40,8 +40,9 @@ class Oracle {
   std::string rest_;  ///< the beginning of a line
   std::uint64_t lines_ = 0;
   std::function<std::string()> next_;
-  std::string expected_;
+  std::string expected_;  ///< the next line; empty until it is needed
   std::string last_words_begin_;
+  std::string line_begins_;
   std::string last_words_;
   std::string complaint_;
 };

@@ -13,6 +13,8 @@
 #include <stdexcept>
 #include <thread>
 
+#include "tests/fault/undisturbed.h"
+
 namespace gcr::fault::test {
 namespace {
 
@@ -136,18 +138,25 @@ struct Pair::Trial {
 
 Pair::Pair(Program program, const std::vector<std::string>& options)
     : hosts_(with_defaults(options)), program_(std::move(program)) {
+  if (!program_.lines) {
+    program_.lines = [this] { return run_undisturbed(hosts_, program_); };
+  }
   start(Host::kA);
   warm_up();
 }
 
 void Pair::start(Host host) {
-  std::vector<std::string> command{hosts_.program_path(program_.name)};
-  command.insert(command.end(), program_.options.begin(), program_.options.end());
+  std::vector<std::string> command = program_.command;
+  if (command.empty()) {
+    command = {hosts_.program_path(program_.name)};
+    command.insert(command.end(), program_.options.begin(), program_.options.end());
+  }
   app_.emplace(hosts_.start_app(host, command, program_.under_library));
-  if (!app_->wait_for_lines(1)) {
+  oracle_.emplace(app_->output_path(), program_);
+  const auto begun = [&] { return oracle_->look() > 0 || !app_->program().running(); };
+  if (!wait_until(kHangs, begun) || oracle_->lines() == 0) {
     throw std::runtime_error("the program prints nothing: " + app_->output());
   }
-  oracle_.emplace(app_->output_path(), program_);
 }
 
 /// The baseline is what idle hosts hold that have been at work before.
@@ -429,8 +438,9 @@ bool Pair::settled(Trial& trial) {
   if (!proven && !trial.scenario.may_end_it()) return false;
   trial.holdings = baseline_->look(hosts_);
   trial.result.ended = trial.holdings.copies.empty() && trial.scenario.may_end_it();
-  const bool one = trial.holdings.copies.size() == 1 && proven &&
-                   trial.holdings.copies.front().processes == program_.processes;
+  const bool one =
+      trial.holdings.copies.size() == 1 && proven &&
+      (program_.processes == 0 || trial.holdings.copies.front().processes == program_.processes);
   return (one || trial.result.ended) && trial.holdings.leftovers.empty();
 }
 

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <sstream>
 #include <stdexcept>
 #include <utility>
 
@@ -53,7 +54,12 @@ Program program_of(const std::string& name) {
   if (name == "ticker") return ticker();
   if (name == "bare") return bare();
   if (name == "ring") return ring();
-  throw std::invalid_argument("no such program: " + name);
+  std::istringstream text(name);
+  Program program{.processes = 0};
+  text >> program.name >> program.line_begins >> program.proof;
+  for (std::string word; text >> word;) program.command.push_back(std::move(word));
+  if (program.command.empty()) throw std::invalid_argument("no such program: " + name);
+  return program;
 }
 
 }  // namespace gcr::fault::test

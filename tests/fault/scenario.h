@@ -58,6 +58,7 @@ struct Scenario {
 };
 
 struct Result {
+  std::string program;  ///< that was moved
   std::string failure;  ///< what was not as it must be; empty if all was
   bool migrated = false;
   bool ended = false;  ///< the process itself was killed, and no copy is left

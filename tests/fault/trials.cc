@@ -24,15 +24,22 @@ class Queue {
   /// Until nothing is left, on pairs of hosts of its own.
   void work() {
     std::unique_ptr<Pair> pair;
+    std::string program;
+    unsigned runs = 0;
     for (auto index = take(); index; index = take()) {
       Result result;
       try {
-        if (pair == nullptr) pair = make_pair();
+        if (pair == nullptr) {
+          program = next_program();
+          pair = make_pair(program);
+          runs = 0;
+        }
         result = pair->run(scenarios_[*index]);
       } catch (const std::exception& exception) {
         result.failure = exception.what();
       }
-      if (!result.passed()) pair.reset();
+      result.program = program;
+      if (!result.passed() || ++runs == options_.runs_of_one) pair.reset();
       put(*index, std::move(result));
     }
   }
@@ -46,11 +53,13 @@ class Queue {
   }
 
  private:
-  /// One after the other: the names of networks are found by trying.
-  std::unique_ptr<Pair> make_pair() {
-    const std::lock_guard lock(making_);
-    const std::string& name = options_.programs[pairs_made_++ % options_.programs.size()];
-    return std::make_unique<Pair>(program_of(name), options_.host_options);
+  std::string next_program() {
+    const std::lock_guard lock(mutex_);
+    return options_.programs[pairs_made_++ % options_.programs.size()];
+  }
+
+  std::unique_ptr<Pair> make_pair(const std::string& program) {
+    return std::make_unique<Pair>(program_of(program), options_.host_options);
   }
 
   std::optional<std::size_t> take() {
@@ -64,10 +73,11 @@ class Queue {
     const std::string what = scenarios_[index].describe();
     if (!result.passed()) {
       ++failures_;
-      fmt::print(stderr, "run {}: {}: {}\n", index, what, result.failure);
+      fmt::print(stderr, "run {}: {}: {}: {}\n", index, result.program, what, result.failure);
     } else if (options_.verbose) {
-      fmt::print(stderr, "run {}: {}: {}, exit status {}, well again after {:.0f} ms, {:.0f} ms\n",
-                 index, what,
+      fmt::print(stderr,
+                 "run {}: {}: {}: {}, exit status {}, well again after {:.0f} ms, {:.0f} ms\n",
+                 index, result.program, what,
                  result.ended      ? "killed"
                  : result.migrated ? "destination"
                                    : "source",
@@ -80,8 +90,7 @@ class Queue {
   std::vector<std::optional<Result>> results_;
   const std::vector<Scenario>& scenarios_;
   std::mutex mutex_;
-  std::mutex making_;
-  unsigned pairs_made_ = 0;  ///< under `making_`
+  unsigned pairs_made_ = 0;
   std::size_t next_ = 0;
   unsigned failures_ = 0;
 };

@@ -20,6 +20,7 @@ struct TrialOptions {
   unsigned pairs = std::clamp(std::thread::hardware_concurrency() / 4, 2U, 6U);
   unsigned max_failures = 10;                           ///< then the rest is left out
   std::vector<std::string> programs{"ticker", "ring"};  ///< each pair moves one, in turn
+  unsigned runs_of_one = 0;                             ///< then a pair is made anew; 0: never
   std::vector<std::string> host_options;                ///< of `scripts/hosts up`
   bool verbose = false;                                 ///< a line for every run
 };

@@ -202,7 +202,7 @@ TEST(ClosingGates, ARankThatNeverComesToItsCollectiveOpensThemAgain) {
       return Held{.quiet = true};
     }
   };
-  Machine stuck(with_collectives_at(41, {40}), {41, 10, 0});
+  Machine stuck(with_collectives_at(41, {40}), {41, 41, 0});
   stuck.ranks.back() = std::make_unique<Elsewhere>(stuck, 0);
   Gates gates = stuck.gates();
   const Status closed = gates.quiesce(milliseconds(300), milliseconds(0));
