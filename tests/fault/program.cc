@@ -55,7 +55,8 @@ Program program_of(const std::string& name) {
   if (name == "bare") return bare();
   if (name == "ring") return ring();
   std::istringstream text(name);
-  Program program{.processes = 0};
+  Program program;
+  program.processes = 0;
   text >> program.name >> program.line_begins >> program.proof;
   for (std::string word; text >> word;) program.command.push_back(std::move(word));
   if (program.command.empty()) throw std::invalid_argument("no such program: " + name);
