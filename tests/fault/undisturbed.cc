@@ -18,8 +18,11 @@ class Undisturbed {
  public:
   Undisturbed(const e2e::TwoHosts& hosts, const Program& program, const std::string& output)
       : line_begins_(program.line_begins), path_(output) {
-    // Where VRAM is a file system, it has one of its own.
-    std::vector<std::string> words{"unshare",
+    // It does not outlive this program. Where VRAM is a file system, it has one of its own.
+    std::vector<std::string> words{"setpriv",
+                                   "--pdeathsig",
+                                   "KILL",
+                                   "unshare",
                                    "--mount",
                                    "--net",
                                    "--pid",
