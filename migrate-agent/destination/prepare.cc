@@ -146,7 +146,8 @@ Status Course::look(const proto::PreflightRequest& request, const Status& room,
     plan_.driver = here.driver;
     vram_.emplace(here.driver, context_.config.hugepages);
     plan_.gpu_map = map_gpus(request, here.facts, context_.config, *vram_, findings);
-    look_for_company(request, plan_.gpu_map, findings);
+    const auto boot_id = journal::boot_id();
+    look_for_company(request, boot_id && *boot_id == request.boot_id(), plan_.gpu_map, findings);
   }
   plan_.criu_plugin_map = plugin_map(request.host(), here.facts, plan_.gpu_map);
   // What limits a job of Slurm's are its own groups.

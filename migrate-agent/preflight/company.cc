@@ -7,7 +7,6 @@
 #include <string>
 
 #include "migrate-agent/host/nvml.h"
-#include "migrate-agent/journal/journal.h"
 #include "migrate-agent/preflight/comparison.h"
 #include "migrate-agent/process/descriptors.h"
 #include "migrate-agent/procfs/procfs.h"
@@ -35,23 +34,17 @@ std::string program_of(const std::string& pid) {
   return std::filesystem::read_symlink("/proc/" + pid + "/exe", error).string();
 }
 
-/// The job itself, where both agents are on one machine.
-std::set<pid_t> members_here(const proto::PreflightRequest& request) {
-  const auto here = journal::boot_id();
-  if (!here || *here != request.boot_id()) return {};
-  return {request.pids().begin(), request.pids().end()};
-}
-
 }  // namespace
 
-void look_for_company(const proto::PreflightRequest& request,
+void look_for_company(const proto::PreflightRequest& request, bool same_machine,
                       const std::vector<device::GpuPair>& gpu_map, preflight::Findings& findings) {
   const std::set<Uuid> places = places_of(request, gpu_map);
   if (places.size() < 2) return;
   if (procfs::namespace_link(::getpid(), "pid") != procfs::kFirstPidNamespace) return;
   const auto nvml = host::Nvml::load();
   if (!nvml) return;
-  const std::set<pid_t> members = members_here(request);
+  std::set<pid_t> members;
+  if (same_machine) members.insert(request.pids().begin(), request.pids().end());
   const std::string agent = program_of("self");
   for (const Uuid& gpu : places) {
     const auto users = nvml->used_by_process(gpu);
