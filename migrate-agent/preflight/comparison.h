@@ -43,7 +43,8 @@ std::vector<device::GpuPair> map_gpus(const proto::PreflightRequest& request,
 /// "busy-gpu" for a job that uses several of NVIDIA's GPUs, one of which others use here as well: a
 /// process that was restored is not interrupted for them within a kernel, so kernels that wait for
 /// each other may wait for ever (measured: docs/benchmarks.md). The job itself is no company where
-/// its source is the same machine. Says nothing where NVIDIA's library does not tell who uses a GPU.
+/// its source is the same machine. Says nothing where NVIDIA's library does not tell who uses a
+/// GPU.
 void look_for_company(const proto::PreflightRequest& request, bool same_machine,
                       const std::vector<device::GpuPair>& gpu_map, preflight::Findings& findings);
 
