@@ -31,7 +31,9 @@ class Queue {
       try {
         if (pair == nullptr) {
           program = next_program();
+          tell("starts: " + program);
           pair = make_pair(program);
+          tell("goes on: " + program);
           runs = 0;
         }
         result = pair->run(scenarios_[*index]);
@@ -56,6 +58,10 @@ class Queue {
   std::string next_program() {
     const std::lock_guard lock(mutex_);
     return options_.programs[pairs_made_++ % options_.programs.size()];
+  }
+
+  void tell(const std::string& what) const {
+    if (options_.verbose) fmt::print(stderr, "{}\n", what);
   }
 
   std::unique_ptr<Pair> make_pair(const std::string& program) {

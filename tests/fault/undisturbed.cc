@@ -1,11 +1,13 @@
 #include "tests/fault/undisturbed.h"
 
 #include <fcntl.h>
+#include <unistd.h>
 
 #include <atomic>
+#include <chrono>
 #include <memory>
 #include <stdexcept>
-#include <string_view>
+#include <thread>
 #include <vector>
 
 #include "src/base/unique_fd.h"
@@ -17,7 +19,7 @@ namespace {
 class Undisturbed {
  public:
   Undisturbed(const e2e::TwoHosts& hosts, const Program& program, const std::string& output)
-      : line_begins_(program.line_begins), path_(output) {
+      : line_begins_(program.line_begins) {
     // It does not outlive this program. Where VRAM is a file system, it has one of its own.
     std::vector<std::string> words{"setpriv",
                                    "--pdeathsig",
@@ -39,29 +41,41 @@ class Undisturbed {
     const UniqueFd file(::open(output.c_str(), O_CREAT | O_WRONLY | O_APPEND | O_CLOEXEC, 0644));
     program_ = std::make_unique<e2e::Program>(hosts.on_host(e2e::Host::kA, words),
                                               e2e::Streams{-1, file.get(), file.get()});
+    printed_.reset(::open(output.c_str(), O_RDONLY | O_CLOEXEC));
   }
 
   std::string next() {
-    const auto complete = [this](const std::string& text) {
-      for (std::size_t end = 0; (end = text.find('\n', at_)) != std::string::npos; at_ = end + 1) {
-        const auto line = std::string_view(text).substr(at_, end - at_);
-        if (!line.starts_with(line_begins_)) continue;
-        line_ = line;
-        at_ = end + 1;
-        return true;
+    const auto end = std::chrono::steady_clock::now() + e2e::kHangs;
+    for (;;) {
+      const std::size_t length = text_.find('\n');
+      if (length == std::string::npos) {
+        if (read_more()) continue;
+        if (std::chrono::steady_clock::now() > end) break;
+        std::this_thread::sleep_for(kInterval);
+        continue;
       }
-      return false;
-    };
-    if (e2e::wait_for_content(path_, complete, e2e::kHangs)) return line_;
+      std::string line = text_.substr(0, length);
+      text_.erase(0, length + 1);
+      if (line.starts_with(line_begins_)) return line;
+    }
     throw std::runtime_error("the undisturbed program prints nothing more");
   }
 
  private:
+  static constexpr e2e::Milliseconds kInterval{10};
+
+  /// What was printed since; false if nothing was.
+  bool read_more() {
+    char bytes[1 << 16];
+    const ssize_t length = ::read(printed_.get(), bytes, sizeof(bytes));
+    if (length > 0) text_.append(bytes, static_cast<std::size_t>(length));
+    return length > 0;
+  }
+
   const std::string line_begins_;
-  const std::string path_;
+  UniqueFd printed_;
   std::unique_ptr<e2e::Program> program_;
-  std::size_t at_ = 0;
-  std::string line_;
+  std::string text_;  ///< read, and not given yet
 };
 
 }  // namespace
