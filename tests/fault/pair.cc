@@ -138,21 +138,22 @@ struct Pair::Trial {
 
 Pair::Pair(Program program, const std::vector<std::string>& options)
     : hosts_(with_defaults(options)), program_(std::move(program)) {
-  if (!program_.lines) {
-    program_.lines = [this] { return run_undisturbed(hosts_, program_); };
-  }
   start(Host::kA);
   warm_up();
 }
 
 void Pair::start(Host host) {
   std::vector<std::string> command = program_.command;
-  if (command.empty()) {
+  Program followed = program_;
+  if (!command.empty()) {
+    // It has to be ahead of the copy that it is compared with.
+    followed.lines = [next = run_undisturbed(hosts_, program_)] { return next; };
+  } else {
     command = {hosts_.program_path(program_.name)};
     command.insert(command.end(), program_.options.begin(), program_.options.end());
   }
   app_.emplace(hosts_.start_app(host, command, program_.under_library));
-  oracle_.emplace(app_->output_path(), program_);
+  oracle_.emplace(app_->output_path(), followed);
   const auto begun = [&] { return oracle_->look() > 0 || !app_->program().running(); };
   if (!wait_until(kHangs, begun) || oracle_->lines() == 0) {
     throw std::runtime_error("the program prints nothing: " + app_->output());
