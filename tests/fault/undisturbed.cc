@@ -8,6 +8,7 @@
 #include <memory>
 #include <stdexcept>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "src/base/unique_fd.h"
@@ -42,9 +43,17 @@ class Undisturbed {
     program_ = std::make_unique<e2e::Program>(hosts.on_host(e2e::Host::kA, words),
                                               e2e::Streams{-1, file.get(), file.get()});
     printed_.reset(::open(output.c_str(), O_RDONLY | O_CLOEXEC));
+    next_ = wait_for_line();
   }
 
   std::string next() {
+    return next_.empty() ? wait_for_line() : std::exchange(next_, std::string());
+  }
+
+ private:
+  static constexpr e2e::Milliseconds kInterval{10};
+
+  std::string wait_for_line() {
     const auto end = std::chrono::steady_clock::now() + e2e::kHangs;
     for (;;) {
       const std::size_t length = text_.find('\n');
@@ -61,9 +70,6 @@ class Undisturbed {
     throw std::runtime_error("the undisturbed program prints nothing more");
   }
 
- private:
-  static constexpr e2e::Milliseconds kInterval{10};
-
   /// What was printed since; false if nothing was.
   bool read_more() {
     char bytes[1 << 16];
@@ -76,6 +82,7 @@ class Undisturbed {
   UniqueFd printed_;
   std::unique_ptr<e2e::Program> program_;
   std::string text_;  ///< read, and not given yet
+  std::string next_;  ///< the first line, until it is given
 };
 
 }  // namespace

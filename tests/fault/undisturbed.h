@@ -10,10 +10,10 @@
 
 namespace gcr::fault::test {
 
-/// Starts the program's command beside the hosts, in namespaces of its own, without the library; it
-/// runs as long as what is returned lives, which gives its lines, one after the other, and waits
-/// for one that is not there yet. That throws std::runtime_error if none comes. The hosts have to
-/// outlive it.
+/// Starts the program's command beside the hosts, in namespaces of its own, without the library,
+/// and waits for its first line; it runs as long as what is returned lives, which gives its lines,
+/// one after the other, and waits for one that is not there yet. Throws std::runtime_error if none
+/// comes, as what is returned does. The hosts have to outlive it.
 std::function<std::string()> run_undisturbed(const e2e::TwoHosts& hosts, const Program& program);
 
 }  // namespace gcr::fault::test
