@@ -81,21 +81,6 @@ std::vector<device::GpuPair> ordered(const proto::PreflightRequest& request) {
   return pairs;
 }
 
-/// Bytes of buffers, and of what the driver brings back, by the GPU that they would go to.
-std::map<Uuid, std::uint64_t> wanted_vram(const proto::PreflightRequest& request,
-                                          const std::vector<device::GpuPair>& map) {
-  std::map<Uuid, std::uint64_t> wanted;
-  for (const proto::Buffer& buffer : request.buffers()) {
-    const auto pair = std::ranges::find(map, to_uuid(buffer.gpu_uuid()), &device::GpuPair::from);
-    if (pair != map.end() && !buffer.has_host_node()) wanted[pair->to] += buffer.size_bytes();
-  }
-  for (const proto::GpuUse& use : request.driver_vram()) {
-    const auto pair = std::ranges::find(map, to_uuid(use.uuid()), &device::GpuPair::from);
-    if (pair != map.end()) wanted[pair->to] += use.vram_bytes();
-  }
-  return wanted;
-}
-
 /// Whether the job's control groups let it open this GPU of the source.
 bool may_open(const proto::PreflightRequest& request, const Uuid& gpu) {
   const proto::GroupLimits& limits = request.members(0).limits();
@@ -138,6 +123,20 @@ void compare_amd(const proto::PreflightRequest& request, const proto::Gpu& from,
 }
 
 }  // namespace
+
+std::map<Uuid, std::uint64_t> wanted_vram(const proto::PreflightRequest& request,
+                                          const std::vector<device::GpuPair>& map) {
+  std::map<Uuid, std::uint64_t> wanted;
+  for (const proto::Buffer& buffer : request.buffers()) {
+    const auto pair = std::ranges::find(map, to_uuid(buffer.gpu_uuid()), &device::GpuPair::from);
+    if (pair != map.end() && !buffer.has_host_node()) wanted[pair->to] += buffer.size_bytes();
+  }
+  for (const proto::GpuUse& use : request.driver_vram()) {
+    const auto pair = std::ranges::find(map, to_uuid(use.uuid()), &device::GpuPair::from);
+    if (pair != map.end()) wanted[pair->to] += use.vram_bytes();
+  }
+  return wanted;
+}
 
 std::vector<device::GpuPair> map_gpus(const proto::PreflightRequest& request,
                                       const proto::HostFacts& here, const Config& config,

@@ -2,6 +2,8 @@
 // host. Reads only; nothing is reserved.
 #pragma once
 
+#include <cstdint>
+#include <map>
 #include <memory>
 #include <set>
 #include <string>
@@ -39,6 +41,10 @@ Result<std::set<std::string>> compare_memory_files(const proto::PreflightRequest
 std::vector<device::GpuPair> map_gpus(const proto::PreflightRequest& request,
                                       const proto::HostFacts& here, const Config& config,
                                       mover::IncomingVram& vram, preflight::Findings& findings);
+
+/// Bytes of buffers, and of what the driver brings back, by the GPU that they would go to.
+std::map<Uuid, std::uint64_t> wanted_vram(const proto::PreflightRequest& request,
+                                          const std::vector<device::GpuPair>& map);
 
 /// "busy-gpu" for a job that uses several of NVIDIA's GPUs, one of which others use here as well: a
 /// process that was restored is not interrupted for them within a kernel, so kernels that wait for

@@ -8,7 +8,7 @@ namespace gcr::preload::tracked {
 namespace {
 
 /// As the driver answered a lookup, whose caller may have asked for the size alone.
-CUresult note_variable(CUresult result, const CUdeviceptr* address) {
+CUresult noted(CUresult result, const CUdeviceptr* address) {
   if (result == CUDA_SUCCESS && address != nullptr) note_variable(cuda(), *address);
   return result;
 }
@@ -17,17 +17,17 @@ CUresult note_variable(CUresult result, const CUdeviceptr* address) {
 
 CUresult cuModuleGetGlobal_v2(CUdeviceptr* address, std::size_t* size_bytes, CUmodule module,
                               const char* name) {
-  return note_variable(real::cuModuleGetGlobal_v2(address, size_bytes, module, name), address);
+  return noted(real::cuModuleGetGlobal_v2(address, size_bytes, module, name), address);
 }
 
 CUresult cuLibraryGetGlobal(CUdeviceptr* address, std::size_t* size_bytes, CUlibrary library,
                             const char* name) {
-  return note_variable(real::cuLibraryGetGlobal(address, size_bytes, library, name), address);
+  return noted(real::cuLibraryGetGlobal(address, size_bytes, library, name), address);
 }
 
 CUresult cuLibraryGetManaged(CUdeviceptr* address, std::size_t* size_bytes, CUlibrary library,
                              const char* name) {
-  return note_variable(real::cuLibraryGetManaged(address, size_bytes, library, name), address);
+  return noted(real::cuLibraryGetManaged(address, size_bytes, library, name), address);
 }
 
 }  // namespace gcr::preload::tracked

@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <sstream>
 #include <stdexcept>
 #include <string>
 
@@ -113,6 +114,13 @@ App start_pinned(TwoHosts& hosts, Host host, std::uint64_t bytes, int report) {
   return start(hosts, host,
                {hosts.program_path("pinned"), "--mib", std::to_string(bytes / kMiB), "--period-ms",
                 kPeriodMs, "--report", std::to_string(report)});
+}
+
+std::string gpu_of(const TwoHosts& hosts, Host host, int number) {
+  std::istringstream mounts(hosts.variable("VRAM", host));
+  std::string mount;
+  for (int i = 0; i <= number; ++i) mounts >> mount;
+  return "GPU-" + std::filesystem::path(mount).filename().string();
 }
 
 App start_managed(TwoHosts& hosts, Host host) {

@@ -54,6 +54,9 @@ App start_alloc_styles(TwoHosts& hosts, Host host, int report);
 /// Page-locked memory that the CPU and the GPU write to.
 App start_pinned(TwoHosts& hosts, Host host, std::uint64_t bytes, int report);
 
+/// A software GPU as options name it, counted from 0.
+std::string gpu_of(const TwoHosts& hosts, Host host, int number);
+
 /// A program that keeps a number in managed memory and answers as the counter does.
 App start_managed(TwoHosts& hosts, Host host);
 

@@ -186,14 +186,6 @@ TEST(Migration, GoesToTheGpuThatTheDestinationAllows) {
   EXPECT_LT(hosts.vram_used(Host::kB, 0), 64 * kMiB);
 }
 
-/// As an option names it.
-std::string gpu_of(const TwoHosts& hosts, Host host, int number) {
-  std::istringstream mounts(hosts.variable("VRAM", host));
-  std::string mount;
-  for (int i = 0; i <= number; ++i) mounts >> mount;
-  return "GPU-" + std::filesystem::path(mount).filename().string();
-}
-
 TEST(Migration, GoesToTheGpuThatTheDeviceMapNames) {
   TwoHosts hosts({"--gpus", "2"});
   const auto gpu = [&](Host host, int number) { return gpu_of(hosts, host, number); };

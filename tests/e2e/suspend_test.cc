@@ -108,13 +108,6 @@ class SuspendTest : public testing::Test {
   int answered_ = kCounterFirst;
 };
 
-std::string gpu(const TwoHosts& hosts, int number) {
-  std::istringstream mounts(hosts.variable("VRAM", Host::kA));
-  std::string mount;
-  for (int i = 0; i <= number; ++i) mounts >> mount;
-  return "GPU-" + std::filesystem::path(mount).filename().string();
-}
-
 TEST_F(SuspendTest, NothingOfTheJobIsOnTheGpuUntilItGoesOn) {
   ASSERT_NO_FATAL_FAILURE(start());
   const CommandResult suspended = suspend();
@@ -171,7 +164,8 @@ TEST_F(SuspendTest, OrdinaryMemoryWillDo) {
 TEST_F(SuspendTest, AResumeMayGoToAnotherGpu) {
   ASSERT_NO_FATAL_FAILURE(start({"--gpus", "2"}));
   ASSERT_EQ(suspend().exit_code, 0);
-  const CommandResult resumed = resume({"--device-map", gpu(*hosts_, 0) + "=" + gpu(*hosts_, 1)});
+  const CommandResult resumed =
+      resume({"--device-map", gpu_of(*hosts_, Host::kA, 0) + "=" + gpu_of(*hosts_, Host::kA, 1)});
   ASSERT_EQ(resumed.exit_code, 0) << resumed.out << resumed.err;
   EXPECT_GE(hosts_->vram_used(Host::kA, 1), kCounterVram);
   EXPECT_LT(hosts_->vram_used(Host::kA, 0), kCounterVram);
@@ -387,7 +381,10 @@ TEST_F(SuspendTest, AResumeToAnotherGpuIsFinishedThereByRecovery) {
   ASSERT_EQ(suspend().exit_code, 0);
   arm("source.resume.decided kill");
   // The agent's journal tells the command what recovery did.
-  EXPECT_EQ(resume({"--device-map", gpu(*hosts_, 0) + "=" + gpu(*hosts_, 1)}).exit_code, 0);
+  EXPECT_EQ(
+      resume({"--device-map", gpu_of(*hosts_, Host::kA, 0) + "=" + gpu_of(*hosts_, Host::kA, 1)})
+          .exit_code,
+      0);
   EXPECT_TRUE(was_reached());
   expect_running();
   EXPECT_GE(hosts_->vram_used(Host::kA, 1), kCounterVram);

@@ -82,7 +82,6 @@ Result Memory::allocate(int ordinal, std::uint64_t bytes, Context* context, Rang
   physical->home = start;
   Range& range = add_range(start, bytes, kind, context);
   range.ordinal = ordinal;
-  range.told_ordinal = ordinal;
   range.pool = pool;
   range.physical = std::move(physical);
   *address = start;
@@ -208,7 +207,6 @@ Result Memory::ipc_open(std::span<const char, kIpcHandleBytes> handle, Context* 
   physical->ipc_opens = 1;
   Range& range = add_range(start, card.bytes, RangeKind::kIpc, context);
   range.ordinal = ordinal;
-  range.told_ordinal = ordinal;
   range.physical = std::move(physical);
   *address = start;
   return Result::kSuccess;
@@ -248,7 +246,13 @@ Result Memory::set_sync_memops(std::uintptr_t address, bool value) {
 RangeInfo Memory::find(std::uintptr_t address) const {
   std::shared_lock lock(mutex_);
   const Range* range = at(address);
-  return range != nullptr ? static_cast<const RangeInfo&>(*range) : RangeInfo{};
+  if (range == nullptr) return {};
+  RangeInfo info = *range;
+  info.told_ordinal = info.ordinal;
+  if (range->kind == RangeKind::kVmm && range->physical->imported && !info.on_host()) {
+    info.told_ordinal = devices_->devices[info.ordinal].place;
+  }
+  return info;
 }
 
 template <class Allows>

@@ -192,10 +192,6 @@ Result Memory::map(std::uintptr_t address, std::uint64_t bytes, std::uint64_t of
   }
   Range& range = add_range(address, bytes, RangeKind::kVmm, nullptr);
   range.ordinal = physical->ordinal;
-  range.told_ordinal = physical->ordinal;
-  if (physical->imported && physical->ordinal != kHostOrdinal) {
-    range.told_ordinal = devices_->devices[physical->ordinal].place;
-  }
   range.handle_types = physical->properties.handle_types;
   range.physical = std::move(physical);
   return Result::kSuccess;

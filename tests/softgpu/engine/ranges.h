@@ -93,7 +93,7 @@ struct RangeInfo {
   RangeKind kind = RangeKind::kDriver;
   Access access;         ///< kVmm only
   int ordinal = 0;       ///< of the device that the memory is on; kHostOrdinal: on the host
-  int told_ordinal = 0;  ///< the same as queries of a pointer tell it
+  int told_ordinal = 0;  ///< the same as queries of a pointer tell it; from Memory::find
   Context* context = nullptr;
   const void* pool = nullptr;
   std::uint64_t id = 0;
