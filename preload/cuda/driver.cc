@@ -180,6 +180,17 @@ class CudaDriver final : public Driver {
   Result set_stack_limit(std::size_t bytes) override {
     return from_cuda(real::cuCtxSetLimit(CU_LIMIT_STACK_SIZE, bytes));
   }
+  // A kernel of the driver's own fills a rectangle; rows that are short or alone are filled
+  // without.
+  Result settle_stack_limit() override {
+    constexpr std::size_t kPitch = 1031, kWidth = 777, kRows = 501;
+    CUdeviceptr rectangle = 0;
+    CUresult result = real::cuMemAlloc_v2(&rectangle, kPitch * kRows);
+    if (result != CUDA_SUCCESS) return from_cuda(result);
+    result = real::cuMemsetD2D8_v2(rectangle, kPitch, 0, kWidth, kRows);
+    real::cuMemFree_v2(rectangle);
+    return from_cuda(result);
+  }
 
   Result stream_number(Stream* stream, std::uint64_t* number) override {
     unsigned long long id = 0;

@@ -232,6 +232,7 @@ class HipDriver final : public Driver {
   // HIP allocates stacks as kernels need them.
   Result stack_limit(std::size_t*) override { return Result::kNotSupported; }
   Result set_stack_limit(std::size_t) override { return Result::kNotSupported; }
+  Result settle_stack_limit() override { return Result::kNotSupported; }
 
   Result stream_number(Stream* stream, std::uint64_t* number) override {
     int device = 0;

@@ -73,6 +73,10 @@ class Driver {
   /// it may wait for another of the driver's threads.
   virtual Result stack_limit(std::size_t* bytes) = 0;
   virtual Result set_stack_limit(std::size_t bytes) = 0;
+  /// Runs a kernel in the current context, which is idle. The first launch after a limit was set
+  /// waits for that, and what other streams do is put behind it: work that waits for the program,
+  /// such as a host function, would then never end.
+  virtual Result settle_stack_limit() = 0;
 
   // Streams and events.
 

@@ -31,8 +31,11 @@ Result put_back(Runtime& r, KnownContext& known) {
   const CurrentContext current(r, known.context);
   if (current.result() != Result::kSuccess) return current.result();
   const Result result = r.driver.set_stack_limit(known.stack_limit_bytes);
-  if (result == Result::kSuccess) known.stack_limit_bytes = 0;
-  return result;
+  if (result != Result::kSuccess) return result;
+  known.stack_limit_bytes = 0;
+  // Where there is no memory left for it, few programs depend on it.
+  r.driver.settle_stack_limit();
+  return Result::kSuccess;
 }
 
 }  // namespace

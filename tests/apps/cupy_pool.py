@@ -6,6 +6,7 @@ Prints "step=<n> value=<hex>" every so many iterations, the same whenever it run
 
 import argparse
 import signal
+import time
 
 import cupy
 
@@ -16,6 +17,7 @@ SIZES = (1000, 70_000, 1_000_000, 6_000_000)
 def parse_arguments():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--gib", type=float, default=1.0, help="VRAM to hold besides")
+    parser.add_argument("--pace", type=float, default=0, help="seconds to rest after each line")
     return parser.parse_args()
 
 
@@ -40,6 +42,7 @@ def main():
         with streams[steps % 2]:
             value ^= int(state.sum().get())
         print(f"step={steps} value={value:x}", flush=True)
+        time.sleep(arguments.pace)
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ changes one row per layer and sequence. SIGTERM ends it.
 import argparse
 import os
 import signal
+import time
 
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 
@@ -28,6 +29,7 @@ def parse_arguments():
     parser.add_argument("--filled", type=float, default=0.5, help="share of the cache in use at the start")
     parser.add_argument("--dtype", choices=("bfloat16", "float16"), default="bfloat16")
     parser.add_argument("--steps", type=int, default=0, help="end after so many positions (0: never)")
+    parser.add_argument("--pace", type=float, default=0, help="seconds to rest after each line")
     return parser.parse_args()
 
 
@@ -107,6 +109,7 @@ def main():
             step += 1
             words = ",".join(map(str, tokens.tolist()))
             print(f"step={step} tokens={words} logits={logits.max().item().hex()}", flush=True)
+            time.sleep(arguments.pace)
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ the same options prints the same lines on the same GPU model. SIGTERM ends it.
 import argparse
 import os
 import signal
+import time
 
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 
@@ -25,6 +26,7 @@ def parse_arguments():
     parser.add_argument("--batch", type=int, default=4, help="texts generated side by side")
     parser.add_argument("--tokens", type=int, default=16, help="tokens between two lines")
     parser.add_argument("--context", type=int, default=0, help="positions of a cache that is filled in place")
+    parser.add_argument("--pace", type=float, default=0, help="seconds to rest after each line")
     return parser.parse_args()
 
 
@@ -76,6 +78,7 @@ def main():
     with torch.inference_mode():
         for step, tokens in enumerate(texts(model, arguments), start=1):
             print(f"step={step} tokens={','.join(map(str, tokens.tolist()))}", flush=True)
+            time.sleep(arguments.pace)
             if stop:
                 break
 

@@ -70,6 +70,7 @@ class FakeDriver final : public Driver {
   bool primary_is_active(int) override { return true; }
   Result stack_limit(std::size_t*) override { return Result::kNotSupported; }
   Result set_stack_limit(std::size_t) override { return Result::kNotSupported; }
+  Result settle_stack_limit() override { return Result::kSuccess; }
   Result stream_number(Stream*, std::uint64_t*) override { return one_call(); }
   Result stream_context(Stream*, Context**, int*) override { return one_call(); }
   Result is_capturing(Stream*, bool*) override { return one_call(); }

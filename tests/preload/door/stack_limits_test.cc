@@ -53,6 +53,28 @@ TEST_F(StackLimitsTest, TheApplicationNeverSeesALowOne) {
   EXPECT_EQ(std::stoull(subject_.receive().substr(3), nullptr, 0), before);
 }
 
+/// Behind a host function that waits for what the program does in another stream.
+TEST_F(StackLimitsTest, TheNextLaunchAfterwardsWaitsForNothing) {
+  constexpr int kMilliseconds = 30'000;
+  const std::uint64_t memory = subject_.value("alloc 2097152");
+  const std::uint64_t waiting = subject_.value("stream");
+  const std::uint64_t other = subject_.value("stream");
+  agent::Door door = door_of(subject_);
+  Held held = take_over(door);
+  good(quiesce(door, kLong, kNoLease));
+  good(door.detach());
+  good(door.attach(std::move(held)));
+  good(door.resume());
+  subject_.ask(command("stall", waiting));
+  subject_.ask(command("fill_rows", memory, 1024, 1, 512, 512, waiting));
+  subject_.ask(command("go_on_later", kMilliseconds));
+  subject_.ask(command("fill_async", memory + 1048576, 4096, 2, other));
+  subject_.ask(command("sync_stream", other));
+  EXPECT_EQ(subject_.value("stalled"), 1u);
+  subject_.ask("go_on");
+  subject_.ask(command("sync_stream", waiting));
+}
+
 /// Where threads stand still, to set one may take forever.
 TEST_F(StackLimitsTest, ContextsOfTheProgramsOwnAndThoseWhoseWaitsBlockStayAsTheyAre) {
   constexpr int kBlockingSync = 4;  // CU_CTX_SCHED_BLOCKING_SYNC

@@ -422,6 +422,12 @@ void add_pool_commands(std::map<std::string, Command>& commands) {
     return Answer{
         cu.cuMemsetD8Async(n[0], static_cast<unsigned char>(n[2]), n[1], stream_of(n[3])), {}, {}};
   };
+  commands["fill_rows"] = [](const Numbers& n) {
+    return Answer{cu.cuMemsetD2D8Async(n[0], n[1], static_cast<unsigned char>(n[2]), n[3], n[4],
+                                       stream_of(n[5])),
+                  {},
+                  {}};
+  };
   commands["wait_for"] = [](const Numbers& n) {
     CUevent event = nullptr;
     cu.cuEventCreate(&event, CU_EVENT_DISABLE_TIMING);

@@ -197,6 +197,10 @@ SOFTGPU_API cuCtxSetLimit(CUlimit limit, std::size_t value) {
     // The memory for it changes when the context is idle.
     if (limit == CU_LIMIT_STACK_SIZE && blocks(context)) process.event_thread.wait();
     context.limits[limit] = value;
+    if (limit == CU_LIMIT_STACK_SIZE) {
+      const std::lock_guard lock(context.mutex);
+      context.stack_unsettled = true;
+    }
     return CUDA_SUCCESS;
   });
 }

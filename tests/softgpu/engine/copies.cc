@@ -102,15 +102,13 @@ Result fill_rows(Process& process, Stream& stream, std::uintptr_t to, std::size_
       !usable(process, stream, to, bytes, Side::kDevice, PROT_WRITE)) {
     return Result::kInvalidValue;
   }
-  if (synchronous) {
-    if (const Result fault = stream.context->synchronize(stream)) return fault;
-    fill(to, pitch, value, width, height);
-    return Result::kSuccess;
-  }
-  return stream.context->submit(stream, {NodeType::kMemset, [=] {
-                                           fill(to, pitch, value, width, height);
-                                           return Result::kSuccess;
-                                         }});
+  Operation operation{NodeType::kMemset, [=] {
+                        fill(to, pitch, value, width, height);
+                        return Result::kSuccess;
+                      }};
+  operation.kernel = height > 1;
+  const Result result = stream.context->submit(stream, std::move(operation));
+  return synchronous && result == Result::kSuccess ? stream.context->synchronize(stream) : result;
 }
 
 template Result fill_rows(Process&, Stream&, std::uintptr_t, std::size_t, std::uint8_t, std::size_t,

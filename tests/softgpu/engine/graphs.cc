@@ -61,13 +61,16 @@ std::shared_ptr<GraphExec> instantiate(Process& process, const void* handle) {
 Result launch_graph(Process& process, const void* handle, Stream& stream) {
   const auto exec = process.graph_execs.get(handle);
   if (!exec) return Result::kInvalidHandle;
-  return stream.context->submit(
-      stream, {NodeType::kGraph, [exec, next = std::size_t{0}]() mutable -> Result {
-                 for (; next < exec->nodes.size(); ++next) {
-                   if (const Result result = exec->nodes[next]->operation.run()) return result;
-                 }
-                 return Result::kSuccess;
-               }});
+  Operation all{NodeType::kGraph, [exec, next = std::size_t{0}]() mutable -> Result {
+                  for (; next < exec->nodes.size(); ++next) {
+                    if (const Result result = exec->nodes[next]->operation.run()) return result;
+                  }
+                  return Result::kSuccess;
+                }};
+  all.kernel =
+      std::ranges::any_of(exec->nodes, &Operation::kernel,
+                          [](const auto& node) -> const Operation& { return node->operation; });
+  return stream.context->submit(stream, std::move(all));
 }
 
 Result nodes_of_graph(Process& process, const void* handle, void** nodes, std::size_t* count) {

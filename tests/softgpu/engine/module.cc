@@ -158,6 +158,7 @@ Result make_launch(Process& process, Context& context, const LaunchRequest& requ
   }
   operation->type = NodeType::kKernel;
   operation->instant = function->instant;
+  operation->kernel = true;
   operation->run = [launch = std::move(launch), body = function->body] { return body(launch); };
   return Result::kSuccess;
 }

@@ -19,6 +19,7 @@ bool Stream::captured() const {
 std::vector<TaskRef> Context::predecessors(const Stream& stream) const {
   std::vector<TaskRef> list;
   add_unfinished(list, stream.tail);
+  add_unfinished(list, settles);
   if (stream.kind == StreamKind::kLegacy) {
     for (const auto& other : created) {
       if (other->blocking()) add_unfinished(list, other->tail);
@@ -40,7 +41,8 @@ Result Context::submit(Stream& stream, Operation operation, TaskRef* task,
     stream.capture->graph->nodes.push_back(std::move(node));
     return Result::kSuccess;
   }
-  auto after = predecessors(stream);
+  const bool settling = operation.kernel && std::exchange(stack_unsettled, false);
+  auto after = settling ? tails_locked() : predecessors(stream);
   add_unfinished(after, also_after);
   if (operation.instant && after.empty())
     return fault != Result::kSuccess ? fault.load() : operation.run();
@@ -52,12 +54,17 @@ Result Context::submit(Stream& stream, Operation operation, TaskRef* task,
         return true;
       },
       after);
+  if (settling) settles = stream.tail;
   if (task != nullptr) *task = stream.tail;
   return Result::kSuccess;
 }
 
 std::vector<TaskRef> Context::tails() {
   std::lock_guard lock(mutex);
+  return tails_locked();
+}
+
+std::vector<TaskRef> Context::tails_locked() const {
   std::vector<TaskRef> list;
   add_unfinished(list, legacy->tail);
   for (const auto& stream : created) add_unfinished(list, stream->tail);

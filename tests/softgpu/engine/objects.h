@@ -86,6 +86,7 @@ struct Operation {
   NodeType type = NodeType::kEmpty;
   std::function<Result()> run;
   bool instant = false;  ///< takes no time: runs at once where nothing is before it
+  bool kernel = false;   ///< takes one
 };
 
 /// From the beginning of a capture to its end. Shared by all streams that joined.
@@ -153,6 +154,9 @@ struct Context : std::enable_shared_from_this<Context> {
   std::shared_ptr<Stream> legacy;
   std::unordered_map<std::thread::id, std::shared_ptr<Stream>> per_thread;
   std::vector<std::shared_ptr<Stream>> created;
+  /// The stack limit was set: the next kernel waits for an idle context, and later work for that.
+  bool stack_unsettled = false;
+  TaskRef settles;  ///< that kernel
 
   /// Queues an operation on a stream, or adds it to the graph that the stream is captured into.
   /// `task` receives what to wait for, null if it is done already; `also_after` must be done first.
@@ -162,6 +166,7 @@ struct Context : std::enable_shared_from_this<Context> {
   std::vector<TaskRef> predecessors(const Stream& stream) const;
   /// The last tasks of all streams.
   std::vector<TaskRef> tails();
+  std::vector<TaskRef> tails_locked() const;
   std::shared_ptr<Stream> stream_of_this_thread();
   Result synchronize(Stream& stream);
   Result synchronize();
