@@ -162,6 +162,7 @@ void Pair::start(Host host) {
 
 /// The baseline is what idle hosts hold that have been at work before.
 void Pair::warm_up() {
+  const auto begun = Clock::now();
   for (const Host from : {Host::kA, Host::kB}) {
     const auto outcome = hosts_.migrate(from, the_copy().pid, migrate_options());
     if (!outcome.migrated()) throw std::runtime_error("does not migrate: " + outcome.err);
@@ -169,6 +170,7 @@ void Pair::warm_up() {
   hosts_.wait_until_idle(Host::kA);
   hosts_.wait_until_idle(Host::kB);
   baseline_.emplace(hosts_, program_.name);
+  bound_ = kBound + std::chrono::duration_cast<Milliseconds>(Clock::now() - begun);
 }
 
 Copy Pair::the_copy() const {
@@ -447,7 +449,7 @@ bool Pair::settled(Trial& trial) {
 
 std::string Pair::settle(Trial& trial) {
   auto next_look = Clock::now();
-  const bool well = wait_until(kBound, [&] {
+  const bool well = wait_until(bound_, [&] {
     oracle_->look();
     if (!oracle_->complaint().empty()) return true;
     if (Clock::now() < next_look) return false;
@@ -463,7 +465,7 @@ std::string Pair::settle(Trial& trial) {
   return fmt::format(
       "after {} ms: {} lines since things were put right, gcr-migrate {}, copies of {} processes\n"
       "{}",
-      kBound.count(), oracle_->lines() - trial.lines_when_righted,
+      bound_.count(), oracle_->lines() - trial.lines_when_righted,
       trial.command->program().running() ? "still runs" : "has ended",
       fmt::join(trial.holdings.copies | std::views::transform(&Copy::processes), ", "),
       fmt::join(trial.holdings.leftovers, "\n"));

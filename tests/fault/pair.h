@@ -19,7 +19,8 @@ namespace gcr::fault::test {
 /// How long a peer may be silent, as the agents are told.
 inline constexpr Milliseconds kPeerSilence{3000};
 
-/// Within this time after things were put right one copy goes on and both hosts are clean.
+/// Within this time, and that of the first two moves, after things were put right one copy goes on
+/// and both hosts are clean.
 inline constexpr Milliseconds kBound{20'000};
 
 /// A command line that sends SIGCONT to the processes of the program in this network, at least once
@@ -78,6 +79,7 @@ class Pair {
   std::optional<e2e::App> app_;
   std::optional<Oracle> oracle_;
   std::optional<Baseline> baseline_;
+  Milliseconds bound_{kBound};
 };
 
 }  // namespace gcr::fault::test
