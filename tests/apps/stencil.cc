@@ -15,6 +15,7 @@ Ring::Ring(const Gpu& gpu, std::vector<RingBuffer> buffers, std::uint64_t slice_
   for (std::size_t i = 0; i < buffers_.size(); ++i) {
     gpu.launch("gcr_stencil_init", {buffers_[i].address, buffers_[i].words, i}, buffers_[i].words);
   }
+  gpu.synchronize();  // steps may be in a stream that does not wait for this one
 }
 
 void Ring::step(CUstream stream) {

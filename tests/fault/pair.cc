@@ -154,9 +154,12 @@ void Pair::start(Host host) {
   }
   app_.emplace(hosts_.start_app(host, command, program_.under_library));
   oracle_.emplace(app_->output_path(), followed);
-  const auto begun = [&] { return oracle_->look() > 0 || !app_->program().running(); };
+  const auto begun = [&] {
+    return oracle_->look() > 0 || !oracle_->complaint().empty() || !app_->program().running();
+  };
   if (!wait_until(kHangs, begun) || oracle_->lines() == 0) {
-    throw std::runtime_error("the program prints nothing: " + app_->output());
+    throw std::runtime_error("the program does not begin: " + oracle_->complaint() +
+                             app_->output());
   }
 }
 

@@ -102,13 +102,20 @@ Result fill_rows(Process& process, Stream& stream, std::uintptr_t to, std::size_
       !usable(process, stream, to, bytes, Side::kDevice, PROT_WRITE)) {
     return Result::kInvalidValue;
   }
+  if (synchronous) {
+    const Result fault = height > 1 && stream.context->settle_stack()
+                             ? stream.context->synchronize()
+                             : stream.context->synchronize(stream);
+    if (fault != Result::kSuccess) return fault;
+    fill(to, pitch, value, width, height);
+    return Result::kSuccess;
+  }
   Operation operation{NodeType::kMemset, [=] {
                         fill(to, pitch, value, width, height);
                         return Result::kSuccess;
                       }};
   operation.kernel = height > 1;
-  const Result result = stream.context->submit(stream, std::move(operation));
-  return synchronous && result == Result::kSuccess ? stream.context->synchronize(stream) : result;
+  return stream.context->submit(stream, std::move(operation));
 }
 
 template Result fill_rows(Process&, Stream&, std::uintptr_t, std::size_t, std::uint8_t, std::size_t,

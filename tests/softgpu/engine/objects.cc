@@ -84,6 +84,11 @@ std::shared_ptr<Stream> Context::stream_of_this_thread() {
   return stream;
 }
 
+bool Context::settle_stack() {
+  std::lock_guard lock(mutex);
+  return std::exchange(stack_unsettled, false);
+}
+
 Result Context::synchronize(Stream& stream) {
   std::vector<TaskRef> tasks;
   {

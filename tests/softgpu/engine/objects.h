@@ -162,6 +162,8 @@ struct Context : std::enable_shared_from_this<Context> {
   /// `task` receives what to wait for, null if it is done already; `also_after` must be done first.
   Result submit(Stream& stream, Operation operation, TaskRef* task = nullptr,
                 const TaskRef& also_after = nullptr);
+  /// Whether the next kernel had to wait for an idle context. The one that asks is that kernel.
+  bool settle_stack();
   /// What must be done before work submitted to this stream now could start. Mutex held.
   std::vector<TaskRef> predecessors(const Stream& stream) const;
   /// The last tasks of all streams.
