@@ -8,11 +8,12 @@ install(DIRECTORY scripts/lib/gcr_moves DESTINATION share/gcr-migrate/lib COMPON
 # In the path under names that say whose they are.
 set(links ${PROJECT_BINARY_DIR}/links)
 file(MAKE_DIRECTORY ${links})
-foreach(script drain rebalance slurm)
+foreach(script make-certs drain rebalance slurm)
   file(CREATE_LINK ../share/gcr-migrate/${script} ${links}/gcr-${script} SYMBOLIC)
 endforeach()
 file(CREATE_LINK gcr-drain.1 ${links}/gcr-rebalance.1 SYMBOLIC)
-install(FILES ${links}/gcr-drain ${links}/gcr-rebalance ${links}/gcr-slurm DESTINATION bin COMPONENT cli)
+install(FILES ${links}/gcr-make-certs ${links}/gcr-drain ${links}/gcr-rebalance ${links}/gcr-slurm
+        DESTINATION bin COMPONENT cli)
 install(FILES docs/man/gcr-drain.1 ${links}/gcr-rebalance.1 docs/man/gcr-slurm.1
         DESTINATION share/man/man1 COMPONENT cli)
 install(FILES cmake/packaging/systemd/gcr-slurm.service DESTINATION lib/systemd/system COMPONENT cli)

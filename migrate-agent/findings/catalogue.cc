@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <iterator>
 #include <stdexcept>
 
 namespace gcr::preflight {
@@ -377,7 +376,13 @@ proto::Finding make_finding(std::string_view id, Side side, std::string found) {
   return finding;
 }
 
+bool Findings::has(std::string_view id, std::string_view found) const {
+  return std::ranges::any_of(
+      list_, [&](const proto::Finding& one) { return one.id() == id && one.found() == found; });
+}
+
 proto::Finding* Findings::append(std::string_view id, std::string found) {
+  if (has(id, found)) return nullptr;
   const std::size_t number = ++added_[std::string(id)];
   if (number > kMostOfAKind) return nullptr;
   if (number == kMostOfAKind) found += ", and there are more like this";
@@ -395,7 +400,9 @@ void Findings::add_object(std::string_view id, std::string found, std::string_vi
 }
 
 void Findings::take(std::vector<proto::Finding> findings) {
-  std::ranges::move(findings, std::back_inserter(list_));
+  for (proto::Finding& finding : findings) {
+    if (!has(finding.id(), finding.found())) list_.push_back(std::move(finding));
+  }
 }
 
 void Findings::accept(const google::protobuf::RepeatedPtrField<std::string>& ids) {

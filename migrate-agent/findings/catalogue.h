@@ -43,7 +43,8 @@ enum class Side { kSource, kDestination };
 /// Throws std::logic_error for an id that is not in the catalogue, which is a caller's bug.
 proto::Finding make_finding(std::string_view id, Side side, std::string found);
 
-/// The findings of one examination of a host or a process.
+/// The findings of one examination of a host or a process, each once: members of a job often have
+/// the same.
 class Findings {
  public:
   explicit Findings(Side side) : side_(side) {}
@@ -62,7 +63,8 @@ class Findings {
   std::vector<proto::Finding> release() { return std::move(list_); }
 
  private:
-  /// The finding that was added; null if there are too many of the kind.
+  bool has(std::string_view id, std::string_view found) const;
+  /// The finding that was added; null if it is there, or there are too many of the kind.
   proto::Finding* append(std::string_view id, std::string found);
 
   static constexpr std::size_t kMostOfAKind = 64;

@@ -8,7 +8,11 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <asio/buffer.hpp>
+#include <asio/io_context.hpp>
+#include <asio/local/datagram_protocol.hpp>
 #include <csignal>
+#include <cstdlib>
 
 #include "migrate-agent/cgroups/group.h"
 #include "migrate-agent/config/check.h"
@@ -80,8 +84,26 @@ void warn_unless_in_memory(const std::filesystem::path& path) {
       path.string());
 }
 
+/// That this agent can be asked now: sd_notify(3), for units of Type=notify. What it starts does
+/// not get the variable.
+void tell_service_manager() {
+  const char* const name = std::getenv("NOTIFY_SOCKET");
+  if (name == nullptr || *name == '\0') return;
+  std::string path = name;
+  if (path.front() == '@') path.front() = '\0';
+  asio::io_context io;
+  asio::local::datagram_protocol::socket socket(io);
+  std::error_code failed;
+  socket.open({}, failed);
+  if (!failed) socket.send_to(asio::buffer("READY=1", 7), {path}, 0, failed);
+  if (failed)
+    spdlog::warn("cannot tell the service manager that this agent is ready: {}", failed.message());
+  ::unsetenv("NOTIFY_SOCKET");
+}
+
 Status announce(const std::string& where, int ready_fd) {
   spdlog::info("listening on {}", where);
+  tell_service_manager();
   if (ready_fd < 0) return {};
   const UniqueFd fd(ready_fd);
   const std::string line = fmt::format("listening on {}\n", where);

@@ -124,7 +124,9 @@ TEST(Findings, SomeDevicesHaveRemediesOfTheirOwn) {
 
 TEST(Findings, OfOneKindThereAreNotMoreThanAMessageHolds) {
   Findings findings(Side::kDestination);
-  for (int file = 0; file < 100'000; ++file) findings.add("file-missing", "a file is missing");
+  for (int file = 0; file < 100'000; ++file)
+    findings.add("file-missing", "file " + std::to_string(file) + " is missing");
+
   findings.add("terminal", "a terminal");
   ASSERT_EQ(findings.list().size(), 65u);
   EXPECT_THAT(findings.list()[63].found(), HasSubstr("there are more"));
@@ -134,6 +136,19 @@ TEST(Findings, ASeverityThatNobodyKnowsIsABlocker) { EXPECT_TRUE(is_blocker(prot
 
 TEST(Findings, AnIdentifierThatIsNotThereIsAMistake) {
   EXPECT_THROW(make_finding("no-such-id", Side::kSource, ""), std::logic_error);
+}
+
+/// Each member of a job may have it.
+TEST(Findings, AreThereOnce) {
+  Findings all(Side::kDestination);
+  for (int member = 0; member < 2; ++member) {
+    Findings findings(Side::kDestination);
+    for (const char* const found : {"first", "first", "second"}) findings.add("clock-skew", found);
+    all.take(findings.release());
+  }
+  all.add("clock-skew", "first");
+  all.add("cpu-affinity", "first");
+  ASSERT_EQ(all.list().size(), 3u);
 }
 
 }  // namespace

@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
 #include <optional>
 #include <sstream>
 
@@ -22,6 +23,8 @@ namespace {
 
 constexpr char kDefaultDevices[] =
     "GPU-50f76b75-0000-4000-8000-000000000000:1G,GPU-50f76b7500000000:1G";
+/// Its first line, for machines that are all this project's.
+constexpr char kDevicesFile[] = "/etc/softgpu-devices";
 constexpr char kDefaultStore[] = "/dev/shm/softgpu";
 constexpr char kHostFileName[] = "softgpu-host";
 
@@ -89,6 +92,15 @@ void make_directories(const std::string& path) {
     ::mkdir(path.substr(0, at).c_str(), 0777);
   }
   ::mkdir(path.c_str(), 0777);
+}
+
+/// What the variable says, or else the machine, or else the default.
+std::string devices_of_this_machine() {
+  const char* list = std::getenv("SOFTGPU_DEVICES");
+  if (list != nullptr && *list != '\0') return list;
+  std::ifstream file(kDevicesFile);
+  std::string line;
+  return std::getline(file, line) && !line.empty() ? line : kDefaultDevices;
 }
 
 }  // namespace
@@ -191,9 +203,8 @@ void DeviceFile::leave_open() {
 }
 
 Result DeviceTable::load_from_environment() {
-  const char* list = std::getenv("SOFTGPU_DEVICES");
   const char* store = std::getenv("SOFTGPU_STORE");
-  std::istringstream items(list != nullptr && *list != '\0' ? list : kDefaultDevices);
+  std::istringstream items(devices_of_this_machine());
   std::string item;
   while (std::getline(items, item, ',')) {
     const std::size_t colon = item.rfind(':');

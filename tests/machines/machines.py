@@ -1,0 +1,85 @@
+"""Two virtual machines (scripts/two-machines), and what documents tell an operator to type there."""
+import os
+import re
+import subprocess
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+SCRIPT = ROOT / "scripts/two-machines"
+NODES = ("node1", "node2")
+# For commands, of which an emulated processor makes some slow.
+LIMIT_S = 240
+
+
+class Failed(Exception):
+    """A command's output, where it ended with another status than it should."""
+
+
+class Machines:
+    """Both, booted; close() ends them. Commands run as root unless another user is named."""
+
+    def __init__(self, directory, *options):
+        self.environment = {**os.environ, "GCR_MACHINES_DIR": str(directory)}
+        self._script("up", *options, limit_s=900)
+
+    def close(self):
+        self._script("down")
+
+    def run(self, node, script, user="root", status=0, stdin=""):
+        """What a script of bash printed on both streams. Raises Failed for another exit status; None: any does."""
+        command = [SCRIPT, "run", node, "--user", user, "bash", "-c", script]
+        done = subprocess.run(command, input=stdin, env=self.environment, text=True, timeout=LIMIT_S,
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
+        if status is not None and done.returncode != status:
+            raise Failed(f"{node}, {user}: {script}\nexit status {done.returncode} and not {status}\n{done.stdout}")
+        return done.stdout.rstrip("\n")
+
+    def start(self, node, script, user="root"):
+        """The same, under way: subprocess.Popen, whose output is a pipe."""
+        command = [SCRIPT, "run", node, "--user", user, "bash", "-c", script]
+        return subprocess.Popen(command, env=self.environment, text=True, stdin=subprocess.DEVNULL,
+                                stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+
+    def put(self, node, path, text, user="root"):
+        self.run(node, f"cat >{path}", user=user, stdin=text)
+
+    def cut(self, node):
+        """Takes its power away."""
+        self._script("cut", node)
+
+    def boot(self, node):
+        self._script("start", node)
+
+    def _script(self, *words, limit_s=LIMIT_S):
+        done = subprocess.run([SCRIPT, *words], env=self.environment, text=True, stdin=subprocess.DEVNULL,
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=limit_s, check=False)
+        if done.returncode != 0:
+            raise Failed(f"two-machines {' '.join(map(str, words))}\n{done.stdout}")
+
+
+class Block:
+    """A piece of a document that is marked `<!-- run: NODE… [as USER] -->`: nodes, user, and lines as they are."""
+
+    def __init__(self, where, text):
+        nodes, _, user = where.partition(" as ")
+        self.nodes = nodes.split()
+        self.user = user or "root"
+        self.lines = [line[4:] for line in text.splitlines() if line.strip()]
+
+
+def blocks(document):
+    text = (ROOT / "docs" / document).read_text()
+    return [Block(*found) for found in re.findall(r"<!-- run: (.*?) -->\n((?:    .*\n)+)", text)]
+
+
+def wait_until(asked, limit_s=LIMIT_S):
+    """The first true answer."""
+    end = time.monotonic() + limit_s
+    while True:
+        answer = asked()
+        if answer:
+            return answer
+        if time.monotonic() > end:
+            raise Failed(f"not so after {limit_s} s")
+        time.sleep(0.5)
