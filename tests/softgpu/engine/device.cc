@@ -23,8 +23,8 @@ namespace {
 
 constexpr char kDefaultDevices[] =
     "GPU-50f76b75-0000-4000-8000-000000000000:1G,GPU-50f76b7500000000:1G";
-/// Its first line, for machines that are all this project's.
-constexpr char kDevicesFile[] = "/etc/softgpu-devices";
+/// Devices and store, each on a line, for machines that are all this project's.
+constexpr char kSettingsFile[] = "/etc/softgpu";
 constexpr char kDefaultStore[] = "/dev/shm/softgpu";
 constexpr char kHostFileName[] = "softgpu-host";
 
@@ -94,13 +94,16 @@ void make_directories(const std::string& path) {
   ::mkdir(path.c_str(), 0777);
 }
 
-/// What the variable says, or else the machine, or else the default.
-std::string devices_of_this_machine() {
-  const char* list = std::getenv("SOFTGPU_DEVICES");
-  if (list != nullptr && *list != '\0') return list;
-  std::ifstream file(kDevicesFile);
-  std::string line;
-  return std::getline(file, line) && !line.empty() ? line : kDefaultDevices;
+/// What the variable says, or else the machine's file in this line, or else the default.
+std::string setting(const char* variable, int line, const char* otherwise) {
+  const char* value = std::getenv(variable);
+  if (value != nullptr && *value != '\0') return value;
+  std::ifstream file(kSettingsFile);
+  std::string text;
+  for (int at = 0; at <= line; ++at) {
+    if (!std::getline(file, text) || text.empty()) return otherwise;
+  }
+  return text;
 }
 
 }  // namespace
@@ -203,8 +206,8 @@ void DeviceFile::leave_open() {
 }
 
 Result DeviceTable::load_from_environment() {
-  const char* store = std::getenv("SOFTGPU_STORE");
-  std::istringstream items(devices_of_this_machine());
+  const std::string store = setting("SOFTGPU_STORE", 1, kDefaultStore);
+  std::istringstream items(setting("SOFTGPU_DEVICES", 0, kDefaultDevices));
   std::string item;
   while (std::getline(items, item, ',')) {
     const std::size_t colon = item.rfind(':');
@@ -219,8 +222,7 @@ Result DeviceTable::load_from_environment() {
     device.total_bytes = parse_size(item.substr(colon + 1));
     if (std::getenv("SOFTGPU_SAW_SOME") != nullptr) device.first = device.uuid;
     if (device.total_bytes == 0) return Result::kInvalidDevice;
-    if (const Result result = device.open(
-            store != nullptr && *store != '\0' ? store : kDefaultStore, name_of(device.uuid))) {
+    if (const Result result = device.open(store, name_of(device.uuid))) {
       return result;
     }
     ++count;
