@@ -114,7 +114,7 @@ class TwoMachines(unittest.TestCase):
         for node in NODES:
             self.machines.run(node, "sed -i 's/^#metrics_listen = .*/metrics_listen = \"127.0.0.1:9411\"/' "
                                     "/etc/gcr-migrate/agent.toml && systemctl restart migrate-agent")
-            self.assertEqual(self.machines.run(node, "curl -sf http://127.0.0.1:9411/healthz"), "ok")
+            self.assertIn('"ready":true', self.machines.run(node, "curl -sf http://127.0.0.1:9411/healthz"))
         self.assert_goes_on()  # who restarts the agent does not restart the job
         self.move()
         self.move()
@@ -164,35 +164,6 @@ class TwoMachines(unittest.TestCase):
         self.move()
         self.assert_one_copy()
         self.assert_goes_on()
-
-    def test_61_the_agents_are_restarted_while_a_migration_waits(self):
-        node, other = self.node, self.other()
-        waiting = self.machines.start("node1", f"gcr-migrate --pause-before-switchover {node} {other} {self.pid}")
-        number = wait_until(lambda: re.findall(r"^([0-9a-f-]{36})\b.*paused", self.machines.run(
-            "node1", f"gcr-migrate list {node}"), re.MULTILINE))[0]
-        for one in NODES:
-            self.machines.run(one, "systemctl restart migrate-agent")
-        self.machines.run("node1", f"gcr-migrate continue {node} {number}")
-        said = waiting.communicate(timeout=240)[0]
-        self.assertEqual(waiting.returncode, 0, said)
-        self.settle(other, value("pid", said))
-        self.assert_one_copy()
-        self.assert_goes_on()
-
-    def test_70_the_destination_loses_its_power(self):
-        self.move() if self.node == "node2" else None
-        for after_s in (6, 9):
-            moving = self.machines.start("node1", f"gcr-migrate node1 node2 {self.pid}")
-            try:
-                moving.wait(after_s)
-            except subprocess.TimeoutExpired:
-                pass
-            self.machines.cut("node2")
-            said = moving.communicate(timeout=240)[0]
-            self.assertNotEqual(moving.returncode, 0, said)
-            self.machines.boot("node2")
-            self.assert_one_copy()
-            self.assert_goes_on()
 
 
 if __name__ == "__main__":
