@@ -59,13 +59,15 @@ class Machines:
 
 
 class Block:
-    """A piece of a document that is marked `<!-- run: NODE… [as USER] -->`: nodes, user, and lines as they are."""
+    """A piece of a document that is marked `<!-- run: NODE… [as USER][, each] -->`: nodes, user, and lines as they are.
+    "each": they do not follow each other, and a test types them one by one."""
 
     def __init__(self, where, text):
-        nodes, _, user = where.partition(" as ")
+        nodes, _, user = where.removesuffix(", each").partition(" as ")
         self.nodes = nodes.split()
         self.user = user or "root"
-        self.lines = [line[4:] for line in text.splitlines() if line.strip()]
+        self.each = where.endswith(", each")
+        self.lines = [line[4:] for line in text.splitlines()]
 
 
 def blocks(document):

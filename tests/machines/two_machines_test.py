@@ -28,6 +28,7 @@ class TwoMachines(unittest.TestCase):
         cls.machines = Machines(Path(cls.folder.name) / "machines", "--packages", packages)
         cls.addClassCleanup(cls.machines.close)
         cls.pid = cls.node = None
+        cls.typed = set()
 
     # ---- the job ----
 
@@ -49,10 +50,15 @@ class TwoMachines(unittest.TestCase):
         """It prints more, and has neither lost nor repeated a step."""
         before = self.steps()[-1][0]
         wait_until(lambda: self.steps()[-1][0] >= before + 3)
-        expected = 0
-        for number, (step, found) in enumerate(self.steps(), 1):
-            expected = (expected * 1664525 + step) % (1 << 32)
-            self.assertEqual((step, found), (number, expected))
+        lines = self.steps()
+        for (step, last), following in zip(lines, lines[1:]):
+            self.assertEqual(following, (step + 1, (last * 1664525 + step + 1) % (1 << 32)))
+
+    def begin_file_anew(self):
+        """A checkpoint's copy prints once more what was printed after it."""
+        for node in NODES:
+            self.machines.run(node, "truncate -s 0 ~alice/serve.log")
+        wait_until(self.steps)
 
     def assert_one_copy(self):
         for node in NODES:
@@ -65,15 +71,27 @@ class TwoMachines(unittest.TestCase):
         self.assertEqual(value("verified", said), "yes")
         self.settle(self.other(), value("pid", said))
 
+    def type(self, block, lines, **words):
+        """What it printed on the last of the machines; words of the document stand for something."""
+        words.setdefault("PID", self.pid)
+        script = "\n".join(["set -e", *lines])
+        for word, meaning in words.items():
+            script = re.sub(rf"\b{word}\b", str(meaning), script)
+        for node in block.nodes:
+            printed = self.machines.run(node, script, user=block.user)
+        self.typed.update(lines)
+        return printed
+
     def follow(self, document):
-        """Types what it says; gives what each block printed on the last of its machines."""
-        said = []
-        for block in blocks(document):
-            script = "\n".join(["set -e", *(re.sub(r"\bPID\b", str(self.pid), line) for line in block.lines)])
-            for node in block.nodes:
-                printed = self.machines.run(node, script, user=block.user)
-            said.append(printed)
-        return said
+        return [self.type(block, block.lines) for block in blocks(document) if not block.each]
+
+    def type_one(self, document, beginning, **words):
+        """The line that begins so."""
+        found = [(block, line) for block in blocks(document) if block.each
+                 for line in block.lines if line.startswith(beginning)]
+        self.assertEqual(len(found), 1, (document, beginning))
+        block, line = found[0]
+        return self.type(block, [line], **words)
 
     # ---- the steps ----
 
@@ -131,8 +149,19 @@ class TwoMachines(unittest.TestCase):
         self.assertIn("blocker file-differs at the destination", said)
         self.machines.run("node1", f"kill {pid}")
 
-    def test_50_a_checkpoint_of_one_is_restored_on_the_other(self):
+    def test_50_checkpoints(self):
         self.machines.run("node1", "install -d -o alice -g alice /checkpoints")
+        said = self.type_one("usage.md", "gcr-migrate checkpoint")
+        self.assertIn("checkpointed name=", said)
+        self.assert_goes_on()
+        self.machines.run("node1", f"kill {self.pid}; while pgrep -x gcr-supervisor; do sleep 0.2; done")
+        said = self.type_one("usage.md", "gcr-migrate restore")
+        self.settle("node1", value("pid", said))
+        self.assert_one_copy()
+        self.begin_file_anew()
+        self.assert_goes_on()
+
+    def test_51_a_checkpoint_of_one_is_restored_on_the_other(self):
         said = self.machines.run("node1", f"gcr-migrate checkpoint --stop node1 {self.pid} /checkpoints/train")
         self.assertIn("checkpointed name=", said)
         self.machines.run("node1", "scp -qpr /checkpoints node2:/ && ssh node2 chown -R alice: /checkpoints")
@@ -141,19 +170,33 @@ class TwoMachines(unittest.TestCase):
         self.assert_one_copy()
         self.assert_goes_on()
 
-    def test_51_off_the_gpu_and_back(self):
-        self.machines.run("node1", f"gcr-migrate suspend node2 {self.pid}")
-        steps = self.steps()
-        self.assertEqual(self.steps(), steps)
-        self.machines.run("node1", f"gcr-migrate resume node2 {self.pid}")
-        self.assert_goes_on()
-
     def test_52_a_drain(self):
         said = self.machines.run("node1", "gcr-drain node2 --to node1")
         self.settle("node1", self.machines.run("node1", "pgrep -x gcr-supervisor"))
         self.assert_one_copy()
         self.assert_goes_on()
         self.assertIn("node1", said)
+
+    def test_53_off_the_gpu_and_back(self):
+        self.type_one("usage.md", "gcr-migrate suspend")
+        steps = self.steps()
+        self.assertEqual(self.steps(), steps)
+        self.type_one("usage.md", "gcr-migrate resume")
+        self.assert_goes_on()
+        other = self.type_one("usage.md", "gcr-migrate run --output FILE --detach", FILE="other.log",
+                              COMMAND="python3 serve.py")
+        wait_until(lambda: "step=3 " in self.machines.run("node1", "cat ~alice/other.log"))
+        self.type_one("usage.md", "gcr-migrate suspend", PID=other)
+        self.type_one("usage.md", "gcr-migrate swap", PID2=other)
+        self.type_one("usage.md", "gcr-migrate swap", PID=other, PID2=self.pid)
+        self.machines.run("node1", f"gcr-migrate resume node1 {other}; kill {other}")
+        wait_until(lambda: self.machines.run("node1", "pgrep -xc gcr-supervisor || true") == "1")
+        self.assert_goes_on()
+
+    def test_54_a_program_that_ends(self):
+        said = self.type_one("usage.md", "gcr-migrate run --output FILE -- ", FILE="said.log", COMMAND="echo done")
+        self.assertRegex(said, r"^\d+$")
+        self.assertEqual(self.machines.run("node1", "cat said.log", user="alice"), "done")
 
     def test_60_upgrades_while_a_job_is_suspended(self):
         self.machines.run("node1", f"gcr-migrate suspend node1 {self.pid}")
@@ -164,6 +207,11 @@ class TwoMachines(unittest.TestCase):
         self.move()
         self.assert_one_copy()
         self.assert_goes_on()
+
+    def test_90_every_command_of_the_documents_was_typed(self):
+        for document in ("install.md", "usage.md"):
+            for block in blocks(document):
+                self.assertLessEqual(set(block.lines), self.typed)
 
 
 if __name__ == "__main__":
