@@ -35,21 +35,8 @@ class Machines:
             raise Failed(f"{node}, {user}: {script}\nexit status {done.returncode} and not {status}\n{done.stdout}")
         return done.stdout.rstrip("\n")
 
-    def start(self, node, script, user="root"):
-        """The same, under way: subprocess.Popen, whose output is a pipe."""
-        command = [SCRIPT, "run", node, "--user", user, "bash", "-c", script]
-        return subprocess.Popen(command, env=self.environment, text=True, stdin=subprocess.DEVNULL,
-                                stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-
     def put(self, node, path, text, user="root"):
         self.run(node, f"cat >{path}", user=user, stdin=text)
-
-    def cut(self, node):
-        """Takes its power away."""
-        self._script("cut", node)
-
-    def boot(self, node):
-        self._script("start", node)
 
     def _script(self, *words, limit_s=LIMIT_S):
         done = subprocess.run([SCRIPT, *words], env=self.environment, text=True, stdin=subprocess.DEVNULL,

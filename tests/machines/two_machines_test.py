@@ -7,7 +7,7 @@ import tempfile
 import unittest
 from pathlib import Path
 
-from machines import NODES, ROOT, Failed, Machines, blocks, wait_until
+from machines import NODES, ROOT, Machines, blocks, wait_until
 
 BUILD = Path(os.environ["GCR_BUILD"])
 

@@ -195,12 +195,12 @@ SOFTGPU_API cuCtxSetLimit(CUlimit limit, std::size_t value) {
       return CUDA_ERROR_UNSUPPORTED_LIMIT;
     }
     // The memory for it changes when the context is idle.
-    if (limit == CU_LIMIT_STACK_SIZE && blocks(context)) process.event_thread.wait();
-    context.limits[limit] = value;
     if (limit == CU_LIMIT_STACK_SIZE) {
+      if (blocks(context)) process.event_thread.wait();
       const std::lock_guard lock(context.mutex);
       context.stack_unsettled = true;
     }
+    context.limits[limit] = value;
     return CUDA_SUCCESS;
   });
 }
