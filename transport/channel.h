@@ -47,6 +47,10 @@ class Channel {
   /// receiver and its `on_landed` or `on_arrived` has returned.
   virtual Status flush() = 0;
 
+  /// After a flush(): nothing more is written or flushed, and that the receiver ends is no loss from
+  /// now on. Does not wait for it.
+  virtual void end() {}
+
   /// Limits the payload of all writes together to `bytes_per_second`, from now on and for calls
   /// under way too. 0: no limit. Flushes are not limited. Never blocks.
   virtual void limit_rate(std::uint64_t bytes_per_second) = 0;

@@ -53,6 +53,7 @@ class CheckpointTarget : public Target {
   Result<proto::BuffersReply> change(const proto::BuffersRequest& request) override;
   Result<images::Sink*> image_sink(images::Compression compression,
                                    double link_bytes_per_s) override;
+  void tell_paused(bool) override {}
   Result<proto::CarryReply> carry(const proto::CarryRequest& request) override;
   Result<proto::RestoreReply> restore(const proto::RestoreRequest& request) override;
   Result<commit::CommitAnswer> commit() override;

@@ -27,6 +27,7 @@
 #include "migrate-agent/daemon/recoveries.h"
 #include "migrate-agent/daemon/registry.h"
 #include "migrate-agent/daemon/worker_process.h"
+#include "migrate-agent/worker/daemon_client.h"
 #include "migrate-agent/worker/packet.h"
 #include "migrate-agent/worker/worker_server.h"
 #include "proto/registry.pb.h"
@@ -334,6 +335,7 @@ void Daemon::Impl::take(WorkerId id, Worker& worker, const registry::FromWorker&
   if (message.has_phase()) {
     worker.phase = message.phase().name();
     spdlog::info("{}: {}", worker.name(), worker.phase);
+    end_if_idle();
   } else if (message.has_outcome()) {
     const proto::MigrateReport& report = message.outcome().report();
     monitoring.metrics().ended(message.outcome());
@@ -549,8 +551,14 @@ asio::awaitable<void> Daemon::Impl::obey_reload_signals() {
   }
 }
 
+/// Workers live on after their daemon. Those that wait for an operator may do so for days.
 void Daemon::Impl::end_if_idle() {
-  if (stopping && workers.empty()) io.stop();
+  if (!stopping) return;
+  for (const auto& [id, worker] : workers) {
+    if (worker.phase != kPausedPhase) return;
+  }
+  for (const auto& [id, worker] : workers) spdlog::info("{} waits on its own", worker.name());
+  io.stop();
 }
 
 Present Daemon::Impl::present() const {

@@ -2,7 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <asio/post.hpp>
 #include <future>
+#include <utility>
 
 #include "migrate-agent/commit/outcome.h"
 #include "migrate-agent/criu/images.h"
@@ -86,6 +88,7 @@ Result<proto::Envelope> Course::take_step(const proto::Envelope& request) {
       GCR_TRY(change_buffers(request.buffers_request(), *reply.mutable_buffers_reply()));
       break;
     case proto::Envelope::kClockRequest:
+      follow(request.clock_request());
       reply.mutable_clock_reply()->set_monotonic_ns(
           std::chrono::nanoseconds(Phases::Clock::now().time_since_epoch()).count());
       break;
@@ -106,6 +109,14 @@ Result<proto::Envelope> Course::take_step(const proto::Envelope& request) {
       return Error(Code::kProtocol, "the source sent a message that is not a request");
   }
   return reply;
+}
+
+/// The daemon does not wait for a migration that waits for its operator.
+void Course::follow(const proto::ClockRequest& source) {
+  if (std::exchange(source_paused_, source.paused()) == source.paused()) return;
+  asio::post(context_.io, [&daemon = context_.daemon, paused = source.paused()] {
+    daemon.report_phase(paused ? kPausedPhase : "receiving");
+  });
 }
 
 /// Before CRIU opens anything.

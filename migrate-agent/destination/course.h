@@ -86,6 +86,7 @@ class Course {
 
   void take_data_connection(UniqueFd socket);
   Status expect(State state, const char* request) const;
+  void follow(const proto::ClockRequest& source);
   Result<proto::Envelope> take_step(const proto::Envelope& request);
 
   Status preflight(const proto::PreflightRequest& request, proto::PreflightReply& reply);
@@ -131,6 +132,7 @@ class Course {
   std::atomic<State> state_ = State::kPreflight;
   Uuid migration_;
   Plan plan_;
+  bool source_paused_ = false;                 ///< as it told last
   std::optional<commit::DestinationLog> log_;  ///< from PrepareRequest on
   journal::Restored identity_;                 ///< from the vote on
   std::string ended_;                          ///< why the copy was killed once it was committed

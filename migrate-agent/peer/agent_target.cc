@@ -170,6 +170,10 @@ Result<proto::BuffersReply> AgentTarget::change(const proto::BuffersRequest& req
   return std::move(*reply.mutable_buffers_reply());
 }
 
+void AgentTarget::tell_paused(bool paused) {
+  asio::post(io_, [link = link_, paused] { link->set_paused(paused); });
+}
+
 Result<images::Sink*> AgentTarget::image_sink(images::Compression compression,
                                               double link_bytes_per_s) {
   GCR_ASSIGN(images::ImageSender* const sender, image_sender(compression, link_bytes_per_s));
@@ -194,6 +198,7 @@ Result<proto::CarryReply> AgentTarget::carry(const proto::CarryRequest& request)
 }
 
 Result<proto::RestoreReply> AgentTarget::restore(const proto::RestoreRequest& request) {
+  if (channel_) channel_->end();
   Envelope envelope;
   *envelope.mutable_restore_request() = request;
   GCR_ASSIGN(Envelope reply, on_io(io_, call(std::move(envelope))));

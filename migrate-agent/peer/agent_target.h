@@ -42,6 +42,7 @@ class AgentTarget : public Target {
   /// The sink, as what it is; valid until the next call of either.
   Result<images::ImageSender*> image_sender(images::Compression compression,
                                             double link_bytes_per_s);
+  void tell_paused(bool paused) override;
   Result<proto::CarryReply> carry(const proto::CarryRequest& request) override;
   Result<proto::RestoreReply> restore(const proto::RestoreRequest& request) override;
   Result<commit::CommitAnswer> commit() override;

@@ -43,6 +43,7 @@ struct PeerLink::Impl : std::enable_shared_from_this<Impl> {
   Token turn;  ///< to send a request
   asio::steady_timer pulse;
   unsigned calls = 0;  ///< that wait for their turn or for a reply
+  bool paused = false;
   bool closed = false;
   std::optional<Error> lost;
 };
@@ -62,12 +63,12 @@ awaitable<Result<proto::Envelope>> PeerLink::Impl::call(proto::Envelope request)
 
 awaitable<void> PeerLink::Impl::watch(std::function<void(const Error&)> on_lost) {
   const auto self = shared_from_this();
-  proto::Envelope question;
-  question.mutable_clock_request();
   while (!closed && !lost) {
     pulse.expires_after(silence / kBeatsPerSilence);
     co_await wait(pulse);
     if (closed || calls > 0) continue;  // the caller of call() gets the error
+    proto::Envelope question;
+    question.mutable_clock_request()->set_paused(paused);
     const auto answer = co_await call(question);
     if (!answer && !closed) co_return on_lost(answer.error());
   }
@@ -85,6 +86,11 @@ awaitable<Result<proto::Envelope>> PeerLink::call(const proto::Envelope& request
 
 void PeerLink::watch(std::function<void(const Error&)> on_lost) {
   asio::co_spawn(impl_->pulse.get_executor(), impl_->watch(std::move(on_lost)), asio::detached);
+}
+
+void PeerLink::set_paused(bool paused) {
+  impl_->paused = paused;
+  impl_->pulse.cancel();
 }
 
 void PeerLink::abandon_call() {

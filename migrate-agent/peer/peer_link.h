@@ -37,6 +37,9 @@ class PeerLink {
   /// none comes; not after the link is destroyed.
   void watch(std::function<void(const Error&)> on_lost);
 
+  /// What signs of life tell of the source: first the next one, which is sent at once.
+  void set_paused(bool paused);
+
   /// Closes the connection if a request is waiting for its reply: the call fails at once.
   void abandon_call();
 

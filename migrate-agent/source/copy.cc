@@ -86,7 +86,8 @@ Status copy_round(Course& c, double share_held) {
 /// rarely that they hardly load GPU and link.
 Status pause(Course& c) {
   c.console.set_paused(true);
-  c.console.tell("paused", "waiting for `gcr-migrate continue` before the switchover");
+  c.target->tell_paused(true);
+  c.console.tell(kPausedPhase.data(), "waiting for `gcr-migrate continue` before the switchover");
   Clock::duration rest = kFirstPause;
   while (!c.console.may_switch_over()) {
     GCR_TRY(c.worker.cancellation.check());
@@ -98,6 +99,7 @@ Status pause(Course& c) {
                                      kRestPerRound * (Clock::now() - began));
   }
   c.console.set_paused(false);
+  c.target->tell_paused(false);
   c.console.tell("precopy", "going on to the switchover");
   return c.worker.cancellation.check();
 }

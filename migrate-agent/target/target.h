@@ -70,6 +70,9 @@ class Target {
   virtual Result<images::Sink*> image_sink(images::Compression compression,
                                            double link_bytes_per_s) = 0;
 
+  /// The source waits for its operator before the switchover, or no longer does. Never blocks.
+  virtual void tell_paused(bool paused) = 0;
+
   /// After the dump: which files in memory are to be sent, as images.
   virtual Result<proto::CarryReply> carry(const proto::CarryRequest& request) = 0;
 

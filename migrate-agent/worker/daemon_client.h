@@ -22,6 +22,9 @@
 
 namespace gcr::agent {
 
+/// The phase of a migration that waits for its operator. A daemon that stops does not wait for it.
+inline constexpr std::string_view kPausedPhase = "paused";
+
 class DaemonClient {
  public:
   /// Takes the worker's end of the SOCK_SEQPACKET pair. Reading starts at once and goes on until

@@ -60,6 +60,9 @@ class FakeTarget : public Target {
     state_.calls.push_back("carry");
     return proto::CarryReply();
   }
+  void tell_paused(bool paused) override {
+    state_.calls.emplace_back(paused ? "paused" : "goes on");
+  }
   Result<proto::RestoreReply> restore(const proto::RestoreRequest&) override {
     state_.calls.push_back("restore");
     return state_.vote;

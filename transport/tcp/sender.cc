@@ -32,24 +32,29 @@ TcpChannel::TcpChannel(TcpOptions options, std::vector<Place> places)
 }
 
 TcpChannel::~TcpChannel() {
-  say_goodbye();
+  end();
+  wait_for_end();
   cancel();
   for (const auto& lane : lanes_) {
     if (lane->thread.joinable()) lane->thread.join();
   }
 }
 
-/// The receiver answers kEnd by closing the connection. Closing before that could reset the
-/// connection, and the receiver could lose the kEnd.
-void TcpChannel::say_goodbye() {
-  Lock lock(mutex_);
-  if (error_) return;
-  ending_ = true;
+/// The receiver answers kEnd by closing the connection.
+void TcpChannel::end() {
+  const std::lock_guard lock(mutex_);
+  if (error_ || std::exchange(ending_, true)) return;
   changed_.notify_all();
   for (const auto& lane : lanes_) {
     if (!lane->connected) continue;
     if (!lane->connection->say_end(lane->log.next(), kGoodbyeWait)) lane->connection->shut_down();
   }
+}
+
+/// Closing before the receiver has could reset the connection, and the receiver could lose the kEnd.
+void TcpChannel::wait_for_end() {
+  Lock lock(mutex_);
+  if (error_) return;
   changed_.wait_for(lock, kGoodbyeWait, [this] {
     return std::all_of(lanes_.begin(), lanes_.end(),
                        [](const auto& lane) { return lane->ended || !lane->connected; });

@@ -44,6 +44,7 @@ class TcpChannel final : public Channel {
   Status add_source(std::span<const std::byte> /*bytes*/) override { return {}; }
   Status write(RegionId region, std::uint64_t offset, std::span<const std::byte> bytes) override;
   Status flush() override;
+  void end() override;
   void limit_rate(std::uint64_t bytes_per_second) override { pacer_.limit(bytes_per_second); }
   void cancel() override;
   unsigned useful_writers() const override { return 2 * static_cast<unsigned>(lanes_.size()); }
@@ -76,7 +77,7 @@ class TcpChannel final : public Channel {
                std::span<const std::byte> payload);
   void ask(Lock& lock, Lane& lane);
   void finish_sending(Lock& lock, Lane& lane);
-  void say_goodbye();
+  void wait_for_end();
   Status fail(Error error);
   Status fail_locked(Error error);
   Error named(const Lane& lane, const Error& error) const;
