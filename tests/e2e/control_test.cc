@@ -101,6 +101,27 @@ TEST_F(ControlTest, AMigrationThatPausesGoesOnWhenItIsTold) {
   EXPECT_THAT(again.err, HasSubstr("takes no orders any more: it is confirmed"));
 }
 
+/// As in an upgrade: who stops an agent does not wait for an operator who may come tomorrow.
+TEST_F(ControlTest, BothAgentsAreStartedAgainWhileAMigrationPauses) {
+  BackgroundCommand migration = start_migration({"--pause-before-switchover"});
+  ASSERT_TRUE(migration.wait_for_output(is_paused, kPatience)) << migration.err_so_far();
+  for (const Host host : {Host::kA, Host::kB}) {
+    ASSERT_EQ(hosts_.workers(host).size(), 1U);
+    const pid_t worker = hosts_.workers(host)[0];
+    hosts_.stop_agent(host);
+    EXPECT_EQ(::kill(worker, 0), 0);
+    hosts_.start_agent(host);
+  }
+  const std::string id = id_in(migration.out_so_far());
+  EXPECT_THAT(hosts_.order(Host::kA, {"list"}).out, HasSubstr(id));
+  const CommandResult told = hosts_.order(Host::kA, {"continue", id});
+  EXPECT_EQ(told.exit_code, 0) << told.err;
+  EXPECT_TRUE(TwoHosts::parse_outcome(migration.finish(kPatience)).migrated());
+  const UdpClient there(hosts_.variable("NS", Host::kB));
+  EXPECT_EQ(ask_counter(there, hosts_, Host::kB), kCounterFirst);
+  EXPECT_TRUE(counter_is_intact(there, hosts_, Host::kB));
+}
+
 TEST_F(ControlTest, AMigrationThatPausesCanBeCancelled) {
   BackgroundCommand migration = start_migration({"--pause-before-switchover"});
   ASSERT_TRUE(migration.wait_for_output(is_paused, kPatience)) << migration.err_so_far();

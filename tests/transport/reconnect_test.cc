@@ -138,6 +138,20 @@ TEST_F(ReconnectTest, IdleLaneIsMadeAgainBeforeAnybodyNeedsIt) {
   EXPECT_TRUE(comes_true([&] { return receiver_->lanes() == 2; }));
 }
 
+TEST_F(ReconnectTest, AfterTheEndNoLaneIsMadeAgain) {
+  start(4);
+  const Bytes sent = pattern(1 * kMiB, 3);
+  ASSERT_TRUE(channel_->write(kRegion, 0, sent));
+  ASSERT_TRUE(channel_->flush());
+  turned_away_ = true;
+  channel_->end();
+  expect_arrived(sent);
+  receiver_->cancel();
+  std::this_thread::sleep_for(milliseconds(200));  // a lane would try every 10 to 160
+  EXPECT_EQ(attempts_, 0);
+  EXPECT_EQ(channel_->statistics().reconnections, 0U);
+}
+
 TEST_F(ReconnectTest, OtherLanesGoOnWhileOneIsLost) {
   const Bytes sent = pattern(8 * kMiB, 3);
   start(2);
