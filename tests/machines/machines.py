@@ -28,15 +28,30 @@ class Machines:
 
     def run(self, node, script, user="root", status=0, stdin=""):
         """What a script of bash printed on both streams. Raises Failed for another exit status; None: any does."""
-        command = [SCRIPT, "run", node, "--user", user, "bash", "-c", script]
-        done = subprocess.run(command, input=stdin, env=self.environment, text=True, timeout=LIMIT_S,
-                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
+        done = subprocess.run(self._command(node, script, user), input=stdin, env=self.environment, text=True,
+                              timeout=LIMIT_S, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
         if status is not None and done.returncode != status:
             raise Failed(f"{node}, {user}: {script}\nexit status {done.returncode} and not {status}\n{done.stdout}")
         return done.stdout.rstrip("\n")
 
+    def start(self, node, script, user="root"):
+        """A script of bash that goes on beside others: its Popen, with both streams in stdout."""
+        return subprocess.Popen(self._command(node, script, user), env=self.environment, text=True,
+                                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+
+    def cut(self, node):
+        """Takes the power away."""
+        self._script("cut", node)
+
+    def boot(self, node):
+        self._script("start", node, limit_s=400)
+
     def put(self, node, path, text, user="root"):
         self.run(node, f"cat >{path}", user=user, stdin=text)
+
+    @staticmethod
+    def _command(node, script, user):
+        return [SCRIPT, "run", node, "--user", user, "bash", "-c", script]
 
     def _script(self, *words, limit_s=LIMIT_S):
         done = subprocess.run([SCRIPT, *words], env=self.environment, text=True, stdin=subprocess.DEVNULL,

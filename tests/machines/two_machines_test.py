@@ -7,19 +7,16 @@ import tempfile
 import unittest
 from pathlib import Path
 
+from job import JobTest, value
 from machines import NODES, ROOT, Machines, blocks, wait_until
 
 BUILD = Path(os.environ["GCR_BUILD"])
 
 
-def value(name, text):
-    """Of the last NAME=value."""
-    return re.findall(rf"\b{name}=(\S+)", text)[-1]
-
-
-class TwoMachines(unittest.TestCase):
+class TwoMachines(JobTest):
     @classmethod
     def setUpClass(cls):
+        super().setUpClass()
         cls.folder = tempfile.TemporaryDirectory()
         cls.addClassCleanup(cls.folder.cleanup)
         packages = Path(cls.folder.name) / "packages"
@@ -27,89 +24,9 @@ class TwoMachines(unittest.TestCase):
                        stdout=subprocess.DEVNULL)
         cls.machines = Machines(Path(cls.folder.name) / "machines", "--packages", packages)
         cls.addClassCleanup(cls.machines.close)
-        cls.pid = cls.node = None
-        cls.typed = set()
-
-    # ---- the job ----
-
-    def settle(self, node, pid):
-        type(self).node, type(self).pid = node, pid
-
-    def other(self):
-        return "node2" if self.node == "node1" else "node1"
-
-    def steps(self):
-        """What it has printed, on either machine, in order: lines are where the job was then."""
-        lines = []
-        for node in NODES:
-            lines += re.findall(r"^step=(\d+) value=([0-9a-f]{8})$", self.machines.run(node, "cat ~alice/serve.log"),
-                                re.MULTILINE)
-        return sorted((int(step), int(value, 16)) for step, value in lines)
-
-    def assert_goes_on(self):
-        """It prints more, and has neither lost nor repeated a step."""
-        before = self.steps()[-1][0]
-        wait_until(lambda: self.steps()[-1][0] >= before + 3)
-        lines = self.steps()
-        for (step, last), following in zip(lines, lines[1:]):
-            self.assertEqual(following, (step + 1, (last * 1664525 + step + 1) % (1 << 32)))
-
-    def begin_file_anew(self):
-        """A checkpoint's copy prints once more what was printed after it."""
-        for node in NODES:
-            self.machines.run(node, "truncate -s 0 ~alice/serve.log")
-        wait_until(self.steps)
-
-    def assert_one_copy(self):
-        for node in NODES:
-            count = self.machines.run(node, "pgrep -xc gcr-supervisor || true")
-            self.assertEqual(count, "1" if node == self.node else "0", node)
-
-    def move(self, *options):
-        words = ["gcr-migrate", *options, self.node, self.other(), self.pid]
-        said = self.machines.run("node1", " ".join(words))
-        self.assertEqual(value("verified", said), "yes")
-        self.settle(self.other(), value("pid", said))
-
-    def type(self, block, lines, **words):
-        """What it printed on the last of the machines; words of the document stand for something."""
-        words.setdefault("PID", self.pid)
-        script = "\n".join(["set -e", *lines])
-        for word, meaning in words.items():
-            script = re.sub(rf"\b{word}\b", str(meaning), script)
-        for node in block.nodes:
-            printed = self.machines.run(node, script, user=block.user)
-        self.typed.update(lines)
-        return printed
-
-    def follow(self, document):
-        return [self.type(block, block.lines) for block in blocks(document) if not block.each]
-
-    def type_one(self, document, beginning, **words):
-        """The line that begins so."""
-        found = [(block, line) for block in blocks(document) if block.each
-                 for line in block.lines if line.startswith(beginning)]
-        self.assertEqual(len(found), 1, (document, beginning))
-        block, line = found[0]
-        return self.type(block, [line], **words)
-
-    # ---- the steps ----
 
     def test_10_install_md(self):
-        # What the documents take for granted: a program, its output's file at the destination, a way to copy files.
-        program = (ROOT / "tests/machines/serve.py").read_text()
-        for node in NODES:
-            self.machines.put(node, "serve.py", program, user="alice")
-        self.machines.run("node2", "touch serve.log", user="alice")
-        self.machines.run("node1", "ssh-keygen -q -t ed25519 -N '' -f ~/.ssh/id_ed25519; "
-                                   "printf 'StrictHostKeyChecking accept-new\\n' >~/.ssh/config")
-        key = self.machines.run("node1", "cat ~/.ssh/id_ed25519.pub")
-        self.machines.run("node2", "cat >>~/.ssh/authorized_keys", stdin=key + "\n")
-        said = self.follow("install.md")
-        self.assertTrue(any("listening on 0.0.0.0:7411" in printed for printed in said), said)
-        self.settle("node1", said[-1].splitlines()[-1])
-        self.assertRegex(self.pid, r"^\d+$")
-        wait_until(self.steps)
+        self.follow_install_md()
 
     def test_20_usage_md(self):
         said = self.follow("usage.md")

@@ -1,0 +1,104 @@
+"""A job on two virtual machines: where it is, that it goes on, and what an operator types about it."""
+import re
+import unittest
+
+from machines import NODES, ROOT, blocks, wait_until
+
+
+def value(name, text):
+    """Of the last NAME=value."""
+    return re.findall(rf"\b{name}=(\S+)", text)[-1]
+
+
+class JobTest(unittest.TestCase):
+    """Tests build on each other, in the order of their names: `machines`, where the job is (`node`, `pid`) and which
+    lines of documents were typed belong to the class."""
+    machines = node = pid = None
+
+    @classmethod
+    def setUpClass(cls):
+        cls.typed = set()
+
+    # ---- the job ----
+
+    def settle(self, node, pid):
+        type(self).node, type(self).pid = node, pid
+
+    def other(self):
+        return "node2" if self.node == "node1" else "node1"
+
+    def steps(self):
+        """What it has printed, on either machine, in order: lines are where the job was then."""
+        lines = []
+        for node in NODES:
+            lines += re.findall(r"^step=(\d+) value=([0-9a-f]{8})$", self.machines.run(node, "cat ~alice/serve.log"),
+                                re.MULTILINE)
+        return sorted((int(step), int(value, 16)) for step, value in lines)
+
+    def assert_goes_on(self):
+        """It prints more, and has neither lost nor repeated a step."""
+        before = self.steps()[-1][0]
+        wait_until(lambda: self.steps()[-1][0] >= before + 3)
+        lines = self.steps()
+        for (step, last), following in zip(lines, lines[1:]):
+            self.assertEqual(following, (step + 1, (last * 1664525 + step + 1) % (1 << 32)))
+
+    def begin_file_anew(self):
+        """For lines that can come twice, as those of a checkpoint's copy, or that a disk has not kept."""
+        for node in NODES:
+            self.machines.run(node, "truncate -s 0 ~alice/serve.log")
+        wait_until(self.steps)
+
+    def copies(self):
+        """How many jobs each machine has."""
+        return {node: int(self.machines.run(node, "pgrep -xc gcr-supervisor || true")) for node in NODES}
+
+    def assert_one_copy(self):
+        self.assertEqual(self.copies(), {self.node: 1, self.other(): 0})
+
+    def move(self, *options):
+        words = ["gcr-migrate", *options, self.node, self.other(), self.pid]
+        said = self.machines.run("node1", " ".join(words))
+        self.assertEqual(value("verified", said), "yes")
+        self.settle(self.other(), value("pid", said))
+
+    # ---- documents ----
+
+    def type(self, block, lines, **words):
+        """What it printed on the last of the machines; words of the document stand for something."""
+        words.setdefault("PID", self.pid)
+        script = "\n".join(["set -e", *lines])
+        for word, meaning in words.items():
+            script = re.sub(rf"\b{word}\b", str(meaning), script)
+        for node in block.nodes:
+            printed = self.machines.run(node, script, user=block.user)
+        self.typed.update(lines)
+        return printed
+
+    def follow(self, document):
+        return [self.type(block, block.lines) for block in blocks(document) if not block.each]
+
+    def type_one(self, document, beginning, **words):
+        """The line that begins so."""
+        found = [(block, line) for block in blocks(document) if block.each
+                 for line in block.lines if line.startswith(beginning)]
+        self.assertEqual(len(found), 1, (document, beginning))
+        block, line = found[0]
+        return self.type(block, [line], **words)
+
+    def follow_install_md(self):
+        """With what the documents take for granted: a program, its output's file at the destination, a way to copy
+        files. The job runs on node1 then."""
+        program = (ROOT / "tests/machines/serve.py").read_text()
+        for node in NODES:
+            self.machines.put(node, "serve.py", program, user="alice")
+        self.machines.run("node2", "touch serve.log", user="alice")
+        self.machines.run("node1", "ssh-keygen -q -t ed25519 -N '' -f ~/.ssh/id_ed25519; "
+                                   "printf 'StrictHostKeyChecking accept-new\\n' >~/.ssh/config")
+        key = self.machines.run("node1", "cat ~/.ssh/id_ed25519.pub")
+        self.machines.run("node2", "cat >>~/.ssh/authorized_keys", stdin=key + "\n")
+        said = self.follow("install.md")
+        self.assertTrue(any("listening on 0.0.0.0:7411" in printed for printed in said), said)
+        self.settle("node1", said[-1].splitlines()[-1])
+        self.assertRegex(self.pid, r"^\d+$")
+        wait_until(self.steps)
