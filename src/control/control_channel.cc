@@ -56,6 +56,16 @@ struct ControlChannel::Impl {
     return Error(Code::kTimeout, fmt::format("{} {} for {} ms", peer_name, what, timeout.count()));
   }
 
+  /// `unacknowledged_bytes` to the peer were under way then.
+  Error silence_error(Milliseconds timeout, std::size_t unacknowledged_bytes) const {
+    const Error silent = timeout_error("sent nothing", timeout);
+    if (unacknowledged_bytes == 0) return silent;
+    return Error(silent.code(),
+                 fmt::format("{}, and its host has not acknowledged {} bytes: the host or the link "
+                             "is down, or large packets are lost on the way (MTU)",
+                             silent.message(), unacknowledged_bytes));
+  }
+
   asio::awaitable<Status> write(const proto::Envelope& message);
   asio::awaitable<Result<proto::Envelope>> read();
   asio::awaitable<Status> exchange_hellos(std::string host);
@@ -310,9 +320,13 @@ asio::awaitable<Status> ControlChannel::send(const proto::Envelope& message) {
 }
 
 asio::awaitable<Result<proto::Envelope>> ControlChannel::receive(Milliseconds timeout) {
-  const Deadline deadline(impl_->stream.executor(), timeout, [this] { impl_->close(); });
+  std::size_t unacknowledged_bytes = 0;
+  const Deadline deadline(impl_->stream.executor(), timeout, [&] {
+    unacknowledged_bytes = impl_->stream.unacknowledged_bytes();
+    impl_->close();
+  });
   Result<proto::Envelope> message = co_await impl_->read();
-  if (deadline.expired()) co_return impl_->timeout_error("sent nothing", timeout);
+  if (deadline.expired()) co_return impl_->silence_error(timeout, unacknowledged_bytes);
   if (!message && message.error().code() != Code::kCancelled) impl_->close();
   co_return message;
 }

@@ -1,7 +1,9 @@
 #include "src/control/stream.h"
 
+#include <linux/sockios.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 
 #include <array>
@@ -121,6 +123,12 @@ std::string Stream::local_host() {
   std::error_code error;
   const tcp::endpoint local = to_tcp(socket_.local_endpoint(error));
   return error ? "" : local.address().to_string();
+}
+
+std::size_t Stream::unacknowledged_bytes() {
+  int bytes = 0;
+  if (is_local() || ::ioctl(socket_.native_handle(), SIOCOUTQ, &bytes) != 0) return 0;
+  return static_cast<std::size_t>(bytes);
 }
 
 void Stream::close() {

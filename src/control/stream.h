@@ -57,6 +57,9 @@ class Stream {
   std::string peer_address();  ///< "10.0.0.2:7411", or "local"
   std::string local_host();    ///< "10.0.0.1"; empty on a local socket
 
+  /// Of what was written: the peer's host has not confirmed it. 0 on a local socket.
+  std::size_t unacknowledged_bytes();
+
   void close();
 
   /// Half-closes and reads to the end: closing a socket with unread input would reset the

@@ -4,6 +4,7 @@
 
 #include <asio/steady_timer.hpp>
 
+#include "src/base/units.h"
 #include "tests/control/peers.h"
 
 namespace gcr::control::test {
@@ -207,6 +208,17 @@ TEST_F(Conversation, SilenceEndsInATimeoutAndTheChannelIsUnusable) {
   EXPECT_EQ(received->error().code(), Code::kTimeout);
   run(receive_from(*server_, kPatience, received));
   EXPECT_FALSE(*received);
+}
+
+TEST_F(Conversation, SilenceAfterWhatWasNotAcknowledgedPointsAtTheNetwork) {
+  Status sent;
+  run(send_to(*client_, message_of(512 * kKiB), sent));  // more than a host takes that nobody reads
+  ASSERT_TRUE(sent) << sent.error().message();
+  std::optional<Result<proto::Envelope>> received;
+  run(receive_from(*client_, std::chrono::milliseconds(1), received));
+  ASSERT_FALSE(*received);
+  EXPECT_EQ(received->error().code(), Code::kTimeout);
+  EXPECT_THAT(received->error().message(), testing::HasSubstr("has not acknowledged "));
 }
 
 TEST_F(Conversation, PeerThatLeavesIsNamed) {

@@ -1,13 +1,28 @@
 """A job on two virtual machines: where it is, that it goes on, and what an operator types about it."""
 import re
+import subprocess
+import tempfile
 import unittest
+from pathlib import Path
 
-from machines import NODES, ROOT, blocks, wait_until
+from machines import BUILD, NODES, ROOT, Machines, blocks, wait_until
 
 
 def value(name, text):
     """Of the last NAME=value."""
     return re.findall(rf"\b{name}=(\S+)", text)[-1]
+
+
+def machines_with_packages(add_cleanup, *options, others=""):
+    """Two machines with this build's packages, or node2 with those in a folder `others`, until the clean-up."""
+    folder = tempfile.TemporaryDirectory()
+    add_cleanup(folder.cleanup)
+    packages = Path(folder.name) / "packages"
+    subprocess.run([ROOT / "scripts/package", "--build", BUILD, "--out", packages], check=True,
+                   stdout=subprocess.DEVNULL)
+    machines = Machines(Path(folder.name) / "machines", "--packages", f"{packages};{others or packages}", *options)
+    add_cleanup(machines.close)
+    return machines
 
 
 class JobTest(unittest.TestCase):

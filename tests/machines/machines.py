@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
+BUILD = Path(os.environ.get("GCR_BUILD", ROOT / "build/release"))
 SCRIPT = ROOT / "scripts/two-machines"
 NODES = ("node1", "node2")
 # For commands, of which an emulated processor makes some slow.
@@ -48,6 +49,12 @@ class Machines:
 
     def put(self, node, path, text, user="root"):
         self.run(node, f"cat >{path}", user=user, stdin=text)
+
+    def copy(self, file, node, path):
+        """A file of this machine's to there."""
+        with open(file, "rb") as content:
+            subprocess.run(self._command(node, f"cat >{path} && chmod 755 {path}", "root"), env=self.environment,
+                           stdin=content, timeout=LIMIT_S, check=True)
 
     @staticmethod
     def _command(node, script, user):

@@ -1,29 +1,17 @@
 """docs/install.md and the first page of docs/usage.md, followed to the letter on two virtual machines; then what an
 operator does with a job there. The steps build on each other, in the order of their names."""
-import os
 import re
-import subprocess
-import tempfile
 import unittest
-from pathlib import Path
 
-from job import JobTest, value
-from machines import NODES, ROOT, Machines, blocks, wait_until
-
-BUILD = Path(os.environ["GCR_BUILD"])
+from job import JobTest, machines_with_packages, value
+from machines import NODES, blocks, wait_until
 
 
 class TwoMachines(JobTest):
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
-        cls.folder = tempfile.TemporaryDirectory()
-        cls.addClassCleanup(cls.folder.cleanup)
-        packages = Path(cls.folder.name) / "packages"
-        subprocess.run([ROOT / "scripts/package", "--build", BUILD, "--out", packages], check=True,
-                       stdout=subprocess.DEVNULL)
-        cls.machines = Machines(Path(cls.folder.name) / "machines", "--packages", packages)
-        cls.addClassCleanup(cls.machines.close)
+        cls.machines = machines_with_packages(cls.addClassCleanup)
 
     def test_10_install_md(self):
         self.follow_install_md()

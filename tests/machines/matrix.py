@@ -1,0 +1,180 @@
+"""What two machines can differ in, a pair of machines each: a job is moved there and back, or preflight says why not.
+Prints a row for each. Long: scripts/two-machines --all."""
+import re
+import subprocess
+import tempfile
+import unittest
+from pathlib import Path
+
+from job import JobTest, machines_with_packages, value
+from machines import NODES, ROOT
+
+PRESENT = "max,-avx,-avx2,-erms,-fsrm"  # as scripts/two-machines has it by itself
+
+
+class Row(JobTest):
+    rows = []
+
+    @classmethod
+    def tearDownClass(cls):
+        print(*cls.rows, sep="\n", flush=True)
+        cls.rows.clear()
+
+    def row(self, what, result):
+        self.rows.append(f"| {what} | {result} |")
+
+    def try_move(self, *options):
+        """What came of it, for a row: its downtime, or the findings that prevent it."""
+        words = " ".join(["gcr-migrate", *options, self.node, self.other(), self.pid])
+        said = self.machines.run("node1", words, status=None)
+        if "verified=yes" not in said:
+            found = re.findall(r"^ *(blocker .*(?:\n  .*)*)", said, re.MULTILINE)
+            return "refused: " + "; ".join(" ".join(one.split()) for one in found) if found else said
+        self.settle(self.other(), value("pid", said))
+        self.assert_one_copy()
+        self.assert_goes_on()
+        return f"{self.other()} to {self.node}: downtime {float(value('downtime_ms', said)):.0f} ms"
+
+    def there_and_back(self, what, *options):
+        self.row(what, f"{self.try_move(*options)}; {self.try_move(*options)}")
+
+    def on_both(self, script, **words):
+        for node in NODES:
+            self.machines.run(node, script.format(node=node, number=node[-1], other=3 - int(node[-1]), **words))
+
+
+class Networks(Row):
+    """One pair of machines, and what is between them and on their clocks."""
+    CARD = "$(ip -o link | grep -o 'e[a-z0-9]*: .*52:54:00:00:01' | cut -d: -f1)"
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.machines = machines_with_packages(cls.addClassCleanup)
+
+    def test_00_install_md(self):
+        self.follow_install_md()
+
+    def test_10_frames(self):
+        self.there_and_back("frames of 1,500 bytes")
+        self.on_both(f"ip link set {self.CARD} mtu 9000")
+        self.there_and_back("jumbo frames")
+        # As of a switch that drops what is too large for it, and says nothing.
+        self.on_both(f"tc qdisc add dev {self.CARD} clsact && tc filter add dev {self.CARD} egress matchall "
+                     "action police mtu 1514 rate 100gbit burst 100m conform-exceed drop/ok")
+        self.on_both("! ping -c 2 -W 2 -M do -s 4000 node{other} && ping -c 1 -s 1000 node{other}")
+        self.row("jumbo frames, and a switch that drops them", self.try_move())
+        self.on_both("sysctl -qw net.ipv4.tcp_mtu_probing=1")
+        self.there_and_back("the same with net.ipv4.tcp_mtu_probing = 1")
+        self.on_both(f"sysctl -qw net.ipv4.tcp_mtu_probing=0; tc qdisc del dev {self.CARD} clsact; "
+                     f"ip link set {self.CARD} mtu 1500")
+
+    def test_11_a_slow_link_that_loses(self):
+        self.on_both(f"tc qdisc add dev {self.CARD} root netem rate 100mbit delay 40ms loss 0.1%")
+        link = "100 Mbit/s, 40 ms each way, 0.1 % lost"
+        self.there_and_back(link)
+        self.there_and_back(f"{link}; --auto-converge", "--auto-converge")
+        self.there_and_back(f"{link}; --max-bandwidth 4M", "--max-bandwidth", "4M")
+        self.on_both(f"tc qdisc del dev {self.CARD} root")
+
+    def test_20_clocks(self):
+        self.machines.run("node2", "date -s '+2 seconds'")
+        self.there_and_back("clocks 2 s apart")
+
+    def test_30_ipv6_alone(self):
+        self.on_both(f"ip addr flush dev {self.CARD} && ip addr add fd00:6::{{number}}/64 dev {self.CARD} nodad && "
+                     "sed -i 's/192[.]0[.]2[.]/fd00:6::/' /etc/hosts && "
+                     "sed -i 's/^#listen = .*/listen = \"[::]:7411\"/' /etc/gcr-migrate/agent.toml && "
+                     "systemctl restart migrate-agent")
+        self.there_and_back("IPv6 alone")
+
+    def test_40_routers(self):
+        """Each machine has a router before it, a namespace that has its card: 9,000 bytes here and there, 1,500 between."""
+        self.on_both(f"""
+            card={self.CARD}
+            ip netns add router && ip link set $card netns router
+            ip link add inside mtu 9000 type veth peer name outside mtu 9000 netns router
+            ip addr add 192.0.2.{{number}}/24 dev inside && ip link set inside up
+            sed -i 's/fd00:6::/192.0.2./' /etc/hosts
+            ip netns exec router sh -ec "
+              sysctl -qw net.ipv4.ip_forward=1 net.ipv4.conf.all.proxy_arp=1
+              ip link set lo up && ip link set outside up && ip link set $card mtu 1500 up
+              ip addr add 198.51.100.{{number}}/32 dev lo
+              ip route add 192.0.2.{{number}}/32 dev outside && ip route add 192.0.2.0/24 dev $card" """)
+        self.on_both("! ping -c 2 -W 2 -M do -s 4000 node{other} && ping -c 1 -s 1000 node{other}")
+        self.there_and_back("jumbo frames, routers with 1,500 bytes between")
+
+
+class Machines(Row):
+    """A pair of machines for each."""
+
+    def have(self, *options, others=""):
+        """With a job on node1."""
+        type(self).machines = machines_with_packages(self.addCleanup, *options, others=others)
+        self.follow_install_md()
+
+    def test_20_control_groups_of_version_1(self):
+        self.have("--append", ";systemd.unified_cgroup_hierarchy=0 systemd.legacy_systemd_cgroup_controller")
+        self.there_and_back("control groups: version 2 at node1, version 1 at node2")
+
+    def test_30_processors(self):
+        self.have("--cpu", f"{PRESENT};{PRESENT},-sse4.2,-popcnt")
+        self.row("node1 has SSE 4.2, node2 has not", self.try_move())
+        self.machines.run(self.node, f"kill {self.pid}")
+        pid = self.machines.run("node2", "gcr-migrate run --output serve.log --detach -- python3 serve.py",
+                                user="alice")
+        self.settle("node2", pid.splitlines()[-1])
+        self.begin_file_anew()
+        self.there_and_back("the same, and the job began on node2")
+
+    def test_40_apparmor(self):
+        self.have()
+        self.assertEqual(self.machines.run("node1", "cat /sys/module/apparmor/parameters/enabled"), "Y")
+        self.machines.run(self.node, f"kill {self.pid}")
+        profile = "profile gcr-job { file, network, unix, signal, ptrace, capability, }"
+        self.machines.run("node1", "apparmor_parser -r", stdin=profile)
+        pid = self.machines.run("node1", "aa-exec -p gcr-job -- gcr-migrate run --output serve.log --detach -- "
+                                         "python3 serve.py", user="alice")
+        self.settle("node1", pid.splitlines()[-1])
+        self.begin_file_anew()
+        self.row("under a profile of AppArmor's that node2 has not", self.try_move())
+        self.machines.run("node2", "apparmor_parser -r", stdin=profile)
+        self.there_and_back("under a profile of AppArmor's that both have")
+        self.assertIn("gcr-job", self.machines.run(self.node, f"cat /proc/{self.pid}/attr/current"))
+
+    def test_41_selinux(self):
+        self.have("--append", "security=selinux selinux=1", "--install", "selinux-policy-default selinux-utils")
+        self.row("SELinux", self.machines.run("node1", "getenforce"))
+        self.there_and_back("SELinux with Debian's policy")
+
+    def test_50_releases(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        packages = Path(folder.name)
+        subprocess.run([ROOT / "scripts/package", "--release", "trixie", "--out", packages], check=True,
+                       stdout=subprocess.DEVNULL)
+        self.have("--release", "bookworm;trixie", others=packages)
+        self.row("Debian 12 to 13", self.try_move())
+        self.begin_with_libraries_of_its_own()
+        self.there_and_back("Debian 12 and 13, a job with libraries of its own")
+
+    def begin_with_libraries_of_its_own(self):
+        """Everything that its process has mapped, and Python, lie in a folder that is the same on both."""
+        self.machines.run("node1", f"""
+            mkdir -p /opt/job/lib
+            grep -oE '/(usr/)?lib/.*[.]so[.0-9]*$' /proc/{self.pid}/maps | sort -u | grep -v -e gcr -e python |
+              xargs -I@ cp @ /opt/job/lib/
+            cp /usr/bin/python3 /opt/job/
+            cp -a /usr/lib/python3* /opt/job/lib/
+            dpkg-query -L gcr-migrate-preload | grep [.]so | tar -cf /opt/job.tar -T - /opt/job
+            ssh node2 tar -C / -xf - </opt/job.tar
+            kill {self.pid}""")
+        pid = self.machines.run("node1", "LC_ALL=C PYTHONCOERCECLOCALE=0 PYTHONHOME=/opt/job gcr-migrate run --output serve.log "
+                                         "--detach -- /opt/job/lib/ld-linux-x86-64.so.2 --library-path /opt/job/lib "
+                                         "/opt/job/python3 serve.py", user="alice")
+        self.settle("node1", pid.splitlines()[-1])
+        self.begin_file_anew()
+
+
+if __name__ == "__main__":
+    unittest.main()
