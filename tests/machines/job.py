@@ -14,7 +14,8 @@ def value(name, text):
 
 
 def machines_with_packages(add_cleanup, *options, others=""):
-    """Two machines with this build's packages, or node2 with those in a folder `others`, until the clean-up."""
+    """Two machines with this build's packages, or node2 with those in a folder `others`, until the clean-up; and
+    where the packages are."""
     folder = tempfile.TemporaryDirectory()
     add_cleanup(folder.cleanup)
     packages = Path(folder.name) / "packages"
@@ -22,7 +23,7 @@ def machines_with_packages(add_cleanup, *options, others=""):
                    stdout=subprocess.DEVNULL)
     machines = Machines(Path(folder.name) / "machines", "--packages", f"{packages};{others or packages}", *options)
     add_cleanup(machines.close)
-    return machines
+    return machines, packages
 
 
 class JobTest(unittest.TestCase):

@@ -32,7 +32,7 @@ class PowerTest(JobTest):
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
-        cls.machines = machines_with_packages(cls.addClassCleanup)
+        cls.machines, _ = machines_with_packages(cls.addClassCleanup)
         cls.rows = []
         cls.addClassCleanup(lambda: print("\n".join(cls.rows), flush=True))
 

@@ -1,17 +1,39 @@
 """docs/install.md and the first page of docs/usage.md, followed to the letter on two virtual machines; then what an
 operator does with a job there. The steps build on each other, in the order of their names."""
 import re
+import subprocess
+import tempfile
 import unittest
+from pathlib import Path
 
 from job import JobTest, machines_with_packages, value
-from machines import NODES, blocks, wait_until
+from machines import LIMIT_S, NODES, blocks, wait_until
+
+
+def next_release(packages, release, folder):
+    """An archive of these packages as another release would have them."""
+    for package in packages.glob("*.deb"):
+        tree = folder / package.stem
+        subprocess.run(["dpkg-deb", "-R", package, tree], check=True)
+        control = tree / "DEBIAN/control"
+        control.write_text(re.sub(r"^(Version: .*-)\d+~", rf"\g<1>{release}~", control.read_text(), flags=re.MULTILINE))
+        (tree / "DEBIAN/md5sums").unlink()
+        for file in tree.rglob("*"):
+            if file.is_file() and not file.is_symlink() and file.read_bytes()[:4] == b"\x7fELF":
+                subprocess.run(["objcopy", "--add-section", f".release={control}", file], check=True)
+        name = package.name.replace("-1~", f"-{release}~")
+        subprocess.run(["dpkg-deb", "-Znone", "-b", tree, folder / name], check=True, stdout=subprocess.DEVNULL)
+    subprocess.run("tar -cf next.tar *.deb", shell=True, check=True, cwd=folder)
+    return folder / "next.tar"
 
 
 class TwoMachines(JobTest):
+    release = 1
+
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
-        cls.machines = machines_with_packages(cls.addClassCleanup)
+        cls.machines, cls.packages = machines_with_packages(cls.addClassCleanup)
 
     def test_10_install_md(self):
         self.follow_install_md()
@@ -103,15 +125,37 @@ class TwoMachines(JobTest):
         self.assertRegex(said, r"^\d+$")
         self.assertEqual(self.machines.run("node1", "cat said.log", user="alice"), "done")
 
-    def test_60_upgrades_while_a_job_is_suspended(self):
+    def test_60_both_are_upgraded_while_a_job_is_suspended(self):
         self.machines.run("node1", f"gcr-migrate suspend node1 {self.pid}")
-        for node in NODES:
-            self.machines.run(node, "apt-get -q reinstall -y ./gcr-migrate*.deb")
+        self.upgrade()
         self.machines.run("node1", f"gcr-migrate resume node1 {self.pid}")
         self.assert_goes_on()
         self.move()
         self.assert_one_copy()
         self.assert_goes_on()
+
+    def test_61_both_are_upgraded_while_a_migration_waits(self):
+        source = self.node
+        waiting = self.machines.start("node1", f"gcr-migrate --pause-before-switchover {source} {self.other()} {self.pid}")
+        number = wait_until(lambda: re.findall(r"^([0-9a-f-]{36})\b.*paused", self.machines.run(
+            "node1", f"gcr-migrate list {source}"), re.MULTILINE))[0]
+        self.upgrade()
+        self.machines.run("node1", f"gcr-migrate continue {source} {number}")
+        said = waiting.communicate(timeout=LIMIT_S)[0]
+        self.assertEqual(waiting.returncode, 0, said)
+        self.settle(self.other(), value("pid", said))
+        self.assert_one_copy()
+        self.assert_goes_on()
+
+    def upgrade(self):
+        """To the next release: the same programs, with other bytes in their files."""
+        type(self).release += 1
+        with tempfile.TemporaryDirectory() as folder:
+            archive = next_release(self.packages, self.release, Path(folder))
+            for node in NODES:
+                self.machines.copy(archive, node, "/root/next.tar")
+                self.machines.run(node, "rm -f *.deb && tar -xf next.tar && apt-get -qq install -y ./*.deb")
+                self.assertIn(f"-{self.release}~", self.machines.run(node, "dpkg-query -f '${Version}' -W gcr-migrate"))
 
     def test_90_every_command_of_the_documents_was_typed(self):
         for document in ("install.md", "usage.md"):

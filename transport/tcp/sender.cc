@@ -51,7 +51,8 @@ void TcpChannel::end() {
   }
 }
 
-/// Closing before the receiver has could reset the connection, and the receiver could lose the kEnd.
+/// Closing before the receiver has could reset the connection, and the receiver could lose the
+/// kEnd.
 void TcpChannel::wait_for_end() {
   Lock lock(mutex_);
   if (error_) return;
