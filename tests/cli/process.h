@@ -30,6 +30,7 @@ class Running {
 
   /// Returns once standard output has `text` in it; false if it ends without.
   bool wait_for_output(const std::string& text);
+  pid_t pid() const { return pid_; }
   void signal(int number) const;
   /// Waits for its end.
   Finished finish();

@@ -208,7 +208,8 @@ TEST_F(Supervised, FileIsOpenedAgainOnSighup) {
   Running job(words("while :; do echo tick; sleep 0.01; done"), environment_);
   ASSERT_TRUE(wait_for(file_, "tick"));
   std::filesystem::rename(file_, file_ + ".1");
-  job.signal(SIGHUP);
+  const std::string pid = std::to_string(job.pid());
+  ASSERT_EQ(run({"/bin/kill", "-HUP", pid}, {}).exit_status, 0);
   ASSERT_TRUE(wait_for(file_, "tick"));
   const std::string rotated = content(file_ + ".1");
   const std::string before = output();

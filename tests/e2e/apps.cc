@@ -40,6 +40,21 @@ std::string joined(const std::vector<std::string>& words) {
   return text;
 }
 
+std::vector<std::string> local_command(const TwoHosts& hosts, Host host, const std::string& socket,
+                                       const std::vector<std::string>& request) {
+  // /run has nothing but the socket, for this command alone.
+  std::vector<std::string> command{
+      "unshare",
+      "--mount",
+      "/bin/sh",
+      "-c",
+      "mount -t tmpfs run /run && ln -s \"$0\" /run/gcr-migrate.sock && exec \"$@\"",
+      socket,
+      hosts.variable("GCR_CLI")};
+  command.insert(command.end(), request.begin(), request.end());
+  return hosts.on_host(host, command);
+}
+
 App start_counter(TwoHosts& hosts, Host host, std::uint64_t vram_bytes) {
   return start(hosts, host, counter_command(hosts, vram_bytes));
 }

@@ -24,6 +24,11 @@ std::vector<std::string> counter_command(const TwoHosts& hosts, std::uint64_t vr
 /// The words for a shell; none of them has a blank.
 std::string joined(const std::vector<std::string>& words);
 
+/// The words of `gcr-migrate` for a user of that host, where "local" stands for the agent's
+/// `socket`.
+std::vector<std::string> local_command(const TwoHosts& hosts, Host host, const std::string& socket,
+                                       const std::vector<std::string>& request);
+
 /// Starts a counter and waits until it listens; it has answered nothing yet. Throws if it ends.
 App start_counter(TwoHosts& hosts, Host host, std::uint64_t vram_bytes);
 

@@ -453,9 +453,9 @@ TEST_F(CheckpointTest, ALocalUserNeedsNoCertificate) {
   UdpClient client(hosts_.variable("NS", Host::kA));
   ASSERT_EQ(ask_counter(client, hosts_, Host::kA), kCounterFirst);
   const auto local = [&](const std::string& command, const std::vector<std::string>& words) {
-    std::vector<std::string> all{hosts_.variable("GCR_CLI"), command, "unix:" + socket};
-    all.insert(all.end(), words.begin(), words.end());
-    return run(hosts_.on_host(Host::kA, all), kPatience);
+    std::vector<std::string> request{command, "local"};
+    request.insert(request.end(), words.begin(), words.end());
+    return run(local_command(hosts_, Host::kA, socket, request), kPatience);
   };
   const CommandResult taken =
       local("checkpoint", {std::to_string(counter.pid()), store(), "--stop"});

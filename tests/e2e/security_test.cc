@@ -36,9 +36,8 @@ TEST(SecurityTest, LocalUserMovesAProcessAndTheAgentsTellWhoDidWhatButNoSecret) 
   }
   App app = start_counter(hosts, Host::kA, 16u << 20);
   const CommandResult result =
-      run(hosts.on_host(Host::kA, {hosts.variable("GCR_CLI"),
-                                   "unix:" + hosts.directory(Host::kA) + "/local.sock",
-                                   hosts.address(Host::kB), std::to_string(app.pid())}),
+      run(local_command(hosts, Host::kA, hosts.directory(Host::kA) + "/local.sock",
+                        {"local", hosts.address(Host::kB), std::to_string(app.pid())}),
           Milliseconds(120'000));
   const MigrateOutcome outcome = TwoHosts::parse_outcome(result);
   ASSERT_TRUE(outcome.migrated()) << outcome.err;

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <fstream>
 #include <string>
 #include <vector>
@@ -68,6 +69,22 @@ class TcpTest : public testing::Test {
     EXPECT_THAT(client.lines(), Not(Contains(AnyOf("reset", "closed"))));
   }
 
+  /// Its connection has ended, and it has found the server again.
+  static bool is_answered_again(const App& client) {
+    std::size_t lines = 0;
+    const auto told = [&] {
+      const auto said = client.lines();
+      lines = said.size();
+      const auto end = std::ranges::find_if(
+          said, [](const std::string& line) { return line == "closed" || line == "reset"; });
+      return end != said.end() && std::ranges::find(end, said.end(), "1") != said.end();
+    };
+    while (!told()) {
+      if (!client.wait_for_lines(lines + 1)) return false;
+    }
+    return true;
+  }
+
   TwoHosts hosts_;
   const std::string output_ = hosts_.directory() + "/gpu.out";
 };
@@ -85,11 +102,14 @@ TEST_F(TcpTest, ConnectionsAndListenersMoveToAndFro) {
 TEST_F(TcpTest, AConnectionToAnOutsiderPreventsTheMove) {
   const App tree = start_tree();
   const App client = start_client(hosts_.address(Host::kA), kPort);
-  const MigrateOutcome outcome = hosts_.migrate(Host::kA, tree.pid());
-  EXPECT_EQ(outcome.exit_code, kRefusedExit);
-  EXPECT_THAT(outcome.err, AllOf(HasSubstr("tcp-established"), HasSubstr("(python3)"),
-                                 HasSubstr(hosts_.address(Host::kA) + ":" + std::to_string(kPort)),
-                                 HasSubstr(hosts_.address(Host::kB) + ":")));
+  for (const auto& options : {std::vector<std::string>{}, {"--tcp", "refuse"}}) {
+    const MigrateOutcome outcome = hosts_.migrate(Host::kA, tree.pid(), options);
+    EXPECT_EQ(outcome.exit_code, kRefusedExit);
+    EXPECT_THAT(outcome.err,
+                AllOf(HasSubstr("tcp-established"), HasSubstr("(python3)"),
+                      HasSubstr(hosts_.address(Host::kA) + ":" + std::to_string(kPort)),
+                      HasSubstr(hosts_.address(Host::kB) + ":")));
+  }
   expect_connected(client);
   expect_whole(tree);
 }
@@ -101,16 +121,36 @@ TEST_F(TcpTest, AConnectionToAnOutsiderIsResetIfAskedFor) {
   ASSERT_TRUE(migrated(outcome));
   ASSERT_NO_FATAL_FAILURE(expect_whole(tree));
   // It was told at once, and has found the server at its new address.
-  std::size_t lines = 0;
-  const auto told = [&] {
-    const auto said = client.lines();
-    lines = said.size();
-    const auto end = std::ranges::find_if(
-        said, [](const std::string& line) { return line == "closed" || line == "reset"; });
-    return end != said.end() && std::ranges::find(end, said.end(), "1") != said.end();
-  };
-  while (!told()) ASSERT_TRUE(client.wait_for_lines(lines + 1)) << client.output();
+  ASSERT_TRUE(is_answered_again(client)) << client.output();
   EXPECT_THAT(read_file(output_ + ".clients"), HasSubstr("accepted\nreset\naccepted\n"));
+}
+
+/// As docs/usage.md shows it; an ssh of our own enters the host's network.
+TEST_F(TcpTest, AClientFindsTheServerAtAnAddressThatMovesWithIt) {
+  const std::string tools = hosts_.directory() + "/tools";
+  std::filesystem::create_directory(tools);
+  std::filesystem::create_symlink("/bin/busybox", tools + "/arping");
+  std::ofstream(tools + "/ssh") << "#!/bin/sh\nnetwork=" << hosts_.variable("NS", Host::kA)
+                                << "\n[ \"$1\" = root@" << hosts_.address(Host::kA)
+                                << " ] || network=" << hosts_.variable("NS", Host::kB)
+                                << "\nshift\nexec nsenter --net=$network sh -ec \"$*\"\n";
+  std::filesystem::permissions(tools + "/ssh", std::filesystem::perms::owner_all);
+  const std::string agents = hosts_.address(Host::kA);
+  const std::string address = agents.substr(0, agents.rfind('.')) + ".10";
+  const std::string with_length = address + "/24 dev veth0";
+  const std::string on_commit = "set -e; PATH=" + tools + ":$PATH; ssh root@$GCR_SRC ip addr del " +
+                                with_length + "\nssh root@$GCR_DST \"ip addr add " + with_length +
+                                " && arping -c 3 -A -I veth0 " + address + "\"";
+  const std::string add = "ip addr add " + with_length;
+  ASSERT_EQ(run(hosts_.on_host(Host::kA, {"/bin/sh", "-c", add}), kHangs).exit_code, 0);
+  const App tree = start_tree();
+  const App client = start_client(address, kPort + 1, {address});
+  const MigrateOutcome outcome =
+      hosts_.migrate(Host::kA, tree.pid(), {"--tcp", "close", "--on-commit", on_commit});
+  ASSERT_TRUE(migrated(outcome));
+  EXPECT_THAT(outcome.err, AllOf(HasSubstr("Sent 3 probe"), Not(HasSubstr("--on-commit"))));
+  ASSERT_TRUE(is_answered_again(client)) << client.output();
+  ASSERT_NO_FATAL_FAILURE(expect_whole(tree));
 }
 
 /// Who dies, and when.

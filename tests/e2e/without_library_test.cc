@@ -39,6 +39,15 @@ class WithoutLibrary : public testing::Test {
     EXPECT_TRUE(app.wait_for_lines(1)) << app.output();
     return app;
   }
+  /// Of a shell, a counter under the library, one without it, and a member without CUDA.
+  App start_job() {
+    const std::string script = joined(counter_command(hosts_, kVram)) + " &\nenv -u LD_PRELOAD " +
+                               joined(counter_command(hosts_, kVram, kSecondPort)) +
+                               " &\nsleep 1000 &\nwait";
+    App job = hosts_.start_app(Host::kA, {"/bin/sh", "-c", script});
+    EXPECT_TRUE(job.wait_for_lines(2)) << job.output();
+    return job;
+  }
   App start_bare_counter() { return start(counter_command(hosts_, kVram)); }
 
   MigrateOutcome migrate(const App& app, const std::vector<std::string>& options = kSlow) {
@@ -126,11 +135,7 @@ TEST_F(WithoutLibrary, PrintsWhatAnUndisturbedRunPrints) {
 }
 
 TEST_F(WithoutLibrary, MovesBesideAMemberUnderTheLibraryAndOneWithoutCuda) {
-  const std::string script = joined(counter_command(hosts_, kVram)) + " &\nenv -u LD_PRELOAD " +
-                             joined(counter_command(hosts_, kVram, kSecondPort)) +
-                             " &\nsleep 1000 &\nwait";
-  const App job = hosts_.start_app(Host::kA, {"/bin/sh", "-c", script});
-  ASSERT_TRUE(job.wait_for_lines(2)) << job.output();
+  const App job = start_job();
   int expected = kCounterFirst;
   ASSERT_EQ(ask(), expected);
   ASSERT_EQ(ask_second(), std::to_string(expected));
@@ -142,6 +147,24 @@ TEST_F(WithoutLibrary, MovesBesideAMemberUnderTheLibraryAndOneWithoutCuda) {
     ASSERT_TRUE(counter_is_intact(client_, hosts_, host));
   };
   move_to_and_fro(hosts_, job.pid(), 2, check, kSlow);
+}
+
+TEST_F(WithoutLibrary, IsDrainedInAJobOfTheLibrarysIfAskedFor) {
+  const App job = start_job();
+  ASSERT_EQ(ask_second(), std::to_string(kCounterFirst));
+  const auto drain = [&](const std::string& options) {
+    const std::string command = GCR_SOURCE_DIR "/scripts/drain " + hosts_.address(Host::kA) +
+                                " --to " + hosts_.address(Host::kB) + " --cli " +
+                                hosts_.variable("GCR_CLI") + " " + hosts_.variable("GCR_TLS") +
+                                " --tries 1 " + options;
+    return run(hosts_.on_host(Host::kA, {"/bin/sh", "-c", command}), kHangs);
+  };
+  const CommandResult refused = drain("");
+  EXPECT_EQ(refused.exit_code, 1) << refused.out;
+  EXPECT_THAT(refused.out, HasSubstr("no-library"));
+  const CommandResult moved = drain("--migrate-option=--allow-slow");
+  EXPECT_EQ(moved.exit_code, 0) << moved.out << moved.err;
+  EXPECT_EQ(ask_second(Host::kB), std::to_string(kCounterFirst + 1));
 }
 
 TEST_F(WithoutLibrary, GoesOnAfterManagedMemoryWasFoundByTheDriver) {

@@ -55,6 +55,15 @@ class ManPages(unittest.TestCase):
             self.assertEqual(output("mandoc", "-Tlint", "-Wwarning", page_path(page)), "")
             self.assertEqual(output("groff", "-ww", "-mandoc", "-Tutf8", "-z", page_path(page)), "")
 
+    def test_are_found_by_man(self):
+        with tempfile.TemporaryDirectory() as folder:
+            for page in PAGES:
+                section = os.path.join(folder, "man" + page[-1])
+                os.makedirs(section, exist_ok=True)
+                os.symlink(page_path(page), os.path.join(section, page))
+            for name in ("agent.toml", "gcr-migrate-hosts"):
+                self.assertIn(name.upper(), output("man", "-M", folder, name, env={**os.environ, "MANPAGER": "cat"}))
+
     def test_have_every_option_and_command_of_the_command_line(self):
         text = page_text("gcr-migrate.1")
         for option in options_of(CLI):

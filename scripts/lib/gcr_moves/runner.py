@@ -18,6 +18,8 @@ from gcr_moves.cluster import at_rest
 from gcr_moves.tasks import State, Way
 
 CHECKPOINT_NAME = "drained"  # of the checkpoint that a drain takes, alone in its directory
+OF_PREFLIGHT = {"--accept", "--allow-slow", "--device-map", "--downtime-limit", "--lanes", "--no-prefill", "--plaintext",
+                "--slurm-job", "--tcp", "--transport"}  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,6 +34,17 @@ class Limits:
     interval_seconds: float = 5.0  # between two looks at the hosts
 
 
+def for_preflight(words):
+    """Of a migration's options those that preflight has too."""
+    kept, known = [], False
+    for word in words:
+        if word.startswith("--"):
+            known = word.split("=")[0] in OF_PREFLIGHT
+        if known:
+            kept.append(word)
+    return kept
+
+
 class Runner:
     """The main thread owns it and all tasks."""
 
@@ -41,6 +54,7 @@ class Runner:
         self.say = say
         self.stopping = 0  # how often we were told to stop
         self._options = list(migrate_options)
+        self.preflight_options = for_preflight(migrate_options)
         self._checkpoint_options = list(checkpoint_options)
         # (task, Ended, source_blocks), or (None, a line of a signal handler or None, None)
         self._ended = queue.SimpleQueue()
@@ -125,7 +139,8 @@ class Runner:
             return []  # the restore begins with it
         if task.way is Way.CHECKPOINT:
             return self.cluster.cli.preflight_checkpoint(task.source, task.job.pid, task.checkpoint)
-        return self.cluster.cli.preflight(task.source, destination, task.job.pid, task.options)
+        options = [*self.preflight_options, *task.options]
+        return self.cluster.cli.preflight(task.source, destination, task.job.pid, options)
 
     def cancel(self, task):
         """What becomes of it then is for the agents to say."""

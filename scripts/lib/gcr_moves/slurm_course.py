@@ -169,7 +169,8 @@ class SlurmCourse(Course):
     def _blocked_at_source(self, task, destination):
         """Why it cannot go anywhere; empty if nothing is known to stand in its way."""
         try:
-            findings = self.cluster.cli.preflight(task.source, destination, task.job.pid)
+            findings = self.cluster.cli.preflight(
+                task.source, destination, task.job.pid, self.runner.preflight_options)  # fmt: skip
         except program.CliError as error:
             return str(error)
         return text.blockers(each for each in findings if each["host"] == "source")

@@ -127,6 +127,13 @@ TEST(ProcessTest, LogLinesComeOnlyWhenAskedFor) {
     quiet.ask("close_from 512");
   }
   EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
+  testing::internal::CaptureStderr();
+  {
+    Subject talkative({.environment = {{"GCR_PRELOAD_LOG", "1"}}});
+    talkative.ask("init");
+    talkative.ask("close_from 512");
+  }
+  EXPECT_NE(testing::internal::GetCapturedStderr().find("the door is gone\n"), std::string::npos);
 }
 
 }  // namespace
