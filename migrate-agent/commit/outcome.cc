@@ -41,13 +41,42 @@ OutcomeReply::Outcome outcome_of(SourceState state) {
   }
 }
 
-OutcomeReply::Outcome outcome_of(const Result<journal::Contents>& read) {
+namespace {
+
+OutcomeReply::Outcome vote_of(DestinationState state) {
+  switch (state) {
+    case DestinationState::kRestored:
+    case DestinationState::kCommitted:
+    case DestinationState::kRunning:
+      return OutcomeReply::VOTED;
+    case DestinationState::kAborted:
+    case DestinationState::kGone:
+      return OutcomeReply::ABORTED;
+    default:
+      return OutcomeReply::UNDECIDED;
+  }
+}
+
+/// What a journal of this role says, by `answer`.
+template <class State>
+OutcomeReply::Outcome told_by(const Result<journal::Contents>& read, journal::Role role,
+                              OutcomeReply::Outcome (*answer)(State)) {
   if (!read) {
     return read.error().code() == Code::kNotFound ? OutcomeReply::UNKNOWN : OutcomeReply::UNDECIDED;
   }
   if (read->damage) return OutcomeReply::UNKNOWN;
-  const auto state = replay_source(read->records);
-  return state ? outcome_of(*state) : OutcomeReply::UNKNOWN;
+  const auto state = replay(role, read->records);
+  return state ? answer(std::get<State>(*state)) : OutcomeReply::UNKNOWN;
+}
+
+}  // namespace
+
+OutcomeReply::Outcome outcome_of(const Result<journal::Contents>& read) {
+  return told_by<SourceState>(read, journal::Began::SOURCE, outcome_of);
+}
+
+OutcomeReply::Outcome vote_of(const Result<journal::Contents>& read) {
+  return told_by<DestinationState>(read, journal::Began::DESTINATION, vote_of);
 }
 
 std::optional<Result<proto::Envelope>> commit_answer(AnyState state,

@@ -22,6 +22,10 @@ proto::OutcomeReply::Outcome outcome_of(SourceState state);
 /// damaged: an operator is needed. UNDECIDED if it cannot be read now.
 proto::OutcomeReply::Outcome outcome_of(const Result<journal::Contents>& read);
 
+/// Of the destination, to OutcomeRequest with `of_vote`: VOTED from the moment that its journal says
+/// so, and ABORTED once it has given its copy up. Else as above.
+proto::OutcomeReply::Outcome vote_of(const Result<journal::Contents>& read);
+
 /// Of the destination, to CommitRequest: CommitReply, CopyLost or a Failure; none while its copy
 /// waits for the commit. `records` are those that led to `state`.
 std::optional<Result<proto::Envelope>> commit_answer(AnyState state,

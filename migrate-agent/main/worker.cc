@@ -122,7 +122,9 @@ Reply answer(WorkerContext& context, const Envelope& request) {
     return answer_check(context, request.check_request().migrate());
   }
   GCR_ASSIGN(const Uuid migration, journal::parse_id(subject_of(request)));
-  if (request.has_outcome_request()) return answer_outcome(context, migration);
+  if (request.has_outcome_request()) {
+    return answer_outcome(context, migration, request.outcome_request().of_vote());
+  }
   if (request.has_commit_request()) return answer_commit(context, migration);
   return answer_about(context, migration, request);
 }

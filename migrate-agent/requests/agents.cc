@@ -25,10 +25,10 @@ Status check_peer(const WorkerContext& context, std::span<const Record> records)
 
 }  // namespace
 
-Reply answer_outcome(WorkerContext& context, const Uuid& migration) {
-  const auto contents =
-      journal::read_durable(journal::path_of(context.config.state_dir, migration, Began::SOURCE));
-  const auto outcome = commit::outcome_of(contents);
+Reply answer_outcome(WorkerContext& context, const Uuid& migration, bool of_vote) {
+  const auto contents = journal::read_durable(journal::path_of(
+      context.config.state_dir, migration, of_vote ? Began::DESTINATION : Began::SOURCE));
+  const auto outcome = of_vote ? commit::vote_of(contents) : commit::outcome_of(contents);
   // That there is no usable journal is not secret.
   if (contents && outcome != proto::OutcomeReply::UNKNOWN) {
     GCR_TRY(check_peer(context, contents->records));

@@ -17,7 +17,7 @@ using Reply = Result<proto::Envelope>;
 
 /// From an agent: what the source's journal says. kPermissionDenied if the migration is with
 /// another agent.
-Reply answer_outcome(WorkerContext& context, const Uuid& migration);
+Reply answer_outcome(WorkerContext& context, const Uuid& migration, bool of_vote);
 
 /// From an agent: the migration is committed, its process here shall run. The reply confirms that
 /// it runs, or ran. kNotFound: nothing is known of the migration; kRefused: this host has given its

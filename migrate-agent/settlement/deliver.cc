@@ -59,11 +59,12 @@ awaitable<Result<commit::CommitAnswer>> deliver_commit(
   }
 }
 
-awaitable<Result<proto::OutcomeReply::Outcome>> ask_outcome(const control::AgentAddress& source,
-                                                            const Uuid& migration) {
+awaitable<Result<proto::OutcomeReply::Outcome>> ask_outcome(const control::AgentAddress& other,
+                                                            const Uuid& migration, Asked what) {
   proto::Envelope request;
   request.mutable_outcome_request()->set_migration_id(to_bytes(migration));
-  const auto reply = co_await control::ask_for_reply(source, migration, request);
+  request.mutable_outcome_request()->set_of_vote(what == Asked::kVote);
+  const auto reply = co_await control::ask_for_reply(other, migration, request);
   GCR_CO_TRY(reply);
   co_return reply->outcome_reply().outcome();
 }

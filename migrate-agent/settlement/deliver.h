@@ -37,9 +37,11 @@ asio::awaitable<Result<commit::CommitAnswer>> deliver_commit(
     agent::RecoveryContext& context, const journal::Journal& journal, Backoff& backoff,
     std::chrono::steady_clock::time_point until = std::chrono::steady_clock::time_point::max());
 
-/// Asks the source, once. kUnavailable, kTimeout: not reached, try again; kPermissionDenied: it is
-/// another agent.
+enum class Asked : bool { kOutcome, kVote };
+
+/// Asks the source for the outcome or the destination for its vote, once. kUnavailable, kTimeout:
+/// not reached, try again; kPermissionDenied: it is another agent.
 asio::awaitable<Result<proto::OutcomeReply::Outcome>> ask_outcome(
-    const control::AgentAddress& source, const Uuid& migration);
+    const control::AgentAddress& other, const Uuid& migration, Asked what);
 
 }  // namespace gcr::settlement

@@ -9,6 +9,7 @@
 
 #include "migrate-agent/fault/fault.h"
 #include "migrate-agent/roles/roles.h"
+#include "migrate-agent/settlement/checkpoints.h"
 #include "migrate-agent/settlement/deliver.h"
 #include "migrate-agent/settlement/destination.h"
 #include "migrate-agent/settlement/records.h"
@@ -64,9 +65,36 @@ Status finish_commit(RecoveryContext& context, SourceLog& log) {
   }
 }
 
+/// The process ended with this host. What the destination has voted for is all that is left of it.
+bool only_the_vote_is_left(const SourceLog& log) {
+  const journal::Began& began = log.journal().began();
+  return log.state() == SourceState::kAwaiting && host_was_restarted(began) && !began.loads() &&
+         !takes_checkpoint(began);
+}
+
+/// Until the destination answers, or an operator cancels the migration.
+Result<bool> has_voted(RecoveryContext& context, const journal::Journal& journal) {
+  GCR_ASSIGN(const auto destination, context.other_agent(journal.began()));
+  for (Backoff backoff(context.io); context.cancellation.check();) {
+    const auto vote =
+        on_io(context.io, ask_outcome(destination, journal.migration(), Asked::kVote));
+    if (!vote) spdlog::warn("the vote is not known: {}", vote.error().message());
+    if (vote && *vote == proto::OutcomeReply::VOTED) return true;
+    if (vote && *vote != proto::OutcomeReply::UNDECIDED) return false;
+    on_io(context.io, backoff.wait());
+  }
+  return false;
+}
+
 Status recover(RecoveryContext& context, SourceLog& log) {
   spdlog::info("recovering the source");
   GCR_TRY(fault::point("source.recovery.begun"));
+  if (only_the_vote_is_left(log)) {
+    GCR_ASSIGN(const bool voted, has_voted(context, log.journal()));
+    journal::Record record;
+    record.mutable_committed();
+    if (voted) GCR_TRY(log.advance(SourceEvent::kVoteReceived, std::move(record)));
+  }
   if (log.state() == SourceState::kCommitted) return finish_commit(context, log);
   if (log.state() == SourceState::kDiscarded) return end_copy(log, context.config, kDiscarded);
   if (log.state() == SourceState::kSuspended) return stay_suspended(log, context.config);
@@ -81,7 +109,7 @@ awaitable<Result<bool>> ask_source(RecoveryContext& context, const journal::Jour
   GCR_CO_TRY(source);
   Backoff backoff(context.io);
   for (;;) {
-    const auto outcome = co_await ask_outcome(*source, journal.migration());
+    const auto outcome = co_await ask_outcome(*source, journal.migration(), Asked::kOutcome);
     if (outcome) GCR_CO_TRY(fault::point("destination.recovery.asked"));
     if (outcome && *outcome == proto::OutcomeReply::COMMITTED) co_return true;
     if (outcome && *outcome == proto::OutcomeReply::ABORTED) co_return false;

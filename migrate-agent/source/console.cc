@@ -142,12 +142,14 @@ Status Console::adjust(const proto::AdjustRequest& wanted) {
 }
 
 void Console::tell(const char* phase, std::string text) {
+  bool paused = false;
   {
     const std::lock_guard lock(mutex_);
     phase_ = phase;
+    paused = paused_;
   }
-  asio::post(worker_.io, [this, phase, text = std::move(text)]() mutable {
-    worker_.daemon.report_phase(phase);
+  asio::post(worker_.io, [this, phase, paused, text = std::move(text)]() mutable {
+    worker_.daemon.report_phase(paused ? kPausedPhase : phase);  // rounds go on in a pause
     link_.tell(phase, std::move(text));
   });
 }

@@ -14,7 +14,7 @@
 
 namespace gcr::control {
 
-inline constexpr std::uint32_t kProtocolVersion = 15;
+inline constexpr std::uint32_t kProtocolVersion = 16;
 /// Of an agent's message; of a Hello; of what operators and local users ask.
 inline constexpr std::size_t kMaxMessageBytes = 16u << 20;
 inline constexpr std::size_t kMaxHelloBytes = 4u << 10;

@@ -16,7 +16,7 @@ def next_release(packages, release, folder):
         tree = folder / package.stem
         subprocess.run(["dpkg-deb", "-R", package, tree], check=True)
         control = tree / "DEBIAN/control"
-        control.write_text(re.sub(r"^(Version: .*-)\d+~", rf"\g<1>{release}~", control.read_text(), flags=re.MULTILINE))
+        control.write_text(control.read_text().replace("-1~", f"-{release}~"))
         (tree / "DEBIAN/md5sums").unlink()
         for file in tree.rglob("*"):
             if file.is_file() and not file.is_symlink() and file.read_bytes()[:4] == b"\x7fELF":

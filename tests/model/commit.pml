@@ -13,6 +13,8 @@
  *   is a crash as well.
  * - The source's daemon answers OutcomeRequest from the journal alone. While it is down, questions
  *   are lost.
+ * - A source in awaiting whose host was restarted asks for the vote. That the destination has given up,
+ *   has never begun or is gone is read from its variables; that it has voted is a message.
  * - The network is a set of messages. One that was sent arrives at any time or never, before or
  *   after others, and any number of times. UNDECIDED and UNKNOWN change nothing at the destination,
  *   so they are questions without an answer.
@@ -109,7 +111,8 @@ bool connection;
 #define OUTCOME_REQUEST   8
 #define OUTCOME_COMMITTED 9
 #define OUTCOME_ABORTED   10
-#define MESSAGES          11
+#define VOTE_TOLD         11  /* to a source whose host was restarted */
+#define MESSAGES          12
 bool network[MESSAGES];
 
 bool faults_over;
@@ -134,6 +137,11 @@ bool killed_suspended;          /* the source's copy, while it was suspended */
 #define source_final       (source_journal == confirmed || source_journal == undone || \
                             source_journal == resumed)
 #define destination_final  (destination_journal == running || destination_journal == gone)
+/* Its copy may be the last one. */
+#define asks_vote          (source_up && source_host_crashed && source_journal == awaiting)
+#define has_given_up       (destination_journal == aborted || destination_journal == gone || \
+                            destination_host_gone || \
+                            (destination_journal == none && !network[PREFLIGHT_REQUEST]))
 #define source_at_work     (source_up && source_worker)
 #define destination_at_work (destination_up && destination_worker)
 
@@ -362,8 +370,17 @@ active proctype source() {
        read_source_journal();
        source_state = source_journal;
        printf("R source %e\n", source_state) }
-  :: atomic { source_up && !source_worker && (source_state == working || source_state == awaiting) ->
+  :: atomic { source_up && !source_worker && (source_state == working || source_state == awaiting) &&
+#ifndef MUTATE_ASK_NO_VOTE
+              (!asks_vote || has_given_up) &&
+#endif
+              true ->
+       assert(!asks_vote || destination_host_gone || destination_journal != restored);  /* it would be the last copy */
        source_advance(restarted, aborted, Aborted) }
+  :: atomic { source_up && !source_worker && source_state == awaiting && network[VOTE_TOLD] ->
+       take(VOTE_TOLD);
+       source_advance(vote_received, committed, Committed);
+       decided = true }
 
   /* Suspended: VRAM is released, and made again. */
   :: atomic { source_up && source_state == suspended && source_step == 0 ->
@@ -601,6 +618,11 @@ end_destination_idle:
        lose_destination_copy() }
 #endif
 
+  /* What was sent before the source's host went down has come, or is lost, when it is up again. */
+  :: atomic { destination_up && destination_state == restored && asks_vote &&
+              !network[ABORT_REQUEST] && !network[VOTE_TOLD] ->
+       send(VOTE_TOLD) }
+
   /* The outcome is told, or recovery asks for it. */
   :: atomic { destination_at_work && destination_state == restored &&
               destination_copy != bound && (!connection || destination_trouble) ->
@@ -616,7 +638,7 @@ end_destination_idle:
               network[ABORT_REQUEST] ->
        take(ABORT_REQUEST);
        destination_advance(told_abort, aborted, Aborted) }
-  :: atomic { in_doubt && destination_decision == none && !network[OUTCOME_REQUEST] &&
+  :: atomic { in_doubt && !asks_vote && destination_decision == none && !network[OUTCOME_REQUEST] &&
               !network[OUTCOME_COMMITTED] && !network[OUTCOME_ABORTED] ->
        send(OUTCOME_REQUEST) }
   :: atomic { in_doubt && found && network[OUTCOME_COMMITTED] ->
@@ -742,6 +764,7 @@ active proctype faults() {
     :: network[OUTCOME_REQUEST] -> network[OUTCOME_REQUEST] = false
     :: network[OUTCOME_COMMITTED] -> network[OUTCOME_COMMITTED] = false
     :: network[OUTCOME_ABORTED] -> network[OUTCOME_ABORTED] = false
+    :: network[VOTE_TOLD] -> network[VOTE_TOLD] = false
 #endif
     :: source_copy == standing && source_journal == suspended ->
          killed_suspended = true;
