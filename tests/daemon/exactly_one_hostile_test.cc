@@ -58,13 +58,15 @@ class Waiting {
   journal::ProcessId id_;
 };
 
-/// An agent that gives every request the same answer, on connections of their own.
+/// An agent that gives every request the same answer, on connections of their own; questions for
+/// its vote may have another.
 class FakeAgent {
  public:
   FakeAgent(control::test::Credentials& credentials, const std::string& name,
-            proto::Envelope answer)
+            proto::Envelope answer, std::optional<proto::Envelope> vote = {})
       : tls_(credentials.context({.role = "agent", .common_name = name})),
-        answer_(std::move(answer)) {
+        answer_(std::move(answer)),
+        vote_(std::move(vote)) {
     asio::co_spawn(loopback_.io(), serve(), [](std::exception_ptr) {});
     thread_ = std::thread([this] { loopback_.io().run(); });
   }
@@ -83,7 +85,8 @@ class FakeAgent {
       if (!channel) continue;
       const auto request = co_await (*channel)->receive(control::test::kPatience);
       if (!request) continue;
-      const Status sent = co_await (*channel)->send(answer_);
+      const bool of_vote = vote_ && request->outcome_request().of_vote();
+      const Status sent = co_await (*channel)->send(of_vote ? *vote_ : answer_);
       if (sent) co_await (*channel)->finish(control::test::kPatience);
     }
   }
@@ -91,6 +94,7 @@ class FakeAgent {
   control::test::Loopback loopback_;
   std::shared_ptr<asio::ssl::context> tls_;
   proto::Envelope answer_;
+  std::optional<proto::Envelope> vote_;
   std::thread thread_;
 };
 
@@ -106,8 +110,20 @@ proto::Envelope it_is_lost() {
   return answer;
 }
 
+proto::Envelope vote(proto::OutcomeReply::Outcome outcome) {
+  proto::Envelope answer;
+  answer.mutable_outcome_reply()->set_outcome(outcome);
+  return answer;
+}
+
 class ExactlyOne : public testing::Test {
  protected:
+  /// Its process was lost with its host.
+  Uuid lost_source(const FakeAgent& peer, SourceState state) {
+    return write_source(
+        home_.state_dir(), state,
+        {.peer = peer.address(), .peer_name = "peer", .boot_id = "of an earlier boot"});
+  }
   Uuid committed_source(const FakeAgent& peer, const std::string& peer_name) {
     return write_source(home_.state_dir(), SourceState::kCommitted,
                         {.peer = peer.address(),
@@ -183,6 +199,54 @@ TEST_F(ExactlyOne, TheSourceTakesTheProcessBackWhenTheDestinationLostItsCopy) {
   ASSERT_TRUE(agent.wait_for_log("ended with status 0"));
   EXPECT_EQ(last_state(id, Began::SOURCE), "undone");
   EXPECT_TRUE(process_.lives());
+}
+
+TEST_F(ExactlyOne, WhatWasVotedForRunsWhenTheSourcesHostHasLostTheProcess) {
+  const FakeAgent peer(credentials_, "peer", it_runs(), vote(proto::OutcomeReply::VOTED));
+  const Uuid id = lost_source(peer, SourceState::kAwaiting);
+  AgentProcess agent(credentials_, {}, home_);
+  ASSERT_TRUE(agent.wait_for_log("ended with status 0"));
+  EXPECT_EQ(last_state(id, Began::SOURCE), "confirmed");
+}
+
+TEST_F(ExactlyOne, NothingRunsWhereNothingWasVotedForAndTheSourcesHostHasLostTheProcess) {
+  for (const auto answer : {proto::OutcomeReply::ABORTED, proto::OutcomeReply::UNKNOWN}) {
+    const FakeAgent peer(credentials_, "peer", it_runs(), vote(answer));
+    const Uuid id = lost_source(peer, SourceState::kAwaiting);
+    AgentProcess agent(credentials_, {}, home_);
+    ASSERT_TRUE(agent.wait_for_log("ended with status 0"));
+    EXPECT_EQ(last_state(id, Began::SOURCE), "undone");
+  }
+}
+
+TEST_F(ExactlyOne, BeforeTheDestinationWasAskedForACopyNobodyIsAskedForAVote) {
+  const FakeAgent peer(credentials_, "peer", it_runs(), vote(proto::OutcomeReply::VOTED));
+  const Uuid id = lost_source(peer, SourceState::kWorking);
+  AgentProcess agent(credentials_, {}, home_);
+  ASSERT_TRUE(agent.wait_for_log("ended with status 0"));
+  EXPECT_EQ(last_state(id, Began::SOURCE), "undone");
+}
+
+TEST_F(ExactlyOne, AStrangersVoteIsNotBelieved) {
+  const FakeAgent stranger(credentials_, "stranger", it_runs(), vote(proto::OutcomeReply::VOTED));
+  const Uuid id = lost_source(stranger, SourceState::kAwaiting);
+  AgentProcess agent(credentials_, {}, home_);
+  EXPECT_TRUE(agent.wait_for_log("is \"stranger\", not \"peer\""));
+  EXPECT_TRUE(agent.wait_for_log("is \"stranger\", not \"peer\""));
+  EXPECT_EQ(last_state(id, Began::SOURCE), "awaiting");
+}
+
+TEST_F(ExactlyOne, AnOperatorWhoCancelsDoesNotWaitForTheVoteAnyMore) {
+  const FakeAgent peer(credentials_, "peer", it_runs(), vote(proto::OutcomeReply::UNDECIDED));
+  const Uuid id = lost_source(peer, SourceState::kAwaiting);
+  AgentProcess agent(credentials_, {}, home_);
+  ASSERT_TRUE(agent.wait_for_log("recovers " + id.to_string()));
+  Client human(agent, credentials_, "operator");
+  proto::Envelope request;
+  request.mutable_cancel_request()->set_migration_id(to_bytes(id));
+  EXPECT_TRUE(human.call(request).has_cancel_reply());
+  ASSERT_TRUE(agent.wait_for_log("ended with status 0"));
+  EXPECT_EQ(last_state(id, Began::SOURCE), "undone");
 }
 
 TEST_F(ExactlyOne, ALostCopyIsNotReportedAsRunning) {

@@ -55,6 +55,7 @@ struct Beginning {
   std::uint64_t start_time = 1;
   unsigned uid = 0;  ///< whose process it is
   std::string ordered_by = "operator";
+  std::string boot_id = {};  ///< of another boot than this one
 };
 
 inline journal::Began began_of(const Beginning& beginning) {
@@ -66,6 +67,7 @@ inline journal::Began began_of(const Beginning& beginning) {
   began.mutable_members(0)->set_start_time(beginning.start_time);
   began.set_uid(beginning.uid);
   began.set_ordered_by(beginning.ordered_by);
+  began.set_boot_id(beginning.boot_id);
   return began;
 }
 

@@ -50,9 +50,10 @@ class RequestsTest : public testing::Test {
     request.mutable_list_request()->set_finished(finished);
     return ask(request).list_reply();
   }
-  proto::Envelope outcome(const Uuid& id, const char* agent = "agent") {
+  proto::Envelope outcome(const Uuid& id, bool of_vote = false, const char* agent = "agent") {
     proto::Envelope request;
     request.mutable_outcome_request()->set_migration_id(to_bytes(id));
+    request.mutable_outcome_request()->set_of_vote(of_vote);
     return ask(request, agent);
   }
   proto::Envelope commit(const Uuid& id) {
@@ -234,6 +235,25 @@ TEST_F(RequestsTest, OutcomeIsWhatTheJournalSays) {
   EXPECT_EQ(outcome(Uuid::random()).outcome_reply().outcome(), OutcomeReply::UNKNOWN);
 }
 
+TEST_F(RequestsTest, TheVoteIsWhatTheDestinationsJournalSays) {
+  const std::pair<DestinationState, OutcomeReply::Outcome> states[] = {
+      {DestinationState::kBuilding, OutcomeReply::UNDECIDED},
+      {DestinationState::kRestored, OutcomeReply::VOTED},
+      {DestinationState::kCommitted, OutcomeReply::VOTED},
+      {DestinationState::kRunning, OutcomeReply::VOTED},
+      {DestinationState::kAborted, OutcomeReply::ABORTED},
+      {DestinationState::kGone, OutcomeReply::ABORTED}};
+  for (const auto& [state, expected] : states) {
+    const Uuid id = write_destination(state_, state, with_agent_);
+    EXPECT_EQ(outcome(id, true).outcome_reply().outcome(), expected) << to_string(state);
+    EXPECT_EQ(outcome(id).outcome_reply().outcome(), OutcomeReply::UNKNOWN);
+  }
+  const Uuid sources = write_source(state_, SourceState::kAwaiting, with_agent_);
+  EXPECT_EQ(outcome(sources, true).outcome_reply().outcome(), OutcomeReply::UNKNOWN);
+  const Uuid anothers = write_destination(state_, DestinationState::kRestored);
+  EXPECT_EQ(outcome(anothers, true).failure().code(), "permission-denied");
+}
+
 TEST_F(RequestsTest, OutcomeIsForTheMigrationsOwnAgent) {
   EXPECT_TRUE(
       outcome(write_source(state_, SourceState::kCommitted, with_agent_)).has_outcome_reply());
@@ -268,7 +288,7 @@ TEST_F(RequestsTest, QuestionsOfAgentsAndOperatorsAreKeptApart) {
   proto::Envelope list;
   list.mutable_list_request();
   EXPECT_EQ(ask(list, "agent").failure().code(), "permission-denied");
-  EXPECT_EQ(outcome(Uuid::random(), "operator").failure().code(), "permission-denied");
+  EXPECT_EQ(outcome(Uuid::random(), false, "operator").failure().code(), "permission-denied");
 }
 
 /// Journals that were there before the agent: recovery is at them.
