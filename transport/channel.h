@@ -47,8 +47,8 @@ class Channel {
   /// receiver and its `on_landed` or `on_arrived` has returned.
   virtual Status flush() = 0;
 
-  /// After a flush(): nothing more is written or flushed, and that the receiver ends is no loss from
-  /// now on. Does not wait for it.
+  /// After a flush(): nothing more is written or flushed, and that the receiver ends is no loss
+  /// from now on. Does not wait for it.
   virtual void end() {}
 
   /// Limits the payload of all writes together to `bytes_per_second`, from now on and for calls

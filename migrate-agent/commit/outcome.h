@@ -22,8 +22,8 @@ proto::OutcomeReply::Outcome outcome_of(SourceState state);
 /// damaged: an operator is needed. UNDECIDED if it cannot be read now.
 proto::OutcomeReply::Outcome outcome_of(const Result<journal::Contents>& read);
 
-/// Of the destination, to OutcomeRequest with `of_vote`: VOTED from the moment that its journal says
-/// so, and ABORTED once it has given its copy up. Else as above.
+/// Of the destination, to OutcomeRequest with `of_vote`: VOTED from the moment that its journal
+/// says so, and ABORTED once it has given its copy up. Else as above.
 proto::OutcomeReply::Outcome vote_of(const Result<journal::Contents>& read);
 
 /// Of the destination, to CommitRequest: CommitReply, CopyLost or a Failure; none while its copy

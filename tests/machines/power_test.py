@@ -1,5 +1,5 @@
-"""A machine loses its power at named points of a migration, and boots again with its disk: there is one copy of the
-job then, and it has lost nothing. Long: scripts/two-machines --all."""
+"""At named points of a migration a machine loses its power and boots again with its disk, or both agents are stopped:
+there is one copy of the job then, and it has lost nothing. Long: scripts/two-machines --all."""
 import os
 import re
 import subprocess
@@ -7,8 +7,8 @@ import sys
 import tempfile
 import unittest
 
-from job import JobTest, machines_with_packages
-from machines import BUILD, NODES, blocks, wait_until
+from job import JobTest, machines_with_packages, value
+from machines import BUILD, LIMIT_S, NODES, wait_until
 
 # Where the job is afterwards. "decided": an operator decides, because nobody can know whether the copy ran.
 POINTS = {
@@ -25,7 +25,12 @@ POINTS = {
     "source.committed": "destination",
     "source.confirmed": "destination",
 }
+HIT = "until [[ -e /run/gcr-faults.hit ]]; do sleep 0.2; done"
 TIMES = int(os.environ.get("GCR_POWER_OFFS", "2"))
+STOPS = (
+    "source.copied", "source.gated", "source.dumped", "source.voted", "source.committed", "destination.prepared",
+    "destination.control-restored", "destination.restored", "destination.committed",
+)
 
 
 class PowerTest(JobTest):
@@ -51,7 +56,34 @@ class PowerTest(JobTest):
                               stdin="[Service]\nEnvironment=GCR_FAULTS=/run/gcr-faults\nExecStart=\n"
                                     "ExecStart=/usr/sbin/migrate-agent-faults --config /etc/gcr-migrate/agent.toml\n")
 
-    def test_20_power_offs(self):
+    def test_20_stops(self):
+        for point in STOPS:
+            self.stop_both(point)
+
+    def stop_both(self, point):
+        """Each agent first finishes what it has begun."""
+        source, destination = self.node, self.other()
+        at = source if point.startswith("source") else destination
+        self.machines.run(at, f"rm -f /run/gcr-faults.hit; echo {point} run sleep 8 >/run/gcr-faults")
+        moving = self.machines.start("node1", f"gcr-migrate {source} {destination} {self.pid}")
+        self.machines.run(at, HIT)
+        stops = [self.machines.start(node, "systemctl stop migrate-agent") for node in NODES]
+        said = moving.communicate(timeout=LIMIT_S)[0]
+        self.assertEqual(moving.returncode, 0, said)
+        for stop in stops:
+            self.assertEqual((stop.communicate(timeout=LIMIT_S)[0], stop.returncode), ("", 0))
+        for node in NODES:
+            self.machines.run(node, "systemctl start migrate-agent")
+        self.settle(destination, value("pid", said))
+        self.assert_one_copy()
+        self.assert_goes_on()
+        self.report(f"{point}: both stopped; downtime {value('downtime_ms', said)} ms; one copy at {destination}")
+
+    def report(self, row):
+        self.rows.append(row)
+        print(row, file=sys.stderr, flush=True)
+
+    def test_30_power_offs(self):
         for point in os.environ.get("GCR_POINTS", " ".join(POINTS)).split():
             for _ in range(TIMES):
                 self.power_off(point)
@@ -60,9 +92,9 @@ class PowerTest(JobTest):
         source, destination = self.node, self.other()
         victim, survivor = (source, destination) if point.startswith("source") else (destination, source)
         self.begin_file_anew()
-        self.machines.run(victim, f"sync; echo {point} stop >/run/gcr-faults")
+        self.machines.run(victim, f"sync; rm -f /run/gcr-faults.hit; echo {point} stop >/run/gcr-faults")
         moving = self.machines.start(survivor, f"gcr-migrate {source} {destination} {self.pid}")
-        self.machines.run(victim, "until [[ -e /run/gcr-faults.hit ]]; do sleep 0.2; done")
+        self.machines.run(victim, HIT)
         before = self.steps()[-1]
         self.machines.cut(victim)
         said = moving.communicate(timeout=240)[0].splitlines()[-1]
@@ -72,32 +104,22 @@ class PowerTest(JobTest):
             number = wait_until(lambda: re.search(r"([0-9a-f-]{36})(?s:.*)an operator is needed", self.statuses()))[1]
             decided = self.machines.run(survivor, f"gcr-migrate resolve {source} {number} --run-here --peer-is-gone")
         node = source if POINTS[point] in ("source", "decided") else destination
-        row = f"{point}: {victim} off; status {moving.returncode}, {said!r}"
-        try:
-            wait_until(lambda: self.copies() == {node: 1, ({*NODES} - {node}).pop(): 0}, 120)
-            wait_until(lambda: not self.unfinished(), 60)
-        except Exception:
-            self.rows.append(f"{row}; {self.copies()}")
-            for one in NODES:
-                print(self.machines.run(one, "gcr-migrate list --all $(hostname) | tail -n 2; journalctl -b -u migrate-agent -o cat | "
-                                             "tail -n 25; ps -eo pid,stat,args | grep -v ]$ | tail -n 20", status=None), flush=True)
-            raise
+        wait_until(lambda: self.copies() == {node: 1, ({*NODES} - {node}).pop(): 0} and not self.unfinished())
         self.settle(node, self.machines.run(node, "pgrep -x gcr-supervisor"))
         self.assert_follows(before)
         self.assert_goes_on()
-        self.rows.append(f"{row}; {decided!r}; one copy at {node}")
-        print(self.rows[-1], file=sys.stderr, flush=True)
+        self.report(f"{point}: {victim} off; status {moving.returncode}, {said!r}; {decided!r}; one copy at {node}")
 
     def assert_follows(self, before):
         """What it prints now comes of what it printed before the power was off."""
         self.begin_file_anew()
-        step, value = before
+        step, last = before
         target, reached = self.steps()[0]
         self.assertGreater(target, step)
         while step < target:
             step += 1
-            value = (value * 1664525 + step) % (1 << 32)
-        self.assertEqual(value, reached)
+            last = (last * 1664525 + step) % (1 << 32)
+        self.assertEqual(last, reached)
 
     def unfinished(self):
         return [line for node in NODES for line in self.machines.run(node, f"gcr-migrate list {node}").splitlines()
