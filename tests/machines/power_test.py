@@ -28,7 +28,7 @@ POINTS = {
 HIT = "until [[ -e /run/gcr-faults.hit ]]; do sleep 0.2; done"
 TIMES = int(os.environ.get("GCR_POWER_OFFS", "2"))
 STOPS = (
-    "source.copied", "source.gated", "source.dumped", "source.voted", "source.committed", "destination.prepared",
+    "source.prepared", "source.gated", "source.dumped", "source.voted", "source.committed", "destination.prepared",
     "destination.control-restored", "destination.restored", "destination.committed",
 )
 
