@@ -10,7 +10,7 @@ BUILD = Path(os.environ.get("GCR_BUILD", ROOT / "build/release"))
 SCRIPT = ROOT / "scripts/two-machines"
 NODES = ("node1", "node2")
 # For commands, of which an emulated processor makes some slow.
-LIMIT_S = 240
+LIMIT_S = 600
 
 
 class Failed(Exception):
@@ -22,7 +22,7 @@ class Machines:
 
     def __init__(self, directory, *options):
         self.environment = {**os.environ, "GCR_MACHINES_DIR": str(directory)}
-        self._script("up", *options, limit_s=900)
+        self._script("up", *options, limit_s=1800)
 
     def close(self):
         self._script("down")
@@ -45,7 +45,7 @@ class Machines:
         self._script("cut", node)
 
     def boot(self, node):
-        self._script("start", node, limit_s=400)
+        self._script("start", node, limit_s=700)
 
     def put(self, node, path, text, user="root"):
         self.run(node, f"cat >{path}", user=user, stdin=text)

@@ -97,7 +97,7 @@ class PowerTest(JobTest):
         self.machines.run(victim, HIT)
         before = self.steps()[-1]
         self.machines.cut(victim)
-        said = moving.communicate(timeout=240)[0].splitlines()[-1]
+        said = moving.communicate(timeout=LIMIT_S)[0].splitlines()[-1]
         self.machines.boot(victim)
         decided = ""
         if POINTS[point] == "decided":
