@@ -69,10 +69,7 @@ class Networks(Row):
                      "action police mtu 1514 rate 100gbit burst 100m conform-exceed drop/ok")
         self.on_both("! ping -c 2 -W 2 -M do -s 4000 node{other} && ping -c 1 -s 1000 node{other}")
         self.refused("jumbo frames, and a switch that drops them", "has not acknowledged")
-        self.on_both("sysctl -qw net.ipv4.tcp_mtu_probing=1")
-        self.there_and_back("the same with net.ipv4.tcp_mtu_probing = 1")
-        self.on_both(f"sysctl -qw net.ipv4.tcp_mtu_probing=0; tc qdisc del dev {self.CARD} clsact; "
-                     f"ip link set {self.CARD} mtu 1500")
+        self.on_both(f"tc qdisc del dev {self.CARD} clsact; ip link set {self.CARD} mtu 1500")
 
     def test_11_a_slow_link_that_loses(self):
         self.on_both(f"tc qdisc add dev {self.CARD} root netem rate 100mbit delay 40ms loss 0.1%")
