@@ -91,6 +91,7 @@ class PowerTest(JobTest):
     def power_off(self, point):
         source, destination = self.node, self.other()
         victim, survivor = (source, destination) if point.startswith("source") else (destination, source)
+        self.machines.set_clocks()
         self.begin_file_anew()
         self.machines.run(victim, f"sync; rm -f /run/gcr-faults.hit; echo {point} stop >/run/gcr-faults")
         moving = self.machines.start(survivor, f"gcr-migrate {source} {destination} {self.pid}")
@@ -99,6 +100,7 @@ class PowerTest(JobTest):
         self.machines.cut(victim)
         said = moving.communicate(timeout=LIMIT_S)[0].splitlines()[-1]
         self.machines.boot(victim)
+        self.machines.set_clocks()
         decided = ""
         if POINTS[point] == "decided":
             number = wait_until(lambda: re.search(r"([0-9a-f-]{36})(?s:.*)an operator is needed", self.statuses()))[1]
