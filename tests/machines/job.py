@@ -66,8 +66,9 @@ class JobTest(unittest.TestCase):
         wait_until(self.steps)
 
     def copies(self):
-        """How many jobs each machine has."""
-        return {node: int(self.machines.run(node, "pgrep -xc gcr-supervisor || true")) for node in NODES}
+        """How many of the program each machine has."""
+        count = "pgrep -fc '^(python3|/opt/job/lib/ld.*) serve.py$' || true"
+        return {node: int(self.machines.run(node, count)) for node in NODES}
 
     def assert_one_copy(self):
         self.assertEqual(self.copies(), {self.node: 1, self.other(): 0})
