@@ -74,10 +74,12 @@ class JobTest(unittest.TestCase):
         self.assertEqual(self.copies(), {self.node: 1, self.other(): 0})
 
     def move(self, *options):
+        """To the other machine; what gcr-migrate said."""
         words = ["gcr-migrate", *options, self.node, self.other(), self.pid]
         said = self.machines.run("node1", " ".join(words))
         self.assertEqual(value("verified", said), "yes")
         self.settle(self.other(), value("pid", said))
+        return said
 
     # ---- documents ----
 

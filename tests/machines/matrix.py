@@ -25,9 +25,7 @@ class Row(JobTest):
 
     def there(self, *options):
         """Moves it to the other machine: where, and its downtime."""
-        said = self.machines.run("node1", " ".join(["gcr-migrate", *options, self.node, self.other(), self.pid]))
-        self.assertEqual(value("verified", said), "yes")
-        self.settle(self.other(), value("pid", said))
+        said = self.move(*options)
         self.assert_one_copy()
         self.assert_goes_on()
         return f"to {self.node} {float(value('downtime_ms', said)):,.0f} ms"

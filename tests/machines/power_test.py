@@ -33,13 +33,15 @@ STOPS = (
 )
 
 
+def report(row):
+    print(row, file=sys.stderr, flush=True)
+
+
 class PowerTest(JobTest):
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
         cls.machines, _ = machines_with_packages(cls.addClassCleanup)
-        cls.rows = []
-        cls.addClassCleanup(lambda: print("\n".join(cls.rows), flush=True))
 
     def test_10_install_md(self):
         self.follow_install_md()
@@ -77,11 +79,7 @@ class PowerTest(JobTest):
         self.settle(destination, value("pid", said))
         self.assert_one_copy()
         self.assert_goes_on()
-        self.report(f"{point}: both stopped; downtime {value('downtime_ms', said)} ms; one copy at {destination}")
-
-    def report(self, row):
-        self.rows.append(row)
-        print(row, file=sys.stderr, flush=True)
+        report(f"{point}: both stopped; downtime {value('downtime_ms', said)} ms; one copy at {destination}")
 
     def test_30_power_offs(self):
         for point in os.environ.get("GCR_POINTS", " ".join(POINTS)).split():
@@ -110,7 +108,7 @@ class PowerTest(JobTest):
         self.settle(node, self.machines.run(node, "pgrep -x gcr-supervisor"))
         self.assert_follows(before)
         self.assert_goes_on()
-        self.report(f"{point}: {victim} off; status {moving.returncode}, {said!r}; {decided!r}; one copy at {node}")
+        report(f"{point}: {victim} off; status {moving.returncode}, {said!r}; {decided!r}; one copy at {node}")
 
     def assert_follows(self, before):
         """What it prints now comes of what it printed before the power was off."""
