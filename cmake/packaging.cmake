@@ -34,7 +34,8 @@ install(FILES cmake/packaging/systemd/migrate-agent.service
 install(FILES cmake/packaging/agent.toml DESTINATION /etc/gcr-migrate COMPONENT agent)
 install(FILES docs/man/migrate-agent.8 DESTINATION share/man/man8 COMPONENT agent)
 install(FILES docs/man/agent.toml.5 DESTINATION share/man/man5 COMPONENT agent)
-install(FILES docs/grafana-dashboard.json DESTINATION share/gcr-migrate COMPONENT agent)
+install(FILES docs/grafana-dashboard.json cmake/packaging/selinux/gcr-migrate.cil DESTINATION share/gcr-migrate
+        COMPONENT agent)
 
 # Where `gcr-migrate run` looks for it; no directory that the loader searches.
 install(TARGETS gcr_preload LIBRARY DESTINATION lib/gcr-migrate COMPONENT preload)

@@ -5,13 +5,13 @@
 
 #include <algorithm>
 #include <cctype>
-#include <fstream>
 #include <vector>
 
 #include "migrate-agent/cgroups/limits.h"
 #include "migrate-agent/landing/memory_info.h"
 #include "migrate-agent/memory_files/incoming.h"
 #include "migrate-agent/preflight/comparison.h"
+#include "migrate-agent/preflight/security_labels.h"
 #include "migrate-agent/process/addresses.h"
 #include "migrate-agent/process/named_files.h"
 #include "migrate-agent/process/sockets.h"
@@ -40,13 +40,6 @@ void compare_ids(const proto::ProcessFacts& process, const proto::HostFacts& her
     findings.add("capabilities", fmt::format("the process has {}, which the agent cannot hand on",
                                              capability_names(beyond)));
   }
-  if (process.security_label().empty()) return;
-  std::ifstream profiles("/sys/kernel/security/apparmor/profiles");
-  for (std::string line; std::getline(profiles, line);) {
-    if (line.starts_with(process.security_label() + " (")) return;
-  }
-  findings.add("security-label",
-               fmt::format("this host has no AppArmor profile \"{}\"", process.security_label()));
 }
 
 /// 0 if it cannot be read.
@@ -161,6 +154,7 @@ void compare_process(const proto::ProcessFacts& process, const proto::HostFacts&
                      const process::Addresses& addresses, const std::set<std::string>& coming,
                      Findings& findings) {
   compare_ids(process, here, findings);
+  compare_security_labels(process, findings);
   check_limits(process, here, findings);
   check_hugepages(process, findings);
   check_addresses(process, addresses, findings);

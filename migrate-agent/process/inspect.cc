@@ -138,7 +138,8 @@ Confinement confinement_of(pid_t pid) {
   }
   std::error_code error;
   found.root = fs::read_symlink("/proc/" + std::to_string(pid) + "/root", error);
-  found.security_label = security_label(pid);
+  found.apparmor_profile = apparmor_profile(pid);
+  found.selinux_context = selinux_context(pid);
   return found;
 }
 
@@ -151,10 +152,13 @@ void compare(const Confinement& before, const Confinement& now, preflight::Findi
     findings.add("root-directory",
                  "its root directory is " + now.root + " now, and was " + before.root);
   }
-  if (now.security_label != before.security_label) {
-    findings.add("security-label", "its profile is \"" + now.security_label + "\" now, and was \"" +
-                                       before.security_label + "\"");
-  }
+  const auto compare_labels = [&](const char* what, const std::string& was, const std::string& is) {
+    if (is == was) return;
+    findings.add("security-label",
+                 "its " + std::string(what) + " is \"" + is + "\" now, and was \"" + was + "\"");
+  };
+  compare_labels("AppArmor profile", before.apparmor_profile, now.apparmor_profile);
+  compare_labels("SELinux context", before.selinux_context, now.selinux_context);
 }
 
 }  // namespace

@@ -20,7 +20,8 @@ namespace gcr::process {
 struct Confinement {
   std::map<std::string, std::string> namespaces;  ///< the kernel's links, by kind
   std::string root;                               ///< its root directory
-  std::string security_label;
+  std::string apparmor_profile;
+  std::string selinux_context;
 };
 
 struct Inspection {

@@ -180,12 +180,20 @@ void look_at_xnack(const std::string& process, Inspection& inspection) {
 
 std::uint64_t capabilities_to_hand_on() { return procfs::status_bits("self", "CapBnd"); }
 
-std::string security_label(pid_t pid) {
+std::string apparmor_profile(pid_t pid) {
   std::string label;
   std::ifstream file("/proc/" + std::to_string(pid) + "/attr/apparmor/current");
   std::getline(file, label);
   label = label.substr(0, label.find(" ("));
   return label == "unconfined" ? std::string() : label;
+}
+
+std::string selinux_context(pid_t pid) {
+  std::string context;
+  if (::access("/sys/fs/selinux/enforce", F_OK) != 0) return context;
+  std::ifstream file("/proc/" + std::to_string(pid) + "/attr/current");
+  std::getline(file, context, '\0');
+  return context;
 }
 
 void inspect_surroundings(pid_t pid, const proto::GroupLimits* limits, Inspection& inspection) {
@@ -202,9 +210,8 @@ void inspect_surroundings(pid_t pid, const proto::GroupLimits* limits, Inspectio
   look_at_limits(process, inspection);
   look_at_memory(process, inspection);
   look_at_policies(process, inspection);
-  if (const std::string label = security_label(pid); !label.empty()) {
-    inspection.facts.set_security_label(label);
-  }
+  inspection.facts.set_apparmor_profile(apparmor_profile(pid));
+  inspection.facts.set_selinux_context(selinux_context(pid));
   look_at_mps(process, inspection);
 }
 

@@ -17,8 +17,11 @@ inline constexpr char kMpsDirectory[] = "/tmp/nvidia-mps";
 /// inspect().
 void inspect_surroundings(pid_t pid, const proto::GroupLimits* limits, Inspection& inspection);
 
-/// Its AppArmor profile; empty where none confines it.
-std::string security_label(pid_t pid);
+/// The AppArmor profile that confines it; empty where none does.
+std::string apparmor_profile(pid_t pid);
+
+/// Its context, "user:role:type:level"; empty on a host that is not under SELinux.
+std::string selinux_context(pid_t pid);
 
 /// The capabilities that a program which this process starts as root has: its bounding set.
 std::uint64_t capabilities_to_hand_on();

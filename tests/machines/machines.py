@@ -1,6 +1,7 @@
 """Two virtual machines (scripts/two-machines), and what documents tell an operator to type there."""
 import os
 import re
+import socket
 import subprocess
 import time
 from pathlib import Path
@@ -21,6 +22,7 @@ class Machines:
     """Both, booted; close() ends them. Commands run as root unless another user is named."""
 
     def __init__(self, directory, *options):
+        self.directory = Path(directory)
         self.environment = {**os.environ, "GCR_MACHINES_DIR": str(directory)}
         self._script("up", *options, limit_s=1800)
 
@@ -52,6 +54,20 @@ class Machines:
         for node in NODES:
             self.run(node, f"date -s @{time.time():.3f}")
 
+    def age(self, node, hours):
+        """It sleeps for a moment (ACPI's S3), in which its hardware clock is put forward: after it, the kernel takes
+        it that the machine was started that much earlier."""
+        asleep = self.start(node, "echo mem >/sys/power/state")
+        wait_until(lambda: "suspended" in self._monitor(node, "info status"))
+        later = time.gmtime(time.time() + hours * 3600)
+        # As MC146818's data sheet has the registers, with decimals for hexadecimal digits.
+        registers = {0: later.tm_sec, 2: later.tm_min, 4: later.tm_hour, 7: later.tm_mday, 8: later.tm_mon,
+                     9: later.tm_year % 100}
+        for register, number in registers.items():
+            self._monitor(node, f"o /b 0x70 {register}", f"o /b 0x71 0x{number:02}")
+        self._monitor(node, "system_wakeup")
+        asleep.communicate(timeout=LIMIT_S)
+
     def put(self, node, path, text, user="root"):
         self.run(node, f"cat >{path}", user=user, stdin=text)
 
@@ -60,6 +76,23 @@ class Machines:
         with open(file, "rb") as content:
             subprocess.run(self._command(node, f"cat >{path} && chmod 755 {path}", "root"), env=self.environment,
                            stdin=content, timeout=LIMIT_S, check=True)
+
+    def _monitor(self, node, *commands):
+        """What qemu says to each."""
+        with socket.socket(socket.AF_UNIX) as monitor:
+            monitor.connect(str(self.directory / f"{node}.monitor"))
+            said = self._until_prompt(monitor)
+            for command in commands:
+                monitor.sendall(command.encode() + b"\n")
+                said = self._until_prompt(monitor)
+        return said
+
+    @staticmethod
+    def _until_prompt(monitor):
+        said = b""
+        while not said.endswith(b"(qemu) "):
+            said += monitor.recv(4096) or b"(qemu) "
+        return said.decode(errors="replace")
 
     @staticmethod
     def _command(node, script, user):

@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import tempfile
+import textwrap
 import unittest
 
 from job import JobTest, machines_with_packages, value
@@ -82,6 +83,13 @@ class Networks(Row):
         self.machines.run("node2", "date -s '+2 seconds'")
         self.there_and_back("clocks 2 s apart")
 
+    def test_21_boot_times(self):
+        self.machines.age("node2", hours=9)
+        self.machines.set_clocks()
+        uptimes = [float(self.machines.run(node, "cat /proc/uptime").split()[0]) for node in NODES]
+        self.assertGreater(uptimes[1] - uptimes[0], 8.5 * 3600)
+        self.there_and_back("node2 was started nine hours before node1")
+
     def test_30_ipv6_alone(self):
         self.on_both(f"ip addr flush dev {self.CARD} && ip addr add fd00:6::{{number}}/64 dev {self.CARD} nodad && "
                      "sed -i 's/192[.]0[.]2[.]/fd00:6::/' /etc/hosts && "
@@ -114,6 +122,13 @@ class Machines(Row):
         type(self).machines, _ = machines_with_packages(self.addCleanup, *options, others=others)
         self.follow_install_md()
 
+    def begin(self, node, before=""):
+        """The job, anew."""
+        pid = self.machines.run(node, before + "gcr-migrate run --output serve.log --detach -- python3 serve.py",
+                                user="alice")
+        self.settle(node, pid.splitlines()[-1])
+        self.begin_file_anew()
+
     def test_20_control_groups_of_version_1(self):
         self.have("--append", ";systemd.unified_cgroup_hierarchy=0 systemd.legacy_systemd_cgroup_controller")
         self.there_and_back("control groups: version 2 at node1, version 1 at node2")
@@ -122,10 +137,7 @@ class Machines(Row):
         self.have("--cpu", f"{PRESENT};{PRESENT},-sse4.2,-popcnt")
         self.refused("node1 has SSE 4.2, node2 has not", "[cpu-features]")
         self.machines.run(self.node, f"kill {self.pid}")
-        pid = self.machines.run("node2", "gcr-migrate run --output serve.log --detach -- python3 serve.py",
-                                user="alice")
-        self.settle("node2", pid.splitlines()[-1])
-        self.begin_file_anew()
+        self.begin("node2")
         self.row("the same, and the job began on node2", self.there())
         self.refused("from there back", "[cpu-features]")  # it may have seen what node1 can do
 
@@ -133,21 +145,30 @@ class Machines(Row):
         self.have()
         self.assertEqual(self.machines.run("node1", "cat /sys/module/apparmor/parameters/enabled"), "Y")
         self.machines.run(self.node, f"kill {self.pid}")
-        profile = "profile gcr-job { file, network, unix, signal, ptrace, capability, }"
-        self.machines.run("node1", "apparmor_parser -r", stdin=profile)
-        pid = self.machines.run("node1", "aa-exec -p gcr-job -- gcr-migrate run --output serve.log --detach -- "
-                                         "python3 serve.py", user="alice")
-        self.settle("node1", pid.splitlines()[-1])
-        self.begin_file_anew()
+        profile = "profile gcr-job {} {{ file, network, unix, signal, ptrace, capability, }}"
+        bare, whole = profile.format(""), profile.format("flags=(attach_disconnected)")
+        self.machines.run("node1", "apparmor_parser -r", stdin=whole)
+        self.begin("node1", "aa-exec -p gcr-job -- ")
         self.refused("under a profile of AppArmor's that node2 has not", "[security-label]")
-        self.machines.run("node2", "apparmor_parser -r", stdin=profile)
+        self.machines.run("node2", "apparmor_parser -r", stdin=bare)
+        self.refused("under one that node2 has without attach_disconnected", "[security-label]")
+        self.machines.run("node2", "apparmor_parser -r", stdin=whole)
         self.there_and_back("under a profile of AppArmor's that both have")
         self.assertIn("gcr-job", self.machines.run(self.node, f"cat /proc/{self.pid}/attr/current"))
 
     def test_41_selinux(self):
         self.have("--append", "security=selinux selinux=1", "--install", "selinux-policy-default selinux-utils")
-        self.assertEqual(self.machines.run("node1", "getenforce"), "Permissive")
-        self.there_and_back("SELinux with Debian's policy")
+        # Disks come without labels, and what boots from them without its contexts.
+        self.on_both("setfiles -F /etc/selinux/default/contexts/files/file_contexts / 2>/dev/null; sync")
+        for node in NODES:
+            self.machines.cut(node)
+            self.machines.boot(node)
+        self.begin("node1")
+        self.refused("SELinux with Debian's policy, the agent as Debian starts services", "[security-label]")
+        told = re.search(r"semodule.*?\n\n", (ROOT / "docs/install.md").read_text(), re.DOTALL)[0]
+        self.on_both(textwrap.dedent("    " + told) + "setenforce 1")
+        self.there_and_back("SELinux, enforced, as install.md says")
+        self.assertIn(":unconfined_t:", self.machines.run(self.node, f"cat /proc/{self.pid}/attr/current"))
 
     def test_50_releases(self):
         packages = os.environ.get("GCR_TRIXIE_PACKAGES")  # which take a while

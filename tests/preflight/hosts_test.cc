@@ -464,7 +464,10 @@ TEST_F(Hosts, IdsCapabilitiesAndLabels) {
   process.set_capabilities(std::uint64_t{1} << 63);
   EXPECT_THAT(compared(process), ElementsAre("capabilities"));
   process.clear_capabilities();
-  process.set_security_label("a-profile-that-is-nowhere");
+  process.set_apparmor_profile("a-profile-that-is-nowhere");
+  EXPECT_THAT(compared(process), ElementsAre("security-label"));
+  process.clear_apparmor_profile();
+  process.set_selinux_context("user_u:user_r:user_t:s0");
   EXPECT_THAT(compared(process), ElementsAre("security-label"));
 }
 
