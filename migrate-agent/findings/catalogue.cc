@@ -136,11 +136,9 @@ constexpr auto kCatalogue = std::to_array<Kind>({
      "Extend CapabilityBoundingSet= of the destination's agent."},
     {"agent-capabilities", kBlocker, "CRIU needs these capabilities for this process.",
      "Give the agent the capabilities: see CapabilityBoundingSet= of its unit."},
-    {"security-label", kBlocker,
-     "What confines the process must confine it at the destination, and let it have the memory of "
-     "its GPU.",
-     "Load the AppArmor profile at the destination, with flags=(attach_disconnected). Under "
-     "SELinux, start the agent in the context of the job: SELinuxContext= of its unit."},
+    {"security-label", kBlocker, "What confines the process must confine it at the destination.",
+     "Load the AppArmor profile at the destination. Under SELinux, start the agent in the context "
+     "of the job: SELinuxContext= of its unit."},
     {"open-files-limit", kBlocker, "The process's limit cannot be set.",
      "Raise fs.nr_open at the destination."},
     {"mapping-limit", kBlocker, "The process has more mappings than the kernel allows.",

@@ -6,7 +6,7 @@
 
 namespace gcr::agent {
 
-/// Adds "security-label". Tries, in a child, what an AppArmor profile allows.
+/// Adds "security-label".
 void compare_security_labels(const proto::ProcessFacts& process, preflight::Findings& findings);
 
 }  // namespace gcr::agent
