@@ -3,10 +3,10 @@
 #include <map>
 #include <memory>
 
-#include "migrate-agent/store/directory.h"
 #include "src/cli/checkpoint_series.h"
 #include "src/cli/command.h"
 #include "src/cli/request_options.h"
+#include "store/directory.h"
 
 namespace gcr::cli {
 namespace {

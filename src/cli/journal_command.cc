@@ -6,7 +6,7 @@
 #include <filesystem>
 #include <memory>
 
-#include "migrate-agent/journal/journal_files.h"
+#include "migrate-agent/commit/journal/journal_files.h"
 #include "src/cli/command.h"
 #include "src/cli/json.h"
 #include "src/control/wire.h"

@@ -96,7 +96,7 @@ std::string_view consequence(Task task, ExitCode exit_code) {
   }
 }
 
-/// The last state of a journal after success (migrate-agent/commit/states.h).
+/// The last state of a journal after success (migrate-agent/commit/states/states.h).
 std::string_view success_of(Task task) {
   switch (task) {
     case Task::kRestore:

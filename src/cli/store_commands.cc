@@ -10,14 +10,14 @@
 #include <map>
 #include <memory>
 
-#include "migrate-agent/config/config.h"
-#include "migrate-agent/config/peers.h"
-#include "migrate-agent/store/upkeep.h"
+#include "migrate-agent/worker/config/config.h"
+#include "migrate-agent/worker/config/peers.h"
 #include "src/base/units.h"
 #include "src/base/uuid.h"
 #include "src/cli/agents.h"
 #include "src/cli/command.h"
 #include "src/cli/json.h"
+#include "store/upkeep.h"
 
 namespace gcr::cli {
 namespace {

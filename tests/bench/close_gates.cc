@@ -8,9 +8,9 @@
 #include <thread>
 #include <vector>
 
-#include "migrate-agent/door/door.h"
-#include "migrate-agent/gpu_access/gates.h"
-#include "migrate-agent/procfs/procfs.h"
+#include "migrate-agent/gpu/access/door/door.h"
+#include "migrate-agent/gpu/access/gates.h"
+#include "migrate-agent/linux/proc/procfs.h"
 #include "tests/support/command_line.h"
 
 namespace gcr {

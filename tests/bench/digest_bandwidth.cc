@@ -17,7 +17,7 @@
 #include <stdexcept>
 #include <vector>
 
-#include "migrate-agent/device/cuda/library.h"
+#include "migrate-agent/gpu/device/cuda/library.h"
 #include "src/base/units.h"
 #include "tests/bench/read_kernel_ptx.h"
 #include "tests/support/command_line.h"

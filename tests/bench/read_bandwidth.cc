@@ -11,8 +11,8 @@
 #include <cstdlib>
 #include <string>
 
-#include "migrate-agent/device/cuda/driver.h"
-#include "migrate-agent/mover/snapshot_reader.h"
+#include "migrate-agent/gpu/device/cuda/driver.h"
+#include "migrate-agent/gpu/mover/snapshot_reader.h"
 
 namespace {
 

@@ -23,7 +23,7 @@
 #include <thread>
 #include <vector>
 
-#include "migrate-agent/landing/landing_region.h"
+#include "migrate-agent/linux/hostmem/landing_region.h"
 #include "src/base/units.h"
 #include "tests/bench/copied_bytes.h"
 #include "tests/support/command_line.h"

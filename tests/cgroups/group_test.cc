@@ -1,5 +1,5 @@
 // A group that holds a process, and whoever tries to wake it.
-#include "migrate-agent/cgroups/group.h"
+#include "migrate-agent/linux/cgroups/group.h"
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -14,7 +14,7 @@
 
 #include <atomic>
 
-#include "migrate-agent/procfs/procfs.h"
+#include "migrate-agent/linux/proc/procfs.h"
 #include "tests/cgroups/support.h"
 
 namespace gcr::cgroups {

@@ -1,6 +1,6 @@
 // What limits a process at the source, read from real groups and kept in others: a process there is
 // held to it by the kernel.
-#include "migrate-agent/cgroups/limits.h"
+#include "migrate-agent/linux/cgroups/limits.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -20,9 +20,9 @@
 #include <fstream>
 #include <functional>
 
-#include "migrate-agent/cgroups/devices.h"
-#include "migrate-agent/cgroups/group.h"
-#include "migrate-agent/procfs/procfs.h"
+#include "migrate-agent/linux/cgroups/devices.h"
+#include "migrate-agent/linux/cgroups/group.h"
+#include "migrate-agent/linux/proc/procfs.h"
 #include "tests/cgroups/support.h"
 #include "tests/support/sysfs_tree.h"
 

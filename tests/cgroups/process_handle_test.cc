@@ -1,6 +1,6 @@
 // Numbers of processes that have ended are taken by others, and nothing meant for the first reaches
 // these: every signal goes by a pidfd of the process that was meant.
-#include "migrate-agent/procfs/process_handle.h"
+#include "migrate-agent/linux/proc/process_handle.h"
 
 #include <fcntl.h>
 #include <gmock/gmock.h>
@@ -17,11 +17,11 @@
 #include <thread>
 #include <vector>
 
-#include "migrate-agent/criu/criu.h"
-#include "migrate-agent/criu/frozen_threads.h"
-#include "migrate-agent/criu/held_threads.h"
-#include "migrate-agent/procfs/procfs.h"
-#include "migrate-agent/recovery/recovery.h"
+#include "migrate-agent/criu/runs/criu.h"
+#include "migrate-agent/linux/proc/procfs.h"
+#include "migrate-agent/linux/ptrace/frozen_threads.h"
+#include "migrate-agent/linux/ptrace/held_threads.h"
+#include "migrate-agent/migration/undo/recovery.h"
 #include "tests/cgroups/support.h"
 #include "tests/criu/whole_runs.h"
 #include "tests/support/ready_child.h"

@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "migrate-agent/cgroups/hierarchy.h"
+#include "migrate-agent/linux/cgroups/hierarchy.h"
 
 namespace gcr::cgroups {
 

@@ -7,8 +7,8 @@
 #include <filesystem>
 #include <fstream>
 
-#include "migrate-agent/store/upkeep.h"
-#include "migrate-agent/store/writer.h"
+#include "store/upkeep.h"
+#include "store/writer.h"
 #include "tests/cli/process.h"
 #include "tests/control/peers.h"
 #include "tests/support/damage.h"

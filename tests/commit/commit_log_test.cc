@@ -1,5 +1,5 @@
 // A state machine on top of a journal in a file.
-#include "migrate-agent/commit/commit_log.h"
+#include "migrate-agent/commit/states/commit_log.h"
 
 #include <gtest/gtest.h>
 

@@ -1,6 +1,6 @@
 // The tables themselves: what must be true of them whatever they say. tests/model compares them
 // with the model that is proven.
-#include "migrate-agent/commit/states.h"
+#include "migrate-agent/commit/states/states.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -9,7 +9,7 @@
 #include <map>
 #include <set>
 
-#include "migrate-agent/commit/outcome.h"
+#include "migrate-agent/commit/states/outcome.h"
 #include "tests/commit/support.h"
 
 namespace gcr::commit::test {

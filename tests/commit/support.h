@@ -5,7 +5,7 @@
 #include <string_view>
 #include <vector>
 
-#include "migrate-agent/commit/commit_log.h"
+#include "migrate-agent/commit/states/commit_log.h"
 
 namespace gcr::commit::test {
 

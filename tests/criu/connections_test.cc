@@ -1,5 +1,5 @@
 // Connections in images: what of them is changed on the way, and what is refused.
-#include "migrate-agent/criu/connections.h"
+#include "migrate-agent/criu/sockets/connections.h"
 
 #include <arpa/inet.h>
 #include <gmock/gmock.h>
@@ -14,8 +14,8 @@
 #include <string>
 #include <vector>
 
-#include "migrate-agent/criu/criu_rpc.pb.h"
-#include "migrate-agent/criu/images.h"
+#include "migrate-agent/criu/images/images.h"
+#include "migrate-agent/criu/launch/criu_rpc.pb.h"
 
 namespace gcr::criu {
 namespace {

@@ -4,9 +4,9 @@
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 
-#include "migrate-agent/criu/criu.h"
-#include "migrate-agent/process/credentials.h"
-#include "migrate-agent/procfs/procfs.h"
+#include "migrate-agent/criu/runs/criu.h"
+#include "migrate-agent/linux/proc/procfs.h"
+#include "migrate-agent/process/inspect/credentials.h"
 #include "tests/criu/forge.h"
 #include "tests/criu/program.h"
 #include "tests/criu/whole_runs.h"

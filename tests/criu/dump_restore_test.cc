@@ -18,9 +18,9 @@
 #include <set>
 #include <sstream>
 
-#include "migrate-agent/criu/criu.h"
-#include "migrate-agent/criu/launch.h"
-#include "migrate-agent/procfs/procfs.h"
+#include "migrate-agent/criu/launch/launch.h"
+#include "migrate-agent/criu/runs/criu.h"
+#include "migrate-agent/linux/proc/procfs.h"
 #include "tests/criu/program.h"
 #include "tests/criu/whole_runs.h"
 #include "tests/support/wait_until.h"

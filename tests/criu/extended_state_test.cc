@@ -1,6 +1,6 @@
 // Components of a thread's extended state are taken out of one image and put into another, whose
 // layout may differ.
-#include "migrate-agent/criu/extended_state.h"
+#include "migrate-agent/criu/threads/extended_state.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

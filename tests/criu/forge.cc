@@ -4,8 +4,8 @@
 #include <map>
 #include <stdexcept>
 
-#include "migrate-agent/criu/criu_rpc.pb.h"
-#include "migrate-agent/criu/images.h"
+#include "migrate-agent/criu/images/images.h"
+#include "migrate-agent/criu/launch/criu_rpc.pb.h"
 
 namespace gcr::criu::test {
 namespace {

@@ -5,7 +5,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "migrate-agent/criu/launch.h"
+#include "migrate-agent/criu/launch/launch.h"
 #include "tests/criu/forge.h"
 
 int main(int argc, char** argv) {

@@ -1,6 +1,6 @@
 // Restored threads stand still but for those that are excepted, and go on in the calls they were
 // in.
-#include "migrate-agent/criu/frozen_threads.h"
+#include "migrate-agent/linux/ptrace/frozen_threads.h"
 
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -9,8 +9,8 @@
 
 #include <fstream>
 
-#include "migrate-agent/criu/criu.h"
-#include "migrate-agent/procfs/procfs.h"
+#include "migrate-agent/criu/runs/criu.h"
+#include "migrate-agent/linux/proc/procfs.h"
 #include "tests/criu/program.h"
 #include "tests/criu/whole_runs.h"
 

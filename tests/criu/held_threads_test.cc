@@ -1,5 +1,5 @@
 // One thread runs while the rest of its process is held, and nothing runs when the holder dies.
-#include "migrate-agent/criu/held_threads.h"
+#include "migrate-agent/linux/ptrace/held_threads.h"
 
 #include <gtest/gtest.h>
 #include <poll.h>
@@ -7,7 +7,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "migrate-agent/procfs/procfs.h"
+#include "migrate-agent/linux/proc/procfs.h"
 #include "tests/criu/program.h"
 
 namespace gcr::criu::test {

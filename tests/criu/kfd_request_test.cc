@@ -6,7 +6,7 @@
 
 #include <cstddef>
 
-#include "migrate-agent/criu/paused_queues.h"
+#include "migrate-agent/criu/runs/paused_queues.h"
 
 namespace gcr::criu::test {
 namespace {

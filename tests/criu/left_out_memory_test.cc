@@ -1,5 +1,5 @@
 // Memory that is left out of CRIU's images, sent beside them, and filled in before a task runs.
-#include "migrate-agent/criu/left_out_memory.h"
+#include "migrate-agent/criu/memory/left_out_memory.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -10,12 +10,12 @@
 #include <fstream>
 #include <vector>
 
-#include "migrate-agent/criu/criu.h"
-#include "migrate-agent/criu/images.h"
-#include "migrate-agent/memory/present_pages.h"
-#include "migrate-agent/memory/private_memory.h"
-#include "migrate-agent/memory/process_memory.h"
-#include "migrate-agent/procfs/procfs.h"
+#include "migrate-agent/criu/images/images.h"
+#include "migrate-agent/criu/runs/criu.h"
+#include "migrate-agent/linux/proc/procfs.h"
+#include "migrate-agent/process/pages/present_pages.h"
+#include "migrate-agent/process/pages/private_memory.h"
+#include "migrate-agent/process/pages/process_memory.h"
 #include "src/base/units.h"
 #include "tests/criu/program.h"
 

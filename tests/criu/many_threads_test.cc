@@ -15,10 +15,10 @@
 #include <string>
 #include <thread>
 
-#include "migrate-agent/criu/apart.h"
-#include "migrate-agent/criu/frozen_threads.h"
-#include "migrate-agent/criu/settings.h"
-#include "migrate-agent/procfs/procfs.h"
+#include "migrate-agent/criu/threads/apart.h"
+#include "migrate-agent/criu/threads/settings.h"
+#include "migrate-agent/linux/proc/procfs.h"
+#include "migrate-agent/linux/ptrace/frozen_threads.h"
 #include "tests/support/ready_child.h"
 
 namespace gcr::criu::test {

@@ -1,5 +1,5 @@
 // A stopped process gets the memory that came beside CRIU's images, and nothing else changes in it.
-#include "migrate-agent/criu/memory_filling.h"
+#include "migrate-agent/criu/memory/memory_filling.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -16,8 +16,8 @@
 #include <string>
 #include <vector>
 
-#include "migrate-agent/criu/criu_rpc.pb.h"
-#include "migrate-agent/criu/images.h"
+#include "migrate-agent/criu/images/images.h"
+#include "migrate-agent/criu/launch/criu_rpc.pb.h"
 #include "src/base/unique_fd.h"
 #include "src/base/units.h"
 #include "tests/criu/program.h"

@@ -14,11 +14,11 @@
 #include <functional>
 #include <mutex>
 
-#include "migrate-agent/criu/criu.h"
-#include "migrate-agent/criu/launch.h"
-#include "migrate-agent/criu/paused_queues.h"
-#include "migrate-agent/procfs/mount_namespace.h"
-#include "migrate-agent/procfs/procfs.h"
+#include "migrate-agent/criu/launch/launch.h"
+#include "migrate-agent/criu/runs/criu.h"
+#include "migrate-agent/criu/runs/paused_queues.h"
+#include "migrate-agent/linux/proc/mount_namespace.h"
+#include "migrate-agent/linux/proc/procfs.h"
 #include "tests/criu/program.h"
 
 namespace gcr::criu::test {

@@ -3,9 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "migrate-agent/criu/criu.h"
-#include "migrate-agent/criu/images.h"
-#include "migrate-agent/process/named_files.h"
+#include "migrate-agent/criu/images/images.h"
+#include "migrate-agent/criu/runs/criu.h"
+#include "migrate-agent/process/inspect/named_files.h"
 #include "tests/criu/program.h"
 
 namespace gcr::criu::test {

@@ -1,6 +1,6 @@
 // Memory that is in place before a restore belongs to the restored processes, with the content that
 // they had in the end.
-#include "migrate-agent/criu/prefilled_memory.h"
+#include "migrate-agent/criu/memory/prefilled_memory.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -14,13 +14,13 @@
 #include <string>
 #include <vector>
 
-#include "migrate-agent/criu/criu.h"
-#include "migrate-agent/criu/images.h"
-#include "migrate-agent/memory/present_pages.h"
-#include "migrate-agent/memory/private_memory.h"
-#include "migrate-agent/memory/process_memory.h"
-#include "migrate-agent/memory/shared_memory.h"
-#include "migrate-agent/procfs/procfs.h"
+#include "migrate-agent/criu/images/images.h"
+#include "migrate-agent/criu/runs/criu.h"
+#include "migrate-agent/linux/proc/procfs.h"
+#include "migrate-agent/process/pages/present_pages.h"
+#include "migrate-agent/process/pages/private_memory.h"
+#include "migrate-agent/process/pages/process_memory.h"
+#include "migrate-agent/process/pages/shared_memory.h"
 #include "src/base/units.h"
 #include "tests/criu/program.h"
 

@@ -9,8 +9,8 @@
 #include <set>
 #include <thread>
 
-#include "migrate-agent/criu/criu.h"
-#include "migrate-agent/procfs/procfs.h"
+#include "migrate-agent/criu/runs/criu.h"
+#include "migrate-agent/linux/proc/procfs.h"
 #include "tests/criu/program.h"
 #include "tests/criu/whole_runs.h"
 

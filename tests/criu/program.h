@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "migrate-agent/criu/criu.h"
+#include "migrate-agent/criu/runs/criu.h"
 #include "tests/criu/whole_runs.h"
 
 namespace gcr::criu::test {

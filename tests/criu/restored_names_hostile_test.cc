@@ -14,7 +14,7 @@
 #include <fstream>
 #include <optional>
 
-#include "migrate-agent/criu/criu.h"
+#include "migrate-agent/criu/runs/criu.h"
 #include "src/base/unique_fd.h"
 #include "tests/criu/program.h"
 

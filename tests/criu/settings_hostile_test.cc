@@ -17,12 +17,12 @@
 #include <sstream>
 #include <thread>
 
-#include "migrate-agent/criu/apart.h"
-#include "migrate-agent/criu/criu.h"
-#include "migrate-agent/criu/landlock.h"
-#include "migrate-agent/criu/settings.h"
-#include "migrate-agent/criu/thread_calls.h"
-#include "migrate-agent/procfs/procfs.h"
+#include "migrate-agent/criu/runs/criu.h"
+#include "migrate-agent/criu/threads/apart.h"
+#include "migrate-agent/criu/threads/landlock.h"
+#include "migrate-agent/criu/threads/settings.h"
+#include "migrate-agent/criu/threads/thread_calls.h"
+#include "migrate-agent/linux/proc/procfs.h"
 #include "tests/criu/program.h"
 #include "tests/criu/whole_runs.h"
 

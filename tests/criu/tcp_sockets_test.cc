@@ -1,5 +1,5 @@
 // TCP sockets of processes, here of the test itself: locked, repaired, let go.
-#include "migrate-agent/criu/tcp_sockets.h"
+#include "migrate-agent/criu/sockets/tcp_sockets.h"
 
 #include <gtest/gtest.h>
 #include <netinet/in.h>

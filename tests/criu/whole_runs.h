@@ -5,9 +5,9 @@
 
 #include <csignal>
 
-#include "migrate-agent/criu/criu.h"
-#include "migrate-agent/criu/images.h"
-#include "migrate-agent/process/credentials.h"
+#include "migrate-agent/criu/images/images.h"
+#include "migrate-agent/criu/runs/criu.h"
+#include "migrate-agent/process/inspect/credentials.h"
 
 namespace gcr::criu {
 

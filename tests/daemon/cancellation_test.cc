@@ -1,4 +1,4 @@
-#include "migrate-agent/worker/cancellation.h"
+#include "migrate-agent/worker/runtime/cancellation.h"
 
 #include <gtest/gtest.h>
 

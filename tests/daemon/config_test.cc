@@ -1,4 +1,4 @@
-#include "migrate-agent/config/config.h"
+#include "migrate-agent/worker/config/config.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -11,7 +11,7 @@
 #include <optional>
 #include <thread>
 
-#include "migrate-agent/procfs/procfs.h"
+#include "migrate-agent/linux/proc/procfs.h"
 #include "tests/daemon/agent_process.h"
 #include "tests/daemon/journals.h"
 #include "tests/support/damage.h"

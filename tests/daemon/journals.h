@@ -7,8 +7,8 @@
 #include <stdexcept>
 #include <string>
 
-#include "migrate-agent/commit/commit_log.h"
-#include "migrate-agent/journal/journal_files.h"
+#include "migrate-agent/commit/journal/journal_files.h"
+#include "migrate-agent/commit/states/commit_log.h"
 
 namespace gcr::agent::test {
 

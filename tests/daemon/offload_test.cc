@@ -1,4 +1,4 @@
-#include "migrate-agent/worker/offload.h"
+#include "migrate-agent/worker/runtime/offload.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "migrate-agent/daemon/registry.h"
+#include "migrate-agent/daemon/listener/registry.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -3,8 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "migrate-agent/daemon/admission.h"
-#include "migrate-agent/daemon/listening.h"
+#include "migrate-agent/daemon/listener/admission.h"
+#include "migrate-agent/daemon/listener/listening.h"
 #include "tests/daemon/agent_process.h"
 
 namespace gcr::agent::test {

@@ -9,8 +9,8 @@
 #include <fstream>
 #include <stdexcept>
 
-#include "migrate-agent/commit/commit_log.h"
-#include "migrate-agent/roles/roles.h"
+#include "migrate-agent/commit/states/commit_log.h"
+#include "migrate-agent/migration/entry.h"
 #include "tests/daemon/journals.h"
 
 namespace gcr::agent {

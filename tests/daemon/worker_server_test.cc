@@ -1,5 +1,5 @@
 // A worker's control socket, both ends in this process.
-#include "migrate-agent/worker/worker_server.h"
+#include "migrate-agent/worker/runtime/worker_server.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -9,7 +9,7 @@
 #include <asio/co_spawn.hpp>
 #include <fstream>
 
-#include "migrate-agent/worker/local_socket.h"
+#include "migrate-agent/worker/runtime/local_socket.h"
 #include "tests/daemon/agent_process.h"
 #include "tests/daemon/journals.h"
 

@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 #include <poll.h>
 
-#include "migrate-agent/data/outgoing_data.h"
+#include "migrate-agent/transfer/negotiation/outgoing_data.h"
 #include "tests/support/tcp_relay.h"
 
 namespace gcr::agent {

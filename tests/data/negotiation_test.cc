@@ -1,11 +1,11 @@
 // Which transport a migration takes, given what is wished for, what hosts have, and what their
 // configuration allows.
-#include "migrate-agent/data/negotiation.h"
+#include "migrate-agent/transfer/negotiation/negotiation.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "migrate-agent/data/offer.h"
+#include "migrate-agent/transfer/negotiation/offer.h"
 
 namespace gcr::agent {
 namespace {

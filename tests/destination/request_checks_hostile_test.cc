@@ -4,8 +4,8 @@
 
 #include <array>
 
-#include "migrate-agent/destination/request_checks.h"
-#include "migrate-agent/preflight/host_facts.h"
+#include "migrate-agent/migration/destination/request_checks.h"
+#include "migrate-agent/preflight/compare/host_facts.h"
 #include "src/base/units.h"
 
 namespace gcr::agent {

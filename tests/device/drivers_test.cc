@@ -1,5 +1,5 @@
 // Several drivers as one, and what a host without any says. The drivers are the test's own.
-#include "migrate-agent/device/drivers/drivers.h"
+#include "migrate-agent/gpu/device/drivers/drivers.h"
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>

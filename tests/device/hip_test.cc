@@ -9,8 +9,8 @@
 #include <functional>
 #include <iostream>
 
-#include "migrate-agent/device/drivers/drivers.h"
-#include "migrate-agent/device/hip/driver.h"
+#include "migrate-agent/gpu/device/drivers/drivers.h"
+#include "migrate-agent/gpu/device/hip/driver.h"
 #include "src/base/units.h"
 #include "tests/support/sysfs_tree.h"
 

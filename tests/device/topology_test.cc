@@ -1,5 +1,5 @@
 // Sysfs trees as the kernel makes them for GPUs of several kinds, and hostile ones.
-#include "migrate-agent/device/hip/topology.h"
+#include "migrate-agent/gpu/device/hip/topology.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>

@@ -5,7 +5,7 @@
 #include <cstdlib>
 #include <functional>
 
-#include "migrate-agent/device/calls.h"
+#include "migrate-agent/gpu/device/calls.h"
 
 namespace gcr::device {
 namespace {

@@ -3,8 +3,8 @@
 
 #include <vector>
 
-#include "migrate-agent/digest/block_hash.h"
-#include "migrate-agent/digest/digest.h"
+#include "migrate-agent/gpu/digest/block_hash.h"
+#include "migrate-agent/gpu/digest/digest.h"
 
 namespace gcr::digest {
 namespace {

@@ -1,6 +1,6 @@
 // The digest: vectors from an independent computation of its definition, agreement of all
 // implementations, and sensitivity to every bit of chunk, length and key.
-#include "migrate-agent/digest/digest.h"
+#include "migrate-agent/gpu/digest/digest.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "migrate-agent/digest/block_hash.h"
+#include "migrate-agent/gpu/digest/block_hash.h"
 
 namespace gcr::digest {
 namespace {

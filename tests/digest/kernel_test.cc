@@ -9,7 +9,7 @@
 #include <random>
 #include <vector>
 
-#include "migrate-agent/digest/digest.h"
+#include "migrate-agent/gpu/digest/digest.h"
 
 namespace gcr::digest {
 namespace {

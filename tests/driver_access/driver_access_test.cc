@@ -1,12 +1,12 @@
-// The contract of GpuAccess (migrate-agent/gpu_access/gpu_access.h), through the driver alone.
-#include "migrate-agent/driver_access/driver_access.h"
+// The contract of GpuAccess (migrate-agent/gpu/access/gpu_access.h), through the driver alone.
+#include "migrate-agent/gpu/access/driver/driver_access.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 
-#include "migrate-agent/device/cuda/driver.h"
-#include "migrate-agent/gpu_access/gates.h"
+#include "migrate-agent/gpu/access/gates.h"
+#include "migrate-agent/gpu/device/cuda/driver.h"
 #include "tests/softgpu/subjects.h"
 
 namespace gcr::agent {

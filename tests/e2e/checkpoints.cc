@@ -9,7 +9,7 @@
 #include <filesystem>
 #include <sstream>
 
-#include "migrate-agent/procfs/procfs.h"
+#include "migrate-agent/linux/proc/procfs.h"
 
 namespace gcr::e2e {
 namespace {

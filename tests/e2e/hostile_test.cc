@@ -15,7 +15,7 @@
 #include <optional>
 #include <string>
 
-#include "migrate-agent/procfs/procfs.h"
+#include "migrate-agent/linux/proc/procfs.h"
 #include "src/base/units.h"
 #include "tests/e2e/apps.h"
 #include "tests/e2e/two_hosts.h"
@@ -95,7 +95,7 @@ class HostileTest : public testing::Test {
     return "";
   }
 
-  /// See migrate-agent/fault.
+  /// See migrate-agent/base/fault.
   void arm(Host host, const std::string& line) const {
     std::ofstream(hosts_->directory(host) + "/faults") << line << "\n";
   }

@@ -18,9 +18,9 @@
 #include <thread>
 #include <vector>
 
-#include "migrate-agent/cgroups/hierarchy.h"
-#include "migrate-agent/memory/present_pages.h"
-#include "migrate-agent/procfs/procfs.h"
+#include "migrate-agent/linux/cgroups/hierarchy.h"
+#include "migrate-agent/linux/proc/procfs.h"
+#include "migrate-agent/process/pages/present_pages.h"
 #include "src/base/units.h"
 #include "tests/e2e/apps.h"
 #include "tests/e2e/two_hosts.h"

@@ -1,5 +1,5 @@
 // What control groups limit goes with the process, and its group goes when the process is gone.
-#include "migrate-agent/cgroups/limits.h"
+#include "migrate-agent/linux/cgroups/limits.h"
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -13,7 +13,7 @@
 #include <optional>
 #include <string>
 
-#include "migrate-agent/cgroups/group.h"
+#include "migrate-agent/linux/cgroups/group.h"
 #include "src/base/units.h"
 #include "tests/e2e/apps.h"
 #include "tests/e2e/two_hosts.h"

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "migrate-agent/memory/present_pages.h"
+#include "migrate-agent/process/pages/present_pages.h"
 #include "src/base/units.h"
 #include "tests/e2e/apps.h"
 #include "tests/e2e/two_hosts.h"

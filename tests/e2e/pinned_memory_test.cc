@@ -8,8 +8,8 @@
 #include <fstream>
 #include <string>
 
-#include "migrate-agent/memory/present_pages.h"
-#include "migrate-agent/process/files.h"
+#include "migrate-agent/process/inspect/files.h"
+#include "migrate-agent/process/pages/present_pages.h"
 #include "src/base/units.h"
 #include "tests/e2e/apps.h"
 #include "tests/e2e/checkpoints.h"

@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "migrate-agent/landing/memory_reservation.h"
+#include "migrate-agent/linux/hostmem/memory_reservation.h"
 #include "src/base/units.h"
 #include "tests/e2e/apps.h"
 #include "tests/e2e/two_hosts.h"

@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "migrate-agent/cgroups/group.h"
+#include "migrate-agent/linux/cgroups/group.h"
 #include "src/base/units.h"
 #include "tests/apps/ring.h"
 #include "tests/e2e/apps.h"

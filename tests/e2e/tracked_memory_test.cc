@@ -12,8 +12,8 @@
 #include <string_view>
 #include <thread>
 
-#include "migrate-agent/memory/mappings.h"
-#include "migrate-agent/memory/present_pages.h"
+#include "migrate-agent/process/pages/mappings.h"
+#include "migrate-agent/process/pages/present_pages.h"
 #include "src/base/pagemap_scan.h"
 #include "src/base/unique_fd.h"
 #include "src/base/units.h"

@@ -12,8 +12,8 @@
 #include <string>
 #include <vector>
 
-#include "migrate-agent/cgroups/group.h"
-#include "migrate-agent/memory/present_pages.h"
+#include "migrate-agent/linux/cgroups/group.h"
+#include "migrate-agent/process/pages/present_pages.h"
 #include "src/base/units.h"
 #include "tests/e2e/apps.h"
 #include "tests/e2e/two_hosts.h"

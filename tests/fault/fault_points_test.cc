@@ -16,7 +16,7 @@
 #include <thread>
 #include <vector>
 
-#include "migrate-agent/fault/fault.h"
+#include "migrate-agent/base/fault/fault.h"
 
 namespace gcr::fault {
 namespace {

@@ -11,9 +11,9 @@
 #include <stdexcept>
 #include <utility>
 
-#include "migrate-agent/cgroups/group.h"
-#include "migrate-agent/journal/journal_files.h"
-#include "migrate-agent/landing/hugepage_claim.h"
+#include "migrate-agent/commit/journal/journal_files.h"
+#include "migrate-agent/linux/cgroups/group.h"
+#include "migrate-agent/linux/hostmem/hugepage_claim.h"
 
 namespace gcr::fault::test {
 namespace {

@@ -7,8 +7,8 @@
 
 namespace gcr::fault::test {
 
-/// Every point of migrate-agent/fault/fault.h: boundaries with each kind of harm, points of the
-/// recovery after a crash that leads there, points that spoil bytes, calls that fail.
+/// Every point of migrate-agent/base/fault/fault.h: boundaries with each kind of harm, points of
+/// the recovery after a crash that leads there, points that spoil bytes, calls that fail.
 std::vector<Scenario> matrix();
 
 }  // namespace gcr::fault::test

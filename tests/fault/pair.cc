@@ -260,8 +260,8 @@ void Pair::disarm() {
   }
 }
 
-/// What a fault point on `host` does, in the words of migrate-agent/fault/fault.h. `moving` is the
-/// copy at the source.
+/// What a fault point on `host` does, in the words of migrate-agent/base/fault/fault.h. `moving` is
+/// the copy at the source.
 std::string Pair::action_of(Harm harm, const std::string& command, Host host,
                             const Copy& moving) const {
   const pid_t daemon = hosts_.agent_pid(host);

@@ -6,7 +6,7 @@
 #include <optional>
 #include <string>
 
-#include "migrate-agent/fault/fault.h"
+#include "migrate-agent/base/fault/fault.h"
 
 namespace gcr::fault::test {
 

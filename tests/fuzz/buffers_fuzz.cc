@@ -1,5 +1,5 @@
 // BuffersRequests, one after the other, as the destination takes them.
-#include "migrate-agent/destination/request_checks.h"
+#include "migrate-agent/migration/destination/request_checks.h"
 #include "tests/fuzz/input.h"
 #include "tests/fuzz/requests.h"
 

@@ -2,8 +2,8 @@
 // numbers and lists before anything happens.
 #include <google/protobuf/stubs/logging.h>
 
-#include "migrate-agent/journal/text.h"
-#include "migrate-agent/mover/gpu_map.h"
+#include "migrate-agent/commit/journal/text.h"
+#include "migrate-agent/gpu/mover/gpu_map.h"
 #include "src/base/units.h"
 #include "src/control/wire.h"
 #include "tests/fuzz/input.h"

@@ -11,7 +11,7 @@
 #include <filesystem>
 #include <thread>
 
-#include "migrate-agent/door/door.h"
+#include "migrate-agent/gpu/access/door/door.h"
 #include "tests/fuzz/input.h"
 #include "tests/fuzz/send_packet.h"
 

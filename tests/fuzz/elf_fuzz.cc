@@ -5,7 +5,7 @@
 #include <fstream>
 #include <iterator>
 
-#include "migrate-agent/process/elf.h"
+#include "migrate-agent/process/inspect/elf.h"
 #include "src/base/unique_fd.h"
 #include "tests/fuzz/input.h"
 

@@ -4,8 +4,8 @@
 
 #include <filesystem>
 
-#include "migrate-agent/images/scratch_directory.h"
-#include "migrate-agent/images/store.h"
+#include "migrate-agent/transfer/images/scratch_directory.h"
+#include "migrate-agent/transfer/images/store.h"
 #include "tests/fuzz/input.h"
 
 namespace gcr::fuzz {

@@ -5,8 +5,8 @@
 
 #include <algorithm>
 
-#include "migrate-agent/journal/format.h"
-#include "migrate-agent/journal/text.h"
+#include "migrate-agent/commit/journal/format.h"
+#include "migrate-agent/commit/journal/text.h"
 #include "tests/fuzz/input.h"
 
 namespace gcr::fuzz {

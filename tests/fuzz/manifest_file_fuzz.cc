@@ -11,8 +11,8 @@
 #include <iterator>
 #include <memory>
 
-#include "migrate-agent/store/manifest.h"
 #include "src/base/little_endian.h"
+#include "store/manifest.h"
 #include "tests/fuzz/input.h"
 #include "tests/support/test_certificates.h"
 

@@ -1,8 +1,8 @@
 // Bodies of manifests, as if an agent had signed them: what is accepted can be relied on.
 #include <google/protobuf/stubs/logging.h>
 
-#include "migrate-agent/store/manifest.h"
-#include "migrate-agent/store/pack_format.h"
+#include "store/manifest.h"
+#include "store/pack_format.h"
 #include "tests/fuzz/input.h"
 
 namespace gcr::fuzz {

@@ -8,9 +8,9 @@
 #include <fstream>
 #include <set>
 
-#include "migrate-agent/store/compact.h"
-#include "migrate-agent/store/pack.h"
 #include "src/base/little_endian.h"
+#include "store/compact.h"
+#include "store/pack.h"
 #include "tests/fuzz/input.h"
 #include "tests/fuzz/pack_end.h"
 

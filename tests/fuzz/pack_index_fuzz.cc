@@ -2,7 +2,7 @@
 // because no fuzzer finds that by itself.
 #include <algorithm>
 
-#include "migrate-agent/store/pack_format.h"
+#include "store/pack_format.h"
 #include "tests/fuzz/input.h"
 #include "tests/fuzz/pack_end.h"
 

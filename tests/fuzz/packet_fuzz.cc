@@ -6,8 +6,8 @@
 #include <array>
 #include <filesystem>
 
-#include "migrate-agent/daemon/registry.h"
-#include "migrate-agent/worker/packet.h"
+#include "migrate-agent/daemon/listener/registry.h"
+#include "migrate-agent/worker/runtime/packet.h"
 #include "proto/registry.pb.h"
 #include "tests/fuzz/input.h"
 #include "tests/fuzz/send_packet.h"

@@ -1,7 +1,7 @@
 // PrepareRequest, as the destination takes it: which way the data goes, the digest key, and the
 // buffers to make room for.
-#include "migrate-agent/data/negotiation.h"
-#include "migrate-agent/destination/request_checks.h"
+#include "migrate-agent/migration/destination/request_checks.h"
+#include "migrate-agent/transfer/negotiation/negotiation.h"
 #include "tests/fuzz/input.h"
 #include "tests/fuzz/requests.h"
 

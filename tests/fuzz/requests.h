@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "migrate-agent/destination/request_checks.h"
+#include "migrate-agent/migration/destination/request_checks.h"
 #include "src/base/units.h"
 #include "tests/fuzz/input.h"
 

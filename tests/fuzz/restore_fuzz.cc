@@ -4,9 +4,9 @@
 
 #include <filesystem>
 
-#include "migrate-agent/destination/request_checks.h"
-#include "migrate-agent/images/scratch_directory.h"
-#include "migrate-agent/images/store.h"
+#include "migrate-agent/migration/destination/request_checks.h"
+#include "migrate-agent/transfer/images/scratch_directory.h"
+#include "migrate-agent/transfer/images/store.h"
 #include "tests/fuzz/input.h"
 #include "tests/fuzz/requests.h"
 

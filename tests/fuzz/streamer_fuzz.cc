@@ -7,8 +7,8 @@
 #include <array>
 #include <filesystem>
 
-#include "migrate-agent/criu/criu_rpc.pb.h"
-#include "migrate-agent/criu/streamer.h"
+#include "migrate-agent/criu/launch/criu_rpc.pb.h"
+#include "migrate-agent/criu/runs/streamer.h"
 #include "tests/fuzz/input.h"
 #include "tests/fuzz/send_packet.h"
 

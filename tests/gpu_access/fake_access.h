@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "migrate-agent/gpu_access/gates.h"
-#include "migrate-agent/gpu_access/gpu_access.h"
+#include "migrate-agent/gpu/access/gates.h"
+#include "migrate-agent/gpu/access/gpu_access.h"
 
 namespace gcr::test {
 

@@ -1,7 +1,7 @@
 // Closing the gates of a job whose members' kernels wait for each other, on ranks that are models:
 // a rank's program is a row of calls, its GPU runs them in order, and a collective ends when every
 // rank's GPU has come to it.
-#include "migrate-agent/gpu_access/gates.h"
+#include "migrate-agent/gpu/access/gates.h"
 
 #include <gmock/gmock.h>
 

@@ -7,9 +7,9 @@
 
 #include <algorithm>
 
-#include "migrate-agent/gpu_access/throttle.h"
-#include "migrate-agent/memory/zero_pages.h"
-#include "migrate-agent/procfs/procfs.h"
+#include "migrate-agent/gpu/access/throttle.h"
+#include "migrate-agent/linux/proc/procfs.h"
+#include "migrate-agent/process/pages/zero_pages.h"
 #include "tests/gpu_access/fake_access.h"
 #include "tests/support/ready_child.h"
 

@@ -1,5 +1,5 @@
 // Of AMD's GPUs sysfs tells how much is free, without a context.
-#include "migrate-agent/host/free_vram.h"
+#include "migrate-agent/preflight/inventory/free_vram.h"
 
 #include <gtest/gtest.h>
 

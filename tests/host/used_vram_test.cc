@@ -1,4 +1,4 @@
-#include "migrate-agent/host/used_vram.h"
+#include "migrate-agent/preflight/inventory/used_vram.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -7,9 +7,9 @@
 
 #include <string>
 
-#include "migrate-agent/device/cuda/driver.h"
-#include "migrate-agent/host/nvml.h"
-#include "migrate-agent/procfs/procfs.h"
+#include "migrate-agent/gpu/device/cuda/driver.h"
+#include "migrate-agent/linux/proc/procfs.h"
+#include "migrate-agent/preflight/inventory/nvml.h"
 #include "src/base/units.h"
 
 namespace gcr::host {

@@ -1,4 +1,4 @@
-#include "migrate-agent/images/block.h"
+#include "migrate-agent/transfer/images/block.h"
 
 #include <gtest/gtest.h>
 

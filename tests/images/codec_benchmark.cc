@@ -6,9 +6,9 @@
 #include <fstream>
 #include <vector>
 
-#include "migrate-agent/images/block.h"
-#include "migrate-agent/images/codec.h"
-#include "migrate-agent/images/image_digest.h"
+#include "migrate-agent/transfer/images/block.h"
+#include "migrate-agent/transfer/images/image_digest.h"
+#include "store/codec.h"
 
 namespace gcr::images {
 namespace {

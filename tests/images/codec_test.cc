@@ -1,4 +1,4 @@
-#include "migrate-agent/images/codec.h"
+#include "store/codec.h"
 
 #include <gtest/gtest.h>
 

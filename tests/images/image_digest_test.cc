@@ -1,5 +1,5 @@
 // What the digest of an image must not give away or let through.
-#include "migrate-agent/images/image_digest.h"
+#include "migrate-agent/transfer/images/image_digest.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // The file system of a migration's images: as large as it was made, and nowhere to be found.
-#include "migrate-agent/images/image_memory.h"
+#include "migrate-agent/transfer/images/image_memory.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>

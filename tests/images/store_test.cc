@@ -1,5 +1,5 @@
 // What the store does with blocks and names, sound ones and others.
-#include "migrate-agent/images/store.h"
+#include "migrate-agent/transfer/images/store.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>

@@ -11,8 +11,8 @@
 #include <random>
 #include <string>
 
-#include "migrate-agent/images/scratch_directory.h"
-#include "migrate-agent/images/store.h"
+#include "migrate-agent/transfer/images/scratch_directory.h"
+#include "migrate-agent/transfer/images/store.h"
 
 namespace gcr::images::test {
 

@@ -11,8 +11,8 @@
 #include <thread>
 #include <vector>
 
-#include "migrate-agent/images/sender.h"
-#include "migrate-agent/images/store.h"
+#include "migrate-agent/transfer/images/sender.h"
+#include "migrate-agent/transfer/images/store.h"
 #include "tests/conformance/transport_under_test.h"
 #include "tests/images/support.h"
 

@@ -1,11 +1,11 @@
-#include "migrate-agent/job/job.h"
+#include "migrate-agent/gpu/allocations/job.h"
 
 #include <gmock/gmock.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "migrate-agent/job/same_memory.h"
+#include "migrate-agent/gpu/allocations/same_memory.h"
 
 namespace gcr::job {
 namespace {

@@ -10,7 +10,7 @@
 #include <random>
 #include <thread>
 
-#include "migrate-agent/journal/journal_files.h"
+#include "migrate-agent/commit/journal/journal_files.h"
 #include "src/base/unique_fd.h"
 #include "tests/journal/support.h"
 

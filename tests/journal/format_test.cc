@@ -1,5 +1,5 @@
 // The bytes of a file, without a file: what a crash leaves, what damage leaves, and anything else.
-#include "migrate-agent/journal/format.h"
+#include "migrate-agent/commit/journal/format.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <random>
 
-#include "migrate-agent/journal/text.h"
+#include "migrate-agent/commit/journal/text.h"
 #include "tests/journal/support.h"
 
 namespace gcr::journal::test {

@@ -1,5 +1,5 @@
 // One journal and its owner: what is promised, who may promise, and what is found again.
-#include "migrate-agent/journal/journal.h"
+#include "migrate-agent/commit/journal/journal.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -7,7 +7,7 @@
 
 #include <chrono>
 
-#include "migrate-agent/journal/journal_files.h"
+#include "migrate-agent/commit/journal/journal_files.h"
 #include "tests/journal/support.h"
 
 namespace gcr::journal::test {

@@ -6,7 +6,7 @@
 #include <chrono>
 #include <fstream>
 
-#include "migrate-agent/journal/journal_files.h"
+#include "migrate-agent/commit/journal/journal_files.h"
 #include "src/base/unique_fd.h"
 #include "tests/journal/support.h"
 

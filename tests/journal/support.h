@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "migrate-agent/journal/journal.h"
+#include "migrate-agent/commit/journal/journal.h"
 #include "tests/support/threads.h"
 
 namespace gcr::journal::test {

@@ -1,5 +1,5 @@
 // gcr-keeper as the agent and its successors use it, across the death of the one that started it.
-#include "migrate-agent/keeper/keeper.h"
+#include "migrate-agent/gpu/keeper/keeper.h"
 
 #include <fcntl.h>
 #include <gmock/gmock.h>
@@ -17,9 +17,9 @@
 #include <map>
 #include <string>
 
-#include "migrate-agent/keeper/layout.h"
-#include "migrate-agent/procfs/process_handle.h"
-#include "migrate-agent/procfs/procfs.h"
+#include "migrate-agent/gpu/keeper/layout.h"
+#include "migrate-agent/linux/proc/process_handle.h"
+#include "migrate-agent/linux/proc/procfs.h"
 
 namespace gcr::keeper {
 namespace {

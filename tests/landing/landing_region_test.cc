@@ -1,5 +1,5 @@
 // The landing region on the machine's own kernel, and the accounting of claims on made-up counters.
-#include "migrate-agent/landing/landing_region.h"
+#include "migrate-agent/linux/hostmem/landing_region.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>

@@ -1,6 +1,6 @@
 // Migrations that count on the same memory: who comes first has it, until it is given back or its
 // process has ended.
-#include "migrate-agent/landing/memory_reservation.h"
+#include "migrate-agent/linux/hostmem/memory_reservation.h"
 
 #include <gtest/gtest.h>
 #include <signal.h>

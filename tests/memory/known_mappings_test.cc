@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "migrate-agent/memory/mappings.h"
+#include "migrate-agent/process/pages/mappings.h"
 
 namespace gcr::process::test {
 namespace {

@@ -1,5 +1,5 @@
 // What is cut out of one mapping is written to before a dump, so that it can be one again later.
-#include "migrate-agent/memory/private_memory.h"
+#include "migrate-agent/process/pages/private_memory.h"
 
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "migrate-agent/memory/present_pages.h"
+#include "migrate-agent/process/pages/present_pages.h"
 #include "src/base/units.h"
 
 namespace gcr::process::test {

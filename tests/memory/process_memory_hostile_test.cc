@@ -9,8 +9,8 @@
 #include <array>
 #include <cstdlib>
 
-#include "migrate-agent/memory/mappings.h"
-#include "migrate-agent/memory/process_memory.h"
+#include "migrate-agent/process/pages/mappings.h"
+#include "migrate-agent/process/pages/process_memory.h"
 #include "src/base/unique_fd.h"
 
 namespace gcr::process::test {

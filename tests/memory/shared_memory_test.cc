@@ -1,5 +1,5 @@
 // Which memory without a name goes beside CRIU, and what is read of it.
-#include "migrate-agent/memory/shared_memory.h"
+#include "migrate-agent/process/pages/shared_memory.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>

@@ -1,5 +1,5 @@
 // Pages of zeros dropped from memory that real processes share.
-#include "migrate-agent/memory/shared_zeros.h"
+#include "migrate-agent/process/pages/shared_zeros.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>

@@ -1,5 +1,5 @@
 // Writes to this process's own memory, tracked.
-#include "migrate-agent/memory/write_tracker.h"
+#include "migrate-agent/process/pages/write_tracker.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -15,8 +15,8 @@
 #include <cstring>
 #include <thread>
 
-#include "migrate-agent/memory/mappings.h"
-#include "migrate-agent/memory/present_pages.h"
+#include "migrate-agent/process/pages/mappings.h"
+#include "migrate-agent/process/pages/present_pages.h"
 
 namespace gcr::process::test {
 namespace {

@@ -1,5 +1,5 @@
 // Pages of zeros dropped from real processes under the preload library.
-#include "migrate-agent/memory/zero_pages.h"
+#include "migrate-agent/process/pages/zero_pages.h"
 
 #include <fcntl.h>
 #include <gmock/gmock.h>
@@ -10,8 +10,8 @@
 #include <map>
 #include <thread>
 
-#include "migrate-agent/memory/mappings.h"
-#include "migrate-agent/procfs/procfs.h"
+#include "migrate-agent/linux/proc/procfs.h"
+#include "migrate-agent/process/pages/mappings.h"
 #include "src/base/zeros.h"
 #include "tests/preload/door/door_helpers.h"
 #include "tests/support/mapping_flags.h"

@@ -5,9 +5,9 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
-#include "migrate-agent/journal/journal.h"
-#include "migrate-agent/memory_files/incoming.h"
-#include "migrate-agent/memory_files/release.h"
+#include "migrate-agent/commit/journal/journal.h"
+#include "migrate-agent/process/files/incoming.h"
+#include "migrate-agent/process/files/release.h"
 #include "tests/memory_files/support.h"
 
 namespace gcr::memory_files::test {

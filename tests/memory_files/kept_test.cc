@@ -3,8 +3,8 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
-#include "migrate-agent/journal/held_files.h"
-#include "migrate-agent/memory_files/release.h"
+#include "migrate-agent/commit/journal/held_files.h"
+#include "migrate-agent/process/files/release.h"
 #include "tests/memory_files/support.h"
 
 namespace gcr::memory_files::test {

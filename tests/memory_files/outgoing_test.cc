@@ -1,5 +1,5 @@
 // Which files a job takes along, and the names that they have for a dump.
-#include "migrate-agent/memory_files/outgoing.h"
+#include "migrate-agent/process/files/outgoing.h"
 
 #include <fcntl.h>
 #include <gmock/gmock.h>
@@ -14,7 +14,7 @@
 #include <optional>
 #include <stdexcept>
 
-#include "migrate-agent/memory_files/release.h"
+#include "migrate-agent/process/files/release.h"
 #include "tests/memory_files/support.h"
 
 namespace gcr::memory_files::test {

@@ -1,5 +1,5 @@
 // The server of metrics against clients that behave and clients that do not.
-#include "migrate-agent/metrics/http_server.h"
+#include "migrate-agent/daemon/metrics/http_server.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
 // What the daemon counts, as Prometheus would read it.
-#include "migrate-agent/metrics/metrics.h"
+#include "migrate-agent/daemon/metrics/metrics.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

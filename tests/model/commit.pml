@@ -1,6 +1,6 @@
 /*
  * The commit of a migration: both agents, the network between them, what may go wrong, and an
- * operator. proto/PROTOCOL.md ("The commit") has the protocol; migrate-agent/commit/states.h has
+ * operator. proto/PROTOCOL.md ("The commit") has the protocol; migrate-agent/commit/states/states.h has
  * the same states, events and records under the same names, and tests/model/walk_test.cc leads it
  * through the transitions that a simulation of this model prints. tests/model/run proves the
  * properties at the end of this file.

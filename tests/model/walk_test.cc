@@ -13,8 +13,8 @@
 #include <sstream>
 #include <string>
 
-#include "migrate-agent/commit/outcome.h"
-#include "migrate-agent/journal/journal_files.h"
+#include "migrate-agent/commit/journal/journal_files.h"
+#include "migrate-agent/commit/states/outcome.h"
 #include "tests/commit/support.h"
 
 namespace gcr::commit::test {

@@ -1,5 +1,5 @@
 // VRAM goes back into processes that cannot import it, and into some that lie about it.
-#include "migrate-agent/mover/give.h"
+#include "migrate-agent/gpu/mover/give.h"
 
 #include <fcntl.h>
 #include <unistd.h>

@@ -1,4 +1,4 @@
-#include "migrate-agent/mover/gpu_map.h"
+#include "migrate-agent/gpu/mover/gpu_map.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>

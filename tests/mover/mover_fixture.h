@@ -13,8 +13,8 @@
 #include <utility>
 #include <vector>
 
-#include "migrate-agent/mover/incoming_vram.h"
-#include "migrate-agent/mover/outgoing_vram.h"
+#include "migrate-agent/gpu/mover/incoming_vram.h"
+#include "migrate-agent/gpu/mover/outgoing_vram.h"
 #include "src/base/units.h"
 #include "tests/support/driver_under_test.h"
 #include "transport/tcp/tcp.h"

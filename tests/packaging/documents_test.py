@@ -121,7 +121,7 @@ class ManPages(unittest.TestCase):
 class Configuration(unittest.TestCase):
     def keys(self):
         """What the parser asks for."""
-        source = read("migrate-agent/config/config.cc")
+        source = read("migrate-agent/worker/config/config.cc")
         return set(re.findall(r'(?:table|root)\.(?:\w+)\(\s*"(\w+)"', source)) - {"operators", "peers"}
 
     def test_keys_are_found_in_the_parser(self):
@@ -142,7 +142,7 @@ class Configuration(unittest.TestCase):
                 self.assertIn(f"{key} = {value}", page)
 
     def test_every_key_is_described_beside_the_parser(self):
-        comment = read("migrate-agent/config/config.h").split("#pragma once")[0]
+        comment = read("migrate-agent/worker/config/config.h").split("#pragma once")[0]
         for key in self.keys():
             self.assertRegex(comment, rf"//   {key} +=")
 

@@ -1,6 +1,6 @@
 // The other agent as a target: what happens where it says no, is lost, or is not waited for any
 // more. The io_context runs on a thread of its own, as in a worker.
-#include "migrate-agent/peer/agent_target.h"
+#include "migrate-agent/migration/target/agent/agent_target.h"
 
 #include <gtest/gtest.h>
 
@@ -12,7 +12,7 @@
 #include <future>
 #include <thread>
 
-#include "migrate-agent/worker/offload.h"
+#include "migrate-agent/worker/runtime/offload.h"
 #include "tests/control/peers.h"
 
 namespace gcr::agent {

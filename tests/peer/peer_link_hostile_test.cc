@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <optional>
 
-#include "migrate-agent/peer/peer_link.h"
+#include "migrate-agent/migration/target/agent/peer_link.h"
 #include "tests/control/peers.h"
 
 namespace gcr::agent {

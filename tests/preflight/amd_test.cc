@@ -1,6 +1,6 @@
 // What preflight says of AMD's GPUs and of processes that use them: each finding is provoked, by
 // trees of files and by what /proc would say.
-#include "migrate-agent/preflight/amd.h"
+#include "migrate-agent/preflight/amd/amd.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -9,7 +9,7 @@
 #include <filesystem>
 #include <functional>
 
-#include "migrate-agent/preflight/comparison.h"
+#include "migrate-agent/preflight/compare/comparison.h"
 #include "src/base/units.h"
 #include "tests/support/sysfs_tree.h"
 

@@ -1,5 +1,5 @@
 // The catalogue, its documentation and the tests belong together.
-#include "migrate-agent/findings/catalogue.h"
+#include "migrate-agent/base/findings/catalogue.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,6 +1,6 @@
 // The source's look at a process and its host goes on as far as it can: what is missing is a
 // finding.
-#include "migrate-agent/source/examination.h"
+#include "migrate-agent/preflight/examine/examination.h"
 
 #include <fcntl.h>
 #include <gmock/gmock.h>
@@ -23,9 +23,9 @@
 #include <stdexcept>
 #include <thread>
 
-#include "migrate-agent/memory/present_pages.h"
-#include "migrate-agent/preflight/comparison.h"
-#include "migrate-agent/procfs/procfs.h"
+#include "migrate-agent/linux/proc/procfs.h"
+#include "migrate-agent/preflight/compare/comparison.h"
+#include "migrate-agent/process/pages/present_pages.h"
 #include "src/base/limits.h"
 #include "src/base/unique_fd.h"
 

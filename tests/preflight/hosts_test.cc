@@ -21,9 +21,9 @@
 #include <fstream>
 #include <functional>
 
-#include "migrate-agent/criu/criu.h"
-#include "migrate-agent/landing/memory_reservation.h"
-#include "migrate-agent/preflight/comparison.h"
+#include "migrate-agent/criu/runs/criu.h"
+#include "migrate-agent/linux/hostmem/memory_reservation.h"
+#include "migrate-agent/preflight/compare/comparison.h"
 
 namespace gcr::agent {
 namespace {

@@ -20,8 +20,8 @@
 #include <thread>
 #include <vector>
 
-#include "migrate-agent/host/host_state.h"
-#include "migrate-agent/procfs/procfs.h"
+#include "migrate-agent/linux/proc/procfs.h"
+#include "migrate-agent/preflight/inventory/host_state.h"
 #include "src/base/unique_fd.h"
 
 namespace gcr::host {

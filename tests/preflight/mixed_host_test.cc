@@ -3,8 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "migrate-agent/host/host_state.h"
-#include "migrate-agent/preflight/comparison.h"
+#include "migrate-agent/preflight/compare/comparison.h"
+#include "migrate-agent/preflight/inventory/host_state.h"
 #include "src/base/units.h"
 #include "tests/support/sysfs_tree.h"
 

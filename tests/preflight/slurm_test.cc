@@ -12,9 +12,9 @@
 #include <thread>
 #include <vector>
 
-#include "migrate-agent/preflight/comparison.h"
-#include "migrate-agent/procfs/procfs.h"
-#include "migrate-agent/slurm/folder.h"
+#include "migrate-agent/linux/proc/procfs.h"
+#include "migrate-agent/preflight/compare/comparison.h"
+#include "migrate-agent/process/slurm/folder.h"
 
 namespace gcr::slurm {
 namespace {

@@ -1,5 +1,5 @@
 // Which addresses stand for which, and which ports are free.
-#include "migrate-agent/process/addresses.h"
+#include "migrate-agent/process/inspect/addresses.h"
 
 #include <gtest/gtest.h>
 #include <netinet/in.h>
@@ -9,7 +9,7 @@
 #include <algorithm>
 #include <thread>
 
-#include "migrate-agent/process/sockets.h"
+#include "migrate-agent/process/inspect/sockets.h"
 #include "src/base/unique_fd.h"
 
 namespace gcr::process {

@@ -16,9 +16,9 @@
 #include <filesystem>
 #include <fstream>
 
-#include "migrate-agent/process/files.h"
-#include "migrate-agent/process/named_files.h"
-#include "migrate-agent/procfs/procfs.h"
+#include "migrate-agent/linux/proc/procfs.h"
+#include "migrate-agent/process/inspect/files.h"
+#include "migrate-agent/process/inspect/named_files.h"
 #include "src/base/unique_fd.h"
 
 namespace gcr::process {

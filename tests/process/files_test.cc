@@ -8,7 +8,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "migrate-agent/process/elf.h"
+#include "migrate-agent/process/inspect/elf.h"
 #include "src/base/unique_fd.h"
 
 namespace gcr::process {

@@ -1,6 +1,6 @@
 // What inspect() says of real processes: every blocker is provoked, and what is harmless is not
 // one.
-#include "migrate-agent/process/inspect.h"
+#include "migrate-agent/process/inspect/inspect.h"
 
 #include <fcntl.h>
 #include <gmock/gmock.h>
@@ -27,11 +27,11 @@
 #include <stop_token>
 #include <thread>
 
-#include "migrate-agent/cgroups/limits.h"
-#include "migrate-agent/process/named_files.h"
-#include "migrate-agent/process/sharing.h"
-#include "migrate-agent/process/surroundings.h"
-#include "migrate-agent/procfs/procfs.h"
+#include "migrate-agent/linux/cgroups/limits.h"
+#include "migrate-agent/linux/proc/procfs.h"
+#include "migrate-agent/process/inspect/named_files.h"
+#include "migrate-agent/process/inspect/sharing.h"
+#include "migrate-agent/process/inspect/surroundings.h"
 #include "src/base/unique_fd.h"
 
 namespace gcr::process {

@@ -6,12 +6,12 @@
 
 #include <random>
 
-#include "migrate-agent/criu/criu.h"
-#include "migrate-agent/device/cuda/driver.h"
-#include "migrate-agent/door/door.h"
-#include "migrate-agent/keeper/keeper.h"
-#include "migrate-agent/procfs/procfs.h"
-#include "migrate-agent/recovery/recovery.h"
+#include "migrate-agent/criu/runs/criu.h"
+#include "migrate-agent/gpu/access/door/door.h"
+#include "migrate-agent/gpu/device/cuda/driver.h"
+#include "migrate-agent/gpu/keeper/keeper.h"
+#include "migrate-agent/linux/proc/procfs.h"
+#include "migrate-agent/migration/undo/recovery.h"
 #include "tests/recovery/processes.h"
 
 namespace gcr::recovery {

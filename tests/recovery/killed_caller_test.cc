@@ -6,7 +6,7 @@
 
 #include <iostream>
 
-#include "migrate-agent/device/cuda/driver.h"
+#include "migrate-agent/gpu/device/cuda/driver.h"
 #include "tests/recovery/processes.h"
 
 namespace gcr::recovery::test {

@@ -14,7 +14,7 @@
 #include <sstream>
 #include <stdexcept>
 
-#include "migrate-agent/procfs/procfs.h"
+#include "migrate-agent/linux/proc/procfs.h"
 
 namespace gcr::recovery::test {
 namespace {

@@ -7,10 +7,10 @@
 
 #include <random>
 
-#include "migrate-agent/criu/criu.h"
-#include "migrate-agent/criu/helpers.h"
-#include "migrate-agent/procfs/procfs.h"
-#include "migrate-agent/recovery/recovery.h"
+#include "migrate-agent/criu/launch/helpers.h"
+#include "migrate-agent/criu/runs/criu.h"
+#include "migrate-agent/linux/proc/procfs.h"
+#include "migrate-agent/migration/undo/recovery.h"
 #include "tests/criu/program.h"
 #include "tests/criu/whole_runs.h"
 #include "tests/recovery/processes.h"

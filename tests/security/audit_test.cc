@@ -1,6 +1,6 @@
 // Every migration that ends leaves one line that says who moved what where, and nobody can write a
 // second one into it.
-#include "migrate-agent/main/audit.h"
+#include "migrate-agent/daemon/main/audit.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

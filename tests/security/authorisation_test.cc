@@ -1,5 +1,5 @@
 // Who may ask for what, and for whose processes.
-#include "migrate-agent/worker/authorisation.h"
+#include "migrate-agent/worker/runtime/authorisation.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

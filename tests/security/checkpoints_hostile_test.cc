@@ -7,8 +7,8 @@
 
 #include <filesystem>
 
-#include "migrate-agent/store/manifest.h"
 #include "src/base/users.h"
+#include "store/manifest.h"
 #include "tests/security/support.h"
 
 namespace gcr::agent::test {

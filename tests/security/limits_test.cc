@@ -2,7 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "migrate-agent/daemon/admission.h"
+#include "migrate-agent/daemon/listener/admission.h"
 #include "tests/daemon/journals.h"
 #include "tests/security/support.h"
 

@@ -1,5 +1,5 @@
 // What the agent's processes hold as root: what the table says, and nothing else.
-#include "migrate-agent/main/privileges.h"
+#include "migrate-agent/daemon/main/privileges.h"
 
 #include <fcntl.h>
 #include <gmock/gmock.h>
@@ -8,7 +8,7 @@
 #include <sys/syscall.h>
 #include <sys/wait.h>
 
-#include "migrate-agent/procfs/procfs.h"
+#include "migrate-agent/linux/proc/procfs.h"
 #include "tests/security/support.h"
 
 namespace gcr::agent::test {

@@ -1,6 +1,6 @@
 // The source's course as far as it goes without a GPU process: what it asks of its target, what it
 // makes of the answers, and what operators can do beside it.
-#include "migrate-agent/source/course.h"
+#include "migrate-agent/migration/source/course.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -14,7 +14,7 @@
 #include <filesystem>
 #include <thread>
 
-#include "migrate-agent/worker/packet.h"
+#include "migrate-agent/worker/runtime/packet.h"
 #include "src/base/units.h"
 #include "tests/control/peers.h"
 #include "tests/source/fake_target.h"

@@ -1,5 +1,5 @@
 // What is expected of a member without the preload library, and what is said of it.
-#include "migrate-agent/source/driver_alone.h"
+#include "migrate-agent/preflight/examine/driver_alone.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

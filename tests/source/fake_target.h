@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "migrate-agent/target/target.h"
+#include "migrate-agent/migration/target/target.h"
 
 namespace gcr::agent::test {
 

@@ -1,4 +1,4 @@
-#include "migrate-agent/source/transient.h"
+#include "migrate-agent/migration/source/transient.h"
 
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -7,7 +7,7 @@
 
 #include <chrono>
 
-#include "migrate-agent/procfs/procfs.h"
+#include "migrate-agent/linux/proc/procfs.h"
 
 namespace gcr::agent {
 namespace {

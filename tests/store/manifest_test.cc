@@ -1,5 +1,5 @@
 // Manifests that are not what an agent of the authority wrote are never used.
-#include "migrate-agent/store/signing.h"
+#include "store/signing.h"
 #include "tests/store/support.h"
 
 namespace gcr::store::test {

@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "migrate-agent/store/upkeep.h"
-#include "migrate-agent/store/writer.h"
+#include "store/upkeep.h"
+#include "store/writer.h"
 #include "tests/control/peers.h"
 
 namespace gcr::store::test {

@@ -1,5 +1,5 @@
 // Listing, verifying and pruning.
-#include "migrate-agent/store/compact.h"
+#include "store/compact.h"
 #include "tests/store/support.h"
 
 namespace gcr::store::test {

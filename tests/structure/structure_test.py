@@ -1,29 +1,44 @@
 #!/usr/bin/env python3
-"""The folders include each other as docs/design.md says, and never in a circle.
+"""Rooms, and the folders in them, include each other as docs/design.md says, and never in a circle; its drawing is that
+of scripts/draw-rooms.
 
-Reads the includes of all sources of the product and the table under "## Folders"; of the tests, what
+Reads the includes of all sources of the product and the tables under "## Folders"; of the tests, what
 CMake is told.
 Usage: structure_test.py SOURCE
 """
 import collections
 import os
 import re
+import subprocess
 import sys
 import unittest
 
 SOURCE = sys.argv.pop()
-PRODUCT = ("src", "proto", "transport", "preload", "migrate-agent", "slurm")
+PRODUCT = ("src", "proto", "transport", "store", "preload", "migrate-agent", "slurm")
+WITH_ROOMS = ("src", "migrate-agent")  # the others are rooms themselves
 SUFFIXES = (".h", ".cc", ".cu", ".c", ".def", ".proto")
 INCLUDE = re.compile(r'\s*(?:#\s*include|import) +"([^"]+)"')
-ROW = re.compile(r"\| `([^`]+)/` \|[^|]*\|([^|]*)\|$")
+ROW = re.compile(r"^\| `([^`]+)/` \|[^|]*\|([^|]*)\|$", re.MULTILINE)
 
 
-def table():
-    """The folders that each folder may include, by its name."""
+def design():
     with open(f"{SOURCE}/docs/design.md", encoding="utf-8") as page:
-        section = page.read().split("\n## Folders\n")[1].split("\n## ")[0]
-    rows = filter(None, map(ROW.match, section.splitlines()))
-    return {row[1]: set(re.findall(r"`([^`]+)/`", row[2])) for row in rows}
+        return page.read().split("\n## Folders\n")[1].split("\n## ")[0]
+
+
+def rows(text):
+    return {row[1]: set(re.findall(r"`([^`]+)/`", row[2])) for row in ROW.finditer(text)}
+
+
+def tables():
+    """What each room may include, and by rooms, what each folder may of its room."""
+    first, *others = design().split("\n### ")
+    return rows(first), {text.split("/\n")[0]: rows(text) for text in others}
+
+
+def room_of(folder):
+    parts = folder.split("/")
+    return "/".join(parts[: 2 if parts[0] in WITH_ROOMS else 1])
 
 
 def sources():
@@ -48,6 +63,19 @@ def includes():
     return found
 
 
+def between_rooms():
+    found = collections.defaultdict(list)
+    for (here, there), lines in includes().items():
+        if room_of(here) != room_of(there):
+            found[room_of(here), room_of(there)] += lines
+    return found
+
+
+def inside(room):
+    return {(here, there): lines for (here, there), lines in includes().items()
+            if room_of(here) == room_of(there) == room}
+
+
 def circle(edges):
     """Folders that include each other in a circle, in order; none if there is no circle."""
     done = set()
@@ -67,33 +95,37 @@ def circle(edges):
 class Structure(unittest.TestCase):
     maxDiff = None
 
-    def test_no_folders_include_each_other_in_a_circle(self):
+    def check(self, table, found):
+        """That `found` includes are those that the table has, and in no circle."""
         edges = collections.defaultdict(list)
-        for here, there in includes():
+        for here, there in found:
             edges[here].append(there)
         self.assertEqual(circle(edges), [])
-
-    def test_every_folder_is_in_the_table(self):
-        self.assertEqual({os.path.dirname(path) for path in sources()}, set(table()))
-
-    def test_every_include_is_one_that_the_table_has(self):
-        allowed = table()
-        wrong = {
-            f"{here} -> {there}": lines
-            for (here, there), lines in includes().items()
-            if there not in allowed.get(here, ())
-        }
+        wrong = {f"{here} -> {there}": lines for (here, there), lines in found.items()
+                 if there not in table.get(here, ())}
         self.assertEqual(wrong, {})
+        unused = [f"{here} -> {there}" for here, folders in table.items() for there in folders
+                  if (here, there) not in found]
+        self.assertEqual(unused, [], "in the table, and not used")
 
-    def test_the_table_allows_nothing_that_is_not_used(self):
-        used = set(includes())
-        unused = [
-            f"{here} -> {there}"
-            for here, folders in table().items()
-            for there in folders
-            if (here, there) not in used
-        ]
-        self.assertEqual(unused, [])
+    def test_rooms_include_what_the_table_says(self):
+        table, _ = tables()
+        self.assertEqual(set(table), {room_of(os.path.dirname(path)) for path in sources()})
+        self.check(table, between_rooms())
+
+    def test_folders_of_a_room_include_what_its_table_says(self):
+        folders = {os.path.dirname(path) for path in sources()}
+        _, insides = tables()
+        for room in sorted(set(map(room_of, folders))):
+            mine = {folder for folder in folders if room_of(folder) == room}
+            with self.subTest(room):
+                table = insides.get(room, {room: set()})
+                self.assertEqual(set(table), mine)
+                self.check(table, inside(room))
+
+    def test_the_drawing_is_that_of_the_table(self):
+        drawing = subprocess.run([f"{SOURCE}/scripts/draw-rooms"], capture_output=True, text=True, check=True).stdout
+        self.assertIn(f"\n{drawing}", design(), "scripts/draw-rooms --write")
 
     def test_no_property_of_discovered_tests_loses_a_part(self):
         """gtest_discover_tests() drops all but the first of a list (CMake 3.25)."""

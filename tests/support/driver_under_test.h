@@ -6,8 +6,8 @@
 #include <memory>
 #include <string_view>
 
-#include "migrate-agent/device/cuda/driver.h"
-#include "migrate-agent/device/hip/driver.h"
+#include "migrate-agent/gpu/device/cuda/driver.h"
+#include "migrate-agent/gpu/device/hip/driver.h"
 
 namespace gcr::device {
 

@@ -9,8 +9,8 @@
 #include <random>
 #include <vector>
 
-#include "migrate-agent/suspension/host_copy.h"
-#include "migrate-agent/suspension/returning_vram.h"
+#include "migrate-agent/migration/suspend/host_copy.h"
+#include "migrate-agent/migration/suspend/returning_vram.h"
 #include "src/base/units.h"
 #include "tests/support/driver_under_test.h"
 

@@ -1,10 +1,10 @@
 // Where a suspended job returns to.
-#include "migrate-agent/suspension/places.h"
+#include "migrate-agent/migration/suspend/places.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "migrate-agent/preflight/host_facts.h"
+#include "migrate-agent/preflight/compare/host_facts.h"
 #include "src/base/units.h"
 
 namespace gcr::agent {

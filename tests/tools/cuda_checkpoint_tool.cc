@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "migrate-agent/device/cuda/driver.h"
+#include "migrate-agent/gpu/device/cuda/driver.h"
 #include "tests/support/command_line.h"
 
 namespace {

@@ -5,7 +5,7 @@
 #include <memory>
 #include <string>
 
-#include "migrate-agent/criu/criu.h"
+#include "migrate-agent/criu/runs/criu.h"
 #include "tests/criu/program.h"
 
 namespace gcr::criu::test {

@@ -1,6 +1,6 @@
 #include "tests/digest/on_cpu/kernel.h"
 
-#include "migrate-agent/digest/digest_kernel.cu"
+#include "migrate-agent/gpu/digest/digest_kernel.cu"
 
 namespace gcr::digest::on_cpu {
 

@@ -12,8 +12,8 @@
 #include <utility>
 #include <vector>
 
-#include "migrate-agent/door/door.h"
-#include "migrate-agent/gpu_access/gates.h"
+#include "migrate-agent/gpu/access/door/door.h"
+#include "migrate-agent/gpu/access/gates.h"
 #include "src/base/units.h"
 #include "tests/preload/door/subject_process.h"
 

@@ -16,7 +16,7 @@
 #include <optional>
 #include <thread>
 
-#include "migrate-agent/door/find_door.h"
+#include "migrate-agent/gpu/access/door/find_door.h"
 #include "preload/door_protocol.h"
 #include "tests/preload/door/door_helpers.h"
 #include "tests/support/threads.h"

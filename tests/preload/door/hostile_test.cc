@@ -13,8 +13,8 @@
 #include <functional>
 #include <string>
 
-#include "migrate-agent/door/find_door.h"
-#include "migrate-agent/procfs/procfs.h"
+#include "migrate-agent/gpu/access/door/find_door.h"
+#include "migrate-agent/linux/proc/procfs.h"
 #include "preload/door_protocol.h"
 #include "src/base/unique_fd.h"
 

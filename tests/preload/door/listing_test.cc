@@ -8,8 +8,8 @@
 #include <optional>
 #include <vector>
 
-#include "migrate-agent/host/host_state.h"
-#include "migrate-agent/procfs/procfs.h"
+#include "migrate-agent/linux/proc/procfs.h"
+#include "migrate-agent/preflight/inventory/host_state.h"
 #include "tests/preload/door/door_helpers.h"
 
 namespace gcr::test {

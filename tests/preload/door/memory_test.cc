@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "migrate-agent/procfs/procfs.h"
+#include "migrate-agent/linux/proc/procfs.h"
 #include "tests/preload/door/door_helpers.h"
 
 namespace gcr::test {

@@ -4,7 +4,7 @@
 
 #include <cstring>
 
-#include "migrate-agent/door/sentences.h"
+#include "migrate-agent/gpu/access/door/sentences.h"
 #include "tests/preload/door/door_helpers.h"
 
 namespace gcr::test {

@@ -1,5 +1,5 @@
 // An application held back for a share of the time.
-#include "migrate-agent/gpu_access/throttle.h"
+#include "migrate-agent/gpu/access/throttle.h"
 
 #include <gtest/gtest.h>
 #include <signal.h>

@@ -9,8 +9,8 @@
 #include <fstream>
 #include <thread>
 
-#include "migrate-agent/criu/criu.h"
-#include "migrate-agent/procfs/procfs.h"
+#include "migrate-agent/criu/runs/criu.h"
+#include "migrate-agent/linux/proc/procfs.h"
 #include "tests/criu/program.h"
 #include "tests/softgpu/criu_plugin/plugin_copies.h"
 #include "tests/softgpu/face.h"

@@ -2,7 +2,7 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
-#include "migrate-agent/criu/plugin.h"
+#include "migrate-agent/criu/launch/plugin.h"
 #include "tests/criu/program.h"
 #include "tests/softgpu/criu_plugin/plugin_copies.h"
 

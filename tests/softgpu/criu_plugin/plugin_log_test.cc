@@ -4,7 +4,7 @@
 
 #include <fstream>
 
-#include "migrate-agent/criu/plugin.h"
+#include "migrate-agent/criu/launch/plugin.h"
 #include "tests/criu/program.h"
 
 namespace gcr::criu::test {

@@ -7,8 +7,8 @@
 #include <span>
 #include <thread>
 
-#include "migrate-agent/digest/block_hash.h"
-#include "migrate-agent/digest/chunk_sums.h"
+#include "migrate-agent/gpu/digest/block_hash.h"
+#include "migrate-agent/gpu/digest/chunk_sums.h"
 #include "tests/softgpu/engine/memory.h"
 
 namespace gcr::softgpu {

@@ -1,4 +1,4 @@
-// The mover's kernel (migrate-agent/digest/digest_kernel.cu) on the CPU.
+// The mover's kernel (migrate-agent/gpu/digest/digest_kernel.cu) on the CPU.
 #pragma once
 
 #include "tests/softgpu/engine/kernels.h"

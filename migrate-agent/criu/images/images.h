@@ -1,0 +1,143 @@
+// CRIU's images directory as this project reads it. Images may come from another host: every length
+// is checked.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <set>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "migrate-agent/transfer/images/memory_names.h"
+#include "src/base/address_range.h"
+#include "src/base/result.h"
+#include "src/base/unique_fd.h"
+
+namespace gcr::criu::images {
+
+/// The second words of a core-*.img and of pstree.img.
+inline constexpr std::uint32_t kCoreMagic = 0x55053847;
+inline constexpr std::uint32_t kProcessTreeMagic = 0x50273030;
+
+/// The whole of a file. kNotFound if it is missing.
+Result<std::string> read_file(const std::filesystem::path& path);
+
+/// Replaces a file.
+Status write_file(const std::filesystem::path& path, const std::string& content);
+
+/// An unnamed file with the content of an image, positioned at its start.
+Result<UniqueFd> in_memory(const std::string& name, const std::string& content);
+
+/// The second words of files.img and of a tcp-stream-*.img.
+inline constexpr std::uint32_t kFilesMagic = 0x56303138;
+inline constexpr std::uint32_t kTcpStreamMagic = 0x51465506;
+
+/// The first record of an image. kDataLoss if that is not whole.
+Result<std::string> record_in(const std::string& image, std::uint32_t magic);
+
+/// All records of an image. kDataLoss if it is not whole.
+Result<std::vector<std::string>> records_in(const std::string& image, std::uint32_t magic);
+
+/// An image with one record, or several.
+std::string image_of(std::uint32_t magic, const std::string& record);
+std::string image_of(std::uint32_t magic, const std::vector<std::string>& records);
+
+/// The cache file "irmap-cache" with nothing in it.
+std::string empty_irmap_cache();
+
+/// How the images with memory of a process that was left out of CRIU's are called, by its PID in
+/// its own PID namespace: this, "-", a number from 0 and ".img". In each of them a byte has its
+/// address as its offset.
+std::string memory_images(pid_t in_namespace);
+inline constexpr std::string_view kMemoryImages = gcr::images::kPrivateMemory;
+
+/// The image that says which of that memory the process had in the end: outside it the images may
+/// have what is not true any more, within it a hole is zeros. Whole pages, ascending, disjoint;
+/// a page map as CRIU's, without a head.
+std::string memory_map(pid_t in_namespace);
+std::string image_of_ranges(std::span<const AddressRange> ranges);
+/// kDataLoss if the image at `path` is none of ranges, kNotFound if it is missing.
+Result<std::vector<AddressRange>> read_ranges(const std::filesystem::path& path);
+
+/// The process whose memory an image of this name has. kDataLoss if the name has another form.
+Result<pid_t> process_of_memory(std::string_view name);
+
+/// The same for memory that processes share, by the number that CRIU's images give it: its inode at
+/// the source. An offset is one in that memory.
+std::string shared_memory_images(std::uint32_t number);
+std::string shared_memory_map(std::uint32_t number);
+/// The number in a name of either kind. kDataLoss if the name has another form.
+Result<std::uint32_t> number_of_shared_memory(std::string_view name);
+Result<std::uint32_t> number_of_shared_map(std::string_view name);
+inline constexpr std::string_view kSharedMaps = "shared-map-";  ///< how all maps of it begin
+
+/// The sizes of the memories that CRIU makes for processes to map, by number. kDataLoss if the
+/// image is not whole; none if it is missing.
+Result<std::map<std::uint32_t, std::uint64_t>> shared_memories(
+    const std::filesystem::path& directory);
+
+/// A private mapping of a task.
+struct PrivateMapping {
+  AddressRange range;
+  std::uint64_t region_offset;  ///< where CRIU maps it first, in a region for all of them
+  bool plain;                   ///< anonymous, and nothing else is special about it
+};
+struct PrivateMappings {
+  std::uint64_t region_bytes = 0;
+  std::vector<PrivateMapping> mappings{};
+};
+/// Those that CRIU maps beforehand, if it does, as CRIU 4.1 and 4.2 do it. kDataLoss if the image
+/// is not whole or has more than 1 MiB, kNotFound if it is missing.
+Result<PrivateMappings> private_mappings(const std::filesystem::path& directory,
+                                         pid_t in_namespace);
+
+/// Makes CRIU map the private mappings of a task before it forks the task's children, as it does
+/// where there was a pre-dump. Nothing of the kind may be in `directory` yet.
+Status map_beforehand(const std::filesystem::path& directory, pid_t in_namespace);
+
+/// Names of the image files (*.img) in `directory`, sorted: the files to send. Without logs.
+std::vector<std::string> names(const std::filesystem::path& directory);
+
+/// The first line with "Error (" in CRIU's log `name`, without its time stamp; else the first line
+/// of what CRIU wrote to standard error; empty if there is neither.
+std::string first_error(const std::filesystem::path& directory, const std::string& name);
+
+/// The PID of the dumped tree's root in its own PID namespace. Errors as for used_pids().
+Result<pid_t> root_pid(const std::filesystem::path& directory);
+
+/// Every PID that the dumped tree uses in its PID namespace: processes, threads, process groups,
+/// sessions. kDataLoss if pstree.img is not whole, kNotFound if it is missing.
+Result<std::set<pid_t>> used_pids(const std::filesystem::path& directory);
+
+/// Where the kernel writes whenever a thread moves to another CPU, its struct rseq: those of all
+/// threads, ascending, by the PID of their process. Every process of the tree is there; a
+/// zombie has no area. kDataLoss if pstree.img or a thread's core image is not whole, or gives an
+/// area of more than 4096 bytes or beyond the last address; kNotFound if an image is missing.
+Result<std::map<pid_t, std::vector<AddressRange>>> rseq_areas(
+    const std::filesystem::path& directory);
+
+/// The names of files that CRIU would open, without files that had been removed. kDataLoss if an
+/// image is not whole, or names files in a way that our dumps do not.
+Result<std::set<std::string>> file_names(const std::filesystem::path& directory);
+
+/// Gives files that had been removed, which CRIU would make again beside where they were, names
+/// below launch::kRemovedFiles. kDataLoss as above.
+Status rename_removed_files(const std::filesystem::path& directory);
+
+/// The image that names files.
+inline constexpr char kFilesImage[] = "files.img";
+
+/// Its content with other names. kDataLoss if it is not whole.
+Result<std::string> rename_files(const std::string& image,
+                                 const std::map<std::string, std::string>& renamed);
+
+/// Checks that every image of memory has as many pages as its page map says, in `directory` and in
+/// its chain of parents: CRIU would look for missing ones forever. kDataLoss if not.
+Status check_memory(const std::filesystem::path& directory);
+
+}  // namespace gcr::criu::images

@@ -1,0 +1,99 @@
+#include "migrate-agent/criu/launch/helpers.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <unistd.h>
+
+#include <optional>
+#include <string>
+
+#include "migrate-agent/linux/proc/procfs.h"
+#include "src/base/unique_fd.h"
+
+namespace gcr::criu {
+namespace {
+
+namespace fs = std::filesystem;
+using Clock = std::chrono::steady_clock;
+
+/// How often descriptors and FIFOs are checked while CRIU runs.
+constexpr int kLookMs = 20;
+
+bool is_below(const fs::path& directory, const std::string& target) {
+  const std::string& prefix = directory.native();
+  return target.starts_with(prefix) &&
+         (target.size() == prefix.size() || target[prefix.size()] == '/' ||
+          target[prefix.size()] == ' ');  // " (deleted)"
+}
+
+bool has_open(pid_t pid, const fs::path& directory) {
+  std::error_code error;
+  const fs::path descriptors = "/proc/" + std::to_string(pid) + "/fd";
+  for (fs::directory_iterator it(descriptors, error), end; !error && it != end;
+       it.increment(error)) {
+    std::error_code closed;
+    const fs::path target = fs::read_symlink(it->path(), closed);
+    if (!closed && is_below(directory, target.native())) return true;
+  }
+  return false;
+}
+
+struct Helper {
+  pid_t pid;
+  UniqueFd process;  ///< pidfd
+};
+
+/// A process other than this one that has something open there. It may be the dumped process
+/// itself, which has CRIU's log open for a while.
+std::optional<Helper> find_helper(const fs::path& scratch) {
+  for (const pid_t pid : procfs::processes()) {
+    if (pid == ::getpid() || !has_open(pid, scratch)) continue;
+    auto process = procfs::open_pidfd(pid);
+    if (process) return Helper{pid, std::move(*process)};
+  }
+  return std::nullopt;
+}
+
+/// A process that waits in open() for a writer of a FIFO here reads an end of file instead.
+void release_waiting(const fs::path& scratch) {
+  std::error_code error;
+  for (fs::recursive_directory_iterator it(scratch, error), end; !error && it != end;
+       it.increment(error)) {
+    std::error_code gone;
+    if (!it->is_fifo(gone)) continue;
+    const UniqueFd writer(::open(it->path().c_str(), O_WRONLY | O_NONBLOCK | O_CLOEXEC));
+  }
+}
+
+Status wait_until_done(const Helper& helper, const fs::path& scratch, Clock::time_point deadline) {
+  while (has_open(helper.pid, scratch)) {
+    release_waiting(scratch);
+    if (Clock::now() > deadline) {
+      return Error(Code::kTimeout, "process " + std::to_string(helper.pid) +
+                                       " is still at work in " + scratch.string());
+    }
+    pollfd ended{helper.process.get(), POLLIN, 0};
+    ::poll(&ended, 1, kLookMs);
+  }
+  return {};
+}
+
+}  // namespace
+
+Status wait_for_helpers(const fs::path& scratch, std::chrono::milliseconds patience) {
+  if (scratch.empty()) return {};
+  std::error_code error;
+  const fs::path directory = fs::weakly_canonical(scratch, error);
+  if (error) return Error::from_errno(error.value(), "cannot look at " + scratch.string());
+  const auto deadline = Clock::now() + patience;
+  // A process may start CRIU as its child and end during the search: two passes must find nothing.
+  for (int empty_looks = 0; empty_looks < 2; ++empty_looks) {
+    const auto helper = find_helper(directory);
+    if (!helper) continue;
+    GCR_TRY(wait_until_done(*helper, directory, deadline));
+    empty_looks = -1;
+  }
+  return {};
+}
+
+}  // namespace gcr::criu

@@ -1,0 +1,484 @@
+// gcr-in-criu.so: what CRIU does otherwise than by itself. The agent executes CRIU with this object
+// preloaded, and each part is in force where its descriptor is (launch.h). Other programs that run
+// with this object (a shell that starts CRIU) are not affected.
+//
+// 1. It enters the mount namespace of the process that it dumps. The agent executes CRIU in its own
+//    mount namespace, so that CRIU's file, its loader and its libraries are the agent's. Once they
+//    are mapped, and before main(), CRIU enters the namespace that the agent holds, and waits until
+//    the agent has checked what it sees there.
+// 2. A dump leaves out the memory that the agent sends by itself: pages of it do not show in what
+//    PAGEMAP_SCAN gives to CRIU, and are told to the agent instead. The agent says what it sends of
+//    a task when CRIU, which has stopped all of them, is about to look at the task's mappings.
+//    Kernels without that request (before 6.7) leave nothing out. Memory that tasks share, and that
+//    the agent sends, is all hole where CRIU looks for data.
+// 3. A restore waits for the agent, and does what it asks for (Hold): when CRIU reads the first of
+//    its images, so that the agent can put memory of the tasks to be into CRIU; and when every
+//    restored thread is in its last stop and none of them has run: CRIU then sends SIGSTOP to the
+//    first of them, and lets go of all.
+// 4. A restored task takes over the memory that it has inherited from CRIU, where CRIU would map
+//    empty memory for it. Where CRIU makes memory for tasks to share, it gets that of the agent's.
+// 5. CRIU's plugin is loaded, with all libraries that it needs, before 1: CRIU finds it loaded.
+// 6. A restored task uses names with the rights of the member that it becomes (in_criu_names.h).
+// 7. CRIU waits for many threads without looking at all of them each time (in_criu_stops.cc).
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include "migrate-agent/criu/launch/in_criu_names.h"
+#include "migrate-agent/criu/launch/launch.h"
+#include "src/base/pagemap_scan.h"
+
+// CRIU exports its functions, for its plugins.
+extern "C" __attribute__((weak)) int cr_dump_tasks(int pid);
+
+#define EXPORTED extern "C" __attribute__((visibility("default")))
+
+namespace {
+
+using namespace gcr::criu::launch;
+using gcr::AddressRange;
+using gcr::pagemap::ScanArguments;
+using PageRegion = gcr::pagemap::Region;
+namespace pagemap = gcr::pagemap;
+
+// Whether CRIU was started with the descriptor; it may give a free number to a file of its own.
+bool leaves_out = false;  ///< kMemoryFd
+bool holds = false;       ///< kHoldFd, until the tasks are let go of
+struct stat first_file;   ///< a FIFO in the place of the first image, until it is read
+
+bool has(int fd) { return fcntl(fd, F_GETFD) >= 0; }
+
+/// Receives one packet; the number of its bytes, or -1.
+ssize_t receive(int fd, void* packet, std::size_t size) {
+  ssize_t got = 0;
+  while ((got = recv(fd, packet, size, 0)) < 0 && errno == EINTR) {
+  }
+  return got;
+}
+
+/// With all functions that it needs, so that a plugin for another CRIU shows here.
+void load_plugin() {
+  if (fchdir(kImagesFd) == 0 && dlopen(kPluginLink, RTLD_NOW) != nullptr) {
+    close(kPluginFd);
+    return;
+  }
+  const char* const reason = dlerror();
+  dprintf(STDERR_FILENO, "cannot load the plugin: %s\n",
+          reason != nullptr ? reason : "no directory");
+  errno = ELIBBAD;
+  fail_and_exit(kControlFd, Step::kLoadPlugin);
+}
+
+void enter() {
+  if (setns(kMountsFd, CLONE_NEWNS) != 0 || fchdir(kImagesFd) != 0) {
+    fail_and_exit(kControlFd, Step::kEnterNamespaces);
+  }
+  // CRIU looks for programs in the images directory, and finds none.
+  if (setenv("PATH", "", 1) != 0) fail_and_exit(kControlFd, Step::kEnterNamespaces);
+  send_control(kControlFd, {Event::kEntered, Step::kNone, 0, 0}, -1);
+  ControlMessage answer{};
+  if (receive(kControlFd, &answer, sizeof(answer)) != sizeof(answer) ||
+      answer.event != Event::kMayGoOn) {
+    _exit(127);
+  }
+  close(kControlFd);
+  close(kMountsFd);
+}
+
+__attribute__((constructor)) void begin() {
+  if (cr_dump_tasks == nullptr) return;
+  if (unsetenv("LD_PRELOAD") != 0) fail_and_exit(kControlFd, Step::kEnterNamespaces);
+  leaves_out = has(kMemoryFd);
+  holds = has(kHoldFd);
+  if (!holds || stat("inventory.img", &first_file) != 0) first_file.st_ino = 0;
+  if (has(kPluginFd)) load_plugin();
+  if (has(kMountsFd)) enter();
+  close(kLibraryFd);
+}
+
+constexpr std::uint64_t kPresentOrSwapped = pagemap::kIsPresent | pagemap::kIsSwapped;
+
+/// An array that grows; false when there is no memory. Never freed: CRIU ends soon.
+template <class Item>
+class Growing {
+ public:
+  bool add(const Item& item) {
+    if (size_ == room_) {
+      const std::size_t more = room_ == 0 ? 4096 : 2 * room_;
+      auto* const items = static_cast<Item*>(realloc(items_, more * sizeof(Item)));
+      if (items == nullptr) return false;
+      items_ = items;
+      room_ = more;
+    }
+    items_[size_++] = item;
+    return true;
+  }
+  void clear() { size_ = 0; }
+  std::size_t size() const { return size_; }
+  const Item* begin() const { return items_; }
+  const Item* end() const { return items_ + size_; }
+
+ private:
+  Item* items_ = nullptr;
+  std::size_t size_ = 0;
+  std::size_t room_ = 0;
+};
+
+int asked_about = 0;             ///< the process whose memory `agents` is of
+Growing<AddressRange> agents;    ///< what the agent sends by itself, ascending
+Growing<SharedMemoryId> shared;  ///< the same, of all processes
+Growing<AddressRange> left_out;  ///< of one scan
+Growing<PageRegion> left_to_criu;
+
+/// The PID, as CRIU sees it, of the process whose directory in /proc is open as `fd`, or whose file
+/// of that `name` in there; 0 if it is another file.
+int owner_of(int fd, const char* name = nullptr) {
+  char link[32];
+  snprintf(link, sizeof(link), "/proc/self/fd/%d", fd);
+  char path[64];
+  const ssize_t length = readlink(link, path, sizeof(path) - 1);
+  if (length <= 0) return 0;
+  path[length] = '\0';
+  char* last = strrchr(path, '/');
+  if (name != nullptr) {
+    if (last == nullptr || strcmp(last + 1, name) != 0) return 0;
+    *last = '\0';
+    last = strrchr(path, '/');
+  }
+  return last == nullptr ? 0 : atoi(last + 1);
+}
+
+template <class Item>
+bool hear(Growing<Item>& items) {
+  for (;;) {
+    static Item packet[kRangesPerPacket];
+    const ssize_t got = receive(kMemoryFd, packet, sizeof(packet));
+    if (got < 0 || got % sizeof(Item) != 0) return false;
+    const std::size_t count = static_cast<std::size_t>(got) / sizeof(Item);
+    for (std::size_t i = 0; i < count; ++i) {
+      if (!items.add(packet[i])) return false;
+    }
+    if (count < kRangesPerPacket) return true;
+  }
+}
+
+/// Learns from the agent what it sends of this process, and of memory that processes share.
+bool ask_about(int pid) {
+  asked_about = 0;
+  agents.clear();
+  const MemoryMessage question{pid, 0};
+  if (send(kMemoryFd, &question, sizeof(question), MSG_NOSIGNAL) != sizeof(question)) return false;
+  Growing<SharedMemoryId> told;
+  if (!hear(agents) || !hear(told)) return false;
+  // CRIU is no process of the job, and asks about itself too.
+  if (told.size() != 0) shared = told;
+  asked_about = pid;
+  return true;
+}
+
+/// Whether the agent sends the memory that is open as `fd`.
+bool is_sent_by_agent(int fd) {
+  struct stat file;
+  if (shared.size() == 0 || fstat(fd, &file) != 0) return false;
+  for (const SharedMemoryId& one : shared) {
+    if (one.device == file.st_dev && one.inode == file.st_ino) return true;
+  }
+  return false;
+}
+
+bool tell_left_out(int pid) {
+  for (std::size_t first = 0; first < left_out.size();) {
+    const std::size_t rest = left_out.size() - first;
+    const std::size_t count = rest < kRangesPerPacket ? rest : kRangesPerPacket;
+    MemoryMessage message{pid, static_cast<std::uint32_t>(count)};
+    iovec parts[] = {
+        {&message, sizeof(message)},
+        {const_cast<AddressRange*>(left_out.begin() + first), count * sizeof(AddressRange)}};
+    msghdr packet{};
+    packet.msg_iov = parts;
+    packet.msg_iovlen = 2;
+    if (sendmsg(kMemoryFd, &packet, MSG_NOSIGNAL) < 0) return false;
+    first += count;
+  }
+  return true;
+}
+
+/// The first of the agent's ranges that ends behind `address`.
+const AddressRange* first_beyond(std::uint64_t address) {
+  const AddressRange* first = agents.begin();
+  for (std::size_t count = agents.size(); count > 0;) {
+    const AddressRange* const middle = first + count / 2;
+    if (middle->end <= address) {
+      first = middle + 1;
+      count -= count / 2 + 1;
+    } else {
+      count /= 2;
+    }
+  }
+  return first;
+}
+
+/// Divides a region between the agent and CRIU.
+bool divide(const PageRegion& region) {
+  std::uint64_t at = region.start;
+  if ((region.categories & kPresentOrSwapped) != 0 &&
+      (region.categories & pagemap::kIsGuard) == 0) {
+    for (const AddressRange* range = first_beyond(at);
+         range != agents.end() && range->start < region.end; ++range) {
+      if (range->start > at && !left_to_criu.add({at, range->start, region.categories})) {
+        return false;
+      }
+      const std::uint64_t start = range->start > at ? range->start : at;
+      at = range->end < region.end ? range->end : region.end;
+      if (!left_out.add({start, at})) return false;
+    }
+  }
+  return at == region.end || left_to_criu.add({at, region.end, region.categories});
+}
+
+/// The agent is asked once about each process, before CRIU looks at its mappings: it may write to
+/// the process and give memory of it back, shared memory too, which CRIU dumps at once.
+bool is_asked_about(int pid) { return pid != 0 && (pid == asked_about || ask_about(pid)); }
+
+/// Whether the agent sends memory of the process whose pagemap is open as `fd`.
+bool agent_sends(int fd) { return is_asked_about(owner_of(fd, "pagemap")) && agents.size() != 0; }
+
+/// Takes what the agent sends out of the answer to a scan; the number of regions that remain.
+/// If anything goes wrong, the answer stays as it is: what both send is the same.
+long leave_out(const ScanArguments& scan, long count) {
+  auto* const regions = reinterpret_cast<PageRegion*>(scan.vec);
+  left_out.clear();
+  left_to_criu.clear();
+  for (long i = 0; i < count; ++i) {
+    if (!divide(regions[i])) return count;
+  }
+  if (left_out.size() == 0 || left_to_criu.size() > scan.vec_len || !tell_left_out(asked_about)) {
+    return count;
+  }
+  if (left_to_criu.size() != 0) {
+    memcpy(regions, left_to_criu.begin(), left_to_criu.size() * sizeof(PageRegion));
+  }
+  return static_cast<long>(left_to_criu.size());
+}
+
+Growing<HoldMessage> takes;  ///< ascending by task and offset
+pid_t region_of = 0;         ///< the task whose region was mapped, at
+std::uint64_t region = 0;
+Growing<HoldMessage> shared_takes;
+int made_memory = -1;  ///< the last memory without a name that was made, to be filled
+
+void* real_mmap(void* address, std::size_t bytes, int protection, int flags, int fd, off_t offset) {
+  return reinterpret_cast<void*>(syscall(SYS_mmap, address, bytes, protection, flags, fd, offset));
+}
+
+/// The kernel's setting does not matter, nor is the mapping marked in any way.
+bool make_huge(char* address, std::size_t bytes) {
+  constexpr int kCollapse = 25;  // MADV_COLLAPSE, since Linux 6.1
+  for (std::size_t at = 0; at < bytes; at += kHugePageBytes) {
+    static_cast<volatile char*>(address)[at] = 0;
+  }
+  return madvise(address, bytes, kCollapse) == 0;
+}
+
+/// Where huge pages can be mapped as they are; none of it counts before it is used. MAP_FAILED.
+void* make_shared(std::size_t bytes) {
+  auto* const room =
+      static_cast<char*>(real_mmap(nullptr, bytes + kHugePageBytes, PROT_NONE,
+                                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
+  if (room == MAP_FAILED) return room;
+  const std::uint64_t over = reinterpret_cast<std::uint64_t>(room) % kHugePageBytes;
+  return real_mmap(room + (over == 0 ? 0 : kHugePageBytes - over), bytes, PROT_READ | PROT_WRITE,
+                   MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+}
+
+/// An errno, or 0.
+int serve(HoldMessage& request) {
+  auto* const address = reinterpret_cast<void*>(request.address);
+  switch (request.what) {
+    case Hold::kReserve: {
+      void* const reserved =
+          real_mmap(nullptr, request.bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+      request.address = reinterpret_cast<std::uint64_t>(reserved);
+      return reserved == MAP_FAILED ? errno : 0;
+    }
+    case Hold::kOpen:
+      return mprotect(address, request.bytes, PROT_READ | PROT_WRITE) == 0 ? 0 : errno;
+    case Hold::kMakeHuge: {
+      const bool opened = mprotect(address, request.bytes, PROT_READ | PROT_WRITE) == 0;
+      return opened && make_huge(static_cast<char*>(address), request.bytes) ? 0 : errno;
+    }
+    case Hold::kDrop:
+      return madvise(address, request.bytes, MADV_DONTNEED) == 0 ? 0 : errno;
+    case Hold::kRemove:
+      return munmap(address, request.bytes) == 0 ? 0 : errno;
+    case Hold::kTake:
+      return takes.add(request) ? 0 : ENOMEM;
+    case Hold::kMakeShared: {
+      void* const made = make_shared(request.bytes);
+      request.address = reinterpret_cast<std::uint64_t>(made);
+      return made == MAP_FAILED ? errno : 0;
+    }
+    case Hold::kTakeShared:
+      return shared_takes.add(request) ? 0 : ENOMEM;
+    default:
+      return EINVAL;
+  }
+}
+
+/// Does what the agent asks for, until CRIU may go on. False if there is no agent any more.
+bool wait_for_agent() {
+  HoldMessage message{};
+  message.what = Hold::kWaiting;
+  message.pid = getpid();
+  while (send(kHoldFd, &message, sizeof(message), MSG_NOSIGNAL) == sizeof(message) &&
+         receive(kHoldFd, &message, sizeof(message)) == sizeof(message)) {
+    if (message.what == Hold::kGoOn) return true;
+    message.pid = serve(message);
+  }
+  return false;
+}
+
+/// The agent's namespace ends CRIU if the agent does not want it to go on.
+void wait_at_last_stop() {
+  while (!wait_for_agent()) pause();
+  holds = false;
+  close(kHoldFd);
+}
+
+/// Maps the region so that page tables and huge pages can move as they are.
+void* map_region(const HoldMessage& take, int flags) {
+  const std::uint64_t bytes = take.region_bytes;
+  auto* const room =
+      static_cast<char*>(real_mmap(nullptr, bytes + kHugePageBytes, PROT_NONE, flags, -1, 0));
+  if (room == MAP_FAILED) return room;
+  const auto first = reinterpret_cast<std::uint64_t>(room);
+  const std::uint64_t before = (take.region_base - first) % kHugePageBytes;
+  if (before != 0) munmap(room, before);
+  munmap(room + before + bytes, kHugePageBytes - before);
+  region_of = take.pid;
+  region = first + before;
+  return room + before;
+}
+
+/// In place of an mmap of CRIU's; nullptr if that shall be.
+void* take_over(void* address, std::size_t bytes, int protection, int flags) {
+  constexpr int kPrivate = MAP_PRIVATE | MAP_ANONYMOUS;
+  const bool is_region = address == nullptr && protection == PROT_NONE && flags == kPrivate;
+  if (!is_region && flags != (kPrivate | MAP_FIXED)) return nullptr;
+  const pid_t self = getpid();
+  for (const HoldMessage& take : takes) {
+    if (take.pid != self) continue;
+    if (is_region && region_of != self && bytes == take.region_bytes) {
+      return map_region(take, flags);
+    }
+    if (is_region || region_of != self || bytes != take.bytes ||
+        reinterpret_cast<std::uint64_t>(address) != region + take.region_offset) {
+      continue;
+    }
+    auto* const from = reinterpret_cast<void*>(take.address);
+    if (mprotect(from, bytes, protection) != 0) return nullptr;
+    void* const moved = mremap(from, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, address);
+    return moved == MAP_FAILED ? nullptr : moved;
+  }
+  return nullptr;
+}
+
+/// CRIU, in a task, has made memory for tasks to share, and is about to fill it from this image: it
+/// becomes the agent's, which the task has inherited. If that fails, CRIU goes on with its own, and
+/// the agent sees it.
+void take_over_shared(const char* image) {
+  constexpr char kImage[] = "pagemap-shmem-";
+  if (made_memory < 0 || strncmp(image, kImage, sizeof(kImage) - 1) != 0) return;
+  const std::uint64_t number = strtoull(image + sizeof(kImage) - 1, nullptr, 10);
+  for (const HoldMessage& take : shared_takes) {
+    if (take.number != number) continue;
+    char path[64];
+    snprintf(path, sizeof(path), "/proc/self/map_files/%lx-%lx", take.address,
+             take.address + take.bytes);
+    const long file = syscall(SYS_openat, AT_FDCWD, path, O_RDWR | O_CLOEXEC);
+    if (file < 0) return;
+    dup2(static_cast<int>(file), made_memory);
+    close(static_cast<int>(file));
+  }
+}
+
+}  // namespace
+
+EXPORTED int memfd_create(const char* name, unsigned flags) noexcept {
+  return made_memory = static_cast<int>(syscall(SYS_memfd_create, name, flags));
+}
+
+EXPORTED off64_t lseek64(int fd, off64_t offset, int whence) noexcept {
+  if (whence == SEEK_DATA && leaves_out && is_sent_by_agent(fd)) {
+    errno = ENXIO;
+    return -1;
+  }
+  return syscall(SYS_lseek, fd, offset, whence);
+}
+
+EXPORTED off_t lseek(int fd, off_t offset, int whence) noexcept {
+  return lseek64(fd, offset, whence);
+}
+
+EXPORTED int ioctl(int fd, unsigned long request, ...) noexcept {
+  va_list rest;
+  va_start(rest, request);
+  void* const argument = va_arg(rest, void*);
+  va_end(rest);
+  const bool divided = request == pagemap::kScan && leaves_out && agent_sends(fd);
+  long result = syscall(SYS_ioctl, fd, request, argument);
+  if (divided && result > 0) {
+    result = leave_out(*static_cast<const ScanArguments*>(argument), result);
+  }
+  return static_cast<int>(result);
+}
+
+EXPORTED int openat64(int directory, const char* path, int flags, ...) {
+  va_list rest;
+  va_start(rest, flags);
+  const mode_t mode = gcr::criu::names::mode_in(rest, flags);
+  va_end(rest);
+  if (leaves_out && strcmp(path, "smaps") == 0) is_asked_about(owner_of(directory));
+  if (shared_takes.size() != 0) take_over_shared(path);
+  return gcr::criu::names::open_at(directory, path, flags, mode);
+}
+
+EXPORTED int kill(pid_t pid, int signal_number) noexcept {
+  // What CRIU forks to probe the kernel stops itself.
+  if (signal_number == SIGSTOP && pid != getpid() && holds) wait_at_last_stop();
+  return static_cast<int>(syscall(SYS_kill, pid, signal_number));
+}
+
+EXPORTED ssize_t read(int fd, void* buffer, std::size_t size) {
+  struct stat file;
+  if (first_file.st_ino != 0 && fstat(fd, &file) == 0 && file.st_ino == first_file.st_ino &&
+      file.st_dev == first_file.st_dev) {
+    first_file.st_ino = 0;
+    wait_for_agent();
+    gcr::criu::names::restrict_to_members();
+  }
+  return syscall(SYS_read, fd, buffer, size);
+}
+
+EXPORTED void* mmap64(void* address, std::size_t bytes, int protection, int flags, int fd,
+                      off_t offset) noexcept {
+  void* const taken = takes.size() == 0 ? nullptr : take_over(address, bytes, protection, flags);
+  return taken != nullptr ? taken : real_mmap(address, bytes, protection, flags, fd, offset);
+}
+
+EXPORTED void* mmap(void* address, std::size_t bytes, int protection, int flags, int fd,
+                    off_t offset) noexcept {
+  return mmap64(address, bytes, protection, flags, fd, offset);
+}

@@ -1,0 +1,129 @@
+#include "migrate-agent/criu/memory/left_out_memory.h"
+
+#include <errno.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "migrate-agent/criu/launch/launch.h"
+#include "migrate-agent/linux/proc/procfs.h"
+
+namespace gcr::criu {
+namespace {
+
+using launch::MemoryMessage;
+
+/// The conversation with one CRIU.
+class MemoryServer {
+ public:
+  MemoryServer(int socket, pid_t root, const ChooseMemory& choose)
+      : socket_(socket), root_(root), choose_(choose) {}
+
+  /// Until CRIU has closed its end.
+  Result<LeftOutMemory::Tasks> run() {
+    std::vector<std::byte> packet(sizeof(MemoryMessage) +
+                                  launch::kRangesPerPacket * sizeof(AddressRange));
+    for (;;) {
+      const ssize_t got = ::recv(socket_, packet.data(), packet.size(), 0);
+      if (got < 0 && errno == EINTR) continue;
+      if (got < 0) return Error::from_errno(errno, "cannot hear what CRIU leaves out");
+      if (got == 0) break;
+      GCR_TRY(hear(std::span(packet).first(static_cast<std::size_t>(got))));
+    }
+    for (auto& [inner, task] : tasks_) join(task.ranges);
+    return std::move(tasks_);
+  }
+
+ private:
+  Status hear(std::span<const std::byte> packet) {
+    MemoryMessage message{};
+    if (packet.size() < sizeof(message)) return wrong();
+    std::memcpy(&message, packet.data(), sizeof(message));
+    const auto rest = packet.subspan(sizeof(message));
+    if (rest.size() != message.count * sizeof(AddressRange)) return wrong();
+    if (message.count == 0) return answer(message.pid);
+    const auto task = tasks_.find(message.pid);
+    if (task == tasks_.end()) return wrong();
+    std::vector<AddressRange>& ranges = task->second.ranges;
+    const std::size_t before = ranges.size();
+    ranges.resize(before + message.count);
+    std::memcpy(ranges.data() + before, rest.data(), rest.size());
+    return {};
+  }
+
+  Status answer(pid_t inner) {
+    LeftOut left_out;
+    if (const pid_t pid = find(inner); pid != 0) {
+      tasks_[inner].pid = pid;
+      left_out = choose_(pid);
+    }
+    GCR_TRY(tell(left_out.ranges));
+    return tell(left_out.shared);
+  }
+
+  template <class Item>
+  Status tell(const std::vector<Item>& items) const {
+    for (std::size_t first = 0;; first += launch::kRangesPerPacket) {
+      const std::size_t count = std::min(items.size() - first, launch::kRangesPerPacket);
+      const std::size_t bytes = count * sizeof(Item);
+      if (::send(socket_, items.data() + first, bytes, MSG_NOSIGNAL) !=
+          static_cast<ssize_t>(bytes)) {
+        return Error::from_errno(errno, "cannot tell CRIU what to leave out");
+      }
+      if (count < launch::kRangesPerPacket) return {};
+    }
+  }
+
+  /// CRIU asks when the whole tree is stopped; before, about itself alone.
+  pid_t find(pid_t inner) {
+    if (!ours_.contains(inner)) ours_ = procfs::stopped_tree_in_namespace(root_);
+    const auto found = ours_.find(inner);
+    if (found != ours_.end()) return found->second;
+    ours_.clear();
+    return 0;
+  }
+
+  /// A scan may be made twice.
+  static void join(std::vector<AddressRange>& ranges) {
+    std::ranges::sort(ranges, {}, &AddressRange::start);
+    std::vector<AddressRange> joined;
+    for (const AddressRange& range : ranges) {
+      if (!joined.empty() && range.start <= joined.back().end) {
+        joined.back().end = std::max(joined.back().end, range.end);
+      } else {
+        joined.push_back(range);
+      }
+    }
+    ranges = std::move(joined);
+  }
+
+  static Error wrong() { return Error(Code::kInternal, "CRIU told wrongly what it leaves out"); }
+
+  const int socket_;
+  const pid_t root_;
+  const ChooseMemory& choose_;
+  std::map<pid_t, pid_t> ours_;  ///< by PID in the namespace
+  LeftOutMemory::Tasks tasks_;
+};
+
+}  // namespace
+
+Result<LeftOutMemory> LeftOutMemory::serve(pid_t root, ChooseMemory choose) {
+  GCR_ASSIGN(SocketPair sockets, SocketPair::create("CRIU"));
+  const int socket = sockets.ours.get();
+  LeftOutMemory memory(std::move(sockets));
+  memory.served_ = std::async(std::launch::async, [socket, root, choose = std::move(choose)]() {
+    auto tasks = MemoryServer(socket, root, choose).run();
+    ::shutdown(socket, SHUT_RDWR);  // a CRIU that still asks dumps all itself
+    return tasks;
+  });
+  return memory;
+}
+
+LeftOutMemory::~LeftOutMemory() {
+  if (sockets_.ours) ::shutdown(sockets_.ours.get(), SHUT_RDWR);
+  if (served_.valid()) served_.wait();
+}
+
+}  // namespace gcr::criu

@@ -1,0 +1,56 @@
+// Sockets of the Internet in CRIU's images.
+//
+// A TCP connection moves if both of its ends do. CRIU takes over queues, sequence numbers and
+// windows, each end for itself and in any order. Without a lock on the network, which would be a
+// firewall's rule on the host, nothing may be sent before both ends exist: what was never sent is
+// restored as sent and not confirmed, and an end that was closed is restored open, to be closed
+// when both are there.
+//
+// An end whose other end does not move is connected to a port of the loopback interface behind
+// which there is nothing, with what it had received: as soon as CRIU lets go of it, the kernel
+// resets it.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "migrate-agent/criu/images/core_images.h"
+#include "migrate-agent/criu/sockets/tcp_sockets.h"
+#include "migrate-agent/process/inspect/outside_tcp.h"
+#include "src/base/result.h"
+
+namespace gcr::criu {
+
+/// At the source, after a dump: takes the lock (see tcp_sockets.h) out of the images. kRefused if a
+/// connection has one end outside and `outside` refuses that; kUnavailable if one was not locked in
+/// time, and bytes were on their way from one end to the other, so that neither image has them.
+Status settle_connections(const ReadImage& read, const WriteImage& write,
+                          process::OutsideTcp outside);
+
+/// What a restore makes, with addresses of this host.
+struct AdaptedSockets {
+  struct Bound {
+    std::string protocol;  ///< "tcp" or "udp"
+    TcpEnd end;
+  };
+  std::vector<Bound> bound;  ///< but no connections
+  TcpConnections closing;    ///< ends of connections that were closed for writing
+  TcpConnections resetting;  ///< ends that the kernel resets
+};
+
+/// The address here that stands for one of the source's, if there is one.
+using FindAddress = std::function<std::optional<std::string>(const std::string& address)>;
+
+/// At the destination, before the restore: writes addresses of this host into the images in
+/// `directory`, which may come from another host. Afterwards each connection in them has both ends
+/// in them, or is reset. kDataLoss if the images are damaged, kRefused if no address here stands
+/// for one of the source's.
+Result<AdaptedSockets> adapt_sockets(const std::filesystem::path& directory,
+                                     const FindAddress& find_address);
+
+}  // namespace gcr::criu

@@ -1,0 +1,102 @@
+#include "migrate-agent/criu/threads/dumped_threads.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "migrate-agent/criu/images/images.h"
+#include "migrate-agent/criu/launch/criu_rpc.pb.h"
+#include "migrate-agent/criu/threads/interrupted_calls.h"
+#include "src/base/side_by_side.h"
+
+namespace gcr::criu {
+namespace {
+
+template <class Words>
+Result<std::uint64_t> capabilities(const Words& words) {
+  if (words.empty() || words.size() > 2) {
+    return Error(Code::kDataLoss, fmt::format("a set of capabilities has {} words", words.size()));
+  }
+  return words[0] | (words.size() > 1 ? std::uint64_t{words[1]} << 32 : 0);
+}
+
+/// The rights that a thread would get. The number of its seccomp filters is the kernel's: CRIU
+/// reads them by ptrace.
+Result<proto::Credentials> in_image(const wire::ThreadCore& core,
+                                    const proto::Credentials& kernel) {
+  const wire::Creds& creds = core.creds();
+  proto::Credentials thread;
+  thread.set_thread(kernel.thread());
+  for (const std::uint32_t id : {creds.uid(), creds.euid(), creds.suid(), creds.fsuid()}) {
+    thread.add_uids(id);
+  }
+  for (const std::uint32_t id : {creds.gid(), creds.egid(), creds.sgid(), creds.fsgid()}) {
+    thread.add_gids(id);
+  }
+  *thread.mutable_groups() = creds.groups();
+  std::ranges::sort(*thread.mutable_groups());
+  GCR_ASSIGN(const std::uint64_t inheritable, capabilities(creds.cap_inh()));
+  GCR_ASSIGN(const std::uint64_t permitted, capabilities(creds.cap_prm()));
+  GCR_ASSIGN(const std::uint64_t effective, capabilities(creds.cap_eff()));
+  GCR_ASSIGN(const std::uint64_t bounding, capabilities(creds.cap_bnd()));
+  GCR_ASSIGN(const std::uint64_t ambient, capabilities(creds.cap_amb()));
+  thread.set_inheritable(inheritable);
+  thread.set_permitted(permitted);
+  thread.set_effective(effective);
+  thread.set_bounding(bounding);
+  thread.set_ambient(ambient);
+  thread.set_no_new_privileges(creds.no_new_privs() != 0);
+  thread.set_seccomp_mode(core.seccomp_mode());
+  thread.set_seccomp_filters(kernel.seccomp_filters());
+  return thread;
+}
+
+Status check_rights(const proto::Credentials& kernel, const wire::ThreadCore& core) {
+  if (!core.has_creds()) {
+    return Error(Code::kDataLoss, "the image does not tell the thread's rights");
+  }
+  GCR_ASSIGN(const proto::Credentials dumped, in_image(core, kernel));
+  GCR_TRY(process::compare_credentials(dumped, "in CRIU's image", kernel, "by the kernel"));
+  if (core.creds().secbits() == 0) return {};
+  return Error(Code::kDataLoss,
+               fmt::format("thread {}: securebits are {:#x} in CRIU's image; only 0 can be moved",
+                           kernel.thread(), core.creds().secbits()));
+}
+
+bool forget_parent_death_signal(wire::Core& core) {
+  if (!core.thread_core().has_pdeath_sig()) return false;
+  core.mutable_thread_core()->clear_pdeath_sig();
+  return true;
+}
+
+}  // namespace
+
+Result<std::vector<process::ThreadRights>> settle_threads(pid_t root, const ReadImage& read,
+                                                          const WriteImage& write) {
+  GCR_ASSIGN(auto threads, process::read_credentials(root));
+  std::vector<std::string> images;
+  for (const auto& thread : threads) {
+    GCR_ASSIGN(images.emplace_back(), read(core_image(thread.rights.thread())));
+  }
+  const auto settle = [&](std::size_t i) -> Status {
+    const auto& [pid, tid, rights] = threads[i];
+    GCR_ASSIGN(wire::Core core, core_in(images[i]));
+    images[i].clear();
+    GCR_TRY(check_rights(rights, core.thread_core()));
+    GCR_ASSIGN(bool changed, restart_interrupted_call(pid, tid, core));
+    if (pid == root) changed = forget_parent_death_signal(core) || changed;
+    if (changed) images[i] = image_of(core);
+    return {};
+  };
+  GCR_TRY(share_out_brief(threads.size(), [&](std::size_t i) -> Status {
+    const Status settled = settle(i);
+    if (!settled) return settled.error().while_doing(core_image(threads[i].rights.thread()));
+    return {};
+  }));
+  for (std::size_t i = 0; i < threads.size(); ++i) {
+    if (!images[i].empty()) GCR_TRY(write(core_image(threads[i].rights.thread()), images[i]));
+  }
+  return threads;
+}
+
+}  // namespace gcr::criu

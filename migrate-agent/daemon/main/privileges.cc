@@ -1,0 +1,60 @@
+#include "migrate-agent/daemon/main/privileges.h"
+
+#include <cap-ng.h>
+#include <fmt/format.h>
+#include <sys/prctl.h>
+
+#include <array>
+#include <cerrno>
+
+namespace gcr::agent {
+namespace {
+
+constexpr auto kWorkers = std::to_array<KeptCapability>({
+    {CAP_DAC_OVERRIDE, "CAP_DAC_OVERRIDE",
+     "make control groups at the top of a hierarchy, which nobody may write to"},
+    {CAP_DAC_READ_SEARCH, "CAP_DAC_READ_SEARCH",
+     "compare the files that a process maps or holds open, whoever may read them"},
+    {CAP_KILL, "CAP_KILL", "stop, resume and at last end other users' processes"},
+    {CAP_SETGID, "CAP_SETGID", "use files with a process's groups, as far as it could"},
+    {CAP_SETUID, "CAP_SETUID", "likewise with its user"},
+    {CAP_SYS_PTRACE, "CAP_SYS_PTRACE",
+     "read other users' /proc/PID, take the door's descriptor, hold restored threads"},
+    {CAP_SYS_ADMIN, "CAP_SYS_ADMIN",
+     "enter a process's namespaces, make the PID namespace of a restored one, start CRIU there"},
+    {CAP_SYS_CHROOT, "CAP_SYS_CHROOT", "enter a process's mount namespace (setns asks for it)"},
+    {CAP_NET_ADMIN, "CAP_NET_ADMIN", "let TCP connections go on that a dump has put into repair"},
+    {CAP_NET_BIND_SERVICE, "CAP_NET_BIND_SERVICE", "try whether a port below 1024 is free"},
+    {CAP_IPC_LOCK, "CAP_IPC_LOCK", "pin the landing region for the GPU and for RDMA"},
+});
+
+}  // namespace
+
+std::span<const KeptCapability> kept_capabilities(Part part) {
+  if (part == Part::kWorker) return kWorkers;
+  return {};
+}
+
+Status drop_privileges(Part part) {
+  if (::prctl(PR_SET_DUMPABLE, 0) != 0) {
+    return Error::from_errno(errno, "cannot keep this process's memory out of core dumps");
+  }
+  if (capng_get_caps_process() != 0) {
+    return Error(Code::kIo, "cannot tell this process's capabilities");
+  }
+  std::array<bool, CAP_LAST_CAP + 1> kept{};
+  for (const KeptCapability& capability : kept_capabilities(part)) {
+    kept.at(capability.number) = capng_have_capability(CAPNG_PERMITTED, capability.number) == 1;
+  }
+  capng_clear(CAPNG_SELECT_CAPS);
+  for (unsigned number = 0; number < kept.size(); ++number) {
+    if (!kept.at(number)) continue;
+    capng_update(CAPNG_ADD, static_cast<capng_type_t>(CAPNG_EFFECTIVE | CAPNG_PERMITTED), number);
+  }
+  if (capng_apply(CAPNG_SELECT_CAPS) != 0) {
+    return Error::from_errno(errno, "cannot drop capabilities");
+  }
+  return {};
+}
+
+}  // namespace gcr::agent

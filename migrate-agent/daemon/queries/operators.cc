@@ -1,0 +1,157 @@
+// An operator's queries and orders about migrations.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "migrate-agent/commit/states/outcome.h"
+#include "migrate-agent/daemon/queries/journals.h"
+#include "migrate-agent/daemon/queries/requests.h"
+
+namespace gcr::agent {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using journal::Began;
+
+constexpr std::chrono::milliseconds kCancelPatience = std::chrono::seconds(10);
+constexpr std::chrono::milliseconds kOrderPatience = std::chrono::seconds(5);
+
+Error not_known(const Uuid& migration) {
+  return Error(Code::kNotFound,
+               fmt::format("this agent knows no migration {}", migration.to_string()));
+}
+
+/// The error for an order to a migration of which this host is not the source.
+Error no_source(const WorkerContext& context, const Uuid& migration) {
+  const auto known = read_journal(context, migration, Began::DESTINATION);
+  if (!known) return not_known(migration);
+  return Error(Code::kRefused,
+               fmt::format("a migration takes orders at its source, the agent at {}",
+                           known->began().peer()));
+}
+
+/// Passes an order to the source's worker. It is accepted during pre-copy; later, or in a recovery,
+/// it is refused.
+Status give_order(const WorkerContext& context, const Uuid& migration,
+                  const registry::ToWorker& order) {
+  const auto known = read_journal(context, migration, Began::SOURCE);
+  if (!known && known.error().code() == Code::kNotFound) return no_source(context, migration);
+  GCR_TRY(known);
+  if (!known->is(commit::SourceState::kWorking)) {
+    return Error(Code::kRefused, fmt::format("migration {} takes no orders any more: it is {}",
+                                             migration.to_string(), to_string(known->state)));
+  }
+  const auto done = ask_owner(context, known->entry, order, kOrderPatience);
+  if (!done && done.error().code() == Code::kNotFound) {
+    return Error(Code::kRefused, fmt::format("migration {} is being undone: its worker is gone",
+                                             migration.to_string()));
+  }
+  GCR_TRY(done);
+  return {};
+}
+
+proto::Envelope cancel_reply() {
+  proto::Envelope reply;
+  reply.mutable_cancel_reply();
+  return reply;
+}
+
+/// A migration whose journal does not name the user belongs to nobody.
+bool may_see(const Permissions& permissions, const Result<journal::Contents>& contents) {
+  if (permissions.everyone()) return true;
+  if (!contents || contents->damage || contents->records.empty()) return false;
+  return permissions.may_move(contents->records.front().began().uid());
+}
+
+}  // namespace
+
+Reply answer_cancel(WorkerContext& context, const Uuid& migration) {
+  registry::ToWorker cancel;
+  cancel.mutable_cancel()->set_why(
+      fmt::format("the operator \"{}\" cancelled it", context.channel.peer().common_name));
+  for (const auto end = Clock::now() + kCancelPatience; Clock::now() < end;) {
+    const auto known = read_journal(context, migration, Began::SOURCE);
+    if (!known && known.error().code() == Code::kNotFound) return no_source(context, migration);
+    GCR_TRY(known);
+    if (known->is(commit::SourceState::kSuspended) &&
+        !journal::is_owned(known->entry.path).value_or(false)) {
+      return Error(
+          Code::kRefused,
+          fmt::format("migration {} cannot be cancelled any more: its process is suspended; "
+                      "`gcr-migrate resume` lets it run",
+                      migration.to_string()));
+    }
+    const auto outcome = commit::outcome_of(std::get<commit::SourceState>(known->state));
+    if (outcome == proto::OutcomeReply::ABORTED) return cancel_reply();
+    if (outcome == proto::OutcomeReply::COMMITTED) {
+      return Error(
+          Code::kRefused,
+          fmt::format("migration {} cannot be cancelled any more: it is {}; the process "
+                      "goes on at {}",
+                      migration.to_string(), to_string(known->state), known->began().peer()));
+    }
+    const auto told = ask_owner(context, known->entry, cancel, kCancelPatience);
+    if (told) return cancel_reply();
+    const bool nobody_there = told.error().code() == Code::kNotFound;
+    // A journal before its commit without an owner is undone as soon as recovery starts.
+    if (nobody_there && !journal::is_owned(known->entry.path).value_or(false)) {
+      return cancel_reply();
+    }
+    pause_before_next_look();
+  }
+  return Error(Code::kTimeout, "the worker that is at the migration does not answer");
+}
+
+Reply answer_continue(WorkerContext& context, const Uuid& migration) {
+  registry::ToWorker order;
+  order.mutable_go_on();
+  GCR_TRY(give_order(context, migration, order));
+  proto::Envelope reply;
+  reply.mutable_continue_reply();
+  return reply;
+}
+
+Reply answer_adjust(WorkerContext& context, const Uuid& migration,
+                    const proto::AdjustRequest& request) {
+  GCR_TRY(check_adjustment(request));
+  registry::ToWorker order;
+  *order.mutable_adjust() = request;
+  GCR_TRY(give_order(context, migration, order));
+  proto::Envelope reply;
+  reply.mutable_adjust_reply();
+  return reply;
+}
+
+Reply answer_list(WorkerContext& context, const proto::ListRequest& request) {
+  GCR_ASSIGN(const auto entries, journal::list(context.config.state_dir));
+  proto::Envelope reply;
+  auto& found = *reply.mutable_list_reply()->mutable_migrations();
+  for (const journal::Entry& entry : entries) {
+    const auto contents = journal::peek(entry.path);
+    if (!contents && contents.error().code() == Code::kNotFound) continue;  // pruned
+    if (!may_see(context.permissions, contents)) continue;
+    proto::MigrationStatus status = status_of(entry, contents);
+    if (status.finished() && !request.finished()) continue;
+    if (!status.finished()) add_worker(context, entry, status);
+    *found.Add() = std::move(status);
+  }
+  std::ranges::sort(found, {}, &proto::MigrationStatus::began_unix_ms);
+  return reply;
+}
+
+Reply answer_status(WorkerContext& context, const Uuid& migration) {
+  proto::Envelope reply;
+  proto::StatusReply& answer = *reply.mutable_status_reply();
+  for (const journal::Role role : {Began::SOURCE, Began::DESTINATION}) {
+    const auto entry = journal::entry(context.config.state_dir, migration, role);
+    const auto contents = journal::read(entry.path);
+    if (!contents && contents.error().code() == Code::kNotFound) continue;
+    proto::MigrationStatus& status = *answer.add_migrations();
+    status = status_of(entry, contents);
+    if (!status.finished()) add_worker(context, entry, status);
+  }
+  if (answer.migrations().empty()) return not_known(migration);
+  return reply;
+}
+
+}  // namespace gcr::agent

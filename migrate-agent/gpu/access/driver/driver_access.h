@@ -1,0 +1,56 @@
+// GPU access through the driver alone, for a process that was not started under the preload library
+// (design decision 23). The driver's lock is its gate, and all its VRAM is control state: it has no
+// allocations, and detach and attach have nothing to do.
+//
+// The lock has no lease: a process whose agent dies stays locked until its recovery.
+#pragma once
+
+#include <memory>
+
+#include "migrate-agent/gpu/access/gpu_access.h"
+#include "migrate-agent/gpu/device/device.h"
+
+namespace gcr::agent {
+
+class DriverAccess : public GpuAccess {
+ public:
+  /// How long the driver waits for the process's work before it lets the calls pass again.
+  static constexpr Milliseconds kLockPatience = std::chrono::seconds(10);
+
+  /// `pid` is a PID in the caller's PID namespace.
+  DriverAccess(pid_t pid, const device::Driver& driver)
+      : pid_(pid), control_(driver.control(pid)) {}
+
+  bool is_driver_alone() const override { return true; }
+
+  /// Locks, unless this object has; kRefused if somebody else has. The driver holds back everything
+  /// or nothing, so this waits for up to kLockPatience whatever the patience; after that the calls
+  /// pass again. No lease. kUnavailable, as with the next three: the process is stopped, and the
+  /// driver would wait for it.
+  Result<Held> hold(Microseconds patience, Milliseconds lease) override;
+  /// As hold(): no single call can pass.
+  Result<Held> step(Microseconds patience) override;
+  /// Unlocks, if it is locked. kRefused while it is checkpointed.
+  Status resume() override;
+  /// Quiet: it is not running.
+  Result<AccessState> look(Milliseconds patience) override;
+  Result<std::vector<LocalAllocation>> allocations() override;
+  /// kNotFound for any id.
+  Result<std::vector<ExportedAllocation>> take(std::span<const std::uint64_t> ids) override;
+  Status detach() override;
+  /// kInvalidArgument for any descriptor.
+  Status attach(std::vector<std::pair<std::uint64_t, UniqueFd>> descriptors) override;
+  /// kUnsupported, as the next: nobody in the process can do it.
+  Result<std::uint64_t> drop_pages(std::span<const Pages> pages) override;
+  Status use_huge_pages(std::span<const Pages> pages) override;
+
+ private:
+  /// kDataLoss if the driver has given up.
+  Result<device::Control::State> state() const;
+
+  pid_t pid_;
+  std::unique_ptr<device::Control> control_;
+  bool held_ = false;  ///< by hold()
+};
+
+}  // namespace gcr::agent

@@ -1,0 +1,178 @@
+#include "migrate-agent/gpu/access/gates.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "src/base/side_by_side.h"
+
+namespace gcr::agent {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using std::chrono::microseconds;
+using std::chrono::milliseconds;
+
+/// How long a GPU may compute before it is taken to wait for another's. For a member it doubles
+/// each time that a call which was let pass is what has to be waited for: it may only be long.
+constexpr milliseconds kFirstWait{10};
+/// How long one look waits.
+constexpr microseconds kLook{2000};
+/// How long the GPU of a member that was let go on may take to be idle again.
+constexpr microseconds kStepLook{200};
+
+/// One attempt to close all gates.
+class Closing {
+ public:
+  struct One {
+    pid_t pid;
+    GpuAccess* access;
+    Held held{};
+    bool awaited = false;           ///< works, and was not let go on since
+    Clock::time_point worked_at{};  ///< when it was last seen to work
+    bool stepped = false;           ///< since it was last awaited
+    milliseconds patience = kFirstWait;
+  };
+
+  Closing(const std::vector<Gates::Member>& members, milliseconds timeout, milliseconds lease,
+          const Gates::Watch& watch)
+      : began_(Clock::now()), timeout_(timeout), lease_(lease), watch_(watch) {
+    for (const Gates::Member& member : members) members_.push_back({member.pid, member.access});
+  }
+
+  Status run() {
+    GCR_TRY(look(std::min<microseconds>(kFirstWait, timeout_)));
+    while (!std::ranges::all_of(members_, [](const One& one) { return one.held.quiet; })) {
+      if (elapsed() >= timeout_) return timed_out();
+      GCR_TRY(go_on());
+    }
+    return {};
+  }
+
+ private:
+  Clock::duration elapsed() const { return Clock::now() - began_; }
+
+  std::vector<One*> those(bool (*holds)(const One&)) {
+    std::vector<One*> list;
+    for (One& one : members_) {
+      if (holds(one)) list.push_back(&one);
+    }
+    return list;
+  }
+
+  /// At all but those that stand still with a call that could pass.
+  Status look(microseconds patience) {
+    const microseconds left = std::chrono::ceil<microseconds>(timeout_ - elapsed());
+    patience = std::clamp(left, microseconds(0), patience);
+    const auto members =
+        those([](const One& one) { return !one.held.quiet || one.held.waiting == 0; });
+    return side_by_side(members, [&](One* one) -> Status {
+      const bool worked = !one->held.quiet;
+      GCR_ASSIGN(one->held, one->access->hold(patience, lease_));
+      if (worked) one->worked_at = Clock::now();
+      return {};
+    });
+  }
+
+  Status step(One& one) {
+    ++steps_;
+    one.stepped = true;
+    GCR_ASSIGN(one.held, one.access->step(kStepLook));
+    one.worked_at = Clock::now();
+    return {};
+  }
+
+  Status go_on() {
+    for (One& one : members_) one.awaited = one.awaited && !one.held.quiet;
+    if (std::ranges::none_of(members_, &One::awaited)) begin_waiting();
+    if (const auto capturing =
+            those([](const One& one) { return one.held.capturing && one.held.waiting > 0; });
+        !capturing.empty()) {
+      return step_and_look(capturing);
+    }
+    if (Clock::now() - waiting_since_ < patience_) return look(kLook);
+    if (const auto idle =
+            those([](const One& one) { return one.held.quiet && one.held.waiting > 0; });
+        !idle.empty()) {
+      return step_and_look(idle);
+    }
+    // A thread that is held may be what the GPU's work, or a call in flight, waits for.
+    const auto busy = those([](const One& one) { return one.held.waiting > 0; });
+    if (elapsed() < timeout_ / 2 || busy.empty()) return look(kLook);
+    GCR_TRY(step(**std::ranges::min_element(busy, {}, &One::worked_at)));
+    return look(kLook);
+  }
+
+  /// For those that work by now.
+  void begin_waiting() {
+    waiting_since_ = Clock::now();
+    patience_ = kFirstWait;
+    told_ = false;
+    for (One& one : members_) {
+      one.awaited = !one.held.quiet;
+      if (one.awaited && std::exchange(one.stepped, false)) one.patience *= 2;
+      if (one.awaited) patience_ = std::max(patience_, one.patience);
+    }
+  }
+
+  /// Lets the one go on that has stood still for longest: it is the furthest behind, most likely.
+  Status step_and_look(const std::vector<One*>& members) {
+    if (!std::exchange(told_, true) && watch_) {
+      watch_(fmt::format("{}: calls of {} are let pass",
+                         names([](const One& o) { return o.awaited; }),
+                         fmt::join(pids(members), ", ")));
+    }
+    GCR_TRY(step(**std::ranges::min_element(members, {}, &One::worked_at)));
+    return look(kStepLook);
+  }
+
+  static std::vector<pid_t> pids(const std::vector<One*>& members) {
+    std::vector<pid_t> list;
+    for (const One* one : members) list.push_back(one->pid);
+    return list;
+  }
+
+  /// "process 12: work on its GPUs did not finish; …"
+  std::string names(bool (*holds)(const One&)) {
+    if (members_.size() == 1) return members_.front().held.obstacle;
+    std::vector<std::string> list;
+    for (const One* one : those(holds)) {
+      list.push_back(fmt::format("process {}: {}", one->pid, one->held.obstacle));
+    }
+    return fmt::format("{}", fmt::join(list, "; "));
+  }
+
+  Error timed_out() {
+    std::string text = fmt::format(
+        "cannot hold back the CUDA calls of {} within {} ms: {}",
+        members_.size() == 1 ? fmt::format("process {}", members_.front().pid) : "the job",
+        timeout_.count(), names([](const One& one) { return !one.held.quiet; }));
+    if (steps_ > 0) text += fmt::format(" ({} calls were let pass one by one)", steps_);
+    return Error(Code::kTimeout, text);
+  }
+
+  const Clock::time_point began_;
+  const milliseconds timeout_;
+  const milliseconds lease_;
+  const Gates::Watch& watch_;
+  std::vector<One> members_;
+  Clock::time_point waiting_since_ = began_;
+  milliseconds patience_ = kFirstWait;
+  bool told_ = false;  ///< since the waiting began
+  std::size_t steps_ = 0;
+};
+
+}  // namespace
+
+Status Gates::quiesce(Milliseconds timeout, Milliseconds lease) {
+  const Status closed = Closing(members_, timeout, lease, watch_).run();
+  if (!closed) (void)resume();
+  return closed;
+}
+
+Status Gates::resume() {
+  return side_by_side(members_, [](const Member& member) { return member.access->resume(); });
+}
+
+}  // namespace gcr::agent

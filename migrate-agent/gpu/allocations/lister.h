@@ -1,0 +1,35 @@
+// What the members of a job have allocated.
+#pragma once
+
+#include <functional>
+#include <map>
+
+#include "migrate-agent/gpu/allocations/job.h"
+#include "migrate-agent/gpu/allocations/same_memory.h"
+
+namespace gcr::job {
+
+/// Lists what members have allocated, and finds out which of it is the same memory. One thread at a
+/// time.
+class Lister {
+ public:
+  /// Which allocations a descriptor is wanted of.
+  using Wanted = std::function<bool(const LocalAllocation&)>;
+
+  struct Listing {
+    Listed listed;
+    std::vector<agent::ExportedAllocation> taken;
+  };
+
+  /// All that the member has now. Errors are those of the access.
+  Result<Listing> list(MemberId member, agent::GpuAccess& access, const Wanted& wanted);
+
+  /// What members share, and others may have.
+  const SameMemory& shared() const { return shared_; }
+
+ private:
+  SameMemory shared_;
+  std::map<Mapping, std::uint64_t> numbers_;
+};
+
+}  // namespace gcr::job

@@ -1,0 +1,263 @@
+// GPUs as the agent uses them, whoever makes them: what the mover copies and digests with, and what
+// takes a process's control state out of the driver and back. An implementation is a folder beside
+// this file; nothing above it names a driver's types.
+//
+// An object keeps alive what it needs, and may be destroyed from any thread.
+#pragma once
+
+#include <sys/types.h>
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "migrate-agent/gpu/digest/digest.h"
+#include "src/base/result.h"
+#include "src/base/unique_fd.h"
+#include "src/base/uuid.h"
+
+namespace gcr::device {
+
+/// Where a GPU has something, for calls to that GPU alone.
+using Address = std::uint64_t;
+
+enum class Vendor : std::uint8_t { kNvidia, kAmd };
+
+/// One GPU of this machine, in the driver's order.
+struct GpuInfo {
+  Vendor vendor = Vendor::kNvidia;
+  int driver_version = 0;  ///< as cuDriverGetVersion() or hipRuntimeGetVersion() counts
+  int ordinal = 0;
+  Uuid uuid;                     ///< AMD's: 16 characters, as HIP gives them
+  std::string pci_address = {};  ///< AMD's: "0000:c1:00.0"
+  std::string name = {};
+  std::uint64_t total_bytes = 0;
+  std::uint32_t compute_mode = 0;  ///< as the driver numbers it; 0: any process may use it
+};
+
+/// Where a GPU's contents go: `from` at the source becomes `to` at the destination.
+struct GpuPair {
+  Uuid from;
+  Uuid to;
+};
+
+class Gpu;
+
+/// A queue of one GPU. All calls but synchronize() only enqueue, and whoever makes them keeps the
+/// memory untouched until then. Any thread, one at a time.
+class Stream {
+ public:
+  virtual ~Stream() = default;
+  virtual Status copy_within(Address to, Address from, std::uint64_t bytes) = 0;
+  virtual Status copy_out(std::byte* to, Address from, std::uint64_t bytes) = 0;
+  virtual Status copy_in(Address to, const std::byte* from, std::uint64_t bytes) = 0;
+  virtual Status fill(Address to, std::byte value, std::uint64_t bytes) = 0;
+  /// Waits for all that was enqueued; an error of any of it shows here.
+  virtual Status synchronize() = 0;
+  /// As the driver knows it.
+  virtual void* handle() const = 0;
+};
+
+/// VRAM, or host memory, in physical memory of its own, mapped here for reading and writing, and
+/// owned through a descriptor that outlives any one process (design decision 1).
+class Allocation {
+ public:
+  virtual ~Allocation() = default;
+  Allocation(const Allocation&) = delete;
+  Allocation& operator=(const Allocation&) = delete;
+
+  Address address() const { return address_; }
+  std::uint64_t size_bytes() const { return size_bytes_; }
+  Gpu& gpu() const { return *gpu_; }
+
+  /// A descriptor of the same memory for somebody else.
+  Result<UniqueFd> duplicate_descriptor() const;
+
+ protected:
+  Allocation(std::shared_ptr<Gpu> gpu, std::uint64_t size_bytes)
+      : gpu_(std::move(gpu)), size_bytes_(size_bytes) {}
+
+  std::shared_ptr<Gpu> gpu_;
+  std::uint64_t size_bytes_;
+  Address address_ = 0;
+  UniqueFd descriptor_;
+};
+
+/// VRAM of the agent's own, for copies and tables; nobody else sees it.
+class Scratch {
+ public:
+  virtual ~Scratch() = default;
+  Scratch(const Scratch&) = delete;
+  Scratch& operator=(const Scratch&) = delete;
+  Address address() const { return address_; }
+
+ protected:
+  explicit Scratch(Address address) : address_(address) {}
+  const Address address_;
+};
+
+/// Page-locked host memory, which every GPU of the machine reads and writes.
+class HostMemory {
+ public:
+  virtual ~HostMemory() = default;
+  HostMemory(const HostMemory&) = delete;
+  HostMemory& operator=(const HostMemory&) = delete;
+  std::span<std::byte> bytes() const { return bytes_; }
+  /// Of its first byte, as the GPUs have it.
+  Address address() const { return address_; }
+
+ protected:
+  HostMemory(std::span<std::byte> bytes, Address address) : bytes_(bytes), address_(address) {}
+  const std::span<std::byte> bytes_;
+  const Address address_;
+};
+
+/// One chunk as a Digester reads it: 16-byte aligned, of any length up to kChunkBytes. Memory is
+/// read up to the next multiple of 16 bytes; what lies behind the chunk's end does not count.
+struct Chunk {
+  Address address = 0;
+  std::uint32_t length_bytes = 0;
+  std::uint32_t reserved = 0;
+};
+static_assert(sizeof(Chunk) == 16);
+
+/// Digests chunks where they lie (digest.h), at memory speed. Its key lies in VRAM while it lives.
+/// Thread-safe. Destroy it when everything that it enqueued has passed.
+class Digester {
+ public:
+  virtual ~Digester() = default;
+
+  /// Enqueues on `stream`, which is of the same GPU, one launch that puts the digest of chunks[i],
+  /// equal to digest_chunk() of its bytes, into digests[i]. Both arrays lie in VRAM or in
+  /// page-locked memory, 16-byte aligned. Nothing is enqueued for a count of 0 or after a failure.
+  /// Bad addresses or lengths are an error of the caller that the stream shows.
+  virtual Status enqueue(const Chunk* chunks, std::size_t count, digest::Digest* digests,
+                         Stream& stream) const = 0;
+};
+
+/// One GPU that is in use: while this lives, the driver holds a context on it. Any thread.
+class Gpu : public std::enable_shared_from_this<Gpu> {
+ public:
+  virtual ~Gpu() = default;
+  Gpu(const Gpu&) = delete;
+  Gpu& operator=(const Gpu&) = delete;
+
+  const GpuInfo& info() const { return info_; }
+
+  /// VRAM that is free now.
+  virtual Result<std::uint64_t> free_bytes() = 0;
+
+  /// `size_bytes` is a multiple of 2 MiB. In VRAM, or in host memory of a NUMA node.
+  /// kResourceExhausted says how much VRAM is free.
+  virtual Result<std::unique_ptr<Allocation>> create(std::uint64_t size_bytes,
+                                                     std::optional<std::uint32_t> host_node) = 0;
+
+  /// Maps what an application has exported. The descriptor is kept: an imported allocation cannot
+  /// be exported again, and a rollback hands it back.
+  virtual Result<std::unique_ptr<Allocation>> import(UniqueFd descriptor,
+                                                     std::uint64_t size_bytes) = 0;
+
+  /// kResourceExhausted if there is not so much free.
+  virtual Result<std::unique_ptr<Scratch>> scratch(std::uint64_t size_bytes) = 0;
+
+  virtual Result<std::unique_ptr<HostMemory>> pinned(std::uint64_t size_bytes) = 0;
+
+  /// Page-locks memory of somebody else's while the object lives.
+  virtual Result<std::unique_ptr<HostMemory>> page_lock(std::span<std::byte> bytes) = 0;
+
+  virtual Result<std::unique_ptr<Stream>> stream() = 0;
+
+  /// The object keeps no reference to `key`. kResourceExhausted without 130 KiB of VRAM;
+  /// kUnsupported if what the GPU computes is not what the CPU does.
+  virtual Result<std::unique_ptr<Digester>> digester(const digest::DigestKey& key) = 0;
+
+ protected:
+  explicit Gpu(GpuInfo info) : info_(std::move(info)) {}
+
+ private:
+  const GpuInfo info_;
+};
+
+/// What moves a process's control state: everything that the driver holds for it beside tracked
+/// VRAM. RUNNING -lock-> LOCKED -checkpoint-> CHECKPOINTED -restore-> LOCKED -unlock-> RUNNING.
+/// Calls block and are never timed out from outside: a process that is interrupted inside one is
+/// lost. PIDs are as the caller's PID namespace sees them.
+class Control {
+ public:
+  /// Zero is never used.
+  enum class State {
+    kInvalid = 0,
+    kRunning,
+    kLocked,
+    kCheckpointed,
+    kFailed,  ///< the driver could not bring it back, and cannot any more
+  };
+
+  virtual ~Control() = default;
+
+  /// Whether CRIU's plugin moves it in the dump and the restore: then no call here does anything,
+  /// and a process that has it is always running.
+  virtual bool goes_with_dump() const = 0;
+
+  /// What the driver says of the process now. Changes nothing. kNotFound if it does not use it.
+  virtual Result<State> state() const = 0;
+
+  /// Stops further calls and waits for submitted work. On failure the process runs on.
+  virtual Status lock(std::chrono::milliseconds timeout) const = 0;
+
+  /// Moves what the driver holds into host memory. On failure the process stays locked.
+  virtual Status checkpoint() const = 0;
+
+  /// Brings it back. `pairs` empty: onto the same GPUs; else they name every GPU of NVIDIA's that
+  /// the machine has that was left, those first that the process uses. On failure the process stays
+  /// checkpointed, and another call may succeed.
+  virtual Status restore(const std::vector<GpuPair>& pairs) const = 0;
+
+  virtual Status unlock() const = 0;
+
+  /// The thread that has to run while restore() works, as the driver numbers it; 0: none has to.
+  /// Ask while the process runs: a stopped one does not answer.
+  virtual Result<pid_t> restore_thread() const = 0;
+};
+
+/// A loaded and initialised driver, or all that a host has (drivers/drivers.h). Any thread.
+class Driver {
+ public:
+  virtual ~Driver() = default;
+  Driver(const Driver&) = delete;
+  Driver& operator=(const Driver&) = delete;
+
+  virtual const std::vector<GpuInfo>& gpus() const = 0;
+  /// One of gpus().
+  virtual Result<std::shared_ptr<Gpu>> open(const GpuInfo& gpu) const = 0;
+  virtual std::unique_ptr<Control> control(pid_t pid) const = 0;
+  /// Whether the process has the driver's library, which it may not use. Does not ask the process.
+  virtual bool is_in(pid_t pid) const = 0;
+
+ protected:
+  Driver() = default;
+};
+
+/// The GPUs that somebody uses, each opened when it is first asked for and kept. One thread at a
+/// time.
+class Gpus {
+ public:
+  explicit Gpus(std::shared_ptr<const Driver> driver) : driver_(std::move(driver)) {}
+
+  /// kNotFound if this machine has no such GPU.
+  Result<std::shared_ptr<Gpu>> on(const Uuid& uuid);
+
+  const std::shared_ptr<const Driver>& driver() const { return driver_; }
+
+ private:
+  std::shared_ptr<const Driver> driver_;
+  std::map<Uuid, std::shared_ptr<Gpu>> gpus_;
+};
+
+}  // namespace gcr::device

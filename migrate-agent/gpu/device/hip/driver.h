@@ -1,0 +1,15 @@
+// AMD's GPUs.
+#pragma once
+
+#include <memory>
+
+#include "migrate-agent/gpu/device/device.h"
+
+namespace gcr::device::hip {
+
+/// Loads libamdhip64.so.7, .6 or .5, whichever is found first, and initialises it. kNotFound if
+/// there is none, kUnavailable if it finds no GPU, kUnsupported if it lacks a function that is
+/// needed. Blocks.
+Result<std::shared_ptr<const Driver>> load();
+
+}  // namespace gcr::device::hip

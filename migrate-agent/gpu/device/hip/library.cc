@@ -1,0 +1,203 @@
+#include "migrate-agent/gpu/device/hip/library.h"
+
+#include <dlfcn.h>
+#include <fmt/format.h>
+
+#include <array>
+#include <cstring>
+
+#include "migrate-agent/gpu/device/hip/driver.h"
+#include "migrate-agent/gpu/digest/digest_kernel_hip.h"
+
+namespace gcr::device::hip {
+namespace {
+
+/// Of a GPU whose memory a descriptor can own: the properties of such memory have had their present
+/// layout since then.
+constexpr int kOldestVersion = 50'300'000;
+
+Code code_of(hipError_t result) {
+  switch (result) {
+    case hipErrorOutOfMemory:
+      return Code::kResourceExhausted;
+    case hipErrorInvalidValue:
+      return Code::kInvalidArgument;
+    case hipErrorNotSupported:
+      return Code::kUnsupported;
+    case hipErrorNoDevice:
+    case hipErrorInvalidDevice:  // of hipInit() in old releases
+      return Code::kUnavailable;
+    case hipErrorNotReady:
+      return Code::kTimeout;
+    case hipErrorNotFound:
+      return Code::kNotFound;
+    default:
+      return Code::kInternal;
+  }
+}
+
+}  // namespace
+
+Result<std::shared_ptr<const Library>> Library::load() {
+  std::shared_ptr<Library> driver(new Library);
+  for (const char* const release : {"7", "6", "5"}) {
+    driver->release_ = release;
+    driver->library_ =
+        ::dlopen(("libamdhip64.so." + driver->release_).c_str(), RTLD_NOW | RTLD_LOCAL);
+    if (driver->library_ != nullptr) break;
+  }
+  if (driver->library_ == nullptr) {
+    // dlerror's text belongs to the calling thread. NOLINTNEXTLINE(concurrency-mt-unsafe)
+    return Error(Code::kNotFound, fmt::format("this host has no HIP: {}", ::dlerror()));
+  }
+  GCR_TRY(driver->resolve());
+  GCR_TRY(driver->check(driver->hipInit(0), "cannot initialise HIP"));
+  GCR_TRY(
+      driver->check(driver->hipRuntimeGetVersion(&driver->version_), "cannot read HIP's version"));
+  if (driver->version_ < kOldestVersion) {
+    return Error(Code::kUnsupported, "this host's HIP is too old; ROCm 5.3 or newer is needed");
+  }
+  GCR_TRY(driver->list_gpus());
+  return std::shared_ptr<const Library>(std::move(driver));
+}
+
+Library::~Library() {
+  if (compiler_ != nullptr) ::dlclose(compiler_);
+  if (library_ != nullptr) ::dlclose(library_);
+}
+
+Status Library::resolve() {
+#define GCR_HIP_RESOLVE(name, params)                                             \
+  name = reinterpret_cast<decltype(name)>(::dlsym(library_, #name));              \
+  if (name == nullptr) {                                                          \
+    return Error(Code::kUnsupported,                                              \
+                 "this host's HIP lacks " #name "; ROCm 5.3 or newer is needed"); \
+  }
+  GCR_HIP_FUNCTIONS(GCR_HIP_RESOLVE)
+  GCR_HIP_RESOLVE(hipGetErrorName, )
+#undef GCR_HIP_RESOLVE
+  return {};
+}
+
+/// Until ROCm 5 it is in HIP's own library.
+Status Library::resolve_compiler() {
+  void* where = library_;
+  if (::dlsym(library_, "hiprtcCreateProgram") == nullptr) {
+    if (compiler_ == nullptr) {
+      compiler_ = ::dlopen(("libhiprtc.so." + release_).c_str(), RTLD_NOW | RTLD_LOCAL);
+    }
+    if (compiler_ == nullptr) {
+      // NOLINTNEXTLINE(concurrency-mt-unsafe)
+      return Error(Code::kUnsupported, fmt::format("this host has no hipRTC: {}", ::dlerror()));
+    }
+    where = compiler_;
+  }
+#define GCR_HIPRTC_RESOLVE(name, params)                                 \
+  name = reinterpret_cast<decltype(name)>(::dlsym(where, #name));        \
+  if (name == nullptr) {                                                 \
+    return Error(Code::kUnsupported, "this host's hipRTC lacks " #name); \
+  }
+  GCR_HIPRTC_FUNCTIONS(GCR_HIPRTC_RESOLVE)
+  GCR_HIPRTC_RESOLVE(hiprtcGetErrorString, )
+#undef GCR_HIPRTC_RESOLVE
+  return {};
+}
+
+Status Library::list_gpus() {
+  int count = 0;
+  GCR_TRY(check(hipGetDeviceCount(&count), "cannot count the GPUs"));
+  for (int ordinal = 0; ordinal < count; ++ordinal) {
+    const std::string doing = fmt::format("cannot query GPU {}", ordinal);
+    hipDevice_t device = 0;
+    std::array<char, 128> name{};
+    std::array<char, 64> bus_id{};
+    hipUUID given{};
+    std::size_t total = 0;
+    int mode = 0;
+    GCR_TRY(check(hipDeviceGet(&device, ordinal), doing));
+    GCR_TRY(check(hipDeviceGetName(name.data(), static_cast<int>(name.size()) - 1, device), doing));
+    GCR_TRY(check(hipDeviceGetPCIBusId(bus_id.data(), static_cast<int>(bus_id.size()) - 1, ordinal),
+                  doing));
+    GCR_TRY(check(hipDeviceGetUuid(&given, device), doing));
+    GCR_TRY(check(hipDeviceTotalMem(&total, device), doing));
+    GCR_TRY(check(hipDeviceGetAttribute(&mode, hipDeviceAttributeComputeMode, ordinal), doing));
+    Uuid uuid;
+    static_assert(sizeof(given.bytes) == sizeof(uuid.bytes));
+    std::memcpy(uuid.bytes.data(), given.bytes, sizeof(given.bytes));
+    gpus_.push_back({.vendor = Vendor::kAmd,
+                     .driver_version = version_,
+                     .ordinal = ordinal,
+                     .uuid = uuid,
+                     .pci_address = bus_id.data(),
+                     .name = name.data(),
+                     .total_bytes = total,
+                     .compute_mode = static_cast<std::uint32_t>(mode)});
+  }
+  return {};
+}
+
+Status Library::check(hipError_t result, std::string_view doing) const {
+  const Status checked = check(result);
+  if (checked) return {};
+  return checked.error().while_doing(doing);
+}
+
+Status Library::check(hipError_t result) const {
+  if (result == hipSuccess) return {};
+  const char* const name = hipGetErrorName(result);
+  return Error(code_of(result), name != nullptr ? name : "an unknown error of HIP");
+}
+
+Status Library::check_compiler(hiprtcResult result, std::string_view doing) const {
+  if (result == HIPRTC_SUCCESS) return {};
+  return Error(Code::kInternal, fmt::format("{}: {}", doing, hiprtcGetErrorString(result)));
+}
+
+Result<const char*> Library::digest_code(int ordinal) const {
+  const std::lock_guard lock(mutex_);
+  std::vector<char>& code = digest_code_[ordinal];
+  if (code.empty()) {
+    if (hiprtcCreateProgram == nullptr) GCR_TRY(const_cast<Library*>(this)->resolve_compiler());
+    GCR_ASSIGN(code, compile_digest());
+  }
+  return static_cast<const char*>(code.data());
+}
+
+/// For the current device, which is what hipRTC takes if it is told no other.
+Result<std::vector<char>> Library::compile_digest() const {
+  const std::string doing = "cannot compile the digest kernel";
+  std::array<const char*, 2> headers = {digest::kKernelLanguageHip, digest::kIntegersHip};
+  std::array<const char*, 2> names = {"kernel_language.h", "cstdint"};
+  std::array<const char*, 2> options = {"-std=c++17", "-O3"};
+  hiprtcProgram program = nullptr;
+  GCR_TRY(check_compiler(
+      hiprtcCreateProgram(&program, digest::kDigestKernelSource, "digest_kernel.hip",
+                          static_cast<int>(headers.size()), headers.data(), names.data()),
+      doing));
+  const auto compile = [&]() -> Result<std::vector<char>> {
+    const hiprtcResult compiled =
+        hiprtcCompileProgram(program, static_cast<int>(options.size()), options.data());
+    if (compiled != HIPRTC_SUCCESS) {
+      std::size_t size = 0;
+      std::string log;
+      if (hiprtcGetProgramLogSize(program, &size) == HIPRTC_SUCCESS && size > 1) {
+        log.resize(size);
+        hiprtcGetProgramLog(program, log.data());
+      }
+      return check_compiler(compiled, log.empty() ? doing : doing + ": " + log).error();
+    }
+    std::size_t size = 0;
+    GCR_TRY(check_compiler(hiprtcGetCodeSize(program, &size), doing));
+    std::vector<char> code(size);
+    GCR_TRY(check_compiler(hiprtcGetCode(program, code.data()), doing));
+    if (code.empty()) return Error(Code::kInternal, doing + ": it has no code");
+    return code;
+  };
+  auto code = compile();
+  hiprtcDestroyProgram(&program);
+  return code;
+}
+
+Result<std::shared_ptr<const Driver>> load() { return Library::load(); }
+
+}  // namespace gcr::device::hip

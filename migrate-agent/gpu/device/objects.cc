@@ -1,0 +1,350 @@
+// The objects of device.h, whoever's library it is.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+
+#include "migrate-agent/gpu/device/calls.h"
+#include "src/base/units.h"
+
+namespace gcr::device {
+namespace {
+
+/// A result of one call, with what it was made for.
+template <class Any>
+Any in_context(Any result, std::string_view doing) {
+  if (result) return result;
+  return result.error().while_doing(doing);
+}
+
+class CallsGpu final : public Gpu {
+ public:
+  CallsGpu(const GpuInfo& info, std::unique_ptr<const Calls> calls)
+      : Gpu(info), calls_(std::move(calls)) {}
+
+  Result<std::uint64_t> free_bytes() override;
+  Result<std::unique_ptr<Allocation>> create(std::uint64_t size_bytes,
+                                             std::optional<std::uint32_t> host_node) override;
+  Result<std::unique_ptr<Allocation>> import(UniqueFd descriptor,
+                                             std::uint64_t size_bytes) override;
+  Result<std::unique_ptr<Scratch>> scratch(std::uint64_t size_bytes) override;
+  Result<std::unique_ptr<HostMemory>> pinned(std::uint64_t size_bytes) override;
+  Result<std::unique_ptr<HostMemory>> page_lock(std::span<std::byte> bytes) override;
+  Result<std::unique_ptr<Stream>> stream() override;
+  Result<std::unique_ptr<Digester>> digester(const digest::DigestKey& key) override;
+
+  const Calls& calls() const { return *calls_; }
+
+ private:
+  std::shared_ptr<CallsGpu> self() {
+    return std::static_pointer_cast<CallsGpu>(shared_from_this());
+  }
+  Result<std::unique_ptr<HostMemory>> host_memory(std::span<std::byte> bytes, bool ours,
+                                                  std::string_view doing);
+
+  const std::unique_ptr<const Calls> calls_;
+};
+
+class CallsAllocation final : public Allocation {
+ public:
+  CallsAllocation(std::shared_ptr<CallsGpu> gpu, std::uint64_t size_bytes)
+      : Allocation(std::move(gpu), size_bytes) {}
+  ~CallsAllocation() override {
+    if (!calls().enter()) return;
+    if (mapped_) calls().unmap(address_, size_bytes_);
+    if (address_ != 0) calls().free_addresses(address_, size_bytes_);
+    if (handle_ != 0) calls().release_memory(handle_);
+  }
+
+  Status create(std::optional<std::uint32_t> host_node);
+  Status import(UniqueFd descriptor);
+
+ private:
+  const Calls& calls() const { return static_cast<CallsGpu&>(*gpu_).calls(); }
+  Status map();
+
+  Calls::Handle handle_ = 0;
+  bool mapped_ = false;
+};
+
+Status CallsAllocation::create(std::optional<std::uint32_t> host_node) {
+  auto created = calls().create_memory(size_bytes_, host_node);
+  if (!created && host_node) {
+    return created.error().while_doing(fmt::format(
+        "cannot create {} of host memory on NUMA node {}", format_bytes(size_bytes_), *host_node));
+  }
+  if (!created) {
+    const auto free = calls().free_bytes();
+    return created.error().while_doing(
+        fmt::format("cannot create {} of VRAM on {} ({} free)", format_bytes(size_bytes_),
+                    gpu_name(gpu_->info().uuid), free ? format_bytes(*free) : "unknown"));
+  }
+  handle_ = *created;
+  GCR_ASSIGN(descriptor_, in_context(calls().export_memory(handle_), "cannot export VRAM"));
+  return map();
+}
+
+Status CallsAllocation::import(UniqueFd descriptor) {
+  descriptor_ = std::move(descriptor);
+  GCR_ASSIGN(handle_,
+             in_context(calls().import_memory(descriptor_.get()),
+                        fmt::format("cannot import {} of VRAM", format_bytes(size_bytes_))));
+  return map();
+}
+
+Status CallsAllocation::map() {
+  const std::string doing = fmt::format("cannot map {} of VRAM", format_bytes(size_bytes_));
+  GCR_ASSIGN(address_, in_context(calls().reserve(size_bytes_), doing));
+  GCR_TRY(in_context(calls().map(address_, size_bytes_, handle_), doing));
+  mapped_ = true;
+  return in_context(calls().allow_access(address_, size_bytes_), doing);
+}
+
+class CallsScratch final : public Scratch {
+ public:
+  CallsScratch(std::shared_ptr<CallsGpu> gpu, Address address)
+      : Scratch(address), gpu_(std::move(gpu)) {}
+  ~CallsScratch() override {
+    if (gpu_->calls().enter()) gpu_->calls().free(address_);
+  }
+
+ private:
+  const std::shared_ptr<CallsGpu> gpu_;
+};
+
+class CallsHostMemory final : public HostMemory {
+ public:
+  CallsHostMemory(std::shared_ptr<CallsGpu> gpu, std::span<std::byte> bytes, Address address,
+                  bool ours)
+      : HostMemory(bytes, address), gpu_(std::move(gpu)), ours_(ours) {}
+  ~CallsHostMemory() override {
+    if (!gpu_->calls().enter()) return;
+    if (ours_) {
+      gpu_->calls().free_host(bytes_.data());
+    } else {
+      gpu_->calls().unlock_pages(bytes_.data());
+    }
+  }
+
+ private:
+  const std::shared_ptr<CallsGpu> gpu_;
+  const bool ours_;
+};
+
+class CallsStream final : public Stream {
+ public:
+  CallsStream(std::shared_ptr<CallsGpu> gpu, Calls::StreamHandle stream)
+      : gpu_(std::move(gpu)), stream_(stream) {}
+  ~CallsStream() override {
+    if (calls().enter()) calls().destroy_stream(stream_);
+  }
+  CallsStream(const CallsStream&) = delete;
+  CallsStream& operator=(const CallsStream&) = delete;
+
+  Status copy_within(Address to, Address from, std::uint64_t bytes) override {
+    GCR_TRY(calls().enter());
+    return in_context(calls().copy_within(to, from, bytes, stream_), "copying within VRAM");
+  }
+  Status copy_out(std::byte* to, Address from, std::uint64_t bytes) override {
+    GCR_TRY(calls().enter());
+    return in_context(calls().copy_out(to, from, bytes, stream_), "copying out of VRAM");
+  }
+  Status copy_in(Address to, const std::byte* from, std::uint64_t bytes) override {
+    GCR_TRY(calls().enter());
+    return in_context(calls().copy_in(to, from, bytes, stream_), "copying into VRAM");
+  }
+  Status fill(Address to, std::byte value, std::uint64_t bytes) override {
+    GCR_TRY(calls().enter());
+    return in_context(calls().fill(to, value, bytes, stream_), "filling VRAM");
+  }
+  Status synchronize() override {
+    GCR_TRY(calls().enter());
+    return in_context(calls().synchronize(stream_), "a copy between VRAM and host memory failed");
+  }
+
+  void* handle() const override { return stream_; }
+
+ private:
+  const Calls& calls() const { return gpu_->calls(); }
+
+  const std::shared_ptr<CallsGpu> gpu_;
+  const Calls::StreamHandle stream_;
+};
+
+// Those of digest_kernel.cu.
+constexpr unsigned kThreads = 256;
+constexpr unsigned kBlocksPerProcessor = 2;  // what its registers allow
+constexpr std::size_t kBlockKeyBytes = digest::kBlockKeyWords * sizeof(std::uint32_t);
+constexpr std::size_t kSumKeyBytes = digest::kSumKeyWords * sizeof(std::uint64_t);
+static_assert(kBlockKeyBytes % 16 == 0, "the kernel reads k[] in pieces of 16 bytes");
+
+/// The digest of digest.h by a kernel of ours.
+class CallsDigester final : public Digester {
+ public:
+  CallsDigester(std::shared_ptr<CallsGpu> gpu, std::unique_ptr<Scratch> key)
+      : gpu_(std::move(gpu)), key_(std::move(key)) {}
+  ~CallsDigester() override {
+    if (kernel_.module != nullptr && calls().enter()) calls().unload(kernel_);
+  }
+  CallsDigester(const CallsDigester&) = delete;
+  CallsDigester& operator=(const CallsDigester&) = delete;
+
+  Status enqueue(const Chunk* chunks, std::size_t count, digest::Digest* digests,
+                 Stream& stream) const override;
+
+  /// Makes the kernel ready for this GPU.
+  Status load_kernel();
+  Status copy_key(const digest::DigestKey& key);
+  /// That it digests as the CPU does.
+  Status verify(const digest::DigestKey& key) const;
+
+ private:
+  const Calls& calls() const { return gpu_->calls(); }
+
+  const std::shared_ptr<CallsGpu> gpu_;
+  const std::unique_ptr<Scratch> key_;  ///< k[], then K[]
+  Calls::Kernel kernel_;
+  unsigned max_blocks_ = 0;  ///< as many as the GPU can run at the same time
+};
+
+Status CallsDigester::load_kernel() {
+  const std::string doing =
+      fmt::format("cannot prepare the digest kernel for {}", gpu_name(gpu_->info().uuid));
+  GCR_TRY(calls().enter());
+  GCR_ASSIGN(kernel_, in_context(calls().load_digest_kernel(), doing));
+  GCR_ASSIGN(const unsigned processors, in_context(calls().processors(), doing));
+  max_blocks_ = std::max(processors, 1U) * kBlocksPerProcessor;
+  return {};
+}
+
+Status CallsDigester::copy_key(const digest::DigestKey& key) {
+  const auto to = key_->address();
+  const std::string_view doing = "cannot copy the digests' key to the GPU";
+  GCR_TRY(in_context(calls().copy_in_now(to, std::as_bytes(key.block_key())), doing));
+  return in_context(calls().copy_in_now(to + kBlockKeyBytes, std::as_bytes(key.sum_key())), doing);
+}
+
+/// Lengths that take each path of the kernel, out of page-locked memory: VRAM may be scarce.
+Status CallsDigester::verify(const digest::DigestKey& key) const {
+  constexpr std::array<std::uint32_t, 4> kLengths = {1, 1025, 4096, 70'001};
+  constexpr std::size_t kContentBytes = 70'016;
+  constexpr std::size_t kDigestsAt = kContentBytes + kLengths.size() * sizeof(Chunk);
+  constexpr std::size_t kBytes = kDigestsAt + kLengths.size() * sizeof(digest::Digest);
+  static_assert(kContentBytes % 16 == 0 && kContentBytes >= kLengths.back());
+  GCR_ASSIGN(const auto memory, gpu_->pinned(kBytes));
+  GCR_ASSIGN(const auto stream, gpu_->stream());
+  const std::span<std::byte> bytes = memory->bytes();
+  for (std::size_t i = 0; i < kContentBytes; ++i) {
+    bytes[i] = static_cast<std::byte>(i * 7 + (i >> 8) * 13 + 1);
+  }
+  auto* const chunks = reinterpret_cast<Chunk*>(&bytes[kContentBytes]);
+  for (std::size_t i = 0; i < kLengths.size(); ++i) chunks[i] = {memory->address(), kLengths[i]};
+  // NOLINTBEGIN(performance-no-int-to-ptr): the GPU's addresses
+  GCR_TRY(enqueue(reinterpret_cast<const Chunk*>(memory->address() + kContentBytes),
+                  kLengths.size(),
+                  reinterpret_cast<digest::Digest*>(memory->address() + kDigestsAt), *stream));
+  // NOLINTEND(performance-no-int-to-ptr)
+  GCR_TRY(stream->synchronize());
+  const auto* const found = reinterpret_cast<const digest::Digest*>(&bytes[kDigestsAt]);
+  for (std::size_t i = 0; i < kLengths.size(); ++i) {
+    if (found[i] == digest::digest_chunk(key, bytes.first(kLengths[i]))) continue;
+    return Error(Code::kUnsupported,
+                 fmt::format("{} ({}) cannot be used: it gives other digests than the CPU, for "
+                             "instance of {} bytes",
+                             gpu_name(gpu_->info().uuid), gpu_->info().name, kLengths[i]));
+  }
+  return {};
+}
+
+Status CallsDigester::enqueue(const Chunk* chunks, std::size_t count, digest::Digest* digests,
+                              Stream& stream) const {
+  if (count == 0) return {};
+  GCR_TRY(calls().enter());
+  Address key = key_->address();
+  auto chunk_count = static_cast<std::uint32_t>(count);
+  if (chunk_count != count) {
+    return Error(Code::kInvalidArgument, fmt::format("cannot digest {} chunks at a time", count));
+  }
+  std::array<void*, 4> arguments = {&chunks, &chunk_count, &key, &digests};
+  return in_context(calls().launch(kernel_, std::min(chunk_count, max_blocks_), kThreads, arguments,
+                                   stream.handle()),
+                    fmt::format("cannot digest {} chunks", count));
+}
+
+}  // namespace
+
+Result<std::uint64_t> CallsGpu::free_bytes() {
+  GCR_TRY(calls_->enter());
+  return in_context(calls_->free_bytes(), "cannot read free VRAM");
+}
+
+Result<std::unique_ptr<Allocation>> CallsGpu::create(std::uint64_t size_bytes,
+                                                     std::optional<std::uint32_t> host_node) {
+  GCR_TRY(calls_->enter());
+  auto made = std::make_unique<CallsAllocation>(self(), size_bytes);
+  GCR_TRY(made->create(host_node));
+  return made;
+}
+
+Result<std::unique_ptr<Allocation>> CallsGpu::import(UniqueFd descriptor,
+                                                     std::uint64_t size_bytes) {
+  GCR_TRY(calls_->enter());
+  auto made = std::make_unique<CallsAllocation>(self(), size_bytes);
+  GCR_TRY(made->import(std::move(descriptor)));
+  return made;
+}
+
+Result<std::unique_ptr<Scratch>> CallsGpu::scratch(std::uint64_t size_bytes) {
+  GCR_TRY(calls_->enter());
+  GCR_ASSIGN(const Address address,
+             in_context(calls_->allocate(size_bytes),
+                        fmt::format("cannot allocate {} of VRAM for the mover",
+                                    format_bytes(size_bytes))));
+  return std::make_unique<CallsScratch>(self(), address);
+}
+
+Result<std::unique_ptr<HostMemory>> CallsGpu::pinned(std::uint64_t size_bytes) {
+  GCR_TRY(calls_->enter());
+  const std::string doing =
+      fmt::format("cannot allocate {} of page-locked memory", format_bytes(size_bytes));
+  GCR_ASSIGN(std::byte* const memory, in_context(calls_->allocate_host(size_bytes), doing));
+  return host_memory({memory, size_bytes}, true, doing);
+}
+
+Result<std::unique_ptr<HostMemory>> CallsGpu::page_lock(std::span<std::byte> bytes) {
+  GCR_TRY(calls_->enter());
+  const std::string doing =
+      fmt::format("cannot page-lock {} of the landing region", format_bytes(bytes.size()));
+  GCR_TRY(in_context(calls_->page_lock(bytes), doing));
+  return host_memory(bytes, false, doing);
+}
+
+/// Owns the page-locked memory `bytes`, whatever happens.
+Result<std::unique_ptr<HostMemory>> CallsGpu::host_memory(std::span<std::byte> bytes, bool ours,
+                                                          std::string_view doing) {
+  const auto address = calls_->address_of(bytes.data());
+  auto made = std::make_unique<CallsHostMemory>(self(), bytes, address ? *address : 0, ours);
+  if (!address) return address.error().while_doing(doing);
+  return made;
+}
+
+Result<std::unique_ptr<Stream>> CallsGpu::stream() {
+  GCR_TRY(calls_->enter());
+  GCR_ASSIGN(const auto stream, in_context(calls_->make_stream(), "cannot create a stream"));
+  return std::make_unique<CallsStream>(self(), stream);
+}
+
+Result<std::unique_ptr<Digester>> CallsGpu::digester(const digest::DigestKey& key) {
+  GCR_ASSIGN(auto memory, scratch(kBlockKeyBytes + kSumKeyBytes));
+  auto digester = std::make_unique<CallsDigester>(self(), std::move(memory));
+  GCR_TRY(digester->load_kernel());
+  GCR_TRY(digester->copy_key(key));
+  GCR_TRY(digester->verify(key));
+  return digester;
+}
+
+std::shared_ptr<Gpu> make_gpu(const GpuInfo& info, std::unique_ptr<const Calls> calls) {
+  return std::make_shared<CallsGpu>(info, std::move(calls));
+}
+
+}  // namespace gcr::device

@@ -1,0 +1,73 @@
+// Level 2 of the digest, and the whole of it from an expanded key. Needs no other code than this
+// and block_hash.cc.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <span>
+
+#include "migrate-agent/gpu/digest/block_hash.h"
+#include "migrate-agent/gpu/digest/digest.h"
+
+namespace gcr::digest {
+
+/// Level 2. 2^14 products below 2^93 fit a Wide, so one reduction at the end is enough.
+class ChunkSums {
+ public:
+  ChunkSums(std::span<const std::uint64_t, kSumKeyWords> key, std::size_t length_bytes)
+      : key_(key.data()),
+        first_(Wide{length_bytes} * key_[0]),
+        second_(Wide{length_bytes} * key_[1]) {
+    ++key_;
+  }
+
+  void add(const BlockHash& block) {
+    for (const std::uint64_t value : block) {
+      const std::uint64_t low = value & 0xffffffff;
+      const std::uint64_t high = value >> 32;
+      first_ += Wide{low} * key_[0] + Wide{high} * key_[1];
+      second_ += Wide{low} * key_[1] + Wide{high} * key_[2];
+      key_ += 2;
+    }
+  }
+
+  Digest digest() const {
+    const std::array<std::uint64_t, 2> sums = {reduce(first_), reduce(second_)};
+    Digest digest;
+    std::memcpy(digest.bytes.data(), sums.data(), sizeof sums);
+    return digest;
+  }
+
+ private:
+  __extension__ using Wide = unsigned __int128;
+
+  static std::uint64_t reduce(Wide sum) {
+    const auto fold = [](Wide value) { return (value & kPrime) + (value >> 61); };
+    const auto folded = static_cast<std::uint64_t>(fold(fold(fold(sum))));
+    return folded == kPrime ? 0 : folded;
+  }
+
+  const std::uint64_t* key_;
+  Wide first_;
+  Wide second_;
+};
+
+/// The digest of `chunk`, at most kChunkBytes, under the two halves of a DigestKey.
+inline Digest sum_chunk(BlockHashFunction hash_block,
+                        std::span<const std::uint32_t, kBlockKeyWords> block_key,
+                        std::span<const std::uint64_t, kSumKeyWords> sum_key,
+                        std::span<const std::byte> chunk) {
+  ChunkSums sums(sum_key, chunk.size());
+  for (; chunk.size() >= kBlockBytes; chunk = chunk.subspan(kBlockBytes)) {
+    sums.add(hash_block(chunk.data(), block_key));
+  }
+  if (!chunk.empty()) {
+    std::array<std::byte, kBlockBytes> last{};
+    std::memcpy(last.data(), chunk.data(), chunk.size());
+    sums.add(hash_block(last.data(), block_key));
+  }
+  return sums.digest();
+}
+
+}  // namespace gcr::digest

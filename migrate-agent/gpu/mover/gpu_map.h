@@ -1,0 +1,33 @@
+// Which GPU of the destination takes the place of which GPU of the source.
+#pragma once
+
+#include <set>
+#include <string>
+#include <vector>
+
+#include "migrate-agent/gpu/device/device.h"
+#include "src/base/result.h"
+#include "src/base/uuid.h"
+
+namespace gcr::mover {
+
+/// A GPU as one side of the map sees it.
+struct MappableGpu {
+  Uuid uuid;
+  std::string name;
+  std::uint64_t total_bytes = 0;
+  bool chosen = false;  ///< source: the process uses it; destination: processes may be placed on it
+  std::uint64_t free_bytes = 0;  ///< destination: of those that fit, the one with most is chosen
+  device::Vendor vendor = device::Vendor::kNvidia;
+};
+
+/// Pairs every GPU of the source with a different one of the destination and the same vendor, since
+/// NVIDIA's driver requires pairs for every GPU of the machine. Chosen GPUs, and all of AMD's, go
+/// to chosen ones of the same model and at least the same memory: where `ordered` says, else to the
+/// same GPU where possible, else to the one with most VRAM free, else in order. kRefused says what
+/// is missing, or cannot be as it was ordered.
+Result<std::vector<device::GpuPair>> map_gpus(const std::vector<MappableGpu>& source,
+                                              const std::vector<MappableGpu>& destination,
+                                              const std::vector<device::GpuPair>& ordered = {});
+
+}  // namespace gcr::mover

@@ -1,0 +1,48 @@
+// Digests chunks in VRAM, on all GPUs that hold them (design decision 2).
+#pragma once
+
+#include <map>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "migrate-agent/gpu/digest/digest.h"
+#include "migrate-agent/gpu/mover/chunk.h"
+
+namespace gcr::mover {
+
+/// The digesters of one key, one per GPU, and the memory they report through. One thread at a time,
+/// except on().
+class VramDigester {
+ public:
+  explicit VramDigester(const digest::DigestKey& key) : key_(key) {}
+
+  /// Prepares for `chunks` chunks on that GPU, so that digest() need not.
+  Status prepare(const std::shared_ptr<device::Gpu>& on, std::size_t chunks);
+
+  /// The digests of `chunks`, in their order: one launch per GPU, all GPUs at the same time. A
+  /// chunk that is written meanwhile gives a useless digest, with no other effect.
+  Result<std::vector<digest::Digest>> digest(std::span<const ChunkRef> chunks);
+
+  /// The digester of a GPU that was prepared. Thread-safe, except during prepare().
+  const device::Digester& on(const device::Gpu& gpu) const { return *gpus_.at(&gpu).digester; }
+
+  const digest::DigestKey& key() const { return key_; }
+
+ private:
+  struct Place {
+    std::shared_ptr<device::Gpu> gpu;
+    std::unique_ptr<device::Digester> digester;
+    std::unique_ptr<device::Stream> stream;
+    std::unique_ptr<device::HostMemory>
+        memory;  // descriptors of `capacity` chunks, then their digests
+    std::size_t capacity = 0;
+    std::vector<std::size_t> indices;  // of the chunks of this call that lie here
+  };
+  Status launch(Place& place, std::span<const ChunkRef> chunks);
+
+  digest::DigestKey key_;
+  std::map<const device::Gpu*, Place> gpus_;
+};
+
+}  // namespace gcr::mover

@@ -1,0 +1,200 @@
+#include "migrate-agent/linux/hostmem/landing_region.h"
+
+#include <fmt/format.h>
+#include <linux/memfd.h>
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cerrno>
+
+#include "src/base/side_by_side.h"
+#include "src/base/units.h"
+
+namespace gcr::landing {
+namespace {
+
+constexpr std::size_t kMaxPopulateThreads = 16;
+// What a populating thread takes at a time: short enough to share the work evenly.
+constexpr std::uint64_t kPopulateStepBytes = 64 * kMiB;
+
+Status populate_range(std::span<std::byte> bytes) {
+  while (::madvise(bytes.data(), bytes.size(), MADV_POPULATE_WRITE) != 0) {
+    if (errno == EINTR || errno == EAGAIN) continue;
+    // The kernel answers EFAULT where a fault would have been SIGBUS: no hugepage for it.
+    const int reason = errno == EFAULT ? ENOMEM : errno;
+    return Error::from_errno(reason, fmt::format("populating {}", format_bytes(bytes.size())));
+  }
+  return {};
+}
+
+/// Populates all of `bytes` with several threads.
+Status populate(std::span<std::byte> bytes) {
+  const std::uint64_t steps = round_up(bytes.size(), kPopulateStepBytes) / kPopulateStepBytes;
+  return share_out(steps, kMaxPopulateThreads, [&](std::uint64_t step) {
+    const std::uint64_t offset = step * kPopulateStepBytes;
+    return populate_range(
+        bytes.subspan(offset, std::min(kPopulateStepBytes, bytes.size() - offset)));
+  });
+}
+
+/// Children need none of it, and neither does a core dump.
+Status keep_private(std::span<std::byte> bytes) {
+  for (const int advice : {MADV_DONTFORK, MADV_DONTDUMP}) {
+    if (::madvise(bytes.data(), bytes.size(), advice) != 0) {
+      return Error::from_errno(errno, "preparing the landing region");
+    }
+  }
+  return {};
+}
+
+struct MappedFile {
+  UniqueFd file;
+  UniqueMapping mapping;
+};
+
+/// Maps a file without a name. Of hugepages (`flags`) the kernel reserves all now or fails.
+Result<MappedFile> map_file(std::uint64_t bytes, unsigned flags) {
+  MappedFile mapped;
+  mapped.file = UniqueFd(::memfd_create("gcr-landing", MFD_CLOEXEC | flags));
+  if (!mapped.file) return Error::from_errno(errno, "creating a memfd");
+  if (::ftruncate(mapped.file.get(), static_cast<off_t>(bytes)) != 0) {
+    return Error::from_errno(errno, "sizing a memfd");
+  }
+  void* at = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, mapped.file.get(), 0);
+  if (at == MAP_FAILED) {
+    return Error::from_errno(errno, fmt::format("reserving {} in a memfd", format_bytes(bytes)));
+  }
+  mapped.mapping = UniqueMapping(at, bytes);
+  return mapped;
+}
+
+/// Maps anonymous memory at an address that transparent hugepages can use.
+Result<UniqueMapping> map_ordinary(std::uint64_t bytes) {
+  const std::uint64_t room = bytes + kChunkBytes;
+  void* at = ::mmap(nullptr, room, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (at == MAP_FAILED) {
+    return Error::from_errno(errno, fmt::format("mapping {}", format_bytes(bytes)));
+  }
+  auto* const first = static_cast<std::byte*>(at);
+  const auto address = reinterpret_cast<std::uintptr_t>(at);
+  const std::uint64_t before = round_up(address, kChunkBytes) - address;
+  if (before > 0) ::munmap(first, before);
+  if (before < kChunkBytes) ::munmap(first + before + bytes, kChunkBytes - before);
+  return UniqueMapping(first + before, bytes);
+}
+
+}  // namespace
+
+LandingRegion& LandingRegion::operator=(LandingRegion&& other) noexcept {
+  if (this == &other) return *this;
+  file_ = std::move(other.file_);
+  mapping_ = std::move(other.mapping_);  // our pages go back before our claim on the limit does
+  claim_ = std::move(other.claim_);
+  size_bytes_ = std::exchange(other.size_bytes_, 0);
+  huge_ = std::exchange(other.huge_, false);
+  note_ = std::exchange(other.note_, {});
+  return *this;
+}
+
+Result<LandingRegion> LandingRegion::create_huge(std::uint64_t bytes,
+                                                 const HugepageLimits& limits) {
+  auto region = create_huge(bytes, limits, Raise::kWhatIsMissing);
+  if (region || !limits.may_raise) return region;
+  // Programs that know nothing of our lock may have taken what had been counted.
+  auto again = create_huge(bytes, limits, Raise::kAll);
+  return again ? std::move(again) : std::move(region);
+}
+
+Result<LandingRegion> LandingRegion::create_huge(std::uint64_t bytes, const HugepageLimits& limits,
+                                                 Raise raise) {
+  const std::uint64_t pages = bytes / kChunkBytes;
+  LandingRegion region;
+  {
+    GCR_ASSIGN(const HugepageLock lock, HugepageLock::take(limits));
+    GCR_ASSIGN(const HugepageCounters counters, hugepage_counters(limits.kernel_directory));
+    const std::uint64_t available = raise == Raise::kAll ? 0 : counters.available();
+    const std::uint64_t missing = raise == Raise::kAll ? pages : counters.missing(pages);
+    if (missing > 0) {
+      GCR_ASSIGN(const std::uint64_t memory, available_memory_bytes());
+      if (!limits.may_raise || (pages - available) * kChunkBytes > memory) {
+        return Error(
+            Code::kResourceExhausted,
+            fmt::format("{} hugepages of 2 MiB are needed, {} are free{}", pages, available,
+                        limits.may_raise ? fmt::format(", and only {} of memory to make more of",
+                                                       format_bytes(memory))
+                                         : ""));
+      }
+      GCR_ASSIGN(region.claim_, HugepageClaim::add(limits, missing, lock));
+    }
+    GCR_ASSIGN(MappedFile mapped, map_file(bytes, MFD_HUGETLB | MFD_HUGE_2MB));
+    region.file_ = std::move(mapped.file);
+    region.mapping_ = std::move(mapped.mapping);
+  }
+  GCR_TRY(keep_private(region.mapping_.bytes()));
+  GCR_TRY(populate(region.mapping_.bytes()));
+  region.huge_ = true;
+  return region;
+}
+
+Result<LandingRegion> LandingRegion::create_ordinary(std::uint64_t bytes, Kind kind) {
+  GCR_ASSIGN(const std::uint64_t available, available_memory_bytes());
+  if (bytes > available) {
+    return Error(Code::kResourceExhausted,
+                 fmt::format("the landing region needs {}, {} of memory are available",
+                             format_bytes(bytes), format_bytes(available)));
+  }
+  LandingRegion region;
+  if (kind == Kind::kFile) {
+    GCR_ASSIGN(MappedFile mapped, map_file(bytes, 0));
+    region.file_ = std::move(mapped.file);
+    region.mapping_ = std::move(mapped.mapping);
+  } else {
+    GCR_ASSIGN(region.mapping_, map_ordinary(bytes));
+  }
+  const auto mapped = region.mapping_.bytes();
+  (void)::madvise(mapped.data(), mapped.size(), MADV_HUGEPAGE);  // a wish; any page will do
+  GCR_TRY(keep_private(mapped));
+  GCR_TRY(populate(mapped));
+  return region;
+}
+
+Result<LandingRegion> LandingRegion::create(std::uint64_t bytes, HugepagePolicy policy,
+                                            const HugepageLimits& limits) {
+  return make(bytes, policy, limits, Kind::kMemory);
+}
+
+Result<LandingRegion> LandingRegion::create_file(std::uint64_t bytes, HugepagePolicy policy,
+                                                 const HugepageLimits& limits) {
+  return make(bytes, policy, limits, Kind::kFile);
+}
+
+Result<LandingRegion> LandingRegion::make(std::uint64_t bytes, HugepagePolicy policy,
+                                          const HugepageLimits& limits, Kind kind) {
+  if (bytes == 0) return LandingRegion();
+  if (bytes > (std::uint64_t{1} << 46)) {
+    return Error(Code::kInvalidArgument,
+                 fmt::format("a landing region of {} is not possible", format_bytes(bytes)));
+  }
+  const std::uint64_t whole = round_up(bytes, kChunkBytes);
+  std::string note;
+  if (policy != HugepagePolicy::kNever) {
+    auto region = create_huge(whole, limits);
+    if (region) {
+      if (kind == Kind::kMemory) region->file_.reset();  // it would keep what is unmapped
+      region->size_bytes_ = bytes;
+      return region;
+    }
+    if (policy == HugepagePolicy::kRequire) {
+      return Error(Code::kResourceExhausted,
+                   fmt::format("no hugepages for a landing region of {}: {}", format_bytes(bytes),
+                               region.error().message()));
+    }
+    note = fmt::format("ordinary pages: {}", region.error().message());
+  }
+  GCR_ASSIGN(LandingRegion region, create_ordinary(whole, kind));
+  region.size_bytes_ = bytes;
+  region.note_ = std::move(note);
+  return region;
+}
+
+}  // namespace gcr::landing

@@ -1,0 +1,280 @@
+#include "migrate-agent/linux/proc/mount_namespace.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/magic.h>
+#include <linux/nsfs.h>
+#include <linux/openat2.h>
+#include <sys/ioctl.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/sysmacros.h>
+#include <sys/vfs.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <filesystem>
+#include <map>
+#include <sstream>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "migrate-agent/linux/proc/procfs.h"
+
+namespace gcr::procfs {
+namespace {
+
+constexpr ino_t kProcRootInode = 1;  // PROC_ROOT_INO of the kernel
+/// CRIU reads what it found out about the kernel from there.
+constexpr char kCache[] = "/run/criu.kdat";
+/// libdrm, as distributions and as AMD build it, parses these for the names of GPUs.
+constexpr const char* kGpuNames[] = {"/usr/share/libdrm/amdgpu.ids",
+                                     "/opt/amdgpu/share/libdrm/amdgpu.ids"};
+constexpr char kRenderNodes[] = "/dev/dri";
+constexpr unsigned kDrmMajor = 226;
+/// What of sysfs is read: links in the first three lead into the last one.
+constexpr std::string_view kReadOfSys[] = {"/sys/bus", "/sys/class", "/sys/dev", "/sys/devices"};
+/// What container engines mount over parts of it, which no GPU is in.
+constexpr std::string_view kUnreadOfSys[] = {"/sys/devices/system",
+                                             "/sys/devices/virtual/powercap"};
+
+std::string path_of(pid_t pid, const char* name) {
+  return "/proc/" + std::to_string(pid) + "/" + name;
+}
+
+Error refused(const std::string& what) {
+  return Error(Code::kRefused, "in the mount namespace of the process " + what);
+}
+
+bool same_file(const struct stat& one, const struct stat& other) {
+  return one.st_dev == other.st_dev && one.st_ino == other.st_ino;
+}
+
+/// `path` as a process with that root directory sees it; no link is followed out of it.
+UniqueFd look_up(const UniqueFd& root, const char* path) {
+  open_how how{};
+  how.flags = O_PATH | O_NOFOLLOW | O_CLOEXEC;
+  how.resolve = RESOLVE_IN_ROOT | RESOLVE_NO_MAGICLINKS;
+  return UniqueFd(static_cast<int>(::syscall(SYS_openat2, root.get(), path, &how, sizeof(how))));
+}
+
+struct Mount {
+  std::uint64_t parent;
+  std::string device, root, point;
+};
+
+using MountTable = std::map<std::uint64_t, Mount>;
+
+MountTable mounts_of(pid_t pid) {
+  MountTable table;
+  std::istringstream lines(read_text(path_of(pid, "mountinfo")));
+  for (std::string line; std::getline(lines, line);) {
+    std::istringstream fields(line);
+    std::uint64_t id = 0;
+    Mount mount{};
+    if (fields >> id >> mount.parent >> mount.device >> mount.root >> mount.point) {
+      table.emplace(id, std::move(mount));
+    }
+  }
+  return table;
+}
+
+bool is_below(const MountTable& table, std::uint64_t id, std::uint64_t top) {
+  // What is mounted on itself would make this endless.
+  for (std::size_t steps = 0; steps < table.size() && id != top; ++steps) {
+    const auto at = table.find(id);
+    if (at == table.end()) return false;
+    id = at->second.parent;
+  }
+  return id == top;
+}
+
+/// Whether it leaves what is seen there as it was: a part of the same procfs in its own place, as
+/// for read-only parts, or something in the place of what CRIU never reads.
+bool is_harmless(const Mount& mount, const Mount& proc) {
+  static constexpr std::array<std::string_view, 4> kUnread = {
+      "/proc/kallsyms", "/proc/kcore", "/proc/kmsg", "/proc/sys/fs/binfmt_misc"};
+  if (std::ranges::find(kUnread, mount.point) != kUnread.end()) return true;
+  return mount.device == proc.device && mount.point == proc.point + mount.root;
+}
+
+/// Success if what is mounted as `id` is /proc, with nothing in it that hides or adds anything.
+Status check_mounts(pid_t pid, std::uint64_t id) {
+  const MountTable table = mounts_of(pid);
+  const auto proc = table.find(id);
+  if (proc == table.end() || proc->second.point != "/proc") return refused("/proc is not mounted");
+  for (const auto& [other, mount] : table) {
+    if (other == id || !is_below(table, other, id) || is_harmless(mount, proc->second)) continue;
+    return refused("something is mounted over " + mount.point);
+  }
+  return {};
+}
+
+/// A procfs numbers a process from its own namespace inwards: once if the process is in that one.
+bool shows_pid_namespace_of(pid_t pid, const UniqueFd& proc) {
+  const std::vector<pid_t> numbers = namespace_pids(std::to_string(pid));
+  if (numbers.empty()) return false;
+  const std::string there =
+      "self/fd/" + std::to_string(proc.get()) + "/" + std::to_string(numbers.back());
+  struct stat own {};
+  struct stat shown {};
+  return namespace_pids(there).size() == 1 && ::stat(path_of(pid, "ns/pid").c_str(), &own) == 0 &&
+         ::stat(("/proc/" + there + "/ns/pid").c_str(), &shown) == 0 && same_file(own, shown);
+}
+
+Status check_proc(pid_t pid, const UniqueFd& root) {
+  const UniqueFd proc = look_up(root, "proc");
+  struct statfs system {};
+  struct stat status {};
+  struct statx mount {};
+  if (!proc || ::fstatfs(proc.get(), &system) != 0 || ::fstat(proc.get(), &status) != 0 ||
+      ::statx(proc.get(), "", AT_EMPTY_PATH, STATX_MNT_ID, &mount) != 0) {
+    return Error::from_errno(errno, "cannot look at /proc in the mount namespace of the process");
+  }
+  if (system.f_type != PROC_SUPER_MAGIC || status.st_ino != kProcRootInode) {
+    return refused("/proc is no procfs");
+  }
+  GCR_TRY(check_mounts(pid, mount.stx_mnt_id));
+  if (shows_pid_namespace_of(pid, proc)) return {};
+  return refused("/proc shows another PID namespace");
+}
+
+Status check_is_ours_or_missing(const UniqueFd& root, const char* path) {
+  const UniqueFd theirs = look_up(root, path);
+  if (!theirs && errno == ENOENT) return {};
+  struct stat theirs_status {};
+  struct stat ours {};
+  if (theirs && ::fstat(theirs.get(), &theirs_status) == 0 && ::lstat(path, &ours) == 0 &&
+      same_file(theirs_status, ours)) {
+    return {};
+  }
+  return refused("another " + std::string(path) + " than this host's is found");
+}
+
+bool is_in(std::string_view path, std::string_view directory) {
+  return path.starts_with(directory) &&
+         (path.size() == directory.size() || path[directory.size()] == '/');
+}
+
+/// Success if /sys is mounted, and nothing in what is read of it.
+Status check_sys(pid_t pid, const UniqueFd& root) {
+  const UniqueFd sys = look_up(root, "sys");
+  struct statfs system {};
+  struct statx mount {};
+  if (!sys || ::fstatfs(sys.get(), &system) != 0 ||
+      ::statx(sys.get(), "", AT_EMPTY_PATH, STATX_MNT_ID, &mount) != 0) {
+    return Error::from_errno(errno, "cannot look at /sys in the mount namespace of the process");
+  }
+  const MountTable table = mounts_of(pid);
+  const auto top = table.find(mount.stx_mnt_id);
+  if (system.f_type != SYSFS_MAGIC || top == table.end() || top->second.root != "/") {
+    return refused("/sys is no sysfs");
+  }
+  for (const auto& [id, one] : table) {
+    const auto is_there = [&point = one.point](std::string_view directory) {
+      return is_in(point, directory);
+    };
+    if (id == top->first || std::ranges::none_of(kReadOfSys, is_there) ||
+        std::ranges::any_of(kUnreadOfSys, is_there)) {
+      continue;
+    }
+    if (one.device == top->second.device && one.point == "/sys" + one.root) continue;
+    return refused("something is mounted over " + one.point);
+  }
+  return {};
+}
+
+/// Success if it is missing, or this character device.
+Status check_device(const UniqueFd& root, const std::string& path, dev_t device) {
+  const UniqueFd theirs = look_up(root, path.c_str());
+  if (!theirs && errno == ENOENT) return {};
+  struct stat status {};
+  if (theirs && ::fstat(theirs.get(), &status) == 0 && S_ISCHR(status.st_mode) &&
+      status.st_rdev == device) {
+    return {};
+  }
+  return refused(path + " is not the kernel's");
+}
+
+/// Each by the number in its name.
+Status check_render_nodes(pid_t pid, const UniqueFd& root) {
+  constexpr std::string_view kNode = "renderD";
+  const UniqueFd directory = look_up(root, kRenderNodes);
+  if (!directory && errno == ENOENT) return {};
+  struct stat status {};
+  if (!directory || ::fstat(directory.get(), &status) != 0 || !S_ISDIR(status.st_mode)) {
+    return refused(std::string(kRenderNodes) + " is no directory");
+  }
+  const std::string seen = "/proc/self/fd/" + std::to_string(directory.get());
+  std::error_code error;
+  for (std::filesystem::directory_iterator it(seen, error), end; !error && it != end;
+       it.increment(error)) {
+    const std::string name = it->path().filename().string();
+    if (!name.starts_with(kNode)) continue;
+    unsigned minor = 0;
+    const char* const last = name.data() + name.size();
+    const auto number = std::from_chars(name.data() + kNode.size(), last, minor);
+    if (number.ec != std::errc() || number.ptr != last) continue;
+    GCR_TRY(check_device(root, std::string(kRenderNodes) + "/" + name, makedev(kDrmMajor, minor)));
+  }
+  if (!error) return {};
+  return Error::from_errno(error.value(),
+                           "cannot look at the GPUs of process " + std::to_string(pid));
+}
+
+Result<UniqueFd> root_of(pid_t pid) {
+  UniqueFd root(::open(path_of(pid, "root").c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
+  if (root) return root;
+  return Error::from_errno(errno,
+                           "cannot look at the root directory of process " + std::to_string(pid));
+}
+
+}  // namespace
+
+Result<MountNamespace> MountNamespace::of(pid_t pid) {
+  UniqueFd fd(::open(path_of(pid, "ns/mnt").c_str(), O_RDONLY | O_CLOEXEC));
+  if (fd) return MountNamespace(std::move(fd));
+  return Error::from_errno(errno,
+                           "cannot open the mount namespace of process " + std::to_string(pid));
+}
+
+bool MountNamespace::is_that_of(pid_t pid) const {
+  struct stat held {};
+  struct stat theirs {};
+  return ::fstat(fd_.get(), &held) == 0 && ::stat(path_of(pid, "ns/mnt").c_str(), &theirs) == 0 &&
+         same_file(held, theirs);
+}
+
+Status MountNamespace::check_owner() const {
+  const UniqueFd owner(::ioctl(fd_.get(), NS_GET_USERNS));  // the kernel closes it at exec
+  struct stat theirs {};
+  struct stat ours {};
+  if (owner && ::fstat(owner.get(), &theirs) == 0 && ::stat("/proc/self/ns/user", &ours) == 0 &&
+      same_file(theirs, ours)) {
+    return {};
+  }
+  return Error(Code::kRefused,
+               "its mount namespace belongs to a user namespace other than the agent's");
+}
+
+Status check_view(pid_t pid) {
+  GCR_ASSIGN(const UniqueFd root, root_of(pid));
+  GCR_TRY(check_proc(pid, root));
+  return check_is_ours_or_missing(root, kCache);
+}
+
+Status check_view_of_gpus(pid_t pid) {
+  GCR_ASSIGN(const UniqueFd root, root_of(pid));
+  GCR_TRY(check_sys(pid, root));
+  struct stat ours {};
+  if (::lstat(kComputeDevice, &ours) != 0) ours = {};
+  GCR_TRY(check_device(root, kComputeDevice, ours.st_rdev));
+  GCR_TRY(check_render_nodes(pid, root));
+  for (const char* const names : kGpuNames) GCR_TRY(check_is_ours_or_missing(root, names));
+  return {};
+}
+
+}  // namespace gcr::procfs

@@ -1,0 +1,57 @@
+// Restored tasks stay stopped until the commit: every thread of a stopped process is seized with
+// ptrace, except those that must run to restore CUDA and the preload library.
+//
+// A tracer is a thread, so each FrozenThreads has a thread of its own that holds the threads;
+// callers may use any thread. While they are held, the death of this process kills the held
+// processes: an uncommitted copy must not start to run. stop_again() ends that dependence before
+// the commit.
+#pragma once
+
+#include <sys/types.h>
+
+#include <functional>
+#include <memory>
+#include <set>
+#include <vector>
+
+#include "migrate-agent/linux/proc/process_handle.h"
+#include "src/base/result.h"
+
+namespace gcr::criu {
+
+/// Holds the threads of the processes of a tree. One caller at a time.
+class FrozenThreads {
+ public:
+  /// The processes are stopped by SIGSTOP, and in one PID namespace. Seizes every thread except
+  /// `running` (thread ids in that namespace), then continues the processes: only `running` run,
+  /// and threads that they create. `thaw` is called in between, if they were frozen too. On failure
+  /// everything seized is released and they are stopped again; kNotFound if a thread of `running`
+  /// does not exist.
+  static Result<FrozenThreads> seize(const std::vector<procfs::Process>& processes,
+                                     const std::set<pid_t>& running,
+                                     const std::function<Status()>& thaw = {});
+
+  FrozenThreads(FrozenThreads&&) noexcept;
+  FrozenThreads& operator=(FrozenThreads&&) noexcept;
+  /// As stop_again(), if neither it nor release() was called: no thread runs by accident.
+  ~FrozenThreads();
+
+  /// Releases the threads: each goes on where it was, in the same system call. No stop and no
+  /// tracer remain. Once.
+  Status release();
+
+  /// Stops the processes by SIGSTOP, including the running threads, and releases the threads.
+  /// From then on they stay stopped, even if this process ends, until resume_stopped(). `freeze` is
+  /// called while the threads are still held: no SIGCONT wakes what it freezes. Once.
+  Status stop_again(const std::function<Status()>& freeze = {});
+
+  /// How many threads are held.
+  std::size_t count() const;
+
+ private:
+  struct Impl;
+  explicit FrozenThreads(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace gcr::criu

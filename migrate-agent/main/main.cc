@@ -1,3 +1,0 @@
-#include "migrate-agent/main/agent_main.h"
-
-int main(int argc, char** argv) { return gcr::agent::agent_main(argc, argv); }

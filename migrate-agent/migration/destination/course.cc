@@ -1,0 +1,323 @@
+#include "migrate-agent/migration/destination/course.h"
+
+#include <fmt/format.h>
+
+#include <asio/post.hpp>
+#include <future>
+#include <utility>
+
+#include "migrate-agent/base/fault/fault.h"
+#include "migrate-agent/commit/states/outcome.h"
+#include "migrate-agent/criu/images/images.h"
+#include "migrate-agent/gpu/host_copy/kept_vram.h"
+#include "migrate-agent/migration/finish/destination.h"
+#include "migrate-agent/migration/finish/records.h"
+#include "migrate-agent/process/inspect/addresses.h"
+#include "src/base/log.h"
+
+namespace gcr::agent::destination {
+
+Course::Course(WorkerContext& context) : context_(context) {
+  context_.daemon.on_data_connection(
+      [this](UniqueFd socket) { take_data_connection(std::move(socket)); });
+}
+
+Course::~Course() {
+  context_.daemon.on_data_connection(nullptr);
+  destroy();
+}
+
+/// Everything of the migration on this host; lanes write into landing memory and VRAM, so they end
+/// first.
+void Course::destroy() {
+  set_data(nullptr);
+  process_.reset();
+  keeper_.reset();
+  prepared_restore_.reset();
+  vram_.reset();
+  room_.reset();
+}
+
+/// What was there before ends without the lock: its lanes may take a while.
+void Course::set_data(std::unique_ptr<IncomingData> data) {
+  const std::lock_guard lock(data_mutex_);
+  std::swap(data_, data);
+}
+
+void Course::take_data_connection(UniqueFd socket) {
+  const std::lock_guard lock(data_mutex_);
+  if (data_ == nullptr) return;
+  const Status added = data_->add_connection(std::move(socket));
+  if (!added) spdlog::warn("data connection refused: {}", added.error().message());
+}
+
+void Course::fail(const Error& error) {
+  cause_ = error;
+  state_ = State::kEnded;
+}
+
+Status Course::expect(State state, const char* request) const {
+  if (state_ == state) return {};
+  return Error(Code::kProtocol,
+               fmt::format("{} does not fit the state of this migration", request));
+}
+
+proto::Envelope Course::answer(const proto::Envelope& request) {
+  auto reply = take_step(request);
+  if (reply) return std::move(*reply);
+  spdlog::error("{}", reply.error().message());
+  fail(reply.error());
+  proto::Envelope failure;
+  *failure.mutable_failure() = control::to_failure(reply.error());
+  return failure;
+}
+
+Result<proto::Envelope> Course::take_step(const proto::Envelope& request) {
+  proto::Envelope reply;
+  switch (request.body_case()) {
+    case proto::Envelope::kPreflightRequest:
+      GCR_TRY(preflight(request.preflight_request(), *reply.mutable_preflight_reply()));
+      break;
+    case proto::Envelope::kPrepareRequest:
+      GCR_TRY(prepare(request.prepare_request(), *reply.mutable_prepare_reply()));
+      break;
+    case proto::Envelope::kFallBackRequest:
+      GCR_TRY(fall_back(request.fall_back_request(), *reply.mutable_fall_back_reply()));
+      break;
+    case proto::Envelope::kBuffersRequest:
+      GCR_TRY(change_buffers(request.buffers_request(), *reply.mutable_buffers_reply()));
+      break;
+    case proto::Envelope::kClockRequest:
+      follow(request.clock_request());
+      reply.mutable_clock_reply()->set_monotonic_ns(
+          std::chrono::nanoseconds(Phases::Clock::now().time_since_epoch()).count());
+      break;
+    case proto::Envelope::kCarryRequest:
+      GCR_TRY(carry(request.carry_request(), *reply.mutable_carry_reply()));
+      break;
+    case proto::Envelope::kRestoreRequest:
+      GCR_TRY(restore(request.restore_request(), *reply.mutable_restore_reply()));
+      break;
+    case proto::Envelope::kCommitRequest:
+      GCR_TRY(commit(request.commit_request(), reply));
+      break;
+    case proto::Envelope::kAbortRequest:
+      GCR_TRY(abort(request.abort_request()));
+      reply.mutable_abort_reply();
+      break;
+    default:
+      return Error(Code::kProtocol, "the source sent a message that is not a request");
+  }
+  return reply;
+}
+
+/// The daemon does not wait for a migration that waits for its operator.
+void Course::follow(const proto::ClockRequest& source) {
+  if (std::exchange(source_paused_, source.paused()) == source.paused()) return;
+  asio::post(context_.io, [&daemon = context_.daemon, paused = source.paused()] {
+    daemon.report_phase(paused ? kPausedPhase : "receiving");
+  });
+}
+
+/// Before CRIU opens anything.
+Result<std::vector<process::VettedFiles>> Course::vet_files(
+    const proto::RestoreRequest& request) const {
+  GCR_TRY(check_members(request.members_size()));
+  GCR_ASSIGN(const auto names, criu::images::file_names(room_->image_directory()));
+  GCR_ASSIGN(const pid_t root, criu::images::root_pid(room_->image_directory()));
+  if (root != request.members(0).pid_in_namespace()) {
+    return Error(Code::kProtocol, fmt::format("the images are of process {}, not of {}", root,
+                                              request.members(0).pid_in_namespace()));
+  }
+  return process::vet_files(names, request.members(), made_files_->names());
+}
+
+/// The sockets in the images become sockets of this host.
+Result<criu::AdaptedSockets> Course::adapt_sockets() const {
+  const process::Addresses addresses(context_.channel.local_host());
+  GCR_ASSIGN(auto adapted,
+             criu::adapt_sockets(room_->image_directory(), [&](const std::string& address) {
+               return addresses.here(address);
+             }));
+  for (const auto& [protocol, end] : adapted.bound) {
+    GCR_TRY(process::check_free(protocol, end.address, end.port));
+  }
+  return adapted;
+}
+
+Status Course::restore_process(const proto::RestoreRequest& request,
+                               const std::vector<images::ImageFile>& files) {
+  GCR_TRY(phases_.time("images", "complete images", [&] { return room_->complete(files); }));
+  GCR_TRY(fault::point("destination.imaged"));
+  GCR_TRY(phases_.time("process", "make files", [&] { return make_files(request); }));
+  GCR_TRY(fault::point("destination.carried"));
+  GCR_ASSIGN(const auto vetted,
+             phases_.time("process", "compare files", [&] { return vet_files(request); }));
+  GCR_ASSIGN(const auto sockets,
+             phases_.time("process", "adapt sockets", [&] { return adapt_sockets(); }));
+  GCR_ASSIGN(process_, RestoredProcess::create(
+                           plan_.driver, *prepared_restore_, room_->images().memories(),
+                           {request.members(), vetted, sockets, plan_.gpu_users}, group_, phases_));
+  if (!plan_.kept) {
+    GCR_TRY(process_->restore_control(plan_.running, plan_.gpu_map, phases_));
+  }
+  spdlog::info("{} of memory was in place before the restore",
+               format_bytes(prepared_restore_->taken_bytes()));
+  return made_files_->drop_temporary_names();
+}
+
+/// VRAM is verified beside the restore of the process.
+Status Course::restore(const proto::RestoreRequest& request, proto::RestoreReply& reply) {
+  GCR_TRY(expect(State::kPrepared, "RestoreRequest"));
+  GCR_TRY(data_->health());
+  GCR_ASSIGN(const BufferDigests sent, check_digests(request.digests(), job_));
+  GCR_ASSIGN(const auto files, check_files(request.files()));
+  // From now on nothing writes into the images that CRIU reads, or into the landing region.
+  set_data(nullptr);
+  const bool prefilled = vram_->mode() == mover::IncomingVram::Mode::kPrefill;
+  auto verifying = std::async(std::launch::async, [&]() -> Result<std::uint64_t> {
+    GCR_ASSIGN(const std::uint64_t chunks,
+               phases_.time("vram", prefilled ? "verify VRAM" : "fill and verify VRAM",
+                            [&] { return vram_->fill_and_verify(sent); }));
+    GCR_TRY(fault::point("destination.verified"));
+    return chunks;
+  });
+  const Status restored = restore_process(request, files);
+  GCR_ASSIGN(const std::uint64_t verified, verifying.get());
+  GCR_TRY(restored);
+  GCR_TRY(vote(request, reply));
+  reply.set_verified_chunks(verified);
+  reply.set_prefilled(prefilled);
+  if (!vram_->note().empty()) reply.add_notes(vram_->note());
+  for (proto::PhaseTime& phase : phases_.list()) *reply.add_phases() = std::move(phase);
+  *report_.mutable_phases() = reply.phases();
+  report_.set_verified(true);
+  return {};
+}
+
+/// The landing memory goes to a keeper, which the journal knows before it holds anything.
+Status Course::keep_vram(const proto::RestoreRequest& request) {
+  KeptCopy& kept = *plan_.kept;
+  int user = 0;
+  for (const auto& [member, expected] : plan_.gpu_users) {
+    kept.mutable_members(user++)->set_pid(identity_.members(static_cast<int>(member.value)).pid());
+  }
+  std::map<std::uint64_t, std::string> digests;
+  for (const auto& sent : request.digests()) digests[sent.buffer_id()] = sent.digests();
+  for (KeptBuffer& buffer : *kept.mutable_buffers()) {
+    const auto place = vram_->kept({buffer.buffer().id()});
+    buffer.set_part(static_cast<std::uint32_t>(place.region));
+    buffer.set_offset(place.offset);
+    buffer.set_digests(digests.at(buffer.buffer().id()));
+  }
+  GCR_ASSIGN(keeper_, keeper::Keeper::start_beside(context_.config.criu.reaper));
+  journal::Record record;
+  *record.mutable_keeper_started()->mutable_keeper() = keeper_->id();
+  record.mutable_keeper_started()->set_of_copy(true);
+  GCR_TRY(log_->advance(commit::DestinationEvent::kKeeperStarted, std::move(record)));
+  std::vector<const landing::LandingRegion*> parts;
+  for (const landing::LandingRegion& region : vram_->landing()) parts.push_back(&region);
+  return hand_over(kept, parts, *keeper_);
+}
+
+/// To the process, or, if that stays suspended, to a keeper.
+Status Course::hand_over_vram(const proto::RestoreRequest& request) {
+  if (plan_.kept) return phases_.time("vram", "keep", [&] { return keep_vram(request); });
+  GCR_ASSIGN(auto descriptors, vram_->descriptors());
+  GCR_ASSIGN(auto of_members, job_.split(std::move(descriptors)));
+  return process_->attach(
+      std::move(of_members), vram_->driver(), [this] { vram_->let_go(); }, phases_);
+}
+
+/// The process is frozen before the vote is in the journal, and the vote is in the journal before
+/// the source gets the reply.
+Status Course::vote(const proto::RestoreRequest& request, proto::RestoreReply& reply) {
+  identity_ = process_->identity();
+  GCR_TRY(hand_over_vram(request));
+  GCR_TRY(fault::point("destination.attached"));
+  GCR_TRY(process_->stand_still(phases_));
+  GCR_ASSIGN(auto refused, process_->apply_settings(request.members(), phases_));
+  for (std::string& note : refused) reply.add_notes(std::move(note));
+  GCR_TRY(fault::point("destination.stopped"));
+  journal::Record record;
+  *record.mutable_restored() = identity_;
+  GCR_TRY(phases_.time("process", "write the vote", [&] {
+    return log_->advance(commit::DestinationEvent::kRestored, std::move(record));
+  }));
+  process_->leave();
+  state_ = State::kRestored;
+  return fault::point("destination.restored");
+}
+
+/// Gives the copy up, because of `cause_`.
+Status Course::clear(commit::DestinationEvent why) {
+  destroy();
+  return settlement::clear(*log_, group_, why, settlement::aborted(cause_));
+}
+
+Status Course::commit(const proto::CommitRequest& request, proto::Envelope& reply) {
+  GCR_TRY(expect(State::kRestored, "CommitRequest"));
+  if (request.migration_id() != to_bytes(migration_)) {
+    return Error(Code::kProtocol, "CommitRequest names another migration");
+  }
+  const auto start = Phases::Clock::now();
+  journal::Record record;
+  record.mutable_committed();
+  GCR_ASSIGN(ended_, settlement::let_go(*log_, context_.config, group_,
+                                        commit::DestinationEvent::kToldCommit, std::move(record)));
+  if (log_->state() == commit::DestinationState::kAborted) {
+    const auto& lost = log_->journal().last(journal::Record::kAborted)->aborted();
+    cause_ = Error(Code::kNotFound, lost.message());
+    GCR_TRY(clear(commit::DestinationEvent::kCopyLost));
+    state_ = State::kEnded;
+    reply.mutable_copy_lost()->set_reason(lost.message());
+    return {};
+  }
+  proto::CommitReply& committed = *reply.mutable_commit_reply();
+  committed.set_pid(journal::root_pid(identity_.members()));
+  for (const auto& member : identity_.members()) committed.add_pids(member.pid());
+  committed.set_resume_ms(in_milliseconds(Phases::Clock::now() - start));
+  if (!ended_.empty()) committed.add_notes(ended_);
+  GCR_TRY(fault::point("destination.resumed"));
+  state_ = State::kCommitted;
+  return {};
+}
+
+Status Course::abort(const proto::AbortRequest& request) {
+  cause_ =
+      Error(Code::kCancelled, "the source aborted it: " + control::printable(request.reason()));
+  spdlog::info("{}", cause_.message());
+  if (state_ == State::kRestored) GCR_TRY(clear(commit::DestinationEvent::kToldAbort));
+  state_ = State::kEnded;
+  return {};
+}
+
+std::optional<registry::Outcome> Course::conclude() {
+  const Status settled = log_ ? settle() : Status();
+  if (!settled) spdlog::error("{}", settled.error().message());
+  if (!plan_.is_migration) return std::nullopt;
+  const bool migrated = state_ == State::kCommitted;
+  report_.set_migration_id(to_bytes(migration_));
+  report_.set_migrated(migrated);
+  report_.set_committed(migrated);
+  report_.set_recovering(log_ && !migrated && journal::unfinished(log_->journal().records()));
+  if (migrated) {
+    report_.set_destination_pid(journal::root_pid(identity_.members()));
+    report_.set_processes(static_cast<std::uint32_t>(identity_.members().size()));
+  } else {
+    report_.set_code(std::string(to_string(cause_.code())));
+    report_.set_message(cause_.message());
+  }
+  return commit::ending_of(plan_.began, std::move(report_), log_ ? log_->write_errors() : 0);
+}
+
+Status Course::settle() {
+  if (state_ == State::kCommitted) {
+    destroy();
+    return settlement::finish_running(*log_, ended_);
+  }
+  if (log_->state() != commit::DestinationState::kBuilding) return {};
+  return clear(commit::DestinationEvent::kFailed);
+}
+
+}  // namespace gcr::agent::destination

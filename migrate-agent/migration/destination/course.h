@@ -1,0 +1,158 @@
+// The destination's course: preflight, prepare, receive, restore, commit. Each request of the
+// source is one step; proto/PROTOCOL.md has the state machine, and Course::State names its states.
+#pragma once
+
+#include <atomic>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "migrate-agent/commit/states/commit_log.h"
+#include "migrate-agent/criu/runs/criu.h"
+#include "migrate-agent/criu/sockets/connections.h"
+#include "migrate-agent/gpu/host_copy/kept_copy.pb.h"
+#include "migrate-agent/gpu/keeper/keeper.h"
+#include "migrate-agent/gpu/mover/incoming_vram.h"
+#include "migrate-agent/linux/cgroups/group.h"
+#include "migrate-agent/migration/destination/request_checks.h"
+#include "migrate-agent/migration/destination/restored_process.h"
+#include "migrate-agent/migration/destination/room.h"
+#include "migrate-agent/process/files/incoming.h"
+#include "migrate-agent/transfer/negotiation/incoming_data.h"
+#include "migrate-agent/worker/runtime/context.h"
+#include "migrate-agent/worker/runtime/phases.h"
+#include "proto/registry.pb.h"
+
+namespace gcr::agent::destination {
+
+/// Everything blocks, and belongs to one thread at a time, except where it says otherwise. If the
+/// course ends before the commit, for whatever reason, conclude() removes the migration from this
+/// host.
+class Course {
+ public:
+  /// Made and destroyed on the thread that runs the worker's io_context.
+  explicit Course(WorkerContext& context);
+  ~Course();
+
+  /// Takes the step that the request asks for; its reply, or a Failure, which ends the course. Not
+  /// on the thread that runs the worker's io_context.
+  proto::Envelope answer(const proto::Envelope& request);
+
+  /// Ends the course: no request comes any more, or a step failed.
+  void fail(const Error& error);
+
+  /// No request is expected any more.
+  bool ended() const { return state_ == State::kCommitted || state_ == State::kEnded; }
+
+  /// At the end. Before the vote everything is undone. After it, and without a decision, the copy
+  /// stays frozen and recovery asks the source. What the daemon is told, unless this was a
+  /// preflight alone: a refused migration has no journal, but is reported.
+  std::optional<registry::Outcome> conclude();
+
+ private:
+  static constexpr transport::RegionId kImageRegion = mover::IncomingVram::kFirstRegion - 1;
+
+  using Wanted = std::vector<mover::IncomingVram::Wanted>;
+  /// See proto/PROTOCOL.md. Zero is never used.
+  enum class State { kInvalid = 0, kPreflight, kPrepared, kRestored, kCommitted, kEnded };
+
+  /// What the preflight has found about the process and this host.
+  struct Plan {
+    journal::Began began;
+    bool is_migration = false;  ///< not preflight alone
+    std::set<pid_t> running;
+    ExpectedGpuUsers gpu_users;
+    std::set<pid_t> used_pids;
+    std::uint64_t image_bytes = 0;  ///< expected size of the images, from the source
+    std::shared_ptr<const device::Driver> driver;
+    std::vector<device::GpuPair> gpu_map;
+    proto::GroupLimits limits;                        ///< of the process, with this host's GPUs
+    std::shared_ptr<const criu::Plugin> criu_plugin;  ///< null: no member needs one
+    criu::PluginMap criu_plugin_map;                  ///< where it has to put the GPUs
+    /// Of a job that arrives suspended: what its VRAM's keeper gets.
+    std::optional<KeptCopy> kept;
+  };
+
+  /// How data comes: what both sides want and can.
+  struct Link {
+    DataWish wish;
+    proto::DataOffer source_offer;
+    proto::DataOffer offer;
+  };
+
+  void take_data_connection(UniqueFd socket);
+  Status expect(State state, const char* request) const;
+  void follow(const proto::ClockRequest& source);
+  Result<proto::Envelope> take_step(const proto::Envelope& request);
+
+  Status preflight(const proto::PreflightRequest& request, proto::PreflightReply& reply);
+  Status look(const proto::PreflightRequest& request, const Status& room,
+              proto::PreflightReply& reply);
+  journal::Began description(const proto::PreflightRequest& request) const;
+  proto::GroupLimits limits_here(proto::GroupLimits limits) const;
+  void hide_other_gpus(const proto::HostFacts& here);
+
+  Status prepare(const proto::PrepareRequest& request, proto::PrepareReply& reply);
+  Status begin();
+  Status make_room(const proto::PrepareRequest& request, const Wanted& wanted, unsigned lanes);
+  Status start_criu();
+  Status keep_description(const proto::PrepareRequest& request);
+  Status place(const Wanted& wanted);
+  Result<std::unique_ptr<IncomingData>> open_data(DataPlan& plan, const std::string& token);
+  Status open_all_regions(IncomingData& data);
+  Status open_region(job::AllocationId id, IncomingData& data);
+  Status landed(transport::RegionId region, std::uint64_t offset, std::uint64_t length_bytes);
+  void set_data(std::unique_ptr<IncomingData> data);
+  Status fall_back(const proto::FallBackRequest& request, proto::FallBackReply& reply);
+  Status change_buffers(const proto::BuffersRequest& request, proto::BuffersReply& reply);
+
+  Status carry(const proto::CarryRequest& request, proto::CarryReply& reply);
+  Status make_files(const proto::RestoreRequest& request);
+
+  Status restore(const proto::RestoreRequest& request, proto::RestoreReply& reply);
+  Result<std::vector<process::VettedFiles>> vet_files(const proto::RestoreRequest& request) const;
+  Result<criu::AdaptedSockets> adapt_sockets() const;
+  Status restore_process(const proto::RestoreRequest& request,
+                         const std::vector<images::ImageFile>& files);
+  Status hand_over_vram(const proto::RestoreRequest& request);
+  Status keep_vram(const proto::RestoreRequest& request);
+  Status vote(const proto::RestoreRequest& request, proto::RestoreReply& reply);
+
+  Status commit(const proto::CommitRequest& request, proto::Envelope& reply);
+  Status abort(const proto::AbortRequest& request);
+  Status settle();
+  Status clear(commit::DestinationEvent why);
+  void destroy();
+
+  WorkerContext& context_;
+  std::atomic<State> state_ = State::kPreflight;
+  Uuid migration_;
+  Plan plan_;
+  bool source_paused_ = false;                 ///< as it told last
+  std::optional<commit::DestinationLog> log_;  ///< from PrepareRequest on
+  journal::Restored identity_;                 ///< from the vote on
+  std::string ended_;                          ///< why the copy was killed once it was committed
+  proto::MigrateReport report_;                ///< for the daemon: what this side knows
+  Phases phases_{"destination", Phases::Clock::time_point{}};  ///< from the preflight to the vote
+  Error cause_{Code::kCancelled, "the source ended it"};
+
+  std::unique_ptr<Room> room_;
+  job::Job job_;
+  std::optional<mover::IncomingVram> vram_;
+  cgroups::Group group_;  ///< that the process is restored in, and stays in
+  std::optional<criu::PreparedRestore> prepared_restore_;
+  std::vector<memory_files::IncomingFile> files_;     ///< in memory, that come with the job
+  std::optional<memory_files::Incoming> made_files_;  ///< likewise, from the restore on
+  std::unique_ptr<RestoredProcess> process_;
+  std::optional<keeper::Keeper> keeper_;  ///< of VRAM that is kept
+  Link link_;
+  std::mutex data_mutex_;  ///< held while data_ changes, and in take_data_connection()
+  std::unique_ptr<IncomingData> data_;
+  bool window_is_open_ = false;  ///< for data_'s receiver
+};
+
+}  // namespace gcr::agent::destination

@@ -1,0 +1,35 @@
+// The files in memory that come with the job.
+#include "migrate-agent/commit/journal/held_files.h"
+#include "migrate-agent/migration/destination/course.h"
+#include "migrate-agent/process/files/incoming.h"
+
+namespace gcr::agent::destination {
+
+/// As in the preflight, but for the files that the job has now.
+Status Course::carry(const proto::CarryRequest& request, proto::CarryReply& reply) {
+  GCR_TRY(expect(State::kPrepared, "CarryRequest"));
+  preflight::Findings findings(preflight::Side::kDestination);
+  GCR_ASSIGN(files_, memory_files::look(request.files(), request.boot_id(), findings));
+  if (findings.has_blocker()) {
+    return Error(Code::kRefused, preflight::reason_of(findings.list()));
+  }
+  for (std::size_t place = 0; place < files_.size(); ++place) {
+    if (!files_[place].shared) reply.add_wanted(static_cast<std::uint32_t>(place));
+  }
+  return {};
+}
+
+/// Before CRIU opens them. Their names are on disk before they are given.
+Status Course::make_files(const proto::RestoreRequest& request) {
+  std::vector<proto::Credentials> members;
+  for (const proto::DumpedMember& member : request.members()) {
+    if (!member.credentials().empty()) members.push_back(member.credentials(0));
+  }
+  GCR_ASSIGN(made_files_,
+             memory_files::Incoming::make(std::move(files_), room_->image_directory(), members));
+  if (made_files_->held().files().empty()) return {};
+  GCR_TRY(journal::keep_files(log_->journal().path(), made_files_->held()));
+  return made_files_->give_names();
+}
+
+}  // namespace gcr::agent::destination

@@ -1,0 +1,376 @@
+// The destination's steps before the process is restored: preflight, allocating memory, and
+// receiving data.
+#include <fmt/format.h>
+
+#include <future>
+
+#include "migrate-agent/base/fault/fault.h"
+#include "migrate-agent/commit/journal/text.h"
+#include "migrate-agent/linux/cgroups/devices.h"
+#include "migrate-agent/migration/destination/course.h"
+#include "migrate-agent/migration/finish/records.h"
+#include "migrate-agent/preflight/compare/comparison.h"
+#include "migrate-agent/preflight/compare/host_facts.h"
+#include "migrate-agent/process/inspect/surroundings.h"
+#include "migrate-agent/process/slurm/folder.h"
+#include "migrate-agent/transfer/negotiation/offer.h"
+#include "src/base/log.h"
+#include "src/base/users.h"
+
+namespace gcr::agent::destination {
+namespace {
+
+constexpr std::size_t kMaxNameBytes = 256;
+/// From this host itself VRAM comes no faster than it is uploaded.
+constexpr std::uint64_t kWindowWithinHostBytes = 512 * kMiB;
+constexpr std::uint64_t kMaxImageBytes = std::uint64_t{1} << 46;
+
+/// More than buffers can need here: host memory, and all VRAM.
+Result<std::uint64_t> room_for_buffers(const device::Driver& driver) {
+  GCR_ASSIGN(const std::uint64_t available, landing::available_memory_bytes());
+  GCR_ASSIGN(const std::uint64_t huge, landing::free_hugepage_bytes());
+  std::uint64_t room = available + huge;
+  for (const device::GpuInfo& gpu : driver.gpus()) room += gpu.total_bytes;
+  return room;
+}
+
+/// What was given back since the last round is still in place, and must not break the limit.
+std::uint64_t most_in_place(const proto::GroupLimits& limits) {
+  return limits.has_memory_bytes() ? limits.memory_bytes() / 4 * 3 : UINT64_MAX;
+}
+
+/// A user who moves their own process without an operator must not become another user by it.
+Status check_local_user(const proto::PreflightRequest& request) {
+  if (!request.ordered_by().starts_with("uid ")) return {};
+  for (const proto::ProcessFacts& process : request.members()) {
+    const std::string here = user_name(process.uid());
+    if (process.uid() == 0 || (!here.empty() && here == process.user())) continue;
+    return Error(
+        Code::kPermissionDenied,
+        fmt::format(
+            "local users move their processes to hosts where they are the same user: uid {} "
+            "is \"{}\" at the source and \"{}\" here; an operator may move it",
+            process.uid(), control::printable(process.user()).substr(0, kMaxNameBytes), here));
+  }
+  return {};
+}
+
+}  // namespace
+
+/// Where to ask the source for the outcome: the address that it gave, or the one it connected from.
+journal::Began Course::description(const proto::PreflightRequest& request) const {
+  journal::Began began;
+  began.set_migration_id(to_bytes(migration_));
+  began.set_role(journal::Began::DESTINATION);
+  const std::string& said = request.source_agent();
+  const std::string from = context_.channel.peer_address();
+  began.set_peer(said.starts_with(':') ? from.substr(0, from.rfind(':')) + said
+                                       : control::printable(said));
+  began.set_peer_name(context_.channel.peer().common_name);
+  began.set_command(journal::short_command(request.members(0).command()));
+  began.set_ordered_by(control::printable(request.ordered_by()).substr(0, kMaxNameBytes));
+  began.set_uid(request.members(0).uid());
+  if (request.suspended()) began.set_suspends(to_bytes(Uuid::random()));
+  began.set_slurm_job(request.slurm_job());
+  return began;
+}
+
+Status Course::preflight(const proto::PreflightRequest& request, proto::PreflightReply& reply) {
+  GCR_TRY(expect(State::kPreflight, "PreflightRequest"));
+  if (request.buffers_size() > static_cast<int>(kMaxBuffers)) {
+    return Error(Code::kProtocol,
+                 fmt::format("{} buffers are more than {}", request.buffers_size(), kMaxBuffers));
+  }
+  GCR_TRY(check_members(request.members_size()));
+  GCR_TRY(check_local_user(request));
+  migration_ = to_uuid(request.migration_id());
+  log_migration(migration_);
+  spdlog::info("receives \"{}\" from {}", journal::short_command(request.members(0).command()),
+               context_.channel.peer_address());
+  plan_.began = description(request);
+  plan_.is_migration = !request.only();
+  GCR_TRY(control::Endpoint::parse(plan_.began.peer()));
+  job_ = job::Job(static_cast<std::uint32_t>(request.members_size()));
+  if (request.suspended()) {
+    plan_.kept.emplace();
+    *plan_.kept->mutable_limits() = request.members(0).limits();
+    *plan_.kept->mutable_gpus() = request.host().gpus();
+  }
+  std::uint32_t place = 0;
+  for (const proto::ProcessFacts& member : request.members()) {
+    for (const pid_t thread : {member.door_tid(), member.cuda_restore_tid()}) {
+      if (thread != 0) plan_.running.insert(thread);
+    }
+    if (member.driver_alone() && member.cuda_restore_tid() == 0) {
+      return Error(Code::kProtocol, "a process uses CUDA and has no thread to restore it");
+    }
+    if (member.door_tid() != 0 || member.driver_alone()) {
+      plan_.gpu_users[{place}] = {member.pid_in_namespace(), member.driver_alone()};
+      if (plan_.kept) {
+        KeptMember& kept = *plan_.kept->add_members();
+        kept.set_door_tid(member.door_tid());
+        kept.set_cuda_restore_tid(member.cuda_restore_tid());
+      }
+    }
+    ++place;
+    plan_.used_pids.insert(member.used_pids().begin(), member.used_pids().end());
+    plan_.image_bytes += std::min(member.image_bytes(), kMaxImageBytes);
+  }
+  const Status room = on_io(
+      context_.io, context_.daemon.ask_room(journal::Began::DESTINATION, request.ordered_by()));
+  GCR_TRY(phases_.time("course", "compare hosts", [&] { return look(request, room, reply); }));
+  const std::string reason =
+      preflight::reason_of({reply.findings().begin(), reply.findings().end()});
+  if (request.only() || !reason.empty()) {
+    state_ = State::kEnded;
+    cause_ = Error(Code::kRefused, reason);
+  }
+  return fault::point("destination.preflighted");
+}
+
+/// Everything about this host that matters to the process.
+Status Course::look(const proto::PreflightRequest& request, const Status& room,
+                    proto::PreflightReply& reply) {
+  preflight::Findings findings(preflight::Side::kDestination);
+  Survey here = survey(context_.config, findings);
+  compare_hosts(request, here.facts, context_.config, findings);
+  plan_.criu_plugin = find_plugin(request, here.facts, context_.config, findings);
+  GCR_ASSIGN(const auto coming, compare_memory_files(request, findings));
+  const process::Addresses addresses(context_.channel.local_host());
+  for (const proto::ProcessFacts& member : request.members()) {
+    compare_process(member, here.facts, addresses, coming, findings);
+    if (request.slurm_job() == 0) compare_groups(member, findings);
+  }
+  note_room(room, findings);
+  if (here.driver) {
+    plan_.driver = here.driver;
+    vram_.emplace(here.driver, context_.config.hugepages);
+    plan_.gpu_map = map_gpus(request, here.facts, context_.config, *vram_, findings);
+    const auto boot_id = journal::boot_id();
+    look_for_company(request, boot_id && *boot_id == request.boot_id(), plan_.gpu_map, findings);
+  }
+  plan_.criu_plugin_map = plugin_map(request.host(), here.facts, plan_.gpu_map);
+  // What limits a job of Slurm's are its own groups.
+  if (request.slurm_job() == 0) plan_.limits = limits_here(request.members(0).limits());
+  if (plan_.criu_plugin != nullptr) hide_other_gpus(here.facts);
+  *reply.mutable_host() = std::move(here.facts);
+  findings.accept(request.accepted());
+  for (proto::Finding& finding : findings.release()) *reply.add_findings() = std::move(finding);
+  for (const device::GpuPair& pair : plan_.gpu_map) {
+    proto::GpuPair& out = *reply.add_gpu_map();
+    out.set_source_uuid(to_bytes(pair.from));
+    out.set_destination_uuid(to_bytes(pair.to));
+  }
+  return {};
+}
+
+/// CRIU's plugin assigns all GPUs of AMD's that it sees, and wants as many as the source had.
+void Course::hide_other_gpus(const proto::HostFacts& here) {
+  if (plan_.limits.has_devices()) return;  // with the planned ones alone
+  std::set<Uuid> others;
+  for (const proto::Gpu& gpu : here.gpus()) {
+    const Uuid uuid = to_uuid(gpu.uuid());
+    const bool is_planned =
+        std::ranges::find(plan_.gpu_map, uuid, &device::GpuPair::to) != plan_.gpu_map.end();
+    if (gpu.kfd_id() != 0 && !is_planned) others.insert(uuid);
+  }
+  auto limits = cgroups::devices_without(others);
+  if (limits) *plan_.limits.mutable_devices() = std::move(*limits);
+}
+
+/// With the GPUs that replace the source's.
+proto::GroupLimits Course::limits_here(proto::GroupLimits limits) const {
+  if (!limits.has_devices()) return limits;
+  for (proto::Device& device : *limits.mutable_devices()->mutable_allowed()) {
+    const auto pair =
+        std::ranges::find(plan_.gpu_map, to_uuid(device.gpu_uuid()), &device::GpuPair::from);
+    if (pair != plan_.gpu_map.end()) device.set_gpu_uuid(to_bytes(pair->to));
+  }
+  return limits;
+}
+
+Status Course::open_region(job::AllocationId id, IncomingData& data) {
+  const auto region = vram_->region(id);
+  if (!region.landing.empty()) return data.add_region(region.id, region.landing);
+  if (!std::exchange(window_is_open_, true)) GCR_TRY(data.open_window(vram_->window()));
+  return data.add_windowed_region(region.id, region.size_bytes);
+}
+
+Status Course::open_all_regions(IncomingData& data) {
+  window_is_open_ = false;
+  GCR_TRY(data.add_region(kImageRegion, room_->images().ring()));
+  for (const auto& [id, allocation] : job_.allocations()) GCR_TRY(open_region(id, data));
+  return {};
+}
+
+Status Course::landed(transport::RegionId region, std::uint64_t offset,
+                      std::uint64_t length_bytes) {
+  if (region == kImageRegion) return room_->images().landed(offset, length_bytes);
+  return vram_->landed(region, offset, length_bytes);
+}
+
+/// Begins the migration on this host: registers it for data connections, and creates the journal.
+Status Course::begin() {
+  GCR_TRY(
+      on_io(context_.io, context_.daemon.register_migration(migration_, plan_.began.ordered_by())));
+  GCR_ASSIGN(log_,
+             commit::DestinationLog::create(context_.config.state_dir, migration_, plan_.began));
+  GCR_TRY(on_io(context_.io,
+                [&] { return context_.line.open(migration_, journal::Began::DESTINATION); }));
+  return fault::point("destination.began");
+}
+
+/// CRIU waits from now on; what comes of memory goes into it.
+Status Course::start_criu() {
+  GCR_ASSIGN(std::vector<UniqueFd> entries, group_.entries());
+  UniqueFd status;
+  if (const slurm::JobId owner = plan_.began.slurm_job(); owner != 0) {
+    GCR_ASSIGN(status, slurm::open_folder(context_.config.slurm, owner));
+  }
+  GCR_ASSIGN(prepared_restore_, criu::PreparedRestore::create(
+                                    context_.config.criu, room_->image_directory(), plan_.used_pids,
+                                    {.groups = std::move(entries),
+                                     .most_in_place = most_in_place(plan_.limits),
+                                     .plugin = plan_.criu_plugin,
+                                     .planned = plan_.criu_plugin_map,
+                                     .status_directory = std::move(status),
+                                     .go_on = [this] { return context_.cancellation.check(); }}));
+  room_->images().place_memory([&restore = *prepared_restore_](const images::BlockHeader& header,
+                                                               std::span<const std::byte> pages) {
+    return restore.place({header.memory, header.shared, header.offset, header.present}, pages);
+  });
+  return {};
+}
+
+/// Reserves memory, and creates what data connections need. CRIU is started beside VRAM.
+Status Course::make_room(const proto::PrepareRequest& request, const Wanted& wanted,
+                         unsigned lanes) {
+  using Mode = mover::IncomingVram::Mode;
+  GCR_ASSIGN(const auto secret, check_digest_key(request.digest_key()));
+  GCR_ASSIGN(room_, Room::reserve(context_.config, plan_.image_bytes));
+  GCR_TRY(room_->open_images(secret));
+  group_ = settlement::group_of(log_->journal());
+  if (plan_.kept) GCR_TRY(keep_description(request));
+  GCR_TRY(group_.create(plan_.limits));
+  const std::uint64_t most = context_.config.landing_window_bytes;
+  const std::uint64_t window =
+      context_.channel.stays_on_host() ? std::min(most, kWindowWithinHostBytes) : most;
+  const Mode filled = request.no_prefill() ? Mode::kReload : Mode::kPrefill;
+  vram_->begin(digest::DigestKey::expand(secret), plan_.kept ? Mode::kKeep : filled,
+               {window, lanes});
+  auto criu = std::async(std::launch::async, [this] {
+    return guarded(
+        [this] { return phases_.time("process", "start CRIU", [this] { return start_criu(); }); });
+  });
+  const Status placed = guarded(
+      [&] { return phases_.time("vram", "make room for VRAM", [&] { return place(wanted); }); });
+  GCR_TRY(criu.get());
+  return placed;
+}
+
+/// For the keeper of the VRAM. The job can stay suspended only in a group that freezes.
+Status Course::keep_description(const proto::PrepareRequest& request) {
+  plan_.kept->set_digest_key(request.digest_key());
+  for (const proto::Buffer& buffer : request.buffers()) {
+    *plan_.kept->add_buffers()->mutable_buffer() = buffer;
+  }
+  if (group_.freezes()) return {};
+  return Error(Code::kRefused, "no control group can be frozen on this host");
+}
+
+Status Course::place(const Wanted& wanted) {
+  std::uint64_t reserved = 0;
+  GCR_TRY(vram_->prepare(wanted, [&](std::uint64_t bytes) {
+    reserved = bytes;
+    return room_->add_landing(bytes);
+  }));
+  return room_->landing_taken(reserved);
+}
+
+/// Changes `plan` to TCP if RDMA cannot be set up.
+Result<std::unique_ptr<IncomingData>> Course::open_data(DataPlan& plan, const std::string& token) {
+  const IncomingData::Options options{
+      .tls = context_.data_ssl(),
+      .token = token,
+      .migration = migration_,
+      .on_landed = [this](transport::RegionId region, std::uint64_t offset,
+                          std::uint64_t length) { return landed(region, offset, length); },
+      .hosts = context_.config.data_addresses,
+      .local_host = context_.channel.local_host(),
+      .peer_timeout = context_.config.peer_silence()};
+  auto data = IncomingData::open(plan, options);
+  if (data || plan.transport != proto::TRANSPORT_RDMA) return data;
+  GCR_ASSIGN(
+      plan, plan_without_rdma(link_.wish, link_.source_offer, link_.offer, data.error().message()));
+  return IncomingData::open(plan, options);
+}
+
+Status Course::prepare(const proto::PrepareRequest& request, proto::PrepareReply& reply) {
+  GCR_TRY(expect(State::kPreflight, "PrepareRequest"));
+  GCR_TRY(begin());
+  link_ = {.wish = {request.transport(), request.plaintext(), request.lanes()},
+           .source_offer = request.offer(),
+           .offer = data_offer(context_.config.unencrypted_data)};
+  GCR_ASSIGN(auto plan, plan_data(link_.wish, link_.source_offer, link_.offer));
+  const std::string token = to_bytes(Uuid::random()) + to_bytes(Uuid::random());
+  GCR_ASSIGN(const std::uint64_t room, room_for_buffers(*plan_.driver));
+  GCR_ASSIGN(const auto buffers, add_buffers(request.buffers(), plan_.gpu_map, job_, room));
+  GCR_TRY(make_room(request, buffers, plan.lanes));
+  GCR_ASSIGN(auto data, open_data(plan, token));
+  GCR_TRY(open_all_regions(*data));
+  for (const auto& [id, allocation] : job_.allocations()) {
+    proto::BufferRegion& out = *reply.add_regions();
+    out.set_buffer_id(id.value);
+    out.set_region(vram_->region(id).id);
+  }
+  reply.set_lanes(plan.lanes);
+  reply.set_data_token(token);
+  reply.set_prefill(vram_->mode() == mover::IncomingVram::Mode::kPrefill);
+  reply.set_image_region(kImageRegion);
+  reply.set_image_region_bytes(room_->images().ring().size());
+  reply.set_transport(plan.transport);
+  reply.set_transport_reason(plan.reason);
+  reply.set_encrypted(plan.encrypted);
+  for (const auto& address : data->addresses()) *reply.add_data_addresses() = address;
+  set_data(std::move(data));
+  GCR_TRY(fault::point("destination.prepared"));
+  state_ = State::kPrepared;
+  return {};
+}
+
+Status Course::fall_back(const proto::FallBackRequest& request, proto::FallBackReply& reply) {
+  GCR_TRY(expect(State::kPrepared, "FallBackRequest"));
+  spdlog::info("no RDMA: {}", control::printable(request.reason()));
+  GCR_ASSIGN(const auto plan,
+             plan_without_rdma(link_.wish, link_.source_offer, link_.offer, request.reason()));
+  const std::lock_guard lock(data_mutex_);
+  GCR_TRY(data_->fall_back(plan));
+  GCR_TRY(open_all_regions(*data_));
+  reply.set_encrypted(plan.encrypted);
+  for (const auto& address : data_->addresses()) *reply.add_data_addresses() = address;
+  return {};
+}
+
+Status Course::change_buffers(const proto::BuffersRequest& request, proto::BuffersReply& reply) {
+  GCR_TRY(expect(State::kPrepared, "BuffersRequest"));
+  if (plan_.kept) return Error(Code::kProtocol, "the buffers of a suspended job change");
+  GCR_TRY(remove_buffers(request.removed_ids(), job_));
+  GCR_TRY(remap_buffers(request.remapped(), job_));
+  for (const std::uint64_t removed : request.removed_ids()) {
+    const job::AllocationId id{removed};
+    GCR_TRY(data_->remove_region(vram_->region(id).id));
+    vram_->remove(id);
+  }
+  GCR_ASSIGN(const std::uint64_t room, room_for_buffers(*plan_.driver));
+  GCR_ASSIGN(const auto buffers, add_buffers(request.added(), plan_.gpu_map, job_, room));
+  GCR_TRY(place(buffers));
+  for (const mover::IncomingVram::Wanted& buffer : buffers) {
+    GCR_TRY(open_region(buffer.id, *data_));
+    proto::BufferRegion& out = *reply.add_regions();
+    out.set_buffer_id(buffer.id.value);
+    out.set_region(vram_->region(buffer.id).id);
+  }
+  return {};
+}
+
+}  // namespace gcr::agent::destination

@@ -1,0 +1,126 @@
+#include "migrate-agent/migration/destination/request_checks.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <span>
+
+#include "src/base/units.h"
+
+namespace gcr::agent {
+namespace {
+
+std::vector<job::Mapping> mappings_of(const proto::Buffer& buffer) {
+  std::vector<job::Mapping> mappings;
+  for (const auto& mapping : buffer.mapped_by()) {
+    mappings.push_back({{mapping.member()}, mapping.local_id()});
+  }
+  return mappings;
+}
+
+std::optional<std::uint32_t> host_node_of(const proto::Buffer& buffer) {
+  return buffer.has_host_node() ? std::optional(buffer.host_node()) : std::nullopt;
+}
+
+}  // namespace
+
+Status check_members(int members) {
+  if (members >= 1 && members <= static_cast<int>(job::kMaxMembers)) return {};
+  return Error(Code::kProtocol,
+               fmt::format("a job of {} processes, not of 1 to {}", members, job::kMaxMembers));
+}
+
+Result<std::array<std::byte, 32>> check_digest_key(const std::string& bytes) {
+  std::array<std::byte, 32> secret{};
+  if (bytes.size() != secret.size()) {
+    return Error(Code::kProtocol, "the digest key is not 32 bytes long");
+  }
+  std::memcpy(secret.data(), bytes.data(), secret.size());
+  return secret;
+}
+
+Result<std::vector<mover::IncomingVram::Wanted>> add_buffers(
+    const Buffers& buffers, const std::vector<device::GpuPair>& gpu_map, job::Job& job,
+    std::uint64_t room_bytes) {
+  if (job.allocations().size() + static_cast<std::size_t>(buffers.size()) > kMaxBuffers) {
+    return Error(Code::kProtocol, fmt::format("more than {} buffers", kMaxBuffers));
+  }
+  std::vector<mover::IncomingVram::Wanted> wanted;
+  std::uint64_t total = 0;
+  for (const proto::Buffer& buffer : buffers) {
+    const auto pair = std::ranges::find_if(gpu_map, [&](const device::GpuPair& p) {
+      return std::ranges::equal(std::as_bytes(std::span(p.from.bytes)),
+                                std::as_bytes(std::span(buffer.gpu_uuid())));
+    });
+    const job::AllocationId id{buffer.id()};
+    if (pair == gpu_map.end() || buffer.size_bytes() == 0 ||
+        buffer.size_bytes() % kChunkBytes != 0 ||
+        !job.add({id, pair->to, buffer.size_bytes(), mappings_of(buffer), host_node_of(buffer)})) {
+      return Error(Code::kProtocol, fmt::format("buffer {} ({} bytes) cannot be prepared",
+                                                buffer.id(), buffer.size_bytes()));
+    }
+    if (buffer.size_bytes() > room_bytes - total) {
+      return Error(Code::kResourceExhausted,
+                   fmt::format("the buffers need more than the {} that this host has",
+                               format_bytes(room_bytes)));
+    }
+    total += buffer.size_bytes();
+    wanted.push_back({id, pair->to, buffer.size_bytes(), host_node_of(buffer)});
+  }
+  return wanted;
+}
+
+Status remap_buffers(const Buffers& buffers, job::Job& job) {
+  for (const proto::Buffer& buffer : buffers) {
+    if (job.remap({buffer.id()}, mappings_of(buffer))) continue;
+    return Error(Code::kProtocol, fmt::format("buffer {} cannot be mapped so", buffer.id()));
+  }
+  return {};
+}
+
+Status remove_buffers(const google::protobuf::RepeatedField<std::uint64_t>& ids, job::Job& job) {
+  for (const std::uint64_t id : ids) {
+    if (job.remove({id})) continue;
+    return Error(Code::kProtocol, fmt::format("there is no buffer {} to remove", id));
+  }
+  return {};
+}
+
+Result<BufferDigests> check_digests(
+    const google::protobuf::RepeatedPtrField<proto::BufferDigests>& buffers, const job::Job& job) {
+  BufferDigests checked;
+  for (const proto::BufferDigests& buffer : buffers) {
+    const job::AllocationId id{buffer.buffer_id()};
+    const auto found = job.allocations().find(id);
+    const std::string& bytes = buffer.digests();
+    if (found == job.allocations().end() || checked.contains(id) ||
+        bytes.size() != mover::chunk_count(found->second.size_bytes) * sizeof(digest::Digest)) {
+      return Error(Code::kProtocol, fmt::format("{} bytes are not the digests of buffer {}",
+                                                bytes.size(), buffer.buffer_id()));
+    }
+    auto& digests = checked[id];
+    digests.resize(bytes.size() / sizeof(digest::Digest));
+    std::memcpy(digests.data(), bytes.data(), bytes.size());
+  }
+  const std::size_t count = job.allocations().size();
+  if (checked.size() == count) return checked;
+  return Error(Code::kProtocol, fmt::format("the source sent digests of {} buffers, not of {}",
+                                            checked.size(), count));
+}
+
+Result<std::vector<images::ImageFile>> check_files(
+    const google::protobuf::RepeatedPtrField<proto::ImageFile>& files) {
+  if (files.size() > static_cast<int>(images::kMaxFiles)) {
+    return Error(Code::kProtocol,
+                 fmt::format("{} image files are more than {}", files.size(), images::kMaxFiles));
+  }
+  std::vector<images::ImageFile> checked;
+  for (const proto::ImageFile& file : files) {
+    GCR_ASSIGN(const auto digest, images::ImageDigest::from_bytes(file.digest()));
+    checked.push_back({file.name(), file.id(), file.size_bytes(), digest});
+  }
+  return checked;
+}
+
+}  // namespace gcr::agent

@@ -1,0 +1,60 @@
+// The destination's end of the control channel: requests come in and replies go out, with signs of
+// life while a step runs.
+#include <spdlog/spdlog.h>
+
+#include "migrate-agent/migration/destination/course.h"
+#include "migrate-agent/migration/entry.h"
+#include "migrate-agent/migration/target/agent/peer_link.h"
+
+namespace gcr::agent {
+namespace {
+
+using asio::awaitable;
+using destination::Course;
+
+/// Sends Alive until there is an answer: a restore may take long.
+awaitable<proto::Envelope> answer(WorkerContext& context, Course& course,
+                                  const proto::Envelope& request) {
+  AliveBeat beat(context.io, context.channel, context.config.peer_silence(), context.cancellation);
+  auto reply = co_await offload(
+      context.blocking, [&]() -> Result<proto::Envelope> { return course.answer(request); });
+  co_await beat.stop();
+  if (reply) co_return std::move(*reply);
+  course.fail(reply.error());
+  proto::Envelope failure;
+  *failure.mutable_failure() = control::to_failure(reply.error());
+  co_return failure;
+}
+
+awaitable<void> serve(WorkerContext& context, Course& course, proto::Envelope request) {
+  for (;;) {
+    const Status sent = co_await context.channel.send(co_await answer(context, course, request));
+    if (!sent) spdlog::warn("{}", sent.error().message());
+    if (course.ended()) co_return;
+    auto next = co_await context.channel.receive(context.config.peer_silence());
+    if (!next) {
+      const Error lost = next.error().while_doing("the source was lost");
+      spdlog::info("{}", lost.message());
+      co_return course.fail(lost);
+    }
+    request = std::move(*next);
+  }
+}
+
+}  // namespace
+
+awaitable<void> run_destination(WorkerContext& context, proto::PreflightRequest request) {
+  proto::Envelope first;
+  *first.mutable_preflight_request() = std::move(request);
+  Course course(context);
+  co_await serve(context, course, std::move(first));
+  std::optional<registry::Outcome> outcome;
+  const Status concluded = co_await offload(context.blocking, [&]() -> Status {
+    outcome = course.conclude();
+    return {};
+  });
+  if (!concluded) spdlog::error("{}", concluded.error().message());
+  if (outcome) context.daemon.report_outcome(std::move(*outcome));
+}
+
+}  // namespace gcr::agent

@@ -1,0 +1,47 @@
+// What the two agents of a migration ask each other when its own connection is gone. Each question
+// uses a connection of its own (proto/PROTOCOL.md, "After the connection is lost"). On the thread
+// that runs the io_context.
+#pragma once
+
+#include <asio/awaitable.hpp>
+#include <asio/steady_timer.hpp>
+#include <chrono>
+
+#include "migrate-agent/commit/journal/journal.h"
+#include "migrate-agent/commit/states/outcome.h"
+#include "migrate-agent/worker/runtime/context.h"
+#include "src/control/ask.h"
+
+namespace gcr::settlement {
+
+/// Pauses between attempts, each twice as long as the one before, up to `longest`.
+class Backoff {
+ public:
+  explicit Backoff(asio::io_context& io,
+                   std::chrono::milliseconds longest = std::chrono::seconds(5))
+      : timer_(io), longest_(longest) {}
+  asio::awaitable<void> wait();
+
+ private:
+  asio::steady_timer timer_;
+  std::chrono::milliseconds longest_;
+  std::chrono::milliseconds pause_{100};
+};
+
+/// Tells the destination that the migration is committed, again and again until it answers with
+/// CommitReply or CopyLost; meanwhile `status` says whether an operator is needed. After `until` an
+/// attempt's failure is the last: kUnavailable, kTimeout: not reached; kNotFound: it knows nothing
+/// of the migration; kRefused: it has given its copy up, which may have run; kPermissionDenied: it
+/// is another agent.
+asio::awaitable<Result<commit::CommitAnswer>> deliver_commit(
+    agent::RecoveryContext& context, const journal::Journal& journal, Backoff& backoff,
+    std::chrono::steady_clock::time_point until = std::chrono::steady_clock::time_point::max());
+
+enum class Asked : bool { kOutcome, kVote };
+
+/// Asks the source for the outcome or the destination for its vote, once. kUnavailable, kTimeout:
+/// not reached, try again; kPermissionDenied: it is another agent.
+asio::awaitable<Result<proto::OutcomeReply::Outcome>> ask_outcome(
+    const control::AgentAddress& other, const Uuid& migration, Asked what);
+
+}  // namespace gcr::settlement

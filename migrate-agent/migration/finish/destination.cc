@@ -1,0 +1,147 @@
+#include "migrate-agent/migration/finish/destination.h"
+
+#include "migrate-agent/commit/journal/held_files.h"
+#include "migrate-agent/gpu/keeper/keeper.h"
+#include "migrate-agent/linux/proc/process_handle.h"
+#include "migrate-agent/migration/finish/records.h"
+#include "migrate-agent/migration/finish/slurm_job.h"
+#include "migrate-agent/migration/undo/recovery.h"
+#include "migrate-agent/process/files/release.h"
+
+namespace gcr::settlement {
+namespace {
+
+using commit::DestinationEvent;
+using commit::DestinationState;
+
+Status find_copy(const commit::DestinationLog& log) {
+  if (host_was_restarted(log.journal().began())) {
+    return Error(Code::kNotFound, "its host was restarted");
+  }
+  return recovery::find_restored(copy_of(log));
+}
+
+/// Into a frozen group of the suspension's own, out of the one that the init of the copy's
+/// namespace stays in, to which a resume brings it back.
+Status move_copy(const journal::Restored& copy, const cgroups::Group& from,
+                 const cgroups::Group& to) {
+  GCR_TRY(to.create());
+  GCR_TRY(to.freeze());
+  for (const journal::ProcessId& member : copy.members()) {
+    const auto process = procfs::Process::open(member.pid(), member.start_time());
+    const Status moved = process ? to.add(*process) : process.error();
+    if (!moved && moved.error().code() != Code::kNotFound) return moved;
+  }
+  return from.thaw();
+}
+
+/// As if it had been suspended here, from Detaching on.
+std::vector<journal::Record> records_of_suspension(const commit::DestinationLog& log,
+                                                   const std::string& home) {
+  std::vector<journal::Record> records(3);
+  for (int i = 0; i < copy_of(log).members_size(); ++i) {
+    records[0].mutable_detaching()->add_homes(home);
+  }
+  *records[1].mutable_keeper_started() =
+      log.journal().last(journal::Record::kKeeperStarted)->keeper_started();
+  records[2].mutable_suspended();
+  return records;
+}
+
+/// From here on the job, which has arrived suspended, belongs to a suspension with a journal of its
+/// own. If that is there already, nothing is left to do.
+Status hand_to_suspension(const commit::DestinationLog& log, const cgroups::Group& group) {
+  const journal::Restored& copy = copy_of(log);
+  const std::filesystem::path state_dir = log.journal().path().parent_path().parent_path();
+  journal::Began began = log.journal().began();
+  const Uuid suspension = to_uuid(began.suspends());
+  const auto path = journal::path_of(state_dir, suspension, journal::Began::SOURCE);
+  std::error_code error;
+  if (std::filesystem::exists(path, error)) return {};
+  GCR_TRY(move_copy(copy, group, group_named_after(path)));
+  GCR_ASSIGN(const std::string home, group.home_of(copy.init().pid()));
+  began.clear_suspends();
+  began.clear_peer();
+  began.clear_peer_name();
+  *began.mutable_members() = copy.members();
+  GCR_TRY(commit::SourceLog::create(state_dir, suspension, std::move(began),
+                                    records_of_suspension(log, home)));
+  return fault::point("destination.suspended");
+}
+
+/// Whether it was taken back: true if the journal is aborted now.
+Result<bool> decide(commit::DestinationLog& log, DestinationEvent told, journal::Record record) {
+  GCR_TRY(fault::point("destination.told"));
+  GCR_ASSIGN(const bool lost, give_up_lost_copy(log));
+  if (lost) return true;
+  GCR_TRY(log.advance(told, std::move(record)));
+  GCR_TRY(fault::point("destination.committed"));
+  return give_up_lost_copy(log);
+}
+
+}  // namespace
+
+const journal::Restored& copy_of(const commit::DestinationLog& log) {
+  return log.journal().last(journal::Record::kRestored)->restored();
+}
+
+Result<bool> give_up_lost_copy(commit::DestinationLog& log) {
+  const Status found = find_copy(log);
+  if (found) return false;
+  if (found.error().code() != Code::kNotFound) return found.error();
+  journal::Record record =
+      aborted(found.error().while_doing("the restored process ended before it was let go"));
+  record.mutable_aborted()->set_copy_lost(true);
+  GCR_TRY(log.advance(DestinationEvent::kCopyLost, std::move(record)));
+  return true;
+}
+
+Result<std::string> let_go(commit::DestinationLog& log, const agent::Config& config,
+                           const cgroups::Group& group, DestinationEvent told,
+                           journal::Record record) {
+  if (log.state() == DestinationState::kRestored) {
+    GCR_ASSIGN(const bool lost, decide(log, told, std::move(record)));
+    if (lost) return std::string();
+  }
+  if (!log.journal().began().suspends().empty()) {
+    GCR_TRY(hand_to_suspension(log, group));
+    return std::string();
+  }
+  GCR_ASSIGN(std::string ended, join_job(log.journal(), copy_of(log), config, group));
+  if (!ended.empty()) return ended;
+  const Status resumed = recovery::resume_restored(copy_of(log), group);
+  // Committed is committed: a process that has ended by now has ended here.
+  if (!resumed && resumed.error().code() != Code::kNotFound) return resumed.error();
+  return ended;
+}
+
+Status finish_running(commit::DestinationLog& log, const std::string& ended) {
+  const Status found = find_copy(log);
+  if (!found && found.error().code() != Code::kNotFound) return found;
+  const bool arrives_suspended = !log.journal().began().suspends().empty();
+  // The files that came with the copy are its own now.
+  GCR_TRY(journal::forget_files(log.journal().path()));
+  GCR_TRY(log.advance(
+      DestinationEvent::kResumed,
+      found ? finished(arrives_suspended ? "the process is suspended here" : "the process runs",
+                       journal::root_pid(copy_of(log).members()))
+            : finished(ended.empty() ? "the process has ended here" : ended)));
+  return fault::point("destination.finished");
+}
+
+Status clear(commit::DestinationLog& log, const cgroups::Group& group, DestinationEvent why,
+             journal::Record record) {
+  if (log.state() != DestinationState::kAborted) GCR_TRY(log.advance(why, std::move(record)));
+  const bool voted = log.journal().last(journal::Record::kRestored) != nullptr;
+  if (voted && !host_was_restarted(log.journal().began())) {
+    GCR_TRY(recovery::destroy_restored(copy_of(log), group));
+  }
+  GCR_TRY(group.destroy());
+  const auto keeper = keeper_of(log.journal().records(), Kept::kCopy);
+  if (keeper) GCR_TRY(keeper::end_keeper(*keeper));
+  GCR_TRY(memory_files::release(log.journal().path(), host_was_restarted(log.journal().began()),
+                                memory_files::Which::kMade));
+  return log.advance(DestinationEvent::kCleared, finished("nothing is left"));
+}
+
+}  // namespace gcr::settlement

@@ -1,0 +1,252 @@
+// Recovery of a migration whose worker has died, or has lost its source after the vote. Away from
+// this host it is undone before the commit, and finished after it. Onto this host everything is
+// cleaned up before the vote; after it the process stays frozen until the source's agent, or an
+// operator, says what became of the migration.
+//
+// Only the journal's decision counts; how far the process was taken apart is read from the process
+// itself (migrate-agent/migration/undo). All of it blocks, on a thread of the worker's pool.
+#include <asio/experimental/awaitable_operators.hpp>
+
+#include "migrate-agent/base/fault/fault.h"
+#include "migrate-agent/migration/entry.h"
+#include "migrate-agent/migration/finish/checkpoints.h"
+#include "migrate-agent/migration/finish/deliver.h"
+#include "migrate-agent/migration/finish/destination.h"
+#include "migrate-agent/migration/finish/records.h"
+#include "migrate-agent/migration/finish/source.h"
+#include "src/base/log.h"
+
+namespace gcr::settlement {
+namespace {
+
+using agent::Decision;
+using agent::on_io;
+using agent::RecoveryContext;
+using asio::awaitable;
+using asio::experimental::awaitable_operators::operator||;
+using commit::DestinationEvent;
+using commit::DestinationLog;
+using commit::DestinationState;
+using commit::SourceEvent;
+using commit::SourceLog;
+using commit::SourceState;
+
+constexpr const char* kDiscarded = "an operator discarded the copy here";
+
+void answer(RecoveryContext& context, Decision decision, const Status& status) {
+  on_io(context.io,
+        [&status, decision = std::move(decision)]() mutable { decision.answer(status); });
+}
+
+/// Carries out an operator's decision.
+Status obey(RecoveryContext& context, SourceLog& log, const Decision& decision) {
+  journal::Record record = resolved(decision.run_here, decision.by);
+  if (decision.run_here) {
+    return undo(log, context.config, SourceEvent::kResolvedRunHere, std::move(record));
+  }
+  GCR_TRY(log.advance(SourceEvent::kResolvedDiscardHere, std::move(record)));
+  return end_copy(log, context.config, kDiscarded);
+}
+
+/// Until the destination confirms, or an operator decides. Nothing else ends this.
+Status finish_commit(RecoveryContext& context, SourceLog& log) {
+  Backoff backoff(context.io);
+  for (;;) {
+    auto next = on_io(context.io, deliver_commit(context, log.journal(), backoff) ||
+                                      context.line.next_decision());
+    if (const auto* confirmed = std::get_if<0>(&next)) {
+      GCR_TRY(*confirmed);
+      return settle(log, context.config, **confirmed);
+    }
+    Decision& decision = std::get<1>(next);
+    const Status obeyed = obey(context, log, decision);
+    answer(context, std::move(decision), obeyed);
+    if (log.state() != SourceState::kCommitted) return obeyed;
+  }
+}
+
+/// The process ended with this host. What the destination has voted for is all that is left of it.
+bool only_the_vote_is_left(const SourceLog& log) {
+  const journal::Began& began = log.journal().began();
+  return log.state() == SourceState::kAwaiting && host_was_restarted(began) && !began.loads() &&
+         !takes_checkpoint(began);
+}
+
+/// Until the destination answers, or an operator cancels the migration.
+Result<bool> has_voted(RecoveryContext& context, const journal::Journal& journal) {
+  GCR_ASSIGN(const auto destination, context.other_agent(journal.began()));
+  for (Backoff backoff(context.io); context.cancellation.check();) {
+    const auto vote =
+        on_io(context.io, ask_outcome(destination, journal.migration(), Asked::kVote));
+    if (!vote) spdlog::warn("the vote is not known: {}", vote.error().message());
+    if (vote && *vote == proto::OutcomeReply::VOTED) return true;
+    if (vote && *vote != proto::OutcomeReply::UNDECIDED) return false;
+    on_io(context.io, backoff.wait());
+  }
+  return false;
+}
+
+Status recover(RecoveryContext& context, SourceLog& log) {
+  spdlog::info("recovering the source");
+  GCR_TRY(fault::point("source.recovery.begun"));
+  if (only_the_vote_is_left(log)) {
+    GCR_ASSIGN(const bool voted, has_voted(context, log.journal()));
+    journal::Record record;
+    record.mutable_committed();
+    if (voted) GCR_TRY(log.advance(SourceEvent::kVoteReceived, std::move(record)));
+  }
+  if (log.state() == SourceState::kCommitted) return finish_commit(context, log);
+  if (log.state() == SourceState::kDiscarded) return end_copy(log, context.config, kDiscarded);
+  if (log.state() == SourceState::kSuspended) return stay_suspended(log, context.config);
+  if (log.state() == SourceState::kResuming) return run_again(log, context.config);
+  const Error cause(Code::kInternal, "the agent at the source died on the way");
+  return undo(log, context.config, SourceEvent::kRestarted, aborted(cause));
+}
+
+/// True: committed; false: given up. Until the source's agent says either.
+awaitable<Result<bool>> ask_source(RecoveryContext& context, const journal::Journal& journal) {
+  const auto source = context.other_agent(journal.began());
+  GCR_CO_TRY(source);
+  Backoff backoff(context.io);
+  for (;;) {
+    const auto outcome = co_await ask_outcome(*source, journal.migration(), Asked::kOutcome);
+    if (outcome) GCR_CO_TRY(fault::point("destination.recovery.asked"));
+    if (outcome && *outcome == proto::OutcomeReply::COMMITTED) co_return true;
+    if (outcome && *outcome == proto::OutcomeReply::ABORTED) co_return false;
+    const bool unknown = outcome && *outcome == proto::OutcomeReply::UNKNOWN;
+    const bool is_another = !outcome && outcome.error().code() == Code::kPermissionDenied;
+    context.line.set_operator_needed(unknown || is_another);
+    if (!outcome) {
+      spdlog::warn("the outcome is not known: {}", outcome.error().message());
+    } else if (unknown) {
+      spdlog::error("the source's agent has no journal of it; `gcr-migrate resolve`");
+    }
+    co_await backoff.wait();
+  }
+}
+
+/// The process may run already, and be in a migration to another host: it must not be continued
+/// while it is stopped for that. One that has arrived suspended is not continued.
+Status claim(RecoveryContext& context, const DestinationLog& log) {
+  const journal::Journal& journal = log.journal();
+  if (!journal.began().suspends().empty()) return {};
+  Backoff backoff(context.io);
+  for (;;) {
+    const Status claimed = on_io(
+        context.io, context.daemon.claim_processes(journal.migration(), copy_of(log).members(),
+                                                   journal.began().ordered_by()));
+    if (claimed || claimed.error().code() != Code::kRefused) return claimed;
+    on_io(context.io, backoff.wait());
+  }
+}
+
+Status run_copy(RecoveryContext& context, DestinationLog& log, DestinationEvent told,
+                journal::Record record) {
+  GCR_TRY(claim(context, log));
+  const cgroups::Group group = group_of(log.journal());
+  GCR_ASSIGN(const std::string ended, let_go(log, context.config, group, told, std::move(record)));
+  if (log.state() == DestinationState::kAborted) {
+    return clear(log, group, DestinationEvent::kCopyLost, {});
+  }
+  return finish_running(log, ended);
+}
+
+/// Removes everything of the migration from this host.
+Status clear_all(DestinationLog& log, DestinationEvent why, journal::Record record) {
+  return clear(log, group_of(log.journal()), why, std::move(record));
+}
+
+/// By the source's agent.
+Status told(RecoveryContext& context, DestinationLog& log, bool committed) {
+  journal::Record record;
+  record.mutable_committed();
+  if (committed) return run_copy(context, log, DestinationEvent::kToldCommit, std::move(record));
+  return clear_all(log, DestinationEvent::kToldAbort,
+                   aborted(Error(Code::kCancelled, "the source aborted it")));
+}
+
+/// The decision of the source's agent, on a connection of its own, or of an operator.
+Status obey(RecoveryContext& context, DestinationLog& log, const Decision& decision) {
+  if (decision.by_source) return told(context, log, decision.run_here);
+  journal::Record record = resolved(decision.run_here, decision.by);
+  if (!decision.run_here) {
+    return clear_all(log, DestinationEvent::kResolvedDiscardHere, std::move(record));
+  }
+  GCR_TRY(recovery::find_restored(copy_of(log)));
+  return run_copy(context, log, DestinationEvent::kResolvedRunHere, std::move(record));
+}
+
+/// In restored, until the source's agent or an operator decides.
+Status await_decision(RecoveryContext& context, DestinationLog& log) {
+  const cgroups::Group group = group_of(log.journal());
+  if (!host_was_restarted(log.journal().began()) && group.exists()) GCR_TRY(group.freeze());
+  for (;;) {
+    GCR_ASSIGN(const bool lost, give_up_lost_copy(log));
+    if (lost) return clear(log, group, DestinationEvent::kCopyLost, {});
+    auto next =
+        on_io(context.io, ask_source(context, log.journal()) || context.line.next_decision());
+    if (const auto* outcome = std::get_if<0>(&next)) {
+      GCR_TRY(*outcome);
+      return told(context, log, **outcome);
+    }
+    Decision& decision = std::get<1>(next);
+    const Status obeyed = obey(context, log, decision);
+    answer(context, std::move(decision), obeyed);
+    const bool refused = !obeyed && obeyed.error().code() == Code::kNotFound;
+    if (!refused || log.state() != DestinationState::kRestored) return obeyed;
+  }
+}
+
+Status recover(RecoveryContext& context, DestinationLog& log) {
+  spdlog::info("recovering the destination");
+  GCR_TRY(fault::point("destination.recovery.begun"));
+  if (log.state() == DestinationState::kRestored) return await_decision(context, log);
+  if (log.state() != DestinationState::kCommitted) {
+    const Error cause(Code::kInternal, "the agent at the destination died on the way");
+    return clear_all(log, DestinationEvent::kRestarted, aborted(cause));
+  }
+  if (!host_was_restarted(log.journal().began())) return told(context, log, true);
+  // Nobody knows whether it ran: the source's copy may be the only one left.
+  const Error cause(Code::kDataLoss, "the restored process ended with the host");
+  return clear_all(log, DestinationEvent::kHostLost, aborted(cause));
+}
+
+/// A suspended job belongs to the migration that moves it, as long as there is one.
+Result<SourceLog> open_source(RecoveryContext& context, const std::filesystem::path& path) {
+  Backoff backoff(context.io);
+  for (;;) {
+    {
+      GCR_ASSIGN(SourceLog log, SourceLog::open(path, journal::Lock::kWait));
+      if (log.state() != SourceState::kSuspended) return log;
+      GCR_ASSIGN(const auto migration, migration_of_suspended(log.journal()));
+      if (!migration) return log;
+    }
+    on_io(context.io, backoff.wait());
+  }
+}
+
+template <class Log>
+Status recover(RecoveryContext& context, Result<Log> log) {
+  GCR_TRY(log);
+  const journal::Journal& journal = log->journal();
+  if (!journal::unfinished(journal.records())) return {};
+  GCR_TRY(
+      on_io(context.io, [&] { return context.line.open(journal.migration(), journal.role()); }));
+  return recover(context, *log);
+}
+
+}  // namespace
+}  // namespace gcr::settlement
+
+namespace gcr::agent {
+
+asio::awaitable<Status> run_recovery(RecoveryContext& context, std::filesystem::path path) {
+  co_return co_await offload(context.blocking, [&] {
+    const bool source = path.filename().string().ends_with("-source");
+    using settlement::recover;
+    return source ? recover(context, settlement::open_source(context, path))
+                  : recover(context, commit::DestinationLog::open(path, journal::Lock::kWait));
+  });
+}
+
+}  // namespace gcr::agent

@@ -1,0 +1,104 @@
+#include "migrate-agent/migration/finish/slurm_job.h"
+
+#include <fmt/format.h>
+#include <poll.h>
+
+#include <set>
+#include <vector>
+
+#include "migrate-agent/base/fault/fault.h"
+#include "migrate-agent/linux/proc/process_handle.h"
+#include "migrate-agent/linux/proc/procfs.h"
+#include "migrate-agent/migration/undo/recovery.h"
+#include "migrate-agent/process/slurm/folder.h"
+#include "src/base/log.h"
+
+namespace gcr::settlement {
+namespace {
+
+/// A step that is ending refuses processes for a moment before it is gone.
+constexpr int kAttempts = 20;
+constexpr int kPauseMs = 100;
+
+Result<bool> lives(const journal::ProcessId& id) {
+  const auto process = procfs::Process::open(id.pid(), id.start_time());
+  if (process) return !process->has_ended();
+  if (process.error().code() == Code::kNotFound) return false;
+  return process.error();
+}
+
+/// Those below the init that are in none of the step's groups yet.
+std::vector<pid_t> outside(pid_t init, const slurm::Step& step, const std::set<pid_t>& joined) {
+  std::vector<pid_t> found;
+  for (const pid_t pid : procfs::tree(init)) {
+    if (pid == init || joined.contains(pid) || procfs::has_ended(pid)) continue;
+    if (slurm::step_of(pid) != step) found.push_back(pid);
+  }
+  return found;
+}
+
+/// Until nobody is outside: a copy that runs may fork meanwhile, and what a process that has not
+/// joined forks has not joined either.
+Status join_all(const journal::Restored& copy, uid_t owner, slurm::JobId job,
+                const slurm::Settings& settings) {
+  const slurm::Step step{job, slurm::kExtern};
+  std::set<pid_t> joined;
+  for (int attempts = 0;;) {
+    const auto late = outside(copy.init().pid(), step, joined);
+    if (late.empty()) return {};
+    const Status taken = slurm::join_extern_step(settings, job, owner, late);
+    if (taken) {
+      joined.insert(late.begin(), late.end());
+      continue;
+    }
+    if (taken.error().code() != Code::kUnavailable || ++attempts == kAttempts) return taken;
+    ::poll(nullptr, 0, kPauseMs);
+  }
+}
+
+void check_tracked(pid_t root, slurm::JobId job) {
+  if (slurm::step_of(root) == slurm::Step{job, slurm::kExtern}) return;
+  spdlog::warn(
+      "Slurm has put process {} into no control group of job {}: limits and scancel have no effect "
+      "on it (ProctrackType=proctrack/cgroup, TaskPlugin=task/cgroup)",
+      root, job);
+}
+
+}  // namespace
+
+Result<std::string> join_job(const journal::Journal& journal, const journal::Restored& copy,
+                             const agent::Config& config, const cgroups::Group& group) {
+  const journal::Began& began = journal.began();
+  const slurm::JobId job = began.slurm_job();
+  if (job == 0) return std::string();
+  GCR_TRY(fault::point("destination.joining"));
+  GCR_ASSIGN(const bool whole, lives(copy.init()));
+  GCR_ASSIGN(const bool has_root, lives(copy.members(0)));
+  if (!whole || !has_root) {
+    GCR_TRY(slurm::note_lost(config.slurm, job));
+    if (!whole) return std::string();
+  }
+  const Status joined = join_all(copy, began.uid(), job, config.slurm);
+  if (!joined && joined.error().code() == Code::kNotFound) {
+    GCR_TRY(recovery::destroy_restored(copy, group));
+    GCR_TRY(slurm::note_lost(config.slurm, job));
+    const Error ended = joined.error().while_doing(
+        fmt::format("Slurm's job {}, which owned the processes, has ended, and they with it", job));
+    spdlog::error("{}", ended.message());
+    return ended.message();
+  }
+  GCR_TRY(joined);
+  if (has_root) {
+    check_tracked(copy.members(0).pid(), job);
+    GCR_TRY(slurm::note_pid(config.slurm, job, copy.members(0).pid()));
+  }
+  GCR_TRY(fault::point("destination.joined"));
+  return std::string();
+}
+
+Status leave_job(const journal::Began& began, const agent::Config& config) {
+  if (began.slurm_left() == 0 || !config.slurm.is_set()) return {};
+  return slurm::note_moved(config.slurm, began.slurm_left(), began.slurm_job());
+}
+
+}  // namespace gcr::settlement

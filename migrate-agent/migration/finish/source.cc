@@ -1,0 +1,224 @@
+#include "migrate-agent/migration/finish/source.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "migrate-agent/base/fault/fault.h"
+#include "migrate-agent/gpu/keeper/keeper.h"
+#include "migrate-agent/linux/proc/process_handle.h"
+#include "migrate-agent/migration/finish/checkpoints.h"
+#include "migrate-agent/migration/finish/records.h"
+#include "migrate-agent/migration/finish/slurm_job.h"
+#include "migrate-agent/process/files/release.h"
+#include "src/base/log.h"
+
+namespace gcr::settlement {
+namespace {
+
+using commit::SourceEvent;
+using commit::SourceState;
+using journal::Record;
+
+std::filesystem::path scratch_of(const agent::Config& config, const journal::Journal& journal) {
+  return config.runtime_dir / "outgoing" / journal.migration().to_string();
+}
+
+/// Success if there is none.
+Status end_keeper(const journal::Journal& journal, Kept kept) {
+  const auto keeper = keeper_of(journal.records(), kept);
+  return keeper ? keeper::end_keeper(*keeper) : Status();
+}
+
+/// Ends the keepers, and removes what CRIU has written.
+Status clear_helpers(const agent::Config& config, const journal::Journal& journal) {
+  for (const Kept kept : {Kept::kVram, Kept::kCopy}) GCR_TRY(end_keeper(journal, kept));
+  std::error_code error;
+  std::filesystem::remove_all(scratch_of(config, journal), error);
+  if (error) spdlog::warn("images of a migration stay behind: {}", error.message());
+  return {};
+}
+
+/// Those of Resuming; empty before it.
+std::vector<device::GpuPair> gpus_of(const journal::Journal& journal) {
+  std::vector<device::GpuPair> gpus;
+  const Record* resuming = journal.last(Record::kResuming);
+  if (resuming == nullptr) return gpus;
+  for (const journal::GpuMove& move : resuming->resuming().gpus()) {
+    gpus.push_back({to_uuid(move.from()), to_uuid(move.to())});
+  }
+  return gpus;
+}
+
+/// What the journal knows of the process. A worker that lives has no CRIU at work.
+recovery::Lost lost_by(const agent::Config& config, const journal::Journal& journal,
+                       const recovery::InHand* in_hand) {
+  const Record* detaching = journal.last(Record::kDetaching);
+  const auto& members = journal::members_of(journal.records());
+  std::vector<std::string> homes;
+  if (detaching != nullptr) {
+    homes.assign(detaching->detaching().homes().begin(), detaching->detaching().homes().end());
+  }
+  return {.members = {members.begin(), members.end()},
+          .keeper = keeper_of(journal.records(), Kept::kVram),
+          .detaching = in_hand == nullptr ? detaching != nullptr : in_hand->detaching,
+          .scratch = in_hand == nullptr ? scratch_of(config, journal) : std::filesystem::path(),
+          .group = group_of(journal),
+          .homes = std::move(homes),
+          .driver_alone = detaching == nullptr ? 0 : detaching->detaching().driver_alone(),
+          .gpus = gpus_of(journal),
+          .sysfs = config.sysfs};
+}
+
+/// Removes names of files in memory from this host.
+Status release_files(const journal::Journal& journal, memory_files::Which which) {
+  std::vector<pid_t> pids;
+  for (const journal::ProcessId& member : journal.began().members()) {
+    const auto process = procfs::Process::open(member.pid(), member.start_time());
+    if (process) pids.push_back(member.pid());
+  }
+  return memory_files::release(journal.path(), host_was_restarted(journal.began()), which, pids);
+}
+
+/// The job of a suspension has ended here, or has moved.
+Status end_suspension(commit::SourceLog& suspension, const agent::Config& config,
+                      const std::string& text) {
+  GCR_TRY(clear_helpers(config, suspension.journal()));
+  return suspension.advance(SourceEvent::kEnded, finished(text));
+}
+
+/// The log of a suspended job that this migration moves; none if the suspension has ended.
+Result<std::optional<commit::SourceLog>> open_suspension(const journal::Journal& journal) {
+  auto log = commit::SourceLog::open(suspension_of(journal), journal::Lock::kWait);
+  if (!log && log.error().code() == Code::kNotFound) return std::nullopt;
+  GCR_TRY(log);
+  if (log->state() != SourceState::kSuspended) return std::nullopt;
+  return std::move(*log);
+}
+
+/// Undoes what was done to a suspended job. Gives the text for Finished.
+Result<std::string> suspend_again(const agent::Config& config, const journal::Journal& journal,
+                                  const recovery::InHand* in_hand) {
+  if (!host_was_restarted(journal.began())) {
+    GCR_TRY(recovery::stand_still(lost_by(config, journal, in_hand)));
+  }
+  GCR_ASSIGN(auto suspension, open_suspension(journal));
+  if (suspension) GCR_TRY(stay_suspended(*suspension, config));
+  const bool stays = suspension && suspension->state() == SourceState::kSuspended;
+  return stays ? "the process is suspended here" : "the process has ended";
+}
+
+}  // namespace
+
+Result<std::string> take_back(commit::SourceLog& log, const agent::Config& config, SourceEvent why,
+                              Record record, const recovery::InHand* in_hand) {
+  const journal::Began& began = log.journal().began();
+  Status noted;
+  if (log.state() != SourceState::kAborted) noted = log.advance(why, std::move(record));
+  if (!noted) {
+    spdlog::error("{}", noted.error().message());
+    // Before the commit whoever reads the journal comes to the same decision.
+    if (log.state() == SourceState::kCommitted) return noted.error();
+  }
+  std::string text = "the process runs here";
+  if (began.loads()) {
+    text = "nothing was loaded";
+  } else if (!began.suspension().empty()) {
+    GCR_ASSIGN(text, suspend_again(config, log.journal(), in_hand));
+  } else if (host_was_restarted(began)) {
+    text = "the process ended with the host";
+  } else {
+    const recovery::Lost lost = lost_by(config, log.journal(), in_hand);
+    GCR_ASSIGN(const recovery::Found found, recovery::bring_back(lost, in_hand));
+    if (found == recovery::Found::kGone) text = "the process has ended";
+  }
+  GCR_TRY(fault::point("source.recovery.resumed"));
+  GCR_TRY(release_files(log.journal(), memory_files::Which::kMade));
+  GCR_TRY(clear_helpers(config, log.journal()));
+  GCR_TRY(noted);
+  return text;
+}
+
+Status undo(commit::SourceLog& log, const agent::Config& config, SourceEvent why, Record record,
+            const recovery::InHand* in_hand) {
+  GCR_ASSIGN(const std::string text, take_back(log, config, why, std::move(record), in_hand));
+  discard_checkpoint(log.journal());
+  end_restore(log.journal(), config.tls, false);
+  return log.advance(SourceEvent::kRolledBack, finished(text));
+}
+
+Status stay_suspended(commit::SourceLog& log, const agent::Config& config) {
+  const journal::Journal& journal = log.journal();
+  const bool restarted = host_was_restarted(journal.began());
+  GCR_TRY(end_keeper(journal, Kept::kVram));
+  const auto lives = [](const journal::ProcessId& member) {
+    const auto process = procfs::Process::open(member.pid(), member.start_time());
+    return process && !process->has_ended();
+  };
+  const std::vector<journal::ProcessId> members = lost_by(config, journal, nullptr).members;
+  const cgroups::Group group = group_of(journal);
+  if (!restarted && (std::ranges::any_of(members, lives) || !group.is_empty())) {
+    return group.freeze();
+  }
+  if (!restarted) GCR_TRY(group.dissolve());
+  return end_suspension(log, config,
+                        restarted ? "the process ended with the host" : "the process has ended");
+}
+
+Status run_again(commit::SourceLog& log, const agent::Config& config) {
+  const journal::Journal& journal = log.journal();
+  pid_t pid = journal::root_pid(journal.began().members());
+  std::string text = "the process runs here";
+  recovery::Found found = recovery::Found::kGone;
+  if (!host_was_restarted(journal.began())) {
+    GCR_ASSIGN(found, recovery::bring_back(lost_by(config, journal, nullptr)));
+  }
+  if (found == recovery::Found::kGone) {
+    text = "the process has ended";
+    pid = 0;
+  }
+  GCR_TRY(fault::point("source.resume.running"));
+  GCR_TRY(clear_helpers(config, journal));
+  return log.advance(SourceEvent::kResumed, finished(text, pid));
+}
+
+Status end_copy(commit::SourceLog& log, const agent::Config& config, const std::string& text) {
+  const journal::Began& began = log.journal().began();
+  if (log.state() == SourceState::kCommitted && !takes_checkpoint(began)) {
+    GCR_TRY(leave_job(began, config));
+  }
+  // While the members show where the files are.
+  GCR_TRY(release_files(log.journal(), memory_files::Which::kAll));
+  if (!host_was_restarted(began) && !began.loads()) {
+    GCR_TRY(recovery::end_stopped({began.members().begin(), began.members().end()},
+                                  group_of(log.journal())));
+  }
+  GCR_TRY(clear_helpers(config, log.journal()));
+  GCR_TRY(fault::point("source.killed"));
+  if (!began.suspension().empty()) {
+    GCR_ASSIGN(auto suspension, open_suspension(log.journal()));
+    if (suspension) GCR_TRY(end_suspension(*suspension, config, text));
+    GCR_TRY(fault::point("source.suspension.ended"));
+  }
+  const bool discarded = log.state() == SourceState::kDiscarded;
+  if (!discarded) end_restore(log.journal(), config.tls, true);
+  return log.advance(discarded ? SourceEvent::kCleared : SourceEvent::kCommitConfirmed,
+                     finished(text));
+}
+
+Status settle(commit::SourceLog& log, const agent::Config& config,
+              const commit::CommitAnswer& answer, const recovery::InHand* in_hand) {
+  if (const auto* lost = std::get_if<Error>(&answer)) {
+    return undo(log, config, SourceEvent::kCopyLost, aborted(*lost), in_hand);
+  }
+  GCR_TRY(fault::point("source.confirmed"));
+  const journal::Began& began = log.journal().began();
+  if (takes_checkpoint(began)) {
+    return end_copy(log, config, fmt::format("the checkpoint {} is complete", began.checkpoint()));
+  }
+  return end_copy(log, config,
+                  fmt::format("process {} {} at {}", std::get<proto::CommitReply>(answer).pid(),
+                              began.suspension().empty() ? "runs" : "is suspended", began.peer()));
+}
+
+}  // namespace gcr::settlement

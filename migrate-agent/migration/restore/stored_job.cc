@@ -1,0 +1,145 @@
+#include "migrate-agent/migration/restore/stored_job.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <set>
+#include <vector>
+
+#include "migrate-agent/process/files/incoming.h"
+#include "src/base/address_ranges.h"
+#include "src/base/raw_bytes.h"
+#include "src/base/side_by_side.h"
+
+namespace gcr::agent {
+namespace {
+
+std::uint64_t end_of(const proto::Extent& extent) { return extent.offset() + extent.bytes(); }
+
+/// What a memory has, as ranges of addresses.
+std::vector<AddressRange> ranges_of(const proto::StoredImage& memory) {
+  AddressRanges ranges;
+  for (const proto::Extent& extent : memory.extents()) {
+    append(ranges, {extent.offset(), end_of(extent)});
+  }
+  return ranges;
+}
+
+/// One chunk of a buffer.
+struct Chunk {
+  int buffer;
+  std::size_t number;
+  std::uint32_t bytes;
+};
+
+std::vector<Chunk> chunks_of(const proto::Manifest& manifest) {
+  std::vector<Chunk> chunks;
+  for (int i = 0; i < manifest.vram_size(); ++i) {
+    const std::uint64_t size = manifest.buffers(i).size_bytes();
+    for (std::uint64_t at = 0; at < size; at += kChunkBytes) {
+      chunks.push_back(
+          {i, at / kChunkBytes, static_cast<std::uint32_t>(std::min(kChunkBytes, size - at))});
+    }
+  }
+  return chunks;
+}
+
+}  // namespace
+
+StoredJob::StoredJob(proto::Manifest manifest, std::unique_ptr<store::Packs> packs)
+    : manifest_(std::move(manifest)), packs_(std::move(packs)) {
+  std::memcpy(key_.data(), manifest_.content_key().data(), key_.size());
+}
+
+Result<StoredJob> StoredJob::open(const store::Directory& directory, proto::Manifest manifest) {
+  GCR_ASSIGN(auto packs, store::Packs::open(directory));
+  return StoredJob(std::move(manifest), std::move(packs));
+}
+
+/// A whole content.
+Status StoredJob::read(std::uint32_t content, std::span<std::byte> out) const {
+  store::ContentName name;
+  std::memcpy(name.data(), manifest_.content_names().data() + content * name.size(), name.size());
+  return packs_->read(key_, name, out);
+}
+
+Status StoredJob::send_vram(transport::Channel& channel, const Regions& regions,
+                            proto::RestoreRequest& request) const {
+  const std::vector<Chunk> chunks = chunks_of(manifest_);
+  GCR_TRY(share_out(chunks.size(), channel.useful_writers(), [&](std::size_t i) -> Status {
+    thread_local RawBytes memory(kChunkBytes);
+    const Chunk& chunk = chunks[i];
+    const proto::StoredBuffer& buffer = manifest_.vram(chunk.buffer);
+    const std::uint32_t content = buffer.contents(static_cast<int>(chunk.number));
+    if (content == 0) return {};  // zeros
+    const auto bytes = std::span(memory).first(chunk.bytes);
+    GCR_TRY(read(content - 1, bytes));
+    return channel.write(regions.at(buffer.buffer_id()), chunk.number * kChunkBytes, bytes);
+  }));
+  for (const proto::StoredBuffer& buffer : manifest_.vram()) {
+    proto::BufferDigests& digests = *request.add_digests();
+    digests.set_buffer_id(buffer.buffer_id());
+    digests.set_digests(buffer.digests());
+  }
+  return channel.flush();
+}
+
+/// Fills `out` with what is at `offset`.
+Status StoredJob::read_at(const proto::StoredImage& image, std::uint64_t offset,
+                          std::span<std::byte> out) const {
+  thread_local RawBytes content(store::kMaxContentBytes);
+  std::ranges::fill(out, std::byte{0});
+  const std::uint64_t end = offset + out.size();
+  auto extent = std::ranges::upper_bound(image.extents(), offset, {}, end_of);
+  for (; extent != image.extents().end() && extent->offset() < end; ++extent) {
+    const auto whole =
+        std::span(content).first(manifest_.content_bytes(static_cast<int>(extent->content())));
+    GCR_TRY(read(extent->content(), whole));
+    const std::uint64_t from = std::max(offset, extent->offset());
+    const std::uint64_t to = std::min(end, end_of(*extent));
+    std::memcpy(out.data() + (from - offset),
+                whole.data() + extent->from() + (from - extent->offset()), to - from);
+  }
+  return {};
+}
+
+Status StoredJob::send(const proto::StoredImage& image, images::ImageSender& sender) const {
+  return sender.take_content(image.name(), image.size_bytes(),
+                             [&](std::uint64_t offset, std::span<std::byte> bytes) {
+                               return read_at(image, offset, bytes);
+                             });
+}
+
+Status StoredJob::send_memory(const proto::StoredImage& memory, images::ImageSender& sender) const {
+  const std::vector<AddressRange> ranges = ranges_of(memory);
+  return sender.take_memory(
+      memory.name(), ranges,
+      [&](std::uint64_t address, std::span<std::byte> bytes) {
+        return read_at(memory, address, bytes);
+      },
+      true);
+}
+
+Status StoredJob::send_images(images::ImageSender& sender) const {
+  std::set<std::string> files;
+  for (int place = 0; place < manifest_.files().files_size(); ++place) {
+    files.insert(memory_files::image_name(static_cast<std::size_t>(place)));
+  }
+  for (const proto::StoredImage& memory : manifest_.memories())
+    GCR_TRY(send_memory(memory, sender));
+  for (const proto::StoredImage& image : manifest_.images()) {
+    if (!files.contains(image.name())) GCR_TRY(send(image, sender));
+  }
+  return {};
+}
+
+Status StoredJob::send_image(const std::string& name, images::ImageSender& sender) const {
+  const auto image = std::ranges::find(manifest_.images(), name, &proto::StoredImage::name);
+  if (image == manifest_.images().end()) {
+    return Error(Code::kDataLoss, fmt::format("the checkpoint lacks {}", name));
+  }
+  return send(*image, sender);
+}
+
+}  // namespace gcr::agent

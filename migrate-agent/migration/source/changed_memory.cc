@@ -1,0 +1,117 @@
+#include "migrate-agent/migration/source/changed_memory.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdlib>
+
+#include "migrate-agent/linux/proc/procfs.h"
+#include "migrate-agent/process/pages/present_pages.h"
+#include "src/base/log.h"
+
+namespace gcr::agent {
+namespace {
+
+using process::WriteTracker;
+
+constexpr std::uint64_t kPageBytes = 4096;
+/// The highest address of user space with five levels of page tables.
+constexpr std::uint64_t kUserSpaceEnd = std::uint64_t{1} << 56;
+
+/// A filter may end the process for a system call that it does not expect.
+bool has_filters(pid_t pid) {
+  return std::ranges::any_of(procfs::threads(pid), [pid](pid_t thread) {
+    return procfs::status_field(fmt::format("{}/task/{}", pid, thread), "Seccomp") != "0";
+  });
+}
+
+/// Whether a disk may be writing into its memory.
+bool has_direct_io(pid_t pid) {
+  return std::ranges::any_of(procfs::descriptor_links(pid), [pid](const auto& descriptor) {
+    if (!descriptor.link.starts_with('/')) return false;
+    const std::string text =
+        procfs::read_text(fmt::format("/proc/{}/fdinfo/{}", pid, descriptor.number));
+    const std::size_t at = text.find("flags:");
+    return at != std::string::npos &&
+           (std::strtoul(text.c_str() + at + 6, nullptr, 8) & O_DIRECT) != 0;
+  });
+}
+
+/// Whole pages, as the process tells them: nothing that is no range of user space.
+AddressRanges whole_pages(const std::vector<GpuAccess::Pages>& told) {
+  AddressRanges ranges;
+  for (const GpuAccess::Pages& one : told) {
+    if (one.address >= kUserSpaceEnd || one.bytes > kUserSpaceEnd - one.address) continue;
+    const std::uint64_t end = (one.address + one.bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
+    ranges = united(ranges, {{one.address / kPageBytes * kPageBytes, end}});
+  }
+  return ranges;
+}
+
+}  // namespace
+
+ChangedMemory::ChangedMemory(SourceJob& job) {
+  for (GpuMember& member : job.gpu_members()) {
+    members_.emplace(member.process.pid(), Member{member.access.get()});
+  }
+}
+
+/// Begins to track the writes of a process, once.
+Status ChangedMemory::track(pid_t pid, Member& member) const {
+  if (std::exchange(member.asked, true)) return {};
+  if (has_filters(pid)) return Error(Code::kUnsupported, "it has filters for system calls");
+  GCR_ASSIGN(UniqueFd userfaultfd, member.access->watch_memory());
+  GCR_ASSIGN(auto tracker, WriteTracker::create(pid, std::move(userfaultfd)));
+  member.tracker.emplace(std::move(tracker));
+  return {};
+}
+
+Result<AddressRanges> ChangedMemory::round(pid_t pid, const AddressRanges& mappings) {
+  const auto member = members_.find(pid);
+  if (member == members_.end()) return process::present_pages(pid, mappings);
+  auto& [access, asked, tracker] = member->second;
+  const auto found = [&]() -> Result<AddressRanges> {
+    GCR_TRY(track(pid, member->second));
+    if (!tracker) return process::present_pages(pid, mappings);
+    GCR_ASSIGN(AddressRanges pages, tracker->round(mappings));
+    GCR_ASSIGN(const auto registered, access->registered_memory());
+    if (has_direct_io(pid)) return Error(Code::kUnsupported, "it has files open for direct I/O");
+    tracker->distrust(whole_pages(registered));
+    return pages;
+  }();
+  if (found) return found;
+  spdlog::debug("writes to the memory of process {} are not tracked: {}", pid,
+                found.error().message());
+  tracker.reset();
+  return process::present_pages(pid, mappings);
+}
+
+AddressRanges ChangedMemory::last_round(pid_t pid, const AddressRanges& mappings,
+                                        const AddressRanges& pages) const {
+  const auto member = members_.find(pid);
+  if (member == members_.end() || !member->second.tracker) return pages;
+  const auto changed = member->second.tracker->last_round(mappings, pages);
+  return changed ? *changed : pages;
+}
+
+AddressRanges ChangedMemory::tracked(pid_t pid) const {
+  const auto member = members_.find(pid);
+  if (member == members_.end() || !member->second.tracker) return {};
+  return member->second.tracker->tracked();
+}
+
+std::uint64_t ChangedMemory::written_bytes() const {
+  std::uint64_t bytes = 0;
+  for (const auto& [pid, member] : members_) {
+    if (member.tracker) bytes += member.tracker->written_bytes();
+  }
+  return bytes;
+}
+
+bool ChangedMemory::tracks() const {
+  return std::ranges::any_of(members_,
+                             [](const auto& one) { return one.second.tracker.has_value(); });
+}
+
+}  // namespace gcr::agent

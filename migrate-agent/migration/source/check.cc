@@ -1,0 +1,151 @@
+// Preflight alone: what a migration would find at both sides, without anything that a migration
+// does.
+#include "migrate-agent/migration/source/check.h"
+
+#include <algorithm>
+#include <map>
+
+#include "migrate-agent/criu/runs/criu.h"
+#include "migrate-agent/gpu/device/drivers/drivers.h"
+#include "migrate-agent/linux/proc/procfs.h"
+#include "migrate-agent/migration/entry.h"
+#include "migrate-agent/migration/source/transient.h"
+#include "migrate-agent/migration/target/agent/agent_target.h"
+#include "migrate-agent/migration/target/store/checkpoint_target.h"
+
+namespace gcr::agent {
+namespace {
+
+/// What the destination says of it, on a connection for this alone.
+Result<proto::PreflightReply> ask_destination(WorkerContext& context, const Examination& found,
+                                              const proto::MigrateRequest& request) {
+  GCR_ASSIGN(auto agent, context.agent_at(request.destination()));
+  proto::PreflightRequest question = preflight_request(found, request, context.config);
+  const Uuid id = Uuid::random();
+  question.set_only(true);
+  question.set_migration_id(to_bytes(id));
+  question.set_ordered_by(context.channel.peer().common_name);
+  AgentTarget target(context.io, std::move(agent), id, [](const Error&) {});
+  return target.preflight(question);
+}
+
+/// The finding for a destination that could not be asked, or would not answer.
+proto::Finding unheard(const Error& error) {
+  const bool silent = error.code() == Code::kUnavailable || error.code() == Code::kTimeout;
+  return preflight::make_finding(silent ? "destination-unreachable" : "destination-refused",
+                                 preflight::Side::kDestination, error.message());
+}
+
+/// Adds what the destination says.
+void compare_with_destination(WorkerContext& context, const proto::MigrateRequest& request,
+                              Examination& found, proto::CheckReply& reply) {
+  auto answer = ask_destination(context, found, request);
+  if (!answer) return found.findings.take({unheard(answer.error())});
+  *reply.mutable_destination() = std::move(*answer->mutable_host());
+  found.findings.take({answer->findings().begin(), answer->findings().end()});
+}
+
+/// A store says only whether it has room.
+Status compare_with_target(WorkerContext& context, const proto::MigrateRequest& request,
+                           Examination& found, proto::CheckReply& reply) {
+  if (!request.has_checkpoint()) {
+    compare_with_destination(context, request, found, reply);
+    return {};
+  }
+  GCR_ASSIGN(const MovableProcess process, context.permissions.check_process(request.pid()));
+  const Permissions stored = context.permissions.for_store_of(process.uid);
+  for (const pid_t pid : found.pids) {
+    const auto allowed = stored.check_process(pid);
+    if (!allowed && allowed.error().code() == Code::kPermissionDenied) return allowed.error();
+  }
+  return check_room(request.checkpoint(), {process.uid, process.gid},
+                    preflight_request(found, request, context.config), found.findings);
+}
+
+void add_use(const Examination& found, proto::CheckReply& reply) {
+  std::map<std::string, std::uint64_t> bytes;
+  for (const auto& [id, allocation] : found.job.allocations()) {
+    if (!allocation.host_node) bytes[to_bytes(allocation.gpu)] += allocation.size_bytes;
+  }
+  if (found.driver_alone) {
+    for (const auto& [gpu, vram] : found.driver_alone->vram) bytes[to_bytes(gpu)] += vram;
+  }
+  for (const auto& [uuid, vram] : bytes) {
+    proto::GpuUse& use = *reply.add_gpus();
+    use.set_uuid(uuid);
+    use.set_vram_bytes(vram);
+    reply.set_vram_bytes(reply.vram_bytes() + vram);
+  }
+}
+
+journal::ProcessIds identify(const std::vector<pid_t>& pids) {
+  journal::ProcessIds ids;
+  for (const pid_t pid : pids) {
+    const auto stat = procfs::read_stat(pid);
+    ids.Add()->set_pid(pid);
+    ids.rbegin()->set_start_time(stat ? stat->start_time : 0);
+  }
+  return ids;
+}
+
+}  // namespace
+
+Result<proto::Envelope> run_check(WorkerContext& context, const proto::MigrateRequest& request) {
+  for (const auto end = std::chrono::steady_clock::now() + kTransience;;) {
+    const std::vector<pid_t> pids = procfs::tree(request.pid());
+    const journal::ProcessIds looked_at = identify(pids);
+    auto answer = check(context, request, pids, nullptr);
+    const bool refused =
+        answer && std::ranges::any_of(answer->check_reply().findings(), preflight::is_blocker);
+    if (!refused || std::chrono::steady_clock::now() >= end || !one_ends(looked_at)) return answer;
+  }
+}
+
+Result<proto::Envelope> check(WorkerContext& context, const proto::MigrateRequest& request,
+                              const std::vector<pid_t>& pids, const SuspendedJob* suspended) {
+  GCR_TRY(check_accepted(request));
+  if (!request.has_checkpoint()) GCR_TRY(control::Endpoint::parse(request.destination()));
+  journal::ProcessIds processes;
+  for (const pid_t pid : pids) {
+    const auto allowed = context.permissions.check_process(pid);
+    if (!allowed && allowed.error().code() == Code::kPermissionDenied) return allowed.error();
+    if (!allowed || suspended != nullptr) continue;
+    processes.Add()->set_pid(pid);
+    processes.rbegin()->set_start_time(allowed->start_time);
+  }
+  Examination found = examine(request, context.config, pids, suspended);
+  for (GpuUser& user : found.gpu_users) user.access.reset();  // others may come
+  note_room(
+      on_io(context.io, context.daemon.ask_room(journal::Began::SOURCE,
+                                                context.channel.peer().common_name, processes)),
+      found.findings);
+  proto::Envelope envelope;
+  proto::CheckReply& reply = *envelope.mutable_check_reply();
+  if (found.findings.has_blocker()) {
+    found.findings.take(
+        {preflight::make_finding("destination-not-asked", preflight::Side::kDestination,
+                                 "it was not asked about the process")});
+  } else {
+    GCR_TRY(compare_with_target(context, request, found, reply));
+  }
+  std::vector<proto::Finding> findings = found.findings.release();
+  std::ranges::stable_partition(findings, preflight::is_blocker);
+  for (proto::Finding& finding : findings) *reply.add_findings() = std::move(finding);
+  add_use(found, reply);
+  reply.mutable_members()->Assign(found.members.begin(), found.members.end());
+  *reply.mutable_source() = std::move(found.host.facts);
+  return envelope;
+}
+
+std::vector<std::string> host_problems(const Config& config) {
+  std::vector<std::string> problems;
+  if (const auto driver = device::load_drivers(config.sysfs); !driver) {
+    problems.push_back(driver.error().message());
+  }
+  if (const Status usable = criu::check(config.criu); !usable) {
+    problems.push_back(usable.error().message());
+  }
+  return problems;
+}
+
+}  // namespace gcr::agent

@@ -1,0 +1,224 @@
+// The end of the source's course: the commit, or the way back. Every failure before the commit
+// leads back to a running process, by the functions of migrate-agent/migration/finish.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "migrate-agent/base/fault/fault.h"
+#include "migrate-agent/migration/finish/deliver.h"
+#include "migrate-agent/migration/finish/records.h"
+#include "migrate-agent/migration/finish/source.h"
+#include "migrate-agent/migration/source/course.h"
+#include "src/base/log.h"
+
+namespace gcr::agent::source {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr milliseconds kCommitPause{200};
+/// For a process whose door closed because it ends, which takes only a moment.
+constexpr milliseconds kEndPatience{2000};
+/// For a living process to answer at its door.
+constexpr milliseconds kDoorPatience{1000};
+
+/// Records whether the process has ended by itself, besides any other error.
+void look_for_end(Course& c) {
+  const auto& handle = c.subject.handle;
+  auto& processes = c.subject.processes;
+  if (!handle) return;
+  bool ended = handle->is_ending();
+  if (!ended && processes && !processes->is_dumped()) {
+    const auto has_closed_its_door = [&](const GpuMember& member) {
+      if (member.process.pid() != handle->pid() || member.access->is_driver_alone()) return false;
+      const auto answered = member.access->look(kDoorPatience);
+      return !answered && answered.error().code() == Code::kNotFound;
+    };
+    ended = std::ranges::any_of(processes->gpu_members(), has_closed_its_door) &&
+            handle->ends_within(kEndPatience);
+  }
+  c.account.report.set_process_ended(ended);
+}
+
+/// `cause`, or that the process has ended, if it has.
+Error or_its_end(const Course& c, Error cause) {
+  if (!c.account.report.process_ended()) return cause;
+  return Error(Code::kNotFound, fmt::format("process {} ended by itself before it was moved",
+                                            c.order.request.pid()));
+}
+
+/// After undoing: `cause`, or why there is more to do.
+Error went_back(Course& c, const Error& cause, const Status& undone) {
+  if (undone) {
+    if (c.subject.handle->has_ended()) c.account.report.set_process_ended(true);
+    count_undone_closing(c);
+    return or_its_end(c, cause);
+  }
+  c.account.report.set_recovering(true);
+  return Error(Code::kInternal, fmt::format("{}; and the source could not be resumed yet: {}",
+                                            cause.message(), undone.error().message()));
+}
+
+/// On the migration's connection, and then for a while on new ones; after that recovery goes on.
+Result<commit::CommitAnswer> order_commit(Course& c) {
+  const auto until = Clock::now() + 2 * c.worker.config.peer_silence();
+  auto answer = c.target->commit();
+  if (answer) return answer;
+  settlement::Backoff backoff(c.worker.io, kCommitPause);
+  return on_io(c.worker.io,
+               settlement::deliver_commit(c.worker, c.account.log->journal(), backoff, until));
+}
+
+/// It ends now.
+void note_downtime(Course& c) {
+  c.account.report.set_downtime_ms(
+      in_milliseconds(c.account.undone_closings + (Clock::now() - *c.account.gate_closed_at)));
+}
+
+/// For the expected downtime of later migrations. What goes through the driver alone depends on
+/// amounts that are known each time; a suspended job stood still before.
+void remember(const Course& c) {
+  if (c.subject.driver_alone || c.subject.suspended) return;
+  const Account& account = c.account;
+  const double beside_ms = in_milliseconds(account.control_took);
+  const double overlapped_ms = std::max(beside_ms, in_milliseconds(account.last_round_took));
+  const double closed_ms = account.report.downtime_ms() - in_milliseconds(account.undone_closings);
+  const Status remembered = remember_downtime(
+      c.worker.config.state_dir, account.kind, account.report.prefilled(),
+      {.beside_ms = beside_ms, .rest_ms = std::max(0.0, closed_ms - overlapped_ms)});
+  if (!remembered) spdlog::warn("{}", remembered.error().message());
+}
+
+}  // namespace
+
+recovery::InHand in_hand(Course& c) {
+  SourceJob& processes = *c.subject.processes;
+  std::map<pid_t, GpuAccess*> accesses;
+  for (GpuMember& member : processes.gpu_members()) {
+    accesses[member.process.pid()] = member.access.get();
+  }
+  return {.accesses = std::move(accesses),
+          .driver = c.subject.driver,
+          .vram = [&c]() -> Result<job::MemberDescriptors> {
+            GCR_ASSIGN(auto descriptors, c.copying.vram->descriptors());
+            return c.subject.job.split(std::move(descriptors));
+          },
+          .gated = processes.gated(),
+          .detaching = processes.detaching(),
+          .took =
+              [&phases = c.account.phases](const char* step, Clock::time_point began) {
+                phases.add("process", step, began, Clock::now());
+              }};
+}
+
+Status commit(Course& c) {
+  const Phases::Timer timer(c.account.phases, "course", "commit");
+  proto::MigrateReport& report = c.account.report;
+  journal::Record record;
+  record.mutable_committed();
+  const Status decided =
+      c.account.log->advance(commit::SourceEvent::kVoteReceived, std::move(record));
+  if (!decided && decided.error().code() == Code::kDataLoss) {
+    // The journal's content is unknown: act as if killed here (recovery reads the journal again).
+    report.set_recovering(true);
+    return decided;
+  }
+  if (!decided) return give_up(c, decided.error());
+  // From here on the source's copy never runs again, unless the destination answers CopyLost.
+  report.set_committed(true);
+  c.console.set_committed(true);
+  const auto answer = order_commit(c);
+  note_downtime(c);
+  if (!answer) {
+    return answer.error().while_doing(
+        "the commit was sent but not confirmed; the agent keeps asking, and the stopped process "
+        "is kept at the source");
+  }
+  const auto* lost = std::get_if<Error>(&*answer);
+  const recovery::InHand hand = in_hand(c);
+  const Status settled =
+      c.account.phases.time("process", lost != nullptr ? "take back" : "release source", [&] {
+        return guarded(
+            [&] { return settlement::settle(*c.account.log, c.worker.config, *answer, &hand); });
+      });
+  if (lost != nullptr) {
+    // If the journal cannot be written, recovery asks again and gets the same answer.
+    report.set_committed(c.account.log->state() == commit::SourceState::kCommitted);
+    c.console.set_committed(report.committed());
+    if (report.committed()) return settled;
+    return went_back(c, *lost, settled);
+  }
+  const auto& confirmed = std::get<proto::CommitReply>(*answer);
+  const pid_t pid = confirmed.pid();
+  for (const std::string& note : confirmed.notes()) report.add_notes(control::printable(note));
+  if (!settled) report.add_notes("at the source: " + settled.error().message());
+  if (c.order.request.has_checkpoint()) {
+    report.set_checkpoint(c.order.request.checkpoint().name());
+    return {};
+  }
+  report.set_destination_pid(pid);
+  remember(c);
+  c.console.tell("commit", fmt::format("process {} runs at {}", pid, c.target->name()));
+  return {};
+}
+
+namespace {
+
+/// The vote and the commit of a checkpoint whose job runs already.
+Status complete_checkpoint(Course& c) {
+  GCR_TRY(ask_for_vote(c));
+  GCR_TRY(c.worker.cancellation.check());
+  GCR_TRY(c.target->commit());
+  c.account.report.set_checkpoint(c.order.request.checkpoint().name());
+  return {};
+}
+
+}  // namespace
+
+/// Until the last record nothing says that there is a checkpoint, so whoever finds the journal
+/// removes it, unless it has its name by then.
+Status go_on(Course& c) {
+  const Phases::Timer timer(c.account.phases, "course", "complete");
+  const Error unfinished(Code::kInternal, "the agent died before the checkpoint was complete");
+  recovery::InHand hand = in_hand(c);
+  hand.running = [&c] { note_downtime(c); };
+  const auto taken_back = c.account.phases.time("process", "take back", [&] {
+    return guarded([&]() -> Status {
+      GCR_TRY(settlement::take_back(*c.account.log, c.worker.config, commit::SourceEvent::kFailed,
+                                    settlement::aborted(unfinished), &hand));
+      return {};
+    });
+  });
+  Status completed = taken_back;
+  if (taken_back) completed = guarded([&] { return complete_checkpoint(c); });
+  if (!completed) c.target->abort(completed.error().message());
+  if (!taken_back) return went_back(c, unfinished, taken_back);
+  journal::Record finished = settlement::finished(
+      completed ? fmt::format("the checkpoint {} is complete", c.account.report.checkpoint())
+                : "the process runs here");
+  finished.mutable_finished()->set_checkpointed(completed.has_value());
+  const Status noted =
+      c.account.log->advance(commit::SourceEvent::kRolledBack, std::move(finished));
+  if (!noted) c.account.report.add_notes("at the source: " + noted.error().message());
+  return completed;
+}
+
+Status give_up(Course& c, Error cause) {
+  if (c.copying.precopy) c.target->channel().cancel();
+  look_for_end(c);
+  if (c.account.report.process_ended()) spdlog::info("the process has ended: {}", cause.message());
+  cause = or_its_end(c, std::move(cause));
+  Status given_up = cause;
+  if (c.account.log) {
+    const recovery::InHand hand = in_hand(c);
+    const Status undone = guarded([&] {
+      return settlement::undo(*c.account.log, c.worker.config, commit::SourceEvent::kFailed,
+                              settlement::aborted(cause), &hand);
+    });
+    given_up = went_back(c, cause, undone);
+  }
+  if (c.target != nullptr) c.target->abort(cause.message());
+  return given_up;
+}
+
+}  // namespace gcr::agent::source

@@ -1,0 +1,75 @@
+// When pre-copy ends: the decision after each digest of VRAM. Pure arithmetic, as in QEMU's live
+// migration: the rest must fit the downtime limit at the measured rate. A program that dirties VRAM
+// faster than the link drains it never gets there by itself: then it is throttled (auto-converge),
+// the migration fails (strict), or it switches over all the same.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "migrate-agent/worker/config/config.h"
+#include "src/base/result.h"
+
+namespace gcr::agent {
+
+struct PrecopyLimits {
+  double downtime_ms =
+      kDefaultDowntimeLimitMs;  ///< what sending the rest may take after the gate has closed
+  unsigned max_rounds = 30;
+  bool auto_converge = false;
+  bool strict = false;
+};
+
+class Convergence {
+ public:
+  enum class Next {
+    kInvalid = 0,
+    kRound,   ///< send what was found, and digest again
+    kFits,    ///< switch over: the rest fits the limit
+    kStuck,   ///< switch over: rounds do not make it smaller
+    kRounds,  ///< switch over: no more rounds allowed
+  };
+
+  explicit Convergence(PrecopyLimits limits) : limits_(limits) {}
+
+  /// The destination lacks `remaining_bytes`. kTimeout, with the reason, if `strict` forbids the
+  /// switchover.
+  Result<Next> decide(std::uint64_t remaining_bytes);
+
+  /// For the decisions to come.
+  void set_downtime_limit(double limit_ms) { limits_.downtime_ms = limit_ms; }
+
+  /// A round has sent `bytes` in `seconds`. Short rounds say little about the link and count less.
+  void sent(std::uint64_t bytes, double seconds);
+
+  /// Whether the dirty bytes found after the gate closed may be sent now; else the gate opens again
+  /// for another round. False only with `strict`.
+  bool acceptable(std::uint64_t remaining_bytes) const {
+    return !limits_.strict || fits(remaining_bytes);
+  }
+
+  /// Bytes per second; 0 before anything was sent.
+  double rate() const { return rate_; }
+
+  /// How long `bytes` take at that rate; 0 if the rate is not known.
+  double expected_ms(std::uint64_t bytes) const;
+
+  /// The share of time, 0 to 0.99, for which the gate has to be closed during the next round.
+  double throttle() const { return throttle_; }
+
+ private:
+  bool fits(std::uint64_t remaining_bytes) const;
+  Result<Next> end(Next next, std::uint64_t remaining_bytes) const;
+
+  PrecopyLimits limits_;
+  unsigned rounds_ = 0;
+  unsigned stuck_ = 0;  // rounds in a row that did not help
+  std::uint64_t last_remaining_ = 0;
+  double rate_ = 0;
+  double throttle_ = 0;
+};
+
+/// As the report names it: "fits", "not-shrinking", "max-rounds".
+const char* to_string(Convergence::Next next);
+
+}  // namespace gcr::agent

@@ -1,0 +1,74 @@
+// The files in memory that go along with the job.
+#include <fmt/format.h>
+
+#include "migrate-agent/commit/journal/held_files.h"
+#include "migrate-agent/linux/proc/procfs.h"
+#include "migrate-agent/migration/source/course.h"
+#include "migrate-agent/process/files/incoming.h"
+#include "migrate-agent/process/files/outgoing.h"
+#include "migrate-agent/process/files/release.h"
+
+namespace gcr::agent::source {
+namespace {
+
+using NamedFiles = std::vector<process::NamedFile>;
+
+const std::filesystem::path& journal_of(const Course& c) { return c.account.log->journal().path(); }
+
+/// What stays at the source until the commit, and goes then.
+journal::HeldFile held(const memory_files::OutgoingFile& file) {
+  journal::HeldFile held;
+  held.set_device(file.fact.device());
+  held.set_inode(file.fact.inode());
+  *held.mutable_carried() = file.fact.names();
+  *held.mutable_owner() = file.owner;
+  return held;
+}
+
+}  // namespace
+
+Status name_memory_files(Course& c) {
+  c.copying.renamed.clear();
+  std::vector<std::pair<pid_t, NamedFiles>> named;
+  for (const pid_t pid : procfs::tree(c.order.request.pid())) {
+    auto files = process::named_files(pid, false);
+    if (files) named.emplace_back(pid, std::move(*files));
+  }
+  std::vector<memory_files::Member> members;
+  for (const auto& [pid, files] : named) members.push_back({pid, files});
+  const memory_files::Outgoing outgoing = memory_files::find(members);
+  const journal::HeldFiles wanted = memory_files::wanted_names(outgoing, c.copying.renamed);
+  if (wanted.files().empty()) return {};
+  GCR_TRY(journal::keep_files(journal_of(c), wanted));
+  return memory_files::give_names(outgoing);
+}
+
+Status unname_memory_files(Course& c) {
+  if (c.copying.renamed.empty()) return {};
+  return memory_files::release(journal_of(c), false, memory_files::Which::kMade,
+                               journal::pids_of(c.subject.members));
+}
+
+Status carry_memory_files(Course& c, const std::vector<memory_files::Member>& members) {
+  const memory_files::Outgoing outgoing = memory_files::find(members);
+  const std::string reason = preflight::reason_of(outgoing.findings.list());
+  if (!reason.empty()) return Error(Code::kRefused, reason);
+  if (outgoing.files.empty()) return {};
+  proto::CarryRequest request;
+  GCR_ASSIGN(*request.mutable_boot_id(), journal::boot_id());
+  for (const auto& file : outgoing.files) *request.add_files() = file.fact;
+  GCR_ASSIGN(const proto::CarryReply reply, c.target->carry(request));
+  journal::HeldFiles carried;
+  for (const std::uint32_t place : reply.wanted()) {
+    if (place >= outgoing.files.size()) {
+      return Error(Code::kProtocol, "the destination wants a file in memory that is not there");
+    }
+    *carried.add_files() = held(outgoing.files[place]);
+    GCR_ASSIGN(UniqueFd content, memory_files::open(outgoing.files[place]));
+    GCR_TRY(c.copying.sink->take(memory_files::image_name(place), std::move(content)));
+  }
+  if (carried.files().empty()) return {};
+  return journal::keep_files(journal_of(c), carried);
+}
+
+}  // namespace gcr::agent::source

@@ -1,0 +1,69 @@
+#include "migrate-agent/migration/source/operator_link.h"
+
+#include <spdlog/spdlog.h>
+
+#include <asio/use_awaitable.hpp>
+#include <utility>
+
+namespace gcr::agent {
+
+void OperatorLink::tell(proto::Envelope message) {
+  if (gone_) return;
+  if (told_.size() >= kMaxWaiting) return lose("it takes nothing");
+  told_.push_back(std::move(message));
+  wake();
+}
+
+void OperatorLink::tell(const std::string& phase, std::string text) {
+  proto::Envelope envelope;
+  envelope.mutable_event()->set_phase(phase);
+  envelope.mutable_event()->set_text(std::move(text));
+  tell(std::move(envelope));
+}
+
+void OperatorLink::show(proto::Progress progress) {
+  if (gone_ || finished_) return;
+  shown_ = std::move(progress);
+  wake();
+}
+
+void OperatorLink::finish() {
+  finished_ = true;
+  shown_.reset();
+  wake();
+}
+
+std::optional<proto::Envelope> OperatorLink::next() {
+  if (!told_.empty()) {
+    proto::Envelope message = std::move(told_.front());
+    told_.pop_front();
+    return message;
+  }
+  if (!shown_) return std::nullopt;
+  proto::Envelope message;
+  *message.mutable_progress() = *std::exchange(shown_, std::nullopt);
+  return message;
+}
+
+/// An operator who is gone does not stop a migration that is under way.
+void OperatorLink::lose(const std::string& why) {
+  spdlog::info("the operator is gone: {}", why);
+  gone_ = true;
+  told_.clear();
+  shown_.reset();
+}
+
+asio::awaitable<void> OperatorLink::write() {
+  for (;;) {
+    if (const auto message = next()) {
+      const Status sent = co_await channel_.send(*message);
+      if (!sent) lose(sent.error().message());
+    } else if (finished_) {
+      co_return;
+    } else {
+      co_await something_.async_receive(asio::use_awaitable);
+    }
+  }
+}
+
+}  // namespace gcr::agent

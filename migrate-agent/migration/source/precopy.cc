@@ -1,0 +1,57 @@
+#include "migrate-agent/migration/source/precopy.h"
+
+namespace gcr::agent {
+
+using Clock = Phases::Clock;
+
+Status Precopy::look() {
+  const Phases::Timer timer(phases_, "vram", "digest");
+  looked_at_ = Clock::now();
+  dirty_.reset();
+  GCR_ASSIGN(dirty_, vram_.find_dirty());
+  digest_ms_ = in_milliseconds(Clock::now() - looked_at_);
+  meter_.looked({.began = looked_at_,
+                 .digest_ms = digest_ms_,
+                 .vram_bytes = vram_.total_bytes(),
+                 .dirty_bytes = dirty_->bytes});
+  return {};
+}
+
+Result<proto::Round> Precopy::send_round() {
+  const auto start = Clock::now();
+  const auto number = static_cast<std::uint32_t>(rounds_.size()) + 1;
+  meter_.begin_round(number, channel_.statistics().payload_bytes, start);
+  GCR_ASSIGN(const std::uint64_t sent_bytes, vram_.send(*dirty_, channel_));
+  meter_.end_round(sent_bytes);
+  const double seconds = in_milliseconds(Clock::now() - start) / 1000;
+  convergence_.sent(sent_bytes, seconds);
+  proto::Round round;
+  round.set_number(number);
+  round.set_start_ms(phases_.since_origin_ms(looked_at_));
+  round.set_digest_ms(digest_ms_);
+  round.set_duration_ms(digest_ms_ + seconds * 1000);
+  round.set_dirty_chunks(dirty_->chunks.size() + dirty_->cleared_chunks);
+  round.set_zero_chunks(dirty_->zero_chunks);
+  round.set_sent_bytes(sent_bytes);
+  round.set_rate_bytes_per_s(sent_bytes == 0 ? 0 : static_cast<double>(sent_bytes) / seconds);
+  dirty_.reset();
+  return round;
+}
+
+Status Precopy::send(const Throttle& throttle) {
+  const Phases::Timer timer(phases_, "vram", "round");
+  GCR_ASSIGN(proto::Round round, send_round());
+  round.set_throttle(throttle.held().share());
+  rounds_.push_back(std::move(round));
+  return {};
+}
+
+Status Precopy::send_last() {
+  const Phases::Timer timer(phases_, "vram", "last round");
+  GCR_ASSIGN(proto::Round round, send_round());
+  round.set_last(true);
+  rounds_.push_back(std::move(round));
+  return {};
+}
+
+}  // namespace gcr::agent

@@ -1,0 +1,66 @@
+// Pre-copy: the rounds that copy VRAM to the destination while the process runs, and the last
+// round, with the gate closed (design decision 2). Methods block; one thread at a time.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "migrate-agent/gpu/access/throttle.h"
+#include "migrate-agent/gpu/mover/outgoing_vram.h"
+#include "migrate-agent/migration/source/convergence.h"
+#include "migrate-agent/migration/source/progress_meter.h"
+#include "migrate-agent/worker/runtime/phases.h"
+#include "proto/control.pb.h"
+
+namespace gcr::agent {
+
+class Precopy {
+ public:
+  /// All of them outlive this object.
+  Precopy(mover::OutgoingVram& vram, transport::Channel& channel, Phases& phases,
+          ProgressMeter& meter, PrecopyLimits limits)
+      : vram_(vram), channel_(channel), phases_(phases), meter_(meter), convergence_(limits) {}
+
+  /// Digests VRAM and finds what the destination lacks.
+  Status look();
+
+  /// For the next decision.
+  void set_downtime_limit(double limit_ms) { convergence_.set_downtime_limit(limit_ms); }
+
+  /// What to do after look().
+  Result<Convergence::Next> decide() { return convergence_.decide(remaining_bytes()); }
+
+  /// With the gate closed: whether what look() found may be sent in the downtime.
+  bool acceptable() const { return convergence_.acceptable(remaining_bytes()); }
+
+  /// Sends what look() found, as a round, while `throttle` throttles the process.
+  Status send(const Throttle& throttle);
+
+  /// The same with the gate closed.
+  Status send_last();
+
+  /// What look() found.
+  std::uint64_t remaining_bytes() const { return dirty_ ? dirty_->bytes : 0; }
+  /// How long look() took.
+  double digest_ms() const { return digest_ms_; }
+  /// How long that takes to send; 0 if no rate is known.
+  double expected_ms() const { return convergence_.expected_ms(remaining_bytes()); }
+  const Convergence& convergence() const { return convergence_; }
+
+  std::vector<proto::Round>& rounds() { return rounds_; }
+
+ private:
+  Result<proto::Round> send_round();
+
+  mover::OutgoingVram& vram_;
+  transport::Channel& channel_;
+  Phases& phases_;
+  ProgressMeter& meter_;
+  Convergence convergence_;
+  std::optional<mover::OutgoingVram::Dirty> dirty_;
+  Phases::Clock::time_point looked_at_{};
+  double digest_ms_ = 0;
+  std::vector<proto::Round> rounds_;
+};
+
+}  // namespace gcr::agent

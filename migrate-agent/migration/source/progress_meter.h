@@ -1,0 +1,83 @@
+// How far the copying of VRAM has come, for people: the copying thread reports what it does, and
+// any thread may read at any moment. Pure bookkeeping.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <deque>
+#include <mutex>
+#include <optional>
+
+#include "migrate-agent/migration/source/downtime_history.h"
+#include "proto/control.pb.h"
+
+namespace gcr::agent {
+
+/// What a downtime depends on besides what there is to send.
+struct DowntimeTerms {
+  SteadyDowntime steady;
+  double limit_ms = 0;
+  unsigned max_rounds = 0;
+};
+
+class ProgressMeter {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  /// One digest of all VRAM: `dirty_bytes` are to be sent.
+  struct Look {
+    Clock::time_point began;
+    double digest_ms = 0;
+    std::uint64_t vram_bytes = 0;
+    std::uint64_t dirty_bytes = 0;
+  };
+  void looked(const Look& look);
+
+  /// From now on what the last digest found is sent; `payload_bytes` is what the channel has sent
+  /// before.
+  void begin_round(unsigned number, std::uint64_t payload_bytes, Clock::time_point now);
+  void end_round(std::uint64_t sent_bytes);
+
+  /// Bytes, rates, the expected downtime if the gate closed now, and the time until the end of the
+  /// switchover. `payload_bytes` is what the channel has sent up to now.
+  proto::Progress sample(std::uint64_t payload_bytes, Clock::time_point now,
+                         const DowntimeTerms& terms);
+
+ private:
+  struct Sent {
+    Clock::time_point at;
+    std::uint64_t payload_bytes = 0;
+  };
+  void take(Sent sent);
+  double rate() const;
+  std::uint64_t sent_of_round(std::uint64_t payload_bytes) const;
+
+  mutable std::mutex mutex_;
+  Look look_;
+  bool has_looked_ = false;
+  double dirty_rate_ = 0;
+  unsigned round_ = 0;
+  std::uint64_t round_bytes_ = 0;
+  enum class Stage { kLooked, kSending, kSent } stage_ = Stage::kLooked;
+  std::uint64_t payload_before_ = 0;
+  std::uint64_t sent_before_ = 0;  ///< in all rounds that have ended
+  std::deque<Sent> lately_;        ///< of this round
+  double last_rate_ = 0;           ///< of the rounds that have ended
+};
+
+struct CopyRates {
+  double send_bytes_per_s = 0;
+  double dirty_bytes_per_s = 0;
+};
+
+struct Forecast {
+  double until_gate_ms = 0;  ///< rounds, until the last one
+  double last_round_bytes = 0;
+};
+
+/// How rounds go on if the program dirties VRAM and the link sends it at these rates, until the
+/// rest fits the limit. Nothing if the remaining rounds are not enough.
+std::optional<Forecast> forecast(double lacking_bytes, const CopyRates& rates, double limit_ms,
+                                 unsigned rounds_left);
+
+}  // namespace gcr::agent

@@ -1,0 +1,211 @@
+// A migration, or a checkpoint, of a job that is suspended. It stands still already, so there are
+// no rounds: VRAM comes from the keeper's copy, beside the dump. Until the commit a failure leaves
+// the job suspended as before (migrate-agent/migration/finish).
+#include <fmt/format.h>
+
+#include <atomic>
+#include <future>
+
+#include "migrate-agent/base/fault/fault.h"
+#include "migrate-agent/gpu/digest/digest.h"
+#include "migrate-agent/migration/entry.h"
+#include "migrate-agent/migration/source/check.h"
+#include "migrate-agent/migration/source/course.h"
+#include "migrate-agent/migration/suspend/suspended.h"
+#include "src/base/side_by_side.h"
+
+namespace gcr::agent {
+namespace move {
+namespace {
+
+using source::Course;
+
+struct Move {
+  Course& course;
+  std::optional<commit::SourceLog> suspension{};  ///< until the migration has a journal
+  std::optional<KeptVram> vram{};
+  source::DigestSecret key{};
+  std::map<std::uint64_t, transport::RegionId> regions{};  ///< by the buffer's id
+};
+
+/// The job moves as a whole, whichever of its processes was named.
+Status take_members(Move& m) {
+  Course& c = m.course;
+  GCR_ASSIGN(c.subject.members,
+             living_members(c.worker.permissions, m.suspension->journal().records()));
+  c.order.request.set_pid(journal::root_pid(c.subject.members));
+  GCR_ASSIGN(c.subject.claimed, c.worker.permissions.check_process(c.order.request.pid()));
+  return {};
+}
+
+Status take(Move& m) {
+  Course& c = m.course;
+  const pid_t pid = c.order.request.pid();
+  GCR_ASSIGN(const MovableProcess named,
+             c.worker.permissions.check_process(pid, c.order.request.start_time()));
+  c.account.report.set_start_time(named.start_time);
+  GCR_ASSIGN(const journal::Entry entry, find_suspended(c.worker, pid));
+  GCR_ASSIGN(m.suspension, take_suspended(c.worker, entry, pid));
+  GCR_TRY(take_members(m));
+  const auto& records = m.suspension->journal().records();
+  GCR_ASSIGN(m.vram, take_copy(records, pid));
+  GCR_ASSIGN(c.subject.suspended, describe_suspended(records, c.subject.members, *m.vram));
+  return source::claim_for_target(c);
+}
+
+/// Members are known by their places.
+Status examine(Move& m) {
+  Course& c = m.course;
+  const int members = c.subject.members.size();
+  GCR_TRY(source::examine(c));
+  if (c.subject.members.size() == members) return {};
+  return Error(Code::kNotFound, "a process of the job ended while it was examined");
+}
+
+Status preflight(Move& m) { return source::preflight(m.course); }
+
+/// The journal says from here on that the suspended job is this migration's. Its own journal is
+/// free then: an undoing needs it.
+Status begin(Move& m) {
+  Course& c = m.course;
+  const Status begun = source::begin(c);
+  m.suspension.reset();
+  GCR_TRY(begun);
+  c.subject.processes->set_stopped();
+  c.account.gate_closed_at = source::Clock::now();
+  proto::MigrateReport& report = c.account.report;
+  report.set_source_touched(true);
+  report.set_gpu_processes(static_cast<std::uint32_t>(c.subject.suspended->gpu_members.size()));
+  report.set_vram_bytes(m.vram->total_bytes());
+  report.set_buffers(c.subject.job.allocations().size());
+  return {};
+}
+
+Status prepare(Move& m) {
+  Course& c = m.course;
+  const Phases::Timer timer(c.account.phases, "course", "prepare");
+  c.console.tell("prepare", fmt::format("preparing {} buffers at {}",
+                                        c.subject.job.allocations().size(), c.target->name()));
+  GCR_ASSIGN(m.key, c.target->digest_key());
+  c.order.request.set_image_mode(proto::IMAGE_MODE_STREAM);
+  GCR_TRY(source::prepare_images(c));
+  source::Buffers buffers;
+  for (const auto& [id, allocation] : c.subject.job.allocations()) {
+    *buffers.Add() = describe(allocation);
+  }
+  GCR_ASSIGN(const Prepared prepared, source::prepare_target(c, m.key, std::move(buffers)));
+  for (const proto::BufferRegion& region : prepared.reply.regions()) {
+    m.regions[region.buffer_id()] = region.region();
+  }
+  for (const auto& [id, allocation] : c.subject.job.allocations()) {
+    if (m.regions.contains(id.value)) continue;
+    return Error(Code::kProtocol, fmt::format("buffer {} has no region", id.value));
+  }
+  GCR_TRY(c.copying.images->prepare());
+  return fault::point("source.prepared");
+}
+
+struct Chunk {
+  const KeptBuffer* buffer;
+  std::size_t number;
+  std::span<const std::byte> bytes;
+};
+
+std::vector<Chunk> chunks_of(const KeptVram& vram) {
+  std::vector<Chunk> chunks;
+  for (const KeptBuffer& kept : vram.description().buffers()) {
+    const std::span<const std::byte> content = vram.content(kept);
+    for (std::size_t at = 0; at < content.size(); at += kChunkBytes) {
+      chunks.push_back({&kept, at / kChunkBytes,
+                        content.subspan(at, std::min(kChunkBytes, content.size() - at))});
+    }
+  }
+  return chunks;
+}
+
+/// Chunks of zeros are not sent. What differs from what was in VRAM ends the migration.
+Status send_vram(Move& m) {
+  Course& c = m.course;
+  transport::Channel& channel = c.target->channel();
+  const auto kept_key = digest::DigestKey::expand(m.vram->digest_key());
+  const auto key = digest::DigestKey::expand(m.key);
+  for (const KeptBuffer& kept : m.vram->description().buffers()) {
+    c.copying.digests[{kept.buffer().id()}].resize(kept.digests().size() / sizeof(digest::Digest));
+  }
+  std::atomic<std::uint64_t> sent_bytes = 0;
+  const std::vector<Chunk> chunks = chunks_of(*m.vram);
+  GCR_TRY(share_out(chunks.size(), channel.useful_writers(), [&](std::size_t i) -> Status {
+    const auto& [kept, number, bytes] = chunks[i];
+    GCR_TRY(KeptVram::check_digest(*kept, number, digest::digest_chunk(kept_key, bytes)));
+    const std::uint64_t id = kept->buffer().id();
+    digest::Digest& digest = c.copying.digests.at({id})[number];
+    digest = digest::digest_chunk(key, bytes);
+    if (digest == digest::digest_zeros(key, bytes.size())) return {};
+    const transport::RegionId region = m.regions.at(id);
+    const std::uint64_t offset = number * kChunkBytes;
+    if (c.target->has_chunk(region, offset, digest, bytes.size())) return {};
+    sent_bytes += bytes.size();
+    return channel.write(region, offset, bytes);
+  }));
+  c.account.report.set_sent_vram_bytes(sent_bytes);
+  return channel.flush();
+}
+
+/// VRAM beside images.
+Status send(Move& m) {
+  Course& c = m.course;
+  const Phases::Timer timer(c.account.phases, "course", "send");
+  c.console.tell("send", fmt::format("sending {} of VRAM", format_bytes(m.vram->total_bytes())));
+  c.console.begin_copying(c.target->channel());
+  auto vram = std::async(std::launch::async, [&m, &c] {
+    return guarded(
+        [&] { return c.account.phases.time("vram", "send", [&m] { return send_vram(m); }); });
+  });
+  const Status images = guarded([&]() -> Status {
+    GCR_TRY(source::open_image_sink(c));
+    return source::send_images(c);
+  });
+  if (!images) c.target->channel().cancel();
+  const Status vram_sent = vram.get();
+  GCR_TRY(images);
+  GCR_TRY(vram_sent);
+  c.account.report.set_image_mode_reason("the job stands still");
+  return fault::point("source.flushed");
+}
+
+Status run_steps(Move& m) {
+  for (const auto step : {take, examine, preflight, begin, prepare, send}) {
+    GCR_TRY(m.course.worker.cancellation.check());
+    GCR_TRY(step(m));
+  }
+  return m.course.worker.cancellation.check();
+}
+
+}  // namespace
+}  // namespace move
+
+bool is_suspended(const WorkerContext& context, pid_t pid) {
+  return find_suspended(context, pid).has_value();
+}
+
+asio::awaitable<void> run_suspended_source(WorkerContext& context, proto::MigrateRequest request) {
+  Console console(context, request);
+  source::Course course{context, console, source::find_target(context),
+                        source::order_of(std::move(request))};
+  course.account.report.set_suspended(true);
+  move::Move steps{course};
+  co_await run_with_console(
+      context, console, [&] { source::run(course, [&steps] { return move::run_steps(steps); }); });
+}
+
+Result<proto::Envelope> run_suspended_check(WorkerContext& context,
+                                            const proto::MigrateRequest& request) {
+  GCR_ASSIGN(const journal::Entry entry, find_suspended(context, request.pid()));
+  GCR_ASSIGN(const journal::Contents contents, journal::peek(entry.path));
+  GCR_ASSIGN(const auto members, living_members(context.permissions, contents.records));
+  GCR_ASSIGN(const KeptVram vram, take_copy(contents.records, request.pid()));
+  GCR_ASSIGN(const SuspendedJob job, describe_suspended(contents.records, members, vram));
+  return check(context, request, journal::pids_of(members), &job);
+}
+
+}  // namespace gcr::agent

@@ -1,0 +1,165 @@
+// A resume: VRAM is made anew, filled from the keeper's copy and verified while the job still
+// stands still; a keeper gets it; and from the record Resuming on the job is brought back like any
+// that a worker has left (migrate-agent/migration/finish). Until then a failure leaves it suspended
+// as before.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "migrate-agent/base/fault/fault.h"
+#include "migrate-agent/commit/journal/journal_files.h"
+#include "migrate-agent/gpu/device/drivers/drivers.h"
+#include "migrate-agent/migration/entry.h"
+#include "migrate-agent/migration/finish/records.h"
+#include "migrate-agent/migration/finish/source.h"
+#include "migrate-agent/migration/source/course.h"
+#include "migrate-agent/migration/suspend/places.h"
+#include "migrate-agent/migration/suspend/returning_vram.h"
+#include "migrate-agent/migration/suspend/suspended.h"
+#include "src/base/log.h"
+
+namespace gcr::agent {
+namespace resume {
+namespace {
+
+using Clock = Phases::Clock;
+
+struct Resume {
+  WorkerContext& worker;
+  Console& console;
+  const proto::ResumeRequest& request;
+  Phases phases{"source", console.started()};
+  proto::MigrateReport report{};
+  std::optional<commit::SourceLog> log{};
+  std::optional<ReturningVram> vram{};
+  std::vector<device::GpuPair> gpus{};
+  std::optional<keeper::Keeper> keeper{};  ///< of the VRAM
+};
+
+Status take(Resume& r) {
+  GCR_ASSIGN(const journal::Entry entry, find_suspended(r.worker, r.request.pid()));
+  r.report.set_migration_id(to_bytes(entry.migration));
+  log_migration(entry.migration);
+  GCR_ASSIGN(r.log, take_suspended(r.worker, entry, r.request.pid()));
+  GCR_TRY(on_io(r.worker.io,
+                [&] { return r.worker.line.open(entry.migration, journal::Began::SOURCE); }));
+  proto::Envelope started;
+  started.mutable_started()->set_migration_id(to_bytes(entry.migration));
+  r.console.tell(std::move(started));
+  return fault::point("source.resume.begun");
+}
+
+std::vector<device::GpuPair> ordered(const proto::ResumeRequest& request) {
+  std::vector<device::GpuPair> pairs;
+  for (const proto::GpuPair& pair : request.device_map()) {
+    pairs.push_back({to_uuid(pair.source_uuid()), to_uuid(pair.destination_uuid())});
+  }
+  return pairs;
+}
+
+/// VRAM with the content of the copy, in this worker's hands.
+Status load(Resume& r) {
+  const Phases::Timer timer(r.phases, "course", "load");
+  GCR_ASSIGN(KeptVram copy, take_copy(r.log->journal().records(), r.request.pid()));
+  r.vram.emplace(std::move(copy));
+  r.report.set_vram_bytes(r.vram->total_bytes());
+  r.report.set_buffers(r.vram->count());
+  r.console.tell("load", fmt::format("{} of VRAM in {} buffers",
+                                     format_bytes(r.vram->total_bytes()), r.vram->count()));
+  GCR_ASSIGN(const auto driver, device::load_drivers(r.worker.config.sysfs));
+  GCR_ASSIGN(const auto places, find_places(driver, r.worker.config));
+  GCR_ASSIGN(r.gpus, choose_places(r.vram->origins(), places, r.vram->needs(), ordered(r.request)));
+  GCR_TRY(r.phases.time("vram", "create", [&] { return r.vram->create(driver, r.gpus); }));
+  GCR_TRY(r.worker.cancellation.check());
+  const auto began = Clock::now();
+  GCR_TRY(r.phases.time("vram", "copy", [&] { return r.vram->fill(); }));
+  r.report.mutable_suspension()->set_copy_ms(in_milliseconds(Clock::now() - began));
+  GCR_TRY(r.phases.time("vram", "verify", [&] { return r.vram->verify(); }));
+  r.report.set_verified(true);
+  return fault::point("source.resume.loaded");
+}
+
+/// From here on VRAM outlives this worker. The journal knows the keeper before it holds anything.
+Status keep(Resume& r) {
+  GCR_ASSIGN(r.keeper, keeper::Keeper::start_beside(r.worker.config.criu.reaper));
+  journal::Record record;
+  *record.mutable_keeper_started()->mutable_keeper() = r.keeper->id();
+  GCR_TRY(r.log->advance(commit::SourceEvent::kKeeperStarted, std::move(record)));
+  GCR_TRY(r.vram->hand_over(*r.keeper));
+  return fault::point("source.resume.kept");
+}
+
+/// Each GPU as it stays is not named: the driver then needs no pairs.
+Status decide(Resume& r) {
+  GCR_TRY(r.worker.cancellation.check());
+  journal::Record record;
+  journal::Resuming& resuming = *record.mutable_resuming();
+  const bool moves =
+      std::ranges::any_of(r.gpus, [](const device::GpuPair& pair) { return pair.from != pair.to; });
+  for (const device::GpuPair& pair : r.gpus) {
+    if (!moves) break;
+    journal::GpuMove& move = *resuming.add_gpus();
+    move.set_from(to_bytes(pair.from));
+    move.set_to(to_bytes(pair.to));
+  }
+  GCR_TRY(r.log->advance(commit::SourceEvent::kResuming, std::move(record)));
+  r.report.set_source_touched(true);
+  return fault::point("source.resume.decided");
+}
+
+Status run_steps(Resume& r) {
+  for (const auto step : {take, load, keep, decide}) {
+    GCR_TRY(r.worker.cancellation.check());
+    GCR_TRY(step(r));
+  }
+  return r.phases.time("process", "bring back",
+                       [&r] { return settlement::run_again(*r.log, r.worker.config); });
+}
+
+/// Whether the job has run again, or ended: or what keeps it from that.
+void report_state(Resume& r, const Status& done) {
+  proto::Suspension& report = *r.report.mutable_suspension();
+  report.set_done(done.has_value());
+  report.set_standstill_ms(r.phases.since_origin_ms(Clock::now()));
+  if (done) {
+    const auto* finished = r.log->journal().last(journal::Record::kFinished);
+    r.report.set_process_ended(finished->finished().pid() == 0);
+  } else if (r.log && r.log->state() == commit::SourceState::kResuming) {
+    r.report.set_recovering(true);
+  }
+}
+
+void run(Resume& r) {
+  r.report.mutable_suspension()->set_resumed(true);
+  Status done = guarded([&] { return run_steps(r); });
+  const bool suspended = r.log && r.log->state() == commit::SourceState::kSuspended;
+  if (!done && suspended && r.keeper) {
+    const Status ended = r.keeper->end();
+    if (!ended) spdlog::warn("{}", ended.error().message());
+  }
+  report_state(r, done);
+  if (!done) {
+    r.report.set_code(std::string(to_string(done.error().code())));
+    r.report.set_message(done.error().message());
+    spdlog::error("process {} was not resumed: {}", r.request.pid(), done.error().message());
+  }
+  r.report.set_total_ms(r.phases.since_origin_ms(Clock::now()));
+  for (proto::PhaseTime& phase : r.phases.list()) *r.report.add_phases() = std::move(phase);
+  journal::Began began;
+  if (r.log) began = r.log->journal().began();
+  began.set_role(journal::Began::SOURCE);
+  source::tell_ending(r.worker, r.console, std::move(began), r.report,
+                      r.log ? r.log->write_errors() : 0);
+}
+
+}  // namespace
+}  // namespace resume
+
+asio::awaitable<void> run_resume(WorkerContext& context, const proto::ResumeRequest& request) {
+  Console console(context, {});
+  resume::Resume steps{context, console, request};
+  spdlog::info("resumes process {}", request.pid());
+  co_await run_with_console(context, console, [&steps] { resume::run(steps); });
+}
+
+}  // namespace gcr::agent

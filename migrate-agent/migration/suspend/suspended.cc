@@ -1,0 +1,127 @@
+#include "migrate-agent/migration/suspend/suspended.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "migrate-agent/linux/proc/process_handle.h"
+#include "migrate-agent/migration/finish/records.h"
+
+namespace gcr::agent {
+namespace {
+
+using journal::ProcessId;
+
+bool lives(const ProcessId& member) {
+  const auto process = procfs::Process::open(member.pid(), member.start_time());
+  return process && !process->has_ended();
+}
+
+/// The place of each member among those that live.
+Result<std::vector<job::Mapping>> mapped_by(const proto::Buffer& buffer,
+                                            const journal::ProcessIds& members,
+                                            const journal::ProcessIds& living) {
+  std::vector<job::Mapping> mappings;
+  for (const proto::Mapping& mapping : buffer.mapped_by()) {
+    if (mapping.member() >= static_cast<std::uint32_t>(members.size())) {
+      return Error(Code::kDataLoss, "the copy of VRAM is another job's");
+    }
+    const ProcessId& member = members[static_cast<int>(mapping.member())];
+    const auto place = std::ranges::find_if(
+        living, [&](const ProcessId& one) { return journal::is_same(one, member); });
+    if (place == living.end()) {
+      return Error(Code::kRefused,
+                   fmt::format("process {}, which has GPU memory, has ended since the job was "
+                               "suspended: resume the others, or kill them",
+                               member.pid()));
+    }
+    mappings.push_back({{static_cast<std::uint32_t>(place - living.begin())}, mapping.local_id()});
+  }
+  return mappings;
+}
+
+}  // namespace
+
+Result<journal::Entry> find_suspended(const WorkerContext& worker, pid_t pid) {
+  GCR_ASSIGN(const MovableProcess process, worker.permissions.check_process(pid));
+  GCR_ASSIGN(const auto entries, journal::list(worker.config.state_dir));
+  ProcessId wanted;
+  wanted.set_pid(pid);
+  wanted.set_start_time(process.start_time);
+  for (const journal::Entry& entry : entries) {
+    const auto contents = journal::peek(entry.path);
+    if (!contents || contents->damage || !journal::suspended(contents->records)) continue;
+    const auto is_it = [&](const ProcessId& member) { return journal::is_same(member, wanted); };
+    if (std::ranges::any_of(journal::members_of(contents->records), is_it)) return entry;
+  }
+  return Error(Code::kNotFound, fmt::format("process {} is not suspended", pid));
+}
+
+Result<commit::SourceLog> take_suspended(WorkerContext& worker, const journal::Entry& entry,
+                                         pid_t pid) {
+  GCR_TRY(on_io(worker.io,
+                worker.daemon.take_suspended(entry.migration, worker.channel.peer().common_name)));
+  GCR_ASSIGN(auto log, commit::SourceLog::open(entry.path, journal::Lock::kWait));
+  if (log.state() != commit::SourceState::kSuspended) {
+    return Error(Code::kRefused, fmt::format("process {} is not suspended any more: it is {}", pid,
+                                             to_string(log.state())));
+  }
+  GCR_ASSIGN(const auto migration, settlement::migration_of_suspended(log.journal()));
+  if (!migration) return log;
+  return Error(Code::kRefused,
+               fmt::format("process {} is being migrated already, by migration {}; wait until that "
+                           "has ended",
+                           pid, migration->to_string()));
+}
+
+Result<KeptVram> take_copy(std::span<const journal::Record> records, pid_t pid) {
+  const auto keeper = settlement::keeper_of(records, settlement::Kept::kCopy);
+  Result<KeptVram> taken = Error(Code::kNotFound, "no keeper was started");
+  if (keeper) taken = KeptVram::take_from(*keeper);
+  if (taken || taken.error().code() != Code::kNotFound) return taken;
+  return Error(Code::kDataLoss,
+               fmt::format("the VRAM of process {} is lost, because the keeper of its copy has "
+                           "ended ({}): the process can only be killed",
+                           pid, taken.error().message()));
+}
+
+Result<journal::ProcessIds> living_members(const Permissions& permissions,
+                                           std::span<const journal::Record> records) {
+  journal::ProcessIds living;
+  for (const ProcessId& member : journal::members_of(records)) {
+    if (!lives(member)) continue;
+    GCR_TRY(permissions.check_process(member.pid()));
+    *living.Add() = member;
+  }
+  const ProcessId& root = journal::members_of(records)[0];
+  if (!living.empty() && journal::is_same(living[0], root)) return living;
+  return Error(Code::kNotFound,
+               fmt::format("process {} has ended since its job was suspended", root.pid()));
+}
+
+Result<SuspendedJob> describe_suspended(std::span<const journal::Record> records,
+                                        const journal::ProcessIds& living, const KeptVram& vram) {
+  const KeptCopy& description = vram.description();
+  SuspendedJob suspended{.suspension = journal::id_of(records.front().began()),
+                         .job = job::Job(static_cast<std::uint32_t>(living.size())),
+                         .limits = description.limits(),
+                         .gpus = description.gpus(),
+                         .gpu_members = {}};
+  for (const KeptMember& member : description.members()) {
+    suspended.gpu_members[member.pid()] = {member.door_tid(), member.cuda_restore_tid()};
+  }
+  for (const KeptBuffer& kept : description.buffers()) {
+    const proto::Buffer& buffer = kept.buffer();
+    job::Allocation allocation{.id = {buffer.id()},
+                               .gpu = to_uuid(buffer.gpu_uuid()),
+                               .size_bytes = buffer.size_bytes(),
+                               .mapped_by = {}};
+    if (buffer.has_host_node()) allocation.host_node = buffer.host_node();
+    GCR_ASSIGN(allocation.mapped_by, mapped_by(buffer, journal::members_of(records), living));
+    if (suspended.job.add(std::move(allocation))) continue;
+    return Error(Code::kDataLoss, "the copy of VRAM names a buffer twice");
+  }
+  return suspended;
+}
+
+}  // namespace gcr::agent

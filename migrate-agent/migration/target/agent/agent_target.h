@@ -1,0 +1,77 @@
+// The other agent as a target: requests go over the control channel, data over a channel of its
+// own.
+#pragma once
+
+#include <array>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+
+#include "migrate-agent/migration/target/agent/peer_link.h"
+#include "migrate-agent/migration/target/target.h"
+#include "migrate-agent/transfer/images/sender.h"
+#include "src/base/uuid.h"
+#include "src/control/ask.h"
+
+namespace gcr::agent {
+
+class AgentTarget : public Target {
+ public:
+  /// Connects to nobody yet. `io` runs on another thread, which may also destroy this object.
+  /// `on_lost` is called on that thread, at most once, if the agent is lost while nobody waits for
+  /// it; it may outlive this object by a moment.
+  AgentTarget(asio::io_context& io, control::AgentAddress agent, Uuid migration,
+              std::function<void(const Error&)> on_lost);
+  /// interrupt() must not be under way.
+  ~AgentTarget() override;
+
+  std::string name() const override { return agent_.endpoint.to_string(); }
+  std::string common_name() const override;
+  Result<proto::PreflightReply> preflight(const proto::PreflightRequest& request) override;
+  Result<std::array<std::byte, 32>> digest_key() override;
+  Result<Prepared> prepare(const proto::PrepareRequest& request) override;
+  bool has_chunk(transport::RegionId, std::uint64_t, const digest::Digest&,
+                 std::uint64_t) override {
+    return false;
+  }
+  transport::Channel& channel() override { return *channel_; }
+  Result<proto::BuffersReply> change(const proto::BuffersRequest& request) override;
+  Result<images::Sink*> image_sink(images::Compression compression,
+                                   double link_bytes_per_s) override;
+  /// The sink, as what it is; valid until the next call of either.
+  Result<images::ImageSender*> image_sender(images::Compression compression,
+                                            double link_bytes_per_s);
+  void tell_paused(bool paused) override;
+  Result<proto::CarryReply> carry(const proto::CarryRequest& request) override;
+  Result<proto::RestoreReply> restore(const proto::RestoreRequest& request) override;
+  Result<commit::CommitAnswer> commit() override;
+  void abort(const std::string& reason) override;
+  void interrupt(const Error& why) override;
+
+ private:
+  asio::awaitable<Status> connect();
+  asio::awaitable<Result<proto::Envelope>> call(proto::Envelope request);
+  asio::awaitable<Status> compare_clocks(Prepared& prepared);
+  Status open_channel(const proto::PrepareRequest& request, proto::PrepareReply& prepared);
+  Status fall_back(proto::PrepareReply& prepared, const Error& why);
+  Status check() const;
+
+  asio::io_context& io_;
+  const control::AgentAddress agent_;
+  const Uuid migration_;
+  const std::function<void(const Error&)> on_lost_;
+
+  mutable std::mutex mutex_;  ///< for the next three, which interrupt() uses
+  std::optional<Error> interrupted_;
+  std::shared_ptr<PeerLink> link_;  ///< used and destroyed on the thread of `io_`
+  std::unique_ptr<transport::Channel> channel_;
+
+  std::array<std::byte, 32> secret_{};
+  transport::RegionId image_region_ = 0;
+  std::uint64_t image_region_bytes_ = 0;
+  std::unique_ptr<images::ImageSender> images_;
+  double clock_offset_ms_ = 0;
+};
+
+}  // namespace gcr::agent

@@ -1,0 +1,93 @@
+// A store of checkpoints as the target: nobody restores anything. The vote is that all is on disk,
+// under a name that nobody reads; the commit is that the checkpoint gets its name.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+
+#include "migrate-agent/base/findings/catalogue.h"
+#include "migrate-agent/commit/journal/journal.h"
+#include "migrate-agent/gpu/digest/digest.h"
+#include "migrate-agent/migration/target/store/chunk_channel.h"
+#include "migrate-agent/migration/target/store/image_sink.h"
+#include "migrate-agent/migration/target/target.h"
+#include "migrate-agent/worker/config/config.h"
+#include "src/base/uuid.h"
+#include "store/writer.h"
+
+namespace gcr::agent {
+
+/// Whether there is room for a checkpoint of that job, as preflight finds it; nothing is made. Else
+/// findings, or the Error for a directory that cannot be used.
+Status check_room(const proto::CheckpointOrder& order, const store::Owner& owner,
+                  const proto::PreflightRequest& job, preflight::Findings& findings);
+
+class CheckpointTarget : public Target {
+ public:
+  /// `order` as it was asked for, with a name. The directory's files are `owner`'s; `originals` are
+  /// the job's members. `config` outlives this object.
+  CheckpointTarget(const Config& config, proto::CheckpointOrder order,
+                   proto::Compression compression, Uuid migration, const store::Owner& owner,
+                   const journal::ProcessIds& originals)
+      : config_(config),
+        order_(std::move(order)),
+        compression_(compression),
+        migration_(migration),
+        owner_(owner) {
+    *manifest_.mutable_originals() = originals;
+  }
+
+  std::string name() const override { return order_.directory(); }
+  std::string common_name() const override { return {}; }
+  Result<proto::PreflightReply> preflight(const proto::PreflightRequest& request) override;
+  Result<std::array<std::byte, 32>> digest_key() override { return writer_->digest_key(); }
+  Result<Prepared> prepare(const proto::PrepareRequest& request) override;
+  transport::Channel& channel() override { return *channel_; }
+  bool has_chunk(transport::RegionId region, std::uint64_t offset, const digest::Digest& digest,
+                 std::uint64_t length_bytes) override {
+    return channel_->take_known(region, offset, digest, length_bytes);
+  }
+  Result<proto::BuffersReply> change(const proto::BuffersRequest& request) override;
+  Result<images::Sink*> image_sink(images::Compression compression,
+                                   double link_bytes_per_s) override;
+  void tell_paused(bool) override {}
+  Result<proto::CarryReply> carry(const proto::CarryRequest& request) override;
+  Result<proto::RestoreReply> restore(const proto::RestoreRequest& request) override;
+  Result<commit::CommitAnswer> commit() override;
+  void abort(const std::string& reason) override;
+  void interrupt(const Error& why) override;
+
+ private:
+  struct Region {
+    transport::RegionId id;
+    proto::Buffer buffer;
+  };
+
+  Status open(const proto::PreflightRequest& request);
+  void add_buffers(const google::protobuf::RepeatedPtrField<proto::Buffer>& buffers,
+                   google::protobuf::RepeatedPtrField<proto::BufferRegion>& regions);
+  Status describe_vram(const proto::RestoreRequest& request);
+  Status describe_buffer(const Region& region, const std::string& digests,
+                         proto::StoredBuffer& stored);
+  Status prune();
+
+  const Config& config_;
+  const proto::CheckpointOrder order_;
+  const proto::Compression compression_;
+  const Uuid migration_;
+  const store::Owner owner_;
+  proto::Manifest manifest_;
+  std::unique_ptr<store::Writer> writer_;
+  std::unique_ptr<ChunkChannel> channel_;
+  std::unique_ptr<CheckpointSink> sink_;
+  std::map<std::uint64_t, Region> buffers_;  ///< by the buffer's id
+  transport::RegionId next_region_ = 1;
+  std::optional<digest::DigestKey> key_;
+  std::mutex mutex_;  ///< for interrupt(), and while channel_ and sink_ are made
+  std::optional<Error> interrupted_;
+};
+
+}  // namespace gcr::agent

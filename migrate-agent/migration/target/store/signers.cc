@@ -1,0 +1,14 @@
+#include "migrate-agent/migration/target/store/signers.h"
+
+#include "migrate-agent/worker/config/peers.h"
+
+namespace gcr::agent {
+
+Result<store::SignerRule> signer_rule(const Config& config) {
+  GCR_ASSIGN(const std::string self, store::own_name(config.tls));
+  return [&peers = config.peers, self](const std::string& agent) {
+    return check_peer(peers, self, agent, "checkpoints");
+  };
+}
+
+}  // namespace gcr::agent

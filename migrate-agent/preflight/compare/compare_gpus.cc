@@ -1,0 +1,174 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "migrate-agent/preflight/amd/amd.h"
+#include "migrate-agent/preflight/compare/comparison.h"
+#include "migrate-agent/preflight/inventory/free_vram.h"
+
+namespace gcr::agent {
+namespace {
+
+using device::Vendor;
+using preflight::Findings;
+
+/// What has to be equal for a process to go from one to the other.
+std::string model_of(const proto::Gpu& gpu) {
+  if (!gpu.has_amd()) return gpu.name();
+  return fmt::format("{} {} {:04x}", gpu.name(), gpu.amd().architecture(), gpu.amd().device_id());
+}
+
+std::vector<mover::MappableGpu> mappable(const proto::HostFacts& host) {
+  std::vector<mover::MappableGpu> gpus;
+  for (const proto::Gpu& gpu : host.gpus()) {
+    gpus.push_back({.uuid = to_uuid(gpu.uuid()),
+                    .name = model_of(gpu),
+                    .total_bytes = gpu.total_bytes(),
+                    .chosen = gpu.allowed(),
+                    .vendor = gpu.has_amd() ? Vendor::kAmd : Vendor::kNvidia});
+  }
+  return gpus;
+}
+
+/// This host's GPUs. Where processes may be placed on several, their free VRAM decides.
+std::vector<mover::MappableGpu> places(const proto::HostFacts& here,
+                                       std::shared_ptr<const device::Driver> driver,
+                                       const Config& config) {
+  std::vector<mover::MappableGpu> gpus = mappable(here);
+  if (std::ranges::count(gpus, true, &mover::MappableGpu::chosen) < 2) return gpus;
+  host::FreeVram free_vram(std::move(driver), config.sysfs);
+  for (mover::MappableGpu& gpu : gpus) {
+    if (gpu.chosen) gpu.free_bytes = free_vram.of(gpu.uuid).value_or(0);
+  }
+  return gpus;
+}
+
+const proto::Gpu* find_gpu(const proto::HostFacts& host, const Uuid& uuid) {
+  const auto found = std::ranges::find_if(
+      host.gpus(), [&](const proto::Gpu& gpu) { return to_uuid(gpu.uuid()) == uuid; });
+  return found == host.gpus().end() ? nullptr : &*found;
+}
+
+/// Without prefill the VRAM only has to be there in principle: it may be free by then.
+Result<std::uint64_t> usable_vram(const proto::Gpu& gpu, bool no_prefill,
+                                  mover::IncomingVram& vram) {
+  if (!no_prefill) return vram.free_bytes(to_uuid(gpu.uuid()));
+  return gpu.total_bytes();
+}
+
+void check_vram(const proto::Gpu& gpu, std::uint64_t bytes, bool no_prefill,
+                mover::IncomingVram& vram, Findings& findings) {
+  const auto free = usable_vram(gpu, no_prefill, vram);
+  if (!free) {
+    findings.add("gpu-unusable", free.error().message());
+  } else if (*free < bytes + kContextReserveBytes) {
+    findings.add(
+        "vram-too-small",
+        fmt::format("{} has {} of VRAM{}; {} for buffers and {} for the process's "
+                    "context are needed",
+                    gpu_name(to_uuid(gpu.uuid())), format_bytes(*free), no_prefill ? "" : " free",
+                    format_bytes(bytes), format_bytes(kContextReserveBytes)));
+  }
+}
+
+std::vector<device::GpuPair> ordered(const proto::PreflightRequest& request) {
+  std::vector<device::GpuPair> pairs;
+  for (const proto::GpuPair& pair : request.device_map()) {
+    pairs.push_back({to_uuid(pair.source_uuid()), to_uuid(pair.destination_uuid())});
+  }
+  return pairs;
+}
+
+/// Whether the job's control groups let it open this GPU of the source.
+bool may_open(const proto::PreflightRequest& request, const Uuid& gpu) {
+  const proto::GroupLimits& limits = request.members(0).limits();
+  return !limits.has_devices() ||
+         std::ranges::any_of(limits.devices().allowed(), [&](const proto::Device& device) {
+           return to_uuid(device.gpu_uuid()) == gpu;
+         });
+}
+
+/// CUDA needs a pair for each of NVIDIA's GPUs, unless nobody in the job uses it. CRIU's plugin
+/// assigns all of AMD's that a job may open, used or not; others need none.
+void leave_out_unused(const proto::PreflightRequest& request,
+                      std::vector<mover::MappableGpu>& source) {
+  const auto uses = [&](Vendor vendor) {
+    return std::ranges::any_of(
+        source, [&](const mover::MappableGpu& gpu) { return gpu.chosen && gpu.vendor == vendor; });
+  };
+  const auto any_member = [&](const auto& has) {
+    return std::ranges::any_of(request.members(), has);
+  };
+  const bool has_cuda_state =
+      any_member([](const auto& member) { return member.cuda_restore_tid() != 0; });
+  const bool has_hip_state =
+      any_member([](const auto& member) { return member.needs_amdgpu_plugin(); });
+  const bool needs_nvidia =
+      uses(Vendor::kNvidia) || has_cuda_state || !(uses(Vendor::kAmd) || has_hip_state);
+  std::erase_if(source, [&](const mover::MappableGpu& gpu) {
+    if (gpu.chosen) return false;
+    return gpu.vendor == Vendor::kAmd ? !has_hip_state || !may_open(request, gpu.uuid)
+                                      : !needs_nvidia;
+  });
+}
+
+void compare_amd(const proto::PreflightRequest& request, const proto::Gpu& from,
+                 const proto::Gpu& to, Findings& findings) {
+  compare_amd_gpus(from, to, findings);
+  for (const proto::ProcessFacts& process : request.members()) {
+    compare_xnack(process, from, to, findings);
+  }
+}
+
+}  // namespace
+
+std::map<Uuid, std::uint64_t> wanted_vram(const proto::PreflightRequest& request,
+                                          const std::vector<device::GpuPair>& map) {
+  std::map<Uuid, std::uint64_t> wanted;
+  for (const proto::Buffer& buffer : request.buffers()) {
+    const auto pair = std::ranges::find(map, to_uuid(buffer.gpu_uuid()), &device::GpuPair::from);
+    if (pair != map.end() && !buffer.has_host_node()) wanted[pair->to] += buffer.size_bytes();
+  }
+  for (const proto::GpuUse& use : request.driver_vram()) {
+    const auto pair = std::ranges::find(map, to_uuid(use.uuid()), &device::GpuPair::from);
+    if (pair != map.end()) wanted[pair->to] += use.vram_bytes();
+  }
+  return wanted;
+}
+
+std::vector<device::GpuPair> map_gpus(const proto::PreflightRequest& request,
+                                      const proto::HostFacts& here, const Config& config,
+                                      mover::IncomingVram& vram, Findings& findings) {
+  std::vector<mover::MappableGpu> source = mappable(request.host());
+  std::set<Uuid> used;
+  for (const proto::Buffer& buffer : request.buffers()) used.insert(to_uuid(buffer.gpu_uuid()));
+  for (const proto::GpuUse& use : request.driver_vram()) used.insert(to_uuid(use.uuid()));
+  for (mover::MappableGpu& gpu : source) gpu.chosen = used.erase(gpu.uuid) != 0;
+  for (const Uuid& gpu : used) {
+    findings.add("gpu-unknown", fmt::format("the process has buffers on {}, which the source "
+                                            "does not name among its GPUs",
+                                            gpu_name(gpu)));
+  }
+  leave_out_unused(request, source);
+  auto map = mover::map_gpus(source, places(here, vram.driver(), config), ordered(request));
+  if (!map) {
+    findings.add("gpu-map", map.error().message());
+    return {};
+  }
+  for (const auto& [uuid, bytes] : wanted_vram(request, *map)) {
+    const proto::Gpu* gpu = find_gpu(here, uuid);
+    if (gpu == nullptr) continue;  // the map has this host's GPUs alone
+    check_gpu(*gpu, here, findings);
+    check_vram(*gpu, bytes, request.no_prefill(), vram, findings);
+  }
+  for (const device::GpuPair& pair : *map) {
+    const proto::Gpu* from = find_gpu(request.host(), pair.from);
+    const proto::Gpu* to = find_gpu(here, pair.to);
+    if (from->has_amd()) compare_amd(request, *from, *to, findings);
+  }
+  return std::move(*map);
+}
+
+}  // namespace gcr::agent

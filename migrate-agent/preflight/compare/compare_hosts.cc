@@ -1,0 +1,155 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "migrate-agent/criu/runs/criu.h"
+#include "migrate-agent/linux/hostmem/memory_reservation.h"
+#include "migrate-agent/preflight/compare/comparison.h"
+#include "migrate-agent/process/slurm/step.h"
+#include "migrate-agent/transfer/negotiation/negotiation.h"
+#include "migrate-agent/transfer/negotiation/offer.h"
+
+namespace gcr::agent {
+namespace {
+
+using preflight::Findings;
+
+/// What a program may notice, and more than the way from the source to here takes.
+constexpr double kWorthTellingSeconds = 2;
+
+void compare_releases(const char* driver, const std::string& here, const std::string& there,
+                      Findings& findings) {
+  if (here == there) return;
+  findings.add("driver-release",
+               fmt::format("the destination's {} is release {}, the source's {}", driver,
+                           here.empty() ? "unknown" : here, there.empty() ? "unknown" : there));
+}
+
+void compare_drivers(const proto::HostFacts& there, const proto::HostFacts& here,
+                     Findings& findings) {
+  if (here.driver_version() != 0 && here.driver_version() < there.driver_version()) {
+    findings.add("driver-older", fmt::format("the destination's CUDA driver is {}, the source's {}",
+                                             here.driver_version(), there.driver_version()));
+  }
+  compare_releases("driver", here.driver_release(), there.driver_release(), findings);
+  compare_releases("amdgpu", here.amd_driver_release(), there.amd_driver_release(), findings);
+}
+
+void compare_cpus(const proto::HostFacts& there, const proto::HostFacts& here, const Config& config,
+                  Findings& findings) {
+  if (there.cpu_features() == here.cpu_features() && !there.cpu_features().empty()) return;
+  if (there.cpu_features().empty() || here.criu_version() == 0) {
+    findings.add("cpu-not-compared", fmt::format("the CPU here is {}, the source's {}",
+                                                 here.cpu_model(), there.cpu_model()));
+    return;
+  }
+  const Status fits = criu::check_cpu_features(config.criu, there.cpu_features());
+  if (fits) return;
+  findings.add("cpu-features",
+               fmt::format("the CPU here is {}, the source's {}: {}", here.cpu_model(),
+                           there.cpu_model(), fits.error().message()));
+}
+
+void compare_clocks(const proto::HostFacts& there, const proto::HostFacts& here,
+                    Findings& findings) {
+  constexpr double kSecond = 1e9;
+  const double wall = static_cast<double>(here.unix_ns() - there.unix_ns()) / kSecond;
+  if (std::abs(wall) <= kWorthTellingSeconds) return;
+  findings.add("clock-skew", fmt::format("the clock here is {:.1f} s {} the source's",
+                                         std::abs(wall), wall < 0 ? "behind" : "ahead of"));
+}
+
+void check_memory(const proto::PreflightRequest& request, const proto::HostFacts& here,
+                  const Config& config, Findings& findings) {
+  std::uint64_t landing = 0;
+  for (const proto::Buffer& buffer : request.buffers()) landing += buffer.size_bytes();
+  if (!request.no_prefill()) landing = std::min(landing, config.landing_window_bytes);
+  // A process's own memory is there twice while it is restored: as images and as pages.
+  std::uint64_t own = 0;
+  for (const auto& member : request.members()) own += 2 * member.image_bytes();
+  landing::Memory needed = landing::needed_for_landing(config.hugepages, landing);
+  needed.ordinary_bytes += own;
+  const landing::Memory free{here.memory_available_bytes(), here.hugepages_free_bytes()};
+  if (landing::is_enough(free, needed)) return;
+  findings.add("memory-too-small",
+               fmt::format("{} of memory and {} in hugepages are available; {} for VRAM to land in "
+                           "and {} for the process and the host are needed",
+                           format_bytes(free.ordinary_bytes), format_bytes(free.huge_bytes),
+                           format_bytes(landing), format_bytes(own + landing::kSpareMemoryBytes)));
+}
+
+void check_transport(const proto::PreflightRequest& request, const Config& config,
+                     Findings& findings) {
+  const DataWish wish{request.transport(), request.plaintext(), 0};
+  const auto plan = plan_data(wish, request.offer(), data_offer(config.unencrypted_data));
+  if (!plan) findings.add("transport", plan.error().message());
+}
+
+void check_slurm_job(const proto::PreflightRequest& request, const Config& config,
+                     Findings& findings) {
+  const slurm::JobId job = request.slurm_job();
+  if (job == 0) return;
+  if (request.suspended()) {
+    return findings.add("slurm-job", "the job is suspended, and would arrive so: resume it first");
+  }
+  const auto owner = slurm::owner_of_extern_step(config.slurm, job);
+  if (!owner) return findings.add("slurm-job", owner.error().message());
+  for (const proto::ProcessFacts& member : request.members()) {
+    if (member.uid() == *owner) continue;
+    findings.add("slurm-job", fmt::format("Slurm's job {} is of user {}, a process is of user {}",
+                                          job, *owner, member.uid()));
+  }
+}
+
+}  // namespace
+
+std::shared_ptr<const criu::Plugin> find_plugin(const proto::PreflightRequest& request,
+                                                const proto::HostFacts& here, const Config& config,
+                                                Findings& findings) {
+  const auto needs_it = [](const proto::ProcessFacts& member) {
+    return member.needs_amdgpu_plugin();
+  };
+  if (std::ranges::none_of(request.members(), needs_it) || here.criu_version() == 0) return nullptr;
+  auto plugin = criu::open_plugin(config.criu, criu::kAmdGpuPlugin, here.criu_version());
+  if (plugin) return std::move(*plugin);
+  findings.add("criu-plugin", plugin.error().message());
+  return nullptr;
+}
+
+criu::PluginMap plugin_map(const proto::HostFacts& source, const proto::HostFacts& here,
+                           const std::vector<device::GpuPair>& gpu_map) {
+  const auto id_of = [](const proto::HostFacts& host, const Uuid& uuid) -> std::uint32_t {
+    for (const proto::Gpu& gpu : host.gpus()) {
+      if (gpu.uuid() == to_bytes(uuid)) return gpu.kfd_id();
+    }
+    return 0;
+  };
+  criu::PluginMap map;
+  for (const device::GpuPair& pair : gpu_map) {
+    const std::uint32_t from = id_of(source, pair.from);
+    const std::uint32_t to = id_of(here, pair.to);
+    if (from != 0 && to != 0) map[from] = to;
+  }
+  return map;
+}
+
+void compare_hosts(const proto::PreflightRequest& request, const proto::HostFacts& here,
+                   const Config& config, Findings& findings) {
+  compare_drivers(request.host(), here, findings);
+  compare_cpus(request.host(), here, config, findings);
+  compare_clocks(request.host(), here, findings);
+  if (request.host().software() != here.software()) {
+    findings.add("software-differs", fmt::format("the destination runs \"{}\", the source \"{}\"",
+                                                 here.software(), request.host().software()));
+  }
+  check_memory(request, here, config, findings);
+  check_room(config, 0, findings);
+  if (config.hugepages == landing::HugepagePolicy::kRequire && here.hugepages_free_bytes() == 0) {
+    findings.add("no-hugepages", "hugepages = \"require\" is set and no hugepages are free");
+  }
+  check_transport(request, config, findings);
+  check_slurm_job(request, config, findings);
+}
+
+}  // namespace gcr::agent

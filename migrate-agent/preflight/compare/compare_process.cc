@@ -1,0 +1,176 @@
+#include <cap-ng.h>
+#include <fmt/format.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cctype>
+#include <vector>
+
+#include "migrate-agent/linux/cgroups/limits.h"
+#include "migrate-agent/linux/hostmem/memory_info.h"
+#include "migrate-agent/preflight/compare/comparison.h"
+#include "migrate-agent/preflight/compare/security_labels.h"
+#include "migrate-agent/process/files/incoming.h"
+#include "migrate-agent/process/inspect/addresses.h"
+#include "migrate-agent/process/inspect/named_files.h"
+#include "migrate-agent/process/inspect/sockets.h"
+#include "migrate-agent/process/inspect/surroundings.h"
+#include "src/base/users.h"
+
+namespace gcr::agent {
+namespace {
+
+using preflight::Findings;
+
+void compare_name(const char* kind, unsigned id, const std::string& there, const std::string& here,
+                  Findings& findings) {
+  if (there == here) return;
+  findings.add("user-unknown", fmt::format("the {} {} is {} at the source and {} here", kind, id,
+                                           there.empty() ? "nameless" : '"' + there + '"',
+                                           here.empty() ? "nameless" : '"' + here + '"'));
+}
+
+void compare_ids(const proto::ProcessFacts& process, const proto::HostFacts& here,
+                 Findings& findings) {
+  compare_name("user", process.uid(), process.user(), user_name(process.uid()), findings);
+  compare_name("group", process.gid(), process.group(), group_name(process.gid()), findings);
+  const std::uint64_t beyond = process.capabilities() & ~here.capabilities();
+  if (beyond != 0) {
+    findings.add("capabilities", fmt::format("the process has {}, which the agent cannot hand on",
+                                             capability_names(beyond)));
+  }
+}
+
+/// 0 if it cannot be read.
+std::uint64_t kernel_limit(const char* name) {
+  return landing::read_number(std::string("/proc/sys/") + name).value_or(0);
+}
+
+void check_limits(const proto::ProcessFacts& process, const proto::HostFacts& here,
+                  Findings& findings) {
+  rlimit own{};
+  ::getrlimit(RLIMIT_NOFILE, &own);
+  const bool may_raise = (here.capabilities() & (std::uint64_t{1} << CAP_SYS_RESOURCE)) != 0;
+  const std::uint64_t most = may_raise ? kernel_limit("fs/nr_open") : own.rlim_max;
+  if (process.open_files_limit() > most) {
+    findings.add("open-files-limit", fmt::format("the process may open {} files, here at most {}",
+                                                 process.open_files_limit(), most));
+  }
+  const std::uint64_t mappings = kernel_limit("vm/max_map_count");
+  if (process.mappings() > mappings) {
+    findings.add("mapping-limit", fmt::format("the process has {} mappings, here at most {} are "
+                                              "allowed",
+                                              process.mappings(), mappings));
+  }
+  const auto greatest = std::ranges::max_element(process.used_pids());
+  const std::uint64_t pids = kernel_limit("kernel/pid_max");
+  if (greatest != process.used_pids().end() && *greatest > 0 &&
+      static_cast<std::uint64_t>(*greatest) >= pids) {
+    findings.add("pid-limit", fmt::format("the process uses the number {}, here the greatest is {}",
+                                          *greatest, pids - 1));
+  }
+}
+
+void check_hugepages(const proto::ProcessFacts& process, Findings& findings) {
+  for (const proto::HugepageUse& use : process.hugepages()) {
+    const auto counters = landing::hugepage_counters(
+        fmt::format("/sys/kernel/mm/hugepages/hugepages-{}kB", use.page_bytes() / kKiB));
+    const std::uint64_t free = counters ? counters->available() * use.page_bytes() : 0;
+    if (free >= use.bytes()) continue;
+    findings.add(
+        "hugepages-too-few",
+        fmt::format("the process has {} in hugepages of {}, here {} are free",
+                    format_bytes(use.bytes()), format_bytes(use.page_bytes()), format_bytes(free)));
+  }
+}
+
+/// `socket` is one end of a connection; `taken` are the sockets of this host.
+void check_connection(const proto::BoundSocket& socket, const process::InternetSocket::Ends& ends,
+                      const std::vector<process::InternetSocket>& taken, Findings& findings) {
+  const bool is_taken = std::ranges::any_of(
+      taken, [&](const auto& other) { return other.connection && other.ends() == ends; });
+  if (!is_taken) return;
+  findings.add("address-in-use", fmt::format("a program here has a TCP connection from {} port {} "
+                                             "to {} port {}",
+                                             std::get<0>(ends), socket.port(), std::get<2>(ends),
+                                             socket.remote_port()));
+}
+
+void check_addresses(const proto::ProcessFacts& process, const process::Addresses& addresses,
+                     Findings& findings) {
+  const auto is_connection = [](const proto::BoundSocket& socket) {
+    return !socket.remote_address().empty();
+  };
+  std::vector<process::InternetSocket> taken;
+  if (std::ranges::any_of(process.sockets(), is_connection)) {
+    taken = process::internet_sockets(::getpid());
+  }
+  for (const proto::BoundSocket& socket : process.sockets()) {
+    const bool connection = is_connection(socket);
+    const auto local = addresses.here(socket.address());
+    const auto remote = addresses.here(connection ? socket.remote_address() : socket.address());
+    if (!local || !remote) {
+      findings.add(
+          "address-missing",
+          fmt::format("the process has {} {} port {}, and no address here stands for it",
+                      socket.protocol(), local ? socket.remote_address() : socket.address(),
+                      local ? socket.remote_port() : socket.port()));
+    } else if (connection) {
+      check_connection(socket, {*local, socket.port(), *remote, socket.remote_port()}, taken,
+                       findings);
+    } else {
+      const Status free =
+          process::check_free(socket.protocol(), *local, static_cast<std::uint16_t>(socket.port()));
+      if (!free) findings.add("address-in-use", free.error().message());
+    }
+  }
+}
+
+}  // namespace
+
+std::string capability_names(std::uint64_t set) {
+  std::string names;
+  for (unsigned number = 0; number < 64; ++number) {
+    if ((set >> number & 1) == 0) continue;
+    if (!names.empty()) names += ", ";
+    const char* name = number <= CAP_LAST_CAP ? ::capng_capability_to_name(number) : nullptr;
+    std::string text = name != nullptr ? fmt::format("cap_{}", name) : "";
+    std::ranges::transform(text, text.begin(), [](unsigned char c) { return std::toupper(c); });
+    names += text.empty() ? fmt::format("capability {}", number) : text;
+  }
+  return names;
+}
+
+void compare_groups(const proto::ProcessFacts& process, Findings& findings) {
+  for (const std::string& what : cgroups::not_kept(cgroups::hierarchies(), process.limits())) {
+    findings.add("cgroup-limits",
+                 fmt::format("its control groups allow it {}, which cannot be kept here: {}",
+                             cgroups::describe(process.limits()), what));
+  }
+}
+
+void compare_process(const proto::ProcessFacts& process, const proto::HostFacts& here,
+                     const process::Addresses& addresses, const std::set<std::string>& coming,
+                     Findings& findings) {
+  compare_ids(process, here, findings);
+  compare_security_labels(process, findings);
+  check_limits(process, here, findings);
+  check_hugepages(process, findings);
+  check_addresses(process, addresses, findings);
+  process::compare_files(process.files(), process.credentials(), findings, coming);
+}
+
+Result<std::set<std::string>> compare_memory_files(const proto::PreflightRequest& request,
+                                                   Findings& findings) {
+  GCR_ASSIGN(const auto files,
+             memory_files::look(request.memory_files(), request.boot_id(), findings));
+  std::vector<proto::Credentials> members;
+  for (const proto::ProcessFacts& member : request.members()) {
+    members.push_back(member.credentials());
+  }
+  memory_files::check_owners(files, members, findings);
+  return memory_files::coming_names(files);
+}
+
+}  // namespace gcr::agent

@@ -1,0 +1,51 @@
+#include "migrate-agent/preflight/compare/security_labels.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <string>
+
+#include "migrate-agent/process/inspect/surroundings.h"
+
+namespace gcr::agent {
+namespace {
+
+using preflight::Findings;
+
+bool has_profile(const std::string& profile) {
+  std::ifstream profiles("/sys/kernel/security/apparmor/profiles");
+  for (std::string line; std::getline(profiles, line);) {
+    if (line.starts_with(profile + " (")) return true;
+  }
+  return false;
+}
+
+void compare_profile(const std::string& profile, Findings& findings) {
+  if (has_profile(profile)) return;
+  findings.add("security-label", fmt::format("this host has no AppArmor profile \"{}\"", profile));
+}
+
+/// A restored process has the context of the agent. Without SELinux here, what was not confined
+/// there loses nothing.
+void compare_context(const std::string& there, Findings& findings) {
+  const std::string here = process::selinux_context(::getpid());
+  const bool confined = there.find(":unconfined_t:") == std::string::npos;
+  if (here == there || (here.empty() && !confined)) return;
+  findings.add("security-label",
+               here.empty() ? fmt::format("the process is in SELinux's context {}, and this host "
+                                          "is without SELinux",
+                                          there)
+                            : fmt::format("the process is in SELinux's context {}, and would be in "
+                                          "the agent's here, {}",
+                                          there, here));
+}
+
+}  // namespace
+
+void compare_security_labels(const proto::ProcessFacts& process, Findings& findings) {
+  if (!process.apparmor_profile().empty()) compare_profile(process.apparmor_profile(), findings);
+  if (!process.selinux_context().empty()) compare_context(process.selinux_context(), findings);
+}
+
+}  // namespace gcr::agent

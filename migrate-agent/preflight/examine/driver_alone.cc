@@ -1,0 +1,107 @@
+#include "migrate-agent/preflight/examine/driver_alone.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <numeric>
+
+#include "migrate-agent/gpu/access/door/door.h"
+#include "migrate-agent/linux/proc/procfs.h"
+#include "migrate-agent/process/inspect/descriptors.h"
+#include "migrate-agent/process/inspect/sharing.h"
+#include "migrate-agent/process/inspect/together.h"
+#include "migrate-agent/worker/config/config.h"
+#include "src/base/units.h"
+
+namespace gcr::agent {
+namespace {
+
+using std::chrono::milliseconds;
+
+/// What a downtime takes beside what depends on the amount of memory.
+constexpr milliseconds kLeastDowntime{500};
+/// Who only looks at a door, as we do, is gone by then; a migration stays.
+constexpr milliseconds kDoorLockPatience{50};
+constexpr milliseconds kDoorAnswerPatience{250};
+
+double seconds(std::uint64_t bytes, double bytes_per_second) {
+  return static_cast<double>(bytes) / bytes_per_second;
+}
+
+/// Under the library each process knows what it shares; false if it cannot be asked.
+bool says_it_shares_nothing(pid_t pid) {
+  const auto access = open_access(pid, kDoorLockPatience, kDoorAnswerPatience);
+  if (!access) return false;
+  const auto state = (*access)->look(kDoorAnswerPatience);
+  if (!state || state->ipc_memory || state->foreign_handles || state->lost_pools ||
+      !state->past_gate.empty()) {
+    return false;
+  }
+  const auto allocations = (*access)->allocations();
+  return allocations && std::ranges::none_of(*allocations, &LocalAllocation::shared);
+}
+
+/// Agents have memory of their own alone. Their children are keepers.
+bool is_agents(pid_t pid) {
+  return process::is_agent_or_gone(pid) ||
+         process::is_agent_or_gone(procfs::read_stat(pid).value_or(procfs::Stat()).parent);
+}
+
+/// "3.2 s"
+std::string format_seconds(milliseconds duration) {
+  return fmt::format("{:.1f} s", static_cast<double>(duration.count()) / 1000);
+}
+
+}  // namespace
+
+std::uint64_t DriverAlone::vram_bytes() const {
+  return std::accumulate(vram.begin(), vram.end(), std::uint64_t{0},
+                         [](std::uint64_t sum, const auto& on_gpu) { return sum + on_gpu.second; });
+}
+
+milliseconds slow_downtime(std::uint64_t vram_bytes, std::uint64_t memory_bytes,
+                           std::uint64_t link_bytes_per_s) {
+  double rate = kMemoryBytesPerSecond;
+  if (link_bytes_per_s != 0) rate = std::min(rate, static_cast<double>(link_bytes_per_s));
+  const double moving = seconds(vram_bytes, kCheckpointBytesPerSecond) +
+                        seconds(vram_bytes + memory_bytes, rate) +
+                        seconds(vram_bytes, kRestoreBytesPerSecond);
+  return kLeastDowntime + milliseconds(static_cast<std::int64_t>(moving * 1000));
+}
+
+void check_unseen_memory(const std::vector<pid_t>& members, const job::SameMemory& shared,
+                         preflight::Findings& findings) {
+  if (shared.any() >= 0) {
+    findings.add("unseen-memory",
+                 "other processes of the job share GPU memory, and it may have some of it");
+  }
+  for (const pid_t pid : procfs::processes()) {
+    if (std::ranges::find(members, pid) != members.end()) continue;
+    if (!process::has_cuda_context(pid) || is_agents(pid)) continue;
+    if (procfs::is_in_vfork(pid) || says_it_shares_nothing(pid)) continue;
+    findings.add("unseen-memory", fmt::format("process {} uses CUDA too, and may share memory with "
+                                              "it",
+                                              process::describe_process(pid)));
+  }
+}
+
+void check_slow_downtime(const DriverAlone& member, const proto::MigrateRequest& request,
+                         preflight::Findings& findings) {
+  const double expected_ms = in_milliseconds(member.downtime);
+  findings.add(
+      request.allow_slow() ? "no-library-slow" : "no-library",
+      fmt::format("process {} was not started under `gcr-migrate run`: up to {} of VRAM go through "
+                  "the driver while it stands still, for about {}",
+                  process::describe_process(member.pid), format_bytes(member.vram_bytes()),
+                  format_seconds(member.downtime)));
+  double limit_ms = request.downtime_limit_ms();
+  if (limit_ms <= 0 && request.strict()) limit_ms = kDefaultDowntimeLimitMs;
+  if (!request.allow_slow() || limit_ms <= 0 || expected_ms <= limit_ms) return;
+  findings.add("downtime-limit",
+               fmt::format("a downtime of about {} is expected, and --downtime-limit allows {}",
+                           format_seconds(member.downtime),
+                           format_seconds(milliseconds(static_cast<std::int64_t>(limit_ms)))));
+}
+
+}  // namespace gcr::agent

@@ -1,0 +1,84 @@
+#include "migrate-agent/worker/config/certificates.h"
+
+#include <fmt/format.h>
+#include <openssl/pem.h>
+#include <openssl/ssl.h>
+#include <openssl/x509_vfy.h>
+
+#include <ctime>
+#include <memory>
+#include <optional>
+
+#include "src/control/control_channel.h"
+#include "src/control/trust.h"
+
+namespace gcr::agent {
+namespace {
+
+struct OpensslDeleter {
+  void operator()(BIO* file) const { BIO_free(file); }
+  void operator()(X509* certificate) const { X509_free(certificate); }
+  void operator()(X509_CRL* list) const { X509_CRL_free(list); }
+  void operator()(X509_STORE_CTX* verification) const { X509_STORE_CTX_free(verification); }
+};
+template <class T>
+using Unique = std::unique_ptr<T, OpensslDeleter>;
+
+std::optional<double> seconds_of(const ASN1_TIME* time) {
+  std::tm utc{};
+  if (time == nullptr || ASN1_TIME_to_tm(time, &utc) != 1) return std::nullopt;
+  return static_cast<double>(::timegm(&utc));
+}
+
+/// The first object in a PEM file.
+template <class T>
+Unique<T> read_pem(const std::string& path, T* (*read)(BIO*, T**, pem_password_cb*, void*)) {
+  const Unique<BIO> file(BIO_new_file(path.c_str(), "r"));
+  return Unique<T>(file ? read(file.get(), nullptr, control::know_no_passphrase, nullptr)
+                        : nullptr);
+}
+
+std::optional<double> end_of_certificate(const std::string& path) {
+  const auto certificate = read_pem<X509>(path, PEM_read_bio_X509);
+  return certificate ? seconds_of(X509_get0_notAfter(certificate.get())) : std::nullopt;
+}
+
+std::optional<double> end_of_revocations(const std::string& path) {
+  const auto list = read_pem<X509_CRL>(path, PEM_read_bio_X509_CRL);
+  return list ? seconds_of(X509_CRL_get0_nextUpdate(list.get())) : std::nullopt;
+}
+
+}  // namespace
+
+Status check_own_certificate(const control::TlsFiles& files, const std::string& host) {
+  GCR_ASSIGN(const auto context, control::make_tls_context(files));
+  SSL_CTX* tls = context->native_handle();
+  X509* certificate = SSL_CTX_get0_certificate(tls);
+  const Unique<X509_STORE_CTX> verification(X509_STORE_CTX_new());
+  STACK_OF(X509)* chain = nullptr;
+  SSL_CTX_get0_chain_certs(tls, &chain);
+  if (!verification || X509_STORE_CTX_init(verification.get(), SSL_CTX_get_cert_store(tls),
+                                           certificate, chain) != 1) {
+    return Error(Code::kInternal, "cannot verify certificates");
+  }
+  if (X509_verify_cert(verification.get()) != 1) {
+    const int error = X509_STORE_CTX_get_error(verification.get());
+    return Error(Code::kPermissionDenied,
+                 fmt::format("the certificate {} is not valid: {}", files.certificate,
+                             X509_verify_cert_error_string(error)));
+  }
+  const Status agent = control::check_agent_role(certificate, host);
+  if (!agent) return agent.error().while_doing("no peer would accept " + files.certificate);
+  return {};
+}
+
+std::map<std::string, double> certificate_expiry(const control::TlsFiles& files) {
+  std::map<std::string, double> ends;
+  if (const auto end = end_of_certificate(files.authority)) ends["authority"] = *end;
+  if (const auto end = end_of_certificate(files.certificate)) ends["agent"] = *end;
+  if (files.revoked.empty()) return ends;
+  if (const auto end = end_of_revocations(files.revoked)) ends["revocations"] = *end;
+  return ends;
+}
+
+}  // namespace gcr::agent

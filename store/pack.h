@@ -1,0 +1,134 @@
+// Packs: files of contents, each up to 2 MiB, by name. A content's name is SHA-256 over the store's
+// key and its bytes, so equal contents are written once, nobody without the key can tell whether a
+// content is there, and whatever a pack claims to hold is proven when it is read.
+//
+//   byte  0  magic    "GCRPACK1"
+//         8  reserved, zeros, to 4096
+//      4096  contents, each at a multiple of 512
+//       end  index: at most 4 Mi entries of 64 bytes, ascending by name:
+//              0  name    32 bytes
+//             32  offset  u64
+//             40  stored  u32  bytes here
+//             44  raw     u32  bytes of the content: 1 to 2 MiB
+//             48  codec   u16  images::Codec; zeros to 64
+//            then the last 64 bytes of the file:
+//              0  magic    "GCRINDX1"
+//              8  index    u64  its offset
+//             16  entries  u64
+//             24  SHA-256 of the index; zeros to 64
+//
+// All numbers are little-endian. A pack without its end was never finished, and is nothing. The end
+// is written when all contents are on disk.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "src/base/result.h"
+#include "src/base/unique_fd.h"
+#include "store/directory.h"
+#include "store/free_places.h"
+#include "store/pack_format.h"
+
+namespace gcr::store {
+
+/// All finished packs of a directory. Thread-safe. Its files stay open, so that a pack that is
+/// removed meanwhile can still be read.
+class Packs {
+ public:
+  /// Opens them and reads their indexes; a pack that is damaged or not finished is left out, with a
+  /// line in the log.
+  static Result<std::unique_ptr<Packs>> open(const Directory& directory);
+
+  /// The first of them, where several packs have it.
+  std::optional<Location> find(const ContentName& name) const;
+
+  /// Reads a content of exactly out.size() bytes, and proves it by its name. Where several packs
+  /// have it, one good copy is enough. kNotFound, kDataLoss, kIo.
+  Status read(const Key& key, const ContentName& name, std::span<std::byte> out) const;
+
+  /// The same from one place.
+  Status read_at(const Key& key, const ContentName& name, const Location& location,
+                 std::span<std::byte> out) const;
+
+  /// As it is stored: location.stored_bytes bytes, which prove nothing.
+  Status read_stored(const Location& location, std::span<std::byte> stored) const;
+
+  struct Pack {
+    std::string file_name;  ///< "packs/ID-N.pack"
+    std::uint64_t file_bytes = 0;
+    std::vector<IndexEntry> index;  ///< ascending; Location::pack is the place in packs()
+  };
+  const std::vector<Pack>& packs() const { return packs_; }
+
+  /// Files in packs/ that are no finished packs.
+  const std::vector<std::string>& others() const { return others_; }
+
+ private:
+  Packs() = default;
+
+  static Result<std::unique_ptr<Packs>> try_to_open(const Directory& directory);
+  Status add(const Directory& directory, const std::string& file_name);
+
+  std::vector<Pack> packs_;
+  std::vector<UniqueFd> files_;
+  std::vector<std::string> others_;
+};
+
+/// One pack that is being written. It has no name before it is finished, where the file system has
+/// such files: until then nobody can read it, and it is gone with its writer. Thread-safe; several
+/// threads write at once.
+class PackWriter {
+ public:
+  static Result<std::unique_ptr<PackWriter>> create(const Directory& directory,
+                                                    const std::string& file_name);
+
+  /// Writes `stored`; the name must not be here yet. It need not be durable before finish(). After
+  /// an error the place is free again. kResourceExhausted on a full disk.
+  Result<Location> add(const ContentName& name, std::span<const std::byte> stored,
+                       std::uint32_t raw_bytes, images::Codec codec);
+
+  /// Its place may be used again.
+  void remove(const ContentName& name);
+
+  /// Writes the index, waits until all is on disk, and gives the file its name, which a sync of the
+  /// directory makes durable. Nothing is added afterwards.
+  Status finish();
+
+  const std::string& file_name() const { return file_name_; }
+  std::uint64_t live_bytes() const;  ///< of contents that were not removed
+
+ private:
+  PackWriter(Directory directory, std::string file_name, UniqueFd file, bool is_unnamed)
+      : directory_(std::move(directory)),
+        file_name_(std::move(file_name)),
+        file_(std::move(file)),
+        is_unnamed_(is_unnamed) {}
+
+  Error failed(int error) const;
+  void begin_writeback(std::uint64_t written);
+
+  const Directory directory_;
+  const std::string file_name_;
+  const UniqueFd file_;
+  const bool is_unnamed_;  ///< until finish()
+  mutable std::mutex mutex_;
+  std::map<ContentName, Location> index_;
+  FreePlaces places_{kPackHeaderBytes};
+  std::uint64_t live_bytes_ = 0;
+  std::uint64_t unannounced_ = 0;  ///< bytes since writeback was last begun
+};
+
+/// "packs/ID-N.pack"
+std::string pack_file_of(const Uuid& checkpoint, unsigned number);
+/// The checkpoint that a pack was written for, by the name of its file; none if it is no such name.
+std::optional<Uuid> writer_of_pack(std::string_view file_name);
+
+}  // namespace gcr::store

@@ -1,0 +1,166 @@
+#include "store/signing.h"
+
+#include <fmt/format.h>
+#include <openssl/err.h>
+#include <openssl/evp.h>
+#include <openssl/pem.h>
+#include <openssl/x509.h>
+#include <openssl/x509_vfy.h>
+
+#include "src/control/identity.h"
+#include "src/control/trust.h"
+
+namespace gcr::store {
+namespace {
+
+constexpr std::size_t kMaxCertificates = 16;
+
+struct FreeOpenssl {
+  void operator()(BIO* bio) const { BIO_free(bio); }
+  void operator()(X509* certificate) const { X509_free(certificate); }
+  void operator()(X509_STORE* store) const { X509_STORE_free(store); }
+  void operator()(X509_STORE_CTX* context) const { X509_STORE_CTX_free(context); }
+  void operator()(EVP_MD_CTX* context) const { EVP_MD_CTX_free(context); }
+  void operator()(STACK_OF(X509) * stack) const { sk_X509_free(stack); }
+};
+template <class T>
+using Openssl = std::unique_ptr<T, FreeOpenssl>;
+using Certificates = std::vector<Openssl<X509>>;
+
+Certificates read_certificates(BIO* from) {
+  Certificates certificates;
+  while (certificates.size() < kMaxCertificates) {
+    X509* const one = PEM_read_bio_X509(from, nullptr, control::know_no_passphrase, nullptr);
+    if (one == nullptr) break;
+    certificates.emplace_back(one);
+  }
+  ERR_clear_error();  // the end of the file is one
+  return certificates;
+}
+
+Result<Certificates> own_certificates(const control::TlsFiles& files) {
+  const Openssl<BIO> file(BIO_new_file(files.certificate.c_str(), "r"));
+  if (!file) return control::unusable_file("certificate", files.certificate);
+  Certificates certificates = read_certificates(file.get());
+  if (certificates.empty()) return control::unusable_file("certificate", files.certificate);
+  return certificates;
+}
+
+/// SHA-256, or what the kind of key brings along: Ed25519 and Ed448 have no other.
+const EVP_MD* digest_for(const EVP_PKEY* key) {
+  const int kind = EVP_PKEY_get_base_id(key);
+  return kind == EVP_PKEY_ED25519 || kind == EVP_PKEY_ED448 ? nullptr : EVP_sha256();
+}
+
+const unsigned char* raw(std::span<const std::byte> bytes) {
+  return reinterpret_cast<const unsigned char*>(bytes.data());
+}
+
+/// The certificates alone: the file may hold the key as well.
+Result<std::string> as_text(const Certificates& certificates) {
+  const Openssl<BIO> memory(BIO_new(BIO_s_mem()));
+  for (const auto& certificate : certificates) {
+    if (!memory || PEM_write_bio_X509(memory.get(), certificate.get()) != 1) {
+      return Error(Code::kInternal, "cannot write a certificate: " + control::openssl_reason());
+    }
+  }
+  char* text = nullptr;
+  const long length = BIO_get_mem_data(memory.get(), &text);
+  if (static_cast<std::uint64_t>(length) > kMaxChainBytes) {
+    return Error(Code::kInvalidArgument, "the chain of certificates is too long to be stored");
+  }
+  return std::string(text, static_cast<std::size_t>(length));
+}
+
+Result<Openssl<X509_STORE>> trusted(const control::TlsFiles& files) {
+  Openssl<X509_STORE> store(X509_STORE_new());
+  if (!store) return Error(Code::kInternal, "cannot verify certificates");
+  GCR_TRY(control::trust_authority(store.get(), files));
+  return store;
+}
+
+/// As of now. The reason if it is not accepted.
+Status check_chain(X509_STORE* store, const Certificates& chain) {
+  const Openssl<X509_STORE_CTX> context(X509_STORE_CTX_new());
+  const Openssl<STACK_OF(X509)> others(sk_X509_new_null());
+  for (const auto& certificate : chain) sk_X509_push(others.get(), certificate.get());
+  if (!context || !others ||
+      X509_STORE_CTX_init(context.get(), store, chain.front().get(), others.get()) != 1) {
+    return Error(Code::kInternal, "cannot verify a certificate: " + control::openssl_reason());
+  }
+  if (X509_verify_cert(context.get()) == 1) return {};
+  ERR_clear_error();
+  return Error(Code::kPermissionDenied,
+               X509_verify_cert_error_string(X509_STORE_CTX_get_error(context.get())));
+}
+
+}  // namespace
+
+Result<Signed> sign(std::span<const std::byte> bytes, const control::TlsFiles& files) {
+  GCR_ASSIGN(const Certificates certificates, own_certificates(files));
+  GCR_ASSIGN(const control::PrivateKey key, control::read_private_key(files.key));
+  if (X509_check_private_key(certificates.front().get(), key.get()) != 1) {
+    return control::unusable_file("private key", files.key);
+  }
+  Signed result;
+  GCR_ASSIGN(result.chain, as_text(certificates));
+  const Openssl<EVP_MD_CTX> context(EVP_MD_CTX_new());
+  std::size_t length = kMaxSignatureBytes;
+  result.signature.resize(length);
+  auto* const to = reinterpret_cast<unsigned char*>(result.signature.data());
+  if (!context ||
+      EVP_DigestSignInit(context.get(), nullptr, digest_for(key.get()), nullptr, key.get()) != 1 ||
+      EVP_DigestSign(context.get(), to, &length, raw(bytes), bytes.size()) != 1) {
+    return Error(Code::kInvalidArgument, fmt::format("cannot sign with the private key {}: {}",
+                                                     files.key, control::openssl_reason()));
+  }
+  result.signature.resize(length);
+  return result;
+}
+
+Result<std::string> own_name(const control::TlsFiles& files) {
+  GCR_ASSIGN(const Certificates certificates, own_certificates(files));
+  return control::common_name(certificates.front().get());
+}
+
+struct Signer::Chain {
+  Certificates certificates;
+};
+
+Signer::Signer(std::unique_ptr<Chain> chain, std::string name)
+    : chain_(std::move(chain)), name_(std::move(name)) {}
+Signer::Signer(Signer&&) noexcept = default;
+Signer::~Signer() = default;
+
+Result<Signer> Signer::verify(const std::string& chain, const control::TlsFiles& files) {
+  const Openssl<BIO> memory(BIO_new_mem_buf(chain.data(), static_cast<int>(chain.size())));
+  auto read = std::make_unique<Chain>();
+  if (memory) read->certificates = read_certificates(memory.get());
+  if (read->certificates.empty()) {
+    return Error(Code::kPermissionDenied, "it shows no certificate");
+  }
+  X509* const leaf = read->certificates.front().get();
+  std::string name = control::common_name(leaf);
+  GCR_ASSIGN(const auto store, trusted(files));
+  if (const Status accepted = check_chain(store.get(), read->certificates); !accepted) {
+    return accepted.error().while_doing(
+        fmt::format("it was taken by \"{}\", whose certificate is not accepted here", name));
+  }
+  GCR_TRY(control::check_agent_role(leaf));
+  return Signer(std::move(read), std::move(name));
+}
+
+bool Signer::has_signed(std::span<const std::byte> bytes,
+                        std::span<const std::byte> signature) const {
+  EVP_PKEY* const key = X509_get0_pubkey(chain_->certificates.front().get());
+  const Openssl<EVP_MD_CTX> context(EVP_MD_CTX_new());
+  const bool good =
+      key != nullptr && context &&
+      EVP_DigestVerifyInit(context.get(), nullptr, digest_for(key), nullptr, key) == 1 &&
+      EVP_DigestVerify(context.get(), raw(signature), signature.size(), raw(bytes), bytes.size()) ==
+          1;
+  ERR_clear_error();
+  return good;
+}
+
+}  // namespace gcr::store
