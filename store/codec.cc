@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <memory>
 
-namespace gcr::images {
+namespace gcr::store {
 namespace {
 
 /// Level 1: higher levels take more time than they save on a link for which zstd pays.
@@ -136,4 +136,4 @@ Codec CodecChooser::best() const {
   return best;
 }
 
-}  // namespace gcr::images
+}  // namespace gcr::store

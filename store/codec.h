@@ -10,7 +10,7 @@
 
 #include "src/base/result.h"
 
-namespace gcr::images {
+namespace gcr::store {
 
 /// As they stand in a block. Zero is never used.
 enum class Codec : std::uint16_t { kInvalid = 0, kNone = 1, kLz4 = 2, kZstd = 3 };
@@ -64,4 +64,4 @@ class CodecChooser {
   std::array<Observed, 2> observed_;  ///< lz4, zstd
 };
 
-}  // namespace gcr::images
+}  // namespace gcr::store

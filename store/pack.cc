@@ -119,7 +119,7 @@ Status Packs::read_at(const Key& key, const ContentName& name, const Location& l
                                               location.raw_bytes, out.size()));
   }
   Status done;
-  if (location.codec == images::Codec::kNone) {
+  if (location.codec == Codec::kNone) {
     done = read_stored(location, out);
     if (done) done = decode(key, name, location, out, out);
   } else {

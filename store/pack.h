@@ -93,7 +93,7 @@ class PackWriter {
   /// Writes `stored`; the name must not be here yet. It need not be durable before finish(). After
   /// an error the place is free again. kResourceExhausted on a full disk.
   Result<Location> add(const ContentName& name, std::span<const std::byte> stored,
-                       std::uint32_t raw_bytes, images::Codec codec);
+                       std::uint32_t raw_bytes, Codec codec);
 
   /// Its place may be used again.
   void remove(const ContentName& name);

@@ -54,10 +54,10 @@ bool is_possible(const Location& at, const PackEnd& end) {
   const bool is_sized =
       at.raw_bytes >= 1 && at.raw_bytes <= kMaxContentBytes && at.stored_bytes >= 1;
   switch (at.codec) {
-    case images::Codec::kNone:
+    case Codec::kNone:
       return is_placed && is_sized && at.stored_bytes == at.raw_bytes;
-    case images::Codec::kLz4:
-    case images::Codec::kZstd:
+    case Codec::kLz4:
+    case Codec::kZstd:
       return is_placed && is_sized && at.stored_bytes < at.raw_bytes;
     default:
       return false;
@@ -129,7 +129,7 @@ Result<std::vector<IndexEntry>> parse_index(std::span<const std::byte> bytes, co
     entry.location.offset = load_little_endian<std::uint64_t>(&from[32]);
     entry.location.stored_bytes = load_little_endian<std::uint32_t>(&from[40]);
     entry.location.raw_bytes = load_little_endian<std::uint32_t>(&from[44]);
-    entry.location.codec = static_cast<images::Codec>(load_little_endian<std::uint16_t>(&from[48]));
+    entry.location.codec = static_cast<Codec>(load_little_endian<std::uint16_t>(&from[48]));
     const bool is_ascending = i == 0 || index[i - 1].name < entry.name;
     if (!is_ascending || !is_possible(entry.location, end) || !is_zero(from.subspan(50))) {
       return damaged(fmt::format("entry {} of its index is not possible", i));
@@ -144,8 +144,8 @@ Status decode(const Key& key, const ContentName& name, const Location& location,
     return damaged(
         fmt::format("a content has {} bytes instead of {}", location.raw_bytes, out.size()));
   }
-  if (location.codec != images::Codec::kNone) {
-    GCR_TRY(images::decompress(location.codec, stored, out));
+  if (location.codec != Codec::kNone) {
+    GCR_TRY(decompress(location.codec, stored, out));
   } else if (stored.data() != out.data()) {
     std::ranges::copy(stored, out.begin());
   }

@@ -34,7 +34,7 @@ struct Location {
   std::uint64_t offset = 0;
   std::uint32_t stored_bytes = 0;
   std::uint32_t raw_bytes = 0;
-  images::Codec codec = images::Codec::kNone;
+  Codec codec = Codec::kNone;
 };
 
 struct IndexEntry {

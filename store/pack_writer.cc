@@ -49,7 +49,7 @@ void PackWriter::begin_writeback(std::uint64_t written) {
 }
 
 Result<Location> PackWriter::add(const ContentName& name, std::span<const std::byte> stored,
-                                 std::uint32_t raw_bytes, images::Codec codec) {
+                                 std::uint32_t raw_bytes, Codec codec) {
   Location location{.offset = 0,
                     .stored_bytes = static_cast<std::uint32_t>(stored.size()),
                     .raw_bytes = raw_bytes,

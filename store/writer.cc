@@ -208,15 +208,15 @@ std::optional<ContentRef> Writer::use_known(std::unique_lock<std::mutex>& lock,
 Result<Location> Writer::write(PackWriter& pack, const ContentName& name,
                                std::span<const std::byte> bytes) const {
   const auto raw_bytes = static_cast<std::uint32_t>(bytes.size());
-  if (options_.codec == images::Codec::kLz4 || options_.codec == images::Codec::kZstd) {
+  if (options_.codec == Codec::kLz4 || options_.codec == Codec::kZstd) {
     thread_local std::vector<std::byte> smaller;
     smaller.resize(bytes.size());
-    const std::size_t length = images::compress(options_.codec, bytes, smaller);
+    const std::size_t length = compress(options_.codec, bytes, smaller);
     if (length != 0 && length < bytes.size()) {
       return pack.add(name, std::span(smaller).first(length), raw_bytes, options_.codec);
     }
   }
-  return pack.add(name, bytes, raw_bytes, images::Codec::kNone);
+  return pack.add(name, bytes, raw_bytes, Codec::kNone);
 }
 
 /// One of those in use: one more for each kPackShareBytes that are written.

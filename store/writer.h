@@ -29,8 +29,8 @@ class Writer {
  public:
   struct Options {
     Uuid checkpoint{};
-    std::string name{};                          ///< is_name()
-    images::Codec codec = images::Codec::kNone;  ///< where it makes a content smaller
+    std::string name{};          ///< is_name()
+    Codec codec = Codec::kNone;  ///< where it makes a content smaller
     unsigned packs = 4;  ///< most files that are written side by side, for little there are fewer
     control::TlsFiles tls{};  ///< to sign with, and to believe earlier manifests
     SignerRule rule{};        ///< whose earlier manifests are believed

@@ -36,10 +36,10 @@ of the authority has signed it.
 /// As the command line has it.
 struct StoreLine {
   std::string directory;
-  std::string name;                                ///< of verify; empty: all
-  unsigned keep = 0;                               ///< of prune; 0: all
-  std::vector<std::string> removed;                ///< likewise: checkpoints by name
-  std::string config = agent::kDefaultConfigPath;  ///< of the commands that tell of signers
+  std::string name;                                 ///< of verify; empty: all
+  unsigned keep = 0;                                ///< of prune; 0: all
+  std::vector<std::string> removed;                 ///< likewise: checkpoints by name
+  std::string config = worker::kDefaultConfigPath;  ///< of the commands that tell of signers
   bool json = false;
   control::TlsFiles tls;
 };
@@ -53,21 +53,21 @@ struct Acceptance {
 /// Whom this host's agent believes, as far as this command may read its configuration.
 class Believed {
  public:
-  explicit Believed(const std::string& config) : config_(agent::load_config(config)) {
+  explicit Believed(const std::string& config) : config_(worker::load_config(config)) {
     if (config_) self_ = store::own_name(config_->tls);
   }
 
   Acceptance answer_for(const std::string& signer) const {
     if (!config_) return {"unknown", config_.error().message()};
     const Status accepted =
-        agent::check_peer(config_->peers, self_ ? *self_ : "", signer, "checkpoints");
+        worker::check_peer(config_->peers, self_ ? *self_ : "", signer, "checkpoints");
     if (accepted) return {"yes"};
     if (!self_) return {"unknown", self_.error().message()};
     return {"no", accepted.error().message()};
   }
 
  private:
-  Result<agent::Config> config_;
+  Result<worker::Config> config_;
   Result<std::string> self_ = std::string();
 };
 

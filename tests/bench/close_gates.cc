@@ -10,7 +10,7 @@
 
 #include "migrate-agent/gpu/access/door/door.h"
 #include "migrate-agent/gpu/access/gates.h"
-#include "migrate-agent/linux/proc/procfs.h"
+#include "migrate-agent/linux/procfs/procfs.h"
 #include "tests/support/command_line.h"
 
 namespace gcr {
@@ -32,7 +32,7 @@ struct Measured {
   unsigned stepped = 0;  ///< closings in which calls were let pass
 };
 
-Measured measure(const Options& options, agent::Gates& gates) {
+Measured measure(const Options& options, gpu::Gates& gates) {
   Measured measured;
   bool stepped = false;
   gates.set_watch([&](const std::string&) { stepped = true; });
@@ -56,15 +56,15 @@ Measured measure(const Options& options, agent::Gates& gates) {
 }
 
 int run(const Options& options) {
-  std::vector<std::unique_ptr<agent::GpuAccess>> accesses;
-  std::vector<agent::Gates::Member> members;
+  std::vector<std::unique_ptr<gpu::GpuAccess>> accesses;
+  std::vector<gpu::Gates::Member> members;
   for (const pid_t pid : procfs::tree(options.root)) {
-    auto access = agent::open_access(pid);
+    auto access = gpu::open_access(pid);
     if (!access) continue;  // it uses no GPU
     accesses.push_back(std::move(*access));
     members.push_back({pid, accesses.back().get()});
   }
-  agent::Gates gates(std::move(members));
+  gpu::Gates gates(std::move(members));
   Measured measured = measure(options, gates);
   auto& times = measured.closed_ms;
   std::ranges::sort(times);

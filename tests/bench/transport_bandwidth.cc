@@ -116,7 +116,7 @@ Status enter_namespace(const std::string& path) {
 
 /// A region to land in: the landing region, or pages of 4 KiB.
 struct Region {
-  landing::LandingRegion landing;
+  hostmem::LandingRegion landing;
   UniqueMapping small;
   std::span<std::byte> bytes;
 };
@@ -134,9 +134,9 @@ Result<Region> make_region(const Options& options) {
     if (!options.unpopulated) (void)::madvise(at, bytes, MADV_POPULATE_WRITE);
     return region;
   }
-  const auto policy = options.pages == "hugetlb" ? landing::HugepagePolicy::kRequire
-                                                 : landing::HugepagePolicy::kNever;
-  GCR_ASSIGN(region.landing, landing::LandingRegion::create(bytes, policy));
+  const auto policy = options.pages == "hugetlb" ? hostmem::HugepagePolicy::kRequire
+                                                 : hostmem::HugepagePolicy::kNever;
+  GCR_ASSIGN(region.landing, hostmem::LandingRegion::create(bytes, policy));
   region.bytes = region.landing.bytes();
   if (options.unpopulated) {  // its pages go; hugepages are reserved anew, so that nobody has them
     void* const at = region.bytes.data();

@@ -14,7 +14,7 @@
 
 #include <atomic>
 
-#include "migrate-agent/linux/proc/procfs.h"
+#include "migrate-agent/linux/procfs/procfs.h"
 #include "tests/cgroups/support.h"
 
 namespace gcr::cgroups {

@@ -22,7 +22,7 @@
 
 #include "migrate-agent/linux/cgroups/devices.h"
 #include "migrate-agent/linux/cgroups/group.h"
-#include "migrate-agent/linux/proc/procfs.h"
+#include "migrate-agent/linux/procfs/procfs.h"
 #include "tests/cgroups/support.h"
 #include "tests/support/sysfs_tree.h"
 

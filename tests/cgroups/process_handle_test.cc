@@ -1,6 +1,6 @@
 // Numbers of processes that have ended are taken by others, and nothing meant for the first reaches
 // these: every signal goes by a pidfd of the process that was meant.
-#include "migrate-agent/linux/proc/process_handle.h"
+#include "migrate-agent/linux/procfs/process_handle.h"
 
 #include <fcntl.h>
 #include <gmock/gmock.h>
@@ -18,7 +18,7 @@
 #include <vector>
 
 #include "migrate-agent/criu/runs/criu.h"
-#include "migrate-agent/linux/proc/procfs.h"
+#include "migrate-agent/linux/procfs/procfs.h"
 #include "migrate-agent/linux/ptrace/frozen_threads.h"
 #include "migrate-agent/linux/ptrace/held_threads.h"
 #include "migrate-agent/migration/undo/recovery.h"
@@ -74,8 +74,8 @@ TEST(ReusedNumber, IsNotSignalledByWhoHoldsTheProcessThatHadIt) {
               if (!process->has_ended()) return 5;
               if (criu::resume_stopped(*process)) return 6;
               if (!criu::kill_stopped(*process)) return 7;
-              if (criu::FrozenThreads::seize({*process}, {})) return 8;
-              if (criu::HeldThreads(*process).hold_all_but(number)) return 9;
+              if (tracing::FrozenThreads::seize({*process}, {})) return 8;
+              if (tracing::HeldThreads(*process).hold_all_but(number)) return 9;
               if (Process::open(number, process->start_time() - 1)) return 10;
               return second.untouched() ? 0 : 11;
             }),
@@ -92,17 +92,17 @@ TEST(ReusedNumber, IsNotSignalledByRecovery) {
   journal::Restored restored;
   *restored.add_members() = ended;
   *restored.mutable_init() = ended;
-  EXPECT_TRUE(recovery::end_stopped({ended}, {}));
-  EXPECT_TRUE(recovery::destroy_restored(restored, {}));
-  const Status resumed = recovery::resume_restored(restored, {});
+  EXPECT_TRUE(undo::end_stopped({ended}, {}));
+  EXPECT_TRUE(undo::destroy_restored(restored, {}));
+  const Status resumed = undo::resume_restored(restored, {});
   ASSERT_FALSE(resumed);
   EXPECT_EQ(resumed.error().code(), Code::kNotFound) << resumed.error().message();
-  recovery::Lost lost;
+  undo::Lost lost;
   lost.members = {ended};
   lost.detaching = true;
-  const auto found = recovery::bring_back(lost);
+  const auto found = undo::bring_back(lost);
   ASSERT_TRUE(found) << found.error().message();
-  EXPECT_EQ(*found, recovery::Found::kGone);
+  EXPECT_EQ(*found, undo::Found::kGone);
   EXPECT_TRUE(other.untouched());
 }
 

@@ -5,7 +5,7 @@
 #include <sys/wait.h>
 
 #include "migrate-agent/criu/runs/criu.h"
-#include "migrate-agent/linux/proc/procfs.h"
+#include "migrate-agent/linux/procfs/procfs.h"
 #include "migrate-agent/process/inspect/credentials.h"
 #include "tests/criu/forge.h"
 #include "tests/criu/program.h"

@@ -20,7 +20,7 @@
 
 #include "migrate-agent/criu/launch/launch.h"
 #include "migrate-agent/criu/runs/criu.h"
-#include "migrate-agent/linux/proc/procfs.h"
+#include "migrate-agent/linux/procfs/procfs.h"
 #include "tests/criu/program.h"
 #include "tests/criu/whole_runs.h"
 #include "tests/support/wait_until.h"

@@ -10,7 +10,7 @@
 #include <fstream>
 
 #include "migrate-agent/criu/runs/criu.h"
-#include "migrate-agent/linux/proc/procfs.h"
+#include "migrate-agent/linux/procfs/procfs.h"
 #include "tests/criu/program.h"
 #include "tests/criu/whole_runs.h"
 
@@ -55,7 +55,7 @@ class Frozen : public testing::Test {
 
 TEST_F(Frozen, OnlyTheExceptedThreadRunsUntilTheRelease) {
   ASSERT_NO_FATAL_FAILURE(start_restored("count"));
-  auto frozen = FrozenThreads::seize({tree_->root()}, {tids_[0]});
+  auto frozen = tracing::FrozenThreads::seize({tree_->root()}, {tids_[0]});
   ASSERT_TRUE(frozen) << frozen.error().message();
   EXPECT_EQ(frozen->count(), tids_.size());  // the main thread is not in tids_, one is excepted
   const Output now = wait_for_output(file(), [this](const Output& output) {
@@ -72,7 +72,7 @@ TEST_F(Frozen, OnlyTheExceptedThreadRunsUntilTheRelease) {
 
 TEST_F(Frozen, StopAgainLeavesTheWholeProcessStoppedWithoutTracer) {
   ASSERT_NO_FATAL_FAILURE(start_restored("count"));
-  auto frozen = FrozenThreads::seize({tree_->root()}, {tids_[1], tids_[2]});
+  auto frozen = tracing::FrozenThreads::seize({tree_->root()}, {tids_[1], tids_[2]});
   ASSERT_TRUE(frozen) << frozen.error().message();
   ASSERT_TRUE(frozen->stop_again());
   EXPECT_EQ(tracer_of(tree_->pid()), "0");
@@ -86,7 +86,7 @@ TEST_F(Frozen, StopAgainLeavesTheWholeProcessStoppedWithoutTracer) {
 TEST_F(Frozen, DestructionWithoutReleaseLeavesTheProcessStopped) {
   ASSERT_NO_FATAL_FAILURE(start_restored("count"));
   {
-    auto frozen = FrozenThreads::seize({tree_->root()}, {tids_[0]});
+    auto frozen = tracing::FrozenThreads::seize({tree_->root()}, {tids_[0]});
     ASSERT_TRUE(frozen) << frozen.error().message();
   }
   EXPECT_EQ(state_of(tree_->pid()), 'T');
@@ -95,7 +95,7 @@ TEST_F(Frozen, DestructionWithoutReleaseLeavesTheProcessStopped) {
 
 TEST_F(Frozen, UnknownThreadIsRefusedAndTheProcessStaysStopped) {
   ASSERT_NO_FATAL_FAILURE(start_restored("count"));
-  const auto frozen = FrozenThreads::seize({tree_->root()}, {tids_[0], 1});
+  const auto frozen = tracing::FrozenThreads::seize({tree_->root()}, {tids_[0], 1});
   ASSERT_FALSE(frozen);
   EXPECT_EQ(frozen.error().code(), Code::kNotFound);
   EXPECT_EQ(state_of(tree_->pid()), 'T');
@@ -106,7 +106,7 @@ TEST_F(Frozen, DeathOfTheHolderKillsTheUncommittedCopy) {
   ASSERT_NO_FATAL_FAILURE(start_restored("count"));
   const pid_t holder = ::fork();
   if (holder == 0) {
-    const auto frozen = FrozenThreads::seize({tree_->root()}, {tids_[0]});
+    const auto frozen = tracing::FrozenThreads::seize({tree_->root()}, {tids_[0]});
     ::kill(::getpid(), SIGKILL);
     ::_exit(frozen ? 0 : 1);
   }
@@ -118,7 +118,7 @@ TEST_F(Frozen, DeathOfTheHolderKillsTheUncommittedCopy) {
 
 TEST_F(Frozen, WaitingCallsGoOnWaitingAfterRestoreAndRelease) {
   ASSERT_NO_FATAL_FAILURE(start_restored("wait"));
-  auto frozen = FrozenThreads::seize({tree_->root()}, {tids_[0]});
+  auto frozen = tracing::FrozenThreads::seize({tree_->root()}, {tids_[0]});
   ASSERT_TRUE(frozen) << frozen.error().message();
   ASSERT_TRUE(frozen->release());
   expect_gapless(wait_for_progress(file(), read_output(file()), 200));

@@ -7,7 +7,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "migrate-agent/linux/proc/procfs.h"
+#include "migrate-agent/linux/procfs/procfs.h"
 #include "tests/criu/program.h"
 
 namespace gcr::criu::test {
@@ -42,7 +42,7 @@ class Held : public testing::Test {
 };
 
 TEST_F(Held, OneThreadRunsThenAllDo) {
-  HeldThreads threads(program_.process());
+  tracing::HeldThreads threads(program_.process());
   const Status held = threads.hold_all_but(output().tids.front());
   ASSERT_TRUE(held) << held.error().message();
   expect_that_one_counts();
@@ -56,7 +56,7 @@ TEST_F(Held, AProcessThatWasStoppedMoreThanOnceIsHeldAndLetGo) {
     ASSERT_TRUE(procfs::wait_until_stopped(program_.pid()));
   }
   {
-    HeldThreads threads(program_.process());
+    tracing::HeldThreads threads(program_.process());
     const Status held = threads.hold_all_but(output().tids.front());
     ASSERT_TRUE(held) << held.error().message();
     expect_that_one_counts();
@@ -66,7 +66,7 @@ TEST_F(Held, AProcessThatWasStoppedMoreThanOnceIsHeldAndLetGo) {
 
 TEST_F(Held, AProcessThatIsKilledMeanwhileEnds) {
   const procfs::Process process = program_.process();
-  HeldThreads threads(process);
+  tracing::HeldThreads threads(process);
   ASSERT_TRUE(threads.hold_all_but(output().tids.front()));
   ::kill(program_.pid(), SIGKILL);
   while (procfs::state(std::to_string(program_.pid())) != 'Z') ::usleep(1000);
@@ -78,7 +78,7 @@ TEST_F(Held, AProcessThatIsKilledMeanwhileEnds) {
 TEST_F(Held, NothingRunsWhenTheHolderDies) {
   const pid_t holder = ::fork();
   if (holder == 0) {
-    HeldThreads threads(program_.process());
+    tracing::HeldThreads threads(program_.process());
     if (!threads.hold_all_but(output().tids.front())) ::_exit(1);
     for (;;) ::pause();
   }
@@ -93,7 +93,7 @@ TEST_F(Held, NothingRunsWhenTheHolderDies) {
 
 TEST_F(Held, AThreadThatIsNotThereIsSaidAndAllGoOn) {
   {
-    HeldThreads threads(program_.process());
+    tracing::HeldThreads threads(program_.process());
     const Status held = threads.hold_all_but(1);
     ASSERT_FALSE(held);
     EXPECT_EQ(held.error().code(), Code::kNotFound) << held.error().message();

@@ -17,7 +17,7 @@
 
 #include "migrate-agent/criu/threads/apart.h"
 #include "migrate-agent/criu/threads/settings.h"
-#include "migrate-agent/linux/proc/procfs.h"
+#include "migrate-agent/linux/procfs/procfs.h"
 #include "migrate-agent/linux/ptrace/frozen_threads.h"
 #include "tests/support/ready_child.h"
 
@@ -118,7 +118,7 @@ TEST_F(ManyThreads, AllAreHeldButThoseThatRun) {
   std::vector<procfs::Process> processes;
   processes.push_back(std::move(*process));
   const std::set<pid_t> running{told_->tids[kThreads / 2], told_->tids[kThreads - 1]};
-  auto frozen = FrozenThreads::seize(processes, running);
+  auto frozen = tracing::FrozenThreads::seize(processes, running);
   ASSERT_TRUE(frozen) << frozen.error().message();
   EXPECT_EQ(frozen->count(), kThreads + 1 - running.size());  // and the first
   for (const pid_t tid : procfs::threads(pid_)) {

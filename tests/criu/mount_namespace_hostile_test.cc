@@ -17,8 +17,8 @@
 #include "migrate-agent/criu/launch/launch.h"
 #include "migrate-agent/criu/runs/criu.h"
 #include "migrate-agent/criu/runs/paused_queues.h"
-#include "migrate-agent/linux/proc/mount_namespace.h"
-#include "migrate-agent/linux/proc/procfs.h"
+#include "migrate-agent/linux/procfs/mount_namespace.h"
+#include "migrate-agent/linux/procfs/procfs.h"
 #include "tests/criu/program.h"
 
 namespace gcr::criu::test {

@@ -13,7 +13,7 @@
 #include <fstream>
 #include <sstream>
 
-#include "migrate-agent/linux/proc/procfs.h"
+#include "migrate-agent/linux/procfs/procfs.h"
 #include "src/base/unique_fd.h"
 
 namespace gcr::criu::test {

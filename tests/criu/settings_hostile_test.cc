@@ -22,7 +22,7 @@
 #include "migrate-agent/criu/threads/landlock.h"
 #include "migrate-agent/criu/threads/settings.h"
 #include "migrate-agent/criu/threads/thread_calls.h"
-#include "migrate-agent/linux/proc/procfs.h"
+#include "migrate-agent/linux/procfs/procfs.h"
 #include "tests/criu/program.h"
 #include "tests/criu/whole_runs.h"
 

@@ -17,7 +17,7 @@
 
 extern char** environ;
 
-namespace gcr::agent::test {
+namespace gcr::daemon::test {
 
 using control::test::kPatience;
 
@@ -298,4 +298,4 @@ void PlainConnection::send_preface(control::ConnectionKind kind, const Uuid& mig
 
 bool PlainConnection::ends_without_a_word() { return read_all(socket_.get()).empty(); }
 
-}  // namespace gcr::agent::test
+}  // namespace gcr::daemon::test

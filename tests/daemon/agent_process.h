@@ -16,7 +16,7 @@
 #include "src/control/control_channel.h"
 #include "tests/control/peers.h"
 
-namespace gcr::agent::test {
+namespace gcr::daemon::test {
 
 /// A folder that goes with its owner.
 class TemporaryFolder {
@@ -137,4 +137,4 @@ class PlainConnection {
   UniqueFd socket_;
 };
 
-}  // namespace gcr::agent::test
+}  // namespace gcr::daemon::test

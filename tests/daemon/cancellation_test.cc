@@ -4,17 +4,17 @@
 
 #include <thread>
 
-namespace gcr::agent {
+namespace gcr::daemon {
 namespace {
 
 TEST(Cancellation, IsNotThereUntilItIsRequested) {
-  Cancellation cancellation;
+  worker::Cancellation cancellation;
   EXPECT_FALSE(cancellation.requested());
   EXPECT_TRUE(cancellation.check());
 }
 
 TEST(Cancellation, KeepsItsFirstReason) {
-  Cancellation cancellation;
+  worker::Cancellation cancellation;
   cancellation.request("first");
   cancellation.request("second");
   const Status checked = cancellation.check();
@@ -24,7 +24,7 @@ TEST(Cancellation, KeepsItsFirstReason) {
 }
 
 TEST(Cancellation, CallsEveryoneOnce) {
-  Cancellation cancellation;
+  worker::Cancellation cancellation;
   int calls = 0;
   const auto one = cancellation.on_request([&] { ++calls; });
   const auto two = cancellation.on_request([&] { ++calls; });
@@ -34,7 +34,7 @@ TEST(Cancellation, CallsEveryoneOnce) {
 }
 
 TEST(Cancellation, CallsThoseThatComeTooLateAtOnce) {
-  Cancellation cancellation;
+  worker::Cancellation cancellation;
   cancellation.request("why");
   bool called = false;
   const auto late = cancellation.on_request([&] { called = true; });
@@ -42,7 +42,7 @@ TEST(Cancellation, CallsThoseThatComeTooLateAtOnce) {
 }
 
 TEST(Cancellation, DoesNotCallThoseThatHaveLeft) {
-  Cancellation cancellation;
+  worker::Cancellation cancellation;
   bool called = false;
   {
     auto first = cancellation.on_request([&] { called = true; });
@@ -53,10 +53,10 @@ TEST(Cancellation, DoesNotCallThoseThatHaveLeft) {
 }
 
 TEST(Cancellation, CallbackMayLeaveAndTakeOthersWithIt) {
-  Cancellation cancellation;
+  worker::Cancellation cancellation;
   int calls = 0;
-  Cancellation::Registration own;
-  Cancellation::Registration other;
+  worker::Cancellation::Registration own;
+  worker::Cancellation::Registration other;
   const auto leave = [&] {
     ++calls;
     own = {};
@@ -69,4 +69,4 @@ TEST(Cancellation, CallbackMayLeaveAndTakeOthersWithIt) {
 }
 
 }  // namespace
-}  // namespace gcr::agent
+}  // namespace gcr::daemon

@@ -8,7 +8,7 @@
 
 #include "tests/daemon/agent_process.h"
 
-namespace gcr::agent::test {
+namespace gcr::daemon::test {
 namespace {
 
 using testing::HasSubstr;
@@ -156,4 +156,4 @@ TEST(AgentCommandLine, HelpAndVersionSucceed) {
 }
 
 }  // namespace
-}  // namespace gcr::agent::test
+}  // namespace gcr::daemon::test

@@ -5,7 +5,7 @@
 
 #include <fstream>
 
-namespace gcr::agent {
+namespace gcr::daemon {
 namespace {
 
 using testing::ElementsAre;
@@ -13,11 +13,11 @@ using testing::HasSubstr;
 using testing::StartsWith;
 
 TEST(Config, EmptyFileGivesTheDefaults) {
-  const auto config = parse_config("", "test.toml");
+  const auto config = worker::parse_config("", "test.toml");
   ASSERT_TRUE(config) << config.error().message();
   EXPECT_EQ(config->listen.to_string(), "0.0.0.0:7411");
   EXPECT_FALSE(config->host.empty());
-  EXPECT_EQ(config->hugepages, landing::HugepagePolicy::kAuto);
+  EXPECT_EQ(config->hugepages, hostmem::HugepagePolicy::kAuto);
   EXPECT_EQ(config->landing_window_bytes, 4 * kGiB);
   EXPECT_EQ(config->peer_silence_ms, 15'000U);
   EXPECT_EQ(config->advertise, "");
@@ -29,7 +29,7 @@ TEST(Config, EmptyFileGivesTheDefaults) {
 }
 
 TEST(Config, EveryKeyIsRead) {
-  const auto config = parse_config(R"(
+  const auto config = worker::parse_config(R"(
 listen = "[::1]:80"
 host = "node1"
 lanes = 8
@@ -61,14 +61,14 @@ spool = "/x/spool"
 library = "/x/libslurmfull.so"
 folder = "/x/jobs"
 )",
-                                   "test.toml");
+                                           "test.toml");
   ASSERT_TRUE(config) << config.error().message();
   EXPECT_EQ(config->listen.to_string(), "[::1]:80");
   EXPECT_EQ(config->host, "node1");
   EXPECT_EQ(config->lanes, 8U);
   EXPECT_THAT(config->data_addresses, ElementsAre("10.1.0.5", "fe80::1%eth0"));
   EXPECT_TRUE(config->unencrypted_data);
-  EXPECT_EQ(config->hugepages, landing::HugepagePolicy::kRequire);
+  EXPECT_EQ(config->hugepages, hostmem::HugepagePolicy::kRequire);
   EXPECT_EQ(config->landing_window_bytes, 512 * kMiB);
   ASSERT_EQ(config->gpus.size(), 1U);
   EXPECT_EQ(config->gpus[0].to_string(), "6f1c2d3e-0000-4000-8000-000000000001");
@@ -95,14 +95,15 @@ folder = "/x/jobs"
 }
 
 TEST(Config, BareIpv6AddressHasTheDefaultPort) {
-  const auto config = parse_config("listen = \"::0\"", "test.toml");
+  const auto config = worker::parse_config("listen = \"::0\"", "test.toml");
   ASSERT_TRUE(config) << config.error().message();
   EXPECT_EQ(config->listen.to_string(), "[::0]:7411");
 }
 
 TEST(Config, PortZeroMeansAnyPort) {
   for (const char* listen : {"127.0.0.1:0", "[::]:0"}) {
-    const auto config = parse_config(std::string("listen = \"") + listen + "\"", "test.toml");
+    const auto config =
+        worker::parse_config(std::string("listen = \"") + listen + "\"", "test.toml");
     ASSERT_TRUE(config) << config.error().message();
     EXPECT_EQ(config->listen.to_string(), listen);
   }
@@ -117,7 +118,7 @@ struct Mistake {
 class ConfigMistake : public testing::TestWithParam<Mistake> {};
 
 TEST_P(ConfigMistake, IsToldWithFileLineAndKey) {
-  const auto config = parse_config(GetParam().text, "test.toml");
+  const auto config = worker::parse_config(GetParam().text, "test.toml");
   ASSERT_FALSE(config);
   EXPECT_EQ(config.error().code(), Code::kInvalidArgument);
   EXPECT_THAT(config.error().message(), StartsWith("test.toml:"));
@@ -173,9 +174,9 @@ TEST(Config, TheShippedFileSaysWhatTheDefaultsAre) {
     if (!is_operator)
       text += (line.starts_with("#") && !line.starts_with("# ") ? line.substr(1) : line) + "\n";
   }
-  const auto shipped = parse_config(text, GCR_SHIPPED_CONFIG);
+  const auto shipped = worker::parse_config(text, GCR_SHIPPED_CONFIG);
   ASSERT_TRUE(shipped) << shipped.error().message();
-  const auto defaults = parse_config("", "nothing");
+  const auto defaults = worker::parse_config("", "nothing");
   ASSERT_TRUE(defaults);
   EXPECT_EQ(shipped->listen.to_string(), defaults->listen.to_string());
   EXPECT_EQ(shipped->host, defaults->host);
@@ -214,28 +215,29 @@ TEST(Config, TheShippedFileSaysWhatTheDefaultsAre) {
 
 TEST(Config, PeersHaveANameAndNothingElse) {
   const auto config =
-      parse_config("[[peers]]\nname = \"a\"\n[[peers]]\nname = \"b\"\n", "test.toml");
+      worker::parse_config("[[peers]]\nname = \"a\"\n[[peers]]\nname = \"b\"\n", "test.toml");
   ASSERT_TRUE(config) << config.error().message();
   EXPECT_EQ(config->peers, (std::vector<std::string>{"a", "b"}));
   for (const char* wrong : {"[[peers]]\n", "[[peers]]\nname = \"\"\n", "peers = [\"a\"]\n",
                             "[[peers]]\nname = \"a\"\nusers = []\n"}) {
-    EXPECT_FALSE(parse_config(wrong, "test.toml")) << wrong;
+    EXPECT_FALSE(worker::parse_config(wrong, "test.toml")) << wrong;
   }
 }
 
 TEST(Config, OperatorsTakeNoOtherKeys) {
-  const auto config = parse_config("[[operators]]\nname = \"a\"\nuser = [\"b\"]\n", "test.toml");
+  const auto config =
+      worker::parse_config("[[operators]]\nname = \"a\"\nuser = [\"b\"]\n", "test.toml");
   ASSERT_FALSE(config);
   EXPECT_EQ(config.error().message(),
             "test.toml:3: operators.user is not known; known are name, users");
 }
 
 TEST(Config, MissingFileIsNamed) {
-  const auto config = load_config("/nonexistent/agent.toml");
+  const auto config = worker::load_config("/nonexistent/agent.toml");
   ASSERT_FALSE(config);
   EXPECT_EQ(config.error().code(), Code::kNotFound);
   EXPECT_THAT(config.error().message(), HasSubstr("/nonexistent/agent.toml"));
 }
 
 }  // namespace
-}  // namespace gcr::agent
+}  // namespace gcr::daemon

@@ -7,7 +7,7 @@
 
 #include "tests/daemon/agent_process.h"
 
-namespace gcr::agent::test {
+namespace gcr::daemon::test {
 namespace {
 
 using control::ConnectionKind;
@@ -175,4 +175,4 @@ TEST_F(DaemonTest, IdleDaemonEndsAtOnceOnTermination) {
 }
 
 }  // namespace
-}  // namespace gcr::agent::test
+}  // namespace gcr::daemon::test

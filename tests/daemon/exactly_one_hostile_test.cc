@@ -11,12 +11,12 @@
 #include <optional>
 #include <thread>
 
-#include "migrate-agent/linux/proc/procfs.h"
+#include "migrate-agent/linux/procfs/procfs.h"
 #include "tests/daemon/agent_process.h"
 #include "tests/daemon/journals.h"
 #include "tests/support/damage.h"
 
-namespace gcr::agent::test {
+namespace gcr::daemon::test {
 namespace {
 
 using commit::DestinationState;
@@ -401,4 +401,4 @@ TEST_F(ExactlyOne, ACertificateWithoutANameIsNobodys) {
 }
 
 }  // namespace
-}  // namespace gcr::agent::test
+}  // namespace gcr::daemon::test

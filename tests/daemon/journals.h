@@ -10,7 +10,7 @@
 #include "migrate-agent/commit/journal/journal_files.h"
 #include "migrate-agent/commit/states/commit_log.h"
 
-namespace gcr::agent::test {
+namespace gcr::daemon::test {
 
 /// The process that a recovered destination claims to run.
 inline constexpr int kRestoredPid = 4242;
@@ -160,4 +160,4 @@ inline journal::Record last_record(const std::filesystem::path& state_dir, const
   return contents->records.back();
 }
 
-}  // namespace gcr::agent::test
+}  // namespace gcr::daemon::test

@@ -6,7 +6,7 @@
 #include "tests/daemon/agent_process.h"
 #include "tests/daemon/journals.h"
 
-namespace gcr::agent::test {
+namespace gcr::daemon::test {
 namespace {
 
 using testing::AllOf;
@@ -94,4 +94,4 @@ TEST_F(LimitOfOneUser, HoldsAtTheDestinationToo) {
 }
 
 }  // namespace
-}  // namespace gcr::agent::test
+}  // namespace gcr::daemon::test

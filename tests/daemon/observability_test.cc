@@ -11,7 +11,7 @@
 
 #include "tests/daemon/agent_process.h"
 
-namespace gcr::agent::test {
+namespace gcr::daemon::test {
 namespace {
 
 using asio::ip::tcp;
@@ -105,4 +105,4 @@ TEST_F(Observability, OtherPathsAreNotFound) {
 }
 
 }  // namespace
-}  // namespace gcr::agent::test
+}  // namespace gcr::daemon::test

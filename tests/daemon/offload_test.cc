@@ -9,7 +9,7 @@
 #include <stdexcept>
 #include <thread>
 
-namespace gcr::agent {
+namespace gcr::daemon {
 namespace {
 
 class Offload : public testing::Test {
@@ -26,7 +26,7 @@ class Offload : public testing::Test {
 
   template <class Work, class Value>
   asio::awaitable<void> store(Work work, std::optional<Value>& value) {
-    Value result = co_await offload(pool_, std::move(work));
+    Value result = co_await worker::offload(pool_, std::move(work));
     resumed_on_ = std::this_thread::get_id();
     value.emplace(std::move(result));
   }
@@ -79,4 +79,4 @@ TEST_F(Offload, TheIoContextGoesOnMeanwhile) {
 }
 
 }  // namespace
-}  // namespace gcr::agent
+}  // namespace gcr::daemon

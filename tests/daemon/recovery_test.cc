@@ -7,12 +7,12 @@
 
 #include <csignal>
 
-#include "migrate-agent/linux/proc/procfs.h"
+#include "migrate-agent/linux/procfs/procfs.h"
 #include "tests/daemon/agent_process.h"
 #include "tests/daemon/journals.h"
 #include "tests/support/damage.h"
 
-namespace gcr::agent::test {
+namespace gcr::daemon::test {
 namespace {
 
 using commit::DestinationState;
@@ -238,4 +238,4 @@ TEST_F(RecoveryTest, NameOfNoJournalIsRefused) {
 }
 
 }  // namespace
-}  // namespace gcr::agent::test
+}  // namespace gcr::daemon::test

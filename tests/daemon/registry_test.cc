@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace gcr::agent {
+namespace gcr::daemon {
 namespace {
 
 using testing::HasSubstr;
@@ -120,4 +120,4 @@ TEST(Registry, OneWorkerCannotClaimEverything) {
 }
 
 }  // namespace
-}  // namespace gcr::agent
+}  // namespace gcr::daemon

@@ -10,7 +10,7 @@
 #include "tests/daemon/agent_process.h"
 #include "tests/daemon/journals.h"
 
-namespace gcr::agent::test {
+namespace gcr::daemon::test {
 namespace {
 
 using commit::DestinationState;
@@ -322,4 +322,4 @@ TEST_F(RecoveredTest, CommitThatNobodyTakesUpIsToBeAskedAgain) {
 }
 
 }  // namespace
-}  // namespace gcr::agent::test
+}  // namespace gcr::daemon::test

@@ -5,7 +5,7 @@
 #include "tests/daemon/agent_process.h"
 #include "tests/daemon/journals.h"
 
-namespace gcr::agent::test {
+namespace gcr::daemon::test {
 namespace {
 
 using commit::DestinationState;
@@ -136,4 +136,4 @@ TEST_F(ResolveWithPeerTest, SomebodyElseAtTheAddressIsNoProofThatTheAgentIsGone)
 }
 
 }  // namespace
-}  // namespace gcr::agent::test
+}  // namespace gcr::daemon::test

@@ -7,7 +7,7 @@
 #include "migrate-agent/daemon/listener/listening.h"
 #include "tests/daemon/agent_process.h"
 
-namespace gcr::agent::test {
+namespace gcr::daemon::test {
 namespace {
 
 using control::ConnectionKind;
@@ -102,4 +102,4 @@ TEST_F(StartupTest, ClientsWithCertificatesDoNotCount) {
 }
 
 }  // namespace
-}  // namespace gcr::agent::test
+}  // namespace gcr::daemon::test

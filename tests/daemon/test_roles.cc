@@ -13,7 +13,7 @@
 #include "migrate-agent/migration/entry.h"
 #include "tests/daemon/journals.h"
 
-namespace gcr::agent {
+namespace gcr::migration {
 namespace {
 
 constexpr std::chrono::milliseconds kPatience = std::chrono::seconds(60);
@@ -52,7 +52,8 @@ journal::ProcessIds process(pid_t pid, std::uint64_t start_time) {
 }
 
 /// A migration with a journal and a control socket, until it is cancelled.
-asio::awaitable<void> keep_journal(WorkerContext& context, const proto::MigrateRequest& request) {
+asio::awaitable<void> keep_journal(worker::WorkerContext& context,
+                                   const proto::MigrateRequest& request) {
   const Uuid migration = Uuid::random();
   const Status claimed = co_await context.daemon.claim_processes(
       migration, process(request.pid(), request.lanes()), "test");
@@ -77,8 +78,9 @@ asio::awaitable<void> keep_journal(WorkerContext& context, const proto::MigrateR
     co_await cancelled.async_wait(asio::redirect_error(asio::use_awaitable, woken));
   }
   const Error why = context.cancellation.check().error();
-  test::must(log->advance(commit::SourceEvent::kFailed, test::aborted(why)));
-  test::must(log->advance(commit::SourceEvent::kRolledBack, test::finished("by its worker")));
+  daemon::test::must(log->advance(commit::SourceEvent::kFailed, daemon::test::aborted(why)));
+  daemon::test::must(
+      log->advance(commit::SourceEvent::kRolledBack, daemon::test::finished("by its worker")));
   proto::Envelope report;
   report.mutable_migrate_report()->set_code(std::string(to_string(why.code())));
   report.mutable_migrate_report()->set_message(why.message());
@@ -87,7 +89,7 @@ asio::awaitable<void> keep_journal(WorkerContext& context, const proto::MigrateR
 }
 
 /// The command "fail N": the first N recoveries of this journal fail.
-Status fail_if_asked(const Config& config, const journal::Began& began) {
+Status fail_if_asked(const worker::Config& config, const journal::Began& began) {
   unsigned failures = 0;
   if (std::sscanf(began.command().c_str(), "fail %u", &failures) != 1) return {};
   const auto path = config.state_dir / "attempts";
@@ -98,72 +100,75 @@ Status fail_if_asked(const Config& config, const journal::Began& began) {
   return Error(Code::kInternal, "recovery fails as it was asked to");
 }
 
-asio::awaitable<Status> recover_source(RecoveryContext& context, commit::SourceLog log) {
+asio::awaitable<Status> recover_source(worker::RecoveryContext& context, commit::SourceLog log) {
   using enum commit::SourceEvent;
   GCR_CO_TRY(context.line.open(log.journal().migration(), journal::Began::SOURCE));
   if (log.state() != commit::SourceState::kCommitted) {
     const Error cause(Code::kInternal, "the worker died");
-    GCR_CO_TRY(log.advance(kRestarted, test::aborted(cause)));
-    co_return log.advance(kRolledBack, test::finished("by recovery"));
+    GCR_CO_TRY(log.advance(kRestarted, daemon::test::aborted(cause)));
+    co_return log.advance(kRolledBack, daemon::test::finished("by recovery"));
   }
   context.line.set_operator_needed(true);
-  Decision decision = co_await context.line.next_decision();
+  worker::Decision decision = co_await context.line.next_decision();
   GCR_CO_TRY(log.advance(decision.run_here ? kResolvedRunHere : kResolvedDiscardHere,
-                         test::resolved(decision.run_here, decision.by)));
-  const Status done = decision.run_here ? log.advance(kRolledBack, test::finished("runs here"))
-                                        : log.advance(kCleared, test::finished("discarded here"));
+                         daemon::test::resolved(decision.run_here, decision.by)));
+  const Status done = decision.run_here
+                          ? log.advance(kRolledBack, daemon::test::finished("runs here"))
+                          : log.advance(kCleared, daemon::test::finished("discarded here"));
   decision.answer(done);
   co_return done;
 }
 
-asio::awaitable<Status> recover_destination(RecoveryContext& context, commit::DestinationLog log) {
+asio::awaitable<Status> recover_destination(worker::RecoveryContext& context,
+                                            commit::DestinationLog log) {
   using enum commit::DestinationEvent;
   GCR_CO_TRY(context.line.open(log.journal().migration(), journal::Began::DESTINATION));
   context.daemon.report_phase("in doubt");
-  Decision decision = co_await context.line.next_decision();
+  worker::Decision decision = co_await context.line.next_decision();
   const Status claimed = co_await context.daemon.claim_processes(
-      log.journal().migration(), process(test::kRestoredPid, 1), "");
+      log.journal().migration(), process(daemon::test::kRestoredPid, 1), "");
   if (!claimed) decision.answer(claimed);
   GCR_CO_TRY(claimed);
   if (decision.by_source) {
-    GCR_CO_TRY(log.advance(kToldCommit, test::committed()));
+    GCR_CO_TRY(log.advance(kToldCommit, daemon::test::committed()));
   } else {
     GCR_CO_TRY(log.advance(decision.run_here ? kResolvedRunHere : kResolvedDiscardHere,
-                           test::resolved(decision.run_here, decision.by)));
+                           daemon::test::resolved(decision.run_here, decision.by)));
   }
-  const Status done = decision.run_here
-                          ? log.advance(kResumed, test::finished("runs here", test::kRestoredPid))
-                          : log.advance(kCleared, test::finished("discarded here"));
+  const Status done =
+      decision.run_here
+          ? log.advance(kResumed, daemon::test::finished("runs here", daemon::test::kRestoredPid))
+          : log.advance(kCleared, daemon::test::finished("discarded here"));
   decision.answer(done);
   co_return done;
 }
 
 }  // namespace
 
-asio::awaitable<Status> run_recovery(RecoveryContext& context, std::filesystem::path path) {
+asio::awaitable<Status> run_recovery(worker::RecoveryContext& context, std::filesystem::path path) {
   using journal::Lock;
   const auto entry = journal::entry_of(path);
   if (entry && entry->role == journal::Began::SOURCE) {
-    auto log = co_await offload(context.blocking,
-                                [&] { return commit::SourceLog::open(path, Lock::kWait); });
+    auto log = co_await worker::offload(context.blocking,
+                                        [&] { return commit::SourceLog::open(path, Lock::kWait); });
     GCR_CO_TRY(log);
     if (!journal::unfinished(log->journal().records())) co_return Status();
     GCR_CO_TRY(fail_if_asked(context.config, log->journal().began()));
     if (journal::suspended(log->journal().records())) co_return Status();
     co_return co_await recover_source(context, std::move(*log));
   }
-  auto log = co_await offload(context.blocking,
-                              [&] { return commit::DestinationLog::open(path, Lock::kWait); });
+  auto log = co_await worker::offload(
+      context.blocking, [&] { return commit::DestinationLog::open(path, Lock::kWait); });
   GCR_CO_TRY(log);
   if (!journal::unfinished(log->journal().records())) co_return Status();
   co_return co_await recover_destination(context, std::move(*log));
 }
 
-asio::awaitable<void> run_load(WorkerContext& context, proto::LoadRequest request) {
+asio::awaitable<void> run_restore(worker::WorkerContext& context, proto::LoadRequest request) {
   co_await tell(context.channel, "load", request.directory());
 }
 
-asio::awaitable<void> run_source(WorkerContext& context, proto::MigrateRequest request) {
+asio::awaitable<void> run_source(worker::WorkerContext& context, proto::MigrateRequest request) {
   const std::string& wish = request.destination();
   if (wish == "crash") ::raise(SIGKILL);
   if (wish == "throw") throw std::runtime_error("thrown by the role");
@@ -189,12 +194,13 @@ asio::awaitable<void> run_source(WorkerContext& context, proto::MigrateRequest r
 }
 
 /// Suspends nothing.
-asio::awaitable<void> run_suspend(WorkerContext& context, const proto::SuspendRequest& request) {
+asio::awaitable<void> run_suspend(worker::WorkerContext& context,
+                                  const proto::SuspendRequest& request) {
   co_await tell(context.channel, "suspend", std::to_string(request.pid()));
 }
 
 /// Takes over the only journal, and has it until it is told to leave.
-asio::awaitable<void> run_resume(WorkerContext& context, const proto::ResumeRequest&) {
+asio::awaitable<void> run_resume(worker::WorkerContext& context, const proto::ResumeRequest&) {
   const auto entries = journal::list(context.config.state_dir);
   const Status taken = co_await context.daemon.take_suspended(entries->front().migration,
                                                               context.channel.peer().common_name);
@@ -206,7 +212,7 @@ asio::awaitable<void> run_resume(WorkerContext& context, const proto::ResumeRequ
 
 /// Those that the file PROBLEMS in the state directory names, a line each; it never ends with
 /// "hang".
-std::vector<std::string> host_problems(const Config& config) {
+std::vector<std::string> host_problems(const worker::Config& config) {
   std::vector<std::string> problems;
   std::ifstream file(config.state_dir / "PROBLEMS");
   for (std::string line; std::getline(file, line);) {
@@ -217,25 +223,27 @@ std::vector<std::string> host_problems(const Config& config) {
 }
 
 /// Answers with the process's number.
-Result<proto::Envelope> run_check(WorkerContext&, const proto::MigrateRequest& request) {
+Result<proto::Envelope> run_check(worker::WorkerContext&, const proto::MigrateRequest& request) {
   proto::Envelope envelope;
   envelope.mutable_check_reply()->add_members()->set_pid_in_namespace(request.pid());
   return envelope;
 }
 
 /// Nothing is: the next two are never called.
-bool is_suspended(const WorkerContext&, pid_t) { return false; }
+bool is_suspended(const worker::WorkerContext&, pid_t) { return false; }
 
-asio::awaitable<void> run_suspended_source(WorkerContext& context, proto::MigrateRequest request) {
-  co_await run_source(context, std::move(request));
+asio::awaitable<void> run_suspended_source(worker::WorkerContext& context,
+                                           proto::MigrateRequest request) {
+  co_await migration::run_source(context, std::move(request));
 }
 
-Result<proto::Envelope> run_suspended_check(WorkerContext& context,
+Result<proto::Envelope> run_suspended_check(worker::WorkerContext& context,
                                             const proto::MigrateRequest& request) {
-  return run_check(context, request);
+  return migration::run_check(context, request);
 }
 
-asio::awaitable<void> run_destination(WorkerContext& context, proto::PreflightRequest request) {
+asio::awaitable<void> run_destination(worker::WorkerContext& context,
+                                      proto::PreflightRequest request) {
   Uuid migration;
   std::copy_n(request.migration_id().begin(), migration.bytes.size(), migration.bytes.begin());
   asio::experimental::channel<void(std::error_code, UniqueFd)> connections(context.io, 1);
@@ -250,9 +258,9 @@ asio::awaitable<void> run_destination(WorkerContext& context, proto::PreflightRe
   const UniqueFd connection = co_await connections.async_receive(asio::use_awaitable);
   context.daemon.on_data_connection(nullptr);
   const int fd = connection.get();
-  Result<std::string> text =
-      co_await offload(context.blocking, [fd]() -> Result<std::string> { return read_to_end(fd); });
+  Result<std::string> text = co_await worker::offload(
+      context.blocking, [fd]() -> Result<std::string> { return read_to_end(fd); });
   co_await tell(context.channel, "data", std::move(*text));
 }
 
-}  // namespace gcr::agent
+}  // namespace gcr::migration

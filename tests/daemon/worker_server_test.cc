@@ -13,7 +13,7 @@
 #include "tests/daemon/agent_process.h"
 #include "tests/daemon/journals.h"
 
-namespace gcr::agent::test {
+namespace gcr::daemon::test {
 namespace {
 
 using control::test::kPatience;
@@ -60,24 +60,24 @@ class WorkerServerTest : public testing::Test {
     return **result;
   }
   /// The next decision that the role gets.
-  Decision decision() {
-    std::optional<Decision> next;
+  worker::Decision decision() {
+    std::optional<worker::Decision> next;
     asio::co_spawn(io_, server_->next_decision(),
-                   [&](std::exception_ptr, Decision got) { next = std::move(got); });
+                   [&](std::exception_ptr, worker::Decision got) { next = std::move(got); });
     io_.restart();
     while (!next) io_.run_one();
     return std::move(*next);
   }
-  WorkerAddress address() const { return {config_.runtime_dir, id_, Began::SOURCE}; }
+  worker::WorkerAddress address() const { return {config_.runtime_dir, id_, Began::SOURCE}; }
 
   TemporaryFolder folder_;
   asio::io_context io_{1};
   UniqueFd daemon_end_;
-  std::optional<DaemonClient> daemon_;
-  Config config_;
-  Cancellation cancellation_;
+  std::optional<worker::DaemonClient> daemon_;
+  worker::Config config_;
+  worker::Cancellation cancellation_;
   Uuid id_ = Uuid::random();
-  std::optional<WorkerServer> server_;
+  std::optional<worker::WorkerServer> server_;
 };
 
 registry::ToWorker status_question() {
@@ -120,7 +120,7 @@ TEST_F(WorkerServerTest, CancelIsRequested) {
 TEST_F(WorkerServerTest, DecisionIsAnsweredOnceItWasActedOn) {
   ASSERT_TRUE(server_->open(id_, Began::SOURCE));
   const auto reply = ask(decide(registry::Decide::RUN_HERE));
-  Decision brought = decision();
+  worker::Decision brought = decision();
   EXPECT_TRUE(brought.run_here);
   EXPECT_FALSE(brought.by_source);
   EXPECT_EQ(brought.by, "alice");
@@ -134,7 +134,7 @@ TEST_F(WorkerServerTest, DecisionsAreToldApart) {
   const auto first = ask(decide(registry::Decide::DISCARD_HERE));
   EXPECT_FALSE(decision().run_here);
   const auto second = ask(decide(registry::Decide::COMMITTED));
-  const Decision committed = decision();
+  const worker::Decision committed = decision();
   EXPECT_TRUE(committed.run_here);
   EXPECT_TRUE(committed.by_source);
 }
@@ -152,7 +152,7 @@ TEST_F(WorkerServerTest, RefusedDecisionSaysWhy) {
 TEST_F(WorkerServerTest, DecisionThatIsDroppedIsAnsweredAllTheSame) {
   ASSERT_TRUE(server_->open(id_, Began::SOURCE));
   const auto reply = ask(decide(registry::Decide::RUN_HERE));
-  { const Decision dropped = decision(); }
+  { const worker::Decision dropped = decision(); }
   const auto refused = wait(reply);
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().code(), Code::kUnavailable);
@@ -171,7 +171,7 @@ TEST_F(WorkerServerTest, DecisionOfWhoeverHasLeftIsForgotten) {
 TEST_F(WorkerServerTest, WorkerThatEndsLeavesNobodyWaiting) {
   ASSERT_TRUE(server_->open(id_, Began::SOURCE));
   const auto reply = ask(decide(registry::Decide::RUN_HERE));
-  const Decision taken = decision();
+  const worker::Decision taken = decision();
   server_.reset();
   const auto gone = wait(reply);
   ASSERT_FALSE(gone);
@@ -183,7 +183,7 @@ TEST_F(WorkerServerTest, SocketOfADeadWorkerIsNobodyAndIsReplaced) {
   std::filesystem::create_directories(address().path().parent_path());
   {
     UniqueFd dead(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
-    const auto where = LocalAddress::create(address().path());
+    const auto where = worker::LocalAddress::create(address().path());
     ASSERT_TRUE(where);
     ASSERT_EQ(::bind(dead.get(), where->get(), where->length()), 0);
   }
@@ -217,7 +217,7 @@ TEST_F(WorkerServerTest, NamesMayBeLong) {
 }
 
 /// A source that remembers what it was told.
-struct Source : SourceControl {
+struct Source : worker::SourceControl {
   proto::Progress progress() override {
     proto::Progress progress;
     progress.set_round(7);
@@ -255,7 +255,7 @@ TEST_F(WorkerServerTest, OrdersAreRefusedWhereNobodyCopies) {
 TEST_F(WorkerServerTest, NonsenseEndsItsConnectionAlone) {
   ASSERT_TRUE(server_->open(id_, Began::SOURCE));
   UniqueFd stranger(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
-  const auto where = LocalAddress::create(address().path());
+  const auto where = worker::LocalAddress::create(address().path());
   ASSERT_TRUE(where);
   ASSERT_EQ(::connect(stranger.get(), where->get(), where->length()), 0);
   ASSERT_EQ(::send(stranger.get(), "\xff\xff", 2, 0), 2);
@@ -272,4 +272,4 @@ TEST_F(WorkerServerTest, DecisionThatIsNoneIsRefused) {
 }
 
 }  // namespace
-}  // namespace gcr::agent::test
+}  // namespace gcr::daemon::test

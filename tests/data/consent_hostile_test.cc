@@ -7,7 +7,7 @@
 #include "migrate-agent/transfer/negotiation/outgoing_data.h"
 #include "tests/support/tcp_relay.h"
 
-namespace gcr::agent {
+namespace gcr::transfer {
 namespace {
 
 using testing::HasSubstr;
@@ -81,4 +81,4 @@ TEST_F(ConsentHostile, ATransportThatIsNoneIsRefused) {
 }
 
 }  // namespace
-}  // namespace gcr::agent
+}  // namespace gcr::transfer

@@ -7,7 +7,7 @@
 
 #include "migrate-agent/transfer/negotiation/offer.h"
 
-namespace gcr::agent {
+namespace gcr::transfer {
 namespace {
 
 using testing::AllOf;
@@ -156,4 +156,4 @@ TEST(DataOffer, SaysWhatThisHostHas) {
 }
 
 }  // namespace
-}  // namespace gcr::agent
+}  // namespace gcr::transfer

@@ -8,7 +8,7 @@
 #include "migrate-agent/preflight/compare/host_facts.h"
 #include "src/base/units.h"
 
-namespace gcr::agent {
+namespace gcr::migration {
 namespace {
 
 constexpr std::uint64_t kRoom = 64 * kMiB;
@@ -25,7 +25,7 @@ class RequestChecksHostile : public testing::Test {
   }
 
   Code check(const std::vector<proto::Buffer>& buffers) const {
-    job::Job job = job_;
+    gpu::Job job = job_;
     const auto checked = add_buffers({buffers.begin(), buffers.end()}, gpus_, job, kRoom);
     return checked ? Code::kInvalid : checked.error().code();
   }
@@ -43,9 +43,9 @@ class RequestChecksHostile : public testing::Test {
 
   const std::vector<device::GpuPair> gpus_ = {{Uuid::random(), Uuid::random()}};
   /// Buffer 1 of one chunk, and buffer 2 of three.
-  job::Job job_ = [] {
-    job::Job job;
-    (void)job.follow(std::vector<job::Listed>{{job::kRoot,
+  gpu::Job job_ = [] {
+    gpu::Job job;
+    (void)job.follow(std::vector<gpu::Listed>{{gpu::kRoot,
                                                {{.local_id = 10, .size_bytes = kChunkBytes},
                                                 {.local_id = 20, .size_bytes = 3 * kChunkBytes}}}});
     return job;
@@ -56,7 +56,7 @@ TEST_F(RequestChecksHostile, GoodBuffersAreTaken) {
   const proto::Buffer one = buffer(3, kRoom);
   const auto checked = add_buffers({&one, &one + 1}, gpus_, job_, kRoom);
   ASSERT_TRUE(checked);
-  EXPECT_EQ(job_.find({job::kRoot, 30}), job::AllocationId{3});
+  EXPECT_EQ(job_.find({gpu::kRoot, 30}), gpu::AllocationId{3});
   ASSERT_EQ(checked->size(), 1U);
   EXPECT_EQ(checked->front().gpu, gpus_.front().to);
 }
@@ -82,11 +82,11 @@ TEST_F(RequestChecksHostile, MappingsThatCannotBeAreRefused) {
   EXPECT_FALSE(remap_buffers({&mapped, &mapped + 1}, job_));
   mapped.add_mapped_by()->set_local_id(21);
   EXPECT_TRUE(remap_buffers({&mapped, &mapped + 1}, job_));
-  EXPECT_EQ(job_.find({job::kRoot, 21}), job::AllocationId{2});
+  EXPECT_EQ(job_.find({gpu::kRoot, 21}), gpu::AllocationId{2});
 }
 
 TEST_F(RequestChecksHostile, AJobHasMembersWithinTheLimit) {
-  constexpr int kMost = job::kMaxMembers;
+  constexpr int kMost = gpu::kMaxMembers;
   for (const int members : {1, 2, kMost}) EXPECT_TRUE(check_members(members)) << members;
   for (const int members : {0, kMost + 1}) {
     const Status refused = check_members(members);
@@ -118,7 +118,7 @@ TEST_F(RequestChecksHostile, MoreBuffersThanAProcessHasAreRefused) {
 
 TEST_F(RequestChecksHostile, WhatIsNotThereOrGoneAlreadyIsNotRemoved) {
   for (const std::vector<std::uint64_t>& ids : {std::vector<std::uint64_t>{9}, {1, 1}}) {
-    job::Job job = job_;
+    gpu::Job job = job_;
     const Status checked = remove_buffers({ids.begin(), ids.end()}, job);
     ASSERT_FALSE(checked);
     EXPECT_EQ(checked.error().code(), Code::kProtocol);
@@ -167,4 +167,4 @@ TEST_F(RequestChecksHostile, MoreFilesThanThereCanBeAreRefused) {
 }
 
 }  // namespace
-}  // namespace gcr::agent
+}  // namespace gcr::migration

@@ -9,7 +9,7 @@
 #include "migrate-agent/gpu/device/cuda/driver.h"
 #include "tests/softgpu/subjects.h"
 
-namespace gcr::agent {
+namespace gcr::gpu {
 namespace {
 
 using device::Control;
@@ -123,4 +123,4 @@ TEST_F(ThroughTheDriver, AProcessThatHasEndedIsAnError) {
 }
 
 }  // namespace
-}  // namespace gcr::agent
+}  // namespace gcr::gpu

@@ -18,7 +18,7 @@
 #include <thread>
 #include <vector>
 
-#include "migrate-agent/linux/proc/procfs.h"
+#include "migrate-agent/linux/procfs/procfs.h"
 #include "src/base/units.h"
 #include "tests/apps/handover.h"
 #include "tests/e2e/checkpoints.h"

@@ -9,7 +9,7 @@
 #include <filesystem>
 #include <sstream>
 
-#include "migrate-agent/linux/proc/procfs.h"
+#include "migrate-agent/linux/procfs/procfs.h"
 
 namespace gcr::e2e {
 namespace {

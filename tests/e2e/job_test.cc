@@ -19,7 +19,7 @@
 #include <vector>
 
 #include "migrate-agent/linux/cgroups/hierarchy.h"
-#include "migrate-agent/linux/proc/procfs.h"
+#include "migrate-agent/linux/procfs/procfs.h"
 #include "migrate-agent/process/pages/present_pages.h"
 #include "src/base/units.h"
 #include "tests/e2e/apps.h"

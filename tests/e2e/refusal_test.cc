@@ -225,11 +225,11 @@ TEST_F(RefusalTest, TooFewHugepagesAtTheDestination) {
 
 TEST_F(RefusalTest, MemoryThatAnotherMigrationHasReservedAtTheDestination) {
   ASSERT_NO_FATAL_FAILURE(start());
-  const auto plenty = []() -> Result<landing::Memory> {
-    return landing::Memory{.ordinary_bytes = std::uint64_t{1} << 60};
+  const auto plenty = []() -> Result<hostmem::Memory> {
+    return hostmem::Memory{.ordinary_bytes = std::uint64_t{1} << 60};
   };
-  auto other = landing::MemoryReservation::create(
-      landing::reservations_in(hosts_->variable("RUNTIME", Host::kB)), plenty);
+  auto other = hostmem::MemoryReservation::create(
+      hostmem::reservations_in(hosts_->variable("RUNTIME", Host::kB)), plenty);
   ASSERT_TRUE(other) << other.error().message();
   ASSERT_TRUE((*other)->add({.ordinary_bytes = std::uint64_t{1} << 50}));
   EXPECT_TRUE(refused(migrate(), kRefusedExit, {"memory-too-small"}));

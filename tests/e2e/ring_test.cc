@@ -11,7 +11,7 @@
 #include <thread>
 #include <vector>
 
-#include "migrate-agent/linux/proc/procfs.h"
+#include "migrate-agent/linux/procfs/procfs.h"
 #include "tests/e2e/apps.h"
 #include "tests/e2e/two_hosts.h"
 

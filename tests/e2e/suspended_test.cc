@@ -16,7 +16,7 @@
 #include <string>
 #include <vector>
 
-#include "migrate-agent/linux/proc/procfs.h"
+#include "migrate-agent/linux/procfs/procfs.h"
 #include "src/base/unique_fd.h"
 #include "src/base/units.h"
 #include "tests/apps/ring.h"

@@ -178,8 +178,8 @@ std::vector<std::string> open_journals(const TwoHosts& hosts, Host host) {
 }
 
 std::uint64_t unclaimed_hugepages() {
-  const landing::HugepageLimits limits;
-  const auto lock = landing::HugepageLock::take(limits);
+  const hostmem::HugepageLimits limits;
+  const auto lock = hostmem::HugepageLock::take(limits);
   if (!lock) throw std::runtime_error(lock.error().message());
   const auto number_in = [](const fs::path& file) {
     return std::stoll("0" + e2e::read_file(file));

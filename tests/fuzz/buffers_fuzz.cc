@@ -7,13 +7,13 @@ namespace gcr::fuzz {
 namespace {
 
 void take(Input input) {
-  job::Job there(2);
+  gpu::Job there(2);
   while (!input.empty()) {
     proto::BuffersRequest request;
     if (!parse(input.bytes(input.number<std::uint16_t>()), request)) return;
-    if (!agent::remove_buffers(request.removed_ids(), there)) return;
-    if (!agent::remap_buffers(request.remapped(), there)) return;
-    const auto wanted = agent::add_buffers(request.added(), kGpuMap, there, kRoomBytes);
+    if (!migration::remove_buffers(request.removed_ids(), there)) return;
+    if (!migration::remap_buffers(request.remapped(), there)) return;
+    const auto wanted = migration::add_buffers(request.added(), kGpuMap, there, kRoomBytes);
     if (!wanted) return;
     check_added(*wanted, there);
   }

@@ -18,7 +18,7 @@
 namespace gcr::fuzz {
 namespace {
 
-using namespace gcr::agent;
+using namespace gcr::gpu;
 using std::chrono::milliseconds;
 
 constexpr milliseconds kDeadline{500};
@@ -63,9 +63,9 @@ UniqueFd make_card(const door::DoorCard& card) {
   return file;
 }
 
-void ask(Door& door, std::uint8_t what) {
+void ask(gpu::Door& door, std::uint8_t what) {
   const std::array<std::uint64_t, 3> ids = {1, 2, 3};
-  const std::array<Door::Pages, 1> pages = {{{4096, 4096}}};
+  const std::array<gpu::Door::Pages, 1> pages = {{{4096, 4096}}};
   switch (what % 11) {
     case 0:
       return (void)door.hello(kDeadline);
@@ -91,7 +91,7 @@ void ask(Door& door, std::uint8_t what) {
       return (void)door.watch_memory();
     case 9:
       if (const auto registered = door.registered_memory()) {
-        require(std::ranges::is_sorted(*registered, {}, &Door::Pages::address), "an order");
+        require(std::ranges::is_sorted(*registered, {}, &gpu::Door::Pages::address), "an order");
       }
       return;
     default:
@@ -113,7 +113,7 @@ void converse(Input input) {
   if (lie == 1) card.agent_fd = input.number<std::int32_t>();
   if (lie == 2) card.version = input.number<std::uint32_t>();
   const UniqueFd file = make_card(card);
-  auto door = Door::open(::getpid(), Door::kLockPatience, kDeadline);
+  auto door = gpu::Door::open(::getpid(), gpu::Door::kLockPatience, kDeadline);
   if (!door) return;
   const auto questions = input.bytes(input.number<std::uint8_t>() % 8);
   std::thread player(play_application, std::move(application), input);

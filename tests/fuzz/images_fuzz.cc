@@ -24,7 +24,7 @@ BlockHeader header_of(Input& input, std::size_t payload_bytes) {
                      .offset = std::uint64_t{input.number<std::uint16_t>()} * kWindowBytes,
                      .raw_bytes = input.number<std::uint32_t>(),
                      .stored_bytes = static_cast<std::uint32_t>(payload_bytes),
-                     .codec = static_cast<Codec>(input.number<std::uint8_t>() % 5),
+                     .codec = static_cast<store::Codec>(input.number<std::uint8_t>() % 5),
                      .present = PresentPages(input.number<std::uint64_t>())};
   if (input.number<std::uint8_t>() == 0xff) header.stored_bytes = input.number<std::uint32_t>();
   return header;
@@ -74,8 +74,8 @@ void take(Input input) {
   check_files(directory->path());
 }
 
-std::string block(std::uint32_t file, std::string_view payload, std::size_t raw_bytes, Codec codec,
-                  const PresentPages& pages) {
+std::string block(std::uint32_t file, std::string_view payload, std::size_t raw_bytes,
+                  store::Codec codec, const PresentPages& pages) {
   return Script()
       .number(kBlock)
       .number<std::uint8_t>(file % kRingSlots)
@@ -99,10 +99,10 @@ std::string name(std::string_view text, std::uint32_t id, std::uint64_t size) {
       .number(size);
 }
 
-std::string compressed(Codec codec, std::size_t raw_bytes) {
+std::string compressed(store::Codec codec, std::size_t raw_bytes) {
   const std::vector<std::byte> raw(raw_bytes, std::byte{7});
   std::vector<std::byte> out(raw_bytes);
-  out.resize(compress(codec, raw, out));
+  out.resize(store::compress(codec, raw, out));
   return Script().bytes(out);
 }
 
@@ -112,27 +112,28 @@ std::vector<std::string> seeds() {
   const PresentPages first(1);
   const PresentPages third(4);
   const std::size_t two_pages = 2 * kPageBytes;
-  return {
-      Script()
-          .text(block(3, "a short image", 13, Codec::kNone, first))
-          .text(block(4, compressed(Codec::kLz4, two_pages), two_pages, Codec::kLz4, 3))
-          .text(block(5, compressed(Codec::kZstd, kPageBytes), 3 * kPageBytes, Codec::kZstd, third))
-          .text(name("core-1.img", 3, 13))
-          .text(name("pre-1/pages-1.img", 4, two_pages))
-          .text(name("mm-1.img", 5, 3 * kPageBytes)),
-      Script()
-          .text(name("../core-1.img", 3, 13))
-          .text(name("pre-2/core-1.img", 4, std::uint64_t{1} << 47)),
-      Script()
-          .number(kRawBlock)
-          .number<std::uint8_t>(0)
-          .number(static_cast<std::uint16_t>(kBlockHeaderBytes))
-          .bytes(encode(BlockHeader{.file = 1,
-                                    .offset = 0,
-                                    .raw_bytes = 4096,
-                                    .stored_bytes = 4096,
-                                    .codec = Codec::kNone,
-                                    .present = first}))};
+  return {Script()
+              .text(block(3, "a short image", 13, store::Codec::kNone, first))
+              .text(block(4, compressed(store::Codec::kLz4, two_pages), two_pages,
+                          store::Codec::kLz4, 3))
+              .text(block(5, compressed(store::Codec::kZstd, kPageBytes), 3 * kPageBytes,
+                          store::Codec::kZstd, third))
+              .text(name("core-1.img", 3, 13))
+              .text(name("pre-1/pages-1.img", 4, two_pages))
+              .text(name("mm-1.img", 5, 3 * kPageBytes)),
+          Script()
+              .text(name("../core-1.img", 3, 13))
+              .text(name("pre-2/core-1.img", 4, std::uint64_t{1} << 47)),
+          Script()
+              .number(kRawBlock)
+              .number<std::uint8_t>(0)
+              .number(static_cast<std::uint16_t>(kBlockHeaderBytes))
+              .bytes(encode(BlockHeader{.file = 1,
+                                        .offset = 0,
+                                        .raw_bytes = 4096,
+                                        .stored_bytes = 4096,
+                                        .codec = store::Codec::kNone,
+                                        .present = first}))};
 }
 
 }  // namespace gcr::fuzz

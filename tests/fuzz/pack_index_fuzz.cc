@@ -58,7 +58,7 @@ std::vector<std::string> seeds() {
   const Location plain{.offset = kPackHeaderBytes, .stored_bytes = 14, .raw_bytes = 14};
   Location packed = plain;
   packed.raw_bytes = 100;
-  packed.codec = images::Codec::kZstd;
+  packed.codec = store::Codec::kZstd;
   return {pack({}), pack({{ContentName{std::byte{1}}, plain}}),
           pack({{ContentName{std::byte{1}}, plain}, {ContentName{std::byte{2}}, packed}})};
 }

@@ -15,9 +15,9 @@
 namespace gcr::fuzz {
 namespace {
 
-using namespace gcr::agent;
+using namespace gcr::daemon;
 
-void take_message(Registry& registry, WorkerId worker, const std::string& bytes) {
+void take_message(daemon::Registry& registry, daemon::WorkerId worker, const std::string& bytes) {
   registry::FromWorker from_worker;
   if (from_worker.ParseFromString(bytes)) {
     const auto& claim = from_worker.claim_processes();
@@ -43,18 +43,18 @@ void take(Input input) {
   const UniqueFd ours(ends[0]);
   const UniqueFd theirs(ends[1]);
   send_packet(ours.get(), std::as_bytes(std::span("first")), 0);  // makes what is made once
-  (void)receive_packet(theirs.get());
+  (void)worker::receive_packet(theirs.get());
   const std::ptrdiff_t before = descriptors();
-  Registry registry;
+  daemon::Registry registry;
   while (!input.empty()) {
     const auto count = input.number<std::uint8_t>() % 5;
     const auto worker = input.number<std::uint8_t>() % 3;
     send_packet(ours.get(), input.bytes(input.number<std::uint8_t>()), count);
-    const auto packet = receive_packet(theirs.get());
+    const auto packet = worker::receive_packet(theirs.get());
     if (!packet || !*packet) continue;
     require(((*packet)->fd.get() >= 0) == (count > 0), "one descriptor of those that came");
-    take_message(registry, static_cast<WorkerId>(worker), (*packet)->bytes);
-    if (worker == 2) registry.release(static_cast<WorkerId>(worker));
+    take_message(registry, static_cast<daemon::WorkerId>(worker), (*packet)->bytes);
+    if (worker == 2) registry.release(static_cast<daemon::WorkerId>(worker));
   }
   require(descriptors() == before, "no descriptor stays");
 }

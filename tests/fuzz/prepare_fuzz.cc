@@ -15,14 +15,14 @@ void take_wish(const proto::PrepareRequest& request, std::uint8_t consent) {
   ours.set_unencrypted((consent & kUnencrypted) != 0);
   if ((consent & kRdma) == 0) ours.set_no_rdma("none");
   ours.set_cores(8);
-  const agent::DataWish wish{request.transport(), request.plaintext(), request.lanes()};
-  const auto plan = agent::plan_data(wish, request.offer(), ours);
+  const transfer::DataWish wish{request.transport(), request.plaintext(), request.lanes()};
+  const auto plan = transfer::plan_data(wish, request.offer(), ours);
   if (!plan) return;
-  require(plan->lanes >= 1 && plan->lanes <= agent::kMaxLanes, "lanes are within their limit");
+  require(plan->lanes >= 1 && plan->lanes <= transfer::kMaxLanes, "lanes are within their limit");
   require(plan->encrypted || (ours.unencrypted() && request.offer().unencrypted()),
           "both consent to data without TLS");
   require(plan->transport != proto::TRANSPORT_RDMA || ours.no_rdma().empty(), "RDMA needs devices");
-  require(bool(agent::check_decision(wish, request.offer(), plan->transport, plan->encrypted)),
+  require(bool(transfer::check_decision(wish, request.offer(), plan->transport, plan->encrypted)),
           "the source agrees");
 }
 
@@ -31,10 +31,10 @@ void take(Input input) {
   proto::PrepareRequest request;
   if (!parse(input.rest(), request)) return;
   take_wish(request, consent);
-  const auto key = agent::check_digest_key(request.digest_key());
+  const auto key = migration::check_digest_key(request.digest_key());
   require(bool(key) == (request.digest_key().size() == 32), "a key has 32 bytes");
-  job::Job job;
-  const auto wanted = agent::add_buffers(request.buffers(), kGpuMap, job, kRoomBytes);
+  gpu::Job job;
+  const auto wanted = migration::add_buffers(request.buffers(), kGpuMap, job, kRoomBytes);
   if (wanted) check_added(*wanted, job);
 }
 

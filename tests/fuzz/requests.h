@@ -36,15 +36,15 @@ inline proto::Buffer buffer(std::uint64_t id, std::uint64_t size_bytes) {
 
 /// What add_buffers has added to `there`.
 inline void check_added(const std::vector<mover::IncomingVram::Wanted>& wanted,
-                        const job::Job& there) {
+                        const gpu::Job& there) {
   std::uint64_t total = 0;
   for (const mover::IncomingVram::Wanted& buffer : wanted) {
     const bool here = buffer.gpu == kGpuMap[0].to || buffer.gpu == kGpuMap[1].to;
     require(here, "buffers lie on this host's GPUs");
     require(buffer.size_bytes > 0 && buffer.size_bytes % kChunkBytes == 0, "chunks are whole");
     total += buffer.size_bytes;
-    const job::Allocation& added = there.allocations().at(buffer.id);
-    for (const job::Mapping& mapping : added.mapped_by) {
+    const gpu::Allocation& added = there.allocations().at(buffer.id);
+    for (const gpu::Mapping& mapping : added.mapped_by) {
       require(there.find(mapping) == buffer.id, "a member's number means one buffer");
     }
     require(!added.mapped_by.empty(), "somebody maps it");

@@ -13,8 +13,8 @@
 namespace gcr::fuzz {
 namespace {
 
-void take_digests(const proto::RestoreRequest& request, const job::Job& there) {
-  const auto digests = agent::check_digests(request.digests(), there);
+void take_digests(const proto::RestoreRequest& request, const gpu::Job& there) {
+  const auto digests = migration::check_digests(request.digests(), there);
   if (!digests) return;
   require(digests->size() == there.allocations().size(), "every buffer has its digests");
   for (const auto& [id, buffer] : there.allocations()) {
@@ -23,7 +23,7 @@ void take_digests(const proto::RestoreRequest& request, const job::Job& there) {
 }
 
 void take_files(const proto::RestoreRequest& request) {
-  const auto files = agent::check_files(request.files());
+  const auto files = migration::check_files(request.files());
   if (!files) return;
   static int runs = 0;
   const std::string path =
@@ -46,13 +46,13 @@ void take_files(const proto::RestoreRequest& request) {
 }
 
 void take(Input input) {
-  std::vector<job::LocalAllocation> local;
+  std::vector<gpu::LocalAllocation> local;
   for (auto count = input.number<std::uint8_t>() % 8; count > 0; --count) {
     const std::uint64_t chunks = input.number<std::uint8_t>() + 1U;
     local.push_back({.local_id = local.size(), .size_bytes = chunks * kChunkBytes});
   }
-  job::Job there;
-  (void)there.follow(std::vector<job::Listed>{{job::kRoot, std::move(local)}});
+  gpu::Job there;
+  (void)there.follow(std::vector<gpu::Listed>{{gpu::kRoot, std::move(local)}});
   proto::RestoreRequest request;
   if (!parse(input.rest(), request)) return;
   take_digests(request, there);

@@ -34,7 +34,7 @@ class Calls {
 };
 
 /// The answers are set before it is used. Any thread.
-class FakeGate : public agent::Gate {
+class FakeGate : public gpu::Gate {
  public:
   Status answer_to_quiesce;
   Status answer_to_resume;
@@ -51,35 +51,35 @@ class FakeGate : public agent::Gate {
 };
 
 /// As FakeGate.
-class FakeAccess : public agent::GpuAccess {
+class FakeAccess : public gpu::GpuAccess {
  public:
-  agent::AccessState state;
-  std::vector<agent::LocalAllocation> has;
+  gpu::AccessState state;
+  std::vector<gpu::LocalAllocation> has;
   Status answer_to_drop_pages;
   std::vector<Pages> dropped;
   std::vector<Pages> made_huge;
 
   Calls calls;
 
-  Result<agent::AccessState> look(Milliseconds) override {
+  Result<gpu::AccessState> look(Milliseconds) override {
     calls.note("look");
     return state;
   }
-  Result<std::vector<agent::LocalAllocation>> allocations() override {
+  Result<std::vector<gpu::LocalAllocation>> allocations() override {
     calls.note("allocations");
     return has;
   }
-  Result<std::vector<agent::ExportedAllocation>> take(std::span<const std::uint64_t>) override {
+  Result<std::vector<gpu::ExportedAllocation>> take(std::span<const std::uint64_t>) override {
     calls.note("take");
     return Error(Code::kUnsupported, "a fake exports nothing");
   }
-  Result<agent::Held> hold(Microseconds, Milliseconds) override {
+  Result<gpu::Held> hold(Microseconds, Milliseconds) override {
     calls.note("hold");
-    return agent::Held{.quiet = true};
+    return gpu::Held{.quiet = true};
   }
-  Result<agent::Held> step(Microseconds) override {
+  Result<gpu::Held> step(Microseconds) override {
     calls.note("step");
-    return agent::Held{.quiet = true};
+    return gpu::Held{.quiet = true};
   }
   Status resume() override {
     calls.note("resume");

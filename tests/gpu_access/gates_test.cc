@@ -14,8 +14,8 @@
 namespace gcr::test {
 namespace {
 
-using agent::Gates;
-using agent::Held;
+using gpu::Gates;
+using gpu::Held;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
@@ -40,7 +40,7 @@ struct Machine {
   std::size_t furthest() const;
 };
 
-class Rank : public agent::GpuAccess {
+class Rank : public gpu::GpuAccess {
  public:
   Rank(Machine& machine, std::size_t submitted) : submitted(submitted), machine_(machine) {}
 
@@ -66,9 +66,9 @@ class Rank : public agent::GpuAccess {
     open = true;
     return {};
   }
-  Result<agent::AccessState> look(Milliseconds) override { return nothing(); }
-  Result<std::vector<agent::LocalAllocation>> allocations() override { return nothing(); }
-  Result<std::vector<agent::ExportedAllocation>> take(std::span<const std::uint64_t>) override {
+  Result<gpu::AccessState> look(Milliseconds) override { return nothing(); }
+  Result<std::vector<gpu::LocalAllocation>> allocations() override { return nothing(); }
+  Result<std::vector<gpu::ExportedAllocation>> take(std::span<const std::uint64_t>) override {
     return nothing();
   }
   Status detach() override { return nothing(); }

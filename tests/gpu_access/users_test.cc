@@ -8,7 +8,7 @@
 #include <algorithm>
 
 #include "migrate-agent/gpu/access/throttle.h"
-#include "migrate-agent/linux/proc/procfs.h"
+#include "migrate-agent/linux/procfs/procfs.h"
 #include "migrate-agent/process/pages/zero_pages.h"
 #include "tests/gpu_access/fake_access.h"
 #include "tests/support/ready_child.h"
@@ -16,8 +16,8 @@
 namespace gcr::test {
 namespace {
 
-using agent::GpuAccess;
-using agent::Throttle;
+using gpu::GpuAccess;
+using gpu::Throttle;
 using testing::ElementsAre;
 
 constexpr std::uint64_t kPage = 4096;

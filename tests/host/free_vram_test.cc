@@ -5,7 +5,7 @@
 
 #include "tests/support/sysfs_tree.h"
 
-namespace gcr::host {
+namespace gcr::inventory {
 namespace {
 
 /// Has one GPU, which nobody can use.
@@ -36,4 +36,4 @@ TEST(FreeVram, OfAmdsGpusSysfsTells) {
 }
 
 }  // namespace
-}  // namespace gcr::host
+}  // namespace gcr::inventory

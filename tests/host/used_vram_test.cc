@@ -8,11 +8,11 @@
 #include <string>
 
 #include "migrate-agent/gpu/device/cuda/driver.h"
-#include "migrate-agent/linux/proc/procfs.h"
+#include "migrate-agent/linux/procfs/procfs.h"
 #include "migrate-agent/preflight/inventory/nvml.h"
 #include "src/base/units.h"
 
-namespace gcr::host {
+namespace gcr::inventory {
 namespace {
 
 using testing::IsEmpty;
@@ -60,4 +60,4 @@ TEST_F(UsedVram, IsAllThatIsUsedIfNobodyKnowsTheProcess) {
 }
 
 }  // namespace
-}  // namespace gcr::host
+}  // namespace gcr::inventory

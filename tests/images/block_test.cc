@@ -16,7 +16,7 @@ BlockHeader sound() {
   header.file = 7;
   header.offset = 3 * kWindowBytes;
   header.raw_bytes = 10 * kPageBytes + 100;
-  header.codec = Codec::kNone;
+  header.codec = store::Codec::kNone;
   header.round = 5;
   header.present.set(0).set(4).set(10);
   header.stored_bytes = 2 * kPageBytes + 100;
@@ -56,10 +56,10 @@ TEST(Block, HeaderThatSaysTheImpossibleIsRefused) {
       [](BlockHeader& h) { h.present.reset(); },
       [](BlockHeader& h) { h.present.set(11); },
       [](BlockHeader& h) { h.present.set(kPagesPerWindow - 1); },
-      [](BlockHeader& h) { h.codec = Codec::kInvalid; },
-      [](BlockHeader& h) { h.codec = static_cast<Codec>(4); },
-      [](BlockHeader& h) { h.codec = Codec::kLz4; },  // no shorter than it was
-      [](BlockHeader& h) { h.codec = Codec::kZstd, h.stored_bytes = 0; },
+      [](BlockHeader& h) { h.codec = store::Codec::kInvalid; },
+      [](BlockHeader& h) { h.codec = static_cast<store::Codec>(4); },
+      [](BlockHeader& h) { h.codec = store::Codec::kLz4; },  // no shorter than it was
+      [](BlockHeader& h) { h.codec = store::Codec::kZstd, h.stored_bytes = 0; },
   };
   for (std::size_t i = 0; i < lies.size(); ++i) {
     BlockHeader header = sound();

@@ -36,7 +36,7 @@ const std::vector<std::byte>& image() {
 }
 
 /// One window after the other, packed; compressed with the codec, if it is one.
-void pack_and_compress(benchmark::State& state, Codec codec) {
+void pack_and_compress(benchmark::State& state, store::Codec codec) {
   const auto& content = image();
   std::vector<std::byte> window(kWindowBytes);
   std::vector<std::byte> stored(kWindowBytes);
@@ -54,7 +54,8 @@ void pack_and_compress(benchmark::State& state, Codec codec) {
     pack(window, header.present);
     const auto payload = std::span(window).first(header.payload_bytes());
     std::size_t size = 0;
-    if (codec != Codec::kNone && !payload.empty()) size = compress(codec, payload, stored);
+    if (codec != store::Codec::kNone && !payload.empty())
+      size = store::compress(codec, payload, stored);
     raw += kWindowBytes;
     packed += static_cast<double>(payload.size());
     sent += static_cast<double>(size != 0 ? size : payload.size());
@@ -76,9 +77,9 @@ void digest(benchmark::State& state) {
 }
 
 BENCHMARK(digest);
-BENCHMARK_CAPTURE(pack_and_compress, none, Codec::kNone);
-BENCHMARK_CAPTURE(pack_and_compress, lz4, Codec::kLz4);
-BENCHMARK_CAPTURE(pack_and_compress, zstd, Codec::kZstd);
+BENCHMARK_CAPTURE(pack_and_compress, none, store::Codec::kNone);
+BENCHMARK_CAPTURE(pack_and_compress, lz4, store::Codec::kLz4);
+BENCHMARK_CAPTURE(pack_and_compress, zstd, store::Codec::kZstd);
 
 }  // namespace
 }  // namespace gcr::images

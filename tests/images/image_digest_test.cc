@@ -16,7 +16,7 @@ class ImageDigestTest : public testing::Test {
     BlockHeader header;
     header.offset = number * kWindowBytes;
     header.raw_bytes = header.stored_bytes = kPageBytes;
-    header.codec = Codec::kNone;
+    header.codec = store::Codec::kNone;
     header.present.set(0);
     return header;
   }

@@ -200,7 +200,7 @@ TEST_F(MemoryImages, ALaterRoundSendsWhatHasChangedAndWhatHasBecomeZeros) {
 }
 
 TEST_F(MemoryImages, ManyAtOnceArriveWholeBesideFiles) {
-  connect(3, 4, Compression::kLz4);
+  connect(3, 4, store::Compression::kLz4);
   const std::string file = text(3 * kMiB, 9);
   std::map<std::string, Memory> memories;
   for (std::uint64_t i = 1; i <= 6; ++i) {

@@ -34,7 +34,7 @@ class Store : public StoreFixture {
     header.file = file;
     header.offset = window * kWindowBytes;
     header.raw_bytes = header.stored_bytes = kPageBytes;
-    header.codec = Codec::kNone;
+    header.codec = store::Codec::kNone;
     header.present.set(0);
     return header;
   }
@@ -206,7 +206,7 @@ TEST_F(Store, CompressedNoiseIsRefused) {
   const auto store = make_store(1);
   BlockHeader header = one_page(0);
   header.stored_bytes = 100;
-  for (const Codec codec : {Codec::kLz4, Codec::kZstd}) {
+  for (const store::Codec codec : {store::Codec::kLz4, store::Codec::kZstd}) {
     header.codec = codec;
     EXPECT_TRUE(refuses(land(*store, header, '\x7f'), Code::kDataLoss));
   }

@@ -26,7 +26,8 @@ class Images : public StoreFixture {
   // The writers of take() find their pipes broken where CRIU would.
   Images() { ::signal(SIGPIPE, SIG_IGN); }
 
-  void connect(unsigned slots, unsigned lanes, Compression compression = Compression::kNone,
+  void connect(unsigned slots, unsigned lanes,
+               store::Compression compression = store::Compression::kNone,
                std::uint64_t max_bytes = kGiB) {
     store_ = make_store(slots, max_bytes);
     transfer_ = gcr::test::transports_under_test().front()->make(

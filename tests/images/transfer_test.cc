@@ -73,7 +73,8 @@ TEST_F(Images, PagesOfZerosAreNotSent) {
 
 TEST_F(Images, CompressedOnesArriveWholeAndAreSmaller) {
   for (const auto& [compression, codec] :
-       {std::pair{Compression::kLz4, Codec::kLz4}, std::pair{Compression::kZstd, Codec::kZstd}}) {
+       {std::pair{store::Compression::kLz4, store::Codec::kLz4},
+        std::pair{store::Compression::kZstd, store::Codec::kZstd}}) {
     directory_ = *ScratchDirectory::create(unique_path());
     connect(4, 2, compression);
     const std::string content = text(5 * kMiB, 1) + noise(5 * kMiB, 2) + text(12345, 3);
@@ -102,7 +103,7 @@ TEST_F(Images, DirectoriesOfPreDumpsArriveBesideTheDump) {
 }
 
 TEST_F(Images, AStoreThatIsFullEndsTheSenderWithItsReason) {
-  connect(2, 2, Compression::kNone, 8 * kMiB);
+  connect(2, 2, store::Compression::kNone, 8 * kMiB);
   const Status taken = take("pages-1.img", noise(64 * kMiB, 1));
   const auto sent = sender_->finish();
   ASSERT_FALSE(sent);

@@ -7,7 +7,7 @@
 
 #include "migrate-agent/gpu/allocations/same_memory.h"
 
-namespace gcr::job {
+namespace gcr::gpu {
 namespace {
 
 using testing::ElementsAre;
@@ -228,4 +228,4 @@ TEST(Job, EveryMemberGetsDescriptorsOfWhatItMapsByItsOwnNumbers) {
 }
 
 }  // namespace
-}  // namespace gcr::job
+}  // namespace gcr::gpu

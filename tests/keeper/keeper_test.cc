@@ -18,8 +18,8 @@
 #include <string>
 
 #include "migrate-agent/gpu/keeper/layout.h"
-#include "migrate-agent/linux/proc/process_handle.h"
-#include "migrate-agent/linux/proc/procfs.h"
+#include "migrate-agent/linux/procfs/process_handle.h"
+#include "migrate-agent/linux/procfs/procfs.h"
 
 namespace gcr::keeper {
 namespace {
@@ -46,7 +46,7 @@ struct Buffers {
     for (std::size_t i = 0; i < count; ++i) {
       const std::uint64_t id = 1000 + 7 * (count - i);
       owned.push_back(memory_with(id));
-      list.push_back({{job::kRoot, id}, owned.back().get()});
+      list.push_back({{gpu::kRoot, id}, owned.back().get()});
     }
   }
   std::vector<UniqueFd> owned;
@@ -62,9 +62,9 @@ Keeper start() {
 void expect_taken(const journal::ProcessId& keeper, const std::vector<BufferDescriptor>& buffers) {
   const auto taken = take_from(keeper);
   ASSERT_TRUE(taken) << taken.error().message();
-  std::map<job::MemberId, std::size_t> next;
+  std::map<gpu::MemberId, std::size_t> next;
   for (const auto& [mapping, fd] : buffers) {
-    const job::LocalDescriptors& of_member = taken->at(mapping.member);
+    const gpu::LocalDescriptors& of_member = taken->at(mapping.member);
     const auto& [id, descriptor] = of_member.at(next[mapping.member]++);
     EXPECT_EQ(id, mapping.local_id);
     EXPECT_EQ(content_of(descriptor), "buffer " + std::to_string(id));
@@ -164,7 +164,7 @@ TEST(Keeper, GivesEachMemberWhatItMaps) {
   const UniqueFd shared = memory_with(7);
   const UniqueFd own = memory_with(5);
   const std::vector<BufferDescriptor> list{
-      {{{1}, 7}, shared.get()}, {{job::kRoot, 7}, shared.get()}, {{{1}, 5}, own.get()}};
+      {{{1}, 7}, shared.get()}, {{gpu::kRoot, 7}, shared.get()}, {{{1}, 5}, own.get()}};
   Keeper keeper = start();
   ASSERT_TRUE(keeper.arm(list));
   expect_taken(keeper.id(), list);
@@ -200,7 +200,7 @@ TEST(Keeper, ATableWithoutMembersIsOfOneProcess) {
   journal::ProcessId id;
   id.set_pid(holder);
   id.set_start_time(procfs::read_stat(holder).value().start_time);
-  expect_taken(id, {{{job::kRoot, 1007}, -1}, {{job::kRoot, 1000}, -1}});
+  expect_taken(id, {{{gpu::kRoot, 1007}, -1}, {{gpu::kRoot, 1000}, -1}});
   ::kill(holder, SIGKILL);
   ::waitpid(holder, nullptr, 0);
   ::close(ends[0]);

@@ -15,7 +15,7 @@
 
 #include "src/base/units.h"
 
-namespace gcr::landing {
+namespace gcr::hostmem {
 namespace {
 
 namespace fs = std::filesystem;
@@ -259,4 +259,4 @@ TEST_F(LandingTest, MissingPagesCountWhatIsBeyondTheLimitToo) {
 }
 
 }  // namespace
-}  // namespace gcr::landing
+}  // namespace gcr::hostmem

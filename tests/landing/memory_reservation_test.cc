@@ -10,7 +10,7 @@
 #include <filesystem>
 #include <string>
 
-namespace gcr::landing {
+namespace gcr::hostmem {
 namespace {
 
 namespace fs = std::filesystem;
@@ -133,4 +133,4 @@ TEST_F(MemoryReservationTest, WhatTheKernelSaysIsFreeIsPlausible) {
 }
 
 }  // namespace
-}  // namespace gcr::landing
+}  // namespace gcr::hostmem

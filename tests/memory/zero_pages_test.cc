@@ -10,7 +10,7 @@
 #include <map>
 #include <thread>
 
-#include "migrate-agent/linux/proc/procfs.h"
+#include "migrate-agent/linux/procfs/procfs.h"
 #include "migrate-agent/process/pages/mappings.h"
 #include "src/base/zeros.h"
 #include "tests/preload/door/door_helpers.h"
@@ -74,7 +74,7 @@ class ZeroPagesTest : public testing::Test {
 TEST_F(ZeroPagesTest, ZerosAreDroppedAndEverythingReadsAsBefore) {
   Subject subject;
   const Regions regions = make_regions(subject);
-  agent::Door door = door_of(subject);
+  gpu::Door door = door_of(subject);
   const DroppedPages dropped =
       good(process::drop_zero_pages(door, procfs::Process::open(door.pid()).value()));
   EXPECT_EQ(present_pages(subject.pid(), regions.zeros, kBytes), 0u);
@@ -88,7 +88,7 @@ TEST_F(ZeroPagesTest, ZerosAreDroppedAndEverythingReadsAsBefore) {
 TEST_F(ZeroPagesTest, LockedSharedAndFileMemoryIsLeftAlone) {
   Subject subject;
   const Regions regions = make_regions(subject);
-  agent::Door door = door_of(subject);
+  gpu::Door door = door_of(subject);
   good(process::drop_zero_pages(door, procfs::Process::open(door.pid()).value()));
   EXPECT_EQ(present_pages(subject.pid(), regions.locked, kMiB), kMiB / kPage);
   EXPECT_EQ(present_pages(subject.pid(), regions.shared, kMiB), kMiB / kPage);
@@ -99,7 +99,7 @@ TEST_F(ZeroPagesTest, LockedSharedAndFileMemoryIsLeftAlone) {
 TEST_F(ZeroPagesTest, AMappingOfZerosAloneIsMarkedForHugePages) {
   Subject subject;
   const Regions regions = make_regions(subject);
-  agent::Door door = door_of(subject);
+  gpu::Door door = door_of(subject);
   good(process::drop_zero_pages(door, procfs::Process::open(door.pid()).value()));
   const bool kernel_has_them = std::filesystem::exists("/sys/kernel/mm/transparent_hugepage");
   EXPECT_EQ(flags_at(subject.pid(), regions.zeros).find(" hg") != std::string::npos,
@@ -110,7 +110,7 @@ TEST_F(ZeroPagesTest, AMappingOfZerosAloneIsMarkedForHugePages) {
 TEST_F(ZeroPagesTest, WhatGoesBesideCriuIsMarkedAndStays) {
   Subject subject;
   const Regions regions = make_regions(subject);
-  agent::Door door = door_of(subject);
+  gpu::Door door = door_of(subject);
   std::vector<AddressRange> all;
   for (const auto& mapping : process::read_mappings(subject.pid()).value()) {
     all.push_back(mapping.range);
@@ -138,7 +138,7 @@ TEST_F(ZeroPagesTest, AWriterThatNeverRestsLosesNothing) {
   Subject subject;
   make_regions(subject);
   subject.ask("write");
-  agent::Door door = door_of(subject);
+  gpu::Door door = door_of(subject);
   std::uint64_t rounds = 0;
   for (int cycle = 0; cycle < 100; ++cycle) {
     good(process::drop_zero_pages(door, procfs::Process::open(door.pid()).value()));
@@ -153,7 +153,7 @@ TEST_F(ZeroPagesTest, AProcessInAPidNamespaceBelowIsNoDifferent) {
   Subject subject(in_new_pid_namespace());
   const Regions regions = make_regions(subject);
   subject.ask("write");
-  agent::Door door = door_of(subject);
+  gpu::Door door = door_of(subject);
   good(process::drop_zero_pages(door, procfs::Process::open(door.pid()).value()));
   EXPECT_EQ(present_pages(subject.pid(), regions.zeros, kBytes), 0u);
   EXPECT_EQ(subject.ask("rest").at(1), 0u);
@@ -163,7 +163,7 @@ TEST_F(ZeroPagesTest, AProcessInAPidNamespaceBelowIsNoDifferent) {
 TEST_F(ZeroPagesTest, AProcessThatIsTracedAlreadyIsLeftAsItWas) {
   Subject subject;
   const Regions regions = make_regions(subject);
-  agent::Door door = door_of(subject);
+  gpu::Door door = door_of(subject);
   ASSERT_EQ(::ptrace(PTRACE_SEIZE, subject.pid(), nullptr, 0), 0);
   const auto dropped = process::drop_zero_pages(door, procfs::Process::open(door.pid()).value());
   ASSERT_FALSE(dropped);
@@ -179,21 +179,21 @@ TEST_F(ZeroPagesTest, AProcessThatIsTracedAlreadyIsLeftAsItWas) {
 TEST_F(ZeroPagesTest, TheDoorDropsOnlyWholePagesOfUserSpaceAndNeverItsOwnStack) {
   Subject subject;
   const Regions regions = make_regions(subject);
-  agent::Door door = door_of(subject);
+  gpu::Door door = door_of(subject);
   const std::uint64_t stack = good(door.hello()).door_stack / kPage * kPage;
-  const agent::Door::Pages wrong[] = {
+  const gpu::Door::Pages wrong[] = {
       {0, kPage},         {regions.zeros + 1, kPage}, {regions.zeros, kPage + 1},
       {regions.zeros, 0}, {~0ull << 12, kPage},       {regions.zeros, ~0ull << 12},
       {stack, kPage},     {stack - kMiB, 2 * kMiB},   {kPage, stack}};
   for (const auto& pages : wrong) {
     // The good range before it is not dropped either.
-    const agent::Door::Pages both[] = {{regions.zeros, kPage}, pages};
+    const gpu::Door::Pages both[] = {{regions.zeros, kPage}, pages};
     const auto dropped = door.drop_pages(both);
     ASSERT_FALSE(dropped) << std::hex << pages.address << ", " << pages.bytes;
     EXPECT_EQ(dropped.error().code(), Code::kRefused);
   }
   EXPECT_EQ(present_pages(subject.pid(), regions.zeros, kPage), 1u);
-  const agent::Door::Pages locked[] = {{regions.locked, kPage}};
+  const gpu::Door::Pages locked[] = {{regions.locked, kPage}};
   const auto dropped = door.drop_pages(locked);
   ASSERT_FALSE(dropped);
   EXPECT_EQ(dropped.error().code(), Code::kNotFound);

@@ -6,8 +6,8 @@
 #include <unistd.h>
 
 #include "migrate-agent/commit/journal/journal.h"
-#include "migrate-agent/process/files/incoming.h"
-#include "migrate-agent/process/files/release.h"
+#include "migrate-agent/process/memory_files/incoming.h"
+#include "migrate-agent/process/memory_files/release.h"
 #include "tests/memory_files/support.h"
 
 namespace gcr::memory_files::test {
@@ -35,13 +35,13 @@ class HostileIncoming : public testing::Test {
   }
 
   Result<std::vector<IncomingFile>> look_at(const FileFacts& files, const std::string& boot = "") {
-    findings_ = preflight::Findings(preflight::Side::kDestination);
+    findings_ = findings::Findings(findings::Side::kDestination);
     return look(files, boot, findings_);
   }
 
   void expect_refused(const FileFacts& files, const std::string& reason) {
     ASSERT_TRUE(look_at(files));
-    EXPECT_THAT(preflight::reason_of(findings_.list()), HasSubstr(reason));
+    EXPECT_THAT(findings::reason_of(findings_.list()), HasSubstr(reason));
   }
 
   /// With "content" in the middle of holes.
@@ -56,7 +56,7 @@ class HostileIncoming : public testing::Test {
 
   const Directory directory_;
   const Directory images_;
-  preflight::Findings findings_{preflight::Side::kDestination};
+  findings::Findings findings_{findings::Side::kDestination};
 };
 
 TEST_F(HostileIncoming, AFileComesWholeAndWithItsOwner) {
@@ -118,10 +118,10 @@ TEST_F(HostileIncoming, OnlyWhoCouldMakeItMakesIt) {
   EXPECT_THAT(not_there.error().message(), HasSubstr("Permission denied"));
   const auto incoming = look_at(one_file());
   check_owners(*incoming, {rights_of(kUser)}, findings_);
-  EXPECT_THAT(preflight::reason_of(findings_.list()),
+  EXPECT_THAT(findings::reason_of(findings_.list()),
               HasSubstr("user 65534 cannot make " + directory_.name("file")));
   check_owners(*incoming, {rights_of(kUser - 1)}, findings_);
-  EXPECT_THAT(preflight::reason_of(findings_.list()), HasSubstr("belongs to user 65534"));
+  EXPECT_THAT(findings::reason_of(findings_.list()), HasSubstr("belongs to user 65534"));
 }
 
 TEST_F(HostileIncoming, AFileOfAGroupThatItsOwnerIsNotInIsNotMade) {

@@ -4,7 +4,7 @@
 #include <unistd.h>
 
 #include "migrate-agent/commit/journal/held_files.h"
-#include "migrate-agent/process/files/release.h"
+#include "migrate-agent/process/memory_files/release.h"
 #include "tests/memory_files/support.h"
 
 namespace gcr::memory_files::test {

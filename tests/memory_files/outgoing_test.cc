@@ -1,5 +1,5 @@
 // Which files a job takes along, and the names that they have for a dump.
-#include "migrate-agent/process/files/outgoing.h"
+#include "migrate-agent/process/memory_files/outgoing.h"
 
 #include <fcntl.h>
 #include <gmock/gmock.h>
@@ -14,7 +14,7 @@
 #include <optional>
 #include <stdexcept>
 
-#include "migrate-agent/process/files/release.h"
+#include "migrate-agent/process/memory_files/release.h"
 #include "tests/memory_files/support.h"
 
 namespace gcr::memory_files::test {
@@ -99,7 +99,7 @@ class OutgoingFiles : public testing::Test {
     return {::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0), 4096};
   }
 
-  std::string reasons(const Outgoing& found) { return preflight::reason_of(found.findings.list()); }
+  std::string reasons(const Outgoing& found) { return findings::reason_of(found.findings.list()); }
 
   /// A file of that user's.
   std::string write(const std::string& leaf, uid_t user, mode_t mode) const {

@@ -9,7 +9,7 @@
 #include <iterator>
 #include <string>
 
-#include "migrate-agent/linux/proc/directory.h"
+#include "migrate-agent/linux/procfs/directory.h"
 #include "proto/control.pb.h"
 
 namespace gcr::memory_files::test {

@@ -11,7 +11,7 @@
 #include <optional>
 #include <thread>
 
-namespace gcr::agent {
+namespace gcr::daemon {
 namespace {
 
 using asio::ip::tcp;
@@ -131,4 +131,4 @@ TEST_F(HttpServerTest, SlowOnesDoNotHoldUpOthers) {
 }
 
 }  // namespace
-}  // namespace gcr::agent
+}  // namespace gcr::daemon

@@ -7,7 +7,7 @@
 #include "src/base/result.h"
 #include "src/base/version.h"
 
-namespace gcr::agent {
+namespace gcr::daemon {
 namespace {
 
 using testing::HasSubstr;
@@ -175,4 +175,4 @@ TEST(Metrics, ThePresentIsWhatItIsNow) {
 }
 
 }  // namespace
-}  // namespace gcr::agent
+}  // namespace gcr::daemon

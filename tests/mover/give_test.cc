@@ -12,7 +12,7 @@
 namespace gcr::mover {
 namespace {
 
-using agent::Replacement;
+using gpu::Replacement;
 
 /// Takes memory of other GPUs only if it is told to.
 class OwnMemoryAlone : public test::FakeAccess {
@@ -59,7 +59,7 @@ class Give : public Mover {
   std::vector<std::string> calls() { return process_.calls.wait_for(); }
 
   OwnMemoryAlone process_;
-  job::LocalDescriptors vram_;
+  gpu::LocalDescriptors vram_;
   std::vector<std::unique_ptr<device::Allocation>> made_;
 };
 

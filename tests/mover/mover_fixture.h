@@ -79,7 +79,7 @@ class Mover : public ::testing::Test {
     ASSERT_TRUE(opened) << opened.error().message();
     device_ = *opened;
     outgoing_ = std::make_unique<OutgoingVram>(driver_, key_);
-    incoming_ = std::make_unique<IncomingVram>(driver_, landing::HugepagePolicy::kNever);
+    incoming_ = std::make_unique<IncomingVram>(driver_, hostmem::HugepagePolicy::kNever);
     incoming_->begin(key_, Mode::kPrefill, kLimits);
   }
 

@@ -15,7 +15,7 @@
 #include "migrate-agent/worker/runtime/offload.h"
 #include "tests/control/peers.h"
 
-namespace gcr::agent {
+namespace gcr::migration {
 namespace {
 
 using control::test::kPatience;
@@ -59,8 +59,8 @@ class AgentTargetTest : public testing::Test {
   }
 
   void close() {
-    const Status closed =
-        on_io(loopback_.io(), [](control::ControlChannel& channel) -> asio::awaitable<Status> {
+    const Status closed = worker::on_io(
+        loopback_.io(), [](control::ControlChannel& channel) -> asio::awaitable<Status> {
           channel.close();
           co_return Status();
         }(*destination_));
@@ -143,4 +143,4 @@ TEST_F(AgentTargetTest, NobodyIsConnectedToAfterAnInterruption) {
 }
 
 }  // namespace
-}  // namespace gcr::agent
+}  // namespace gcr::migration

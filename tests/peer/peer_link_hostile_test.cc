@@ -8,7 +8,7 @@
 #include "migrate-agent/migration/target/agent/peer_link.h"
 #include "tests/control/peers.h"
 
-namespace gcr::agent {
+namespace gcr::migration {
 namespace {
 
 using control::test::kPatience;
@@ -95,4 +95,4 @@ INSTANTIATE_TEST_SUITE_P(, PeerLinkAnswers,
                          [](const auto& info) { return std::string(info.param.request); });
 
 }  // namespace
-}  // namespace gcr::agent
+}  // namespace gcr::migration

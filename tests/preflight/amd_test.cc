@@ -13,18 +13,18 @@
 #include "src/base/units.h"
 #include "tests/support/sysfs_tree.h"
 
-namespace gcr::agent {
+namespace gcr::preflight {
 namespace {
 
-using preflight::Findings;
-using preflight::Side;
+using findings::Findings;
+using findings::Side;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
 
 constexpr std::uint64_t kUniqueId = 0x7cf529dea4b33bad;
 
-std::vector<std::string> ids_of(const Findings& findings) {
+std::vector<std::string> ids_of(const findings::Findings& findings) {
   std::vector<std::string> ids;
   for (const proto::Finding& finding : findings.list()) ids.push_back(finding.id());
   return ids;
@@ -63,14 +63,14 @@ class AmdGpus : public testing::Test, protected SysfsTree {
   }
 
   static std::vector<std::string> checked(const proto::HostFacts& host) {
-    Findings findings(Side::kSource);
+    findings::Findings findings(findings::Side::kSource);
     check_gpu(host.gpus(0), host, findings);
     return ids_of(findings);
   }
 
   static std::vector<std::string> compared(const proto::HostFacts& there,
                                            const proto::HostFacts& here) {
-    Findings findings(Side::kDestination);
+    findings::Findings findings(findings::Side::kDestination);
     compare_amd_gpus(there.gpus(0), here.gpus(0), findings);
     return ids_of(findings);
   }
@@ -164,7 +164,7 @@ TEST_F(AmdGpus, PageFaultsThatCannotBeRetried) {
   const auto compared = [](bool wanted, const proto::Gpu& from, const proto::Gpu& to) {
     proto::ProcessFacts process;
     process.set_xnack(wanted);
-    Findings findings(Side::kDestination);
+    findings::Findings findings(findings::Side::kDestination);
     compare_xnack(process, from, to, findings);
     return ids_of(findings);
   };
@@ -178,7 +178,7 @@ TEST_F(AmdGpus, PageFaultsThatCannotBeRetried) {
 class AmdFilesTest : public testing::Test, protected SysfsTree {
  protected:
   static std::vector<std::string> found(const AmdFiles& files) {
-    Findings findings(Side::kSource);
+    findings::Findings findings(findings::Side::kSource);
     check_amd_files(files, findings);
     return ids_of(findings);
   }
@@ -215,7 +215,7 @@ TEST_F(AmdFilesTest, RenderNodesThatTheProcessDoesNotSee) {
   add_gpu({.render_minor = 129});
   const auto topology = device::hip::read_topology(path()).value();
   const auto found = [&] {
-    Findings findings(Side::kSource);
+    findings::Findings findings(findings::Side::kSource);
     check_render_nodes(path() / "root", topology, findings);
     return ids_of(findings);
   };
@@ -228,7 +228,7 @@ TEST_F(AmdFilesTest, RenderNodesThatTheProcessDoesNotSee) {
 
 TEST_F(AmdFilesTest, WhatKfdSaysOfAProcess) {
   const auto found = [&] {
-    Findings findings(Side::kSource);
+    findings::Findings findings(findings::Side::kSource);
     check_kfd_process(::getpid(), path(), findings);
     return ids_of(findings);
   };
@@ -255,4 +255,4 @@ TEST(AmdMap, AGpuGoesToOneOfTheSameVendor) {
 }
 
 }  // namespace
-}  // namespace gcr::agent
+}  // namespace gcr::preflight

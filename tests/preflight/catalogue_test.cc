@@ -9,7 +9,7 @@
 #include <regex>
 #include <set>
 
-namespace gcr::preflight {
+namespace gcr::findings {
 namespace {
 
 namespace fs = std::filesystem;
@@ -152,4 +152,4 @@ TEST(Findings, AreThereOnce) {
 }
 
 }  // namespace
-}  // namespace gcr::preflight
+}  // namespace gcr::findings

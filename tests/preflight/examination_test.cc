@@ -23,13 +23,13 @@
 #include <stdexcept>
 #include <thread>
 
-#include "migrate-agent/linux/proc/procfs.h"
+#include "migrate-agent/linux/procfs/procfs.h"
 #include "migrate-agent/preflight/compare/comparison.h"
 #include "migrate-agent/process/pages/present_pages.h"
 #include "src/base/limits.h"
 #include "src/base/unique_fd.h"
 
-namespace gcr::agent {
+namespace gcr::preflight {
 namespace {
 
 namespace fs = std::filesystem;
@@ -81,7 +81,7 @@ class Examining : public testing::Test {
   }
 
   fs::path directory_;
-  Config config_;
+  worker::Config config_;
 };
 
 TEST_F(Examining, AProcessThatIsNotThereIsOneFinding) {
@@ -189,7 +189,7 @@ TEST_F(Examining, AJobOfTooManyProcesses) {
     ::pause();
     ::_exit(0);
   }
-  std::vector<pid_t> members(job::kMaxMembers + 1, sleeper);
+  std::vector<pid_t> members(gpu::kMaxMembers + 1, sleeper);
   EXPECT_THAT(found(sleeper, proto::IMAGE_MODE_AUTO, members), Contains("too-many-processes"));
   members.resize(2);
   EXPECT_THAT(found(sleeper, proto::IMAGE_MODE_AUTO, members), Not(Contains("too-many-processes")));
@@ -241,12 +241,12 @@ TEST_F(Examining, AProcessThatMayNotBeLookedAt) {
 }
 
 TEST_F(Examining, WhatTheAccessTells) {
-  const AccessState state{.managed_memory = true,
-                          .ipc_memory = true,
-                          .foreign_handles = true,
-                          .past_gate = "libdeep.so calls past the gate: cuLaunchKernel",
-                          .untracked_bytes = 5 << 20};
-  preflight::Findings findings(preflight::Side::kSource);
+  const gpu::AccessState state{.managed_memory = true,
+                               .ipc_memory = true,
+                               .foreign_handles = true,
+                               .past_gate = "libdeep.so calls past the gate: cuLaunchKernel",
+                               .untracked_bytes = 5 << 20};
+  findings::Findings findings(findings::Side::kSource);
   check_access(state, findings);
   std::vector<std::string> ids;
   for (const proto::Finding& finding : findings.list()) ids.push_back(finding.id());
@@ -255,7 +255,7 @@ TEST_F(Examining, WhatTheAccessTells) {
 }
 
 TEST_F(Examining, WhatIsNotTrackedIsSaid) {
-  preflight::Findings findings(preflight::Side::kSource);
+  findings::Findings findings(findings::Side::kSource);
   check_access({.untracked_bytes = 5 << 20}, findings);
   ASSERT_EQ(findings.list().size(), 1u);
   EXPECT_EQ(findings.list()[0].id(), "untracked-memory");
@@ -263,7 +263,7 @@ TEST_F(Examining, WhatIsNotTrackedIsSaid) {
 }
 
 TEST_F(Examining, FunctionsThatWereWithheldAreSaid) {
-  preflight::Findings findings(preflight::Side::kSource);
+  findings::Findings findings(findings::Side::kSource);
   check_access({.withheld = 3}, findings);
   ASSERT_EQ(findings.list().size(), 1u);
   EXPECT_EQ(findings.list()[0].id(), "withheld-functions");
@@ -271,7 +271,7 @@ TEST_F(Examining, FunctionsThatWereWithheldAreSaid) {
 }
 
 TEST_F(Examining, MoreBuffersThanAMigrationTakes) {
-  preflight::Findings findings(preflight::Side::kSource);
+  findings::Findings findings(findings::Side::kSource);
   check_inventory(kMaxBuffers, findings);
   EXPECT_TRUE(findings.list().empty());
   check_inventory(kMaxBuffers + 1, findings);
@@ -280,4 +280,4 @@ TEST_F(Examining, MoreBuffersThanAMigrationTakes) {
 }
 
 }  // namespace
-}  // namespace gcr::agent
+}  // namespace gcr::preflight

@@ -25,18 +25,18 @@
 #include "migrate-agent/linux/hostmem/memory_reservation.h"
 #include "migrate-agent/preflight/compare/comparison.h"
 
-namespace gcr::agent {
+namespace gcr::preflight {
 namespace {
 
 namespace fs = std::filesystem;
-using preflight::Findings;
-using preflight::Side;
+using findings::Findings;
+using findings::Side;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::IsSupersetOf;
 
-std::vector<std::string> ids(const Findings& findings) {
+std::vector<std::string> ids(const findings::Findings& findings) {
   std::vector<std::string> ids;
   for (const proto::Finding& finding : findings.list()) ids.push_back(finding.id());
   return ids;
@@ -82,14 +82,14 @@ class Hosts : public testing::Test {
   }
 
   std::vector<std::string> found_by_survey() {
-    Findings findings(Side::kSource);
+    findings::Findings findings(findings::Side::kSource);
     survey(config_, findings);
     return ids(findings);
   }
 
   /// A request from a host exactly like this one, for a process that needs next to nothing.
   proto::PreflightRequest request() {
-    Findings findings(Side::kSource);
+    findings::Findings findings(findings::Side::kSource);
     here_ = survey(config_, findings);
     EXPECT_THAT(ids(findings), IsEmpty());
     proto::PreflightRequest request;
@@ -100,34 +100,34 @@ class Hosts : public testing::Test {
   }
 
   std::vector<std::string> compared(const proto::PreflightRequest& request) {
-    Findings findings(Side::kDestination);
+    findings::Findings findings(findings::Side::kDestination);
     compare_hosts(request, here_.facts, config_, findings);
     return ids(findings);
   }
 
   std::vector<std::string> compared(const proto::ProcessFacts& process) {
-    Findings findings(Side::kDestination);
+    findings::Findings findings(findings::Side::kDestination);
     compare_process(process, here_.facts, process::Addresses("127.0.0.1"), {}, findings);
     compare_groups(process, findings);
     return ids(findings);
   }
 
   std::vector<std::string> mapped(const proto::PreflightRequest& request) {
-    Findings findings(Side::kDestination);
-    mover::IncomingVram vram(here_.driver, landing::HugepagePolicy::kNever);
+    findings::Findings findings(findings::Side::kDestination);
+    mover::IncomingVram vram(here_.driver, hostmem::HugepagePolicy::kNever);
     map_gpus(request, here_.facts, config_, vram, findings);
     return ids(findings);
   }
 
   fs::path directory_;
-  Config config_;
+  worker::Config config_;
   Survey here_;
 };
 
 TEST_F(Hosts, AHostThatIsWellHasNoFindingsAndAllFacts) {
-  Findings findings(Side::kSource);
-  const Survey survey = agent::survey(config_, findings);
-  EXPECT_THAT(ids(findings), IsEmpty()) << preflight::reason_of(findings.list());
+  findings::Findings findings(findings::Side::kSource);
+  const Survey survey = preflight::survey(config_, findings);
+  EXPECT_THAT(ids(findings), IsEmpty()) << findings::reason_of(findings.list());
   EXPECT_NE(survey.driver, nullptr);
   EXPECT_EQ(survey.facts.gpus_size(), 1);
   EXPECT_GE(survey.facts.criu_version(), 40101u);
@@ -163,16 +163,16 @@ TEST_F(Hosts, CriuTooOld) {
 
 TEST_F(Hosts, CriuFailingItsOwnCheck) {
   use_fake_criu("9.0.0", "no ptrace here");
-  Findings findings(Side::kSource);
-  const Survey survey = agent::survey(config_, findings);
+  findings::Findings findings(findings::Side::kSource);
+  const Survey survey = preflight::survey(config_, findings);
   ASSERT_THAT(ids(findings), ElementsAre("criu-check"));
   EXPECT_THAT(findings.list()[0].found(), HasSubstr("no ptrace here"));
   EXPECT_THAT(survey.facts.criu_check(), HasSubstr("no ptrace here"));
 }
 
 std::vector<std::string> found_about_plugin(const proto::PreflightRequest& request,
-                                            const Survey& here, const Config& config) {
-  Findings findings(Side::kDestination);
+                                            const Survey& here, const worker::Config& config) {
+  findings::Findings findings(findings::Side::kDestination);
   const auto plugin = find_plugin(request, here.facts, config, findings);
   EXPECT_EQ(plugin == nullptr, !ids(findings).empty() || !request.members(0).needs_amdgpu_plugin());
   return ids(findings);
@@ -247,7 +247,7 @@ TEST_F(Hosts, AKernelThatLacksWhatTheAgentNeeds) {
   EXPECT_EQ(missing_kernel_features(), "");
   EXPECT_TRUE(in_child([&] {
     if (!take_away(SYS_close_range)) return false;
-    Findings findings(Side::kSource);
+    findings::Findings findings(findings::Side::kSource);
     survey(config_, findings);
     const auto found = ids(findings);
     return std::ranges::find(found, "kernel-features") != found.end();
@@ -354,7 +354,7 @@ TEST_F(Hosts, HugepagesTakeVramButNotTheProcessItself) {
   large.mutable_members(0)->set_image_bytes(kGiB);
   EXPECT_THAT(compared(large), ElementsAre("memory-too-small"));
   large.mutable_members(0)->set_image_bytes(0);
-  config_.hugepages = landing::HugepagePolicy::kNever;
+  config_.hugepages = hostmem::HugepagePolicy::kNever;
   EXPECT_THAT(compared(large), ElementsAre("memory-too-small"));
 }
 
@@ -370,14 +370,14 @@ TEST_F(Hosts, VramThatTheDriverBringsBackHasToFitToo) {
 }
 
 TEST_F(Hosts, MemoryThatAnotherMigrationHasReserved) {
-  const auto plenty = []() -> Result<landing::Memory> {
-    return landing::Memory{.ordinary_bytes = std::uint64_t{1} << 60};
+  const auto plenty = []() -> Result<hostmem::Memory> {
+    return hostmem::Memory{.ordinary_bytes = std::uint64_t{1} << 60};
   };
   auto other =
-      landing::MemoryReservation::create(landing::reservations_in(config_.runtime_dir), plenty);
+      hostmem::MemoryReservation::create(hostmem::reservations_in(config_.runtime_dir), plenty);
   ASSERT_TRUE(other) << other.error().message();
   ASSERT_TRUE((*other)->add({.ordinary_bytes = std::uint64_t{1} << 50}));
-  Findings findings(Side::kDestination);
+  findings::Findings findings(findings::Side::kDestination);
   EXPECT_EQ(survey(config_, findings).facts.memory_available_bytes(), 0u);
   other->reset();
   EXPECT_GT(survey(config_, findings).facts.memory_available_bytes(), 0u);
@@ -401,7 +401,7 @@ TEST_F(Hosts, NoGroupThatCanBeFrozen) {
 
 TEST_F(Hosts, HugepagesThatAreDemandedAndNotFree) {
   const proto::PreflightRequest any = request();
-  config_.hugepages = landing::HugepagePolicy::kRequire;
+  config_.hugepages = hostmem::HugepagePolicy::kRequire;
   here_.facts.set_hugepages_free_bytes(0);
   EXPECT_THAT(compared(any), ElementsAre("no-hugepages"));
 }
@@ -411,7 +411,7 @@ TEST_F(Hosts, AgentsDirectoriesWithoutRoom) {
   ASSERT_EQ(::mount("tmpfs", config_.state_dir.c_str(), "tmpfs", 0, "size=64k"), 0);
   ASSERT_EQ(::mount("tmpfs", config_.runtime_dir.c_str(), "tmpfs", 0, "size=64k"), 0);
   EXPECT_THAT(compared(any), ElementsAre("state-dir-full"));
-  Findings at_source(Side::kSource);
+  findings::Findings at_source(findings::Side::kSource);
   check_room(config_, kMiB, at_source);
   EXPECT_THAT(ids(at_source), ElementsAre("state-dir-full", "runtime-dir-full"));
   ::umount2(config_.state_dir.c_str(), MNT_DETACH);
@@ -558,4 +558,4 @@ TEST_F(Hosts, FilesAreComparedWithTheOthers) {
 }
 
 }  // namespace
-}  // namespace gcr::agent
+}  // namespace gcr::preflight

@@ -20,11 +20,11 @@
 #include <thread>
 #include <vector>
 
-#include "migrate-agent/linux/proc/procfs.h"
+#include "migrate-agent/linux/procfs/procfs.h"
 #include "migrate-agent/preflight/inventory/host_state.h"
 #include "src/base/unique_fd.h"
 
-namespace gcr::host {
+namespace gcr::inventory {
 namespace {
 
 using testing::ElementsAre;
@@ -220,4 +220,4 @@ TEST_F(HostJobs, JobsAreInTheOrderOfTheirRoots) {
 }
 
 }  // namespace
-}  // namespace gcr::host
+}  // namespace gcr::inventory

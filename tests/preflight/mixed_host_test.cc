@@ -8,11 +8,11 @@
 #include "src/base/units.h"
 #include "tests/support/sysfs_tree.h"
 
-namespace gcr::agent {
+namespace gcr::preflight {
 namespace {
 
-using preflight::Findings;
-using preflight::Side;
+using findings::Findings;
+using findings::Side;
 using testing::ElementsAre;
 using testing::IsEmpty;
 
@@ -30,8 +30,8 @@ class MixedHost : public testing::Test, protected SysfsTree {
   }
 
   Survey survey() const {
-    Findings findings(Side::kSource);
-    return agent::survey(config_, findings);
+    findings::Findings findings(findings::Side::kSource);
+    return preflight::survey(config_, findings);
   }
 
   /// Of a job with a buffer on the GPU at this place, on a host like this one.
@@ -46,9 +46,9 @@ class MixedHost : public testing::Test, protected SysfsTree {
   }
 
   std::vector<std::string> mapped(const proto::PreflightRequest& request) {
-    Findings findings(Side::kDestination);
+    findings::Findings findings(findings::Side::kDestination);
     const Survey here = survey();
-    mover::IncomingVram vram(here.driver, landing::HugepagePolicy::kNever);
+    mover::IncomingVram vram(here.driver, hostmem::HugepagePolicy::kNever);
     map_ = map_gpus(request, here.facts, config_, vram, findings);
     std::vector<std::string> ids;
     for (const proto::Finding& finding : findings.list()) {
@@ -58,7 +58,7 @@ class MixedHost : public testing::Test, protected SysfsTree {
     return ids;
   }
 
-  Config config_;
+  worker::Config config_;
   std::vector<device::GpuPair> map_;
 };
 
@@ -75,7 +75,7 @@ TEST_F(MixedHost, IsDescribedWithTheGpusOfBothVendors) {
 }
 
 TEST_F(MixedHost, OffersWhatIsFreeAsEachVendorsInterfaceTells) {
-  const auto offered = host::offer(config_);
+  const auto offered = inventory::offer(config_);
   ASSERT_TRUE(offered) << offered.error().message();
   ASSERT_EQ(offered->gpus_size(), 2);
   EXPECT_GT(offered->gpus(0).free_bytes(), 700u) << "by the driver";
@@ -135,4 +135,4 @@ TEST_F(MixedHost, DifferencesOfAnAmdGpuAreFoundBeforeAnythingMoves) {
 }
 
 }  // namespace
-}  // namespace gcr::agent
+}  // namespace gcr::preflight

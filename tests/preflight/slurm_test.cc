@@ -12,7 +12,7 @@
 #include <thread>
 #include <vector>
 
-#include "migrate-agent/linux/proc/procfs.h"
+#include "migrate-agent/linux/procfs/procfs.h"
 #include "migrate-agent/preflight/compare/comparison.h"
 #include "migrate-agent/process/slurm/folder.h"
 
@@ -43,14 +43,14 @@ class Slurm : public testing::Test {
   fs::path step() const { return settings_.spool / "node1_12"; }
 
   std::string found_of(JobId job, uid_t user) const {
-    agent::Config config;
+    worker::Config config;
     config.criu.argv = {"/no/criu"};
     config.slurm = settings_;
     proto::PreflightRequest request;
     request.set_slurm_job(job);
     request.add_members()->set_uid(user);
-    preflight::Findings findings(preflight::Side::kDestination);
-    agent::compare_hosts(request, {}, config, findings);
+    findings::Findings findings(findings::Side::kDestination);
+    preflight::compare_hosts(request, {}, config, findings);
     std::string text;
     for (const proto::Finding& finding : findings.list()) {
       if (finding.id() == "slurm-job") text += finding.found();

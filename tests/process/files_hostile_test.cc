@@ -16,7 +16,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "migrate-agent/linux/proc/procfs.h"
+#include "migrate-agent/linux/procfs/procfs.h"
 #include "migrate-agent/process/inspect/files.h"
 #include "migrate-agent/process/inspect/named_files.h"
 #include "src/base/unique_fd.h"
@@ -64,7 +64,7 @@ class HostileFiles : public testing::Test {
   std::vector<std::string> compared(const proto::FileFact& fact) {
     FileFacts facts;
     *facts.Add() = fact;
-    preflight::Findings findings(preflight::Side::kDestination);
+    findings::Findings findings(findings::Side::kDestination);
     compare_files(facts, user_, findings);
     std::vector<std::string> said;
     for (const proto::Finding& finding : findings.list()) {

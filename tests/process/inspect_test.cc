@@ -28,7 +28,7 @@
 #include <thread>
 
 #include "migrate-agent/linux/cgroups/limits.h"
-#include "migrate-agent/linux/proc/procfs.h"
+#include "migrate-agent/linux/procfs/procfs.h"
 #include "migrate-agent/process/inspect/named_files.h"
 #include "migrate-agent/process/inspect/sharing.h"
 #include "migrate-agent/process/inspect/surroundings.h"
@@ -146,7 +146,7 @@ TEST_F(Inspecting, PlainProcessHasFactsAndNoFindings) {
   EXPECT_FALSE(found.facts.under_preload());
   EXPECT_THAT(paths(found.facts.files()), Contains(GCR_HELD_PROGRAM));
   EXPECT_THAT(paths(found.facts.files()), Contains(HasSubstr("libc.so")));
-  preflight::Findings compared(preflight::Side::kDestination);
+  findings::Findings compared(findings::Side::kDestination);
   compare_files(found.facts.files(), found.facts.credentials(), compared);
   EXPECT_THAT(compared.list(), IsEmpty());
 }
@@ -596,7 +596,7 @@ TEST_F(Inspecting, AnIpcNamespaceThatAnOutsiderHasTooBlocks) {
   const auto alone = inspect(tree[1], Together({tree[1]}));
   ASSERT_TRUE(alone);
   ASSERT_THAT(ids(*alone), Contains("namespaces"));
-  EXPECT_THAT(preflight::reason_of(alone->findings.list()),
+  EXPECT_THAT(findings::reason_of(alone->findings.list()),
               HasSubstr("its IPC namespace is also that of process " + std::to_string(tree[0])));
   auto together = inspect(pid_, Together({tree.begin(), tree.end()}));
   ASSERT_TRUE(together);

@@ -10,11 +10,11 @@
 #include "migrate-agent/gpu/access/door/door.h"
 #include "migrate-agent/gpu/device/cuda/driver.h"
 #include "migrate-agent/gpu/keeper/keeper.h"
-#include "migrate-agent/linux/proc/procfs.h"
+#include "migrate-agent/linux/procfs/procfs.h"
 #include "migrate-agent/migration/undo/recovery.h"
 #include "tests/recovery/processes.h"
 
-namespace gcr::recovery {
+namespace gcr::undo {
 
 void PrintTo(Found found, std::ostream* out) {
   *out << (found == Found::kGone ? "gone" : "running");
@@ -89,7 +89,7 @@ TEST_P(BringBackFrom, RunsAgainWithItsVramAndLeavesNoHelper) {
 TEST_P(BringBackFrom, RunsAgainForWhoHasItsDoorInHand) {
   leave_at(GetParam());
   if (HasFatalFailure()) return;
-  auto door = agent::Door::open(program_.pid());
+  auto door = gpu::Door::open(program_.pid());
   ASSERT_TRUE(door) << door.error().message();
   const InHand in_hand{.accesses = {{program_.pid(), &*door}},
                        .driver = device::cuda::load().value(),
@@ -208,7 +208,7 @@ TEST_F(BringBack, AnotherAgentAtTheDoorIsWaitedFor) {
   leave_at("gated");
   if (HasFatalFailure()) return;
   {
-    const auto door = agent::Door::open(program_.pid());
+    const auto door = gpu::Door::open(program_.pid());
     ASSERT_TRUE(door);
     const Result<Found> found = bring_back(lost());
     ASSERT_FALSE(found);
@@ -328,10 +328,10 @@ TEST_F(WithoutLibrary, WhoeverUsesNoCudaIsOnlyContinued) {
 
 }  // namespace
 }  // namespace test
-}  // namespace gcr::recovery
+}  // namespace gcr::undo
 
 int main(int argc, char** argv) {
   testing::InitGoogleTest(&argc, argv);
-  gcr::recovery::test::adopt_orphans();
+  gcr::undo::test::adopt_orphans();
   return RUN_ALL_TESTS();
 }

@@ -9,7 +9,7 @@
 #include "migrate-agent/gpu/device/cuda/driver.h"
 #include "tests/recovery/processes.h"
 
-namespace gcr::recovery::test {
+namespace gcr::undo::test {
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -129,4 +129,4 @@ TEST_F(KilledCaller, OfUnlockLeavesAProcessThatGoesOn) {
 }
 
 }  // namespace
-}  // namespace gcr::recovery::test
+}  // namespace gcr::undo::test

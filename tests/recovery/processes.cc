@@ -14,9 +14,9 @@
 #include <sstream>
 #include <stdexcept>
 
-#include "migrate-agent/linux/proc/procfs.h"
+#include "migrate-agent/linux/procfs/procfs.h"
 
-namespace gcr::recovery::test {
+namespace gcr::undo::test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -204,4 +204,4 @@ std::set<pid_t> living_descendants(const std::set<pid_t>& children) {
   return living;
 }
 
-}  // namespace gcr::recovery::test
+}  // namespace gcr::undo::test

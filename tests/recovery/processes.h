@@ -16,7 +16,7 @@
 #include "proto/journal.pb.h"
 #include "src/base/unique_fd.h"
 
-namespace gcr::recovery::test {
+namespace gcr::undo::test {
 
 using Milliseconds = std::chrono::milliseconds;
 
@@ -103,4 +103,4 @@ void adopt_orphans();
 /// Every process below this one, but for zombies, which are reaped unless they are in `children`.
 std::set<pid_t> living_descendants(const std::set<pid_t>& children);
 
-}  // namespace gcr::recovery::test
+}  // namespace gcr::undo::test

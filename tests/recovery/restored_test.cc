@@ -9,13 +9,13 @@
 
 #include "migrate-agent/criu/launch/helpers.h"
 #include "migrate-agent/criu/runs/criu.h"
-#include "migrate-agent/linux/proc/procfs.h"
+#include "migrate-agent/linux/procfs/procfs.h"
 #include "migrate-agent/migration/undo/recovery.h"
 #include "tests/criu/program.h"
 #include "tests/criu/whole_runs.h"
 #include "tests/recovery/processes.h"
 
-namespace gcr::recovery::test {
+namespace gcr::undo::test {
 namespace {
 
 using criu::test::read_output;
@@ -149,4 +149,4 @@ TEST_F(Restored, IsGoneWhenItsWorkerDiesWhileCriuRestores) {
 }
 
 }  // namespace
-}  // namespace gcr::recovery::test
+}  // namespace gcr::undo::test

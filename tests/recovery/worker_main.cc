@@ -21,12 +21,12 @@
 #include "migrate-agent/gpu/access/gates.h"
 #include "migrate-agent/gpu/device/cuda/driver.h"
 #include "migrate-agent/gpu/keeper/keeper.h"
-#include "migrate-agent/linux/proc/procfs.h"
+#include "migrate-agent/linux/procfs/procfs.h"
 #include "migrate-agent/migration/undo/recovery.h"
 #include "migrate-agent/process/pages/zero_pages.h"
 #include "tests/criu/whole_runs.h"
 
-namespace gcr::recovery::test {
+namespace gcr::undo::test {
 namespace {
 
 constexpr std::chrono::seconds kPatience{60};
@@ -58,7 +58,7 @@ class Move {
       : arguments_(std::move(arguments)),
         driver_(must(device::cuda::load())),
         control_(driver_->control(arguments_.pid)),
-        door_(must(agent::Door::open(arguments_.pid))) {}
+        door_(must(gpu::Door::open(arguments_.pid))) {}
 
   void run() {
     must(take_apart());
@@ -85,11 +85,11 @@ class Move {
     GCR_ASSIGN(keeper::Keeper keeper, keeper::Keeper::start(arguments_.keeper));
     const journal::ProcessId id = keeper.id();
     reached("keeper", " " + std::to_string(id.pid()) + " " + std::to_string(id.start_time()));
-    GCR_TRY(agent::Gates({{door_.pid(), &door_}}).quiesce(kPatience, kPatience));
+    GCR_TRY(gpu::Gates({{door_.pid(), &door_}}).quiesce(kPatience, kPatience));
     reached("gated");
     std::vector<keeper::BufferDescriptor> kept;
     for (const auto& buffer : held_) {
-      kept.push_back({{job::kRoot, buffer.allocation.local_id}, buffer.descriptor.get()});
+      kept.push_back({{gpu::kRoot, buffer.allocation.local_id}, buffer.descriptor.get()});
     }
     GCR_TRY(keeper.arm(kept));
     reached("armed");
@@ -127,7 +127,7 @@ class Move {
     reached("restored");
     GCR_TRY(control_->unlock());
     reached("unlocked");
-    job::LocalDescriptors descriptors;
+    gpu::LocalDescriptors descriptors;
     for (auto& buffer : held_) {
       descriptors.emplace_back(buffer.allocation.local_id, std::move(buffer.descriptor));
     }
@@ -143,8 +143,8 @@ class Move {
   const Arguments arguments_;
   const std::shared_ptr<const device::Driver> driver_;
   const std::unique_ptr<device::Control> control_;
-  agent::Door door_;
-  std::vector<agent::ExportedAllocation> held_;
+  gpu::Door door_;
+  std::vector<gpu::ExportedAllocation> held_;
 };
 
 void call(pid_t pid, const std::vector<std::string>& names) {
@@ -211,10 +211,10 @@ void recover(const std::vector<std::string>& words) {
 }
 
 }  // namespace
-}  // namespace gcr::recovery::test
+}  // namespace gcr::undo::test
 
 int main(int argc, char** argv) {
-  using namespace gcr::recovery::test;
+  using namespace gcr::undo::test;
   const std::vector<std::string> words(argv + 1, argv + argc);
   if (words.size() == 6 && words[0] == "move") {
     Move({std::stoi(words[1]), words[2], words[3], words[4], words[5]}).run();

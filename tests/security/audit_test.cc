@@ -13,7 +13,7 @@
 #include "tests/daemon/journals.h"
 #include "tests/security/support.h"
 
-namespace gcr::agent::test {
+namespace gcr::daemon::test {
 namespace {
 
 using testing::AllOf;
@@ -89,8 +89,8 @@ class Audit : public testing::Test {
     std::ifstream file(log_);
     return {std::istreambuf_iterator<char>(file), {}};
   }
-  Config config() const {
-    Config config;
+  worker::Config config() const {
+    worker::Config config;
     config.host = "node1";
     config.audit_log = log_;
     return config;
@@ -153,4 +153,4 @@ TEST_F(Audit, WhatAnAgentRefusesAndWhatItRecoversIsInItsLog) {
 }
 
 }  // namespace
-}  // namespace gcr::agent::test
+}  // namespace gcr::daemon::test

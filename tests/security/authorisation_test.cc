@@ -9,7 +9,7 @@
 #include "tests/daemon/journals.h"
 #include "tests/security/support.h"
 
-namespace gcr::agent::test {
+namespace gcr::daemon::test {
 namespace {
 
 using control::PeerIdentity;
@@ -27,42 +27,42 @@ TEST(Authorisation, RoleDecidesWhatAConnectionBeginsWith) {
        {Envelope::kMigrateRequest, Envelope::kCheckRequest, Envelope::kCancelRequest,
         Envelope::kContinueRequest, Envelope::kAdjustRequest, Envelope::kListRequest,
         Envelope::kStatusRequest, Envelope::kHostRequest}) {
-    EXPECT_TRUE(may_ask(kOperator, request));
-    EXPECT_TRUE(may_ask(kLocalAlice, request));
-    EXPECT_FALSE(may_ask(kAgent, request));
+    EXPECT_TRUE(worker::may_ask(kOperator, request));
+    EXPECT_TRUE(worker::may_ask(kLocalAlice, request));
+    EXPECT_FALSE(worker::may_ask(kAgent, request));
   }
   for (const auto request :
        {Envelope::kPreflightRequest, Envelope::kOutcomeRequest, Envelope::kCommitRequest}) {
-    EXPECT_TRUE(may_ask(kAgent, request));
-    EXPECT_FALSE(may_ask(kOperator, request));
-    EXPECT_FALSE(may_ask(kLocalRoot, request));
+    EXPECT_TRUE(worker::may_ask(kAgent, request));
+    EXPECT_FALSE(worker::may_ask(kOperator, request));
+    EXPECT_FALSE(worker::may_ask(kLocalRoot, request));
   }
 }
 
 TEST(Authorisation, WhatNoProtocolDecidesIsNotForLocalUsers) {
-  EXPECT_TRUE(may_ask(kOperator, Envelope::kResolveRequest));
-  EXPECT_TRUE(may_ask(kLocalRoot, Envelope::kResolveRequest));
-  const Status refused = may_ask(kLocalAlice, Envelope::kResolveRequest);
+  EXPECT_TRUE(worker::may_ask(kOperator, Envelope::kResolveRequest));
+  EXPECT_TRUE(worker::may_ask(kLocalRoot, Envelope::kResolveRequest));
+  const Status refused = worker::may_ask(kLocalAlice, Envelope::kResolveRequest);
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().code(), Code::kPermissionDenied);
 }
 
 TEST(Authorisation, NoConnectionBeginsWithAReply) {
-  const Status refused = may_ask(kOperator, Envelope::kMigrateReport);
+  const Status refused = worker::may_ask(kOperator, Envelope::kMigrateReport);
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().code(), Code::kProtocol);
 }
 
 TEST(Authorisation, WithoutRulesEveryOperatorMayMoveEverything) {
-  EXPECT_TRUE(Permissions::of(kOperator, {}).everyone());
-  EXPECT_TRUE(Permissions::of(kOperator, {}).may_move(0));
+  EXPECT_TRUE(worker::Permissions::of(kOperator, {}).everyone());
+  EXPECT_TRUE(worker::Permissions::of(kOperator, {}).may_move(0));
 }
 
 TEST(Authorisation, RulesOfOneNameAndOfEverybodyAddUp) {
-  const std::vector<OperatorRule> rules{{.name = "night-shift", .users = {"71001"}},
-                                        {.name = "*", .users = {"daemon"}},
-                                        {.name = "somebody-else", .users = {"*"}}};
-  const Permissions permissions = Permissions::of(kOperator, rules);
+  const std::vector<worker::OperatorRule> rules{{.name = "night-shift", .users = {"71001"}},
+                                                {.name = "*", .users = {"daemon"}},
+                                                {.name = "somebody-else", .users = {"*"}}};
+  const worker::Permissions permissions = worker::Permissions::of(kOperator, rules);
   EXPECT_FALSE(permissions.everyone());
   EXPECT_TRUE(permissions.may_move(kAlice));
   EXPECT_TRUE(permissions.may_move(1)) << "daemon";
@@ -71,8 +71,8 @@ TEST(Authorisation, RulesOfOneNameAndOfEverybodyAddUp) {
 }
 
 TEST(Authorisation, OperatorWithoutARuleMayMoveNothingOnceThereAreRules) {
-  const Permissions permissions =
-      Permissions::of(kOperator, {{.name = "somebody-else", .users = {"*"}}});
+  const worker::Permissions permissions =
+      worker::Permissions::of(kOperator, {{.name = "somebody-else", .users = {"*"}}});
   EXPECT_FALSE(permissions.may_move(kAlice));
   const Status refused = permissions.check(kAlice);
   ASSERT_FALSE(refused);
@@ -82,44 +82,44 @@ TEST(Authorisation, OperatorWithoutARuleMayMoveNothingOnceThereAreRules) {
 }
 
 TEST(Authorisation, UserThatTheHostDoesNotKnowGivesNothing) {
-  const Permissions permissions =
-      Permissions::of(kOperator, {{.name = "*", .users = {"no such user", "-1", ""}}});
+  const worker::Permissions permissions =
+      worker::Permissions::of(kOperator, {{.name = "*", .users = {"no such user", "-1", ""}}});
   EXPECT_FALSE(permissions.everyone());
   EXPECT_FALSE(permissions.may_move(0));
   EXPECT_FALSE(permissions.may_move(static_cast<uid_t>(-1)));
 }
 
 TEST(Authorisation, AgentsMayMoveNothing) {
-  EXPECT_FALSE(Permissions::of(kAgent, {}).everyone());
-  EXPECT_FALSE(Permissions::of(kAgent, {}).may_move(0));
-  EXPECT_FALSE(Permissions().may_move(0));
+  EXPECT_FALSE(worker::Permissions::of(kAgent, {}).everyone());
+  EXPECT_FALSE(worker::Permissions::of(kAgent, {}).may_move(0));
+  EXPECT_FALSE(worker::Permissions().may_move(0));
 }
 
 TEST(Authorisation, LocalUsersMayMoveTheirOwnWhateverTheRulesSay) {
-  const std::vector<OperatorRule> rules{{.name = "*", .users = {"*"}},
-                                        {.name = "uid 71001", .users = {"*"}}};
-  const Permissions alice = Permissions::of(kLocalAlice, rules);
+  const std::vector<worker::OperatorRule> rules{{.name = "*", .users = {"*"}},
+                                                {.name = "uid 71001", .users = {"*"}}};
+  const worker::Permissions alice = worker::Permissions::of(kLocalAlice, rules);
   EXPECT_FALSE(alice.everyone());
   EXPECT_TRUE(alice.may_move(kAlice));
   EXPECT_FALSE(alice.may_move(kBob));
   EXPECT_FALSE(alice.may_move(0));
-  EXPECT_TRUE(Permissions::of(kLocalRoot, {{.name = "x", .users = {}}}).everyone());
+  EXPECT_TRUE(worker::Permissions::of(kLocalRoot, {{.name = "x", .users = {}}}).everyone());
 }
 
 class Ownership : public testing::Test {
  protected:
-  Code code_of(const Permissions& permissions, pid_t pid) {
+  Code code_of(const worker::Permissions& permissions, pid_t pid) {
     const auto checked = permissions.check_process(pid);
     return checked ? Code::kInvalid : checked.error().code();
   }
-  Permissions alice_ = Permissions::of(kLocalAlice, {});
-  Permissions operator_of_alice_ =
-      Permissions::of(kOperator, {{.name = "night-shift", .users = {"71001"}}});
+  worker::Permissions alice_ = worker::Permissions::of(kLocalAlice, {});
+  worker::Permissions operator_of_alice_ =
+      worker::Permissions::of(kOperator, {{.name = "night-shift", .users = {"71001"}}});
 };
 
 TEST_F(Ownership, OwnProcessIsTheirs) {
   const Sleeper own(kAlice);
-  for (const Permissions& permissions : {alice_, operator_of_alice_}) {
+  for (const worker::Permissions& permissions : {alice_, operator_of_alice_}) {
     const auto checked = permissions.check_process(own.pid());
     ASSERT_TRUE(checked) << checked.error().message();
     EXPECT_EQ(checked->uid, kAlice);
@@ -143,7 +143,7 @@ TEST_F(Ownership, EveryUserIdCounts) {
     });
     EXPECT_EQ(code_of(alice_, mixed.pid()), Code::kPermissionDenied);
     EXPECT_EQ(code_of(operator_of_alice_, mixed.pid()), Code::kPermissionDenied);
-    const auto as_root = Permissions::of(kLocalRoot, {}).check_process(mixed.pid());
+    const auto as_root = worker::Permissions::of(kLocalRoot, {}).check_process(mixed.pid());
     ASSERT_TRUE(as_root);
     const bool roots = ids[0] == 0 || ids[1] == 0 || ids[2] == 0;
     EXPECT_EQ(as_root->uid, roots ? 0 : kBob) << "whose migration it will be";
@@ -170,9 +170,9 @@ TEST_F(Ownership, ProcessWithCapabilitiesIsNotALocalUsers) {
 
 /// What is stored is its user's to read, whoever has ordered it.
 TEST_F(Ownership, AStoreTakesPlainProcessesOfItsUserAlone) {
-  const Permissions of_both =
-      Permissions::of(kOperator, {{.name = "*", .users = {"71001", "71002"}}});
-  const Permissions stored = of_both.for_store_of(kAlice);
+  const worker::Permissions of_both =
+      worker::Permissions::of(kOperator, {{.name = "*", .users = {"71001", "71002"}}});
+  const worker::Permissions stored = of_both.for_store_of(kAlice);
   const Sleeper own(kAlice);
   const Sleeper others(kBob);
   const Sleeper protected_one([] {
@@ -188,13 +188,13 @@ TEST_F(Ownership, AStoreTakesPlainProcessesOfItsUserAlone) {
   for (const Sleeper* sleeper : {&others, &protected_one, &capable}) {
     EXPECT_EQ(code_of(of_both, sleeper->pid()), Code::kInvalid);
     EXPECT_EQ(code_of(stored, sleeper->pid()), Code::kPermissionDenied);
-    const Permissions of_all = Permissions::of(kOperator, {});
+    const worker::Permissions of_all = worker::Permissions::of(kOperator, {});
     EXPECT_EQ(code_of(of_all.for_store_of(kAlice), sleeper->pid()), Code::kInvalid);
   }
 }
 
 TEST(Authorisation, AThreadIsJudgedByTheRightsThatWereDumped) {
-  const Permissions alice = Permissions::of(kLocalAlice, {});
+  const worker::Permissions alice = worker::Permissions::of(kLocalAlice, {});
   proto::Credentials thread;
   for (int id = 0; id < 4; ++id) thread.add_uids(kAlice);
   EXPECT_TRUE(alice.check_thread(thread));
@@ -287,4 +287,4 @@ TEST_F(OperatorRules, MigrationsOfOthersAreNeitherSeenNorControlled) {
 }
 
 }  // namespace
-}  // namespace gcr::agent::test
+}  // namespace gcr::daemon::test

@@ -12,7 +12,7 @@
 
 #include "tests/security/support.h"
 
-namespace gcr::agent::test {
+namespace gcr::daemon::test {
 namespace {
 
 using control::TlsFiles;
@@ -213,4 +213,4 @@ TEST_F(Certificates, PeersWithoutTls13AreRefused) {
 }
 
 }  // namespace
-}  // namespace gcr::agent::test
+}  // namespace gcr::daemon::test

@@ -11,7 +11,7 @@
 #include "store/manifest.h"
 #include "tests/security/support.h"
 
-namespace gcr::agent::test {
+namespace gcr::daemon::test {
 namespace {
 
 using testing::AllOf;
@@ -159,4 +159,4 @@ TEST_F(CheckpointsHostile, GroupsThatTheUserHasComeBack) {
 }
 
 }  // namespace
-}  // namespace gcr::agent::test
+}  // namespace gcr::daemon::test

@@ -14,7 +14,7 @@
 #include "tests/daemon/journals.h"
 #include "tests/security/support.h"
 
-namespace gcr::agent::test {
+namespace gcr::daemon::test {
 namespace {
 
 constexpr int kStrangers = 300;
@@ -142,4 +142,4 @@ TEST(Flood, PeerThatNeverStopsSendingEndsItsOwnConnection) {
 }
 
 }  // namespace
-}  // namespace gcr::agent::test
+}  // namespace gcr::daemon::test

@@ -6,7 +6,7 @@
 #include "tests/daemon/journals.h"
 #include "tests/security/support.h"
 
-namespace gcr::agent::test {
+namespace gcr::daemon::test {
 namespace {
 
 using testing::AllOf;
@@ -162,4 +162,4 @@ TEST_F(Limits, QuestionThatIsTooLongEndsItsConnection) {
 }
 
 }  // namespace
-}  // namespace gcr::agent::test
+}  // namespace gcr::daemon::test

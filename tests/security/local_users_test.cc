@@ -10,7 +10,7 @@
 #include "tests/daemon/journals.h"
 #include "tests/security/support.h"
 
-namespace gcr::agent::test {
+namespace gcr::daemon::test {
 namespace {
 
 using testing::AllOf;
@@ -209,4 +209,4 @@ TEST_F(LocalUsers, ImpostorsSocketIsNotTrusted) {
 }
 
 }  // namespace
-}  // namespace gcr::agent::test
+}  // namespace gcr::daemon::test

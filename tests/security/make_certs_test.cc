@@ -10,7 +10,7 @@
 
 #include "tests/security/support.h"
 
-namespace gcr::agent::test {
+namespace gcr::daemon::test {
 namespace {
 
 using testing::HasSubstr;
@@ -116,4 +116,4 @@ TEST_F(MakeCerts, WhoNeverHadACertificateCannotBeRevoked) {
 }
 
 }  // namespace
-}  // namespace gcr::agent::test
+}  // namespace gcr::daemon::test

@@ -5,7 +5,7 @@
 #include "src/base/users.h"
 #include "tests/daemon/agent_process.h"
 
-namespace gcr::agent::test {
+namespace gcr::daemon::test {
 namespace {
 
 using testing::AllOf;
@@ -65,4 +65,4 @@ TEST_F(PeersHostile, ALocalUserOfTheSourceMustBeTheSameUserHere) {
 }
 
 }  // namespace
-}  // namespace gcr::agent::test
+}  // namespace gcr::daemon::test

@@ -8,10 +8,10 @@
 #include <sys/syscall.h>
 #include <sys/wait.h>
 
-#include "migrate-agent/linux/proc/procfs.h"
+#include "migrate-agent/linux/procfs/procfs.h"
 #include "tests/security/support.h"
 
-namespace gcr::agent::test {
+namespace gcr::daemon::test {
 namespace {
 
 std::uint64_t set_of(pid_t pid, const char* name) {
@@ -85,4 +85,4 @@ TEST_F(PrivilegesTest, MemoryOfTheDaemonIsInNoCoreDump) {
 }
 
 }  // namespace
-}  // namespace gcr::agent::test
+}  // namespace gcr::daemon::test

@@ -9,7 +9,7 @@
 #include <fstream>
 #include <stdexcept>
 
-namespace gcr::agent::test {
+namespace gcr::daemon::test {
 namespace {
 
 void become(uid_t uid) {
@@ -75,4 +75,4 @@ Sleeper::~Sleeper() {
   ::waitpid(pid_, nullptr, 0);
 }
 
-}  // namespace gcr::agent::test
+}  // namespace gcr::daemon::test

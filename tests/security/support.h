@@ -10,7 +10,7 @@
 
 #include "tests/daemon/agent_process.h"
 
-namespace gcr::agent::test {
+namespace gcr::daemon::test {
 
 /// Any that are nobody's on the machine.
 inline constexpr uid_t kAlice = 71001;
@@ -44,4 +44,4 @@ class Sleeper {
   pid_t pid_ = -1;
 };
 
-}  // namespace gcr::agent::test
+}  // namespace gcr::daemon::test

@@ -8,7 +8,7 @@
 
 #include "src/base/units.h"
 
-namespace gcr::agent {
+namespace gcr::migration {
 namespace {
 
 /// A program with a working set, a rate of dirtying, and a link; time passes as bytes are sent.
@@ -124,4 +124,4 @@ TEST(ConvergenceTest, ATinyRoundHardlyMovesTheRate) {
 }
 
 }  // namespace
-}  // namespace gcr::agent
+}  // namespace gcr::migration

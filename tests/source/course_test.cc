@@ -19,7 +19,7 @@
 #include "tests/control/peers.h"
 #include "tests/source/fake_target.h"
 
-namespace gcr::agent::source {
+namespace gcr::migration::source {
 namespace {
 
 using control::test::kPatience;
@@ -45,10 +45,10 @@ class CourseTest : public testing::Test {
     daemon_end_.reset(ends[0]);
     daemon_.emplace(loopback_.io(), UniqueFd(ends[1]));
     line_.emplace(loopback_.io(), config_, cancellation_, *daemon_);
-    context_.emplace(
-        WorkerContext{{loopback_.io(), pool_, config_, *daemon_, nullptr, cancellation_, *line_},
-                      *agent_,
-                      Permissions::of({"alice", false, true, std::nullopt}, {})});
+    context_.emplace(worker::WorkerContext{
+        {loopback_.io(), pool_, config_, *daemon_, nullptr, cancellation_, *line_},
+        *agent_,
+        worker::Permissions::of({"alice", false, true, std::nullopt}, {})});
     proto::MigrateRequest request;
     request.set_pid(::getpid());
     request.set_destination("fake:1");
@@ -69,14 +69,15 @@ class CourseTest : public testing::Test {
   ~CourseTest() override {
     course_.reset();
     guard_.reset();
-    const Status closed = on_io(loopback_.io(), [](CourseTest& self) -> asio::awaitable<Status> {
-      self.console_.reset();
-      self.line_.reset();
-      self.daemon_.reset();
-      self.agent_->close();
-      self.operator_->close();
-      co_return Status();
-    }(*this));
+    const Status closed =
+        worker::on_io(loopback_.io(), [](CourseTest& self) -> asio::awaitable<Status> {
+          self.console_.reset();
+          self.line_.reset();
+          self.daemon_.reset();
+          self.agent_->close();
+          self.operator_->close();
+          co_return Status();
+        }(*this));
     EXPECT_TRUE(closed);
     io_thread_.join();
     daemon_thread_.join();
@@ -88,14 +89,14 @@ class CourseTest : public testing::Test {
     for (;;) {
       pollfd poll{daemon_end_.get(), POLLIN, 0};
       ::poll(&poll, 1, -1);
-      const auto packet = receive_packet(daemon_end_.get());
+      const auto packet = worker::receive_packet(daemon_end_.get());
       if (!packet || (*packet && (*packet)->bytes.empty())) return;
       registry::FromWorker message;
       if (!*packet || !message.ParseFromString((*packet)->bytes)) continue;
       if (message.sequence() == 0) continue;
       registry::FromDaemon answer;
       answer.mutable_answer()->set_sequence(message.sequence());
-      EXPECT_TRUE(send_packet(daemon_end_.get(), answer, -1, Wait::kYes));
+      EXPECT_TRUE(worker::send_packet(daemon_end_.get(), answer, -1, worker::Wait::kYes));
     }
   }
 
@@ -119,7 +120,7 @@ class CourseTest : public testing::Test {
     return course_->account.log->journal().records().back();
   }
 
-  Config config_;
+  worker::Config config_;
   std::filesystem::path folder_;
   control::test::Credentials credentials_;
   control::test::Loopback loopback_;
@@ -127,10 +128,10 @@ class CourseTest : public testing::Test {
   asio::thread_pool pool_{1};
   std::unique_ptr<control::ControlChannel> agent_, operator_;
   UniqueFd daemon_end_;
-  std::optional<DaemonClient> daemon_;
-  Cancellation cancellation_;
-  std::optional<WorkerServer> line_;
-  std::optional<WorkerContext> context_;
+  std::optional<worker::DaemonClient> daemon_;
+  worker::Cancellation cancellation_;
+  std::optional<worker::WorkerServer> line_;
+  std::optional<worker::WorkerContext> context_;
   std::optional<Console> console_;
   test::FakeTargetState target_;
   std::optional<Error> no_target_;
@@ -148,7 +149,7 @@ TEST_F(CourseTest, TheTargetLearnsWhichMigrationItIsAndWhoOrderedIt) {
 TEST_F(CourseTest, ABlockerOfTheTargetRefuses) {
   claim_and_examine();
   *target_.preflight_reply->add_findings() =
-      preflight::make_finding("memory-too-small", preflight::Side::kDestination, "it is so");
+      findings::make_finding("memory-too-small", findings::Side::kDestination, "it is so");
   const Status refused = preflight(*course_);
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().code(), Code::kRefused);
@@ -244,4 +245,4 @@ TEST_F(CourseTest, WithoutAnOrderTheWaitEndsByItself) {
 }
 
 }  // namespace
-}  // namespace gcr::agent::source
+}  // namespace gcr::migration::source

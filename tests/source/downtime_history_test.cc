@@ -9,7 +9,7 @@
 #include <thread>
 #include <vector>
 
-namespace gcr::agent {
+namespace gcr::migration {
 namespace {
 
 namespace fs = std::filesystem;
@@ -126,4 +126,4 @@ TEST(KindOfProgram, IsTheProgramAndWhatItRuns) {
 }
 
 }  // namespace
-}  // namespace gcr::agent
+}  // namespace gcr::migration

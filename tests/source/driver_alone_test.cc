@@ -7,7 +7,7 @@
 
 #include "src/base/units.h"
 
-namespace gcr::agent {
+namespace gcr::migration {
 namespace {
 
 using std::chrono::milliseconds;
@@ -16,29 +16,31 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 
 TEST(SlowDowntime, GrowsWithVramWithMemoryAndWithASlowerLink) {
-  const milliseconds least = slow_downtime(0, 0, 0);
+  const milliseconds least = preflight::slow_downtime(0, 0, 0);
   EXPECT_GT(least, milliseconds(0));
-  const milliseconds memory = slow_downtime(0, 4 * kGiB, 0);
-  const milliseconds vram = slow_downtime(4 * kGiB, 0, 0);
+  const milliseconds memory = preflight::slow_downtime(0, 4 * kGiB, 0);
+  const milliseconds vram = preflight::slow_downtime(4 * kGiB, 0, 0);
   EXPECT_GT(memory, least);
   EXPECT_GT(vram, memory) << "VRAM goes the same way, and through the driver";
-  EXPECT_EQ(slow_downtime(4 * kGiB, 0, 100'000'000'000), vram) << "the link is not the limit";
+  EXPECT_EQ(preflight::slow_downtime(4 * kGiB, 0, 100'000'000'000), vram)
+      << "the link is not the limit";
 
-  EXPECT_GE(slow_downtime(4 * kGiB, 0, kGiB), milliseconds(4000));
+  EXPECT_GE(preflight::slow_downtime(4 * kGiB, 0, kGiB), milliseconds(4000));
 }
 
-std::vector<std::string> said_of(const DriverAlone& member, const proto::MigrateRequest& request) {
-  preflight::Findings findings(preflight::Side::kSource);
-  check_slow_downtime(member, request, findings);
+std::vector<std::string> said_of(const preflight::DriverAlone& member,
+                                 const proto::MigrateRequest& request) {
+  findings::Findings findings(findings::Side::kSource);
+  preflight::check_slow_downtime(member, request, findings);
   std::vector<std::string> said;
-  for (const proto::Finding& finding : findings.list()) said.push_back(preflight::note_of(finding));
+  for (const proto::Finding& finding : findings.list()) said.push_back(findings::note_of(finding));
   return said;
 }
 
 TEST(SlowDowntime, IsABlockerUntilItIsAllowedAndAgainWhereItIsLimited) {
-  const DriverAlone member{.pid = ::getpid(),
-                           .vram = {{Uuid::random(), kGiB}, {Uuid::random(), kGiB}},
-                           .downtime = milliseconds(3210)};
+  const preflight::DriverAlone member{.pid = ::getpid(),
+                                      .vram = {{Uuid::random(), kGiB}, {Uuid::random(), kGiB}},
+                                      .downtime = milliseconds(3210)};
   proto::MigrateRequest request;
   EXPECT_THAT(said_of(member, request),
               ElementsAre(AllOf(HasSubstr("up to 2 GiB of VRAM"), HasSubstr("for about 3.2 s"),
@@ -60,4 +62,4 @@ TEST(SlowDowntime, IsABlockerUntilItIsAllowedAndAgainWhereItIsLimited) {
 }
 
 }  // namespace
-}  // namespace gcr::agent
+}  // namespace gcr::migration

@@ -8,7 +8,7 @@
 
 #include "migrate-agent/migration/target/target.h"
 
-namespace gcr::agent::test {
+namespace gcr::migration::test {
 
 /// What a FakeTarget was asked for and answers; any thread may look at `interrupted`.
 struct FakeTargetState {
@@ -53,7 +53,7 @@ class FakeTarget : public Target {
     state_.calls.push_back("change");
     return state_.buffers_reply;
   }
-  Result<images::Sink*> image_sink(images::Compression, double) override {
+  Result<images::Sink*> image_sink(store::Compression, double) override {
     return Error(Code::kUnsupported, "it takes no images");
   }
   Result<proto::CarryReply> carry(const proto::CarryRequest&) override {
@@ -84,4 +84,4 @@ class FakeTarget : public Target {
   FakeTargetState& state_;
 };
 
-}  // namespace gcr::agent::test
+}  // namespace gcr::migration::test

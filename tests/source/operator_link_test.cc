@@ -11,7 +11,7 @@
 
 #include "tests/control/peers.h"
 
-namespace gcr::agent {
+namespace gcr::migration {
 namespace {
 
 using control::ControlChannel;
@@ -136,4 +136,4 @@ TEST_F(OperatorLinkTest, AnOperatorWhoLeavesTooMuchIsToldNothingMore) {
 }
 
 }  // namespace
-}  // namespace gcr::agent
+}  // namespace gcr::migration

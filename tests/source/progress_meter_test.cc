@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-namespace gcr::agent {
+namespace gcr::migration {
 namespace {
 
 using std::chrono::milliseconds;
@@ -132,4 +132,4 @@ TEST(Forecast, IsSilentWhereRoundsDoNotShrinkOrAreUsedUp) {
 }
 
 }  // namespace
-}  // namespace gcr::agent
+}  // namespace gcr::migration

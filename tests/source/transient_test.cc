@@ -7,9 +7,9 @@
 
 #include <chrono>
 
-#include "migrate-agent/linux/proc/procfs.h"
+#include "migrate-agent/linux/procfs/procfs.h"
 
-namespace gcr::agent {
+namespace gcr::migration {
 namespace {
 
 /// A child that lives for `milliseconds`.
@@ -56,4 +56,4 @@ TEST(Transient, WhoStaysIsNotWaitedForLong) {
 }
 
 }  // namespace
-}  // namespace gcr::agent
+}  // namespace gcr::migration

@@ -114,8 +114,8 @@ TEST_F(PackFile, AnIndexThatLiesIsNeverBelieved) {
   EXPECT_FALSE(with([](Location& at) { at.stored_bytes = at.raw_bytes = kMaxContentBytes + 1; }));
   EXPECT_FALSE(with([](Location& at) { at.stored_bytes = at.raw_bytes = 0; }));
   EXPECT_FALSE(with([](Location& at) { at.raw_bytes = 6; }));
-  EXPECT_FALSE(with([](Location& at) { at.codec = images::Codec::kZstd; }));
-  EXPECT_FALSE(with([](Location& at) { at.codec = static_cast<images::Codec>(4); }));
+  EXPECT_FALSE(with([](Location& at) { at.codec = store::Codec::kZstd; }));
+  EXPECT_FALSE(with([](Location& at) { at.codec = static_cast<store::Codec>(4); }));
 }
 
 TEST_F(PackFile, CountsBeyondAllLimitsAreNotAllocated) {

@@ -25,8 +25,8 @@ TEST_F(Store, ACheckpointHasWhatWasWritten) {
 }
 
 TEST_F(Store, CompressedContentsComeBackAsTheyWere) {
-  for (const auto codec : {images::Codec::kLz4, images::Codec::kZstd}) {
-    const std::string name = "with-" + std::string(images::to_string(codec));
+  for (const auto codec : {store::Codec::kLz4, store::Codec::kZstd}) {
+    const std::string name = "with-" + std::string(store::to_string(codec));
     Writer::Options wanted = options(name);
     wanted.codec = codec;
     const auto writing = Writer::create(directory(), wanted).value();

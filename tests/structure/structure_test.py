@@ -123,6 +123,15 @@ class Structure(unittest.TestCase):
                 self.assertEqual(set(table), mine)
                 self.check(table, inside(room))
 
+    def test_no_namespace_is_of_two_rooms(self):
+        """So that a name says its room; a room may have several."""
+        rooms = collections.defaultdict(set)
+        for path in sources():
+            with open(f"{SOURCE}/{path}", encoding="utf-8") as text:
+                for name in re.findall(r"^namespace (gcr(?:::\w+)*) \{", text.read(), re.MULTILINE):
+                    rooms["::".join(name.split("::")[:2])].add(room_of(os.path.dirname(path)))
+        self.assertEqual({name: found for name, found in rooms.items() if len(found) > 1}, {})
+
     def test_the_drawing_is_that_of_the_table(self):
         drawing = subprocess.run([f"{SOURCE}/scripts/draw-rooms"], capture_output=True, text=True, check=True).stdout
         self.assertIn(f"\n{drawing}", design(), "scripts/draw-rooms --write")

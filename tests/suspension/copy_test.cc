@@ -14,7 +14,7 @@
 #include "src/base/units.h"
 #include "tests/support/driver_under_test.h"
 
-namespace gcr::agent {
+namespace gcr::migration {
 namespace {
 
 using testing::HasSubstr;
@@ -31,7 +31,7 @@ class CopyTest : public testing::Test {
     gpu_ = *gpu;
     secret_.fill(std::byte{0x5c});
     vram_.emplace(driver_, digest::DigestKey::expand(secret_));
-    copy_.emplace(driver_, landing::HugepagePolicy::kAuto);
+    copy_.emplace(driver_, hostmem::HugepagePolicy::kAuto);
     auto keeper = keeper::Keeper::start(GCR_KEEPER_PATH);
     ASSERT_TRUE(keeper) << keeper.error().message();
     keeper_.emplace(std::move(*keeper));
@@ -45,7 +45,7 @@ class CopyTest : public testing::Test {
 
   /// A buffer of the job, with random content, which two members map.
   void allocate(std::uint64_t number, std::uint64_t size_bytes) {
-    const job::AllocationId id{number};
+    const gpu::AllocationId id{number};
     auto vram = gpu_->create(size_bytes, std::nullopt);
     ASSERT_TRUE(vram) << vram.error().message();
     Content content(size_bytes);
@@ -88,7 +88,7 @@ class CopyTest : public testing::Test {
   std::shared_ptr<const device::Driver> driver_;
   std::shared_ptr<device::Gpu> gpu_;
   HostCopy::Secret secret_{};
-  job::Job job_{2};
+  gpu::Job job_{2};
   std::map<std::uint64_t, Content> content_;
   std::optional<mover::OutgoingVram> vram_;
   std::optional<HostCopy> copy_;
@@ -102,7 +102,7 @@ TEST_F(CopyTest, WhatComesBackIsWhatWasThere) {
   EXPECT_EQ(copy_->missing_bytes(job_), 6 * kMiB);
   ASSERT_NO_FATAL_FAILURE(keep());
 
-  auto copy = KeptVram::take_from(keeper_->id());
+  auto copy = gpu::KeptVram::take_from(keeper_->id());
   ASSERT_TRUE(copy) << copy.error().message();
   ReturningVram back(*std::move(copy));
   EXPECT_EQ(back.count(), 2u);
@@ -131,13 +131,13 @@ TEST_F(CopyTest, AByteThatChangedInHostMemoryIsFound) {
   ASSERT_NO_FATAL_FAILURE(keep());
   auto taken = keeper::take_from(keeper_->id());
   ASSERT_TRUE(taken) << taken.error().message();
-  const UniqueFd& file = (*taken)[job::kRoot].at(1).second;
+  const UniqueFd& file = (*taken)[gpu::kRoot].at(1).second;
   void* at = ::mmap(nullptr, 4 * kMiB, PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0);
   ASSERT_NE(at, MAP_FAILED);
   static_cast<std::byte*>(at)[3 * kMiB] ^= std::byte{1};
   ::munmap(at, 4 * kMiB);
 
-  auto copy = KeptVram::take_from(keeper_->id());
+  auto copy = gpu::KeptVram::take_from(keeper_->id());
   ASSERT_TRUE(copy) << copy.error().message();
   ReturningVram back(*std::move(copy));
   ASSERT_TRUE(back.create(driver_, {}));
@@ -151,9 +151,9 @@ TEST_F(CopyTest, AByteThatChangedInHostMemoryIsFound) {
 TEST_F(CopyTest, AKeeperOfSomethingElseIsRefused) {
   const UniqueFd file(::memfd_create("other", MFD_CLOEXEC));
   ASSERT_EQ(::pwrite(file.get(), "nonsense", 8, 0), 8);
-  const keeper::BufferDescriptor kept{{job::kRoot, 0}, file.get()};
+  const keeper::BufferDescriptor kept{{gpu::kRoot, 0}, file.get()};
   ASSERT_TRUE(keeper_->arm({&kept, 1}));
-  const auto taken = KeptVram::take_from(keeper_->id());
+  const auto taken = gpu::KeptVram::take_from(keeper_->id());
   ASSERT_FALSE(taken);
   EXPECT_EQ(taken.error().code(), Code::kDataLoss);
 }
@@ -161,10 +161,10 @@ TEST_F(CopyTest, AKeeperOfSomethingElseIsRefused) {
 TEST_F(CopyTest, WithoutAKeeperThereIsNothing) {
   const journal::ProcessId id = keeper_->id();
   ASSERT_TRUE(keeper_->end());
-  const auto taken = KeptVram::take_from(id);
+  const auto taken = gpu::KeptVram::take_from(id);
   ASSERT_FALSE(taken);
   EXPECT_EQ(taken.error().code(), Code::kNotFound);
 }
 
 }  // namespace
-}  // namespace gcr::agent
+}  // namespace gcr::migration

@@ -7,7 +7,7 @@
 #include "migrate-agent/preflight/compare/host_facts.h"
 #include "src/base/units.h"
 
-namespace gcr::agent {
+namespace gcr::migration {
 namespace {
 
 using testing::HasSubstr;
@@ -66,8 +66,8 @@ TEST(Places, AnotherGpuIsTakenWhereItsOwnHasNoRoom) {
 }
 
 TEST(Places, TheContextNeedsRoomToo) {
-  EXPECT_TRUE(place_of_first({h200(1, kNeeded + kContextReserveBytes)}));
-  const auto refused = place_of_first({h200(1, kNeeded + kContextReserveBytes - 1)});
+  EXPECT_TRUE(place_of_first({h200(1, kNeeded + preflight::kContextReserveBytes)}));
+  const auto refused = place_of_first({h200(1, kNeeded + preflight::kContextReserveBytes - 1)});
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().code(), Code::kResourceExhausted);
   EXPECT_THAT(refused.error().message(), HasSubstr("60 GiB for buffers"));
@@ -109,4 +109,4 @@ TEST(Places, AJobOfAnotherHostGoesToAGpuOfTheSameModel) {
 }
 
 }  // namespace
-}  // namespace gcr::agent
+}  // namespace gcr::migration

@@ -4,7 +4,7 @@
 #include <array>
 #include <stdexcept>
 
-namespace gcr::preflight {
+namespace gcr::findings {
 namespace {
 
 constexpr auto kBlocker = proto::Finding::BLOCKER;
@@ -435,4 +435,4 @@ std::string note_of(const proto::Finding& finding) {
   return finding.found() + " [" + finding.id() + "]";
 }
 
-}  // namespace gcr::preflight
+}  // namespace gcr::findings

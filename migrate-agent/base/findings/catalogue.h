@@ -11,7 +11,7 @@
 
 #include "proto/control.pb.h"
 
-namespace gcr::preflight {
+namespace gcr::findings {
 
 struct Kind {
   std::string_view id;
@@ -82,4 +82,4 @@ std::string reason_of(const std::vector<proto::Finding>& findings);
 /// "<found> [<id>]": a warning, as a note of a report.
 std::string note_of(const proto::Finding& finding);
 
-}  // namespace gcr::preflight
+}  // namespace gcr::findings

@@ -11,7 +11,7 @@
 #include <fstream>
 #include <optional>
 
-#include "migrate-agent/linux/proc/procfs.h"
+#include "migrate-agent/linux/procfs/procfs.h"
 
 namespace gcr::criu {
 namespace {

@@ -14,7 +14,7 @@
 
 #include <optional>
 
-#include "migrate-agent/linux/proc/procfs.h"
+#include "migrate-agent/linux/procfs/procfs.h"
 #include "src/base/descriptor_passing.h"
 #include "src/base/raw_bytes.h"
 #include "src/base/socket_pair.h"

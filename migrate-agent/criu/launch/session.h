@@ -18,7 +18,7 @@
 #include "migrate-agent/criu/launch/launch.h"
 #include "migrate-agent/criu/launch/plugin.h"
 #include "migrate-agent/criu/launch/watchdog.h"
-#include "migrate-agent/linux/proc/mount_namespace.h"
+#include "migrate-agent/linux/procfs/mount_namespace.h"
 #include "src/base/result.h"
 #include "src/base/unique_fd.h"
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <utility>
 
-#include "migrate-agent/linux/proc/procfs.h"
+#include "migrate-agent/linux/procfs/procfs.h"
 
 namespace gcr::criu {
 namespace {

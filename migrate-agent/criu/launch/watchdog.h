@@ -7,7 +7,7 @@
 #include <mutex>
 #include <thread>
 
-#include "migrate-agent/linux/proc/process_handle.h"
+#include "migrate-agent/linux/procfs/process_handle.h"
 
 namespace gcr::criu {
 

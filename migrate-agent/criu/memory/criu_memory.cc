@@ -8,7 +8,7 @@
 #include <algorithm>
 #include <array>
 
-#include "migrate-agent/linux/proc/procfs.h"
+#include "migrate-agent/linux/procfs/procfs.h"
 #include "src/base/units.h"
 
 namespace gcr::criu {

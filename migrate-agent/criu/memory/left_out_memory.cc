@@ -7,7 +7,7 @@
 #include <cstring>
 
 #include "migrate-agent/criu/launch/launch.h"
-#include "migrate-agent/linux/proc/procfs.h"
+#include "migrate-agent/linux/procfs/procfs.h"
 
 namespace gcr::criu {
 namespace {

@@ -11,7 +11,7 @@
 #include <fstream>
 #include <set>
 
-#include "migrate-agent/linux/proc/procfs.h"
+#include "migrate-agent/linux/procfs/procfs.h"
 #include "src/base/address_ranges.h"
 #include "src/base/raw_bytes.h"
 #include "src/base/units.h"

@@ -10,7 +10,7 @@
 #include "migrate-agent/criu/launch/session.h"
 #include "migrate-agent/criu/runs/options.h"
 #include "migrate-agent/criu/runs/paused_queues.h"
-#include "migrate-agent/linux/proc/procfs.h"
+#include "migrate-agent/linux/procfs/procfs.h"
 
 namespace gcr::criu {
 namespace {

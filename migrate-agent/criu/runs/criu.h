@@ -23,7 +23,7 @@
 #include "migrate-agent/criu/launch/launch.h"
 #include "migrate-agent/criu/launch/plugin.h"
 #include "migrate-agent/criu/memory/left_out_memory.h"
-#include "migrate-agent/linux/proc/process_handle.h"
+#include "migrate-agent/linux/procfs/process_handle.h"
 #include "migrate-agent/process/inspect/credentials.h"
 #include "migrate-agent/process/inspect/outside_tcp.h"
 #include "proto/control.pb.h"

@@ -12,7 +12,7 @@
 #include "migrate-agent/criu/sockets/connections.h"
 #include "migrate-agent/criu/sockets/tcp_sockets.h"
 #include "migrate-agent/criu/threads/dumped_threads.h"
-#include "migrate-agent/linux/proc/procfs.h"
+#include "migrate-agent/linux/procfs/procfs.h"
 
 namespace gcr::criu {
 namespace {

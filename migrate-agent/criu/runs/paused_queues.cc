@@ -8,7 +8,7 @@
 
 #include <string>
 
-#include "migrate-agent/linux/proc/procfs.h"
+#include "migrate-agent/linux/procfs/procfs.h"
 #include "migrate-agent/linux/ptrace/tracing.h"
 #include "src/base/unique_fd.h"
 

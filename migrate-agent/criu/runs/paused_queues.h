@@ -7,7 +7,7 @@
 
 #include <cstdint>
 
-#include "migrate-agent/linux/proc/process_handle.h"
+#include "migrate-agent/linux/procfs/process_handle.h"
 #include "src/base/result.h"
 
 namespace gcr::criu {

@@ -14,7 +14,7 @@
 #include "migrate-agent/criu/memory/prefilled_shared_memory.h"
 #include "migrate-agent/criu/runs/criu.h"
 #include "migrate-agent/criu/runs/options.h"
-#include "migrate-agent/linux/proc/procfs.h"
+#include "migrate-agent/linux/procfs/procfs.h"
 #include "src/base/socket_pair.h"
 
 namespace gcr::criu {

@@ -12,7 +12,7 @@
 #include <functional>
 #include <optional>
 
-#include "migrate-agent/linux/proc/procfs.h"
+#include "migrate-agent/linux/procfs/procfs.h"
 #include "migrate-agent/process/inspect/addresses.h"
 #include "src/base/unique_fd.h"
 

@@ -7,7 +7,7 @@
 #include <thread>
 #include <utility>
 
-#include "migrate-agent/linux/proc/procfs.h"
+#include "migrate-agent/linux/procfs/procfs.h"
 #include "src/base/side_by_side.h"
 
 namespace gcr::criu {

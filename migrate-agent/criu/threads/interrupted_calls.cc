@@ -12,7 +12,7 @@
 #include <fstream>
 #include <optional>
 
-#include "migrate-agent/linux/proc/procfs.h"
+#include "migrate-agent/linux/procfs/procfs.h"
 #include "migrate-agent/linux/ptrace/tracing.h"
 
 namespace gcr::criu {

@@ -16,7 +16,7 @@
 #include <string>
 
 #include "migrate-agent/criu/threads/apart.h"
-#include "migrate-agent/linux/proc/procfs.h"
+#include "migrate-agent/linux/procfs/procfs.h"
 #include "src/base/raw_bytes.h"
 
 namespace gcr::criu {

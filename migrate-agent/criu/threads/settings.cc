@@ -20,7 +20,7 @@
 
 #include "migrate-agent/criu/threads/extended_state.h"
 #include "migrate-agent/criu/threads/settings_table.h"
-#include "migrate-agent/linux/proc/procfs.h"
+#include "migrate-agent/linux/procfs/procfs.h"
 #include "src/base/unique_fd.h"
 
 namespace gcr::criu {

@@ -13,7 +13,7 @@
 #include <string>
 
 #include "migrate-agent/criu/threads/extended_state.h"
-#include "migrate-agent/linux/proc/procfs.h"
+#include "migrate-agent/linux/procfs/procfs.h"
 
 namespace gcr::criu {
 namespace {

@@ -23,7 +23,7 @@
 
 #include "migrate-agent/criu/threads/extended_state.h"
 #include "migrate-agent/criu/threads/interrupted_calls.h"
-#include "migrate-agent/linux/proc/procfs.h"
+#include "migrate-agent/linux/procfs/procfs.h"
 #include "migrate-agent/linux/ptrace/tracing.h"
 #include "src/base/unique_fd.h"
 

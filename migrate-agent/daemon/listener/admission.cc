@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-namespace gcr::agent {
+namespace gcr::daemon {
 
 Startups::Token Startups::admit(const std::string& address) {
   if (strangers_.size() >= limit_ || strangers_.count(address) >= (limit_ + 1) / 2) return {};
@@ -36,4 +36,4 @@ Result<Peers::Place> Peers::admit(const std::string& name, bool is_agent) {
   return Place{all_.add(name), others_.add(name)};
 }
 
-}  // namespace gcr::agent
+}  // namespace gcr::daemon

@@ -10,7 +10,7 @@
 
 #include "src/base/result.h"
 
-namespace gcr::agent {
+namespace gcr::daemon {
 
 /// Counts what others hold, by name.
 class Crowd {
@@ -86,4 +86,4 @@ class Peers {
   Crowd others_;  ///< those that are not agents
 };
 
-}  // namespace gcr::agent
+}  // namespace gcr::daemon

@@ -32,7 +32,7 @@
 #include "migrate-agent/worker/runtime/worker_server.h"
 #include "proto/registry.pb.h"
 
-namespace gcr::agent {
+namespace gcr::daemon {
 namespace {
 
 using asio::ip::tcp;
@@ -88,7 +88,7 @@ std::string ending_of(int status) {
 }  // namespace
 
 struct Daemon::Impl : std::enable_shared_from_this<Impl> {
-  Impl(asio::io_context& context, Config settings, std::vector<std::string> command,
+  Impl(asio::io_context& context, worker::Config settings, std::vector<std::string> command,
        std::vector<std::string> arguments)
       : io(context),
         config(std::move(settings)),
@@ -138,7 +138,7 @@ struct Daemon::Impl : std::enable_shared_from_this<Impl> {
   void end_if_idle();
 
   asio::io_context& io;
-  Config config;
+  worker::Config config;
   std::vector<std::string> worker_command;
   std::vector<std::string> worker_arguments;
   tcp::acceptor acceptor;
@@ -303,8 +303,8 @@ void Daemon::Impl::pass_data_connection(UniqueFd connection, const Uuid& migrati
   }
   registry::FromDaemon message;
   message.mutable_data_connection();
-  const Status sent =
-      send_packet(found->second.socket.native_handle(), message, connection.get(), Wait::kNo);
+  const Status sent = worker::send_packet(found->second.socket.native_handle(), message,
+                                          connection.get(), worker::Wait::kNo);
   if (!sent) {
     spdlog::warn("closed a data connection from {} for worker {}: {}", address, found->second.pid,
                  sent.error().message());
@@ -320,7 +320,7 @@ asio::awaitable<void> Daemon::Impl::listen_to(WorkerId id) {
                                asio::redirect_error(asio::use_awaitable, error));
     found = workers.find(id);
     if (error || found == workers.end()) co_return;
-    const auto packet = receive_packet(found->second.socket.native_handle());
+    const auto packet = worker::receive_packet(found->second.socket.native_handle());
     if (packet && !*packet) continue;
     if (!packet || (*packet)->bytes.empty()) {
       found->second.token.reset();
@@ -346,9 +346,10 @@ void Daemon::Impl::take(WorkerId id, Worker& worker, const registry::FromWorker&
   } else {
     const Status granted = answer(id, worker, message);
     registry::FromDaemon reply;
-    *reply.mutable_answer() = to_answer(granted);
+    *reply.mutable_answer() = worker::to_answer(granted);
     reply.mutable_answer()->set_sequence(message.sequence());
-    const Status sent = send_packet(worker.socket.native_handle(), reply, -1, Wait::kNo);
+    const Status sent =
+        worker::send_packet(worker.socket.native_handle(), reply, -1, worker::Wait::kNo);
     if (!sent) spdlog::warn("cannot answer {}: {}", worker.name(), sent.error().message());
   }
 }
@@ -526,8 +527,8 @@ asio::awaitable<void> Daemon::Impl::obey_signals() {
 /// Checks what the next worker will read. The daemon itself takes over only the limits on
 /// migrations and the log level.
 Status Daemon::Impl::reload() {
-  GCR_ASSIGN(Config fresh, load_config(config.source));
-  GCR_TRY(check_own_certificate(fresh.tls, {}));
+  GCR_ASSIGN(worker::Config fresh, worker::load_config(config.source));
+  GCR_TRY(worker::check_own_certificate(fresh.tls, {}));
   spdlog::set_level(spdlog::level::from_str(fresh.log_level));
   config.tls = std::move(fresh.tls);
   config.max_migrations = fresh.max_migrations;
@@ -555,7 +556,7 @@ asio::awaitable<void> Daemon::Impl::obey_reload_signals() {
 void Daemon::Impl::end_if_idle() {
   if (!stopping) return;
   for (const auto& [id, worker] : workers) {
-    if (worker.phase != kPausedPhase) return;
+    if (worker.phase != worker::kPausedPhase) return;
   }
   for (const auto& [id, worker] : workers) spdlog::info("{} waits on its own", worker.name());
   io.stop();
@@ -564,7 +565,7 @@ void Daemon::Impl::end_if_idle() {
 Present Daemon::Impl::present() const {
   Present now;
   now.workers = workers.size();
-  now.certificate_expiry = certificate_expiry(config.tls);
+  now.certificate_expiry = worker::certificate_expiry(config.tls);
   for (const auto& [id, worker] : workers) {
     if (recoveries.contains(id)) {
       ++now.recoveries;
@@ -578,7 +579,7 @@ Present Daemon::Impl::present() const {
   return now;
 }
 
-Daemon::Daemon(asio::io_context& io, Config config, std::vector<std::string> worker_command,
+Daemon::Daemon(asio::io_context& io, worker::Config config, std::vector<std::string> worker_command,
                std::vector<std::string> worker_arguments)
     : impl_(std::make_shared<Impl>(io, std::move(config), std::move(worker_command),
                                    std::move(worker_arguments))) {}
@@ -611,4 +612,4 @@ Result<std::string> Daemon::start() {
   return where;
 }
 
-}  // namespace gcr::agent
+}  // namespace gcr::daemon

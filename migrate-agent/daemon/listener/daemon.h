@@ -14,14 +14,14 @@
 #include "migrate-agent/worker/config/config.h"
 #include "src/base/result.h"
 
-namespace gcr::agent {
+namespace gcr::daemon {
 
 /// Everything here belongs to the thread that runs the io_context; the process has no other
 /// threads.
 class Daemon {
  public:
   /// `worker_command` starts this program again, `worker_arguments` make it a worker.
-  Daemon(asio::io_context& io, Config config, std::vector<std::string> worker_command,
+  Daemon(asio::io_context& io, worker::Config config, std::vector<std::string> worker_command,
          std::vector<std::string> worker_arguments);
   ~Daemon();
 
@@ -41,4 +41,4 @@ class Daemon {
   std::shared_ptr<Impl> impl_;
 };
 
-}  // namespace gcr::agent
+}  // namespace gcr::daemon

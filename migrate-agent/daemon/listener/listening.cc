@@ -14,7 +14,7 @@
 #include "migrate-agent/worker/runtime/local_socket.h"
 #include "src/control/deadline.h"
 
-namespace gcr::agent {
+namespace gcr::daemon {
 namespace {
 
 constexpr mode_t kEverybody = 0666;
@@ -111,7 +111,7 @@ Result<UniqueFd> take_descriptor(asio::generic::stream_protocol::socket socket) 
 Result<LocalListener> LocalListener::listen(asio::io_context& io,
                                             const std::filesystem::path& path) {
   GCR_TRY(check_directory(path.parent_path()));
-  GCR_ASSIGN(auto listening, listen_at(path, SOCK_STREAM, kEverybody));
+  GCR_ASSIGN(auto listening, worker::listen_at(path, SOCK_STREAM, kEverybody));
   asio::local::stream_protocol::acceptor acceptor(io);
   std::error_code error;
   acceptor.assign({}, listening.socket.release(), error);
@@ -141,4 +141,4 @@ asio::awaitable<Result<LocalConnection>> LocalListener::accept() {
   co_return LocalConnection{std::move(*taken), peer.uid};
 }
 
-}  // namespace gcr::agent
+}  // namespace gcr::daemon

@@ -17,7 +17,7 @@
 #include "src/base/unique_fd.h"
 #include "src/control/control_channel.h"
 
-namespace gcr::agent {
+namespace gcr::daemon {
 
 /// Binds `acceptor` and listens; "address:port" as bound.
 Result<std::string> listen_on(asio::ip::tcp::acceptor& acceptor, const control::Endpoint& endpoint);
@@ -66,4 +66,4 @@ class LocalListener {
   ino_t inode_ = 0;
 };
 
-}  // namespace gcr::agent
+}  // namespace gcr::daemon

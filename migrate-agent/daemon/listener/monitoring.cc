@@ -16,7 +16,7 @@
 #include "proto/registry.pb.h"
 #include "src/control/deadline.h"
 
-namespace gcr::agent {
+namespace gcr::daemon {
 namespace {
 
 /// {"ready": …, "problems": […]}
@@ -52,7 +52,7 @@ asio::awaitable<std::vector<std::string>> Monitoring::probe() {
       found.push_back(fmt::format("the checks did not end within {} s", kProbePatience.count()));
       co_return found;
     }
-    const auto packet = receive_packet(socket.native_handle());
+    const auto packet = worker::receive_packet(socket.native_handle());
     if (packet && !*packet) continue;
     registry::FromWorker message;
     if (packet && message.ParseFromString((*packet)->bytes) && message.has_readiness()) {
@@ -95,4 +95,4 @@ asio::awaitable<HttpAnswer> Monitoring::answer_health() {
                        .body = readiness_json(problems)};
 }
 
-}  // namespace gcr::agent
+}  // namespace gcr::daemon

@@ -18,7 +18,7 @@
 #include "src/base/result.h"
 #include "src/control/control_channel.h"
 
-namespace gcr::agent {
+namespace gcr::daemon {
 
 class Monitoring {
  public:
@@ -64,4 +64,4 @@ class Monitoring {
   bool stopping_ = false;
 };
 
-}  // namespace gcr::agent
+}  // namespace gcr::daemon

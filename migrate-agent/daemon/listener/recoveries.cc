@@ -6,9 +6,9 @@
 
 #include <algorithm>
 
-#include "migrate-agent/linux/proc/process_handle.h"
+#include "migrate-agent/linux/procfs/process_handle.h"
 
-namespace gcr::agent {
+namespace gcr::daemon {
 namespace {
 
 /// Began never changes; the records after it do not change while nobody owns the journal. A journal
@@ -194,4 +194,4 @@ void Recoveries::process_ended(WorkerId id, bool done) {
 
 void Recoveries::stop() { stopped_ = true; }
 
-}  // namespace gcr::agent
+}  // namespace gcr::daemon

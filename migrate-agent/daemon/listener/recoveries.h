@@ -16,7 +16,7 @@
 #include "migrate-agent/commit/journal/journal_files.h"
 #include "migrate-agent/daemon/listener/registry.h"
 
-namespace gcr::agent {
+namespace gcr::daemon {
 
 /// Pause between two attempts at one journal; doubled after each.
 inline constexpr std::chrono::milliseconds kFirstRecoveryPause = std::chrono::milliseconds(200);
@@ -87,4 +87,4 @@ class Recoveries {
   bool stopped_ = false;
 };
 
-}  // namespace gcr::agent
+}  // namespace gcr::daemon

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-namespace gcr::agent {
+namespace gcr::daemon {
 namespace {
 
 constexpr std::ptrdiff_t kMaxClaimsPerWorker = 4096;
@@ -84,4 +84,4 @@ void Registry::release(WorkerId worker) {
   std::erase_if(migrations_, [worker](const auto& entry) { return entry.second == worker; });
 }
 
-}  // namespace gcr::agent
+}  // namespace gcr::daemon

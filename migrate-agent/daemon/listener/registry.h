@@ -14,7 +14,7 @@
 #include "src/base/result.h"
 #include "src/base/uuid.h"
 
-namespace gcr::agent {
+namespace gcr::daemon {
 
 using WorkerId = std::uint64_t;
 
@@ -58,4 +58,4 @@ class Registry {
   std::unordered_map<Uuid, WorkerId> migrations_;
 };
 
-}  // namespace gcr::agent
+}  // namespace gcr::daemon

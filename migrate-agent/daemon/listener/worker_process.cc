@@ -9,7 +9,7 @@
 
 #include "src/base/socket_pair.h"
 
-namespace gcr::agent {
+namespace gcr::daemon {
 namespace {
 
 /// Above the numbers that a worker gets, so that moving one cannot overwrite the other.
@@ -101,4 +101,4 @@ Result<WorkerProcess> spawn_worker(const std::vector<std::string>& command,
   return worker;
 }
 
-}  // namespace gcr::agent
+}  // namespace gcr::daemon

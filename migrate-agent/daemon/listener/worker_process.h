@@ -10,7 +10,7 @@
 #include "src/base/result.h"
 #include "src/base/unique_fd.h"
 
-namespace gcr::agent {
+namespace gcr::daemon {
 
 /// The descriptors that a worker finds open.
 inline constexpr int kWorkerConnectionFd = 3;
@@ -31,4 +31,4 @@ Result<std::vector<std::string>> self_command(int own_arguments);
 Result<WorkerProcess> spawn_worker(const std::vector<std::string>& command,
                                    const std::vector<std::string>& arguments, UniqueFd connection);
 
-}  // namespace gcr::agent
+}  // namespace gcr::daemon

@@ -26,7 +26,7 @@
 #include "src/base/version.h"
 #include "src/control/control_channel.h"
 
-namespace gcr::agent {
+namespace gcr::daemon {
 namespace {
 
 constexpr int kExitCannotStart = 1;
@@ -34,7 +34,7 @@ constexpr int kExitUsage = 2;
 constexpr const char* kProgram = "migrate-agent";
 
 struct Options {
-  std::string config = kDefaultConfigPath;
+  std::string config = worker::kDefaultConfigPath;
   int ready_fd = -1;
   bool check_config = false;
   bool worker = false;
@@ -113,14 +113,14 @@ Status announce(const std::string& where, int ready_fd) {
   return {};
 }
 
-Status run_daemon(const Options& options, const Config& config, int own_arguments) {
+Status run_daemon(const Options& options, const worker::Config& config, int own_arguments) {
   if (!leave_session_keyring()) {
     return Error::from_errno(errno, "cannot leave the session keyring of who started this agent");
   }
   GCR_TRY(make_private_directory(config.state_dir));
   GCR_TRY(make_private_directory(config.runtime_dir));
   warn_unless_in_memory(config.runtime_dir);
-  for (const std::string& warning : warnings_of(config)) spdlog::warn("{}", warning);
+  for (const std::string& warning : worker::warnings_of(config)) spdlog::warn("{}", warning);
   GCR_ASSIGN(std::vector<std::string> command, self_command(own_arguments));
   asio::io_context io(1);
   Daemon daemon(io, config, std::move(command), {"--worker", "--config", options.config});
@@ -133,11 +133,11 @@ Status run_daemon(const Options& options, const Config& config, int own_argument
 
 /// Prints every problem and warning on a line; gives the exit status, for which warnings do not
 /// count.
-int check_config(const Options& options, const Config& config) {
-  for (const std::string& warning : warnings_of(config)) {
+int check_config(const Options& options, const worker::Config& config) {
+  for (const std::string& warning : worker::warnings_of(config)) {
     fmt::print("{}: warning: {}\n", options.config, warning);
   }
-  const std::vector<std::string> problems = problems_of(config);
+  const std::vector<std::string> problems = worker::problems_of(config);
   for (const std::string& problem : problems) fmt::print("{}: {}\n", options.config, problem);
   if (!problems.empty()) return kExitUsage;
   fmt::print("{}: good\n", options.config);
@@ -145,7 +145,7 @@ int check_config(const Options& options, const Config& config) {
 }
 
 int run(const Options& options, int own_arguments) {
-  const Result<Config> config = load_config(options.config);
+  const Result<worker::Config> config = worker::load_config(options.config);
   if (!config) {
     fmt::print(stderr, "{}: {}\n", kProgram, config.error().message());
     return kExitUsage;
@@ -191,4 +191,4 @@ int agent_main(int argc, char** argv) {
   return run(options, argc - 1);
 }
 
-}  // namespace gcr::agent
+}  // namespace gcr::daemon

@@ -1,10 +1,10 @@
 // The command line of migrate-agent.
 #pragma once
 
-namespace gcr::agent {
+namespace gcr::daemon {
 
 /// All of main(). Exit status: 0 after an orderly end (or a good configuration with
 /// --check-config), 1 if the agent cannot start, 2 for a wrong command line or configuration.
 int agent_main(int argc, char** argv);
 
-}  // namespace gcr::agent
+}  // namespace gcr::daemon

@@ -13,7 +13,7 @@
 #include "src/base/unique_fd.h"
 #include "src/base/users.h"
 
-namespace gcr::agent {
+namespace gcr::daemon {
 namespace {
 
 constexpr std::size_t kMaxValueBytes = 512;
@@ -104,7 +104,7 @@ std::string audit_line(const registry::Outcome& outcome, const std::string& host
       .take();
 }
 
-void audit(const Config& config, const registry::Outcome& outcome) {
+void audit(const worker::Config& config, const registry::Outcome& outcome) {
   if (!has_ended(outcome)) return;
   const std::string line = audit_line(outcome, config.host, std::chrono::system_clock::now());
   if (config.audit_log.empty()) return spdlog::info("audit: {}", line);
@@ -112,4 +112,4 @@ void audit(const Config& config, const registry::Outcome& outcome) {
   if (!written) spdlog::error("{}; the line is: {}", written.error().message(), line);
 }
 
-}  // namespace gcr::agent
+}  // namespace gcr::daemon

@@ -10,7 +10,7 @@
 #include "proto/registry.pb.h"
 #include "src/base/result.h"
 
-namespace gcr::agent {
+namespace gcr::daemon {
 
 /// Fields as key="value", in this order and separated by blanks: time, host, role, migration,
 /// ordered_by, uid, user, pid, command, from, to, outcome, recovered, sent_bytes, downtime_ms,
@@ -22,6 +22,6 @@ std::string audit_line(const registry::Outcome& outcome, const std::string& host
 
 /// Writes the line where the configuration says, unless the migration has not ended yet: then its
 /// recovery will. If the file cannot be written the log has the line, and why. Blocks.
-void audit(const Config& config, const registry::Outcome& outcome);
+void audit(const worker::Config& config, const registry::Outcome& outcome);
 
-}  // namespace gcr::agent
+}  // namespace gcr::daemon

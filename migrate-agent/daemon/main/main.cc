@@ -1,3 +1,3 @@
 #include "migrate-agent/daemon/main/agent_main.h"
 
-int main(int argc, char** argv) { return gcr::agent::agent_main(argc, argv); }
+int main(int argc, char** argv) { return gcr::daemon::agent_main(argc, argv); }

@@ -7,7 +7,7 @@
 #include <array>
 #include <cerrno>
 
-namespace gcr::agent {
+namespace gcr::daemon {
 namespace {
 
 constexpr auto kWorkers = std::to_array<KeptCapability>({
@@ -57,4 +57,4 @@ Status drop_privileges(Part part) {
   return {};
 }
 
-}  // namespace gcr::agent
+}  // namespace gcr::daemon

@@ -14,7 +14,7 @@
 
 #include "src/base/result.h"
 
-namespace gcr::agent {
+namespace gcr::daemon {
 
 /// The kinds of processes. Zero is never used.
 enum class Part : std::uint8_t { kInvalid = 0, kDaemon, kWorker };
@@ -33,4 +33,4 @@ std::span<const KeptCapability> kept_capabilities(Part part);
 /// threads exist. Capabilities that the process does not have are not an error.
 Status drop_privileges(Part part);
 
-}  // namespace gcr::agent
+}  // namespace gcr::daemon

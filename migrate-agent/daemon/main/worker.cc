@@ -27,7 +27,7 @@
 #include "src/base/descriptor_table.h"
 #include "src/base/log.h"
 
-namespace gcr::agent {
+namespace gcr::daemon {
 namespace {
 
 using control::ControlChannel;
@@ -44,17 +44,17 @@ constexpr std::size_t kMaxProblemBytes = 1024;
 
 /// What a worker owns for its whole life.
 struct Worker {
-  Worker(asio::io_context& context, const Config& settings, UniqueFd daemon_socket)
+  Worker(asio::io_context& context, const worker::Config& settings, UniqueFd daemon_socket)
       : io(context),
         config(settings),
         daemon(context, std::move(daemon_socket)),
         line(context, settings, cancellation, daemon) {}
 
   asio::io_context& io;
-  const Config& config;
-  DaemonClient daemon;
-  Cancellation cancellation;
-  WorkerServer line;
+  const worker::Config& config;
+  worker::DaemonClient daemon;
+  worker::Cancellation cancellation;
+  worker::WorkerServer line;
   asio::thread_pool blocking{kBlockingThreads};
 };
 
@@ -93,7 +93,7 @@ std::string subject_of(const Envelope& request) {
 }
 
 /// Requests of operators and local users about one migration.
-Reply answer_about(WorkerContext& context, const Uuid& migration, const Envelope& request) {
+Reply answer_about(worker::WorkerContext& context, const Uuid& migration, const Envelope& request) {
   GCR_TRY(check_permission(context, migration));
   switch (request.body_case()) {
     case Envelope::kCancelRequest:
@@ -109,13 +109,14 @@ Reply answer_about(WorkerContext& context, const Uuid& migration, const Envelope
   }
 }
 
-Reply answer_check(WorkerContext& context, const proto::MigrateRequest& request) {
-  return is_suspended(context, request.pid()) ? run_suspended_check(context, request)
-                                              : run_check(context, request);
+Reply answer_check(worker::WorkerContext& context, const proto::MigrateRequest& request) {
+  return migration::is_suspended(context, request.pid())
+             ? migration::run_suspended_check(context, request)
+             : migration::run_check(context, request);
 }
 
 /// Requests with one reply each. Blocks.
-Reply answer(WorkerContext& context, const Envelope& request) {
+Reply answer(worker::WorkerContext& context, const Envelope& request) {
   if (request.has_list_request()) return answer_list(context, request.list_request());
   if (request.has_host_request()) return answer_host(context);
   if (request.has_check_request()) {
@@ -129,37 +130,38 @@ Reply answer(WorkerContext& context, const Envelope& request) {
   return answer_about(context, migration, request);
 }
 
-asio::awaitable<void> run_migration(WorkerContext& context, proto::MigrateRequest request) {
-  const auto suspended = co_await offload(
-      context.blocking, [&]() -> Result<bool> { return is_suspended(context, request.pid()); });
+asio::awaitable<void> run_migration(worker::WorkerContext& context, proto::MigrateRequest request) {
+  const auto suspended = co_await worker::offload(context.blocking, [&]() -> Result<bool> {
+    return migration::is_suspended(context, request.pid());
+  });
   if (suspended && *suspended) {
-    co_await run_suspended_source(context, std::move(request));
+    co_await migration::run_suspended_source(context, std::move(request));
   } else {
-    co_await run_source(context, std::move(request));
+    co_await migration::run_source(context, std::move(request));
   }
 }
 
-asio::awaitable<void> run_role(WorkerContext& context, Envelope request) {
+asio::awaitable<void> run_role(worker::WorkerContext& context, Envelope request) {
   if (request.has_migrate_request()) {
     co_await run_migration(context, std::move(*request.mutable_migrate_request()));
   } else if (request.has_load_request()) {
-    co_await run_load(context, std::move(*request.mutable_load_request()));
+    co_await migration::run_restore(context, std::move(*request.mutable_load_request()));
   } else if (request.has_suspend_request()) {
-    co_await run_suspend(context, request.suspend_request());
+    co_await migration::run_suspend(context, request.suspend_request());
   } else if (request.has_resume_request()) {
-    co_await run_resume(context, request.resume_request());
+    co_await migration::run_resume(context, request.resume_request());
   } else if (request.has_preflight_request()) {
-    co_await run_destination(context, std::move(*request.mutable_preflight_request()));
+    co_await migration::run_destination(context, std::move(*request.mutable_preflight_request()));
   } else {
     const Reply reply =
-        co_await offload(context.blocking, [&] { return answer(context, request); });
+        co_await worker::offload(context.blocking, [&] { return answer(context, request); });
     if (!reply) co_return co_await send_failure(context.channel, reply.error());
     const Status sent = co_await context.channel.send(*reply);
     if (!sent) spdlog::warn("cannot answer the peer: {}", sent.error().message());
   }
 }
 
-asio::awaitable<void> run_guarded(WorkerContext& context, Envelope request) {
+asio::awaitable<void> run_guarded(worker::WorkerContext& context, Envelope request) {
   std::optional<Error> failure;
   try {
     co_await run_role(context, std::move(request));
@@ -179,19 +181,19 @@ asio::awaitable<Status> serve_channel(Worker& worker, ControlChannel& channel,
                channel.peer_address());
   auto request = co_await channel.receive_past_alive(kFirstRequestTimeout);
   if (!request) co_return request.error();
-  const Status allowed = may_ask(channel.peer(), request->body_case());
+  const Status allowed = worker::may_ask(channel.peer(), request->body_case());
   if (!allowed) co_return co_await turn_away(channel, allowed.error());
   if (request->has_preflight_request()) {
     const auto self = control::own_identity(tls->native_handle());
     if (!self) co_return co_await turn_away(channel, self.error());
-    const Status accepted = check_peer(worker.config.peers, self->common_name,
-                                       channel.peer().common_name, "migrations");
+    const Status accepted = worker::check_peer(worker.config.peers, self->common_name,
+                                               channel.peer().common_name, "migrations");
     if (!accepted) co_return co_await turn_away(channel, accepted.error());
   }
-  WorkerContext context{{worker.io, worker.blocking, worker.config, worker.daemon, std::move(tls),
-                         worker.cancellation, worker.line},
-                        channel};
-  context.permissions = Permissions::of(channel.peer(), worker.config.operators);
+  worker::WorkerContext context{{worker.io, worker.blocking, worker.config, worker.daemon,
+                                 std::move(tls), worker.cancellation, worker.line},
+                                channel};
+  context.permissions = worker::Permissions::of(channel.peer(), worker.config.operators);
   co_await run_guarded(context, std::move(*request));
   co_await channel.finish(kFinishTimeout);
   co_return Status{};
@@ -214,7 +216,7 @@ asio::awaitable<Status> serve(Worker& worker, UniqueFd connection) {
 }
 
 /// What a dead worker left on this host, once its journal is finished.
-void clear_leftovers(const Config& config, const journal::Entry& entry) {
+void clear_leftovers(const worker::Config& config, const journal::Entry& entry) {
   const auto scratch = config.runtime_dir / "outgoing" / entry.migration.to_string();
   std::error_code error;
   std::filesystem::remove_all(scratch, error);
@@ -223,10 +225,10 @@ void clear_leftovers(const Config& config, const journal::Entry& entry) {
 }
 
 /// Hugepages that a dead worker had added to the host's limit, and memory that it had reserved.
-void give_back_memory(const Config& config) {
-  const auto lock = landing::HugepageLock::take({});
+void give_back_memory(const worker::Config& config) {
+  const auto lock = hostmem::HugepageLock::take({});
   if (!lock) spdlog::warn("hugepages may not be given back: {}", lock.error().message());
-  const auto reserved = landing::reserved_memory(landing::reservations_in(config.runtime_dir));
+  const auto reserved = hostmem::reserved_memory(hostmem::reservations_in(config.runtime_dir));
   if (!reserved) spdlog::warn("memory may stay reserved: {}", reserved.error().message());
 }
 
@@ -246,12 +248,13 @@ asio::awaitable<Status> recover(Worker& worker, journal::Entry entry) {
   asio::post(worker.blocking, [&worker] { give_back_memory(worker.config); });
   auto tls = control::make_tls_context(worker.config.tls);
   GCR_CO_TRY(tls);
-  RecoveryContext context{worker.io,       worker.blocking,     worker.config, worker.daemon,
-                          std::move(*tls), worker.cancellation, worker.line};
+  worker::RecoveryContext context{worker.io,     worker.blocking, worker.config,
+                                  worker.daemon, std::move(*tls), worker.cancellation,
+                                  worker.line};
   log_migration(entry.migration);
-  GCR_CO_TRY(co_await run_recovery(context, entry.path));
+  GCR_CO_TRY(co_await migration::run_recovery(context, entry.path));
   std::optional<registry::Outcome> ending;
-  const Status cleared = co_await offload(worker.blocking, [&]() -> Status {
+  const Status cleared = co_await worker::offload(worker.blocking, [&]() -> Status {
     ending = ending_of(entry);
     clear_leftovers(worker.config, entry);
     return {};
@@ -296,7 +299,7 @@ bool became_a_worker() {
 
 /// Runs `work` with a Worker around it; the process's exit status.
 template <class Work>
-int run_to_the_end(const Config& config, UniqueFd daemon, Work work) {
+int run_to_the_end(const worker::Config& config, UniqueFd daemon, Work work) {
   outlive_signals();
   make_room_for_descriptors(daemon.get(), kDescriptors);
   int exit_status = 1;
@@ -319,14 +322,14 @@ int run_to_the_end(const Config& config, UniqueFd daemon, Work work) {
 
 }  // namespace
 
-int run_worker(const Config& config, UniqueFd connection, UniqueFd daemon) {
+int run_worker(const worker::Config& config, UniqueFd connection, UniqueFd daemon) {
   if (!keep_from_children(connection) || !keep_from_children(daemon)) return 1;
   if (!became_a_worker()) return 1;
   return run_to_the_end(config, std::move(daemon),
                         [&](Worker& worker) { return serve(worker, std::move(connection)); });
 }
 
-int run_recovery_worker(const Config& config, UniqueFd daemon, const std::string& name) {
+int run_recovery_worker(const worker::Config& config, UniqueFd daemon, const std::string& name) {
   if (!keep_from_children(daemon) || !became_a_worker()) return 1;
   const auto entry = journal::entry_of(journal::directory_of(config.state_dir) / name);
   if (!entry) {
@@ -337,17 +340,17 @@ int run_recovery_worker(const Config& config, UniqueFd daemon, const std::string
                         [&](Worker& worker) { return recover(worker, *entry); });
 }
 
-int run_probe(const Config& config, UniqueFd daemon) {
+int run_probe(const worker::Config& config, UniqueFd daemon) {
   if (!keep_from_children(daemon)) return 1;
   registry::FromWorker message;
   registry::Readiness& readiness = *message.mutable_readiness();
-  for (auto find : {problems_of, host_problems}) {
+  for (auto find : {worker::problems_of, migration::host_problems}) {
     for (std::string& problem : find(config)) {
       if (readiness.problems_size() == kMaxProblems) break;
       readiness.add_problems(problem.substr(0, kMaxProblemBytes));
     }
   }
-  return send_packet(daemon.get(), message, -1, Wait::kYes) ? 0 : 1;
+  return worker::send_packet(daemon.get(), message, -1, worker::Wait::kYes) ? 0 : 1;
 }
 
-}  // namespace gcr::agent
+}  // namespace gcr::daemon

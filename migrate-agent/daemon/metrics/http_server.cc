@@ -18,7 +18,7 @@
 
 #include "src/control/deadline.h"
 
-namespace gcr::agent {
+namespace gcr::daemon {
 namespace {
 
 using asio::ip::tcp;
@@ -151,4 +151,4 @@ HttpServer::~HttpServer() {
   impl_->acceptor.close(ignored);
 }
 
-}  // namespace gcr::agent
+}  // namespace gcr::daemon

@@ -11,7 +11,7 @@
 #include <memory>
 #include <string>
 
-namespace gcr::agent {
+namespace gcr::daemon {
 
 struct HttpAnswer {
   unsigned status = 200;
@@ -41,4 +41,4 @@ class HttpServer {
   std::shared_ptr<Impl> impl_;
 };
 
-}  // namespace gcr::agent
+}  // namespace gcr::daemon

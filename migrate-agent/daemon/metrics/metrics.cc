@@ -8,7 +8,7 @@
 #include "src/base/result.h"
 #include "src/base/version.h"
 
-namespace gcr::agent {
+namespace gcr::daemon {
 namespace {
 
 using Buckets = prometheus::Histogram::BucketBoundaries;
@@ -217,4 +217,4 @@ std::string Metrics::text(const Present& present) {
   return prometheus::TextSerializer().Serialize(registry_.Collect());
 }
 
-}  // namespace gcr::agent
+}  // namespace gcr::daemon

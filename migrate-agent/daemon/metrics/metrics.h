@@ -16,7 +16,7 @@
 
 #include "proto/registry.pb.h"
 
-namespace gcr::agent {
+namespace gcr::daemon {
 
 /// "migrated", "suspended", "resumed", "refused", "cancelled", "unconfirmed" (the other side has
 /// not said) or "failed".
@@ -86,4 +86,4 @@ class Metrics {
   prometheus::Counter& journal_errors_;
 };
 
-}  // namespace gcr::agent
+}  // namespace gcr::daemon

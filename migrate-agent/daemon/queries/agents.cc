@@ -5,7 +5,7 @@
 #include "migrate-agent/daemon/queries/journals.h"
 #include "migrate-agent/daemon/queries/requests.h"
 
-namespace gcr::agent {
+namespace gcr::daemon {
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -13,7 +13,7 @@ using journal::Began;
 using journal::Record;
 
 /// Whether the peer's certificate is that of the migration's other agent.
-Status check_peer(const WorkerContext& context, std::span<const Record> records) {
+Status check_peer(const worker::WorkerContext& context, std::span<const Record> records) {
   const Record* began = journal::last(records, Record::kBegan);
   const std::string expected = began == nullptr ? "" : began->began().peer_name();
   const std::string& name = context.channel.peer().common_name;
@@ -25,7 +25,7 @@ Status check_peer(const WorkerContext& context, std::span<const Record> records)
 
 }  // namespace
 
-Reply answer_outcome(WorkerContext& context, const Uuid& migration, bool of_vote) {
+Reply answer_outcome(worker::WorkerContext& context, const Uuid& migration, bool of_vote) {
   const auto contents = journal::read_durable(journal::path_of(
       context.config.state_dir, migration, of_vote ? Began::DESTINATION : Began::SOURCE));
   const auto outcome = of_vote ? commit::vote_of(contents) : commit::outcome_of(contents);
@@ -38,7 +38,7 @@ Reply answer_outcome(WorkerContext& context, const Uuid& migration, bool of_vote
   return reply;
 }
 
-Reply answer_commit(WorkerContext& context, const Uuid& migration) {
+Reply answer_commit(worker::WorkerContext& context, const Uuid& migration) {
   registry::ToWorker decide;
   decide.mutable_decide()->set_decision(registry::Decide::COMMITTED);
   decide.mutable_decide()->set_by(context.channel.peer().common_name);
@@ -56,4 +56,4 @@ Reply answer_commit(WorkerContext& context, const Uuid& migration) {
   return Error(Code::kTimeout, "the process does not run here yet; ask again");
 }
 
-}  // namespace gcr::agent
+}  // namespace gcr::daemon

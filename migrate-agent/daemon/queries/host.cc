@@ -5,13 +5,13 @@
 #include "migrate-agent/daemon/queries/requests.h"
 #include "migrate-agent/preflight/inventory/host_state.h"
 
-namespace gcr::agent {
+namespace gcr::daemon {
 namespace {
 
 using Migrations = google::protobuf::RepeatedPtrField<proto::MigrationStatus>;
 
 /// A process that is being restored here: until the vote its migration's journal does not name it.
-bool is_arriving(const host::FoundProcess& found, const Migrations& migrations) {
+bool is_arriving(const inventory::FoundProcess& found, const Migrations& migrations) {
   return found.in_use && std::ranges::any_of(migrations, [](const auto& migration) {
            return migration.role() == "destination" && migration.pid() == 0;
          });
@@ -36,11 +36,11 @@ bool is_ending(const proto::MigrationStatus& migration) {
 
 /// The processes that the asker may move, with the migration that each is in; the jobs that they
 /// belong to, if the asker may move all of them.
-void add_processes(proto::HostReply& reply, std::vector<host::FoundProcess> found,
-                   const Permissions& permissions) {
-  std::vector<host::FoundJob> jobs = host::jobs(found);
+void add_processes(proto::HostReply& reply, std::vector<inventory::FoundProcess> found,
+                   const worker::Permissions& permissions) {
+  std::vector<inventory::FoundJob> jobs = inventory::jobs(found);
   std::set<pid_t> roots;
-  for (host::FoundProcess& one : found) {
+  for (inventory::FoundProcess& one : found) {
     if (!permissions.may_move(one.process.uid())) continue;
     one.process.set_migration_id(migration_of(one.lineage, reply.migrations()).migration_id());
     const bool moves = !one.process.migration_id().empty();
@@ -48,7 +48,7 @@ void add_processes(proto::HostReply& reply, std::vector<host::FoundProcess> foun
     roots.insert(one.process.job());
     *reply.add_processes() = std::move(one.process);
   }
-  for (host::FoundJob& one : jobs) {
+  for (inventory::FoundJob& one : jobs) {
     const auto may_move = [&](uid_t owner) { return permissions.may_move(owner); };
     if (!roots.contains(one.job.pid()) || !std::ranges::all_of(one.owners, may_move)) continue;
     const auto& migration = migration_of(one.members, reply.migrations());
@@ -60,19 +60,19 @@ void add_processes(proto::HostReply& reply, std::vector<host::FoundProcess> foun
 
 }  // namespace
 
-Reply answer_host(WorkerContext& context) {
+Reply answer_host(worker::WorkerContext& context) {
   proto::Envelope reply;
   proto::HostReply& host = *reply.mutable_host_reply();
-  GCR_ASSIGN(*host.mutable_host(), host::offer(context.config));
+  GCR_ASSIGN(*host.mutable_host(), inventory::offer(context.config));
   const auto& gpus = host.host().gpus();
-  auto found = host::processes({gpus.begin(), gpus.end()});
+  auto found = inventory::processes({gpus.begin(), gpus.end()});
   // Afterwards: a migration that had a door during the query has a journal by now.
   GCR_ASSIGN(proto::Envelope listed, answer_list(context, {}));
   *host.mutable_migrations() = std::move(*listed.mutable_list_reply()->mutable_migrations());
   add_processes(host, std::move(found), context.permissions);
   host.set_max_migrations(context.config.max_migrations);
-  host.set_load(host::load_per_core());
+  host.set_load(inventory::load_per_core());
   return reply;
 }
 
-}  // namespace gcr::agent
+}  // namespace gcr::daemon

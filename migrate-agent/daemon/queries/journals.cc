@@ -5,10 +5,10 @@
 #include <algorithm>
 #include <thread>
 
-#include "migrate-agent/linux/proc/procfs.h"
+#include "migrate-agent/linux/procfs/procfs.h"
 #include "migrate-agent/worker/runtime/worker_client.h"
 
-namespace gcr::agent {
+namespace gcr::daemon {
 namespace {
 
 using commit::AnyState;
@@ -69,7 +69,7 @@ Result<AnyState> state_of(const journal::Entry& entry, const journal::Contents& 
 
 }  // namespace
 
-Result<KnownJournal> read_journal(const WorkerContext& context, const Uuid& migration,
+Result<KnownJournal> read_journal(const worker::WorkerContext& context, const Uuid& migration,
                                   journal::Role role) {
   KnownJournal known;
   known.entry = journal::entry(context.config.state_dir, migration, role);
@@ -83,7 +83,7 @@ Result<KnownJournal> read_journal(const WorkerContext& context, const Uuid& migr
   return known;
 }
 
-Status check_permission(const WorkerContext& context, const Uuid& migration) {
+Status check_permission(const worker::WorkerContext& context, const Uuid& migration) {
   if (context.permissions.everyone()) return {};
   for (const journal::Role role : {journal::Began::SOURCE, journal::Began::DESTINATION}) {
     const auto known = read_journal(context, migration, role);
@@ -136,14 +136,15 @@ proto::MigrationStatus status_of(const journal::Entry& entry,
   return status;
 }
 
-Result<registry::WorkerReply> ask_owner(const WorkerContext& context, const journal::Entry& entry,
+Result<registry::WorkerReply> ask_owner(const worker::WorkerContext& context,
+                                        const journal::Entry& entry,
                                         const registry::ToWorker& question,
                                         std::chrono::milliseconds timeout) {
-  const WorkerAddress owner{context.config.runtime_dir, entry.migration, entry.role};
-  return on_io(context.io, ask_worker(owner, question, timeout));
+  const worker::WorkerAddress owner{context.config.runtime_dir, entry.migration, entry.role};
+  return worker::on_io(context.io, worker::ask_worker(owner, question, timeout));
 }
 
-void add_worker(const WorkerContext& context, const journal::Entry& entry,
+void add_worker(const worker::WorkerContext& context, const journal::Entry& entry,
                 proto::MigrationStatus& status) {
   registry::ToWorker question;
   question.mutable_ask_status();
@@ -156,4 +157,4 @@ void add_worker(const WorkerContext& context, const journal::Entry& entry,
 
 void pause_before_next_look() { std::this_thread::sleep_for(kPause); }
 
-}  // namespace gcr::agent
+}  // namespace gcr::daemon

@@ -12,7 +12,7 @@
 #include "src/base/result.h"
 #include "src/base/uuid.h"
 
-namespace gcr::agent {
+namespace gcr::daemon {
 
 /// A journal of this host as it is now, and its state.
 struct KnownJournal {
@@ -29,13 +29,13 @@ struct KnownJournal {
 
 /// For callers that act on it (journal::read_durable). kNotFound if there is none, kDataLoss if it
 /// is damaged.
-Result<KnownJournal> read_journal(const WorkerContext& context, const Uuid& migration,
+Result<KnownJournal> read_journal(const worker::WorkerContext& context, const Uuid& migration,
                                   journal::Role role);
 
 /// Whether the peer may see and control this migration: by this host's journals its process belongs
 /// to a user whose processes the peer may move. Success too if there is no journal.
 /// kPermissionDenied.
-Status check_permission(const WorkerContext& context, const Uuid& migration);
+Status check_permission(const worker::WorkerContext& context, const Uuid& migration);
 
 /// What the journal alone tells. One that is damaged or cannot be read has the state "damaged" or
 /// "unreadable", says why, and needs an operator. Looks at the process, if it is named.
@@ -43,15 +43,16 @@ proto::MigrationStatus status_of(const journal::Entry& entry,
                                  const Result<journal::Contents>& contents);
 
 /// Adds what the worker that is at the migration tells, if there is one and it answers soon.
-void add_worker(const WorkerContext& context, const journal::Entry& entry,
+void add_worker(const worker::WorkerContext& context, const journal::Entry& entry,
                 proto::MigrationStatus& status);
 
 /// As ask_worker(), of the worker that owns this journal.
-Result<registry::WorkerReply> ask_owner(const WorkerContext& context, const journal::Entry& entry,
+Result<registry::WorkerReply> ask_owner(const worker::WorkerContext& context,
+                                        const journal::Entry& entry,
                                         const registry::ToWorker& question,
                                         std::chrono::milliseconds timeout);
 
 /// Pauses before the next poll of something without events: another process's journal.
 void pause_before_next_look();
 
-}  // namespace gcr::agent
+}  // namespace gcr::daemon

@@ -7,7 +7,7 @@
 #include "migrate-agent/daemon/queries/journals.h"
 #include "migrate-agent/daemon/queries/requests.h"
 
-namespace gcr::agent {
+namespace gcr::daemon {
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -22,7 +22,7 @@ Error not_known(const Uuid& migration) {
 }
 
 /// The error for an order to a migration of which this host is not the source.
-Error no_source(const WorkerContext& context, const Uuid& migration) {
+Error no_source(const worker::WorkerContext& context, const Uuid& migration) {
   const auto known = read_journal(context, migration, Began::DESTINATION);
   if (!known) return not_known(migration);
   return Error(Code::kRefused,
@@ -32,7 +32,7 @@ Error no_source(const WorkerContext& context, const Uuid& migration) {
 
 /// Passes an order to the source's worker. It is accepted during pre-copy; later, or in a recovery,
 /// it is refused.
-Status give_order(const WorkerContext& context, const Uuid& migration,
+Status give_order(const worker::WorkerContext& context, const Uuid& migration,
                   const registry::ToWorker& order) {
   const auto known = read_journal(context, migration, Began::SOURCE);
   if (!known && known.error().code() == Code::kNotFound) return no_source(context, migration);
@@ -57,7 +57,7 @@ proto::Envelope cancel_reply() {
 }
 
 /// A migration whose journal does not name the user belongs to nobody.
-bool may_see(const Permissions& permissions, const Result<journal::Contents>& contents) {
+bool may_see(const worker::Permissions& permissions, const Result<journal::Contents>& contents) {
   if (permissions.everyone()) return true;
   if (!contents || contents->damage || contents->records.empty()) return false;
   return permissions.may_move(contents->records.front().began().uid());
@@ -65,7 +65,7 @@ bool may_see(const Permissions& permissions, const Result<journal::Contents>& co
 
 }  // namespace
 
-Reply answer_cancel(WorkerContext& context, const Uuid& migration) {
+Reply answer_cancel(worker::WorkerContext& context, const Uuid& migration) {
   registry::ToWorker cancel;
   cancel.mutable_cancel()->set_why(
       fmt::format("the operator \"{}\" cancelled it", context.channel.peer().common_name));
@@ -102,7 +102,7 @@ Reply answer_cancel(WorkerContext& context, const Uuid& migration) {
   return Error(Code::kTimeout, "the worker that is at the migration does not answer");
 }
 
-Reply answer_continue(WorkerContext& context, const Uuid& migration) {
+Reply answer_continue(worker::WorkerContext& context, const Uuid& migration) {
   registry::ToWorker order;
   order.mutable_go_on();
   GCR_TRY(give_order(context, migration, order));
@@ -111,9 +111,9 @@ Reply answer_continue(WorkerContext& context, const Uuid& migration) {
   return reply;
 }
 
-Reply answer_adjust(WorkerContext& context, const Uuid& migration,
+Reply answer_adjust(worker::WorkerContext& context, const Uuid& migration,
                     const proto::AdjustRequest& request) {
-  GCR_TRY(check_adjustment(request));
+  GCR_TRY(worker::check_adjustment(request));
   registry::ToWorker order;
   *order.mutable_adjust() = request;
   GCR_TRY(give_order(context, migration, order));
@@ -122,7 +122,7 @@ Reply answer_adjust(WorkerContext& context, const Uuid& migration,
   return reply;
 }
 
-Reply answer_list(WorkerContext& context, const proto::ListRequest& request) {
+Reply answer_list(worker::WorkerContext& context, const proto::ListRequest& request) {
   GCR_ASSIGN(const auto entries, journal::list(context.config.state_dir));
   proto::Envelope reply;
   auto& found = *reply.mutable_list_reply()->mutable_migrations();
@@ -139,7 +139,7 @@ Reply answer_list(WorkerContext& context, const proto::ListRequest& request) {
   return reply;
 }
 
-Reply answer_status(WorkerContext& context, const Uuid& migration) {
+Reply answer_status(worker::WorkerContext& context, const Uuid& migration) {
   proto::Envelope reply;
   proto::StatusReply& answer = *reply.mutable_status_reply();
   for (const journal::Role role : {Began::SOURCE, Began::DESTINATION}) {
@@ -154,4 +154,4 @@ Reply answer_status(WorkerContext& context, const Uuid& migration) {
   return reply;
 }
 
-}  // namespace gcr::agent
+}  // namespace gcr::daemon

@@ -4,7 +4,7 @@
 #include "migrate-agent/daemon/queries/journals.h"
 #include "migrate-agent/daemon/queries/requests.h"
 
-namespace gcr::agent {
+namespace gcr::daemon {
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -19,7 +19,7 @@ bool can_be_resolved(const KnownJournal& known) {
 }
 
 /// The journal that waits for the other agent.
-Result<KnownJournal> find(const WorkerContext& context, const Uuid& migration) {
+Result<KnownJournal> find(const worker::WorkerContext& context, const Uuid& migration) {
   std::string states;
   std::optional<Error> unreadable;
   for (const journal::Role role : {Began::SOURCE, Began::DESTINATION}) {
@@ -65,10 +65,11 @@ bool cannot_decide(const proto::Envelope& answer) {
 }
 
 /// Success if the other agent cannot be reached, or does not know either.
-Status check_peer_is_gone(const WorkerContext& context, const KnownJournal& known) {
+Status check_peer_is_gone(const worker::WorkerContext& context, const KnownJournal& known) {
   GCR_ASSIGN(const auto peer, context.other_agent(known.began()));
   const proto::Envelope question = question_for(known);
-  const auto answer = on_io(context.io, control::ask(peer, known.entry.migration, question));
+  const auto answer =
+      worker::on_io(context.io, control::ask(peer, known.entry.migration, question));
   if (answer && cannot_decide(*answer)) return {};
   const bool lost = !answer && (answer.error().code() == Code::kUnavailable ||
                                 answer.error().code() == Code::kTimeout);
@@ -81,7 +82,7 @@ Status check_peer_is_gone(const WorkerContext& context, const KnownJournal& know
 }
 
 /// Passes the decision to the journal's owner; there is always a recovery, or soon will be.
-Status deliver(const WorkerContext& context, const KnownJournal& known,
+Status deliver(const worker::WorkerContext& context, const KnownJournal& known,
                const proto::ResolveRequest& request) {
   const bool run_here = request.decision() == proto::ResolveRequest::RUN_HERE;
   registry::ToWorker decide;
@@ -122,7 +123,8 @@ Status check(const proto::ResolveRequest& request) {
 }
 
 /// The journal of `migration` that is damaged, if one is.
-std::optional<journal::Entry> find_damaged(const WorkerContext& context, const Uuid& migration) {
+std::optional<journal::Entry> find_damaged(const worker::WorkerContext& context,
+                                           const Uuid& migration) {
   for (const journal::Role role : {Began::SOURCE, Began::DESTINATION}) {
     const auto known = read_journal(context, migration, role);
     if (!known && known.error().code() == Code::kDataLoss) {
@@ -134,7 +136,7 @@ std::optional<journal::Entry> find_damaged(const WorkerContext& context, const U
 
 }  // namespace
 
-Reply answer_resolve(WorkerContext& context, const Uuid& migration,
+Reply answer_resolve(worker::WorkerContext& context, const Uuid& migration,
                      const proto::ResolveRequest& request) {
   GCR_TRY(check(request));
   proto::Envelope reply;
@@ -156,4 +158,4 @@ Reply answer_resolve(WorkerContext& context, const Uuid& migration,
   return reply;
 }
 
-}  // namespace gcr::agent
+}  // namespace gcr::daemon

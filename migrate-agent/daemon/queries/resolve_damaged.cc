@@ -8,9 +8,9 @@
 
 #include "migrate-agent/daemon/queries/journals.h"
 #include "migrate-agent/daemon/queries/requests.h"
-#include "migrate-agent/linux/proc/procfs.h"
+#include "migrate-agent/linux/procfs/procfs.h"
 
-namespace gcr::agent {
+namespace gcr::daemon {
 namespace {
 
 using journal::Began;
@@ -97,7 +97,7 @@ Record decision_of(const proto::ResolveRequest& request, const std::string& by) 
 
 }  // namespace
 
-Status resolve_damaged(WorkerContext& context, const journal::Entry& entry,
+Status resolve_damaged(worker::WorkerContext& context, const journal::Entry& entry,
                        const proto::ResolveRequest& request) {
   GCR_ASSIGN(const auto good, journal::salvage(entry.path));
   if (const Record* finished = journal::last(good, Record::kFinished)) {
@@ -108,7 +108,7 @@ Status resolve_damaged(WorkerContext& context, const journal::Entry& entry,
   records.push_back(decision_of(request, context.channel.peer().common_name));
   // Recovery begins when this worker, which has claimed the migration, ends.
   const Began& began = records.front().began();
-  GCR_TRY(on_io(
+  GCR_TRY(worker::on_io(
       context.io,
       entry.role == Began::SOURCE
           ? context.daemon.claim_processes(entry.migration, began.members(), began.ordered_by())
@@ -116,4 +116,4 @@ Status resolve_damaged(WorkerContext& context, const journal::Entry& entry,
   return journal::rewrite(entry.path, std::move(records));
 }
 
-}  // namespace gcr::agent
+}  // namespace gcr::daemon

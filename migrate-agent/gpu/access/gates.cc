@@ -7,7 +7,7 @@
 
 #include "src/base/side_by_side.h"
 
-namespace gcr::agent {
+namespace gcr::gpu {
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -175,4 +175,4 @@ Status Gates::resume() {
   return side_by_side(members_, [](const Member& member) { return member.access->resume(); });
 }
 
-}  // namespace gcr::agent
+}  // namespace gcr::gpu

@@ -10,7 +10,7 @@
 
 #include "migrate-agent/gpu/access/gpu_access.h"
 
-namespace gcr::agent {
+namespace gcr::gpu {
 
 /// What holds back GPU calls. Methods block; one thread at a time.
 class Gate {
@@ -56,4 +56,4 @@ class Gates : public Gate {
   Watch watch_;
 };
 
-}  // namespace gcr::agent
+}  // namespace gcr::gpu

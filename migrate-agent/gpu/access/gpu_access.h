@@ -21,7 +21,7 @@
 #include "src/base/unique_fd.h"
 #include "src/base/uuid.h"
 
-namespace gcr::agent {
+namespace gcr::gpu {
 
 /// An allocation that a descriptor can own. All others are control state, and move with it.
 struct LocalAllocation {
@@ -150,4 +150,4 @@ class GpuAccess {
   virtual Result<std::vector<Pages>> registered_memory() { return std::vector<Pages>(); }
 };
 
-}  // namespace gcr::agent
+}  // namespace gcr::gpu

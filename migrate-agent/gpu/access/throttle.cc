@@ -5,7 +5,7 @@
 #include <mutex>
 #include <thread>
 
-namespace gcr::agent {
+namespace gcr::gpu {
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -101,4 +101,4 @@ Status Throttle::stop() {
   return impl_->status;
 }
 
-}  // namespace gcr::agent
+}  // namespace gcr::gpu

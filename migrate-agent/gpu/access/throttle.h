@@ -9,7 +9,7 @@
 #include "migrate-agent/gpu/access/gates.h"
 #include "src/base/result.h"
 
-namespace gcr::agent {
+namespace gcr::gpu {
 
 /// Closes and opens the gate in turns, on a thread of its own. As in QEMU, the gate is open for
 /// kWindow each time and closed for as long as the share asks for: so a program with large steps
@@ -53,4 +53,4 @@ class Throttle {
   std::unique_ptr<Impl> impl_;
 };
 
-}  // namespace gcr::agent
+}  // namespace gcr::gpu

@@ -3,7 +3,7 @@
 #include <errno.h>
 #include <fcntl.h>
 
-namespace gcr::job {
+namespace gcr::gpu {
 
 std::optional<AllocationId> Job::find(const Mapping& mapping) const {
   const auto found = by_mapping_.find(mapping);
@@ -128,4 +128,4 @@ Result<MemberDescriptors> Job::split(Descriptors descriptors) const {
   return split;
 }
 
-}  // namespace gcr::job
+}  // namespace gcr::gpu

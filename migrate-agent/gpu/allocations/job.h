@@ -16,7 +16,7 @@
 #include "src/base/unique_fd.h"
 #include "src/base/uuid.h"
 
-namespace gcr::job {
+namespace gcr::gpu {
 
 /// A member's place in every list of members, in messages and in records too.
 struct MemberId {
@@ -51,7 +51,7 @@ struct Allocation {
   std::optional<std::uint32_t> host_node{};  ///< in host memory, of this NUMA node
 };
 
-using agent::LocalAllocation;  ///< as a member knows it
+using gpu::LocalAllocation;  ///< as a member knows it
 
 /// All that a member maps, as of one moment.
 struct Listed {
@@ -113,4 +113,4 @@ class Job {
   std::map<std::uint64_t, AllocationId> by_memory_;
 };
 
-}  // namespace gcr::job
+}  // namespace gcr::gpu

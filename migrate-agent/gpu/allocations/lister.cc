@@ -1,6 +1,6 @@
 #include "migrate-agent/gpu/allocations/lister.h"
 
-namespace gcr::job {
+namespace gcr::gpu {
 namespace {
 
 /// A process that frees buffers all the time is looked at this often.
@@ -9,7 +9,7 @@ constexpr unsigned kAttempts = 100;
 }  // namespace
 
 /// What is freed between the look and the taking shows as kNotFound: then it looks again.
-Result<Lister::Listing> Lister::list(MemberId member, agent::GpuAccess& access,
+Result<Lister::Listing> Lister::list(MemberId member, gpu::GpuAccess& access,
                                      const Wanted& wanted) {
   Listing listing{.listed = {member, {}}, .taken = {}};
   for (unsigned attempt = 1;; ++attempt) {
@@ -37,4 +37,4 @@ Result<Lister::Listing> Lister::list(MemberId member, agent::GpuAccess& access,
   return listing;
 }
 
-}  // namespace gcr::job
+}  // namespace gcr::gpu

@@ -7,7 +7,7 @@
 #include "migrate-agent/gpu/allocations/job.h"
 #include "migrate-agent/gpu/allocations/same_memory.h"
 
-namespace gcr::job {
+namespace gcr::gpu {
 
 /// Lists what members have allocated, and finds out which of it is the same memory. One thread at a
 /// time.
@@ -18,11 +18,11 @@ class Lister {
 
   struct Listing {
     Listed listed;
-    std::vector<agent::ExportedAllocation> taken;
+    std::vector<gpu::ExportedAllocation> taken;
   };
 
   /// All that the member has now. Errors are those of the access.
-  Result<Listing> list(MemberId member, agent::GpuAccess& access, const Wanted& wanted);
+  Result<Listing> list(MemberId member, gpu::GpuAccess& access, const Wanted& wanted);
 
   /// What members share, and others may have.
   const SameMemory& shared() const { return shared_; }
@@ -32,4 +32,4 @@ class Lister {
   std::map<Mapping, std::uint64_t> numbers_;
 };
 
-}  // namespace gcr::job
+}  // namespace gcr::gpu

@@ -8,7 +8,7 @@
 
 #include <algorithm>
 
-namespace gcr::job {
+namespace gcr::gpu {
 namespace {
 
 /// kcmp's answers: 0 the same, 1 less, 2 greater; others and errors have no order.
@@ -45,4 +45,4 @@ std::optional<std::uint64_t> SameMemory::find(pid_t pid, int descriptor) const {
   return at->second;
 }
 
-}  // namespace gcr::job
+}  // namespace gcr::gpu

@@ -11,7 +11,7 @@
 #include "src/base/result.h"
 #include "src/base/unique_fd.h"
 
-namespace gcr::job {
+namespace gcr::gpu {
 
 /// Numbers memory by the descriptors of it that processes share: the same memory has duplicates of
 /// one descriptor, and the kernel knows those (kcmp(2)). Two that the driver exported one after the
@@ -34,4 +34,4 @@ class SameMemory {
   Known known_;  ///< in the kernel's order of open files
 };
 
-}  // namespace gcr::job
+}  // namespace gcr::gpu

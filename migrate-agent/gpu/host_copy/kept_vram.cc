@@ -12,7 +12,7 @@
 
 #include "migrate-agent/gpu/mover/chunk.h"
 
-namespace gcr::agent {
+namespace gcr::gpu {
 namespace {
 
 Error not_a_copy() { return {Code::kDataLoss, "the keeper does not hold a copy of VRAM"}; }
@@ -44,23 +44,23 @@ Result<std::string> read_all(int file) {
 
 }  // namespace
 
-Status hand_over(KeptCopy description, std::span<const landing::LandingRegion* const> parts,
+Status hand_over(KeptCopy description, std::span<const hostmem::LandingRegion* const> parts,
                  keeper::Keeper& keeper) {
-  for (const landing::LandingRegion* part : parts) {
+  for (const hostmem::LandingRegion* part : parts) {
     description.add_part_bytes(part->bytes().size());
   }
   GCR_ASSIGN(const UniqueFd file, sealed_file(description.SerializeAsString()));
-  std::vector<keeper::BufferDescriptor> kept{{{job::kRoot, 0}, file.get()}};
-  for (const landing::LandingRegion* part : parts) {
-    kept.push_back({{job::kRoot, kept.size()}, part->file()});
+  std::vector<keeper::BufferDescriptor> kept{{{gpu::kRoot, 0}, file.get()}};
+  for (const hostmem::LandingRegion* part : parts) {
+    kept.push_back({{gpu::kRoot, kept.size()}, part->file()});
   }
   return keeper.arm(kept);
 }
 
 Result<KeptVram> KeptVram::take_from(const journal::ProcessId& keeper) {
-  GCR_ASSIGN(job::MemberDescriptors taken, keeper::take_from(keeper));
+  GCR_ASSIGN(gpu::MemberDescriptors taken, keeper::take_from(keeper));
   std::vector<UniqueFd> files;
-  for (auto& [number, file] : taken[job::kRoot]) files.push_back(std::move(file));
+  for (auto& [number, file] : taken[gpu::kRoot]) files.push_back(std::move(file));
   if (files.empty()) return not_a_copy();
   KeptVram vram;
   GCR_ASSIGN(const std::string content, read_all(files.front().get()));
@@ -123,4 +123,4 @@ Status KeptVram::check_digest(const KeptBuffer& kept, std::size_t chunk,
                            chunk, kept.buffer().id()));
 }
 
-}  // namespace gcr::agent
+}  // namespace gcr::gpu

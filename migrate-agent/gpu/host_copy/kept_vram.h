@@ -12,11 +12,11 @@
 #include "migrate-agent/linux/hostmem/landing_region.h"
 #include "src/base/unique_fd.h"
 
-namespace gcr::agent {
+namespace gcr::gpu {
 
 /// Hands a copy over to a keeper, which is not armed yet: first the description, which gets the
 /// sizes of the parts, then their files. Buffers refer to `parts` by place.
-Status hand_over(KeptCopy description, std::span<const landing::LandingRegion* const> parts,
+Status hand_over(KeptCopy description, std::span<const hostmem::LandingRegion* const> parts,
                  keeper::Keeper& keeper);
 
 class KeptVram {
@@ -45,4 +45,4 @@ class KeptVram {
   std::vector<UniqueMapping> parts_;
 };
 
-}  // namespace gcr::agent
+}  // namespace gcr::gpu

@@ -18,8 +18,8 @@
 #include <string>
 
 #include "migrate-agent/gpu/keeper/layout.h"
-#include "migrate-agent/linux/proc/process_handle.h"
-#include "migrate-agent/linux/proc/procfs.h"
+#include "migrate-agent/linux/procfs/process_handle.h"
+#include "migrate-agent/linux/procfs/procfs.h"
 #include "src/base/descriptor_passing.h"
 #include "src/base/socket_pair.h"
 
@@ -142,7 +142,7 @@ Error no_keeper(const journal::ProcessId& keeper) {
 }
 
 /// An armed keeper's table, in order.
-Result<std::vector<job::Mapping>> read_table(int table, const journal::ProcessId& keeper) {
+Result<std::vector<gpu::Mapping>> read_table(int table, const journal::ProcessId& keeper) {
   TableHeader header{};
   struct stat status {};
   if (::fcntl(table, F_GET_SEALS) != kSeals || ::fstat(table, &status) != 0 ||
@@ -158,7 +158,7 @@ Result<std::vector<job::Mapping>> read_table(int table, const journal::ProcessId
       status.st_size != static_cast<ssize_t>(sizeof(header)) + got) {
     return no_keeper(keeper);
   }
-  std::vector<job::Mapping> mappings(header.count);
+  std::vector<gpu::Mapping> mappings(header.count);
   for (std::size_t i = 0; i < mappings.size(); ++i) {
     mappings[i].member.value = words[2 * header.count + i];
     ::memcpy(&mappings[i].local_id, &words[2 * i], sizeof(mappings[i].local_id));
@@ -257,13 +257,13 @@ Status Keeper::end() {
   return {};
 }
 
-Result<job::MemberDescriptors> take_from(const journal::ProcessId& keeper) {
+Result<gpu::MemberDescriptors> take_from(const journal::ProcessId& keeper) {
   GCR_ASSIGN(const auto process, procfs::Process::open(keeper.pid(), keeper.start_time()));
   GCR_ASSIGN(const UniqueFd table, take_descriptor(process.pidfd(), layout::kTableFd, keeper));
-  GCR_ASSIGN(const std::vector<job::Mapping> mappings, read_table(table.get(), keeper));
-  job::MemberDescriptors taken;
+  GCR_ASSIGN(const std::vector<gpu::Mapping> mappings, read_table(table.get(), keeper));
+  gpu::MemberDescriptors taken;
   int number = layout::kFirstBufferFd;
-  for (const job::Mapping& mapping : mappings) {
+  for (const gpu::Mapping& mapping : mappings) {
     GCR_ASSIGN(UniqueFd descriptor, take_descriptor(process.pidfd(), number++, keeper));
     taken[mapping.member].emplace_back(mapping.local_id, std::move(descriptor));
   }

@@ -22,7 +22,7 @@ namespace gcr::keeper {
 
 /// A descriptor that is not owned, of what a member maps.
 struct BufferDescriptor {
-  job::Mapping mapping;
+  gpu::Mapping mapping;
   int fd = -1;
 };
 
@@ -63,7 +63,7 @@ class Keeper {
 /// Copies of all descriptors that an armed keeper holds, for each member in the order of arm(). The
 /// keeper keeps its own. kNotFound if there is no such process, it is no keeper, or it was never
 /// armed.
-Result<job::MemberDescriptors> take_from(const journal::ProcessId& keeper);
+Result<gpu::MemberDescriptors> take_from(const journal::ProcessId& keeper);
 
 /// Kills a keeper, which may be any process's child, and waits until it has ended. Success if it
 /// has ended already, or the process is not a keeper.

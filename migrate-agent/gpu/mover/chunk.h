@@ -12,8 +12,8 @@
 
 namespace gcr::mover {
 
-using job::AllocationId;
-using job::Descriptors;
+using gpu::AllocationId;
+using gpu::Descriptors;
 
 /// One chunk of a buffer: `offset` is a multiple of kChunkBytes, and only a buffer's last chunk may
 /// be shorter than that. The allocation outlives it.

@@ -11,9 +11,9 @@
 namespace gcr::mover {
 namespace {
 
-using agent::GpuAccess;
-using agent::LocalAllocation;
-using agent::Replacement;
+using gpu::GpuAccess;
+using gpu::LocalAllocation;
+using gpu::Replacement;
 
 /// Together, unless one alone is larger.
 constexpr std::uint64_t kMostBytes = std::uint64_t{1} << 30;
@@ -70,7 +70,7 @@ Status replace_all(GpuAccess& access, device::Gpus& gpus) {
 
 }  // namespace
 
-Status give(GpuAccess& access, job::LocalDescriptors vram,
+Status give(GpuAccess& access, gpu::LocalDescriptors vram,
             const std::shared_ptr<const device::Driver>& driver,
             const std::function<void()>& let_go) {
   Status attached = access.attach(std::move(vram));

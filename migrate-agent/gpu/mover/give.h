@@ -16,7 +16,7 @@ namespace gcr::mover {
 /// docs/design.md decision 1). Such a process makes memory of its own, into which `vram` is copied
 /// on the GPU, some at a time: as much VRAM is needed besides. `let_go` is called before, for what
 /// else owns `vram`.
-Status give(agent::GpuAccess& access, job::LocalDescriptors vram,
+Status give(gpu::GpuAccess& access, gpu::LocalDescriptors vram,
             const std::shared_ptr<const device::Driver>& driver,
             const std::function<void()>& let_go);
 

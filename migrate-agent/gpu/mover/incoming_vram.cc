@@ -44,8 +44,8 @@ Result<std::span<std::byte>> IncomingVram::host_memory(std::uint64_t bytes, cons
                                                        const Reserve& reserve) {
   const bool keeps = mode_ == Mode::kKeep;
   GCR_TRY(reserve(bytes));
-  GCR_ASSIGN(auto region, keeps ? landing::LandingRegion::create_file(bytes, policy_)
-                                : landing::LandingRegion::create(bytes, policy_));
+  GCR_ASSIGN(auto region, keeps ? hostmem::LandingRegion::create_file(bytes, policy_)
+                                : hostmem::LandingRegion::create(bytes, policy_));
   if (!keeps) {
     GCR_ASSIGN(const auto opened, gpus_.on(gpu));
     GCR_ASSIGN(page_locked_.emplace_back(), opened->page_lock(region.bytes()));
@@ -319,7 +319,7 @@ Result<std::uint64_t> IncomingVram::verify_landing(const Expected& expected) con
 
 IncomingVram::Kept IncomingVram::kept(AllocationId id) const {
   const std::byte* const at = buffers_.at(id).landing.data();
-  const auto region = std::ranges::find_if(regions_, [at](const landing::LandingRegion& one) {
+  const auto region = std::ranges::find_if(regions_, [at](const hostmem::LandingRegion& one) {
     return at >= one.bytes().data() && at < one.bytes().data() + one.bytes().size();
   });
   return {static_cast<std::size_t>(region - regions_.begin()),

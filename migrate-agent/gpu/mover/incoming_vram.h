@@ -31,7 +31,7 @@ class IncomingVram {
     kKeep,     ///< as kReload, but no VRAM is made: landing memory is in files, which outlive this
   };
 
-  IncomingVram(std::shared_ptr<const device::Driver> driver, landing::HugepagePolicy policy)
+  IncomingVram(std::shared_ptr<const device::Driver> driver, hostmem::HugepagePolicy policy)
       : gpus_(std::move(driver)), policy_(policy) {}
 
   static constexpr transport::RegionId kFirstRegion = 2;  ///< lower ones are not VRAM's
@@ -103,7 +103,7 @@ class IncomingVram {
   Result<std::uint64_t> free_bytes(const Uuid& gpu);
 
   /// In kKeep: the landing memory, and where in it a buffer lies.
-  const std::vector<landing::LandingRegion>& landing() const { return regions_; }
+  const std::vector<hostmem::LandingRegion>& landing() const { return regions_; }
   struct Kept {
     std::size_t region = 0;  ///< of landing()
     std::uint64_t offset = 0;
@@ -159,11 +159,11 @@ class IncomingVram {
   Status synchronize() const;
 
   device::Gpus gpus_;
-  landing::HugepagePolicy policy_;
+  hostmem::HugepagePolicy policy_;
   Mode mode_ = Mode::kInvalid;
   WindowLimits limits_;
   std::optional<VramDigester> digester_;
-  std::vector<landing::LandingRegion> regions_;
+  std::vector<hostmem::LandingRegion> regions_;
   std::vector<std::unique_ptr<device::HostMemory>> page_locked_;
   std::span<std::byte> window_;
   std::multimap<std::uint64_t, std::span<std::byte>> free_;  // landing memory by its length

@@ -17,7 +17,7 @@
 #include <map>
 #include <sstream>
 
-#include "migrate-agent/linux/proc/procfs.h"
+#include "migrate-agent/linux/procfs/procfs.h"
 #include "src/base/unique_fd.h"
 #include "src/base/uuid.h"
 

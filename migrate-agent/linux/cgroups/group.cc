@@ -13,7 +13,7 @@
 #include <sstream>
 
 #include "migrate-agent/linux/cgroups/limits.h"
-#include "migrate-agent/linux/proc/procfs.h"
+#include "migrate-agent/linux/procfs/procfs.h"
 
 namespace gcr::cgroups {
 namespace {

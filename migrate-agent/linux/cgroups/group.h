@@ -19,7 +19,7 @@
 #include <vector>
 
 #include "migrate-agent/linux/cgroups/hierarchy.h"
-#include "migrate-agent/linux/proc/process_handle.h"
+#include "migrate-agent/linux/procfs/process_handle.h"
 #include "proto/control.pb.h"
 #include "src/base/result.h"
 #include "src/base/unique_fd.h"

@@ -9,7 +9,7 @@
 #include <iterator>
 #include <sstream>
 
-#include "migrate-agent/linux/proc/procfs.h"
+#include "migrate-agent/linux/procfs/procfs.h"
 #include "src/base/unique_fd.h"
 
 namespace gcr::cgroups {

@@ -13,7 +13,7 @@
 #include "src/base/file_lock.h"
 #include "src/base/uuid.h"
 
-namespace gcr::landing {
+namespace gcr::hostmem {
 namespace {
 
 constexpr const char* kClaimPrefix = "claim-";
@@ -113,4 +113,4 @@ void HugepageClaim::release() {
   file_.reset();
 }
 
-}  // namespace gcr::landing
+}  // namespace gcr::hostmem

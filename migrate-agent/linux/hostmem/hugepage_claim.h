@@ -13,7 +13,7 @@
 #include "src/base/result.h"
 #include "src/base/unique_fd.h"
 
-namespace gcr::landing {
+namespace gcr::hostmem {
 
 /// Where claims are kept and what they change; other values are for tests.
 struct HugepageLimits {
@@ -57,4 +57,4 @@ class HugepageClaim {
   std::uint64_t pages_ = 0;
 };
 
-}  // namespace gcr::landing
+}  // namespace gcr::hostmem

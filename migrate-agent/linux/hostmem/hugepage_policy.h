@@ -1,6 +1,6 @@
 #pragma once
 
-namespace gcr::landing {
+namespace gcr::hostmem {
 
 enum class HugepagePolicy {
   kInvalid = 0,
@@ -9,4 +9,4 @@ enum class HugepagePolicy {
   kNever,    ///< ordinary pages
 };
 
-}  // namespace gcr::landing
+}  // namespace gcr::hostmem

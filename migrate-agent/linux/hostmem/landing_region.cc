@@ -10,7 +10,7 @@
 #include "src/base/side_by_side.h"
 #include "src/base/units.h"
 
-namespace gcr::landing {
+namespace gcr::hostmem {
 namespace {
 
 constexpr std::size_t kMaxPopulateThreads = 16;
@@ -197,4 +197,4 @@ Result<LandingRegion> LandingRegion::make(std::uint64_t bytes, HugepagePolicy po
   return region;
 }
 
-}  // namespace gcr::landing
+}  // namespace gcr::hostmem

@@ -12,7 +12,7 @@
 #include "src/base/result.h"
 #include "src/base/unique_fd.h"
 
-namespace gcr::landing {
+namespace gcr::hostmem {
 
 /// Owns the memory. Every page is populated: access can neither fail (SIGBUS) nor wait for the
 /// kernel. Children do not inherit it, and core dumps leave it out. Move-only.
@@ -67,4 +67,4 @@ class LandingRegion {
   std::string note_;
 };
 
-}  // namespace gcr::landing
+}  // namespace gcr::hostmem

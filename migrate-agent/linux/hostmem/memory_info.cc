@@ -11,7 +11,7 @@
 #include "src/base/unique_fd.h"
 #include "src/base/units.h"
 
-namespace gcr::landing {
+namespace gcr::hostmem {
 
 std::uint64_t HugepageCounters::pool() const { return free - std::min(free, reserved); }
 
@@ -77,4 +77,4 @@ Result<std::uint64_t> available_memory_bytes() {
   return Error(Code::kIo, "/proc/meminfo does not say how much memory is available");
 }
 
-}  // namespace gcr::landing
+}  // namespace gcr::hostmem

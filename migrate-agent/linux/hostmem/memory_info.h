@@ -6,7 +6,7 @@
 
 #include "src/base/result.h"
 
-namespace gcr::landing {
+namespace gcr::hostmem {
 
 /// Where the kernel's counters and limits of 2 MiB hugepages are.
 inline constexpr const char* kHugepageDirectory = "/sys/kernel/mm/hugepages/hugepages-2048kB";
@@ -45,4 +45,4 @@ Result<std::uint64_t> read_number(const std::string& path);
 /// Writes one number to a file that exists.
 Status write_number(const std::string& path, std::uint64_t number);
 
-}  // namespace gcr::landing
+}  // namespace gcr::hostmem

@@ -11,11 +11,11 @@
 #include <fstream>
 
 #include "migrate-agent/linux/hostmem/memory_info.h"
-#include "migrate-agent/linux/proc/procfs.h"
+#include "migrate-agent/linux/procfs/procfs.h"
 #include "src/base/file_lock.h"
 #include "src/base/uuid.h"
 
-namespace gcr::landing {
+namespace gcr::hostmem {
 namespace {
 
 namespace fs = std::filesystem;
@@ -153,4 +153,4 @@ Result<Memory> reserved_memory(const fs::path& directory) {
   return add_up(directory);
 }
 
-}  // namespace gcr::landing
+}  // namespace gcr::hostmem

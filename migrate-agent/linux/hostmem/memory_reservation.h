@@ -18,7 +18,7 @@
 #include "src/base/unique_fd.h"
 #include "src/base/units.h"
 
-namespace gcr::landing {
+namespace gcr::hostmem {
 
 /// This much stays free for the host itself.
 inline constexpr std::uint64_t kSpareMemoryBytes = 256 * kMiB;
@@ -86,4 +86,4 @@ inline std::filesystem::path reservations_in(const std::filesystem::path& runtim
 /// The sum of what living owners have reserved in `directory`; removes what dead owners had.
 Result<Memory> reserved_memory(const std::filesystem::path& directory);
 
-}  // namespace gcr::landing
+}  // namespace gcr::hostmem

@@ -11,11 +11,11 @@
 #include <utility>
 #include <vector>
 
-#include "migrate-agent/linux/proc/procfs.h"
+#include "migrate-agent/linux/procfs/procfs.h"
 #include "migrate-agent/linux/ptrace/tracing.h"
 #include "src/base/side_by_side.h"
 
-namespace gcr::criu {
+namespace gcr::tracing {
 namespace {
 
 struct End {
@@ -186,4 +186,4 @@ Status FrozenThreads::stop_again(const std::function<Status()>& freeze) {
 }
 std::size_t FrozenThreads::count() const { return impl_->count; }
 
-}  // namespace gcr::criu
+}  // namespace gcr::tracing

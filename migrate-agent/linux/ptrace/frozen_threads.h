@@ -14,10 +14,10 @@
 #include <set>
 #include <vector>
 
-#include "migrate-agent/linux/proc/process_handle.h"
+#include "migrate-agent/linux/procfs/process_handle.h"
 #include "src/base/result.h"
 
-namespace gcr::criu {
+namespace gcr::tracing {
 
 /// Holds the threads of the processes of a tree. One caller at a time.
 class FrozenThreads {
@@ -54,4 +54,4 @@ class FrozenThreads {
   std::unique_ptr<Impl> impl_;
 };
 
-}  // namespace gcr::criu
+}  // namespace gcr::tracing

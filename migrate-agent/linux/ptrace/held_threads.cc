@@ -9,10 +9,10 @@
 #include <string>
 #include <utility>
 
-#include "migrate-agent/linux/proc/procfs.h"
+#include "migrate-agent/linux/procfs/procfs.h"
 #include "migrate-agent/linux/ptrace/tracing.h"
 
-namespace gcr::criu {
+namespace gcr::tracing {
 namespace {
 
 bool stop_is_due(const std::string& task) {
@@ -94,4 +94,4 @@ void HeldThreads::let_go() {
   tracing::reap(std::exchange(seized_, {}));
 }
 
-}  // namespace gcr::criu
+}  // namespace gcr::tracing

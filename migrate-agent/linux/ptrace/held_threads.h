@@ -7,10 +7,10 @@
 
 #include <set>
 
-#include "migrate-agent/linux/proc/process_handle.h"
+#include "migrate-agent/linux/procfs/process_handle.h"
 #include "src/base/result.h"
 
-namespace gcr::criu {
+namespace gcr::tracing {
 
 /// Belongs to the thread that made it.
 class HeldThreads {
@@ -41,4 +41,4 @@ class HeldThreads {
   std::set<pid_t> seized_;  ///< all threads, the running one too
 };
 
-}  // namespace gcr::criu
+}  // namespace gcr::tracing

@@ -8,7 +8,7 @@
 #include <chrono>
 #include <string>
 
-namespace gcr::criu::tracing {
+namespace gcr::tracing {
 namespace {
 
 constexpr std::chrono::seconds kDeathPatience{2};
@@ -65,4 +65,4 @@ void reap(std::set<pid_t> dying) {
   }
 }
 
-}  // namespace gcr::criu::tracing
+}  // namespace gcr::tracing

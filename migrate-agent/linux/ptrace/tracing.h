@@ -8,7 +8,7 @@
 
 #include "src/base/result.h"
 
-namespace gcr::criu::tracing {
+namespace gcr::tracing {
 
 /// Attaches to a thread and asks it to stop for the tracer; a group stop stays in force beneath.
 /// `options` are those of PTRACE_SEIZE. kNotFound if the thread has ended; then nothing is
@@ -30,4 +30,4 @@ bool let_go(pid_t tid, int signal_number);
 /// Waits for them, two seconds at most: a process ends only when the tracers of its threads have.
 void reap(std::set<pid_t> dying);
 
-}  // namespace gcr::criu::tracing
+}  // namespace gcr::tracing

@@ -15,9 +15,9 @@
 #include "migrate-agent/process/inspect/addresses.h"
 #include "src/base/log.h"
 
-namespace gcr::agent::destination {
+namespace gcr::migration::destination {
 
-Course::Course(WorkerContext& context) : context_(context) {
+Course::Course(worker::WorkerContext& context) : context_(context) {
   context_.daemon.on_data_connection(
       [this](UniqueFd socket) { take_data_connection(std::move(socket)); });
 }
@@ -39,7 +39,7 @@ void Course::destroy() {
 }
 
 /// What was there before ends without the lock: its lanes may take a while.
-void Course::set_data(std::unique_ptr<IncomingData> data) {
+void Course::set_data(std::unique_ptr<transfer::IncomingData> data) {
   const std::lock_guard lock(data_mutex_);
   std::swap(data_, data);
 }
@@ -90,7 +90,7 @@ Result<proto::Envelope> Course::take_step(const proto::Envelope& request) {
     case proto::Envelope::kClockRequest:
       follow(request.clock_request());
       reply.mutable_clock_reply()->set_monotonic_ns(
-          std::chrono::nanoseconds(Phases::Clock::now().time_since_epoch()).count());
+          std::chrono::nanoseconds(worker::Phases::Clock::now().time_since_epoch()).count());
       break;
     case proto::Envelope::kCarryRequest:
       GCR_TRY(carry(request.carry_request(), *reply.mutable_carry_reply()));
@@ -115,7 +115,7 @@ Result<proto::Envelope> Course::take_step(const proto::Envelope& request) {
 void Course::follow(const proto::ClockRequest& source) {
   if (std::exchange(source_paused_, source.paused()) == source.paused()) return;
   asio::post(context_.io, [&daemon = context_.daemon, paused = source.paused()] {
-    daemon.report_phase(paused ? kPausedPhase : "receiving");
+    daemon.report_phase(paused ? worker::kPausedPhase : "receiving");
   });
 }
 
@@ -197,14 +197,14 @@ Status Course::restore(const proto::RestoreRequest& request, proto::RestoreReply
 
 /// The landing memory goes to a keeper, which the journal knows before it holds anything.
 Status Course::keep_vram(const proto::RestoreRequest& request) {
-  KeptCopy& kept = *plan_.kept;
+  gpu::KeptCopy& kept = *plan_.kept;
   int user = 0;
   for (const auto& [member, expected] : plan_.gpu_users) {
     kept.mutable_members(user++)->set_pid(identity_.members(static_cast<int>(member.value)).pid());
   }
   std::map<std::uint64_t, std::string> digests;
   for (const auto& sent : request.digests()) digests[sent.buffer_id()] = sent.digests();
-  for (KeptBuffer& buffer : *kept.mutable_buffers()) {
+  for (gpu::KeptBuffer& buffer : *kept.mutable_buffers()) {
     const auto place = vram_->kept({buffer.buffer().id()});
     buffer.set_part(static_cast<std::uint32_t>(place.region));
     buffer.set_offset(place.offset);
@@ -215,9 +215,9 @@ Status Course::keep_vram(const proto::RestoreRequest& request) {
   *record.mutable_keeper_started()->mutable_keeper() = keeper_->id();
   record.mutable_keeper_started()->set_of_copy(true);
   GCR_TRY(log_->advance(commit::DestinationEvent::kKeeperStarted, std::move(record)));
-  std::vector<const landing::LandingRegion*> parts;
-  for (const landing::LandingRegion& region : vram_->landing()) parts.push_back(&region);
-  return hand_over(kept, parts, *keeper_);
+  std::vector<const hostmem::LandingRegion*> parts;
+  for (const hostmem::LandingRegion& region : vram_->landing()) parts.push_back(&region);
+  return gpu::hand_over(kept, parts, *keeper_);
 }
 
 /// To the process, or, if that stays suspended, to a keeper.
@@ -252,7 +252,7 @@ Status Course::vote(const proto::RestoreRequest& request, proto::RestoreReply& r
 /// Gives the copy up, because of `cause_`.
 Status Course::clear(commit::DestinationEvent why) {
   destroy();
-  return settlement::clear(*log_, group_, why, settlement::aborted(cause_));
+  return finish::clear(*log_, group_, why, finish::aborted(cause_));
 }
 
 Status Course::commit(const proto::CommitRequest& request, proto::Envelope& reply) {
@@ -260,11 +260,11 @@ Status Course::commit(const proto::CommitRequest& request, proto::Envelope& repl
   if (request.migration_id() != to_bytes(migration_)) {
     return Error(Code::kProtocol, "CommitRequest names another migration");
   }
-  const auto start = Phases::Clock::now();
+  const auto start = worker::Phases::Clock::now();
   journal::Record record;
   record.mutable_committed();
-  GCR_ASSIGN(ended_, settlement::let_go(*log_, context_.config, group_,
-                                        commit::DestinationEvent::kToldCommit, std::move(record)));
+  GCR_ASSIGN(ended_, finish::let_go(*log_, context_.config, group_,
+                                    commit::DestinationEvent::kToldCommit, std::move(record)));
   if (log_->state() == commit::DestinationState::kAborted) {
     const auto& lost = log_->journal().last(journal::Record::kAborted)->aborted();
     cause_ = Error(Code::kNotFound, lost.message());
@@ -276,7 +276,7 @@ Status Course::commit(const proto::CommitRequest& request, proto::Envelope& repl
   proto::CommitReply& committed = *reply.mutable_commit_reply();
   committed.set_pid(journal::root_pid(identity_.members()));
   for (const auto& member : identity_.members()) committed.add_pids(member.pid());
-  committed.set_resume_ms(in_milliseconds(Phases::Clock::now() - start));
+  committed.set_resume_ms(in_milliseconds(worker::Phases::Clock::now() - start));
   if (!ended_.empty()) committed.add_notes(ended_);
   GCR_TRY(fault::point("destination.resumed"));
   state_ = State::kCommitted;
@@ -314,10 +314,10 @@ std::optional<registry::Outcome> Course::conclude() {
 Status Course::settle() {
   if (state_ == State::kCommitted) {
     destroy();
-    return settlement::finish_running(*log_, ended_);
+    return finish::finish_running(*log_, ended_);
   }
   if (log_->state() != commit::DestinationState::kBuilding) return {};
   return clear(commit::DestinationEvent::kFailed);
 }
 
-}  // namespace gcr::agent::destination
+}  // namespace gcr::migration::destination

@@ -21,13 +21,13 @@
 #include "migrate-agent/migration/destination/request_checks.h"
 #include "migrate-agent/migration/destination/restored_process.h"
 #include "migrate-agent/migration/destination/room.h"
-#include "migrate-agent/process/files/incoming.h"
+#include "migrate-agent/process/memory_files/incoming.h"
 #include "migrate-agent/transfer/negotiation/incoming_data.h"
 #include "migrate-agent/worker/runtime/context.h"
 #include "migrate-agent/worker/runtime/phases.h"
 #include "proto/registry.pb.h"
 
-namespace gcr::agent::destination {
+namespace gcr::migration::destination {
 
 /// Everything blocks, and belongs to one thread at a time, except where it says otherwise. If the
 /// course ends before the commit, for whatever reason, conclude() removes the migration from this
@@ -35,7 +35,7 @@ namespace gcr::agent::destination {
 class Course {
  public:
   /// Made and destroyed on the thread that runs the worker's io_context.
-  explicit Course(WorkerContext& context);
+  explicit Course(worker::WorkerContext& context);
   ~Course();
 
   /// Takes the step that the request asks for; its reply, or a Failure, which ends the course. Not
@@ -74,12 +74,12 @@ class Course {
     std::shared_ptr<const criu::Plugin> criu_plugin;  ///< null: no member needs one
     criu::PluginMap criu_plugin_map;                  ///< where it has to put the GPUs
     /// Of a job that arrives suspended: what its VRAM's keeper gets.
-    std::optional<KeptCopy> kept;
+    std::optional<gpu::KeptCopy> kept;
   };
 
   /// How data comes: what both sides want and can.
   struct Link {
-    DataWish wish;
+    transfer::DataWish wish;
     proto::DataOffer source_offer;
     proto::DataOffer offer;
   };
@@ -102,11 +102,12 @@ class Course {
   Status start_criu();
   Status keep_description(const proto::PrepareRequest& request);
   Status place(const Wanted& wanted);
-  Result<std::unique_ptr<IncomingData>> open_data(DataPlan& plan, const std::string& token);
-  Status open_all_regions(IncomingData& data);
-  Status open_region(job::AllocationId id, IncomingData& data);
+  Result<std::unique_ptr<transfer::IncomingData>> open_data(transfer::DataPlan& plan,
+                                                            const std::string& token);
+  Status open_all_regions(transfer::IncomingData& data);
+  Status open_region(gpu::AllocationId id, transfer::IncomingData& data);
   Status landed(transport::RegionId region, std::uint64_t offset, std::uint64_t length_bytes);
-  void set_data(std::unique_ptr<IncomingData> data);
+  void set_data(std::unique_ptr<transfer::IncomingData> data);
   Status fall_back(const proto::FallBackRequest& request, proto::FallBackReply& reply);
   Status change_buffers(const proto::BuffersRequest& request, proto::BuffersReply& reply);
 
@@ -128,7 +129,7 @@ class Course {
   Status clear(commit::DestinationEvent why);
   void destroy();
 
-  WorkerContext& context_;
+  worker::WorkerContext& context_;
   std::atomic<State> state_ = State::kPreflight;
   Uuid migration_;
   Plan plan_;
@@ -137,11 +138,12 @@ class Course {
   journal::Restored identity_;                 ///< from the vote on
   std::string ended_;                          ///< why the copy was killed once it was committed
   proto::MigrateReport report_;                ///< for the daemon: what this side knows
-  Phases phases_{"destination", Phases::Clock::time_point{}};  ///< from the preflight to the vote
+  worker::Phases phases_{"destination",
+                         worker::Phases::Clock::time_point{}};  ///< from the preflight to the vote
   Error cause_{Code::kCancelled, "the source ended it"};
 
   std::unique_ptr<Room> room_;
-  job::Job job_;
+  gpu::Job job_;
   std::optional<mover::IncomingVram> vram_;
   cgroups::Group group_;  ///< that the process is restored in, and stays in
   std::optional<criu::PreparedRestore> prepared_restore_;
@@ -151,8 +153,8 @@ class Course {
   std::optional<keeper::Keeper> keeper_;  ///< of VRAM that is kept
   Link link_;
   std::mutex data_mutex_;  ///< held while data_ changes, and in take_data_connection()
-  std::unique_ptr<IncomingData> data_;
+  std::unique_ptr<transfer::IncomingData> data_;
   bool window_is_open_ = false;  ///< for data_'s receiver
 };
 
-}  // namespace gcr::agent::destination
+}  // namespace gcr::migration::destination

@@ -1,17 +1,17 @@
 // The files in memory that come with the job.
 #include "migrate-agent/commit/journal/held_files.h"
 #include "migrate-agent/migration/destination/course.h"
-#include "migrate-agent/process/files/incoming.h"
+#include "migrate-agent/process/memory_files/incoming.h"
 
-namespace gcr::agent::destination {
+namespace gcr::migration::destination {
 
 /// As in the preflight, but for the files that the job has now.
 Status Course::carry(const proto::CarryRequest& request, proto::CarryReply& reply) {
   GCR_TRY(expect(State::kPrepared, "CarryRequest"));
-  preflight::Findings findings(preflight::Side::kDestination);
+  findings::Findings findings(findings::Side::kDestination);
   GCR_ASSIGN(files_, memory_files::look(request.files(), request.boot_id(), findings));
   if (findings.has_blocker()) {
-    return Error(Code::kRefused, preflight::reason_of(findings.list()));
+    return Error(Code::kRefused, findings::reason_of(findings.list()));
   }
   for (std::size_t place = 0; place < files_.size(); ++place) {
     if (!files_[place].shared) reply.add_wanted(static_cast<std::uint32_t>(place));
@@ -32,4 +32,4 @@ Status Course::make_files(const proto::RestoreRequest& request) {
   return made_files_->give_names();
 }
 
-}  // namespace gcr::agent::destination
+}  // namespace gcr::migration::destination

@@ -17,7 +17,7 @@
 #include "src/base/log.h"
 #include "src/base/users.h"
 
-namespace gcr::agent::destination {
+namespace gcr::migration::destination {
 namespace {
 
 constexpr std::size_t kMaxNameBytes = 256;
@@ -27,8 +27,8 @@ constexpr std::uint64_t kMaxImageBytes = std::uint64_t{1} << 46;
 
 /// More than buffers can need here: host memory, and all VRAM.
 Result<std::uint64_t> room_for_buffers(const device::Driver& driver) {
-  GCR_ASSIGN(const std::uint64_t available, landing::available_memory_bytes());
-  GCR_ASSIGN(const std::uint64_t huge, landing::free_hugepage_bytes());
+  GCR_ASSIGN(const std::uint64_t available, hostmem::available_memory_bytes());
+  GCR_ASSIGN(const std::uint64_t huge, hostmem::free_hugepage_bytes());
   std::uint64_t room = available + huge;
   for (const device::GpuInfo& gpu : driver.gpus()) room += gpu.total_bytes;
   return room;
@@ -90,7 +90,7 @@ Status Course::preflight(const proto::PreflightRequest& request, proto::Prefligh
   plan_.began = description(request);
   plan_.is_migration = !request.only();
   GCR_TRY(control::Endpoint::parse(plan_.began.peer()));
-  job_ = job::Job(static_cast<std::uint32_t>(request.members_size()));
+  job_ = gpu::Job(static_cast<std::uint32_t>(request.members_size()));
   if (request.suspended()) {
     plan_.kept.emplace();
     *plan_.kept->mutable_limits() = request.members(0).limits();
@@ -107,7 +107,7 @@ Status Course::preflight(const proto::PreflightRequest& request, proto::Prefligh
     if (member.door_tid() != 0 || member.driver_alone()) {
       plan_.gpu_users[{place}] = {member.pid_in_namespace(), member.driver_alone()};
       if (plan_.kept) {
-        KeptMember& kept = *plan_.kept->add_members();
+        gpu::KeptMember& kept = *plan_.kept->add_members();
         kept.set_door_tid(member.door_tid());
         kept.set_cuda_restore_tid(member.cuda_restore_tid());
       }
@@ -116,11 +116,11 @@ Status Course::preflight(const proto::PreflightRequest& request, proto::Prefligh
     plan_.used_pids.insert(member.used_pids().begin(), member.used_pids().end());
     plan_.image_bytes += std::min(member.image_bytes(), kMaxImageBytes);
   }
-  const Status room = on_io(
+  const Status room = worker::on_io(
       context_.io, context_.daemon.ask_room(journal::Began::DESTINATION, request.ordered_by()));
   GCR_TRY(phases_.time("course", "compare hosts", [&] { return look(request, room, reply); }));
   const std::string reason =
-      preflight::reason_of({reply.findings().begin(), reply.findings().end()});
+      findings::reason_of({reply.findings().begin(), reply.findings().end()});
   if (request.only() || !reason.empty()) {
     state_ = State::kEnded;
     cause_ = Error(Code::kRefused, reason);
@@ -131,25 +131,26 @@ Status Course::preflight(const proto::PreflightRequest& request, proto::Prefligh
 /// Everything about this host that matters to the process.
 Status Course::look(const proto::PreflightRequest& request, const Status& room,
                     proto::PreflightReply& reply) {
-  preflight::Findings findings(preflight::Side::kDestination);
-  Survey here = survey(context_.config, findings);
-  compare_hosts(request, here.facts, context_.config, findings);
-  plan_.criu_plugin = find_plugin(request, here.facts, context_.config, findings);
-  GCR_ASSIGN(const auto coming, compare_memory_files(request, findings));
+  findings::Findings findings(findings::Side::kDestination);
+  preflight::Survey here = preflight::survey(context_.config, findings);
+  preflight::compare_hosts(request, here.facts, context_.config, findings);
+  plan_.criu_plugin = preflight::find_plugin(request, here.facts, context_.config, findings);
+  GCR_ASSIGN(const auto coming, preflight::compare_memory_files(request, findings));
   const process::Addresses addresses(context_.channel.local_host());
   for (const proto::ProcessFacts& member : request.members()) {
-    compare_process(member, here.facts, addresses, coming, findings);
-    if (request.slurm_job() == 0) compare_groups(member, findings);
+    preflight::compare_process(member, here.facts, addresses, coming, findings);
+    if (request.slurm_job() == 0) preflight::compare_groups(member, findings);
   }
-  note_room(room, findings);
+  preflight::note_room(room, findings);
   if (here.driver) {
     plan_.driver = here.driver;
     vram_.emplace(here.driver, context_.config.hugepages);
-    plan_.gpu_map = map_gpus(request, here.facts, context_.config, *vram_, findings);
+    plan_.gpu_map = preflight::map_gpus(request, here.facts, context_.config, *vram_, findings);
     const auto boot_id = journal::boot_id();
-    look_for_company(request, boot_id && *boot_id == request.boot_id(), plan_.gpu_map, findings);
+    preflight::look_for_company(request, boot_id && *boot_id == request.boot_id(), plan_.gpu_map,
+                                findings);
   }
-  plan_.criu_plugin_map = plugin_map(request.host(), here.facts, plan_.gpu_map);
+  plan_.criu_plugin_map = preflight::plugin_map(request.host(), here.facts, plan_.gpu_map);
   // What limits a job of Slurm's are its own groups.
   if (request.slurm_job() == 0) plan_.limits = limits_here(request.members(0).limits());
   if (plan_.criu_plugin != nullptr) hide_other_gpus(here.facts);
@@ -189,14 +190,14 @@ proto::GroupLimits Course::limits_here(proto::GroupLimits limits) const {
   return limits;
 }
 
-Status Course::open_region(job::AllocationId id, IncomingData& data) {
+Status Course::open_region(gpu::AllocationId id, transfer::IncomingData& data) {
   const auto region = vram_->region(id);
   if (!region.landing.empty()) return data.add_region(region.id, region.landing);
   if (!std::exchange(window_is_open_, true)) GCR_TRY(data.open_window(vram_->window()));
   return data.add_windowed_region(region.id, region.size_bytes);
 }
 
-Status Course::open_all_regions(IncomingData& data) {
+Status Course::open_all_regions(transfer::IncomingData& data) {
   window_is_open_ = false;
   GCR_TRY(data.add_region(kImageRegion, room_->images().ring()));
   for (const auto& [id, allocation] : job_.allocations()) GCR_TRY(open_region(id, data));
@@ -211,12 +212,12 @@ Status Course::landed(transport::RegionId region, std::uint64_t offset,
 
 /// Begins the migration on this host: registers it for data connections, and creates the journal.
 Status Course::begin() {
-  GCR_TRY(
-      on_io(context_.io, context_.daemon.register_migration(migration_, plan_.began.ordered_by())));
+  GCR_TRY(worker::on_io(context_.io,
+                        context_.daemon.register_migration(migration_, plan_.began.ordered_by())));
   GCR_ASSIGN(log_,
              commit::DestinationLog::create(context_.config.state_dir, migration_, plan_.began));
-  GCR_TRY(on_io(context_.io,
-                [&] { return context_.line.open(migration_, journal::Began::DESTINATION); }));
+  GCR_TRY(worker::on_io(
+      context_.io, [&] { return context_.line.open(migration_, journal::Began::DESTINATION); }));
   return fault::point("destination.began");
 }
 
@@ -249,7 +250,7 @@ Status Course::make_room(const proto::PrepareRequest& request, const Wanted& wan
   GCR_ASSIGN(const auto secret, check_digest_key(request.digest_key()));
   GCR_ASSIGN(room_, Room::reserve(context_.config, plan_.image_bytes));
   GCR_TRY(room_->open_images(secret));
-  group_ = settlement::group_of(log_->journal());
+  group_ = finish::group_of(log_->journal());
   if (plan_.kept) GCR_TRY(keep_description(request));
   GCR_TRY(group_.create(plan_.limits));
   const std::uint64_t most = context_.config.landing_window_bytes;
@@ -259,10 +260,10 @@ Status Course::make_room(const proto::PrepareRequest& request, const Wanted& wan
   vram_->begin(digest::DigestKey::expand(secret), plan_.kept ? Mode::kKeep : filled,
                {window, lanes});
   auto criu = std::async(std::launch::async, [this] {
-    return guarded(
+    return worker::guarded(
         [this] { return phases_.time("process", "start CRIU", [this] { return start_criu(); }); });
   });
-  const Status placed = guarded(
+  const Status placed = worker::guarded(
       [&] { return phases_.time("vram", "make room for VRAM", [&] { return place(wanted); }); });
   GCR_TRY(criu.get());
   return placed;
@@ -288,8 +289,9 @@ Status Course::place(const Wanted& wanted) {
 }
 
 /// Changes `plan` to TCP if RDMA cannot be set up.
-Result<std::unique_ptr<IncomingData>> Course::open_data(DataPlan& plan, const std::string& token) {
-  const IncomingData::Options options{
+Result<std::unique_ptr<transfer::IncomingData>> Course::open_data(transfer::DataPlan& plan,
+                                                                  const std::string& token) {
+  const transfer::IncomingData::Options options{
       .tls = context_.data_ssl(),
       .token = token,
       .migration = migration_,
@@ -298,11 +300,11 @@ Result<std::unique_ptr<IncomingData>> Course::open_data(DataPlan& plan, const st
       .hosts = context_.config.data_addresses,
       .local_host = context_.channel.local_host(),
       .peer_timeout = context_.config.peer_silence()};
-  auto data = IncomingData::open(plan, options);
+  auto data = transfer::IncomingData::open(plan, options);
   if (data || plan.transport != proto::TRANSPORT_RDMA) return data;
   GCR_ASSIGN(
       plan, plan_without_rdma(link_.wish, link_.source_offer, link_.offer, data.error().message()));
-  return IncomingData::open(plan, options);
+  return transfer::IncomingData::open(plan, options);
 }
 
 Status Course::prepare(const proto::PrepareRequest& request, proto::PrepareReply& reply) {
@@ -310,7 +312,7 @@ Status Course::prepare(const proto::PrepareRequest& request, proto::PrepareReply
   GCR_TRY(begin());
   link_ = {.wish = {request.transport(), request.plaintext(), request.lanes()},
            .source_offer = request.offer(),
-           .offer = data_offer(context_.config.unencrypted_data)};
+           .offer = transfer::data_offer(context_.config.unencrypted_data)};
   GCR_ASSIGN(auto plan, plan_data(link_.wish, link_.source_offer, link_.offer));
   const std::string token = to_bytes(Uuid::random()) + to_bytes(Uuid::random());
   GCR_ASSIGN(const std::uint64_t room, room_for_buffers(*plan_.driver));
@@ -357,7 +359,7 @@ Status Course::change_buffers(const proto::BuffersRequest& request, proto::Buffe
   GCR_TRY(remove_buffers(request.removed_ids(), job_));
   GCR_TRY(remap_buffers(request.remapped(), job_));
   for (const std::uint64_t removed : request.removed_ids()) {
-    const job::AllocationId id{removed};
+    const gpu::AllocationId id{removed};
     GCR_TRY(data_->remove_region(vram_->region(id).id));
     vram_->remove(id);
   }
@@ -373,4 +375,4 @@ Status Course::change_buffers(const proto::BuffersRequest& request, proto::Buffe
   return {};
 }
 
-}  // namespace gcr::agent::destination
+}  // namespace gcr::migration::destination

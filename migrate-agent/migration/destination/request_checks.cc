@@ -8,11 +8,11 @@
 
 #include "src/base/units.h"
 
-namespace gcr::agent {
+namespace gcr::migration {
 namespace {
 
-std::vector<job::Mapping> mappings_of(const proto::Buffer& buffer) {
-  std::vector<job::Mapping> mappings;
+std::vector<gpu::Mapping> mappings_of(const proto::Buffer& buffer) {
+  std::vector<gpu::Mapping> mappings;
   for (const auto& mapping : buffer.mapped_by()) {
     mappings.push_back({{mapping.member()}, mapping.local_id()});
   }
@@ -26,9 +26,9 @@ std::optional<std::uint32_t> host_node_of(const proto::Buffer& buffer) {
 }  // namespace
 
 Status check_members(int members) {
-  if (members >= 1 && members <= static_cast<int>(job::kMaxMembers)) return {};
+  if (members >= 1 && members <= static_cast<int>(gpu::kMaxMembers)) return {};
   return Error(Code::kProtocol,
-               fmt::format("a job of {} processes, not of 1 to {}", members, job::kMaxMembers));
+               fmt::format("a job of {} processes, not of 1 to {}", members, gpu::kMaxMembers));
 }
 
 Result<std::array<std::byte, 32>> check_digest_key(const std::string& bytes) {
@@ -41,7 +41,7 @@ Result<std::array<std::byte, 32>> check_digest_key(const std::string& bytes) {
 }
 
 Result<std::vector<mover::IncomingVram::Wanted>> add_buffers(
-    const Buffers& buffers, const std::vector<device::GpuPair>& gpu_map, job::Job& job,
+    const Buffers& buffers, const std::vector<device::GpuPair>& gpu_map, gpu::Job& job,
     std::uint64_t room_bytes) {
   if (job.allocations().size() + static_cast<std::size_t>(buffers.size()) > kMaxBuffers) {
     return Error(Code::kProtocol, fmt::format("more than {} buffers", kMaxBuffers));
@@ -53,7 +53,7 @@ Result<std::vector<mover::IncomingVram::Wanted>> add_buffers(
       return std::ranges::equal(std::as_bytes(std::span(p.from.bytes)),
                                 std::as_bytes(std::span(buffer.gpu_uuid())));
     });
-    const job::AllocationId id{buffer.id()};
+    const gpu::AllocationId id{buffer.id()};
     if (pair == gpu_map.end() || buffer.size_bytes() == 0 ||
         buffer.size_bytes() % kChunkBytes != 0 ||
         !job.add({id, pair->to, buffer.size_bytes(), mappings_of(buffer), host_node_of(buffer)})) {
@@ -71,7 +71,7 @@ Result<std::vector<mover::IncomingVram::Wanted>> add_buffers(
   return wanted;
 }
 
-Status remap_buffers(const Buffers& buffers, job::Job& job) {
+Status remap_buffers(const Buffers& buffers, gpu::Job& job) {
   for (const proto::Buffer& buffer : buffers) {
     if (job.remap({buffer.id()}, mappings_of(buffer))) continue;
     return Error(Code::kProtocol, fmt::format("buffer {} cannot be mapped so", buffer.id()));
@@ -79,7 +79,7 @@ Status remap_buffers(const Buffers& buffers, job::Job& job) {
   return {};
 }
 
-Status remove_buffers(const google::protobuf::RepeatedField<std::uint64_t>& ids, job::Job& job) {
+Status remove_buffers(const google::protobuf::RepeatedField<std::uint64_t>& ids, gpu::Job& job) {
   for (const std::uint64_t id : ids) {
     if (job.remove({id})) continue;
     return Error(Code::kProtocol, fmt::format("there is no buffer {} to remove", id));
@@ -88,10 +88,10 @@ Status remove_buffers(const google::protobuf::RepeatedField<std::uint64_t>& ids,
 }
 
 Result<BufferDigests> check_digests(
-    const google::protobuf::RepeatedPtrField<proto::BufferDigests>& buffers, const job::Job& job) {
+    const google::protobuf::RepeatedPtrField<proto::BufferDigests>& buffers, const gpu::Job& job) {
   BufferDigests checked;
   for (const proto::BufferDigests& buffer : buffers) {
-    const job::AllocationId id{buffer.buffer_id()};
+    const gpu::AllocationId id{buffer.buffer_id()};
     const auto found = job.allocations().find(id);
     const std::string& bytes = buffer.digests();
     if (found == job.allocations().end() || checked.contains(id) ||
@@ -123,4 +123,4 @@ Result<std::vector<images::ImageFile>> check_files(
   return checked;
 }
 
-}  // namespace gcr::agent
+}  // namespace gcr::migration

@@ -18,10 +18,10 @@
 #include "src/base/limits.h"
 #include "src/base/result.h"
 
-namespace gcr::agent {
+namespace gcr::migration {
 
 using Buffers = google::protobuf::RepeatedPtrField<proto::Buffer>;
-using BufferDigests = std::map<job::AllocationId, std::vector<digest::Digest>>;
+using BufferDigests = std::map<gpu::AllocationId, std::vector<digest::Digest>>;
 
 /// How many members a job may have: one for now. kUnsupported.
 Status check_members(int members);
@@ -33,22 +33,22 @@ Result<std::array<std::byte, 32>> check_digest_key(const std::string& bytes);
 /// kMaxBuffers together with those of the job, each with a new id and with mappings of its own.
 /// Else kProtocol; kResourceExhausted if they need more than `room_bytes`.
 Result<std::vector<mover::IncomingVram::Wanted>> add_buffers(
-    const Buffers& buffers, const std::vector<device::GpuPair>& gpu_map, job::Job& job,
+    const Buffers& buffers, const std::vector<device::GpuPair>& gpu_map, gpu::Job& job,
     std::uint64_t room_bytes);
 
 /// Other mappings of buffers of the job. kProtocol.
-Status remap_buffers(const Buffers& buffers, job::Job& job);
+Status remap_buffers(const Buffers& buffers, gpu::Job& job);
 
 /// Removes buffers from the job: each is there, and is named once. kProtocol.
-Status remove_buffers(const google::protobuf::RepeatedField<std::uint64_t>& ids, job::Job& job);
+Status remove_buffers(const google::protobuf::RepeatedField<std::uint64_t>& ids, gpu::Job& job);
 
 /// One digest for each chunk of each buffer of the job, and no others. kProtocol.
 Result<BufferDigests> check_digests(
-    const google::protobuf::RepeatedPtrField<proto::BufferDigests>& buffers, const job::Job& job);
+    const google::protobuf::RepeatedPtrField<proto::BufferDigests>& buffers, const gpu::Job& job);
 
 /// At most kMaxFiles, with well-formed digests. ImageStore::complete checks names and sizes.
 /// kProtocol.
 Result<std::vector<images::ImageFile>> check_files(
     const google::protobuf::RepeatedPtrField<proto::ImageFile>& files);
 
-}  // namespace gcr::agent
+}  // namespace gcr::migration

@@ -11,12 +11,12 @@
 #include "migrate-agent/gpu/access/door/door.h"
 #include "migrate-agent/gpu/access/driver/driver_access.h"
 #include "migrate-agent/gpu/mover/give.h"
-#include "migrate-agent/linux/proc/procfs.h"
+#include "migrate-agent/linux/procfs/procfs.h"
 #include "migrate-agent/process/inspect/credentials.h"
 #include "migrate-agent/process/inspect/inspect.h"
 #include "src/base/side_by_side.h"
 
-namespace gcr::agent {
+namespace gcr::migration {
 namespace {
 
 void identify(const procfs::Process& process, journal::ProcessId& out) {
@@ -38,7 +38,7 @@ criu::Rights rights_of(const process::DumpedMembers& members) {
 Result<std::unique_ptr<RestoredProcess>> RestoredProcess::create(
     const std::shared_ptr<const device::Driver>& driver, criu::PreparedRestore& restore,
     const images::ImageStore::Memories& memories, const Expected& expected, cgroups::Group group,
-    Phases& phases) {
+    worker::Phases& phases) {
   GCR_ASSIGN(auto tree, phases.time("process", "criu restore", [&] {
     return restore.run(rights_of(expected.members), memories);
   }));
@@ -56,9 +56,9 @@ Result<std::unique_ptr<RestoredProcess>> RestoredProcess::create(
 
 Status RestoredProcess::restore_control(const std::set<pid_t>& running,
                                         const std::vector<device::GpuPair>& gpu_map,
-                                        Phases& phases) {
+                                        worker::Phases& phases) {
   GCR_ASSIGN(frozen_, phases.time("process", "seize", [&] {
-    return criu::FrozenThreads::seize(members_, running, [&] { return group_.thaw(); });
+    return tracing::FrozenThreads::seize(members_, running, [&] { return group_.thaw(); });
   }));
   GCR_TRY(fault::point("destination.frozen"));
   GCR_TRY(phases.time("process", "control restore", [&] {
@@ -71,7 +71,7 @@ Status RestoredProcess::restore_control(const std::set<pid_t>& running,
   return phases.time("process", "find door", [&] {
     return side_by_side(gpu_users_, [](GpuUser& one) -> Status {
       if (one.access != nullptr) return {};
-      GCR_ASSIGN(one.access, open_access(one.pid));
+      GCR_ASSIGN(one.access, gpu::open_access(one.pid));
       return {};
     });
   });
@@ -112,7 +112,7 @@ Status RestoredProcess::find_gpu_users(const device::Driver& driver, const Expec
     }
     const pid_t pid = members_[found - expected.members.begin()].pid();
     GpuUser& user = gpu_users_.emplace_back(GpuUser{id, pid, driver.control(pid)});
-    if (member.driver_alone) user.access = std::make_unique<DriverAccess>(pid, driver);
+    if (member.driver_alone) user.access = std::make_unique<gpu::DriverAccess>(pid, driver);
   }
   return {};
 }
@@ -130,9 +130,9 @@ Status RestoredProcess::end_connections(const criu::AdaptedSockets& sockets) con
   return criu::end_connections(pids, sockets.closing, sockets.resetting);
 }
 
-Status RestoredProcess::attach(job::MemberDescriptors vram,
+Status RestoredProcess::attach(gpu::MemberDescriptors vram,
                                const std::shared_ptr<const device::Driver>& driver,
-                               const std::function<void()>& let_go, Phases& phases) {
+                               const std::function<void()>& let_go, worker::Phases& phases) {
   return phases.time("process", "attach VRAM", [&] {
     return side_by_side(gpu_users_, [&](GpuUser& one) -> Status {
       const auto theirs = vram.find(one.id);
@@ -142,7 +142,7 @@ Status RestoredProcess::attach(job::MemberDescriptors vram,
   });
 }
 
-Status RestoredProcess::stand_still(Phases& phases) {
+Status RestoredProcess::stand_still(worker::Phases& phases) {
   return phases.time("process", "stand still", [&]() -> Status {
     if (!frozen_) return group_.freeze();
     for (const GpuUser& one : gpu_users_) GCR_TRY(one.access->resume());
@@ -153,7 +153,7 @@ Status RestoredProcess::stand_still(Phases& phases) {
 }
 
 Result<std::vector<std::string>> RestoredProcess::apply_settings(
-    const process::DumpedMembers& members, Phases& phases) {
+    const process::DumpedMembers& members, worker::Phases& phases) {
   std::vector<std::pair<pid_t, criu::Settings>> settings;
   for (std::size_t i = 0; i < members_.size(); ++i) {
     settings.emplace_back(members_[i].pid(), members[static_cast<int>(i)].settings());
@@ -183,4 +183,4 @@ RestoredProcess::~RestoredProcess() {
   (void)group_.thaw();
 }
 
-}  // namespace gcr::agent
+}  // namespace gcr::migration

@@ -22,7 +22,7 @@
 #include "migrate-agent/worker/runtime/phases.h"
 #include "proto/journal.pb.h"
 
-namespace gcr::agent {
+namespace gcr::migration {
 
 /// A member that uses GPUs, as the source describes it.
 struct ExpectedGpuUser {
@@ -31,7 +31,7 @@ struct ExpectedGpuUser {
 };
 
 /// As the preflight numbers them.
-using ExpectedGpuUsers = std::map<job::MemberId, ExpectedGpuUser>;
+using ExpectedGpuUsers = std::map<gpu::MemberId, ExpectedGpuUser>;
 
 class RestoredProcess {
  public:
@@ -50,26 +50,26 @@ class RestoredProcess {
   static Result<std::unique_ptr<RestoredProcess>> create(
       const std::shared_ptr<const device::Driver>& driver, criu::PreparedRestore& restore,
       const images::ImageStore::Memories& memories, const Expected& expected, cgroups::Group group,
-      Phases& phases);
+      worker::Phases& phases);
 
   /// Lets only the threads in `running` run (those that CUDA and the preload library need, by
   /// thread id in the process's own PID namespace), and restores and unlocks CUDA.
   Status restore_control(const std::set<pid_t>& running,
-                         const std::vector<device::GpuPair>& gpu_map, Phases& phases);
+                         const std::vector<device::GpuPair>& gpu_map, worker::Phases& phases);
 
   /// Maps the VRAM behind the descriptors where the members had it. `let_go`: see mover/give.h; any
   /// thread, several at once.
-  Status attach(job::MemberDescriptors vram, const std::shared_ptr<const device::Driver>& driver,
-                const std::function<void()>& let_go, Phases& phases);
+  Status attach(gpu::MemberDescriptors vram, const std::shared_ptr<const device::Driver>& driver,
+                const std::function<void()>& let_go, worker::Phases& phases);
 
   /// After restore_control(), opens the gates, which no thread can pass yet. Stops all members and
   /// freezes their group: from here on no thread of them runs, and only root can let them run.
-  Status stand_still(Phases& phases);
+  Status stand_still(worker::Phases& phases);
 
   /// After stand_still(): gives the members what they had set for themselves, and says what this
   /// host refuses. They stand still afterwards.
   Result<std::vector<std::string>> apply_settings(const process::DumpedMembers& members,
-                                                  Phases& phases);
+                                                  worker::Phases& phases);
 
   /// For the journal: all of them, and the init of their namespace.
   journal::Restored identity() const;
@@ -95,15 +95,15 @@ class RestoredProcess {
   criu::RestoredTree tree_;
   std::vector<procfs::Process> members_;  ///< in the source's order
   cgroups::Group group_;
-  std::optional<criu::FrozenThreads> frozen_;
+  std::optional<tracing::FrozenThreads> frozen_;
   struct GpuUser {
-    job::MemberId id;
+    gpu::MemberId id;
     pid_t pid;
     std::unique_ptr<device::Control> control;
-    std::unique_ptr<GpuAccess> access{};  ///< none yet for one under the preload library
+    std::unique_ptr<gpu::GpuAccess> access{};  ///< none yet for one under the preload library
   };
   std::vector<GpuUser> gpu_users_;
   bool left_ = false;
 };
 
-}  // namespace gcr::agent
+}  // namespace gcr::migration

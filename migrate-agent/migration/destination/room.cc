@@ -4,7 +4,7 @@
 
 #include "src/base/units.h"
 
-namespace gcr::agent {
+namespace gcr::migration {
 namespace {
 
 constexpr unsigned kImageSlots = 64;
@@ -15,13 +15,14 @@ constexpr std::uint64_t kImageOverheadBytes = 64 * kMiB;
 
 }  // namespace
 
-Room::Room(const Config& config, std::uint64_t image_bytes)
+Room::Room(const worker::Config& config, std::uint64_t image_bytes)
     : hugepages_(config.hugepages), image_room_(image_bytes + kImageStepBytes) {}
 
-Result<std::unique_ptr<Room>> Room::reserve(const Config& config, std::uint64_t image_bytes) {
+Result<std::unique_ptr<Room>> Room::reserve(const worker::Config& config,
+                                            std::uint64_t image_bytes) {
   std::unique_ptr<Room> room(new Room(config, image_bytes));
   GCR_ASSIGN(room->memory_,
-             landing::MemoryReservation::create(landing::reservations_in(config.runtime_dir)));
+             hostmem::MemoryReservation::create(hostmem::reservations_in(config.runtime_dir)));
   // The process's own memory is there twice while it is restored: as images and as pages.
   GCR_TRY(room->memory_->add({.ordinary_bytes = room->image_room_ + image_bytes}));
   return room;
@@ -48,4 +49,4 @@ Status Room::complete(const std::vector<images::ImageFile>& files) {
   return memory_->taken({.ordinary_bytes = image_room_});
 }
 
-}  // namespace gcr::agent
+}  // namespace gcr::migration

@@ -16,7 +16,7 @@
 #include "migrate-agent/worker/config/config.h"
 #include "src/base/result.h"
 
-namespace gcr::agent {
+namespace gcr::migration {
 
 /// What VRAM lands in, and CRIU's images. Everything blocks; one thread at a time, but lanes
 /// may land in images().
@@ -24,7 +24,8 @@ class Room {
  public:
   /// Reserves memory for images of about `image_bytes` and for the process that is restored from
   /// them.
-  static Result<std::unique_ptr<Room>> reserve(const Config& config, std::uint64_t image_bytes);
+  static Result<std::unique_ptr<Room>> reserve(const worker::Config& config,
+                                               std::uint64_t image_bytes);
 
   /// Reserves memory for VRAM to land in.
   Status add_landing(std::uint64_t bytes) { return memory_->add(landing(bytes)); }
@@ -43,18 +44,18 @@ class Room {
   Status complete(const std::vector<images::ImageFile>& files);
 
  private:
-  Room(const Config& config, std::uint64_t image_bytes);
+  Room(const worker::Config& config, std::uint64_t image_bytes);
 
-  landing::Memory landing(std::uint64_t bytes) const {
-    return landing::needed_for_landing(hugepages_, bytes);
+  hostmem::Memory landing(std::uint64_t bytes) const {
+    return hostmem::needed_for_landing(hugepages_, bytes);
   }
   Result<std::uint64_t> more_image_room(std::uint64_t bytes);
 
-  landing::HugepagePolicy hugepages_;
+  hostmem::HugepagePolicy hugepages_;
   std::uint64_t image_room_;  ///< what is reserved for images
-  std::unique_ptr<landing::MemoryReservation> memory_;
+  std::unique_ptr<hostmem::MemoryReservation> memory_;
   std::optional<images::ImageMemory> image_memory_;
   std::unique_ptr<images::ImageStore> images_;
 };
 
-}  // namespace gcr::agent
+}  // namespace gcr::migration

@@ -6,17 +6,17 @@
 #include "migrate-agent/migration/entry.h"
 #include "migrate-agent/migration/target/agent/peer_link.h"
 
-namespace gcr::agent {
+namespace gcr::migration {
 namespace {
 
 using asio::awaitable;
 using destination::Course;
 
 /// Sends Alive until there is an answer: a restore may take long.
-awaitable<proto::Envelope> answer(WorkerContext& context, Course& course,
+awaitable<proto::Envelope> answer(worker::WorkerContext& context, Course& course,
                                   const proto::Envelope& request) {
   AliveBeat beat(context.io, context.channel, context.config.peer_silence(), context.cancellation);
-  auto reply = co_await offload(
+  auto reply = co_await worker::offload(
       context.blocking, [&]() -> Result<proto::Envelope> { return course.answer(request); });
   co_await beat.stop();
   if (reply) co_return std::move(*reply);
@@ -26,7 +26,7 @@ awaitable<proto::Envelope> answer(WorkerContext& context, Course& course,
   co_return failure;
 }
 
-awaitable<void> serve(WorkerContext& context, Course& course, proto::Envelope request) {
+awaitable<void> serve(worker::WorkerContext& context, Course& course, proto::Envelope request) {
   for (;;) {
     const Status sent = co_await context.channel.send(co_await answer(context, course, request));
     if (!sent) spdlog::warn("{}", sent.error().message());
@@ -43,13 +43,13 @@ awaitable<void> serve(WorkerContext& context, Course& course, proto::Envelope re
 
 }  // namespace
 
-awaitable<void> run_destination(WorkerContext& context, proto::PreflightRequest request) {
+awaitable<void> run_destination(worker::WorkerContext& context, proto::PreflightRequest request) {
   proto::Envelope first;
   *first.mutable_preflight_request() = std::move(request);
   Course course(context);
   co_await serve(context, course, std::move(first));
   std::optional<registry::Outcome> outcome;
-  const Status concluded = co_await offload(context.blocking, [&]() -> Status {
+  const Status concluded = co_await worker::offload(context.blocking, [&]() -> Status {
     outcome = course.conclude();
     return {};
   });
@@ -57,4 +57,4 @@ awaitable<void> run_destination(WorkerContext& context, proto::PreflightRequest 
   if (outcome) context.daemon.report_outcome(std::move(*outcome));
 }
 
-}  // namespace gcr::agent
+}  // namespace gcr::migration

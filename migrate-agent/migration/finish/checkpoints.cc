@@ -4,7 +4,7 @@
 #include "store/upkeep.h"
 #include "store/writer.h"
 
-namespace gcr::settlement {
+namespace gcr::finish {
 namespace {
 
 Result<store::Directory> directory_of(const journal::Began& began) {
@@ -42,4 +42,4 @@ void end_restore(const journal::Journal& journal, const control::TlsFiles& tls, 
   spdlog::warn("files of a checkpoint that was restored stay: {}", ended.error().message());
 }
 
-}  // namespace gcr::settlement
+}  // namespace gcr::finish

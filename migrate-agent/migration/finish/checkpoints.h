@@ -5,7 +5,7 @@
 #include "src/base/result.h"
 #include "src/control/tls_files.h"
 
-namespace gcr::settlement {
+namespace gcr::finish {
 
 /// Whether the target is a store, and not another agent.
 inline bool takes_checkpoint(const journal::Began& began) {
@@ -24,4 +24,4 @@ void discard_checkpoint(const journal::Journal& journal);
 /// (`done`), removed. What fails is logged: the file stays under the restore's name.
 void end_restore(const journal::Journal& journal, const control::TlsFiles& tls, bool done);
 
-}  // namespace gcr::settlement
+}  // namespace gcr::finish

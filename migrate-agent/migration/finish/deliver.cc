@@ -6,7 +6,7 @@
 #include "migrate-agent/migration/finish/checkpoints.h"
 #include "src/base/log.h"
 
-namespace gcr::settlement {
+namespace gcr::finish {
 
 using asio::awaitable;
 
@@ -20,7 +20,7 @@ namespace {
 
 /// A store answers by what is there. Disks and shared directories may be gone for a while.
 awaitable<Result<commit::CommitAnswer>> deliver_to_store(
-    agent::RecoveryContext& context, const journal::Journal& journal, Backoff& backoff,
+    worker::RecoveryContext& context, const journal::Journal& journal, Backoff& backoff,
     std::chrono::steady_clock::time_point until) {
   for (;;) {
     const Status published = publish_checkpoint(journal);
@@ -38,7 +38,7 @@ awaitable<Result<commit::CommitAnswer>> deliver_to_store(
 }  // namespace
 
 awaitable<Result<commit::CommitAnswer>> deliver_commit(
-    agent::RecoveryContext& context, const journal::Journal& journal, Backoff& backoff,
+    worker::RecoveryContext& context, const journal::Journal& journal, Backoff& backoff,
     std::chrono::steady_clock::time_point until) {
   if (takes_checkpoint(journal.began())) {
     co_return co_await deliver_to_store(context, journal, backoff, until);
@@ -69,4 +69,4 @@ awaitable<Result<proto::OutcomeReply::Outcome>> ask_outcome(const control::Agent
   co_return reply->outcome_reply().outcome();
 }
 
-}  // namespace gcr::settlement
+}  // namespace gcr::finish

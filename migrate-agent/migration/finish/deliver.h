@@ -12,7 +12,7 @@
 #include "migrate-agent/worker/runtime/context.h"
 #include "src/control/ask.h"
 
-namespace gcr::settlement {
+namespace gcr::finish {
 
 /// Pauses between attempts, each twice as long as the one before, up to `longest`.
 class Backoff {
@@ -34,7 +34,7 @@ class Backoff {
 /// of the migration; kRefused: it has given its copy up, which may have run; kPermissionDenied: it
 /// is another agent.
 asio::awaitable<Result<commit::CommitAnswer>> deliver_commit(
-    agent::RecoveryContext& context, const journal::Journal& journal, Backoff& backoff,
+    worker::RecoveryContext& context, const journal::Journal& journal, Backoff& backoff,
     std::chrono::steady_clock::time_point until = std::chrono::steady_clock::time_point::max());
 
 enum class Asked : bool { kOutcome, kVote };
@@ -44,4 +44,4 @@ enum class Asked : bool { kOutcome, kVote };
 asio::awaitable<Result<proto::OutcomeReply::Outcome>> ask_outcome(
     const control::AgentAddress& other, const Uuid& migration, Asked what);
 
-}  // namespace gcr::settlement
+}  // namespace gcr::finish

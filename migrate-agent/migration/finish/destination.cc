@@ -2,13 +2,13 @@
 
 #include "migrate-agent/commit/journal/held_files.h"
 #include "migrate-agent/gpu/keeper/keeper.h"
-#include "migrate-agent/linux/proc/process_handle.h"
+#include "migrate-agent/linux/procfs/process_handle.h"
 #include "migrate-agent/migration/finish/records.h"
 #include "migrate-agent/migration/finish/slurm_job.h"
 #include "migrate-agent/migration/undo/recovery.h"
-#include "migrate-agent/process/files/release.h"
+#include "migrate-agent/process/memory_files/release.h"
 
-namespace gcr::settlement {
+namespace gcr::finish {
 namespace {
 
 using commit::DestinationEvent;
@@ -18,7 +18,7 @@ Status find_copy(const commit::DestinationLog& log) {
   if (host_was_restarted(log.journal().began())) {
     return Error(Code::kNotFound, "its host was restarted");
   }
-  return recovery::find_restored(copy_of(log));
+  return undo::find_restored(copy_of(log));
 }
 
 /// Into a frozen group of the suspension's own, out of the one that the init of the copy's
@@ -96,7 +96,7 @@ Result<bool> give_up_lost_copy(commit::DestinationLog& log) {
   return true;
 }
 
-Result<std::string> let_go(commit::DestinationLog& log, const agent::Config& config,
+Result<std::string> let_go(commit::DestinationLog& log, const worker::Config& config,
                            const cgroups::Group& group, DestinationEvent told,
                            journal::Record record) {
   if (log.state() == DestinationState::kRestored) {
@@ -109,7 +109,7 @@ Result<std::string> let_go(commit::DestinationLog& log, const agent::Config& con
   }
   GCR_ASSIGN(std::string ended, join_job(log.journal(), copy_of(log), config, group));
   if (!ended.empty()) return ended;
-  const Status resumed = recovery::resume_restored(copy_of(log), group);
+  const Status resumed = undo::resume_restored(copy_of(log), group);
   // Committed is committed: a process that has ended by now has ended here.
   if (!resumed && resumed.error().code() != Code::kNotFound) return resumed.error();
   return ended;
@@ -134,7 +134,7 @@ Status clear(commit::DestinationLog& log, const cgroups::Group& group, Destinati
   if (log.state() != DestinationState::kAborted) GCR_TRY(log.advance(why, std::move(record)));
   const bool voted = log.journal().last(journal::Record::kRestored) != nullptr;
   if (voted && !host_was_restarted(log.journal().began())) {
-    GCR_TRY(recovery::destroy_restored(copy_of(log), group));
+    GCR_TRY(undo::destroy_restored(copy_of(log), group));
   }
   GCR_TRY(group.destroy());
   const auto keeper = keeper_of(log.journal().records(), Kept::kCopy);
@@ -144,4 +144,4 @@ Status clear(commit::DestinationLog& log, const cgroups::Group& group, Destinati
   return log.advance(DestinationEvent::kCleared, finished("nothing is left"));
 }
 
-}  // namespace gcr::settlement
+}  // namespace gcr::finish

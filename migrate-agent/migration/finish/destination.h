@@ -8,7 +8,7 @@
 #include "migrate-agent/linux/cgroups/group.h"
 #include "migrate-agent/worker/config/config.h"
 
-namespace gcr::settlement {
+namespace gcr::finish {
 
 /// The copy, by the journal; it is there from the vote on.
 const journal::Restored& copy_of(const commit::DestinationLog& log);
@@ -26,7 +26,7 @@ Result<bool> give_up_lost_copy(commit::DestinationLog& log);
 ///
 /// If a job of Slurm's is to own the copy, all of it joins that job before any of it runs. If that
 /// job has ended by then, the copy is killed: the result says so, and is empty otherwise.
-Result<std::string> let_go(commit::DestinationLog& log, const agent::Config& config,
+Result<std::string> let_go(commit::DestinationLog& log, const worker::Config& config,
                            const cgroups::Group& group, commit::DestinationEvent told,
                            journal::Record record);
 
@@ -39,4 +39,4 @@ Status finish_running(commit::DestinationLog& log, const std::string& ended);
 Status clear(commit::DestinationLog& log, const cgroups::Group& group, commit::DestinationEvent why,
              journal::Record record);
 
-}  // namespace gcr::settlement
+}  // namespace gcr::finish

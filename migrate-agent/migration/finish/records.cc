@@ -2,7 +2,7 @@
 
 #include "migrate-agent/commit/journal/journal_files.h"
 
-namespace gcr::settlement {
+namespace gcr::finish {
 
 journal::Record aborted(const Error& cause) {
   journal::Record record;
@@ -74,4 +74,4 @@ bool host_was_restarted(const journal::Began& began) {
   return now && *now != began.boot_id();
 }
 
-}  // namespace gcr::settlement
+}  // namespace gcr::finish

@@ -9,7 +9,7 @@
 #include "migrate-agent/commit/journal/journal.h"
 #include "migrate-agent/linux/cgroups/group.h"
 
-namespace gcr::settlement {
+namespace gcr::finish {
 
 journal::Record aborted(const Error& cause);
 
@@ -40,4 +40,4 @@ std::optional<journal::ProcessId> keeper_of(std::span<const journal::Record> rec
 /// Whether the host was restarted since the migration began: then all its processes are gone.
 bool host_was_restarted(const journal::Began& began);
 
-}  // namespace gcr::settlement
+}  // namespace gcr::finish

@@ -16,13 +16,13 @@
 #include "migrate-agent/migration/finish/source.h"
 #include "src/base/log.h"
 
-namespace gcr::settlement {
+namespace gcr::finish {
 namespace {
 
-using agent::Decision;
-using agent::on_io;
-using agent::RecoveryContext;
 using asio::awaitable;
+using worker::Decision;
+using worker::on_io;
+using worker::RecoveryContext;
 using asio::experimental::awaitable_operators::operator||;
 using commit::DestinationEvent;
 using commit::DestinationLog;
@@ -33,13 +33,13 @@ using commit::SourceState;
 
 constexpr const char* kDiscarded = "an operator discarded the copy here";
 
-void answer(RecoveryContext& context, Decision decision, const Status& status) {
+void answer(worker::RecoveryContext& context, worker::Decision decision, const Status& status) {
   on_io(context.io,
         [&status, decision = std::move(decision)]() mutable { decision.answer(status); });
 }
 
 /// Carries out an operator's decision.
-Status obey(RecoveryContext& context, SourceLog& log, const Decision& decision) {
+Status obey(worker::RecoveryContext& context, SourceLog& log, const worker::Decision& decision) {
   journal::Record record = resolved(decision.run_here, decision.by);
   if (decision.run_here) {
     return undo(log, context.config, SourceEvent::kResolvedRunHere, std::move(record));
@@ -49,7 +49,7 @@ Status obey(RecoveryContext& context, SourceLog& log, const Decision& decision) 
 }
 
 /// Until the destination confirms, or an operator decides. Nothing else ends this.
-Status finish_commit(RecoveryContext& context, SourceLog& log) {
+Status finish_commit(worker::RecoveryContext& context, SourceLog& log) {
   Backoff backoff(context.io);
   for (;;) {
     auto next = on_io(context.io, deliver_commit(context, log.journal(), backoff) ||
@@ -58,7 +58,7 @@ Status finish_commit(RecoveryContext& context, SourceLog& log) {
       GCR_TRY(*confirmed);
       return settle(log, context.config, **confirmed);
     }
-    Decision& decision = std::get<1>(next);
+    worker::Decision& decision = std::get<1>(next);
     const Status obeyed = obey(context, log, decision);
     answer(context, std::move(decision), obeyed);
     if (log.state() != SourceState::kCommitted) return obeyed;
@@ -73,7 +73,7 @@ bool only_the_vote_is_left(const SourceLog& log) {
 }
 
 /// Until the destination answers, or an operator cancels the migration.
-Result<bool> has_voted(RecoveryContext& context, const journal::Journal& journal) {
+Result<bool> has_voted(worker::RecoveryContext& context, const journal::Journal& journal) {
   GCR_ASSIGN(const auto destination, context.other_agent(journal.began()));
   for (Backoff backoff(context.io); context.cancellation.check();) {
     const auto vote =
@@ -86,7 +86,7 @@ Result<bool> has_voted(RecoveryContext& context, const journal::Journal& journal
   return false;
 }
 
-Status recover(RecoveryContext& context, SourceLog& log) {
+Status recover(worker::RecoveryContext& context, SourceLog& log) {
   spdlog::info("recovering the source");
   GCR_TRY(fault::point("source.recovery.begun"));
   if (only_the_vote_is_left(log)) {
@@ -104,7 +104,8 @@ Status recover(RecoveryContext& context, SourceLog& log) {
 }
 
 /// True: committed; false: given up. Until the source's agent says either.
-awaitable<Result<bool>> ask_source(RecoveryContext& context, const journal::Journal& journal) {
+awaitable<Result<bool>> ask_source(worker::RecoveryContext& context,
+                                   const journal::Journal& journal) {
   const auto source = context.other_agent(journal.began());
   GCR_CO_TRY(source);
   Backoff backoff(context.io);
@@ -127,7 +128,7 @@ awaitable<Result<bool>> ask_source(RecoveryContext& context, const journal::Jour
 
 /// The process may run already, and be in a migration to another host: it must not be continued
 /// while it is stopped for that. One that has arrived suspended is not continued.
-Status claim(RecoveryContext& context, const DestinationLog& log) {
+Status claim(worker::RecoveryContext& context, const DestinationLog& log) {
   const journal::Journal& journal = log.journal();
   if (!journal.began().suspends().empty()) return {};
   Backoff backoff(context.io);
@@ -140,7 +141,7 @@ Status claim(RecoveryContext& context, const DestinationLog& log) {
   }
 }
 
-Status run_copy(RecoveryContext& context, DestinationLog& log, DestinationEvent told,
+Status run_copy(worker::RecoveryContext& context, DestinationLog& log, DestinationEvent told,
                 journal::Record record) {
   GCR_TRY(claim(context, log));
   const cgroups::Group group = group_of(log.journal());
@@ -157,7 +158,7 @@ Status clear_all(DestinationLog& log, DestinationEvent why, journal::Record reco
 }
 
 /// By the source's agent.
-Status told(RecoveryContext& context, DestinationLog& log, bool committed) {
+Status told(worker::RecoveryContext& context, DestinationLog& log, bool committed) {
   journal::Record record;
   record.mutable_committed();
   if (committed) return run_copy(context, log, DestinationEvent::kToldCommit, std::move(record));
@@ -166,18 +167,19 @@ Status told(RecoveryContext& context, DestinationLog& log, bool committed) {
 }
 
 /// The decision of the source's agent, on a connection of its own, or of an operator.
-Status obey(RecoveryContext& context, DestinationLog& log, const Decision& decision) {
+Status obey(worker::RecoveryContext& context, DestinationLog& log,
+            const worker::Decision& decision) {
   if (decision.by_source) return told(context, log, decision.run_here);
   journal::Record record = resolved(decision.run_here, decision.by);
   if (!decision.run_here) {
     return clear_all(log, DestinationEvent::kResolvedDiscardHere, std::move(record));
   }
-  GCR_TRY(recovery::find_restored(copy_of(log)));
+  GCR_TRY(undo::find_restored(copy_of(log)));
   return run_copy(context, log, DestinationEvent::kResolvedRunHere, std::move(record));
 }
 
 /// In restored, until the source's agent or an operator decides.
-Status await_decision(RecoveryContext& context, DestinationLog& log) {
+Status await_decision(worker::RecoveryContext& context, DestinationLog& log) {
   const cgroups::Group group = group_of(log.journal());
   if (!host_was_restarted(log.journal().began()) && group.exists()) GCR_TRY(group.freeze());
   for (;;) {
@@ -189,7 +191,7 @@ Status await_decision(RecoveryContext& context, DestinationLog& log) {
       GCR_TRY(*outcome);
       return told(context, log, **outcome);
     }
-    Decision& decision = std::get<1>(next);
+    worker::Decision& decision = std::get<1>(next);
     const Status obeyed = obey(context, log, decision);
     answer(context, std::move(decision), obeyed);
     const bool refused = !obeyed && obeyed.error().code() == Code::kNotFound;
@@ -197,7 +199,7 @@ Status await_decision(RecoveryContext& context, DestinationLog& log) {
   }
 }
 
-Status recover(RecoveryContext& context, DestinationLog& log) {
+Status recover(worker::RecoveryContext& context, DestinationLog& log) {
   spdlog::info("recovering the destination");
   GCR_TRY(fault::point("destination.recovery.begun"));
   if (log.state() == DestinationState::kRestored) return await_decision(context, log);
@@ -212,7 +214,7 @@ Status recover(RecoveryContext& context, DestinationLog& log) {
 }
 
 /// A suspended job belongs to the migration that moves it, as long as there is one.
-Result<SourceLog> open_source(RecoveryContext& context, const std::filesystem::path& path) {
+Result<SourceLog> open_source(worker::RecoveryContext& context, const std::filesystem::path& path) {
   Backoff backoff(context.io);
   for (;;) {
     {
@@ -226,7 +228,7 @@ Result<SourceLog> open_source(RecoveryContext& context, const std::filesystem::p
 }
 
 template <class Log>
-Status recover(RecoveryContext& context, Result<Log> log) {
+Status recover(worker::RecoveryContext& context, Result<Log> log) {
   GCR_TRY(log);
   const journal::Journal& journal = log->journal();
   if (!journal::unfinished(journal.records())) return {};
@@ -236,17 +238,17 @@ Status recover(RecoveryContext& context, Result<Log> log) {
 }
 
 }  // namespace
-}  // namespace gcr::settlement
+}  // namespace gcr::finish
 
-namespace gcr::agent {
+namespace gcr::migration {
 
-asio::awaitable<Status> run_recovery(RecoveryContext& context, std::filesystem::path path) {
-  co_return co_await offload(context.blocking, [&] {
+asio::awaitable<Status> run_recovery(worker::RecoveryContext& context, std::filesystem::path path) {
+  co_return co_await worker::offload(context.blocking, [&] {
     const bool source = path.filename().string().ends_with("-source");
-    using settlement::recover;
-    return source ? recover(context, settlement::open_source(context, path))
+    using finish::recover;
+    return source ? recover(context, finish::open_source(context, path))
                   : recover(context, commit::DestinationLog::open(path, journal::Lock::kWait));
   });
 }
 
-}  // namespace gcr::agent
+}  // namespace gcr::migration

@@ -7,13 +7,13 @@
 #include <vector>
 
 #include "migrate-agent/base/fault/fault.h"
-#include "migrate-agent/linux/proc/process_handle.h"
-#include "migrate-agent/linux/proc/procfs.h"
+#include "migrate-agent/linux/procfs/process_handle.h"
+#include "migrate-agent/linux/procfs/procfs.h"
 #include "migrate-agent/migration/undo/recovery.h"
 #include "migrate-agent/process/slurm/folder.h"
 #include "src/base/log.h"
 
-namespace gcr::settlement {
+namespace gcr::finish {
 namespace {
 
 /// A step that is ending refuses processes for a moment before it is gone.
@@ -67,7 +67,7 @@ void check_tracked(pid_t root, slurm::JobId job) {
 }  // namespace
 
 Result<std::string> join_job(const journal::Journal& journal, const journal::Restored& copy,
-                             const agent::Config& config, const cgroups::Group& group) {
+                             const worker::Config& config, const cgroups::Group& group) {
   const journal::Began& began = journal.began();
   const slurm::JobId job = began.slurm_job();
   if (job == 0) return std::string();
@@ -80,7 +80,7 @@ Result<std::string> join_job(const journal::Journal& journal, const journal::Res
   }
   const Status joined = join_all(copy, began.uid(), job, config.slurm);
   if (!joined && joined.error().code() == Code::kNotFound) {
-    GCR_TRY(recovery::destroy_restored(copy, group));
+    GCR_TRY(undo::destroy_restored(copy, group));
     GCR_TRY(slurm::note_lost(config.slurm, job));
     const Error ended = joined.error().while_doing(
         fmt::format("Slurm's job {}, which owned the processes, has ended, and they with it", job));
@@ -96,9 +96,9 @@ Result<std::string> join_job(const journal::Journal& journal, const journal::Res
   return std::string();
 }
 
-Status leave_job(const journal::Began& began, const agent::Config& config) {
+Status leave_job(const journal::Began& began, const worker::Config& config) {
   if (began.slurm_left() == 0 || !config.slurm.is_set()) return {};
   return slurm::note_moved(config.slurm, began.slurm_left(), began.slurm_job());
 }
 
-}  // namespace gcr::settlement
+}  // namespace gcr::finish

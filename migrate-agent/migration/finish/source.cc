@@ -6,21 +6,21 @@
 
 #include "migrate-agent/base/fault/fault.h"
 #include "migrate-agent/gpu/keeper/keeper.h"
-#include "migrate-agent/linux/proc/process_handle.h"
+#include "migrate-agent/linux/procfs/process_handle.h"
 #include "migrate-agent/migration/finish/checkpoints.h"
 #include "migrate-agent/migration/finish/records.h"
 #include "migrate-agent/migration/finish/slurm_job.h"
-#include "migrate-agent/process/files/release.h"
+#include "migrate-agent/process/memory_files/release.h"
 #include "src/base/log.h"
 
-namespace gcr::settlement {
+namespace gcr::finish {
 namespace {
 
 using commit::SourceEvent;
 using commit::SourceState;
 using journal::Record;
 
-std::filesystem::path scratch_of(const agent::Config& config, const journal::Journal& journal) {
+std::filesystem::path scratch_of(const worker::Config& config, const journal::Journal& journal) {
   return config.runtime_dir / "outgoing" / journal.migration().to_string();
 }
 
@@ -31,7 +31,7 @@ Status end_keeper(const journal::Journal& journal, Kept kept) {
 }
 
 /// Ends the keepers, and removes what CRIU has written.
-Status clear_helpers(const agent::Config& config, const journal::Journal& journal) {
+Status clear_helpers(const worker::Config& config, const journal::Journal& journal) {
   for (const Kept kept : {Kept::kVram, Kept::kCopy}) GCR_TRY(end_keeper(journal, kept));
   std::error_code error;
   std::filesystem::remove_all(scratch_of(config, journal), error);
@@ -51,8 +51,8 @@ std::vector<device::GpuPair> gpus_of(const journal::Journal& journal) {
 }
 
 /// What the journal knows of the process. A worker that lives has no CRIU at work.
-recovery::Lost lost_by(const agent::Config& config, const journal::Journal& journal,
-                       const recovery::InHand* in_hand) {
+undo::Lost lost_by(const worker::Config& config, const journal::Journal& journal,
+                   const undo::InHand* in_hand) {
   const Record* detaching = journal.last(Record::kDetaching);
   const auto& members = journal::members_of(journal.records());
   std::vector<std::string> homes;
@@ -81,7 +81,7 @@ Status release_files(const journal::Journal& journal, memory_files::Which which)
 }
 
 /// The job of a suspension has ended here, or has moved.
-Status end_suspension(commit::SourceLog& suspension, const agent::Config& config,
+Status end_suspension(commit::SourceLog& suspension, const worker::Config& config,
                       const std::string& text) {
   GCR_TRY(clear_helpers(config, suspension.journal()));
   return suspension.advance(SourceEvent::kEnded, finished(text));
@@ -97,10 +97,10 @@ Result<std::optional<commit::SourceLog>> open_suspension(const journal::Journal&
 }
 
 /// Undoes what was done to a suspended job. Gives the text for Finished.
-Result<std::string> suspend_again(const agent::Config& config, const journal::Journal& journal,
-                                  const recovery::InHand* in_hand) {
+Result<std::string> suspend_again(const worker::Config& config, const journal::Journal& journal,
+                                  const undo::InHand* in_hand) {
   if (!host_was_restarted(journal.began())) {
-    GCR_TRY(recovery::stand_still(lost_by(config, journal, in_hand)));
+    GCR_TRY(undo::stand_still(lost_by(config, journal, in_hand)));
   }
   GCR_ASSIGN(auto suspension, open_suspension(journal));
   if (suspension) GCR_TRY(stay_suspended(*suspension, config));
@@ -110,8 +110,8 @@ Result<std::string> suspend_again(const agent::Config& config, const journal::Jo
 
 }  // namespace
 
-Result<std::string> take_back(commit::SourceLog& log, const agent::Config& config, SourceEvent why,
-                              Record record, const recovery::InHand* in_hand) {
+Result<std::string> take_back(commit::SourceLog& log, const worker::Config& config, SourceEvent why,
+                              Record record, const undo::InHand* in_hand) {
   const journal::Began& began = log.journal().began();
   Status noted;
   if (log.state() != SourceState::kAborted) noted = log.advance(why, std::move(record));
@@ -128,9 +128,9 @@ Result<std::string> take_back(commit::SourceLog& log, const agent::Config& confi
   } else if (host_was_restarted(began)) {
     text = "the process ended with the host";
   } else {
-    const recovery::Lost lost = lost_by(config, log.journal(), in_hand);
-    GCR_ASSIGN(const recovery::Found found, recovery::bring_back(lost, in_hand));
-    if (found == recovery::Found::kGone) text = "the process has ended";
+    const undo::Lost lost = lost_by(config, log.journal(), in_hand);
+    GCR_ASSIGN(const undo::Found found, undo::bring_back(lost, in_hand));
+    if (found == undo::Found::kGone) text = "the process has ended";
   }
   GCR_TRY(fault::point("source.recovery.resumed"));
   GCR_TRY(release_files(log.journal(), memory_files::Which::kMade));
@@ -139,15 +139,15 @@ Result<std::string> take_back(commit::SourceLog& log, const agent::Config& confi
   return text;
 }
 
-Status undo(commit::SourceLog& log, const agent::Config& config, SourceEvent why, Record record,
-            const recovery::InHand* in_hand) {
+Status undo(commit::SourceLog& log, const worker::Config& config, SourceEvent why, Record record,
+            const undo::InHand* in_hand) {
   GCR_ASSIGN(const std::string text, take_back(log, config, why, std::move(record), in_hand));
   discard_checkpoint(log.journal());
   end_restore(log.journal(), config.tls, false);
   return log.advance(SourceEvent::kRolledBack, finished(text));
 }
 
-Status stay_suspended(commit::SourceLog& log, const agent::Config& config) {
+Status stay_suspended(commit::SourceLog& log, const worker::Config& config) {
   const journal::Journal& journal = log.journal();
   const bool restarted = host_was_restarted(journal.began());
   GCR_TRY(end_keeper(journal, Kept::kVram));
@@ -165,15 +165,15 @@ Status stay_suspended(commit::SourceLog& log, const agent::Config& config) {
                         restarted ? "the process ended with the host" : "the process has ended");
 }
 
-Status run_again(commit::SourceLog& log, const agent::Config& config) {
+Status run_again(commit::SourceLog& log, const worker::Config& config) {
   const journal::Journal& journal = log.journal();
   pid_t pid = journal::root_pid(journal.began().members());
   std::string text = "the process runs here";
-  recovery::Found found = recovery::Found::kGone;
+  undo::Found found = undo::Found::kGone;
   if (!host_was_restarted(journal.began())) {
-    GCR_ASSIGN(found, recovery::bring_back(lost_by(config, journal, nullptr)));
+    GCR_ASSIGN(found, undo::bring_back(lost_by(config, journal, nullptr)));
   }
-  if (found == recovery::Found::kGone) {
+  if (found == undo::Found::kGone) {
     text = "the process has ended";
     pid = 0;
   }
@@ -182,7 +182,7 @@ Status run_again(commit::SourceLog& log, const agent::Config& config) {
   return log.advance(SourceEvent::kResumed, finished(text, pid));
 }
 
-Status end_copy(commit::SourceLog& log, const agent::Config& config, const std::string& text) {
+Status end_copy(commit::SourceLog& log, const worker::Config& config, const std::string& text) {
   const journal::Began& began = log.journal().began();
   if (log.state() == SourceState::kCommitted && !takes_checkpoint(began)) {
     GCR_TRY(leave_job(began, config));
@@ -190,8 +190,8 @@ Status end_copy(commit::SourceLog& log, const agent::Config& config, const std::
   // While the members show where the files are.
   GCR_TRY(release_files(log.journal(), memory_files::Which::kAll));
   if (!host_was_restarted(began) && !began.loads()) {
-    GCR_TRY(recovery::end_stopped({began.members().begin(), began.members().end()},
-                                  group_of(log.journal())));
+    GCR_TRY(undo::end_stopped({began.members().begin(), began.members().end()},
+                              group_of(log.journal())));
   }
   GCR_TRY(clear_helpers(config, log.journal()));
   GCR_TRY(fault::point("source.killed"));
@@ -206,8 +206,8 @@ Status end_copy(commit::SourceLog& log, const agent::Config& config, const std::
                      finished(text));
 }
 
-Status settle(commit::SourceLog& log, const agent::Config& config,
-              const commit::CommitAnswer& answer, const recovery::InHand* in_hand) {
+Status settle(commit::SourceLog& log, const worker::Config& config,
+              const commit::CommitAnswer& answer, const undo::InHand* in_hand) {
   if (const auto* lost = std::get_if<Error>(&answer)) {
     return undo(log, config, SourceEvent::kCopyLost, aborted(*lost), in_hand);
   }
@@ -221,4 +221,4 @@ Status settle(commit::SourceLog& log, const agent::Config& config,
                               began.suspension().empty() ? "runs" : "is suspended", began.peer()));
 }
 
-}  // namespace gcr::settlement
+}  // namespace gcr::finish

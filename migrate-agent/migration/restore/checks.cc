@@ -7,11 +7,11 @@
 #include <vector>
 
 #include "migrate-agent/commit/journal/journal_files.h"
-#include "migrate-agent/linux/proc/procfs.h"
+#include "migrate-agent/linux/procfs/procfs.h"
 #include "src/base/users.h"
 #include "src/control/control_channel.h"
 
-namespace gcr::agent {
+namespace gcr::migration {
 namespace {
 
 bool has_capabilities(const proto::Credentials& thread) {
@@ -37,7 +37,8 @@ Status check_groups(const proto::Credentials& thread, uid_t user,
 
 }  // namespace
 
-Result<store::Owner> check_owner(const WorkerContext& worker, const std::string& directory) {
+Result<store::Owner> check_owner(const worker::WorkerContext& worker,
+                                 const std::string& directory) {
   if (!directory.starts_with('/')) {
     return Error(Code::kInvalidArgument, "the directory of a checkpoint is an absolute path");
   }
@@ -60,7 +61,7 @@ Result<store::Owner> check_owner(const WorkerContext& worker, const std::string&
   return store::Owner{found.st_uid, found.st_gid};
 }
 
-Status check_rights(const WorkerContext& worker, const proto::Manifest& manifest) {
+Status check_rights(const worker::WorkerContext& worker, const proto::Manifest& manifest) {
   const auto& asker = worker.channel.peer();
   const bool local = asker.uid && *asker.uid != 0;
   const std::vector<gid_t> groups = local ? groups_of(*asker.uid) : std::vector<gid_t>();
@@ -95,8 +96,8 @@ Status check_originals(const proto::Manifest& manifest) {
 }
 
 /// Operators reach an agent by a name that is in its certificate; so does the agent itself.
-Result<std::string> own_address(const WorkerContext& worker) {
-  const Config& config = worker.config;
+Result<std::string> own_address(const worker::WorkerContext& worker) {
+  const worker::Config& config = worker.config;
   X509* const own = SSL_CTX_get0_certificate(worker.data_ssl());
   std::vector<std::string> hosts{config.listen.host, worker.channel.local_host(), "localhost",
                                  "127.0.0.1", config.host};
@@ -113,4 +114,4 @@ Result<std::string> own_address(const WorkerContext& worker) {
                "it has");
 }
 
-}  // namespace gcr::agent
+}  // namespace gcr::migration

@@ -22,26 +22,26 @@
 #include "migrate-agent/migration/target/agent/agent_target.h"
 #include "migrate-agent/migration/target/store/signers.h"
 #include "migrate-agent/migration/target/target.h"
-#include "migrate-agent/process/files/incoming.h"
+#include "migrate-agent/process/memory_files/incoming.h"
 #include "migrate-agent/transfer/negotiation/offer.h"
 #include "src/base/log.h"
 #include "src/control/wire.h"
 #include "store/upkeep.h"
 
-namespace gcr::agent {
+namespace gcr::migration {
 namespace {
 
-using Clock = Phases::Clock;
+using Clock = worker::Phases::Clock;
 
 constexpr std::chrono::milliseconds kCommitPause{200};
 
 /// Members are destroyed in reverse.
 struct Loading {
-  WorkerContext& worker;
+  worker::WorkerContext& worker;
   Console& console;
   proto::LoadRequest request;
   Uuid migration = Uuid::random();
-  Phases phases{"source", console.started()};
+  worker::Phases phases{"source", console.started()};
   proto::MigrateReport report{};
   journal::Began began{};
   std::optional<store::Directory> directory{};
@@ -50,20 +50,20 @@ struct Loading {
   std::unique_ptr<AgentTarget> target{};
   StoredJob::Regions regions{};
   proto::RestoreRequest restore{};
-  Cancellation::Registration interrupting{};
+  worker::Cancellation::Registration interrupting{};
 };
 
 Status judge(Loading& l, const proto::PreflightReply& reply) {
   for (const proto::Finding& finding : reply.findings()) {
-    if (!preflight::is_blocker(finding)) l.report.add_notes(preflight::note_of(finding));
+    if (!findings::is_blocker(finding)) l.report.add_notes(findings::note_of(finding));
   }
-  std::string reason = preflight::reason_of({reply.findings().begin(), reply.findings().end()});
+  std::string reason = findings::reason_of({reply.findings().begin(), reply.findings().end()});
   if (reason.empty()) return {};
   return Error(Code::kRefused, std::move(reason));
 }
 
 Status open(Loading& l) {
-  const Phases::Timer timer(l.phases, "course", "open");
+  const worker::Phases::Timer timer(l.phases, "course", "open");
   const proto::LoadRequest& asked = l.request;
   GCR_ASSIGN(const store::Owner owner, check_owner(l.worker, asked.directory()));
   GCR_ASSIGN(l.directory, store::Directory::open(asked.directory(), owner));
@@ -92,7 +92,7 @@ Status open(Loading& l) {
 
 /// What a source would ask now of a job that stands still since the checkpoint.
 proto::PreflightRequest question(const Loading& l) {
-  const Config& config = l.worker.config;
+  const worker::Config& config = l.worker.config;
   proto::PreflightRequest asked = l.job->manifest().job();
   asked.set_migration_id(to_bytes(l.migration));
   asked.set_ordered_by(l.worker.channel.peer().common_name);
@@ -103,7 +103,7 @@ proto::PreflightRequest question(const Loading& l) {
   asked.set_transport(proto::TRANSPORT_TCP);
   asked.set_plaintext(false);
   asked.set_only(false);
-  *asked.mutable_offer() = data_offer(config.unencrypted_data);
+  *asked.mutable_offer() = transfer::data_offer(config.unencrypted_data);
   *asked.mutable_device_map() = l.request.device_map();
   asked.clear_pids();
   // A restore has no other place to go: company on its GPUs is a note.
@@ -117,7 +117,7 @@ proto::PreflightRequest question(const Loading& l) {
 }
 
 Status preflight(Loading& l) {
-  const Phases::Timer timer(l.phases, "course", "preflight");
+  const worker::Phases::Timer timer(l.phases, "course", "preflight");
   GCR_ASSIGN(const std::string address, own_address(l.worker));
   GCR_ASSIGN(auto agent, l.worker.agent_at(address));
   l.target = std::make_unique<AgentTarget>(
@@ -132,13 +132,13 @@ Status preflight(Loading& l) {
 /// From here on the loading survives this worker.
 Status begin(Loading& l) {
   // No process here is claimed, but the daemon has to know of the journal.
-  GCR_TRY(
-      on_io(l.worker.io, l.worker.daemon.claim_processes(l.migration, {}, l.began.ordered_by())));
+  GCR_TRY(worker::on_io(l.worker.io,
+                        l.worker.daemon.claim_processes(l.migration, {}, l.began.ordered_by())));
   l.began.set_peer(l.target->name());
   l.began.set_peer_name(l.target->common_name());
   GCR_ASSIGN(l.log, commit::SourceLog::create(l.worker.config.state_dir, l.migration, l.began));
-  GCR_TRY(
-      on_io(l.worker.io, [&] { return l.worker.line.open(l.migration, journal::Began::SOURCE); }));
+  GCR_TRY(worker::on_io(l.worker.io,
+                        [&] { return l.worker.line.open(l.migration, journal::Began::SOURCE); }));
   proto::Envelope started;
   started.mutable_started()->set_migration_id(to_bytes(l.migration));
   l.console.tell(std::move(started));
@@ -149,7 +149,7 @@ Status begin(Loading& l) {
 }
 
 Status prepare(Loading& l) {
-  const Phases::Timer timer(l.phases, "course", "prepare");
+  const worker::Phases::Timer timer(l.phases, "course", "prepare");
   proto::PrepareRequest request;
   *request.mutable_buffers() = l.job->manifest().buffers();
   request.set_lanes(l.worker.config.lanes);
@@ -157,7 +157,7 @@ Status prepare(Loading& l) {
   // VRAM is compared with what it was when the checkpoint was taken.
   request.set_digest_key(l.job->manifest().digest_key());
   request.set_no_prefill(l.request.no_prefill());
-  *request.mutable_offer() = data_offer(l.worker.config.unencrypted_data);
+  *request.mutable_offer() = transfer::data_offer(l.worker.config.unencrypted_data);
   GCR_ASSIGN(const Prepared prepared, l.target->prepare(request));
   for (const proto::BufferRegion& region : prepared.reply.regions()) {
     l.regions[region.buffer_id()] = region.region();
@@ -184,13 +184,13 @@ Status send_files(Loading& l, images::ImageSender& sender) {
 /// VRAM beside images.
 Status send_all(Loading& l, images::ImageSender& sender) {
   auto vram = std::async(std::launch::async, [&l] {
-    return guarded([&l] {
+    return worker::guarded([&l] {
       return l.phases.time("vram", "read", [&l] {
         return l.job->send_vram(l.target->channel(), l.regions, l.restore);
       });
     });
   });
-  const Status images = guarded([&] {
+  const Status images = worker::guarded([&] {
     return l.phases.time("images", "read", [&]() -> Status {
       GCR_TRY(l.job->send_images(sender));
       return send_files(l, sender);
@@ -201,11 +201,11 @@ Status send_all(Loading& l, images::ImageSender& sender) {
 }
 
 Status send(Loading& l) {
-  const Phases::Timer timer(l.phases, "course", "read");
+  const worker::Phases::Timer timer(l.phases, "course", "read");
   l.console.tell("read", fmt::format("reading {} of VRAM", format_bytes(l.report.vram_bytes())));
   l.console.begin_copying(l.target->channel());
   GCR_ASSIGN(images::ImageSender* const sender,
-             l.target->image_sender(images::Compression::kNone, 0));
+             l.target->image_sender(store::Compression::kNone, 0));
   GCR_TRY(send_all(l, *sender));
   GCR_ASSIGN(const images::SentImages sent, sender->finish());
   add_files(sent, l.restore);
@@ -214,7 +214,7 @@ Status send(Loading& l) {
 }
 
 Status ask_for_vote(Loading& l) {
-  const Phases::Timer timer(l.phases, "course", "restore");
+  const worker::Phases::Timer timer(l.phases, "course", "restore");
   *l.restore.mutable_members() = l.job->manifest().members();
   l.console.tell("restore", "restoring");
   journal::Record record;
@@ -242,14 +242,15 @@ Result<commit::CommitAnswer> order_commit(Loading& l) {
   const auto until = Clock::now() + 2 * l.worker.config.peer_silence();
   auto answer = l.target->commit();
   if (answer) return answer;
-  settlement::Backoff backoff(l.worker.io, kCommitPause);
-  return on_io(l.worker.io, settlement::deliver_commit(l.worker, l.log->journal(), backoff, until));
+  finish::Backoff backoff(l.worker.io, kCommitPause);
+  return worker::on_io(l.worker.io,
+                       finish::deliver_commit(l.worker, l.log->journal(), backoff, until));
 }
 
 Status give_up(Loading& l, Error cause) {
   if (l.log) {
-    const Status undone = settlement::undo(*l.log, l.worker.config, commit::SourceEvent::kFailed,
-                                           settlement::aborted(cause));
+    const Status undone =
+        finish::undo(*l.log, l.worker.config, commit::SourceEvent::kFailed, finish::aborted(cause));
     if (!undone) l.report.set_recovering(true);
   }
   if (l.target != nullptr) l.target->abort(cause.message());
@@ -269,7 +270,7 @@ Status commit(Loading& l) {
   l.console.set_committed(true);
   const auto answer = order_commit(l);
   if (!answer) return answer.error().while_doing("the commit was sent but not confirmed");
-  const Status settled = settlement::settle(*l.log, l.worker.config, *answer);
+  const Status settled = finish::settle(*l.log, l.worker.config, *answer);
   if (const auto* lost = std::get_if<Error>(&*answer)) {
     l.report.set_committed(false);
     return *lost;
@@ -281,7 +282,7 @@ Status commit(Loading& l) {
 }
 
 Status load(Loading& l) {
-  const Status voted = guarded([&]() -> Status {
+  const Status voted = worker::guarded([&]() -> Status {
     for (const auto step : {open, preflight, begin, prepare, send, ask_for_vote}) {
       GCR_TRY(l.worker.cancellation.check());
       GCR_TRY(step(l));
@@ -320,7 +321,7 @@ void run(Loading& l) {
 
 }  // namespace
 
-asio::awaitable<void> run_load(WorkerContext& context, proto::LoadRequest request) {
+asio::awaitable<void> run_restore(worker::WorkerContext& context, proto::LoadRequest request) {
   Console console(context, proto::MigrateRequest());
   Loading loading{context, console, std::move(request)};
   log_migration(loading.migration);
@@ -328,4 +329,4 @@ asio::awaitable<void> run_load(WorkerContext& context, proto::LoadRequest reques
   co_await run_with_console(context, console, [&loading] { run(loading); });
 }
 
-}  // namespace gcr::agent
+}  // namespace gcr::migration

@@ -7,12 +7,12 @@
 #include <set>
 #include <vector>
 
-#include "migrate-agent/process/files/incoming.h"
+#include "migrate-agent/process/memory_files/incoming.h"
 #include "src/base/address_ranges.h"
 #include "src/base/raw_bytes.h"
 #include "src/base/side_by_side.h"
 
-namespace gcr::agent {
+namespace gcr::migration {
 namespace {
 
 std::uint64_t end_of(const proto::Extent& extent) { return extent.offset() + extent.bytes(); }
@@ -142,4 +142,4 @@ Status StoredJob::send_image(const std::string& name, images::ImageSender& sende
   return send(*image, sender);
 }
 
-}  // namespace gcr::agent
+}  // namespace gcr::migration

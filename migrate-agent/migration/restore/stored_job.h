@@ -13,7 +13,7 @@
 #include "store/pack.h"
 #include "transport/channel.h"
 
-namespace gcr::agent {
+namespace gcr::migration {
 
 class StoredJob {
  public:
@@ -51,4 +51,4 @@ class StoredJob {
   std::unique_ptr<store::Packs> packs_;
 };
 
-}  // namespace gcr::agent
+}  // namespace gcr::migration

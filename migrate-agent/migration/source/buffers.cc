@@ -3,29 +3,29 @@
 
 #include "migrate-agent/migration/source/course.h"
 
-namespace gcr::agent::source {
+namespace gcr::migration::source {
 namespace {
 
 /// What a member's access says now, in particular what prevents a migration. The driver knows
 /// nothing of that.
-Status look_again(GpuAccess& access) {
+Status look_again(gpu::GpuAccess& access) {
   if (access.is_driver_alone()) return {};
-  GCR_ASSIGN(const AccessState state, access.look());
-  preflight::Findings findings(preflight::Side::kSource);
-  check_access(state, findings);
+  GCR_ASSIGN(const gpu::AccessState state, access.look());
+  findings::Findings findings(findings::Side::kSource);
+  preflight::check_access(state, findings);
   if (!findings.has_blocker()) return {};
-  return Error(Code::kRefused, preflight::reason_of(findings.list()));
+  return Error(Code::kRefused, findings::reason_of(findings.list()));
 }
 
 /// What a member has exported, and the job knows. What several map is taken over once.
-Status take_over(Course& c, job::MemberId member, std::vector<ExportedAllocation> exported,
+Status take_over(Course& c, gpu::MemberId member, std::vector<gpu::ExportedAllocation> exported,
                  proto::BuffersRequest& changes) {
   for (auto& [local, descriptor] : exported) {
-    const job::AllocationId id = *c.subject.job.find({member, local.local_id});
+    const gpu::AllocationId id = *c.subject.job.find({member, local.local_id});
     if (c.copying.vram->contains(id)) continue;
-    const job::Allocation& allocation = c.subject.job.allocations().at(id);
+    const gpu::Allocation& allocation = c.subject.job.allocations().at(id);
     GCR_TRY(c.copying.vram->add(id, allocation.gpu, allocation.size_bytes, std::move(descriptor)));
-    *changes.add_added() = describe(allocation);
+    *changes.add_added() = preflight::describe(allocation);
   }
   return {};
 }
@@ -33,13 +33,13 @@ Status take_over(Course& c, job::MemberId member, std::vector<ExportedAllocation
 }  // namespace
 
 Status follow_allocations(Course& c, proto::BuffersRequest& changes) {
-  job::Job& job = c.subject.job;
+  gpu::Job& job = c.subject.job;
   mover::OutgoingVram& vram = *c.copying.vram;
-  std::vector<job::Listed> listed;
-  std::vector<std::vector<ExportedAllocation>> taken;
+  std::vector<gpu::Listed> listed;
+  std::vector<std::vector<gpu::ExportedAllocation>> taken;
   for (const GpuMember& member : c.subject.processes->gpu_members()) {
     GCR_TRY(look_again(*member.access));
-    const auto is_new = [&](const LocalAllocation& allocation) {
+    const auto is_new = [&](const gpu::LocalAllocation& allocation) {
       const auto known = job.find({member.id, allocation.local_id});
       return !known || !vram.contains(*known);
     };
@@ -47,15 +47,15 @@ Status follow_allocations(Course& c, proto::BuffersRequest& changes) {
     listed.push_back(std::move(listing.listed));
     taken.push_back(std::move(listing.taken));
   }
-  const job::Job::Changes followed = job.follow(listed);
-  GCR_TRY(check_sizes(job));
-  for (const job::AllocationId id : followed.removed) {
+  const gpu::Job::Changes followed = job.follow(listed);
+  GCR_TRY(preflight::check_sizes(job));
+  for (const gpu::AllocationId id : followed.removed) {
     if (!vram.contains(id)) continue;
     changes.add_removed_ids(id.value);
     vram.remove(id);
   }
-  for (const job::AllocationId id : followed.remapped) {
-    if (vram.contains(id)) *changes.add_remapped() = describe(job.allocations().at(id));
+  for (const gpu::AllocationId id : followed.remapped) {
+    if (vram.contains(id)) *changes.add_remapped() = preflight::describe(job.allocations().at(id));
   }
   for (std::size_t i = 0; i < listed.size(); ++i) {
     GCR_TRY(take_over(c, listed[i].member, std::move(taken[i]), changes));
@@ -73,9 +73,9 @@ Status refresh_buffers(Course& c) {
 
 Status assign_regions(Course& c,
                       const google::protobuf::RepeatedPtrField<proto::BufferRegion>& regions) {
-  std::set<job::AllocationId> assigned;
+  std::set<gpu::AllocationId> assigned;
   for (const proto::BufferRegion& region : regions) {
-    const job::AllocationId id{region.buffer_id()};
+    const gpu::AllocationId id{region.buffer_id()};
     if (!c.copying.vram->contains(id) || !assigned.insert(id).second) {
       return Error(Code::kProtocol, "the destination prepared a buffer that was not asked for");
     }
@@ -97,10 +97,10 @@ Status start_keeper(Course& c) {
 Status arm_keeper(Course& c) {
   auto& kept = c.subject.kept;
   GCR_ASSIGN(const mover::Descriptors descriptors, c.copying.vram->descriptors());
-  std::vector<job::Mapping> mappings;
+  std::vector<gpu::Mapping> mappings;
   std::vector<keeper::BufferDescriptor> wanted;
   for (const auto& [id, descriptor] : descriptors) {
-    for (const job::Mapping& mapping : c.subject.job.allocations().at(id).mapped_by) {
+    for (const gpu::Mapping& mapping : c.subject.job.allocations().at(id).mapped_by) {
       mappings.push_back(mapping);
       wanted.push_back({mapping, descriptor.get()});
     }
@@ -115,4 +115,4 @@ Status arm_keeper(Course& c) {
   return {};
 }
 
-}  // namespace gcr::agent::source
+}  // namespace gcr::migration::source

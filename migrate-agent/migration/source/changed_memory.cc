@@ -6,11 +6,11 @@
 #include <algorithm>
 #include <cstdlib>
 
-#include "migrate-agent/linux/proc/procfs.h"
+#include "migrate-agent/linux/procfs/procfs.h"
 #include "migrate-agent/process/pages/present_pages.h"
 #include "src/base/log.h"
 
-namespace gcr::agent {
+namespace gcr::migration {
 namespace {
 
 using process::WriteTracker;
@@ -39,9 +39,9 @@ bool has_direct_io(pid_t pid) {
 }
 
 /// Whole pages, as the process tells them: nothing that is no range of user space.
-AddressRanges whole_pages(const std::vector<GpuAccess::Pages>& told) {
+AddressRanges whole_pages(const std::vector<gpu::GpuAccess::Pages>& told) {
   AddressRanges ranges;
-  for (const GpuAccess::Pages& one : told) {
+  for (const gpu::GpuAccess::Pages& one : told) {
     if (one.address >= kUserSpaceEnd || one.bytes > kUserSpaceEnd - one.address) continue;
     const std::uint64_t end = (one.address + one.bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
     ranges = united(ranges, {{one.address / kPageBytes * kPageBytes, end}});
@@ -114,4 +114,4 @@ bool ChangedMemory::tracks() const {
                              [](const auto& one) { return one.second.tracker.has_value(); });
 }
 
-}  // namespace gcr::agent
+}  // namespace gcr::migration

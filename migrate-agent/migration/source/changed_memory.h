@@ -9,7 +9,7 @@
 #include "migrate-agent/migration/source/source_job.h"
 #include "migrate-agent/process/pages/write_tracker.h"
 
-namespace gcr::agent {
+namespace gcr::migration {
 
 /// Used by one thread at a time, that of the job's GpuAccess.
 class ChangedMemory {
@@ -37,7 +37,7 @@ class ChangedMemory {
 
  private:
   struct Member {
-    GpuAccess* access;
+    gpu::GpuAccess* access;
     bool asked = false;  ///< for a userfaultfd
     std::optional<process::WriteTracker> tracker{};
   };
@@ -47,4 +47,4 @@ class ChangedMemory {
   std::map<pid_t, Member> members_;
 };
 
-}  // namespace gcr::agent
+}  // namespace gcr::migration

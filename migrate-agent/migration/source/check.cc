@@ -7,20 +7,21 @@
 
 #include "migrate-agent/criu/runs/criu.h"
 #include "migrate-agent/gpu/device/drivers/drivers.h"
-#include "migrate-agent/linux/proc/procfs.h"
+#include "migrate-agent/linux/procfs/procfs.h"
 #include "migrate-agent/migration/entry.h"
 #include "migrate-agent/migration/source/transient.h"
 #include "migrate-agent/migration/target/agent/agent_target.h"
 #include "migrate-agent/migration/target/store/checkpoint_target.h"
 
-namespace gcr::agent {
+namespace gcr::migration {
 namespace {
 
 /// What the destination says of it, on a connection for this alone.
-Result<proto::PreflightReply> ask_destination(WorkerContext& context, const Examination& found,
+Result<proto::PreflightReply> ask_destination(worker::WorkerContext& context,
+                                              const preflight::Examination& found,
                                               const proto::MigrateRequest& request) {
   GCR_ASSIGN(auto agent, context.agent_at(request.destination()));
-  proto::PreflightRequest question = preflight_request(found, request, context.config);
+  proto::PreflightRequest question = preflight::preflight_request(found, request, context.config);
   const Uuid id = Uuid::random();
   question.set_only(true);
   question.set_migration_id(to_bytes(id));
@@ -32,13 +33,13 @@ Result<proto::PreflightReply> ask_destination(WorkerContext& context, const Exam
 /// The finding for a destination that could not be asked, or would not answer.
 proto::Finding unheard(const Error& error) {
   const bool silent = error.code() == Code::kUnavailable || error.code() == Code::kTimeout;
-  return preflight::make_finding(silent ? "destination-unreachable" : "destination-refused",
-                                 preflight::Side::kDestination, error.message());
+  return findings::make_finding(silent ? "destination-unreachable" : "destination-refused",
+                                findings::Side::kDestination, error.message());
 }
 
 /// Adds what the destination says.
-void compare_with_destination(WorkerContext& context, const proto::MigrateRequest& request,
-                              Examination& found, proto::CheckReply& reply) {
+void compare_with_destination(worker::WorkerContext& context, const proto::MigrateRequest& request,
+                              preflight::Examination& found, proto::CheckReply& reply) {
   auto answer = ask_destination(context, found, request);
   if (!answer) return found.findings.take({unheard(answer.error())});
   *reply.mutable_destination() = std::move(*answer->mutable_host());
@@ -46,23 +47,24 @@ void compare_with_destination(WorkerContext& context, const proto::MigrateReques
 }
 
 /// A store says only whether it has room.
-Status compare_with_target(WorkerContext& context, const proto::MigrateRequest& request,
-                           Examination& found, proto::CheckReply& reply) {
+Status compare_with_target(worker::WorkerContext& context, const proto::MigrateRequest& request,
+                           preflight::Examination& found, proto::CheckReply& reply) {
   if (!request.has_checkpoint()) {
     compare_with_destination(context, request, found, reply);
     return {};
   }
-  GCR_ASSIGN(const MovableProcess process, context.permissions.check_process(request.pid()));
-  const Permissions stored = context.permissions.for_store_of(process.uid);
+  GCR_ASSIGN(const worker::MovableProcess process,
+             context.permissions.check_process(request.pid()));
+  const worker::Permissions stored = context.permissions.for_store_of(process.uid);
   for (const pid_t pid : found.pids) {
     const auto allowed = stored.check_process(pid);
     if (!allowed && allowed.error().code() == Code::kPermissionDenied) return allowed.error();
   }
   return check_room(request.checkpoint(), {process.uid, process.gid},
-                    preflight_request(found, request, context.config), found.findings);
+                    preflight::preflight_request(found, request, context.config), found.findings);
 }
 
-void add_use(const Examination& found, proto::CheckReply& reply) {
+void add_use(const preflight::Examination& found, proto::CheckReply& reply) {
   std::map<std::string, std::uint64_t> bytes;
   for (const auto& [id, allocation] : found.job.allocations()) {
     if (!allocation.host_node) bytes[to_bytes(allocation.gpu)] += allocation.size_bytes;
@@ -90,20 +92,22 @@ journal::ProcessIds identify(const std::vector<pid_t>& pids) {
 
 }  // namespace
 
-Result<proto::Envelope> run_check(WorkerContext& context, const proto::MigrateRequest& request) {
+Result<proto::Envelope> run_check(worker::WorkerContext& context,
+                                  const proto::MigrateRequest& request) {
   for (const auto end = std::chrono::steady_clock::now() + kTransience;;) {
     const std::vector<pid_t> pids = procfs::tree(request.pid());
     const journal::ProcessIds looked_at = identify(pids);
     auto answer = check(context, request, pids, nullptr);
     const bool refused =
-        answer && std::ranges::any_of(answer->check_reply().findings(), preflight::is_blocker);
+        answer && std::ranges::any_of(answer->check_reply().findings(), findings::is_blocker);
     if (!refused || std::chrono::steady_clock::now() >= end || !one_ends(looked_at)) return answer;
   }
 }
 
-Result<proto::Envelope> check(WorkerContext& context, const proto::MigrateRequest& request,
-                              const std::vector<pid_t>& pids, const SuspendedJob* suspended) {
-  GCR_TRY(check_accepted(request));
+Result<proto::Envelope> check(worker::WorkerContext& context, const proto::MigrateRequest& request,
+                              const std::vector<pid_t>& pids,
+                              const preflight::SuspendedJob* suspended) {
+  GCR_TRY(preflight::check_accepted(request));
   if (!request.has_checkpoint()) GCR_TRY(control::Endpoint::parse(request.destination()));
   journal::ProcessIds processes;
   for (const pid_t pid : pids) {
@@ -113,23 +117,24 @@ Result<proto::Envelope> check(WorkerContext& context, const proto::MigrateReques
     processes.Add()->set_pid(pid);
     processes.rbegin()->set_start_time(allowed->start_time);
   }
-  Examination found = examine(request, context.config, pids, suspended);
-  for (GpuUser& user : found.gpu_users) user.access.reset();  // others may come
-  note_room(
-      on_io(context.io, context.daemon.ask_room(journal::Began::SOURCE,
-                                                context.channel.peer().common_name, processes)),
+  preflight::Examination found = preflight::examine(request, context.config, pids, suspended);
+  for (preflight::GpuUser& user : found.gpu_users) user.access.reset();  // others may come
+  preflight::note_room(
+      worker::on_io(context.io,
+                    context.daemon.ask_room(journal::Began::SOURCE,
+                                            context.channel.peer().common_name, processes)),
       found.findings);
   proto::Envelope envelope;
   proto::CheckReply& reply = *envelope.mutable_check_reply();
   if (found.findings.has_blocker()) {
     found.findings.take(
-        {preflight::make_finding("destination-not-asked", preflight::Side::kDestination,
-                                 "it was not asked about the process")});
+        {findings::make_finding("destination-not-asked", findings::Side::kDestination,
+                                "it was not asked about the process")});
   } else {
     GCR_TRY(compare_with_target(context, request, found, reply));
   }
   std::vector<proto::Finding> findings = found.findings.release();
-  std::ranges::stable_partition(findings, preflight::is_blocker);
+  std::ranges::stable_partition(findings, findings::is_blocker);
   for (proto::Finding& finding : findings) *reply.add_findings() = std::move(finding);
   add_use(found, reply);
   reply.mutable_members()->Assign(found.members.begin(), found.members.end());
@@ -137,7 +142,7 @@ Result<proto::Envelope> check(WorkerContext& context, const proto::MigrateReques
   return envelope;
 }
 
-std::vector<std::string> host_problems(const Config& config) {
+std::vector<std::string> host_problems(const worker::Config& config) {
   std::vector<std::string> problems;
   if (const auto driver = device::load_drivers(config.sysfs); !driver) {
     problems.push_back(driver.error().message());
@@ -148,4 +153,4 @@ std::vector<std::string> host_problems(const Config& config) {
   return problems;
 }
 
-}  // namespace gcr::agent
+}  // namespace gcr::migration

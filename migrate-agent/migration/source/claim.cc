@@ -5,14 +5,14 @@
 
 #include "migrate-agent/base/fault/fault.h"
 #include "migrate-agent/commit/journal/journal_files.h"
-#include "migrate-agent/linux/proc/procfs.h"
+#include "migrate-agent/linux/procfs/procfs.h"
 #include "migrate-agent/migration/finish/records.h"
 #include "migrate-agent/migration/source/course.h"
 #include "migrate-agent/migration/source/transient.h"
 #include "src/base/log.h"
 #include "src/base/side_by_side.h"
 
-namespace gcr::agent::source {
+namespace gcr::migration::source {
 namespace {
 
 /// At a time.
@@ -23,7 +23,7 @@ constexpr std::size_t kMostLooks = 8;
 /// one at least sees the other.
 Status check_alone(const Course& c) {
   namespace fs = std::filesystem;
-  const Config& config = c.worker.config;
+  const worker::Config& config = c.worker.config;
   std::error_code error;
   for (const auto& name : fs::directory_iterator(config.runtime_dir / "workers", error)) {
     const auto other = journal::entry_of(name.path());
@@ -56,7 +56,7 @@ void add_member(journal::ProcessIds& members, pid_t pid, std::uint64_t start_tim
 /// executed what is another user's. Zombies move with their parents.
 Status add_descendants(Course& c, const std::vector<pid_t>& tree) {
   journal::ProcessIds& members = c.subject.members;
-  const Permissions rights = permissions(c);
+  const worker::Permissions rights = permissions(c);
   for (const pid_t pid : tree) {
     const auto stat = procfs::read_stat(pid);
     if (!stat || procfs::has_ended(*stat)) continue;
@@ -72,13 +72,14 @@ Status add_descendants(Course& c, const std::vector<pid_t>& tree) {
 }
 
 Status claim_members(Course& c) {
-  return on_io(c.worker.io, c.worker.daemon.claim_processes(c.order.migration, c.subject.members,
-                                                            c.worker.channel.peer().common_name));
+  return worker::on_io(c.worker.io,
+                       c.worker.daemon.claim_processes(c.order.migration, c.subject.members,
+                                                       c.worker.channel.peer().common_name));
 }
 
 }  // namespace
 
-Permissions permissions(const Course& c) {
+worker::Permissions permissions(const Course& c) {
   if (!c.order.request.has_checkpoint()) return c.worker.permissions;
   return c.worker.permissions.for_store_of(c.subject.claimed.uid);
 }
@@ -110,13 +111,13 @@ Status follow_members(Course& c, const std::vector<pid_t>& tree) {
   if (examined == 0) examined = c.subject.members.size();
   GCR_TRY(add_descendants(c, tree));
   if (c.subject.members.size() == examined) return {};
-  if (c.subject.members.size() > static_cast<int>(job::kMaxMembers)) {
+  if (c.subject.members.size() > static_cast<int>(gpu::kMaxMembers)) {
     return Error(Code::kRefused, fmt::format("it has {} processes by now, {} are allowed",
-                                             c.subject.members.size(), job::kMaxMembers));
+                                             c.subject.members.size(), gpu::kMaxMembers));
   }
   for (; examined < c.subject.members.size(); ++examined) {
     const pid_t pid = c.subject.members[examined].pid();
-    auto found = examine_late(c.order.request, pid, tree, c.subject.limits);
+    auto found = preflight::examine_late(c.order.request, pid, tree, c.subject.limits);
     if (!found && found.error().code() == Code::kNotFound) continue;
     GCR_TRY(found);
     c.subject.confinements[pid] = *std::move(found);
@@ -141,7 +142,8 @@ Status examine_frozen(Course& c) {
   GCR_TRY(follow_members(c, tree));
   return share_out(tree.size(), kMostLooks, [&](std::size_t i) -> Status {
     const auto before = c.subject.confinements.find(tree[i]);
-    if (before != c.subject.confinements.end()) return examine_again(tree[i], before->second);
+    if (before != c.subject.confinements.end())
+      return preflight::examine_again(tree[i], before->second);
     const auto stat = procfs::read_stat(tree[i]);
     if (!stat || procfs::has_ended(*stat) || procfs::is_exiting(*stat)) return {};
     return Error(Code::kRefused, fmt::format("process {} was not examined", tree[i]));
@@ -168,18 +170,18 @@ Status begin(Course& c) {
   c.account.report.set_processes(subject.job.members());
   c.account.report.set_gpu_processes(static_cast<std::uint32_t>(subject.found->gpu_users.size()));
   std::vector<GpuMember> gpu_members;
-  for (GpuUser& user : subject.found->gpu_users) {
-    const job::MemberId id{static_cast<std::uint32_t>(user.member)};
+  for (preflight::GpuUser& user : subject.found->gpu_users) {
+    const gpu::MemberId id{static_cast<std::uint32_t>(user.member)};
     const journal::ProcessId& member = subject.members[static_cast<int>(user.member)];
     GCR_ASSIGN(auto process, procfs::Process::open(member.pid(), member.start_time()));
     auto control = subject.driver->control(member.pid());
     gpu_members.push_back({id, std::move(process), std::move(user.access), std::move(control)});
   }
   subject.processes.emplace(*subject.handle, std::move(gpu_members),
-                            settlement::group_of(c.account.log->journal()));
+                            finish::group_of(c.account.log->journal()));
   subject.found.reset();
-  GCR_TRY(on_io(c.worker.io,
-                [&] { return c.worker.line.open(c.order.migration, journal::Began::SOURCE); }));
+  GCR_TRY(worker::on_io(
+      c.worker.io, [&] { return c.worker.line.open(c.order.migration, journal::Began::SOURCE); }));
   GCR_TRY(check_alone(c));
   proto::Envelope started;
   started.mutable_started()->set_migration_id(to_bytes(c.order.migration));
@@ -187,4 +189,4 @@ Status begin(Course& c) {
   return fault::point("source.began");
 }
 
-}  // namespace gcr::agent::source
+}  // namespace gcr::migration::source

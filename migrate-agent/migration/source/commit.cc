@@ -11,7 +11,7 @@
 #include "migrate-agent/migration/source/course.h"
 #include "src/base/log.h"
 
-namespace gcr::agent::source {
+namespace gcr::migration::source {
 namespace {
 
 using std::chrono::milliseconds;
@@ -64,9 +64,9 @@ Result<commit::CommitAnswer> order_commit(Course& c) {
   const auto until = Clock::now() + 2 * c.worker.config.peer_silence();
   auto answer = c.target->commit();
   if (answer) return answer;
-  settlement::Backoff backoff(c.worker.io, kCommitPause);
-  return on_io(c.worker.io,
-               settlement::deliver_commit(c.worker, c.account.log->journal(), backoff, until));
+  finish::Backoff backoff(c.worker.io, kCommitPause);
+  return worker::on_io(c.worker.io,
+                       finish::deliver_commit(c.worker, c.account.log->journal(), backoff, until));
 }
 
 /// It ends now.
@@ -91,15 +91,15 @@ void remember(const Course& c) {
 
 }  // namespace
 
-recovery::InHand in_hand(Course& c) {
+undo::InHand in_hand(Course& c) {
   SourceJob& processes = *c.subject.processes;
-  std::map<pid_t, GpuAccess*> accesses;
+  std::map<pid_t, gpu::GpuAccess*> accesses;
   for (GpuMember& member : processes.gpu_members()) {
     accesses[member.process.pid()] = member.access.get();
   }
   return {.accesses = std::move(accesses),
           .driver = c.subject.driver,
-          .vram = [&c]() -> Result<job::MemberDescriptors> {
+          .vram = [&c]() -> Result<gpu::MemberDescriptors> {
             GCR_ASSIGN(auto descriptors, c.copying.vram->descriptors());
             return c.subject.job.split(std::move(descriptors));
           },
@@ -112,7 +112,7 @@ recovery::InHand in_hand(Course& c) {
 }
 
 Status commit(Course& c) {
-  const Phases::Timer timer(c.account.phases, "course", "commit");
+  const worker::Phases::Timer timer(c.account.phases, "course", "commit");
   proto::MigrateReport& report = c.account.report;
   journal::Record record;
   record.mutable_committed();
@@ -135,11 +135,11 @@ Status commit(Course& c) {
         "is kept at the source");
   }
   const auto* lost = std::get_if<Error>(&*answer);
-  const recovery::InHand hand = in_hand(c);
+  const undo::InHand hand = in_hand(c);
   const Status settled =
       c.account.phases.time("process", lost != nullptr ? "take back" : "release source", [&] {
-        return guarded(
-            [&] { return settlement::settle(*c.account.log, c.worker.config, *answer, &hand); });
+        return worker::guarded(
+            [&] { return finish::settle(*c.account.log, c.worker.config, *answer, &hand); });
       });
   if (lost != nullptr) {
     // If the journal cannot be written, recovery asks again and gets the same answer.
@@ -178,22 +178,22 @@ Status complete_checkpoint(Course& c) {
 /// Until the last record nothing says that there is a checkpoint, so whoever finds the journal
 /// removes it, unless it has its name by then.
 Status go_on(Course& c) {
-  const Phases::Timer timer(c.account.phases, "course", "complete");
+  const worker::Phases::Timer timer(c.account.phases, "course", "complete");
   const Error unfinished(Code::kInternal, "the agent died before the checkpoint was complete");
-  recovery::InHand hand = in_hand(c);
+  undo::InHand hand = in_hand(c);
   hand.running = [&c] { note_downtime(c); };
   const auto taken_back = c.account.phases.time("process", "take back", [&] {
-    return guarded([&]() -> Status {
-      GCR_TRY(settlement::take_back(*c.account.log, c.worker.config, commit::SourceEvent::kFailed,
-                                    settlement::aborted(unfinished), &hand));
+    return worker::guarded([&]() -> Status {
+      GCR_TRY(finish::take_back(*c.account.log, c.worker.config, commit::SourceEvent::kFailed,
+                                finish::aborted(unfinished), &hand));
       return {};
     });
   });
   Status completed = taken_back;
-  if (taken_back) completed = guarded([&] { return complete_checkpoint(c); });
+  if (taken_back) completed = worker::guarded([&] { return complete_checkpoint(c); });
   if (!completed) c.target->abort(completed.error().message());
   if (!taken_back) return went_back(c, unfinished, taken_back);
-  journal::Record finished = settlement::finished(
+  journal::Record finished = finish::finished(
       completed ? fmt::format("the checkpoint {} is complete", c.account.report.checkpoint())
                 : "the process runs here");
   finished.mutable_finished()->set_checkpointed(completed.has_value());
@@ -210,10 +210,10 @@ Status give_up(Course& c, Error cause) {
   cause = or_its_end(c, std::move(cause));
   Status given_up = cause;
   if (c.account.log) {
-    const recovery::InHand hand = in_hand(c);
-    const Status undone = guarded([&] {
-      return settlement::undo(*c.account.log, c.worker.config, commit::SourceEvent::kFailed,
-                              settlement::aborted(cause), &hand);
+    const undo::InHand hand = in_hand(c);
+    const Status undone = worker::guarded([&] {
+      return finish::undo(*c.account.log, c.worker.config, commit::SourceEvent::kFailed,
+                          finish::aborted(cause), &hand);
     });
     given_up = went_back(c, cause, undone);
   }
@@ -221,4 +221,4 @@ Status give_up(Course& c, Error cause) {
   return given_up;
 }
 
-}  // namespace gcr::agent::source
+}  // namespace gcr::migration::source

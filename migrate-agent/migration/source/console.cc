@@ -10,7 +10,7 @@
 
 #include "src/base/units.h"
 
-namespace gcr::agent {
+namespace gcr::migration {
 namespace {
 
 constexpr std::chrono::hours kOperatorPatience{24 * 365};
@@ -19,7 +19,7 @@ constexpr unsigned kDefaultMaxRounds = 30;
 
 PrecopyLimits limits_of(const proto::MigrateRequest& request) {
   return {.downtime_ms = request.downtime_limit_ms() > 0 ? request.downtime_limit_ms()
-                                                         : kDefaultDowntimeLimitMs,
+                                                         : worker::kDefaultDowntimeLimitMs,
           .max_rounds = request.max_rounds() > 0 ? request.max_rounds() : kDefaultMaxRounds,
           .auto_converge = request.auto_converge(),
           .strict = request.strict()};
@@ -29,7 +29,7 @@ PrecopyLimits limits_of(const proto::MigrateRequest& request) {
 
 using asio::awaitable;
 
-Console::Console(WorkerContext& worker, const proto::MigrateRequest& request)
+Console::Console(worker::WorkerContext& worker, const proto::MigrateRequest& request)
     : worker_(worker),
       link_(worker.io, worker.channel),
       pauses_(request.pause_before_switchover()),
@@ -55,7 +55,7 @@ awaitable<void> Console::heed_operator() {
     if (message->has_cancel_request()) worker_.cancellation.request("the operator cancelled it");
     if (message->has_continue_request()) heeded = go_on();
     if (message->has_adjust_request()) {
-      heeded = check_adjustment(message->adjust_request());
+      heeded = worker::check_adjustment(message->adjust_request());
       if (heeded) heeded = adjust(message->adjust_request());
     }
     if (heeded) continue;
@@ -149,7 +149,7 @@ void Console::tell(const char* phase, std::string text) {
     paused = paused_;
   }
   asio::post(worker_.io, [this, phase, paused, text = std::move(text)]() mutable {
-    worker_.daemon.report_phase(paused ? kPausedPhase : phase);  // rounds go on in a pause
+    worker_.daemon.report_phase(paused ? worker::kPausedPhase : phase);  // rounds go on in a pause
     link_.tell(phase, std::move(text));
   });
 }
@@ -214,13 +214,13 @@ bool Console::rest(Clock::duration patience) {
   return !changed_.wait_for(lock, patience, [this] { return may_switch_over_ || cancelled_; });
 }
 
-awaitable<void> run_with_console(WorkerContext& context, Console& console,
+awaitable<void> run_with_console(worker::WorkerContext& context, Console& console,
                                  std::function<void()> course) {
   using asio::experimental::awaitable_operators::operator&&;
   using asio::experimental::awaitable_operators::operator||;
   Status ran;
   const auto run = [&]() -> awaitable<void> {
-    ran = co_await offload(context.blocking, [&]() -> Status {
+    ran = co_await worker::offload(context.blocking, [&]() -> Status {
       course();
       return {};
     });
@@ -232,4 +232,4 @@ awaitable<void> run_with_console(WorkerContext& context, Console& console,
   if (!ran) throw std::runtime_error(ran.error().message());
 }
 
-}  // namespace gcr::agent
+}  // namespace gcr::migration

@@ -17,13 +17,13 @@
 #include "migrate-agent/worker/runtime/phases.h"
 #include "transport/channel.h"
 
-namespace gcr::agent {
+namespace gcr::migration {
 
-class Console : public SourceControl {
+class Console : public worker::SourceControl {
  public:
-  using Clock = Phases::Clock;
+  using Clock = worker::Phases::Clock;
 
-  Console(WorkerContext& worker, const proto::MigrateRequest& request);
+  Console(worker::WorkerContext& worker, const proto::MigrateRequest& request);
 
   // For the thread of the io_context.
 
@@ -76,7 +76,7 @@ class Console : public SourceControl {
   asio::awaitable<void> show_progress();
   Status may_be_changed() const;
 
-  WorkerContext& worker_;
+  worker::WorkerContext& worker_;
   OperatorLink link_;  ///< of the io_context's thread
   const Clock::time_point started_ = Clock::now();
   const bool pauses_;
@@ -99,12 +99,12 @@ class Console : public SourceControl {
   bool expected_is_least_ = false;
   std::optional<Clock::time_point> gate_closed_at_;
 
-  Cancellation::Registration registration_;
+  worker::Cancellation::Registration registration_;
 };
 
 /// Runs `course` on a thread of the worker's pool, and the console beside it. Throws
 /// std::runtime_error if an exception left the course.
-asio::awaitable<void> run_with_console(WorkerContext& context, Console& console,
+asio::awaitable<void> run_with_console(worker::WorkerContext& context, Console& console,
                                        std::function<void()> course);
 
-}  // namespace gcr::agent
+}  // namespace gcr::migration

@@ -6,7 +6,7 @@
 
 #include "src/base/units.h"
 
-namespace gcr::agent {
+namespace gcr::migration {
 namespace {
 
 /// Before any rate is known, this much counts as fitting into the downtime.
@@ -82,4 +82,4 @@ const char* to_string(Convergence::Next next) {
   }
 }
 
-}  // namespace gcr::agent
+}  // namespace gcr::migration

@@ -10,11 +10,11 @@
 #include "migrate-agent/worker/config/config.h"
 #include "src/base/result.h"
 
-namespace gcr::agent {
+namespace gcr::migration {
 
 struct PrecopyLimits {
-  double downtime_ms =
-      kDefaultDowntimeLimitMs;  ///< what sending the rest may take after the gate has closed
+  double downtime_ms = worker::kDefaultDowntimeLimitMs;  ///< what sending the rest may take after
+                                                         ///< the gate has closed
   unsigned max_rounds = 30;
   bool auto_converge = false;
   bool strict = false;
@@ -72,4 +72,4 @@ class Convergence {
 /// As the report names it: "fits", "not-shrinking", "max-rounds".
 const char* to_string(Convergence::Next next);
 
-}  // namespace gcr::agent
+}  // namespace gcr::migration

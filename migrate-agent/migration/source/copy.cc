@@ -7,14 +7,14 @@
 
 #include "migrate-agent/base/fault/fault.h"
 #include "migrate-agent/gpu/access/throttle.h"
-#include "migrate-agent/linux/proc/procfs.h"
+#include "migrate-agent/linux/procfs/procfs.h"
 #include "migrate-agent/migration/source/course.h"
 #include "migrate-agent/migration/source/transient.h"
 #include "migrate-agent/process/inspect/descriptors.h"
 #include "migrate-agent/process/inspect/sharing.h"
 #include "src/base/units.h"
 
-namespace gcr::agent::source {
+namespace gcr::migration::source {
 namespace {
 
 using std::chrono::seconds;
@@ -26,16 +26,16 @@ constexpr seconds kLongestRest{60};
 /// A paused migration waits at least this many times as long as its last round took.
 constexpr int kRestPerRound = 9;
 
-images::Compression to_compression(proto::Compression compression) {
+store::Compression to_compression(proto::Compression compression) {
   switch (compression) {
     case proto::COMPRESSION_NONE:
-      return images::Compression::kNone;
+      return store::Compression::kNone;
     case proto::COMPRESSION_LZ4:
-      return images::Compression::kLz4;
+      return store::Compression::kLz4;
     case proto::COMPRESSION_ZSTD:
-      return images::Compression::kZstd;
+      return store::Compression::kZstd;
     default:
-      return images::Compression::kAuto;
+      return store::Compression::kAuto;
   }
 }
 
@@ -55,14 +55,14 @@ Status look(Course& c) {
   GCR_TRY(refresh_buffers(c));
   // CRIU is started before the digest: what takes time after it lets the process dirty more VRAM.
   if (!c.copying.images->prepared()) {
-    const Phases::Timer timer(c.account.phases, "images", "start CRIU");
+    const worker::Phases::Timer timer(c.account.phases, "images", "start CRIU");
     GCR_TRY(c.copying.images->prepare());
   }
   return c.copying.precopy->look();
 }
 
 Status image_round(Course& c) {
-  const Phases::Timer dumping(c.account.phases, "images", "images round");
+  const worker::Phases::Timer dumping(c.account.phases, "images", "images round");
   GCR_TRY(open_image_sink(c));
   return c.copying.images->round(*c.copying.sink);
 }
@@ -72,7 +72,7 @@ Status copy_round(Course& c, double share_held) {
   Precopy& precopy = *c.copying.precopy;
   c.console.tell("precopy", fmt::format("round {}: sending {}", precopy.rounds().size() + 1,
                                         format_bytes(precopy.remaining_bytes())));
-  Throttle throttle(c.subject.processes->gate());
+  gpu::Throttle throttle(c.subject.processes->gate());
   throttle.set_share(share_held);
   const Status sent = precopy.send(throttle);
   GCR_TRY(throttle.stop());
@@ -87,7 +87,8 @@ Status copy_round(Course& c, double share_held) {
 Status pause(Course& c) {
   c.console.set_paused(true);
   c.target->tell_paused(true);
-  c.console.tell(kPausedPhase.data(), "waiting for `gcr-migrate continue` before the switchover");
+  c.console.tell(worker::kPausedPhase.data(),
+                 "waiting for `gcr-migrate continue` before the switchover");
   Clock::duration rest = kFirstPause;
   while (!c.console.may_switch_over()) {
     GCR_TRY(c.worker.cancellation.check());
@@ -165,7 +166,7 @@ Status note_detaching(Course& c) {
 namespace {
 
 Status copy_rounds(Course& c) {
-  const Phases::Timer timer(c.account.phases, "course", "pre-copy");
+  const worker::Phases::Timer timer(c.account.phases, "course", "pre-copy");
   // From here on a failure reports that the process runs on, not that nothing was touched.
   c.account.report.set_source_touched(true);
   Precopy& precopy = *c.copying.precopy;
@@ -243,4 +244,4 @@ void count_undone_closing(Course& c) {
   c.console.set_gate_closed(closed_at);
 }
 
-}  // namespace gcr::agent::source
+}  // namespace gcr::migration::source

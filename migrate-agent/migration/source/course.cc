@@ -13,7 +13,7 @@
 #include "migrate-agent/process/slurm/step.h"
 #include "src/base/log.h"
 
-namespace gcr::agent {
+namespace gcr::migration {
 namespace {
 
 /// For people.
@@ -50,7 +50,7 @@ namespace {
 Status migrate(Course& c, const std::function<Status()>& send_all) {
   const auto& request = c.order.request;
   const bool goes_on = request.has_checkpoint() && !request.checkpoint().stop();
-  const Status agreed = guarded([&]() -> Status {
+  const Status agreed = worker::guarded([&]() -> Status {
     GCR_TRY(send_all());
     return goes_on ? Status() : run_steps(c, {restore, last_look});
   });
@@ -130,7 +130,7 @@ void conclude(Course& c, const Status& done) {
 }
 
 /// The daemon is told whether or not there is a journal.
-void tell_ending(WorkerContext& worker, Console& console, journal::Began migration,
+void tell_ending(worker::WorkerContext& worker, Console& console, journal::Began migration,
                  const proto::MigrateReport& report, unsigned journal_errors) {
   asio::post(worker.io,
              [&daemon = worker.daemon,
@@ -142,7 +142,7 @@ void tell_ending(WorkerContext& worker, Console& console, journal::Began migrati
   console.tell(std::move(envelope));
 }
 
-FindTarget find_target(WorkerContext& context) {
+FindTarget find_target(worker::WorkerContext& context) {
   return [&context](const Order& order, const Subject& subject) -> Result<std::unique_ptr<Target>> {
     if (order.request.has_checkpoint()) {
       return std::make_unique<CheckpointTarget>(
@@ -181,11 +181,11 @@ Order order_of(proto::MigrateRequest request) {
 
 }  // namespace source
 
-asio::awaitable<void> run_source(WorkerContext& context, proto::MigrateRequest request) {
+asio::awaitable<void> run_source(worker::WorkerContext& context, proto::MigrateRequest request) {
   Console console(context, request);
   source::Course course{context, console, source::find_target(context),
                         source::order_of(std::move(request))};
   co_await run_with_console(context, console, [&course] { source::run(course); });
 }
 
-}  // namespace gcr::agent
+}  // namespace gcr::migration

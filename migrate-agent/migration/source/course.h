@@ -28,14 +28,14 @@
 #include "migrate-agent/migration/target/target.h"
 #include "migrate-agent/migration/undo/recovery.h"
 #include "migrate-agent/preflight/examine/examination.h"
-#include "migrate-agent/process/files/outgoing.h"
+#include "migrate-agent/process/memory_files/outgoing.h"
 #include "migrate-agent/transfer/images/scratch_directory.h"
 #include "migrate-agent/worker/runtime/phases.h"
 #include "src/base/uuid.h"
 
-namespace gcr::agent::source {
+namespace gcr::migration::source {
 
-using Clock = Phases::Clock;
+using Clock = worker::Phases::Clock;
 
 /// What was asked for.
 struct Order {
@@ -45,9 +45,9 @@ struct Order {
 
 /// What moves.
 struct Subject {
-  MovableProcess claimed;                 ///< the process that was named
-  std::optional<procfs::Process> handle;  ///< of it
-  std::optional<Examination> found;       ///< until both preflights are done
+  worker::MovableProcess claimed;               ///< the process that was named
+  std::optional<procfs::Process> handle;        ///< of it
+  std::optional<preflight::Examination> found;  ///< until both preflights are done
   std::shared_ptr<const device::Driver> driver;
   std::string command;
   std::uint64_t resident_bytes = 0;
@@ -55,14 +55,14 @@ struct Subject {
   proto::GroupLimits limits;    ///< of their control groups, once examined
   std::map<pid_t, process::Confinement> confinements;  ///< likewise, what they were in
   int examined = 0;  ///< so many of the members, the first ones, were: see follow_members()
-  job::Job job;
-  job::Lister lister;
-  std::optional<DriverAlone> driver_alone;          ///< the member without the preload library
-  std::shared_ptr<const criu::Plugin> criu_plugin;  ///< null: no member needs one
+  gpu::Job job;
+  gpu::Lister lister;
+  std::optional<preflight::DriverAlone> driver_alone;  ///< the member without the preload library
+  std::shared_ptr<const criu::Plugin> criu_plugin;     ///< null: no member needs one
   std::optional<SourceJob> processes;
   std::optional<keeper::Keeper> keeper;
-  std::optional<std::vector<job::Mapping>> kept;  ///< what the keeper holds, once armed
-  std::optional<SuspendedJob> suspended;          ///< if it was suspended before
+  std::optional<std::vector<gpu::Mapping>> kept;     ///< what the keeper holds, once armed
+  std::optional<preflight::SuspendedJob> suspended;  ///< if it was suspended before
 };
 
 /// How it is copied.
@@ -70,7 +70,7 @@ struct Copying {
   std::optional<images::ScratchDirectory> scratch;
   std::optional<mover::OutgoingVram> vram;
   std::optional<Precopy> precopy;
-  std::map<job::AllocationId, std::vector<digest::Digest>> digests;  ///< of all VRAM, as sent
+  std::map<gpu::AllocationId, std::vector<digest::Digest>> digests;  ///< of all VRAM, as sent
   std::optional<OutgoingImages> images;
   images::Sink* sink = nullptr;  ///< the target's
   images::SentImages sent;
@@ -82,7 +82,7 @@ struct Copying {
 
 /// What is known about the migration itself.
 struct Account {
-  Phases phases;
+  worker::Phases phases;
   proto::MigrateReport report{};
   std::optional<commit::SourceLog> log{};  ///< once both sides have agreed to the migration
   bool detaching_noted = false;
@@ -101,22 +101,22 @@ using FindTarget =
 
 /// Members are destroyed in reverse: the target's channel reads memory of `copying`.
 struct Course {
-  WorkerContext& worker;
+  worker::WorkerContext& worker;
   Console& console;
   FindTarget find_target;
   Order order;
-  Account account{Phases("source", console.started())};
+  Account account{worker::Phases("source", console.started())};
   Subject subject{};
   Copying copying{};
   std::unique_ptr<Target> target{};  ///< from claim() on; null: it stays on this host
-  Cancellation::Registration interrupting{};
+  worker::Cancellation::Registration interrupting{};
 };
 
 /// What was asked for, with a name for a checkpoint that was given none (after the time).
 Order order_of(proto::MigrateRequest request);
 
 /// The other agent, or a store.
-FindTarget find_target(WorkerContext& context);
+FindTarget find_target(worker::WorkerContext& context);
 
 /// The whole course, to the report.
 void run(Course& course);
@@ -128,7 +128,7 @@ void run(Course& course, const std::function<Status()>& send_all);
 void conclude(Course& course, const Status& done);
 
 /// The last of it, for any course: `migration` as far as it is known.
-void tell_ending(WorkerContext& worker, Console& console, journal::Began migration,
+void tell_ending(worker::WorkerContext& worker, Console& console, journal::Began migration,
                  const proto::MigrateReport& report, unsigned journal_errors);
 
 /// All steps up to the target's vote; an Error if one fails, or if the migration is cancelled.
@@ -169,7 +169,7 @@ Status go_on(Course& c);
 Status carry_memory_files(Course& c, const std::vector<memory_files::Member>& members);
 
 /// For undoing what was done to the processes.
-recovery::InHand in_hand(Course& c);
+undo::InHand in_hand(Course& c);
 
 /// Before the commit: undoes everything and tells the target. Never succeeds: gives `cause`, or why
 /// there is more to do.
@@ -178,7 +178,7 @@ Status give_up(Course& c, Error cause);
 // What several steps use.
 
 /// Whose processes may be moved to where this job goes: a store is its user's to read.
-Permissions permissions(const Course& c);
+worker::Permissions permissions(const Course& c);
 
 /// Finds the target, and claims the members: those that are known, and all below the first.
 Status claim_for_target(Course& c);
@@ -243,4 +243,4 @@ Status check_sharers(const Course& c, const std::vector<pid_t>& members);
 /// The gate is open again, and the process still runs here.
 void count_undone_closing(Course& c);
 
-}  // namespace gcr::agent::source
+}  // namespace gcr::migration::source

@@ -15,7 +15,7 @@
 #include "src/base/file_lock.h"
 #include "src/base/unique_fd.h"
 
-namespace gcr::agent {
+namespace gcr::migration {
 namespace {
 
 namespace fs = std::filesystem;
@@ -76,7 +76,7 @@ double middle(std::vector<double> values) {
 }
 
 /// Removes the oldest.
-void forget(Downtimes& all, const std::string& kind, bool prefill) {
+void forget(downtimes::Downtimes& all, const std::string& kind, bool prefill) {
   auto& list = *all.mutable_measured();
   const auto same = [&](const Downtime& measured) {
     return measured.kind() == kind && measured.prefill() == prefill;
@@ -135,9 +135,9 @@ Status remember_downtime(const fs::path& state_dir, const std::string& kind, boo
   const UniqueFd lock(::open(state_dir.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!lock) return Error::from_errno(errno, fmt::format("cannot open {}", state_dir.string()));
   GCR_TRY(lock_file(lock.get(), state_dir.string()));
-  Downtimes all = read(file_of(state_dir));
+  downtimes::Downtimes all = read(file_of(state_dir));
   forget(all, kind, prefill);
-  Downtime& added = *all.add_measured();
+  downtimes::Downtime& added = *all.add_measured();
   added.set_kind(kind);
   added.set_prefill(prefill);
   added.set_beside_ms(measured.beside_ms);
@@ -145,4 +145,4 @@ Status remember_downtime(const fs::path& state_dir, const std::string& kind, boo
   return write(file_of(state_dir), all);
 }
 
-}  // namespace gcr::agent
+}  // namespace gcr::migration

@@ -12,7 +12,7 @@
 
 #include "src/base/result.h"
 
-namespace gcr::agent {
+namespace gcr::migration {
 
 /// The part that does not depend on what is left to send.
 struct SteadyDowntime {
@@ -40,4 +40,4 @@ SteadyDowntime expect_downtime(const std::filesystem::path& state_dir, const std
 Status remember_downtime(const std::filesystem::path& state_dir, const std::string& kind,
                          bool prefill, const SteadyDowntime& measured);
 
-}  // namespace gcr::agent
+}  // namespace gcr::migration

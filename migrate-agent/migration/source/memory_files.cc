@@ -2,13 +2,13 @@
 #include <fmt/format.h>
 
 #include "migrate-agent/commit/journal/held_files.h"
-#include "migrate-agent/linux/proc/procfs.h"
+#include "migrate-agent/linux/procfs/procfs.h"
 #include "migrate-agent/migration/source/course.h"
-#include "migrate-agent/process/files/incoming.h"
-#include "migrate-agent/process/files/outgoing.h"
-#include "migrate-agent/process/files/release.h"
+#include "migrate-agent/process/memory_files/incoming.h"
+#include "migrate-agent/process/memory_files/outgoing.h"
+#include "migrate-agent/process/memory_files/release.h"
 
-namespace gcr::agent::source {
+namespace gcr::migration::source {
 namespace {
 
 using NamedFiles = std::vector<process::NamedFile>;
@@ -51,7 +51,7 @@ Status unname_memory_files(Course& c) {
 
 Status carry_memory_files(Course& c, const std::vector<memory_files::Member>& members) {
   const memory_files::Outgoing outgoing = memory_files::find(members);
-  const std::string reason = preflight::reason_of(outgoing.findings.list());
+  const std::string reason = findings::reason_of(outgoing.findings.list());
   if (!reason.empty()) return Error(Code::kRefused, reason);
   if (outgoing.files.empty()) return {};
   proto::CarryRequest request;
@@ -71,4 +71,4 @@ Status carry_memory_files(Course& c, const std::vector<memory_files::Member>& me
   return journal::keep_files(journal_of(c), carried);
 }
 
-}  // namespace gcr::agent::source
+}  // namespace gcr::migration::source

@@ -5,7 +5,7 @@
 #include <asio/use_awaitable.hpp>
 #include <utility>
 
-namespace gcr::agent {
+namespace gcr::migration {
 
 void OperatorLink::tell(proto::Envelope message) {
   if (gone_) return;
@@ -66,4 +66,4 @@ asio::awaitable<void> OperatorLink::write() {
   }
 }
 
-}  // namespace gcr::agent
+}  // namespace gcr::migration

@@ -12,7 +12,7 @@
 
 #include "src/control/control_channel.h"
 
-namespace gcr::agent {
+namespace gcr::migration {
 
 class OperatorLink {
  public:
@@ -52,4 +52,4 @@ class OperatorLink {
   bool gone_ = false;
 };
 
-}  // namespace gcr::agent
+}  // namespace gcr::migration

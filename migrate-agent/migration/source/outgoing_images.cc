@@ -8,21 +8,21 @@
 #include "migrate-agent/base/fault/fault.h"
 #include "migrate-agent/criu/images/images.h"
 #include "migrate-agent/linux/cgroups/devices.h"
-#include "migrate-agent/linux/proc/procfs.h"
+#include "migrate-agent/linux/procfs/procfs.h"
 #include "migrate-agent/preflight/examine/examination.h"
 #include "migrate-agent/process/inspect/inspect.h"
 #include "migrate-agent/process/pages/present_pages.h"
 #include "migrate-agent/process/pages/process_memory.h"
 #include "migrate-agent/process/pages/shared_zeros.h"
 
-namespace gcr::agent {
+namespace gcr::migration {
 
 namespace fs = std::filesystem;
 
 namespace {
 
 /// CRIU reads whatever program a process runs by then.
-Status check_pre_dumps(const criu::Command& criu, const Permissions& permissions) {
+Status check_pre_dumps(const criu::Command& criu, const worker::Permissions& permissions) {
   if (permissions.everyone()) return criu::check_memory_tracking(criu);
   return Error(Code::kUnsupported,
                "before Linux 6.7 only what an operator moves who may move everybody's processes is "
@@ -32,7 +32,7 @@ Status check_pre_dumps(const criu::Command& criu, const Permissions& permissions
 }  // namespace
 
 OutgoingImages::OutgoingImages(criu::Command criu, SourceJob& process, fs::path scratch,
-                               Permissions permissions)
+                               worker::Permissions permissions)
     : criu_(std::move(criu)),
       pid_(process.pid()),
       options_{process.group().directory_for_criu(), process::OutsideTcp::kRefuse},
@@ -45,12 +45,12 @@ OutgoingImages::OutgoingImages(criu::Command criu, SourceJob& process, fs::path 
 }
 
 Result<OutgoingImages> OutgoingImages::create(const criu::Command& criu, SourceJob& process,
-                                              fs::path scratch, Permissions permissions,
+                                              fs::path scratch, worker::Permissions permissions,
                                               const proto::MigrateRequest& request,
                                               std::uint64_t resident_bytes,
                                               std::shared_ptr<const criu::Plugin> plugin) {
   OutgoingImages images(criu, process, std::move(scratch), std::move(permissions));
-  images.options_.outside_tcp = outside_tcp(request);
+  images.options_.outside_tcp = preflight::outside_tcp(request);
   if (plugin != nullptr) {
     GCR_ASSIGN(images.device_groups_,
                cgroups::device_groups_of(cgroups::hierarchies(), process.pid()));
@@ -341,4 +341,4 @@ Result<std::vector<process::ThreadRights>> OutgoingImages::dump(
   return credentials;
 }
 
-}  // namespace gcr::agent
+}  // namespace gcr::migration

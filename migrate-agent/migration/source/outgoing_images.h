@@ -31,7 +31,7 @@
 #include "src/base/read_memory.h"
 #include "src/base/units.h"
 
-namespace gcr::agent {
+namespace gcr::migration {
 
 /// From so much resident memory on, rounds are used without being asked for; pre-dumps, which stop
 /// the processes for moments, from half a second of dumping on.
@@ -48,7 +48,8 @@ class OutgoingImages {
   /// migration on tmpfs. With a `plugin`, CRIU works where the processes' control groups allow the
   /// devices that they have: called before SourceJob::enter_group().
   static Result<OutgoingImages> create(const criu::Command& criu, SourceJob& process,
-                                       std::filesystem::path scratch, Permissions permissions,
+                                       std::filesystem::path scratch,
+                                       worker::Permissions permissions,
                                        const proto::MigrateRequest& request,
                                        std::uint64_t resident_bytes,
                                        std::shared_ptr<const criu::Plugin> plugin);
@@ -86,7 +87,7 @@ class OutgoingImages {
 
  private:
   OutgoingImages(criu::Command criu, SourceJob& process, std::filesystem::path scratch,
-                 Permissions permissions);
+                 worker::Permissions permissions);
   Result<ReadMemory> open_memory(pid_t pid) const;
   Status open_memories();
   Result<ReadMemory> memory_of(pid_t pid) const;
@@ -106,7 +107,7 @@ class OutgoingImages {
   criu::DumpOptions options_;
   std::vector<UniqueFd> device_groups_;  ///< that options_ refer to
   std::filesystem::path scratch_;
-  Permissions permissions_;
+  worker::Permissions permissions_;
   enum class Way { kStream, kMemory, kPreDumps } way_ = Way::kStream;
   std::string reason_;
   unsigned rounds_ = 0;
@@ -137,4 +138,4 @@ class OutgoingImages {
   std::optional<criu::PreparedDump> prepared_;
 };
 
-}  // namespace gcr::agent
+}  // namespace gcr::migration

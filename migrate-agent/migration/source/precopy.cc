@@ -1,11 +1,11 @@
 #include "migrate-agent/migration/source/precopy.h"
 
-namespace gcr::agent {
+namespace gcr::migration {
 
-using Clock = Phases::Clock;
+using Clock = worker::Phases::Clock;
 
 Status Precopy::look() {
-  const Phases::Timer timer(phases_, "vram", "digest");
+  const worker::Phases::Timer timer(phases_, "vram", "digest");
   looked_at_ = Clock::now();
   dirty_.reset();
   GCR_ASSIGN(dirty_, vram_.find_dirty());
@@ -38,8 +38,8 @@ Result<proto::Round> Precopy::send_round() {
   return round;
 }
 
-Status Precopy::send(const Throttle& throttle) {
-  const Phases::Timer timer(phases_, "vram", "round");
+Status Precopy::send(const gpu::Throttle& throttle) {
+  const worker::Phases::Timer timer(phases_, "vram", "round");
   GCR_ASSIGN(proto::Round round, send_round());
   round.set_throttle(throttle.held().share());
   rounds_.push_back(std::move(round));
@@ -47,11 +47,11 @@ Status Precopy::send(const Throttle& throttle) {
 }
 
 Status Precopy::send_last() {
-  const Phases::Timer timer(phases_, "vram", "last round");
+  const worker::Phases::Timer timer(phases_, "vram", "last round");
   GCR_ASSIGN(proto::Round round, send_round());
   round.set_last(true);
   rounds_.push_back(std::move(round));
   return {};
 }
 
-}  // namespace gcr::agent
+}  // namespace gcr::migration

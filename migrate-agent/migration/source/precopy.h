@@ -12,12 +12,12 @@
 #include "migrate-agent/worker/runtime/phases.h"
 #include "proto/control.pb.h"
 
-namespace gcr::agent {
+namespace gcr::migration {
 
 class Precopy {
  public:
   /// All of them outlive this object.
-  Precopy(mover::OutgoingVram& vram, transport::Channel& channel, Phases& phases,
+  Precopy(mover::OutgoingVram& vram, transport::Channel& channel, worker::Phases& phases,
           ProgressMeter& meter, PrecopyLimits limits)
       : vram_(vram), channel_(channel), phases_(phases), meter_(meter), convergence_(limits) {}
 
@@ -34,7 +34,7 @@ class Precopy {
   bool acceptable() const { return convergence_.acceptable(remaining_bytes()); }
 
   /// Sends what look() found, as a round, while `throttle` throttles the process.
-  Status send(const Throttle& throttle);
+  Status send(const gpu::Throttle& throttle);
 
   /// The same with the gate closed.
   Status send_last();
@@ -54,13 +54,13 @@ class Precopy {
 
   mover::OutgoingVram& vram_;
   transport::Channel& channel_;
-  Phases& phases_;
+  worker::Phases& phases_;
   ProgressMeter& meter_;
   Convergence convergence_;
   std::optional<mover::OutgoingVram::Dirty> dirty_;
-  Phases::Clock::time_point looked_at_{};
+  worker::Phases::Clock::time_point looked_at_{};
   double digest_ms_ = 0;
   std::vector<proto::Round> rounds_;
 };
 
-}  // namespace gcr::agent
+}  // namespace gcr::migration

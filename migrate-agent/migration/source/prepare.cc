@@ -6,21 +6,21 @@
 #include <functional>
 
 #include "migrate-agent/base/fault/fault.h"
-#include "migrate-agent/linux/proc/procfs.h"
+#include "migrate-agent/linux/procfs/procfs.h"
 #include "migrate-agent/migration/source/course.h"
 #include "migrate-agent/migration/source/transient.h"
 #include "migrate-agent/preflight/compare/host_facts.h"
 #include "migrate-agent/transfer/negotiation/offer.h"
 
-namespace gcr::agent::source {
+namespace gcr::migration::source {
 namespace {
 
 /// Tells the operator of warnings; an error if there is a blocker.
 Status judge(Course& c, const std::vector<proto::Finding>& findings) {
   for (const proto::Finding& finding : findings) {
-    if (!preflight::is_blocker(finding)) note(c, finding);
+    if (!findings::is_blocker(finding)) note(c, finding);
   }
-  std::string reason = preflight::reason_of(findings);
+  std::string reason = findings::reason_of(findings);
   if (reason.empty()) return {};
   return Error(Code::kRefused, std::move(reason));
 }
@@ -40,23 +40,23 @@ void report_link(const Prepared& prepared, proto::MigrateReport& report) {
 }  // namespace
 
 void note(Course& c, const proto::Finding& warning) {
-  std::string text = preflight::note_of(warning);
+  std::string text = findings::note_of(warning);
   const auto& notes = c.account.report.notes();
   if (std::ranges::find(notes, text) == notes.end()) c.account.report.add_notes(std::move(text));
 }
 
 Status examine(Course& c) {
-  const Phases::Timer timer(c.account.phases, "course", "preflight");
-  GCR_TRY(check_accepted(c.order.request));
+  const worker::Phases::Timer timer(c.account.phases, "course", "preflight");
+  GCR_TRY(preflight::check_accepted(c.order.request));
   Subject& subject = c.subject;
   c.console.tell("preflight", fmt::format("examining process {}", c.order.request.pid()));
   subject.found.emplace(c.account.phases.time("process", "examine", [&] {
-    return agent::examine(c.order.request, c.worker.config, journal::pids_of(subject.members),
-                          subject.suspended ? &*subject.suspended : nullptr);
+    return preflight::examine(c.order.request, c.worker.config, journal::pids_of(subject.members),
+                              subject.suspended ? &*subject.suspended : nullptr);
   }));
   // The destination learns nothing of a process that cannot be moved.
   std::vector<proto::Finding> findings = subject.found->findings.list();
-  if (c.target == nullptr) std::erase_if(findings, std::not_fn(is_about_gpus));
+  if (c.target == nullptr) std::erase_if(findings, std::not_fn(preflight::is_about_gpus));
   GCR_TRY(judge(c, findings));
   subject.limits = subject.found->members.front().limits();
   for (std::size_t i = 0; i < subject.found->pids.size(); ++i) {
@@ -73,7 +73,7 @@ Status examine(Course& c) {
 }
 
 Status preflight(Course& c) {
-  const Phases::Timer timer(c.account.phases, "course", "preflight at both sides");
+  const worker::Phases::Timer timer(c.account.phases, "course", "preflight at both sides");
   proto::PreflightRequest request =
       preflight_request(*c.subject.found, c.order.request, c.worker.config);
   request.set_migration_id(to_bytes(c.order.migration));
@@ -109,7 +109,7 @@ Status agree(Course& c) {
 }
 
 Status prepare_images(Course& c) {
-  const Config& config = c.worker.config;
+  const worker::Config& config = c.worker.config;
   GCR_ASSIGN(c.copying.scratch, images::ScratchDirectory::create(config.runtime_dir / "outgoing" /
                                                                  c.order.migration.to_string()));
   GCR_ASSIGN(c.copying.images,
@@ -121,12 +121,12 @@ Status prepare_images(Course& c) {
 
 Result<Prepared> prepare_target(Course& c, const DigestSecret& key, Buffers buffers) {
   const proto::MigrateRequest& asked = c.order.request;
-  const Config& config = c.worker.config;
+  const worker::Config& config = c.worker.config;
   proto::PrepareRequest request;
   request.set_lanes(asked.lanes() != 0 ? asked.lanes() : config.lanes);
   request.set_transport(asked.transport());
   request.set_plaintext(asked.plaintext());
-  *request.mutable_offer() = data_offer(config.unencrypted_data);
+  *request.mutable_offer() = transfer::data_offer(config.unencrypted_data);
   request.set_digest_key(key.data(), key.size());
   request.set_no_prefill(asked.no_prefill());
   *request.mutable_buffers() = std::move(buffers);
@@ -136,7 +136,7 @@ Result<Prepared> prepare_target(Course& c, const DigestSecret& key, Buffers buff
 }
 
 Status prepare(Course& c) {
-  const Phases::Timer timer(c.account.phases, "course", "prepare");
+  const worker::Phases::Timer timer(c.account.phases, "course", "prepare");
   Copying& copying = c.copying;
   c.console.tell("prepare", fmt::format("preparing {} buffers at {}",
                                         c.subject.job.allocations().size(), c.target->name()));
@@ -165,4 +165,4 @@ Status prepare(Course& c) {
   return fault::point("source.prepared");
 }
 
-}  // namespace gcr::agent::source
+}  // namespace gcr::migration::source

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-namespace gcr::agent {
+namespace gcr::migration {
 namespace {
 
 /// The window for recent rates.
@@ -118,4 +118,4 @@ std::optional<Forecast> forecast(double lacking_bytes, const CopyRates& rates, d
   }
 }
 
-}  // namespace gcr::agent
+}  // namespace gcr::migration

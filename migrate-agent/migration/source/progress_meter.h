@@ -11,7 +11,7 @@
 #include "migrate-agent/migration/source/downtime_history.h"
 #include "proto/control.pb.h"
 
-namespace gcr::agent {
+namespace gcr::migration {
 
 /// What a downtime depends on besides what there is to send.
 struct DowntimeTerms {
@@ -80,4 +80,4 @@ struct Forecast {
 std::optional<Forecast> forecast(double lacking_bytes, const CopyRates& rates, double limit_ms,
                                  unsigned rounds_left);
 
-}  // namespace gcr::agent
+}  // namespace gcr::migration

@@ -7,11 +7,11 @@
 #include <set>
 #include <thread>
 
-#include "migrate-agent/linux/proc/procfs.h"
+#include "migrate-agent/linux/procfs/procfs.h"
 #include "migrate-agent/process/inspect/descriptors.h"
 #include "src/base/side_by_side.h"
 
-namespace gcr::agent {
+namespace gcr::migration {
 namespace {
 
 /// If the agent is gone, a closed gate opens by itself after this, unless VRAM was detached.
@@ -22,14 +22,15 @@ constexpr int kMostLooks = 100;
 constexpr std::chrono::seconds kVforkPatience{5};
 constexpr std::chrono::microseconds kVforkPause{200};
 
-std::vector<Gates::Member> gates_of(const std::vector<GpuMember>& members) {
-  std::vector<Gates::Member> gates;
+std::vector<gpu::Gates::Member> gates_of(const std::vector<GpuMember>& members) {
+  std::vector<gpu::Gates::Member> gates;
   for (const GpuMember& one : members) gates.push_back({one.process.pid(), one.access.get()});
   return gates;
 }
 
-std::vector<Gates::Member> under_library(std::vector<Gates::Member> members) {
-  std::erase_if(members, [](const Gates::Member& one) { return one.access->is_driver_alone(); });
+std::vector<gpu::Gates::Member> under_library(std::vector<gpu::Gates::Member> members) {
+  std::erase_if(members,
+                [](const gpu::Gates::Member& one) { return one.access->is_driver_alone(); });
   return members;
 }
 
@@ -66,7 +67,7 @@ Status SourceJob::enter_group() {
   return Error(Code::kTimeout, "its processes start others faster than they can be held together");
 }
 
-Status SourceJob::close_gate(std::chrono::milliseconds timeout, Gates::Watch watch) {
+Status SourceJob::close_gate(std::chrono::milliseconds timeout, gpu::Gates::Watch watch) {
   gated_ = true;
   detaching_ = driver_alone() != 0;
   gates_.set_watch(std::move(watch));
@@ -181,4 +182,4 @@ Result<std::vector<process::ThreadRights>> SourceJob::dump(const LastLook& last,
   return dumped;
 }
 
-}  // namespace gcr::agent
+}  // namespace gcr::migration

@@ -19,16 +19,16 @@
 #include "migrate-agent/gpu/allocations/job.h"
 #include "migrate-agent/gpu/device/device.h"
 #include "migrate-agent/linux/cgroups/group.h"
-#include "migrate-agent/linux/proc/process_handle.h"
-#include "migrate-agent/process/files/outgoing.h"
+#include "migrate-agent/linux/procfs/process_handle.h"
+#include "migrate-agent/process/memory_files/outgoing.h"
 
-namespace gcr::agent {
+namespace gcr::migration {
 
 /// A member that uses GPUs.
 struct GpuMember {
-  job::MemberId id;
+  gpu::MemberId id;
   procfs::Process process;
-  std::unique_ptr<GpuAccess> access;
+  std::unique_ptr<gpu::GpuAccess> access;
   std::unique_ptr<device::Control> control;
 };
 
@@ -49,7 +49,7 @@ class SourceJob {
   std::vector<GpuMember>& gpu_members() { return gpu_members_; }
   /// By which the application is throttled: of the members under the preload library, whose gates
   /// open by themselves if this agent dies.
-  Gate& gate() { return throttled_; }
+  gpu::Gate& gate() { return throttled_; }
   pid_t pid() const { return root_.pid(); }  ///< of the root
   pid_t driver_alone() const;                ///< the member without the preload library; 0: none
   const cgroups::Group& group() const { return group_; }
@@ -68,7 +68,7 @@ class SourceJob {
   Status enter_group();
 
   /// Holds back the application's calls and drains the GPUs. `watch` is told what it waits for.
-  Status close_gate(std::chrono::milliseconds timeout, Gates::Watch watch);
+  Status close_gate(std::chrono::milliseconds timeout, gpu::Gates::Watch watch);
 
   /// The way back from gated only.
   Status open_gate();
@@ -102,12 +102,12 @@ class SourceJob {
 
   procfs::Process root_;
   std::vector<GpuMember> gpu_members_;
-  Gates gates_;      ///< of all
-  Gates throttled_;  ///< of those under the preload library
+  gpu::Gates gates_;      ///< of all
+  gpu::Gates throttled_;  ///< of those under the preload library
   cgroups::Group group_;
   bool gated_ = false;
   bool detaching_ = false;
   bool dumped_ = false;
 };
 
-}  // namespace gcr::agent
+}  // namespace gcr::migration

@@ -8,7 +8,7 @@
 
 #include "migrate-agent/base/fault/fault.h"
 #include "migrate-agent/criu/threads/settings.h"
-#include "migrate-agent/linux/proc/procfs.h"
+#include "migrate-agent/linux/procfs/procfs.h"
 #include "migrate-agent/migration/source/course.h"
 #include "migrate-agent/preflight/examine/shared_vram.h"
 #include "migrate-agent/process/inspect/descriptors.h"
@@ -20,7 +20,7 @@
 #include "src/base/log.h"
 #include "src/base/side_by_side.h"
 
-namespace gcr::agent::source {
+namespace gcr::migration::source {
 namespace {
 
 constexpr std::chrono::seconds kLockTimeout{10};
@@ -43,7 +43,7 @@ Status send_last_round(Course& c) {
 
 /// What stays with an outsider would be another memory from now on.
 Status check_sharers(const Course& c, const std::vector<pid_t>& members) {
-  const auto sharers = find_sharers(c.subject.lister.shared(), members);
+  const auto sharers = preflight::find_sharers(c.subject.lister.shared(), members);
   if (sharers.empty()) return {};
   return Error(Code::kRefused, sharers.front());
 }
@@ -65,11 +65,11 @@ Result<proto::DumpedMember> describe(pid_t pid, const std::vector<process::Named
 
 /// Removed files are in the images with their content.
 Status check_removed_files(pid_t pid) {
-  preflight::Findings findings(preflight::Side::kSource);
+  findings::Findings findings(findings::Side::kSource);
   GCR_TRY(process::look_at_removed_files(pid, findings));
   if (!findings.has_blocker()) return {};
   return Error(Code::kRefused, fmt::format("in process {}: {}", process::describe_process(pid),
-                                           preflight::reason_of(findings.list())));
+                                           findings::reason_of(findings.list())));
 }
 
 /// What they and their threads have set for themselves. What confines them and cannot be carried
@@ -81,7 +81,7 @@ Status add_settings(Course& c) {
   auto observed =
       criu::read_settings(pids, {[&] { return group.thaw(); }, [&] { return group.freeze(); },
                                  !group.directory_for_criu().empty()});
-  preflight::Findings findings(preflight::Side::kSource);
+  findings::Findings findings(findings::Side::kSource);
   if (!observed && observed.error().code() == Code::kUnsupported) {
     c.account.report.add_notes("settings of the process are not carried: " +
                                observed.error().message());
@@ -107,10 +107,10 @@ Status add_settings(Course& c) {
   }
   findings.accept(accepted);
   for (const proto::Finding& finding : findings.list()) {
-    if (!preflight::is_blocker(finding)) note(c, finding);
+    if (!findings::is_blocker(finding)) note(c, finding);
   }
   if (!findings.has_blocker()) return {};
-  return Error(Code::kRefused, preflight::reason_of(findings.list()));
+  return Error(Code::kRefused, findings::reason_of(findings.list()));
 }
 
 /// All that the dump has stopped.
@@ -177,10 +177,11 @@ Status check_unseen(const Course& c) {
     return Error(Code::kRefused, fmt::format("process {}, which was forked meanwhile, has {}",
                                              process::describe_process(pid), *file));
   }
-  preflight::Findings findings(preflight::Side::kSource);
-  check_unseen_memory(journal::pids_of(c.subject.members), c.subject.lister.shared(), findings);
+  findings::Findings findings(findings::Side::kSource);
+  preflight::check_unseen_memory(journal::pids_of(c.subject.members), c.subject.lister.shared(),
+                                 findings);
   if (!findings.has_blocker()) return {};
-  return Error(Code::kRefused, preflight::reason_of(findings.list()));
+  return Error(Code::kRefused, findings::reason_of(findings.list()));
 }
 
 /// What the driver would checkpoint and not restore was let go of in the detach. If the kernel
@@ -201,7 +202,7 @@ Status check_let_go(Course& c) {
 }  // namespace
 
 Status take_control_state(Course& c) {
-  Phases& phases = c.account.phases;
+  worker::Phases& phases = c.account.phases;
   SourceJob& processes = *c.subject.processes;
   GCR_TRY(phases.time("process", "arm keeper", [&] { return arm_keeper(c); }));
   GCR_TRY(phases.time("process", "detach VRAM", [&] { return processes.detach(); }));
@@ -229,7 +230,7 @@ Status send_images(Course& c) {
   report.set_memory_image_bytes(copying.sent.memory_bytes);
   report.set_early_image_bytes(copying.images->early_bytes());
   report.set_sent_image_bytes(copying.sent.sent_bytes);
-  report.set_compression(std::string(images::to_string(copying.sent.codec)));
+  report.set_compression(std::string(store::to_string(copying.sent.codec)));
   report.set_image_mode(copying.images->in_rounds() ? "rounds" : "stream");
   report.set_image_mode_reason(copying.images->reason());
   return {};
@@ -239,7 +240,7 @@ namespace {
 
 Status send_control_state(Course& c) {
   const auto began = Clock::now();
-  Phases& phases = c.account.phases;
+  worker::Phases& phases = c.account.phases;
   SourceJob& processes = *c.subject.processes;
   Copying& copying = c.copying;
   GCR_TRY(take_control_state(c));
@@ -265,7 +266,7 @@ Status send_control_state(Course& c) {
 }  // namespace
 
 Status switch_over(Course& c) {
-  const Phases::Timer timer(c.account.phases, "course", "switchover");
+  const worker::Phases::Timer timer(c.account.phases, "course", "switchover");
   // The mover holds VRAM, so its last round runs in parallel with the steps on the process.
   const std::vector<pid_t> members = journal::pids_of(c.subject.members);
   auto last_round = std::async(std::launch::async, [&c, &members]() -> Status {
@@ -340,4 +341,4 @@ Status last_look(Course& c) {
   return Error(Code::kNotFound, "the process ended while it was moved");
 }
 
-}  // namespace gcr::agent::source
+}  // namespace gcr::migration::source

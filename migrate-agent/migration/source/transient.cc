@@ -5,9 +5,9 @@
 
 #include <thread>
 
-#include "migrate-agent/linux/proc/procfs.h"
+#include "migrate-agent/linux/procfs/procfs.h"
 
-namespace gcr::agent {
+namespace gcr::migration {
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -39,4 +39,4 @@ bool one_ends(const journal::ProcessIds& members) {
   }
 }
 
-}  // namespace gcr::agent
+}  // namespace gcr::migration

@@ -5,7 +5,7 @@
 
 #include "migrate-agent/commit/journal/journal.h"
 
-namespace gcr::agent {
+namespace gcr::migration {
 
 /// For so long a job that is refused is looked at once more whenever one of its processes has
 /// ended.
@@ -15,4 +15,4 @@ inline constexpr std::chrono::seconds kTransience{5};
 /// only if one of them is younger than ten seconds.
 bool one_ends(const journal::ProcessIds& members);
 
-}  // namespace gcr::agent
+}  // namespace gcr::migration

@@ -11,7 +11,7 @@
 #include "src/base/side_by_side.h"
 #include "src/base/units.h"
 
-namespace gcr::agent {
+namespace gcr::migration {
 namespace {
 
 constexpr std::size_t kPieceBytes = 256 * kMiB;
@@ -139,4 +139,4 @@ Status copy_in(std::span<const CopiedBuffer> buffers) {
   return side_by_side(threads, [&](std::size_t) { return send_in_turn(portions, next); });
 }
 
-}  // namespace gcr::agent
+}  // namespace gcr::migration

@@ -5,7 +5,7 @@
 #include "migrate-agent/preflight/examine/examination.h"
 #include "src/base/side_by_side.h"
 
-namespace gcr::agent {
+namespace gcr::migration {
 namespace {
 
 /// The driver page-locks one range at a time; more threads than these gain nothing.
@@ -15,7 +15,7 @@ constexpr std::size_t kCopyThreads = 4;
 
 }  // namespace
 
-std::uint64_t HostCopy::missing_bytes(const job::Job& job) const {
+std::uint64_t HostCopy::missing_bytes(const gpu::Job& job) const {
   std::uint64_t bytes = 0;
   for (const auto& [id, allocation] : job.allocations()) {
     if (!places_.contains(id)) bytes += allocation.size_bytes;
@@ -23,10 +23,10 @@ std::uint64_t HostCopy::missing_bytes(const job::Job& job) const {
   return bytes;
 }
 
-Status HostCopy::make_room(const job::Job& job) {
+Status HostCopy::make_room(const gpu::Job& job) {
   const std::uint64_t bytes = missing_bytes(job);
   if (bytes == 0) return {};
-  GCR_ASSIGN(auto region, landing::LandingRegion::create_file(bytes, policy_));
+  GCR_ASSIGN(auto region, hostmem::LandingRegion::create_file(bytes, policy_));
   GCR_ASSIGN(const auto gpu, gpus_.on(job.allocations().begin()->second.gpu));
   const auto pieces = pieces_of(region.bytes());
   std::vector<std::unique_ptr<device::HostMemory>> locked(pieces.size());
@@ -43,7 +43,7 @@ Status HostCopy::make_room(const job::Job& job) {
   return {};
 }
 
-Status HostCopy::fill(const job::Job& job, const mover::OutgoingVram& vram) const {
+Status HostCopy::fill(const gpu::Job& job, const mover::OutgoingVram& vram) const {
   std::vector<CopiedBuffer> buffers;
   for (const auto& [id, allocation] : job.allocations()) {
     const Place& place = places_.at(id);
@@ -58,21 +58,21 @@ Status HostCopy::fill(const job::Job& job, const mover::OutgoingVram& vram) cons
                    [&](std::size_t i) { return copy_out(buffers, pieces[i]); });
 }
 
-Status HostCopy::hand_over(const job::Job& job, const Digests& digests, const Secret& secret,
-                           KeptCopy description, keeper::Keeper& keeper) const {
+Status HostCopy::hand_over(const gpu::Job& job, const Digests& digests, const Secret& secret,
+                           gpu::KeptCopy description, keeper::Keeper& keeper) const {
   description.set_digest_key(secret.data(), secret.size());
   for (const auto& [id, allocation] : job.allocations()) {
-    KeptBuffer& buffer = *description.add_buffers();
-    *buffer.mutable_buffer() = agent::describe(allocation);
+    gpu::KeptBuffer& buffer = *description.add_buffers();
+    *buffer.mutable_buffer() = preflight::describe(allocation);
     buffer.set_part(static_cast<std::uint32_t>(places_.at(id).part));
     buffer.set_offset(places_.at(id).offset);
     const auto found = digests.find(id);
     if (found == digests.end()) continue;
     buffer.set_digests(found->second.data(), found->second.size() * sizeof(digest::Digest));
   }
-  std::vector<const landing::LandingRegion*> regions;
+  std::vector<const hostmem::LandingRegion*> regions;
   for (const Part& part : parts_) regions.push_back(&part.region);
-  return agent::hand_over(std::move(description), regions, keeper);
+  return gpu::hand_over(std::move(description), regions, keeper);
 }
 
 bool HostCopy::is_huge() const {
@@ -86,4 +86,4 @@ std::string HostCopy::note() const {
   return "";
 }
 
-}  // namespace gcr::agent
+}  // namespace gcr::migration

@@ -14,7 +14,7 @@
 #include "migrate-agent/migration/suspend/suspended.h"
 #include "src/base/side_by_side.h"
 
-namespace gcr::agent {
+namespace gcr::migration {
 namespace move {
 namespace {
 
@@ -23,7 +23,7 @@ using source::Course;
 struct Move {
   Course& course;
   std::optional<commit::SourceLog> suspension{};  ///< until the migration has a journal
-  std::optional<KeptVram> vram{};
+  std::optional<gpu::KeptVram> vram{};
   source::DigestSecret key{};
   std::map<std::uint64_t, transport::RegionId> regions{};  ///< by the buffer's id
 };
@@ -41,7 +41,7 @@ Status take_members(Move& m) {
 Status take(Move& m) {
   Course& c = m.course;
   const pid_t pid = c.order.request.pid();
-  GCR_ASSIGN(const MovableProcess named,
+  GCR_ASSIGN(const worker::MovableProcess named,
              c.worker.permissions.check_process(pid, c.order.request.start_time()));
   c.account.report.set_start_time(named.start_time);
   GCR_ASSIGN(const journal::Entry entry, find_suspended(c.worker, pid));
@@ -83,7 +83,7 @@ Status begin(Move& m) {
 
 Status prepare(Move& m) {
   Course& c = m.course;
-  const Phases::Timer timer(c.account.phases, "course", "prepare");
+  const worker::Phases::Timer timer(c.account.phases, "course", "prepare");
   c.console.tell("prepare", fmt::format("preparing {} buffers at {}",
                                         c.subject.job.allocations().size(), c.target->name()));
   GCR_ASSIGN(m.key, c.target->digest_key());
@@ -91,7 +91,7 @@ Status prepare(Move& m) {
   GCR_TRY(source::prepare_images(c));
   source::Buffers buffers;
   for (const auto& [id, allocation] : c.subject.job.allocations()) {
-    *buffers.Add() = describe(allocation);
+    *buffers.Add() = preflight::describe(allocation);
   }
   GCR_ASSIGN(const Prepared prepared, source::prepare_target(c, m.key, std::move(buffers)));
   for (const proto::BufferRegion& region : prepared.reply.regions()) {
@@ -106,14 +106,14 @@ Status prepare(Move& m) {
 }
 
 struct Chunk {
-  const KeptBuffer* buffer;
+  const gpu::KeptBuffer* buffer;
   std::size_t number;
   std::span<const std::byte> bytes;
 };
 
-std::vector<Chunk> chunks_of(const KeptVram& vram) {
+std::vector<Chunk> chunks_of(const gpu::KeptVram& vram) {
   std::vector<Chunk> chunks;
-  for (const KeptBuffer& kept : vram.description().buffers()) {
+  for (const gpu::KeptBuffer& kept : vram.description().buffers()) {
     const std::span<const std::byte> content = vram.content(kept);
     for (std::size_t at = 0; at < content.size(); at += kChunkBytes) {
       chunks.push_back({&kept, at / kChunkBytes,
@@ -129,14 +129,14 @@ Status send_vram(Move& m) {
   transport::Channel& channel = c.target->channel();
   const auto kept_key = digest::DigestKey::expand(m.vram->digest_key());
   const auto key = digest::DigestKey::expand(m.key);
-  for (const KeptBuffer& kept : m.vram->description().buffers()) {
+  for (const gpu::KeptBuffer& kept : m.vram->description().buffers()) {
     c.copying.digests[{kept.buffer().id()}].resize(kept.digests().size() / sizeof(digest::Digest));
   }
   std::atomic<std::uint64_t> sent_bytes = 0;
   const std::vector<Chunk> chunks = chunks_of(*m.vram);
   GCR_TRY(share_out(chunks.size(), channel.useful_writers(), [&](std::size_t i) -> Status {
     const auto& [kept, number, bytes] = chunks[i];
-    GCR_TRY(KeptVram::check_digest(*kept, number, digest::digest_chunk(kept_key, bytes)));
+    GCR_TRY(gpu::KeptVram::check_digest(*kept, number, digest::digest_chunk(kept_key, bytes)));
     const std::uint64_t id = kept->buffer().id();
     digest::Digest& digest = c.copying.digests.at({id})[number];
     digest = digest::digest_chunk(key, bytes);
@@ -154,14 +154,14 @@ Status send_vram(Move& m) {
 /// VRAM beside images.
 Status send(Move& m) {
   Course& c = m.course;
-  const Phases::Timer timer(c.account.phases, "course", "send");
+  const worker::Phases::Timer timer(c.account.phases, "course", "send");
   c.console.tell("send", fmt::format("sending {} of VRAM", format_bytes(m.vram->total_bytes())));
   c.console.begin_copying(c.target->channel());
   auto vram = std::async(std::launch::async, [&m, &c] {
-    return guarded(
+    return worker::guarded(
         [&] { return c.account.phases.time("vram", "send", [&m] { return send_vram(m); }); });
   });
-  const Status images = guarded([&]() -> Status {
+  const Status images = worker::guarded([&]() -> Status {
     GCR_TRY(source::open_image_sink(c));
     return source::send_images(c);
   });
@@ -184,11 +184,12 @@ Status run_steps(Move& m) {
 }  // namespace
 }  // namespace move
 
-bool is_suspended(const WorkerContext& context, pid_t pid) {
+bool is_suspended(const worker::WorkerContext& context, pid_t pid) {
   return find_suspended(context, pid).has_value();
 }
 
-asio::awaitable<void> run_suspended_source(WorkerContext& context, proto::MigrateRequest request) {
+asio::awaitable<void> run_suspended_source(worker::WorkerContext& context,
+                                           proto::MigrateRequest request) {
   Console console(context, request);
   source::Course course{context, console, source::find_target(context),
                         source::order_of(std::move(request))};
@@ -198,14 +199,15 @@ asio::awaitable<void> run_suspended_source(WorkerContext& context, proto::Migrat
       context, console, [&] { source::run(course, [&steps] { return move::run_steps(steps); }); });
 }
 
-Result<proto::Envelope> run_suspended_check(WorkerContext& context,
+Result<proto::Envelope> run_suspended_check(worker::WorkerContext& context,
                                             const proto::MigrateRequest& request) {
   GCR_ASSIGN(const journal::Entry entry, find_suspended(context, request.pid()));
   GCR_ASSIGN(const journal::Contents contents, journal::peek(entry.path));
   GCR_ASSIGN(const auto members, living_members(context.permissions, contents.records));
-  GCR_ASSIGN(const KeptVram vram, take_copy(contents.records, request.pid()));
-  GCR_ASSIGN(const SuspendedJob job, describe_suspended(contents.records, members, vram));
+  GCR_ASSIGN(const gpu::KeptVram vram, take_copy(contents.records, request.pid()));
+  GCR_ASSIGN(const preflight::SuspendedJob job,
+             describe_suspended(contents.records, members, vram));
   return check(context, request, journal::pids_of(members), &job);
 }
 
-}  // namespace gcr::agent
+}  // namespace gcr::migration

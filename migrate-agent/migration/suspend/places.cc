@@ -9,13 +9,13 @@
 #include "migrate-agent/preflight/inventory/free_vram.h"
 #include "src/base/units.h"
 
-namespace gcr::agent {
+namespace gcr::migration {
 namespace {
 
 using Needs = std::map<Uuid, std::uint64_t>;
 
 bool has_room(const Place& place, std::uint64_t bytes) {
-  return place.free_bytes >= bytes + kContextReserveBytes;
+  return place.free_bytes >= bytes + preflight::kContextReserveBytes;
 }
 
 /// With `least_bytes`, only those with so much room are offered.
@@ -43,11 +43,12 @@ Status check_room(const std::vector<Place>& host, const Needs& needs,
     const auto place =
         std::ranges::find_if(host, [&](const Place& one) { return one.gpu.uuid == pair.to; });
     if (has_room(*place, need->second)) continue;
-    return Error(Code::kResourceExhausted,
-                 fmt::format("{} has {} of VRAM free; {} for buffers and {} for the process's "
-                             "context are needed",
-                             gpu_name(pair.to), format_bytes(place->free_bytes),
-                             format_bytes(need->second), format_bytes(kContextReserveBytes)));
+    return Error(
+        Code::kResourceExhausted,
+        fmt::format("{} has {} of VRAM free; {} for buffers and {} for the process's "
+                    "context are needed",
+                    gpu_name(pair.to), format_bytes(place->free_bytes), format_bytes(need->second),
+                    format_bytes(preflight::kContextReserveBytes)));
   }
   return {};
 }
@@ -70,8 +71,8 @@ Result<std::vector<device::GpuPair>> choose_places(std::vector<mover::MappableGp
 }
 
 Result<std::vector<Place>> find_places(const std::shared_ptr<const device::Driver>& driver,
-                                       const Config& config) {
-  host::FreeVram free_vram(driver, config.sysfs);
+                                       const worker::Config& config) {
+  inventory::FreeVram free_vram(driver, config.sysfs);
   std::vector<Place> places;
   for (const device::GpuInfo& gpu : driver->gpus()) {
     GCR_ASSIGN(const std::uint64_t free, free_vram.of(gpu.uuid));
@@ -80,4 +81,4 @@ Result<std::vector<Place>> find_places(const std::shared_ptr<const device::Drive
   return places;
 }
 
-}  // namespace gcr::agent
+}  // namespace gcr::migration

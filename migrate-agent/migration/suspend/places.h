@@ -12,7 +12,7 @@
 #include "migrate-agent/worker/config/config.h"
 #include "src/base/result.h"
 
-namespace gcr::agent {
+namespace gcr::migration {
 
 /// A GPU of this host, as it is now.
 struct Place {
@@ -32,6 +32,6 @@ Result<std::vector<device::GpuPair>> choose_places(std::vector<mover::MappableGp
 
 /// This host's, now. Blocks.
 Result<std::vector<Place>> find_places(const std::shared_ptr<const device::Driver>& driver,
-                                       const Config& config);
+                                       const worker::Config& config);
 
-}  // namespace gcr::agent
+}  // namespace gcr::migration

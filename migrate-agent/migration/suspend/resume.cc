@@ -18,17 +18,17 @@
 #include "migrate-agent/migration/suspend/suspended.h"
 #include "src/base/log.h"
 
-namespace gcr::agent {
+namespace gcr::migration {
 namespace resume {
 namespace {
 
-using Clock = Phases::Clock;
+using Clock = worker::Phases::Clock;
 
 struct Resume {
-  WorkerContext& worker;
+  worker::WorkerContext& worker;
   Console& console;
   const proto::ResumeRequest& request;
-  Phases phases{"source", console.started()};
+  worker::Phases phases{"source", console.started()};
   proto::MigrateReport report{};
   std::optional<commit::SourceLog> log{};
   std::optional<ReturningVram> vram{};
@@ -41,8 +41,8 @@ Status take(Resume& r) {
   r.report.set_migration_id(to_bytes(entry.migration));
   log_migration(entry.migration);
   GCR_ASSIGN(r.log, take_suspended(r.worker, entry, r.request.pid()));
-  GCR_TRY(on_io(r.worker.io,
-                [&] { return r.worker.line.open(entry.migration, journal::Began::SOURCE); }));
+  GCR_TRY(worker::on_io(
+      r.worker.io, [&] { return r.worker.line.open(entry.migration, journal::Began::SOURCE); }));
   proto::Envelope started;
   started.mutable_started()->set_migration_id(to_bytes(entry.migration));
   r.console.tell(std::move(started));
@@ -59,8 +59,8 @@ std::vector<device::GpuPair> ordered(const proto::ResumeRequest& request) {
 
 /// VRAM with the content of the copy, in this worker's hands.
 Status load(Resume& r) {
-  const Phases::Timer timer(r.phases, "course", "load");
-  GCR_ASSIGN(KeptVram copy, take_copy(r.log->journal().records(), r.request.pid()));
+  const worker::Phases::Timer timer(r.phases, "course", "load");
+  GCR_ASSIGN(gpu::KeptVram copy, take_copy(r.log->journal().records(), r.request.pid()));
   r.vram.emplace(std::move(copy));
   r.report.set_vram_bytes(r.vram->total_bytes());
   r.report.set_buffers(r.vram->count());
@@ -113,7 +113,7 @@ Status run_steps(Resume& r) {
     GCR_TRY(step(r));
   }
   return r.phases.time("process", "bring back",
-                       [&r] { return settlement::run_again(*r.log, r.worker.config); });
+                       [&r] { return finish::run_again(*r.log, r.worker.config); });
 }
 
 /// Whether the job has run again, or ended: or what keeps it from that.
@@ -131,7 +131,7 @@ void report_state(Resume& r, const Status& done) {
 
 void run(Resume& r) {
   r.report.mutable_suspension()->set_resumed(true);
-  Status done = guarded([&] { return run_steps(r); });
+  Status done = worker::guarded([&] { return run_steps(r); });
   const bool suspended = r.log && r.log->state() == commit::SourceState::kSuspended;
   if (!done && suspended && r.keeper) {
     const Status ended = r.keeper->end();
@@ -155,11 +155,12 @@ void run(Resume& r) {
 }  // namespace
 }  // namespace resume
 
-asio::awaitable<void> run_resume(WorkerContext& context, const proto::ResumeRequest& request) {
+asio::awaitable<void> run_resume(worker::WorkerContext& context,
+                                 const proto::ResumeRequest& request) {
   Console console(context, {});
   resume::Resume steps{context, console, request};
   spdlog::info("resumes process {}", request.pid());
   co_await run_with_console(context, console, [&steps] { resume::run(steps); });
 }
 
-}  // namespace gcr::agent
+}  // namespace gcr::migration

@@ -7,7 +7,7 @@
 #include "migrate-agent/gpu/mover/vram_digester.h"
 #include "migrate-agent/migration/suspend/bus_copy.h"
 
-namespace gcr::agent {
+namespace gcr::migration {
 namespace {
 
 Uuid place_of(const Uuid& gpu, const std::vector<device::GpuPair>& gpus) {
@@ -29,7 +29,7 @@ std::vector<mover::MappableGpu> ReturningVram::origins() const {
 
 std::map<Uuid, std::uint64_t> ReturningVram::needs() const {
   std::map<Uuid, std::uint64_t> bytes;
-  for (const KeptBuffer& kept : copy_.description().buffers()) {
+  for (const gpu::KeptBuffer& kept : copy_.description().buffers()) {
     const std::uint64_t size = kept.buffer().has_host_node() ? 0 : kept.buffer().size_bytes();
     bytes[to_uuid(kept.buffer().gpu_uuid())] += size;
   }
@@ -39,13 +39,13 @@ std::map<Uuid, std::uint64_t> ReturningVram::needs() const {
 Status ReturningVram::create(const std::shared_ptr<const device::Driver>& driver,
                              const std::vector<device::GpuPair>& gpus) {
   device::Gpus opened(driver);
-  for (const KeptBuffer& kept : copy_.description().buffers()) {
+  for (const gpu::KeptBuffer& kept : copy_.description().buffers()) {
     const proto::Buffer& buffer = kept.buffer();
     GCR_ASSIGN(const auto gpu, opened.on(place_of(to_uuid(buffer.gpu_uuid()), gpus)));
     const auto node = buffer.has_host_node() ? std::optional(buffer.host_node()) : std::nullopt;
     auto vram = gpu->create(buffer.size_bytes(), node);
     if (!vram) return vram.error().while_doing(fmt::format("cannot make buffer {}", buffer.id()));
-    buffers_.emplace(job::AllocationId{buffer.id()}, Buffer{std::move(*vram), &kept});
+    buffers_.emplace(gpu::AllocationId{buffer.id()}, Buffer{std::move(*vram), &kept});
   }
   return {};
 }
@@ -63,8 +63,8 @@ Status ReturningVram::verify() {
   const std::vector<mover::ChunkRef> chunks = mover::chunks_of(buffers_);
   GCR_ASSIGN(const auto digests, digester.digest(chunks));
   for (std::size_t i = 0; i < chunks.size(); ++i) {
-    GCR_TRY(KeptVram::check_digest(*buffers_.at(chunks[i].buffer).kept, chunks[i].number(),
-                                   digests[i]));
+    GCR_TRY(gpu::KeptVram::check_digest(*buffers_.at(chunks[i].buffer).kept, chunks[i].number(),
+                                        digests[i]));
   }
   return {};
 }
@@ -82,4 +82,4 @@ Status ReturningVram::hand_over(keeper::Keeper& keeper) const {
   return keeper.arm(kept);
 }
 
-}  // namespace gcr::agent
+}  // namespace gcr::migration

@@ -12,11 +12,11 @@
 #include "migrate-agent/gpu/keeper/keeper.h"
 #include "migrate-agent/gpu/mover/gpu_map.h"
 
-namespace gcr::agent {
+namespace gcr::migration {
 
 class ReturningVram {
  public:
-  explicit ReturningVram(KeptVram copy) : copy_(std::move(copy)) {}
+  explicit ReturningVram(gpu::KeptVram copy) : copy_(std::move(copy)) {}
 
   /// NVIDIA's GPUs of the host where it was suspended.
   std::vector<mover::MappableGpu> origins() const;
@@ -44,11 +44,11 @@ class ReturningVram {
  private:
   struct Buffer {
     std::unique_ptr<device::Allocation> vram;
-    const KeptBuffer* kept = nullptr;
+    const gpu::KeptBuffer* kept = nullptr;
   };
 
-  KeptVram copy_;
-  std::map<job::AllocationId, Buffer> buffers_;
+  gpu::KeptVram copy_;
+  std::map<gpu::AllocationId, Buffer> buffers_;
 };
 
-}  // namespace gcr::agent
+}  // namespace gcr::migration

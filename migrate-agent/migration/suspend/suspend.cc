@@ -15,7 +15,7 @@
 #include "migrate-agent/migration/suspend/host_copy.h"
 #include "src/base/log.h"
 
-namespace gcr::agent {
+namespace gcr::migration {
 namespace suspend {
 namespace {
 
@@ -25,16 +25,16 @@ using source::Course;
 struct Suspend {
   Course& course;
   HostCopy::Secret secret{};
-  std::unique_ptr<landing::MemoryReservation> memory{};
+  std::unique_ptr<hostmem::MemoryReservation> memory{};
   std::optional<HostCopy> copy{};
   HostCopy::Digests digests{};
-  KeptCopy description{};                  ///< of the copy
+  gpu::KeptCopy description{};             ///< of the copy
   std::optional<keeper::Keeper> keeper{};  ///< of the copy
 };
 
 /// What goes with CRIU's dump alone cannot be taken out of the driver otherwise.
 Status check_control(const Course& c) {
-  for (const GpuUser& user : c.subject.found->gpu_users) {
+  for (const preflight::GpuUser& user : c.subject.found->gpu_users) {
     const pid_t pid = c.subject.found->pids[user.member];
     if (!c.subject.found->host.driver->control(pid)->goes_with_dump()) continue;
     return Error(Code::kRefused,
@@ -47,9 +47,9 @@ Status check_control(const Course& c) {
 
 /// For whoever moves the job while it is suspended.
 void note_members(Suspend& s) {
-  const Examination& found = *s.course.subject.found;
-  for (const GpuUser& user : found.gpu_users) {
-    KeptMember& kept = *s.description.add_members();
+  const preflight::Examination& found = *s.course.subject.found;
+  for (const preflight::GpuUser& user : found.gpu_users) {
+    gpu::KeptMember& kept = *s.description.add_members();
     kept.set_pid(found.pids[user.member]);
     kept.set_door_tid(found.members[user.member].door_tid());
     kept.set_cuda_restore_tid(found.members[user.member].cuda_restore_tid());
@@ -71,7 +71,7 @@ Status take_buffers(Suspend& s) {
   GCR_TRY(source::follow_allocations(c, changes));
   const std::uint64_t missing = s.copy->missing_bytes(c.subject.job);
   if (missing == 0) return {};
-  const landing::Memory memory = landing::needed_for_landing(c.worker.config.hugepages, missing);
+  const hostmem::Memory memory = hostmem::needed_for_landing(c.worker.config.hugepages, missing);
   GCR_TRY(s.memory->add(memory));
   GCR_TRY(s.copy->make_room(c.subject.job));
   return s.memory->taken(memory);
@@ -90,18 +90,18 @@ Status start_copy_keeper(Suspend& s) {
 /// All that takes time and can be done while the job runs.
 Status prepare(Suspend& s) {
   Course& c = s.course;
-  const Phases::Timer timer(c.account.phases, "course", "prepare");
+  const worker::Phases::Timer timer(c.account.phases, "course", "prepare");
   c.console.tell("prepare", fmt::format("making room in host memory for {} buffers",
                                         c.subject.job.allocations().size()));
   if (RAND_bytes(reinterpret_cast<unsigned char*>(s.secret.data()),
                  static_cast<int>(s.secret.size())) != 1) {
     return Error(Code::kInternal, "OpenSSL gives no random bytes for the digest key");
   }
-  const Config& config = c.worker.config;
+  const worker::Config& config = c.worker.config;
   c.copying.vram.emplace(c.subject.driver, digest::DigestKey::expand(s.secret));
   s.copy.emplace(c.subject.driver, config.hugepages);
   GCR_ASSIGN(s.memory,
-             landing::MemoryReservation::create(landing::reservations_in(config.runtime_dir)));
+             hostmem::MemoryReservation::create(hostmem::reservations_in(config.runtime_dir)));
   GCR_TRY(take_buffers(s));
   GCR_TRY(source::start_keeper(c));
   GCR_TRY(start_copy_keeper(s));
@@ -129,7 +129,7 @@ Status copy_vram(Suspend& s) {
 Status stop(Suspend& s) {
   Course& c = s.course;
   GCR_TRY(source::hold_back(c));
-  const Phases::Timer timer(c.account.phases, "course", "standstill");
+  const worker::Phases::Timer timer(c.account.phases, "course", "standstill");
   const std::vector<pid_t> members = journal::pids_of(c.subject.members);
   GCR_TRY(take_buffers(s));
   auto copied = std::async(std::launch::async, [&s, &c, &members]() -> Status {
@@ -187,7 +187,7 @@ Status run_steps(Suspend& s) {
 Status release(Suspend& s) {
   Course& c = s.course;
   GCR_TRY(fault::point("source.suspend.decided"));
-  const Phases::Timer timer(c.account.phases, "vram", "release");
+  const worker::Phases::Timer timer(c.account.phases, "vram", "release");
   c.copying.vram.reset();
   GCR_TRY(c.subject.keeper->end());
   return fault::point("source.suspend.released");
@@ -197,11 +197,11 @@ void run(Suspend& s) {
   Course& c = s.course;
   proto::MigrateReport& report = c.account.report;
   report.mutable_suspension()->set_resumed(false);
-  Status done = guarded([&] { return run_steps(s); });
+  Status done = worker::guarded([&] { return run_steps(s); });
   if (done) {
     const std::string note = s.copy->note();
     if (!note.empty()) report.add_notes(note);
-    const Status released = guarded([&] { return release(s); });
+    const Status released = worker::guarded([&] { return release(s); });
     if (!released) report.add_notes(released.error().message());
   } else if (done.error().code() == Code::kDataLoss && c.account.log) {
     report.set_recovering(true);  // the journal's content is unknown: as if killed here
@@ -217,7 +217,8 @@ void run(Suspend& s) {
 }  // namespace
 }  // namespace suspend
 
-asio::awaitable<void> run_suspend(WorkerContext& context, const proto::SuspendRequest& request) {
+asio::awaitable<void> run_suspend(worker::WorkerContext& context,
+                                  const proto::SuspendRequest& request) {
   proto::MigrateRequest order;
   order.set_pid(request.pid());
   Console console(context, order);
@@ -232,4 +233,4 @@ asio::awaitable<void> run_suspend(WorkerContext& context, const proto::SuspendRe
   co_await run_with_console(context, console, [&steps] { suspend::run(steps); });
 }
 
-}  // namespace gcr::agent
+}  // namespace gcr::migration

@@ -4,10 +4,10 @@
 
 #include <algorithm>
 
-#include "migrate-agent/linux/proc/process_handle.h"
+#include "migrate-agent/linux/procfs/process_handle.h"
 #include "migrate-agent/migration/finish/records.h"
 
-namespace gcr::agent {
+namespace gcr::migration {
 namespace {
 
 using journal::ProcessId;
@@ -18,10 +18,10 @@ bool lives(const ProcessId& member) {
 }
 
 /// The place of each member among those that live.
-Result<std::vector<job::Mapping>> mapped_by(const proto::Buffer& buffer,
+Result<std::vector<gpu::Mapping>> mapped_by(const proto::Buffer& buffer,
                                             const journal::ProcessIds& members,
                                             const journal::ProcessIds& living) {
-  std::vector<job::Mapping> mappings;
+  std::vector<gpu::Mapping> mappings;
   for (const proto::Mapping& mapping : buffer.mapped_by()) {
     if (mapping.member() >= static_cast<std::uint32_t>(members.size())) {
       return Error(Code::kDataLoss, "the copy of VRAM is another job's");
@@ -42,8 +42,8 @@ Result<std::vector<job::Mapping>> mapped_by(const proto::Buffer& buffer,
 
 }  // namespace
 
-Result<journal::Entry> find_suspended(const WorkerContext& worker, pid_t pid) {
-  GCR_ASSIGN(const MovableProcess process, worker.permissions.check_process(pid));
+Result<journal::Entry> find_suspended(const worker::WorkerContext& worker, pid_t pid) {
+  GCR_ASSIGN(const worker::MovableProcess process, worker.permissions.check_process(pid));
   GCR_ASSIGN(const auto entries, journal::list(worker.config.state_dir));
   ProcessId wanted;
   wanted.set_pid(pid);
@@ -57,16 +57,16 @@ Result<journal::Entry> find_suspended(const WorkerContext& worker, pid_t pid) {
   return Error(Code::kNotFound, fmt::format("process {} is not suspended", pid));
 }
 
-Result<commit::SourceLog> take_suspended(WorkerContext& worker, const journal::Entry& entry,
+Result<commit::SourceLog> take_suspended(worker::WorkerContext& worker, const journal::Entry& entry,
                                          pid_t pid) {
-  GCR_TRY(on_io(worker.io,
-                worker.daemon.take_suspended(entry.migration, worker.channel.peer().common_name)));
+  GCR_TRY(worker::on_io(
+      worker.io, worker.daemon.take_suspended(entry.migration, worker.channel.peer().common_name)));
   GCR_ASSIGN(auto log, commit::SourceLog::open(entry.path, journal::Lock::kWait));
   if (log.state() != commit::SourceState::kSuspended) {
     return Error(Code::kRefused, fmt::format("process {} is not suspended any more: it is {}", pid,
                                              to_string(log.state())));
   }
-  GCR_ASSIGN(const auto migration, settlement::migration_of_suspended(log.journal()));
+  GCR_ASSIGN(const auto migration, finish::migration_of_suspended(log.journal()));
   if (!migration) return log;
   return Error(Code::kRefused,
                fmt::format("process {} is being migrated already, by migration {}; wait until that "
@@ -74,10 +74,10 @@ Result<commit::SourceLog> take_suspended(WorkerContext& worker, const journal::E
                            pid, migration->to_string()));
 }
 
-Result<KeptVram> take_copy(std::span<const journal::Record> records, pid_t pid) {
-  const auto keeper = settlement::keeper_of(records, settlement::Kept::kCopy);
-  Result<KeptVram> taken = Error(Code::kNotFound, "no keeper was started");
-  if (keeper) taken = KeptVram::take_from(*keeper);
+Result<gpu::KeptVram> take_copy(std::span<const journal::Record> records, pid_t pid) {
+  const auto keeper = finish::keeper_of(records, finish::Kept::kCopy);
+  Result<gpu::KeptVram> taken = Error(Code::kNotFound, "no keeper was started");
+  if (keeper) taken = gpu::KeptVram::take_from(*keeper);
   if (taken || taken.error().code() != Code::kNotFound) return taken;
   return Error(Code::kDataLoss,
                fmt::format("the VRAM of process {} is lost, because the keeper of its copy has "
@@ -85,7 +85,7 @@ Result<KeptVram> take_copy(std::span<const journal::Record> records, pid_t pid) 
                            pid, taken.error().message()));
 }
 
-Result<journal::ProcessIds> living_members(const Permissions& permissions,
+Result<journal::ProcessIds> living_members(const worker::Permissions& permissions,
                                            std::span<const journal::Record> records) {
   journal::ProcessIds living;
   for (const ProcessId& member : journal::members_of(records)) {
@@ -99,20 +99,21 @@ Result<journal::ProcessIds> living_members(const Permissions& permissions,
                fmt::format("process {} has ended since its job was suspended", root.pid()));
 }
 
-Result<SuspendedJob> describe_suspended(std::span<const journal::Record> records,
-                                        const journal::ProcessIds& living, const KeptVram& vram) {
-  const KeptCopy& description = vram.description();
-  SuspendedJob suspended{.suspension = journal::id_of(records.front().began()),
-                         .job = job::Job(static_cast<std::uint32_t>(living.size())),
-                         .limits = description.limits(),
-                         .gpus = description.gpus(),
-                         .gpu_members = {}};
-  for (const KeptMember& member : description.members()) {
+Result<preflight::SuspendedJob> describe_suspended(std::span<const journal::Record> records,
+                                                   const journal::ProcessIds& living,
+                                                   const gpu::KeptVram& vram) {
+  const gpu::KeptCopy& description = vram.description();
+  preflight::SuspendedJob suspended{.suspension = journal::id_of(records.front().began()),
+                                    .job = gpu::Job(static_cast<std::uint32_t>(living.size())),
+                                    .limits = description.limits(),
+                                    .gpus = description.gpus(),
+                                    .gpu_members = {}};
+  for (const gpu::KeptMember& member : description.members()) {
     suspended.gpu_members[member.pid()] = {member.door_tid(), member.cuda_restore_tid()};
   }
-  for (const KeptBuffer& kept : description.buffers()) {
+  for (const gpu::KeptBuffer& kept : description.buffers()) {
     const proto::Buffer& buffer = kept.buffer();
-    job::Allocation allocation{.id = {buffer.id()},
+    gpu::Allocation allocation{.id = {buffer.id()},
                                .gpu = to_uuid(buffer.gpu_uuid()),
                                .size_bytes = buffer.size_bytes(),
                                .mapped_by = {}};
@@ -124,4 +125,4 @@ Result<SuspendedJob> describe_suspended(std::span<const journal::Record> records
   return suspended;
 }
 
-}  // namespace gcr::agent
+}  // namespace gcr::migration

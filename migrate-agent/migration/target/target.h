@@ -18,7 +18,7 @@
 #include "src/base/result.h"
 #include "transport/channel.h"
 
-namespace gcr::agent {
+namespace gcr::migration {
 
 struct Prepared {
   proto::PrepareReply reply;   ///< as the data goes in the end, with all notes
@@ -68,7 +68,7 @@ class Target {
 
   /// Makes what images go to; once. Lives as long as the target. `link_bytes_per_s` is what was
   /// measured; 0: unknown.
-  virtual Result<images::Sink*> image_sink(images::Compression compression,
+  virtual Result<images::Sink*> image_sink(store::Compression compression,
                                            double link_bytes_per_s) = 0;
 
   /// The source waits for its operator before the switchover, or no longer does. Never blocks.
@@ -91,4 +91,4 @@ class Target {
   virtual void interrupt(const Error& why) = 0;
 };
 
-}  // namespace gcr::agent
+}  // namespace gcr::migration

@@ -18,17 +18,17 @@
 #include "migrate-agent/gpu/device/drivers/drivers.h"
 #include "migrate-agent/gpu/keeper/keeper.h"
 #include "migrate-agent/gpu/mover/give.h"
-#include "migrate-agent/linux/proc/procfs.h"
+#include "migrate-agent/linux/procfs/procfs.h"
 #include "migrate-agent/linux/ptrace/held_threads.h"
 #include "migrate-agent/migration/undo/recovery.h"
 #include "migrate-agent/process/inspect/sharing.h"
 #include "src/base/log.h"
 #include "src/base/side_by_side.h"
 
-namespace gcr::recovery {
+namespace gcr::undo {
 namespace {
 
-using agent::GpuAccess;
+using gpu::GpuAccess;
 
 /// How long to wait for a CRIU that works on the process; the caller tries again.
 constexpr std::chrono::seconds kCriuPatience{60};
@@ -59,7 +59,7 @@ pid_t door_thread(pid_t pid) {
 Status resume(const procfs::Process& process, GpuAccess& access) {
   spdlog::info("process {} is stopped: continuing", process.pid());
   if (access.is_driver_alone()) return criu::resume_stopped(process);
-  criu::HeldThreads threads(process);
+  tracing::HeldThreads threads(process);
   GCR_TRY(threads.hold_all_but(door_thread(process.pid())));
   GCR_TRY(access.look());
   threads.let_go();
@@ -67,7 +67,7 @@ Status resume(const procfs::Process& process, GpuAccess& access) {
 }
 
 struct Member {
-  job::MemberId id;
+  gpu::MemberId id;
   procfs::Process process;
   std::unique_ptr<GpuAccess> found = {};  ///< unless the caller has it in hand
   GpuAccess* access = nullptr;            ///< null if the member was not taken apart
@@ -135,9 +135,9 @@ Status bring_back_controls(std::span<Member*> members, const Lost& lost, const I
   });
 }
 
-Result<job::MemberDescriptors> find_vram(const Lost& lost, const InHand* in_hand) {
+Result<gpu::MemberDescriptors> find_vram(const Lost& lost, const InHand* in_hand) {
   if (in_hand != nullptr) return in_hand->vram();
-  Result<job::MemberDescriptors> taken = Error(Code::kNotFound, "no keeper was started");
+  Result<gpu::MemberDescriptors> taken = Error(Code::kNotFound, "no keeper was started");
   if (lost.keeper) taken = keeper::take_from(*lost.keeper);
   if (taken || taken.error().code() != Code::kNotFound) return taken;
   return Error(Code::kDataLoss, fmt::format("the VRAM of process {} is lost: {}",
@@ -148,14 +148,14 @@ Result<job::MemberDescriptors> find_vram(const Lost& lost, const InHand* in_hand
 /// It was never taken apart. The process may be stopped: the driver is not asked about it yet.
 Result<std::unique_ptr<GpuAccess>> find_access(pid_t pid, const Lost& lost) {
   if (pid != lost.driver_alone) {
-    auto access = agent::open_access(pid);
+    auto access = gpu::open_access(pid);
     if (access || access.error().code() != Code::kNotFound || lost.driver_alone >= 0) return access;
   }
   if (!procfs::has_library(pid, "libcuda.so") || process::is_under_preload(pid)) {
     return Error(Code::kNotFound, fmt::format("process {} does not use CUDA any more", pid));
   }
   GCR_ASSIGN(const auto driver, device::load_drivers(lost.sysfs));
-  return std::make_unique<agent::DriverAccess>(pid, *driver);
+  return std::make_unique<gpu::DriverAccess>(pid, *driver);
 }
 
 /// Finds the access to those that may have been taken apart.
@@ -183,7 +183,7 @@ Status open_accesses(std::span<Member> members, const Lost& lost, const InHand* 
 
 /// Attaches the VRAM of all that are detached.
 Status bring_back_vram(std::span<Member*> members, const Lost& lost, const InHand* in_hand) {
-  std::optional<job::MemberDescriptors> vram;
+  std::optional<gpu::MemberDescriptors> vram;
   std::shared_ptr<const device::Driver> driver = in_hand != nullptr ? in_hand->driver : nullptr;
   for (Member* member : members) {
     const auto state = member->access->look();
@@ -197,7 +197,7 @@ Status bring_back_vram(std::span<Member*> members, const Lost& lost, const InHan
         GCR_ASSIGN(driver, device::load_drivers(lost.sysfs));
       }
     }
-    job::LocalDescriptors& descriptors = (*vram)[member->id];
+    gpu::LocalDescriptors& descriptors = (*vram)[member->id];
     spdlog::info("process {} is detached: attaching {} buffers", member->process.pid(),
                  descriptors.size());
     GCR_TRY(mover::give(*member->access, std::move(descriptors), driver, [] {}));
@@ -349,4 +349,4 @@ Status end_stopped(const std::vector<journal::ProcessId>& members, const cgroups
   return group.dissolve();
 }
 
-}  // namespace gcr::recovery
+}  // namespace gcr::undo

@@ -20,7 +20,7 @@
 #include "proto/journal.pb.h"
 #include "src/base/result.h"
 
-namespace gcr::recovery {
+namespace gcr::undo {
 
 /// A job at the source that a worker was moving.
 struct Lost {
@@ -45,9 +45,9 @@ struct Lost {
 
 /// What a living worker has in hand, and recovery has to look for.
 struct InHand {
-  std::map<pid_t, agent::GpuAccess*> accesses;  ///< by member
+  std::map<pid_t, gpu::GpuAccess*> accesses;  ///< by member
   std::shared_ptr<const device::Driver> driver;
-  std::function<Result<job::MemberDescriptors>()> vram;
+  std::function<Result<gpu::MemberDescriptors>()> vram;
   bool gated = false;      ///< the gate may be closed; else nothing was done to the process
   bool detaching = false;  ///< for Lost; later than the journal's
   /// When all that have not ended run again. May be null.
@@ -92,4 +92,4 @@ Status resume_restored(const journal::Restored& restored, const cgroups::Group& 
 /// and in `group`; waits until all of it is gone. Success if it is gone already.
 Status destroy_restored(const journal::Restored& restored, const cgroups::Group& group);
 
-}  // namespace gcr::recovery
+}  // namespace gcr::undo

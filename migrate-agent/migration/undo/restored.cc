@@ -6,11 +6,11 @@
 #include <vector>
 
 #include "migrate-agent/criu/runs/criu.h"
-#include "migrate-agent/linux/proc/process_handle.h"
-#include "migrate-agent/linux/proc/procfs.h"
+#include "migrate-agent/linux/procfs/process_handle.h"
+#include "migrate-agent/linux/procfs/procfs.h"
 #include "migrate-agent/migration/undo/recovery.h"
 
-namespace gcr::recovery {
+namespace gcr::undo {
 namespace {
 
 /// kNotFound for a process that has ended, reaped or not.
@@ -75,4 +75,4 @@ Status destroy_restored(const journal::Restored& restored, const cgroups::Group&
   return {};
 }
 
-}  // namespace gcr::recovery
+}  // namespace gcr::undo

@@ -6,11 +6,11 @@
 
 #include "migrate-agent/preflight/amd/amd.h"
 
-namespace gcr::agent {
+namespace gcr::preflight {
 namespace {
 
 using device::hip::Xnack;
-using preflight::Findings;
+using findings::Findings;
 
 /// The first releases that save the queues of all dies of a GPU. AMD's own was reported to work;
 /// the kernel's patch came too late for 6.17.
@@ -71,7 +71,8 @@ void describe_amd_gpu(const device::hip::Topology& topology, const device::GpuIn
   amd.mutable_properties()->insert(node->properties.begin(), node->properties.end());
 }
 
-void check_amd_gpu(const proto::Gpu& gpu, const proto::HostFacts& host, Findings& findings) {
+void check_amd_gpu(const proto::Gpu& gpu, const proto::HostFacts& host,
+                   findings::Findings& findings) {
   const std::string name = describe_gpu(gpu);
   const proto::AmdGpu& amd = gpu.amd();
   if (amd.architecture().empty()) {
@@ -97,7 +98,7 @@ void check_amd_gpu(const proto::Gpu& gpu, const proto::HostFacts& host, Findings
   }
 }
 
-void compare_amd_gpus(const proto::Gpu& from, const proto::Gpu& to, Findings& findings) {
+void compare_amd_gpus(const proto::Gpu& from, const proto::Gpu& to, findings::Findings& findings) {
   const proto::AmdGpu& there = from.amd();
   const proto::AmdGpu& here = to.amd();
   if (mode_of(there) != mode_of(here)) {
@@ -123,11 +124,11 @@ void compare_amd_gpus(const proto::Gpu& from, const proto::Gpu& to, Findings& fi
 }
 
 void compare_xnack(const proto::ProcessFacts& process, const proto::Gpu& from, const proto::Gpu& to,
-                   Findings& findings) {
+                   findings::Findings& findings) {
   const bool on = from.amd().xnack_by_process() ? process.xnack() : from.amd().xnack_possible();
   if (!on || to.amd().xnack_possible()) return;
   findings.add("amd-xnack", fmt::format("process {} retries page faults, which {} cannot",
                                         process.pid_in_namespace(), describe_gpu(to)));
 }
 
-}  // namespace gcr::agent
+}  // namespace gcr::preflight

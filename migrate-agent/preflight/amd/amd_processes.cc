@@ -12,11 +12,11 @@
 #include "migrate-agent/preflight/amd/amd.h"
 #include "migrate-agent/process/inspect/descriptors.h"
 
-namespace gcr::agent {
+namespace gcr::preflight {
 namespace {
 
 namespace fs = std::filesystem;
-using preflight::Findings;
+using findings::Findings;
 
 constexpr std::string_view kKfd = "/dev/kfd";
 constexpr std::string_view kRenderNode = "/dev/dri/renderD";
@@ -59,7 +59,7 @@ std::vector<BufferMapping> buffer_mappings(const std::string& maps) {
 }
 
 /// CRIU's plugin finds a mapping's buffer by its address.
-void check_mappings(std::vector<BufferMapping> mappings, Findings& findings) {
+void check_mappings(std::vector<BufferMapping> mappings, findings::Findings& findings) {
   std::ranges::sort(mappings, {},
                     [](const BufferMapping& one) { return std::pair(one.node, one.offset); });
   for (std::size_t i = 1; i < mappings.size(); ++i) {
@@ -101,7 +101,7 @@ AmdFiles amd_files_of(pid_t pid) {
   return {procfs::descriptor_links(pid), procfs::read_text(fmt::format("/proc/{}/maps", pid))};
 }
 
-void check_amd_files(const AmdFiles& files, Findings& findings) {
+void check_amd_files(const AmdFiles& files, findings::Findings& findings) {
   const int kfd = lowest(files.descriptors, kKfd);
   const int node = lowest(files.descriptors, kRenderNode);
   if (kfd < 0 && node >= 0) {
@@ -115,7 +115,7 @@ void check_amd_files(const AmdFiles& files, Findings& findings) {
 }
 
 void check_render_nodes(const fs::path& root, const device::hip::Topology& topology,
-                        Findings& findings) {
+                        findings::Findings& findings) {
   std::vector<std::uint32_t> nodes = {kFirstRenderNode};
   for (const auto& gpu : topology.gpus) nodes.push_back(gpu.render_minor);
   for (const std::uint32_t node : nodes) {
@@ -126,7 +126,7 @@ void check_render_nodes(const fs::path& root, const device::hip::Topology& topol
   }
 }
 
-void check_kfd_process(pid_t pid, const fs::path& sysfs, Findings& findings) {
+void check_kfd_process(pid_t pid, const fs::path& sysfs, findings::Findings& findings) {
   const auto queues = device::hip::queues_of(pid, sysfs);
   if (!queues) {
     findings.add("amd-inherited",
@@ -139,7 +139,7 @@ void check_kfd_process(pid_t pid, const fs::path& sysfs, Findings& findings) {
 }
 
 void check_amd_processes(const std::vector<pid_t>& pids, const device::hip::Topology& topology,
-                         const fs::path& sysfs, Findings& findings) {
+                         const fs::path& sysfs, findings::Findings& findings) {
   const bool first_namespace =
       procfs::namespace_link(::getpid(), "pid") == procfs::kFirstPidNamespace;
   std::vector<KfdUser> users;
@@ -161,4 +161,4 @@ void check_amd_processes(const std::vector<pid_t>& pids, const device::hip::Topo
   }
 }
 
-}  // namespace gcr::agent
+}  // namespace gcr::preflight

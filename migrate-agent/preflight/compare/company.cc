@@ -3,20 +3,20 @@
 
 #include <set>
 
-#include "migrate-agent/linux/proc/procfs.h"
+#include "migrate-agent/linux/procfs/procfs.h"
 #include "migrate-agent/preflight/compare/comparison.h"
 #include "migrate-agent/preflight/inventory/nvml.h"
 #include "migrate-agent/process/inspect/descriptors.h"
 #include "migrate-agent/process/inspect/together.h"
 
-namespace gcr::agent {
+namespace gcr::preflight {
 
 void look_for_company(const proto::PreflightRequest& request, bool same_machine,
-                      const std::vector<device::GpuPair>& gpu_map, preflight::Findings& findings) {
+                      const std::vector<device::GpuPair>& gpu_map, findings::Findings& findings) {
   const auto wanted = wanted_vram(request, gpu_map);
   if (wanted.size() < 2) return;
   if (procfs::namespace_link(::getpid(), "pid") != procfs::kFirstPidNamespace) return;
-  const auto nvml = host::Nvml::load();
+  const auto nvml = inventory::Nvml::load();
   if (!nvml) return;
   std::set<pid_t> members;
   if (same_machine) members.insert(request.pids().begin(), request.pids().end());
@@ -31,4 +31,4 @@ void look_for_company(const proto::PreflightRequest& request, bool same_machine,
   }
 }
 
-}  // namespace gcr::agent
+}  // namespace gcr::preflight

@@ -8,11 +8,11 @@
 #include "migrate-agent/preflight/compare/comparison.h"
 #include "migrate-agent/preflight/inventory/free_vram.h"
 
-namespace gcr::agent {
+namespace gcr::preflight {
 namespace {
 
 using device::Vendor;
-using preflight::Findings;
+using findings::Findings;
 
 /// What has to be equal for a process to go from one to the other.
 std::string model_of(const proto::Gpu& gpu) {
@@ -35,10 +35,10 @@ std::vector<mover::MappableGpu> mappable(const proto::HostFacts& host) {
 /// This host's GPUs. Where processes may be placed on several, their free VRAM decides.
 std::vector<mover::MappableGpu> places(const proto::HostFacts& here,
                                        std::shared_ptr<const device::Driver> driver,
-                                       const Config& config) {
+                                       const worker::Config& config) {
   std::vector<mover::MappableGpu> gpus = mappable(here);
   if (std::ranges::count(gpus, true, &mover::MappableGpu::chosen) < 2) return gpus;
-  host::FreeVram free_vram(std::move(driver), config.sysfs);
+  inventory::FreeVram free_vram(std::move(driver), config.sysfs);
   for (mover::MappableGpu& gpu : gpus) {
     if (gpu.chosen) gpu.free_bytes = free_vram.of(gpu.uuid).value_or(0);
   }
@@ -59,7 +59,7 @@ Result<std::uint64_t> usable_vram(const proto::Gpu& gpu, bool no_prefill,
 }
 
 void check_vram(const proto::Gpu& gpu, std::uint64_t bytes, bool no_prefill,
-                mover::IncomingVram& vram, Findings& findings) {
+                mover::IncomingVram& vram, findings::Findings& findings) {
   const auto free = usable_vram(gpu, no_prefill, vram);
   if (!free) {
     findings.add("gpu-unusable", free.error().message());
@@ -115,7 +115,7 @@ void leave_out_unused(const proto::PreflightRequest& request,
 }
 
 void compare_amd(const proto::PreflightRequest& request, const proto::Gpu& from,
-                 const proto::Gpu& to, Findings& findings) {
+                 const proto::Gpu& to, findings::Findings& findings) {
   compare_amd_gpus(from, to, findings);
   for (const proto::ProcessFacts& process : request.members()) {
     compare_xnack(process, from, to, findings);
@@ -139,8 +139,8 @@ std::map<Uuid, std::uint64_t> wanted_vram(const proto::PreflightRequest& request
 }
 
 std::vector<device::GpuPair> map_gpus(const proto::PreflightRequest& request,
-                                      const proto::HostFacts& here, const Config& config,
-                                      mover::IncomingVram& vram, Findings& findings) {
+                                      const proto::HostFacts& here, const worker::Config& config,
+                                      mover::IncomingVram& vram, findings::Findings& findings) {
   std::vector<mover::MappableGpu> source = mappable(request.host());
   std::set<Uuid> used;
   for (const proto::Buffer& buffer : request.buffers()) used.insert(to_uuid(buffer.gpu_uuid()));
@@ -171,4 +171,4 @@ std::vector<device::GpuPair> map_gpus(const proto::PreflightRequest& request,
   return std::move(*map);
 }
 
-}  // namespace gcr::agent
+}  // namespace gcr::preflight

@@ -10,16 +10,16 @@
 #include "migrate-agent/transfer/negotiation/negotiation.h"
 #include "migrate-agent/transfer/negotiation/offer.h"
 
-namespace gcr::agent {
+namespace gcr::preflight {
 namespace {
 
-using preflight::Findings;
+using findings::Findings;
 
 /// What a program may notice, and more than the way from the source to here takes.
 constexpr double kWorthTellingSeconds = 2;
 
 void compare_releases(const char* driver, const std::string& here, const std::string& there,
-                      Findings& findings) {
+                      findings::Findings& findings) {
   if (here == there) return;
   findings.add("driver-release",
                fmt::format("the destination's {} is release {}, the source's {}", driver,
@@ -27,7 +27,7 @@ void compare_releases(const char* driver, const std::string& here, const std::st
 }
 
 void compare_drivers(const proto::HostFacts& there, const proto::HostFacts& here,
-                     Findings& findings) {
+                     findings::Findings& findings) {
   if (here.driver_version() != 0 && here.driver_version() < there.driver_version()) {
     findings.add("driver-older", fmt::format("the destination's CUDA driver is {}, the source's {}",
                                              here.driver_version(), there.driver_version()));
@@ -36,8 +36,8 @@ void compare_drivers(const proto::HostFacts& there, const proto::HostFacts& here
   compare_releases("amdgpu", here.amd_driver_release(), there.amd_driver_release(), findings);
 }
 
-void compare_cpus(const proto::HostFacts& there, const proto::HostFacts& here, const Config& config,
-                  Findings& findings) {
+void compare_cpus(const proto::HostFacts& there, const proto::HostFacts& here,
+                  const worker::Config& config, findings::Findings& findings) {
   if (there.cpu_features() == here.cpu_features() && !there.cpu_features().empty()) return;
   if (there.cpu_features().empty() || here.criu_version() == 0) {
     findings.add("cpu-not-compared", fmt::format("the CPU here is {}, the source's {}",
@@ -52,7 +52,7 @@ void compare_cpus(const proto::HostFacts& there, const proto::HostFacts& here, c
 }
 
 void compare_clocks(const proto::HostFacts& there, const proto::HostFacts& here,
-                    Findings& findings) {
+                    findings::Findings& findings) {
   constexpr double kSecond = 1e9;
   const double wall = static_cast<double>(here.unix_ns() - there.unix_ns()) / kSecond;
   if (std::abs(wall) <= kWorthTellingSeconds) return;
@@ -61,33 +61,34 @@ void compare_clocks(const proto::HostFacts& there, const proto::HostFacts& here,
 }
 
 void check_memory(const proto::PreflightRequest& request, const proto::HostFacts& here,
-                  const Config& config, Findings& findings) {
+                  const worker::Config& config, findings::Findings& findings) {
   std::uint64_t landing = 0;
   for (const proto::Buffer& buffer : request.buffers()) landing += buffer.size_bytes();
   if (!request.no_prefill()) landing = std::min(landing, config.landing_window_bytes);
   // A process's own memory is there twice while it is restored: as images and as pages.
   std::uint64_t own = 0;
   for (const auto& member : request.members()) own += 2 * member.image_bytes();
-  landing::Memory needed = landing::needed_for_landing(config.hugepages, landing);
+  hostmem::Memory needed = hostmem::needed_for_landing(config.hugepages, landing);
   needed.ordinary_bytes += own;
-  const landing::Memory free{here.memory_available_bytes(), here.hugepages_free_bytes()};
-  if (landing::is_enough(free, needed)) return;
+  const hostmem::Memory free{here.memory_available_bytes(), here.hugepages_free_bytes()};
+  if (hostmem::is_enough(free, needed)) return;
   findings.add("memory-too-small",
                fmt::format("{} of memory and {} in hugepages are available; {} for VRAM to land in "
                            "and {} for the process and the host are needed",
                            format_bytes(free.ordinary_bytes), format_bytes(free.huge_bytes),
-                           format_bytes(landing), format_bytes(own + landing::kSpareMemoryBytes)));
+                           format_bytes(landing), format_bytes(own + hostmem::kSpareMemoryBytes)));
 }
 
-void check_transport(const proto::PreflightRequest& request, const Config& config,
-                     Findings& findings) {
-  const DataWish wish{request.transport(), request.plaintext(), 0};
-  const auto plan = plan_data(wish, request.offer(), data_offer(config.unencrypted_data));
+void check_transport(const proto::PreflightRequest& request, const worker::Config& config,
+                     findings::Findings& findings) {
+  const transfer::DataWish wish{request.transport(), request.plaintext(), 0};
+  const auto plan =
+      transfer::plan_data(wish, request.offer(), transfer::data_offer(config.unencrypted_data));
   if (!plan) findings.add("transport", plan.error().message());
 }
 
-void check_slurm_job(const proto::PreflightRequest& request, const Config& config,
-                     Findings& findings) {
+void check_slurm_job(const proto::PreflightRequest& request, const worker::Config& config,
+                     findings::Findings& findings) {
   const slurm::JobId job = request.slurm_job();
   if (job == 0) return;
   if (request.suspended()) {
@@ -105,8 +106,9 @@ void check_slurm_job(const proto::PreflightRequest& request, const Config& confi
 }  // namespace
 
 std::shared_ptr<const criu::Plugin> find_plugin(const proto::PreflightRequest& request,
-                                                const proto::HostFacts& here, const Config& config,
-                                                Findings& findings) {
+                                                const proto::HostFacts& here,
+                                                const worker::Config& config,
+                                                findings::Findings& findings) {
   const auto needs_it = [](const proto::ProcessFacts& member) {
     return member.needs_amdgpu_plugin();
   };
@@ -135,7 +137,7 @@ criu::PluginMap plugin_map(const proto::HostFacts& source, const proto::HostFact
 }
 
 void compare_hosts(const proto::PreflightRequest& request, const proto::HostFacts& here,
-                   const Config& config, Findings& findings) {
+                   const worker::Config& config, findings::Findings& findings) {
   compare_drivers(request.host(), here, findings);
   compare_cpus(request.host(), here, config, findings);
   compare_clocks(request.host(), here, findings);
@@ -145,11 +147,11 @@ void compare_hosts(const proto::PreflightRequest& request, const proto::HostFact
   }
   check_memory(request, here, config, findings);
   check_room(config, 0, findings);
-  if (config.hugepages == landing::HugepagePolicy::kRequire && here.hugepages_free_bytes() == 0) {
+  if (config.hugepages == hostmem::HugepagePolicy::kRequire && here.hugepages_free_bytes() == 0) {
     findings.add("no-hugepages", "hugepages = \"require\" is set and no hugepages are free");
   }
   check_transport(request, config, findings);
   check_slurm_job(request, config, findings);
 }
 
-}  // namespace gcr::agent
+}  // namespace gcr::preflight

@@ -11,20 +11,20 @@
 #include "migrate-agent/linux/hostmem/memory_info.h"
 #include "migrate-agent/preflight/compare/comparison.h"
 #include "migrate-agent/preflight/compare/security_labels.h"
-#include "migrate-agent/process/files/incoming.h"
 #include "migrate-agent/process/inspect/addresses.h"
 #include "migrate-agent/process/inspect/named_files.h"
 #include "migrate-agent/process/inspect/sockets.h"
 #include "migrate-agent/process/inspect/surroundings.h"
+#include "migrate-agent/process/memory_files/incoming.h"
 #include "src/base/users.h"
 
-namespace gcr::agent {
+namespace gcr::preflight {
 namespace {
 
-using preflight::Findings;
+using findings::Findings;
 
 void compare_name(const char* kind, unsigned id, const std::string& there, const std::string& here,
-                  Findings& findings) {
+                  findings::Findings& findings) {
   if (there == here) return;
   findings.add("user-unknown", fmt::format("the {} {} is {} at the source and {} here", kind, id,
                                            there.empty() ? "nameless" : '"' + there + '"',
@@ -32,7 +32,7 @@ void compare_name(const char* kind, unsigned id, const std::string& there, const
 }
 
 void compare_ids(const proto::ProcessFacts& process, const proto::HostFacts& here,
-                 Findings& findings) {
+                 findings::Findings& findings) {
   compare_name("user", process.uid(), process.user(), user_name(process.uid()), findings);
   compare_name("group", process.gid(), process.group(), group_name(process.gid()), findings);
   const std::uint64_t beyond = process.capabilities() & ~here.capabilities();
@@ -44,11 +44,11 @@ void compare_ids(const proto::ProcessFacts& process, const proto::HostFacts& her
 
 /// 0 if it cannot be read.
 std::uint64_t kernel_limit(const char* name) {
-  return landing::read_number(std::string("/proc/sys/") + name).value_or(0);
+  return hostmem::read_number(std::string("/proc/sys/") + name).value_or(0);
 }
 
 void check_limits(const proto::ProcessFacts& process, const proto::HostFacts& here,
-                  Findings& findings) {
+                  findings::Findings& findings) {
   rlimit own{};
   ::getrlimit(RLIMIT_NOFILE, &own);
   const bool may_raise = (here.capabilities() & (std::uint64_t{1} << CAP_SYS_RESOURCE)) != 0;
@@ -72,9 +72,9 @@ void check_limits(const proto::ProcessFacts& process, const proto::HostFacts& he
   }
 }
 
-void check_hugepages(const proto::ProcessFacts& process, Findings& findings) {
+void check_hugepages(const proto::ProcessFacts& process, findings::Findings& findings) {
   for (const proto::HugepageUse& use : process.hugepages()) {
-    const auto counters = landing::hugepage_counters(
+    const auto counters = hostmem::hugepage_counters(
         fmt::format("/sys/kernel/mm/hugepages/hugepages-{}kB", use.page_bytes() / kKiB));
     const std::uint64_t free = counters ? counters->available() * use.page_bytes() : 0;
     if (free >= use.bytes()) continue;
@@ -87,7 +87,8 @@ void check_hugepages(const proto::ProcessFacts& process, Findings& findings) {
 
 /// `socket` is one end of a connection; `taken` are the sockets of this host.
 void check_connection(const proto::BoundSocket& socket, const process::InternetSocket::Ends& ends,
-                      const std::vector<process::InternetSocket>& taken, Findings& findings) {
+                      const std::vector<process::InternetSocket>& taken,
+                      findings::Findings& findings) {
   const bool is_taken = std::ranges::any_of(
       taken, [&](const auto& other) { return other.connection && other.ends() == ends; });
   if (!is_taken) return;
@@ -98,7 +99,7 @@ void check_connection(const proto::BoundSocket& socket, const process::InternetS
 }
 
 void check_addresses(const proto::ProcessFacts& process, const process::Addresses& addresses,
-                     Findings& findings) {
+                     findings::Findings& findings) {
   const auto is_connection = [](const proto::BoundSocket& socket) {
     return !socket.remote_address().empty();
   };
@@ -142,7 +143,7 @@ std::string capability_names(std::uint64_t set) {
   return names;
 }
 
-void compare_groups(const proto::ProcessFacts& process, Findings& findings) {
+void compare_groups(const proto::ProcessFacts& process, findings::Findings& findings) {
   for (const std::string& what : cgroups::not_kept(cgroups::hierarchies(), process.limits())) {
     findings.add("cgroup-limits",
                  fmt::format("its control groups allow it {}, which cannot be kept here: {}",
@@ -152,7 +153,7 @@ void compare_groups(const proto::ProcessFacts& process, Findings& findings) {
 
 void compare_process(const proto::ProcessFacts& process, const proto::HostFacts& here,
                      const process::Addresses& addresses, const std::set<std::string>& coming,
-                     Findings& findings) {
+                     findings::Findings& findings) {
   compare_ids(process, here, findings);
   compare_security_labels(process, findings);
   check_limits(process, here, findings);
@@ -162,7 +163,7 @@ void compare_process(const proto::ProcessFacts& process, const proto::HostFacts&
 }
 
 Result<std::set<std::string>> compare_memory_files(const proto::PreflightRequest& request,
-                                                   Findings& findings) {
+                                                   findings::Findings& findings) {
   GCR_ASSIGN(const auto files,
              memory_files::look(request.memory_files(), request.boot_id(), findings));
   std::vector<proto::Credentials> members;
@@ -173,4 +174,4 @@ Result<std::set<std::string>> compare_memory_files(const proto::PreflightRequest
   return memory_files::coming_names(files);
 }
 
-}  // namespace gcr::agent
+}  // namespace gcr::preflight

@@ -22,18 +22,18 @@
 #include "migrate-agent/linux/cgroups/hierarchy.h"
 #include "migrate-agent/linux/hostmem/memory_info.h"
 #include "migrate-agent/linux/hostmem/memory_reservation.h"
-#include "migrate-agent/linux/proc/procfs.h"
+#include "migrate-agent/linux/procfs/procfs.h"
 #include "migrate-agent/preflight/amd/amd.h"
 #include "migrate-agent/process/inspect/surroundings.h"
 #include "src/base/log.h"
 #include "src/base/unique_fd.h"
 #include "src/base/version.h"
 
-namespace gcr::agent {
+namespace gcr::preflight {
 namespace {
 
 namespace fs = std::filesystem;
-using preflight::Findings;
+using findings::Findings;
 
 /// As CUcomputemode has them.
 constexpr std::uint32_t kSharedMode = 0;
@@ -68,16 +68,16 @@ std::int64_t now_ns(clockid_t clock) {
 }
 
 /// What is free, less what other migrations are going to take of it.
-void look_at_memory(const Config& config, proto::HostFacts& facts) {
-  const auto reserved = landing::reserved_memory(landing::reservations_in(config.runtime_dir));
-  const landing::Memory left = landing::left_of(
-      {landing::available_memory_bytes().value_or(0), landing::free_hugepage_bytes().value_or(0)},
-      reserved.value_or(landing::Memory()));
+void look_at_memory(const worker::Config& config, proto::HostFacts& facts) {
+  const auto reserved = hostmem::reserved_memory(hostmem::reservations_in(config.runtime_dir));
+  const hostmem::Memory left = hostmem::left_of(
+      {hostmem::available_memory_bytes().value_or(0), hostmem::free_hugepage_bytes().value_or(0)},
+      reserved.value_or(hostmem::Memory()));
   facts.set_memory_available_bytes(left.ordinary_bytes);
   facts.set_hugepages_free_bytes(left.huge_bytes);
 }
 
-void look_at_kernel(proto::HostFacts& facts, Findings& findings) {
+void look_at_kernel(proto::HostFacts& facts, findings::Findings& findings) {
   utsname name{};
   if (::uname(&name) == 0) facts.set_kernel(name.release);
   facts.set_cpu_model(cpu_model());
@@ -92,13 +92,14 @@ void look_at_kernel(proto::HostFacts& facts, Findings& findings) {
 }
 
 /// Where it may go without, a host without a freezer is as good as another.
-void look_at_freezer(const Config& config, Findings& findings) {
+void look_at_freezer(const worker::Config& config, findings::Findings& findings) {
   const auto freezer = cgroups::find(cgroups::hierarchies(), cgroups::kFreezer);
   if (freezer || config.allow_unfrozen) return;
   findings.add("no-freezer", "no control group can be frozen: " + freezer.error().message());
 }
 
-void look_at_criu(const Result<criu::Facts>& criu, proto::HostFacts& facts, Findings& findings) {
+void look_at_criu(const Result<criu::Facts>& criu, proto::HostFacts& facts,
+                  findings::Findings& findings) {
   if (!criu) {
     findings.add("criu-missing", criu.error().message());
     return;
@@ -115,7 +116,7 @@ void look_at_criu(const Result<criu::Facts>& criu, proto::HostFacts& facts, Find
   findings.add("criu-check", criu->check.error().message());
 }
 
-void look_at_gpu(const device::GpuInfo& info, const Config& config, Survey& survey) {
+void look_at_gpu(const device::GpuInfo& info, const worker::Config& config, Survey& survey) {
   const bool is_amd = info.vendor == device::Vendor::kAmd;
   if (!is_amd) survey.facts.set_driver_version(info.driver_version);
   proto::Gpu& gpu = *survey.facts.add_gpus();
@@ -127,7 +128,7 @@ void look_at_gpu(const device::GpuInfo& info, const Config& config, Survey& surv
   gpu.set_compute_mode(info.compute_mode);
 }
 
-void look_at_mps(proto::HostFacts& facts, Findings& findings) {
+void look_at_mps(proto::HostFacts& facts, findings::Findings& findings) {
   // Nobody changes the environment of an agent. NOLINTNEXTLINE(concurrency-mt-unsafe)
   const char* configured = std::getenv("CUDA_MPS_PIPE_DIRECTORY");
   const fs::path directory = configured != nullptr ? configured : process::kMpsDirectory;
@@ -140,7 +141,7 @@ void look_at_mps(proto::HostFacts& facts, Findings& findings) {
 
 /// Of a host without AMD's GPUs there is nothing to read. What cannot be read is a finding once a
 /// process uses it.
-void look_at_topology(const Config& config, Survey& survey) {
+void look_at_topology(const worker::Config& config, Survey& survey) {
   auto topology = device::hip::read_topology(config.sysfs);
   if (!topology) return spdlog::warn("AMD's GPUs are unknown: {}", topology.error().message());
   survey.topology = *std::move(topology);
@@ -148,7 +149,7 @@ void look_at_topology(const Config& config, Survey& survey) {
   survey.facts.set_amd_keeps_no_waves(!survey.topology.saves_waves);
 }
 
-void look_at_gpus(const Config& config, Survey& survey, Findings& findings) {
+void look_at_gpus(const worker::Config& config, Survey& survey, findings::Findings& findings) {
   proto::HostFacts& facts = survey.facts;
   facts.set_driver_release(driver_release(procfs::read_text("/proc/driver/nvidia/version")));
   look_at_mps(facts, findings);
@@ -187,7 +188,8 @@ std::string missing_kernel_features() {
   return missing;
 }
 
-void check_room(const Config& config, std::uint64_t image_bytes, Findings& findings) {
+void check_room(const worker::Config& config, std::uint64_t image_bytes,
+                findings::Findings& findings) {
   if (const std::uint64_t room = room_in(config.state_dir); room < kJournalRoomBytes) {
     findings.add("state-dir-full",
                  fmt::format("{} has {} free; {} are needed", config.state_dir.string(),
@@ -200,7 +202,7 @@ void check_room(const Config& config, std::uint64_t image_bytes, Findings& findi
   }
 }
 
-void note_room(const Status& answer, Findings& findings) {
+void note_room(const Status& answer, findings::Findings& findings) {
   if (answer) return;
   const Code code = answer.error().code();
   if (code == Code::kRefused) findings.add("in-migration", answer.error().message());
@@ -218,7 +220,7 @@ std::string driver_release(const std::string& version_text) {
   return version_text.substr(at, version_text.find_first_not_of("0123456789.", at) - at);
 }
 
-void check_gpu(const proto::Gpu& gpu, const proto::HostFacts& host, Findings& findings) {
+void check_gpu(const proto::Gpu& gpu, const proto::HostFacts& host, findings::Findings& findings) {
   if (gpu.has_amd()) return check_amd_gpu(gpu, host, findings);
   const std::string name = describe_gpu(gpu);
   if (gpu.name().find(" MIG ") != std::string::npos) {
@@ -232,7 +234,7 @@ void check_gpu(const proto::Gpu& gpu, const proto::HostFacts& host, Findings& fi
   }
 }
 
-Survey survey(const Config& config, Findings& findings) {
+Survey survey(const worker::Config& config, findings::Findings& findings) {
   Survey survey;
   // Beside the GPUs' driver, which takes as long to load.
   auto criu = std::async(std::launch::async, [&config] { return criu::facts(config.criu); });
@@ -244,4 +246,4 @@ Survey survey(const Config& config, Findings& findings) {
   return survey;
 }
 
-}  // namespace gcr::agent
+}  // namespace gcr::preflight

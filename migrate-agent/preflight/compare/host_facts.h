@@ -12,7 +12,7 @@
 #include "proto/control.pb.h"
 #include "src/base/units.h"
 
-namespace gcr::agent {
+namespace gcr::preflight {
 
 /// What must be free on a GPU beside the buffers: the context that the restored process brings back
 /// (measured: 529 MiB on an H200) and some slack, because a restore that runs out of VRAM may not
@@ -28,17 +28,18 @@ struct Survey {
 /// Examines this host, as far as it can. Starts CRIU several times, in parallel.
 /// Findings: "kernel-features", "mps", "no-driver", "driver-too-old", "criu-missing",
 /// "criu-too-old", "criu-check". Blocks.
-Survey survey(const Config& config, preflight::Findings& findings);
+Survey survey(const worker::Config& config, findings::Findings& findings);
 
 /// Kernel functions that the agent or the door needs and that are missing.
 std::string missing_kernel_features();
 
 /// "state-dir-full", "runtime-dir-full" if the agent's directories have less room than this.
 inline constexpr std::uint64_t kJournalRoomBytes = kMiB;
-void check_room(const Config& config, std::uint64_t image_bytes, preflight::Findings& findings);
+void check_room(const worker::Config& config, std::uint64_t image_bytes,
+                findings::Findings& findings);
 
 /// "in-migration" or "too-many-migrations" if that is what the daemon has answered.
-void note_room(const Status& answer, preflight::Findings& findings);
+void note_room(const Status& answer, findings::Findings& findings);
 
 /// Release and model of NVIDIA's driver as text, from /proc/driver/nvidia/version; empty if it is
 /// none.
@@ -46,6 +47,6 @@ std::string driver_release(const std::string& version_text);
 
 /// "mig", "compute-mode", and check_amd_gpu(): of a GPU of `host` that the process uses, or would
 /// use.
-void check_gpu(const proto::Gpu& gpu, const proto::HostFacts& host, preflight::Findings& findings);
+void check_gpu(const proto::Gpu& gpu, const proto::HostFacts& host, findings::Findings& findings);
 
-}  // namespace gcr::agent
+}  // namespace gcr::preflight

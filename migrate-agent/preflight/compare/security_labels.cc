@@ -8,10 +8,10 @@
 
 #include "migrate-agent/process/inspect/surroundings.h"
 
-namespace gcr::agent {
+namespace gcr::preflight {
 namespace {
 
-using preflight::Findings;
+using findings::Findings;
 
 bool has_profile(const std::string& profile) {
   std::ifstream profiles("/sys/kernel/security/apparmor/profiles");
@@ -21,14 +21,14 @@ bool has_profile(const std::string& profile) {
   return false;
 }
 
-void compare_profile(const std::string& profile, Findings& findings) {
+void compare_profile(const std::string& profile, findings::Findings& findings) {
   if (has_profile(profile)) return;
   findings.add("security-label", fmt::format("this host has no AppArmor profile \"{}\"", profile));
 }
 
 /// A restored process has the context of the agent. Without SELinux here, what was not confined
 /// there loses nothing.
-void compare_context(const std::string& there, Findings& findings) {
+void compare_context(const std::string& there, findings::Findings& findings) {
   const std::string here = process::selinux_context(::getpid());
   const bool confined = there.find(":unconfined_t:") == std::string::npos;
   if (here == there || (here.empty() && !confined)) return;
@@ -43,9 +43,9 @@ void compare_context(const std::string& there, Findings& findings) {
 
 }  // namespace
 
-void compare_security_labels(const proto::ProcessFacts& process, Findings& findings) {
+void compare_security_labels(const proto::ProcessFacts& process, findings::Findings& findings) {
   if (!process.apparmor_profile().empty()) compare_profile(process.apparmor_profile(), findings);
   if (!process.selinux_context().empty()) compare_context(process.selinux_context(), findings);
 }
 
-}  // namespace gcr::agent
+}  // namespace gcr::preflight

@@ -4,9 +4,9 @@
 #include "migrate-agent/base/findings/catalogue.h"
 #include "proto/control.pb.h"
 
-namespace gcr::agent {
+namespace gcr::preflight {
 
 /// Adds "security-label".
-void compare_security_labels(const proto::ProcessFacts& process, preflight::Findings& findings);
+void compare_security_labels(const proto::ProcessFacts& process, findings::Findings& findings);
 
-}  // namespace gcr::agent
+}  // namespace gcr::preflight

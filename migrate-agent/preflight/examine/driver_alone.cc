@@ -7,14 +7,14 @@
 #include <numeric>
 
 #include "migrate-agent/gpu/access/door/door.h"
-#include "migrate-agent/linux/proc/procfs.h"
+#include "migrate-agent/linux/procfs/procfs.h"
 #include "migrate-agent/process/inspect/descriptors.h"
 #include "migrate-agent/process/inspect/sharing.h"
 #include "migrate-agent/process/inspect/together.h"
 #include "migrate-agent/worker/config/config.h"
 #include "src/base/units.h"
 
-namespace gcr::agent {
+namespace gcr::preflight {
 namespace {
 
 using std::chrono::milliseconds;
@@ -31,7 +31,7 @@ double seconds(std::uint64_t bytes, double bytes_per_second) {
 
 /// Under the library each process knows what it shares; false if it cannot be asked.
 bool says_it_shares_nothing(pid_t pid) {
-  const auto access = open_access(pid, kDoorLockPatience, kDoorAnswerPatience);
+  const auto access = gpu::open_access(pid, kDoorLockPatience, kDoorAnswerPatience);
   if (!access) return false;
   const auto state = (*access)->look(kDoorAnswerPatience);
   if (!state || state->ipc_memory || state->foreign_handles || state->lost_pools ||
@@ -39,7 +39,7 @@ bool says_it_shares_nothing(pid_t pid) {
     return false;
   }
   const auto allocations = (*access)->allocations();
-  return allocations && std::ranges::none_of(*allocations, &LocalAllocation::shared);
+  return allocations && std::ranges::none_of(*allocations, &gpu::LocalAllocation::shared);
 }
 
 /// Agents have memory of their own alone. Their children are keepers.
@@ -70,8 +70,8 @@ milliseconds slow_downtime(std::uint64_t vram_bytes, std::uint64_t memory_bytes,
   return kLeastDowntime + milliseconds(static_cast<std::int64_t>(moving * 1000));
 }
 
-void check_unseen_memory(const std::vector<pid_t>& members, const job::SameMemory& shared,
-                         preflight::Findings& findings) {
+void check_unseen_memory(const std::vector<pid_t>& members, const gpu::SameMemory& shared,
+                         findings::Findings& findings) {
   if (shared.any() >= 0) {
     findings.add("unseen-memory",
                  "other processes of the job share GPU memory, and it may have some of it");
@@ -87,7 +87,7 @@ void check_unseen_memory(const std::vector<pid_t>& members, const job::SameMemor
 }
 
 void check_slow_downtime(const DriverAlone& member, const proto::MigrateRequest& request,
-                         preflight::Findings& findings) {
+                         findings::Findings& findings) {
   const double expected_ms = in_milliseconds(member.downtime);
   findings.add(
       request.allow_slow() ? "no-library-slow" : "no-library",
@@ -96,7 +96,7 @@ void check_slow_downtime(const DriverAlone& member, const proto::MigrateRequest&
                   process::describe_process(member.pid), format_bytes(member.vram_bytes()),
                   format_seconds(member.downtime)));
   double limit_ms = request.downtime_limit_ms();
-  if (limit_ms <= 0 && request.strict()) limit_ms = kDefaultDowntimeLimitMs;
+  if (limit_ms <= 0 && request.strict()) limit_ms = worker::kDefaultDowntimeLimitMs;
   if (!request.allow_slow() || limit_ms <= 0 || expected_ms <= limit_ms) return;
   findings.add("downtime-limit",
                fmt::format("a downtime of about {} is expected, and --downtime-limit allows {}",
@@ -104,4 +104,4 @@ void check_slow_downtime(const DriverAlone& member, const proto::MigrateRequest&
                            format_seconds(milliseconds(static_cast<std::int64_t>(limit_ms)))));
 }
 
-}  // namespace gcr::agent
+}  // namespace gcr::preflight

@@ -16,7 +16,7 @@
 #include "src/base/result.h"
 #include "src/base/uuid.h"
 
-namespace gcr::agent {
+namespace gcr::preflight {
 
 struct DriverAlone {
   pid_t pid = 0;
@@ -41,11 +41,11 @@ std::chrono::milliseconds slow_downtime(std::uint64_t vram_bytes, std::uint64_t 
 /// outside: memory that is shared makes the driver's restore fail after a checkpoint that said OK.
 /// `members`: all of the job; `shared`: what those under the library share. Asks other processes'
 /// doors. Blocks.
-void check_unseen_memory(const std::vector<pid_t>& members, const job::SameMemory& shared,
-                         preflight::Findings& findings);
+void check_unseen_memory(const std::vector<pid_t>& members, const gpu::SameMemory& shared,
+                         findings::Findings& findings);
 
 /// "no-library" or "no-library-slow"; "downtime-limit".
 void check_slow_downtime(const DriverAlone& member, const proto::MigrateRequest& request,
-                         preflight::Findings& findings);
+                         findings::Findings& findings);
 
-}  // namespace gcr::agent
+}  // namespace gcr::preflight

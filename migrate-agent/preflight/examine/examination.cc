@@ -17,7 +17,7 @@
 #include "migrate-agent/gpu/access/door/door.h"
 #include "migrate-agent/gpu/access/driver/driver_access.h"
 #include "migrate-agent/gpu/device/device.h"
-#include "migrate-agent/linux/proc/procfs.h"
+#include "migrate-agent/linux/procfs/procfs.h"
 #include "migrate-agent/preflight/amd/amd.h"
 #include "migrate-agent/preflight/compare/comparison.h"
 #include "migrate-agent/preflight/examine/shared_vram.h"
@@ -32,7 +32,7 @@
 #include "src/base/units.h"
 #include "src/control/wire.h"
 
-namespace gcr::agent {
+namespace gcr::preflight {
 namespace {
 
 /// A child is in vfork for less than a millisecond, if nothing holds it up.
@@ -152,15 +152,15 @@ void look_at_doorless(std::vector<Doorless> doorless, Examination& found) {
     found.driver_alone.emplace().pid = pid;
     found.members[one.member].set_driver_alone(true);
     found.gpu_users.push_back(
-        {one.member, std::make_unique<DriverAccess>(pid, *found.host.driver)});
+        {one.member, std::make_unique<gpu::DriverAccess>(pid, *found.host.driver)});
   }
 }
 
 /// Its VRAM will be ordinary memory of the job's for a while, on both hosts.
-void look_at_driver_alone(const proto::MigrateRequest& request, const Config& config,
+void look_at_driver_alone(const proto::MigrateRequest& request, const worker::Config& config,
                           Examination& found) {
   DriverAlone& alone = *found.driver_alone;
-  auto vram = host::used_vram(alone.pid, found.host.driver);
+  auto vram = inventory::used_vram(alone.pid, found.host.driver);
   if (!vram) {
     found.findings.add("cuda-state", vram.error().message());
     return;
@@ -188,7 +188,7 @@ void look_at_driver_alone(const proto::MigrateRequest& request, const Config& co
                     format_bytes(alone.vram_bytes())));
   }
   alone.downtime = slow_downtime(alone.vram_bytes(), resident,
-                                 data_offer(config.unencrypted_data).link_bytes_per_s());
+                                 transfer::data_offer(config.unencrypted_data).link_bytes_per_s());
   check_slow_downtime(alone, request, found.findings);
 }
 
@@ -200,7 +200,7 @@ void find_gpu_users(Examination& found) {
   for (std::size_t i = 0; i < found.pids.size(); ++i) {
     const pid_t pid = found.pids[i];
     if (procfs::is_in_vfork(pid)) continue;  // what it has is its parent's
-    auto access = open_access(pid);
+    auto access = gpu::open_access(pid);
     if (access) {
       found.gpu_users.push_back({i, std::move(*access)});
     } else if (access.error().code() == Code::kUnavailable) {
@@ -218,7 +218,7 @@ void find_gpu_users(Examination& found) {
 
 /// A child in vfork executes its program in a moment: then it is a process like others. Its parent,
 /// and so the job, cannot be stopped before.
-void outlast_vforks(const std::vector<pid_t>& pids, preflight::Findings& findings) {
+void outlast_vforks(const std::vector<pid_t>& pids, findings::Findings& findings) {
   const auto end = std::chrono::steady_clock::now() + kExecutionPatience;
   for (const pid_t pid : pids) {
     while (procfs::is_in_vfork(pid) && std::chrono::steady_clock::now() < end) {
@@ -231,8 +231,8 @@ void outlast_vforks(const std::vector<pid_t>& pids, preflight::Findings& finding
 }
 
 /// False if it cannot be told.
-bool look_at_vram(GpuUser& user, Examination& found, std::vector<job::Listed>& listed) {
-  const job::MemberId id{static_cast<std::uint32_t>(user.member)};
+bool look_at_vram(GpuUser& user, Examination& found, std::vector<gpu::Listed>& listed) {
+  const gpu::MemberId id{static_cast<std::uint32_t>(user.member)};
   const auto state = user.access->look();
   auto listing = found.lister.list(id, *user.access, [](const auto&) { return false; });
   if (!state || !listing) {
@@ -246,8 +246,8 @@ bool look_at_vram(GpuUser& user, Examination& found, std::vector<job::Listed>& l
 }
 
 /// The VRAM of the job as a whole.
-void look_at_allocations(const std::vector<job::Listed>& listed, Examination& found) {
-  found.job = job::Job(static_cast<std::uint32_t>(found.members.size()));
+void look_at_allocations(const std::vector<gpu::Listed>& listed, Examination& found) {
+  found.job = gpu::Job(static_cast<std::uint32_t>(found.members.size()));
   (void)found.job.follow(listed);
   check_inventory(found.job.allocations().size(), found.findings);
   if (const Status known = check_sizes(found.job); !known) {
@@ -278,7 +278,7 @@ bool in_same_groups(pid_t pid, pid_t other) {
 }
 
 /// As findings about a job say whose they are.
-std::vector<proto::Finding> findings_of_member(pid_t pid, preflight::Findings findings) {
+std::vector<proto::Finding> findings_of_member(pid_t pid, findings::Findings findings) {
   std::vector<proto::Finding> list = findings.release();
   const std::string who = process::describe_process(pid);
   for (proto::Finding& finding : list) {
@@ -373,9 +373,9 @@ bool look_at_members(const proto::MigrateRequest& request, const std::vector<pid
                      const proto::GroupLimits* limits, Examination& found) {
   const Look look{process::Together({pids.begin(), pids.end()}), outside_tcp(request), limits};
   if (!look_at_root(pids.front(), look, found)) return false;
-  if (pids.size() > job::kMaxMembers) {
+  if (pids.size() > gpu::kMaxMembers) {
     found.findings.add("too-many-processes", fmt::format("it has {} processes, {} are allowed",
-                                                         pids.size(), job::kMaxMembers));
+                                                         pids.size(), gpu::kMaxMembers));
     return false;
   }
   for (const pid_t pid : std::span(pids).subspan(1)) look_at_member(pid, look, found);
@@ -388,7 +388,7 @@ bool look_at_members(const proto::MigrateRequest& request, const std::vector<pid
 }
 
 /// What CRIU cannot dump by itself. A host without AMD's GPUs has nothing that HIP could use.
-void look_at_plugin(const Config& config, Examination& found) {
+void look_at_plugin(const worker::Config& config, Examination& found) {
   const bool has_gpus = std::ranges::any_of(
       found.host.facts.gpus(), [](const proto::Gpu& gpu) { return gpu.kfd_id() != 0; });
   for (std::size_t i = 0; i < found.members.size(); ++i) {
@@ -406,7 +406,7 @@ void look_at_plugin(const Config& config, Examination& found) {
   }
 }
 
-void look_at_images(const proto::MigrateRequest& request, const Config& config,
+void look_at_images(const proto::MigrateRequest& request, const worker::Config& config,
                     Examination& found) {
   const bool pre_dumps =
       request.image_mode() == proto::IMAGE_MODE_ROUNDS && !process::can_scan_pages();
@@ -436,7 +436,7 @@ void take_suspended(const SuspendedJob& suspended, Examination& found) {
 
 }  // namespace
 
-void check_access(const AccessState& state, preflight::Findings& findings) {
+void check_access(const gpu::AccessState& state, findings::Findings& findings) {
   if (state.managed_memory) {
     findings.add("managed-memory",
                  "the process uses managed memory (cudaMallocManaged, hipMallocManaged)");
@@ -472,19 +472,19 @@ void check_access(const AccessState& state, preflight::Findings& findings) {
   }
 }
 
-void check_inventory(std::size_t allocations, preflight::Findings& findings) {
+void check_inventory(std::size_t allocations, findings::Findings& findings) {
   if (allocations <= kMaxBuffers) return;
   findings.add("too-many-buffers",
                fmt::format("it has {} allocations, {} are allowed", allocations, kMaxBuffers));
 }
 
-proto::Buffer describe(const job::Allocation& allocation) {
+proto::Buffer describe(const gpu::Allocation& allocation) {
   proto::Buffer buffer;
   buffer.set_id(allocation.id.value);
   buffer.set_size_bytes(allocation.size_bytes);
   buffer.set_gpu_uuid(to_bytes(allocation.gpu));
   if (allocation.host_node) buffer.set_host_node(*allocation.host_node);
-  for (const job::Mapping& mapping : allocation.mapped_by) {
+  for (const gpu::Mapping& mapping : allocation.mapped_by) {
     proto::Mapping& out = *buffer.add_mapped_by();
     out.set_member(mapping.member.value);
     out.set_local_id(mapping.local_id);
@@ -492,7 +492,7 @@ proto::Buffer describe(const job::Allocation& allocation) {
   return buffer;
 }
 
-Status check_sizes(const job::Job& job) {
+Status check_sizes(const gpu::Job& job) {
   const auto unknown = std::ranges::find_if(
       job.allocations(), [](const auto& entry) { return entry.second.size_bytes == 0; });
   if (unknown == job.allocations().end()) return {};
@@ -502,7 +502,7 @@ Status check_sizes(const job::Job& job) {
 
 namespace {
 
-Examination look_at_all(const proto::MigrateRequest& request, const Config& config,
+Examination look_at_all(const proto::MigrateRequest& request, const worker::Config& config,
                         const std::vector<pid_t>& pids, const SuspendedJob* suspended) {
   Examination found;
   found.host = survey(config, found.findings);
@@ -517,7 +517,7 @@ Examination look_at_all(const proto::MigrateRequest& request, const Config& conf
   }
   check_amd_processes(found.pids, found.host.topology, config.sysfs, found.findings);
   find_gpu_users(found);
-  std::vector<job::Listed> listed;
+  std::vector<gpu::Listed> listed;
   for (GpuUser& user : found.gpu_users) {
     const bool told = look_at_vram(user, found, listed);
     if (told && found.host.driver) look_at_control(user, found);
@@ -545,14 +545,14 @@ void look_at_landlock(Examination& found) {
 
 Status check_accepted(const proto::MigrateRequest& request) {
   for (const std::string& id : request.accepted()) {
-    if (preflight::can_be_accepted(id)) continue;
+    if (findings::can_be_accepted(id)) continue;
     return Error(Code::kInvalidArgument,
                  fmt::format("\"{}\" is no finding that can be accepted", control::printable(id)));
   }
   return {};
 }
 
-Examination examine(const proto::MigrateRequest& request, const Config& config,
+Examination examine(const proto::MigrateRequest& request, const worker::Config& config,
                     const std::vector<pid_t>& pids, const SuspendedJob* suspended) {
   Examination found = look_at_all(request, config, pids, suspended);
   if (suspended == nullptr) look_at_landlock(found);
@@ -598,8 +598,8 @@ process::OutsideTcp outside_tcp(const proto::MigrateRequest& request) {
 namespace {
 
 /// Success without blockers. What a process lacks that is ending is no blocker.
-Status judge_member(pid_t pid, preflight::Findings findings) {
-  const std::string reason = preflight::reason_of(findings_of_member(pid, std::move(findings)));
+Status judge_member(pid_t pid, findings::Findings findings) {
+  const std::string reason = findings::reason_of(findings_of_member(pid, std::move(findings)));
   if (reason.empty()) return {};
   const auto stat = procfs::read_stat(pid);
   if (!stat || procfs::has_ended(*stat) || procfs::is_exiting(*stat)) {
@@ -631,7 +631,7 @@ Status examine_again(pid_t pid, const process::Confinement& before) {
 
 proto::PreflightRequest preflight_request(const Examination& examination,
                                           const proto::MigrateRequest& request,
-                                          const Config& config) {
+                                          const worker::Config& config) {
   proto::PreflightRequest asked;
   asked.set_no_prefill(request.no_prefill() || examination.suspended);
   asked.set_suspended(examination.suspended);
@@ -643,7 +643,7 @@ proto::PreflightRequest preflight_request(const Examination& examination,
                                                   : config.advertise);
   asked.set_transport(request.transport());
   asked.set_plaintext(request.plaintext());
-  *asked.mutable_offer() = data_offer(config.unencrypted_data);
+  *asked.mutable_offer() = transfer::data_offer(config.unencrypted_data);
   *asked.mutable_host() = examination.host.facts;
   asked.mutable_members()->Assign(examination.members.begin(), examination.members.end());
   for (const auto& [id, one] : examination.job.allocations()) {
@@ -665,4 +665,4 @@ proto::PreflightRequest preflight_request(const Examination& examination,
   return asked;
 }
 
-}  // namespace gcr::agent
+}  // namespace gcr::preflight

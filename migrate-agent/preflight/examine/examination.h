@@ -15,17 +15,17 @@
 #include "migrate-agent/gpu/allocations/lister.h"
 #include "migrate-agent/preflight/compare/host_facts.h"
 #include "migrate-agent/preflight/examine/driver_alone.h"
-#include "migrate-agent/process/files/outgoing.h"
 #include "migrate-agent/process/inspect/inspect.h"
 #include "migrate-agent/process/inspect/outside_tcp.h"
+#include "migrate-agent/process/memory_files/outgoing.h"
 #include "proto/control.pb.h"
 
-namespace gcr::agent {
+namespace gcr::preflight {
 
 /// A member that uses GPUs.
 struct GpuUser {
   std::size_t member;  ///< its place among the members
-  std::unique_ptr<GpuAccess> access;
+  std::unique_ptr<gpu::GpuAccess> access;
 };
 
 struct Examination {
@@ -34,19 +34,19 @@ struct Examination {
   std::vector<proto::ProcessFacts> members;        ///< in their order
   std::vector<process::Confinement> confinements;  ///< likewise
   std::vector<GpuUser> gpu_users;
-  job::Job job;                             ///< of the members, with all that they have allocated
-  job::Lister lister;                       ///< which listed it
+  gpu::Job job;                             ///< of the members, with all that they have allocated
+  gpu::Lister lister;                       ///< which listed it
   std::optional<DriverAlone> driver_alone;  ///< the GPU user without the preload library
   std::shared_ptr<const criu::Plugin> criu_plugin;  ///< null: no member needs one
   memory_files::FileFacts memory_files;
   bool suspended = false;
-  preflight::Findings findings{preflight::Side::kSource};
+  findings::Findings findings{findings::Side::kSource};
 };
 
 /// What a suspended job cannot tell any more, from when it was suspended.
 struct SuspendedJob {
   Uuid suspension;                                      ///< the migration that has suspended it
-  job::Job job;                                         ///< of the members that live
+  gpu::Job job;                                         ///< of the members that live
   proto::GroupLimits limits;                            ///< of their control groups
   google::protobuf::RepeatedPtrField<proto::Gpu> gpus;  ///< of the host where it was suspended
   struct Threads {
@@ -64,7 +64,7 @@ Status check_accepted(const proto::MigrateRequest& request);
 /// driver is there. The processes are not disturbed, but where the kernel has Landlock threads that
 /// may be in a domain stop for some microseconds. Others of them may end meanwhile. A
 /// `suspended` job is asked nothing: there are no GPU users. Blocks.
-Examination examine(const proto::MigrateRequest& request, const Config& config,
+Examination examine(const proto::MigrateRequest& request, const worker::Config& config,
                     const std::vector<pid_t>& pids, const SuspendedJob* suspended = nullptr);
 
 /// What a process that was born later has, and may not have; `limits` are the root's. kNotFound if
@@ -87,19 +87,19 @@ process::OutsideTcp outside_tcp(const proto::MigrateRequest& request);
 /// the name of who ordered it.
 proto::PreflightRequest preflight_request(const Examination& examination,
                                           const proto::MigrateRequest& request,
-                                          const Config& config);
+                                          const worker::Config& config);
 
 /// Adds what prevents a migration.
-void check_access(const AccessState& state, preflight::Findings& findings);
+void check_access(const gpu::AccessState& state, findings::Findings& findings);
 
 /// "too-many-buffers".
-void check_inventory(std::size_t allocations, preflight::Findings& findings);
+void check_inventory(std::size_t allocations, findings::Findings& findings);
 
 /// As messages describe it.
-proto::Buffer describe(const job::Allocation& allocation);
+proto::Buffer describe(const gpu::Allocation& allocation);
 
 /// kRefused if nobody of the job knows the size of an allocation: those who made it have let go of
 /// it, and those who imported it have not mapped it.
-Status check_sizes(const job::Job& job);
+Status check_sizes(const gpu::Job& job);
 
-}  // namespace gcr::agent
+}  // namespace gcr::preflight

@@ -6,17 +6,17 @@
 #include <algorithm>
 #include <filesystem>
 
-#include "migrate-agent/linux/proc/procfs.h"
+#include "migrate-agent/linux/procfs/procfs.h"
 #include "migrate-agent/process/inspect/descriptors.h"
 
-namespace gcr::agent {
+namespace gcr::preflight {
 namespace {
 
 namespace fs = std::filesystem;
 
 /// Whether the process has a descriptor of memory that is shared; `file` is what the driver's
 /// descriptors of memory are links to.
-bool has_any(pid_t pid, const job::SameMemory& shared, const std::string& file) {
+bool has_any(pid_t pid, const gpu::SameMemory& shared, const std::string& file) {
   return std::ranges::any_of(procfs::descriptor_links(pid), [&](const auto& descriptor) {
     return descriptor.link == file && shared.find(pid, descriptor.number);
   });
@@ -29,7 +29,7 @@ bool is_ours(pid_t pid) {
 
 }  // namespace
 
-std::vector<std::string> find_sharers(const job::SameMemory& shared,
+std::vector<std::string> find_sharers(const gpu::SameMemory& shared,
                                       const std::vector<pid_t>& members) {
   std::vector<std::string> sharers;
   if (shared.any() < 0) return sharers;
@@ -45,4 +45,4 @@ std::vector<std::string> find_sharers(const job::SameMemory& shared,
   return sharers;
 }
 
-}  // namespace gcr::agent
+}  // namespace gcr::preflight

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-namespace gcr::host {
+namespace gcr::inventory {
 FreeVram::FreeVram(std::shared_ptr<const device::Driver> driver, std::filesystem::path sysfs)
     : nvml_(Nvml::load()), gpus_(std::move(driver)), sysfs_(std::move(sysfs)) {
   if (auto topology = device::hip::read_topology(sysfs_)) topology_ = *std::move(topology);
@@ -25,4 +25,4 @@ Result<std::uint64_t> FreeVram::of(const Uuid& gpu) {
   return opened->free_bytes();
 }
 
-}  // namespace gcr::host
+}  // namespace gcr::inventory

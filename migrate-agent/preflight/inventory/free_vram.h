@@ -12,7 +12,7 @@
 #include "src/base/result.h"
 #include "src/base/uuid.h"
 
-namespace gcr::host {
+namespace gcr::inventory {
 
 /// Asks the management library, for AMD's GPUs sysfs, and for a GPU that these do not know the
 /// driver, in a context that is kept as long as this object. One thread at a time; blocks.
@@ -34,4 +34,4 @@ class FreeVram {
   device::hip::Topology topology_;
 };
 
-}  // namespace gcr::host
+}  // namespace gcr::inventory

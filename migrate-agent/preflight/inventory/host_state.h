@@ -11,11 +11,11 @@
 #include "proto/control.pb.h"
 #include "src/base/result.h"
 
-namespace gcr::host {
+namespace gcr::inventory {
 
 /// Kernel, driver, memory and GPUs with their free VRAM. Without the facts about CRIU, the CPU's
 /// features and the clock that only a migration needs. kUnsupported if there is no driver.
-Result<proto::HostFacts> offer(const agent::Config& config);
+Result<proto::HostFacts> offer(const worker::Config& config);
 
 struct FoundProcess {
   proto::GpuProcess process;  ///< without migration_id and job
@@ -49,4 +49,4 @@ std::vector<FoundJob> jobs(std::vector<FoundProcess>& processes);
 /// Runnable threads per core, over the last minute.
 double load_per_core();
 
-}  // namespace gcr::host
+}  // namespace gcr::inventory

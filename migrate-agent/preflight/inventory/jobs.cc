@@ -6,14 +6,14 @@
 #include <map>
 #include <string>
 
-#include "migrate-agent/linux/proc/procfs.h"
+#include "migrate-agent/linux/procfs/procfs.h"
 #include "migrate-agent/preflight/inventory/host_state.h"
 #include "migrate-agent/process/inspect/inspect.h"
 #include "migrate-agent/process/inspect/sharing.h"
 #include "migrate-agent/process/slurm/step.h"
 #include "src/base/users.h"
 
-namespace gcr::host {
+namespace gcr::inventory {
 namespace {
 
 using procfs::Stat;
@@ -143,4 +143,4 @@ std::vector<FoundJob> jobs(std::vector<FoundProcess>& processes) {
   return jobs;
 }
 
-}  // namespace gcr::host
+}  // namespace gcr::inventory

@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-namespace gcr::host {
+namespace gcr::inventory {
 namespace {
 
 // NVIDIA's "NVML API Reference": the return type, nvmlMemory_t in
@@ -118,4 +118,4 @@ std::optional<std::map<pid_t, std::uint64_t>> Nvml::used_by_process(const Uuid& 
   return used;
 }
 
-}  // namespace gcr::host
+}  // namespace gcr::inventory

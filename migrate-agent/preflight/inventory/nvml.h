@@ -10,7 +10,7 @@
 
 #include "src/base/uuid.h"
 
-namespace gcr::host {
+namespace gcr::inventory {
 
 /// libnvidia-ml.so.1, initialised. It comes with the driver, though not into every container.
 class Nvml {
@@ -41,4 +41,4 @@ class Nvml {
   void* library_;
 };
 
-}  // namespace gcr::host
+}  // namespace gcr::inventory

@@ -9,16 +9,16 @@
 #include "migrate-agent/preflight/inventory/free_vram.h"
 #include "migrate-agent/preflight/inventory/host_state.h"
 
-namespace gcr::host {
+namespace gcr::inventory {
 
-Result<proto::HostFacts> offer(const agent::Config& config) {
+Result<proto::HostFacts> offer(const worker::Config& config) {
   GCR_ASSIGN(const auto driver, device::load_drivers(config.sysfs));
   proto::HostFacts facts;
   facts.set_slurm_node(config.slurm.node);
   utsname name{};
   if (::uname(&name) == 0) facts.set_kernel(name.release);
-  if (auto bytes = landing::available_memory_bytes()) facts.set_memory_available_bytes(*bytes);
-  if (auto bytes = landing::free_hugepage_bytes()) facts.set_hugepages_free_bytes(*bytes);
+  if (auto bytes = hostmem::available_memory_bytes()) facts.set_memory_available_bytes(*bytes);
+  if (auto bytes = hostmem::free_hugepage_bytes()) facts.set_hugepages_free_bytes(*bytes);
   FreeVram free_vram(driver, config.sysfs);
   const std::map<Uuid, std::string> nodes = cgroups::gpu_nodes();
   for (const device::GpuInfo& info : driver->gpus()) {
@@ -44,4 +44,4 @@ double load_per_core() {
   return one_minute / static_cast<double>(cores);
 }
 
-}  // namespace gcr::host
+}  // namespace gcr::inventory

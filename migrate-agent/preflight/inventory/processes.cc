@@ -8,12 +8,12 @@
 
 #include "migrate-agent/gpu/access/door/door.h"
 #include "migrate-agent/gpu/access/door/find_door.h"
-#include "migrate-agent/linux/proc/procfs.h"
+#include "migrate-agent/linux/procfs/procfs.h"
 #include "migrate-agent/preflight/inventory/host_state.h"
 #include "migrate-agent/process/inspect/inspect.h"
 #include "src/base/users.h"
 
-namespace gcr::host {
+namespace gcr::inventory {
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -29,12 +29,12 @@ constexpr Milliseconds kTotalPatience{3000};
 /// VRAM by GPU, in the order of their UUIDs. kUnavailable while a migration has taken it away: its
 /// process then still names the GPUs that it had.
 Result<std::map<std::string, std::uint64_t>> vram_of(pid_t pid, Milliseconds patience) {
-  GCR_ASSIGN(const auto access, agent::open_access(pid, kLockPatience, patience));
-  GCR_ASSIGN(const agent::AccessState state, access->look(patience));
+  GCR_ASSIGN(const auto access, gpu::open_access(pid, kLockPatience, patience));
+  GCR_ASSIGN(const gpu::AccessState state, access->look(patience));
   if (state.detached) return Error(Code::kUnavailable, "its VRAM is in an agent's hands");
   GCR_ASSIGN(const auto allocations, access->allocations());
   std::map<std::string, std::uint64_t> vram;
-  for (const agent::LocalAllocation& allocation : allocations) {
+  for (const gpu::LocalAllocation& allocation : allocations) {
     vram[to_bytes(allocation.gpu)] += allocation.size_bytes;
   }
   return vram;
@@ -91,7 +91,7 @@ std::vector<FoundProcess> processes(const std::vector<proto::Gpu>& gpus) {
   const auto end = Clock::now() + kTotalPatience;
   std::vector<FoundProcess> all;
   for (const pid_t pid : pids) {
-    if (!agent::has_door(pid)) continue;
+    if (!gpu::has_door(pid)) continue;
     const auto left = std::chrono::duration_cast<Milliseconds>(end - Clock::now());
     auto found = look_at(pid, std::min(kDoorPatience, left));
     if (found && is_ours(found->process, uuids)) all.push_back(*std::move(found));
@@ -99,4 +99,4 @@ std::vector<FoundProcess> processes(const std::vector<proto::Gpu>& gpus) {
   return all;
 }
 
-}  // namespace gcr::host
+}  // namespace gcr::inventory

@@ -4,12 +4,12 @@
 
 #include <optional>
 
-#include "migrate-agent/linux/proc/procfs.h"
+#include "migrate-agent/linux/procfs/procfs.h"
 #include "migrate-agent/preflight/inventory/free_vram.h"
 #include "migrate-agent/preflight/inventory/nvml.h"
 #include "src/base/units.h"
 
-namespace gcr::host {
+namespace gcr::inventory {
 namespace {
 
 using ByGpu = std::map<Uuid, std::uint64_t>;
@@ -63,4 +63,4 @@ Result<ByGpu> used_vram(pid_t pid, const std::shared_ptr<const device::Driver>& 
   return used;
 }
 
-}  // namespace gcr::host
+}  // namespace gcr::inventory

@@ -11,7 +11,7 @@
 #include "src/base/result.h"
 #include "src/base/uuid.h"
 
-namespace gcr::host {
+namespace gcr::inventory {
 
 /// In bytes, on each GPU of NVIDIA's where the process may have some; never too little. Where the
 /// management library does not know the process, that is all that anybody uses. Errors as FreeVram
@@ -19,4 +19,4 @@ namespace gcr::host {
 Result<std::map<Uuid, std::uint64_t>> used_vram(
     pid_t pid, const std::shared_ptr<const device::Driver>& driver);
 
-}  // namespace gcr::host
+}  // namespace gcr::inventory

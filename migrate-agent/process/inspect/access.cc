@@ -11,7 +11,7 @@
 #include <cstdlib>
 #include <thread>
 
-#include "migrate-agent/linux/proc/procfs.h"
+#include "migrate-agent/linux/procfs/procfs.h"
 
 namespace gcr::process {
 namespace {

@@ -6,7 +6,7 @@
 #include <cstring>
 #include <filesystem>
 
-#include "migrate-agent/linux/proc/procfs.h"
+#include "migrate-agent/linux/procfs/procfs.h"
 #include "migrate-agent/process/inspect/access.h"
 #include "migrate-agent/process/inspect/files.h"
 #include "migrate-agent/process/inspect/named_files.h"
@@ -74,7 +74,7 @@ bool is_name(const std::string& path) {
   return path.starts_with('/') && path.size() <= kMaxNameBytes && path.find('\0') == path.npos;
 }
 
-void compare_one(const proto::FileFact& theirs, preflight::Findings& findings,
+void compare_one(const proto::FileFact& theirs, findings::Findings& findings,
                  std::vector<WantedAccess>& found) {
   const UniqueFd file = is_name(theirs.path()) ? procfs::hold(theirs.path()) : UniqueFd();
   struct stat status {};
@@ -99,7 +99,7 @@ void compare_one(const proto::FileFact& theirs, preflight::Findings& findings,
 }
 
 void check_access(const proto::Credentials& who, const std::vector<WantedAccess>& found,
-                  preflight::Findings& findings) {
+                  findings::Findings& findings) {
   const auto results = try_access(who, found);
   if (!results) {
     findings.add("file-access", results.error().message());
@@ -136,7 +136,7 @@ Status check_names(const std::set<std::string>& names, const DumpedMembers& told
 }  // namespace
 
 VettedFiles compare_files(const FileFacts& files, const proto::Credentials& who,
-                          preflight::Findings& findings, const std::set<std::string>& coming) {
+                          findings::Findings& findings, const std::set<std::string>& coming) {
   std::vector<WantedAccess> found;
   for (const proto::FileFact& file : files) {
     if (!coming.contains(file.path())) compare_one(file, findings, found);
@@ -163,11 +163,11 @@ Result<std::vector<VettedFiles>> vet_files(const std::set<std::string>& names,
   }
   GCR_TRY(check_names(names, told, made));
   std::vector<VettedFiles> vetted;
-  preflight::Findings findings(preflight::Side::kDestination);
+  findings::Findings findings(findings::Side::kDestination);
   for (const proto::DumpedMember& member : told) {
     vetted.push_back(compare_files(member.named(), member.credentials(0), findings));
   }
-  if (findings.has_blocker()) return Error(Code::kDataLoss, preflight::reason_of(findings.list()));
+  if (findings.has_blocker()) return Error(Code::kDataLoss, findings::reason_of(findings.list()));
   return vetted;
 }
 

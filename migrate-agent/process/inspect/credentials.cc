@@ -11,7 +11,7 @@
 #include <sstream>
 #include <string_view>
 
-#include "migrate-agent/linux/proc/procfs.h"
+#include "migrate-agent/linux/procfs/procfs.h"
 #include "src/base/side_by_side.h"
 
 namespace gcr::process {

@@ -21,7 +21,7 @@
 #include <map>
 #include <set>
 
-#include "migrate-agent/linux/proc/procfs.h"
+#include "migrate-agent/linux/procfs/procfs.h"
 #include "migrate-agent/process/inspect/files.h"
 #include "migrate-agent/process/inspect/proc_files.h"
 #include "migrate-agent/process/inspect/sharing.h"

@@ -15,7 +15,7 @@
 #include <sstream>
 #include <tuple>
 
-#include "migrate-agent/linux/proc/procfs.h"
+#include "migrate-agent/linux/procfs/procfs.h"
 #include "migrate-agent/process/inspect/elf.h"
 #include "migrate-agent/process/inspect/named_files.h"
 #include "src/base/unique_fd.h"

@@ -11,8 +11,8 @@
 #include <sstream>
 #include <thread>
 
-#include "migrate-agent/linux/proc/mount_namespace.h"
-#include "migrate-agent/linux/proc/procfs.h"
+#include "migrate-agent/linux/procfs/mount_namespace.h"
+#include "migrate-agent/linux/procfs/procfs.h"
 #include "migrate-agent/process/inspect/credentials.h"
 #include "migrate-agent/process/inspect/descriptors.h"
 #include "migrate-agent/process/inspect/named_files.h"
@@ -96,7 +96,7 @@ std::string tracer_of(pid_t pid, const std::map<std::string, std::string>& statu
 }
 
 void look_at_tracer(pid_t pid, const std::map<std::string, std::string>& status,
-                    preflight::Findings& findings) {
+                    findings::Findings& findings) {
   const std::string tracer = tracer_of(pid, status);
   if (tracer.empty() || tracer == "0") return;
   findings.add("traced", "process " + describe_process(std::atoi(tracer.c_str())) + " traces it");
@@ -143,7 +143,7 @@ Confinement confinement_of(pid_t pid) {
   return found;
 }
 
-void compare(const Confinement& before, const Confinement& now, preflight::Findings& findings) {
+void compare(const Confinement& before, const Confinement& now, findings::Findings& findings) {
   for (const auto& [kind, link] : now.namespaces) {
     if (link == before.namespaces.at(kind)) continue;
     findings.add("namespaces", "it has left the " + kind + " namespace that it was examined in");
@@ -163,7 +163,7 @@ void compare(const Confinement& before, const Confinement& now, preflight::Findi
 
 }  // namespace
 
-Result<preflight::Findings> inspect_again(pid_t pid, const Confinement& before) {
+Result<findings::Findings> inspect_again(pid_t pid, const Confinement& before) {
   const auto status = procfs::status_fields(std::to_string(pid));
   if (status.empty()) return no_such_process(pid);
   Inspection inspection;

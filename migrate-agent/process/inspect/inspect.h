@@ -27,7 +27,7 @@ struct Confinement {
 struct Inspection {
   proto::ProcessFacts facts;  ///< all except door_tid, which the door knows
   Confinement confinement{};
-  preflight::Findings findings{preflight::Side::kSource};
+  findings::Findings findings{findings::Side::kSource};
 };
 
 /// Deleted files up to this size move with the process; CRIU carries them in its images.
@@ -50,7 +50,7 @@ Result<Inspection> inspect(pid_t pid, const Together& together,
 /// Looks again at a process that inspect() has found in `before`: that it is in the same, is not
 /// traced, and has only kinds of descriptors that can be moved. Whatever takes longer is not looked
 /// at: other processes, files and memory. Errors as those of inspect(). Thread-safe.
-Result<preflight::Findings> inspect_again(pid_t pid, const Confinement& before);
+Result<findings::Findings> inspect_again(pid_t pid, const Confinement& before);
 
 /// Its words, with blanks between; empty if there is no such process or it has none.
 std::string command_of(pid_t pid);

@@ -13,7 +13,7 @@
 #include <filesystem>
 #include <optional>
 
-#include "migrate-agent/linux/proc/procfs.h"
+#include "migrate-agent/linux/procfs/procfs.h"
 #include "migrate-agent/process/inspect/access.h"
 #include "migrate-agent/process/inspect/files.h"
 #include "migrate-agent/process/inspect/inspect.h"

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "migrate-agent/base/findings/catalogue.h"
-#include "migrate-agent/linux/proc/directory.h"
+#include "migrate-agent/linux/procfs/directory.h"
 #include "proto/control.pb.h"
 #include "src/base/result.h"
 
@@ -59,7 +59,7 @@ using VettedFiles = std::map<FileId, std::uint32_t>;
 /// and capabilities, may not do with it what the process does.
 /// Names in `coming` come with the job: nothing has them yet.
 VettedFiles compare_files(const FileFacts& files, const proto::Credentials& who,
-                          preflight::Findings& findings, const std::set<std::string>& coming = {});
+                          findings::Findings& findings, const std::set<std::string>& coming = {});
 
 using DumpedMembers = google::protobuf::RepeatedPtrField<proto::DumpedMember>;
 

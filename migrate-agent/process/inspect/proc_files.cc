@@ -15,7 +15,7 @@
 #include <optional>
 #include <sstream>
 
-#include "migrate-agent/linux/proc/procfs.h"
+#include "migrate-agent/linux/procfs/procfs.h"
 #include "migrate-agent/process/inspect/files.h"
 #include "src/base/unique_fd.h"
 

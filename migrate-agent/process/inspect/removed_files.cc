@@ -7,8 +7,8 @@
 #include <map>
 #include <string>
 
-#include "migrate-agent/linux/proc/directory.h"
-#include "migrate-agent/linux/proc/procfs.h"
+#include "migrate-agent/linux/procfs/directory.h"
+#include "migrate-agent/linux/procfs/procfs.h"
 #include "migrate-agent/process/inspect/access.h"
 #include "migrate-agent/process/inspect/credentials.h"
 #include "migrate-agent/process/inspect/sharing.h"
@@ -54,7 +54,7 @@ RemovedFiles removed_files_of(pid_t pid) {
 
 }  // namespace
 
-Status look_at_removed_files(pid_t pid, preflight::Findings& findings) {
+Status look_at_removed_files(pid_t pid, findings::Findings& findings) {
   RemovedFiles unread = removed_files_of(pid);
   std::erase_if(unread, [](const auto& one) { return one.second.reads; });
   if (unread.empty()) return {};

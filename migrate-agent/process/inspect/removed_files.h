@@ -14,6 +14,6 @@ namespace gcr::process {
 /// reading, and that none of its threads could open for reading. Its program counts: it may be
 /// executed by who may not read it. Opens nothing. kNotFound if the process is gone; other errors
 /// if its rights cannot be tried.
-Status look_at_removed_files(pid_t pid, preflight::Findings& findings);
+Status look_at_removed_files(pid_t pid, findings::Findings& findings);
 
 }  // namespace gcr::process

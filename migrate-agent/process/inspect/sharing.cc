@@ -11,7 +11,7 @@
 #include <optional>
 #include <set>
 
-#include "migrate-agent/linux/proc/procfs.h"
+#include "migrate-agent/linux/procfs/procfs.h"
 #include "migrate-agent/process/inspect/descriptors.h"
 #include "migrate-agent/process/inspect/files.h"
 #include "src/base/units.h"

@@ -14,7 +14,7 @@
 #include <sstream>
 
 #include "migrate-agent/linux/cgroups/limits.h"
-#include "migrate-agent/linux/proc/procfs.h"
+#include "migrate-agent/linux/procfs/procfs.h"
 #include "src/base/units.h"
 #include "src/base/users.h"
 

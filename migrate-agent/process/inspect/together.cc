@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <filesystem>
 
-#include "migrate-agent/linux/proc/procfs.h"
+#include "migrate-agent/linux/procfs/procfs.h"
 
 namespace gcr::process {
 

@@ -8,7 +8,7 @@
 #include <iterator>
 #include <string>
 
-#include "migrate-agent/linux/proc/procfs.h"
+#include "migrate-agent/linux/procfs/procfs.h"
 
 namespace gcr::process {
 namespace {

@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <cstddef>
 
-#include "migrate-agent/linux/proc/procfs.h"
+#include "migrate-agent/linux/procfs/procfs.h"
 #include "src/base/unique_fd.h"
 #include "src/base/units.h"
 

@@ -7,7 +7,7 @@
 
 #include <memory>
 
-#include "migrate-agent/linux/proc/procfs.h"
+#include "migrate-agent/linux/procfs/procfs.h"
 #include "src/base/unique_fd.h"
 
 namespace gcr::process {

@@ -14,7 +14,7 @@
 #include <set>
 #include <string_view>
 
-#include "migrate-agent/linux/proc/procfs.h"
+#include "migrate-agent/linux/procfs/procfs.h"
 #include "migrate-agent/process/inspect/files.h"
 #include "migrate-agent/process/pages/zero_scan.h"
 #include "src/base/side_by_side.h"

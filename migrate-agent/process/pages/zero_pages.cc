@@ -14,7 +14,7 @@ namespace gcr::process {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-using agent::GpuAccess;
+using gpu::GpuAccess;
 
 constexpr std::uint64_t kHugePageBytes = 2 << 20;
 
@@ -94,12 +94,12 @@ Result<DroppedPages> drop_zero_pages(GpuAccess& access, const procfs::Process& p
   const auto read = [&] {
     return known == nullptr ? read_mappings(process.pid()) : read_mappings(process.pid(), *known);
   };
-  GCR_ASSIGN(const agent::AccessState state, access.look());
+  GCR_ASSIGN(const gpu::AccessState state, access.look());
   DroppedPages dropped;
   mark(access, look_nearly_empty(process.pid(), left_out));
   GCR_ASSIGN(auto mappings, read());
   if (!droppable(mappings, state.stack, left_out).empty()) {
-    criu::HeldThreads threads(process);
+    tracing::HeldThreads threads(process);
     const auto hold_start = Clock::now();
     GCR_TRY(threads.hold_all_but(state.thread));
     GCR_ASSIGN(mappings, read());

@@ -20,7 +20,7 @@
 #include <vector>
 
 #include "migrate-agent/gpu/access/gpu_access.h"
-#include "migrate-agent/linux/proc/process_handle.h"
+#include "migrate-agent/linux/procfs/process_handle.h"
 #include "migrate-agent/process/pages/mappings.h"
 #include "src/base/address_range.h"
 #include "src/base/result.h"
@@ -50,7 +50,7 @@ struct DroppedPages {
 /// finish it.
 /// Needs the right to ptrace; kPermissionDenied if somebody else traces it. Blocks for tens of
 /// milliseconds; where `known` is not null, for those parts of memory alone that are not tracked.
-Result<DroppedPages> drop_zero_pages(agent::GpuAccess& access, const procfs::Process& process,
+Result<DroppedPages> drop_zero_pages(gpu::GpuAccess& access, const procfs::Process& process,
                                      const AddressRanges& left_out = {},
                                      const KnownMemory* known = nullptr);
 

@@ -51,7 +51,7 @@ Result<BlockHeader> decode(const BlockHeaderBytes& bytes) {
   header.offset = load_little_endian<std::uint64_t>(&bytes[8]);
   header.raw_bytes = load_little_endian<std::uint32_t>(&bytes[16]);
   header.stored_bytes = load_little_endian<std::uint32_t>(&bytes[20]);
-  header.codec = static_cast<Codec>(load_little_endian<std::uint16_t>(&bytes[24]));
+  header.codec = static_cast<store::Codec>(load_little_endian<std::uint16_t>(&bytes[24]));
   const auto memory = load_little_endian<std::uint16_t>(&bytes[26]);
   header.memory = memory & (kShared - 1);
   header.shared = (memory & kShared) != 0;
@@ -75,16 +75,16 @@ Result<BlockHeader> decode(const BlockHeaderBytes& bytes) {
   }
   const std::size_t payload = header.payload_bytes();
   switch (header.codec) {
-    case Codec::kNone:
+    case store::Codec::kNone:
       if (header.stored_bytes != payload) return malformed("a payload of another length");
       return header;
-    case Codec::kLz4:
-    case Codec::kZstd:
+    case store::Codec::kLz4:
+    case store::Codec::kZstd:
       if (header.stored_bytes == 0 || header.stored_bytes >= payload) {
         return malformed("a compressed payload that is no shorter");
       }
       return header;
-    case Codec::kInvalid:
+    case store::Codec::kInvalid:
       break;
   }
   return malformed("an unknown codec");

@@ -47,7 +47,7 @@ struct BlockHeader {
   std::uint64_t offset = 0;
   std::uint32_t raw_bytes = 0;
   std::uint32_t stored_bytes = 0;
-  Codec codec = Codec::kInvalid;
+  store::Codec codec = store::Codec::kInvalid;
   std::uint16_t memory = 0;
   bool shared = false;  ///< the memory
   std::uint32_t round = 0;

@@ -72,7 +72,7 @@ WindowDigester::WindowDigester(std::span<const std::byte, 32> secret) {
 Result<ImageDigest> WindowDigester::digest(const BlockHeader& header,
                                            std::span<const std::byte> pages) const {
   BlockHeader plain = header;
-  plain.codec = Codec::kNone;
+  plain.codec = store::Codec::kNone;
   plain.stored_bytes = static_cast<std::uint32_t>(pages.size());
   const BlockHeaderBytes described = encode(plain);
   std::array<unsigned char, kNonceBytes + kTagBytes> nonce_and_tag{};

@@ -130,7 +130,7 @@ struct ImageSender::Impl {
   Slots slots;
   const WindowDigester digester;
   const digest::DigestKey page_key;
-  CodecChooser chooser;
+  store::CodecChooser chooser;
 
   std::mutex mutex;
   std::condition_variable buffer_released;  // and a window of memory was read
@@ -273,16 +273,16 @@ Status ImageSender::Impl::send(Buffer& buffer, BlockHeader& header) {
   const auto payload = window_of(buffer).first(header.payload_bytes());
   GCR_TRY(add_digest(header, payload));
   header.codec = chooser.next();
-  if (header.codec != Codec::kNone) {
+  if (header.codec != store::Codec::kNone) {
     const auto start = std::chrono::steady_clock::now();
-    const std::size_t size = compress(header.codec, payload, window_of(compressed));
+    const std::size_t size = store::compress(header.codec, payload, window_of(compressed));
     const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
     chooser.observe(header.codec, payload.size(), size != 0 ? size : payload.size(), took.count());
     if (size != 0) {
       header.stored_bytes = static_cast<std::uint32_t>(size);
       return write_slot(header, std::span(compressed).first(kBlockHeaderBytes + size));
     }
-    header.codec = Codec::kNone;
+    header.codec = store::Codec::kNone;
   }
   header.stored_bytes = static_cast<std::uint32_t>(payload.size());
   return write_slot(header, std::span(buffer).first(kBlockHeaderBytes + payload.size()));

@@ -20,7 +20,7 @@ namespace gcr::images {
 struct SenderOptions {
   transport::RegionId region = 0;
   std::uint64_t region_bytes = 0;  ///< at least one slot (block.h)
-  Compression compression = Compression::kAuto;
+  store::Compression compression = store::Compression::kAuto;
   double link_bytes_per_s = 0;         ///< as measured; 0: unknown
   std::array<std::byte, 32> secret{};  ///< of the migration; the destination's store has the same
 };

@@ -22,7 +22,7 @@ struct SentImages {
   std::uint64_t memory_bytes = 0;  ///< of these, memory
   std::uint64_t zero_bytes = 0;    ///< of all, in pages of zeros
   std::uint64_t sent_bytes = 0;    ///< with headers
-  Codec codec = Codec::kNone;      ///< that of most blocks
+  store::Codec codec = store::Codec::kNone;  ///< that of most blocks
 };
 
 class Sink {

@@ -154,9 +154,10 @@ Status ImageStore::landed(std::uint64_t offset, std::uint64_t length_bytes) {
   GCR_TRY(make_room(header));
   const auto payload = slot.subspan(kBlockHeaderBytes);
   std::memcpy(stored.data(), payload.data(), payload.size());
-  if (header.codec == Codec::kNone) return take(header, std::span(stored).first(payload.size()));
-  GCR_TRY(decompress(header.codec, std::span(stored).first(payload.size()),
-                     std::span(pages).first(size)));
+  if (header.codec == store::Codec::kNone)
+    return take(header, std::span(stored).first(payload.size()));
+  GCR_TRY(store::decompress(header.codec, std::span(stored).first(payload.size()),
+                            std::span(pages).first(size)));
   return take(header, std::span(pages).first(size));
 }
 

@@ -3,7 +3,7 @@
 #include "src/control/control_channel.h"
 #include "transport/rdma/rdma.h"
 
-namespace gcr::agent {
+namespace gcr::transfer {
 
 Result<std::unique_ptr<IncomingData>> IncomingData::open(const DataPlan& plan, Options options) {
   std::unique_ptr<IncomingData> data(new IncomingData(std::move(options)));
@@ -64,4 +64,4 @@ Status IncomingData::fall_back(const DataPlan& plan) {
   return open_receiver(plan);
 }
 
-}  // namespace gcr::agent
+}  // namespace gcr::transfer

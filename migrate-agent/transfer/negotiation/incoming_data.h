@@ -18,7 +18,7 @@
 #include "src/base/uuid.h"
 #include "transport/tcp/tcp.h"
 
-namespace gcr::agent {
+namespace gcr::transfer {
 
 /// Methods belong to one thread, except for health(); `on_landed` comes on the transport's threads.
 class IncomingData {
@@ -73,4 +73,4 @@ class IncomingData {
   transport::TcpReceiver* tcp_ = nullptr;  ///< receiver_, if that is TCP's
 };
 
-}  // namespace gcr::agent
+}  // namespace gcr::transfer

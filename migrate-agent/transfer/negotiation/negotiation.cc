@@ -6,7 +6,7 @@
 
 #include "src/base/units.h"
 
-namespace gcr::agent {
+namespace gcr::transfer {
 namespace {
 
 /// What one connection carries at least, TLS included, where a core is free for it at either end
@@ -101,4 +101,4 @@ Status check_decision(const DataWish& wish, const proto::DataOffer& source,
       "the destination chose unencrypted data, and the operator did not ask for data without TLS");
 }
 
-}  // namespace gcr::agent
+}  // namespace gcr::transfer

@@ -7,7 +7,7 @@
 #include "proto/control.pb.h"
 #include "src/base/result.h"
 
-namespace gcr::agent {
+namespace gcr::transfer {
 
 inline constexpr unsigned kMaxLanes = 32;
 
@@ -46,4 +46,4 @@ Status check_decision(const DataWish& wish, const proto::DataOffer& source,
 /// slower link at the rate at which one core encrypts and sends; at least 2, at most 16.
 unsigned default_lanes(const proto::DataOffer& source, const proto::DataOffer& destination);
 
-}  // namespace gcr::agent
+}  // namespace gcr::transfer

@@ -15,7 +15,7 @@
 #include "src/base/unique_fd.h"
 #include "transport/rdma/devices.h"
 
-namespace gcr::agent {
+namespace gcr::transfer {
 namespace {
 
 constexpr std::uint64_t kBytesPerMegabit = 1'000'000 / 8;
@@ -68,4 +68,4 @@ proto::DataOffer data_offer(bool unencrypted) {
   return offer;
 }
 
-}  // namespace gcr::agent
+}  // namespace gcr::transfer

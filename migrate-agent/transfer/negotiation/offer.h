@@ -3,11 +3,11 @@
 
 #include "proto/control.pb.h"
 
-namespace gcr::agent {
+namespace gcr::transfer {
 
 /// Looks at the host, in a millisecond or so. `unencrypted` is what the agent's configuration says.
 /// Only interfaces of the caller's network namespace that sit on a bus count for the link: a
 /// virtual one's speed says nothing.
 proto::DataOffer data_offer(bool unencrypted);
 
-}  // namespace gcr::agent
+}  // namespace gcr::transfer

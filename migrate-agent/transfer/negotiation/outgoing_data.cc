@@ -4,7 +4,7 @@
 
 #include "transport/rdma/rdma.h"
 
-namespace gcr::agent {
+namespace gcr::transfer {
 namespace {
 
 constexpr int kMaxDataAddresses = 64;
@@ -67,4 +67,4 @@ Result<std::unique_ptr<transport::Channel>> open_channel(const proto::PrepareRep
                                                        : open_tcp(prepared, options, notes);
 }
 
-}  // namespace gcr::agent
+}  // namespace gcr::transfer

@@ -16,7 +16,7 @@
 #include "src/control/control_channel.h"
 #include "transport/tcp/tcp.h"
 
-namespace gcr::agent {
+namespace gcr::transfer {
 
 struct OutgoingOptions {
   Uuid migration;
@@ -35,4 +35,4 @@ Result<std::unique_ptr<transport::Channel>> open_channel(const proto::PrepareRep
                                                          const OutgoingOptions& options,
                                                          std::vector<std::string>& notes);
 
-}  // namespace gcr::agent
+}  // namespace gcr::transfer

@@ -12,7 +12,7 @@
 #include "src/control/control_channel.h"
 #include "src/control/trust.h"
 
-namespace gcr::agent {
+namespace gcr::worker {
 namespace {
 
 struct OpensslDeleter {
@@ -81,4 +81,4 @@ std::map<std::string, double> certificate_expiry(const control::TlsFiles& files)
   return ends;
 }
 
-}  // namespace gcr::agent
+}  // namespace gcr::worker

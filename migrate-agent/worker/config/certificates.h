@@ -7,7 +7,7 @@
 #include "src/base/result.h"
 #include "src/control/tls_files.h"
 
-namespace gcr::agent {
+namespace gcr::worker {
 
 /// Whether a peer would accept this agent's certificate now: its files fit together, it is signed
 /// by the authority, within its time, carries the agent role and, unless `host` is empty, is made
@@ -18,4 +18,4 @@ Status check_own_certificate(const control::TlsFiles& files, const std::string& 
 /// "revocations". Files that cannot be read are left out.
 std::map<std::string, double> certificate_expiry(const control::TlsFiles& files);
 
-}  // namespace gcr::agent
+}  // namespace gcr::worker

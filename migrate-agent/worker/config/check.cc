@@ -16,7 +16,7 @@
 #include "src/base/users.h"
 #include "src/control/wire.h"
 
-namespace gcr::agent {
+namespace gcr::worker {
 namespace {
 
 namespace fs = std::filesystem;
@@ -155,4 +155,4 @@ std::vector<std::string> warnings_of(const Config& config) {
       config.tls.key, info.st_mode & 07777, config.tls.key)};
 }
 
-}  // namespace gcr::agent
+}  // namespace gcr::worker

@@ -7,7 +7,7 @@
 
 #include "migrate-agent/worker/config/config.h"
 
-namespace gcr::agent {
+namespace gcr::worker {
 
 /// A sentence for each problem: certificates, directories, programs, addresses, users. Changes
 /// nothing; may block. None: an agent with this configuration starts and can be reached.
@@ -17,4 +17,4 @@ std::vector<std::string> problems_of(const Config& config);
 /// or others any right.
 std::vector<std::string> warnings_of(const Config& config);
 
-}  // namespace gcr::agent
+}  // namespace gcr::worker

@@ -20,7 +20,7 @@
 #include "src/base/units.h"
 #include "src/control/wire.h"
 
-namespace gcr::agent {
+namespace gcr::worker {
 namespace {
 
 /// A whole number of MiB or GiB, below 2^54 bytes.
@@ -200,8 +200,8 @@ void read_advertise(Table& table, Config& config) {
 }
 
 void read_hugepages(Table& table, Config& config) {
-  using enum landing::HugepagePolicy;
-  static const std::map<std::string, landing::HugepagePolicy> kPolicies = {
+  using enum hostmem::HugepagePolicy;
+  static const std::map<std::string, hostmem::HugepagePolicy> kPolicies = {
       {"auto", kAuto}, {"require", kRequire}, {"never", kNever}};
   std::string text = "auto";
   table.text("hugepages", text);
@@ -344,12 +344,13 @@ Status read_root(const toml::table& node, const std::string& name, Config& confi
   read_listen(root, config);
   read_advertise(root, config);
   root.optional_text("host", config.host);
-  root.number("lanes", 0, kMaxLanes, config.lanes);
+  root.number("lanes", 0, transfer::kMaxLanes, config.lanes);
   root.strings("data_addresses", config.data_addresses);
   root.flag("unencrypted_data", config.unencrypted_data);
   root.flag("allow_unfrozen", config.allow_unfrozen);
   read_hugepages(root, config);
-  root.size("landing_window", kMaxLanes * kChunkBytes, 1024 * kGiB, config.landing_window_bytes);
+  root.size("landing_window", transfer::kMaxLanes * kChunkBytes, 1024 * kGiB,
+            config.landing_window_bytes);
   read_gpus(root, config);
   read_log_level(root, config);
   root.number("max_startups", 2, 65536, config.max_startups);
@@ -401,4 +402,4 @@ Result<Config> load_config(const std::filesystem::path& path) {
   return config;
 }
 
-}  // namespace gcr::agent
+}  // namespace gcr::worker

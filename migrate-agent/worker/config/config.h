@@ -95,7 +95,7 @@
 #include "src/control/endpoint.h"
 #include "src/control/tls_files.h"
 
-namespace gcr::agent {
+namespace gcr::worker {
 
 /// What the last round of a migration may take to send, if its operator does not say.
 inline constexpr double kDefaultDowntimeLimitMs = 300;
@@ -116,7 +116,7 @@ struct Config {
   std::vector<std::string> data_addresses;  ///< hosts; may be empty
   bool unencrypted_data = false;
   bool allow_unfrozen = false;
-  landing::HugepagePolicy hugepages = landing::HugepagePolicy::kAuto;
+  hostmem::HugepagePolicy hugepages = hostmem::HugepagePolicy::kAuto;
   std::uint64_t landing_window_bytes = 4 * kGiB;
   std::vector<Uuid> gpus;  ///< empty: every GPU of the machine
   std::filesystem::path sysfs = "/sys";
@@ -164,4 +164,4 @@ Result<Config> load_config(const std::filesystem::path& path);
 /// The same, from text; `name` stands for the file in errors.
 Result<Config> parse_config(const std::string& text, const std::string& name);
 
-}  // namespace gcr::agent
+}  // namespace gcr::worker

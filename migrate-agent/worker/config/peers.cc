@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-namespace gcr::agent {
+namespace gcr::worker {
 
 Status check_peer(const std::vector<std::string>& peers, const std::string& self,
                   const std::string& agent, std::string_view what) {
@@ -16,4 +16,4 @@ Status check_peer(const std::vector<std::string>& peers, const std::string& self
                            what, agent));
 }
 
-}  // namespace gcr::agent
+}  // namespace gcr::worker

@@ -7,7 +7,7 @@
 
 #include "src/base/result.h"
 
-namespace gcr::agent {
+namespace gcr::worker {
 
 /// Whether this agent, which is called `self`, accepts `what` ("migrations") of the agent of that
 /// common name: one of `peers`, or any if there are none; always its own. kPermissionDenied. Any
@@ -15,4 +15,4 @@ namespace gcr::agent {
 Status check_peer(const std::vector<std::string>& peers, const std::string& self,
                   const std::string& agent, std::string_view what);
 
-}  // namespace gcr::agent
+}  // namespace gcr::worker

@@ -7,11 +7,11 @@
 #include <cerrno>
 #include <sstream>
 
-#include "migrate-agent/linux/proc/procfs.h"
+#include "migrate-agent/linux/procfs/procfs.h"
 #include "src/base/side_by_side.h"
 #include "src/base/users.h"
 
-namespace gcr::agent {
+namespace gcr::worker {
 namespace {
 
 using proto::Envelope;
@@ -196,4 +196,4 @@ Result<MovableProcess> Permissions::check_process(pid_t pid, std::uint64_t start
   return found;
 }
 
-}  // namespace gcr::agent
+}  // namespace gcr::worker

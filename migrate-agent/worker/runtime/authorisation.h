@@ -17,7 +17,7 @@
 #include "src/base/result.h"
 #include "src/control/control_channel.h"
 
-namespace gcr::agent {
+namespace gcr::worker {
 
 /// Whether a connection of `asker` may begin with this request. kPermissionDenied;
 /// kProtocol if no connection begins with it.
@@ -88,4 +88,4 @@ class Permissions {
   std::set<uid_t> uids_;
 };
 
-}  // namespace gcr::agent
+}  // namespace gcr::worker

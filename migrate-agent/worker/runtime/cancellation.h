@@ -12,7 +12,7 @@
 
 #include "src/base/result.h"
 
-namespace gcr::agent {
+namespace gcr::worker {
 
 class Cancellation {
  public:
@@ -57,4 +57,4 @@ class Cancellation {
   std::stop_source stop_;
 };
 
-}  // namespace gcr::agent
+}  // namespace gcr::worker

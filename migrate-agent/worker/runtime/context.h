@@ -20,7 +20,7 @@
 #include "src/control/ask.h"
 #include "src/control/control_channel.h"
 
-namespace gcr::agent {
+namespace gcr::worker {
 
 /// What a recovery works with, and a role too. One thread runs `io`, and with it the coroutines;
 /// blocking work goes to the pool through offload().
@@ -57,4 +57,4 @@ struct WorkerContext : RecoveryContext {
   SSL_CTX* data_ssl() const { return tls->native_handle(); }
 };
 
-}  // namespace gcr::agent
+}  // namespace gcr::worker

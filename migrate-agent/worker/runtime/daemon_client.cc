@@ -14,7 +14,7 @@
 #include "src/control/control_channel.h"
 #include "src/control/deadline.h"
 
-namespace gcr::agent {
+namespace gcr::worker {
 namespace {
 
 constexpr std::size_t kMaxTextBytes = 1024;
@@ -176,4 +176,4 @@ void DaemonClient::report_outcome(registry::Outcome outcome) {
 
 const std::optional<registry::Outcome>& DaemonClient::outcome() const { return impl_->outcome; }
 
-}  // namespace gcr::agent
+}  // namespace gcr::worker

@@ -20,7 +20,7 @@
 #include "src/base/uuid.h"
 #include "src/control/control_channel.h"
 
-namespace gcr::agent {
+namespace gcr::worker {
 
 /// The phase of a migration that waits for its operator. A daemon that stops does not wait for it.
 inline constexpr std::string_view kPausedPhase = "paused";
@@ -78,4 +78,4 @@ class DaemonClient {
   std::shared_ptr<Impl> impl_;
 };
 
-}  // namespace gcr::agent
+}  // namespace gcr::worker

@@ -9,7 +9,7 @@
 #include <cstdio>
 #include <cstring>
 
-namespace gcr::agent {
+namespace gcr::worker {
 
 Result<LocalAddress> LocalAddress::create(const std::filesystem::path& path) {
   LocalAddress result;
@@ -47,4 +47,4 @@ Result<ListeningSocket> listen_at(const std::filesystem::path& path, int type, m
   return error;
 }
 
-}  // namespace gcr::agent
+}  // namespace gcr::worker

@@ -10,7 +10,7 @@
 #include "src/base/result.h"
 #include "src/base/unique_fd.h"
 
-namespace gcr::agent {
+namespace gcr::worker {
 
 /// For bind() and connect(). Names the file through a descriptor of its directory, so that only the
 /// file's own name has to fit into the address. Move-only.
@@ -36,4 +36,4 @@ struct ListeningSocket {
 /// socket or the new one, never none.
 Result<ListeningSocket> listen_at(const std::filesystem::path& path, int type, mode_t mode);
 
-}  // namespace gcr::agent
+}  // namespace gcr::worker

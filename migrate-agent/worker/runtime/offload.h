@@ -19,7 +19,7 @@
 
 #include "src/base/result.h"
 
-namespace gcr::agent {
+namespace gcr::worker {
 
 /// What `work()` returns, a Result<T> or Status; an exception that leaves it becomes an Error of
 /// kInternal.
@@ -70,4 +70,4 @@ std::invoke_result_t<Work&> on_io(asio::io_context& io, Work work) {
   return asio::post(io, asio::use_future(std::move(work))).get();
 }
 
-}  // namespace gcr::agent
+}  // namespace gcr::worker

@@ -7,7 +7,7 @@
 #include "src/base/descriptor_passing.h"
 #include "src/control/wire.h"
 
-namespace gcr::agent {
+namespace gcr::worker {
 
 Status send_packet(int socket, const google::protobuf::MessageLite& message, int fd, Wait wait) {
   std::string bytes = message.SerializeAsString();
@@ -57,4 +57,4 @@ Status from_answer(const registry::Answer& answer) {
   return control::from_failure(refusal);
 }
 
-}  // namespace gcr::agent
+}  // namespace gcr::worker

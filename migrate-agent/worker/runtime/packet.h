@@ -10,7 +10,7 @@
 #include "src/base/result.h"
 #include "src/base/unique_fd.h"
 
-namespace gcr::agent {
+namespace gcr::worker {
 
 inline constexpr std::size_t kMaxPacketBytes = 64 * 1024;
 
@@ -34,4 +34,4 @@ Result<std::optional<Packet>> receive_packet(int socket);
 registry::Answer to_answer(const Status& status);
 Status from_answer(const registry::Answer& answer);
 
-}  // namespace gcr::agent
+}  // namespace gcr::worker

@@ -15,7 +15,7 @@
 #include "proto/control.pb.h"
 #include "src/base/units.h"
 
-namespace gcr::agent {
+namespace gcr::worker {
 
 /// Collects phases from any thread.
 class Phases {
@@ -75,4 +75,4 @@ class Phases {
   std::vector<proto::PhaseTime> phases_;
 };
 
-}  // namespace gcr::agent
+}  // namespace gcr::worker

@@ -12,7 +12,7 @@
 #include "migrate-agent/worker/runtime/packet.h"
 #include "src/control/deadline.h"
 
-namespace gcr::agent {
+namespace gcr::worker {
 namespace {
 
 using asio::posix::stream_descriptor;
@@ -78,4 +78,4 @@ asio::awaitable<Result<registry::WorkerReply>> ask_worker(WorkerAddress worker,
   }
 }
 
-}  // namespace gcr::agent
+}  // namespace gcr::worker

@@ -11,7 +11,7 @@
 #include "src/base/result.h"
 #include "src/base/uuid.h"
 
-namespace gcr::agent {
+namespace gcr::worker {
 
 /// The owner of this migration in this role, whichever process that is now.
 struct WorkerAddress {
@@ -30,4 +30,4 @@ asio::awaitable<Result<registry::WorkerReply>> ask_worker(WorkerAddress worker,
                                                           registry::ToWorker question,
                                                           std::chrono::milliseconds timeout);
 
-}  // namespace gcr::agent
+}  // namespace gcr::worker

@@ -19,7 +19,7 @@
 #include "migrate-agent/worker/runtime/packet.h"
 #include "proto/registry.pb.h"
 
-namespace gcr::agent {
+namespace gcr::worker {
 namespace {
 
 using asio::posix::stream_descriptor;
@@ -253,4 +253,4 @@ void remove_dead_worker_sockets(const Config& config) {
   }
 }
 
-}  // namespace gcr::agent
+}  // namespace gcr::worker

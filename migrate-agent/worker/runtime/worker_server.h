@@ -21,7 +21,7 @@
 #include "src/base/result.h"
 #include "src/base/uuid.h"
 
-namespace gcr::agent {
+namespace gcr::worker {
 
 /// A decision from outside about a migration that cannot decide by itself.
 struct Decision {
@@ -96,4 +96,4 @@ void remove_worker_socket(const Config& config, const WorkerAddress& address);
 /// The same for all sockets: those of workers that died after their daemon. Blocks.
 void remove_dead_worker_sockets(const Config& config);
 
-}  // namespace gcr::agent
+}  // namespace gcr::worker

@@ -122,7 +122,7 @@ TEST(FallbackTest, WhatCannotBeBackedStaysWithTheDriverAndIsCounted) {
   const std::uint64_t address = subject.value(command("alloc", 4 * kMiB));
   subject.ask(command("pitch", 4096, 4096, 4));
   subject.ask(command("fill", address, 4 * kMiB, 1));
-  agent::Door door = door_of(subject);
+  gpu::Door door = door_of(subject);
   const door::Summary summary = good(door.hello());
   EXPECT_EQ(summary.fallbacks, 2u);
   EXPECT_EQ(summary.allocations, 0u);
@@ -185,7 +185,7 @@ TEST_F(ApplicationTest, TheLastReleaseOfAPrimaryContextFreesItsMemory) {
   under_.ask("release_primary 0");
   EXPECT_EQ(under_.value(command("range", address)), address);
   under_.ask("release_primary 0");
-  agent::Door door = door_of(under_);
+  gpu::Door door = door_of(under_);
   EXPECT_TRUE(good(door.inventory()).empty());
 }
 
@@ -193,7 +193,7 @@ TEST_F(ApplicationTest, MemoryIsOnTheDeviceOfTheCurrentContext) {
   under_.ask("context 1");
   const std::uint64_t address = under_.value(command("alloc", 4 * kMiB));
   EXPECT_EQ(under_.value(command("attribute", address, 9)), 1u);
-  agent::Door door = door_of(under_);
+  gpu::Door door = door_of(under_);
   const auto entries = good(door.inventory());
   ASSERT_EQ(entries.size(), 1u);
   EXPECT_EQ(entries[0].device_ordinal, 1u);
@@ -212,7 +212,7 @@ TEST_F(ApplicationTest, AContextCopiesWhatAnotherDeviceHasWithoutPeerAccess) {
     subject->ask(command("current", context_[subject]));
     subject->ask(command("fill", address[1], 4 * kMiB, 7));
     if (subject == &under_) {
-      agent::Door door = door_of(under_);
+      gpu::Door door = door_of(under_);
       detach_and_attach(door);
     }
     const std::uint64_t newer = subject->value(command("alloc", 4 * kMiB));
@@ -231,7 +231,7 @@ TEST_F(ApplicationTest, PeersReachOldAndNewBuffersAcrossADetach) {
   under_.ask(command("peer_enable", context_[&under_]));
   under_.ask(command("current", context_[&under_]));
   const std::uint64_t newer = under_.value(command("alloc", 4 * kMiB));
-  agent::Door door = door_of(under_);
+  gpu::Door door = door_of(under_);
   detach_and_attach(door);
   under_.ask(command("current", peer));
   for (const std::uint64_t address : {older, newer}) {

@@ -183,7 +183,7 @@ TEST_F(ArenasTest, AContextThatIsPartOfAnotherLeavesItsMemoryBehind) {
     }
     EXPECT_EQ(subject_.value(command("attribute", addresses[0], CU_POINTER_ATTRIBUTE_CONTEXT)),
               context_);
-    agent::Door door = door_of(subject_);
+    gpu::Door door = door_of(subject_);
     detach_and_attach(door);
     subject_.ask(command("current", context_));
     subject_.ask(command("destroy_green", green));
@@ -203,7 +203,7 @@ TEST_F(ArenasTest, PeersReachOldAndNewAllocationsAcrossADetach) {
   subject_.ask(command("current", context_));
   std::vector<std::uint64_t> addresses{older};
   for (int i = 0; i < 3; ++i) addresses.push_back(allocate(2 * kMiB - 1));
-  agent::Door door = door_of(subject_);
+  gpu::Door door = door_of(subject_);
   detach_and_attach(door);
   subject_.ask(command("current", peer));
   for (const std::uint64_t address : addresses) {
@@ -238,7 +238,7 @@ TEST_F(ArenasTest, SmallRowsAreBackedToo) {
 }
 
 TEST_F(ArenasTest, AStormOfThreadsKeepsItsContentsThroughTenDetaches) {
-  agent::Door door = door_of(subject_);
+  gpu::Door door = door_of(subject_);
   storm_through_ten_detaches(subject_, door, context_);
   const door::Summary told = good(door.hello());
   EXPECT_EQ(told.untracked_bytes, 0u);

@@ -80,7 +80,7 @@ class CheckpointedMemoryTest : public testing::Test {
 };
 
 TEST_F(CheckpointedMemoryTest, IsForHugePagesWithoutItsZerosAndComesBack) {
-  agent::Door door = door_of(subject_);
+  gpu::Door door = door_of(subject_);
   for (int cycle = 0; cycle < 3; ++cycle) {
     good(quiesce(door, kLong, kNoLease));
     good(door.detach());
@@ -102,7 +102,7 @@ TEST_F(CheckpointedMemoryTest, IsTheDriversOwnBeforeADetachAndAfterAnAttach) {
     EXPECT_EQ(marked_in(subject_).count, 0);
     expect_steps(subject_, "ru");
     EXPECT_EQ(sum(), sum_);
-    agent::Door door = door_of(subject_);
+    gpu::Door door = door_of(subject_);
     good(quiesce(door, kLong, kNoLease));
     good(door.detach());
     good(door.attach({}));

@@ -59,32 +59,32 @@ inline void good(Status status) {
 }
 
 /// Opens the door or ends the test: nothing else makes sense then.
-inline agent::Door door_of(const Subject& subject) {
-  auto door = agent::Door::open(subject.pid());
+inline gpu::Door door_of(const Subject& subject) {
+  auto door = gpu::Door::open(subject.pid());
   if (!door) throw std::runtime_error(door.error().message());
   return std::move(*door);
 }
 
-inline Status quiesce(agent::Door& door, std::chrono::milliseconds timeout,
+inline Status quiesce(gpu::Door& door, std::chrono::milliseconds timeout,
                       std::chrono::milliseconds lease) {
-  return agent::Gates({{door.pid(), &door}}).quiesce(timeout, lease);
+  return gpu::Gates({{door.pid(), &door}}).quiesce(timeout, lease);
 }
 
 using Held = std::vector<std::pair<std::uint64_t, UniqueFd>>;
 
 /// Everything exported: what an agent holds of the process.
-inline Held take_over(agent::Door& door) {
+inline Held take_over(gpu::Door& door) {
   std::vector<std::uint64_t> ids;
   for (const auto& allocation : good(door.allocations())) ids.push_back(allocation.local_id);
   Held held;
-  for (agent::ExportedAllocation& exported : good(door.take(ids))) {
+  for (gpu::ExportedAllocation& exported : good(door.take(ids))) {
     held.emplace_back(exported.allocation.local_id, std::move(exported.descriptor));
   }
   return held;
 }
 
 /// Away and back again: for a moment only the descriptors here hold the memory.
-inline void detach_and_attach(agent::Door& door) {
+inline void detach_and_attach(gpu::Door& door) {
   Held held = take_over(door);
   good(quiesce(door, kLong, kNoLease));
   good(door.detach());
@@ -111,7 +111,7 @@ class PlainMemoryTest : public testing::Test {
   std::string range(std::uint64_t address) { return subject_.answer(command("range", address)); }
   std::uint64_t free_bytes() { return subject_.ask("info").at(0); }
   door::Summary summary() {
-    agent::Door door = door_of(subject_);
+    gpu::Door door = door_of(subject_);
     return good(door.hello());
   }
   /// Allocations of these sizes keep what is in them through a detach, and while others are freed.
@@ -122,7 +122,7 @@ class PlainMemoryTest : public testing::Test {
       fill(address, sizes[i], i);
       sums[address] = {sizes[i], sum(address, sizes[i])};
     }
-    agent::Door door = door_of(subject_);
+    gpu::Door door = door_of(subject_);
     detach_and_attach(door);
     for (const auto& [address, expected] : sums) {
       EXPECT_EQ(sum(address, expected.first), expected.second);
@@ -137,7 +137,7 @@ class PlainMemoryTest : public testing::Test {
 /// A storm of 16 threads, with further numbers for the subject's command, through ten detaches. So
 /// many allocations that it lasts a while; GCR_STORM_ALLOCATIONS makes it longer.
 template <class... Numbers>
-void storm_through_ten_detaches(Subject& subject, agent::Door& door, std::uint64_t context,
+void storm_through_ten_detaches(Subject& subject, gpu::Door& door, std::uint64_t context,
                                 Numbers... numbers) {
   constexpr std::uint64_t kThreads = 16;
   constexpr std::uint64_t kRounds = 20;

@@ -47,7 +47,7 @@ class DoorTest : public testing::Test {
 TEST_F(DoorTest, ASummaryTellsWhatIsAllocated) {
   filled_buffer(3 * kMiB, 1);
   subject_.ask("alloc 100");
-  agent::Door door = door_of(subject_);
+  gpu::Door door = door_of(subject_);
   const door::Summary summary = good(door.hello());
   EXPECT_EQ(summary.tracked_bytes, 6 * kMiB);
   EXPECT_EQ(summary.untracked_bytes, 0u);
@@ -67,7 +67,7 @@ TEST_F(DoorTest, ASummaryTellsWhatIsAllocated) {
 TEST_F(DoorTest, AnInventoryOfManyPacketsIsWholeAndInOrder) {
   constexpr std::size_t kBuffers = 2 * door::kMaxEntries - 10;
   for (std::size_t i = 0; i < kBuffers; ++i) subject_.ask(command("alloc", 2 * kMiB));
-  agent::Door door = door_of(subject_);
+  gpu::Door door = door_of(subject_);
   const auto entries = good(door.inventory());
   ASSERT_EQ(entries.size(), kBuffers);
   for (std::size_t i = 1; i < entries.size(); ++i) EXPECT_LT(entries[i - 1].id, entries[i].id);
@@ -84,7 +84,7 @@ TEST_F(DoorTest, TenTimesAwayAndBackKeepsEveryByte) {
     sums[address] = sum(address, 2 * kMiB);
   }
   for (int cycle = 0; cycle < 10; ++cycle) {
-    agent::Door door = door_of(subject_);
+    gpu::Door door = door_of(subject_);
     const auto before = good(door.inventory());
     detach_and_attach(door);
     const auto after = good(door.inventory());
@@ -101,7 +101,7 @@ TEST_F(DoorTest, TenTimesAwayAndBackKeepsEveryByte) {
 TEST_F(DoorTest, DetachedMemoryIsHeldByTheAgentAlone) {
   filled_buffer(16 * kMiB, 5);
   const std::uint64_t with_buffer = subject_.ask("info").at(0);
-  agent::Door door = door_of(subject_);
+  gpu::Door door = door_of(subject_);
   const auto descriptors_before = subject_.ask("descriptors");
   Held held = take_over(door);
   good(quiesce(door, kLong, kNoLease));
@@ -116,7 +116,7 @@ TEST_F(DoorTest, FreedMemoryIsGoneThoughItWasMovedBefore) {
   const std::uint64_t before = subject_.ask("info").at(0);
   const std::uint64_t address = filled_buffer(16 * kMiB, 5);
   {
-    agent::Door door = door_of(subject_);
+    gpu::Door door = door_of(subject_);
     detach_and_attach(door);
   }
   subject_.ask(command("free", address));
@@ -129,7 +129,7 @@ TEST_F(DoorTest, DescriptorsOfMoreBuffersThanTheApplicationMayOpenAreKept) {
   small.ask("primary 0");
   std::uint64_t address = 0;
   for (int i = 0; i < 40; ++i) address = small.value(command("alloc", 2 * kMiB));
-  agent::Door door = door_of(small);
+  gpu::Door door = door_of(small);
   for (int cycle = 0; cycle < 3; ++cycle) {
     detach_and_attach(door);
     small.ask(command("sum", address, 2 * kMiB));
@@ -139,7 +139,7 @@ TEST_F(DoorTest, DescriptorsOfMoreBuffersThanTheApplicationMayOpenAreKept) {
 TEST_F(DoorTest, WorkGoesOnAfterwardsAsIfNothingHadBeen) {
   const std::uint64_t address = filled_buffer(2 * kMiB, 0);
   subject_.ask(command("work", context_, address));
-  agent::Door door = door_of(subject_);
+  gpu::Door door = door_of(subject_);
   for (int cycle = 0; cycle < 5; ++cycle) detach_and_attach(door);
   const auto worked = subject_.ask("rest");
   ASSERT_EQ(worked.size(), 2u);
@@ -150,7 +150,7 @@ TEST_F(DoorTest, WorkGoesOnAfterwardsAsIfNothingHadBeen) {
 
 TEST_F(DoorTest, NothingIsDetachedWithAnOpenGate) {
   filled_buffer(2 * kMiB, 1);
-  agent::Door door = door_of(subject_);
+  gpu::Door door = door_of(subject_);
   const Held held = take_over(door);
   const Status detached = door.detach();
   ASSERT_FALSE(detached);
@@ -161,10 +161,10 @@ TEST_F(DoorTest, NothingIsDetachedWithAnOpenGate) {
 TEST_F(DoorTest, NothingIsDetachedThatThisAgentHoldsNoDescriptorOf) {
   const std::uint64_t address = filled_buffer(2 * kMiB, 1);
   {
-    agent::Door earlier = door_of(subject_);
+    gpu::Door earlier = door_of(subject_);
     take_over(earlier);
   }
-  agent::Door door = door_of(subject_);
+  gpu::Door door = door_of(subject_);
   good(quiesce(door, kLong, kNoLease));
   const Status detached = door.detach();
   ASSERT_FALSE(detached);
@@ -177,7 +177,7 @@ TEST_F(DoorTest, AttachingWaitsForTheLastDescriptor) {
   const std::uint64_t first = filled_buffer(2 * kMiB, 1);
   filled_buffer(2 * kMiB, 2);
   const std::uint64_t expected = sum(first, 2 * kMiB);
-  agent::Door door = door_of(subject_);
+  gpu::Door door = door_of(subject_);
   Held held = take_over(door);
   good(quiesce(door, kLong, kNoLease));
   good(door.detach());
@@ -198,7 +198,7 @@ TEST_F(DoorTest, AttachingWaitsForTheLastDescriptor) {
 TEST_F(DoorTest, AWrongDescriptorIsRefusedAndTheRightOneStillWorks) {
   const std::uint64_t address = filled_buffer(2 * kMiB, 1);
   const std::uint64_t expected = sum(address, 2 * kMiB);
-  agent::Door door = door_of(subject_);
+  gpu::Door door = door_of(subject_);
   Held held = take_over(door);
   good(quiesce(door, kLong, kNoLease));
   good(door.detach());
@@ -225,14 +225,14 @@ TEST_F(DoorTest, ItMakesMemoryOfItsOwnInPlaceOfWhatItWasGivenAndCanBeDetachedAga
   const std::uint64_t first = filled_buffer(2 * kMiB, 1);
   const std::uint64_t second = filled_buffer(6 * kMiB, 2);
   const std::uint64_t expected = sum(first, 2 * kMiB) + sum(second, 6 * kMiB);
-  agent::Door door = door_of(subject_);
+  gpu::Door door = door_of(subject_);
   Held held = take_over(door);
   good(quiesce(door, kLong, kNoLease));
   good(door.detach());
   std::vector<std::uint64_t> ids;
   for (const auto& [id, descriptor] : held) ids.push_back(id);
   good(door.offer(std::move(held)));
-  for (const agent::Replacement& one : good(door.replace(ids))) {
+  for (const gpu::Replacement& one : good(door.replace(ids))) {
     copy(one.made, one.given, one.allocation.size_bytes);
   }
   EXPECT_FALSE(door.replace(ids)) << "nothing is offered any more";
@@ -246,7 +246,7 @@ TEST_F(DoorTest, ItMakesMemoryOfItsOwnInPlaceOfWhatItWasGivenAndCanBeDetachedAga
 TEST_F(DoorTest, WhatIsGivenAfterItHasMadeItsOwnCounts) {
   const std::uint64_t address = filled_buffer(2 * kMiB, 1);
   const std::uint64_t expected = sum(address, 2 * kMiB);
-  agent::Door door = door_of(subject_);
+  gpu::Door door = door_of(subject_);
   Held held = take_over(door);
   const std::vector<std::uint64_t> ids{held.front().first};
   EXPECT_FALSE(door.replace(ids)) << "it is not detached";
@@ -263,7 +263,7 @@ TEST_F(DoorTest, WhatIsGivenAfterItHasMadeItsOwnCounts) {
 }
 
 TEST_F(DoorTest, UnknownAllocationsAreNotFound) {
-  agent::Door door = door_of(subject_);
+  gpu::Door door = door_of(subject_);
   const std::vector<std::uint64_t> ids{4711};
   const auto exported = door.take(ids);
   ASSERT_FALSE(exported);
@@ -273,7 +273,7 @@ TEST_F(DoorTest, UnknownAllocationsAreNotFound) {
 TEST_F(DoorTest, ManagedMemoryIsABlockerUntilItIsFreed) {
   filled_buffer(2 * kMiB, 1);
   const std::uint64_t managed = subject_.value(command("managed", 4 * kMiB));
-  agent::Door door = door_of(subject_);
+  gpu::Door door = door_of(subject_);
   EXPECT_EQ(good(door.hello()).blockers, door::kManagedMemory);
   const Held held = take_over(door);
   good(quiesce(door, kLong, kNoLease));
@@ -287,7 +287,7 @@ TEST_F(DoorTest, ManagedMemoryIsABlockerUntilItIsFreed) {
 
 TEST_F(DoorTest, ManagedVariablesAreABlockerUntilTheirModuleIsGone) {
   filled_buffer(2 * kMiB, 1);
-  agent::Door door = door_of(subject_);
+  gpu::Door door = door_of(subject_);
   for (const int of_library : {0, 1}) {
     const auto variable = subject_.ask(command("managed_variable", of_library));
     EXPECT_EQ(good(door.hello()).blockers, door::kManagedMemory);
@@ -300,20 +300,20 @@ TEST_F(DoorTest, ManagedVariablesAreABlockerUntilTheirModuleIsGone) {
 
 TEST_F(DoorTest, ASecondAgentIsTurnedAwayUntilTheFirstIsGone) {
   {
-    const agent::Door first = door_of(subject_);
-    const auto second = agent::Door::open(subject_.pid());
+    const gpu::Door first = door_of(subject_);
+    const auto second = gpu::Door::open(subject_.pid());
     ASSERT_FALSE(second);
     EXPECT_EQ(second.error().code(), Code::kUnavailable);
   }
-  EXPECT_TRUE(agent::Door::open(subject_.pid()));
+  EXPECT_TRUE(gpu::Door::open(subject_.pid()));
 }
 
 TEST_F(DoorTest, WhoLeavesSoonIsWaitedFor) {
-  std::optional<agent::Door> looks = door_of(subject_);
+  std::optional<gpu::Door> looks = door_of(subject_);
   std::atomic<pid_t> tid = 0;
   auto second = std::async(std::launch::async, [&] {
     tid = ::gettid();
-    return agent::Door::open(subject_.pid(), std::chrono::minutes(5));
+    return gpu::Door::open(subject_.pid(), std::chrono::minutes(5));
   });
   while (tid == 0) std::this_thread::yield();
   wait_until_in(tid, SYS_clock_nanosleep);  // between two tries
@@ -324,14 +324,14 @@ TEST_F(DoorTest, WhoLeavesSoonIsWaitedFor) {
 TEST_F(DoorTest, AProcessWithADoorIsToldFromOneWithoutWhoeverIsAtIt) {
   Subject plain{without_library()};
   plain.ask("descriptors");
-  const agent::Door held = door_of(subject_);
-  EXPECT_TRUE(agent::has_door(subject_.pid()));
-  EXPECT_FALSE(agent::has_door(plain.pid()));
-  EXPECT_FALSE(agent::has_door(0x3fffffff));
+  const gpu::Door held = door_of(subject_);
+  EXPECT_TRUE(gpu::has_door(subject_.pid()));
+  EXPECT_FALSE(gpu::has_door(plain.pid()));
+  EXPECT_FALSE(gpu::has_door(0x3fffffff));
 }
 
 TEST(FindDoorTest, AProcessThatDoesNotExistIsNotFound) {
-  const auto door = agent::Door::open(0x3fffffff);
+  const auto door = gpu::Door::open(0x3fffffff);
   ASSERT_FALSE(door);
   EXPECT_EQ(door.error().code(), Code::kNotFound);
   EXPECT_NE(door.error().message().find("there is no process"), std::string::npos);
@@ -340,14 +340,14 @@ TEST(FindDoorTest, AProcessThatDoesNotExistIsNotFound) {
 TEST(FindDoorTest, AProcessWithoutTheLibraryIsToldFromOneThatDidNotUseCudaYet) {
   Subject plain{without_library()};
   plain.ask("descriptors");
-  const auto none = agent::Door::open(plain.pid());
+  const auto none = gpu::Door::open(plain.pid());
   ASSERT_FALSE(none);
   EXPECT_EQ(none.error().code(), Code::kNotFound);
   EXPECT_NE(none.error().message().find("gcr-migrate run"), std::string::npos);
 
   Subject idle;
   idle.ask("descriptors");
-  const auto not_yet = agent::Door::open(idle.pid());
+  const auto not_yet = gpu::Door::open(idle.pid());
   ASSERT_FALSE(not_yet);
   EXPECT_EQ(not_yet.error().code(), Code::kNotFound);
   EXPECT_NE(not_yet.error().message().find("has initialised neither CUDA nor HIP"),
@@ -359,7 +359,7 @@ TEST(FindDoorTest, AnotherProtocolVersionIsNamed) {
   const door::DoorCard content{door::kMagic, door::kVersion + 1, 0, ::getpid(), 0};
   ASSERT_EQ(::write(card.get(), &content, sizeof(content)), static_cast<ssize_t>(sizeof(content)));
   ASSERT_EQ(::fcntl(card.get(), F_ADD_SEALS, F_SEAL_WRITE), 0);
-  const auto door = agent::Door::open(::getpid());
+  const auto door = gpu::Door::open(::getpid());
   ASSERT_FALSE(door);
   EXPECT_EQ(door.error().code(), Code::kUnsupported);
 }
@@ -369,14 +369,14 @@ TEST(FindDoorTest, AProcessInAPidNamespaceOfItsOwnIsReachedFromOutside) {
   inside.ask("init");
   inside.ask("primary 0");
   const std::uint64_t address = inside.value(command("alloc", 2 * kMiB));
-  agent::Door door = door_of(inside);
+  gpu::Door door = door_of(inside);
   EXPECT_LT(good(door.hello()).door_tid, 100);
   detach_and_attach(door);
   inside.ask(command("sum", address, 2 * kMiB));
 }
 
 TEST_F(DoorTest, AProcessThatEndsIsSaidToHaveEnded) {
-  agent::Door door = door_of(subject_);
+  gpu::Door door = door_of(subject_);
   ASSERT_EQ(::kill(subject_.pid(), SIGKILL), 0);
   const auto summary = door.hello();
   ASSERT_FALSE(summary);
@@ -445,7 +445,7 @@ TEST_F(DoorTest, GarbageIsAnsweredWithARefusalAndChangesNothing) {
     EXPECT_EQ(reply.outcome, door::Outcome::kBadRequest);
     EXPECT_EQ(reply.summary.detached, 0u);
   }
-  agent::Door door = door_of(subject_);
+  gpu::Door door = door_of(subject_);
   detach_and_attach(door);
   subject_.ask(command("sum", address, 2 * kMiB));
 }
@@ -486,7 +486,7 @@ TEST_F(DoorTest, WhatADeadAgentLeftUnreadDoesNotConfuseTheNextOne) {
                 static_cast<ssize_t>(sizeof(request)));
     }
   }
-  agent::Door door = door_of(subject_);
+  gpu::Door door = door_of(subject_);
   EXPECT_EQ(good(door.hello()).allocations, 1u);
   detach_and_attach(door);
 }

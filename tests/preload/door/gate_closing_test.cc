@@ -25,7 +25,7 @@ class GateClosingTest : public testing::Test {
     for (const std::uint64_t before = steps(); steps() < before + 2;) {
     }
   }
-  void expect_timeout(agent::Door& door, const std::string& reason) {
+  void expect_timeout(gpu::Door& door, const std::string& reason) {
     const Status closed = quiesce(door, kShort, kNoLease);
     ASSERT_FALSE(closed);
     EXPECT_EQ(closed.error().code(), Code::kTimeout);
@@ -40,7 +40,7 @@ class GateClosingTest : public testing::Test {
 
 TEST_F(GateClosingTest, WorkStandsStillBetweenClosingAndOpening) {
   start_work();
-  agent::Door door = door_of(subject_);
+  gpu::Door door = door_of(subject_);
   for (int cycle = 0; cycle < 10; ++cycle) {
     wait_for_steps();
     good(quiesce(door, kLong, kNoLease));
@@ -57,7 +57,7 @@ TEST_F(GateClosingTest, WorkStandsStillBetweenClosingAndOpening) {
 }
 
 TEST_F(GateClosingTest, ClosingTwiceIsClosingOnce) {
-  agent::Door door = door_of(subject_);
+  gpu::Door door = door_of(subject_);
   good(quiesce(door, kLong, kNoLease));
   good(quiesce(door, kLong, kNoLease));
   good(door.resume());
@@ -67,7 +67,7 @@ TEST_F(GateClosingTest, ClosingTwiceIsClosingOnce) {
 TEST_F(GateClosingTest, ACaptureKeepsItOpen) {
   const std::uint64_t stream = subject_.value("stream");
   subject_.ask(command("capture", stream));
-  agent::Door door = door_of(subject_);
+  gpu::Door door = door_of(subject_);
   EXPECT_EQ(good(door.hello()).blockers, door::kStreamCapturing);
   expect_timeout(door, "a stream is being captured");
   EXPECT_NE(subject_.value(command("end_capture", stream)), 0u) << "the capture was disturbed";
@@ -77,7 +77,7 @@ TEST_F(GateClosingTest, ACaptureKeepsItOpen) {
 
 TEST_F(GateClosingTest, AGpuThatDoesNotFinishKeepsItOpen) {
   subject_.ask(command("stall", subject_.value("stream")));
-  agent::Door door = door_of(subject_);
+  gpu::Door door = door_of(subject_);
   expect_timeout(door, "work on its GPUs did not finish");
   expect_timeout(door, "work on its GPUs did not finish");
   subject_.ask("go_on");
@@ -88,7 +88,7 @@ TEST_F(GateClosingTest, AGpuThatDoesNotFinishKeepsItOpen) {
 TEST_F(GateClosingTest, ACallThatDoesNotReturnKeepsItOpen) {
   subject_.ask("stall 0");
   subject_.ask(command("stuck", context_, address_));
-  agent::Door door = door_of(subject_);
+  gpu::Door door = door_of(subject_);
   while (good(door.hello()).gated_calls_in_flight == 0) {
   }
   expect_timeout(door, "CUDA calls did not return");
@@ -102,11 +102,11 @@ TEST_F(GateClosingTest, ALeaseOpensItWhenTheAgentIsGone) {
   start_work();
   wait_for_steps();
   {
-    agent::Door door = door_of(subject_);
+    gpu::Door door = door_of(subject_);
     good(quiesce(door, kLong, kShort));
   }
   wait_for_steps();
-  agent::Door door = door_of(subject_);
+  gpu::Door door = door_of(subject_);
   EXPECT_EQ(good(door.hello()).gate_closed, 0u);
   subject_.ask("rest");
 }
@@ -116,12 +116,12 @@ TEST_F(GateClosingTest, NoLeaseOpensItOnceVramIsDetached) {
   wait_for_steps();
   Held held;
   {
-    agent::Door door = door_of(subject_);
+    gpu::Door door = door_of(subject_);
     held = take_over(door);
     good(quiesce(door, kLong, std::chrono::seconds(1)));
     good(door.detach());
   }
-  agent::Door next = door_of(subject_);
+  gpu::Door next = door_of(subject_);
   good(next.attach(std::move(held)));
   EXPECT_EQ(good(next.hello()).gate_closed, 1u);
   good(next.resume());
@@ -130,7 +130,7 @@ TEST_F(GateClosingTest, NoLeaseOpensItOnceVramIsDetached) {
 }
 
 TEST_F(GateClosingTest, AForkWaitsUntilItOpens) {
-  agent::Door door = door_of(subject_);
+  gpu::Door door = door_of(subject_);
   good(quiesce(door, kLong, kNoLease));
   subject_.send("fork");
   const std::string path = "/proc/" + std::to_string(subject_.pid()) + "/syscall";

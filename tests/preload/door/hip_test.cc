@@ -55,7 +55,7 @@ class BothRuntimesTest : public testing::Test {
 };
 
 TEST_F(BothRuntimesTest, TheDoorHasTheMemoryOfBoth) {
-  agent::Door door = door_of(subject_);
+  gpu::Door door = door_of(subject_);
   const auto entries = good(door.inventory());
   ASSERT_EQ(entries.size(), 2u);
   EXPECT_LT(entries[0].id, entries[1].id);
@@ -69,7 +69,7 @@ TEST_F(BothRuntimesTest, TheDoorHasTheMemoryOfBoth) {
 
 TEST_F(BothRuntimesTest, TheMemoryOfBothGoesAwayAndComesBack) {
   const auto before = sums();
-  agent::Door door = door_of(subject_);
+  gpu::Door door = door_of(subject_);
   for (int cycle = 0; cycle < 3; ++cycle) detach_and_attach(door);
   EXPECT_EQ(sums(), before);
 }
@@ -78,7 +78,7 @@ TEST_F(BothRuntimesTest, ABlockerOfOneKeepsTheOther) {
   const auto before = sums();
   subject_.ask("use_hip");
   subject_.ask("managed 4096");
-  agent::Door door = door_of(subject_);
+  gpu::Door door = door_of(subject_);
   EXPECT_EQ(good(door.hello()).blockers, door::kManagedMemory);
   const Held held = take_over(door);
   good(quiesce(door, kLong, kNoLease));
@@ -90,7 +90,7 @@ TEST_F(BothRuntimesTest, ABlockerOfOneKeepsTheOther) {
 
 TEST_F(BothRuntimesTest, AnAttachThatFailsForOneLeavesBothAway) {
   const auto before = sums();
-  agent::Door door = door_of(subject_);
+  gpu::Door door = door_of(subject_);
   const Held held = take_over(door);
   good(quiesce(door, kLong, kNoLease));
   good(door.detach());
@@ -108,7 +108,7 @@ TEST_F(BothRuntimesTest, AnAttachThatFailsForOneLeavesBothAway) {
 TEST_F(BothRuntimesTest, WorkOfOneIsWaitedForBeforeTheGateIsClosed) {
   const std::uint64_t stream = subject_.value("stream");
   subject_.ask(command("stall", stream));
-  agent::Door door = door_of(subject_);
+  gpu::Door door = door_of(subject_);
   EXPECT_FALSE(quiesce(door, std::chrono::milliseconds(50), kNoLease));
   good(door.resume());
   subject_.ask("go_on");
@@ -135,7 +135,7 @@ TEST_F(HipTest, HipStartsWithoutHipInitAndTheDoorWithIt) {
   use_hip("6.2");
   const std::uint64_t address = subject_->value(command("alloc", kBytes));
   subject_->ask(command("fill", address, kBytes, 1));
-  agent::Door door = door_of(*subject_);
+  gpu::Door door = door_of(*subject_);
   EXPECT_EQ(good(door.hello()).allocations, 1u);
   detach_and_attach(door);
 }
@@ -144,7 +144,7 @@ TEST_F(HipTest, BeforeRelease53NothingIsBacked) {
   use_hip("5.2");
   const std::uint64_t address = subject_->value(command("alloc", kBytes));
   subject_->ask(command("fill", address, kBytes, 1));
-  agent::Door door = door_of(*subject_);
+  gpu::Door door = door_of(*subject_);
   EXPECT_EQ(good(door.hello()).allocations, 0u);
   EXPECT_EQ(good(door.hello()).untracked_bytes, kBytes);
   subject_->ask(command("free", address));

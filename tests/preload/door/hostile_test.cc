@@ -14,7 +14,7 @@
 #include <string>
 
 #include "migrate-agent/gpu/access/door/find_door.h"
-#include "migrate-agent/linux/proc/procfs.h"
+#include "migrate-agent/linux/procfs/procfs.h"
 #include "preload/door_protocol.h"
 #include "src/base/unique_fd.h"
 
@@ -83,9 +83,9 @@ void expect_no_door(const UniqueFd& fd) {
   ASSERT_GT(::readlink(path.c_str(), link, sizeof(link)), 0);
   ASSERT_EQ(link, "/memfd:" + std::string(door::kMemfdName) + " (deleted)");
   const Holder holder;
-  EXPECT_EQ(answer_of([&] { return agent::has_door(holder.pid()); }), 0);
+  EXPECT_EQ(answer_of([&] { return gpu::has_door(holder.pid()); }), 0);
   EXPECT_EQ(answer_of([&] {
-              return agent::find_door(holder.pid(), std::chrono::milliseconds(0)).has_value();
+              return gpu::find_door(holder.pid(), std::chrono::milliseconds(0)).has_value();
             }),
             0);
   char event[4096];

@@ -24,7 +24,7 @@ class IpcTest : public testing::Test {
     return answer.substr(3);
   }
   std::uint32_t blockers(const Subject& subject) {
-    agent::Door door = door_of(subject);
+    gpu::Door door = door_of(subject);
     return good(door.hello()).blockers;
   }
 
@@ -77,16 +77,16 @@ TEST_F(IpcTest, BothSidesLetGoOfWhatTheyShareAndGetItBackAsOne) {
   const std::uint64_t taken = taker_.value("ipc_open " + handle_of(given));
   EXPECT_EQ(blockers(giver_), 0u);
   EXPECT_EQ(blockers(taker_), 0u);
-  agent::Door giver = door_of(giver_);
-  agent::Door taker = door_of(taker_);
+  gpu::Door giver = door_of(giver_);
+  gpu::Door taker = door_of(taker_);
   Held theirs = take_over(giver);
   Held ours = take_over(taker);
   ASSERT_EQ(theirs.size(), 1u);
   ASSERT_EQ(ours.size(), 1u);
-  job::SameMemory same;
+  gpu::SameMemory same;
   EXPECT_EQ(good(same.number(theirs[0].second.get())), 1u);
   EXPECT_EQ(good(same.number(ours[0].second.get())), 1u);
-  for (agent::Door* door : {&giver, &taker}) {
+  for (gpu::Door* door : {&giver, &taker}) {
     good(quiesce(*door, kLong, kNoLease));
     good(door->detach());
   }
@@ -146,8 +146,8 @@ TEST_F(IpcTest, AHandleIsTheSameAndOpensTheSameMemoryAfterEveryMove) {
   const std::string handle = handle_of(given);
   const std::string small_handle = handle_of(small);
   EXPECT_EQ(handle_of(given), handle) << "asked twice";
-  agent::Door giver = door_of(giver_);
-  agent::Door taker = door_of(taker_);
+  gpu::Door giver = door_of(giver_);
+  gpu::Door taker = door_of(taker_);
   for (int move = 0; move < 3; ++move) {
     detach_and_attach(giver);
     detach_and_attach(taker);
@@ -168,8 +168,8 @@ TEST_F(IpcTest, MemoryThatIsOpenIsNotOpenedOnceMoreAfterAMove) {
   const std::uint64_t given = giver_.value(command("alloc", bytes));
   const std::string handle = handle_of(given);
   const std::uint64_t taken = taker_.value("ipc_open " + handle);
-  agent::Door giver = door_of(giver_);
-  agent::Door taker = door_of(taker_);
+  gpu::Door giver = door_of(giver_);
+  gpu::Door taker = door_of(taker_);
   detach_and_attach(giver);
   detach_and_attach(taker);
   EXPECT_EQ(taker_.value("ipc_open " + handle), taken);
@@ -192,7 +192,7 @@ TEST_F(IpcTest, AProcessThatComesAfterAMoveOpensWhatWasGivenOutBefore) {
   const std::uint64_t given = giver_.value(command("alloc", 2 * kMiB));
   giver_.ask(command("fill", given, 2 * kMiB, 9));
   const std::string handle = handle_of(given);
-  agent::Door giver = door_of(giver_);
+  gpu::Door giver = door_of(giver_);
   detach_and_attach(giver);
   Subject latecomer;
   latecomer.ask("init");

@@ -8,7 +8,7 @@
 #include <optional>
 #include <vector>
 
-#include "migrate-agent/linux/proc/procfs.h"
+#include "migrate-agent/linux/procfs/procfs.h"
 #include "migrate-agent/preflight/inventory/host_state.h"
 #include "tests/preload/door/door_helpers.h"
 
@@ -20,18 +20,18 @@ using testing::SizeIs;
 using testing::UnorderedElementsAre;
 
 /// As a host with `gpus` lists `subject`.
-std::optional<host::FoundProcess> listed(const Subject& subject,
-                                         const std::vector<proto::Gpu>& gpus = {}) {
-  const auto all = host::processes(gpus);
+std::optional<inventory::FoundProcess> listed(const Subject& subject,
+                                              const std::vector<proto::Gpu>& gpus = {}) {
+  const auto all = inventory::processes(gpus);
   const auto found = std::ranges::find(
-      all, subject.pid(), [](const host::FoundProcess& one) { return one.process.pid(); });
+      all, subject.pid(), [](const inventory::FoundProcess& one) { return one.process.pid(); });
   if (found == all.end()) return std::nullopt;
   return *found;
 }
 
 /// The GPU that `subject` names for its first allocation.
 proto::Gpu gpu_of(const Subject& subject) {
-  agent::Door door = door_of(subject);
+  gpu::Door door = door_of(subject);
   proto::Gpu gpu;
   gpu.set_uuid(to_bytes(good(door.allocations()).at(0).gpu));
   return gpu;
@@ -64,7 +64,7 @@ TEST_F(ListingTest, NoProcessOfAnotherTestIsOnTheHost) {
 }
 
 TEST_F(ListingTest, AProcessWhoseDoorIsInUseIsTheNetworkNamespaces) {
-  agent::Door door = door_of(subject_);
+  gpu::Door door = door_of(subject_);
   const auto found = listed(subject_);
   ASSERT_TRUE(found);
   EXPECT_TRUE(found->in_use);
@@ -74,7 +74,7 @@ TEST_F(ListingTest, AProcessWhoseDoorIsInUseIsTheNetworkNamespaces) {
 TEST_F(ListingTest, AProcessWhoseVramWasTakenAwayHasNoneOnTheGpuThatItStillNames) {
   Held held;
   {
-    agent::Door door = door_of(subject_);
+    gpu::Door door = door_of(subject_);
     held = take_over(door);
     good(quiesce(door, kLong, kNoLease));
     good(door.detach());
@@ -84,7 +84,7 @@ TEST_F(ListingTest, AProcessWhoseVramWasTakenAwayHasNoneOnTheGpuThatItStillNames
   EXPECT_TRUE(found->in_use);
   EXPECT_THAT(found->process.gpus(), IsEmpty());
 
-  agent::Door door = door_of(subject_);
+  gpu::Door door = door_of(subject_);
   good(door.attach(std::move(held)));
   good(door.resume());
 }

@@ -127,7 +127,7 @@ TEST_F(MediumArenasTest, PeersReachOldAndNewAllocationsAcrossADetach) {
   subject_.ask(command("peer_enable", context_));
   subject_.ask(command("current", context_));
   for (int i = 0; i < 20; ++i) addresses.push_back(allocate(2 * kMiB));
-  agent::Door door = door_of(subject_);
+  gpu::Door door = door_of(subject_);
   detach_and_attach(door);
   subject_.ask(command("current", peer));
   for (const std::uint64_t address : addresses) fill(address, 4096, 7);
@@ -151,7 +151,7 @@ TEST_F(MediumArenasTest, AnotherProcessOpensOneAndSeesItsNeighboursNot) {
 
 TEST_F(MediumArenasTest, AStormOfThreadsKeepsItsContentsThroughTenDetaches) {
   const std::uint64_t before = free_bytes();
-  agent::Door door = door_of(subject_);
+  gpu::Door door = door_of(subject_);
   storm_through_ten_detaches(subject_, door, context_);
   EXPECT_EQ(good(door.hello()).fallbacks, 0u);
   EXPECT_EQ(free_bytes(), before - 2 * kMiB);  // of small arenas the smallest stays

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "migrate-agent/linux/proc/procfs.h"
+#include "migrate-agent/linux/procfs/procfs.h"
 #include "tests/preload/door/door_helpers.h"
 
 namespace gcr::test {
@@ -18,7 +18,7 @@ namespace {
 using testing::IsEmpty;
 using Ranges = std::vector<std::pair<std::uint64_t, std::uint64_t>>;
 
-Ranges registered(agent::Door& door) {
+Ranges registered(gpu::Door& door) {
   Ranges ranges;
   for (const auto& one : good(door.registered_memory())) {
     ranges.emplace_back(one.address, one.bytes);
@@ -36,7 +36,7 @@ class DoorMemoryTest : public testing::Test {
 };
 
 TEST_F(DoorMemoryTest, TheUserfaultfdIsTheAgentsAloneAndNobodyHasSetItUp) {
-  agent::Door door = door_of(subject_);
+  gpu::Door door = door_of(subject_);
   const UniqueFd given = good(door.watch_memory());
   char kind[64] = {};
   const std::string link = "/proc/self/fd/" + std::to_string(given.get());
@@ -53,7 +53,7 @@ TEST_F(DoorMemoryTest, TheUserfaultfdIsTheAgentsAloneAndNobodyHasSetItUp) {
 }
 
 TEST_F(DoorMemoryTest, EachRequestGivesAnotherUserfaultfd) {
-  agent::Door door = door_of(subject_);
+  gpu::Door door = door_of(subject_);
   std::vector<UniqueFd> given;
   for (int i = 0; i < 100; ++i) {
     given.push_back(good(door.watch_memory()));
@@ -64,7 +64,7 @@ TEST_F(DoorMemoryTest, EachRequestGivesAnotherUserfaultfd) {
 }
 
 TEST_F(DoorMemoryTest, RegisteredMemoryIsToldUntilItIsUnregistered) {
-  agent::Door door = door_of(subject_);
+  gpu::Door door = door_of(subject_);
   EXPECT_THAT(registered(door), IsEmpty());
   const std::uint64_t first = subject_.value(command("register", 3 * kMiB));
   const std::uint64_t second = subject_.value(command("register", kMiB));
@@ -76,7 +76,7 @@ TEST_F(DoorMemoryTest, RegisteredMemoryIsToldUntilItIsUnregistered) {
 }
 
 TEST_F(DoorMemoryTest, RegisteringTwiceFailsAndIsStillTold) {
-  agent::Door door = door_of(subject_);
+  gpu::Door door = door_of(subject_);
   const std::uint64_t at = subject_.value(command("register", kMiB));
   EXPECT_NE(subject_.answer(command("register_again", at, kMiB)).substr(0, 2), "ok");
   EXPECT_EQ(registered(door), (Ranges{{at, kMiB}}));
@@ -85,13 +85,13 @@ TEST_F(DoorMemoryTest, RegisteringTwiceFailsAndIsStillTold) {
 }
 
 TEST_F(DoorMemoryTest, WhatTheDriverRefusesIsNotTold) {
-  agent::Door door = door_of(subject_);
+  gpu::Door door = door_of(subject_);
   EXPECT_NE(subject_.answer(command("register_again", 4096, 0)).substr(0, 2), "ok");
   EXPECT_THAT(registered(door), IsEmpty());
 }
 
 TEST_F(DoorMemoryTest, AnyNumberOfRegistrationsIsTold) {
-  agent::Door door = door_of(subject_);
+  gpu::Door door = door_of(subject_);
   Ranges expected;
   for (int i = 0; i < 2 * static_cast<int>(door::kMaxEntries) + 1; ++i) {
     expected.emplace_back(subject_.value(command("register", 64 << 10)), 64 << 10);

@@ -26,7 +26,7 @@ class PastGateTest : public PlainMemoryTest {
 };
 
 TEST_F(PastGateTest, ASecondDriverIsNamed) {
-  agent::Door door = door_of(subject_);
+  gpu::Door door = door_of(subject_);
   EXPECT_EQ(good(door.look(kLong)).past_gate, "");
   detach_and_attach(door);
   subject_.ask("namespace");
@@ -35,7 +35,7 @@ TEST_F(PastGateTest, ASecondDriverIsNamed) {
 }
 
 TEST_F(PastGateTest, ASecondDriverThatComesBehindTheClosedGateKeepsTheMemoryWhereItIs) {
-  agent::Door door = door_of(subject_);
+  gpu::Door door = door_of(subject_);
   const Held held = take_over(door);
   good(quiesce(door, kLong, kNoLease));
   subject_.ask("namespace");
@@ -50,11 +50,11 @@ TEST_F(PastGateTest, ASecondDriverThatComesBehindTheClosedGateKeepsTheMemoryWher
 
 TEST(PastGateTexts, OfAProcessThatMaySayAnythingArePrintableAndEnd) {
   door::DoorReply reply{};
-  EXPECT_EQ(agent::past_gate_in_words(reply), "");
+  EXPECT_EQ(gpu::past_gate_in_words(reply), "");
   reply.summary.blockers = door::kPastGate;
-  EXPECT_NE(agent::past_gate_in_words(reply), "");
+  EXPECT_NE(gpu::past_gate_in_words(reply), "");
   std::memset(reply.entries, '\n', sizeof(reply.entries));
-  EXPECT_EQ(agent::past_gate_in_words(reply), std::string(sizeof(reply.past_gate), '?'));
+  EXPECT_EQ(gpu::past_gate_in_words(reply), std::string(sizeof(reply.past_gate), '?'));
 }
 
 }  // namespace

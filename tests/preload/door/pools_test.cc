@@ -45,7 +45,7 @@ class PoolsTest : public testing::Test {
   }
   std::uint64_t free_bytes() { return subject_.ask("info").at(0); }
   door::Summary summary() {
-    agent::Door door = door_of(subject_);
+    gpu::Door door = door_of(subject_);
     return good(door.hello());
   }
 
@@ -72,7 +72,7 @@ TEST_F(PoolsTest, ContentsAndAddressesSurviveADetach) {
     subject_.ask(command("fill", address, bytes, i));
     sums[address] = {bytes, sum(address, bytes)};
   }
-  agent::Door door = door_of(subject_);
+  gpu::Door door = door_of(subject_);
   detach_and_attach(door);
   for (const auto& [address, expected] : sums) {
     EXPECT_EQ(sum(address, expected.first), expected.second);
@@ -365,7 +365,7 @@ TEST_F(PoolsTest, DevicesThatAPoolGivesAccessReachOldAndNewMemoryAcrossADetach) 
   const std::uint64_t older = allocate(4096, first_);
   EXPECT_EQ(subject_.answer(command("pool_access", pool_, 1, 3)), "ok");
   const std::uint64_t newer = allocate(64 * kMiB, first_);
-  agent::Door door = door_of(subject_);
+  gpu::Door door = door_of(subject_);
   detach_and_attach(door);
   subject_.value("context 1");
   for (const std::uint64_t address : {older, newer}) {
@@ -375,7 +375,7 @@ TEST_F(PoolsTest, DevicesThatAPoolGivesAccessReachOldAndNewMemoryAcrossADetach) 
 }
 
 TEST_F(PoolsTest, AStormOfThreadsAndStreamsKeepsItsContentsThroughTenDetaches) {
-  agent::Door door = door_of(subject_);
+  gpu::Door door = door_of(subject_);
   storm_through_ten_detaches(subject_, door, context_, 1);
   subject_.ask("sync");
   const door::Summary told = good(door.hello());

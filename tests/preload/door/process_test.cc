@@ -75,7 +75,7 @@ TEST(ProcessTest, TheChildOfAForkHasNoDoorAndKeepsNoMemoryAlive) {
   subject.ask("init");
   subject.ask("primary 0");
   subject.ask(command("alloc", 4 * kMiB));
-  agent::Door door = door_of(subject);
+  gpu::Door door = door_of(subject);
   detach_and_attach(door);  // from now on the process keeps a descriptor
   const auto parent = subject.ask("descriptors");
   const auto child = subject.ask("fork");
@@ -89,7 +89,7 @@ TEST(ProcessTest, TheChildOfAForkHasNoDoorAndKeepsNoMemoryAlive) {
 TEST(ProcessTest, AForkWaitsAtAClosedGateAndThenWorksWhileOtherStartsDoNotWait) {
   Subject subject;
   subject.ask("init");
-  agent::Door door = door_of(subject);
+  gpu::Door door = door_of(subject);
   good(quiesce(door, kLong, kNoLease));
   EXPECT_EQ(subject.value("exec"), 1u);
   subject.send("fork");
@@ -114,7 +114,7 @@ TEST(ProcessTest, AProcessThatClosesTheDoorsDescriptorsGoesOnWithoutIt) {
   subject.ask("close_from 512");
   subject.ask(command("fill", address, kMiB, 1));
   subject.ask(command("sum", address, kMiB));
-  const auto door = agent::Door::open(subject.pid());
+  const auto door = gpu::Door::open(subject.pid());
   ASSERT_FALSE(door);
   EXPECT_EQ(door.error().code(), Code::kNotFound);
 }

@@ -85,7 +85,7 @@ TEST_F(RoomTest, OneAllocationGetsAllThatWasFreedOfAFullGpu) {
   EXPECT_EQ(subject_.answer(command("alloc", 2 * kMiB)), "error 2");
   expect_pieces_unchanged();
   {
-    agent::Door door = door_of(subject_);
+    gpu::Door door = door_of(subject_);
     detach_and_attach(door);
   }
   expect_pieces_unchanged();
@@ -116,7 +116,7 @@ TEST_F(RoomTest, ManySmallerOnesGetItToTheLast) {
 TEST_F(RoomTest, WhereItWouldNotBeEnoughNothingIsTouched) {
   fill_gpu();
   const std::uint64_t room = thin_out(3);
-  agent::Door door = door_of(subject_);
+  gpu::Door door = door_of(subject_);
   const std::uint32_t buffers = good(door.hello()).allocations;
   EXPECT_EQ(subject_.answer(command("alloc", room + 2 * kMiB)), "error 2");
   EXPECT_EQ(good(door.hello()).allocations, buffers);
@@ -163,7 +163,7 @@ TEST_F(RoomTest, NothingIsLostToAProcessThatTakesAllMemoryThereIs) {
   }
   expect_pieces_unchanged();
   {
-    agent::Door door = door_of(subject_);
+    gpu::Door door = door_of(subject_);
     detach_and_attach(door);
   }
   expect_pieces_unchanged();
@@ -175,7 +175,7 @@ TEST_F(RoomTest, WhatAnAgentHoldsIsNotTakenApartForNothing) {
   fill_gpu();
   const std::uint64_t room = thin_out(2);
   {
-    agent::Door door = door_of(subject_);
+    gpu::Door door = door_of(subject_);
     Held held = take_over(door);
     const std::uint32_t buffers = good(door.hello()).allocations;
     EXPECT_EQ(subject_.answer(command("alloc", room)), "error 2");

@@ -24,7 +24,7 @@ TEST_F(StackLimitsTest, TheyAreLowWhileDetachedAndAsBeforeAfterwards) {
   subject_.ask(command("set_limit", kStackSize, 4096));
   const std::uint64_t second = subject_.value("primary 1");
   subject_.ask(command("set_limit", kStackSize, 8192));
-  agent::Door door = door_of(subject_);
+  gpu::Door door = door_of(subject_);
   for (int cycle = 0; cycle < 3; ++cycle) {
     EXPECT_EQ(good(door.hello()).lowered_stacks, 0u);
     Held held = take_over(door);
@@ -43,7 +43,7 @@ TEST_F(StackLimitsTest, TheyAreLowWhileDetachedAndAsBeforeAfterwards) {
 
 TEST_F(StackLimitsTest, TheApplicationNeverSeesALowOne) {
   const std::uint64_t before = limit();
-  agent::Door door = door_of(subject_);
+  gpu::Door door = door_of(subject_);
   good(quiesce(door, kLong, kNoLease));
   good(door.detach());
   ASSERT_EQ(good(door.hello()).lowered_stacks, 1u);
@@ -59,7 +59,7 @@ TEST_F(StackLimitsTest, TheNextLaunchAfterwardsWaitsForNothing) {
   const std::uint64_t memory = subject_.value("alloc 2097152");
   const std::uint64_t waiting = subject_.value("stream");
   const std::uint64_t other = subject_.value("stream");
-  agent::Door door = door_of(subject_);
+  gpu::Door door = door_of(subject_);
   Held held = take_over(door);
   good(quiesce(door, kLong, kNoLease));
   good(door.detach());
@@ -80,7 +80,7 @@ TEST_F(StackLimitsTest, ContextsOfTheProgramsOwnAndThoseWhoseWaitsBlockStayAsThe
   constexpr int kBlockingSync = 4;  // CU_CTX_SCHED_BLOCKING_SYNC
   subject_.ask(command("primary_flags", 0, kBlockingSync));
   subject_.value("context 1");
-  agent::Door door = door_of(subject_);
+  gpu::Door door = door_of(subject_);
   good(quiesce(door, kLong, kNoLease));
   good(door.detach());
   EXPECT_EQ(good(door.hello()).lowered_stacks, 0u);
@@ -90,7 +90,7 @@ TEST_F(StackLimitsTest, ContextsOfTheProgramsOwnAndThoseWhoseWaitsBlockStayAsThe
 
 TEST_F(StackLimitsTest, AContextWhoseLimitIsLowestAlreadyStaysAsItIs) {
   subject_.ask(command("set_limit", kStackSize, 16));
-  agent::Door door = door_of(subject_);
+  gpu::Door door = door_of(subject_);
   good(quiesce(door, kLong, kNoLease));
   good(door.detach());
   EXPECT_EQ(good(door.hello()).lowered_stacks, 0u);

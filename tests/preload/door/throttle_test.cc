@@ -11,7 +11,7 @@
 namespace gcr::test {
 namespace {
 
-using agent::Throttle;
+using gpu::Throttle;
 
 constexpr std::chrono::milliseconds kHalf{500};
 
@@ -51,8 +51,8 @@ class ThrottleTest : public testing::Test {
 };
 
 TEST_F(ThrottleTest, EachClosingHoldsForWhatTheShareAsksFor) {
-  agent::Door door = door_of(subject_);
-  agent::Gates gate({{door.pid(), &door}});
+  gpu::Door door = door_of(subject_);
+  gpu::Gates gate({{door.pid(), &door}});
   Throttle throttle(gate);
   wait_for_steps(10);
   EXPECT_EQ(throttle.held().held.count(), 0);
@@ -72,9 +72,9 @@ TEST(ThrottleHeld, IsReportedAsAShareOfTheTime) {
 }
 
 TEST_F(ThrottleTest, AfterwardsTheGateIsOpenAndTheDoorItsOwners) {
-  agent::Door door = door_of(subject_);
+  gpu::Door door = door_of(subject_);
   for (const double share : {0.0, 0.5, 7.0}) {
-    agent::Gates gate({{door.pid(), &door}});
+    gpu::Gates gate({{door.pid(), &door}});
     Throttle throttle(gate);
     throttle.set_share(share);
     if (share > 0) wait_for_periods(throttle, 1, 0.5);
@@ -87,8 +87,8 @@ TEST_F(ThrottleTest, AfterwardsTheGateIsOpenAndTheDoorItsOwners) {
 
 TEST_F(ThrottleTest, ABusyGpuIsNoError) {
   subject_.ask(command("stall", subject_.value("stream")));
-  agent::Door door = door_of(subject_);
-  agent::Gates gate({{door.pid(), &door}});
+  gpu::Door door = door_of(subject_);
+  gpu::Gates gate({{door.pid(), &door}});
   Throttle throttle(gate);
   throttle.set_share(0.5);
   wait_for_periods(throttle, 3, 0.5);
@@ -104,9 +104,9 @@ TEST_F(ThrottleTest, TheApplicationGoesOnWhenItsThrottlerIsKilled) {
   const UniqueFd reading(ready[0]), writing(ready[1]);
   const pid_t throttler = ::fork();
   if (throttler == 0) {
-    auto door = agent::Door::open(subject_.pid());
+    auto door = gpu::Door::open(subject_.pid());
     if (!door) ::_exit(1);
-    agent::Gates gate({{door->pid(), &*door}});
+    gpu::Gates gate({{door->pid(), &*door}});
     Throttle throttle(gate);
     throttle.set_share(1);
     wait_for_periods(throttle, 2, 1);
@@ -118,7 +118,7 @@ TEST_F(ThrottleTest, TheApplicationGoesOnWhenItsThrottlerIsKilled) {
   ASSERT_EQ(::kill(throttler, SIGKILL), 0);
   ASSERT_EQ(::waitpid(throttler, nullptr, 0), throttler);
   wait_for_steps(10);
-  agent::Door door = door_of(subject_);
+  gpu::Door door = door_of(subject_);
   EXPECT_EQ(good(door.hello()).gate_closed, 0u);
   EXPECT_EQ(subject_.ask("rest").at(1), 0u);
 }

@@ -34,7 +34,7 @@ TEST_F(VmmTest, AllocationsMoveWithAllTheirMappingsAndKeepTheirHandles) {
   const std::uint64_t second = subject_.value(command("reserve", kBytes));
   map(whole, kBytes, 0, handle);
   subject_.ask(command("fill", whole, kBytes, 1));
-  agent::Door door = door_of(subject_);
+  gpu::Door door = door_of(subject_);
   for (int cycle = 0; cycle < 3; ++cycle) detach_and_attach(door);
   // The same handle, after the memory behind it was let go and taken back.
   map(second, kBytes, 0, handle);
@@ -53,7 +53,7 @@ TEST_F(VmmTest, AnAllocationLivesUntilItsLastHandleAndMappingAreGone) {
   subject_.ask(command("release", handle));
   EXPECT_EQ(subject_.answer(command("release", handle)), "error 1");
   subject_.ask(command("fill", address, kBytes, 1));
-  agent::Door door = door_of(subject_);
+  gpu::Door door = door_of(subject_);
   const auto entries = good(door.inventory());
   ASSERT_EQ(entries.size(), 1u);
   EXPECT_EQ(entries[0].flags, door::kMappedByApplication);
@@ -90,7 +90,7 @@ TEST_F(VmmTest, WhatIsExportedAndImportedIsOneMemoryAndComesBackAsOne) {
   const std::uint64_t handle = subject_.value(command("create", kBytes, 0, 1));
   const std::uint64_t own = subject_.value(command("reserve", kBytes));
   map(own, kBytes, 0, handle);
-  agent::Door door = door_of(subject_);
+  gpu::Door door = door_of(subject_);
   EXPECT_EQ(good(door.inventory()).at(0).flags & door::kShared, 0u);
   const std::uint64_t fd = subject_.value(command("export", handle));
   const std::uint64_t imported = subject_.value(command("import", fd));
@@ -104,7 +104,7 @@ TEST_F(VmmTest, WhatIsExportedAndImportedIsOneMemoryAndComesBackAsOne) {
   for (const door::DoorEntry& entry : inventory) EXPECT_NE(entry.flags & door::kShared, 0u);
   EXPECT_EQ(good(door.hello()).blockers, 0u);
 
-  job::SameMemory same;
+  gpu::SameMemory same;
   Held held = take_over(door);
   for (const auto& [id, descriptor] : held) EXPECT_EQ(good(same.number(descriptor.get())), 1u);
   subject_.ask(command("fill", own, kBytes, 7));
@@ -142,7 +142,7 @@ TEST_F(VmmTest, ReadOnlyMappingsComeBackReadOnly) {
   subject_.ask(command("fill", address, kBytes, 1));
   subject_.ask(command("access", address, kBytes, 0, 1));
   const std::uint64_t expected = sum(address);
-  agent::Door door = door_of(subject_);
+  gpu::Door door = door_of(subject_);
   detach_and_attach(door);
   EXPECT_EQ(sum(address), expected);
   EXPECT_EQ(subject_.value(command("attribute", address, int{CU_POINTER_ATTRIBUTE_ACCESS_FLAGS})),

@@ -10,7 +10,7 @@
 #include <thread>
 
 #include "migrate-agent/criu/runs/criu.h"
-#include "migrate-agent/linux/proc/procfs.h"
+#include "migrate-agent/linux/procfs/procfs.h"
 #include "tests/criu/program.h"
 #include "tests/softgpu/criu_plugin/plugin_copies.h"
 #include "tests/softgpu/face.h"

@@ -14,7 +14,7 @@
 #include "migrate-agent/gpu/access/door/sentences.h"
 #include "src/base/descriptor_passing.h"
 
-namespace gcr::agent {
+namespace gcr::gpu {
 namespace {
 
 static_assert(door::kMaxEntries <= kMaxPassedDescriptors);
@@ -440,4 +440,4 @@ Result<std::vector<GpuAccess::Pages>> Door::registered_memory() {
   }
 }
 
-}  // namespace gcr::agent
+}  // namespace gcr::gpu

@@ -7,7 +7,7 @@
 #include "migrate-agent/gpu/access/gpu_access.h"
 #include "preload/door_protocol.h"
 
-namespace gcr::agent {
+namespace gcr::gpu {
 
 class Door : public GpuAccess {
  public:
@@ -85,4 +85,4 @@ Result<std::unique_ptr<GpuAccess>> open_access(
     pid_t pid, GpuAccess::Milliseconds lock_patience = Door::kLockPatience,
     GpuAccess::Milliseconds patience = GpuAccess::kPatience);
 
-}  // namespace gcr::agent
+}  // namespace gcr::gpu

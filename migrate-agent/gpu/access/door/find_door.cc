@@ -18,11 +18,11 @@
 #include <string>
 #include <vector>
 
-#include "migrate-agent/linux/proc/procfs.h"
+#include "migrate-agent/linux/procfs/procfs.h"
 #include "preload/door_protocol.h"
 #include "src/base/file_lock.h"
 
-namespace gcr::agent {
+namespace gcr::gpu {
 namespace {
 
 std::string proc_path(pid_t pid, const std::string& name) {
@@ -188,4 +188,4 @@ Result<FoundDoor> find_door(pid_t pid, std::chrono::milliseconds patience) {
   return found;
 }
 
-}  // namespace gcr::agent
+}  // namespace gcr::gpu

@@ -8,7 +8,7 @@
 #include "src/base/result.h"
 #include "src/base/unique_fd.h"
 
-namespace gcr::agent {
+namespace gcr::gpu {
 
 struct FoundDoor {
   UniqueFd process;  ///< pidfd
@@ -23,4 +23,4 @@ Result<FoundDoor> find_door(pid_t pid, std::chrono::milliseconds patience);
 /// HIP. Looks into its descriptor table alone, and keeps nobody from the door.
 bool has_door(pid_t pid);
 
-}  // namespace gcr::agent
+}  // namespace gcr::gpu

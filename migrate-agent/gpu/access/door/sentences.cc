@@ -7,7 +7,7 @@
 
 #include "preload/cuda/abi/driver_abi.h"
 
-namespace gcr::agent {
+namespace gcr::gpu {
 
 std::string past_gate_in_words(const door::DoorReply& reply) {
   if ((reply.summary.blockers & door::kPastGate) == 0) return "";
@@ -144,4 +144,4 @@ Error refusal(const door::DoorReply& reply, pid_t pid, const std::string& doing)
                                             static_cast<std::uint32_t>(reply.outcome)));
 }
 
-}  // namespace gcr::agent
+}  // namespace gcr::gpu

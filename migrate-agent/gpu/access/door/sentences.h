@@ -8,7 +8,7 @@
 #include "preload/door_protocol.h"
 #include "src/base/result.h"
 
-namespace gcr::agent {
+namespace gcr::gpu {
 
 /// "CUDA_ERROR_OUT_OF_MEMORY"; "CUDA error 4711" for a code without a name here.
 std::string cu_result_name(int result);
@@ -23,4 +23,4 @@ std::string past_gate_in_words(const door::DoorReply& reply);
 /// <doing>".
 Error refusal(const door::DoorReply& reply, pid_t pid, const std::string& doing);
 
-}  // namespace gcr::agent
+}  // namespace gcr::gpu

@@ -2,9 +2,9 @@
 
 #include <fmt/format.h>
 
-#include "migrate-agent/linux/proc/procfs.h"
+#include "migrate-agent/linux/procfs/procfs.h"
 
-namespace gcr::agent {
+namespace gcr::gpu {
 namespace {
 
 using State = device::Control::State;
@@ -79,4 +79,4 @@ Result<std::uint64_t> DriverAccess::drop_pages(std::span<const Pages>) { return 
 
 Status DriverAccess::use_huge_pages(std::span<const Pages>) { return nobody_in_it(); }
 
-}  // namespace gcr::agent
+}  // namespace gcr::gpu

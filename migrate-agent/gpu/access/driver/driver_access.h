@@ -10,7 +10,7 @@
 #include "migrate-agent/gpu/access/gpu_access.h"
 #include "migrate-agent/gpu/device/device.h"
 
-namespace gcr::agent {
+namespace gcr::gpu {
 
 class DriverAccess : public GpuAccess {
  public:
@@ -53,4 +53,4 @@ class DriverAccess : public GpuAccess {
   bool held_ = false;  ///< by hold()
 };
 
-}  // namespace gcr::agent
+}  // namespace gcr::gpu

@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "migrate-agent/gpu/device/cuda/library.h"
-#include "migrate-agent/linux/proc/procfs.h"
+#include "migrate-agent/linux/procfs/procfs.h"
 
 namespace gcr::device::cuda {
 namespace {

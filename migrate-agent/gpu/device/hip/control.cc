@@ -2,7 +2,7 @@
 #include <fmt/format.h>
 
 #include "migrate-agent/gpu/device/hip/library.h"
-#include "migrate-agent/linux/proc/procfs.h"
+#include "migrate-agent/linux/procfs/procfs.h"
 
 namespace gcr::device::hip {
 namespace {

@@ -12,7 +12,7 @@
 #include "migrate-agent/worker/runtime/offload.h"
 #include "src/base/units.h"
 
-namespace gcr::agent {
+namespace gcr::migration {
 namespace {
 
 using asio::awaitable;
@@ -71,11 +71,11 @@ awaitable<Result<Envelope>> AgentTarget::call(Envelope request) {
 }
 
 Result<proto::PreflightReply> AgentTarget::preflight(const proto::PreflightRequest& request) {
-  GCR_TRY(on_io(io_, connect()));
+  GCR_TRY(worker::on_io(io_, connect()));
   GCR_TRY(fault::point("source.connected"));
   Envelope envelope;
   *envelope.mutable_preflight_request() = request;
-  GCR_ASSIGN(Envelope reply, on_io(io_, call(std::move(envelope))));
+  GCR_ASSIGN(Envelope reply, worker::on_io(io_, call(std::move(envelope))));
   // Not before: the connection begins with this request, and with no sign of life.
   asio::post(io_, [link = link_, on_lost = on_lost_] { link->watch(on_lost); });
   return std::move(*reply.mutable_preflight_reply());
@@ -92,31 +92,32 @@ Result<std::array<std::byte, 32>> AgentTarget::digest_key() {
 Result<Prepared> AgentTarget::prepare(const proto::PrepareRequest& request) {
   Envelope envelope;
   *envelope.mutable_prepare_request() = request;
-  GCR_ASSIGN(Envelope reply, on_io(io_, call(std::move(envelope))));
+  GCR_ASSIGN(Envelope reply, worker::on_io(io_, call(std::move(envelope))));
   Prepared prepared{std::move(*reply.mutable_prepare_reply())};
   GCR_TRY(open_channel(request, prepared.reply));
   std::ranges::copy(std::as_bytes(std::span(request.digest_key())).first(secret_.size()),
                     secret_.begin());
   image_region_ = prepared.reply.image_region();
   image_region_bytes_ = prepared.reply.image_region_bytes();
-  GCR_TRY(on_io(io_, compare_clocks(prepared)));
+  GCR_TRY(worker::on_io(io_, compare_clocks(prepared)));
   return prepared;
 }
 
 Status AgentTarget::open_channel(const proto::PrepareRequest& request,
                                  proto::PrepareReply& prepared) {
-  const OutgoingOptions options{.migration = migration_,
-                                .destination = agent_.endpoint,
-                                .wish = {request.transport(), request.plaintext(), request.lanes()},
-                                .offer = request.offer(),
-                                .tls = agent_.tls->native_handle(),
-                                .peer_timeout = agent_.silence};
+  const transfer::OutgoingOptions options{
+      .migration = migration_,
+      .destination = agent_.endpoint,
+      .wish = {request.transport(), request.plaintext(), request.lanes()},
+      .offer = request.offer(),
+      .tls = agent_.tls->native_handle(),
+      .peer_timeout = agent_.silence};
   std::vector<std::string> notes;
-  auto opened = agent::open_channel(prepared, options, notes);
+  auto opened = transfer::open_channel(prepared, options, notes);
   if (!opened && opened.error().code() != Code::kProtocol &&
       prepared.transport() == proto::TRANSPORT_RDMA) {
     GCR_TRY(fall_back(prepared, opened.error()));
-    opened = agent::open_channel(prepared, options, notes);
+    opened = transfer::open_channel(prepared, options, notes);
   }
   GCR_TRY(opened);
   for (std::string& note : notes) prepared.add_notes(std::move(note));
@@ -132,7 +133,7 @@ Status AgentTarget::fall_back(proto::PrepareReply& prepared, const Error& why) {
   spdlog::info("{}", why.message());
   Envelope envelope;
   envelope.mutable_fall_back_request()->set_reason(why.message());
-  GCR_ASSIGN(Envelope reply, on_io(io_, call(std::move(envelope))));
+  GCR_ASSIGN(Envelope reply, worker::on_io(io_, call(std::move(envelope))));
   prepared.set_transport(proto::TRANSPORT_TCP);
   prepared.set_transport_reason(why.message());
   prepared.set_encrypted(reply.fall_back_reply().encrypted());
@@ -166,7 +167,7 @@ awaitable<Status> AgentTarget::compare_clocks(Prepared& prepared) {
 Result<proto::BuffersReply> AgentTarget::change(const proto::BuffersRequest& request) {
   Envelope envelope;
   *envelope.mutable_buffers_request() = request;
-  GCR_ASSIGN(Envelope reply, on_io(io_, call(std::move(envelope))));
+  GCR_ASSIGN(Envelope reply, worker::on_io(io_, call(std::move(envelope))));
   return std::move(*reply.mutable_buffers_reply());
 }
 
@@ -174,13 +175,13 @@ void AgentTarget::tell_paused(bool paused) {
   asio::post(io_, [link = link_, paused] { link->set_paused(paused); });
 }
 
-Result<images::Sink*> AgentTarget::image_sink(images::Compression compression,
+Result<images::Sink*> AgentTarget::image_sink(store::Compression compression,
                                               double link_bytes_per_s) {
   GCR_ASSIGN(images::ImageSender* const sender, image_sender(compression, link_bytes_per_s));
   return sender;
 }
 
-Result<images::ImageSender*> AgentTarget::image_sender(images::Compression compression,
+Result<images::ImageSender*> AgentTarget::image_sender(store::Compression compression,
                                                        double link_bytes_per_s) {
   GCR_ASSIGN(images_, images::ImageSender::create(*channel_, {.region = image_region_,
                                                               .region_bytes = image_region_bytes_,
@@ -193,7 +194,7 @@ Result<images::ImageSender*> AgentTarget::image_sender(images::Compression compr
 Result<proto::CarryReply> AgentTarget::carry(const proto::CarryRequest& request) {
   Envelope envelope;
   *envelope.mutable_carry_request() = request;
-  GCR_ASSIGN(Envelope reply, on_io(io_, call(std::move(envelope))));
+  GCR_ASSIGN(Envelope reply, worker::on_io(io_, call(std::move(envelope))));
   return std::move(*reply.mutable_carry_reply());
 }
 
@@ -201,7 +202,7 @@ Result<proto::RestoreReply> AgentTarget::restore(const proto::RestoreRequest& re
   if (channel_) channel_->end();
   Envelope envelope;
   *envelope.mutable_restore_request() = request;
-  GCR_ASSIGN(Envelope reply, on_io(io_, call(std::move(envelope))));
+  GCR_ASSIGN(Envelope reply, worker::on_io(io_, call(std::move(envelope))));
   proto::RestoreReply& vote = *reply.mutable_restore_reply();
   for (proto::PhaseTime& phase : *vote.mutable_phases()) {
     phase.set_start_ms(phase.start_ms() - clock_offset_ms_);
@@ -214,7 +215,7 @@ Result<commit::CommitAnswer> AgentTarget::commit() {
   envelope.mutable_commit_request()->set_migration_id(to_bytes(migration_));
   Result<Envelope> reply;
   if (const Status unharmed = fault::point("source.committed"); !unharmed) reply = unharmed.error();
-  if (reply) reply = on_io(io_, link_->call(envelope));
+  if (reply) reply = worker::on_io(io_, link_->call(envelope));
   if (reply) return commit::answer_of(*reply);
   // The destination's worker ends with the connection, and its recovery listens to new ones.
   asio::post(io_, [link = link_] { link->close(); });
@@ -225,8 +226,8 @@ void AgentTarget::abort(const std::string& reason) {
   if (link_ == nullptr) return;
   Envelope envelope;
   envelope.mutable_abort_request()->set_reason(reason);
-  const auto aborted = on_io(io_, link_->call(envelope));
+  const auto aborted = worker::on_io(io_, link_->call(envelope));
   if (!aborted) spdlog::info("no answer to the abort: {}", aborted.error().message());
 }
 
-}  // namespace gcr::agent
+}  // namespace gcr::migration

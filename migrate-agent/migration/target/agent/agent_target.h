@@ -14,7 +14,7 @@
 #include "src/base/uuid.h"
 #include "src/control/ask.h"
 
-namespace gcr::agent {
+namespace gcr::migration {
 
 class AgentTarget : public Target {
  public:
@@ -37,10 +37,10 @@ class AgentTarget : public Target {
   }
   transport::Channel& channel() override { return *channel_; }
   Result<proto::BuffersReply> change(const proto::BuffersRequest& request) override;
-  Result<images::Sink*> image_sink(images::Compression compression,
+  Result<images::Sink*> image_sink(store::Compression compression,
                                    double link_bytes_per_s) override;
   /// The sink, as what it is; valid until the next call of either.
-  Result<images::ImageSender*> image_sender(images::Compression compression,
+  Result<images::ImageSender*> image_sender(store::Compression compression,
                                             double link_bytes_per_s);
   void tell_paused(bool paused) override;
   Result<proto::CarryReply> carry(const proto::CarryRequest& request) override;
@@ -74,4 +74,4 @@ class AgentTarget : public Target {
   double clock_offset_ms_ = 0;
 };
 
-}  // namespace gcr::agent
+}  // namespace gcr::migration

@@ -10,7 +10,7 @@
 
 #include "src/control/ask.h"
 
-namespace gcr::agent {
+namespace gcr::migration {
 namespace {
 
 using asio::awaitable;
@@ -108,7 +108,8 @@ void PeerLink::close() {
 
 /// Shared with the beating coroutine.
 struct AliveBeat::Impl : std::enable_shared_from_this<Impl> {
-  Impl(asio::io_context& io, ControlChannel& line, milliseconds between, Cancellation& cancel)
+  Impl(asio::io_context& io, ControlChannel& line, milliseconds between,
+       worker::Cancellation& cancel)
       : channel(line), interval(between), cancellation(cancel), pulse(io), ended(io, 1) {}
 
   awaitable<void> beat() {
@@ -129,14 +130,14 @@ struct AliveBeat::Impl : std::enable_shared_from_this<Impl> {
 
   ControlChannel& channel;
   const milliseconds interval;
-  Cancellation& cancellation;
+  worker::Cancellation& cancellation;
   asio::steady_timer pulse;
   Token ended;  ///< for stop()
   bool stopping = false;
 };
 
 AliveBeat::AliveBeat(asio::io_context& io, ControlChannel& channel, milliseconds silence,
-                     Cancellation& cancellation)
+                     worker::Cancellation& cancellation)
     : impl_(std::make_shared<Impl>(io, channel, silence / kBeatsPerSilence, cancellation)) {
   asio::co_spawn(io, impl_->beat(), asio::detached);
 }
@@ -148,4 +149,4 @@ awaitable<void> AliveBeat::stop() {
   co_await impl->ended.async_receive(asio::use_awaitable);
 }
 
-}  // namespace gcr::agent
+}  // namespace gcr::migration

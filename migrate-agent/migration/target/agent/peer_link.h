@@ -13,7 +13,7 @@
 #include "src/base/result.h"
 #include "src/control/control_channel.h"
 
-namespace gcr::agent {
+namespace gcr::migration {
 
 /// How many signs of life a side sends within the other's `silence`.
 inline constexpr int kBeatsPerSilence = 5;
@@ -57,7 +57,7 @@ class PeerLink {
 class AliveBeat {
  public:
   AliveBeat(asio::io_context& io, control::ControlChannel& channel,
-            std::chrono::milliseconds silence, Cancellation& cancellation);
+            std::chrono::milliseconds silence, worker::Cancellation& cancellation);
   asio::awaitable<void> stop();
 
  private:
@@ -65,4 +65,4 @@ class AliveBeat {
   std::shared_ptr<Impl> impl_;
 };
 
-}  // namespace gcr::agent
+}  // namespace gcr::migration

@@ -20,7 +20,7 @@
 #include "src/base/users.h"
 #include "store/upkeep.h"
 
-namespace gcr::agent {
+namespace gcr::migration {
 namespace {
 
 std::int64_t unix_ms() {
@@ -30,14 +30,14 @@ std::int64_t unix_ms() {
       .count();
 }
 
-images::Codec codec_of(proto::Compression compression) {
+store::Codec codec_of(proto::Compression compression) {
   switch (compression) {
     case proto::COMPRESSION_ZSTD:
-      return images::Codec::kZstd;
+      return store::Codec::kZstd;
     case proto::COMPRESSION_LZ4:
-      return images::Codec::kLz4;
+      return store::Codec::kLz4;
     default:
-      return images::Codec::kNone;
+      return store::Codec::kNone;
   }
 }
 
@@ -83,7 +83,7 @@ Result<struct statvfs> room_of(const std::filesystem::path& directory, const sto
 /// At most all of it is needed. What earlier checkpoints there have need not be written again: how
 /// much that is, nobody knows before.
 Status check_room(const proto::CheckpointOrder& order, const store::Owner& owner,
-                  const proto::PreflightRequest& job, preflight::Findings& findings) {
+                  const proto::PreflightRequest& job, findings::Findings& findings) {
   std::filesystem::path directory = order.directory();
   bool has_others = false;
   const auto opened = store::Directory::open(directory, owner);
@@ -121,7 +121,7 @@ Status CheckpointTarget::open(const proto::PreflightRequest& request) {
 }
 
 Result<proto::PreflightReply> CheckpointTarget::preflight(const proto::PreflightRequest& request) {
-  preflight::Findings findings(preflight::Side::kSource);
+  findings::Findings findings(findings::Side::kSource);
   GCR_TRY(check_room(order_, owner_, request, findings));
   if (!findings.has_blocker()) GCR_TRY(open(request));
   proto::PreflightReply reply;
@@ -167,7 +167,7 @@ Result<proto::BuffersReply> CheckpointTarget::change(const proto::BuffersRequest
   return reply;
 }
 
-Result<images::Sink*> CheckpointTarget::image_sink(images::Compression, double) {
+Result<images::Sink*> CheckpointTarget::image_sink(store::Compression, double) {
   return sink_.get();
 }
 
@@ -268,4 +268,4 @@ void CheckpointTarget::interrupt(const Error& why) {
   if (sink_ != nullptr) sink_->cancel(why);
 }
 
-}  // namespace gcr::agent
+}  // namespace gcr::migration

@@ -18,18 +18,18 @@
 #include "src/base/uuid.h"
 #include "store/writer.h"
 
-namespace gcr::agent {
+namespace gcr::migration {
 
 /// Whether there is room for a checkpoint of that job, as preflight finds it; nothing is made. Else
 /// findings, or the Error for a directory that cannot be used.
 Status check_room(const proto::CheckpointOrder& order, const store::Owner& owner,
-                  const proto::PreflightRequest& job, preflight::Findings& findings);
+                  const proto::PreflightRequest& job, findings::Findings& findings);
 
 class CheckpointTarget : public Target {
  public:
   /// `order` as it was asked for, with a name. The directory's files are `owner`'s; `originals` are
   /// the job's members. `config` outlives this object.
-  CheckpointTarget(const Config& config, proto::CheckpointOrder order,
+  CheckpointTarget(const worker::Config& config, proto::CheckpointOrder order,
                    proto::Compression compression, Uuid migration, const store::Owner& owner,
                    const journal::ProcessIds& originals)
       : config_(config),
@@ -51,7 +51,7 @@ class CheckpointTarget : public Target {
     return channel_->take_known(region, offset, digest, length_bytes);
   }
   Result<proto::BuffersReply> change(const proto::BuffersRequest& request) override;
-  Result<images::Sink*> image_sink(images::Compression compression,
+  Result<images::Sink*> image_sink(store::Compression compression,
                                    double link_bytes_per_s) override;
   void tell_paused(bool) override {}
   Result<proto::CarryReply> carry(const proto::CarryRequest& request) override;
@@ -74,7 +74,7 @@ class CheckpointTarget : public Target {
                          proto::StoredBuffer& stored);
   Status prune();
 
-  const Config& config_;
+  const worker::Config& config_;
   const proto::CheckpointOrder order_;
   const proto::Compression compression_;
   const Uuid migration_;
@@ -90,4 +90,4 @@ class CheckpointTarget : public Target {
   std::optional<Error> interrupted_;
 };
 
-}  // namespace gcr::agent
+}  // namespace gcr::migration

@@ -7,7 +7,7 @@
 
 #include "src/base/units.h"
 
-namespace gcr::agent {
+namespace gcr::migration {
 
 void ChunkChannel::add_region(transport::RegionId region, std::uint64_t size_bytes) {
   const std::lock_guard lock(mutex_);
@@ -74,4 +74,4 @@ unsigned ChunkChannel::useful_writers() const {
   return std::clamp(std::thread::hardware_concurrency(), 1U, 16U);
 }
 
-}  // namespace gcr::agent
+}  // namespace gcr::migration

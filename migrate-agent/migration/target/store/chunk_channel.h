@@ -13,7 +13,7 @@
 #include "transport/pacer.h"
 #include "transport/transfer.h"
 
-namespace gcr::agent {
+namespace gcr::migration {
 
 class ChunkChannel : public transport::Channel {
  public:
@@ -61,4 +61,4 @@ class ChunkChannel : public transport::Channel {
   std::map<transport::RegionId, Chunks> regions_;
 };
 
-}  // namespace gcr::agent
+}  // namespace gcr::migration

@@ -2,7 +2,7 @@
 
 #include <iterator>
 
-namespace gcr::agent {
+namespace gcr::migration {
 
 void Extents::put(std::uint64_t offset, std::uint32_t bytes, store::ContentRef content) {
   Shown& shown = shown_[content];
@@ -54,4 +54,4 @@ void Extents::describe(proto::StoredImage& image) const {
   }
 }
 
-}  // namespace gcr::agent
+}  // namespace gcr::migration

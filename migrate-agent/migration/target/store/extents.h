@@ -8,7 +8,7 @@
 #include "proto/checkpoint.pb.h"
 #include "store/writer.h"
 
-namespace gcr::agent {
+namespace gcr::migration {
 
 /// Pieces of contents by their offset; what none covers is zeros. A content that no piece shows any
 /// more is dropped. One thread at a time.
@@ -46,4 +46,4 @@ class Extents {
   std::unordered_map<store::ContentRef, Shown> shown_;
 };
 
-}  // namespace gcr::agent
+}  // namespace gcr::migration

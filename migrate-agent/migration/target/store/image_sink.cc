@@ -11,7 +11,7 @@
 #include "src/base/side_by_side.h"
 #include "src/base/zeros.h"
 
-namespace gcr::agent {
+namespace gcr::migration {
 namespace {
 
 constexpr std::size_t kPageBytes = 4096;
@@ -179,4 +179,4 @@ void CheckpointSink::describe(proto::Manifest& manifest) {
   }
 }
 
-}  // namespace gcr::agent
+}  // namespace gcr::migration

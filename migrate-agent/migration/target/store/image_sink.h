@@ -15,7 +15,7 @@
 #include "store/writer.h"
 #include "transport/transfer.h"
 
-namespace gcr::agent {
+namespace gcr::migration {
 
 class CheckpointSink : public images::Sink {
  public:
@@ -68,4 +68,4 @@ class CheckpointSink : public images::Sink {
   asio::thread_pool workers_;
 };
 
-}  // namespace gcr::agent
+}  // namespace gcr::migration

@@ -2,13 +2,13 @@
 
 #include "migrate-agent/worker/config/peers.h"
 
-namespace gcr::agent {
+namespace gcr::migration {
 
-Result<store::SignerRule> signer_rule(const Config& config) {
+Result<store::SignerRule> signer_rule(const worker::Config& config) {
   GCR_ASSIGN(const std::string self, store::own_name(config.tls));
   return [&peers = config.peers, self](const std::string& agent) {
-    return check_peer(peers, self, agent, "checkpoints");
+    return worker::check_peer(peers, self, agent, "checkpoints");
   };
 }
 
-}  // namespace gcr::agent
+}  // namespace gcr::migration

@@ -4,10 +4,10 @@
 #include "migrate-agent/worker/config/config.h"
 #include "store/signing.h"
 
-namespace gcr::agent {
+namespace gcr::migration {
 
 /// Its own, and those of the agents whose migrations it accepts ([[peers]]). kInvalidArgument if
 /// its certificate cannot be read. `config` outlives the rule.
-Result<store::SignerRule> signer_rule(const Config& config);
+Result<store::SignerRule> signer_rule(const worker::Config& config);
 
-}  // namespace gcr::agent
+}  // namespace gcr::migration

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "migrate-agent/base/findings/catalogue.h"
-#include "migrate-agent/process/files/limits.h"
+#include "migrate-agent/process/memory_files/limits.h"
 #include "proto/control.pb.h"
 #include "proto/journal.pb.h"
 #include "src/base/result.h"
@@ -26,14 +26,14 @@ struct IncomingFile {
 /// What has to become of each file here; "memory-file" for each that cannot be made. `boot_id`: of
 /// the source's kernel. kProtocol for what no agent would say.
 Result<std::vector<IncomingFile>> look(const FileFacts& files, const std::string& boot_id,
-                                       preflight::Findings& findings);
+                                       findings::Findings& findings);
 
 /// The names that files will have which are to be made.
 std::set<std::string> coming_names(const std::vector<IncomingFile>& files);
 
 /// Adds "memory-file" for each file that none of the members could own here.
 void check_owners(const std::vector<IncomingFile>& files,
-                  const std::vector<proto::Credentials>& members, preflight::Findings& findings);
+                  const std::vector<proto::Credentials>& members, findings::Findings& findings);
 
 /// The name of the image with the content of the file at this place.
 std::string image_name(std::size_t place);

@@ -1,4 +1,4 @@
-#include "migrate-agent/process/files/outgoing.h"
+#include "migrate-agent/process/memory_files/outgoing.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -13,12 +13,12 @@
 #include <optional>
 #include <set>
 
-#include "migrate-agent/linux/proc/procfs.h"
-#include "migrate-agent/process/files/outsiders.h"
+#include "migrate-agent/linux/procfs/procfs.h"
 #include "migrate-agent/process/inspect/access.h"
 #include "migrate-agent/process/inspect/credentials.h"
 #include "migrate-agent/process/inspect/descriptors.h"
 #include "migrate-agent/process/inspect/files.h"
+#include "migrate-agent/process/memory_files/outsiders.h"
 #include "src/base/units.h"
 
 namespace gcr::memory_files {

@@ -1,4 +1,4 @@
-#include "migrate-agent/process/files/incoming.h"
+#include "migrate-agent/process/memory_files/incoming.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -15,10 +15,10 @@
 #include <map>
 
 #include "migrate-agent/commit/journal/journal.h"
-#include "migrate-agent/linux/proc/directory.h"
-#include "migrate-agent/process/files/release.h"
+#include "migrate-agent/linux/procfs/directory.h"
 #include "migrate-agent/process/inspect/access.h"
 #include "migrate-agent/process/inspect/named_files.h"
+#include "migrate-agent/process/memory_files/release.h"
 #include "src/base/units.h"
 
 namespace gcr::memory_files {
@@ -55,7 +55,7 @@ Status check(const proto::MemoryFile& file) {
 /// Directories and what they have, each looked at once.
 class Places {
  public:
-  explicit Places(preflight::Findings& findings) : findings_(findings) {}
+  explicit Places(findings::Findings& findings) : findings_(findings) {}
 
   /// True if its names are free here, or all of them the same file, the source's.
   bool look(const proto::MemoryFile& file, bool same_kernel, bool& shared) {
@@ -132,7 +132,7 @@ class Places {
     return device_of(directories_[fs::path(name).parent_path()]);
   }
 
-  preflight::Findings& findings_;
+  findings::Findings& findings_;
   std::map<std::string, UniqueFd> directories_;
   std::map<dev_t, std::uint64_t> needed_;
 };
@@ -217,7 +217,7 @@ UniqueFd hold_shared(const proto::MemoryFile& fact) {
 }  // namespace
 
 Result<std::vector<IncomingFile>> look(const FileFacts& files, const std::string& boot_id,
-                                       preflight::Findings& findings) {
+                                       findings::Findings& findings) {
   if (files.size() > kMaxFiles) {
     return Error(Code::kProtocol,
                  fmt::format("{} files in memory are more than {}", files.size(), kMaxFiles));
@@ -245,7 +245,7 @@ std::set<std::string> coming_names(const std::vector<IncomingFile>& files) {
 }
 
 void check_owners(const std::vector<IncomingFile>& files,
-                  const std::vector<proto::Credentials>& members, preflight::Findings& findings) {
+                  const std::vector<proto::Credentials>& members, findings::Findings& findings) {
   for (const IncomingFile& file : files) {
     if (file.shared && file.fact.opened_as().empty()) continue;
     const proto::Credentials* owner = owner_of(file.fact, members);

@@ -6,7 +6,7 @@
 #include <map>
 #include <set>
 
-#include "migrate-agent/linux/proc/directory.h"
+#include "migrate-agent/linux/procfs/directory.h"
 
 namespace gcr::memory_files {
 

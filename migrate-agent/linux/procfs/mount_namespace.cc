@@ -1,4 +1,4 @@
-#include "migrate-agent/linux/proc/mount_namespace.h"
+#include "migrate-agent/linux/procfs/mount_namespace.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -22,7 +22,7 @@
 #include <string_view>
 #include <vector>
 
-#include "migrate-agent/linux/proc/procfs.h"
+#include "migrate-agent/linux/procfs/procfs.h"
 
 namespace gcr::procfs {
 namespace {

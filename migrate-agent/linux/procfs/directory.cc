@@ -1,4 +1,4 @@
-#include "migrate-agent/linux/proc/directory.h"
+#include "migrate-agent/linux/procfs/directory.h"
 
 #include <dirent.h>
 #include <fcntl.h>

@@ -1,4 +1,4 @@
-#include "migrate-agent/process/files/outsiders.h"
+#include "migrate-agent/process/memory_files/outsiders.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -7,7 +7,7 @@
 
 #include <string>
 
-#include "migrate-agent/linux/proc/procfs.h"
+#include "migrate-agent/linux/procfs/procfs.h"
 #include "migrate-agent/process/inspect/files.h"
 #include "migrate-agent/process/inspect/together.h"
 

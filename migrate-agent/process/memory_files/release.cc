@@ -1,11 +1,11 @@
-#include "migrate-agent/process/files/release.h"
+#include "migrate-agent/process/memory_files/release.h"
 
 #include <errno.h>
 #include <fmt/format.h>
 #include <unistd.h>
 
 #include "migrate-agent/commit/journal/held_files.h"
-#include "migrate-agent/linux/proc/directory.h"
+#include "migrate-agent/linux/procfs/directory.h"
 #include "migrate-agent/process/inspect/access.h"
 #include "src/base/log.h"
 

@@ -16,8 +16,8 @@
 #include <vector>
 
 #include "migrate-agent/base/findings/catalogue.h"
-#include "migrate-agent/process/files/limits.h"
 #include "migrate-agent/process/inspect/named_files.h"
+#include "migrate-agent/process/memory_files/limits.h"
 #include "proto/journal.pb.h"
 #include "src/base/result.h"
 #include "src/base/unique_fd.h"
@@ -40,7 +40,7 @@ struct Outgoing {
   std::vector<OutgoingFile> files;
   /// Which files cannot be taken along, though members share memory by them: "shared-memory",
   /// "memory-file".
-  preflight::Findings findings{preflight::Side::kSource};
+  findings::Findings findings{findings::Side::kSource};
   /// Names of further files that an outsider has too, and which process that is.
   std::map<std::string, std::string> shared_with;
 };

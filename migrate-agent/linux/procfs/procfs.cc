@@ -1,4 +1,4 @@
-#include "migrate-agent/linux/proc/procfs.h"
+#include "migrate-agent/linux/procfs/procfs.h"
 
 #include <errno.h>
 #include <fcntl.h>
