@@ -2,7 +2,7 @@
 // and what to do. docs/preflight.md has the same table for people.
 #pragma once
 
-#include <functional>
+#include <cstdint>
 #include <map>
 #include <span>
 #include <string>
@@ -13,13 +13,28 @@
 
 namespace gcr::findings {
 
+/// Each by a name of its own: kNoProcess is "no-process".
+enum class Id : std::uint8_t {
+#define GCR_FINDING(name, ...) name,
+#include "migrate-agent/base/findings/catalogue.def"
+#undef GCR_FINDING
+};
+using enum Id;
+
+/// Which agent finds it.
+enum class Where { kSource, kDestination, kEither };
+
 struct Kind {
   std::string_view id;
   proto::Finding::Severity severity;
-  std::string_view why;     ///< one sentence, as the next
+  Where where;
+  bool about_gpus;       ///< about taking a job off its GPUs; others are about moving it elsewhere
+  bool acceptable;       ///< a blocker that an operator may make a warning, by its id
+  std::string_view why;  ///< one sentence, as the next
   std::string_view remedy;  ///< what to do about it
-  bool acceptable = false;  ///< a blocker that an operator may make a warning, by its id
 };
+
+const Kind& kind_of(Id id);
 
 /// All of them, in the order in which they are documented. Static.
 std::span<const Kind> catalogue();
@@ -40,8 +55,12 @@ bool can_be_accepted(std::string_view id);
 enum class Side { kSource, kDestination };
 
 /// A finding of this kind; `found` is a sentence without a final full stop, with names and figures.
-/// Throws std::logic_error for an id that is not in the catalogue, which is a caller's bug.
-proto::Finding make_finding(std::string_view id, Side side, std::string found);
+proto::Finding make_finding(Id id, Side side, std::string found);
+
+bool is(const proto::Finding& finding, Id id);
+
+/// Kind::about_gpus; false for what another release has found and this one does not know.
+bool is_about_gpus(const proto::Finding& finding);
 
 /// The findings of one examination of a host or a process, each once: members of a job often have
 /// the same.
@@ -51,9 +70,9 @@ class Findings {
 
   Side side() const { return side_; }
   /// At most kMostOfAKind of one kind: the last one says that there are more.
-  void add(std::string_view id, std::string found);
+  void add(Id id, std::string found);
   /// The same about a device or an object of the kernel, which may have a remedy of its own.
-  void add_object(std::string_view id, std::string found, std::string_view name);
+  void add_object(Id id, std::string found, std::string_view name);
   void take(std::vector<proto::Finding> findings);
   /// Makes warnings of the blockers with these ids that can be accepted.
   void accept(const google::protobuf::RepeatedPtrField<std::string>& ids);
@@ -65,13 +84,13 @@ class Findings {
  private:
   bool has(std::string_view id, std::string_view found) const;
   /// The finding that was added; null if it is there, or there are too many of the kind.
-  proto::Finding* append(std::string_view id, std::string found);
+  proto::Finding* append(Id id, std::string found);
 
   static constexpr std::size_t kMostOfAKind = 64;
 
   Side side_;
   std::vector<proto::Finding> list_;
-  std::map<std::string, std::size_t, std::less<>> added_;  ///< by id
+  std::map<Id, std::size_t> added_;
 };
 
 bool is_blocker(const proto::Finding& finding);

@@ -108,7 +108,7 @@ proto::PreflightRequest question(const Loading& l) {
   asked.clear_pids();
   // A restore has no other place to go: company on its GPUs is a note.
   asked.clear_accepted();
-  asked.add_accepted("busy-gpu");
+  asked.add_accepted(std::string(findings::kind_of(findings::kBusyGpu).id));
   // Files in memory come from the checkpoint, whatever is there now under their names.
   asked.clear_boot_id();
   asked.mutable_host()->set_unix_ns(

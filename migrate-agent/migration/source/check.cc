@@ -33,8 +33,9 @@ Result<proto::PreflightReply> ask_destination(worker::WorkerContext& context,
 /// The finding for a destination that could not be asked, or would not answer.
 proto::Finding unheard(const Error& error) {
   const bool silent = error.code() == Code::kUnavailable || error.code() == Code::kTimeout;
-  return findings::make_finding(silent ? "destination-unreachable" : "destination-refused",
-                                findings::Side::kDestination, error.message());
+  return findings::make_finding(
+      silent ? findings::kDestinationUnreachable : findings::kDestinationRefused,
+      findings::Side::kDestination, error.message());
 }
 
 /// Adds what the destination says.
@@ -128,7 +129,7 @@ Result<proto::Envelope> check(worker::WorkerContext& context, const proto::Migra
   proto::CheckReply& reply = *envelope.mutable_check_reply();
   if (found.findings.has_blocker()) {
     found.findings.take(
-        {findings::make_finding("destination-not-asked", findings::Side::kDestination,
+        {findings::make_finding(findings::kDestinationNotAsked, findings::Side::kDestination,
                                 "it was not asked about the process")});
   } else {
     GCR_TRY(compare_with_target(context, request, found, reply));

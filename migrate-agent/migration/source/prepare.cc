@@ -56,7 +56,7 @@ Status examine(Course& c) {
   }));
   // The destination learns nothing of a process that cannot be moved.
   std::vector<proto::Finding> findings = subject.found->findings.list();
-  if (c.target == nullptr) std::erase_if(findings, std::not_fn(preflight::is_about_gpus));
+  if (c.target == nullptr) std::erase_if(findings, std::not_fn(findings::is_about_gpus));
   GCR_TRY(judge(c, findings));
   subject.limits = subject.found->members.front().limits();
   for (std::size_t i = 0; i < subject.found->pids.size(); ++i) {

@@ -93,15 +93,17 @@ Status add_settings(Course& c) {
     criu::Observed& one = (*observed)[i];
     const std::string who = process::describe_process(pids[i]);
     for (proto::Setting& setting : one.settings) {
-      if (std::ranges::find(accepted, "mdwe") != accepted.end()) setting.set_needed(false);
+      if (std::ranges::find(accepted, findings::kind_of(findings::kMdwe).id) != accepted.end())
+        setting.set_needed(false);
       *c.copying.members[i].add_settings() = std::move(setting);
     }
     if (!one.in_landlock.empty()) {
-      findings.add("landlock", fmt::format("{} threads of process {} are in a domain of Landlock",
-                                           one.in_landlock.size(), who));
+      findings.add(findings::kLandlock,
+                   fmt::format("{} threads of process {} are in a domain of Landlock",
+                               one.in_landlock.size(), who));
     }
     if (one.has_keyrings) {
-      findings.add("keyring",
+      findings.add(findings::kKeyring,
                    fmt::format("process {} has keyrings of its own, or its threads", who));
     }
   }

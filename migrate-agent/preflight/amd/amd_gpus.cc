@@ -76,25 +76,25 @@ void check_amd_gpu(const proto::Gpu& gpu, const proto::HostFacts& host,
   const std::string name = describe_gpu(gpu);
   const proto::AmdGpu& amd = gpu.amd();
   if (amd.architecture().empty()) {
-    findings.add("amd-unknown", fmt::format("sysfs does not describe {}", name));
+    findings.add(findings::kAmdUnknown, fmt::format("sysfs does not describe {}", name));
     return;
   }
   const auto same = std::ranges::count(host.gpus(), gpu.uuid(), &proto::Gpu::uuid);
   if (same > 1) {
-    findings.add("amd-partitions", fmt::format("{} partitions are called {}", same, name));
+    findings.add(findings::kAmdPartitions, fmt::format("{} partitions are called {}", same, name));
   }
   if (amd.architecture().starts_with("gfx12")) {
-    findings.add("amd-architecture", fmt::format("{} is a {}", name, amd.architecture()));
+    findings.add(findings::kAmdArchitecture, fmt::format("{} is a {}", name, amd.architecture()));
   }
   if (amd.compute_dies() > 1 && !saves_all_dies(host)) {
-    findings.add("amd-dies", fmt::format("{} has {} compute dies, and the driver is {}", name,
-                                         amd.compute_dies(), driver_of(host)));
+    findings.add(findings::kAmdDies, fmt::format("{} has {} compute dies, and the driver is {}",
+                                                 name, amd.compute_dies(), driver_of(host)));
   }
   if (host.amd_keeps_no_waves()) {
-    findings.add("amd-waves", "amdgpu's parameter cwsr_enable is 0");
+    findings.add(findings::kAmdWaves, "amdgpu's parameter cwsr_enable is 0");
   }
   if (amd.vram_bytes() == 0) {
-    findings.add("amd-no-vram", fmt::format("{} uses the host's memory", name));
+    findings.add(findings::kAmdNoVram, fmt::format("{} uses the host's memory", name));
   }
 }
 
@@ -102,12 +102,12 @@ void compare_amd_gpus(const proto::Gpu& from, const proto::Gpu& to, findings::Fi
   const proto::AmdGpu& there = from.amd();
   const proto::AmdGpu& here = to.amd();
   if (mode_of(there) != mode_of(here)) {
-    findings.add("amd-partition-mode",
+    findings.add(findings::kAmdPartitionMode,
                  fmt::format("{} is {}, the source's {} {}", describe_gpu(to), mode_of(here),
                              describe_gpu(from), mode_of(there)));
   }
   if (here.firmware() < there.firmware() || here.dma_firmware() < there.dma_firmware()) {
-    findings.add("amd-firmware",
+    findings.add(findings::kAmdFirmware,
                  fmt::format("{} has firmware {} and {} for DMA, the source's {} {} and {}",
                              describe_gpu(to), here.firmware(), here.dma_firmware(),
                              describe_gpu(from), there.firmware(), there.dma_firmware()));
@@ -117,7 +117,7 @@ void compare_amd_gpus(const proto::Gpu& from, const proto::Gpu& to, findings::Fi
     const bool more_will_do = std::ranges::find(kAtLeast, name) != kAtLeast.end();
     if (theirs == there.properties().end() || ours == theirs->second) continue;
     if (more_will_do && ours > theirs->second) continue;
-    findings.add("amd-properties",
+    findings.add(findings::kAmdProperties,
                  fmt::format("{} of {} is {}, that of the source's {} is {}", name,
                              describe_gpu(to), ours, describe_gpu(from), theirs->second));
   }
@@ -127,8 +127,8 @@ void compare_xnack(const proto::ProcessFacts& process, const proto::Gpu& from, c
                    findings::Findings& findings) {
   const bool on = from.amd().xnack_by_process() ? process.xnack() : from.amd().xnack_possible();
   if (!on || to.amd().xnack_possible()) return;
-  findings.add("amd-xnack", fmt::format("process {} retries page faults, which {} cannot",
-                                        process.pid_in_namespace(), describe_gpu(to)));
+  findings.add(findings::kAmdXnack, fmt::format("process {} retries page faults, which {} cannot",
+                                                process.pid_in_namespace(), describe_gpu(to)));
 }
 
 }  // namespace gcr::preflight

@@ -66,8 +66,9 @@ void check_mappings(std::vector<BufferMapping> mappings, findings::Findings& fin
     const BufferMapping& one = mappings[i - 1];
     const BufferMapping& next = mappings[i];
     if (!one.has_some_of(next) || one.base() == next.base()) continue;
-    findings.add("amd-mapping", fmt::format("the same buffer of {} is mapped at {:#x} and {:#x}",
-                                            one.node, one.from, next.from));
+    findings.add(findings::kAmdMapping,
+                 fmt::format("the same buffer of {} is mapped at {:#x} and {:#x}", one.node,
+                             one.from, next.from));
     return;
   }
 }
@@ -105,10 +106,10 @@ void check_amd_files(const AmdFiles& files, findings::Findings& findings) {
   const int kfd = lowest(files.descriptors, kKfd);
   const int node = lowest(files.descriptors, kRenderNode);
   if (kfd < 0 && node >= 0) {
-    findings.add("amd-render-only",
+    findings.add(findings::kAmdRenderOnly,
                  fmt::format("descriptor {} is a render node, and /dev/kfd is not open", node));
   } else if (node >= 0 && node < kfd) {
-    findings.add("amd-render-order",
+    findings.add(findings::kAmdRenderOrder,
                  fmt::format("descriptor {} is a render node, descriptor {} /dev/kfd", node, kfd));
   }
   check_mappings(buffer_mappings(files.maps), findings);
@@ -122,19 +123,20 @@ void check_render_nodes(const fs::path& root, const device::hip::Topology& topol
     const std::string name = fmt::format("{}{}", kRenderNode, node);
     std::error_code error;
     if (fs::exists(root / name.substr(1), error)) continue;
-    findings.add("amd-render-nodes", fmt::format("the process sees no {}", name));
+    findings.add(findings::kAmdRenderNodes, fmt::format("the process sees no {}", name));
   }
 }
 
 void check_kfd_process(pid_t pid, const fs::path& sysfs, findings::Findings& findings) {
   const auto queues = device::hip::queues_of(pid, sysfs);
   if (!queues) {
-    findings.add("amd-inherited",
+    findings.add(findings::kAmdInherited,
                  fmt::format("process {} has /dev/kfd open, and KFD does not know it",
                              process::describe_process(pid)));
   } else if (std::ranges::count(*queues, device::hip::kQueueOfChosenEngine) > 0) {
-    findings.add("amd-queue", fmt::format("process {} has a queue on a DMA engine of its choice",
-                                          process::describe_process(pid)));
+    findings.add(findings::kAmdQueue,
+                 fmt::format("process {} has a queue on a DMA engine of its choice",
+                             process::describe_process(pid)));
   }
 }
 
@@ -153,9 +155,9 @@ void check_amd_processes(const std::vector<pid_t>& pids, const device::hip::Topo
     if (first_namespace) check_kfd_process(pid, sysfs, findings);
     for (const KfdUser& other : users) {
       if (!same_file(pid, kfd, other.pid, other.descriptor)) continue;
-      findings.add("amd-inherited", fmt::format("process {} has the /dev/kfd of process {}",
-                                                process::describe_process(pid),
-                                                process::describe_process(other.pid)));
+      findings.add(findings::kAmdInherited, fmt::format("process {} has the /dev/kfd of process {}",
+                                                        process::describe_process(pid),
+                                                        process::describe_process(other.pid)));
     }
     users.push_back({pid, kfd});
   }

@@ -25,8 +25,8 @@ void look_for_company(const proto::PreflightRequest& request, bool same_machine,
     if (!users) continue;
     for (const auto& [pid, bytes] : *users) {
       if (members.contains(pid) || process::is_agent_or_gone(pid)) continue;
-      findings.add("busy-gpu", fmt::format("{} is used by process {} too", gpu_name(gpu),
-                                           process::describe_process(pid)));
+      findings.add(findings::kBusyGpu, fmt::format("{} is used by process {} too", gpu_name(gpu),
+                                                   process::describe_process(pid)));
     }
   }
 }

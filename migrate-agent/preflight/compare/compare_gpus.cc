@@ -62,10 +62,10 @@ void check_vram(const proto::Gpu& gpu, std::uint64_t bytes, bool no_prefill,
                 mover::IncomingVram& vram, findings::Findings& findings) {
   const auto free = usable_vram(gpu, no_prefill, vram);
   if (!free) {
-    findings.add("gpu-unusable", free.error().message());
+    findings.add(findings::kGpuUnusable, free.error().message());
   } else if (*free < bytes + kContextReserveBytes) {
     findings.add(
-        "vram-too-small",
+        findings::kVramTooSmall,
         fmt::format("{} has {} of VRAM{}; {} for buffers and {} for the process's "
                     "context are needed",
                     gpu_name(to_uuid(gpu.uuid())), format_bytes(*free), no_prefill ? "" : " free",
@@ -147,14 +147,15 @@ std::vector<device::GpuPair> map_gpus(const proto::PreflightRequest& request,
   for (const proto::GpuUse& use : request.driver_vram()) used.insert(to_uuid(use.uuid()));
   for (mover::MappableGpu& gpu : source) gpu.chosen = used.erase(gpu.uuid) != 0;
   for (const Uuid& gpu : used) {
-    findings.add("gpu-unknown", fmt::format("the process has buffers on {}, which the source "
-                                            "does not name among its GPUs",
-                                            gpu_name(gpu)));
+    findings.add(findings::kGpuUnknown,
+                 fmt::format("the process has buffers on {}, which the source "
+                             "does not name among its GPUs",
+                             gpu_name(gpu)));
   }
   leave_out_unused(request, source);
   auto map = mover::map_gpus(source, places(here, vram.driver(), config), ordered(request));
   if (!map) {
-    findings.add("gpu-map", map.error().message());
+    findings.add(findings::kGpuMap, map.error().message());
     return {};
   }
   for (const auto& [uuid, bytes] : wanted_vram(request, *map)) {

@@ -21,7 +21,7 @@ constexpr double kWorthTellingSeconds = 2;
 void compare_releases(const char* driver, const std::string& here, const std::string& there,
                       findings::Findings& findings) {
   if (here == there) return;
-  findings.add("driver-release",
+  findings.add(findings::kDriverRelease,
                fmt::format("the destination's {} is release {}, the source's {}", driver,
                            here.empty() ? "unknown" : here, there.empty() ? "unknown" : there));
 }
@@ -29,8 +29,9 @@ void compare_releases(const char* driver, const std::string& here, const std::st
 void compare_drivers(const proto::HostFacts& there, const proto::HostFacts& here,
                      findings::Findings& findings) {
   if (here.driver_version() != 0 && here.driver_version() < there.driver_version()) {
-    findings.add("driver-older", fmt::format("the destination's CUDA driver is {}, the source's {}",
-                                             here.driver_version(), there.driver_version()));
+    findings.add(findings::kDriverOlder,
+                 fmt::format("the destination's CUDA driver is {}, the source's {}",
+                             here.driver_version(), there.driver_version()));
   }
   compare_releases("driver", here.driver_release(), there.driver_release(), findings);
   compare_releases("amdgpu", here.amd_driver_release(), there.amd_driver_release(), findings);
@@ -40,13 +41,13 @@ void compare_cpus(const proto::HostFacts& there, const proto::HostFacts& here,
                   const worker::Config& config, findings::Findings& findings) {
   if (there.cpu_features() == here.cpu_features() && !there.cpu_features().empty()) return;
   if (there.cpu_features().empty() || here.criu_version() == 0) {
-    findings.add("cpu-not-compared", fmt::format("the CPU here is {}, the source's {}",
-                                                 here.cpu_model(), there.cpu_model()));
+    findings.add(findings::kCpuNotCompared, fmt::format("the CPU here is {}, the source's {}",
+                                                        here.cpu_model(), there.cpu_model()));
     return;
   }
   const Status fits = criu::check_cpu_features(config.criu, there.cpu_features());
   if (fits) return;
-  findings.add("cpu-features",
+  findings.add(findings::kCpuFeatures,
                fmt::format("the CPU here is {}, the source's {}: {}", here.cpu_model(),
                            there.cpu_model(), fits.error().message()));
 }
@@ -56,8 +57,8 @@ void compare_clocks(const proto::HostFacts& there, const proto::HostFacts& here,
   constexpr double kSecond = 1e9;
   const double wall = static_cast<double>(here.unix_ns() - there.unix_ns()) / kSecond;
   if (std::abs(wall) <= kWorthTellingSeconds) return;
-  findings.add("clock-skew", fmt::format("the clock here is {:.1f} s {} the source's",
-                                         std::abs(wall), wall < 0 ? "behind" : "ahead of"));
+  findings.add(findings::kClockSkew, fmt::format("the clock here is {:.1f} s {} the source's",
+                                                 std::abs(wall), wall < 0 ? "behind" : "ahead of"));
 }
 
 void check_memory(const proto::PreflightRequest& request, const proto::HostFacts& here,
@@ -72,7 +73,7 @@ void check_memory(const proto::PreflightRequest& request, const proto::HostFacts
   needed.ordinary_bytes += own;
   const hostmem::Memory free{here.memory_available_bytes(), here.hugepages_free_bytes()};
   if (hostmem::is_enough(free, needed)) return;
-  findings.add("memory-too-small",
+  findings.add(findings::kMemoryTooSmall,
                fmt::format("{} of memory and {} in hugepages are available; {} for VRAM to land in "
                            "and {} for the process and the host are needed",
                            format_bytes(free.ordinary_bytes), format_bytes(free.huge_bytes),
@@ -84,7 +85,7 @@ void check_transport(const proto::PreflightRequest& request, const worker::Confi
   const transfer::DataWish wish{request.transport(), request.plaintext(), 0};
   const auto plan =
       transfer::plan_data(wish, request.offer(), transfer::data_offer(config.unencrypted_data));
-  if (!plan) findings.add("transport", plan.error().message());
+  if (!plan) findings.add(findings::kTransport, plan.error().message());
 }
 
 void check_slurm_job(const proto::PreflightRequest& request, const worker::Config& config,
@@ -92,14 +93,16 @@ void check_slurm_job(const proto::PreflightRequest& request, const worker::Confi
   const slurm::JobId job = request.slurm_job();
   if (job == 0) return;
   if (request.suspended()) {
-    return findings.add("slurm-job", "the job is suspended, and would arrive so: resume it first");
+    return findings.add(findings::kSlurmJob,
+                        "the job is suspended, and would arrive so: resume it first");
   }
   const auto owner = slurm::owner_of_extern_step(config.slurm, job);
-  if (!owner) return findings.add("slurm-job", owner.error().message());
+  if (!owner) return findings.add(findings::kSlurmJob, owner.error().message());
   for (const proto::ProcessFacts& member : request.members()) {
     if (member.uid() == *owner) continue;
-    findings.add("slurm-job", fmt::format("Slurm's job {} is of user {}, a process is of user {}",
-                                          job, *owner, member.uid()));
+    findings.add(findings::kSlurmJob,
+                 fmt::format("Slurm's job {} is of user {}, a process is of user {}", job, *owner,
+                             member.uid()));
   }
 }
 
@@ -115,7 +118,7 @@ std::shared_ptr<const criu::Plugin> find_plugin(const proto::PreflightRequest& r
   if (std::ranges::none_of(request.members(), needs_it) || here.criu_version() == 0) return nullptr;
   auto plugin = criu::open_plugin(config.criu, criu::kAmdGpuPlugin, here.criu_version());
   if (plugin) return std::move(*plugin);
-  findings.add("criu-plugin", plugin.error().message());
+  findings.add(findings::kCriuPlugin, plugin.error().message());
   return nullptr;
 }
 
@@ -142,13 +145,15 @@ void compare_hosts(const proto::PreflightRequest& request, const proto::HostFact
   compare_cpus(request.host(), here, config, findings);
   compare_clocks(request.host(), here, findings);
   if (request.host().software() != here.software()) {
-    findings.add("software-differs", fmt::format("the destination runs \"{}\", the source \"{}\"",
-                                                 here.software(), request.host().software()));
+    findings.add(findings::kSoftwareDiffers,
+                 fmt::format("the destination runs \"{}\", the source \"{}\"", here.software(),
+                             request.host().software()));
   }
   check_memory(request, here, config, findings);
   check_room(config, 0, findings);
   if (config.hugepages == hostmem::HugepagePolicy::kRequire && here.hugepages_free_bytes() == 0) {
-    findings.add("no-hugepages", "hugepages = \"require\" is set and no hugepages are free");
+    findings.add(findings::kNoHugepages,
+                 "hugepages = \"require\" is set and no hugepages are free");
   }
   check_transport(request, config, findings);
   check_slurm_job(request, config, findings);

@@ -26,9 +26,10 @@ using findings::Findings;
 void compare_name(const char* kind, unsigned id, const std::string& there, const std::string& here,
                   findings::Findings& findings) {
   if (there == here) return;
-  findings.add("user-unknown", fmt::format("the {} {} is {} at the source and {} here", kind, id,
-                                           there.empty() ? "nameless" : '"' + there + '"',
-                                           here.empty() ? "nameless" : '"' + here + '"'));
+  findings.add(findings::kUserUnknown,
+               fmt::format("the {} {} is {} at the source and {} here", kind, id,
+                           there.empty() ? "nameless" : '"' + there + '"',
+                           here.empty() ? "nameless" : '"' + here + '"'));
 }
 
 void compare_ids(const proto::ProcessFacts& process, const proto::HostFacts& here,
@@ -37,8 +38,9 @@ void compare_ids(const proto::ProcessFacts& process, const proto::HostFacts& her
   compare_name("group", process.gid(), process.group(), group_name(process.gid()), findings);
   const std::uint64_t beyond = process.capabilities() & ~here.capabilities();
   if (beyond != 0) {
-    findings.add("capabilities", fmt::format("the process has {}, which the agent cannot hand on",
-                                             capability_names(beyond)));
+    findings.add(findings::kCapabilities,
+                 fmt::format("the process has {}, which the agent cannot hand on",
+                             capability_names(beyond)));
   }
 }
 
@@ -54,21 +56,24 @@ void check_limits(const proto::ProcessFacts& process, const proto::HostFacts& he
   const bool may_raise = (here.capabilities() & (std::uint64_t{1} << CAP_SYS_RESOURCE)) != 0;
   const std::uint64_t most = may_raise ? kernel_limit("fs/nr_open") : own.rlim_max;
   if (process.open_files_limit() > most) {
-    findings.add("open-files-limit", fmt::format("the process may open {} files, here at most {}",
-                                                 process.open_files_limit(), most));
+    findings.add(findings::kOpenFilesLimit,
+                 fmt::format("the process may open {} files, here at most {}",
+                             process.open_files_limit(), most));
   }
   const std::uint64_t mappings = kernel_limit("vm/max_map_count");
   if (process.mappings() > mappings) {
-    findings.add("mapping-limit", fmt::format("the process has {} mappings, here at most {} are "
-                                              "allowed",
-                                              process.mappings(), mappings));
+    findings.add(findings::kMappingLimit,
+                 fmt::format("the process has {} mappings, here at most {} are "
+                             "allowed",
+                             process.mappings(), mappings));
   }
   const auto greatest = std::ranges::max_element(process.used_pids());
   const std::uint64_t pids = kernel_limit("kernel/pid_max");
   if (greatest != process.used_pids().end() && *greatest > 0 &&
       static_cast<std::uint64_t>(*greatest) >= pids) {
-    findings.add("pid-limit", fmt::format("the process uses the number {}, here the greatest is {}",
-                                          *greatest, pids - 1));
+    findings.add(findings::kPidLimit,
+                 fmt::format("the process uses the number {}, here the greatest is {}", *greatest,
+                             pids - 1));
   }
 }
 
@@ -79,7 +84,7 @@ void check_hugepages(const proto::ProcessFacts& process, findings::Findings& fin
     const std::uint64_t free = counters ? counters->available() * use.page_bytes() : 0;
     if (free >= use.bytes()) continue;
     findings.add(
-        "hugepages-too-few",
+        findings::kHugepagesTooFew,
         fmt::format("the process has {} in hugepages of {}, here {} are free",
                     format_bytes(use.bytes()), format_bytes(use.page_bytes()), format_bytes(free)));
   }
@@ -92,10 +97,11 @@ void check_connection(const proto::BoundSocket& socket, const process::InternetS
   const bool is_taken = std::ranges::any_of(
       taken, [&](const auto& other) { return other.connection && other.ends() == ends; });
   if (!is_taken) return;
-  findings.add("address-in-use", fmt::format("a program here has a TCP connection from {} port {} "
-                                             "to {} port {}",
-                                             std::get<0>(ends), socket.port(), std::get<2>(ends),
-                                             socket.remote_port()));
+  findings.add(
+      findings::kAddressInUse,
+      fmt::format("a program here has a TCP connection from {} port {} "
+                  "to {} port {}",
+                  std::get<0>(ends), socket.port(), std::get<2>(ends), socket.remote_port()));
 }
 
 void check_addresses(const proto::ProcessFacts& process, const process::Addresses& addresses,
@@ -113,7 +119,7 @@ void check_addresses(const proto::ProcessFacts& process, const process::Addresse
     const auto remote = addresses.here(connection ? socket.remote_address() : socket.address());
     if (!local || !remote) {
       findings.add(
-          "address-missing",
+          findings::kAddressMissing,
           fmt::format("the process has {} {} port {}, and no address here stands for it",
                       socket.protocol(), local ? socket.remote_address() : socket.address(),
                       local ? socket.remote_port() : socket.port()));
@@ -123,7 +129,7 @@ void check_addresses(const proto::ProcessFacts& process, const process::Addresse
     } else {
       const Status free =
           process::check_free(socket.protocol(), *local, static_cast<std::uint16_t>(socket.port()));
-      if (!free) findings.add("address-in-use", free.error().message());
+      if (!free) findings.add(findings::kAddressInUse, free.error().message());
     }
   }
 }
@@ -145,7 +151,7 @@ std::string capability_names(std::uint64_t set) {
 
 void compare_groups(const proto::ProcessFacts& process, findings::Findings& findings) {
   for (const std::string& what : cgroups::not_kept(cgroups::hierarchies(), process.limits())) {
-    findings.add("cgroup-limits",
+    findings.add(findings::kCgroupLimits,
                  fmt::format("its control groups allow it {}, which cannot be kept here: {}",
                              cgroups::describe(process.limits()), what));
   }

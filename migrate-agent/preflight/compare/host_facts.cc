@@ -87,7 +87,8 @@ void look_at_kernel(proto::HostFacts& facts, findings::Findings& findings) {
   facts.set_software(std::string("gcr-migrate ") + release());
   const std::string missing = missing_kernel_features();
   if (!missing.empty()) {
-    findings.add("kernel-features", fmt::format("kernel {} lacks {}", name.release, missing));
+    findings.add(findings::kKernelFeatures,
+                 fmt::format("kernel {} lacks {}", name.release, missing));
   }
 }
 
@@ -95,25 +96,26 @@ void look_at_kernel(proto::HostFacts& facts, findings::Findings& findings) {
 void look_at_freezer(const worker::Config& config, findings::Findings& findings) {
   const auto freezer = cgroups::find(cgroups::hierarchies(), cgroups::kFreezer);
   if (freezer || config.allow_unfrozen) return;
-  findings.add("no-freezer", "no control group can be frozen: " + freezer.error().message());
+  findings.add(findings::kNoFreezer,
+               "no control group can be frozen: " + freezer.error().message());
 }
 
 void look_at_criu(const Result<criu::Facts>& criu, proto::HostFacts& facts,
                   findings::Findings& findings) {
   if (!criu) {
-    findings.add("criu-missing", criu.error().message());
+    findings.add(findings::kCriuMissing, criu.error().message());
     return;
   }
   facts.set_criu_version(criu->version);
   facts.set_cpu_features(criu->cpu_features);
   if (const std::uint32_t needed = criu_needed(facts.kernel()); criu->version < needed) {
-    findings.add("criu-too-old",
+    findings.add(findings::kCriuTooOld,
                  fmt::format("CRIU is {}; kernel {} needs {} or newer", criu_name(criu->version),
                              facts.kernel(), criu_name(needed)));
   }
   if (criu->check) return;
   facts.set_criu_check(criu->check.error().message());
-  findings.add("criu-check", criu->check.error().message());
+  findings.add(findings::kCriuCheck, criu->check.error().message());
 }
 
 void look_at_gpu(const device::GpuInfo& info, const worker::Config& config, Survey& survey) {
@@ -135,8 +137,8 @@ void look_at_mps(proto::HostFacts& facts, findings::Findings& findings) {
   std::error_code error;
   if (!fs::exists(directory / "control", error)) return;
   facts.set_mps(true);
-  findings.add("mps", fmt::format("an MPS control daemon serves this host's GPUs from {}",
-                                  directory.string()));
+  findings.add(findings::kMps, fmt::format("an MPS control daemon serves this host's GPUs from {}",
+                                           directory.string()));
 }
 
 /// Of a host without AMD's GPUs there is nothing to read. What cannot be read is a finding once a
@@ -156,7 +158,7 @@ void look_at_gpus(const worker::Config& config, Survey& survey, findings::Findin
   auto driver = device::load_drivers(config.sysfs);
   if (!driver) {
     const bool too_old = driver.error().code() == Code::kUnsupported;
-    findings.add(too_old ? "driver-too-old" : "no-driver", driver.error().message());
+    findings.add(too_old ? findings::kDriverTooOld : findings::kNoDriver, driver.error().message());
     return;
   }
   survey.driver = std::move(*driver);
@@ -191,12 +193,12 @@ std::string missing_kernel_features() {
 void check_room(const worker::Config& config, std::uint64_t image_bytes,
                 findings::Findings& findings) {
   if (const std::uint64_t room = room_in(config.state_dir); room < kJournalRoomBytes) {
-    findings.add("state-dir-full",
+    findings.add(findings::kStateDirFull,
                  fmt::format("{} has {} free; {} are needed", config.state_dir.string(),
                              format_bytes(room), format_bytes(kJournalRoomBytes)));
   }
   if (const std::uint64_t room = room_in(config.runtime_dir); room < image_bytes) {
-    findings.add("runtime-dir-full",
+    findings.add(findings::kRuntimeDirFull,
                  fmt::format("{} has {} free; images take up to {}", config.runtime_dir.string(),
                              format_bytes(room), format_bytes(image_bytes)));
   }
@@ -205,9 +207,9 @@ void check_room(const worker::Config& config, std::uint64_t image_bytes,
 void note_room(const Status& answer, findings::Findings& findings) {
   if (answer) return;
   const Code code = answer.error().code();
-  if (code == Code::kRefused) findings.add("in-migration", answer.error().message());
+  if (code == Code::kRefused) findings.add(findings::kInMigration, answer.error().message());
   if (code == Code::kResourceExhausted) {
-    findings.add("too-many-migrations", answer.error().message());
+    findings.add(findings::kTooManyMigrations, answer.error().message());
   }
 }
 
@@ -224,10 +226,10 @@ void check_gpu(const proto::Gpu& gpu, const proto::HostFacts& host, findings::Fi
   if (gpu.has_amd()) return check_amd_gpu(gpu, host, findings);
   const std::string name = describe_gpu(gpu);
   if (gpu.name().find(" MIG ") != std::string::npos) {
-    findings.add("mig", name + " is an instance of MIG");
+    findings.add(findings::kMig, name + " is an instance of MIG");
   }
   if (gpu.compute_mode() != kSharedMode) {
-    findings.add("compute-mode",
+    findings.add(findings::kComputeMode,
                  fmt::format("{} has compute mode {}", name,
                              gpu.compute_mode() == kProhibitedMode ? "\"prohibited\""
                                                                    : "\"exclusive process\""));

@@ -23,7 +23,8 @@ bool has_profile(const std::string& profile) {
 
 void compare_profile(const std::string& profile, findings::Findings& findings) {
   if (has_profile(profile)) return;
-  findings.add("security-label", fmt::format("this host has no AppArmor profile \"{}\"", profile));
+  findings.add(findings::kSecurityLabel,
+               fmt::format("this host has no AppArmor profile \"{}\"", profile));
 }
 
 /// A restored process has the context of the agent. Without SELinux here, what was not confined
@@ -32,7 +33,7 @@ void compare_context(const std::string& there, findings::Findings& findings) {
   const std::string here = process::selinux_context(::getpid());
   const bool confined = there.find(":unconfined_t:") == std::string::npos;
   if (here == there || (here.empty() && !confined)) return;
-  findings.add("security-label",
+  findings.add(findings::kSecurityLabel,
                here.empty() ? fmt::format("the process is in SELinux's context {}, and this host "
                                           "is without SELinux",
                                           there)

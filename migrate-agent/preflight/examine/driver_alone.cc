@@ -73,16 +73,17 @@ milliseconds slow_downtime(std::uint64_t vram_bytes, std::uint64_t memory_bytes,
 void check_unseen_memory(const std::vector<pid_t>& members, const gpu::SameMemory& shared,
                          findings::Findings& findings) {
   if (shared.any() >= 0) {
-    findings.add("unseen-memory",
+    findings.add(findings::kUnseenMemory,
                  "other processes of the job share GPU memory, and it may have some of it");
   }
   for (const pid_t pid : procfs::processes()) {
     if (std::ranges::find(members, pid) != members.end()) continue;
     if (!process::has_cuda_context(pid) || is_agents(pid)) continue;
     if (procfs::is_in_vfork(pid) || says_it_shares_nothing(pid)) continue;
-    findings.add("unseen-memory", fmt::format("process {} uses CUDA too, and may share memory with "
-                                              "it",
-                                              process::describe_process(pid)));
+    findings.add(findings::kUnseenMemory,
+                 fmt::format("process {} uses CUDA too, and may share memory with "
+                             "it",
+                             process::describe_process(pid)));
   }
 }
 
@@ -90,7 +91,7 @@ void check_slow_downtime(const DriverAlone& member, const proto::MigrateRequest&
                          findings::Findings& findings) {
   const double expected_ms = in_milliseconds(member.downtime);
   findings.add(
-      request.allow_slow() ? "no-library-slow" : "no-library",
+      request.allow_slow() ? findings::kNoLibrarySlow : findings::kNoLibrary,
       fmt::format("process {} was not started under `gcr-migrate run`: up to {} of VRAM go through "
                   "the driver while it stands still, for about {}",
                   process::describe_process(member.pid), format_bytes(member.vram_bytes()),
@@ -98,7 +99,7 @@ void check_slow_downtime(const DriverAlone& member, const proto::MigrateRequest&
   double limit_ms = request.downtime_limit_ms();
   if (limit_ms <= 0 && request.strict()) limit_ms = worker::kDefaultDowntimeLimitMs;
   if (!request.allow_slow() || limit_ms <= 0 || expected_ms <= limit_ms) return;
-  findings.add("downtime-limit",
+  findings.add(findings::kDowntimeLimit,
                fmt::format("a downtime of about {} is expected, and --downtime-limit allows {}",
                            format_seconds(member.downtime),
                            format_seconds(milliseconds(static_cast<std::int64_t>(limit_ms)))));

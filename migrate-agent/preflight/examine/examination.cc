@@ -71,11 +71,12 @@ void look_at_control(const GpuUser& user, Examination& found) {
   const auto control = found.host.driver->control(pid);
   const auto state = control->state();
   if (!state) {
-    found.findings.add("cuda-state", state.error().message());
+    found.findings.add(findings::kCudaState, state.error().message());
     return;
   }
   if (*state != device::Control::State::kRunning) {
-    found.findings.add("cuda-state", "CUDA in the process is locked, checkpointed or broken");
+    found.findings.add(findings::kCudaState,
+                       "CUDA in the process is locked, checkpointed or broken");
     return;
   }
   const auto thread = control->restore_thread();
@@ -83,7 +84,7 @@ void look_at_control(const GpuUser& user, Examination& found) {
   if (thread) {
     found.members[user.member].set_cuda_restore_tid(in_own_namespace(pid, *thread));
   } else {
-    found.findings.add("cuda-state", thread.error().message());
+    found.findings.add(findings::kCudaState, thread.error().message());
   }
 }
 
@@ -103,7 +104,7 @@ void look_at_gpus(Examination& found) {
   const std::uint64_t needed = vram + used.size() * kContextReserveBytes;
   const std::uint64_t available = found.host.facts.memory_available_bytes();
   if (available >= needed) return;
-  found.findings.add("memory-too-small",
+  found.findings.add(findings::kMemoryTooSmall,
                      fmt::format("{} of memory are available; the driver's checkpoint takes up to "
                                  "{} for {} GPUs",
                                  format_bytes(available), format_bytes(needed), used.size()));
@@ -122,8 +123,8 @@ void look_at_doorless(std::vector<Doorless> doorless, Examination& found) {
     return process::describe_process(found.pids[one.member]);
   };
   const auto refuse = [&](const Doorless& one) {
-    found.findings.add("no-door", fmt::format("process {} uses the GPU's driver: {}", describe(one),
-                                              one.reason.message()));
+    found.findings.add(findings::kNoDoor, fmt::format("process {} uses the GPU's driver: {}",
+                                                      describe(one), one.reason.message()));
   };
   // The library has made its memory what the driver alone cannot restore.
   std::erase_if(doorless, [&](const Doorless& one) {
@@ -132,7 +133,7 @@ void look_at_doorless(std::vector<Doorless> doorless, Examination& found) {
     return under_preload;
   });
   if (doorless.size() > 1) {
-    found.findings.add("unseen-memory",
+    found.findings.add(findings::kUnseenMemory,
                        fmt::format("processes {} and {} use the GPU's driver, and were not started "
                                    "under `gcr-migrate run`",
                                    describe(doorless[0]), describe(doorless[1])));
@@ -142,9 +143,10 @@ void look_at_doorless(std::vector<Doorless> doorless, Examination& found) {
   const pid_t pid = found.pids[one.member];
   const char state = procfs::state(std::to_string(pid));
   if (state == 'T' || state == 't') {
-    found.findings.add("cuda-state", fmt::format("process {} is stopped, and the driver cannot ask "
-                                                 "it",
-                                                 describe(one)));
+    found.findings.add(findings::kCudaState,
+                       fmt::format("process {} is stopped, and the driver cannot ask "
+                                   "it",
+                                   describe(one)));
   } else if (!found.host.driver || !found.host.driver->control(pid)->state() ||
              found.host.driver->control(pid)->goes_with_dump()) {
     refuse(one);
@@ -162,7 +164,7 @@ void look_at_driver_alone(const proto::MigrateRequest& request, const worker::Co
   DriverAlone& alone = *found.driver_alone;
   auto vram = inventory::used_vram(alone.pid, found.host.driver);
   if (!vram) {
-    found.findings.add("cuda-state", vram.error().message());
+    found.findings.add(findings::kCudaState, vram.error().message());
     return;
   }
   alone.vram = *std::move(vram);
@@ -173,7 +175,7 @@ void look_at_driver_alone(const proto::MigrateRequest& request, const worker::Co
     member.set_image_bytes(member.image_bytes() + alone.vram_bytes());
   }
   if (alone.vram.size() > 1) {
-    found.findings.add("unseen-memory",
+    found.findings.add(findings::kUnseenMemory,
                        fmt::format("process {} may use {} GPUs, and a multicast object on them",
                                    process::describe_process(alone.pid), alone.vram.size()));
   }
@@ -181,7 +183,7 @@ void look_at_driver_alone(const proto::MigrateRequest& request, const worker::Co
   const proto::GroupLimits& limits = found.members.front().limits();
   if (limits.has_memory_bytes() && limits.memory_bytes() < resident + alone.vram_bytes()) {
     found.findings.add(
-        "memory-too-small",
+        findings::kMemoryTooSmall,
         fmt::format("the job's control groups allow {} of memory; it has {}, and its VRAM takes up "
                     "to {} more while it is moved",
                     format_bytes(limits.memory_bytes()), format_bytes(resident),
@@ -204,7 +206,7 @@ void find_gpu_users(Examination& found) {
     if (access) {
       found.gpu_users.push_back({i, std::move(*access)});
     } else if (access.error().code() == Code::kUnavailable) {
-      found.findings.add("in-migration", access.error().message());
+      found.findings.add(findings::kInMigration, access.error().message());
       busy = true;
     } else {
       if (!none) none = access.error();
@@ -213,7 +215,7 @@ void find_gpu_users(Examination& found) {
   }
   look_at_doorless(doorless, found);
   if (!found.gpu_users.empty() || !doorless.empty() || busy || !none) return;
-  found.findings.add("no-door", none->message());
+  found.findings.add(findings::kNoDoor, none->message());
 }
 
 /// A child in vfork executes its program in a moment: then it is a process like others. Its parent,
@@ -225,8 +227,9 @@ void outlast_vforks(const std::vector<pid_t>& pids, findings::Findings& findings
       std::this_thread::sleep_for(kExecutionPause);
     }
     if (!procfs::is_in_vfork(pid)) continue;
-    findings.add("in-vfork", fmt::format("process {} has its parent's memory still, as in vfork",
-                                         process::describe_process(pid)));
+    findings.add(findings::kInVfork,
+                 fmt::format("process {} has its parent's memory still, as in vfork",
+                             process::describe_process(pid)));
   }
 }
 
@@ -236,7 +239,7 @@ bool look_at_vram(GpuUser& user, Examination& found, std::vector<gpu::Listed>& l
   const auto state = user.access->look();
   auto listing = found.lister.list(id, *user.access, [](const auto&) { return false; });
   if (!state || !listing) {
-    found.findings.add("no-door", (state ? listing.error() : state.error()).message());
+    found.findings.add(findings::kNoDoor, (state ? listing.error() : state.error()).message());
     return false;
   }
   check_access(*state, found.findings);
@@ -251,10 +254,10 @@ void look_at_allocations(const std::vector<gpu::Listed>& listed, Examination& fo
   (void)found.job.follow(listed);
   check_inventory(found.job.allocations().size(), found.findings);
   if (const Status known = check_sizes(found.job); !known) {
-    found.findings.add("foreign-handles", known.error().message());
+    found.findings.add(findings::kForeignHandles, known.error().message());
   }
   for (std::string& sharer : find_sharers(found.lister.shared(), found.pids)) {
-    found.findings.add("foreign-handles", std::move(sharer));
+    found.findings.add(findings::kForeignHandles, std::move(sharer));
   }
 }
 
@@ -263,13 +266,15 @@ void compare_with_root(pid_t pid, pid_t root, process::Inspection& member,
                        const proto::GroupLimits& root_limits) {
   for (const char* kind : {"mnt", "pid", "time", "ipc"}) {
     if (procfs::namespace_link(pid, kind) == procfs::namespace_link(root, kind)) continue;
-    member.findings.add("namespaces", fmt::format("it is in another {} namespace than process {}",
-                                                  kind, process::describe_process(root)));
+    member.findings.add(findings::kNamespaces,
+                        fmt::format("it is in another {} namespace than process {}", kind,
+                                    process::describe_process(root)));
   }
   if (member.facts.limits().SerializeAsString() == root_limits.SerializeAsString()) return;
-  member.findings.add("cgroup-limits", fmt::format("its control groups have other limits than "
-                                                   "those of process {}",
-                                                   process::describe_process(root)));
+  member.findings.add(findings::kCgroupLimits,
+                      fmt::format("its control groups have other limits than "
+                                  "those of process {}",
+                                  process::describe_process(root)));
 }
 
 bool in_same_groups(pid_t pid, pid_t other) {
@@ -299,14 +304,16 @@ bool look_at_root(pid_t pid, const Look& look, Examination& found) {
   auto inspection = process::inspect(pid, look.together, look.outside_tcp, look.limits);
   if (!inspection) {
     const bool gone = inspection.error().code() == Code::kNotFound;
-    found.findings.add(gone ? "no-process" : "cannot-inspect", inspection.error().message());
+    found.findings.add(gone ? findings::kNoProcess : findings::kCannotInspect,
+                       inspection.error().message());
     return false;
   }
   found.pids.push_back(pid);
   found.members.push_back(std::move(inspection->facts));
   found.confinements.push_back(std::move(inspection->confinement));
-  const bool ours = std::ranges::none_of(
-      inspection->findings.list(), [](const auto& finding) { return finding.id() == "not-ours"; });
+  const bool ours = std::ranges::none_of(inspection->findings.list(), [](const auto& finding) {
+    return findings::is(finding, findings::kNotOurs);
+  });
   found.findings.take(inspection->findings.release());
   return ours;
 }
@@ -324,7 +331,7 @@ void look_at_member(pid_t pid, const Look& look, Examination& found) {
     found.confinements.push_back(std::move(inspection->confinement));
     found.findings.take(findings_of_member(pid, std::move(inspection->findings)));
   } else if (inspection.error().code() != Code::kNotFound) {
-    found.findings.add("cannot-inspect", inspection.error().message());
+    found.findings.add(findings::kCannotInspect, inspection.error().message());
   }
 }
 
@@ -364,7 +371,7 @@ void look_at_system_v(Examination& found) {
   for (const proto::ProcessFacts& member : found.members) users.insert(member.uid());
   const std::string objects = process::unattached_objects(users);
   if (objects.empty()) return;
-  found.findings.add("system-v-stays",
+  found.findings.add(findings::kSystemVStays,
                      fmt::format("the users of the job have {} on this host", objects));
 }
 
@@ -374,8 +381,9 @@ bool look_at_members(const proto::MigrateRequest& request, const std::vector<pid
   const Look look{process::Together({pids.begin(), pids.end()}), outside_tcp(request), limits};
   if (!look_at_root(pids.front(), look, found)) return false;
   if (pids.size() > gpu::kMaxMembers) {
-    found.findings.add("too-many-processes", fmt::format("it has {} processes, {} are allowed",
-                                                         pids.size(), gpu::kMaxMembers));
+    found.findings.add(
+        findings::kTooManyProcesses,
+        fmt::format("it has {} processes, {} are allowed", pids.size(), gpu::kMaxMembers));
     return false;
   }
   for (const pid_t pid : std::span(pids).subspan(1)) look_at_member(pid, look, found);
@@ -399,7 +407,7 @@ void look_at_plugin(const worker::Config& config, Examination& found) {
     if (found.criu_plugin != nullptr || release == 0) continue;
     auto plugin = criu::open_plugin(config.criu, name, release);
     if (!plugin) {
-      found.findings.add("criu-plugin", plugin.error().message());
+      found.findings.add(findings::kCriuPlugin, plugin.error().message());
       return;
     }
     found.criu_plugin = std::move(*plugin);
@@ -415,7 +423,7 @@ void look_at_images(const proto::MigrateRequest& request, const worker::Config& 
   check_room(config, pre_dumps ? image_bytes : 0, found.findings);
   if (!pre_dumps || found.host.facts.criu_version() == 0) return;
   const Status tracking = criu::check_memory_tracking(config.criu);
-  if (!tracking) found.findings.add("no-dirty-tracking", tracking.error().message());
+  if (!tracking) found.findings.add(findings::kNoDirtyTracking, tracking.error().message());
 }
 
 /// It was the suspend that has stopped them.
@@ -438,34 +446,34 @@ void take_suspended(const SuspendedJob& suspended, Examination& found) {
 
 void check_access(const gpu::AccessState& state, findings::Findings& findings) {
   if (state.managed_memory) {
-    findings.add("managed-memory",
+    findings.add(findings::kManagedMemory,
                  "the process uses managed memory (cudaMallocManaged, hipMallocManaged)");
   }
   if (state.ipc_memory) {
     findings.add(
-        "ipc-memory",
+        findings::kIpcMemory,
         "the process shares allocations of less than 2 MiB with another one by legacy IPC");
   }
   if (state.foreign_handles) {
-    findings.add("foreign-handles",
+    findings.add(findings::kForeignHandles,
                  "GPU memory is exported in a way that cannot be taken back: bound to a multicast "
                  "object or a sparse array, as a dma-buf or by a fabric handle");
   }
   if (state.lost_pools) {
-    findings.add("pool-memory",
+    findings.add(findings::kPoolMemory,
                  "a memory pool was exported or imported (cudaMemPoolExportToShareableHandle), or "
                  "has memory on the host");
   }
   if (state.profiled) {
-    findings.add("profiler", "a profiler has attached itself to CUDA, through CUPTI");
+    findings.add(findings::kProfiler, "a profiler has attached itself to CUDA, through CUPTI");
   }
-  if (!state.past_gate.empty()) findings.add("past-gate", state.past_gate);
+  if (!state.past_gate.empty()) findings.add(findings::kPastGate, state.past_gate);
   if (state.untracked_bytes > 0 && !state.managed_memory) {
-    findings.add("untracked-memory", fmt::format("{} of GPU memory are not tracked",
-                                                 format_bytes(state.untracked_bytes)));
+    findings.add(findings::kUntrackedMemory, fmt::format("{} of GPU memory are not tracked",
+                                                         format_bytes(state.untracked_bytes)));
   }
   if (state.withheld > 0) {
-    findings.add("withheld-functions",
+    findings.add(findings::kWithheldFunctions,
                  fmt::format("{} lookups of driver functions that the preload library does not "
                              "know were answered with «not found»",
                              state.withheld));
@@ -474,7 +482,7 @@ void check_access(const gpu::AccessState& state, findings::Findings& findings) {
 
 void check_inventory(std::size_t allocations, findings::Findings& findings) {
   if (allocations <= kMaxBuffers) return;
-  findings.add("too-many-buffers",
+  findings.add(findings::kTooManyBuffers,
                fmt::format("it has {} allocations, {} are allowed", allocations, kMaxBuffers));
 }
 
@@ -535,7 +543,7 @@ void look_at_landlock(Examination& found) {
   for (const pid_t pid : found.pids) {
     const std::vector<pid_t> threads = criu::threads_in_landlock(pid);
     if (threads.empty()) continue;
-    found.findings.add("landlock",
+    found.findings.add(findings::kLandlock,
                        fmt::format("{} threads of process {} are in a domain of Landlock",
                                    threads.size(), process::describe_process(pid)));
   }
@@ -558,37 +566,6 @@ Examination examine(const proto::MigrateRequest& request, const worker::Config& 
   if (suspended == nullptr) look_at_landlock(found);
   found.findings.accept(request.accepted());
   return found;
-}
-
-bool is_about_gpus(const proto::Finding& finding) {
-  constexpr std::string_view kAbout[] = {"no-process",
-                                         "cannot-inspect",
-                                         "not-ours",
-                                         "in-migration",
-                                         "too-many-processes",
-                                         "in-vfork",
-                                         "no-door",
-                                         "no-library",
-                                         "unseen-memory",
-                                         "cuda-state",
-                                         "managed-memory",
-                                         "ipc-memory",
-                                         "foreign-handles",
-                                         "pool-memory",
-                                         "past-gate",
-                                         "profiler",
-                                         "mps",
-                                         "too-many-buffers",
-                                         "untracked-memory",
-                                         "no-driver",
-                                         "driver-too-old",
-                                         "mig",
-                                         "compute-mode",
-                                         "memory-too-small",
-                                         "no-freezer",
-                                         "state-dir-full",
-                                         "kernel-features"};
-  return std::ranges::find(kAbout, finding.id()) != std::end(kAbout);
 }
 
 process::OutsideTcp outside_tcp(const proto::MigrateRequest& request) {

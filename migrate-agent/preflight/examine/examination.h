@@ -77,9 +77,6 @@ Result<process::Confinement> examine_late(const proto::MigrateRequest& request, 
 /// For a process that stands still; it may have ended before.
 Status examine_again(pid_t pid, const process::Confinement& before);
 
-/// Whether a finding is about taking a job off its GPUs; others are about moving it elsewhere.
-bool is_about_gpus(const proto::Finding& finding);
-
 /// What becomes of TCP connections with one end outside of the job.
 process::OutsideTcp outside_tcp(const proto::MigrateRequest& request);
 

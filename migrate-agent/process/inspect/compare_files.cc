@@ -84,7 +84,7 @@ void compare_one(const proto::FileFact& theirs, findings::Findings& findings,
       text += fmt::format("; it does not come with the process, because process {} has it too",
                           theirs.shared_with());
     }
-    findings.add("file-missing", text);
+    findings.add(findings::kFileMissing, text);
     return;
   }
   proto::FileFact ours;
@@ -94,7 +94,7 @@ void compare_one(const proto::FileFact& theirs, findings::Findings& findings,
   if (differs.empty()) {
     found.push_back({theirs.path(), theirs.access(), {status.st_dev, status.st_ino}});
   } else {
-    findings.add("file-differs", theirs.path() + " " + differs);
+    findings.add(findings::kFileDiffers, theirs.path() + " " + differs);
   }
 }
 
@@ -102,12 +102,12 @@ void check_access(const proto::Credentials& who, const std::vector<WantedAccess>
                   findings::Findings& findings) {
   const auto results = try_access(who, found);
   if (!results) {
-    findings.add("file-access", results.error().message());
+    findings.add(findings::kFileAccess, results.error().message());
     return;
   }
   for (std::size_t at = 0; at < found.size(); ++at) {
     if ((*results)[at] == 0) continue;
-    findings.add("file-access",
+    findings.add(findings::kFileAccess,
                  fmt::format("user {} could not open {} here as the process has it: {}",
                              who.uids(3), found[at].path, ::strerror((*results)[at])));
   }

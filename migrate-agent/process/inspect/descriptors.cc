@@ -126,17 +126,19 @@ bool is_plain_memory_device(const struct stat& status) {
 
 void look_at_device(const Descriptor& fd, Look& look) {
   if (is_terminal(fd.status)) {
-    look.inspection.findings.add("terminal", fd.name() + " is the terminal " + fd.link + "");
+    look.inspection.findings.add(findings::kTerminal,
+                                 fd.name() + " is the terminal " + fd.link + "");
     return;
   }
   if (is_plain_memory_device(fd.status) || is_driver_file(fd.link)) return;
-  look.inspection.findings.add_object("device", fd.name() + " is the device " + fd.link, fd.link);
+  look.inspection.findings.add_object(findings::kDevice, fd.name() + " is the device " + fd.link,
+                                      fd.link);
 }
 
 void look_at_pipe(const Descriptor& fd, Look& look) {
   const pid_t holder = look.together != nullptr ? look.together->outsider(fd.link) : 0;
   if (holder == 0) return;
-  look.inspection.findings.add("outside-pipe",
+  look.inspection.findings.add(findings::kOutsidePipe,
                                fd.name() + " is a pipe to " + holder_text(holder) + "");
 }
 
@@ -170,7 +172,7 @@ proto::BoundSocket& add_socket(const InternetSocket& socket, Look& look) {
 /// What becomes of what cannot move depends on what the operator has asked for.
 void add_outside_tcp(const std::string& what, Look& look) {
   const bool refuse = look.outside_tcp == OutsideTcp::kRefuse;
-  look.inspection.findings.add(refuse ? "tcp-established" : "tcp-reset", what);
+  look.inspection.findings.add(refuse ? findings::kTcpEstablished : findings::kTcpReset, what);
 }
 
 /// What works on top of a TCP connection in the kernel, such as "tls"; empty if nothing does.
@@ -195,7 +197,7 @@ void look_at_connection(const Descriptor& fd, const InternetSocket& socket, Look
     const std::string upper = upper_layer(fd, look.pid);
     if (upper.empty()) return;
     look.inspection.findings.add(
-        "socket-kind", fd.name() + " is a TCP connection with " + upper + " in the kernel");
+        findings::kSocketKind, fd.name() + " is a TCP connection with " + upper + " in the kernel");
     return;
   }
   std::string whose = "outside of it";
@@ -219,7 +221,7 @@ void look_at_socket(const Descriptor& fd, Look& look) {
   const std::uint64_t inode = fd.status.st_ino;
   if (!can_be_dumped(socket_kind(fd, look.pid))) {
     look.inspection.findings.add(
-        "socket-kind", fd.name() + " is a socket of the kind " + socket_kind(fd, look.pid));
+        findings::kSocketKind, fd.name() + " is a socket of the kind " + socket_kind(fd, look.pid));
   }
   if (look.together == nullptr) return;
   const auto internet = look.internet.find(inode);
@@ -237,7 +239,7 @@ void look_at_socket(const Descriptor& fd, Look& look) {
     if (other != 0) holder = other;
   }
   if (outside || holder != 0) {
-    look.inspection.findings.add("outside-socket",
+    look.inspection.findings.add(findings::kOutsideSocket,
                                  fd.name() + " is a socket shared with " + holder_text(holder));
   }
 }
@@ -262,9 +264,10 @@ bool can_be_dumped(const Descriptor& fd, pid_t holder) {
 
 void look_at_anonymous(const Descriptor& fd, Look& look) {
   if (fd.link == "anon_inode:[io_uring]") {
-    look.inspection.findings.add("io-uring", fd.name() + " is an io_uring");
+    look.inspection.findings.add(findings::kIoUring, fd.name() + " is an io_uring");
   } else if (!can_be_dumped(fd, look.pid)) {
-    look.inspection.findings.add_object("kernel-object", fd.name() + " is " + fd.link, fd.link);
+    look.inspection.findings.add_object(findings::kKernelObject, fd.name() + " is " + fd.link,
+                                        fd.link);
   }
 }
 
@@ -285,19 +288,20 @@ void look_at_deleted(const Descriptor& fd, Look& look) {
   if (fd.status.st_nlink != 0) {
     if (file_system_of(fd, look.pid) == TMPFS_MAGIC) return;  // migrate-agent/process/files
     look.inspection.findings.add(
-        "deleted-file", fd.name() + " is " + fd.link + ", which still exists under another name");
+        findings::kDeletedFile,
+        fd.name() + " is " + fd.link + ", which still exists under another name");
   } else if (size > kDeletedFileLimitBytes) {
-    look.inspection.findings.add("deleted-file", fd.name() + " is " + fd.link + " with " +
-                                                     format_bytes(size) + "; at most " +
-                                                     format_bytes(kDeletedFileLimitBytes) +
-                                                     " of a deleted file can be moved");
+    look.inspection.findings.add(findings::kDeletedFile, fd.name() + " is " + fd.link + " with " +
+                                                             format_bytes(size) + "; at most " +
+                                                             format_bytes(kDeletedFileLimitBytes) +
+                                                             " of a deleted file can be moved");
   }
 }
 
 void look_at_proc(const Descriptor& fd, Look& look) {
   const std::string reason = why_not_by_name(look.pid, fd.number, link_to(fd, look.pid));
   if (reason.empty()) return;
-  look.inspection.findings.add_object("proc-file",
+  look.inspection.findings.add_object(findings::kProcFile,
                                       fd.name() + " is " + fd.link + ", a file " + reason, fd.link);
 }
 
@@ -307,7 +311,7 @@ bool is_message_queue(const Descriptor& fd, pid_t holder) {
 
 void look_at_file(const Descriptor& fd, Look& look) {
   if (fd.link.starts_with("/dmabuf:") || is_message_queue(fd, look.pid)) {
-    look.inspection.findings.add("kernel-object", fd.name() + " is " + fd.link);
+    look.inspection.findings.add(findings::kKernelObject, fd.name() + " is " + fd.link);
     return;
   }
   if (file_system_of(fd, look.pid) == PROC_SUPER_MAGIC) return look_at_proc(fd, look);
@@ -322,7 +326,8 @@ void look_at_mount(const Descriptor& fd, Look& look) {
   if (is_terminal(fd.status) || is_message_queue(fd, look.pid)) return;  // blockers of their own
   if (is_driver_file(fd.link)) return;
   look.inspection.findings.add(
-      "foreign-mount", fd.name() + " is " + fd.link + " on a mount of another mount namespace");
+      findings::kForeignMount,
+      fd.name() + " is " + fd.link + " on a mount of another mount namespace");
 }
 
 void look_at(const Descriptor& fd, Look& look) {
@@ -369,7 +374,7 @@ Status inspect_descriptors(pid_t pid, const Together& together, bool same_networ
     if (peers) {
       look.unix_peers = std::move(*peers);
     } else {
-      inspection.findings.add("cannot-inspect", peers.error().message());
+      inspection.findings.add(findings::kCannotInspect, peers.error().message());
     }
   }
   look.mounts = mounts_of(pid);

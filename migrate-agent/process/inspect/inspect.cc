@@ -36,13 +36,14 @@ procfs::Stat stat_of(pid_t pid) { return procfs::read_stat(pid).value_or(procfs:
 
 void look_at_kind(pid_t pid, Inspection& inspection) {
   if (stat_of(pid).flags & kKernelThread) {
-    inspection.findings.add("not-ours", "process " + describe_process(pid) + " is a kernel thread");
+    inspection.findings.add(findings::kNotOurs,
+                            "process " + describe_process(pid) + " is a kernel thread");
   } else if (pid == 1) {
-    inspection.findings.add("not-ours", "process 1 is the init of this host");
+    inspection.findings.add(findings::kNotOurs, "process 1 is the init of this host");
   }
   for (pid_t at = ::getpid(); at > 1; at = stat_of(at).parent) {
     if (at != pid) continue;
-    inspection.findings.add("not-ours",
+    inspection.findings.add(findings::kNotOurs,
                             "process " + describe_process(pid) + " is an agent or started it");
   }
 }
@@ -55,7 +56,7 @@ void look_at_namespaces(pid_t pid, Inspection& inspection) {
     others += (others.empty() ? "" : ", ") + std::string(kind);
   }
   if (others.empty()) return;
-  inspection.findings.add("namespaces",
+  inspection.findings.add(findings::kNamespaces,
                           "it is in " + others + " namespaces other than the agent's");
 }
 
@@ -65,7 +66,7 @@ void look_at_ipc(pid_t pid, const Together& together, Inspection& inspection) {
   if (theirs == procfs::namespace_link(::getpid(), "ipc")) return;
   for (const pid_t other : procfs::processes()) {
     if (together.contains(other) || procfs::namespace_link(other, "ipc") != theirs) continue;
-    inspection.findings.add("namespaces",
+    inspection.findings.add(findings::kNamespaces,
                             "its IPC namespace is also that of process " + describe_process(other));
     return;
   }
@@ -84,7 +85,7 @@ Status check_mount_namespace(pid_t pid) {
 
 void look_at_mounts(pid_t pid, Inspection& inspection) {
   const Status safe = check_mount_namespace(pid);
-  if (!safe) inspection.findings.add("mount-namespace", safe.error().message());
+  if (!safe) inspection.findings.add(findings::kMountNamespace, safe.error().message());
 }
 
 /// Another examination traces a thread for microseconds (migrate-agent/criu/threads/landlock.h).
@@ -99,14 +100,15 @@ void look_at_tracer(pid_t pid, const std::map<std::string, std::string>& status,
                     findings::Findings& findings) {
   const std::string tracer = tracer_of(pid, status);
   if (tracer.empty() || tracer == "0") return;
-  findings.add("traced", "process " + describe_process(std::atoi(tracer.c_str())) + " traces it");
+  findings.add(findings::kTraced,
+               "process " + describe_process(std::atoi(tracer.c_str())) + " traces it");
 }
 
 void look_at_state(pid_t pid, const std::map<std::string, std::string>& status,
                    Inspection& inspection) {
   look_at_tracer(pid, status, inspection.findings);
   if (procfs::state(std::to_string(pid)) == 'T') {
-    inspection.findings.add("stopped", "it is stopped and will run at the destination");
+    inspection.findings.add(findings::kStopped, "it is stopped and will run at the destination");
   }
 }
 
@@ -117,7 +119,7 @@ Status look_at_files(pid_t pid, Inspection& inspection) {
     proto::FileFact& fact = *inspection.facts.add_files();
     fact = std::move(file.fact);
     if (!fact.has_size_bytes() || !fact.build_id().empty() || !fact.sha256().empty()) continue;
-    inspection.findings.add("file-by-size", fact.path() + " is compared by its size only");
+    inspection.findings.add(findings::kFileBySize, fact.path() + " is compared by its size only");
   }
   return {};
 }
@@ -146,15 +148,16 @@ Confinement confinement_of(pid_t pid) {
 void compare(const Confinement& before, const Confinement& now, findings::Findings& findings) {
   for (const auto& [kind, link] : now.namespaces) {
     if (link == before.namespaces.at(kind)) continue;
-    findings.add("namespaces", "it has left the " + kind + " namespace that it was examined in");
+    findings.add(findings::kNamespaces,
+                 "it has left the " + kind + " namespace that it was examined in");
   }
   if (now.root != before.root) {
-    findings.add("root-directory",
+    findings.add(findings::kRootDirectory,
                  "its root directory is " + now.root + " now, and was " + before.root);
   }
   const auto compare_labels = [&](const char* what, const std::string& was, const std::string& is) {
     if (is == was) return;
-    findings.add("security-label",
+    findings.add(findings::kSecurityLabel,
                  "its " + std::string(what) + " is \"" + is + "\" now, and was \"" + was + "\"");
   };
   compare_labels("AppArmor profile", before.apparmor_profile, now.apparmor_profile);

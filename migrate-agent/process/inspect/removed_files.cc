@@ -67,7 +67,7 @@ Status look_at_removed_files(pid_t pid, findings::Findings& findings) {
   }));
   GCR_TRY(tried);
   for (const auto& [id, one] : unread) {
-    findings.add("deleted-file-access",
+    findings.add(findings::kDeletedFileAccess,
                  fmt::format("{} is a removed file that the process may not read", one.what));
   }
   return {};

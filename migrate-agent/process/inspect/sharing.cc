@@ -81,11 +81,11 @@ void look_at_deleted(pid_t pid, const Mapping& mapping, Inspection& inspection) 
   const std::string what = mapping.path + ", which is mapped, is deleted and ";
   if (status.st_nlink != 0) {
     if (is_on_tmpfs(pid, mapping)) return;
-    inspection.findings.add("deleted-file", what + "still exists under another name");
+    inspection.findings.add(findings::kDeletedFile, what + "still exists under another name");
   } else if (bytes > kDeletedFileLimitBytes) {
-    inspection.findings.add("deleted-file", what + "has " + format_bytes(bytes) + "; at most " +
-                                                format_bytes(kDeletedFileLimitBytes) +
-                                                " can be moved");
+    inspection.findings.add(findings::kDeletedFile,
+                            what + "has " + format_bytes(bytes) + "; at most " +
+                                format_bytes(kDeletedFileLimitBytes) + " can be moved");
   }
 }
 
@@ -94,8 +94,8 @@ void look_at_file(pid_t pid, const Mapping& mapping, Inspection& inspection) {
   struct stat status {};
   if (::stat(real_path.c_str(), &status) == 0 &&
       (S_ISCHR(status.st_mode) || S_ISBLK(status.st_mode))) {
-    inspection.findings.add_object("device", "it has the device " + mapping.path + " mapped",
-                                   mapping.path);
+    inspection.findings.add_object(findings::kDevice,
+                                   "it has the device " + mapping.path + " mapped", mapping.path);
   }
 }
 
@@ -106,9 +106,9 @@ bool is_preload_library(const Mapping& mapping) {
 /// In an IPC namespace of the job's own, System V objects move with the namespace.
 void look_at_segment(pid_t pid, const Mapping& mapping, Inspection& inspection) {
   if (procfs::namespace_link(pid, "ipc") != procfs::namespace_link(::getpid(), "ipc")) return;
-  inspection.findings.add("system-v", "it has System V shared memory attached (id " +
-                                          std::to_string(mapping.inode) +
-                                          ") in the host's IPC namespace");
+  inspection.findings.add(findings::kSystemV, "it has System V shared memory attached (id " +
+                                                  std::to_string(mapping.inode) +
+                                                  ") in the host's IPC namespace");
 }
 
 void look_at(pid_t pid, const Mapping& mapping, Inspection& inspection) {
@@ -116,7 +116,7 @@ void look_at(pid_t pid, const Mapping& mapping, Inspection& inspection) {
   if (mapping.path.starts_with("/SYSV")) {
     look_at_segment(pid, mapping, inspection);
   } else if (mapping.path.starts_with("/secretmem")) {
-    inspection.findings.add("kernel-object", "it has secret memory (memfd_secret)");
+    inspection.findings.add(findings::kKernelObject, "it has secret memory (memfd_secret)");
   } else if (is_memory_alone(mapping)) {
     look_at_deleted(pid, mapping, inspection);
   } else {
@@ -186,8 +186,9 @@ void inspect_mappings(pid_t pid, const Together& together, Inspection& inspectio
   }
   if (shared.empty()) return;
   for (const auto& [id, other] : outside_mappers(together, shared)) {
-    inspection.findings.add("shared-memory", "it shares the memory " + shared.at(id) +
-                                                 " with process " + describe_process(other));
+    inspection.findings.add(
+        findings::kSharedMemory,
+        "it shares the memory " + shared.at(id) + " with process " + describe_process(other));
   }
 }
 

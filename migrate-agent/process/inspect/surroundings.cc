@@ -43,7 +43,7 @@ void look_at_ids(const std::string& process, Inspection& inspection) {
                          procfs::status_bits(process, "CapInh") |
                          procfs::status_bits(process, "CapAmb"));
   if (!only_root && (capabilities_to_hand_on() & bit(CAP_SYS_RESOURCE)) == 0) {
-    inspection.findings.add("agent-capabilities",
+    inspection.findings.add(findings::kAgentCapabilities,
                             "the agent has no CAP_SYS_RESOURCE, which the limits of a process of "
                             "user " +
                                 std::to_string(facts.uid()) + " are read with");
@@ -54,7 +54,7 @@ void look_at_root(const std::string& process, Inspection& inspection) {
   std::error_code error;
   const std::string root = fs::read_symlink("/proc/" + process + "/root", error);
   if (error || root == "/") return;
-  inspection.findings.add("root-directory", "its root directory is " + root);
+  inspection.findings.add(findings::kRootDirectory, "its root directory is " + root);
 }
 
 void look_at_cpus(const std::string& process, Inspection& inspection) {
@@ -64,7 +64,8 @@ void look_at_cpus(const std::string& process, Inspection& inspection) {
         procfs::status_field(process + "/task/" + std::to_string(thread), "Cpus_allowed_list");
     if (theirs.empty() || theirs == ours || theirs == inspection.facts.limits().cpus()) continue;
     inspection.findings.add(
-        "cpu-affinity", fmt::format("it may run on CPUs {} alone, the agent on {}", theirs, ours));
+        findings::kCpuAffinity,
+        fmt::format("it may run on CPUs {} alone, the agent on {}", theirs, ours));
     return;
   }
 }
@@ -74,7 +75,7 @@ void look_at_groups(const std::string& process, Inspection& inspection) {
   if (limits) {
     *inspection.facts.mutable_limits() = std::move(*limits);
   } else {
-    inspection.findings.add("cgroup-limits", limits.error().message());
+    inspection.findings.add(findings::kCgroupLimits, limits.error().message());
   }
 }
 
@@ -121,7 +122,7 @@ void look_at_memory(const std::string& process, Inspection& inspection) {
   inspection.facts.set_mappings(mappings);
   inspection.facts.set_image_bytes(anonymous);
   if (sealed > 0) {
-    inspection.findings.add("mseal",
+    inspection.findings.add(findings::kMseal,
                             fmt::format("{} of its memory are sealed", format_bytes(sealed)));
   }
   for (const auto& [page_bytes, bytes] : huge) {
@@ -147,7 +148,7 @@ void look_at_policies(const std::string& process, Inspection& inspection) {
     if (others++ == 0) example = fmt::format("{} at {}", policy, address);
   }
   if (others == 0) return;
-  inspection.findings.add("numa-mappings",
+  inspection.findings.add(findings::kNumaMappings,
                           fmt::format("{} of its mappings have a NUMA policy of their own: {}{}",
                                       others, example, others > 1 ? ", and others" : ""));
 }
@@ -168,7 +169,7 @@ void look_at_mps(const std::string& process, Inspection& inspection) {
   const std::string control = "/proc/" + process + "/root" + directory + "/control";
   std::error_code error;
   if (!fs::exists(control, error)) return;
-  inspection.findings.add("mps", "an MPS control daemon serves it from " + directory);
+  inspection.findings.add(findings::kMps, "an MPS control daemon serves it from " + directory);
 }
 
 /// Whether GPUs of AMD's retry page faults of the process, where it is the process that says so.

@@ -87,7 +87,7 @@ class Places {
       // A tmpfs without a limit says 0.
       const auto free = static_cast<std::uint64_t>(system.f_bavail) * system.f_bsize;
       if (system.f_blocks == 0 || needed->second <= free) continue;
-      findings_.add("memory-file",
+      findings_.add(findings::kMemoryFile,
                     fmt::format("the files in memory of the process have {}; {} are "
                                 "free in {}",
                                 format_bytes(needed->second), format_bytes(free), path));
@@ -97,7 +97,7 @@ class Places {
 
  private:
   bool refuse(const char* format, const std::string& name) {
-    findings_.add("memory-file", fmt::format(fmt::runtime(format), name));
+    findings_.add(findings::kMemoryFile, fmt::format(fmt::runtime(format), name));
     return false;
   }
 
@@ -250,7 +250,7 @@ void check_owners(const std::vector<IncomingFile>& files,
     if (file.shared && file.fact.opened_as().empty()) continue;
     const proto::Credentials* owner = owner_of(file.fact, members);
     if (owner == nullptr) {
-      findings.add("memory-file", no_owner(file.fact).message());
+      findings.add(findings::kMemoryFile, no_owner(file.fact).message());
       continue;
     }
     const std::string path = fs::path(file.fact.names(0)).parent_path();
@@ -261,7 +261,7 @@ void check_owners(const std::vector<IncomingFile>& files,
       failed = may ? 0 : errno;
     });
     if (tried && failed == 0) continue;
-    findings.add("memory-file",
+    findings.add(findings::kMemoryFile,
                  tried ? fmt::format("user {} cannot make {} here: {}", file.fact.uid(),
                                      file.fact.names(0), ::strerror(failed))
                        : tried.error().message());

@@ -211,7 +211,7 @@ std::string describe(const FileId& id, const Use& use, Owners& owners, OutgoingF
 void refuse(const Use& use, const std::string& why, Outgoing& found) {
   if (!use.shared && use.gone_names.empty()) return;
   found.findings.add(
-      "shared-memory",
+      findings::kSharedMemory,
       fmt::format("process {} has {} in memory, which {}",
                   process::describe_process(use.holders.front().pid), use.name(), why));
 }
@@ -281,7 +281,7 @@ Outgoing find(std::span<const Member> members) {
     }
   }
   if (found.files.size() > kMaxFiles) {
-    found.findings.add("memory-file",
+    found.findings.add(findings::kMemoryFile,
                        fmt::format("the job has {} files in memory, {} can be taken along",
                                    found.files.size(), kMaxFiles));
   }

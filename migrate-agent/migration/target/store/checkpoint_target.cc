@@ -100,7 +100,7 @@ Status check_room(const proto::CheckpointOrder& order, const store::Owner& owner
   const std::uint64_t free_bytes = std::uint64_t{room.f_bavail} * room.f_frsize;
   const std::uint64_t bytes = expected_bytes(job);
   if (free_bytes >= bytes) return {};
-  findings.add(has_others ? "checkpoint-room-short" : "checkpoint-room",
+  findings.add(has_others ? findings::kCheckpointRoomShort : findings::kCheckpointRoom,
                fmt::format("{} has {} free, and the checkpoint needs up to {}", directory.string(),
                            format_bytes(free_bytes), format_bytes(bytes)));
   return {};
