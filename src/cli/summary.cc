@@ -86,7 +86,7 @@ void append_images(std::string& text, const proto::MigrateReport& report) {
 }
 
 void append_prefill(std::string& text, Task task, const proto::MigrateReport& report) {
-  if (task == Task::kCheckpoint || report.image_mode().empty()) return;
+  if ((task != Task::kMigration && task != Task::kRestore) || !report.verified()) return;
   fmt::format_to(std::back_inserter(text), "  GPU memory{}: {}\n",
                  task == Task::kMigration ? " at the destination" : "",
                  report.prefilled() ? "filled before the process was restored"

@@ -83,6 +83,21 @@ TEST_F(CheckpointTest, StopEndsTheJobWhenTheCheckpointIsComplete) {
   expect_counter(Host::kA, {}, kCounterFirst + 1);
 }
 
+TEST_F(CheckpointTest, ARestoreReportsWhenItsVramWasFilled) {
+  App counter = start_counter(hosts_, Host::kA, 32 * kMiB);
+  ASSERT_EQ(checkpoint(counter.pid(), {"--stop"}).exit_code, 0);
+  const CommandResult restored = restore(Host::kB);
+  ASSERT_EQ(restored.exit_code, 0) << restored.err;
+  EXPECT_NE(restored.out.find("filled before the process was restored"), std::string::npos)
+      << restored.out;
+  end(static_cast<pid_t>(number(last_line(restored), "pid")));
+  const CommandResult later = restore(Host::kB, {"--no-prefill"});
+  ASSERT_EQ(later.exit_code, 0) << later.err;
+  EXPECT_NE(later.out.find("loaded after the process was restored"), std::string::npos)
+      << later.out;
+  end(static_cast<pid_t>(number(last_line(later), "pid")));
+}
+
 /// Success if `printed` is what `undisturbed` printed, from one of its lines on.
 testing::AssertionResult goes_on_as(const std::vector<std::string>& printed,
                                     const std::vector<std::string>& undisturbed) {

@@ -1,5 +1,5 @@
 // The end of pre-copy, decided from made-up programs and links.
-#include "migrate-agent/migration/source/convergence.h"
+#include "migrate-agent/migration/engine/convergence.h"
 
 #include <gtest/gtest.h>
 

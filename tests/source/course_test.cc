@@ -5,12 +5,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <poll.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <asio/co_spawn.hpp>
 #include <asio/detached.hpp>
 #include <asio/executor_work_guard.hpp>
+#include <csignal>
 #include <filesystem>
 #include <thread>
 
@@ -54,12 +56,11 @@ class CourseTest : public testing::Test {
     request.set_destination("fake:1");
     request.set_pause_before_switchover(true);
     console_.emplace(*context_, request);
-    const auto find_target = [this](const Order&,
-                                    const Subject&) -> Result<std::unique_ptr<Target>> {
+    const auto find_target = [this](const Course&) -> Result<std::unique_ptr<Target>> {
       if (no_target_) return *no_target_;
       return std::make_unique<test::FakeTarget>(target_);
     };
-    course_.reset(new Course{*context_, *console_, find_target, {request}});
+    course_.reset(new Course{{*context_, *console_}, find_target, request});
     loopback_.io().restart();
     guard_.emplace(asio::make_work_guard(loopback_.io()));
     io_thread_ = std::thread([this] { loopback_.io().run(); });
@@ -109,15 +110,15 @@ class CourseTest : public testing::Test {
   /// As before the request to restore, with a process without buffers.
   void begin_and_copy() {
     ASSERT_TRUE(claim(*course_));
-    auto log = commit::SourceLog::create(config_.state_dir, course_->order.migration,
-                                         description(*course_));
+    auto log =
+        commit::SourceLog::create(config_.state_dir, course_->run.migration, description(*course_));
     ASSERT_TRUE(log) << log.error().message();
-    course_->account.log.emplace(std::move(*log));
+    course_->run.log.emplace(std::move(*log));
     course_->copying.vram.emplace(nullptr, digest::DigestKey::expand(std::array<std::byte, 32>{}));
   }
 
   const journal::Record& last_record() const {
-    return course_->account.log->journal().records().back();
+    return course_->run.log->journal().records().back();
   }
 
   worker::Config config_;
@@ -142,7 +143,7 @@ class CourseTest : public testing::Test {
 TEST_F(CourseTest, TheTargetLearnsWhichMigrationItIsAndWhoOrderedIt) {
   claim_and_examine();
   EXPECT_TRUE(preflight(*course_));
-  EXPECT_EQ(target_.preflight_request.migration_id(), to_bytes(course_->order.migration));
+  EXPECT_EQ(target_.preflight_request.migration_id(), to_bytes(course_->run.migration));
   EXPECT_EQ(target_.preflight_request.ordered_by(), agent_->peer().common_name);
 }
 
@@ -188,8 +189,8 @@ TEST_F(CourseTest, ACancelledCourseAsksTheTargetNothing) {
 TEST_F(CourseTest, AnUnknownTargetEndsInTheReport) {
   no_target_ = Error(Code::kInvalidArgument, "that is no address");
   run(*course_);
-  EXPECT_EQ(course_->account.report.code(), "invalid-argument");
-  EXPECT_EQ(course_->account.report.message(), "that is no address");
+  EXPECT_EQ(course_->run.report.code(), "invalid-argument");
+  EXPECT_EQ(course_->run.report.message(), "that is no address");
 }
 
 TEST_F(CourseTest, TheJournalKnowsOfTheRestoreBeforeTheTargetDoes) {
@@ -206,7 +207,7 @@ TEST_F(CourseTest, AVoteAboutOtherChunksIsDataLoss) {
   const Status restored = restore(*course_);
   ASSERT_FALSE(restored);
   EXPECT_EQ(restored.error().code(), Code::kDataLoss);
-  EXPECT_FALSE(course_->account.report.verified());
+  EXPECT_FALSE(course_->run.report.verified());
 }
 
 TEST_F(CourseTest, PhasesOfTheVoteAreOnTheReportsAxis) {
@@ -215,9 +216,9 @@ TEST_F(CourseTest, PhasesOfTheVoteAreOnTheReportsAxis) {
   const auto start = console_->started().time_since_epoch();
   phase.set_start_ms(in_milliseconds(start) + 1500);
   ASSERT_TRUE(restore(*course_));
-  EXPECT_TRUE(course_->account.report.verified());
-  ASSERT_EQ(course_->account.report.phases_size(), 1);
-  EXPECT_NEAR(course_->account.report.phases(0).start_ms(), 1500, 0.01);
+  EXPECT_TRUE(course_->run.report.verified());
+  ASSERT_EQ(course_->run.report.phases_size(), 1);
+  EXPECT_NEAR(course_->run.report.phases(0).start_ms(), 1500, 0.01);
 }
 
 /// Longer than any test takes.
@@ -242,6 +243,79 @@ TEST_F(CourseTest, ACancellationEndsTheWait) {
 
 TEST_F(CourseTest, WithoutAnOrderTheWaitEndsByItself) {
   EXPECT_TRUE(console_->rest(std::chrono::milliseconds(1)));
+}
+
+TEST_F(CourseTest, TheReportHasWhatTheVoteSays) {
+  begin_and_copy();
+  proto::RestoreReply vote;
+  vote.set_prefilled(true);
+  vote.add_notes("landed in ordinary pages");
+  vote.set_stored_bytes(7);
+  target_.vote = vote;
+  test::FakeTarget target(target_);
+  ASSERT_TRUE(migration::ask_for_vote(course_->run, target, {}, 0));
+  EXPECT_TRUE(course_->run.report.prefilled());
+  EXPECT_EQ(course_->run.report.stored_bytes(), 7U);
+  EXPECT_THAT(course_->run.report.notes(), ElementsAre("landed in ordinary pages"));
+}
+
+class CommitTest : public CourseTest {
+ protected:
+  /// As after the vote.
+  void SetUp() override {
+    begin_and_copy();
+    ASSERT_TRUE(await_vote(course_->run));
+  }
+
+  Result<proto::CommitReply> commit_with(
+      Result<commit::CommitAnswer> answer, std::function<void()> answered = [] {}) {
+    target_.answer = std::move(answer);
+    test::FakeTarget target(target_);
+    return migration::commit(course_->run, target,
+                             {.give_up = [](Error cause) { return cause; },
+                              .answered = std::move(answered),
+                              .in_hand = {},
+                              .went_back =
+                                  [this](const Error& lost, const Status& undone) {
+                                    undone_ = undone;
+                                    return lost;
+                                  },
+                              .unconfirmed = {}});
+  }
+
+  std::optional<Status> undone_;
+};
+
+TEST_F(CommitTest, TheReportHasWhatIsConfirmed) {
+  proto::CommitReply reply;
+  reply.add_notes("it has ended since");
+  ASSERT_TRUE(commit_with(commit::CommitAnswer(reply)));
+  EXPECT_TRUE(course_->run.report.committed());
+  EXPECT_THAT(course_->run.report.notes(), testing::Contains("it has ended since"));
+}
+
+TEST_F(CommitTest, ALostCopyIsNoCommit) {
+  const auto done = commit_with(commit::CommitAnswer(Error(Code::kNotFound, "the copy is lost")));
+  ASSERT_FALSE(done);
+  EXPECT_EQ(done.error().message(), "the copy is lost");
+  EXPECT_FALSE(course_->run.report.committed());
+  ASSERT_TRUE(undone_);
+}
+
+/// As on a full disk: recovery will ask again.
+TEST_F(CommitTest, ALostCopyThatCannotBeWrittenStaysCommitted) {
+  ::signal(SIGXFSZ, SIG_IGN);
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);
+  const auto done =
+      commit_with(commit::CommitAnswer(Error(Code::kNotFound, "the copy is lost")), [&before] {
+        const rlimit none{0, before.rlim_max};
+        EXPECT_EQ(::setrlimit(RLIMIT_FSIZE, &none), 0);
+      });
+  EXPECT_EQ(::setrlimit(RLIMIT_FSIZE, &before), 0);
+  ASSERT_FALSE(done);
+  EXPECT_TRUE(course_->run.report.committed());
+  EXPECT_FALSE(undone_);
 }
 
 }  // namespace

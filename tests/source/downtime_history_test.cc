@@ -1,5 +1,5 @@
 // What an agent remembers of downtimes, and what it then expects.
-#include "migrate-agent/migration/source/downtime_history.h"
+#include "migrate-agent/migration/engine/downtime_history.h"
 
 #include <gtest/gtest.h>
 #include <sys/stat.h>

@@ -17,6 +17,7 @@ struct FakeTargetState {
   Result<proto::PreflightReply> preflight_reply;
   Result<proto::BuffersReply> buffers_reply;
   Result<proto::RestoreReply> vote;
+  Result<commit::CommitAnswer> answer = commit::CommitAnswer();
   std::string aborted;
 
   std::optional<Error> interrupted() {
@@ -69,7 +70,7 @@ class FakeTarget : public Target {
   }
   Result<commit::CommitAnswer> commit() override {
     state_.calls.push_back("commit");
-    return commit::CommitAnswer();
+    return state_.answer;
   }
   void abort(const std::string& reason) override {
     state_.calls.push_back("abort");

@@ -1,5 +1,5 @@
 // What an operator is told, by somebody who never waits for them.
-#include "migrate-agent/migration/source/operator_link.h"
+#include "migrate-agent/migration/engine/operator_link.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

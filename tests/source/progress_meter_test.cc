@@ -1,5 +1,5 @@
 // How far a copy has come, from made-up rounds on a made-up clock.
-#include "migrate-agent/migration/source/progress_meter.h"
+#include "migrate-agent/migration/engine/progress_meter.h"
 
 #include <gtest/gtest.h>
 

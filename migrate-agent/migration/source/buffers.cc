@@ -86,10 +86,10 @@ Status assign_regions(Course& c,
 
 /// The journal knows the keeper before it holds anything.
 Status start_keeper(Course& c) {
-  GCR_ASSIGN(c.subject.keeper, keeper::Keeper::start_beside(c.worker.config.criu.reaper));
+  GCR_ASSIGN(c.subject.keeper, keeper::Keeper::start_beside(c.run.worker.config.criu.reaper));
   journal::Record record;
   *record.mutable_keeper_started()->mutable_keeper() = c.subject.keeper->id();
-  return c.account.log->advance(commit::SourceEvent::kKeeperStarted, std::move(record));
+  return c.run.log->advance(commit::SourceEvent::kKeeperStarted, std::move(record));
 }
 
 /// Costs little where the keeper has all of it already: it is armed before the gate closes, and by

@@ -23,11 +23,11 @@ constexpr std::size_t kMostLooks = 8;
 /// one at least sees the other.
 Status check_alone(const Course& c) {
   namespace fs = std::filesystem;
-  const worker::Config& config = c.worker.config;
+  const worker::Config& config = c.run.worker.config;
   std::error_code error;
   for (const auto& name : fs::directory_iterator(config.runtime_dir / "workers", error)) {
     const auto other = journal::entry_of(name.path());
-    if (!other || other->role != journal::Began::SOURCE || other->migration == c.order.migration) {
+    if (!other || other->role != journal::Began::SOURCE || other->migration == c.run.migration) {
       continue;
     }
     if (c.subject.suspended && other->migration == c.subject.suspended->suspension) continue;
@@ -72,36 +72,36 @@ Status add_descendants(Course& c, const std::vector<pid_t>& tree) {
 }
 
 Status claim_members(Course& c) {
-  return worker::on_io(c.worker.io,
-                       c.worker.daemon.claim_processes(c.order.migration, c.subject.members,
-                                                       c.worker.channel.peer().common_name));
+  return worker::on_io(c.run.worker.io, c.run.worker.daemon.claim_processes(
+                                            c.run.migration, c.subject.members,
+                                            c.run.worker.channel.peer().common_name));
 }
 
 }  // namespace
 
 worker::Permissions permissions(const Course& c) {
-  if (!c.order.request.has_checkpoint()) return c.worker.permissions;
-  return c.worker.permissions.for_store_of(c.subject.claimed.uid);
+  if (!c.request.has_checkpoint()) return c.run.worker.permissions;
+  return c.run.worker.permissions.for_store_of(c.subject.claimed.uid);
 }
 
 Status claim_for_target(Course& c) {
-  GCR_TRY(add_descendants(c, procfs::tree(c.order.request.pid())));
-  GCR_ASSIGN(c.target, c.find_target(c.order, c.subject));
-  c.interrupting = c.worker.cancellation.on_request([&c] {
-    if (c.target != nullptr) c.target->interrupt(c.worker.cancellation.check().error());
+  GCR_TRY(add_descendants(c, procfs::tree(c.request.pid())));
+  GCR_ASSIGN(c.target, c.find_target(c));
+  c.interrupting = c.run.worker.cancellation.on_request([&c] {
+    if (c.target != nullptr) c.target->interrupt(c.run.worker.cancellation.check().error());
   });
   GCR_TRY(claim_members(c));
   GCR_ASSIGN(c.subject.handle,
-             procfs::Process::open(c.order.request.pid(), c.subject.claimed.start_time));
+             procfs::Process::open(c.request.pid(), c.subject.claimed.start_time));
   return {};
 }
 
 /// What is refused after that leaves no journal.
 Status claim(Course& c) {
-  const pid_t pid = c.order.request.pid();
+  const pid_t pid = c.request.pid();
   GCR_ASSIGN(c.subject.claimed,
-             c.worker.permissions.check_process(pid, c.order.request.start_time()));
-  c.account.report.set_start_time(c.subject.claimed.start_time);
+             c.run.worker.permissions.check_process(pid, c.request.start_time()));
+  c.run.report.set_start_time(c.subject.claimed.start_time);
   add_member(c.subject.members, pid, c.subject.claimed.start_time);
   return claim_for_target(c);
 }
@@ -117,7 +117,7 @@ Status follow_members(Course& c, const std::vector<pid_t>& tree) {
   }
   for (; examined < c.subject.members.size(); ++examined) {
     const pid_t pid = c.subject.members[examined].pid();
-    auto found = preflight::examine_late(c.order.request, pid, tree, c.subject.limits);
+    auto found = preflight::examine_late(c.request, pid, tree, c.subject.limits);
     if (!found && found.error().code() == Code::kNotFound) continue;
     GCR_TRY(found);
     c.subject.confinements[pid] = *std::move(found);
@@ -150,14 +150,12 @@ Status examine_frozen(Course& c) {
   });
 }
 
-/// Makes the migration one that survives this worker: a journal, and a name by which others reach
-/// it. Nothing was done to the process yet.
+/// The migration survives this worker from here on. Nothing was done to the process yet.
 Status begin(Course& c) {
   Subject& subject = c.subject;
   journal::Began began = description(c);
   if (c.target != nullptr) began.set_peer(c.target->name());
-  GCR_ASSIGN(c.account.log, commit::SourceLog::create(c.worker.config.state_dir, c.order.migration,
-                                                      std::move(began)));
+  GCR_TRY(begin_journal(c.run, std::move(began)));
   subject.driver = std::move(subject.found->host.driver);
   subject.command = subject.found->members.front().command();
   for (const proto::ProcessFacts& member : subject.found->members) {
@@ -167,8 +165,8 @@ Status begin(Course& c) {
   subject.lister = std::move(subject.found->lister);
   subject.driver_alone = std::move(subject.found->driver_alone);
   subject.criu_plugin = std::move(subject.found->criu_plugin);
-  c.account.report.set_processes(subject.job.members());
-  c.account.report.set_gpu_processes(static_cast<std::uint32_t>(subject.found->gpu_users.size()));
+  c.run.report.set_processes(subject.job.members());
+  c.run.report.set_gpu_processes(static_cast<std::uint32_t>(subject.found->gpu_users.size()));
   std::vector<GpuMember> gpu_members;
   for (preflight::GpuUser& user : subject.found->gpu_users) {
     const gpu::MemberId id{static_cast<std::uint32_t>(user.member)};
@@ -178,14 +176,10 @@ Status begin(Course& c) {
     gpu_members.push_back({id, std::move(process), std::move(user.access), std::move(control)});
   }
   subject.processes.emplace(*subject.handle, std::move(gpu_members),
-                            finish::group_of(c.account.log->journal()));
+                            finish::group_of(c.run.log->journal()));
   subject.found.reset();
-  GCR_TRY(worker::on_io(
-      c.worker.io, [&] { return c.worker.line.open(c.order.migration, journal::Began::SOURCE); }));
+  GCR_TRY(announce(c.run));
   GCR_TRY(check_alone(c));
-  proto::Envelope started;
-  started.mutable_started()->set_migration_id(to_bytes(c.order.migration));
-  c.console.tell(std::move(started));
   return fault::point("source.began");
 }
 

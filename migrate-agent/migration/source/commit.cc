@@ -5,7 +5,6 @@
 #include <algorithm>
 
 #include "migrate-agent/base/fault/fault.h"
-#include "migrate-agent/migration/finish/deliver.h"
 #include "migrate-agent/migration/finish/records.h"
 #include "migrate-agent/migration/finish/source.h"
 #include "migrate-agent/migration/source/course.h"
@@ -16,7 +15,6 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr milliseconds kCommitPause{200};
 /// For a process whose door closed because it ends, which takes only a moment.
 constexpr milliseconds kEndPatience{2000};
 /// For a living process to answer at its door.
@@ -37,41 +35,31 @@ void look_for_end(Course& c) {
     ended = std::ranges::any_of(processes->gpu_members(), has_closed_its_door) &&
             handle->ends_within(kEndPatience);
   }
-  c.account.report.set_process_ended(ended);
+  c.run.report.set_process_ended(ended);
 }
 
 /// `cause`, or that the process has ended, if it has.
 Error or_its_end(const Course& c, Error cause) {
-  if (!c.account.report.process_ended()) return cause;
-  return Error(Code::kNotFound, fmt::format("process {} ended by itself before it was moved",
-                                            c.order.request.pid()));
+  if (!c.run.report.process_ended()) return cause;
+  return Error(Code::kNotFound,
+               fmt::format("process {} ended by itself before it was moved", c.request.pid()));
 }
 
 /// After undoing: `cause`, or why there is more to do.
 Error went_back(Course& c, const Error& cause, const Status& undone) {
   if (undone) {
-    if (c.subject.handle->has_ended()) c.account.report.set_process_ended(true);
+    if (c.subject.handle->has_ended()) c.run.report.set_process_ended(true);
     count_undone_closing(c);
     return or_its_end(c, cause);
   }
-  c.account.report.set_recovering(true);
+  c.run.report.set_recovering(true);
   return Error(Code::kInternal, fmt::format("{}; and the source could not be resumed yet: {}",
                                             cause.message(), undone.error().message()));
 }
 
-/// On the migration's connection, and then for a while on new ones; after that recovery goes on.
-Result<commit::CommitAnswer> order_commit(Course& c) {
-  const auto until = Clock::now() + 2 * c.worker.config.peer_silence();
-  auto answer = c.target->commit();
-  if (answer) return answer;
-  finish::Backoff backoff(c.worker.io, kCommitPause);
-  return worker::on_io(c.worker.io,
-                       finish::deliver_commit(c.worker, c.account.log->journal(), backoff, until));
-}
-
 /// It ends now.
 void note_downtime(Course& c) {
-  c.account.report.set_downtime_ms(
+  c.run.report.set_downtime_ms(
       in_milliseconds(c.account.undone_closings + (Clock::now() - *c.account.gate_closed_at)));
 }
 
@@ -82,9 +70,9 @@ void remember(const Course& c) {
   const Account& account = c.account;
   const double beside_ms = in_milliseconds(account.control_took);
   const double overlapped_ms = std::max(beside_ms, in_milliseconds(account.last_round_took));
-  const double closed_ms = account.report.downtime_ms() - in_milliseconds(account.undone_closings);
+  const double closed_ms = c.run.report.downtime_ms() - in_milliseconds(account.undone_closings);
   const Status remembered = remember_downtime(
-      c.worker.config.state_dir, account.kind, account.report.prefilled(),
+      c.run.worker.config.state_dir, account.kind, c.run.report.prefilled(),
       {.beside_ms = beside_ms, .rest_ms = std::max(0.0, closed_ms - overlapped_ms)});
   if (!remembered) spdlog::warn("{}", remembered.error().message());
 }
@@ -106,59 +94,31 @@ undo::InHand in_hand(Course& c) {
           .gated = processes.gated(),
           .detaching = processes.detaching(),
           .took =
-              [&phases = c.account.phases](const char* step, Clock::time_point began) {
+              [&phases = c.run.phases](const char* step, Clock::time_point began) {
                 phases.add("process", step, began, Clock::now());
               }};
 }
 
 Status commit(Course& c) {
-  const worker::Phases::Timer timer(c.account.phases, "course", "commit");
-  proto::MigrateReport& report = c.account.report;
-  journal::Record record;
-  record.mutable_committed();
-  const Status decided =
-      c.account.log->advance(commit::SourceEvent::kVoteReceived, std::move(record));
-  if (!decided && decided.error().code() == Code::kDataLoss) {
-    // The journal's content is unknown: act as if killed here (recovery reads the journal again).
-    report.set_recovering(true);
-    return decided;
-  }
-  if (!decided) return give_up(c, decided.error());
-  // From here on the source's copy never runs again, unless the destination answers CopyLost.
-  report.set_committed(true);
-  c.console.set_committed(true);
-  const auto answer = order_commit(c);
-  note_downtime(c);
-  if (!answer) {
-    return answer.error().while_doing(
-        "the commit was sent but not confirmed; the agent keeps asking, and the stopped process "
-        "is kept at the source");
-  }
-  const auto* lost = std::get_if<Error>(&*answer);
-  const undo::InHand hand = in_hand(c);
-  const Status settled =
-      c.account.phases.time("process", lost != nullptr ? "take back" : "release source", [&] {
-        return worker::guarded(
-            [&] { return finish::settle(*c.account.log, c.worker.config, *answer, &hand); });
-      });
-  if (lost != nullptr) {
-    // If the journal cannot be written, recovery asks again and gets the same answer.
-    report.set_committed(c.account.log->state() == commit::SourceState::kCommitted);
-    c.console.set_committed(report.committed());
-    if (report.committed()) return settled;
-    return went_back(c, *lost, settled);
-  }
-  const auto& confirmed = std::get<proto::CommitReply>(*answer);
-  const pid_t pid = confirmed.pid();
-  for (const std::string& note : confirmed.notes()) report.add_notes(control::printable(note));
-  if (!settled) report.add_notes("at the source: " + settled.error().message());
-  if (c.order.request.has_checkpoint()) {
-    report.set_checkpoint(c.order.request.checkpoint().name());
+  const worker::Phases::Timer timer(c.run.phases, "course", "commit");
+  GCR_ASSIGN(const proto::CommitReply confirmed,
+             migration::commit(
+                 c.run, *c.target,
+                 {.give_up = [&c](Error cause) { return give_up(c, std::move(cause)).error(); },
+                  .answered = [&c] { note_downtime(c); },
+                  .in_hand = [&c] { return in_hand(c); },
+                  .went_back = [&c](const Error& lost,
+                                    const Status& undone) { return went_back(c, lost, undone); },
+                  .unconfirmed =
+                      "; the agent keeps asking, and the stopped process is kept at the source"}));
+  if (c.request.has_checkpoint()) {
+    c.run.report.set_checkpoint(c.request.checkpoint().name());
     return {};
   }
-  report.set_destination_pid(pid);
+  c.run.report.set_destination_pid(confirmed.pid());
   remember(c);
-  c.console.tell("commit", fmt::format("process {} runs at {}", pid, c.target->name()));
+  c.run.console.tell("commit",
+                     fmt::format("process {} runs at {}", confirmed.pid(), c.target->name()));
   return {};
 }
 
@@ -167,9 +127,9 @@ namespace {
 /// The vote and the commit of a checkpoint whose job runs already.
 Status complete_checkpoint(Course& c) {
   GCR_TRY(ask_for_vote(c));
-  GCR_TRY(c.worker.cancellation.check());
+  GCR_TRY(c.run.worker.cancellation.check());
   GCR_TRY(c.target->commit());
-  c.account.report.set_checkpoint(c.order.request.checkpoint().name());
+  c.run.report.set_checkpoint(c.request.checkpoint().name());
   return {};
 }
 
@@ -178,13 +138,13 @@ Status complete_checkpoint(Course& c) {
 /// Until the last record nothing says that there is a checkpoint, so whoever finds the journal
 /// removes it, unless it has its name by then.
 Status go_on(Course& c) {
-  const worker::Phases::Timer timer(c.account.phases, "course", "complete");
+  const worker::Phases::Timer timer(c.run.phases, "course", "complete");
   const Error unfinished(Code::kInternal, "the agent died before the checkpoint was complete");
   undo::InHand hand = in_hand(c);
   hand.running = [&c] { note_downtime(c); };
-  const auto taken_back = c.account.phases.time("process", "take back", [&] {
+  const auto taken_back = c.run.phases.time("process", "take back", [&] {
     return worker::guarded([&]() -> Status {
-      GCR_TRY(finish::take_back(*c.account.log, c.worker.config, commit::SourceEvent::kFailed,
+      GCR_TRY(finish::take_back(*c.run.log, c.run.worker.config, commit::SourceEvent::kFailed,
                                 finish::aborted(unfinished), &hand));
       return {};
     });
@@ -194,25 +154,24 @@ Status go_on(Course& c) {
   if (!completed) c.target->abort(completed.error().message());
   if (!taken_back) return went_back(c, unfinished, taken_back);
   journal::Record finished = finish::finished(
-      completed ? fmt::format("the checkpoint {} is complete", c.account.report.checkpoint())
+      completed ? fmt::format("the checkpoint {} is complete", c.run.report.checkpoint())
                 : "the process runs here");
   finished.mutable_finished()->set_checkpointed(completed.has_value());
-  const Status noted =
-      c.account.log->advance(commit::SourceEvent::kRolledBack, std::move(finished));
-  if (!noted) c.account.report.add_notes("at the source: " + noted.error().message());
+  const Status noted = c.run.log->advance(commit::SourceEvent::kRolledBack, std::move(finished));
+  if (!noted) c.run.report.add_notes("at the source: " + noted.error().message());
   return completed;
 }
 
 Status give_up(Course& c, Error cause) {
   if (c.copying.precopy) c.target->channel().cancel();
   look_for_end(c);
-  if (c.account.report.process_ended()) spdlog::info("the process has ended: {}", cause.message());
+  if (c.run.report.process_ended()) spdlog::info("the process has ended: {}", cause.message());
   cause = or_its_end(c, std::move(cause));
   Status given_up = cause;
-  if (c.account.log) {
+  if (c.run.log) {
     const undo::InHand hand = in_hand(c);
     const Status undone = worker::guarded([&] {
-      return finish::undo(*c.account.log, c.worker.config, commit::SourceEvent::kFailed,
+      return finish::undo(*c.run.log, c.run.worker.config, commit::SourceEvent::kFailed,
                           finish::aborted(cause), &hand);
     });
     given_up = went_back(c, cause, undone);

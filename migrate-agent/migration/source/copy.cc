@@ -45,7 +45,7 @@ Status open_image_sink(Course& c) {
   if (c.copying.sink != nullptr) return {};
   const double link_bytes_per_s = c.copying.precopy ? c.copying.precopy->convergence().rate() : 0;
   GCR_ASSIGN(c.copying.sink,
-             c.target->image_sink(to_compression(c.order.request.compression()), link_bytes_per_s));
+             c.target->image_sink(to_compression(c.request.compression()), link_bytes_per_s));
   return {};
 }
 
@@ -55,14 +55,14 @@ Status look(Course& c) {
   GCR_TRY(refresh_buffers(c));
   // CRIU is started before the digest: what takes time after it lets the process dirty more VRAM.
   if (!c.copying.images->prepared()) {
-    const worker::Phases::Timer timer(c.account.phases, "images", "start CRIU");
+    const worker::Phases::Timer timer(c.run.phases, "images", "start CRIU");
     GCR_TRY(c.copying.images->prepare());
   }
   return c.copying.precopy->look();
 }
 
 Status image_round(Course& c) {
-  const worker::Phases::Timer dumping(c.account.phases, "images", "images round");
+  const worker::Phases::Timer dumping(c.run.phases, "images", "images round");
   GCR_TRY(open_image_sink(c));
   return c.copying.images->round(*c.copying.sink);
 }
@@ -70,8 +70,8 @@ Status image_round(Course& c) {
 /// While the round is sent, the process is throttled by this share.
 Status copy_round(Course& c, double share_held) {
   Precopy& precopy = *c.copying.precopy;
-  c.console.tell("precopy", fmt::format("round {}: sending {}", precopy.rounds().size() + 1,
-                                        format_bytes(precopy.remaining_bytes())));
+  c.run.console.tell("precopy", fmt::format("round {}: sending {}", precopy.rounds().size() + 1,
+                                            format_bytes(precopy.remaining_bytes())));
   gpu::Throttle throttle(c.subject.processes->gate());
   throttle.set_share(share_held);
   const Status sent = precopy.send(throttle);
@@ -79,43 +79,43 @@ Status copy_round(Course& c, double share_held) {
   GCR_TRY(sent);
   if (c.copying.images->in_rounds()) GCR_TRY(image_round(c));
   GCR_TRY(fault::point("source.copied"));
-  return c.worker.cancellation.check();
+  return c.run.worker.cancellation.check();
 }
 
 /// Waits for an operator's ContinueRequest. Meanwhile rounds keep the destination up to date, so
 /// rarely that they hardly load GPU and link.
 Status pause(Course& c) {
-  c.console.set_paused(true);
+  c.run.console.set_paused(true);
   c.target->tell_paused(true);
-  c.console.tell(worker::kPausedPhase.data(),
-                 "waiting for `gcr-migrate continue` before the switchover");
+  c.run.console.tell(worker::kPausedPhase.data(),
+                     "waiting for `gcr-migrate continue` before the switchover");
   Clock::duration rest = kFirstPause;
-  while (!c.console.may_switch_over()) {
-    GCR_TRY(c.worker.cancellation.check());
-    if (!c.console.rest(rest)) continue;
+  while (!c.run.console.may_switch_over()) {
+    GCR_TRY(c.run.worker.cancellation.check());
+    if (!c.run.console.rest(rest)) continue;
     const auto began = Clock::now();
     GCR_TRY(look(c));
     if (c.copying.precopy->remaining_bytes() > 0) GCR_TRY(copy_round(c, 0));
     rest = std::max<Clock::duration>(std::min<Clock::duration>(2 * rest, kLongestRest),
                                      kRestPerRound * (Clock::now() - began));
   }
-  c.console.set_paused(false);
+  c.run.console.set_paused(false);
   c.target->tell_paused(false);
-  c.console.tell("precopy", "going on to the switchover");
-  return c.worker.cancellation.check();
+  c.run.console.tell("precopy", "going on to the switchover");
+  return c.run.worker.cancellation.check();
 }
 
 /// The expected downtime, for the report and for operators.
 void begin_switchover(Course& c) {
   const Precopy& precopy = *c.copying.precopy;
-  proto::MigrateReport& report = c.account.report;
+  proto::MigrateReport& report = c.run.report;
   const double send_ms = precopy.expected_ms();
   const bool rate_is_known = precopy.remaining_bytes() == 0 || send_ms > 0;
   report.set_expected_send_ms(send_ms);
   report.set_expected_downtime_ms(
       c.account.steady.with_last_round_ms(precopy.digest_ms() + send_ms));
   report.set_expected_is_least(c.account.steady.is_least || !rate_is_known);
-  c.console.begin_switchover(report.expected_downtime_ms(), report.expected_is_least());
+  c.run.console.begin_switchover(report.expected_downtime_ms(), report.expected_is_least());
 }
 
 /// A member without a door would keep the driver's files when it is dumped.
@@ -137,9 +137,9 @@ Status check_others_use_no_gpu(Course& c) {
 
 Status follow_members_in_time(Course& c) {
   for (const auto end = Clock::now() + kTransience;;) {
-    const Status followed = follow_members(c, procfs::tree(c.order.request.pid()));
+    const Status followed = follow_members(c, procfs::tree(c.request.pid()));
     if (followed || !is_transient(c, followed.error(), end)) return followed;
-    GCR_TRY(c.worker.cancellation.check());
+    GCR_TRY(c.run.worker.cancellation.check());
   }
 }
 
@@ -159,32 +159,32 @@ Status note_detaching(Course& c) {
     *detaching.add_homes() = home ? *home : std::string();
     *detaching.add_members() = member;
   }
-  GCR_TRY(c.account.log->advance(commit::SourceEvent::kDetaching, std::move(record)));
+  GCR_TRY(c.run.log->advance(commit::SourceEvent::kDetaching, std::move(record)));
   return process.enter_group();
 }
 
 namespace {
 
 Status copy_rounds(Course& c) {
-  const worker::Phases::Timer timer(c.account.phases, "course", "pre-copy");
+  const worker::Phases::Timer timer(c.run.phases, "course", "pre-copy");
   // From here on a failure reports that the process runs on, not that nothing was touched.
-  c.account.report.set_source_touched(true);
+  c.run.report.set_source_touched(true);
   Precopy& precopy = *c.copying.precopy;
-  c.console.begin_copying(c.target->channel());
+  c.run.console.begin_copying(c.target->channel());
   for (;;) {
     GCR_TRY(look(c));
-    precopy.set_downtime_limit(c.console.limits().downtime_ms);
+    precopy.set_downtime_limit(c.run.console.limits().downtime_ms);
     GCR_ASSIGN(const auto next, precopy.decide());
     const double share_held = precopy.convergence().throttle();
-    c.console.set_throttle(share_held);
+    c.run.console.set_throttle(share_held);
     if (next == Convergence::Next::kRound) {
       GCR_TRY(copy_round(c, share_held));
-    } else if (c.order.request.pause_before_switchover() && !c.console.may_switch_over()) {
+    } else if (c.request.pause_before_switchover() && !c.run.console.may_switch_over()) {
       GCR_TRY(pause(c));
     } else if (c.copying.images->lacks_round()) {
       GCR_TRY(image_round(c));
     } else {
-      c.account.report.set_switchover_reason(to_string(next));
+      c.run.report.set_switchover_reason(to_string(next));
       break;
     }
   }
@@ -197,16 +197,16 @@ Status copy_rounds(Course& c) {
 
 Status hold_back(Course& c) {
   GCR_TRY(fault::point("source.closing"));
-  c.console.tell("switchover", "closing the gate");
+  c.run.console.tell("switchover", "closing the gate");
   c.account.gate_closed_at = Clock::now();
-  c.console.set_gate_closed(c.account.gate_closed_at);
-  c.account.report.set_gate_closed_ms(c.account.phases.since_origin_ms(*c.account.gate_closed_at));
-  GCR_TRY(c.account.phases.time("process", "close gate", [&] {
+  c.run.console.set_gate_closed(c.account.gate_closed_at);
+  c.run.report.set_gate_closed_ms(c.run.phases.since_origin_ms(*c.account.gate_closed_at));
+  GCR_TRY(c.run.phases.time("process", "close gate", [&] {
     return c.subject.processes->close_gate(
-        kGateTimeout, [&c](const std::string& what) { c.console.tell("switchover", what); });
+        kGateTimeout, [&c](const std::string& what) { c.run.console.tell("switchover", what); });
   }));
   GCR_TRY(fault::point("source.gated"));
-  return c.worker.cancellation.check();
+  return c.run.worker.cancellation.check();
 }
 
 namespace {
@@ -215,7 +215,7 @@ namespace {
 Result<bool> close_gate(Course& c) {
   GCR_TRY(hold_back(c));
   GCR_TRY(refresh_buffers(c));
-  if (!c.order.request.strict()) return true;
+  if (!c.request.strict()) return true;
   GCR_TRY(c.copying.precopy->look());
   if (c.copying.precopy->acceptable()) return true;
   GCR_TRY(c.subject.processes->open_gate());
@@ -238,10 +238,10 @@ void count_undone_closing(Course& c) {
   auto& closed_at = c.account.gate_closed_at;
   if (!closed_at) return;
   const auto now = Clock::now();
-  c.account.phases.add("course", "undone closing", *closed_at, now);
+  c.run.phases.add("course", "undone closing", *closed_at, now);
   c.account.undone_closings += now - *closed_at;
   closed_at.reset();
-  c.console.set_gate_closed(closed_at);
+  c.run.console.set_gate_closed(closed_at);
 }
 
 }  // namespace gcr::migration::source

@@ -2,18 +2,16 @@
 
 #include <fmt/chrono.h>
 
-#include <asio/post.hpp>
 #include <chrono>
 
 #include "migrate-agent/commit/journal/text.h"
-#include "migrate-agent/commit/states/outcome.h"
 #include "migrate-agent/migration/entry.h"
 #include "migrate-agent/migration/target/agent/agent_target.h"
 #include "migrate-agent/migration/target/store/checkpoint_target.h"
 #include "migrate-agent/process/slurm/step.h"
 #include "src/base/log.h"
 
-namespace gcr::migration {
+namespace gcr::migration::source {
 namespace {
 
 /// For people.
@@ -21,50 +19,23 @@ const std::string& destination_of(const proto::MigrateRequest& request) {
   return request.has_checkpoint() ? request.checkpoint().directory() : request.destination();
 }
 
-}  // namespace
-
-namespace source {
-namespace {
-
-Status run_steps(Course& c, std::initializer_list<Status (*)(Course&)> steps) {
-  for (const auto step : steps) {
-    GCR_TRY(c.worker.cancellation.check());
-    GCR_TRY(step(c));
-  }
-  return {};
-}
-
 Status run_to_switchover(Course& c) {
-  return run_steps(c, {claim, agree, begin, prepare, copy, switch_over});
+  return run_steps(c.run, c, {claim, agree, begin, prepare, copy, switch_over});
 }
 
-}  // namespace
-
-Status run_to_vote(Course& c) {
-  GCR_TRY(run_to_switchover(c));
-  return run_steps(c, {restore, last_look});
-}
-
-namespace {
-
-Status migrate(Course& c, const std::function<Status()>& send_all) {
-  const auto& request = c.order.request;
-  const bool goes_on = request.has_checkpoint() && !request.checkpoint().stop();
+Status migrated(Course& c, const std::function<Status()>& send_all) {
+  const bool goes_on = c.request.has_checkpoint() && !c.request.checkpoint().stop();
   const Status agreed = worker::guarded([&]() -> Status {
     GCR_TRY(send_all());
-    return goes_on ? Status() : run_steps(c, {restore, last_look});
+    return goes_on ? Status() : run_steps(c.run, c, {restore, last_look});
   });
   if (agreed) return goes_on ? go_on(c) : commit(c);
-  // An interrupted wait only reports the interruption.
-  const Status wanted = c.worker.cancellation.check();
-  return give_up(c, wanted ? agreed.error() : wanted.error());
+  return give_up(c, reason_of(c.run, agreed.error()));
 }
 
-void complete_report(Course& c) {
-  proto::MigrateReport& report = c.account.report;
-  report.set_total_ms(c.account.phases.since_origin_ms(Clock::now()));
-  report.set_downtime_limit_ms(c.console.limits().downtime_ms);
-  for (proto::PhaseTime& phase : c.account.phases.list()) *report.add_phases() = std::move(phase);
+void report_sending(Course& c) {
+  proto::MigrateReport& report = c.run.report;
+  report.set_downtime_limit_ms(c.run.console.limits().downtime_ms);
   if (c.copying.precopy == std::nullopt && c.copying.digests.empty()) return;
   const transport::Statistics statistics = c.target->channel().statistics();
   report.set_wire_bytes(statistics.wire_bytes);
@@ -78,23 +49,28 @@ void complete_report(Course& c) {
 
 }  // namespace
 
+Status run_to_vote(Course& c) {
+  GCR_TRY(run_to_switchover(c));
+  return run_steps(c.run, c, {restore, last_look});
+}
+
 journal::Began description(const Course& c) {
   const Subject& subject = c.subject;
   journal::Began began;
-  began.set_migration_id(to_bytes(c.order.migration));
+  began.set_migration_id(to_bytes(c.run.migration));
   began.set_role(journal::Began::SOURCE);
-  began.set_peer(control::printable(destination_of(c.order.request)));
+  began.set_peer(control::printable(destination_of(c.request)));
   if (c.target != nullptr) began.set_peer_name(c.target->common_name());
   *began.mutable_members() = subject.members;
   began.set_uid(subject.claimed.uid);
   began.set_gid(subject.claimed.gid);
-  began.set_slurm_job(c.order.request.slurm_job());
-  if (const auto step = slurm::step_of(c.order.request.pid())) began.set_slurm_left(step->job);
-  if (c.order.request.has_checkpoint()) {
-    began.set_store(c.order.request.checkpoint().directory());
-    began.set_checkpoint(c.order.request.checkpoint().name());
+  began.set_slurm_job(c.request.slurm_job());
+  if (const auto step = slurm::step_of(c.request.pid())) began.set_slurm_left(step->job);
+  if (c.request.has_checkpoint()) {
+    began.set_store(c.request.checkpoint().directory());
+    began.set_checkpoint(c.request.checkpoint().name());
   }
-  began.set_ordered_by(c.worker.channel.peer().common_name);
+  began.set_ordered_by(c.run.worker.channel.peer().common_name);
   if (subject.suspended) began.set_suspension(to_bytes(subject.suspended->suspension));
   began.set_command(journal::short_command(subject.found && !subject.found->members.empty()
                                                ? subject.found->members.front().command()
@@ -102,58 +78,37 @@ journal::Began description(const Course& c) {
   return began;
 }
 
-void run(Course& c) {
-  run(c, [&c] { return run_to_switchover(c); });
+void migrate(Course& c) {
+  migrate(c, [&c] { return run_to_switchover(c); });
 }
 
-void run(Course& c, const std::function<Status()>& send_all) {
-  const Status migrated = migrate(c, send_all);
-  c.account.report.set_migrated(migrated.has_value());
-  proto::MigrateReport& report = c.account.report;
-  const bool only_stored = report.committed() && c.order.request.has_checkpoint();
+void migrate(Course& c, const std::function<Status()>& send_all) {
+  const Status done = migrated(c, send_all);
+  proto::MigrateReport& report = c.run.report;
+  report.set_migrated(done.has_value());
+  const bool only_stored = report.committed() && c.request.has_checkpoint();
   if (only_stored || report.process_ended()) report.clear_suspended();
-  conclude(c, migrated);
+  conclude(c, done);
 }
 
 void conclude(Course& c, const Status& done) {
-  proto::MigrateReport& report = c.account.report;
-  report.set_migration_id(to_bytes(c.order.migration));
-  if (!done) {
-    report.set_code(std::string(to_string(done.error().code())));
-    report.set_message(done.error().message());
-    spdlog::error("process {} was not {}: {}", c.order.request.pid(),
-                  report.has_suspension() ? "suspended" : "migrated", done.error().message());
+  report_sending(c);
+  migration::conclude(c.run, description(c), done,
+                      fmt::format("process {} was not {}", c.request.pid(),
+                                  c.run.report.has_suspension() ? "suspended" : "migrated"));
+}
+
+Result<std::unique_ptr<Target>> find_target(const Course& c) {
+  worker::WorkerContext& worker = c.run.worker;
+  if (c.request.has_checkpoint()) {
+    return std::make_unique<CheckpointTarget>(
+        worker.config, c.request.checkpoint(), c.request.compression(), c.run.migration,
+        store::Owner{c.subject.claimed.uid, c.subject.claimed.gid}, c.subject.members);
   }
-  complete_report(c);
-  tell_ending(c.worker, c.console, description(c), report,
-              c.account.log ? c.account.log->write_errors() : 0);
-}
-
-/// The daemon is told whether or not there is a journal.
-void tell_ending(worker::WorkerContext& worker, Console& console, journal::Began migration,
-                 const proto::MigrateReport& report, unsigned journal_errors) {
-  asio::post(worker.io,
-             [&daemon = worker.daemon,
-              outcome = commit::ending_of(std::move(migration), report, journal_errors)] {
-               daemon.report_outcome(outcome);
-             });
-  proto::Envelope envelope;
-  *envelope.mutable_migrate_report() = report;
-  console.tell(std::move(envelope));
-}
-
-FindTarget find_target(worker::WorkerContext& context) {
-  return [&context](const Order& order, const Subject& subject) -> Result<std::unique_ptr<Target>> {
-    if (order.request.has_checkpoint()) {
-      return std::make_unique<CheckpointTarget>(
-          context.config, order.request.checkpoint(), order.request.compression(), order.migration,
-          store::Owner{subject.claimed.uid, subject.claimed.gid}, subject.members);
-    }
-    GCR_ASSIGN(auto agent, context.agent_at(order.request.destination()));
-    return std::make_unique<AgentTarget>(
-        context.io, std::move(agent), order.migration,
-        [&context](const Error& lost) { context.cancellation.request(lost); });
-  };
+  GCR_ASSIGN(auto agent, worker.agent_at(c.request.destination()));
+  return std::make_unique<AgentTarget>(
+      worker.io, std::move(agent), c.run.migration,
+      [&worker](const Error& lost) { worker.cancellation.request(lost); });
 }
 
 namespace {
@@ -170,22 +125,22 @@ void name(proto::CheckpointOrder& order, std::int64_t pid) {
 
 }  // namespace
 
-Order order_of(proto::MigrateRequest request) {
-  if (request.has_checkpoint()) name(*request.mutable_checkpoint(), request.pid());
-  Order order{std::move(request)};
-  log_migration(order.migration);
-  spdlog::info("moves process {} to {}", order.request.pid(),
-               control::printable(destination_of(order.request)));
-  return order;
+void introduce(Course& c) {
+  if (c.request.has_checkpoint()) name(*c.request.mutable_checkpoint(), c.request.pid());
+  log_migration(c.run.migration);
+  spdlog::info("moves process {} to {}", c.request.pid(),
+               control::printable(destination_of(c.request)));
 }
 
-}  // namespace source
+}  // namespace gcr::migration::source
+
+namespace gcr::migration {
 
 asio::awaitable<void> run_source(worker::WorkerContext& context, proto::MigrateRequest request) {
   Console console(context, request);
-  source::Course course{context, console, source::find_target(context),
-                        source::order_of(std::move(request))};
-  co_await run_with_console(context, console, [&course] { source::run(course); });
+  source::Course course{{context, console}, source::find_target, std::move(request)};
+  source::introduce(course);
+  co_await run_with_console(context, console, [&course] { source::migrate(course); });
 }
 
 }  // namespace gcr::migration

@@ -21,7 +21,7 @@
 #include "migrate-agent/commit/states/commit_log.h"
 #include "migrate-agent/gpu/allocations/job.h"
 #include "migrate-agent/gpu/keeper/keeper.h"
-#include "migrate-agent/migration/source/console.h"
+#include "migrate-agent/migration/engine/run.h"
 #include "migrate-agent/migration/source/outgoing_images.h"
 #include "migrate-agent/migration/source/precopy.h"
 #include "migrate-agent/migration/source/source_job.h"
@@ -36,12 +36,6 @@
 namespace gcr::migration::source {
 
 using Clock = worker::Phases::Clock;
-
-/// What was asked for.
-struct Order {
-  proto::MigrateRequest request;
-  Uuid migration = Uuid::random();
-};
 
 /// What moves.
 struct Subject {
@@ -82,9 +76,6 @@ struct Copying {
 
 /// What is known about the migration itself.
 struct Account {
-  worker::Phases phases;
-  proto::MigrateReport report{};
-  std::optional<commit::SourceLog> log{};  ///< once both sides have agreed to the migration
   bool detaching_noted = false;
   std::optional<Clock::time_point> gate_closed_at{};
   Clock::duration undone_closings{};  ///< of the gate, which opened again here
@@ -94,42 +85,37 @@ struct Account {
   Clock::duration control_took{};
 };
 
+struct Course;
 /// After the claim. kInvalidArgument if the request names none. Null for a course that stays on
 /// this host.
-using FindTarget =
-    std::function<Result<std::unique_ptr<Target>>(const Order& order, const Subject& subject)>;
+using FindTarget = std::function<Result<std::unique_ptr<Target>>(const Course& course)>;
 
 /// Members are destroyed in reverse: the target's channel reads memory of `copying`.
 struct Course {
-  worker::WorkerContext& worker;
-  Console& console;
+  Run run;
   FindTarget find_target;
-  Order order;
-  Account account{worker::Phases("source", console.started())};
+  proto::MigrateRequest request;
+  Account account{};
   Subject subject{};
   Copying copying{};
   std::unique_ptr<Target> target{};  ///< from claim() on; null: it stays on this host
   worker::Cancellation::Registration interrupting{};
 };
 
-/// What was asked for, with a name for a checkpoint that was given none (after the time).
-Order order_of(proto::MigrateRequest request);
+/// Gives a checkpoint that has none a name (after the time), and says in the log what begins.
+void introduce(Course& course);
 
 /// The other agent, or a store.
-FindTarget find_target(worker::WorkerContext& context);
+Result<std::unique_ptr<Target>> find_target(const Course& course);
 
 /// The whole course, to the report.
-void run(Course& course);
+void migrate(Course& course);
 
 /// The same with other steps before the vote: `send_all` ends when the target has everything.
-void run(Course& course, const std::function<Status()>& send_all);
+void migrate(Course& course, const std::function<Status()>& send_all);
 
 /// Completes the report, and tells the daemon and the operator how the course has ended.
 void conclude(Course& course, const Status& done);
-
-/// The last of it, for any course: `migration` as far as it is known.
-void tell_ending(worker::WorkerContext& worker, Console& console, journal::Began migration,
-                 const proto::MigrateReport& report, unsigned journal_errors);
 
 /// All steps up to the target's vote; an Error if one fails, or if the migration is cancelled.
 Status run_to_vote(Course& course);
@@ -140,8 +126,6 @@ Status preflight(Course& c);
 /// Both, and the claim again and both once more where what was refused may have been a process that
 /// has ended since.
 Status agree(Course& c);
-/// For the operator, unless it is noted already.
-void note(Course& c, const proto::Finding& warning);
 Status begin(Course& c);
 Status prepare(Course& c);
 Status copy(Course& c);

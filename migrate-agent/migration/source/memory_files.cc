@@ -13,7 +13,7 @@ namespace {
 
 using NamedFiles = std::vector<process::NamedFile>;
 
-const std::filesystem::path& journal_of(const Course& c) { return c.account.log->journal().path(); }
+const std::filesystem::path& journal_of(const Course& c) { return c.run.log->journal().path(); }
 
 /// What stays at the source until the commit, and goes then.
 journal::HeldFile held(const memory_files::OutgoingFile& file) {
@@ -30,7 +30,7 @@ journal::HeldFile held(const memory_files::OutgoingFile& file) {
 Status name_memory_files(Course& c) {
   c.copying.renamed.clear();
   std::vector<std::pair<pid_t, NamedFiles>> named;
-  for (const pid_t pid : procfs::tree(c.order.request.pid())) {
+  for (const pid_t pid : procfs::tree(c.request.pid())) {
     auto files = process::named_files(pid, false);
     if (files) named.emplace_back(pid, std::move(*files));
   }

@@ -7,8 +7,8 @@
 
 #include "migrate-agent/gpu/access/throttle.h"
 #include "migrate-agent/gpu/mover/outgoing_vram.h"
-#include "migrate-agent/migration/source/convergence.h"
-#include "migrate-agent/migration/source/progress_meter.h"
+#include "migrate-agent/migration/engine/convergence.h"
+#include "migrate-agent/migration/engine/progress_meter.h"
 #include "migrate-agent/worker/runtime/phases.h"
 #include "proto/control.pb.h"
 

@@ -15,16 +15,6 @@
 namespace gcr::migration::source {
 namespace {
 
-/// Tells the operator of warnings; an error if there is a blocker.
-Status judge(Course& c, const std::vector<proto::Finding>& findings) {
-  for (const proto::Finding& finding : findings) {
-    if (!findings::is_blocker(finding)) note(c, finding);
-  }
-  std::string reason = findings::reason_of(findings);
-  if (reason.empty()) return {};
-  return Error(Code::kRefused, std::move(reason));
-}
-
 void report_link(const Prepared& prepared, proto::MigrateReport& report) {
   const proto::PrepareReply& reply = prepared.reply;
   for (const std::string& note : reply.notes()) report.add_notes(note);
@@ -39,25 +29,19 @@ void report_link(const Prepared& prepared, proto::MigrateReport& report) {
 
 }  // namespace
 
-void note(Course& c, const proto::Finding& warning) {
-  std::string text = findings::note_of(warning);
-  const auto& notes = c.account.report.notes();
-  if (std::ranges::find(notes, text) == notes.end()) c.account.report.add_notes(std::move(text));
-}
-
 Status examine(Course& c) {
-  const worker::Phases::Timer timer(c.account.phases, "course", "preflight");
-  GCR_TRY(preflight::check_accepted(c.order.request));
+  const worker::Phases::Timer timer(c.run.phases, "course", "preflight");
+  GCR_TRY(preflight::check_accepted(c.request));
   Subject& subject = c.subject;
-  c.console.tell("preflight", fmt::format("examining process {}", c.order.request.pid()));
-  subject.found.emplace(c.account.phases.time("process", "examine", [&] {
-    return preflight::examine(c.order.request, c.worker.config, journal::pids_of(subject.members),
+  c.run.console.tell("preflight", fmt::format("examining process {}", c.request.pid()));
+  subject.found.emplace(c.run.phases.time("process", "examine", [&] {
+    return preflight::examine(c.request, c.run.worker.config, journal::pids_of(subject.members),
                               subject.suspended ? &*subject.suspended : nullptr);
   }));
   // The destination learns nothing of a process that cannot be moved.
   std::vector<proto::Finding> findings = subject.found->findings.list();
   if (c.target == nullptr) std::erase_if(findings, std::not_fn(findings::is_about_gpus));
-  GCR_TRY(judge(c, findings));
+  GCR_TRY(judge(c.run, findings));
   subject.limits = subject.found->members.front().limits();
   for (std::size_t i = 0; i < subject.found->pids.size(); ++i) {
     subject.confinements[subject.found->pids[i]] = subject.found->confinements[i];
@@ -73,13 +57,13 @@ Status examine(Course& c) {
 }
 
 Status preflight(Course& c) {
-  const worker::Phases::Timer timer(c.account.phases, "course", "preflight at both sides");
+  const worker::Phases::Timer timer(c.run.phases, "course", "preflight at both sides");
   proto::PreflightRequest request =
-      preflight_request(*c.subject.found, c.order.request, c.worker.config);
-  request.set_migration_id(to_bytes(c.order.migration));
-  request.set_ordered_by(c.worker.channel.peer().common_name);
+      preflight_request(*c.subject.found, c.request, c.run.worker.config);
+  request.set_migration_id(to_bytes(c.run.migration));
+  request.set_ordered_by(c.run.worker.channel.peer().common_name);
   GCR_ASSIGN(const proto::PreflightReply reply, c.target->preflight(request));
-  GCR_TRY(judge(c, {reply.findings().begin(), reply.findings().end()}));
+  GCR_TRY(judge(c.run, {reply.findings().begin(), reply.findings().end()}));
   // What was examined by its number was the claimed process, if that has not been reaped.
   if (c.subject.handle->has_ended()) {
     return Error(Code::kNotFound, "the process ended while it was examined");
@@ -100,7 +84,7 @@ Status agree(Course& c) {
     const Status examined = examine(c);
     const Status agreed = examined ? preflight(c) : examined;
     if (agreed || !is_transient(c, agreed.error(), end)) return agreed;
-    GCR_TRY(c.worker.cancellation.check());
+    GCR_TRY(c.run.worker.cancellation.check());
     c.subject.found.reset();  // it holds the doors
     c.subject.confinements.clear();
     c.subject.members.DeleteSubrange(1, c.subject.members.size() - 1);
@@ -109,19 +93,19 @@ Status agree(Course& c) {
 }
 
 Status prepare_images(Course& c) {
-  const worker::Config& config = c.worker.config;
+  const worker::Config& config = c.run.worker.config;
   GCR_ASSIGN(c.copying.scratch, images::ScratchDirectory::create(config.runtime_dir / "outgoing" /
-                                                                 c.order.migration.to_string()));
+                                                                 c.run.migration.to_string()));
   GCR_ASSIGN(c.copying.images,
              OutgoingImages::create(config.criu, *c.subject.processes, c.copying.scratch->path(),
-                                    permissions(c), c.order.request, c.subject.resident_bytes,
+                                    permissions(c), c.request, c.subject.resident_bytes,
                                     c.subject.criu_plugin));
   return {};
 }
 
 Result<Prepared> prepare_target(Course& c, const DigestSecret& key, Buffers buffers) {
-  const proto::MigrateRequest& asked = c.order.request;
-  const worker::Config& config = c.worker.config;
+  const proto::MigrateRequest& asked = c.request;
+  const worker::Config& config = c.run.worker.config;
   proto::PrepareRequest request;
   request.set_lanes(asked.lanes() != 0 ? asked.lanes() : config.lanes);
   request.set_transport(asked.transport());
@@ -131,15 +115,15 @@ Result<Prepared> prepare_target(Course& c, const DigestSecret& key, Buffers buff
   request.set_no_prefill(asked.no_prefill());
   *request.mutable_buffers() = std::move(buffers);
   GCR_ASSIGN(Prepared prepared, c.target->prepare(request));
-  report_link(prepared, c.account.report);
+  report_link(prepared, c.run.report);
   return prepared;
 }
 
 Status prepare(Course& c) {
-  const worker::Phases::Timer timer(c.account.phases, "course", "prepare");
+  const worker::Phases::Timer timer(c.run.phases, "course", "prepare");
   Copying& copying = c.copying;
-  c.console.tell("prepare", fmt::format("preparing {} buffers at {}",
-                                        c.subject.job.allocations().size(), c.target->name()));
+  c.run.console.tell("prepare", fmt::format("preparing {} buffers at {}",
+                                            c.subject.job.allocations().size(), c.target->name()));
   GCR_ASSIGN(const DigestSecret key, c.target->digest_key());
   GCR_TRY(prepare_images(c));
   copying.vram.emplace(
@@ -153,15 +137,15 @@ Status prepare(Course& c) {
   GCR_TRY(start_keeper(c));
   GCR_ASSIGN(const Prepared prepared, prepare_target(c, key, std::move(*found.mutable_added())));
   GCR_TRY(assign_regions(c, prepared.reply.regions()));
-  c.account.kind = kind_of_program(c.account.log->journal().began().command());
+  c.account.kind = kind_of_program(c.run.log->journal().began().command());
   c.account.steady =
-      expect_downtime(c.worker.config.state_dir, c.account.kind, prepared.reply.prefill());
+      expect_downtime(c.run.worker.config.state_dir, c.account.kind, prepared.reply.prefill());
   if (const auto& alone = c.subject.driver_alone) {
     c.account.steady = {.beside_ms = in_milliseconds(alone->downtime), .is_least = false};
   }
-  c.console.set_steady_downtime(c.account.steady);
-  copying.precopy.emplace(*copying.vram, c.target->channel(), c.account.phases, c.console.meter(),
-                          c.console.limits());
+  c.run.console.set_steady_downtime(c.account.steady);
+  copying.precopy.emplace(*copying.vram, c.target->channel(), c.run.phases, c.run.console.meter(),
+                          c.run.console.limits());
   return fault::point("source.prepared");
 }
 

@@ -30,10 +30,10 @@ constexpr std::chrono::seconds kLastTransience{1};
 Status send_last_round(Course& c) {
   const auto began = Clock::now();
   Precopy& precopy = *c.copying.precopy;
-  if (!c.order.request.strict()) GCR_TRY(precopy.look());  // else close_gate() has looked
+  if (!c.request.strict()) GCR_TRY(precopy.look());  // else close_gate() has looked
   GCR_TRY(precopy.send_last());
-  c.account.report.set_buffers(c.copying.vram->count());
-  c.account.report.set_vram_bytes(c.copying.vram->total_bytes());
+  c.run.report.set_buffers(c.copying.vram->count());
+  c.run.report.set_vram_bytes(c.copying.vram->total_bytes());
   c.copying.digests = c.copying.vram->digests();
   c.account.last_round_took = Clock::now() - began;
   return {};
@@ -83,12 +83,12 @@ Status add_settings(Course& c) {
                                  !group.directory_for_criu().empty()});
   findings::Findings findings(findings::Side::kSource);
   if (!observed && observed.error().code() == Code::kUnsupported) {
-    c.account.report.add_notes("settings of the process are not carried: " +
-                               observed.error().message());
+    c.run.report.add_notes("settings of the process are not carried: " +
+                           observed.error().message());
     return {};
   }
   if (!observed) return observed.error();
-  const auto& accepted = c.order.request.accepted();
+  const auto& accepted = c.request.accepted();
   for (std::size_t i = 0; i < pids.size(); ++i) {
     criu::Observed& one = (*observed)[i];
     const std::string who = process::describe_process(pids[i]);
@@ -108,11 +108,7 @@ Status add_settings(Course& c) {
     }
   }
   findings.accept(accepted);
-  for (const proto::Finding& finding : findings.list()) {
-    if (!findings::is_blocker(finding)) note(c, finding);
-  }
-  if (!findings.has_blocker()) return {};
-  return Error(Code::kRefused, findings::reason_of(findings.list()));
+  return judge(c.run, findings.list());
 }
 
 /// All that the dump has stopped.
@@ -134,10 +130,10 @@ Status describe_dumped(Course& c) {
     c.copying.stopped.push_back(std::move(process));
     c.copying.members.push_back(std::move(member));
   }
-  c.account.report.set_processes(static_cast<std::uint32_t>(c.copying.members.size()));
-  GCR_TRY(c.account.phases.time("process", "read settings", [&] { return add_settings(c); }));
-  return c.account.phases.time("images", "read files in memory",
-                               [&] { return carry_memory_files(c, members); });
+  c.run.report.set_processes(static_cast<std::uint32_t>(c.copying.members.size()));
+  GCR_TRY(c.run.phases.time("process", "read settings", [&] { return add_settings(c); }));
+  return c.run.phases.time("images", "read files in memory",
+                           [&] { return carry_memory_files(c, members); });
 }
 
 /// CRIU says neither whose file of the GPU driver it met, nor which one.
@@ -156,7 +152,7 @@ Result<std::vector<process::ThreadRights>> dump(Course& c) {
   auto dumped = c.copying.images->dump(
       *c.subject.processes,
       {[&c] {
-         return c.account.phases.time("process", "look again", [&] { return examine_frozen(c); });
+         return c.run.phases.time("process", "look again", [&] { return examine_frozen(c); });
        },
        [&c, end = Clock::now() + kLastTransience](const Error& refused) {
          return is_transient(c, refused, end);
@@ -204,7 +200,7 @@ Status check_let_go(Course& c) {
 }  // namespace
 
 Status take_control_state(Course& c) {
-  worker::Phases& phases = c.account.phases;
+  worker::Phases& phases = c.run.phases;
   SourceJob& processes = *c.subject.processes;
   GCR_TRY(phases.time("process", "arm keeper", [&] { return arm_keeper(c); }));
   GCR_TRY(phases.time("process", "detach VRAM", [&] { return processes.detach(); }));
@@ -221,13 +217,12 @@ Status take_control_state(Course& c) {
 
 Status send_images(Course& c) {
   Copying& copying = c.copying;
-  GCR_ASSIGN(copying.threads,
-             c.account.phases.time("process", "criu dump", [&] { return dump(c); }));
-  GCR_TRY(c.account.phases.time("process", "read files", [&] { return describe_dumped(c); }));
+  GCR_ASSIGN(copying.threads, c.run.phases.time("process", "criu dump", [&] { return dump(c); }));
+  GCR_TRY(c.run.phases.time("process", "read files", [&] { return describe_dumped(c); }));
   GCR_TRY(fault::point("source.dumped"));
-  GCR_ASSIGN(copying.sent, c.account.phases.time("images", "flush images",
-                                                 [&] { return copying.sink->finish(); }));
-  proto::MigrateReport& report = c.account.report;
+  GCR_ASSIGN(copying.sent,
+             c.run.phases.time("images", "flush images", [&] { return copying.sink->finish(); }));
+  proto::MigrateReport& report = c.run.report;
   report.set_image_bytes(copying.sent.raw_bytes);
   report.set_memory_image_bytes(copying.sent.memory_bytes);
   report.set_early_image_bytes(copying.images->early_bytes());
@@ -242,7 +237,7 @@ namespace {
 
 Status send_control_state(Course& c) {
   const auto began = Clock::now();
-  worker::Phases& phases = c.account.phases;
+  worker::Phases& phases = c.run.phases;
   SourceJob& processes = *c.subject.processes;
   Copying& copying = c.copying;
   GCR_TRY(take_control_state(c));
@@ -268,7 +263,7 @@ Status send_control_state(Course& c) {
 }  // namespace
 
 Status switch_over(Course& c) {
-  const worker::Phases::Timer timer(c.account.phases, "course", "switchover");
+  const worker::Phases::Timer timer(c.run.phases, "course", "switchover");
   // The mover holds VRAM, so its last round runs in parallel with the steps on the process.
   const std::vector<pid_t> members = journal::pids_of(c.subject.members);
   auto last_round = std::async(std::launch::async, [&c, &members]() -> Status {
@@ -282,7 +277,7 @@ Status switch_over(Course& c) {
   GCR_TRY(control_sent);
   GCR_TRY(vram_sent);
   GCR_TRY(fault::point("source.flushed"));
-  return c.worker.cancellation.check();
+  return c.run.worker.cancellation.check();
 }
 
 namespace {
@@ -303,9 +298,7 @@ proto::RestoreRequest restore_request(Course& c, std::uint64_t& chunks) {
 }  // namespace
 
 Status restore(Course& c) {
-  journal::Record record;
-  record.mutable_awaiting();
-  GCR_TRY(c.account.log->advance(commit::SourceEvent::kAskRestore, std::move(record)));
+  GCR_TRY(await_vote(c.run));
   GCR_TRY(fault::point("source.awaiting"));
   return ask_for_vote(c);
 }
@@ -313,32 +306,16 @@ Status restore(Course& c) {
 Status ask_for_vote(Course& c) {
   std::uint64_t chunks = 0;
   const proto::RestoreRequest request = restore_request(c, chunks);
-  c.console.tell("restore", c.order.request.has_checkpoint()
-                                ? fmt::format("completing {}", c.order.request.checkpoint().name())
-                                : fmt::format("restoring at {}", c.target->name()));
-  GCR_ASSIGN(proto::RestoreReply vote, c.target->restore(request));
-  GCR_TRY(fault::point("source.voted"));
-  if (vote.verified_chunks() != chunks) {
-    return Error(Code::kDataLoss, fmt::format("the destination verified {} of {} chunks",
-                                              vote.verified_chunks(), chunks));
-  }
-  proto::MigrateReport& report = c.account.report;
-  report.set_verified(true);
-  report.set_prefilled(vote.prefilled());
-  report.set_stored_bytes(vote.stored_bytes());
-  report.set_shared_bytes(vote.shared_bytes());
-  for (const std::string& note : vote.notes()) report.add_notes(note);
-  const double to_ours_ms = c.account.phases.since_origin_ms(Clock::time_point{});
-  for (proto::PhaseTime& phase : *vote.mutable_phases()) {
-    phase.set_start_ms(phase.start_ms() + to_ours_ms);
-    *report.add_phases() = std::move(phase);
-  }
-  return {};
+  c.run.console.tell("restore", c.request.has_checkpoint()
+                                    ? fmt::format("completing {}", c.request.checkpoint().name())
+                                    : fmt::format("restoring at {}", c.target->name()));
+  GCR_TRY(migration::ask_for_vote(c.run, *c.target, request, chunks));
+  return fault::point("source.voted");
 }
 
 /// The stopped processes still exist, and nobody has cancelled.
 Status last_look(Course& c) {
-  GCR_TRY(c.worker.cancellation.check());
+  GCR_TRY(c.run.worker.cancellation.check());
   if (std::ranges::none_of(c.copying.stopped, &procfs::Process::is_ending)) return {};
   return Error(Code::kNotFound, "the process ended while it was moved");
 }

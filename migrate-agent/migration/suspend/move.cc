@@ -32,20 +32,20 @@ struct Move {
 Status take_members(Move& m) {
   Course& c = m.course;
   GCR_ASSIGN(c.subject.members,
-             living_members(c.worker.permissions, m.suspension->journal().records()));
-  c.order.request.set_pid(journal::root_pid(c.subject.members));
-  GCR_ASSIGN(c.subject.claimed, c.worker.permissions.check_process(c.order.request.pid()));
+             living_members(c.run.worker.permissions, m.suspension->journal().records()));
+  c.request.set_pid(journal::root_pid(c.subject.members));
+  GCR_ASSIGN(c.subject.claimed, c.run.worker.permissions.check_process(c.request.pid()));
   return {};
 }
 
 Status take(Move& m) {
   Course& c = m.course;
-  const pid_t pid = c.order.request.pid();
+  const pid_t pid = c.request.pid();
   GCR_ASSIGN(const worker::MovableProcess named,
-             c.worker.permissions.check_process(pid, c.order.request.start_time()));
-  c.account.report.set_start_time(named.start_time);
-  GCR_ASSIGN(const journal::Entry entry, find_suspended(c.worker, pid));
-  GCR_ASSIGN(m.suspension, take_suspended(c.worker, entry, pid));
+             c.run.worker.permissions.check_process(pid, c.request.start_time()));
+  c.run.report.set_start_time(named.start_time);
+  GCR_ASSIGN(const journal::Entry entry, find_suspended(c.run.worker, pid));
+  GCR_ASSIGN(m.suspension, take_suspended(c.run.worker, entry, pid));
   GCR_TRY(take_members(m));
   const auto& records = m.suspension->journal().records();
   GCR_ASSIGN(m.vram, take_copy(records, pid));
@@ -73,7 +73,7 @@ Status begin(Move& m) {
   GCR_TRY(begun);
   c.subject.processes->set_stopped();
   c.account.gate_closed_at = source::Clock::now();
-  proto::MigrateReport& report = c.account.report;
+  proto::MigrateReport& report = c.run.report;
   report.set_source_touched(true);
   report.set_gpu_processes(static_cast<std::uint32_t>(c.subject.suspended->gpu_members.size()));
   report.set_vram_bytes(m.vram->total_bytes());
@@ -83,11 +83,11 @@ Status begin(Move& m) {
 
 Status prepare(Move& m) {
   Course& c = m.course;
-  const worker::Phases::Timer timer(c.account.phases, "course", "prepare");
-  c.console.tell("prepare", fmt::format("preparing {} buffers at {}",
-                                        c.subject.job.allocations().size(), c.target->name()));
+  const worker::Phases::Timer timer(c.run.phases, "course", "prepare");
+  c.run.console.tell("prepare", fmt::format("preparing {} buffers at {}",
+                                            c.subject.job.allocations().size(), c.target->name()));
   GCR_ASSIGN(m.key, c.target->digest_key());
-  c.order.request.set_image_mode(proto::IMAGE_MODE_STREAM);
+  c.request.set_image_mode(proto::IMAGE_MODE_STREAM);
   GCR_TRY(source::prepare_images(c));
   source::Buffers buffers;
   for (const auto& [id, allocation] : c.subject.job.allocations()) {
@@ -147,19 +147,20 @@ Status send_vram(Move& m) {
     sent_bytes += bytes.size();
     return channel.write(region, offset, bytes);
   }));
-  c.account.report.set_sent_vram_bytes(sent_bytes);
+  c.run.report.set_sent_vram_bytes(sent_bytes);
   return channel.flush();
 }
 
 /// VRAM beside images.
 Status send(Move& m) {
   Course& c = m.course;
-  const worker::Phases::Timer timer(c.account.phases, "course", "send");
-  c.console.tell("send", fmt::format("sending {} of VRAM", format_bytes(m.vram->total_bytes())));
-  c.console.begin_copying(c.target->channel());
+  const worker::Phases::Timer timer(c.run.phases, "course", "send");
+  c.run.console.tell("send",
+                     fmt::format("sending {} of VRAM", format_bytes(m.vram->total_bytes())));
+  c.run.console.begin_copying(c.target->channel());
   auto vram = std::async(std::launch::async, [&m, &c] {
     return worker::guarded(
-        [&] { return c.account.phases.time("vram", "send", [&m] { return send_vram(m); }); });
+        [&] { return c.run.phases.time("vram", "send", [&m] { return send_vram(m); }); });
   });
   const Status images = worker::guarded([&]() -> Status {
     GCR_TRY(source::open_image_sink(c));
@@ -169,16 +170,9 @@ Status send(Move& m) {
   const Status vram_sent = vram.get();
   GCR_TRY(images);
   GCR_TRY(vram_sent);
-  c.account.report.set_image_mode_reason("the job stands still");
-  return fault::point("source.flushed");
-}
-
-Status run_steps(Move& m) {
-  for (const auto step : {take, examine, preflight, begin, prepare, send}) {
-    GCR_TRY(m.course.worker.cancellation.check());
-    GCR_TRY(step(m));
-  }
-  return m.course.worker.cancellation.check();
+  c.run.report.set_image_mode_reason("the job stands still");
+  GCR_TRY(fault::point("source.flushed"));
+  return c.run.worker.cancellation.check();
 }
 
 }  // namespace
@@ -191,12 +185,15 @@ bool is_suspended(const worker::WorkerContext& context, pid_t pid) {
 asio::awaitable<void> run_suspended_source(worker::WorkerContext& context,
                                            proto::MigrateRequest request) {
   Console console(context, request);
-  source::Course course{context, console, source::find_target(context),
-                        source::order_of(std::move(request))};
-  course.account.report.set_suspended(true);
-  move::Move steps{course};
-  co_await run_with_console(
-      context, console, [&] { source::run(course, [&steps] { return move::run_steps(steps); }); });
+  source::Course course{{context, console}, source::find_target, std::move(request)};
+  source::introduce(course);
+  course.run.report.set_suspended(true);
+  move::Move m{course};
+  const auto send_all = [&m] {
+    using namespace move;
+    return run_steps(m.course.run, m, {take, examine, preflight, begin, prepare, send});
+  };
+  co_await run_with_console(context, console, [&] { source::migrate(course, send_all); });
 }
 
 Result<proto::Envelope> run_suspended_check(worker::WorkerContext& context,

@@ -25,27 +25,19 @@ namespace {
 using Clock = worker::Phases::Clock;
 
 struct Resume {
-  worker::WorkerContext& worker;
-  Console& console;
+  Run run;
   const proto::ResumeRequest& request;
-  worker::Phases phases{"source", console.started()};
-  proto::MigrateReport report{};
-  std::optional<commit::SourceLog> log{};
   std::optional<ReturningVram> vram{};
   std::vector<device::GpuPair> gpus{};
   std::optional<keeper::Keeper> keeper{};  ///< of the VRAM
 };
 
 Status take(Resume& r) {
-  GCR_ASSIGN(const journal::Entry entry, find_suspended(r.worker, r.request.pid()));
-  r.report.set_migration_id(to_bytes(entry.migration));
+  GCR_ASSIGN(const journal::Entry entry, find_suspended(r.run.worker, r.request.pid()));
+  r.run.migration = entry.migration;
   log_migration(entry.migration);
-  GCR_ASSIGN(r.log, take_suspended(r.worker, entry, r.request.pid()));
-  GCR_TRY(worker::on_io(
-      r.worker.io, [&] { return r.worker.line.open(entry.migration, journal::Began::SOURCE); }));
-  proto::Envelope started;
-  started.mutable_started()->set_migration_id(to_bytes(entry.migration));
-  r.console.tell(std::move(started));
+  GCR_ASSIGN(r.run.log, take_suspended(r.run.worker, entry, r.request.pid()));
+  GCR_TRY(announce(r.run));
   return fault::point("source.resume.begun");
 }
 
@@ -59,39 +51,39 @@ std::vector<device::GpuPair> ordered(const proto::ResumeRequest& request) {
 
 /// VRAM with the content of the copy, in this worker's hands.
 Status load(Resume& r) {
-  const worker::Phases::Timer timer(r.phases, "course", "load");
-  GCR_ASSIGN(gpu::KeptVram copy, take_copy(r.log->journal().records(), r.request.pid()));
+  const worker::Phases::Timer timer(r.run.phases, "course", "load");
+  GCR_ASSIGN(gpu::KeptVram copy, take_copy(r.run.log->journal().records(), r.request.pid()));
   r.vram.emplace(std::move(copy));
-  r.report.set_vram_bytes(r.vram->total_bytes());
-  r.report.set_buffers(r.vram->count());
-  r.console.tell("load", fmt::format("{} of VRAM in {} buffers",
-                                     format_bytes(r.vram->total_bytes()), r.vram->count()));
-  GCR_ASSIGN(const auto driver, device::load_drivers(r.worker.config.sysfs));
-  GCR_ASSIGN(const auto places, find_places(driver, r.worker.config));
+  r.run.report.set_vram_bytes(r.vram->total_bytes());
+  r.run.report.set_buffers(r.vram->count());
+  r.run.console.tell("load", fmt::format("{} of VRAM in {} buffers",
+                                         format_bytes(r.vram->total_bytes()), r.vram->count()));
+  GCR_ASSIGN(const auto driver, device::load_drivers(r.run.worker.config.sysfs));
+  GCR_ASSIGN(const auto places, find_places(driver, r.run.worker.config));
   GCR_ASSIGN(r.gpus, choose_places(r.vram->origins(), places, r.vram->needs(), ordered(r.request)));
-  GCR_TRY(r.phases.time("vram", "create", [&] { return r.vram->create(driver, r.gpus); }));
-  GCR_TRY(r.worker.cancellation.check());
+  GCR_TRY(r.run.phases.time("vram", "create", [&] { return r.vram->create(driver, r.gpus); }));
+  GCR_TRY(r.run.worker.cancellation.check());
   const auto began = Clock::now();
-  GCR_TRY(r.phases.time("vram", "copy", [&] { return r.vram->fill(); }));
-  r.report.mutable_suspension()->set_copy_ms(in_milliseconds(Clock::now() - began));
-  GCR_TRY(r.phases.time("vram", "verify", [&] { return r.vram->verify(); }));
-  r.report.set_verified(true);
+  GCR_TRY(r.run.phases.time("vram", "copy", [&] { return r.vram->fill(); }));
+  r.run.report.mutable_suspension()->set_copy_ms(in_milliseconds(Clock::now() - began));
+  GCR_TRY(r.run.phases.time("vram", "verify", [&] { return r.vram->verify(); }));
+  r.run.report.set_verified(true);
   return fault::point("source.resume.loaded");
 }
 
 /// From here on VRAM outlives this worker. The journal knows the keeper before it holds anything.
 Status keep(Resume& r) {
-  GCR_ASSIGN(r.keeper, keeper::Keeper::start_beside(r.worker.config.criu.reaper));
+  GCR_ASSIGN(r.keeper, keeper::Keeper::start_beside(r.run.worker.config.criu.reaper));
   journal::Record record;
   *record.mutable_keeper_started()->mutable_keeper() = r.keeper->id();
-  GCR_TRY(r.log->advance(commit::SourceEvent::kKeeperStarted, std::move(record)));
+  GCR_TRY(r.run.log->advance(commit::SourceEvent::kKeeperStarted, std::move(record)));
   GCR_TRY(r.vram->hand_over(*r.keeper));
   return fault::point("source.resume.kept");
 }
 
 /// Each GPU as it stays is not named: the driver then needs no pairs.
 Status decide(Resume& r) {
-  GCR_TRY(r.worker.cancellation.check());
+  GCR_TRY(r.run.worker.cancellation.check());
   journal::Record record;
   journal::Resuming& resuming = *record.mutable_resuming();
   const bool moves =
@@ -102,54 +94,46 @@ Status decide(Resume& r) {
     move.set_from(to_bytes(pair.from));
     move.set_to(to_bytes(pair.to));
   }
-  GCR_TRY(r.log->advance(commit::SourceEvent::kResuming, std::move(record)));
-  r.report.set_source_touched(true);
+  GCR_TRY(r.run.log->advance(commit::SourceEvent::kResuming, std::move(record)));
+  r.run.report.set_source_touched(true);
   return fault::point("source.resume.decided");
 }
 
-Status run_steps(Resume& r) {
-  for (const auto step : {take, load, keep, decide}) {
-    GCR_TRY(r.worker.cancellation.check());
-    GCR_TRY(step(r));
-  }
-  return r.phases.time("process", "bring back",
-                       [&r] { return finish::run_again(*r.log, r.worker.config); });
+Status bring_back(Resume& r) {
+  return r.run.phases.time("process", "bring back",
+                           [&r] { return finish::run_again(*r.run.log, r.run.worker.config); });
 }
 
 /// Whether the job has run again, or ended: or what keeps it from that.
 void report_state(Resume& r, const Status& done) {
-  proto::Suspension& report = *r.report.mutable_suspension();
+  proto::Suspension& report = *r.run.report.mutable_suspension();
   report.set_done(done.has_value());
-  report.set_standstill_ms(r.phases.since_origin_ms(Clock::now()));
+  report.set_standstill_ms(r.run.phases.since_origin_ms(Clock::now()));
   if (done) {
-    const auto* finished = r.log->journal().last(journal::Record::kFinished);
-    r.report.set_process_ended(finished->finished().pid() == 0);
-  } else if (r.log && r.log->state() == commit::SourceState::kResuming) {
-    r.report.set_recovering(true);
+    const auto* finished = r.run.log->journal().last(journal::Record::kFinished);
+    r.run.report.set_process_ended(finished->finished().pid() == 0);
+  } else if (r.run.log && r.run.log->state() == commit::SourceState::kResuming) {
+    r.run.report.set_recovering(true);
   }
 }
 
-void run(Resume& r) {
-  r.report.mutable_suspension()->set_resumed(true);
-  Status done = worker::guarded([&] { return run_steps(r); });
-  const bool suspended = r.log && r.log->state() == commit::SourceState::kSuspended;
+void resume(Resume& r) {
+  r.run.report.mutable_suspension()->set_resumed(true);
+  const Status done = worker::guarded([&]() -> Status {
+    GCR_TRY(run_steps(r.run, r, {take, load, keep, decide}));
+    return bring_back(r);  // whoever cancels now comes too late
+  });
+  const bool suspended = r.run.log && r.run.log->state() == commit::SourceState::kSuspended;
   if (!done && suspended && r.keeper) {
     const Status ended = r.keeper->end();
     if (!ended) spdlog::warn("{}", ended.error().message());
   }
   report_state(r, done);
-  if (!done) {
-    r.report.set_code(std::string(to_string(done.error().code())));
-    r.report.set_message(done.error().message());
-    spdlog::error("process {} was not resumed: {}", r.request.pid(), done.error().message());
-  }
-  r.report.set_total_ms(r.phases.since_origin_ms(Clock::now()));
-  for (proto::PhaseTime& phase : r.phases.list()) *r.report.add_phases() = std::move(phase);
   journal::Began began;
-  if (r.log) began = r.log->journal().began();
+  if (r.run.log) began = r.run.log->journal().began();
   began.set_role(journal::Began::SOURCE);
-  source::tell_ending(r.worker, r.console, std::move(began), r.report,
-                      r.log ? r.log->write_errors() : 0);
+  conclude(r.run, std::move(began), done,
+           fmt::format("process {} was not resumed", r.request.pid()));
 }
 
 }  // namespace
@@ -158,9 +142,9 @@ void run(Resume& r) {
 asio::awaitable<void> run_resume(worker::WorkerContext& context,
                                  const proto::ResumeRequest& request) {
   Console console(context, {});
-  resume::Resume steps{context, console, request};
+  resume::Resume course{{context, console}, request};
   spdlog::info("resumes process {}", request.pid());
-  co_await run_with_console(context, console, [&steps] { resume::run(steps); });
+  co_await run_with_console(context, console, [&course] { resume::resume(course); });
 }
 
 }  // namespace gcr::migration

@@ -71,7 +71,8 @@ Status take_buffers(Suspend& s) {
   GCR_TRY(source::follow_allocations(c, changes));
   const std::uint64_t missing = s.copy->missing_bytes(c.subject.job);
   if (missing == 0) return {};
-  const hostmem::Memory memory = hostmem::needed_for_landing(c.worker.config.hugepages, missing);
+  const hostmem::Memory memory =
+      hostmem::needed_for_landing(c.run.worker.config.hugepages, missing);
   GCR_TRY(s.memory->add(memory));
   GCR_TRY(s.copy->make_room(c.subject.job));
   return s.memory->taken(memory);
@@ -80,24 +81,24 @@ Status take_buffers(Suspend& s) {
 /// The journal knows the keeper before it holds anything.
 Status start_copy_keeper(Suspend& s) {
   Course& c = s.course;
-  GCR_ASSIGN(s.keeper, keeper::Keeper::start_beside(c.worker.config.criu.reaper));
+  GCR_ASSIGN(s.keeper, keeper::Keeper::start_beside(c.run.worker.config.criu.reaper));
   journal::Record record;
   *record.mutable_keeper_started()->mutable_keeper() = s.keeper->id();
   record.mutable_keeper_started()->set_of_copy(true);
-  return c.account.log->advance(commit::SourceEvent::kKeeperStarted, std::move(record));
+  return c.run.log->advance(commit::SourceEvent::kKeeperStarted, std::move(record));
 }
 
 /// All that takes time and can be done while the job runs.
 Status prepare(Suspend& s) {
   Course& c = s.course;
-  const worker::Phases::Timer timer(c.account.phases, "course", "prepare");
-  c.console.tell("prepare", fmt::format("making room in host memory for {} buffers",
-                                        c.subject.job.allocations().size()));
+  const worker::Phases::Timer timer(c.run.phases, "course", "prepare");
+  c.run.console.tell("prepare", fmt::format("making room in host memory for {} buffers",
+                                            c.subject.job.allocations().size()));
   if (RAND_bytes(reinterpret_cast<unsigned char*>(s.secret.data()),
                  static_cast<int>(s.secret.size())) != 1) {
     return Error(Code::kInternal, "OpenSSL gives no random bytes for the digest key");
   }
-  const worker::Config& config = c.worker.config;
+  const worker::Config& config = c.run.worker.config;
   c.copying.vram.emplace(c.subject.driver, digest::DigestKey::expand(s.secret));
   s.copy.emplace(c.subject.driver, config.hugepages);
   GCR_ASSIGN(s.memory,
@@ -106,19 +107,19 @@ Status prepare(Suspend& s) {
   GCR_TRY(source::start_keeper(c));
   GCR_TRY(start_copy_keeper(s));
   GCR_TRY(fault::point("source.prepared"));
-  c.account.report.set_source_touched(true);
+  c.run.report.set_source_touched(true);
   GCR_TRY(source::note_detaching(c));
   return take_buffers(s);
 }
 
 Status copy_vram(Suspend& s) {
   Course& c = s.course;
-  GCR_ASSIGN(s.digests, c.account.phases.time("vram", "digest",
-                                              [&c] { return c.copying.vram->digest_now(); }));
+  GCR_ASSIGN(s.digests,
+             c.run.phases.time("vram", "digest", [&c] { return c.copying.vram->digest_now(); }));
   const auto began = Clock::now();
-  GCR_TRY(c.account.phases.time("vram", "copy",
-                                [&s, &c] { return s.copy->fill(c.subject.job, *c.copying.vram); }));
-  proto::MigrateReport& report = c.account.report;
+  GCR_TRY(c.run.phases.time("vram", "copy",
+                            [&s, &c] { return s.copy->fill(c.subject.job, *c.copying.vram); }));
+  proto::MigrateReport& report = c.run.report;
   report.mutable_suspension()->set_copy_ms(in_milliseconds(Clock::now() - began));
   report.set_buffers(c.copying.vram->count());
   report.set_vram_bytes(c.copying.vram->total_bytes());
@@ -129,7 +130,7 @@ Status copy_vram(Suspend& s) {
 Status stop(Suspend& s) {
   Course& c = s.course;
   GCR_TRY(source::hold_back(c));
-  const worker::Phases::Timer timer(c.account.phases, "course", "standstill");
+  const worker::Phases::Timer timer(c.run.phases, "course", "standstill");
   const std::vector<pid_t> members = journal::pids_of(c.subject.members);
   GCR_TRY(take_buffers(s));
   auto copied = std::async(std::launch::async, [&s, &c, &members]() -> Status {
@@ -140,14 +141,14 @@ Status stop(Suspend& s) {
   const Status saved = copied.get();
   GCR_TRY(taken_apart);
   GCR_TRY(saved);
-  GCR_TRY(c.account.phases.time("process", "stop", [&c] { return c.subject.processes->stop(); }));
+  GCR_TRY(c.run.phases.time("process", "stop", [&c] { return c.subject.processes->stop(); }));
   return fault::point("source.suspend.copied");
 }
 
 /// From here on the job is suspended, whatever becomes of this worker.
 Status decide(Suspend& s) {
   Course& c = s.course;
-  GCR_TRY(c.worker.cancellation.check());
+  GCR_TRY(c.run.worker.cancellation.check());
   if (c.subject.handle->is_ending()) {
     return Error(Code::kNotFound, "the process ended while it was suspended");
   }
@@ -156,29 +157,25 @@ Status decide(Suspend& s) {
   GCR_TRY(fault::point("source.suspend.kept"));
   journal::Record record;
   record.mutable_suspended();
-  GCR_TRY(c.account.log->advance(commit::SourceEvent::kSuspended, std::move(record)));
-  proto::Suspension& report = *c.account.report.mutable_suspension();
+  GCR_TRY(c.run.log->advance(commit::SourceEvent::kSuspended, std::move(record)));
+  proto::Suspension& report = *c.run.report.mutable_suspension();
   report.set_done(true);
   report.set_hugepages(s.copy->is_huge());
   report.set_standstill_ms(in_milliseconds(Clock::now() - *c.account.gate_closed_at));
   return {};
 }
 
-Status run_steps(Suspend& s) {
+Status claim_and_examine(Suspend& s) {
   Course& c = s.course;
-  for (const auto step : {source::claim, source::examine}) {
-    GCR_TRY(c.worker.cancellation.check());
-    GCR_TRY(step(c));
-  }
+  GCR_TRY(migration::run_steps(c.run, c, {source::claim, source::examine}));
   GCR_TRY(check_control(c));
   note_members(s);
-  GCR_TRY(source::begin(c));
-  GCR_TRY(check_freezer(c));
-  for (const auto step : {prepare, stop, decide}) {
-    GCR_TRY(c.worker.cancellation.check());
-    GCR_TRY(step(s));
-  }
   return {};
+}
+
+Status begin(Suspend& s) {
+  GCR_TRY(source::begin(s.course));
+  return check_freezer(s.course);
 }
 
 /// What this does not come to is done by the recovery that follows on every suspend. The copy's
@@ -187,7 +184,7 @@ Status run_steps(Suspend& s) {
 Status release(Suspend& s) {
   Course& c = s.course;
   GCR_TRY(fault::point("source.suspend.decided"));
-  const worker::Phases::Timer timer(c.account.phases, "vram", "release");
+  const worker::Phases::Timer timer(c.run.phases, "vram", "release");
   c.copying.vram.reset();
   GCR_TRY(c.subject.keeper->end());
   return fault::point("source.suspend.released");
@@ -195,23 +192,24 @@ Status release(Suspend& s) {
 
 void run(Suspend& s) {
   Course& c = s.course;
-  proto::MigrateReport& report = c.account.report;
+  proto::MigrateReport& report = c.run.report;
   report.mutable_suspension()->set_resumed(false);
-  Status done = worker::guarded([&] { return run_steps(s); });
+  Status done = worker::guarded([&] {
+    return run_steps(c.run, s, {claim_and_examine, begin, prepare, stop, decide});
+  });
   if (done) {
     const std::string note = s.copy->note();
     if (!note.empty()) report.add_notes(note);
     const Status released = worker::guarded([&] { return release(s); });
     if (!released) report.add_notes(released.error().message());
-  } else if (done.error().code() == Code::kDataLoss && c.account.log) {
+  } else if (done.error().code() == Code::kDataLoss && c.run.log) {
     report.set_recovering(true);  // the journal's content is unknown: as if killed here
   } else {
-    const Status wanted = c.worker.cancellation.check();
-    done = source::give_up(c, wanted ? done.error() : wanted.error());
+    done = source::give_up(c, reason_of(c.run, done.error()));
   }
   source::conclude(c, done);
   // A resume need not wait until the copy's pages are unlocked.
-  if (done) c.account.log.reset();
+  if (done) c.run.log.reset();
 }
 
 }  // namespace
@@ -222,12 +220,11 @@ asio::awaitable<void> run_suspend(worker::WorkerContext& context,
   proto::MigrateRequest order;
   order.set_pid(request.pid());
   Console console(context, order);
-  const auto nowhere = [](const source::Order&,
-                          const source::Subject&) -> Result<std::unique_ptr<Target>> {
+  const auto nowhere = [](const source::Course&) -> Result<std::unique_ptr<Target>> {
     return std::unique_ptr<Target>();
   };
-  source::Course course{context, console, nowhere, {std::move(order)}};
-  log_migration(course.order.migration);
+  source::Course course{{context, console}, nowhere, std::move(order)};
+  log_migration(course.run.migration);
   spdlog::info("suspends process {}", request.pid());
   suspend::Suspend steps{course};
   co_await run_with_console(context, console, [&steps] { suspend::run(steps); });

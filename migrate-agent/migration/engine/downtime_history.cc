@@ -1,4 +1,4 @@
-#include "migrate-agent/migration/source/downtime_history.h"
+#include "migrate-agent/migration/engine/downtime_history.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -11,7 +11,7 @@
 #include <iterator>
 #include <vector>
 
-#include "migrate-agent/migration/source/downtimes.pb.h"
+#include "migrate-agent/migration/engine/downtimes.pb.h"
 #include "src/base/file_lock.h"
 #include "src/base/unique_fd.h"
 

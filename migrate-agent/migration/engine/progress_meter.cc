@@ -1,4 +1,4 @@
-#include "migrate-agent/migration/source/progress_meter.h"
+#include "migrate-agent/migration/engine/progress_meter.h"
 
 #include <algorithm>
 

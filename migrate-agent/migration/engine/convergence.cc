@@ -1,4 +1,4 @@
-#include "migrate-agent/migration/source/convergence.h"
+#include "migrate-agent/migration/engine/convergence.h"
 
 #include <fmt/format.h>
 

@@ -1,4 +1,4 @@
-#include "migrate-agent/migration/source/console.h"
+#include "migrate-agent/migration/engine/console.h"
 
 #include <fmt/format.h>
 

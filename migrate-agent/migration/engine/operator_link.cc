@@ -1,4 +1,4 @@
-#include "migrate-agent/migration/source/operator_link.h"
+#include "migrate-agent/migration/engine/operator_link.h"
 
 #include <spdlog/spdlog.h>
 

@@ -8,7 +8,7 @@
 #include <mutex>
 #include <optional>
 
-#include "migrate-agent/migration/source/downtime_history.h"
+#include "migrate-agent/migration/engine/downtime_history.h"
 #include "proto/control.pb.h"
 
 namespace gcr::migration {

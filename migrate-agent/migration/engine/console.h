@@ -9,10 +9,10 @@
 #include <optional>
 #include <string>
 
-#include "migrate-agent/migration/source/convergence.h"
-#include "migrate-agent/migration/source/downtime_history.h"
-#include "migrate-agent/migration/source/operator_link.h"
-#include "migrate-agent/migration/source/progress_meter.h"
+#include "migrate-agent/migration/engine/convergence.h"
+#include "migrate-agent/migration/engine/downtime_history.h"
+#include "migrate-agent/migration/engine/operator_link.h"
+#include "migrate-agent/migration/engine/progress_meter.h"
 #include "migrate-agent/worker/runtime/context.h"
 #include "migrate-agent/worker/runtime/phases.h"
 #include "transport/channel.h"
