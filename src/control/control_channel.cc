@@ -61,9 +61,8 @@ struct ControlChannel::Impl {
     const Error silent = timeout_error("sent nothing", timeout);
     if (unacknowledged_bytes == 0) return silent;
     return Error(silent.code(),
-                 fmt::format("{}, and its host has not acknowledged {} bytes: the host or the link "
-                             "is down, or large packets are lost on the way (MTU)",
-                             silent.message(), unacknowledged_bytes));
+                 fmt::format("{}, and its host has not acknowledged {} bytes: {}", silent.message(),
+                             unacknowledged_bytes, kUnacknowledged));
   }
 
   asio::awaitable<Status> write(const proto::Envelope& message);

@@ -174,8 +174,11 @@ Error stream_error(SSL* ssl, const std::error_code& error, std::string_view peer
   if (error == asio::error::operation_aborted) {
     return Error(Code::kCancelled, fmt::format("the connection with {} was closed here", peer));
   }
-  return Error(Code::kUnavailable,
-               fmt::format("the connection with {} is lost: {}", peer, reason_of(error)));
+  std::string text = fmt::format("the connection with {} is lost: {}", peer, reason_of(error));
+  if (error == asio::error::timed_out) {
+    text += fmt::format(", its host has not acknowledged what was sent: {}", kUnacknowledged);
+  }
+  return Error(Code::kUnavailable, std::move(text));
 }
 
 std::string reason_of(const std::error_code& error) {

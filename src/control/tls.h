@@ -20,4 +20,8 @@ Error stream_error(SSL* ssl, const std::error_code& error, std::string_view peer
 /// "connection refused" from an error of the system or the resolver.
 std::string reason_of(const std::error_code& error);
 
+/// Why a host does not acknowledge what was sent to it.
+inline constexpr char kUnacknowledged[] =
+    "the host or the link is down, or large packets are lost on the way (MTU)";
+
 }  // namespace gcr::control

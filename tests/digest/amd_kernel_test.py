@@ -11,7 +11,7 @@ import subprocess
 import tempfile
 import unittest
 
-DIGEST = pathlib.Path(__file__).resolve().parents[2] / "migrate-agent" / "digest"
+DIGEST = pathlib.Path(__file__).resolve().parents[2] / "migrate-agent/gpu/digest"
 KERNEL = "gcr_digest_chunks"
 THREADS = 256
 # Of each: the lanes of a wavefront, the registers that the wavefronts of a SIMD share, how many are

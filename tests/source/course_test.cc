@@ -150,7 +150,7 @@ TEST_F(CourseTest, TheTargetLearnsWhichMigrationItIsAndWhoOrderedIt) {
 TEST_F(CourseTest, ABlockerOfTheTargetRefuses) {
   claim_and_examine();
   *target_.preflight_reply->add_findings() =
-      findings::make_finding("memory-too-small", findings::Side::kDestination, "it is so");
+      findings::make_finding(findings::kMemoryTooSmall, findings::Side::kDestination, "it is so");
   const Status refused = preflight(*course_);
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().code(), Code::kRefused);
@@ -188,7 +188,7 @@ TEST_F(CourseTest, ACancelledCourseAsksTheTargetNothing) {
 
 TEST_F(CourseTest, AnUnknownTargetEndsInTheReport) {
   no_target_ = Error(Code::kInvalidArgument, "that is no address");
-  run(*course_);
+  migrate(*course_);
   EXPECT_EQ(course_->run.report.code(), "invalid-argument");
   EXPECT_EQ(course_->run.report.message(), "that is no address");
 }
