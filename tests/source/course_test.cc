@@ -286,14 +286,6 @@ class CommitTest : public CourseTest {
   std::optional<Status> undone_;
 };
 
-TEST_F(CommitTest, TheReportHasWhatIsConfirmed) {
-  proto::CommitReply reply;
-  reply.add_notes("it has ended since");
-  ASSERT_TRUE(commit_with(commit::CommitAnswer(reply)));
-  EXPECT_TRUE(course_->run.report.committed());
-  EXPECT_THAT(course_->run.report.notes(), testing::Contains("it has ended since"));
-}
-
 TEST_F(CommitTest, ALostCopyIsNoCommit) {
   const auto done = commit_with(commit::CommitAnswer(Error(Code::kNotFound, "the copy is lost")));
   ASSERT_FALSE(done);
