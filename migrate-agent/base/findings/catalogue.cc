@@ -28,6 +28,12 @@ constexpr auto kObjectRemedies = std::to_array<ObjectRemedy>({
 
 const char* host_name(Side side) { return side == Side::kSource ? "source" : "destination"; }
 
+/// False for what another release has found and this one does not know.
+bool is_one_with(bool Kind::*column, std::string_view id) {
+  const auto kind = std::ranges::find(kCatalogue, id, &Kind::id);
+  return kind != kCatalogue.end() && (*kind).*column;
+}
+
 }  // namespace
 
 std::span<const Kind> catalogue() { return kCatalogue; }
@@ -36,16 +42,12 @@ std::span<const ObjectRemedy> object_remedies() { return kObjectRemedies; }
 
 const Kind& kind_of(Id id) { return kCatalogue[static_cast<std::size_t>(id)]; }
 
-bool can_be_accepted(std::string_view id) {
-  const auto kind = std::ranges::find(kCatalogue, id, &Kind::id);
-  return kind != kCatalogue.end() && kind->acceptable;
-}
+bool can_be_accepted(std::string_view id) { return is_one_with(&Kind::acceptable, id); }
 
 bool is(const proto::Finding& finding, Id id) { return finding.id() == kind_of(id).id; }
 
 bool is_about_gpus(const proto::Finding& finding) {
-  const auto kind = std::ranges::find(kCatalogue, finding.id(), &Kind::id);
-  return kind != kCatalogue.end() && kind->about_gpus;
+  return is_one_with(&Kind::about_gpus, finding.id());
 }
 
 proto::Finding make_finding(Id id, Side side, std::string found) {

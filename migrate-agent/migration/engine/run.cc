@@ -137,7 +137,6 @@ Result<proto::CommitReply> commit(Run& run, Target& target, const Commit& course
 
 void conclude(Run& run, journal::Began began, const Status& done, const std::string& what) {
   proto::MigrateReport& report = run.report;
-  report.set_migration_id(to_bytes(run.migration));
   if (!done) {
     report.set_code(std::string(to_string(done.error().code())));
     report.set_message(done.error().message());

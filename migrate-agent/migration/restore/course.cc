@@ -172,8 +172,9 @@ Status send_all(Loading& l, images::ImageSender& sender) {
     return send_files(l, sender);
   });
   const Status sent = vram.get();
-  GCR_TRY(images);
-  return sent;
+  // What was ended by the other says no more than that.
+  const bool ended = !sent && sent.error().code() == Code::kCancelled;
+  return sent || (ended && !images) ? images : sent;
 }
 
 Status send(Loading& l) {
@@ -235,6 +236,7 @@ Status commit(Loading& l) {
 }
 
 void load(Loading& l) {
+  l.run.report.set_migration_id(to_bytes(l.run.migration));
   l.began.set_migration_id(to_bytes(l.run.migration));
   l.began.set_role(journal::Began::SOURCE);
   l.began.set_ordered_by(l.run.worker.channel.peer().common_name);

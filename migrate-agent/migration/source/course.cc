@@ -92,6 +92,7 @@ void migrate(Course& c, const std::function<Status()>& send_all) {
 }
 
 void conclude(Course& c, const Status& done) {
+  c.run.report.set_migration_id(to_bytes(c.run.migration));
   report_sending(c);
   migration::conclude(c.run, description(c), done,
                       fmt::format("process {} was not {}", c.request.pid(),

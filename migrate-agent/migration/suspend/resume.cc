@@ -35,6 +35,7 @@ struct Resume {
 Status take(Resume& r) {
   GCR_ASSIGN(const journal::Entry entry, find_suspended(r.run.worker, r.request.pid()));
   r.run.migration = entry.migration;
+  r.run.report.set_migration_id(to_bytes(entry.migration));
   log_migration(entry.migration);
   GCR_ASSIGN(r.run.log, take_suspended(r.run.worker, entry, r.request.pid()));
   GCR_TRY(announce(r.run));
