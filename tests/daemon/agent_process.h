@@ -14,7 +14,7 @@
 
 #include "src/base/unique_fd.h"
 #include "src/control/control_channel.h"
-#include "tests/control/peers.h"
+#include "tests/src/control/peers.h"
 
 namespace gcr::daemon::test {
 

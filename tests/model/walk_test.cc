@@ -15,7 +15,7 @@
 
 #include "migrate-agent/commit/journal/journal_files.h"
 #include "migrate-agent/commit/states/outcome.h"
-#include "tests/commit/support.h"
+#include "tests/commit/states/support.h"
 
 namespace gcr::commit::test {
 namespace {

@@ -12,7 +12,7 @@
 
 #include "store/upkeep.h"
 #include "store/writer.h"
-#include "tests/control/peers.h"
+#include "tests/src/control/peers.h"
 
 namespace gcr::store::test {
 
