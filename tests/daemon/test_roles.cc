@@ -189,6 +189,7 @@ asio::awaitable<void> run_source(worker::WorkerContext& context, proto::MigrateR
   }
   const auto released = co_await context.channel.receive(kPatience);
   registry::Outcome outcome;
+  outcome.set_left(registry::Outcome::NOTHING);
   outcome.mutable_report()->set_message(released ? "released" : "left");
   context.daemon.report_outcome(std::move(outcome));
 }

@@ -128,8 +128,9 @@ proto::MigrateReport report_of(std::span<const Record> records) {
 }
 
 registry::Outcome ending_of(journal::Began migration, proto::MigrateReport report,
-                            unsigned journal_errors) {
+                            registry::Outcome::Left left, unsigned journal_errors) {
   registry::Outcome outcome;
+  outcome.set_left(left);
   outcome.set_journal_errors(journal_errors);
   outcome.set_rate_bytes_per_s(sending_rate(report));
   auto* phases = report.mutable_phases();

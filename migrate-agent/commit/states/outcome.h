@@ -34,10 +34,11 @@ std::optional<Result<proto::Envelope>> commit_answer(AnyState state,
 /// How a migration ended, for the daemon of either side.
 proto::MigrateReport report_of(std::span<const journal::Record> records);
 
-/// How `migration` ended in its role, from `report`, for the daemon. Keeps the phases of the role's
-/// own host; the rate is that of all rounds that sent something.
+/// How `migration` ended in its role, from `report`, for the daemon, and what is `left` of it on
+/// this host. Keeps the phases of the role's own host; the rate is that of all rounds that sent
+/// something.
 registry::Outcome ending_of(journal::Began migration, proto::MigrateReport report,
-                            unsigned journal_errors);
+                            registry::Outcome::Left left, unsigned journal_errors);
 
 /// The destination's copy runs, or why the source takes the process back: the copy was lost before.
 using CommitAnswer = std::variant<proto::CommitReply, Error>;

@@ -64,19 +64,6 @@ struct Worker {
   std::string ordered_by;                ///< who ordered its migration
 };
 
-/// Whether the worker leaves its processes suspended: they may be resumed before it has ended.
-bool is_suspended(const proto::MigrateReport& report) {
-  return (report.suspended() && !report.committed()) ||
-         (report.suspension().done() && !report.suspension().resumed());
-}
-
-/// Whether nothing is left to do with the process here, and it is not suspended; the operator is
-/// told after the daemon, and may ask for the next migration at once.
-bool is_settled(const proto::MigrateReport& report) {
-  return !is_suspended(report) && !report.recovering() &&
-         (report.migrated() || !report.committed());
-}
-
 std::string ending_of(int status) {
   if (WIFSIGNALED(status)) {
     return fmt::format("was killed by signal {} ({})", WTERMSIG(status),
@@ -339,8 +326,10 @@ void Daemon::Impl::take(WorkerId id, Worker& worker, const registry::FromWorker&
   } else if (message.has_outcome()) {
     const proto::MigrateReport& report = message.outcome().report();
     monitoring.metrics().ended(message.outcome());
-    if (is_settled(report)) registry.release_processes(id);
-    if (is_suspended(report)) registry.mark_suspended(id);
+    // The operator is told after the daemon, and may ask for the next migration at once.
+    const auto left = message.outcome().left();
+    if (left == registry::Outcome::NOTHING) registry.release_processes(id);
+    if (left == registry::Outcome::SUSPENDED) registry.mark_suspended(id);
     spdlog::info("{}: {}{}{}", worker.name(), outcome_word(message.outcome()),
                  report.message().empty() ? "" : ": ", report.message());
   } else {

@@ -217,7 +217,7 @@ asio::awaitable<Status> serve(Worker& worker, UniqueFd connection) {
 
 /// What a dead worker left on this host, once its journal is finished.
 void clear_leftovers(const worker::Config& config, const journal::Entry& entry) {
-  const auto scratch = config.runtime_dir / "outgoing" / entry.migration.to_string();
+  const auto scratch = config.scratch_of(entry.migration);
   std::error_code error;
   std::filesystem::remove_all(scratch, error);
   if (error) spdlog::warn("cannot remove {}: {}", scratch.string(), error.message());
@@ -239,6 +239,7 @@ std::optional<registry::Outcome> ending_of(const journal::Entry& entry) {
   if (!contents || contents->damage || journal::suspended(contents->records)) return std::nullopt;
   registry::Outcome outcome;
   outcome.set_recovered(true);
+  outcome.set_left(registry::Outcome::NOTHING);
   *outcome.mutable_migration() = contents->records.front().began();
   *outcome.mutable_report() = commit::report_of(contents->records);
   return outcome;

@@ -53,11 +53,12 @@ void Course::take_data_connection(UniqueFd socket) {
 
 void Course::fail(const Error& error) {
   cause_ = error;
-  state_ = State::kEnded;
+  ended_ = true;
 }
 
-Status Course::expect(State state, const char* request) const {
-  if (state_ == state) return {};
+Status Course::expect(std::optional<commit::DestinationState> state, const char* request) const {
+  const auto now = log_ ? std::optional(log_->state()) : std::nullopt;
+  if (!ended_ && now == state) return {};
   return Error(Code::kProtocol,
                fmt::format("{} does not fit the state of this migration", request));
 }
@@ -168,7 +169,7 @@ Status Course::restore_process(const proto::RestoreRequest& request,
 
 /// VRAM is verified beside the restore of the process.
 Status Course::restore(const proto::RestoreRequest& request, proto::RestoreReply& reply) {
-  GCR_TRY(expect(State::kPrepared, "RestoreRequest"));
+  GCR_TRY(expect(commit::DestinationState::kBuilding, "RestoreRequest"));
   GCR_TRY(data_->health());
   GCR_ASSIGN(const BufferDigests sent, check_digests(request.digests(), job_));
   GCR_ASSIGN(const auto files, check_files(request.files()));
@@ -245,7 +246,6 @@ Status Course::vote(const proto::RestoreRequest& request, proto::RestoreReply& r
     return log_->advance(commit::DestinationEvent::kRestored, std::move(record));
   }));
   process_->leave();
-  state_ = State::kRestored;
   return fault::point("destination.restored");
 }
 
@@ -256,30 +256,32 @@ Status Course::clear(commit::DestinationEvent why) {
 }
 
 Status Course::commit(const proto::CommitRequest& request, proto::Envelope& reply) {
-  GCR_TRY(expect(State::kRestored, "CommitRequest"));
+  GCR_TRY(expect(commit::DestinationState::kRestored, "CommitRequest"));
   if (request.migration_id() != to_bytes(migration_)) {
     return Error(Code::kProtocol, "CommitRequest names another migration");
   }
   const auto start = worker::Phases::Clock::now();
   journal::Record record;
   record.mutable_committed();
-  GCR_ASSIGN(ended_, finish::let_go(*log_, context_.config, group_,
-                                    commit::DestinationEvent::kToldCommit, std::move(record)));
+  GCR_ASSIGN(std::string killed,
+             finish::let_go(*log_, context_.config, group_, commit::DestinationEvent::kToldCommit,
+                            std::move(record)));
   if (log_->state() == commit::DestinationState::kAborted) {
     const auto& lost = log_->journal().last(journal::Record::kAborted)->aborted();
     cause_ = Error(Code::kNotFound, lost.message());
     GCR_TRY(clear(commit::DestinationEvent::kCopyLost));
-    state_ = State::kEnded;
+    ended_ = true;
     reply.mutable_copy_lost()->set_reason(lost.message());
     return {};
   }
+  released_ = std::move(killed);
   proto::CommitReply& committed = *reply.mutable_commit_reply();
   committed.set_pid(journal::root_pid(identity_.members()));
   for (const auto& member : identity_.members()) committed.add_pids(member.pid());
   committed.set_resume_ms(in_milliseconds(worker::Phases::Clock::now() - start));
-  if (!ended_.empty()) committed.add_notes(ended_);
+  if (!released_->empty()) committed.add_notes(*released_);
   GCR_TRY(fault::point("destination.resumed"));
-  state_ = State::kCommitted;
+  ended_ = true;
   return {};
 }
 
@@ -287,8 +289,10 @@ Status Course::abort(const proto::AbortRequest& request) {
   cause_ =
       Error(Code::kCancelled, "the source aborted it: " + control::printable(request.reason()));
   spdlog::info("{}", cause_.message());
-  if (state_ == State::kRestored) GCR_TRY(clear(commit::DestinationEvent::kToldAbort));
-  state_ = State::kEnded;
+  if (log_ && log_->state() == commit::DestinationState::kRestored) {
+    GCR_TRY(clear(commit::DestinationEvent::kToldAbort));
+  }
+  ended_ = true;
   return {};
 }
 
@@ -296,11 +300,12 @@ std::optional<registry::Outcome> Course::conclude() {
   const Status settled = log_ ? settle() : Status();
   if (!settled) spdlog::error("{}", settled.error().message());
   if (!plan_.is_migration) return std::nullopt;
-  const bool migrated = state_ == State::kCommitted;
+  const bool migrated = released_.has_value();
+  const bool unfinished = log_ && journal::unfinished(log_->journal().records());
   report_.set_migration_id(to_bytes(migration_));
   report_.set_migrated(migrated);
   report_.set_committed(migrated);
-  report_.set_recovering(log_ && !migrated && journal::unfinished(log_->journal().records()));
+  report_.set_recovering(!migrated && unfinished);
   if (migrated) {
     report_.set_destination_pid(journal::root_pid(identity_.members()));
     report_.set_processes(static_cast<std::uint32_t>(identity_.members().size()));
@@ -308,13 +313,15 @@ std::optional<registry::Outcome> Course::conclude() {
     report_.set_code(std::string(to_string(cause_.code())));
     report_.set_message(cause_.message());
   }
-  return commit::ending_of(plan_.began, std::move(report_), log_ ? log_->write_errors() : 0);
+  return commit::ending_of(plan_.began, std::move(report_),
+                           unfinished ? registry::Outcome::UNFINISHED : registry::Outcome::NOTHING,
+                           log_ ? log_->write_errors() : 0);
 }
 
 Status Course::settle() {
-  if (state_ == State::kCommitted) {
+  if (released_) {
     destroy();
-    return finish::finish_running(*log_, ended_);
+    return finish::finish_running(*log_, *released_);
   }
   if (log_->state() != commit::DestinationState::kBuilding) return {};
   return clear(commit::DestinationEvent::kFailed);

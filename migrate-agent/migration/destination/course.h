@@ -1,5 +1,6 @@
 // The destination's course: preflight, prepare, receive, restore, commit. Each request of the
-// source is one step; proto/PROTOCOL.md has the state machine, and Course::State names its states.
+// source is one step; proto/PROTOCOL.md has the state machine. The journal's log has the state
+// (migrate-agent/commit/states); before there is a journal, the migration is in preflight.
 #pragma once
 
 #include <atomic>
@@ -46,7 +47,7 @@ class Course {
   void fail(const Error& error);
 
   /// No request is expected any more.
-  bool ended() const { return state_ == State::kCommitted || state_ == State::kEnded; }
+  bool ended() const { return ended_; }
 
   /// At the end. Before the vote everything is undone. After it, and without a decision, the copy
   /// stays frozen and recovery asks the source. What the daemon is told, unless this was a
@@ -57,9 +58,6 @@ class Course {
   static constexpr transport::RegionId kImageRegion = mover::IncomingVram::kFirstRegion - 1;
 
   using Wanted = std::vector<mover::IncomingVram::Wanted>;
-  /// See proto/PROTOCOL.md. Zero is never used.
-  enum class State { kInvalid = 0, kPreflight, kPrepared, kRestored, kCommitted, kEnded };
-
   /// What the preflight has found about the process and this host.
   struct Plan {
     journal::Began began;
@@ -85,7 +83,8 @@ class Course {
   };
 
   void take_data_connection(UniqueFd socket);
-  Status expect(State state, const char* request) const;
+  /// `state`: nothing is in preflight.
+  Status expect(std::optional<commit::DestinationState> state, const char* request) const;
   void follow(const proto::ClockRequest& source);
   Result<proto::Envelope> take_step(const proto::Envelope& request);
 
@@ -130,14 +129,15 @@ class Course {
   void destroy();
 
   worker::WorkerContext& context_;
-  std::atomic<State> state_ = State::kPreflight;
+  std::atomic<bool> ended_ = false;
   Uuid migration_;
   Plan plan_;
   bool source_paused_ = false;                 ///< as it told last
   std::optional<commit::DestinationLog> log_;  ///< from PrepareRequest on
   journal::Restored identity_;                 ///< from the vote on
-  std::string ended_;                          ///< why the copy was killed once it was committed
-  proto::MigrateReport report_;                ///< for the daemon: what this side knows
+  /// After the commit: the copy runs, or why it was killed meanwhile.
+  std::optional<std::string> released_;
+  proto::MigrateReport report_;  ///< for the daemon: what this side knows
   worker::Phases phases_{"destination",
                          worker::Phases::Clock::time_point{}};  ///< from the preflight to the vote
   Error cause_{Code::kCancelled, "the source ended it"};

@@ -7,7 +7,7 @@ namespace gcr::migration::destination {
 
 /// As in the preflight, but for the files that the job has now.
 Status Course::carry(const proto::CarryRequest& request, proto::CarryReply& reply) {
-  GCR_TRY(expect(State::kPrepared, "CarryRequest"));
+  GCR_TRY(expect(commit::DestinationState::kBuilding, "CarryRequest"));
   findings::Findings findings(findings::Side::kDestination);
   GCR_ASSIGN(files_, memory_files::look(request.files(), request.boot_id(), findings));
   if (findings.has_blocker()) {

@@ -76,7 +76,7 @@ journal::Began Course::description(const proto::PreflightRequest& request) const
 }
 
 Status Course::preflight(const proto::PreflightRequest& request, proto::PreflightReply& reply) {
-  GCR_TRY(expect(State::kPreflight, "PreflightRequest"));
+  GCR_TRY(expect(std::nullopt, "PreflightRequest"));
   if (request.buffers_size() > static_cast<int>(kMaxBuffers)) {
     return Error(Code::kProtocol,
                  fmt::format("{} buffers are more than {}", request.buffers_size(), kMaxBuffers));
@@ -122,7 +122,7 @@ Status Course::preflight(const proto::PreflightRequest& request, proto::Prefligh
   const std::string reason =
       findings::reason_of({reply.findings().begin(), reply.findings().end()});
   if (request.only() || !reason.empty()) {
-    state_ = State::kEnded;
+    ended_ = true;
     cause_ = Error(Code::kRefused, reason);
   }
   return fault::point("destination.preflighted");
@@ -308,7 +308,7 @@ Result<std::unique_ptr<transfer::IncomingData>> Course::open_data(transfer::Data
 }
 
 Status Course::prepare(const proto::PrepareRequest& request, proto::PrepareReply& reply) {
-  GCR_TRY(expect(State::kPreflight, "PrepareRequest"));
+  GCR_TRY(expect(std::nullopt, "PrepareRequest"));
   GCR_TRY(begin());
   link_ = {.wish = {request.transport(), request.plaintext(), request.lanes()},
            .source_offer = request.offer(),
@@ -336,12 +336,11 @@ Status Course::prepare(const proto::PrepareRequest& request, proto::PrepareReply
   for (const auto& address : data->addresses()) *reply.add_data_addresses() = address;
   set_data(std::move(data));
   GCR_TRY(fault::point("destination.prepared"));
-  state_ = State::kPrepared;
   return {};
 }
 
 Status Course::fall_back(const proto::FallBackRequest& request, proto::FallBackReply& reply) {
-  GCR_TRY(expect(State::kPrepared, "FallBackRequest"));
+  GCR_TRY(expect(commit::DestinationState::kBuilding, "FallBackRequest"));
   spdlog::info("no RDMA: {}", control::printable(request.reason()));
   GCR_ASSIGN(const auto plan,
              plan_without_rdma(link_.wish, link_.source_offer, link_.offer, request.reason()));
@@ -354,7 +353,7 @@ Status Course::fall_back(const proto::FallBackRequest& request, proto::FallBackR
 }
 
 Status Course::change_buffers(const proto::BuffersRequest& request, proto::BuffersReply& reply) {
-  GCR_TRY(expect(State::kPrepared, "BuffersRequest"));
+  GCR_TRY(expect(commit::DestinationState::kBuilding, "BuffersRequest"));
   if (plan_.kept) return Error(Code::kProtocol, "the buffers of a suspended job change");
   GCR_TRY(remove_buffers(request.removed_ids(), job_));
   GCR_TRY(remap_buffers(request.remapped(), job_));

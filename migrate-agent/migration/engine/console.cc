@@ -43,24 +43,24 @@ Console::Console(worker::WorkerContext& worker, const proto::MigrateRequest& req
 
 awaitable<void> Console::attend() {
   using asio::experimental::awaitable_operators::operator&&;
-  co_await (heed_operator() && show_progress());
+  co_await (follow_orders() && show_progress());
 }
 
 /// Orders during the migration. An operator who is gone gives none.
-awaitable<void> Console::heed_operator() {
+awaitable<void> Console::follow_orders() {
   for (;;) {
     const auto message = co_await worker_.channel.receive(kOperatorPatience);
     if (!message) co_return;
-    Status heeded;
+    Status followed;
     if (message->has_cancel_request()) worker_.cancellation.request("the operator cancelled it");
-    if (message->has_continue_request()) heeded = go_on();
+    if (message->has_continue_request()) followed = go_on();
     if (message->has_adjust_request()) {
-      heeded = worker::check_adjustment(message->adjust_request());
-      if (heeded) heeded = adjust(message->adjust_request());
+      followed = worker::check_adjustment(message->adjust_request());
+      if (followed) followed = adjust(message->adjust_request());
     }
-    if (heeded) continue;
+    if (followed) continue;
     const std::lock_guard lock(mutex_);
-    link_.tell(phase_, heeded.error().message());
+    link_.tell(phase_, followed.error().message());
   }
 }
 
@@ -88,8 +88,8 @@ proto::Progress Console::progress() {
   progress.set_downtime_limit_ms(limits_.downtime_ms);
   if (stage_ == Stage::kCopying && !paused_) progress.set_throttle(throttle_);
   if (paused_) progress.set_time_left_ms(0);
-  if (stage_ == Stage::kSwitchingOver) {
-    const double closed_ms = gate_closed_at_ ? in_milliseconds(now - *gate_closed_at_) : 0;
+  if (stage_ >= Stage::kSwitchingOver) {
+    const double closed_ms = in_milliseconds(downtime_.current());
     progress.set_expected_downtime_ms(expected_downtime_ms_);
     progress.set_expected_is_least(expected_is_least_);
     progress.set_time_left_ms(std::max(0.0, expected_downtime_ms_ - closed_ms));
@@ -102,9 +102,10 @@ Status Console::may_be_changed() const {
   if (cancelled_) {
     return Error(Code::kRefused, "the migration is being cancelled: " + cancelled_->message());
   }
-  if (stage_ != Stage::kSwitchingOver) return {};
-  return Error(Code::kRefused, committed_ ? "the migration is committed already"
-                                          : "the migration is in its switchover already");
+  if (stage_ < Stage::kSwitchingOver) return {};
+  return Error(Code::kRefused, stage_ == Stage::kCommitted
+                                   ? "the migration is committed already"
+                                   : "the migration is in its switchover already");
 }
 
 Status Console::go_on() {
@@ -189,14 +190,9 @@ void Console::begin_switchover(double expected_downtime_ms, bool expected_is_lea
   expected_is_least_ = expected_is_least;
 }
 
-void Console::set_gate_closed(std::optional<Clock::time_point> since) {
-  const std::lock_guard lock(mutex_);
-  gate_closed_at_ = since;
-}
-
 void Console::set_committed(bool committed) {
   const std::lock_guard lock(mutex_);
-  committed_ = committed;
+  stage_ = committed ? Stage::kCommitted : Stage::kSwitchingOver;
 }
 
 void Console::set_paused(bool paused) {

@@ -10,6 +10,7 @@
 #include <string>
 
 #include "migrate-agent/migration/engine/convergence.h"
+#include "migrate-agent/migration/engine/downtime_clock.h"
 #include "migrate-agent/migration/engine/downtime_history.h"
 #include "migrate-agent/migration/engine/operator_link.h"
 #include "migrate-agent/migration/engine/progress_meter.h"
@@ -55,9 +56,11 @@ class Console : public worker::SourceControl {
 
   /// Operators change nothing any more.
   void begin_switchover(double expected_downtime_ms, bool expected_is_least);
-  /// Nothing: it is open.
-  void set_gate_closed(std::optional<Clock::time_point> since);
+  /// The commit was ordered; it is withdrawn only by a lost copy.
   void set_committed(bool committed);
+
+  /// The one place that knows when the job was stopped.
+  DowntimeClock& downtime() { return downtime_; }
 
   void set_paused(bool paused);
   /// Whether an operator has ordered the switchover.
@@ -70,9 +73,9 @@ class Console : public worker::SourceControl {
 
  private:
   /// What an operator may still change.
-  enum class Stage { kBeginning, kCopying, kSwitchingOver };
+  enum class Stage { kBeginning, kCopying, kSwitchingOver, kCommitted };
 
-  asio::awaitable<void> heed_operator();
+  asio::awaitable<void> follow_orders();
   asio::awaitable<void> show_progress();
   Status may_be_changed() const;
 
@@ -87,7 +90,6 @@ class Console : public worker::SourceControl {
   std::optional<Error> cancelled_;  ///< why
   bool may_switch_over_ = false;    ///< an operator's ContinueRequest
   bool paused_ = false;
-  bool committed_ = false;
   Stage stage_ = Stage::kBeginning;
   std::string phase_;  ///< as last told to the operator
   PrecopyLimits limits_;
@@ -97,8 +99,8 @@ class Console : public worker::SourceControl {
   SteadyDowntime steady_;
   double expected_downtime_ms_ = 0;
   bool expected_is_least_ = false;
-  std::optional<Clock::time_point> gate_closed_at_;
 
+  DowntimeClock downtime_;
   worker::Cancellation::Registration registration_;
 };
 

@@ -9,8 +9,10 @@
 #include "migrate-agent/base/findings/catalogue.h"
 #include "migrate-agent/commit/states/outcome.h"
 #include "migrate-agent/migration/finish/deliver.h"
+#include "migrate-agent/migration/finish/records.h"
 #include "migrate-agent/migration/finish/source.h"
 #include "src/base/log.h"
+#include "src/base/units.h"
 #include "src/control/wire.h"
 
 namespace gcr::migration {
@@ -36,12 +38,43 @@ Result<commit::CommitAnswer> order_commit(Run& run, Target& target) {
                        finish::deliver_commit(run.worker, run.log->journal(), backoff, until));
 }
 
-void set_committed(Run& run, bool committed) {
-  run.report.set_committed(committed);
-  run.console.set_committed(committed);
+registry::Outcome::Left left_by(const Run& run, bool stays_suspended) {
+  using registry::Outcome;
+  if (run.recovering) return Outcome::UNFINISHED;
+  if (stays_suspended) return Outcome::SUSPENDED;
+  if (!run.log) return Outcome::NOTHING;
+  if (run.log->state() == commit::SourceState::kSuspended) return Outcome::SUSPENDED;
+  return journal::unfinished(run.log->journal().records()) ? Outcome::UNFINISHED : Outcome::NOTHING;
 }
 
 }  // namespace
+
+bool Run::committed() const {
+  return log && commit::outcome_of(log->state()) == proto::OutcomeReply::COMMITTED;
+}
+
+void introduce(Run& run) {
+  log_migration(run.migration);
+  run.began.set_migration_id(to_bytes(run.migration));
+  run.began.set_role(journal::Began::SOURCE);
+  run.began.set_ordered_by(run.worker.channel.peer().common_name);
+}
+
+Status send_both(Target& target, const std::function<Status()>& vram,
+                 const std::function<Status()>& images) {
+  const auto run = [&target](const std::function<Status()>& send) {
+    const Status sent = worker::guarded(send);
+    if (!sent) target.channel().cancel();
+    return sent;
+  };
+  auto vram_sent = std::async(std::launch::async, [&] { return run(vram); });
+  const Status images_sent = run(images);
+  const Status other = vram_sent.get();
+  // A destination that fails gives the reason on the control channel, where images are asked about;
+  // its data connections only break. What was cancelled here has no reason of its own.
+  const bool ended_by_other = !images_sent && images_sent.error().code() == Code::kCancelled;
+  return images_sent || (ended_by_other && !other) ? other : images_sent;
+}
 
 Error reason_of(const Run& run, const Error& failed) {
   const Status wanted = run.worker.cancellation.check();
@@ -57,9 +90,9 @@ Status judge(Run& run, const std::vector<proto::Finding>& findings) {
   return Error(Code::kRefused, std::move(reason));
 }
 
-Status begin_journal(Run& run, journal::Began began) {
-  GCR_ASSIGN(run.log, commit::SourceLog::create(run.worker.config.state_dir, run.migration,
-                                                std::move(began)));
+Status begin_journal(Run& run) {
+  GCR_ASSIGN(run.log,
+             commit::SourceLog::create(run.worker.config.state_dir, run.migration, run.began));
   return {};
 }
 
@@ -78,56 +111,76 @@ Status await_vote(Run& run) {
   return run.log->advance(commit::SourceEvent::kAskRestore, std::move(record));
 }
 
-Status ask_for_vote(Run& run, Target& target, const proto::RestoreRequest& request,
-                    std::uint64_t chunks) {
-  GCR_ASSIGN(proto::RestoreReply vote, target.restore(request));
-  if (vote.verified_chunks() != chunks) {
+Result<Vote> ask_for_vote(Run& run, Target& target, const Sent& sent) {
+  GCR_ASSIGN(proto::RestoreReply reply, target.restore(sent.request));
+  if (reply.verified_chunks() != sent.chunks) {
     return Error(Code::kDataLoss, fmt::format("the destination verified {} of {} chunks",
-                                              vote.verified_chunks(), chunks));
+                                              reply.verified_chunks(), sent.chunks));
   }
   run.report.set_verified(true);
-  run.report.set_prefilled(vote.prefilled());
-  run.report.set_stored_bytes(vote.stored_bytes());
-  run.report.set_shared_bytes(vote.shared_bytes());
-  for (const std::string& text : vote.notes()) run.report.add_notes(text);
+  run.report.set_prefilled(reply.prefilled());
+  run.report.set_stored_bytes(reply.stored_bytes());
+  run.report.set_shared_bytes(reply.shared_bytes());
+  for (const std::string& text : reply.notes()) run.report.add_notes(text);
   const double to_ours_ms = run.phases.since_origin_ms(Clock::time_point{});
-  for (proto::PhaseTime& phase : *vote.mutable_phases()) {
-    phase.set_start_ms(phase.start_ms() + to_ours_ms);
-    *run.report.add_phases() = std::move(phase);
+  for (const proto::PhaseTime& phase : reply.phases()) {
+    proto::PhaseTime& ours = *run.report.add_phases();
+    ours = phase;
+    ours.set_start_ms(phase.start_ms() + to_ours_ms);
   }
-  return {};
+  return Vote{std::move(reply)};
 }
 
-Result<proto::CommitReply> commit(Run& run, Target& target, const Commit& course) {
+Error undone(Run& run, const Error& cause, const Status& done, const Undoing& undoing) {
+  if (done) return undoing.explain(cause);
+  run.recovering = true;
+  return Error(Code::kInternal, fmt::format("{}; and the source could not be resumed yet: {}",
+                                            cause.message(), done.error().message()));
+}
+
+Error give_up(Run& run, Target* target, const Error& cause, const Undoing& undoing) {
+  Error reason = cause;
+  if (run.log) {
+    const Status done = worker::guarded([&] {
+      return finish::undo(*run.log, run.worker.config, commit::SourceEvent::kFailed,
+                          finish::aborted(cause), undoing.in_hand);
+    });
+    reason = undone(run, cause, done, undoing);
+  }
+  if (target != nullptr) target->abort(cause.message());
+  return reason;
+}
+
+Result<proto::CommitReply> commit(Run& run, Target& target, const Vote&, const Undoing& undoing,
+                                  const std::string& unconfirmed) {
   journal::Record record;
   record.mutable_committed();
   const Status decided = run.log->advance(commit::SourceEvent::kVoteReceived, std::move(record));
   if (!decided && decided.error().code() == Code::kDataLoss) {
     // The journal's content is unknown: act as if killed here (recovery reads the journal again).
-    run.report.set_recovering(true);
+    run.recovering = true;
     return decided.error();
   }
-  if (!decided) return course.give_up(decided.error());
+  if (!decided) return give_up(run, &target, decided.error(), undoing);
   // From here on the source's copy never runs again, unless the destination answers CopyLost.
-  set_committed(run, true);
+  run.console.set_committed(true);
   const auto answer = order_commit(run, target);
-  course.answered();
+  DowntimeClock& downtime = run.console.downtime();
+  if (downtime.since()) run.report.set_downtime_ms(in_milliseconds(downtime.end()));
   if (!answer) {
-    return answer.error().while_doing("the commit was sent but not confirmed" + course.unconfirmed);
+    return answer.error().while_doing("the commit was sent but not confirmed" + unconfirmed);
   }
   const auto* lost = std::get_if<Error>(&*answer);
-  const auto hand = course.in_hand ? std::optional(course.in_hand()) : std::nullopt;
   const Status settled =
       run.phases.time("process", lost != nullptr ? "take back" : "release source", [&] {
-        return worker::guarded([&] {
-          return finish::settle(*run.log, run.worker.config, *answer, hand ? &*hand : nullptr);
-        });
+        return worker::guarded(
+            [&] { return finish::settle(*run.log, run.worker.config, *answer, undoing.in_hand); });
       });
   if (lost != nullptr) {
+    run.console.set_committed(run.committed());
     // If the journal cannot be written, recovery asks again and gets the same answer.
-    set_committed(run, run.log->state() == commit::SourceState::kCommitted);
-    if (run.report.committed()) return settled.error();
-    return course.went_back(*lost, settled);
+    if (run.committed()) return settled.error();
+    return undone(run, *lost, settled, undoing);
   }
   const auto& confirmed = std::get<proto::CommitReply>(*answer);
   for (const std::string& text : confirmed.notes()) run.report.add_notes(control::printable(text));
@@ -135,20 +188,24 @@ Result<proto::CommitReply> commit(Run& run, Target& target, const Commit& course
   return confirmed;
 }
 
-void conclude(Run& run, journal::Began began, const Status& done, const std::string& what) {
+void conclude(Run& run, const Status& done, const std::string& failure, bool stays_suspended) {
   proto::MigrateReport& report = run.report;
   if (!done) {
     report.set_code(std::string(to_string(done.error().code())));
     report.set_message(done.error().message());
-    spdlog::error("{}: {}", what, done.error().message());
+    spdlog::error("{}: {}", failure, done.error().message());
   }
+  report.set_migration_id(run.began.migration_id());
+  report.set_committed(run.committed());
+  report.set_recovering(run.recovering);
   report.set_total_ms(run.phases.since_origin_ms(Clock::now()));
   for (proto::PhaseTime& phase : run.phases.list()) *report.add_phases() = std::move(phase);
-  asio::post(run.worker.io, [&daemon = run.worker.daemon,
-                             outcome = commit::ending_of(std::move(began), report,
-                                                         run.log ? run.log->write_errors() : 0)] {
-    daemon.report_outcome(outcome);
-  });
+  asio::post(run.worker.io,
+             [&daemon = run.worker.daemon,
+              outcome = commit::ending_of(run.began, report, left_by(run, stays_suspended),
+                                          run.log ? run.log->write_errors() : 0)] {
+               daemon.report_outcome(outcome);
+             });
   proto::Envelope envelope;
   *envelope.mutable_migrate_report() = report;
   run.console.tell(std::move(envelope));

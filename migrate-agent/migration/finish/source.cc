@@ -20,10 +20,6 @@ using commit::SourceEvent;
 using commit::SourceState;
 using journal::Record;
 
-std::filesystem::path scratch_of(const worker::Config& config, const journal::Journal& journal) {
-  return config.runtime_dir / "outgoing" / journal.migration().to_string();
-}
-
 /// Success if there is none.
 Status end_keeper(const journal::Journal& journal, Kept kept) {
   const auto keeper = keeper_of(journal.records(), kept);
@@ -34,7 +30,7 @@ Status end_keeper(const journal::Journal& journal, Kept kept) {
 Status clear_helpers(const worker::Config& config, const journal::Journal& journal) {
   for (const Kept kept : {Kept::kVram, Kept::kCopy}) GCR_TRY(end_keeper(journal, kept));
   std::error_code error;
-  std::filesystem::remove_all(scratch_of(config, journal), error);
+  std::filesystem::remove_all(config.scratch_of(journal.migration()), error);
   if (error) spdlog::warn("images of a migration stay behind: {}", error.message());
   return {};
 }
@@ -62,7 +58,8 @@ undo::Lost lost_by(const worker::Config& config, const journal::Journal& journal
   return {.members = {members.begin(), members.end()},
           .keeper = keeper_of(journal.records(), Kept::kVram),
           .detaching = in_hand == nullptr ? detaching != nullptr : in_hand->detaching,
-          .scratch = in_hand == nullptr ? scratch_of(config, journal) : std::filesystem::path(),
+          .scratch =
+              in_hand == nullptr ? config.scratch_of(journal.migration()) : std::filesystem::path(),
           .group = group_of(journal),
           .homes = std::move(homes),
           .driver_alone = detaching == nullptr ? 0 : detaching->detaching().driver_alone(),

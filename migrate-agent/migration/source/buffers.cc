@@ -6,9 +6,9 @@
 namespace gcr::migration::source {
 namespace {
 
-/// What a member's access says now, in particular what prevents a migration. The driver knows
-/// nothing of that.
-Status look_again(gpu::GpuAccess& access) {
+/// Whether the member's access tells of something that prevents a migration by now. The driver
+/// alone tells nothing of that.
+Status check_again(gpu::GpuAccess& access) {
   if (access.is_driver_alone()) return {};
   GCR_ASSIGN(const gpu::AccessState state, access.look());
   findings::Findings findings(findings::Side::kSource);
@@ -17,14 +17,14 @@ Status look_again(gpu::GpuAccess& access) {
   return Error(Code::kRefused, findings::reason_of(findings.list()));
 }
 
-/// What a member has exported, and the job knows. What several map is taken over once.
-Status take_over(Course& c, gpu::MemberId member, std::vector<gpu::ExportedAllocation> exported,
-                 proto::BuffersRequest& changes) {
+/// Takes over what a member has exported. What several map is taken over once.
+Status take_over(const gpu::Job& job, mover::OutgoingVram& vram, gpu::MemberId member,
+                 std::vector<gpu::ExportedAllocation> exported, proto::BuffersRequest& changes) {
   for (auto& [local, descriptor] : exported) {
-    const gpu::AllocationId id = *c.subject.job.find({member, local.local_id});
-    if (c.copying.vram->contains(id)) continue;
-    const gpu::Allocation& allocation = c.subject.job.allocations().at(id);
-    GCR_TRY(c.copying.vram->add(id, allocation.gpu, allocation.size_bytes, std::move(descriptor)));
+    const gpu::AllocationId id = *job.find({member, local.local_id});
+    if (vram.contains(id)) continue;
+    const gpu::Allocation& allocation = job.allocations().at(id);
+    GCR_TRY(vram.add(id, allocation.gpu, allocation.size_bytes, std::move(descriptor)));
     *changes.add_added() = preflight::describe(allocation);
   }
   return {};
@@ -32,20 +32,33 @@ Status take_over(Course& c, gpu::MemberId member, std::vector<gpu::ExportedAlloc
 
 }  // namespace
 
-Status follow_allocations(Course& c, proto::BuffersRequest& changes) {
-  gpu::Job& job = c.subject.job;
-  mover::OutgoingVram& vram = *c.copying.vram;
+Result<std::unique_ptr<TakenVram>> take_vram(const Begun& begun) {
+  mover::HasChunk has_chunk;
+  if (Target* const target = begun.claimed.target.get(); target != nullptr) {
+    has_chunk = [target](transport::RegionId region, std::uint64_t offset,
+                         const digest::Digest& digest, std::uint64_t length_bytes) {
+      return target->has_chunk(region, offset, digest, length_bytes);
+    };
+  }
+  GCR_ASSIGN(keeper::Keeper keeper, start_keeper(begun.course.run));
+  return std::make_unique<TakenVram>(begun, std::move(has_chunk), std::move(keeper));
+}
+
+Result<proto::BuffersRequest> follow_allocations(Begun& begun, TakenVram& taken) {
+  gpu::Job& job = begun.job;
+  mover::OutgoingVram& vram = taken.outgoing;
+  proto::BuffersRequest changes;
   std::vector<gpu::Listed> listed;
-  std::vector<std::vector<gpu::ExportedAllocation>> taken;
-  for (const GpuMember& member : c.subject.processes->gpu_members()) {
-    GCR_TRY(look_again(*member.access));
+  std::vector<std::vector<gpu::ExportedAllocation>> exported;
+  for (const Member* member : begun.processes.gpu_members()) {
+    GCR_TRY(check_again(*member->access));
     const auto is_new = [&](const gpu::LocalAllocation& allocation) {
-      const auto known = job.find({member.id, allocation.local_id});
+      const auto known = job.find({member->number, allocation.local_id});
       return !known || !vram.contains(*known);
     };
-    GCR_ASSIGN(auto listing, c.subject.lister.list(member.id, *member.access, is_new));
+    GCR_ASSIGN(auto listing, begun.lister.list(member->number, *member->access, is_new));
     listed.push_back(std::move(listing.listed));
-    taken.push_back(std::move(listing.taken));
+    exported.push_back(std::move(listing.taken));
   }
   const gpu::Job::Changes followed = job.follow(listed);
   GCR_TRY(preflight::check_sizes(job));
@@ -58,60 +71,60 @@ Status follow_allocations(Course& c, proto::BuffersRequest& changes) {
     if (vram.contains(id)) *changes.add_remapped() = preflight::describe(job.allocations().at(id));
   }
   for (std::size_t i = 0; i < listed.size(); ++i) {
-    GCR_TRY(take_over(c, listed[i].member, std::move(taken[i]), changes));
+    GCR_TRY(take_over(job, vram, listed[i].member, std::move(exported[i]), changes));
   }
-  return {};
+  return changes;
 }
 
-Status refresh_buffers(Course& c) {
-  proto::BuffersRequest request;
-  GCR_TRY(follow_allocations(c, request));
-  if (request.ByteSizeLong() == 0) return {};
-  GCR_ASSIGN(const proto::BuffersReply reply, c.target->change(request));
-  return assign_regions(c, reply.regions());
+Status refresh_buffers(Prepared& prepared) {
+  GCR_ASSIGN(const proto::BuffersRequest changes,
+             follow_allocations(prepared.begun, *prepared.vram));
+  if (changes.ByteSizeLong() == 0) return {};
+  GCR_ASSIGN(const proto::BuffersReply reply, prepared.claimed.target->change(changes));
+  return assign_regions(*prepared.vram, reply.regions());
 }
 
-Status assign_regions(Course& c,
+Status assign_regions(TakenVram& vram,
                       const google::protobuf::RepeatedPtrField<proto::BufferRegion>& regions) {
   std::set<gpu::AllocationId> assigned;
   for (const proto::BufferRegion& region : regions) {
     const gpu::AllocationId id{region.buffer_id()};
-    if (!c.copying.vram->contains(id) || !assigned.insert(id).second) {
+    if (!vram.outgoing.contains(id) || !assigned.insert(id).second) {
       return Error(Code::kProtocol, "the destination prepared a buffer that was not asked for");
     }
-    c.copying.vram->assign(id, region.region());
+    vram.outgoing.assign(id, region.region());
   }
   return {};
 }
 
-/// The journal knows the keeper before it holds anything.
-Status start_keeper(Course& c) {
-  GCR_ASSIGN(c.subject.keeper, keeper::Keeper::start_beside(c.run.worker.config.criu.reaper));
+Result<keeper::Keeper> start_keeper(Run& run, bool of_copy) {
+  GCR_ASSIGN(keeper::Keeper keeper, keeper::Keeper::start_beside(run.worker.config.criu.reaper));
   journal::Record record;
-  *record.mutable_keeper_started()->mutable_keeper() = c.subject.keeper->id();
-  return c.run.log->advance(commit::SourceEvent::kKeeperStarted, std::move(record));
+  *record.mutable_keeper_started()->mutable_keeper() = keeper.id();
+  if (of_copy) record.mutable_keeper_started()->set_of_copy(true);
+  GCR_TRY(run.log->advance(commit::SourceEvent::kKeeperStarted, std::move(record)));
+  return keeper;
 }
 
 /// Costs little where the keeper has all of it already: it is armed before the gate closes, and by
-/// another one if the process has allocated or freed since.
-Status arm_keeper(Course& c) {
-  auto& kept = c.subject.kept;
-  GCR_ASSIGN(const mover::Descriptors descriptors, c.copying.vram->descriptors());
+/// another one if the members have allocated or freed since.
+Status arm_keeper(Begun& begun, TakenVram& vram) {
+  GCR_ASSIGN(const mover::Descriptors descriptors, vram.outgoing.descriptors());
   std::vector<gpu::Mapping> mappings;
   std::vector<keeper::BufferDescriptor> wanted;
   for (const auto& [id, descriptor] : descriptors) {
-    for (const gpu::Mapping& mapping : c.subject.job.allocations().at(id).mapped_by) {
+    for (const gpu::Mapping& mapping : begun.job.allocations().at(id).mapped_by) {
       mappings.push_back(mapping);
       wanted.push_back({mapping, descriptor.get()});
     }
   }
-  if (kept && *kept == mappings) return {};
-  if (std::exchange(kept, std::nullopt)) {
-    GCR_TRY(c.subject.keeper->end());
-    GCR_TRY(start_keeper(c));
+  if (vram.kept && *vram.kept == mappings) return {};
+  if (std::exchange(vram.kept, std::nullopt)) {
+    GCR_TRY(vram.keeper.end());
+    GCR_ASSIGN(vram.keeper, start_keeper(begun.course.run));
   }
-  GCR_TRY(c.subject.keeper->arm(wanted));
-  kept = std::move(mappings);
+  GCR_TRY(vram.keeper.arm(wanted));
+  vram.kept = std::move(mappings);
   return {};
 }
 

@@ -52,8 +52,8 @@ AddressRanges whole_pages(const std::vector<gpu::GpuAccess::Pages>& told) {
 }  // namespace
 
 ChangedMemory::ChangedMemory(SourceJob& job) {
-  for (GpuMember& member : job.gpu_members()) {
-    members_.emplace(member.process.pid(), Member{member.access.get()});
+  for (const migration::Member* member : job.gpu_members()) {
+    members_.emplace(member->pid(), Member{member->access.get()});
   }
 }
 

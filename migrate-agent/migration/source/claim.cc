@@ -1,5 +1,7 @@
-// Nobody else moves the process from here on.
+// From the order to the journal: no other migration gets the processes, and this one survives its
+// worker.
 #include <fmt/format.h>
+#include <openssl/rand.h>
 
 #include <algorithm>
 
@@ -9,28 +11,31 @@
 #include "migrate-agent/migration/finish/records.h"
 #include "migrate-agent/migration/source/course.h"
 #include "migrate-agent/migration/source/transient.h"
+#include "migrate-agent/process/slurm/step.h"
 #include "src/base/log.h"
 #include "src/base/side_by_side.h"
 
 namespace gcr::migration::source {
 namespace {
 
-/// At a time.
-constexpr std::size_t kMostLooks = 8;
+/// Processes that are examined at a time.
+constexpr std::size_t kMostExaminers = 8;
 
-/// A daemon that was started after the process was claimed knows of no claim, and may have let
-/// somebody else have the process. Whoever is at a migration has a name by now: of two, the later
+/// A daemon that was started after the process was claimed knows of no claim, and may have given
+/// the process to another migration. Both have a name in the directory by now: of two, the later
 /// one at least sees the other.
-Status check_alone(const Course& c) {
+Status check_alone(const Claimed& claimed) {
   namespace fs = std::filesystem;
-  const worker::Config& config = c.run.worker.config;
+  const Run& run = claimed.course.run;
+  const worker::Config& config = run.worker.config;
+  const journal::ProcessIds members = ids_of(claimed.members);
   std::error_code error;
   for (const auto& name : fs::directory_iterator(config.runtime_dir / "workers", error)) {
     const auto other = journal::entry_of(name.path());
-    if (!other || other->role != journal::Began::SOURCE || other->migration == c.run.migration) {
+    if (!other || other->role != journal::Began::SOURCE || other->migration == run.migration) {
       continue;
     }
-    if (c.subject.suspended && other->migration == c.subject.suspended->suspension) continue;
+    if (claimed.suspended && other->migration == claimed.suspended->suspension) continue;
     const auto contents =
         journal::peek(journal::path_of(config.state_dir, other->migration, other->role));
     if (!contents || contents->damage || !journal::unfinished(contents->records)) continue;
@@ -38,7 +43,7 @@ Status check_alone(const Course& c) {
       const auto is_theirs = [&theirs](const journal::ProcessId& ours) {
         return journal::is_same(ours, theirs);
       };
-      if (std::ranges::none_of(c.subject.members, is_theirs)) continue;
+      if (std::ranges::none_of(members, is_theirs)) continue;
       return Error(Code::kRefused, fmt::format("migration {} has process {}",
                                                other->migration.to_string(), theirs.pid()));
     }
@@ -46,141 +51,162 @@ Status check_alone(const Course& c) {
   return {};
 }
 
-void add_member(journal::ProcessIds& members, pid_t pid, std::uint64_t start_time) {
-  journal::ProcessId& member = *members.Add();
-  member.set_pid(pid);
-  member.set_start_time(start_time);
-}
-
 /// Adds those of `tree` that are not members yet, if all of `tree` may be moved: a member may have
 /// executed what is another user's. Zombies move with their parents.
-Status add_descendants(Course& c, const std::vector<pid_t>& tree) {
-  journal::ProcessIds& members = c.subject.members;
-  const worker::Permissions rights = permissions(c);
+Status add_descendants(Claimed& claimed, const std::vector<pid_t>& tree) {
+  const worker::Permissions rights = permissions(claimed.course);
   for (const pid_t pid : tree) {
     const auto stat = procfs::read_stat(pid);
     if (!stat || procfs::has_ended(*stat)) continue;
-    const auto is_it = [&](const journal::ProcessId& member) {
-      return member.pid() == pid && member.start_time() == stat->start_time;
-    };
     const auto allowed = rights.check_process(pid, stat->start_time);
     if (!allowed && allowed.error().code() == Code::kNotFound) continue;
     GCR_TRY(allowed);
-    if (std::ranges::none_of(members, is_it)) add_member(members, pid, stat->start_time);
+    const auto is_it = [&](const Member& member) {
+      return member.pid() == pid && member.process.start_time() == stat->start_time;
+    };
+    if (std::ranges::any_of(claimed.members, is_it)) continue;
+    auto process = procfs::Process::open(pid, stat->start_time);
+    if (process) claimed.members.push_back({std::move(*process)});
   }
   return {};
 }
 
-Status claim_members(Course& c) {
-  return worker::on_io(c.run.worker.io, c.run.worker.daemon.claim_processes(
-                                            c.run.migration, c.subject.members,
-                                            c.run.worker.channel.peer().common_name));
+Status claim_members(const Claimed& claimed) {
+  Run& run = claimed.course.run;
+  *run.began.mutable_members() = ids_of(claimed.members);
+  return worker::on_io(run.worker.io,
+                       run.worker.daemon.claim_processes(run.migration, run.began.members(),
+                                                         run.began.ordered_by()));
 }
 
 }  // namespace
 
-worker::Permissions permissions(const Course& c) {
-  if (!c.request.has_checkpoint()) return c.run.worker.permissions;
-  return c.run.worker.permissions.for_store_of(c.subject.claimed.uid);
+worker::Permissions permissions(const Course& course) {
+  if (!course.request.has_checkpoint()) return course.run.worker.permissions;
+  return course.run.worker.permissions.for_store_of(course.run.began.uid());
 }
 
-Status claim_for_target(Course& c) {
-  GCR_TRY(add_descendants(c, procfs::tree(c.request.pid())));
-  GCR_ASSIGN(c.target, c.find_target(c));
-  c.interrupting = c.run.worker.cancellation.on_request([&c] {
-    if (c.target != nullptr) c.target->interrupt(c.run.worker.cancellation.check().error());
-  });
-  GCR_TRY(claim_members(c));
-  GCR_ASSIGN(c.subject.handle,
-             procfs::Process::open(c.request.pid(), c.subject.claimed.start_time));
-  return {};
+Status claim_for_target(Claimed& claimed) {
+  Course& course = claimed.course;
+  GCR_TRY(add_descendants(claimed, procfs::tree(claimed.root().pid())));
+  if (course.find_target) {
+    claimed.end_target();
+    GCR_ASSIGN(claimed.target, course.find_target(claimed));
+    worker::Cancellation& cancellation = course.run.worker.cancellation;
+    claimed.interrupting = cancellation.on_request([&cancellation, target = claimed.target.get()] {
+      target->interrupt(cancellation.check().error());
+    });
+  }
+  return claim_members(claimed);
 }
 
-/// What is refused after that leaves no journal.
-Status claim(Course& c) {
-  const pid_t pid = c.request.pid();
-  GCR_ASSIGN(c.subject.claimed,
-             c.run.worker.permissions.check_process(pid, c.request.start_time()));
-  c.run.report.set_start_time(c.subject.claimed.start_time);
-  add_member(c.subject.members, pid, c.subject.claimed.start_time);
-  return claim_for_target(c);
+Result<Claimed> claim(Course& course) {
+  Run& run = course.run;
+  const pid_t pid = course.request.pid();
+  GCR_ASSIGN(const worker::MovableProcess named,
+             run.worker.permissions.check_process(pid, course.request.start_time()));
+  run.report.set_start_time(named.start_time);
+  run.began.set_uid(named.uid);
+  run.began.set_gid(named.gid);
+  Claimed claimed{course};
+  GCR_ASSIGN(procfs::Process root, procfs::Process::open(pid, named.start_time));
+  claimed.members.push_back({std::move(root)});
+  GCR_TRY(claim_for_target(claimed));
+  return claimed;
 }
 
-Status follow_members(Course& c, const std::vector<pid_t>& tree) {
-  int& examined = c.subject.examined;
-  if (examined == 0) examined = c.subject.members.size();
-  GCR_TRY(add_descendants(c, tree));
-  if (c.subject.members.size() == examined) return {};
-  if (c.subject.members.size() > static_cast<int>(gpu::kMaxMembers)) {
+Status follow_members(Begun& begun, const std::vector<pid_t>& tree) {
+  Members& members = begun.claimed.members;
+  const std::size_t before = members.size();
+  GCR_TRY(add_descendants(begun.claimed, tree));
+  if (members.size() > gpu::kMaxMembers) {
     return Error(Code::kRefused, fmt::format("it has {} processes by now, {} are allowed",
-                                             c.subject.members.size(), gpu::kMaxMembers));
+                                             members.size(), gpu::kMaxMembers));
   }
-  for (; examined < c.subject.members.size(); ++examined) {
-    const pid_t pid = c.subject.members[examined].pid();
-    auto found = preflight::examine_late(c.request, pid, tree, c.subject.limits);
+  for (Member& member : members) {
+    if (std::exchange(member.examined, true)) continue;
+    auto found = preflight::examine_late(begun.course.request, member.pid(), tree, begun.limits);
     if (!found && found.error().code() == Code::kNotFound) continue;
+    if (!found) member.examined = false;
     GCR_TRY(found);
-    c.subject.confinements[pid] = *std::move(found);
+    member.confinement = *std::move(found);
   }
-  return claim_members(c);
+  return members.size() == before ? Status() : claim_members(begun.claimed);
 }
 
-bool is_transient(const Course& c, const Error& refused, Clock::time_point end) {
+bool is_transient(const Claimed& claimed, const Error& refused, Clock::time_point end) {
   if (refused.code() != Code::kRefused || Clock::now() >= end) return false;
   journal::ProcessIds late;
-  *late.Add() = c.subject.members[0];
-  for (int i = std::max(1, c.subject.examined); i < c.subject.members.size(); ++i) {
-    *late.Add() = c.subject.members[i];
+  for (const Member& member : claimed.members) {
+    if (late.empty() || !member.examined) *late.Add() = id_of(member);
   }
   if (!one_ends(late)) return false;
-  spdlog::info("looks again, since a process has ended: {}", refused.message());
+  spdlog::info("a process has ended, trying again: {}", refused.message());
   return true;
 }
 
-Status examine_frozen(Course& c) {
-  const std::vector<pid_t> tree = procfs::stopped_tree(c.subject.processes->pid());
-  GCR_TRY(follow_members(c, tree));
-  return share_out(tree.size(), kMostLooks, [&](std::size_t i) -> Status {
-    const auto before = c.subject.confinements.find(tree[i]);
-    if (before != c.subject.confinements.end())
-      return preflight::examine_again(tree[i], before->second);
+Status examine_frozen(Begun& begun) {
+  const std::vector<pid_t> tree = procfs::stopped_tree(begun.processes.pid());
+  GCR_TRY(follow_members(begun, tree));
+  const Members& members = begun.claimed.members;
+  return share_out(tree.size(), kMostExaminers, [&](std::size_t i) -> Status {
+    const auto member = std::ranges::find(members, tree[i], &Member::pid);
+    if (member != members.end() && member->confinement) {
+      return preflight::examine_again(tree[i], *member->confinement);
+    }
     const auto stat = procfs::read_stat(tree[i]);
     if (!stat || procfs::has_ended(*stat) || procfs::is_exiting(*stat)) return {};
     return Error(Code::kRefused, fmt::format("process {} was not examined", tree[i]));
   });
 }
 
-/// The migration survives this worker from here on. Nothing was done to the process yet.
-Status begin(Course& c) {
-  Subject& subject = c.subject;
-  journal::Began began = description(c);
-  if (c.target != nullptr) began.set_peer(c.target->name());
-  GCR_TRY(begin_journal(c.run, std::move(began)));
-  subject.driver = std::move(subject.found->host.driver);
-  subject.command = subject.found->members.front().command();
-  for (const proto::ProcessFacts& member : subject.found->members) {
-    subject.resident_bytes += member.resident_bytes();
+namespace {
+
+/// For what stays on this host.
+Result<DigestSecret> random_key() {
+  DigestSecret key{};
+  if (RAND_bytes(reinterpret_cast<unsigned char*>(key.data()), static_cast<int>(key.size())) == 1) {
+    return key;
   }
-  subject.job = std::move(subject.found->job);
-  subject.lister = std::move(subject.found->lister);
-  subject.driver_alone = std::move(subject.found->driver_alone);
-  subject.criu_plugin = std::move(subject.found->criu_plugin);
-  c.run.report.set_processes(subject.job.members());
-  c.run.report.set_gpu_processes(static_cast<std::uint32_t>(subject.found->gpu_users.size()));
-  std::vector<GpuMember> gpu_members;
-  for (preflight::GpuUser& user : subject.found->gpu_users) {
-    const gpu::MemberId id{static_cast<std::uint32_t>(user.member)};
-    const journal::ProcessId& member = subject.members[static_cast<int>(user.member)];
-    GCR_ASSIGN(auto process, procfs::Process::open(member.pid(), member.start_time()));
-    auto control = subject.driver->control(member.pid());
-    gpu_members.push_back({id, std::move(process), std::move(user.access), std::move(control)});
+  return Error(Code::kInternal, "OpenSSL gives no random bytes for the digest key");
+}
+
+void describe(Run& run, const Claimed& claimed) {
+  const proto::MigrateRequest& request = claimed.course.request;
+  if (claimed.target != nullptr) run.began.set_peer(claimed.target->name());
+  if (claimed.target != nullptr) run.began.set_peer_name(claimed.target->common_name());
+  if (const auto step = slurm::step_of(claimed.root().pid())) run.began.set_slurm_left(step->job);
+  run.began.set_slurm_job(request.slurm_job());
+  if (claimed.suspended) run.began.set_suspension(to_bytes(claimed.suspended->suspension));
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Begun>> begin(Claimed& claimed, preflight::Examination found) {
+  Run& run = claimed.course.run;
+  GCR_ASSIGN(const DigestSecret key,
+             claimed.target != nullptr ? claimed.target->digest_key() : random_key());
+  describe(run, claimed);
+  GCR_TRY(begin_journal(run));
+  run.report.set_processes(found.job.members());
+  run.report.set_gpu_processes(static_cast<std::uint32_t>(found.gpu_users.size()));
+  for (std::uint32_t i = 0; Member & member : claimed.members) member.number = {i++};
+  for (preflight::GpuUser& user : found.gpu_users) {
+    Member& member = claimed.members[user.member];
+    member.access = std::move(user.access);
+    member.control = found.host.driver->control(member.pid());
   }
-  subject.processes.emplace(*subject.handle, std::move(gpu_members),
-                            finish::group_of(c.run.log->journal()));
-  subject.found.reset();
-  GCR_TRY(announce(c.run));
-  GCR_TRY(check_alone(c));
-  return fault::point("source.began");
+  std::uint64_t resident_bytes = 0;
+  for (const auto& facts : found.members) resident_bytes += facts.resident_bytes();
+  auto begun = std::make_unique<Begun>(
+      Begun{claimed.course, claimed, key, found.members.front().limits(),
+            std::move(found.host.driver), std::move(found.job), std::move(found.lister),
+            std::move(found.driver_alone), std::move(found.criu_plugin), resident_bytes,
+            SourceJob(claimed.members, finish::group_of(run.log->journal()))});
+  GCR_TRY(announce(run));
+  GCR_TRY(check_alone(claimed));
+  GCR_TRY(fault::point("source.began"));
+  return begun;
 }
 
 }  // namespace gcr::migration::source

@@ -1,5 +1,5 @@
-// The end of the source's course: the commit, or the way back. Every failure before the commit
-// leads back to a running process, by the functions of migrate-agent/migration/finish.
+// The end of the source's course: the commit, or the undoing. Every failure before the commit leads
+// back to a running process, by the functions of migrate-agent/migration/finish.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -9,6 +9,7 @@
 #include "migrate-agent/migration/finish/source.h"
 #include "migrate-agent/migration/source/course.h"
 #include "src/base/log.h"
+#include "src/base/units.h"
 
 namespace gcr::migration::source {
 namespace {
@@ -20,164 +21,130 @@ constexpr milliseconds kEndPatience{2000};
 /// For a living process to answer at its door.
 constexpr milliseconds kDoorPatience{1000};
 
-/// Records whether the process has ended by itself, besides any other error.
-void look_for_end(Course& c) {
-  const auto& handle = c.subject.handle;
-  auto& processes = c.subject.processes;
-  if (!handle) return;
-  bool ended = handle->is_ending();
-  if (!ended && processes && !processes->is_dumped()) {
-    const auto has_closed_its_door = [&](const GpuMember& member) {
-      if (member.process.pid() != handle->pid() || member.access->is_driver_alone()) return false;
-      const auto answered = member.access->look(kDoorPatience);
-      return !answered && answered.error().code() == Code::kNotFound;
-    };
-    ended = std::ranges::any_of(processes->gpu_members(), has_closed_its_door) &&
-            handle->ends_within(kEndPatience);
-  }
-  c.run.report.set_process_ended(ended);
+/// Whether the claimed process has ended by itself. One whose door has closed is about to.
+bool ends_by_itself(const Claimed& claimed, const Begun* begun) {
+  if (claimed.root().is_ending()) return true;
+  if (begun == nullptr || begun->processes.is_dumped()) return false;
+  gpu::GpuAccess* const access = claimed.members.front().access.get();
+  if (access == nullptr || access->is_driver_alone()) return false;
+  const auto answered = access->look(kDoorPatience);
+  return !answered && answered.error().code() == Code::kNotFound &&
+         claimed.root().ends_within(kEndPatience);
 }
 
-/// `cause`, or that the process has ended, if it has.
-Error or_its_end(const Course& c, Error cause) {
-  if (!c.run.report.process_ended()) return cause;
-  return Error(Code::kNotFound,
-               fmt::format("process {} ended by itself before it was moved", c.request.pid()));
+Error ended_by_itself(pid_t pid) {
+  return Error(Code::kNotFound, fmt::format("process {} ended by itself before it was moved", pid));
 }
 
-/// After undoing: `cause`, or why there is more to do.
-Error went_back(Course& c, const Error& cause, const Status& undone) {
-  if (undone) {
-    if (c.subject.handle->has_ended()) c.run.report.set_process_ended(true);
-    count_undone_closing(c);
-    return or_its_end(c, cause);
-  }
-  c.run.report.set_recovering(true);
-  return Error(Code::kInternal, fmt::format("{}; and the source could not be resumed yet: {}",
-                                            cause.message(), undone.error().message()));
+/// After the undoing: `cause`, unless the process has ended, which then is the reason.
+Error explain(const Claimed& claimed, const Error& cause) {
+  Run& run = claimed.course.run;
+  note_undone_closing(run);
+  if (!claimed.root().has_ended()) return cause;
+  run.report.set_process_ended(true);
+  return ended_by_itself(claimed.root().pid());
 }
 
-/// It ends now.
-void note_downtime(Course& c) {
-  c.run.report.set_downtime_ms(
-      in_milliseconds(c.account.undone_closings + (Clock::now() - *c.account.gate_closed_at)));
-}
-
-/// For the expected downtime of later migrations. What goes through the driver alone depends on
-/// amounts that are known each time; a suspended job stood still before.
-void remember(const Course& c) {
-  if (c.subject.driver_alone || c.subject.suspended) return;
-  const Account& account = c.account;
-  const double beside_ms = in_milliseconds(account.control_took);
-  const double overlapped_ms = std::max(beside_ms, in_milliseconds(account.last_round_took));
-  const double closed_ms = c.run.report.downtime_ms() - in_milliseconds(account.undone_closings);
-  const Status remembered = remember_downtime(
-      c.run.worker.config.state_dir, account.kind, c.run.report.prefilled(),
-      {.beside_ms = beside_ms, .rest_ms = std::max(0.0, closed_ms - overlapped_ms)});
-  if (!remembered) spdlog::warn("{}", remembered.error().message());
+Undoing undoing(const Claimed& claimed, const undo::InHand& hand) {
+  return {&hand, [&claimed](const Error& cause) { return explain(claimed, cause); }};
 }
 
 }  // namespace
 
-undo::InHand in_hand(Course& c) {
-  SourceJob& processes = *c.subject.processes;
+undo::InHand in_hand(Begun& begun, TakenVram* vram) {
   std::map<pid_t, gpu::GpuAccess*> accesses;
-  for (GpuMember& member : processes.gpu_members()) {
-    accesses[member.process.pid()] = member.access.get();
+  for (const Member* member : begun.processes.gpu_members()) {
+    accesses[member->pid()] = member->access.get();
   }
   return {.accesses = std::move(accesses),
-          .driver = c.subject.driver,
-          .vram = [&c]() -> Result<gpu::MemberDescriptors> {
-            GCR_ASSIGN(auto descriptors, c.copying.vram->descriptors());
-            return c.subject.job.split(std::move(descriptors));
+          .driver = begun.driver,
+          .vram = [&begun, vram]() -> Result<gpu::MemberDescriptors> {
+            if (vram == nullptr) return gpu::MemberDescriptors();
+            GCR_ASSIGN(auto descriptors, vram->outgoing.descriptors());
+            return begun.job.split(std::move(descriptors));
           },
-          .gated = processes.gated(),
-          .detaching = processes.detaching(),
+          .gated = begun.processes.gated(),
+          .detaching = begun.processes.detaching(),
           .took =
-              [&phases = c.run.phases](const char* step, Clock::time_point began) {
+              [&phases = begun.course.run.phases](const char* step, Clock::time_point began) {
                 phases.add("process", step, began, Clock::now());
               }};
 }
 
-Status commit(Course& c) {
-  const worker::Phases::Timer timer(c.run.phases, "course", "commit");
-  GCR_ASSIGN(const proto::CommitReply confirmed,
-             migration::commit(
-                 c.run, *c.target,
-                 {.give_up = [&c](Error cause) { return give_up(c, std::move(cause)).error(); },
-                  .answered = [&c] { note_downtime(c); },
-                  .in_hand = [&c] { return in_hand(c); },
-                  .went_back = [&c](const Error& lost,
-                                    const Status& undone) { return went_back(c, lost, undone); },
-                  .unconfirmed =
-                      "; the agent keeps asking, and the stopped process is kept at the source"}));
-  if (c.request.has_checkpoint()) {
-    c.run.report.set_checkpoint(c.request.checkpoint().name());
-    return {};
+Result<proto::CommitReply> commit(Begun& begun, TakenVram* vram, const Vote& vote) {
+  auto& [run, find_target, request] = begun.course;
+  const worker::Phases::Timer timer(run.phases, "course", "commit");
+  const undo::InHand hand = in_hand(begun, vram);
+  GCR_ASSIGN(
+      proto::CommitReply confirmed,
+      migration::commit(run, *begun.claimed.target, vote, undoing(begun.claimed, hand),
+                        "; the agent keeps asking, and the stopped process is kept at the source"));
+  if (request.has_checkpoint()) {
+    run.report.set_checkpoint(request.checkpoint().name());
+    return confirmed;
   }
-  c.run.report.set_destination_pid(confirmed.pid());
-  remember(c);
-  c.run.console.tell("commit",
-                     fmt::format("process {} runs at {}", confirmed.pid(), c.target->name()));
-  return {};
+  run.report.set_destination_pid(confirmed.pid());
+  run.console.tell("commit", fmt::format("process {} runs at {}", confirmed.pid(),
+                                         begun.claimed.target->name()));
+  return confirmed;
 }
 
 namespace {
 
 /// The vote and the commit of a checkpoint whose job runs already.
-Status complete_checkpoint(Course& c) {
-  GCR_TRY(ask_for_vote(c));
-  GCR_TRY(c.run.worker.cancellation.check());
-  GCR_TRY(c.target->commit());
-  c.run.report.set_checkpoint(c.request.checkpoint().name());
+Status complete_checkpoint(Prepared& p, const Sent& sent) {
+  GCR_TRY(ask_for_vote(p.claimed, sent));
+  GCR_TRY(p.claimed.target->commit());
+  p.course.run.report.set_checkpoint(p.course.request.checkpoint().name());
   return {};
 }
 
 }  // namespace
 
-/// Until the last record nothing says that there is a checkpoint, so whoever finds the journal
+/// Until the last record nothing says that there is a checkpoint: a recovery that finds the journal
 /// removes it, unless it has its name by then.
-Status go_on(Course& c) {
-  const worker::Phases::Timer timer(c.run.phases, "course", "complete");
-  const Error unfinished(Code::kInternal, "the agent died before the checkpoint was complete");
-  undo::InHand hand = in_hand(c);
-  hand.running = [&c] { note_downtime(c); };
-  const auto taken_back = c.run.phases.time("process", "take back", [&] {
-    return worker::guarded([&]() -> Status {
-      GCR_TRY(finish::take_back(*c.run.log, c.run.worker.config, commit::SourceEvent::kFailed,
-                                finish::aborted(unfinished), &hand));
-      return {};
+Status go_on(Prepared& p, const Sent& sent) {
+  Run& run = p.course.run;
+  const worker::Phases::Timer timer(run.phases, "course", "complete");
+  // What a recovery reads, if this worker dies before the last record.
+  const Error interrupted(Code::kInternal, "the agent died before the checkpoint was complete");
+  undo::InHand hand = in_hand(p.begun, p.vram.get());
+  hand.running = [&run] {
+    run.report.set_downtime_ms(in_milliseconds(run.console.downtime().end()));
+  };
+  const auto taken_back = run.phases.time("process", "take back", [&] {
+    return worker::guarded([&] {
+      return finish::take_back(*run.log, run.worker.config, commit::SourceEvent::kFailed,
+                               finish::aborted(interrupted), &hand);
     });
   });
-  Status completed = taken_back;
-  if (taken_back) completed = worker::guarded([&] { return complete_checkpoint(c); });
-  if (!completed) c.target->abort(completed.error().message());
-  if (!taken_back) return went_back(c, unfinished, taken_back);
+  if (!taken_back) {
+    p.claimed.target->abort(taken_back.error().message());
+    return undone(run, interrupted, taken_back.error());
+  }
+  const Status completed = worker::guarded([&] { return complete_checkpoint(p, sent); });
+  if (!completed) p.claimed.target->abort(completed.error().message());
   journal::Record finished = finish::finished(
-      completed ? fmt::format("the checkpoint {} is complete", c.run.report.checkpoint())
+      completed ? fmt::format("the checkpoint {} is complete", run.report.checkpoint())
                 : "the process runs here");
   finished.mutable_finished()->set_checkpointed(completed.has_value());
-  const Status noted = c.run.log->advance(commit::SourceEvent::kRolledBack, std::move(finished));
-  if (!noted) c.run.report.add_notes("at the source: " + noted.error().message());
+  const Status noted = run.log->advance(commit::SourceEvent::kRolledBack, std::move(finished));
+  if (!noted) run.report.add_notes("at the source: " + noted.error().message());
   return completed;
 }
 
-Status give_up(Course& c, Error cause) {
-  if (c.copying.precopy) c.target->channel().cancel();
-  look_for_end(c);
-  if (c.run.report.process_ended()) spdlog::info("the process has ended: {}", cause.message());
-  cause = or_its_end(c, std::move(cause));
-  Status given_up = cause;
-  if (c.run.log) {
-    const undo::InHand hand = in_hand(c);
-    const Status undone = worker::guarded([&] {
-      return finish::undo(*c.run.log, c.run.worker.config, commit::SourceEvent::kFailed,
-                          finish::aborted(cause), &hand);
-    });
-    given_up = went_back(c, cause, undone);
-  }
-  if (c.target != nullptr) c.target->abort(cause.message());
-  return given_up;
+Error give_up(Course& course, const Reached& reached, const Error& cause) {
+  Run& run = course.run;
+  const auto& [claimed, begun, vram] = reached;
+  if (claimed == nullptr) return migration::give_up(run, nullptr, cause);
+  const bool ended = ends_by_itself(*claimed, begun);
+  run.report.set_process_ended(ended);
+  if (ended) spdlog::info("the process has ended: {}", cause.message());
+  const Error reason = ended ? ended_by_itself(claimed->root().pid()) : cause;
+  Target* const target = claimed->target.get();
+  if (begun == nullptr) return migration::give_up(run, target, reason);
+  const undo::InHand hand = in_hand(*begun, vram);
+  return migration::give_up(run, target, reason, undoing(*claimed, hand));
 }
 
 }  // namespace gcr::migration::source

@@ -2,120 +2,44 @@
 
 #include <fmt/chrono.h>
 
+#include <algorithm>
 #include <chrono>
 
-#include "migrate-agent/commit/journal/text.h"
+#include "migrate-agent/base/fault/fault.h"
+#include "migrate-agent/migration/engine/downtime_history.h"
 #include "migrate-agent/migration/entry.h"
 #include "migrate-agent/migration/target/agent/agent_target.h"
 #include "migrate-agent/migration/target/store/checkpoint_target.h"
-#include "migrate-agent/process/slurm/step.h"
 #include "src/base/log.h"
+#include "src/base/units.h"
 
 namespace gcr::migration::source {
 namespace {
 
-/// For people.
-const std::string& destination_of(const proto::MigrateRequest& request) {
-  return request.has_checkpoint() ? request.checkpoint().directory() : request.destination();
-}
-
-Status run_to_switchover(Course& c) {
-  return run_steps(c.run, c, {claim, agree, begin, prepare, copy, switch_over});
-}
-
-Status migrated(Course& c, const std::function<Status()>& send_all) {
-  const bool goes_on = c.request.has_checkpoint() && !c.request.checkpoint().stop();
-  const Status agreed = worker::guarded([&]() -> Status {
-    GCR_TRY(send_all());
-    return goes_on ? Status() : run_steps(c.run, c, {restore, last_look});
-  });
-  if (agreed) return goes_on ? go_on(c) : commit(c);
-  return give_up(c, reason_of(c.run, agreed.error()));
-}
-
-void report_sending(Course& c) {
-  proto::MigrateReport& report = c.run.report;
-  report.set_downtime_limit_ms(c.run.console.limits().downtime_ms);
-  if (c.copying.precopy == std::nullopt && c.copying.digests.empty()) return;
-  const transport::Statistics statistics = c.target->channel().statistics();
-  report.set_wire_bytes(statistics.wire_bytes);
-  report.set_reconnections(statistics.reconnections);
-  if (!c.copying.precopy) return;
-  for (proto::Round& round : c.copying.precopy->rounds()) {
-    report.set_sent_vram_bytes(report.sent_vram_bytes() + round.sent_bytes());
-    *report.add_rounds() = std::move(round);
+void report_sending(Run& run, Prepared& p) {
+  report_wire(run, *p.claimed.target);
+  for (const proto::Round& round : p.precopy.rounds()) {
+    run.report.set_sent_vram_bytes(run.report.sent_vram_bytes() + round.sent_bytes());
+    *run.report.add_rounds() = round;
   }
 }
 
-}  // namespace
-
-Status run_to_vote(Course& c) {
-  GCR_TRY(run_to_switchover(c));
-  return run_steps(c.run, c, {restore, last_look});
+/// For the expected downtime of later migrations. What goes through the driver alone depends on
+/// amounts that are known each time.
+void remember(const Prepared& p, const Vote& vote) {
+  if (p.begun.driver_alone) return;
+  Run& run = p.course.run;
+  const double closed_ms = in_milliseconds(run.console.downtime().current());
+  const double beside_ms = in_milliseconds(p.control_took);
+  const double overlapped_ms = std::max(beside_ms, in_milliseconds(p.last_round_took));
+  const Status remembered = remember_downtime(
+      run.worker.config.state_dir, p.kind, vote.reply.prefilled(),
+      {.beside_ms = beside_ms, .rest_ms = std::max(0.0, closed_ms - overlapped_ms)});
+  if (!remembered) spdlog::warn("{}", remembered.error().message());
 }
 
-journal::Began description(const Course& c) {
-  const Subject& subject = c.subject;
-  journal::Began began;
-  began.set_migration_id(to_bytes(c.run.migration));
-  began.set_role(journal::Began::SOURCE);
-  began.set_peer(control::printable(destination_of(c.request)));
-  if (c.target != nullptr) began.set_peer_name(c.target->common_name());
-  *began.mutable_members() = subject.members;
-  began.set_uid(subject.claimed.uid);
-  began.set_gid(subject.claimed.gid);
-  began.set_slurm_job(c.request.slurm_job());
-  if (const auto step = slurm::step_of(c.request.pid())) began.set_slurm_left(step->job);
-  if (c.request.has_checkpoint()) {
-    began.set_store(c.request.checkpoint().directory());
-    began.set_checkpoint(c.request.checkpoint().name());
-  }
-  began.set_ordered_by(c.run.worker.channel.peer().common_name);
-  if (subject.suspended) began.set_suspension(to_bytes(subject.suspended->suspension));
-  began.set_command(journal::short_command(subject.found && !subject.found->members.empty()
-                                               ? subject.found->members.front().command()
-                                               : subject.command));
-  return began;
-}
-
-void migrate(Course& c) {
-  migrate(c, [&c] { return run_to_switchover(c); });
-}
-
-void migrate(Course& c, const std::function<Status()>& send_all) {
-  const Status done = migrated(c, send_all);
-  proto::MigrateReport& report = c.run.report;
-  report.set_migrated(done.has_value());
-  const bool only_stored = report.committed() && c.request.has_checkpoint();
-  if (only_stored || report.process_ended()) report.clear_suspended();
-  conclude(c, done);
-}
-
-void conclude(Course& c, const Status& done) {
-  c.run.report.set_migration_id(to_bytes(c.run.migration));
-  report_sending(c);
-  migration::conclude(c.run, description(c), done,
-                      fmt::format("process {} was not {}", c.request.pid(),
-                                  c.run.report.has_suspension() ? "suspended" : "migrated"));
-}
-
-Result<std::unique_ptr<Target>> find_target(const Course& c) {
-  worker::WorkerContext& worker = c.run.worker;
-  if (c.request.has_checkpoint()) {
-    return std::make_unique<CheckpointTarget>(
-        worker.config, c.request.checkpoint(), c.request.compression(), c.run.migration,
-        store::Owner{c.subject.claimed.uid, c.subject.claimed.gid}, c.subject.members);
-  }
-  GCR_ASSIGN(auto agent, worker.agent_at(c.request.destination()));
-  return std::make_unique<AgentTarget>(
-      worker.io, std::move(agent), c.run.migration,
-      [&worker](const Error& lost) { worker.cancellation.request(lost); });
-}
-
-namespace {
-
-/// A checkpoint that was given no name is called after the time and the process: those of a series,
-/// and of several jobs at once, have different ones.
+/// A checkpoint without a name is called after the time and the process: those of a series, and of
+/// several jobs at once, have different names.
 void name(proto::CheckpointOrder& order, std::int64_t pid) {
   if (!order.name().empty()) return;
   const auto now = std::chrono::floor<std::chrono::milliseconds>(std::chrono::system_clock::now());
@@ -126,11 +50,79 @@ void name(proto::CheckpointOrder& order, std::int64_t pid) {
 
 }  // namespace
 
-void introduce(Course& c) {
-  if (c.request.has_checkpoint()) name(*c.request.mutable_checkpoint(), c.request.pid());
-  log_migration(c.run.migration);
-  spdlog::info("moves process {} to {}", c.request.pid(),
-               control::printable(destination_of(c.request)));
+Result<std::unique_ptr<Target>> find_target(const Claimed& claimed) {
+  auto& [run, find_target, request] = claimed.course;
+  worker::WorkerContext& worker = run.worker;
+  if (request.has_checkpoint()) {
+    return std::make_unique<CheckpointTarget>(
+        worker.config, request.checkpoint(), request.compression(), run.migration,
+        store::Owner{run.began.uid(), run.began.gid()}, ids_of(claimed.members));
+  }
+  GCR_ASSIGN(auto agent, worker.agent_at(request.destination()));
+  return std::make_unique<AgentTarget>(
+      worker.io, std::move(agent), run.migration,
+      [&worker](const Error& lost) { worker.cancellation.request(lost); });
+}
+
+void introduce(Course& course) {
+  auto& [run, find_target, request] = course;
+  migration::introduce(run);
+  std::string destination = request.destination();
+  if (request.has_checkpoint()) {
+    name(*request.mutable_checkpoint(), request.pid());
+    destination = request.checkpoint().directory();
+    run.began.set_store(destination);
+    run.began.set_checkpoint(request.checkpoint().name());
+  }
+  run.began.set_peer(control::printable(destination));
+  spdlog::info("moves process {} to {}", request.pid(), run.began.peer());
+}
+
+void report_wire(Run& run, Target& target) {
+  const transport::Statistics statistics = target.channel().statistics();
+  run.report.set_wire_bytes(statistics.wire_bytes);
+  run.report.set_reconnections(statistics.reconnections);
+}
+
+Result<Vote> vote_and_commit(Course& course, const Reached& reached, Result<Sent>& sent) {
+  Run& run = course.run;
+  auto vote = then(run, sent, [&](const Sent& everything) -> Result<Vote> {
+    GCR_TRY(await_vote(run));
+    GCR_TRY(fault::point("source.awaiting"));
+    GCR_ASSIGN(Vote given, ask_for_vote(*reached.claimed, everything));
+    GCR_TRY(check_still_stopped(*reached.claimed));
+    return given;
+  });
+  if (!vote) return give_up(course, reached, reason_of(run, vote.error()));
+  GCR_TRY(commit(*reached.begun, reached.vram, *vote));
+  return vote;
+}
+
+void migrate(Course& course) {
+  Run& run = course.run;
+  auto claimed = first(run, [&course] { return claim(course); });
+  auto found = then(run, claimed, agree);
+  auto begun = then(run, found, [&claimed](preflight::Examination& examined) {
+    return begin(*claimed, std::move(examined));
+  });
+  auto prepared = then(run, begun, [](auto& job) { return prepare(*job); });
+  auto sent = then(run, prepared, [](auto& ready) -> Result<Sent> {
+    GCR_TRY(copy(*ready));
+    return switch_over(*ready);
+  });
+  Status done;
+  if (sent && course.request.has_checkpoint() && !course.request.checkpoint().stop()) {
+    done = go_on(**prepared, *sent);
+  } else {
+    const Reached reached{claimed ? &*claimed : nullptr, begun ? begun->get() : nullptr,
+                          prepared ? (*prepared)->vram.get() : nullptr};
+    const auto vote = vote_and_commit(course, reached, sent);
+    if (!vote) done = vote.error();
+    if (vote && !course.request.has_checkpoint()) remember(**prepared, *vote);
+  }
+  if (prepared) report_sending(run, **prepared);
+  run.report.set_migrated(done.has_value());
+  conclude(run, done, fmt::format("migration of process {} failed", course.request.pid()));
 }
 
 }  // namespace gcr::migration::source

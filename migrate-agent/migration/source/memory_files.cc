@@ -13,7 +13,9 @@ namespace {
 
 using NamedFiles = std::vector<process::NamedFile>;
 
-const std::filesystem::path& journal_of(const Course& c) { return c.run.log->journal().path(); }
+const std::filesystem::path& journal_of(const Begun& begun) {
+  return begun.course.run.log->journal().path();
+}
 
 /// What stays at the source until the commit, and goes then.
 journal::HeldFile held(const memory_files::OutgoingFile& file) {
@@ -27,29 +29,31 @@ journal::HeldFile held(const memory_files::OutgoingFile& file) {
 
 }  // namespace
 
-Status name_memory_files(Course& c) {
-  c.copying.renamed.clear();
+Result<memory_files::Renamed> name_memory_files(const Begun& begun) {
+  memory_files::Renamed renamed;
   std::vector<std::pair<pid_t, NamedFiles>> named;
-  for (const pid_t pid : procfs::tree(c.request.pid())) {
+  for (const pid_t pid : procfs::tree(begun.processes.pid())) {
     auto files = process::named_files(pid, false);
     if (files) named.emplace_back(pid, std::move(*files));
   }
   std::vector<memory_files::Member> members;
   for (const auto& [pid, files] : named) members.push_back({pid, files});
   const memory_files::Outgoing outgoing = memory_files::find(members);
-  const journal::HeldFiles wanted = memory_files::wanted_names(outgoing, c.copying.renamed);
-  if (wanted.files().empty()) return {};
-  GCR_TRY(journal::keep_files(journal_of(c), wanted));
-  return memory_files::give_names(outgoing);
+  const journal::HeldFiles wanted = memory_files::wanted_names(outgoing, renamed);
+  if (wanted.files().empty()) return renamed;
+  GCR_TRY(journal::keep_files(journal_of(begun), wanted));
+  GCR_TRY(memory_files::give_names(outgoing));
+  return renamed;
 }
 
-Status unname_memory_files(Course& c) {
-  if (c.copying.renamed.empty()) return {};
-  return memory_files::release(journal_of(c), false, memory_files::Which::kMade,
-                               journal::pids_of(c.subject.members));
+Status unname_memory_files(const Begun& begun, const memory_files::Renamed& renamed) {
+  if (renamed.empty()) return {};
+  return memory_files::release(journal_of(begun), false, memory_files::Which::kMade,
+                               pids_of(begun.claimed.members));
 }
 
-Status carry_memory_files(Course& c, const std::vector<memory_files::Member>& members) {
+Status carry_memory_files(const Begun& begun, images::Sink& sink,
+                          const std::vector<memory_files::Member>& members) {
   const memory_files::Outgoing outgoing = memory_files::find(members);
   const std::string reason = findings::reason_of(outgoing.findings.list());
   if (!reason.empty()) return Error(Code::kRefused, reason);
@@ -57,7 +61,7 @@ Status carry_memory_files(Course& c, const std::vector<memory_files::Member>& me
   proto::CarryRequest request;
   GCR_ASSIGN(*request.mutable_boot_id(), journal::boot_id());
   for (const auto& file : outgoing.files) *request.add_files() = file.fact;
-  GCR_ASSIGN(const proto::CarryReply reply, c.target->carry(request));
+  GCR_ASSIGN(const proto::CarryReply reply, begun.claimed.target->carry(request));
   journal::HeldFiles carried;
   for (const std::uint32_t place : reply.wanted()) {
     if (place >= outgoing.files.size()) {
@@ -65,10 +69,10 @@ Status carry_memory_files(Course& c, const std::vector<memory_files::Member>& me
     }
     *carried.add_files() = held(outgoing.files[place]);
     GCR_ASSIGN(UniqueFd content, memory_files::open(outgoing.files[place]));
-    GCR_TRY(c.copying.sink->take(memory_files::image_name(place), std::move(content)));
+    GCR_TRY(sink.take(memory_files::image_name(place), std::move(content)));
   }
   if (carried.files().empty()) return {};
-  return journal::keep_files(journal_of(c), carried);
+  return journal::keep_files(journal_of(begun), carried);
 }
 
 }  // namespace gcr::migration::source

@@ -1,4 +1,4 @@
-// The source's steps before anything is copied: it looks at the process, asks the target, and makes
+// The source's steps before anything is copied: it examines the job, asks the target, and makes
 // everything ready on both sides.
 #include <fmt/format.h>
 
@@ -6,6 +6,7 @@
 #include <functional>
 
 #include "migrate-agent/base/fault/fault.h"
+#include "migrate-agent/commit/journal/text.h"
 #include "migrate-agent/linux/procfs/procfs.h"
 #include "migrate-agent/migration/source/course.h"
 #include "migrate-agent/migration/source/transient.h"
@@ -15,7 +16,7 @@
 namespace gcr::migration::source {
 namespace {
 
-void report_link(const Prepared& prepared, proto::MigrateReport& report) {
+void report_link(const PreparedTarget& prepared, proto::MigrateReport& report) {
   const proto::PrepareReply& reply = prepared.reply;
   for (const std::string& note : reply.notes()) report.add_notes(note);
   if (reply.transport() == proto::TRANSPORT_INVALID) return;  // a store has none
@@ -29,48 +30,50 @@ void report_link(const Prepared& prepared, proto::MigrateReport& report) {
 
 }  // namespace
 
-Status examine(Course& c) {
-  const worker::Phases::Timer timer(c.run.phases, "course", "preflight");
-  GCR_TRY(preflight::check_accepted(c.request));
-  Subject& subject = c.subject;
-  c.run.console.tell("preflight", fmt::format("examining process {}", c.request.pid()));
-  subject.found.emplace(c.run.phases.time("process", "examine", [&] {
-    return preflight::examine(c.request, c.run.worker.config, journal::pids_of(subject.members),
-                              subject.suspended ? &*subject.suspended : nullptr);
-  }));
+Result<preflight::Examination> examine(Claimed& claimed) {
+  auto& [run, find_target, request] = claimed.course;
+  const worker::Phases::Timer timer(run.phases, "course", "preflight");
+  GCR_TRY(preflight::check_accepted(request));
+  run.console.tell("preflight", fmt::format("examining process {}", request.pid()));
+  auto found = run.phases.time("process", "examine", [&] {
+    return preflight::examine(request, run.worker.config, pids_of(claimed.members),
+                              claimed.suspended ? &*claimed.suspended : nullptr);
+  });
+  if (!found.members.empty()) {
+    run.began.set_command(journal::short_command(found.members.front().command()));
+  }
   // The destination learns nothing of a process that cannot be moved.
-  std::vector<proto::Finding> findings = subject.found->findings.list();
-  if (c.target == nullptr) std::erase_if(findings, std::not_fn(findings::is_about_gpus));
-  GCR_TRY(judge(c.run, findings));
-  subject.limits = subject.found->members.front().limits();
-  for (std::size_t i = 0; i < subject.found->pids.size(); ++i) {
-    subject.confinements[subject.found->pids[i]] = subject.found->confinements[i];
+  std::vector<proto::Finding> findings = found.findings.list();
+  if (claimed.target == nullptr) std::erase_if(findings, std::not_fn(findings::is_about_gpus));
+  GCR_TRY(judge(run, findings));
+  Members living;
+  for (Member& member : claimed.members) {
+    const auto at = std::ranges::find(found.pids, member.pid());
+    if (at == found.pids.end()) continue;
+    member.examined = true;
+    member.confinement = found.confinements[static_cast<std::size_t>(at - found.pids.begin())];
+    living.push_back(std::move(member));
   }
-  // From here on members have the order of the preflight; those that have ended are none.
-  journal::ProcessIds living;
-  for (const journal::ProcessId& member : subject.members) {
-    if (std::ranges::find(subject.found->pids, member.pid()) == subject.found->pids.end()) continue;
-    *living.Add() = member;
-  }
-  subject.members = std::move(living);
-  return {};
+  claimed.members = std::move(living);
+  *run.began.mutable_members() = ids_of(claimed.members);
+  return found;
 }
 
-Status preflight(Course& c) {
-  const worker::Phases::Timer timer(c.run.phases, "course", "preflight at both sides");
-  proto::PreflightRequest request =
-      preflight_request(*c.subject.found, c.request, c.run.worker.config);
-  request.set_migration_id(to_bytes(c.run.migration));
-  request.set_ordered_by(c.run.worker.channel.peer().common_name);
-  GCR_ASSIGN(const proto::PreflightReply reply, c.target->preflight(request));
-  GCR_TRY(judge(c.run, {reply.findings().begin(), reply.findings().end()}));
+Status preflight(const Claimed& claimed, const preflight::Examination& found) {
+  auto& [run, find_target, request] = claimed.course;
+  const worker::Phases::Timer timer(run.phases, "course", "preflight at both sides");
+  proto::PreflightRequest asked = preflight_request(found, request, run.worker.config);
+  asked.set_migration_id(to_bytes(run.migration));
+  asked.set_ordered_by(run.began.ordered_by());
+  GCR_ASSIGN(const proto::PreflightReply reply, claimed.target->preflight(asked));
+  GCR_TRY(judge(run, {reply.findings().begin(), reply.findings().end()}));
   // What was examined by its number was the claimed process, if that has not been reaped.
-  if (c.subject.handle->has_ended()) {
+  if (claimed.root().has_ended()) {
     return Error(Code::kNotFound, "the process ended while it was examined");
   }
-  for (const journal::ProcessId& member : c.subject.members) {
+  for (const Member& member : claimed.members) {
     const auto now = procfs::read_stat(member.pid());
-    if (!now || now->start_time == member.start_time()) continue;
+    if (!now || now->start_time == member.process.start_time()) continue;
     return Error(Code::kNotFound,
                  fmt::format("process {} ended while it was examined, and another one has its "
                              "number",
@@ -79,74 +82,67 @@ Status preflight(Course& c) {
   return fault::point("source.preflighted");
 }
 
-Status agree(Course& c) {
+Result<preflight::Examination> agree(Claimed& claimed) {
   for (const auto end = Clock::now() + kTransience;;) {
-    const Status examined = examine(c);
-    const Status agreed = examined ? preflight(c) : examined;
-    if (agreed || !is_transient(c, agreed.error(), end)) return agreed;
-    GCR_TRY(c.run.worker.cancellation.check());
-    c.subject.found.reset();  // it holds the doors
-    c.subject.confinements.clear();
-    c.subject.members.DeleteSubrange(1, c.subject.members.size() - 1);
-    GCR_TRY(claim_for_target(c));
+    auto found = examine(claimed);
+    if (found) {
+      const Status agreed = preflight(claimed, *found);
+      if (!agreed) found = agreed.error();
+    }
+    if (found || !is_transient(claimed, found.error(), end)) return found;
+    GCR_TRY(claimed.course.run.worker.cancellation.check());
+    while (claimed.members.size() > 1) claimed.members.pop_back();
+    GCR_TRY(claim_for_target(claimed));
   }
 }
 
-Status prepare_images(Course& c) {
-  const worker::Config& config = c.run.worker.config;
-  GCR_ASSIGN(c.copying.scratch, images::ScratchDirectory::create(config.runtime_dir / "outgoing" /
-                                                                 c.run.migration.to_string()));
-  GCR_ASSIGN(c.copying.images,
-             OutgoingImages::create(config.criu, *c.subject.processes, c.copying.scratch->path(),
-                                    permissions(c), c.request, c.subject.resident_bytes,
-                                    c.subject.criu_plugin));
-  return {};
+Result<Images> prepare_images(Begun& begun) {
+  auto& [run, find_target, request] = begun.course;
+  const worker::Config& config = run.worker.config;
+  GCR_ASSIGN(auto scratch, images::ScratchDirectory::create(config.scratch_of(run.migration)));
+  GCR_ASSIGN(auto outgoing, OutgoingImages::create(config.criu, begun.processes, scratch.path(),
+                                                   permissions(begun.course), request,
+                                                   begun.resident_bytes, begun.criu_plugin));
+  return Images{std::move(scratch), std::move(outgoing)};
 }
 
-Result<Prepared> prepare_target(Course& c, const DigestSecret& key, Buffers buffers) {
-  const proto::MigrateRequest& asked = c.request;
-  const worker::Config& config = c.run.worker.config;
+Result<PreparedTarget> prepare_target(const Begun& begun, Buffers buffers) {
+  auto& [run, find_target, asked] = begun.course;
+  const worker::Config& config = run.worker.config;
   proto::PrepareRequest request;
   request.set_lanes(asked.lanes() != 0 ? asked.lanes() : config.lanes);
   request.set_transport(asked.transport());
   request.set_plaintext(asked.plaintext());
   *request.mutable_offer() = transfer::data_offer(config.unencrypted_data);
-  request.set_digest_key(key.data(), key.size());
+  request.set_digest_key(begun.key.data(), begun.key.size());
   request.set_no_prefill(asked.no_prefill());
   *request.mutable_buffers() = std::move(buffers);
-  GCR_ASSIGN(Prepared prepared, c.target->prepare(request));
-  report_link(prepared, c.run.report);
+  GCR_ASSIGN(PreparedTarget prepared, begun.claimed.target->prepare(request));
+  report_link(prepared, run.report);
   return prepared;
 }
 
-Status prepare(Course& c) {
-  const worker::Phases::Timer timer(c.run.phases, "course", "prepare");
-  Copying& copying = c.copying;
-  c.run.console.tell("prepare", fmt::format("preparing {} buffers at {}",
-                                            c.subject.job.allocations().size(), c.target->name()));
-  GCR_ASSIGN(const DigestSecret key, c.target->digest_key());
-  GCR_TRY(prepare_images(c));
-  copying.vram.emplace(
-      c.subject.driver, digest::DigestKey::expand(key),
-      [target = c.target.get()](transport::RegionId region, std::uint64_t offset,
-                                const digest::Digest& digest, std::uint64_t length_bytes) {
-        return target->has_chunk(region, offset, digest, length_bytes);
-      });
-  proto::BuffersRequest found;
-  GCR_TRY(follow_allocations(c, found));
-  GCR_TRY(start_keeper(c));
-  GCR_ASSIGN(const Prepared prepared, prepare_target(c, key, std::move(*found.mutable_added())));
-  GCR_TRY(assign_regions(c, prepared.reply.regions()));
-  c.account.kind = kind_of_program(c.run.log->journal().began().command());
-  c.account.steady =
-      expect_downtime(c.run.worker.config.state_dir, c.account.kind, prepared.reply.prefill());
-  if (const auto& alone = c.subject.driver_alone) {
-    c.account.steady = {.beside_ms = in_milliseconds(alone->downtime), .is_least = false};
+Result<std::unique_ptr<Prepared>> prepare(Begun& begun) {
+  Run& run = begun.course.run;
+  Target& target = *begun.claimed.target;
+  const worker::Phases::Timer timer(run.phases, "course", "prepare");
+  run.console.tell("prepare", fmt::format("preparing {} buffers at {}",
+                                          begun.job.allocations().size(), target.name()));
+  GCR_ASSIGN(Images images, prepare_images(begun));
+  GCR_ASSIGN(auto vram, take_vram(begun));
+  GCR_ASSIGN(proto::BuffersRequest found, follow_allocations(begun, *vram));
+  GCR_ASSIGN(const PreparedTarget ready, prepare_target(begun, std::move(*found.mutable_added())));
+  GCR_TRY(assign_regions(*vram, ready.reply.regions()));
+  std::string kind = kind_of_program(run.began.command());
+  SteadyDowntime steady = expect_downtime(run.worker.config.state_dir, kind, ready.reply.prefill());
+  if (const auto& alone = begun.driver_alone) {
+    steady = {.beside_ms = in_milliseconds(alone->downtime), .is_least = false};
   }
-  c.run.console.set_steady_downtime(c.account.steady);
-  copying.precopy.emplace(*copying.vram, c.target->channel(), c.run.phases, c.run.console.meter(),
-                          c.run.console.limits());
-  return fault::point("source.prepared");
+  run.console.set_steady_downtime(steady);
+  auto prepared = std::make_unique<Prepared>(begun, std::move(vram), std::move(images),
+                                             std::move(kind), steady);
+  GCR_TRY(fault::point("source.prepared"));
+  return prepared;
 }
 
 }  // namespace gcr::migration::source

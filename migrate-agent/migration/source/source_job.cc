@@ -22,9 +22,9 @@ constexpr int kMostLooks = 100;
 constexpr std::chrono::seconds kVforkPatience{5};
 constexpr std::chrono::microseconds kVforkPause{200};
 
-std::vector<gpu::Gates::Member> gates_of(const std::vector<GpuMember>& members) {
+std::vector<gpu::Gates::Member> gates_of(const std::vector<Member*>& members) {
   std::vector<gpu::Gates::Member> gates;
-  for (const GpuMember& one : members) gates.push_back({one.process.pid(), one.access.get()});
+  for (const Member* one : members) gates.push_back({one->pid(), one->access.get()});
   return gates;
 }
 
@@ -36,17 +36,17 @@ std::vector<gpu::Gates::Member> under_library(std::vector<gpu::Gates::Member> me
 
 }  // namespace
 
-SourceJob::SourceJob(procfs::Process root, std::vector<GpuMember> gpu_members, cgroups::Group group)
-    : root_(std::move(root)),
-      gpu_members_(std::move(gpu_members)),
+SourceJob::SourceJob(Members& members, cgroups::Group group)
+    : root_(members.front().process),
+      gpu_members_(gpu_members_of(members)),
       gates_(gates_of(gpu_members_)),
       throttled_(under_library(gates_of(gpu_members_))),
       group_(std::move(group)) {}
 
 pid_t SourceJob::driver_alone() const {
   const auto found = std::ranges::find_if(
-      gpu_members_, [](const GpuMember& one) { return one.access->is_driver_alone(); });
-  return found == gpu_members_.end() ? 0 : found->process.pid();
+      gpu_members_, [](const Member* one) { return one->access->is_driver_alone(); });
+  return found == gpu_members_.end() ? 0 : (*found)->pid();
 }
 
 Status SourceJob::enter_group() {
@@ -85,20 +85,20 @@ Status SourceJob::open_gate() {
 
 Status SourceJob::detach() {
   detaching_ = true;
-  return side_by_side(gpu_members_, [](GpuMember& one) { return one.access->detach(); });
+  return side_by_side(gpu_members_, [](Member* one) { return one->access->detach(); });
 }
 
 Status SourceJob::lock(std::chrono::milliseconds timeout) {
-  return side_by_side(gpu_members_, [timeout](GpuMember& one) {
-    return one.access->is_driver_alone() ? Status() : one.control->lock(timeout);
+  return side_by_side(gpu_members_, [timeout](Member* one) {
+    return one->access->is_driver_alone() ? Status() : one->control->lock(timeout);
   });
 }
 
 Status SourceJob::checkpoint() {
-  return side_by_side(gpu_members_, [](GpuMember& one) -> Status {
-    const Status done = one.control->checkpoint();
+  return side_by_side(gpu_members_, [](Member* one) -> Status {
+    const Status done = one->control->checkpoint();
     if (done || done.error().code() != Code::kUnsupported) return done;
-    if (!one.access->is_driver_alone()) return done;
+    if (!one->access->is_driver_alone()) return done;
     return Error(Code::kRefused, done.error().message() + ": does it use managed memory?");
   });
 }

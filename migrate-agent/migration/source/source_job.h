@@ -15,22 +15,12 @@
 
 #include "migrate-agent/criu/runs/criu.h"
 #include "migrate-agent/gpu/access/gates.h"
-#include "migrate-agent/gpu/access/gpu_access.h"
-#include "migrate-agent/gpu/allocations/job.h"
-#include "migrate-agent/gpu/device/device.h"
 #include "migrate-agent/linux/cgroups/group.h"
 #include "migrate-agent/linux/procfs/process_handle.h"
+#include "migrate-agent/migration/source/member.h"
 #include "migrate-agent/process/memory_files/outgoing.h"
 
 namespace gcr::migration {
-
-/// A member that uses GPUs.
-struct GpuMember {
-  gpu::MemberId id;
-  procfs::Process process;
-  std::unique_ptr<gpu::GpuAccess> access;
-  std::unique_ptr<device::Control> control;
-};
 
 /// Before CRIU touches any of the processes.
 struct LastLook {
@@ -42,11 +32,11 @@ struct LastLook {
 
 class SourceJob {
  public:
-  /// `root` and all below it move; `gpu_members` are among them. `group` holds all of them from the
-  /// dump on.
-  SourceJob(procfs::Process root, std::vector<GpuMember> gpu_members, cgroups::Group group);
+  /// `members` outlive this object; the first one and all below it move. `group` holds all of them
+  /// from the dump on.
+  SourceJob(Members& members, cgroups::Group group);
 
-  std::vector<GpuMember>& gpu_members() { return gpu_members_; }
+  const std::vector<Member*>& gpu_members() const { return gpu_members_; }
   /// By which the application is throttled: of the members under the preload library, whose gates
   /// open by themselves if this agent dies.
   gpu::Gate& gate() { return throttled_; }
@@ -101,7 +91,7 @@ class SourceJob {
   Status thaw_stopped();
 
   procfs::Process root_;
-  std::vector<GpuMember> gpu_members_;
+  std::vector<Member*> gpu_members_;
   gpu::Gates gates_;      ///< of all
   gpu::Gates throttled_;  ///< of those under the preload library
   cgroups::Group group_;

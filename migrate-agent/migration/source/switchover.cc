@@ -24,26 +24,25 @@ namespace gcr::migration::source {
 namespace {
 
 constexpr std::chrono::seconds kLockTimeout{10};
-/// For so long a job stands still for processes that are about to end.
+/// The job stays stopped for so long for processes that are about to end.
 constexpr std::chrono::seconds kLastTransience{1};
 
-Status send_last_round(Course& c) {
+Status send_last_round(Prepared& p) {
   const auto began = Clock::now();
-  Precopy& precopy = *c.copying.precopy;
-  if (!c.request.strict()) GCR_TRY(precopy.look());  // else close_gate() has looked
-  GCR_TRY(precopy.send_last());
-  c.run.report.set_buffers(c.copying.vram->count());
-  c.run.report.set_vram_bytes(c.copying.vram->total_bytes());
-  c.copying.digests = c.copying.vram->digests();
-  c.account.last_round_took = Clock::now() - began;
+  // A strict migration has digested VRAM when it closed the gate.
+  if (!p.course.request.strict()) GCR_TRY(p.precopy.look());
+  GCR_TRY(p.precopy.send_last());
+  p.course.run.report.set_buffers(p.vram->outgoing.count());
+  p.course.run.report.set_vram_bytes(p.vram->outgoing.total_bytes());
+  p.last_round_took = Clock::now() - began;
   return {};
 }
 
 }  // namespace
 
-/// What stays with an outsider would be another memory from now on.
-Status check_sharers(const Course& c, const std::vector<pid_t>& members) {
-  const auto sharers = preflight::find_sharers(c.subject.lister.shared(), members);
+/// Memory that a process outside the job has too would become two memories.
+Status check_sharers(const Begun& begun, const std::vector<pid_t>& members) {
+  const auto sharers = preflight::find_sharers(begun.lister.shared(), members);
   if (sharers.empty()) return {};
   return Error(Code::kRefused, sharers.front());
 }
@@ -72,30 +71,35 @@ Status check_removed_files(pid_t pid) {
                                            findings::reason_of(findings.list())));
 }
 
-/// What they and their threads have set for themselves. What confines them and cannot be carried
-/// was a blocker, if it was there then.
-Status add_settings(Course& c) {
-  const cgroups::Group& group = c.subject.processes->group();
+/// What the dumped members and their threads have set for themselves. What confines them and cannot
+/// be carried was a blocker, if it was there when they were examined.
+Status add_settings(Begun& begun) {
+  Run& run = begun.course.run;
+  const cgroups::Group& group = begun.processes.group();
+  std::vector<Member*> stopped;
   std::vector<pid_t> pids;
-  for (const procfs::Process& process : c.copying.stopped) pids.push_back(process.pid());
+  for (Member& member : begun.claimed.members) {
+    if (!member.dumped) continue;
+    stopped.push_back(&member);
+    pids.push_back(member.pid());
+  }
   auto observed =
       criu::read_settings(pids, {[&] { return group.thaw(); }, [&] { return group.freeze(); },
                                  !group.directory_for_criu().empty()});
   findings::Findings findings(findings::Side::kSource);
   if (!observed && observed.error().code() == Code::kUnsupported) {
-    c.run.report.add_notes("settings of the process are not carried: " +
-                           observed.error().message());
+    run.report.add_notes("settings of the process are not carried: " + observed.error().message());
     return {};
   }
   if (!observed) return observed.error();
-  const auto& accepted = c.request.accepted();
+  const auto& accepted = begun.course.request.accepted();
   for (std::size_t i = 0; i < pids.size(); ++i) {
     criu::Observed& one = (*observed)[i];
     const std::string who = process::describe_process(pids[i]);
     for (proto::Setting& setting : one.settings) {
       if (std::ranges::find(accepted, findings::kind_of(findings::kMdwe).id) != accepted.end())
         setting.set_needed(false);
-      *c.copying.members[i].add_settings() = std::move(setting);
+      *stopped[i]->dumped->add_settings() = std::move(setting);
     }
     if (!one.in_landlock.empty()) {
       findings.add(findings::kLandlock,
@@ -108,65 +112,66 @@ Status add_settings(Course& c) {
     }
   }
   findings.accept(accepted);
-  return judge(c.run, findings.list());
+  return judge(run, findings.list());
 }
 
-/// All that the dump has stopped.
-Status describe_dumped(Course& c) {
-  const std::vector<pid_t> tree = procfs::stopped_tree(c.subject.processes->pid());
-  // Of what was not frozen before, somebody may have been born, or become another, since the look.
-  const bool was_frozen = !c.subject.processes->group().directory_for_criu().empty();
-  if (!was_frozen) GCR_TRY(follow_members(c, tree));
+/// All members that the dump has stopped. `threads`: their rights, as dumped.
+Status describe_dumped(Begun& begun, Images& images,
+                       const std::vector<process::ThreadRights>& threads) {
+  Run& run = begun.course.run;
+  const std::vector<pid_t> tree = procfs::stopped_tree(begun.processes.pid());
+  // Where nothing was frozen before the dump, a member may have been born, or have executed another
+  // program, since the last look.
+  const bool was_frozen = !begun.processes.group().directory_for_criu().empty();
+  if (!was_frozen) GCR_TRY(follow_members(begun, tree));
   std::map<pid_t, std::vector<process::NamedFile>> named;
-  std::vector<memory_files::Member> members;
-  for (const pid_t pid : tree) {
-    const auto id = std::ranges::find(c.subject.members, pid, &journal::ProcessId::pid);
-    if (id == c.subject.members.end() || procfs::state(std::to_string(pid)) == 'Z') continue;
-    GCR_ASSIGN(auto process, procfs::Process::open(pid, id->start_time()));
+  std::vector<memory_files::Member> with_files;
+  for (Member& member : begun.claimed.members) {
+    const pid_t pid = member.pid();
+    if (std::ranges::find(tree, pid) == tree.end() || member.process.has_ended()) continue;
     GCR_TRY(check_removed_files(pid));
     GCR_ASSIGN(named[pid], process::named_files(pid));
-    GCR_ASSIGN(auto member, describe(pid, named[pid], c.copying.threads));
-    members.push_back({pid, named[pid]});
-    c.copying.stopped.push_back(std::move(process));
-    c.copying.members.push_back(std::move(member));
+    GCR_ASSIGN(member.dumped, describe(pid, named[pid], threads));
+    with_files.push_back({pid, named[pid]});
   }
-  c.run.report.set_processes(static_cast<std::uint32_t>(c.copying.members.size()));
-  GCR_TRY(c.run.phases.time("process", "read settings", [&] { return add_settings(c); }));
-  return c.run.phases.time("images", "read files in memory",
-                           [&] { return carry_memory_files(c, members); });
+  run.report.set_processes(static_cast<std::uint32_t>(with_files.size()));
+  GCR_TRY(run.phases.time("process", "read settings", [&] { return add_settings(begun); }));
+  return run.phases.time("images", "read files in memory",
+                         [&] { return carry_memory_files(begun, *images.sink, with_files); });
 }
 
 /// CRIU says neither whose file of the GPU driver it met, nor which one.
-Error explain(const Course& c, Error dump_failed) {
-  for (const pid_t pid : journal::pids_of(c.subject.members)) {
-    const auto file = process::driver_file_in_use(pid);
+Error explain(const Members& members, Error dump_failed) {
+  for (const Member& member : members) {
+    const auto file = process::driver_file_in_use(member.pid());
     if (!file) continue;
     return Error(dump_failed.code(), fmt::format("{}; process {} has {}", dump_failed.message(),
-                                                 process::describe_process(pid), *file));
+                                                 process::describe_process(member.pid()), *file));
   }
   return dump_failed;
 }
 
-Result<std::vector<process::ThreadRights>> dump(Course& c) {
-  GCR_TRY(name_memory_files(c));
-  auto dumped = c.copying.images->dump(
-      *c.subject.processes,
-      {[&c] {
-         return c.run.phases.time("process", "look again", [&] { return examine_frozen(c); });
-       },
-       [&c, end = Clock::now() + kLastTransience](const Error& refused) {
-         return is_transient(c, refused, end);
-       }},
-      *c.copying.sink, c.copying.renamed);
-  const Status unnamed = unname_memory_files(c);
-  if (!dumped) return explain(c, dumped.error());
+Result<std::vector<process::ThreadRights>> dump(Begun& begun, Images& images) {
+  GCR_ASSIGN(const auto renamed, name_memory_files(begun));
+  auto dumped =
+      images.outgoing.dump(begun.processes,
+                           {[&begun] {
+                              return begun.course.run.phases.time(
+                                  "process", "look again", [&] { return examine_frozen(begun); });
+                            },
+                            [&begun, end = Clock::now() + kLastTransience](const Error& refused) {
+                              return is_transient(begun.claimed, refused, end);
+                            }},
+                           *images.sink, renamed);
+  const Status unnamed = unname_memory_files(begun, renamed);
+  if (!dumped) return explain(begun.claimed.members, dumped.error());
   GCR_TRY(unnamed);
   return dumped;
 }
 
-/// Nobody may have begun to share memory with a member of which nothing tells.
-Status check_unseen(const Course& c) {
-  const pid_t alone = c.subject.processes->driver_alone();
+/// A member without the preload library does not tell with whom it shares GPU memory.
+Status check_unseen(const Begun& begun) {
+  const pid_t alone = begun.processes.driver_alone();
   if (alone == 0) return {};
   for (const pid_t pid : procfs::tree(alone)) {
     if (pid == alone || procfs::is_in_vfork(pid)) continue;
@@ -176,148 +181,141 @@ Status check_unseen(const Course& c) {
                                              process::describe_process(pid), *file));
   }
   findings::Findings findings(findings::Side::kSource);
-  preflight::check_unseen_memory(journal::pids_of(c.subject.members), c.subject.lister.shared(),
-                                 findings);
+  preflight::check_unseen_memory(pids_of(begun.claimed.members), begun.lister.shared(), findings);
   if (!findings.has_blocker()) return {};
   return Error(Code::kRefused, findings::reason_of(findings.list()));
 }
 
-/// What the driver would checkpoint and not restore was let go of in the detach. If the kernel
-/// still shows some of it, nothing is checkpointed.
-Status check_let_go(Course& c) {
-  for (const GpuMember& member : c.subject.processes->gpu_members()) {
-    const pid_t pid = member.process.pid();
-    const std::size_t left = process::unexplained_descriptors(pid);
+/// In the detach, members have released what the driver would checkpoint and not restore. If the
+/// kernel still shows some of it, nothing is checkpointed.
+Status check_released(const Begun& begun) {
+  for (const Member* member : begun.processes.gpu_members()) {
+    const std::size_t left = process::unexplained_descriptors(member->pid());
     if (left == 0) continue;
     return Error(Code::kRefused,
-                 fmt::format("process {} has {} descriptors of GPU memory that nobody accounts for "
-                             "(/dev/nvidiactl): the driver may not restore it",
-                             process::describe_process(pid), left));
+                 fmt::format("process {} has {} descriptors of GPU memory that no allocation "
+                             "explains (/dev/nvidiactl): the driver may not restore it",
+                             process::describe_process(member->pid()), left));
   }
   return {};
 }
 
 }  // namespace
 
-Status take_control_state(Course& c) {
-  worker::Phases& phases = c.run.phases;
-  SourceJob& processes = *c.subject.processes;
-  GCR_TRY(phases.time("process", "arm keeper", [&] { return arm_keeper(c); }));
+Status take_control_state(Begun& begun, TakenVram& vram) {
+  worker::Phases& phases = begun.course.run.phases;
+  SourceJob& processes = begun.processes;
+  GCR_TRY(phases.time("process", "arm keeper", [&] { return arm_keeper(begun, vram); }));
   GCR_TRY(phases.time("process", "detach VRAM", [&] { return processes.detach(); }));
   GCR_TRY(fault::point("source.detached"));
   GCR_TRY(phases.time("process", "control checkpoint", [&]() -> Status {
     GCR_TRY(processes.lock(kLockTimeout));
     GCR_TRY(fault::point("source.locked"));
-    GCR_TRY(check_unseen(c));
-    GCR_TRY(check_let_go(c));
+    GCR_TRY(check_unseen(begun));
+    GCR_TRY(check_released(begun));
     return processes.checkpoint();
   }));
   return fault::point("source.checkpointed");
 }
 
-Status send_images(Course& c) {
-  Copying& copying = c.copying;
-  GCR_ASSIGN(copying.threads, c.run.phases.time("process", "criu dump", [&] { return dump(c); }));
-  GCR_TRY(c.run.phases.time("process", "read files", [&] { return describe_dumped(c); }));
+Status send_images(Begun& begun, Images& images, proto::RestoreRequest& request) {
+  Run& run = begun.course.run;
+  GCR_ASSIGN(const auto threads,
+             run.phases.time("process", "criu dump", [&] { return dump(begun, images); }));
+  GCR_TRY(run.phases.time("process", "read files",
+                          [&] { return describe_dumped(begun, images, threads); }));
   GCR_TRY(fault::point("source.dumped"));
-  GCR_ASSIGN(copying.sent,
-             c.run.phases.time("images", "flush images", [&] { return copying.sink->finish(); }));
-  proto::MigrateReport& report = c.run.report;
-  report.set_image_bytes(copying.sent.raw_bytes);
-  report.set_memory_image_bytes(copying.sent.memory_bytes);
-  report.set_early_image_bytes(copying.images->early_bytes());
-  report.set_sent_image_bytes(copying.sent.sent_bytes);
-  report.set_compression(std::string(store::to_string(copying.sent.codec)));
-  report.set_image_mode(copying.images->in_rounds() ? "rounds" : "stream");
-  report.set_image_mode_reason(copying.images->reason());
+  GCR_ASSIGN(const images::SentImages sent,
+             run.phases.time("images", "flush images", [&] { return images.sink->finish(); }));
+  add_files(sent, request);
+  for (const Member& member : begun.claimed.members) {
+    if (member.dumped) *request.add_members() = *member.dumped;
+  }
+  proto::MigrateReport& report = run.report;
+  report.set_image_bytes(sent.raw_bytes);
+  report.set_memory_image_bytes(sent.memory_bytes);
+  report.set_early_image_bytes(images.outgoing.early_bytes());
+  report.set_sent_image_bytes(sent.sent_bytes);
+  report.set_compression(std::string(store::to_string(sent.codec)));
+  report.set_image_mode(images.outgoing.in_rounds() ? "rounds" : "stream");
+  report.set_image_mode_reason(images.outgoing.reason());
   return {};
 }
 
 namespace {
 
-Status send_control_state(Course& c) {
-  const auto began = Clock::now();
-  worker::Phases& phases = c.run.phases;
-  SourceJob& processes = *c.subject.processes;
-  Copying& copying = c.copying;
-  GCR_TRY(take_control_state(c));
-  const auto dropped = phases.time("process", "drop zero pages", [&] {
-    return side_by_side(processes.gpu_members(), [&copying](GpuMember& member) -> Status {
-      if (member.access->is_driver_alone()) return {};  // nobody drops them: they are not sent
-      const pid_t pid = member.process.pid();
-      auto beside = copying.images->beside_criu();
-      const auto dropped = process::drop_zero_pages(*member.access, member.process,
-                                                    beside ? beside->of(pid) : AddressRanges(),
-                                                    copying.images->known(pid));
+/// Pages that cannot be dropped are moved.
+void drop_zero_pages(Prepared& p) {
+  const auto dropped = p.course.run.phases.time("process", "drop zero pages", [&p] {
+    return side_by_side(p.begun.processes.gpu_members(), [&p](Member* member) -> Status {
+      if (member->access->is_driver_alone()) return {};  // it has no door that could drop them
+      auto beside = p.images.outgoing.beside_criu();
+      const auto dropped = process::drop_zero_pages(
+          *member->access, member->process, beside ? beside->of(member->pid()) : AddressRanges(),
+          p.images.outgoing.known(member->pid()));
       if (!dropped) return dropped.error();
       return {};
     });
   });
-  // Pages that were not dropped are moved.
   if (!dropped) spdlog::warn("pages of zeros stay: {}", dropped.error().message());
-  GCR_TRY(send_images(c));
-  c.account.control_took = Clock::now() - began;
+}
+
+Status send_control_state(Prepared& p, proto::RestoreRequest& request) {
+  const auto began = Clock::now();
+  GCR_TRY(take_control_state(p.begun, *p.vram));
+  drop_zero_pages(p);
+  GCR_TRY(send_images(p.begun, p.images, request));
+  p.control_took = Clock::now() - began;
   return {};
 }
 
-}  // namespace
-
-Status switch_over(Course& c) {
-  const worker::Phases::Timer timer(c.run.phases, "course", "switchover");
-  // The mover holds VRAM, so its last round runs in parallel with the steps on the process.
-  const std::vector<pid_t> members = journal::pids_of(c.subject.members);
-  auto last_round = std::async(std::launch::async, [&c, &members]() -> Status {
-    GCR_TRY(send_last_round(c));
-    return check_sharers(c, members);
-  });
-  const Status control_sent = send_control_state(c);
-  const Status vram_sent = last_round.get();
-  // A destination that fails gives the reason on the control channel; its data connections only
-  // break.
-  GCR_TRY(control_sent);
-  GCR_TRY(vram_sent);
-  GCR_TRY(fault::point("source.flushed"));
-  return c.run.worker.cancellation.check();
-}
-
-namespace {
-
-proto::RestoreRequest restore_request(Course& c, std::uint64_t& chunks) {
-  proto::RestoreRequest request;
-  for (const auto& [id, digests] : c.copying.digests) {
-    proto::BufferDigests& out = *request.add_digests();
+void add_digests(const mover::OutgoingVram& vram, Sent& sent) {
+  for (const auto& [id, digests] : vram.digests()) {
+    proto::BufferDigests& out = *sent.request.add_digests();
     out.set_buffer_id(id.value);
     out.set_digests(digests.data(), digests.size() * sizeof(digest::Digest));
-    chunks += digests.size();
+    sent.chunks += digests.size();
   }
-  add_files(c.copying.sent, request);
-  for (proto::DumpedMember& member : c.copying.members) *request.add_members() = std::move(member);
-  return request;
 }
 
 }  // namespace
 
-Status restore(Course& c) {
-  GCR_TRY(await_vote(c.run));
-  GCR_TRY(fault::point("source.awaiting"));
-  return ask_for_vote(c);
+Result<Sent> switch_over(Prepared& prepared) {
+  Run& run = prepared.course.run;
+  const worker::Phases::Timer timer(run.phases, "course", "switchover");
+  // The mover holds VRAM, so its last round runs in parallel with the steps on the process.
+  const std::vector<pid_t> members = pids_of(prepared.claimed.members);
+  Sent sent;
+  GCR_TRY(send_both(
+      *prepared.claimed.target,
+      [&]() -> Status {
+        GCR_TRY(send_last_round(prepared));
+        return check_sharers(prepared.begun, members);
+      },
+      [&] { return send_control_state(prepared, sent.request); }));
+  add_digests(prepared.vram->outgoing, sent);
+  GCR_TRY(fault::point("source.flushed"));
+  GCR_TRY(run.worker.cancellation.check());
+  return sent;
 }
 
-Status ask_for_vote(Course& c) {
-  std::uint64_t chunks = 0;
-  const proto::RestoreRequest request = restore_request(c, chunks);
-  c.run.console.tell("restore", c.request.has_checkpoint()
-                                    ? fmt::format("completing {}", c.request.checkpoint().name())
-                                    : fmt::format("restoring at {}", c.target->name()));
-  GCR_TRY(migration::ask_for_vote(c.run, *c.target, request, chunks));
-  return fault::point("source.voted");
+Result<Vote> ask_for_vote(const Claimed& claimed, const Sent& sent) {
+  auto& [run, find_target, request] = claimed.course;
+  run.console.tell("restore", request.has_checkpoint()
+                                  ? fmt::format("completing {}", request.checkpoint().name())
+                                  : fmt::format("restoring at {}", claimed.target->name()));
+  GCR_ASSIGN(Vote vote, migration::ask_for_vote(run, *claimed.target, sent));
+  GCR_TRY(fault::point("source.voted"));
+  GCR_TRY(run.worker.cancellation.check());
+  return vote;
 }
 
-/// The stopped processes still exist, and nobody has cancelled.
-Status last_look(Course& c) {
-  GCR_TRY(c.run.worker.cancellation.check());
-  if (std::ranges::none_of(c.copying.stopped, &procfs::Process::is_ending)) return {};
-  return Error(Code::kNotFound, "the process ended while it was moved");
+Status check_still_stopped(const Claimed& claimed) {
+  const bool ended = std::ranges::any_of(claimed.members, [](const Member& member) {
+    return member.dumped && member.process.is_ending();
+  });
+  if (ended) return Error(Code::kNotFound, "the process ended while it was moved");
+  return {};
 }
 
 }  // namespace gcr::migration::source

@@ -1,10 +1,9 @@
-// A migration, or a checkpoint, of a job that is suspended. It stands still already, so there are
-// no rounds: VRAM comes from the keeper's copy, beside the dump. Until the commit a failure leaves
-// the job suspended as before (migrate-agent/migration/finish).
+// A migration, or a checkpoint, of a job that is suspended. It is stopped already, so there are no
+// rounds: VRAM comes from the keeper's copy, concurrently with the dump. Until the commit a failure
+// leaves the job suspended as before (migrate-agent/migration/finish).
 #include <fmt/format.h>
 
 #include <atomic>
-#include <future>
 
 #include "migrate-agent/base/fault/fault.h"
 #include "migrate-agent/gpu/digest/digest.h"
@@ -18,91 +17,104 @@ namespace gcr::migration {
 namespace move {
 namespace {
 
-using source::Course;
+using source::Begun;
+using source::Claimed;
 
-struct Move {
-  Course& course;
-  std::optional<commit::SourceLog> suspension{};  ///< until the migration has a journal
-  std::optional<gpu::KeptVram> vram{};
-  source::DigestSecret key{};
-  std::map<std::uint64_t, transport::RegionId> regions{};  ///< by the buffer's id
+/// A suspended job that this course has to itself.
+struct Taken {
+  std::optional<commit::SourceLog> suspension;  ///< until the migration has a journal
+  gpu::KeptVram vram;
+  Claimed claimed;
+};
+
+/// The target is ready.
+struct Ready {
+  Begun& begun;
+  const gpu::KeptVram& vram;
+  source::Images images;
+  std::map<std::uint64_t, transport::RegionId> regions;  ///< by the buffer's id
 };
 
 /// The job moves as a whole, whichever of its processes was named.
-Status take_members(Move& m) {
-  Course& c = m.course;
-  GCR_ASSIGN(c.subject.members,
-             living_members(c.run.worker.permissions, m.suspension->journal().records()));
-  c.request.set_pid(journal::root_pid(c.subject.members));
-  GCR_ASSIGN(c.subject.claimed, c.run.worker.permissions.check_process(c.request.pid()));
-  return {};
-}
-
-Status take(Move& m) {
-  Course& c = m.course;
-  const pid_t pid = c.request.pid();
+Result<std::unique_ptr<Taken>> take(source::Course& course) {
+  auto& [run, find_target, request] = course;
+  const pid_t named_pid = request.pid();
   GCR_ASSIGN(const worker::MovableProcess named,
-             c.run.worker.permissions.check_process(pid, c.request.start_time()));
-  c.run.report.set_start_time(named.start_time);
-  GCR_ASSIGN(const journal::Entry entry, find_suspended(c.run.worker, pid));
-  GCR_ASSIGN(m.suspension, take_suspended(c.run.worker, entry, pid));
-  GCR_TRY(take_members(m));
-  const auto& records = m.suspension->journal().records();
-  GCR_ASSIGN(m.vram, take_copy(records, pid));
-  GCR_ASSIGN(c.subject.suspended, describe_suspended(records, c.subject.members, *m.vram));
-  return source::claim_for_target(c);
+             run.worker.permissions.check_process(named_pid, request.start_time()));
+  run.report.set_start_time(named.start_time);
+  GCR_ASSIGN(const journal::Entry entry, find_suspended(run.worker, named_pid));
+  GCR_ASSIGN(auto suspension, take_suspended(run.worker, entry, named_pid));
+  const auto& records = suspension.journal().records();
+  GCR_ASSIGN(const journal::ProcessIds living, living_members(run.worker.permissions, records));
+  request.set_pid(journal::root_pid(living));
+  GCR_ASSIGN(const worker::MovableProcess root,
+             run.worker.permissions.check_process(request.pid()));
+  run.began.set_uid(root.uid);
+  run.began.set_gid(root.gid);
+  GCR_ASSIGN(auto vram, take_copy(records, named_pid));
+  Claimed claimed{course};
+  GCR_ASSIGN(claimed.suspended, describe_suspended(records, living, vram));
+  for (const journal::ProcessId& member : living) {
+    GCR_ASSIGN(auto process, procfs::Process::open(member.pid(), member.start_time()));
+    claimed.members.push_back({std::move(process)});
+  }
+  GCR_TRY(source::claim_for_target(claimed));
+  return std::unique_ptr<Taken>(
+      new Taken{std::move(suspension), std::move(vram), std::move(claimed)});
 }
 
-/// Members are known by their places.
-Status examine(Move& m) {
-  Course& c = m.course;
-  const int members = c.subject.members.size();
-  GCR_TRY(source::examine(c));
-  if (c.subject.members.size() == members) return {};
-  return Error(Code::kNotFound, "a process of the job ended while it was examined");
+/// Members are known by their places, so all of them must still live.
+Result<preflight::Examination> examine_all(Claimed& claimed) {
+  const std::size_t members = claimed.members.size();
+  GCR_ASSIGN(auto found, source::examine(claimed));
+  if (claimed.members.size() != members) {
+    return Error(Code::kNotFound, "a process of the job ended while it was examined");
+  }
+  GCR_TRY(source::preflight(claimed, found));
+  return found;
 }
-
-Status preflight(Move& m) { return source::preflight(m.course); }
 
 /// The journal says from here on that the suspended job is this migration's. Its own journal is
-/// free then: an undoing needs it.
-Status begin(Move& m) {
-  Course& c = m.course;
-  const Status begun = source::begin(c);
-  m.suspension.reset();
+/// unlocked then: an undoing needs it.
+Result<std::unique_ptr<Begun>> begin(Taken& taken, preflight::Examination found) {
+  auto begun = source::begin(taken.claimed, std::move(found));
+  taken.suspension.reset();
   GCR_TRY(begun);
-  c.subject.processes->set_stopped();
-  c.account.gate_closed_at = source::Clock::now();
-  proto::MigrateReport& report = c.run.report;
-  report.set_source_touched(true);
-  report.set_gpu_processes(static_cast<std::uint32_t>(c.subject.suspended->gpu_members.size()));
-  report.set_vram_bytes(m.vram->total_bytes());
-  report.set_buffers(c.subject.job.allocations().size());
-  return {};
+  (*begun)->processes.set_stopped();
+  Run& run = (*begun)->course.run;
+  run.console.downtime().begin();
+  run.report.set_source_touched(true);
+  run.report.set_gpu_processes(
+      static_cast<std::uint32_t>(taken.claimed.suspended->gpu_members.size()));
+  run.report.set_vram_bytes(taken.vram.total_bytes());
+  run.report.set_buffers((*begun)->job.allocations().size());
+  return begun;
 }
 
-Status prepare(Move& m) {
-  Course& c = m.course;
-  const worker::Phases::Timer timer(c.run.phases, "course", "prepare");
-  c.run.console.tell("prepare", fmt::format("preparing {} buffers at {}",
-                                            c.subject.job.allocations().size(), c.target->name()));
-  GCR_ASSIGN(m.key, c.target->digest_key());
-  c.request.set_image_mode(proto::IMAGE_MODE_STREAM);
-  GCR_TRY(source::prepare_images(c));
+Result<std::unique_ptr<Ready>> prepare(Begun& begun, const gpu::KeptVram& vram) {
+  Run& run = begun.course.run;
+  const auto& allocations = begun.job.allocations();
+  const worker::Phases::Timer timer(run.phases, "course", "prepare");
+  run.console.tell("prepare", fmt::format("preparing {} buffers at {}", allocations.size(),
+                                          begun.claimed.target->name()));
+  begun.course.request.set_image_mode(proto::IMAGE_MODE_STREAM);
+  GCR_ASSIGN(source::Images images, source::prepare_images(begun));
   source::Buffers buffers;
-  for (const auto& [id, allocation] : c.subject.job.allocations()) {
+  for (const auto& [id, allocation] : allocations) {
     *buffers.Add() = preflight::describe(allocation);
   }
-  GCR_ASSIGN(const Prepared prepared, source::prepare_target(c, m.key, std::move(buffers)));
+  GCR_ASSIGN(const PreparedTarget prepared, source::prepare_target(begun, std::move(buffers)));
+  auto ready = std::unique_ptr<Ready>(new Ready{begun, vram, std::move(images), {}});
   for (const proto::BufferRegion& region : prepared.reply.regions()) {
-    m.regions[region.buffer_id()] = region.region();
+    ready->regions[region.buffer_id()] = region.region();
   }
-  for (const auto& [id, allocation] : c.subject.job.allocations()) {
-    if (m.regions.contains(id.value)) continue;
+  for (const auto& [id, allocation] : allocations) {
+    if (ready->regions.contains(id.value)) continue;
     return Error(Code::kProtocol, fmt::format("buffer {} has no region", id.value));
   }
-  GCR_TRY(c.copying.images->prepare());
-  return fault::point("source.prepared");
+  GCR_TRY(ready->images.outgoing.prepare());
+  GCR_TRY(fault::point("source.prepared"));
+  return ready;
 }
 
 struct Chunk {
@@ -124,55 +136,85 @@ std::vector<Chunk> chunks_of(const gpu::KeptVram& vram) {
 }
 
 /// Chunks of zeros are not sent. What differs from what was in VRAM ends the migration.
-Status send_vram(Move& m) {
-  Course& c = m.course;
-  transport::Channel& channel = c.target->channel();
-  const auto kept_key = digest::DigestKey::expand(m.vram->digest_key());
-  const auto key = digest::DigestKey::expand(m.key);
-  for (const gpu::KeptBuffer& kept : m.vram->description().buffers()) {
-    c.copying.digests[{kept.buffer().id()}].resize(kept.digests().size() / sizeof(digest::Digest));
+Status send_vram(Ready& r, Sent& sent) {
+  Target& target = *r.begun.claimed.target;
+  transport::Channel& channel = target.channel();
+  const auto kept_key = digest::DigestKey::expand(r.vram.digest_key());
+  const auto key = digest::DigestKey::expand(r.begun.key);
+  std::map<std::uint64_t, std::vector<digest::Digest>> digests;
+  for (const gpu::KeptBuffer& kept : r.vram.description().buffers()) {
+    digests[kept.buffer().id()].resize(kept.digests().size() / sizeof(digest::Digest));
   }
   std::atomic<std::uint64_t> sent_bytes = 0;
-  const std::vector<Chunk> chunks = chunks_of(*m.vram);
+  const std::vector<Chunk> chunks = chunks_of(r.vram);
   GCR_TRY(share_out(chunks.size(), channel.useful_writers(), [&](std::size_t i) -> Status {
     const auto& [kept, number, bytes] = chunks[i];
     GCR_TRY(gpu::KeptVram::check_digest(*kept, number, digest::digest_chunk(kept_key, bytes)));
     const std::uint64_t id = kept->buffer().id();
-    digest::Digest& digest = c.copying.digests.at({id})[number];
+    digest::Digest& digest = digests.at(id)[number];
     digest = digest::digest_chunk(key, bytes);
     if (digest == digest::digest_zeros(key, bytes.size())) return {};
-    const transport::RegionId region = m.regions.at(id);
+    const transport::RegionId region = r.regions.at(id);
     const std::uint64_t offset = number * kChunkBytes;
-    if (c.target->has_chunk(region, offset, digest, bytes.size())) return {};
+    if (target.has_chunk(region, offset, digest, bytes.size())) return {};
     sent_bytes += bytes.size();
     return channel.write(region, offset, bytes);
   }));
-  c.run.report.set_sent_vram_bytes(sent_bytes);
+  for (const auto& [id, of_buffer] : digests) {
+    proto::BufferDigests& out = *sent.request.add_digests();
+    out.set_buffer_id(id);
+    out.set_digests(of_buffer.data(), of_buffer.size() * sizeof(digest::Digest));
+    sent.chunks += of_buffer.size();
+  }
+  r.begun.course.run.report.set_sent_vram_bytes(sent_bytes);
   return channel.flush();
 }
 
-/// VRAM beside images.
-Status send(Move& m) {
-  Course& c = m.course;
-  const worker::Phases::Timer timer(c.run.phases, "course", "send");
-  c.run.console.tell("send",
-                     fmt::format("sending {} of VRAM", format_bytes(m.vram->total_bytes())));
-  c.run.console.begin_copying(c.target->channel());
-  auto vram = std::async(std::launch::async, [&m, &c] {
-    return worker::guarded(
-        [&] { return c.run.phases.time("vram", "send", [&m] { return send_vram(m); }); });
-  });
-  const Status images = worker::guarded([&]() -> Status {
-    GCR_TRY(source::open_image_sink(c));
-    return source::send_images(c);
-  });
-  if (!images) c.target->channel().cancel();
-  const Status vram_sent = vram.get();
-  GCR_TRY(images);
-  GCR_TRY(vram_sent);
-  c.run.report.set_image_mode_reason("the job stands still");
+/// VRAM and images concurrently.
+Result<Sent> send(Ready& r) {
+  Run& run = r.begun.course.run;
+  Target& target = *r.begun.claimed.target;
+  const worker::Phases::Timer timer(run.phases, "course", "send");
+  run.console.tell("send", fmt::format("sending {} of VRAM", format_bytes(r.vram.total_bytes())));
+  run.console.begin_copying(target.channel());
+  Sent vram;
+  Sent sent;
+  GCR_TRY(send_both(
+      target, [&] { return run.phases.time("vram", "send", [&] { return send_vram(r, vram); }); },
+      [&]() -> Status {
+        GCR_TRY(source::open_image_sink(r.begun, r.images, 0));
+        return source::send_images(r.begun, r.images, sent.request);
+      }));
+  *sent.request.mutable_digests() = std::move(*vram.request.mutable_digests());
+  sent.chunks = vram.chunks;
+  run.report.set_image_mode_reason("the job was stopped already");
   GCR_TRY(fault::point("source.flushed"));
-  return c.run.worker.cancellation.check();
+  GCR_TRY(run.worker.cancellation.check());
+  return sent;
+}
+
+void run(source::Course& course) {
+  Run& run = course.run;
+  auto taken = first(run, [&course] { return take(course); });
+  auto found = then(run, taken, [](auto& job) { return examine_all(job->claimed); });
+  auto begun = then(run, found, [&taken](preflight::Examination& examined) {
+    return begin(**taken, std::move(examined));
+  });
+  auto ready = then(run, begun, [&taken](auto& job) { return prepare(*job, (*taken)->vram); });
+  auto sent = then(run, ready, [](auto& prepared) { return send(*prepared); });
+  Claimed* const claimed = taken ? &(*taken)->claimed : nullptr;
+  const auto vote =
+      source::vote_and_commit(course, {claimed, begun ? begun->get() : nullptr, nullptr}, sent);
+  Status done;
+  if (!vote) done = vote.error();
+  if (ready) source::report_wire(run, *claimed->target);
+  const bool ended = !run.committed() && claimed != nullptr && claimed->root().has_ended();
+  const bool stays_here = !run.committed() && !ended;
+  run.report.set_suspended(stays_here || (run.committed() && !course.request.has_checkpoint()));
+  run.report.set_migrated(done.has_value());
+  conclude(run, done, fmt::format("migration of process {} failed", course.request.pid()),
+           stays_here);
+  if (claimed != nullptr) claimed->end_target();  // its channel reads the copy
 }
 
 }  // namespace
@@ -187,13 +229,7 @@ asio::awaitable<void> run_suspended_source(worker::WorkerContext& context,
   Console console(context, request);
   source::Course course{{context, console}, source::find_target, std::move(request)};
   source::introduce(course);
-  course.run.report.set_suspended(true);
-  move::Move m{course};
-  const auto send_all = [&m] {
-    using namespace move;
-    return run_steps(m.course.run, m, {take, examine, preflight, begin, prepare, send});
-  };
-  co_await run_with_console(context, console, [&] { source::migrate(course, send_all); });
+  co_await run_with_console(context, console, [&course] { move::run(course); });
 }
 
 Result<proto::Envelope> run_suspended_check(worker::WorkerContext& context,

@@ -1,7 +1,7 @@
-// A resume: VRAM is made anew, filled from the keeper's copy and verified while the job still
-// stands still; a keeper gets it; and from the record Resuming on the job is brought back like any
-// that a worker has left (migrate-agent/migration/finish). Until then a failure leaves it suspended
-// as before.
+// A resume: VRAM is made anew, filled from the keeper's copy and verified while the job is still
+// stopped; a keeper gets it; and from the record Resuming on the job is brought back like any that
+// a worker has left (migrate-agent/migration/finish). Until then a failure leaves it suspended as
+// before.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -35,9 +35,10 @@ struct Resume {
 Status take(Resume& r) {
   GCR_ASSIGN(const journal::Entry entry, find_suspended(r.run.worker, r.request.pid()));
   r.run.migration = entry.migration;
-  r.run.report.set_migration_id(to_bytes(entry.migration));
   log_migration(entry.migration);
+  r.run.began.set_migration_id(to_bytes(entry.migration));
   GCR_ASSIGN(r.run.log, take_suspended(r.run.worker, entry, r.request.pid()));
+  r.run.began = r.run.log->journal().began();
   GCR_TRY(announce(r.run));
   return fault::point("source.resume.begun");
 }
@@ -74,10 +75,7 @@ Status load(Resume& r) {
 
 /// From here on VRAM outlives this worker. The journal knows the keeper before it holds anything.
 Status keep(Resume& r) {
-  GCR_ASSIGN(r.keeper, keeper::Keeper::start_beside(r.run.worker.config.criu.reaper));
-  journal::Record record;
-  *record.mutable_keeper_started()->mutable_keeper() = r.keeper->id();
-  GCR_TRY(r.run.log->advance(commit::SourceEvent::kKeeperStarted, std::move(record)));
+  GCR_ASSIGN(r.keeper, source::start_keeper(r.run));
   GCR_TRY(r.vram->hand_over(*r.keeper));
   return fault::point("source.resume.kept");
 }
@@ -113,16 +111,17 @@ void report_state(Resume& r, const Status& done) {
   if (done) {
     const auto* finished = r.run.log->journal().last(journal::Record::kFinished);
     r.run.report.set_process_ended(finished->finished().pid() == 0);
-  } else if (r.run.log && r.run.log->state() == commit::SourceState::kResuming) {
-    r.run.report.set_recovering(true);
+  } else {
+    r.run.recovering = r.run.log && r.run.log->state() == commit::SourceState::kResuming;
   }
 }
 
 void resume(Resume& r) {
   r.run.report.mutable_suspension()->set_resumed(true);
   const Status done = worker::guarded([&]() -> Status {
-    GCR_TRY(run_steps(r.run, r, {take, load, keep, decide}));
-    return bring_back(r);  // whoever cancels now comes too late
+    for (const auto step : {take, load, keep, decide})
+      GCR_TRY(first(r.run, [&] { return step(r); }));
+    return bring_back(r);  // a cancellation comes too late now
   });
   const bool suspended = r.run.log && r.run.log->state() == commit::SourceState::kSuspended;
   if (!done && suspended && r.keeper) {
@@ -130,11 +129,7 @@ void resume(Resume& r) {
     if (!ended) spdlog::warn("{}", ended.error().message());
   }
   report_state(r, done);
-  journal::Began began;
-  if (r.run.log) began = r.run.log->journal().began();
-  began.set_role(journal::Began::SOURCE);
-  conclude(r.run, std::move(began), done,
-           fmt::format("process {} was not resumed", r.request.pid()));
+  conclude(r.run, done, fmt::format("resume of process {} failed", r.request.pid()));
 }
 
 }  // namespace
@@ -144,6 +139,7 @@ asio::awaitable<void> run_resume(worker::WorkerContext& context,
                                  const proto::ResumeRequest& request) {
   Console console(context, {});
   resume::Resume course{{context, console}, request};
+  course.run.began.set_role(journal::Began::SOURCE);
   spdlog::info("resumes process {}", request.pid());
   co_await run_with_console(context, console, [&course] { resume::resume(course); });
 }

@@ -1,9 +1,8 @@
 // A suspend: the first steps of a migration (migrate-agent/migration/source), then VRAM goes into
 // host memory while the driver checkpoints the control state. From the record Suspended on the job
-// needs no worker: it stands still, frozen by its control group, and a keeper has the copy. Until
-// then every failure leads back, as in a migration: VRAM is still there.
+// needs no worker: its control group freezes it, and a keeper holds the copy. Until then every
+// failure leads back to a running job, as in a migration: VRAM still exists.
 #include <fmt/format.h>
-#include <openssl/rand.h>
 
 #include <algorithm>
 #include <future>
@@ -19,197 +18,182 @@ namespace gcr::migration {
 namespace suspend {
 namespace {
 
-using source::Clock;
-using source::Course;
-
 struct Suspend {
-  Course& course;
-  HostCopy::Secret secret{};
-  std::unique_ptr<hostmem::MemoryReservation> memory{};
-  std::optional<HostCopy> copy{};
+  source::Course& course;
+  source::Claimed& claimed;
+  source::Begun& begun;
+  std::unique_ptr<source::TakenVram> vram;
+  std::unique_ptr<hostmem::MemoryReservation> memory;
+  HostCopy copy;
+  gpu::KeptCopy description;  ///< of the copy
+  keeper::Keeper keeper;      ///< of the copy
   HostCopy::Digests digests{};
-  gpu::KeptCopy description{};             ///< of the copy
-  std::optional<keeper::Keeper> keeper{};  ///< of the copy
 };
 
-/// What goes with CRIU's dump alone cannot be taken out of the driver otherwise.
-Status check_control(const Course& c) {
-  for (const preflight::GpuUser& user : c.subject.found->gpu_users) {
-    const pid_t pid = c.subject.found->pids[user.member];
-    if (!c.subject.found->host.driver->control(pid)->goes_with_dump()) continue;
+/// The driver releases the control state of a GPU user whose control goes with a dump only in a
+/// dump by CRIU.
+Status check_control(const preflight::Examination& found) {
+  for (const preflight::GpuUser& user : found.gpu_users) {
+    const pid_t pid = found.pids[user.member];
+    if (!found.host.driver->control(pid)->goes_with_dump()) continue;
     return Error(Code::kRefused,
-                 fmt::format("process {} uses GPUs of AMD: only a dump by CRIU takes their control "
+                 fmt::format("process {} uses AMD GPUs: only a dump by CRIU takes their control "
                              "state from the driver, so it cannot be suspended",
                              pid));
   }
   return {};
 }
 
-/// For whoever moves the job while it is suspended.
-void note_members(Suspend& s) {
-  const preflight::Examination& found = *s.course.subject.found;
+/// For a migration of the job while it is suspended.
+gpu::KeptCopy describe(const preflight::Examination& found) {
+  gpu::KeptCopy description;
   for (const preflight::GpuUser& user : found.gpu_users) {
-    gpu::KeptMember& kept = *s.description.add_members();
+    gpu::KeptMember& kept = *description.add_members();
     kept.set_pid(found.pids[user.member]);
     kept.set_door_tid(found.members[user.member].door_tid());
     kept.set_cuda_restore_tid(found.members[user.member].cuda_restore_tid());
   }
-  *s.description.mutable_limits() = s.course.subject.limits;
-  *s.description.mutable_gpus() = found.host.facts.gpus();
+  *description.mutable_limits() = found.members.front().limits();
+  *description.mutable_gpus() = found.host.facts.gpus();
+  return description;
 }
 
-/// Else anybody's SIGCONT would let it run without its VRAM.
-Status check_freezer(const Course& c) {
-  if (c.subject.processes->group().freezes()) return {};
+/// Otherwise any process of its user could let it run without its VRAM, by SIGCONT.
+Status check_freezer(const source::Begun& begun) {
+  if (begun.processes.group().freezes()) return {};
   return Error(Code::kRefused, "no control group can be frozen on this host");
 }
 
-/// Takes over what the job has allocated since the last look, and makes room for it.
+/// Takes over what the job has allocated since the last call, and makes room for it.
 Status take_buffers(Suspend& s) {
-  Course& c = s.course;
-  proto::BuffersRequest changes;
-  GCR_TRY(source::follow_allocations(c, changes));
-  const std::uint64_t missing = s.copy->missing_bytes(c.subject.job);
+  GCR_TRY(source::follow_allocations(s.begun, *s.vram));
+  const std::uint64_t missing = s.copy.missing_bytes(s.begun.job);
   if (missing == 0) return {};
   const hostmem::Memory memory =
-      hostmem::needed_for_landing(c.run.worker.config.hugepages, missing);
+      hostmem::needed_for_landing(s.course.run.worker.config.hugepages, missing);
   GCR_TRY(s.memory->add(memory));
-  GCR_TRY(s.copy->make_room(c.subject.job));
+  GCR_TRY(s.copy.make_room(s.begun.job));
   return s.memory->taken(memory);
 }
 
-/// The journal knows the keeper before it holds anything.
-Status start_copy_keeper(Suspend& s) {
-  Course& c = s.course;
-  GCR_ASSIGN(s.keeper, keeper::Keeper::start_beside(c.run.worker.config.criu.reaper));
-  journal::Record record;
-  *record.mutable_keeper_started()->mutable_keeper() = s.keeper->id();
-  record.mutable_keeper_started()->set_of_copy(true);
-  return c.run.log->advance(commit::SourceEvent::kKeeperStarted, std::move(record));
-}
-
 /// All that takes time and can be done while the job runs.
-Status prepare(Suspend& s) {
-  Course& c = s.course;
-  const worker::Phases::Timer timer(c.run.phases, "course", "prepare");
-  c.run.console.tell("prepare", fmt::format("making room in host memory for {} buffers",
-                                            c.subject.job.allocations().size()));
-  if (RAND_bytes(reinterpret_cast<unsigned char*>(s.secret.data()),
-                 static_cast<int>(s.secret.size())) != 1) {
-    return Error(Code::kInternal, "OpenSSL gives no random bytes for the digest key");
-  }
-  const worker::Config& config = c.run.worker.config;
-  c.copying.vram.emplace(c.subject.driver, digest::DigestKey::expand(s.secret));
-  s.copy.emplace(c.subject.driver, config.hugepages);
-  GCR_ASSIGN(s.memory,
+Result<std::unique_ptr<Suspend>> prepare(source::Begun& begun, gpu::KeptCopy description) {
+  Run& run = begun.course.run;
+  const worker::Config& config = run.worker.config;
+  const worker::Phases::Timer timer(run.phases, "course", "prepare");
+  GCR_TRY(check_freezer(begun));
+  run.console.tell("prepare", fmt::format("making room in host memory for {} buffers",
+                                          begun.job.allocations().size()));
+  GCR_ASSIGN(auto memory,
              hostmem::MemoryReservation::create(hostmem::reservations_in(config.runtime_dir)));
-  GCR_TRY(take_buffers(s));
-  GCR_TRY(source::start_keeper(c));
-  GCR_TRY(start_copy_keeper(s));
+  GCR_ASSIGN(auto vram, source::take_vram(begun));
+  GCR_ASSIGN(keeper::Keeper keeper, source::start_keeper(run, true));
+  auto s = std::unique_ptr<Suspend>(new Suspend{
+      begun.course, begun.claimed, begun, std::move(vram), std::move(memory),
+      HostCopy(begun.driver, config.hugepages), std::move(description), std::move(keeper)});
+  GCR_TRY(take_buffers(*s));
   GCR_TRY(fault::point("source.prepared"));
-  c.run.report.set_source_touched(true);
-  GCR_TRY(source::note_detaching(c));
-  return take_buffers(s);
+  run.report.set_source_touched(true);
+  GCR_TRY(source::note_detaching(begun, *s->vram));
+  GCR_TRY(take_buffers(*s));
+  return s;
 }
 
 Status copy_vram(Suspend& s) {
-  Course& c = s.course;
-  GCR_ASSIGN(s.digests,
-             c.run.phases.time("vram", "digest", [&c] { return c.copying.vram->digest_now(); }));
-  const auto began = Clock::now();
-  GCR_TRY(c.run.phases.time("vram", "copy",
-                            [&s, &c] { return s.copy->fill(c.subject.job, *c.copying.vram); }));
-  proto::MigrateReport& report = c.run.report;
-  report.mutable_suspension()->set_copy_ms(in_milliseconds(Clock::now() - began));
-  report.set_buffers(c.copying.vram->count());
-  report.set_vram_bytes(c.copying.vram->total_bytes());
+  Run& run = s.course.run;
+  mover::OutgoingVram& vram = s.vram->outgoing;
+  GCR_ASSIGN(s.digests, run.phases.time("vram", "digest", [&vram] { return vram.digest_now(); }));
+  const auto began = source::Clock::now();
+  GCR_TRY(run.phases.time("vram", "copy", [&] { return s.copy.fill(s.begun.job, vram); }));
+  run.report.mutable_suspension()->set_copy_ms(in_milliseconds(source::Clock::now() - began));
+  run.report.set_buffers(vram.count());
+  run.report.set_vram_bytes(vram.total_bytes());
   return {};
 }
 
 /// The mover holds VRAM, so it is copied while the job is taken apart.
 Status stop(Suspend& s) {
-  Course& c = s.course;
-  GCR_TRY(source::hold_back(c));
-  const worker::Phases::Timer timer(c.run.phases, "course", "standstill");
-  const std::vector<pid_t> members = journal::pids_of(c.subject.members);
+  Run& run = s.course.run;
+  GCR_TRY(source::close_gate(s.begun));
+  const worker::Phases::Timer timer(run.phases, "course", "standstill");
+  const std::vector<pid_t> members = pids_of(s.claimed.members);
   GCR_TRY(take_buffers(s));
-  auto copied = std::async(std::launch::async, [&s, &c, &members]() -> Status {
+  auto copied = std::async(std::launch::async, [&s, &members]() -> Status {
     GCR_TRY(copy_vram(s));
-    return source::check_sharers(c, members);
+    return source::check_sharers(s.begun, members);
   });
-  const Status taken_apart = source::take_control_state(c);
+  const Status taken_apart = source::take_control_state(s.begun, *s.vram);
   const Status saved = copied.get();
   GCR_TRY(taken_apart);
   GCR_TRY(saved);
-  GCR_TRY(c.run.phases.time("process", "stop", [&c] { return c.subject.processes->stop(); }));
+  GCR_TRY(run.phases.time("process", "stop", [&s] { return s.begun.processes.stop(); }));
   return fault::point("source.suspend.copied");
 }
 
-/// From here on the job is suspended, whatever becomes of this worker.
+/// The job is suspended afterwards, even if this worker dies.
 Status decide(Suspend& s) {
-  Course& c = s.course;
-  GCR_TRY(c.run.worker.cancellation.check());
-  if (c.subject.handle->is_ending()) {
+  Run& run = s.course.run;
+  GCR_TRY(run.worker.cancellation.check());
+  if (s.claimed.root().is_ending()) {
     return Error(Code::kNotFound, "the process ended while it was suspended");
   }
   GCR_TRY(
-      s.copy->hand_over(c.subject.job, s.digests, s.secret, std::move(s.description), *s.keeper));
+      s.copy.hand_over(s.begun.job, s.digests, s.begun.key, std::move(s.description), s.keeper));
   GCR_TRY(fault::point("source.suspend.kept"));
   journal::Record record;
   record.mutable_suspended();
-  GCR_TRY(c.run.log->advance(commit::SourceEvent::kSuspended, std::move(record)));
-  proto::Suspension& report = *c.run.report.mutable_suspension();
+  GCR_TRY(run.log->advance(commit::SourceEvent::kSuspended, std::move(record)));
+  proto::Suspension& report = *run.report.mutable_suspension();
   report.set_done(true);
-  report.set_hugepages(s.copy->is_huge());
-  report.set_standstill_ms(in_milliseconds(Clock::now() - *c.account.gate_closed_at));
+  report.set_hugepages(s.copy.is_huge());
+  report.set_standstill_ms(in_milliseconds(run.console.downtime().current()));
   return {};
 }
 
-Status claim_and_examine(Suspend& s) {
-  Course& c = s.course;
-  GCR_TRY(migration::run_steps(c.run, c, {source::claim, source::examine}));
-  GCR_TRY(check_control(c));
-  note_members(s);
-  return {};
-}
-
-Status begin(Suspend& s) {
-  GCR_TRY(source::begin(s.course));
-  return check_freezer(s.course);
-}
-
-/// What this does not come to is done by the recovery that follows on every suspend. The copy's
-/// pages stay locked until the worker ends: to unlock them takes 14 ms per GiB (measured on an
-/// H200).
+/// A recovery runs after every suspend, and does what this function could not. The copy's pages
+/// stay locked until the worker ends: to unlock them takes 14 ms per GiB (measured on an H200).
 Status release(Suspend& s) {
-  Course& c = s.course;
   GCR_TRY(fault::point("source.suspend.decided"));
-  const worker::Phases::Timer timer(c.run.phases, "vram", "release");
-  c.copying.vram.reset();
-  GCR_TRY(c.subject.keeper->end());
+  const worker::Phases::Timer timer(s.course.run.phases, "vram", "release");
+  keeper::Keeper keeper = std::move(s.vram->keeper);
+  s.vram.reset();
+  GCR_TRY(keeper.end());
   return fault::point("source.suspend.released");
 }
 
-void run(Suspend& s) {
-  Course& c = s.course;
-  proto::MigrateReport& report = c.run.report;
-  report.mutable_suspension()->set_resumed(false);
-  Status done = worker::guarded([&] {
-    return run_steps(c.run, s, {claim_and_examine, begin, prepare, stop, decide});
+void run(source::Course& course) {
+  Run& run = course.run;
+  run.report.mutable_suspension()->set_resumed(false);
+  gpu::KeptCopy description;
+  auto claimed = first(run, [&course] { return source::claim(course); });
+  auto begun =
+      then(run, claimed, [&](source::Claimed& job) -> Result<std::unique_ptr<source::Begun>> {
+        GCR_ASSIGN(auto found, source::examine(job));
+        GCR_TRY(check_control(found));
+        description = describe(found);
+        return source::begin(job, std::move(found));
+      });
+  auto prepared = then(run, begun, [&](auto& job) { return prepare(*job, description); });
+  Status done = then(run, prepared, [](auto& s) -> Status {
+    GCR_TRY(stop(*s));
+    return decide(*s);
   });
   if (done) {
-    const std::string note = s.copy->note();
-    if (!note.empty()) report.add_notes(note);
-    const Status released = worker::guarded([&] { return release(s); });
-    if (!released) report.add_notes(released.error().message());
-  } else if (done.error().code() == Code::kDataLoss && c.run.log) {
-    report.set_recovering(true);  // the journal's content is unknown: as if killed here
+    const std::string note = (*prepared)->copy.note();
+    if (!note.empty()) run.report.add_notes(note);
+    const Status released = worker::guarded([&] { return release(**prepared); });
+    if (!released) run.report.add_notes(released.error().message());
+  } else if (done.error().code() == Code::kDataLoss && run.log) {
+    run.recovering = true;  // the journal's content is unknown: as if killed here
   } else {
-    done = source::give_up(c, reason_of(c.run, done.error()));
+    done = source::give_up(course,
+                           {claimed ? &*claimed : nullptr, begun ? begun->get() : nullptr,
+                            prepared ? (*prepared)->vram.get() : nullptr},
+                           reason_of(run, done.error()));
   }
-  source::conclude(c, done);
+  conclude(run, done, fmt::format("suspend of process {} failed", course.request.pid()));
   // A resume need not wait until the copy's pages are unlocked.
-  if (done) c.run.log.reset();
+  if (done) run.log.reset();
 }
 
 }  // namespace
@@ -220,14 +204,10 @@ asio::awaitable<void> run_suspend(worker::WorkerContext& context,
   proto::MigrateRequest order;
   order.set_pid(request.pid());
   Console console(context, order);
-  const auto nowhere = [](const source::Course&) -> Result<std::unique_ptr<Target>> {
-    return std::unique_ptr<Target>();
-  };
-  source::Course course{{context, console}, nowhere, std::move(order)};
-  log_migration(course.run.migration);
+  source::Course course{{context, console}, {}, std::move(order)};
+  introduce(course.run);
   spdlog::info("suspends process {}", request.pid());
-  suspend::Suspend steps{course};
-  co_await run_with_console(context, console, [&steps] { suspend::run(steps); });
+  co_await run_with_console(context, console, [&course] { suspend::run(course); });
 }
 
 }  // namespace gcr::migration

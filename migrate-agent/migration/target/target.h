@@ -20,7 +20,7 @@
 
 namespace gcr::migration {
 
-struct Prepared {
+struct PreparedTarget {
   proto::PrepareReply reply;   ///< as the data goes in the end, with all notes
   double clock_offset_ms = 0;  ///< the target's clock minus ours
   double clock_error_ms = 0;
@@ -53,7 +53,7 @@ class Target {
   virtual Result<std::array<std::byte, 32>> digest_key() = 0;
 
   /// Makes room, and connects channel().
-  virtual Result<Prepared> prepare(const proto::PrepareRequest& request) = 0;
+  virtual Result<PreparedTarget> prepare(const proto::PrepareRequest& request) = 0;
 
   /// After prepare(). Lives as long as the target.
   virtual transport::Channel& channel() = 0;

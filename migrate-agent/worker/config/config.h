@@ -139,6 +139,11 @@ struct Config {
   criu::Command criu{.argv = {"criu"}, .reaper = {}};  ///< after load_config with a reaper
   slurm::Settings slurm;                               ///< likewise with an adopter
 
+  /// Where CRIU works for a migration away from this host.
+  std::filesystem::path scratch_of(const Uuid& migration) const {
+    return runtime_dir / "outgoing" / migration.to_string();
+  }
+
   std::chrono::milliseconds peer_silence() const {
     return std::chrono::milliseconds(peer_silence_ms);
   }

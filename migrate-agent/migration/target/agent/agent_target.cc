@@ -89,11 +89,11 @@ Result<std::array<std::byte, 32>> AgentTarget::digest_key() {
   return key;
 }
 
-Result<Prepared> AgentTarget::prepare(const proto::PrepareRequest& request) {
+Result<PreparedTarget> AgentTarget::prepare(const proto::PrepareRequest& request) {
   Envelope envelope;
   *envelope.mutable_prepare_request() = request;
   GCR_ASSIGN(Envelope reply, worker::on_io(io_, call(std::move(envelope))));
-  Prepared prepared{std::move(*reply.mutable_prepare_reply())};
+  PreparedTarget prepared{std::move(*reply.mutable_prepare_reply())};
   GCR_TRY(open_channel(request, prepared.reply));
   std::ranges::copy(std::as_bytes(std::span(request.digest_key())).first(secret_.size()),
                     secret_.begin());
@@ -144,7 +144,7 @@ Status AgentTarget::fall_back(proto::PrepareReply& prepared, const Error& why) {
 /// The offset of the two monotonic clocks, from the quickest of several questions: the answer was
 /// given somewhere between asking and hearing, most likely in the middle (as NTP reckons, RFC
 /// 5905).
-awaitable<Status> AgentTarget::compare_clocks(Prepared& prepared) {
+awaitable<Status> AgentTarget::compare_clocks(PreparedTarget& prepared) {
   using Clock = std::chrono::steady_clock;
   Clock::duration quickest = Clock::duration::max();
   Envelope question;
@@ -223,6 +223,7 @@ Result<commit::CommitAnswer> AgentTarget::commit() {
 }
 
 void AgentTarget::abort(const std::string& reason) {
+  if (channel_ != nullptr) channel_->cancel();
   if (link_ == nullptr) return;
   Envelope envelope;
   envelope.mutable_abort_request()->set_reason(reason);

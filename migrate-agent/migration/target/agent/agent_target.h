@@ -30,7 +30,7 @@ class AgentTarget : public Target {
   std::string common_name() const override;
   Result<proto::PreflightReply> preflight(const proto::PreflightRequest& request) override;
   Result<std::array<std::byte, 32>> digest_key() override;
-  Result<Prepared> prepare(const proto::PrepareRequest& request) override;
+  Result<PreparedTarget> prepare(const proto::PrepareRequest& request) override;
   bool has_chunk(transport::RegionId, std::uint64_t, const digest::Digest&,
                  std::uint64_t) override {
     return false;
@@ -52,7 +52,7 @@ class AgentTarget : public Target {
  private:
   asio::awaitable<Status> connect();
   asio::awaitable<Result<proto::Envelope>> call(proto::Envelope request);
-  asio::awaitable<Status> compare_clocks(Prepared& prepared);
+  asio::awaitable<Status> compare_clocks(PreparedTarget& prepared);
   Status open_channel(const proto::PrepareRequest& request, proto::PrepareReply& prepared);
   Status fall_back(proto::PrepareReply& prepared, const Error& why);
   Status check() const;

@@ -142,8 +142,8 @@ void CheckpointTarget::add_buffers(
   }
 }
 
-Result<Prepared> CheckpointTarget::prepare(const proto::PrepareRequest& request) {
-  Prepared prepared;
+Result<PreparedTarget> CheckpointTarget::prepare(const proto::PrepareRequest& request) {
+  PreparedTarget prepared;
   const std::lock_guard lock(mutex_);
   if (interrupted_) return *interrupted_;
   channel_ = std::make_unique<ChunkChannel>(*writer_);

@@ -44,7 +44,7 @@ class CheckpointTarget : public Target {
   std::string common_name() const override { return {}; }
   Result<proto::PreflightReply> preflight(const proto::PreflightRequest& request) override;
   Result<std::array<std::byte, 32>> digest_key() override { return writer_->digest_key(); }
-  Result<Prepared> prepare(const proto::PrepareRequest& request) override;
+  Result<PreparedTarget> prepare(const proto::PrepareRequest& request) override;
   transport::Channel& channel() override { return *channel_; }
   bool has_chunk(transport::RegionId region, std::uint64_t offset, const digest::Digest& digest,
                  std::uint64_t length_bytes) override {

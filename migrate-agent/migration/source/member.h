@@ -1,0 +1,66 @@
+// The processes of the job: the claimed one first, then all below it. One list, from the claim to
+// the target's vote; a member's place in it is its number in messages and in the job's allocations.
+#pragma once
+
+#include <sys/types.h>
+
+#include <deque>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "migrate-agent/commit/journal/journal.h"
+#include "migrate-agent/gpu/access/gpu_access.h"
+#include "migrate-agent/gpu/allocations/job.h"
+#include "migrate-agent/gpu/device/device.h"
+#include "migrate-agent/linux/procfs/process_handle.h"
+#include "migrate-agent/process/inspect/inspect.h"
+#include "proto/control.pb.h"
+
+namespace gcr::migration {
+
+struct Member {
+  procfs::Process process;
+  bool examined = false;                              ///< or found to have ended before that
+  gpu::MemberId number{};                             ///< its place, once the job has begun to move
+  std::optional<process::Confinement> confinement{};  ///< what it was in when it was examined
+  std::unique_ptr<gpu::GpuAccess> access{};           ///< null: it uses no GPU
+  std::unique_ptr<device::Control> control{};         ///< of its driver; null: it uses no GPU
+  std::optional<proto::DumpedMember> dumped{};        ///< what it was when the dump had stopped it
+
+  pid_t pid() const { return process.pid(); }
+};
+
+/// Members stay where they are when others are added.
+using Members = std::deque<Member>;
+
+inline std::vector<pid_t> pids_of(const Members& members) {
+  std::vector<pid_t> pids;
+  for (const Member& member : members) pids.push_back(member.pid());
+  return pids;
+}
+
+/// As the journal names it.
+inline journal::ProcessId id_of(const Member& member) {
+  journal::ProcessId id;
+  id.set_pid(member.pid());
+  id.set_start_time(member.process.start_time());
+  return id;
+}
+
+inline journal::ProcessIds ids_of(const Members& members) {
+  journal::ProcessIds ids;
+  for (const Member& member : members) *ids.Add() = id_of(member);
+  return ids;
+}
+
+/// Those that use GPUs.
+inline std::vector<Member*> gpu_members_of(Members& members) {
+  std::vector<Member*> found;
+  for (Member& member : members) {
+    if (member.access != nullptr) found.push_back(&member);
+  }
+  return found;
+}
+
+}  // namespace gcr::migration
