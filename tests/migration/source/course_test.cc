@@ -12,6 +12,7 @@
 #include <asio/co_spawn.hpp>
 #include <asio/detached.hpp>
 #include <asio/executor_work_guard.hpp>
+#include <condition_variable>
 #include <csignal>
 #include <filesystem>
 #include <thread>
@@ -56,11 +57,12 @@ class CourseTest : public testing::Test {
     request.set_destination("fake:1");
     request.set_pause_before_switchover(true);
     console_.emplace(*context_, request);
-    const auto find_target = [this](const Course&) -> Result<std::unique_ptr<Target>> {
+    const auto find_target = [this](const Claimed&) -> Result<std::unique_ptr<Target>> {
       if (no_target_) return *no_target_;
       return std::make_unique<test::FakeTarget>(target_);
     };
     course_.reset(new Course{{*context_, *console_}, find_target, request});
+    introduce(*course_);
     loopback_.io().restart();
     guard_.emplace(asio::make_work_guard(loopback_.io()));
     io_thread_ = std::thread([this] { loopback_.io().run(); });
@@ -68,6 +70,7 @@ class CourseTest : public testing::Test {
   }
 
   ~CourseTest() override {
+    claimed_.reset();
     course_.reset();
     guard_.reset();
     const Status closed =
@@ -101,20 +104,23 @@ class CourseTest : public testing::Test {
     }
   }
 
-  /// As after claim() and examine().
-  void claim_and_examine() {
-    ASSERT_TRUE(claim(*course_));
-    course_->subject.found.emplace();
+  void claim_it() {
+    auto claimed = claim(*course_);
+    ASSERT_TRUE(claimed) << claimed.error().message();
+    claimed_.reset(new Claimed(std::move(*claimed)));
   }
 
   /// As before the request to restore, with a process without buffers.
   void begin_and_copy() {
-    ASSERT_TRUE(claim(*course_));
-    auto log =
-        commit::SourceLog::create(config_.state_dir, course_->run.migration, description(*course_));
-    ASSERT_TRUE(log) << log.error().message();
-    course_->run.log.emplace(std::move(*log));
-    course_->copying.vram.emplace(nullptr, digest::DigestKey::expand(std::array<std::byte, 32>{}));
+    claim_it();
+    const Status begun = begin_journal(course_->run);
+    ASSERT_TRUE(begun) << begun.error().message();
+  }
+
+  /// As vote_and_commit() does.
+  Result<Vote> vote() {
+    GCR_TRY(await_vote(course_->run));
+    return ask_for_vote(*claimed_, Sent());
   }
 
   const journal::Record& last_record() const {
@@ -137,35 +143,37 @@ class CourseTest : public testing::Test {
   test::FakeTargetState target_;
   std::optional<Error> no_target_;
   std::unique_ptr<Course> course_;
+  std::unique_ptr<Claimed> claimed_;
   std::thread io_thread_, daemon_thread_;
 };
 
 TEST_F(CourseTest, TheTargetLearnsWhichMigrationItIsAndWhoOrderedIt) {
-  claim_and_examine();
-  EXPECT_TRUE(preflight(*course_));
+  claim_it();
+  EXPECT_TRUE(preflight(*claimed_, {}));
   EXPECT_EQ(target_.preflight_request.migration_id(), to_bytes(course_->run.migration));
   EXPECT_EQ(target_.preflight_request.ordered_by(), agent_->peer().common_name);
 }
 
 TEST_F(CourseTest, ABlockerOfTheTargetRefuses) {
-  claim_and_examine();
+  claim_it();
   *target_.preflight_reply->add_findings() =
       findings::make_finding(findings::kMemoryTooSmall, findings::Side::kDestination, "it is so");
-  const Status refused = preflight(*course_);
+  const Status refused = preflight(*claimed_, {});
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().code(), Code::kRefused);
   EXPECT_THAT(refused.error().message(), HasSubstr("it is so"));
 }
 
 TEST_F(CourseTest, WhoGivesUpTellsTheTarget) {
-  claim_and_examine();
-  const Status given_up = give_up(*course_, Error(Code::kRefused, "it does not fit"));
-  EXPECT_EQ(given_up.error().message(), "it does not fit");
+  claim_it();
+  const Error reason =
+      give_up(*course_, {claimed_.get()}, Error(Code::kRefused, "it does not fit"));
+  EXPECT_EQ(reason.message(), "it does not fit");
   EXPECT_EQ(target_.aborted, "it does not fit");
 }
 
 TEST_F(CourseTest, ACancellationInterruptsTheTarget) {
-  ASSERT_TRUE(claim(*course_));
+  claim_it();
   EXPECT_FALSE(target_.interrupted());
   cancellation_.request("alice said so");
   ASSERT_TRUE(target_.interrupted());
@@ -174,15 +182,14 @@ TEST_F(CourseTest, ACancellationInterruptsTheTarget) {
 
 TEST_F(CourseTest, ACancellationBeforeTheTargetIsKnownInterruptsIt) {
   cancellation_.request("alice said so");
-  ASSERT_TRUE(claim(*course_));
+  claim_it();
   EXPECT_TRUE(target_.interrupted());
 }
 
 TEST_F(CourseTest, ACancelledCourseAsksTheTargetNothing) {
   cancellation_.request("alice said so");
-  const Status voted = run_to_vote(*course_);
-  ASSERT_FALSE(voted);
-  EXPECT_EQ(voted.error().code(), Code::kCancelled);
+  migrate(*course_);
+  EXPECT_EQ(course_->run.report.code(), "cancelled");
   EXPECT_THAT(target_.calls, ElementsAre());
 }
 
@@ -196,7 +203,7 @@ TEST_F(CourseTest, AnUnknownTargetEndsInTheReport) {
 TEST_F(CourseTest, TheJournalKnowsOfTheRestoreBeforeTheTargetDoes) {
   begin_and_copy();
   target_.vote = Error(Code::kInternal, "it did not work");
-  EXPECT_FALSE(restore(*course_));
+  EXPECT_FALSE(vote());
   EXPECT_TRUE(last_record().has_awaiting());
   EXPECT_THAT(target_.calls, ElementsAre("restore"));
 }
@@ -204,7 +211,7 @@ TEST_F(CourseTest, TheJournalKnowsOfTheRestoreBeforeTheTargetDoes) {
 TEST_F(CourseTest, AVoteAboutOtherChunksIsDataLoss) {
   begin_and_copy();
   target_.vote->set_verified_chunks(7);
-  const Status restored = restore(*course_);
+  const auto restored = vote();
   ASSERT_FALSE(restored);
   EXPECT_EQ(restored.error().code(), Code::kDataLoss);
   EXPECT_FALSE(course_->run.report.verified());
@@ -215,7 +222,7 @@ TEST_F(CourseTest, PhasesOfTheVoteAreOnTheReportsAxis) {
   proto::PhaseTime& phase = *target_.vote->add_phases();
   const auto start = console_->started().time_since_epoch();
   phase.set_start_ms(in_milliseconds(start) + 1500);
-  ASSERT_TRUE(restore(*course_));
+  ASSERT_TRUE(vote());
   EXPECT_TRUE(course_->run.report.verified());
   ASSERT_EQ(course_->run.report.phases_size(), 1);
   EXPECT_NEAR(course_->run.report.phases(0).start_ms(), 1500, 0.01);
@@ -247,13 +254,12 @@ TEST_F(CourseTest, WithoutAnOrderTheWaitEndsByItself) {
 
 TEST_F(CourseTest, TheReportHasWhatTheVoteSays) {
   begin_and_copy();
-  proto::RestoreReply vote;
-  vote.set_prefilled(true);
-  vote.add_notes("landed in ordinary pages");
-  vote.set_stored_bytes(7);
-  target_.vote = vote;
-  test::FakeTarget target(target_);
-  ASSERT_TRUE(migration::ask_for_vote(course_->run, target, {}, 0));
+  proto::RestoreReply reply;
+  reply.set_prefilled(true);
+  reply.add_notes("landed in ordinary pages");
+  reply.set_stored_bytes(7);
+  target_.vote = reply;
+  ASSERT_TRUE(vote());
   EXPECT_TRUE(course_->run.report.prefilled());
   EXPECT_EQ(course_->run.report.stored_bytes(), 7U);
   EXPECT_THAT(course_->run.report.notes(), ElementsAre("landed in ordinary pages"));
@@ -268,30 +274,28 @@ class CommitTest : public CourseTest {
   }
 
   Result<proto::CommitReply> commit_with(
-      Result<commit::CommitAnswer> answer, std::function<void()> answered = [] {}) {
+      Result<commit::CommitAnswer> answer, std::function<void()> on_commit = [] {}) {
     target_.answer = std::move(answer);
     test::FakeTarget target(target_);
-    return migration::commit(course_->run, target,
-                             {.give_up = [](Error cause) { return cause; },
-                              .answered = std::move(answered),
-                              .in_hand = {},
-                              .went_back =
-                                  [this](const Error& lost, const Status& undone) {
-                                    undone_ = undone;
-                                    return lost;
-                                  },
-                              .unconfirmed = {}});
+    target_.on_commit = std::move(on_commit);
+    return migration::commit(course_->run, target, Vote(),
+                             {nullptr,
+                              [this](const Error& cause) {
+                                undone_ = true;
+                                return cause;
+                              }},
+                             {});
   }
 
-  std::optional<Status> undone_;
+  bool undone_ = false;
 };
 
 TEST_F(CommitTest, ALostCopyIsNoCommit) {
   const auto done = commit_with(commit::CommitAnswer(Error(Code::kNotFound, "the copy is lost")));
   ASSERT_FALSE(done);
   EXPECT_EQ(done.error().message(), "the copy is lost");
-  EXPECT_FALSE(course_->run.report.committed());
-  ASSERT_TRUE(undone_);
+  EXPECT_FALSE(course_->run.committed());
+  EXPECT_TRUE(undone_);
 }
 
 /// As on a full disk: recovery will ask again.
@@ -306,8 +310,57 @@ TEST_F(CommitTest, ALostCopyThatCannotBeWrittenStaysCommitted) {
       });
   EXPECT_EQ(::setrlimit(RLIMIT_FSIZE, &before), 0);
   ASSERT_FALSE(done);
-  EXPECT_TRUE(course_->run.report.committed());
+  EXPECT_TRUE(course_->run.committed());
   EXPECT_FALSE(undone_);
+}
+
+/// A channel on which whatever is sent waits until it is cancelled.
+class SendBothTest : public CourseTest {
+ protected:
+  Status until_cancelled() {
+    std::unique_lock lock(mutex_);
+    const bool ended = cancelled_.wait_for(lock, kPatience, [this] { return is_cancelled_; });
+    return Error(ended ? Code::kCancelled : Code::kTimeout, "the channel");
+  }
+  void SetUp() override {
+    target_.on_cancel = [this] {
+      const std::lock_guard lock(mutex_);
+      is_cancelled_ = true;
+      cancelled_.notify_all();
+    };
+  }
+  static Status fails() { return Error(Code::kDataLoss, "it failed first"); }
+
+  std::mutex mutex_;
+  std::condition_variable cancelled_;
+  bool is_cancelled_ = false;
+};
+
+TEST_F(SendBothTest, AFailureOfImagesEndsVramAndIsTheReason) {
+  test::FakeTarget target(target_);
+  const Status sent = send_both(
+      target, [this] { return until_cancelled(); }, fails);
+  ASSERT_FALSE(sent);
+  EXPECT_EQ(sent.error().message(), "it failed first");
+}
+
+TEST_F(SendBothTest, AFailureOfVramEndsImagesAndIsTheReason) {
+  test::FakeTarget target(target_);
+  const Status sent = send_both(target, fails, [this] { return until_cancelled(); });
+  ASSERT_FALSE(sent);
+  EXPECT_EQ(sent.error().message(), "it failed first");
+}
+
+TEST_F(SendBothTest, ATargetThatSaysWhyIsBelievedBeforeItsBrokenChannel) {
+  test::FakeTarget target(target_);
+  const Status sent = send_both(
+      target, [] { return Status(Error(Code::kUnavailable, "connection reset")); },
+      [this] {
+        (void)until_cancelled();
+        return Status(Error(Code::kResourceExhausted, "the destination has no memory left"));
+      });
+  ASSERT_FALSE(sent);
+  EXPECT_EQ(sent.error().message(), "the destination has no memory left");
 }
 
 }  // namespace

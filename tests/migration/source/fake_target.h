@@ -1,6 +1,7 @@
 // A target that restores nothing.
 #pragma once
 
+#include <functional>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -19,6 +20,8 @@ struct FakeTargetState {
   Result<proto::RestoreReply> vote;
   Result<commit::CommitAnswer> answer = commit::CommitAnswer();
   std::string aborted;
+  std::function<void()> on_commit = [] {};
+  std::function<void()> on_cancel = [] {};
 
   std::optional<Error> interrupted() {
     const std::lock_guard lock(mutex);
@@ -27,6 +30,25 @@ struct FakeTargetState {
 
   std::mutex mutex;
   std::optional<Error> why;
+};
+
+/// Takes everything and sends nothing.
+class FakeChannel : public transport::Channel {
+ public:
+  explicit FakeChannel(FakeTargetState& state) : state_(state) {}
+
+  Status add_source(std::span<const std::byte>) override { return {}; }
+  Status write(transport::RegionId, std::uint64_t, std::span<const std::byte>) override {
+    return {};
+  }
+  Status flush() override { return {}; }
+  void limit_rate(std::uint64_t) override {}
+  void cancel() override { state_.on_cancel(); }
+  unsigned useful_writers() const override { return 1; }
+  transport::Statistics statistics() const override { return {}; }
+
+ private:
+  FakeTargetState& state_;
 };
 
 class FakeTarget : public Target {
@@ -45,11 +67,11 @@ class FakeTarget : public Target {
                  std::uint64_t) override {
     return false;
   }
-  Result<Prepared> prepare(const proto::PrepareRequest&) override {
+  Result<PreparedTarget> prepare(const proto::PrepareRequest&) override {
     state_.calls.push_back("prepare");
-    return Prepared{};
+    return PreparedTarget{};
   }
-  transport::Channel& channel() override { throw std::logic_error("it has no channel"); }
+  transport::Channel& channel() override { return channel_; }
   Result<proto::BuffersReply> change(const proto::BuffersRequest&) override {
     state_.calls.push_back("change");
     return state_.buffers_reply;
@@ -70,6 +92,7 @@ class FakeTarget : public Target {
   }
   Result<commit::CommitAnswer> commit() override {
     state_.calls.push_back("commit");
+    state_.on_commit();
     return state_.answer;
   }
   void abort(const std::string& reason) override {
@@ -83,6 +106,7 @@ class FakeTarget : public Target {
 
  private:
   FakeTargetState& state_;
+  FakeChannel channel_{state_};
 };
 
 }  // namespace gcr::migration::test
