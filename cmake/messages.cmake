@@ -16,11 +16,11 @@ function(gcr_add_messages target)
     list(APPEND sources ${generated}.cc ${generated}.h)
   endforeach()
   add_library(${target} STATIC ${sources})
-  # What protoc writes has the same names in every file.
+  # The files that protoc writes all have the same names in them.
   set_target_properties(${target} PROPERTIES UNITY_BUILD OFF)
   target_include_directories(${target} SYSTEM PUBLIC ${PROJECT_BINARY_DIR})
   target_link_libraries(${target} PUBLIC protobuf::libprotobuf)
-  # What protoc writes is not what is fuzzed, and takes minutes to instrument.
+  # The files that protoc writes are not fuzzed, and take minutes to instrument.
   if(GCR_FUZZ)
     target_compile_options(${target} PRIVATE -fno-sanitize=all -O0)
   endif()

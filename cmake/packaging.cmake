@@ -1,11 +1,11 @@
-# What `cmake --install` puts where, and the Debian packages that cpack makes of it: one per
+# The files that `cmake --install` installs, and the Debian packages that cpack makes of them: one per
 # component. scripts/package builds them.
 install(TARGETS gcr-migrate RUNTIME DESTINATION bin COMPONENT cli)
 install(PROGRAMS scripts/make-certs scripts/drain scripts/rebalance scripts/slurm
         DESTINATION share/gcr-migrate COMPONENT cli)
 install(DIRECTORY scripts/lib/gcr_moves DESTINATION share/gcr-migrate/lib COMPONENT cli
         FILES_MATCHING PATTERN "*.py")
-# In the path under names that say whose they are.
+# In the path, scripts have names that begin with gcr-.
 set(links ${PROJECT_BINARY_DIR}/links)
 file(MAKE_DIRECTORY ${links})
 foreach(script make-certs drain rebalance slurm)
@@ -37,11 +37,11 @@ install(FILES docs/man/agent.toml.5 DESTINATION share/man/man5 COMPONENT agent)
 install(FILES docs/grafana-dashboard.json cmake/packaging/selinux/gcr-migrate.cil DESTINATION share/gcr-migrate
         COMPONENT agent)
 
-# Where `gcr-migrate run` looks for it; no directory that the loader searches.
+# In the directory where `gcr-migrate run` expects it; the loader does not search there.
 install(TARGETS gcr_preload LIBRARY DESTINATION lib/gcr-migrate COMPONENT preload)
-# Jobs map both: both have to be on every host that jobs are moved to.
+# Jobs map the library and this program: every host that jobs are moved to needs both.
 install(TARGETS gcr-supervisor RUNTIME DESTINATION libexec/gcr-migrate COMPONENT preload)
-# For jobs of Slurm's.
+# For Slurm jobs.
 install(TARGETS gcr-slurm-wait RUNTIME DESTINATION libexec/gcr-migrate COMPONENT preload)
 if(TARGET spank_gcr)
   install(TARGETS spank_gcr LIBRARY DESTINATION lib/gcr-migrate COMPONENT preload)
@@ -51,7 +51,7 @@ if(TARGET gcr-slurm-jobs)
 endif()
 
 # A CRIU with its own libraries and loader, of a newer release than the distribution's
-# (scripts/install-deps --criu-private); scripts/package puts it there.
+# (scripts/install-deps --criu-private), which scripts/package puts there.
 install(DIRECTORY build/deps-bundle/criu/ DESTINATION libexec/gcr-migrate/criu
         USE_SOURCE_PERMISSIONS OPTIONAL COMPONENT criu)
 
@@ -118,7 +118,7 @@ set(CPACK_DEBIAN_CRIU_PACKAGE_NAME gcr-migrate-criu)
 set(CPACK_COMPONENT_CRIU_DESCRIPTION "a CRIU for kernels newer than the distribution's
  CRIU of a later Debian release with its own libraries and loader, for
  gcr-migrate's agent alone: that of Debian 12 fails on kernels from 6.13, that
- of Debian 13 on kernels from 6.16. With CRIU's plugin for AMD's GPUs.")
-# It brings all its libraries, so that it depends on nothing.
+ of Debian 13 on kernels from 6.16. With CRIU's plugin for AMD GPUs.")
+# The package has all its libraries, so it depends on nothing.
 set(CPACK_DEBIAN_CRIU_PACKAGE_SHLIBDEPS OFF)
 include(CPack)

@@ -1,10 +1,9 @@
-# Precompiled headers. A target that links gcr_base or gcr_control shares the set that fits what it
-# links and how its folder is compiled, and does nothing for it. The sets hold other people's headers
-# only: one of ours would have everything built again whenever it changes. Sources include what they
-# use all the same: builds by clang, scripts/lint among them, go without precompiled headers, all but
-# that of the fuzzers.
+# Precompiled headers. A target that links gcr_base or gcr_control automatically shares the set that fits
+# the libraries that it links and the options of its folder. The sets have headers of other projects only:
+# a change of one of ours would rebuild everything. Sources include what they use nevertheless: builds
+# with clang, such as scripts/lint, have no precompiled headers, except that of the fuzzers.
 
-# The targets that `target` compiles against.
+# Sets `result` to the targets that `target` compiles against.
 function(gcr_compiled_against target result)
   set(found "")
   get_property(open TARGET ${target} PROPERTY LINK_LIBRARIES)
@@ -19,7 +18,7 @@ function(gcr_compiled_against target result)
   set(${result} "${found}" PARENT_SCOPE)
 endfunction()
 
-# gcr_add_precompiled_set(NAME LIBRARY…): cmake/headers/NAME.h, with the flags of the calling folder.
+# gcr_add_precompiled_set(NAME LIBRARY…): precompiles cmake/headers/NAME.h, with the flags of the calling folder.
 function(gcr_add_precompiled_set name)
   if(NOT CMAKE_CXX_COMPILER_ID STREQUAL GNU AND NOT GCR_FUZZ)
     return()
@@ -27,7 +26,7 @@ function(gcr_add_precompiled_set name)
   add_library(gcr_headers_${name} OBJECT ${PROJECT_SOURCE_DIR}/cmake/headers/none.cc)
   target_link_libraries(gcr_headers_${name} PRIVATE ${ARGN})
   target_precompile_headers(gcr_headers_${name} PRIVATE ${PROJECT_SOURCE_DIR}/cmake/headers/${name}.h)
-  # Out of a compiler cache it is used with headers of another time.
+  # From a compiler cache it is used with headers that have other timestamps.
   target_compile_options(gcr_headers_${name} PRIVATE "$<$<CXX_COMPILER_ID:Clang>:SHELL:-Xclang -fno-pch-timestamp>")
 endfunction()
 
@@ -39,8 +38,8 @@ function(gcr_optimised target result)
 endfunction()
 
 # Gives every target in and below `folder` that has no precompiled headers the set `base_set` if it
-# links gcr_base, `control_set` if it links gcr_control. GCC takes them only where it optimises as it
-# did for them.
+# links gcr_base, `control_set` if it links gcr_control. GCC accepts them only with the optimisation
+# level with which they were compiled.
 function(gcr_share_precompiled folder base_set control_set)
   if(NOT CMAKE_CXX_COMPILER_ID STREQUAL GNU AND NOT GCR_FUZZ)
     return()

@@ -1,5 +1,5 @@
-# Run by every build: writes version.cc, if it would differ from what is there, so that a commit costs
-# one small source and the programs' links.
+# Run by every build: writes version.cc only if it has changed, so that after a commit only one small
+# source is compiled and the programs are linked.
 #   cmake -D source_dir=… -D output=… -D release=… -D commit=… -P cmake/version.cmake
 if(NOT commit)
   execute_process(

@@ -1,4 +1,4 @@
-// What is precompiled for every target on gcr_base: other people's headers only.
+// The headers that are precompiled for every target that links gcr_base: those of other projects only.
 #pragma once
 
 #include <google/protobuf/arena.h>

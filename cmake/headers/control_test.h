@@ -1,4 +1,4 @@
-// What is precompiled for tests on gcr_control: other people's headers only.
+// The headers that are precompiled for tests that link gcr_control: those of other projects only.
 #pragma once
 
 #include "cmake/headers/control.h"

@@ -1,1 +1,1 @@
-// Precompiled headers belong to a target, and a target has a source.
+// A target for precompiled headers needs a source.

@@ -1,4 +1,4 @@
-// What is precompiled for tests on gcr_base: other people's headers only.
+// The headers that are precompiled for tests that link gcr_base: those of other projects only.
 #pragma once
 
 #include <gmock/gmock.h>

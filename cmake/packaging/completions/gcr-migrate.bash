@@ -1,6 +1,6 @@
 # shellcheck shell=bash
-# Completion of gcr-migrate in bash. What there is comes from the program's own --help, so that it is
-# never behind.
+# Completion of gcr-migrate in bash. Options and commands are read from the program's own --help,
+# so they are never outdated.
 
 # "--option VALUE" per line; VALUE is a|b|c, a word in capitals, or missing.
 _gcr_migrate_options() {

@@ -1,8 +1,8 @@
-# Completion of gcr-migrate in fish. What there is comes from the program's own --help, so that it is
-# never behind.
+# Completion of gcr-migrate in fish. Options and commands are read from the program's own --help,
+# so they are never outdated.
 
 function __gcr_migrate_help
-    # The help of what was typed so far: of the subcommand, if there is one.
+    # The --help of the command typed so far: of its subcommand, if there is one.
     set -l words (commandline -opc)
     if set -q words[2]; and contains -- $words[2] (__gcr_migrate_subcommands | string replace -r '\t.*' '')
         $words[1] $words[2] --help 2>/dev/null

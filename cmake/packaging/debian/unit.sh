@@ -1,8 +1,8 @@
-# What each package does with its systemd unit: put in front of its maintainer scripts.
+# Functions for a package's systemd unit. They are put in front of its maintainer scripts.
 
 has_systemd() { [ -d /run/systemd/system ]; }
 
-# install_unit UNIT enabled|disabled: what it is when it is new; else it stays as it was.
+# install_unit UNIT enabled|disabled: the state of a new unit; one that was installed before keeps its state.
 install_unit() {
   if [ -x /usr/bin/deb-systemd-helper ]; then
     deb-systemd-helper unmask "$1" >/dev/null || true
@@ -25,7 +25,7 @@ stop_unit() {
   fi
 }
 
-# remove_unit UNIT remove|purge|…: masked by a removal, forgotten by a purge.
+# remove_unit UNIT remove|purge|…: a removal masks the unit, a purge deletes its state.
 remove_unit() {
   if has_systemd; then
     systemctl --system daemon-reload >/dev/null || true
