@@ -15,7 +15,7 @@ class FreePlaces {
   explicit FreePlaces(std::uint64_t begin) : end_(begin) {}
 
   /// The smallest free place that has room, or a new one at the end.
-  std::uint64_t take(std::uint64_t bytes) {
+  std::uint64_t allocate(std::uint64_t bytes) {
     const auto fitting = by_size_.lower_bound({bytes, 0});
     if (fitting == by_size_.end()) return std::exchange(end_, end_ + bytes);
     const auto [size, offset] = *fitting;
@@ -24,7 +24,7 @@ class FreePlaces {
     return offset;
   }
 
-  void give_back(std::uint64_t offset, std::uint64_t bytes) {
+  void release(std::uint64_t offset, std::uint64_t bytes) {
     const auto next = by_offset_.find(offset + bytes);
     if (next != by_offset_.end()) {
       bytes += next->second;

@@ -60,7 +60,7 @@ Result<Location> PackWriter::add(const ContentName& name, std::span<const std::b
       return Error(Code::kResourceExhausted,
                    fmt::format("{} takes no more than {} contents", file_name_, kMaxPackEntries));
     }
-    location.offset = places_.take(place_bytes(stored.size()));
+    location.offset = places_.allocate(place_bytes(stored.size()));
     index_.emplace(name, location);
     live_bytes_ += stored.size();
   }
@@ -79,7 +79,7 @@ void PackWriter::remove(const ContentName& name) {
   const auto found = index_.find(name);
   if (found == index_.end()) return;
   const Location& location = found->second;
-  places_.give_back(location.offset, place_bytes(location.stored_bytes));
+  places_.release(location.offset, place_bytes(location.stored_bytes));
   live_bytes_ -= location.stored_bytes;
   index_.erase(found);
 }

@@ -185,7 +185,7 @@ Status begin_restore(const Directory& directory, const std::string& name, const 
                                             directory.path().native(), name));
 }
 
-Status give_back(const Directory& directory, const std::string& name, const Uuid& restore) {
+Status cancel_restore(const Directory& directory, const std::string& name, const Uuid& restore) {
   GCR_TRY(directory.rename(restoring_file_of(restore), file_of(name)));
   return directory.sync();
 }

@@ -63,7 +63,7 @@ Result<Pruned> prune_job(const Directory& directory, unsigned keep, const proto:
 Status begin_restore(const Directory& directory, const std::string& name, const Uuid& restore);
 
 /// The restore came to nothing: the checkpoint is there again. kNotFound: the restore has none.
-Status give_back(const Directory& directory, const std::string& name, const Uuid& restore);
+Status cancel_restore(const Directory& directory, const std::string& name, const Uuid& restore);
 
 /// The job runs: removes the checkpoint that the restore has, with what no other needs, and the
 /// directory if nothing else is in it. What cannot be removed now is left to prune().

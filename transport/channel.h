@@ -37,11 +37,10 @@ class Channel {
   /// that was not announced through a buffer of its own. Other transports do nothing.
   virtual Status add_source(std::span<const std::byte> bytes) = 0;
 
-  /// Sends `bytes` to `offset` of `region`. Returns when the caller may reuse `bytes`, even
-  /// if the network fails afterwards: the channel keeps a copy of small writes, large ones are in
-  /// place by then. Only flush() says that all are in place. Calls from several threads run
-  /// concurrently. After an error the channel is broken: every later call fails with the same
-  /// error.
+  /// Sends `bytes` to `offset` of `region`. Returns when the caller may reuse `bytes`, even if the
+  /// network fails afterwards: the channel keeps a copy of small writes, large ones are in place by
+  /// then. Only flush() says that all are in place. Calls from several threads run concurrently.
+  /// After an error the channel is broken: every later call fails with the same error.
   virtual Status write(RegionId region, std::uint64_t offset, std::span<const std::byte> bytes) = 0;
 
   /// Returns when every byte of every write that returned before this call is in place at the

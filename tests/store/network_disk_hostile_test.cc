@@ -173,7 +173,7 @@ TEST_F(NetworkDisk, ARenameByLinkThatWasInterruptedIsFinished) {
     const AsOwner as(owner_);
     std::filesystem::create_hard_link(manifest_file("first"), path_ / restoring_file_of(restore));
   }
-  const Status given_back = give_back(directory(), "first", restore);
+  const Status given_back = cancel_restore(directory(), "first", restore);
   EXPECT_TRUE(given_back) << given_back.error().message();
   expect_has("first", {noise(1)});
   expect_nothing_left_over();

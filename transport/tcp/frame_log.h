@@ -3,8 +3,8 @@
 //
 // Frames are kept in a ring, numbered per lane. A small write is copied to a second ring of bytes
 // and returns at once; a large write stays in its caller's memory, and the caller waits until the
-// frame has landed. The receiver confirms only on request, so some small frames and every large
-// one ask it to; a confirmation covers all earlier frames, and frees their entries and bytes.
+// frame has landed. The receiver confirms only on request, so some small frames and every large one
+// ask it to; a confirmation covers all earlier frames, and frees their entries and bytes.
 #pragma once
 
 #include <condition_variable>

@@ -3,9 +3,9 @@
 // its SSL_write and SSL_read would copy each byte once more and make a system call per 16 KiB.
 //
 // A record is a header of 5 bytes, which is authenticated too, then the ciphertext of its content
-// and of one type byte (data, or a key update), then a tag of 16 bytes. Records
-// are never empty and never padded. Record i of a key has the nonce of record 0 XOR i: a record
-// that is lost, repeated, reordered or changed fails authentication.
+// and of one type byte (data, or a key update), then a tag of 16 bytes. Records are never empty and
+// never padded. Record i of a key has the nonce of record 0 XOR i: a record that is lost, repeated,
+// reordered or changed fails authentication.
 #pragma once
 
 #include <openssl/evp.h>

@@ -1,6 +1,6 @@
 // Keys for the records of a lane (records.h). Each direction has a secret, which is exported from
-// the TLS 1.3 handshake (RFC 8446, 7.5). Keys are derived from it as in 7.3, its successors as
-// in 7.2.
+// the TLS 1.3 handshake (RFC 8446, 7.5). Keys are derived from it as in 7.3, its successors as in
+// 7.2.
 #pragma once
 
 #include <openssl/ssl.h>

@@ -1,7 +1,8 @@
-// Enumerations of HIP's binary interface, with the names and values of HIP 5.2. Included by
+// Enumerations of the HIP binary interface, with the names and values of HIP 5.2. Included by
 // hip_abi.h; not to be included alone. An enumeration whose values changed later is listed twice,
-// the second time with the release in its names. Left out is what nothing here uses: textures'
-// modes and formats, semaphores of other interfaces. An enumerator that came later says since when.
+// the second time with the release in its names. Values that this project does not use are omitted:
+// texture modes and formats, semaphores of other interfaces. Later enumerators are marked with
+// their release.
 #pragma once
 
 // Results of every function, and of hipRTC.
