@@ -194,8 +194,8 @@ template <class Ask>
 Answer withhold(const char* name, const Ask& ask) {
   gcr::preload::note_withheld(name);
   char reason[256];
-  std::snprintf(reason, sizeof(reason), "%.128s (libgcr-preload withholds driver functions that it does not know)",
-                name);
+  std::snprintf(reason, sizeof(reason),
+                "%.128s (libgcr-preload withholds driver functions that it does not know)", name);
   return {ask(reason), true};
 }
 

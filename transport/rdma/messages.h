@@ -3,8 +3,8 @@
 // All numbers are little-endian. A message is one SEND of kMessageHeaderBytes:
 //
 //   byte  0  type     u16   MessageType
-//         2  places   u16   kRegionKey: number of places that the sender may use; 0: the region has
-//                            its own memory. kLanded: 1 + the place that was written; 0: the region
+//         2  places   u16   kRegionKey: places that the sender may use; 0: the region has memory
+//                            kLanded: 1 + the place that was written; 0: the region was written
 //         4  region   u32   kRegionQuery, kRegionKey, kLanded, else 0
 //         8  number   u64   of the request, chosen by the sender; the answer repeats it
 //        16  offset   u64   kLanded: in the region; kRegionKey: the address of the region's first
@@ -26,8 +26,9 @@
 //
 // A connection begins with the private data of the connection manager:
 //
-//   request: magic u32, version u16, lane u16, lanes u16, depth u16, token bytes u16, zero u16,
-//   token accept, reject: magic u32, version u16, text bytes u16, text as in kError (reject only)
+//   request         magic u32, version u16, lane u16, lanes u16, depth u16, token bytes u16,
+//                   zero u16, token
+//   accept, reject  magic u32, version u16, text bytes u16, text as in kError (reject only)
 #pragma once
 
 #include <array>
