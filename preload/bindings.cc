@@ -1,3 +1,8 @@
+// A scan walks the loader's list of objects. For each object that is not known to be clean, it
+// visits the words that the loader binds by symbol name. A word that holds a driver's address, or a
+// replaced function of the C library, is rewritten to the shim; unbound words are only checked for
+// unknown functions. The state after a scan that found nothing is kept, so that the next scan skips
+// the same objects.
 #include "preload/bindings.h"
 
 #include <errno.h>
@@ -148,7 +153,7 @@ class Scan {
   std::span<char> culprit_;
   Found found_ = Found::kNothing;
   CleanScan now_{};
-  std::uint16_t clean_objects_ = 0;  ///< that many first objects need no scan
+  std::uint16_t clean_objects_ = 0;  ///< number of first objects that need no scan
   bool passed_us_ = false;
   bool ours_come_first_ = true;  ///< no object before this library replaces the same functions
   const dl_phdr_info* info_ = nullptr;

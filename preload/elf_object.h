@@ -67,7 +67,7 @@ class ElfObject {
   std::size_t calls_bytes_ = 0;
   const ElfW(Rela) * data_ = nullptr;
   std::size_t data_bytes_ = 0;
-  std::size_t relative_count_ = 0;  ///< that many first relocations name no symbol
+  std::size_t relative_count_ = 0;  ///< number of first relocations, which name no symbol
   const char* soname_ = "";
 };
 

@@ -1,3 +1,9 @@
+// How the gate closes: a thread that enters stores its depth in its own slot and then reads
+// g_attention; the closing thread sets a bit of g_attention and then reads all slots. One of the
+// two always sees the other: either the entering thread waits, or the closing thread waits for it.
+// The order of store and load is enforced by membarrier(2) in the closing thread or, if that does
+// not work (kFenced), by a fence in each entering thread. A step hands out one pass (g_passes) that
+// a waiting thread claims after it has stored its depth, so the closing thread sees it inside.
 #include "preload/gate.h"
 
 #include <errno.h>

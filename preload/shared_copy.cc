@@ -1,3 +1,6 @@
+// One word (g_pieces) holds the number of the current copy, its pieces and how many are claimed.
+// The copying thread publishes it and starts helpers that are not running; all threads claim pieces
+// by compare and swap, and count finished ones in g_done. The copy ends when all pieces are done.
 #include "preload/shared_copy.h"
 
 #include <sched.h>

@@ -1,3 +1,7 @@
+// Packs are visited by descending share of needed contents. If a later pack has a content that an
+// earlier one has too, and the earlier copy can be read and verified, the later copy counts as
+// unneeded. Everything on which a removal relies is synced before. A rewritten pack gets its name
+// before the old one is removed, so each needed content is in a named pack at every moment.
 #include "store/compact.h"
 
 #include <fcntl.h>
@@ -13,7 +17,7 @@ namespace {
 struct Use {
   const Packs::Pack* pack = nullptr;
   std::vector<IndexEntry> needed;
-  std::uint64_t needed_bytes = 0;  ///< as stored
+  std::uint64_t needed_bytes = 0;  ///< compressed size
 };
 
 class Collector {

@@ -1,3 +1,6 @@
+// Contents are written in parallel at places that are allocated under the mutex. finish() punches
+// holes into free places, syncs the contents, appends index and end, syncs again, and names the
+// file.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <linux/falloc.h>

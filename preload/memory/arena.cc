@@ -1,3 +1,6 @@
+// First fit over a bit map. Each arena keeps the first unit that may be free and an upper bound of
+// its largest free run, so that full arenas are skipped without a search; a failed search makes the
+// bound exact.
 #include "preload/memory/arena.h"
 
 #include <algorithm>

@@ -1,3 +1,7 @@
+// Waiting for idle contexts: the driver's synchronisation has no timeout, so a separate thread
+// synchronises one context after the other and wakes the caller by a futex. The caller waits for
+// the futex with a timeout. If that expires, the thread continues, and the next call waits for it
+// before it starts another one.
 #include "preload/memory/contexts.h"
 
 #include <limits.h>

@@ -1,3 +1,8 @@
+// An allocation first takes a range that its stream freed, or one that is free for all streams. If
+// there is none, allocate_slowly() tries in this order: poll the marks and release passed ranges;
+// add a stretch to the pool; make the stream wait for another stream's free; wait for the GPU. A
+// free gets a ticket and, if several streams use the pool, a mark. Ranges are released for all
+// streams lazily, when an allocation, a trim or a wait needs them.
 #include "preload/memory/pools.h"
 
 #include <algorithm>

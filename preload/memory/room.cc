@@ -1,3 +1,9 @@
+// How an arena is dissolved: with the gate held exclusively and the GPU idle, each allocation in
+// the arena gets physical memory of its own. If the device has enough free memory for all of them,
+// the arena is mapped a second time and copied from there; otherwise its contents go through host
+// memory, and its own memory is released first. Then the allocations are mapped at their old
+// addresses and the arena no longer exists. If another process takes the released memory first,
+// allocations get host memory, or the thread waits.
 #include "preload/memory/room.h"
 
 #include <sys/mman.h>

@@ -1,3 +1,6 @@
+// The receiver's end over RDMA: a thread listens on all addresses, accepts or refuses connection
+// requests, and forwards connection events. Each accepted connection has a ReceiverLane with a
+// thread of its own. The first error of a lane breaks all of them.
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
 

@@ -28,7 +28,7 @@ Status Regions::open_window(std::span<std::byte> bytes, unsigned lanes) {
 
 Status Regions::add_windowed(RegionId region, std::uint64_t size_bytes) {
   const std::lock_guard lock(mutex_);
-  if (window_.empty()) return Error(Code::kInvalidArgument, "there is no landing window");
+  if (window_.empty()) return Error(Code::kInvalidArgument, "the landing window was not opened");
   GCR_TRY(table_.add_windowed(region, size_bytes));
   regions_[region] = {size_bytes, {}};
   return {};

@@ -1,3 +1,7 @@
+// Each request occupies a slot until the device has sent it and the receiver has answered it; a
+// piece for the landing window also occupies a place until then. Callers wait on changed_ for a
+// free slot, a place, a key or the end of a batch; the draining thread calls handle(), which frees
+// them.
 #include "transport/rdma/sender_lane.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,9 @@
+// The receiver's end over TCP. Each connection has a thread: it performs the handshake, claims the
+// lane of its hello, and then receives frames straight into the regions or into places of the
+// landing window. A lane outlives its connections and counts the frames that have landed. A new
+// connection for a lane shuts the old one down and waits until its thread has released the lane;
+// the welcome then tells the sender at which frame to continue. An error of the application, or a
+// violation of the protocol, breaks all lanes; a network error costs only the connection.
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
 
@@ -320,7 +326,7 @@ Status FrameReceiver::open_window(LandingWindow window) {
 }
 
 Status FrameReceiver::add_windowed_region(RegionId region, std::uint64_t size_bytes) {
-  if (!places_) return Error(Code::kInvalidArgument, "there is no landing window");
+  if (!places_) return Error(Code::kInvalidArgument, "the landing window was not opened");
   return regions_.add_windowed(region, size_bytes);
 }
 

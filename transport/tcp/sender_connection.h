@@ -12,7 +12,7 @@
 
 namespace gcr::transport {
 
-/// One thread may send while another receives; any thread may call shut_down().
+/// A connection. One thread may send while another receives; any thread may call shut_down().
 class SenderConnection {
  public:
   SenderConnection(UniqueFd socket, std::uint64_t rekey_bytes)

@@ -268,7 +268,7 @@ typedef enum hipMemoryType {
   hipMemoryTypeManaged = 4,  ///< since 5.3
 } hipMemoryType;
 
-/// Of ROCm 6.0 and later, in the place of hipMemoryType.
+/// Replaces hipMemoryType in ROCm 6.0 and later.
 typedef enum hipMemoryTypeR0600 {
   hipMemoryTypeUnregisteredR0600 = 0,
   hipMemoryTypeHostR0600 = 1,
@@ -475,7 +475,7 @@ typedef enum hipGraphNodeType {
   hipGraphNodeTypeCount = 12,
 } hipGraphNodeType;
 
-/// Of ROCm 5.3 and later, in the place of hipGraphNodeType.
+/// Replaces hipGraphNodeType in ROCm 5.3 and later.
 typedef enum hipGraphNodeTypeR0503 {
   hipGraphNodeTypeKernelR0503 = 0,
   hipGraphNodeTypeMemcpyR0503 = 1,
