@@ -1,3 +1,8 @@
+// A scan walks the loader's list of objects. For each object that is not known to be clean, it
+// visits the words that the loader binds by symbol name. A word that holds a driver's address, or a
+// replaced function of the C library, is rewritten to the shim; unbound words are only checked for
+// unknown functions. The state after a scan that found nothing is kept, so that the next scan skips
+// the same objects.
 #include "preload/bindings.h"
 
 #include <errno.h>
@@ -33,9 +38,9 @@ Extent extent_of(const dl_phdr_info& info) {
   return extent;
 }
 
-/// A driver that was found.
+/// A loaded driver.
 struct KnownDriver {
-  const FunctionTable* table = nullptr;  ///< null: none
+  const FunctionTable* table = nullptr;  ///< null: this entry is unused
   ElfW(Addr) base = 0;
   const ElfW(Dyn) * dynamic = nullptr;
   Extent extent;
@@ -43,26 +48,27 @@ struct KnownDriver {
 };
 
 // All but the atomics are used under the loader's lock (visit_objects).
-constinit KnownDriver g_drivers[3] = {};  ///< CUDA's, HIP's, NVML
+constinit KnownDriver g_drivers[3] = {};  ///< CUDA, HIP, NVML
 constinit Extent g_c_library = {};
 constinit std::span<const Replaced> g_replaced;
-/// How often the above changed.
+/// Number of changes of the variables above.
 constinit std::atomic<std::uint8_t> g_changes{0};
-/// What there was when a look found nothing: so many objects, the first in load order, after so
-/// many had been loaded and unloaded (the lower half of each), and g_changes.
-struct AllWell {
+/// The state in which a scan found nothing: the number of objects, the loader's counts of loaded
+/// and unloaded objects (lower halves), and g_changes. Objects are appended in load order, so while
+/// nothing is unloaded, only later ones need a scan.
+struct CleanScan {
   std::uint16_t objects;
   std::uint16_t loaded;
   std::uint16_t unloaded;
   std::uint8_t changes;
 };
-constinit std::atomic<AllWell> g_all_well{};
-/// A symbol table has just changed: what another thread was binding at that moment may be seen only
-/// by the look after the next one.
-constinit std::atomic<bool> g_is_fresh{false};
-static_assert(std::atomic<AllWell>::is_always_lock_free);
+constinit std::atomic<CleanScan> g_last_clean{};
+/// A symbol table has just changed. A reference that another thread was binding at that moment may
+/// escape the next scan, so that scan does not become the last clean one.
+constinit std::atomic<bool> g_changed_just_now{false};
+static_assert(std::atomic<CleanScan>::is_always_lock_free);
 
-/// The part of an object's memory between two addresses may be written while this lives.
+/// Makes the part of an object's memory between two addresses writable while it lives.
 class Writable {
  public:
   Writable(const dl_phdr_info& info, ElfW(Addr) begin, ElfW(Addr) end) {
@@ -91,7 +97,8 @@ class Writable {
   bool done_ = false;
 };
 
-/// Calls `function` with each row that has a shim and that the driver has, and its symbol.
+/// Calls `function` with each row that has a shim and a function in the driver, and with its
+/// symbol.
 template <class Function>
 void for_each_shimmed(const FunctionTable& table, const void* addresses, const ElfObject& driver,
                       const Function& function) {
@@ -119,41 +126,41 @@ bool name_shims(const FunctionTable& table, const void* addresses, const ElfObje
   return true;
 }
 
-/// One look at all objects.
-class Look {
+/// One scan of all loaded objects.
+class Scan {
  public:
-  explicit Look(std::span<char> culprit) : culprit_(culprit) {}
+  explicit Scan(std::span<char> culprit) : culprit_(culprit) {}
 
-  /// For each object, in load order. True: the rest are as they were.
+  /// Scans the next object in load order. Returns true if the rest have not changed.
   bool operator()(const ElfObject& object, const dl_phdr_info& info);
 
-  /// The result; after the last object.
+  /// Returns the result; call it after the last object.
   Found end() const {
-    if (found_ == Found::kNothing && !g_is_fresh.exchange(false)) g_all_well.store(now_);
+    if (found_ == Found::kNothing && !g_changed_just_now.exchange(false)) g_last_clean.store(now_);
     return found_;
   }
 
  private:
   bool begin(const dl_phdr_info& first);
-  void look_at_namespaces();
-  void look_at(const Binding& binding);
+  void scan_namespaces();
+  void check(const Binding& binding);
   bool is_to_be_bound(const Binding& binding, ElfW(Addr) value) const;
-  void look_at_first_call(const Binding& binding);
-  void look_at_unbound(const Binding& binding);
-  void bring_back(const Binding& binding, void* ours);
+  void check_uncalled(const Binding& binding);
+  void check_unbound(const Binding& binding);
+  void rebind(const Binding& binding, void* ours);
   void note(Found found, const char* path, const char* does, const char* what);
 
   std::span<char> culprit_;
   Found found_ = Found::kNothing;
-  AllWell now_{};
-  std::uint16_t all_well_ = 0;  ///< objects in which nothing is to be found
+  CleanScan now_{};
+  std::uint16_t clean_objects_ = 0;  ///< number of first objects that need no scan
   bool passed_us_ = false;
-  bool ours_come_first_ = true;  ///< before other replacements of the C library's functions
+  bool ours_come_first_ = true;  ///< no object before this library replaces the same functions
   const dl_phdr_info* info_ = nullptr;
   Extent extent_;
 };
 
-bool Look::operator()(const ElfObject& object, const dl_phdr_info& info) {
+bool Scan::operator()(const ElfObject& object, const dl_phdr_info& info) {
   if (now_.objects == 0 && begin(info)) return true;
   ++now_.objects;
   extent_ = extent_of(info);
@@ -165,7 +172,7 @@ bool Look::operator()(const ElfObject& object, const dl_phdr_info& info) {
                      (passed_us_ || std::ranges::none_of(g_replaced, [&](const Replaced& replaced) {
                         return object.find_function(replaced.name) != nullptr;
                       }));
-  if (now_.objects <= all_well_) return false;
+  if (now_.objects <= clean_objects_) return false;
   for (const KnownDriver& known : g_drivers) {
     if (known.table == nullptr || !is_driver(*known.table, object)) continue;
     if (known.base != info.dlpi_addr) {
@@ -175,35 +182,36 @@ bool Look::operator()(const ElfObject& object, const dl_phdr_info& info) {
   }
   info_ = &info;
   object.visit_bindings([this](const Binding& binding) {
-    look_at(binding);
+    check(binding);
     return false;
   });
   return false;
 }
 
-/// With the first object. True: nothing was loaded or unloaded since all was well.
-bool Look::begin(const dl_phdr_info& info) {
+/// Prepares the scan at the first object. True: nothing was loaded or unloaded since the last clean
+/// scan.
+bool Scan::begin(const dl_phdr_info& info) {
   now_.loaded = static_cast<std::uint16_t>(info.dlpi_adds);
   now_.unloaded = static_cast<std::uint16_t>(info.dlpi_subs);
   now_.changes = g_changes.load();
-  const AllWell then = g_all_well.load();
+  const CleanScan then = g_last_clean.load();
   const bool all_name_shims = std::ranges::all_of(
       g_drivers, [](const KnownDriver& d) { return d.table == nullptr || d.names_shims; });
   if (all_name_shims && then.unloaded == now_.unloaded && then.changes == now_.changes) {
-    all_well_ = then.objects;
+    clean_objects_ = then.objects;
   }
-  look_at_namespaces();
-  if (all_well_ == 0 || then.loaded != now_.loaded) return false;
+  scan_namespaces();
+  if (clean_objects_ == 0 || then.loaded != now_.loaded) return false;
   now_ = then;
   return true;
 }
 
-/// Other namespaces share nothing with this one but the loader: what calls a driver there has a
-/// copy of its own, past which nothing can be put.
-void Look::look_at_namespaces() {
+/// Reports drivers in other namespaces (dlmopen). Objects there call their own copy of the driver,
+/// and those calls cannot be intercepted.
+void Scan::scan_namespaces() {
   const r_debug* const own = &_r_debug;
   const r_debug_extended* space = nullptr;
-  asm("" : "=r"(space) : "0"(own));  // it is the larger one that its version tells of
+  asm("" : "=r"(space) : "0"(own));  // from version 2 on, it is an r_debug_extended
   if (own->r_version < 2) return;
   space = space->r_next;
   for (; space != nullptr; space = space->r_next) {
@@ -217,72 +225,73 @@ void Look::look_at_namespaces() {
   }
 }
 
-void Look::look_at(const Binding& binding) {
+void Scan::check(const Binding& binding) {
   const auto value = reinterpret_cast<ElfW(Addr)>(__atomic_load_n(binding.slot, __ATOMIC_RELAXED));
   if (extent_.contains(value)) {
-    if (binding.is_call && !binding.is_defined()) look_at_first_call(binding);
+    if (binding.is_call && !binding.is_defined()) check_uncalled(binding);
     return;
   }
-  if (is_to_be_bound(binding, value)) return look_at_unbound(binding);
+  if (is_to_be_bound(binding, value)) return check_unbound(binding);
   for (const KnownDriver& known : g_drivers) {
     if (!known.extent.contains(value)) continue;
     if (const FunctionRow* row = find_shimmed(*known.table, binding.name())) {
-      bring_back(binding, row->shim);
+      rebind(binding, row->shim);
     } else if (may_be_of_driver(binding.name()) && !is_known(*known.table, binding.name())) {
       note(Found::kPastTheGate, info_->dlpi_name,
-           "calls a function that nobody knows:", binding.name());
+           "calls a driver function that this library does not know:", binding.name());
     }
     return;
   }
   if (!g_c_library.contains(value)) return;
   for (const Replaced& replaced : g_replaced) {
-    if (std::strcmp(replaced.name, binding.name()) == 0) bring_back(binding, replaced.ours);
+    if (std::strcmp(replaced.name, binding.name()) == 0) rebind(binding, replaced.ours);
   }
 }
 
-/// The loader is still loading the object.
-bool Look::is_to_be_bound(const Binding& binding, ElfW(Addr) value) const {
+/// Whether the loader has not bound the reference yet, because it is still loading the object.
+bool Scan::is_to_be_bound(const Binding& binding, ElfW(Addr) value) const {
   if (value == 0) return ELF64_ST_BIND(binding.symbol->st_info) != STB_WEAK;
   return info_->dlpi_addr != 0 && value < extent_.end - extent_.begin;
 }
 
-/// It was never made; the loader binds it then.
-void Look::look_at_first_call(const Binding& binding) {
+/// Checks a reference that the loader binds at its first call, which has not happened yet.
+void Scan::check_uncalled(const Binding& binding) {
   for (const Replaced& replaced : g_replaced) {
     if (ours_come_first_ && std::strcmp(replaced.name, binding.name()) == 0 &&
         !is_read_only(*info_, binding.slot)) {
       store_pointer(binding.slot, replaced.ours, false);
     }
   }
-  look_at_unbound(binding);
+  check_unbound(binding);
 }
 
-/// It will be bound some time, perhaps while the gate is closed: to a shim, if there is one.
-void Look::look_at_unbound(const Binding& binding) {
+/// Checks a reference that is not bound yet. The loader will bind it, perhaps while the gate is
+/// closed: to a shim, if there is one, else past the gate.
+void Scan::check_unbound(const Binding& binding) {
   if (!may_be_of_driver(binding.name())) return;
   for (const KnownDriver& known : g_drivers) {
     if (known.table == nullptr || is_known(*known.table, binding.name())) continue;
     if (ElfObject(known.base, known.dynamic).find_function(binding.name()) == nullptr) continue;
     note(Found::kPastTheGate, info_->dlpi_name,
-         "may call a function that nobody knows:", binding.name());
+         "may call a driver function that this library does not know:", binding.name());
   }
 }
 
-void Look::bring_back(const Binding& binding, void* ours) {
+void Scan::rebind(const Binding& binding, void* ours) {
   if (*binding.slot == ours) return;
   void* const page = reinterpret_cast<void*>(reinterpret_cast<ElfW(Addr)>(binding.slot) /
                                              kLoaderPageBytes * kLoaderPageBytes);
   const bool read_only = is_read_only(*info_, binding.slot);
-  // Where the loader has not made it read-only yet, it is still binding this object, and would find
-  // it read-only too early.
+  // If the page is not read-only yet, the loader is still binding this object and must be able to
+  // write to it.
   const bool is_being_bound =
       read_only && ::madvise(page, kLoaderPageBytes, MADV_POPULATE_WRITE) == 0;
   const bool done = !is_being_bound && store_pointer(binding.slot, ours, read_only);
-  note(done ? Found::kBroughtBack : Found::kPastTheGate, info_->dlpi_name,
+  note(done ? Found::kRebound : Found::kPastTheGate, info_->dlpi_name,
        done ? "called past the gate:" : "calls past the gate:", binding.name());
 }
 
-void Look::note(Found found, const char* path, const char* does, const char* what) {
+void Scan::note(Found found, const char* path, const char* does, const char* what) {
   if (found <= found_) return;
   found_ = found;
   const char* const object = path[0] == '\0' ? "the program" : path;
@@ -294,7 +303,7 @@ void Look::note(Found found, const char* path, const char* does, const char* wha
 
 }  // namespace
 
-void answer_with_shims(const FunctionTable& table, const void* addresses, const ElfObject& driver,
+void redirect_to_shims(const FunctionTable& table, const void* addresses, const ElfObject& driver,
                        const dl_phdr_info& info) {
   for (KnownDriver& known : g_drivers) {
     if (known.table != nullptr && known.table != &table) continue;
@@ -302,7 +311,7 @@ void answer_with_shims(const FunctionTable& table, const void* addresses, const 
              name_shims(table, addresses, driver, info)};
     break;
   }
-  g_is_fresh.store(true);
+  g_changed_just_now.store(true);
   g_changes.fetch_add(1);
 }
 
@@ -317,13 +326,13 @@ void expect_deep_binding(std::span<const Replaced> replaced) {
   });
 }
 
-Found look(std::span<char> culprit) {
+Found scan(std::span<char> culprit) {
   const int saved_errno = errno;
-  Look look(culprit);
+  Scan scanning(culprit);
   visit_objects(
-      [&](const ElfObject& object, const dl_phdr_info& info) { return look(object, info); });
+      [&](const ElfObject& object, const dl_phdr_info& info) { return scanning(object, info); });
   errno = saved_errno;
-  return look.end();
+  return scanning.end();
 }
 
 }  // namespace gcr::preload::bindings

@@ -1,15 +1,15 @@
 // Calls past the gate: references of loaded objects that are bound to a driver's own functions.
 //
 // The loader binds a reference to the first definition in its object's scope. For most objects that
-// is the shim, because this library is preloaded. An object that was opened with RTLD_DEEPBIND has
-// its own dependencies first, and so the driver; and one in a namespace of its own (dlmopen) has
-// only those, and so another copy of the driver.
+// is the shim, because this library is preloaded. For an object that was opened with RTLD_DEEPBIND,
+// its own dependencies come first, and so the driver; for one in a separate namespace (dlmopen),
+// there are only those, and so another copy of the driver.
 //
-// When a driver is found, its symbol table is made to name the shims: every later search of the
-// loader's that ends there gives a shim, whoever makes it, when and how. What was bound before is
-// bound to the shims by look(). That finds also what cannot be: functions without a row that are
-// called all the same, words that the kernel does not let be written, other copies of the driver.
-// Nobody can find what a program has copied into memory of its own.
+// When a driver is found, its symbol table is changed to name the shims: every later search of the
+// loader that ends there returns a shim. References that were bound before are bound to the shims
+// by scan(). It also reports what it cannot fix: calls of functions without a row, references in
+// memory that the kernel does not let it write, other copies of the driver. It cannot find
+// addresses that a program has copied into its own memory.
 #pragma once
 
 #include <span>
@@ -19,7 +19,7 @@
 
 namespace gcr::preload::bindings {
 
-/// A function of the C library's, and what this library has in its place.
+/// A function of the C library and this library's replacement for it.
 struct Replaced {
   const char* name;
   void* ours;
@@ -27,24 +27,25 @@ struct Replaced {
 
 enum class Found {
   kNothing,
-  kBroughtBack,  ///< all that was bound past the gate is now bound to the shims
-  kPastTheGate,  ///< something cannot be brought back
+  kRebound,      ///< all references that bypassed the gate are now bound to the shims
+  kPastTheGate,  ///< a reference that bypasses the gate cannot be rebound
 };
 
-/// Makes the symbol table of a loaded driver name the shims; `addresses` are the driver's own.
-/// Inside visit_objects; may be repeated. Where the kernel does not let it, look() alone must do.
-void answer_with_shims(const FunctionTable& table, const void* addresses, const ElfObject& driver,
+/// Changes the symbol table of a loaded driver to name the shims; `addresses` are the driver's own.
+/// Call inside visit_objects(); may be repeated. If the kernel does not permit it, only scan()
+/// binds references to the shims.
+void redirect_to_shims(const FunctionTable& table, const void* addresses, const ElfObject& driver,
                        const dl_phdr_info& info);
 
-/// From now on, objects may be bound to the C library's functions, past `replaced`, which lives as
-/// long as the process; look() brings them back too. As look(); may be repeated.
+/// Makes scan() also rebind references to the C library's functions in `replaced`, which must live
+/// as long as the process. Call it before objects are opened with RTLD_DEEPBIND. Threads as scan();
+/// may be repeated.
 void expect_deep_binding(std::span<const Replaced> replaced);
 
-/// Looks at everything that is loaded, in all namespaces: some 20 us for each object that was
-/// loaded since all was well, 1 to 2 us for each other, and 2 us in all if nothing was. Writes into
-/// `culprit` (empty: this look does not count as the last) a sentence about the first object of
-/// which the result is true. Any thread that may wait for the loader's list of objects; does not
-/// allocate.
-Found look(std::span<char> culprit);
+/// Scans all loaded objects, in all namespaces. Costs some 20 us per object that was loaded since
+/// the last clean scan, 1 to 2 us per other object, and 2 us in all if nothing was loaded. Writes a
+/// sentence about the first object that determined the result to `culprit`, unless that is empty.
+/// Any thread that may wait for the loader's lock; does not allocate.
+Found scan(std::span<char> culprit);
 
 }  // namespace gcr::preload::bindings

@@ -22,17 +22,17 @@ namespace {
 
 constexpr std::size_t kPageBytes = 4096;
 constexpr std::size_t kHugePageBytes = std::size_t{2} << 20;
-/// Less is not worth a second thread.
+/// Smaller copies are not worth a second thread.
 constexpr std::size_t kLargeCopyBytes = std::size_t{512} << 10;
 
-// Memory.
+// ---- Mappings ----
 
 struct Mapping {
   std::uintptr_t start;
   std::uintptr_t end;
 };
 
-/// What map() has made since the calls were taken over.
+/// Mappings that map() has made since the calls were intercepted.
 constinit Mapping g_mappings[16] = {};
 constinit std::atomic<std::size_t> g_mapping_count{0};
 
@@ -52,7 +52,7 @@ bool is_ours(const void* start, std::size_t bytes) {
   });
 }
 
-/// In the place of mmap.
+/// Replaces mmap: maps a checkpoint's memory unpopulated and marks it for huge pages.
 void* map(void* address, std::size_t bytes, int protection, int flags, int fd, off_t offset) {
   const bool is_for_a_checkpoint = flags == (MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE) &&
                                    address == nullptr && bytes >= kHugePageBytes &&
@@ -67,14 +67,14 @@ void* map(void* address, std::size_t bytes, int protection, int flags, int fd, o
   return mapped;
 }
 
-// Copies.
+// ---- Copies ----
 
 void copy_all(void*, char* to, const char* from, std::size_t bytes) {
   std::memcpy(to, from, bytes);
 }
 
-/// The kernel's word on pages of private, anonymous memory (/proc/pid/pagemap): one that is neither
-/// there nor swapped out reads as zeros.
+/// Tells from /proc/self/pagemap which pages of private, anonymous memory were written to. A page
+/// that is neither present nor swapped out reads as zeros.
 class TouchedPages {
  public:
   explicit TouchedPages(int pagemap) : pagemap_(pagemap) {}
@@ -90,7 +90,7 @@ class TouchedPages {
 
   void load(std::uintptr_t page) {
     first_ = page;
-    // pread(2), but not libc's: that is a cancellation point.
+    // The system call, because libc's pread() is a cancellation point.
     const long got =
         ::syscall(SYS_pread64, pagemap_, entries_, sizeof(entries_), page * sizeof(entries_[0]));
     if (got == static_cast<long>(sizeof(entries_))) return;
@@ -102,7 +102,8 @@ class TouchedPages {
   std::uint64_t entries_[kPagesAtOnce];
 };
 
-/// `context` is a descriptor of this process's pagemap. The target is memory of map().
+/// Copies, but skips zeros for target pages that are still untouched. `context` points to a
+/// descriptor of this process's pagemap. The target must be memory from map().
 void copy_without_zeros(void* context, char* to, const char* from, std::size_t bytes) {
   TouchedPages touched(*static_cast<const int*>(context));
   while (bytes > 0) {
@@ -116,7 +117,7 @@ void copy_without_zeros(void* context, char* to, const char* from, std::size_t b
   }
 }
 
-/// In the place of memcpy.
+/// Replaces memcpy: shares large copies among threads.
 void* copy(void* to, const void* from, std::size_t bytes) {
   if (bytes < kLargeCopyBytes) return std::memcpy(to, from, bytes);
   const int error = errno;
@@ -131,7 +132,7 @@ void* copy(void* to, const void* from, std::size_t bytes) {
   return to;
 }
 
-// Calls.
+// ---- The driver's calls ----
 
 class Call {
  public:
@@ -143,14 +144,14 @@ class Call {
     __atomic_store_n(&slot_, slot, __ATOMIC_RELEASE);
   }
 
-  void take_over(void* ours) {
+  void intercept(void* ours) {
     void** const slot = __atomic_load_n(&slot_, __ATOMIC_ACQUIRE);
     if (slot == nullptr || theirs_ != nullptr) return;
     theirs_ = *slot;
     store(ours);
   }
 
-  void give_back() {
+  void restore() {
     if (theirs_ != nullptr) store(theirs_);
     theirs_ = nullptr;
   }
@@ -159,9 +160,9 @@ class Call {
   void store(void* function) const { store_pointer(slot_, function, read_only_); }
 
   const char* name_;
-  void** slot_ = nullptr;  ///< null: the driver does not call it
+  void** slot_ = nullptr;  ///< null: the driver does not call this function
   bool read_only_ = false;
-  void* theirs_ = nullptr;  ///< while it is taken over
+  void* theirs_ = nullptr;  ///< the original function, while the call is intercepted
 };
 
 constinit Call g_mmap("mmap");
@@ -178,18 +179,18 @@ void find_calls(std::string_view soname) {
   });
 }
 
-void take_over_calls() {
+void intercept_calls() {
   const int error = errno;
   g_mapping_count.store(0, std::memory_order_relaxed);
-  g_mmap.take_over(reinterpret_cast<void*>(&map));
-  g_mmap64.take_over(reinterpret_cast<void*>(&map));
-  g_memcpy.take_over(reinterpret_cast<void*>(&copy));
+  g_mmap.intercept(reinterpret_cast<void*>(&map));
+  g_mmap64.intercept(reinterpret_cast<void*>(&map));
+  g_memcpy.intercept(reinterpret_cast<void*>(&copy));
   errno = error;
 }
 
-void give_back_calls() {
+void restore_calls() {
   const int error = errno;
-  for (Call* const call : {&g_mmap, &g_mmap64, &g_memcpy}) call->give_back();
+  for (Call* const call : {&g_mmap, &g_mmap64, &g_memcpy}) call->restore();
   errno = error;
 }
 

@@ -1,15 +1,16 @@
 // Descriptors that the library keeps in the application's table. They have high numbers, because
-// some programs expect to get low ones, and never survive an exec.
+// some programs rely on getting low ones, and are closed by exec.
 #pragma once
 
 namespace gcr::preload {
 
-/// The same open file at a number of 512 or more where the limit allows, else unchanged. Consumes
-/// `fd`; calls no malloc.
+/// Moves `fd` to a number of 512 or more if the limit allows, and returns it, else `fd` itself.
+/// Does not call malloc.
 int move_high(int fd);
 
-/// While it exists, the soft limit on descriptors is the hard one, so that received descriptors fit
-/// whatever the application's own limit is. Descriptors above the limit stay valid afterwards.
+/// Raises the soft limit on descriptors to the hard limit while it lives, so that received
+/// descriptors fit regardless of the application's limit. Descriptors above the limit stay valid
+/// afterwards.
 class RaisedDescriptorLimit {
  public:
   RaisedDescriptorLimit();
@@ -17,7 +18,7 @@ class RaisedDescriptorLimit {
   RaisedDescriptorLimit(const RaisedDescriptorLimit&) = delete;
   RaisedDescriptorLimit& operator=(const RaisedDescriptorLimit&) = delete;
 
-  /// As gcr::preload::move_high, but above the application's own limit, if that fits.
+  /// Moves `fd` above the application's own limit if possible, and returns the number.
   int move_high(int fd) const;
 
  private:

@@ -23,7 +23,7 @@
 namespace gcr::preload {
 namespace {
 
-/// Descriptors of the door; they stay open as long as the process lives.
+/// The door's descriptors, which stay open as long as the process lives.
 struct Door {
   std::atomic<bool> started{false};
   std::atomic<std::int32_t> thread_id{0};
@@ -33,7 +33,7 @@ struct Door {
 };
 constinit Door g_door;
 
-/// A sealed memfd with the card, or none.
+/// Creates a sealed memfd with the card; empty on failure.
 UniqueFd make_card(int agent_fd) {
   UniqueFd card(::memfd_create(door::kMemfdName, MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!card) return UniqueFd();
@@ -54,10 +54,10 @@ void* door_thread(void*) {
   return nullptr;
 }
 
-// A fork waits at a closed gate, and sees the state whole: the child then lets go of what it must
-// not keep, and has no door, or, if its parent has used no GPU, one of its own later. vfork,
-// posix_spawn and what is made of them run no handlers and need none: exec ends mappings, and every
-// descriptor closes by itself.
+// A fork waits at a closed gate and holds all mutexes, so the child sees a consistent state. The
+// child then releases what it must not keep and has no door; if its parent has not used a GPU, it
+// may create one of its own later. vfork and posix_spawn run no fork handlers and need none: exec
+// removes the mappings and closes the descriptors.
 alignas(GateScope) constinit thread_local unsigned char t_fork_scope[sizeof(GateScope)] = {};
 
 GateScope* fork_scope() { return std::launder(reinterpret_cast<GateScope*>(t_fork_scope)); }
@@ -116,7 +116,7 @@ bool start_door() {
     }
     close_door();
   }
-  log_line("no door: out of descriptors or threads");
+  log_line("cannot create the door: no descriptors, memory or threads left");
   g_door.started.store(false);
   return false;
 }

@@ -1,6 +1,6 @@
 // The door: how an agent on the same host talks to the preload library inside an application.
 //
-// When CUDA or HIP has started, the library makes a SOCK_SEQPACKET socketpair and a sealed memfd
+// When CUDA or HIP has started, the library creates a SOCK_SEQPACKET socketpair and a sealed memfd
 // named "gcr-preload" whose content is one DoorCard. An agent that may ptrace the process finds the
 // memfd among the process's descriptors, reads the card and takes the agent's end with pidfd_getfd.
 // One agent talks at a time; it sends one DoorRequest per packet and waits for one DoorReply (an
@@ -9,14 +9,14 @@
 // order; every struct has a fixed size, and either side refuses a packet of another size.
 //
 // Both ends live in the application, so packets outlast an agent that died. Every reply repeats the
-// sequence number of its request: an agent starts at a random one and skips what it did not ask
-// for. What an agent exported counts only for its session: an agent that requests a detach must
+// sequence number of its request: an agent starts at a random one and skips replies to other
+// requests. Exports count only for the session that made them: an agent that requests a detach must
 // itself hold a descriptor of every allocation.
 //
 // An agent excludes others with flock(LOCK_EX) on the memfd, opened again through /proc.
 //
-// Each request says what it leaves behind when it fails: the application always keeps running, or
-// waits at the gate exactly as before the request.
+// The description of each request says what state a failure leaves. In all cases the application
+// keeps running, or waits at the gate as before the request.
 #pragma once
 
 #include <cstddef>
@@ -34,71 +34,72 @@ struct DoorCard {
   std::uint64_t magic;
   std::uint32_t version;
   std::int32_t agent_fd;  ///< the agent's end, in the application's descriptor table
-  std::int32_t pid;       ///< the owner, in its own PID namespace: a forked child is not the owner
+  std::int32_t pid;       ///< of the owner, in its own PID namespace; a forked child differs
   std::uint32_t reserved;
 };
 static_assert(sizeof(DoorCard) == 24);
 
 enum class Op : std::uint32_t {
   kInvalid = 0,
-  /// Replies with a Summary. Looks for calls past the gate (preload/bindings.h), binds to the shims
-  /// what can be, and says kPastGate of what cannot.
+  /// Replies with a Summary. Scans for calls past the gate (preload/bindings.h) and binds them to
+  /// the shims; reports kPastGate if one cannot be bound.
   kHello = 1,
   /// Replies with every physical allocation as entries, without descriptors. `generation` in the
-  /// reply changes whenever an allocation appears or vanishes.
+  /// reply changes each time an allocation is created or freed.
   kInventory = 2,
-  /// As kInventory, for the ids in the request only, each with one descriptor that the agent then
-  /// owns; the application keeps its own until kDetach. Unknown ids fail the request (kNotFound).
+  /// Replies with entries for the ids in the request, each with one descriptor that the agent then
+  /// owns; the application keeps its own until kDetach. An unknown id fails the request
+  /// (kNotFound).
   kExport = 3,
   /// Closes the gate, if it is open, and waits up to `timeout_us` until no gated call is in flight,
   /// no stream is captured, and every context is synchronised. kTimeout: not yet, `obstacle` says
-  /// why, and the gate is closed all the same. It opens by itself `lease_ms` after the last
-  /// request, unless a kDetach came: from then on only kOpenGate opens it.
+  /// why, and the gate stays closed. It opens by itself `lease_ms` after the last request, except
+  /// after a kDetach: then only kOpenGate opens it.
   kCloseGate = 4,
   /// Unmaps and releases every tracked allocation and closes its descriptors; addresses stay
-  /// reserved. Primary contexts' stack limits are lowered too. Needs a closed gate, no blockers,
-  /// nothing that has been bound past the gate since the last kHello (kPastGate, though it be
-  /// brought back: its calls may be under way), and everything exported in this session (kNotFound
-  /// names the first that was not). On failure everything is mapped again, or the reply says
-  /// kBroken.
+  /// reserved. Also lowers the stack limits of primary contexts. Requires a closed gate, no
+  /// blockers, no reference that was bound past the gate since the last kHello (kPastGate even if
+  /// it was rebound: its calls may be in flight), and that everything was exported in this session
+  /// (kNotFound names the first allocation that was not). On failure everything is mapped again, or
+  /// the reply says kBroken.
   kDetach = 5,
-  /// Brings descriptors for the ids in the request (after kDetach, any number of packets). The
-  /// application owns them from then on.
+  /// Passes descriptors for the ids in the request to the application, which then owns them. Only
+  /// after kDetach; in any number of packets.
   kOffer = 6,
-  /// Puts the stack limits back, imports every offered descriptor and maps everything where it was,
+  /// Restores the stack limits, imports every offered descriptor and maps everything where it was,
   /// on the same device ordinals. Fails with kNotFound and changes nothing while an id has no
-  /// descriptor. Gate stays closed.
+  /// descriptor. The gate stays closed.
   kAttach = 7,
-  /// Opens the gate. Needs to be attached.
+  /// Opens the gate. Refused while detached.
   kOpenGate = 8,
-  /// Gives pages of zeros back to the kernel. `ids` holds pairs of an address and a length in
-  /// bytes, `count` numbers in all. The agent ensures that they are private anonymous memory that
-  /// holds zeros, that nothing writes there meanwhile (every thread except the door's is stopped,
-  /// no device has the pages), and that the mapping with the door's stack is not among them: then
-  /// the memory reads as before. The library checks what it can (kBadRequest: nothing was dropped).
-  /// kNotFound: the kernel would not drop a range (locked memory, say), `failed_id` is its address,
-  /// those before it are dropped.
+  /// Returns pages of zeros to the kernel; the memory reads as before. `ids` holds pairs of an
+  /// address and a length in bytes, `count` numbers in all. The agent ensures that they are private
+  /// anonymous memory that holds zeros, that nothing writes there meanwhile (every thread except
+  /// the door's is stopped, no device has the pages), and that the mapping with the door's stack is
+  /// not among them. The library checks what it can (kBadRequest: nothing was dropped). kNotFound:
+  /// the kernel refused to drop a range (locked memory, say); `failed_id` is its address, and those
+  /// before it are dropped.
   kDropPages = 9,
   /// Marks whole mappings for transparent huge pages; `ids`, checks and failures as kDropPages. A
   /// hint: the memory's content does not change, and any thread may use it meanwhile.
   kUseHugePages = 10,
-  /// With the gate closed: lets one call pass that is held at it, then waits as kCloseGate.
-  /// kNotFound: no call is held.
+  /// Lets one call pass that is held at the closed gate, then waits as kCloseGate. kNotFound: no
+  /// call is held.
   kStep = 11,
   /// Replies with a new userfaultfd of the application's memory, without its API handshake, as the
-  /// one descriptor; the library closes its own. kNotFound: the kernel does not make one.
+  /// one descriptor; the library closes its own. kNotFound: the kernel does not provide one.
   kWatchMemory = 12,
-  /// Replies with the memory that is registered with the driver (cuMemHostRegister,
-  /// hipHostRegister) now, as entries of an address (`id`) and a size: those whose addresses are
-  /// above the one number in `ids`, in their order. Fewer than kMaxEntries: there are no more.
+  /// Replies with the host memory that is registered with the driver now (cuMemHostRegister,
+  /// hipHostRegister), as entries of an address (`id`) and a size, in the order of addresses: those
+  /// above the one number in `ids`. Fewer than kMaxEntries entries: there are no more.
   kRegisteredMemory = 13,
-  /// After kOffer, where kAttach says that the driver takes no memory of this GPU from others:
-  /// makes memory of the application's own for the ids in the request, at most kMaxEntries / 2, in
-  /// place of what was offered. Replies with entries, of the device as it is now, and two
-  /// descriptors each: the new memory's, which is not mapped yet, and the one that was offered,
-  /// which the application gives up. The agent copies; then kAttach maps them. kBadRequest, and
-  /// nothing changes: not detached, nothing was offered, or one of them is in host memory or
-  /// shared. A failure takes this request's memory back; what was offered for it is gone.
+  /// Replaces offered memory by new memory of the application, for the ids in the request, at most
+  /// kMaxEntries / 2. For use after kOffer, when kAttach failed because the driver does not import
+  /// memory of this GPU from other processes. Replies with entries, with the device as it is now,
+  /// and two descriptors each: the new memory, which is not mapped yet, and the offered one, which
+  /// the application releases. The agent copies; then kAttach maps the new memory. kBadRequest, and
+  /// nothing changes: not detached, no descriptor was offered, or an allocation is shared or in
+  /// host memory. Any other failure releases the new memory of this request; its offers are lost.
   kReplace = 14,
 };
 
@@ -112,12 +113,12 @@ enum class Outcome : std::uint32_t {
   kBroken = 6,  ///< as kDriver, and the application's allocations are not all mapped
 };
 
-/// What is still going on behind the closed gate.
+/// Activity that has not ended behind the closed gate.
 enum class Obstacle : std::uint32_t {
   kNone = 0,
-  kCallsInFlight = 1,  ///< calls that submit work did not return
+  kCallsInFlight = 1,  ///< calls that submit work have not returned
   kCapture = 2,        ///< a stream is being captured
-  kGpuWork = 3,        ///< submitted work did not finish
+  kGpuWork = 3,        ///< submitted work has not finished
 };
 
 struct DoorRequest {
@@ -125,17 +126,17 @@ struct DoorRequest {
   Op op;
   std::uint32_t timeout_us;  ///< kCloseGate, kStep
   std::uint32_t lease_ms;    ///< kCloseGate; 0: no lease
-  std::uint32_t count;       ///< ids used
+  std::uint32_t count;       ///< number of ids
   std::uint32_t sequence;
-  std::uint64_t session;  ///< random, not 0: one agent's use of the door
+  std::uint64_t session;  ///< random, not 0; identifies one agent's use of the door
   std::uint64_t ids[kMaxEntries];
 };
 static_assert(sizeof(DoorRequest) == 32 + 8 * kMaxEntries);
 
-/// One physical allocation, of CUDA or of HIP: what the library created for plain allocations, the
-/// application itself, or another process and this one imported it.
+/// One physical allocation of CUDA or HIP. It was created by the library for plain allocations,
+/// created by the application itself, or imported from another process.
 struct DoorEntry {
-  std::uint64_t id;          ///< stable for the allocation's life, across migrations too
+  std::uint64_t id;          ///< stable for the allocation's life, also across migrations
   std::uint64_t size_bytes;  ///< a multiple of the driver's granularity; 0: imported and not mapped
   std::uint8_t device_uuid[16];
   std::uint32_t device_ordinal;
@@ -146,28 +147,27 @@ struct DoorEntry {
 static_assert(sizeof(DoorEntry) == 48);
 
 enum EntryFlag : std::uint32_t {
-  kMappedByLibrary = 1,      ///< made for plain allocations
-  kMappedByApplication = 2,  ///< the application's own, made or imported
-  kShared = 4,  ///< imported, or given to others: all its descriptors are duplicates of one
+  kMappedByLibrary = 1,      ///< created by the library for plain allocations
+  kMappedByApplication = 2,  ///< created or imported by the application
+  kShared = 4,  ///< imported, or exported to others: all its descriptors are duplicates of one
 };
 
-/// Why an application cannot be moved now; bits of Summary::blockers.
+/// Reasons why an application cannot be moved now; bits of Summary::blockers.
 enum Blocker : std::uint32_t {
-  kManagedMemory = 1,     ///< was allocated, and not all of it is freed
-  kIpcExported = 2,       ///< a legacy IPC handle of an untracked allocation was given out
+  kManagedMemory = 1,     ///< managed memory is allocated
+  kIpcExported = 2,       ///< a legacy IPC handle of an untracked allocation was exported
   kIpcImported = 4,       ///< untracked memory of another process is open here
   kForeignHandles = 8,    ///< memory is reachable in ways that a detach does not undo
   kStreamCapturing = 16,  ///< a stream is being captured at this moment
   kLostPools = 32,        ///< a pool was exported or imported, or has memory on the host
-  kProfiled = 64,         ///< a profiler has attached itself to the driver (CUPTI)
-  kPastGate = 128,        ///< an object calls the driver itself; in replies to kHello and kDetach
+  kProfiled = 64,         ///< a profiler is attached to the driver (CUPTI)
+  kPastGate = 128,        ///< an object calls the driver directly; in replies to kHello and kDetach
 };
 
 struct Summary {
   std::uint64_t generation;
   std::uint64_t tracked_bytes;
-  std::uint64_t
-      untracked_bytes;  ///< live allocations left with the driver, as far as they were seen
+  std::uint64_t untracked_bytes;  ///< live allocations made by the driver, as far as they are known
   std::uint64_t gated_calls_in_flight;
   std::uint32_t allocations;
   std::uint32_t contexts;
@@ -179,8 +179,8 @@ struct Summary {
   std::uint32_t
       lowered_stacks;        ///< contexts whose stack limit is lowered, between detach and attach
   std::uint64_t door_stack;  ///< an address in the stack of the library's thread
-  std::uint32_t held_calls;  ///< that wait at the closed gate
-  std::uint32_t withheld;    ///< lookups of driver functions that the library does not know
+  std::uint32_t held_calls;  ///< calls that wait at the closed gate
+  std::uint32_t withheld;    ///< refused lookups of driver functions that the library does not know
 };
 static_assert(sizeof(Summary) == 80);
 
@@ -188,18 +188,18 @@ struct DoorReply {
   std::uint32_t version;
   Outcome outcome;
   std::int32_t driver_result;  ///< the driver's code, 0 if none
-  std::uint32_t count;         ///< entries used
+  std::uint32_t count;         ///< number of entries
   std::uint32_t last;          ///< 1 in the last packet of an answer
   std::uint32_t sequence;      ///< of the request
   Obstacle obstacle;           ///< kCloseGate, kStep
   std::uint32_t reserved;
   std::uint64_t duration_ns;    ///< time that the request took inside the application
-  std::uint64_t failed_id;      ///< what failed, mostly an allocation; 0 if nothing
+  std::uint64_t failed_id;      ///< the allocation (or address) that failed; 0 if none
   std::uint64_t advised_bytes;  ///< kDropPages, kUseHugePages: bytes done
   Summary summary;              ///< always filled
   union {
     DoorEntry entries[kMaxEntries];
-    char past_gate[256];  ///< where the summary says kPastGate: a sentence about the object
+    char past_gate[256];  ///< with kPastGate in the summary: a sentence about the object
   };
 };
 static_assert(sizeof(DoorReply) == 56 + 80 + 48 * kMaxEntries);

@@ -1,4 +1,5 @@
-// The door's thread: one request after the other, no malloc, no locks except the state's own.
+// The door's thread. It handles one request after the other; it calls no malloc and takes no locks
+// except those of the runtimes' state, because stopped threads may hold others.
 #include <errno.h>
 #include <poll.h>
 #include <string.h>
@@ -72,8 +73,8 @@ class DoorServer {
   Clock::time_point lease_end_;
 };
 
-/// The application may have closed the descriptor and reused its number. A restore of the process
-/// changes the inode, but not the kind of socket.
+/// Whether the descriptor is still the door's: the application may have closed it and reused its
+/// number. A restore of the process changes the inode, but not the kind of socket.
 bool DoorServer::still_ours() {
   struct stat now {};
   if (::fstat(fd_, &now) != 0 || !S_ISSOCK(now.st_mode)) return false;
@@ -98,7 +99,7 @@ int DoorServer::milliseconds_to_lease_end() const {
 void DoorServer::end_lease() {
   lease_ = nanoseconds(0);
   if (gate::is_closed() && !runtime::is_detached()) {
-    log_line("no request of the agent within the lease: the gate opens");
+    log_line("the agent sent no request within its lease: opening the gate");
     gate::open();
   }
 }
@@ -115,7 +116,8 @@ void DoorServer::run() {
     }
     Packet packet{};
     const bool gone = (waiting.revents & (POLLHUP | POLLERR | POLLNVAL)) != 0;
-    // When the other end is closed everywhere, the rest is read, and then empty packets forever.
+    // After the last close of the other end, reads return what is queued, then empty packets
+    // forever.
     if ((waiting.revents & POLLIN) == 0 || !receive(&packet) || (gone && packet.empty)) {
       if (gone) break;
       continue;
@@ -124,10 +126,10 @@ void DoorServer::run() {
     if (lease_.count() != 0) lease_end_ = Clock::now() + lease_;
   }
   end_lease();
-  log_line("the door is gone");
+  log_line("the door's socket was closed: its thread ends");
 }
 
-/// False if there was nothing after all.
+/// Receives one packet; false if there was none.
 bool DoorServer::receive(Packet* packet) const {
   const auto receive_now = [&] {
     return receive_with_descriptors(fd_, writable_bytes_of(packet->request), packet->descriptors,
@@ -135,7 +137,7 @@ bool DoorServer::receive(Packet* packet) const {
   };
   ReceivedMessage received;
   if (runtime::is_detached()) {
-    // Only now do descriptors come, as many as there are allocations, for the library to keep.
+    // While detached, kOffer brings descriptors that the library keeps, one per allocation.
     const RaisedDescriptorLimit limit;
     received = receive_now();
     for (std::size_t i = 0; i < received.count; ++i) {
@@ -159,7 +161,8 @@ void DoorServer::send(const door::DoorReply& reply, const int* descriptors,
   const auto deadline = Clock::now() + kSendPatience;
   while (send_with_descriptors(fd_, bytes_of(reply), {descriptors, count}, MSG_DONTWAIT) < 0) {
     if (errno != EAGAIN) break;
-    // The agent does not read: it is slow, or dead. Both ends are ours, so there is never an error.
+    // The agent does not read: it is slow or dead. The process owns both ends, so there is no
+    // EPIPE.
     pollfd room{fd_, POLLOUT, 0};
     const auto left = std::chrono::ceil<milliseconds>(deadline - Clock::now()).count();
     if (left <= 0 || ::poll(&room, 1, static_cast<int>(left)) == 0) break;
@@ -181,10 +184,10 @@ void DoorServer::answer(door::DoorReply& reply, const runtime::Ending& ending,
   send(reply, descriptors, descriptors == nullptr ? 0 : reply.count * descriptors_each);
 }
 
-/// Not behind a closed gate: after a restore, threads stand still there that may hold the loader's
-/// lock.
+/// Scans for calls past the gate, but not while the gate is closed: after a restore, a thread that
+/// is stopped there may hold the loader's lock.
 void DoorServer::handle_hello(door::DoorReply& reply) {
-  if (!gate::is_closed() && bindings::look(reply.past_gate) == bindings::Found::kPastTheGate) {
+  if (!gate::is_closed() && bindings::scan(reply.past_gate) == bindings::Found::kPastTheGate) {
     reply.summary.blockers = door::kPastGate;
   }
   answer(reply, {}, nullptr);
@@ -192,7 +195,7 @@ void DoorServer::handle_hello(door::DoorReply& reply) {
 
 void DoorServer::handle_detach(const door::DoorRequest& request, door::DoorReply& reply) {
   runtime::Ending ending{door::Outcome::kBadRequest};
-  if (!runtime::is_detached() && bindings::look(reply.past_gate) != bindings::Found::kNothing) {
+  if (!runtime::is_detached() && bindings::scan(reply.past_gate) != bindings::Found::kNothing) {
     reply.summary.blockers = door::kPastGate;
   } else {
     ending = runtime::detach(request.session);
@@ -255,7 +258,7 @@ void DoorServer::handle_registered_memory(const door::DoorRequest& request,
   answer(reply, {}, nullptr);
 }
 
-/// Whether nothing goes on behind the closed gate.
+/// Closes the gate and waits until all calls and all GPU work behind it have ended.
 runtime::Ending drain(nanoseconds timeout, door::Obstacle* obstacle) {
   const auto deadline = Clock::now() + timeout;
   *obstacle = door::Obstacle::kCallsInFlight;

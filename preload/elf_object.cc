@@ -166,7 +166,7 @@ bool is_read_only(const dl_phdr_info& info, const void* address) {
   for (int i = 0; i < info.dlpi_phnum; ++i) {
     const ElfW(Phdr)& segment = info.dlpi_phdr[i];
     if (segment.p_type != PT_GNU_RELRO) continue;
-    // The loader protects whole pages, and leaves a last one that is not whole.
+    // The loader protects whole pages only, and leaves a partial last page writable.
     const ElfW(Addr) begin = info.dlpi_addr + segment.p_vaddr;
     const ElfW(Addr) end = (begin + segment.p_memsz) / kLoaderPageBytes * kLoaderPageBytes;
     if (value >= begin / kLoaderPageBytes * kLoaderPageBytes && value < end) return true;

@@ -1,4 +1,4 @@
-// Reads the symbols and bindings of one loaded object without the dynamic loader: for code that
+// Reads the symbols and bindings of one loaded object without the dynamic loader, for code that
 // replaces dlsym and therefore cannot call it.
 #pragma once
 
@@ -9,18 +9,18 @@
 
 namespace gcr::preload {
 
-/// What the loader protects memory in, on x86-64.
+/// The unit in which the loader protects memory on x86-64.
 inline constexpr ElfW(Addr) kLoaderPageBytes = 4096;
 
 /// A word of an object in which the loader stores a symbol's address.
 struct Binding {
   void** slot;
-  bool is_call;  ///< through the procedure linkage table: before the first call, it may lead there
+  bool is_call;  ///< a PLT entry, which may point into the PLT before its first call
   const ElfW(Sym) * symbol;
   const char* strings;
 
   const char* name() const { return strings + symbol->st_name; }
-  /// The object itself defines it too.
+  /// Whether the object itself defines the symbol too.
   bool is_defined() const { return symbol->st_shndx != SHN_UNDEF; }
 };
 
@@ -28,23 +28,23 @@ struct Binding {
 /// loaded, as it does inside a dl_iterate_phdr callback. Calls no function of another object.
 class ElfObject {
  public:
-  /// From the address that the object was loaded at, and its dynamic section (may be null).
+  /// `base` is the object's load address; `dynamic` is its dynamic section and may be null.
   ElfObject(ElfW(Addr) base, const ElfW(Dyn) * dynamic);
 
   /// The address of a function that this object itself defines and exports, or null. Symbol
   /// versions are ignored. Indirect functions (IFUNC) are not found. Neither locks nor allocates.
   void* find_function(const char* name) const;
 
-  /// Its entry in the symbol table, to which the loader's own searches lead.
+  /// The symbol table entry of `name`, which the loader's own searches find; null if there is none.
   const ElfW(Sym) * find_symbol(const char* name) const;
 
-  /// Calls `visit(Binding)` for everything that the object wants of others by name, and they of it,
-  /// calls first, until it returns true. Returns whether it did. Neither locks nor allocates.
+  /// Calls `visit(Binding)` for each word that the loader binds by symbol name, calls first, until
+  /// it returns true. Returns whether it did. Neither locks nor allocates.
   template <class Visitor>
   bool visit_bindings(Visitor&& visit) const;
 
-  /// Where the loader has stored the address that this object calls `name` at, or null: it calls no
-  /// such function through its procedure linkage table. Neither locks nor allocates.
+  /// The PLT slot with the address that this object calls for `name`, or null if it does not call
+  /// `name` through its procedure linkage table. Neither locks nor allocates.
   void** find_call(const char* name) const;
 
   /// The object's SONAME, or "".
@@ -67,7 +67,7 @@ class ElfObject {
   std::size_t calls_bytes_ = 0;
   const ElfW(Rela) * data_ = nullptr;
   std::size_t data_bytes_ = 0;
-  std::size_t relative_count_ = 0;  ///< the first of them, which name no symbol
+  std::size_t relative_count_ = 0;  ///< number of first relocations, which name no symbol
   const char* soname_ = "";
 };
 
@@ -77,12 +77,11 @@ const ElfW(Dyn) * dynamic_section(const dl_phdr_info& info);
 /// Whether the address lies in one of the object's segments.
 bool contains(const dl_phdr_info& info, const void* address);
 
-/// Whether the loader has made that address of the object read-only after it had stored there
-/// (PT_GNU_RELRO).
+/// Whether `address` is in memory that the loader made read-only after binding (PT_GNU_RELRO).
 bool is_read_only(const dl_phdr_info& info, const void* address);
 
-/// Stores a pointer there, in one piece; the page is read-only before and after if `read_only`.
-/// False: the kernel does not let it be written.
+/// Stores `value` in `*slot` atomically. With `read_only`, the page is read-only before and after.
+/// False if the kernel does not permit the write.
 bool store_pointer(void** slot, void* value, bool read_only);
 
 /// Calls `visit(ElfObject, const dl_phdr_info&)` for every loaded object in load order, until it

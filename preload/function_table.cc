@@ -17,7 +17,7 @@ void store(void* addresses, const FunctionRow& row, void* address) {
   __atomic_store_n(slot, address, __ATOMIC_RELAXED);
 }
 
-/// Whether `a` answers a request better than `b`: first by the flavour asked for, then by age.
+/// Whether `a` answers a lookup better than `b`: first by the requested flavour, then by version.
 bool is_better(const FunctionRow& a, const FunctionRow* b, bool thread_stream) {
   if (b == nullptr) return true;
   const bool a_fits = (a.flavour != Flavour::kLegacy) == thread_stream;
@@ -39,8 +39,8 @@ const FunctionRow* find_row(const FunctionTable& table, std::string_view symbol)
   return found ? &table.rows[*at] : nullptr;
 }
 
-/// Whether what follows the public name in an exported one is only its version and flavour: "",
-/// "_v2", "_ptsz", "_v2_ptsz", "_spt".
+/// Whether `rest`, which follows the public name in an exported one, is only a version and flavour:
+/// "", "_v2", "_ptsz", "_v2_ptsz", "_spt".
 bool is_version_and_flavour(std::string_view rest) {
   for (const std::string_view flavour : {"_ptds", "_ptsz", "_spt"}) {
     if (rest.ends_with(flavour)) rest.remove_suffix(flavour.size());
@@ -105,7 +105,7 @@ const FunctionRow* find_looked_up(const FunctionTable& table, const void* addres
     if (real == nullptr) continue;
     if (real == address || row.shim == address) return with_shim(&row);
     if (row.since > version || std::strcmp(row.public_name, public_name) != 0) continue;
-    if (std::string_view(row.symbol).starts_with("_Z")) continue;  // nobody asks for these by name
+    if (std::string_view(row.symbol).starts_with("_Z")) continue;  // not looked up by name
     if (row.flavour != Flavour::kLegacy && !thread_stream) continue;
     if (is_better(row, best, thread_stream)) best = &row;
   }
@@ -120,13 +120,13 @@ bool find_driver(const FunctionTable& table, void* addresses) {
       void* const address = object.find_function(row.symbol);
       if (address == nullptr || address != row.shim) store(addresses, row, address);
     }
-    bindings::answer_with_shims(table, addresses, object, info);
+    bindings::redirect_to_shims(table, addresses, object, info);
     std::strncpy(path, info.dlpi_name, sizeof(path) - 1);
     return true;
   });
-  // Kept open for good: the addresses are handed to the application and used by other threads.
+  // Never unloaded: the application and other threads keep using the addresses.
   if (!found || dlopen(path, RTLD_LAZY | RTLD_NOLOAD | RTLD_NODELETE) == nullptr) return false;
-  bindings::look({});
+  bindings::scan({});
   return true;
 }
 

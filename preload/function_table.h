@@ -1,6 +1,6 @@
-// A driver's functions as data: names, versions, the shim that stands in for each, and where the
-// driver's own address is kept. Constant; no initialisation at run time, so it can be used before
-// any constructor has run. Each runtime has one (preload/cuda, preload/hip).
+// A driver's functions as data: names, versions, the shim of each, and where the driver's own
+// address is kept. The table is a constant without initialisation at run time, so it can be used
+// before any constructor has run. Each runtime has one (preload/cuda, preload/hip).
 #pragma once
 
 #include <algorithm>
@@ -14,24 +14,24 @@ namespace gcr::preload {
 
 class ElfObject;
 
-/// What stands between the application and one driver function.
+/// What the library does when the application calls a driver function.
 enum class Policy : unsigned char {
   kInvalid = 0,
   kGated,    ///< the shim enters the gate and calls the driver
-  kCopies,   ///< as kGated; where the driver refuses, memory is opened to it, and it is asked again
+  kCopies,   ///< as kGated; if the driver refuses, opens memory to all devices and calls it again
   kTracked,  ///< the shim enters the gate and calls gcr::preload::tracked::<symbol>
   kWaits,    ///< the shim calls gcr::preload::tracked::<symbol> without entering the gate
-  kLookup,   ///< the shim answers with shims
+  kLookup,   ///< the shim looks up functions, and returns shims
   kPassed,   ///< no shim
 };
 
-/// What a function takes stream 0 for.
+/// Which stream a function uses for stream 0.
 enum class Flavour : unsigned char {
   kInvalid = 0,
   kLegacy,  ///< the legacy default stream; also functions that have nothing to do with streams
   kPtds,    ///< the calling thread's default stream, in a synchronous function
-  kPtsz,    ///< the same, in a function that names a stream
-  kSpt,     ///< the same, in HIP
+  kPtsz,    ///< the calling thread's default stream, in a function with a stream parameter
+  kSpt,     ///< the calling thread's default stream, in HIP
 };
 
 /// One row of driver_api.def or hip_api.def.
@@ -42,14 +42,14 @@ struct FunctionRow {
   Flavour flavour;
   Policy policy;
   void* shim;                     ///< null for kPassed
-  std::size_t real_offset_bytes;  ///< of the driver's own address among its addresses
+  std::size_t real_offset_bytes;  ///< of the driver's own address in RealDriver or RealHip
 };
 
 struct FunctionTable {
   std::span<const FunctionRow> rows;              ///< in the order of the .def file
   std::span<const std::uint16_t> by_symbol;       ///< row numbers in the order of symbols
   std::span<const std::string_view> without_row;  ///< no_row.txt, in the order of symbols
-  std::span<const std::string_view> sonames;      ///< of the libraries that may be the driver
+  std::span<const std::string_view> sonames;  ///< a loaded object with one of them is the driver
 };
 
 template <std::size_t kCount>
@@ -69,44 +69,45 @@ constexpr auto in_order(const std::string_view (&symbols)[kCount]) {
   return ordered;
 }
 
-/// The row of an exported symbol that has a shim, or null. Any thread; neither locks nor allocates.
+/// The row of an exported symbol, if it has a shim; else null. Any thread; neither locks nor
+/// allocates.
 const FunctionRow* find_shimmed(const FunctionTable& table, const char* symbol);
 
-/// The driver's address for a row, or null; `addresses` are the driver's, null while none is
+/// The driver's address for a row, or null. `addresses` are the driver's; null while none is
 /// loaded.
 void* address_of(const void* addresses, const FunctionRow& row);
 
-/// The row whose shim answers a lookup of a public name for which the driver gave `address`: the
-/// row with that very address, or that very shim, whatever it is called; otherwise, for a driver
-/// whose lookup gives other addresses than its symbol table, the newest row of that name and
-/// flavour that is not newer than `version` and that the driver has. Null: there is no shim for it.
-/// Any thread; neither locks nor allocates.
+/// The row whose shim answers a lookup of a public name for which the driver returned `address`:
+/// the row with that address or that shim, under any name. If there is none (some drivers' lookups
+/// return other addresses than their symbol tables), the newest row of that name and flavour that
+/// is not newer than `version` and that the driver has. Null: there is no shim for it. Any thread;
+/// neither locks nor allocates.
 const FunctionRow* find_looked_up(const FunctionTable& table, const void* addresses,
                                   const char* public_name, int version, bool thread_stream,
                                   void* address);
 
-/// Whether a function that is not found above, by the public name that a lookup is asked for, needs
-/// no shim. What the table does not know at all may submit work or map memory behind a closed gate,
-/// so it is withheld from the application. Any thread; neither locks nor allocates.
+/// Whether a public name for which find_looked_up() returned null is known to need no shim. An
+/// unknown function might submit work or map memory behind a closed gate, so it is withheld from
+/// the application. Any thread; neither locks nor allocates.
 bool lookup_needs_no_shim(const FunctionTable& table, std::string_view public_name);
 
-/// Whether a driver's functions begin like that. Names of other libraries that do (cuFile, say) are
-/// told by where they are found.
+/// Whether `name` begins like the functions of a driver. Names of other libraries may too (cuFile,
+/// for example); the object that defines them tells the difference.
 bool may_be_of_driver(std::string_view name);
 
-/// Whether the table says of that exported symbol what it is: in a row, or that it needs none.
+/// Whether the table knows the exported symbol: it has a row, or is listed as needing none.
 bool is_known(const FunctionTable& table, std::string_view symbol);
 
 /// Whether a loaded object is the driver, by its SONAME.
 bool is_driver(const FunctionTable& table, const ElfObject& object);
 
-/// Whether the function of that name at `address` (null: wherever) is one that the loaded driver
-/// exports and the table does not know. Any thread; may take the loader's lock.
+/// Whether the loaded driver exports `symbol` at `address` (null: at any address) and the table
+/// does not know it. Any thread; may take the loader's lock.
 bool is_unknown_export(const FunctionTable& table, const char* symbol, const void* address);
 
-/// Reads the addresses of a loaded driver, known by its SONAME, keeps it from being unloaded, and
-/// binds to the shims what was bound to it (bindings.h). False if none is loaded. Any thread,
-/// several at the same time: they store the same values, so that the library never holds a lock
+/// Finds a loaded driver by its SONAME, reads its addresses, prevents its unloading, and binds
+/// existing references to the shims (bindings.h). False if none is loaded. Any thread, also several
+/// concurrently: they store the same values, so the library needs no lock that it would hold
 /// together with the loader's.
 bool find_driver(const FunctionTable& table, void* addresses);
 

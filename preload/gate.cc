@@ -1,3 +1,9 @@
+// How the gate closes: a thread that enters stores its depth in its own slot and then reads
+// g_attention; the closing thread sets a bit of g_attention and then reads all slots. One of the
+// two always sees the other: either the entering thread waits, or the closing thread waits for it.
+// The order of store and load is enforced by membarrier(2) in the closing thread or, if that does
+// not work (kFenced), by a fence in each entering thread. A step hands out one pass (g_passes) that
+// a waiting thread claims after it has stored its depth, so the closing thread sees it inside.
 #include "preload/gate.h"
 
 #include <errno.h>
@@ -24,37 +30,38 @@ namespace {
 
 constexpr std::uint32_t kClosed = 1;  ///< callers wait
 constexpr std::uint32_t kFenced = 2;  ///< no membarrier: callers execute a fence themselves
-constexpr std::uint32_t kAlone = 4;   ///< callers wait, for a thread that wants to be alone inside
-constexpr std::uint32_t kStep = 8;    ///< added at each step, so that nobody sleeps through it
+constexpr std::uint32_t kAlone = 4;   ///< callers wait for a thread with exclusive access
+constexpr std::uint32_t kStep = 8;    ///< added at each step, so that FUTEX_WAIT never misses one
 constexpr std::uint32_t kShut = kClosed | kAlone;
 
 constinit std::atomic<std::uint32_t> g_held{0};
-constinit std::atomic<std::uint32_t> g_passes{0};  ///< how many held threads may pass
+constinit std::atomic<std::uint32_t> g_passes{0};  ///< number of held threads that may pass
 
 constexpr std::size_t kStaticSlots = 64;
 GateSlot g_static_slots[kStaticSlots];
 constinit std::atomic<std::size_t> g_static_used{0};
 
-/// All slots ever handed out, newest first. Only ever grows.
+/// All slots that were ever in use, newest first. The list only grows.
 constinit std::atomic<GateSlot*> g_slots{nullptr};
 
-/// Exempt threads and threads that no slot could be made for count here; never waited for.
+/// The slot of exempt threads, and of threads for which no slot could be allocated. close() does
+/// not wait for it.
 GateSlot g_uncounted;
 
 pthread_once_t g_key_once = PTHREAD_ONCE_INIT;
 pthread_key_t g_key;
 bool g_have_key = false;
 
-/// Hands the slot of an ending thread to later ones. A call from a still later destructor of the
-/// same thread takes a slot anew.
-void give_slot_back(void* value) {
+/// Releases the slot of an ending thread for reuse. A driver call from a later destructor of the
+/// same thread claims another slot.
+void release_slot(void* value) {
   auto* slot = static_cast<GateSlot*>(value);
   t_slot = nullptr;
   slot->depth.store(0, std::memory_order_relaxed);
   slot->taken.store(0, std::memory_order_release);
 }
 
-void make_key() { g_have_key = pthread_key_create(&g_key, give_slot_back) == 0; }
+void make_key() { g_have_key = pthread_key_create(&g_key, release_slot) == 0; }
 
 GateSlot* reuse_slot() {
   for (GateSlot* slot = g_slots.load(std::memory_order_acquire); slot; slot = slot->next) {
@@ -87,7 +94,7 @@ GateSlot* new_slot() {
   return slot;
 }
 
-bool take_pass() {
+bool claim_pass() {
   std::uint32_t passes = g_passes.load(std::memory_order_acquire);
   while (passes != 0) {
     if (g_passes.compare_exchange_weak(passes, passes - 1, std::memory_order_acq_rel)) return true;
@@ -95,7 +102,8 @@ bool take_pass() {
   return false;
 }
 
-/// True: the thread may pass although the gate is closed, and `slot` says that it is inside.
+/// Waits until the gate opens. True: the thread got a pass for the closed gate, and its `slot`
+/// counts it as inside.
 bool wait_while_closed(GateSlot* slot) {
   const int saved_errno = errno;
   bool passes = false;
@@ -103,10 +111,10 @@ bool wait_while_closed(GateSlot* slot) {
   for (;;) {
     const std::uint32_t seen = g_attention.load(std::memory_order_acquire);
     if ((seen & kShut) == 0) break;
-    slot->depth.store(1, std::memory_order_relaxed);  // before the pass is gone
-    // Either the thread that wants to be alone sees this depth, or this thread sees that it does.
+    slot->depth.store(1, std::memory_order_relaxed);  // before the pass is consumed
+    // Either the thread that takes exclusive access sees this depth, or this thread sees kAlone.
     std::atomic_thread_fence(std::memory_order_seq_cst);
-    passes = (g_attention.load(std::memory_order_relaxed) & kAlone) == 0 && take_pass();
+    passes = (g_attention.load(std::memory_order_relaxed) & kAlone) == 0 && claim_pass();
     if (passes) break;
     slot->depth.store(0, std::memory_order_release);
     ::syscall(SYS_futex, &g_attention, FUTEX_WAIT_PRIVATE, seen, nullptr, nullptr, 0);
@@ -118,7 +126,7 @@ bool wait_while_closed(GateSlot* slot) {
 
 }  // namespace
 
-GateSlot* take_slot() {
+GateSlot* claim_slot() {
   const int saved_errno = errno;
   pthread_once(&g_key_once, make_key);
   GateSlot* slot = reuse_slot();
@@ -158,7 +166,7 @@ using gate_internal::kStep;
 using gate_internal::t_slot;
 using Clock = std::chrono::steady_clock;
 
-/// How long a thread that was woken may take to pass.
+/// How long a woken thread may take to use its pass.
 constexpr std::chrono::milliseconds kStepPatience{20};
 
 int membarrier(int command) { return static_cast<int>(::syscall(SYS_membarrier, command, 0, 0)); }
@@ -168,9 +176,9 @@ void sleep_for(std::chrono::nanoseconds duration) {
   ::nanosleep(&time, nullptr);
 }
 
-/// Whether all threads inside are visible now, and all later ones will see the gate closed. False
-/// the first time that membarrier fails: from then on callers execute a fence themselves, but those
-/// that are just entering may not do so yet.
+/// Makes the depths of all threads inside visible to this thread, and the closed gate visible to
+/// all later callers. False the first time that membarrier fails: from then on callers execute a
+/// fence themselves, but callers that are just entering may not do so yet.
 bool make_visible() {
   const bool fenced = (g_attention.load(std::memory_order_relaxed) & kFenced) != 0;
   if (!fenced && membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED) != 0) {
@@ -189,8 +197,8 @@ std::uint32_t inside_besides(const GateSlot* own) {
   return threads;
 }
 
-/// Sleeps a little, and each time a little longer.
-void doze(std::chrono::nanoseconds* pause) {
+/// Sleeps for `*pause` and doubles it, up to a limit.
+void back_off(std::chrono::nanoseconds* pause) {
   sleep_for(*pause);
   if (*pause < std::chrono::microseconds(500)) *pause *= 2;
 }
@@ -200,8 +208,9 @@ void reopen(std::uint32_t bits) {
   ::syscall(SYS_futex, &g_attention, FUTEX_WAKE_PRIVATE, INT_MAX, nullptr, nullptr, 0);
 }
 
-/// From now on nobody enters. Until that can be, the thread of `own` is not inside.
-void shut_behind(GateSlot* own) {
+/// Prevents other threads from entering. While the gate is closed or another thread has exclusive
+/// access, the thread of `own` leaves the gate and waits.
+void exclude_others(GateSlot* own) {
   for (;;) {
     std::uint32_t seen = g_attention.load(std::memory_order_acquire);
     if ((seen & kShut) == 0 &&
@@ -220,13 +229,13 @@ void prepare() { membarrier(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED); }
 
 bool close(std::chrono::nanoseconds timeout) {
   const auto deadline = Clock::now() + timeout;
-  prepare();  // again: a restore may have forgotten it
+  prepare();  // again: a restore may have dropped the registration
   g_attention.fetch_or(kClosed, std::memory_order_seq_cst);
   if (!make_visible()) return false;
   std::chrono::nanoseconds pause = std::chrono::microseconds(10);
   while (in_flight() != 0) {
     if (Clock::now() >= deadline) return false;
-    doze(&pause);
+    back_off(&pause);
   }
   std::atomic_thread_fence(std::memory_order_seq_cst);
   return true;
@@ -237,7 +246,7 @@ bool step() {
   gate_internal::g_passes.store(1, std::memory_order_release);
   g_attention.fetch_add(kStep, std::memory_order_release);
   ::syscall(SYS_futex, &g_attention, FUTEX_WAKE_PRIVATE, 1, nullptr, nullptr, 0);
-  // A thread that cannot run just now must not take its pass later, from behind.
+  // Withdraw the pass of a thread that does not run now: it must not enter unexpectedly later.
   const auto deadline = Clock::now() + kStepPatience;
   while (gate_internal::g_passes.load(std::memory_order_acquire) != 0) {
     if (Clock::now() < deadline) {
@@ -254,19 +263,19 @@ void open() { reopen(kClosed); }
 Alone::Alone(std::chrono::nanoseconds timeout) : alone_(t_slot != &g_uncounted) {
   if (!alone_) return;
   prepare();
-  shut_behind(t_slot);
+  exclude_others(t_slot);
   alone_ = make_visible();
   auto deadline = Clock::now() + timeout;
   std::chrono::nanoseconds pause = std::chrono::microseconds(10);
   while (alone_ && inside_besides(t_slot) != 0) {
-    if (is_closed()) {  // who closes it waits for this thread
+    if (is_closed()) {  // the closing thread waits for this one to leave
       reopen(kAlone);
-      shut_behind(t_slot);
+      exclude_others(t_slot);
       alone_ = make_visible();
       deadline = Clock::now() + timeout;
     }
     alone_ = alone_ && Clock::now() < deadline;
-    doze(&pause);
+    back_off(&pause);
   }
   std::atomic_thread_fence(std::memory_order_seq_cst);
   if (!alone_) reopen(kAlone);

@@ -1,5 +1,5 @@
 // The gate: calls that submit work or change mappings enter it; the door can close it, and a thread
-// inside can ask to be alone.
+// inside can take exclusive access.
 //
 // Entering an open gate costs one store into a slot that belongs to the calling thread and one
 // relaxed load. The thread that closes it makes those stores visible with membarrier(2), so that
@@ -15,7 +15,8 @@
 
 namespace gcr::preload {
 
-/// How often one thread is inside the gate. Slots are never freed, only handed to later threads.
+/// The nesting depth of one thread inside the gate. Slots are never freed, only reused by later
+/// threads.
 struct alignas(64) GateSlot {
   std::atomic<std::uint32_t> depth{0};
   std::atomic<std::uint32_t> taken{0};
@@ -27,22 +28,22 @@ namespace gate_internal {
 extern std::atomic<std::uint32_t> g_attention;
 extern constinit thread_local GateSlot* t_slot __attribute__((tls_model("initial-exec")));
 extern constinit thread_local bool t_exempt __attribute__((tls_model("initial-exec")));
-GateSlot* take_slot();
+GateSlot* claim_slot();
 void enter_slowly(GateSlot* slot);
 }  // namespace gate_internal
 
-/// Inside the gate from construction to destruction. Any thread; scopes may be nested: only the
-/// outermost scope of a thread can wait.
+/// Holds the calling thread inside the gate while it lives. Any thread; scopes may be nested: only
+/// the outermost scope of a thread can wait.
 class GateScope {
  public:
   GateScope() : slot_(gate_internal::t_slot) {
     if (slot_ == nullptr) [[unlikely]]
-      slot_ = gate_internal::take_slot();
+      slot_ = gate_internal::claim_slot();
     const std::uint32_t depth = slot_->depth.load(std::memory_order_relaxed);
     slot_->depth.store(depth + 1, std::memory_order_relaxed);
-    // Only the compiler has to be held back: gate::close pairs this with membarrier.
+    // A compiler fence is enough: gate::close pairs it with membarrier.
     std::atomic_signal_fence(std::memory_order_seq_cst);
-    // In this order, the usual case is the path without jumps.
+    // In this order, the usual case takes no jump.
     if (gate_internal::g_attention.load(std::memory_order_relaxed) != 0 && depth == 0)
         [[unlikely]] {
       gate_internal::enter_slowly(slot_);
@@ -69,7 +70,8 @@ void prepare();
 /// gate is closed. One thread at a time may close, step and open.
 bool close(std::chrono::nanoseconds timeout);
 
-/// Lets one thread pass that waits at the closed gate. False if there is none.
+/// Lets one thread pass that waits at the closed gate. False if none waits, or it does not run in
+/// time.
 bool step();
 
 /// Opens the gate and wakes all threads that wait at it. Opening an open gate does nothing.
@@ -77,19 +79,21 @@ void open();
 
 bool is_closed();
 
-/// Threads inside right now.
+/// Number of threads that are inside now.
 std::uint32_t in_flight();
 
-/// Threads that wait at the closed gate.
+/// Number of threads that wait at the closed gate.
 std::uint32_t held();
 
-/// From now on the calling thread passes a closed gate, and close() does not wait for it.
+/// Exempts the calling thread: it passes a closed gate, and close() does not wait for it.
 void exempt_this_thread();
 inline bool is_this_thread_exempt() { return gate_internal::t_exempt; }
 
-/// The calling thread, which is inside, is alone there while this lives: no other thread enters,
-/// and those inside were waited for. First it steps out for as long as the gate is closed or
-/// another is alone: a migration can lie between. Not alone if `timeout` is not enough.
+/// Gives the calling thread, which must be inside the gate, exclusive access while it lives: no
+/// other thread is inside or enters. The constructor first leaves the gate and waits while the gate
+/// is closed or another thread has exclusive access; a whole migration may happen in between. It
+/// then waits up to `timeout` for threads inside; if that is not enough, the object converts to
+/// false.
 class Alone {
  public:
   explicit Alone(std::chrono::nanoseconds timeout);
@@ -102,7 +106,7 @@ class Alone {
   bool alone_;
 };
 
-/// In the child of a fork: the gate is open and only the calling thread can be inside.
+/// Resets the gate in the child of a fork: it is open, and only the calling thread can be inside.
 void reset_after_fork();
 
 }  // namespace gate

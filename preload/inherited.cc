@@ -15,7 +15,7 @@
 namespace gcr::preload {
 namespace {
 
-/// Enough for the numbers before a path and for every prefix.
+/// The length to which lines are cut: enough for the numbers before a path and for every prefix.
 constexpr std::size_t kLineBytes = 256;
 
 /// Calls `visit` with each line of a file, cut after kLineBytes - 1 characters.
@@ -43,7 +43,7 @@ struct MapsEntry {
   const char* path;  ///< "" if there is none
 };
 
-/// From "start-end permissions offset device inode   path", the addresses in hexadecimal.
+/// Parses "start-end permissions offset device inode   path", with addresses in hexadecimal.
 MapsEntry parse(const char* line) {
   MapsEntry entry{};
   char* at = nullptr;
@@ -58,7 +58,7 @@ MapsEntry parse(const char* line) {
   return entry;
 }
 
-/// How many mappings it unmapped.
+/// Unmaps mappings of files that begin with `prefix`; returns their number.
 std::size_t unmap_files(std::string_view prefix) {
   const UniqueFd maps(::open("/proc/self/maps", O_RDONLY | O_CLOEXEC));
   if (!maps) return 0;
@@ -90,9 +90,9 @@ void close_files(std::string_view prefix) {
 
 }  // namespace
 
-void let_go_of_files(std::string_view prefix) {
+void release_files(std::string_view prefix) {
   const int saved_errno = errno;
-  // Once more after every pass that changed the list while it was read.
+  // Unmapping changes the list while it is read, so repeat until a pass unmaps nothing.
   while (unmap_files(prefix) != 0) {
   }
   close_files(prefix);

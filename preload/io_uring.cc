@@ -1,9 +1,9 @@
-// syscall, exported: io_uring_setup answers ENOSYS, so that a program falls back to epoll, unless
-// GCR_IO_URING is "allow" in the environment. A ring cannot be moved: CRIU cannot dump it. libuv,
-// and with it uvloop and PyTorch's TCPStore, makes its ring by this function.
+// Replaces syscall(): io_uring_setup fails with ENOSYS, so that a program falls back to epoll,
+// unless GCR_IO_URING is "allow" in the environment. CRIU cannot dump a ring. libuv, and so uvloop
+// and PyTorch's TCPStore, creates its ring with this function.
 //
-// Every other call goes to the kernel as the C library's own function sends it: without a frame of
-// its own, so that vfork and clone do what they do there, and without a cancellation point.
+// Every other call goes to the kernel as in the C library's function: without a stack frame, so
+// that vfork and clone work, and without a cancellation point.
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -25,8 +25,8 @@ bool gcr_preload_allows_io_uring() {
   return allowed;
 }
 
-// The kernel looks at the lower half of the number alone. The two arguments of io_uring_setup are
-// kept over the call of the function above.
+// The kernel uses only the lower half of the number. The two arguments of io_uring_setup are saved
+// across the call of the function above.
 asm(R"(
     .text
     .globl syscall

@@ -3,8 +3,8 @@
 
 namespace gcr::preload {
 
-/// One printf-formatted line to standard error, if GCR_PRELOAD_LOG is set and not "0". Any thread.
-/// Calls neither malloc nor stdio; errno stays as it was.
+/// Writes one printf-formatted line to standard error, if GCR_PRELOAD_LOG is set and not "0". Any
+/// thread. Calls neither malloc nor stdio; preserves errno.
 void log_line(const char* format, ...) __attribute__((format(printf, 1, 2)));
 
 }  // namespace gcr::preload

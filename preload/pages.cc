@@ -8,17 +8,18 @@
 namespace gcr::preload::pages {
 namespace {
 
-/// The highest address that a program can have with five levels of page tables, exclusive.
+/// End of the user address space with five levels of page tables (exclusive).
 constexpr std::uint64_t kUserSpaceEnd = 1ull << 56;
 
-/// The door's thread's stack, its thread-local storage included.
+/// The stack of the door's thread, including its thread-local storage.
 struct Stack {
   std::uint64_t start = 0;
   std::uint64_t end = 0;
 };
 constinit Stack g_stack;
 
-/// Whole pages of user space, clear of this thread's stack.
+/// Whether the range is whole pages of user space that do not overlap the stack of the door's
+/// thread.
 bool is_acceptable(std::uint64_t address, std::uint64_t length, std::uint64_t page_bytes) {
   if (address == 0 || length == 0 || address % page_bytes != 0 || length % page_bytes != 0) {
     return false;

@@ -1,4 +1,4 @@
-// What the door does with the application's own memory for the agent.
+// Requests of the door that advise the kernel about the application's ordinary memory.
 #pragma once
 
 #include <cstdint>
@@ -8,13 +8,13 @@
 
 namespace gcr::preload::pages {
 
-/// Records the calling thread's own stack. The door's thread calls this when it starts; it is the
-/// only call here that may allocate. Without it every request is refused.
+/// Records the calling thread's own stack. The door's thread calls it when it starts. It may
+/// allocate, unlike advise(), which refuses every request without it.
 void note_own_stack();
 
-/// See door::Op::kDropPages and kUseHugePages, one of which `op` is; `numbers` are the request's
-/// ids. `advised_bytes` gives the bytes done, also on failure. Only the door's thread calls this.
-/// Takes no lock, calls no malloc and writes only to that stack.
+/// Performs `op`, which is door::Op::kDropPages or kUseHugePages; `numbers` are the request's ids.
+/// Sets `advised_bytes` to the bytes done, also on failure. Only the door's thread calls it. Takes
+/// no lock, calls no malloc and writes only to that thread's stack.
 runtime::Ending advise(door::Op op, std::span<const std::uint64_t> numbers,
                        std::uint64_t* advised_bytes);
 

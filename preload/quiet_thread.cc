@@ -8,7 +8,7 @@
 namespace gcr::preload {
 namespace {
 
-// What the driver needs for a call, with room to spare; only touched pages cost anything.
+// Enough stack for calls into the driver; only touched pages use memory.
 constexpr std::size_t kStackBytes = 512 * 1024;
 
 }  // namespace
@@ -19,7 +19,7 @@ bool start_quiet_thread(const char* name, void* (*body)(void*), void* argument, 
   pthread_attr_setstacksize(&attributes, kStackBytes);
   sigset_t all, before;
   sigfillset(&all);
-  // The new thread inherits the mask, so that no signal can reach it at any moment.
+  // The new thread inherits the mask, so it never receives a signal.
   pthread_sigmask(SIG_SETMASK, &all, &before);
   const bool started = pthread_create(thread, &attributes, body, argument) == 0;
   pthread_sigmask(SIG_SETMASK, &before, nullptr);

@@ -5,8 +5,8 @@
 
 namespace gcr::preload {
 
-/// Starts a joinable thread with every signal blocked that passes a closed gate. `name` (at most 15
-/// characters) has to outlive the call; `argument` is passed to `body`. False if no thread can be
+/// Starts a joinable thread that blocks every signal and passes a closed gate. `name` has at most
+/// 15 characters and must outlive the call; `body` gets `argument`. False if no thread can be
 /// created.
 bool start_quiet_thread(const char* name, void* (*body)(void*), void* argument, pthread_t* thread);
 

@@ -1,3 +1,6 @@
+// One word (g_pieces) holds the number of the current copy, its pieces and how many are claimed.
+// The copying thread publishes it and starts helpers that are not running; all threads claim pieces
+// by compare and swap, and count finished ones in g_done. The copy ends when all pieces are done.
 #include "preload/shared_copy.h"
 
 #include <sched.h>
@@ -16,18 +19,18 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-/// A driver copies 2 MiB at a time: two for each thread.
+/// Size of a piece: the driver copies 2 MiB at a time, which is two pieces per thread.
 constexpr std::size_t kPieceBytes = std::size_t{256} << 10;
-/// Of one copy; of larger ones the pieces are larger.
+/// The most pieces of one copy; larger copies have larger pieces.
 constexpr std::size_t kMostPieces = 4096;
-/// With more, copies of 2 MiB took as long (16 cores of an H200's host).
+/// More helpers did not make copies of 2 MiB faster (16 cores of an H200 host).
 constexpr std::size_t kMostHelpers = 3;
 constexpr std::size_t kHelperStackBytes = std::size_t{32} << 10;
-/// Between two pieces of a checkpoint lie about 0.2 ms.
+/// How long a helper waits for the next copy; a checkpoint makes one about every 0.2 ms.
 constexpr std::chrono::milliseconds kHelperPatience{2};
 
 struct Helper {
-  std::atomic<pid_t> tid{0};  ///< the kernel clears it when the thread has left its stack
+  std::atomic<pid_t> tid{0};  ///< cleared by the kernel when the thread no longer uses its stack
   alignas(16) char stack[kHelperStackBytes] = {};
 };
 
@@ -42,18 +45,19 @@ struct Copy {
 
 constinit Helper g_helpers[kMostHelpers] = {};
 constinit std::atomic<bool> g_busy{false};
-/// Whoever has taken a piece of it may read it until that piece is done.
+/// The current copy. A thread that has claimed a piece may read it until that piece is done.
 constinit Copy g_copy{};
 constinit std::atomic<std::size_t> g_done{0};
 
-/// The copy's number (32 bits), how many pieces it has and how many are taken (16 each): one word,
-/// so that a thread that was late takes none of another copy by what it knew of the last one.
+/// The number of the current copy (32 bits), its number of pieces and of claimed pieces (16 bits
+/// each). One word, so that a late thread cannot claim a piece of the next copy with the state of
+/// the last one.
 constinit std::atomic<std::uint64_t> g_pieces{0};
 
 constexpr std::uint64_t count_of(std::uint64_t pieces) { return pieces >> 16 & 0xffff; }
 constexpr std::uint64_t taken_of(std::uint64_t pieces) { return pieces & 0xffff; }
 
-/// Takes a piece and copies it; false if none is left.
+/// Claims a piece and copies it; false if none is left.
 bool copy_one() {
   std::uint64_t pieces = g_pieces.load(std::memory_order_acquire);
   do {
@@ -67,7 +71,7 @@ bool copy_one() {
   return true;
 }
 
-/// A moment for the other threads; `round` counts from 0.
+/// Waits briefly: spins in the first rounds, yields in later ones. `round` counts from 0.
 void wait_a_little(unsigned round) {
   if (round < 1000) {
     __builtin_ia32_pause();
@@ -105,7 +109,7 @@ void start_helpers(std::size_t pieces) {
       std::min({kMostHelpers, static_cast<std::size_t>(processors) - 1, pieces - 1});
   sigset_t all, before;
   sigfillset(&all);
-  ::pthread_sigmask(SIG_SETMASK, &all, &before);  // they inherit it: no signal reaches them
+  ::pthread_sigmask(SIG_SETMASK, &all, &before);  // helpers inherit it and receive no signals
   for (Helper& helper : std::span(g_helpers).first(wanted)) {
     if (helper.tid.load(std::memory_order_acquire) == 0) start(helper);
   }

@@ -1,12 +1,12 @@
-// Driver functions that a program asked for and was not given, because no table knows them.
+// Driver functions that a program looked up and did not get, because no table knows them.
 #pragma once
 
 namespace gcr::preload {
 
-/// Counts one lookup, and names the function in the log. Any thread; does not allocate.
+/// Counts a withheld lookup, and logs the function's name. Any thread; does not allocate.
 void note_withheld(const char* name);
 
-/// How many lookups there were.
+/// Number of withheld lookups.
 unsigned withheld_lookups();
 
 }  // namespace gcr::preload

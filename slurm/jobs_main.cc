@@ -1,7 +1,8 @@
-// gcr-slurm-jobs: every job that slurmctld remembers, as `squeue --all --json` of Slurm 22.05
-// prints them, as far as scripts/lib/gcr_moves/slurm.py reads that: for clusters whose squeue
-// prints no JSON. It opens the library of the release of Slurm that it was compiled against, and
-// works with that alone. Ends with 1, and says why, if slurmctld does not answer.
+// gcr-slurm-jobs prints every job that slurmctld knows, in the format of `squeue --all --json` of
+// Slurm 22.05, with the fields that scripts/lib/gcr_moves/slurm.py reads. It is for clusters whose
+// squeue cannot print JSON. It opens the library of the Slurm release against which it was
+// compiled, and works only with that release. If slurmctld does not answer, it prints the reason
+// and exits with 1.
 #include <dlfcn.h>
 #include <errno.h>
 #include <google/protobuf/struct.pb.h>
@@ -19,7 +20,7 @@ namespace {
 using google::protobuf::ListValue;
 using google::protobuf::Struct;
 
-// In the order of enum job_states.
+// Names of enum job_states, in its order.
 constexpr std::array kStates{"PENDING",   "RUNNING",   "SUSPENDED", "COMPLETED",
                              "CANCELLED", "FAILED",    "TIMEOUT",   "NODE_FAIL",
                              "PREEMPTED", "BOOT_FAIL", "DEADLINE",  "OUT_OF_MEMORY"};
@@ -97,7 +98,7 @@ Struct to_struct(const slurm_job_info_t& from) {
   return job;
 }
 
-/// What is used of libslurm.
+/// The functions of libslurm that are used.
 struct Library {
   decltype(&slurm_init) init;
   decltype(&slurm_load_jobs) load_jobs;
@@ -141,7 +142,8 @@ int main() {
   }
   library.free_jobs(answer);
   std::string text;
-  if (!google::protobuf::util::MessageToJsonString(all, &text).ok()) return fail("no JSON");
+  if (!google::protobuf::util::MessageToJsonString(all, &text).ok())
+    return fail("cannot convert the jobs to JSON");
   std::puts(text.c_str());
   return 0;
 }

@@ -1,13 +1,12 @@
-// A plugin of Slurm's (SPANK): `sbatch --migratable` starts the batch script so that it can be
-// moved.
+// A Slurm plugin (SPANK): `sbatch --migratable` starts the batch script so that it can be migrated.
 //
-// In plugstack.conf, on all nodes and where jobs are submitted:
+// In plugstack.conf, on all nodes and submit hosts:
 //   optional spank_gcr.so [library=FILE] [wait=FILE] [folder=DIR]
 // library is libgcr-preload.so, wait is gcr-slurm-wait, folder is [slurm] folder of agent.toml.
 //
-// The process that Slurm starts becomes gcr-slurm-wait, which never moves; its child becomes the
-// batch script, as the leader of a session, under the preload library. The script is read from a
-// memfd, which moves with it: the copy in slurmd's spool is on one node only.
+// The process that Slurm starts becomes gcr-slurm-wait, which never moves. Its child becomes the
+// batch script, as the leader of a session, with the preload library. The script is read from a
+// memfd, which moves with the job: the copy in slurmd's spool exists on one node only.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -51,7 +50,7 @@ int slurm_spank_init(spank_t spank, int count, char** words) {
   return spank_option_register(spank, &option);
 }
 
-// A memfd with the content of the file `path`; -1 with errno if that fails.
+// Creates a memfd with the content of the file `path`; returns -1 and sets errno on failure.
 static int copy_of(const char* path) {
   struct stat file;
   const int from = open(path, O_RDONLY | O_CLOEXEC);
@@ -72,22 +71,23 @@ static void preload(spank_t spank) {
   spank_setenv(spank, "LD_PRELOAD", all, 1);
 }
 
-// Of the job's environment into that of this process, which is still slurmd's.
-static void take_variable(spank_t spank, const char* name) {
+// Copies a variable of the job's environment to the environment of this process, which is slurmd's.
+static void copy_variable(spank_t spank, const char* name) {
   char value[256] = "";
   spank_getenv(spank, name, value, sizeof value);
   setenv(name, value, 1);
 }
 
-// What Slurm started waits; its child goes on to become the script. -1 if there is no child.
-static int step_aside(spank_t spank) {
+// Forks: the process that Slurm started becomes gcr-slurm-wait; in the child, returns 0, and the
+// child becomes the script. Returns -1 if the fork fails.
+static int fork_waiter(spank_t spank) {
   char pid[16];
   const pid_t child = fork();
   if (child <= 0) return child == 0 ? 0 : -1;
   snprintf(pid, sizeof pid, "%d", child);
   clearenv();
-  take_variable(spank, "SLURM_JOB_ID");
-  take_variable(spank, "SLURMD_NODENAME");
+  copy_variable(spank, "SLURM_JOB_ID");
+  copy_variable(spank, "SLURMD_NODENAME");
   for (int fd = 3; fd < 1024; ++fd) close(fd);
   execl(wait_program, "gcr-slurm-wait", folder, pid, (char*)NULL);
   _exit(125);
@@ -113,8 +113,8 @@ int slurm_spank_task_init(spank_t spank, int count, char** words) {
     return ESPANK_ERROR;
   }
   preload(spank);
-  if (step_aside(spank) != 0) {
-    slurm_error("gcr: cannot start the batch script below gcr-slurm-wait: %s", strerror(errno));
+  if (fork_waiter(spank) != 0) {
+    slurm_error("gcr: cannot start the batch script under gcr-slurm-wait: %s", strerror(errno));
     return ESPANK_ERROR;
   }
   setsid();

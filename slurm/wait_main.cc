@@ -1,19 +1,18 @@
-// gcr-slurm-wait: the process that Slurm knows as a job's batch script while the job's processes
-// move.
+// gcr-slurm-wait: the process that Slurm regards as a job's batch script while the job's processes
+// migrate.
 //
-//   gcr-slurm-wait FOLDER       in a placeholder: waits for the processes that move into the job
-//   gcr-slurm-wait FOLDER PID   in a job that `--migratable` has started: PID is its child, the
-//   root
+//   gcr-slurm-wait FOLDER       in a placeholder job: waits for the processes that move into it
+//   gcr-slurm-wait FOLDER PID   in a job started with `--migratable`: PID is the root, its child
 //
 // FOLDER is `[slurm] folder` of agent.toml; %n in it stands for $SLURMD_NODENAME, as in slurm.conf.
-// The agent writes into FOLDER/$SLURM_JOB_ID
-//   pid      the root, as PID of this host, once the processes have joined the job
+// The agent writes these files to FOLDER/$SLURM_JOB_ID:
+//   pid      the root's PID on this host, once the processes have joined the job
 //   status   the root's wait status, in decimal, once it has ended
-//   moved    the id of the job that the processes have moved on into
-// It passes signals on to the root and ends as the root does: with its exit status or by its
-// signal. Where the processes have moved on it waits for SIGURG, by which the controller ends the
-// job once Slurm knows the successor, and ends with 0. It runs as the job's user, and trusts FOLDER
-// because only root writes there.
+//   moved    the id of the job into which the processes have moved
+// It forwards signals to the root and ends as the root does: with its exit status or by its signal.
+// After the processes have moved away, it waits for SIGURG, which the controller sends once Slurm
+// knows the successor, and exits with 0. It runs as the job's user, and trusts FOLDER because only
+// root writes there.
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
@@ -28,13 +27,14 @@
 
 namespace {
 
-constexpr int kPassedOn[] = {SIGHUP,  SIGINT,  SIGQUIT, SIGTERM, SIGUSR1,
-                             SIGUSR2, SIGCONT, SIGALRM, SIGXCPU, SIGWINCH};
-// Where it means nothing it does nothing.
+constexpr int kForwarded[] = {SIGHUP,  SIGINT,  SIGQUIT, SIGTERM, SIGUSR1,
+                              SIGUSR2, SIGCONT, SIGALRM, SIGXCPU, SIGWINCH};
+// Ends a job whose processes have moved away; ignored by default, so it is harmless in other
+// programs.
 constexpr int kRelease = SIGURG;
 constexpr int kPollMilliseconds = 50;
-// The agent or its reaper writes what became of a root within this time after its end.
-constexpr int kVerdictMilliseconds = 30'000;
+// The agent or its reaper writes the root's status within this time after its end.
+constexpr int kStatusMilliseconds = 30'000;
 constexpr int kOwnFailure = 125;
 
 const char* from_environment(const char* name) {
@@ -42,7 +42,7 @@ const char* from_environment(const char* name) {
   return value != nullptr ? value : "";
 }
 
-/// The number in FOLDER/JOB/NAME; -1 if there is none yet.
+/// Reads the number in FOLDER/JOB/NAME; -1 if the file does not exist yet.
 long number_in(const char* folder, const char* name) {
   const char* mark = strstr(folder, "%n");
   const int before = static_cast<int>(mark != nullptr ? mark - folder : strlen(folder));
@@ -80,19 +80,19 @@ class Waiter {
   [[noreturn]] void run() {
     if (child_ > 0) watch(child_);
     while (true) {
-      if (root_ == 0) look_for_root();
+      if (root_ == 0) find_root();
       pollfd events[] = {{signals_, POLLIN, 0}, {root_fd_, POLLIN, 0}};
       poll(events, 2, timeout());
-      if ((events[0].revents & POLLIN) != 0) pass_on();
+      if ((events[0].revents & POLLIN) != 0) forward_signal();
       if (root_fd_ >= 0 && (events[1].revents & POLLIN) != 0) root_ended();
-      if (ended_) find_verdict();
+      if (ended_) finish();
     }
   }
 
  private:
   int timeout() const { return root_ > 0 && !ended_ ? -1 : kPollMilliseconds; }
 
-  void look_for_root() {
+  void find_root() {
     const long pid = number_in(folder_, "pid");
     if (pid > 1) watch(static_cast<pid_t>(pid));
   }
@@ -110,7 +110,7 @@ class Waiter {
     if (child_ > 0) waitpid(child_, &child_status_, 0);
   }
 
-  void pass_on() {
+  void forward_signal() {
     signalfd_siginfo taken;
     if (read(signals_, &taken, sizeof taken) != sizeof taken) return;
     const int number = static_cast<int>(taken.ssi_signo);
@@ -119,14 +119,14 @@ class Waiter {
     } else if (root_fd_ >= 0) {
       syscall(SYS_pidfd_send_signal, root_fd_, number, nullptr, 0);
     } else if (root_ == 0 && number == SIGTERM) {
-      end_as(SIGTERM);  // nothing has moved in yet
+      end_as(SIGTERM);  // no process has moved into the job yet
     }
   }
 
   bool has_moved() const { return number_in(folder_, "moved") >= 0; }
 
-  /// The root has ended: here, or because it has moved on.
-  void find_verdict() {
+  /// Determines how the root ended, and exits accordingly: it ended on this host, or it moved away.
+  void finish() {
     if (has_moved()) {
       if (released_) _exit(0);
       return;
@@ -135,8 +135,12 @@ class Waiter {
     const long status = number_in(folder_, "status");
     if (status >= 0) end_as(static_cast<int>(status));
     waited_ += kPollMilliseconds;
-    if (waited_ < kVerdictMilliseconds) return;
-    fprintf(stderr, "gcr-slurm-wait: process %d has ended, and nobody has told how\n", root_);
+    if (waited_ < kStatusMilliseconds) return;
+    fprintf(
+        stderr,
+        "gcr-slurm-wait: process %d has ended, and the agent has not reported its status within "
+        "%d s: ending with SIGKILL\n",
+        root_, kStatusMilliseconds / 1000);
     end_as(SIGKILL);
   }
 
@@ -155,12 +159,12 @@ class Waiter {
 
 int main(int argc, char** argv) {
   if (argc < 2 || argc > 3 || getenv("SLURM_JOB_ID") == nullptr) {
-    fprintf(stderr, "gcr-slurm-wait is started in a job of Slurm's: see docs/slurm.md\n");
+    fprintf(stderr, "gcr-slurm-wait must be started in a Slurm job: see docs/slurm.md\n");
     return kOwnFailure;
   }
   sigset_t set;
   sigemptyset(&set);
-  for (const int number : kPassedOn) sigaddset(&set, number);
+  for (const int number : kForwarded) sigaddset(&set, number);
   sigaddset(&set, kRelease);
   sigprocmask(SIG_BLOCK, &set, nullptr);
   const int signals = signalfd(-1, &set, SFD_CLOEXEC);

@@ -10,9 +10,9 @@
 namespace gcr::store {
 namespace {
 
-/// Level 1: higher levels take more time than they save on a link for which zstd pays.
+/// Level 1: on links on which zstd is faster than lz4, higher levels cost more time than they save.
 constexpr int kZstdLevel = 1;
-/// Blocks that each codec is tried on.
+/// Number of blocks on which each codec is tried.
 constexpr unsigned kTrials = 4;
 constexpr std::array kTried = {Codec::kLz4, Codec::kZstd};
 
@@ -21,7 +21,7 @@ const char* chars(std::span<const std::byte> bytes) {
 }
 char* chars(std::span<std::byte> bytes) { return reinterpret_cast<char*>(bytes.data()); }
 
-/// The room for a result that has to be smaller than the input.
+/// The output size for a result that must be smaller than the input.
 std::size_t room(std::span<const std::byte> raw, std::span<std::byte> out) {
   return raw.empty() ? 0 : std::min(out.size(), raw.size() - 1);
 }
@@ -49,7 +49,7 @@ std::size_t compress(Codec codec, std::span<const std::byte> raw, std::span<std:
         std::max(0, LZ4_compress_default(chars(raw), chars(out), static_cast<int>(raw.size()),
                                          static_cast<int>(limit))));
   }
-  // A context takes longer to make than a block to compress.
+  // Kept per thread: creating a context takes longer than compressing a block.
   thread_local const std::unique_ptr<ZSTD_CCtx, decltype(&ZSTD_freeCCtx)> context(ZSTD_createCCtx(),
                                                                                   &ZSTD_freeCCtx);
   const std::size_t size =
@@ -72,8 +72,8 @@ Status decompress(Codec codec, std::span<const std::byte> stored, std::span<std:
   }
   if (whole) return {};
   return Error(Code::kDataLoss,
-               fmt::format("{} bytes of {} do not give the {} bytes of their block", stored.size(),
-                           to_string(codec), raw.size()));
+               fmt::format("{} bytes of {} do not decompress to the {} bytes of their block",
+                           stored.size(), to_string(codec), raw.size()));
 }
 
 CodecChooser::CodecChooser(Compression requested, double link_bytes_per_s, unsigned threads)

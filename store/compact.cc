@@ -1,3 +1,7 @@
+// Packs are visited by descending share of needed contents. If a later pack has a content that an
+// earlier one has too, and the earlier copy can be read and verified, the later copy counts as
+// unneeded. Everything on which a removal relies is synced before. A rewritten pack gets its name
+// before the old one is removed, so each needed content is in a named pack at every moment.
 #include "store/compact.h"
 
 #include <fcntl.h>
@@ -9,11 +13,11 @@
 namespace gcr::store {
 namespace {
 
-/// What is needed of one pack.
+/// The needed contents of one pack.
 struct Use {
   const Packs::Pack* pack = nullptr;
   std::vector<IndexEntry> needed;
-  std::uint64_t needed_bytes = 0;  ///< as stored
+  std::uint64_t needed_bytes = 0;  ///< compressed size
 };
 
 class Collector {
@@ -30,7 +34,7 @@ class Collector {
     if (where_.size() == needs_.size()) GCR_TRY(remove_unfinished());
     for (const Use& use : uses) {
       const bool is_sparse = use.needed_bytes * 2 < use.pack->file_bytes;
-      if (rewrite && !use.needed.empty() && is_sparse) GCR_TRY(write_anew(use));
+      if (rewrite && !use.needed.empty() && is_sparse) GCR_TRY(rewrite_pack(use));
     }
     return directory_.sync();
   }
@@ -38,8 +42,8 @@ class Collector {
   std::uint64_t freed_bytes() const { return freed_bytes_; }
 
  private:
-  /// Who needs which pack. Of contents that several have, the one with the most needed contents
-  /// counts, so a pack that was written anew wins over its predecessor.
+  /// Determines for which needed contents each pack is used. If several packs have a content, the
+  /// pack with the largest needed part is used, so a rewritten pack replaces its predecessor.
   std::vector<Use> divide() {
     std::vector<Use> uses;
     for (const Packs::Pack& pack : packs_.packs()) uses.push_back(use_of(pack));
@@ -81,16 +85,16 @@ class Collector {
     return read.has_value();
   }
 
-  /// What the removals rely on. A pack that no checkpoint's writer has synced may be that of a
-  /// prune which died before it did, and manifests that are gone may come back after a loss of
-  /// power.
+  /// Makes durable what the removals rely on. A pack that no checkpoint's writer has synced may
+  /// come from a prune that died before the sync; and the removal of manifests may be undone by a
+  /// power failure.
   Status make_durable(const std::vector<Use>& uses) const {
     for (const Use& use : uses) {
       const auto writer = writer_of_pack(use.pack->file_name);
       if (use.needed.empty() || !writer || needs_.wrote(*writer)) continue;
       GCR_ASSIGN(const UniqueFd file, directory_.open_file(use.pack->file_name, O_RDONLY));
       const int error = sync_file(file.get());
-      if (error != 0) return directory_.failed(error, "cannot bring a pack to the disk");
+      if (error != 0) return directory_.failed(error, "cannot sync a pack to disk");
     }
     return directory_.sync();
   }
@@ -101,7 +105,8 @@ class Collector {
     return {};
   }
 
-  /// Only where nothing is missing: else a damaged pack may be all that there is of it.
+  /// Removes unfinished packs and manifests of dead writers. Call it only if no content is missing:
+  /// otherwise a damaged pack may have the only copy.
   Status remove_unfinished() {
     for (const std::string& file_name : packs_.others()) {
       const auto writer = writer_of_pack(file_name);
@@ -114,8 +119,9 @@ class Collector {
     return {};
   }
 
-  /// What is needed of it goes into a new pack. Where that fails, it stays as it is.
-  Status write_anew(const Use& use) {
+  /// Copies the needed contents of a pack to a new pack and removes the old one. If copying fails,
+  /// the old pack stays unchanged.
+  Status rewrite_pack(const Use& use) {
     const std::string file_name = pack_file_of(Uuid::random(), 0);
     const auto copied = copy_to(file_name, use);
     if (copied) {
@@ -123,12 +129,13 @@ class Collector {
       freed_bytes_ -= std::min(freed_bytes_, *copied);
       return {};
     }
-    spdlog::warn("{}/{} is not written anew: {}", directory_.path().native(), use.pack->file_name,
-                 copied.error().message());
+    spdlog::warn("cannot compact {}/{}, which is kept as it is: {}", directory_.path().native(),
+                 use.pack->file_name, copied.error().message());
     return directory_.remove(file_name);
   }
 
-  /// Gives the bytes of contents. On success all of it is on disk.
+  /// Copies the needed contents to a new pack; returns their bytes. On success everything is on
+  /// disk.
   Result<std::uint64_t> copy_to(const std::string& file_name, const Use& use) {
     GCR_ASSIGN(const auto fresh, PackWriter::create(directory_, file_name));
     GCR_TRY(copy(use, *fresh));
@@ -162,7 +169,9 @@ class Collector {
 
 Result<std::uint64_t> remove_unneeded(const Directory& directory, const Needs& needs,
                                       bool rewrite) {
-  if (needs.problem()) return Error(Code::kInternal, "what is needed is unknown");
+  if (needs.problem())
+    return Error(Code::kInternal,
+                 "a manifest is invalid, so it is unknown which contents are needed");
   GCR_ASSIGN(const auto packs, Packs::open(directory));
   Collector collector(directory, needs, *packs);
   GCR_TRY(collector.run(rewrite));

@@ -1,4 +1,4 @@
-// Removing what no checkpoint of a directory needs.
+// Removes data that no checkpoint of a directory needs.
 #pragma once
 
 #include <cstdint>
@@ -7,10 +7,10 @@
 
 namespace gcr::store {
 
-/// Removes packs without a content that is needed, and leftovers of writers that died. With
-/// `rewrite`, a pack of which less than half is needed is written anew. The caller has the lock,
-/// and believes all manifests: kInternal if not. Gives the bytes that are free now. Killed at any
-/// moment, all that is needed is still there.
+/// Removes packs without a needed content, and leftovers of writers that died. With `rewrite`,
+/// copies the needed contents of a pack to a new one if they are less than half of it. The caller
+/// holds the directory's lock; all manifests must be valid, else kInternal. Returns the number of
+/// bytes freed. If the process is killed at any moment, no needed content is lost.
 Result<std::uint64_t> remove_unneeded(const Directory& directory, const Needs& needs, bool rewrite);
 
 }  // namespace gcr::store

@@ -31,7 +31,7 @@ auto uninterrupted(const Call& call) {
   return result;
 }
 
-/// Below `directory`, whatever is done to the path meanwhile.
+/// Opens `path` below `directory`; concurrent changes of the path cannot lead out of it.
 int open_below(int directory, const std::string& path, int flags) {
   open_how how{};
   how.flags = static_cast<__u64>(flags | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
@@ -44,7 +44,7 @@ int open_below(int directory, const std::string& path, int flags) {
 
 std::string leaf_of(const std::string& name) { return name.substr(name.rfind('/') + 1); }
 
-/// 0, or an errno. A file system that has no such call has nothing to wait for.
+/// Syncs a folder; returns 0 or an errno. EINVAL (no such operation) counts as success.
 int sync_folder(int fd) {
   const int error = sync_file(fd);
   return error == EINVAL ? 0 : error;
@@ -59,8 +59,8 @@ bool is_one_file(int one_folder, int other_folder, const std::string& one,
          a.st_dev == b.st_dev && a.st_ino == b.st_ino;
 }
 
-/// A rename for file systems whose own always replace: 0, or an errno.
-int link_instead(int from_folder, int to_folder, const std::string& from, const std::string& to) {
+/// Renames by link and unlink, for file systems without RENAME_NOREPLACE. Returns 0 or an errno.
+int rename_by_link(int from_folder, int to_folder, const std::string& from, const std::string& to) {
   if (::linkat(from_folder, from.c_str(), to_folder, to.c_str(), 0) == 0) {
     if (::unlinkat(from_folder, from.c_str(), 0) == 0) return 0;
     const int error = errno;
@@ -70,7 +70,7 @@ int link_instead(int from_folder, int to_folder, const std::string& from, const 
   if (errno != EPERM && errno != EOPNOTSUPP && errno != ENOSYS) return errno;
   struct stat facts {};
   if (::fstatat(to_folder, to.c_str(), &facts, AT_SYMLINK_NOFOLLOW) == 0) return EEXIST;
-  // Nobody else makes one: this process has the lock.
+  // No other process creates `to` meanwhile: this process holds the lock.
   return ::renameat(from_folder, from.c_str(), to_folder, to.c_str()) == 0 ? 0 : errno;
 }
 
@@ -100,7 +100,7 @@ bool is_entry(std::string_view name) {
 Result<Directory> Directory::open_checked(const std::filesystem::path& path, const Owner& owner) {
   if (!path.is_absolute()) {
     return Error(Code::kInvalidArgument,
-                 fmt::format("{} is not absolute: name the whole path", path.native()));
+                 fmt::format("{} is not an absolute path: give the full path", path.native()));
   }
   const AsOwner as(owner);
   GCR_TRY(as.status());
@@ -112,13 +112,13 @@ Result<Directory> Directory::open_checked(const std::filesystem::path& path, con
   }
   if (facts.st_uid != owner.uid) {
     return Error(Code::kRefused,
-                 fmt::format("{} belongs to {}, not to {}: checkpoints need a directory of their "
-                             "own user's",
+                 fmt::format("{} belongs to {}, not to {}: name a directory that belongs to the "
+                             "job's user",
                              path.native(), describe_user(facts.st_uid), describe_user(owner.uid)));
   }
   if ((facts.st_mode & 077) != 0) {
     return Error(Code::kRefused,
-                 fmt::format("{} is open to other users (mode {:04o}), and checkpoints hold all "
+                 fmt::format("{} is open to other users (mode {:04o}), and checkpoints contain all "
                              "memory of a job: chmod 700 {}",
                              path.native(), facts.st_mode & 07777, path.native()));
   }
@@ -130,7 +130,7 @@ Result<Directory> Directory::create(const std::filesystem::path& path, const Own
     const AsOwner as(owner);
     GCR_TRY(as.status());
     if (path.is_absolute() && ::mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) {
-      return Error::from_errno(errno, fmt::format("cannot make {}", path.native()));
+      return Error::from_errno(errno, fmt::format("cannot create {}", path.native()));
     }
   }
   GCR_ASSIGN(Directory directory, open_checked(path, owner));
@@ -146,7 +146,7 @@ Result<Directory> Directory::open(const std::filesystem::path& path, const Owner
 
 Result<Directory> Directory::duplicate() const {
   UniqueFd fd(::fcntl(fd_.get(), F_DUPFD_CLOEXEC, 0));
-  if (!fd) return failed(errno, "cannot open it once more");
+  if (!fd) return failed(errno, "cannot open the directory a second time");
   return Directory(path_, owner_, std::move(fd));
 }
 
@@ -154,27 +154,29 @@ Status Directory::check_entries() const {
   GCR_ASSIGN(const auto entries, list(""));
   const auto foreign = std::ranges::find_if_not(entries, is_entry);
   if (foreign == entries.end()) return {};
-  return Error(Code::kRefused,
-               fmt::format("{} holds \"{}\", which is no checkpoint's: name a directory of its own "
-                           "for checkpoints",
-                           path_.native(), *foreign));
+  return Error(
+      Code::kRefused,
+      fmt::format("{} has \"{}\", which belongs to no checkpoint: name a directory that is "
+                  "used only for checkpoints",
+                  path_.native(), *foreign));
 }
 
-/// Whoever may not read the parent has its whole file system synced.
+/// Makes the directory's name durable. If the owner may not read the parent, syncs its whole file
+/// system.
 Status Directory::sync_parent() const {
   const AsOwner as(owner_);
   GCR_TRY(as.status());
   const UniqueFd parent(::open(path_.parent_path().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   int error = parent ? sync_folder(parent.get()) : errno;
   if (error == EACCES) error = ::syncfs(fd_.get()) == 0 ? 0 : errno;
-  return error == 0 ? Status() : failed(error, "cannot bring its name to the disk");
+  return error == 0 ? Status() : failed(error, "cannot sync the directory's name to disk");
 }
 
 Status Directory::make_packs() const {
   const AsOwner as(owner_);
   GCR_TRY(as.status());
   if (::mkdirat(fd_.get(), "packs", 0700) == 0 || errno == EEXIST) return {};
-  return failed(errno, "cannot make packs");
+  return failed(errno, "cannot create packs");
 }
 
 Result<std::vector<std::string>> Directory::names() const {
@@ -193,13 +195,14 @@ Result<UniqueFd> Directory::lock() const {
   GCR_ASSIGN(UniqueFd file, open_file(kLockFile, O_RDWR | O_CREAT));
   if (uninterrupted([&] { return ::flock(file.get(), LOCK_EX | LOCK_NB); }) == 0) return file;
   if (errno == EWOULDBLOCK) {
-    return Error(Code::kRefused,
-                 fmt::format("another checkpoint is being written into {}, or it is being pruned: "
-                             "try again when that has ended",
-                             path_.native()));
+    return Error(
+        Code::kRefused,
+        fmt::format("another checkpoint is being written to {}, or it is being pruned: try "
+                    "again when that has ended",
+                    path_.native()));
   }
   return Error(Code::kUnsupported,
-               fmt::format("cannot lock {}, so two writers could not be kept apart ({}): name a "
+               fmt::format("cannot lock {}, which protects it from concurrent writers ({}): name a "
                            "directory on a file system with flock",
                            path_.native(), std::generic_category().message(errno)));
 }
@@ -222,7 +225,7 @@ Result<UniqueFd> Directory::make_unnamed(const std::string& folder) const {
   GCR_TRY(as.status());
   UniqueFd file(open_below(fd_.get(), folder, O_RDWR | O_TMPFILE));
   if (file || errno == EOPNOTSUPP || errno == EISDIR || errno == ENOSYS) return file;
-  return failed(errno, fmt::format("cannot make a file in {}", folder));
+  return failed(errno, fmt::format("cannot create a file in {}", folder));
 }
 
 Status Directory::give_name(const UniqueFd& file, const std::string& name) const {
@@ -246,7 +249,7 @@ Result<bool> Directory::exists(const std::string& name) const {
   return failed(errno, fmt::format("cannot examine {}", name));
 }
 
-/// The caller is the owner.
+/// Opens the folder of a file. The calling thread already has the owner's rights.
 Result<UniqueFd> Directory::folder_of(const std::string& name) const {
   const auto slash = name.rfind('/');
   const std::string folder = slash == std::string::npos ? "." : name.substr(0, slash);
@@ -268,10 +271,10 @@ Status Directory::rename(const std::string& from, const std::string& to) const {
   }
   int error = errno;
   if (error == EINVAL || error == ENOSYS || error == EOPNOTSUPP) {
-    error = link_instead(from_folder.get(), to_folder.get(), old_leaf, leaf);
+    error = rename_by_link(from_folder.get(), to_folder.get(), old_leaf, leaf);
   }
   if (error == EEXIST && is_one_file(from_folder.get(), to_folder.get(), old_leaf, leaf)) {
-    // Such a link was made, and then its process died.
+    // The link exists already: a process died between link and unlink.
     error = ::unlinkat(from_folder.get(), old_leaf.c_str(), 0) == 0 ? 0 : errno;
   }
   if (error == 0) return {};
@@ -310,9 +313,9 @@ Status Directory::sync() const {
   const UniqueFd packs(open_below(fd_.get(), "packs", O_RDONLY | O_DIRECTORY));
   if (!packs && errno != ENOENT) return failed(errno, "cannot open packs");
   const int packs_failed = packs ? sync_folder(packs.get()) : 0;
-  if (packs_failed != 0) return failed(packs_failed, "cannot bring packs to the disk");
+  if (packs_failed != 0) return failed(packs_failed, "cannot sync packs to disk");
   const int error = sync_folder(fd_.get());
-  return error == 0 ? Status() : failed(error, "cannot bring it to the disk");
+  return error == 0 ? Status() : failed(error, "cannot sync the directory to disk");
 }
 
 Result<std::vector<std::string>> Directory::list(const std::string& directory) const {
@@ -346,10 +349,10 @@ Error Directory::failed(int errno_value, std::string_view doing) const {
     case EDQUOT: {
       struct statvfs facts {};
       const bool known = ::fstatvfs(fd_.get(), &facts) == 0;
-      return Error(Code::kResourceExhausted,
-                   fmt::format("{}: {}; {} are free there", what,
-                               std::generic_category().message(errno_value),
-                               known ? format_bytes(facts.f_bavail * facts.f_frsize) : "?"));
+      return Error(
+          Code::kResourceExhausted,
+          fmt::format("{}: {}; {} are free", what, std::generic_category().message(errno_value),
+                      known ? format_bytes(facts.f_bavail * facts.f_frsize) : "?"));
     }
     case EEXIST:
       return Error(Code::kRefused, fmt::format("{}: it exists already", what));
@@ -367,7 +370,7 @@ int write_all(int fd, std::span<const std::byte> bytes, std::uint64_t offset) {
     const ssize_t count = uninterrupted(
         [&] { return ::pwrite(fd, bytes.data(), bytes.size(), static_cast<off_t>(offset)); });
     if (count < 0) return errno;
-    if (count == 0) return EIO;  // a file system that takes nothing would never end
+    if (count == 0) return EIO;  // a file system that writes nothing would cause an endless loop
     bytes = bytes.subspan(static_cast<std::size_t>(count));
     offset += static_cast<std::uint64_t>(count);
   }
@@ -379,7 +382,7 @@ Status read_all(int fd, std::span<std::byte> bytes, std::uint64_t offset) {
     const ssize_t count = uninterrupted(
         [&] { return ::pread(fd, bytes.data(), bytes.size(), static_cast<off_t>(offset)); });
     if (count < 0 && errno == ESTALE) {
-      return Error(Code::kIo, "another host has removed it meanwhile");
+      return Error(Code::kIo, "another host has removed the file meanwhile");
     }
     if (count < 0) return Error::from_errno(errno, "cannot read");
     if (count == 0) return Error(Code::kDataLoss, "the file ends too early");

@@ -1,16 +1,16 @@
-// A directory with checkpoints. Its files, in docs/checkpoint-format.md:
-//   NAME.checkpoint          a signed Manifest; it exists when the checkpoint does
-//   ID.voted                 the same before it is published: sealed
-//   ID.restoring             the same while the restore ID has it for itself
-//   packs/ID-N.pack          contents; without a name while they are written
-//   writing                  locked by whoever writes
-// Directory and files are one user's alone, and every call touches them with that user's rights:
-// where the user may not write, the agent does not write for them. What the directory holds is
-// believed only after its signature was checked (manifest.h), or its content's name (pack.h).
+// A directory with checkpoints. Its files (docs/checkpoint-format.md):
+//   NAME.checkpoint          a signed Manifest; the checkpoint exists if this file does
+//   ID.voted                 the Manifest before it is published: the checkpoint is sealed
+//   ID.restoring             the Manifest while the restore ID owns the checkpoint
+//   packs/ID-N.pack          contents; the file has no name while it is written
+//   writing                  the lock file of the writer
+// The directory and its files belong to one user, and every call accesses them with that user's
+// rights: the agent never writes where the user may not. Data from the directory is used only after
+// its signature (manifest.h) or the name of its content (pack.h) was verified.
 //
-// Names of files are relative to the directory, and no part of them is ever a link. Everything
-// blocks. Where a disk is full or a quota used up, the error is kResourceExhausted and says how
-// much is free.
+// Names of files are relative to the directory, and no part of them may be a link. All calls block.
+// If a disk is full or a quota exhausted, the error is kResourceExhausted and tells how much is
+// free.
 #pragma once
 
 #include <sys/types.h>
@@ -30,69 +30,72 @@
 
 namespace gcr::store {
 
-/// Whether it may name a checkpoint: 1 to 128 of A-Z a-z 0-9 . _ -, and no dot at its beginning.
+/// Whether `name` is valid for a checkpoint: 1 to 128 of A-Z a-z 0-9 . _ -, not beginning with a
+/// dot.
 bool is_name(std::string_view name);
 
-/// Whether a directory of checkpoints may hold an entry of that name. A file that NFS keeps for
-/// whoever has it open counts.
+/// Whether a directory of checkpoints may have an entry `name`. That includes the .nfs files that
+/// NFS keeps for deleted files that are still open.
 bool is_entry(std::string_view name);
 
-/// Move-only; any thread.
+/// An open directory of checkpoints. Move-only; any thread.
 class Directory {
  public:
-  /// Opens it, or makes it (0700) in a directory that exists; its name is then on the disk. `path`
-  /// is absolute. kRefused if it holds anything but checkpoints, belongs to another user, or is
-  /// open to others.
+  /// Opens the directory, or creates it (0700) in an existing one and makes its name durable.
+  /// `path` must be absolute. kRefused if it has other entries than checkpoints, belongs to another
+  /// user, or is accessible to others.
   static Result<Directory> create(const std::filesystem::path& path, const Owner& owner);
 
-  /// Opens one that exists. kNotFound if there is none; kRefused if it belongs to another user, or
-  /// is open to others.
+  /// Opens an existing directory. kNotFound if there is none; kRefused if it belongs to another
+  /// user, or is accessible to others.
   static Result<Directory> open(const std::filesystem::path& path, const Owner& owner);
 
-  /// The same directory once more.
+  /// Opens the same directory a second time.
   Result<Directory> duplicate() const;
 
   const std::filesystem::path& path() const { return path_; }
   const Owner& owner() const { return owner_; }
   int fd() const { return fd_.get(); }
 
-  /// Names of all complete checkpoints, in no order.
+  /// Names of all complete checkpoints, unordered.
   Result<std::vector<std::string>> names() const;
 
-  /// The exclusive right to write, until the descriptor is closed. kRefused if another has it;
-  /// kUnsupported on a file system without locks.
+  /// Takes the exclusive lock for writing, which is held until the descriptor is closed. kRefused
+  /// if another process holds it; kUnsupported on a file system without locks.
   Result<UniqueFd> lock() const;
 
-  /// Opens a file of the directory ("packs/x.pack"), which must be a regular one, without following
-  /// links; makes it (0600) with O_CREAT. kNotFound; kRefused if it is not a regular file.
+  /// Opens a regular file of the directory ("packs/x.pack") without following links; with O_CREAT,
+  /// creates it (0600). kNotFound; kRefused if it is not a regular file.
   Result<UniqueFd> open_file(const std::string& name, int flags) const;
 
-  /// A new file in a folder of the directory, which has no name: nobody else can open it, and it is
-  /// gone when it is closed before it has got one. No descriptor where the file system has no such
-  /// files.
+  /// Creates a file without a name in a folder of the directory (O_TMPFILE): other processes cannot
+  /// open it, and it is deleted if it is closed before it gets a name. Returns no descriptor if the
+  /// file system has no such files.
   Result<UniqueFd> make_unnamed(const std::string& folder) const;
 
-  /// Gives such a file its name. kRefused if another file has it.
+  /// Gives a file from make_unnamed() its name. kRefused if another file has that name.
   Status give_name(const UniqueFd& file, const std::string& name) const;
 
   Result<bool> exists(const std::string& name) const;
 
-  /// Never replaces a file: kRefused if there is one. Finishes one that was interrupted.
+  /// Renames a file. Never replaces one: kRefused if `to` exists. Also completes a rename that was
+  /// interrupted.
   Status rename(const std::string& from, const std::string& to) const;
   Status remove(const std::string& name) const;  ///< success if there is none
   Status sync() const;                           ///< the directory and packs/
 
-  /// Removes the directory itself if it has no checkpoint and nothing of one; whether it is gone.
-  /// The caller has the lock.
+  /// Removes the directory itself if it has no checkpoint and no part of one; returns whether it
+  /// did. The caller holds the lock.
   bool remove_if_empty() const;
 
-  /// Makes packs/ unless it is there.
+  /// Creates packs/ unless it exists.
   Status make_packs() const;
 
-  /// Entries of a directory in it; "" for itself. None if there is no such directory.
+  /// Entries of a subdirectory, "" for the directory itself. Empty if there is no such directory.
   Result<std::vector<std::string>> list(const std::string& directory) const;
 
-  /// An errno of a call on one of its files, as an error; for a full disk with what is free.
+  /// Converts an errno of a call on one of the directory's files; for a full disk, adds the free
+  /// bytes.
   Error failed(int errno_value, std::string_view doing) const;
 
  private:
@@ -109,13 +112,13 @@ class Directory {
   UniqueFd fd_;
 };
 
-/// All of `bytes` at `offset`. Negative errno, or 0.
+/// Writes all of `bytes` at `offset`. Returns 0 or an errno.
 int write_all(int fd, std::span<const std::byte> bytes, std::uint64_t offset);
 
-/// All of `bytes` from `offset`. kDataLoss if the file ends before; kIo.
+/// Fills `bytes` from `offset`. kDataLoss if the file ends before; kIo.
 Status read_all(int fd, std::span<std::byte> bytes, std::uint64_t offset);
 
-/// Waits until all of the file is on disk. An errno, or 0.
+/// Waits until the file is on disk. Returns 0 or an errno.
 int sync_file(int fd);
 
 }  // namespace gcr::store

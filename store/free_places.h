@@ -1,4 +1,4 @@
-// Which places of a pack are free.
+// The free places of a pack.
 #pragma once
 
 #include <cstdint>
@@ -8,14 +8,16 @@
 
 namespace gcr::store {
 
-/// Places of whole units; free neighbours become one. Belongs to one thread at a time.
+/// Free ranges in whole units, merged with their neighbours and indexed by offset and by size. Used
+/// by one thread at a time.
 class FreePlaces {
  public:
-  /// All from `begin` on is free.
+  /// Everything from `begin` on is free.
   explicit FreePlaces(std::uint64_t begin) : end_(begin) {}
 
-  /// The smallest free place that has room, or a new one at the end.
-  std::uint64_t take(std::uint64_t bytes) {
+  /// Allocates `bytes` from the smallest sufficient free range, or else at the end; returns the
+  /// offset.
+  std::uint64_t allocate(std::uint64_t bytes) {
     const auto fitting = by_size_.lower_bound({bytes, 0});
     if (fitting == by_size_.end()) return std::exchange(end_, end_ + bytes);
     const auto [size, offset] = *fitting;
@@ -24,7 +26,7 @@ class FreePlaces {
     return offset;
   }
 
-  void give_back(std::uint64_t offset, std::uint64_t bytes) {
+  void release(std::uint64_t offset, std::uint64_t bytes) {
     const auto next = by_offset_.find(offset + bytes);
     if (next != by_offset_.end()) {
       bytes += next->second;

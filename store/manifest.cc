@@ -22,7 +22,7 @@ constexpr std::uint64_t kMaxBodyBytes = 1024 * 1024 * 1024;
 
 using Header = std::array<std::byte, kHeaderBytes>;
 
-/// A file's header.
+/// The lengths in a file's header.
 struct Lengths {
   std::uint32_t chain = 0;
   std::uint32_t signature = 0;
@@ -32,8 +32,8 @@ struct Lengths {
   std::uint64_t file() const { return kHeaderBytes + chain + signature + body; }
 };
 
-Error not_whole(std::string_view why) {
-  return Error(Code::kDataLoss, fmt::format("it was altered or is not whole: {}", why));
+Error damaged(std::string_view why) {
+  return Error(Code::kDataLoss, fmt::format("it was altered or is not complete: {}", why));
 }
 
 Header header_of(const Lengths& lengths) {
@@ -49,9 +49,9 @@ Header header_of(const Lengths& lengths) {
 Result<Lengths> parse_header(const Header& header) {
   const std::string_view magic(reinterpret_cast<const char*>(header.data()), kMagic.size());
   if (magic != kMagic && magic.substr(0, 7) == kMagic.substr(0, 7)) {
-    return Error(Code::kUnsupported, "it has a format that this release does not know");
+    return Error(Code::kUnsupported, "its format is not supported by this release");
   }
-  if (magic != kMagic) return not_whole("it does not begin as one");
+  if (magic != kMagic) return damaged("it does not begin like a checkpoint");
   Lengths lengths;
   lengths.chain = load_little_endian<std::uint32_t>(&header[8]);
   lengths.signature = load_little_endian<std::uint32_t>(&header[12]);
@@ -59,7 +59,7 @@ Result<Lengths> parse_header(const Header& header) {
   std::memcpy(lengths.checkpoint.bytes.data(), &header[24], lengths.checkpoint.bytes.size());
   if (lengths.chain > kMaxChainBytes || lengths.signature > kMaxSignatureBytes ||
       lengths.body > kMaxBodyBytes) {
-    return not_whole("its lengths are beyond all limits");
+    return damaged("its lengths exceed the limits");
   }
   return lengths;
 }
@@ -67,25 +67,24 @@ Result<Lengths> parse_header(const Header& header) {
 Result<Lengths> read_header(int file) {
   Header header{};
   const Status read = read_all(file, header, 0);
-  if (!read && read.error().code() == Code::kDataLoss) return not_whole("it is too short");
+  if (!read && read.error().code() == Code::kDataLoss) return damaged("it is too short");
   GCR_TRY(read);
   return parse_header(header);
 }
 
-/// kContext and the body: what is signed.
+/// A buffer for the signed bytes: kContext, then space for the body.
 std::vector<std::byte> signed_bytes(std::uint64_t body_bytes) {
   std::vector<std::byte> bytes(kContext.size() + body_bytes);
   std::memcpy(bytes.data(), kContext.data(), kContext.size());
   return bytes;
 }
 
-/// Verifies before anything is parsed.
+/// Reads a file, and verifies its signature before it parses the body.
 Result<proto::Manifest> read_signed(int file, const control::TlsFiles& files) {
   GCR_ASSIGN(const Lengths lengths, read_header(file));
   struct stat facts {};
   if (::fstat(file, &facts) != 0 || static_cast<std::uint64_t>(facts.st_size) != lengths.file()) {
-    return not_whole(
-        fmt::format("it has {} bytes and should have {}", facts.st_size, lengths.file()));
+    return damaged(fmt::format("it has {} bytes instead of {}", facts.st_size, lengths.file()));
   }
   std::string chain(lengths.chain, '\0');
   GCR_TRY(read_all(file, std::as_writable_bytes(std::span(chain)), kHeaderBytes));
@@ -96,27 +95,28 @@ Result<proto::Manifest> read_signed(int file, const control::TlsFiles& files) {
   const auto body = std::span(bytes).subspan(kContext.size());
   GCR_TRY(read_all(file, body, lengths.file() - lengths.body));
   if (!signer.has_signed(bytes, signature)) {
-    return not_whole(fmt::format("its bytes are not what \"{}\" has signed", signer.name()));
+    return damaged(fmt::format("the signature of \"{}\" does not match its bytes", signer.name()));
   }
   GCR_ASSIGN(proto::Manifest manifest, parse_body(body));
   if (manifest.agent() != signer.name()) {
-    return not_whole(
-        fmt::format("\"{}\" has signed what \"{}\" took", signer.name(), manifest.agent()));
+    return damaged(fmt::format("it was signed by \"{}\" but taken by \"{}\"", signer.name(),
+                               manifest.agent()));
   }
   if (to_uuid(manifest.checkpoint_id()) != lengths.checkpoint) {
-    return not_whole("its header names another checkpoint");
+    return damaged("its header names another checkpoint");
   }
   return manifest;
 }
 
-/// A published file bears the name that its manifest has, so that none passes for another. What a
-/// restore has is found by nobody.
+/// Checks that a published file has the name in its manifest, so that no checkpoint can pass for
+/// another. Files that a restore owns have no such name and are not checked.
 Status check_name(const std::string& file_name, const proto::Manifest& manifest) {
   if (file_name == file_of(manifest.name()) ||
       file_name == voted_file_of(to_uuid(manifest.checkpoint_id())) || restore_of(file_name)) {
     return {};
   }
-  return not_whole(fmt::format("it is the checkpoint {}, renamed", manifest.name()));
+  return damaged(
+      fmt::format("it was renamed: its manifest names the checkpoint {}", manifest.name()));
 }
 
 Result<proto::Manifest> read_accepted(const Directory& directory, const std::string& file_name,
@@ -154,7 +154,7 @@ Status write_manifest(const Directory& directory, const std::string& file_name,
                       proto::Manifest manifest, const control::TlsFiles& files) {
   GCR_ASSIGN(*manifest.mutable_agent(), own_name(files));
   if (const Status consistent = check_manifest(manifest); !consistent) {
-    return Error(Code::kInternal, fmt::format("the manifest of {} is wrong: {}", file_name,
+    return Error(Code::kInternal, fmt::format("the manifest for {} is inconsistent: {}", file_name,
                                               consistent.error().message()));
   }
   const std::uint64_t body_bytes = manifest.ByteSizeLong();
@@ -185,8 +185,8 @@ Result<proto::Manifest> read_manifest(const Directory& directory, const std::str
 Result<proto::Manifest> find_manifest(const Directory& directory, const std::string& name,
                                       const control::TlsFiles& files, const SignerRule& rule) {
   if (!name.empty() && !is_name(name)) {
-    return Error(Code::kInvalidArgument,
-                 fmt::format("\"{}\" is no name of a checkpoint", control::printable(name)));
+    return Error(Code::kInvalidArgument, fmt::format("\"{}\" is not a valid name of a checkpoint",
+                                                     control::printable(name)));
   }
   if (!name.empty()) {
     auto named = read_accepted(directory, file_of(name), files, rule);

@@ -1,5 +1,5 @@
-// Signed manifests. A file is parsed only after its signature was verified: by a certificate of an
-// agent that the authority has issued, that is valid today and not revoked.
+// Signed manifests. A file is parsed only after its signature was verified with an agent's
+// certificate that was issued by the authority, is valid now and is not revoked.
 //
 //   byte  0  magic        "GCRCKPT1"
 //         8  certificate  u32  bytes of the signer's certificate chain, PEM, at most 64 KiB
@@ -8,8 +8,8 @@
 //        24  checkpoint   16 bytes: its id, as in the Manifest
 //        40  certificate, signature, body; nothing follows
 //
-// All numbers are little-endian. The signature is over "gcr-migrate checkpoint 1" and the body: of
-// the key's own kind (RSA and EC with SHA-256, Ed25519 and Ed448 as they are).
+// All numbers are little-endian. The signature covers "gcr-migrate checkpoint 1" and the body; its
+// algorithm follows from the key (RSA and EC with SHA-256, Ed25519 and Ed448 without a digest).
 #pragma once
 
 #include <cstddef>
@@ -30,33 +30,33 @@ namespace gcr::store {
 inline constexpr std::uint32_t kFormat = 1;
 inline constexpr std::size_t kDigestBytes = 16;  ///< of a chunk
 
-/// Writes the file whole and durable; it does not exist yet. The certificate and key are `files`',
-/// and `agent` becomes the name in the certificate. kInternal if read_manifest would refuse it;
-/// kIo, kResourceExhausted on a full disk: then nothing is left of it.
+/// Writes a new file atomically and durably. Signs with certificate and key of `files`, and sets
+/// `agent` to the name in the certificate. kInternal if read_manifest() would refuse the manifest;
+/// kIo, kResourceExhausted on a full disk: then no file is left.
 Status write_manifest(const Directory& directory, const std::string& file_name,
                       proto::Manifest manifest, const control::TlsFiles& files);
 
-/// Reads the file and verifies it. kNotFound; kPermissionDenied: not signed by an agent of the
-/// authority; kDataLoss: altered, cut, or not consistent in itself; kUnsupported: of another format
-/// version. On success every number in it that refers to another part of it is in range, extents
-/// ascend, and all sizes are within limits.
+/// Reads and verifies a file. kNotFound; kPermissionDenied: not signed by an agent of the
+/// authority; kDataLoss: altered, truncated, or inconsistent; kUnsupported: another format version.
+/// On success all references inside the manifest are in range, extents ascend, and all sizes are
+/// within limits.
 Result<proto::Manifest> read_manifest(const Directory& directory, const std::string& file_name,
                                       const control::TlsFiles& files);
 
-/// The newest by the time when it was taken, of those that can be read and whose signer is
-/// accepted; or the one named. kNotFound if there is none; the rule's error if it does not accept
-/// the signer of the one named.
+/// Finds the named checkpoint or, without a name, the newest one (by the time when it was taken)
+/// that can be read and whose signer `rule` accepts. kNotFound if there is none; the rule's error
+/// if it does not accept the signer of the named one.
 Result<proto::Manifest> find_manifest(const Directory& directory, const std::string& name,
                                       const control::TlsFiles& files, const SignerRule& rule = {});
 
-/// The body of a file, whose signature was verified: parsed, and consistent as read_manifest says.
+/// Parses the body of a file whose signature was verified, and checks it as read_manifest() does.
 Result<proto::Manifest> parse_body(std::span<const std::byte> body);
 
-/// kDataLoss, with what is wrong, unless it is consistent in itself. kUnsupported: another format.
+/// Checks that the manifest is consistent. kDataLoss with the reason; kUnsupported: another format.
 Status check_manifest(const proto::Manifest& manifest);
 
-/// The id that a file claims to have; nothing of it is verified. None if there is no such file, or
-/// it is none of these; an error if that cannot be told.
+/// The checkpoint id in a file's header, which is not verified. Nullopt if there is no such file,
+/// or it is no manifest; an error if the file cannot be read.
 Result<std::optional<Uuid>> claimed_id(const Directory& directory, const std::string& file_name);
 
 /// "NAME.checkpoint".
@@ -65,7 +65,7 @@ std::string file_of(const std::string& name);
 std::string voted_file_of(const Uuid& checkpoint);
 /// "ID.restoring".
 std::string restoring_file_of(const Uuid& restore);
-/// The restore that has the file; none unless it is such a name.
+/// The restore that owns the file; nullopt unless the name is "ID.restoring".
 std::optional<Uuid> restore_of(std::string_view file_name);
 
 }  // namespace gcr::store

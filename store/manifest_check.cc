@@ -1,5 +1,5 @@
-// What a manifest must be in itself. It comes from an agent of the authority, but what relies on it
-// should not have to check it again.
+// Consistency checks of a manifest. It comes from a trusted agent, but code that uses it relies on
+// these checks instead of making its own.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -26,16 +26,16 @@ Error wrong(std::string what) {
 Status check_head(const proto::Manifest& manifest) {
   if (manifest.format() != kFormat) {
     return Error(Code::kUnsupported,
-                 fmt::format("it has format {}, and this release knows format {}",
+                 fmt::format("it has format {}, and this release supports format {}",
                              manifest.format(), kFormat));
   }
-  if (!is_name(manifest.name())) return wrong("its name is none");
+  if (!is_name(manifest.name())) return wrong("its name is not valid");
   if (manifest.checkpoint_id().size() != Uuid().bytes.size() ||
       to_uuid(manifest.checkpoint_id()) == Uuid()) {
-    return wrong("its id is none");
+    return wrong("its id is not valid");
   }
   if (manifest.content_key().size() != kNameBytes || manifest.digest_key().size() != kNameBytes) {
-    return wrong(fmt::format("a key has not {} bytes", kNameBytes));
+    return wrong(fmt::format("a key does not have {} bytes", kNameBytes));
   }
   return {};
 }
@@ -53,7 +53,7 @@ Status check_contents(const proto::Manifest& manifest) {
       return wrong(fmt::format("content {} has {} bytes", i, bytes));
     }
     if (!seen.insert(names.substr(i * kNameBytes, kNameBytes)).second) {
-      return wrong(fmt::format("content {} is there twice", i));
+      return wrong(fmt::format("content {} is listed twice", i));
     }
   }
   return {};
@@ -70,14 +70,14 @@ Status check_buffer(const proto::Manifest& manifest, const proto::Buffer& buffer
                              buffer.id(), size, stored.digests().size(), stored.contents_size()));
   }
   for (int chunk = 0; chunk < stored.contents_size(); ++chunk) {
-    const std::uint32_t place = stored.contents(chunk);  // one more than that
+    const std::uint32_t place = stored.contents(chunk);  // 1 + index; 0: zeros
     if (place == 0) continue;
     const std::uint64_t from = static_cast<std::uint64_t>(chunk) * kChunkBytes;
     const std::uint64_t length = std::min<std::uint64_t>(kChunkBytes, size - from);
     if (place > static_cast<std::uint32_t>(manifest.content_bytes_size()) ||
         manifest.content_bytes(static_cast<int>(place - 1)) != length) {
-      return wrong(
-          fmt::format("chunk {} of buffer {} has no content of its length", chunk, buffer.id()));
+      return wrong(fmt::format("chunk {} of buffer {} refers to no content of its length", chunk,
+                               buffer.id()));
     }
   }
   return {};
@@ -93,21 +93,21 @@ Status check_buffers(const proto::Manifest& manifest) {
   for (int i = 0; i < manifest.buffers_size(); ++i) {
     const proto::Buffer& buffer = manifest.buffers(i);
     if (buffer.id() != manifest.vram(i).buffer_id() || !ids.insert(buffer.id()).second) {
-      return wrong(
-          fmt::format("buffer {} is there twice, or its contents are another's", buffer.id()));
+      return wrong(fmt::format(
+          "buffer {} is listed twice, or its contents belong to another buffer", buffer.id()));
     }
     GCR_TRY(check_buffer(manifest, buffer, manifest.vram(i)));
   }
   return {};
 }
 
-/// A memory has no size: an address is an offset.
+/// Checks an image. The image of a memory has no size, because its offsets are addresses.
 Status check_image(const proto::Manifest& manifest, const proto::StoredImage& image,
                    bool is_memory) {
   const std::uint64_t end = is_memory ? kMaxOffset : image.size_bytes();
   if (image.name().empty() || image.name().size() > kMaxImageName || end > kMaxOffset ||
       (is_memory && image.size_bytes() != 0)) {
-    return wrong("the name or the size of an image");
+    return wrong("an image has an invalid name or size");
   }
   std::uint64_t last = 0;
   for (const proto::Extent& extent : image.extents()) {
@@ -118,7 +118,8 @@ Status check_image(const proto::Manifest& manifest, const proto::StoredImage& im
     if (extent.bytes() == 0 || !is_placed || !is_content ||
         std::uint64_t{extent.from()} + extent.bytes() >
             manifest.content_bytes(static_cast<int>(extent.content()))) {
-      return wrong(fmt::format("the extent of {} bytes at {} of an image", extent.bytes(), offset));
+      return wrong(
+          fmt::format("an image has an invalid extent of {} bytes at {}", extent.bytes(), offset));
     }
     last = offset + extent.bytes();
   }
@@ -133,7 +134,7 @@ Status check_images(const proto::Manifest& manifest) {
     std::unordered_set<std::string_view> names;
     for (const auto& image : is_memory ? manifest.memories() : manifest.images()) {
       GCR_TRY(check_image(manifest, image, is_memory));
-      if (!names.insert(image.name()).second) return wrong("two images of one name");
+      if (!names.insert(image.name()).second) return wrong("two images have the same name");
     }
   }
   return {};

@@ -1,4 +1,4 @@
-// glibc's setgroups(2) changes all threads of the process, so the kernel is called directly.
+// Uses system calls directly, because glibc's setgroups() changes all threads of the process.
 #include "store/owner.h"
 
 #include <fmt/format.h>
@@ -17,7 +17,8 @@ bool set_groups(const std::vector<gid_t>& groups) {
   return ::syscall(SYS_setgroups, groups.size(), groups.data()) == 0;
 }
 
-// Both give the id that was in force before, whether they succeed or not; -1 only asks.
+// setfsuid and setfsgid return the previous id, even on failure; with -1 they change nothing. So
+// the result of a change must be queried.
 bool set_user(uid_t uid) {
   ::syscall(SYS_setfsuid, uid);
   return static_cast<uid_t>(::syscall(SYS_setfsuid, -1)) == uid;
@@ -43,7 +44,7 @@ AsOwner::AsOwner(const Owner& owner) {
   uid_ = static_cast<uid_t>(::syscall(SYS_setfsuid, -1));
   gid_ = static_cast<gid_t>(::syscall(SYS_setfsgid, -1));
   changed_ = true;
-  // The user last: without root's id the others could not be set.
+  // The user id last: without root's id the other calls would fail.
   failed_ = !set_groups({}) || !set_group(owner.gid) || !set_user(owner.uid);
   if (failed_) restore();
 }
@@ -53,14 +54,14 @@ AsOwner::~AsOwner() { restore(); }
 void AsOwner::restore() {
   if (!std::exchange(changed_, false)) return;
   if (set_user(uid_) && set_group(gid_) && set_groups(groups_)) return;
-  spdlog::critical("internal error: cannot take back the rights of this thread");
+  spdlog::critical("internal error: cannot restore the file access rights of this thread");
   std::abort();
 }
 
 Status AsOwner::status() const {
   if (!failed_) return {};
   return Error(Code::kPermissionDenied,
-               "cannot touch files with their owner's rights: the kernel refuses setfsuid, which "
+               "cannot access files with their owner's rights: the kernel refuses setfsuid, which "
                "needs CAP_SETUID and CAP_SETGID");
 }
 

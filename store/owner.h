@@ -1,4 +1,4 @@
-// With whose rights files are touched.
+// Access to files with the rights of their owner.
 #pragma once
 
 #include <sys/types.h>
@@ -14,8 +14,8 @@ struct Owner {
   gid_t gid = 0;
 };
 
-/// While it lives, this thread touches files as that user does, without further groups; other
-/// threads go on as they were. Where this process is not root, it changes nothing.
+/// Gives this thread the file access rights of a user, without supplementary groups, while it
+/// lives. Other threads are not affected. Does nothing if this process is not root.
 class AsOwner {
  public:
   explicit AsOwner(const Owner& owner);
@@ -23,8 +23,8 @@ class AsOwner {
   AsOwner(const AsOwner&) = delete;
   AsOwner& operator=(const AsOwner&) = delete;
 
-  /// kPermissionDenied where the kernel did not let this thread change: then it still has its own
-  /// rights, and must not touch anything.
+  /// kPermissionDenied if the kernel refused the change: then the thread has its previous rights,
+  /// and must not access files.
   Status status() const;
 
  private:

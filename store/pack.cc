@@ -21,10 +21,10 @@ Result<std::vector<IndexEntry>> read_index(int file, std::uint64_t file_bytes) {
   std::array<std::byte, kPackHeaderBytes> header;
   std::array<std::byte, kPackEndBytes> last;
   if (file_bytes < header.size() + last.size()) {
-    return Error(Code::kDataLoss, "it has no end: it was never finished, or is cut");
+    return Error(Code::kDataLoss, "it has no end: it was never finished, or is truncated");
   }
   GCR_TRY(read_all(file, header, 0));
-  if (!is_pack_header(header)) return Error(Code::kDataLoss, "it does not begin as a pack");
+  if (!is_pack_header(header)) return Error(Code::kDataLoss, "it does not begin like a pack");
   GCR_TRY(read_all(file, last, file_bytes - last.size()));
   GCR_ASSIGN(const PackEnd end, parse_pack_end(last, file_bytes));
   std::vector<std::byte> index(end.index_bytes());
@@ -39,11 +39,12 @@ const IndexEntry* find_in(const Packs::Pack& pack, const ContentName& name) {
 
 }  // namespace
 
-/// Success too where it is left out. kNotFound: it was removed since it was listed.
+/// Opens and adds one pack; succeeds also if it skips the pack. kNotFound: the pack was removed
+/// since the directory was listed.
 Status Packs::add(const Directory& directory, const std::string& file_name) {
   auto file = directory.open_file(file_name, O_RDONLY);
   if (!file && file.error().code() == Code::kRefused) {
-    spdlog::warn("{}; it is left out", file.error().message());
+    spdlog::warn("{}; skipping this pack", file.error().message());
     return {};
   }
   GCR_TRY(file);
@@ -53,7 +54,7 @@ Status Packs::add(const Directory& directory, const std::string& file_name) {
   auto index = read_index(file->get(), file_bytes);
   if (!index && index.error().code() != Code::kDataLoss) return index.error();
   if (!index) {
-    spdlog::info("{}/{} is left out: {}", directory.path().native(), file_name,
+    spdlog::info("skipping the pack {}/{}: {}", directory.path().native(), file_name,
                  index.error().message());
     others_.push_back(file_name);
     return {};
@@ -85,7 +86,8 @@ Result<std::unique_ptr<Packs>> Packs::try_to_open(const Directory& directory) {
   return packs;
 }
 
-/// A pack that is written anew exists twice for a moment, so a list without losses has all.
+/// Lists again if a pack was removed meanwhile. A rewritten pack exists before its predecessor is
+/// removed, so a pass in which all listed packs could be opened has all contents.
 Result<std::unique_ptr<Packs>> Packs::open(const Directory& directory) {
   for (int i = 1;; ++i) {
     auto packs = try_to_open(directory);
@@ -101,7 +103,7 @@ std::optional<Location> Packs::find(const ContentName& name) const {
 }
 
 Status Packs::read(const Key& key, const ContentName& name, std::span<std::byte> out) const {
-  Status done = Error(Code::kNotFound, "no pack has it");
+  Status done = Error(Code::kNotFound, "no pack has this content");
   for (const Pack& pack : packs_) {
     const IndexEntry* entry = find_in(pack, name);
     if (entry == nullptr) continue;
@@ -115,8 +117,8 @@ Status Packs::read_at(const Key& key, const ContentName& name, const Location& l
                       std::span<std::byte> out) const {
   const std::string& file_name = packs_.at(location.pack).file_name;
   if (out.size() != location.raw_bytes) {
-    return Error(Code::kDataLoss, fmt::format("{} has it with {} bytes instead of {}", file_name,
-                                              location.raw_bytes, out.size()));
+    return Error(Code::kDataLoss, fmt::format("{} has the content with {} bytes instead of {}",
+                                              file_name, location.raw_bytes, out.size()));
   }
   Status done;
   if (location.codec == Codec::kNone) {

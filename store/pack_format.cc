@@ -32,7 +32,7 @@ Sum sha256(std::span<const std::byte> first, std::span<const std::byte> second) 
       EVP_DigestUpdate(context.get(), second.data(), second.size()) != 1 ||
       EVP_DigestFinal_ex(context.get(), reinterpret_cast<unsigned char*>(sum.data()), nullptr) !=
           1) {
-    std::abort();  // SHA-256 is always there; only memory can be short
+    std::abort();  // SHA-256 is always available, so memory is exhausted
   }
   return sum;
 }
@@ -102,7 +102,7 @@ std::vector<std::byte> encode_index(const std::map<ContentName, Location>& index
 Result<PackEnd> parse_pack_end(std::span<const std::byte> bytes, std::uint64_t file_bytes) {
   if (bytes.size() != kPackEndBytes || !begins_with(bytes, kEndMagic) ||
       !is_zero(bytes.subspan(56))) {
-    return damaged("it has no end: it was never finished, or is cut");
+    return damaged("it has no end: it was never finished, or is truncated");
   }
   PackEnd end;
   end.index_offset = load_little_endian<std::uint64_t>(&bytes[8]);
@@ -111,8 +111,8 @@ Result<PackEnd> parse_pack_end(std::span<const std::byte> bytes, std::uint64_t f
   if (end.entries > kMaxPackEntries || end.index_offset < kPackHeaderBytes ||
       end.index_offset > file_bytes ||
       file_bytes - end.index_offset != end.index_bytes() + kPackEndBytes) {
-    return damaged(fmt::format("an index of {} entries at {} is not possible in {} bytes",
-                               end.entries, end.index_offset, file_bytes));
+    return damaged(fmt::format("an index of {} entries at {} does not fit {} bytes", end.entries,
+                               end.index_offset, file_bytes));
   }
   return end;
 }
@@ -132,7 +132,7 @@ Result<std::vector<IndexEntry>> parse_index(std::span<const std::byte> bytes, co
     entry.location.codec = static_cast<Codec>(load_little_endian<std::uint16_t>(&from[48]));
     const bool is_ascending = i == 0 || index[i - 1].name < entry.name;
     if (!is_ascending || !is_possible(entry.location, end) || !is_zero(from.subspan(50))) {
-      return damaged(fmt::format("entry {} of its index is not possible", i));
+      return damaged(fmt::format("entry {} of its index is invalid", i));
     }
   }
   return index;
@@ -150,7 +150,7 @@ Status decode(const Key& key, const ContentName& name, const Location& location,
     std::ranges::copy(stored, out.begin());
   }
   if (name_of(key, out) == name) return {};
-  return damaged(fmt::format("the {} bytes at {} are not the content that they should be",
+  return damaged(fmt::format("the {} bytes at {} do not match their content's name",
                              location.stored_bytes, location.offset));
 }
 

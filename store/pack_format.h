@@ -1,4 +1,4 @@
-// The bytes of a pack (pack.h), apart from files.
+// Encoding and decoding of packs (pack.h), without file access.
 #pragma once
 
 #include <array>
@@ -19,18 +19,18 @@ inline constexpr std::uint64_t kPackHeaderBytes = 4096;
 inline constexpr std::uint64_t kPlaceBytes = 512;  ///< contents lie at multiples of it
 inline constexpr std::uint64_t kIndexEntryBytes = 64;
 inline constexpr std::uint64_t kPackEndBytes = 64;
-/// Of one pack; so an index has at most 256 MiB.
+/// The most entries of one pack; an index has at most 256 MiB.
 inline constexpr std::uint64_t kMaxPackEntries = 4 * 1024 * 1024;
 
 using Key = std::array<std::byte, 32>;
 using ContentName = std::array<std::byte, 32>;
 
-/// Any thread.
+/// Computes the name of a content. Any thread.
 ContentName name_of(const Key& key, std::span<const std::byte> bytes);
 
-/// Where a content lies.
+/// The location of a content.
 struct Location {
-  std::uint32_t pack = 0;  ///< the caller's number for the pack
+  std::uint32_t pack = 0;  ///< the caller's number of the pack
   std::uint64_t offset = 0;
   std::uint32_t stored_bytes = 0;
   std::uint32_t raw_bytes = 0;
@@ -42,7 +42,7 @@ struct IndexEntry {
   Location location;
 };
 
-/// The end of a pack.
+/// The last 64 bytes of a pack.
 struct PackEnd {
   std::uint64_t index_offset = 0;
   std::uint64_t entries = 0;
@@ -54,20 +54,20 @@ struct PackEnd {
 std::array<std::byte, kPackHeaderBytes> pack_header();
 bool is_pack_header(std::span<const std::byte> bytes);
 
-/// The index and the end behind it, for contents that end before `offset`.
+/// Encodes the index and the end of a pack, to be written at `offset`, behind all contents.
 std::vector<std::byte> encode_index(const std::map<ContentName, Location>& index,
                                     std::uint64_t offset);
 
-/// The last kPackEndBytes of a file of `file_bytes`. kDataLoss: then the pack was never finished,
+/// Parses the last kPackEndBytes of a file of `file_bytes`. kDataLoss: the pack was never finished
 /// or is damaged. On success the index is within the file and its limit.
 Result<PackEnd> parse_pack_end(std::span<const std::byte> bytes, std::uint64_t file_bytes);
 
-/// Ascending by name, each content within the pack and before the index, of a known codec.
-/// kDataLoss.
+/// Parses an index. On success entries ascend by name, and each content has a known codec and lies
+/// in the pack before the index. Else kDataLoss.
 Result<std::vector<IndexEntry>> parse_index(std::span<const std::byte> bytes, const PackEnd& end);
 
-/// Fills `out` from what a pack has at `location`, and proves it by its name. `stored` must not
-/// change meanwhile. kDataLoss.
+/// Decompresses `stored`, the bytes at `location`, into `out`, and verifies them by `name`.
+/// `stored` must not change meanwhile. kDataLoss.
 Status decode(const Key& key, const ContentName& name, const Location& location,
               std::span<const std::byte> stored, std::span<std::byte> out);
 

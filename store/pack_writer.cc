@@ -1,3 +1,6 @@
+// Contents are written in parallel at places that are allocated under the mutex. finish() punches
+// holes into free places, syncs the contents, appends index and end, syncs again, and names the
+// file.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <linux/falloc.h>
@@ -9,7 +12,7 @@
 namespace gcr::store {
 namespace {
 
-/// So much is written before the kernel is told to bring it to the disk: finish() waits less then.
+/// Writeback is started after this many bytes, so that finish() waits less.
 constexpr std::uint64_t kWritebackBytes = 64 * kMiB;
 
 std::uint64_t place_bytes(std::uint64_t stored_bytes) {
@@ -45,7 +48,8 @@ void PackWriter::begin_writeback(std::uint64_t written) {
     if (unannounced_ < kWritebackBytes) return;
     unannounced_ = 0;
   }
-  ::sync_file_range(file_.get(), 0, 0, SYNC_FILE_RANGE_WRITE);  // where it fails, finish() waits
+  ::sync_file_range(file_.get(), 0, 0,
+                    SYNC_FILE_RANGE_WRITE);  // if it fails, finish() waits longer
 }
 
 Result<Location> PackWriter::add(const ContentName& name, std::span<const std::byte> stored,
@@ -57,10 +61,10 @@ Result<Location> PackWriter::add(const ContentName& name, std::span<const std::b
   {
     const std::lock_guard lock(mutex_);
     if (index_.size() >= kMaxPackEntries) {
-      return Error(Code::kResourceExhausted,
-                   fmt::format("{} takes no more than {} contents", file_name_, kMaxPackEntries));
+      return Error(Code::kResourceExhausted, fmt::format("{} has {} contents, the most of a pack",
+                                                         file_name_, kMaxPackEntries));
     }
-    location.offset = places_.take(place_bytes(stored.size()));
+    location.offset = places_.allocate(place_bytes(stored.size()));
     index_.emplace(name, location);
     live_bytes_ += stored.size();
   }
@@ -79,7 +83,7 @@ void PackWriter::remove(const ContentName& name) {
   const auto found = index_.find(name);
   if (found == index_.end()) return;
   const Location& location = found->second;
-  places_.give_back(location.offset, place_bytes(location.stored_bytes));
+  places_.release(location.offset, place_bytes(location.stored_bytes));
   live_bytes_ -= location.stored_bytes;
   index_.erase(found);
 }
@@ -87,13 +91,13 @@ void PackWriter::remove(const ContentName& name) {
 Status PackWriter::finish() {
   const std::lock_guard lock(mutex_);
   for (const auto& [offset, bytes] : places_.holes()) {
-    // Only to save space: not every file system can.
+    // Only saves space, so errors are ignored: not every file system supports it.
     ::fallocate(file_.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(offset),
                 static_cast<off_t>(bytes));
   }
   const std::uint64_t end = places_.end();
   if (::ftruncate(file_.get(), static_cast<off_t>(end)) != 0) return failed(errno);
-  // First the contents: a pack that has its end has all of them, even after a loss of power.
+  // Contents first: a pack with an end has all of them, even after a power failure.
   int error = sync_file(file_.get());
   if (error == 0) error = write_all(file_.get(), encode_index(index_, end), end);
   if (error == 0) error = sync_file(file_.get());

@@ -34,7 +34,7 @@ Certificates read_certificates(BIO* from) {
     if (one == nullptr) break;
     certificates.emplace_back(one);
   }
-  ERR_clear_error();  // the end of the file is one
+  ERR_clear_error();  // OpenSSL reports the end of the file as an error
   return certificates;
 }
 
@@ -46,7 +46,7 @@ Result<Certificates> own_certificates(const control::TlsFiles& files) {
   return certificates;
 }
 
-/// SHA-256, or what the kind of key brings along: Ed25519 and Ed448 have no other.
+/// SHA-256, or null for Ed25519 and Ed448, which have a built-in digest.
 const EVP_MD* digest_for(const EVP_PKEY* key) {
   const int kind = EVP_PKEY_get_base_id(key);
   return kind == EVP_PKEY_ED25519 || kind == EVP_PKEY_ED448 ? nullptr : EVP_sha256();
@@ -56,7 +56,7 @@ const unsigned char* raw(std::span<const std::byte> bytes) {
   return reinterpret_cast<const unsigned char*>(bytes.data());
 }
 
-/// The certificates alone: the file may hold the key as well.
+/// Writes the certificates only; their file may contain the key too.
 Result<std::string> as_text(const Certificates& certificates) {
   const Openssl<BIO> memory(BIO_new(BIO_s_mem()));
   for (const auto& certificate : certificates) {
@@ -67,7 +67,7 @@ Result<std::string> as_text(const Certificates& certificates) {
   char* text = nullptr;
   const long length = BIO_get_mem_data(memory.get(), &text);
   if (static_cast<std::uint64_t>(length) > kMaxChainBytes) {
-    return Error(Code::kInvalidArgument, "the chain of certificates is too long to be stored");
+    return Error(Code::kInvalidArgument, "the certificate chain is too long to be stored");
   }
   return std::string(text, static_cast<std::size_t>(length));
 }
@@ -79,7 +79,7 @@ Result<Openssl<X509_STORE>> trusted(const control::TlsFiles& files) {
   return store;
 }
 
-/// As of now. The reason if it is not accepted.
+/// Verifies a chain at the present time; the error is the reason.
 Status check_chain(X509_STORE* store, const Certificates& chain) {
   const Openssl<X509_STORE_CTX> context(X509_STORE_CTX_new());
   const Openssl<STACK_OF(X509)> others(sk_X509_new_null());

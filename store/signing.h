@@ -1,4 +1,4 @@
-// Signatures of agents: who made bytes, proven by a certificate of the authority.
+// Signatures of agents, verified with a certificate of the authority.
 #pragma once
 
 #include <cstddef>
@@ -17,8 +17,8 @@ namespace gcr::store {
 inline constexpr std::uint64_t kMaxChainBytes = 64 * 1024;
 inline constexpr std::uint64_t kMaxSignatureBytes = 4 * 1024;
 
-/// Whether what the agent of that common name has signed is accepted; else why not. None: every
-/// agent of the authority is.
+/// Decides whether signatures of the agent with that common name are accepted; the error is the
+/// reason. An empty rule accepts every agent of the authority.
 using SignerRule = std::function<Status(const std::string& agent)>;
 
 struct Signed {
@@ -26,18 +26,18 @@ struct Signed {
   std::vector<std::byte> signature;
 };
 
-/// Signs by `files`' key, for its certificate. kInvalidArgument, naming the file, if one of them
-/// cannot be used.
+/// Signs `bytes` with the key of `files`, and adds its certificate chain. kInvalidArgument, with
+/// the file's name, if a file cannot be used.
 Result<Signed> sign(std::span<const std::byte> bytes, const control::TlsFiles& files);
 
-/// The common name of `files`' certificate.
+/// The common name in the certificate of `files`.
 Result<std::string> own_name(const control::TlsFiles& files);
 
 /// A signer whose certificate was verified.
 class Signer {
  public:
-  /// kPermissionDenied, with the reason, unless the authority has issued the first certificate of
-  /// `chain`, it is valid now, not revoked, and an agent's.
+  /// Verifies that the first certificate of `chain` belongs to an agent, was issued by the
+  /// authority, is valid now and not revoked; else kPermissionDenied with the reason.
   static Result<Signer> verify(const std::string& chain, const control::TlsFiles& files);
 
   Signer(Signer&&) noexcept;
@@ -45,7 +45,7 @@ class Signer {
 
   const std::string& name() const { return name_; }  ///< its common name
 
-  /// Whether it has signed these bytes.
+  /// Whether `signature` is the signer's signature of `bytes`.
   bool has_signed(std::span<const std::byte> bytes, std::span<const std::byte> signature) const;
 
  private:

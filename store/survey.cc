@@ -23,7 +23,7 @@ std::size_t HashName::operator()(const ContentName& name) const {
   return hash;
 }
 
-/// Reading the manifest of a job with 10 GiB takes 50 ms, most of it to verify and to parse it.
+/// Reading the manifest of a job with 10 GiB takes 50 ms, mostly for verifying and parsing.
 Status visit_manifests(const Directory& directory, const control::TlsFiles& tls,
                        const std::function<void(Found)>& visit) {
   GCR_ASSIGN(auto entries, directory.list(""));

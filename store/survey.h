@@ -1,4 +1,4 @@
-// What the checkpoints of a directory need of its packs.
+// The contents that the checkpoints of a directory need.
 #pragma once
 
 #include <functional>
@@ -12,27 +12,28 @@
 
 namespace gcr::store {
 
-/// The names are hashes already; whoever can choose them owns the directory.
+/// Uses a part of the name as its hash value. Names are hashes already; only the directory's owner
+/// could choose them.
 struct HashName {
   std::size_t operator()(const ContentName& name) const;
 };
 
-/// One file with a manifest.
+/// A file with a manifest.
 struct Found {
   std::string file_name;
-  bool is_published = false;  ///< not sealed alone, and no restore has it
+  bool is_published = false;  ///< not merely sealed, and not owned by a restore
   Result<proto::Manifest> manifest;
 };
 
-/// Visits one after the other; several are read at a time.
+/// Calls `visit` for each file with a manifest, one at a time; several are read concurrently.
 Status visit_manifests(const Directory& directory, const control::TlsFiles& tls,
                        const std::function<void(Found)>& visit);
 
-/// The i-th content of a manifest.
+/// The name of the i-th content of a manifest.
 ContentName content_name(const proto::Manifest& manifest, std::size_t i);
 Key key_of(std::string_view bytes);
 
-/// What all manifests together need.
+/// The contents that all manifests of a directory need.
 class Needs {
  public:
   struct Need {
@@ -45,7 +46,7 @@ class Needs {
   const Need* find(const ContentName& name) const;
   std::size_t size() const { return contents_.size(); }
   bool wrote(const Uuid& checkpoint) const { return checkpoints_.contains(checkpoint); }
-  /// Of the first manifest that cannot be believed: what it needs is unknown.
+  /// The error of the first invalid manifest, whose needs are unknown.
   const std::optional<Error>& problem() const { return problem_; }
 
   void add(const Found& found);

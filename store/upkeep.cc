@@ -44,7 +44,7 @@ std::string name_of_file(const std::string& file_name) {
   return file_name.substr(0, file_name.rfind('.'));
 }
 
-/// All published ones, oldest first; kRefused if one cannot be believed.
+/// All published manifests, oldest first; kRefused if one is invalid.
 Result<std::vector<proto::Manifest>> all_published(const Directory& directory,
                                                    const control::TlsFiles& tls) {
   std::vector<proto::Manifest> manifests;
@@ -53,7 +53,7 @@ Result<std::vector<proto::Manifest>> all_published(const Directory& directory,
     if (!found.manifest) {
       problem = found.manifest.error();
     } else if (found.is_published) {
-      // Of its contents, Needs knows.
+      // Needs has its contents; drop them here to save memory.
       found.manifest->clear_content_names();
       found.manifest->clear_vram();
       found.manifest->clear_memories();
@@ -63,16 +63,16 @@ Result<std::vector<proto::Manifest>> all_published(const Directory& directory,
   if (problem) {
     return Error(
         Code::kRefused,
-        fmt::format("nothing is removed, because what one checkpoint needs is unknown: {}; "
-                    "if nobody wants that checkpoint any more, `gcr-migrate prune --remove NAME` "
-                    "removes it",
-                    problem->message()));
+        fmt::format(
+            "nothing was removed, because it is unknown which data one checkpoint needs: {}; if "
+            "that checkpoint is no longer wanted, `gcr-migrate prune --remove NAME` removes it",
+            problem->message()));
   }
   std::ranges::sort(manifests, is_older);
   return manifests;
 }
 
-/// Beyond the newest `keep` of its job.
+/// Whether the manifest is not among the newest `keep` of its job.
 bool is_surplus(const std::vector<proto::Manifest>& manifests, std::size_t i, unsigned keep) {
   std::size_t newer = 0;
   for (std::size_t j = i + 1; j < manifests.size(); ++j) {
@@ -136,8 +136,8 @@ Result<Verified> verify(const Directory& directory, const proto::Manifest& manif
     if (read) return {};
     const bool is_lost = read.error().code() == Code::kNotFound;
     return Error(is_lost ? Code::kDataLoss : read.error().code(),
-                 fmt::format("content {} of the {} of {} is lost: {}", i + 1, count,
-                             manifest.name(), read.error().message()));
+                 fmt::format("content {} of {} of {} is lost: {}", i + 1, count, manifest.name(),
+                             read.error().message()));
   }));
   return Verified{count, bytes};
 }
@@ -180,12 +180,13 @@ Status begin_restore(const Directory& directory, const std::string& name, const 
   const Status begun = directory.rename(file_of(name), restoring_file_of(restore));
   if (begun) return directory.sync();
   if (begun.error().code() != Code::kNotFound) return begun;
-  return Error(Code::kNotFound, fmt::format("{} has no checkpoint {} any more: another restore has "
-                                            "it",
-                                            directory.path().native(), name));
+  return Error(Code::kNotFound,
+               fmt::format("{} no longer has the checkpoint {}: another restore owns "
+                           "it",
+                           directory.path().native(), name));
 }
 
-Status give_back(const Directory& directory, const std::string& name, const Uuid& restore) {
+Status cancel_restore(const Directory& directory, const std::string& name, const Uuid& restore) {
   GCR_TRY(directory.rename(restoring_file_of(restore), file_of(name)));
   return directory.sync();
 }

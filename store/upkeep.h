@@ -1,4 +1,5 @@
-// What is done with a directory of checkpoints as a whole.
+// Operations on a directory of checkpoints: list, verify, remove, prune, and the ownership of a
+// restore.
 #pragma once
 
 #include <cstdint>
@@ -14,12 +15,12 @@ namespace gcr::store {
 struct Listed {
   std::string name;
   proto::Manifest manifest{};      ///< empty if there is a problem
-  std::optional<Uuid> restore{};   ///< that has it for itself: nobody else can restore it
-  std::optional<Error> problem{};  ///< why it cannot be believed or restored
+  std::optional<Uuid> restore{};   ///< the restore that owns it; no other can restore it
+  std::optional<Error> problem{};  ///< why it is invalid or cannot be restored
 };
 
-/// All, oldest first; those with a problem last. That contents are there is checked, not what they
-/// hold.
+/// Lists all checkpoints, oldest first, those with a problem last. Checks that their contents
+/// exist, but does not read them.
 Result<std::vector<Listed>> list(const Directory& directory, const control::TlsFiles& tls);
 
 struct Verified {
@@ -27,8 +28,8 @@ struct Verified {
   std::uint64_t bytes = 0;  ///< uncompressed
 };
 
-/// Reads every content of the checkpoint and proves it; with several threads. kDataLoss names what
-/// is missing or wrong.
+/// Reads and verifies every content of the checkpoint, with several threads. kDataLoss names the
+/// content that is missing or damaged.
 Result<Verified> verify(const Directory& directory, const proto::Manifest& manifest);
 
 struct Pruned {
@@ -36,37 +37,36 @@ struct Pruned {
   std::uint64_t freed_bytes = 0;       ///< of packs
 };
 
-/// Whether they were taken of one job: of one user's, with the same command and the same PID in its
-/// own PID namespace, which migrations and restores keep.
+/// Whether two checkpoints are of the same job: same user, same command, and same PID in the job's
+/// own PID namespace, which migrations and restores preserve.
 bool is_same_job(const proto::Manifest& one, const proto::Manifest& other);
 
-/// Removes checkpoints whatever their files hold, also such as cannot be believed; what they needed
-/// stays for prune(). kNotFound, and nothing is removed, if there is none of a name; kRefused while
-/// somebody writes.
+/// Removes checkpoints, also invalid ones; prune() removes their contents later. kNotFound, and
+/// nothing is removed, if one does not exist; kRefused while another process writes.
 Status remove(const Directory& directory, const std::vector<std::string>& names);
 
 /// Keeps the newest `keep` checkpoints of each job and removes the others; `keep` 0 removes none.
-/// Removes what nobody needs any more: packs without a content of a checkpoint that is left, and
-/// leftovers of dead writers. A sealed checkpoint stays: discard() removes it. A pack of which less
-/// than half is needed is written anew. kRefused while somebody writes, or while a checkpoint there
-/// cannot be believed: what it needs is unknown. Killed at any moment, every checkpoint that is
-/// left is whole.
+/// Then removes unneeded data: packs without a content of a remaining checkpoint, and leftovers of
+/// dead writers. Rewrites a pack of which less than half is needed. Does not remove sealed
+/// checkpoints; discard() does. kRefused while another process writes, or if a checkpoint is
+/// invalid, because its needs are unknown. If the process is killed at any moment, all remaining
+/// checkpoints are complete.
 Result<Pruned> prune(const Directory& directory, unsigned keep, const control::TlsFiles& tls);
 
-/// The same with the lock in hand, and for one job alone: of the checkpoints that are of the same
-/// job as `newest`.
+/// Prunes as prune(), but removes only checkpoints of the same job as `newest`. The caller holds
+/// the directory's lock.
 Result<Pruned> prune_job(const Directory& directory, unsigned keep, const proto::Manifest& newest,
                          const control::TlsFiles& tls);
 
-/// From here on the checkpoint is this restore's alone: nobody else finds it. Of several that try,
-/// one succeeds. kNotFound.
+/// Makes the restore the owner of the checkpoint, so that others do not find it. If several try,
+/// one succeeds; the others get kNotFound.
 Status begin_restore(const Directory& directory, const std::string& name, const Uuid& restore);
 
-/// The restore came to nothing: the checkpoint is there again. kNotFound: the restore has none.
-Status give_back(const Directory& directory, const std::string& name, const Uuid& restore);
+/// Publishes the checkpoint again after its restore failed. kNotFound: the restore owns none.
+Status cancel_restore(const Directory& directory, const std::string& name, const Uuid& restore);
 
-/// The job runs: removes the checkpoint that the restore has, with what no other needs, and the
-/// directory if nothing else is in it. What cannot be removed now is left to prune().
+/// Removes the checkpoint of a restore whose job runs, with contents that no other checkpoint
+/// needs, and the directory if it is empty then. Leaves to prune() what cannot be removed now.
 Status end_restore(const Directory& directory, const Uuid& restore, const control::TlsFiles& tls);
 
 }  // namespace gcr::store

@@ -20,7 +20,7 @@ Result<Key> random_key() {
   if (RAND_bytes(reinterpret_cast<unsigned char*>(key.data()), static_cast<int>(key.size())) == 1) {
     return key;
   }
-  return Error(Code::kInternal, "no random numbers for a key");
+  return Error(Code::kInternal, "cannot generate a key: OpenSSL has no random numbers");
 }
 
 std::string text_of(const Key& key) {
@@ -40,21 +40,21 @@ struct Writer::Content {
   std::uint32_t raw_bytes = 0;
   std::uint32_t stored_bytes = 0;
   std::uint32_t uses = 0;
-  PackWriter* pack = nullptr;  ///< null: an earlier checkpoint's
+  PackWriter* pack = nullptr;  ///< null: in a pack of an earlier checkpoint
   State state = State::kReady;
 };
 
-/// What an earlier checkpoint has.
-struct Writer::Past {
+/// The parts of an earlier checkpoint that can be reused.
+struct Writer::EarlierCheckpoint {
   using Digest = std::array<std::byte, kDigestBytes>;
 
   Key content_key{};
   Key digest_key{};
   std::pair<std::int64_t, std::string> taken;
   std::vector<std::pair<ContentName, std::uint32_t>> contents;
-  std::vector<std::pair<Digest, std::uint32_t>> chunks;  ///< with their places among contents
+  std::vector<std::pair<Digest, std::uint32_t>> chunks;  ///< with indexes in `contents`
 
-  explicit Past(const proto::Manifest& manifest)
+  explicit EarlierCheckpoint(const proto::Manifest& manifest)
       : content_key(key_of(manifest.content_key())),
         digest_key(key_of(manifest.digest_key())),
         taken(manifest.taken_unix_ms(), manifest.name()) {
@@ -82,8 +82,9 @@ Writer::~Writer() = default;
 
 Result<std::unique_ptr<Writer>> Writer::create(Directory directory, Options options) {
   if (!is_name(options.name)) {
-    return Error(Code::kInvalidArgument,
-                 "a checkpoint's name has 1 to 128 of A-Z a-z 0-9 . _ - and begins with no dot");
+    return Error(
+        Code::kInvalidArgument,
+        "a checkpoint's name has 1 to 128 of A-Z a-z 0-9 . _ - and does not begin with a dot");
   }
   std::unique_ptr<Writer> writer(new Writer(std::move(directory), std::move(options)));
   const std::string name = writer->options_.name;
@@ -94,34 +95,34 @@ Result<std::unique_ptr<Writer>> Writer::create(Directory directory, Options opti
                                              writer->directory_.path().native(), name));
   }
   GCR_TRY(writer->directory_.make_packs());
-  GCR_TRY(writer->learn());
+  GCR_TRY(writer->load_earlier_checkpoints());
   const Status begun = writer->begin_packs();
   if (begun) return writer;
   (void)discard(writer->directory_, writer->options_.checkpoint, name);
   return begun.error();
 }
 
-/// From what is there already.
-Status Writer::learn() {
-  std::vector<Past> pasts;
+/// Reads the earlier checkpoints: removes leftovers, chooses keys, and finds reusable contents.
+Status Writer::load_earlier_checkpoints() {
+  std::vector<EarlierCheckpoint> earlier;
   Needs needs;
   GCR_TRY(visit_manifests(directory_, options_.tls, [&](const Found& found) {
     needs.add(found);
     if (!found.manifest || !found.is_published) return;
     const Status accepted = options_.rule ? options_.rule(found.manifest->agent()) : Status{};
     if (accepted) {
-      pasts.emplace_back(*found.manifest);
+      earlier.emplace_back(*found.manifest);
     } else {
-      spdlog::warn("nothing of {} is used again: {}", found.file_name, accepted.error().message());
+      spdlog::warn("not reusing contents of {}: {}", found.file_name, accepted.error().message());
     }
   }));
   if (needs.problem()) {
-    spdlog::warn("leftovers of earlier writers are not removed: {}", needs.problem()->message());
+    spdlog::warn("not removing leftovers of earlier writers: {}", needs.problem()->message());
   } else {
     GCR_TRY(remove_unneeded(directory_, needs, false));
   }
-  const auto newest = std::ranges::max_element(pasts, {}, &Past::taken);
-  if (newest == pasts.end()) {
+  const auto newest = std::ranges::max_element(earlier, {}, &EarlierCheckpoint::taken);
+  if (newest == earlier.end()) {
     GCR_ASSIGN(content_key_, random_key());
     GCR_ASSIGN(digest_key_, random_key());
     return {};
@@ -129,25 +130,25 @@ Status Writer::learn() {
   content_key_ = newest->content_key;
   digest_key_ = newest->digest_key;
   GCR_ASSIGN(const auto packs, Packs::open(directory_));
-  reuse(pasts, *packs);
+  reuse(earlier, *packs);
   return {};
 }
 
-void Writer::reuse(const std::vector<Past>& pasts, const Packs& packs) {
+void Writer::reuse(const std::vector<EarlierCheckpoint>& earlier, const Packs& packs) {
   std::unordered_map<ContentName, std::uint32_t, HashName> in_packs;
   for (const Packs::Pack& pack : packs.packs()) {
     for (const IndexEntry& entry : pack.index)
       in_packs.emplace(entry.name, entry.location.raw_bytes);
   }
-  for (const Past& past : pasts) {
-    if (past.content_key != content_key_) continue;
-    for (const auto& [name, raw_bytes] : past.contents) {
+  for (const EarlierCheckpoint& one : earlier) {
+    if (one.content_key != content_key_) continue;
+    for (const auto& [name, raw_bytes] : one.contents) {
       const auto found = in_packs.find(name);
       if (found != in_packs.end() && found->second == raw_bytes) existing_.emplace(name, raw_bytes);
     }
-    if (past.digest_key != digest_key_) continue;
-    for (const auto& [digest, place] : past.chunks) {
-      const ContentName& name = past.contents[place].first;
+    if (one.digest_key != digest_key_) continue;
+    for (const auto& [digest, place] : one.chunks) {
+      const ContentName& name = one.contents[place].first;
       if (existing_.contains(name)) chunks_.emplace(digest, name);
     }
   }
@@ -161,7 +162,7 @@ Status Writer::begin_packs() {
   return {};
 }
 
-/// The caller has mutex_, as in the next three.
+/// Assigns a number to a new content. The caller holds mutex_, as for the next two.
 ContentRef Writer::number_for(const Content& content) {
   ContentRef number = static_cast<ContentRef>(contents_.size());
   if (unused_.empty()) {
@@ -181,11 +182,11 @@ void Writer::forget(ContentRef content) {
   unused_.push_back(content);
 }
 
-/// A content that is there, or that another thread is writing: then waits. Nothing if there is
-/// none, or, with `failure`, if that thread could not write it.
-std::optional<ContentRef> Writer::use_known(std::unique_lock<std::mutex>& lock,
-                                            const ContentName& name, std::uint32_t raw_bytes,
-                                            Status& failure) {
+/// Adds a use of an existing content; waits if another thread is writing it. Nullopt if there is
+/// none; sets `failure` if that thread could not write it.
+std::optional<ContentRef> Writer::reuse_content(std::unique_lock<std::mutex>& lock,
+                                                const ContentName& name, std::uint32_t raw_bytes,
+                                                Status& failure) {
   const auto found = by_name_.find(name);
   if (found != by_name_.end()) {
     const ContentRef number = found->second;
@@ -219,7 +220,7 @@ Result<Location> Writer::write(PackWriter& pack, const ContentName& name,
   return pack.add(name, bytes, raw_bytes, Codec::kNone);
 }
 
-/// One of those in use: one more for each kPackShareBytes that are written.
+/// The next pack, round-robin. The number of packs in use grows by one per kPackShareBytes written.
 PackWriter& Writer::next_pack() {
   const std::size_t in_use = std::min(packs_.size(), 1 + new_bytes_ / kPackShareBytes);
   return *packs_[next_pack_++ % in_use];
@@ -227,13 +228,14 @@ PackWriter& Writer::next_pack() {
 
 Result<ContentRef> Writer::add(std::span<const std::byte> bytes) {
   if (bytes.empty() || bytes.size() > kMaxContentBytes) {
-    return Error(Code::kInvalidArgument, fmt::format("a content has no {} bytes", bytes.size()));
+    return Error(Code::kInvalidArgument, fmt::format("a content has 1 to {} bytes, not {}",
+                                                     kMaxContentBytes, bytes.size()));
   }
   const ContentName name = name_of(content_key_, bytes);
   const auto raw_bytes = static_cast<std::uint32_t>(bytes.size());
   std::unique_lock lock(mutex_);
   Status failure;
-  if (const auto known = use_known(lock, name, raw_bytes, failure)) return *known;
+  if (const auto known = reuse_content(lock, name, raw_bytes, failure)) return *known;
   GCR_TRY(failure);
   PackWriter& pack = next_pack();
   const ContentRef number = number_for({.name = name,
@@ -244,10 +246,10 @@ Result<ContentRef> Writer::add(std::span<const std::byte> bytes) {
   lock.unlock();
   const auto written = write(pack, name, bytes);
   lock.lock();
-  return end_of_write(number, written);
+  return finish_write(number, written);
 }
 
-Result<ContentRef> Writer::end_of_write(ContentRef number, const Result<Location>& written) {
+Result<ContentRef> Writer::finish_write(ContentRef number, const Result<Location>& written) {
   Content& content = contents_[number];
   written_.notify_all();
   if (written) {
@@ -272,7 +274,7 @@ std::optional<ContentRef> Writer::find_chunk(std::span<const std::byte, 16> dige
   if (existing == existing_.end() || existing->second != raw_bytes) return std::nullopt;
   std::unique_lock lock(mutex_);
   Status failure;
-  return use_known(lock, found->second, raw_bytes, failure);
+  return reuse_content(lock, found->second, raw_bytes, failure);
 }
 
 void Writer::drop(ContentRef number) {
@@ -292,14 +294,15 @@ void Writer::drop(ContentRef number) {
   forget(number);
 }
 
-/// Packs without a content go.
+/// Finishes all packs; removes those without contents.
 Status Writer::finish_packs() {
   return side_by_side(packs_, [this](const std::unique_ptr<PackWriter>& pack) {
     return pack->live_bytes() == 0 ? directory_.remove(pack->file_name()) : pack->finish();
   });
 }
 
-/// From numbers of this writer to places among the manifest's contents.
+/// Converts the manifest's references from this writer's numbers to indexes of the manifest's
+/// contents, and lists those contents.
 Status Writer::translate(proto::Manifest& manifest) const {
   constexpr std::uint32_t kNone = ~std::uint32_t{0};
   std::vector<std::uint32_t> places(contents_.size(), kNone);
@@ -342,7 +345,7 @@ Status Writer::seal(proto::Manifest manifest) {
   manifest.set_digest_key(text_of(digest_key_));
   manifest.set_new_bytes(new_bytes_);
   GCR_TRY(finish_packs());
-  // The packs' names are on the disk before anything says that they are needed.
+  // The packs' names must be durable before a manifest refers to them.
   GCR_TRY(directory_.sync());
   return write_manifest(directory_, voted_file_of(options_.checkpoint), std::move(manifest),
                         options_.tls);
@@ -352,7 +355,8 @@ Status Writer::publish() { return store::publish(directory_, options_.checkpoint
 
 Status publish(const Directory& directory, const Uuid& checkpoint, const std::string& name) {
   const std::string sealed = voted_file_of(checkpoint);
-  if (!is_name(name)) return Error(Code::kInvalidArgument, "that is no name of a checkpoint");
+  if (!is_name(name))
+    return Error(Code::kInvalidArgument, "the name of the checkpoint is not valid");
   GCR_ASSIGN(const bool is_sealed, directory.exists(sealed));
   GCR_ASSIGN(const auto named, claimed_id(directory, file_of(name)));
   const bool is_published = named == checkpoint;
@@ -377,7 +381,7 @@ Status discard(const Directory& directory, const Uuid& checkpoint, const std::st
   }
   GCR_TRY(directory.remove(sealed));
   GCR_TRY(directory.remove(sealed + ".new"));
-  // Before its packs go, so that it does not come back without them.
+  // Before its packs are removed, so that a power failure cannot restore the manifest without them.
   GCR_TRY(directory.sync());
   if (named == checkpoint) return {};
   GCR_ASSIGN(const auto packs, directory.list("packs"));

@@ -1,5 +1,9 @@
-// A checkpoint that is being written into a directory. What earlier checkpoints there have, or this
-// one already, is not written again.
+// Writes a checkpoint into a directory.
+//
+// Contents are deduplicated by name: a content that an earlier valid checkpoint of the directory
+// has, or this one already, is not written again. Other contents go to packs, round-robin over as
+// many as the amount of data justifies. seal() finishes the packs and writes the manifest under a
+// name that no reader uses; publish() gives it its final name, which makes the checkpoint exist.
 #pragma once
 
 #include <atomic>
@@ -20,55 +24,57 @@
 
 namespace gcr::store {
 
-/// A content of a Writer, in its own numbers.
+/// A Writer's number of a content.
 using ContentRef = std::uint32_t;
 
-/// Thread-safe but for create(), seal() and publish(). Everything blocks. Unless publish() has
-/// succeeded, the destructor leaves the files for discard().
+/// A checkpoint that is being written. Thread-safe except for create(), seal() and publish(). All
+/// calls block. Without a successful publish(), the destructor leaves the files; discard() removes
+/// them.
 class Writer {
  public:
   struct Options {
     Uuid checkpoint{};
-    std::string name{};          ///< is_name()
-    Codec codec = Codec::kNone;  ///< where it makes a content smaller
-    unsigned packs = 4;  ///< most files that are written side by side, for little there are fewer
-    control::TlsFiles tls{};  ///< to sign with, and to believe earlier manifests
-    SignerRule rule{};        ///< whose earlier manifests are believed
+    std::string name{};          ///< must satisfy is_name()
+    Codec codec = Codec::kNone;  ///< used if it makes a content smaller
+    unsigned packs = 4;  ///< the most packs that are written concurrently; fewer for little data
+    control::TlsFiles tls{};  ///< signs the manifest and verifies earlier ones
+    SignerRule rule{};        ///< accepted signers of earlier manifests
   };
 
-  /// Takes the directory's lock, until this object goes; removes what writers that died have left,
-  /// but not a sealed checkpoint. kRefused if another writes, or a checkpoint of that name exists.
-  /// Keys are those of the newest checkpoint there that can be believed, so that contents and
-  /// digests can be compared with it; else random ones.
+  /// Locks the directory while the object lives, and removes leftovers of dead writers, but no
+  /// sealed checkpoint. kRefused if another process writes, or a checkpoint of that name exists.
+  /// Uses the keys of the newest valid checkpoint, so that names and digests can be compared with
+  /// it; else random keys.
   static Result<std::unique_ptr<Writer>> create(Directory directory, Options options);
 
   const Directory& directory() const { return directory_; }
   const Key& digest_key() const { return digest_key_; }
   const Options& options() const { return options_; }
 
-  /// Stores a content of 1 byte to 2 MiB, unless it is there already: one more use of it. A content
-  /// counts as there if a published checkpoint that can be believed needs it and a pack claims to
-  /// have it, or if this writer wrote it. After an error nothing of it is left.
+  /// Adds a use of a content of 1 byte to 2 MiB, and stores it unless it exists: a valid published
+  /// checkpoint needs it and a pack lists it, or this writer wrote it. After an error nothing of it
+  /// is left.
   Result<ContentRef> add(std::span<const std::byte> bytes);
 
-  /// One more use of a chunk that an earlier checkpoint has, by its digest under digest_key().
+  /// Adds a use of a chunk of an earlier checkpoint, by its digest under digest_key(); nullopt if
+  /// there is none.
   std::optional<ContentRef> find_chunk(std::span<const std::byte, 16> digest,
                                        std::uint32_t raw_bytes);
 
-  /// One use less; without any left, its place in a pack may be used again.
+  /// Removes one use; after the last one, the content's place in a pack may be reused.
   void drop(ContentRef content);
 
-  /// Makes all durable, and the manifest under a name that nobody reads. Fills the manifest's
-  /// contents, format, name, id, keys, agent and `new_bytes`; its references are ContentRefs, which
-  /// become places among the contents. Nothing is added afterwards. A content that is used and not
-  /// referred to is kept in its pack.
+  /// Makes all contents durable and writes the manifest under a name that no reader uses. Fills the
+  /// manifest's contents, format, name, id, keys, agent and `new_bytes`, and converts its
+  /// references from ContentRefs to indexes of its contents. No content may be added afterwards. A
+  /// content that is used but not referred to stays in its pack.
   Status seal(proto::Manifest manifest);
 
-  /// After seal(): the checkpoint exists.
+  /// Makes the sealed checkpoint exist.
   Status publish();
 
-  std::uint64_t new_bytes() const { return new_bytes_; }        ///< written, as stored
-  std::uint64_t shared_bytes() const { return shared_bytes_; }  ///< not written, uncompressed
+  std::uint64_t new_bytes() const { return new_bytes_; }        ///< written; compressed size
+  std::uint64_t shared_bytes() const { return shared_bytes_; }  ///< not written; uncompressed size
 
   ~Writer();
   Writer(const Writer&) = delete;
@@ -76,19 +82,20 @@ class Writer {
 
  private:
   struct Content;
-  struct Past;
+  struct EarlierCheckpoint;
 
   Writer(Directory directory, Options options);
 
-  Status learn();
+  Status load_earlier_checkpoints();
   Status begin_packs();
-  void reuse(const std::vector<Past>& pasts, const Packs& packs);
-  std::optional<ContentRef> use_known(std::unique_lock<std::mutex>& lock, const ContentName& name,
-                                      std::uint32_t raw_bytes, Status& failure);
+  void reuse(const std::vector<EarlierCheckpoint>& earlier, const Packs& packs);
+  std::optional<ContentRef> reuse_content(std::unique_lock<std::mutex>& lock,
+                                          const ContentName& name, std::uint32_t raw_bytes,
+                                          Status& failure);
   PackWriter& next_pack();
   ContentRef number_for(const Content& content);
   void forget(ContentRef content);
-  Result<ContentRef> end_of_write(ContentRef content, const Result<Location>& written);
+  Result<ContentRef> finish_write(ContentRef content, const Result<Location>& written);
   Result<Location> write(PackWriter& pack, const ContentName& name,
                          std::span<const std::byte> bytes) const;
   Status finish_packs();
@@ -99,7 +106,7 @@ class Writer {
   UniqueFd lock_;
   Key content_key_{};
   Key digest_key_{};
-  /// Contents of earlier checkpoints that packs have, with their lengths.
+  /// Lengths of contents of earlier checkpoints that packs list.
   std::unordered_map<ContentName, std::uint32_t, HashName> existing_;
   /// Chunks of earlier checkpoints by digest.
   std::map<std::array<std::byte, kDigestBytes>, ContentName> chunks_;
@@ -115,13 +122,13 @@ class Writer {
   std::unordered_map<ContentName, ContentRef, HashName> by_name_;
 };
 
-/// Makes a sealed checkpoint exist that its writer could not publish any more. kNotFound: it was
-/// never sealed, or was discarded; kRefused if another checkpoint has the name. Idempotent: success
-/// if it exists.
+/// Publishes a sealed checkpoint whose writer could not. kNotFound: it was never sealed, or was
+/// discarded; kRefused if another checkpoint has the name. Idempotent: succeeds if it exists
+/// already.
 Status publish(const Directory& directory, const Uuid& checkpoint, const std::string& name);
 
-/// Removes all that a writer has left which will never publish. Leaves a published checkpoint of
-/// that id alone.
+/// Removes everything that a writer has left, which will never publish. Does not touch a published
+/// checkpoint of that id.
 Status discard(const Directory& directory, const Uuid& checkpoint, const std::string& name);
 
 }  // namespace gcr::store

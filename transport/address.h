@@ -1,4 +1,4 @@
-// Where receivers listen.
+// Addresses on which receivers listen.
 #pragma once
 
 #include <sys/socket.h>
@@ -29,8 +29,8 @@ struct SocketAddress {
 /// "10.0.0.1 port 7000".
 std::string describe(const Address& address);
 
-/// What `address` stands for, at least one, in the order in which to try them. Blocks for as long
-/// as the resolver does. Fails with kUnavailable.
+/// Resolves `address` to at least one socket address, in the order in which to try them. Blocks for
+/// as long as the resolver does. Fails with kUnavailable.
 Result<std::vector<SocketAddress>> resolve(const Address& address);
 
 }  // namespace gcr::transport

@@ -7,8 +7,8 @@ namespace gcr::transport {
 Status LandingWindow::check(unsigned lanes) const {
   if (places() >= lanes && places() > 0 && on_arrived) return {};
   return Error(Code::kInvalidArgument,
-               fmt::format("a landing window of {} has not a place for each of {} lanes",
-                           format_bytes(bytes.size()), lanes));
+               fmt::format("a landing window of {} is too small for {} lanes: each needs {}",
+                           format_bytes(bytes.size()), lanes, format_bytes(kPlaceBytes)));
 }
 
 }  // namespace gcr::transport

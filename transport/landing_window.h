@@ -1,7 +1,6 @@
-// Memory through which bytes pass on their way to where they belong: regions without memory of
-// their own share it. It is cut into places; a piece of a write lands in one of them, which the
-// receiver's owner gives back when it has moved the bytes on. However large the regions are, the
-// window need not be.
+// The landing window: a buffer that all regions without memory of their own share. It is cut into
+// places. Each piece of a write lands in one place, which the receiver's owner releases when it has
+// moved the bytes to their destination. The window may be much smaller than the regions.
 #pragma once
 
 #include <cstddef>
@@ -17,40 +16,40 @@ namespace gcr::transport {
 
 using RegionId = std::uint32_t;
 
-/// The most that lands at once, and what each place of a window has room for.
+/// The size of a place, and so the largest piece of a write that can land in a window.
 inline constexpr std::uint64_t kPlaceBytes = kChunkBytes;
 
-/// The right to one place of a window, as long as what landed there. Gives the place back when it
-/// is destroyed, on any thread, also after the receiver's end. Move-only.
+/// One claimed place of a window; its span covers the bytes that landed there. The destructor
+/// releases the place, on any thread, even after the receiver was destroyed. Move-only.
 class Place {
  public:
-  Place(std::span<std::byte> bytes, std::function<void()> give_back)
-      : bytes_(bytes), give_back_(std::move(give_back)) {}
+  Place(std::span<std::byte> bytes, std::function<void()> release)
+      : bytes_(bytes), release_(std::move(release)) {}
   Place(Place&& other) noexcept
-      : bytes_(other.bytes_), give_back_(std::exchange(other.give_back_, nullptr)) {}
+      : bytes_(other.bytes_), release_(std::exchange(other.release_, nullptr)) {}
   Place& operator=(Place&&) = delete;
   ~Place() {
-    if (give_back_) give_back_();
+    if (release_) release_();
   }
 
   std::span<std::byte> bytes() const { return bytes_; }
 
  private:
   std::span<std::byte> bytes_;
-  std::function<void()> give_back_;
+  std::function<void()> release_;
 };
 
-/// Called on the receiver's lane threads with bytes for `offset` of `region`, which lie in `place`.
-/// Otherwise as OnLanded. Must not wait for other places.
+/// Called on the receiver's lane threads when bytes for `offset` of `region` are in `place`. Must
+/// not wait for other places. Concurrency and errors are those of OnLanded.
 using OnArrived = std::function<Status(RegionId region, std::uint64_t offset, Place place)>;
 
 struct LandingWindow {
-  std::span<std::byte> bytes;  ///< places; mapped until the last place was given back
+  std::span<std::byte> bytes;  ///< the places; mapped until the last one is released
   OnArrived on_arrived;
 
   std::size_t places() const { return bytes.size() / kPlaceBytes; }
 
-  /// kInvalidArgument if it has not one place for each of so many lanes.
+  /// Fails with kInvalidArgument if there are fewer places than `lanes`, or no `on_arrived`.
   Status check(unsigned lanes) const;
 };
 

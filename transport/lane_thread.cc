@@ -23,7 +23,7 @@ void become_lane_thread(const char* name) {
 Status set_blocking(int fd, bool blocks) {
   const int flags = ::fcntl(fd, F_GETFL);
   if (flags < 0 || ::fcntl(fd, F_SETFL, blocks ? flags & ~O_NONBLOCK : flags | O_NONBLOCK) != 0) {
-    return Error::from_errno(errno, "setting up a data connection");
+    return Error::from_errno(errno, "setting a data connection to blocking or non-blocking");
   }
   return {};
 }
@@ -41,13 +41,13 @@ Result<bool> wait_ready(std::span<pollfd> waits, milliseconds limit) {
 
 Result<UniqueFd> make_wake() {
   UniqueFd wake(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (!wake) return Error::from_errno(errno, "making an eventfd");
+  if (!wake) return Error::from_errno(errno, "creating an eventfd");
   return wake;
 }
 
 void wake_up(const UniqueFd& wake) { (void)::eventfd_write(wake.get(), 1); }
 
-void calm_down(const UniqueFd& wake) {
+void clear_wake(const UniqueFd& wake) {
   eventfd_t count = 0;
   (void)::eventfd_read(wake.get(), &count);
 }

@@ -1,4 +1,4 @@
-// What threads that serve lanes need: no signals, and descriptors to wait on.
+// Helpers for threads that serve lanes: they block all signals and wait on descriptors.
 #pragma once
 
 #include <poll.h>
@@ -11,19 +11,20 @@
 
 namespace gcr::transport {
 
-/// Blocks signals in this thread: they are for the program's other threads.
+/// Blocks all signals in the calling thread, so that the program's other threads receive them, and
+/// names the thread `name`.
 void become_lane_thread(const char* name);
 
 Status set_blocking(int fd, bool blocks);
 
-/// Whether one of `waits` becomes ready within `limit`.
+/// Waits until one of `waits` is ready; false if none is within `limit`.
 Result<bool> wait_ready(std::span<pollfd> waits, std::chrono::milliseconds limit);
 
-/// A descriptor that wake_up() makes readable.
+/// Creates a descriptor that wake_up() makes readable.
 Result<UniqueFd> make_wake();
 
-/// Makes `wake` readable until calm_down(). Never blocks.
+/// Makes `wake` readable until clear_wake(). Neither call blocks.
 void wake_up(const UniqueFd& wake);
-void calm_down(const UniqueFd& wake);
+void clear_wake(const UniqueFd& wake);
 
 }  // namespace gcr::transport

@@ -1,4 +1,8 @@
 // Limits the rate of all senders together.
+//
+// The pacer models a line of the given rate. Each call reserves the next free stretch of the line,
+// as long as its bytes take, and waits until that stretch begins. Unused time is not saved up, so
+// there are no bursts after a pause. A change of the limit releases all waiting callers.
 #pragma once
 
 #include <algorithm>
@@ -9,13 +13,12 @@
 
 namespace gcr::transport {
 
-/// Thread-safe. Bytes are scheduled one after the other as on a line of the given rate; time in
-/// which nothing is sent is not saved up.
+/// A rate limit shared by several senders. Thread-safe.
 class Pacer {
  public:
   using Clock = std::chrono::steady_clock;
 
-  /// Takes effect at once, also for waiting callers. 0: no limit.
+  /// Sets the rate, at once, also for waiting callers. 0: no limit.
   void limit(std::uint64_t bytes_per_second) {
     const std::lock_guard lock(mutex_);
     rate_ = bytes_per_second;

@@ -1,4 +1,4 @@
-// What the two ends of every transport exchange in the same form: why a transfer is broken, and the
+// Values that every transport exchanges in the same form: the error that broke a transfer, and the
 // token that admits a sender.
 #pragma once
 
@@ -14,13 +14,13 @@ namespace gcr::transport {
 inline constexpr std::size_t kMaxTokenBytes = 64;
 inline constexpr std::size_t kMaxErrorBytes = 1024;  ///< of an encoded error: code (u16), then text
 
-/// Code and text, cut to `max_bytes`, which is at least 2.
+/// Encodes code and text of `error`, cut to `max_bytes`, which is at least 2.
 std::string encode_error(const Error& error, std::size_t max_bytes = kMaxErrorBytes);
 
-/// The peer's error; unknown codes become kProtocol, control characters become '?'.
+/// Decodes the peer's error; unknown codes become kProtocol, control characters become '?'.
 Error decode_error(std::span<const std::byte> payload);
 
-/// Whether two tokens of at most kMaxTokenBytes are equal, in constant time.
+/// Compares two tokens of at most kMaxTokenBytes in constant time.
 bool same_token(const std::string& ours, const std::string& theirs);
 
 }  // namespace gcr::transport

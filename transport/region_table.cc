@@ -37,9 +37,9 @@ Result<RegionTable::Pin> RegionTable::pin(RegionId region, std::uint64_t offset,
   const std::lock_guard lock(mutex_);
   const auto found = entries_.find(region);
   if (found == entries_.end() || found->second.removed) {
-    return Error(
-        Code::kNotFound,
-        fmt::format("write of {} bytes into region {}, which is not there", length_bytes, region));
+    return Error(Code::kNotFound,
+                 fmt::format("write of {} bytes into region {}, which does not exist", length_bytes,
+                             region));
   }
   Entry& entry = found->second;
   if (offset > entry.size_bytes || length_bytes > entry.size_bytes - offset) {

@@ -1,4 +1,4 @@
-// The receiver's regions: which may be written to, and which are being written to.
+// The receiver's regions, and a pin for each write into one of them.
 #pragma once
 
 #include <condition_variable>
@@ -13,7 +13,7 @@
 
 namespace gcr::transport {
 
-/// Thread-safe. Outlives every Pin it gave.
+/// The regions by number. Thread-safe. Must outlive every Pin that it returned.
 class RegionTable {
  public:
   /// A right to write into `bytes()`; the region stays registered while it lives. Move-only.
@@ -46,14 +46,15 @@ class RegionTable {
   /// Fails with kInvalidArgument if `region` exists, or is being removed.
   Status add(RegionId region, std::span<std::byte> bytes);
 
-  /// The same for a region without memory of its own.
+  /// Adds a region without memory of its own. Fails as add().
   Status add_windowed(RegionId region, std::uint64_t size_bytes);
 
-  /// Refuses pins from now on, and returns when none is left. Fails with kNotFound.
+  /// Refuses further pins of the region, and returns when none is left. Fails with kNotFound.
   Status remove(RegionId region);
 
-  /// The right to write `length_bytes` at `offset`. Fails with kNotFound if there is no such
-  /// region, and with kInvalidArgument if the range is not within it; any numbers are safe.
+  /// Pins the region for a write of `length_bytes` at `offset`. Fails with kNotFound if there is no
+  /// such region, and with kInvalidArgument if the range is not within it. All arguments may come
+  /// from the peer unchecked.
   Result<Pin> pin(RegionId region, std::uint64_t offset, std::uint64_t length_bytes);
 
  private:

@@ -1,4 +1,4 @@
-// What the lanes of one end share: what broke the transfer, and how much has gone over them.
+// State that the lanes of one end share: the error that broke the transfer, and the counters.
 #pragma once
 
 #include <atomic>
@@ -12,10 +12,10 @@
 
 namespace gcr::transport {
 
-/// The error that broke a transfer, which is every lane's. Thread-safe.
+/// The error that broke a transfer; every lane reports it. Thread-safe.
 class FirstError {
  public:
-  /// Keeps `error` unless there is one already; gives the one that is kept.
+  /// Keeps `error` unless there is one already; returns the one that is kept.
   Error set(Error error) {
     const std::lock_guard lock(mutex_);
     if (!error_) error_ = std::move(error);
@@ -25,7 +25,7 @@ class FirstError {
 
   explicit operator bool() const { return is_set_.load(std::memory_order_acquire); }
 
-  /// That error; success if there is none.
+  /// The kept error; success if there is none.
   Status status() const {
     if (!*this) return {};
     const std::lock_guard lock(mutex_);
@@ -38,7 +38,7 @@ class FirstError {
   std::atomic<bool> is_set_ = false;
 };
 
-/// Thread-safe.
+/// Counts the traffic of all lanes. Thread-safe.
 class Counters {
  public:
   void add_bytes(std::uint64_t payload, std::uint64_t header) {

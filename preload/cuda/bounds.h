@@ -1,6 +1,6 @@
-// Which memory CUDA's copies and fills touch, by their public names: all forms of a function have
-// their parameters in the same order. Of rows (2D, 3D), arrays and batches nothing is said: there
-// the driver alone looks.
+// The memory ranges that CUDA's copies and fills touch, by public function name: all forms of a
+// function have their parameters in the same order. Copies of rows (2D, 3D), of arrays and batches
+// are not checked here, only by the driver.
 #pragma once
 
 #include "preload/cuda/abi/driver_abi.h"
@@ -19,7 +19,8 @@ inline bool stays_inside(Address address, std::size_t bytes) {
   return bounds::stays_inside<0>(address, bytes, tracked::range_around);
 }
 
-/// Whether a call of the function reaches beyond an allocation. Everything else costs nothing.
+/// Tells whether a call of the function reaches beyond an allocation. The default, for functions
+/// that are not checked, costs nothing.
 template <class Name>
 struct Beyond {
   template <class... Arguments>

@@ -1,4 +1,4 @@
-// Captures of streams, and streams' ends.
+// Stream captures, and the destruction of streams.
 #include "preload/cuda/driver_calls.h"
 #include "preload/cuda/face.h"
 #include "preload/cuda/tracked.h"
@@ -75,7 +75,7 @@ CUresult cuStreamBeginCaptureToCig_ptsz(CUstream stream, CUstreamCigCaptureParam
   return began(real::cuStreamBeginCaptureToCig_ptsz(stream, params), stream, true);
 }
 
-// A stream that is destroyed takes its capture with it, and its handle must not be asked again.
+// Destroying a stream ends its capture, and its handle must not be queried afterwards.
 CUresult cuStreamDestroy(CUstream stream) {
   note_stream_end(cuda(), from_cuda(stream));
   return ended(real::cuStreamDestroy(stream), stream, false);

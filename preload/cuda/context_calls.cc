@@ -19,13 +19,13 @@ CUresult destroyed(CUresult result, CUcontext context) {
   return result;
 }
 
-/// A primary context dies with its last release, or with a reset.
+/// Records that a primary context may have been destroyed: by its last release, or by a reset.
 CUresult primary_ended(CUresult result, CUdevice device, bool reset) {
   if (result == CUDA_SUCCESS) note_primary_ended(cuda(), device, reset);
   return result;
 }
 
-/// The primary context of the device that a context is on; null if the driver does not say.
+/// Returns the primary context of a context's device, and that device; null if the driver fails.
 CUcontext primary_of(CUcontext context, CUdevice* device) {
   if (real::cuCtxPushCurrent_v2(context) != CUDA_SUCCESS) return nullptr;
   CUcontext popped = nullptr, primary = nullptr;
@@ -62,7 +62,7 @@ CUresult cuGreenCtxDestroy(CUgreenCtx green) {
   const CUresult result = real::cuGreenCtxDestroy(green);
   if (result != CUDA_SUCCESS || !known) return result;
   forget_green(cuda(), from_cuda(context));
-  note_primary_ended(cuda(), device, false);  // it may have been the last that retained it
+  note_primary_ended(cuda(), device, false);  // this may have been its last reference
   return result;
 }
 

@@ -1,4 +1,4 @@
-// The library's own calls to CUDA.
+// Implements Driver (preload/memory/driver.h) with CUDA's functions.
 #include <new>
 
 #include "preload/checkpoint_memory.h"
@@ -108,7 +108,7 @@ class CudaDriver final : public Driver {
         !posix_fd) {
       return facts;
     }
-    // Memory of cuMemAlloc can be reached by RDMA wherever the device can do that at all.
+    // RDMA reaches memory from cuMemAlloc on every device that supports RDMA.
     facts.rdma_capable =
         attribute(CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED, device, &rdma) &&
         rdma != 0;
@@ -180,8 +180,7 @@ class CudaDriver final : public Driver {
   Result set_stack_limit(std::size_t bytes) override {
     return from_cuda(real::cuCtxSetLimit(CU_LIMIT_STACK_SIZE, bytes));
   }
-  // A kernel of the driver's own fills a rectangle; rows that are short or alone are filled
-  // without.
+  // The driver fills a rectangle with a kernel; it fills short or single rows without one.
   Result settle_stack_limit() override {
     constexpr std::size_t kPitch = 1031, kWidth = 777, kRows = 501;
     CUdeviceptr rectangle = 0;
@@ -195,7 +194,7 @@ class CudaDriver final : public Driver {
   Result stream_number(Stream* stream, std::uint64_t* number) override {
     unsigned long long id = 0;
     const CUresult result = real::cuStreamGetId(to_cuda(stream), &id);
-    *number = id + 1;  // 0 is no stream's
+    *number = id + 1;  // 0 means no stream
     return from_cuda(result);
   }
   Result stream_context(Stream* stream, Context** context, int* device) override {
@@ -259,12 +258,12 @@ class CudaDriver final : public Driver {
                 attribute_of<int>(own, CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES) != 0};
   }
 
-  void before_checkpoint() override { checkpoint_memory::take_over_calls(); }
-  void after_restore() override { checkpoint_memory::give_back_calls(); }
+  void before_checkpoint() override { checkpoint_memory::intercept_calls(); }
+  void after_restore() override { checkpoint_memory::restore_calls(); }
 
-  void take_all_calls() override {
+  void pass_all_calls() override {
     leave_calls_to_driver();
-    checkpoint_memory::give_back_calls();
+    checkpoint_memory::restore_calls();
   }
   std::span<const std::string_view> files() override { return kFiles; }
 

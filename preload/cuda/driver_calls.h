@@ -1,5 +1,5 @@
 // The driver's own functions, as plain calls: `real::cuMemMap(...)`. A function that this driver
-// lacks answers CUDA_ERROR_NOT_SUPPORTED.
+// lacks returns CUDA_ERROR_NOT_SUPPORTED.
 #pragma once
 
 #include "preload/cuda/real_driver.h"

@@ -1,7 +1,7 @@
-// cuGetProcAddress, both forms: what statically linked runtimes and most frameworks use instead of
-// dlsym. The driver is asked first, so that its refusals and its status stay its own; then its
-// answer is replaced by the shim of the row that it means. What no table knows is answered as by a
-// driver that lacks it.
+// cuGetProcAddress, both forms, which statically linked runtimes and most frameworks use instead of
+// dlsym. The call goes to the driver first, so that errors and status come from it; then the
+// address that it returned is replaced by the shim of its row. A function that the table does not
+// know is reported as not found.
 #include <algorithm>
 
 #include "preload/cuda/real_driver.h"
@@ -11,7 +11,7 @@
 namespace gcr::preload {
 namespace {
 
-/// What the driver gives for a version, or null.
+/// The address that the driver returns for `cuda_version`, or null.
 void* ask(const RealDriver& driver, const char* symbol, int cuda_version, cuuint64_t flags) {
   void* address = nullptr;
   CUdriverProcAddressQueryResult status = CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
@@ -22,9 +22,9 @@ void* ask(const RealDriver& driver, const char* symbol, int cuda_version, cuuint
   return result == CUDA_SUCCESS ? address : nullptr;
 }
 
-/// The address that the application gets in place of `address`: a shim, the same one where there is
-/// none, or null for what the table does not know. That may be an interface of a known name that is
-/// newer than the table, which must not be taken for an older one.
+/// The address that the application gets instead of `address`: the shim, `address` itself if the
+/// function needs no shim, or null if the table does not know it. A known name may have an
+/// interface that is newer than the table; it must not be mistaken for an older one.
 void* replace(const RealDriver& driver, const char* symbol, int cuda_version, cuuint64_t flags,
               void* address) {
   const int version = std::min(cuda_version, kTableCudaVersion);

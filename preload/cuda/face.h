@@ -1,4 +1,4 @@
-// CUDA's face of the library's memory (preload/memory): its state, and its types to and from the
+// The CUDA face of preload/memory: its state, and conversions between CUDA's types and the
 // library's.
 #pragma once
 
@@ -7,8 +7,8 @@
 
 namespace gcr::preload {
 
-/// CUDA in this process; made at the first call, never destroyed: threads may use it while the
-/// process exits.
+/// The CUDA runtime of this process. Created at the first call and never destroyed, because threads
+/// may use it while the process exits.
 Runtime& cuda();
 
 static_assert(std::is_same_v<Address, CUdeviceptr>);
@@ -29,7 +29,7 @@ inline CUstream to_cuda(Stream* stream) { return reinterpret_cast<CUstream>(stre
 inline CUevent to_cuda(Event* event) { return reinterpret_cast<CUevent>(event); }
 inline CUmemoryPool to_cuda(PoolHandle* pool) { return reinterpret_cast<CUmemoryPool>(pool); }
 
-/// The stream that a function means which takes null for the calling thread's own.
+/// The stream of a per-thread function, for which null means the calling thread's own stream.
 inline CUstream of_thread(CUstream stream) {
   return stream == nullptr ? CU_STREAM_PER_THREAD : stream;
 }

@@ -1,5 +1,5 @@
-// The entry points: a process that initialises CUDA, or NVML alone, gets its door; a profiler shows
-// itself.
+// The calls with which a process starts to use CUDA or NVML, which create its door; and the call
+// that reveals a profiler.
 #include <atomic>
 #include <cstring>
 
@@ -16,7 +16,8 @@ namespace {
 constinit std::atomic<bool> g_calls_are_found{false};
 
 void start_cuda() {
-  // Not behind a static's guard: no lock is held while one waits for the loader's.
+  // No static initialiser: its guard is a lock, and no lock may be held while waiting for the
+  // loader's.
   if (!g_calls_are_found.load(std::memory_order_acquire)) {
     checkpoint_memory::find_calls(kCudaSoname);
     g_calls_are_found.store(true, std::memory_order_release);
@@ -27,7 +28,8 @@ void start_cuda() {
 }  // namespace
 
 void nvml_was_initialised() {
-  // Without it the driver has nobody to checkpoint the process.
+  // NVML alone needs a door only if it has loaded libcuda.so.1: without that, there is no driver
+  // state to checkpoint.
   if (real_driver() != nullptr) start_cuda();
 }
 
@@ -44,8 +46,8 @@ CUresult cuInit(unsigned int flags) {
 }
 
 CUresult cuGetExportTable(const void** table, const CUuuid* id) {
-  // Of the driver's tables that have no header, one that CUPTI asks for when somebody subscribes to
-  // it or enables an activity, and neither CUDA's runtime nor a library of CUDA 13's toolkit does.
+  // An undocumented driver table that CUPTI requests when a tool subscribes to it or enables an
+  // activity. Neither the CUDA runtime nor a library of the CUDA 13 toolkit requests it.
   constexpr char kOfProfilers[] =
       "\x2c\x8e\x0a\xd8\x07\x10\xab\x4e\x90\xdd\x54\x71\x9f\xe5\xf7\x4b";
   const CUresult result = real::cuGetExportTable(table, id);

@@ -1,4 +1,4 @@
-// cuMemAlloc and its kin, and memory of the host that is registered: see preload/memory/plain.h.
+// cuMemAlloc and related functions, and registered host memory: see preload/memory/plain.h.
 #include "preload/cuda/driver_calls.h"
 #include "preload/cuda/face.h"
 #include "preload/cuda/tracked.h"

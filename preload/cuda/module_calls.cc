@@ -1,4 +1,4 @@
-// Variables of modules. One that is managed is memory that nobody has asked cuMemAllocManaged for.
+// Variables of modules. A managed variable is managed memory without a call of cuMemAllocManaged.
 #include "preload/cuda/driver_calls.h"
 #include "preload/cuda/face.h"
 #include "preload/cuda/tracked.h"
@@ -7,7 +7,8 @@
 namespace gcr::preload::tracked {
 namespace {
 
-/// As the driver answered a lookup, whose caller may have asked for the size alone.
+/// Notes the variable that the driver found; `address` is null if the caller asked only for the
+/// size.
 CUresult noted(CUresult result, const CUdeviceptr* address) {
   if (result == CUDA_SUCCESS && address != nullptr) note_variable(cuda(), *address);
   return result;

@@ -1,5 +1,5 @@
-// Pointer queries on backed memory answer as they would for the driver's own; on memory that the
-// application mapped itself, they answer with what it had asked for.
+// Pointer queries. For backed memory they answer as for the driver's own allocations; for memory
+// that the application mapped itself, they answer with the properties that it requested.
 #include <optional>
 
 #include "preload/cuda/driver_calls.h"
@@ -10,8 +10,8 @@
 namespace gcr::preload {
 namespace {
 
-// The widths of the boolean and bit-mask answers are not documented: only their lowest byte, which
-// holds every value that there is, gets changed.
+// The widths of boolean and bit-mask answers are not documented, so only their lowest byte is
+// changed; it holds every defined value.
 void clear_bits(void* data, unsigned int bits) {
   auto* lowest = static_cast<unsigned char*>(data);
   *lowest = static_cast<unsigned char>(*lowest & ~bits);
@@ -23,21 +23,22 @@ bool put(void* data, T value) {
   return true;
 }
 
-/// Attributes that a plain allocation has even where the driver refuses them on mapped memory.
+/// Whether a plain allocation has the attribute although the driver refuses it for mapped memory.
 bool answers_without_driver(CUpointer_attribute attribute) {
   return attribute != CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES &&
          attribute != CU_POINTER_ATTRIBUTE_P2P_TOKENS;
 }
 
-/// Corrects the driver's answer in `data`. True if the answer does not need the driver at all.
+/// Corrects the driver's answer in `data`. Returns true if the answer does not depend on the
+/// driver's.
 bool override_answer(const View& view, CUpointer_attribute attribute, CUdeviceptr address,
                      void* data) {
   if (attribute == CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES) {
     clear_bits(data, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR & ~view.handle_types);
     return false;
   }
-  // After a restore onto other GPUs the driver tells where imported memory is as a process would
-  // count that started there.
+  // After a restore on other GPUs, the driver reports the device of imported memory with the
+  // ordinals of a process that was started on that host.
   if (attribute == CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL && !view.on_host) {
     return put(data, view.device);
   }
@@ -60,7 +61,7 @@ bool override_answer(const View& view, CUpointer_attribute attribute, CUdevicept
     case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
       return put<unsigned char>(data, view.allocation.sync_memops ? 1 : 0);
     case CU_POINTER_ATTRIBUTE_P2P_TOKENS:
-      // A query of the tokens makes the driver turn synchronous operations on.
+      // A query of the tokens makes the driver enable synchronous operations.
       set_sync_memops(cuda(), address, true);
       return false;
     case CU_POINTER_ATTRIBUTE_BUFFER_ID:
@@ -101,8 +102,8 @@ CUresult cuPointerSetAttribute(const void* value, CUpointer_attribute attribute,
   const CUresult result = real::cuPointerSetAttribute(value, attribute, address);
   if (attribute != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS || value == nullptr) return result;
   if (!view_of(cuda(), address).value_or(View()).plain) return result;
-  // Mapped memory has synchronous operations always and refuses to have them set; plain memory has
-  // them only when asked. The application gets the value that it set.
+  // Mapped memory always has synchronous operations and refuses to change them; plain memory has
+  // them only on request. The application reads back the value that it set.
   set_sync_memops(cuda(), address, *static_cast<const unsigned char*>(value) != 0);
   return CUDA_SUCCESS;
 }

@@ -1,5 +1,4 @@
-// Stream-ordered allocation, the pools' calls, and the calls that wait: see
-// preload/memory/pool_calls.h.
+// Stream-ordered allocation, calls on pools, and calls that wait: see preload/memory/pool_calls.h.
 #include "preload/memory/pool_calls.h"
 
 #include <cstring>
@@ -28,7 +27,7 @@ PoolAttribute neutral(CUmemPool_attribute attribute) {
   return static_cast<PoolAttribute>(attribute);
 }
 
-/// After a node was added. Its parameters begin with its type.
+/// Notes a graph node that was added, if it allocates. Its parameters begin with its type.
 CUresult node_added(CUresult result, const CUgraphNodeParams* parameters) {
   CUgraphNodeType type{};
   if (result != CUDA_SUCCESS || parameters == nullptr) return result;
@@ -61,7 +60,7 @@ CUresult pools_changed(CUresult result) {
 }
 
 CUresult pool_shared(CUresult result) {
-  if (result == CUDA_SUCCESS) note_lost_pool(cuda());
+  if (result == CUDA_SUCCESS) note_unrestorable_pool(cuda());
   return result;
 }
 

@@ -1,7 +1,7 @@
 // The driver's own functions, behind the shims.
 //
-// One pointer per row of driver_api.def, found in the symbol table of the loaded libcuda.so.1 (the
-// object of that SONAME, whatever its file is called): not through dlsym, which answers with shims.
+// One pointer per row of driver_api.def, read from the symbol table of the loaded object with the
+// SONAME libcuda.so.1: not through dlsym, which returns shims.
 #pragma once
 
 #include <atomic>
@@ -28,15 +28,15 @@ const RealDriver* find();
 }  // namespace real_driver_internal
 
 /// The loaded driver, or null while none is loaded. Any thread. The first call that finds a driver
-/// reads all its addresses and keeps it from being unloaded; that one call may take the loader's
-/// lock. Later calls are one load. The result stays valid for the life of the process.
+/// reads all its addresses and prevents its unloading; that call may take the loader's lock. Later
+/// calls are one load. The result stays valid for the life of the process.
 inline const RealDriver* real_driver() {
   const RealDriver* driver = real_driver_internal::g_driver.load(std::memory_order_acquire);
   return driver != nullptr ? driver : real_driver_internal::find();
 }
 
-/// In the child of a fork, where the driver refuses all work: from now on tracked shims do nothing
-/// but call it, as gated ones do, so that the application gets the driver's own errors.
+/// Makes tracked shims only call the driver, as gated ones do. For the child of a fork, where the
+/// driver refuses all work: the application then gets the driver's own errors.
 inline void leave_calls_to_driver() {
   real_driver_internal::g_left_to_driver.store(true, std::memory_order_relaxed);
 }

@@ -1,7 +1,7 @@
 // The shims of gated, tracked and waiting rows; driver_lookup.cc has those of kLookup.
 //
-// A shim that is reached without a driver that has its function (which takes a weak reference, or a
-// driver older than the application) says so as cuGetProcAddress would, and does nothing.
+// A shim may be called although the loaded driver lacks its function (through a weak reference, or
+// if the driver is older than the application). It then returns the error of cuGetProcAddress.
 #include "preload/cuda/shims.h"
 
 #include "preload/cuda/bounds.h"
@@ -16,8 +16,9 @@ namespace {
   return driver == nullptr ? CUDA_ERROR_NOT_INITIALIZED : CUDA_ERROR_NOT_FOUND;
 }
 
-/// The driver copies between devices that have no access to each other's memory, but not what
-/// cuMemCreate has made: that has to be opened to the device that copies.
+/// Calls the driver; after a refused copy, gives all devices access to all plain allocations and
+/// calls it again. The driver copies its own memory between devices without peer access, but not
+/// memory from cuMemCreate.
 template <class Call>
 CUresult copy(const Call& call) {
   const CUresult result = call();

@@ -1,5 +1,5 @@
-// The exported shims: one function per row of driver_api.def that is not kPassed, under the
-// driver's own name and with its interface. See Policy for what each does.
+// The exported shims: one function per row of driver_api.def that is not kPassed, with the name and
+// the interface of the driver's function. Policy (preload/function_table.h) says what each does.
 #pragma once
 
 #include "preload/cuda/abi/driver_abi.h"

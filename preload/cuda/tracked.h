@@ -1,7 +1,8 @@
-// What the library does instead of the driver: one function per row with policy kTracked or kWaits.
+// The functions that tracked shims call instead of the driver's: one per row with policy kTracked
+// or kWaits.
 //
-// A shim calls it, for kTracked inside the gate, after real_driver() was found to have the function
-// of that name. Parameters and result are the driver's; each function is defined in the file of its
+// The shim calls it (for kTracked inside the gate) only if real_driver() has the function of that
+// name. Parameters and result are the driver's. Each function is defined in the file of its
 // subject.
 #pragma once
 
@@ -26,10 +27,10 @@ namespace gcr::preload::tracked {
 #undef GCR_DECLARE_kTracked
 #undef GCR_DECLARE_kWaits
 
-/// For kCopies: whether a copy that the driver has refused may succeed now.
+/// Opens memory to all devices after a refused copy (kCopies). True: the copy may succeed now.
 bool open_to_copies();
 
-/// For copies and fills: how far one may go from an address (preload/cuda/bounds.h).
+/// The range around `address` that a copy or fill may touch (preload/cuda/bounds.h).
 bounds::Range range_around(Address address);
 
 }  // namespace gcr::preload::tracked

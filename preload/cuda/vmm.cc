@@ -11,8 +11,8 @@
 namespace gcr::preload {
 namespace {
 
-/// Tiles of sparse arrays, with the driver's handles instead of ours. Arrays cannot be unmapped and
-/// mapped again as ranges can, so such memory cannot be detached.
+/// Calls `function` for tiles of sparse arrays, with the driver's handles instead of ours. Arrays
+/// cannot be unmapped and mapped again as ranges can, so such memory cannot be detached.
 template <class Function>
 CUresult map_arrays(CUarrayMapInfo* list, unsigned int count, Function real_call) {
   Runtime& r = cuda();
@@ -28,8 +28,8 @@ CUresult map_arrays(CUarrayMapInfo* list, unsigned int count, Function real_call
   return real_call(translated.data());
 }
 
-/// Memory that becomes part of a multicast object or an endpoint, with the driver's handle instead
-/// of ours. Others reach it there, so it cannot be detached.
+/// Calls `function` for memory that becomes part of a multicast object or an endpoint, with the
+/// driver's handle instead of ours. Other processes can then reach it, so it cannot be detached.
 template <class Function>
 CUresult bind(CUmemGenericAllocationHandle memory, Function real_call) {
   Runtime& r = cuda();
@@ -40,7 +40,7 @@ CUresult bind(CUmemGenericAllocationHandle memory, Function real_call) {
   return result;
 }
 
-/// The same by address, after the driver's answer.
+/// Notes memory, by its address, that the driver has bound to a multicast object.
 CUresult bound(CUdeviceptr address, CUresult result) {
   if (result == CUDA_SUCCESS) note_foreign(cuda(), address);
   return result;

@@ -1,6 +1,6 @@
-// What all tracked calls have in common: HIP has started with the first that succeeds, and what
-// hipGetLastError gives afterwards is what it would give without the library, as far as that can be
-// had. Up to 6.x that is the result of the thread's last call; from 7.0 on it is the last error.
+// Common parts of all tracked calls. The first one that succeeds starts HIP's runtime in this
+// library. Each one leaves hipGetLastError as it would be without the library, as far as possible:
+// up to 6.x that is the result of the thread's last call; from 7.0 on it is the last error.
 #include "preload/hip/face.h"
 #include "preload/hip/real_calls.h"
 #include "preload/hip/tracked.h"
@@ -9,7 +9,7 @@
 namespace gcr::preload {
 namespace {
 
-/// All devices count as contexts: any thread may use any of them without a tracked call.
+/// Notes all devices as contexts, because any thread may use any device without a tracked call.
 void note_devices() {
   int count = 0;
   if (real::hipGetDeviceCount(&count) != hipSuccess) return;
@@ -26,14 +26,14 @@ void note_started() {
   known.store(start(hip()), std::memory_order_relaxed);
 }
 
-/// Of the calling thread.
+/// Sets the calling thread's last error with a HIP call that fails with `wanted`.
 void set_last_error(hipError_t wanted) {
   if (real::hipPeekAtLastError() == wanted) return;
   if (wanted == hipSuccess) {
     real::hipGetLastError();
   } else if (wanted == hipErrorInvalidValue) {
     real::hipMemGetAllocationGranularity(nullptr, nullptr, hipMemAllocationGranularityMinimum);
-  }  // there is no way to have others
+  }  // no call produces other errors
 }
 
 template <class Call>

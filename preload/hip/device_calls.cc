@@ -1,4 +1,4 @@
-// The start of HIP, its devices and contexts, peer access between them, and captures.
+// HIP's initialisation, devices and contexts, peer access between them, and captures.
 #include "preload/hip/face.h"
 #include "preload/hip/real_calls.h"
 #include "preload/hip/tracked.h"
@@ -10,7 +10,7 @@
 namespace gcr::preload {
 namespace {
 
-/// All that was allocated on the device is gone; the device stays.
+/// Records a device reset, which frees everything that was allocated on the device.
 hipError_t was_reset(hipError_t result, int device) {
   if (result != hipSuccess || device < 0 || device >= kMaxDevices) return result;
   forget_context(hip(), context_of(device));
@@ -18,7 +18,7 @@ hipError_t was_reset(hipError_t result, int device) {
   return result;
 }
 
-/// HIP's own context of a device is a pointer. -1 if it is none.
+/// The device of a HIP context, which is a pointer in HIP; -1 if it is not a valid context.
 int device_of(hipCtx_t context) {
   int count = 0;
   if (real::hipGetDeviceCount(&count) != hipSuccess) return -1;
@@ -51,7 +51,8 @@ hipError_t hipDeviceReset() {
   return was_reset(real::hipDeviceReset(), device);
 }
 
-// Contexts are names of devices: making one allocates nothing, and destroying one frees nothing.
+// A HIP context is only a name of a device: creating one allocates nothing, destroying one frees
+// nothing.
 hipError_t hipCtxCreate(hipCtx_t* ctx, unsigned int flags, hipDevice_t device) {
   return real::hipCtxCreate(ctx, flags, device);
 }
@@ -96,7 +97,7 @@ hipError_t hipCtxDisablePeerAccess(hipCtx_t peer_ctx) {
   return result;
 }
 
-// A stream that is destroyed takes its capture with it, and its handle must not be asked again.
+// Destroying a stream ends its capture, and its handle must not be queried afterwards.
 hipError_t hipStreamDestroy(hipStream_t stream) {
   note_stream_end(hip(), from_hip(stream));
   forget_stream_number(stream);

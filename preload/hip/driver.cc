@@ -1,4 +1,5 @@
-// The library's own calls to HIP. Not tried on a GPU: see docs/hip.md.
+// Implements Driver (preload/memory/driver.h) with HIP's functions. Not tested on a GPU: see
+// docs/hip.md.
 #include <ctype.h>
 
 #include <algorithm>
@@ -33,7 +34,8 @@ Result create_with(Handle* handle, std::size_t size_bytes,
 
 bool is_default(Stream* stream) { return stream == nullptr || stream == kLegacyStream; }
 
-/// Numbers for streams. Those of default streams come from the device.
+/// Assigns numbers to streams, which HIP does not do. Numbers of default streams derive from the
+/// device.
 class StreamNumbers {
  public:
   std::uint64_t of(Stream* stream, int device) {
@@ -52,7 +54,7 @@ class StreamNumbers {
  private:
   std::uint64_t next() { return next_.fetch_add(1, std::memory_order_relaxed); }
 
-  /// A device's stream of this thread.
+  /// The number of the calling thread's default stream on `device`.
   std::uint64_t of_this_thread(int device) {
     static constinit thread_local std::uint64_t t_numbers[kMaxDevices] = {};
     std::uint64_t& number = t_numbers[device];
@@ -156,12 +158,12 @@ class HipDriver final : public Driver {
         real::hipMemGetAllocationGranularity(&facts.granularity_bytes, as_declared(properties),
                                              hipMemAllocationGranularityMinimum) == hipSuccess &&
         facts.granularity_bytes != 0;
-    // Whole pages of 2 MiB, as arenas and CUDA have them.
+    // At least 2 MiB, the unit of arenas and of CUDA.
     facts.granularity_bytes = std::max(facts.granularity_bytes, kSmallestMediumBytes);
     return facts;
   }
-  /// HIP gives the 16 hexadecimal digits of the GPU's number as they are, and other text for a GPU
-  /// that has none: then the GPU's place on the bus is what tells it from others.
+  /// HIP's UUID is the 16 hexadecimal digits of the GPU's unique id, or other text for a GPU
+  /// without one; then the PCI address identifies the GPU.
   DeviceUuid uuid(int device) override {
     hipUUID uuid{};
     DeviceUuid own{};
@@ -211,7 +213,7 @@ class HipDriver final : public Driver {
     if (current(&now) == Result::kSuccess && now == previous) return;
     real::hipSetDevice(device_of(previous));
   }
-  /// A device that the process does not use is left alone.
+  /// Does not touch a device that the process does not use.
   Result synchronize() override {
     int device = 0;
     const hipError_t known = real::hipGetDevice(&device);
@@ -229,7 +231,7 @@ class HipDriver final : public Driver {
     int active = 1;
     return real::hipDevicePrimaryCtxGetState(device, &flags, &active) != hipSuccess || active != 0;
   }
-  // HIP allocates stacks as kernels need them.
+  // HIP allocates stacks on demand, so there is no limit to lower.
   Result stack_limit(std::size_t*) override { return Result::kNotSupported; }
   Result set_stack_limit(std::size_t) override { return Result::kNotSupported; }
   Result settle_stack_limit() override { return Result::kNotSupported; }
@@ -305,7 +307,7 @@ class HipDriver final : public Driver {
     return behaviour;
   }
 
-  void take_all_calls() override { leave_calls_to_hip(); }
+  void pass_all_calls() override { leave_calls_to_hip(); }
   std::span<const std::string_view> files() override { return kFiles; }
 
  private:

@@ -1,5 +1,5 @@
-// HIP's face of the library's memory (preload/memory): its state, and its types to and from the
-// library's. A context is a device.
+// The HIP face of preload/memory: its state, and conversions between HIP's types and the library's.
+// A context is a device.
 #pragma once
 
 #include "preload/hip/abi/hip_abi.h"
@@ -7,7 +7,7 @@
 
 namespace gcr::preload {
 
-/// HIP in this process; made at the first call, never destroyed.
+/// The HIP runtime of this process. Created at the first call, never destroyed.
 Runtime& hip();
 
 static_assert(static_cast<unsigned>(Rights::kRead) == hipMemAccessFlagsProtRead);
@@ -40,7 +40,7 @@ inline int device_of(Context* context) {
   return static_cast<int>(reinterpret_cast<std::uintptr_t>(context)) - 1;
 }
 
-/// The stream that a function means which takes null for the calling thread's own.
+/// The stream of a per-thread function, for which null means the calling thread's own stream.
 inline hipStream_t of_thread(hipStream_t stream) {
   return stream == nullptr ? hipStreamPerThread : stream;
 }
@@ -50,20 +50,21 @@ inline Access from_hip(const hipMemAccessDesc& access) {
           static_cast<Rights>(access.flags)};
 }
 
-/// The release of the loaded library, as HIP counts: 10,000,000 * major + 100,000 * minor + patch;
-/// 0 if it does not say.
+/// The release of the loaded library in HIP's format, 10,000,000 * major + 100,000 * minor + patch;
+/// 0 if it is unknown.
 int hip_release();
 inline constexpr int kRelease5_3 = 50'300'000;  ///< hipMemAllocationPropR0503
 inline constexpr int kRelease6_0 = 60'000'000;  ///< hipMemoryTypeR0600
-inline constexpr int kRelease6_2 = 60'200'000;  ///< the size of pools
-inline constexpr int kRelease7_0 = 70'000'000;  ///< hipGetLastError gives errors only
+inline constexpr int kRelease6_2 = 60'200'000;  ///< pools have a maximum size
+inline constexpr int kRelease7_0 = 70'000'000;  ///< hipGetLastError returns errors only
 inline constexpr int kRelease7_1 = 70'100'000;  ///< descriptors are imported by value
 
-/// What the application asks of memory; before 5.3 the library backs and tracks none.
+/// Converts the properties of memory that the application requests. Before 5.3, the library backs
+/// and tracks no memory.
 Asked from_hip(const hipMemAllocationProp& properties);
 
-/// HIP has no numbers of streams. One that is destroyed gives its handle to others, and is a new
-/// one from then on.
+/// Drops the number of a stream that is destroyed, because HIP may reuse its handle for a new
+/// stream.
 void forget_stream_number(hipStream_t stream);
 
 }  // namespace gcr::preload

@@ -1,4 +1,4 @@
-// The table of HIP's functions (hip_api.def) as data.
+// The table of HIP functions (hip_api.def) as data.
 #pragma once
 
 #include "preload/function_table.h"

@@ -1,6 +1,6 @@
-// hipGetProcAddress and hipGetDriverEntryPoint. HIP is asked first, so that its refusals and its
-// status stay its own; then its answer is replaced by the shim of the row that it means. HIP finds
-// functions by dlsym, so that its answer may be a shim already.
+// hipGetProcAddress and hipGetDriverEntryPoint. The call goes to HIP first, so that errors and
+// status come from it; then the address that it returned is replaced by the shim of its row. HIP
+// finds functions with dlsym, so the address may be a shim already.
 #include <limits>
 
 #include "preload/hip/hip_table.h"
@@ -11,8 +11,8 @@
 namespace gcr::preload {
 namespace {
 
-/// The address that the application gets in place of `address`, or null for what the table does not
-/// know. The version that it asks for only chooses between functions that have no shim.
+/// The address that the application gets instead of `address`, or null if the table does not know
+/// the function. The requested version only selects among functions without a shim.
 void* replace_hip(const RealHip& hip, const char* symbol, bool thread_stream, void* address) {
   const FunctionRow* row = find_looked_up(hip_table(), &hip, symbol,
                                           std::numeric_limits<int>::max(), thread_stream, address);

@@ -1,4 +1,4 @@
-// hipMalloc and its kin, memory of the host that is registered, and what pointers say: see
+// hipMalloc and related functions, registered host memory, and pointer queries: see
 // preload/memory/plain.h.
 #include <algorithm>
 #include <optional>
@@ -39,10 +39,10 @@ bool put(void* data, T value) {
   return true;
 }
 
-/// Corrects HIP's answer in `data`. True if the answer does not need HIP at all.
+/// Corrects HIP's answer in `data`. Returns true if the answer does not depend on HIP's.
 bool correct(const View& view, hipPointer_attribute attribute, void* data) {
   if (attribute == HIP_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES) {
-    // Only the lowest byte holds values that there are.
+    // All defined values are in the lowest byte.
     auto* lowest = static_cast<unsigned char*>(data);
     *lowest = static_cast<unsigned char>(*lowest & ~(kFileDescriptor & ~view.handle_types));
     return false;
@@ -62,14 +62,14 @@ bool correct(const View& view, hipPointer_attribute attribute, void* data) {
       return put(data, to_hip(view.pool));
     case HIP_POINTER_ATTRIBUTE_SYNC_MEMOPS:
       return put<unsigned char>(data, view.allocation.sync_memops ? 1 : 0);
-    case HIP_POINTER_ATTRIBUTE_BUFFER_ID:  // 32 bits, of which HIP's have few
+    case HIP_POINTER_ATTRIBUTE_BUFFER_ID:  // 32 bits; HIP's own ids are small
       return put(data, 0x8000'0000u | static_cast<unsigned>(view.allocation.buffer_id));
     default:
       return false;
   }
 }
 
-/// `pointer`, or one that HIP does not know where nothing is allocated.
+/// The pointer with which to query HIP: `pointer`, or an unknown one if nothing is allocated there.
 void* asked_pointer(const std::optional<View>& view, const void* pointer) {
   return view.has_value() && view->unused ? pointer_to(unknown_address())
                                           : const_cast<void*>(pointer);
@@ -148,7 +148,7 @@ hipError_t hipFree(void* ptr) {
 hipError_t hipMemGetAddressRange(hipDeviceptr_t* pbase, std::size_t* psize, hipDeviceptr_t dptr) {
   const auto range = plain_range(hip(), address_of(dptr));
   if (!range.has_value()) return real::hipMemGetAddressRange(pbase, psize, dptr);
-  if (range->result != Result::kSuccess) {  // HIP has an error of its own for that
+  if (range->result != Result::kSuccess) {  // lets HIP return its own error
     return real::hipMemGetAddressRange(pbase, psize, pointer_to(unknown_address()));
   }
   if (pbase != nullptr) *pbase = pointer_to(range->address);
@@ -182,7 +182,7 @@ hipError_t hipPointerGetAttributes(hipPointerAttribute_t* attributes, const void
   if (result == hipSuccess || !is_known(view) || !view->plain || attributes == nullptr) {
     return result;
   }
-  // A release whose function does not know mapped memory.
+  // This release does not support mapped memory in this function.
   *attributes = {};
   attributes->memoryType = static_cast<hipMemoryType>(
       hip_release() >= kRelease6_0 ? static_cast<int>(hipMemoryTypeDeviceR0600)
@@ -211,7 +211,7 @@ hipError_t hipPointerSetAttribute(const void* value, hipPointer_attribute attrib
   const hipError_t result = real::hipPointerSetAttribute(value, attribute, ptr);
   if (attribute != HIP_POINTER_ATTRIBUTE_SYNC_MEMOPS || value == nullptr) return result;
   if (!view_of(hip(), address_of(ptr)).value_or(View()).plain) return result;
-  // Mapped memory may refuse it. The application gets the value that it set.
+  // The driver may refuse it for mapped memory. The application reads back the value that it set.
   set_sync_memops(hip(), address_of(ptr), *static_cast<const unsigned char*>(value) != 0);
   return hipSuccess;
 }

@@ -1,5 +1,4 @@
-// Stream-ordered allocation, the pools' calls, and the calls that wait: see
-// preload/memory/pool_calls.h.
+// Stream-ordered allocation, calls on pools, and calls that wait: see preload/memory/pool_calls.h.
 #include "preload/memory/pool_calls.h"
 
 #include <cstring>
@@ -25,7 +24,7 @@ static_assert(static_cast<int>(PoolAttribute::kUsedHigh) == hipMemPoolAttrUsedMe
 
 PoolAttribute neutral(hipMemPoolAttr attribute) { return static_cast<PoolAttribute>(attribute); }
 
-/// `driver` allocates into `*pointer`.
+/// Allocates from `pool`; `driver` is the application's call, which allocates into `*pointer`.
 hipError_t allocate(void** pointer, std::size_t size, hipMemPool_t pool, hipStream_t stream,
                     FunctionRef<hipError_t()> driver) {
   if (pointer == nullptr || size == 0) return driver();
@@ -50,7 +49,7 @@ hipError_t device_waited(hipError_t result, std::uint64_t before) {
   return result;
 }
 
-/// After something else was waited for.
+/// Notes that the application waited for something other than a stream or context.
 hipError_t waited(hipError_t result) {
   if (result == hipSuccess && frees(hip()) != 0) note_event_waited(hip());
   return result;
@@ -62,7 +61,7 @@ hipError_t pools_changed(hipError_t result) {
 }
 
 hipError_t pool_shared(hipError_t result) {
-  if (result == hipSuccess) note_lost_pool(hip());
+  if (result == hipSuccess) note_unrestorable_pool(hip());
   return result;
 }
 

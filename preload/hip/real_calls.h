@@ -1,5 +1,5 @@
 // HIP's own functions, as plain calls: `real::hipMemMap(...)`. A function that this release lacks
-// answers hipErrorNotSupported, or nothing.
+// returns hipErrorNotSupported, or an empty value.
 #pragma once
 
 #include "preload/hip/real_hip.h"

@@ -1,8 +1,7 @@
 // HIP's own functions, behind the shims.
 //
-// One pointer per row of hip_api.def, found in the symbol table of the loaded libamdhip64.so.5, .6
-// or .7 (the object of that SONAME, whatever its file is called): not through dlsym, which answers
-// with shims.
+// One pointer per row of hip_api.def, read from the symbol table of the loaded object with the
+// SONAME libamdhip64.so.5, .6 or .7: not through dlsym, which returns shims.
 #pragma once
 
 #include <atomic>
@@ -25,13 +24,14 @@ extern std::atomic<bool> g_left_to_hip;
 const RealHip* find();
 }  // namespace real_hip_internal
 
-/// The loaded library, or null while none is loaded; otherwise as real_driver().
+/// The loaded HIP library, or null while none is loaded. Threads, locks and lifetime as
+/// real_driver().
 inline const RealHip* real_hip() {
   const RealHip* hip = real_hip_internal::g_hip.load(std::memory_order_acquire);
   return hip != nullptr ? hip : real_hip_internal::find();
 }
 
-/// As leave_calls_to_driver().
+/// Makes tracked shims only call HIP, in the child of a fork; see leave_calls_to_driver().
 inline void leave_calls_to_hip() {
   real_hip_internal::g_left_to_hip.store(true, std::memory_order_relaxed);
 }
@@ -39,7 +39,8 @@ inline bool calls_are_left_to_hip() {
   return real_hip_internal::g_left_to_hip.load(std::memory_order_relaxed);
 }
 
-/// What a function gives that this release lacks, or that has no library behind it.
+/// The result of a function that this release lacks, or that is called while no HIP library is
+/// loaded.
 template <class Answer>
 Answer missing_in_hip(hipError_t result) {
   if constexpr (std::is_same_v<Answer, hipError_t>) return result;

@@ -1,9 +1,9 @@
 // The shims of gated, tracked and waiting rows; lookup.cc has those of kLookup.
 //
-// HIP calls functions that it exports, and so comes back to the shims. Such a call is HIP's own
-// business: it goes on to HIP at once. So does every call of the library's own threads.
+// HIP calls its own exported functions, and so reaches the shims again. Such nested calls go to HIP
+// at once, and so do all calls of this library's own threads.
 //
-// A shim that is reached without a library that has its function does nothing.
+// A shim whose function the loaded HIP library lacks does nothing.
 #include "preload/hip/shims.h"
 
 #include "preload/gate.h"
@@ -13,7 +13,7 @@
 namespace gcr::preload {
 namespace {
 
-/// How many of HIP's shims the calling thread is in.
+/// Nesting depth of the calling thread in HIP shims.
 constinit thread_local unsigned t_shims = 0;
 
 bool is_call_of_hip() { return t_shims != 0 || gate::is_this_thread_exempt(); }

@@ -1,5 +1,5 @@
-// The exported shims: one function per row of hip_api.def that is not kPassed, under HIP's own name
-// and with its interface. See Policy for what each does.
+// The exported shims: one function per row of hip_api.def that is not kPassed, with the name and
+// interface of the HIP function. Policy (preload/function_table.h) says what each does.
 #pragma once
 
 #include "preload/hip/abi/hip_abi.h"

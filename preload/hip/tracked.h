@@ -1,7 +1,7 @@
-// What the library does instead of HIP: one function per row with policy kTracked or kWaits.
+// The functions that tracked shims call instead of HIP: one per row with policy kTracked or kWaits.
 //
-// A shim calls it, for kTracked inside the gate, after real_hip() was found to have the function of
-// that name. Parameters and result are HIP's.
+// The shim calls it (for kTracked inside the gate) only if real_hip() has the function of that
+// name. Parameters and result are HIP's.
 #pragma once
 
 #include "preload/hip/abi/hip_abi.h"
@@ -17,8 +17,8 @@ namespace gcr::preload::tracked {
 #include "preload/hip/hip_api.def"
 }  // namespace gcr::preload::tracked
 
-// The same without what all of them have in common (calls.cc); each is defined in the file of its
-// subject.
+// The specific part of each tracked function, without the common parts (calls.cc). Each is defined
+// in the file of its subject.
 #define GCR_HIP_FUNCTION(result, symbol, public_name, since, flavour, policy, params, args) \
   GCR_DECLARE_##policy(result, symbol, params)
 namespace gcr::preload::hip_calls {

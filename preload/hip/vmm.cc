@@ -54,7 +54,7 @@ hipError_t hipMemUnmap(void* ptr, std::size_t size) {
                             [&] { return from_hip(real::hipMemUnmap(ptr, size)); }));
 }
 
-// No release supports it; its structure, with handles in it, is not declared here.
+// No HIP release supports this function, so its structure with handles is not declared here.
 hipError_t hipMemMapArrayAsync(hipArrayMapInfo* map_info_list, unsigned int count,
                                hipStream_t stream) {
   return real::hipMemMapArrayAsync(map_info_list, count, stream);
@@ -123,7 +123,7 @@ hipError_t hipMemRetainAllocationHandle(hipMemGenericAllocationHandle_t* handle,
 
 hipError_t hipIpcGetMemHandle(hipIpcMemHandle_t* handle, void* dev_ptr) {
   if (const auto done = export_ipc(hip(), handle, address_of(dev_ptr))) return to_hip(*done);
-  // HIP takes the application's own mappings, and the kernel crashes (clr 265).
+  // HIP accepts the application's own mappings, and then the kernel crashes (clr issue 265).
   if (view_of(hip(), address_of(dev_ptr)).has_value()) return hipErrorInvalidValue;
   const hipError_t result = real::hipIpcGetMemHandle(handle, dev_ptr);
   if (result == hipSuccess) note_driver_ipc_exported(hip());

@@ -1,21 +1,20 @@
-// dlsym and dlvsym, exported: a caller that asks for a driver function with a shim gets the shim,
-// if without this library it would get the driver's own function. A function of the driver that the
-// tables do not know is not found.
+// Replaces dlsym and dlvsym: a caller that looks up a driver function with a shim gets the shim, if
+// it would get the driver's own function without this library. A driver function that the tables do
+// not know is not found.
 //
-// dlopen and dlmopen, exported: before an object is opened with RTLD_DEEPBIND, whose own
-// dependencies come before this library, a driver that is loaded is made to name the shims
-// (preload/bindings.h). Where one is loaded together with the object, it is found at the next
-// search, before which nobody can have called anything but the object's constructors.
+// Replaces dlopen and dlmopen: for an object that is opened with RTLD_DEEPBIND, its own
+// dependencies come before this library, so the symbol table of a loaded driver is changed to name
+// the shims before (preload/bindings.h). A driver that is loaded together with the object is found
+// at the next lookup; until then only the object's constructors can have run.
 //
-// Everything else goes on to the C library's function by a jump: with RTLD_NEXT and RTLD_DEFAULT it
-// looks at its return address to know whose search order to follow, so it must see the caller's.
-// A name that begins like none of CUDA's, HIP's or NVML's functions costs one or two compared bytes
-// and that jump.
+// All other lookups go to the C library's function by a jump: for RTLD_NEXT and RTLD_DEFAULT it
+// derives the search order from its return address, which must be the caller's. A name that does
+// not begin like a function of CUDA, HIP or NVML costs one or two compared bytes and that jump.
 //
-// The C library's functions are found in its symbol table, since any reference of ours to these,
-// versioned or not, would be bound to our own. That first search calls no other function:
-// dlsym may be called before anything is initialised, including a sanitizer's replacements for the
-// C library's functions.
+// The C library's functions are found in its symbol table, because any reference to them in this
+// library, versioned or not, would be bound to its own definitions. That first search calls no
+// other function: dlsym may be called before anything is initialised, including a sanitizer's
+// replacements for functions of the C library.
 #include <dlfcn.h>
 #include <errno.h>
 #include <unistd.h>
@@ -47,8 +46,8 @@ using Dlvsym = void* (*)(void* handle, const char* name, const char* version);
 using Dlopen = void* (*)(const char* file, int mode);
 using Dlmopen = void* (*)(Lmid_t space, const char* file, int mode);
 
-/// What the entry does next: returns `address` if `decided`, else jumps to the C library. Returned
-/// in rax and dl.
+/// Tells the entry what to do next: return `address` if `decided`, else jump to the C library.
+/// Returned in rax and dl.
 struct Answer {
   void* address;
   bool decided;
@@ -56,21 +55,21 @@ struct Answer {
 
 constexpr Answer kAskCLibrary{nullptr, false};
 
-static_assert(RTLD_DEEPBIND == 8);  // as the entries have it
+static_assert(RTLD_DEEPBIND == 8);  // the value in the assembly of the entries
 
-/// A function with a shim, and the driver's own, null if no loaded driver has it.
+/// A function with a shim, and the driver's own address; null if no loaded driver has it.
 struct Interposed {
   const FunctionRow* row = nullptr;
   void* real = nullptr;
 };
 
-/// Those that are loaded name the shims from now on, and are found as quickly as can be.
+/// Finds all loaded drivers, so that their symbol tables name the shims from now on.
 void find_drivers() {
   gcr::preload::real_driver();
   gcr::preload::real_hip();
 }
 
-/// Without a row: `name` is none of ours.
+/// Finds the row and the driver's address of `name`; without a row, `name` is not interposed.
 Interposed find_interposed(const char* name) {
   if (const FunctionRow* row = gcr::preload::find_shimmed(gcr::preload::cuda_table(), name)) {
     return {row, gcr::preload::address_of(gcr::preload::real_driver(), *row)};
@@ -84,16 +83,16 @@ Interposed find_interposed(const char* name) {
   return {};
 }
 
-/// Whether what was found for `name` (null: its search begins elsewhere) is a driver's function
-/// that its table does not know.
+/// Whether `found`, the definition of `name`, is a driver function that the driver's table does not
+/// know. A null `found` stands for any definition.
 bool is_unknown(const char* name, const void* found) {
   return gcr::preload::is_unknown_export(gcr::preload::cuda_table(), name, found) ||
          gcr::preload::is_unknown_export(gcr::preload::hip_table(), name, found);
 }
 
-/// The next definition of `name` after this library in load order; the first one anywhere if there
-/// is none (when this library was not preloaded).
-void* find_beyond_this_library(const char* name) {
+/// The next definition of `name` after this library in load order; if there is none (because this
+/// library was not preloaded), the first one anywhere.
+void* find_after_this_library(const char* name) {
   void* first = nullptr;
   bool passed_us = false;
   for (const link_map* map = _r_debug.r_map; map != nullptr; map = map->l_next) {
@@ -117,20 +116,20 @@ void* gcr_preload_first_dlvsym(void* handle, const char* name, const char* versi
 void* gcr_preload_first_dlopen(const char* file, int mode);
 void* gcr_preload_first_dlmopen(Lmid_t space, const char* file, int mode);
 
-// Where the entries jump to: the C library's functions from the first call on.
+// The targets of the entries' jumps: after the first call, the C library's functions.
 constinit Dlsym gcr_preload_real_dlsym = &gcr_preload_first_dlsym;
 constinit Dlvsym gcr_preload_real_dlvsym = &gcr_preload_first_dlvsym;
 constinit Dlopen gcr_preload_real_dlopen = &gcr_preload_first_dlopen;
 constinit Dlmopen gcr_preload_real_dlmopen = &gcr_preload_first_dlmopen;
 
-/// Not 0: an object was opened with RTLD_DEEPBIND since dlsym or dlvsym was called.
+/// Not 0 if an object was opened with RTLD_DEEPBIND since the last dlsym or dlvsym.
 constinit unsigned char gcr_preload_opened_deep = 0;
 
 void gcr_preload_find_real_functions() {
   const auto find = [](auto* function, const char* name) {
     __atomic_store_n(function,
                      reinterpret_cast<std::remove_reference_t<decltype(*function)>>(
-                         find_beyond_this_library(name)),
+                         find_after_this_library(name)),
                      __ATOMIC_RELAXED);
   };
   find(&gcr_preload_real_dlsym, "dlsym");
@@ -146,32 +145,36 @@ Answer gcr_preload_choose_dlvsym(void* handle, const char* name, const char* ver
 
 namespace {
 
-/// While the process has one thread and loads nothing: the list of objects is walked without a
-/// lock.
+/// Finds the C library's functions while the process has one thread and loads nothing, because the
+/// search walks the list of objects without a lock.
 [[gnu::constructor]] void find_real_functions_early() {
   gcr_preload_find_real_functions();
   find_drivers();
 }
 
-/// What an object that was opened with RTLD_DEEPBIND has of the C library instead of this one.
+/// Functions that an object opened with RTLD_DEEPBIND binds to the C library instead of this
+/// library.
 const gcr::preload::bindings::Replaced kReplaced[] = {
     {"dlsym", reinterpret_cast<void*>(&dlsym)},     {"dlvsym", reinterpret_cast<void*>(&dlvsym)},
     {"dlopen", reinterpret_cast<void*>(&dlopen)},   {"dlmopen", reinterpret_cast<void*>(&dlmopen)},
     {"syscall", reinterpret_cast<void*>(&syscall)},
 };
 
-void look_after_deep_open() {
+void scan_after_deep_open() {
   if (__atomic_exchange_n(&gcr_preload_opened_deep, 0, __ATOMIC_ACQ_REL) == 0) return;
   find_drivers();
-  gcr::preload::bindings::look({});
+  gcr::preload::bindings::scan({});
 }
 
-/// The search ended at our own shim of a function that no loaded driver has: without this library
-/// it would not be found, so it is not found now. dlerror then names this library, not the caller.
-Answer look_beyond_us(const char* name) { return {gcr_preload_real_dlsym(RTLD_NEXT, name), true}; }
+/// Continues a search that ended at this library's shim of a function that no loaded driver has:
+/// without this library it would not be found, so it must not be found. dlerror then names this
+/// library, not the caller.
+Answer search_after_this_library(const char* name) {
+  return {gcr_preload_real_dlsym(RTLD_NEXT, name), true};
+}
 
-/// The first definition in an object loaded after the caller's, an object that the C library would
-/// not have searched (opened locally by another) included. Null: there is none.
+/// The first definition in an object that was loaded after the caller's; null if there is none.
+/// Unlike the C library, also searches objects that another object opened locally.
 void* find_next(const char* name, const void* caller) {
   void* found = nullptr;
   bool passed_caller = false;
@@ -186,13 +189,13 @@ void* find_next(const char* name, const void* caller) {
   return found;
 }
 
-/// Null, and a dlerror that says why: the C library is asked for a name that nothing has.
+/// Returns null and sets dlerror, by making the C library look up a name that no object has.
 template <class Ask>
 Answer withhold(const char* name, const Ask& ask) {
   gcr::preload::note_withheld(name);
   char reason[256];
-  std::snprintf(reason, sizeof(reason), "%.128s (libgcr-preload withholds what it does not know)",
-                name);
+  std::snprintf(reason, sizeof(reason),
+                "%.128s (libgcr-preload withholds driver functions that it does not know)", name);
   return {ask(reason), true};
 }
 
@@ -207,12 +210,12 @@ void gcr_preload_before_deep_open() {
 }
 
 Answer gcr_preload_choose_dlsym(void* handle, const char* name, const void* caller) {
-  look_after_deep_open();
+  scan_after_deep_open();
   const auto [row, real] = find_interposed(name);
   if (row == nullptr && !may_be_of_driver(name)) return kAskCLibrary;
   void* const found =
       handle == RTLD_NEXT ? find_next(name, caller) : gcr_preload_real_dlsym(handle, name);
-  // The caller may find more than this library in the default order.
+  // The caller's search order may have other definitions than this library's.
   if (found == nullptr && (row != nullptr || handle != RTLD_DEFAULT)) return kAskCLibrary;
   if (row == nullptr) {
     if (!is_unknown(name, found)) return kAskCLibrary;
@@ -220,14 +223,14 @@ Answer gcr_preload_choose_dlsym(void* handle, const char* name, const void* call
                     [&](const char* reason) { return gcr_preload_real_dlsym(handle, reason); });
   }
   if (found == real) return {row->shim, true};
-  // The C library would not search the driver for it.
+  // The C library would not have searched the driver.
   if (found == row->shim && real != nullptr && handle == RTLD_NEXT) return {row->shim, true};
-  if (found == row->shim && real == nullptr) return look_beyond_us(name);
+  if (found == row->shim && real == nullptr) return search_after_this_library(name);
   return kAskCLibrary;
 }
 
 Answer gcr_preload_choose_dlvsym(void* handle, const char* name, const char* version) {
-  look_after_deep_open();
+  scan_after_deep_open();
   if (handle == RTLD_NEXT || handle == RTLD_DEFAULT) return kAskCLibrary;
   const auto [row, real] = find_interposed(name);
   if (row == nullptr && !may_be_of_driver(name)) return kAskCLibrary;
@@ -239,10 +242,10 @@ Answer gcr_preload_choose_dlvsym(void* handle, const char* name, const char* ver
       name, [&](const char* reason) { return gcr_preload_real_dlvsym(handle, reason, version); });
 }
 
-// The entries. Names that begin with "cu", "hi", "nv", "__h" or "_Z" are looked at, and all after
-// an object was opened with RTLD_DEEPBIND. Arguments: rdi handle, rsi name, rdx version; the return
-// address is the caller's. They are kept over the call of the choosing function, whose third
-// argument is, for dlsym, that return address.
+// The entries. They examine names that begin with "cu", "hi", "nv", "__h" or "_Z", and all names
+// after an object was opened with RTLD_DEEPBIND. Arguments: rdi handle, rsi name, rdx version; the
+// return address is the caller's. They are saved across the call of the choosing function, which
+// for dlsym gets that return address as its third argument.
 asm(R"(
     .text
     .macro gcr_save_arguments

@@ -1,3 +1,6 @@
+// First fit over a bit map. Each arena keeps the first unit that may be free and an upper bound of
+// its largest free run, so that full arenas are skipped without a search; a failed search makes the
+// bound exact.
 #include "preload/memory/arena.h"
 
 #include <algorithm>
@@ -28,7 +31,7 @@ std::size_t Arena::units_of(std::size_t size_bytes) const {
   return (size_bytes + kind_->unit_bytes - 1) / kind_->unit_bytes;
 }
 
-/// The first unit from `unit` on that is used, or free; `limit` if that is not below `limit`.
+/// The first used (or free) unit from `unit` on; `limit` if there is none before it.
 std::size_t Arena::next(std::size_t unit, bool used, std::size_t limit) const {
   while (unit < limit) {
     const std::uint64_t word = used ? used_[unit / kWordUnits] : ~used_[unit / kWordUnits];
@@ -40,7 +43,7 @@ std::size_t Arena::next(std::size_t unit, bool used, std::size_t limit) const {
   return limit;
 }
 
-/// Free units in a row right below `unit`, at most most_units and a word.
+/// Number of consecutive free units right below `unit`; stops counting above most_units.
 std::size_t Arena::free_units_before(std::size_t unit) const {
   const std::size_t end = unit;
   while (unit > 0 && end - unit < kind_->most_units) {
@@ -64,7 +67,7 @@ void Arena::mark(std::size_t unit, std::size_t count, bool used) {
   }
 }
 
-Address Arena::take(std::size_t size_bytes) {
+Address Arena::allocate(std::size_t size_bytes) {
   const std::size_t wanted = units_of(size_bytes);
   if (wanted > largest_free_) return 0;
   first_free_ = next(first_free_, false, units_);
@@ -82,7 +85,7 @@ Address Arena::take(std::size_t size_bytes) {
   return 0;
 }
 
-void Arena::give_back(Address address, std::size_t size_bytes) {
+void Arena::release(Address address, std::size_t size_bytes) {
   const std::size_t unit = (address - address_) / kind_->unit_bytes;
   const std::size_t count = units_of(size_bytes);
   mark(unit, count, false);
@@ -92,10 +95,10 @@ void Arena::give_back(Address address, std::size_t size_bytes) {
   largest_free_ = std::max(largest_free_, free_units_before(unit) + (end - unit));
 }
 
-Address Arenas::take(Context* context, std::size_t size_bytes) {
+Address Arenas::allocate(Context* context, std::size_t size_bytes) {
   for (Arena& arena : arenas_) {
     if (arena.context() != context || &arena.kind() != &kind_of(size_bytes)) continue;
-    if (const Address address = arena.take(size_bytes)) return address;
+    if (const Address address = arena.allocate(size_bytes)) return address;
   }
   return 0;
 }
@@ -111,7 +114,7 @@ std::size_t Arenas::next_size_bytes(Context* context, std::size_t size_bytes,
   constexpr std::size_t kStep = kSmallestMediumBytes;
   const std::size_t share = all_bytes / kind.growth / kStep * kStep;
   const std::size_t most = std::clamp(share, kind.smallest_bytes, kind.largest_bytes);
-  // The size of which least stays over, from half of the most on.
+  // Between half of `most` and `most`, the size with the smallest remainder.
   const std::size_t each = round_up(size_bytes, kind.unit_bytes);
   std::size_t best = most;
   for (std::size_t size = most; size >= most / 2 && size > 0; size -= kStep) {
@@ -132,10 +135,10 @@ Arena* Arenas::find(Address address) {
   return arena.contains(address) ? &arena : nullptr;
 }
 
-bool Arenas::give_back(const ArenaRange& range) {
+bool Arenas::release(const ArenaRange& range) {
   Arena* arena = find(range.address);
   if (arena == nullptr || arena->number() != range.arena) return false;
-  arena->give_back(range.address, range.size_bytes);
+  arena->release(range.address, range.size_bytes);
   return arena->is_empty();
 }
 

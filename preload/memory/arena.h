@@ -1,20 +1,24 @@
-// Arenas: stretches of backed memory out of which small allocations are cut and, in a process with
-// many buffers, medium ones (decision 1). Plain bookkeeping, guarded by Runtime::mutex:
-// nothing here calls the driver, and only a new arena needs the heap.
+// Arenas: stretches of backed memory from which small allocations are cut and, in a process with
+// many buffers, medium ones (decision 1). Plain bookkeeping, guarded by Runtime::mutex: nothing
+// here calls the driver, and only a new arena needs the heap.
 //
-// First fit by address, in units of 512 bytes or 2 MiB, as the driver aligns. Neighbours that are
-// free are one: an arena has a bit for each unit.
+// An arena has a bit for each unit of 512 bytes or 2 MiB, the driver's alignments; a set bit is a
+// used unit, so free neighbours need no merging. An allocation gets the first fit by address.
 //
-// Whatever the order of allocations and frees, first fit needs at most about log2(largest /
-// smallest) = 12 times the bytes that were live at once, or 3 times of medium ones (Robson, "Worst
-// case fragmentation of first fit and best fit storage allocation strategies", 1977). Without
-// frees, what is not used is the rest of the last arena, and the ends of the others, whose sizes
-// are chosen to be filled. Of small arenas the last has a fifth of all and at most 40 MiB: 64 MiB
-// or 3 % are unused, whatever is more; 72 MiB or 4 % where all allocations are larger than 1 MiB
-// and of random sizes, of which none fits the end that another has left. Of medium arenas the last
-// has a 64th of the process's VRAM, at least 16 and at most 128 MiB: 64 MiB or 3 % of that VRAM are
-// unused; 5 % of two sizes that do not fill an arena together; 7 % where all medium allocations are
-// larger than 8 MiB and of random sizes. Where memory runs out, that is not lost (room.h).
+// First fit needs at most about log2(largest / smallest) = 12 times the bytes that were live at
+// once, for any order of allocations and frees; 3 times for medium ones (Robson, "Worst case
+// fragmentation of first fit and best fit storage allocation strategies", 1977). Without frees, the
+// unused memory is the rest of the last arena and the ends of the others, whose sizes are chosen so
+// that allocations fill them:
+//
+// - small: the last arena has a fifth of all, at most 40 MiB. Unused are up to 64 MiB or 3 %, the
+//   larger of the two; 72 MiB or 4 % if all allocations are larger than 1 MiB and of random sizes.
+// - medium: the last arena has a 64th of the process's VRAM, at least 16 and at most 128 MiB.
+// Unused
+//   are up to 64 MiB or 3 % of that VRAM; 5 % for two sizes that do not fill an arena together; 7 %
+//   if all medium allocations are larger than 8 MiB and of random sizes.
+//
+// When memory runs out, unused memory in arenas is reclaimed (room.h).
 #pragma once
 
 #include <cstddef>
@@ -28,15 +32,15 @@ namespace gcr::preload {
 
 /// The two kinds of arenas.
 struct ArenaKind {
-  std::size_t unit_bytes;      ///< of sizes and addresses
-  std::size_t most_units;      ///< no allocation has more
-  std::size_t smallest_bytes;  ///< of arenas, where memory is short
-  std::size_t largest_bytes;   ///< of arenas
-  std::size_t growth;          ///< a new arena has one part in so many of what there is
-  bool keeps_one;              ///< of empty arenas the smallest stays for what comes next
+  std::size_t unit_bytes;      ///< sizes and addresses are multiples of it
+  std::size_t most_units;      ///< of the largest allocation
+  std::size_t smallest_bytes;  ///< size of an arena when memory is short
+  std::size_t largest_bytes;   ///< of an arena
+  std::size_t growth;          ///< a new arena has 1/growth of the existing memory
+  bool keeps_one;              ///< the smallest empty arena is kept for later allocations
 };
 
-/// Allocations below this size are small. Arenas are multiples of it.
+/// Allocations below this size are small. Sizes of arenas are multiples of it.
 inline constexpr std::size_t kSmallestMediumBytes = std::size_t{2} << 20;
 inline constexpr ArenaKind kSmallArenas{.unit_bytes = 512,
                                         .most_units = kSmallestMediumBytes / 512,
@@ -44,8 +48,8 @@ inline constexpr ArenaKind kSmallArenas{.unit_bytes = 512,
                                         .largest_bytes = std::size_t{40} << 20,
                                         .growth = 4,
                                         .keeps_one = true};
-/// Up to 16 MiB, and of 2 MiB units, because the driver maps nothing smaller. Of larger allocations
-/// a GPU does not hold so many that their number costs time.
+/// Medium allocations have up to 16 MiB, in units of 2 MiB, the driver's smallest mapping. A GPU
+/// cannot hold so many larger allocations that their number would cost time.
 inline constexpr ArenaKind kMediumArenas{.unit_bytes = kSmallestMediumBytes,
                                          .most_units = 8,
                                          .smallest_bytes = std::size_t{16} << 20,
@@ -60,7 +64,8 @@ inline const ArenaKind& kind_of(std::size_t size_bytes) {
   return size_bytes < kSmallestMediumBytes ? kSmallArenas : kMediumArenas;
 }
 
-/// A part of an arena. `arena` is its number: another arena may come to lie at the same address.
+/// A part of an arena. `arena` is the arena's number, because a later arena may have the same
+/// address.
 struct ArenaRange {
   std::uint64_t arena = 0;
   Address address = 0;
@@ -69,7 +74,7 @@ struct ArenaRange {
 
 class Arena {
  public:
-  /// A free stretch of `size_bytes`, a multiple of 2 MiB. `number` is never used twice.
+  /// Creates a free arena of `size_bytes`, a multiple of 2 MiB. `number` must never be reused.
   Arena(const ArenaKind& kind, std::uint64_t number, Context* context, Address address,
         std::size_t size_bytes);
 
@@ -83,14 +88,14 @@ class Arena {
   bool is_empty() const { return used_units_ == 0; }
   std::size_t unused_bytes() const { return (units_ - used_units_) * kind_->unit_bytes; }
 
-  /// What an allocation of `size_bytes` takes.
+  /// The bytes that an allocation of `size_bytes` occupies.
   std::size_t whole_units(std::size_t size_bytes) const {
     return units_of(size_bytes) * kind_->unit_bytes;
   }
-  /// The lowest address with room for `size_bytes` of its kind, from 1 byte on; 0 if there is none.
-  Address take(std::size_t size_bytes);
-  /// Undoes a take of the same size.
-  void give_back(Address address, std::size_t size_bytes);
+  /// Allocates `size_bytes`, at least 1, at the lowest possible address; 0 if there is no room.
+  Address allocate(std::size_t size_bytes);
+  /// Frees an allocation of `size_bytes`.
+  void release(Address address, std::size_t size_bytes);
 
  private:
   std::size_t units_of(std::size_t size_bytes) const;
@@ -105,28 +110,28 @@ class Arena {
   std::size_t units_;
   std::size_t used_units_ = 0;
   std::size_t first_free_ = 0;    ///< no unit below it is free
-  std::size_t largest_free_ = 0;  ///< no more units than that are free in a row, or most_units are
+  std::size_t largest_free_ = 0;  ///< upper bound of consecutive free units, at most most_units
   std::unique_ptr<std::uint64_t[]> used_;  ///< a bit for each unit
 };
 
 /// All arenas, in the order of addresses.
 class Arenas {
  public:
-  /// A place for a small or medium allocation in an arena of `context`, 0 if none has one.
-  Address take(Context* context, std::size_t size_bytes);
-  /// How large the next arena of `context` should be, which allocations of `size_bytes` will fill.
-  /// The process has `tracked_bytes` of VRAM.
+  /// Allocates a small or medium allocation in an arena of `context`; 0 if none has room.
+  Address allocate(Context* context, std::size_t size_bytes);
+  /// The best size of the next arena of `context`, if allocations of `size_bytes` fill it. The
+  /// process has `tracked_bytes` of VRAM.
   std::size_t next_size_bytes(Context* context, std::size_t size_bytes,
                               std::uint64_t tracked_bytes) const;
   void add(Arena arena);
 
   /// The arena that contains `address`, or null.
   Arena* find(Address address);
-  /// Makes a range free; nothing if its arena is gone. True if the arena is empty now.
-  bool give_back(const ArenaRange& range);
+  /// Frees a range; does nothing if its arena no longer exists. True if the arena is empty now.
+  bool release(const ArenaRange& range);
 
-  /// Removes an arena in which nothing is left, and returns its address; 0 if there is none. Of
-  /// each context's small arenas, the smallest is kept for what comes next, unless `all`.
+  /// Removes an empty arena and returns its address; 0 if there is none. Keeps the smallest empty
+  /// small arena of each context for later allocations, unless `all`.
   Address remove_empty(bool all);
   void remove_all_of(Context* context);
   void remove(Address address);

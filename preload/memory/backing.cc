@@ -17,17 +17,17 @@
 namespace gcr::preload {
 namespace {
 
-/// From so many buffers on, medium allocations come out of arenas: a detach and an attach take a
-/// time for each buffer. Below, memory that is freed goes back to the driver at once.
+/// From this number of buffers on, medium allocations come from arenas, because detach and attach
+/// take time for each buffer. Below it, freed memory is returned to the driver at once.
 constexpr std::uint32_t kManyBuffers = 128;
 
 enum class Fit { kTaken, kNoRoom, kElsewhere };
 
-/// From the arenas that there are.
-Fit take_range(Runtime& r, Context* context, std::size_t requested_bytes, Address* address) {
+/// Allocates from the existing arenas.
+Fit allocate_range(Runtime& r, Context* context, std::size_t requested_bytes, Address* address) {
   const std::lock_guard lock(r.mutex);
   if (any_capture(r)) return Fit::kElsewhere;
-  const Address taken = r.arenas.take(context, requested_bytes);
+  const Address taken = r.arenas.allocate(context, requested_bytes);
   if (taken == 0) {
     const bool wanted =
         requested_bytes < kSmallestMediumBytes || r.inventory.tracked_count() >= kManyBuffers;
@@ -38,7 +38,7 @@ Fit take_range(Runtime& r, Context* context, std::size_t requested_bytes, Addres
   return Fit::kTaken;
 }
 
-/// Another arena for `context`: of the size that is due or, where memory is short, the smallest.
+/// Adds an arena for `context`, of the best size or, if memory is short, of the smallest.
 bool add_arena(Runtime& r, Context* context, int device, std::size_t requested_bytes) {
   const ArenaKind& kind = kind_of(requested_bytes);
   std::size_t wanted_bytes = 0;
@@ -58,14 +58,15 @@ bool add_arena(Runtime& r, Context* context, int device, std::size_t requested_b
   return true;
 }
 
-/// False: there is no memory, or it should come from elsewhere. A capture stays undisturbed: there
-/// the driver answers as it does during one.
+/// Allocates from an arena, and adds one if necessary. False: there is no memory, or the allocation
+/// does not belong in an arena. During a capture always false: the driver then refuses the call
+/// itself, and the capture is not disturbed.
 bool allocate_in_arena(Runtime& r, Context* context, int device, std::size_t requested_bytes,
                        Address* address) {
-  Fit fit = take_range(r, context, requested_bytes, address);
+  Fit fit = allocate_range(r, context, requested_bytes, address);
   if (fit != Fit::kNoRoom) return fit == Fit::kTaken;
   const std::lock_guard growing(r.growth);
-  while ((fit = take_range(r, context, requested_bytes, address)) == Fit::kNoRoom) {
+  while ((fit = allocate_range(r, context, requested_bytes, address)) == Fit::kNoRoom) {
     if (!add_arena(r, context, device, requested_bytes)) return false;
   }
   return fit == Fit::kTaken;
@@ -87,7 +88,8 @@ bool allocate_in(Runtime& r, Context* context, int device, std::size_t requested
   return true;
 }
 
-/// Those of a mapping that is unmapped, unless others have them from the driver together with it.
+/// Frees the addresses of an unmapped mapping; if it shares a reservation with other mappings, only
+/// the last one frees it.
 Result free_addresses(Runtime& r, const Mapping& mapping) {
   if (mapping.reservation == nullptr) {
     return r.driver.free_addresses(mapping.address, mapping.size_bytes);
@@ -141,7 +143,9 @@ bool create_memory(Runtime& r, int device, std::size_t size_bytes, Handle* handl
     return result == Result::kSuccess;
   }
   if (r.driver.create(handle, size_bytes, device, false) != Result::kSuccess) return false;
-  log_line("device %d: memory for RDMA cannot be exported (%u)", device, number(result));
+  log_line(
+      "device %d: memory for RDMA cannot be exported (driver result %u); using ordinary memory",
+      device, number(result));
   const std::lock_guard lock(r.mutex);
   r.devices[device].rdma_capable = false;
   return true;
@@ -172,7 +176,7 @@ void note_driver_allocation(Runtime& r, Address address, std::size_t size_bytes,
   r.inventory.add_untracked(address, size_bytes, managed);
   if (!managed) {
     ++r.fallbacks;
-    log_line("%zu bytes at 0x%llx stay with the driver", size_bytes, address);
+    log_line("%zu bytes at 0x%llx are not backed: the driver allocated them", size_bytes, address);
   }
 }
 
@@ -185,7 +189,7 @@ void note_variable(Runtime& r, Address address) {
 }
 
 bool has_managed_memory(Runtime& r) {
-  // Nobody says which variables went with a module.
+  // No call reports which variables were unloaded with a module.
   if (!r.detached && !gate::is_closed()) {
     std::erase_if(r.managed_variables,
                   [&r](Address address) { return !r.driver.is_managed(address); });
@@ -207,13 +211,13 @@ bool release_unused(Runtime& r, bool all) {
       const std::lock_guard lock(r.mutex);
       if (any_capture(r)) return found;
       if (const Address arena = r.arenas.remove_empty(all)) {
-        mapping = r.inventory.take_mapping(arena);
+        mapping = r.inventory.remove_mapping(arena);
       } else {
-        mapping = take_unused_stretch(r, all);
+        mapping = remove_unused_stretch(r, all);
       }
     }
     if (!mapping.has_value()) return found;
-    take_apart(r, *mapping);
+    unmap_and_release(r, *mapping);
   }
 }
 
@@ -292,7 +296,7 @@ void release_if_unused(Runtime& r, Physical& physical) {
   r.inventory.remove_physical(physical);
 }
 
-Freed take_plain(Runtime& r, Mapping& mapping, Address address) {
+Freed remove_from_inventory(Runtime& r, Mapping& mapping, Address address) {
   Freed freed;
   freed.context = mapping.context;
   if (const Arena* arena = r.arenas.find(address)) {
@@ -301,27 +305,27 @@ Freed take_plain(Runtime& r, Mapping& mapping, Address address) {
     return freed;
   }
   r.inventory.remove_plain(address);
-  if (!r.inventory.has_plains(mapping)) freed.mapping = r.inventory.take_mapping(mapping.address);
+  if (!r.inventory.has_plains(mapping)) freed.mapping = r.inventory.remove_mapping(mapping.address);
   return freed;
 }
 
 void release(Runtime& r, const Freed& freed) {
   if (freed.mapping.physical != nullptr) {
-    take_apart(r, freed.mapping);
+    unmap_and_release(r, freed.mapping);
     return;
   }
   {
     const std::lock_guard lock(r.mutex);
-    if (!r.arenas.give_back(freed.range)) return;
+    if (!r.arenas.release(freed.range)) return;
   }
   release_unused(r, false);
 }
 
-void take_apart(Runtime& r, const Mapping& mapping) {
+void unmap_and_release(Runtime& r, const Mapping& mapping) {
   const Result unmapped = r.driver.unmap(mapping.address, mapping.size_bytes);
   const Result freed = free_addresses(r, mapping);
   if (unmapped != Result::kSuccess || freed != Result::kSuccess) {
-    log_line("cannot give back %zu bytes at 0x%llx: unmap %u, address %u", mapping.size_bytes,
+    log_line("cannot release %zu bytes at 0x%llx: unmap %u, free address %u", mapping.size_bytes,
              mapping.address, number(unmapped), number(freed));
   }
   const std::lock_guard lock(r.mutex);
@@ -358,7 +362,7 @@ Result apply_access(Runtime& r, Mapping& mapping) {
   std::uint64_t wanted = std::uint64_t{1} << mapping.physical->device;
   if (mapping.physical->origin == Origin::kImported) wanted = mapping.writers;
   if (mapping.pool != nullptr) wanted = mapping.pool->accessors;
-  if (mapping.is_of_plains() && mapping.pool == nullptr) wanted |= r.copiers;
+  if (mapping.holds_plains() && mapping.pool == nullptr) wanted |= r.copiers;
   for (const PeerAccess& peer : r.peers) {
     if (peer.owner == mapping.context) wanted |= std::uint64_t{1} << peer.accessor_device;
   }
@@ -375,7 +379,8 @@ Result apply_access(Runtime& r, Mapping& mapping) {
   if (result == Result::kSuccess) {
     mapping.readers = mapping.writers = wanted;
   } else {
-    log_line("cannot change the access of peers to 0x%llx: %u", mapping.address, number(result));
+    log_line("cannot change the access of peer devices to 0x%llx: driver result %u",
+             mapping.address, number(result));
   }
   return result;
 }

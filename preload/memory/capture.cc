@@ -37,7 +37,7 @@ Result capture_began(Runtime& r, Result result, Stream* stream, bool per_thread)
 }
 
 Result capture_ended(Runtime& r, Result result, Stream* stream, bool per_thread) {
-  // A capture that another thread has to end goes on.
+  // The capture continues: another thread must end it.
   if (result == Result::kStreamCaptureWrongThread) return result;
   {
     const std::lock_guard lock(r.mutex);

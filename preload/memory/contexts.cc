@@ -1,3 +1,7 @@
+// Waiting for idle contexts: the driver's synchronisation has no timeout, so a separate thread
+// synchronises one context after the other and wakes the caller by a futex. The caller waits for
+// the futex with a timeout. If that expires, the thread continues, and the next call waits for it
+// before it starts another one.
 #include "preload/memory/contexts.h"
 
 #include <limits.h>
@@ -70,14 +74,14 @@ bool waiting_thread_ends(Waiting& waiting, Clock::time_point deadline) {
   return true;
 }
 
-/// Returns when the thread has really ended: a dump must not find it half ended.
+/// Returns when the thread has ended completely, so that a dump does not see an exiting thread.
 void join_waiting_thread(Waiting& waiting) {
   if (!waiting.to_join) return;
   pthread_join(waiting.thread, nullptr);
   waiting.to_join = false;
 }
 
-/// The known primary context of a device, null if there is none.
+/// The known primary context of a device; null if there is none.
 Context* primary_of(Runtime& r, int device) {
   const std::lock_guard lock(r.mutex);
   for (const KnownContext& known : r.contexts) {
@@ -95,8 +99,9 @@ void refresh_access(Runtime& r, Context* owner) {
 /// The result of waiting for the contexts.
 enum class Idle { kYes, kTimeout, kDriver };
 
-/// Called while the gate is closed and empty, or by the thread that is alone in it, and only while
-/// no stream is captured. `result` is the driver's code for kDriver.
+/// Waits for all contexts. Call it while the gate is closed and empty, or from the thread with
+/// exclusive access, and only while no stream is captured. `result` is the driver's result for
+/// kDriver.
 Idle wait_for_contexts(Runtime& r, std::chrono::nanoseconds timeout, Result* result) {
   Waiting& waiting = r.waiting;
   const auto deadline = Clock::now() + timeout;
@@ -148,7 +153,7 @@ void forget_context(Runtime& r, Context* context) {
     r.arenas.remove_all_of(context);
     forget_streams_of(r, context);
     for (const Address address : addresses) {
-      dead.push_back(r.inventory.take_mapping(address));
+      dead.push_back(r.inventory.remove_mapping(address));
       r.inventory.remove_plains(dead.back());
     }
     for (auto deferred = r.deferred_frees.begin(); deferred != r.deferred_frees.end();) {
@@ -162,7 +167,7 @@ void forget_context(Runtime& r, Context* context) {
       deferred = r.deferred_frees.erase(deferred);
     }
   }
-  for (const Mapping& mapping : dead) take_apart(r, mapping);
+  for (const Mapping& mapping : dead) unmap_and_release(r, mapping);
 }
 
 void note_created(Runtime& r, Context* context, int device, bool primary) {
@@ -230,7 +235,7 @@ bool open_to_copies(Runtime& r) {
   if (devices == r.copiers || (devices & (devices - 1)) == 0) return false;
   r.copiers = devices;
   for (auto& [address, mapping] : r.inventory.mappings()) {
-    if (mapping.is_of_plains() && mapping.pool == nullptr) apply_access(r, mapping);
+    if (mapping.holds_plains() && mapping.pool == nullptr) apply_access(r, mapping);
   }
   return true;
 }

@@ -1,4 +1,5 @@
-// The contexts of the process: a list of them, waiting for all of them, and what dies with one.
+// The contexts of the process: their list, waiting for all of them, and releasing what a destroyed
+// one had.
 #pragma once
 
 #include <chrono>
@@ -8,7 +9,7 @@
 
 namespace gcr::preload {
 
-/// Makes a context current while it lives, unless `result` says that it could not.
+/// Makes a context current while it lives; `result` tells whether that succeeded.
 class CurrentContext {
  public:
   CurrentContext(Runtime& r, Context* context);
@@ -23,40 +24,40 @@ class CurrentContext {
   const Result result_;
 };
 
-/// Remembers a context. Holds the mutex already.
+/// Records a context. The caller holds the mutex.
 void note_context(Runtime& r, Context* context, int device, bool primary = false);
 
-/// Forgets a context that was destroyed, and releases what was allocated in it. Takes the mutex.
+/// Removes a destroyed context, and releases what was allocated in it. Takes the mutex.
 void forget_context(Runtime& r, Context* context);
 
-/// After a context was created. Takes the mutex.
+/// Records a context that was created. Takes the mutex.
 void note_created(Runtime& r, Context* context, int device, bool primary);
 
-/// After the primary context of a device was reset, or, unless `reset`, released: a release ends it
-/// only if it was the last. Takes the mutex.
+/// Records that the primary context of a device was reset (`reset`) or released. A release destroys
+/// it only if it was the last. Takes the mutex.
 void note_primary_ended(Runtime& r, int device, bool reset);
 
-/// A green context was made current, or can be; it was destroyed. Both take the mutex.
+/// Record and remove a green context. Both take the mutex.
 void note_green(Runtime& r, Context* context, Context* primary);
 void forget_green(Runtime& r, Context* context);
 
-/// The context that what is allocated in `context` belongs to. Takes the mutex.
+/// The context that owns allocations made in `context`: for a green context its primary context.
+/// Takes the mutex.
 Context* owner_of(Runtime& r, Context* context);
 
-/// The current context may reach what is allocated in `owner` from now on, or not any more. Takes
-/// the mutex.
+/// Enable and disable access of the current context to allocations of `owner`. Both take the mutex.
 void enable_peer(Runtime& r, Context* owner);
 void disable_peer(Runtime& r, Context* owner);
 
-/// A copy was refused. From now on all devices that the process uses have access to all plain
-/// allocations: more than the driver gives, whose kernels fail where these can read and write.
-/// False if they had it, or there is one device alone. Takes the mutex.
+/// Gives all devices that the process uses access to all plain allocations, after a refused copy.
+/// That is more than the driver grants: kernels that would fail can then read and write. False if
+/// all devices had access already, or there is only one device. Takes the mutex.
 bool open_to_copies(Runtime& r);
 
-/// Waits until every known context has done all submitted work, and frees what was only waiting for
-/// that; see runtime::wait_until_idle. A separate thread waits, because the driver's call has no
-/// timeout; after a timeout that thread ends when the work does, and the next call waits for it
-/// first. Takes the mutex.
+/// Waits until every known context has finished all submitted work, and performs the frees that
+/// were deferred until then; see runtime::wait_until_idle. A separate thread waits, because the
+/// driver's call has no timeout; after a timeout that thread ends when the work does, and the next
+/// call waits for it first. Takes the mutex.
 runtime::Ending wait_until_idle(Runtime& r, std::chrono::nanoseconds timeout,
                                 door::Obstacle* obstacle);
 

@@ -12,7 +12,7 @@
 namespace gcr::preload {
 namespace {
 
-// Drivers' handles are pointers or small numbers; these are neither.
+// Marks this library's handles: drivers' handles are pointers or small numbers, these are neither.
 constexpr Handle kHandleMark = 0x6763'7200'0000'0000;
 constexpr Handle kHandleMask = 0xffff'ff00'0000'0000;
 
@@ -20,7 +20,7 @@ constexpr Handle kHandleMask = 0xffff'ff00'0000'0000;
 
 void close_descriptors(Physical& physical) {
   for (int* fd : {&physical.retained_fd, &physical.offered_fd}) {
-    const int closing = std::exchange(*fd, -1);  // before its number is another file's
+    const int closing = std::exchange(*fd, -1);  // cleared first: a closed number may be reused
     if (closing >= 0) ::close(closing);
   }
 }
@@ -79,7 +79,7 @@ Mapping& Inventory::add_mapping(Address address, std::size_t size_bytes, std::si
   return mapping;
 }
 
-Mapping Inventory::take_mapping(Address address) {
+Mapping Inventory::remove_mapping(Address address) {
   auto node = mappings_.extract(address);
   --node.mapped().physical->mappings;
   bounds::note_change();
@@ -129,7 +129,7 @@ void Inventory::remove_ipc_records(Address first, Address end) {
   if (ipc_records_.empty()) return;
   const auto begin = ipc_records_.lower_bound(first);
   const auto behind = ipc_records_.lower_bound(end);
-  // Others may read them where they were.
+  // Other processes may still read the records at their addresses, so mark them as invalid.
   for (auto next = begin; next != behind; ++next) {
     ::explicit_bzero(&next->second, sizeof(next->second));
   }

@@ -21,19 +21,20 @@ namespace {
 
 constexpr std::uint64_t kIpcMagic = 0x3243'5049'5243'4721;
 
-/// The content of our handles. Another layout, here or of the record, needs another magic.
+/// The content of this library's handles. A change of its layout, or of IpcRecord's, needs a new
+/// magic.
 struct IpcTicket {
   std::uint64_t magic;
   std::int32_t pid;
-  std::uint32_t runtime;    ///< its number
-  const IpcRecord* record;  ///< in the process `pid`
-  std::uint64_t exporter;  ///< as in the record, which was another's, or is gone, where they differ
+  std::uint32_t runtime;    ///< number of the runtime
+  const IpcRecord* record;  ///< address in the process `pid`
+  std::uint64_t exporter;  ///< equals the record's, unless the process or allocation is another one
   std::uint64_t buffer_id;
   std::uint64_t zeros[3];
 };
 static_assert(sizeof(IpcTicket) == kIpcHandleBytes && sizeof(IpcRecord) == 7 * 8);
 
-/// What another process says of an allocation, and the descriptor by which that process has it.
+/// The record of an allocation in another process, and that process's descriptor of the memory.
 struct Exported {
   IpcRecord record;
   int descriptor = -1;
@@ -47,7 +48,8 @@ bool read_from(pid_t pid, const Value* address, Value* value) {
   return ::process_vm_readv(pid, &here, 1, &there, 1, 0) == ssize_t{sizeof(*value)};
 }
 
-/// False: there is no such process or memory, it may not be read, or the allocation is gone.
+/// Reads the ticket's record from its process. False: the process or the memory does not exist,
+/// cannot be read, or the allocation was freed.
 bool read_exported(const IpcTicket& ticket, Exported* exported) {
   IpcRecord& record = exported->record;
   if (!read_from(ticket.pid, ticket.record, &record)) return false;
@@ -58,19 +60,20 @@ bool read_exported(const IpcTicket& ticket, Exported* exported) {
          read_from(ticket.pid, record.descriptor, &exported->descriptor);
 }
 
-/// The exporter's descriptor, in this process, and what it is of.
+/// Copies the exporter's descriptor into this process, and reads its record.
 UniqueFd fetch_descriptor(const IpcTicket& ticket, IpcRecord* record) {
   const UniqueFd process(static_cast<int>(::syscall(SYS_pidfd_open, ticket.pid, 0)));
   Exported exported, afterwards;
   if (!process || !read_exported(ticket, &exported)) return UniqueFd();
   UniqueFd fd(static_cast<int>(::syscall(SYS_pidfd_getfd, process.get(), exported.descriptor, 0)));
-  // Freed meanwhile, and its number may be another file's.
+  // If the record changed, the allocation was freed and the descriptor's number may have been
+  // reused.
   if (!fd || !read_exported(ticket, &afterwards) || afterwards != exported) return UniqueFd();
   *record = exported.record;
   return fd;
 }
 
-/// Of this process, made with the first handle; 0 if the kernel gives no random number.
+/// This process's random exporter number, generated with the first handle; 0 if getrandom fails.
 std::uint64_t exporter_of(Runtime& r) {
   while (r.ipc_exporter == 0) {
     if (::getrandom(&r.ipc_exporter, sizeof(r.ipc_exporter), 0) != sizeof(r.ipc_exporter)) return 0;
@@ -78,7 +81,7 @@ std::uint64_t exporter_of(Runtime& r) {
   return r.ipc_exporter;
 }
 
-/// Makes the 64 bytes for a backed allocation. Holds the mutex already.
+/// Writes the 64 bytes of a handle for a backed allocation. The caller holds the mutex.
 Result make_ticket(Runtime& r, const Mapping& mapping, const Plain& plain, void* handle) {
   Physical& physical = *mapping.physical;
   if (exporter_of(r) == 0) return Result::kOperatingSystem;
@@ -106,7 +109,8 @@ Result make_ticket(Runtime& r, const Mapping& mapping, const Plain& plain, void*
   return Result::kSuccess;
 }
 
-/// One more opening of an allocation in `mapping`. Holds the mutex already.
+/// Counts one more open of an allocation in `mapping`; returns its address. The caller holds the
+/// mutex.
 Address open_in(Runtime& r, const Mapping& mapping, const IpcRecord& record) {
   const Address address = mapping.address + record.offset_bytes;
   Plain* plain = r.inventory.find_plain(address);
@@ -115,7 +119,7 @@ Address open_in(Runtime& r, const Mapping& mapping, const IpcRecord& record) {
   return address;
 }
 
-/// The same memory, opened earlier in the same context.
+/// Opens the allocation in memory that this context has mapped already; nullopt if it has not.
 std::optional<Address> open_again(Runtime& r, const IpcRecord& record, Context* context) {
   const std::lock_guard lock(r.mutex);
   for (const auto& [address, mapping] : r.inventory.mappings()) {
@@ -131,7 +135,7 @@ Address remember_opened(Runtime& r, const IpcRecord& record, Context* context, i
                         Handle handle, UniqueFd descriptor, Address address) {
   Asked told;
   r.driver.properties_of(handle, &told);
-  const int owner = device_of(r, told);  // maybe another device than the one that opens it
+  const int owner = device_of(r, told);  // may differ from the device that opens it
   const std::lock_guard lock(r.mutex);
   Physical& physical =
       r.inventory.add_physical(handle, record.size_bytes, owner, Origin::kImported);
@@ -151,14 +155,14 @@ Result open_ticket(Runtime& r, Address* address, const IpcTicket& ticket) {
   if (address == nullptr) return Result::kInvalidValue;
   if (ticket.runtime != r.number) return Result::kInvalidHandle;
   if (!current_context(r, &context, &device)) return Result::kInvalidContext;
-  // As in the driver: not in the process that made the handle.
+  // As in the driver, the process that made the handle cannot open it.
   if (ticket.pid == ::getpid() && ticket.exporter == r.ipc_exporter) {
     return Result::kInvalidContext;
   }
   IpcRecord record;
   UniqueFd fd = fetch_descriptor(ticket, &record);
   if (!fd) {
-    log_line("cannot fetch memory of process %d: %s", ticket.pid, ::strerror(errno));
+    log_line("cannot open an IPC handle of process %d: %s", ticket.pid, ::strerror(errno));
     return Result::kInvalidHandle;
   }
   if (const auto known = open_again(r, record, context)) {
@@ -187,7 +191,7 @@ Closing close_once(Runtime& r, Address address, Freed* taken) {
     return Closing::kDriver;
   }
   if (--plain->ipc_opens > 0) return Closing::kStillOpen;
-  *taken = take_plain(r, *r.inventory.find_mapping(address), address);
+  *taken = remove_from_inventory(r, *r.inventory.find_mapping(address), address);
   if (!any_capture(r)) return Closing::kTaken;
   r.deferred_frees.push_back({std::move(*taken), nullptr});
   return Closing::kDeferred;

@@ -12,8 +12,8 @@
 namespace gcr::preload {
 namespace {
 
-/// What the driver rounds pitches up to on the current device: the pitch that it gives a row of one
-/// element. Asked once per device; 0 if that cannot be done now.
+/// The alignment of pitches on the current device, which is the pitch of a row of one element.
+/// Queried once per device; 0 if that is not possible now.
 std::size_t pitch_alignment(Runtime& r) {
   Context* context = nullptr;
   int device = 0;
@@ -34,20 +34,20 @@ std::size_t pitch_alignment(Runtime& r) {
 
 enum class Ownership { kDriver, kRefused, kDeferred, kTaken };
 
-/// Takes a backed allocation out of the inventory, for the caller to release or, during a capture,
-/// for later.
-Ownership take_for_free(Runtime& r, Address address, Freed* taken) {
+/// Removes a backed allocation from the inventory. The caller must release `taken`; during a
+/// capture the release is deferred instead.
+Ownership prepare_free(Runtime& r, Address address, Freed* taken) {
   const std::lock_guard lock(r.mutex);
   Mapping* mapping = r.inventory.find_mapping(address);
-  if (mapping == nullptr || !mapping->is_of_plains()) return Ownership::kDriver;
+  if (mapping == nullptr || !mapping->holds_plains()) return Ownership::kDriver;
   if (!is_backed(r, *mapping, address)) return Ownership::kRefused;
-  *taken = take_plain(r, *mapping, address);
+  *taken = remove_from_inventory(r, *mapping, address);
   if (!any_capture(r)) return Ownership::kTaken;
   r.deferred_frees.push_back({std::move(*taken), nullptr});
   return Ownership::kDeferred;
 }
 
-/// Whether it is new.
+/// Records registered host memory; returns whether it is new.
 bool note_registered(Runtime& r, const void* at, std::size_t size_bytes) {
   const std::lock_guard lock(r.mutex);
   const auto [entry, is_new] =
@@ -95,7 +95,7 @@ bool allocate_pitched(Runtime& r, Address* address, std::size_t* pitch_bytes,
 std::optional<Result> free_plain(Runtime& r, Address address) {
   if (const std::optional<Result> of_pool = free_unused(r, address)) return *of_pool;
   Freed freed;
-  switch (take_for_free(r, address, &freed)) {
+  switch (prepare_free(r, address, &freed)) {
     case Ownership::kDriver: {
       const std::lock_guard lock(r.mutex);
       r.inventory.remove_untracked(address);
@@ -117,14 +117,14 @@ std::optional<Result> free_plain(Runtime& r, Address address) {
 std::optional<PlainRange> plain_range(Runtime& r, Address address) {
   Context* context = nullptr;
   int device = 0;
-  if (current_context(r, &context, &device)) {  // else the driver refuses
+  if (current_context(r, &context, &device)) {  // else the driver refuses the call
     const std::lock_guard lock(r.mutex);
     if (const Plain* plain = r.inventory.find_plain(address)) {
       return PlainRange{Result::kSuccess, plain->address, plain->requested_bytes,
                         reaches(r, address, context, device)};
     }
     const Mapping* mapping = r.inventory.find_mapping(address);
-    if (mapping != nullptr && mapping->is_of_plains()) return PlainRange{Result::kNotFound};
+    if (mapping != nullptr && mapping->holds_plains()) return PlainRange{Result::kNotFound};
   }
   flush_deferred_frees(r);
   return std::nullopt;
@@ -137,7 +137,7 @@ std::optional<View> view_of(Runtime& r, Address address) {
   View view;
   view.device = mapping->physical->device;
   view.on_host = mapping->physical->host_node >= 0;
-  if (!mapping->is_of_plains()) {
+  if (!mapping->holds_plains()) {
     view.handle_types = mapping->physical->asked.handle_types;
     return view;
   }
@@ -149,7 +149,7 @@ std::optional<View> view_of(Runtime& r, Address address) {
   view.mapped_bytes = mapping->size_bytes;
   const Arena* arena = r.arenas.find(address);
   if (plain != nullptr && arena != nullptr && &arena->kind() == &kMediumArenas) {
-    view.mapping = plain->address;  // as if it had a mapping of its own
+    view.mapping = plain->address;  // reported as if the allocation had its own mapping
     view.mapped_bytes = arena->whole_units(plain->requested_bytes);
   }
   view.context = mapping->context;
@@ -169,7 +169,7 @@ bounds::Range range_around(Runtime& r, Address address) {
   }
   range.begin = mapping->address;
   range.end = mapping->address + mapping->size_bytes;
-  if (!mapping->is_of_plains() || mapping->pool != nullptr) return range;
+  if (!mapping->holds_plains() || mapping->pool != nullptr) return range;
   const Plain* plain = r.inventory.find_plain(address / kUnitBytes * kUnitBytes);
   if (plain == nullptr) return {range.tag, address, address + 1, 0};
   range.begin = plain->address;

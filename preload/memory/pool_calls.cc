@@ -15,8 +15,8 @@ bool is_captured(Runtime& r, Stream* stream) {
   return refuse_captured(r, stream) != Result::kSuccess;
 }
 
-/// Frees in a stream's order what was allocated without one: it goes once the stream is past this
-/// point. Nothing if the address is not backed.
+/// Frees, in a stream's order, memory that was allocated without one: it is released once the
+/// stream has passed this point. Nullopt if the address is not backed.
 std::optional<Result> free_later(Runtime& r, Address address, Stream* stream) {
   const std::lock_guard lock(r.mutex);
   Mapping* mapping = r.inventory.find_mapping(address);
@@ -32,7 +32,7 @@ std::optional<Result> free_later(Runtime& r, Address address, Stream* stream) {
     r.driver.destroy_event(done);
     return result;
   }
-  r.deferred_frees.push_back({take_plain(r, *mapping, address), done});
+  r.deferred_frees.push_back({remove_from_inventory(r, *mapping, address), done});
   return Result::kSuccess;
 }
 
@@ -45,7 +45,8 @@ Result allocate_async(Runtime& r, Address* address, std::size_t size_bytes, Pool
   if (const auto done = allocate_in_order(r, address, size_bytes, pool, stream)) return *done;
   const Result result = driver();
   if (result != Result::kSuccess) return result;
-  if (pool != nullptr && pool_of(r, pool) == nullptr) note_lost_pool(r);  // on no device
+  if (pool != nullptr && pool_of(r, pool) == nullptr)
+    note_unrestorable_pool(r);  // the pool has no device
   if (is_captured(r, stream)) {
     note_graph_memory(r);
   } else {
@@ -70,13 +71,13 @@ void note_graph_memory(Runtime& r) {
   r.pools.any_graph_memory = true;
 }
 
-void note_lost_pool(Runtime& r) {
+void note_unrestorable_pool(Runtime& r) {
   const std::lock_guard lock(r.mutex);
-  r.pools_are_lost = true;
+  r.has_unrestorable_pool = true;
 }
 
 Result destroy_pool(Runtime& r, PoolHandle* pool, RealCall driver) {
-  // The driver may give a new pool the same handle at once.
+  // Before the driver's call: the driver may give the handle to a new pool at once.
   Pool* const known = forget_pool(r, pool);
   const Result result = driver();
   if (known != nullptr) end_pool(r, *known, result == Result::kSuccess ? nullptr : pool);

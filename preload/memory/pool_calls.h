@@ -1,45 +1,45 @@
-// What the calls of stream-ordered allocation and of pools do, and the calls that wait: see
-// pools.h. `driver` is the application's call. Every function takes the mutex.
+// The calls of stream-ordered allocation, on pools, and those that wait; see pools.h. `driver` is
+// the application's call. Every function takes the mutex.
 #pragma once
 
 #include "preload/memory/runtime.h"
 
 namespace gcr::preload {
 
-/// Memory of `pool`, null for the current one. `driver` allocates into `address`. What a graph
-/// allocates is not noted: its memory comes and goes with launches, and the driver says how much it
-/// is.
+/// Allocates from `pool`, null for the current one; `driver` allocates into `address`. Allocations
+/// of graphs are not recorded: their memory exists during launches, and the driver reports its
+/// size.
 Result allocate_async(Runtime& r, Address* address, std::size_t size_bytes, PoolHandle* pool,
                       Stream* stream, RealCall driver);
 Result free_async(Runtime& r, Address address, Stream* stream, RealCall driver);
 
-/// A graph has been made to allocate.
+/// Records that a graph has allocation nodes.
 void note_graph_memory(Runtime& r);
 
-/// A pool was exported, or imported from another process. The driver's control restore fails for
-/// the process that has imported it, and for one with memory of a pool on the host (measured:
-/// NVIDIA's 580.159).
-void note_lost_pool(Runtime& r);
+/// Records a pool that the driver's control restore cannot restore: it was exported or imported, or
+/// has memory on the host (measured with NVIDIA 580.159, for the importing process and for host
+/// pools).
+void note_unrestorable_pool(Runtime& r);
 
-/// Destroys a pool by `driver`.
+/// Destroys a pool with `driver`.
 Result destroy_pool(Runtime& r, PoolHandle* pool, RealCall driver);
 
-/// After the driver has done the same.
+/// Trims the library's part of a pool, after the driver has trimmed its own.
 void trim_pool(Runtime& r, PoolHandle* pool, std::size_t bytes_to_keep);
-/// After the application has set an attribute to `value`: an int for those that begin with kReuse,
-/// 64 bits for the others.
+/// Applies an attribute that the application has set: `value` is an int for those that begin with
+/// kReuse, 64 bits for the others.
 void attribute_was_set(Runtime& r, PoolHandle* pool, PoolAttribute attribute, const void* value);
-/// After the driver has answered `value`: adds what the library has of it.
+/// Adds the library's share to `value`, the driver's answer for an attribute.
 void add_to_attribute(Runtime& r, PoolHandle* pool, PoolAttribute attribute, void* value);
-/// After the driver has agreed.
+/// Applies access rights of a pool that the driver has accepted.
 Result pool_access_was_set(Runtime& r, PoolHandle* pool, std::size_t count,
                            FunctionRef<Access(std::size_t)> access_at);
 
-/// The current pools may be others now.
+/// Drops the cached current pools, because the application may have changed them.
 void current_pools_changed(Runtime& r);
 
-/// Frees in streams' orders so far. Before a call that waits, for what comes after it. Takes no
-/// mutex.
+/// Number of stream-ordered frees so far. Read it before a call that waits, for the note after it.
+/// Takes no mutex.
 inline std::uint64_t frees(const Runtime& r) {
   return r.pools.tickets.load(std::memory_order_relaxed);
 }

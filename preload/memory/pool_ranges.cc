@@ -17,7 +17,7 @@ Address PoolRanges::remove_free_stretch(std::size_t most_bytes) {
     const auto range = ranges_.find(address);
     if (size_bytes > most_bytes || range == ranges_.end() ||
         range->second.size_bytes != size_bytes ||
-        range->second.freed_at.stream != StreamPoint::kEverybody) {
+        range->second.freed_at.stream != StreamPoint::kAllStreams) {
       continue;
     }
     erase(range);
@@ -27,8 +27,8 @@ Address PoolRanges::remove_free_stretch(std::size_t most_bytes) {
   return 0;
 }
 
-Address PoolRanges::take(std::uint64_t stream, std::size_t size_bytes) {
-  for (const std::uint64_t owner : {stream, StreamPoint::kEverybody}) {
+Address PoolRanges::allocate(std::uint64_t stream, std::size_t size_bytes) {
+  for (const std::uint64_t owner : {stream, StreamPoint::kAllStreams}) {
     const auto found = by_size_.lower_bound({owner, size_bytes, 0});
     if (found == by_size_.end() || std::get<0>(*found) != owner) continue;
     return cut(ranges_.find(std::get<2>(*found)), size_bytes);
@@ -36,9 +36,9 @@ Address PoolRanges::take(std::uint64_t stream, std::size_t size_bytes) {
   return 0;
 }
 
-Address PoolRanges::take_joined(std::uint64_t stream, std::size_t size_bytes) {
+Address PoolRanges::allocate_joined(std::uint64_t stream, std::size_t size_bytes) {
   const auto usable = [&](const Range& range) {
-    return range.freed_at.stream == stream || range.freed_at.stream == StreamPoint::kEverybody;
+    return range.freed_at.stream == stream || range.freed_at.stream == StreamPoint::kAllStreams;
   };
   std::size_t found_bytes = 0;
   auto first = ranges_.begin();
@@ -66,7 +66,7 @@ Address PoolRanges::take_joined(std::uint64_t stream, std::size_t size_bytes) {
   return 0;
 }
 
-void PoolRanges::give_back(Address address, std::size_t size_bytes, StreamPoint freed_at) {
+void PoolRanges::release(Address address, std::size_t size_bytes, StreamPoint freed_at) {
   const Address stretch = std::prev(stretches_.upper_bound(address))->first;
   Range range{size_bytes, stretch, freed_at};
   const auto join = [&](Ranges::iterator neighbour) {
@@ -90,7 +90,7 @@ void PoolRanges::give_back(Address address, std::size_t size_bytes, StreamPoint 
 }
 
 void PoolRanges::pass(StreamPoint point) {
-  // A range that is everybody's has left the stream's part of the index.
+  // A range that is released for all streams leaves this stream's part of the index.
   auto next = by_size_.lower_bound({point.stream, 0, 0});
   while (next != by_size_.end() && std::get<0>(*next) == point.stream) {
     const Address address = std::get<2>(*next++);
@@ -98,11 +98,11 @@ void PoolRanges::pass(StreamPoint point) {
     if (range->second.freed_at.ticket > point.ticket) continue;
     const std::size_t size_bytes = range->second.size_bytes;
     erase(range);
-    give_back(address, size_bytes, {});
+    release(address, size_bytes, {});
   }
 }
 
-/// The lower part of a free range.
+/// Cuts the lower part off a free range.
 Address PoolRanges::cut(Ranges::iterator range, std::size_t size_bytes) {
   const Address address = range->first;
   Range rest = range->second;

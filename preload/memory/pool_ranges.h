@@ -1,11 +1,11 @@
-// The free ranges of a memory pool, and the order of streams in which they were freed (decision 1).
-// Plain bookkeeping, guarded by Runtime::mutex: nothing here calls the driver. Nodes are
-// recycled, so that only growth needs the heap.
+// The free ranges of a memory pool, and the streams in whose order they were freed (decision 1).
+// Plain bookkeeping, guarded by Runtime::mutex: nothing here calls the driver. Nodes are reused, so
+// only growth needs the heap.
 //
-// A pool is made of stretches of backed memory. A free range lies in one stretch and belongs to the
-// stream that freed it, which may use it again at once, or to everybody, once that stream has
-// passed the point of the free. Neighbours that belong to the same are one range. Best fit, in
-// units of 512 bytes, as the driver aligns.
+// A pool consists of stretches of backed memory. A free range lies in one stretch and has an owner:
+// first the stream that freed it, which may reuse it at once; when the GPU has passed the free, all
+// streams. Adjacent ranges of the same owner are merged. Allocation is best fit, in units of 512
+// bytes, the driver's alignment; an index by owner and size finds the range.
 #pragma once
 
 #include <cstddef>
@@ -19,12 +19,12 @@
 
 namespace gcr::preload {
 
-/// A point in the order of a stream: the driver's number of the stream, and of frees, the last one
-/// before that point. Tickets count all frees in all pools.
+/// A point in the order of a stream: the stream's number, and the ticket of the last free before
+/// the point. Tickets count all frees in all pools.
 struct StreamPoint {
-  static constexpr std::uint64_t kEverybody = 0;
+  static constexpr std::uint64_t kAllStreams = 0;
 
-  std::uint64_t stream = kEverybody;
+  std::uint64_t stream = kAllStreams;
   std::uint64_t ticket = 0;
 };
 
@@ -32,7 +32,7 @@ class PoolRanges {
  public:
   static constexpr std::size_t kUnitBytes = 512;
 
-  /// What an allocation takes of the pool.
+  /// The bytes of the pool that an allocation occupies.
   static std::size_t whole_units(std::size_t size_bytes) {
     return (size_bytes + kUnitBytes - 1) / kUnitBytes * kUnitBytes;
   }
@@ -41,28 +41,28 @@ class PoolRanges {
   PoolRanges(const PoolRanges&) = delete;
   PoolRanges& operator=(const PoolRanges&) = delete;
 
-  /// Adds a stretch: free, everybody's.
+  /// Adds a stretch, free for all streams.
   void add_stretch(Address address, std::size_t size_bytes);
-  /// Removes a stretch of at most `most_bytes` that is free and everybody's, and returns its
+  /// Removes a stretch of at most `most_bytes` that is free for all streams, and returns its
   /// address; 0 if there is none.
   Address remove_free_stretch(std::size_t most_bytes);
 
-  /// A place for work of `stream`: in what it freed itself, or in what is everybody's; 0 if there
-  /// is none. `size_bytes` is a multiple of the unit here and below.
-  Address take(std::uint64_t stream, std::size_t size_bytes);
-  /// The same in neighbours of both kinds, which become one range of the stream. Looks at all
-  /// ranges.
-  Address take_joined(std::uint64_t stream, std::size_t size_bytes);
-  /// A place in the smallest sufficient range of any other stream for which `may_take(point)` says
-  /// yes; 0 if there is none. Looks at all ranges.
-  template <class MayTake>
-  Address take_of_others(std::size_t size_bytes, const MayTake& may_take) {
+  /// Allocates for work of `stream`, from its own free ranges or those for all streams; 0 if none
+  /// fits. Here and below, `size_bytes` is a multiple of the unit.
+  Address allocate(std::uint64_t stream, std::size_t size_bytes);
+  /// Allocates from adjacent ranges of the stream and of all streams, merged to a range of the
+  /// stream; 0 if none fits. Visits all ranges.
+  Address allocate_joined(std::uint64_t stream, std::size_t size_bytes);
+  /// Allocates from the smallest sufficient range of another stream for which `may_use(point)` is
+  /// true; 0 if there is none. Visits all ranges.
+  template <class MayUse>
+  Address allocate_from_others(std::size_t size_bytes, const MayUse& may_use) {
     auto best = ranges_.end();
     for (auto next = ranges_.begin(); next != ranges_.end(); ++next) {
       const Range& range = next->second;
       if (range.size_bytes < size_bytes ||
           (best != ranges_.end() && range.size_bytes >= best->second.size_bytes) ||
-          !may_take(range.freed_at)) {
+          !may_use(range.freed_at)) {
         continue;
       }
       best = next;
@@ -70,9 +70,10 @@ class PoolRanges {
     return best == ranges_.end() ? 0 : cut(best, size_bytes);
   }
 
-  /// Undoes a take. `freed_at` may be everybody's.
-  void give_back(Address address, std::size_t size_bytes, StreamPoint freed_at);
-  /// The GPU has passed that point: what the stream freed before is everybody's.
+  /// Frees an allocation at a stream's point; with stream kAllStreams, all streams may reuse it at
+  /// once.
+  void release(Address address, std::size_t size_bytes, StreamPoint freed_at);
+  /// Releases ranges that a stream freed up to `point`, which the GPU has passed, for all streams.
   void pass(StreamPoint point);
 
   bool has_stretches() const { return !stretches_.empty(); }

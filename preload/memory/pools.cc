@@ -1,3 +1,8 @@
+// An allocation first takes a range that its stream freed, or one that is free for all streams. If
+// there is none, allocate_slowly() tries in this order: poll the marks and release passed ranges;
+// add a stretch to the pool; make the stream wait for another stream's free; wait for the GPU. A
+// free gets a ticket and, if several streams use the pool, a mark. Ranges are released for all
+// streams lazily, when an allocation, a trim or a wait needs them.
 #include "preload/memory/pools.h"
 
 #include <algorithm>
@@ -20,12 +25,13 @@ namespace {
 constexpr std::size_t kGrowth = 8;
 constexpr std::size_t kSmallestStretchBytes = std::size_t{32} << 20;
 constexpr std::size_t kLargestStretchBytes = std::size_t{512} << 20;
-/// So many marks of a stream wait for the GPU; frees beyond them have none.
+/// The most pending marks of a stream; further frees get no mark.
 constexpr std::size_t kMostMarks = 4096;
-/// From so many on, every free looks whether the oldest have been passed.
+/// From this number of marks on, every free polls the oldest ones.
 constexpr std::size_t kManyMarks = 16;
 
-/// While it lives, captures of this thread and of others forbid nothing and are not harmed.
+/// Relaxes the thread's capture mode while it lives, so that driver calls neither fail because of a
+/// capture nor invalidate one.
 class RelaxedCapture {
  public:
   explicit RelaxedCapture(Runtime& r)
@@ -44,8 +50,9 @@ class RelaxedCapture {
   const bool exchanged_;
 };
 
-/// A stream as a call names it: default streams are other ones in other contexts and threads. It
-/// must not be captured: a capture ends in error when its stream is asked for its number.
+/// A stream argument of a call, resolved to its number: the names of default streams mean different
+/// streams in different contexts and threads. The stream must not be captured: querying the number
+/// would invalidate the capture.
 struct NamedStream {
   NamedStream(Runtime& r, Stream* named)
       : handle(named), result(r.driver.stream_number(named, &number)) {}
@@ -54,8 +61,8 @@ struct NamedStream {
   Result result;
 };
 
-/// The record of a stream, made if need be; null if the driver does not know its context. All
-/// functions here hold the mutex already, unless they say otherwise.
+/// The record of a stream, created if necessary; null if the driver does not know its context. In
+/// this file, callers hold the mutex unless a function says that it takes it.
 PoolStream* record_of(Runtime& r, const NamedStream& stream) {
   if (const auto known = r.pools.streams.find(stream.number); known != r.pools.streams.end()) {
     return &known->second;
@@ -76,8 +83,8 @@ PoolStream* record_of(Runtime& r, const NamedStream& stream) {
   return &record;
 }
 
-/// Takes note of marks of a stream that the GPU has passed, of at most so many.
-void look_at_marks(Runtime& r, PoolStream& stream, std::size_t most) {
+/// Removes up to `most` marks that the GPU has passed, and records the last passed ticket.
+void poll_marks(Runtime& r, PoolStream& stream, std::size_t most) {
   for (; most > 0 && !stream.marks.empty(); --most) {
     const PoolStream::Mark mark = stream.marks.front();
     if (r.driver.query(mark.event) != Result::kSuccess) return;
@@ -91,11 +98,11 @@ bool has_marks(const std::pair<const std::uint64_t, PoolStream>& entry) {
   return !entry.second.marks.empty();
 }
 
-void look_at_all_marks(Runtime& r) {
+void poll_all_marks(Runtime& r) {
   if (std::ranges::none_of(r.pools.streams, has_marks)) return;
   const RelaxedCapture relaxed(r);
   for (auto& [number, stream] : r.pools.streams) {
-    look_at_marks(r, stream, std::numeric_limits<std::size_t>::max());
+    poll_marks(r, stream, std::numeric_limits<std::size_t>::max());
   }
 }
 
@@ -111,14 +118,15 @@ Event* new_event(Runtime& r, PoolStream& stream) {
   return r.driver.create_event(&event) == Result::kSuccess ? event : nullptr;
 }
 
-/// Marks the stream's last free, if that is not known to be passed. `exact`: it has just been made.
+/// Records an event behind the stream's last free, unless that is known to be passed. `exact`: no
+/// other work was submitted to the stream since that free.
 void mark(Runtime& r, PoolStream& stream, Stream* handle, bool exact) {
   const std::uint64_t known =
       stream.marks.empty() ? stream.passed_ticket : stream.marks.back().ticket;
   if (stream.last_ticket <= known) return;
   if (stream.marks.size() >= kManyMarks) {
     const RelaxedCapture relaxed(r);
-    look_at_marks(r, stream, 2);
+    poll_marks(r, stream, 2);
   }
   if (stream.marks.size() >= kMostMarks) return;
   Event* const event = new_event(r, stream);
@@ -130,14 +138,14 @@ void mark(Runtime& r, PoolStream& stream, Stream* handle, bool exact) {
   }
 }
 
-/// Everything that streams have passed becomes everybody's, in one pool.
+/// Releases the ranges of one pool that streams have passed for all streams.
 void apply_passed(Runtime& r, Pool& pool) {
   for (const auto& [number, stream] : r.pools.streams) {
     pool.ranges.pass({number, stream.passed_ticket});
   }
 }
 
-/// Forgets streams that were destroyed and have passed all their frees.
+/// Removes the records of destroyed streams that have passed all their frees.
 void forget_destroyed_streams(Runtime& r) {
   std::erase_if(r.pools.streams, [&](const auto& entry) {
     const auto& [number, stream] = entry;
@@ -157,7 +165,7 @@ Pool* known_pool(Runtime& r, PoolHandle* handle) {
   return nullptr;
 }
 
-/// Takes the mutex.
+/// Adds a pool; returns the existing one if it is known. Takes the mutex.
 Pool* add_pool(Runtime& r, PoolHandle* handle, int device, bool backed, std::size_t most_bytes) {
   const bool backs = backed && device_facts(r, device).can_back;
   const RelaxedCapture relaxed(r);
@@ -174,7 +182,7 @@ Pool* add_pool(Runtime& r, PoolHandle* handle, int device, bool backed, std::siz
   return &pool;
 }
 
-/// Takes the mutex.
+/// The current pool of a device, cached; null on failure. Takes the mutex.
 PoolHandle* current_pool(Runtime& r, int device) {
   PoolHandle* pool = nullptr;
   {
@@ -193,23 +201,25 @@ void note_use(Pool& pool, std::uint64_t stream) {
   if (pool.only_stream != stream) pool.several_streams = true;
 }
 
-void note_taken(Runtime& r, Pool& pool, Address address, std::size_t requested_bytes) {
+void note_allocated(Runtime& r, Pool& pool, Address address, std::size_t requested_bytes) {
   r.inventory.add_pooled(address, requested_bytes);
   pool.used_bytes += PoolRanges::whole_units(requested_bytes);
   pool.most_used_bytes = std::max(pool.most_used_bytes, pool.used_bytes);
 }
 
-/// In ranges that were freed where the GPU is now known to have passed.
-Address take_passed(Runtime& r, Pool& pool, std::uint64_t stream, std::size_t size_bytes) {
-  if (pool.behaviour.opportunistic) look_at_all_marks(r);
+/// Allocates after a new check of which frees the GPU has passed; 0 if nothing fits.
+Address allocate_passed(Runtime& r, Pool& pool, std::uint64_t stream, std::size_t size_bytes) {
+  if (pool.behaviour.opportunistic) poll_all_marks(r);
   apply_passed(r, pool);
-  const Address address = pool.ranges.take(stream, size_bytes);
-  return address != 0 ? address : pool.ranges.take_joined(stream, size_bytes);
+  const Address address = pool.ranges.allocate(stream, size_bytes);
+  return address != 0 ? address : pool.ranges.allocate_joined(stream, size_bytes);
 }
 
-/// In a range that another stream freed, which `stream` has to wait for. Only an event that was
-/// recorded with that very free will do: work behind it may itself wait for `stream`.
-Address take_in_turn(Runtime& r, Pool& pool, const NamedStream& stream, std::size_t size_bytes) {
+/// Allocates from a range that another stream freed, and makes `stream` wait for that free; 0 if
+/// nothing fits. It needs an exact event of that free: later work of the other stream may wait for
+/// `stream`.
+Address allocate_after_event(Runtime& r, Pool& pool, const NamedStream& stream,
+                             std::size_t size_bytes) {
   Event* event = nullptr;
   StreamPoint waited_for;
   const auto mark_of = [&](StreamPoint freed_at) -> Event* {
@@ -221,7 +231,7 @@ Address take_in_turn(Runtime& r, Pool& pool, const NamedStream& stream, std::siz
     const bool is_its = found != marks.end() && found->ticket == freed_at.ticket;
     return is_its && found->exact ? found->event : nullptr;
   };
-  const Address address = pool.ranges.take_of_others(size_bytes, [&](StreamPoint freed_at) {
+  const Address address = pool.ranges.allocate_from_others(size_bytes, [&](StreamPoint freed_at) {
     Event* const found = mark_of(freed_at);
     if (found == nullptr) return false;
     event = found;
@@ -231,12 +241,12 @@ Address take_in_turn(Runtime& r, Pool& pool, const NamedStream& stream, std::siz
   if (address == 0 || r.driver.wait_for(stream.handle, event) == Result::kSuccess) {
     return address;
   }
-  pool.ranges.give_back(address, size_bytes, waited_for);
+  pool.ranges.release(address, size_bytes, waited_for);
   return 0;
 }
 
-/// More memory for a pool: a stretch of the size that is due or, where memory is short, just
-/// enough. Takes the mutex.
+/// Adds a stretch to a pool, of the preferred size or, if memory is short, just large enough. Takes
+/// the mutex.
 bool grow(Runtime& r, PoolHandle* handle, std::size_t needed_bytes) {
   int device = 0;
   std::size_t wanted_bytes = 0, allowed_bytes = 0;
@@ -260,9 +270,9 @@ bool grow(Runtime& r, PoolHandle* handle, std::size_t needed_bytes) {
   Mapping& mapping = add_backing(r, device, backing);
   Pool* pool = known_pool(r, handle);
   if (pool == nullptr) {  // destroyed meanwhile
-    const Mapping unused = r.inventory.take_mapping(backing.address);
+    const Mapping unused = r.inventory.remove_mapping(backing.address);
     lock.unlock();
-    take_apart(r, unused);
+    unmap_and_release(r, unused);
     return false;
   }
   mapping.pool = pool;
@@ -273,8 +283,8 @@ bool grow(Runtime& r, PoolHandle* handle, std::size_t needed_bytes) {
   return true;
 }
 
-/// Where memory has run out: waits until streams have passed what was freed in them, for a limited
-/// time, because they may wait for what the caller does next. Takes the mutex.
+/// Waits, when memory has run out, until streams have passed their frees; for a limited time,
+/// because they may wait for what the caller does next. Takes the mutex.
 void wait_for_frees(Runtime& r, const NamedStream& caller) {
   constexpr std::chrono::milliseconds kMost{1000}, kPause{1};
   bool marked = false;
@@ -290,7 +300,7 @@ void wait_for_frees(Runtime& r, const NamedStream& caller) {
           }
         }
       }
-      look_at_all_marks(r);
+      poll_all_marks(r);
       if (std::ranges::none_of(r.pools.streams, has_marks)) return;
       marked = true;
     }
@@ -298,22 +308,23 @@ void wait_for_frees(Runtime& r, const NamedStream& caller) {
   }
 }
 
-/// Out of a pool in which there was no room. Takes the mutex.
+/// Allocates from a pool without a suitable free range: by passed frees, growth, waiting for
+/// another stream, and finally waiting for the GPU. Takes the mutex.
 Result allocate_slowly(Runtime& r, Address* address, std::size_t requested_bytes,
                        PoolHandle* handle, const NamedStream& stream) {
   const std::size_t size_bytes = PoolRanges::whole_units(requested_bytes);
   const std::lock_guard growing(r.growth);
   const RelaxedCapture relaxed(r);
-  const auto take = [&](bool in_turn) -> std::optional<Result> {
+  const auto take = [&](bool may_wait) -> std::optional<Result> {
     const std::lock_guard lock(r.mutex);
     Pool* pool = known_pool(r, handle);
     if (pool == nullptr) return Result::kInvalidValue;
-    Address taken = take_passed(r, *pool, stream.number, size_bytes);
-    if (taken == 0 && in_turn && pool->behaviour.internal_dependencies) {
-      taken = take_in_turn(r, *pool, stream, size_bytes);
+    Address taken = allocate_passed(r, *pool, stream.number, size_bytes);
+    if (taken == 0 && may_wait && pool->behaviour.internal_dependencies) {
+      taken = allocate_after_event(r, *pool, stream, size_bytes);
     }
     if (taken == 0) return std::nullopt;
-    note_taken(r, *pool, taken, requested_bytes);
+    note_allocated(r, *pool, taken, requested_bytes);
     *address = taken;
     return Result::kSuccess;
   };
@@ -328,11 +339,11 @@ Result allocate_slowly(Runtime& r, Address* address, std::size_t requested_bytes
   return Result::kOutOfMemory;
 }
 
-std::optional<Mapping> take_stretch_of(Runtime& r, Pool& pool, std::size_t bytes_to_keep) {
+std::optional<Mapping> remove_stretch_of(Runtime& r, Pool& pool, std::size_t bytes_to_keep) {
   if (pool.reserved_bytes <= bytes_to_keep) return std::nullopt;
   const Address address = pool.ranges.remove_free_stretch(pool.reserved_bytes - bytes_to_keep);
   if (address == 0) return std::nullopt;
-  Mapping mapping = r.inventory.take_mapping(address);
+  Mapping mapping = r.inventory.remove_mapping(address);
   pool.reserved_bytes -= mapping.size_bytes;
   if (pool.destroyed && !pool.ranges.has_stretches()) {
     std::erase_if(r.pools.all, [&](const Pool& other) { return &other == &pool; });
@@ -344,16 +355,17 @@ bool has_excess(const Pool& pool) {
   return pool.destroyed || pool.reserved_bytes > pool.behaviour.threshold_bytes;
 }
 
-/// After the application waited for something. Takes the mutex.
+/// Applies `note` after the application waited for something, and releases excess memory of pools.
+/// Takes the mutex.
 template <class Note>
 void after_wait(Runtime& r, const Note& note) {
-  if (gate::is_closed()) return;  // who only waits must be able to go on
+  if (gate::is_closed()) return;  // a thread that only waits must not block at the gate
   const GateScope inside;
   {
     const std::lock_guard lock(r.mutex);
     note();
     if (std::ranges::none_of(r.pools.all, has_excess)) return;
-    look_at_all_marks(r);
+    poll_all_marks(r);
     for (Pool& pool : r.pools.all) {
       if (has_excess(pool)) apply_passed(r, pool);
     }
@@ -396,9 +408,9 @@ std::optional<Result> allocate_in_order(Runtime& r, Address* address, std::size_
         if (!pool->backed) return std::nullopt;
         note_use(*pool, stream->number);
         const Address taken =
-            pool->ranges.take(stream->number, PoolRanges::whole_units(requested_bytes));
+            pool->ranges.allocate(stream->number, PoolRanges::whole_units(requested_bytes));
         if (taken == 0) break;
-        note_taken(r, *pool, taken, requested_bytes);
+        note_allocated(r, *pool, taken, requested_bytes);
         *address = taken;
         return Result::kSuccess;
       }
@@ -433,7 +445,7 @@ std::optional<Result> free_in_order(Runtime& r, Address address, Stream* named) 
   note_use(pool, stream.number);
   record->last_ticket = ++r.pools.tickets;
   if (pool.several_streams) mark(r, *record, named, true);
-  pool.ranges.give_back(address, size_bytes, {stream.number, record->last_ticket});
+  pool.ranges.release(address, size_bytes, {stream.number, record->last_ticket});
   return Result::kSuccess;
 }
 
@@ -447,7 +459,7 @@ std::optional<Result> free_unused(Runtime& r, Address address) {
   r.inventory.remove_pooled(address);
   mapping->pool->used_bytes -= size_bytes;
   ++r.pools.tickets;
-  mapping->pool->ranges.give_back(address, size_bytes, {});
+  mapping->pool->ranges.release(address, size_bytes, {});
   return Result::kSuccess;
 }
 
@@ -486,7 +498,7 @@ void end_pool(Runtime& r, Pool& pool, PoolHandle* handle) {
       std::erase_if(r.pools.all, [&](const Pool& other) { return &other == &pool; });
       return;
     }
-    look_at_all_marks(r);
+    poll_all_marks(r);
     apply_passed(r, pool);
   }
   release_unused(r, false);
@@ -521,7 +533,7 @@ void note_stream_end(Runtime& r, Stream* named) {
   PoolStream& record = found->second;
   if (refuse_captured(r, named) == Result::kSuccess) mark(r, record, named, false);
   record.destroyed = true;
-  look_at_all_marks(r);
+  poll_all_marks(r);
   forget_destroyed_streams(r);
 }
 
@@ -567,21 +579,21 @@ void trim(Runtime& r, Pool& pool, std::size_t bytes_to_keep) {
     {
       const std::lock_guard lock(r.mutex);
       if (any_capture(r)) return;
-      look_at_all_marks(r);
+      poll_all_marks(r);
       apply_passed(r, pool);
-      stretch = take_stretch_of(r, pool, bytes_to_keep);
+      stretch = remove_stretch_of(r, pool, bytes_to_keep);
     }
     if (!stretch.has_value()) return;
-    take_apart(r, *stretch);
+    unmap_and_release(r, *stretch);
   }
 }
 
-std::optional<Mapping> take_unused_stretch(Runtime& r, bool all) {
-  if (all) look_at_all_marks(r);
+std::optional<Mapping> remove_unused_stretch(Runtime& r, bool all) {
+  if (all) poll_all_marks(r);
   for (Pool& pool : r.pools.all) {
     if (all) apply_passed(r, pool);
     const std::size_t kept_bytes = all || pool.destroyed ? 0 : pool.behaviour.threshold_bytes;
-    if (auto stretch = take_stretch_of(r, pool, kept_bytes)) return stretch;
+    if (auto stretch = remove_stretch_of(r, pool, kept_bytes)) return stretch;
   }
   return std::nullopt;
 }

@@ -1,15 +1,16 @@
-// Stream-ordered memory (decision 1): the driver's pools keep their identity and attributes, and
-// their memory is the library's. Pools that can be exported, pools on the host or of managed
-// memory, and allocations of graphs stay the driver's wholly.
+// Stream-ordered memory (decision 1): the driver's pools keep their identity and attributes, but
+// the library provides their memory. Pools that can be exported, pools on the host or of managed
+// memory, and allocations of graphs are left to the driver entirely.
 //
-// Reuse: at once in the stream that freed a range; elsewhere when the GPU is known to have passed
-// the free, by an event that was recorded with it or by a synchronisation. A pool grows before it
-// makes one stream wait for another, as CUDA's documentation says of
-// CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES. Dependencies that the application made by
-// events of its own are not followed (CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES): where the
-// driver would use a range again because of one, the pool grows.
+// Each free gets a ticket, and its range belongs to the stream that freed it (pool_ranges.h). That
+// stream may reuse it at once. Other streams may reuse it when the GPU is known to have passed the
+// free: by an event that was recorded with it (a mark), or because the application synchronised. A
+// pool grows before it makes one stream wait for another, as CUDA documents for
+// CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES. Dependencies through the application's own
+// events are not followed (CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES): the driver would reuse
+// a range because of one; the pool grows instead.
 //
-// A pool that one stream alone uses records no events.
+// A pool that only one stream uses records no events.
 #pragma once
 
 #include <atomic>
@@ -29,25 +30,25 @@ namespace gcr::preload {
 
 struct Runtime;
 
-/// One of the driver's pools, as long as it exists or anything allocated from it does.
+/// One of the driver's pools; lives as long as the pool or an allocation from it.
 struct Pool {
-  PoolHandle* handle = nullptr;  ///< null while it is destroyed, and then
+  PoolHandle* handle = nullptr;  ///< null during and after its destruction
   bool destroyed = false;
   int device = 0;
-  bool backed = false;  ///< false: the driver's wholly; nothing below is used
+  bool backed = false;  ///< false: left to the driver; the members below are unused
   std::size_t most_bytes = 0;
-  std::uint64_t accessors = 0;  ///< devices that may use it, as bits
+  std::uint64_t accessors = 0;  ///< bit N: device N may use it
   PoolBehaviour behaviour;
-  std::uint64_t only_stream = 0;  ///< the one stream that has used it; 0: none yet
+  std::uint64_t only_stream = 0;  ///< the first stream that used it; 0: none yet
   bool several_streams = false;
   PoolRanges ranges;
   std::uint64_t reserved_bytes = 0, most_reserved_bytes = 0;
   std::uint64_t used_bytes = 0, most_used_bytes = 0;
 };
 
-/// A stream that frees were ordered in. The driver never uses its number twice.
+/// A stream with stream-ordered frees. Its number is never reused.
 struct PoolStream {
-  /// An event behind the free of that ticket; with nothing in between if it is exact.
+  /// An event behind the free of `ticket`; if exact, with no other work in between.
   struct Mark {
     std::uint64_t ticket;
     Event* event;
@@ -57,11 +58,11 @@ struct PoolStream {
   explicit PoolStream(std::pmr::memory_resource* nodes) : marks(nodes) {}
 
   Context* context = nullptr;
-  Stream* handle = nullptr;  ///< null for default streams, which have different names
+  Stream* handle = nullptr;  ///< null for default streams, whose names are ambiguous
   int device = 0;
-  std::uint64_t last_ticket = 0;    ///< of its frees
-  std::uint64_t passed_ticket = 0;  ///< the GPU has passed all frees up to it
-  std::pmr::deque<Mark> marks;      ///< not known to be passed, in their order
+  std::uint64_t last_ticket = 0;    ///< of its last free
+  std::uint64_t passed_ticket = 0;  ///< the GPU has passed its frees up to this one
+  std::pmr::deque<Mark> marks;      ///< not known to be passed, oldest first
   std::vector<Event*> spare_events;
   bool destroyed = false;
 };
@@ -69,46 +70,47 @@ struct PoolStream {
 struct Pools {
   std::pmr::unsynchronized_pool_resource nodes;
   std::list<Pool> all;
-  std::map<std::uint64_t, PoolStream> streams;  ///< by their numbers
-  PoolHandle* current[kMaxDevices] = {};        ///< null: to be asked for
-  std::atomic<std::uint64_t> tickets{0};        ///< all frees so far, in all pools
-  bool any_graph_memory = false;                ///< a graph has been made to allocate
-  std::uint64_t graph_bytes = 0;                ///< what graphs had reserved when last asked
+  std::map<std::uint64_t, PoolStream> streams;  ///< by number
+  PoolHandle* current[kMaxDevices] = {};        ///< cached; null: not known
+  std::atomic<std::uint64_t> tickets{0};        ///< number of frees so far, in all pools
+  bool any_graph_memory = false;                ///< a graph has allocation nodes
+  std::uint64_t graph_bytes = 0;                ///< bytes reserved by graphs at the last query
 };
 
-/// Whether `stream` is being captured: Result::kSuccess if not, else what a call that is not
-/// allowed then answers. Holds the mutex already.
+/// Returns Result::kSuccess unless `stream` is being captured, else the error of a call that is not
+/// allowed during a capture. The caller holds the mutex.
 Result refuse_captured(Runtime& r, Stream* stream);
 
-/// Memory of `pool`, null for the current one of the stream's device, for work of `stream` from now
-/// on. Nothing: the driver should be asked. Takes the mutex.
+/// Allocates from `pool`, null for the current one of the stream's device, for later work of
+/// `stream`. Nullopt: the driver must allocate. Takes the mutex.
 std::optional<Result> allocate_in_order(Runtime& r, Address* address, std::size_t requested_bytes,
                                         PoolHandle* pool, Stream* stream);
 
-/// Frees what allocate_in_order gave, behind the work of `stream`. Nothing: `address` is in no
+/// Frees memory from allocate_in_order() behind the work of `stream`. Nullopt: `address` is in no
 /// pool. Takes the mutex.
 std::optional<Result> free_in_order(Runtime& r, Address address, Stream* stream);
 
-/// The same for memory that the GPU does not use any more.
+/// Frees memory from allocate_in_order() that the GPU no longer uses. Nullopt and mutex as above.
 std::optional<Result> free_unused(Runtime& r, Address address);
 
-/// The pool of that handle, learnt from the driver if need be; null if it cannot be. Takes the
-/// mutex; what is returned lives as long as the driver's pool.
+/// The pool of a handle; looks it up in the driver if it is not known, null if that fails. Takes
+/// the mutex. The pool lives as long as the driver's.
 Pool* pool_of(Runtime& r, PoolHandle* handle);
 
-/// What the application asked of a pool.
+/// The properties of a pool that the application requested.
 struct PoolWanted {
-  int device = -1;             ///< -1: on none, or managed
-  bool plain = false;          ///< nothing special: the library can back it
+  int device = -1;             ///< -1: on no device, or managed memory
+  bool plain = false;          ///< no special properties: the library can back it
   std::size_t most_bytes = 0;  ///< 0: no limit
 };
 
-/// Remembers a pool that was created, if its memory is a device's. Takes the mutex.
+/// Records a pool that was created, if its memory is on a device. Takes the mutex.
 void note_pool(Runtime& r, PoolHandle* handle, const PoolWanted& wanted);
 
-/// Around the destruction of a pool by the driver: the library's, which has no handle meanwhile
-/// (null if it knows none); and its end, where `handle` is null, or its going on under its handle.
-/// What is still allocated from it stays. Takes the mutex.
+/// Called around the driver's destruction of a pool. forget_pool() clears the handle and returns
+/// the pool, null if it is unknown. end_pool() then marks the pool as destroyed if `handle` is
+/// null, or restores its handle if the driver failed. Existing allocations stay valid. Both take
+/// the mutex.
 Pool* forget_pool(Runtime& r, PoolHandle* handle);
 void end_pool(Runtime& r, Pool& pool, PoolHandle* handle);
 
@@ -116,27 +118,29 @@ void end_pool(Runtime& r, Pool& pool, PoolHandle* handle);
 Result set_access(Runtime& r, Pool& pool, std::size_t count,
                   FunctionRef<Access(std::size_t)> access_at);
 
-/// Before a stream is destroyed: what was freed in it has to become everybody's. Takes the mutex.
+/// Marks the last free of a stream before the stream is destroyed, so that all streams can reuse
+/// its ranges. Takes the mutex.
 void note_stream_end(Runtime& r, Stream* stream);
 
-/// After the application waited: all of these frees have been passed, in one stream or in all
-/// streams of a context (null: the current one). Memory over the release thresholds goes back to
-/// the driver. Nothing while the gate is closed. Takes the mutex.
+/// Record that the application waited for a stream, or for all streams of a context (null: the
+/// current one): frees up to `ticket` have been passed. Return memory above the release thresholds
+/// to the driver. They do nothing while the gate is closed. Both take the mutex.
 void note_stream_waited(Runtime& r, Stream* stream, std::uint64_t ticket);
 void note_context_waited(Runtime& r, Context* context, std::uint64_t ticket);
-/// The application waited for an event: what else is over by now is found out.
+/// Polls all marks after the application waited for an event. Gate and mutex as above.
 void note_event_waited(Runtime& r);
 
-/// All GPUs are idle, or `context` is gone. Holds the mutex already.
+/// Record that all frees have been passed because all GPUs are idle, or remove the streams of a
+/// destroyed `context`. The caller holds the mutex.
 void note_all_passed(Runtime& r);
 void forget_streams_of(Runtime& r, Context* context);
 
-/// Gives back stretches of `pool` in which nothing is left and that are not needed to keep so many
-/// bytes. Takes the mutex.
+/// Releases empty stretches of `pool` as long as at least `bytes_to_keep` remain. Takes the mutex.
 void trim(Runtime& r, Pool& pool, std::size_t bytes_to_keep);
 
-/// One such stretch of any pool, out of the inventory, for the caller to take apart; none if there
-/// is no more. Beyond the thresholds, or `all`. Holds the mutex already.
-std::optional<Mapping> take_unused_stretch(Runtime& r, bool all);
+/// Removes one empty stretch of any pool from the inventory; the caller unmaps and releases it.
+/// Considers pools above their release thresholds, or `all`. Nullopt if there is none. The caller
+/// holds the mutex.
+std::optional<Mapping> remove_unused_stretch(Runtime& r, bool all);
 
 }  // namespace gcr::preload

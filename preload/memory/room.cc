@@ -1,3 +1,9 @@
+// How an arena is dissolved: with the gate held exclusively and the GPU idle, each allocation in
+// the arena gets physical memory of its own. If the device has enough free memory for all of them,
+// the arena is mapped a second time and copied from there; otherwise its contents go through host
+// memory, and its own memory is released first. Then the allocations are mapped at their old
+// addresses and the arena no longer exists. If another process takes the released memory first,
+// allocations get host memory, or the thread waits.
 #include "preload/memory/room.h"
 
 #include <sys/mman.h>
@@ -17,7 +23,8 @@
 namespace gcr::preload {
 namespace {
 
-/// For other threads to leave the gate, and for the GPU to do all submitted work.
+/// How long to wait for other threads to leave the gate, and for the GPU to finish all submitted
+/// work.
 constexpr std::chrono::seconds kPatience{1};
 constexpr std::chrono::milliseconds kPause{10};
 
@@ -28,10 +35,10 @@ struct Loose {
   std::size_t size_bytes;
   std::size_t unused_bytes;
   Handle handle;
-  bool lent;  ///< an agent may hold its memory, too
+  bool lent;  ///< an agent may also hold its memory
 };
 
-/// One allocation in it. `host_node` as in Physical.
+/// One allocation in an arena that is dissolved. `host_node` as in Physical.
 struct Piece {
   Address address;
   std::size_t size_bytes;
@@ -39,8 +46,8 @@ struct Piece {
   int host_node = -1;
 };
 
-/// The one with most room on `device`; `unused_bytes` are of all together. What other processes
-/// have mapped too stays as it is.
+/// The medium arena with most unused memory on `device`; `unused_bytes` is the sum over all arenas.
+/// Skips arenas that other processes have mapped too.
 std::optional<Loose> loosest_arena(Runtime& r, int device, std::size_t* unused_bytes) {
   const std::lock_guard lock(r.mutex);
   std::optional<Loose> loosest;
@@ -78,7 +85,7 @@ void release_each(Runtime& r, std::vector<Piece>& pieces) {
   }
 }
 
-/// Memory of its own for each piece, or for none.
+/// Creates physical memory for each piece, or for none.
 bool create_each(Runtime& r, std::vector<Piece>& pieces, int device) {
   for (Piece& piece : pieces) {
     if (create_memory(r, device, piece.size_bytes, &piece.handle)) continue;
@@ -88,16 +95,17 @@ bool create_each(Runtime& r, std::vector<Piece>& pieces, int device) {
   return true;
 }
 
-/// In place of device memory that another process was quicker to take: slow, and as good otherwise.
+/// Creates host memory for a piece, because another process took the device memory first. It is
+/// slow, but equivalent otherwise.
 void create_in_host_memory(Runtime& r, Piece& piece, int device) {
   const Result result =
       r.driver.create_on_host(&piece.handle, piece.size_bytes, device, &piece.host_node);
-  log_line("%zu bytes at 0x%llx are in host memory now: %u", piece.size_bytes, piece.address,
-           number(result));
+  log_line("device %d is full: %zu bytes at 0x%llx get host memory instead (driver result %u)",
+           device, piece.size_bytes, piece.address, number(result));
 }
 
-/// The same where memory of the host cannot stand in: waits until there is enough on the device.
-/// What the piece holds would be lost otherwise.
+/// Waits until the device has memory for a piece, for drivers without such host memory. Without it,
+/// the content of the piece would be lost.
 void create_when_possible(Runtime& r, Piece& piece, int device) {
   log_line("waiting for %zu bytes of device %d, which another process has taken", piece.size_bytes,
            device);
@@ -106,15 +114,16 @@ void create_when_possible(Runtime& r, Piece& piece, int device) {
   }
 }
 
-/// What `arena` holds, while its pieces get other memory: at the same distances from `address`.
+/// Keeps the contents of an arena accessible while its pieces get new memory, at the same offsets
+/// from `address`.
 class Contents {
  public:
-  /// Its memory, mapped a second time.
+  /// Maps the arena's memory a second time.
   static Contents in_place(Runtime& r, const Loose& arena, int device) {
     const std::size_t unit = device_facts(r, device).granularity_bytes;
     return {r, map_whole(r, arena.handle, arena.size_bytes, unit, device), arena.size_bytes, false};
   }
-  /// A copy in host memory.
+  /// Copies the pieces to host memory.
   static Contents on_host(Runtime& r, const Loose& arena, const std::vector<Piece>& pieces) {
     void* host = ::mmap(nullptr, arena.size_bytes, PROT_READ | PROT_WRITE,
                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -155,14 +164,14 @@ class Contents {
   bool on_host_;
 };
 
-/// The memory for its pieces is in `pieces`, or has to be made of what the arena's becomes. False:
-/// another process was quicker to take that.
+/// Replaces the arena by one mapping for each piece, with its content. Pieces without a handle get
+/// memory that the arena's release makes free. False: another process took that memory first.
 bool move_out(Runtime& r, const Loose& arena, const Contents& contents, std::vector<Piece>& pieces,
               int device) {
   Mapping whole;
   {
     const std::lock_guard lock(r.mutex);
-    whole = r.inventory.take_mapping(arena.address);
+    whole = r.inventory.remove_mapping(arena.address);
     r.arenas.remove(arena.address);
     if (contents.on_host()) release_if_unused(r, *whole.physical);
   }
@@ -182,7 +191,8 @@ bool move_out(Runtime& r, const Loose& arena, const Contents& contents, std::vec
       result = r.driver.copy(piece.address, content, piece.size_bytes);
     }
     if (result != Result::kSuccess) {
-      log_line("%zu bytes at 0x%llx are lost: %u", piece.size_bytes, piece.address, number(result));
+      log_line("cannot move %zu bytes at 0x%llx, whose content is lost: driver result %u",
+               piece.size_bytes, piece.address, number(result));
     }
   }
   r.driver.synchronize();
@@ -199,12 +209,13 @@ bool move_out(Runtime& r, const Loose& arena, const Contents& contents, std::vec
   return all_on_device;
 }
 
-/// False: no more room is to be had. The caller is alone, the GPU is idle and the arena's context
-/// current.
+/// Dissolves an arena: first tries new device memory for its pieces; if that does not fit, moves
+/// the contents through host memory. False: no further arena can be dissolved. The caller has
+/// exclusive access to the gate, the GPU is idle, and the arena's context is current.
 bool dissolve(Runtime& r, const Loose& arena, int device) {
   std::vector<Piece> pieces = pieces_of(r, arena);
   const bool fits = create_each(r, pieces, device);
-  if (!fits && arena.lent) return false;  // its memory would not be free
+  if (!fits && arena.lent) return false;  // releasing it would not free its memory
   const Contents contents =
       fits ? Contents::in_place(r, arena, device) : Contents::on_host(r, arena, pieces);
   if (contents.address() == 0 ||
@@ -227,7 +238,9 @@ bool make_room(Runtime& r, int device, std::size_t wanted_bytes) {
   if (!loosest_arena(r, device, &unused_bytes).has_value()) return false;
   const gate::Alone alone(kPatience);
   if (!alone || !is_idle(r)) {
-    log_line("no room for %zu bytes, because others are at work", wanted_bytes);
+    log_line(
+        "cannot reclaim %zu bytes from arenas: other threads or the GPU stayed busy for %lld s",
+        wanted_bytes, static_cast<long long>(kPatience.count()));
     return false;
   }
   bool gained = release_unused(r, true);
@@ -241,10 +254,10 @@ bool make_room(Runtime& r, int device, std::size_t wanted_bytes) {
       return gained;
     }
     if (free_bytes >= wanted_bytes) return true;
-    const bool grows = free_bytes > free_before;  // else an agent holds what was given back, too
+    const bool grows = free_bytes > free_before;  // else an agent also holds the released memory
     if (!grows || free_bytes + unused_bytes < wanted_bytes || !dissolve(r, *arena, device)) {
-      log_line("no room for %zu bytes: %zu are free, and %zu in arenas", wanted_bytes, free_bytes,
-               unused_bytes);
+      log_line("cannot reclaim %zu bytes: %zu are free, %zu unused in arenas", wanted_bytes,
+               free_bytes, unused_bytes);
       return gained;
     }
     free_before = free_bytes;

@@ -7,12 +7,13 @@
 namespace gcr::preload {
 namespace {
 
-/// The least value that the driver of CUDA 13 accepts unchanged.
+/// The smallest value that the driver of CUDA 13 accepts unchanged.
 constexpr std::size_t kLowestBytes = 16;
 
-/// Contexts of the program's own stay as they are, and those whose waits block. The driver sets a
-/// limit when the context is idle, and at the destination all threads that could tell it so stand
-/// still: there an attach in a program with such contexts did not come back.
+/// Lowers the limit of one primary context. Skips contexts that the program created, and contexts
+/// with blocking waits: the driver sets a limit when one of its threads reports the context as
+/// idle, and at the destination those threads are stopped, so an attach with such contexts did not
+/// return.
 void lower(Runtime& r, KnownContext& known) {
   if (!known.primary) return;
   const CurrentContext current(r, known.context);
@@ -33,7 +34,7 @@ Result put_back(Runtime& r, KnownContext& known) {
   const Result result = r.driver.set_stack_limit(known.stack_limit_bytes);
   if (result != Result::kSuccess) return result;
   known.stack_limit_bytes = 0;
-  // Where there is no memory left for it, few programs depend on it.
+  // Its failure is ignored: without memory for it, few programs depend on the limit.
   r.driver.settle_stack_limit();
   return Result::kSuccess;
 }

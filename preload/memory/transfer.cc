@@ -1,4 +1,9 @@
-// preload/runtime.h, for all runtimes that have started.
+// Implements preload/runtime.h for all runtimes that have started.
+//
+// A detach unmaps all mappings of all runtimes, or maps them again if one fails; then it releases
+// the physical memory, of which the agent holds descriptors by then. The inventory keeps ids,
+// addresses and access rights. An attach imports the offered descriptors and maps them at the same
+// addresses.
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/userfaultfd.h>
@@ -25,15 +30,16 @@
 namespace gcr::preload {
 namespace {
 
-/// Taken before the runtimes' own; guards what follows.
+/// Guards the variables below; taken before the mutexes of the runtimes.
 constinit std::mutex g_mutex;
-/// By their numbers; null before they start.
+/// The runtimes by number; null before they start.
 constinit Runtime* g_started[kMaxRuntimes] = {};
-/// Exported and not yet sent.
+/// Descriptors that were exported and not yet sent.
 constinit int g_loose[door::kMaxEntries] = {};
 constinit std::size_t g_loose_count = 0;
 
-/// Calls `function` for each runtime that has started, in the order of numbers. Holds g_mutex.
+/// Calls `function` for each runtime that has started, in the order of numbers. The caller holds
+/// g_mutex.
 template <class Function>
 void for_each_runtime(const Function& function) {
   for (Runtime* const runtime : g_started) {
@@ -51,7 +57,7 @@ void unlock_all() {
   g_mutex.unlock();
 }
 
-/// While it lives, the state of all runtimes is the calling thread's.
+/// Holds g_mutex and the mutexes of all runtimes while it lives.
 class AllLocked {
  public:
   AllLocked() { lock_all(); }
@@ -87,7 +93,7 @@ bool any_detached() {
   return detached;
 }
 
-/// Of any runtime; null if no allocation has that id.
+/// The allocation with that id, of any runtime; null if there is none.
 Physical* find_physical(std::uint64_t id) {
   const std::uint64_t runtime = Inventory::runtime_of(id);
   if (runtime >= kMaxRuntimes || g_started[runtime] == nullptr) return nullptr;
@@ -106,7 +112,7 @@ std::uint32_t blockers_of(Runtime& r) {
     if (physical.foreign) blockers |= door::kForeignHandles;
   }
   if (!r.captures.empty() && any_capture(r)) blockers |= door::kStreamCapturing;
-  if (r.pools_are_lost) blockers |= door::kLostPools;
+  if (r.has_unrestorable_pool) blockers |= door::kLostPools;
   if (r.profiled.load(std::memory_order_relaxed)) blockers |= door::kProfiled;
   return blockers;
 }
@@ -124,8 +130,8 @@ door::DoorEntry entry_of(const Runtime& r, const Physical& physical) {
   return entry;
 }
 
-/// What graphs have reserved on all devices for what they allocate, as the driver says; while it
-/// must not be asked, as it was.
+/// Bytes that graphs have reserved on all devices, from the driver; the last known value while the
+/// driver must not be called.
 std::uint64_t graph_bytes(Runtime& r) {
   if (!r.pools.any_graph_memory || r.detached || gate::is_closed()) return r.pools.graph_bytes;
   std::uint64_t asked = 0;
@@ -153,8 +159,8 @@ void add_to(door::Summary& summary, Runtime& r) {
   summary.lowered_stacks += lowered_stack_limits(r);
 }
 
-/// Maps one range as it was, with the same access.
-Result map_again(Runtime& r, const Mapping& mapping) {
+/// Maps one range at its address again, with the same access.
+Result remap(Runtime& r, const Mapping& mapping) {
   Result result = r.driver.map(mapping.address, mapping.size_bytes, mapping.offset_bytes,
                                mapping.physical->handle);
   if (result != Result::kSuccess) return result;
@@ -178,7 +184,7 @@ Result map_again(Runtime& r, const Mapping& mapping) {
 
 using MappingIterator = std::map<Address, Mapping>::iterator;
 
-/// Unmaps everything; `stopped_at` is the first mapping that is still mapped.
+/// Unmaps all mappings; on failure `stopped_at` is the first that is still mapped.
 Result unmap_all(Runtime& r, MappingIterator* stopped_at) {
   auto& mappings = r.inventory.mappings();
   for (auto next = mappings.begin(); next != mappings.end(); ++next) {
@@ -196,11 +202,12 @@ void unmap_from(Runtime& r, MappingIterator next) {
   }
 }
 
-/// Maps everything; on failure nothing is mapped, and `failed_id` says what could not be.
+/// Maps all mappings before `end`; on failure none is mapped, and `failed_id` is the one that
+/// failed.
 Result map_all(Runtime& r, MappingIterator end, std::uint64_t* failed_id) {
   auto& mappings = r.inventory.mappings();
   for (auto next = mappings.begin(); next != end; ++next) {
-    const Result result = map_again(r, next->second);
+    const Result result = remap(r, next->second);
     if (result == Result::kSuccess) continue;
     *failed_id = next->second.physical->id;
     for (auto undo = mappings.begin(); undo != next; ++undo) {
@@ -211,7 +218,8 @@ Result map_all(Runtime& r, MappingIterator end, std::uint64_t* failed_id) {
   return Result::kSuccess;
 }
 
-/// Adds to `ending` the first failure.
+/// Releases all physical memory of a runtime and closes its descriptors; the first failure makes
+/// `ending` kBroken.
 void release_all(Runtime& r, Ending* ending) {
   for (auto& [id, physical] : r.inventory.physicals()) {
     const Result result = r.driver.release(physical.handle);
@@ -231,7 +239,7 @@ void release_handles(Runtime& r) {
   }
 }
 
-/// What was replaced is the application's already.
+/// Imports all offered descriptors; skips allocations with a handle, which kReplace has created.
 Result import_all(Runtime& r, std::uint64_t* failed_id) {
   for (auto& [id, physical] : r.inventory.physicals()) {
     if (physical.handle != 0) continue;
@@ -245,8 +253,8 @@ Result import_all(Runtime& r, std::uint64_t* failed_id) {
   return Result::kSuccess;
 }
 
-/// One runtime's part of an attach. On failure its memory is away as before.
-Result bring_back(Runtime& r, std::uint64_t* failed_id) {
+/// Attaches one runtime. On failure it stays detached.
+Result attach_runtime(Runtime& r, std::uint64_t* failed_id) {
   Result result = restore_stack_limits(r);
   if (result == Result::kSuccess) result = import_all(r, failed_id);
   if (result == Result::kSuccess) result = map_all(r, r.inventory.mappings().end(), failed_id);
@@ -259,8 +267,8 @@ bool can_be_replaced(const Runtime& r, const Physical& physical) {
          !physical.shared && physical.origin != Origin::kImported;
 }
 
-/// New memory like it was made, and a descriptor of it.
-Result make_again(Runtime& r, Physical& physical, int* descriptor) {
+/// Creates new memory with the properties of `physical`, and a descriptor of it.
+Result recreate(Runtime& r, Physical& physical, int* descriptor) {
   DeviceFacts& facts = r.devices[physical.device];
   Handle made = 0;
   Result result =
@@ -278,8 +286,8 @@ Result make_again(Runtime& r, Physical& physical, int* descriptor) {
   return result;
 }
 
-/// What make_again() has made, which nobody has filled.
-void take_back(std::uint64_t id) {
+/// Releases memory from recreate() that the agent has not filled.
+void discard_replacement(std::uint64_t id) {
   Physical& physical = *find_physical(id);
   const Runtime& r = *g_started[Inventory::runtime_of(id)];
   if (!r.detached || physical.handle == 0) return;
@@ -301,8 +309,9 @@ void settle_after_attach(Runtime& r) {
   r.detached = false;
 }
 
-/// Unmaps the memory of all runtimes, or of none. kBroken: not all of it can be mapped again; then
-/// all of it is away, and from there only the agent's descriptors bring it back.
+/// Unmaps the memory of all runtimes, or of none. kBroken: after a failure, not all of it could be
+/// mapped again; then all of it is released, and only an attach with the agent's descriptors
+/// restores it.
 Ending unmap_runtimes() {
   Ending ending;
   for (std::size_t i = 0; i < kMaxRuntimes && ending.outcome == Outcome::kOk; ++i) {
@@ -322,7 +331,7 @@ Ending unmap_runtimes() {
     ending.outcome = Outcome::kBroken;
   }
   if (ending.outcome == Outcome::kBroken) {
-    // What is mapped goes too; the driver refuses what is not.
+    // Unmaps what is still mapped; the driver refuses the other calls.
     for_each_runtime([](Runtime& r) { unmap_from(r, r.inventory.mappings().begin()); });
     Ending ignored;
     for_each_runtime([&](Runtime& r) { release_all(r, &ignored); });
@@ -363,7 +372,7 @@ Ending export_all(std::uint64_t session, std::span<const std::uint64_t> ids,
   {
     const AllLocked locked;
     if (any_detached()) return {Outcome::kBadRequest};
-    const RaisedDescriptorLimit limit;  // they leave at once
+    const RaisedDescriptorLimit limit;  // the descriptors are sent and closed at once
     for (std::size_t i = 0; i < ids.size() && ending.outcome == Outcome::kOk; ++i) {
       Physical* physical = find_physical(ids[i]);
       if (physical == nullptr) {
@@ -394,13 +403,13 @@ Ending replace(std::uint64_t session, std::span<const std::uint64_t> ids,
       return {Outcome::kBadRequest, 0, id};
     }
   }
-  const RaisedDescriptorLimit limit;  // they leave at once
+  const RaisedDescriptorLimit limit;  // the descriptors are sent and closed at once
   for (std::size_t i = 0; i < ids.size(); ++i) {
     Physical& physical = *find_physical(ids[i]);
     Runtime& r = *g_started[Inventory::runtime_of(ids[i])];
-    const Result result = make_again(r, physical, &descriptors[2 * i]);
+    const Result result = recreate(r, physical, &descriptors[2 * i]);
     if (result != Result::kSuccess) {
-      for (const std::uint64_t made : ids.first(i)) take_back(made);
+      for (const std::uint64_t made : ids.first(i)) discard_replacement(made);
       return driver_failed(result, ids[i]);
     }
     descriptors[2 * i + 1] = physical.offered_fd;
@@ -415,7 +424,8 @@ Ending replace(std::uint64_t session, std::span<const std::uint64_t> ids,
 
 Ending open_userfaultfd(int* descriptor) {
   const std::lock_guard lock(g_mutex);
-  // Faults of the kernel's own are no obstacle: the agent has all of them answered at once.
+  // The flag is no limitation: with asynchronous write protection, which the agent uses, the kernel
+  // resolves faults without a handler.
   constexpr unsigned long kFlags = O_CLOEXEC | UFFD_USER_MODE_ONLY;
   const int saved_errno = errno;
   *descriptor = static_cast<int>(::syscall(SYS_userfaultfd, kFlags));
@@ -489,7 +499,7 @@ Ending offer(std::span<const std::uint64_t> ids, std::span<const int> descriptor
   }
   for (std::size_t i = 0; i < ids.size(); ++i) {
     Physical& physical = *find_physical(ids[i]);
-    take_back(ids[i]);
+    discard_replacement(ids[i]);
     if (physical.offered_fd >= 0) ::close(physical.offered_fd);
     physical.offered_fd = descriptors[i];
   }
@@ -507,11 +517,11 @@ Ending attach() {
     }
   });
   if (ending.outcome != Outcome::kOk) return ending;
-  const RaisedDescriptorLimit limit;  // for what the driver may need for an import
+  const RaisedDescriptorLimit limit;  // for descriptors that the driver may open for an import
   for (std::size_t i = 0; i < kMaxRuntimes; ++i) {
     std::uint64_t failed_id = 0;
     const Result result =
-        g_started[i] == nullptr ? Result::kSuccess : bring_back(*g_started[i], &failed_id);
+        g_started[i] == nullptr ? Result::kSuccess : attach_runtime(*g_started[i], &failed_id);
     if (result == Result::kSuccess) continue;
     while (i-- > 0) {
       if (g_started[i] == nullptr) continue;
@@ -556,16 +566,16 @@ bool after_fork_in_child() {
     for (auto& [id, physical] : r.inventory.physicals()) close_descriptors(physical);
   });
   unlock_all();
-  // Where the parent had only asked NVML, the child begins anew, with NVML's files: it needs them
-  // to initialise NVML again.
+  // If the parent used only NVML, the child starts over but keeps NVML's files, which it needs to
+  // initialise NVML again.
   for (Runtime*& runtime : g_started) {
     if (runtime != nullptr && !runtime->used.load(std::memory_order_relaxed)) runtime = nullptr;
   }
   bounds::note_change();
-  // Not even the drivers can use their files in here, and CRIU cannot dump them.
+  // The drivers cannot use their files in the child, and CRIU cannot dump them.
   for_each_runtime([](Runtime& r) {
-    r.driver.take_all_calls();
-    for (const std::string_view prefix : r.driver.files()) let_go_of_files(prefix);
+    r.driver.pass_all_calls();
+    for (const std::string_view prefix : r.driver.files()) release_files(prefix);
   });
   return std::ranges::any_of(g_started, [](const Runtime* r) { return r != nullptr; });
 }

@@ -1,5 +1,5 @@
-// The words of GPU memory that CUDA and HIP share, in types of neither. Each runtime's face
-// (preload/cuda, preload/hip) translates its own into these.
+// Types for GPU memory that belong to neither CUDA nor HIP. Each runtime's face (preload/cuda,
+// preload/hip) converts its own types to these.
 #pragma once
 
 #include <cstddef>
@@ -12,23 +12,24 @@ namespace gcr::preload {
 
 inline constexpr int kMaxDevices = 64;
 
-/// In the address space that GPUs and the process have in common.
+/// An address in the address space that GPUs and the process share.
 using Address = unsigned long long;
 
-/// A driver's name for physical memory; 0 is none.
+/// A driver's handle for physical memory; 0 is none.
 using Handle = unsigned long long;
 
-// The driver's objects, never looked into. HIP's contexts are its devices.
+// Opaque objects of the driver. HIP contexts are its devices.
 struct Context;
 struct Stream;
 struct Event;
 struct PoolHandle;
 
-/// Default streams have these names, and null, in both runtimes.
+/// In both runtimes, default streams have these handles, and null.
 inline Stream* const kLegacyStream = reinterpret_cast<Stream*>(0x1);
 inline Stream* const kPerThreadStream = reinterpret_cast<Stream*>(0x2);
 
-/// What a driver answers, by the numbers that both runtimes have. Others pass through unchanged.
+/// Results of drivers, with the numbers that both runtimes share. Other numbers pass through
+/// unchanged.
 enum class Result : unsigned {
   kSuccess = 0,
   kInvalidValue = 1,
@@ -47,19 +48,19 @@ enum class Result : unsigned {
   kStreamCaptureWrongThread = 908,
 };
 
-/// For the log.
+/// The number of a result, for the log.
 inline unsigned number(Result result) { return static_cast<unsigned>(result); }
 
-/// Bits of the kinds of handles by which memory may leave the process.
+/// Bit for the handle type "file descriptor", among the types by which memory may be exported.
 inline constexpr unsigned kFileDescriptor = 1;
 
-/// What memory the application asked for.
+/// The properties of memory that the application requested.
 struct Asked {
-  bool trackable = false;     ///< a descriptor can own it, and it is nothing special
-  int device = -1;            ///< that it is on; -1: on none, or on one that is not known
-  int host_node = -1;         ///< of host memory, the NUMA node; -1: on a device
-  unsigned handle_types = 0;  ///< by which the application may export it
-  /// The application's own words. Only the face reads them.
+  bool trackable = false;     ///< a descriptor can own it, and it has no special properties
+  int device = -1;            ///< -1: on no device, or on an unknown one
+  int host_node = -1;         ///< the NUMA node of host memory; -1: on a device
+  unsigned handle_types = 0;  ///< types by which the application may export it
+  /// The application's original structure. Only the face reads it.
   alignas(8) std::byte properties[32] = {};
 
   template <class Properties>
@@ -76,14 +77,14 @@ struct Asked {
   }
 };
 
-/// What a location may do with mapped memory.
+/// Access rights of a location to mapped memory.
 enum class Rights : unsigned { kNone = 0, kRead = 1, kReadWrite = 3 };
 
 struct Access {
   static constexpr int kDevice = 1;
 
-  int location_type = kDevice;  ///< others only the face knows
-  int id = 0;                   ///< of a device, its ordinal
+  int location_type = kDevice;  ///< other values are known only to the face
+  int id = 0;                   ///< the ordinal of a device
   Rights rights = Rights::kNone;
 };
 
@@ -91,24 +92,24 @@ struct DeviceUuid {
   char bytes[16];
 };
 
-/// What backing an allocation on a device needs.
+/// Facts about a device that backing an allocation needs.
 struct DeviceFacts {
   bool asked = false;
   bool can_back = false;
   bool rdma_capable = false;
   std::size_t granularity_bytes = 0;
-  std::size_t pitch_alignment_bytes = 0;  ///< 0 until a pitched allocation asked for it
-  DeviceUuid uuid{};  ///< of the GPU behind the ordinal now: a migration changes it
+  std::size_t pitch_alignment_bytes = 0;  ///< 0 until the first pitched allocation
+  DeviceUuid uuid{};  ///< of the GPU that the ordinal means now; a migration changes it
 };
 
-/// How a pool behaves.
+/// The attributes of a pool that determine its behaviour.
 struct PoolBehaviour {
   std::uint64_t threshold_bytes = 0;
   bool opportunistic = false;
   bool internal_dependencies = false;
 };
 
-/// Attributes of pools that the library keeps, too.
+/// Attributes of pools that the library implements too.
 enum class PoolAttribute : int {
   kReuseAllowOpportunistic = 2,
   kReuseAllowInternalDependencies = 3,
@@ -119,14 +120,14 @@ enum class PoolAttribute : int {
   kUsedHigh = 8,
 };
 
-/// A function that is borrowed for the time of a call. Allocates nothing.
+/// A reference to a function, valid during a call. Does not allocate.
 template <class Signature>
 class FunctionRef;
 template <class Answer, class... Arguments>
 class FunctionRef<Answer(Arguments...)> {
  public:
   template <class Function>
-  FunctionRef(const Function& function)  // NOLINT(google-explicit-constructor): stands in for it
+  FunctionRef(const Function& function)  // NOLINT(google-explicit-constructor): converts implicitly
       : object_(std::addressof(function)),
         call_([](const void* object, Arguments... arguments) -> Answer {
           return (*static_cast<const Function*>(object))(arguments...);
@@ -138,7 +139,7 @@ class FunctionRef<Answer(Arguments...)> {
   Answer (*call_)(const void*, Arguments...);
 };
 
-/// The application's call to the driver, unchanged.
+/// The application's unchanged call to the driver.
 using RealCall = FunctionRef<Result()>;
 
 }  // namespace gcr::preload

@@ -10,7 +10,7 @@
 namespace gcr::preload {
 namespace {
 
-/// The mapped ranges of a tracked allocation that lie within [address, address + size_bytes).
+/// Calls `function` for the mappings that begin within [address, address + size_bytes).
 template <class Function>
 void for_each_mapping(Inventory& inventory, Address address, std::size_t size_bytes,
                       Function function) {
@@ -22,17 +22,17 @@ void for_each_mapping(Inventory& inventory, Address address, std::size_t size_by
   }
 }
 
-/// Backed memory looks like a plain allocation, which these calls do not work on.
+/// Whether the range touches plain allocations, on which the calls of this file must fail.
 bool touches_plain(Inventory& inventory, Address address, std::size_t size_bytes) {
   const Mapping* first = inventory.find_mapping(address);
-  if (first != nullptr && first->is_of_plains()) return true;
+  if (first != nullptr && first->holds_plains()) return true;
   bool plain = false;
   for_each_mapping(inventory, address, size_bytes,
-                   [&](const Mapping& mapping) { plain = plain || mapping.is_of_plains(); });
+                   [&](const Mapping& mapping) { plain = plain || mapping.holds_plains(); });
   return plain;
 }
 
-/// A handle of the application's to memory that was asked for so.
+/// Records the application's first handle to `physical` and the properties that it requested.
 void add_handle(Physical& physical, const Asked& asked) {
   physical.asked = asked;
   physical.host_node = asked.host_node;
@@ -55,7 +55,8 @@ void remember_access(Mapping& mapping, const Access& access) {
   if (access.rights == Rights::kReadWrite) mapping.writers |= bit;
 }
 
-/// Memory of another process, under a value of the library; none if its descriptor cannot be kept.
+/// Adds memory imported from another process to the inventory; null if its descriptor cannot be
+/// kept.
 Physical* track_imported(Runtime& r, Handle own, int descriptor) {
   Asked told;
   if (r.driver.properties_of(own, &told) != Result::kSuccess || !told.trackable) return nullptr;
@@ -120,7 +121,7 @@ Result map_handle(Runtime& r, Address address, std::size_t size_bytes, std::size
   const Result result = driver(physical == nullptr ? handle : physical->handle);
   if (result != Result::kSuccess) return result;
   if (physical != nullptr) {
-    // The driver maps no part of an allocation, only the whole (measured with driver 580).
+    // The driver maps only whole allocations (measured with driver 580).
     if (physical->size_bytes == 0) r.inventory.set_size(*physical, offset_bytes + size_bytes);
     r.inventory.add_mapping(address, size_bytes, offset_bytes, *physical);
   } else if (r.imported_handles.contains(handle)) {
@@ -135,7 +136,7 @@ Result unmap_range(Runtime& r, Address address, std::size_t size_bytes, RealCall
   const Result result = driver();
   if (result != Result::kSuccess) return result;
   for_each_mapping(r.inventory, address, size_bytes, [&](const Mapping& mapping) {
-    const Mapping taken = r.inventory.take_mapping(mapping.address);
+    const Mapping taken = r.inventory.remove_mapping(mapping.address);
     release_if_unused(r, *taken.physical);
   });
   std::erase_if(r.imported_mappings,
@@ -202,7 +203,7 @@ Result retain_handle(Runtime& r, Handle* handle, Address address, RealCall drive
   const std::lock_guard lock(r.mutex);
   const Mapping* mapping = r.inventory.find_mapping(address);
   if (mapping != nullptr) {
-    if (mapping->is_of_plains() || handle == nullptr) return Result::kInvalidValue;
+    if (mapping->holds_plains() || handle == nullptr) return Result::kInvalidValue;
     ++mapping->physical->references;
     *handle = Inventory::to_handle(*mapping->physical);
     return Result::kSuccess;

@@ -1,8 +1,8 @@
-// The application's own virtual memory management. It holds values of the library instead of the
-// driver's handles, so that the physical memory behind them can be released and replaced. Memory
-// that cannot be passed by a descriptor (fabric handles, tile pools, multicast objects) keeps the
-// driver's handle and is not tracked. Every function takes the mutex; `driver` is the application's
-// call, made with the mutex held where that is said.
+// The application's own virtual memory management. The application gets values of the library
+// instead of the driver's handles, so that the physical memory behind them can be released and
+// replaced. Memory that cannot be passed by a descriptor (fabric handles, tile pools, multicast
+// objects) keeps the driver's handle and is not tracked. Every function takes the mutex; `driver`
+// is the application's call, made with the mutex held if the function says so.
 #pragma once
 
 #include <optional>
@@ -11,38 +11,40 @@
 
 namespace gcr::preload {
 
-/// Creates tracked memory; the application gets `handle`. Nothing: the driver should be asked for
-/// what the application wants, and note_fallback told if it has it.
+/// Creates tracked memory; the application gets `handle`. Nullopt: make the application's call to
+/// the driver, and call note_fallback() if that succeeds.
 std::optional<Result> create_tracked(Runtime& r, Handle* handle, std::size_t size_bytes,
                                      const Asked& asked, unsigned long long flags);
 void note_fallback(Runtime& r);
 
-/// What the application gives back. Nothing: it is the driver's.
+/// Releases one reference of the application to `handle`. Nullopt: it is the driver's handle.
 std::optional<Result> release_handle(Runtime& r, Handle handle);
 
-/// `driver` maps the handle that it is given. Holds the mutex meanwhile.
+/// Maps `handle`; `driver` maps the driver's handle that it gets. Holds the mutex during that call.
 Result map_handle(Runtime& r, Address address, std::size_t size_bytes, std::size_t offset_bytes,
                   Handle handle, FunctionRef<Result(Handle)> driver);
 Result unmap_range(Runtime& r, Address address, std::size_t size_bytes, RealCall driver);
 Result free_range(Runtime& r, Address address, std::size_t size_bytes, RealCall driver);
 
-/// After the driver has agreed, `access_at` gives the `count` accesses. Holds the mutex meanwhile.
+/// Changes access by `driver` and then records the `count` accesses from `access_at`. Holds the
+/// mutex during the call.
 Result change_access(Runtime& r, Address address, std::size_t size_bytes, RealCall driver,
                      std::size_t count, FunctionRef<Access(std::size_t)> access_at);
 
-/// A descriptor for the application, of memory that it may export so. Holds the mutex meanwhile.
-/// `driver` exports what is not tracked; `fd` may be null.
+/// Exports a descriptor of tracked memory for the application; `driver` exports untracked memory.
+/// `fd` may be null. Holds the mutex during the call.
 Result export_handle(Runtime& r, Handle handle, unsigned handle_type, int* fd, RealCall driver);
 
-/// What the application gets for memory that it imported: `own` is the driver's handle, and `fd`
-/// what it was imported from, -1 if that was no descriptor.
+/// Returns the handle that the application gets for imported memory. `own` is the driver's handle,
+/// and `fd` the descriptor from which it was imported, -1 for another type.
 Handle imported(Runtime& r, Handle own, int fd);
 
-/// What the application asked for. Holds the mutex meanwhile; `asked` may be null.
+/// Returns the properties that the application requested; `driver` answers for untracked memory.
+/// `asked` may be null. Holds the mutex during the call.
 Result asked_of(Runtime& r, Handle handle, Asked* asked, RealCall driver);
 
-/// Another handle for mapped memory. `driver` retains what is not tracked, into `handle`, which may
-/// be null. Holds the mutex meanwhile.
+/// Returns another handle for mapped memory; `driver` retains untracked memory into `handle`, which
+/// may be null. Holds the mutex during the call.
 Result retain_handle(Runtime& r, Handle* handle, Address address, RealCall driver);
 
 }  // namespace gcr::preload

@@ -1,16 +1,16 @@
 # shellcheck shell=bash
-# What the scripts share: where the programs are, and small helpers. Sourced, never run.
+# Code shared by the scripts: paths of the programs, and small helpers. Sourced, never run.
 #
 # The scripts work in a source tree (programs in build/release) and in a bundle (scripts/bundle),
-# which has the same scripts/ beside bin/, lib/ and criu/. GCR_BUILD names another build folder.
-# What runs hundreds of times, as scripts/hosts in tests, starts as few processes as it can.
+# which has scripts/, bin/, lib/ and criu/. GCR_BUILD names another build folder.
+# Code that tests run hundreds of times, as in scripts/hosts, starts as few processes as possible.
 
 gcr_came_from=$PWD
 cd -- "${BASH_SOURCE[0]%/*}/../.." || exit
 gcr_root=$PWD
 cd -- "$gcr_came_from" || exit
 unset gcr_came_from
-# shellcheck disable=SC2034  # used by those who source this
+# shellcheck disable=SC2034  # used by scripts that source this
 if [[ -n ${GCR_BUILD:-} || ! -x $gcr_root/bin/migrate-agent ]]; then
   gcr_is_bundle=no
   gcr_prefix=${GCR_BUILD:-$gcr_root/build/release}
@@ -25,7 +25,7 @@ else
   gcr_criu=$gcr_root/criu/criu
   PATH=$PATH:$gcr_root/tools
 fi
-# shellcheck disable=SC2034  # what slurmd's own programs share, in Debian's packages
+# shellcheck disable=SC2034  # the library that slurmd's own programs share in Debian packages
 gcr_slurm_library=/usr/lib/$HOSTTYPE-linux-gnu/slurm-wlm/libslurmfull.so
 # shellcheck disable=SC2034
 gcr_bin=$gcr_prefix/bin
@@ -35,31 +35,31 @@ export PATH
 say() { echo "${0##*/}: $*" >&2; }
 fail() { say "$*"; exit 1; }
 
-# Paths go into lists of words, paths and variables.
+# Paths are used in lists that are separated by blanks, colons or semicolons.
 [[ $gcr_root != *[[:space:]:\;\"\'\\\$\#%]* ]] ||
-  fail "«$gcr_root» has blanks or one of :;\"'\\\$#% in it: move it to a path without"
+  fail "the path «$gcr_root» contains a blank or one of :;\"'\\\$#%: move the folder to a path without these"
 
-# The kinds of GPU that the scripts know: in software for CUDA (soft) and for HIP (soft-hip), and this
-# machine's own, NVIDIA's (real) and AMD's (hip).
-need_gpu_kind() { [[ $1 =~ ^(soft|soft-hip|real|hip)$ ]] || fail "--gpu is soft, soft-hip, real or hip, not $1"; }
+# Checks a kind of GPU: software GPUs for CUDA (soft) or HIP (soft-hip), or this machine's NVIDIA (real) or AMD GPUs
+# (hip).
+need_gpu_kind() { [[ $1 =~ ^(soft|soft-hip|real|hip)$ ]] || fail "--gpu must be soft, soft-hip, real or hip, not $1"; }
 
 need_root() { [[ $EUID == 0 ]] || fail "must run as root, for example by sudo"; }
 
-# For a shell with a mount namespace of its own: mounts a new /run at FOLDER, a tmpfs with the names of this machine's
-# network namespaces, of which each is taken once.
+# mount_run FOLDER: mounts a new /run there, a tmpfs with this machine's names of network namespaces, which must stay
+# unique. Call it only in a separate mount namespace.
 mount_run() {
   mount -t tmpfs -o mode=755 tmpfs "$1"
   mkdir -p /run/netns "$1"/{lock,netns}
   mount --bind /run/netns "$1/netns"
 }
 
-# Removes the build folder DIRECTORY if it was configured at another path: it would build what is there.
+# Removes the build folder DIRECTORY if it was configured at another path: it would build that other tree.
 remove_moved_build() {
   local origin
   [[ -e $1/CMakeCache.txt ]] || return 0
   origin=$(sed -n 's/^CMAKE_CACHEFILE_DIR:INTERNAL=//p' "$1/CMakeCache.txt")
   [[ $origin -ef $1 ]] && return 0
-  say "$1 was configured as $origin: building anew"
+  say "$1 was configured as $origin: removing it for a new build"
   rm -rf "$1"
 }
 
@@ -70,7 +70,7 @@ need_programs() {
   done
 }
 
-# "512M", "8G" -> bytes.
+# Converts a size such as 512M or 8G to bytes.
 bytes_of() {
   local number=${1%[KMG]} unit=1
   [[ $number =~ ^[0-9]+$ ]] || fail "not a size: $1 (use for example 512M or 8G)"
@@ -86,12 +86,12 @@ is_alive() {
   local line threads
   { read -r line <"/proc/$1/stat"; } 2>/dev/null || return 1
   [[ ${line##*) } == Z* ]] || return 0
-  # The first of several threads may be dead before the others, which hold the files.
+  # The main thread may be dead while others live and keep files open.
   threads=(/proc/"$1"/task/*)
   ((${#threads[@]} > 1))
 }
 
-# Waits until COMMAND… succeeds, at most SECONDS; 1 if it never does.
+# wait_until SECONDS COMMAND…: waits until the command succeeds; fails after SECONDS.
 wait_until() {
   local seconds=$1 end
   shift
@@ -104,20 +104,20 @@ wait_until() {
 
 is_gone() { ! is_alive "$1"; }
 
-# Ends a process politely, then not; waits until it is gone.
+# Ends a process by SIGTERM, after 10 s by SIGKILL; waits until it has ended.
 end_process() {
   local pid=$1
   is_alive "$pid" || return 0
   kill -TERM "$pid" 2>/dev/null || true
-  # Said outright: in a trap, a bare return has the status of what came before the trap.
+  # Explicit status: in a trap, a bare return has the status of the command before the trap.
   wait_until 10 is_gone "$pid" && return 0
   kill -KILL "$pid" 2>/dev/null || true
   wait_until 10 is_gone "$pid" || say "process $pid does not end"
 }
 
-# ---- programs on the hosts of scripts/hosts; needs its DIR/env sourced ----
+# ---- Programs on the hosts of scripts/hosts; needs its DIR/env sourced ----
 
-# Runs COMMAND… on HOST (a or b), with what a program there needs to find its GPU.
+# Runs COMMAND… on HOST (a or b), with the environment in which programs find its GPUs.
 on_host() {
   local host=${1^^} namespace gpu_env
   shift
@@ -126,15 +126,15 @@ on_host() {
   nsenter "--net=${!namespace}" env ${!gpu_env} "$@"
 }
 
-# Starts COMMAND… on HOST so that it can be migrated: a session of its own, no terminal, no pipes.
-# Sets app_pid. This shell is its parent and reaps it. It appends to OUTPUT, so that what a checkpoint
-# brings to life writes after what was written since.
+# start_app HOST OUTPUT COMMAND…: starts a program so that it can be migrated, as leader of a session,
+# without terminal and pipes. Sets app_pid. This shell is its parent and reaps it. It appends to OUTPUT,
+# so that a program restored from a checkpoint does not overwrite later output.
 start_app() {
   local host=${1^^} output=$2 namespace gpu_env
   shift 2
   namespace=NS_$host gpu_env=GPU_ENV_$host
   : >"$output"
-  # What this shell inherited must not reach the program: it could not be moved with that.
+  # The program must not inherit this shell's descriptors, with which it could not be migrated.
   # shellcheck disable=SC2086,SC2016
   setsid nsenter "--net=${!namespace}" env ${!gpu_env} bash -c '
     for fd in /proc/self/fd/*; do
@@ -146,7 +146,7 @@ start_app() {
   disown "$app_pid"
 }
 
-# Sends a packet from HOST to ADDRESS:PORT by UDP and prints the answer; 1 if none comes in 10 s.
+# Sends a UDP packet from HOST to ADDRESS:PORT and prints the answer; fails if there is none within 10 s.
 ask() {
   local host=$1 address=$2 port=$3
   # shellcheck disable=SC2016
@@ -155,7 +155,7 @@ ask() {
     "$address" "$port" 2>/dev/null
 }
 
-# Migrates PID from HOST to HOST; prints what gcr-migrate prints.
+# Migrates PID from HOST to HOST by gcr-migrate, with its output.
 migrate() {
   local from=IP_${1^^} to=IP_${2^^} pid=$3
   shift 3
@@ -163,10 +163,10 @@ migrate() {
   on_host a "$GCR_CLI" $GCR_TLS "$@" "${!from}" "${!to}" "$pid"
 }
 
-# field NAME LINE: the value of NAME=value in a line such as gcr-migrate's last one.
+# field NAME LINE: prints the value of NAME=value in a line such as gcr-migrate's last one.
 field() { sed -n "s/.*\\b$1=\\([^ ]*\\).*/\\1/p" <<<"$2"; }
 
-# report_field NAME FILE: a figure of the report that gcr-migrate --json --quiet printed into FILE.
+# report_field NAME FILE: prints a field of the report in FILE that gcr-migrate --json --quiet wrote.
 report_field() {
   python3 -c 'import json, sys; print(json.load(open(sys.argv[2]))[sys.argv[1]])' "$1" "$2"
 }

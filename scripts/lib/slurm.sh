@@ -1,17 +1,17 @@
 # shellcheck shell=bash
-# What the scripts do with a cluster of scripts/slurm-hosts; needs common.sh and DIR/env sourced. Sourced, never run.
-# shellcheck disable=SC2154  # of those
+# Operations on a cluster of scripts/slurm-hosts; needs common.sh and DIR/env sourced. Sourced, never run.
+# shellcheck disable=SC2154  # set by those
 
-# Asks slurmctld: a command of Slurm's.
+# Runs a Slurm command on the host of slurmctld.
 ask_slurm() { on_host "$CONTROLLER" env "SLURM_CONF=$SLURM_CONF" "$@"; }
 
-# What Slurm calls HOST.
+# Prints the node name of HOST.
 node_of() { local name=NODE_${1^^}; echo "${!name}"; }
 
-# Whether Slurm has no job on HOST.
+# Whether no Slurm job runs on HOST.
 is_empty() { [[ -z $(ask_slurm squeue --noheader --nodelist "$(node_of "$1")") ]]; }
 
-# submit_program HOST OUTPUT GPUS MEMORY COMMAND…: a job that can be moved; prints its number.
+# submit_program HOST OUTPUT GPUS MEMORY COMMAND…: submits a migratable job; prints its id.
 submit_program() {
   local host=$1 output=$2 gpus=$3 memory=$4
   shift 4
@@ -20,7 +20,7 @@ submit_program() {
       --job-name "$(basename "$1")" --output "$output" --open-mode append
 }
 
-# Drains HOST by Slurm: the last line of what it prints says what went where.
+# Drains HOST through Slurm. The last line of output names each job and its new node.
 drain_node() {
   local node slurm
   node=$(node_of "$1") slurm=${SLURM_CONF%/*}

@@ -109,7 +109,7 @@ TEST_P(FailureTest, ErrorOfTheApplicationReachesTheSender) {
          }},
         1000);
   EXPECT_TRUE(fails_with(write_and_flush(0, random_bytes(10, 7)), Code::kResourceExhausted,
-                         "the receiver says: no VRAM left for this chunk"));
+                         "the receiver reports: no VRAM left for this chunk"));
   EXPECT_TRUE(fails_with(receiver().health(), Code::kResourceExhausted, "no VRAM left"));
 }
 

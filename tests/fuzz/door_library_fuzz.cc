@@ -84,7 +84,7 @@ class FakeDriver final : public Driver {
   Result current_pool(int, PoolHandle**) override { return one_call(); }
   Result default_pool(int, PoolHandle**) override { return one_call(); }
   PoolBehaviour behaviour_of(PoolHandle*) override { return {}; }
-  void take_all_calls() override {}
+  void pass_all_calls() override {}
   std::span<const std::string_view> files() override { return {}; }
 };
 

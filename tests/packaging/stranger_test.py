@@ -72,7 +72,7 @@ class Stranger(unittest.TestCase):
 
     def test_what_apt_cannot_install_ends_with_what_to_do(self):
         last = self.lines(self.tree / "scripts/build", NETWORK="yes")[-1]
-        self.assertRegex(last, "^install-deps: apt-get cannot install them.*: mend that, and run this again")
+        self.assertRegex(last, "^install-deps: apt-get cannot install packages.*: correct that, and run this again")
 
     def test_each_command_asks_for_each_package_once(self):
         for script in ("build", "bundle", "demo", "package", "test"):
@@ -114,7 +114,7 @@ class Stranger(unittest.TestCase):
         (build / "CMakeCache.txt").write_text("CMAKE_CACHEFILE_DIR:INTERNAL=/elsewhere/build/release\n", encoding="ascii")
         (self.tree / "scripts/install-deps").write_text("", encoding="ascii")
         said, _ = self.start(self.tree / "scripts/build").communicate(timeout=60)
-        self.assertEqual(said, "build: build/release was configured as /elsewhere/build/release: building anew\n")
+        self.assertEqual(said, "build: build/release was configured as /elsewhere/build/release: removing it for a new build\n")
         self.assertRegex(self.calls.read_text(encoding="ascii"), "^cmake --preset release .*\ncmake --build ")
 
     def test_of_a_build_folder_of_an_older_commit_nothing_is_kept_that_has_gone(self):

@@ -53,7 +53,7 @@ class Guest(unittest.TestCase):
         done, _, starts = self.run_guest(["stuck", "stuck", *["0"] * 20], "--start", "2")
         self.assertEqual((done.returncode, done.stdout), (0, "output of the command\n"), done.stderr)
         self.assertGreaterEqual(starts, 3)
-        self.assertEqual(done.stderr.count("had not begun the command after 2 s"), starts - 1)
+        self.assertEqual(done.stderr.count("had not started the command after 2 s"), starts - 1)
 
     def test_the_timeout_is_for_all_of_them(self):
         done, seconds, starts = self.run_guest(["stuck"] * 50, "--start", "2", "--timeout", "5")

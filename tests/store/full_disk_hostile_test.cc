@@ -40,7 +40,7 @@ TEST_F(FullDisk, ACheckpointThatDoesNotFitIsRefusedWithTheNumbers) {
     }
     ASSERT_FALSE(done);
     EXPECT_EQ(done.error().code(), Code::kResourceExhausted);
-    EXPECT_THAT(done.error().message(), HasSubstr("are free there"));
+    EXPECT_THAT(done.error().message(), HasSubstr("are free"));
     EXPECT_THAT(done.error().message(), HasSubstr(path_.native()));
   }
   expect_has("earlier", {noise(1), noise(2)});

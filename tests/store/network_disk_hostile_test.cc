@@ -173,7 +173,7 @@ TEST_F(NetworkDisk, ARenameByLinkThatWasInterruptedIsFinished) {
     const AsOwner as(owner_);
     std::filesystem::create_hard_link(manifest_file("first"), path_ / restoring_file_of(restore));
   }
-  const Status given_back = give_back(directory(), "first", restore);
+  const Status given_back = cancel_restore(directory(), "first", restore);
   EXPECT_TRUE(given_back) << given_back.error().message();
   expect_has("first", {noise(1)});
   expect_nothing_left_over();
@@ -189,7 +189,7 @@ TEST_F(TwoClients, WhatTheOtherRemovesMeanwhileIsSaidToBe) {
       opened->read(key_of(manifest.content_key()), content_name(manifest, 0), content);
   ASSERT_FALSE(read);
   EXPECT_EQ(read.error().code(), Code::kIo);
-  EXPECT_THAT(read.error().message(), HasSubstr("another host has removed it meanwhile"));
+  EXPECT_THAT(read.error().message(), HasSubstr("another host has removed the file meanwhile"));
 }
 
 TEST_F(NetworkDisk, ABitThatIsReadWronglyIsFound) {
@@ -198,7 +198,7 @@ TEST_F(NetworkDisk, ABitThatIsReadWronglyIsFound) {
   const auto verified = verify(directory(), manifest);
   ASSERT_FALSE(verified);
   EXPECT_EQ(verified.error().code(), Code::kDataLoss);
-  EXPECT_THAT(verified.error().message(), HasSubstr("are not the content that they should be"));
+  EXPECT_THAT(verified.error().message(), HasSubstr("do not match their content's name"));
 }
 
 TEST_F(NetworkDisk, AFileOfWhichLessCanBeReadIsFound) {

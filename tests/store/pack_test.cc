@@ -137,7 +137,7 @@ TEST(FreePlaces, NeverOverlapAndAreUsedAgain) {
   for (int step = 0; step < 5'000; ++step) {
     if (taken.size() < 20 || random() % 2 == 0) {
       const std::uint64_t bytes = (1 + random() % 8) * kPlaceBytes;
-      const std::uint64_t offset = places.take(bytes);
+      const std::uint64_t offset = places.allocate(bytes);
       const auto next = taken.lower_bound(offset);
       ASSERT_TRUE(next == taken.end() || offset + bytes <= next->first);
       ASSERT_TRUE(next == taken.begin() ||
@@ -146,11 +146,11 @@ TEST(FreePlaces, NeverOverlapAndAreUsedAgain) {
       taken[offset] = bytes;
     } else {
       const auto one = std::next(taken.begin(), static_cast<long>(random() % taken.size()));
-      places.give_back(one->first, one->second);
+      places.release(one->first, one->second);
       taken.erase(one);
     }
   }
-  for (const auto& [offset, bytes] : taken) places.give_back(offset, bytes);
+  for (const auto& [offset, bytes] : taken) places.release(offset, bytes);
   EXPECT_EQ(places.end(), kPackHeaderBytes);
   EXPECT_TRUE(places.holes().empty());
 }

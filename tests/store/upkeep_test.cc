@@ -183,9 +183,9 @@ TEST_F(Restoring, OnlyOneOfManyHasTheCheckpoint) {
 TEST_F(Restoring, WhatIsGivenBackIsThereAgain) {
   take("a", {noise(1)});
   const Uuid restore = Uuid::random();
-  EXPECT_EQ(give_back(directory(), "a", restore).error().code(), Code::kNotFound);
+  EXPECT_EQ(cancel_restore(directory(), "a", restore).error().code(), Code::kNotFound);
   ASSERT_TRUE(begin_restore(directory(), "a", restore));
-  ASSERT_TRUE(give_back(directory(), "a", restore));
+  ASSERT_TRUE(cancel_restore(directory(), "a", restore));
   expect_has("a", {noise(1)});
 }
 
@@ -196,7 +196,7 @@ TEST_F(Restoring, PruningAndWritingLeaveWhatARestoreNeeds) {
   take("b", {noise(2)});
   take("c", {noise(3)});
   EXPECT_THAT(pruned(1).removed, ElementsAre("b"));
-  ASSERT_TRUE(give_back(directory(), "a", restore));
+  ASSERT_TRUE(cancel_restore(directory(), "a", restore));
   expect_has("a", {noise(1)});
 }
 

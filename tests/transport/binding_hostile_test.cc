@@ -89,7 +89,7 @@ TEST_F(BindingHostile, TheTokenItselfLetsNobodyIn) {
 
 TEST_F(BindingHostile, WhatOneConnectionShowedIsOfNoUseOnAnother) {
   const auto first = shake_hands();
-  const std::string shown = first->show(kToken);
+  const std::string shown = first->token_proof(kToken);
   const auto second = shake_hands();
   EXPECT_EQ(answer(*second, shown), FrameType::kError);
   EXPECT_EQ(answer(*first, shown), FrameType::kWelcome);

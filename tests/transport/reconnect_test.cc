@@ -404,7 +404,7 @@ TEST_F(ScriptedReceiverTest, WhatTheReceiverSaysIsFinalWhateverItsCode) {
     while (peer.receive_write()) continue;
   });
   EXPECT_EQ(error.code(), Code::kUnavailable);
-  EXPECT_NE(error.message().find("the receiver says: the disk is full"), std::string::npos)
+  EXPECT_NE(error.message().find("the receiver reports: the disk is full"), std::string::npos)
       << error.message();
   script_.get();
 }

@@ -307,14 +307,15 @@ TEST_P(RdmaWindowHostile, ClaimOfAPlaceThatIsNotTheSendersBreaksTheLane) {
 
 INSTANTIATE_TEST_SUITE_P(
     Claims, RdmaWindowHostile,
-    testing::Values(
-        Claim{"Twice", written(1), "not its to write into"},
-        Claim{"BehindItsPart", written(3), "not its to write into"},
-        Claim{"FarAway", written(0xffff), "not its to write into"},
-        Claim{"MoreThanAPlace", written(2, transport::kPlaceBytes + 1), "not its to write into"},
-        Claim{"BehindTheRegion", written(2, ~std::uint64_t{0}), "does not fit"},
-        Claim{"NoPlaceAtAll", written(0), "another place"},
-        Claim{"APlaceForARegionWithMemory", written(2, 64, kRegion + 1), "another place"}),
+    testing::Values(Claim{"Twice", written(1), "may not use now"},
+                    Claim{"BehindItsPart", written(3), "may not use now"},
+                    Claim{"FarAway", written(0xffff), "may not use now"},
+                    Claim{"MoreThanAPlace", written(2, transport::kPlaceBytes + 1),
+                          "may not use now"},
+                    Claim{"BehindTheRegion", written(2, ~std::uint64_t{0}), "does not fit"},
+                    Claim{"NoPlaceAtAll", written(0), "landing window instead of region"},
+                    Claim{"APlaceForARegionWithMemory", written(2, 64, kRegion + 1),
+                          "landing window instead of region"}),
     [](const auto& info) { return info.param.name; });
 
 }  // namespace

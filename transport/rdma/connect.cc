@@ -1,4 +1,4 @@
-// Makes the lanes of a sender.
+// Connects the lanes of a sender.
 #include <fmt/format.h>
 
 #include <cerrno>
@@ -19,7 +19,7 @@ constexpr std::uint64_t kMaxPieceBytes = kPlaceBytes;
 constexpr int kResolveMs = 200;
 constexpr int kRefusedByApplication = 28;  // InfiniBand, 12.6.7.2: "consumer reject"
 
-/// Why the connection failed: the receiver's reason, if it gave one.
+/// Converts a failed connection to an error, with the receiver's reason if it sent one.
 Error refusal(const rdma_cm_event& event) {
   if (event.event != RDMA_CM_EVENT_REJECTED) {
     const bool unheard = event.event == RDMA_CM_EVENT_ADDR_ERROR && event.status == -ETIMEDOUT;
@@ -28,16 +28,17 @@ Error refusal(const rdma_cm_event& event) {
   }
   const auto& data = event.param.conn;
   if (event.status != kRefusedByApplication || data.private_data == nullptr) {
-    return Error(Code::kUnavailable, "no RDMA listener there");
+    return Error(Code::kUnavailable, "no RDMA receiver listens at this address");
   }
   auto answer = decode_answer(
       std::as_bytes(std::span(static_cast<const char*>(data.private_data), data.private_data_len)));
   if (!answer) return std::move(answer).error();
-  if (!*answer) return Error(Code::kProtocol, "the receiver refuses without a reason");
-  return (*answer)->while_doing("the receiver says");
+  if (!*answer)
+    return Error(Code::kProtocol, "the receiver refused the connection without a reason");
+  return (*answer)->while_doing("the receiver reports");
 }
 
-/// Success if `event` is the `wanted` one.
+/// Succeeds if `event` is the `wanted` one.
 Status check(const rdma_cm_event& event, rdma_cm_event_type wanted) {
   if (event.event != wanted) return refusal(event);
   if (wanted != RDMA_CM_EVENT_ESTABLISHED) return {};
@@ -45,7 +46,8 @@ Status check(const rdma_cm_event& event, rdma_cm_event_type wanted) {
   GCR_ASSIGN(const auto refused,
              decode_answer(std::as_bytes(
                  std::span(static_cast<const char*>(data.private_data), data.private_data_len))));
-  if (refused) return Error(Code::kProtocol, "the receiver accepts with an error");
+  if (refused)
+    return Error(Code::kProtocol, "the receiver accepted the connection and sent an error with it");
   return {};
 }
 
@@ -60,12 +62,13 @@ Status RdmaSender::prepare() {
                              "to 1 GiB, and a token of at most {} bytes",
                              kMaxLanes, kMaxDepth, kMaxRdmaTokenBytes));
   }
-  GCR_TRY(check_rdma_is_there());
+  GCR_TRY(check_rdma_available());
   GCR_ASSIGN(events_, make_event_channel());
   return {};
 }
 
-/// Waits for `wanted`; anything else that happens to `id`, or to an earlier lane, is an error.
+/// Waits for the event `wanted` of `id`; any other event of `id`, or of an earlier lane, is an
+/// error.
 Status RdmaSender::expect(const rdma_cm_id* id, rdma_cm_event_type wanted) {
   for (;;) {
     GCR_ASSIGN(const ConnectionEvent event, next_event(events_.get()));
@@ -85,8 +88,8 @@ Status RdmaSender::expect(const rdma_cm_id* id, rdma_cm_event_type wanted) {
 Status RdmaSender::find_device(rdma_cm_id* id, const Address& address) {
   GCR_ASSIGN(auto target, resolve(address));
   for (;;) {
-    // In short attempts: an answer that comes before the kernel listens for it counts at the end of
-    // one.
+    // Short attempts: if the answer arrives before the kernel waits for it, the kernel notices it
+    // only when the attempt times out.
     if (rdma_resolve_addr(id, nullptr, target.front().get(), kResolveMs) != 0) {
       return verbs_error("find a device for the address");
     }

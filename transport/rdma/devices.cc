@@ -21,7 +21,7 @@ namespace {
 using DeviceContext = std::unique_ptr<ibv_context, Destroyer<ibv_close_device>>;
 using PortName = std::pair<std::string, unsigned>;
 
-/// From the encodings of InfiniBand, 14.2.5.6 (PortInfo), as newer speeds extended them.
+/// Decodes width and speed of a port (InfiniBand, 14.2.5.6, PortInfo, with the newer speeds).
 double rate_of(const ibv_port_attr& port) {
   static const std::map<unsigned, double> kSpeeds{
       {1, 2.5}, {2, 5}, {4, 10}, {8, 10}, {16, 14}, {32, 25}, {64, 50}, {128, 100}, {256, 200}};
@@ -31,7 +31,7 @@ double rate_of(const ibv_port_attr& port) {
   return speed == kSpeeds.end() || width == kWidths.end() ? 0 : speed->second * width->second;
 }
 
-/// Whether a peer elsewhere could use it.
+/// Whether a peer on another host could use the interface's address.
 bool is_of_a_network(const ifaddrs& interface) {
   if (interface.ifa_addr == nullptr || (interface.ifa_flags & IFF_LOOPBACK) != 0) return false;
   if (interface.ifa_addr->sa_family == AF_INET) return true;
@@ -40,7 +40,7 @@ bool is_of_a_network(const ifaddrs& interface) {
   return !IN6_IS_ADDR_LINKLOCAL(&address->sin6_addr);
 }
 
-/// The address alone, as numbers.
+/// Formats `address` numerically, without a port.
 std::string numeric_host(const sockaddr* address) {
   std::array<char, INET6_ADDRSTRLEN> text{};
   const void* bytes = &reinterpret_cast<const sockaddr_in6*>(address)->sin6_addr;
@@ -51,10 +51,10 @@ std::string numeric_host(const sockaddr* address) {
   return text.data();
 }
 
-/// The addresses of this namespace's interfaces, by the port that librdmacm finds for each.
+/// Collects the addresses of this network namespace by the RDMA port that librdmacm finds for each.
 Result<std::map<PortName, std::vector<std::string>>> addresses_of_ports() {
   ifaddrs* first = nullptr;
-  if (::getifaddrs(&first) != 0) return Error::from_errno(errno, "cannot list addresses");
+  if (::getifaddrs(&first) != 0) return Error::from_errno(errno, "cannot list network addresses");
   const std::unique_ptr<ifaddrs, decltype(&::freeifaddrs)> owner(first, ::freeifaddrs);
   GCR_ASSIGN(const EventChannel events, make_event_channel());
   std::map<PortName, std::vector<std::string>> found;
@@ -91,7 +91,7 @@ std::vector<RdmaDevice> ports_of(ibv_device* device) {
 }
 
 Result<std::vector<RdmaDevice>> list_devices() {
-  GCR_TRY(check_rdma_is_there());
+  GCR_TRY(check_rdma_available());
   int count = 0;
   const std::unique_ptr<ibv_device*, Destroyer<ibv_free_device_list>> list(
       ibv_get_device_list(&count));
@@ -108,13 +108,13 @@ Result<std::vector<RdmaDevice>> list_devices() {
   return devices;
 }
 
-/// Why none of `devices` is usable.
+/// Explains why none of `devices` is usable; empty if one is.
 std::string reason_of(const std::vector<RdmaDevice>& devices) {
   std::string reason;
   for (const RdmaDevice& device : devices) {
     if (device.usable()) return {};
     reason += fmt::format("{}{} port {} {}", reason.empty() ? "" : ", ", device.name, device.port,
-                          device.active ? "has no address here" : "is " + device.state);
+                          device.active ? "has no network address" : "is " + device.state);
   }
   return reason.empty() ? "no RDMA device can be opened" : reason;
 }

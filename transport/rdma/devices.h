@@ -1,4 +1,4 @@
-// The RDMA devices of this machine, as far as a transfer can use them.
+// The RDMA devices of this host, and whether a transfer can use them.
 #pragma once
 
 #include <cstdint>
@@ -14,11 +14,11 @@ struct RdmaDevice {
   std::string name;  ///< "mlx5_0"
   std::uint8_t port = 1;
   bool active = false;
-  std::string state;                   ///< for people: "active", "down", ...
+  std::string state;                   ///< for display: "active", "down", ...
   std::string link_layer;              ///< "InfiniBand" or "Ethernet" (RoCE, iWARP)
   double gigabits_per_second = 0;      ///< as the port reports; 0: unknown
   bool dma_buf = false;                ///< memory of other devices can be registered (GPUDirect)
-  std::vector<std::string> addresses;  ///< of its interface here, as a sender would name them
+  std::vector<std::string> addresses;  ///< of its network interface, as a sender names them
 
   /// Whether a receiver can listen on it.
   bool usable() const { return active && !addresses.empty(); }
@@ -26,12 +26,12 @@ struct RdmaDevice {
 
 struct RdmaSurvey {
   std::vector<RdmaDevice> devices;
-  /// Why none of them is usable: one sentence for an operator. Empty if one is.
+  /// Why no device is usable, as a sentence for the operator. Empty if one is.
   std::string reason;
 };
 
-/// The devices of this machine in the calling thread's network namespace. None is not an error.
-/// Opens each device for a moment; takes milliseconds.
+/// Lists the devices in the calling thread's network namespace. An empty list is not an error.
+/// Opens each device briefly; takes milliseconds.
 RdmaSurvey rdma_devices();
 
 }  // namespace gcr::transport

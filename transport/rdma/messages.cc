@@ -16,14 +16,14 @@ constexpr std::size_t kAnswerHeaderBytes = 8;
 
 static_assert(kMessageHeaderBytes == 2 + 2 + 4 + 8 + 8 + 8 + 4 + 4);
 
-/// As encode_error, into `target`; gives its length.
+/// Encodes `error` into `target` as encode_error() does; returns the length.
 std::size_t encode_text(const Error& error, std::span<std::byte> target) {
   const std::string text = encode_error(error, target.size());
   std::memcpy(target.data(), text.data(), text.size());
   return text.size();
 }
 
-/// Whether the fields that the type does not use are zero.
+/// Whether the fields that the message's type does not use are zero.
 bool is_plain(const Message& message) {
   switch (message.type) {
     case MessageType::kRegionKey:
@@ -45,12 +45,12 @@ bool is_plain(const Message& message) {
 
 Status check_start(std::span<const std::byte> bytes, std::size_t at_least) {
   if (bytes.size() < at_least || load_little_endian<std::uint32_t>(bytes.data()) != kMagic) {
-    return Error(Code::kProtocol, "the peer of an RDMA connection speaks another protocol");
+    return Error(Code::kProtocol, "the peer of an RDMA connection uses another protocol");
   }
   const auto version = load_little_endian<std::uint16_t>(&bytes[4]);
   if (version == kVersion) return {};
   return Error(Code::kUnsupported,
-               fmt::format("the RDMA connection speaks version {}, not {}", version, kVersion));
+               fmt::format("the peer's RDMA connection has version {}, not {}", version, kVersion));
 }
 
 }  // namespace

@@ -10,7 +10,7 @@
 namespace gcr::transport::rdma {
 namespace {
 
-// A work request's identity: kind and slot.
+// The id of a work request: its kind, shifted by this, and its slot.
 constexpr unsigned kKindShift = 32;
 
 std::uint64_t identity(Completion::Kind kind, unsigned slot) {
@@ -24,7 +24,7 @@ Completion completion_of(const ibv_wc& raw) {
           .raw = raw};
 }
 
-/// For calls that return an errno value rather than set it.
+/// Converts the result of a call that returns an errno value instead of setting errno.
 Error posting_error(int error, std::string_view doing) {
   errno = error;
   return verbs_error(doing);
@@ -48,7 +48,7 @@ Status QueuePair::make_queues(ibv_pd* domain) {
   GCR_TRY(set_blocking(channel_->fd, false));
   ibv_qp_init_attr wanted{};
   wanted.qp_type = IBV_QPT_RC;
-  wanted.cap.max_send_wr = 2 * slots() + 1;  // a write and a message each; a sign of life
+  wanted.cap.max_send_wr = 2 * slots() + 1;  // a write and a message per slot; a liveness probe
   wanted.cap.max_recv_wr = slots();
   wanted.cap.max_send_sge = 1;
   wanted.cap.max_recv_sge = 1;
@@ -114,22 +114,23 @@ Status QueuePair::post(ibv_send_wr* first, std::string_view doing) {
   return {};
 }
 
-Status QueuePair::check_life(std::chrono::milliseconds peer_timeout, std::string_view peer) {
+Status QueuePair::check_liveness(std::chrono::milliseconds peer_timeout, std::string_view peer) {
   const auto now = std::chrono::steady_clock::now();
-  if (!heard_) heard_ = now;
-  const auto silence = now - *heard_;
+  if (!last_heard_) last_heard_ = now;
+  const auto silence = now - *last_heard_;
   if (silence < peer_timeout / 4) return {};
-  if (!asked_for_life_) {
-    asked_for_life_ = true;
+  if (!probing_) {
+    probing_ = true;
     ibv_send_wr asking{};
-    asking.wr_id = identity(Completion::Kind::kAlive, 0);
+    asking.wr_id = identity(Completion::Kind::kProbe, 0);
     asking.opcode = IBV_WR_RDMA_WRITE;
     asking.send_flags = IBV_SEND_SIGNALED;
     return post(&asking, "post an empty write");
   }
   if (silence < peer_timeout) return {};
-  return Error(Code::kUnavailable, fmt::format("{} vanished: nothing came from it for {} ms", peer,
-                                               peer_timeout.count()));
+  return Error(Code::kUnavailable,
+               fmt::format("{} stopped answering: nothing arrived from it for {} ms", peer,
+                           peer_timeout.count()));
 }
 
 Status QueuePair::post_receive(unsigned slot) {
@@ -151,12 +152,12 @@ Status QueuePair::drain(const std::function<Status(const Completion&)>& take) {
   std::array<ibv_wc, 16> some;
   for (;;) {
     const int count = ibv_poll_cq(completions_.get(), some.size(), some.data());
-    if (count < 0) return Error(Code::kIo, "cannot take completions of an RDMA device");
+    if (count < 0) return Error(Code::kIo, "cannot poll the completion queue of an RDMA device");
     for (const ibv_wc& raw : std::span(some).first(static_cast<std::size_t>(count))) {
       const Completion completion = completion_of(raw);
-      if (completion.succeeded()) heard_ = std::chrono::steady_clock::now();
-      if (completion.succeeded() && completion.kind == Completion::Kind::kAlive) {
-        asked_for_life_ = false;
+      if (completion.succeeded()) last_heard_ = std::chrono::steady_clock::now();
+      if (completion.succeeded() && completion.kind == Completion::Kind::kProbe) {
+        probing_ = false;
       } else {
         GCR_TRY(take(completion));
       }
@@ -165,11 +166,11 @@ Status QueuePair::drain(const std::function<Status(const Completion&)>& take) {
     if (armed_) return {};
     const int error = ibv_req_notify_cq(completions_.get(), 0);
     if (error != 0) return posting_error(error, "ask for a notification");
-    armed_ = true;  // one more pass sees what came in between
+    armed_ = true;  // poll once more for completions that arrived in between
   }
 }
 
-void QueuePair::take_notification() {
+void QueuePair::acknowledge_notification() {
   ibv_cq* queue = nullptr;
   void* context = nullptr;
   if (ibv_get_cq_event(channel_.get(), &queue, &context) != 0) return;

@@ -1,4 +1,4 @@
-// One connected queue pair with what it needs: completions, and buffers for messages.
+// One connected queue pair with its completion queue and its message buffers.
 #pragma once
 
 #include <chrono>
@@ -17,7 +17,7 @@
 
 namespace gcr::transport::rdma {
 
-/// Bytes that the peer's memory gets before a message arrives there.
+/// An RDMA WRITE that precedes a message.
 struct RemoteWrite {
   const std::byte* from = nullptr;  ///< within the memory region `local_key`
   std::uint32_t length_bytes = 0;
@@ -26,54 +26,55 @@ struct RemoteWrite {
   std::uint32_t remote_key = 0;
 };
 
-/// What has completed. kAlive is taken only when it failed.
+/// A completed work request. A kProbe is reported only if it failed.
 struct Completion {
-  enum class Kind { kSent, kReceived, kAlive };
+  enum class Kind { kSent, kReceived, kProbe };
   Kind kind = Kind::kSent;
-  unsigned slot = 0;               ///< kSent: that of send(); kReceived: the buffer
+  unsigned slot = 0;               ///< kSent: the argument of send(); kReceived: the buffer
   std::uint32_t length_bytes = 0;  ///< kReceived
-  ibv_wc raw{};                    ///< for completion_error(), unless it succeeded
+  ibv_wc raw{};                    ///< the argument for completion_error() after a failure
 
   bool succeeded() const { return raw.status == IBV_WC_SUCCESS; }
 };
 
-/// Sends may come from any thread; completions are taken by one. On destruction the connection is
-/// closed and all requests are gone; events of its id must have been acknowledged by then.
+/// A queue pair. Any thread may send; one thread drains completions. The destructor closes the
+/// connection and drops all requests; events of the id must have been acknowledged by then.
 class QueuePair {
  public:
-  /// Makes the queue pair of `id`, whose device is known, and posts all its receives: `depth` + 1.
-  /// `domain` must outlive it. To be done before rdma_connect or rdma_accept.
+  /// Creates the queue pair of `id`, whose device is known, and posts `depth` + 1 receives. Call it
+  /// before rdma_connect or rdma_accept. `domain` must outlive the queue pair.
   static Result<std::unique_ptr<QueuePair>> make(ConnectionId id, ibv_pd* domain, unsigned depth);
   ~QueuePair();
 
   rdma_cm_id* id() const { return id_.get(); }
-  /// kSent slots are below this: one per request or answer, and one for the last message.
+  /// Number of slots for send(): one per request or answer, and one for the last message.
   unsigned slots() const { return depth_ + 1; }
 
-  /// Sends `message` in `slot`, after `write` if there is one. The slot, and the bytes of `write`,
-  /// must be left alone until the slot's kSent is taken; with an error that may be that of either.
+  /// Sends `message` in `slot`, after `write` if there is one. The caller must not reuse the slot
+  /// or change the bytes of `write` until drain() has reported the slot's kSent. An error in it may
+  /// concern the write or the message.
   Status send(unsigned slot, const Message& message, const std::optional<RemoteWrite>& write = {});
 
-  /// Gives completions to `take` until there are none; afterwards completion_fd() becomes readable
-  /// with the next. Stops at the first error of `take`.
+  /// Passes completions to `take` until there are none; the next one makes completion_fd()
+  /// readable. Stops at the first error of `take`.
   Status drain(const std::function<Status(const Completion&)>& take);
   int completion_fd() const { return channel_->fd; }
-  /// To be called when completion_fd() is readable.
-  void take_notification();
+  /// Consumes the notification; call it when completion_fd() is readable.
+  void acknowledge_notification();
 
-  /// The content of a kReceived's buffer.
+  /// Decodes the message of a kReceived completion.
   Result<Message> received(const Completion& completion) const;
-  /// Posts the buffer of a kReceived again.
+  /// Posts the buffer of a kReceived completion again.
   Status post_receive(unsigned slot);
 
-  /// To be called by the thread that takes the completions, a few times in `peer_timeout`. After
-  /// some silence makes the peer's device answer; fails with kUnavailable if nothing came for
-  /// `peer_timeout` nevertheless, counted from the first call at the earliest. (Devices give up a
-  /// silent peer by themselves, but not all of them in every case: soft RoCE retries forever while
-  /// the link is down.)
-  Status check_life(std::chrono::milliseconds peer_timeout, std::string_view peer);
+  /// Checks that the peer is alive; the draining thread calls it several times per `peer_timeout`.
+  /// After some silence it sends a probe that the peer's device answers. Fails with kUnavailable if
+  /// nothing arrived for `peer_timeout`, counted from the first call at the earliest. (Devices
+  /// detect a silent peer themselves, but not always: soft RoCE retries forever while the link is
+  /// down.)
+  Status check_liveness(std::chrono::milliseconds peer_timeout, std::string_view peer);
 
-  /// Closes the connection: requests end with an error, and the peer is notified. Any thread.
+  /// Closes the connection: pending requests fail, and the peer is notified. Any thread.
   void disconnect();
 
  private:
@@ -91,8 +92,8 @@ class QueuePair {
   CompletionQueue completions_;
   QueuePairOf queue_pair_;  ///< destroyed first
   bool armed_ = false;
-  std::optional<std::chrono::steady_clock::time_point> heard_;  ///< the peer, or first asked about
-  bool asked_for_life_ = false;
+  std::optional<std::chrono::steady_clock::time_point> last_heard_;  ///< or the first check
+  bool probing_ = false;
 };
 
 }  // namespace gcr::transport::rdma

@@ -1,3 +1,6 @@
+// The receiver's end over RDMA: a thread listens on all addresses, accepts or refuses connection
+// requests, and forwards connection events. Each accepted connection has a ReceiverLane with a
+// thread of its own. The first error of a lane breaks all of them.
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
 
@@ -12,7 +15,7 @@
 
 namespace gcr::transport {
 
-using namespace rdma;  // NOLINT: this file is a part of it
+using namespace rdma;  // NOLINT: this file belongs to that namespace
 
 namespace {
 
@@ -23,7 +26,7 @@ class RdmaListener final : public RdmaReceiver {
   explicit RdmaListener(RdmaReceiverOptions options) : options_(std::move(options)) {}
   ~RdmaListener() override;
 
-  /// Once, before anything else.
+  /// Listens on all addresses and starts the thread; call once, before all other methods.
   Status start();
 
   std::vector<Address> addresses() const override { return options_.addresses; }
@@ -48,21 +51,22 @@ class RdmaListener final : public RdmaReceiver {
   Statistics statistics() const override { return incoming_.counters.statistics(); }
 
  private:
-  /// One accepted connection. `lane` belongs to the thread; its queue pair may be closed by others.
+  /// One accepted connection. Only its thread uses `lane`, except that any thread may disconnect
+  /// it.
   struct Lane {
     std::unique_ptr<ReceiverLane> lane;
-    std::atomic<bool> established = false;  ///< the sender knows that it was accepted
-    bool over = false;                      ///< the thread is done; guarded by mutex_
+    std::atomic<bool> established = false;  ///< the sender has received the acceptance
+    bool over = false;                      ///< the thread has finished; guarded by mutex_
     std::jthread thread;
   };
 
   Status listen(Address& address);
   void run();
-  Status take_events();
-  void take_request(ConnectionId id, const std::vector<std::byte>& private_data);
+  Status handle_events();
+  void handle_request(ConnectionId id, const std::vector<std::byte>& private_data);
   Status accept(ConnectionId& id, const std::vector<std::byte>& private_data);
-  Status check_room();
-  void take_end(const rdma_cm_id* id, rdma_cm_event_type what);
+  Status check_admission();
+  void on_lane_event(const rdma_cm_id* id, rdma_cm_event_type what);
   void serve(Lane& lane);
   void collect_ended();
   Error break_with(const Error& error);
@@ -95,7 +99,7 @@ Status RdmaListener::start() {
   }
   incoming_.on_landed = options_.on_landed;
   incoming_.peer_timeout = options_.peer_timeout;
-  GCR_TRY(check_rdma_is_there());
+  GCR_TRY(check_rdma_available());
   GCR_ASSIGN(events_, make_event_channel());
   GCR_ASSIGN(wake_, make_wake());
   for (Address& address : options_.addresses) {
@@ -114,7 +118,7 @@ Status RdmaListener::listen(Address& address) {
     return verbs_error("bind the address");
   }
   if (id->verbs == nullptr) {
-    return Error(Code::kInvalidArgument, "the address is not that of one RDMA device");
+    return Error(Code::kInvalidArgument, "the address belongs to no RDMA device");
   }
   GCR_TRY(incoming_.regions.domains.add(id->verbs));
   if (rdma_listen(id.get(), kBacklog) != 0) return verbs_error("listen");
@@ -129,14 +133,14 @@ void RdmaListener::run() {
                               pollfd{.fd = events_->fd, .events = POLLIN, .revents = 0}};
   while (!stop_) {
     const auto ready = wait_ready(waits, std::chrono::hours(1));
-    calm_down(wake_);
-    const Status taken = ready ? take_events() : Status(ready.error());
+    clear_wake(wake_);
+    const Status taken = ready ? handle_events() : Status(ready.error());
     if (!taken) return (void)break_with(taken.error());
     collect_ended();
   }
 }
 
-Status RdmaListener::take_events() {
+Status RdmaListener::handle_events() {
   for (;;) {
     GCR_ASSIGN(ConnectionEvent event, next_event(events_.get()));
     if (!event) return {};
@@ -147,18 +151,18 @@ Status RdmaListener::take_events() {
       const auto* const data = static_cast<const std::byte*>(event->param.conn.private_data);
       private_data.assign(data, data + event->param.conn.private_data_len);
     }
-    event.reset();  // ids must not be destroyed before
+    event.reset();  // acknowledge it before its id is destroyed
     if (what == RDMA_CM_EVENT_CONNECT_REQUEST) {
-      take_request(ConnectionId(id), private_data);
+      handle_request(ConnectionId(id), private_data);
     } else if (what == RDMA_CM_EVENT_DEVICE_REMOVAL) {
       return Error(Code::kUnavailable, "the RDMA device was removed");
     } else {
-      take_end(id, what);
+      on_lane_event(id, what);
     }
   }
 }
 
-void RdmaListener::take_request(ConnectionId id, const std::vector<std::byte>& private_data) {
+void RdmaListener::handle_request(ConnectionId id, const std::vector<std::byte>& private_data) {
   auto accepted = accept(id, private_data);
   if (accepted) return;
   spdlog::warn("an RDMA connection was refused: {}", accepted.error().message());
@@ -167,15 +171,17 @@ void RdmaListener::take_request(ConnectionId id, const std::vector<std::byte>& p
   (void)rdma_reject(id.get(), refusal.data(), static_cast<std::uint8_t>(refusal.size()));
 }
 
-/// Leaves `id` where it was if it is still to be rejected.
+/// Accepts the connection. On failure `id` is still set if the caller must reject it.
 Status RdmaListener::accept(ConnectionId& id, const std::vector<std::byte>& private_data) {
   GCR_ASSIGN(const Hello hello, decode_hello(private_data));
   if (!same_token(options_.token, hello.token)) {
-    return Error(Code::kPermissionDenied, "the connection's token is not this transfer's");
+    return Error(Code::kPermissionDenied, "the connection has the token of another transfer");
   }
-  GCR_TRY(check_room());
+  GCR_TRY(check_admission());
   ibv_pd* const domain = incoming_.regions.domains.find(id->verbs);
-  if (domain == nullptr) return Error(Code::kInternal, "the connection came by another device");
+  if (domain == nullptr)
+    return Error(Code::kInternal,
+                 "the connection uses a device on which this transfer does not listen");
   (void)set_peer_timeout(id.get(), options_.peer_timeout);
   GCR_ASSIGN(auto queue_pair, QueuePair::make(std::move(id), domain, hello.depth));
   GCR_ASSIGN(UniqueFd wake, make_wake());
@@ -192,7 +198,7 @@ Status RdmaListener::accept(ConnectionId& id, const std::vector<std::byte>& priv
   return {};
 }
 
-Status RdmaListener::check_room() {
+Status RdmaListener::check_admission() {
   GCR_TRY(health());
   const std::lock_guard lock(mutex_);
   const auto lanes = std::ranges::count(lanes_, false, &Lane::over);
@@ -201,15 +207,15 @@ Status RdmaListener::check_room() {
                fmt::format("this transfer has {} RDMA connections already", options_.max_lanes));
 }
 
-/// Something other than a request happened to a lane's connection.
-void RdmaListener::take_end(const rdma_cm_id* id, rdma_cm_event_type what) {
+/// Handles an event of an accepted connection.
+void RdmaListener::on_lane_event(const rdma_cm_id* id, rdma_cm_event_type what) {
   const std::lock_guard lock(mutex_);
   for (Lane& lane : lanes_) {
     if (lane.lane->queue_pair().id() != id) continue;
     if (what == RDMA_CM_EVENT_ESTABLISHED) {
       lane.established = true;
     } else if (what != RDMA_CM_EVENT_TIMEWAIT_EXIT) {
-      lane.lane->queue_pair().disconnect();  // its thread sees its requests fail
+      lane.lane->queue_pair().disconnect();  // the lane's thread notices that its requests fail
     }
   }
 }
@@ -230,9 +236,9 @@ void RdmaListener::serve(Lane& lane) {
   wake_up(wake_);
 }
 
-/// Forgets the lanes whose threads are done; their connections are closed by that.
+/// Destroys the lanes whose threads have finished, which closes their connections.
 void RdmaListener::collect_ended() {
-  std::list<Lane> ended;  // destroyed without the lock
+  std::list<Lane> ended;  // destroyed after the lock was released
   const std::lock_guard lock(mutex_);
   for (auto lane = lanes_.begin(); lane != lanes_.end();) {
     const auto next = std::next(lane);
@@ -241,11 +247,11 @@ void RdmaListener::collect_ended() {
   }
 }
 
-/// One lane's error is every lane's. Gives the first one.
+/// Breaks all lanes with `error`, unless they are broken already; returns the first error.
 Error RdmaListener::break_with(const Error& error) {
   const Error first = incoming_.broken.set(error);
   const std::lock_guard lock(mutex_);
-  for (const Lane& lane : lanes_) lane.lane->disturb();
+  for (const Lane& lane : lanes_) lane.lane->interrupt();
   return first;
 }
 

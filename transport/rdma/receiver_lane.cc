@@ -10,7 +10,7 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
-// How long a lane that is done waits for its sender.
+// How long a finished lane waits for its sender to close the connection.
 constexpr milliseconds kLinger{5000};
 
 }  // namespace
@@ -24,37 +24,37 @@ ReceiverLane::ReceiverLane(std::unique_ptr<QueuePair> queue_pair, UniqueFd wake,
 
 Status ReceiverLane::serve() {
   for (;;) {
-    GCR_TRY(turn(incoming_.peer_timeout / 4));
+    GCR_TRY(poll_once(incoming_.peer_timeout / 4));
     while (!requests_.empty() && !free_slots_.empty() && !ended_) {
       GCR_TRY(incoming_.broken.status());
-      GCR_TRY(take_request());
+      GCR_TRY(handle_request());
     }
     if (ended_) return {};
     GCR_TRY(incoming_.broken.status());
     GCR_TRY(acknowledge_places());
-    if (failure_) return *failure_;  // what came before it has been answered
-    if (auto alive = queue_pair_->check_life(incoming_.peer_timeout, "the sender"); !alive) {
+    if (failure_) return *failure_;  // all earlier requests have been answered
+    if (auto alive = queue_pair_->check_liveness(incoming_.peer_timeout, "the sender"); !alive) {
       failure_ = alive.error();
     }
   }
 }
 
-/// Takes what has completed; if that gives nothing to do, waits for more, but not for long.
-Status ReceiverLane::turn(milliseconds limit) {
-  const auto taking = [this](const Completion& completion) { return take(completion); };
+/// Handles all completions; if no request can be answered then, waits up to `limit` for more.
+Status ReceiverLane::poll_once(milliseconds limit) {
+  const auto taking = [this](const Completion& completion) { return handle(completion); };
   GCR_TRY(queue_pair_->drain(taking));
   if (failure_ || (!requests_.empty() && !free_slots_.empty())) return {};
   std::array<pollfd, 2> waits{
       pollfd{.fd = wake_->get(), .events = POLLIN, .revents = 0},
       pollfd{.fd = queue_pair_->completion_fd(), .events = POLLIN, .revents = 0}};
   GCR_TRY(wait_ready(waits, limit));
-  calm_down(*wake_);
+  clear_wake(*wake_);
   if (waits[1].revents == 0) return {};
-  queue_pair_->take_notification();
+  queue_pair_->acknowledge_notification();
   return queue_pair_->drain(taking);
 }
 
-Status ReceiverLane::take(const Completion& completion) {
+Status ReceiverLane::handle(const Completion& completion) {
   if (!completion.succeeded()) {
     if (!failure_) failure_ = completion_error(completion.raw, "the sender");
     return {};
@@ -70,7 +70,7 @@ Status ReceiverLane::take(const Completion& completion) {
   return {};
 }
 
-Status ReceiverLane::take_request() {
+Status ReceiverLane::handle_request() {
   const Completion completion = requests_.front();
   requests_.pop_front();
   GCR_ASSIGN(const Message request, queue_pair_->received(completion));
@@ -83,14 +83,14 @@ Status ReceiverLane::take_request() {
   return reply ? send(*reply) : Status();
 }
 
-/// There is a free slot.
+/// Sends an answer; there must be a free slot.
 Status ReceiverLane::send(const Message& message) {
   const unsigned slot = free_slots_.back();
   free_slots_.pop_back();
   return queue_pair_->send(slot, message);
 }
 
-/// Nothing where the answer comes later.
+/// Handles a request and returns its answer; nullopt if the answer is sent later.
 Result<std::optional<Message>> ReceiverLane::answer(const Message& request) {
   if (request.type == MessageType::kRegionQuery) {
     GCR_ASSIGN(const Message key,
@@ -105,12 +105,14 @@ Result<std::optional<Message>> ReceiverLane::answer(const Message& request) {
              incoming_.regions.pin(request.region, request.offset, request.length));
   if (pin.windowed() != (request.places != 0)) {
     return Error(Code::kProtocol,
-                 fmt::format("the sender wrote to another place than region {}'s", request.region));
+                 fmt::format("the sender wrote to the landing window instead of region {}, or the "
+                             "other way round",
+                             request.region));
   }
   incoming_.counters.add_bytes(request.length, kMessageHeaderBytes);
   incoming_.counters.add_write();
   if (pin.windowed()) {
-    GCR_TRY(take_in_window(request));
+    GCR_TRY(land_in_window(request));
     return std::optional<Message>();
   }
   if (incoming_.on_landed) {
@@ -119,29 +121,30 @@ Result<std::optional<Message>> ReceiverLane::answer(const Message& request) {
   return std::optional(Message{.type = MessageType::kAcknowledged, .number = request.number});
 }
 
-/// It is acknowledged when its place was given back.
-Status ReceiverLane::take_in_window(const Message& request) {
-  if (!part_) return Error(Code::kProtocol, "the sender wrote to a window that it never asked for");
-  GCR_ASSIGN(Place place, part_->take(request.places - 1U, request.length, request.number));
+/// Passes the bytes in a place on; acknowledge_places() answers when the place is released.
+Status ReceiverLane::land_in_window(const Message& request) {
+  if (!part_)
+    return Error(Code::kProtocol, "the sender wrote to the landing window without a key for it");
+  GCR_ASSIGN(Place place, part_->claim(request.places - 1U, request.length, request.number));
   return incoming_.on_arrived(request.region, request.offset, std::move(place));
 }
 
 Status ReceiverLane::acknowledge_places() {
   if (!part_ || free_slots_.empty()) return {};
-  for (const std::uint64_t number : part_->given_back(free_slots_.size())) {
+  for (const std::uint64_t number : part_->take_released(free_slots_.size())) {
     GCR_TRY(send({.type = MessageType::kAcknowledged, .number = number}));
   }
   return {};
 }
 
-/// Turns until `done`, or the connection is closed, or the time is up.
+/// Handles completions until `done` is true, the connection is closed, or kLinger has passed.
 template <class Condition>
 void ReceiverLane::linger(Condition done) {
   const auto deadline = steady_clock::now() + kLinger;
   while (!failure_ && !incoming_.cancelled && !done()) {
     requests_.clear();
     const auto left = std::chrono::ceil<milliseconds>(deadline - steady_clock::now());
-    if (left.count() <= 0 || !turn(left)) return;
+    if (left.count() <= 0 || !poll_once(left)) return;
   }
 }
 

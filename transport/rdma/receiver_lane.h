@@ -1,4 +1,4 @@
-// One queue pair of a receiver: answers its sender's requests.
+// One lane of an RDMA receiver: answers the requests of its sender.
 #pragma once
 
 #include <atomic>
@@ -16,7 +16,7 @@
 
 namespace gcr::transport::rdma {
 
-/// What the lanes of a receiver share.
+/// State that the lanes of a receiver share.
 struct Incoming {
   OnLanded on_landed;
   OnArrived on_arrived;  ///< set before the first region that needs it
@@ -24,36 +24,37 @@ struct Incoming {
   Regions regions;
   Counters counters;
   FirstError broken;
-  std::atomic<bool> cancelled = false;  ///< lanes shall stop waiting
+  std::atomic<bool> cancelled = false;  ///< lanes must stop waiting
 };
 
-/// Used by one thread, except for disturb() and the queue pair's disconnect().
+/// A lane. Used by one thread, except for interrupt() and the queue pair's disconnect().
 class ReceiverLane {
  public:
   ReceiverLane(std::unique_ptr<QueuePair> queue_pair, UniqueFd wake, Incoming& incoming);
 
   QueuePair& queue_pair() { return *queue_pair_; }
 
-  /// Serves until the sender's last message. Fails with what broke the lane.
+  /// Answers requests until the sender's last message. Fails with the error that broke the lane.
   Status serve();
 
-  /// Whether the sender has sent anything.
+  /// Whether any message has arrived from the sender.
   bool has_heard() const { return has_heard_; }
 
-  /// Tells the sender what broke the lane, unless it was cancelled, and closes the connection.
+  /// Sends `error`, which broke the lane, to the sender unless the receiver was cancelled; then
+  /// closes the connection.
   void end_with(const Error& error);
-  /// After a last message: waits a bounded time until the sender has closed the connection.
+  /// Waits a bounded time for the sender to close the connection; call after its last message.
   void end();
 
   /// Makes serve() notice that the receiver is broken. Any thread; never blocks.
-  void disturb() const { wake_up(*wake_); }
+  void interrupt() const { wake_up(*wake_); }
 
  private:
-  Status take(const Completion& completion);
-  Status turn(std::chrono::milliseconds limit);
-  Status take_request();
+  Status handle(const Completion& completion);
+  Status poll_once(std::chrono::milliseconds limit);
+  Status handle_request();
   Result<std::optional<Message>> answer(const Message& request);
-  Status take_in_window(const Message& request);
+  Status land_in_window(const Message& request);
   Status acknowledge_places();
   Status send(const Message& message);
   template <class Condition>
@@ -62,9 +63,9 @@ class ReceiverLane {
   const std::unique_ptr<QueuePair> queue_pair_;
   const std::shared_ptr<const UniqueFd> wake_;
   Incoming& incoming_;
-  std::deque<Completion> requests_;  ///< received, not answered
+  std::deque<Completion> requests_;  ///< received, not yet answered
   std::vector<unsigned> free_slots_;
-  std::shared_ptr<WindowPart> part_;  ///< of the landing window, from the first use
+  std::shared_ptr<WindowPart> part_;  ///< of the landing window; set at the first use
   bool ended_ = false;                ///< the sender has sent its last message
   bool has_heard_ = false;
   bool last_word_sent_ = false;

@@ -19,7 +19,8 @@ Status Regions::add(RegionId region, const DmaBuf& memory) {
 
 Status Regions::open_window(std::span<std::byte> bytes, unsigned lanes) {
   const std::lock_guard lock(mutex_);
-  if (!window_.empty()) return Error(Code::kInvalidArgument, "the landing window is open already");
+  if (!window_.empty())
+    return Error(Code::kInvalidArgument, "the landing window was opened before");
   GCR_ASSIGN(window_, domains.register_all({.addresses = bytes}, kWritableFromAfar));
   parts_.open(bytes, lanes);
   return {};
@@ -27,7 +28,7 @@ Status Regions::open_window(std::span<std::byte> bytes, unsigned lanes) {
 
 Status Regions::add_windowed(RegionId region, std::uint64_t size_bytes) {
   const std::lock_guard lock(mutex_);
-  if (window_.empty()) return Error(Code::kInvalidArgument, "there is no landing window");
+  if (window_.empty()) return Error(Code::kInvalidArgument, "the landing window was not opened");
   GCR_TRY(table_.add_windowed(region, size_bytes));
   regions_[region] = {size_bytes, {}};
   return {};
@@ -35,7 +36,7 @@ Status Regions::add_windowed(RegionId region, std::uint64_t size_bytes) {
 
 Status Regions::remove(RegionId region) {
   GCR_TRY(table_.remove(region));
-  Region removed;  // deregistered at the end, without the lock
+  Region removed;  // deregistered on return, after the lock was released
   const std::lock_guard lock(mutex_);
   removed = std::move(regions_[region]);
   regions_.erase(region);
@@ -57,12 +58,15 @@ Result<Message> Regions::key_for(const Message& question, const ibv_pd* domain,
                  .length = size_bytes};
   const bool windowed = registered.empty();
   const ibv_mr* const memory = of_domain(windowed ? window_ : registered, domain);
-  if (memory == nullptr) return Error(Code::kInternal, "the lane came by another device");
+  if (memory == nullptr)
+    return Error(Code::kInternal, "the lane uses a device with which no region is registered");
   answer.offset = reinterpret_cast<std::uint64_t>(memory->addr);
   answer.key = memory->rkey;
   if (!windowed) return answer;
-  if (!part) part = parts_.take(wake);
-  if (!part) return Error(Code::kResourceExhausted, "no lane more has a part of the window");
+  if (!part) part = parts_.claim(wake);
+  if (!part)
+    return Error(Code::kResourceExhausted,
+                 "all parts of the landing window are in use by other lanes");
   answer.offset = reinterpret_cast<std::uint64_t>(part->bytes().data());
   answer.places = part->places();
   return answer;

@@ -1,4 +1,4 @@
-// A receiver's regions, with the keys under which its devices let senders write.
+// A receiver's regions, with the keys with which senders may write to them.
 #pragma once
 
 #include <map>
@@ -13,21 +13,22 @@
 
 namespace gcr::transport::rdma {
 
-/// Thread-safe.
+/// The regions of a receiver, registered with its devices. Thread-safe.
 class Regions {
  public:
-  /// Of the devices that may write; complete before the first region is added.
+  /// Protection domains of the devices that may write; complete before the first region is added.
   Domains domains;
 
   Status add(RegionId region, const DmaBuf& memory);
-  /// Once, before the first region without memory of its own. For so many lanes.
+  /// Registers the landing window, for at most `lanes` lanes. Call once, before the first region
+  /// without memory of its own.
   Status open_window(std::span<std::byte> bytes, unsigned lanes);
   Status add_windowed(RegionId region, std::uint64_t size_bytes);
-  /// Returns once no device writes to it and no pin is left.
+  /// Removes the region; returns once no device writes to it and no pin is left.
   Status remove(RegionId region);
 
-  /// The answer to a sender's question on a lane of `domain`, which gets its part of the window, if
-  /// it has none and needs one.
+  /// Answers a sender's kRegionQuery on a lane of `domain`. Assigns a part of the window to the
+  /// lane if the region needs one and the lane has none.
   Result<Message> key_for(const Message& question, const ibv_pd* domain,
                           const std::shared_ptr<const UniqueFd>& wake,
                           std::shared_ptr<WindowPart>& part);
@@ -37,7 +38,7 @@ class Regions {
   }
 
  private:
-  /// Its registrations with the devices; none if its bytes land in the window.
+  /// A region's registrations with the devices; none if its bytes land in the window.
   struct Region {
     std::uint64_t size_bytes = 0;
     std::vector<MemoryRegion> registered;

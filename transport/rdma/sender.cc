@@ -8,7 +8,7 @@
 namespace gcr::transport::rdma {
 namespace {
 
-// Writes up to this size are copied instead of waited for, even from registered memory.
+// Writes up to this size are copied, even from registered memory, so that the caller need not wait.
 constexpr std::size_t kCopiedBytes = 16 * kKiB;
 
 }  // namespace
@@ -22,13 +22,13 @@ Status RdmaSender::start(std::string peer) {
 
 RdmaSender::~RdmaSender() {
   if (!thread_.joinable()) return;
-  for (const auto& lane : lanes_) lane->say_end(options_.peer_timeout);
+  for (const auto& lane : lanes_) lane->send_end(options_.peer_timeout);
   stop_ = true;
   wake_up(wake_);
   thread_.join();
 }
 
-/// Breaks the channel with `error` unless it was broken before; gives the error that broke it.
+/// Breaks the channel with `error` unless it was broken before; returns the error that broke it.
 Error RdmaSender::fail(Error error) {
   const bool cancelled = error.code() == Code::kCancelled;
   const Error first = broken_.set(cancelled ? std::move(error) : error.while_doing(peer_));
@@ -52,7 +52,7 @@ Status RdmaSender::add_source_dmabuf(const DmaBuf& source) {
   return {};
 }
 
-/// The key under which a lane of `domain` reads `bytes` in place; nothing if they are to be copied.
+/// The key with which a lane of `domain` reads `bytes` in place; nullopt if they must be copied.
 std::optional<std::uint32_t> RdmaSender::local_key(std::span<const std::byte> bytes,
                                                    const ibv_pd* domain) const {
   const std::shared_lock lock(sources_mutex_);
@@ -102,41 +102,41 @@ Status RdmaSender::flush() {
 
 void RdmaSender::cancel() { (void)fail(Error(Code::kCancelled, "the transfer was cancelled")); }
 
-// The thread.
+// ---- The thread that drains the queue pairs ----
 
 void RdmaSender::run() {
   become_lane_thread("gcr-rdma");
   while (!stop_ && !broken_) {
-    if (auto turned = turn(); !turned) (void)fail(cause_of(turned.error()));
+    if (auto polled = poll_once(); !polled) (void)fail(cause_of(polled.error()));
   }
   if (!broken_) return;
   for (const auto& lane : lanes_) lane->queue_pair().disconnect();
 }
 
-/// Takes what has completed, then waits for more.
-Status RdmaSender::turn() {
+/// Handles all completions, then waits for more.
+Status RdmaSender::poll_once() {
   std::vector<pollfd> waits{{.fd = wake_.get(), .events = POLLIN, .revents = 0},
                             {.fd = events_->fd, .events = POLLIN, .revents = 0}};
   for (const auto& lane : lanes_) {
     GCR_TRY(drain(*lane));
-    GCR_TRY(lane->queue_pair().check_life(options_.peer_timeout, "the receiver"));
+    GCR_TRY(lane->queue_pair().check_liveness(options_.peer_timeout, "the receiver"));
     waits.push_back({.fd = lane->queue_pair().completion_fd(), .events = POLLIN, .revents = 0});
   }
   GCR_TRY(wait_ready(waits, options_.peer_timeout / 4));
   for (std::size_t i = 0; i < lanes_.size(); ++i) {
-    if (waits[i + 2].revents != 0) lanes_[i]->queue_pair().take_notification();
+    if (waits[i + 2].revents != 0) lanes_[i]->queue_pair().acknowledge_notification();
   }
-  if (waits[1].revents != 0) return take_events();
+  if (waits[1].revents != 0) return handle_events();
   return {};
 }
 
 Status RdmaSender::drain(SenderLane& lane) {
   return lane.queue_pair().drain(
-      [&](const Completion& completion) { return lane.take(completion); });
+      [&](const Completion& completion) { return lane.handle(completion); });
 }
 
-/// What really ended the channel, if `error` was noticed first. If one lane fails, the receiver
-/// ends the others, and that may be noticed before the first lane's own failure.
+/// Finds the original failure when `error` was noticed first. If one lane fails, the receiver
+/// closes the others, and that may be noticed before the failure of the first lane.
 Error RdmaSender::cause_of(const Error& error) {
   if (error.code() != Code::kUnavailable) return error;
   for (const auto& lane : lanes_) {
@@ -146,13 +146,13 @@ Error RdmaSender::cause_of(const Error& error) {
   return error;
 }
 
-Status RdmaSender::take_events() {
+Status RdmaSender::handle_events() {
   GCR_ASSIGN(const ConnectionEvent event, next_event(events_.get()));
   if (!event) return {};
   if (event->event != RDMA_CM_EVENT_DISCONNECTED && event->event != RDMA_CM_EVENT_DEVICE_REMOVAL) {
     return {};
   }
-  // What the receiver said before comes first.
+  // An error that the receiver sent before it closed takes precedence.
   for (const auto& lane : lanes_) GCR_TRY(drain(*lane));
   if (event->event == RDMA_CM_EVENT_DEVICE_REMOVAL) {
     return Error(Code::kUnavailable, "the RDMA device was removed");

@@ -1,4 +1,8 @@
-// The sender's end: spreads writes over lanes, and has one thread that takes what completes.
+// The sender's end over RDMA.
+//
+// Each write goes to the next lane in turn and is cut into pieces. The device reads large pieces in
+// place from registered memory, and write() waits until they were read; others are copied. One
+// thread drains the completions of all lanes and watches for connection events.
 #pragma once
 
 #include <atomic>
@@ -23,10 +27,10 @@ class RdmaSender final : public RdmaChannel {
   explicit RdmaSender(const RdmaOptions& options) : options_(options) {}
   ~RdmaSender() override;
 
-  // To be called in this order, before anything else (connect.cc).
+  // Call these in this order, before all other methods (connect.cc).
   Status prepare();
   Status connect_lane(const Address& address, unsigned lane);
-  /// `peer` begins every error.
+  /// Starts the thread. Every error begins with `peer`.
   Status start(std::string peer);
 
   Status add_source(std::span<const std::byte> bytes) override;
@@ -41,7 +45,7 @@ class RdmaSender final : public RdmaChannel {
  private:
   struct Source {
     std::span<const std::byte> addresses;
-    bool readable = true;  ///< by the processor
+    bool readable = true;  ///< by the CPU
     std::vector<MemoryRegion> registered;
   };
 
@@ -56,10 +60,10 @@ class RdmaSender final : public RdmaChannel {
   Error fail(Error error);
 
   void run();
-  Status turn();
+  Status poll_once();
   static Status drain(SenderLane& lane);
   Error cause_of(const Error& error);
-  Status take_events();
+  Status handle_events();
 
   const RdmaOptions options_;
   std::string peer_;

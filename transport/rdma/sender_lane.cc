@@ -1,3 +1,7 @@
+// Each request occupies a slot until the device has sent it and the receiver has answered it; a
+// piece for the landing window also occupies a place until then. Callers wait on changed_ for a
+// free slot, a place, a key or the end of a batch; the draining thread calls handle(), which frees
+// them.
 #include "transport/rdma/sender_lane.h"
 
 #include <fmt/format.h>
@@ -11,7 +15,7 @@
 namespace gcr::transport::rdma {
 namespace {
 
-// A request's number tells its slot, too.
+// The low bits of a request's number are its slot.
 constexpr unsigned kSlotBits = 8;
 static_assert(kMaxDepth <= 1U << kSlotBits);
 
@@ -31,7 +35,7 @@ Status SenderLane::wait(std::unique_lock<std::mutex>& lock,
   return {};
 }
 
-Result<unsigned> SenderLane::take_slot(std::unique_lock<std::mutex>& lock, MessageType request) {
+Result<unsigned> SenderLane::claim_slot(std::unique_lock<std::mutex>& lock, MessageType request) {
   auto free = slots_.end();
   GCR_TRY(wait(lock, [&] {
     free = std::find_if(slots_.begin(), slots_.end(),
@@ -43,8 +47,8 @@ Result<unsigned> SenderLane::take_slot(std::unique_lock<std::mutex>& lock, Messa
   return slot;
 }
 
-/// For a request whose slot was taken.
-Status SenderLane::take_place(std::unique_lock<std::mutex>& lock, Slot& slot) {
+/// Waits for a free place of the window and assigns it to the request in `slot`.
+Status SenderLane::claim_place(std::unique_lock<std::mutex>& lock, Slot& slot) {
   GCR_TRY(wait(lock, [&] { return !free_places_->empty(); }));
   slot.place = free_places_->back();
   free_places_->pop_back();
@@ -54,7 +58,7 @@ Status SenderLane::take_place(std::unique_lock<std::mutex>& lock, Slot& slot) {
 Result<SenderLane::Key> SenderLane::key_of(RegionId region) {
   std::unique_lock lock(mutex_);
   if (!keys_.contains(region)) {
-    GCR_ASSIGN(const unsigned slot, take_slot(lock, MessageType::kRegionQuery));
+    GCR_ASSIGN(const unsigned slot, claim_slot(lock, MessageType::kRegionQuery));
     slots_[slot].region = region;
     GCR_TRY(queue_pair_->send(
         slot,
@@ -77,7 +81,7 @@ Status SenderLane::make_copies() {
   return {};
 }
 
-/// Where the device finds the bytes; `slot` has been taken for them.
+/// Returns the registered memory that holds the bytes: the caller's, or the copy of `slot`.
 Result<RemoteWrite> SenderLane::source_of(unsigned slot, const Piece& piece) {
   RemoteWrite write{.from = piece.bytes.data(),
                     .length_bytes = static_cast<std::uint32_t>(piece.bytes.size())};
@@ -96,7 +100,7 @@ Result<RemoteWrite> SenderLane::source_of(unsigned slot, const Piece& piece) {
 Status SenderLane::send(const Piece& piece, Batch& batch) {
   GCR_ASSIGN(const Key key, key_of(piece.region));
   const std::uint64_t length = piece.bytes.size();
-  // The receiver refuses in better words than its device does.
+  // A write that does not fit goes to the receiver, whose error is clearer than its device's.
   const bool fits = piece.offset <= key.length && length <= key.length - piece.offset;
   Message message{.type = MessageType::kLanded,
                   .region = piece.region,
@@ -105,8 +109,8 @@ Status SenderLane::send(const Piece& piece, Batch& batch) {
   unsigned slot = 0;
   {
     std::unique_lock lock(mutex_);
-    GCR_ASSIGN(slot, take_slot(lock, MessageType::kLanded));
-    if (key.windowed && fits) GCR_TRY(take_place(lock, slots_[slot]));
+    GCR_ASSIGN(slot, claim_slot(lock, MessageType::kLanded));
+    if (key.windowed && fits) GCR_TRY(claim_place(lock, slots_[slot]));
     Slot& taken = slots_[slot];
     taken.refusable = !fits;
     taken.region = piece.region;
@@ -146,7 +150,7 @@ Status SenderLane::flush() {
   });
 }
 
-void SenderLane::say_end(std::chrono::milliseconds limit) {
+void SenderLane::send_end(std::chrono::milliseconds limit) {
   std::unique_lock lock(mutex_);
   if (error_) return;
   const auto slot = static_cast<unsigned>(slots_.size());
@@ -170,10 +174,10 @@ Error SenderLane::failure_of(const Completion& completion) const {
   if (slot.request != MessageType::kLanded) return plain;
   const std::string doing = fmt::format("write of {} bytes at offset {} into region {}",
                                         slot.length, slot.offset, slot.region);
-  // It fits the region, so the region is gone.
+  // The write fitted the region, so the region was removed.
   if (completion.raw.status != IBV_WC_REM_ACCESS_ERR) return plain.while_doing(doing);
   return Error(Code::kNotFound,
-               fmt::format("{}, whose key is not good any more: {}", doing, plain.message()));
+               fmt::format("{}, which the receiver has removed: {}", doing, plain.message()));
 }
 
 void SenderLane::free_if_done(Slot& slot) {
@@ -182,13 +186,13 @@ void SenderLane::free_if_done(Slot& slot) {
   slot = {.number = slot.number};
 }
 
-Status SenderLane::take(const Completion& completion) {
+Status SenderLane::handle(const Completion& completion) {
   const std::unique_lock lock(mutex_);
   if (!completion.succeeded()) return failure_of(completion);
   if (completion.kind == Completion::Kind::kReceived) {
     GCR_ASSIGN(const Message message, queue_pair_->received(completion));
     GCR_TRY(queue_pair_->post_receive(completion.slot));
-    GCR_TRY(take_answer(message));
+    GCR_TRY(handle_answer(message));
   } else if (completion.kind == Completion::Kind::kSent && completion.slot == slots_.size()) {
     ended_ = true;
   } else if (completion.kind == Completion::Kind::kSent) {
@@ -202,8 +206,8 @@ Status SenderLane::take(const Completion& completion) {
   return {};
 }
 
-Status SenderLane::take_answer(const Message& message) {
-  if (message.error) return message.error->while_doing("the receiver says");
+Status SenderLane::handle_answer(const Message& message) {
+  if (message.error) return message.error->while_doing("the receiver reports");
   const std::size_t index = message.number & ((1U << kSlotBits) - 1);
   const bool is_key = message.type == MessageType::kRegionKey;
   const MessageType request = is_key ? MessageType::kRegionQuery : MessageType::kLanded;
@@ -212,7 +216,7 @@ Status SenderLane::take_answer(const Message& message) {
       slots_[index].answered || slots_[index].refusable ||
       (is_key && slots_[index].region != message.region)) {
     return Error(Code::kProtocol,
-                 fmt::format("the receiver answered what was not asked (type {}, number {})",
+                 fmt::format("the receiver sent an answer without a request (type {}, number {})",
                              static_cast<unsigned>(message.type), message.number));
   }
   if (is_key) {

@@ -1,5 +1,4 @@
-// One queue pair of a sender: its requests, the callers that wait for them, and the keys that it
-// has.
+// One lane of an RDMA sender: its requests, the callers that wait for them, and the region keys.
 #pragma once
 
 #include <condition_variable>
@@ -16,20 +15,20 @@
 
 namespace gcr::transport::rdma {
 
-/// Thread-safe, except for take(), which is for the thread that drains the queue pair.
+/// A lane. Thread-safe, except for handle(), which only the draining thread calls.
 class SenderLane {
  public:
-  /// Counts the pieces with a local key of one write that the peer's device does not have yet.
-  /// Lives until wait_for(), or fail(), has returned.
+  /// The pieces of one write that are sent in place. Must live until wait_for() or fail() has
+  /// returned.
   struct Batch {
-    unsigned unsent = 0;  ///< guarded by the lane's mutex
+    unsigned unsent = 0;  ///< pieces that the peer's device does not have yet; lane's mutex
   };
 
   struct Piece {
     RegionId region = 0;
     std::uint64_t offset = 0;
     std::span<const std::byte> bytes;
-    std::optional<std::uint32_t> local_key = {};  ///< without it, the bytes are copied
+    std::optional<std::uint32_t> local_key = {};  ///< nullopt: the bytes are copied
   };
 
   SenderLane(std::unique_ptr<QueuePair> queue_pair, ibv_pd* domain, unsigned depth,
@@ -38,25 +37,25 @@ class SenderLane {
   QueuePair& queue_pair() { return *queue_pair_; }
   const ibv_pd* domain() const { return domain_; }
 
-  /// Sends at most piece_bytes. Waits for a free slot, with the first piece into a region for its
-  /// key, and for a place if the region has no memory of its own. Bytes with a local key must be
-  /// left alone until wait_for(batch) has returned.
+  /// Sends a piece of at most piece_bytes. Waits for a free slot; for the region's key if it is the
+  /// first piece for that region; and for a place if the region has no memory of its own. Bytes
+  /// with a local key must not change until wait_for(batch) has returned.
   Status send(const Piece& piece, Batch& batch);
 
   /// Returns when the peer's device has all bytes of the batch.
   Status wait_for(Batch& batch);
 
-  /// Returns when the receiver has acknowledged all that was sent before.
+  /// Returns when the receiver has acknowledged all earlier pieces.
   Status flush();
 
   /// Sends the last message, and returns when the peer's device has it, or after `limit`.
-  void say_end(std::chrono::milliseconds limit);
+  void send_end(std::chrono::milliseconds limit);
 
-  /// Ends every call under way and every later one with `error`, unless that was done before.
+  /// Makes all running and later calls fail with `error`, unless they fail already.
   void fail(const Error& error);
 
-  /// Takes in what completed; an error is to end the whole channel.
-  Status take(const Completion& completion);
+  /// Handles a completion; an error must break the whole channel.
+  Status handle(const Completion& completion);
 
  private:
   struct Slot {
@@ -64,8 +63,8 @@ class SenderLane {
     std::uint64_t number = 0;
     bool sent = false;        ///< the peer's device has it
     bool answered = false;    ///< the receiver has answered
-    bool refusable = false;   ///< sent although it does not fit, to be refused
-    std::uint16_t place = 0;  ///< 1 + that of the window; 0: none
+    bool refusable = false;   ///< it does not fit the region, so the receiver refuses it
+    std::uint16_t place = 0;  ///< 1 + place in the window; 0: none
     RegionId region = 0;
     std::uint64_t offset = 0;
     std::uint64_t length = 0;
@@ -78,14 +77,14 @@ class SenderLane {
     bool windowed = false;
   };
 
-  Result<unsigned> take_slot(std::unique_lock<std::mutex>& lock, MessageType request);
-  Status take_place(std::unique_lock<std::mutex>& lock, Slot& slot);
+  Result<unsigned> claim_slot(std::unique_lock<std::mutex>& lock, MessageType request);
+  Status claim_place(std::unique_lock<std::mutex>& lock, Slot& slot);
   Status wait(std::unique_lock<std::mutex>& lock, const std::function<bool()>& condition);
   Result<Key> key_of(RegionId region);
   Result<RemoteWrite> source_of(unsigned slot, const Piece& piece);
   Status make_copies();
   void free_if_done(Slot& slot);
-  Status take_answer(const Message& message);
+  Status handle_answer(const Message& message);
   Error failure_of(const Completion& completion) const;
 
   ibv_pd* const domain_;

@@ -13,9 +13,9 @@
 namespace gcr::transport::rdma {
 namespace {
 
-// A receiver always has a receive posted; if one is missing nevertheless, this many attempts.
+// Attempts to send while the peer has no receive posted, which never happens with a valid peer.
 constexpr std::uint8_t kAttemptsWithoutReceive = 3;
-constexpr std::uint8_t kRetries = 7;  // the most that a queue pair can have
+constexpr std::uint8_t kRetries = 7;  // the largest value of a queue pair
 
 Result<MemoryRegion> register_dmabuf(ibv_pd* domain, const DmaBuf& memory, int access) {
   MemoryRegion region(ibv_reg_dmabuf_mr(domain, memory.offset_bytes, memory.addresses.size(),
@@ -38,9 +38,11 @@ Error verbs_error(std::string_view doing) {
   const Error plain = Error::from_errno(error, fmt::format("cannot {}", doing));
   switch (error) {
     case ENODEV:
-      return Error(Code::kUnsupported, fmt::format("cannot {}: no RDMA device is there", doing));
+      return Error(Code::kUnsupported, fmt::format("cannot {}: there is no RDMA device", doing));
     case ENOMEM:
-      return Error(plain.code(), plain.message() + " (or the limit on locked memory is too low)");
+      return Error(
+          plain.code(),
+          plain.message() + " (the limit on locked memory, RLIMIT_MEMLOCK, may be too low)");
     case EADDRNOTAVAIL:
       return Error(Code::kUnavailable, plain.message());
     default:
@@ -48,23 +50,24 @@ Error verbs_error(std::string_view doing) {
   }
 }
 
-Status check_rdma_is_there() {
+Status check_rdma_available() {
   std::error_code ignored;
   const std::filesystem::path devices = "/sys/class/infiniband";
   if (!std::filesystem::exists(devices, ignored) || std::filesystem::is_empty(devices, ignored)) {
-    return Error(Code::kUnsupported, "this machine has no RDMA device");
+    return Error(Code::kUnsupported, "this host has no RDMA device");
   }
   const char* const manager = "/dev/infiniband/rdma_cm";
   if (!std::filesystem::exists(manager, ignored)) {
-    return Error(Code::kUnsupported,
-                 fmt::format("there are RDMA devices, but no {} (module rdma_ucm)", manager));
+    return Error(
+        Code::kUnsupported,
+        fmt::format("there are RDMA devices, but no {}: load the kernel module rdma_ucm", manager));
   }
   return {};
 }
 
 Result<EventChannel> make_event_channel() {
   EventChannel channel(rdma_create_event_channel());
-  if (!channel) return verbs_error("make a channel for RDMA connections");
+  if (!channel) return verbs_error("create an event channel for RDMA connections");
   GCR_TRY(set_blocking(channel->fd, false));
   return channel;
 }
@@ -73,20 +76,20 @@ Result<ConnectionEvent> next_event(rdma_event_channel* channel) {
   rdma_cm_event* event = nullptr;
   if (rdma_get_cm_event(channel, &event) == 0) return ConnectionEvent(event);
   if (errno == EAGAIN || errno == EINTR) return ConnectionEvent();
-  return verbs_error("take an event of an RDMA connection");
+  return verbs_error("read an event of an RDMA connection");
 }
 
 Result<ConnectionId> make_id(rdma_event_channel* channel) {
   rdma_cm_id* id = nullptr;
   if (rdma_create_id(channel, &id, nullptr, RDMA_PS_TCP) != 0) {
-    return verbs_error("make an RDMA connection");
+    return verbs_error("create an RDMA connection");
   }
   return ConnectionId(id);
 }
 
 Result<ProtectionDomain> make_protection_domain(ibv_context* device) {
   ProtectionDomain domain(ibv_alloc_pd(device));
-  if (!domain) return verbs_error("make a protection domain");
+  if (!domain) return verbs_error("allocate a protection domain");
   return domain;
 }
 
@@ -102,7 +105,7 @@ Result<MemoryRegion> register_memory(ibv_pd* domain, std::span<const std::byte> 
 }
 
 bool can_register_dmabuf(ibv_pd* domain) {
-  // No descriptor at all: who can do it complains of that, who cannot says so first.
+  // An invalid descriptor: a driver without dma-buf support fails with another errno.
   const MemoryRegion none(ibv_reg_dmabuf_mr(domain, 0, 4096, 0, -1, IBV_ACCESS_LOCAL_WRITE));
   return errno == EBADF;
 }
@@ -150,7 +153,7 @@ Status set_peer_timeout(rdma_cm_id* id, std::chrono::milliseconds peer_timeout) 
       static_cast<std::uint8_t>(std::clamp(static_cast<int>(std::bit_width(units)) - 1, 10, 21));
   if (rdma_set_option(id, RDMA_OPTION_ID, RDMA_OPTION_ID_ACK_TIMEOUT, &exponent, sizeof exponent) !=
       0) {
-    return verbs_error("set the time for acknowledgements");
+    return verbs_error("set the acknowledgement timeout");
   }
   return {};
 }
@@ -169,18 +172,21 @@ Error completion_error(const ibv_wc& completion, std::string_view peer) {
   switch (completion.status) {
     case IBV_WC_RETRY_EXC_ERR:
     case IBV_WC_RESP_TIMEOUT_ERR:
-      return Error(Code::kUnavailable,
-                   fmt::format("{} vanished: its device acknowledges nothing ({})", peer, status));
+      return Error(
+          Code::kUnavailable,
+          fmt::format("{} stopped answering: its device acknowledges nothing ({})", peer, status));
     case IBV_WC_LOC_QP_OP_ERR:  // soft RoCE, where there is no route
       return Error(Code::kUnavailable,
                    fmt::format("the RDMA device cannot send to {} ({})", peer, status));
     case IBV_WC_WR_FLUSH_ERR:
       return Error(Code::kUnavailable, fmt::format("the connection to {} was closed", peer));
     case IBV_WC_RNR_RETRY_EXC_ERR:
-      return Error(Code::kProtocol, fmt::format("{} has no room for a message ({})", peer, status));
+      return Error(Code::kProtocol,
+                   fmt::format("{} has no receive posted for a message ({})", peer, status));
     case IBV_WC_REM_ACCESS_ERR:
-      return Error(Code::kPermissionDenied,
-                   fmt::format("the device of {} refused the place ({})", peer, status));
+      return Error(
+          Code::kPermissionDenied,
+          fmt::format("the device of {} refused access to the address ({})", peer, status));
     case IBV_WC_REM_INV_REQ_ERR:
     case IBV_WC_REM_OP_ERR:
       return Error(Code::kProtocol,
@@ -188,8 +194,8 @@ Error completion_error(const ibv_wc& completion, std::string_view peer) {
     case IBV_WC_LOC_LEN_ERR:
       return Error(Code::kProtocol, fmt::format("{} sent a message that is too long", peer));
     default:
-      return Error(Code::kIo, fmt::format("the RDMA device failed: {} (vendor's code {:#x})",
-                                          status, completion.vendor_err));
+      return Error(Code::kIo, fmt::format("the RDMA device failed: {} (vendor code {:#x})", status,
+                                          completion.vendor_err));
   }
 }
 

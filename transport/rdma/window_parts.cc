@@ -12,35 +12,35 @@ namespace gcr::transport::rdma {
 WindowPart::WindowPart(std::span<std::byte> bytes, std::shared_ptr<const UniqueFd> wake)
     : bytes_(bytes), wake_(std::move(wake)), taken_(bytes.size() / kPlaceBytes) {}
 
-Result<Place> WindowPart::take(std::uint64_t number, std::uint64_t length_bytes,
-                               std::uint64_t request) {
+Result<Place> WindowPart::claim(std::uint64_t number, std::uint64_t length_bytes,
+                                std::uint64_t request) {
   const std::lock_guard lock(mutex_);
   if (number >= taken_.size() || taken_[number] || length_bytes > kPlaceBytes) {
     return Error(Code::kProtocol,
-                 fmt::format("the sender wrote {} bytes into place {} of {}, which is not its to "
-                             "write into",
+                 fmt::format("the sender wrote {} bytes into place {} of {}, which it may not use "
+                             "now",
                              length_bytes, number, taken_.size()));
   }
   taken_[number] = true;
   return Place(bytes_.subspan(number * kPlaceBytes, length_bytes),
-               [part = shared_from_this(), number, request] { part->give_back(number, request); });
+               [part = shared_from_this(), number, request] { part->release(number, request); });
 }
 
-void WindowPart::give_back(std::size_t number, std::uint64_t request) {
+void WindowPart::release(std::size_t number, std::uint64_t request) {
   {
     const std::lock_guard lock(mutex_);
     taken_[number] = false;
-    given_back_.push_back(request);
+    released_.push_back(request);
   }
   wake_up(*wake_);
 }
 
-std::vector<std::uint64_t> WindowPart::given_back(std::size_t most) {
+std::vector<std::uint64_t> WindowPart::take_released(std::size_t most) {
   const std::lock_guard lock(mutex_);
   const auto end =
-      given_back_.begin() + static_cast<std::ptrdiff_t>(std::min(most, given_back_.size()));
-  std::vector<std::uint64_t> requests(given_back_.begin(), end);
-  given_back_.erase(given_back_.begin(), end);
+      released_.begin() + static_cast<std::ptrdiff_t>(std::min(most, released_.size()));
+  std::vector<std::uint64_t> requests(released_.begin(), end);
+  released_.erase(released_.begin(), end);
   return requests;
 }
 
@@ -52,7 +52,7 @@ void WindowParts::open(std::span<std::byte> bytes, unsigned lanes) {
   parts_.resize(lanes);
 }
 
-std::shared_ptr<WindowPart> WindowParts::take(std::shared_ptr<const UniqueFd> wake) {
+std::shared_ptr<WindowPart> WindowParts::claim(std::shared_ptr<const UniqueFd> wake) {
   const std::lock_guard lock(mutex_);
   const auto free = std::ranges::find_if(parts_, [](const auto& part) { return part.expired(); });
   if (free == parts_.end()) return nullptr;

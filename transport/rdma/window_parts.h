@@ -1,6 +1,7 @@
-// The landing window of an RDMA receiver. Senders write into it by themselves, so each lane has a
-// part of its own, in which its sender chooses the places, and may choose one again only when the
-// receiver has acknowledged what was in it. What a sender writes out of turn spoils its own bytes.
+// The landing window of an RDMA receiver. The sender's device writes into it directly, so each lane
+// has a part of its own. The lane's sender chooses the places in it, and may reuse one only when
+// the receiver has acknowledged its content. A sender that violates this corrupts only its own
+// data.
 #pragma once
 
 #include <cstddef>
@@ -15,40 +16,40 @@
 
 namespace gcr::transport::rdma {
 
-/// Thread-safe. Its places keep it alive.
+/// The part of one lane. Thread-safe. Claimed places keep it alive.
 class WindowPart : public std::enable_shared_from_this<WindowPart> {
  public:
-  /// `wake` is woken when a place is given back.
+  /// Calls wake_up(*wake) when a place is released.
   WindowPart(std::span<std::byte> bytes, std::shared_ptr<const UniqueFd> wake);
 
   std::span<std::byte> bytes() const { return bytes_; }
   std::uint16_t places() const { return static_cast<std::uint16_t>(taken_.size()); }
 
-  /// Place `number`, into which the sender says it has written. kProtocol if there is no such
-  /// place, if its bytes were not acknowledged yet, or if so many do not fit.
-  Result<Place> take(std::uint64_t number, std::uint64_t length_bytes, std::uint64_t request);
+  /// Claims place `number`, into which the sender says it has written. Fails with kProtocol if
+  /// there is no such place, it is still claimed, or `length_bytes` do not fit.
+  Result<Place> claim(std::uint64_t number, std::uint64_t length_bytes, std::uint64_t request);
 
-  /// The requests whose places were given back, each once, at most `most`.
-  std::vector<std::uint64_t> given_back(std::size_t most);
+  /// Returns up to `most` requests whose places were released, each once.
+  std::vector<std::uint64_t> take_released(std::size_t most);
 
  private:
-  void give_back(std::size_t number, std::uint64_t request);
+  void release(std::size_t number, std::uint64_t request);
 
   const std::span<std::byte> bytes_;
   const std::shared_ptr<const UniqueFd> wake_;
   std::mutex mutex_;
   std::vector<bool> taken_;
-  std::vector<std::uint64_t> given_back_;  ///< requests
+  std::vector<std::uint64_t> released_;  ///< requests
 };
 
-/// Thread-safe.
+/// The window and its parts. Thread-safe.
 class WindowParts {
  public:
-  /// Cuts `bytes` into parts for so many lanes, one place each at least. Once.
+  /// Cuts `bytes` into parts for `lanes` lanes, each with at least one place. Call once.
   void open(std::span<std::byte> bytes, unsigned lanes);
 
-  /// A part that nobody has; null if there is none.
-  std::shared_ptr<WindowPart> take(std::shared_ptr<const UniqueFd> wake);
+  /// Returns a part that no lane uses; null if there is none.
+  std::shared_ptr<WindowPart> claim(std::shared_ptr<const UniqueFd> wake);
 
  private:
   std::mutex mutex_;

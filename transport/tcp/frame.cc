@@ -57,7 +57,7 @@ HeaderBytes encode(const FrameHeader& header) {
 
 Result<FrameHeader> decode(const HeaderBytes& bytes) {
   if (load_little_endian<std::uint32_t>(&bytes[0]) != kMagic) {
-    return Error(Code::kProtocol, "the peer sent something that is not a frame");
+    return Error(Code::kProtocol, "the peer sent bytes that are not a frame");
   }
   const auto type = load_little_endian<std::uint16_t>(&bytes[4]);
   const auto asks = load_little_endian<std::uint16_t>(&bytes[6]);
@@ -97,8 +97,9 @@ HelloBytes encode(const Hello& hello) {
 Result<Hello> decode(const HelloBytes& bytes) {
   const auto version = load_little_endian<std::uint16_t>(&bytes[0]);
   if (version != kFrameVersion) {
-    return Error(Code::kUnsupported, fmt::format("the data connection speaks version {}, not {}",
-                                                 version, kFrameVersion));
+    return Error(
+        Code::kUnsupported,
+        fmt::format("the peer's data connection has version {}, not {}", version, kFrameVersion));
   }
   Hello hello{.version = version,
               .lane = load_little_endian<std::uint16_t>(&bytes[2]),

@@ -1,22 +1,22 @@
-// Frames of the TCP transport, as they stand on the wire: a header of 32 bytes, then its payload.
+// The wire format of the TCP transport: frames of a 32-byte header and a payload.
 //
 //   byte  0  magic     "GCR1"
 //         4  type      u16   FrameType
-//         6  asks      u16   kWrite only, else 0: 1 if the receiver is to answer with kLanded
+//         6  asks      u16   kWrite only, else 0: 1 if the receiver must answer with kLanded
 //         8  region    u32   kWrite only, else 0
 //        12  length    u32   payload bytes that follow
 //        16  offset    u64   kWrite only, else 0
-//        24  sequence  u64   of the sender: the lane's write frames before this one; of the
-//                            receiver: the lane's write frames that have landed
+//        24  sequence  u64   from the sender: number of the lane's write frames before this one;
+//                            from the receiver: number of the lane's write frames that landed
 //
-// All numbers are little-endian. The sender says kHello, kWrite, kFlush, kEnd; the receiver says
+// All numbers are little-endian. The sender sends kHello, kWrite, kFlush, kEnd; the receiver sends
 // kWelcome (to kHello), kLanded (to kFlush and to each kWrite that asks, once it and everything
 // before it have landed), kError (at any time; it sends nothing after that). A frame has landed
 // when its payload is in place and the receiver's `on_landed` has returned for it.
 //
-// Write frames are numbered for each lane, not for each of its connections: when a connection is
-// lost, the sender makes another one, the kWelcome says how many frames of the lane have landed,
-// and the sender sends the rest again, the same frames in the same order.
+// Write frames are numbered per lane, across its connections: when a connection is lost, the sender
+// opens another one, the kWelcome says how many frames of the lane have landed, and the sender
+// sends the others again, the same frames in the same order.
 #pragma once
 
 #include <array>
@@ -64,8 +64,8 @@ using HeaderBytes = std::array<std::byte, kHeaderBytes>;
 
 HeaderBytes encode(const FrameHeader& header);
 
-/// Checks everything that can be checked without knowing the regions: magic, type, zeros where they
-/// must be, and a length that is possible for the type. Fails with kProtocol.
+/// Decodes a header and checks everything that does not depend on the regions: magic, type, unused
+/// fields, and that the length is possible for the type. Fails with kProtocol.
 Result<FrameHeader> decode(const HeaderBytes& bytes);
 
 /// The payload of kHello.
@@ -74,15 +74,16 @@ struct Hello {
   std::uint16_t lane = 0;
   std::uint16_t lanes = 0;
   Uuid session = {};  ///< identifies the sender: the same on all connections of all its lanes
-  std::string token;  ///< as Stream::show gives it, to kMaxTokenBytes
+  std::string token;  ///< the result of Stream::token_proof, at most kMaxTokenBytes
 };
 
 using HelloBytes = std::array<std::byte, kHelloBytes>;
 
-/// `hello.token` must have at most kMaxTokenBytes.
+/// Encodes `hello`, whose token must have at most kMaxTokenBytes.
 HelloBytes encode(const Hello& hello);
 
-/// Fails with kProtocol if the lengths are wrong and with kUnsupported if the version is another.
+/// Decodes a hello. Fails with kProtocol if the lengths are wrong, and with kUnsupported if the
+/// version differs.
 Result<Hello> decode(const HelloBytes& bytes);
 
 }  // namespace gcr::transport

@@ -5,7 +5,7 @@
 namespace gcr::transport {
 namespace {
 
-// A lane of small writes asks so often that the answer comes before the log is full.
+// Small writes request a confirmation this often, so that it arrives before the log is full.
 constexpr std::size_t kFramesPerAsk = FrameLog::kMaxFrames / 4;
 constexpr std::size_t kKeptBytesPerAsk = FrameLog::kMaxKeptBytes / 4;
 
@@ -15,8 +15,8 @@ static_assert(kKeptWriteBytes <= kKeptBytesPerAsk);
 
 FrameLog::FrameLog() : frames_(kMaxFrames), kept_(kMaxKeptBytes) {}
 
-/// Where the next kept bytes begin: at the end of the last ones, or of the store, as they stand in
-/// one piece.
+/// The position at which the next kept bytes begin. They must be contiguous, so they begin at the
+/// start of the store if they do not fit before its end.
 std::uint64_t FrameLog::place(std::size_t length_bytes) const {
   const std::uint64_t left = kMaxKeptBytes - kept_to_ % kMaxKeptBytes;
   return length_bytes <= left ? kept_to_ : kept_to_ + left;

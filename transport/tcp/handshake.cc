@@ -1,5 +1,5 @@
-// TLS's part of a Stream: OpenSSL makes the handshake, and the keys that come from it go to the
-// kernel, if it has TLS (CONFIG_TLS) and this cipher, else to the records.
+// The TLS part of a Stream. OpenSSL performs the handshake. Its keys then go to the kernel, if that
+// has TLS (CONFIG_TLS) and the cipher; otherwise records.h encrypts in this process.
 #include <linux/tls.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -23,7 +23,7 @@
 namespace gcr::transport {
 namespace {
 
-// RFC 5705: labels that begin so need no registration.
+// RFC 5705: labels that begin with EXPERIMENTAL need no registration.
 constexpr std::string_view kBindingLabel = "EXPERIMENTAL gcr-migrate transfer";
 
 struct FreeSsl {
@@ -34,7 +34,7 @@ struct FreeSsl {
 constexpr const char* kCipherSuites =
     "TLS_AES_128_GCM_SHA256:TLS_AES_256_GCM_SHA384:TLS_CHACHA20_POLY1305_SHA256";
 
-/// Keeps SIGPIPE from this thread while it lives: OpenSSL writes to sockets with write(2).
+/// Blocks SIGPIPE in this thread while it lives, because OpenSSL writes to sockets with write(2).
 class SigpipeGuard {
  public:
   SigpipeGuard() {
@@ -95,7 +95,7 @@ Error handshake_error(SSL* ssl, int result) {
   if (reason == SSL_R_UNEXPECTED_EOF_WHILE_READING) return Stream::ended();
   const long verdict = SSL_get_verify_result(ssl);
   if (verdict != X509_V_OK) {
-    return Error(Code::kPermissionDenied, what + ": the peer's certificate does not hold: " +
+    return Error(Code::kPermissionDenied, what + ": the peer's certificate is not valid: " +
                                               X509_verify_cert_error_string(verdict));
   }
   const char* text = ERR_reason_error_string(code);
@@ -103,9 +103,9 @@ Error handshake_error(SSL* ssl, int result) {
                what + ": " + (text != nullptr ? text : "unknown TLS error"));
 }
 
-/// Both ends prove who they are and agree on keys. One byte from the server then tells the client
-/// that the server has accepted its certificate: in TLS 1.3, a client does not learn it
-/// otherwise. OpenSSL takes record by record from the socket, so that nothing that follows is lost.
+/// Authenticates both ends and agrees on keys. The server then sends one byte when it has accepted
+/// the client's certificate, because a TLS 1.3 client does not learn that otherwise. OpenSSL reads
+/// record by record from the socket, so it never consumes bytes after the handshake.
 Status make_handshake(SSL* ssl, Stream::Side side) {
   const SigpipeGuard guard;
   ERR_clear_error();
@@ -122,7 +122,8 @@ Status make_handshake(SSL* ssl, Stream::Side side) {
   return {};
 }
 
-/// Hands over a key; its first record has the number 0. `Info` is the kernel's type for the cipher.
+/// Gives the key of `direction` to the kernel; its first record has the number 0. `Info` is the
+/// kernel's type for the cipher.
 template <class Info>
 bool hand_over(int socket, int direction, std::uint16_t cipher, const RecordKey& key) {
   Info info{};
@@ -136,10 +137,10 @@ bool hand_over(int socket, int direction, std::uint16_t cipher, const RecordKey&
   return taken;
 }
 
-/// Makes the kernel encrypt or decrypt all that goes in `direction` (TLS_TX, TLS_RX) from now on.
-/// False, and nothing has changed, if it has no TLS, or not this cipher.
-Result<bool> let_kernel(int socket, int direction, const TrafficSecret& secret) {
-  // Fails if this was done already, for the other direction; the next call tells.
+/// Makes the kernel encrypt (TLS_TX) or decrypt (TLS_RX) this `direction` of the socket from now
+/// on. Returns false and changes nothing if the kernel has no TLS, or does not support the cipher.
+Result<bool> enable_kernel_tls(int socket, int direction, const TrafficSecret& secret) {
+  // Fails if the other direction has enabled TLS already; the next call reports real failures.
   (void)::setsockopt(socket, IPPROTO_TCP, TCP_ULP, "tls", sizeof "tls");
   GCR_ASSIGN(const RecordKey key, secret.key());
   switch (EVP_CIPHER_get_nid(secret.cipher())) {
@@ -181,7 +182,7 @@ Status Stream::start_tls(SSL_CTX* context, Side side, const VerifyPeer& verify_p
   return verify_peer(ssl.get());
 }
 
-/// Hands the keys to the kernel, or else to the records.
+/// Installs the keys in the kernel, or else in the record layer of this process.
 Status Stream::protect(SSL* ssl, Side side) {
   using From = TrafficSecret::From;
   const bool client = side == Side::kClient;
@@ -189,13 +190,14 @@ Status Stream::protect(SSL* ssl, Side side) {
              TrafficSecret::export_from(ssl, client ? From::kClient : From::kServer));
   GCR_ASSIGN(const TrafficSecret theirs,
              TrafficSecret::export_from(ssl, client ? From::kServer : From::kClient));
-  GCR_ASSIGN(kernel_seals_, let_kernel(socket_.get(), TLS_TX, ours));
-  GCR_ASSIGN(kernel_opens_, let_kernel(socket_.get(), TLS_RX, theirs));
+  GCR_ASSIGN(kernel_seals_, enable_kernel_tls(socket_.get(), TLS_TX, ours));
+  GCR_ASSIGN(kernel_opens_, enable_kernel_tls(socket_.get(), TLS_RX, theirs));
   if (!kernel_seals_) {
     GCR_ASSIGN(sealer_, RecordSealer::create(ours));
   }
   if (kernel_opens_) {
-    // No peer pads: content can be decrypted straight into place. A kernel before 6.0 copies.
+    // Our peers never pad, so the kernel may decrypt straight into place. Before Linux 6.0 it
+    // copies.
     const int yes = 1;
     (void)::setsockopt(socket_.get(), SOL_TLS, TLS_RX_EXPECT_NO_PAD, &yes, sizeof yes);
   } else {
@@ -204,8 +206,8 @@ Status Stream::protect(SSL* ssl, Side side) {
   return {};
 }
 
-/// Under TLS HMAC-SHA256 of the binding under the token.
-std::string Stream::show(const std::string& token) const {
+/// Under TLS, the proof is HMAC-SHA256 of the binding with the token as key.
+std::string Stream::token_proof(const std::string& token) const {
   if (!binding_) return token;
   std::string proof(SHA256_DIGEST_LENGTH, '\0');
   HMAC(EVP_sha256(), token.data(), static_cast<int>(token.size()), binding_->data(),

@@ -14,21 +14,21 @@ PlacePool::PlacePool(std::span<std::byte> window) {
 
 Result<Place> PlacePool::take(std::uint64_t length_bytes) {
   std::unique_lock lock(mutex_);
-  given_back_.wait(lock, [this] { return closed_ || !free_.empty(); });
+  place_released_.wait(lock, [this] { return closed_ || !free_.empty(); });
   if (closed_) return Error(Code::kCancelled, "the landing window is closed");
   std::byte* const at = free_.back();
   free_.pop_back();
   return Place({at, length_bytes}, [pool = shared_from_this(), at] {
     const std::lock_guard guard(pool->mutex_);
     pool->free_.push_back(at);
-    pool->given_back_.notify_one();
+    pool->place_released_.notify_one();
   });
 }
 
 void PlacePool::close() {
   const std::lock_guard lock(mutex_);
   closed_ = true;
-  given_back_.notify_all();
+  place_released_.notify_all();
 }
 
 }  // namespace gcr::transport

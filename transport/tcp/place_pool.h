@@ -1,4 +1,4 @@
-// The places of a landing window that no lane and no chunk has.
+// The free places of a landing window.
 #pragma once
 
 #include <condition_variable>
@@ -13,21 +13,22 @@
 
 namespace gcr::transport {
 
-/// Thread-safe. Places keep it alive.
+/// A stack of free places. Thread-safe. Claimed places keep it alive.
 class PlacePool : public std::enable_shared_from_this<PlacePool> {
  public:
   explicit PlacePool(std::span<std::byte> window);
 
-  /// The first `length_bytes` of a place, at most kPlaceBytes: of the one that was given back last,
-  /// because its bytes may be cached. Waits for one; kCancelled after close().
+  /// Claims a place for `length_bytes`, at most kPlaceBytes; waits until one is free. Prefers the
+  /// place that was released last, because its bytes may be in the cache. Fails with kCancelled
+  /// after close().
   Result<Place> take(std::uint64_t length_bytes);
 
-  /// Ends all waits, now and later. Never blocks.
+  /// Makes all running and later waits in take() fail. Never blocks.
   void close();
 
  private:
   std::mutex mutex_;
-  std::condition_variable given_back_;
+  std::condition_variable place_released_;
   std::vector<std::byte*> free_;  ///< guarded by mutex_
   bool closed_ = false;           ///< guarded by mutex_
 };

@@ -1,3 +1,9 @@
+// The receiver's end over TCP. Each connection has a thread: it performs the handshake, claims the
+// lane of its hello, and then receives frames straight into the regions or into places of the
+// landing window. A lane outlives its connections and counts the frames that have landed. A new
+// connection for a lane shuts the old one down and waits until its thread has released the lane;
+// the welcome then tells the sender at which frame to continue. An error of the application, or a
+// violation of the protocol, breaks all lanes; a network error costs only the connection.
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
 
@@ -26,7 +32,7 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
-// Connections beyond max_lanes that may be between their acceptance and their hello.
+// Connections beyond max_lanes that may be in their handshake at one time.
 constexpr std::size_t kMaxPendingConnections = 16;
 // How long a broken connection waits for its sender to read the reason.
 constexpr milliseconds kLinger{5000};
@@ -51,64 +57,64 @@ class FrameReceiver final : public TcpReceiver {
  private:
   struct Connection;
 
-  /// A lane of the sender, which outlives its connections.
+  /// A lane of the sender; it outlives its connections.
   struct Lane {
-    std::uint64_t landed = 0;      ///< write frames; belongs to the holder's thread
-    std::uint64_t claims = 0;      ///< connections that wanted it
+    std::uint64_t landed = 0;      ///< write frames; used by the holder's thread only
+    std::uint64_t claims = 0;      ///< connections that have claimed it so far
     Connection* holder = nullptr;  ///< the connection that serves it
-    std::optional<Error> lost;     ///< why it has none, since `lost_at`
+    std::optional<Error> lost;     ///< why it has no connection since `lost_at`
     steady_clock::time_point lost_at;
   };
 
   enum class Phase { kPending, kAccepted, kEnded };
 
-  /// The stream belongs to the thread, though others may shut it down; the rest is guarded by
-  /// mutex_.
+  /// One connection. Only its thread uses the stream, except that any thread may shut it down; the
+  /// other members are guarded by mutex_.
   struct Connection {
     explicit Connection(UniqueFd socket) : stream(std::move(socket)) {}
     Stream stream;
     Phase phase = Phase::kPending;
-    Lane* lane = nullptr;  ///< that it serves
+    Lane* lane = nullptr;  ///< the lane that it serves
     steady_clock::time_point since = steady_clock::now();
     std::jthread thread;
   };
 
-  Status check_room();
+  Status limit_pending();
   void run(Connection& connection);
   Status open(Connection& connection);
   Result<Lane*> find_lane(const Hello& hello);
-  Status take_lane(const Hello& hello, Connection& connection);
-  void give_back(Connection& connection, const Error& why);
+  Status claim_lane(const Hello& hello, Connection& connection);
+  void release_lane(Connection& connection, const Error& why);
   Status serve(Stream& stream, Lane& lane);
-  Status take_frame(Stream& stream, Lane& lane, const FrameHeader& header);
+  Status handle_frame(Stream& stream, Lane& lane, const FrameHeader& header);
   Status land(Stream& stream, const FrameHeader& header);
-  Status take_in_window(Stream& stream, const FrameHeader& header);
+  Status land_in_window(Stream& stream, const FrameHeader& header);
   void count(const FrameHeader& header) {
     counters_.add_bytes(header.length_bytes, kHeaderBytes);
     counters_.add_write();
   }
-  Status taken(const Status& status);
-  static void say_error(Stream& stream, const Error& error, std::uint64_t landed);
+  Status application_result(const Status& status);
+  static void send_error(Stream& stream, const Error& error, std::uint64_t landed);
 
   const TcpReceiverOptions options_;
   RegionTable regions_;
   OnArrived on_arrived_;               ///< set once, before the first region that needs it
-  std::shared_ptr<PlacePool> places_;  ///< likewise; cancel() looks under mutex_
+  std::shared_ptr<PlacePool> places_;  ///< set together with on_arrived_, under mutex_
   Counters counters_;
   mutable FirstError broken_;
 
   mutable std::mutex mutex_;
-  std::condition_variable given_back_;  ///< a lane was, or somebody else wants it
-  std::optional<Uuid> session_;  ///< of the one sender; guarded by mutex_, as all that follows
-  std::vector<Lane> lanes_;      ///< fixed once the sender is known
-  bool finished_ = false;        ///< the sender has ended the transfer
+  std::condition_variable lane_released_;  ///< notified when a connection releases or claims a lane
+  std::optional<Uuid> session_;            ///< of the only sender; mutex_ guards this and all below
+  std::vector<Lane> lanes_;                ///< fixed once the sender is known
+  bool finished_ = false;                  ///< the sender has ended the transfer
   std::uint64_t reconnections_ = 0;
-  std::list<Connection> connections_;  ///< destroyed first, which waits for the threads
+  std::list<Connection> connections_;  ///< destroyed first: its destructor joins the threads
 };
 
-/// Makes room for one more pending connection, at the cost of those that take too long for their
-/// handshake (the time limit on each single wait does not bound the whole). mutex_ is held.
-Status FrameReceiver::check_room() {
+/// Fails if too many connections are in their handshake; shuts down those whose handshake has taken
+/// too long (the time limit of each single wait does not bound their sum). mutex_ is held.
+Status FrameReceiver::limit_pending() {
   const auto pending = std::count_if(
       connections_.begin(), connections_.end(),
       [](const Connection& connection) { return connection.phase == Phase::kPending; });
@@ -119,49 +125,51 @@ Status FrameReceiver::check_room() {
       connection.stream.shut_down();
     }
   }
-  return Error(Code::kResourceExhausted, "too many data connections are in their handshake");
+  return Error(
+      Code::kResourceExhausted,
+      fmt::format("{} data connections are in their handshake, the most that may be", pending));
 }
 
 Status FrameReceiver::add_connection(UniqueFd socket) {
   if (options_.tls != nullptr && !options_.verify_peer) {
-    return Error(Code::kInvalidArgument, "TLS needs a check of the peer's role");
+    return Error(Code::kInvalidArgument, "with TLS, verify_peer is required");
   }
   GCR_TRY(set_blocking(socket.get(), true));
   GCR_TRY(tune_socket(socket.get(), options_.peer_timeout));
   const std::lock_guard lock(mutex_);
-  // Joins their threads, which need the mutex no longer.
+  // Joins the threads of ended connections, which no longer need the mutex.
   std::erase_if(connections_, [](const Connection& one) { return one.phase == Phase::kEnded; });
-  GCR_TRY(check_room());
+  GCR_TRY(limit_pending());
   Connection& connection = connections_.emplace_back(std::move(socket));
   connection.thread = std::jthread([this, &connection] { run(connection); });
   return {};
 }
 
-/// A connection's thread.
+/// The main function of a connection's thread.
 void FrameReceiver::run(Connection& connection) {
   become_lane_thread("gcr-lane");
   Stream& stream = connection.stream;
   Error why(Code::kUnavailable, "the connection has ended");
   if (const Status opened = open(connection); !opened) {
     spdlog::warn("a data connection was refused: {}", opened.error().message());
-    give_back(connection, why);
-    say_error(stream, opened.error(), 0);
+    release_lane(connection, why);
+    send_error(stream, opened.error(), 0);
   } else if (const Status served = serve(stream, *connection.lane); !served) {
     const bool lost = is_network(served.error()) && options_.reconnect_window.count() > 0;
     if (lost && !broken_) {
       why = served.error();
       spdlog::warn("a lane has lost its connection: {}", why.message());
     } else {
-      say_error(stream, broken_.set(served.error()), connection.lane->landed);
+      send_error(stream, broken_.set(served.error()), connection.lane->landed);
     }
   }
-  give_back(connection, why);
+  release_lane(connection, why);
   stream.shut_down();
   const std::lock_guard lock(mutex_);
   connection.phase = Phase::kEnded;
 }
 
-void FrameReceiver::say_error(Stream& stream, const Error& error, std::uint64_t landed) {
+void FrameReceiver::send_error(Stream& stream, const Error& error, std::uint64_t landed) {
   const std::string payload = encode_error(error);
   (void)stream.send(encode({.type = FrameType::kError,
                             .length_bytes = static_cast<std::uint32_t>(payload.size()),
@@ -170,7 +178,7 @@ void FrameReceiver::say_error(Stream& stream, const Error& error, std::uint64_t 
   stream.linger(kLinger);
 }
 
-/// From the handshake to the welcome.
+/// Performs the handshake, checks the hello, and answers with the welcome.
 Status FrameReceiver::open(Connection& connection) {
   Stream& stream = connection.stream;
   GCR_TRY(stream.set_timeout(options_.handshake_timeout));
@@ -187,23 +195,24 @@ Status FrameReceiver::open(Connection& connection) {
   HelloBytes bytes;
   GCR_TRY(stream.receive(bytes));
   GCR_ASSIGN(const Hello hello, decode(bytes));
-  if (!same_token(stream.show(options_.token), hello.token)) {
-    return Error(Code::kPermissionDenied, "the data connection's token is not this transfer's");
+  if (!same_token(stream.token_proof(options_.token), hello.token)) {
+    return Error(Code::kPermissionDenied, "the data connection has the token of another transfer");
   }
   GCR_TRY(health());
-  GCR_TRY(take_lane(hello, connection));
+  GCR_TRY(claim_lane(hello, connection));
   GCR_TRY(stream.set_timeout(milliseconds(0)));
   return stream.send(encode({.type = FrameType::kWelcome, .sequence = connection.lane->landed}),
                      {});
 }
 
-/// The lane of `hello`; the first hello determines the only sender and how many lanes it has.
+/// Finds the lane of `hello`; the first hello determines the only sender and its number of lanes.
 /// mutex_ is held.
 Result<FrameReceiver::Lane*> FrameReceiver::find_lane(const Hello& hello) {
   if (!session_) {
     if (hello.lanes > options_.max_lanes) {
-      return Error(Code::kResourceExhausted, fmt::format("this transfer takes {} lanes, not {}",
-                                                         options_.max_lanes, hello.lanes));
+      return Error(Code::kResourceExhausted,
+                   fmt::format("this transfer has at most {} lanes, not {}", options_.max_lanes,
+                               hello.lanes));
     }
     session_ = hello.session;
     lanes_.resize(hello.lanes);
@@ -212,22 +221,22 @@ Result<FrameReceiver::Lane*> FrameReceiver::find_lane(const Hello& hello) {
     return Error(Code::kPermissionDenied, "this transfer has another sender");
   }
   if (hello.lanes != lanes_.size() || hello.lane >= lanes_.size()) {
-    return Error(Code::kProtocol, fmt::format("lane {} of {} is none of this sender's {}",
+    return Error(Code::kProtocol, fmt::format("the hello names lane {} of {}; the sender has {}",
                                               hello.lane, hello.lanes, lanes_.size()));
   }
   return &lanes_[hello.lane];
 }
 
-/// Gives the lane of `hello` to `connection`. Ends the connection that has it, and waits until it
-/// is given back.
-Status FrameReceiver::take_lane(const Hello& hello, Connection& connection) {
+/// Gives the lane of `hello` to `connection`. Ends the connection that holds the lane, and waits
+/// until that has released it.
+Status FrameReceiver::claim_lane(const Hello& hello, Connection& connection) {
   std::unique_lock lock(mutex_);
   GCR_ASSIGN(Lane* const lane, find_lane(hello));
   const std::uint64_t claim = ++lane->claims;
-  given_back_.notify_all();  // an older claim gives way
+  lane_released_.notify_all();  // wakes an older claim, which then fails
   if (lane->holder != nullptr) lane->holder->stream.shut_down();
-  given_back_.wait(lock,
-                   [&] { return lane->holder == nullptr || lane->claims != claim || broken_; });
+  lane_released_.wait(lock,
+                      [&] { return lane->holder == nullptr || lane->claims != claim || broken_; });
   GCR_TRY(broken_.status());
   if (lane->claims != claim) {
     return Error(Code::kUnavailable, "a newer connection takes this one's place");
@@ -240,18 +249,18 @@ Status FrameReceiver::take_lane(const Hello& hello, Connection& connection) {
   return {};
 }
 
-/// Ends the connection's right to its lane, if it has one; `why` the lane is lost then.
-void FrameReceiver::give_back(Connection& connection, const Error& why) {
+/// Releases the connection's lane, if it holds one, and records `why` the lane has no connection.
+void FrameReceiver::release_lane(Connection& connection, const Error& why) {
   const std::lock_guard lock(mutex_);
   Lane* const lane = std::exchange(connection.lane, nullptr);
   if (lane == nullptr) return;
   lane->holder = nullptr;
   lane->lost = why;
   lane->lost_at = steady_clock::now();
-  given_back_.notify_all();
+  lane_released_.notify_all();
 }
 
-/// Takes frames until kEnd.
+/// Receives frames until kEnd.
 Status FrameReceiver::serve(Stream& stream, Lane& lane) {
   for (;;) {
     HeaderBytes bytes;
@@ -268,11 +277,11 @@ Status FrameReceiver::serve(Stream& stream, Lane& lane) {
       finished_ = true;
       return {};
     }
-    GCR_TRY(take_frame(stream, lane, header));
+    GCR_TRY(handle_frame(stream, lane, header));
   }
 }
 
-Status FrameReceiver::take_frame(Stream& stream, Lane& lane, const FrameHeader& header) {
+Status FrameReceiver::handle_frame(Stream& stream, Lane& lane, const FrameHeader& header) {
   if (header.type == FrameType::kWrite) {
     GCR_TRY(land(stream, header));
     ++lane.landed;
@@ -287,43 +296,44 @@ Status FrameReceiver::take_frame(Stream& stream, Lane& lane, const FrameHeader& 
 Status FrameReceiver::land(Stream& stream, const FrameHeader& header) {
   GCR_ASSIGN(const RegionTable::Pin pin,
              regions_.pin(header.region, header.offset, header.length_bytes));
-  if (pin.windowed()) return take_in_window(stream, header);
+  if (pin.windowed()) return land_in_window(stream, header);
   GCR_TRY(stream.receive(pin.bytes()));
   count(header);
   if (!options_.on_landed) return {};
-  return taken(options_.on_landed(header.region, header.offset, header.length_bytes));
+  return application_result(options_.on_landed(header.region, header.offset, header.length_bytes));
 }
 
-Status FrameReceiver::take_in_window(Stream& stream, const FrameHeader& header) {
+Status FrameReceiver::land_in_window(Stream& stream, const FrameHeader& header) {
   GCR_ASSIGN(Place place, places_->take(header.length_bytes));
   GCR_TRY(stream.receive(place.bytes()));
   count(header);
-  return taken(on_arrived_(header.region, header.offset, std::move(place)));
+  return application_result(on_arrived_(header.region, header.offset, std::move(place)));
 }
 
-/// What the application's error is, whatever its code: none of the network.
-Status FrameReceiver::taken(const Status& status) {
+/// Breaks the transfer with an error of the application, so that it is never mistaken for a network
+/// error, which would only cost the connection.
+Status FrameReceiver::application_result(const Status& status) {
   return status ? status : broken_.set(status.error());
 }
 
 Status FrameReceiver::open_window(LandingWindow window) {
   GCR_TRY(window.check(options_.max_lanes));
   const std::lock_guard lock(mutex_);
-  if (places_) return Error(Code::kInvalidArgument, "the landing window is open already");
+  if (places_) return Error(Code::kInvalidArgument, "the landing window was opened before");
   on_arrived_ = std::move(window.on_arrived);
   places_ = std::make_shared<PlacePool>(window.bytes);
   return {};
 }
 
 Status FrameReceiver::add_windowed_region(RegionId region, std::uint64_t size_bytes) {
-  if (!places_) return Error(Code::kInvalidArgument, "there is no landing window");
+  if (!places_) return Error(Code::kInvalidArgument, "the landing window was not opened");
   return regions_.add_windowed(region, size_bytes);
 }
 
 void FrameReceiver::cancel() {
   (void)broken_.set(Error(Code::kCancelled, "the transfer was cancelled"));
   const std::lock_guard lock(mutex_);
-  given_back_.notify_all();
+  lane_released_.notify_all();
   if (places_) places_->close();
   for (const Connection& connection : connections_) connection.stream.shut_down();
 }

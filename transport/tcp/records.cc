@@ -7,8 +7,8 @@
 namespace gcr::transport {
 namespace {
 
-// The most that is encrypted before it is sent, and received before it is decrypted: few system
-// calls, but small enough for a core's cache.
+// Size of the buffers for sealed and for received records: large enough for few system calls, small
+// enough for a core's cache.
 constexpr std::size_t kBufferBytes = 9 * kMaxRecordBytes;
 
 // RFC 8446: ContentType application_data and handshake, legacy_record_version, and a KeyUpdate that
@@ -23,8 +23,8 @@ Error cannot_seal() {
   return Error(Code::kInternal, "OpenSSL cannot encrypt on a data connection");
 }
 
-Error does_not_hold() {
-  return Error(Code::kProtocol, "receiving data: a record is not what the peer sealed");
+Error bad_record() {
+  return Error(Code::kProtocol, "receiving data: a TLS record failed authentication");
 }
 
 unsigned char* raw(std::byte* bytes) { return reinterpret_cast<unsigned char*>(bytes); }
@@ -101,7 +101,7 @@ Status RecordCipher::finish_opening(const std::byte* tag) {
                           const_cast<std::byte*>(tag)) != 1) {
     return cannot_seal();
   }
-  if (EVP_CipherFinal_ex(context_.get(), nothing.data(), &length) != 1) return does_not_hold();
+  if (EVP_CipherFinal_ex(context_.get(), nothing.data(), &length) != 1) return bad_record();
   return {};
 }
 
@@ -161,7 +161,7 @@ Result<RecordOpener> RecordOpener::create(const TrafficSecret& secret) {
 }
 
 std::span<std::byte> RecordOpener::room() {
-  // Less than a record is left, so this moves little.
+  // Less than one record is left, so this moves few bytes.
   std::memmove(buffer_.data(), buffer_.data() + begin_, end_ - begin_);
   end_ -= begin_;
   begin_ = 0;
@@ -169,7 +169,7 @@ std::span<std::byte> RecordOpener::room() {
 }
 
 Result<std::size_t> RecordOpener::open(std::span<std::byte> out) {
-  if (failed_) return does_not_hold();
+  if (failed_) return bad_record();
   Result<std::size_t> opened = open_next(out);
   failed_ = !opened;
   return opened;
@@ -189,7 +189,8 @@ Result<std::size_t> RecordOpener::open_next(std::span<std::byte> out) {
         std::to_integer<std::size_t>(waiting[3]) << 8 | std::to_integer<std::size_t>(waiting[4]);
     if (waiting[0] != kData || waiting[1] != kVersion || waiting[2] != kVersion ||
         length < 1 + 1 + kTagBytes || length > kMaxRecordBytes - kRecordHeaderBytes) {
-      return Error(Code::kProtocol, "receiving data: what came is not a record of TLS 1.3");
+      return Error(Code::kProtocol,
+                   "receiving data: the peer sent bytes that are not a TLS 1.3 record");
     }
     if (waiting.size() < kRecordHeaderBytes + length) return std::size_t{0};
     begin_ += kRecordHeaderBytes + length;
@@ -199,7 +200,7 @@ Result<std::size_t> RecordOpener::open_next(std::span<std::byte> out) {
   }
 }
 
-/// Gives the bytes put into `out`; 0 if the record was not data.
+/// Opens one record. Returns the number of bytes written to `out`; 0 if the record was not data.
 Result<std::size_t> RecordOpener::open_record(std::span<const std::byte> record,
                                               std::span<std::byte> out) {
   const auto sealed = record.subspan(kRecordHeaderBytes);

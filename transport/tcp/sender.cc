@@ -11,7 +11,7 @@
 namespace gcr::transport {
 namespace {
 
-// How long ending the transfer may take.
+// The longest wait for the receiver when the transfer ends.
 constexpr std::chrono::milliseconds kGoodbyeWait{1000};
 
 SSL_CTX* hold(SSL_CTX* context) {
@@ -40,19 +40,19 @@ TcpChannel::~TcpChannel() {
   }
 }
 
-/// The receiver answers kEnd by closing the connection.
+/// Sends kEnd on each lane; the receiver answers by closing the connection.
 void TcpChannel::end() {
   const std::lock_guard lock(mutex_);
   if (error_ || std::exchange(ending_, true)) return;
   changed_.notify_all();
   for (const auto& lane : lanes_) {
     if (!lane->connected) continue;
-    if (!lane->connection->say_end(lane->log.next(), kGoodbyeWait)) lane->connection->shut_down();
+    if (!lane->connection->send_end(lane->log.next(), kGoodbyeWait)) lane->connection->shut_down();
   }
 }
 
-/// Closing before the receiver has could reset the connection, and the receiver could lose the
-/// kEnd.
+/// Waits until the receiver has closed its connections. Closing ours first could reset them, and
+/// the receiver could lose the kEnd.
 void TcpChannel::wait_for_end() {
   Lock lock(mutex_);
   if (error_) return;
@@ -62,7 +62,7 @@ void TcpChannel::wait_for_end() {
   });
 }
 
-Error TcpChannel::named(const Lane& lane, const Error& error) const {
+Error TcpChannel::with_address(const Lane& lane, const Error& error) const {
   return error.while_doing("data connection to " + describe(places_[lane.place].address));
 }
 
@@ -71,7 +71,7 @@ Status TcpChannel::fail(Error error) {
   return fail_locked(std::move(error));
 }
 
-/// Breaks the channel with `error` unless it was broken before; gives the error that broke it.
+/// Breaks the channel with `error` unless it was broken before; returns the error that broke it.
 Status TcpChannel::fail_locked(Error error) {
   if (!error_) {
     error_ = std::move(error);
@@ -103,11 +103,11 @@ Status TcpChannel::write(RegionId region, std::uint64_t offset, std::span<const 
   return wait_landed(writer);
 }
 
-/// Sends one frame. It is in a log afterwards, whatever becomes of the connection.
+/// Sends one frame. The lane's log has it afterwards, even if the connection was lost.
 Status TcpChannel::write_frame(RegionId region, std::uint64_t offset,
                                std::span<const std::byte> bytes, WaitingWriter* writer) {
   Lock lock(mutex_);
-  Lane* lane = take_lane(lock, writer == nullptr ? bytes.size() : 0);
+  Lane* lane = acquire_lane(lock, writer == nullptr ? bytes.size() : 0);
   if (lane == nullptr) return *error_;
   FrameHeader header{.type = FrameType::kWrite,
                      .region = region,
@@ -129,8 +129,8 @@ Status TcpChannel::write_frame(RegionId region, std::uint64_t offset,
   return {};
 }
 
-/// Waits until all that `writer` waits for has landed, or the channel is broken and the writer's
-/// bytes are no longer used.
+/// Waits until all frames of `writer` have landed. If the channel breaks, waits until no lane still
+/// sends from the writer's bytes.
 Status TcpChannel::wait_landed(WaitingWriter& writer) {
   Lock lock(mutex_);
   writer.landed.wait(lock, [&] { return writer.unlanded == 0 || error_; });
@@ -145,9 +145,9 @@ Status TcpChannel::wait_landed(WaitingWriter& writer) {
   return *error_;
 }
 
-/// Waits for a lane that is free and has room, and takes it for one frame; nullptr once the channel
-/// is broken. Lanes are taken in turn.
-TcpChannel::Lane* TcpChannel::take_lane(Lock& lock, std::size_t kept_bytes) {
+/// Waits for a free lane with room in its log, round-robin, and reserves it for one frame; nullptr
+/// if the channel is broken.
+TcpChannel::Lane* TcpChannel::acquire_lane(Lock& lock, std::size_t kept_bytes) {
   Lane* taken = nullptr;
   freed_.wait(lock, [&] {
     for (std::size_t i = 0; i < lanes_.size() && !error_; ++i) {
@@ -164,8 +164,8 @@ TcpChannel::Lane* TcpChannel::take_lane(Lock& lock, std::size_t kept_bytes) {
   return taken;
 }
 
-/// Sends a frame on a lane that the caller has taken; without the lock. A connection that is lost
-/// is left to the lane's thread.
+/// Sends a frame on a lane that the caller has reserved; releases the lock meanwhile. A lost
+/// connection is replaced by the lane's thread.
 void TcpChannel::send_on(Lock& lock, Lane& lane, const FrameHeader& header,
                          std::span<const std::byte> payload) {
   lock.unlock();
@@ -175,11 +175,11 @@ void TcpChannel::send_on(Lock& lock, Lane& lane, const FrameHeader& header,
     statistics_.wire_bytes += kHeaderBytes + payload.size();
     return;
   }
-  // Of the two threads that meet it, only the first sees the reason.
+  // The sending and the lane's thread both see the failure; only the first gets the real reason.
   if (std::exchange(lane.connected, false)) lane.lost = sent.error();
   lane.connection->shut_down();
   if (!is_network(sent.error())) {
-    (void)fail_locked(named(lane, sent.error()));
+    (void)fail_locked(with_address(lane, sent.error()));
   }
 }
 
@@ -192,8 +192,8 @@ void TcpChannel::finish_sending(Lock& lock, Lane& lane) {
   if (!lane.connected) changed_.notify_all();
 }
 
-/// Asks the receiver to answer when all of the lane's frames have landed. A lane without a
-/// connection asks when it has one.
+/// Asks the receiver to confirm all frames of the lane. A lane without a connection asks after it
+/// has reconnected.
 void TcpChannel::ask(Lock& lock, Lane& lane) {
   if (lane.log.asked()) return;
   lane.log.ask_newest();
@@ -233,7 +233,7 @@ Result<std::unique_ptr<Channel>> connect(const std::vector<Address>& addresses,
                              kMaxLanes, kMaxTokenBytes));
   }
   if (options.tls != nullptr && !options.verify_peer) {
-    return Error(Code::kInvalidArgument, "TLS needs a check of the peer's role");
+    return Error(Code::kInvalidArgument, "with TLS, verify_peer is required");
   }
   std::vector<TcpChannel::Place> found;
   std::vector<std::string> met;

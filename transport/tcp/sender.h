@@ -1,7 +1,9 @@
-// The sender's end over TCP: hands frames to free lanes, and remembers the first error.
+// The sender's end over TCP.
 //
-// Callers send their frames themselves, on whichever lane is free; each lane has a thread that
-// takes in the receiver's answers, and makes the connection again when it is lost (sender_lane.cc).
+// Each caller of write() sends its frames itself, on the next free lane (sender.cc). Each lane has
+// a thread that receives the receiver's confirmations, and opens a new connection when the old one
+// is lost (sender_lane.cc). A frame stays in the lane's FrameLog until it is confirmed, so that it
+// can be sent again. The first error that a new connection cannot repair breaks the channel.
 #pragma once
 
 #include <chrono>
@@ -27,18 +29,19 @@ namespace gcr::transport {
 
 class TcpChannel final : public Channel {
  public:
-  /// Where the receiver is, looked up once.
+  /// An address of the receiver, resolved once.
   struct Place {
     Address address;
     std::vector<SocketAddress> resolved;
   };
 
-  /// Holds on to the TLS context of `options`. There is a place.
+  /// Keeps a reference to the TLS context of `options`. `places` must not be empty.
   TcpChannel(TcpOptions options, std::vector<Place> places);
   /// Ends the transfer if the channel is intact, which takes a round trip, at most a second.
   ~TcpChannel() override;
 
-  /// Connects all lanes; once, before anything else. Says in `notes` which addresses do not answer.
+  /// Connects all lanes; call once, before all other methods. Adds a sentence to `notes` for each
+  /// address that does not answer.
   Status connect(std::vector<std::string>& notes);
 
   Status add_source(std::span<const std::byte> /*bytes*/) override { return {}; }
@@ -51,19 +54,19 @@ class TcpChannel final : public Channel {
   Statistics statistics() const override;
 
  private:
-  /// Guarded by mutex_, except where said.
+  /// One lane. Guarded by mutex_, except where a member says otherwise.
   struct Lane {
     std::uint16_t number = 0;
     FrameLog log;
-    std::size_t place = 0;  ///< of the connection, in places_
-    /// Replaced by the lane's thread alone, while nobody sends; used by it and by the sender.
+    std::size_t place = 0;  ///< index in places_ of the connection's address
+    /// Replaced by the lane's thread only, while no thread sends.
     std::unique_ptr<SenderConnection> connection;
     bool connected = false;
-    std::optional<Error> lost;  ///< why it is not, if a caller noticed it first
-    bool sending = false;       ///< a thread sends a frame on it, or the log again
-    bool resending = false;     ///< its thread sends the log again: writers' bytes are in use
-    bool flush_asked = false;   ///< the sending thread shall ask for an answer afterwards
-    bool ended = false;         ///< its thread will do nothing more
+    std::optional<Error> lost;  ///< why the connection was lost, if a caller noticed it first
+    bool sending = false;       ///< a thread sends a frame, or resends the log
+    bool resending = false;     ///< its thread resends the log, and so reads writers' memory
+    bool flush_asked = false;   ///< the sending thread must ask for a confirmation afterwards
+    bool ended = false;         ///< its thread has finished
     std::thread thread;
   };
   using Lock = std::unique_lock<std::mutex>;
@@ -72,7 +75,7 @@ class TcpChannel final : public Channel {
   Status write_frame(RegionId region, std::uint64_t offset, std::span<const std::byte> bytes,
                      WaitingWriter* writer);
   Status wait_landed(WaitingWriter& writer);
-  Lane* take_lane(Lock& lock, std::size_t kept_bytes);
+  Lane* acquire_lane(Lock& lock, std::size_t kept_bytes);
   void send_on(Lock& lock, Lane& lane, const FrameHeader& header,
                std::span<const std::byte> payload);
   void ask(Lock& lock, Lane& lane);
@@ -80,7 +83,7 @@ class TcpChannel final : public Channel {
   void wait_for_end();
   Status fail(Error error);
   Status fail_locked(Error error);
-  Error named(const Lane& lane, const Error& error) const;
+  Error with_address(const Lane& lane, const Error& error) const;
 
   // Lanes' threads (sender_lane.cc).
   Status connect_lane(Lane& lane, std::vector<std::size_t>& usable,
@@ -88,7 +91,7 @@ class TcpChannel final : public Channel {
   Result<std::uint64_t> open(Lane& lane, std::size_t place, std::chrono::milliseconds timeout);
   void run(Lane& lane);
   Error receive_answers(Lane& lane);
-  Status make_again(Lane& lane, Error why);
+  Status reconnect(Lane& lane, Error why);
   Status stop_using(Lane& lane, Error& why);
   Result<std::uint64_t> reopen(Lane& lane, const Error& lost);
   Status resume(Lane& lane, std::uint64_t landed);
@@ -97,12 +100,12 @@ class TcpChannel final : public Channel {
   const std::unique_ptr<SSL_CTX, decltype(&SSL_CTX_free)> tls_;
   const std::vector<Place> places_;
   const Uuid session_ = Uuid::random();
-  UniqueFd stop_;  ///< awake once the channel is broken
+  UniqueFd stop_;  ///< readable once the channel is broken
   Pacer pacer_;
 
   mutable std::mutex mutex_;
-  std::condition_variable freed_;             ///< a lane can take a frame that could not before
-  std::condition_variable changed_;           ///< anything else that a thread may wait for
+  std::condition_variable freed_;             ///< a lane became able to send a frame
+  std::condition_variable changed_;           ///< any other change that a thread waits for
   std::vector<std::unique_ptr<Lane>> lanes_;  ///< fixed; the lanes are guarded by mutex_
   std::size_t next_lane_ = 0;                 ///< guarded by mutex_
   unsigned flushing_ = 0;                     ///< callers in flush; guarded by mutex_

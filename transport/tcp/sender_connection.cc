@@ -28,7 +28,7 @@ Status SenderConnection::greet(const TcpOptions& options, const Hello& hello) {
                               options.transfer));
   }
   Hello shown = hello;
-  shown.token = stream_.show(hello.token);
+  shown.token = stream_.token_proof(hello.token);
   const FrameHeader header{.type = FrameType::kHello, .length_bytes = kHelloBytes};
   const Status sent = stream_.send(encode(header), encode(shown));
   if (sent || !stream_.set_timeout(kLastWordWait)) return sent;
@@ -62,10 +62,10 @@ Error SenderConnection::receive_error(const FrameHeader& header) {
   const auto text = std::span(payload).first(header.length_bytes);
   if (auto received = stream_.receive(text); !received) return received.error();
   refused_ = true;
-  return decode_error(text).while_doing("the receiver says");
+  return decode_error(text).while_doing("the receiver reports");
 }
 
-Status SenderConnection::say_end(std::uint64_t sequence, std::chrono::milliseconds limit) {
+Status SenderConnection::send_end(std::uint64_t sequence, std::chrono::milliseconds limit) {
   GCR_TRY(stream_.set_timeout(limit));
   return send({.type = FrameType::kEnd, .sequence = sequence}, {});
 }

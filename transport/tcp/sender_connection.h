@@ -1,4 +1,4 @@
-// One connection of a sender's lane: the frames that go over it and the answers that come back.
+// One connection of a sender's lane: sends frames and receives the receiver's answers.
 #pragma once
 
 #include <atomic>
@@ -12,28 +12,28 @@
 
 namespace gcr::transport {
 
-/// One thread may send while another receives; any thread may call shut_down().
+/// A connection. One thread may send while another receives; any thread may call shut_down().
 class SenderConnection {
  public:
   SenderConnection(UniqueFd socket, std::uint64_t rekey_bytes)
       : stream_(std::move(socket)), rekey_bytes_(rekey_bytes) {}
 
-  /// Preface, handshake, hello. Gives the number of frames of this lane that have landed. Each wait
-  /// for the receiver is bounded by `timeout`.
+  /// Sends the preface, performs the handshake and sends the hello. Returns the number of frames of
+  /// this lane that have landed. `timeout` bounds each wait for the receiver.
   Result<std::uint64_t> open(const TcpOptions& options, const Hello& hello,
                              std::chrono::milliseconds timeout);
 
   /// Sends one frame. After a failure, earlier answers of the receiver can still be received.
   Status send(const FrameHeader& header, std::span<const std::byte> payload);
 
-  /// Waits for the next answer: how many frames have landed. Fails with the receiver's
-  /// error.
+  /// Waits for the next confirmation and returns the number of frames that have landed. Fails with
+  /// the receiver's error.
   Result<std::uint64_t> receive_landed() { return receive(FrameType::kLanded); }
 
-  /// Ends the transfer, waiting at most for `limit`.
-  Status say_end(std::uint64_t sequence, std::chrono::milliseconds limit);
+  /// Sends kEnd; blocks for at most `limit`.
+  Status send_end(std::uint64_t sequence, std::chrono::milliseconds limit);
 
-  /// Whether after `error` of this connection another connection may succeed: the network failed,
+  /// Whether another connection may succeed after this one failed with `error`: the network failed,
   /// and the receiver has not sent an error.
   bool is_lost(const Error& error) const { return !refused_ && is_network(error); }
 

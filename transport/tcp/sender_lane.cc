@@ -17,13 +17,13 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
-// Before attempts to connect again: doubled each time.
+// The pause before the first attempt to reconnect; it doubles with each attempt.
 constexpr milliseconds kFirstPause{10};
 constexpr milliseconds kLongestPause{1000};
-// How often each place can leave an attempt without an answer until the window is over.
+// Attempts are bounded so that each address can fail to answer this often within the window.
 constexpr std::size_t kAttemptsPerPlace = 2;
 
-Error over() { return Error(Code::kCancelled, "the transfer is over"); }
+Error cancelled() { return Error(Code::kCancelled, "the transfer has ended"); }
 
 }  // namespace
 
@@ -39,8 +39,8 @@ Status TcpChannel::connect(std::vector<std::string>& notes) {
   return {};
 }
 
-/// Connects one lane for the first time, to the next of the usable places; those that do not answer
-/// are removed.
+/// Connects one lane for the first time, to the usable places in turn; removes those that do not
+/// answer from `usable`.
 Status TcpChannel::connect_lane(Lane& lane, std::vector<std::size_t>& usable,
                                 std::vector<std::string>& notes) {
   for (;;) {
@@ -49,11 +49,12 @@ Status TcpChannel::connect_lane(Lane& lane, std::vector<std::size_t>& usable,
     if (landed) return lane.log.confirm(*landed);
     const Error& error = landed.error();
     const bool lost = is_network(error) && (!lane.connection || lane.connection->is_lost(error));
-    if (!lost) return named(lane, error);
+    if (!lost) return with_address(lane, error);
     if (usable.size() == 1) {
-      return notes.empty() ? named(lane, error)
-                           : Error(error.code(), fmt::format("{}; {}", named(lane, error).message(),
-                                                             fmt::join(notes, "; ")));
+      return notes.empty()
+                 ? with_address(lane, error)
+                 : Error(error.code(), fmt::format("{}; {}", with_address(lane, error).message(),
+                                                   fmt::join(notes, "; ")));
     }
     notes.push_back(
         fmt::format("{} is not used: {}", describe(places_[lane.place].address), error.message()));
@@ -62,7 +63,7 @@ Status TcpChannel::connect_lane(Lane& lane, std::vector<std::size_t>& usable,
   }
 }
 
-/// Connects the lane to a place. Gives the number of its frames that have landed.
+/// Connects the lane to a place. Returns the number of the lane's frames that have landed.
 Result<std::uint64_t> TcpChannel::open(Lane& lane, std::size_t place, milliseconds timeout) {
   {
     const std::lock_guard lock(mutex_);
@@ -72,7 +73,7 @@ Result<std::uint64_t> TcpChannel::open(Lane& lane, std::size_t place, millisecon
   GCR_TRY(tune_socket(socket.get(), options_.peer_timeout));
   {
     const std::lock_guard lock(mutex_);
-    if (error_ || ending_) return over();
+    if (error_ || ending_) return cancelled();
     lane.connection = std::make_unique<SenderConnection>(std::move(socket), options_.rekey_bytes);
   }
   return lane.connection->open(options_,
@@ -83,12 +84,12 @@ Result<std::uint64_t> TcpChannel::open(Lane& lane, std::size_t place, millisecon
                                timeout);
 }
 
-/// A lane's thread.
+/// The main function of a lane's thread.
 void TcpChannel::run(Lane& lane) {
   become_lane_thread("gcr-lane");
   for (;;) {
     const Error ended = receive_answers(lane);
-    const Status again = make_again(lane, ended);
+    const Status again = reconnect(lane, ended);
     if (again) continue;
     const std::lock_guard lock(mutex_);
     if (!ending_) (void)fail_locked(again.error());
@@ -98,7 +99,7 @@ void TcpChannel::run(Lane& lane) {
   }
 }
 
-/// Receives answers until the connection ends, or sends anything else.
+/// Receives confirmations until the connection ends or the receiver violates the protocol.
 Error TcpChannel::receive_answers(Lane& lane) {
   for (;;) {
     const auto landed = lane.connection->receive_landed();
@@ -111,29 +112,30 @@ Error TcpChannel::receive_answers(Lane& lane) {
   }
 }
 
-/// Replaces a connection that ended with `why`, and sends what may not have landed again.
-Status TcpChannel::make_again(Lane& lane, Error why) {
+/// Replaces a connection that ended with `why`, and resends all unconfirmed frames.
+Status TcpChannel::reconnect(Lane& lane, Error why) {
   GCR_TRY(stop_using(lane, why));
-  spdlog::warn("{}: connecting again", named(lane, why).message());
+  spdlog::warn("{}: reconnecting", with_address(lane, why).message());
   GCR_ASSIGN(const std::uint64_t landed, reopen(lane, why));
   return resume(lane, landed);
 }
 
-/// Waits until no thread uses the connection. `why` becomes the error of a sending thread, if that
-/// was earlier. Fails if another connection would not help.
+/// Waits until no thread uses the connection. If a sending thread failed first, `why` becomes its
+/// error. Fails if another connection would not help.
 Status TcpChannel::stop_using(Lane& lane, Error& why) {
   Lock lock(mutex_);
   lane.connected = false;
   lane.connection->shut_down();
   changed_.wait(lock, [&] { return !lane.sending; });
-  if (error_ || ending_) return over();
+  if (error_ || ending_) return cancelled();
   const auto met = std::exchange(lane.lost, std::nullopt);
-  if (!lane.connection->is_lost(why)) return named(lane, why);
+  if (!lane.connection->is_lost(why)) return with_address(lane, why);
   if (met) why = *met;
-  return options_.reconnect_window.count() > 0 ? Status{} : named(lane, why);
+  return options_.reconnect_window.count() > 0 ? Status{} : with_address(lane, why);
 }
 
-/// Tries every place, its own first, until one answers or the window is over.
+/// Tries all places in turn, beginning with the current one, until one answers or the reconnect
+/// window ends.
 Result<std::uint64_t> TcpChannel::reopen(Lane& lane, const Error& lost) {
   const milliseconds window = options_.reconnect_window;
   const auto deadline = steady_clock::now() + window;
@@ -141,37 +143,37 @@ Result<std::uint64_t> TcpChannel::reopen(Lane& lane, const Error& lost) {
   const auto limit = std::max(milliseconds(1),
                               std::min<milliseconds>(window / attempts, options_.connect_timeout));
   const std::size_t home = lane.place;
-  const Error reason = named(lane, lost);
+  const Error reason = with_address(lane, lost);
   milliseconds pause = kFirstPause;
   for (std::size_t attempt = 0;; ++attempt) {
     {
       Lock lock(mutex_);
-      if (changed_.wait_for(lock, pause, [this] { return error_ || ending_; })) return over();
+      if (changed_.wait_for(lock, pause, [this] { return error_ || ending_; })) return cancelled();
     }
     auto landed = open(lane, (home + attempt) % places_.size(), limit);
     if (landed) return landed;
     if (!lane.connection->is_lost(landed.error())) {
-      return named(lane, landed.error());
+      return with_address(lane, landed.error());
     }
     pause = std::min(2 * pause, kLongestPause);
     if (steady_clock::now() + pause >= deadline) {
       return Error(reason.code(),
                    fmt::format("{}; no other connection within {} ms: {}", reason.message(),
-                               window.count(), named(lane, landed.error()).message()));
+                               window.count(), with_address(lane, landed.error()).message()));
     }
   }
 }
 
-/// Goes on with a new connection, behind the frames that have landed.
+/// Resends the frames from number `landed` on over the new connection, and reopens the lane.
 Status TcpChannel::resume(Lane& lane, std::uint64_t landed) {
   Lock lock(mutex_);
   if (error_) return *error_;
   if (auto confirmed = lane.log.confirm(landed); !confirmed) {
-    return named(lane, confirmed.error());
+    return with_address(lane, confirmed.error());
   }
   lane.log.ask_only_newest();
   ++statistics_.reconnections;
-  changed_.notify_all();  // a flush may wait only for what was confirmed
+  changed_.notify_all();  // the confirmation may complete a flush
   lane.connected = lane.sending = lane.resending = true;
   for (auto number = lane.log.first(); number < lane.log.next() && lane.connected; ++number) {
     const FrameLog::Frame frame = lane.log.at(number);

@@ -23,7 +23,8 @@ Status wait_connected(int fd, milliseconds timeout, int stop) {
   std::array<pollfd, 2> waits = {pollfd{fd, POLLOUT, 0}, pollfd{stop, POLLIN, 0}};
   GCR_ASSIGN(const bool ready, wait_ready(waits, timeout));
   if (!ready) {
-    return Error(Code::kTimeout, fmt::format("no answer within {} ms", timeout.count()));
+    return Error(Code::kTimeout,
+                 fmt::format("the peer did not answer within {} ms", timeout.count()));
   }
   if (waits[1].revents != 0) return Error(Code::kCancelled, "the transfer was cancelled");
   int error = 0;
@@ -61,14 +62,14 @@ Status tune_socket(int fd, milliseconds peer_timeout) {
         Option{IPPROTO_TCP, TCP_KEEPIDLE, pause}, Option{IPPROTO_TCP, TCP_KEEPINTVL, pause},
         Option{IPPROTO_TCP, TCP_KEEPCNT, kProbes}, Option{SOL_SOCKET, SO_KEEPALIVE, 1}}) {
     if (::setsockopt(fd, option.level, option.name, &option.value, sizeof option.value) != 0) {
-      return Error::from_errno(errno, "setting up a data connection");
+      return Error::from_errno(errno, "setting options of a data connection");
     }
   }
   return {};
 }
 
 Result<UniqueFd> dial(const std::vector<SocketAddress>& addresses, milliseconds timeout, int stop) {
-  Error last(Code::kUnavailable, "no address");
+  Error last(Code::kUnavailable, "the name has no address");
   for (const SocketAddress& address : addresses) {
     auto socket = connect_one(address, timeout, stop);
     if (socket || socket.error().code() == Code::kCancelled) return socket;

@@ -1,4 +1,4 @@
-// The sockets of lanes.
+// Sockets for lanes.
 #pragma once
 
 #include <chrono>
@@ -10,13 +10,13 @@
 
 namespace gcr::transport {
 
-/// Sets the socket options of every lane: no delay, and a timeout for a peer that is silent for
-/// `peer_timeout`, with data under way (TCP_USER_TIMEOUT) or without (keepalive).
+/// Sets the socket options of a lane: no delay, and failure when the peer is silent for
+/// `peer_timeout`, both with unacknowledged data (TCP_USER_TIMEOUT) and without (keepalive).
 Status tune_socket(int fd, std::chrono::milliseconds peer_timeout);
 
-/// Connects to the first of `addresses` that answers within `timeout`, which holds for each. Ends
-/// with kCancelled as soon as `stop` is readable. Otherwise fails with kTimeout if the last one did
-/// not answer, else with kUnavailable. The socket blocks.
+/// Connects to the first of `addresses` that answers; `timeout` applies to each. Fails with
+/// kCancelled as soon as `stop` is readable, with kTimeout if the last address did not answer, and
+/// with kUnavailable otherwise. The socket blocks.
 Result<UniqueFd> dial(const std::vector<SocketAddress>& addresses,
                       std::chrono::milliseconds timeout, int stop);
 

@@ -25,17 +25,17 @@ Error Stream::ended() { return Error(Code::kUnavailable, "the peer closed the da
 
 Error Stream::socket_error(int errno_value, std::string_view doing) {
   if (errno_value == EAGAIN || errno_value == EWOULDBLOCK) {
-    return Error(Code::kTimeout, std::string(doing) + ": the peer does not answer");
+    return Error(Code::kTimeout, std::string(doing) + ": the peer did not answer in time");
   }
   if (errno_value == EBADMSG) {  // the kernel's TLS
-    return Error(Code::kProtocol, std::string(doing) + ": a record is not what the peer sealed");
+    return Error(Code::kProtocol, std::string(doing) + ": a TLS record failed authentication");
   }
   if (errno_value == EIO) {  // the kernel's TLS, which cannot change its key
     return Error(Code::kUnavailable,
                  std::string(doing) + ": kernel TLS cannot process a KeyUpdate");
   }
   if (errno_value == ETIMEDOUT) {
-    return Error(Code::kUnavailable, std::string(doing) + ": the peer has vanished");
+    return Error(Code::kUnavailable, std::string(doing) + ": the peer stopped answering");
   }
   return Error::from_errno(errno_value, doing);
 }
@@ -79,7 +79,7 @@ Status Stream::send_to_socket(std::span<const std::byte> bytes) {
 }
 
 Status Stream::send_records(std::span<const std::byte> first, std::span<const std::byte> second) {
-  // A large payload gets records of its own: the receiver opens them straight into place.
+  // A large payload gets records of its own, so that the receiver decrypts straight into place.
   std::span<const std::byte> none;
   const bool apart = second.size() >= kMaxRecordContentBytes;
   while (apart && !first.empty()) GCR_TRY(sealer_->add(first, none));
@@ -126,7 +126,7 @@ Status Stream::receive_records(std::span<std::byte> bytes) {
 
 Status Stream::rekey() {
   if (kernel_seals_) {
-    return Error(Code::kUnavailable, "the kernel's TLS cannot change the key of a connection");
+    return Error(Code::kUnavailable, "kernel TLS cannot change the key of a connection");
   }
   if (!sealer_) return {};
   GCR_TRY(sealer_->add_update());

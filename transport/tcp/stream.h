@@ -1,7 +1,7 @@
-// One connection: a blocking socket, plain or under TLS 1.3. OpenSSL makes the handshake
-// (handshake.cc); after it, the kernel encrypts and decrypts if it can, else records.h does. Either
-// way bytes go from the caller's memory to the network, and from there into place, without another
-// copy.
+// One connection: a blocking socket, plain or under TLS 1.3. OpenSSL performs the handshake
+// (handshake.cc); after it, the kernel encrypts and decrypts if it can, else records.h does. In
+// both cases bytes go from the caller's memory to the network, and from there into place, without
+// another copy.
 #pragma once
 
 #include <openssl/ssl.h>
@@ -20,65 +20,64 @@
 
 namespace gcr::transport {
 
-/// What binds a connection under TLS to one transfer: a value that TLS exports from its handshake
-/// (RFC 8446, 7.5; RFC 5705) with the transfer as its context. Only the two ends of that handshake
-/// know it, and both get another one on every connection and for every transfer.
+/// A value that binds a TLS connection to one transfer: TLS exports it from the handshake (RFC
+/// 8446, 7.5; RFC 5705) with the transfer as context. Only the two ends of the handshake know it,
+/// and it differs for each connection and each transfer.
 using Binding = std::array<unsigned char, 32>;
 
-/// Whether `error` is an error of the network: another connection may succeed.
+/// Whether `error` is a network error, after which another connection may succeed.
 inline bool is_network(const Error& error) {
   return error.code() == Code::kUnavailable || error.code() == Code::kTimeout;
 }
 
-/// One thread may send while another receives; otherwise thread-safe only where said. Fails with
-/// kUnavailable if the peer is gone.
+/// A connection. One thread may send while another receives; only shut_down() may be called from
+/// any thread. All calls fail with kUnavailable if the peer is gone.
 class Stream {
  public:
   explicit Stream(UniqueFd socket) : socket_(std::move(socket)) {}
 
   enum class Side { kClient, kServer };
 
-  /// Makes a TLS 1.3 handshake; everything after it is encrypted. The peer's certificate must be
-  /// valid in `context`, and `verify_peer` must accept it; if not, the reason can still be sent.
-  /// After any other failure nothing can be sent or received. `transfer` is what the connection is
-  /// bound to.
+  /// Performs a TLS 1.3 handshake that binds the connection to `transfer`; all later bytes are
+  /// encrypted. The peer's certificate must be valid in `context`, and `verify_peer` must accept
+  /// it; if it does not, the reason can still be sent. After any other failure the stream is
+  /// unusable.
   Status start_tls(SSL_CTX* context, Side side, const VerifyPeer& verify_peer,
                    const Uuid& transfer = {});
 
-  /// What proves to the peer that this end knows `token`: under TLS a proof that is valid only for
-  /// this connection and its transfer, else the token itself.
-  std::string show(const std::string& token) const;
+  /// Returns the proof that this end knows `token`: under TLS a value that is valid only for this
+  /// connection and its transfer, else the token itself.
+  std::string token_proof(const std::string& token) const;
 
   /// Sends all of `bytes`. SIGPIPE never reaches the caller.
   Status send(std::span<const std::byte> bytes);
 
-  /// Sends a header and its payload, together where that saves a packet.
+  /// Sends a header and its payload, together if that saves a packet.
   Status send(const HeaderBytes& header, std::span<const std::byte> payload);
 
-  /// Fills `bytes`. An end of the stream, even at the start, is kUnavailable.
+  /// Fills `bytes`. Fails with kUnavailable if the stream ends first, even before the first byte.
   Status receive(std::span<std::byte> bytes);
 
-  /// Bounds each wait for the peer from now on; zero: no bound. A wait that is too long is
-  /// kTimeout.
+  /// Limits each later wait for the peer; zero: no limit. A longer wait fails with kTimeout.
   Status set_timeout(std::chrono::milliseconds timeout);
 
   /// Changes the sending key. Does nothing without TLS. Fails with kUnavailable if the kernel
   /// encrypts and cannot change the key: a new connection has a new key.
   Status rekey();
 
-  /// Whether the kernel encrypts and decrypts.
+  /// Whether kernel TLS encrypts and decrypts.
   bool kernel_seals() const { return kernel_seals_; }
   bool kernel_opens() const { return kernel_opens_; }
 
   /// Ends the connection in both directions and wakes waiting threads. Thread-safe, idempotent.
   void shut_down() const;
 
-  /// Makes sure that the last bytes sent reach the peer: ends our direction, then discards what the
-  /// peer still sends until it ends too, at most for `limit`. (Closing a socket with unread bytes
-  /// would reset it, and the peer could lose what was sent.)
+  /// Makes sure that the peer receives the last bytes: ends our direction, then discards incoming
+  /// bytes until the peer ends too, for at most `limit`. (Closing a socket with unread bytes resets
+  /// it, and the peer could lose the last bytes.)
   void linger(std::chrono::milliseconds limit);
 
-  /// The error of a call on a connection's socket that failed with `errno_value`.
+  /// Converts the errno of a failed call on a connection's socket.
   static Error socket_error(int errno_value, std::string_view doing);
   static Error ended();
 

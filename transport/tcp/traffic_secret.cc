@@ -12,7 +12,7 @@
 namespace gcr::transport {
 namespace {
 
-// RFC 5705: labels that begin so need no registration.
+// RFC 5705: labels that begin with EXPERIMENTAL need no registration.
 constexpr std::string_view kLaneLabel = "EXPERIMENTAL gcr-migrate lane";
 
 struct FreeKdf {
@@ -56,7 +56,8 @@ Result<TrafficSecret> TrafficSecret::export_from(SSL* ssl, From from) {
       made.secret_bytes_ = 32;
       break;
     default:
-      return Error(Code::kUnsupported, "the data connection's TLS cipher is not known");
+      return Error(Code::kUnsupported,
+                   "the data connection uses a TLS cipher that is not supported");
   }
   const std::string_view who = from == From::kClient ? "client" : "server";
   if (SSL_export_keying_material(
@@ -67,7 +68,7 @@ Result<TrafficSecret> TrafficSecret::export_from(SSL* ssl, From from) {
   return made;
 }
 
-/// HKDF-Expand-Label of RFC 8446, 7.1, without a context.
+/// Computes HKDF-Expand-Label (RFC 8446, 7.1) without a context.
 Status TrafficSecret::expand(const char* label, std::span<unsigned char> out) const {
   const std::unique_ptr<EVP_KDF, FreeKdf> kdf(
       EVP_KDF_fetch(nullptr, OSSL_KDF_NAME_TLS1_3_KDF, nullptr));

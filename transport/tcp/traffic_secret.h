@@ -1,5 +1,6 @@
-// Keys for the records of a lane (records.h): a secret per direction, exported from the TLS 1.3
-// handshake (RFC 8446, 7.5), keys from it as in 7.3, its successors as in 7.2.
+// Keys for the records of a lane (records.h). Each direction has a secret, which is exported from
+// the TLS 1.3 handshake (RFC 8446, 7.5). Keys are derived from it as in 7.3, its successors as in
+// 7.2.
 #pragma once
 
 #include <openssl/ssl.h>
@@ -15,11 +16,11 @@ namespace gcr::transport {
 
 inline constexpr std::size_t kNonceBytes = 12;
 
-/// Wiped when destroyed. Copies are as secret.
+/// The key and nonce of a direction. The destructor wipes it; a copy is as secret.
 struct RecordKey {
   std::array<unsigned char, EVP_MAX_KEY_LENGTH> key{};  ///< its first `key_bytes`
   std::size_t key_bytes = 0;
-  std::array<unsigned char, kNonceBytes> nonce{};  ///< of record 0; others: by exclusive or
+  std::array<unsigned char, kNonceBytes> nonce{};  ///< of record 0; record i: XOR i
 
   RecordKey() = default;
   RecordKey(const RecordKey&) = default;
@@ -27,13 +28,14 @@ struct RecordKey {
   ~RecordKey();
 };
 
-/// What one direction's keys come from. Wiped when destroyed.
+/// The secret from which the keys of one direction are derived. The destructor wipes it.
 class TrafficSecret {
  public:
   enum class From { kClient, kServer };
 
-  /// After the handshake of `ssl`, which is not needed afterwards: the same at both ends, and known
-  /// to nobody else. Fails with kUnsupported if the cipher is none of TLS 1.3's usual three.
+  /// Exports the secret from `ssl` after its handshake; both ends, and only they, get the same.
+  /// `ssl` is not needed afterwards. Fails with kUnsupported unless the cipher is one of the usual
+  /// three of TLS 1.3.
   static Result<TrafficSecret> export_from(SSL* ssl, From from);
 
   TrafficSecret(const TrafficSecret&) = default;
@@ -45,7 +47,7 @@ class TrafficSecret {
 
   Result<RecordKey> key() const;
 
-  /// Becomes its successor, from which it cannot be computed back.
+  /// Replaces the secret by its successor, from which it cannot be recovered.
   Status update();
 
  private:

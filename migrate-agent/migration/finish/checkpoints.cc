@@ -35,7 +35,7 @@ void end_restore(const journal::Journal& journal, const control::TlsFiles& tls, 
   const auto end = [&]() -> Status {
     GCR_ASSIGN(const auto directory, directory_of(began));
     return done ? store::end_restore(directory, journal.migration(), tls)
-                : store::give_back(directory, began.checkpoint(), journal.migration());
+                : store::cancel_restore(directory, began.checkpoint(), journal.migration());
   };
   const Status ended = end();
   if (ended || (!done && ended.error().code() == Code::kNotFound)) return;

@@ -1,11 +1,11 @@
-// The CUDA driver's binary interface, as far as this project uses it, in our own declarations: no
-// CUDA toolkit is needed to build. Names and values are those of NVIDIA's cuda.h (CUDA 13.0, and
-// what functions up to 13.3 take), so that code reads the same; never include both in one file.
-// Where a toolkit is present, preload_abi_test (tests/preload/table) compares every size, offset
-// and value of 13.0's with cuda.h.
+// The part of the CUDA driver's binary interface that this project uses, declared here so that no
+// CUDA toolkit is needed to build. Names and values equal those in cuda.h (CUDA 13.0, and
+// parameters of functions up to 13.3), so that code reads the same; never include both in one file.
+// If a toolkit is present, preload_abi_test (tests/preload/table) compares every size, offset and
+// value with its cuda.h.
 //
-// The functions themselves are declared nowhere: preload/cuda/driver_api.def names those that the
-// preload library interposes, and everybody else looks up what they call.
+// The functions themselves are not declared: preload/cuda/driver_api.def names those that the
+// preload library interposes, and other programs look up the functions that they call.
 #pragma once
 
 #include <cstddef>
@@ -16,14 +16,14 @@ typedef std::uint64_t cuuint64_t;
 
 typedef unsigned long long CUdeviceptr;
 typedef CUdeviceptr CUdeviceptr_v2;
-typedef unsigned int CUdeviceptr_v1;  ///< of the functions that CUDA 3.2 replaced
+typedef unsigned int CUdeviceptr_v1;  ///< for the functions that CUDA 3.2 replaced
 typedef int CUdevice;
 typedef CUdevice CUdevice_v1;
 typedef unsigned long long CUmemGenericAllocationHandle;
 typedef unsigned long long CUtexObject;
 typedef unsigned long long CUsurfObject;
 
-// Handles: pointers that only the driver looks behind.
+// Handles: opaque pointers of the driver.
 typedef struct CUctx_st* CUcontext;
 typedef struct CUmod_st* CUmodule;
 typedef struct CUfunc_st* CUfunction;
@@ -55,7 +55,7 @@ typedef void (*CUhostFn)(void* user_data);
 
 typedef void (*CUstreamCallback)(CUstream stream, CUresult status, void* user_data);
 
-// Later than CUDA 13.0; only passed on.
+// Newer than CUDA 13.0; only passed on.
 typedef cuuint32_t CUlogicalEndpointId;
 enum CUlogicalEndpointIpcHandleType : unsigned int;
 enum CUgraphRecaptureStatus : unsigned int;

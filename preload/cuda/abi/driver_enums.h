@@ -1,7 +1,7 @@
 // Enumerations of the driver's binary interface, with cuda.h's names and values. Included by
-// driver_abi.h; not to be included alone. The values are facts of the interface; where this list
-// leaves some out (pixel formats, the counting members that grow with every CUDA version), nothing
-// here uses them.
+// driver_abi.h; not to be included alone. The values are facts of the interface. Values that this
+// project does not use are omitted (pixel formats, the MAX members that grow with each CUDA
+// version).
 #pragma once
 
 // Results of every function.

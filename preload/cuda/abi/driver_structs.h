@@ -1,6 +1,6 @@
 // Structures of the driver's binary interface, with cuda.h's names and layout. Included by
-// driver_abi.h; not to be included alone. Those that this project only passes on are declared and
-// left incomplete.
+// driver_abi.h; not to be included alone. Structures that this project only passes on are declared
+// but not defined.
 #pragma once
 
 // Identity.
@@ -8,7 +8,7 @@ typedef struct CUuuid_st {
   char bytes[16];
 } CUuuid;
 
-// Memory that other processes open.
+// Inter-process memory.
 #define CU_IPC_HANDLE_SIZE 64
 typedef struct CUipcMemHandle_st {
   char reserved[CU_IPC_HANDLE_SIZE];
@@ -305,7 +305,7 @@ typedef struct CUcheckpointUnlockArgs_st {
   cuuint64_t reserved[8];
 } CUcheckpointUnlockArgs;
 
-// Passed on, never looked into.
+// Passed on unchanged.
 typedef union CUstreamBatchMemOpParams_union CUstreamBatchMemOpParams;
 typedef struct CUDA_MEMCPY3D_BATCH_OP_st CUDA_MEMCPY3D_BATCH_OP;
 typedef struct CUDA_RESOURCE_DESC_st CUDA_RESOURCE_DESC;
@@ -327,7 +327,7 @@ typedef struct CUDA_EXT_SEM_SIGNAL_NODE_PARAMS_st CUDA_EXT_SEM_SIGNAL_NODE_PARAM
 typedef struct CUDA_EXT_SEM_WAIT_NODE_PARAMS_st CUDA_EXT_SEM_WAIT_NODE_PARAMS;
 typedef struct CUDA_MEM_ALLOC_NODE_PARAMS_v1_st CUDA_MEM_ALLOC_NODE_PARAMS;
 
-// Of the functions that CUDA 3.2 replaced.
+// For the functions that CUDA 3.2 replaced.
 typedef struct CUDA_MEMCPY2D_v1_st CUDA_MEMCPY2D_v1;
 typedef struct CUDA_MEMCPY3D_v1_st CUDA_MEMCPY3D_v1;
 typedef struct CUDA_ARRAY_DESCRIPTOR_v1_st CUDA_ARRAY_DESCRIPTOR_v1;

@@ -1,13 +1,13 @@
-// HIP's binary interface, as far as this project uses it, in our own declarations: no ROCm is
-// needed to build. Names, values and layouts are those of HIP 5.2; what a later release changed
-// stands beside it with that release in its name, as HIP itself does it (hipDeviceProp_tR0600: ROCm
-// 6.0 and later). Never include this and HIP's headers in one file. Where HIP 5.2 is installed
+// The part of the HIP binary interface that this project uses, declared here so that ROCm is not
+// needed to build. Names, values and layouts equal those of HIP 5.2; a type that a later release
+// changed is declared a second time with that release in its name, as in HIP (hipDeviceProp_tR0600:
+// ROCm 6.0 and later). Never include this and HIP's headers in one file. If HIP 5.2 is installed
 // (libamdhip64-dev of Debian 12), preload_hip_abi_test (tests/preload/hip) compares every size,
-// offset and value with it. What is later is from the headers of ROCm 5.3 to 6.2 in ROCm/HIP and
-// ROCm/clr, and of 7 in ROCm/rocm-systems.
+// offset and value with it. Later declarations follow the headers of ROCm 5.3 to 6.2 in ROCm/HIP
+// and ROCm/clr, and of 7 in ROCm/rocm-systems.
 //
-// The functions themselves are declared nowhere: preload/hip/hip_api.def names those that the
-// preload library interposes, and everybody else looks up what they call.
+// The functions themselves are not declared: preload/hip/hip_api.def names those that the preload
+// library interposes, and other programs look up the functions that they call.
 #pragma once
 
 #include <cstddef>
@@ -18,7 +18,7 @@ typedef int hipDevice_t;
 typedef void* hipExternalMemory_t;
 typedef void* hipExternalSemaphore_t;
 
-// Handles: pointers that only HIP looks behind.
+// Handles: opaque pointers of HIP.
 typedef struct ihipCtx_t* hipCtx_t;
 typedef struct ihipStream_t* hipStream_t;
 typedef struct ihipEvent_t* hipEvent_t;
@@ -103,7 +103,7 @@ typedef void (*hipStreamCallback_t)(hipStream_t stream, hipError_t status, void*
 #define hipEventDisableSystemFence 0x20000000  ///< since 5.6
 #define hipDeviceMallocContiguous 0x4          ///< since 6.2
 
-// Of hipGetProcAddress, which looks at them since 7.2.
+// Flags of hipGetProcAddress, which it evaluates since 7.2.
 #define HIP_GET_PROC_ADDRESS_DEFAULT 0x0
 #define HIP_GET_PROC_ADDRESS_LEGACY_STREAM 0x1
 #define HIP_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM 0x2

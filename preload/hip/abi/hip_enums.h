@@ -1,7 +1,8 @@
-// Enumerations of HIP's binary interface, with the names and values of HIP 5.2. Included by
+// Enumerations of the HIP binary interface, with the names and values of HIP 5.2. Included by
 // hip_abi.h; not to be included alone. An enumeration whose values changed later is listed twice,
-// the second time with the release in its names. Left out is what nothing here uses: textures'
-// modes and formats, semaphores of other interfaces. An enumerator that came later says since when.
+// the second time with the release in its names. Values that this project does not use are omitted:
+// texture modes and formats, semaphores of other interfaces. Later enumerators are marked with
+// their release.
 #pragma once
 
 // Results of every function, and of hipRTC.
@@ -267,7 +268,7 @@ typedef enum hipMemoryType {
   hipMemoryTypeManaged = 4,  ///< since 5.3
 } hipMemoryType;
 
-/// Of ROCm 6.0 and later, in the place of hipMemoryType.
+/// Replaces hipMemoryType in ROCm 6.0 and later.
 typedef enum hipMemoryTypeR0600 {
   hipMemoryTypeUnregisteredR0600 = 0,
   hipMemoryTypeHostR0600 = 1,
@@ -474,7 +475,7 @@ typedef enum hipGraphNodeType {
   hipGraphNodeTypeCount = 12,
 } hipGraphNodeType;
 
-/// Of ROCm 5.3 and later, in the place of hipGraphNodeType.
+/// Replaces hipGraphNodeType in ROCm 5.3 and later.
 typedef enum hipGraphNodeTypeR0503 {
   hipGraphNodeTypeKernelR0503 = 0,
   hipGraphNodeTypeMemcpyR0503 = 1,

@@ -1,7 +1,7 @@
-// Structures of HIP's binary interface, with the names and layout of HIP 5.2. Included by
+// Structures of the HIP binary interface, with the names and layout of HIP 5.2. Included by
 // hip_abi.h; not to be included alone. A structure whose layout changed later is listed twice, the
-// second time with the release in its name. Those that this project only passes on are declared and
-// left incomplete.
+// second time with the release in its name. Structures that this project only passes on are
+// declared but not defined.
 #pragma once
 
 // Identity.
@@ -9,7 +9,7 @@ typedef struct hipUUID_t {
   char bytes[16];
 } hipUUID;
 
-// Devices. Since ROCm 6.0 hipGetDeviceProperties is another symbol, hipGetDevicePropertiesR0600.
+// Devices. Since ROCm 6.0, hipGetDeviceProperties is the symbol hipGetDevicePropertiesR0600.
 typedef struct hipDeviceArch_t {
   unsigned int hasGlobalInt32Atomics : 1;
   unsigned int hasGlobalFloatAtomicExch : 1;
@@ -86,7 +86,7 @@ typedef struct hipDeviceProp_t {
   int pageableMemoryAccess;
   int pageableMemoryAccessUsesHostPageTables;
 } hipDeviceProp_t;
-/// Of ROCm 6.0 and later.
+/// Device properties of ROCm 6.0 and later.
 typedef struct hipDeviceProp_tR0600 {
   char name[256];
   hipUUID uuid;
@@ -197,7 +197,7 @@ typedef struct hipDeviceProp_tR0600 {
   int asicRevision;
 } hipDeviceProp_tR0600;
 
-// Memory that other processes open.
+// Inter-process memory.
 typedef struct hipIpcMemHandle_st {
   char reserved[64];
 } hipIpcMemHandle_t;
@@ -221,8 +221,8 @@ typedef struct hipMemAllocationProp {
   unsigned short usage;
   void* win32HandleMetaData;
 } hipMemAllocationProp;
-/// Of ROCm 5.3 and later, where it is called hipMemAllocationProp. requestedHandleTypes is called
-/// requestedHandleType before 7.0.
+/// hipMemAllocationProp of ROCm 5.3 and later. Before 7.0, requestedHandleTypes is named
+/// requestedHandleType.
 typedef struct hipMemAllocationPropR0503 {
   hipMemAllocationType type;
   hipMemAllocationHandleType requestedHandleTypes;
@@ -248,7 +248,7 @@ typedef struct hipMemPoolProps {
 
 // Pointers and copies.
 typedef struct hipPointerAttribute_t {
-  hipMemoryType memoryType;  ///< since 6.0 called type, and a hipMemoryTypeR0600
+  hipMemoryType memoryType;  ///< since 6.0 named type, with type hipMemoryTypeR0600
   int device;
   void* devicePointer;
   void* hostPointer;
@@ -345,7 +345,7 @@ typedef struct HIP_MEMCPY3D {
   unsigned int Height;
   unsigned int Depth;
 } HIP_MEMCPY3D;
-/// Of ROCm 6.0 and later, where it is called HIP_MEMCPY3D.
+/// HIP_MEMCPY3D of ROCm 6.0 and later.
 typedef struct HIP_MEMCPY3DR0600 {
   std::size_t srcXInBytes;
   std::size_t srcY;
@@ -420,7 +420,7 @@ typedef struct hipMemsetParams {
   unsigned int value;
   std::size_t width;
 } hipMemsetParams;
-/// Since 5.5.
+/// Available since 5.5.
 typedef struct hipMemAllocNodeParams {
   hipMemPoolProps poolProps;
   const hipMemAccessDesc* accessDescs;
@@ -428,7 +428,7 @@ typedef struct hipMemAllocNodeParams {
   std::size_t bytesize;
   void* dptr;
 } hipMemAllocNodeParams;
-/// Since 6.2; of what a node may be, only what allocates.
+/// Available since 6.2; declares only the allocation node.
 typedef struct hipGraphNodeParams {
   hipGraphNodeTypeR0503 type;
   int reserved0[3];
@@ -458,7 +458,7 @@ typedef struct hipExternalMemoryBufferDesc_st {
   unsigned int flags;
 } hipExternalMemoryBufferDesc;
 
-// Passed on as they are. Up to the blank line HIP 5.2 has them.
+// Passed on unchanged. HIP 5.2 has those before the blank line.
 typedef struct textureReference textureReference;
 typedef struct hipTextureDesc hipTextureDesc;
 typedef struct hipResourceDesc hipResourceDesc;

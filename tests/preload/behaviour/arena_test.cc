@@ -26,13 +26,13 @@ class Heap {
   explicit Heap(std::size_t other_bytes = 0) : other_bytes_(other_bytes) {}
 
   Address allocate(std::size_t bytes) {
-    Address address = arenas_.take(context(1), bytes);
+    Address address = arenas_.allocate(context(1), bytes);
     if (address == 0) {
       const std::size_t size_bytes =
           arenas_.next_size_bytes(context(1), bytes, other_bytes_ + arena_bytes_);
       arenas_.add(Arena(kind_of(bytes), ++count_, context(1), kStart + arena_bytes_, size_bytes));
       arena_bytes_ += size_bytes;
-      address = arenas_.take(context(1), bytes);
+      address = arenas_.allocate(context(1), bytes);
     }
     live_[address] = bytes;
     live_bytes_ += bytes;
@@ -41,7 +41,7 @@ class Heap {
   }
   void free(Address address) {
     const auto found = live_.find(address);
-    arenas_.give_back({arenas_.find(address)->number(), address, found->second});
+    arenas_.release({arenas_.find(address)->number(), address, found->second});
     live_bytes_ -= found->second;
     live_.erase(found);
   }
@@ -81,7 +81,7 @@ TEST(ArenaTest, PlacesAreTheLowestThatFitWhateverIsTakenAndGivenBack) {
     const std::size_t bytes = 1 + random() % (std::size_t{1} << (1 + random() % 21));
     const std::size_t units = (bytes + kUnit - 1) / kUnit;
     const std::size_t expected = lowest_fit(units);
-    const Address address = arena.take(bytes);
+    const Address address = arena.allocate(bytes);
     ASSERT_EQ(address, expected == kUnits ? 0 : kStart + expected * kUnit) << bytes << ", " << step;
     if (address != 0) {
       live[expected] = bytes;
@@ -91,7 +91,7 @@ TEST(ArenaTest, PlacesAreTheLowestThatFitWhateverIsTakenAndGivenBack) {
       const auto victim =
           std::next(live.begin(), static_cast<std::ptrdiff_t>(random() % live.size()));
       const std::size_t count = (victim->second + kUnit - 1) / kUnit;
-      arena.give_back(kStart + victim->first * kUnit, victim->second);
+      arena.release(kStart + victim->first * kUnit, victim->second);
       std::fill_n(used.begin() + static_cast<std::ptrdiff_t>(victim->first), count, false);
       live.erase(victim);
       if (random() % 4 != 0) break;
@@ -102,17 +102,17 @@ TEST(ArenaTest, PlacesAreTheLowestThatFitWhateverIsTakenAndGivenBack) {
 
 TEST(ArenaTest, TheLargestSmallAllocationFillsTheSmallestArena) {
   Arena arena(kSmallArenas, 1, context(1), kStart, kSmallestMediumBytes);
-  EXPECT_EQ(arena.take(kSmallestMediumBytes - 1), kStart);
-  EXPECT_EQ(arena.take(1), 0u);
-  arena.give_back(kStart, kSmallestMediumBytes - 1);
-  EXPECT_EQ(arena.take(1), kStart);
+  EXPECT_EQ(arena.allocate(kSmallestMediumBytes - 1), kStart);
+  EXPECT_EQ(arena.allocate(1), 0u);
+  arena.release(kStart, kSmallestMediumBytes - 1);
+  EXPECT_EQ(arena.allocate(1), kStart);
 }
 
 TEST(ArenasTest, AnArenaServesItsContextAlone) {
   Arenas arenas;
   arenas.add(Arena(kSmallArenas, 1, context(1), kStart, 2 * kMebi));
-  EXPECT_EQ(arenas.take(context(2), 1), 0u);
-  EXPECT_EQ(arenas.take(context(1), 1), kStart);
+  EXPECT_EQ(arenas.allocate(context(2), 1), 0u);
+  EXPECT_EQ(arenas.allocate(context(1), 1), kStart);
   arenas.remove_all_of(context(1));
   EXPECT_EQ(arenas.find(kStart), nullptr);
 }
@@ -120,12 +120,12 @@ TEST(ArenasTest, AnArenaServesItsContextAlone) {
 TEST(ArenasTest, ARangeOfAnArenaThatIsGoneIsNotGivenBackToItsSuccessor) {
   Arenas arenas;
   arenas.add(Arena(kSmallArenas, 1, context(1), kStart, 2 * kMebi));
-  const ArenaRange range{1, arenas.take(context(1), kMebi), kMebi};
+  const ArenaRange range{1, arenas.allocate(context(1), kMebi), kMebi};
   arenas.remove_all_of(context(1));
   arenas.add(Arena(kSmallArenas, 2, context(1), kStart, 2 * kMebi));
-  EXPECT_EQ(arenas.take(context(1), kMebi), kStart);
-  EXPECT_FALSE(arenas.give_back(range));
-  EXPECT_EQ(arenas.take(context(1), kMebi), kStart + kMebi);
+  EXPECT_EQ(arenas.allocate(context(1), kMebi), kStart);
+  EXPECT_FALSE(arenas.release(range));
+  EXPECT_EQ(arenas.allocate(context(1), kMebi), kStart + kMebi);
 }
 
 TEST(ArenasTest, OfEmptyArenasTheSmallestStaysForEachContext) {
@@ -135,7 +135,7 @@ TEST(ArenasTest, OfEmptyArenasTheSmallestStaysForEachContext) {
   arenas.add(Arena(kSmallArenas, 3, context(2), kStart + 6 * kMebi, 2 * kMebi));
   EXPECT_EQ(arenas.remove_empty(false), kStart);
   EXPECT_EQ(arenas.remove_empty(false), 0u);
-  EXPECT_EQ(arenas.take(context(1), 1), kStart + 4 * kMebi);
+  EXPECT_EQ(arenas.allocate(context(1), 1), kStart + 4 * kMebi);
   EXPECT_EQ(arenas.remove_empty(true), kStart + 6 * kMebi);
   EXPECT_EQ(arenas.remove_empty(true), 0u);
 }
@@ -221,25 +221,25 @@ TEST(MediumArenasTest, TenThousandOf2MiBNeedFewArenas) {
 
 TEST(MediumArenasTest, PlacesAreAlignedTo2MiBAndUsedAgain) {
   Arena arena(kMediumArenas, 1, context(1), kStart, 32 * kMebi);
-  EXPECT_EQ(arena.take(3 * kMebi), kStart);
-  EXPECT_EQ(arena.take(16 * kMebi), kStart + 4 * kMebi);
-  EXPECT_EQ(arena.take(12 * kMebi), kStart + 20 * kMebi);
-  EXPECT_EQ(arena.take(2 * kMebi), 0u);
-  arena.give_back(kStart + 20 * kMebi, 12 * kMebi);
-  arena.give_back(kStart, 3 * kMebi);
-  EXPECT_EQ(arena.take(12 * kMebi), kStart + 20 * kMebi);
-  arena.give_back(kStart + 4 * kMebi, 16 * kMebi);
-  arena.give_back(kStart + 20 * kMebi, 12 * kMebi);
+  EXPECT_EQ(arena.allocate(3 * kMebi), kStart);
+  EXPECT_EQ(arena.allocate(16 * kMebi), kStart + 4 * kMebi);
+  EXPECT_EQ(arena.allocate(12 * kMebi), kStart + 20 * kMebi);
+  EXPECT_EQ(arena.allocate(2 * kMebi), 0u);
+  arena.release(kStart + 20 * kMebi, 12 * kMebi);
+  arena.release(kStart, 3 * kMebi);
+  EXPECT_EQ(arena.allocate(12 * kMebi), kStart + 20 * kMebi);
+  arena.release(kStart + 4 * kMebi, 16 * kMebi);
+  arena.release(kStart + 20 * kMebi, 12 * kMebi);
   EXPECT_TRUE(arena.is_empty());
 }
 
 TEST(MediumArenasTest, SmallAndMediumAllocationsDoNotShareArenas) {
   Arenas arenas;
   arenas.add(Arena(kMediumArenas, 1, context(1), kStart, 32 * kMebi));
-  EXPECT_EQ(arenas.take(context(1), 2 * kMebi - 1), 0u);
+  EXPECT_EQ(arenas.allocate(context(1), 2 * kMebi - 1), 0u);
   arenas.add(Arena(kSmallArenas, 2, context(1), kStart + 32 * kMebi, 2 * kMebi));
-  EXPECT_EQ(arenas.take(context(1), 2 * kMebi - 1), kStart + 32 * kMebi);
-  EXPECT_EQ(arenas.take(context(1), 2 * kMebi), kStart);
+  EXPECT_EQ(arenas.allocate(context(1), 2 * kMebi - 1), kStart + 32 * kMebi);
+  EXPECT_EQ(arenas.allocate(context(1), 2 * kMebi), kStart);
 }
 
 TEST(MediumArenasTest, AnEmptyOneIsNeverKept) {

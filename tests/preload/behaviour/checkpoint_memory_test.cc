@@ -54,10 +54,10 @@ class CheckpointMemoryTest : public testing::TestWithParam<const char*> {
     copy_ = reinterpret_cast<Copy>(::dlsym(driver_, "copying_driver_copy"));
     const std::string path = GetParam();
     checkpoint_memory::find_calls(path.substr(path.rfind('/') + 1));
-    checkpoint_memory::take_over_calls();
+    checkpoint_memory::intercept_calls();
   }
   void TearDown() override {
-    checkpoint_memory::give_back_calls();
+    checkpoint_memory::restore_calls();
     for (const auto& [address, bytes] : mapped_) ::munmap(address, bytes);
     ::dlclose(driver_);
   }
@@ -114,15 +114,15 @@ TEST_P(CheckpointMemoryTest, NothingIsTakenOverThatIsNotTheDrivers) {
 }
 
 TEST_P(CheckpointMemoryTest, WhatWasTakenOverIsGivenBack) {
-  checkpoint_memory::give_back_calls();
+  checkpoint_memory::restore_calls();
   std::byte* const memory = map(kBytes, kReadWrite, kPopulated);
   EXPECT_EQ(resident_bytes(memory, kBytes), kBytes);
   EXPECT_FALSE(is_for_huge_pages(memory));
-  checkpoint_memory::give_back_calls();  // changes nothing
-  checkpoint_memory::take_over_calls();
-  checkpoint_memory::take_over_calls();  // the same
+  checkpoint_memory::restore_calls();  // changes nothing
+  checkpoint_memory::intercept_calls();
+  checkpoint_memory::intercept_calls();  // the same
   EXPECT_EQ(resident_bytes(map(kBytes, kReadWrite, kPopulated), kBytes), 0u);
-  checkpoint_memory::give_back_calls();
+  checkpoint_memory::restore_calls();
   EXPECT_EQ(resident_bytes(map(kBytes, kReadWrite, kPopulated), kBytes), kBytes);
 }
 
@@ -140,7 +140,7 @@ TEST_P(CheckpointMemoryTest, TheDriversOwnPagesKeepTheirRights) {
   };
   const std::string taken_over = rights();
   EXPECT_NE(taken_over.find("copying_driver"), std::string::npos);
-  checkpoint_memory::give_back_calls();
+  checkpoint_memory::restore_calls();
   EXPECT_EQ(rights(), taken_over);
 }
 

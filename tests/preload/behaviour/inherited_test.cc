@@ -1,4 +1,4 @@
-// What let_go_of_files finds: all that has the prefix and nothing else, however long the lines are.
+// What release_files finds: all that has the prefix and nothing else, however long the lines are.
 #include "preload/inherited.h"
 
 #include <fcntl.h>
@@ -86,7 +86,7 @@ TEST_F(InheritedTest, AllThatHasThePrefixGoesAndNothingElse) {
   const int shorter = hold(folder_ + "/devic");
   std::filesystem::create_directory(folder_ + "/other");
   const int below = hold(folder_ + "/other " + "device");
-  let_go_of_files(prefix());
+  release_files(prefix());
   EXPECT_EQ(mappings_with(prefix()), 0u);
   EXPECT_FALSE(is_open(first));
   EXPECT_FALSE(is_open(second));
@@ -103,7 +103,7 @@ TEST_F(InheritedTest, HundredsGoAtOnce) {
     files_.push_back(::fcntl(file, F_DUPFD_CLOEXEC, 0));
     hold(folder_ + "/kept" + std::to_string(i % 3));
   }
-  let_go_of_files(prefix());
+  release_files(prefix());
   EXPECT_EQ(mappings_with(prefix()), 0u);
   for (const int held : files_) {
     char path[256] = {};
@@ -121,7 +121,7 @@ TEST_F(InheritedTest, LinesOfAnyLengthAreReadOver) {
     const int before = hold(prefix());
     const int deep = hold_deep(length);
     const int after = hold(prefix());
-    let_go_of_files(prefix());
+    release_files(prefix());
     EXPECT_EQ(mappings_with(prefix()), 0u) << length;
     EXPECT_FALSE(is_open(before));
     EXPECT_FALSE(is_open(after));
@@ -134,7 +134,7 @@ TEST_F(InheritedTest, ADeletedFileAndANameWithALineBreakAreFound) {
   hold(prefix() + " deleted");
   std::filesystem::remove(prefix() + " deleted");
   errno = 4711;
-  let_go_of_files(prefix());
+  release_files(prefix());
   EXPECT_EQ(errno, 4711);
   EXPECT_EQ(mappings_with(prefix()), 0u);
   for (const int file : files_) EXPECT_FALSE(is_open(file));
@@ -150,7 +150,7 @@ TEST_F(InheritedTest, WithoutAFreeDescriptorItReturns) {
     taken.push_back(next);
   }
   ::setrlimit(RLIMIT_NOFILE, &low);
-  let_go_of_files(prefix());
+  release_files(prefix());
   ::setrlimit(RLIMIT_NOFILE, &limit);
   for (const int held : taken) ::close(held);
   EXPECT_TRUE(is_open(file));

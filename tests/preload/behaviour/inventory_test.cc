@@ -108,7 +108,7 @@ TEST(InventoryTest, MappingsKeepCountOfTheirAllocation) {
   inventory.add_mapping(kBase, 2 * kMiB, 0, physical);
   inventory.add_mapping(kBase + 8 * kMiB, 2 * kMiB, 2 * kMiB, physical);
   EXPECT_EQ(physical.mappings, 2u);
-  EXPECT_EQ(inventory.take_mapping(kBase).physical, &physical);
+  EXPECT_EQ(inventory.remove_mapping(kBase).physical, &physical);
   EXPECT_EQ(physical.mappings, 1u);
   EXPECT_EQ(inventory.find_mapping(kBase), nullptr);
 }

@@ -22,89 +22,89 @@ class PoolRangesTest : public testing::Test {
 };
 
 TEST_F(PoolRangesTest, AStreamUsesWhatItFreedItselfAtOnce) {
-  const Address address = ranges_.take(1, kStretchBytes);
+  const Address address = ranges_.allocate(1, kStretchBytes);
   EXPECT_EQ(address, kStretch);
-  EXPECT_EQ(ranges_.take(1, kPoolUnit), 0u);
-  ranges_.give_back(address, kStretchBytes, {1, 5});
-  EXPECT_EQ(ranges_.take(1, kStretchBytes), address);
+  EXPECT_EQ(ranges_.allocate(1, kPoolUnit), 0u);
+  ranges_.release(address, kStretchBytes, {1, 5});
+  EXPECT_EQ(ranges_.allocate(1, kStretchBytes), address);
 }
 
 TEST_F(PoolRangesTest, AnotherStreamUsesItWhenTheFirstHasPassedTheFreeAndNotBefore) {
-  ranges_.give_back(ranges_.take(1, kStretchBytes), kStretchBytes, {1, 5});
-  EXPECT_EQ(ranges_.take(2, kPoolUnit), 0u);
-  EXPECT_EQ(ranges_.take_joined(2, kPoolUnit), 0u);
+  ranges_.release(ranges_.allocate(1, kStretchBytes), kStretchBytes, {1, 5});
+  EXPECT_EQ(ranges_.allocate(2, kPoolUnit), 0u);
+  EXPECT_EQ(ranges_.allocate_joined(2, kPoolUnit), 0u);
   ranges_.pass({1, 4});
-  EXPECT_EQ(ranges_.take(2, kPoolUnit), 0u);
+  EXPECT_EQ(ranges_.allocate(2, kPoolUnit), 0u);
   ranges_.pass({2, 9});
-  EXPECT_EQ(ranges_.take(2, kPoolUnit), 0u);
+  EXPECT_EQ(ranges_.allocate(2, kPoolUnit), 0u);
   ranges_.pass({1, 5});
-  EXPECT_EQ(ranges_.take(2, kStretchBytes), kStretch);
+  EXPECT_EQ(ranges_.allocate(2, kStretchBytes), kStretch);
 }
 
 TEST_F(PoolRangesTest, NeighboursOfOneStreamAreAsYoungAsTheYoungest) {
-  const Address first = ranges_.take(1, kPoolUnit);
-  const Address second = ranges_.take(1, kStretchBytes - kPoolUnit);
-  ranges_.give_back(first, kPoolUnit, {1, 3});
-  ranges_.give_back(second, kStretchBytes - kPoolUnit, {1, 7});
+  const Address first = ranges_.allocate(1, kPoolUnit);
+  const Address second = ranges_.allocate(1, kStretchBytes - kPoolUnit);
+  ranges_.release(first, kPoolUnit, {1, 3});
+  ranges_.release(second, kStretchBytes - kPoolUnit, {1, 7});
   ranges_.pass({1, 3});
-  EXPECT_EQ(ranges_.take_joined(2, kPoolUnit), 0u);
-  EXPECT_EQ(ranges_.take(1, kStretchBytes), kStretch);
+  EXPECT_EQ(ranges_.allocate_joined(2, kPoolUnit), 0u);
+  EXPECT_EQ(ranges_.allocate(1, kStretchBytes), kStretch);
 }
 
 TEST_F(PoolRangesTest, NeighboursOfTheStreamAndOfEverybodyAreJoinedForTheStream) {
-  const Address first = ranges_.take(1, 32 * kPoolUnit);
-  ranges_.give_back(first, 32 * kPoolUnit, {1, 3});
-  EXPECT_EQ(ranges_.take(1, kStretchBytes), 0u);
-  EXPECT_EQ(ranges_.take_joined(2, kStretchBytes), 0u);
-  EXPECT_EQ(ranges_.take_joined(1, kStretchBytes), kStretch);
-  EXPECT_EQ(ranges_.take(2, kPoolUnit), 0u);
+  const Address first = ranges_.allocate(1, 32 * kPoolUnit);
+  ranges_.release(first, 32 * kPoolUnit, {1, 3});
+  EXPECT_EQ(ranges_.allocate(1, kStretchBytes), 0u);
+  EXPECT_EQ(ranges_.allocate_joined(2, kStretchBytes), 0u);
+  EXPECT_EQ(ranges_.allocate_joined(1, kStretchBytes), kStretch);
+  EXPECT_EQ(ranges_.allocate(2, kPoolUnit), 0u);
 }
 
 TEST_F(PoolRangesTest, TheRestOfAJoinedRangeIsTheStreams) {
-  ranges_.give_back(ranges_.take(1, 32 * kPoolUnit), 32 * kPoolUnit, {1, 3});
-  EXPECT_EQ(ranges_.take_joined(1, 40 * kPoolUnit), kStretch);
-  EXPECT_EQ(ranges_.take(2, kPoolUnit), 0u);
+  ranges_.release(ranges_.allocate(1, 32 * kPoolUnit), 32 * kPoolUnit, {1, 3});
+  EXPECT_EQ(ranges_.allocate_joined(1, 40 * kPoolUnit), kStretch);
+  EXPECT_EQ(ranges_.allocate(2, kPoolUnit), 0u);
   ranges_.pass({1, 3});
-  EXPECT_EQ(ranges_.take(2, 24 * kPoolUnit), kStretch + 40 * kPoolUnit);
+  EXPECT_EQ(ranges_.allocate(2, 24 * kPoolUnit), kStretch + 40 * kPoolUnit);
 }
 
 TEST_F(PoolRangesTest, AnAllocationLiesInOneStretch) {
   ranges_.add_stretch(kStretch + kStretchBytes, kStretchBytes);
-  EXPECT_EQ(ranges_.take(1, kStretchBytes + kPoolUnit), 0u);
-  EXPECT_EQ(ranges_.take_joined(1, kStretchBytes + kPoolUnit), 0u);
-  EXPECT_NE(ranges_.take(1, kStretchBytes), 0u);
-  EXPECT_NE(ranges_.take(1, kStretchBytes), 0u);
+  EXPECT_EQ(ranges_.allocate(1, kStretchBytes + kPoolUnit), 0u);
+  EXPECT_EQ(ranges_.allocate_joined(1, kStretchBytes + kPoolUnit), 0u);
+  EXPECT_NE(ranges_.allocate(1, kStretchBytes), 0u);
+  EXPECT_NE(ranges_.allocate(1, kStretchBytes), 0u);
 }
 
 TEST_F(PoolRangesTest, AStretchGoesOnlyWhenAllOfItIsEverybodys) {
-  const Address address = ranges_.take(1, kPoolUnit);
+  const Address address = ranges_.allocate(1, kPoolUnit);
   EXPECT_EQ(ranges_.remove_free_stretch(kStretchBytes), 0u);
-  ranges_.give_back(address, kPoolUnit, {1, 3});
+  ranges_.release(address, kPoolUnit, {1, 3});
   EXPECT_EQ(ranges_.remove_free_stretch(kStretchBytes), 0u);
   ranges_.pass({1, 3});
   EXPECT_EQ(ranges_.remove_free_stretch(kStretchBytes - 1), 0u);
   EXPECT_EQ(ranges_.remove_free_stretch(kStretchBytes), kStretch);
   EXPECT_FALSE(ranges_.has_stretches());
-  EXPECT_EQ(ranges_.take(1, kPoolUnit), 0u);
+  EXPECT_EQ(ranges_.allocate(1, kPoolUnit), 0u);
 }
 
 TEST_F(PoolRangesTest, OfOthersTheSmallestSufficientRangeThatMayBeTakenIsTaken) {
-  const Address first = ranges_.take(1, 20 * kPoolUnit);
-  const Address second = ranges_.take(1, 10 * kPoolUnit);
-  ranges_.take(1, kStretchBytes - 30 * kPoolUnit);
-  ranges_.give_back(first, 20 * kPoolUnit, {1, 3});
-  ranges_.give_back(second, 10 * kPoolUnit, {2, 4});
+  const Address first = ranges_.allocate(1, 20 * kPoolUnit);
+  const Address second = ranges_.allocate(1, 10 * kPoolUnit);
+  ranges_.allocate(1, kStretchBytes - 30 * kPoolUnit);
+  ranges_.release(first, 20 * kPoolUnit, {1, 3});
+  ranges_.release(second, 10 * kPoolUnit, {2, 4});
   const auto any = [](StreamPoint) { return true; };
-  EXPECT_EQ(ranges_.take_of_others(5 * kPoolUnit, [](StreamPoint) { return false; }), 0u);
-  EXPECT_EQ(ranges_.take_of_others(5 * kPoolUnit, any), second);
-  EXPECT_EQ(ranges_.take_of_others(15 * kPoolUnit, any), first);
-  EXPECT_EQ(ranges_.take_of_others(15 * kPoolUnit, any), 0u);
+  EXPECT_EQ(ranges_.allocate_from_others(5 * kPoolUnit, [](StreamPoint) { return false; }), 0u);
+  EXPECT_EQ(ranges_.allocate_from_others(5 * kPoolUnit, any), second);
+  EXPECT_EQ(ranges_.allocate_from_others(15 * kPoolUnit, any), first);
+  EXPECT_EQ(ranges_.allocate_from_others(15 * kPoolUnit, any), 0u);
 }
 
 /// What is true of every unit, kept the simple way.
 struct Unit {
   bool live = false;
-  std::uint64_t stream = StreamPoint::kEverybody;
+  std::uint64_t stream = StreamPoint::kAllStreams;
   std::uint64_t ticket = 0;
 };
 
@@ -125,10 +125,10 @@ TEST(PoolRangesRandomTest, NothingIsHandedOutThatIsLiveOrThatAnotherStreamMaySti
       case 0:
       case 1: {
         const std::size_t count = 1 + random() % (std::size_t{1} << random() % 8);
-        Address address = ranges.take(stream, count * kPoolUnit);
-        if (address == 0) address = ranges.take_joined(stream, count * kPoolUnit);
+        Address address = ranges.allocate(stream, count * kPoolUnit);
+        if (address == 0) address = ranges.allocate_joined(stream, count * kPoolUnit);
         const auto usable = [&](const Unit& unit) {
-          return !unit.live && (unit.stream == stream || unit.stream == StreamPoint::kEverybody);
+          return !unit.live && (unit.stream == stream || unit.stream == StreamPoint::kAllStreams);
         };
         if (address == 0) {
           for (std::size_t i = 0, run = 0; i < units.size(); ++i) {
@@ -156,7 +156,7 @@ TEST(PoolRangesRandomTest, NothingIsHandedOutThatIsLiveOrThatAnotherStreamMaySti
         for (std::size_t i = 0; i < victim->second; ++i) {
           units[(victim->first - kStretch) / kPoolUnit + i] = {false, stream, ticket};
         }
-        ranges.give_back(victim->first, victim->second * kPoolUnit, {stream, ticket});
+        ranges.release(victim->first, victim->second * kPoolUnit, {stream, ticket});
         live.erase(victim);
         break;
       }
@@ -164,7 +164,7 @@ TEST(PoolRangesRandomTest, NothingIsHandedOutThatIsLiveOrThatAnotherStreamMaySti
         // A range that was joined is as young as its youngest part: only a stream that has passed
         // everything is sure to have given all.
         for (Unit& unit : units) {
-          if (!unit.live && unit.stream == stream) unit.stream = StreamPoint::kEverybody;
+          if (!unit.live && unit.stream == stream) unit.stream = StreamPoint::kAllStreams;
         }
         ranges.pass({stream, ticket});
         break;

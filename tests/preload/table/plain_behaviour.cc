@@ -64,7 +64,7 @@ extern "C" __attribute__((visibility("default"))) unsigned int cuTestWithheld() 
 }
 
 extern "C" __attribute__((visibility("default"))) int cuTestLook(char* culprit, std::size_t bytes) {
-  return static_cast<int>(gcr::preload::bindings::look({culprit, bytes}));
+  return static_cast<int>(gcr::preload::bindings::scan({culprit, bytes}));
 }
 
 extern "C" __attribute__((visibility("default"))) unsigned int hipTestTrackedCalls() {
