@@ -15,7 +15,7 @@ namespace {
 constexpr const char* kPlainPattern = "%Y-%m-%dT%H:%M:%S.%e %l %n[%P] ";
 constexpr const char* kJournalPattern = "<%*>";
 
-/// syslog(3)'s number for a level of spdlog, from trace to critical.
+/// Writes the syslog(3) priority for a spdlog level, from trace to critical.
 class PriorityFlag : public spdlog::custom_flag_formatter {
  public:
   void format(const spdlog::details::log_msg& message, const std::tm& /*time*/,

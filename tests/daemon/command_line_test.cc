@@ -104,7 +104,7 @@ TEST(AgentCommandLine, AnEncryptedKeyIsAProblem) {
                                   gcr::test::encrypted(gcr::test::TestAuthority().issue().key));
   });
   EXPECT_EQ(checked.exit_status, 2);
-  EXPECT_THAT(checked.output, HasSubstr("is encrypted, and nobody is asked for its passphrase"));
+  EXPECT_THAT(checked.output, HasSubstr("is encrypted, and gcr-migrate never asks for a passphrase"));
 }
 
 TEST(AgentCommandLine, MistakeInTheConfigurationEndsItWithItsLine) {

@@ -34,7 +34,7 @@ std::optional<double> seconds_of(const ASN1_TIME* time) {
 template <class T>
 Unique<T> read_pem(const std::string& path, T* (*read)(BIO*, T**, pem_password_cb*, void*)) {
   const Unique<BIO> file(BIO_new_file(path.c_str(), "r"));
-  return Unique<T>(file ? read(file.get(), nullptr, control::know_no_passphrase, nullptr)
+  return Unique<T>(file ? read(file.get(), nullptr, control::no_passphrase, nullptr)
                         : nullptr);
 }
 
