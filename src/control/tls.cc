@@ -55,11 +55,11 @@ std::string_view verification_advice(long result) {
     case X509_V_ERR_CRL_NOT_YET_VALID:
     case X509_V_ERR_UNABLE_TO_GET_CRL:
     case X509_V_ERR_CRL_SIGNATURE_FAILURE:
-      return "this side has no valid list of revoked certificates and accepts no"
+      return "this side has no valid list of revoked certificates and accepts no "
              "peer: renew the file that tls.revoked or --crl names";
     case X509_V_ERR_UNABLE_TO_GET_ISSUER_CERT_LOCALLY:
     case X509_V_ERR_UNABLE_TO_VERIFY_LEAF_SIGNATURE:
-      return "both sides need certificates of one authority; if an intermediate authority"
+      return "both sides need certificates of one authority; if an intermediate authority "
              "issued one, append its certificate to the one that is shown, or to this side's ca "
              "file";
     default:
@@ -72,8 +72,8 @@ std::string_view verification_advice(long result) {
 std::string_view alert_advice(int reason) {
   switch (reason) {
     case SSL_R_SSLV3_ALERT_CERTIFICATE_EXPIRED:
-      return "it has expired, or the peer's list of revoked certificates has:make a new one "
-             "(scripts/make-certs), or check that host's clock";
+      return "it has expired, or the peer's list of revoked certificates has: "
+             "make a new one (scripts/make-certs), or check that host's clock";
     case SSL_R_SSLV3_ALERT_CERTIFICATE_REVOKED:
       return "it is revoked: if that is a mistake, have the authority make a new one";
     case SSL_R_SSLV3_ALERT_BAD_CERTIFICATE:
@@ -81,7 +81,7 @@ std::string_view alert_advice(int reason) {
              "check both hosts' clocks, or make a new one (scripts/make-certs)";
     case SSL_R_TLSV1_ALERT_UNKNOWN_CA:
     case SSL_R_TLSV1_ALERT_DECRYPT_ERROR:  // an authority of the same name with another key
-      return "both sides need certificates of one authority and, where lists of revoked"
+      return "both sides need certificates of one authority and, where lists of revoked "
              "certificates are used, lists that have not expired";
     case SSL_R_SSLV3_ALERT_CERTIFICATE_UNKNOWN:
     case SSL_R_SSLV3_ALERT_UNSUPPORTED_CERTIFICATE:
@@ -117,7 +117,7 @@ Error ssl_error(SSL* ssl, const std::error_code& error, std::string_view peer) {
   if (is_too_old(reason)) {
     return Error(
         Code::kPermissionDenied,
-        fmt::format("{} does not support TLS 1.3, the oldest version accepted ({}): update its"
+        fmt::format("{} does not support TLS 1.3, the oldest version accepted ({}): update its "
                     "software",
                     peer, error.message()));
   }

@@ -35,7 +35,7 @@ Result<PrivateKey> read_private_key(const std::string& path) {
   if (!encrypted) return unusable_file("private key", path);
   ERR_clear_error();
   return Error(Code::kInvalidArgument,
-               fmt::format("the private key {} is encrypted, and gcr-migrate never asks for a"
+               fmt::format("the private key {} is encrypted, and gcr-migrate never asks for a "
                            "passphrase: use an unencrypted key in a file of mode 600 (openssl pkey "
                            "-in {} -out NEW)",
                            path, path));

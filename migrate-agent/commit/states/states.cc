@@ -75,7 +75,8 @@ const Row* find_in(std::span<const Row> rows, State state, Event event) {
   return found == rows.end() ? nullptr : &*found;
 }
 
-/// A Resolved record says in itself which of the two decisions it was.
+/// Returns whether a record fits an event: Resolved is the record of two events and states which
+/// one it was.
 bool fits(const Record& record, std::string_view event) {
   if (record.body_case() != Record::kResolved) return true;
   return record.resolved().run_here() == (event == "resolved_run_here");
@@ -89,8 +90,8 @@ Result<State> replay(std::span<const Row> rows, State state, std::span<const Rec
              fits(records[i], to_string(row.event));
     });
     if (found == rows.end()) {
-      return Error(Code::kDataLoss, fmt::format("record {} of the journal cannot follow on what "
-                                                "is before it (state {})",
+      return Error(Code::kDataLoss, fmt::format("record {} of the journal is not allowed "
+                                                "in state {}",
                                                 i + 1, to_string(state)));
     }
     state = found->to;
@@ -102,7 +103,7 @@ Status begins_with_began(std::span<const Record> records, journal::Began::Role r
   if (!records.empty() && records.front().has_began() && records.front().began().role() == role) {
     return {};
   }
-  return Error(Code::kDataLoss, "the journal does not begin as one of this role does");
+  return Error(Code::kDataLoss, "the journal does not begin with Began of this role");
 }
 
 }  // namespace
