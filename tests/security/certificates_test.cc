@@ -144,7 +144,7 @@ TEST_F(Certificates, FilesAreReadAnewWithEveryConnection) {
   EXPECT_EQ(list_with(good_, agent.endpoint()).exit_status, 0);
 
   replace(expired);
-  EXPECT_TRUE(agent.wait_for_log("connections fail from now on"));
+  EXPECT_TRUE(agent.wait_for_log("reload failed; new connections will be refused"));
   refusal_of(good_, agent.endpoint());
   replace(fresh);
   EXPECT_TRUE(agent.wait_for_log("the certificates are good"));

@@ -128,8 +128,8 @@ proto::MigrateReport report_of(std::span<const Record> records) {
   return report;
 }
 
-registry::Outcome ending_of(journal::Began migration, proto::MigrateReport report,
-                            unsigned journal_errors) {
+registry::Outcome outcome_for_daemon(journal::Began migration, proto::MigrateReport report,
+                                     unsigned journal_errors) {
   registry::Outcome outcome;
   outcome.set_journal_errors(journal_errors);
   outcome.set_rate_bytes_per_s(sending_rate(report));

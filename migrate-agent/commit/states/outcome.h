@@ -37,8 +37,8 @@ proto::MigrateReport report_of(std::span<const journal::Record> records);
 
 /// Combines the end of `migration` in its role and `report` for the daemon. Keeps only the phases
 /// of the role's own host; the rate is the average over all rounds that sent something.
-registry::Outcome ending_of(journal::Began migration, proto::MigrateReport report,
-                            unsigned journal_errors);
+registry::Outcome outcome_for_daemon(journal::Began migration, proto::MigrateReport report,
+                                     unsigned journal_errors);
 
 /// The destination's copy runs, or the reason why the source resumes its own: the copy was lost
 /// before it ran.

@@ -38,16 +38,16 @@ namespace {
 using asio::ip::tcp;
 
 constexpr std::chrono::milliseconds kAcceptPause = std::chrono::milliseconds(100);
-/// For the preface of a connection without a place. A client with a valid one sends it at once.
-constexpr std::chrono::milliseconds kUnplacedPatience = std::chrono::seconds(1);
+/// Time for the preface of an excess connection. A client with a valid one sends it at once.
+constexpr std::chrono::milliseconds kExcessPatience = std::chrono::seconds(1);
 
-/// A worker as the daemon knows it. When its process has been reaped it is removed, and what it
-/// owns is released or goes to a recovery.
+/// A worker process. When it has been reaped, its entry is removed, and what it owned is released
+/// or passed to a recovery.
 struct Worker {
   Worker(asio::io_context& io, WorkerProcess process, Startups::Token startup)
       : pid(process.pid), socket(io, process.socket.release()), token(std::move(startup)) {}
 
-  /// For the log, with its migration.
+  /// Returns the worker's name for the log, with its migration.
   std::string name() const {
     const std::string own = fmt::format("worker {}", pid);
     if (journals.empty()) return own;
@@ -57,27 +57,29 @@ struct Worker {
   pid_t pid;
   asio::posix::stream_descriptor socket;
   Startups::Token token;  ///< while its peer has not shown a certificate
-  Peers::Place place;     ///< from then on
+  Peers::Place place;     ///< once its peer has shown a certificate
   std::string peer;
   std::string phase;
-  std::vector<journal::Entry> journals;  ///< of what it claimed or registered; not all exist
-  std::string ordered_by;                ///< who ordered its migration
+  std::vector<journal::Entry>
+      journals;            ///< of the migrations that it claimed or registered; not all exist
+  std::string ordered_by;  ///< the operator who ordered its migration
 };
 
-/// Whether the worker leaves its processes suspended: they may be resumed before it has ended.
+/// Returns whether the worker leaves its processes suspended: they may be resumed before it has
+/// ended.
 bool is_suspended(const proto::MigrateReport& report) {
   return (report.suspended() && !report.committed()) ||
          (report.suspension().done() && !report.suspension().resumed());
 }
 
-/// Whether nothing is left to do with the process here, and it is not suspended; the operator is
-/// told after the daemon, and may ask for the next migration at once.
+/// Returns whether no work is left for the process here and it is not suspended. Its claim is then
+/// released before the worker ends, since the operator may order the next migration at once.
 bool is_settled(const proto::MigrateReport& report) {
   return !is_suspended(report) && !report.recovering() &&
          (report.migrated() || !report.committed());
 }
 
-std::string ending_of(int status) {
+std::string describe_exit(int status) {
   if (WIFSIGNALED(status)) {
     return fmt::format("was killed by signal {} ({})", WTERMSIG(status),
                        strsignal(WTERMSIG(status)));
@@ -113,7 +115,7 @@ struct Daemon::Impl : std::enable_shared_from_this<Impl> {
   Status listen_locally();
   asio::awaitable<void> accept_local();
   asio::awaitable<void> admit(tcp::socket socket, std::string address, Startups::Token token);
-  Startups::Token admit_known(const Uuid& migration);
+  Startups::Token admit_known_migration(const Uuid& migration);
   Result<WorkerProcess> spawn(const std::vector<std::string>& more, UniqueFd connection = {}) const;
   void add_worker(WorkerId id, WorkerProcess process, Startups::Token token);
   void start_worker(UniqueFd connection, const std::string& address, Startups::Token token);
@@ -121,18 +123,19 @@ struct Daemon::Impl : std::enable_shared_from_this<Impl> {
   bool has_worker(const journal::Entry& entry) const;
   void remove_groups();
   void pass_data_connection(UniqueFd connection, const Uuid& migration, const std::string& address);
-  asio::awaitable<void> listen_to(WorkerId id);
-  void take(WorkerId id, Worker& worker, const registry::FromWorker& message);
+  asio::awaitable<void> read_messages(WorkerId id);
+  void handle(WorkerId id, Worker& worker, const registry::FromWorker& message);
   Status answer(WorkerId id, Worker& worker, const registry::FromWorker& message);
   Status admit_peer(Worker& worker, const registry::Authenticated& peer);
-  Status check_room(const Worker& worker, journal::Role role, const std::string& ordered_by) const;
+  Status check_migration_limits(const Worker& worker, journal::Role role,
+                                const std::string& ordered_by) const;
   Status claim(WorkerId id, Worker& worker, const registry::ClaimProcesses& wanted);
   Status take_suspended(WorkerId id, Worker& worker, const registry::TakeSuspended& wanted);
-  Status enroll(WorkerId id, Worker& worker, const registry::RegisterMigration& wanted);
+  Status register_migration(WorkerId id, Worker& worker, const registry::RegisterMigration& wanted);
   asio::awaitable<void> reap_children();
   void reap(pid_t pid, int status);
-  asio::awaitable<void> obey_signals();
-  asio::awaitable<void> obey_reload_signals();
+  asio::awaitable<void> handle_stop_signals();
+  asio::awaitable<void> handle_reload_signals();
   Status reload();
   Present present() const;
   void end_if_idle();
@@ -147,9 +150,10 @@ struct Daemon::Impl : std::enable_shared_from_this<Impl> {
   asio::signal_set child_signals;
   asio::signal_set reload_signals;
   Startups startups;
-  Startups local_startups;  ///< separate: local users and the network do not displace each other
-  Startups known_startups;  ///< separate: clients that name a migration that this host knows
-  Unplaced unplaced;
+  Startups local_startups;  ///< separate, so that local users and network clients do not displace
+                            ///< each other
+  Startups known_startups;  ///< separate, for clients that name a migration of this host
+  ExcessConnections excess;
   Peers peers;
   Registry registry;
   std::unordered_map<WorkerId, Worker> workers;
@@ -184,7 +188,7 @@ Status Daemon::Impl::listen_locally() {
   if (config.local_socket.empty()) return {};
   GCR_ASSIGN(auto listening, LocalListener::listen(io, config.local_socket));
   local.emplace(std::move(listening));
-  spdlog::info("local users are served at {}", config.local_socket.string());
+  spdlog::info("listening for local users at {}", config.local_socket.string());
   asio::co_spawn(io, accept_local(), asio::detached);
   return {};
 }
@@ -207,21 +211,22 @@ asio::awaitable<void> Daemon::Impl::accept_local() {
       start_worker(std::move(connection->socket), user, std::move(token));
     } else {
       spdlog::warn("closed a local connection of {}: {}", user,
-                   stopping ? "this agent is stopping" : "too many have not said anything yet");
+                   stopping ? "this agent is stopping" : "too many have not sent a request");
     }
   }
 }
 
-/// A connection without a place among the unauthenticated ones may still belong to a migration.
+/// Reads the preface of a connection and passes the connection on. Without a token, it is accepted
+/// only if it belongs to a migration that this host knows.
 asio::awaitable<void> Daemon::Impl::admit(tcp::socket socket, std::string address,
                                           Startups::Token token) {
   const auto self = shared_from_this();
   const std::chrono::milliseconds patience(config.startup_timeout_ms);
-  const Unplaced::Entry waiting = token ? Unplaced::Entry() : unplaced.add(socket);
+  const ExcessConnections::Entry waiting = token ? ExcessConnections::Entry() : excess.add(socket);
   const Result<control::Preface> preface =
-      co_await read_preface(socket, token ? patience : std::min(patience, kUnplacedPatience));
+      co_await read_preface(socket, token ? patience : std::min(patience, kExcessPatience));
   const bool is_data = preface && preface->kind == control::ConnectionKind::kData;
-  if (preface && !token && !is_data) token = admit_known(preface->migration);
+  if (preface && !token && !is_data) token = admit_known_migration(preface->migration);
   if (!token && !is_data) {
     monitoring.metrics().startup_refused();
     spdlog::warn("closed a connection from {}: too many have not shown a certificate", address);
@@ -245,8 +250,9 @@ asio::awaitable<void> Daemon::Impl::admit(tcp::socket socket, std::string addres
   }
 }
 
-/// Ids are random, so only participants of a migration, or those who see its packets, can name it.
-Startups::Token Daemon::Impl::admit_known(const Uuid& migration) {
+/// Migration ids are random, so only participants of the migration, or those who can read its
+/// packets, can name it.
+Startups::Token Daemon::Impl::admit_known_migration(const Uuid& migration) {
   std::error_code error;
   for (const journal::Role role : {journal::Began::SOURCE, journal::Began::DESTINATION}) {
     if (!std::filesystem::exists(journal::path_of(config.state_dir, migration, role), error)) {
@@ -257,7 +263,7 @@ Startups::Token Daemon::Impl::admit_known(const Uuid& migration) {
   return {};
 }
 
-/// Starts this program again, as a worker with `more` arguments.
+/// Starts this program again, as a worker with the additional arguments `more`.
 Result<WorkerProcess> Daemon::Impl::spawn(const std::vector<std::string>& more,
                                           UniqueFd connection) const {
   std::vector<std::string> arguments = worker_arguments;
@@ -267,7 +273,7 @@ Result<WorkerProcess> Daemon::Impl::spawn(const std::vector<std::string>& more,
 
 void Daemon::Impl::add_worker(WorkerId id, WorkerProcess process, Startups::Token token) {
   workers.try_emplace(id, io, std::move(process), std::move(token));
-  asio::co_spawn(io, listen_to(id), asio::detached);
+  asio::co_spawn(io, read_messages(id), asio::detached);
 }
 
 void Daemon::Impl::start_worker(UniqueFd connection, const std::string& address,
@@ -297,7 +303,7 @@ void Daemon::Impl::pass_data_connection(UniqueFd connection, const Uuid& migrati
   const auto owner = registry.owner_of(migration);
   const auto found = owner ? workers.find(*owner) : workers.end();
   if (found == workers.end()) {
-    spdlog::info("closed a data connection from {}: no migration {} is under way here", address,
+    spdlog::info("closed a data connection from {}: this host has no migration {}", address,
                  migration.to_string());
     return;
   }
@@ -311,7 +317,7 @@ void Daemon::Impl::pass_data_connection(UniqueFd connection, const Uuid& migrati
   }
 }
 
-asio::awaitable<void> Daemon::Impl::listen_to(WorkerId id) {
+asio::awaitable<void> Daemon::Impl::read_messages(WorkerId id) {
   const auto self = shared_from_this();
   for (auto found = workers.find(id); found != workers.end(); found = workers.find(id)) {
     asio::posix::stream_descriptor& socket = found->second.socket;
@@ -327,11 +333,11 @@ asio::awaitable<void> Daemon::Impl::listen_to(WorkerId id) {
       co_return;
     }
     registry::FromWorker message;
-    if (message.ParseFromString((*packet)->bytes)) take(id, found->second, message);
+    if (message.ParseFromString((*packet)->bytes)) handle(id, found->second, message);
   }
 }
 
-void Daemon::Impl::take(WorkerId id, Worker& worker, const registry::FromWorker& message) {
+void Daemon::Impl::handle(WorkerId id, Worker& worker, const registry::FromWorker& message) {
   if (message.has_phase()) {
     worker.phase = message.phase().name();
     spdlog::info("{}: {}", worker.name(), worker.phase);
@@ -350,7 +356,7 @@ void Daemon::Impl::take(WorkerId id, Worker& worker, const registry::FromWorker&
     reply.mutable_answer()->set_sequence(message.sequence());
     const Status sent =
         worker::send_packet(worker.socket.native_handle(), reply, -1, worker::Wait::kNo);
-    if (!sent) spdlog::warn("cannot answer {}: {}", worker.name(), sent.error().message());
+    if (!sent) spdlog::warn("cannot reply to {}: {}", worker.name(), sent.error().message());
   }
 }
 
@@ -361,9 +367,10 @@ Status Daemon::Impl::admit_peer(Worker& worker, const registry::Authenticated& p
   return {};
 }
 
-/// Whether this host may take one more migration, by any user.
-Status Daemon::Impl::check_room(const Worker& worker, journal::Role role,
-                                const std::string& ordered_by) const {
+/// Checks whether this host may take part in one more migration in this role, in all and for the
+/// operator.
+Status Daemon::Impl::check_migration_limits(const Worker& worker, journal::Role role,
+                                            const std::string& ordered_by) const {
   const auto has_part = [role](const Worker& one) {
     return std::ranges::find(one.journals, role, &journal::Entry::role) != one.journals.end();
   };
@@ -376,10 +383,11 @@ Status Daemon::Impl::check_room(const Worker& worker, journal::Role role,
     if (one.ordered_by == ordered_by) ++of_one;
   }
   const auto full = [role](unsigned limit, const std::string& whose, const char* key) {
-    return Error(Code::kResourceExhausted,
-                 fmt::format("this host is the {} of {} migrations{} already, as many as {} of its "
-                             "agent.toml allows; try again when one has ended",
-                             journal::to_string(role), limit, whose, key));
+    return Error(
+        Code::kResourceExhausted,
+        fmt::format("this host is already the {} of {} migrations{}, the most that {} in its "
+                    "agent.toml allows; try again when one has ended",
+                    journal::to_string(role), limit, whose, key));
   };
   if (all >= config.max_migrations) return full(config.max_migrations, "", "max_migrations");
   const unsigned limit = config.migrations_of_one_user();
@@ -388,11 +396,13 @@ Status Daemon::Impl::check_room(const Worker& worker, journal::Role role,
               "max_migrations_per_user");
 }
 
-/// Recoveries do not count: they may wait for an operator.
+/// Claims processes for a worker. Recoveries do not count towards the limits: they may wait for an
+/// operator.
 Status Daemon::Impl::claim(WorkerId id, Worker& worker, const registry::ClaimProcesses& wanted) {
   GCR_ASSIGN(const Uuid migration, journal::parse_id(wanted.migration_id()));
   const bool recovers = recoveries.contains(id);
-  if (!recovers) GCR_TRY(check_room(worker, journal::Began::SOURCE, wanted.ordered_by()));
+  if (!recovers)
+    GCR_TRY(check_migration_limits(worker, journal::Began::SOURCE, wanted.ordered_by()));
   GCR_TRY(registry.claim_processes(id, migration, wanted.processes()));
   if (recovers) return {};
   worker.ordered_by = wanted.ordered_by();
@@ -412,10 +422,10 @@ Status Daemon::Impl::take_suspended(WorkerId id, Worker& worker,
   return {};
 }
 
-Status Daemon::Impl::enroll(WorkerId id, Worker& worker,
-                            const registry::RegisterMigration& wanted) {
+Status Daemon::Impl::register_migration(WorkerId id, Worker& worker,
+                                        const registry::RegisterMigration& wanted) {
   GCR_ASSIGN(const Uuid migration, journal::parse_id(wanted.migration_id()));
-  GCR_TRY(check_room(worker, journal::Began::DESTINATION, wanted.ordered_by()));
+  GCR_TRY(check_migration_limits(worker, journal::Began::DESTINATION, wanted.ordered_by()));
   GCR_TRY(registry.register_migration(id, migration));
   worker.ordered_by = wanted.ordered_by();
   worker.journals.push_back(
@@ -427,11 +437,12 @@ Status Daemon::Impl::answer(WorkerId id, Worker& worker, const registry::FromWor
   if (message.has_authenticated()) return admit_peer(worker, message.authenticated());
   if (message.has_claim_processes()) return claim(id, worker, message.claim_processes());
   if (message.has_take_suspended()) return take_suspended(id, worker, message.take_suspended());
-  if (message.has_register_migration()) return enroll(id, worker, message.register_migration());
+  if (message.has_register_migration())
+    return register_migration(id, worker, message.register_migration());
   if (message.has_ask_room()) {
     const registry::AskRoom& room = message.ask_room();
     GCR_TRY(registry.check_processes(id, room.processes()));
-    return check_room(worker, room.role(), room.ordered_by());
+    return check_migration_limits(worker, room.role(), room.ordered_by());
   }
   return Error(Code::kUnsupported, "the daemon does not know this request");
 }
@@ -456,7 +467,7 @@ void Daemon::Impl::reap(pid_t pid, int status) {
   const auto found =
       std::ranges::find_if(workers, [pid](const auto& entry) { return entry.second.pid == pid; });
   if (found == workers.end()) {
-    spdlog::info("process {}, left by a worker, {}", pid, ending_of(status));
+    spdlog::info("process {}, left by a worker, {}", pid, describe_exit(status));
     remove_groups();
     return;
   }
@@ -464,7 +475,7 @@ void Daemon::Impl::reap(pid_t pid, int status) {
   const Worker& worker = found->second;
   const bool well = WIFEXITED(status) && WEXITSTATUS(status) == 0;
   if (WIFSIGNALED(status)) monitoring.metrics().worker_crashed();
-  const std::string text = fmt::format("{} {}{}{}", worker.name(), ending_of(status),
+  const std::string text = fmt::format("{} {}{}{}", worker.name(), describe_exit(status),
                                        worker.phase.empty() ? "" : "; last phase: ", worker.phase);
   spdlog::log(well ? spdlog::level::info : spdlog::level::err, "{}", text);
   const std::vector<journal::Entry> journals = worker.journals;
@@ -481,7 +492,8 @@ void Daemon::Impl::reap(pid_t pid, int status) {
   end_if_idle();
 }
 
-/// A job may be resumed before the worker that suspended it has ended.
+/// Returns whether a worker still has this journal: a job may be resumed before the worker that
+/// suspended it has ended.
 bool Daemon::Impl::has_worker(const journal::Entry& entry) const {
   return std::ranges::any_of(workers, [&](const auto& one) {
     return std::ranges::find(one.second.journals, entry.path, &journal::Entry::path) !=
@@ -489,9 +501,9 @@ bool Daemon::Impl::has_worker(const journal::Entry& entry) const {
   });
 }
 
-/// The groups of processes that came here and have ended or left. Not during a migration: a process
-/// that is in another group meanwhile may return to its own. A separate process does it, because
-/// the daemon lacks the capability.
+/// Removes the groups of processes that arrived here and have ended or left. Not during a
+/// migration: a process that is in another group meanwhile may return to its own. A separate
+/// process removes them, because the daemon lacks the capability.
 void Daemon::Impl::remove_groups() {
   if (!workers.empty() || !recoveries.empty() || sweeper) return;
   std::vector<std::string> arguments;
@@ -507,7 +519,7 @@ void Daemon::Impl::remove_groups() {
   if (process) sweeper = process->pid;
 }
 
-asio::awaitable<void> Daemon::Impl::obey_signals() {
+asio::awaitable<void> Daemon::Impl::handle_stop_signals() {
   const auto self = shared_from_this();
   std::error_code error;
   const int signal =
@@ -516,16 +528,16 @@ asio::awaitable<void> Daemon::Impl::obey_signals() {
   stopping = true;
   monitoring.stop();
   recoveries.stop();
-  spdlog::info("stopping on signal {}; {} workers are still at work", signal, workers.size());
+  spdlog::info("stopping on signal {}; {} workers are still running", signal, workers.size());
   end_if_idle();
   co_await stop_signals.async_wait(asio::redirect_error(asio::use_awaitable, error));
   if (error) co_return;
-  spdlog::warn("stopping at once; {} workers finish on their own", workers.size());
+  spdlog::warn("stopping now; {} workers continue without the daemon", workers.size());
   io.stop();
 }
 
-/// Checks what the next worker will read. The daemon itself takes over only the limits on
-/// migrations and the log level.
+/// Checks the configuration and certificates that the next worker will read. The daemon itself
+/// applies only the limits on migrations and the log level.
 Status Daemon::Impl::reload() {
   GCR_ASSIGN(worker::Config fresh, worker::load_config(config.source));
   GCR_TRY(worker::check_own_certificate(fresh.tls, {}));
@@ -536,7 +548,7 @@ Status Daemon::Impl::reload() {
   return {};
 }
 
-asio::awaitable<void> Daemon::Impl::obey_reload_signals() {
+asio::awaitable<void> Daemon::Impl::handle_reload_signals() {
   const auto self = shared_from_this();
   for (;;) {
     std::error_code error;
@@ -544,21 +556,24 @@ asio::awaitable<void> Daemon::Impl::obey_reload_signals() {
     if (error) co_return;
     const Status good = reload();
     if (good) {
-      spdlog::info("{} and the certificates are good; from now on connections use them",
+      spdlog::info("reloaded {} and the certificates; new connections use them",
                    config.source.string());
     } else {
-      spdlog::error("connections fail from now on: {}", good.error().message());
+      spdlog::error("reload failed; new connections will be refused until it is fixed: {}",
+                    good.error().message());
     }
   }
 }
 
-/// Workers live on after their daemon. Those that wait for an operator may do so for days.
+/// Ends the daemon when all workers but those that wait for an operator have ended: these may wait
+/// for days, and continue without a daemon.
 void Daemon::Impl::end_if_idle() {
   if (!stopping) return;
   for (const auto& [id, worker] : workers) {
     if (worker.phase != worker::kPausedPhase) return;
   }
-  for (const auto& [id, worker] : workers) spdlog::info("{} waits on its own", worker.name());
+  for (const auto& [id, worker] : workers)
+    spdlog::info("{} waits for an operator without the daemon", worker.name());
   io.stop();
 }
 
@@ -588,7 +603,7 @@ Daemon::~Daemon() = default;
 
 Result<std::string> Daemon::start() {
   if (::prctl(PR_SET_CHILD_SUBREAPER, 1) != 0) {
-    return Error::from_errno(errno, "cannot become the reaper of migrated processes' inits");
+    return Error::from_errno(errno, "cannot become the reaper of orphaned descendants");
   }
   GCR_ASSIGN(std::string where, listen_on(impl_->acceptor, impl_->config.listen));
   std::error_code error;
@@ -598,15 +613,15 @@ Result<std::string> Daemon::start() {
   if (error) return Error(Code::kIo, "cannot handle signals: " + error.message());
   asio::co_spawn(impl_->io, impl_->accept_all(), asio::detached);
   asio::co_spawn(impl_->io, impl_->reap_children(), asio::detached);
-  asio::co_spawn(impl_->io, impl_->obey_signals(), asio::detached);
-  asio::co_spawn(impl_->io, impl_->obey_reload_signals(), asio::detached);
+  asio::co_spawn(impl_->io, impl_->handle_stop_signals(), asio::detached);
+  asio::co_spawn(impl_->io, impl_->handle_reload_signals(), asio::detached);
   GCR_TRY(impl_->listen_locally());
   if (impl_->config.metrics_listen) {
     GCR_TRY(impl_->monitoring.serve(*impl_->config.metrics_listen));
   }
   impl_->recoveries.begin(impl_->config.state_dir);
-  // After it: a worker that is just ending either has its journal still, and a recovery waits for
-  // it and cleans up, or has it no longer.
+  // After the recoveries have begun: a worker that is just ending either still has its journal, and
+  // a recovery waits for it and cleans up, or no longer has it.
   remove_dead_worker_sockets(impl_->config);
   impl_->remove_groups();
   return where;

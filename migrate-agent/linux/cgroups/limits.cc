@@ -278,8 +278,8 @@ Result<proto::GroupLimits> limits_of(const std::vector<Hierarchy>& hierarchies, 
   return limits;
 }
 
-std::vector<std::string> not_kept(const std::vector<Hierarchy>& hierarchies,
-                                  const proto::GroupLimits& limits) {
+std::vector<std::string> unsupported_limits(const std::vector<Hierarchy>& hierarchies,
+                                            const proto::GroupLimits& limits) {
   std::vector<std::string> sentences;
   for (const std::string_view controller : kLimiting) {
     if (!is_needed(controller, limits)) continue;

@@ -21,8 +21,8 @@ namespace gcr::cgroups {
 Result<proto::GroupLimits> limits_of(const std::vector<Hierarchy>& hierarchies, pid_t pid);
 
 /// Returns a sentence for each of the `limits` that this host cannot apply. Changes nothing.
-std::vector<std::string> not_kept(const std::vector<Hierarchy>& hierarchies,
-                                  const proto::GroupLimits& limits);
+std::vector<std::string> unsupported_limits(const std::vector<Hierarchy>& hierarchies,
+                                            const proto::GroupLimits& limits);
 
 /// Creates the group `name` in each hierarchy that is needed and sets the limits. kUnsupported if
 /// one cannot be set; groups that were created then stay, without processes.

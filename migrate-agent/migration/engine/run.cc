@@ -145,8 +145,8 @@ void conclude(Run& run, journal::Began began, const Status& done, const std::str
   report.set_total_ms(run.phases.since_origin_ms(Clock::now()));
   for (proto::PhaseTime& phase : run.phases.list()) *report.add_phases() = std::move(phase);
   asio::post(run.worker.io, [&daemon = run.worker.daemon,
-                             outcome = commit::ending_of(std::move(began), report,
-                                                         run.log ? run.log->write_errors() : 0)] {
+                             outcome = commit::outcome_for_daemon(
+                                 std::move(began), report, run.log ? run.log->write_errors() : 0)] {
     daemon.report_outcome(outcome);
   });
   proto::Envelope envelope;

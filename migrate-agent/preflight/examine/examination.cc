@@ -35,18 +35,18 @@
 namespace gcr::preflight {
 namespace {
 
-/// A child is in vfork for less than a millisecond, if nothing holds it up.
+/// A child stays in vfork for less than a millisecond, unless it is delayed.
 constexpr std::chrono::seconds kExecutionPatience{2};
 constexpr std::chrono::milliseconds kExecutionPause{1};
 
-/// The id of a thread of `pid` in its own PID namespace. The driver may give ids of the caller's
-/// namespace, which differ for a process that was restored into a namespace of its own.
+/// Returns the id of a thread of `pid` in its own PID namespace. The driver may report ids of the
+/// caller's namespace, which differ for a process that was restored into its own namespace.
 pid_t in_own_namespace(pid_t pid, pid_t tid) {
   const auto pids = procfs::namespace_pids(fmt::format("{}/task/{}", pid, tid));
   return pids.empty() ? tid : pids.back();
 }
 
-/// The last number of a line like "NSsid: 4100 17".
+/// Returns the last number of a line such as "NSsid: 4100 17".
 pid_t innermost(const std::string& line) {
   std::istringstream numbers(line);
   pid_t last = 0;
@@ -54,7 +54,7 @@ pid_t innermost(const std::string& line) {
   return last;
 }
 
-/// Every PID that the process uses in its own PID namespace.
+/// Returns every PID that the process uses in its own PID namespace.
 std::set<pid_t> used_pids(pid_t pid) {
   std::set<pid_t> used;
   for (const char* field : {"NSpid", "NSpgid", "NSsid"}) {
@@ -65,8 +65,8 @@ std::set<pid_t> used_pids(pid_t pid) {
   return used;
 }
 
-/// The control state of a member, and the thread that restores it.
-void look_at_control(const GpuUser& user, Examination& found) {
+/// Checks the control state of a member, and finds the thread that restores it.
+void examine_control(const GpuUser& user, Examination& found) {
   const pid_t pid = found.pids[user.member];
   const auto control = found.host.driver->control(pid);
   const auto state = control->state();
@@ -88,7 +88,7 @@ void look_at_control(const GpuUser& user, Examination& found) {
   }
 }
 
-void look_at_gpus(Examination& found) {
+void examine_gpus(Examination& found) {
   std::set<std::string> used;
   for (const auto& [id, allocation] : found.job.allocations()) {
     used.insert(to_bytes(allocation.gpu));
@@ -110,15 +110,16 @@ void look_at_gpus(Examination& found) {
                                  format_bytes(available), format_bytes(needed), used.size()));
 }
 
-/// A member that has files of the GPU's driver and no door, and why it has none.
+/// A member that has files of the GPU's driver open but no door, and the reason.
 struct Doorless {
   std::size_t member;
   Error reason;
 };
 
-/// One at most can be moved, through the driver alone: what several share, nobody can tell. Asks
-/// the driver about it, but not about one of several: that may be a child that was forked.
-void look_at_doorless(std::vector<Doorless> doorless, Examination& found) {
+/// Examines members without a door. At most one can move, through the driver alone: memory that
+/// several share cannot be detected. The driver is queried about one member only: one of several
+/// may be a forked child.
+void examine_doorless(std::vector<Doorless> doorless, Examination& found) {
   const auto describe = [&](const Doorless& one) {
     return process::describe_process(found.pids[one.member]);
   };
@@ -126,7 +127,8 @@ void look_at_doorless(std::vector<Doorless> doorless, Examination& found) {
     found.findings.add(findings::kNoDoor, fmt::format("process {} uses the GPU's driver: {}",
                                                       describe(one), one.reason.message()));
   };
-  // The library has made its memory what the driver alone cannot restore.
+  // The preload library has changed the process's memory so that the driver alone cannot restore
+  // it.
   std::erase_if(doorless, [&](const Doorless& one) {
     const bool under_preload = found.members[one.member].under_preload();
     if (under_preload) refuse(one);
@@ -144,7 +146,7 @@ void look_at_doorless(std::vector<Doorless> doorless, Examination& found) {
   const char state = procfs::state(std::to_string(pid));
   if (state == 'T' || state == 't') {
     found.findings.add(findings::kCudaState,
-                       fmt::format("process {} is stopped, and the driver cannot ask "
+                       fmt::format("process {} is stopped, and the driver cannot query "
                                    "it",
                                    describe(one)));
   } else if (!found.host.driver || !found.host.driver->control(pid)->state() ||
@@ -158,8 +160,9 @@ void look_at_doorless(std::vector<Doorless> doorless, Examination& found) {
   }
 }
 
-/// Its VRAM will be ordinary memory of the job's for a while, on both hosts.
-void look_at_driver_alone(const proto::MigrateRequest& request, const worker::Config& config,
+/// Examines the member that moves through the driver alone. Its VRAM becomes ordinary memory of the
+/// job for a while, on both hosts.
+void examine_driver_alone(const proto::MigrateRequest& request, const worker::Config& config,
                           Examination& found) {
   DriverAlone& alone = *found.driver_alone;
   auto vram = inventory::used_vram(alone.pid, found.host.driver);
@@ -201,7 +204,7 @@ void find_gpu_users(Examination& found) {
   bool busy = false;
   for (std::size_t i = 0; i < found.pids.size(); ++i) {
     const pid_t pid = found.pids[i];
-    if (procfs::is_in_vfork(pid)) continue;  // what it has is its parent's
+    if (procfs::is_in_vfork(pid)) continue;  // its resources are its parent's
     auto access = gpu::open_access(pid);
     if (access) {
       found.gpu_users.push_back({i, std::move(*access)});
@@ -213,14 +216,14 @@ void find_gpu_users(Examination& found) {
       if (process::driver_file_in_use(pid)) doorless.push_back({i, access.error()});
     }
   }
-  look_at_doorless(doorless, found);
+  examine_doorless(doorless, found);
   if (!found.gpu_users.empty() || !doorless.empty() || busy || !none) return;
   found.findings.add(findings::kNoDoor, none->message());
 }
 
-/// A child in vfork executes its program in a moment: then it is a process like others. Its parent,
-/// and so the job, cannot be stopped before.
-void outlast_vforks(const std::vector<pid_t>& pids, findings::Findings& findings) {
+/// Waits until children in vfork execute their programs, which takes a moment: until then their
+/// parents, and so the job, cannot be stopped.
+void wait_for_vforks(const std::vector<pid_t>& pids, findings::Findings& findings) {
   const auto end = std::chrono::steady_clock::now() + kExecutionPatience;
   for (const pid_t pid : pids) {
     while (procfs::is_in_vfork(pid) && std::chrono::steady_clock::now() < end) {
@@ -228,13 +231,13 @@ void outlast_vforks(const std::vector<pid_t>& pids, findings::Findings& findings
     }
     if (!procfs::is_in_vfork(pid)) continue;
     findings.add(findings::kInVfork,
-                 fmt::format("process {} has its parent's memory still, as in vfork",
+                 fmt::format("process {} still shares its parent's memory, as in vfork",
                              process::describe_process(pid)));
   }
 }
 
-/// False if it cannot be told.
-bool look_at_vram(GpuUser& user, Examination& found, std::vector<gpu::Listed>& listed) {
+/// Lists the VRAM of one member; false, with a finding, if that fails.
+bool list_vram(GpuUser& user, Examination& found, std::vector<gpu::Listed>& listed) {
   const gpu::MemberId id{static_cast<std::uint32_t>(user.member)};
   const auto state = user.access->look();
   auto listing = found.lister.list(id, *user.access, [](const auto&) { return false; });
@@ -248,8 +251,8 @@ bool look_at_vram(GpuUser& user, Examination& found, std::vector<gpu::Listed>& l
   return true;
 }
 
-/// The VRAM of the job as a whole.
-void look_at_allocations(const std::vector<gpu::Listed>& listed, Examination& found) {
+/// Combines the members' VRAM into that of the job, and checks it.
+void examine_allocations(const std::vector<gpu::Listed>& listed, Examination& found) {
   found.job = gpu::Job(static_cast<std::uint32_t>(found.members.size()));
   (void)found.job.follow(listed);
   check_inventory(found.job.allocations().size(), found.findings);
@@ -261,7 +264,8 @@ void look_at_allocations(const std::vector<gpu::Listed>& listed, Examination& fo
   }
 }
 
-/// What would have to be restored for this member alone.
+/// Adds findings for namespaces and limits in which a member differs from the root: they cannot be
+/// restored for one member alone.
 void compare_with_root(pid_t pid, pid_t root, process::Inspection& member,
                        const proto::GroupLimits& root_limits) {
   for (const char* kind : {"mnt", "pid", "time", "ipc"}) {
@@ -282,7 +286,7 @@ bool in_same_groups(pid_t pid, pid_t other) {
          procfs::read_text(fmt::format("/proc/{}/cgroup", other));
 }
 
-/// As findings about a job say whose they are.
+/// Prefixes each finding with the member that it concerns.
 std::vector<proto::Finding> findings_of_member(pid_t pid, findings::Findings findings) {
   std::vector<proto::Finding> list = findings.release();
   const std::string who = process::describe_process(pid);
@@ -292,16 +296,16 @@ std::vector<proto::Finding> findings_of_member(pid_t pid, findings::Findings fin
   return list;
 }
 
-/// What the examination of one process needs.
-struct Look {
+/// Parameters of the examination of each member.
+struct Scope {
   process::Together together;
   process::OutsideTcp outside_tcp;
-  const proto::GroupLimits* limits;  ///< of all, if they are known; else null
+  const proto::GroupLimits* limits;  ///< of all members, if they are known; else null
 };
 
-/// False if the process must not be examined further.
-bool look_at_root(pid_t pid, const Look& look, Examination& found) {
-  auto inspection = process::inspect(pid, look.together, look.outside_tcp, look.limits);
+/// Examines the first process; false if the examination must end here.
+bool examine_root(pid_t pid, const Scope& scope, Examination& found) {
+  auto inspection = process::inspect(pid, scope.together, scope.outside_tcp, scope.limits);
   if (!inspection) {
     const bool gone = inspection.error().code() == Code::kNotFound;
     found.findings.add(gone ? findings::kNoProcess : findings::kCannotInspect,
@@ -318,12 +322,12 @@ bool look_at_root(pid_t pid, const Look& look, Examination& found) {
   return ours;
 }
 
-/// Zombies move with their parents, and have nothing to examine.
-void look_at_member(pid_t pid, const Look& look, Examination& found) {
+/// Examines another member. Zombies move with their parents and are not examined.
+void examine_member(pid_t pid, const Scope& scope, Examination& found) {
   const pid_t root = found.pids.front();
   const proto::GroupLimits limits = found.members.front().limits();
-  auto inspection = process::inspect(pid, look.together, look.outside_tcp,
-                                     in_same_groups(pid, root) ? &limits : look.limits);
+  auto inspection = process::inspect(pid, scope.together, scope.outside_tcp,
+                                     in_same_groups(pid, root) ? &limits : scope.limits);
   if (inspection) {
     compare_with_root(pid, root, *inspection, limits);
     found.pids.push_back(pid);
@@ -335,8 +339,8 @@ void look_at_member(pid_t pid, const Look& look, Examination& found) {
   }
 }
 
-/// Files in memory that the job alone has go along.
-void look_at_memory_files(Examination& found) {
+/// Finds the memory files that only the job uses: they move with it.
+void find_memory_files(Examination& found) {
   std::vector<std::vector<process::NamedFile>> named;
   for (const pid_t pid : found.pids) {
     auto files = process::named_files(pid, false);
@@ -361,8 +365,8 @@ void look_at_memory_files(Examination& found) {
   }
 }
 
-/// Those of the host's namespace that may be the job's.
-void look_at_system_v(Examination& found) {
+/// Warns about System V objects of the host's namespace that may belong to the job.
+void check_system_v(Examination& found) {
   if (procfs::namespace_link(found.pids.front(), "ipc") !=
       procfs::namespace_link(::getpid(), "ipc")) {
     return;
@@ -375,28 +379,29 @@ void look_at_system_v(Examination& found) {
                      fmt::format("the users of the job have {} on this host", objects));
 }
 
-/// False if they must not be examined further.
-bool look_at_members(const proto::MigrateRequest& request, const std::vector<pid_t>& pids,
+/// Examines all members; false if the examination must end here.
+bool examine_members(const proto::MigrateRequest& request, const std::vector<pid_t>& pids,
                      const proto::GroupLimits* limits, Examination& found) {
-  const Look look{process::Together({pids.begin(), pids.end()}), outside_tcp(request), limits};
-  if (!look_at_root(pids.front(), look, found)) return false;
+  const Scope scope{process::Together({pids.begin(), pids.end()}), outside_tcp(request), limits};
+  if (!examine_root(pids.front(), scope, found)) return false;
   if (pids.size() > gpu::kMaxMembers) {
     found.findings.add(
         findings::kTooManyProcesses,
         fmt::format("it has {} processes, {} are allowed", pids.size(), gpu::kMaxMembers));
     return false;
   }
-  for (const pid_t pid : std::span(pids).subspan(1)) look_at_member(pid, look, found);
+  for (const pid_t pid : std::span(pids).subspan(1)) examine_member(pid, scope, found);
   for (const pid_t pid : pids) {
     for (const pid_t used : used_pids(pid)) found.members.front().add_used_pids(used);
   }
-  look_at_memory_files(found);
-  look_at_system_v(found);
+  find_memory_files(found);
+  check_system_v(found);
   return true;
 }
 
-/// What CRIU cannot dump by itself. A host without AMD's GPUs has nothing that HIP could use.
-void look_at_plugin(const worker::Config& config, Examination& found) {
+/// Finds the members that CRIU can dump only with a plugin. On a host without AMD GPUs HIP has
+/// nothing to use.
+void find_plugins(const worker::Config& config, Examination& found) {
   const bool has_gpus = std::ranges::any_of(
       found.host.facts.gpus(), [](const proto::Gpu& gpu) { return gpu.kfd_id() != 0; });
   for (std::size_t i = 0; i < found.members.size(); ++i) {
@@ -414,20 +419,21 @@ void look_at_plugin(const worker::Config& config, Examination& found) {
   }
 }
 
-void look_at_images(const proto::MigrateRequest& request, const worker::Config& config,
-                    Examination& found) {
+void check_image_space(const proto::MigrateRequest& request, const worker::Config& config,
+                       Examination& found) {
   const bool pre_dumps =
       request.image_mode() == proto::IMAGE_MODE_ROUNDS && !process::can_scan_pages();
   std::uint64_t image_bytes = 0;
   for (const proto::ProcessFacts& member : found.members) image_bytes += member.image_bytes();
-  check_room(config, pre_dumps ? image_bytes : 0, found.findings);
+  check_disk_space(config, pre_dumps ? image_bytes : 0, found.findings);
   if (!pre_dumps || found.host.facts.criu_version() == 0) return;
   const Status tracking = criu::check_memory_tracking(config.criu);
   if (!tracking) found.findings.add(findings::kNoDirtyTracking, tracking.error().message());
 }
 
-/// It was the suspend that has stopped them.
-void take_suspended(const SuspendedJob& suspended, Examination& found) {
+/// Takes the facts of a suspended job from when it was suspended, and drops the findings that its
+/// processes are stopped: the suspend stopped them.
+void add_suspended(const SuspendedJob& suspended, Examination& found) {
   found.suspended = true;
   found.job = suspended.job;
   *found.host.facts.mutable_gpus() = suspended.gpus;
@@ -456,7 +462,7 @@ void check_access(const gpu::AccessState& state, findings::Findings& findings) {
   }
   if (state.foreign_handles) {
     findings.add(findings::kForeignHandles,
-                 "GPU memory is exported in a way that cannot be taken back: bound to a multicast "
+                 "GPU memory is exported in a way that cannot be undone: bound to a multicast "
                  "object or a sparse array, as a dma-buf or by a fabric handle");
   }
   if (state.lost_pools) {
@@ -465,7 +471,7 @@ void check_access(const gpu::AccessState& state, findings::Findings& findings) {
                  "has memory on the host");
   }
   if (state.profiled) {
-    findings.add(findings::kProfiler, "a profiler has attached itself to CUDA, through CUPTI");
+    findings.add(findings::kProfiler, "a profiler has attached to CUDA through CUPTI");
   }
   if (!state.past_gate.empty()) findings.add(findings::kPastGate, state.past_gate);
   if (state.untracked_bytes > 0 && !state.managed_memory) {
@@ -475,15 +481,16 @@ void check_access(const gpu::AccessState& state, findings::Findings& findings) {
   if (state.withheld > 0) {
     findings.add(findings::kWithheldFunctions,
                  fmt::format("{} lookups of driver functions that the preload library does not "
-                             "know were answered with «not found»",
+                             "know were answered with " not found "",
                              state.withheld));
   }
 }
 
 void check_inventory(std::size_t allocations, findings::Findings& findings) {
   if (allocations <= kMaxBuffers) return;
-  findings.add(findings::kTooManyBuffers,
-               fmt::format("it has {} allocations, {} are allowed", allocations, kMaxBuffers));
+  findings.add(
+      findings::kTooManyBuffers,
+      fmt::format("it has {} allocations, at most {} are allowed", allocations, kMaxBuffers));
 }
 
 proto::Buffer describe(const gpu::Allocation& allocation) {
@@ -505,46 +512,48 @@ Status check_sizes(const gpu::Job& job) {
       job.allocations(), [](const auto& entry) { return entry.second.size_bytes == 0; });
   if (unknown == job.allocations().end()) return {};
   return Error(Code::kRefused,
-               "GPU memory was imported and never mapped, and no process of the job made it");
+               "GPU memory of unknown size: it was imported and never mapped, and no process of "
+               "the job created it");
 }
 
 namespace {
 
-Examination look_at_all(const proto::MigrateRequest& request, const worker::Config& config,
+Examination examine_all(const proto::MigrateRequest& request, const worker::Config& config,
                         const std::vector<pid_t>& pids, const SuspendedJob* suspended) {
   Examination found;
   found.host = survey(config, found.findings);
-  if (suspended == nullptr) outlast_vforks(pids, found.findings);
+  if (suspended == nullptr) wait_for_vforks(pids, found.findings);
   const proto::GroupLimits* limits = suspended == nullptr ? nullptr : &suspended->limits;
-  if (!look_at_members(request, pids, limits, found)) return found;
-  look_at_images(request, config, found);
-  look_at_plugin(config, found);
+  if (!examine_members(request, pids, limits, found)) return found;
+  check_image_space(request, config, found);
+  find_plugins(config, found);
   if (suspended != nullptr) {
-    take_suspended(*suspended, found);
+    add_suspended(*suspended, found);
     return found;
   }
   check_amd_processes(found.pids, found.host.topology, config.sysfs, found.findings);
   find_gpu_users(found);
   std::vector<gpu::Listed> listed;
   for (GpuUser& user : found.gpu_users) {
-    const bool told = look_at_vram(user, found, listed);
-    if (told && found.host.driver) look_at_control(user, found);
+    const bool is_listed = list_vram(user, found, listed);
+    if (is_listed && found.host.driver) examine_control(user, found);
   }
-  look_at_allocations(listed, found);
-  if (found.driver_alone) look_at_driver_alone(request, config, found);
-  look_at_gpus(found);
+  examine_allocations(listed, found);
+  if (found.driver_alone) examine_driver_alone(request, config, found);
+  examine_gpus(found);
   return found;
 }
 
-/// Asks the threads, which nobody else traces while we have the doors. A process that cannot be
-/// moved anyway is left alone.
-void look_at_landlock(Examination& found) {
+/// Finds threads in a Landlock domain, which can only be tested by stopping them. While this
+/// process holds the doors, no other agent traces them. Skipped for a job that cannot be moved
+/// anyway.
+void check_landlock(Examination& found) {
   if (found.findings.has_blocker() || found.driver_alone) return;
   for (const pid_t pid : found.pids) {
     const std::vector<pid_t> threads = criu::threads_in_landlock(pid);
     if (threads.empty()) continue;
     found.findings.add(findings::kLandlock,
-                       fmt::format("{} threads of process {} are in a domain of Landlock",
+                       fmt::format("{} threads of process {} are in a Landlock domain",
                                    threads.size(), process::describe_process(pid)));
   }
 }
@@ -554,16 +563,16 @@ void look_at_landlock(Examination& found) {
 Status check_accepted(const proto::MigrateRequest& request) {
   for (const std::string& id : request.accepted()) {
     if (findings::can_be_accepted(id)) continue;
-    return Error(Code::kInvalidArgument,
-                 fmt::format("\"{}\" is no finding that can be accepted", control::printable(id)));
+    return Error(Code::kInvalidArgument, fmt::format("\"{}\" is not a finding that can be accepted",
+                                                     control::printable(id)));
   }
   return {};
 }
 
 Examination examine(const proto::MigrateRequest& request, const worker::Config& config,
                     const std::vector<pid_t>& pids, const SuspendedJob* suspended) {
-  Examination found = look_at_all(request, config, pids, suspended);
-  if (suspended == nullptr) look_at_landlock(found);
+  Examination found = examine_all(request, config, pids, suspended);
+  if (suspended == nullptr) check_landlock(found);
   found.findings.accept(request.accepted());
   return found;
 }
@@ -574,13 +583,14 @@ process::OutsideTcp outside_tcp(const proto::MigrateRequest& request) {
 
 namespace {
 
-/// Success without blockers. What a process lacks that is ending is no blocker.
+/// Succeeds if there is no blocker. kNotFound if the process is ending, which may be the reason of
+/// the blockers.
 Status judge_member(pid_t pid, findings::Findings findings) {
   const std::string reason = findings::reason_of(findings_of_member(pid, std::move(findings)));
   if (reason.empty()) return {};
   const auto stat = procfs::read_stat(pid);
   if (!stat || procfs::has_ended(*stat) || procfs::is_exiting(*stat)) {
-    return Error(Code::kNotFound, "it ended while it was looked at");  // which may be the reason
+    return Error(Code::kNotFound, "it ended while it was examined");
   }
   return Error(Code::kRefused, reason);
 }

@@ -1,5 +1,5 @@
-// What an agent reads from its configuration file, /etc/gcr-migrate/agent.toml (TOML). Every key
-// has a default; an unknown key is an error, which names the known keys.
+// The configuration file of an agent, /etc/gcr-migrate/agent.toml (TOML). Every key has a default;
+// an unknown key is an error, which lists the known keys.
 //
 //   listen          = "0.0.0.0:7411"          # "[::]:7411" for IPv6 and IPv4
 //   advertise       = "node1:7411"            # where other agents reach this one; default: the
