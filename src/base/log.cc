@@ -28,7 +28,7 @@ class PriorityFlag : public spdlog::custom_flag_formatter {
   }
 };
 
-/// Whether standard error is what systemd connected to its journal (systemd.exec(5)).
+/// Returns whether systemd has connected standard error to its journal (systemd.exec(5)).
 bool logs_to_journal() {
   const char* stream = std::getenv("JOURNAL_STREAM");
   struct stat info {};

@@ -58,10 +58,10 @@ void check_name(const std::filesystem::path& path, Contents& contents) {
   if (!entry || contents.records.empty()) return;
   const Began& began = contents.records.front().began();
   if (began.role() == entry->role && began.migration_id() == to_bytes(entry->migration)) return;
-  contents.damage = Error(Code::kDataLoss,
-                          fmt::format("at byte {}: Began and the file's name differ in migration or "
-                                      "role",
-                                      kSlotBytes));
+  contents.damage =
+      Error(Code::kDataLoss, fmt::format("at byte {}: Began and the file's name differ in "
+                                         "migration or role",
+                                         kSlotBytes));
 }
 
 std::string of(const std::filesystem::path& path) {

@@ -1,3 +1,12 @@
+// How an append works. The record is completed and encoded into a slot whose checksum is chained to
+// that of the slot before. Under the content lock, so that no reader sees an intermediate state,
+// the slot is written in place and synced. If that fails, the bytes that may have changed are
+// overwritten with zeros and synced: the file is then as before, and the append has failed. If that
+// fails too, a reader may or may not find the record: the journal is lost for this process, which
+// must act as if it had been killed.
+//
+// open() is the other half: it takes the owner's lock, writes the last record and the free slot
+// after it to disk once more (load_durable), and clears a slot that a crash left incomplete.
 #include "migrate-agent/commit/journal/journal.h"
 
 #include <fcntl.h>

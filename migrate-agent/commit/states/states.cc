@@ -1,3 +1,8 @@
+// How the tables are used. find() returns the row for an event in a state: CommitLog writes the
+// row's record before it takes the row's new state. replay() is the inverse: it starts in the first
+// state, finds for each record a row of the current state with this record, and continues in that
+// row's state. This is unambiguous: rows of one state with the same record lead to the same state,
+// except the two with Resolved, whose record states which of the two decisions it was.
 #include "migrate-agent/commit/states/states.h"
 
 #include <fmt/format.h>

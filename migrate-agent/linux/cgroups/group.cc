@@ -1,3 +1,8 @@
+// How a group is frozen and emptied. Version 2 freezes on one request and reports the end in
+// cgroup.events; version 1 has no event and may miss a thread that enters another stop, so the
+// request is repeated until freezer.state is FROZEN. To empty a group, its processes are moved away
+// (dissolve) or killed (destroy) in passes until a pass finds none: they may fork meanwhile. All
+// waits end after kPatience.
 #include "migrate-agent/linux/cgroups/group.h"
 
 #include <errno.h>

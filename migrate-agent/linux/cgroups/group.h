@@ -1,7 +1,7 @@
 // A control group for the processes of a job. While the group is frozen, its processes cannot run,
-// whatever signal they get (design decision 10): any process of the same user can end a SIGSTOP by
-// SIGCONT, but only root can thaw a group. While the processes run, the group keeps their earlier
-// limits (limits.h).
+// even when they get signals (design decision 10): any process of the same user can end a SIGSTOP
+// by SIGCONT, but only root can thaw a group. While the processes run, the group keeps their
+// earlier limits (limits.h).
 //
 // Groups are created at the top of the hierarchy, which belongs to root, and not below the group of
 // the process: in version 2 the owner of a delegated group may move processes among the groups

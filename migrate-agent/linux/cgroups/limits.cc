@@ -1,3 +1,10 @@
+// How limits are read and applied. A process is limited by its own group and by all groups above
+// it, so the effective limit is the tightest value of these levels (Levels::least); for CPUs and
+// memory nodes the kernel computes the effective list itself. To apply limits, the destination
+// creates a group at the top of each hierarchy with a controller that is needed, enables the
+// controller there (version 2), and writes the values in the order of settings().
+// proto::GroupLimits has the limits of version 2. Version 1 has other file names, and limits memory
+// and swap together, so the swap limit is converted.
 #include "migrate-agent/linux/cgroups/limits.h"
 
 #include <errno.h>

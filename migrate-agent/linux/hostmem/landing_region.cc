@@ -1,3 +1,9 @@
+// How a landing region gets hugepages. Under the lock of hugepage_claim.h it reads the kernel's
+// counters, raises the limit of surplus pages by the number that is missing, and maps a file, for
+// which the kernel reserves all pages at once or fails. Then, without the lock, all pages are
+// populated by several threads. Programs that do not use the lock may take pages between the count
+// and the mapping: so a second attempt raises the limit by all pages that are needed. If that fails
+// too, the policy decides between ordinary pages and an error.
 #include "migrate-agent/linux/hostmem/landing_region.h"
 
 #include <fmt/format.h>

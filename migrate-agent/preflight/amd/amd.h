@@ -36,7 +36,7 @@ void compare_xnack(const proto::ProcessFacts& process, const proto::Gpu& from, c
 /// Formats a GPU for messages: "GPU-7cf529dea4b33bad (AMD Instinct MI300X)".
 std::string describe_gpu(const proto::Gpu& gpu);
 
-/// A process's files of AMD's driver, from /proc.
+/// A process's files of the AMD driver, from /proc.
 struct AmdFiles {
   std::vector<procfs::DescriptorLink> descriptors;
   std::string maps;  ///< /proc/PID/maps
@@ -56,7 +56,7 @@ void check_render_nodes(const std::filesystem::path& root, const device::hip::To
 /// namespace. Adds "amd-queue", "amd-inherited".
 void check_kfd_process(pid_t pid, const std::filesystem::path& sysfs, findings::Findings& findings);
 
-/// Runs the checks of processes for all `pids` that have files of AMD's driver.
+/// Runs the checks of processes for all `pids` that have files of the AMD driver.
 void check_amd_processes(const std::vector<pid_t>& pids, const device::hip::Topology& topology,
                          const std::filesystem::path& sysfs, findings::Findings& findings);
 

@@ -1,3 +1,8 @@
+// How GPUs are paired. From the source's GPUs those are removed that need no pair; the ones that
+// the process uses are marked. mover::map_gpus() then pairs them with this host's GPUs of the same
+// model and size, by the operator's order (--device-map) or else by free VRAM. For each pair the
+// buffers and the memory that the driver restores must fit, and for AMD GPUs all properties on
+// which CRIU's plugin insists must be equal.
 #include <fmt/format.h>
 
 #include <algorithm>

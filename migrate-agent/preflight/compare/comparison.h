@@ -68,7 +68,7 @@ std::shared_ptr<const criu::Plugin> find_plugin(const proto::PreflightRequest& r
                                                 const worker::Config& config,
                                                 findings::Findings& findings);
 
-/// Converts the map of GPUs to the ids of CRIU's plugin, for the GPUs that it knows.
+/// Converts the map of GPUs to the ids of the CRIU plugin, for the GPUs that it knows.
 criu::PluginMap plugin_map(const proto::HostFacts& source, const proto::HostFacts& here,
                            const std::vector<device::GpuPair>& gpu_map);
 

@@ -41,7 +41,7 @@ void check_disk_space(const worker::Config& config, std::uint64_t image_bytes,
 /// Adds "in-migration" or "too-many-migrations" if the daemon has refused for that reason.
 void add_admission_finding(const Status& answer, findings::Findings& findings);
 
-/// Returns the release of NVIDIA's driver from the text of /proc/driver/nvidia/version; empty if
+/// Returns the release of the NVIDIA driver from the text of /proc/driver/nvidia/version; empty if
 /// there is none.
 std::string driver_release(const std::string& version_text);
 
