@@ -481,7 +481,7 @@ void check_access(const gpu::AccessState& state, findings::Findings& findings) {
   if (state.withheld > 0) {
     findings.add(findings::kWithheldFunctions,
                  fmt::format("{} lookups of driver functions that the preload library does not "
-                             "know were answered with " not found "",
+                             "know were answered with \"not found\"",
                              state.withheld));
   }
 }
