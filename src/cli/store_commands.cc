@@ -99,7 +99,7 @@ std::string command_of(const proto::Manifest& manifest) {
 }
 
 /// Returns a row of the table; a problem takes the place of the figures.
-std::string row_of(const Listed& one, const Believed& believed) {
+std::string row_of(const Listed& one, const AcceptedSigners& signers) {
   if (one.problem) {
     return fmt::format("{:<24}  unusable: {}\n", printable(one.name),
                        printable(one.problem->message()));
@@ -110,17 +110,17 @@ std::string row_of(const Listed& one, const Believed& believed) {
                   printable(one.name), time_taken(manifest), manifest.job().members_size(),
                   format_bytes(manifest.vram_bytes()), format_bytes(manifest.memory_bytes()),
                   format_bytes(manifest.new_bytes()), printable(manifest.agent()),
-                  believed.answer_for(manifest.agent()).answer, printable(command_of(manifest)));
+                  signers.answer_for(manifest.agent()).answer, printable(command_of(manifest)));
   if (!one.restore) return row;
   return fmt::format("{}    restore {} has locked it\n", row, one.restore->to_string());
 }
 
-std::string table_of(const std::vector<Listed>& checkpoints, const Believed& believed) {
+std::string table_of(const std::vector<Listed>& checkpoints, const AcceptedSigners& signers) {
   if (checkpoints.empty()) return "no checkpoints\n";
   std::string text =
       fmt::format("{:<24}  {:<20}  {:>9}  {:>10}  {:>10}  {:>10}  {:<12}  {:<8}  {}\n", "name",
                   "taken", "processes", "vram", "memory", "new", "agent", "accepted", "command");
-  for (const Listed& one : checkpoints) text += row_of(one, believed);
+  for (const Listed& one : checkpoints) text += row_of(one, signers);
   return text;
 }
 
@@ -135,18 +135,18 @@ std::map<Uuid, std::uint64_t> vram_of(const proto::Manifest& manifest) {
 }
 
 /// Sets the signer, and whether this host's agent accepts it; empty if there is a problem.
-void set_signer(Struct& object, const Listed& one, const Believed& believed) {
+void set_signer(Struct& object, const Listed& one, const AcceptedSigners& signers) {
   const Acceptance acceptance =
-      one.problem ? Acceptance{""} : believed.answer_for(one.manifest.agent());
+      one.problem ? Acceptance{""} : signers.answer_for(one.manifest.agent());
   set(object, "agent", one.manifest.agent());
   set(object, "accepted", acceptance.answer);
   set(object, "accepted_reason", acceptance.reason);
 }
 
-void set_listed(Struct& object, const Listed& one, const Believed& believed) {
+void set_listed(Struct& object, const Listed& one, const AcceptedSigners& signers) {
   const proto::Manifest& manifest = one.manifest;
   set(object, "name", one.name);
-  set_signer(object, one, believed);
+  set_signer(object, one, signers);
   set(object, "checkpoint_id", to_uuid(manifest.checkpoint_id()).to_string());
   set(object, "taken_unix_ms", static_cast<double>(manifest.taken_unix_ms()));
   set(object, "command", command_of(manifest));
@@ -178,9 +178,9 @@ std::string json_of(const Range& range, Add add_entry) {
 ExitCode list_checkpoints(const StoreLine& line, const store::Directory& directory) {
   const auto listed = store::list(directory, line.tls);
   if (!listed) return fail(ExitCode::kUsage, listed.error().message());
-  const Believed believed(line.config);
-  const auto add = [&](Struct& object, const Listed& one) { set_listed(object, one, believed); };
-  fmt::print("{}", line.json ? json_of(*listed, add) : table_of(*listed, believed));
+  const AcceptedSigners signers(line.config);
+  const auto add = [&](Struct& object, const Listed& one) { set_listed(object, one, signers); };
+  fmt::print("{}", line.json ? json_of(*listed, add) : table_of(*listed, signers));
   const bool good = std::ranges::none_of(*listed, [](const Listed& one) { return !!one.problem; });
   return good ? ExitCode::kMigrated : ExitCode::kFailed;
 }
@@ -215,9 +215,9 @@ Checked check_one(const store::Directory& directory, Listed listed) {
   return checked;
 }
 
-void set_checked(Struct& object, const Checked& checked, const Believed& believed) {
+void set_checked(Struct& object, const Checked& checked, const AcceptedSigners& signers) {
   set(object, "name", checked.listed.name);
-  set_signer(object, checked.listed, believed);
+  set_signer(object, checked.listed, signers);
   set(object, "contents", static_cast<double>(checked.verified.contents));
   set(object, "bytes", static_cast<double>(checked.verified.bytes));
   set(object, "problem", checked.listed.problem ? checked.listed.problem->message() : "");
@@ -230,7 +230,7 @@ std::string text_of(const Acceptance& acceptance) {
                      printable(acceptance.reason));
 }
 
-std::string line_of(const Checked& checked, const Believed& believed) {
+std::string line_of(const Checked& checked, const AcceptedSigners& signers) {
   const std::string name = printable(checked.listed.name);
   if (checked.listed.problem) {
     return fmt::format("{}: {}\n", name, printable(checked.listed.problem->message()));
@@ -238,20 +238,20 @@ std::string line_of(const Checked& checked, const Believed& believed) {
   const std::string& signer = checked.listed.manifest.agent();
   return fmt::format("{}: good: {} contents, {}; signed by \"{}\", {}\n", name,
                      checked.verified.contents, format_bytes(checked.verified.bytes),
-                     printable(signer), text_of(believed.answer_for(signer)));
+                     printable(signer), text_of(signers.answer_for(signer)));
 }
 
 ExitCode verify_checkpoints(const StoreLine& line, const store::Directory& directory) {
   auto listed = chosen(line, directory);
   if (!listed) return fail(ExitCode::kUsage, listed.error().message());
   std::erase_if(*listed, [](const Listed& one) { return one.restore.has_value(); });
-  const Believed believed(line.config);
+  const AcceptedSigners signers(line.config);
   std::vector<Checked> all;
   for (Listed& one : *listed) {
     all.push_back(check_one(directory, std::move(one)));
-    if (!line.json) fmt::print("{}", line_of(all.back(), believed));
+    if (!line.json) fmt::print("{}", line_of(all.back(), signers));
   }
-  const auto add = [&](Struct& object, const Checked& one) { set_checked(object, one, believed); };
+  const auto add = [&](Struct& object, const Checked& one) { set_checked(object, one, signers); };
   if (line.json) fmt::print("{}", json_of(all, add));
   const bool good =
       std::ranges::none_of(all, [](const Checked& one) { return !!one.listed.problem; });
