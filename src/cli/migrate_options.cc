@@ -34,8 +34,8 @@ checkpoint, restore, checkpoints, verify and prune says what these mean there.
 suspend, resume and swap: as for a migration; after 1 and 7 the process is as it was before.
 
 Ctrl-C (or SIGTERM) cancels the migration unless it is committed, and waits for the report; a second
-one quits at once. If the connection to SRC is lost, the migration goes on, and SRC is asked what
-became of it.
+one quits at once. If the connection to SRC is lost, the migration continues, and SRC is queried for
+the outcome.
 
 The last line on standard output after a migration:
   migrated pid=<n> vram_bytes=<n> downtime_ms=<x> total_ms=<x> verified=yes|no processes=<n>
@@ -43,8 +43,8 @@ with the process's PID at DST; if the report was lost, "migrated pid=<n>" or "mi
 Errors go to standard error, one line.)";
 
 constexpr const char* kPreflightFooter = R"(
-Nothing is touched and nothing is reserved. All findings are reported together, blockers first, each
-with a stable identifier, why it matters and what to do.
+Nothing is changed and nothing is reserved. All findings are reported together, blockers first, each
+with a stable identifier, the reason and the remedy.
 
 Exit status: 0 if the process can be moved, warnings or not; 3 if there are blockers; else 2, 4 or 5.)";
 

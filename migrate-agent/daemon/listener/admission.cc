@@ -9,7 +9,7 @@ Startups::Token Startups::admit(const std::string& address) {
   return startups_.add(address);
 }
 
-Unplaced::Entry Unplaced::add(asio::ip::tcp::socket& socket) {
+ExcessConnections::Entry ExcessConnections::add(asio::ip::tcp::socket& socket) {
   if (waiting_->size() >= kLimit) {
     std::error_code ignored;
     waiting_->front()->close(ignored);  // the entry is removed when its coroutine wakes
