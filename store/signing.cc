@@ -30,7 +30,7 @@ using Certificates = std::vector<Openssl<X509>>;
 Certificates read_certificates(BIO* from) {
   Certificates certificates;
   while (certificates.size() < kMaxCertificates) {
-    X509* const one = PEM_read_bio_X509(from, nullptr, control::know_no_passphrase, nullptr);
+    X509* const one = PEM_read_bio_X509(from, nullptr, control::no_passphrase, nullptr);
     if (one == nullptr) break;
     certificates.emplace_back(one);
   }

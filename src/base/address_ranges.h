@@ -1,4 +1,4 @@
-// Sets of addresses, as ranges in ascending order that do not overlap.
+// Sets of addresses: lists of ranges in ascending order that do not overlap.
 #pragma once
 
 #include <cstdint>
@@ -10,17 +10,18 @@ namespace gcr {
 
 using AddressRanges = std::vector<AddressRange>;
 
-/// Adds a range that begins no earlier than the last one ends; where they meet they become one.
-/// Nothing if it is empty.
+/// Appends `range`, which must not start before the last range ends; adjacent ranges are merged.
+/// Does nothing if `range` is empty.
 void append(AddressRanges& ranges, const AddressRange& range);
 
-/// What is in both; ranges end where they end in either of them.
+/// Returns the addresses that are in both sets. A range of the result ends where one ends in either
+/// set.
 AddressRanges intersection(const AddressRanges& one, const AddressRanges& other);
 
-/// What is in `one` and not in `other`.
+/// Returns the addresses that are in `one` and not in `other`.
 AddressRanges difference(const AddressRanges& one, const AddressRanges& other);
 
-/// What is in either.
+/// Returns the addresses that are in at least one of the sets.
 AddressRanges united(const AddressRanges& one, const AddressRanges& other);
 
 std::uint64_t bytes_of(const AddressRanges& ranges);

@@ -1,6 +1,6 @@
-// Descriptors that travel beside bytes over a Unix socket (unix(7), SCM_RIGHTS). Takes nothing from
-// the heap, throws nothing and calls the kernel alone, so that it also serves a forked child and
-// the preload library.
+// Passes descriptors together with bytes over a Unix socket (unix(7), SCM_RIGHTS). Allocates
+// nothing, throws nothing and makes only system calls, so that a forked child and the preload
+// library can use it too.
 #pragma once
 
 #include <errno.h>
@@ -15,7 +15,7 @@
 
 namespace gcr {
 
-/// The most that one message of ours carries; the kernel takes up to 253.
+/// Maximum per message in this project; the kernel allows up to 253.
 inline constexpr std::size_t kMaxPassedDescriptors = 64;
 
 struct ReceivedMessage {

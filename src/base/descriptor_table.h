@@ -11,11 +11,11 @@
 
 namespace gcr {
 
-/// Makes the kernel's table large enough for `count` descriptors, or for as many as RLIMIT_NOFILE
-/// allows. To call while the process has one thread: later the kernel makes the table larger only
-/// after all processors have passed a quiet state (expand_fdtable, synchronize_rcu), for which
-/// whoever opens or duplicates one more descriptor waits 10 to 30 ms. It takes 8 bytes for each,
-/// and children do not inherit the size. `open` is any open descriptor.
+/// Enlarges the kernel's descriptor table to `count` descriptors, or to RLIMIT_NOFILE if that is
+/// less. Call it while the process has one thread: later the kernel enlarges the table only after
+/// an RCU grace period (expand_fdtable, synchronize_rcu), which delays the open or dup that needs
+/// the space by 10 to 30 ms. Costs 8 bytes per descriptor; children do not inherit the size. `open`
+/// is any open descriptor.
 inline void make_room_for_descriptors(int open, std::size_t count) {
   rlimit limit{};
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;

@@ -41,7 +41,7 @@ Result<std::filesystem::path> executable_path() {
     if (!path.empty() && path[0] == '/') return std::filesystem::path(path);
   }
   return Error(Code::kNotFound,
-               "cannot tell where this program lies: /proc/self/maps does not say");
+               "cannot find this program's file: /proc/self/maps does not list it");
 }
 
 }  // namespace gcr

@@ -1,4 +1,4 @@
-// Where the running program is, to find what is installed beside it.
+// Path of the running program, to find files that are installed in the same directory.
 #pragma once
 
 #include <filesystem>
@@ -7,8 +7,8 @@
 
 namespace gcr {
 
-/// The file of the running program, even if it was started through a dynamic loader by hand (then
-/// /proc/self/exe is the loader). kNotFound if /proc does not tell.
+/// Returns the file of the running program, also if a dynamic loader was started with it by hand
+/// (then /proc/self/exe is the loader). kNotFound if /proc does not say.
 Result<std::filesystem::path> executable_path();
 
 }  // namespace gcr

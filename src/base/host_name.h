@@ -5,7 +5,7 @@
 
 namespace gcr {
 
-/// "localhost" where the kernel does not say. Thread-safe.
+/// Returns this machine's name, or "localhost" if the kernel does not say. Thread-safe.
 std::string host_name();
 
 }  // namespace gcr

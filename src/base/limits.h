@@ -1,11 +1,11 @@
-// Limits that several parts share.
+// Limits that several components share.
 #pragma once
 
 #include <cstdint>
 
 namespace gcr {
 
-/// Buffers of VRAM in one migration. More are no process.
+/// Maximum number of VRAM buffers in one migration.
 inline constexpr std::uint32_t kMaxBuffers = 65'536;
 
 }  // namespace gcr

@@ -15,7 +15,7 @@ namespace {
 constexpr const char* kPlainPattern = "%Y-%m-%dT%H:%M:%S.%e %l %n[%P] ";
 constexpr const char* kJournalPattern = "<%*>";
 
-/// syslog(3)'s number for a level of spdlog, from trace to critical.
+/// Writes the syslog(3) priority for a spdlog level, from trace to critical.
 class PriorityFlag : public spdlog::custom_flag_formatter {
  public:
   void format(const spdlog::details::log_msg& message, const std::tm& /*time*/,
@@ -28,7 +28,7 @@ class PriorityFlag : public spdlog::custom_flag_formatter {
   }
 };
 
-/// Whether standard error is what systemd connected to its journal (systemd.exec(5)).
+/// Returns whether systemd has connected standard error to its journal (systemd.exec(5)).
 bool logs_to_journal() {
   const char* stream = std::getenv("JOURNAL_STREAM");
   struct stat info {};

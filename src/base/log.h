@@ -15,8 +15,7 @@ namespace gcr {
 /// starts.
 void init_logging(const std::string& program, const std::string& level);
 
-/// From now on every line of this process carries "migration=<uuid>" before its message. Any
-/// thread.
+/// Adds "migration=<uuid>" before the message of every later line of this process. Any thread.
 void log_migration(const Uuid& migration);
 
 }  // namespace gcr

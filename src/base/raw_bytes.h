@@ -1,4 +1,4 @@
-// Memory that something else fills.
+// Uninitialised memory, to be filled by a read or a receive.
 #pragma once
 
 #include <cstddef>
@@ -6,8 +6,8 @@
 
 namespace gcr {
 
-/// A fixed number of bytes that nobody sets: pages that are never written take no memory, and no
-/// time to clear them. A range, so std::span takes it. After a move only to be assigned to or
+/// A fixed number of uninitialised bytes: pages that are never written take no memory and need no
+/// clearing. A range, so it converts to std::span. A moved-from object may only be assigned to or
 /// destroyed.
 class RawBytes {
  public:

@@ -1,4 +1,4 @@
-// How memory is read that may be another process's.
+// Signature of a function that reads memory, possibly that of another process.
 #pragma once
 
 #include <cstddef>
@@ -10,7 +10,7 @@
 
 namespace gcr {
 
-/// Reads whole pages at `address` of a memory. Thread-safe.
+/// Reads whole pages at `address` into `bytes`. Thread-safe.
 using ReadMemory = std::function<Status(std::uint64_t address, std::span<std::byte> bytes)>;
 
 }  // namespace gcr

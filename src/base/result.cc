@@ -7,7 +7,7 @@
 namespace gcr {
 namespace {
 
-/// In the order of Code.
+/// The names of the values of Code, in their order.
 constexpr std::array<std::string_view, 14> kCodeNames{
     "invalid",     "invalid-argument",   "refused",     "not-found", "permission-denied",
     "unavailable", "resource-exhausted", "unsupported", "timeout",   "cancelled",

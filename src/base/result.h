@@ -42,10 +42,10 @@ class [[nodiscard]] Error {
   Code code() const { return code_; }
   const std::string& message() const { return message_; }
 
-  /// The same failure with the caller's context: "<doing>: <message>". Keeps the code.
+  /// Returns the same failure with the caller's context: "<doing>: <message>". Keeps the code.
   Error while_doing(std::string_view doing) const;
 
-  /// From an errno value: "<doing>: <strerror>", with the code that fits the value.
+  /// Returns the error for an errno value: "<doing>: <strerror>", with a matching code.
   static Error from_errno(int errno_value, std::string_view doing);
 
  private:
@@ -84,7 +84,7 @@ using Status = Result<void>;
   if (!result) return ::gcr::Error(std::move(result).error()); \
   declaration = std::move(*result)
 
-/// The same two inside a coroutine; `expression` may contain co_await.
+/// GCR_TRY and GCR_ASSIGN for coroutines; `expression` may contain co_await.
 #define GCR_CO_TRY(expression)                               \
   do {                                                       \
     auto&& gcr_status = (expression);                        \

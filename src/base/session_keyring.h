@@ -1,4 +1,4 @@
-// The session keyring that a process gives to what it starts.
+// The session keyring that a process passes to its children.
 #pragma once
 
 #include <errno.h>

@@ -1,4 +1,4 @@
-// Work on several things at the same time.
+// Concurrent work on several items.
 #pragma once
 
 #include <algorithm>
@@ -13,8 +13,9 @@
 
 namespace gcr {
 
-/// Calls `work` for each of `items` at the same time, each on a thread of its own, the first on the
-/// caller's; returns when all have ended. The first error in the order of the items.
+/// Calls `work` for each of `items` concurrently, each on its own thread, the first on the
+/// caller's. Returns when all calls have ended: success, or the first error in the order of the
+/// items.
 template <class Items, class Work>
 Status side_by_side(Items&& items, const Work& work) {
   if (std::empty(items)) return {};

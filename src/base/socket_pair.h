@@ -1,4 +1,4 @@
-// A line between this process and one that it starts.
+// A socket pair between this process and a child.
 #pragma once
 
 #include <errno.h>
@@ -16,7 +16,7 @@ struct SocketPair {
   UniqueFd ours;
   UniqueFd theirs;
 
-  /// Errors of the kernel; they name the `other` process: "CRIU".
+  /// Creates the pair. Kernel errors name the `other` process, such as "CRIU".
   static Result<SocketPair> create(const std::string& other) {
     int ends[2];
     if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) {

@@ -1,4 +1,4 @@
-// One owner per resource of the operating system: descriptors and mappings.
+// Owners of operating system resources: descriptors and mappings.
 #pragma once
 
 #include <sys/mman.h>

@@ -1,4 +1,4 @@
-// Sizes that the whole project shares; sizes and times as numbers and as texts.
+// Sizes that the whole project uses, and conversions of sizes and times to numbers and text.
 #pragma once
 
 #include <chrono>
@@ -19,12 +19,12 @@ constexpr std::uint64_t round_up(std::uint64_t value, std::uint64_t unit) {
   return (value + unit - 1) / unit * unit;
 }
 
-/// As reports, messages and journals have times.
+/// Converts to milliseconds, the unit of times in reports, messages and journals.
 inline double in_milliseconds(std::chrono::nanoseconds duration) {
   return std::chrono::duration<double, std::milli>(duration).count();
 }
 
-/// "512 B", "64 MiB", "1.5 GiB".
+/// Formats a size for people: "512 B", "64 MiB", "1.5 GiB".
 std::string format_bytes(std::uint64_t bytes);
 
 }  // namespace gcr

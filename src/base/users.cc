@@ -12,9 +12,10 @@ namespace gcr {
 namespace {
 
 constexpr std::size_t kFirstBytes = 4096;
-constexpr std::size_t kMostBytes = std::size_t{16} << 20;  ///< of a group with very many members
+constexpr std::size_t kMostBytes = std::size_t{16} << 20;  ///< for a very large group
 
-/// What one of the functions like getpwuid_r finds, in `space`.
+/// Calls `lookup`, a function such as getpwuid_r, with growing buffers in `space`; none if it finds
+/// nothing.
 template <class Entry, class Lookup, class Key>
 std::optional<Entry> look_up(Lookup lookup, Key key, std::vector<char>& space) {
   Entry entry{};

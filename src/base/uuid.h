@@ -1,4 +1,4 @@
-// 128-bit identifiers: of migrations, and of GPUs as the driver names them.
+// 128-bit identifiers of migrations and GPUs.
 #pragma once
 
 #include <array>
@@ -19,24 +19,24 @@ struct Uuid {
   /// 36 characters: "6f1c...-....", lower case.
   std::string to_string() const;
 
-  /// Accepts what to_string gives, either case, with or without the "GPU-" before it.
+  /// Parses the output of to_string(), in either case, with or without the prefix "GPU-".
   static std::optional<Uuid> parse(std::string_view text);
 
   /// A random (version 4) identifier from the kernel's generator.
   static Uuid random();
 };
 
-/// A GPU as its vendor's tools name it: "GPU-6f1c...-....", or for AMD's, whose identifier is 16
-/// hexadecimal digits as text, "GPU-7cf529dea4b33bad".
+/// Returns a GPU's name as its vendor's tools write it: "GPU-6f1c...-....", or for an AMD GPU,
+/// whose identifier is 16 hexadecimal digits as text, "GPU-7cf529dea4b33bad".
 std::string gpu_name(const Uuid& gpu);
 
-/// Accepts what gpu_name gives, either case, with or without the "GPU-".
+/// Parses the output of gpu_name(), in either case, with or without "GPU-".
 std::optional<Uuid> parse_gpu(std::string_view text);
 
-/// As in messages and journals: 16 bytes.
+/// Returns the 16 bytes that messages and journals carry.
 std::string to_bytes(const Uuid& uuid);
 
-/// All zeros if the bytes are not an identifier.
+/// Converts back from to_bytes(); all zeros if `bytes` is not an identifier.
 Uuid to_uuid(std::string_view bytes);
 
 }  // namespace gcr

@@ -1,4 +1,4 @@
-// Whether memory is zero.
+// Test for memory that is all zero.
 #pragma once
 
 #include <cstddef>
@@ -7,7 +7,7 @@
 
 namespace gcr {
 
-/// `bytes` has at least one.
+/// Returns whether all of `bytes` are zero; there must be at least one.
 inline bool is_zero(std::span<const std::byte> bytes) {
   return bytes.front() == std::byte{0} &&
          std::memcmp(bytes.data(), bytes.data() + 1, bytes.size() - 1) == 0;

@@ -34,14 +34,14 @@ constexpr std::array kTlsKeys{TlsKey{"ca", &TlsFiles::authority},
                               TlsKey{"cert", &TlsFiles::certificate}, TlsKey{"key", &TlsFiles::key},
                               TlsKey{"crl", &TlsFiles::revoked}};
 
-/// Files that `files` lacks are those of `others`.
+/// Fills in the files that `files` lacks from `others`.
 void complete(TlsFiles& files, const TlsFiles& others) {
   for (const TlsKey& row : kTlsKeys) {
     if ((files.*row.file).empty()) files.*row.file = others.*row.file;
   }
 }
 
-/// The user's own comes first.
+/// Returns the configuration folders; the user's own comes first.
 std::vector<path> folders() {
   const char* config = std::getenv("XDG_CONFIG_HOME");
   const char* home = std::getenv("HOME");
@@ -100,7 +100,7 @@ Result<NamedAgent> read_host(const std::string& file, const toml::node& node,
   return host;
 }
 
-/// Every host is read, so that a mistake shows before the day on which its host is needed.
+/// Reads every host of the file, so that a mistake is noticed before its host is needed.
 Result<std::optional<NamedAgent>> find_in(const std::string& file, const std::string& text,
                                           const std::string& name) {
   try {
@@ -116,7 +116,7 @@ Result<std::optional<NamedAgent>> find_in(const std::string& file, const std::st
   }
 }
 
-/// The entry for this name in the first file that has it; nothing if none has it.
+/// Returns the entry for this name in the first file that has it; none if no file has it.
 Result<std::optional<NamedAgent>> find_host(const std::string& name) {
   for (const path& folder : folders()) {
     const path hosts = folder / "hosts.toml";
@@ -140,7 +140,7 @@ void describe_authority(CLI::App& app, TlsFiles& tls) {
   app.add_option("--ca", tls.authority, "The authority's certificate (default: ca.crt)")
       ->envname("GCR_AUTHORITY");
   app.add_option("--crl", tls.revoked,
-                 "A list of revoked certificates of the authority's (default: none is looked at)")
+                 "The authority's list of revoked certificates (default: none is used)")
       ->envname("GCR_CRL");
 }
 

@@ -18,11 +18,11 @@ namespace {
 
 using control::printable;
 
-/// Go up when a field changes its meaning or goes away.
+/// Versions of the JSON; increase them when a field changes its meaning or is removed.
 constexpr int kHostSchema = 1;
 constexpr int kPreflightSchema = 1;
 
-/// For a table: printable, and never empty.
+/// Returns the cell of a table: printable, and never empty.
 std::string or_dash(const std::string& text) { return text.empty() ? "-" : printable(text); }
 
 std::string or_dash(std::int64_t number) { return number > 0 ? std::to_string(number) : "-"; }
@@ -58,7 +58,7 @@ void set_migrations(Struct& object, const Migrations& migrations) {
   }
 }
 
-/// Of the migration that a process or a job is in; empty if it is in none.
+/// Returns the id of the migration that a process or a job is in; empty if it is in none.
 template <class Message>
 std::string migration_of(const Message& message) {
   return message.migration_id().empty() ? "" : to_uuid(message.migration_id()).to_string();
@@ -81,7 +81,7 @@ void append_gpus(std::string& text, const proto::HostReply& host) {
   }
 }
 
-/// Of a job or a process; `processes` is how many a job has.
+/// Appends the row of a job or a process; `processes` is the number of a job's processes.
 template <class Message>
 void append_user(std::string& text, const Message& one, const std::string& processes,
                  const char* indent) {
@@ -93,7 +93,7 @@ void append_user(std::string& text, const Message& one, const std::string& proce
                  or_dash(one.command()));
 }
 
-/// Each job by its root, and below it those of its members that use GPUs.
+/// Appends each job by its root, and below it its members that use GPUs.
 void append_jobs(std::string& text, const proto::HostReply& host) {
   if (host.jobs().empty()) {
     text += "\nno jobs that can be moved\n";
@@ -110,7 +110,7 @@ void append_jobs(std::string& text, const proto::HostReply& host) {
   }
 }
 
-/// What a process or a job has on each GPU.
+/// Sets the VRAM of a process or a job on each GPU.
 void set_uses(Struct& user, const google::protobuf::RepeatedPtrField<proto::GpuUse>& uses) {
   make_list(user, "gpus");
   for (const proto::GpuUse& use : uses) {
@@ -120,7 +120,7 @@ void set_uses(Struct& user, const google::protobuf::RepeatedPtrField<proto::GpuU
   }
 }
 
-/// `names` are the fields besides `uuid`.
+/// Sets the GPUs with their `uuid` and the fields `names`.
 void set_gpus(Struct& host, const google::protobuf::RepeatedPtrField<proto::Gpu>& gpus,
               std::initializer_list<const char*> names) {
   make_list(host, "gpus");

@@ -1,4 +1,4 @@
-// What agents answer, for people, and as JSON on one line for scripts.
+// Replies of agents, as text for people and as one line of JSON for scripts.
 #pragma once
 
 #include <string>
@@ -11,30 +11,31 @@ namespace gcr::cli {
 
 using Migrations = google::protobuf::RepeatedPtrField<proto::MigrationStatus>;
 
-/// A table with a row for each migration, and notes below the row.
+/// Returns a table with a row for each migration, and notes below the row.
 std::string status_table(const Migrations& migrations);
 
-/// The same for a terminal with this many columns, as `status --watch` draws it.
+/// Returns the lines of status_table() for a terminal with this many columns, for `status --watch`.
 std::vector<TerminalBlock::Line> status_lines(const Migrations& migrations, std::size_t columns);
 
-/// {"migrations": [...]}. Every field is present; ids are UUIDs, 64-bit numbers are strings.
+/// Returns {"migrations": [...]}. Every field is present; ids are UUIDs, 64-bit numbers are
+/// strings.
 std::string status_json(const Migrations& migrations);
 
-/// What was done, and the migration's row.
+/// Return what was done, and the migration's row.
 std::string resolve_text(const proto::ResolveReply& reply);
 std::string resolve_json(const proto::ResolveReply& reply);
 
-/// Tables: the GPUs, the processes, and the migrations if there are any. docs/json.md describes
-/// the JSON.
+/// Return tables of the GPUs, the jobs and processes, and the migrations if there are any.
+/// docs/json.md describes the JSON.
 std::string host_text(const proto::HostReply& host);
 std::string host_json(const proto::HostReply& host);
 
-/// A block of lines for each finding, and "ready" or "refused: N blockers". docs/preflight.md
-/// describes the JSON.
+/// Return a block of lines for each finding, and "ready" or "refused: N blockers".
+/// docs/preflight.md describes the JSON.
 std::string preflight_text(const proto::CheckReply& reply);
 std::string preflight_json(const proto::CheckReply& reply);
 
-/// Whether none of the findings is a blocker.
+/// Returns whether none of the findings is a blocker.
 bool is_ready(const proto::CheckReply& reply);
 
 }  // namespace gcr::cli

@@ -23,31 +23,31 @@ using proto::Envelope;
 using proto::ResolveRequest;
 
 constexpr const char* kResolveFooter = R"(
-For a migration that no protocol can settle any more: the other host is gone for good, after the
-destination had the process ready. You vouch that the other host will never run its copy; then the
+For a migration that the agents can no longer settle: the other host is gone for good, after the
+destination had the process ready. You confirm that the other host will never run its copy; then the
 copy here runs, or is killed.)";
 
 constexpr std::size_t kLeastIdCharacters = 8;
 
-/// The agent may have to wait for others before it answers these.
+/// Timeouts of requests for which the agent may have to wait for others.
 constexpr std::chrono::milliseconds kCancelTimeout = std::chrono::seconds(30);
 constexpr std::chrono::milliseconds kResolveTimeout = std::chrono::minutes(5);
 constexpr std::chrono::milliseconds kWatchInterval = std::chrono::seconds(1);
 
-/// A command that asks an agent one question.
+/// A command that sends one request to an agent.
 struct Ask {
   CLI::App* app = nullptr;
   std::string agent;
-  std::string id;     ///< a UUID or how it begins; empty if the question is about no migration
+  std::string id;     ///< a UUID or a prefix of it; empty if the request concerns no migration
   Envelope question;  ///< without the id
-  std::optional<std::chrono::milliseconds> timeout{};  ///< if it may take longer than others
-  const char* done = "";  ///< said of the migration where the reply says nothing
-  bool watch = false;     ///< until the migration is finished
+  std::optional<std::chrono::milliseconds> timeout{};  ///< if longer than the default
+  const char* done = "";  ///< printed about the migration if the reply has no text
+  bool watch = false;     ///< repeat until the migration is finished
   bool json = false;
   control::TlsFiles tls;
 };
 
-/// The question's field for the migration, and the message that has it.
+/// Returns the request's message and its field for the migration's id.
 std::pair<google::protobuf::Message*, const google::protobuf::FieldDescriptor*> id_field(
     Envelope& question) {
   const auto& reflection = *question.GetReflection();
@@ -67,7 +67,7 @@ Status check_id(std::string& id) {
                   kLeastIdCharacters, control::printable(id)));
 }
 
-/// kInvalidArgument says what is wrong with the command line.
+/// Checks the command line. kInvalidArgument says what is wrong.
 Status check(Ask& ask) {
   if (id_field(ask.question).second != nullptr) GCR_TRY(check_id(ask.id));
   const proto::AdjustRequest& set = ask.question.adjust_request();
@@ -81,15 +81,15 @@ Status check(Ask& ask) {
     return Error(Code::kInvalidArgument, "resolve needs --run-here or --discard-here");
   }
   if (!resolve.peer_is_gone()) {
-    return Error(
-        Code::kInvalidArgument,
-        "resolve needs --peer-is-gone: you vouch that the other host's copy will never run again");
+    return Error(Code::kInvalidArgument,
+                 "resolve needs --peer-is-gone: you confirm that the other host's copy will never "
+                 "run again");
   }
   return {};
 }
 
-/// The agent's migration with this id, or with the only id that begins like this.
-/// kNotFound if there is none, kInvalidArgument, naming them, if there are several.
+/// Returns the agent's migration with this id, or the only one whose id begins with it. kNotFound
+/// if there is none, kInvalidArgument, naming them, if there are several.
 Result<Uuid> find_migration(const AgentAddress& agent, const std::string& id) {
   if (const auto whole = Uuid::parse(id)) return *whole;
   Envelope question;
@@ -132,7 +132,7 @@ std::string text_of(const Ask& ask, const Envelope& answer) {
   }
 }
 
-/// Shows every answer but the last, which is what it gives.
+/// Repeats the request and shows every reply except the last, which it returns.
 Result<Envelope> watch(const AgentAddress& agent, const Ask& ask) {
   TerminalBlock block;
   const bool in_place = !ask.json && is_terminal();
@@ -175,7 +175,7 @@ ExitCode run(Ask& ask) {
   return ExitCode::kMigrated;
 }
 
-/// Adds the command with the options that all of them have; `begin` begins its question.
+/// Adds a command with the common options; `begin` creates its request.
 template <class Body>
 Ask& add(CLI::App& app, Commands& commands, const char* name, Body* (Envelope::*begin)(),
          const char* description) {
@@ -222,7 +222,8 @@ void describe_resolve(CLI::App& app, ResolveRequest& request) {
       ->excludes("--run-here");
   app.add_flag_callback(
       "--peer-is-gone", [&] { request.set_peer_is_gone(true); },
-      "You vouch that the other host's copy will never run again; if it did, there would be two");
+      "You confirm that the other host's copy will never run again; otherwise two copies would "
+      "run");
   app.add_option_function<int>(
          "--pid", [&](int pid) { request.set_pid(pid); },
          "The process, if AGENT's journal is too damaged to name it")
@@ -241,26 +242,26 @@ void add_asks(CLI::App& app, Commands& commands) {
   Ask& go_on = add(app, commands, "continue", &Envelope::mutable_continue_request,
                    "gcr-migrate continue AGENT ID: let a migration that was started with "
                    "--pause-before-switchover switch over; AGENT is the source's");
-  go_on.done = "goes on to its switchover";
+  go_on.done = "continues to its switchover";
   Ask& set = add(app, commands, "set", &Envelope::mutable_adjust_request,
-                 "gcr-migrate set AGENT ID: change the limits of a migration under way; AGENT is "
+                 "gcr-migrate set AGENT ID: change the limits of a running migration; AGENT is "
                  "the source's");
   set.done = "is changed";
   describe_set(*set.app, *set.question.mutable_adjust_request());
   Ask& status = add(app, commands, "status", &Envelope::mutable_status_request,
-                    "gcr-migrate status AGENT ID: what AGENT knows of a migration");
-  status.app->add_flag("--watch", status.watch, "Ask again every second until it is finished");
+                    "gcr-migrate status AGENT ID: the state of a migration, as AGENT knows it");
+  status.app->add_flag("--watch", status.watch, "Refresh every second until it is finished");
   Ask& list = add(app, commands, "list", &Envelope::mutable_list_request,
                   "gcr-migrate list AGENT: the migrations that are not finished");
   list.app->add_flag_callback(
       "--all", [&list] { list.question.mutable_list_request()->set_finished(true); },
-      "Also those that are finished");
+      "Also list finished migrations");
   add(app, commands, "host", &Envelope::mutable_host_request,
       "gcr-migrate host AGENT: the GPUs of AGENT's host, the jobs that can be moved away, and "
-      "the migrations under way");
+      "the running migrations");
   Ask& resolve = add(app, commands, "resolve", &Envelope::mutable_resolve_request,
                      "gcr-migrate resolve AGENT ID --run-here|--discard-here --peer-is-gone: "
-                     "decide what the agents cannot, because the other host is lost");
+                     "decide the outcome of a migration whose other host is lost");
   resolve.timeout = kResolveTimeout;
   describe_resolve(*resolve.app, *resolve.question.mutable_resolve_request());
 }

@@ -16,20 +16,20 @@ using proto::LoadRequest;
 using proto::MigrateRequest;
 
 constexpr const char* kCheckpointFooter = R"(
-GPU memory is copied in rounds while the process runs; then it stands still for the rest, as at a
-migration's switchover, and goes on where it is. What earlier checkpoints in DIR have is not stored
-again. DIR is a directory of HOST; it is made if it is missing.
+GPU memory is copied in rounds while the process runs; then it is stopped for the rest, as at a
+migration's switchover, and continues where it is. Data of earlier checkpoints in DIR is not stored
+again. DIR is a directory of HOST; it is created if it is missing.
 
-With --every the command stays, and takes a checkpoint each DURATION, counted from the beginning of
-the one before; one that is late is taken at once, and none is made up for. All are of the process
-that had the PID at the first: another one that gets it later is none of them. A checkpoint that fails
-is tried again at the next one's time. It ends with the last checkpoint's exit status: when the
-process has ended (9), on Ctrl-C, which cancels a checkpoint under way (7), after a failure before
-the first success, and after three failures in a row.
+With --every the command keeps running and takes a checkpoint each DURATION, counted from the
+beginning of the one before. A late one is taken at once; missed ones are skipped. All are of the
+process that had the PID at the first one, never of a later process with that PID. A checkpoint that
+fails is retried at the time of the next one. The command ends with the last checkpoint's exit
+status: when the process has ended (9), on Ctrl-C, which cancels a running checkpoint (7), after a
+failure before the first success, and after three failures in a row.
 
-Exit status as `gcr-migrate --help` has it: 0 the checkpoint is complete; after 1 and 7 the process
-runs on and there is no new checkpoint; 8 the agent still has to make it complete; 9 the process
-ended before it was.
+Exit status as in `gcr-migrate --help`: 0 the checkpoint is complete; after 1 and 7 the process
+runs on and there is no new checkpoint; 8 the agent still has to complete it; 9 the process
+ended before that.
 
 The last line on standard output after a checkpoint:
   checkpointed name=<name> vram_bytes=<n> standstill_ms=<x> total_ms=<x> stored_bytes=<n>
@@ -37,11 +37,11 @@ The last line on standard output after a checkpoint:
 on one line; if the report was lost, "checkpointed name=unknown".)";
 
 constexpr const char* kRestoreFooter = R"(
-The checkpoint stays as it is, unless --once is given. DIR is a directory of HOST. It need not be the host on which the
-checkpoint was taken, if it finds the same files there as a migration would.
+The checkpoint is kept, unless --once is given. DIR is a directory of HOST. HOST need not be the
+host on which the checkpoint was taken, if the process finds the same files there as after a
+migration.
 
-Exit status as `gcr-migrate --help` has it: 0 the process runs; after 1 and 7 nothing came to
-life.
+Exit status as in `gcr-migrate --help`: 0 the process runs; after 1 and 7 nothing was restored.
 
 The last line on standard output after a restore:
   restored pid=<n> vram_bytes=<n> total_ms=<x> verified=yes|no processes=<n>
@@ -50,7 +50,7 @@ with the process's PID at HOST; if the report was lost, "restored pid=<n>" or "r
 const std::map<std::string, std::uint64_t> kDurations{
     {"ms", 1}, {"s", 1000}, {"m", 60'000}, {"h", 3'600'000}};
 
-/// Of checkpoint and restore: as the command line has it; CLI11 cannot check the texts.
+/// The command line of checkpoint and restore; CLI11 cannot check the texts.
 struct CheckpointLine {
   std::string host;
   std::string pid;  ///< of checkpoint
@@ -66,10 +66,9 @@ struct CheckpointLine {
 };
 
 void describe_host(CLI::App& app, CheckpointLine& line) {
-  app.add_option(
-         "HOST", line.host,
-         "host or host:port of the agent, or a name of hosts.toml; or \"local\" (or "
-         "\"unix:/PATH\") for this host's, without a certificate, for processes of your own")
+  app.add_option("HOST", line.host,
+                 "host or host:port of the agent, or a name of hosts.toml; or \"local\" (or "
+                 "\"unix:/PATH\") for this host's, without a certificate, for your own processes")
       ->required();
 }
 
@@ -79,11 +78,10 @@ void describe_directory(CLI::App& app, CheckpointLine& line) {
 }
 
 void describe_storing(CLI::App& app, CheckpointLine& line) {
-  app.add_option("--name", line.name,
-                 "What the checkpoint is called (default: the time and the PID)")
+  app.add_option("--name", line.name, "The checkpoint's name (default: the time and the PID)")
       ->option_text("NAME");
   add_flag(app, "--stop", line.checkpoint(), &CheckpointOrder::set_stop,
-           "End the process once the checkpoint is complete, instead of letting it go on");
+           "End the process once the checkpoint is complete, instead of continuing it");
   app.add_option("--every", line.every_ms,
                  "Take one each DURATION until the process ends: 30s, 10m, 2h")
       ->option_text("DURATION")
@@ -91,17 +89,18 @@ void describe_storing(CLI::App& app, CheckpointLine& line) {
       ->check(CLI::PositiveNumber)
       ->excludes("--name")
       ->excludes("--stop");
-  add_option(app, "--keep", line.checkpoint(), &CheckpointOrder::set_keep,
-             "Of this process's checkpoints in DIR keep the newest N, this one included (default: "
-             "all)")
+  add_option(
+      app, "--keep", line.checkpoint(), &CheckpointOrder::set_keep,
+      "Keep only the newest N checkpoints of this process in DIR, including this one (default: "
+      "all)")
       ->option_text("N")
       ->check(CLI::Range(1, 1'000'000));
 }
 
 CLI::App* describe_checkpoint(CLI::App& app, CheckpointLine& line) {
-  CLI::App* checkpoint = app.add_subcommand(
-      "checkpoint",
-      "gcr-migrate checkpoint HOST PID DIR: take a checkpoint of a process and all below it");
+  CLI::App* checkpoint = app.add_subcommand("checkpoint",
+                                            "gcr-migrate checkpoint HOST PID DIR: take a "
+                                            "checkpoint of a process and all its descendants");
   checkpoint->footer(kCheckpointFooter);
   describe_host(*checkpoint, line);
   checkpoint->add_option("PID", line.pid, "The process, as the agent at HOST sees it")->required();
@@ -113,7 +112,7 @@ CLI::App* describe_checkpoint(CLI::App& app, CheckpointLine& line) {
                        "Compression of what is stored (default auto: the agent chooses)");
   describe_concessions(*checkpoint, line.request(),
                        "TCP connections with one end outside of the job: refuse the checkpoint "
-                       "(default), or close them where it is restored; here they go on");
+                       "(default), or close them where it is restored; here they stay open");
   describe_output(*checkpoint, line.order);
   for (const char* option : {"--detach", "--trace", "--pause-before-switchover"}) {
     checkpoint->get_option("--every")->excludes(option);
@@ -124,18 +123,18 @@ CLI::App* describe_checkpoint(CLI::App& app, CheckpointLine& line) {
 
 CLI::App* describe_restore(CLI::App& app, CheckpointLine& line) {
   CLI::App* restore = app.add_subcommand(
-      "restore", "gcr-migrate restore HOST DIR [NAME]: bring a checkpoint to life at HOST");
+      "restore", "gcr-migrate restore HOST DIR [NAME]: restore a checkpoint at HOST");
   restore->footer(kRestoreFooter);
   describe_host(*restore, line);
   describe_directory(*restore, line);
   restore->add_option("NAME", line.name, "Which checkpoint (default: the newest)");
   add_flag(*restore, "--copy", line.load(), &LoadRequest::set_copy,
-           "Though the original may still run: both then use the same files and ports");
+           "Restore although the original may still run: both then use the same files and ports");
   add_flag(*restore, "--once", line.load(), &LoadRequest::set_once,
-           "Nobody else can restore it meanwhile; it is removed once the process runs, and there "
-           "again if it does not come to life");
+           "Lock the checkpoint: no other restore can use it; it is removed once the process runs, "
+           "and unlocked if the restore fails");
   add_flag(*restore, "--no-prefill", line.load(), &LoadRequest::set_no_prefill,
-           "Fill GPU memory only once the process is there; it need not be free before");
+           "Fill GPU memory only once the process is restored; it need not be free before");
   describe_gpus(*restore, *line.load().mutable_device_map(),
                 "Which GPU of HOST takes the place of which GPU of the checkpoint, by UUID "
                 "(default, and for those that are not named: the agent chooses)");
@@ -149,11 +148,11 @@ Status check_name(const std::string& name) {
   return Error(
       Code::kInvalidArgument,
       fmt::format("a checkpoint's name has 1 to 128 of A-Z a-z 0-9 . _ - and no dot at its "
-                  "beginning: \"{}\" is none",
+                  "beginning: \"{}\" is not one",
                   control::printable(name)));
 }
 
-/// What both have; kInvalidArgument says what is wrong.
+/// Checks the arguments that both commands have; kInvalidArgument says what is wrong.
 Status check_common(CheckpointLine& line) {
   GCR_TRY(check_checkpoints(line.directory));
   GCR_TRY(check_name(line.name));

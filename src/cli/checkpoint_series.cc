@@ -30,10 +30,11 @@ class Series {
   bool is_over(ExitCode last);
   bool wait_until(Clock::time_point due);
 
-  Order order_;  ///< from the first checkpoint on of that process alone, whatever has its PID later
+  Order order_;  ///< from the first checkpoint on only for that process, not for a later one with
+                 ///< its PID
   asio::io_context io_{1};
   asio::steady_timer timer_;
-  asio::signal_set signals_;  ///< while a checkpoint is taken, its conversation has its own too
+  asio::signal_set signals_;  ///< a running checkpoint's conversation has its own handlers too
   bool succeeded_ = false;
   int failures_ = 0;  ///< in a row
 };
@@ -63,7 +64,7 @@ bool Series::is_over(ExitCode last) {
   return !succeeded_ || failures_ == kMostFailures;
 }
 
-/// False once a signal has come, before now or while it waits.
+/// Waits until `due`; false if a signal arrived before or during the wait.
 bool Series::wait_until(Clock::time_point due) {
   const std::chrono::duration<double, std::milli> left = due - Clock::now();
   if (left.count() > 0 && !order_.json && !order_.quiet) {

@@ -25,17 +25,17 @@ using control::ControlChannel;
 using control::printable;
 using Clock = std::chrono::steady_clock;
 
-/// An order takes as long as it takes: a vanished agent is noticed by TCP, not by this.
+/// An order has no time limit: TCP detects a vanished agent, not this timeout.
 constexpr std::chrono::milliseconds kNextMessageTimeout = std::chrono::hours(24);
-/// Between two questions what became of it; twice as long after each.
+/// Pause between two queries about the outcome; doubled after each.
 constexpr std::chrono::milliseconds kFirstPause = std::chrono::milliseconds(100);
 constexpr std::chrono::milliseconds kLongestPause = std::chrono::seconds(5);
-/// How long the agent is asked what became of the order after the connection was lost.
+/// How long the agent is queried about the outcome after the connection was lost.
 constexpr std::chrono::milliseconds kOutcomePatience = std::chrono::seconds(60);
-/// The part of that time that a destination gets to confirm a commit.
+/// The part of that time in which a destination must confirm a commit.
 constexpr std::chrono::milliseconds kConfirmPatience = std::chrono::seconds(10);
 
-/// Belongs to the thread that runs the io_context.
+/// One order. Belongs to the thread that runs the io_context.
 class Conversation {
  public:
   Conversation(asio::io_context& io, const Order& order, AgentAddress agent, MigrationView& view)
@@ -46,21 +46,21 @@ class Conversation {
         agent_(std::move(agent)),
         signals_(io, SIGINT, SIGTERM) {}
 
-  /// Runs to the end. Call once.
+  /// Runs the order to its end. Call it once.
   awaitable<Outcome> run();
 
  private:
   awaitable<Outcome> send_and_follow();
   awaitable<Outcome> follow();
-  std::optional<Outcome> take(const proto::Envelope& message);
-  awaitable<Outcome> ask_what_became(Outcome lost);
-  /// An agent's part in it; kNotFound if it has none.
+  std::optional<Outcome> handle(const proto::Envelope& message);
+  awaitable<Outcome> query_outcome(Outcome lost);
+  /// Queries an agent's part of the migration; kNotFound if it has none.
   awaitable<Result<proto::MigrationStatus>> ask_part(const AgentAddress& agent, const char* role);
   awaitable<void> complete(Outcome& outcome);
-  awaitable<void> heed_signals();
+  awaitable<void> handle_signals();
   awaitable<void> cancel();
-  Outcome left() const;
-  [[noreturn]] void leave(const Outcome& outcome);
+  Outcome outcome_on_quit() const;
+  [[noreturn]] void quit(const Outcome& outcome);
 
   asio::io_context& io_;
   const Order& order_;
@@ -75,7 +75,7 @@ class Conversation {
 
 awaitable<Outcome> Conversation::run() {
   using asio::experimental::awaitable_operators::operator||;
-  auto ended = co_await (send_and_follow() || heed_signals());
+  auto ended = co_await (send_and_follow() || handle_signals());
   co_return std::get<0>(std::move(ended));
 }
 
@@ -93,19 +93,19 @@ awaitable<Outcome> Conversation::send_and_follow() {
   const bool settled =
       outcome.exit_code != ExitCode::kUnknown && outcome.exit_code != ExitCode::kUnconfirmed;
   if (settled || !id_) co_return outcome;
-  co_return co_await ask_what_became(std::move(outcome));
+  co_return co_await query_outcome(std::move(outcome));
 }
 
-/// Reads until the report, or a Failure, which an agent sends only before it touches anything.
+/// Reads until the report or a Failure, which an agent sends only before it changes anything.
 awaitable<Outcome> Conversation::follow() {
   for (;;) {
     const auto message = co_await channel_->receive(kNextMessageTimeout);
     if (!message) co_return outcome_of(message.error(), true);
-    if (auto outcome = take(*message)) co_return *std::move(outcome);
+    if (auto outcome = handle(*message)) co_return *std::move(outcome);
   }
 }
 
-std::optional<Outcome> Conversation::take(const proto::Envelope& message) {
+std::optional<Outcome> Conversation::handle(const proto::Envelope& message) {
   if (message.has_migrate_report()) return outcome_of(message.migrate_report());
   if (message.has_failure()) {
     const Error failure = control::from_failure(message.failure());
@@ -124,10 +124,10 @@ std::optional<Outcome> Conversation::take(const proto::Envelope& message) {
   return std::nullopt;
 }
 
-/// Until the agent's journal is finished, or there is no more to be hoped for soon.
-awaitable<Outcome> Conversation::ask_what_became(Outcome lost) {
+/// Queries the agent until its journal is finished or no outcome can be expected soon.
+awaitable<Outcome> Conversation::query_outcome(Outcome lost) {
   const Error why(Code::kUnavailable, printable(lost.report.message()));
-  view_.event("status", why.message() + "; asking the agent what became of it");
+  view_.event("status", why.message() + "; querying the agent for the outcome");
   asio::steady_timer pause(io_);
   auto next_pause = kFirstPause;
   std::optional<Clock::time_point> committed_since;
@@ -153,7 +153,7 @@ awaitable<Outcome> Conversation::ask_what_became(Outcome lost) {
   lost.exit_code = ExitCode::kUnknown;
   if (lost.report.committed()) {
     lost.exit_code = ExitCode::kUnconfirmed;
-    lost.report.set_message(why.message() + "; it is committed, and not confirmed yet");
+    lost.report.set_message(why.message() + "; the migration is committed but not yet confirmed");
   }
   co_return lost;
 }
@@ -167,10 +167,10 @@ awaitable<Result<proto::MigrationStatus>> Conversation::ask_part(const AgentAddr
   for (const proto::MigrationStatus& part : answer->status_reply().migrations()) {
     if (part.role() == role) co_return part;
   }
-  co_return Error(Code::kNotFound, "the agent knows nothing of it");
+  co_return Error(Code::kNotFound, "the agent does not know this migration");
 }
 
-/// Where a process runs now, the agent there knows its number, if it can be asked from here.
+/// Adds the PID of the process where it runs now, if the agent there can be reached from here.
 awaitable<void> Conversation::complete(Outcome& outcome) {
   const bool arrives = task_ == Task::kMigration || task_ == Task::kRestore;
   if (!outcome.report.migrated() || !arrives) co_return;
@@ -180,18 +180,18 @@ awaitable<void> Conversation::complete(Outcome& outcome) {
   if (there) outcome.report.set_destination_pid(there->pid());
 }
 
-awaitable<void> Conversation::heed_signals() {
+awaitable<void> Conversation::handle_signals() {
   std::error_code error;
   co_await signals_.async_wait(asio::redirect_error(asio::use_awaitable, error));
   if (error) co_return;
-  if (!asked_) leave(outcome_of(Error(Code::kCancelled, "cancelled"), false));
+  if (!asked_) quit(outcome_of(Error(Code::kCancelled, "cancelled"), false));
   view_.event("cancel", "asking the agent to cancel; press Ctrl-C again to quit at once");
   co_await cancel();
   co_await signals_.async_wait(asio::redirect_error(asio::use_awaitable, error));
-  if (!error) leave(left());
+  if (!error) quit(outcome_on_quit());
 }
 
-/// On its connection, or on a new one once that is lost.
+/// Sends the cancel on the order's connection, or on a new one if that is lost.
 awaitable<void> Conversation::cancel() {
   proto::Envelope request;
   request.mutable_cancel_request();
@@ -202,13 +202,13 @@ awaitable<void> Conversation::cancel() {
   if (!answer) view_.event("cancel", answer.error().message());
 }
 
-Outcome Conversation::left() const {
+Outcome Conversation::outcome_on_quit() const {
   Outcome outcome = outcome_of(Error(Code::kCancelled, "quit while the agent cancels"), true);
   if (id_) outcome.report.set_migration_id(to_bytes(*id_));
   return outcome;
 }
 
-void Conversation::leave(const Outcome& outcome) {
+void Conversation::quit(const Outcome& outcome) {
   std::_Exit(static_cast<int>(show_outcome(view_, task_, outcome)));
 }
 

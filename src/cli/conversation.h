@@ -1,4 +1,4 @@
-// The conversation with an agent about one order.
+// Carries out one order with an agent.
 #pragma once
 
 #include "src/cli/migration_view.h"
@@ -8,8 +8,8 @@
 namespace gcr::cli {
 
 /// Sends the request and reads progress until the report; with `detach` until the agent has
-/// accepted the order. If the connection is lost, gives what the agent's journal says later. While
-/// it runs it handles SIGINT and SIGTERM: the first cancels what was ordered, the second quits this
+/// accepted the order. If the connection is lost, returns the outcome from the agent's journal.
+/// Handles SIGINT and SIGTERM while it runs: the first cancels the order, the second quits this
 /// process.
 Outcome converse(const Order& order, const control::AgentAddress& agent, MigrationView& view);
 

@@ -18,14 +18,14 @@ using control::printable;
 using journal::Record;
 
 constexpr const char* kJournalDescription =
-    "gcr-migrate journal PATH...: print the journals that agents keep of migrations";
+    "gcr-migrate journal PATH...: print agents' journals of migrations";
 
 constexpr const char* kJournalFooter = R"(
 A PATH is a journal, a directory of journals, or an agent's state_dir, on this machine: copies of
 another machine's journals can be read too.
 
 Exit status: 0, 1 if a journal is damaged, 2 if a PATH cannot be read. A last record that is
-incomplete, because its writer died, is only mentioned: nobody has acted on it.)";
+incomplete, because its writer died, is only mentioned: no agent has acted on it.)";
 
 struct Printed {
   std::filesystem::path path;
@@ -73,7 +73,7 @@ std::string time_of(const Record& record) {
                      (time - seconds).count());
 }
 
-/// The name of the field that the record has: "keeper_started".
+/// Returns the name of the record's field: "keeper_started".
 std::string kind_of(const Record& record) {
   const auto& reflection = *record.GetReflection();
   const auto* body = record.GetDescriptor()->oneof_decl(0);
@@ -103,7 +103,7 @@ std::string about(const journal::Resuming& resuming) {
   return text;
 }
 
-/// What there is to say beyond the kind.
+/// Returns the details of a record beyond its kind.
 std::string about(const Record& record) {
   switch (record.body_case()) {
     case Record::kBegan:
@@ -134,7 +134,7 @@ void print_text(const Printed& file) {
     const std::string text = printable(about(record));
     fmt::print("  {}  {}{}{}\n", time_of(record), kind_of(record), text.empty() ? "" : "  ", text);
   }
-  if (file.contents.torn) fmt::print("  torn: an incomplete last record was left out\n");
+  if (file.contents.torn) fmt::print("  torn: an incomplete last record was omitted\n");
   if (file.contents.damage) {
     fmt::print("  damaged: {}\n", printable(file.contents.damage->message()));
   }

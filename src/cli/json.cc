@@ -31,7 +31,7 @@ void set_field(Struct& object, const Message& message, const FieldDescriptor& fi
       return set(object, name, reflection.GetUInt32(message, &field));
     case FieldDescriptor::CPPTYPE_UINT64:
       return set(object, name, static_cast<double>(reflection.GetUInt64(message, &field)));
-    default:  // nobody asks for other types
+    default:  // other types are not used
       return value_of(object, name).set_null_value({});
   }
 }

@@ -13,12 +13,12 @@ namespace {
 
 using Words = std::vector<std::string>;
 
-// Two commands whose words are not, or not all, for CLI11.
+// Commands whose words CLI11 parses only in part, or not at all.
 constexpr const char* kRun = "run";
 constexpr const char* kSlurm = "slurm";
 
-/// Whether the option's value is the word after it. An option means the same in every command that
-/// has it.
+/// Returns whether the option's value is the next word. An option means the same in every command
+/// that has it.
 bool takes_next_word(const CLI::App& app, const std::string& option) {
   std::vector<const CLI::App*> all = app.get_subcommands({});
   all.insert(all.begin(), &app);
@@ -29,8 +29,8 @@ bool takes_next_word(const CLI::App& app, const std::string& option) {
   return false;
 }
 
-/// The options that stand before the first word that is neither an option nor an option's value,
-/// and the place of that word.
+/// Returns the options before the first word that is neither an option nor an option's value, and
+/// the index of that word.
 std::pair<Words, std::size_t> options_ahead(const CLI::App& app, const Words& words) {
   Words options;
   std::size_t at = 0;
@@ -42,7 +42,8 @@ std::pair<Words, std::size_t> options_ahead(const CLI::App& app, const Words& wo
   return {options, std::min(at, words.size())};
 }
 
-/// The first of the options that the command does not have. What slurm has, gcr-slurm knows.
+/// Returns the first option that the command does not have. gcr-slurm itself checks the options of
+/// slurm.
 std::optional<std::string> unknown_to(const CLI::App& command, const Words& options) {
   if (command.get_name() == kSlurm) return std::nullopt;
   const auto found = std::ranges::find_if(options, [&](const std::string& option) {
@@ -51,9 +52,10 @@ std::optional<std::string> unknown_to(const CLI::App& command, const Words& opti
   return found == options.end() ? std::nullopt : std::optional(*found);
 }
 
-/// Moves the command's name before the options that precede it: they are the command's. CLI11 is
-/// left no other command, so a host may have a command's name. Null if the words name none: then
-/// they order a migration. kInvalidArgument names an option that the command does not have.
+/// Moves the command's name before the options that precede it, which belong to the command.
+/// Disables all other commands for CLI11, so that a host may have a command's name. Returns null if
+/// the words name no command: then they order a migration. kInvalidArgument names an option that
+/// the command does not have.
 Result<CLI::App*> take_command(CLI::App& app, Words& words) {
   const auto [options, at] = options_ahead(app, words);
   CLI::App* command = nullptr;
@@ -72,8 +74,8 @@ Result<CLI::App*> take_command(CLI::App& app, Words& words) {
   return command;
 }
 
-/// Takes the words after "--" away: of "run" they are the started command's alone, and CLI11 does
-/// not see them.
+/// Removes and returns the words after "--": for "run" they belong to the started command, and
+/// CLI11 must not parse them.
 Words take_after_mark(Words& words) {
   const auto mark = std::ranges::find(words, "--");
   if (mark == words.end()) return {};
@@ -105,7 +107,7 @@ int main(int argc, char** argv) {
   if (!command) return static_cast<int>(wrong_usage(command.error().message()));
   if (*command != nullptr && (*command)->get_name() == kRun) after_mark = take_after_mark(words);
   try {
-    std::ranges::reverse(words);  // as CLI11 wants them
+    std::ranges::reverse(words);  // CLI11 expects reverse order
     app.parse(std::move(words));
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version

@@ -15,15 +15,15 @@ namespace {
 
 using control::printable;
 
-/// A file that the command line names cannot be used.
+/// Returns the outcome for a file on the command line that cannot be used.
 Outcome unusable(const Error& error) {
   Outcome outcome = outcome_of(error, false);
   outcome.exit_code = ExitCode::kUsage;
   return outcome;
 }
 
-/// The operator's own command. What it prints goes to standard error, and its failure changes
-/// nothing about the migration.
+/// Runs the operator's own command. Its output goes to standard error, and its failure does not
+/// affect the migration.
 void run_on_commit(const Order& order, const proto::MigrateReport& report) {
   const Uuid id = to_uuid(report.migration_id());
   const std::pair<const char*, std::string> environment[] = {
@@ -38,7 +38,7 @@ void run_on_commit(const Order& order, const proto::MigrateReport& report) {
   const std::string how = status > 0 && WIFSIGNALED(status)
                               ? fmt::format("was ended by signal {}", WTERMSIG(status))
                               : fmt::format("ended with status {}", WEXITSTATUS(status));
-  complain(fmt::format("the command of --on-commit {}; the process was migrated", how));
+  complain(fmt::format("the --on-commit command {}; the process was migrated", how));
 }
 
 }  // namespace
@@ -54,7 +54,7 @@ Outcome perform(const Order& order, MigrationView& view) {
   const auto agent = with_certificates(order.agent);
   if (!agent) return unusable(agent.error());
   std::ofstream trace;
-  if (!order.trace_path.empty()) {  // opened before anything is touched
+  if (!order.trace_path.empty()) {  // opened before anything is changed
     trace.open(order.trace_path, std::ios::binary | std::ios::trunc);
     const Error error = Error::from_errno(errno, "cannot open " + order.trace_path);
     if (!trace) return unusable(error);
@@ -81,7 +81,7 @@ ExitCode carry_out(const Order& order) {
 ExitCode preflight(const Order& order) {
   auto agent = with_certificates(order.agent);
   if (!agent) return fail(ExitCode::kUsage, agent.error().message());
-  agent->silence = std::chrono::minutes(2);  // two hosts are looked at, one after the other
+  agent->silence = std::chrono::minutes(2);  // two hosts are examined, one after the other
   proto::Envelope question;
   *question.mutable_check_request()->mutable_migrate() = order.request.migrate_request();
   const auto answer = ask_and_wait(*agent, question);

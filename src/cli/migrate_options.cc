@@ -34,8 +34,8 @@ checkpoint, restore, checkpoints, verify and prune says what these mean there.
 suspend, resume and swap: as for a migration; after 1 and 7 the process is as it was before.
 
 Ctrl-C (or SIGTERM) cancels the migration unless it is committed, and waits for the report; a second
-one quits at once. If the connection to SRC is lost, the migration goes on, and SRC is asked what
-became of it.
+one quits at once. If the connection to SRC is lost, the migration continues, and SRC is queried for
+the outcome.
 
 The last line on standard output after a migration:
   migrated pid=<n> vram_bytes=<n> downtime_ms=<x> total_ms=<x> verified=yes|no processes=<n>
@@ -43,8 +43,8 @@ with the process's PID at DST; if the report was lost, "migrated pid=<n>" or "mi
 Errors go to standard error, one line.)";
 
 constexpr const char* kPreflightFooter = R"(
-Nothing is touched and nothing is reserved. All findings are reported together, blockers first, each
-with a stable identifier, why it matters and what to do.
+Nothing is changed and nothing is reserved. All findings are reported together, blockers first, each
+with a stable identifier, the reason and the remedy.
 
 Exit status: 0 if the process can be moved, warnings or not; 3 if there are blockers; else 2, 4 or 5.)";
 
@@ -56,12 +56,12 @@ const std::map<std::string, proto::Transport> kTransports{{"auto", proto::TRANSP
                                                           {"rdma", proto::TRANSPORT_RDMA},
                                                           {"tcp", proto::TRANSPORT_TCP}};
 
-/// As the command line has them; CLI11 cannot check the texts.
+/// The command line of migrate and preflight; CLI11 cannot check the texts.
 struct MigrateLine {
   std::string source;
   std::string destination;
   std::string pid;
-  std::string checkpoints;  ///< of preflight: a directory in place of the destination
+  std::string checkpoints;  ///< a directory for preflight, in place of the destination
   control::TlsFiles tls;
   Order order;
 
@@ -96,7 +96,7 @@ void describe_device_map(CLI::App& app, MigrateRequest& request) {
 
 void describe_slurm(CLI::App& app, MigrateRequest& request) {
   add_option(app, "--slurm-job", request, &MigrateRequest::set_slurm_job,
-             "A job of Slurm's that runs at DST: it owns the processes from the commit on")
+             "A Slurm job that runs at DST: it owns the processes from the commit on")
       ->option_text("JOBID")
       ->check(CLI::Range(1U, 0xfffffff0U));
 }
@@ -122,7 +122,7 @@ void describe_on_commit(CLI::App& app, Order& order) {
 void describe_process(CLI::App& app, MigrateLine& line) {
   app.add_option("SRC", line.source,
                  "Where the process runs: host or host:port of its agent; or \"local\" (or "
-                 "\"unix:/PATH\") to move a process of your own away from this host, without a "
+                 "\"unix:/PATH\") to move your own process away from this host, without a "
                  "certificate");
   app.add_option(
       "DST", line.destination,
@@ -160,8 +160,9 @@ CLI::App* describe_preflight(CLI::App& app, MigrateLine& line) {
   preflight->footer(kPreflightFooter);
   describe_process(*preflight, line);
   preflight
-      ->add_option("--checkpoint", line.checkpoints,
-                   "What prevents a checkpoint in this directory of SRC: then there is no DST")
+      ->add_option(
+          "--checkpoint", line.checkpoints,
+          "Report what prevents a checkpoint in this directory of SRC; there is no DST then")
       ->option_text("DIR");
   describe_data(*preflight, line.request());
   add_flag(*preflight, "--no-prefill", line.request(), &MigrateRequest::set_no_prefill,
@@ -175,7 +176,7 @@ CLI::App* describe_preflight(CLI::App& app, MigrateLine& line) {
   return preflight;
 }
 
-/// With --checkpoint there are two words: SRC and PID.
+/// Completes a command line with --checkpoint, which has two words: SRC and PID.
 Result<MigrateLine> without_destination(MigrateLine line) {
   if (line.checkpoints.empty()) return line;
   if (!line.pid.empty()) {
@@ -187,7 +188,7 @@ Result<MigrateLine> without_destination(MigrateLine line) {
   return line;
 }
 
-/// kInvalidArgument says what is wrong.
+/// Converts the command line to an order. kInvalidArgument says what is wrong.
 Result<Order> order_of(const MigrateLine& given) {
   GCR_ASSIGN(MigrateLine line, without_destination(given));
   const bool checkpoint = !line.checkpoints.empty();

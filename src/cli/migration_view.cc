@@ -21,11 +21,11 @@ using control::printable;
 using Clock = std::chrono::steady_clock;
 using Line = TerminalBlock::Line;
 
-/// Of the lines of JSON. Grows when a reader of the old lines would misunderstand the new ones, but
-/// not for new fields and types.
+/// Version of the lines of JSON. Increase it when a reader of the old lines would misunderstand the
+/// new ones, but not for new fields and types.
 constexpr int kEventSchema = 1;
 
-/// A line of plain progress comes this often.
+/// Interval of plain progress lines.
 constexpr std::chrono::seconds kPlainInterval{5};
 
 constexpr std::size_t kLeastBar = 10;
@@ -39,14 +39,14 @@ constexpr const char* kGreen = "\x1b[32m";
 constexpr const char* kYellow = "\x1b[33m";
 constexpr const char* kPlain = "\x1b[0m";
 
-/// One line of JSON, as docs/events.md describes it: `more`, and then the message's fields.
+/// Returns one line of JSON as docs/events.md describes it: `more`, and then the message's fields.
 std::string json_line(std::string_view type, const Uuid& id, const std::string& more,
                       const Message& message) {
   using namespace std::chrono;
   const auto now = duration_cast<milliseconds>(system_clock::now().time_since_epoch());
   std::string fields = to_json(message);
   fields = fields.substr(1, fields.size() - 2);  // without braces
-  // Protobuf has the bytes of the id, which comes first, in base64.
+  // Protobuf prints the bytes of the id, the first field, in base64: remove it.
   if (fields.starts_with("\"migration_id\"")) {
     const auto comma = fields.find(',');
     fields.erase(0, comma == std::string::npos ? comma : comma + 1);
@@ -106,7 +106,7 @@ class QuietView : public MigrationView {
   const Task task_;
 };
 
-/// Lines for files and pipes.
+/// Prints lines for files and pipes.
 class PlainView : public MigrationView {
  public:
   explicit PlainView(const Order& order) : order_(order) {}
@@ -133,7 +133,7 @@ class PlainView : public MigrationView {
   Clock::time_point said_ = Clock::now();
 };
 
-/// Collects one line that never reaches the terminal's last column.
+/// Composes one line that never reaches the terminal's last column.
 class Composer {
  public:
   Composer(std::size_t columns, bool colours)
@@ -160,7 +160,7 @@ class Composer {
   Line line_;
 };
 
-/// Phase, round, bar and share.
+/// Returns the line with phase, round, bar and percentage.
 Line head_of(const proto::Progress& progress, Composer line) {
   line.add(
       fmt::format("{:<{}} ", printable(progress.phase()).substr(0, kPhaseColumns), kPhaseColumns),
@@ -179,7 +179,7 @@ Line head_of(const proto::Progress& progress, Composer line) {
   return line.add(percent).take();
 }
 
-/// What is drawn for a Progress on a terminal with this many columns.
+/// Returns the lines for a Progress on a terminal with this many columns.
 std::vector<Line> live_lines(const proto::Progress& progress, std::size_t columns, bool colours) {
   Composer line(columns, colours);
   std::vector<Line> lines{head_of(progress, line)};
@@ -193,7 +193,7 @@ std::vector<Line> live_lines(const proto::Progress& progress, std::size_t column
   return lines;
 }
 
-/// A migration on a terminal: past events scroll, the current state is drawn below them in place.
+/// Shows a migration on a terminal: past events scroll, the current state is redrawn below them.
 class LiveView : public PlainView {
  public:
   using PlainView::PlainView;
@@ -204,7 +204,7 @@ class LiveView : public PlainView {
     draw();
   }
 
-  /// Rounds come and go in the display alone.
+  /// Omits the events of rounds, which the display already shows.
   void event(const std::string& phase, const std::string& text) override {
     if (phase == "precopy" && text.starts_with("round ")) return;
     block_.erase();

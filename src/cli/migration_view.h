@@ -1,5 +1,5 @@
-// What an operator sees of a migration, a checkpoint or a restore: one view for a terminal, one for
-// files and pipes, one for scripts.
+// The display of a migration, a checkpoint or a restore for an operator: one view for a terminal,
+// one for files and pipes, one for scripts.
 #pragma once
 
 #include <memory>
@@ -10,25 +10,26 @@
 
 namespace gcr::cli {
 
-/// Everything goes to standard output. Calls come from one thread.
+/// A view. All output goes to standard output. Calls come from one thread.
 class MigrationView {
  public:
   virtual ~MigrationView() = default;
 
-  /// The agent has accepted the order.
+  /// Called when the agent has accepted the order.
   virtual void started(const Uuid& id) = 0;
   virtual void event(const std::string& phase, const std::string& text) = 0;
   virtual void progress(const proto::Progress& progress) = 0;
 
-  /// Nothing comes after it. The caller writes errors to standard error.
+  /// Called last. The caller writes errors to standard error.
   virtual void ended(const Outcome& outcome) = 0;
 };
 
-/// The view for the command line and standard output: with `json` a line per event, with `quiet`
-/// only the last line, on a terminal a live display, else plain lines. `order` outlives it.
+/// Creates the view for the command line and standard output: with `json` one line per event, with
+/// `quiet` only the last line, on a terminal a live display, else plain lines. `order` must outlive
+/// it.
 std::unique_ptr<MigrationView> make_view(const Order& order);
 
-/// Ends the view, and writes an error to standard error; gives the exit status back.
+/// Ends the view and writes an error to standard error; returns the exit status.
 ExitCode show_outcome(MigrationView& view, Task task, const Outcome& outcome);
 
 }  // namespace gcr::cli

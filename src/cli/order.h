@@ -1,6 +1,5 @@
-// What the command line orders an agent to do to a job: a migration, a checkpoint, a restore, a
-// suspend or a resume. Each is one conversation with an agent; they differ in the request, and in
-// what is said of them.
+// An order to an agent about a job: a migration, a checkpoint, a restore, a suspend or a resume.
+// Each is one conversation with an agent; they differ in the request and in the text of the output.
 #pragma once
 
 #include <string>
@@ -14,7 +13,7 @@ namespace gcr::cli {
 class MigrationView;
 
 struct Order {
-  NamedAgent agent;  ///< that is asked: the job's, or of a restore the one that restores
+  NamedAgent agent;  ///< that gets the order: the job's, or for a restore the one that restores
   control::Endpoint destination;  ///< of a migration
   proto::Envelope request;        ///< a MigrateRequest, LoadRequest, SuspendRequest, ResumeRequest
   std::string on_commit;          ///< for sh -c; empty: none
@@ -26,15 +25,16 @@ struct Order {
 
 Task task_of(const Order& order);
 
-/// Runs to the end of what was ordered. What happens goes to `view`, but not the outcome.
+/// Carries out the order to its end. Shows events in `view`, but not the outcome.
 Outcome perform(const Order& order, MigrationView& view);
 
-/// The same. What happens and the summary go to standard output (migration_view.h), an error to
-/// standard error as one line.
+/// Carries out the order to its end. Events and the summary go to standard output
+/// (migration_view.h), an error to standard error as one line.
 ExitCode carry_out(const Order& order);
 
-/// Asks the agent at SRC, which asks the one at DST if there is one, what prevents the migration or
-/// the checkpoint, and prints the answer: kMigrated if nothing does, kRefused if something does.
+/// Asks the agent at SRC, which asks the one at DST if there is one, for the obstacles to the
+/// migration or checkpoint, and prints the reply. Returns kMigrated if there are none, else
+/// kRefused.
 ExitCode preflight(const Order& order);
 
 }  // namespace gcr::cli

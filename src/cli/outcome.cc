@@ -15,7 +15,8 @@ Code code_of(const std::string& name) {
   return control::from_failure(failure).code();
 }
 
-/// What the reader most wants to know after an error: whether the process still runs, and where.
+/// Returns what the operator most needs to know after an error: whether the process still runs, and
+/// where.
 std::string_view after_migration(ExitCode exit_code) {
   switch (exit_code) {
     case ExitCode::kFailed:
@@ -27,7 +28,7 @@ std::string_view after_migration(ExitCode exit_code) {
       return "; the outcome is not known here: ask both agents (`gcr-migrate status`) before "
              "starting anything";
     case ExitCode::kUnconfirmed:
-      return "; the process will not run at the source again: the agents go on until the "
+      return "; the process will not run at the source again: the agents retry until the "
              "destination confirms (`gcr-migrate status`)";
     default:
       return "";
@@ -45,7 +46,7 @@ std::string_view after_checkpoint(ExitCode exit_code) {
       return "; whether there is a new checkpoint is not known here: ask the agent "
              "(`gcr-migrate status`)";
     case ExitCode::kUnconfirmed:
-      return "; the agent goes on until the checkpoint is complete (`gcr-migrate status`)";
+      return "; the agent retries until the checkpoint is complete (`gcr-migrate status`)";
     default:
       return "";
   }
@@ -55,14 +56,14 @@ std::string_view after_restore(ExitCode exit_code) {
   switch (exit_code) {
     case ExitCode::kFailed:
     case ExitCode::kCancelled:
-      return "; nothing came to life";
+      return "; nothing was restored";
     case ExitCode::kEnded:
       return "; it runs nowhere";
     case ExitCode::kUnknown:
       return "; the outcome is not known here: ask the agent (`gcr-migrate status`) before "
              "starting anything";
     case ExitCode::kUnconfirmed:
-      return "; the agent goes on until the process runs (`gcr-migrate status`)";
+      return "; the agent retries until the process runs (`gcr-migrate status`)";
     default:
       return "";
   }
@@ -96,7 +97,7 @@ std::string_view consequence(Task task, ExitCode exit_code) {
   }
 }
 
-/// The last state of a journal after success (migrate-agent/commit/states/states.h).
+/// Returns the last state of a journal after success (migrate-agent/commit/states/states.h).
 std::string_view success_of(Task task) {
   switch (task) {
     case Task::kRestore:
@@ -184,7 +185,7 @@ Outcome outcome_of(const Error& error, bool asked) {
 std::optional<Outcome> outcome_of(Task task, const proto::MigrationStatus& status,
                                   const Error& lost) {
   const bool succeeded = status.state() == success_of(task);
-  // Whoever resumed it is dead, and nobody else does.
+  // The worker that resumed the job is dead, and no other one does.
   const bool stays =
       task == Task::kResume && status.state() == "suspended" && status.phase().empty();
   if (!status.finished() && !succeeded && !stays) return std::nullopt;
@@ -210,9 +211,9 @@ std::optional<Outcome> outcome_of(Task task, const proto::MigrationStatus& statu
                       : cancelled            ? ExitCode::kCancelled
                                              : ExitCode::kFailed;
   const std::string what = stays                      ? "the job stays suspended"
-                           : status.message().empty() ? "it was undone"
+                           : status.message().empty() ? "it was rolled back"
                                                       : status.message();
-  report.set_message(fmt::format("{} (as the agent's journal says: {})", what, lost.message()));
+  report.set_message(fmt::format("{} (from the agent's journal: {})", what, lost.message()));
   return outcome;
 }
 

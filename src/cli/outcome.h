@@ -1,4 +1,4 @@
-// How gcr-migrate ends: the exit statuses, and the outcome of an order, for people and scripts.
+// The exit statuses of gcr-migrate, and the outcome of an order, for people and scripts.
 #pragma once
 
 #include <optional>
@@ -10,7 +10,8 @@
 
 namespace gcr::cli {
 
-/// docs/exit-codes.md and --help (migrate_options.cc) say what each means; a test compares the two.
+/// docs/exit-codes.md and --help (migrate_options.cc) describe each status; a test compares the
+/// two.
 enum class ExitCode : int {
   kMigrated = 0,  ///< of other commands: done
   kFailed = 1,
@@ -22,50 +23,51 @@ enum class ExitCode : int {
   kCancelled = 7,
   kUnconfirmed = 8,
   kEnded = 9,
-  // Of `gcr-migrate run`, if the command could not be started; as for env(1) and timeout(1).
+  // of `gcr-migrate run`, if the command could not be started; like env(1) and timeout(1)
   kRunOwnFailure = 125,
   kRunNotExecutable = 126,
   kRunNotFound = 127,
 };
 
-/// What an agent is asked to do to a job.
+/// The kinds of orders.
 enum class Task { kMigration, kCheckpoint, kRestore, kSuspend, kResume };
 
-/// "migration", "checkpoint", "restore", "suspend", "resume".
+/// Returns "migration", "checkpoint", "restore", "suspend" or "resume".
 std::string_view to_string(Task task);
 
-/// For an error that came before anything was touched.
+/// Returns the exit status for an error that occurred before anything was changed.
 ExitCode untouched_exit_code(Code code);
 
-/// Says on standard error what went wrong. `what` is printable (src/control/wire.h).
+/// Prints an error on standard error. `what` must be printable (src/control/wire.h).
 void complain(const std::string& what);
 
-/// The same of any text; gives `exit_code` back.
+/// Prints any text as an error and returns `exit_code`.
 ExitCode fail(ExitCode exit_code, const std::string& what);
 
-/// The same if the command line is wrong.
+/// Prints an error about the command line and returns kUsage.
 ExitCode wrong_usage(const std::string& what);
 
-/// How the order ended, with its report. If no agent sent one, it is made here.
+/// The end of an order, with its report. If no agent sent a report, it is made up here.
 struct Outcome {
   ExitCode exit_code = ExitCode::kFailed;
   proto::MigrateReport report;
-  bool detached = false;      ///< the agents go on: only the report's id is valid
-  bool from_journal = false;  ///< the report was lost: it says what the agents' journals say
+  bool detached = false;      ///< the agents continue: only the report's id is valid
+  bool from_journal = false;  ///< the report was lost: this one has what the agents' journals say
 };
 
-/// From the agent's report.
+/// Returns the outcome that an agent reported.
 Outcome outcome_of(proto::MigrateReport report);
 
-/// From an error without a report, before (`asked` false) or after the request was sent.
+/// Returns the outcome for an error without a report, before (`asked` false) or after the request
+/// was sent.
 Outcome outcome_of(const Error& error, bool asked);
 
-/// From the journal of the agent that was asked, after its report was lost: `lost` is why. Nothing
-/// as long as the journal is unfinished.
+/// Returns the outcome from the agent's journal after the report was lost because of `lost`; none
+/// while the journal is unfinished.
 std::optional<Outcome> outcome_of(Task task, const proto::MigrationStatus& status,
                                   const Error& lost);
 
-/// One sentence: the error, and what became of the process.
+/// Returns one sentence: the error, and the state of the process.
 std::string error_line(Task task, const Outcome& outcome);
 
 }  // namespace gcr::cli

@@ -21,7 +21,7 @@ std::uint64_t sent_of_round(const proto::Progress& progress) {
   return progress.round_bytes() - std::min(progress.round_bytes(), progress.remaining_bytes());
 }
 
-/// "1.21 GB/s", "310 MB/s".
+/// Formats a rate: "1.21 GB/s", "310 MB/s".
 std::string rate_text(double bytes_per_s) {
   if (bytes_per_s >= 1e9) return fmt::format("{:.2f} GB/s", bytes_per_s / 1e9);
   if (bytes_per_s >= 1e6) return fmt::format("{:.0f} MB/s", bytes_per_s / 1e6);

@@ -1,4 +1,4 @@
-// A migration's Progress in words. Texts and numbers from an agent may be anything.
+// A migration's Progress in words. Text and numbers from an agent may have any value.
 #pragma once
 
 #include <string>
@@ -8,17 +8,17 @@
 
 namespace gcr::cli {
 
-/// "420 ms", "3.1 s", "2 min 5 s", "1 h 3 min"; "-" if it is not a time.
+/// Formats a duration: "420 ms", "3.1 s", "2 min 5 s", "1 h 3 min"; "-" if it is not valid.
 std::string duration_text(double ms);
 
-/// How much of this round has been sent, 0 to 1; 0 before there is a round.
+/// Returns the part of this round that has been sent, 0 to 1; 0 before the first round.
 double share_sent(const proto::Progress& progress);
 
-/// Details besides phase, round and share, in order of importance: bytes, rates, the expected
-/// downtime, the time left. Unknown ones are left out.
+/// Returns details in order of importance: bytes, rates, the expected downtime, the time left.
+/// Omits unknown ones, and phase, round and share.
 std::vector<std::string> progress_details(const proto::Progress& progress);
 
-/// All of it on one line, without the phase: "round 3, 62 %, 1.2 GiB of 2 GiB, ...".
+/// Returns the progress on one line, without the phase: "round 3, 62 %, 1.2 GiB of 2 GiB, ...".
 std::string progress_line(const proto::Progress& progress);
 
 }  // namespace gcr::cli

@@ -16,7 +16,7 @@ const std::map<std::string, proto::Compression> kCompressions{{"auto", proto::CO
                                                               {"lz4", proto::COMPRESSION_LZ4},
                                                               {"zstd", proto::COMPRESSION_ZSTD}};
 
-/// Throws CLI::ValidationError unless `text` is "GPU=GPU".
+/// Parses "GPU=GPU"; throws CLI::ValidationError for any other text.
 proto::GpuPair parse_pair(const std::string& text) {
   const std::size_t middle = text.find('=');
   const auto from = parse_gpu(text.substr(0, middle));
@@ -61,20 +61,20 @@ void describe_pre_copy(CLI::App& app, MigrateRequest& request) {
 
 void describe_start_time(CLI::App& app, MigrateRequest& request) {
   add_option(app, "--start-time", request, &MigrateRequest::set_start_time,
-             "Refuse unless the process began then: its start_time in `gcr-migrate host --json`")
+             "Refuse unless this is the process's start_time in `gcr-migrate host --json`")
       ->option_text("TICKS");
 }
 
 void describe_concessions(CLI::App& app, MigrateRequest& request, const char* closed) {
   add_flag(app, "--allow-slow", request, &MigrateRequest::set_allow_slow,
-           "Also take a program that was not started under `gcr-migrate run`, through the driver "
-           "alone: it stands still until all its GPU memory was sent");
+           "Also move a program that was not started under `gcr-migrate run`, through the driver "
+           "alone: it is stopped until all its GPU memory has been sent");
   app.add_option_function<std::vector<std::string>>(
          "--accept",
          [&request](const std::vector<std::string>& ids) {
            request.mutable_accepted()->Assign(ids.begin(), ids.end());
          },
-         "Go on in spite of these blockers of preflight, of those that can be accepted: busy-gpu, "
+         "Continue despite these preflight blockers; only these can be accepted: busy-gpu, "
          "landlock, mdwe, mseal")
       ->option_text("ID,…")
       ->delimiter(',')
@@ -113,7 +113,7 @@ void describe_output(CLI::App& app, Order& order) {
                "Print one JSON object per line, the report last, and nothing else");
   app.add_flag("--quiet", order.quiet, "Print nothing but errors and the last line");
   app.add_flag("--detach", order.detach,
-               "Print the id and quit as soon as the agent has accepted the order; see `status`")
+               "Print the id and quit once the agent has accepted the order; see `status`")
       ->excludes("--trace");
 }
 

@@ -1,5 +1,5 @@
-// Options that several of the commands have which order an agent to do something to a job. What an
-// option says goes into the request, which outlives `app`.
+// Options that several commands share which order an agent to do something to a job. Their values
+// are stored in the request, which must outlive `app`.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -9,7 +9,7 @@
 
 namespace gcr::cli {
 
-/// An option whose value the message's `set` takes.
+/// Adds an option whose value is passed to the message's `set`.
 template <class Message, class Value>
 CLI::Option* add_option(CLI::App& app, const char* name, Message& message,
                         void (Message::*set)(Value), const char* text) {
@@ -26,13 +26,13 @@ CLI::Option* add_flag(CLI::App& app, const char* name, Message& message, void (M
 
 void describe_downtime_limit(CLI::App& app, proto::MigrateRequest& request);
 
-/// That limit, and what else pre-copy heeds.
+/// Adds --downtime-limit and the other options of pre-copy.
 void describe_pre_copy(CLI::App& app, proto::MigrateRequest& request);
 
-/// By what the process is told from another one that has its PID later.
+/// Adds --start-time, which identifies the process in case another one gets its PID later.
 void describe_start_time(CLI::App& app, proto::MigrateRequest& request);
 
-/// What it may ask of the job. `closed` says what `--tcp close` does.
+/// Adds the options by which an operator accepts restrictions. `closed` describes `--tcp close`.
 void describe_concessions(CLI::App& app, proto::MigrateRequest& request, const char* closed);
 
 void describe_compression(CLI::App& app, proto::MigrateRequest& request, const char* text);
@@ -40,16 +40,17 @@ void describe_compression(CLI::App& app, proto::MigrateRequest& request, const c
 void describe_gpus(CLI::App& app, google::protobuf::RepeatedPtrField<proto::GpuPair>& map,
                    const char* text);
 
-/// --trace, --json, --quiet and --detach.
+/// Adds --trace, --json, --quiet and --detach.
 void describe_output(CLI::App& app, Order& order);
 
-/// What every MigrateRequest says that no option has changed.
+/// Sets the values that a MigrateRequest has without any option.
 void set_defaults(proto::MigrateRequest& request);
 
-/// kInvalidArgument unless it can be a directory of checkpoints on an agent's host.
+/// Checks that the path can be a directory of checkpoints on an agent's host: kInvalidArgument if
+/// it is not absolute.
 Status check_checkpoints(const std::string& directory);
 
-/// A number above 0.
+/// Parses a number above 0.
 Result<int> parse_pid(const std::string& text);
 
 }  // namespace gcr::cli

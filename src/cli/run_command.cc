@@ -27,12 +27,12 @@ The exit status is the command's; 125 if the preload library is missing, 126 or 
 cannot be started or found. GCR_PRELOAD names another libgcr-preload.so.
 
 With --output the command runs below gcr-supervisor, whose PID is printed: migrate that. The
-supervisor opens FILE again on SIGHUP (for logrotate), and passes SIGINT, SIGQUIT, SIGTERM, SIGUSR1
+supervisor reopens FILE on SIGHUP (for logrotate), and passes SIGINT, SIGQUIT, SIGTERM, SIGUSR1
 and SIGUSR2 on to the command. It ends when all processes of the job have ended.)";
 
 constexpr const char* kSlurmDescription =
-    "gcr-migrate slurm JOBID [OPTION...]: move a job of Slurm's, as gcr-slurm migrate does, which "
-    "has more of the options";
+    "gcr-migrate slurm JOBID [OPTION...]: move a Slurm job, like gcr-slurm migrate, which "
+    "has more options";
 
 constexpr const char* kSlurmProgram = "gcr-slurm";
 constexpr const char* kLibrary = "libgcr-preload.so";
@@ -45,7 +45,7 @@ Result<std::filesystem::path> find_library() {
   if (named != nullptr && *named != '\0') {
     const auto path = std::filesystem::absolute(named, ignored);
     if (std::filesystem::exists(path, ignored)) return path;
-    return Error(Code::kNotFound, fmt::format("GCR_PRELOAD names {}, which is not there", named));
+    return Error(Code::kNotFound, fmt::format("GCR_PRELOAD names {}, which does not exist", named));
   }
   GCR_ASSIGN(const auto program, executable_path());
   const auto prefix = program.parent_path().parent_path();
@@ -59,7 +59,7 @@ Result<std::filesystem::path> find_library() {
                   kLibrary, (prefix / "lib").string()));
 }
 
-/// `existing` with `library` first, unless it is in there already.
+/// Returns `existing` with `library` first, unless it is already listed.
 std::string preload_list(const std::string& library, const char* existing) {
   if (existing == nullptr || *existing == '\0') return library;
   const std::string list = existing;
@@ -71,7 +71,7 @@ std::string preload_list(const std::string& library, const char* existing) {
   return library + ":" + list;
 }
 
-/// Beside us, or where packages put it.
+/// Returns the supervisor's path: in this program's directory, or where packages install it.
 Result<std::filesystem::path> find_supervisor() {
   GCR_ASSIGN(const auto program, executable_path());
   const auto folder = program.parent_path();
@@ -83,7 +83,7 @@ Result<std::filesystem::path> find_supervisor() {
                                             kSupervisor, folder.string()));
 }
 
-/// What is started with LD_PRELOAD from now on runs under the library.
+/// Sets LD_PRELOAD, so that programs that are started from now on run under the library.
 Status preload_library() {
   GCR_ASSIGN(const auto library, find_library());
   if (library.string().find_first_of(kSeparators) != std::string::npos) {
@@ -103,7 +103,7 @@ ExitCode fail_to_execute(const std::string& program, int error) {
               fmt::format("cannot start {}: {}", program, std::strerror(error)));
 }
 
-/// Becomes the command; returns only if that fails.
+/// Executes the command; returns only if that fails.
 ExitCode become(const std::vector<std::string>& command) {
   std::vector<char*> words;
   for (const std::string& word : command) words.push_back(const_cast<char*>(word.c_str()));
@@ -112,12 +112,12 @@ ExitCode become(const std::vector<std::string>& command) {
   return fail_to_execute(command.front(), errno);
 }
 
-/// The exit status of a shell for this status of waitpid(2).
+/// Converts a status of waitpid(2) to an exit status like a shell does.
 ExitCode exit_code_of(pid_t pid, int status) {
   if (WIFEXITED(status)) return static_cast<ExitCode>(WEXITSTATUS(status));
   const int number = WTERMSIG(status);
   complain(fmt::format("process {} was ended by signal {}{}", pid, number,
-                       number == SIGKILL ? " (as it is at its source when it was migrated)" : ""));
+                       number == SIGKILL ? " (a migrated process is killed at its source)" : ""));
   return static_cast<ExitCode>(128 + number);
 }
 
@@ -152,15 +152,15 @@ ExitCode start(const RunOptions& options, const std::vector<std::string>& comman
   return options.output.empty() ? become(command) : supervise(options, command);
 }
 
-/// Becomes gcr-slurm, beside us or in PATH, which calls this program again.
+/// Executes gcr-slurm from this program's directory or PATH; it calls this program again.
 ExitCode move_slurm_job(const std::vector<std::string>& words) {
   const auto own = executable_path();
   if (!own) return fail(ExitCode::kRunOwnFailure, own.error().message());
   ::setenv("GCR_CLI", own->c_str(), 0);
-  const auto beside = own->parent_path() / kSlurmProgram;
+  const auto neighbour = own->parent_path() / kSlurmProgram;
   std::error_code ignored;
   std::vector<std::string> command{
-      std::filesystem::exists(beside, ignored) ? beside.string() : kSlurmProgram, "migrate"};
+      std::filesystem::exists(neighbour, ignored) ? neighbour.string() : kSlurmProgram, "migrate"};
   command.insert(command.end(), words.begin(), words.end());
   return become(command);
 }
@@ -174,10 +174,10 @@ void add_run(CLI::App& app, Commands& commands, const std::vector<std::string>& 
   const auto options = std::make_shared<RunOptions>();
   CLI::Option* output =
       run->add_option("--output", options->output,
-                      "Start it in a session of its own, without terminal, and append what it "
-                      "prints to this file; print the PID to migrate")
+                      "Start it in its own session, without a terminal, and append its "
+                      "output to this file; print the PID to migrate")
           ->option_text("FILE");
-  run->add_flag("--detach", options->detach, "Do not wait for its end")->needs(output);
+  run->add_flag("--detach", options->detach, "Do not wait for the command to end")->needs(output);
   commands[run] = [run, options, &after_mark] {
     std::vector<std::string> command = run->remaining();
     command.insert(command.end(), after_mark.begin(), after_mark.end());

@@ -28,32 +28,32 @@ using store::Listed;
 constexpr int kStoreSchema = 1;
 
 constexpr const char* kStoreFooter = R"(
-DIR is a directory on the machine where this command runs, and is touched with the rights of who runs it;
-as root, with those of its owner. No agent is asked. What the checkpoints say counts only if an agent
-of the authority has signed it.
+DIR is a directory on the machine where this command runs, and is accessed with the rights of the
+user who runs it; as root, with those of its owner. No agent is contacted. A checkpoint is trusted
+only if an agent of the authority has signed it.
 )";
 
-/// As the command line has it.
+/// The command line of the store's commands.
 struct StoreLine {
   std::string directory;
   std::string name;                                 ///< of verify; empty: all
-  unsigned keep = 0;                                ///< of prune; 0: all
-  std::vector<std::string> removed;                 ///< likewise: checkpoints by name
-  std::string config = worker::kDefaultConfigPath;  ///< of the commands that tell of signers
+  unsigned keep = 0;                                ///< for prune; 0: all
+  std::vector<std::string> removed;                 ///< for prune: checkpoints by name
+  std::string config = worker::kDefaultConfigPath;  ///< for commands that print signers
   bool json = false;
   control::TlsFiles tls;
 };
 
-/// Whether this host's agent restores what an agent has signed.
+/// Whether this host's agent restores a checkpoint of a signer.
 struct Acceptance {
   const char* answer;    ///< "yes", "no" or "unknown"
   std::string reason{};  ///< unless it is "yes"
 };
 
-/// Whom this host's agent believes, as far as this command may read its configuration.
-class Believed {
+/// The signers that this host's agent accepts, as far as this command can read its configuration.
+class AcceptedSigners {
  public:
-  explicit Believed(const std::string& config) : config_(worker::load_config(config)) {
+  explicit AcceptedSigners(const std::string& config) : config_(worker::load_config(config)) {
     if (config_) self_ = store::own_name(config_->tls);
   }
 
@@ -71,7 +71,7 @@ class Believed {
   Result<std::string> self_ = std::string();
 };
 
-/// What a checkpoint is, or what is wrong with it.
+/// The result of verifying a checkpoint.
 struct Checked {
   Listed listed;
   store::Verified verified;
@@ -98,8 +98,8 @@ std::string command_of(const proto::Manifest& manifest) {
   return members.empty() ? "" : members[0].command();
 }
 
-/// A row; where there is a problem, it stands in place of the figures.
-std::string row_of(const Listed& one, const Believed& believed) {
+/// Returns a row of the table; a problem takes the place of the figures.
+std::string row_of(const Listed& one, const AcceptedSigners& signers) {
   if (one.problem) {
     return fmt::format("{:<24}  unusable: {}\n", printable(one.name),
                        printable(one.problem->message()));
@@ -110,21 +110,21 @@ std::string row_of(const Listed& one, const Believed& believed) {
                   printable(one.name), time_taken(manifest), manifest.job().members_size(),
                   format_bytes(manifest.vram_bytes()), format_bytes(manifest.memory_bytes()),
                   format_bytes(manifest.new_bytes()), printable(manifest.agent()),
-                  believed.answer_for(manifest.agent()).answer, printable(command_of(manifest)));
+                  signers.answer_for(manifest.agent()).answer, printable(command_of(manifest)));
   if (!one.restore) return row;
-  return fmt::format("{}    restore {} has it\n", row, one.restore->to_string());
+  return fmt::format("{}    restore {} has locked it\n", row, one.restore->to_string());
 }
 
-std::string table_of(const std::vector<Listed>& checkpoints, const Believed& believed) {
+std::string table_of(const std::vector<Listed>& checkpoints, const AcceptedSigners& signers) {
   if (checkpoints.empty()) return "no checkpoints\n";
   std::string text =
       fmt::format("{:<24}  {:<20}  {:>9}  {:>10}  {:>10}  {:>10}  {:<12}  {:<8}  {}\n", "name",
                   "taken", "processes", "vram", "memory", "new", "agent", "accepted", "command");
-  for (const Listed& one : checkpoints) text += row_of(one, believed);
+  for (const Listed& one : checkpoints) text += row_of(one, signers);
   return text;
 }
 
-/// By GPU of the host where it was taken.
+/// Returns the bytes of VRAM by GPU of the host where the checkpoint was taken.
 std::map<Uuid, std::uint64_t> vram_of(const proto::Manifest& manifest) {
   std::map<Uuid, std::uint64_t> bytes;
   for (const proto::Buffer& buffer : manifest.buffers()) {
@@ -134,19 +134,19 @@ std::map<Uuid, std::uint64_t> vram_of(const proto::Manifest& manifest) {
   return bytes;
 }
 
-/// Who has signed it, and whether this host's agent accepts that; empty where there is a problem.
-void set_signer(Struct& object, const Listed& one, const Believed& believed) {
+/// Sets the signer, and whether this host's agent accepts it; empty if there is a problem.
+void set_signer(Struct& object, const Listed& one, const AcceptedSigners& signers) {
   const Acceptance acceptance =
-      one.problem ? Acceptance{""} : believed.answer_for(one.manifest.agent());
+      one.problem ? Acceptance{""} : signers.answer_for(one.manifest.agent());
   set(object, "agent", one.manifest.agent());
   set(object, "accepted", acceptance.answer);
   set(object, "accepted_reason", acceptance.reason);
 }
 
-void set_listed(Struct& object, const Listed& one, const Believed& believed) {
+void set_listed(Struct& object, const Listed& one, const AcceptedSigners& signers) {
   const proto::Manifest& manifest = one.manifest;
   set(object, "name", one.name);
-  set_signer(object, one, believed);
+  set_signer(object, one, signers);
   set(object, "checkpoint_id", to_uuid(manifest.checkpoint_id()).to_string());
   set(object, "taken_unix_ms", static_cast<double>(manifest.taken_unix_ms()));
   set(object, "command", command_of(manifest));
@@ -165,7 +165,7 @@ void set_listed(Struct& object, const Listed& one, const Believed& believed) {
   }
 }
 
-/// {"schema": 1, "checkpoints": […]}, to which `more` adds.
+/// Returns {"schema": 1, "checkpoints": […]}; `add_entry` fills each entry.
 template <class Range, class Add>
 std::string json_of(const Range& range, Add add_entry) {
   Struct object;
@@ -178,14 +178,14 @@ std::string json_of(const Range& range, Add add_entry) {
 ExitCode list_checkpoints(const StoreLine& line, const store::Directory& directory) {
   const auto listed = store::list(directory, line.tls);
   if (!listed) return fail(ExitCode::kUsage, listed.error().message());
-  const Believed believed(line.config);
-  const auto add = [&](Struct& object, const Listed& one) { set_listed(object, one, believed); };
-  fmt::print("{}", line.json ? json_of(*listed, add) : table_of(*listed, believed));
+  const AcceptedSigners signers(line.config);
+  const auto add = [&](Struct& object, const Listed& one) { set_listed(object, one, signers); };
+  fmt::print("{}", line.json ? json_of(*listed, add) : table_of(*listed, signers));
   const bool good = std::ranges::none_of(*listed, [](const Listed& one) { return !!one.problem; });
   return good ? ExitCode::kMigrated : ExitCode::kFailed;
 }
 
-/// The one that is named, or all. kNotFound if there is none of that name.
+/// Returns the named checkpoint, or all. kNotFound if there is none of that name.
 Result<std::vector<Listed>> chosen(const StoreLine& line, const store::Directory& directory) {
   if (line.name.empty()) return store::list(directory, line.tls);
   if (!store::is_name(line.name)) {
@@ -215,9 +215,9 @@ Checked check_one(const store::Directory& directory, Listed listed) {
   return checked;
 }
 
-void set_checked(Struct& object, const Checked& checked, const Believed& believed) {
+void set_checked(Struct& object, const Checked& checked, const AcceptedSigners& signers) {
   set(object, "name", checked.listed.name);
-  set_signer(object, checked.listed, believed);
+  set_signer(object, checked.listed, signers);
   set(object, "contents", static_cast<double>(checked.verified.contents));
   set(object, "bytes", static_cast<double>(checked.verified.bytes));
   set(object, "problem", checked.listed.problem ? checked.listed.problem->message() : "");
@@ -230,7 +230,7 @@ std::string text_of(const Acceptance& acceptance) {
                      printable(acceptance.reason));
 }
 
-std::string line_of(const Checked& checked, const Believed& believed) {
+std::string line_of(const Checked& checked, const AcceptedSigners& signers) {
   const std::string name = printable(checked.listed.name);
   if (checked.listed.problem) {
     return fmt::format("{}: {}\n", name, printable(checked.listed.problem->message()));
@@ -238,20 +238,20 @@ std::string line_of(const Checked& checked, const Believed& believed) {
   const std::string& signer = checked.listed.manifest.agent();
   return fmt::format("{}: good: {} contents, {}; signed by \"{}\", {}\n", name,
                      checked.verified.contents, format_bytes(checked.verified.bytes),
-                     printable(signer), text_of(believed.answer_for(signer)));
+                     printable(signer), text_of(signers.answer_for(signer)));
 }
 
 ExitCode verify_checkpoints(const StoreLine& line, const store::Directory& directory) {
   auto listed = chosen(line, directory);
   if (!listed) return fail(ExitCode::kUsage, listed.error().message());
   std::erase_if(*listed, [](const Listed& one) { return one.restore.has_value(); });
-  const Believed believed(line.config);
+  const AcceptedSigners signers(line.config);
   std::vector<Checked> all;
   for (Listed& one : *listed) {
     all.push_back(check_one(directory, std::move(one)));
-    if (!line.json) fmt::print("{}", line_of(all.back(), believed));
+    if (!line.json) fmt::print("{}", line_of(all.back(), signers));
   }
-  const auto add = [&](Struct& object, const Checked& one) { set_checked(object, one, believed); };
+  const auto add = [&](Struct& object, const Checked& one) { set_checked(object, one, signers); };
   if (line.json) fmt::print("{}", json_of(all, add));
   const bool good =
       std::ranges::none_of(all, [](const Checked& one) { return !!one.listed.problem; });
@@ -321,7 +321,7 @@ CLI::App* add_store_command(CLI::App& app, Commands& commands, const char* name,
   return added;
 }
 
-/// --config.
+/// Adds --config.
 CLI::App* describe_config(CLI::App* command, StoreLine& line) {
   command
       ->add_option("--config", line.config,
@@ -344,21 +344,21 @@ void add_store(CLI::App& app, Commands& commands) {
   describe_config(
       add_store_command(
           app, commands, "verify", verified, verify_checkpoints,
-          "gcr-migrate verify DIR [NAME]: read a checkpoint, or all, and prove every "
+          "gcr-migrate verify DIR [NAME]: read a checkpoint, or all, and verify every "
           "byte",
-          "Exit status: 0 if all is as it was stored, 1 if something is wrong, 2 if DIR or "
+          "Exit status: 0 if all data is as stored, 1 if something is wrong, 2 if DIR or "
           "NAME cannot be read."),
       *verified)
       ->add_option("NAME", verified->name, "Which checkpoint (default: all)");
   const auto pruned = std::make_shared<StoreLine>();
   CLI::App* prune = add_store_command(
       app, commands, "prune", pruned, prune_checkpoints,
-      "gcr-migrate prune DIR: remove what no checkpoint needs, and old checkpoints",
+      "gcr-migrate prune DIR: remove unneeded data and old checkpoints",
       "Exit status: 0, 1 if it failed, 2 if DIR cannot be read or has no checkpoint NAME, 3 if "
-      "somebody writes to DIR, or if a checkpoint there is unusable: what it needs is not known.");
+      "DIR is being written to, or if a checkpoint there is unusable: its data is not known.");
   prune
       ->add_option("--keep", pruned->keep,
-                   "Of each job keep the newest N checkpoints (default: all)")
+                   "Keep only the newest N checkpoints of each job (default: all)")
       ->option_text("N")
       ->check(CLI::Range(1, 1'000'000));
   prune

@@ -19,7 +19,7 @@ std::string rate(double bytes_per_s) {
   return fmt::format("{:.2f} GB/s", bytes_per_s / 1e9);
 }
 
-/// Both sides in one table, in order of time.
+/// Appends the phases of both sides in one table, in order of time.
 void append_phases(std::string& text, const proto::MigrateReport& report) {
   if (report.phases().empty()) return;
   auto out = std::back_inserter(text);
@@ -48,7 +48,7 @@ void append_rounds(std::string& text, const proto::MigrateReport& report) {
   }
 }
 
-/// The reasons of MigrateReport.switchover_reason, in words.
+/// Returns the text for MigrateReport.switchover_reason.
 std::string why(const std::string& reason) {
   if (reason == "fits") return "the rest fits the limit";
   if (reason == "not-shrinking") return "the rest no longer shrank";
@@ -100,7 +100,7 @@ void append_clock(std::string& text, const proto::MigrateReport& report) {
                  report.clock_offset_ms(), report.clock_error_ms());
 }
 
-/// Empty for a process alone.
+/// Returns the number of processes; empty for a single process.
 std::string job_of(const proto::MigrateReport& report) {
   if (report.processes() < 2) return "";
   if (report.gpu_processes() == 0) return fmt::format("{} processes; ", report.processes());
@@ -143,7 +143,7 @@ std::string head_of_checkpoint(const Order& order, const Outcome& outcome) {
                   order.agent.endpoint.to_string(), printable(request.checkpoint().directory()),
                   request.checkpoint().stop() ? ", and was ended" : "");
   if (outcome.from_journal) return text + '\n';
-  return text + fmt::format(": {}, {}; {} stored, {} were there already\n", name_of(report),
+  return text + fmt::format(": {}, {}; {} stored, {} were already stored\n", name_of(report),
                             contents_of(report), format_bytes(report.stored_bytes()),
                             format_bytes(report.shared_bytes()));
 }

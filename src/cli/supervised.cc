@@ -36,7 +36,8 @@ void reset_signals() {
   ::sigprocmask(SIG_SETMASK, &none, nullptr);
 }
 
-/// In the child: what the caller's shell left open would keep the job from moving.
+/// Runs in the child: executes the supervisor. Closes descriptors that the caller's shell left
+/// open, which would keep the job from moving.
 [[noreturn]] void become_supervisor(char* const* words, int output, int started) {
   constexpr int kFree = kStartedFd + 1;
   ::setsid();
@@ -53,13 +54,13 @@ void reset_signals() {
   fail_to_start(kStartedFd);
 }
 
-/// Nothing if the pipe closes empty.
+/// Reads the failure; 0 if the pipe was closed without one.
 Result<int> read_failure(const UniqueFd& pipe) {
   NotStarted failure{};
   ssize_t got = 0;
   do got = ::read(pipe.get(), &failure, sizeof failure);
   while (got < 0 && errno == EINTR);
-  if (got < 0) return Error::from_errno(errno, "cannot learn whether the command has started");
+  if (got < 0) return Error::from_errno(errno, "cannot read whether the command has started");
   if (got == 0) return 0;
   if (!failure.command_found)
     return Error::from_errno(failure.error, "cannot start its supervisor");
@@ -82,14 +83,14 @@ Result<Supervised> start_supervised(const std::filesystem::path& supervisor,
   for (const std::string& word : command) words.push_back(word.c_str());
   words.push_back(nullptr);
   int ends[2];
-  if (::pipe2(ends, O_CLOEXEC) != 0) return Error::from_errno(errno, "cannot make a pipe");
+  if (::pipe2(ends, O_CLOEXEC) != 0) return Error::from_errno(errno, "cannot create a pipe");
   const UniqueFd failure(ends[0]);
   UniqueFd started(ends[1]);
   sigset_t blocked = passed_on();
   ::sigaddset(&blocked, SIGCHLD);
   ::sigprocmask(SIG_BLOCK, &blocked, nullptr);
   const pid_t pid = ::fork();
-  if (pid < 0) return Error::from_errno(errno, "cannot make a process");
+  if (pid < 0) return Error::from_errno(errno, "cannot create a process");
   if (pid == 0) {
     become_supervisor(const_cast<char* const*>(words.data()), output.get(), started.get());
   }

@@ -1,5 +1,5 @@
-// A command below gcr-supervisor: in a session of its own, without terminal, with its output in a
-// file. `gcr-migrate run` is its parent as long as it waits.
+// A command below gcr-supervisor: in its own session, without a terminal, with its output in a
+// file. `gcr-migrate run` is its parent while it waits.
 #pragma once
 
 #include <sys/types.h>
@@ -13,7 +13,7 @@
 
 namespace gcr::cli {
 
-/// Opens the file to append to it; made if it is not there.
+/// Opens the file for appending; creates it if it does not exist.
 Result<UniqueFd> open_output(const std::filesystem::path& path);
 
 /// A command that was started.
@@ -22,15 +22,17 @@ struct Supervised {
   int error = 0;   ///< errno, if the command was not executed; then there is no process
 };
 
-/// Returns once the command is executed, or cannot be. From then on kPassedOn and SIGCHLD are
-/// blocked in this process. The command gets our environment and working directory, default signal
-/// handling and no descriptors but its three streams. An Error if the supervisor fails before.
+/// Starts the command below the supervisor and returns once it has been executed or that has
+/// failed. Afterwards kPassedOn and SIGCHLD are blocked in this process. The command gets our
+/// environment and working directory, default signal handling and only the descriptors of its three
+/// streams. Returns an Error if the supervisor fails before.
 Result<Supervised> start_supervised(const std::filesystem::path& supervisor,
                                     const std::filesystem::path& output_path,
                                     const UniqueFd& output,
                                     const std::vector<std::string>& command);
 
-/// Waits for its end and passes signals on to it meanwhile; gives its status as waitpid(2) does.
+/// Waits for the supervisor's end and passes signals on to it meanwhile; returns its status as
+/// waitpid(2) does.
 int await_supervised(pid_t supervisor);
 
 }  // namespace gcr::cli

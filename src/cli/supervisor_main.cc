@@ -1,18 +1,18 @@
 // gcr-supervisor: the root of a job that `gcr-migrate run --output` has started.
 //
 //   gcr-supervisor FILE COMMAND [ARGUMENT...]
-// with descriptors as supervisor.h says, in a session of its own. It starts the command and copies
-// what the job prints from a pipe into FILE. It is the job's root, and moves with the job: a
-// process outside could neither keep the pipe nor be told to open FILE again.
+// with descriptors as in supervisor.h, in its own session. It starts the command and copies the
+// job's output from a pipe into FILE. As the job's root it moves with the job: a process outside
+// could neither keep the pipe nor be told to reopen FILE.
 //
-// SIGHUP makes it open FILE again, for logrotate. It passes SIGINT, SIGQUIT, SIGTERM, SIGUSR1 and
+// SIGHUP makes it reopen FILE, for logrotate. It passes SIGINT, SIGQUIT, SIGTERM, SIGUSR1 and
 // SIGUSR2 on to the command, or to its own process group once the command has ended. Processes of
 // the job that lose their parent become its children, so that they stay in the job. When the last
-// one has ended it ends with the command's status, or with 128 and the number of the signal that
+// one has ended it ends with the command's status, or with 128 plus the number of the signal that
 // ended the command.
 //
-// What cannot be written is lost, and FILE says how much as soon as it can be written again: a full
-// disk must not stop the job.
+// Output that cannot be written is lost, and FILE says how much as soon as it can be written again:
+// a full disk must not stop the job.
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -34,7 +34,7 @@ constexpr int kOutputFd = STDOUT_FILENO;
 
 volatile sig_atomic_t pending[NSIG];
 
-/// Notes a signal, unless it is one that we sent to our own process group.
+/// Records a signal, unless this process sent it to its own process group.
 void note(int number, siginfo_t* info, void*) {
   if (info->si_code == SI_USER && info->si_pid == getpid()) return;
   pending[number] = 1;
@@ -46,7 +46,7 @@ bool take(int number) {
   return was_pending;
 }
 
-/// Signals are noted, and only while we wait.
+/// Blocks the signals, so that they are recorded only during ppoll().
 void catch_signals(sigset_t& before) {
   struct sigaction action = {};
   action.sa_sigaction = note;
@@ -79,13 +79,13 @@ class Output {
  public:
   explicit Output(const char* path) : path_(path) {}
 
-  /// Writes all of it, or counts it as lost.
+  /// Writes all bytes, or counts them as lost.
   void write(const char* bytes, size_t size) {
-    if (lost_bytes_ != 0) tell_loss();
+    if (lost_bytes_ != 0) report_loss();
     if (lost_bytes_ != 0 || !write_all(bytes, size)) lost_bytes_ += size;
   }
 
-  /// The old file stays if the path cannot be opened.
+  /// Reopens the output file. Keeps the old one if the path cannot be opened.
   void open_again() {
     const int fd = open(path_, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOCTTY, 0666);
     if (fd < 0) {
@@ -101,7 +101,7 @@ class Output {
   }
 
  private:
-  /// What was written of it before an error counts as written.
+  /// Writes all bytes; on failure advances past those that were written.
   static bool write_all(const char*& bytes, size_t& size) {
     while (size > 0) {
       const ssize_t written = ::write(kOutputFd, bytes, size);
@@ -113,7 +113,7 @@ class Output {
     return true;
   }
 
-  void tell_loss() {
+  void report_loss() {
     char line[128];
     snprintf(line, sizeof line, "\ngcr-supervisor: %llu bytes of output were lost here\n",
              lost_bytes_);
@@ -131,7 +131,7 @@ class Supervisor {
   Supervisor(const char* path, int pipe, pid_t command)
       : output_(path), pipe_(pipe), command_(command) {}
 
-  /// Until the job has ended; the exit status.
+  /// Runs until the job has ended; returns the exit status.
   int run(const sigset_t& while_waiting) {
     while (children_) {
       pollfd readable = {pipe_, POLLIN, 0};
@@ -139,7 +139,7 @@ class Supervisor {
       if (take(SIGHUP)) output_.open_again();
       pass_signals_on();
       if (take(SIGCHLD)) reap();
-      if (ready > 0 && copy() == 0) pipe_ = -1;  // nobody has it any more
+      if (ready > 0 && copy() == 0) pipe_ = -1;  // no process has the write end any more
     }
     fcntl(pipe_, F_SETFL, O_NONBLOCK);
     while (copy() > 0) {

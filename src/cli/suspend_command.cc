@@ -16,7 +16,7 @@ namespace {
 
 using control::printable;
 
-/// Of the JSON.
+/// Version of the JSON.
 constexpr int kSchema = 1;
 
 constexpr const char* kDeviceMap =
@@ -26,13 +26,13 @@ constexpr const char* kDeviceMap =
 constexpr const char* kSuspendFooter = R"(
 The last line on standard output after success:
   suspended|resumed pid=<n> vram_bytes=<n> copy_ms=<x> standstill_ms=<x> total_ms=<x>
-Ctrl-C cancels what is not decided yet. Exit status: as for a migration; after 1 and 7 the process is
-as it was before.)";
+Ctrl-C cancels the order unless it is already decided. Exit status: as for a migration; after 1 and
+7 the process is as it was before.)";
 
-/// As the command line has them.
+/// The command line of suspend, resume and swap.
 struct OrderLine {
   std::string host;
-  int second = 0;  ///< of swap
+  int second = 0;  ///< PID2 of swap
   google::protobuf::RepeatedPtrField<proto::GpuPair> device_map;
   control::TlsFiles tls;
   int pid = 0;
@@ -88,7 +88,7 @@ std::string json_of(const Outcome& outcome, int pid) {
   return to_json(object) + "\n";
 }
 
-/// What is seen of one order.
+/// Shows one order.
 class SuspensionView : public MigrationView {
  public:
   SuspensionView(const Order& order, int pid) : order_(order), pid_(pid) {}
@@ -132,7 +132,8 @@ ExitCode resume_process(const OrderLine& line, int pid) {
 
 ExitCode resume(const OrderLine& line) { return resume_process(line, line.pid); }
 
-/// Two jobs take turns. Wherever this command is interrupted, each job runs or is suspended.
+/// Suspends one job and resumes the other. If this command is interrupted, each job runs or is
+/// suspended.
 ExitCode swap(const OrderLine& line) {
   const ExitCode suspended = suspend(line);
   if (suspended != ExitCode::kMigrated) return suspended;
@@ -163,7 +164,7 @@ std::shared_ptr<OrderLine> add(CLI::App& app, Commands& commands, const char* na
   command
       ->add_option("HOST", line->host,
                    "Where the process is: host or host:port of its agent; or \"local\" (or "
-                   "\"unix:/PATH\") for a process of your own on this host, without a certificate")
+                   "\"unix:/PATH\") for your own process on this host, without a certificate")
       ->required();
   command->add_option("PID", line->pid, "The process, as the agent sees it")
       ->required()
@@ -183,14 +184,14 @@ void add_suspensions(CLI::App& app, Commands& commands) {
   CLI::App* command = nullptr;
   add(app, commands, "suspend",
       "gcr-migrate suspend HOST PID: take a job off its GPUs; its memory there goes into host "
-      "memory, and its processes stand still until `resume`",
+      "memory, and its processes are frozen until `resume`",
       suspend, &command);
-  auto line = add(app, commands, "resume",
-                  "gcr-migrate resume HOST PID: let a suspended job run again", resume, &command);
+  auto line = add(app, commands, "resume", "gcr-migrate resume HOST PID: run a suspended job again",
+                  resume, &command);
   describe_gpus(*command, line->device_map, kDeviceMap);
   line =
       add(app, commands, "swap",
-          "gcr-migrate swap HOST PID PID2: suspend PID, and let PID2 run, which was suspended; if "
+          "gcr-migrate swap HOST PID PID2: suspend PID, and resume PID2, which was suspended; if "
           "that fails, PID runs again",
           swap, &command);
   command->add_option("PID2", line->second, "The suspended process")

@@ -40,7 +40,8 @@ bool colours_allowed() {
   return wish == nullptr || *wish == '\0';
 }
 
-/// Terminals wrap lines anew where they have become narrower.
+/// Returns the sequence that moves the cursor to the first drawn line. Terminals that have become
+/// narrower wrap the lines again.
 std::string TerminalBlock::back_to_begin() const {
   const TerminalSize size = terminal_size();
   std::size_t rows = 0;

@@ -1,5 +1,5 @@
 // A few lines at the bottom of the terminal, redrawn in place. The cursor stays below them and the
-// terminal's state is not changed, so that the terminal is usable however the program ends.
+// terminal's state is not changed, so that the terminal remains usable however the program ends.
 #pragma once
 
 #include <cstddef>
@@ -8,7 +8,7 @@
 
 namespace gcr::cli {
 
-/// To standard output, unbuffered: a script or a terminal shows it at once.
+/// Writes to standard output and flushes, so that a script or a terminal shows it at once.
 void print_now(const std::string& text);
 
 struct TerminalSize {
@@ -16,23 +16,23 @@ struct TerminalSize {
   std::size_t rows = 24;
 };
 
-/// Of the terminal behind standard output, now.
+/// Returns the current size of the terminal on standard output.
 TerminalSize terminal_size();
 
-/// Whether standard output is a terminal that understands cursor movements.
+/// Returns whether standard output is a terminal that supports cursor movements.
 bool is_terminal();
 
-/// Whether NO_COLOR (no-color.org) allows colours.
+/// Returns whether NO_COLOR (no-color.org) allows colours.
 bool colours_allowed();
 
 class TerminalBlock {
  public:
   struct Line {
-    std::string text;         ///< printable ASCII, with colours or without
-    std::size_t columns = 0;  ///< of `text` on the screen; less than the terminal has
+    std::string text;         ///< printable ASCII, possibly with colours
+    std::size_t columns = 0;  ///< width of `text` on the screen; less than that of the terminal
   };
 
-  /// Replaces what was drawn before, even if the terminal's width has changed since.
+  /// Replaces the lines that were drawn before, even if the terminal's width has changed since.
   void draw(const std::vector<Line>& lines);
 
   /// Removes the lines; the next output is printed in their place.

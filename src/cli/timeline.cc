@@ -21,7 +21,7 @@ namespace {
 
 using control::printable;
 
-// Pixels.
+// Sizes in pixels.
 constexpr double kWidth = 840;
 constexpr double kLeft = 132;  // the rows' names
 constexpr double kRight = 12;
@@ -70,14 +70,14 @@ struct Bar {
   double end_ms = 0;
 };
 
-/// A host's track, and the class of kStyle that its bars have.
+/// A host's track, and the kStyle class of its bars.
 struct Track {
   const char* host;
   const char* name;
   const char* kind;
 };
 
-/// In the order in which they are drawn.
+/// All tracks, in the order in which they are drawn.
 constexpr std::array kTracks{
     Track{"source", "course", "course"},      Track{"source", "rounds", "round"},
     Track{"source", "process", "process"},    Track{"source", "images", "images"},
@@ -85,13 +85,13 @@ constexpr std::array kTracks{
     Track{"destination", "vram", "vram"},     Track{"destination", "process", "process"},
     Track{"destination", "images", "images"}, Track{"destination", "restore", "other"}};
 
-/// Bars that follow each other.
+/// Bars that do not overlap.
 struct Row {
   const Track* track;
   std::vector<Bar> bars;
 };
 
-/// Of time, or of pixels.
+/// A range of time or of pixels.
 struct Span {
   double begin = 0;
   double end = 0;
@@ -116,7 +116,7 @@ Bar bar_of(std::string name, double start_ms, double duration_ms) {
   return {std::move(name), begin, begin + bounded(duration_ms)};
 }
 
-/// The rounds of the source stand for its phases of VRAM.
+/// Returns the bars of a track. The source's rounds represent its VRAM phases.
 std::vector<Bar> bars_of(const proto::MigrateReport& report, const Track& track) {
   std::vector<Bar> bars;
   if (track.name == std::string_view("rounds")) {
@@ -134,7 +134,7 @@ std::vector<Bar> bars_of(const proto::MigrateReport& report, const Track& track)
   return bars;
 }
 
-/// A bar comes into the first row of its track in which it does not meet another.
+/// Places each bar into the first row of its track in which it does not overlap another.
 std::vector<Row> rows_of(const proto::MigrateReport& report) {
   std::vector<Row> rows;
   std::size_t bars = 0;
@@ -157,7 +157,8 @@ std::vector<Row> rows_of(const proto::MigrateReport& report) {
   return rows;
 }
 
-/// 1, 2 or 5 times a power of ten, so that up to ten of them fill the span.
+/// Returns the distance of ticks: 1, 2 or 5 times a power of ten, so that at most ten fit into the
+/// span.
 double tick_of(const Span& span) {
   const double least = span.length() / 10;
   const double power = std::pow(10, std::floor(std::log10(least)));
@@ -167,10 +168,10 @@ double tick_of(const Span& span) {
   return 10 * power;
 }
 
-/// One time axis and the rows that have something in it.
+/// One time axis and the rows that have bars in it.
 class Panel {
  public:
-  /// Times are told from `origin_ms` on.
+  /// Times are shown relative to `origin_ms`.
   Panel(std::string& out, Span span, double origin_ms, double top)
       : out_(out), span_(span), origin_ms_(origin_ms), top_(top) {}
 
@@ -179,7 +180,7 @@ class Panel {
     top_ += kTitle;
   }
 
-  /// Gives the panel's lower edge.
+  /// Draws the panel; returns its lower edge.
   double draw(const std::vector<Row>& rows, const Span& down) {
     const auto shown = [this](const Row& row) {
       return std::ranges::any_of(row.bars, [this](const Bar& bar) { return visible(bar); });
@@ -232,7 +233,7 @@ class Panel {
     }
   }
 
-  /// What the row above does not say.
+  /// Draws the host's and the track's name unless the row above shows them.
   void names(const Track& track, const Track* above) {
     const double baseline = top_ + kBar - 3;
     if (above == nullptr || above->host != std::string_view(track.host)) {
@@ -257,8 +258,8 @@ class Panel {
     label(std::move(shown));
   }
 
-  /// Names stand in their bars or behind them, where there is room; longer bars have the choice,
-  /// and those that can hardly be seen are in nobody's way.
+  /// Draws names in their bars or, if there is space, behind them. Longer bars choose first; bars
+  /// that are hardly visible block no name.
   void label(std::vector<const Bar*> bars) {
     std::vector<Span> taken;
     for (const Bar* bar : bars) {
@@ -275,7 +276,7 @@ class Panel {
                              return place.begin < other.end && other.begin < place.end;
                            });
       if (!inside && blocked) continue;
-      put(R"(<text class="{}" x="{:.1f}" y="{:.1f}">{}</text>)", inside ? "in" : "beside",
+      put(R"(<text class="{}" x="{:.1f}" y="{:.1f}">{}</text>)", inside ? "in" : "after",
           inside ? from + 4 : to + 3, top_ + kBar - 4, escaped(bar->name));
       if (!inside) taken.push_back(place);
     }
@@ -291,7 +292,7 @@ class Panel {
   double top_;
 };
 
-/// All that has a bar.
+/// Returns the span that contains all bars.
 Span extent(const std::vector<Row>& rows) {
   Span all;
   for (const Row& row : rows) {

@@ -1,4 +1,4 @@
-// A migration as a picture: both hosts, their tracks, the rounds, and the downtime.
+// Draws a migration: both hosts, their tracks, the rounds and the downtime.
 #pragma once
 
 #include <string>
@@ -8,9 +8,9 @@
 
 namespace gcr::cli {
 
-/// An SVG of two panels with one row per track: all of the migration, and below it the downtime,
-/// enlarged. Legible at 840 pixels, on a light page or a dark one. kInvalidArgument if the report
-/// has no phases to show.
+/// Returns an SVG of two panels with one row per track: the whole migration, and below it the
+/// downtime, enlarged. Legible at 840 pixels, on a light or a dark page. kInvalidArgument if the
+/// report has no phases to show.
 Result<std::string> timeline_svg(const proto::MigrateReport& report);
 
 }  // namespace gcr::cli

@@ -25,11 +25,11 @@ Result<std::string> read(const std::string& path) {
   if (path == "-") return all_of(std::cin);
   errno = 0;
   std::ifstream file(path, std::ios::binary);
-  if (!file) return Error::from_errno(errno, "cannot open it");
+  if (!file) return Error::from_errno(errno, "cannot open the report");
   return all_of(file);
 }
 
-/// The report in the last line of `text`, which this release's --json wrote, or an earlier one's.
+/// Parses the report in the last line of `text`, which --json of this or an earlier release wrote.
 Result<proto::MigrateReport> report_of(std::string text) {
   text.erase(text.find_last_not_of(" \t\r\n") + 1);
   const std::string line = text.substr(text.find_last_of('\n') + 1);
@@ -38,7 +38,7 @@ Result<proto::MigrateReport> report_of(std::string text) {
   proto::MigrateReport report;
   const auto parsed = google::protobuf::util::JsonStringToMessage(line, &report, options);
   if (parsed.ok() && line.find("\"migrated\":") != std::string::npos) return report;
-  return Error(Code::kInvalidArgument, "its last line is not a report of gcr-migrate --json");
+  return Error(Code::kInvalidArgument, "the last line is not a report of gcr-migrate --json");
 }
 
 Result<std::string> picture_of(const std::string& path) {

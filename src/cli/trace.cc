@@ -20,7 +20,7 @@ using control::printable;
 
 constexpr double kLongestTracedMs = 1e12;  // decades: beyond it a report is nonsense
 
-/// Whole nanoseconds, so that slices which touch do not overlap by a rounding error.
+/// Converts to whole nanoseconds, so that adjacent slices do not overlap by a rounding error.
 std::int64_t nanoseconds(double ms) {
   if (!(ms > 0)) return 0;
   return std::llround(std::min(ms, kLongestTracedMs) * 1e6);
@@ -31,13 +31,13 @@ double microseconds(std::int64_t ns) { return static_cast<double>(ns) / 1e3; }
 struct Slice {
   std::int64_t start_ns = 0;
   std::int64_t end_ns = 0;
-  trace::TraceEvent event;  ///< without its place
+  trace::TraceEvent event;  ///< without process and thread
 };
 
 Slice slice_of(const std::string& name, const char* category, double start_ms, double duration_ms) {
   Slice slice;
   slice.start_ns = nanoseconds(start_ms);
-  // A slice that began before the start loses that part.
+  // The part of a slice before the start is cut off.
   slice.end_ns = std::max(slice.start_ns, nanoseconds(start_ms + std::max(duration_ms, 0.0)));
   slice.event.set_name(name);
   slice.event.set_ph("X");
@@ -58,14 +58,15 @@ Slice slice_of(const proto::Round& round) {
   return slice;
 }
 
-/// A track as viewers have it.
+/// A thread in a trace viewer.
 struct Lane {
   int tid = 0;
-  std::vector<std::int64_t> open_ends;  ///< of the slices that are open at the last one's start
+  std::vector<std::int64_t>
+      open_ends;  ///< of the slices that are open at the start of the last one
 
-  /// False if the slice would overlap with what is here without nesting in it. Slices come in order
+  /// Adds a slice; false if it would overlap with others here without nesting. Slices come in order
   /// of start, longer ones first.
-  bool take(const Slice& slice) {
+  bool add(const Slice& slice) {
     while (!open_ends.empty() && open_ends.back() <= slice.start_ns) open_ends.pop_back();
     if (!open_ends.empty() && open_ends.back() < slice.end_ns) return false;
     open_ends.push_back(slice.end_ns);
@@ -73,7 +74,7 @@ struct Lane {
   }
 };
 
-/// Gives hosts and tracks their numbers and names, and collects events.
+/// Numbers and names hosts and tracks, and collects events.
 class Writer {
  public:
   Writer() {
@@ -82,14 +83,14 @@ class Writer {
     host("destination");
   }
 
-  /// All slices of one host and track.
+  /// Adds all slices of one host and track.
   void add(const std::string& host_name, const std::string& track, std::vector<Slice> slices) {
     std::ranges::stable_sort(
         slices, {}, [](const Slice& slice) { return std::pair(slice.start_ns, -slice.end_ns); });
     const int pid = host(host_name);
     std::vector<Lane> lanes;
     for (Slice& slice : slices) {
-      auto lane = std::ranges::find_if(lanes, [&](Lane& one) { return one.take(slice); });
+      auto lane = std::ranges::find_if(lanes, [&](Lane& one) { return one.add(slice); });
       if (lane == lanes.end()) {
         lane = lanes.insert(lane, Lane{++tracks_, {slice.end_ns}});
         const auto number = lanes.size();
@@ -112,14 +113,14 @@ class Writer {
   trace::TraceFile file;
 
  private:
-  /// Its process number, from 1.
+  /// Returns the host's process number, from 1.
   int host(const std::string& host_name) {
     const auto [found, is_new] = hosts_.try_emplace(host_name, static_cast<int>(hosts_.size()) + 1);
     if (is_new) name("process", found->second, 0, host_name);
     return found->second;
   }
 
-  /// Of a process or a thread, which viewers show in the order of their numbers.
+  /// Names a process or a thread; viewers show them in the order of their numbers.
   void name(const std::string& what, int pid, int tid, const std::string& text) {
     trace::TraceEvent name, order;
     name.set_name(what + "_name");

@@ -7,7 +7,8 @@ namespace {
 
 using proto::Envelope;
 
-/// control.proto gives a reply the number after its request's.
+/// Returns whether `reply` belongs to `request`: in control.proto a reply's number is its request's
+/// plus one.
 bool belongs_to(const Envelope& reply, const Envelope& request) {
   return reply.body_case() == request.body_case() + 1 ||
          (request.has_commit_request() && reply.has_copy_lost());
@@ -26,9 +27,11 @@ std::string describe(const AgentAddress& agent) {
 asio::awaitable<Result<Envelope>> ask(const AgentAddress& agent, Uuid migration,
                                       const Envelope& question) {
   if (agent.name && agent.name->empty()) {
-    co_return Error(Code::kPermissionDenied,
-                    fmt::format("nobody knows whose {} is: nothing that it says can be believed",
-                                describe(agent)));
+    co_return Error(
+        Code::kPermissionDenied,
+        fmt::format(
+            "{} has no name in the journal, so its identity cannot be checked; it is not asked",
+            describe(agent)));
   }
   const Preface preface{ConnectionKind::kControl, migration};
   auto channel = co_await ControlChannel::connect(agent.endpoint, preface, agent.tls, agent.silence,

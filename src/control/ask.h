@@ -1,5 +1,5 @@
-// Questions to an agent, each on a connection of its own, and which replies belong to them. On the
-// thread that runs the io_context.
+// Requests to an agent, each on its own connection, and the check that a reply belongs to its
+// request. Runs on the io_context's thread.
 #pragma once
 
 #include <asio/awaitable.hpp>
@@ -14,30 +14,30 @@
 
 namespace gcr::control {
 
-/// Who is asked, and how.
+/// Which agent is asked, and how.
 struct AgentAddress {
   Endpoint endpoint;
   std::shared_ptr<asio::ssl::context> tls;  ///< null: local sockets alone can be used
-  /// Common name of its certificate; none: any agent that the authority vouches for. An empty name
-  /// is nobody's.
+  /// Common name that the agent's certificate must have; none: any agent of the authority is
+  /// accepted; empty: the agent's identity is unknown and it is not asked.
   std::optional<std::string> name;
-  std::string own_host;               ///< what the Hello says of this side; empty: its host name
-  std::chrono::milliseconds silence;  ///< it answers, or says that it is alive, within this
+  std::string own_host;  ///< this host's name in the Hello; empty: the system's host name
+  std::chrono::milliseconds silence;  ///< timeout for the reply; each Alive message restarts it
 };
 
-/// A question about `migration` (zeros: about none). The answer, which may be a Failure: an agent
-/// that says no was reached. kUnavailable or kTimeout if it was not, or was lost before it
-/// answered; kPermissionDenied if another agent answers there, or if the name is empty: nobody is
-/// asked who is not known.
+/// Sends `question` about `migration` (all zeros: about none) and returns the reply, which may be a
+/// Failure: an agent that refuses was reached. kUnavailable or kTimeout if the agent was not
+/// reached or was lost before it replied; kPermissionDenied, without a question sent, if another
+/// agent answers there or if the name is empty.
 asio::awaitable<Result<proto::Envelope>> ask(const AgentAddress& agent, Uuid migration,
                                              const proto::Envelope& question);
 
-/// The same, through check_reply(): success is the reply that belongs to the question.
+/// Calls ask() and check_reply(): success is the reply that belongs to the question.
 asio::awaitable<Result<proto::Envelope>> ask_for_reply(const AgentAddress& agent, Uuid migration,
                                                        const proto::Envelope& question);
 
-/// `answer`, if it is a reply to `request`. A Failure becomes the Error that it carries; kProtocol,
-/// naming `who` answered, for any other message.
+/// Returns `answer` if it is a reply to `request`. A Failure becomes the Error that it carries; any
+/// other message is kProtocol and names `who` as the sender.
 Result<proto::Envelope> check_reply(const proto::Envelope& request, Result<proto::Envelope> answer,
                                     const std::string& who);
 

@@ -23,10 +23,10 @@ using Milliseconds = ControlChannel::Milliseconds;
 constexpr Milliseconds kSendTimeout = std::chrono::seconds(30);
 constexpr Milliseconds kRefusalTimeout = std::chrono::seconds(2);
 
-/// Counts what a peer sends.
+/// Limits how many messages a peer sends per second.
 class MessageRate {
  public:
-  /// False if this is one more than may come within a second.
+  /// Counts a message; false if the peer exceeded the limit for this second.
   bool admit() {
     const auto now = std::chrono::steady_clock::now();
     if (now - since_ >= std::chrono::seconds(1)) {
@@ -56,7 +56,7 @@ struct ControlChannel::Impl {
     return Error(Code::kTimeout, fmt::format("{} {} for {} ms", peer_name, what, timeout.count()));
   }
 
-  /// `unacknowledged_bytes` to the peer were under way then.
+  /// `unacknowledged_bytes` had been sent to the peer and were not acknowledged at the timeout.
   Error silence_error(Milliseconds timeout, std::size_t unacknowledged_bytes) const {
     const Error silent = timeout_error("sent nothing", timeout);
     if (unacknowledged_bytes == 0) return silent;
@@ -131,7 +131,8 @@ asio::awaitable<Status> ControlChannel::Impl::exchange_hellos(std::string host) 
   ours.mutable_hello()->set_software(GCR_SOFTWARE);
   ours.mutable_hello()->set_host(host.empty() ? host_name() : std::move(host));
   const Status sent = co_await write(ours);
-  // Where the peer refused this side's certificate, the write may fail; what it said is worth more.
+  // If the peer refused this side's certificate, the write may fail; the peer's own error is more
+  // useful.
   const Result<proto::Envelope> theirs = co_await read();
   if (!theirs) co_return theirs.error();
   if (!sent) co_return sent.error();
@@ -139,7 +140,8 @@ asio::awaitable<Status> ControlChannel::Impl::exchange_hellos(std::string host) 
   co_return check_hello(*theirs);
 }
 
-/// Nobody but root can have put the socket where root alone may write; say so all the same.
+/// Only root can create a socket in a directory that only root may write; checks the peer's uid all
+/// the same.
 Status ControlChannel::Impl::trust_local_agent() {
   GCR_ASSIGN(const uid_t uid, stream.peer_uid());
   if (uid != 0 && uid != ::geteuid()) {
@@ -183,7 +185,7 @@ asio::awaitable<Status> ControlChannel::Impl::start_server() {
   co_return Status{};
 }
 
-/// Tells the peer why, if it can still be told, and closes.
+/// Sends `error` to the peer if the connection allows it, and closes.
 asio::awaitable<void> ControlChannel::Impl::refuse(const Error& error) {
   if (stream.is_local() || SSL_is_init_finished(stream.ssl()) == 1) {
     const Deadline deadline(stream.executor(), kRefusalTimeout, [this] { close(); });
@@ -257,7 +259,7 @@ asio::awaitable<Result<std::unique_ptr<ControlChannel>>> ControlChannel::connect
   if (endpoint.is_local()) tls.reset();
   if (!endpoint.is_local() && tls == nullptr) {
     co_return Error(Code::kPermissionDenied,
-                    fmt::format("the agent at {} wants a certificate, and none was given",
+                    fmt::format("the agent at {} requires a certificate, and none was given",
                                 endpoint.to_string()));
   }
   auto connecting = endpoint.is_local() ? connect_local(endpoint) : connect_tcp(endpoint, timeout);
@@ -314,7 +316,7 @@ ControlChannel::~ControlChannel() = default;
 asio::awaitable<Status> ControlChannel::send(const proto::Envelope& message) {
   const Deadline deadline(impl_->stream.executor(), kSendTimeout, [this] { impl_->close(); });
   Status sent = co_await impl_->write(message);
-  if (deadline.expired()) co_return impl_->timeout_error("took nothing", kSendTimeout);
+  if (deadline.expired()) co_return impl_->timeout_error("accepted no data", kSendTimeout);
   co_return sent;
 }
 

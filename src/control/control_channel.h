@@ -2,12 +2,11 @@
 // between two agents. Both ends show certificates. One coroutine reads and one writes at a time;
 // the channel belongs to the thread that runs its executor.
 //
-// A connection starts with a Preface in clear: the daemon reads it, and nothing else, to decide
-// which process gets the descriptor. What follows is TLS, with the client certificate of the
-// connecting side.
+// A connection starts with an unencrypted Preface. The daemon reads only that and decides which
+// process gets the descriptor. TLS follows, with the client certificate of the connecting side.
 //
-// Local users reach their host's agent through a Unix socket instead: no preface, no TLS, and the
-// kernel says who they are. The Envelopes are the same.
+// Local users reach their host's agent through a Unix socket instead: there is no preface and no
+// TLS, and the kernel identifies the user. The Envelopes are the same.
 #pragma once
 
 #include <asio/awaitable.hpp>
@@ -26,21 +25,22 @@
 
 namespace gcr::control {
 
-/// A context for either side: TLS 1.3 only, peer certificate required, signed by `authority` and
-/// not revoked. kInvalidArgument, naming the file, if one cannot be read or the key is not the
-/// certificate's. Where `revoked` is set and is not the authority's, or has expired, no peer is
-/// accepted.
+/// Creates a context for either side: TLS 1.3 only, peer certificate required, signed by
+/// `authority` and not revoked. kInvalidArgument, naming the file, if one cannot be read or the key
+/// does not belong to the certificate. If `revoked` is set and is from another authority or has
+/// expired, no peer is accepted.
 Result<std::shared_ptr<asio::ssl::context>> make_tls_context(const TlsFiles& files);
 
-/// What the certificate shown on `ssl` says, after a handshake. kPermissionDenied if there is none.
+/// Returns the identity in the certificate shown on `ssl`, after a handshake. kPermissionDenied if
+/// there is none.
 Result<PeerIdentity> peer_identity(SSL* ssl);
 
-/// For data connections, after a handshake: the peer's certificate carries the agent role and,
-/// unless `host` is empty, is made out to that host name or address. kPermissionDenied if not. Any
-/// thread.
+/// Checks, for data connections after a handshake, that the peer's certificate carries the agent
+/// role and, unless `host` is empty, is made out to that host name or address. kPermissionDenied if
+/// not. Any thread.
 Status verify_agent(SSL* ssl, const std::string& host = {});
 
-/// Who this side's own certificate says that it is. kInvalidArgument without one.
+/// Returns the identity in this side's own certificate. kInvalidArgument without one.
 Result<PeerIdentity> own_identity(SSL_CTX* context);
 
 class ControlChannel {
@@ -48,54 +48,55 @@ class ControlChannel {
   using Milliseconds = std::chrono::milliseconds;
 
   /// Connects, sends the preface, does the TLS handshake (the server's certificate must carry the
-  /// agent role and be made out to `endpoint.host`) and exchanges Hellos. Everything together takes
-  /// at most `timeout`. kUnavailable or kTimeout if the agent cannot be reached, kPermissionDenied
-  /// if a certificate is refused, kProtocol if the versions differ. `host` is what the Hello says
-  /// of this side; empty: the machine's host name. To a local socket neither `preface` nor `tls` is
-  /// used; only there may `tls` be null.
+  /// agent role and be made out to `endpoint.host`) and exchanges Hellos, in at most `timeout`.
+  /// kUnavailable or kTimeout if the agent cannot be reached, kPermissionDenied if a certificate is
+  /// refused, kProtocol if the versions differ. `host` is this side's name in the Hello; empty: the
+  /// system's host name. A local socket uses neither `preface` nor `tls`; only there may `tls` be
+  /// null.
   static asio::awaitable<Result<std::unique_ptr<ControlChannel>>> connect(
       Endpoint endpoint, Preface preface, std::shared_ptr<asio::ssl::context> tls,
       Milliseconds timeout, std::string host = {});
 
-  /// The server's half, on a connected socket whose preface was read already (a Unix socket has
-  /// none). The peer's roles are for the caller to judge.
+  /// Does the server's part on a connected socket whose preface was already read (a Unix socket has
+  /// none). The caller checks the peer's roles.
   static asio::awaitable<Result<std::unique_ptr<ControlChannel>>> accept(
       UniqueFd socket, std::shared_ptr<asio::ssl::context> tls, Milliseconds timeout,
       std::string host = {});
 
   ~ControlChannel();
 
-  /// Sends one message. kUnavailable if the peer is gone, naming it; kTimeout if it takes nothing
-  /// for 30 s. The channel is unusable after either.
+  /// Sends one message. kUnavailable, naming the peer, if it is gone; kTimeout if it accepts no
+  /// data for 30 s. The channel is unusable after either.
   asio::awaitable<Status> send(const proto::Envelope& message);
 
-  /// The next message. kTimeout after `timeout`, kProtocol if it cannot be parsed, is too long for
-  /// who the peer is, or is one of too many (wire.h has the limits), kUnavailable if the peer is
-  /// gone; the channel is unusable after each. Cancelling the coroutine leaves the channel usable
-  /// only if nothing of a message had arrived.
+  /// Receives the next message. kTimeout after `timeout`; kProtocol if the message cannot be
+  /// parsed, is too long for this kind of peer, or exceeds the rate (limits in wire.h);
+  /// kUnavailable if the peer is gone. The channel is unusable after each of these. Cancelling the
+  /// coroutine leaves the channel usable only if no part of a message had arrived.
   asio::awaitable<Result<proto::Envelope>> receive(Milliseconds timeout);
 
-  /// The next message but Alive; as receive(), whose `timeout` begins anew with each Alive.
+  /// Receives the next message other than Alive, like receive(); each Alive restarts `timeout`.
   asio::awaitable<Result<proto::Envelope>> receive_past_alive(Milliseconds timeout);
 
-  /// Sends `request` and gives the next message but Alive, whatever it is (ask.h has
-  /// check_reply()). It may take as long as the peer says within `silence` that it is alive.
+  /// Sends `request` and returns the next message other than Alive, of any kind (ask.h has
+  /// check_reply()). There is no overall limit as long as an Alive arrives within each `silence`.
   asio::awaitable<Result<proto::Envelope>> call(const proto::Envelope& request,
                                                 Milliseconds silence);
 
   const PeerIdentity& peer() const;
   const proto::Hello& peer_hello() const;
-  std::string peer_address() const;  ///< "10.0.0.2:7411"; "local" of a local user
-  std::string local_host() const;    ///< "10.0.0.1", where the peer reached this end; or empty
+  std::string peer_address() const;  ///< "10.0.0.2:7411", or "local" for a local user
+  std::string local_host() const;    ///< this end's address, "10.0.0.1"; or empty
 
-  /// Whether both ends have the same address: such a connection does not leave the host.
+  /// Returns whether both ends have the same address: such a connection does not leave the host.
   bool stays_on_host() const;
 
-  /// Closes the connection at once; pending operations fail. Let them end before destroying this.
+  /// Closes the connection at once; pending operations fail, and must have ended before this object
+  /// is destroyed.
   void close();
 
-  /// Says that nothing more will be sent, and waits until the peer has closed its side or `timeout`
-  /// has passed, so that what was sent last arrives; then closes. Whatever still comes is dropped.
+  /// Half-closes the connection and waits until the peer has closed its side or `timeout` has
+  /// passed, so that the last message arrives; then closes. Data that still arrives is dropped.
   asio::awaitable<void> finish(Milliseconds timeout);
 
  private:

@@ -1,5 +1,5 @@
-// A limit on how long asynchronous work may take: unless the Deadline is destroyed before, its
-// action runs once on the executor, typically closing the socket that the work waits for.
+// A limit on the duration of asynchronous work: unless the Deadline is destroyed first, its action
+// runs once on the executor, typically closing the socket that the work waits for.
 #pragma once
 
 #include <asio/any_io_executor.hpp>
@@ -11,8 +11,8 @@
 
 namespace gcr::control {
 
-/// Belongs to the thread that runs its executor. After destruction the action does not run any
-/// more, so it may refer to what lives at least as long as the Deadline.
+/// Belongs to the thread that runs its executor. The action never runs after destruction, so it may
+/// refer to objects that live at least as long as the Deadline.
 class Deadline {
  public:
   Deadline(const asio::any_io_executor& executor, std::chrono::milliseconds timeout,

@@ -1,4 +1,4 @@
-// Who a certificate says that somebody is. Roles are URI entries of the subject alternative name:
+// The identity in a certificate. Roles are URI entries of the subject alternative name:
 // "gcr:role:agent" and "gcr:role:operator"; a certificate may carry both. Any thread. No Asio.
 #pragma once
 
@@ -12,26 +12,26 @@
 
 namespace gcr::control {
 
-/// A local user has no certificate, and no role.
+/// Identity of a peer. A local user has no certificate and no role.
 struct PeerIdentity {
-  std::string common_name;  ///< "uid 1000" of a local user
+  std::string common_name;  ///< of a local user: "uid 1000"
   bool is_agent = false;
   bool is_operator = false;
-  std::optional<uid_t> uid{};  ///< of a local user, by SO_PEERCRED; nothing over a network
+  std::optional<uid_t> uid{};  ///< of a local user, by SO_PEERCRED; none over a network
 };
 
-/// The common name of the certificate's subject, safe to print; empty if it has none.
+/// Returns the common name of the certificate's subject, safe to print; empty if it has none.
 std::string common_name(const X509* certificate);
 
-/// What the certificate says, whether or not it is valid. Journals tell agents apart by the common
-/// name: kPermissionDenied without one.
+/// Returns the identity in the certificate, whether or not it is valid. kPermissionDenied without a
+/// common name, by which journals distinguish agents.
 Result<PeerIdentity> identity_of(const X509* certificate);
 
-/// The certificate carries the agent role and, unless `host` is empty, is made out to that host
-/// name or address. kPermissionDenied if not.
+/// Checks that the certificate carries the agent role and, unless `host` is empty, is made out to
+/// that host name or address. kPermissionDenied if not.
 Status check_agent_role(X509* certificate, const std::string& host = {});
 
-/// Whether it is an IP address, and no name.
+/// Returns whether `host` is an IP address, not a name.
 bool is_address(const std::string& host);
 
 }  // namespace gcr::control

@@ -27,7 +27,8 @@ constexpr int kKeepaliveIntervalSeconds = 5;
 constexpr int kKeepaliveProbes = 3;
 constexpr int kUserTimeoutMilliseconds = 30'000;
 
-/// A peer that vanished without a word is noticed within about half a minute.
+/// Enables keepalive and timeouts, so that a peer that vanished silently is noticed within about 30
+/// s.
 void watch_for_vanished_peer(int socket) {
   const auto set = [socket](int level, int option, int value) {
     ::setsockopt(socket, level, option, &value, sizeof(value));

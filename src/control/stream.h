@@ -1,5 +1,5 @@
-// The bytes beneath a control channel: a TCP connection with TLS, or a local one, whose other end
-// the kernel vouches for, without.
+// The byte stream under a control channel: a TCP connection with TLS, or a local socket without
+// TLS, whose peer the kernel identifies.
 #pragma once
 
 #include <openssl/ssl.h>
@@ -20,7 +20,7 @@
 
 namespace gcr::control {
 
-/// The completion token of every operation here: what goes wrong is left in `error`.
+/// The completion token of every operation here: stores the failure in `error`.
 inline auto into(std::error_code& error) {
   return asio::redirect_error(asio::use_awaitable, error);
 }
@@ -30,10 +30,10 @@ class Stream {
  public:
   using Socket = asio::generic::stream_protocol::socket;
 
-  /// A connected TCP socket, which gets TLS by `context`, or, without one, a Unix socket.
+  /// Takes a connected TCP socket, which `context` gives TLS, or a Unix socket and no context.
   Stream(Socket socket, std::shared_ptr<asio::ssl::context> context);
 
-  /// From a descriptor, which stays the caller's on failure.
+  /// Adopts a descriptor, which stays the caller's on failure.
   static Result<Socket> adopt(const asio::any_io_executor& executor, UniqueFd& fd);
 
   bool is_local() const { return tls_ == nullptr; }
@@ -41,30 +41,29 @@ class Stream {
   Socket& socket() { return socket_; }
   asio::any_io_executor executor() { return socket_.get_executor(); }
 
-  /// Of TLS; nothing happens on a local socket.
+  /// Does the TLS handshake; does nothing on a local socket.
   asio::awaitable<std::error_code> handshake(asio::ssl::stream_base::handshake_type side);
 
-  /// All of the buffer, or an error.
+  /// Transfers the whole buffer, or returns an error.
   asio::awaitable<std::error_code> read(asio::mutable_buffer buffer);
   asio::awaitable<std::error_code> write(asio::const_buffer buffer);
 
-  /// What a failed operation means; `peer` names the other side.
+  /// Converts the error of a failed operation; `peer` names the other side.
   Error error_of(const std::error_code& error, std::string_view peer);
 
-  /// Who listens, or who connected, on a local socket. kIo if the kernel does not say.
+  /// Returns the uid of the peer on a local socket. kIo if the kernel does not say.
   Result<uid_t> peer_uid();
 
   std::string peer_address();  ///< "10.0.0.2:7411", or "local"
   std::string local_host();    ///< "10.0.0.1"; empty on a local socket
 
-  /// Of what was written: the peer's host has not confirmed it. 0 on a local socket.
+  /// Bytes written that the peer's host has not acknowledged. 0 on a local socket.
   std::size_t unacknowledged_bytes();
 
   void close();
 
-  /// Half-closes and reads to the end: closing a socket with unread input would reset the
-  /// connection and could take with it what was just sent. Then closes, at the latest after
-  /// `timeout`.
+  /// Half-closes and reads to the end, then closes, at the latest after `timeout`. Closing a socket
+  /// with unread input would reset the connection and could discard the last message.
   asio::awaitable<void> drain(std::chrono::milliseconds timeout);
 
  private:

@@ -22,12 +22,12 @@ Error no_certificate() { return Error(Code::kPermissionDenied, "the peer shows n
 Status configure(SSL_CTX* context, const TlsFiles& files) {
   SSL_CTX_set_min_proto_version(context, TLS1_3_VERSION);
   SSL_CTX_set_max_proto_version(context, TLS1_3_VERSION);
-  // Sessions are never resumed: every connection proves its certificate anew.
+  // Sessions are never resumed: every connection proves its certificate again.
   SSL_CTX_set_session_cache_mode(context, SSL_SESS_CACHE_OFF);
   SSL_CTX_set_num_tickets(context, 0);
   SSL_CTX_set_verify(context, SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT, nullptr);
   GCR_TRY(trust_authority(SSL_CTX_get_cert_store(context), files));
-  SSL_CTX_set_default_passwd_cb(context, know_no_passphrase);
+  SSL_CTX_set_default_passwd_cb(context, no_passphrase);
   if (SSL_CTX_use_certificate_chain_file(context, files.certificate.c_str()) != 1) {
     return unusable_file("certificate", files.certificate);
   }
@@ -38,7 +38,7 @@ Status configure(SSL_CTX* context, const TlsFiles& files) {
   return {};
 }
 
-/// What to do where the peer's certificate did not pass our verification.
+/// Returns the remedy for a peer's certificate that failed our verification.
 std::string_view verification_advice(long result) {
   switch (result) {
     case X509_V_ERR_HOSTNAME_MISMATCH:
@@ -55,24 +55,25 @@ std::string_view verification_advice(long result) {
     case X509_V_ERR_CRL_NOT_YET_VALID:
     case X509_V_ERR_UNABLE_TO_GET_CRL:
     case X509_V_ERR_CRL_SIGNATURE_FAILURE:
-      return "without a list of revoked certificates of the authority's that is good today, this "
-             "side accepts nobody: renew the file that tls.revoked or --crl names";
+      return "this side has no valid list of revoked certificates and accepts no "
+             "peer: renew the file that tls.revoked or --crl names";
     case X509_V_ERR_UNABLE_TO_GET_ISSUER_CERT_LOCALLY:
     case X509_V_ERR_UNABLE_TO_VERIFY_LEAF_SIGNATURE:
-      return "both sides need certificates of one authority; if an issuing authority stands "
-             "between, append its certificate to the one that is shown, or to this side's ca file";
+      return "both sides need certificates of one authority; if an intermediate authority "
+             "issued one, append its certificate to the one that is shown, or to this side's ca "
+             "file";
     default:
       return "both sides need certificates of one authority";
   }
 }
 
-/// What to do where the peer did not accept our certificate and sent this alert; empty if `reason`
-/// is no such alert.
+/// Returns the remedy for our certificate, which the peer refused with this alert; empty if
+/// `reason` is no such alert.
 std::string_view alert_advice(int reason) {
   switch (reason) {
     case SSL_R_SSLV3_ALERT_CERTIFICATE_EXPIRED:
-      return "it has expired, or the list of revoked ones there has: make a new one "
-             "(scripts/make-certs), or check that host's clock";
+      return "it has expired, or the peer's list of revoked certificates has: "
+             "make a new one (scripts/make-certs), or check that host's clock";
     case SSL_R_SSLV3_ALERT_CERTIFICATE_REVOKED:
       return "it is revoked: if that is a mistake, have the authority make a new one";
     case SSL_R_SSLV3_ALERT_BAD_CERTIFICATE:
@@ -80,8 +81,8 @@ std::string_view alert_advice(int reason) {
              "check both hosts' clocks, or make a new one (scripts/make-certs)";
     case SSL_R_TLSV1_ALERT_UNKNOWN_CA:
     case SSL_R_TLSV1_ALERT_DECRYPT_ERROR:  // an authority of the same name with another key
-      return "both sides need certificates of one authority, and lists of revoked ones, where they "
-             "are used, that are good today";
+      return "both sides need certificates of one authority and, where lists of revoked "
+             "certificates are used, lists that have not expired";
     case SSL_R_SSLV3_ALERT_CERTIFICATE_UNKNOWN:
     case SSL_R_SSLV3_ALERT_UNSUPPORTED_CERTIFICATE:
     case SSL_R_TLSV1_ALERT_ACCESS_DENIED:
@@ -92,7 +93,7 @@ std::string_view alert_advice(int reason) {
   }
 }
 
-/// Whether the two sides have no version of TLS in common.
+/// Returns whether the two sides support no common version of TLS.
 bool is_too_old(int reason) {
   return reason == SSL_R_UNSUPPORTED_PROTOCOL || reason == SSL_R_TLSV1_ALERT_PROTOCOL_VERSION ||
          reason == SSL_R_WRONG_SSL_VERSION;
@@ -114,10 +115,11 @@ Error ssl_error(SSL* ssl, const std::error_code& error, std::string_view peer) {
                              peer));
   }
   if (is_too_old(reason)) {
-    return Error(Code::kPermissionDenied,
-                 fmt::format("{} speaks no TLS 1.3, and nothing older is accepted ({}): bring its "
-                             "software up to date",
-                             peer, error.message()));
+    return Error(
+        Code::kPermissionDenied,
+        fmt::format("{} does not support TLS 1.3, the oldest version accepted ({}): update its "
+                    "software",
+                    peer, error.message()));
   }
   if (const std::string_view advice = alert_advice(reason); !advice.empty()) {
     return Error(Code::kPermissionDenied,
@@ -163,7 +165,7 @@ Status expect_host(SSL* ssl, const std::string& host) {
                        ? X509_VERIFY_PARAM_set1_ip_asc(parameters, host.c_str())
                        : X509_VERIFY_PARAM_set1_host(parameters, host.data(), host.size());
   if (done == 1) return {};
-  return Error(Code::kInvalidArgument, fmt::format("{} is no host name for TLS", host));
+  return Error(Code::kInvalidArgument, fmt::format("{} is not a valid host name for TLS", host));
 }
 
 Error stream_error(SSL* ssl, const std::error_code& error, std::string_view peer) {

@@ -1,4 +1,4 @@
-// TLS as the control channel uses it: one function turns OpenSSL's and Asio's errors into ours.
+// TLS for the control channel. One function converts errors of OpenSSL and Asio.
 #pragma once
 
 #include <openssl/ssl.h>
@@ -11,17 +11,18 @@
 
 namespace gcr::control {
 
-/// Before a handshake as the connecting side: the server's certificate must be made out to `host`.
+/// Sets up a handshake as the connecting side: the server's certificate must be made out to `host`.
 Status expect_host(SSL* ssl, const std::string& host);
 
-/// What a failed operation on a TLS stream means. `peer` names the other side ("the agent at ...").
+/// Converts the error of a failed operation on a TLS stream. `peer` names the other side ("the
+/// agent at ...").
 Error stream_error(SSL* ssl, const std::error_code& error, std::string_view peer);
 
-/// "connection refused" from an error of the system or the resolver.
+/// Formats an error of the system or the resolver: "connection refused".
 std::string reason_of(const std::error_code& error);
 
-/// Why a host does not acknowledge what was sent to it.
+/// Possible reasons why a host does not acknowledge data.
 inline constexpr char kUnacknowledged[] =
-    "the host or the link is down, or large packets are lost on the way (MTU)";
+    "the host or the link is down, or the network drops large packets (MTU)";
 
 }  // namespace gcr::control

@@ -1,4 +1,4 @@
-// What an agent or an operator shows and trusts.
+// Files with the certificates that an agent or an operator shows and trusts.
 #pragma once
 
 #include <string>
@@ -10,7 +10,8 @@ struct TlsFiles {
   std::string authority;
   std::string certificate;
   std::string key;
-  std::string revoked{};  ///< a CRL of the authority's; empty: certificates are not revoked
+  std::string
+      revoked{};  ///< a CRL of the authority; empty: certificates are not checked for revocation
 };
 
 }  // namespace gcr::control

@@ -15,7 +15,7 @@ struct FreeBio {
   void operator()(BIO* bio) const { BIO_free(bio); }
 };
 
-/// Tells the caller that a passphrase was wanted, which only an encrypted key does.
+/// Fails and records that OpenSSL asked for a passphrase, which it does only for an encrypted key.
 int note_and_fail(char*, int, int, void* wanted) {
   *static_cast<bool*>(wanted) = true;
   return -1;
@@ -23,7 +23,7 @@ int note_and_fail(char*, int, int, void* wanted) {
 
 }  // namespace
 
-int know_no_passphrase(char*, int, int, void*) { return -1; }
+int no_passphrase(char*, int, int, void*) { return -1; }
 
 Result<PrivateKey> read_private_key(const std::string& path) {
   ERR_clear_error();
@@ -35,7 +35,7 @@ Result<PrivateKey> read_private_key(const std::string& path) {
   if (!encrypted) return unusable_file("private key", path);
   ERR_clear_error();
   return Error(Code::kInvalidArgument,
-               fmt::format("the private key {} is encrypted, and nobody is asked for its "
+               fmt::format("the private key {} is encrypted, and gcr-migrate never asks for a "
                            "passphrase: use an unencrypted key in a file of mode 600 (openssl pkey "
                            "-in {} -out NEW)",
                            path, path));
@@ -53,7 +53,7 @@ Status trust_authority(X509_STORE* store, const TlsFiles& files) {
       X509_load_crl_file(lookup, files.revoked.c_str(), X509_FILETYPE_PEM) < 1) {
     return unusable_file("list of revoked certificates", files.revoked);
   }
-  // Of the chain that is shown only the leaf is looked up.
+  // Only the leaf of the shown chain is looked up in the list.
   X509_STORE_set_flags(store, X509_V_FLAG_CRL_CHECK);
   return {};
 }

@@ -1,4 +1,4 @@
-// The files of TlsFiles as OpenSSL takes them, the same way for TLS and for the signatures of
+// Loads the files of TlsFiles into OpenSSL, in the same way for TLS and for the signatures of
 // checkpoints. Nothing here asks for a passphrase. Any thread. No Asio.
 #pragma once
 
@@ -19,22 +19,23 @@ struct FreeKey {
 };
 using PrivateKey = std::unique_ptr<EVP_PKEY, FreeKey>;
 
-/// A pem_password_cb that knows no passphrase. OpenSSL's own asks on the terminal.
-int know_no_passphrase(char* buffer, int size, int for_writing, void* data);
+/// A pem_password_cb that always fails. OpenSSL's default asks on the terminal.
+int no_passphrase(char* buffer, int size, int for_writing, void* data);
 
-/// The key in a PEM file. kInvalidArgument, naming the file, if it cannot be read or is encrypted.
+/// Reads the key in a PEM file. kInvalidArgument, naming the file, if it cannot be read or is
+/// encrypted.
 Result<PrivateKey> read_private_key(const std::string& path);
 
-/// From now on `store` trusts the certificates in the authority's file, each for itself: an issuing
-/// authority needs no root. Where `revoked` is set, a certificate also has to be good by that list.
+/// Makes `store` trust each certificate in the authority's file by itself: an intermediate
+/// authority needs no root. If `revoked` is set, certificates on that list are refused.
 /// kInvalidArgument, naming the file, if one cannot be read.
 Status trust_authority(X509_STORE* store, const TlsFiles& files);
 
-/// kInvalidArgument: why `path` cannot be used as `what`, by errno or the last entry of this
-/// thread's OpenSSL error queue, which is emptied.
+/// Returns kInvalidArgument with the reason why `path` cannot be used as `what`, from errno or from
+/// the last entry of this thread's OpenSSL error queue. Empties the queue.
 Error unusable_file(std::string_view what, const std::string& path);
 
-/// That entry; the queue is emptied.
+/// Returns the text of the last entry of this thread's OpenSSL error queue, and empties the queue.
 std::string openssl_reason();
 
 }  // namespace gcr::control

@@ -13,7 +13,7 @@ constexpr std::array<std::uint8_t, 4> kMagic = {'G', 'C', 'R', 'M'};
 constexpr std::uint8_t kPrefaceVersion = 1;
 constexpr std::size_t kMaxPrintableBytes = 4096;
 
-/// A preface as it lies on the wire; of single bytes, so that there is no padding.
+/// The layout of a preface on the wire; all fields are single bytes, so that there is no padding.
 struct PrefaceLayout {
   std::array<std::uint8_t, 4> magic = kMagic;
   std::uint8_t version = kPrefaceVersion;

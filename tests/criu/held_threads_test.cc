@@ -46,7 +46,7 @@ TEST_F(Held, OneThreadRunsThenAllDo) {
   const Status held = threads.hold_all_but(output().tids.front());
   ASSERT_TRUE(held) << held.error().message();
   expect_that_one_counts();
-  threads.let_go();
+  threads.release();
   expect_that_all_count();
 }
 
@@ -70,7 +70,7 @@ TEST_F(Held, AProcessThatIsKilledMeanwhileEnds) {
   ASSERT_TRUE(threads.hold_all_but(output().tids.front()));
   ::kill(program_.pid(), SIGKILL);
   while (procfs::state(std::to_string(program_.pid())) != 'Z') ::usleep(1000);
-  threads.let_go();
+  threads.release();
   pollfd ended{process.pidfd(), POLLIN, 0};
   EXPECT_EQ(::poll(&ended, 1, 20'000), 1);
 }

@@ -193,8 +193,8 @@ TEST_F(MountNamespace, TheKernelsSysAndDevicesOfGpusAreAccepted) {
 
 TEST_F(MountNamespace, GpusThatAreNotTheKernelsAreRefused) {
   const std::pair<std::string, const char*> covers[] = {
-      {"mount -t tmpfs none /sys", "/sys is no sysfs"},
-      {"mount --bind /sys/class /sys", "/sys is no sysfs"},
+      {"mount -t tmpfs none /sys", "/sys is not a sysfs"},
+      {"mount --bind /sys/class /sys", "/sys is not a sysfs"},
       {"mount -t tmpfs none /sys/class", "something is mounted over /sys/class"},
       {"mount --bind /sys/class/net /sys/devices/virtual", "something is mounted over"},
       {std::string(kOwnDev) + "mknod /dev/kfd c 1 3", "/dev/kfd is not the kernel's"},
@@ -205,7 +205,7 @@ TEST_F(MountNamespace, GpusThatAreNotTheKernelsAreRefused) {
        "/dev/dri/renderD129 is not the kernel's"},
       {"mount -t tmpfs none /usr/share; mkdir /usr/share/libdrm; "
        "echo >/usr/share/libdrm/amdgpu.ids",
-       "another /usr/share/libdrm/amdgpu.ids than this host's is found"}};
+       "/usr/share/libdrm/amdgpu.ids is not this host's"}};
   for (const auto& [setup, words] : covers) {
     fs::remove(file());
     start(setup);

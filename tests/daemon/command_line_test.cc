@@ -63,7 +63,7 @@ TEST(AgentCommandLine, TheCheckNamesEveryProblemAtOnce) {
   for (const char* problem :
        {"data_addresses: 192.0.2.77: ", "metrics_listen: 192.0.2.78: ",
         "local_socket: /dev/null is not a directory",
-        "\"no-such-user\", a user whom this host does not",
+        "\"no-such-user\", but this host has no such user",
         "criu.command: there is no program /no/criu", "criu.reaper: there is no program /no/reaper",
         "criu.reaper: there is no program /no/gcr-keeper",
         "criu.reaper: there is no program /no/gcr-in-criu.so",
@@ -104,7 +104,8 @@ TEST(AgentCommandLine, AnEncryptedKeyIsAProblem) {
                                   gcr::test::encrypted(gcr::test::TestAuthority().issue().key));
   });
   EXPECT_EQ(checked.exit_status, 2);
-  EXPECT_THAT(checked.output, HasSubstr("is encrypted, and nobody is asked for its passphrase"));
+  EXPECT_THAT(checked.output,
+              HasSubstr("is encrypted, and gcr-migrate never asks for a passphrase"));
 }
 
 TEST(AgentCommandLine, MistakeInTheConfigurationEndsItWithItsLine) {

@@ -71,7 +71,7 @@ TEST_F(DaemonTest, ProcessIsClaimedOnceAndIsFreeWhenItsWorkerHasEnded) {
   Client second(agent_, credentials_, "operator");
   const auto refused = second.ask("claim", 4711, 5).event();
   EXPECT_EQ(refused.phase(), "refused");
-  EXPECT_THAT(refused.text(), HasSubstr("process 4711 is being migrated already"));
+  EXPECT_THAT(refused.text(), HasSubstr("process 4711 is already being migrated"));
   Client reused_pid(agent_, credentials_, "operator");
   EXPECT_EQ(reused_pid.ask("claim", 4711, 6).event().phase(), "claimed");
   first.release();
@@ -146,7 +146,7 @@ TEST_F(DaemonTest, TerminationWaitsForTheLastWorkerAndLetsNobodyElseIn) {
   Client busy(agent_, credentials_, "agent");
   ASSERT_EQ(busy.offer(migration).event().phase(), "registered");
   ASSERT_EQ(::kill(agent_.pid(), SIGTERM), 0);
-  ASSERT_TRUE(agent_.wait_for_log("1 workers are still at work"));
+  ASSERT_TRUE(agent_.wait_for_log("1 workers are still running"));
   EXPECT_THROW(Client(agent_, credentials_, "operator"), std::runtime_error);
   PlainConnection data(agent_.port());
   data.send_preface(ConnectionKind::kData, migration);
@@ -161,7 +161,7 @@ TEST_F(DaemonTest, SecondTerminationEndsTheDaemonAndLeavesTheWorkerToFinish) {
   Client busy(agent_, credentials_, "operator");
   const int worker = std::stoi(busy.ask("pid").event().text());
   ASSERT_EQ(::kill(agent_.pid(), SIGTERM), 0);
-  ASSERT_TRUE(agent_.wait_for_log("1 workers are still at work"));
+  ASSERT_TRUE(agent_.wait_for_log("1 workers are still running"));
   ASSERT_EQ(::kill(agent_.pid(), SIGTERM), 0);
   EXPECT_EQ(agent_.wait_for_end(), 0);
   EXPECT_EQ(::kill(worker, 0), 0);

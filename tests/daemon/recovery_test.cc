@@ -92,7 +92,7 @@ TEST_F(RecoveryTest, ProcessOfAnUnfinishedMigrationIsMovedByNobodyElse) {
   Client client(agent, credentials_, "operator");
   const auto refused = client.ask("claim", 4711, 5).event();
   EXPECT_EQ(refused.phase(), "refused");
-  EXPECT_THAT(refused.text(), HasSubstr("is being migrated already"));
+  EXPECT_THAT(refused.text(), HasSubstr("is already being migrated"));
 }
 
 TEST_F(RecoveryTest, ProcessIsFreeOnceItsMigrationIsUndone) {
@@ -132,7 +132,7 @@ TEST_F(RecoveryTest, ASuspendedJobIsResumedByOneWorkerAtATimeAndThenLookedAtAgai
   Client second(agent, credentials_, "operator");
   const auto refused = second.call(resume_request()).event();
   EXPECT_EQ(refused.phase(), "refused");
-  EXPECT_THAT(refused.text(), HasSubstr("is being migrated already"));
+  EXPECT_THAT(refused.text(), HasSubstr("is already being migrated"));
   second.release();
   first.release();
   EXPECT_TRUE(agent.wait_for_log("recovers " + id.to_string() + "-source"));
@@ -196,7 +196,7 @@ TEST_F(RecoveryTest, StoppingDaemonStartsNone) {
   AgentProcess agent(credentials_, {}, home_);
   Keeping kept(agent, credentials_);
   ASSERT_EQ(::kill(agent.pid(), SIGTERM), 0);
-  ASSERT_TRUE(agent.wait_for_log("1 workers are still at work"));
+  ASSERT_TRUE(agent.wait_for_log("1 workers are still running"));
   ASSERT_EQ(::kill(kept.worker, SIGKILL), 0);
   EXPECT_EQ(agent.wait_for_end(), 0);
   EXPECT_FALSE(agent.has_logged("recovers"));
@@ -208,7 +208,7 @@ TEST_F(RecoveryTest, StoppingDaemonWaitsForTheOneThatIsAtWork) {
   AgentProcess agent(credentials_, {}, home_);
   const int worker = agent.number_in_log("recovers " + id.to_string(), "worker ");
   ASSERT_EQ(::kill(agent.pid(), SIGTERM), 0);
-  ASSERT_TRUE(agent.wait_for_log("1 workers are still at work"));
+  ASSERT_TRUE(agent.wait_for_log("1 workers are still running"));
   ASSERT_EQ(::kill(worker, SIGKILL), 0);
   EXPECT_EQ(agent.wait_for_end(), 0);
 }

@@ -93,7 +93,7 @@ TEST_F(RequestsTest, CancelComesTooLateAfterTheCommit) {
   for (const SourceState state : {SourceState::kCommitted, SourceState::kConfirmed}) {
     const auto failure = cancel(write_source(state_, state, {.peer = "node2:7411"})).failure();
     EXPECT_EQ(failure.code(), "refused");
-    EXPECT_THAT(failure.message(), HasSubstr("goes on at node2:7411"));
+    EXPECT_THAT(failure.message(), HasSubstr("continues at node2:7411"));
   }
 }
 
@@ -110,12 +110,12 @@ TEST_F(RequestsTest, OrdersAreForMigrationsThatCopy) {
     const Uuid id = write_source(state_, state);
     for (const auto& failure : {go_on(id).failure(), adjust(id, 100).failure()}) {
       EXPECT_EQ(failure.code(), "refused");
-      EXPECT_THAT(failure.message(), HasSubstr("takes no orders any more"));
+      EXPECT_THAT(failure.message(), HasSubstr("accepts no more orders"));
     }
   }
   // Nobody is at this one: recovery undoes it.
   EXPECT_THAT(go_on(write_source(state_, SourceState::kWorking)).failure().message(),
-              HasSubstr("is being undone"));
+              HasSubstr("is being rolled back"));
 }
 
 TEST_F(RequestsTest, OrdersAreForTheSource) {

@@ -98,7 +98,7 @@ TEST_F(ControlTest, AMigrationThatPausesGoesOnWhenItIsTold) {
   EXPECT_TRUE(counter_is_intact(there, hosts_, Host::kB));
   const CommandResult again = hosts_.order(Host::kA, {"continue", id});
   EXPECT_EQ(again.exit_code, kRefusedExit);
-  EXPECT_THAT(again.err, HasSubstr("takes no orders any more: it is confirmed"));
+  EXPECT_THAT(again.err, HasSubstr("accepts no more orders: it is confirmed"));
 }
 
 /// As in an upgrade: who stops an agent does not wait for an operator who may come tomorrow.
@@ -145,7 +145,7 @@ TEST_F(ControlTest, LimitsChangeWhileItGoesOn) {
   EXPECT_THAT(unpaused.err, HasSubstr("does not pause before its switchover"));
   const CommandResult elsewhere = hosts_.order(Host::kB, {"set", id, "--max-bandwidth", "0"});
   EXPECT_EQ(elsewhere.exit_code, kRefusedExit);
-  EXPECT_THAT(elsewhere.err, HasSubstr("takes orders at its source"));
+  EXPECT_THAT(elsewhere.err, HasSubstr("orders for a migration go to its source"));
   const CommandResult limit = hosts_.order(Host::kA, {"set", id, "--downtime-limit", "77"});
   EXPECT_EQ(limit.exit_code, 0) << limit.err;
   const std::string status = hosts_.order(Host::kA, {"status", id, "--json"}).out;

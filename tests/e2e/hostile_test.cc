@@ -219,7 +219,7 @@ TEST_F(SandboxTest, LandlockIsABlockerUnlessItIsAccepted) {
   EXPECT_EQ(other.exit_code, kRefusedExit) << other.out << other.err;
   const MigrateOutcome wrong = hosts_->migrate(Host::kA, counter_->pid(), {"--accept", "terminal"});
   EXPECT_NE(wrong.exit_code, 0);
-  EXPECT_THAT(wrong.err, HasSubstr("\"terminal\" is no finding that can be accepted"));
+  EXPECT_THAT(wrong.err, HasSubstr("\"terminal\" is not a finding that can be accepted"));
   EXPECT_EQ(ask_counter(*client_, *hosts_, Host::kA), kCounterFirst + 1);
   EXPECT_TRUE(migrated(hosts_->migrate(Host::kA, counter_->pid(), {"--accept", "landlock"})));
   EXPECT_EQ(ask_counter(*client_, *hosts_, Host::kB), kCounterFirst + 2);

@@ -91,7 +91,8 @@ TEST(RingWithOutsiders, SharedVramOfAnOutsiderIsRefusedByName) {
   EXPECT_THAT(outcome.err, HasSubstr("foreign-handles"));
   EXPECT_THAT(outcome.err,
               HasSubstr("process " + std::to_string(tree[2]) + " (exe) has GPU memory "));
-  EXPECT_THAT(outcome.err, HasSubstr("not below process " + std::to_string(tree[1]) + " (exe)"));
+  EXPECT_THAT(outcome.err,
+              HasSubstr("not a descendant of process " + std::to_string(tree[1]) + " (exe)"));
   expect_whole(app, ring);
 }
 

@@ -471,7 +471,7 @@ class HeldTest : public SuspendedTest {
   void expect_no_resume() const {
     const CommandResult refused = order({"resume", pid()});
     EXPECT_EQ(refused.exit_code, kRefusedExit) << refused.out;
-    EXPECT_THAT(refused.err, HasSubstr("is being migrated already, by migration"));
+    EXPECT_THAT(refused.err, HasSubstr("is already being migrated, by migration"));
   }
 
   std::future<MigrateOutcome> moved_;

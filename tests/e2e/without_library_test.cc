@@ -84,8 +84,7 @@ TEST_F(WithoutLibrary, IsRefusedAndToldWhatItWouldTake) {
   EXPECT_THAT(refused.err, HasSubstr("was not started under `gcr-migrate run`"));
   EXPECT_THAT(preflight(counter),
               AllOf(HasSubstr("blocker no-library at the source"),
-                    HasSubstr("while it stands still, "
-                              "for about "),
+                    HasSubstr("while it is stopped, for about "),
                     HasSubstr("Start the program with `gcr-migrate run --`, or accept the "
                               "downtime: --allow-slow.")));
   EXPECT_THAT(preflight(counter, kSlow),

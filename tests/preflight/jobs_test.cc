@@ -75,11 +75,11 @@ class HostJobs : public testing::Test {
     return pids;
   }
 
-  static FoundProcess user(pid_t pid, std::uint64_t vram_bytes = 0, bool has_told = true) {
+  static FoundProcess user(pid_t pid, std::uint64_t vram_bytes = 0, bool has_reported = true) {
     FoundProcess found;
     found.process.set_pid(pid);
     found.process.set_start_time(procfs::read_stat(pid)->start_time);
-    found.has_told = has_told;
+    found.has_reported = has_reported;
     if (vram_bytes == 0) return found;
     proto::GpuUse& use = *found.process.add_gpus();
     use.set_uuid("one");

@@ -68,7 +68,7 @@ TEST_F(Slurm, AJobOfTheSameUserThatRunsHereIsNoFinding) {
 }
 
 TEST_F(Slurm, AJobOfAnotherUserIsAFinding) {
-  EXPECT_EQ(found_of(kJob, 1), "Slurm's job 12 is of user 4711, a process is of user 1");
+  EXPECT_EQ(found_of(kJob, 1), "Slurm job 12 belongs to user 4711, a process to user 1");
 }
 
 TEST_F(Slurm, AJobThatDoesNotRunHereIsAFinding) {

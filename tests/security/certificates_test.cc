@@ -144,7 +144,7 @@ TEST_F(Certificates, FilesAreReadAnewWithEveryConnection) {
   EXPECT_EQ(list_with(good_, agent.endpoint()).exit_status, 0);
 
   replace(expired);
-  EXPECT_TRUE(agent.wait_for_log("connections fail from now on"));
+  EXPECT_TRUE(agent.wait_for_log("reload failed; new connections will be refused"));
   refusal_of(good_, agent.endpoint());
   replace(fresh);
   EXPECT_TRUE(agent.wait_for_log("the certificates are good"));
@@ -199,7 +199,7 @@ class OldServer {
 TEST_F(Certificates, PeersWithoutTls13AreRefused) {
   const OldServer old(credentials_.authority());
   EXPECT_THAT(refusal_of(good_, old.endpoint()),
-              AllOf(HasSubstr("speaks no TLS 1.3"), HasSubstr("bring its software up to date")));
+              AllOf(HasSubstr("does not support TLS 1.3"), HasSubstr("update its software")));
 
   AgentProcess agent(credentials_.issue({}), "");
   const auto context = gcr::test::make_context(TLS_client_method(),
@@ -209,7 +209,7 @@ TEST_F(Certificates, PeersWithoutTls13AreRefused) {
   SSL_CTX_set_max_proto_version(context.get(), TLS1_2_VERSION);
   control::test::RawPeer raw(agent.port(), {control::ConnectionKind::kControl, {}});
   EXPECT_FALSE(raw.handshake(context.get()));
-  EXPECT_TRUE(agent.wait_for_log("speaks no TLS 1.3"));
+  EXPECT_TRUE(agent.wait_for_log("does not support TLS 1.3"));
 }
 
 }  // namespace

@@ -18,7 +18,7 @@
 namespace gcr::fault {
 namespace {
 
-/// What an armed point does; `argument` is the rest of its line.
+/// The action of an armed point; `argument` is the rest of its line.
 struct Action {
   std::string verb;
   std::string argument;
@@ -29,7 +29,7 @@ const char* faults_file() {
   return path;
 }
 
-/// Cuts the first word off `line`.
+/// Removes and returns the first word of `line`.
 std::string next_word(std::string& line) {
   const std::size_t end = line.find(' ');
   std::string word = line.substr(0, end);
@@ -37,7 +37,7 @@ std::string next_word(std::string& line) {
   return word;
 }
 
-/// The action of `name` in the file, if it is armed there.
+/// Returns the action of `name` in the file, if it is armed there.
 std::optional<Action> look_up(const std::string& path, std::string_view name) {
   std::ifstream file(path);
   for (std::string line; std::getline(file, line);) {
@@ -50,7 +50,7 @@ std::optional<Action> look_up(const std::string& path, std::string_view name) {
   return std::nullopt;
 }
 
-/// Takes the file away; false if another process was first.
+/// Renames the file to FILE.hit, so that its points act once; false if another process was first.
 bool claim(const std::string& path) {
   const std::string claimed = fmt::format("{}.{}", path, ::gettid());
   if (::rename(path.c_str(), claimed.c_str()) != 0) return false;
@@ -68,7 +68,8 @@ std::optional<Action> take(std::string_view name) {
   return action;
 }
 
-/// Runs `sh -c command` with nothing of this process but its environment; waits for it.
+/// Runs `sh -c command` and waits for it. The child inherits only the environment and standard
+/// streams.
 Status run(const std::string& command) {
   posix_spawn_file_actions_t actions;
   posix_spawnattr_t attributes;

@@ -1,4 +1,4 @@
-// Fault points: named places in the agent's course at which a test injects a fault.
+// Fault points: named places in the agent's code at which a test injects a fault.
 //
 // In shipped programs they do nothing (unarmed.cc). Tests run migrate-agent-faults, the same agent
 // linked with fault.cc, where the environment variable GCR_FAULTS names a file. The file, once it
@@ -29,11 +29,11 @@ enum class Kind : std::uint8_t {
   kBoundary,    ///< between two phases of the course
   kCheckpoint,  ///< between two phases of taking or loading a checkpoint alone
   kSuspension,  ///< between two phases of a suspend or a resume
-  kSlurm,       ///< around the joining of a job of Slurm's
+  kSlurm,       ///< around the adoption by a Slurm job
   kRecovery,    ///< in what cleans up after a crash
   kCorruption,  ///< for armed(): bytes are corrupted
-  kFailure,     ///< a call from below that fails; `error` only
-  kCheck,       ///< for armed(): what is else relied on is checked
+  kFailure,     ///< a lower-level call that fails; `error` only
+  kCheck,       ///< for armed(): an assumption is checked
 };
 
 struct Point {
@@ -89,13 +89,15 @@ inline constexpr Point kPoints[] = {
     {"source.suspend.released", Side::kSource, Kind::kSuspension, false},
     {"source.resume.begun", Side::kSource, Kind::kSuspension, false},
     {"source.resume.loaded", Side::kSource, Kind::kSuspension, false},
-    {"source.resume.kept", Side::kSource, Kind::kSuspension, false},      // Resuming is not written
-    {"source.resume.decided", Side::kSource, Kind::kSuspension, false},   // it stands still
-    {"source.resume.running", Side::kSource, Kind::kSuspension, false},   // Finished is not written
-    {"source.suspension.ended", Side::kSource, Kind::kSuspension, true},  // of a job that has moved
-    {"destination.suspended", Side::kDestination, Kind::kSuspension, true},  // it has arrived so
-    {"destination.joining", Side::kDestination, Kind::kSlurm, true},         // Committed is written
-    {"destination.joined", Side::kDestination, Kind::kSlurm, true},          // before SIGCONT
+    {"source.resume.kept", Side::kSource, Kind::kSuspension, false},     // Resuming is not written
+    {"source.resume.decided", Side::kSource, Kind::kSuspension, false},  // it is stopped
+    {"source.resume.running", Side::kSource, Kind::kSuspension, false},  // Finished is not written
+    {"source.suspension.ended", Side::kSource, Kind::kSuspension,
+     true},  // for a job that has moved
+    {"destination.suspended", Side::kDestination, Kind::kSuspension,
+     true},                                                           // it has arrived suspended
+    {"destination.joining", Side::kDestination, Kind::kSlurm, true},  // Committed is written
+    {"destination.joined", Side::kDestination, Kind::kSlurm, true},   // before SIGCONT
     {"source.recovery.begun", Side::kSource, Kind::kRecovery, false},
     {"source.recovery.resumed", Side::kSource, Kind::kRecovery, false},
     {"destination.recovery.begun", Side::kDestination, Kind::kRecovery, false},
@@ -104,14 +106,14 @@ inline constexpr Point kPoints[] = {
     {"destination.landing.corrupt", Side::kDestination, Kind::kCorruption, false},
     {"destination.vram.corrupt", Side::kDestination, Kind::kCorruption, false},
     {"journal.append", Side::kEither, Kind::kFailure, false},
-    {"source.memory.check", Side::kSource, Kind::kCheck, false},  // tracked memory is read as well
+    {"source.memory.check", Side::kSource, Kind::kCheck, false},  // tracked memory is also read
 };
 
-/// Success unless `name` is armed; then it acts, and an `error` comes back as an Error of kInternal
-/// that names the point.
+/// Does nothing and succeeds unless `name` is armed. An armed point acts; `error` returns an Error
+/// of kInternal that names the point.
 Status point(std::string_view name);
 
-/// Whether a point that corrupts something is armed; true once.
+/// Returns whether a point for corruption or a check is armed; true only once.
 bool armed(std::string_view name);
 
 }  // namespace gcr::fault

@@ -1,4 +1,4 @@
-// Fault points of what is shipped: nothing can arm them.
+// Fault points in shipped programs: they cannot be armed.
 #include "migrate-agent/base/fault/fault.h"
 
 namespace gcr::fault {

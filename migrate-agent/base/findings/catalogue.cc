@@ -28,7 +28,7 @@ constexpr auto kObjectRemedies = std::to_array<ObjectRemedy>({
 
 const char* host_name(Side side) { return side == Side::kSource ? "source" : "destination"; }
 
-/// False for what another release has found and this one does not know.
+/// Returns a flag of the kind with this id; false for an id of another release.
 bool is_one_with(bool Kind::*column, std::string_view id) {
   const auto kind = std::ranges::find(kCatalogue, id, &Kind::id);
   return kind != kCatalogue.end() && (*kind).*column;

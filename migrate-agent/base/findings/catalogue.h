@@ -1,5 +1,5 @@
-// Every finding of preflight: its stable identifier, whether it forbids a migration, why it matters
-// and what to do. docs/preflight.md has the same table for people.
+// The catalogue of preflight findings: for each its stable identifier, whether it forbids a
+// migration, why it matters and the remedy. docs/preflight.md has the same table for operators.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 
 namespace gcr::findings {
 
-/// Each by a name of its own: kNoProcess is "no-process".
+/// One enumerator per finding: kNoProcess has the id "no-process".
 enum class Id : std::uint8_t {
 #define GCR_FINDING(name, ...) name,
 #include "migrate-agent/base/findings/catalogue.def"
@@ -21,60 +21,61 @@ enum class Id : std::uint8_t {
 };
 using enum Id;
 
-/// Which agent finds it.
+/// The side whose agent reports the finding.
 enum class Where { kSource, kDestination, kEither };
 
 struct Kind {
   std::string_view id;
   proto::Finding::Severity severity;
   Where where;
-  bool about_gpus;       ///< about taking a job off its GPUs; others are about moving it elsewhere
-  bool acceptable;       ///< a blocker that an operator may make a warning, by its id
-  std::string_view why;  ///< one sentence, as the next
+  bool about_gpus;  ///< concerns taking a job off its GPUs; the others concern moving it to another
+                    ///< host
+  bool acceptable;  ///< a blocker that an operator may turn into a warning with --accept ID
+  std::string_view why;     ///< one sentence, like the remedy
   std::string_view remedy;  ///< what to do about it
 };
 
 const Kind& kind_of(Id id);
 
-/// All of them, in the order in which they are documented. Static.
+/// Returns all kinds in the order of the documentation. Static.
 std::span<const Kind> catalogue();
 
-/// What to do about some devices and kernel objects in place of what their kind of finding says.
+/// A remedy for particular devices and kernel objects, in place of that of the finding's kind.
 struct ObjectRemedy {
-  std::string_view name;  ///< how the object's name begins: "/dev/…", "anon_inode:[…]"
+  std::string_view name;  ///< prefix of the object's name: "/dev/…", "anon_inode:[…]"
   std::string_view remedy;
 };
 
-/// All of them, in the order in which they are documented. Static.
+/// Returns all of them in the order of the documentation. Static.
 std::span<const ObjectRemedy> object_remedies();
 
-/// Which blockers an operator may make warnings.
+/// Returns whether an operator may turn this blocker into a warning.
 bool can_be_accepted(std::string_view id);
 
-/// Where something was found.
+/// The host of a finding.
 enum class Side { kSource, kDestination };
 
-/// A finding of this kind; `found` is a sentence without a final full stop, with names and figures.
+/// Creates a finding; `found` is a sentence without a final full stop, with names and figures.
 proto::Finding make_finding(Id id, Side side, std::string found);
 
 bool is(const proto::Finding& finding, Id id);
 
-/// Kind::about_gpus; false for what another release has found and this one does not know.
+/// Returns Kind::about_gpus; false for a finding of another release that this one does not know.
 bool is_about_gpus(const proto::Finding& finding);
 
-/// The findings of one examination of a host or a process, each once: members of a job often have
-/// the same.
+/// The findings of one examination of a host or a process, without duplicates: members of a job
+/// often have the same ones.
 class Findings {
  public:
   explicit Findings(Side side) : side_(side) {}
 
   Side side() const { return side_; }
-  /// At most kMostOfAKind of one kind: the last one says that there are more.
+  /// Adds a finding; at most kMostOfAKind of one kind, and the last one says that there are more.
   void add(Id id, std::string found);
-  /// The same about a device or an object of the kernel, which may have a remedy of its own.
+  /// Adds a finding about a device or kernel object called `name`, which may have its own remedy.
   void add_object(Id id, std::string found, std::string_view name);
   void take(std::vector<proto::Finding> findings);
-  /// Makes warnings of the blockers with these ids that can be accepted.
+  /// Turns the blockers with these ids into warnings if they can be accepted.
   void accept(const google::protobuf::RepeatedPtrField<std::string>& ids);
   bool has_blocker() const;
 
@@ -83,7 +84,8 @@ class Findings {
 
  private:
   bool has(std::string_view id, std::string_view found) const;
-  /// The finding that was added; null if it is there, or there are too many of the kind.
+  /// Returns the finding that was added; null if it is a duplicate or there are too many of its
+  /// kind.
   proto::Finding* append(Id id, std::string found);
 
   static constexpr std::size_t kMostOfAKind = 64;
@@ -95,10 +97,10 @@ class Findings {
 
 bool is_blocker(const proto::Finding& finding);
 
-/// "<found> [<id>]; ...": only the blockers, as the reason of a refusal.
+/// Joins the blockers into the reason of a refusal: "<found> [<id>]; ...".
 std::string reason_of(const std::vector<proto::Finding>& findings);
 
-/// "<found> [<id>]": a warning, as a note of a report.
+/// Formats a warning as a note of a report: "<found> [<id>]".
 std::string note_of(const proto::Finding& finding);
 
 }  // namespace gcr::findings

@@ -15,7 +15,7 @@
 namespace gcr::journal {
 namespace {
 
-/// -1 with errno, never EINTR.
+/// Repeats `call` while it fails with EINTR; returns -1 with errno on any other failure.
 template <class Call>
 auto uninterrupted(const Call& call) {
   auto result = call();
@@ -37,7 +37,7 @@ Status try_to_own(int fd) {
     if (errno != EWOULDBLOCK && errno != EINTR) return lock_failed();
     GCR_ASSIGN(const bool taken, owned(fd));
     if (taken) return Error(Code::kUnavailable, "the journal is owned by a live process");
-    sched_yield();  // another process only checks whether it is owned, for a moment
+    sched_yield();  // another process holds the lock only to check for an owner
   }
   return {};
 }
@@ -47,7 +47,7 @@ Status wait_to_own(int fd, bool through_signals) {
     if (errno != EINTR) return lock_failed();
     if (!through_signals) {
       return Error(Code::kCancelled,
-                   "a signal came while the journal was owned by another process");
+                   "interrupted by a signal while another process owns the journal");
     }
   }
   return {};
@@ -58,10 +58,10 @@ void check_name(const std::filesystem::path& path, Contents& contents) {
   if (!entry || contents.records.empty()) return;
   const Began& began = contents.records.front().began();
   if (began.role() == entry->role && began.migration_id() == to_bytes(entry->migration)) return;
-  contents.damage = Error(
-      Code::kDataLoss, fmt::format("at byte {}: Began of another migration or role than the file's "
-                                   "name says",
-                                   kSlotBytes));
+  contents.damage =
+      Error(Code::kDataLoss, fmt::format("at byte {}: Began and the file's name differ in "
+                                         "migration or role",
+                                         kSlotBytes));
 }
 
 std::string of(const std::filesystem::path& path) {
@@ -110,7 +110,7 @@ Status own(int fd, Lock how) {
 }
 
 Result<bool> owned(int fd) {
-  // A shared lock, so that two processes that check at once do not take each other for the owner.
+  // A shared lock, so that two concurrent checks do not mistake each other for the owner.
   if (uninterrupted([&] { return flock(fd, LOCK_SH | LOCK_NB); }) == 0) {
     flock(fd, LOCK_UN);
     return false;
@@ -125,7 +125,7 @@ bool unlinked(int fd) {
 }
 
 Result<std::vector<std::byte>> read_all(int fd) {
-  std::vector<std::byte> bytes(kFileBytes + 1);  // enough to see that a file is too long
+  std::vector<std::byte> bytes(kFileBytes + 1);  // one more, to detect a file that is too long
   std::size_t count = 0;
   while (count < bytes.size()) {
     const ssize_t got = uninterrupted([&] {
@@ -139,7 +139,7 @@ Result<std::vector<std::byte>> read_all(int fd) {
   return bytes;
 }
 
-Result<Contents> look(int fd, const std::filesystem::path& path) {
+Result<Contents> load_cached(int fd, const std::filesystem::path& path) {
   GCR_ASSIGN(Loaded loaded, load_bytes(fd, path));
   return std::move(loaded.contents);
 }
@@ -158,9 +158,9 @@ Result<Contents> load_durable(int fd, const std::filesystem::path& path) {
 
 Result<Contents> load(int fd, const std::filesystem::path& path) {
   if (uninterrupted([&] { return fdatasync(fd); }) != 0) {
-    return Error::from_errno(errno, of(path) + ": cannot bring it to the disk");
+    return Error::from_errno(errno, of(path) + ": cannot sync it to disk");
   }
-  return look(fd, path);
+  return load_cached(fd, path);
 }
 
 Status write_through(int fd, std::span<const std::byte> bytes, std::uint64_t offset,
@@ -175,7 +175,7 @@ Status write_through(int fd, std::span<const std::byte> bytes, std::uint64_t off
     written_bytes += static_cast<std::size_t>(count);
   }
   if (uninterrupted([&] { return fdatasync(fd); }) != 0) {
-    return Error::from_errno(errno, "cannot bring the journal to the disk");
+    return Error::from_errno(errno, "cannot sync the journal to disk");
   }
   return {};
 }
@@ -183,7 +183,7 @@ Status write_through(int fd, std::span<const std::byte> bytes, std::uint64_t off
 Status sync_directory(const std::filesystem::path& directory) {
   const UniqueFd opened(::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!opened || uninterrupted([&] { return fsync(opened.get()); }) != 0) {
-    return Error::from_errno(errno, fmt::format("cannot bring {} to the disk", directory.native()));
+    return Error::from_errno(errno, fmt::format("cannot sync {} to disk", directory.native()));
   }
   return {};
 }

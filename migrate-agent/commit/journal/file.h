@@ -1,5 +1,5 @@
-// One open journal file: its two locks, its bytes and how they are written to the disk. Shared by
-// Journal and the readers; internal to this folder.
+// One open journal file: its two locks, its content and durable writes. Shared by Journal and the
+// readers; internal to this folder.
 #pragma once
 
 #include <cstdint>
@@ -16,10 +16,11 @@
 
 namespace gcr::journal {
 
-/// Suffix of a file that is not a journal yet.
+/// Suffix of a file that is still being created.
 inline constexpr const char* kUnfinishedSuffix = ".new";
 
-/// While it exists, keeps readers (F_WRLCK) or the writer (F_RDLCK) from the content of a file.
+/// Locks the content of a file while it exists: against readers (F_WRLCK) or against the writer
+/// (F_RDLCK).
 class ContentLock {
  public:
   /// Waits for the lock. `fd` must outlive the lock.
@@ -33,33 +34,36 @@ class ContentLock {
   int fd_;
 };
 
-/// Opens a regular file, following no link; close-on-exec.
+/// Opens a regular file without following a link; close-on-exec.
 Result<UniqueFd> open_file(const std::filesystem::path& path, int flags);
 
-/// Becomes the owner; see Lock.
+/// Makes the caller the owner of the journal; see Lock.
 Status own(int fd, Lock how);
 
-/// Whether it has an owner now, which may be the caller through another descriptor.
+/// Returns whether the journal has an owner now, which may be the caller through another
+/// descriptor.
 Result<bool> owned(int fd);
 
-/// Whether the file has been unlinked.
+/// Returns whether the file has been unlinked.
 bool unlinked(int fd);
 
-/// Reads and checks all of the file as it is in memory, its name as well.
-Result<Contents> look(int fd, const std::filesystem::path& path);
+/// Reads and parses the file as the kernel has it in memory, and checks its name. The last record
+/// may not be on disk.
+Result<Contents> load_cached(int fd, const std::filesystem::path& path);
 
-/// The same, once what was written is on the disk.
+/// Syncs the file to disk, then reads and parses it like load_cached().
 Result<Contents> load(int fd, const std::filesystem::path& path);
 
-/// The content, at most one byte more than a journal has.
+/// Returns the content, at most one byte more than a journal has.
 Result<std::vector<std::byte>> read_all(int fd);
 
-/// Reads and checks all of it, and writes the last record and the free slot after it to the disk
-/// once more: what an append that failed has left in memory is on the disk, or it is not believed.
-/// The content must be locked (F_WRLCK). Damage is returned, and then nothing is written.
+/// Reads and parses the file, then writes its last record and the free slot after it to disk once
+/// more: an earlier append that failed may have left a record in memory only. The caller holds the
+/// content lock (F_WRLCK). If the file is damaged, returns the damage and writes nothing.
 Result<Contents> load_durable(int fd, const std::filesystem::path& path);
 
-/// All bytes, then fdatasync(). `written_bytes` may have changed in the file, whatever is returned.
+/// Writes all bytes, then calls fdatasync(). On success and on failure, `written_bytes` is the
+/// number of bytes that may have changed in the file.
 Status write_through(int fd, std::span<const std::byte> bytes, std::uint64_t offset,
                      std::size_t& written_bytes);
 

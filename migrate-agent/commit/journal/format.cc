@@ -60,7 +60,7 @@ struct Unsealed {
   Checksum checksum{};
 };
 
-/// A slot that was written completely. The Error lacks the offset.
+/// Decodes a slot that was written completely. The Error does not have the offset.
 Result<Unsealed> unseal(SlotView view, Checksum previous) {
   Unsealed unsealed;
   unsealed.checksum = get<Checksum>(view, kChecksumAt);
@@ -96,7 +96,7 @@ Status check_order(const std::vector<Record>& earlier, const Record& record) {
 
 std::optional<Error> check_header(std::span<const std::byte> file) {
   if (file.size() < kSlotBytes || std::memcmp(file.data(), kMagic.data(), kMagic.size()) != 0) {
-    return damage(0, "this is not a journal");
+    return damage(0, "the file is not a journal");
   }
   const auto slot = file.first<kSlotBytes>();
   const auto version = get<std::uint32_t>(slot, kVersionAt);
@@ -108,11 +108,12 @@ std::optional<Error> check_header(std::span<const std::byte> file) {
   return std::nullopt;
 }
 
-/// Reads the slot at `offset`, behind which `rest` of the file follows. False: records end here.
+/// Decodes the slot at `offset`; `rest` is the file after it. Returns false at the end of the
+/// records.
 bool read_slot(SlotView slot, std::span<const std::byte> rest, std::size_t offset, Contents& out) {
   if (slot.front() == std::byte{0} || slot.back() == std::byte{0}) {
     if (!all_zero(rest)) {
-      out.damage = damage(offset, "an incomplete record, and something after it");
+      out.damage = damage(offset, "an incomplete record is followed by data");
     } else if (!all_zero(slot)) {
       out.torn = true;
     }

@@ -1,6 +1,6 @@
-// The bytes of a journal file. A file is kFileBytes long from the start and never grows, so that
-// a full disk is noticed when it is created. It is a row of slots of kSlotBytes, the block of disks
-// and file systems: writing a slot never rewrites a block that holds an earlier record.
+// The layout of a journal file. A file has kFileBytes from the start and never grows, so that a
+// full disk is noticed when the file is created. It is a row of slots of kSlotBytes, the block size
+// of disks and file systems: writing a slot never rewrites a block that holds an earlier record.
 //
 //   slot 0      the header:   byte  0  magic    "GCRJRNL" and a line feed
 //                                   8  version  u32, 1
@@ -16,11 +16,11 @@
 //                                4095  end      a line feed
 //   all others  zeros: free
 //
-// All numbers are little-endian. The chain of checksums finds slots that were swapped, repeated or
-// taken from another file. `begin` and `end` tell a record that was never completely written (one
-// of them is still zero: a crash during the write; nobody acted on it) from a complete one that is
-// damaged now. Only the last record can be incomplete, since each is on the disk before the next is
-// written.
+// All numbers are little-endian. The chain of checksums detects slots that were swapped, repeated
+// or taken from another file. `begin` and `end` distinguish an incomplete record from a complete
+// one that was damaged later: in an incomplete record one of them is still zero, because the host
+// crashed during the write and no process has acted on it. Only the last record can be incomplete,
+// since each is on disk before the next is written.
 #pragma once
 
 #include <array>
@@ -43,36 +43,37 @@ inline constexpr std::size_t kFileBytes = kSlots * kSlotBytes;
 using Checksum = std::uint32_t;
 using Slot = std::array<std::byte, kSlotBytes>;
 
-/// A slot as it is to be written, and what the next one is chained to.
+/// A slot ready to be written, and its checksum, to which the next slot is chained.
 struct Sealed {
   Slot slot{};
   Checksum checksum = 0;
 };
 
-/// What lies in a file's bytes.
+/// The result of parsing a file.
 struct Contents {
-  std::vector<Record> records;  ///< those before the first bad one
-  bool torn = false;            ///< an incomplete last record was left out
-  std::optional<Error> damage;  ///< kDataLoss, with the offset: bytes that no crash leaves behind
-  Checksum checksum = 0;        ///< of the last good slot
+  std::vector<Record> records;  ///< the valid records before the first bad one
+  bool torn = false;            ///< an incomplete last record was omitted
+  std::optional<Error> damage;  ///< kDataLoss, with the offset: content that no crash can leave
+  Checksum checksum = 0;        ///< of the last valid slot
 };
 
-/// The first slot of every journal.
+/// Returns the header, the first slot of every journal.
 Sealed header();
 
-/// kInvalidArgument if the record has no body or is too long.
+/// Encodes `record` into a slot that is chained to `previous`. kInvalidArgument if the record has
+/// no body or is too long.
 Result<Sealed> seal(const Record& record, Checksum previous);
 
-/// The intact records of a damaged file, each chained to the checksum that the slot before it
-/// states. In their order; what was between them is lost.
+/// Returns the intact records of a damaged file in their order: those that are chained to the
+/// checksum in the slot before. Records between them are lost.
 std::vector<Record> salvage(std::span<const std::byte> file);
 
-/// The bytes of a file with these records, as they are. kInvalidArgument as seal(), or if there are
-/// too many.
+/// Returns the content of a file with these records. kInvalidArgument if a record cannot be sealed
+/// or there are too many.
 Result<std::vector<std::byte>> assemble(std::span<const Record> records);
 
-/// Parses the bytes of a file, which may be anything. The first record of good contents is the only
-/// Began, with a role and an id of 16 bytes.
+/// Parses any bytes as a journal file. If there is no damage, the first record is the only Began
+/// and has a valid role and a migration id of 16 bytes.
 Contents parse(std::span<const std::byte> file);
 
 }  // namespace gcr::journal

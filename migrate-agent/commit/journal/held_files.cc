@@ -20,7 +20,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// STATE_DIR/files/NAME for the journal STATE_DIR/journal/NAME.
+/// Returns STATE_DIR/files/NAME for the journal STATE_DIR/journal/NAME.
 fs::path list_of(const fs::path& journal) {
   return journal.parent_path().parent_path() / "files" / journal.filename();
 }

@@ -1,5 +1,5 @@
-// What a migration holds of files in memory on this host, in a file of its own beside the journal:
-// a record is too small for the files of a large job. It belongs to the journal's owner.
+// The list of memory files that a migration holds on this host, stored in its own file next to the
+// journal: a record is too small for the files of a large job. Only the journal's owner uses it.
 #pragma once
 
 #include <filesystem>
@@ -9,14 +9,14 @@
 
 namespace gcr::journal {
 
-/// For the journal at `journal`: replaces what was kept before. On the disk afterwards; on failure
-/// either the old or the new list is.
+/// Stores `files` for the journal at `journal`, in place of the previous list. On success the list
+/// is on disk; on failure either the old or the new list is.
 Status keep_files(const std::filesystem::path& journal, const HeldFiles& files);
 
-/// Nothing if nothing was kept. kDataLoss if it is not whole.
+/// Returns the stored list; an empty one if none is stored. kDataLoss if it is damaged.
 Result<HeldFiles> kept_files(const std::filesystem::path& journal);
 
-/// Success if nothing was kept.
+/// Removes the stored list; success if there is none.
 Status forget_files(const std::filesystem::path& journal);
 
 }  // namespace gcr::journal

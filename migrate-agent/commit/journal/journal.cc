@@ -1,3 +1,12 @@
+// How an append works. The record is completed and encoded into a slot whose checksum is chained to
+// that of the slot before. Under the content lock, so that no reader sees an intermediate state,
+// the slot is written in place and synced. If that fails, the bytes that may have changed are
+// overwritten with zeros and synced: the file is then as before, and the append has failed. If that
+// fails too, a reader may or may not find the record: the journal is lost for this process, which
+// must act as if it had been killed.
+//
+// open() is the other half: it takes the owner's lock, writes the last record and the free slot
+// after it to disk once more (load_durable), and clears a slot that a crash left incomplete.
 #include "migrate-agent/commit/journal/journal.h"
 
 #include <fcntl.h>
@@ -21,7 +30,7 @@ namespace {
 constexpr std::size_t kMaxTextBytes = 512;
 constexpr std::array<std::byte, kSlotBytes> kZeros{};
 
-/// Removes a file unless it is told to keep it.
+/// Removes a file at the end of the scope unless keep() was called.
 class Provisional {
  public:
   explicit Provisional(std::filesystem::path path) : path_(std::move(path)) {}
@@ -32,14 +41,15 @@ class Provisional {
   }
 
   const std::filesystem::path& path() const { return path_; }
-  void is_now(const std::filesystem::path& path) { path_ = path; }
+  void renamed_to(const std::filesystem::path& path) { path_ = path; }
   void keep() { path_.clear(); }
 
  private:
   std::filesystem::path path_;
 };
 
-/// The record in memory must equal the one on disk, so a record is changed only here.
+/// Completes a record and encodes it. All changes to a record happen here: the record in memory
+/// must equal the one on disk.
 Result<Sealed> finish_and_seal(Record& record, Checksum previous) {
   using std::chrono::milliseconds;
   const auto now = std::chrono::system_clock::now().time_since_epoch();
@@ -66,9 +76,9 @@ Error name_taken(int error, const std::filesystem::path& path) {
   return Error::from_errno(error, path.native());
 }
 
-/// The file that will be the journal at `path`, owned and on disk; removed if anything fails.
-/// All of it is written, zeros too, instead of reserving space: a record is then written in place
-/// later, without a change of file system metadata (half the time on ext4).
+/// Creates the file of the journal at `path`, owned and on disk; removes it if anything fails.
+/// Writes the whole file, zeros too, instead of reserving space: later records are then written in
+/// place without a change of file system metadata (half the time on ext4).
 Result<UniqueFd> make_file(const std::filesystem::path& path, std::span<const Record> records) {
   GCR_ASSIGN(const auto content, assemble(records));
   Provisional made(path.native() + kUnfinishedSuffix);
@@ -84,7 +94,7 @@ Result<UniqueFd> make_file(const std::filesystem::path& path, std::span<const Re
   if (::renameat2(AT_FDCWD, made.path().c_str(), AT_FDCWD, path.c_str(), RENAME_NOREPLACE) != 0) {
     return name_taken(errno, path);
   }
-  made.is_now(path);
+  made.renamed_to(path);
   GCR_TRY(sync_directory(path.parent_path()));
   made.keep();
   return file;
@@ -140,7 +150,8 @@ bool unfinished(std::span<const Record> records) {
   return last(records, Record::kFinished) == nullptr;
 }
 
-/// A keeper that is started for a resume decides nothing.
+/// A job is suspended if the last record other than KeeperStarted is Suspended; a keeper that is
+/// started for a resume changes nothing.
 bool suspended(std::span<const Record> records) {
   const Record* decisive = nullptr;
   for (const Record& record : records) {
@@ -160,7 +171,7 @@ Journal::Journal(UniqueFd file, std::filesystem::path path, Contents contents)
 Result<Journal> Journal::create(const std::filesystem::path& state_dir, const Uuid& migration,
                                 Role role, Began began, std::vector<Record> others) {
   if (role != Began::SOURCE && role != Began::DESTINATION) {
-    return Error(Code::kInvalidArgument, "a journal is a source's or a destination's");
+    return Error(Code::kInvalidArgument, "a journal needs the role source or destination");
   }
   began.set_migration_id(to_bytes(migration));
   began.set_role(role);
@@ -190,7 +201,7 @@ Result<Journal> Journal::open(const std::filesystem::path& path, Lock how) {
   if (unlinked(file.get())) {
     return Error(Code::kNotFound, fmt::format("{} was removed", path.native()));
   }
-  // Readers may be writing the last record to the disk, as this does.
+  // Readers may be syncing the last record to disk, as load_durable() does.
   GCR_ASSIGN(const ContentLock held, ContentLock::take(file.get(), F_WRLCK));
   GCR_ASSIGN(Contents contents, load_durable(file.get(), path));
   if (contents.damage) return *contents.damage;
@@ -204,7 +215,8 @@ Result<Journal> Journal::open(const std::filesystem::path& path, Lock how) {
 Status Journal::append(Record record) {
   if (lost_) {
     return Error(Code::kDataLoss,
-                 fmt::format("{} takes no more records: one may be there or not", path_.native()));
+                 fmt::format("{} accepts no more records: the last one may or may not be on disk",
+                             path_.native()));
   }
   if (end_bytes() == kFileBytes) {
     return Error(Code::kResourceExhausted, fmt::format("{} is full", path_.native()));
@@ -218,21 +230,21 @@ Status Journal::append(Record record) {
 
 std::uint64_t Journal::end_bytes() const { return (1 + records_.size()) * kSlotBytes; }
 
-/// Afterwards all of the slot is on disk, or nothing of it, or the journal is lost.
+/// Writes one slot. On failure nothing of it is on disk, or the journal is lost.
 Status Journal::write(const Slot& slot) {
   GCR_ASSIGN(const ContentLock held, ContentLock::take(file_.get(), F_WRLCK));
   std::size_t written_bytes = 0;
   const Status written = write_through(file_.get(), slot, end_bytes(), written_bytes);
   if (written) return {};
   const Error error = written.error().while_doing(path_.native());
-  const Status taken_back = clear(end_bytes(), written_bytes);
-  if (taken_back) return error;
+  const Status cleared = clear(end_bytes(), written_bytes);
+  if (cleared) return error;
   lost_ = true;
-  return Error(Code::kDataLoss, fmt::format("{}; nor could the record be taken back: {}",
-                                            error.message(), taken_back.error().message()));
+  return Error(Code::kDataLoss, fmt::format("{}; the incomplete record could not be removed: {}",
+                                            error.message(), cleared.error().message()));
 }
 
-/// Zeros on disk.
+/// Writes zeros to disk.
 Status Journal::clear(std::uint64_t offset, std::size_t size_bytes) {
   std::size_t written_bytes = 0;
   return write_through(file_.get(), std::span(kZeros).first(size_bytes), offset, written_bytes);

@@ -33,7 +33,7 @@ Result<std::vector<std::filesystem::path>> paths(const std::filesystem::path& di
   return result;
 }
 
-/// Removes the file if it has no owner. False if it has one, or is gone already.
+/// Removes the file if it has no owner. Returns false if it has one or no longer exists.
 bool remove_unless_owned(const std::filesystem::path& path) {
   const auto file = open_file(path, O_RDONLY);
   return file && own(file->get(), Lock::kTry) && !unlinked(file->get()) &&
@@ -50,7 +50,7 @@ struct Done {
   std::string ordered_by;
 };
 
-/// Newest first.
+/// Returns the finished journals among `entries`, newest first.
 std::vector<Done> finished_among(const std::vector<Entry>& entries) {
   std::vector<Done> result;
   for (const Entry& entry : entries) {
@@ -65,7 +65,8 @@ std::vector<Done> finished_among(const std::vector<Entry>& entries) {
   return result;
 }
 
-/// Files whose creator died; a file that is being created now is owned or new.
+/// Removes files whose creator died; a file that is being created now is owned or newer than
+/// `before`.
 Status remove_leftovers(const std::filesystem::path& state_dir, system_clock::time_point before) {
   GCR_ASSIGN(const auto files, paths(directory_of(state_dir)));
   for (const auto& path : files) {
@@ -106,7 +107,7 @@ Result<Contents> read(const std::filesystem::path& path) {
 
 Result<Contents> peek(const std::filesystem::path& path) {
   GCR_ASSIGN(const UniqueFd file, open_file(path, O_RDONLY));
-  return look(file.get(), path);
+  return load_cached(file.get(), path);
 }
 
 Result<Contents> read_durable(const std::filesystem::path& path) {

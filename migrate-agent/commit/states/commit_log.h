@@ -1,5 +1,5 @@
-// A journal together with the state that it records: the only way in which a role, or its recovery,
-// takes a step of the commit. Move-only; blocking; one thread at a time.
+// A journal together with the state that it records. A role, or its recovery, takes a step of the
+// commit only through this class. Move-only; blocking; one thread at a time.
 #pragma once
 
 #include <fmt/format.h>
@@ -18,29 +18,30 @@ namespace gcr::commit {
 template <class State, class Event>
 class CommitLog {
  public:
-  /// Begins a journal; Began, and `others` after it, are durable. As Journal::create.
+  /// Creates a journal with Began and `others`, which are durable on success. Fails like
+  /// Journal::create.
   static Result<CommitLog> create(const std::filesystem::path& state_dir, const Uuid& migration,
                                   journal::Began began, std::vector<journal::Record> others = {}) {
     return take(
         journal::Journal::create(state_dir, migration, kRole, std::move(began), std::move(others)));
   }
 
-  /// Takes over a journal whose owner is dead, with its state. As Journal::open; also kDataLoss if
-  /// the protocol cannot have written it.
+  /// Takes over, with its state, a journal whose owner is dead. Fails like Journal::open; also
+  /// kDataLoss if the protocol cannot have written its records.
   static Result<CommitLog> open(const std::filesystem::path& path, journal::Lock how) {
     return take(journal::Journal::open(path, how));
   }
 
-  /// Takes the step. `record` is the one that the table names for it, and is durable when this
-  /// succeeds. kInvalidArgument if the protocol has no such step here; other failures are those of
-  /// Journal::append. On failure the state is as before, except after kDataLoss: then the
-  /// state is unknown, and the caller does nothing more about the migration; recovery reads the
-  /// journal.
+  /// Takes the step `event`. `record` is the one that the table has for it; on success it is
+  /// durable. kInvalidArgument if the protocol has no such step in this state; other failures are
+  /// those of Journal::append. On failure the state is unchanged. The exception is kDataLoss: the
+  /// state is then unknown, the caller must do nothing more for this migration, and recovery reads
+  /// the journal.
   Status advance(Event event, journal::Record record) {
     const auto* step = find(state_, event);
     if (step == nullptr || step->record != record.body_case()) {
-      return Error(Code::kInvalidArgument, fmt::format("\"{}\" is no step of the commit in state "
-                                                       "\"{}\"",
+      return Error(Code::kInvalidArgument, fmt::format("\"{}\" is not allowed in state "
+                                                       "\"{}\" of the commit",
                                                        to_string(event), to_string(state_)));
     }
     const Status written = write(std::move(record));
@@ -52,7 +53,7 @@ class CommitLog {
     return {};
   }
 
-  /// How many records could not be written.
+  /// Number of records that could not be written.
   unsigned write_errors() const { return write_errors_; }
 
   State state() const { return state_; }

@@ -13,7 +13,7 @@ using proto::OutcomeReply;
 
 namespace {
 
-/// Of sending VRAM; 0 if nothing was sent.
+/// Returns the average rate of sending VRAM in bytes per second; 0 if nothing was sent.
 double sending_rate(const proto::MigrateReport& report) {
   double bytes = 0;
   double seconds = 0;
@@ -57,10 +57,11 @@ OutcomeReply::Outcome vote_of(DestinationState state) {
   }
 }
 
-/// What a journal of this role says, by `answer`.
+/// Answers from a journal of this role: UNDECIDED if it cannot be read now, UNKNOWN if it is
+/// missing or damaged, else `answer` for its state.
 template <class State>
-OutcomeReply::Outcome told_by(const Result<journal::Contents>& read, journal::Role role,
-                              OutcomeReply::Outcome (*answer)(State)) {
+OutcomeReply::Outcome answer_from(const Result<journal::Contents>& read, journal::Role role,
+                                  OutcomeReply::Outcome (*answer)(State)) {
   if (!read) {
     return read.error().code() == Code::kNotFound ? OutcomeReply::UNKNOWN : OutcomeReply::UNDECIDED;
   }
@@ -72,11 +73,11 @@ OutcomeReply::Outcome told_by(const Result<journal::Contents>& read, journal::Ro
 }  // namespace
 
 OutcomeReply::Outcome outcome_of(const Result<journal::Contents>& read) {
-  return told_by<SourceState>(read, journal::Began::SOURCE, outcome_of);
+  return answer_from<SourceState>(read, journal::Began::SOURCE, outcome_of);
 }
 
 OutcomeReply::Outcome vote_of(const Result<journal::Contents>& read) {
-  return told_by<DestinationState>(read, journal::Began::DESTINATION, vote_of);
+  return answer_from<DestinationState>(read, journal::Began::DESTINATION, vote_of);
 }
 
 std::optional<Result<proto::Envelope>> commit_answer(AnyState state,
@@ -98,8 +99,8 @@ std::optional<Result<proto::Envelope>> commit_answer(AnyState state,
         reply.mutable_copy_lost()->set_reason(aborted->aborted().message());
         return reply;
       }
-      return Error(Code::kRefused, fmt::format("this host has given its copy up: {}",
-                                               aborted == nullptr ? "an operator decided it"
+      return Error(Code::kRefused, fmt::format("this host has abandoned its copy: {}",
+                                               aborted == nullptr ? "an operator's decision"
                                                                   : aborted->aborted().message()));
     case DestinationState::kBuilding:
       return Error(Code::kProtocol, "this host has not restored the process yet");
@@ -127,8 +128,8 @@ proto::MigrateReport report_of(std::span<const Record> records) {
   return report;
 }
 
-registry::Outcome ending_of(journal::Began migration, proto::MigrateReport report,
-                            registry::Outcome::Left left, unsigned journal_errors) {
+registry::Outcome outcome_for_daemon(journal::Began migration, proto::MigrateReport report,
+                                     registry::Outcome::Left left, unsigned journal_errors) {
   registry::Outcome outcome;
   outcome.set_left(left);
   outcome.set_journal_errors(journal_errors);
@@ -145,7 +146,7 @@ registry::Outcome ending_of(journal::Began migration, proto::MigrateReport repor
 
 CommitAnswer answer_of(const proto::Envelope& reply) {
   if (!reply.has_copy_lost()) return reply.commit_reply();
-  return Error(Code::kNotFound, "the destination lost its copy before that ran: " +
+  return Error(Code::kNotFound, "the destination lost its copy before the copy ran: " +
                                     control::printable(reply.copy_lost().reason()));
 }
 

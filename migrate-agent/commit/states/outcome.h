@@ -1,5 +1,5 @@
-// What an agent tells of a migration from its journal alone, and what is answered to the source's
-// commit.
+// Answers about a migration that an agent derives from its journal alone, and the reply to the
+// source's commit.
 #pragma once
 
 #include <optional>
@@ -14,36 +14,38 @@
 
 namespace gcr::commit {
 
-/// Of the source, to OutcomeRequest: COMMITTED or ABORTED from the moment that the journal says so;
+/// Answers an OutcomeRequest at the source: COMMITTED or ABORTED as soon as the journal records it;
 /// UNDECIDED before.
 proto::OutcomeReply::Outcome outcome_of(SourceState state);
 
-/// The same for the result of journal::read_durable(). UNKNOWN if there is no journal, or it is
-/// damaged: an operator is needed. UNDECIDED if it cannot be read now.
+/// Answers from the result of journal::read_durable(). UNKNOWN if there is no journal or it is
+/// damaged: an operator must decide. UNDECIDED if it cannot be read now.
 proto::OutcomeReply::Outcome outcome_of(const Result<journal::Contents>& read);
 
-/// Of the destination, to OutcomeRequest with `of_vote`: VOTED from the moment that its journal
-/// says so, and ABORTED once it has given its copy up. Else as above.
+/// Answers an OutcomeRequest with `of_vote` at the destination: VOTED as soon as its journal
+/// records the vote, ABORTED once it has abandoned its copy. UNKNOWN and UNDECIDED as for
+/// outcome_of().
 proto::OutcomeReply::Outcome vote_of(const Result<journal::Contents>& read);
 
-/// Of the destination, to CommitRequest: CommitReply, CopyLost or a Failure; none while its copy
-/// waits for the commit. `records` are those that led to `state`.
+/// Answers a CommitRequest at the destination with CommitReply, CopyLost or a Failure; none while
+/// its copy waits for the commit. `records` are those that led to `state`.
 std::optional<Result<proto::Envelope>> commit_answer(AnyState state,
                                                      std::span<const journal::Record> records);
 
-/// How a migration ended, for the daemon of either side.
+/// Summarises how a migration ended, from its records, for the daemon of either side.
 proto::MigrateReport report_of(std::span<const journal::Record> records);
 
 /// How `migration` ended in its role, from `report`, for the daemon, and what is `left` of it on
 /// this host. Keeps the phases of the role's own host; the rate is that of all rounds that sent
 /// something.
-registry::Outcome ending_of(journal::Began migration, proto::MigrateReport report,
-                            registry::Outcome::Left left, unsigned journal_errors);
+registry::Outcome outcome_for_daemon(journal::Began migration, proto::MigrateReport report,
+                                     registry::Outcome::Left left, unsigned journal_errors);
 
-/// The destination's copy runs, or why the source takes the process back: the copy was lost before.
+/// The destination's copy runs, or the reason why the source resumes its own: the copy was lost
+/// before it ran.
 using CommitAnswer = std::variant<proto::CommitReply, Error>;
 
-/// `reply` is CommitReply or CopyLost.
+/// Converts `reply`, which is CommitReply or CopyLost.
 CommitAnswer answer_of(const proto::Envelope& reply);
 
 }  // namespace gcr::commit

@@ -1,3 +1,8 @@
+// How the tables are used. find() returns the row for an event in a state: CommitLog writes the
+// row's record before it takes the row's new state. replay() is the inverse: it starts in the first
+// state, finds for each record a row of the current state with this record, and continues in that
+// row's state. This is unambiguous: rows of one state with the same record lead to the same state,
+// except the two with Resolved, whose record states which of the two decisions it was.
 #include "migrate-agent/commit/states/states.h"
 
 #include <fmt/format.h>
@@ -75,7 +80,8 @@ const Row* find_in(std::span<const Row> rows, State state, Event event) {
   return found == rows.end() ? nullptr : &*found;
 }
 
-/// A Resolved record says in itself which of the two decisions it was.
+/// Returns whether a record fits an event: Resolved is the record of two events and states which
+/// one it was.
 bool fits(const Record& record, std::string_view event) {
   if (record.body_case() != Record::kResolved) return true;
   return record.resolved().run_here() == (event == "resolved_run_here");
@@ -89,8 +95,8 @@ Result<State> replay(std::span<const Row> rows, State state, std::span<const Rec
              fits(records[i], to_string(row.event));
     });
     if (found == rows.end()) {
-      return Error(Code::kDataLoss, fmt::format("record {} of the journal cannot follow on what "
-                                                "is before it (state {})",
+      return Error(Code::kDataLoss, fmt::format("record {} of the journal is not allowed "
+                                                "in state {}",
                                                 i + 1, to_string(state)));
     }
     state = found->to;
@@ -102,7 +108,7 @@ Status begins_with_began(std::span<const Record> records, journal::Began::Role r
   if (!records.empty() && records.front().has_began() && records.front().began().role() == role) {
     return {};
   }
-  return Error(Code::kDataLoss, "the journal does not begin as one of this role does");
+  return Error(Code::kDataLoss, "the journal does not begin with Began of this role");
 }
 
 }  // namespace

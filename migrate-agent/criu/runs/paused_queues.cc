@@ -54,7 +54,7 @@ Status let_queues_go_on(const procfs::Process& process) {
   const Result<int> signal = tracing::stop(process.pid(), 0);
   if (!signal && signal.error().code() == Code::kNotFound) return {};
   const Status done = signal ? unpause(device) : Status(signal.error());
-  (void)tracing::let_go(process.pid(), signal.value_or(0));
+  (void)tracing::detach(process.pid(), signal.value_or(0));
   if (!done) return done.error().while_doing(doing);
   return {};
 }

@@ -111,7 +111,7 @@ Status restart_in_thread(pid_t tid, const Restart& restart) {
     done = ::ptrace(PTRACE_SETREGS, tid, nullptr, &registers) == 0;
   }
   int error = errno;
-  if (!tracing::let_go(tid, *signal_number)) {
+  if (!tracing::detach(tid, *signal_number)) {
     if (done) error = errno;
     if (errno == ESRCH) tracing::reap({tid});
     done = false;

@@ -334,7 +334,7 @@ Status ThreadCalls::Impl::end() {
     status = cannot("put back the registers of");
   }
   if (changed) ::ptrace(PTRACE_SETSIGMASK, tid, kSignalBytes, &blocked);
-  if (!tracing::let_go(tid, 0) && errno != ESRCH && status) status = cannot("let go of");
+  if (!tracing::detach(tid, 0) && errno != ESRCH && status) status = cannot("let go of");
   return status;
 }
 

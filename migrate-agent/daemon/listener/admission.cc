@@ -5,14 +5,14 @@
 namespace gcr::daemon {
 
 Startups::Token Startups::admit(const std::string& address) {
-  if (strangers_.size() >= limit_ || strangers_.count(address) >= (limit_ + 1) / 2) return {};
-  return strangers_.add(address);
+  if (startups_.size() >= limit_ || startups_.count(address) >= (limit_ + 1) / 2) return {};
+  return startups_.add(address);
 }
 
-Unplaced::Entry Unplaced::add(asio::ip::tcp::socket& socket) {
+ExcessConnections::Entry ExcessConnections::add(asio::ip::tcp::socket& socket) {
   if (waiting_->size() >= kLimit) {
     std::error_code ignored;
-    waiting_->front()->close(ignored);  // its entry goes when its coroutine wakes
+    waiting_->front()->close(ignored);  // the entry is removed when its coroutine wakes
     waiting_->splice(waiting_->end(), *waiting_, waiting_->begin());
   }
   const auto at = waiting_->insert(waiting_->end(), &socket);
@@ -22,8 +22,8 @@ Unplaced::Entry Unplaced::add(asio::ip::tcp::socket& socket) {
 Result<Peers::Place> Peers::admit(const std::string& name, bool is_agent) {
   const auto too_many = [&](const std::string& who, std::size_t count) {
     return Error(Code::kResourceExhausted,
-                 fmt::format("this agent serves {} connections of {} already, as many as "
-                             "max_connections = {} of its agent.toml leaves them; try again later",
+                 fmt::format("this agent already serves {} connections of {}, the most that "
+                             "max_connections = {} in its agent.toml allows them; try again later",
                              count, who, limit_));
   };
   const std::size_t of_peer = all_.count(name);

@@ -1,4 +1,13 @@
-// Limits what others can make the daemon hold. Belongs to the daemon's thread.
+// Limits the resources that clients can make the daemon hold. Belongs to the daemon's thread.
+//
+// A connection passes three stages, each with its own limit:
+// 1. Startups: until its peer has shown a certificate (or, locally, sent its first message).
+//    Limited in all and for each address, so that one address cannot use them all.
+// 2. ExcessConnections: beyond that limit, only until the preface has been read. The newest
+//    displaces the oldest, so that silent clients cannot lock out a data connection or a client
+//    that names a known migration.
+// 3. Peers: from the certificate on. Limited in all and for each peer; a share is reserved for
+//    agents, since recovery needs them.
 #pragma once
 
 #include <asio/ip/tcp.hpp>
@@ -12,10 +21,10 @@
 
 namespace gcr::daemon {
 
-/// Counts what others hold, by name.
-class Crowd {
+/// Counts entries by name.
+class NamedCount {
  public:
-  /// Counts one until it is reset or destroyed; null: none.
+  /// A counted entry, until it is reset or destroyed; null: none.
   using Place = std::shared_ptr<const void>;
 
   Place add(const std::string& name) {
@@ -30,33 +39,35 @@ class Crowd {
   std::shared_ptr<Names> names_ = std::make_shared<Names>();
 };
 
-/// Connections of strangers, who have not shown a certificate yet: in all and from one address.
+/// Limits connections that have not shown a certificate yet: in all and for each address.
 class Startups {
  public:
-  /// To be reset when the peer has shown its certificate.
-  using Token = Crowd::Place;
+  /// A connection's entry; reset it when the peer has shown its certificate.
+  using Token = NamedCount::Place;
 
-  /// At most `limit` at once, and at most half of it (rounded up) from one address.
+  /// Admits at most `limit` at once, and at most half of it (rounded up) from one address.
   explicit Startups(unsigned limit) : limit_(limit) {}
 
-  /// Null if a limit is reached.
+  /// Counts one connection; null if a limit is reached.
   Token admit(const std::string& address);
 
  private:
   unsigned limit_;
-  Crowd strangers_;
+  NamedCount startups_;
 };
 
-/// Connections beyond those, until their prefaces have been read. A new one displaces the oldest,
-/// so that a client that sends its preface at once is served however many others are silent.
-class Unplaced {
+/// Holds connections beyond the limit of Startups until their prefaces have been read. A new one
+/// displaces the oldest, so that a client that sends its preface at once is served even if many
+/// others are silent.
+class ExcessConnections {
  public:
   static constexpr std::size_t kLimit = 64;
 
-  /// Forgets its connection when it is destroyed; may be null.
+  /// Removes its connection from the list when it is destroyed; may be null.
   using Entry = std::shared_ptr<const void>;
 
-  /// Closes the oldest connection if there are too many. `socket` outlives the entry.
+  /// Adds a connection, and closes the oldest one if there are too many. `socket` must outlive the
+  /// entry.
   Entry add(asio::ip::tcp::socket& socket);
 
  private:
@@ -64,26 +75,26 @@ class Unplaced {
   std::shared_ptr<List> waiting_ = std::make_shared<List>();
 };
 
-/// Connections of peers who have shown who they are, and with each a worker process.
+/// Limits authenticated connections, each of which has a worker process.
 class Peers {
  public:
-  /// One connection, for as long as it lives.
+  /// The entries of one connection; they last as long as it.
   struct Place {
-    Crowd::Place among_all;
-    Crowd::Place among_others;  ///< null for an agent
+    NamedCount::Place among_all;
+    NamedCount::Place among_others;  ///< null for an agent
   };
 
-  /// At most `limit` (1 or more) at once, half of it (rounded up) for one peer, and a quarter
-  /// (rounded down) for agents alone: they settle what has become of migrations.
+  /// Admits at most `limit` (1 or more) at once, half of it (rounded up) for one peer. A quarter
+  /// (rounded down) is reserved for agents: their connections settle the outcome of migrations.
   explicit Peers(unsigned limit) : limit_(limit) {}
 
-  /// kResourceExhausted, with the limit that is reached.
+  /// Counts one connection. kResourceExhausted, naming the limit that is reached.
   Result<Place> admit(const std::string& name, bool is_agent);
 
  private:
   unsigned limit_;
-  Crowd all_;
-  Crowd others_;  ///< those that are not agents
+  NamedCount all_;
+  NamedCount others_;  ///< those that are not agents
 };
 
 }  // namespace gcr::daemon

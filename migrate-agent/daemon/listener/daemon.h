@@ -1,8 +1,8 @@
-// The daemon: accepts connections, reads the preface of each and nothing else, and hands it on: a
-// control connection to a fresh worker process, a data connection to the worker that registered its
-// migration. It speaks no TLS. A crash ends one worker; the daemon logs how each of them ended.
-// What a worker leaves unfinished goes to a recovery worker (recoveries.h), when the worker has
-// ended and when a daemon starts.
+// The daemon accepts connections, reads only the preface of each, and passes it on: a control
+// connection to a new worker process, a data connection to the worker that registered its
+// migration. It does no TLS. A crash ends only one worker; the daemon logs how each of them ended.
+// Work that a worker leaves unfinished goes to a recovery worker (recoveries.h), when the worker
+// has ended or when a daemon starts.
 #pragma once
 
 #include <asio/io_context.hpp>
@@ -16,24 +16,24 @@
 
 namespace gcr::daemon {
 
-/// Everything here belongs to the thread that runs the io_context; the process has no other
-/// threads.
+/// The daemon. Belongs to the thread that runs the io_context; the process has no other threads.
 class Daemon {
  public:
-  /// `worker_command` starts this program again, `worker_arguments` make it a worker.
+  /// `worker_command` is the command line that starts this program again; `worker_arguments` make
+  /// it a worker.
   Daemon(asio::io_context& io, worker::Config config, std::vector<std::string> worker_command,
          std::vector<std::string> worker_arguments);
   ~Daemon();
 
   /// Binds and listens, and starts the recovery of unfinished migrations; then the caller runs the
-  /// io_context. Returns "address:port" as bound. This process becomes the reaper of orphaned
-  /// descendants: the inits of migrated processes.
+  /// io_context. Returns "address:port" as bound. Makes this process the reaper of orphaned
+  /// descendants: the init processes of migrated processes.
   ///
   /// On SIGHUP it checks the configuration file and the certificates again, and logs problems.
   ///
   /// After the first SIGTERM or SIGINT it accepts no more control connections and starts no more
   /// recoveries; data connections still reach their workers, and the daemon ends with its last
-  /// worker or recovery. The second ends it at once and leaves the workers to finish on their own.
+  /// worker or recovery. The second signal ends it at once; the workers continue without it.
   Result<std::string> start();
 
  private:

@@ -17,19 +17,19 @@
 namespace gcr::daemon {
 namespace {
 
-constexpr mode_t kEverybody = 0666;
+constexpr mode_t kWorldReadWrite = 0666;
 
-/// Whether only root and this process's user can change what is in there.
+/// Checks that only root and this process's user can create or replace files in the directory.
 Status check_directory(const std::filesystem::path& directory) {
   struct stat info {};
   if (::stat(directory.c_str(), &info) != 0) {
-    return Error::from_errno(errno, "cannot look at the directory " + directory.string());
+    return Error::from_errno(errno, "cannot examine the directory " + directory.string());
   }
   const bool ours = info.st_uid == 0 || info.st_uid == ::geteuid();
   if (ours && (info.st_mode & (S_IWGRP | S_IWOTH)) == 0) return {};
   return Error(Code::kInvalidArgument,
-               fmt::format("local_socket cannot be in {}: others may write there, and could put "
-                           "their own socket in its place",
+               fmt::format("local_socket cannot be in {}: other users may write there and could "
+                           "replace the socket",
                            directory.string()));
 }
 
@@ -55,7 +55,7 @@ Result<std::string> listen_on(asio::ip::tcp::acceptor& acceptor,
   const tcp::endpoint address = found.begin()->endpoint();
   acceptor.open(address.protocol(), error);
   if (error) return fail(error);
-  // An earlier daemon's connections, which its workers still have, do not hold the port.
+  // Connections of an earlier daemon, which its workers still use, must not keep the port busy.
   acceptor.set_option(tcp::acceptor::reuse_address(true), error);
   if (error) return fail(error);
   acceptor.bind(address, error);
@@ -111,7 +111,7 @@ Result<UniqueFd> take_descriptor(asio::generic::stream_protocol::socket socket) 
 Result<LocalListener> LocalListener::listen(asio::io_context& io,
                                             const std::filesystem::path& path) {
   GCR_TRY(check_directory(path.parent_path()));
-  GCR_ASSIGN(auto listening, worker::listen_at(path, SOCK_STREAM, kEverybody));
+  GCR_ASSIGN(auto listening, worker::listen_at(path, SOCK_STREAM, kWorldReadWrite));
   asio::local::stream_protocol::acceptor acceptor(io);
   std::error_code error;
   acceptor.assign({}, listening.socket.release(), error);
@@ -134,7 +134,7 @@ asio::awaitable<Result<LocalConnection>> LocalListener::accept() {
   ucred peer{};
   socklen_t length = sizeof(peer);
   if (::getsockopt(socket.native_handle(), SOL_SOCKET, SO_PEERCRED, &peer, &length) != 0) {
-    co_return Error::from_errno(errno, "cannot tell who has connected locally");
+    co_return Error::from_errno(errno, "cannot read the uid of a local client");
   }
   auto taken = take_descriptor(std::move(socket));
   GCR_CO_TRY(taken);

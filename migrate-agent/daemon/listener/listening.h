@@ -1,6 +1,5 @@
-// How the daemon is reached: by peers over TCP, of which it reads the preface and no more, and by
-// local users through a Unix socket that everybody may connect to; the kernel tells which user
-// connected.
+// The daemon's listening sockets: TCP for peers, of which it reads only the preface, and a Unix
+// socket to which all local users may connect; the kernel identifies the user.
 #pragma once
 
 #include <sys/types.h>
@@ -19,33 +18,34 @@
 
 namespace gcr::daemon {
 
-/// Binds `acceptor` and listens; "address:port" as bound.
+/// Binds `acceptor` and listens. Returns "address:port" as bound.
 Result<std::string> listen_on(asio::ip::tcp::acceptor& acceptor, const control::Endpoint& endpoint);
 
-/// Where a connection comes from, as far as its connections are counted: an IPv4 address, or the
-/// network of 64 bits that an IPv6 address is in, since whoever has one of those has all of it.
+/// Returns the unit in which connections from `address` are counted: an IPv4 address itself, or the
+/// 64-bit network of an IPv6 address, since a host usually controls the whole network.
 std::string network_of(const asio::ip::address& address);
 
-/// Reads exactly the preface, within `timeout`. kProtocol if it is none, kTimeout, kUnavailable if
-/// the peer closed before.
+/// Reads exactly the preface, within `timeout`. kProtocol if it is invalid, kTimeout, kUnavailable
+/// if the peer closed before it was complete.
 asio::awaitable<Result<control::Preface>> read_preface(asio::ip::tcp::socket& socket,
                                                        std::chrono::milliseconds timeout);
 
-/// The descriptor of `socket`, in blocking mode, close-on-exec; `socket` is closed afterwards.
+/// Releases the descriptor of `socket` in blocking mode, close-on-exec; `socket` is closed
+/// afterwards.
 Result<UniqueFd> take_descriptor(asio::generic::stream_protocol::socket socket);
 
-/// A connection of a local user's.
+/// An accepted connection of a local user.
 struct LocalConnection {
   UniqueFd socket;  ///< in blocking mode, close-on-exec
-  uid_t uid = 0;    ///< as it was when the user connected
+  uid_t uid = 0;    ///< of the user at the time of the connection
 };
 
-/// Move-only; belongs to the thread that runs the io_context.
+/// The Unix socket for local users. Move-only; belongs to the thread that runs the io_context.
 class LocalListener {
  public:
   /// Listens at `path`, and atomically replaces an earlier daemon's socket there. kInvalidArgument
-  /// if anybody but root (or this process's user) could replace the socket: only root may write to
-  /// the directory.
+  /// if users other than root and this process's could replace the socket, because they may write
+  /// to its directory.
   static Result<LocalListener> listen(asio::io_context& io, const std::filesystem::path& path);
 
   LocalListener(LocalListener&& other) noexcept = default;
@@ -53,7 +53,7 @@ class LocalListener {
   /// Removes the socket, unless another daemon has replaced it.
   ~LocalListener();
 
-  /// The next connection. kCancelled once it is closed.
+  /// Accepts the next connection. kCancelled once the listener is closed.
   asio::awaitable<Result<LocalConnection>> accept();
 
  private:

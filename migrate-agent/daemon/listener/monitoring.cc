@@ -19,7 +19,7 @@
 namespace gcr::daemon {
 namespace {
 
-/// {"ready": …, "problems": […]}
+/// Formats the body of /healthz: {"ready": …, "problems": […]}
 std::string readiness_json(const std::vector<std::string>& problems) {
   google::protobuf::Struct object;
   (*object.mutable_fields())["ready"].set_bool_value(problems.empty());
@@ -49,7 +49,8 @@ asio::awaitable<std::vector<std::string>> Monitoring::probe() {
     co_await socket.async_wait(asio::posix::stream_descriptor::wait_read,
                                asio::redirect_error(asio::use_awaitable, error));
     if (error) {
-      found.push_back(fmt::format("the checks did not end within {} s", kProbePatience.count()));
+      found.push_back(
+          fmt::format("the checks of this host did not end within {} s", kProbePatience.count()));
       co_return found;
     }
     const auto packet = worker::receive_packet(socket.native_handle());
@@ -58,7 +59,7 @@ asio::awaitable<std::vector<std::string>> Monitoring::probe() {
     if (packet && message.ParseFromString((*packet)->bytes) && message.has_readiness()) {
       found.assign(message.readiness().problems().begin(), message.readiness().problems().end());
     } else {
-      found.push_back("the checks ended without an answer");
+      found.push_back("the process that checks this host ended without a result");
     }
     co_return found;
   }

@@ -1,4 +1,4 @@
-// The daemon's /metrics and /healthz. Belongs to the daemon's thread.
+// Serves the daemon's /metrics and /healthz. Belongs to the daemon's thread.
 #pragma once
 
 #include <sys/types.h>
@@ -27,22 +27,22 @@ class Monitoring {
   static constexpr std::chrono::seconds kGoodFor{5};
   static constexpr std::chrono::seconds kProbePatience{8};
 
-  /// `launch` starts a probe, a process of its own like a worker that sends one registry::Readiness
-  /// and ends: what it does may take long, and a driver that fails to load harms nobody else. Its
-  /// answer is good for some seconds, and everybody who asks meanwhile shares it. `present` is
-  /// called for each query of metrics.
+  /// `launch` starts a probe: a process like a worker that sends one registry::Readiness and ends.
+  /// It is a process of its own because its checks may take long and a driver may fail to load. A
+  /// result is valid for kGoodFor and shared by all requests in that time. `present` is called for
+  /// each request of /metrics.
   Monitoring(asio::io_context& io, Launch launch, std::function<Present()> present)
       : io_(io), launch_(std::move(launch)), turn_(io, 1), present_(std::move(present)) {}
 
   Metrics& metrics() { return metrics_; }
 
-  /// Listens, and answers from then on; the object must outlive the io_context's last run.
+  /// Listens and answers requests; the object must outlive the io_context's last run.
   Status serve(const control::Endpoint& endpoint);
 
-  /// From now on the agent is not ready, because it is stopping.
+  /// Reports the agent as not ready from now on, because it is stopping.
   void stop() { stopping_ = true; }
 
-  /// For the reaper of children: true if it was a probe.
+  /// Called by the reaper of children; returns true if `pid` was a probe.
   bool process_ended(pid_t pid) { return std::erase(probes_, pid) != 0; }
 
  private:
@@ -55,10 +55,10 @@ class Monitoring {
   asio::io_context& io_;
   Metrics metrics_;
   Launch launch_;
-  asio::experimental::channel<void()> turn_;  ///< full while somebody probes
+  asio::experimental::channel<void()> turn_;  ///< full while a request probes
   std::vector<pid_t> probes_;                 ///< not reaped yet
   std::optional<Clock::time_point> known_at_;
-  std::vector<std::string> problems_;  ///< by the last probe; none: this host is ready
+  std::vector<std::string> problems_;  ///< found by the last probe; empty: this host is ready
   std::function<Present()> present_;
   std::optional<HttpServer> http_;
   bool stopping_ = false;

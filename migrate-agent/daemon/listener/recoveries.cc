@@ -11,9 +11,9 @@
 namespace gcr::daemon {
 namespace {
 
-/// Began never changes; the records after it do not change while nobody owns the journal. A journal
-/// that cannot be read counts as damaged.
-journal::Contents look_at(const std::filesystem::path& path) {
+/// Reads a journal without waiting. That is safe here: Began never changes, and later records do
+/// not change while no process owns the journal. A journal that cannot be read counts as damaged.
+journal::Contents peek_or_damaged(const std::filesystem::path& path) {
   auto contents = journal::peek(path);
   if (contents) return *std::move(contents);
   journal::Contents none;
@@ -21,21 +21,23 @@ journal::Contents look_at(const std::filesystem::path& path) {
   return none;
 }
 
-/// For good, whoever has the journal: a recovery that waited for it may have it for a moment.
+/// Returns whether a migration is finished, which is final even if a process still owns the
+/// journal: a recovery that waited for it may hold it for a moment.
 bool is_finished(const journal::Contents& contents) {
   return !contents.damage && !contents.records.empty() && !journal::unfinished(contents.records);
 }
 
-/// The job's; none if nothing can be read.
+/// Returns the members of the job; none if no record can be read.
 journal::ProcessIds members_of(const journal::Contents& contents) {
   if (contents.records.empty()) return {};
   return journal::members_of(contents.records);
 }
 
-/// Of a destination's journal: where its job is suspended once it has arrived, if it arrives so.
+/// Returns the source journal in which the job is suspended after its arrival, for a destination's
+/// journal of a job that moves suspended; else none.
 std::optional<journal::Entry> suspension_in(const journal::Entry& entry) {
   if (entry.role != journal::Began::DESTINATION) return std::nullopt;
-  const journal::Contents contents = look_at(entry.path);
+  const journal::Contents contents = peek_or_damaged(entry.path);
   if (contents.records.empty()) return std::nullopt;
   const std::string& id = contents.records.front().began().suspends();
   if (id.empty()) return std::nullopt;
@@ -59,9 +61,10 @@ Recoveries::Need Recoveries::need_of(const std::filesystem::path& path) const {
   if (!std::filesystem::exists(path, error) && !error) return Need::kNone;
   const auto owned = journal::is_owned(path);
   if (!owned || *owned) return Need::kRecovery;
-  const journal::Contents contents = look_at(path);
+  const journal::Contents contents = peek_or_damaged(path);
   if (contents.damage) {
-    spdlog::error("{} needs an operator: {}", path.string(), contents.damage->message());
+    spdlog::error("{} is damaged and needs an operator (gcr-migrate resolve): {}", path.string(),
+                  contents.damage->message());
     on_damage_();
     return Need::kOperator;
   }
@@ -82,7 +85,7 @@ void Recoveries::begin(const std::filesystem::path& state_dir) {
   if (!pruned) spdlog::warn("cannot remove old journals: {}", pruned.error().message());
   const auto entries = journal::list(state_dir);
   if (!entries) {
-    spdlog::error("unfinished migrations are not recovered: {}", entries.error().message());
+    spdlog::error("cannot recover unfinished migrations: {}", entries.error().message());
     return;
   }
   for (const journal::Entry& entry : *entries) {
@@ -94,7 +97,7 @@ void Recoveries::begin(const std::filesystem::path& state_dir) {
 
 void Recoveries::add_after(const journal::Entry& entry, bool well) {
   if (const auto suspension = suspension_in(entry)) add_after(*suspension, well);
-  if (well && is_finished(look_at(entry.path))) return;
+  if (well && is_finished(peek_or_damaged(entry.path))) return;
   const Need need = need_of(entry.path);
   if (need == Need::kNone || need == Need::kOperator) return;
   if (const WorkerId id = add(entry); id != 0) start(id, recoveries_.at(id));
@@ -105,7 +108,7 @@ bool Recoveries::has(const journal::Entry& entry) const {
       recoveries_, [&](const auto& other) { return other.second.entry.path == entry.path; });
 }
 
-/// 0: it has one already, or nothing is started any more.
+/// Returns 0 if the journal already has a recovery or no more are started.
 WorkerId Recoveries::add(const journal::Entry& entry) {
   if (stopped_ || has(entry)) return 0;
   const WorkerId id = next_id_();
@@ -115,7 +118,7 @@ WorkerId Recoveries::add(const journal::Entry& entry) {
 }
 
 Result<journal::ProcessIds> Recoveries::take_suspended(const journal::Entry& entry) {
-  const journal::Contents contents = look_at(entry.path);
+  const journal::Contents contents = peek_or_damaged(entry.path);
   if (!journal::suspended(contents.records)) {
     return Error(Code::kRefused,
                  fmt::format("migration {} is not suspended", entry.migration.to_string()));
@@ -124,10 +127,10 @@ Result<journal::ProcessIds> Recoveries::take_suspended(const journal::Entry& ent
   return members_of(contents);
 }
 
-/// Of a suspended job those that live now: whoever ends from here on is noticed.
+/// Opens the living processes of a suspended job, so that the end of each is noticed.
 void Recoveries::open_members(Recovery& recovery) {
   recovery.members.clear();
-  const journal::Contents contents = look_at(recovery.entry.path);
+  const journal::Contents contents = peek_or_damaged(recovery.entry.path);
   if (!journal::suspended(contents.records)) return;
   for (const journal::ProcessId& member : members_of(contents)) {
     const auto process = procfs::Process::open(member.pid(), member.start_time());
@@ -137,7 +140,8 @@ void Recoveries::open_members(Recovery& recovery) {
   }
 }
 
-/// Until one of its processes ends: recovery sees then what is left of the job.
+/// Waits until a process of a suspended job ends; then starts a recovery worker, which examines the
+/// rest of the job.
 void Recoveries::wait_suspended(WorkerId id, Recovery& recovery) {
   claim_processes(id, recovery.entry);
   recovery.waits = true;
@@ -151,7 +155,7 @@ void Recoveries::wait_suspended(WorkerId id, Recovery& recovery) {
 }
 
 void Recoveries::claim_processes(WorkerId id, const journal::Entry& entry) {
-  const journal::Contents contents = look_at(entry.path);
+  const journal::Contents contents = peek_or_damaged(entry.path);
   if (entry.role != journal::Began::SOURCE || contents.records.empty()) return;
   const Status claimed = registry_.claim_processes(id, entry.migration, members_of(contents));
   if (!claimed) spdlog::error("{}: {}", entry.path.string(), claimed.error().message());
@@ -166,7 +170,7 @@ void Recoveries::start(WorkerId id, Recovery& recovery) {
 }
 
 void Recoveries::start_later(WorkerId id, Recovery& recovery) {
-  // One that ran for long has not failed at its start.
+  // A recovery that ran for long has not failed at its start: the pause begins anew.
   if (Clock::now() - recovery.started > kLongestRecoveryPause) recovery.pause = kFirstRecoveryPause;
   recovery.timer.expires_after(recovery.pause);
   recovery.pause = std::min(2 * recovery.pause, kLongestRecoveryPause);

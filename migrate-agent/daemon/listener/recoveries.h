@@ -1,7 +1,7 @@
-// Journals whose worker has ended without finishing them: each gets recovery workers, one after the
-// other, until nothing is left to do. A suspended job gets one, and then waits here, its processes
-// claimed, until it is resumed or one of its processes ends. Belongs to the daemon's thread; never
-// waits for a journal that a worker holds.
+// Recovery of journals whose worker has ended without finishing them. Each gets recovery workers,
+// one after the other, until no work is left. A suspended job gets one, and then waits here with
+// its processes claimed until it is resumed or one of its processes ends. Belongs to the daemon's
+// thread, and never waits for a journal that a worker holds.
 #pragma once
 
 #include <asio/io_context.hpp>
@@ -24,35 +24,36 @@ inline constexpr std::chrono::milliseconds kLongestRecoveryPause = std::chrono::
 
 class Recoveries {
  public:
-  /// Starts a worker process for the journal of this name; `id` identifies it from then on. False
-  /// if it cannot be started now.
+  /// Starts a worker process for the journal of this name; `id` identifies the worker. Returns
+  /// false if it cannot be started now.
   using Start = std::function<bool(WorkerId id, const std::string& name)>;
 
-  /// `next_id` gives a recovery's id, which is the same for all its worker processes: under it the
-  /// migration's process is claimed in `registry`, so that no other migration moves it meanwhile.
-  /// `on_damage` is called for each damaged journal.
+  /// `next_id` returns a recovery's id, which is the same for all its worker processes. The
+  /// migration's processes are claimed in `registry` under this id, so that no other migration
+  /// moves them meanwhile. `on_damage` is called for each damaged journal.
   Recoveries(asio::io_context& io, Registry& registry, std::function<WorkerId()> next_id,
              Start start, std::function<void()> on_damage);
 
-  /// Prunes the journals of this agent, then recovers those that are unfinished. If a worker of an
-  /// earlier daemon still has one, its recovery waits for that worker.
+  /// Prunes the journals of this agent, then recovers the unfinished ones. If a worker of an
+  /// earlier daemon still owns one, its recovery waits for that worker.
   void begin(const std::filesystem::path& state_dir);
 
-  /// A worker that had this journal has ended. If it did not end `well`, recovery also cleans up
-  /// after a finished one.
+  /// Called when a worker with this journal has ended. If it failed (not `well`), recovery also
+  /// cleans up after a finished migration.
   void add_after(const journal::Entry& entry, bool well);
 
-  /// For a worker that resumes a suspended job: no recovery has it from now on. Gives its
-  /// processes, whose claims stay as they are. kRefused if it is not suspended.
+  /// Takes a suspended job out of recovery, for a worker that resumes it, and returns its
+  /// processes. Their claims stay unchanged. kRefused if the job is not suspended.
   Result<journal::ProcessIds> take_suspended(const journal::Entry& entry);
 
   bool empty() const { return recoveries_.empty(); }
   bool contains(WorkerId id) const { return recoveries_.contains(id); }
 
-  /// A recovery's process has ended: it is `done`, or is started again.
+  /// Called when a recovery's process has ended: the recovery is `done`, or is started again after
+  /// a pause.
   void process_ended(WorkerId id, bool done);
 
-  /// From now on nothing is started.
+  /// Starts no more workers from now on.
   void stop();
 
  private:
@@ -64,7 +65,7 @@ class Recoveries {
     Clock::time_point started = {};
     /// pidfds of a suspended job's processes, since the last worker was started
     std::vector<asio::posix::stream_descriptor> members = {};
-    bool waits = false;  ///< no worker is at it, until one of them ends
+    bool waits = false;  ///< no worker runs until one of the members ends
   };
 
   enum class Need : std::uint8_t;

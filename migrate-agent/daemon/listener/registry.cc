@@ -25,7 +25,7 @@ Status Registry::check_processes(WorkerId worker, const journal::ProcessIds& pro
                                process.pid(), found->second.migration.to_string()));
     }
     return Error(Code::kRefused,
-                 fmt::format("process {} is being migrated already, by migration {}; wait until "
+                 fmt::format("process {} is already being migrated, by migration {}; wait until "
                              "that has ended",
                              process.pid(), found->second.migration.to_string()));
   }
@@ -61,11 +61,11 @@ void Registry::take_over_suspended(WorkerId worker, const Uuid& migration) {
 Status Registry::register_migration(WorkerId worker, const Uuid& migration) {
   const auto is_workers = [worker](const auto& entry) { return entry.second == worker; };
   if (std::ranges::any_of(migrations_, is_workers)) {
-    return Error(Code::kRefused, "this worker has registered a migration already");
+    return Error(Code::kRefused, "this worker has already registered a migration");
   }
   if (!migrations_.emplace(migration, worker).second) {
-    return Error(Code::kRefused,
-                 fmt::format("migration {} is under way here already", migration.to_string()));
+    return Error(Code::kRefused, fmt::format("migration {} is already running on this host",
+                                             migration.to_string()));
   }
   return {};
 }

@@ -1,5 +1,5 @@
-// Which worker owns what on this host: processes that are moved away, and migrations that receive
-// data connections. Bookkeeping only, no input or output; belongs to the daemon's thread.
+// Records which worker owns which processes that are moved away, and which migrations that receive
+// data connections. Bookkeeping only, no I/O; belongs to the daemon's thread.
 #pragma once
 
 #include <sys/types.h>
@@ -20,29 +20,30 @@ using WorkerId = std::uint64_t;
 
 class Registry {
  public:
-  /// Gives the processes to the worker, by PID and start time: all of them or none. kRefused,
+  /// Claims the processes for the worker, by PID and start time: all of them or none. kRefused,
   /// naming the other migration, if another worker has one; kResourceExhausted beyond 4,096
-  /// processes per worker. Claiming twice changes nothing.
+  /// processes per worker. Claiming a process twice changes nothing.
   Status claim_processes(WorkerId worker, const Uuid& migration,
                          const journal::ProcessIds& processes);
 
-  /// The worker's processes are suspended: a refusal says so.
+  /// Marks the worker's processes as suspended; refusals then say so.
   void mark_suspended(WorkerId worker);
 
-  /// Gives the suspended processes of this migration, whoever had them, to the worker; they are not
-  /// suspended any more.
+  /// Transfers the suspended processes of this migration to the worker, from any owner; they no
+  /// longer count as suspended.
   void take_over_suspended(WorkerId worker, const Uuid& migration);
 
-  /// Whether another worker has one of them: then kRefused, as claim_processes().
+  /// Checks that no other worker has one of the processes. kRefused like claim_processes().
   Status check_processes(WorkerId worker, const journal::ProcessIds& processes) const;
 
-  /// Gives the migration to the worker. kRefused if another worker has it, or this one has another.
+  /// Assigns the migration to the worker. kRefused if another worker has it, or this one has
+  /// another.
   Status register_migration(WorkerId worker, const Uuid& migration);
 
-  /// The worker that gets data connections for `migration`.
+  /// Returns the worker that gets data connections for `migration`.
   std::optional<WorkerId> owner_of(const Uuid& migration) const;
 
-  /// Releases the worker's processes before it has ended: others may claim them.
+  /// Releases the worker's processes before it has ended, so that others may claim them.
   void release_processes(WorkerId worker);
 
   /// Releases everything that the worker has.

@@ -12,10 +12,10 @@
 namespace gcr::daemon {
 namespace {
 
-/// Above the numbers that a worker gets, so that moving one cannot overwrite the other.
+/// Above the descriptor numbers of a worker, so that moving one cannot overwrite the other.
 constexpr int kFirstSafeFd = 16;
 
-Result<UniqueFd> move_out_of_the_way(UniqueFd fd) {
+Result<UniqueFd> move_above_worker_fds(UniqueFd fd) {
   UniqueFd moved(::fcntl(fd.get(), F_DUPFD_CLOEXEC, kFirstSafeFd));
   if (!moved) return Error::from_errno(errno, "cannot duplicate a descriptor for a worker");
   return moved;
@@ -28,7 +28,7 @@ std::vector<char*> pointers_to(const std::vector<std::string>& texts) {
   return pointers;
 }
 
-/// posix_spawn's two objects, released together.
+/// The two objects of posix_spawn, released together.
 struct SpawnPlan {
   posix_spawn_file_actions_t actions{};
   posix_spawnattr_t attributes{};
@@ -45,8 +45,8 @@ struct SpawnPlan {
   SpawnPlan& operator=(const SpawnPlan&) = delete;
 };
 
-/// `connection` is -1 if the worker gets none. Other open descriptors (the listening socket above
-/// all) are not inherited.
+/// Fills `plan`. `connection` is -1 if the worker gets none. No other open descriptors are
+/// inherited, above all not the listening socket.
 int prepare(SpawnPlan& plan, int connection, int daemon) {
   sigset_t none;
   sigemptyset(&none);
@@ -73,7 +73,7 @@ Result<std::vector<std::string>> self_command(int own_arguments) {
   for (std::string word; std::getline(file, word, '\0');) words.push_back(word);
   const auto own = static_cast<std::size_t>(own_arguments);
   if (words.size() <= own) {
-    return Error(Code::kIo, "cannot tell how this program was started: read /proc/self/cmdline");
+    return Error(Code::kIo, "cannot read this program's command line from /proc/self/cmdline");
   }
   words.resize(words.size() - own);
   return words;
@@ -84,10 +84,10 @@ Result<WorkerProcess> spawn_worker(const std::vector<std::string>& command,
   GCR_ASSIGN(SocketPair pair, SocketPair::create("a worker"));
   WorkerProcess worker;
   worker.socket = std::move(pair.ours);
-  GCR_ASSIGN(const UniqueFd daemon_end, move_out_of_the_way(std::move(pair.theirs)));
+  GCR_ASSIGN(const UniqueFd daemon_end, move_above_worker_fds(std::move(pair.theirs)));
   UniqueFd connection_end;
   if (connection) {
-    GCR_ASSIGN(connection_end, move_out_of_the_way(std::move(connection)));
+    GCR_ASSIGN(connection_end, move_above_worker_fds(std::move(connection)));
   }
   std::vector<std::string> words = command;
   words.insert(words.end(), arguments.begin(), arguments.end());

@@ -1,5 +1,5 @@
-// Starts worker processes: this program again, with a new address space, in a session of its own,
-// with two descriptors: the connection and the line to the daemon.
+// Starts worker processes: this program again, with a new address space, in its own session, with
+// two descriptors: the connection and the socket to the daemon.
 #pragma once
 
 #include <sys/types.h>
@@ -12,7 +12,7 @@
 
 namespace gcr::daemon {
 
-/// The descriptors that a worker finds open.
+/// The descriptor numbers that a worker finds open.
 inline constexpr int kWorkerConnectionFd = 3;
 inline constexpr int kWorkerDaemonFd = 4;
 
@@ -21,13 +21,14 @@ struct WorkerProcess {
   UniqueFd socket;  ///< the daemon's end of the SOCK_SEQPACKET pair
 };
 
-/// How this program was started, without its own arguments: its name, or a dynamic loader with
-/// options and then its name. `own_arguments` is argc - 1.
+/// Returns the command that started this program, without its own arguments: its name, or a dynamic
+/// loader with options and then its name. `own_arguments` is argc - 1.
 Result<std::vector<std::string>> self_command(int own_arguments);
 
-/// Runs `/proc/self/exe` as `command` with `arguments`; besides the standard descriptors it
-/// inherits only these two, or only the line if there is no `connection`. The caller reaps the
-/// process. On failure nothing runs and `connection` is closed.
+/// Runs `/proc/self/exe` as `command` with `arguments`. Besides the standard descriptors it
+/// inherits only the connection and the socket to the daemon, or only the latter if there is no
+/// `connection`. The caller reaps the process. On failure no process runs and `connection` is
+/// closed.
 Result<WorkerProcess> spawn_worker(const std::vector<std::string>& command,
                                    const std::vector<std::string>& arguments, UniqueFd connection);
 

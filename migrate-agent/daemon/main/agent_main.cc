@@ -45,9 +45,10 @@ struct Options {
 
 void describe(CLI::App& app, Options& options) {
   app.description(
-      "Moves running GPU processes from and to this host. Started as a daemon; SIGTERM lets the "
-      "migrations under way finish first. Under systemd use KillMode=process: migrated processes "
-      "live on after the agent.");
+      "Moves running GPU processes from and to this host. Runs as a daemon; on SIGTERM it lets "
+      "running "
+      "migrations finish first. Under systemd use KillMode=process: migrated processes "
+      "outlive the agent.");
   app.set_version_flag("--version",
                        fmt::format("{} {} ({})", kProgram, release(), source_commit()));
   app.add_option("--config", options.config, "The configuration file (TOML)")
@@ -64,7 +65,7 @@ void describe(CLI::App& app, Options& options) {
   app.add_option("--remove-group", options.remove_groups)->group("");
 }
 
-/// 0700: the content (images, journals) is private.
+/// Creates a directory with mode 0700: its content (images, journals) is private.
 Status make_private_directory(const std::filesystem::path& path) {
   std::error_code error;
   if (std::filesystem::is_directory(path, error)) return {};
@@ -84,9 +85,9 @@ void warn_unless_in_memory(const std::filesystem::path& path) {
       path.string());
 }
 
-/// That this agent can be asked now: sd_notify(3), for units of Type=notify. What it starts does
-/// not get the variable.
-void tell_service_manager() {
+/// Notifies the service manager (sd_notify(3), Type=notify) that this agent accepts requests. Child
+/// processes do not inherit the variable.
+void notify_service_manager() {
   const char* const name = std::getenv("NOTIFY_SOCKET");
   if (name == nullptr || *name == '\0') return;
   std::string path = name;
@@ -97,13 +98,14 @@ void tell_service_manager() {
   socket.open({}, failed);
   if (!failed) socket.send_to(asio::buffer("READY=1", 7), {path}, 0, failed);
   if (failed)
-    spdlog::warn("cannot tell the service manager that this agent is ready: {}", failed.message());
+    spdlog::warn("cannot notify the service manager that this agent is ready: {}",
+                 failed.message());
   ::unsetenv("NOTIFY_SOCKET");
 }
 
 Status announce(const std::string& where, int ready_fd) {
   spdlog::info("listening on {}", where);
-  tell_service_manager();
+  notify_service_manager();
   if (ready_fd < 0) return {};
   const UniqueFd fd(ready_fd);
   const std::string line = fmt::format("listening on {}\n", where);
@@ -115,7 +117,7 @@ Status announce(const std::string& where, int ready_fd) {
 
 Status run_daemon(const Options& options, const worker::Config& config, int own_arguments) {
   if (!leave_session_keyring()) {
-    return Error::from_errno(errno, "cannot leave the session keyring of who started this agent");
+    return Error::from_errno(errno, "cannot leave the session keyring that this agent inherited");
   }
   GCR_TRY(make_private_directory(config.state_dir));
   GCR_TRY(make_private_directory(config.runtime_dir));
@@ -131,8 +133,8 @@ Status run_daemon(const Options& options, const worker::Config& config, int own_
   return {};
 }
 
-/// Prints every problem and warning on a line; gives the exit status, for which warnings do not
-/// count.
+/// Prints every problem and warning on its own line. Returns the exit status, which warnings do not
+/// affect.
 int check_config(const Options& options, const worker::Config& config) {
   for (const std::string& warning : worker::warnings_of(config)) {
     fmt::print("{}: warning: {}\n", options.config, warning);

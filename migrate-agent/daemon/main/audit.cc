@@ -27,7 +27,7 @@ std::string quoted(std::string_view text) {
   return out + '"';
 }
 
-/// Collects the fields.
+/// Builds an audit line from its fields.
 class Line {
  public:
   Line& add(std::string_view key, std::string_view value) {
@@ -46,7 +46,7 @@ bool has_ended(const registry::Outcome& outcome) {
   return report.migrated() || !(report.committed() || report.recovering());
 }
 
-/// One write, so that lines of several workers do not mix.
+/// Appends the line in one write, so that lines of several workers do not mix.
 Status append(const std::filesystem::path& path, std::string line) {
   line += '\n';
   const UniqueFd file(
@@ -58,7 +58,8 @@ Status append(const std::filesystem::path& path, std::string line) {
                            "cannot write to the audit log " + path.string());
 }
 
-/// Of the report; of a job that was refused or recovered, what its journal began with.
+/// Returns the number of processes from the report, or, for a job that was refused or recovered,
+/// from the beginning of its journal.
 std::string processes_of(const registry::Outcome& outcome) {
   const std::uint32_t reported = outcome.report().processes();
   const int began = outcome.migration().members_size();

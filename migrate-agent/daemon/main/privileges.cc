@@ -12,19 +12,19 @@ namespace {
 
 constexpr auto kWorkers = std::to_array<KeptCapability>({
     {CAP_DAC_OVERRIDE, "CAP_DAC_OVERRIDE",
-     "make control groups at the top of a hierarchy, which nobody may write to"},
+     "make control groups at the top of a hierarchy, which is not writable otherwise"},
     {CAP_DAC_READ_SEARCH, "CAP_DAC_READ_SEARCH",
-     "compare the files that a process maps or holds open, whoever may read them"},
-    {CAP_KILL, "CAP_KILL", "stop, resume and at last end other users' processes"},
-    {CAP_SETGID, "CAP_SETGID", "use files with a process's groups, as far as it could"},
-    {CAP_SETUID, "CAP_SETUID", "likewise with its user"},
+     "compare the files that a process maps or holds open, regardless of their modes"},
+    {CAP_KILL, "CAP_KILL", "stop, resume and kill other users' processes"},
+    {CAP_SETGID, "CAP_SETGID", "use files with a process's groups, to have no more rights than it"},
+    {CAP_SETUID, "CAP_SETUID", "use files as a process's user, to have no more rights than it"},
     {CAP_SYS_PTRACE, "CAP_SYS_PTRACE",
      "read other users' /proc/PID, take the door's descriptor, hold restored threads"},
     {CAP_SYS_ADMIN, "CAP_SYS_ADMIN",
      "enter a process's namespaces, make the PID namespace of a restored one, start CRIU there"},
     {CAP_SYS_CHROOT, "CAP_SYS_CHROOT", "enter a process's mount namespace (setns asks for it)"},
-    {CAP_NET_ADMIN, "CAP_NET_ADMIN", "let TCP connections go on that a dump has put into repair"},
-    {CAP_NET_BIND_SERVICE, "CAP_NET_BIND_SERVICE", "try whether a port below 1024 is free"},
+    {CAP_NET_ADMIN, "CAP_NET_ADMIN", "take TCP connections out of the repair mode of a dump"},
+    {CAP_NET_BIND_SERVICE, "CAP_NET_BIND_SERVICE", "test whether a port below 1024 is free"},
     {CAP_IPC_LOCK, "CAP_IPC_LOCK", "pin the landing region for the GPU and for RDMA"},
 });
 
@@ -37,10 +37,10 @@ std::span<const KeptCapability> kept_capabilities(Part part) {
 
 Status drop_privileges(Part part) {
   if (::prctl(PR_SET_DUMPABLE, 0) != 0) {
-    return Error::from_errno(errno, "cannot keep this process's memory out of core dumps");
+    return Error::from_errno(errno, "cannot disable core dumps of this process");
   }
   if (capng_get_caps_process() != 0) {
-    return Error(Code::kIo, "cannot tell this process's capabilities");
+    return Error(Code::kIo, "cannot read this process's capabilities");
   }
   std::array<bool, CAP_LAST_CAP + 1> kept{};
   for (const KeptCapability& capability : kept_capabilities(part)) {

@@ -1,11 +1,12 @@
-// What this program's processes may do as root: each drops what it does not need before it talks to
-// any peer.
+// Drops privileges: each process of this program drops the capabilities that it does not need
+// before it reads from any peer.
 //
 // The daemon parses 24 bytes of unauthenticated clients and has no capabilities. A worker parses
-// what peers send, and must inspect other users' processes. What a worker starts (CRIU, and through
-// it the restored process) gets back, as root's programs do, what the bounding set leaves: a
-// process that moves may hold any capability, and CRIU can only give it what it has itself. So the
-// bounding set is left alone here; docs/threat-model.md says what a narrower one in the unit costs.
+// messages of peers and must inspect other users' processes. The programs that a worker starts
+// (CRIU, and through it the restored process) regain, as root's programs do, what the bounding set
+// allows: a migrated process may hold any capability, and CRIU can only give it what it has itself.
+// So the bounding set is not changed here; docs/threat-model.md says what a narrower one in the
+// unit costs.
 #pragma once
 
 #include <cstdint>
@@ -22,15 +23,15 @@ enum class Part : std::uint8_t { kInvalid = 0, kDaemon, kWorker };
 struct KeptCapability {
   unsigned number = 0;      ///< of <linux/capability.h>
   std::string_view name;    ///< "CAP_KILL"
-  std::string_view reason;  ///< what for
+  std::string_view reason;  ///< why it is needed
 };
 
-/// The table of what is kept; docs/threat-model.md repeats it.
+/// Returns the capabilities that a kind of process keeps; docs/threat-model.md repeats the table.
 std::span<const KeptCapability> kept_capabilities(Part part);
 
-/// Drops every other capability from the effective, permitted, inheritable and ambient set of this
-/// thread, and of those that it starts; and disables core dumps of this process. Call before other
-/// threads exist. Capabilities that the process does not have are not an error.
+/// Drops every other capability from the effective, permitted, inheritable and ambient sets of this
+/// thread and of the threads that it starts, and disables core dumps of this process. Call it
+/// before other threads exist. Capabilities that the process does not have are not an error.
 Status drop_privileges(Part part);
 
 }  // namespace gcr::daemon

@@ -36,13 +36,14 @@ using proto::Envelope;
 constexpr std::chrono::milliseconds kFirstRequestTimeout = std::chrono::seconds(60);
 constexpr std::chrono::milliseconds kFinishTimeout = std::chrono::seconds(2);
 constexpr std::size_t kBlockingThreads = 8;
-/// Several for each buffer: a job of 4,000 does not wait for a larger table while it stands still.
+/// Several for each buffer, so that a job with 4,000 buffers does not wait for a larger descriptor
+/// table during the downtime.
 constexpr std::size_t kDescriptors = 16384;
-/// As much as fits into a packet.
+/// As many as fit into a packet.
 constexpr int kMaxProblems = 32;
 constexpr std::size_t kMaxProblemBytes = 1024;
 
-/// What a worker owns for its whole life.
+/// Objects that live as long as the worker.
 struct Worker {
   Worker(asio::io_context& context, const worker::Config& settings, UniqueFd daemon_socket)
       : io(context),
@@ -62,17 +63,17 @@ asio::awaitable<void> send_failure(ControlChannel& channel, const Error& error) 
   proto::Envelope message;
   *message.mutable_failure() = control::to_failure(error);
   const Status sent = co_await channel.send(message);
-  if (!sent) spdlog::warn("cannot tell the peer: {}", sent.error().message());
+  if (!sent) spdlog::warn("cannot send the failure to the peer: {}", sent.error().message());
 }
 
-/// Sends the reason and closes.
-asio::awaitable<Status> turn_away(ControlChannel& channel, const Error& why) {
+/// Sends the reason to the peer and closes.
+asio::awaitable<Status> refuse(ControlChannel& channel, const Error& why) {
   co_await send_failure(channel, why);
   co_await channel.finish(kFinishTimeout);
   co_return why;
 }
 
-/// The migration that a request is about; nothing of other requests.
+/// Returns the id of the migration that a request concerns; empty for other requests.
 std::string subject_of(const Envelope& request) {
   switch (request.body_case()) {
     case Envelope::kCancelRequest:
@@ -92,7 +93,7 @@ std::string subject_of(const Envelope& request) {
   }
 }
 
-/// Requests of operators and local users about one migration.
+/// Answers requests of operators and local users about one migration.
 Reply answer_about(worker::WorkerContext& context, const Uuid& migration, const Envelope& request) {
   GCR_TRY(check_permission(context, migration));
   switch (request.body_case()) {
@@ -115,7 +116,7 @@ Reply answer_check(worker::WorkerContext& context, const proto::MigrateRequest& 
              : migration::run_check(context, request);
 }
 
-/// Requests with one reply each. Blocks.
+/// Answers requests that have one reply each. Blocks.
 Reply answer(worker::WorkerContext& context, const Envelope& request) {
   if (request.has_list_request()) return answer_list(context, request.list_request());
   if (request.has_host_request()) return answer_host(context);
@@ -157,7 +158,7 @@ asio::awaitable<void> run_role(worker::WorkerContext& context, Envelope request)
         co_await worker::offload(context.blocking, [&] { return answer(context, request); });
     if (!reply) co_return co_await send_failure(context.channel, reply.error());
     const Status sent = co_await context.channel.send(*reply);
-    if (!sent) spdlog::warn("cannot answer the peer: {}", sent.error().message());
+    if (!sent) spdlog::warn("cannot send the reply to the peer: {}", sent.error().message());
   }
 }
 
@@ -166,7 +167,8 @@ asio::awaitable<void> run_guarded(worker::WorkerContext& context, Envelope reque
   try {
     co_await run_role(context, std::move(request));
   } catch (const std::exception& exception) {
-    failure = Error(Code::kInternal, fmt::format("the agent failed: {}", exception.what()));
+    failure =
+        Error(Code::kInternal, fmt::format("internal error in the agent: {}", exception.what()));
   }
   if (failure) {
     spdlog::error("{}", failure->message());
@@ -182,13 +184,13 @@ asio::awaitable<Status> serve_channel(Worker& worker, ControlChannel& channel,
   auto request = co_await channel.receive_past_alive(kFirstRequestTimeout);
   if (!request) co_return request.error();
   const Status allowed = worker::may_ask(channel.peer(), request->body_case());
-  if (!allowed) co_return co_await turn_away(channel, allowed.error());
+  if (!allowed) co_return co_await refuse(channel, allowed.error());
   if (request->has_preflight_request()) {
     const auto self = control::own_identity(tls->native_handle());
-    if (!self) co_return co_await turn_away(channel, self.error());
+    if (!self) co_return co_await refuse(channel, self.error());
     const Status accepted = worker::check_peer(worker.config.peers, self->common_name,
                                                channel.peer().common_name, "migrations");
-    if (!accepted) co_return co_await turn_away(channel, accepted.error());
+    if (!accepted) co_return co_await refuse(channel, accepted.error());
   }
   worker::WorkerContext context{{worker.io, worker.blocking, worker.config, worker.daemon,
                                  std::move(tls), worker.cancellation, worker.line},
@@ -208,14 +210,15 @@ asio::awaitable<Status> serve(Worker& worker, UniqueFd connection) {
   if (!channel) co_return channel.error();
   const Status admitted = co_await worker.daemon.admit((*channel)->peer());
   if (!admitted && admitted.error().code() == Code::kResourceExhausted) {
-    co_return co_await turn_away(**channel, admitted.error());
+    co_return co_await refuse(**channel, admitted.error());
   }
-  // Questions are answered even without a daemon.
-  if (!admitted) spdlog::warn("cannot tell the daemon: {}", admitted.error().message());
+  // Requests are answered even without a daemon.
+  if (!admitted)
+    spdlog::warn("cannot report the peer to the daemon: {}", admitted.error().message());
   co_return co_await serve_channel(worker, **channel, *tls);
 }
 
-/// What a dead worker left on this host, once its journal is finished.
+/// Removes the files that a dead worker left on this host, once its journal is finished.
 void clear_leftovers(const worker::Config& config, const journal::Entry& entry) {
   const auto scratch = config.scratch_of(entry.migration);
   std::error_code error;
@@ -224,17 +227,19 @@ void clear_leftovers(const worker::Config& config, const journal::Entry& entry) 
   remove_worker_socket(config, {config.runtime_dir, entry.migration, entry.role});
 }
 
-/// Hugepages that a dead worker had added to the host's limit, and memory that it had reserved.
-void give_back_memory(const worker::Config& config) {
+/// Reclaims hugepages that a dead worker had added to the host's limit, and memory that it had
+/// reserved.
+void reclaim_memory(const worker::Config& config) {
   const auto lock = hostmem::HugepageLock::take({});
-  if (!lock) spdlog::warn("hugepages may not be given back: {}", lock.error().message());
+  if (!lock) spdlog::warn("cannot reclaim hugepages of dead workers: {}", lock.error().message());
   const auto reserved = hostmem::reserved_memory(hostmem::reservations_in(config.runtime_dir));
-  if (!reserved) spdlog::warn("memory may stay reserved: {}", reserved.error().message());
+  if (!reserved)
+    spdlog::warn("cannot release memory reserved by dead workers: {}", reserved.error().message());
 }
 
-/// What a recovery came to, for the daemon. Nothing while the job is suspended, or if the journal
-/// cannot be believed.
-std::optional<registry::Outcome> ending_of(const journal::Entry& entry) {
+/// Returns the outcome of a recovery for the daemon; none while the job is suspended or if the
+/// journal is damaged or cannot be read.
+std::optional<registry::Outcome> recovery_outcome(const journal::Entry& entry) {
   const auto contents = journal::read(entry.path);
   if (!contents || contents->damage || journal::suspended(contents->records)) return std::nullopt;
   registry::Outcome outcome;
@@ -246,7 +251,7 @@ std::optional<registry::Outcome> ending_of(const journal::Entry& entry) {
 }
 
 asio::awaitable<Status> recover(Worker& worker, journal::Entry entry) {
-  asio::post(worker.blocking, [&worker] { give_back_memory(worker.config); });
+  asio::post(worker.blocking, [&worker] { reclaim_memory(worker.config); });
   auto tls = control::make_tls_context(worker.config.tls);
   GCR_CO_TRY(tls);
   worker::RecoveryContext context{worker.io,     worker.blocking, worker.config,
@@ -256,7 +261,7 @@ asio::awaitable<Status> recover(Worker& worker, journal::Entry entry) {
   GCR_CO_TRY(co_await migration::run_recovery(context, entry.path));
   std::optional<registry::Outcome> ending;
   const Status cleared = co_await worker::offload(worker.blocking, [&]() -> Status {
-    ending = ending_of(entry);
+    ending = recovery_outcome(entry);
     clear_leftovers(worker.config, entry);
     return {};
   });
@@ -264,8 +269,8 @@ asio::awaitable<Status> recover(Worker& worker, journal::Entry entry) {
   co_return cleared;
 }
 
-/// Ends with the process's exit status.
-asio::awaitable<int> to_the_end(const Worker& worker, asio::awaitable<Status> work) {
+/// Waits for `work`, writes the audit line, and returns the process's exit status.
+asio::awaitable<int> finish_process(const Worker& worker, asio::awaitable<Status> work) {
   const Status worked = co_await std::move(work);
   if (!worked) spdlog::warn("{}", worked.error().message());
   if (worker.daemon.outcome()) {
@@ -276,8 +281,8 @@ asio::awaitable<int> to_the_end(const Worker& worker, asio::awaitable<Status> wo
   co_return worked ? 0 : 1;
 }
 
-/// Signals that must not end a migration halfway get handlers that do nothing: unlike ignored
-/// signals, those are back to their defaults in the programs that the worker starts.
+/// Handles signals that must not end a migration halfway with functions that do nothing. Unlike
+/// ignored signals, these are reset to their defaults in the programs that the worker starts.
 void outlive_signals() {
   struct sigaction action {};
   action.sa_handler = [](int) {};
@@ -285,22 +290,22 @@ void outlive_signals() {
   for (const int signal : {SIGPIPE, SIGTERM, SIGINT, SIGHUP}) sigaction(signal, &action, nullptr);
 }
 
-/// False if this is no descriptor that a daemon gave us.
-bool keep_from_children(const UniqueFd& fd) {
+/// Returns false if the descriptor is not open: then no daemon started this process.
+bool set_close_on_exec(const UniqueFd& fd) {
   if (::fcntl(fd.get(), F_SETFD, FD_CLOEXEC) == 0) return true;
   spdlog::error("a worker is started by migrate-agent, not by hand");
   return false;
 }
 
-bool became_a_worker() {
+bool drop_worker_privileges() {
   const Status dropped = drop_privileges(Part::kWorker);
   if (!dropped) spdlog::error("{}", dropped.error().message());
   return dropped.has_value();
 }
 
-/// Runs `work` with a Worker around it; the process's exit status.
+/// Runs `work` with a Worker and returns the process's exit status.
 template <class Work>
-int run_to_the_end(const worker::Config& config, UniqueFd daemon, Work work) {
+int run_process(const worker::Config& config, UniqueFd daemon, Work work) {
   outlive_signals();
   make_room_for_descriptors(daemon.get(), kDescriptors);
   int exit_status = 1;
@@ -311,38 +316,38 @@ int run_to_the_end(const worker::Config& config, UniqueFd daemon, Work work) {
     const auto when_done = [&](const std::exception_ptr& exception, int status) {
       done = true;
       exit_status = exception ? 1 : status;
-      if (exception) spdlog::error("the worker failed outside its role");
+      if (exception) spdlog::error("internal error: unexpected exception in the worker");
     };
-    asio::co_spawn(io, to_the_end(worker, work(worker)), when_done);
+    asio::co_spawn(io, finish_process(worker, work(worker)), when_done);
     while (!done) io.run_one();  // NOLINT(bugprone-infinite-loop): when_done ends it
     worker.blocking.join();
   }
-  io.run();  // what was closed above ends here
+  io.run();  // completes the operations that were cancelled above
   return exit_status;
 }
 
 }  // namespace
 
 int run_worker(const worker::Config& config, UniqueFd connection, UniqueFd daemon) {
-  if (!keep_from_children(connection) || !keep_from_children(daemon)) return 1;
-  if (!became_a_worker()) return 1;
-  return run_to_the_end(config, std::move(daemon),
-                        [&](Worker& worker) { return serve(worker, std::move(connection)); });
+  if (!set_close_on_exec(connection) || !set_close_on_exec(daemon)) return 1;
+  if (!drop_worker_privileges()) return 1;
+  return run_process(config, std::move(daemon),
+                     [&](Worker& worker) { return serve(worker, std::move(connection)); });
 }
 
 int run_recovery_worker(const worker::Config& config, UniqueFd daemon, const std::string& name) {
-  if (!keep_from_children(daemon) || !became_a_worker()) return 1;
+  if (!set_close_on_exec(daemon) || !drop_worker_privileges()) return 1;
   const auto entry = journal::entry_of(journal::directory_of(config.state_dir) / name);
   if (!entry) {
     spdlog::error("\"{}\" is not the name of a journal", control::printable(name));
     return 1;
   }
-  return run_to_the_end(config, std::move(daemon),
-                        [&](Worker& worker) { return recover(worker, *entry); });
+  return run_process(config, std::move(daemon),
+                     [&](Worker& worker) { return recover(worker, *entry); });
 }
 
 int run_probe(const worker::Config& config, UniqueFd daemon) {
-  if (!keep_from_children(daemon)) return 1;
+  if (!set_close_on_exec(daemon)) return 1;
   registry::FromWorker message;
   registry::Readiness& readiness = *message.mutable_readiness();
   for (auto find : {worker::problems_of, migration::host_problems}) {

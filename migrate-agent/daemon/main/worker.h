@@ -1,6 +1,6 @@
-// A worker process: one connection, one migration. It makes the TLS handshake, checks the
-// peer's certificate, and runs the role for the first request, or answers a question. Without a
-// connection it recovers a migration.
+// A worker process: one connection, one migration. It does the TLS handshake, checks the peer's
+// certificate, and runs the role for the first request or answers a query. Without a connection it
+// recovers a migration.
 #pragma once
 
 #include <string>
@@ -10,16 +10,16 @@
 
 namespace gcr::daemon {
 
-/// Serves `connection` to the end and returns the process's exit status: 0 once a role has run,
-/// 1 if the peer was refused or lost before. Call from main, before any thread exists.
+/// Serves `connection` to the end. Returns the process's exit status: 0 if a role has run, 1 if the
+/// peer was refused or lost before. Call it from main, before any thread exists.
 int run_worker(const worker::Config& config, UniqueFd connection, UniqueFd daemon);
 
-/// Recovers the migration whose journal has this name ("<uuid>-source") and removes what is left of
-/// it on this host. Exit status: 0 if nothing is left to do, 1 if it has to be tried again. Call
-/// from main, before any thread exists.
+/// Recovers the migration whose journal has this name ("<uuid>-source") and removes its remains on
+/// this host. Exit status: 0 if no work is left, 1 if recovery must be tried again. Call it from
+/// main, before any thread exists.
 int run_recovery_worker(const worker::Config& config, UniqueFd daemon, const std::string& name);
 
-/// Sends the daemon one Readiness, then gives the exit status. Call from main.
+/// Checks this host, sends the daemon one Readiness and returns the exit status. Call it from main.
 int run_probe(const worker::Config& config, UniqueFd daemon);
 
 }  // namespace gcr::daemon

@@ -31,7 +31,7 @@ struct Request {
   std::string path;  ///< without a query
 };
 
-/// The request line of RFC 9112, section 3; nothing if it is none.
+/// Parses the request line of RFC 9112, section 3; none if it is invalid.
 std::optional<Request> parse(std::string_view text) {
   const std::string_view line = text.substr(0, text.find("\r\n"));
   const std::size_t method_end = line.find(' ');
@@ -132,7 +132,7 @@ asio::awaitable<void> HttpServer::Impl::answer(tcp::socket& socket) {
   if (request && request->method != "HEAD") bytes += reply.body;
   co_await asio::async_write(socket, asio::buffer(bytes),
                              asio::redirect_error(asio::use_awaitable, error));
-  // What is still on its way would turn closing into a reset, and the answer might be lost.
+  // Read to the end: unread input would turn closing into a reset, and the reply might be lost.
   socket.shutdown(tcp::socket::shutdown_send, error);
   std::array<char, 512> rest{};
   while (!error) {

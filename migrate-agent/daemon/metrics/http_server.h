@@ -1,7 +1,7 @@
-// Answers GET over HTTP/1.1, for whoever scrapes metrics and asks for readiness: one request per
-// connection, without TLS. Strangers may connect: each has 8 KiB and limited time for its request
-// and its answer, and there are only so many at a time. No library does it: decision 15 in
-// docs/design.md. Belongs to the thread that runs the io_context.
+// Answers GET over HTTP/1.1, for monitoring systems: one request per connection, without TLS.
+// Unauthenticated clients may connect: each has 8 KiB and limited time for its request and reply,
+// and the number of connections is limited. No library is used: decision 15 in docs/design.md.
+// Belongs to the thread that runs the io_context.
 #pragma once
 
 #include <asio/awaitable.hpp>
@@ -19,7 +19,7 @@ struct HttpAnswer {
   std::string body;
 };
 
-/// Answers a path ("/metrics"); it outlives the server.
+/// Returns the answer for a path ("/metrics"); must outlive the server.
 using HttpAnswerer = std::function<asio::awaitable<HttpAnswer>(std::string path)>;
 
 struct HttpLimits {
@@ -29,9 +29,9 @@ struct HttpLimits {
 
 class HttpServer {
  public:
-  /// Accepts from now on. `acceptor` listens.
+  /// Starts to accept. `acceptor` must be listening.
   HttpServer(asio::ip::tcp::acceptor acceptor, HttpAnswerer answerer, HttpLimits limits = {});
-  /// Accepts no more; what is being answered is answered.
+  /// Stops accepting; requests that are being answered are completed.
   ~HttpServer();
   HttpServer(const HttpServer&) = delete;
   HttpServer& operator=(const HttpServer&) = delete;

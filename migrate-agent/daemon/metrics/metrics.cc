@@ -18,7 +18,7 @@ constexpr std::array kOutcomes = {"migrated", "refused", "cancelled", "unconfirm
 constexpr std::array kTransports = {"tcp", "rdma"};
 constexpr std::array kKinds = {"vram", "image"};
 
-/// What the roles call their phases (roles/phases.h). Another name counts as "other".
+/// Names of phases (worker/runtime/phases.h). Any other name counts as "other".
 constexpr std::array kPhases = {"preflight",
                                 "compare hosts",
                                 "preflight at both sides",
@@ -52,7 +52,7 @@ constexpr std::array kPhases = {"preflight",
                                 "apply settings",
                                 "attach VRAM",
                                 "verify VRAM",
-                                "stand still",
+                                "stop copy",
                                 "fill and verify VRAM",
                                 "undone closing",
                                 "take back",
@@ -118,24 +118,26 @@ Metrics::Metrics()
     : migrations_(counters("gcr_migrations_total", "Migrations that have ended, by outcome.")),
       recoveries_(
           counters("gcr_recoveries_total",
-                   "Migrations that were settled after their worker had died, by outcome.")),
-      sent_bytes_(counters("gcr_sent_bytes_total", "Content sent to other hosts.")),
+                   "Migrations that were recovered after their worker had died, by outcome.")),
+      sent_bytes_(
+          counters("gcr_sent_bytes_total", "Bytes of GPU memory and images sent to other hosts.")),
       wire_bytes_(counters("gcr_wire_bytes_total",
                            "Bytes of data connections to other hosts, before encryption.")),
-      reconnections_(
-          counters("gcr_reconnections_total", "Data connections that were lost and made again.")),
+      reconnections_(counters("gcr_reconnections_total",
+                              "Data connections that were lost and reestablished.")),
       downtime_(histograms("gcr_migration_downtime_seconds",
-                           "How long processes that were moved away stood still.")),
+                           "Downtime of processes that were moved away.")),
       duration_(histograms("gcr_migration_duration_seconds",
-                           "How long migrations away from this host took, from order to report.")),
+                           "Duration of migrations away from this host, from order to report.")),
       processes_(histograms("gcr_migration_processes",
-                            "How many processes migrations away from this host moved.")),
-      phases_(histograms("gcr_migration_phase_seconds", "How long phases of migrations took.")),
+                            "Number of processes per migration away from this host.")),
+      phases_(histograms("gcr_migration_phase_seconds", "Duration of phases of migrations.")),
       rate_(histograms("gcr_migration_rate_bytes_per_second",
-                       "At which rates migrations sent GPU memory.")),
-      in_progress_(gauges("gcr_migrations_in_progress", "Migrations under way.")),
-      recoveries_in_progress_(gauges("gcr_recoveries_in_progress",
-                                     "Migrations that are being settled after a worker's death.")),
+                       "Rates at which migrations sent GPU memory.")),
+      in_progress_(gauges("gcr_migrations_in_progress", "Migrations that are running.")),
+      recoveries_in_progress_(
+          gauges("gcr_recoveries_in_progress",
+                 "Migrations that are being recovered after a worker's death.")),
       connections_(gauges("gcr_connections", "Control connections.")),
       workers_(gauges("gcr_workers", "Worker processes.")),
       certificate_expiry_(gauges("gcr_certificate_expiry_timestamp_seconds",
@@ -146,12 +148,12 @@ Metrics::Metrics()
       worker_crashes_(
           counters("gcr_worker_crashes_total", "Workers that were killed by a signal.").Add({})),
       journal_errors_(counters("gcr_journal_errors_total",
-                               "Records of journals that could not be written or believed.")
+                               "Journal records that could not be written, and damaged journals.")
                           .Add({})) {
   gauges("gcr_build_info", "The release and the commit that this agent was built from.")
       .Add({{"version", release()}, {"commit", source_commit()}})
       .Set(1);
-  // Counters exist from the start, so that their first increase is one.
+  // Add the counters now, so that they exist before their first increase.
   for (const char* role : kRoles) {
     for (const char* outcome : kOutcomes) {
       migrations_.Add({{"role", role}, {"outcome", outcome}});

@@ -1,5 +1,5 @@
-// What the daemon counts, for Prometheus. Names and units follow Prometheus's conventions; label
-// values come from fixed sets, never from a peer. docs/metrics.md describes each.
+// The daemon's Prometheus metrics. Names and units follow Prometheus conventions; label values come
+// from fixed sets, never from a peer. docs/metrics.md describes each metric.
 //
 // Belongs to the daemon's thread.
 #pragma once
@@ -18,11 +18,11 @@
 
 namespace gcr::daemon {
 
-/// "migrated", "suspended", "resumed", "refused", "cancelled", "unconfirmed" (the other side has
-/// not said) or "failed".
+/// Returns the outcome as one word: "migrated", "suspended", "resumed", "refused", "cancelled",
+/// "unconfirmed" (the other side has not replied) or "failed".
 std::string_view outcome_word(const registry::Outcome& outcome);
 
-/// What is there at the moment of a question.
+/// Current values, read for each request.
 struct Present {
   unsigned workers = 0;          ///< processes
   unsigned unauthenticated = 0;  ///< control connections that have not shown a certificate
@@ -39,19 +39,19 @@ class Metrics {
   Metrics(const Metrics&) = delete;
   Metrics& operator=(const Metrics&) = delete;
 
-  /// A migration, or the recovery of one, has ended.
+  /// Counts a migration, or the recovery of one, that has ended.
   void ended(const registry::Outcome& outcome);
 
-  /// A connection was closed because too many have not shown a certificate yet.
+  /// Counts a connection that was closed because too many have not shown a certificate yet.
   void startup_refused() { startups_refused_.Increment(); }
 
-  /// A worker was killed by a signal.
+  /// Counts a worker that was killed by a signal.
   void worker_crashed() { worker_crashes_.Increment(); }
 
-  /// A journal could not be written, or not be believed.
+  /// Counts journal records that could not be written, or a damaged journal.
   void journal_errors(unsigned count) { journal_errors_.Increment(count); }
 
-  /// All of it in Prometheus's text format.
+  /// Returns all metrics in Prometheus's text format.
   std::string text(const Present& present);
 
  private:

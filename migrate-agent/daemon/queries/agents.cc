@@ -1,4 +1,4 @@
-// What the other agent of a migration asks on a connection of its own.
+// Requests of a migration's other agent on its own connection.
 #include <fmt/format.h>
 
 #include "migrate-agent/commit/states/outcome.h"
@@ -12,7 +12,7 @@ using Clock = std::chrono::steady_clock;
 using journal::Began;
 using journal::Record;
 
-/// Whether the peer's certificate is that of the migration's other agent.
+/// Checks that the peer's certificate is that of the migration's other agent.
 Status check_peer(const worker::WorkerContext& context, std::span<const Record> records) {
   const Record* began = journal::last(records, Record::kBegan);
   const std::string expected = began == nullptr ? "" : began->began().peer_name();
@@ -29,7 +29,7 @@ Reply answer_outcome(worker::WorkerContext& context, const Uuid& migration, bool
   const auto contents = journal::read_durable(journal::path_of(
       context.config.state_dir, migration, of_vote ? Began::DESTINATION : Began::SOURCE));
   const auto outcome = of_vote ? commit::vote_of(contents) : commit::outcome_of(contents);
-  // That there is no usable journal is not secret.
+  // It is no secret that there is no usable journal.
   if (contents && outcome != proto::OutcomeReply::UNKNOWN) {
     GCR_TRY(check_peer(context, contents->records));
   }
@@ -51,7 +51,7 @@ Reply answer_commit(worker::WorkerContext& context, const Uuid& migration) {
       const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(end - Clock::now());
       if (ask_owner(context, known.entry, decide, left)) continue;
     }
-    pause_before_next_look();
+    pause_before_next_poll();
   }
   return Error(Code::kTimeout, "the process does not run here yet; ask again");
 }

@@ -1,4 +1,4 @@
-// The query about a host before processes are moved to it or away from it.
+// The query about a host: its resources, processes and migrations.
 #include <algorithm>
 #include <set>
 
@@ -10,7 +10,8 @@ namespace {
 
 using Migrations = google::protobuf::RepeatedPtrField<proto::MigrationStatus>;
 
-/// A process that is being restored here: until the vote its migration's journal does not name it.
+/// Returns whether a process is being restored here: until the vote its migration's journal does
+/// not name it.
 bool is_arriving(const inventory::FoundProcess& found, const Migrations& migrations) {
   return found.in_use && std::ranges::any_of(migrations, [](const auto& migration) {
            return migration.role() == "destination" && migration.pid() == 0;
@@ -19,7 +20,7 @@ bool is_arriving(const inventory::FoundProcess& found, const Migrations& migrati
 
 const proto::MigrationStatus kNoMigration;
 
-/// By the journals, the migration that has one of these processes.
+/// Returns the migration that has one of these processes, by the journals.
 const proto::MigrationStatus& migration_of(const std::set<pid_t>& pids,
                                            const Migrations& migrations) {
   for (const proto::MigrationStatus& migration : migrations) {
@@ -29,13 +30,13 @@ const proto::MigrationStatus& migration_of(const std::set<pid_t>& pids,
   return kNoMigration;
 }
 
-/// Its root has ended, and the migration ends the others.
+/// Returns whether the job's root has ended, and so the migration ends the other processes.
 bool is_ending(const proto::MigrationStatus& migration) {
   return !migration.members().empty() && migration.pid() == 0;
 }
 
-/// The processes that the asker may move, with the migration that each is in; the jobs that they
-/// belong to, if the asker may move all of them.
+/// Adds the processes that the caller may move, with the migration that each is in, and the jobs of
+/// which the caller may move all processes.
 void add_processes(proto::HostReply& reply, std::vector<inventory::FoundProcess> found,
                    const worker::Permissions& permissions) {
   std::vector<inventory::FoundJob> jobs = inventory::jobs(found);
@@ -66,7 +67,7 @@ Reply answer_host(worker::WorkerContext& context) {
   GCR_ASSIGN(*host.mutable_host(), inventory::offer(context.config));
   const auto& gpus = host.host().gpus();
   auto found = inventory::processes({gpus.begin(), gpus.end()});
-  // Afterwards: a migration that had a door during the query has a journal by now.
+  // Read the migrations last: a migration that used a door during the query has a journal by now.
   GCR_ASSIGN(proto::Envelope listed, answer_list(context, {}));
   *host.mutable_migrations() = std::move(*listed.mutable_list_reply()->mutable_migrations());
   add_processes(host, std::move(found), context.permissions);

@@ -18,7 +18,7 @@ using journal::Record;
 constexpr std::chrono::milliseconds kPause = std::chrono::milliseconds(50);
 constexpr std::chrono::milliseconds kWorkerPatience = std::chrono::milliseconds(500);
 
-/// The journal's processes on this host, if the state says that it has them; they may have ended.
+/// Returns the journal's processes on this host, if by its state it has any; they may have ended.
 journal::ProcessIds processes_of(AnyState state, const std::vector<Record>& records) {
   if (state == AnyState(commit::SourceState::kConfirmed)) return {};
   if (state.index() == 0) return records.front().began().members();
@@ -30,7 +30,7 @@ journal::ProcessIds processes_of(AnyState state, const std::vector<Record>& reco
   return restored->restored().members();
 }
 
-/// How many processes the job has, by the journal's last list of them; 0 if it has none.
+/// Returns the number of the job's processes in the last record that lists them; 0 if none does.
 int members_of(const std::vector<Record>& records) {
   if (const Record* restored = journal::last(records, Record::kRestored)) {
     return restored->restored().members_size();
@@ -61,7 +61,7 @@ void set_error(proto::MigrationStatus& status, const char* state, const Error& e
   status.set_operator_needed(true);
 }
 
-/// kDataLoss if the journal cannot be believed.
+/// Returns the state; kDataLoss if the journal is damaged.
 Result<AnyState> state_of(const journal::Entry& entry, const journal::Contents& contents) {
   if (contents.damage) return *contents.damage;
   return commit::replay(entry.role, contents.records);
@@ -89,10 +89,11 @@ Status check_permission(const worker::WorkerContext& context, const Uuid& migrat
     const auto known = read_journal(context, migration, role);
     if (!known && known.error().code() == Code::kNotFound) continue;
     if (!known) {
-      return Error(Code::kPermissionDenied,
-                   fmt::format("whose migration {} is cannot be told from its journal ({}): it "
-                               "is for those who may move everybody's processes",
-                               migration.to_string(), known.error().message()));
+      return Error(
+          Code::kPermissionDenied,
+          fmt::format("the owner of migration {} is unknown, since its journal is damaged ({}): "
+                      "only operators who may move all users' processes may control it",
+                      migration.to_string(), known.error().message()));
     }
     GCR_TRY(context.permissions.check(known->began().uid()));
   }
@@ -155,6 +156,6 @@ void add_worker(const worker::WorkerContext& context, const journal::Entry& entr
   if (reply->status().has_progress()) *status.mutable_progress() = reply->status().progress();
 }
 
-void pause_before_next_look() { std::this_thread::sleep_for(kPause); }
+void pause_before_next_poll() { std::this_thread::sleep_for(kPause); }
 
 }  // namespace gcr::daemon

@@ -1,6 +1,5 @@
-// Journals as a worker reads them to answer a request, and what an agent tells about a migration:
-// from its journal, and from the worker that is at it. All of it blocks, on a thread of the
-// worker's pool.
+// Reads journals to answer a request: the state of a migration from its journal, and from the
+// worker that runs it. All functions block, on a thread of the worker's pool.
 #pragma once
 
 #include <chrono>
@@ -14,7 +13,7 @@
 
 namespace gcr::daemon {
 
-/// A journal of this host as it is now, and its state.
+/// A journal of this host, with its current records and state.
 struct KnownJournal {
   journal::Entry entry;
   journal::Contents contents;
@@ -27,32 +26,34 @@ struct KnownJournal {
   }
 };
 
-/// For callers that act on it (journal::read_durable). kNotFound if there is none, kDataLoss if it
-/// is damaged.
+/// Reads a journal for a caller that acts on it (journal::read_durable). kNotFound if there is
+/// none, kDataLoss if it is damaged.
 Result<KnownJournal> read_journal(const worker::WorkerContext& context, const Uuid& migration,
                                   journal::Role role);
 
-/// Whether the peer may see and control this migration: by this host's journals its process belongs
-/// to a user whose processes the peer may move. Success too if there is no journal.
-/// kPermissionDenied.
+/// Checks that the peer may see and control this migration: that by this host's journals its
+/// process belongs to a user whose processes the peer may move. Success also if there is no
+/// journal. kPermissionDenied.
 Status check_permission(const worker::WorkerContext& context, const Uuid& migration);
 
-/// What the journal alone tells. One that is damaged or cannot be read has the state "damaged" or
-/// "unreadable", says why, and needs an operator. Looks at the process, if it is named.
+/// Returns the status from the journal alone, and whether its processes live. A damaged or
+/// unreadable journal has the state "damaged" or "unreadable", with the reason, and needs an
+/// operator.
 proto::MigrationStatus status_of(const journal::Entry& entry,
                                  const Result<journal::Contents>& contents);
 
-/// Adds what the worker that is at the migration tells, if there is one and it answers soon.
+/// Adds the status from the worker that runs the migration, if there is one and it replies within
+/// 500 ms.
 void add_worker(const worker::WorkerContext& context, const journal::Entry& entry,
                 proto::MigrationStatus& status);
 
-/// As ask_worker(), of the worker that owns this journal.
+/// Asks the worker that owns this journal, like ask_worker().
 Result<registry::WorkerReply> ask_owner(const worker::WorkerContext& context,
                                         const journal::Entry& entry,
                                         const registry::ToWorker& question,
                                         std::chrono::milliseconds timeout);
 
-/// Pauses before the next poll of something without events: another process's journal.
-void pause_before_next_look();
+/// Sleeps before the next poll of another process's journal, which has no events.
+void pause_before_next_poll();
 
 }  // namespace gcr::daemon

@@ -1,4 +1,4 @@
-// An operator's queries and orders about migrations.
+// Queries and orders of operators about migrations.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -21,30 +21,31 @@ Error not_known(const Uuid& migration) {
                fmt::format("this agent knows no migration {}", migration.to_string()));
 }
 
-/// The error for an order to a migration of which this host is not the source.
-Error no_source(const worker::WorkerContext& context, const Uuid& migration) {
+/// Returns the error for an order about a migration of which this host is not the source.
+Error not_the_source(const worker::WorkerContext& context, const Uuid& migration) {
   const auto known = read_journal(context, migration, Began::DESTINATION);
   if (!known) return not_known(migration);
   return Error(Code::kRefused,
-               fmt::format("a migration takes orders at its source, the agent at {}",
+               fmt::format("orders for a migration go to its source, the agent at {}",
                            known->began().peer()));
 }
 
-/// Passes an order to the source's worker. It is accepted during pre-copy; later, or in a recovery,
-/// it is refused.
+/// Passes an order to the source's worker, which accepts it only during pre-copy. Refused later and
+/// during recovery.
 Status give_order(const worker::WorkerContext& context, const Uuid& migration,
                   const registry::ToWorker& order) {
   const auto known = read_journal(context, migration, Began::SOURCE);
-  if (!known && known.error().code() == Code::kNotFound) return no_source(context, migration);
+  if (!known && known.error().code() == Code::kNotFound) return not_the_source(context, migration);
   GCR_TRY(known);
   if (!known->is(commit::SourceState::kWorking)) {
-    return Error(Code::kRefused, fmt::format("migration {} takes no orders any more: it is {}",
+    return Error(Code::kRefused, fmt::format("migration {} accepts no more orders: it is {}",
                                              migration.to_string(), to_string(known->state)));
   }
   const auto done = ask_owner(context, known->entry, order, kOrderPatience);
   if (!done && done.error().code() == Code::kNotFound) {
-    return Error(Code::kRefused, fmt::format("migration {} is being undone: its worker is gone",
-                                             migration.to_string()));
+    return Error(Code::kRefused,
+                 fmt::format("migration {} is being rolled back: its worker is gone",
+                             migration.to_string()));
   }
   GCR_TRY(done);
   return {};
@@ -56,7 +57,8 @@ proto::Envelope cancel_reply() {
   return reply;
 }
 
-/// A migration whose journal does not name the user belongs to nobody.
+/// Returns whether the caller may see a migration. One whose journal does not name the user is
+/// visible only to those who may see all.
 bool may_see(const worker::Permissions& permissions, const Result<journal::Contents>& contents) {
   if (permissions.everyone()) return true;
   if (!contents || contents->damage || contents->records.empty()) return false;
@@ -71,35 +73,35 @@ Reply answer_cancel(worker::WorkerContext& context, const Uuid& migration) {
       fmt::format("the operator \"{}\" cancelled it", context.channel.peer().common_name));
   for (const auto end = Clock::now() + kCancelPatience; Clock::now() < end;) {
     const auto known = read_journal(context, migration, Began::SOURCE);
-    if (!known && known.error().code() == Code::kNotFound) return no_source(context, migration);
+    if (!known && known.error().code() == Code::kNotFound)
+      return not_the_source(context, migration);
     GCR_TRY(known);
     if (known->is(commit::SourceState::kSuspended) &&
         !journal::is_owned(known->entry.path).value_or(false)) {
-      return Error(
-          Code::kRefused,
-          fmt::format("migration {} cannot be cancelled any more: its process is suspended; "
-                      "`gcr-migrate resume` lets it run",
-                      migration.to_string()));
+      return Error(Code::kRefused,
+                   fmt::format("migration {} can no longer be cancelled: its process is suspended; "
+                               "`gcr-migrate resume` lets it run",
+                               migration.to_string()));
     }
     const auto outcome = commit::outcome_of(std::get<commit::SourceState>(known->state));
     if (outcome == proto::OutcomeReply::ABORTED) return cancel_reply();
     if (outcome == proto::OutcomeReply::COMMITTED) {
       return Error(
           Code::kRefused,
-          fmt::format("migration {} cannot be cancelled any more: it is {}; the process "
-                      "goes on at {}",
+          fmt::format("migration {} can no longer be cancelled: it is {}; the process "
+                      "continues at {}",
                       migration.to_string(), to_string(known->state), known->began().peer()));
     }
-    const auto told = ask_owner(context, known->entry, cancel, kCancelPatience);
-    if (told) return cancel_reply();
-    const bool nobody_there = told.error().code() == Code::kNotFound;
-    // A journal before its commit without an owner is undone as soon as recovery starts.
-    if (nobody_there && !journal::is_owned(known->entry.path).value_or(false)) {
+    const auto passed = ask_owner(context, known->entry, cancel, kCancelPatience);
+    if (passed) return cancel_reply();
+    const bool no_worker = passed.error().code() == Code::kNotFound;
+    // A journal before its commit without an owner is rolled back as soon as recovery starts.
+    if (no_worker && !journal::is_owned(known->entry.path).value_or(false)) {
       return cancel_reply();
     }
-    pause_before_next_look();
+    pause_before_next_poll();
   }
-  return Error(Code::kTimeout, "the worker that is at the migration does not answer");
+  return Error(Code::kTimeout, "the migration's worker does not reply");
 }
 
 Reply answer_continue(worker::WorkerContext& context, const Uuid& migration) {

@@ -1,9 +1,9 @@
-// The requests that any worker answers at once: from the journals of this host, or by asking the
-// worker that owns the migration (worker_client.h). The worker has checked that the peer's
-// certificate has the role for the request.
+// Requests that any worker answers at once, from the journals of this host or by asking the worker
+// that owns the migration (worker_client.h). The caller has checked that the peer's certificate has
+// the role for the request.
 //
-// Each gives the reply, or the Error of the Failure to send instead. All of them block, on a thread
-// of the worker's pool. The migration that a request names is a parameter of its own.
+// Each function returns the reply, or the Error to send as a Failure. All of them block, on a
+// thread of the worker's pool. The id of the migration in a request is a separate parameter.
 #pragma once
 
 #include "migrate-agent/commit/journal/journal_files.h"
@@ -15,45 +15,46 @@ namespace gcr::daemon {
 
 using Reply = Result<proto::Envelope>;
 
-/// From an agent: what the source's journal says. kPermissionDenied if the migration is with
-/// another agent.
+/// Answers an agent with the decision in the source's journal or, with `of_vote`, the vote in the
+/// destination's. kPermissionDenied if the migration is with another agent.
 Reply answer_outcome(worker::WorkerContext& context, const Uuid& migration, bool of_vote);
 
-/// From an agent: the migration is committed, its process here shall run. The reply confirms that
-/// it runs, or ran. kNotFound: nothing is known of the migration; kRefused: this host has given its
-/// copy up; kPermissionDenied: another agent began it; kTimeout: not yet, ask again.
+/// Handles an agent's commit: the process here must run. The reply confirms that it runs or ran.
+/// kNotFound: the migration is unknown; kRefused: this host has abandoned its copy;
+/// kPermissionDenied: another agent began the migration; kTimeout: not yet, ask again.
 Reply answer_commit(worker::WorkerContext& context, const Uuid& migration);
 
-/// From an operator. kRefused once it is committed; kNotFound.
+/// Cancels a migration for an operator. kRefused once it is committed; kNotFound.
 Reply answer_cancel(worker::WorkerContext& context, const Uuid& migration);
 
-/// From an operator. kRefused if the migration does not pause, or has gone on already; kNotFound.
+/// Lets a paused migration continue, for an operator. kRefused if it does not pause or already
+/// continues; kNotFound.
 Reply answer_continue(worker::WorkerContext& context, const Uuid& migration);
 
-/// From an operator. kInvalidArgument for values out of range; kRefused once the switchover has
-/// begun; kNotFound.
+/// Changes limits of a running migration for an operator. kInvalidArgument for values out of range;
+/// kRefused once the switchover has begun; kNotFound.
 Reply answer_adjust(worker::WorkerContext& context, const Uuid& migration,
                     const proto::AdjustRequest& request);
 
-/// From an operator; the oldest first.
+/// Lists the migrations for an operator, the oldest first.
 Reply answer_list(worker::WorkerContext& context, const proto::ListRequest& request);
 
-/// From an operator. kNotFound if this agent has no journal of the migration.
+/// Returns the status of a migration for an operator. kNotFound if this agent has no journal of it.
 Reply answer_status(worker::WorkerContext& context, const Uuid& migration);
 
-/// From an operator or a local user: what this host has, which processes on it the asker may move,
-/// and which of their migrations are under way. kUnsupported if it has no CUDA driver.
+/// Describes this host for an operator or a local user: its resources, the processes that the
+/// caller may move, and their running migrations. kUnsupported if it has no CUDA driver.
 Reply answer_host(worker::WorkerContext& context);
 
-/// Decides about a migration whose journal is damaged: writes the journal anew with the decision;
-/// recovery begins when this worker ends. kInvalidArgument if neither the journal nor `request`
-/// names the process.
+/// Applies an operator's decision to a migration whose journal is damaged: writes the journal anew
+/// with the decision; recovery begins when this worker ends. kInvalidArgument if neither the
+/// journal nor `request` names the process.
 Status resolve_damaged(worker::WorkerContext& context, const journal::Entry& entry,
                        const proto::ResolveRequest& request);
 
-/// From an operator: passes the decision to the migration's owner, unless the other agent can be
-/// reached and can decide. kInvalidArgument, kRefused, kNotFound: nothing was decided. kTimeout:
-/// the owner did not accept the decision in time.
+/// Passes an operator's decision to the migration's owner, unless the other agent can be reached
+/// and can decide. kInvalidArgument, kRefused, kNotFound: nothing was decided. kTimeout: the owner
+/// did not accept the decision in time.
 Reply answer_resolve(worker::WorkerContext& context, const Uuid& migration,
                      const proto::ResolveRequest& request);
 

@@ -1,4 +1,5 @@
-// An operator decides what no protocol can, because the other host is gone.
+// An operator's decision about a migration that no protocol can settle, because the other host is
+// gone.
 #include <fmt/format.h>
 
 #include "migrate-agent/daemon/queries/journals.h"
@@ -18,7 +19,7 @@ bool can_be_resolved(const KnownJournal& known) {
   return known.is(commit::SourceState::kCommitted) || known.is(commit::DestinationState::kRestored);
 }
 
-/// The journal that waits for the other agent.
+/// Returns the journal that waits for the other agent.
 Result<KnownJournal> find(const worker::WorkerContext& context, const Uuid& migration) {
   std::string states;
   std::optional<Error> unreadable;
@@ -48,7 +49,7 @@ proto::Envelope question_for(const KnownJournal& known) {
   proto::Envelope question;
   const std::string id = to_bytes(known.entry.migration);
   if (known.entry.role == Began::SOURCE) {
-    // Any answer may be acted on: the source is committed.
+    // The reply to a commit may be acted on: the source is committed.
     question.mutable_commit_request()->set_migration_id(id);
   } else {
     question.mutable_outcome_request()->set_migration_id(id);
@@ -56,7 +57,7 @@ proto::Envelope question_for(const KnownJournal& known) {
   return question;
 }
 
-/// Whether the other agent's answer leaves something to decide.
+/// Returns whether an operator must still decide after the other agent's reply.
 bool cannot_decide(const proto::Envelope& answer) {
   if (answer.has_outcome_reply()) return answer.outcome_reply().outcome() == OutcomeReply::UNKNOWN;
   if (!answer.has_failure()) return false;
@@ -64,7 +65,7 @@ bool cannot_decide(const proto::Envelope& answer) {
   return code == Code::kNotFound || code == Code::kRefused;
 }
 
-/// Success if the other agent cannot be reached, or does not know either.
+/// Succeeds if the other agent cannot be reached or cannot decide either.
 Status check_peer_is_gone(const worker::WorkerContext& context, const KnownJournal& known) {
   GCR_ASSIGN(const auto peer, context.other_agent(known.began()));
   const proto::Envelope question = question_for(known);
@@ -76,12 +77,12 @@ Status check_peer_is_gone(const worker::WorkerContext& context, const KnownJourn
   if (lost) return {};
   return Error(
       Code::kRefused,
-      fmt::format("the agent at {} answers, so it is not gone, and the two agents "
-                  "settle it themselves{}",
+      fmt::format("the agent at {} replies, so it is not gone, and the two agents "
+                  "settle the migration themselves{}",
                   known.began().peer(), answer ? "" : " (" + answer.error().message() + ")"));
 }
 
-/// Passes the decision to the journal's owner; there is always a recovery, or soon will be.
+/// Passes the decision to the journal's owner: there is a recovery, or one starts soon.
 Status deliver(const worker::WorkerContext& context, const KnownJournal& known,
                const proto::ResolveRequest& request) {
   const bool run_here = request.decision() == proto::ResolveRequest::RUN_HERE;
@@ -100,10 +101,10 @@ Status deliver(const worker::WorkerContext& context, const KnownJournal& known,
     const Record* resolved = now.last(Record::kResolved);
     if (resolved != nullptr && resolved->resolved().run_here() == run_here) return {};
     if (!can_be_resolved(now)) {
-      return Error(Code::kRefused, fmt::format("it was settled otherwise meanwhile: it is {}",
+      return Error(Code::kRefused, fmt::format("the migration was settled meanwhile: it is {}",
                                                to_string(now.state)));
     }
-    pause_before_next_look();
+    pause_before_next_poll();
   }
   return Error(Code::kTimeout, "no worker has accepted the decision in time; try again");
 }
@@ -111,18 +112,19 @@ Status deliver(const worker::WorkerContext& context, const KnownJournal& known,
 Status check(const proto::ResolveRequest& request) {
   if (!request.peer_is_gone()) {
     return Error(Code::kInvalidArgument,
-                 "a migration is resolved by hand only where the other host is gone for good: say "
-                 "that its copy of the process will never run again, for if it did there would be "
-                 "two");
+                 "a migration is resolved by hand only if the other host is gone for good: confirm "
+                 "that its copy of the process will never run again, or there would be two "
+                 "running copies");
   }
   if (request.decision() != proto::ResolveRequest::RUN_HERE &&
       request.decision() != proto::ResolveRequest::DISCARD_HERE) {
-    return Error(Code::kInvalidArgument, "either the copy here runs or it is discarded");
+    return Error(Code::kInvalidArgument,
+                 "decide either to run the copy on this host or to discard it");
   }
   return {};
 }
 
-/// The journal of `migration` that is damaged, if one is.
+/// Returns the journal of `migration` that is damaged, if there is one.
 std::optional<journal::Entry> find_damaged(const worker::WorkerContext& context,
                                            const Uuid& migration) {
   for (const journal::Role role : {Began::SOURCE, Began::DESTINATION}) {
@@ -143,7 +145,7 @@ Reply answer_resolve(worker::WorkerContext& context, const Uuid& migration,
   proto::ResolveReply& answer = *reply.mutable_resolve_reply();
   if (const auto damaged = find_damaged(context, migration)) {
     GCR_TRY(resolve_damaged(context, *damaged, request));
-    answer.set_text("decided; the damaged journal is kept, and recovery goes on");
+    answer.set_text("decided; the damaged journal is kept, and recovery continues");
     *answer.mutable_status() = status_of(*damaged, journal::read(damaged->path));
     return reply;
   }
@@ -152,7 +154,7 @@ Reply answer_resolve(worker::WorkerContext& context, const Uuid& migration,
   GCR_TRY(deliver(context, known, request));
   GCR_ASSIGN(const KnownJournal now, read_journal(context, migration, known.entry.role));
   const Record* finished = now.last(Record::kFinished);
-  answer.set_text(finished == nullptr ? "decided; the agent is at it"
+  answer.set_text(finished == nullptr ? "decided; the agent carries it out"
                                       : finished->finished().text());
   *answer.mutable_status() = status_of(now.entry, now.contents);
   return reply;

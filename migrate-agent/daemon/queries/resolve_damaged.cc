@@ -1,7 +1,7 @@
-// A migration whose journal is damaged has no owner: no agent can tell what was decided, so an
-// operator decides alone. The journal's intact records say which processes are meant; the others
-// are written anew as if everything had happened that can have happened, with the decision after
-// them, and recovery does the rest.
+// Resolves a migration whose journal is damaged. It has no owner, and no agent knows what was
+// decided, so an operator decides alone. The intact records name the processes; the missing ones
+// are written anew as if every step that may have happened had happened, followed by the decision,
+// and recovery does the rest.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -27,11 +27,11 @@ Result<journal::ProcessId> identify(pid_t pid) {
 
 Error which_process() {
   return {Code::kInvalidArgument,
-          "the journal does not even say any more which process it is about: look for it on the "
-          "host, and name it with --pid"};
+          "the damaged journal no longer names its process: find the process on the "
+          "host and pass it with --pid"};
 }
 
-/// The parent of a restored process is the init of its PID namespace.
+/// Identifies a restored process and its parent, the init of its PID namespace.
 Result<journal::Restored> identify_restored(pid_t pid) {
   if (pid <= 0) return which_process();
   journal::Restored restored;
@@ -54,7 +54,7 @@ Result<Record> began_of(const journal::Entry& entry, const std::vector<Record>& 
   return record;
 }
 
-/// The last intact record of this kind, or an empty one.
+/// Returns the last intact record of this kind, or an empty one.
 Record good_or_empty(const std::vector<Record>& good, Record::BodyCase kind) {
   if (const Record* found = journal::last(good, kind)) return *found;
   Record record;
@@ -63,7 +63,7 @@ Record good_or_empty(const std::vector<Record>& good, Record::BodyCase kind) {
   return record;
 }
 
-/// A journal in which an operator may decide; see PROTOCOL.md, "Resolve".
+/// Rebuilds the records up to the operator's decision; see PROTOCOL.md, "Resolve".
 Result<std::vector<Record>> rebuild(const journal::Entry& entry, const std::vector<Record>& good,
                                     pid_t pid) {
   GCR_ASSIGN(Record began, began_of(entry, good, pid));
@@ -106,7 +106,7 @@ Status resolve_damaged(worker::WorkerContext& context, const journal::Entry& ent
   }
   GCR_ASSIGN(std::vector<Record> records, rebuild(entry, good, request.pid()));
   records.push_back(decision_of(request, context.channel.peer().common_name));
-  // Recovery begins when this worker, which has claimed the migration, ends.
+  // Claim the migration: recovery begins when this worker ends.
   const Began& began = records.front().began();
   GCR_TRY(worker::on_io(
       context.io,

@@ -35,11 +35,11 @@ constexpr char kDrmDevices[] = "/sys/class/drm";
 constexpr int kPatienceMs = 10'000;
 constexpr int kMostDevices = 4096;
 
-/// What access(2) says of a device, one bit for each way to open it.
+/// Bits for the ways to open a device that access(2) allows.
 constexpr unsigned char kRead = 1;
 constexpr unsigned char kWrite = 2;
 
-/// The nodes of NVIDIA's GPUs, as the driver tells in /proc.
+/// Returns the device nodes of NVIDIA GPUs, as /proc/driver/nvidia lists them.
 std::map<Uuid, std::string> nvidia_nodes() {
   std::map<Uuid, std::string> nodes;
   std::error_code error;
@@ -58,8 +58,9 @@ std::map<Uuid, std::string> nvidia_nodes() {
   return nodes;
 }
 
-/// The render nodes of AMD's GPUs, as sysfs tells. HIP's UUID is the text of the identifier. A GPU
-/// without one is known by its path alone; partitions share one, and only the first is found.
+/// Returns the render nodes of AMD GPUs, as sysfs lists them. HIP's UUID is the text of the GPU's
+/// identifier. A GPU without one is known only by its path. Partitions of a GPU share one, and only
+/// the first is found.
 std::map<Uuid, std::string> amd_nodes() {
   std::map<Uuid, std::string> nodes;
   std::error_code error;
@@ -73,7 +74,7 @@ std::map<Uuid, std::string> amd_nodes() {
   return nodes;
 }
 
-/// Every device node below /dev, except other users' terminals.
+/// Returns every device node below /dev, except other users' terminals.
 std::vector<proto::Device> devices_here(const std::map<Uuid, std::string>& nodes) {
   std::map<std::string, Uuid> gpus;
   for (const auto& [uuid, node] : nodes) gpus.emplace(node, uuid);
@@ -97,7 +98,8 @@ bool is_forbidden(const char* path, int mode) {
   return ::faccessat(AT_FDCWD, path, mode, 0) != 0 && (errno == EPERM || errno == EACCES);
 }
 
-/// Runs in the groups, in the forked child of a process with other threads: allocates no memory.
+/// Joins the groups and tests all paths. Runs in the forked child of a process with other threads,
+/// so it allocates no memory.
 [[noreturn]] void probe(const std::vector<UniqueFd>& groups, const std::vector<const char*>& paths,
                         unsigned char* allowed) {
   for (const UniqueFd& group : groups) {
@@ -110,7 +112,7 @@ bool is_forbidden(const char* path, int mode) {
   ::_exit(0);
 }
 
-/// The answers of probe(), from shared memory.
+/// Shared memory in which probe() leaves its results, one byte for each path.
 class Answers {
  public:
   explicit Answers(std::size_t count) : bytes_(std::max<std::size_t>(count, 1)) {
@@ -129,7 +131,7 @@ class Answers {
   void* memory_;
 };
 
-/// Waits for a child, which is killed if it does not end in time.
+/// Waits for a child, and kills it if it does not end within kPatienceMs.
 Status reap(pid_t child) {
   const UniqueFd ended = procfs::pidfd_of_child(child);
   pollfd entry{ended.get(), POLLIN, 0};
@@ -138,7 +140,9 @@ Status reap(pid_t child) {
   int status = 0;
   while (::waitpid(child, &status, 0) < 0 && errno == EINTR) {
   }
-  if (!well) return Error(Code::kTimeout, "nothing runs in the control groups of the process");
+  if (!well)
+    return Error(Code::kTimeout,
+                 "a probe in the control groups of the process did not end within 10 s");
   if (status == 0) return {};
   return Error::from_errno(WIFEXITED(status) ? WEXITSTATUS(status) : EINTR,
                            "cannot join the control groups of the process");
@@ -150,7 +154,7 @@ std::string path_of(const proto::Device& device, const std::map<Uuid, std::strin
   return node == gpus.end() ? "" : node->second;
 }
 
-/// A device by its numbers.
+/// A rule for a device, identified by its numbers.
 struct Rule {
   bool block = false;
   unsigned major = 0;
@@ -175,7 +179,7 @@ std::vector<Rule> rules_of(const proto::DeviceLimits& limits) {
   return rules;
 }
 
-/// As for devices.allow of version 1.
+/// Formats a rule for devices.allow of version 1.
 std::string text_of(const Rule& rule) {
   return fmt::format("{} {}:{} {}{}", rule.block ? 'b' : 'c', rule.major,
                      rule.minor ? std::to_string(*rule.minor) : "*", rule.read ? "r" : "",
@@ -198,8 +202,8 @@ bpf_insn instruction(int code, int destination, int source, int offset, int imme
   return made;
 }
 
-/// A program of the type BPF_PROG_TYPE_CGROUP_DEVICE, which gets a bpf_cgroup_dev_ctx
-/// (linux/bpf.h) and answers 1 for what is allowed.
+/// Returns a program of the type BPF_PROG_TYPE_CGROUP_DEVICE. It receives a bpf_cgroup_dev_ctx
+/// (linux/bpf.h) and returns 1 if a rule allows the access.
 std::vector<bpf_insn> program_of(const std::vector<Rule>& rules) {
   constexpr int kAnswer = BPF_REG_0;
   constexpr int kContext = BPF_REG_1;
@@ -226,7 +230,7 @@ std::vector<bpf_insn> program_of(const std::vector<Rule>& rules) {
         instruction(BPF_JMP | BPF_JSET | BPF_K, kWays, 0, 0, forbidden)};
     if (rule.minor)
       tests.push_back(instruction(kSkipUnlessEqual, kMinor, 0, 0, static_cast<int>(*rule.minor)));
-    // Over the other tests, and over the two instructions that allow.
+    // If a test fails, jump over the remaining tests and the two instructions that allow.
     for (std::size_t i = 0; i < tests.size(); ++i)
       tests[i].off = static_cast<std::int16_t>(tests.size() - i + 1);
     program.insert(program.end(), tests.begin(), tests.end());
@@ -330,7 +334,9 @@ std::optional<proto::DeviceLimits> devices_without(const std::set<Uuid>& gpus) {
 Status limit_devices(const Hierarchy& hierarchy, const fs::path& group,
                      const proto::DeviceLimits& limits) {
   if (limits.allowed_size() > kMostDevices)
-    return Error(Code::kRefused, fmt::format("{} devices are too many", limits.allowed_size()));
+    return Error(Code::kRefused,
+                 fmt::format("{} devices are allowed to the process, more than the maximum of {}",
+                             limits.allowed_size(), kMostDevices));
   const std::vector<Rule> rules = rules_of(limits);
   return hierarchy.version == Version::kOne ? limit_v1(group, rules) : limit_v2(group, rules);
 }

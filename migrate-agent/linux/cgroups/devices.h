@@ -1,6 +1,7 @@
-// Which devices the control groups of a process allow. No file tells: version 2 has programs that
-// decide, version 1 has rules by device numbers, which mean other devices on another host. So a
-// child process asks the kernel, from within the groups, about each device of this host.
+// Reads and sets the devices that control groups allow. No file lists them: version 2 uses BPF
+// programs, version 1 has rules by device numbers, which mean other devices on another host. So
+// devices_of() forks a child into the groups, and the child tests each device of this host with
+// access(2).
 #pragma once
 
 #include <sys/types.h>
@@ -20,26 +21,26 @@
 
 namespace gcr::cgroups {
 
-/// The device nodes of this host's GPUs: what a process needs of one alone.
+/// Returns the device nodes of this host's GPUs: those that a process needs for one GPU only.
 std::map<Uuid, std::string> gpu_nodes();
 
-/// The cgroup.procs of those groups of a process that may forbid devices. None if there is no such
-/// group.
+/// Opens cgroup.procs of those groups of a process that may forbid devices. Empty if there is no
+/// such group.
 Result<std::vector<UniqueFd>> device_groups_of(const std::vector<Hierarchy>& hierarchies,
                                                pid_t pid);
 
-/// The devices that a process may open; none if nothing is forbidden. A child of the caller joins
-/// the groups of the process for a moment. kTimeout if the child does not answer.
+/// Returns the devices that a process may open; none if all are allowed. A child of the caller
+/// joins the groups of the process for a moment. kTimeout if the child does not end.
 Result<std::optional<proto::DeviceLimits>> devices_of(const std::vector<Hierarchy>& hierarchies,
                                                       pid_t pid);
 
-/// All devices that exist now on this host, but for these GPUs. None if this host has no devices of
-/// theirs.
+/// Returns all devices that this host has now, except these GPUs. None if this host has none of
+/// these GPUs.
 std::optional<proto::DeviceLimits> devices_without(const std::set<Uuid>& gpus);
 
-/// Lets the processes of a group open only these devices: those that exist now, by their numbers on
+/// Restricts the processes of a group to these devices: those that exist now, by their numbers on
 /// this host. GPUs are named by their UUID on this host. If the terminal multiplexer is allowed, so
-/// is every terminal that it makes. Processes in the group cannot create device nodes.
+/// is every terminal that it creates. Processes in the group cannot create device nodes.
 Status limit_devices(const Hierarchy& hierarchy, const std::filesystem::path& group,
                      const proto::DeviceLimits& limits);
 

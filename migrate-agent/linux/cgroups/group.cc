@@ -1,3 +1,8 @@
+// How a group is frozen and emptied. Version 2 freezes on one request and reports the end in
+// cgroup.events; version 1 has no event and may miss a thread that enters another stop, so the
+// request is repeated until freezer.state is FROZEN. To empty a group, its processes are moved away
+// (dissolve) or killed (destroy) in passes until a pass finds none: they may fork meanwhile. All
+// waits end after kPatience.
 #include "migrate-agent/linux/cgroups/group.h"
 
 #include <errno.h>
@@ -22,21 +27,23 @@ namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::seconds kPatience{10};
-constexpr int kLookMs = 1;
+constexpr int kPollMs = 1;
 constexpr char kProcesses[] = "cgroup.procs";
 
 Error still_running(const fs::path& directory) {
-  return Error(Code::kTimeout, directory.string() + " does not freeze");
+  return Error(Code::kTimeout,
+               "cannot freeze " + directory.string() + ": after 10 s a thread in it still runs");
 }
 
-/// Ended processes leave a moment later.
+/// Removes the directory, and retries while it is busy: ended processes leave a group a moment
+/// later.
 Status remove_directory(const fs::path& directory) {
   const auto deadline = Clock::now() + kPatience;
   while (::rmdir(directory.c_str()) != 0 && errno != ENOENT) {
     if (errno != EBUSY || Clock::now() > deadline) {
       return Error::from_errno(errno, "cannot remove the control group " + directory.string());
     }
-    ::poll(nullptr, 0, kLookMs);
+    ::poll(nullptr, 0, kPollMs);
   }
   return {};
 }
@@ -65,7 +72,7 @@ Status Group::create() const {
 
 Status Group::create(const proto::GroupLimits& limits) const {
   GCR_TRY(create());
-  return keep(hierarchies_, name_, limits);
+  return apply_limits(hierarchies_, name_, limits);
 }
 
 Result<std::vector<UniqueFd>> Group::entries() const {
@@ -82,7 +89,7 @@ Result<std::vector<UniqueFd>> Group::entries() const {
 
 Status Group::add(const procfs::Process& process) const {
   if (!freezer_) return {};
-  // By PID: what joined is checked afterwards.
+  // Joins by PID, then checks that the process was still there.
   GCR_TRY(write(directory_ / kProcesses, std::to_string(process.pid())));
   if (process.send(0)) return {};
   return Error(Code::kNotFound, "process " + std::to_string(process.pid()) + " has ended");
@@ -93,14 +100,15 @@ Status Group::freeze() const {
   return freezer_->version == Version::kTwo ? freeze_v2() : freeze_v1();
 }
 
-/// Repeats the request each time: a thread that enters another stop misses the first.
+/// Freezes in version 1. Repeats the request each time: a thread that enters another stop misses
+/// the first.
 Status Group::freeze_v1() const {
   const auto deadline = Clock::now() + kPatience;
   for (;;) {
     GCR_TRY(write(directory_ / "freezer.state", "FROZEN"));
     if (procfs::read_text(directory_ / "freezer.state").starts_with("FROZEN")) return {};
     if (Clock::now() > deadline) return still_running(directory_);
-    ::poll(nullptr, 0, kLookMs);
+    ::poll(nullptr, 0, kPollMs);
   }
 }
 
@@ -139,7 +147,7 @@ Status Group::thaw() const {
                                             : write(directory_ / "freezer.state", "THAWED");
 }
 
-/// Repeats until the group is empty: its processes may fork meanwhile.
+/// Evicts processes until the group is empty: they may fork meanwhile.
 Status Group::until_empty(const std::function<Status(const std::string& pid)>& evict) const {
   const auto deadline = Clock::now() + kPatience;
   for (;;) {
@@ -152,9 +160,9 @@ Status Group::until_empty(const std::function<Status(const std::string& pid)>& e
     }
     if (!found) return {};
     if (Clock::now() > deadline) {
-      return Error(Code::kTimeout, directory_.string() + " does not become empty");
+      return Error(Code::kTimeout, directory_.string() + " still has processes after 10 s");
     }
-    ::poll(nullptr, 0, kLookMs);
+    ::poll(nullptr, 0, kPollMs);
   }
 }
 
@@ -183,7 +191,7 @@ Status Group::dissolve(const Homes& home) const {
 Status Group::destroy() const {
   const auto kill = [this](const std::string& pid) -> Status {
     GCR_ASSIGN(const auto process, procfs::Process::open(std::stoi(pid)));
-    // The process that has the PID now is killed only if it is in the group.
+    // A process with a reused PID is killed only if it is in the group.
     if (contains(process)) GCR_TRY(process.send(SIGKILL));
     return thaw();
   };

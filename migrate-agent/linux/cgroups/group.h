@@ -1,8 +1,9 @@
-// A control group for the processes of a job. Frozen, it keeps them from running whatever signals
-// it gets (design decision 10): anybody's SIGCONT ends a SIGSTOP, but only root can thaw a group.
-// While the process runs, the group keeps its earlier limits (limits.h).
+// A control group for the processes of a job. While the group is frozen, its processes cannot run,
+// even when they get signals (design decision 10): any process of the same user can end a SIGSTOP
+// by SIGCONT, but only root can thaw a group. While the processes run, the group keeps their
+// earlier limits (limits.h).
 //
-// Groups are made at the top of the hierarchy, which belongs to root, and not below the group of
+// Groups are created at the top of the hierarchy, which belongs to root, and not below the group of
 // the process: in version 2 the owner of a delegated group may move processes among the groups
 // below it, and so out of a frozen one.
 //
@@ -26,70 +27,73 @@
 
 namespace gcr::cgroups {
 
-/// Prefix of a migration's group; the rest is the name of its journal's file.
+/// Prefix of the name of a migration's group; the rest is the name of its journal's file.
 inline constexpr char kGroupPrefix[] = "gcr-migrate-";
 
-/// The name of a group, which may exist or not: one directory in the hierarchy that freezes, and
-/// one in each hierarchy that limits. Destroying it changes nothing: groups outlive the agent.
-/// If no hierarchy can freeze, and the agent may do without, freezing succeeds and has no effect.
+/// A handle for a group, which may exist or not: one directory in the hierarchy that can freeze,
+/// and one in each hierarchy with limits. The destructor changes nothing: groups outlive the agent.
+/// If no hierarchy can freeze, freezing succeeds and has no effect; preflight has checked that the
+/// agent may work without.
 class Group {
  public:
   Group() = default;
 
-  /// `hierarchies`: those that may be used.
+  /// Uses the given hierarchies only.
   Group(std::vector<Hierarchy> hierarchies, std::string name);
 
-  /// Whether the group exists now in the hierarchy that freezes.
+  /// Returns whether the group exists now in the hierarchy that can freeze.
   bool exists() const;
 
-  /// Whether it has no processes.
+  /// Returns whether the group has no processes.
   bool is_empty() const;
 
-  /// Makes the group; success if it exists.
+  /// Creates the group; success if it exists.
   Status create() const;
 
-  /// As create(), with these limits. kUnsupported if they cannot all be kept here.
+  /// Creates the group with these limits. kUnsupported if this host cannot apply all of them.
   Status create(const proto::GroupLimits& limits) const;
 
-  /// What a process writes "0" to in order to join, one file for each hierarchy.
+  /// Opens the files to which a process writes "0" in order to join, one for each hierarchy.
   Result<std::vector<UniqueFd>> entries() const;
 
-  /// Moves all of a process into the group. kNotFound if it is gone.
+  /// Moves all threads of a process into the group. kNotFound if the process is gone.
   Status add(const procfs::Process& process) const;
 
-  /// Freezes, and waits until no thread in the group can run. kTimeout after ten seconds: then they
-  /// are still being frozen.
+  /// Freezes the group and waits until no thread in it can run. kTimeout after 10 s; the kernel
+  /// then continues to freeze.
   Status freeze() const;
 
-  /// Whether it was frozen and not thawed since. False if there is no such group.
+  /// Returns whether the group was frozen and not thawed since. False if there is no such group.
   Result<bool> is_frozen() const;
 
-  /// Success if there is no such group.
+  /// Thaws the group. Success if there is no such group.
   Status thaw() const;
 
-  /// Thaws, moves each process to its home (a group as /proc/PID/cgroup names it; the caller's own
-  /// if that is gone or unknown), and removes the group. Success if there is no such group.
+  /// Thaws the group, moves each process to its home (a group as /proc/PID/cgroup names it; the
+  /// caller's own group if the home is gone or unknown), and removes the group. Success if there is
+  /// no such group.
   using Homes = std::function<std::string(pid_t)>;
   Status dissolve(const Homes& home = {}) const;
 
-  /// Kills all its processes, none of which runs again, and removes the group. Success if there is
-  /// no such group.
+  /// Kills all processes of the group, none of which runs again, and removes the group. Success if
+  /// there is no such group.
   Status destroy() const;
 
-  /// The group that a process is in, for dissolve(). Empty if none freezes.
+  /// Returns the group that a process is in, for dissolve(). Empty if no hierarchy can freeze.
   Result<std::string> home_of(pid_t pid) const;
 
-  /// What is in it now. Empty if there is no such group.
+  /// Returns the processes in the group now. Empty if there is no such group.
   std::vector<pid_t> processes() const;
 
-  /// Whether this very process is in it.
+  /// Returns whether this process (not another with its PID) is in the group.
   bool contains(const procfs::Process& process) const;
 
-  /// Whether freeze() has an effect.
+  /// Returns whether freeze() has an effect.
   bool freezes() const { return freezer_.has_value(); }
 
-  /// Where CRIU can freeze it (--freeze-cgroup), so that nothing runs between the end of a dump and
-  /// freeze(). Empty if it cannot: threads that version 1 has frozen cannot be traced.
+  /// Returns the directory with which CRIU can freeze the group (--freeze-cgroup), so that nothing
+  /// runs between the end of a dump and freeze(). Empty for version 1: CRIU cannot trace threads
+  /// that it has frozen.
   std::filesystem::path directory_for_criu() const;
 
  private:
@@ -101,13 +105,13 @@ class Group {
   std::vector<Hierarchy> hierarchies_;
   std::string name_;
   std::optional<Hierarchy> freezer_;
-  std::filesystem::path directory_;  ///< in the hierarchy that freezes
+  std::filesystem::path directory_;  ///< in the hierarchy that can freeze
 };
 
-/// The names of the migrations' groups that have no processes.
+/// Returns the names of the migrations' groups that have no processes.
 std::set<std::string> empty_groups(const std::vector<Hierarchy>& hierarchies);
 
-/// Removes those of them that have no processes now.
+/// Removes the groups of `names` that still have no processes.
 void remove_empty(const std::vector<Hierarchy>& hierarchies, const std::vector<std::string>& names);
 
 }  // namespace gcr::cgroups

@@ -24,7 +24,8 @@ std::vector<std::string> words(const std::string& list, char separator) {
   return found;
 }
 
-/// No file names these two: version 2 has them in the kernel's core and in BPF.
+/// Returns the controllers of version 2. No file lists the last two: the freezer is in the kernel's
+/// core, devices are handled by BPF.
 std::vector<std::string> controllers_of_v2(const fs::path& mount) {
   std::istringstream listed(procfs::read_text(mount / "cgroup.controllers"));
   std::vector<std::string> found{std::istream_iterator<std::string>(listed), {}};
@@ -44,7 +45,7 @@ std::optional<fs::path> Hierarchy::directory_of(const std::string& group) const 
     if (!(group + '/').starts_with(root + '/')) return std::nullopt;
     below.erase(0, root.size());
   }
-  // What lies beside the root of a namespace of control groups is named from there.
+  // A group outside the root of a cgroup namespace is named relative to that root: "/../…".
   if ((below + '/').starts_with("/../")) return std::nullopt;
   return mount / fs::path(below).relative_path();
 }
@@ -89,7 +90,7 @@ Result<Hierarchy> find(const std::vector<Hierarchy>& hierarchies, std::string_vi
   for (const Hierarchy& hierarchy : hierarchies) {
     if (!hierarchy.has(controller)) continue;
     if (::access(hierarchy.mount.c_str(), W_OK) == 0) return hierarchy;
-    why = fmt::format("{} cannot be written to", hierarchy.mount.string());
+    why = fmt::format("{} is not writable", hierarchy.mount.string());
   }
   return Error(Code::kUnsupported, why);
 }

@@ -1,5 +1,5 @@
-// The hierarchies of control groups that this host has: one of version 2, several of version 1, or
-// both, each with controllers of its own (cgroups(7)).
+// The control group hierarchies of this host: one of version 2, several of version 1, or both, each
+// with its own controllers (cgroups(7)).
 #pragma once
 
 #include <sys/types.h>
@@ -15,40 +15,40 @@
 
 namespace gcr::cgroups {
 
-/// Zero is never used.
+/// Version of a hierarchy. Zero is never used.
 enum class Version : std::uint8_t { kInvalid = 0, kOne = 1, kTwo = 2 };
 
 struct Hierarchy {
   Version version = Version::kInvalid;
-  std::filesystem::path mount;  ///< where it is mounted
-  std::string root;             ///< the group that is seen there, as /proc/PID/cgroup names groups
+  std::filesystem::path mount;  ///< mount point
+  std::string root;  ///< the group at the mount point, in the notation of /proc/PID/cgroup
   std::vector<std::string> controllers;
 
   bool has(std::string_view controller) const;
 
-  /// The directory of the group that /proc/PID/cgroup names so. None for a group that is not below
-  /// the one that is seen here.
+  /// Returns the directory of a group in the notation of /proc/PID/cgroup. None for a group that is
+  /// not visible below the mount point.
   std::optional<std::filesystem::path> directory_of(const std::string& group) const;
 };
 
-/// Every hierarchy of `mountinfo` (the text of /proc/self/mountinfo), version 2 first. Version 2
-/// has the controllers that its root names, and always the freezer and the devices.
+/// Returns every hierarchy of `mountinfo` (the text of /proc/self/mountinfo), version 2 first.
+/// Version 2 has the controllers that its root lists, and always the freezer and devices.
 std::vector<Hierarchy> hierarchies(const std::string& mountinfo);
 
-/// Those of this process.
+/// Returns the hierarchies that this process sees.
 std::vector<Hierarchy> hierarchies();
 
-/// The one with this controller, whose root this process can make groups in. kUnsupported with what
-/// is missing.
+/// Returns the hierarchy that has this controller and in whose root this process can create groups.
+/// kUnsupported, naming what is missing.
 ///
-/// For the freezer and the devices version 2 is preferred, because it is stricter: moving a process
+/// For the freezer and devices version 2 is preferred, because it is stricter: moving a process
 /// there needs write access to the common ancestor of both groups; in version 1 the process's owner
-/// may move it into any group that this owner has.
+/// may move it into any of the owner's groups.
 Result<Hierarchy> find(const std::vector<Hierarchy>& hierarchies, std::string_view controller);
 
 inline constexpr std::string_view kFreezer = "freezer";
 
-/// A line of /proc/PID/cgroup. Version 2 names no controllers.
+/// One line of /proc/PID/cgroup. Version 2 lists no controllers.
 struct Membership {
   std::vector<std::string> controllers;
   std::string group;
@@ -56,13 +56,14 @@ struct Membership {
 
 std::vector<Membership> memberships(pid_t pid);
 
-/// Whether a line is about this hierarchy.
+/// Returns whether a line concerns this hierarchy.
 bool is_of(const Hierarchy& hierarchy, const Membership& membership);
 
-/// The group that a process is in, as /proc/PID/cgroup names it. kNotFound if the process is gone.
+/// Returns the group that a process is in, in the notation of /proc/PID/cgroup. kNotFound if the
+/// process is gone.
 Result<std::string> group_of(const Hierarchy& hierarchy, pid_t pid);
 
-/// Writes to a file of a group, in one piece or not at all.
+/// Writes `text` to a file of a group in one write.
 Status write(const std::filesystem::path& file, const std::string& text);
 
 }  // namespace gcr::cgroups

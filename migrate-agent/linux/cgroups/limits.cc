@@ -1,3 +1,10 @@
+// How limits are read and applied. A process is limited by its own group and by all groups above
+// it, so the effective limit is the tightest value of these levels (Levels::least); for CPUs and
+// memory nodes the kernel computes the effective list itself. To apply limits, the destination
+// creates a group at the top of each hierarchy with a controller that is needed, enables the
+// controller there (version 2), and writes the values in the order of settings().
+// proto::GroupLimits has the limits of version 2. Version 1 has other file names, and limits memory
+// and swap together, so the swap limit is converted.
 #include "migrate-agent/linux/cgroups/limits.h"
 
 #include <errno.h>
@@ -22,7 +29,7 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view kLimiting[] = {"memory", "pids", "cpu", "cpuset", "devices"};
 
-/// Version 1 reports more than this, the greatest number of whole pages, for no limit.
+/// Version 1 reports a larger number, the greatest count of whole pages, for "no limit".
 constexpr std::uint64_t kMost = std::uint64_t{1} << 62;
 
 std::string first_line(const fs::path& path) {
@@ -39,7 +46,8 @@ std::optional<std::uint64_t> number(std::string_view text) {
   return value;
 }
 
-/// A group and all visible groups above it, the lowest first.
+/// A group and all its visible ancestors, the group first. The effective limit is the tightest of
+/// them.
 class Levels {
  public:
   Levels(const Hierarchy& hierarchy, const fs::path& group) : version_(hierarchy.version) {
@@ -63,7 +71,8 @@ class Levels {
     return least;
   }
 
-  /// Of the lowest group that has the file, if it differs from what the whole host has.
+  /// Returns the list of the lowest group that has the file; empty if it equals that of the whole
+  /// host.
   std::string list(const char* file) const {
     std::error_code error;
     const auto found = std::ranges::find_if(
@@ -113,7 +122,8 @@ void read_cpu_time(const Levels& levels, proto::GroupLimits& limits) {
   }
 }
 
-/// What a group may use, by its own limits and those of all groups above it.
+/// Name of the file with the CPUs that a group may use, by its own limits and those of all groups
+/// above it.
 const char* cpus_file(Version version) {
   return version == Version::kOne ? "cpuset.effective_cpus" : "cpuset.cpus.effective";
 }
@@ -127,7 +137,7 @@ void read_cpus(const Levels& levels, proto::GroupLimits& limits) {
   limits.set_memory_nodes(levels.list(nodes_file(levels.version())));
 }
 
-/// The settings of a controller for `limits`, in this order.
+/// A file of a controller and the text to write to it.
 struct Setting {
   std::string file;
   std::string text;
@@ -168,11 +178,11 @@ bool is_needed(std::string_view controller, const proto::GroupLimits& limits) {
   return !settings(controller, Version::kTwo, limits).empty();
 }
 
-/// More than a kernel can be built for.
+/// More than a kernel supports.
 constexpr std::size_t kMostCpus = 16384;
 using Members = std::bitset<kMostCpus>;
 
-/// "0-3,8" as a set. None if it has what no kernel has.
+/// Parses "0-3,8". None for text that no kernel writes.
 std::optional<Members> members(const std::string& list) {
   Members found;
   std::istringstream ranges(list);
@@ -193,27 +203,28 @@ bool has_all(const fs::path& file, const std::string& wanted) {
   return here && there && (*there & ~*here).none();
 }
 
-/// The parts of the lists that this host does not have.
+/// Appends a sentence for each list of which this host lacks a part.
 void compare_cpus(const Hierarchy& cpuset, const proto::GroupLimits& limits,
                   std::vector<std::string>& sentences) {
   if (!has_all(cpuset.mount / cpus_file(cpuset.version), limits.cpus()))
-    sentences.push_back(fmt::format("not all of the CPUs {} are here", limits.cpus()));
+    sentences.push_back(fmt::format("this host lacks some of the CPUs {}", limits.cpus()));
   if (!has_all(cpuset.mount / nodes_file(cpuset.version), limits.memory_nodes()))
     sentences.push_back(
-        fmt::format("not all of the memory nodes {} are here", limits.memory_nodes()));
+        fmt::format("this host lacks some of the memory nodes {}", limits.memory_nodes()));
 }
 
-/// Groups of version 2 have the controllers that the group above them passes on.
-Status hand_on(const Hierarchy& hierarchy, std::string_view controller) {
+/// Enables a controller for the groups at the top of a version 2 hierarchy.
+Status enable(const Hierarchy& hierarchy, std::string_view controller) {
   if (hierarchy.version == Version::kOne || controller == "devices") return {};
-  std::istringstream handed_on(procfs::read_text(hierarchy.mount / "cgroup.subtree_control"));
-  for (std::string one; handed_on >> one;) {
+  std::istringstream enabled(procfs::read_text(hierarchy.mount / "cgroup.subtree_control"));
+  for (std::string one; enabled >> one;) {
     if (one == controller) return {};
   }
   return write(hierarchy.mount / "cgroup.subtree_control", fmt::format("+{}", controller));
 }
 
-/// A version 1 group without CPUs and memory nodes cannot be joined.
+/// Fills empty lists of a version 1 group from the root: without CPUs and memory nodes no process
+/// can join it.
 Status fill_cpuset(const Hierarchy& hierarchy, const fs::path& group) {
   if (hierarchy.version != Version::kOne) return {};
   for (const char* file : {"cpuset.cpus", "cpuset.mems"}) {
@@ -223,9 +234,9 @@ Status fill_cpuset(const Hierarchy& hierarchy, const fs::path& group) {
   return {};
 }
 
-Status keep_in(const Hierarchy& hierarchy, std::string_view controller, const std::string& name,
-               const proto::GroupLimits& limits) {
-  GCR_TRY(hand_on(hierarchy, controller));
+Status apply_in(const Hierarchy& hierarchy, std::string_view controller, const std::string& name,
+                const proto::GroupLimits& limits) {
+  GCR_TRY(enable(hierarchy, controller));
   GCR_TRY(make_group(hierarchy, name));
   const fs::path group = hierarchy.mount / name;
   if (controller == "devices") return limit_devices(hierarchy, group, limits.devices());
@@ -261,7 +272,7 @@ Result<proto::GroupLimits> limits_of(const std::vector<Hierarchy>& hierarchies, 
     if (!group && membership.group == "/") continue;
     if (!group) {
       return Error(Code::kUnsupported,
-                   fmt::format("what the control group {} limits cannot be seen from here",
+                   fmt::format("the limits of the control group {} are not visible to the agent",
                                membership.group));
     }
     const Levels levels(*hierarchy, *group);
@@ -274,8 +285,8 @@ Result<proto::GroupLimits> limits_of(const std::vector<Hierarchy>& hierarchies, 
   return limits;
 }
 
-std::vector<std::string> not_kept(const std::vector<Hierarchy>& hierarchies,
-                                  const proto::GroupLimits& limits) {
+std::vector<std::string> unsupported_limits(const std::vector<Hierarchy>& hierarchies,
+                                            const proto::GroupLimits& limits) {
   std::vector<std::string> sentences;
   for (const std::string_view controller : kLimiting) {
     if (!is_needed(controller, limits)) continue;
@@ -289,12 +300,12 @@ std::vector<std::string> not_kept(const std::vector<Hierarchy>& hierarchies,
   return sentences;
 }
 
-Status keep(const std::vector<Hierarchy>& hierarchies, const std::string& name,
-            const proto::GroupLimits& limits) {
+Status apply_limits(const std::vector<Hierarchy>& hierarchies, const std::string& name,
+                    const proto::GroupLimits& limits) {
   for (const std::string_view controller : kLimiting) {
     if (!is_needed(controller, limits)) continue;
     GCR_ASSIGN(const Hierarchy hierarchy, find(hierarchies, controller));
-    GCR_TRY(keep_in(hierarchy, controller, name, limits));
+    GCR_TRY(apply_in(hierarchy, controller, name, limits));
   }
   return {};
 }

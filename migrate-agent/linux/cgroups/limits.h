@@ -1,8 +1,8 @@
-// What control groups allow a process: memory, swap, processes, CPU time, CPUs, memory nodes and
-// devices. The source reads what the process's groups and all groups above them allow together; the
-// destination sets the same limits on the process's own group. A limit that the process shared with
-// others at the source applies to it alone afterwards. Weights, and memory.high, are not limits:
-// they set priorities.
+// The limits of control groups: memory, swap, processes, CPU time, CPUs, memory nodes and devices.
+// The source reads the effective limits of the process, from its groups and all groups above them;
+// the destination sets the same limits on the process's own group. A limit that the process shared
+// with others at the source applies to it alone afterwards. Weights and memory.high are not copied:
+// they are priorities, not limits.
 #pragma once
 
 #include <sys/types.h>
@@ -16,22 +16,23 @@
 
 namespace gcr::cgroups {
 
-/// The limits of a process. kUnsupported if one of its groups is not visible here.
+/// Returns the effective limits of a process. kUnsupported if one of its groups is not visible
+/// here.
 Result<proto::GroupLimits> limits_of(const std::vector<Hierarchy>& hierarchies, pid_t pid);
 
-/// The `limits` that cannot be kept on this host, a sentence for each. Changes nothing.
-std::vector<std::string> not_kept(const std::vector<Hierarchy>& hierarchies,
-                                  const proto::GroupLimits& limits);
+/// Returns a sentence for each of the `limits` that this host cannot apply. Changes nothing.
+std::vector<std::string> unsupported_limits(const std::vector<Hierarchy>& hierarchies,
+                                            const proto::GroupLimits& limits);
 
-/// Makes the group `name` in each hierarchy that is needed, and sets the limits there. kUnsupported
-/// if one cannot be set; groups that were made then stay, without processes.
-Status keep(const std::vector<Hierarchy>& hierarchies, const std::string& name,
-            const proto::GroupLimits& limits);
+/// Creates the group `name` in each hierarchy that is needed and sets the limits. kUnsupported if
+/// one cannot be set; groups that were created then stay, without processes.
+Status apply_limits(const std::vector<Hierarchy>& hierarchies, const std::string& name,
+                    const proto::GroupLimits& limits);
 
-/// "memory of 1073741824 bytes, 10 processes"; empty without limits.
+/// Formats the limits: "memory of 1073741824 bytes, 10 processes"; empty without limits.
 std::string describe(const proto::GroupLimits& limits);
 
-/// Makes a group at the top of a hierarchy; success if it is there.
+/// Creates a group at the top of a hierarchy; success if it exists.
 Status make_group(const Hierarchy& hierarchy, const std::string& name);
 
 }  // namespace gcr::cgroups

@@ -17,21 +17,22 @@ namespace gcr::hostmem {
 namespace {
 
 constexpr const char* kClaimPrefix = "claim-";
-/// The lock's holder waits for the kernel to find hugepages, for 100 GiB in the worst case.
+/// The holder of the lock waits while the kernel allocates hugepages, 100 GiB in the worst case.
 constexpr std::chrono::minutes kPatience{1};
 
 std::string limit_path(const HugepageLimits& limits) {
   return limits.kernel_directory + "/nr_overcommit_hugepages";
 }
 
-/// Takes `pages` off the limit, or all that is left of it. The directory is locked.
+/// Lowers the limit by `pages`, but not below 0. The caller holds the lock.
 Status lower_limit(const HugepageLimits& limits, std::uint64_t pages) {
   GCR_ASSIGN(const std::uint64_t now, read_number(limit_path(limits)));
   return write_number(limit_path(limits), now - std::min(now, pages));
 }
 
-/// If nobody owns the claim at `path` any more, gives its pages back and forgets it.
-Status collect(const HugepageLimits& limits, const std::string& path) {
+/// If the owner of the claim at `path` is dead, subtracts its pages from the limit and removes the
+/// claim.
+Status reclaim_if_dead(const HugepageLimits& limits, const std::string& path) {
   const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
   if (!file || !lock_file(file.get(), path, {})) return {};
   if (auto pages = read_number(path)) GCR_TRY(lower_limit(limits, *pages));
@@ -55,7 +56,7 @@ Result<HugepageLock> HugepageLock::take(const HugepageLimits& limits) {
   GCR_TRY(lock_file(file.get(), "the hugepage limit", kPatience));
   for (const auto& entry : fs::directory_iterator(limits.state_directory, error)) {
     if (!entry.path().filename().string().starts_with(kClaimPrefix)) continue;
-    GCR_TRY(collect(limits, entry.path()));
+    GCR_TRY(reclaim_if_dead(limits, entry.path()));
   }
   return HugepageLock(std::move(file));
 }
@@ -79,7 +80,8 @@ Result<HugepageClaim> HugepageClaim::add(const HugepageLimits& limits, std::uint
   auto raise = [&]() -> Status {
     GCR_TRY(lock_file(file.get(), path, {}));
     GCR_ASSIGN(const std::uint64_t now, read_number(limit_path(limits)));
-    // The limit before the claim: dying in between leaves it too high, never below what it was.
+    // Raise the limit before writing the claim: a crash in between leaves it too high, never too
+    // low.
     GCR_TRY(write_number(limit_path(limits), now + pages));
     if (auto noted = write_number(path, pages); !noted) {
       GCR_TRY(lower_limit(limits, pages));
@@ -107,7 +109,7 @@ void HugepageClaim::release() {
   if (lowered) {
     ::unlink(path_.c_str());
   } else {
-    spdlog::warn("the limit of hugepages stays {} pages too high: {}", pages,
+    spdlog::warn("cannot lower the limit of surplus hugepages by {} pages again: {}", pages,
                  lowered.error().message());
   }
   file_.reset();

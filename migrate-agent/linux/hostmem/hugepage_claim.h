@@ -1,9 +1,9 @@
-// Raises the limit of surplus hugepages for as long as they are needed, and restores it.
+// Raises the limit of surplus hugepages while they are needed, and restores it.
 //
-// Several workers may do so at once, and one may die without restoring anything. So each claim is a
-// file in a common directory, locked (flock) by its owner while that lives, with the number of
-// pages that the claim added. The limit changes only under the lock of that directory, and each
-// process that takes the lock first subtracts what the claims of dead owners had added.
+// Several workers may do so concurrently, and one may die without restoring anything. So each claim
+// is a file in a common directory with the number of pages that it added to the limit; its owner
+// holds a lock (flock) on it. The limit changes only under the lock of that directory, and each
+// process that takes this lock first subtracts the claims of dead owners.
 #pragma once
 
 #include <cstdint>
@@ -15,18 +15,18 @@
 
 namespace gcr::hostmem {
 
-/// Where claims are kept and what they change; other values are for tests.
+/// Where claims are stored and which limit they change; other values are for tests.
 struct HugepageLimits {
-  bool may_raise = true;  ///< false: the kernel's limits stay as they are
+  bool may_raise = true;  ///< false: never raise the kernel's limit
   std::string state_directory = "/run/gcr-migrate/hugepages";
   std::string kernel_directory = kHugepageDirectory;
 };
 
 /// The lock of the state directory. Held from reading the counters until the mapping that needs the
-/// pages has reserved them. Move-only; unlocks at its end.
+/// pages has reserved them. Move-only; the destructor unlocks.
 class HugepageLock {
  public:
-  /// Waits for the lock; then subtracts what dead owners had added. Creates the directory (0700).
+  /// Waits for the lock, then subtracts the claims of dead owners. Creates the directory (0700).
   static Result<HugepageLock> take(const HugepageLimits& limits);
 
  private:
@@ -34,7 +34,7 @@ class HugepageLock {
   UniqueFd file_;
 };
 
-/// Pages added to the limit; its destructor subtracts them again. Move-only; empty means none.
+/// Pages added to the limit; the destructor subtracts them. Move-only; empty means none.
 class HugepageClaim {
  public:
   HugepageClaim() = default;
@@ -42,7 +42,7 @@ class HugepageClaim {
   HugepageClaim& operator=(HugepageClaim&& other) noexcept;
   ~HugepageClaim() { release(); }
 
-  /// Adds `pages` to the limit. The caller holds the lock. On failure the limit is as before.
+  /// Adds `pages` to the limit. The caller holds the lock. On failure the limit is unchanged.
   static Result<HugepageClaim> add(const HugepageLimits& limits, std::uint64_t pages,
                                    const HugepageLock& lock);
 

@@ -1,3 +1,9 @@
+// How a landing region gets hugepages. Under the lock of hugepage_claim.h it reads the kernel's
+// counters, raises the limit of surplus pages by the number that is missing, and maps a file, for
+// which the kernel reserves all pages at once or fails. Then, without the lock, all pages are
+// populated by several threads. Programs that do not use the lock may take pages between the count
+// and the mapping: so a second attempt raises the limit by all pages that are needed. If that fails
+// too, the policy decides between ordinary pages and an error.
 #include "migrate-agent/linux/hostmem/landing_region.h"
 
 #include <fmt/format.h>
@@ -14,13 +20,13 @@ namespace gcr::hostmem {
 namespace {
 
 constexpr std::size_t kMaxPopulateThreads = 16;
-// What a populating thread takes at a time: short enough to share the work evenly.
+// Bytes that a populating thread takes at a time: small enough to balance the threads.
 constexpr std::uint64_t kPopulateStepBytes = 64 * kMiB;
 
 Status populate_range(std::span<std::byte> bytes) {
   while (::madvise(bytes.data(), bytes.size(), MADV_POPULATE_WRITE) != 0) {
     if (errno == EINTR || errno == EAGAIN) continue;
-    // The kernel answers EFAULT where a fault would have been SIGBUS: no hugepage for it.
+    // The kernel returns EFAULT where a page fault would raise SIGBUS: there is no hugepage left.
     const int reason = errno == EFAULT ? ENOMEM : errno;
     return Error::from_errno(reason, fmt::format("populating {}", format_bytes(bytes.size())));
   }
@@ -37,7 +43,7 @@ Status populate(std::span<std::byte> bytes) {
   });
 }
 
-/// Children need none of it, and neither does a core dump.
+/// Excludes the memory from children and core dumps.
 Status keep_private(std::span<std::byte> bytes) {
   for (const int advice : {MADV_DONTFORK, MADV_DONTDUMP}) {
     if (::madvise(bytes.data(), bytes.size(), advice) != 0) {
@@ -52,7 +58,8 @@ struct MappedFile {
   UniqueMapping mapping;
 };
 
-/// Maps a file without a name. Of hugepages (`flags`) the kernel reserves all now or fails.
+/// Maps an unnamed file. If `flags` ask for hugepages, the kernel reserves all of them now or
+/// fails.
 Result<MappedFile> map_file(std::uint64_t bytes, unsigned flags) {
   MappedFile mapped;
   mapped.file = UniqueFd(::memfd_create("gcr-landing", MFD_CLOEXEC | flags));
@@ -88,7 +95,7 @@ Result<UniqueMapping> map_ordinary(std::uint64_t bytes) {
 LandingRegion& LandingRegion::operator=(LandingRegion&& other) noexcept {
   if (this == &other) return *this;
   file_ = std::move(other.file_);
-  mapping_ = std::move(other.mapping_);  // our pages go back before our claim on the limit does
+  mapping_ = std::move(other.mapping_);  // frees the pages before the claim on the limit
   claim_ = std::move(other.claim_);
   size_bytes_ = std::exchange(other.size_bytes_, 0);
   huge_ = std::exchange(other.huge_, false);
@@ -100,7 +107,7 @@ Result<LandingRegion> LandingRegion::create_huge(std::uint64_t bytes,
                                                  const HugepageLimits& limits) {
   auto region = create_huge(bytes, limits, Raise::kWhatIsMissing);
   if (region || !limits.may_raise) return region;
-  // Programs that know nothing of our lock may have taken what had been counted.
+  // Programs that do not use our lock may have taken hugepages since they were counted.
   auto again = create_huge(bytes, limits, Raise::kAll);
   return again ? std::move(again) : std::move(region);
 }
@@ -120,9 +127,10 @@ Result<LandingRegion> LandingRegion::create_huge(std::uint64_t bytes, const Huge
         return Error(
             Code::kResourceExhausted,
             fmt::format("{} hugepages of 2 MiB are needed, {} are free{}", pages, available,
-                        limits.may_raise ? fmt::format(", and only {} of memory to make more of",
-                                                       format_bytes(memory))
-                                         : ""));
+                        limits.may_raise
+                            ? fmt::format(", and only {} of memory are available for more",
+                                          format_bytes(memory))
+                            : ""));
       }
       GCR_ASSIGN(region.claim_, HugepageClaim::add(limits, missing, lock));
     }
@@ -152,7 +160,7 @@ Result<LandingRegion> LandingRegion::create_ordinary(std::uint64_t bytes, Kind k
     GCR_ASSIGN(region.mapping_, map_ordinary(bytes));
   }
   const auto mapped = region.mapping_.bytes();
-  (void)::madvise(mapped.data(), mapped.size(), MADV_HUGEPAGE);  // a wish; any page will do
+  (void)::madvise(mapped.data(), mapped.size(), MADV_HUGEPAGE);  // best effort
   GCR_TRY(keep_private(mapped));
   GCR_TRY(populate(mapped));
   return region;
@@ -173,14 +181,15 @@ Result<LandingRegion> LandingRegion::make(std::uint64_t bytes, HugepagePolicy po
   if (bytes == 0) return LandingRegion();
   if (bytes > (std::uint64_t{1} << 46)) {
     return Error(Code::kInvalidArgument,
-                 fmt::format("a landing region of {} is not possible", format_bytes(bytes)));
+                 fmt::format("a landing region of {} is too large", format_bytes(bytes)));
   }
   const std::uint64_t whole = round_up(bytes, kChunkBytes);
   std::string note;
   if (policy != HugepagePolicy::kNever) {
     auto region = create_huge(whole, limits);
     if (region) {
-      if (kind == Kind::kMemory) region->file_.reset();  // it would keep what is unmapped
+      if (kind == Kind::kMemory)
+        region->file_.reset();  // an open file would keep the memory after unmapping
       region->size_bytes_ = bytes;
       return region;
     }

@@ -1,4 +1,4 @@
-// The landing region: the memory of the destination that buffers land in, populated beforehand.
+// The landing region: the destination's memory that receives buffers, populated in advance.
 #pragma once
 
 #include <cstddef>
@@ -14,51 +14,52 @@
 
 namespace gcr::hostmem {
 
-/// Owns the memory. Every page is populated: access can neither fail (SIGBUS) nor wait for the
-/// kernel. Children do not inherit it, and core dumps leave it out. Move-only.
+/// Owns the memory. All pages are populated: an access can neither fail (SIGBUS) nor wait for the
+/// kernel. Children do not inherit it, and core dumps omit it. Move-only.
 class LandingRegion {
  public:
   LandingRegion() = default;
   LandingRegion(LandingRegion&&) noexcept = default;
   LandingRegion& operator=(LandingRegion&& other) noexcept;
 
-  /// Maps and populates `bytes` (0 gives an empty region) with up to 16 threads. Hugepages come
-  /// from what is free, and beyond that, if `limits` allows, from raising the kernel's limit of
-  /// surplus pages by what is missing until the region is destroyed. Fails with kResourceExhausted,
-  /// naming sizes, if the memory or (kRequire) the hugepages cannot be allocated; nothing stays
-  /// behind then.
+  /// Maps and populates `bytes` (0 gives an empty region) with up to 16 threads. Takes free
+  /// hugepages; if they do not suffice and `limits` allows it, raises the kernel's limit of surplus
+  /// pages by the number that is missing until the region is destroyed. kResourceExhausted, with
+  /// sizes, if the memory or (kRequire) the hugepages cannot be allocated; then nothing is left
+  /// behind.
   static Result<LandingRegion> create(std::uint64_t bytes, HugepagePolicy policy,
                                       const HugepageLimits& limits = {});
 
-  /// The same in a file without a name, whose descriptor keeps the memory when the region is gone.
+  /// Creates the region in an unnamed file, whose descriptor keeps the memory alive after the
+  /// region. Otherwise like create().
   static Result<LandingRegion> create_file(std::uint64_t bytes, HugepagePolicy policy,
                                            const HugepageLimits& limits = {});
 
-  /// Of the file; only after create_file().
+  /// Returns the descriptor of the file; only after create_file().
   int file() const { return file_.get(); }
 
-  /// The memory, aligned to 2 MiB, zero at first, exactly as long as was asked for.
+  /// Returns the memory, aligned to 2 MiB, initially zero, exactly as long as requested.
   std::span<std::byte> bytes() const { return mapping_.bytes().first(size_bytes_); }
 
-  /// Whether every page is a hugepage of the kernel's pool.
+  /// Returns whether every page is a hugepage of the kernel's pool.
   bool huge() const { return huge_; }
 
-  /// Why these are ordinary pages, as a sentence without a full stop; empty if huge() or if
-  /// hugepages were not requested.
+  /// Returns why the pages are ordinary ones, as a sentence without a full stop; empty if huge() or
+  /// if hugepages were not requested.
   const std::string& note() const { return note_; }
 
  private:
   enum class Kind { kMemory, kFile };
   static Result<LandingRegion> make(std::uint64_t bytes, HugepagePolicy policy,
                                     const HugepageLimits& limits, Kind kind);
-  /// By how much the limit of hugepages is raised.
+  /// How far the limit of hugepages is raised: by the missing pages, or by all that are needed.
   enum class Raise { kWhatIsMissing, kAll };
   static Result<LandingRegion> create_huge(std::uint64_t bytes, const HugepageLimits& limits);
   static Result<LandingRegion> create_huge(std::uint64_t bytes, const HugepageLimits& limits,
                                            Raise raise);
   static Result<LandingRegion> create_ordinary(std::uint64_t bytes, Kind kind);
 
-  // Destroyed from the last to the first: the pages go back before the limit is lowered.
+  // Members are destroyed in reverse order: the pages are freed before the limit is lowered.
   HugepageClaim claim_;
   UniqueFd file_;
   UniqueMapping mapping_;

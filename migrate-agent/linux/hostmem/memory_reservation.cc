@@ -20,7 +20,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// The directory, locked until the descriptor is closed.
+/// Opens the directory and locks it until the descriptor is closed.
 Result<UniqueFd> lock_directory(const fs::path& directory) {
   UniqueFd fd(::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW));
   if (!fd) return Error::from_errno(errno, fmt::format("opening {}", directory.string()));
@@ -36,8 +36,8 @@ Memory sum(const Memory& one, const Memory& other) {
   return {sum(one.ordinary_bytes, other.ordinary_bytes), sum(one.huge_bytes, other.huge_bytes)};
 }
 
-/// An owner that was killed may hold the lock for a while, until its GPU memory is freed, and a
-/// child of it for longer.
+/// Returns whether the owner of a reservation is dead. An owner that was killed may hold its lock
+/// until its GPU memory is freed, and a child of it longer.
 bool is_dead(const fs::path& reservation) {
   pid_t owner = 0;
   const std::string name = reservation.filename();
@@ -47,13 +47,14 @@ bool is_dead(const fs::path& reservation) {
   return procfs::has_ended(stat) || procfs::is_exiting(stat);
 }
 
-/// Of those whose owner lives; removes the others. The directory is locked.
+/// Adds up the reservations of living owners and removes the others. The caller holds the lock of
+/// the directory.
 Result<Memory> add_up(const fs::path& directory) {
   Memory all;
   std::error_code error;
   for (const auto& entry : fs::directory_iterator(directory, error)) {
     const UniqueFd file(::open(entry.path().c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
-    if (!file) continue;  // its owner is done
+    if (!file) continue;  // its owner has just released it
     if (is_dead(entry.path()) || lock_file(file.get(), entry.path().string(), {})) {
       ::unlink(entry.path().c_str());
       continue;
@@ -89,7 +90,7 @@ Result<Memory> free_memory() {
 }
 
 Result<std::unique_ptr<MemoryReservation>> MemoryReservation::create(fs::path directory,
-                                                                     LookAtMemory look) {
+                                                                     ReadFreeMemory read_free) {
   std::error_code error;
   fs::create_directories(directory, error);
   if (!error) fs::permissions(directory, fs::perms::owner_all, error);
@@ -97,7 +98,7 @@ Result<std::unique_ptr<MemoryReservation>> MemoryReservation::create(fs::path di
     return Error::from_errno(error.value(), fmt::format("creating {}", directory.string()));
   }
   std::unique_ptr<MemoryReservation> made(
-      new MemoryReservation(std::move(directory), std::move(look)));
+      new MemoryReservation(std::move(directory), std::move(read_free)));
   GCR_ASSIGN(const UniqueFd lock, lock_directory(made->directory_));
   made->path_ = made->directory_ / fmt::format("{}-{}", ::getpid(), Uuid::random().to_string());
   made->file_.reset(::open(made->path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
@@ -113,7 +114,7 @@ MemoryReservation::~MemoryReservation() {
 }
 
 Status MemoryReservation::write(const Memory& memory) {
-  // Of one length, and so written over the last ones at once.
+  // The text has a constant length, so one write replaces the previous one.
   const std::string text = fmt::format("{:20} {:20}\n", memory.ordinary_bytes, memory.huge_bytes);
   if (::pwrite(file_.get(), text.data(), text.size(), 0) != static_cast<ssize_t>(text.size())) {
     return Error::from_errno(errno, fmt::format("writing {}", path_.string()));
@@ -126,15 +127,14 @@ Status MemoryReservation::add(const Memory& more) {
   const std::lock_guard guard(mutex_);
   GCR_ASSIGN(const UniqueFd lock, lock_directory(directory_));
   GCR_ASSIGN(const Memory all, add_up(directory_));
-  GCR_ASSIGN(const Memory free, look_());
+  GCR_ASSIGN(const Memory free, read_free_());
   if (!is_enough(free, sum(all, more))) {
-    return Error(
-        Code::kResourceExhausted,
-        fmt::format("{} of memory are needed; {} and {} in hugepages are free, of which migrations "
-                    "have reserved {} and {} stay free",
-                    format_bytes(total(more)), format_bytes(free.ordinary_bytes),
-                    format_bytes(free.huge_bytes), format_bytes(total(all)),
-                    format_bytes(kSpareMemoryBytes)));
+    return Error(Code::kResourceExhausted,
+                 fmt::format("{} of memory are needed; {} and {} in hugepages are free; migrations "
+                             "have reserved {}, and {} are kept for the host",
+                             format_bytes(total(more)), format_bytes(free.ordinary_bytes),
+                             format_bytes(free.huge_bytes), format_bytes(total(all)),
+                             format_bytes(kSpareMemoryBytes)));
   }
   return write(sum(reserved_, more));
 }

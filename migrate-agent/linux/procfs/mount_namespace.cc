@@ -28,16 +28,16 @@ namespace gcr::procfs {
 namespace {
 
 constexpr ino_t kProcRootInode = 1;  // PROC_ROOT_INO of the kernel
-/// CRIU reads what it found out about the kernel from there.
+/// CRIU reads the cached features of the kernel from this file.
 constexpr char kCache[] = "/run/criu.kdat";
-/// libdrm, as distributions and as AMD build it, parses these for the names of GPUs.
+/// libdrm, as distributions and AMD build it, parses these files for the names of GPUs.
 constexpr const char* kGpuNames[] = {"/usr/share/libdrm/amdgpu.ids",
                                      "/opt/amdgpu/share/libdrm/amdgpu.ids"};
 constexpr char kRenderNodes[] = "/dev/dri";
 constexpr unsigned kDrmMajor = 226;
-/// What of sysfs is read: links in the first three lead into the last one.
+/// The parts of sysfs that are read: links in the first three lead into the last one.
 constexpr std::string_view kReadOfSys[] = {"/sys/bus", "/sys/class", "/sys/dev", "/sys/devices"};
-/// What container engines mount over parts of it, which no GPU is in.
+/// Parts of it that contain no GPU, over which container engines mount something.
 constexpr std::string_view kUnreadOfSys[] = {"/sys/devices/system",
                                              "/sys/devices/virtual/powercap"};
 
@@ -53,8 +53,8 @@ bool same_file(const struct stat& one, const struct stat& other) {
   return one.st_dev == other.st_dev && one.st_ino == other.st_ino;
 }
 
-/// `path` as a process with that root directory sees it; no link is followed out of it.
-UniqueFd look_up(const UniqueFd& root, const char* path) {
+/// Opens `path` as a process with that root directory sees it; no link leads out of it.
+UniqueFd open_in(const UniqueFd& root, const char* path) {
   open_how how{};
   how.flags = O_PATH | O_NOFOLLOW | O_CLOEXEC;
   how.resolve = RESOLVE_IN_ROOT | RESOLVE_NO_MAGICLINKS;
@@ -83,7 +83,7 @@ MountTable mounts_of(pid_t pid) {
 }
 
 bool is_below(const MountTable& table, std::uint64_t id, std::uint64_t top) {
-  // What is mounted on itself would make this endless.
+  // A mount whose parent is itself would make this loop endless.
   for (std::size_t steps = 0; steps < table.size() && id != top; ++steps) {
     const auto at = table.find(id);
     if (at == table.end()) return false;
@@ -92,8 +92,8 @@ bool is_below(const MountTable& table, std::uint64_t id, std::uint64_t top) {
   return id == top;
 }
 
-/// Whether it leaves what is seen there as it was: a part of the same procfs in its own place, as
-/// for read-only parts, or something in the place of what CRIU never reads.
+/// Returns whether a mount does not change what CRIU reads: it is a part of the same procfs in its
+/// own place, as for read-only parts, or it covers a file that CRIU never reads.
 bool is_harmless(const Mount& mount, const Mount& proc) {
   static constexpr std::array<std::string_view, 4> kUnread = {
       "/proc/kallsyms", "/proc/kcore", "/proc/kmsg", "/proc/sys/fs/binfmt_misc"};
@@ -101,7 +101,7 @@ bool is_harmless(const Mount& mount, const Mount& proc) {
   return mount.device == proc.device && mount.point == proc.point + mount.root;
 }
 
-/// Success if what is mounted as `id` is /proc, with nothing in it that hides or adds anything.
+/// Succeeds if mount `id` is /proc and no mount in it hides or adds anything.
 Status check_mounts(pid_t pid, std::uint64_t id) {
   const MountTable table = mounts_of(pid);
   const auto proc = table.find(id);
@@ -113,7 +113,8 @@ Status check_mounts(pid_t pid, std::uint64_t id) {
   return {};
 }
 
-/// A procfs numbers a process from its own namespace inwards: once if the process is in that one.
+/// Returns whether `proc` shows the PID namespace of `pid`. A procfs numbers a process from its own
+/// namespace inwards: once if the process is in that namespace.
 bool shows_pid_namespace_of(pid_t pid, const UniqueFd& proc) {
   const std::vector<pid_t> numbers = namespace_pids(std::to_string(pid));
   if (numbers.empty()) return false;
@@ -126,16 +127,16 @@ bool shows_pid_namespace_of(pid_t pid, const UniqueFd& proc) {
 }
 
 Status check_proc(pid_t pid, const UniqueFd& root) {
-  const UniqueFd proc = look_up(root, "proc");
+  const UniqueFd proc = open_in(root, "proc");
   struct statfs system {};
   struct stat status {};
   struct statx mount {};
   if (!proc || ::fstatfs(proc.get(), &system) != 0 || ::fstat(proc.get(), &status) != 0 ||
       ::statx(proc.get(), "", AT_EMPTY_PATH, STATX_MNT_ID, &mount) != 0) {
-    return Error::from_errno(errno, "cannot look at /proc in the mount namespace of the process");
+    return Error::from_errno(errno, "cannot examine /proc in the mount namespace of the process");
   }
   if (system.f_type != PROC_SUPER_MAGIC || status.st_ino != kProcRootInode) {
-    return refused("/proc is no procfs");
+    return refused("/proc is not a procfs");
   }
   GCR_TRY(check_mounts(pid, mount.stx_mnt_id));
   if (shows_pid_namespace_of(pid, proc)) return {};
@@ -143,7 +144,7 @@ Status check_proc(pid_t pid, const UniqueFd& root) {
 }
 
 Status check_is_ours_or_missing(const UniqueFd& root, const char* path) {
-  const UniqueFd theirs = look_up(root, path);
+  const UniqueFd theirs = open_in(root, path);
   if (!theirs && errno == ENOENT) return {};
   struct stat theirs_status {};
   struct stat ours {};
@@ -151,7 +152,7 @@ Status check_is_ours_or_missing(const UniqueFd& root, const char* path) {
       same_file(theirs_status, ours)) {
     return {};
   }
-  return refused("another " + std::string(path) + " than this host's is found");
+  return refused(std::string(path) + " is not this host's");
 }
 
 bool is_in(std::string_view path, std::string_view directory) {
@@ -159,19 +160,19 @@ bool is_in(std::string_view path, std::string_view directory) {
          (path.size() == directory.size() || path[directory.size()] == '/');
 }
 
-/// Success if /sys is mounted, and nothing in what is read of it.
+/// Succeeds if /sys is a sysfs and nothing is mounted over the parts that are read.
 Status check_sys(pid_t pid, const UniqueFd& root) {
-  const UniqueFd sys = look_up(root, "sys");
+  const UniqueFd sys = open_in(root, "sys");
   struct statfs system {};
   struct statx mount {};
   if (!sys || ::fstatfs(sys.get(), &system) != 0 ||
       ::statx(sys.get(), "", AT_EMPTY_PATH, STATX_MNT_ID, &mount) != 0) {
-    return Error::from_errno(errno, "cannot look at /sys in the mount namespace of the process");
+    return Error::from_errno(errno, "cannot examine /sys in the mount namespace of the process");
   }
   const MountTable table = mounts_of(pid);
   const auto top = table.find(mount.stx_mnt_id);
   if (system.f_type != SYSFS_MAGIC || top == table.end() || top->second.root != "/") {
-    return refused("/sys is no sysfs");
+    return refused("/sys is not a sysfs");
   }
   for (const auto& [id, one] : table) {
     const auto is_there = [&point = one.point](std::string_view directory) {
@@ -187,9 +188,9 @@ Status check_sys(pid_t pid, const UniqueFd& root) {
   return {};
 }
 
-/// Success if it is missing, or this character device.
+/// Succeeds if `path` is missing or is this character device.
 Status check_device(const UniqueFd& root, const std::string& path, dev_t device) {
-  const UniqueFd theirs = look_up(root, path.c_str());
+  const UniqueFd theirs = open_in(root, path.c_str());
   if (!theirs && errno == ENOENT) return {};
   struct stat status {};
   if (theirs && ::fstat(theirs.get(), &status) == 0 && S_ISCHR(status.st_mode) &&
@@ -199,14 +200,14 @@ Status check_device(const UniqueFd& root, const std::string& path, dev_t device)
   return refused(path + " is not the kernel's");
 }
 
-/// Each by the number in its name.
+/// Checks each render node against the number in its name.
 Status check_render_nodes(pid_t pid, const UniqueFd& root) {
   constexpr std::string_view kNode = "renderD";
-  const UniqueFd directory = look_up(root, kRenderNodes);
+  const UniqueFd directory = open_in(root, kRenderNodes);
   if (!directory && errno == ENOENT) return {};
   struct stat status {};
   if (!directory || ::fstat(directory.get(), &status) != 0 || !S_ISDIR(status.st_mode)) {
-    return refused(std::string(kRenderNodes) + " is no directory");
+    return refused(std::string(kRenderNodes) + " is not a directory");
   }
   const std::string seen = "/proc/self/fd/" + std::to_string(directory.get());
   std::error_code error;
@@ -222,14 +223,14 @@ Status check_render_nodes(pid_t pid, const UniqueFd& root) {
   }
   if (!error) return {};
   return Error::from_errno(error.value(),
-                           "cannot look at the GPUs of process " + std::to_string(pid));
+                           "cannot examine the GPUs of process " + std::to_string(pid));
 }
 
 Result<UniqueFd> root_of(pid_t pid) {
   UniqueFd root(::open(path_of(pid, "root").c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
   if (root) return root;
   return Error::from_errno(errno,
-                           "cannot look at the root directory of process " + std::to_string(pid));
+                           "cannot examine the root directory of process " + std::to_string(pid));
 }
 
 }  // namespace

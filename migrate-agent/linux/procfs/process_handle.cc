@@ -14,7 +14,8 @@ namespace {
 
 constexpr unsigned long kEnding = 0x4 | 0x400;  // PF_EXITING and PF_SIGNALED of the kernel
 
-/// A thread of a frozen group dies of SIGKILL only when the group is thawed.
+/// Returns whether a thread is ending. A thread of a frozen group that got SIGKILL ends only when
+/// the group is thawed.
 bool is_thread_ending(const std::string& task) {
   constexpr std::uint64_t kKill = std::uint64_t{1} << (SIGKILL - 1);
   if ((status_bits(task, "SigPnd") & kKill) != 0) return true;
@@ -33,7 +34,7 @@ Result<Process> Process::open(pid_t pid) {
   GCR_ASSIGN(UniqueFd pidfd, open_pidfd(pid));
   const auto stat = read_stat(pid);
   Process process(pid, stat.value_or(Stat()).start_time, std::move(pidfd));
-  // What was read is this one's if it was not reaped before.
+  // If the process was not reaped before, the stat is its own and not that of a successor.
   if (stat && process.send(0)) return process;
   return Error(Code::kNotFound, "process " + std::to_string(pid) + " has ended");
 }
@@ -41,7 +42,7 @@ Result<Process> Process::open(pid_t pid) {
 Result<Process> Process::open(pid_t pid, std::uint64_t start_time) {
   GCR_ASSIGN(Process process, open(pid));
   if (process.start_time() == start_time) return process;
-  return Error(Code::kNotFound, "process " + std::to_string(pid) + " is another process now");
+  return Error(Code::kNotFound, "PID " + std::to_string(pid) + " now belongs to another process");
 }
 
 bool Process::has_ended() const { return ends_within(std::chrono::milliseconds(0)); }
@@ -66,7 +67,7 @@ bool Process::is_ending() const {
   const bool all = std::ranges::all_of(tids, [this](pid_t tid) {
     return is_thread_ending(std::to_string(pid_) + "/task/" + std::to_string(tid));
   });
-  // No threads at all: they cannot be read, which says nothing about them.
+  // An empty list means that the threads cannot be read, not that they are ending.
   return (all && !tids.empty()) || has_ended();
 }
 

@@ -26,7 +26,7 @@ namespace fs = std::filesystem;
 constexpr std::chrono::seconds kStopTimeout{10};
 constexpr unsigned long kExiting = 0x4;  // PF_EXITING in the flags of stat
 
-/// The numeric names in a directory of /proc.
+/// Returns the numeric names in a directory of /proc.
 std::vector<pid_t> numbers_in(const std::string& directory) {
   std::vector<pid_t> numbers;
   std::error_code error;
@@ -107,7 +107,7 @@ UniqueFd hold(const std::string& path) {
 }
 
 UniqueFd open_regular(const UniqueFd& held) {
-  // No file server is asked for the type.
+  // AT_STATX_DONT_SYNC: do not ask a file server.
   struct statx status {};
   if (::statx(held.get(), "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_TYPE, &status) != 0) {
     return {};
@@ -123,7 +123,7 @@ UniqueFd open_regular(const UniqueFd& held) {
 std::string read_text(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   std::ostringstream text;
-  // Unlike the stream buffer's own iterators, this does not throw where the kernel answers ESRCH.
+  // Unlike the stream buffer's iterators, this does not throw if the kernel returns ESRCH.
   text << file.rdbuf();
   return text ? text.str() : "";
 }
@@ -285,7 +285,7 @@ Status wait_until_stopped(pid_t pid) {
       ended += now == 'Z' || now == 'X' || now == '\0';
       stopped += now == 'T' || now == 't';
     }
-    // A thread that was killed under a tracer is a zombie for as long as that does not look.
+    // A thread that was killed under a tracer stays a zombie until the tracer reaps it.
     if (ended == tids.size()) {
       return Error(Code::kNotFound, "process " + std::to_string(pid) + " is gone");
     }

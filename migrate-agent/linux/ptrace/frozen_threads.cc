@@ -1,3 +1,9 @@
+// How threads are held. All ptrace calls for a thread must come from the thread that seized it, so
+// each FrozenThreads runs a Tracer in a thread of its own: it seizes, reports the number of
+// threads, waits for the order how to end (std::promise<End>), and releases. While the processes
+// are stopped, every thread but `running` is seized; then SIGCONT continues the processes, and only
+// `running` and threads that it creates do run. stop_again() sends SIGSTOP and freezes the group
+// before it releases the threads, so that none of them runs in between.
 #include "migrate-agent/linux/ptrace/frozen_threads.h"
 
 #include <errno.h>
@@ -27,28 +33,29 @@ std::string task_name(pid_t pid, pid_t tid) {
   return std::to_string(pid) + "/task/" + std::to_string(tid);
 }
 
-/// The tracer: all of it runs in one thread.
+/// Seizes, holds and releases the threads. All of it runs in one thread, the tracer.
 class Tracer {
  public:
   explicit Tracer(std::vector<procfs::Process> processes) : processes_(std::move(processes)) {}
 
-  /// On failure the processes are as they were.
+  /// Seizes all threads but `running`, and continues the processes. On failure all are stopped as
+  /// before.
   Status seize(const std::set<pid_t>& running, const std::function<Status()>& thaw) {
     Status status = seize_all(running);
     if (status && thaw) status = thaw();
     if (status) status = send(SIGCONT);
-    if (!status) (void)let_go({.stop = true, .freeze = {}});
+    if (!status) (void)release({.stop = true, .freeze = {}});
     return status;
   }
 
-  Status let_go(const End& end) {
+  Status release(const End& end) {
     Status status;
     if (end.stop) status = send(SIGSTOP);
     if (status && end.freeze) status = end.freeze();
     for (const auto& [tid, signal_number] : held_) {
       // A thread that has meanwhile ended (its process was killed) needs nothing.
-      if (!tracing::let_go(tid, signal_number) && errno != ESRCH && status) {
-        status = Error::from_errno(errno, "cannot let go of thread " + std::to_string(tid));
+      if (!tracing::detach(tid, signal_number) && errno != ESRCH && status) {
+        status = Error::from_errno(errno, "cannot detach from thread " + std::to_string(tid));
       }
     }
     held_.clear();
@@ -73,7 +80,8 @@ class Tracer {
 
   Status seize_all(const std::set<pid_t>& running) {
     std::set<pid_t> missing = running;
-    // They are stopped, so one pass should do; a second one that finds nothing new proves it.
+    // The threads are stopped, so one pass should do; a second one that finds nothing new proves
+    // it.
     for (bool found_new = true; found_new;) {
       const std::size_t before = held_.size();
       for (const procfs::Process& process : processes_) {
@@ -86,12 +94,12 @@ class Tracer {
                                       " has no thread " + std::to_string(*missing.begin()));
   }
 
-  /// All are asked to stop before one is waited for.
+  /// Asks all threads of the process to stop before it waits for any of them.
   Status seize_threads(pid_t pid, const std::set<pid_t>& running, std::set<pid_t>& missing) {
     std::vector<pid_t> seized;
     Status status;
     for (const auto& [tid, inner] : new_threads(pid)) {
-      if (inner == 0) continue;  // it ended
+      if (inner == 0) continue;  // the thread has ended
       if (running.contains(inner)) {
         missing.erase(inner);
         continue;
@@ -119,7 +127,7 @@ class Tracer {
     return status.error().while_doing("process " + std::to_string(pid));
   }
 
-  /// Those that are not held, with their ids in their own PID namespace.
+  /// Returns the threads that are not held, with their ids in their own PID namespace.
   std::vector<std::pair<pid_t, pid_t>> new_threads(pid_t pid) const {
     std::vector<std::pair<pid_t, pid_t>> threads;
     for (const pid_t tid : procfs::threads(pid)) {
@@ -135,7 +143,7 @@ class Tracer {
   }
 
   const std::vector<procfs::Process> processes_;
-  std::map<pid_t, int> held_;  ///< thread id -> signal to deliver when it goes on
+  std::map<pid_t, int> held_;  ///< thread id -> signal to deliver when it is released
 };
 
 }  // namespace
@@ -146,7 +154,7 @@ struct FrozenThreads::Impl {
   std::size_t count = 0;
 
   Status finish(const End& how) {
-    if (!ended.valid()) return Error(Code::kInvalidArgument, "the threads were let go before");
+    if (!ended.valid()) return Error(Code::kInvalidArgument, "the threads were released before");
     end.set_value(how);
     return ended.get();
   }
@@ -174,7 +182,7 @@ Result<FrozenThreads> FrozenThreads::seize(const std::vector<procfs::Process>& p
                                return status;
                              }
                              seized.set_value(tracer.count());
-                             return tracer.let_go(end.get());
+                             return tracer.release(end.get());
                            });
   GCR_ASSIGN(impl->count, when_seized.get());
   return FrozenThreads(std::move(impl));

@@ -22,7 +22,7 @@ bool stop_is_due(const std::string& task) {
 
 }  // namespace
 
-HeldThreads::~HeldThreads() { let_go(); }
+HeldThreads::~HeldThreads() { release(); }
 
 Status HeldThreads::hold_all_but(pid_t running) {
   // A thread with another tracer would report the stop signal to that tracer.
@@ -51,7 +51,8 @@ Status HeldThreads::hold_all_but(pid_t running) {
                "process " + std::to_string(pid_) + " has no thread " + std::to_string(running));
 }
 
-/// Without an interrupt: the stop itself traps a thread that is seized in it, once.
+/// Lets a thread run while its process is stopped. No interrupt is needed: a thread that is seized
+/// in a stop traps once.
 Status HeldThreads::run(pid_t tid) {
   const std::string doing = "cannot continue thread " + std::to_string(tid);
   if (::ptrace(PTRACE_SEIZE, tid, nullptr, nullptr) != 0) return Error::from_errno(errno, doing);
@@ -60,7 +61,8 @@ Status HeldThreads::run(pid_t tid) {
   if (::waitpid(tid, nullptr, __WALL | WNOHANG) != tid) {
     return Error(Code::kUnavailable, doing + ": another process has continued its process");
   }
-  // A stop signal that came when everything was stopped already is still pending: it is dropped.
+  // A stop signal that arrived when the process was already stopped is still pending: it is
+  // discarded.
   const bool another = stop_is_due(std::to_string(pid_) + "/task/" + std::to_string(tid));
   if (::ptrace(PTRACE_CONT, tid, nullptr, nullptr) != 0) return Error::from_errno(errno, doing);
   if (!another) return {};
@@ -81,7 +83,7 @@ Status HeldThreads::seize(pid_t tid) {
   return {};
 }
 
-void HeldThreads::let_go() {
+void HeldThreads::release() {
   // Only threads in a ptrace stop can be released.
   if (running_ != 0 && ::ptrace(PTRACE_INTERRUPT, running_, nullptr, nullptr) == 0) {
     while (::waitpid(running_, nullptr, __WALL) < 0 && errno == EINTR) {
@@ -90,7 +92,7 @@ void HeldThreads::let_go() {
   running_ = 0;
   if (stopped_) (void)process_.send(SIGCONT);
   stopped_ = false;
-  std::erase_if(seized_, [](pid_t tid) { return tracing::let_go(tid, 0) || errno != ESRCH; });
+  std::erase_if(seized_, [](pid_t tid) { return tracing::detach(tid, 0) || errno != ESRCH; });
   tracing::reap(std::exchange(seized_, {}));
 }
 

@@ -36,8 +36,7 @@ Result<int> wait_until_stopped(pid_t tid) {
     if (errno != EINTR) return Error::from_errno(errno, seizing(tid));
   }
   if (!WIFSTOPPED(status)) return has_ended(tid);
-  // A stop of ptrace's own has the event in the upper bits; without one, a signal is about to be
-  // delivered.
+  // A ptrace stop has the event in the upper bits; without one, a signal is about to be delivered.
   return status >> 16 == 0 ? WSTOPSIG(status) : 0;
 }
 
@@ -46,18 +45,18 @@ Result<int> stop(pid_t tid, unsigned long options) {
   return wait_until_stopped(tid);
 }
 
-bool let_go(pid_t tid, int signal_number) {
+bool detach(pid_t tid, int signal_number) {
   return ::ptrace(PTRACE_DETACH, tid, nullptr, signal_number) == 0;
 }
 
 void reap(std::set<pid_t> dying) {
   const auto deadline = std::chrono::steady_clock::now() + kDeathPatience;
   for (;;) {
-    // The first of a process's threads shows as ended when all others are reaped.
+    // The main thread of a process shows as ended only when all others are reaped.
     std::erase_if(dying, [](pid_t tid) {
       int status = 0;
       const pid_t seen = ::waitpid(tid, &status, __WALL | WNOHANG);
-      if (seen == tid && WIFSTOPPED(status)) return let_go(tid, 0);
+      if (seen == tid && WIFSTOPPED(status)) return detach(tid, 0);
       return seen == tid || (seen < 0 && errno != EINTR);
     });
     if (dying.empty() || std::chrono::steady_clock::now() > deadline) return;

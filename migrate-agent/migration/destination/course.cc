@@ -313,9 +313,10 @@ std::optional<registry::Outcome> Course::conclude() {
     report_.set_code(std::string(to_string(cause_.code())));
     report_.set_message(cause_.message());
   }
-  return commit::ending_of(plan_.began, std::move(report_),
-                           unfinished ? registry::Outcome::UNFINISHED : registry::Outcome::NOTHING,
-                           log_ ? log_->write_errors() : 0);
+  return commit::outcome_for_daemon(
+      plan_.began, std::move(report_),
+      unfinished ? registry::Outcome::UNFINISHED : registry::Outcome::NOTHING,
+      log_ ? log_->write_errors() : 0);
 }
 
 Status Course::settle() {

@@ -117,7 +117,8 @@ Status Course::preflight(const proto::PreflightRequest& request, proto::Prefligh
     plan_.image_bytes += std::min(member.image_bytes(), kMaxImageBytes);
   }
   const Status room = worker::on_io(
-      context_.io, context_.daemon.ask_room(journal::Began::DESTINATION, request.ordered_by()));
+      context_.io,
+      context_.daemon.check_admission(journal::Began::DESTINATION, request.ordered_by()));
   GCR_TRY(phases_.time("course", "compare hosts", [&] { return look(request, room, reply); }));
   const std::string reason =
       findings::reason_of({reply.findings().begin(), reply.findings().end()});
@@ -141,14 +142,14 @@ Status Course::look(const proto::PreflightRequest& request, const Status& room,
     preflight::compare_process(member, here.facts, addresses, coming, findings);
     if (request.slurm_job() == 0) preflight::compare_groups(member, findings);
   }
-  preflight::note_room(room, findings);
+  preflight::add_admission_finding(room, findings);
   if (here.driver) {
     plan_.driver = here.driver;
     vram_.emplace(here.driver, context_.config.hugepages);
     plan_.gpu_map = preflight::map_gpus(request, here.facts, context_.config, *vram_, findings);
     const auto boot_id = journal::boot_id();
-    preflight::look_for_company(request, boot_id && *boot_id == request.boot_id(), plan_.gpu_map,
-                                findings);
+    preflight::check_other_gpu_users(request, boot_id && *boot_id == request.boot_id(),
+                                     plan_.gpu_map, findings);
   }
   plan_.criu_plugin_map = preflight::plugin_map(request.host(), here.facts, plan_.gpu_map);
   // What limits a job of Slurm's are its own groups.

@@ -143,7 +143,7 @@ Status RestoredProcess::attach(gpu::MemberDescriptors vram,
 }
 
 Status RestoredProcess::stand_still(worker::Phases& phases) {
-  return phases.time("process", "stand still", [&]() -> Status {
+  return phases.time("process", "stop copy", [&]() -> Status {
     if (!frozen_) return group_.freeze();
     for (const GpuUser& one : gpu_users_) GCR_TRY(one.access->resume());
     if (!group_.freezes()) return frozen_->stop_again();

@@ -202,8 +202,8 @@ void conclude(Run& run, const Status& done, const std::string& failure, bool sta
   for (proto::PhaseTime& phase : run.phases.list()) *report.add_phases() = std::move(phase);
   asio::post(run.worker.io,
              [&daemon = run.worker.daemon,
-              outcome = commit::ending_of(run.began, report, left_by(run, stays_suspended),
-                                          run.log ? run.log->write_errors() : 0)] {
+              outcome = commit::outcome_for_daemon(run.began, report, left_by(run, stays_suspended),
+                                                   run.log ? run.log->write_errors() : 0)] {
                daemon.report_outcome(outcome);
              });
   proto::Envelope envelope;

@@ -120,10 +120,10 @@ Result<proto::Envelope> check(worker::WorkerContext& context, const proto::Migra
   }
   preflight::Examination found = preflight::examine(request, context.config, pids, suspended);
   for (preflight::GpuUser& user : found.gpu_users) user.access.reset();  // others may come
-  preflight::note_room(
+  preflight::add_admission_finding(
       worker::on_io(context.io,
-                    context.daemon.ask_room(journal::Began::SOURCE,
-                                            context.channel.peer().common_name, processes)),
+                    context.daemon.check_admission(journal::Began::SOURCE,
+                                                   context.channel.peer().common_name, processes)),
       found.findings);
   proto::Envelope envelope;
   proto::CheckReply& reply = *envelope.mutable_check_reply();

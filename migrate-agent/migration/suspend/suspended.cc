@@ -69,7 +69,7 @@ Result<commit::SourceLog> take_suspended(worker::WorkerContext& worker, const jo
   GCR_ASSIGN(const auto migration, finish::migration_of_suspended(log.journal()));
   if (!migration) return log;
   return Error(Code::kRefused,
-               fmt::format("process {} is being migrated already, by migration {}; wait until that "
+               fmt::format("process {} is already being migrated, by migration {}; wait until that "
                            "has ended",
                            pid, migration->to_string()));
 }

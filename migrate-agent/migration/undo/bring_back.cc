@@ -62,7 +62,7 @@ Status resume(const procfs::Process& process, GpuAccess& access) {
   tracing::HeldThreads threads(process);
   GCR_TRY(threads.hold_all_but(door_thread(process.pid())));
   GCR_TRY(access.look());
-  threads.let_go();
+  threads.release();
   return criu::resume_stopped(process);
 }
 

@@ -12,12 +12,12 @@ namespace {
 using device::hip::Xnack;
 using findings::Findings;
 
-/// The first releases that save the queues of all dies of a GPU. AMD's own was reported to work;
-/// the kernel's patch came too late for 6.17.
+/// The first releases that save the queues of all dies of a GPU. AMD's driver release is one that
+/// was reported to work; the kernel's patch came too late for 6.17.
 constexpr std::array kReleaseForDies = {6, 16, 13};
 constexpr std::array kKernelForDies = {6, 18, 0};
 
-/// At the destination there may be more of it; of all others, not.
+/// Properties of which the destination may have more; all others must be equal.
 constexpr std::array<std::string_view, 2> kAtLeast = {"num_gws", "caches_count"};
 
 std::array<int, 3> release_of(const std::string& text) {
@@ -41,7 +41,7 @@ std::string mode_of(const proto::AmdGpu& gpu) {
   return gpu.compute_partitioning() + "/" + gpu.memory_partitioning();
 }
 
-/// Whether processes on it can retry page faults.
+/// Returns whether processes on such a GPU can retry page faults.
 bool can_have_xnack(Xnack xnack, int noretry) {
   return xnack == Xnack::kPerProcess || (xnack == Xnack::kWholeHost && noretry == 0);
 }
@@ -81,7 +81,8 @@ void check_amd_gpu(const proto::Gpu& gpu, const proto::HostFacts& host,
   }
   const auto same = std::ranges::count(host.gpus(), gpu.uuid(), &proto::Gpu::uuid);
   if (same > 1) {
-    findings.add(findings::kAmdPartitions, fmt::format("{} partitions are called {}", same, name));
+    findings.add(findings::kAmdPartitions,
+                 fmt::format("{} partitions have the name {}", same, name));
   }
   if (amd.architecture().starts_with("gfx12")) {
     findings.add(findings::kAmdArchitecture, fmt::format("{} is a {}", name, amd.architecture()));

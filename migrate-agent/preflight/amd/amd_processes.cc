@@ -22,14 +22,14 @@ constexpr std::string_view kKfd = "/dev/kfd";
 constexpr std::string_view kRenderNode = "/dev/dri/renderD";
 constexpr std::uint32_t kFirstRenderNode = 128;
 
-/// A part of a render node's file, which stands for a buffer, in a process's memory.
+/// A mapping of a part of a render node's file, which represents a buffer, in a process's memory.
 struct BufferMapping {
   std::uint64_t from;
   std::uint64_t to;
   std::uint64_t offset;
   std::string node;
 
-  /// Where the file's first byte would be: equal for the parts of one mapping.
+  /// Address at which the file's first byte would be: equal for the parts of one mapping.
   std::uint64_t base() const { return from - offset; }
   bool has_some_of(const BufferMapping& other) const {
     return node == other.node && offset < other.offset + (other.to - other.from) &&
@@ -58,7 +58,7 @@ std::vector<BufferMapping> buffer_mappings(const std::string& maps) {
   return found;
 }
 
-/// CRIU's plugin finds a mapping's buffer by its address.
+/// Checks that no buffer is mapped twice: CRIU's plugin finds a mapping's buffer by its address.
 void check_mappings(std::vector<BufferMapping> mappings, findings::Findings& findings) {
   std::ranges::sort(mappings, {},
                     [](const BufferMapping& one) { return std::pair(one.node, one.offset); });
@@ -81,7 +81,7 @@ int lowest(const std::vector<procfs::DescriptorLink>& descriptors, std::string_v
   return lowest;
 }
 
-/// Whether two descriptors are one open file; false if the kernel does not tell.
+/// Returns whether two descriptors refer to one open file; false if the kernel does not say.
 bool same_file(pid_t one, int of_one, pid_t other, int of_other) {
   return ::syscall(SYS_kcmp, one, other, KCMP_FILE, of_one, of_other) == 0;
 }
@@ -123,19 +123,21 @@ void check_render_nodes(const fs::path& root, const device::hip::Topology& topol
     const std::string name = fmt::format("{}{}", kRenderNode, node);
     std::error_code error;
     if (fs::exists(root / name.substr(1), error)) continue;
-    findings.add(findings::kAmdRenderNodes, fmt::format("the process sees no {}", name));
+    findings.add(findings::kAmdRenderNodes,
+                 fmt::format("the process's root directory has no {}", name));
   }
 }
 
 void check_kfd_process(pid_t pid, const fs::path& sysfs, findings::Findings& findings) {
   const auto queues = device::hip::queues_of(pid, sysfs);
   if (!queues) {
-    findings.add(findings::kAmdInherited,
-                 fmt::format("process {} has /dev/kfd open, and KFD does not know it",
-                             process::describe_process(pid)));
+    findings.add(
+        findings::kAmdInherited,
+        fmt::format("process {} has an inherited /dev/kfd open, which KFD does not assign to it",
+                    process::describe_process(pid)));
   } else if (std::ranges::count(*queues, device::hip::kQueueOfChosenEngine) > 0) {
     findings.add(findings::kAmdQueue,
-                 fmt::format("process {} has a queue on a DMA engine of its choice",
+                 fmt::format("process {} has a queue on a DMA engine that it chose itself",
                              process::describe_process(pid)));
   }
 }
@@ -155,9 +157,10 @@ void check_amd_processes(const std::vector<pid_t>& pids, const device::hip::Topo
     if (first_namespace) check_kfd_process(pid, sysfs, findings);
     for (const KfdUser& other : users) {
       if (!same_file(pid, kfd, other.pid, other.descriptor)) continue;
-      findings.add(findings::kAmdInherited, fmt::format("process {} has the /dev/kfd of process {}",
-                                                        process::describe_process(pid),
-                                                        process::describe_process(other.pid)));
+      findings.add(
+          findings::kAmdInherited,
+          fmt::format("process {} uses the /dev/kfd that process {} opened",
+                      process::describe_process(pid), process::describe_process(other.pid)));
     }
     users.push_back({pid, kfd});
   }

@@ -1,3 +1,8 @@
+// How GPUs are paired. From the source's GPUs those are removed that need no pair; the ones that
+// the process uses are marked. mover::map_gpus() then pairs them with this host's GPUs of the same
+// model and size, by the operator's order (--device-map) or else by free VRAM. For each pair the
+// buffers and the memory that the driver restores must fit, and for AMD GPUs all properties on
+// which CRIU's plugin insists must be equal.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -14,7 +19,7 @@ namespace {
 using device::Vendor;
 using findings::Findings;
 
-/// What has to be equal for a process to go from one to the other.
+/// Returns the part of a GPU's description that must be equal on both sides.
 std::string model_of(const proto::Gpu& gpu) {
   if (!gpu.has_amd()) return gpu.name();
   return fmt::format("{} {} {:04x}", gpu.name(), gpu.amd().architecture(), gpu.amd().device_id());
@@ -32,7 +37,8 @@ std::vector<mover::MappableGpu> mappable(const proto::HostFacts& host) {
   return gpus;
 }
 
-/// This host's GPUs. Where processes may be placed on several, their free VRAM decides.
+/// Returns this host's GPUs. If processes may be placed on several, includes their free VRAM, which
+/// decides.
 std::vector<mover::MappableGpu> places(const proto::HostFacts& here,
                                        std::shared_ptr<const device::Driver> driver,
                                        const worker::Config& config) {
@@ -51,7 +57,8 @@ const proto::Gpu* find_gpu(const proto::HostFacts& host, const Uuid& uuid) {
   return found == host.gpus().end() ? nullptr : &*found;
 }
 
-/// Without prefill the VRAM only has to be there in principle: it may be free by then.
+/// Returns the free VRAM; without prefill the total, since VRAM that is in use may be free by the
+/// switchover.
 Result<std::uint64_t> usable_vram(const proto::Gpu& gpu, bool no_prefill,
                                   mover::IncomingVram& vram) {
   if (!no_prefill) return vram.free_bytes(to_uuid(gpu.uuid()));
@@ -81,7 +88,7 @@ std::vector<device::GpuPair> ordered(const proto::PreflightRequest& request) {
   return pairs;
 }
 
-/// Whether the job's control groups let it open this GPU of the source.
+/// Returns whether the job's control groups let it open this GPU of the source.
 bool may_open(const proto::PreflightRequest& request, const Uuid& gpu) {
   const proto::GroupLimits& limits = request.members(0).limits();
   return !limits.has_devices() ||
@@ -90,8 +97,9 @@ bool may_open(const proto::PreflightRequest& request, const Uuid& gpu) {
          });
 }
 
-/// CUDA needs a pair for each of NVIDIA's GPUs, unless nobody in the job uses it. CRIU's plugin
-/// assigns all of AMD's that a job may open, used or not; others need none.
+/// Removes GPUs of the source that need no pair. CUDA needs a pair for each NVIDIA GPU if any
+/// member uses CUDA. CRIU's plugin needs one for each AMD GPU that the job may open, whether or not
+/// it is used.
 void leave_out_unused(const proto::PreflightRequest& request,
                       std::vector<mover::MappableGpu>& source) {
   const auto uses = [&](Vendor vendor) {
@@ -148,8 +156,8 @@ std::vector<device::GpuPair> map_gpus(const proto::PreflightRequest& request,
   for (mover::MappableGpu& gpu : source) gpu.chosen = used.erase(gpu.uuid) != 0;
   for (const Uuid& gpu : used) {
     findings.add(findings::kGpuUnknown,
-                 fmt::format("the process has buffers on {}, which the source "
-                             "does not name among its GPUs",
+                 fmt::format("the process has buffers on {}, which the source's "
+                             "agent does not list",
                              gpu_name(gpu)));
   }
   leave_out_unused(request, source);
@@ -160,7 +168,7 @@ std::vector<device::GpuPair> map_gpus(const proto::PreflightRequest& request,
   }
   for (const auto& [uuid, bytes] : wanted_vram(request, *map)) {
     const proto::Gpu* gpu = find_gpu(here, uuid);
-    if (gpu == nullptr) continue;  // the map has this host's GPUs alone
+    if (gpu == nullptr) continue;  // the map has only GPUs of this host
     check_gpu(*gpu, here, findings);
     check_vram(*gpu, bytes, request.no_prefill(), vram, findings);
   }

@@ -15,8 +15,8 @@ namespace {
 
 using findings::Findings;
 
-/// What a program may notice, and more than the way from the source to here takes.
-constexpr double kWorthTellingSeconds = 2;
+/// A difference that a program may notice, and more than the time that a request takes to arrive.
+constexpr double kNoticeableSeconds = 2;
 
 void compare_releases(const char* driver, const std::string& here, const std::string& there,
                       findings::Findings& findings) {
@@ -56,7 +56,7 @@ void compare_clocks(const proto::HostFacts& there, const proto::HostFacts& here,
                     findings::Findings& findings) {
   constexpr double kSecond = 1e9;
   const double wall = static_cast<double>(here.unix_ns() - there.unix_ns()) / kSecond;
-  if (std::abs(wall) <= kWorthTellingSeconds) return;
+  if (std::abs(wall) <= kNoticeableSeconds) return;
   findings.add(findings::kClockSkew, fmt::format("the clock here is {:.1f} s {} the source's",
                                                  std::abs(wall), wall < 0 ? "behind" : "ahead of"));
 }
@@ -66,7 +66,7 @@ void check_memory(const proto::PreflightRequest& request, const proto::HostFacts
   std::uint64_t landing = 0;
   for (const proto::Buffer& buffer : request.buffers()) landing += buffer.size_bytes();
   if (!request.no_prefill()) landing = std::min(landing, config.landing_window_bytes);
-  // A process's own memory is there twice while it is restored: as images and as pages.
+  // While a process is restored, its own memory exists twice: as images and as pages.
   std::uint64_t own = 0;
   for (const auto& member : request.members()) own += 2 * member.image_bytes();
   hostmem::Memory needed = hostmem::needed_for_landing(config.hugepages, landing);
@@ -74,7 +74,7 @@ void check_memory(const proto::PreflightRequest& request, const proto::HostFacts
   const hostmem::Memory free{here.memory_available_bytes(), here.hugepages_free_bytes()};
   if (hostmem::is_enough(free, needed)) return;
   findings.add(findings::kMemoryTooSmall,
-               fmt::format("{} of memory and {} in hugepages are available; {} for VRAM to land in "
+               fmt::format("{} of memory and {} in hugepages are available; {} for incoming VRAM "
                            "and {} for the process and the host are needed",
                            format_bytes(free.ordinary_bytes), format_bytes(free.huge_bytes),
                            format_bytes(landing), format_bytes(own + hostmem::kSpareMemoryBytes)));
@@ -94,14 +94,14 @@ void check_slurm_job(const proto::PreflightRequest& request, const worker::Confi
   if (job == 0) return;
   if (request.suspended()) {
     return findings.add(findings::kSlurmJob,
-                        "the job is suspended, and would arrive so: resume it first");
+                        "the job is suspended and would stay suspended: resume it first");
   }
   const auto owner = slurm::owner_of_extern_step(config.slurm, job);
   if (!owner) return findings.add(findings::kSlurmJob, owner.error().message());
   for (const proto::ProcessFacts& member : request.members()) {
     if (member.uid() == *owner) continue;
     findings.add(findings::kSlurmJob,
-                 fmt::format("Slurm's job {} is of user {}, a process is of user {}", job, *owner,
+                 fmt::format("Slurm job {} belongs to user {}, a process to user {}", job, *owner,
                              member.uid()));
   }
 }
@@ -150,7 +150,7 @@ void compare_hosts(const proto::PreflightRequest& request, const proto::HostFact
                              request.host().software()));
   }
   check_memory(request, here, config, findings);
-  check_room(config, 0, findings);
+  check_disk_space(config, 0, findings);
   if (config.hugepages == hostmem::HugepagePolicy::kRequire && here.hugepages_free_bytes() == 0) {
     findings.add(findings::kNoHugepages,
                  "hugepages = \"require\" is set and no hugepages are free");

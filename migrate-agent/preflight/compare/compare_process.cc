@@ -28,8 +28,8 @@ void compare_name(const char* kind, unsigned id, const std::string& there, const
   if (there == here) return;
   findings.add(findings::kUserUnknown,
                fmt::format("the {} {} is {} at the source and {} here", kind, id,
-                           there.empty() ? "nameless" : '"' + there + '"',
-                           here.empty() ? "nameless" : '"' + here + '"'));
+                           there.empty() ? "unknown" : '"' + there + '"',
+                           here.empty() ? "unknown" : '"' + here + '"'));
 }
 
 void compare_ids(const proto::ProcessFacts& process, const proto::HostFacts& here,
@@ -38,13 +38,12 @@ void compare_ids(const proto::ProcessFacts& process, const proto::HostFacts& her
   compare_name("group", process.gid(), process.group(), group_name(process.gid()), findings);
   const std::uint64_t beyond = process.capabilities() & ~here.capabilities();
   if (beyond != 0) {
-    findings.add(findings::kCapabilities,
-                 fmt::format("the process has {}, which the agent cannot hand on",
-                             capability_names(beyond)));
+    findings.add(findings::kCapabilities, fmt::format("the process has {}, which the agent lacks",
+                                                      capability_names(beyond)));
   }
 }
 
-/// 0 if it cannot be read.
+/// Returns a limit of /proc/sys; 0 if it cannot be read.
 std::uint64_t kernel_limit(const char* name) {
   return hostmem::read_number(std::string("/proc/sys/") + name).value_or(0);
 }
@@ -72,8 +71,8 @@ void check_limits(const proto::ProcessFacts& process, const proto::HostFacts& he
   if (greatest != process.used_pids().end() && *greatest > 0 &&
       static_cast<std::uint64_t>(*greatest) >= pids) {
     findings.add(findings::kPidLimit,
-                 fmt::format("the process uses the number {}, here the greatest is {}", *greatest,
-                             pids - 1));
+                 fmt::format("the process uses the PID or TID {}, here the greatest is {}",
+                             *greatest, pids - 1));
   }
 }
 
@@ -90,7 +89,8 @@ void check_hugepages(const proto::ProcessFacts& process, findings::Findings& fin
   }
 }
 
-/// `socket` is one end of a connection; `taken` are the sockets of this host.
+/// Checks that a connection, one end of which is `socket`, does not exist on this host; `taken` are
+/// the sockets of this host.
 void check_connection(const proto::BoundSocket& socket, const process::InternetSocket::Ends& ends,
                       const std::vector<process::InternetSocket>& taken,
                       findings::Findings& findings) {
@@ -120,7 +120,7 @@ void check_addresses(const proto::ProcessFacts& process, const process::Addresse
     if (!local || !remote) {
       findings.add(
           findings::kAddressMissing,
-          fmt::format("the process has {} {} port {}, and no address here stands for it",
+          fmt::format("the process has {} {} port {}, and this host has no address to replace it",
                       socket.protocol(), local ? socket.remote_address() : socket.address(),
                       local ? socket.remote_port() : socket.port()));
     } else if (connection) {
@@ -150,9 +150,10 @@ std::string capability_names(std::uint64_t set) {
 }
 
 void compare_groups(const proto::ProcessFacts& process, findings::Findings& findings) {
-  for (const std::string& what : cgroups::not_kept(cgroups::hierarchies(), process.limits())) {
+  for (const std::string& what :
+       cgroups::unsupported_limits(cgroups::hierarchies(), process.limits())) {
     findings.add(findings::kCgroupLimits,
-                 fmt::format("its control groups allow it {}, which cannot be kept here: {}",
+                 fmt::format("its control groups limit it to {}, which this host cannot apply: {}",
                              cgroups::describe(process.limits()), what));
   }
 }

@@ -35,13 +35,13 @@ namespace {
 namespace fs = std::filesystem;
 using findings::Findings;
 
-/// As CUcomputemode has them.
+/// Values of CUcomputemode.
 constexpr std::uint32_t kSharedMode = 0;
 constexpr std::uint32_t kProhibitedMode = 2;
 
-/// The least CRIU for a kernel release ("6.18.44"). 3.17.1 cannot restore on kernels
-/// from 6.13, 4.1.1 can; from 6.16 the kernel refuses SO_PASSCRED on sockets of the Internet, which
-/// only 4.2 minds not.
+/// Returns the oldest CRIU that works with a kernel release ("6.18.44"). CRIU 3.17.1 cannot restore
+/// on kernels from 6.13 on, 4.1.1 can; from 6.16 on the kernel refuses SO_PASSCRED on Internet
+/// sockets, and CRIU 4.2 is the first that tolerates it.
 std::uint32_t criu_needed(const std::string& kernel) {
   int major = 0;
   int minor = 0;
@@ -67,8 +67,8 @@ std::int64_t now_ns(clockid_t clock) {
   return now.tv_sec * 1'000'000'000LL + now.tv_nsec;
 }
 
-/// What is free, less what other migrations are going to take of it.
-void look_at_memory(const worker::Config& config, proto::HostFacts& facts) {
+/// Fills in the memory that is free and that no other migration has reserved.
+void add_memory(const worker::Config& config, proto::HostFacts& facts) {
   const auto reserved = hostmem::reserved_memory(hostmem::reservations_in(config.runtime_dir));
   const hostmem::Memory left = hostmem::left_of(
       {hostmem::available_memory_bytes().value_or(0), hostmem::free_hugepage_bytes().value_or(0)},
@@ -77,7 +77,7 @@ void look_at_memory(const worker::Config& config, proto::HostFacts& facts) {
   facts.set_hugepages_free_bytes(left.huge_bytes);
 }
 
-void look_at_kernel(proto::HostFacts& facts, findings::Findings& findings) {
+void add_kernel(proto::HostFacts& facts, findings::Findings& findings) {
   utsname name{};
   if (::uname(&name) == 0) facts.set_kernel(name.release);
   facts.set_cpu_model(cpu_model());
@@ -92,16 +92,16 @@ void look_at_kernel(proto::HostFacts& facts, findings::Findings& findings) {
   }
 }
 
-/// Where it may go without, a host without a freezer is as good as another.
-void look_at_freezer(const worker::Config& config, findings::Findings& findings) {
+/// Checks for a freezer, unless the configuration allows the host to do without.
+void check_freezer(const worker::Config& config, findings::Findings& findings) {
   const auto freezer = cgroups::find(cgroups::hierarchies(), cgroups::kFreezer);
   if (freezer || config.allow_unfrozen) return;
   findings.add(findings::kNoFreezer,
                "no control group can be frozen: " + freezer.error().message());
 }
 
-void look_at_criu(const Result<criu::Facts>& criu, proto::HostFacts& facts,
-                  findings::Findings& findings) {
+void add_criu(const Result<criu::Facts>& criu, proto::HostFacts& facts,
+              findings::Findings& findings) {
   if (!criu) {
     findings.add(findings::kCriuMissing, criu.error().message());
     return;
@@ -118,7 +118,7 @@ void look_at_criu(const Result<criu::Facts>& criu, proto::HostFacts& facts,
   findings.add(findings::kCriuCheck, criu->check.error().message());
 }
 
-void look_at_gpu(const device::GpuInfo& info, const worker::Config& config, Survey& survey) {
+void add_gpu(const device::GpuInfo& info, const worker::Config& config, Survey& survey) {
   const bool is_amd = info.vendor == device::Vendor::kAmd;
   if (!is_amd) survey.facts.set_driver_version(info.driver_version);
   proto::Gpu& gpu = *survey.facts.add_gpus();
@@ -130,8 +130,8 @@ void look_at_gpu(const device::GpuInfo& info, const worker::Config& config, Surv
   gpu.set_compute_mode(info.compute_mode);
 }
 
-void look_at_mps(proto::HostFacts& facts, findings::Findings& findings) {
-  // Nobody changes the environment of an agent. NOLINTNEXTLINE(concurrency-mt-unsafe)
+void check_mps(proto::HostFacts& facts, findings::Findings& findings) {
+  // The environment of an agent never changes. NOLINTNEXTLINE(concurrency-mt-unsafe)
   const char* configured = std::getenv("CUDA_MPS_PIPE_DIRECTORY");
   const fs::path directory = configured != nullptr ? configured : process::kMpsDirectory;
   std::error_code error;
@@ -141,20 +141,21 @@ void look_at_mps(proto::HostFacts& facts, findings::Findings& findings) {
                                            directory.string()));
 }
 
-/// Of a host without AMD's GPUs there is nothing to read. What cannot be read is a finding once a
-/// process uses it.
-void look_at_topology(const worker::Config& config, Survey& survey) {
+/// Reads the topology of AMD GPUs; there is none on a host without them. A failure becomes a
+/// finding once a process uses such a GPU.
+void add_topology(const worker::Config& config, Survey& survey) {
   auto topology = device::hip::read_topology(config.sysfs);
-  if (!topology) return spdlog::warn("AMD's GPUs are unknown: {}", topology.error().message());
+  if (!topology)
+    return spdlog::warn("cannot read the properties of AMD GPUs: {}", topology.error().message());
   survey.topology = *std::move(topology);
   survey.facts.set_amd_driver_release(survey.topology.driver_release);
   survey.facts.set_amd_keeps_no_waves(!survey.topology.saves_waves);
 }
 
-void look_at_gpus(const worker::Config& config, Survey& survey, findings::Findings& findings) {
+void add_gpus(const worker::Config& config, Survey& survey, findings::Findings& findings) {
   proto::HostFacts& facts = survey.facts;
   facts.set_driver_release(driver_release(procfs::read_text("/proc/driver/nvidia/version")));
-  look_at_mps(facts, findings);
+  check_mps(facts, findings);
   auto driver = device::load_drivers(config.sysfs);
   if (!driver) {
     const bool too_old = driver.error().code() == Code::kUnsupported;
@@ -162,11 +163,11 @@ void look_at_gpus(const worker::Config& config, Survey& survey, findings::Findin
     return;
   }
   survey.driver = std::move(*driver);
-  look_at_topology(config, survey);
-  for (const device::GpuInfo& info : survey.driver->gpus()) look_at_gpu(info, config, survey);
+  add_topology(config, survey);
+  for (const device::GpuInfo& info : survey.driver->gpus()) add_gpu(info, config, survey);
 }
 
-std::uint64_t room_in(const fs::path& directory) {
+std::uint64_t free_space(const fs::path& directory) {
   std::error_code error;
   const auto space = fs::space(directory, error);
   return error ? 0 : space.available;
@@ -190,21 +191,21 @@ std::string missing_kernel_features() {
   return missing;
 }
 
-void check_room(const worker::Config& config, std::uint64_t image_bytes,
-                findings::Findings& findings) {
-  if (const std::uint64_t room = room_in(config.state_dir); room < kJournalRoomBytes) {
+void check_disk_space(const worker::Config& config, std::uint64_t image_bytes,
+                      findings::Findings& findings) {
+  if (const std::uint64_t space = free_space(config.state_dir); space < kJournalRoomBytes) {
     findings.add(findings::kStateDirFull,
                  fmt::format("{} has {} free; {} are needed", config.state_dir.string(),
-                             format_bytes(room), format_bytes(kJournalRoomBytes)));
+                             format_bytes(space), format_bytes(kJournalRoomBytes)));
   }
-  if (const std::uint64_t room = room_in(config.runtime_dir); room < image_bytes) {
+  if (const std::uint64_t space = free_space(config.runtime_dir); space < image_bytes) {
     findings.add(findings::kRuntimeDirFull,
                  fmt::format("{} has {} free; images take up to {}", config.runtime_dir.string(),
-                             format_bytes(room), format_bytes(image_bytes)));
+                             format_bytes(space), format_bytes(image_bytes)));
   }
 }
 
-void note_room(const Status& answer, findings::Findings& findings) {
+void add_admission_finding(const Status& answer, findings::Findings& findings) {
   if (answer) return;
   const Code code = answer.error().code();
   if (code == Code::kRefused) findings.add(findings::kInMigration, answer.error().message());
@@ -226,7 +227,7 @@ void check_gpu(const proto::Gpu& gpu, const proto::HostFacts& host, findings::Fi
   if (gpu.has_amd()) return check_amd_gpu(gpu, host, findings);
   const std::string name = describe_gpu(gpu);
   if (gpu.name().find(" MIG ") != std::string::npos) {
-    findings.add(findings::kMig, name + " is an instance of MIG");
+    findings.add(findings::kMig, name + " is a MIG instance");
   }
   if (gpu.compute_mode() != kSharedMode) {
     findings.add(findings::kComputeMode,
@@ -238,13 +239,13 @@ void check_gpu(const proto::Gpu& gpu, const proto::HostFacts& host, findings::Fi
 
 Survey survey(const worker::Config& config, findings::Findings& findings) {
   Survey survey;
-  // Beside the GPUs' driver, which takes as long to load.
+  // Concurrently with loading the GPU driver, which takes as long.
   auto criu = std::async(std::launch::async, [&config] { return criu::facts(config.criu); });
-  look_at_kernel(survey.facts, findings);
-  look_at_memory(config, survey.facts);
-  look_at_freezer(config, findings);
-  look_at_gpus(config, survey, findings);
-  look_at_criu(criu.get(), survey.facts, findings);
+  add_kernel(survey.facts, findings);
+  add_memory(config, survey.facts);
+  check_freezer(config, findings);
+  add_gpus(config, survey, findings);
+  add_criu(criu.get(), survey.facts, findings);
   return survey;
 }
 

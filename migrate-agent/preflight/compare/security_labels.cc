@@ -27,18 +27,18 @@ void compare_profile(const std::string& profile, findings::Findings& findings) {
                fmt::format("this host has no AppArmor profile \"{}\"", profile));
 }
 
-/// A restored process has the context of the agent. Without SELinux here, what was not confined
-/// there loses nothing.
+/// Compares SELinux contexts: a restored process gets that of the agent. If this host has no
+/// SELinux, a process that was unconfined loses nothing.
 void compare_context(const std::string& there, findings::Findings& findings) {
   const std::string here = process::selinux_context(::getpid());
   const bool confined = there.find(":unconfined_t:") == std::string::npos;
   if (here == there || (here.empty() && !confined)) return;
   findings.add(findings::kSecurityLabel,
-               here.empty() ? fmt::format("the process is in SELinux's context {}, and this host "
-                                          "is without SELinux",
+               here.empty() ? fmt::format("the process has the SELinux context {}, and this host "
+                                          "has no SELinux",
                                           there)
-                            : fmt::format("the process is in SELinux's context {}, and would be in "
-                                          "the agent's here, {}",
+                            : fmt::format("the process has the SELinux context {}, and would get "
+                                          "that of the agent here, {}",
                                           there, here));
 }
 

@@ -1,4 +1,4 @@
-// Whether what AppArmor or SELinux confines a process by would confine it on this host too.
+// Checks that the AppArmor or SELinux confinement of a process also applies on this host.
 #pragma once
 
 #include "migrate-agent/base/findings/catalogue.h"
@@ -6,7 +6,7 @@
 
 namespace gcr::preflight {
 
-/// Adds "security-label".
+/// Adds "security-label" if the process would be confined differently.
 void compare_security_labels(const proto::ProcessFacts& process, findings::Findings& findings);
 
 }  // namespace gcr::preflight

@@ -19,9 +19,9 @@ namespace {
 
 using std::chrono::milliseconds;
 
-/// What a downtime takes beside what depends on the amount of memory.
+/// The part of a downtime that does not depend on the amount of memory.
 constexpr milliseconds kLeastDowntime{500};
-/// Who only looks at a door, as we do, is gone by then; a migration stays.
+/// A query holds a door's lock for less than this; a migration holds it longer.
 constexpr milliseconds kDoorLockPatience{50};
 constexpr milliseconds kDoorAnswerPatience{250};
 
@@ -29,8 +29,9 @@ double seconds(std::uint64_t bytes, double bytes_per_second) {
   return static_cast<double>(bytes) / bytes_per_second;
 }
 
-/// Under the library each process knows what it shares; false if it cannot be asked.
-bool says_it_shares_nothing(pid_t pid) {
+/// Returns whether a process under the library reports that it shares nothing; false if it cannot
+/// be asked.
+bool reports_no_sharing(pid_t pid) {
   const auto access = gpu::open_access(pid, kDoorLockPatience, kDoorAnswerPatience);
   if (!access) return false;
   const auto state = (*access)->look(kDoorAnswerPatience);
@@ -42,13 +43,13 @@ bool says_it_shares_nothing(pid_t pid) {
   return allocations && std::ranges::none_of(*allocations, &gpu::LocalAllocation::shared);
 }
 
-/// Agents have memory of their own alone. Their children are keepers.
-bool is_agents(pid_t pid) {
+/// Returns whether the process is an agent or a child of one (a keeper): these share no memory.
+bool is_agent_or_keeper(pid_t pid) {
   return process::is_agent_or_gone(pid) ||
          process::is_agent_or_gone(procfs::read_stat(pid).value_or(procfs::Stat()).parent);
 }
 
-/// "3.2 s"
+/// Formats a duration: "3.2 s".
 std::string format_seconds(milliseconds duration) {
   return fmt::format("{:.1f} s", static_cast<double>(duration.count()) / 1000);
 }
@@ -74,14 +75,14 @@ void check_unseen_memory(const std::vector<pid_t>& members, const gpu::SameMemor
                          findings::Findings& findings) {
   if (shared.any() >= 0) {
     findings.add(findings::kUnseenMemory,
-                 "other processes of the job share GPU memory, and it may have some of it");
+                 "other processes of the job share GPU memory, possibly with this one");
   }
   for (const pid_t pid : procfs::processes()) {
     if (std::ranges::find(members, pid) != members.end()) continue;
-    if (!process::has_cuda_context(pid) || is_agents(pid)) continue;
-    if (procfs::is_in_vfork(pid) || says_it_shares_nothing(pid)) continue;
+    if (!process::has_cuda_context(pid) || is_agent_or_keeper(pid)) continue;
+    if (procfs::is_in_vfork(pid) || reports_no_sharing(pid)) continue;
     findings.add(findings::kUnseenMemory,
-                 fmt::format("process {} uses CUDA too, and may share memory with "
+                 fmt::format("process {} also uses CUDA, and may share memory with "
                              "it",
                              process::describe_process(pid)));
   }
@@ -93,7 +94,7 @@ void check_slow_downtime(const DriverAlone& member, const proto::MigrateRequest&
   findings.add(
       request.allow_slow() ? findings::kNoLibrarySlow : findings::kNoLibrary,
       fmt::format("process {} was not started under `gcr-migrate run`: up to {} of VRAM go through "
-                  "the driver while it stands still, for about {}",
+                  "the driver while it is stopped, for about {}",
                   process::describe_process(member.pid), format_bytes(member.vram_bytes()),
                   format_seconds(member.downtime)));
   double limit_ms = request.downtime_limit_ms();

@@ -1,5 +1,10 @@
-// How the source examines a job before anything is touched: what its processes are, what they hold,
-// what the host has, and everything that prevents moving them.
+// Examines a job at the source before anything is changed: its processes, their resources, the
+// host, and everything that prevents moving them.
+//
+// examine() gathers the facts in this order: the host, each process (root first), images and
+// plugins, doors and VRAM of the GPU users, and at last the job's VRAM as a whole. It does not stop
+// at the first problem: each becomes a finding, and later steps work with the facts so far. Only a
+// job whose root cannot be examined, or with too many processes, ends the examination early.
 #pragma once
 
 #include <sys/types.h>
@@ -24,79 +29,80 @@ namespace gcr::preflight {
 
 /// A member that uses GPUs.
 struct GpuUser {
-  std::size_t member;  ///< its place among the members
+  std::size_t member;  ///< its index among the members
   std::unique_ptr<gpu::GpuAccess> access;
 };
 
+/// Everything that is known of a job and its host.
 struct Examination {
   Survey host;
-  std::vector<pid_t> pids;                         ///< of the members that live, the root first
-  std::vector<proto::ProcessFacts> members;        ///< in their order
-  std::vector<process::Confinement> confinements;  ///< likewise
+  std::vector<pid_t> pids;                         ///< of the living members, the root first
+  std::vector<proto::ProcessFacts> members;        ///< in the order of `pids`
+  std::vector<process::Confinement> confinements;  ///< in the order of `pids`
   std::vector<GpuUser> gpu_users;
-  gpu::Job job;                             ///< of the members, with all that they have allocated
-  gpu::Lister lister;                       ///< which listed it
-  std::optional<DriverAlone> driver_alone;  ///< the GPU user without the preload library
+  gpu::Job job;                                     ///< the members with all their allocations
+  gpu::Lister lister;                               ///< the lister that listed them
+  std::optional<DriverAlone> driver_alone;          ///< the GPU user without the preload library
   std::shared_ptr<const criu::Plugin> criu_plugin;  ///< null: no member needs one
   memory_files::FileFacts memory_files;
   bool suspended = false;
   findings::Findings findings{findings::Side::kSource};
 };
 
-/// What a suspended job cannot tell any more, from when it was suspended.
+/// Facts about a suspended job that cannot be read while it is suspended; recorded at the suspend.
 struct SuspendedJob {
-  Uuid suspension;                                      ///< the migration that has suspended it
-  gpu::Job job;                                         ///< of the members that live
+  Uuid suspension;                                      ///< the migration that suspended it
+  gpu::Job job;                                         ///< of the living members
   proto::GroupLimits limits;                            ///< of their control groups
   google::protobuf::RepeatedPtrField<proto::Gpu> gpus;  ///< of the host where it was suspended
   struct Threads {
     pid_t door = 0;
     pid_t cuda_restore = 0;
   };
-  std::map<pid_t, Threads> gpu_members;  ///< in their PID namespaces
+  std::map<pid_t, Threads> gpu_members;  ///< by PIDs in their namespaces
 };
 
-/// kInvalidArgument if it accepts what cannot be accepted.
+/// kInvalidArgument if the request accepts a finding that cannot be accepted.
 Status check_accepted(const proto::MigrateRequest& request);
 
-/// Examines the processes `pids`, the first of which was named, and this host for `request`, as far
-/// as it can: whatever is missing is a finding. Without blockers there is a GPU user, and the
-/// driver is there. The processes are not disturbed, but where the kernel has Landlock threads that
-/// may be in a domain stop for some microseconds. Others of them may end meanwhile. A
-/// `suspended` job is asked nothing: there are no GPU users. Blocks.
+/// Examines the processes `pids`, the first of which the operator named, and this host for
+/// `request`. Everything that is missing is a finding. Without blockers there is a GPU user and a
+/// driver. The processes are not disturbed, except that with a kernel that has Landlock, threads
+/// that may be in a domain stop for some microseconds. Processes other than the first may end
+/// meanwhile. A `suspended` job is not queried: there are no GPU users. Blocks.
 Examination examine(const proto::MigrateRequest& request, const worker::Config& config,
                     const std::vector<pid_t>& pids, const SuspendedJob* suspended = nullptr);
 
-/// What a process that was born later has, and may not have; `limits` are the root's. kNotFound if
-/// it has ended. Else what it is in.
+/// Examines a process that was created after the examination; `limits` are the root's. Returns its
+/// confinement; kNotFound if it has ended, kRefused if it has blockers.
 Result<process::Confinement> examine_late(const proto::MigrateRequest& request, pid_t pid,
                                           const std::vector<pid_t>& pids,
                                           const proto::GroupLimits& limits);
 
-/// What has become of a process that was examined before: kRefused if it may not be moved any more.
-/// For a process that stands still; it may have ended before.
+/// Examines a stopped process again. kRefused if it may no longer be moved; success also if it has
+/// ended.
 Status examine_again(pid_t pid, const process::Confinement& before);
 
-/// What becomes of TCP connections with one end outside of the job.
+/// Returns how TCP connections with one end outside of the job are treated.
 process::OutsideTcp outside_tcp(const proto::MigrateRequest& request);
 
-/// The request to the destination about a job without blockers, without the migration's id and
-/// the name of who ordered it.
+/// Builds the request to the destination for a job without blockers, without the migration's id and
+/// the operator's name.
 proto::PreflightRequest preflight_request(const Examination& examination,
                                           const proto::MigrateRequest& request,
                                           const worker::Config& config);
 
-/// Adds what prevents a migration.
+/// Adds findings for the state that a door reports.
 void check_access(const gpu::AccessState& state, findings::Findings& findings);
 
-/// "too-many-buffers".
+/// Adds "too-many-buffers".
 void check_inventory(std::size_t allocations, findings::Findings& findings);
 
-/// As messages describe it.
+/// Converts an allocation to its message.
 proto::Buffer describe(const gpu::Allocation& allocation);
 
-/// kRefused if nobody of the job knows the size of an allocation: those who made it have let go of
-/// it, and those who imported it have not mapped it.
+/// Checks that the size of every allocation is known. kRefused if one is unknown to all members:
+/// its creators have released it, and its importers have not mapped it.
 Status check_sizes(const gpu::Job& job);
 
 }  // namespace gcr::preflight

@@ -14,15 +14,15 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Whether the process has a descriptor of memory that is shared; `file` is what the driver's
-/// descriptors of memory are links to.
+/// Returns whether the process has a descriptor of shared memory; `file` is the link target of the
+/// driver's memory descriptors.
 bool has_any(pid_t pid, const gpu::SameMemory& shared, const std::string& file) {
   return std::ranges::any_of(procfs::descriptor_links(pid), [&](const auto& descriptor) {
     return descriptor.link == file && shared.find(pid, descriptor.number);
   });
 }
 
-/// This process, and the keeper that it has started.
+/// Returns whether the process is this one or the keeper that it started.
 bool is_ours(pid_t pid) {
   return pid == ::getpid() || procfs::read_stat(pid).value_or(procfs::Stat()).parent == ::getpid();
 }
@@ -39,7 +39,7 @@ std::vector<std::string> find_sharers(const gpu::SameMemory& shared,
     if (std::ranges::find(members, pid) != members.end()) continue;
     if (!has_any(pid, shared, file) || is_ours(pid)) continue;
     sharers.push_back(
-        fmt::format("process {} has GPU memory of the job, and is not below process {}",
+        fmt::format("process {} has GPU memory of the job, but is not a descendant of process {}",
                     process::describe_process(pid), process::describe_process(members.front())));
   }
   return sharers;

@@ -1,4 +1,4 @@
-// What of a job's VRAM processes outside the job have, or may have.
+// Finds processes outside a job that share its VRAM.
 #pragma once
 
 #include <sys/types.h>
@@ -10,9 +10,9 @@
 
 namespace gcr::preflight {
 
-/// One sentence per process outside `members`, this one and its children left out, that has a
-/// descriptor of memory that the job shares. The preload library keeps a descriptor of what a
-/// process imported. Reads /proc only if anything is shared.
+/// Returns a sentence for each process outside `members`, except this one and its children, that
+/// has a descriptor of memory that the job shares. The preload library keeps a descriptor of memory
+/// that a process imported. Reads /proc only if anything is shared.
 std::vector<std::string> find_sharers(const gpu::SameMemory& shared,
                                       const std::vector<pid_t>& members);
 

@@ -1,4 +1,4 @@
-// How much VRAM is free, by the cheapest method that the host offers.
+// Reads the amount of free VRAM by the cheapest method that the host offers.
 #pragma once
 
 #include <cstdint>
@@ -14,15 +14,15 @@
 
 namespace gcr::inventory {
 
-/// Asks the management library, for AMD's GPUs sysfs, and for a GPU that these do not know the
-/// driver, in a context that is kept as long as this object. One thread at a time; blocks.
+/// Queries NVML, sysfs for AMD GPUs, and for other GPUs the driver, in a context that lives as long
+/// as this object. One thread at a time; blocks.
 class FreeVram {
  public:
-  /// `sysfs` is where it is mounted.
+  /// `sysfs` is the mount point of sysfs.
   FreeVram(std::shared_ptr<const device::Driver> driver, std::filesystem::path sysfs);
 
-  /// Now, in bytes. kNotFound if the host has no such GPU; kResourceExhausted, or what the driver
-  /// says, if a context was needed and cannot be made.
+  /// Returns the free bytes now. kNotFound if the host has no such GPU; kResourceExhausted, or the
+  /// driver's error, if a context is needed and cannot be created.
   Result<std::uint64_t> of(const Uuid& gpu);
 
  private:

@@ -1,5 +1,10 @@
-// What a host has and what runs on it, for planning migrations. Reads only: no process is delayed,
-// and VRAM is used only during the call. Blocks.
+// Lists a host's resources and the GPU processes and jobs on it, for planning migrations. Reads
+// only: no process is delayed, and VRAM is used only during the call. Blocks.
+//
+// offer() describes the host. processes() finds the GPU processes: it asks each door in /proc for
+// its VRAM, with a limit of 250 ms per process and 3 s in all. jobs() groups them into jobs by one
+// snapshot of the host's process tree: a job is the topmost ancestor under the preload library that
+// can move together with the process, and everything below it.
 #pragma once
 
 #include <sys/types.h>
@@ -13,40 +18,42 @@
 
 namespace gcr::inventory {
 
-/// Kernel, driver, memory and GPUs with their free VRAM. Without the facts about CRIU, the CPU's
-/// features and the clock that only a migration needs. kUnsupported if there is no driver.
+/// Returns kernel, driver, memory and GPUs with their free VRAM, without the facts about CRIU, CPU
+/// features and the clock, which only a migration needs. kUnsupported if there is no driver.
 Result<proto::HostFacts> offer(const worker::Config& config);
 
+/// A GPU process of this host.
 struct FoundProcess {
   proto::GpuProcess process;  ///< without migration_id and job
-  /// Its door is in use, by a migration or another query, or a migration has its VRAM.
+  /// its door is used by a migration or another query, or a migration holds its VRAM
   bool in_use = false;
-  bool has_told = false;      ///< its GPUs
-  std::set<pid_t> lineage{};  ///< itself and its ancestors, once jobs() knows them
+  bool has_reported = false;  ///< its door reported its GPUs
+  std::set<pid_t> lineage{};  ///< the process and its ancestors, once jobs() has set it
 };
 
-/// The processes of this host that run under the preload library and have initialised CUDA or HIP,
-/// by PID.
-/// One that has VRAM is of this host if some of it is on one of `gpus`; one that has none, or does
-/// not answer (it is in use, or it is stopped) and is told without GPUs, if it is in our
-/// network namespace.
+/// Returns the processes of this host that run under the preload library and have initialised CUDA
+/// or HIP, by PID. A process with VRAM belongs to this host if it uses one of `gpus`. A process
+/// without VRAM, or that does not reply because it is in use or stopped, belongs to it if it is in
+/// the agent's network namespace; it is listed without GPUs.
 std::vector<FoundProcess> processes(const std::vector<proto::Gpu>& gpus);
 
+/// A job of this host.
 struct FoundJob {
   proto::HostJob job;       ///< without migration_id
-  std::set<pid_t> members;  ///< its root and all below it
+  std::set<pid_t> members;  ///< its root and all descendants
   std::set<uid_t> owners;   ///< of its members
 };
 
-/// The jobs that `processes` belong to, by the PIDs of their roots; sets the job and the lineage of
-/// each process. Without processes that have ended meanwhile, and jobs of such processes alone.
+/// Returns the jobs of `processes`, by the PIDs of their roots, and sets the job and lineage of
+/// each process. Omits processes that have ended meanwhile, and jobs that consist only of such
+/// processes.
 ///
 /// The root of a process's job is the topmost of its ancestors that is under the preload library,
-/// or the process itself. The search ends below the first ancestor that has a controlling terminal,
-/// or is in another mount, PID or time namespace: with neither could it move.
+/// or the process itself. The search ends below the first ancestor that has a controlling terminal
+/// or is in another mount, PID or time namespace: such an ancestor cannot move with the job.
 std::vector<FoundJob> jobs(std::vector<FoundProcess>& processes);
 
-/// Runnable threads per core, over the last minute.
+/// Returns the number of runnable threads per core, averaged over the last minute.
 double load_per_core();
 
 }  // namespace gcr::inventory

@@ -1,3 +1,7 @@
+// How jobs are found. One pass over /proc takes a snapshot of every process and its parent. From
+// each GPU process the search climbs the ancestors while they could move together with it, and
+// remembers the topmost one under the preload library: the root of the job. Processes with the same
+// root form a job, whose members are the root and all its descendants in the snapshot.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -18,7 +22,7 @@ namespace {
 
 using procfs::Stat;
 
-/// Every process of the host as it was at one look, without those that end.
+/// A snapshot of every process of the host, except those that are exiting.
 class Processes {
  public:
   Processes() {
@@ -76,7 +80,7 @@ class Processes {
   std::multimap<pid_t, pid_t> children_;
 };
 
-/// The name of the file that a process executes; empty if that cannot be told.
+/// Returns the name of the file that a process executes; empty if it cannot be read.
 std::string program_of(pid_t pid) {
   std::error_code error;
   return std::filesystem::read_symlink(fmt::format("/proc/{}/exe", pid), error).filename();
@@ -106,10 +110,10 @@ FoundJob describe(pid_t root, const Processes& all) {
   return found;
 }
 
-/// What the members that use GPUs have there together.
+/// Sums the members' VRAM per GPU into `job`; omits it if a member did not report.
 void add_gpus(proto::HostJob& job, const std::vector<const FoundProcess*>& users) {
   job.set_gpu_processes(static_cast<std::uint32_t>(users.size()));
-  if (!std::ranges::all_of(users, &FoundProcess::has_told)) return;
+  if (!std::ranges::all_of(users, &FoundProcess::has_reported)) return;
   std::map<std::string, std::uint64_t> vram;
   for (const FoundProcess* user : users) {
     for (const proto::GpuUse& use : user->process.gpus()) vram[use.uuid()] += use.vram_bytes();

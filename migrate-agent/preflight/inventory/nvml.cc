@@ -9,8 +9,8 @@
 namespace gcr::inventory {
 namespace {
 
-// NVIDIA's "NVML API Reference": the return type, nvmlMemory_t in
-// both versions, and nvmlProcessInfo_t of version 3.
+// Declarations from NVIDIA's "NVML API Reference": the return type, nvmlMemory_t in both versions,
+// and nvmlProcessInfo_t of version 3.
 using NvmlReturn = int;
 constexpr NvmlReturn kSuccess = 0;
 constexpr NvmlReturn kInsufficientSize = 7;
@@ -38,7 +38,7 @@ struct NvmlProcess {
   unsigned compute_instance;
 };
 
-/// More processes are not on one GPU; their number may grow between two questions.
+/// Upper bound on the processes of one GPU; their number may grow between two calls.
 constexpr unsigned kMostProcesses = 4096;
 
 }  // namespace
@@ -67,7 +67,7 @@ Nvml::~Nvml() {
   ::dlclose(library_);
 }
 
-/// Null if the library does not know it.
+/// Returns NVML's handle of a GPU; null if the library does not know it.
 void* Nvml::device_of(const Uuid& gpu) const {
   auto* handle_of = find<NvmlReturn(const char*, void**)>("nvmlDeviceGetHandleByUUID");
   void* device = nullptr;

@@ -1,5 +1,5 @@
-// NVIDIA's management library, which tells how much VRAM is free, and who uses it, without a
-// context: a context takes 260 ms and 530 MiB of that VRAM.
+// NVML, NVIDIA's management library: reads how much VRAM is free, and who uses it, without a
+// context, which would take 260 ms and 530 MiB of VRAM.
 #pragma once
 
 #include <sys/types.h>
@@ -12,24 +12,26 @@
 
 namespace gcr::inventory {
 
-/// libnvidia-ml.so.1, initialised. It comes with the driver, though not into every container.
+/// libnvidia-ml.so.1, initialised. It comes with the driver, but not into every container.
 class Nvml {
  public:
-  /// Nothing if this host has no such library, or it finds no driver.
+  /// Loads the library; none if this host does not have it or it finds no driver.
   static std::optional<Nvml> load();
 
   Nvml(Nvml&& other) noexcept;
   Nvml& operator=(Nvml&&) = delete;
   ~Nvml();
 
-  /// Nothing if the library does not know the GPU (a MIG slice, the software GPU).
+  /// Returns the free VRAM; none if the library does not know the GPU (a MIG slice, the software
+  /// GPU).
   std::optional<std::uint64_t> free_bytes(const Uuid& gpu) const;
 
-  /// Used by whomever, without what the driver keeps for itself. Nothing as for free_bytes().
+  /// Returns the VRAM that all processes use, without the driver's own. None like free_bytes().
   std::optional<std::uint64_t> used_bytes(const Uuid& gpu) const;
 
-  /// VRAM on the GPU by process, its contexts included. Nothing as for free_bytes(), or if the
-  /// library cannot tell all of it. PIDs are those of the host's first PID namespace.
+  /// Returns the VRAM on the GPU by process, including contexts. None like free_bytes(), or if the
+  /// library does not know the amount of every process. PIDs are those of the host's first PID
+  /// namespace.
   std::optional<std::map<pid_t, std::uint64_t>> used_by_process(const Uuid& gpu) const;
 
  private:

@@ -31,7 +31,7 @@ Result<proto::HostFacts> offer(const worker::Config& config) {
     if (const auto node = nodes.find(info.uuid); node != nodes.end()) {
       gpu.set_device_file(node->second);
     }
-    // A GPU without so much as room for a context has none to offer.
+    // A GPU without space for a context has no free VRAM to offer.
     gpu.set_free_bytes(free_vram.of(info.uuid).value_or(0));
   }
   return facts;

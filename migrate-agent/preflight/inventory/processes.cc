@@ -19,19 +19,20 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using Milliseconds = std::chrono::milliseconds;
 
-/// A door answers within a millisecond, unless its process is held up.
+/// A door replies within a millisecond, unless its process is delayed.
 constexpr Milliseconds kDoorPatience{250};
-/// Who only looks, as we do, is gone by then; a migration stays.
+/// A query holds a door's lock for less than this; a migration holds it longer.
 constexpr Milliseconds kLockPatience{50};
-/// For all of them together: who asks does not wait forever.
+/// Limit for all processes together, so that a query always ends.
 constexpr Milliseconds kTotalPatience{3000};
 
-/// VRAM by GPU, in the order of their UUIDs. kUnavailable while a migration has taken it away: its
-/// process then still names the GPUs that it had.
+/// Returns the VRAM by GPU, in the order of their UUIDs. kUnavailable while a migration holds it:
+/// the process still lists its GPUs then.
 Result<std::map<std::string, std::uint64_t>> vram_of(pid_t pid, Milliseconds patience) {
   GCR_ASSIGN(const auto access, gpu::open_access(pid, kLockPatience, patience));
   GCR_ASSIGN(const gpu::AccessState state, access->look(patience));
-  if (state.detached) return Error(Code::kUnavailable, "its VRAM is in an agent's hands");
+  if (state.detached)
+    return Error(Code::kUnavailable, "process is detached: a migration holds its VRAM");
   GCR_ASSIGN(const auto allocations, access->allocations());
   std::map<std::string, std::uint64_t> vram;
   for (const gpu::LocalAllocation& allocation : allocations) {
@@ -40,8 +41,8 @@ Result<std::map<std::string, std::uint64_t>> vram_of(pid_t pid, Milliseconds pat
   return vram;
 }
 
-/// kNotFound if it has ended, or is about to.
-Result<FoundProcess> look_at(pid_t pid, Milliseconds patience) {
+/// Describes a process; kNotFound if it has ended or is exiting.
+Result<FoundProcess> describe(pid_t pid, Milliseconds patience) {
   FoundProcess found;
   proto::GpuProcess& process = found.process;
   const auto stat = procfs::read_stat(pid);
@@ -53,7 +54,7 @@ Result<FoundProcess> look_at(pid_t pid, Milliseconds patience) {
   process.set_uid(procfs::owner_of(pid));
   process.set_user(user_name(process.uid()));
   process.set_resident_bytes(procfs::resident_bytes(*stat));
-  // A stopped process would leave the question lying until it goes on.
+  // A stopped process would reply only after it is continued.
   const bool is_stopped = stat->state == 'T' || stat->state == 't';
   if (is_stopped || patience <= Milliseconds::zero()) return found;
   const auto vram = vram_of(pid, patience);
@@ -62,7 +63,7 @@ Result<FoundProcess> look_at(pid_t pid, Milliseconds patience) {
     found.in_use = vram.error().code() == Code::kUnavailable;
     return found;
   }
-  found.has_told = true;
+  found.has_reported = true;
   for (const auto& [uuid, bytes] : *vram) {
     proto::GpuUse& use = *process.add_gpus();
     use.set_uuid(uuid);
@@ -71,7 +72,8 @@ Result<FoundProcess> look_at(pid_t pid, Milliseconds patience) {
   return found;
 }
 
-/// By its VRAM; without any, by its network namespace.
+/// Returns whether a process belongs to this host: by its VRAM or, if it has none, by its network
+/// namespace.
 bool is_ours(const proto::GpuProcess& process, const std::set<std::string>& gpus) {
   if (process.gpus().empty()) {
     return procfs::namespace_link(process.pid(), "net") ==
@@ -93,7 +95,7 @@ std::vector<FoundProcess> processes(const std::vector<proto::Gpu>& gpus) {
   for (const pid_t pid : pids) {
     if (!gpu::has_door(pid)) continue;
     const auto left = std::chrono::duration_cast<Milliseconds>(end - Clock::now());
-    auto found = look_at(pid, std::min(kDoorPatience, left));
+    auto found = describe(pid, std::min(kDoorPatience, left));
     if (found && is_ours(found->process, uuids)) all.push_back(*std::move(found));
   }
   return all;

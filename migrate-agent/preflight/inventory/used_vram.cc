@@ -14,10 +14,10 @@ namespace {
 
 using ByGpu = std::map<Uuid, std::uint64_t>;
 
-/// No process has a context that takes less.
+/// No context takes less than this.
 constexpr std::uint64_t kLeastContextBytes = 64 * kMiB;
 
-/// What the process uses. Nothing unless the library tells it of all GPUs.
+/// Returns the VRAM of the process by GPU; none unless the library knows it on all GPUs.
 std::optional<ByGpu> used_by(pid_t pid, const Nvml& nvml, const device::Driver& driver) {
   if (procfs::namespace_link(::getpid(), "pid") != procfs::kFirstPidNamespace) return std::nullopt;
   ByGpu used;
@@ -32,8 +32,8 @@ std::optional<ByGpu> used_by(pid_t pid, const Nvml& nvml, const device::Driver& 
   return used;
 }
 
-/// What all processes use, where there may be a context: on some GPU there is one. Nothing unless
-/// the library tells that.
+/// Returns the VRAM that all processes use on each GPU that may have a context; at least one has.
+/// None if the library does not know it.
 std::optional<ByGpu> used_by_all(const Nvml& nvml, const device::Driver& driver) {
   ByGpu used;
   for (const device::GpuInfo& gpu : driver.gpus()) {
@@ -50,8 +50,8 @@ std::optional<ByGpu> used_by_all(const Nvml& nvml, const device::Driver& driver)
 
 Result<ByGpu> used_vram(pid_t pid, const std::shared_ptr<const device::Driver>& driver) {
   if (const auto nvml = Nvml::load()) {
-    if (auto told = used_by(pid, *nvml, *driver)) return *std::move(told);
-    if (auto told = used_by_all(*nvml, *driver)) return *std::move(told);
+    if (auto used = used_by(pid, *nvml, *driver)) return *std::move(used);
+    if (auto used = used_by_all(*nvml, *driver)) return *std::move(used);
   }
   FreeVram free_vram(driver, "/sys");
   ByGpu used;

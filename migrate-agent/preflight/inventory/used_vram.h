@@ -1,4 +1,4 @@
-// How much VRAM a process has of which nothing in the process tells.
+// Estimates the VRAM of a process that does not report it.
 #pragma once
 
 #include <sys/types.h>
@@ -13,9 +13,9 @@
 
 namespace gcr::inventory {
 
-/// In bytes, on each GPU of NVIDIA's where the process may have some; never too little. Where the
-/// management library does not know the process, that is all that anybody uses. Errors as FreeVram
-/// has them. Blocks.
+/// Returns an upper bound in bytes for each NVIDIA GPU on which the process may have VRAM. If NVML
+/// does not list the process, that is the VRAM that all processes use. Errors like FreeVram.
+/// Blocks.
 Result<std::map<Uuid, std::uint64_t>> used_vram(
     pid_t pid, const std::shared_ptr<const device::Driver>& driver);
 

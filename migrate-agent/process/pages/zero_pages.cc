@@ -107,7 +107,7 @@ Result<DroppedPages> drop_zero_pages(GpuAccess& access, const procfs::Process& p
     GCR_ASSIGN(const ZeroScan scan, find_zero_pages(process.pid(), where));
     dropped.scanned_bytes = scan.scanned_bytes;
     GCR_ASSIGN(dropped.dropped_bytes, access.drop_pages(pages_of(scan.zeros)));
-    threads.let_go();
+    threads.release();
     dropped.held = Clock::now() - hold_start;
     mark(access, nearly_empty(where, scan.zeros));
   }

@@ -30,12 +30,11 @@ std::optional<double> seconds_of(const ASN1_TIME* time) {
   return static_cast<double>(::timegm(&utc));
 }
 
-/// The first object in a PEM file.
+/// Reads the first object in a PEM file; null if there is none.
 template <class T>
 Unique<T> read_pem(const std::string& path, T* (*read)(BIO*, T**, pem_password_cb*, void*)) {
   const Unique<BIO> file(BIO_new_file(path.c_str(), "r"));
-  return Unique<T>(file ? read(file.get(), nullptr, control::know_no_passphrase, nullptr)
-                        : nullptr);
+  return Unique<T>(file ? read(file.get(), nullptr, control::no_passphrase, nullptr) : nullptr);
 }
 
 std::optional<double> end_of_certificate(const std::string& path) {
@@ -68,7 +67,7 @@ Status check_own_certificate(const control::TlsFiles& files, const std::string& 
                              X509_verify_cert_error_string(error)));
   }
   const Status agent = control::check_agent_role(certificate, host);
-  if (!agent) return agent.error().while_doing("no peer would accept " + files.certificate);
+  if (!agent) return agent.error().while_doing("peers would refuse " + files.certificate);
   return {};
 }
 

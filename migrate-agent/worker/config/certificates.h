@@ -1,4 +1,4 @@
-// What an agent can check about its own certificates without a peer.
+// Checks of an agent's own certificates that need no peer.
 #pragma once
 
 #include <map>
@@ -9,13 +9,13 @@
 
 namespace gcr::worker {
 
-/// Whether a peer would accept this agent's certificate now: its files fit together, it is signed
-/// by the authority, within its time, carries the agent role and, unless `host` is empty, is made
+/// Checks that a peer would accept this agent's certificate now: its files match, it is signed by
+/// the authority, valid at this time, carries the agent role and, unless `host` is empty, is made
 /// out to that host name or address. kInvalidArgument or kPermissionDenied says what is wrong.
 Status check_own_certificate(const control::TlsFiles& files, const std::string& host);
 
-/// When each expires, in seconds since 1970: "authority", "agent" and, if one is configured,
-/// "revocations". Files that cannot be read are left out.
+/// Returns when each certificate expires, in seconds since 1970: "authority", "agent" and, if one
+/// is configured, "revocations". Files that cannot be read are omitted.
 std::map<std::string, double> certificate_expiry(const control::TlsFiles& files);
 
 }  // namespace gcr::worker

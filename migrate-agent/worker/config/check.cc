@@ -24,7 +24,7 @@ using asio::ip::tcp;
 
 std::string reason(int error_number) { return std::generic_category().message(error_number); }
 
-/// Keeps the sentences.
+/// Collects a sentence for each problem.
 class Problems {
  public:
   void add(std::string problem) { found_.push_back(std::move(problem)); }
@@ -37,7 +37,7 @@ class Problems {
   std::vector<std::string> found_;
 };
 
-/// A directory that is there, or can be made when the agent starts.
+/// Checks that a directory exists or can be created when the agent starts.
 void check_directory(Problems& problems, const char* key, const fs::path& path) {
   std::error_code error;
   fs::path there = path;
@@ -55,7 +55,7 @@ bool is_program(const fs::path& path) {
   return fs::is_regular_file(path, error) && ::access(path.c_str(), X_OK) == 0;
 }
 
-/// As execvp(3) looks for it.
+/// Returns whether execvp(3) would find the program.
 bool is_found(const std::string& program) {
   if (program.find('/') != std::string::npos) return is_program(program);
   const char* path = std::getenv("PATH");
@@ -85,7 +85,7 @@ void check_slurm(Problems& problems, const slurm::Settings& slurm) {
   check_program(problems, "criu.reaper", slurm.adopter);
 }
 
-/// Whether this host has the address: binds any free port of it, for a moment.
+/// Checks that this host has the address: binds any free port of it for a moment.
 void check_address(Problems& problems, const char* key, const std::string& host) {
   asio::io_context io;
   std::error_code error;
@@ -110,8 +110,8 @@ void check_users(Problems& problems, const OperatorRule& rule) {
   for (const std::string& user : rule.users) {
     if (user == "*" || user_id(user)) continue;
     problems.add(
-        fmt::format("operators: \"{}\" may move the processes of \"{}\", a user whom this "
-                    "host does not know",
+        fmt::format("operators: \"{}\" may move the processes of \"{}\", but this "
+                    "host has no such user",
                     control::printable(rule.name), control::printable(user)));
   }
 }
@@ -150,9 +150,10 @@ std::vector<std::string> warnings_of(const Config& config) {
   struct stat info {};
   if (::stat(config.tls.key.c_str(), &info) != 0) return {};
   if ((info.st_mode & (S_IRWXG | S_IRWXO)) == 0) return {};
-  return {fmt::format(
-      "tls.key: {} has mode {:o}, so that others than its owner may use it: chmod 600 {}",
-      config.tls.key, info.st_mode & 07777, config.tls.key)};
+  return {
+      fmt::format("tls.key: {} has mode {:o}, so that other users than its owner have rights to "
+                  "it: chmod 600 {}",
+                  config.tls.key, info.st_mode & 07777, config.tls.key)};
 }
 
 }  // namespace gcr::worker

@@ -1,5 +1,5 @@
-// Whether everything that a configuration names exists and can be used: `migrate-agent
-// --check-config`, and a part of /healthz.
+// Checks that everything a configuration names exists and can be used: for `migrate-agent
+// --check-config` and a part of /healthz.
 #pragma once
 
 #include <string>
@@ -9,12 +9,13 @@
 
 namespace gcr::worker {
 
-/// A sentence for each problem: certificates, directories, programs, addresses, users. Changes
-/// nothing; may block. None: an agent with this configuration starts and can be reached.
+/// Returns a sentence for each problem with certificates, directories, programs, addresses and
+/// users. Changes nothing; may block. If there is none, an agent with this configuration starts and
+/// can be reached.
 std::vector<std::string> problems_of(const Config& config);
 
-/// A sentence for what works, and still should be mended: a private key whose mode gives its group
-/// or others any right.
+/// Returns a sentence for each setting that works but should be corrected: a private key whose mode
+/// gives its group or other users any right.
 std::vector<std::string> warnings_of(const Config& config);
 
 }  // namespace gcr::worker

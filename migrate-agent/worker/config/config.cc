@@ -23,7 +23,7 @@
 namespace gcr::worker {
 namespace {
 
-/// A whole number of MiB or GiB, below 2^54 bytes.
+/// Parses a whole number of MiB or GiB, below 2^54 bytes.
 std::optional<std::uint64_t> parse_size(std::string_view text) {
   constexpr std::size_t kMostDigits = 7;
   const std::size_t digits = std::min(text.find_first_not_of("0123456789"), text.size());
@@ -35,8 +35,7 @@ std::optional<std::uint64_t> parse_size(std::string_view text) {
   return std::nullopt;
 }
 
-/// One table of the file, read key by key. The first error stays; the caller asks for it at the
-/// end.
+/// One table of the file, read key by key. Keeps the first error, which finish() returns.
 class Table {
  public:
   Table(const toml::table& table, std::string file, std::string prefix)
@@ -47,7 +46,8 @@ class Table {
     return table_.get(key);
   }
 
-  /// The value of a key that is there, if it is of this type; else `must` is the error.
+  /// Returns the value of a key if it is present and of this type; of another type, fails with
+  /// `must`.
   template <class Value>
   std::optional<Value> value(std::string_view key, std::string_view must) {
     const toml::node* node = find(key);
@@ -57,7 +57,7 @@ class Table {
     return found;
   }
 
-  /// The text of a key; empty if it is missing.
+  /// Returns the text of a key; empty if it is missing.
   std::string text(std::string_view key) {
     return value<std::string>(key, "must be a string").value_or("");
   }
@@ -69,13 +69,13 @@ class Table {
     if (found) target = *found;
   }
 
-  /// Where the empty text stands for the default.
+  /// Reads a path; an empty text selects the default.
   template <class Path>
   void optional_text(std::string_view key, Path& target) {
     if (std::string found = text(key); !found.empty()) target = std::move(found);
   }
 
-  /// Where the empty text stands for nothing.
+  /// Reads an absolute path; an empty text selects none.
   void optional_path(std::string_view key, std::filesystem::path& target) {
     const auto found = value<std::string>(key, "must be a string");
     if (found && !found->empty() && !found->starts_with('/')) {
@@ -102,7 +102,7 @@ class Table {
     target = static_cast<unsigned>(*found);
   }
 
-  /// A size, as "512 MiB" and "4 GiB".
+  /// Reads a size such as "512 MiB" or "4 GiB".
   void size(std::string_view key, std::uint64_t least, std::uint64_t most, std::uint64_t& target) {
     const std::string must = fmt::format("must be a size from \"{}\" to \"{}\"",
                                          format_bytes(least), format_bytes(most));
@@ -127,7 +127,7 @@ class Table {
     }
   }
 
-  /// "NAME=VALUE" of an environment.
+  /// Reads environment variables, "NAME=VALUE".
   void variables(std::string_view key, std::vector<std::string>& target) {
     strings(key, target);
     const bool all = std::ranges::all_of(target, [](const std::string& variable) {
@@ -137,7 +137,7 @@ class Table {
     if (target.size() > criu::launch::kMostVariables) fail(key, "has too many variables");
   }
 
-  /// Of a key that is there.
+  /// Records an error of a key that is present.
   void fail(std::string_view key, std::string_view what) { fail(*table_.get(key), key, what); }
 
   void fail(const toml::node& node, std::string_view key, std::string_view what) {
@@ -147,7 +147,7 @@ class Table {
               fmt::format("{}:{}: {}{} {}", file_, node.source().begin.line, prefix_, key, what));
   }
 
-  /// The first error, unknown keys included.
+  /// Returns the first error, including unknown keys.
   Status finish() {
     for (const auto& [key, node] : table_) {
       if (known_.contains(key.str())) continue;
@@ -164,7 +164,7 @@ class Table {
   Status status_;
 };
 
-/// As Endpoint::parse, but port 0 stands for any free port.
+/// Parses like Endpoint::parse; port 0 selects any free port.
 Result<control::Endpoint> parse_listen(const std::string& text) {
   constexpr std::string_view kAnyPort = ":0";
   const bool bare_v6 = !text.starts_with('[') && std::ranges::count(text, ':') > 1;
@@ -283,7 +283,8 @@ Status read_tables(Table& root, std::string_view key, const std::string& name, R
   return {};
 }
 
-/// What belongs to an agent in `folder` lies beside it (a build tree, a bundle) or here.
+/// Returns the directory of the programs that are installed with an agent in `folder`, unless they
+/// are in `folder` itself (a build tree, a bundle).
 std::filesystem::path installed_in(const std::filesystem::path& folder) {
   return folder.parent_path() / "libexec" / "gcr-migrate";
 }
@@ -297,7 +298,7 @@ std::filesystem::path default_reaper() {
   return installed_in(folder) / "gcr-reaper";
 }
 
-/// The one that was installed with the agent, else that of the PATH.
+/// Returns the CRIU that was installed with the agent, else the one in PATH.
 std::vector<std::string> default_criu() {
   const auto program = executable_path();
   if (!program) return {"criu"};

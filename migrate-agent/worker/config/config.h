@@ -1,10 +1,10 @@
-// What an agent reads from its configuration file, /etc/gcr-migrate/agent.toml (TOML). Every key
-// has a default; an unknown key is an error, which names the known keys.
+// The configuration file of an agent, /etc/gcr-migrate/agent.toml (TOML). Every key has a default;
+// an unknown key is an error, which lists the known keys.
 //
 //   listen          = "0.0.0.0:7411"          # "[::]:7411" for IPv6 and IPv4
 //   advertise       = "node1:7411"            # where other agents reach this one; default: the
 //                                             # address it connects from, and the port of `listen`
-//   host            = "node1"                 # for people; default: the machine's host name
+//   host            = "node1"                 # in messages; default: the system's host name
 //   lanes           = 0                       # data connections per migration, 1 to 32; 0: chosen
 //                                             # by the two hosts' cores and links
 //   data_addresses  = []                      # "10.1.0.5", …: where data connections reach this
@@ -14,29 +14,29 @@
 //                                             # agent's configuration says so too: over RDMA, or
 //                                             # if the operator asks for it
 //   allow_unfrozen  = false                   # whether processes may be moved where no control
-//                                             # group can be frozen: then anybody's SIGCONT wakes
-//                                             # a copy that must not run
+//                                             # group can be frozen: a SIGCONT of any process of
+//                                             # the user then wakes a copy that must not run
 //   hugepages       = "auto"                  # "auto", "require" or "never"
 //   landing_window  = "4 GiB"                 # memory through which VRAM comes to this host, per
 //                                             # migration: at most this, from "64 MiB"; without
 //                                             # prefill it is as much as the VRAM
 //   gpus            = []                      # UUIDs that this agent may place processes on;
 //                                             # none: all
-//   sysfs           = "/sys"                  # where this host's sysfs is mounted, which describes
-//                                             # AMD's GPUs
+//   sysfs           = "/sys"                  # mount point of this host's sysfs, which describes
+//                                             # AMD GPUs
 //   log_level       = "info"                  # "debug", "info", "warning", "error"
 //   max_startups    = 128                     # connections that have not shown a certificate yet
 //   startup_timeout_ms = 10000                # for the preface, and for the handshake
-//   peer_silence_ms = 15000                   # an agent that sends nothing for this long is gone
-//   max_connections = 512                     # control connections at a time, with questions
+//   peer_silence_ms = 15000                   # an agent that sends nothing for this long is lost
+//   max_connections = 512                     # control connections at a time, including queries
 //   max_migrations  = 16                      # migrations at a time with this host as their
 //                                             # source, and as many with it as destination
 //   max_migrations_per_user = 0               # how many of these one operator or local user may
 //                                             # have ordered; 0: half of max_migrations
-//   local_socket    = ""                      # "/run/gcr-migrate.sock": for local users and their
-//                                             # own processes only; empty: nowhere
+//   local_socket    = ""                      # "/run/gcr-migrate.sock": for local users, for their
+//                                             # own processes only; empty: none
 //   metrics_listen  = ""                      # "127.0.0.1:9411": Prometheus metrics and /healthz,
-//                                             # without TLS; empty: nowhere
+//                                             # without TLS; empty: none
 //   audit_log       = ""                      # a file that gets a line for every migration that
 //                                             # ends; empty: the line goes to the log
 //   state_dir       = "/var/lib/gcr-migrate"  # the journals
@@ -59,19 +59,19 @@
 //   [criu]
 //   command     = []                      # the program and the arguments before CRIU's own; none:
 //                                         # the one installed with the agent, else "criu"
-//   reaper      = ""                      # empty: gcr-reaper beside the agent or in ../libexec
-//   plugins     = ""                      # where CRIU's plugins are, of which one is loaded for
-//                                         # processes that use AMD's GPUs: amdgpu_plugin.so; empty:
-//                                         # in amdgpu beside CRIU, else in /usr/lib/criu
-//   plugin_environment = ["KFD_MAX_BUFFER_SIZE=256M"]  # what it finds in its environment: what
-//                                         # it compares (KFD_…_CHECK), how much memory it takes
+//   reaper      = ""                      # empty: gcr-reaper next to the agent or in ../libexec
+//   plugins     = ""                      # directory of amdgpu_plugin.so, which CRIU loads for
+//                                         # processes that use AMD GPUs; empty: in amdgpu next to
+//                                         # CRIU, else /usr/lib/criu
+//   plugin_environment = ["KFD_MAX_BUFFER_SIZE=256M"]  # its environment: what it compares
+//                                         # (KFD_…_CHECK), how much memory it uses
 //
 //   [slurm]
-//   node        = ""                      # what Slurm calls this host (NodeName); empty: no job is
-//                                         # moved into one of Slurm's here
+//   node        = ""                      # Slurm's name of this host (NodeName); empty: no
+//                                         # process is moved into Slurm jobs here
 //   spool       = "/var/spool/slurmd"     # SlurmdSpoolDir, without %n and %h
 //   library     = "/usr/lib/x86_64-linux-gnu/slurm-wlm/libslurmfull.so"
-//   folder      = "/run/gcr-migrate-slurm"  # where scripts of jobs learn what becomes of processes
+//   folder      = "/run/gcr-migrate-slurm"  # where job scripts read the state of moved processes
 //
 // Each worker reads the file again, so most keys take effect with the next migration. The daemon
 // reads `tls`, both limits on migrations and `log_level` again on SIGHUP, and its other keys
@@ -97,7 +97,7 @@
 
 namespace gcr::worker {
 
-/// What the last round of a migration may take to send, if its operator does not say.
+/// Default limit on the time that the last round of a migration takes to send.
 inline constexpr double kDefaultDowntimeLimitMs = 300;
 
 inline constexpr const char* kDefaultConfigPath = "/etc/gcr-migrate/agent.toml";
@@ -137,7 +137,7 @@ struct Config {
   std::vector<OperatorRule> operators;  ///< none: every operator may move every process
   std::vector<std::string> peers;       ///< common names of the agents that may send; none: all may
   criu::Command criu{.argv = {"criu"}, .reaper = {}};  ///< after load_config with a reaper
-  slurm::Settings slurm;                               ///< likewise with an adopter
+  slurm::Settings slurm;                               ///< after load_config with an adopter
 
   /// Where CRIU works for a migration away from this host.
   std::filesystem::path scratch_of(const Uuid& migration) const {
@@ -148,25 +148,25 @@ struct Config {
     return std::chrono::milliseconds(peer_silence_ms);
   }
 
-  /// Whether this agent may place processes on a GPU.
+  /// Returns whether this agent may place processes on a GPU.
   bool allows(const Uuid& gpu) const {
     return gpus.empty() || std::ranges::find(gpus, gpu) != gpus.end();
   }
 
-  /// How many migrations one operator or local user may have ordered, in each role.
+  /// Returns how many migrations in each role one operator or local user may have ordered.
   unsigned migrations_of_one_user() const {
     return max_migrations_per_user != 0 ? max_migrations_per_user : (max_migrations + 1) / 2;
   }
 
-  /// The file it came from; empty for defaults.
+  /// The file that was loaded; empty for defaults.
   std::filesystem::path source;
 };
 
-/// Reads and checks the file. Fails with kNotFound if there is none, kInvalidArgument with file,
-/// line and key for anything wrong in it. Does not look at the TLS files, directories or programs.
+/// Reads and checks the file. kNotFound if there is none; kInvalidArgument, with file, line and
+/// key, for each error in it. Does not examine the TLS files, directories or programs.
 Result<Config> load_config(const std::filesystem::path& path);
 
-/// The same, from text; `name` stands for the file in errors.
+/// Parses a configuration from text; `name` is the file's name in errors.
 Result<Config> parse_config(const std::string& text, const std::string& name);
 
 }  // namespace gcr::worker

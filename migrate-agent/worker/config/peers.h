@@ -1,4 +1,4 @@
-// Which other agents this one believes: [[peers]] of agent.toml.
+// The agents whose migrations and checkpoints this one accepts: [[peers]] of agent.toml.
 #pragma once
 
 #include <string>
@@ -9,9 +9,9 @@
 
 namespace gcr::worker {
 
-/// Whether this agent, which is called `self`, accepts `what` ("migrations") of the agent of that
-/// common name: one of `peers`, or any if there are none; always its own. kPermissionDenied. Any
-/// thread.
+/// Checks that this agent, whose common name is `self`, accepts `what` ("migrations") of the agent
+/// with that common name: one of `peers`, or any if `peers` is empty; always its own.
+/// kPermissionDenied. Any thread.
 Status check_peer(const std::vector<std::string>& peers, const std::string& self,
                   const std::string& agent, std::string_view what);
 

@@ -30,8 +30,7 @@ Error not_allowed(const control::PeerIdentity& asker, std::string_view role,
                            asker.common_name, what, role));
 }
 
-/// What the kernel says in a "Uid:" or "Gid:" line: real, effective, saved, and that of the file
-/// system.
+/// Parses a "Uid:" or "Gid:" line of the kernel: real, effective, saved and file system id.
 std::vector<uid_t> ids_in(const std::string& line) {
   std::istringstream numbers(line);
   std::vector<uid_t> uids;
@@ -59,17 +58,17 @@ Status may_ask(const control::PeerIdentity& asker, Envelope::BodyCase request) {
     case Envelope::kSuspendRequest:
     case Envelope::kResumeRequest:
       if (asker.is_operator || asker.uid) return {};
-      return not_allowed(asker, "operator", "ask for a migration or about one");
+      return not_allowed(asker, "operator", "order or query migrations");
     case Envelope::kResolveRequest:
       if (asker.is_operator || asker.uid == uid_t{0}) return {};
-      return not_allowed(asker, "operator", "decide what the agents cannot");
+      return not_allowed(asker, "operator", "resolve a migration");
     case Envelope::kPreflightRequest:
     case Envelope::kOutcomeRequest:
     case Envelope::kCommitRequest:
       if (asker.is_agent) return {};
-      return not_allowed(asker, "agent", "send a process or settle what became of one");
+      return not_allowed(asker, "agent", "send a process or settle a migration");
     default:
-      return Error(Code::kProtocol, "a connection does not begin with this message");
+      return Error(Code::kProtocol, "this message cannot be the first of a connection");
   }
 }
 
@@ -81,8 +80,8 @@ Permissions Permissions::of(const control::PeerIdentity& asker,
   if (asker.uid) {
     permissions.everyone_ = *asker.uid == 0;
     permissions.plain_only_ = !permissions.everyone_;
-    permissions.why_not_ = "a local user may move their own processes only";
-    permissions.who_may_ = "only an operator may move it";
+    permissions.denial_reason_ = "a local user may move only their own processes";
+    permissions.exception_ = "only an operator may move it";
     permissions.uids_.insert(*asker.uid);
     return permissions;
   }
@@ -103,17 +102,18 @@ Permissions Permissions::for_store_of(uid_t owner) const {
   Permissions stored = *this;
   std::erase_if(stored.uids_, [owner](uid_t uid) { return uid != owner; });
   stored.plain_only_ = true;
-  stored.why_not_ =
-      "a checkpoint is its user's to read, and holds that user's processes only, unless the "
-      "operator may move everybody's";
-  stored.who_may_ = "only an operator who may move everybody's processes may store it";
+  stored.denial_reason_ =
+      "the owner of a checkpoint can read it, so it may hold only that user's processes, unless "
+      "the "
+      "operator may move those of all users";
+  stored.exception_ = "only an operator who may move all users' processes may store it";
   return stored;
 }
 
 Error Permissions::denied(uid_t uid) const {
   return Error(Code::kPermissionDenied,
                fmt::format("{} may not move processes of {}, nor ask about their migrations: {}",
-                           asker_, describe_user(uid), why_not_));
+                           asker_, describe_user(uid), denial_reason_));
 }
 
 Status Permissions::check(uid_t uid) const {
@@ -121,30 +121,32 @@ Status Permissions::check(uid_t uid) const {
   return denied(uid);
 }
 
-Error Permissions::too_mighty(const std::string& process, std::string_view how) const {
-  return Error(Code::kPermissionDenied, fmt::format("process {} {}: {}", process, how, who_may_));
+Error Permissions::too_privileged(const std::string& process, std::string_view how) const {
+  return Error(Code::kPermissionDenied, fmt::format("process {} {}: {}", process, how, exception_));
 }
 
 Status Permissions::check_thread(const std::string& process, const std::vector<uid_t>& uids,
                                  std::uint64_t capabilities) const {
   for (const uid_t uid : uids) GCR_TRY(check(uid));
   if (!plain_only_ || capabilities == 0) return {};
-  return too_mighty(process, "holds capabilities");
+  return too_privileged(process, "holds capabilities");
 }
 
-/// Whether the user of a thread could trace it. A thread that has ended is nobody's.
+/// Checks that the user of a thread could trace it. Succeeds for a thread that has ended.
 Status Permissions::check_traceable(const std::string& task, pid_t pid) const {
   if (!plain_only_) return {};
-  // Not the directory itself: that one is the effective user's whatever the process protects.
+  // The directory itself does not show it: its owner is the effective user even if the process
+  // protects itself.
   struct stat info {};
   if (::stat(("/proc/" + task + "/environ").c_str(), &info) != 0) {
     if (errno == ENOENT || errno == ESRCH) return {};
     return Error::from_errno(errno, "cannot examine process " + task);
   }
   if (may_move(info.st_uid)) return {};
-  return too_mighty(std::to_string(pid),
-                    "protects itself from being traced by its user (PR_SET_DUMPABLE, or a setuid "
-                    "program)");
+  return too_privileged(
+      std::to_string(pid),
+      "protects itself from being traced by its user (PR_SET_DUMPABLE, or a setuid "
+      "program)");
 }
 
 Status Permissions::check_thread(const proto::Credentials& thread) const {
@@ -170,8 +172,7 @@ Result<MovableProcess> Permissions::check_process(pid_t pid, std::uint64_t start
   const auto before = pid > 0 ? procfs::read_stat(pid) : std::nullopt;
   if (!before) return gone(pid);
   if (start_time != 0 && before->start_time != start_time) {
-    return Error(Code::kNotFound,
-                 fmt::format("process {} is another one: what had this PID has ended", pid));
+    return Error(Code::kNotFound, fmt::format("PID {} now belongs to another process", pid));
   }
   const std::vector<pid_t> tids = procfs::threads(pid);
   std::vector<ThreadIds> threads(tids.size());

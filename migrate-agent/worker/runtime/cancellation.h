@@ -1,4 +1,4 @@
-// A request to cancel a migration: the worker's code checks it between steps, or registers a
+// A request to cancel a migration: the worker's code checks it between steps or registers a
 // callback. Any thread.
 #pragma once
 
@@ -16,13 +16,14 @@ namespace gcr::worker {
 
 class Cancellation {
  public:
-  /// After it is destroyed, its callback is not running and will not run.
+  /// Once it is destroyed, its callback is not running and will not run.
   using Registration = std::unique_ptr<std::stop_callback<std::function<void()>>>;
 
-  /// The first reason is kept. Runs every registered callback, on this thread, before it returns.
+  /// Cancels at a user's request. The first reason is kept. Runs every registered callback on this
+  /// thread before it returns.
   void request(std::string why) { request(Error(Code::kCancelled, std::move(why))); }
 
-  /// The same where nobody wishes it: the other agent is gone, for example.
+  /// Cancels because of an error, for example that the other agent is gone.
   void request(Error why) {
     {
       const std::lock_guard lock(mutex_);
@@ -33,16 +34,16 @@ class Cancellation {
 
   bool requested() const { return stop_.stop_requested(); }
 
-  /// The reason, if it was requested: kCancelled, unless it was another error.
+  /// Returns the reason if a cancel was requested: kCancelled, or the error given to request().
   Status check() const {
     const std::lock_guard lock(mutex_);
     if (reason_) return *reason_;
     return {};
   }
 
-  /// `callback` runs once, on the thread that calls request(); at once, on this thread, if that has
-  /// happened already. It may destroy registrations, including its own, but must not wait for other
-  /// threads that do.
+  /// Registers a callback. It runs once, on the thread that calls request(), or at once on this
+  /// thread if that has already happened. It may destroy registrations, including its own, but must
+  /// not wait for other threads that do.
   [[nodiscard]] Registration on_request(std::function<void()> callback) {
     return std::make_unique<Registration::element_type>(
         stop_.get_token(), [callback = std::move(callback)] {

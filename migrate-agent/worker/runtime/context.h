@@ -1,5 +1,5 @@
-// What a worker gives to the role or recovery that it runs. The worker owns all of it and outlives
-// them.
+// The objects that a worker passes to the role or recovery that it runs. The worker owns all of
+// them and outlives the role.
 #pragma once
 
 #include <openssl/ssl.h>
@@ -22,18 +22,19 @@
 
 namespace gcr::worker {
 
-/// What a recovery works with, and a role too. One thread runs `io`, and with it the coroutines;
-/// blocking work goes to the pool through offload().
+/// The context of a recovery or a role. One thread runs `io` and its coroutines; blocking work goes
+/// to the pool through offload().
 struct RecoveryContext {
   asio::io_context& io;
   asio::thread_pool& blocking;  ///< several threads
   const Config& config;
   DaemonClient& daemon;
   std::shared_ptr<asio::ssl::context> tls;  ///< for every connection, opened or accepted
-  Cancellation& cancellation;               ///< requested by others, or by the role itself
-  WorkerServer& line;                       ///< to be opened once the journal is owned
+  Cancellation& cancellation;  ///< requested by an operator, the peer or the role itself
+  WorkerServer& line;          ///< opened once the journal is owned
 
-  /// An agent to be asked, by its address; of any common name, or of this one alone.
+  /// Returns the address of an agent for requests; if `name` is set, only an agent with that common
+  /// name is accepted.
   Result<control::AgentAddress> agent_at(const std::string& address,
                                          std::optional<std::string> name = {}) const {
     GCR_ASSIGN(auto endpoint, control::Endpoint::parse(address));
@@ -41,19 +42,20 @@ struct RecoveryContext {
                                  config.peer_silence()};
   }
 
-  /// The other agent of the migration whose journal begins so.
+  /// Returns the address of the other agent of a migration, from its Began.
   Result<control::AgentAddress> other_agent(const journal::Began& began) const {
     return agent_at(began.peer(), began.peer_name());
   }
 };
 
-/// What a role works with.
+/// The context of a role.
 struct WorkerContext : RecoveryContext {
   control::ControlChannel&
       channel;                ///< to the operator (source) or to the source agent (destination)
   Permissions permissions{};  ///< of the peer, if it is an operator or a local user
 
-  /// The same as OpenSSL knows it, for the transport; pair it with control::verify_agent().
+  /// Returns `tls` as OpenSSL's type, for the transport; use it together with
+  /// control::verify_agent().
   SSL_CTX* data_ssl() const { return tls->native_handle(); }
 };
 

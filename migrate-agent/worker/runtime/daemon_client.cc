@@ -26,14 +26,14 @@ Error daemon_gone() {
 
 }  // namespace
 
-/// Shared with the reading coroutine, which ends once the descriptor is closed.
+/// State shared with the reading coroutine, which ends once the descriptor is closed.
 struct DaemonClient::Impl : std::enable_shared_from_this<Impl> {
   using Answer = asio::experimental::channel<void(std::error_code, Status)>;
 
   Impl(asio::io_context& io, UniqueFd fd) : socket(io, fd.release()) {}
 
   static asio::awaitable<void> read_all(std::shared_ptr<Impl> self);
-  void take(Packet packet);
+  void handle(Packet packet);
   Status send(const registry::FromWorker& message) {
     if (gone) return daemon_gone();
     return send_packet(socket.native_handle(), message, -1, Wait::kYes);
@@ -43,14 +43,14 @@ struct DaemonClient::Impl : std::enable_shared_from_this<Impl> {
 
   asio::posix::stream_descriptor socket;
   std::map<std::uint32_t, std::shared_ptr<Answer>> awaited;  ///< by sequence
-  std::function<void(UniqueFd)> taker;
+  std::function<void(UniqueFd)> on_data;
   std::uint32_t last_sequence = 0;
   bool gone = false;
   std::string phase;
   std::optional<registry::Outcome> outcome;
 };
 
-/// Starts later than it is called: by then nobody but `self` may hold the object.
+/// Runs detached, so only `self` may keep the object alive.
 asio::awaitable<void> DaemonClient::Impl::read_all(std::shared_ptr<Impl> self) {
   while (!self->gone) {
     std::error_code error;
@@ -60,7 +60,7 @@ asio::awaitable<void> DaemonClient::Impl::read_all(std::shared_ptr<Impl> self) {
     auto packet = receive_packet(self->socket.native_handle());
     if (packet && !*packet) continue;
     if (!packet || (*packet)->bytes.empty()) co_return self->end();
-    self->take(std::move(**packet));
+    self->handle(std::move(**packet));
   }
 }
 
@@ -69,18 +69,18 @@ void DaemonClient::Impl::end() {
   for (const auto& [sequence, answer] : awaited) answer->close();
 }
 
-void DaemonClient::Impl::take(Packet packet) {
+void DaemonClient::Impl::handle(Packet packet) {
   registry::FromDaemon message;
   if (!message.ParseFromString(packet.bytes)) {
-    spdlog::error("the daemon sent {} bytes that cannot be understood", packet.bytes.size());
+    spdlog::error("the daemon sent an invalid message of {} bytes", packet.bytes.size());
     return;
   }
   if (message.has_answer()) {
     const auto found = awaited.find(message.answer().sequence());
     if (found == awaited.end()) return;
     found->second->try_send(std::error_code(), from_answer(message.answer()));
-  } else if (message.has_data_connection() && packet.fd && taker) {
-    taker(std::move(packet.fd));
+  } else if (message.has_data_connection() && packet.fd && on_data) {
+    on_data(std::move(packet.fd));
   }
 }
 
@@ -98,7 +98,7 @@ asio::awaitable<Status> DaemonClient::Impl::request(registry::FromWorker message
   awaited.erase(sequence);
   if (!closed) co_return status;
   if (gone) co_return daemon_gone();
-  if (deadline.expired()) co_return Error(Code::kTimeout, "the agent's daemon does not answer");
+  if (deadline.expired()) co_return Error(Code::kTimeout, "the agent's daemon does not reply");
   co_return Error(Code::kCancelled, "no longer waiting for the agent's daemon");
 }
 
@@ -110,7 +110,7 @@ DaemonClient::DaemonClient(asio::io_context& io, UniqueFd socket)
 DaemonClient::~DaemonClient() {
   std::error_code ignored;
   impl_->socket.close(ignored);
-  impl_->taker = nullptr;
+  impl_->on_data = nullptr;
   impl_->end();
 }
 
@@ -144,8 +144,8 @@ asio::awaitable<Status> DaemonClient::register_migration(Uuid migration, std::st
   return impl_->request(std::move(message));
 }
 
-asio::awaitable<Status> DaemonClient::ask_room(journal::Role role, std::string ordered_by,
-                                               journal::ProcessIds processes) {
+asio::awaitable<Status> DaemonClient::check_admission(journal::Role role, std::string ordered_by,
+                                                      journal::ProcessIds processes) {
   registry::FromWorker message;
   message.mutable_ask_room()->set_role(role);
   message.mutable_ask_room()->set_ordered_by(ordered_by.substr(0, kMaxTextBytes));
@@ -153,8 +153,8 @@ asio::awaitable<Status> DaemonClient::ask_room(journal::Role role, std::string o
   return impl_->request(std::move(message));
 }
 
-void DaemonClient::on_data_connection(std::function<void(UniqueFd)> taker) {
-  impl_->taker = std::move(taker);
+void DaemonClient::on_data_connection(std::function<void(UniqueFd)> handler) {
+  impl_->on_data = std::move(handler);
 }
 
 void DaemonClient::report_phase(std::string_view phase) {
@@ -167,7 +167,7 @@ void DaemonClient::report_phase(std::string_view phase) {
 const std::string& DaemonClient::phase() const { return impl_->phase; }
 
 void DaemonClient::report_outcome(registry::Outcome outcome) {
-  outcome.mutable_report()->clear_rounds();  // as many as there were: they may not fit
+  outcome.mutable_report()->clear_rounds();  // too many rounds may not fit into a packet
   registry::FromWorker message;
   *message.mutable_outcome() = outcome;
   impl_->outcome = std::move(outcome);

@@ -1,4 +1,4 @@
-// Sockets in the file system, with paths of any length.
+// Unix sockets with file names of any length.
 #pragma once
 
 #include <sys/socket.h>
@@ -12,11 +12,11 @@
 
 namespace gcr::worker {
 
-/// For bind() and connect(). Names the file through a descriptor of its directory, so that only the
-/// file's own name has to fit into the address. Move-only.
+/// An address for bind() and connect(). Names the file through a descriptor of its directory, so
+/// that only the file's own name has to fit. Move-only.
 class LocalAddress {
  public:
-  /// kNotFound if the directory does not exist.
+  /// Opens the directory of `path`. kNotFound if it does not exist.
   static Result<LocalAddress> create(const std::filesystem::path& path);
 
   const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&address_); }
@@ -32,8 +32,8 @@ struct ListeningSocket {
   ino_t inode = 0;  ///< of its name
 };
 
-/// A listening Unix socket of `type` (SOCK_…). It replaces what has the name: others find the old
-/// socket or the new one, never none.
+/// Creates a listening Unix socket of `type` (SOCK_…) at `path`. Replaces an existing file
+/// atomically: clients find the old socket or the new one.
 Result<ListeningSocket> listen_at(const std::filesystem::path& path, int type, mode_t mode);
 
 }  // namespace gcr::worker

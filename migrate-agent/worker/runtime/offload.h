@@ -1,5 +1,6 @@
-// Blocking work next to coroutines: offload() runs a callable on a thread pool while the io_context
-// goes on, and resumes the coroutine on its own executor; on_io() is the way back.
+// Blocking work and coroutines: offload() runs a callable on a thread pool while the io_context
+// continues, and resumes the coroutine on its own executor; on_io() runs a coroutine from such a
+// thread.
 #pragma once
 
 #include <asio/async_result.hpp>
@@ -21,7 +22,7 @@
 
 namespace gcr::worker {
 
-/// What `work()` returns, a Result<T> or Status; an exception that leaves it becomes an Error of
+/// Returns the result of `work()`, a Result<T> or Status; an exception becomes an Error of
 /// kInternal.
 template <class Work>
 std::invoke_result_t<Work&> guarded(Work&& work) {
@@ -32,11 +33,10 @@ std::invoke_result_t<Work&> guarded(Work&& work) {
   }
 }
 
-/// Runs `work()`, which returns a Result<T> or Status, on a thread of `pool`, and gives what it
-/// returned. An exception that leaves `work` becomes an Error of kInternal. What `work` refers to
-/// must live until it has returned; the awaiting coroutine does. Cancelling the coroutine does not
-/// interrupt `work`: the coroutine resumes only after `work` has returned, so nothing is left
-/// running.
+/// Runs `work()`, which returns a Result<T> or Status, on a thread of `pool`, and returns its
+/// result. An exception becomes an Error of kInternal. Objects that `work` refers to must live
+/// until it has returned; the awaiting coroutine does. Cancelling the coroutine does not interrupt
+/// `work`: the coroutine resumes only after `work` has returned, so nothing is left running.
 ///
 ///   auto dumped = co_await offload(context.blocking, [&] { return criu::dump(...); });
 template <class Work>
@@ -57,14 +57,14 @@ asio::awaitable<std::invoke_result_t<Work&>> offload(asio::thread_pool& pool, Wo
   co_return std::move(*value);
 }
 
-/// For blocking work: runs `work` on the thread of `io`, which is another one, and waits for what
-/// it gives.
+/// Called from blocking work: runs the coroutine `work` on the thread of `io`, which must be
+/// another thread, and waits for its result.
 template <class Value>
 Value on_io(asio::io_context& io, asio::awaitable<Value> work) {
   return asio::co_spawn(io, std::move(work), asio::use_future).get();
 }
 
-/// The same for a function.
+/// Runs a function in the same way.
 template <std::invocable Work>
 std::invoke_result_t<Work&> on_io(asio::io_context& io, Work work) {
   return asio::post(io, asio::use_future(std::move(work))).get();

@@ -1,4 +1,4 @@
-// One Protobuf message per packet of a SOCK_SEQPACKET pair, with at most one descriptor beside it.
+// Packets on a SOCK_SEQPACKET pair: one Protobuf message each, with at most one descriptor.
 #pragma once
 
 #include <google/protobuf/message_lite.h>
@@ -23,14 +23,14 @@ struct Packet {
 enum class Wait : bool { kNo, kYes };
 
 /// Sends one packet; `fd` (or -1) stays the caller's. kUnavailable if the other end is closed,
-/// kResourceExhausted if it may not wait and the socket is full.
+/// kResourceExhausted if the socket is full and the call may not block.
 Status send_packet(int socket, const google::protobuf::MessageLite& message, int fd, Wait wait);
 
-/// Receives one packet without blocking; nothing if there is none yet, which can happen even after
+/// Receives one packet without blocking; none if no packet has arrived, which can happen even after
 /// the socket was reported readable.
 Result<std::optional<Packet>> receive_packet(int socket);
 
-/// Whether what was asked for is granted, without a sequence.
+/// Convert the result of a request to and from an Answer, without its sequence number.
 registry::Answer to_answer(const Status& status);
 Status from_answer(const registry::Answer& answer);
 

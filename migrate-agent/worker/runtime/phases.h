@@ -1,9 +1,9 @@
-// Where the time goes: phases of a migration on one side, relative to one origin. Phases of one
-// track follow each other or lie within each other; tracks are:
+// Records where time is spent: the phases of a migration on one side, relative to one origin.
+// Phases of one track follow each other or are nested. The tracks are:
 //   course   the steps that users see: preflight, prepare, pre-copy, switchover, restore
 //   process  what is done to the process: gate, checkpoint, dump, restore
 //   vram     what is done with VRAM: digests, rounds, verification
-//   images   the sending of CRIU's images
+// images   the sending of CRIU images
 #pragma once
 
 #include <chrono>
@@ -24,14 +24,14 @@ class Phases {
 
   Phases(std::string side, Clock::time_point origin) : side_(std::move(side)), origin_(origin) {}
 
-  /// Runs `work` as the phase `name` of `track` and gives what it returned.
+  /// Runs `work` as the phase `name` of `track` and returns its result.
   template <class Work>
   auto time(const char* track, const char* name, Work&& work) {
     const Timer timer(*this, track, name);
     return std::forward<Work>(work)();
   }
 
-  /// The phase `name` of `track` lasts from here to the end of the scope.
+  /// Records the phase `name` of `track` from here to the end of the scope.
   class Timer {
    public:
     Timer(Phases& phases, const char* track, const char* name)
@@ -47,7 +47,7 @@ class Phases {
     Clock::time_point start_;
   };
 
-  /// A phase that is only recognised when it is over.
+  /// Adds a phase that is only known after its end.
   void add(const char* track, const char* name, Clock::time_point start, Clock::time_point end) {
     proto::PhaseTime phase;
     phase.set_name(name);
@@ -59,10 +59,10 @@ class Phases {
     phases_.push_back(std::move(phase));
   }
 
-  /// A moment on the time axis of the phases.
+  /// Returns a moment on the time axis of the phases.
   double since_origin_ms(Clock::time_point time) const { return in_milliseconds(time - origin_); }
 
-  /// All phases so far, in the order in which they ended.
+  /// Returns all phases so far, in the order in which they ended.
   std::vector<proto::PhaseTime> list() const {
     const std::lock_guard lock(mutex_);
     return phases_;

@@ -17,23 +17,23 @@ namespace {
 
 using asio::posix::stream_descriptor;
 
-Error nobody(const WorkerAddress& worker) {
-  return Error(Code::kNotFound, fmt::format("no worker is at migration {} ({})",
+Error no_worker(const WorkerAddress& worker) {
+  return Error(Code::kNotFound, fmt::format("no worker runs migration {} ({})",
                                             worker.migration.to_string(), to_string(worker.role)));
 }
 
-Error gone() { return Error(Code::kUnavailable, "the worker ended before it answered"); }
+Error gone() { return Error(Code::kUnavailable, "the worker ended before it replied"); }
 
 Result<UniqueFd> connect_to(const WorkerAddress& worker) {
   UniqueFd socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!socket) return Error::from_errno(errno, "cannot make a socket");
   const auto address = LocalAddress::create(worker.path());
-  if (!address && address.error().code() == Code::kNotFound) return nobody(worker);
+  if (!address && address.error().code() == Code::kNotFound) return no_worker(worker);
   GCR_TRY(address);
   if (::connect(socket.get(), address->get(), address->length()) == 0) return socket;
-  // What a dead worker left refuses connections.
-  if (errno == ENOENT || errno == ECONNREFUSED) return nobody(worker);
-  if (errno == EAGAIN) return Error(Code::kUnavailable, "the worker takes no more connections");
+  // The socket of a dead worker refuses connections.
+  if (errno == ENOENT || errno == ECONNREFUSED) return no_worker(worker);
+  if (errno == EAGAIN) return Error(Code::kUnavailable, "the worker accepts no more connections");
   return Error::from_errno(errno, "cannot connect to " + worker.path().string());
 }
 
@@ -41,7 +41,7 @@ Result<registry::WorkerReply> read_reply(const Packet& packet) {
   registry::WorkerReply reply;
   if (packet.bytes.empty()) return gone();
   if (!reply.ParseFromString(packet.bytes)) {
-    return Error(Code::kProtocol, "a worker's answer cannot be understood");
+    return Error(Code::kProtocol, "a worker sent an invalid reply");
   }
   GCR_TRY(from_answer(reply.answer()));
   return reply;
@@ -68,7 +68,7 @@ asio::awaitable<Result<registry::WorkerReply>> ask_worker(WorkerAddress worker,
     co_await socket.async_wait(stream_descriptor::wait_read,
                                asio::redirect_error(asio::use_awaitable, error));
     if (deadline.expired()) {
-      co_return Error(Code::kTimeout, fmt::format("the worker of migration {} does not answer",
+      co_return Error(Code::kTimeout, fmt::format("the worker of migration {} does not reply",
                                                   worker.migration.to_string()));
     }
     if (error) co_return Error(Code::kCancelled, "no longer waiting for a worker");

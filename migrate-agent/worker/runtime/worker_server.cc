@@ -36,7 +36,7 @@ registry::WorkerReply reply_of(const Status& status) {
   return reply;
 }
 
-/// Fails if the directory cannot be made private.
+/// Creates the directory with mode 0700; fails if it cannot be made private.
 Status make_socket_directory(const std::filesystem::path& directory) {
   std::error_code error;
   std::filesystem::create_directories(directory, error);
@@ -51,8 +51,8 @@ Status make_socket_directory(const std::filesystem::path& directory) {
 
 }  // namespace
 
-/// Who brought a decision: the connection, for as long as it is open.
-struct Decision::Bringer {
+/// The connection of a decision's requester, as long as it is open.
+struct Decision::Requester {
   std::weak_ptr<stream_descriptor> socket;
   bool answered = false;
 
@@ -67,14 +67,14 @@ struct Decision::Bringer {
     const Status sent = send_packet(open->native_handle(), reply_of(status), -1, Wait::kNo);
     if (!sent) spdlog::info("cannot deliver the reply to a decision: {}", sent.error().message());
   }
-  ~Bringer() { answer(Error(Code::kUnavailable, "the decision was not taken up; ask again")); }
+  ~Requester() { answer(Error(Code::kUnavailable, "the decision was not carried out; ask again")); }
 };
 
 void Decision::answer(const Status& status) {
-  if (bringer) bringer->answer(status);
+  if (requester) requester->answer(status);
 }
 
-/// Shared with the coroutines of its connections, which end once it is closed.
+/// State shared with the coroutines of its connections, which end once it is closed.
 struct WorkerServer::Impl : std::enable_shared_from_this<Impl> {
   using Connection = std::shared_ptr<stream_descriptor>;
 
@@ -89,7 +89,7 @@ struct WorkerServer::Impl : std::enable_shared_from_this<Impl> {
 
   static asio::awaitable<void> accept_all(std::shared_ptr<Impl> self);
   asio::awaitable<void> serve(Connection connection);
-  void take(const Connection& connection, const registry::ToWorker& message);
+  void handle(const Connection& connection, const registry::ToWorker& message);
   Status order(const registry::ToWorker& message);
   void decide(const Connection& connection, const registry::Decide& message);
   void close();
@@ -107,7 +107,7 @@ struct WorkerServer::Impl : std::enable_shared_from_this<Impl> {
   bool closed = false;
 };
 
-/// Starts later than it is called: by then nobody but `self` may hold the object.
+/// Runs detached, so only `self` may keep the object alive.
 asio::awaitable<void> WorkerServer::Impl::accept_all(std::shared_ptr<Impl> self) {
   while (!self->closed) {
     std::error_code error;
@@ -137,15 +137,15 @@ asio::awaitable<void> WorkerServer::Impl::serve(Connection connection) {
       connections.erase(connection);
       co_return;
     }
-    take(connection, message);
+    handle(connection, message);
   }
 }
 
-void WorkerServer::Impl::take(const Connection& connection, const registry::ToWorker& message) {
+void WorkerServer::Impl::handle(const Connection& connection, const registry::ToWorker& message) {
   if (message.has_decide()) return decide(connection, message.decide());
   registry::WorkerReply reply = reply_of({});
   if (message.has_cancel()) {
-    spdlog::info("cancelled: {}", message.cancel().why());
+    spdlog::info("migration cancelled: {}", message.cancel().why());
     cancellation.request(message.cancel().why());
   } else if (message.has_ask_status()) {
     reply.mutable_status()->set_phase(daemon.phase());
@@ -172,10 +172,10 @@ void WorkerServer::Impl::decide(const Connection& connection, const registry::De
   decision.run_here = message.decision() != registry::Decide::DISCARD_HERE;
   decision.by_source = message.decision() == registry::Decide::COMMITTED;
   decision.by = message.by();
-  decision.bringer = std::make_shared<Decision::Bringer>();
-  decision.bringer->socket = connection;
+  decision.requester = std::make_shared<Decision::Requester>();
+  decision.requester->socket = connection;
   if (message.decision() == registry::Decide::DECISION_INVALID) {
-    return decision.answer(Error(Code::kInvalidArgument, "no decision was brought"));
+    return decision.answer(Error(Code::kInvalidArgument, "the request contains no decision"));
   }
   decisions.try_send(std::error_code(), std::move(decision));
 }
@@ -215,16 +215,16 @@ asio::awaitable<Decision> WorkerServer::next_decision() {
     Decision next =
         co_await impl->decisions.async_receive(asio::redirect_error(asio::use_awaitable, closed));
     if (closed) co_return Decision();
-    if (next.bringer->waits()) co_return next;
+    if (next.requester->waits()) co_return next;
   }
 }
 
 Status check_adjustment(const proto::AdjustRequest& wanted) {
   if (!wanted.has_max_bandwidth_bytes() && !wanted.has_downtime_limit_ms()) {
-    return Error(Code::kInvalidArgument, "there is nothing to change");
+    return Error(Code::kInvalidArgument, "the request changes nothing");
   }
   const double limit_ms = wanted.downtime_limit_ms();
-  // Written so that NaN is refused too.
+  // Written so that NaN is also refused.
   if (wanted.has_downtime_limit_ms() &&
       !(limit_ms >= kLeastDowntimeLimitMs && limit_ms <= kMostDowntimeLimitMs)) {
     return Error(Code::kInvalidArgument, "a downtime limit is 1 ms to an hour");
@@ -237,7 +237,7 @@ void WorkerServer::attach(SourceControl* control) { impl_->control = control; }
 void WorkerServer::set_operator_needed(bool needed) { impl_->operator_needed = needed; }
 
 void remove_worker_socket(const Config& config, const WorkerAddress& address) {
-  // Only the journal's owner binds the name, so the holder of the lock may remove it.
+  // Only the journal's owner binds this name, so the holder of its lock may remove it.
   const auto path = journal::path_of(config.state_dir, address.migration, address.role);
   const auto owned = journal::Journal::open(path, journal::Lock::kTry);
   if (!owned && owned.error().code() == Code::kUnavailable) return;

@@ -1,10 +1,10 @@
-// A worker's control socket: other workers of this host use it to reach the one that owns a
-// migration, to cancel it, to ask for its status, or to deliver a decision. It needs no daemon.
-// worker_client.h has the other end.
+// A worker's control socket. Other workers of this host use it to reach the worker that owns a
+// migration: to cancel it, to read its status, or to deliver a decision. It needs no daemon.
+// worker_client.h is the other end.
 //
-// RUNTIME_DIR/workers/<uuid>-<role>, in a directory of mode 0700; SOCK_SEQPACKET, one message of
-// proto/registry.proto per packet. The process that holds the journal's lock binds the name, and
-// replaces what a dead owner left.
+// The socket is RUNTIME_DIR/workers/<uuid>-<role>, in a directory of mode 0700; SOCK_SEQPACKET, one
+// message of proto/registry.proto per packet. The process that holds the journal's lock binds the
+// name and replaces the socket of a dead owner.
 #pragma once
 
 #include <asio/awaitable.hpp>
@@ -25,8 +25,8 @@ namespace gcr::worker {
 
 /// A decision from outside about a migration that cannot decide by itself.
 struct Decision {
-  /// Answers the requester: done, or why not. Only the first answer counts; a Decision that is
-  /// destroyed without one is answered with kUnavailable.
+  /// Replies to the requester: success, or the reason of the failure. Only the first reply counts;
+  /// a Decision that is destroyed without one replies kUnavailable.
   void answer(const Status& status);
 
   bool run_here = false;  ///< this host's copy runs; false: it is killed
@@ -34,55 +34,55 @@ struct Decision {
       false;       ///< from the source's agent, which has committed; false: from an operator
   std::string by;  ///< the common name of that agent's or operator's certificate
 
-  struct Bringer;
-  std::shared_ptr<Bringer> bringer;  ///< for answer()
+  struct Requester;
+  std::shared_ptr<Requester> requester;  ///< for answer()
 };
 
-/// What others may see and change at the source while its migration is under way. All methods
-/// belong to the thread that runs the io_context.
+/// Access to a running migration at its source, for other workers. All methods belong to the thread
+/// that runs the io_context.
 class SourceControl {
  public:
   virtual ~SourceControl() = default;
 
   virtual proto::Progress progress() = 0;
 
-  /// For ContinueRequest. kRefused if there is no pause to end.
+  /// Handles ContinueRequest. kRefused if the migration is not paused.
   virtual Status go_on() = 0;
 
-  /// What check_adjustment() accepts. kRefused once the switchover has begun.
+  /// Changes values that check_adjustment() accepts. kRefused once the switchover has begun.
   virtual Status adjust(const proto::AdjustRequest& wanted) = 0;
 };
 
-/// kInvalidArgument if nothing would change, or if a value is out of range.
+/// Checks an AdjustRequest. kInvalidArgument if it changes nothing or a value is out of range.
 Status check_adjustment(const proto::AdjustRequest& wanted);
 
-/// All methods belong to the thread that runs the io_context.
+/// The control socket. All methods belong to the thread that runs the io_context.
 class WorkerServer {
  public:
-  /// A cancel goes to `cancellation`; the phase is the last one reported to `daemon`. All arguments
-  /// outlive the server.
+  /// A cancel request goes to `cancellation`; the phase in the status is the last one reported to
+  /// `daemon`. All arguments must outlive the server.
   WorkerServer(asio::io_context& io, const Config& config, Cancellation& cancellation,
                const DaemonClient& daemon);
 
   /// Closes every connection: clients that still wait learn that this worker is gone. Removes the
-  /// socket unless a successor has the journal already.
+  /// socket unless a successor already owns the journal.
   ~WorkerServer();
   WorkerServer(const WorkerServer&) = delete;
   WorkerServer& operator=(const WorkerServer&) = delete;
 
-  /// From now on others reach this process. The caller owns the journal. Call once; on failure
-  /// others reach nobody.
+  /// Opens the socket. The caller owns the journal. Call it once; on failure this process cannot be
+  /// reached.
   Status open(const Uuid& migration, journal::Role role);
 
-  /// The next decision. Decisions that arrive early are kept while their requester waits. May be
-  /// cancelled, and returns an empty Decision then; one caller at a time.
+  /// Returns the next decision. Decisions that arrive early are kept while their requester waits.
+  /// Can be cancelled, and then returns an empty Decision; one caller at a time.
   asio::awaitable<Decision> next_decision();
 
-  /// From now on queries for progress and orders go to `control`, which stays the caller's. Null:
-  /// to nobody, and orders are refused.
+  /// Directs queries for progress and orders to `control`, which stays the caller's. With null,
+  /// orders are refused.
   void attach(SourceControl* control);
 
-  /// For `status`: the migration cannot go on without an operator's decision.
+  /// Sets whether `status` reports that the migration needs an operator's decision.
   void set_operator_needed(bool needed);
 
  private:
@@ -90,10 +90,10 @@ class WorkerServer {
   std::shared_ptr<Impl> impl_;
 };
 
-/// Removes the socket that a dead worker left, unless the journal has an owner. Blocks.
+/// Removes the socket of a dead worker, unless the journal has an owner. Blocks.
 void remove_worker_socket(const Config& config, const WorkerAddress& address);
 
-/// The same for all sockets: those of workers that died after their daemon. Blocks.
+/// Removes the sockets of all dead workers: those that died after their daemon. Blocks.
 void remove_dead_worker_sockets(const Config& config);
 
 }  // namespace gcr::worker

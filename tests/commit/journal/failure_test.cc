@@ -134,11 +134,11 @@ TEST_F(Failure, ARecordThatCannotBeTakenBackEndsTheJournal) {
     answer_syncs(SECCOMP_RET_ERRNO | EIO, 0);
     const Status appended = journal.append(committed());
     EXPECT_EQ(appended.error().code(), Code::kDataLoss);
-    EXPECT_THAT(appended.error().message(), HasSubstr("nor could the record be taken back"));
+    EXPECT_THAT(appended.error().message(), HasSubstr("the incomplete record could not be removed"));
     EXPECT_FALSE(journal.has(Record::kCommitted));
     const Status next = journal.append(aborted("failed"));
     EXPECT_EQ(next.error().code(), Code::kDataLoss);
-    EXPECT_THAT(next.error().message(), HasSubstr("takes no more records"));
+    EXPECT_THAT(next.error().message(), HasSubstr("accepts no more records"));
     EXPECT_FALSE(read(journal.path()));  // what cannot be brought to the disk is not believed
   });
   auto journal = Journal::open(path_of(dir_.path(), migration, Began::SOURCE), Lock::kTry);

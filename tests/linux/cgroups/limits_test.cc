@@ -142,7 +142,7 @@ TEST_F(Limits, AreNoneWhereNobodySetOne) {
   const auto process = procfs::Process::open(sleeper_->pid());
   ASSERT_TRUE(group_.add(*process));
   EXPECT_EQ(describe(limits()), "");
-  EXPECT_THAT(not_kept(hierarchies(), limits()), IsEmpty());
+  EXPECT_THAT(unsupported_limits(hierarchies(), limits()), IsEmpty());
 }
 
 TEST_F(Limits, AreTheSameInTheGroupThatKeepsThem) {
@@ -151,7 +151,7 @@ TEST_F(Limits, AreTheSameInTheGroupThatKeepsThem) {
   wanted.set_processes(7);
   wanted.set_cpu_quota_us(30'000);
   wanted.set_cpu_period_us(60'000);
-  ASSERT_THAT(not_kept(hierarchies(), wanted), IsEmpty());
+  ASSERT_THAT(unsupported_limits(hierarchies(), wanted), IsEmpty());
   const Status created = group_.create(wanted);
   ASSERT_TRUE(created) << created.error().message();
   const auto entries = group_.entries();
@@ -200,13 +200,13 @@ TEST_F(Limits, HoldAProcessToItsCpus) {
 TEST_F(Limits, ThatThisHostDoesNotHaveAreRefused) {
   proto::GroupLimits wanted;
   wanted.set_cpus("0-9000");
-  EXPECT_THAT(not_kept(hierarchies(), wanted), SizeIs(1));
+  EXPECT_THAT(unsupported_limits(hierarchies(), wanted), SizeIs(1));
   wanted.set_cpus("0-99999999999");
-  EXPECT_THAT(not_kept(hierarchies(), wanted), SizeIs(1));
+  EXPECT_THAT(unsupported_limits(hierarchies(), wanted), SizeIs(1));
   wanted.clear_cpus();
   wanted.set_processes(7);
-  EXPECT_THAT(not_kept(hierarchies(), wanted), IsEmpty());
-  EXPECT_THAT(not_kept({}, wanted), testing::ElementsAre(HasSubstr("pids")));
+  EXPECT_THAT(unsupported_limits(hierarchies(), wanted), IsEmpty());
+  EXPECT_THAT(unsupported_limits({}, wanted), testing::ElementsAre(HasSubstr("pids")));
 }
 
 /// What a process may do with the devices that every host has.

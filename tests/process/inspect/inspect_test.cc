@@ -310,9 +310,9 @@ TEST_F(HostileProcess, WhatCoversAMappedFileIsNotOpened) {
 
 TEST_F(HostileProcess, AFalseProcInItsMountNamespaceBlocks) {
   start_apart([] { return ::mount("none", "/proc", "tmpfs", 0, nullptr) == 0; });
-  expect_refused("/proc is no procfs");
+  expect_refused("/proc is not a procfs");
   start_apart([] { return ::mount("/proc/1", "/proc", nullptr, MS_BIND, nullptr) == 0; });
-  expect_refused("/proc is no procfs");
+  expect_refused("/proc is not a procfs");
   start_apart([] {
     const std::string own = "/proc/" + std::to_string(::getpid());
     return ::mount("/proc/1", own.c_str(), nullptr, MS_BIND, nullptr) == 0;

@@ -124,7 +124,7 @@ TEST_F(Checkpoint, SuccessEndsWithTheLineForScripts) {
   EXPECT_THAT(finished.out,
               HasSubstr("in /var/checkpoints: 2026-11-25T10-00-00.123-4711, 2 processes, 1 of "
                         "them with GPUs; 1 GiB of VRAM in 16 buffers; 3 MiB stored, "
-                        "1021 MiB were there already\n"));
+                        "1021 MiB were already stored\n"));
   EXPECT_THAT(finished.out, HasSubstr("standstill 123.4 ms"));
   EXPECT_THAT(finished.out, Not(HasSubstr("migrated")));
   EXPECT_THAT(finished.out, Not(HasSubstr("destination")));
@@ -210,7 +210,7 @@ TEST_F(Checkpoint, OneThatIsNotCompleteYetIsUnconfirmed) {
   proto::MigrateReport what = failed_report(Code::kIo, true);
   what.set_committed(true);
   expect_one_error(checkpoint({report(what)}), 8,
-                   "the agent goes on until the checkpoint is complete");
+                   "the agent retries until the checkpoint is complete");
 }
 
 TEST_F(Checkpoint, AgentThatVanishesBeforeItsAnswerLeavesItUnknown) {
@@ -360,7 +360,7 @@ TEST_F(Restore, DetachPrintsTheId) {
 
 TEST_F(Restore, FailureSaysThatNothingWasRestored) {
   expect_one_error(restore({report(failed_report(Code::kIo, true))}), 1,
-                   "the reason; nothing came to life\n");
+                   "the reason; nothing was restored\n");
 }
 
 TEST_F(Restore, RefusalBeforeAnythingWasTouched) {

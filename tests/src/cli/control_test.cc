@@ -182,7 +182,7 @@ TEST_F(Control, AfterTheConnectionIsLostTheJournalTellsOfTheFailure) {
   const Finished finished =
       against_all({start_and_vanish, status({.state = "undone", .code = "io", .pid = 4711})});
   EXPECT_EQ(finished.exit_status, 1);
-  EXPECT_THAT(finished.err, HasSubstr("what the journal says (as the agent's journal says"));
+  EXPECT_THAT(finished.err, HasSubstr("what the journal says (from the agent's journal"));
   EXPECT_THAT(finished.err, HasSubstr("the process runs on at the source"));
   ASSERT_EQ(requests_.size(), 2U);
   EXPECT_EQ(requests_[1].status_request().migration_id(), example_id_bytes());

@@ -162,7 +162,7 @@ TEST_F(StoreCommands, ListSaysWhichRestoreHasACheckpoint) {
   const Finished listed = run_in_store("checkpoints");
   EXPECT_EQ(listed.exit_status, 0) << listed.err;
   EXPECT_THAT(listed.out, HasSubstr("\na "));
-  EXPECT_THAT(listed.out, HasSubstr("restore " + restore.to_string() + " has it"));
+  EXPECT_THAT(listed.out, HasSubstr("restore " + restore.to_string() + " has locked it"));
   EXPECT_THAT(run_in_store("checkpoints", {"--json"}).out,
               HasSubstr("\"restore_id\":\"" + restore.to_string() + "\""));
 }

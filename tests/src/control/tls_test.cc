@@ -122,7 +122,7 @@ TEST_F(RawTls, ClientOfTls12IsRefused) {
   SSL_CTX_set_max_proto_version(context.get(), TLS1_2_VERSION);
   const Error refusal = refusal_of(context.get());
   EXPECT_EQ(refusal.code(), Code::kPermissionDenied);
-  EXPECT_THAT(refusal.message(), HasSubstr("speaks no TLS 1.3"));
+  EXPECT_THAT(refusal.message(), HasSubstr("does not support TLS 1.3"));
 }
 
 TEST_F(Tls, FilesThatCannotBeUsedAreNamed) {

@@ -11,8 +11,9 @@
 
 namespace gcr::preflight {
 
-void look_for_company(const proto::PreflightRequest& request, bool same_machine,
-                      const std::vector<device::GpuPair>& gpu_map, findings::Findings& findings) {
+void check_other_gpu_users(const proto::PreflightRequest& request, bool same_machine,
+                           const std::vector<device::GpuPair>& gpu_map,
+                           findings::Findings& findings) {
   const auto wanted = wanted_vram(request, gpu_map);
   if (wanted.size() < 2) return;
   if (procfs::namespace_link(::getpid(), "pid") != procfs::kFirstPidNamespace) return;
@@ -25,7 +26,7 @@ void look_for_company(const proto::PreflightRequest& request, bool same_machine,
     if (!users) continue;
     for (const auto& [pid, bytes] : *users) {
       if (members.contains(pid) || process::is_agent_or_gone(pid)) continue;
-      findings.add(findings::kBusyGpu, fmt::format("{} is used by process {} too", gpu_name(gpu),
+      findings.add(findings::kBusyGpu, fmt::format("{} is used by process {}", gpu_name(gpu),
                                                    process::describe_process(pid)));
     }
   }

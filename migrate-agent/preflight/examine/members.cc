@@ -1,0 +1,227 @@
+// The part of the examination that looks at each process of a job.
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <set>
+#include <span>
+#include <sstream>
+#include <thread>
+
+#include "migrate-agent/criu/runs/criu.h"
+#include "migrate-agent/linux/procfs/procfs.h"
+#include "migrate-agent/preflight/examine/steps.h"
+#include "migrate-agent/process/inspect/inspect.h"
+#include "migrate-agent/process/inspect/sharing.h"
+#include "migrate-agent/process/inspect/system_v.h"
+#include "migrate-agent/process/pages/present_pages.h"
+
+namespace gcr::preflight {
+namespace {
+
+/// A child stays in vfork for less than a millisecond, unless it is delayed.
+constexpr std::chrono::seconds kExecutionPatience{2};
+constexpr std::chrono::milliseconds kExecutionPause{1};
+
+/// Returns the last number of a line such as "NSsid: 4100 17".
+pid_t innermost(const std::string& line) {
+  std::istringstream numbers(line);
+  pid_t last = 0;
+  for (pid_t number = 0; numbers >> number;) last = number;
+  return last;
+}
+
+/// Returns every PID that the process uses in its own PID namespace.
+std::set<pid_t> used_pids(pid_t pid) {
+  std::set<pid_t> used;
+  for (const char* field : {"NSpid", "NSpgid", "NSsid"}) {
+    used.insert(innermost(procfs::status_field(std::to_string(pid), field)));
+  }
+  for (const pid_t tid : procfs::threads(pid)) used.insert(in_own_namespace(pid, tid));
+  used.erase(0);
+  return used;
+}
+
+/// Parameters of the examination of each member.
+struct Scope {
+  process::Together together;
+  process::OutsideTcp outside_tcp;
+  const proto::GroupLimits* limits;  ///< of all members, if they are known; else null
+};
+
+/// Examines the first process; false if the examination must end here.
+bool examine_root(pid_t pid, const Scope& scope, Examination& found) {
+  auto inspection = process::inspect(pid, scope.together, scope.outside_tcp, scope.limits);
+  if (!inspection) {
+    const bool gone = inspection.error().code() == Code::kNotFound;
+    found.findings.add(gone ? findings::kNoProcess : findings::kCannotInspect,
+                       inspection.error().message());
+    return false;
+  }
+  found.pids.push_back(pid);
+  found.members.push_back(std::move(inspection->facts));
+  found.confinements.push_back(std::move(inspection->confinement));
+  const bool ours = std::ranges::none_of(inspection->findings.list(), [](const auto& finding) {
+    return findings::is(finding, findings::kNotOurs);
+  });
+  found.findings.take(inspection->findings.release());
+  return ours;
+}
+
+/// Examines another member. Zombies move with their parents and are not examined.
+void examine_member(pid_t pid, const Scope& scope, Examination& found) {
+  const pid_t root = found.pids.front();
+  const proto::GroupLimits limits = found.members.front().limits();
+  auto inspection = process::inspect(pid, scope.together, scope.outside_tcp,
+                                     in_same_groups(pid, root) ? &limits : scope.limits);
+  if (inspection) {
+    compare_with_root(pid, root, *inspection, limits);
+    found.pids.push_back(pid);
+    found.members.push_back(std::move(inspection->facts));
+    found.confinements.push_back(std::move(inspection->confinement));
+    found.findings.take(findings_of_member(pid, std::move(inspection->findings)));
+  } else if (inspection.error().code() != Code::kNotFound) {
+    found.findings.add(findings::kCannotInspect, inspection.error().message());
+  }
+}
+
+/// Finds the memory files that only the job uses: they move with it.
+void find_memory_files(Examination& found) {
+  std::vector<std::vector<process::NamedFile>> named;
+  for (const pid_t pid : found.pids) {
+    auto files = process::named_files(pid, false);
+    named.push_back(files ? std::move(*files) : std::vector<process::NamedFile>());
+  }
+  std::vector<memory_files::Member> members;
+  for (std::size_t i = 0; i < found.pids.size(); ++i) members.push_back({found.pids[i], named[i]});
+  memory_files::Outgoing outgoing = memory_files::find(members);
+  found.findings.take(outgoing.findings.release());
+  std::uint64_t bytes = 0;
+  for (memory_files::OutgoingFile& file : outgoing.files) {
+    bytes += file.fact.held_bytes();
+    *found.memory_files.Add() = std::move(file.fact);
+  }
+  proto::ProcessFacts& root = found.members.front();
+  root.set_image_bytes(root.image_bytes() + bytes);
+  for (proto::ProcessFacts& member : found.members) {
+    for (proto::FileFact& file : *member.mutable_files()) {
+      const auto other = outgoing.shared_with.find(file.path());
+      if (other != outgoing.shared_with.end()) file.set_shared_with(other->second);
+    }
+  }
+}
+
+/// Warns about System V objects of the host's namespace that may belong to the job.
+void check_system_v(Examination& found) {
+  if (procfs::namespace_link(found.pids.front(), "ipc") !=
+      procfs::namespace_link(::getpid(), "ipc")) {
+    return;
+  }
+  std::set<uid_t> users;
+  for (const proto::ProcessFacts& member : found.members) users.insert(member.uid());
+  const std::string objects = process::unattached_objects(users);
+  if (objects.empty()) return;
+  found.findings.add(findings::kSystemVStays,
+                     fmt::format("the users of the job have {} on this host", objects));
+}
+
+}  // namespace
+
+pid_t in_own_namespace(pid_t pid, pid_t tid) {
+  const auto pids = procfs::namespace_pids(fmt::format("{}/task/{}", pid, tid));
+  return pids.empty() ? tid : pids.back();
+}
+
+bool in_same_groups(pid_t pid, pid_t other) {
+  return procfs::read_text(fmt::format("/proc/{}/cgroup", pid)) ==
+         procfs::read_text(fmt::format("/proc/{}/cgroup", other));
+}
+
+void compare_with_root(pid_t pid, pid_t root, process::Inspection& member,
+                       const proto::GroupLimits& root_limits) {
+  for (const char* kind : {"mnt", "pid", "time", "ipc"}) {
+    if (procfs::namespace_link(pid, kind) == procfs::namespace_link(root, kind)) continue;
+    member.findings.add(findings::kNamespaces,
+                        fmt::format("it is in another {} namespace than process {}", kind,
+                                    process::describe_process(root)));
+  }
+  if (member.facts.limits().SerializeAsString() == root_limits.SerializeAsString()) return;
+  member.findings.add(findings::kCgroupLimits,
+                      fmt::format("its control groups have other limits than "
+                                  "those of process {}",
+                                  process::describe_process(root)));
+}
+
+std::vector<proto::Finding> findings_of_member(pid_t pid, findings::Findings findings) {
+  std::vector<proto::Finding> list = findings.release();
+  const std::string who = process::describe_process(pid);
+  for (proto::Finding& finding : list) {
+    finding.set_found(fmt::format("in process {}: {}", who, finding.found()));
+  }
+  return list;
+}
+
+void wait_for_vforks(const std::vector<pid_t>& pids, findings::Findings& findings) {
+  const auto end = std::chrono::steady_clock::now() + kExecutionPatience;
+  for (const pid_t pid : pids) {
+    while (procfs::is_in_vfork(pid) && std::chrono::steady_clock::now() < end) {
+      std::this_thread::sleep_for(kExecutionPause);
+    }
+    if (!procfs::is_in_vfork(pid)) continue;
+    findings.add(findings::kInVfork,
+                 fmt::format("process {} still shares its parent's memory, as in vfork",
+                             process::describe_process(pid)));
+  }
+}
+
+bool examine_members(const proto::MigrateRequest& request, const std::vector<pid_t>& pids,
+                     const proto::GroupLimits* limits, Examination& found) {
+  const Scope scope{process::Together({pids.begin(), pids.end()}), outside_tcp(request), limits};
+  if (!examine_root(pids.front(), scope, found)) return false;
+  if (pids.size() > gpu::kMaxMembers) {
+    found.findings.add(
+        findings::kTooManyProcesses,
+        fmt::format("it has {} processes, {} are allowed", pids.size(), gpu::kMaxMembers));
+    return false;
+  }
+  for (const pid_t pid : std::span(pids).subspan(1)) examine_member(pid, scope, found);
+  for (const pid_t pid : pids) {
+    for (const pid_t used : used_pids(pid)) found.members.front().add_used_pids(used);
+  }
+  find_memory_files(found);
+  check_system_v(found);
+  return true;
+}
+
+void find_plugins(const worker::Config& config, Examination& found) {
+  const bool has_gpus = std::ranges::any_of(
+      found.host.facts.gpus(), [](const proto::Gpu& gpu) { return gpu.kfd_id() != 0; });
+  for (std::size_t i = 0; i < found.members.size(); ++i) {
+    const std::string name = criu::plugin_for(found.pids[i]);
+    if (name.empty() || (!has_gpus && !procfs::uses_kfd(found.pids[i]))) continue;
+    found.members[i].set_needs_amdgpu_plugin(true);
+    const std::uint32_t release = found.host.facts.criu_version();
+    if (found.criu_plugin != nullptr || release == 0) continue;
+    auto plugin = criu::open_plugin(config.criu, name, release);
+    if (!plugin) {
+      found.findings.add(findings::kCriuPlugin, plugin.error().message());
+      return;
+    }
+    found.criu_plugin = std::move(*plugin);
+  }
+}
+
+void check_image_space(const proto::MigrateRequest& request, const worker::Config& config,
+                       Examination& found) {
+  const bool pre_dumps =
+      request.image_mode() == proto::IMAGE_MODE_ROUNDS && !process::can_scan_pages();
+  std::uint64_t image_bytes = 0;
+  for (const proto::ProcessFacts& member : found.members) image_bytes += member.image_bytes();
+  check_disk_space(config, pre_dumps ? image_bytes : 0, found.findings);
+  if (!pre_dumps || found.host.facts.criu_version() == 0) return;
+  const Status tracking = criu::check_memory_tracking(config.criu);
+  if (!tracking) found.findings.add(findings::kNoDirtyTracking, tracking.error().message());
+}
+
+}  // namespace gcr::preflight
