@@ -174,7 +174,7 @@ TEST_F(Connections, BothEndsGetTheNewAddress) {
   EXPECT_EQ(heads_[1].unknown_fields(), kMss);
 }
 
-TEST_F(Connections, Ipv4InIpv6KeepsItsFamily) {
+TEST_F(Connections, Ipv4MappedAddressKeepsItsFamily) {
   add_tcp(1, {std::string("::ffff:") + kSource, 80}, {std::string("::ffff:") + kSource, 4000});
   add_tcp(2, {kSource, 4000}, {kSource, 80});
   ASSERT_TRUE(adapt());
@@ -183,7 +183,7 @@ TEST_F(Connections, Ipv4InIpv6KeepsItsFamily) {
   EXPECT_EQ(source(1), kHere);
 }
 
-TEST_F(Connections, AHalfClosedOneIsRestoredOpenAndClosedLater) {
+TEST_F(Connections, HalfClosedOneIsRestoredOpenAndClosedLater) {
   add_tcp(1, {kSource, 80}, {kSource, 4000}, TCP_FIN_WAIT2).set_shutdown(2);
   add_tcp(2, {kSource, 4000}, {kSource, 80}, TCP_CLOSE_WAIT).set_shutdown(1);
   const auto adapted = adapt();
@@ -201,7 +201,7 @@ TEST_F(Connections, AHalfClosedOneIsRestoredOpenAndClosedLater) {
   EXPECT_EQ(heads_[2].rcv_wnd(), 51u);
 }
 
-TEST_F(Connections, OnesToOutsidersAreResetWithWhatTheyHaveReceived) {
+TEST_F(Connections, OutsideOnesAreResetButKeepReceivedData) {
   add_tcp(1, {kSource, 80}, {"192.0.2.1", 4000});
   add_tcp(2, {kSource, 80}, {"192.0.2.2", 4000}, TCP_CLOSE_WAIT).set_shutdown(1);
   const auto adapted = adapt();
@@ -217,7 +217,7 @@ TEST_F(Connections, OnesToOutsidersAreResetWithWhatTheyHaveReceived) {
   EXPECT_EQ(heads_[1].outq_len(), 0u);
 }
 
-TEST_F(Connections, BoundSocketsAreTold) {
+TEST_F(Connections, BoundSocketsAreReported) {
   add(1, IPPROTO_TCP, {kSource, 80}, {"0.0.0.0", 0}, TCP_LISTEN);
   add(2, IPPROTO_UDP, {"0.0.0.0", 53}, {"0.0.0.0", 0}, TCP_CLOSE);
   add(3, IPPROTO_UDP, {kSource, 4000}, {kSource, 53});
@@ -232,7 +232,7 @@ TEST_F(Connections, BoundSocketsAreTold) {
   EXPECT_EQ(target(3), kSource);  // it stays
 }
 
-TEST_F(Connections, AnAddressThatNothingStandsForIsRefused) {
+TEST_F(Connections, AddressWithoutAReplacementIsRefused) {
   add(1, IPPROTO_TCP, {"2001:db8::1", 80}, {"::", 0}, TCP_LISTEN);
   const auto adapted = adapt();
   ASSERT_FALSE(adapted);
@@ -240,7 +240,7 @@ TEST_F(Connections, AnAddressThatNothingStandsForIsRefused) {
   EXPECT_THAT(adapted.error().message(), HasSubstr("2001:db8::1"));
 }
 
-TEST_F(Connections, DamagedImagesAreFound) {
+TEST_F(Connections, DamagedImagesAreRefused) {
   add_tcp(1, {kSource, 80}, {kSource, 4000});
   add_tcp(2, {kSource, 4000}, {kSource, 80});
   heads_[2].set_inq_len(1 << 30);
@@ -258,7 +258,7 @@ TEST_F(Connections, DamagedImagesAreFound) {
   EXPECT_EQ(adapt().error().code(), Code::kDataLoss);
 }
 
-TEST_F(Connections, TheSourceRefusesOutsidersUnlessTheyAreToBeClosed) {
+TEST_F(Connections, SourceRefusesOutsidersUnlessClosed) {
   add_tcp(1, {kSource, 80}, {"192.0.2.1", 4000});
   EXPECT_TRUE(settle(OutsideTcp::kClose));
   const Status refused = settle(OutsideTcp::kRefuse);
@@ -267,7 +267,7 @@ TEST_F(Connections, TheSourceRefusesOutsidersUnlessTheyAreToBeClosed) {
   EXPECT_THAT(refused.error().message(), HasSubstr("10.0.0.1:80 to 192.0.2.1:4000"));
 }
 
-TEST_F(Connections, TheSourceFindsBytesThatNeitherEndHas) {
+TEST_F(Connections, SourceFindsBytesLostByBothEnds) {
   add_tcp(1, {kSource, 80}, {kSource, 4000});
   add_tcp(2, {kSource, 4000}, {kSource, 80});
   heads_[1].set_outq_seq(1003);  // has 1000 to 1002
@@ -283,7 +283,7 @@ TEST_F(Connections, TheSourceFindsBytesThatNeitherEndHas) {
   }
 }
 
-TEST_F(Connections, TheSourceTakesTheLockOutOfTheImages) {
+TEST_F(Connections, SourceRemovesTheLockFromTheImages) {
   add_tcp(1, {kSource, 80}, {kSource, 4000}).mutable_opts()->add_so_filter(6);
   add_tcp(2, {kSource, 4000}, {kSource, 80});
   for (int i = 0; i < 2; ++i) entries_[1].mutable_isk()->mutable_opts()->add_so_filter(7);

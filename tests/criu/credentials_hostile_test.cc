@@ -60,7 +60,7 @@ INSTANTIATE_TEST_SUITE_P(Of, ForgedCredentials,
 
 class Restored : public ForgedCredentials {};
 
-TEST_F(Restored, ProgramHasTheRightsThatItHad) {
+TEST_F(Restored, ProgramKeepsItsCredentials) {
   const auto told = dump_and_kill();
   EXPECT_EQ(told.size(), 7);  // the counting threads, and the first
   auto tree = restore(criu_command(), images());
@@ -69,7 +69,7 @@ TEST_F(Restored, ProgramHasTheRightsThatItHad) {
   EXPECT_TRUE(checked) << checked.error().message();
 }
 
-TEST_F(Restored, ForgedUserIsRefusedBeforeAnythingRuns) {
+TEST_F(Restored, ForgedUserIsRefusedBeforeItRuns) {
   const auto told = dump_and_kill();
   const Output before = read_output(file());
   forge_credentials(images(), "uid");

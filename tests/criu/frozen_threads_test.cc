@@ -70,7 +70,7 @@ TEST_F(Frozen, OnlyTheExceptedThreadRunsUntilTheRelease) {
   expect_gapless(wait_for_progress(file(), now, 20));
 }
 
-TEST_F(Frozen, StopAgainLeavesTheWholeProcessStoppedWithoutTracer) {
+TEST_F(Frozen, StopAgainStopsEveryThreadAndDetaches) {
   ASSERT_NO_FATAL_FAILURE(start_restored("count"));
   auto frozen = tracing::FrozenThreads::seize({tree_->root()}, {tids_[1], tids_[2]});
   ASSERT_TRUE(frozen) << frozen.error().message();
@@ -93,7 +93,7 @@ TEST_F(Frozen, DestructionWithoutReleaseLeavesTheProcessStopped) {
   EXPECT_EQ(tracer_of(tree_->pid()), "0");
 }
 
-TEST_F(Frozen, UnknownThreadIsRefusedAndTheProcessStaysStopped) {
+TEST_F(Frozen, UnknownThreadIsRefused) {
   ASSERT_NO_FATAL_FAILURE(start_restored("count"));
   const auto frozen = tracing::FrozenThreads::seize({tree_->root()}, {tids_[0], 1});
   ASSERT_FALSE(frozen);
@@ -102,7 +102,7 @@ TEST_F(Frozen, UnknownThreadIsRefusedAndTheProcessStaysStopped) {
   EXPECT_EQ(tracer_of(tree_->pid()), "0");
 }
 
-TEST_F(Frozen, DeathOfTheHolderKillsTheUncommittedCopy) {
+TEST_F(Frozen, DeathOfTheTracerKillsTheUncommittedCopy) {
   ASSERT_NO_FATAL_FAILURE(start_restored("count"));
   const pid_t holder = ::fork();
   if (holder == 0) {
@@ -116,7 +116,7 @@ TEST_F(Frozen, DeathOfTheHolderKillsTheUncommittedCopy) {
   ASSERT_EQ(::waitpid(init, nullptr, 0), init);  // the last task of the namespace has ended
 }
 
-TEST_F(Frozen, WaitingCallsGoOnWaitingAfterRestoreAndRelease) {
+TEST_F(Frozen, BlockingCallsContinueAfterRestoreAndRelease) {
   ASSERT_NO_FATAL_FAILURE(start_restored("wait"));
   auto frozen = tracing::FrozenThreads::seize({tree_->root()}, {tids_[0]});
   ASSERT_TRUE(frozen) << frozen.error().message();
@@ -124,7 +124,7 @@ TEST_F(Frozen, WaitingCallsGoOnWaitingAfterRestoreAndRelease) {
   expect_gapless(wait_for_progress(file(), read_output(file()), 200));
 }
 
-TEST_F(Frozen, CallsThatAStopHadInterruptedBeforeGoOnWaitingToo) {
+TEST_F(Frozen, CallsInterruptedByAStopContinueToo) {
   const fs::path images = directory_.make("images");
   Program program(file(), "wait");
   const Output before = wait_for_progress(file(), {}, 5);
@@ -149,7 +149,7 @@ TEST_F(Frozen, CallsThatAStopHadInterruptedBeforeGoOnWaitingToo) {
   }
 }
 
-TEST_F(Frozen, WaitingCallsGoOnWaitingAfterADumpAndResume) {
+TEST_F(Frozen, BlockingCallsContinueAfterADump) {
   Program program(file(), "wait");
   wait_for_progress(file(), {}, 5);
   const auto report = dump(criu_command(), program.pid(), directory_.make("images"));

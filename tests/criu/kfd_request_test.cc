@@ -11,7 +11,7 @@
 namespace gcr::criu::test {
 namespace {
 
-TEST(KfdRequest, IsTheKernels) {
+TEST(KfdRequest, MatchesTheKernelHeader) {
   EXPECT_EQ(kKfdCriuOp, 0xc0384b22UL);
   EXPECT_EQ(offsetof(KfdRequest, device_count), 32U);
   EXPECT_EQ(offsetof(KfdRequest, op), 48U);

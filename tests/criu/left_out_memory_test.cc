@@ -93,7 +93,7 @@ class LeftOutTest : public testing::Test {
   }
 };
 
-TEST_F(LeftOutTest, MemoryOfOneProcessAloneGoesBesideCriuAndNothingIsLost) {
+TEST_F(LeftOutTest, PrivateMemorySentWithoutCriuArrivesIntact) {
   start("remember");
   const Status dumped = dump();
   ASSERT_TRUE(dumped) << dumped.error().message();
@@ -121,7 +121,7 @@ TEST_F(LeftOutTest, MemoryOfOneProcessAloneGoesBesideCriuAndNothingIsLost) {
   EXPECT_TRUE(now.others.empty()) << now.others.front();
 }
 
-TEST_F(LeftOutTest, ASourceThatGoesOnHasLostNothing) {
+TEST_F(LeftOutTest, ResumedSourceHasLostNothing) {
   start("remember");
   const Status dumped = dump();
   ASSERT_TRUE(dumped) << dumped.error().message();
@@ -131,7 +131,7 @@ TEST_F(LeftOutTest, ASourceThatGoesOnHasLostNothing) {
   EXPECT_TRUE(now.others.empty()) << now.others.front();
 }
 
-TEST_F(LeftOutTest, AMemoryThatCannotBeFilledLeavesNothing) {
+TEST_F(LeftOutTest, UnfillableMemoryLeavesNoProcess) {
   if (!process::can_scan_pages()) return;  // nothing is left out, so nothing is filled
   start("remember");
   const Status dumped = dump();
@@ -151,7 +151,7 @@ TEST_F(LeftOutTest, AMemoryThatCannotBeFilledLeavesNothing) {
   EXPECT_EQ(all_processes(), before);
 }
 
-TEST(LeftOutMemory, CriuIsNotLeftWaitingWhenTheConversationHasFailed) {
+TEST(LeftOutMemory, FailedConversationDoesNotBlockCriu) {
   auto memory = LeftOutMemory::serve(::getpid(), [](pid_t) { return LeftOut(); });
   ASSERT_TRUE(memory) << memory.error().message();
   const UniqueFd criu = memory->take_criu_end();

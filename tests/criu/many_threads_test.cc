@@ -112,7 +112,7 @@ TEST_F(ManyThreads, SettingsOfEachAreReadAndSet) {
   expect_all_stopped();
 }
 
-TEST_F(ManyThreads, AllAreHeldButThoseThatRun) {
+TEST_F(ManyThreads, AllButTheSelectedAreHeld) {
   auto process = procfs::Process::open(pid_);
   ASSERT_TRUE(process);
   std::vector<procfs::Process> processes;
@@ -129,7 +129,7 @@ TEST_F(ManyThreads, AllAreHeldButThoseThatRun) {
   expect_all_stopped();
 }
 
-TEST(Apart, AllGetTheErrorOfOneAndNobodyGoesOn) {
+TEST(Apart, ErrorOfOneEndsAll) {
   std::atomic<int> went_on{0};
   const Status done = run_apart(3, [&](std::size_t number, Meeting& others) -> Status {
     GCR_TRY(others.meet({}));
@@ -142,7 +142,7 @@ TEST(Apart, AllGetTheErrorOfOneAndNobodyGoesOn) {
   EXPECT_EQ(went_on, 0);
 }
 
-TEST(Apart, TheLastToComeDoesWhatIsDoneOnce) {
+TEST(Apart, LastToArriveRunsTheCommonStep) {
   std::atomic<int> times{0};
   const auto once = [&]() -> Status {
     ++times;
@@ -155,7 +155,7 @@ TEST(Apart, TheLastToComeDoesWhatIsDoneOnce) {
   EXPECT_EQ(times, 2);
 }
 
-TEST(Apart, NobodyWaitsForOneThatHasEnded) {
+TEST(Apart, EndedThreadIsNotWaitedFor) {
   const Status done = run_apart(3, [](std::size_t number, Meeting& others) -> Status {
     GCR_TRY(others.meet({}));
     if (number == 2) ::_exit(1);

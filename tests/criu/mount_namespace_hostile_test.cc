@@ -134,47 +134,47 @@ class MountNamespace : public testing::Test {
   std::unique_ptr<Program> program_;
 };
 
-TEST_F(MountNamespace, WhatCoversTheCommandOfCriuIsNotRun) {
+TEST_F(MountNamespace, ProgramMountedOverCriuIsNotRun) {
   start(cover(covering_program(), criu_command().argv.front()));
   expect_genuine_dump();
 }
 
-TEST_F(MountNamespace, CriusWordMayComeBeforeItsPid) {
+TEST_F(MountNamespace, CriuMayReportBeforeItsPidIsKnown) {
   start(":");
   starter_is_late = true;
   expect_genuine_dump();
   starter_is_late = false;
 }
 
-TEST_F(MountNamespace, WhatCoversTheLoaderOfCriuIsNotRun) {
+TEST_F(MountNamespace, ProgramMountedOverTheLoaderIsNotRun) {
   start(cover(covering_program(), library("ld-linux-x86-64.so.2")));
   expect_genuine_dump();
 }
 
-TEST_F(MountNamespace, WhatCoversALibraryOfCriuIsNotLoaded) {
+TEST_F(MountNamespace, LibraryMountedOverCriusIsNotLoaded) {
   start(cover(GCR_COVERING_LIBRARY, library("libuuid.so.1")));
   expect_genuine_dump();
 }
 
-TEST_F(MountNamespace, WhatCoversTheShellOrThePathIsNotRun) {
+TEST_F(MountNamespace, ProgramMountedOverTheShellIsNotRun) {
   const fs::path program = covering_program();
   start("cp /bin/sh " + (directory_.path() / "sh").string() + "; " +
         cover(program, "/usr/bin/readlink") + "; " + cover(program, "/usr/bin/dirname"));
   expect_genuine_dump();
 }
 
-TEST_F(MountNamespace, ATmpfsOverProcIsRefused) {
+TEST_F(MountNamespace, TmpfsOverProcIsRefused) {
   // As a process would fake it: /proc/self names whoever looks.
   start("mount --bind /proc /media; mount -t tmpfs none /proc; ln -s /media/self /proc/self");
   expect_refusal("/proc");
 }
 
-TEST_F(MountNamespace, AnotherProcessInThePlaceOfItsOwnInProcIsRefused) {
+TEST_F(MountNamespace, OtherProcessMountedOverProcSelfIsRefused) {
   start("mount --bind /proc/1 /proc/$$");
   expect_refusal("/proc");
 }
 
-TEST_F(MountNamespace, AnotherCacheOfCriuIsRefused) {
+TEST_F(MountNamespace, ForeignCriuCacheIsRefused) {
   start("mount -t tmpfs none /run; echo fake >/run/criu.kdat");
   expect_refusal("/run/criu.kdat");
 }
@@ -185,13 +185,13 @@ constexpr char kOwnDev[] =
     "mount --bind /media /dev/shm; mknod -m 666 /dev/null c 1 3; ";
 
 /// What a plugin of CRIU's for AMD's GPUs would read there.
-TEST_F(MountNamespace, TheKernelsSysAndDevicesOfGpusAreAccepted) {
+TEST_F(MountNamespace, GenuineSysAndGpuDevicesAreAccepted) {
   start("mount -t tmpfs none /sys/devices/virtual/powercap 2>/dev/null || :");
   const Status view = procfs::check_view_of_gpus(program_->pid());
   EXPECT_TRUE(view) << view.error().message();
 }
 
-TEST_F(MountNamespace, GpusThatAreNotTheKernelsAreRefused) {
+TEST_F(MountNamespace, FakeGpusAreRefused) {
   const std::pair<std::string, const char*> covers[] = {
       {"mount -t tmpfs none /sys", "/sys is no sysfs"},
       {"mount --bind /sys/class /sys", "/sys is no sysfs"},
@@ -216,7 +216,7 @@ TEST_F(MountNamespace, GpusThatAreNotTheKernelsAreRefused) {
 }
 
 /// No request that is meant for the kernel's driver goes to it.
-TEST_F(MountNamespace, AFileOfTheNameOfTheComputeDeviceIsNoComputeDevice) {
+TEST_F(MountNamespace, FileNamedKfdIsNoComputeDevice) {
   start(std::string(kOwnDev) + "mknod /dev/kfd c 1 3; exec 7<>/dev/kfd");
   EXPECT_EQ(plugin_for(program_->pid()), kAmdGpuPlugin);
   const Status done = let_queues_go_on(program_->process());
@@ -224,7 +224,7 @@ TEST_F(MountNamespace, AFileOfTheNameOfTheComputeDeviceIsNoComputeDevice) {
   expect_gapless(wait_for_progress(file(), read_output(file()), 20));
 }
 
-TEST_F(MountNamespace, RenderNodesAreKnownByTheirNumbers) {
+TEST_F(MountNamespace, RenderNodesAreRecognisedByDeviceNumber) {
   start(std::string(kOwnDev) +
         "mkdir /dev/dri/by-path; mknod /dev/dri/renderD128 c 226 128; "
         "mknod /dev/dri/card0 c 226 0");
@@ -232,7 +232,7 @@ TEST_F(MountNamespace, RenderNodesAreKnownByTheirNumbers) {
   EXPECT_TRUE(view) << view.error().message();
 }
 
-TEST_F(MountNamespace, ANamespaceOfAnotherUserNamespaceIsRefused) {
+TEST_F(MountNamespace, ForeignUserNamespaceIsRefused) {
   program_ = std::make_unique<Program>(
       std::vector<std::string>{"/usr/bin/unshare", "--user", "--map-root-user", "--mount",
                                GCR_COUNTING_PROGRAM, file().string(), "count"});
@@ -240,17 +240,17 @@ TEST_F(MountNamespace, ANamespaceOfAnotherUserNamespaceIsRefused) {
   expect_refusal("user namespace");
 }
 
-TEST_F(MountNamespace, AProcessThatLeftItsNamespaceWhileCriuWaitedIsRefused) {
+TEST_F(MountNamespace, LeavingTheNamespaceWhileCriuWaitsIsRefused) {
   start("true", "leave");
   expect_refusal_after([this] { leave_namespace(); }, "left its mount namespace");
 }
 
-TEST_F(MountNamespace, AProcThatIsCoveredWhileCriuWaitedIsRefused) {
+TEST_F(MountNamespace, ProcCoveredWhileCriuWaitsIsRefused) {
   start("true");
   expect_refusal_after([this] { cover_proc(); }, "something is mounted over /proc/");
 }
 
-TEST_F(MountNamespace, AProcThatIsCoveredDuringTheDumpIsRefused) {
+TEST_F(MountNamespace, ProcCoveredDuringTheDumpIsRefused) {
   start("true");
   auto prepared = PreparedDump::streaming(criu_command(), program_->pid(), images());
   ASSERT_TRUE(prepared) << prepared.error().message();
@@ -264,7 +264,7 @@ TEST_F(MountNamespace, AProcThatIsCoveredDuringTheDumpIsRefused) {
   expect_gapless(wait_for_progress(file(), read_output(file()), 20));
 }
 
-TEST_F(MountNamespace, AProcessOfThisNamespaceThatLeavesItIsRefused) {
+TEST_F(MountNamespace, LeavingTheAgentsNamespaceIsRefused) {
   program_ = std::make_unique<Program>(file(), "leave");
   wait_for_progress(file(), {}, 5);
   expect_refusal_after([this] { leave_namespace(); }, "left its mount namespace");

@@ -40,7 +40,7 @@ class DumpedNames : public testing::TestWithParam<const char*> {
   process::DumpedMembers told_;
 };
 
-TEST_P(DumpedNames, AreAllTold) {
+TEST_P(DumpedNames, AreAllListed) {
   ASSERT_NO_FATAL_FAILURE(dump_and_look());
   EXPECT_THAT(names_, Contains((directory_.path() / "output").string()));
   EXPECT_THAT(names_, Not(Contains((directory_.path() / "output.ghost").string())));
@@ -48,7 +48,7 @@ TEST_P(DumpedNames, AreAllTold) {
   EXPECT_TRUE(vetted) << vetted.error().message();
 }
 
-TEST_P(DumpedNames, OfRenamedFilesAreTheNewOnes) {
+TEST_P(DumpedNames, RenamedFilesHaveTheirNewNames) {
   ASSERT_NO_FATAL_FAILURE(dump_and_look());
   const std::string output = directory_.path() / "output";
   const auto image = directory_.path() / "images" / images::kFilesImage;
@@ -66,7 +66,7 @@ TEST_P(DumpedNames, OfRenamedFilesAreTheNewOnes) {
   EXPECT_FALSE(images::rename_files(content->substr(0, content->size() - 1), {}));
 }
 
-TEST_P(DumpedNames, AreRefusedWithoutBeingTold) {
+TEST_P(DumpedNames, UndeclaredOnesAreRefused) {
   ASSERT_NO_FATAL_FAILURE(dump_and_look());
   const std::string output = directory_.path() / "output";
   auto& named = *told_[0].mutable_named();

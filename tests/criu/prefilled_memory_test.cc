@@ -209,7 +209,7 @@ class Prefilled : public testing::Test {
 /// The heaps of both processes have 128 MiB, less what they give back.
 constexpr std::uint64_t kMuch = 32 * kMiB;
 
-TEST_F(Prefilled, AHeapIsTakenOverWithWhatItHasInTheEnd) {
+TEST_F(Prefilled, PrefilledHeapHasItsFinalContent) {
   if (!process::can_scan_pages()) return;  // memory goes through CRIU
   for (const char* const mode : {"heap", "huge-heap"}) {
     SCOPED_TRACE(mode);
@@ -226,7 +226,7 @@ TEST_F(Prefilled, AHeapIsTakenOverWithWhatItHasInTheEnd) {
   }
 }
 
-TEST_F(Prefilled, WhatCannotBeTakenOverIsCopied) {
+TEST_F(Prefilled, MemoryThatCannotBeAdoptedIsCopied) {
   if (!process::can_scan_pages()) return;
   start("loose-heap");
   prepare_restore({program_->pid(), program_->pid() + 1});
@@ -236,7 +236,7 @@ TEST_F(Prefilled, WhatCannotBeTakenOverIsCopied) {
   EXPECT_EQ(restore_->taken_bytes(), 0u);
 }
 
-TEST_F(Prefilled, ACriuThatHasToBeStartedAnewGetsAll) {
+TEST_F(Prefilled, RestartedCriuGetsAllMemory) {
   if (!process::can_scan_pages()) return;
   start("heap");
   prepare_restore({});
@@ -258,7 +258,7 @@ std::uint64_t bytes_by_criu(const fs::path& images) {
 /// Both processes share 32 MiB, and have as much each that nobody else has.
 constexpr std::uint64_t kShared = 3 * 32 * kMiB;
 
-TEST_F(Prefilled, SharedMemoryIsTakenOverWithWhatItHasInTheEnd) {
+TEST_F(Prefilled, PrefilledSharedMemoryHasItsFinalContent) {
   if (!process::can_scan_pages()) return;
   start("shared");
   EXPECT_EQ(shared().size(), 3u);
@@ -270,7 +270,7 @@ TEST_F(Prefilled, SharedMemoryIsTakenOverWithWhatItHasInTheEnd) {
   EXPECT_GE(restore_->taken_bytes(), kShared / 4);
 }
 
-TEST_F(Prefilled, SharedMemoryMovesToACriuThatIsStartedAnew) {
+TEST_F(Prefilled, RestartedCriuGetsSharedMemory) {
   if (!process::can_scan_pages()) return;
   start("shared");
   prepare_restore({});
@@ -280,7 +280,7 @@ TEST_F(Prefilled, SharedMemoryMovesToACriuThatIsStartedAnew) {
   EXPECT_GE(restore_->taken_bytes(), kShared / 4);
 }
 
-TEST_F(Prefilled, SharedMemoryThatIsInFilesAloneIsInPlaceWhenTheTasksMapIt) {
+TEST_F(Prefilled, SharedMemoryInFilesIsReadyWhenTasksMapIt) {
   if (!process::can_scan_pages()) return;
   start("shared");
   prepare_restore({program_->pid(), program_->pid() + 1});

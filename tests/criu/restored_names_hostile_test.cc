@@ -103,7 +103,7 @@ class Watch {
   const UniqueFd events_;
 };
 
-TEST_P(RestoredNames, OfRemovedFilesAreMadeNowhereButInRootsDirectory) {
+TEST_P(RestoredNames, RemovedFilesAreCreatedOnlyInRootsDirectory) {
   ASSERT_NO_FATAL_FAILURE(dump_program("ghost"));
   lead_to_others();
   const Watch others(others_);
@@ -112,7 +112,7 @@ TEST_P(RestoredNames, OfRemovedFilesAreMadeNowhereButInRootsDirectory) {
   EXPECT_TRUE(fs::is_empty("/run/gcr-removed"));  // which is another one for the program
 }
 
-TEST_P(RestoredNames, OfSocketsAreBoundAgainAndReplaceTheProgramsOwn) {
+TEST_P(RestoredNames, SocketNamesReplaceThoseOfTheProgram) {
   ASSERT_NO_FATAL_FAILURE(dump_program("socket"));
   struct stat before {};
   ASSERT_EQ(::lstat((members_own_ / "output.socket").c_str(), &before), 0);
@@ -155,7 +155,7 @@ class Listener {
   std::pair<ino_t, uid_t> file_;
 };
 
-TEST_P(RestoredNames, OfSocketsDoNotReplaceOthers) {
+TEST_P(RestoredNames, SocketNamesDoNotReplaceOtherFiles) {
   ASSERT_NO_FATAL_FAILURE(dump_program("socket"));
   Listener others(others_ / "output.socket");
   ASSERT_NO_FATAL_FAILURE(others.belong_to(GetParam().other));
@@ -165,7 +165,7 @@ TEST_P(RestoredNames, OfSocketsDoNotReplaceOthers) {
 }
 
 /// Opening alone may do something: a watchdog, a tape, a FIFO that somebody waits at.
-TEST_P(RestoredNames, OfFilesThatTheMemberMayNotOpenAreNotOpened) {
+TEST_P(RestoredNames, ForbiddenFilesAreNotOpened) {
   ASSERT_NO_FATAL_FAILURE(dump_program("count"));
   const fs::path secret = others_ / "secret";
   fs::copy_file(file(), secret);
@@ -180,7 +180,7 @@ TEST_P(RestoredNames, OfFilesThatTheMemberMayNotOpenAreNotOpened) {
   EXPECT_LT(::read(opened.get(), event, sizeof(event)), 0) << "it was opened";
 }
 
-TEST_P(RestoredNames, OfFilesWithALeaseDoNotHoldUpARestore) {
+TEST_P(RestoredNames, LeasedFilesDoNotBlockARestore) {
   ASSERT_NO_FATAL_FAILURE(dump_program("count"));
   const UniqueFd leased(::open(file().c_str(), O_RDONLY | O_CLOEXEC));
   ASSERT_EQ(::fcntl(leased.get(), F_SETSIG, SIGCHLD), 0);  // the default action is none
@@ -193,13 +193,13 @@ TEST_P(RestoredNames, OfFilesWithALeaseDoNotHoldUpARestore) {
   ASSERT_NO_FATAL_FAILURE(expect_to_go_on());
 }
 
-TEST_P(RestoredNames, AreNotUsedForAProcessOfWhichNobodyTellsTheRights) {
+TEST_P(RestoredNames, ProcessWithoutKnownRightsIsNotRestored) {
   ASSERT_NO_FATAL_FAILURE(dump_program("count"));
   members_.clear();
   EXPECT_FALSE(restore());
 }
 
-TEST_P(RestoredNames, ARestoreEndsWhenItMayNotGoOn) {
+TEST_P(RestoredNames, RestoreEndsOnCancellation) {
   const std::set<pid_t> before = all_processes();
   ASSERT_NO_FATAL_FAILURE(dump_program("count"));
   RestoreOptions options;

@@ -108,7 +108,7 @@ class SettingsTest : public testing::Test {
   int moves_ = 0;
 };
 
-TEST_F(SettingsTest, AreTheSameThereAndBack) {
+TEST_F(SettingsTest, SurviveARoundTrip) {
   start("all");
   const std::string first = ask(program_->pid(), 0);
   const std::string second = ask(program_->pid(), 1);
@@ -124,7 +124,7 @@ TEST_F(SettingsTest, AreTheSameThereAndBack) {
 
 // A thread that is let go of has to run before it is stopped again: here, only when nobody else
 // does.
-TEST_F(SettingsTest, AreReadFromThreadsThatStandStillAfterwards) {
+TEST_F(SettingsTest, ThreadsStayStoppedAfterReading) {
   start("none");
   const std::vector<pid_t> threads = procfs::threads(program_->pid());
   const std::jthread busy([](const std::stop_token& end) {
@@ -152,7 +152,7 @@ TEST_F(SettingsTest, AreReadFromThreadsThatStandStillAfterwards) {
 }
 
 /// Whoever may write to a process changes what it executes while it is asked.
-TEST_F(SettingsTest, ThreadThatMakesAnotherCallThanItWasToldIsFound) {
+TEST_F(SettingsTest, UnexpectedSystemCallIsDetected) {
   start("none");
   ASSERT_TRUE(program_->process().send(SIGSTOP));
   ASSERT_TRUE(procfs::wait_until_stopped(program_->pid()));
@@ -173,7 +173,7 @@ TEST_F(SettingsTest, ThreadThatMakesAnotherCallThanItWasToldIsFound) {
   EXPECT_EQ(made.error().code(), Code::kDataLoss);
 }
 
-TEST_F(SettingsTest, TheEndOfCriuIsNotTheDeathOfAParent) {
+TEST_F(SettingsTest, EndOfCriuSendsNoParentDeathSignal) {
   start("orphan");
   const std::string before = ask(program_->pid(), 0);
   EXPECT_THAT(before, HasSubstr("parent-death-signal=9"));
@@ -182,7 +182,7 @@ TEST_F(SettingsTest, TheEndOfCriuIsNotTheDeathOfAParent) {
   EXPECT_EQ(ask(tree_->pid(), 0), before);
 }
 
-TEST_F(SettingsTest, OfTheAgentAreNotThoseOfTheProgram) {
+TEST_F(SettingsTest, AreNotInheritedFromTheAgent) {
   start("none");
   const std::string before = ask(program_->pid(), 0);
   constexpr int kIdle = 3 << 13;
@@ -195,7 +195,7 @@ TEST_F(SettingsTest, OfTheAgentAreNotThoseOfTheProgram) {
   EXPECT_EQ(ask(tree_->pid(), 0), before);
 }
 
-TEST_F(SettingsTest, KeysOfWhoRestoresAreNotThoseOfTheProgram) {
+TEST_F(SettingsTest, KeyringIsNotInheritedFromTheAgent) {
   start("none");
   const std::string before = ask(program_->pid(), 0);
   EXPECT_THAT(before, HasSubstr("foreign-key=0"));
@@ -206,7 +206,7 @@ TEST_F(SettingsTest, KeysOfWhoRestoresAreNotThoseOfTheProgram) {
   EXPECT_EQ(ask(tree_->pid(), 0), before);
 }
 
-TEST_F(SettingsTest, OfAnotherFormAreRefused) {
+TEST_F(SettingsTest, MalformedOnesAreRefused) {
   start("none");
   ASSERT_NO_FATAL_FAILURE(move());
   const auto refusal = [&](const char* name, int thread) {
@@ -224,7 +224,7 @@ TEST_F(SettingsTest, OfAnotherFormAreRefused) {
   EXPECT_EQ(refusal("extended-state", 0), Code::kProtocol);
 }
 
-TEST_F(SettingsTest, ThatConfineAndAreRefusedEndTheRestore) {
+TEST_F(SettingsTest, RefusedConfinementEndsTheRestore) {
   start("none");
   ASSERT_NO_FATAL_FAILURE(move_and_stop());
   Settings settings;
@@ -252,7 +252,7 @@ long number_in(const std::string& said, const std::string& name) {
   return at == std::string::npos ? -1 : std::stol(said.substr(at + name.size() + 1));
 }
 
-TEST_F(SettingsTest, TilesOfAThreadThatMultipliesGoOn) {
+TEST_F(SettingsTest, TilesOfAMultiplyingThreadSurvive) {
   if (!processor_has_tiles()) GTEST_SKIP() << "the processor has no AMX";
   start("tiles");
   for (int i = 0; i < 10; ++i) {
@@ -270,7 +270,7 @@ TEST_F(SettingsTest, TilesOfAThreadThatMultipliesGoOn) {
   }
 }
 
-TEST_F(SettingsTest, StateThatThisProcessorDoesNotHaveEndsTheRestore) {
+TEST_F(SettingsTest, StateUnknownToThisCpuEndsTheRestore) {
   start("none");
   ASSERT_NO_FATAL_FAILURE(move_and_stop());
   Settings settings;
@@ -296,7 +296,7 @@ class Landlocked : public SettingsTest {
   bool skip_ = false;
 };
 
-TEST_F(Landlocked, ThreadsAreFoundThereAndBackAndOthersAreNot) {
+TEST_F(Landlocked, OnlyLandlockedThreadsAreFound) {
   start("landlock");
   EXPECT_EQ(threads_in_landlock(program_->pid()), procfs::threads(program_->pid()));
   wait_for_progress(file(), read_output(file()), 5);
@@ -306,7 +306,7 @@ TEST_F(Landlocked, ThreadsAreFoundThereAndBackAndOthersAreNot) {
   expect_gapless(wait_for_progress(directory_.path() / "other", {}, 20));
 }
 
-TEST_F(Landlocked, ThreadThatEntersLaterIsFoundInTheDump) {
+TEST_F(Landlocked, LandlockEnteredLateIsFoundInTheDump) {
   start("all");
   const std::vector<pid_t> threads = procfs::threads(program_->pid());
   ::syscall(SYS_tgkill, program_->pid(), threads.at(1), kConfine);
@@ -322,7 +322,7 @@ TEST_F(Landlocked, ThreadThatEntersLaterIsFoundInTheDump) {
 }
 
 /// A filter that kills for the calls that are made in its threads.
-TEST_F(SettingsTest, AreReadPastAFilterForSystemCalls) {
+TEST_F(SettingsTest, AreReadDespiteASeccompFilter) {
   start("filter", {"/bin/sleep", "1000"});
   while (procfs::status_field(std::to_string(program_->pid()), "Seccomp") != "2") {
     ::poll(nullptr, 0, 10);

@@ -70,7 +70,7 @@ class TcpSockets : public testing::Test {
   TcpConnection connection_;
 };
 
-TEST_F(TcpSockets, WhatIsSentIntoALockArrivesAfterIt) {
+TEST_F(TcpSockets, DataSentDuringALockArrivesAfterIt) {
   ASSERT_TRUE(lock_connections(self_));
   ASSERT_EQ(::send(ours_.get(), "x", 1, 0), 1);
   EXPECT_FALSE(has_something(theirs_, kMomentMs));
@@ -85,7 +85,7 @@ TEST_F(TcpSockets, WhatIsSentIntoALockArrivesAfterIt) {
   ASSERT_TRUE(end_repair(self_, Repaired::kAll));
 }
 
-TEST_F(TcpSockets, ThoseOfOutsidersAreNotLockedAndTheirRepairEndsAlone) {
+TEST_F(TcpSockets, OutsideConnectionsAreNotLocked) {
   int pair[2];
   ASSERT_EQ(::pipe(pair), 0);
   const UniqueFd held(pair[1]);
@@ -116,7 +116,7 @@ TEST_F(TcpSockets, ThoseOfOutsidersAreNotLockedAndTheirRepairEndsAlone) {
   ::waitpid(outsider, nullptr, 0);
 }
 
-TEST_F(TcpSockets, AClosedHalfIsTheEndForTheOther) {
+TEST_F(TcpSockets, HalfCloseIsSeenAsEndOfStream) {
   ASSERT_TRUE(end_connections(self_, {connection_}, {}));
   ASSERT_TRUE(has_something(theirs_, kPatienceMs));
   char byte = 0;
@@ -126,14 +126,14 @@ TEST_F(TcpSockets, AClosedHalfIsTheEndForTheOther) {
   EXPECT_EQ(::recv(ours_.get(), &byte, 1, 0), 1);
 }
 
-TEST_F(TcpSockets, WhatIsToBeResetIs) {
+TEST_F(TcpSockets, SelectedConnectionsAreReset) {
   ASSERT_TRUE(end_connections(self_, {}, {connection_}));
   char byte = 0;
   EXPECT_EQ(::recv(ours_.get(), &byte, 1, 0), -1);
   EXPECT_EQ(errno, ECONNRESET);
 }
 
-TEST_F(TcpSockets, AProcessThatIsGoneHasNone) {
+TEST_F(TcpSockets, EndedProcessHasNone) {
   const pid_t child = ::fork();
   if (child == 0) ::_exit(0);
   ASSERT_EQ(::waitpid(child, nullptr, 0), child);

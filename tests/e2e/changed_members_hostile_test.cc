@@ -165,7 +165,7 @@ class StolenMemory : public ChangedMembers {
   }
 };
 
-TEST_F(StolenMemory, NothingOfASetuidProgramsThatWasExecutedInThePause) {
+TEST_F(StolenMemory, SetuidProgramRunInThePauseIsNotStored) {
   ASSERT_NO_FATAL_FAILURE(start(job_command("exec " + steal())));
   BackgroundCommand taken = checkpoint({"--pause-before-switchover"});
   const std::string id = wait_until_paused(taken);
@@ -174,7 +174,7 @@ TEST_F(StolenMemory, NothingOfASetuidProgramsThatWasExecutedInThePause) {
   expect_denied(taken);
 }
 
-TEST_F(StolenMemory, NothingOfASetuidProgramsThatWasExecutedRightBeforeTheDump) {
+TEST_F(StolenMemory, SetuidProgramRunBeforeTheDumpIsNotStored) {
   ASSERT_NO_FATAL_FAILURE(start(job_command("exec " + steal())));
   give_cue_before_the_dump();
   BackgroundCommand taken = checkpoint();
@@ -183,7 +183,7 @@ TEST_F(StolenMemory, NothingOfASetuidProgramsThatWasExecutedRightBeforeTheDump) 
 }
 
 /// Such a member is asked about at the switchover in any case. It must not be read before.
-TEST_F(StolenMemory, NothingOfANewbornThatIsReadInARound) {
+TEST_F(StolenMemory, NewChildIsNotReadInARound) {
   ASSERT_NO_FATAL_FAILURE(start(job_command(steal() + " & sleep 1000")));
   BackgroundCommand taken = checkpoint({"--pause-before-switchover"});
   const std::string id = wait_until_paused(taken);
@@ -201,7 +201,7 @@ TEST_F(StolenMemory, NothingOfANewbornThatIsReadInARound) {
   EXPECT_THAT(files_with_secret(), IsEmpty());
 }
 
-TEST_F(StolenMemory, WhatStaysAllowedIsStored) {
+TEST_F(StolenMemory, AllowedProcessIsStored) {
   ASSERT_NO_FATAL_FAILURE(start(job_command("echo changed; exec sleep 1000")));
   BackgroundCommand taken = checkpoint({"--pause-before-switchover"});
   const std::string id = wait_until_paused(taken);
@@ -222,7 +222,7 @@ void PrintTo(const Departure& departure, std::ostream* out) { *out << departure.
 
 class Departed : public ChangedMembers, public testing::WithParamInterface<Departure> {};
 
-TEST_P(Departed, IsNotMovedAsWhatItWas) {
+TEST_P(Departed, ChangedMemberIsNotMoved) {
   ASSERT_NO_FATAL_FAILURE(start(job_command(GetParam().does)));
   give_cue_before_the_dump();
   const MigrateOutcome outcome = hosts_.migrate(Host::kA, job_->pid());

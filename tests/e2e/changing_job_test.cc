@@ -59,7 +59,7 @@ class ChangingJob : public testing::TestWithParam<Change> {
   UdpClient client_{hosts_.variable("NS", Host::kA)};
 };
 
-TEST_P(ChangingJob, MovesAsAWholeOrRunsOn) {
+TEST_P(ChangingJob, MovesCompletelyOrRunsOn) {
   const Change& change = GetParam();
   const App job = start_job();
   BackgroundCommand migration(
@@ -146,7 +146,7 @@ INSTANTIATE_TEST_SUITE_P(BornAt, TransientMember,
                            return name;
                          });
 
-TEST(JobWithManyGpus, IsRefusedWhereThereAreFewer) {
+TEST(JobWithManyGpus, IsRefusedIfTheDestinationHasFewer) {
   TwoHosts hosts({"--gpus", "2", "--only-gpu-b", "1"});
   const App ring = hosts.start_app(
       Host::kA, {hosts.program_path("ring"), "--ranks", "2", "--gpus", "2", "--per-line", "6"});

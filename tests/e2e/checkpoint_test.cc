@@ -29,7 +29,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-TEST_F(CheckpointTest, TheJobGoesOnAndItsCheckpointGoesOnWhereItStoodOnEitherHost) {
+TEST_F(CheckpointTest, JobRunsOnAndItsCheckpointRestoresOnBothHosts) {
   App counter = start_counter(hosts_, Host::kA, 16 * kMiB);
   UdpClient at_a(hosts_.variable("NS", Host::kA));
   ASSERT_EQ(ask_counter(at_a, hosts_, Host::kA), kCounterFirst);
@@ -55,7 +55,7 @@ TEST_F(CheckpointTest, TheJobGoesOnAndItsCheckpointGoesOnWhereItStoodOnEitherHos
   }
 }
 
-TEST_F(CheckpointTest, ASecondOneWritesOnlyWhatChanged) {
+TEST_F(CheckpointTest, SecondOneWritesOnlyChanges) {
   App counter = start_counter(hosts_, Host::kA, 64 * kMiB);
   const CommandResult first = checkpoint(counter.pid(), {"--name", "first"});
   ASSERT_EQ(first.exit_code, 0) << first.err;
@@ -71,7 +71,7 @@ TEST_F(CheckpointTest, ASecondOneWritesOnlyWhatChanged) {
   expect_counter(Host::kB, {"first"}, kCounterFirst);
 }
 
-TEST_F(CheckpointTest, StopEndsTheJobWhenTheCheckpointIsComplete) {
+TEST_F(CheckpointTest, StopEndsTheJobAfterTheCheckpoint) {
   const HostUse idle = hosts_.use(Host::kA);
   App counter = start_counter(hosts_, Host::kA, 32 * kMiB);
   UdpClient at_a(hosts_.variable("NS", Host::kA));
@@ -83,7 +83,7 @@ TEST_F(CheckpointTest, StopEndsTheJobWhenTheCheckpointIsComplete) {
   expect_counter(Host::kA, {}, kCounterFirst + 1);
 }
 
-TEST_F(CheckpointTest, ARestoreReportsWhenItsVramWasFilled) {
+TEST_F(CheckpointTest, RestoreReportsWhenVramIsFilled) {
   App counter = start_counter(hosts_, Host::kA, 32 * kMiB);
   ASSERT_EQ(checkpoint(counter.pid(), {"--stop"}).exit_code, 0);
   const CommandResult restored = restore(Host::kB);
@@ -110,7 +110,7 @@ testing::AssertionResult goes_on_as(const std::vector<std::string>& printed,
   return testing::AssertionSuccess();
 }
 
-TEST_F(CheckpointTest, WhatIsRestoredPrintsWhatAnUndisturbedRunPrints) {
+TEST_F(CheckpointTest, RestoredProgramPrintsTheSameOutput) {
   App undisturbed = start_stencil(hosts_, Host::kB, 32 * kMiB, 5);
   App stencil = start_stencil(hosts_, Host::kA, 32 * kMiB, 5);
   ASSERT_TRUE(stencil.wait_for_lines(3));
@@ -135,7 +135,7 @@ TEST_F(CheckpointTest, WhatIsRestoredPrintsWhatAnUndisturbedRunPrints) {
   EXPECT_EQ(firsts.size(), 1U);  // all of them where the checkpoint stood
 }
 
-TEST_F(CheckpointTest, ItIsNotRestoredBesideItsOriginalUnlessACopyIsWanted) {
+TEST_F(CheckpointTest, RunningOriginalPreventsARestoreWithoutCopy) {
   App stencil = start_stencil(hosts_, Host::kA, 16 * kMiB, 5);
   ASSERT_TRUE(stencil.wait_for_lines(1));
   ASSERT_EQ(checkpoint(stencil.pid()).exit_code, 0);
@@ -148,7 +148,7 @@ TEST_F(CheckpointTest, ItIsNotRestoredBesideItsOriginalUnlessACopyIsWanted) {
   EXPECT_TRUE(stencil.program().running());
 }
 
-TEST_F(CheckpointTest, AnAlteredPackIsFoundBeforeAnythingRuns) {
+TEST_F(CheckpointTest, AlteredPackIsFoundBeforeAnythingRuns) {
   App counter = start_counter(hosts_, Host::kA, 32 * kMiB);
   ASSERT_EQ(checkpoint(counter.pid(), {"--stop"}).exit_code, 0);
   const HostUse idle = hosts_.use(Host::kB);
@@ -187,7 +187,7 @@ class SmallStore {
   const std::string path_;
 };
 
-TEST_F(CheckpointTest, ADirectoryWithoutRoomIsFoundBeforehandOrTheJobGoesOn) {
+TEST_F(CheckpointTest, FullDirectoryIsAFindingOrTheJobRunsOn) {
   const SmallStore small(store());
   App counter = start_counter(hosts_, Host::kA, 64 * kMiB);
   UdpClient client(hosts_.variable("NS", Host::kA));
@@ -218,7 +218,7 @@ TEST_F(CheckpointTest, ADirectoryWithoutRoomIsFoundBeforehandOrTheJobGoesOn) {
   ASSERT_EQ(restore(Host::kB).exit_code, 0);
 }
 
-TEST_F(CheckpointTest, AJobOfSeveralProcessesThatShareVramIsOneCheckpoint) {
+TEST_F(CheckpointTest, JobWithSharedVramIsOneCheckpoint) {
   const std::vector<std::string> command{hosts_.program_path("ring"), "--ranks", "2", "--per-line",
                                          "20"};
   App ring = hosts_.start_app(Host::kA, command);
@@ -236,7 +236,7 @@ TEST_F(CheckpointTest, AJobOfSeveralProcessesThatShareVramIsOneCheckpoint) {
   end(static_cast<pid_t>(number(last_line(restored), "pid")));
 }
 
-TEST_F(CheckpointTest, HandlesThatWereUnderWayAreOpenedInWhatIsRestored) {
+TEST_F(CheckpointTest, HandlesInTransitAreOpenedAfterARestore) {
   App handover = hosts_.start_app(Host::kA, {hosts_.program_path("handover")});
   ASSERT_TRUE(handover.wait_for_lines(10)) << handover.output();
   const CommandResult taken = checkpoint(handover.pid(), {"--stop"});
@@ -265,7 +265,7 @@ void PrintTo(const Killed& killed, std::ostream* out) {
 
 class CheckpointKilledTest : public CheckpointTest, public testing::WithParamInterface<Killed> {};
 
-TEST_P(CheckpointKilledTest, TheJobRunsOrItsCheckpointIsThereAndNothingElseIs) {
+TEST_P(CheckpointKilledTest, EitherJobOrCheckpointRemains) {
   const auto [point, stops, complete] = GetParam();
   const HostUse idle = hosts_.use(Host::kA);
   App counter = start_counter(hosts_, Host::kA, 32 * kMiB);
@@ -314,7 +314,7 @@ INSTANTIATE_TEST_SUITE_P(
 
 class LoadKilledTest : public CheckpointTest, public testing::WithParamInterface<const char*> {};
 
-TEST_P(LoadKilledTest, NothingOfItIsLeftAndItCanBeRestoredAgain) {
+TEST_P(LoadKilledTest, NothingRemainsAndRestoreSucceedsLater) {
   App counter = start_counter(hosts_, Host::kA, 32 * kMiB);
   ASSERT_EQ(checkpoint(counter.pid(), {"--stop"}).exit_code, 0);
   const HostUse idle = hosts_.use(Host::kA);
@@ -340,7 +340,7 @@ INSTANTIATE_TEST_SUITE_P(Points, LoadKilledTest,
 
 class LoadSpoiledTest : public CheckpointTest, public testing::WithParamInterface<const char*> {};
 
-TEST_P(LoadSpoiledTest, VramThatIsNotTheCheckpointsIsFoundAndItCanBeRestoredAgain) {
+TEST_P(LoadSpoiledTest, CorruptVramIsFoundAndRestoreSucceedsLater) {
   App counter = start_counter(hosts_, Host::kA, 32 * kMiB);
   ASSERT_EQ(checkpoint(counter.pid(), {"--stop"}).exit_code, 0);
   const HostUse idle = hosts_.use(Host::kA);
@@ -360,7 +360,7 @@ INSTANTIATE_TEST_SUITE_P(Points, LoadSpoiledTest,
                                          "destination.vram.corrupt"));
 
 /// Its name fits its bytes: only the GPU's digest tells.
-TEST_F(CheckpointTest, AByteThatWasSpoiledBeforeItWasStoredIsFoundAtTheRestore) {
+TEST_F(CheckpointTest, ByteCorruptedBeforeStoringIsFoundAtRestore) {
   App counter = start_counter(hosts_, Host::kA, 32 * kMiB);
   std::ofstream(hosts_.directory(Host::kA) + "/faults") << "source.chunk.corrupt corrupt\n";
   ASSERT_EQ(checkpoint(counter.pid(), {"--stop"}).exit_code, 0);
@@ -375,7 +375,7 @@ TEST_F(CheckpointTest, AByteThatWasSpoiledBeforeItWasStoredIsFoundAtTheRestore) 
 class LoadKilledAfterCommitTest : public CheckpointTest,
                                   public testing::WithParamInterface<const char*> {};
 
-TEST_P(LoadKilledAfterCommitTest, TheJobRunsAndItsCheckpointIsGone) {
+TEST_P(LoadKilledAfterCommitTest, JobRunsAndCheckpointIsRemoved) {
   App counter = start_counter(hosts_, Host::kA, 32 * kMiB);
   ASSERT_EQ(checkpoint(counter.pid(), {"--stop"}).exit_code, 0);
   std::ofstream(hosts_.directory(Host::kA) + "/faults") << GetParam() << " kill\n";
@@ -393,7 +393,7 @@ TEST_P(LoadKilledAfterCommitTest, TheJobRunsAndItsCheckpointIsGone) {
 INSTANTIATE_TEST_SUITE_P(Points, LoadKilledAfterCommitTest,
                          testing::Values("source.confirmed", "source.killed"));
 
-TEST_F(CheckpointTest, OfTwoRestoresOnceAtTheSameTimeOneBringsTheJobBack) {
+TEST_F(CheckpointTest, OneOfTwoConcurrentRestoresSucceeds) {
   const HostUse idle[] = {hosts_.use(Host::kA), hosts_.use(Host::kB)};
   App counter = start_counter(hosts_, Host::kA, 32 * kMiB);
   ASSERT_EQ(checkpoint(counter.pid(), {"--stop", "--name", "last"}).exit_code, 0);
@@ -412,7 +412,7 @@ TEST_F(CheckpointTest, OfTwoRestoresOnceAtTheSameTimeOneBringsTheJobBack) {
   end(static_cast<pid_t>(number(last_line(ended[runs_at_b ? 1 : 0]), "pid")));
 }
 
-TEST_F(CheckpointTest, ASeriesGoesOnUntilTheJobEndsAndKeepsTheNewest) {
+TEST_F(CheckpointTest, SeriesKeepsTheNewestUntilTheJobEnds) {
   App counter = start_counter(hosts_, Host::kA, 16 * kMiB);
   UdpClient client(hosts_.variable("NS", Host::kA));
   BackgroundCommand series = begin(Host::kA, {"checkpoint", std::to_string(counter.pid()), store(),
@@ -444,7 +444,7 @@ TEST_F(CheckpointTest, ASeriesGoesOnUntilTheJobEndsAndKeepsTheNewest) {
   end(static_cast<pid_t>(number(last_line(restored), "pid")));
 }
 
-TEST_F(CheckpointTest, AProcessIsToldFromAnotherOneByItsStart) {
+TEST_F(CheckpointTest, StartTimeDistinguishesReusedPids) {
   App counter = start_counter(hosts_, Host::kA, 16 * kMiB);
   const auto stat = procfs::read_stat(counter.pid());
   ASSERT_TRUE(stat);
@@ -457,7 +457,7 @@ TEST_F(CheckpointTest, AProcessIsToldFromAnotherOneByItsStart) {
             0);
 }
 
-TEST_F(CheckpointTest, ALocalUserNeedsNoCertificate) {
+TEST_F(CheckpointTest, LocalUserNeedsNoCertificate) {
   const std::string socket = hosts_.directory(Host::kA) + "/local.sock";
   const std::string config = hosts_.variable("CONFIG", Host::kA);
   const std::string before = read_file(config);
@@ -490,7 +490,7 @@ int killed_checkpoints() {
 }
 
 /// Whenever it happens: the job goes on, and every checkpoint that is there is whole.
-TEST_F(CheckpointTest, ManyThatAreKilledAtRandomMomentsHarmNothing) {
+TEST_F(CheckpointTest, RandomKillsHarmNoCheckpoint) {
   const int kills = killed_checkpoints();
   App counter = start_counter(hosts_, Host::kA, 16 * kMiB);
   UdpClient client(hosts_.variable("NS", Host::kA));

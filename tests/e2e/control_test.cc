@@ -54,7 +54,7 @@ class ControlTest : public testing::Test {
   HostUse destination_ = hosts_.use(Host::kB);
 };
 
-TEST_F(ControlTest, CtrlCGivesTheMigrationUp) {
+TEST_F(ControlTest, CtrlCCancelsTheMigration) {
   BackgroundCommand migration = start_slow_migration();
   ASSERT_TRUE(migration.wait_for_output(is_copying, kPatience)) << migration.err_so_far();
   migration.program().signal(SIGINT);
@@ -64,7 +64,7 @@ TEST_F(ControlTest, CtrlCGivesTheMigrationUp) {
   expect_that_the_source_goes_on();
 }
 
-TEST_F(ControlTest, AnotherCommandCancelsByTheBeginningOfTheId) {
+TEST_F(ControlTest, AnotherCommandCancelsByIdPrefix) {
   BackgroundCommand migration = start_slow_migration();
   ASSERT_TRUE(migration.wait_for_output(is_copying, kPatience)) << migration.err_so_far();
   const std::string id = id_in(migration.out_so_far());
@@ -80,7 +80,7 @@ TEST_F(ControlTest, AnotherCommandCancelsByTheBeginningOfTheId) {
   expect_that_the_source_goes_on();
 }
 
-TEST_F(ControlTest, AMigrationThatPausesGoesOnWhenItIsTold) {
+TEST_F(ControlTest, PausedMigrationContinuesOnOrder) {
   BackgroundCommand migration = start_migration({"--pause-before-switchover"});
   ASSERT_TRUE(migration.wait_for_output(is_paused, kPatience)) << migration.err_so_far();
   const std::string id = id_in(migration.out_so_far());
@@ -102,7 +102,7 @@ TEST_F(ControlTest, AMigrationThatPausesGoesOnWhenItIsTold) {
 }
 
 /// As in an upgrade: who stops an agent does not wait for an operator who may come tomorrow.
-TEST_F(ControlTest, BothAgentsAreStartedAgainWhileAMigrationPauses) {
+TEST_F(ControlTest, PausedMigrationSurvivesAgentRestarts) {
   BackgroundCommand migration = start_migration({"--pause-before-switchover"});
   ASSERT_TRUE(migration.wait_for_output(is_paused, kPatience)) << migration.err_so_far();
   EXPECT_EQ(ask_counter(client_, hosts_, Host::kA), kCounterFirst);  // which writes to VRAM
@@ -127,7 +127,7 @@ TEST_F(ControlTest, BothAgentsAreStartedAgainWhileAMigrationPauses) {
   EXPECT_TRUE(counter_is_intact(there, hosts_, Host::kB));
 }
 
-TEST_F(ControlTest, AMigrationThatPausesCanBeCancelled) {
+TEST_F(ControlTest, PausedMigrationCanBeCancelled) {
   BackgroundCommand migration = start_migration({"--pause-before-switchover"});
   ASSERT_TRUE(migration.wait_for_output(is_paused, kPatience)) << migration.err_so_far();
   const CommandResult cancelled = hosts_.order(Host::kA, {"cancel", id_in(migration.out_so_far())});
@@ -136,7 +136,7 @@ TEST_F(ControlTest, AMigrationThatPausesCanBeCancelled) {
   expect_that_the_source_goes_on();
 }
 
-TEST_F(ControlTest, LimitsChangeWhileItGoesOn) {
+TEST_F(ControlTest, LimitsCanChangeDuringAMigration) {
   BackgroundCommand migration = start_slow_migration();
   ASSERT_TRUE(migration.wait_for_output(is_copying, kPatience)) << migration.err_so_far();
   const std::string id = id_in(migration.out_so_far());
@@ -160,7 +160,7 @@ TEST_F(ControlTest, LimitsChangeWhileItGoesOn) {
   EXPECT_THAT(result.out, HasSubstr("limit 77.0 ms"));
 }
 
-TEST_F(ControlTest, ADetachedMigrationGoesOnAndTellsItsState) {
+TEST_F(ControlTest, DetachedMigrationRunsOnAndReportsItsState) {
   const CommandResult left = run(
       [this] {
         auto command = hosts_.migrate_command(Host::kA, Host::kB, counter_.pid());
@@ -181,7 +181,7 @@ TEST_F(ControlTest, ADetachedMigrationGoesOnAndTellsItsState) {
   EXPECT_EQ(late.exit_code, kRefusedExit) << late.out << late.err;
 }
 
-TEST_F(ControlTest, AfterContactIsLostTheOperatorHearsWhatBecameOfIt) {
+TEST_F(ControlTest, OutcomeIsReportedAfterALostConnection) {
   BackgroundCommand migration = start_slow_migration();
   ASSERT_TRUE(migration.wait_for_output(is_copying, kPatience)) << migration.err_so_far();
   const auto workers = hosts_.workers(Host::kA);
@@ -193,7 +193,7 @@ TEST_F(ControlTest, AfterContactIsLostTheOperatorHearsWhatBecameOfIt) {
   expect_that_the_source_goes_on();
 }
 
-TEST_F(ControlTest, AnOperatorWhoLeavesDoesNotStopTheMigration) {
+TEST_F(ControlTest, DisconnectedOperatorDoesNotStopAMigration) {
   BackgroundCommand migration = start_migration({"--max-bandwidth", "8M", "--max-rounds", "1"});
   ASSERT_TRUE(migration.wait_for_output(is_copying, kPatience)) << migration.err_so_far();
   migration.program().signal(SIGKILL);
@@ -202,7 +202,7 @@ TEST_F(ControlTest, AnOperatorWhoLeavesDoesNotStopTheMigration) {
   EXPECT_EQ(ask_counter(there, hosts_, Host::kB), kCounterFirst);
 }
 
-TEST_F(ControlTest, WhatTheProtocolDecidesIsNoOperatorsToDecide) {
+TEST_F(ControlTest, OperatorCannotDecideWhatTheProtocolCan) {
   BackgroundCommand migration = start_slow_migration();
   ASSERT_TRUE(migration.wait_for_output(is_copying, kPatience)) << migration.err_so_far();
   const std::string id = id_in(migration.out_so_far());

@@ -78,7 +78,7 @@ Cost migrate_counter(std::uint64_t vram_bytes) {
   return cost;
 }
 
-TEST(MigrationCost, SendsTheBuffersOnceAndNeedsNoMemoryThatGrowsWithThem) {
+TEST(MigrationCost, BuffersAreSentOnceInConstantMemory) {
   constexpr std::uint64_t kSmall = 2 * kWindowBytes;  // every slot of the mover is used
   constexpr std::uint64_t kLarge = 8 * kWindowBytes;
   constexpr std::uint64_t kBesides = 512 * kMiB;  // that an agent may need, beside the window

@@ -68,7 +68,7 @@ class FailureTest : public testing::TestWithParam<Death> {
   HostUse destination_;
 };
 
-TEST_P(FailureTest, TheSourceGoesOnWhenTheDestinationDies) {
+TEST_P(FailureTest, SourceResumesWhenTheDestinationDies) {
   ASSERT_NO_FATAL_FAILURE(start(kWithFaultPoints));
   arm(Host::kB, std::string("destination.") + GetParam().point + " kill");
   const MigrateOutcome outcome = hosts_->migrate(Host::kA, counter_->pid());
@@ -83,7 +83,7 @@ INSTANTIATE_TEST_SUITE_P(At, FailureTest,
                                          Death{"frozen", kFailedExit}),
                          [](const auto& info) { return std::string(info.param.point); });
 
-TEST_F(FailureTest, ADestinationThatCannotStartCriuIsKnownBeforeTheGateCloses) {
+TEST_F(FailureTest, FailingCriuIsFoundBeforeTheGateCloses) {
   ASSERT_NO_FATAL_FAILURE(start({"--prepare-b", "echo 'reaper = \"/bin/false\"' >>$1/agent.toml"}));
   const MigrateOutcome outcome = hosts_->migrate(Host::kA, counter_->pid());
   EXPECT_EQ(outcome.exit_code, kRefusedExit) << outcome.out << outcome.err;
@@ -91,7 +91,7 @@ TEST_F(FailureTest, ADestinationThatCannotStartCriuIsKnownBeforeTheGateCloses) {
   expect_that_the_source_goes_on();
 }
 
-TEST_F(FailureTest, TheSourceGoesOnWhenTheRestoreFails) {
+TEST_F(FailureTest, SourceResumesWhenTheRestoreFails) {
   ASSERT_NO_FATAL_FAILURE(start({"--prepare-b", kRestoreFails}));
   const MigrateOutcome outcome = hosts_->migrate(Host::kA, counter_->pid());
   EXPECT_NE(outcome.out.find("restore:"), std::string::npos) << outcome.out;
@@ -99,7 +99,7 @@ TEST_F(FailureTest, TheSourceGoesOnWhenTheRestoreFails) {
   expect_that_the_source_goes_on();
 }
 
-TEST_F(FailureTest, AMigrationSucceedsAfterOneThatFailed) {
+TEST_F(FailureTest, MigrationSucceedsAfterAFailedOne) {
   ASSERT_NO_FATAL_FAILURE(start({"--prepare-b", kRestoreFails}));
   const MigrateOutcome failed = hosts_->migrate(Host::kA, counter_->pid());
   EXPECT_EQ(failed.exit_code, kFailedExit) << failed.out << failed.err;

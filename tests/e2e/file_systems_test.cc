@@ -133,7 +133,7 @@ class OnFileSystem : public CheckpointTest {
 
 class OnEachFileSystem : public OnFileSystem, public testing::WithParamInterface<const char*> {};
 
-TEST_P(OnEachFileSystem, CheckpointsAreWholeAndAFullDiskHarmsNothing) {
+TEST_P(OnEachFileSystem, CheckpointsAreWholeAndSurviveAFullDisk) {
   use(make_file_system(GetParam(), volume()));
   App counter = start_counter(hosts_, Host::kA, 16 * kMiB);
   take_two(counter);
@@ -158,7 +158,7 @@ struct Fault {
 
 class OnFailingDisk : public OnFileSystem, public testing::WithParamInterface<Fault> {};
 
-TEST_P(OnFailingDisk, TheJobGoesOnAndEarlierCheckpointsAreWhole) {
+TEST_P(OnFailingDisk, JobRunsOnAndEarlierCheckpointsAreWhole) {
   auto network = std::make_unique<NetworkDisk>(volume());
   test::Disk& disk = network->disk;
   use(std::move(network));
@@ -187,7 +187,7 @@ INSTANTIATE_TEST_SUITE_P(
                  "No space left"}),
     [](const auto& info) { return info.param.name; });
 
-TEST_F(OnFileSystem, OneWhoseFilesCannotBeWrittenIsRefused) {
+TEST_F(OnFileSystem, FileSystemWithoutWritesIsRefused) {
   use(std::make_unique<Mounted>(volume(), std::vector<std::string>{"-t", "hugetlbfs", "store"}));
   App counter = start_counter(hosts_, Host::kA, 16 * kMiB);
   const CommandResult refused = checkpoint(counter.pid());

@@ -136,7 +136,7 @@ TEST_F(HostileTest, ForgedUserNeverRunsAtTheDestination) {
                        HasSubstr("0 0 0 0 as the source's agent reports")));
 }
 
-TEST_F(HostileTest, FileThatIsOpenedAfterPreflightIsCompared) {
+TEST_F(HostileTest, FileOpenedAfterPreflightIsCompared) {
   const fs::path file = write("file", "content");
   const fs::path other = write("other", "CONTENT");
   ASSERT_NO_FATAL_FAILURE(
@@ -182,7 +182,7 @@ class SandboxTest : public HostileTest {
   static constexpr int kConfine = 41;
 };
 
-TEST_F(SandboxTest, AllThatAProgramHasSetForItselfGoesThereAndBack) {
+TEST_F(SandboxTest, ProcessSettingsSurviveARoundTrip) {
   ASSERT_GE(::syscall(SYS_keyctl, KEYCTL_JOIN_SESSION_KEYRING, nullptr), 0);
   ASSERT_GE(::syscall(SYS_add_key, "user", "gcr-test-secret", "x", 1, KEY_SPEC_SESSION_KEYRING), 0);
   hosts_.emplace(std::vector<std::string>{"--fault-points", "true"});  // its agents see the key
@@ -209,7 +209,7 @@ TEST_F(SandboxTest, AllThatAProgramHasSetForItselfGoesThereAndBack) {
   }
 }
 
-TEST_F(SandboxTest, LandlockIsABlockerUnlessItIsAccepted) {
+TEST_F(SandboxTest, LandlockIsABlockerUnlessAccepted) {
   if (::syscall(444, nullptr, 0, 1) <= 0) GTEST_SKIP() << "the kernel has no Landlock";
   ASSERT_NO_FATAL_FAILURE(start_in("landlock"));
   const MigrateOutcome refused = hosts_->migrate(Host::kA, counter_->pid());
@@ -225,7 +225,7 @@ TEST_F(SandboxTest, LandlockIsABlockerUnlessItIsAccepted) {
   EXPECT_EQ(ask_counter(*client_, *hosts_, Host::kB), kCounterFirst + 2);
 }
 
-TEST_F(SandboxTest, LandlockThatIsEnteredAfterPreflightStopsTheMigration) {
+TEST_F(SandboxTest, LandlockEnteredAfterPreflightIsRefused) {
   if (::syscall(444, nullptr, 0, 1) <= 0) GTEST_SKIP() << "the kernel has no Landlock";
   ASSERT_NO_FATAL_FAILURE(start_in("all"));
   const pid_t thread = procfs::threads(counter_->pid()).at(1);
@@ -234,7 +234,7 @@ TEST_F(SandboxTest, LandlockThatIsEnteredAfterPreflightStopsTheMigration) {
   expect_failure(HasSubstr("1 threads of process"));
 }
 
-TEST_F(SandboxTest, SealedMemoryIsABlockerUnlessItIsAccepted) {
+TEST_F(SandboxTest, SealedMemoryIsABlockerUnlessAccepted) {
   ASSERT_NO_FATAL_FAILURE(start_in("seal"));
   const MigrateOutcome refused = hosts_->migrate(Host::kA, counter_->pid());
   EXPECT_EQ(refused.exit_code, kRefusedExit) << refused.out << refused.err;
@@ -243,7 +243,7 @@ TEST_F(SandboxTest, SealedMemoryIsABlockerUnlessItIsAccepted) {
 }
 
 /// The check is the worker's, with the capabilities that it has.
-TEST_F(HostileTest, ProgramGetsOnlyFilesThatItCouldOpenByItself) {
+TEST_F(HostileTest, ProgramGetsOnlyFilesItMayOpen) {
   const fs::path output = write("output", "");
   ASSERT_NO_FATAL_FAILURE(start_confined(output));
   fs::permissions(directory_, fs::perms(0700));  // the file stays open
@@ -257,7 +257,7 @@ TEST_F(HostileTest, ProgramGetsOnlyFilesThatItCouldOpenByItself) {
   EXPECT_EQ(ask_counter(*client_, *hosts_, Host::kB), kCounterFirst + 1);
 }
 
-TEST_F(HostileTest, AFileInMemoryOfAnotherUsersIsNeitherStoredNorRemoved) {
+TEST_F(HostileTest, TmpfsFileOfAnotherUserIsNeitherStoredNorRemoved) {
   std::string secret;  // a compressor finds nothing in it
   for (std::uint32_t state = 1; secret.size() < 64; secret += static_cast<char>(state >> 24)) {
     state = state * 1664525 + 1013904223;
@@ -281,7 +281,7 @@ TEST_F(HostileTest, AFileInMemoryOfAnotherUsersIsNeitherStoredNorRemoved) {
   EXPECT_EQ(ask_counter(*client_, *hosts_, Host::kA), kCounterFirst + 1);
 }
 
-TEST_F(HostileTest, ARemovedFileThatTheProgramMayOnlyWriteToIsRefused) {
+TEST_F(HostileTest, RemovedWriteOnlyFileIsRefused) {
   const fs::path theirs = write_anothers("secret");
   ASSERT_NO_FATAL_FAILURE(start_confined(theirs, {"--fault-points", "true"}));
   arm(Host::kA, "source.prepared run rm " + theirs.string());

@@ -94,7 +94,7 @@ class JobTest : public testing::Test {
   UdpClient client_{hosts_.variable("NS", Host::kA)};
 };
 
-TEST_F(JobTest, AllProcessesMoveToAndFroWithWhatTheyShare) {
+TEST_F(JobTest, AllProcessesMoveWithSharedResources) {
   const HostUse before[] = {hosts_.use(Host::kA), hosts_.use(Host::kB)};
   App tree = start_tree(Host::kA);
   int expected = kCounterFirst;
@@ -120,7 +120,7 @@ App start_script(TwoHosts& hosts, const std::string& script) {
   return app;
 }
 
-TEST_F(JobTest, AScriptGoesOnWhenItsProgramHasEndedAtTheDestination) {
+TEST_F(JobTest, ScriptContinuesWhenItsProgramEndsAfterTheMove) {
   const App script =
       start_script(hosts_, joined(counter_command(hosts_, 0)) + "; echo it ended with $?");
   const MigrateOutcome outcome = hosts_.migrate(Host::kA, script.pid());
@@ -134,7 +134,7 @@ TEST_F(JobTest, AScriptGoesOnWhenItsProgramHasEndedAtTheDestination) {
 }
 
 /// The GPU program does so by vfork: until then a child has what its parent has of the driver.
-TEST_F(JobTest, AMemberThatStartsOneProgramAfterTheOtherMoves) {
+TEST_F(JobTest, MemberThatStartsProgramsInTurnMoves) {
   const App script = start_script(
       hosts_, "(while :; do /bin/true; done) & export LD_PRELOAD=$LD_PRELOAD:" GCR_VFORKING
               "; exec " +
@@ -146,7 +146,7 @@ TEST_F(JobTest, AMemberThatStartsOneProgramAfterTheOtherMoves) {
 }
 
 /// The parent has the driver's files open and no context, as launchers have that count GPUs.
-TEST_F(JobTest, AParentThatAskedNvmlMovesAndNvmlAnswers) {
+TEST_F(JobTest, ParentThatUsedNvmlMovesAndCanUseItAgain) {
   const UnifiedMemoryDevice device;
   const App parent = hosts_.start_app(
       Host::kA,
@@ -173,7 +173,7 @@ TEST_F(JobTest, AParentThatAskedNvmlMovesAndNvmlAnswers) {
   move_to_and_fro(hosts_, parent.pid(), 4, check);
 }
 
-TEST_F(JobTest, MemoryThatIsWrittenBetweenRoundsArrivesAsItIs) {
+TEST_F(JobTest, MemoryWrittenBetweenRoundsArrivesIntact) {
   const App script = start_with_counter("python3 " GCR_SOURCE_DIR "/tests/e2e/sweeping.py 64");
   Host host = Host::kA;
   pid_t pid = script.pid();
@@ -193,7 +193,7 @@ TEST_F(JobTest, MemoryThatIsWrittenBetweenRoundsArrivesAsItIs) {
 /// Two processes, each with a heap that it looks at before each line.
 class HeapTest : public JobTest, public testing::WithParamInterface<const char*> {};
 
-TEST_P(HeapTest, ArrivesAsItIsHoweverItGrowsIsDividedAndGivenBack) {
+TEST_P(HeapTest, GrowingSplitAndReleasedHeapArrivesIntact) {
   const App script = start_with_counter(
       std::string(GCR_BINARY_DIR "/bin/counting_program /dev/stdout ") + GetParam());
   Host host = Host::kA;
@@ -217,10 +217,10 @@ TEST_P(HeapTest, ArrivesAsItIsHoweverItGrowsIsDividedAndGivenBack) {
 
 INSTANTIATE_TEST_SUITE_P(Job, HeapTest, testing::Values("heap", "huge-heap", "loose-heap"));
 
-TEST_F(JobTest, ZerosOfMemoryThatItSharesDoNotGoThroughCriu) { expect_zeros_left_out(); }
+TEST_F(JobTest, ZerosOfSharedMemoryBypassCriu) { expect_zeros_left_out(); }
 
 /// A compiler that lives for a moment, say: a second later the file that host b lacks is nobody's.
-TEST(JobWithAPassingMember, IsLookedAtAgainWhenItHasEnded) {
+TEST(JobWithAPassingMember, IsExaminedAgainAfterTheMemberEnded) {
   TwoHosts hosts({"--prepare-b",
                   "mkdir $1/../passing && touch $1/../passing/file && "
                   "mount -t tmpfs none $1/../passing"});
@@ -261,11 +261,9 @@ class JobThatCriuCannotFreeze : public JobTest {
   }
 };
 
-TEST_F(JobThatCriuCannotFreeze, ZerosOfMemoryThatItSharesDoNotGoThroughCriu) {
-  expect_zeros_left_out();
-}
+TEST_F(JobThatCriuCannotFreeze, ZerosOfSharedMemoryBypassCriu) { expect_zeros_left_out(); }
 
-TEST_F(JobTest, APipeOfAChildToAnOutsiderIsRefused) {
+TEST_F(JobTest, PipeOfAChildToAnOutsiderIsRefused) {
   const std::string fifo = hosts_.directory() + "/fifo";
   const App outsider = hosts_.start_app(
       Host::kA, {"/bin/sh", "-c", "mkfifo " + fifo + "; echo made; exec sleep 1000 <>" + fifo});
@@ -281,7 +279,7 @@ TEST_F(JobTest, APipeOfAChildToAnOutsiderIsRefused) {
 }
 
 /// Where the agent may not read the limits of other users' processes, it says so.
-TEST_F(JobTest, AMemberOfAnotherUserMovesWithTheRest) {
+TEST_F(JobTest, MemberOfAnotherUserMovesWithTheRest) {
   constexpr uid_t kNobody = 65'534;
   const App script = start_script(hosts_, "setpriv --reuid " + std::to_string(kNobody) +
                                               " --clear-groups sleep 1000 >/dev/null 2>&1 & exec " +
@@ -303,7 +301,7 @@ TEST_F(JobTest, AMemberOfAnotherUserMovesWithTheRest) {
 }
 
 /// Two counters of one job, each with VRAM of its own.
-TEST_F(JobTest, SeveralProcessesWithGpusMoveToAndFro) {
+TEST_F(JobTest, SeveralGpuProcessesMoveToAndFro) {
   constexpr std::uint16_t kSecondPort = kCounterPort + 1;
   const App script =
       start_script(hosts_, joined(counter_command(hosts_, 96 * kMiB, kSecondPort)) + "& exec " +
@@ -356,7 +354,7 @@ std::map<std::string, google::protobuf::Value> entry_of(const google::protobuf::
   throw std::runtime_error("no such entry: " + answer.DebugString());
 }
 
-TEST_F(JobTest, AJobThatRunStartedMovesWithItsOutputAndItsSupervisor) {
+TEST_F(JobTest, JobStartedByRunMovesWithItsSupervisor) {
   const std::string file = hosts_.directory() + "/job.log";
   pid_t pid = start_detached(
       hosts_, file,

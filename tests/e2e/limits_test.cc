@@ -97,7 +97,7 @@ class GroupLimits : public testing::Test {
   std::optional<UdpClient> client_;
 };
 
-TEST_F(GroupLimits, GoWithTheProcessThereAndBack) {
+TEST_F(GroupLimits, MoveWithTheProcess) {
   ASSERT_NO_FATAL_FAILURE(start({}));
   const MigrateOutcome there = hosts_->migrate(Host::kA, counter_->pid());
   ASSERT_TRUE(migrated(there));
@@ -117,7 +117,7 @@ TEST_F(GroupLimits, GoWithTheProcessThereAndBack) {
 }
 
 /// The destination sees no controller but those that it needs for itself.
-TEST_F(GroupLimits, ThatCannotBeKeptAreABlocker) {
+TEST_F(GroupLimits, UnsupportedOnesAreABlocker) {
   std::string hide = "true";
   for (const cgroups::Hierarchy& hierarchy : cgroups::hierarchies()) {
     if (!hierarchy.has(cgroups::kFreezer)) hide += "; umount " + hierarchy.mount.string();

@@ -43,7 +43,7 @@ void expect_goes_on(App& app, std::size_t more_lines = 25) {
   EXPECT_TRUE(app.wait_for_lines(lines + more_lines)) << app.output();
 }
 
-TEST(Live, AProgramThatWritesIsSentInRoundsAndEachIsSmaller) {
+TEST(Live, WritingProgramIsSentInShrinkingRounds) {
   TwoHosts hosts;
   // While 64 MiB are sent it rewrites a third of them; two chunks fit the limit, three
   // do not. One that is always written has its small buffers.
@@ -68,7 +68,7 @@ TEST(Live, AProgramThatWritesIsSentInRoundsAndEachIsSmaller) {
   expect_goes_on(scribbler);
 }
 
-TEST(Live, AnIdleProgramsVramIsSentOnceAndTheLastRoundIsEmpty) {
+TEST(Live, IdleProgramsVramIsSentOnce) {
   TwoHosts hosts;
   App counter = start_counter(hosts, Host::kA, 256 * kMiB);
   const MigrateReport outcome = hosts.migrate_for_report(Host::kA, counter.pid(), {});
@@ -92,7 +92,7 @@ TEST(Live, ZeroChunksAreNotSent) {
   expect_goes_on(scribbler);
 }
 
-TEST(Live, AutoConvergeHoldsBackAProgramThatDirtiesFasterThanTheLink) {
+TEST(Live, AutoConvergeThrottlesAFastWriter) {
   TwoHosts hosts;
   App scribbler = start_scribbler(hosts, Host::kA, 32 * kMiB,
                                   {"--dirty-per-second", "4", "--steps-per-second", "50"});
@@ -108,7 +108,7 @@ TEST(Live, AutoConvergeHoldsBackAProgramThatDirtiesFasterThanTheLink) {
   expect_goes_on(scribbler);
 }
 
-TEST(Live, WithoutItSuchAProgramIsSwitchedOverWhenRoundsStopShrinking) {
+TEST(Live, WithoutAutoConvergeAFastWriterIsSwitchedOver) {
   TwoHosts hosts;
   App scribbler = start_scribbler(hosts, Host::kA, 32 * kMiB,
                                   {"--dirty-per-second", "4", "--steps-per-second", "50"});
@@ -120,7 +120,7 @@ TEST(Live, WithoutItSuchAProgramIsSwitchedOverWhenRoundsStopShrinking) {
   expect_goes_on(scribbler);
 }
 
-TEST(Live, StrictLeavesSuchAProgramWhereItIs) {
+TEST(Live, StrictLeavesAFastWriterAtTheSource) {
   TwoHosts hosts;
   const HostUse before = hosts.use(Host::kB);
   App scribbler = start_scribbler(hosts, Host::kA, 32 * kMiB,
@@ -137,7 +137,7 @@ TEST(Live, StrictLeavesSuchAProgramWhereItIs) {
 }
 
 /// Rewritten between the end of pre-copy and the closing of the gate, too much of VRAM is left.
-TEST(Live, AClosingThatStrictUndoesCountsAsDowntime) {
+TEST(Live, GateClosureUndoneByStrictCountsAsDowntime) {
   TwoHosts hosts({"--fault-points", "true", "--peer-silence-ms", "300000"});
   App scribbler = start_scribbler(hosts, Host::kA, 64 * kMiB, {"--dirty-per-second", "0.05"});
   const std::string faults = hosts.directory(Host::kA) + "/faults";
@@ -164,7 +164,7 @@ TEST(Live, AClosingThatStrictUndoesCountsAsDowntime) {
   expect_goes_on(scribbler);
 }
 
-TEST(Live, BuffersThatComeAndGoBetweenRoundsMove) {
+TEST(Live, BuffersCreatedAndFreedBetweenRoundsMove) {
   TwoHosts hosts;
   App scribbler =
       start_scribbler(hosts, Host::kA, 256 * kMiB,
@@ -224,7 +224,7 @@ TEST(Live, EveryPhaseIsOnOneClock) {
   }
 }
 
-TEST(Live, ImagesTravelInRoundsWhereTheKernelTellsOfPagesAndNowhereElse) {
+TEST(Live, ImagesTravelInRoundsIfTheKernelTracksPages) {
   TwoHosts hosts;
   App counter = start_counter(hosts, Host::kA, 16 * kMiB);
   const bool tracked = process::can_scan_pages() || tracks_dirty_pages();
@@ -241,7 +241,7 @@ TEST(Live, ImagesTravelInRoundsWhereTheKernelTellsOfPagesAndNowhereElse) {
   EXPECT_EQ(streamed.report.image_mode(), "stream");
 }
 
-TEST(Live, AProgramThatWritesWhileItIsCopiedNeverDiffersHoweverOftenItMoves) {
+TEST(Live, RepeatedMovesNeverCorruptAWritingProgram) {
   const int moves = moves_or(20);
   TwoHosts hosts;
   App scribbler =

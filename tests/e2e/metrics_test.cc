@@ -76,7 +76,7 @@ std::vector<std::string> anonymous_lines(const std::string& log, pid_t daemon) {
   return with_migration.empty() ? std::vector<std::string>{"no line has a migration"} : anonymous;
 }
 
-TEST(Metrics, WhatAgentsServeAfterRealWorkIsCleanAndAllThatTheDashboardAsksFor) {
+TEST(Metrics, MetricsAreValidAndCoverTheDashboard) {
   TwoHosts hosts({"--metrics-listen", "127.0.0.1:9411", "--log-level", "debug"});
   App counter = start_counter(hosts, Host::kA, 16 * kMiB);
   const MigrateOutcome refused = hosts.migrate(Host::kA, 1);

@@ -87,7 +87,7 @@ class NamedMemoryTest : public testing::Test {
   UdpClient client_{hosts_.variable("NS", Host::kA)};
 };
 
-TEST_F(NamedMemoryTest, EveryKindOfFileMovesToAndFroAndIsNeverAtBothHosts) {
+TEST_F(NamedMemoryTest, EveryKindOfFileIsOnOneHostAtATime) {
   const App app = start(kAllFiles);
   const auto files = names(Host::kA);
   ASSERT_GE(files.size(), 10u) << "Python has named semaphores";
@@ -107,7 +107,7 @@ TEST_F(NamedMemoryTest, EveryKindOfFileMovesToAndFroAndIsNeverAtBothHosts) {
 }
 
 /// Of VRAM, by the library, and of events, which the driver keeps in files.
-TEST_F(NamedMemoryTest, HandlesThatAreUnderWayInAJobAreOpenedAfterItsMoves) {
+TEST_F(NamedMemoryTest, HandlesInTransitAreOpenedAfterAMove) {
   App app = start_at_a({hosts_.program_path("handover")});
   ASSERT_TRUE(app.wait_for_lines(10)) << app.output();
   const auto check = [&](Host, const MigrateOutcome&) {
@@ -118,7 +118,7 @@ TEST_F(NamedMemoryTest, HandlesThatAreUnderWayInAJobAreOpenedAfterItsMoves) {
   ASSERT_NO_FATAL_FAILURE(move_to_and_fro(hosts_, app.pid(), 4, check));
 }
 
-TEST_F(NamedMemoryTest, AFailureOrADeathLeavesTheFilesAtTheSourceAlone) {
+TEST_F(NamedMemoryTest, FailuresLeaveTheFilesOnlyAtTheSource) {
   const App app = start("spawn,shm_open,semaphores");
   const auto files = names(Host::kA);
   const struct {
@@ -143,7 +143,7 @@ TEST_F(NamedMemoryTest, AFailureOrADeathLeavesTheFilesAtTheSourceAlone) {
   ASSERT_NO_FATAL_FAILURE(expect_whole(app));
 }
 
-TEST_F(NamedMemoryTest, AfterTheCommitADeadWorkersFilesGoAndTheOthersStay) {
+TEST_F(NamedMemoryTest, AfterTheCommitOnlyTheDestinationHasFiles) {
   const App app = start("spawn,shm_open");
   const auto files = names(Host::kA);
   arm(Host::kA, "source.confirmed kill");
@@ -154,7 +154,7 @@ TEST_F(NamedMemoryTest, AfterTheCommitADeadWorkersFilesGoAndTheOthersStay) {
   EXPECT_EQ(names(Host::kB), files);
 }
 
-TEST_F(NamedMemoryTest, ANameThatIsTakenAtTheDestinationIsRefusedAndKept) {
+TEST_F(NamedMemoryTest, NameTakenAtTheDestinationIsRefusedAndKept) {
   const App app = start("shm_open");
   const std::string name = "gcr-named-" + std::to_string(app.pid());
   std::ofstream(memory_of(Host::kB) / name) << "theirs";
@@ -176,7 +176,7 @@ TEST_F(NamedMemoryTest, ANameThatIsTakenAtTheDestinationIsRefusedAndKept) {
   ASSERT_NO_FATAL_FAILURE(expect_whole(app));
 }
 
-TEST_F(NamedMemoryTest, AnOutsiderWithTheFileIsRefusedAndBothEndsAreNamed) {
+TEST_F(NamedMemoryTest, FileSharedWithAnOutsiderIsRefused) {
   const App app = start("shm_open");
   const std::string path = "/dev/shm/gcr-named-" + std::to_string(app.pid());
   {
@@ -194,12 +194,12 @@ TEST_F(NamedMemoryTest, AnOutsiderWithTheFileIsRefusedAndBothEndsAreNamed) {
 }
 
 /// Python's own files and System V objects of every kind at once, in an IPC namespace of the job's.
-TEST_F(NamedMemoryTest, SystemVObjectsMoveToAndFroWithAnIpcNamespaceOfTheirOwn) {
+TEST_F(NamedMemoryTest, SystemVObjectsMoveInAPrivateIpcNamespace) {
   const App app = start("system-v,system-v-others,spawn", {"unshare", "--ipc"});
   move_to_and_fro(hosts_, app.pid(), 4, [&](Host, const MigrateOutcome&) { expect_whole(app); });
 }
 
-TEST_F(NamedMemoryTest, SystemVSharedMemoryOfTheHostsNamespaceIsRefused) {
+TEST_F(NamedMemoryTest, SystemVMemoryOfTheHostsNamespaceIsRefused) {
   constexpr key_t kKey = 0x67637200;                        // of named_memory.py
   (void)::shmctl(::shmget(kKey, 0, 0), IPC_RMID, nullptr);  // of a test that was killed
   const App app = start("system-v");
@@ -213,7 +213,7 @@ TEST_F(NamedMemoryTest, SystemVSharedMemoryOfTheHostsNamespaceIsRefused) {
 }
 
 /// Both hosts have one /dev/shm, as two agents of one machine do.
-TEST(SharedTmpfsTest, FilesThatBothHostsHaveStayWhereTheyAre) {
+TEST(SharedTmpfsTest, FilesOnSharedTmpfsStayInPlace) {
   std::string shm = "/dev/shm/gcr-shared-XXXXXX";
   ASSERT_NE(::mkdtemp(shm.data()), nullptr);
   const std::string mount = "mount --bind " + shm + " /dev/shm";

@@ -47,7 +47,7 @@ class PinnedMemory : public CheckpointTest {
   }
 };
 
-TEST_F(PinnedMemory, GoesInRoundsBesideCriuThereAndBack) {
+TEST_F(PinnedMemory, IsSentInRoundsWithoutCriu) {
   const App moved = start_pinned(hosts_, Host::kA, kPinned, 20);
   pid_t pid = moved.pid();
   Host host = Host::kA;
@@ -69,7 +69,7 @@ TEST_F(PinnedMemory, GoesInRoundsBesideCriuThereAndBack) {
   expect_as_undisturbed(moved);
 }
 
-TEST_F(PinnedMemory, IsAsItWasWhereAMoveFailed) {
+TEST_F(PinnedMemory, IsUnchangedAfterAFailedMove) {
   const App app = start_pinned(hosts_, Host::kA, kPinned, 20);
   for (const auto& [host, fault] :
        {std::pair(Host::kA, "source.dumped error"), std::pair(Host::kB, "destination.imaged error"),
@@ -85,7 +85,7 @@ TEST_F(PinnedMemory, IsAsItWasWhereAMoveFailed) {
   expect_as_undisturbed(app);
 }
 
-TEST_F(PinnedMemory, IsInACheckpointAndInWhatIsRestoredFromIt) {
+TEST_F(PinnedMemory, IsCheckpointedAndRestored) {
   App app = start_pinned(hosts_, Host::kA, kPinned, 20);
   ASSERT_TRUE(app.wait_for_lines(kFewLines)) << app.output();
   const CommandResult taken = checkpoint(app.pid(), {"--stop"});

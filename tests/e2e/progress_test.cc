@@ -18,7 +18,7 @@ namespace {
 using testing::HasSubstr;
 
 /// How well it is expected is a benchmark's question (scripts/bench).
-TEST(Progress, ADowntimeIsExpectedOnceTheAgentKnowsTheProgram) {
+TEST(Progress, DowntimeIsPredictedForAKnownProgram) {
   TwoHosts hosts;
   App scribbler = start_scribbler(hosts, Host::kA, 64 * kMiB, {"--dirty-per-second", "0.2"});
   pid_t pid = scribbler.pid();
@@ -40,7 +40,7 @@ TEST(Progress, ADowntimeIsExpectedOnceTheAgentKnowsTheProgram) {
   EXPECT_TRUE(unseen.report.expected_is_least());
 }
 
-TEST(Progress, AnOperatorWhoTakesNothingHoldsNothingUp) {
+TEST(Progress, StalledOperatorBlocksNothing) {
   TwoHosts hosts;
   App counter = start_counter(hosts, Host::kA, 64 * kMiB);
   std::vector<std::string> command = hosts.migrate_command(Host::kA, Host::kB, counter.pid());
@@ -66,7 +66,7 @@ std::string trimmed(std::string screen) {
 }
 
 /// Writes GCR_BINARY_DIR/live-display.txt, of which docs/live-display.txt is a copy.
-TEST(Progress, ATerminalShowsTheMigrationWhileItGoesOn) {
+TEST(Progress, TerminalShowsTheRunningMigration) {
   TwoHosts hosts;
   App scribbler = start_scribbler(hosts, Host::kA, 128 * kMiB, {"--dirty-per-second", "0.4"});
   ASSERT_TRUE(scribbler.wait_for_lines(1));

@@ -43,7 +43,7 @@ class RdmaTest : public testing::Test {
   App scribbler_ = start_scribbler(hosts_, Host::kA, 32 * kMiB, {"--dirty-per-second", "0.1"});
 };
 
-TEST_F(RdmaTest, DataGoesOverRdmaWhereBothHostsHaveIt) {
+TEST_F(RdmaTest, DataGoesOverRdmaIfBothHostsHaveIt) {
   const MigrateReport outcome = hosts_.migrate_for_report(Host::kA, scribbler_.pid(), {});
   ASSERT_TRUE(migrated(outcome));
   EXPECT_EQ(outcome.report.transport(), "rdma");
@@ -53,7 +53,7 @@ TEST_F(RdmaTest, DataGoesOverRdmaWhereBothHostsHaveIt) {
   expect_that_it_goes_on();
 }
 
-TEST_F(RdmaTest, DataGoesOverTcpWhereRdmaCannotBeConnected) {
+TEST_F(RdmaTest, DataGoesOverTcpIfRdmaCannotConnect) {
   const NoDevice no_device;
   const MigrateReport outcome = hosts_.migrate_for_report(Host::kA, scribbler_.pid(), {});
   ASSERT_TRUE(migrated(outcome));

@@ -53,7 +53,7 @@ class RingMoves : public testing::TestWithParam<Ring> {
   TwoHosts hosts_{{"--gpus", "2"}};
 };
 
-TEST_P(RingMoves, ToAndFroWithoutLosingANumber) {
+TEST_P(RingMoves, EveryNumberSurvivesTheMoves) {
   const Ring& ring = GetParam();
   const HostUse before[] = {hosts_.use(Host::kA), hosts_.use(Host::kB)};
   App app = hosts_.start_app(Host::kA, ring_command(hosts_, ring));
@@ -78,7 +78,7 @@ INSTANTIATE_TEST_SUITE_P(
       return "Ranks" + std::to_string(info.param.ranks) + "n" + std::to_string(info.index);
     });
 
-TEST(RingWithOutsiders, SharedVramOfAnOutsiderIsRefusedByName) {
+TEST(RingWithOutsiders, VramSharedWithAnOutsiderIsRefused) {
   TwoHosts hosts;
   const Ring ring;
   const App app = hosts.start_app(Host::kA, ring_command(hosts, ring));
@@ -96,7 +96,7 @@ TEST(RingWithOutsiders, SharedVramOfAnOutsiderIsRefusedByName) {
 }
 
 /// The driver does not interrupt what was restored for others, and its kernels wait for each other.
-TEST(RingBesideOthers, AGpuThatOthersUseIsRefusedUntilItIsAccepted) {
+TEST(RingBesideOthers, GpuInUseIsRefusedUnlessAccepted) {
   TwoHosts hosts({"--gpus", "2", "--nvml", "true"});
   const Ring ring;
   const App app = hosts.start_app(Host::kA, ring_command(hosts, ring));

@@ -26,7 +26,7 @@ void configure(TwoHosts& hosts, Host host, const std::string& lines) {
   hosts.start_agent(host);
 }
 
-TEST(SecurityTest, LocalUserMovesAProcessAndTheAgentsTellWhoDidWhatButNoSecret) {
+TEST(SecurityTest, LogsNameTheLocalUserButNoSecret) {
   TwoHosts hosts({"--log-level", "debug"});
   for (const Host host : {Host::kA, Host::kB}) {
     const std::string folder = hosts.directory(host);

@@ -69,7 +69,7 @@ class Service(Scenario):
         pairs = (line.rpartition(" ") for line in text.splitlines() if not line.startswith("#"))
         return {name: float(value) for name, _, value in pairs}
 
-    def test_a_drain_by_the_administrator_wakes_it_and_the_metrics_tell_what_happened(self):
+    def test_administrators_drain_starts_it_and_is_in_the_metrics(self):
         job, ticker = self.nodes.start_ticker_job("a")
         address = self.nodes.address(self.nodes.env["CONTROLLER"])
         service = self.begin_service("--metrics", f"{address}:{self.METRICS_PORT}")
@@ -91,7 +91,7 @@ class Service(Scenario):
             "gcr_slurm_trigger_registered": 1})  # fmt: skip
         self.assert_ends(service)
 
-    def test_it_drains_two_nodes_at_a_time(self):
+    def test_drains_two_nodes_concurrently(self):
         jobs = {host: self.nodes.start_ticker_job(host) for host in "ab"}
         self.nodes.slurm("scontrol", "update", f"node={self.nodes.node('a')},{self.nodes.node('b')}", "state=drain",
                          "reason=test")  # fmt: skip
@@ -102,7 +102,7 @@ class Service(Scenario):
             self.assert_owned(self.successor_of(job), ticker, "c")
         self.assert_ends(service)
 
-    def test_told_to_end_it_lets_what_moves_arrive(self):
+    def test_stop_lets_running_migrations_finish(self):
         job, ticker = self.nodes.start_ticker_job("a")
         self.nodes.drain_node("a")
         service = self.begin_service()
@@ -114,7 +114,7 @@ class Service(Scenario):
         successor = self.successor_of(job)
         self.assert_owned(successor, ticker, self.host_of(successor))
 
-    def test_it_outlives_slurmctld_and_registers_its_trigger_again(self):
+    def test_survives_slurmctld_and_registers_its_trigger_again(self):
         job, _ = self.nodes.start_ticker_job("a")
         service = self.begin_service("--poll", "1")
         (trigger,) = self.triggers()
@@ -129,7 +129,7 @@ class Service(Scenario):
         self.wait_for_line(service, f"moved job={job} ")
         self.assert_ends(service)
 
-    def test_a_dry_run_says_what_would_move_and_changes_nothing(self):
+    def test_dry_run_prints_the_plan_and_changes_nothing(self):
         job, ticker = self.nodes.start_ticker_job("a")
         self.nodes.drain_node("a")
         ran = subprocess.run(self.serve("--dry-run"), capture_output=True, text=True, check=False, timeout=PATIENCE_S)

@@ -231,7 +231,7 @@ class Slurm(unittest.TestCase):
         self.assertEqual(status, 0, out + err)
         return source, job, ticker, self.assert_owned("b", job, ticker)
 
-    def test_a_job_that_moves_is_in_the_placeholder_s_step_and_its_limits_hold(self):
+    def test_moved_job_joins_the_placeholder_step_and_its_limits(self):
         source, job, _, root = self.move_job()
         found = self.cluster.root_of("b", job)
         self.assertEqual((found["pid"], found["slurm_step"], found["slurm_parent"]), (root, "extern", "gcr-reaper"))
@@ -249,13 +249,13 @@ class Slurm(unittest.TestCase):
         self.assertEqual(reason_not_to_open(devices[0], group), errno.ENXIO, "no driver is behind it")
         self.assertEqual(reason_not_to_open(devices[1], group), errno.EPERM)
 
-    def test_scancel_ends_what_has_moved(self):
+    def test_scancel_ends_a_moved_job(self):
         _, job, ticker, _ = self.move_job()
         self.cluster.slurm("scancel", job)
         wait_for("the ticker ends", lambda: not ticker.copies(), PATIENCE_S)
         self.assertIn(self.text_of("b", job, "status"), (f"{signal.SIGTERM}\n", f"{signal.SIGKILL}\n", f"{7 << 8}\n"))
 
-    def test_the_exit_status_arrives_at_the_successor(self):
+    def test_successor_gets_the_exit_status(self):
         _, job, _, root = self.move_job()
         for pid in tree_of(root) - {root}:
             os.kill(pid, signal.SIGTERM)
@@ -263,7 +263,7 @@ class Slurm(unittest.TestCase):
         wait_for("the placeholder ends", lambda: self.cluster.state(job) == "FAILED", PATIENCE_S)
         self.assertIn("ExitCode=7:0", self.cluster.details(job))
 
-    def test_what_has_moved_moves_again_and_the_job_that_it_leaves_is_completed(self):
+    def test_moved_job_moves_again_and_its_old_job_completes(self):
         _, job, ticker, root = self.move_job()
         back = self.cluster.submit_placeholder("a")
         status, out, err = self.cluster.move("b", "a", root, back)
@@ -272,7 +272,7 @@ class Slurm(unittest.TestCase):
         self.assertEqual(self.text_of("b", job, "moved"), f"{back}\n")
         wait_for("the first successor ends", lambda: self.cluster.state(job) == "COMPLETED", PATIENCE_S)
 
-    def test_preflight_refuses_a_job_that_cannot_own_the_processes(self):
+    def test_preflight_refuses_an_unsuitable_slurm_job(self):
         _, ticker, pid = self.cluster.start_job("a")
         mine = self.cluster.submit_placeholder("b")
         theirs = self.cluster.submit_placeholder("b", ANOTHER_USER)
@@ -291,7 +291,7 @@ class Slurm(unittest.TestCase):
         ticker.goes_on()
         self.assertEqual(self.cluster.root_of("a", int(ticker.path.name))["pid"], pid)
 
-    def test_a_fault_around_the_joining_leaves_it_to_the_recovery(self):
+    def test_recovery_completes_a_failed_join(self):
         for point in ("destination.joining", "destination.joined"):
             for harm in ("kill", "error"):
                 with self.subTest(point=point, harm=harm):
@@ -303,7 +303,7 @@ class Slurm(unittest.TestCase):
                     self.assert_owned("b", job, ticker)
                     self.cancel_all()
 
-    def test_an_agent_that_dies_while_they_join_has_them_join_when_it_is_started_again(self):
+    def test_restarted_agent_completes_the_join(self):
         _, ticker, pid = self.cluster.start_job("a")
         job = self.cluster.submit_placeholder("b")
         daemon = (self.cluster.folder / "b" / "agent.pid").read_text(encoding="ascii").strip()
@@ -314,7 +314,7 @@ class Slurm(unittest.TestCase):
         self.assertEqual(move.wait(PATIENCE_S), 0)
         self.assert_owned("b", job, ticker)
 
-    def test_processes_whose_job_ends_at_the_commit_end_with_it(self):
+    def test_processes_end_with_their_slurm_job_at_the_commit(self):
         _, ticker, pid = self.cluster.start_job("a")
         job = self.cluster.submit_placeholder("b")
         spool = self.cluster.folder / "slurm" / f"{self.cluster.node('b')}.spool"
@@ -368,7 +368,7 @@ class OneHierarchy(unittest.TestCase):
                 self.addCleanup(wait_for, "the group is empty", lambda group=group: removed(group))
         return group
 
-    def test_nothing_runs_before_all_have_left_the_frozen_group_and_joined(self):
+    def test_nothing_runs_before_all_processes_have_joined(self):
         pid, tickers = self.hosts.start_job_of_tickers("a", 2)
         states = self.hosts.folder / "states"
         # A process that is let out of the frozen group has to be scheduled once before it shows as stopped. One that

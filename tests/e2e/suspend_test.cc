@@ -108,7 +108,7 @@ class SuspendTest : public testing::Test {
   int answered_ = kCounterFirst;
 };
 
-TEST_F(SuspendTest, NothingOfTheJobIsOnTheGpuUntilItGoesOn) {
+TEST_F(SuspendTest, SuspendedJobUsesNoVram) {
   ASSERT_NO_FATAL_FAILURE(start());
   const CommandResult suspended = suspend();
   ASSERT_EQ(suspended.exit_code, 0) << suspended.out << suspended.err;
@@ -122,7 +122,7 @@ TEST_F(SuspendTest, NothingOfTheJobIsOnTheGpuUntilItGoesOn) {
   EXPECT_EQ(migration_of_process(), "");
 }
 
-TEST_F(SuspendTest, AJobIsSuspendedAgainAndAgain) {
+TEST_F(SuspendTest, JobCanBeSuspendedRepeatedly) {
   ASSERT_NO_FATAL_FAILURE(start());
   for (int i = 0; i < 3; ++i) {
     ASSERT_EQ(suspend().exit_code, 0);
@@ -131,7 +131,7 @@ TEST_F(SuspendTest, AJobIsSuspendedAgainAndAgain) {
   }
 }
 
-TEST_F(SuspendTest, AfterItTheJobCanBeMoved) {
+TEST_F(SuspendTest, ResumedJobCanMigrate) {
   ASSERT_NO_FATAL_FAILURE(start());
   ASSERT_EQ(suspend().exit_code, 0);
   ASSERT_EQ(resume().exit_code, 0);
@@ -139,7 +139,7 @@ TEST_F(SuspendTest, AfterItTheJobCanBeMoved) {
   EXPECT_EQ(ask_counter(*client_, *hosts_, Host::kB), kCounterFirst + 1);
 }
 
-TEST(Suspension, TheProgramPrintsWhatAnUndisturbedRunPrints) {
+TEST(Suspension, ProgramPrintsTheSameOutput) {
   TwoHosts hosts;
   const App app = start_stencil(hosts, Host::kA, 16 * kMiB, 20);
   ASSERT_TRUE(app.wait_for_lines(3));
@@ -153,7 +153,7 @@ TEST(Suspension, TheProgramPrintsWhatAnUndisturbedRunPrints) {
   EXPECT_TRUE(printed_what_prints(app, undisturbed));
 }
 
-TEST_F(SuspendTest, OrdinaryMemoryWillDo) {
+TEST_F(SuspendTest, OrdinaryMemoryIsEnough) {
   ASSERT_NO_FATAL_FAILURE(start({"--hugepages", "never"}));
   ASSERT_EQ(suspend().exit_code, 0);
   expect_suspended();
@@ -161,7 +161,7 @@ TEST_F(SuspendTest, OrdinaryMemoryWillDo) {
   expect_running();
 }
 
-TEST_F(SuspendTest, AResumeMayGoToAnotherGpu) {
+TEST_F(SuspendTest, ResumeMayUseAnotherGpu) {
   ASSERT_NO_FATAL_FAILURE(start({"--gpus", "2"}));
   ASSERT_EQ(suspend().exit_code, 0);
   const CommandResult resumed =
@@ -172,7 +172,7 @@ TEST_F(SuspendTest, AResumeMayGoToAnotherGpu) {
   expect_running();
 }
 
-TEST_F(SuspendTest, WithoutRoomItStaysSuspendedUntilThereIsSome) {
+TEST_F(SuspendTest, StaysSuspendedUntilVramIsFree) {
   ASSERT_NO_FATAL_FAILURE(start({"--vram", "1G"}));
   ASSERT_EQ(suspend().exit_code, 0);
   {
@@ -187,7 +187,7 @@ TEST_F(SuspendTest, WithoutRoomItStaysSuspendedUntilThereIsSome) {
   expect_running();
 }
 
-TEST_F(SuspendTest, ItGoesToAGpuWithRoomIfItsOwnHasNone) {
+TEST_F(SuspendTest, ResumesOnAnotherGpuIfItsOwnIsFull) {
   ASSERT_NO_FATAL_FAILURE(start({"--vram", "1G", "--gpus", "2"}));
   ASSERT_EQ(suspend().exit_code, 0);
   const App other = start_stencil(*hosts_, Host::kA, 400 * kMiB, 20);
@@ -198,7 +198,7 @@ TEST_F(SuspendTest, ItGoesToAGpuWithRoomIfItsOwnHasNone) {
   EXPECT_TRUE(counter_is_intact(*client_, *hosts_, Host::kA));
 }
 
-TEST_F(SuspendTest, WhatIsSuspendedIsNotSuspendedAgain) {
+TEST_F(SuspendTest, SuspendedJobCannotBeSuspendedAgain) {
   ASSERT_NO_FATAL_FAILURE(start());
   ASSERT_EQ(suspend().exit_code, 0);
   const std::string reason = "process " + pid() + " is suspended (migration ";
@@ -211,7 +211,7 @@ TEST_F(SuspendTest, WhatIsSuspendedIsNotSuspendedAgain) {
   expect_running();
 }
 
-TEST_F(SuspendTest, ItStaysSuspendedWithoutAnAgent) {
+TEST_F(SuspendTest, StaysSuspendedWithoutAnAgent) {
   ASSERT_NO_FATAL_FAILURE(start());
   ASSERT_EQ(suspend().exit_code, 0);
   hosts_->wait_until_idle(Host::kA);
@@ -225,7 +225,7 @@ TEST_F(SuspendTest, ItStaysSuspendedWithoutAnAgent) {
   expect_running();
 }
 
-TEST_F(SuspendTest, AJobThatIsKilledMeanwhileLeavesNothing) {
+TEST_F(SuspendTest, KilledSuspendedJobLeavesNothing) {
   ASSERT_NO_FATAL_FAILURE(start());
   ASSERT_EQ(suspend().exit_code, 0);
   expect_suspended();
@@ -235,7 +235,7 @@ TEST_F(SuspendTest, AJobThatIsKilledMeanwhileLeavesNothing) {
   EXPECT_EQ(hosts_->use_coming_to(Host::kA, empty_), empty_);
 }
 
-TEST_F(SuspendTest, WithoutItsKeeperTheVramIsLostAndThatIsSaid) {
+TEST_F(SuspendTest, LossOfTheKeeperIsReported) {
   ASSERT_NO_FATAL_FAILURE(start());
   ASSERT_EQ(suspend().exit_code, 0);
   hosts_->wait_until_idle(Host::kA);
@@ -265,7 +265,7 @@ TEST_F(SuspendTest, TwoJobsTakeTurns) {
   EXPECT_TRUE(counter_is_intact(*client_, *hosts_, Host::kA));
 }
 
-TEST_F(SuspendTest, ASwapWithWhatIsNotSuspendedLeavesTheFirstRunning) {
+TEST_F(SuspendTest, SwapWithARunningJobChangesNothing) {
   ASSERT_NO_FATAL_FAILURE(start());
   const App other = start_sleeper(*hosts_, Host::kA);
   running_ = hosts_->use(Host::kA);
@@ -320,7 +320,7 @@ class SuspendFault : public SuspendTest, public testing::WithParamInterface<Trou
   }
 };
 
-TEST_P(SuspendFault, AWorkerThatDiesLeavesTheJobOnOneSide) {
+TEST_P(SuspendFault, DeadWorkerLeavesTheJobRunningOrSuspended) {
   ASSERT_NO_FATAL_FAILURE(start({"--fault-points", "true"}));
   arm(std::string(GetParam().point) + " kill");
   EXPECT_EQ(suspend().exit_code == 0, GetParam().suspended);  // as the agent's journal says
@@ -328,7 +328,7 @@ TEST_P(SuspendFault, AWorkerThatDiesLeavesTheJobOnOneSide) {
   expect_goes_on();
 }
 
-TEST_P(SuspendFault, AStepThatFailsLeavesTheJobOnOneSide) {
+TEST_P(SuspendFault, FailedStepLeavesTheJobRunningOrSuspended) {
   ASSERT_NO_FATAL_FAILURE(start({"--fault-points", "true"}));
   arm(std::string(GetParam().point) + " error");
   EXPECT_EQ(suspend().exit_code == 0, GetParam().suspended);
@@ -348,7 +348,7 @@ INSTANTIATE_TEST_SUITE_P(
 
 class ResumeFault : public SuspendFault {};
 
-TEST_P(ResumeFault, AWorkerThatDiesLeavesTheJobOnOneSide) {
+TEST_P(ResumeFault, DeadWorkerLeavesTheJobRunningOrSuspended) {
   ASSERT_NO_FATAL_FAILURE(start({"--fault-points", "true"}));
   ASSERT_EQ(suspend().exit_code, 0);
   arm(std::string(GetParam().point) + " kill");
@@ -358,7 +358,7 @@ TEST_P(ResumeFault, AWorkerThatDiesLeavesTheJobOnOneSide) {
   expect_goes_on();
 }
 
-TEST_P(ResumeFault, AStepThatFailsLeavesTheJobOnOneSide) {
+TEST_P(ResumeFault, FailedStepLeavesTheJobRunningOrSuspended) {
   ASSERT_NO_FATAL_FAILURE(start({"--fault-points", "true"}));
   ASSERT_EQ(suspend().exit_code, 0);
   arm(std::string(GetParam().point) + " error");
@@ -376,7 +376,7 @@ INSTANTIATE_TEST_SUITE_P(At, ResumeFault,
                                          Trouble{"source.resume.running", false}),
                          name_of);
 
-TEST_F(SuspendTest, AResumeToAnotherGpuIsFinishedThereByRecovery) {
+TEST_F(SuspendTest, RecoveryFinishesAResumeToAnotherGpu) {
   ASSERT_NO_FATAL_FAILURE(start({"--fault-points", "true", "--gpus", "2"}));
   ASSERT_EQ(suspend().exit_code, 0);
   arm("source.resume.decided kill");
@@ -390,7 +390,7 @@ TEST_F(SuspendTest, AResumeToAnotherGpuIsFinishedThereByRecovery) {
   EXPECT_GE(hosts_->vram_used(Host::kA, 1), kCounterVram);
 }
 
-TEST(SuspendOnHip, IsRefusedBecauseOnlyADumpTakesTheControlState) {
+TEST(SuspendOnHip, IsRefused) {
   TwoHosts hosts({"--gpu", "soft-hip"});
   const App counter = start_counter(hosts, Host::kA, kCounterVram);
   const CommandResult refused = hosts.order(Host::kA, {"suspend", std::to_string(counter.pid())});

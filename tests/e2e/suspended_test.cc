@@ -166,7 +166,7 @@ void spoil_copy(pid_t keeper) {
   ::munmap(at, kHugepageBytes);
 }
 
-TEST_F(SuspendedTest, ACheckpointLeavesItSuspendedAndItGoesOnAsIfNothingHadBeen) {
+TEST_F(SuspendedTest, CheckpointLeavesItSuspendedAndResumable) {
   ASSERT_NO_FATAL_FAILURE(start());
   const CommandResult taken = checkpoint();
   ASSERT_EQ(taken.exit_code, 0) << taken.out << taken.err;
@@ -174,7 +174,7 @@ TEST_F(SuspendedTest, ACheckpointLeavesItSuspendedAndItGoesOnAsIfNothingHadBeen)
   expect_resumable();
 }
 
-TEST_F(SuspendedTest, ItsCheckpointRunsWhereItIsRestored) {
+TEST_F(SuspendedTest, ItsCheckpointCanBeRestored) {
   ASSERT_NO_FATAL_FAILURE(start());
   const CommandResult taken = checkpoint({"--stop"});
   ASSERT_EQ(taken.exit_code, 0) << taken.out << taken.err;
@@ -184,7 +184,7 @@ TEST_F(SuspendedTest, ItsCheckpointRunsWhereItIsRestored) {
   expect_answers(Host::kB);
 }
 
-TEST_F(SuspendedTest, ItArrivesSuspendedAndGoesOnThere) {
+TEST_F(SuspendedTest, MovesSuspendedAndResumesThere) {
   ASSERT_NO_FATAL_FAILURE(start());
   const MigrateOutcome moved = migrate();
   ASSERT_TRUE(migrated(moved)) << moved.err;
@@ -194,7 +194,7 @@ TEST_F(SuspendedTest, ItArrivesSuspendedAndGoesOnThere) {
   expect_arrived();
 }
 
-TEST_F(SuspendedTest, ItMovesOnWhileItIsSuspended) {
+TEST_F(SuspendedTest, CanMoveAgainWhileSuspended) {
   ASSERT_NO_FATAL_FAILURE(start());
   ASSERT_TRUE(migrated(migrate()));
   const pid_t there = std::stoi(pid_of_suspended(Host::kB));
@@ -206,7 +206,7 @@ TEST_F(SuspendedTest, ItMovesOnWhileItIsSuspended) {
   expect_answers(Host::kA);
 }
 
-TEST_F(SuspendedTest, OnceItHasArrivedItIsCheckpointed) {
+TEST_F(SuspendedTest, CanBeCheckpointedAfterTheMove) {
   ASSERT_NO_FATAL_FAILURE(start());
   ASSERT_TRUE(migrated(migrate()));
   const CommandResult taken =
@@ -218,7 +218,7 @@ TEST_F(SuspendedTest, OnceItHasArrivedItIsCheckpointed) {
   expect_answers(Host::kA);
 }
 
-TEST_F(SuspendedTest, ItArrivesThoughItsGpuIsFullAndGoesOnOnceThereIsRoom) {
+TEST_F(SuspendedTest, MovesToAFullGpuAndResumesOnceThereIsRoom) {
   ASSERT_NO_FATAL_FAILURE(start({"--vram", "1G"}));
   {
     const App other = start_stencil(*hosts_, Host::kB, 400 * kMiB, 20);
@@ -230,7 +230,7 @@ TEST_F(SuspendedTest, ItArrivesThoughItsGpuIsFullAndGoesOnOnceThereIsRoom) {
   expect_arrived();
 }
 
-TEST_F(SuspendedTest, WhereItHasArrivedItStaysSuspendedWithoutAnAgent) {
+TEST_F(SuspendedTest, StaysSuspendedAfterTheMoveWithoutAnAgent) {
   ASSERT_NO_FATAL_FAILURE(start());
   ASSERT_TRUE(migrated(migrate()));
   hosts_->wait_until_idle(Host::kB);
@@ -241,7 +241,7 @@ TEST_F(SuspendedTest, WhereItHasArrivedItStaysSuspendedWithoutAnAgent) {
   expect_arrived();
 }
 
-TEST_F(SuspendedTest, AJobThatIsKilledWhereItHasArrivedLeavesNothing) {
+TEST_F(SuspendedTest, JobKilledAfterTheMoveLeavesNothing) {
   ASSERT_NO_FATAL_FAILURE(start());
   ASSERT_TRUE(migrated(migrate()));
   ASSERT_EQ(::kill(std::stoi(pid_of_suspended(Host::kB)), SIGKILL), 0);
@@ -249,7 +249,7 @@ TEST_F(SuspendedTest, AJobThatIsKilledWhereItHasArrivedLeavesNothing) {
   EXPECT_EQ(hosts_->use_coming_to(Host::kB, empty_b_), empty_b_);
 }
 
-TEST_F(SuspendedTest, WhatWasChangedInItsKeptVramIsNotMovedOrStored) {
+TEST_F(SuspendedTest, CorruptKeptVramIsNotMovedOrStored) {
   ASSERT_NO_FATAL_FAILURE(start());
   const std::vector<pid_t> keepers = hosts_->keepers(Host::kA);
   ASSERT_EQ(keepers.size(), 1u);
@@ -262,7 +262,7 @@ TEST_F(SuspendedTest, WhatWasChangedInItsKeptVramIsNotMovedOrStored) {
   expect_suspended();
 }
 
-TEST_F(SuspendedTest, WhatChangesOnItsWayIsFoundAndItStays) {
+TEST_F(SuspendedTest, CorruptionInTransitIsFoundAndItStays) {
   ASSERT_NO_FATAL_FAILURE(start({"--fault-points", "true"}));
   arm("destination.landing.corrupt corrupt", Host::kB);
   EXPECT_THAT(migrate().err, HasSubstr("differs from what was sent"));
@@ -270,14 +270,14 @@ TEST_F(SuspendedTest, WhatChangesOnItsWayIsFoundAndItStays) {
   expect_resumable();
 }
 
-TEST_F(SuspendedTest, PreflightFindsItMovable) {
+TEST_F(SuspendedTest, PreflightAcceptsIt) {
   ASSERT_NO_FATAL_FAILURE(start());
   const CommandResult found = order({"preflight", hosts_->address(Host::kB), pid()});
   EXPECT_EQ(found.exit_code, 0) << found.out << found.err;
   expect_suspended();
 }
 
-TEST_F(SuspendedTest, WhatTheTargetRefusesStaysSuspended) {
+TEST_F(SuspendedTest, StaysSuspendedIfTheTargetRefuses) {
   ASSERT_NO_FATAL_FAILURE(start());
   const std::string gpu = "GPU-00000000-0000-0000-0000-000000000001";
   const MigrateOutcome refused = migrate({"--device-map", gpu + "=" + gpu});
@@ -286,7 +286,7 @@ TEST_F(SuspendedTest, WhatTheTargetRefusesStaysSuspended) {
   expect_resumable();
 }
 
-TEST_F(SuspendedTest, WithoutATargetItStaysSuspended) {
+TEST_F(SuspendedTest, StaysSuspendedIfTheTargetIsUnreachable) {
   ASSERT_NO_FATAL_FAILURE(start());
   hosts_->stop_agent(Host::kB);
   const MigrateOutcome refused = migrate();
@@ -296,7 +296,7 @@ TEST_F(SuspendedTest, WithoutATargetItStaysSuspended) {
   expect_resumable();
 }
 
-TEST_F(SuspendedTest, WithoutItsKeeperItCannotBeMovedAndThatIsSaid) {
+TEST_F(SuspendedTest, LossOfTheKeeperPreventsTheMove) {
   ASSERT_NO_FATAL_FAILURE(start());
   hosts_->wait_until_idle(Host::kA);
   hosts_->kill_keepers(Host::kA);
@@ -306,7 +306,7 @@ TEST_F(SuspendedTest, WithoutItsKeeperItCannotBeMovedAndThatIsSaid) {
   EXPECT_TRUE(come_to({"suspended"}));
 }
 
-TEST(SuspendedProgram, PrintsWhatAnUndisturbedRunPrints) {
+TEST(SuspendedProgram, PrintsTheSameOutput) {
   TwoHosts hosts;
   const App undisturbed = start_stencil(hosts, Host::kB, 16 * kMiB, 20);
   const App app = start_stencil(hosts, Host::kA, 16 * kMiB, 20);
@@ -331,7 +331,7 @@ TEST(SuspendedProgram, PrintsWhatAnUndisturbedRunPrints) {
   EXPECT_TRUE(printed_what_prints(app, undisturbed));
 }
 
-TEST(SuspendedRing, RanksOnTwoGpusThatShareVramMoveTogether) {
+TEST(SuspendedRing, RanksThatShareVramMoveTogether) {
   TwoHosts hosts({"--gpus", "2"});
   const App app = hosts.start_app(
       Host::kA, {hosts.program_path("ring"), "--ranks", "2", "--gpus", "2", "--per-line", "6"});
@@ -375,7 +375,7 @@ class SuspendedMoveFault : public SuspendedTest, public testing::WithParamInterf
   }
 };
 
-TEST_P(SuspendedMoveFault, AWorkerThatDiesLeavesOneCopy) {
+TEST_P(SuspendedMoveFault, DeadWorkerLeavesOneCopy) {
   ASSERT_NO_FATAL_FAILURE(start({"--fault-points", "true"}));
   arm(std::string(GetParam().point) + " kill");
   const MigrateOutcome told = migrate();
@@ -387,7 +387,7 @@ TEST_P(SuspendedMoveFault, AWorkerThatDiesLeavesOneCopy) {
   expect_one_copy();
 }
 
-TEST_P(SuspendedMoveFault, AStepThatFailsLeavesOneCopy) {
+TEST_P(SuspendedMoveFault, FailedStepLeavesOneCopy) {
   ASSERT_NO_FATAL_FAILURE(start({"--fault-points", "true"}));
   arm(std::string(GetParam().point) + " error");
   const MigrateOutcome told = migrate();
@@ -411,7 +411,7 @@ INSTANTIATE_TEST_SUITE_P(
 class SuspendedCheckpointFault : public SuspendedTest,
                                  public testing::WithParamInterface<const char*> {};
 
-TEST_P(SuspendedCheckpointFault, AWorkerThatDiesLeavesItSuspended) {
+TEST_P(SuspendedCheckpointFault, DeadWorkerLeavesItSuspended) {
   ASSERT_NO_FATAL_FAILURE(start({"--fault-points", "true"}));
   arm(std::string(GetParam()) + " kill");
   const CommandResult told = checkpoint();
@@ -433,7 +433,7 @@ INSTANTIATE_TEST_SUITE_P(At, SuspendedCheckpointFault,
 class SuspendedArrivalFault : public SuspendedTest,
                               public testing::WithParamInterface<MoveTrouble> {};
 
-TEST_P(SuspendedArrivalFault, AWorkerThatDiesAtTheDestinationLeavesOneCopy) {
+TEST_P(SuspendedArrivalFault, DeadDestinationWorkerLeavesOneCopy) {
   ASSERT_NO_FATAL_FAILURE(start({"--fault-points", "true"}));
   arm(std::string(GetParam().point) + " kill", Host::kB);
   (void)migrate();  // once it is committed, the agents agree without the worker
@@ -477,7 +477,7 @@ class HeldTest : public SuspendedTest {
   std::future<MigrateOutcome> moved_;
 };
 
-TEST_F(HeldTest, WhileItMovesNobodyResumesIt) {
+TEST_F(HeldTest, ResumeIsRefusedDuringAMove) {
   ASSERT_NO_FATAL_FAILURE(start({"--fault-points", "true"}));
   ASSERT_NO_FATAL_FAILURE(migrate_until("source.flushed"));
   expect_no_resume();
@@ -486,7 +486,7 @@ TEST_F(HeldTest, WhileItMovesNobodyResumesIt) {
   expect_arrived();
 }
 
-TEST_F(HeldTest, OnceItIsCommittedNobodyResumesItThoughTheDestinationIsAway) {
+TEST_F(HeldTest, ResumeIsRefusedAfterTheCommit) {
   ASSERT_NO_FATAL_FAILURE(start({"--fault-points", "true"}));
   ASSERT_NO_FATAL_FAILURE(migrate_until("source.committed"));
   hosts_->stop_agent(Host::kB);

@@ -99,7 +99,7 @@ TEST_F(TcpTest, ConnectionsAndListenersMoveToAndFro) {
   expect_connected(other_client);
 }
 
-TEST_F(TcpTest, AConnectionToAnOutsiderPreventsTheMove) {
+TEST_F(TcpTest, ConnectionToAnOutsiderPreventsTheMove) {
   const App tree = start_tree();
   const App client = start_client(hosts_.address(Host::kA), kPort);
   for (const auto& options : {std::vector<std::string>{}, {"--tcp", "refuse"}}) {
@@ -114,7 +114,7 @@ TEST_F(TcpTest, AConnectionToAnOutsiderPreventsTheMove) {
   expect_whole(tree);
 }
 
-TEST_F(TcpTest, AConnectionToAnOutsiderIsResetIfAskedFor) {
+TEST_F(TcpTest, ConnectionToAnOutsiderIsResetOnRequest) {
   const App tree = start_tree();
   const App client = start_client(hosts_.address(Host::kA), kPort, {hosts_.address(Host::kB)});
   const MigrateOutcome outcome = hosts_.migrate(Host::kA, tree.pid(), {"--tcp", "close"});
@@ -126,7 +126,7 @@ TEST_F(TcpTest, AConnectionToAnOutsiderIsResetIfAskedFor) {
 }
 
 /// As docs/usage.md shows it; an ssh of our own enters the host's network.
-TEST_F(TcpTest, AClientFindsTheServerAtAnAddressThatMovesWithIt) {
+TEST_F(TcpTest, ClientReachesTheServerAtAMovedAddress) {
   const std::string tools = hosts_.directory() + "/tools";
   std::filesystem::create_directory(tools);
   std::filesystem::create_symlink("/bin/busybox", tools + "/arping");
@@ -164,7 +164,7 @@ class FailingTcpTest : public TcpTest, public testing::WithParamInterface<Death>
   FailingTcpTest() : TcpTest({"--fault-points", "true"}) {}
 };
 
-TEST_P(FailingTcpTest, AllConnectionsGoOnAtTheSource) {
+TEST_P(FailingTcpTest, AllConnectionsSurviveAtTheSource) {
   const App tree = start_tree();
   const App client = start_client(hosts_.address(Host::kA), kPort);
   std::ofstream(hosts_.directory(GetParam().host) + "/faults") << GetParam().point << " kill\n";

@@ -75,7 +75,7 @@ class TrackedMemoryTest : public testing::Test {
   TwoHosts hosts_{{"--fault-points", "true"}};
 };
 
-TEST_F(TrackedMemoryTest, OnlyWhatWasWrittenIsReadAtTheSwitchoverAndThatIsEnough) {
+TEST_F(TrackedMemoryTest, OnlyWrittenPagesAreReadAtTheSwitchover) {
   const App app = start();
   Host host = Host::kA;
   pid_t pid = app.pid();
@@ -121,7 +121,7 @@ void write_hidden(pid_t pid, std::uint64_t resting) {
   ASSERT_GE(::ioctl(open("pagemap", O_RDONLY).get(), pagemap::kScan, &scan), 0);
 }
 
-TEST_F(TrackedMemoryTest, TheCheckFindsAWriteThatTheKernelDoesNotKnow) {
+TEST_F(TrackedMemoryTest, CheckFindsAWriteUnseenByTheKernel) {
   const App app = start();
   const std::string go = hosts_.directory(Host::kA) + "/go";
   arm(Host::kA, fmt::format("source.closing run until [ -e {} ]; do sleep 0.01; done", go));
@@ -137,7 +137,7 @@ TEST_F(TrackedMemoryTest, TheCheckFindsAWriteThatTheKernelDoesNotKnow) {
   expect_goes_on(app);
 }
 
-TEST_F(TrackedMemoryTest, WhatRestsIsNotReadAtTheSwitchover) {
+TEST_F(TrackedMemoryTest, UnchangedMemoryIsNotReadAtTheSwitchover) {
   const App app = start();
   const MigrateReport outcome = hosts_.migrate_for_report(Host::kA, app.pid(), {});
   ASSERT_TRUE(outcome.exit_code == 0 && outcome.report.verified()) << outcome.err;
@@ -145,17 +145,13 @@ TEST_F(TrackedMemoryTest, WhatRestsIsNotReadAtTheSwitchover) {
   expect_goes_on(app);
 }
 
-TEST_F(TrackedMemoryTest, MemoryThatADeviceMayWriteToIsReadAtTheSwitchover) {
+TEST_F(TrackedMemoryTest, DeviceWritableMemoryIsReadAtTheSwitchover) {
   expect_all_is_read("registered");
 }
 
-TEST_F(TrackedMemoryTest, MemoryToWhichADiskMayWriteIsReadAtTheSwitchover) {
-  expect_all_is_read("direct");
-}
+TEST_F(TrackedMemoryTest, DirectIoMemoryIsReadAtTheSwitchover) { expect_all_is_read("direct"); }
 
-TEST_F(TrackedMemoryTest, AProcessWithFiltersForSystemCallsIsReadAtTheSwitchover) {
-  expect_all_is_read("filtered");
-}
+TEST_F(TrackedMemoryTest, SeccompProcessIsReadAtTheSwitchover) { expect_all_is_read("filtered"); }
 
 TEST_F(TrackedMemoryTest, NothingIsTrackedAfterARollback) {
   const App app = start();

@@ -76,7 +76,7 @@ class WithoutLibrary : public testing::Test {
   UdpClient client_{hosts_.variable("NS", Host::kA)};
 };
 
-TEST_F(WithoutLibrary, IsRefusedAndToldWhatItWouldTake) {
+TEST_F(WithoutLibrary, RefusalNamesTheNeededOption) {
   const App counter = start_bare_counter();
   ASSERT_EQ(ask(), kCounterFirst);
   const MigrateOutcome refused = migrate(counter, {});
@@ -93,7 +93,7 @@ TEST_F(WithoutLibrary, IsRefusedAndToldWhatItWouldTake) {
   EXPECT_EQ(ask(), kCounterFirst + 1);
 }
 
-TEST_F(WithoutLibrary, ALimitThatCannotBeKeptIsRefused) {
+TEST_F(WithoutLibrary, ImpossibleDowntimeLimitIsRefused) {
   const App counter = start_bare_counter();
   expect_refusal(migrate(counter, {"--allow-slow", "--downtime-limit", "10"}), "downtime-limit");
   EXPECT_EQ(ask(), kCounterFirst);
@@ -115,7 +115,7 @@ TEST_F(WithoutLibrary, MovesToAndFro) {
   move_to_and_fro(hosts_, counter.pid(), 4, check, kSlow);
 }
 
-TEST_F(WithoutLibrary, PrintsWhatAnUndisturbedRunPrints) {
+TEST_F(WithoutLibrary, PrintsTheSameOutput) {
   const std::vector<std::string> command = stencil_command(hosts_, 64 * kMiB, 20);
   const App moved = start(command);
   ASSERT_TRUE(moved.wait_for_lines(3));
@@ -134,7 +134,7 @@ TEST_F(WithoutLibrary, PrintsWhatAnUndisturbedRunPrints) {
   EXPECT_TRUE(printed_what_prints(moved, start(command)));
 }
 
-TEST_F(WithoutLibrary, MovesBesideAMemberUnderTheLibraryAndOneWithoutCuda) {
+TEST_F(WithoutLibrary, MovesWithMembersOfOtherKinds) {
   const App job = start_job();
   int expected = kCounterFirst;
   ASSERT_EQ(ask(), expected);
@@ -149,7 +149,7 @@ TEST_F(WithoutLibrary, MovesBesideAMemberUnderTheLibraryAndOneWithoutCuda) {
   move_to_and_fro(hosts_, job.pid(), 2, check, kSlow);
 }
 
-TEST_F(WithoutLibrary, IsDrainedInAJobOfTheLibrarysIfAskedFor) {
+TEST_F(WithoutLibrary, DrainMovesItInAMixedJobOnRequest) {
   const App job = start_job();
   ASSERT_EQ(ask_second(), std::to_string(kCounterFirst));
   const auto drain = [&](const std::string& options) {
@@ -167,7 +167,7 @@ TEST_F(WithoutLibrary, IsDrainedInAJobOfTheLibrarysIfAskedFor) {
   EXPECT_EQ(ask_second(Host::kB), std::to_string(kCounterFirst + 1));
 }
 
-TEST_F(WithoutLibrary, GoesOnAfterManagedMemoryWasFoundByTheDriver) {
+TEST_F(WithoutLibrary, RunsOnIfTheDriverFindsManagedMemory) {
   const App managed = start({hosts_.program_path("managed_memory"), std::to_string(kSecondPort)});
   ASSERT_EQ(ask_second(), "1");
   const MigrateOutcome outcome = migrate(managed);
@@ -176,7 +176,7 @@ TEST_F(WithoutLibrary, GoesOnAfterManagedMemoryWasFoundByTheDriver) {
   EXPECT_EQ(ask_second(), "2");
 }
 
-TEST_F(WithoutLibrary, GoesOnIfItsWorkDoesNotEnd) {
+TEST_F(WithoutLibrary, RunsOnIfItsWorkDoesNotEnd) {
   const App counter = start_bare_counter();
   const std::filesystem::path store =
       std::filesystem::path(hosts_.variable("VRAM", Host::kA)).parent_path();
@@ -197,7 +197,7 @@ TEST_F(WithoutLibrary, TwoThatMayShareMemoryAreRefused) {
   EXPECT_TRUE(ring.wait_for_lines(ring.lines().size() + 2)) << ring.output();
 }
 
-TEST_F(WithoutLibrary, IsRefusedBesideMembersThatShareMemory) {
+TEST_F(WithoutLibrary, IsRefusedWithMembersThatShareMemory) {
   const std::string output = hosts_.directory() + "/counter.out";
   const std::string script = "env -u LD_PRELOAD " + joined(counter_command(hosts_, kVram)) + " >" +
                              output + " &\nexec " + hosts_.program_path("ring") + " --ranks 2";
@@ -211,7 +211,7 @@ TEST_F(WithoutLibrary, IsRefusedBesideMembersThatShareMemory) {
   EXPECT_TRUE(job.wait_for_lines(job.lines().size() + 2)) << job.output();
 }
 
-TEST_F(WithoutLibrary, IsRefusedBesideAnotherProgramThatMayShareItsMemory) {
+TEST_F(WithoutLibrary, IsRefusedIfAnotherProgramMayShareItsMemory) {
   const UnifiedMemoryDevice device;
   const App counter = start_bare_counter();
   {
@@ -227,7 +227,7 @@ TEST_F(WithoutLibrary, IsRefusedBesideAnotherProgramThatMayShareItsMemory) {
   EXPECT_TRUE(migrated(migrate(counter))) << "under the library it says that it shares nothing";
 }
 
-TEST_F(WithoutLibrary, IsRefusedWithAChildThatWasForkedAfterCudaHadBegun) {
+TEST_F(WithoutLibrary, IsRefusedWithAChildForkedAfterCudaInit) {
   const UnifiedMemoryDevice device;  // which it inherits, as it does NVIDIA's
   const App parent = start(device.used_by({"python3", "-c", R"py(
 import ctypes, os, time
@@ -246,7 +246,7 @@ time.sleep(1000)
   EXPECT_THAT(refused.err, HasSubstr("use the GPU's driver, and were not started under"));
 }
 
-TEST_F(WithoutLibrary, IsRefusedWhereItsControlGroupHasNoRoomForItsVram) {
+TEST_F(WithoutLibrary, IsRefusedIfItsGroupHasNoRoomForItsVram) {
   App counter = start_bare_counter();
   proto::GroupLimits limits;
   limits.set_memory_bytes(kVram);
@@ -268,7 +268,7 @@ TEST_F(WithoutLibrary, IsRefusedWhereItsControlGroupHasNoRoomForItsVram) {
   EXPECT_THAT(refused.err, HasSubstr("control groups allow 64 MiB of memory"));
 }
 
-TEST_F(WithoutLibrary, IsNotAskedWhileItIsStopped) {
+TEST_F(WithoutLibrary, StoppedProcessIsNotQueried) {
   const App counter = start_bare_counter();
   ASSERT_EQ(::kill(counter.pid(), SIGSTOP), 0);
   expect_refusal(migrate(counter), "cuda-state");
@@ -276,7 +276,7 @@ TEST_F(WithoutLibrary, IsNotAskedWhileItIsStopped) {
   EXPECT_EQ(ask(), kCounterFirst);
 }
 
-TEST_F(WithoutLibrary, GoesOnAfterACancelledMigration) {
+TEST_F(WithoutLibrary, RunsOnAfterACancelledMigration) {
   const App counter = start_bare_counter();
   const HostUse source = hosts_.use(Host::kA);
   BackgroundCommand migration(hosts_.migrate_command(
@@ -293,7 +293,7 @@ TEST_F(WithoutLibrary, GoesOnAfterACancelledMigration) {
 class WithoutLibraryFailing : public WithoutLibrary,
                               public testing::WithParamInterface<const char*> {};
 
-TEST_P(WithoutLibraryFailing, GoesOnUnlockedAndMovesAfterwards) {
+TEST_P(WithoutLibraryFailing, RunsOnUnlockedAndCanMoveLater) {
   const App counter = start_bare_counter();
   ASSERT_EQ(ask(), kCounterFirst);
   const HostUse source = hosts_.use(Host::kA);

@@ -116,21 +116,21 @@ class ErrorsTest : public testing::Test {
 
 std::unique_ptr<Pair> ErrorsTest::pair_;
 
-TEST_F(ErrorsTest, TheSourceGoesOnWhenAJournalsDiskIsFull) {
+TEST_F(ErrorsTest, SourceResumesIfAJournalsDiskIsFull) {
   for (const Side side : {Side::kSource, Side::kDestination}) {
     const Names host = names(side);
     expect_to_stay(before(fill(host.state), empty(host.state)));
   }
 }
 
-TEST_F(ErrorsTest, TheSourceGoesOnWhenTheDestinationsVramIsTakenByOthers) {
+TEST_F(ErrorsTest, SourceResumesIfDestinationVramIsTaken) {
   for (const char* point : {"destination.preflighted", "destination.prepared"}) {
     const Names host = names(Side::kDestination);
     expect_to_stay(at(point, fill(host.vram), empty(host.vram)));
   }
 }
 
-TEST_F(ErrorsTest, TheSourceGoesOnWhenHugepagesAreGone) {
+TEST_F(ErrorsTest, SourceResumesIfHugepagesAreGone) {
   const Names host = names(Side::kDestination);
   const std::string hide = "mount -t tmpfs none /sys/kernel/mm/hugepages";
   const std::string show =
@@ -142,7 +142,7 @@ TEST_F(ErrorsTest, TheSourceGoesOnWhenHugepagesAreGone) {
          show + fmt::format(fmt::runtime(config), "auto")));
 }
 
-TEST_F(ErrorsTest, OneCopyGoesOnWhenMemoryEnds) {
+TEST_F(ErrorsTest, OneCopyRunsIfMemoryRunsOut) {
   const std::string limit =
       "prlimit --as=$(($(awk '/VmSize/ { print $2 }' /proc/$PPID/status) * 1024 + 1048576)) "
       "--pid $PPID";
@@ -154,7 +154,7 @@ TEST_F(ErrorsTest, OneCopyGoesOnWhenMemoryEnds) {
   EXPECT_LT(migrated, 5) << "the limit was felt nowhere";
 }
 
-TEST_F(ErrorsTest, OneCopyGoesOnWhenDescriptorsEnd) {
+TEST_F(ErrorsTest, OneCopyRunsIfDescriptorsRunOut) {
   for (const Side side : {Side::kSource, Side::kDestination}) {
     int migrated = 0;
     for (const int more : {0, 6, 12, 20, 32, 48}) {
@@ -168,7 +168,7 @@ TEST_F(ErrorsTest, OneCopyGoesOnWhenDescriptorsEnd) {
   }
 }
 
-TEST_F(ErrorsTest, TheSourceGoesOnWhenTheDriverRefuses) {
+TEST_F(ErrorsTest, SourceResumesIfTheDriverFails) {
   struct Refusal {
     Side side;
     const char* what;
@@ -183,7 +183,7 @@ TEST_F(ErrorsTest, TheSourceGoesOnWhenTheDriverRefuses) {
   }
 }
 
-TEST_F(ErrorsTest, TheSourceGoesOnWhenCriuFails) {
+TEST_F(ErrorsTest, SourceResumesIfCriuFails) {
   for (const Side side : {Side::kSource, Side::kDestination}) {
     const Names host = names(side);
     const std::string wrapper = host.directory + "/failing-criu";
@@ -195,7 +195,7 @@ TEST_F(ErrorsTest, TheSourceGoesOnWhenCriuFails) {
   }
 }
 
-TEST_F(ErrorsTest, TheSourceGoesOnWhenCriuIsKilled) {
+TEST_F(ErrorsTest, SourceResumesIfCriuIsKilled) {
   for (const auto& [side, point] : {std::pair(Side::kSource, "source.gated"),
                                     std::pair(Side::kDestination, "destination.prepared")}) {
     const Names host = names(side);
@@ -212,14 +212,14 @@ TEST_F(ErrorsTest, TheSourceGoesOnWhenCriuIsKilled) {
   expect_to_stay(at("destination.criu-restored", "exit 1"));
 }
 
-TEST_F(ErrorsTest, OneCopyGoesOnWhenAPeerIsSilent) {
+TEST_F(ErrorsTest, OneCopyRunsIfAPeerIsSilent) {
   for (const char* point : {"source.prepared", "source.dumped", "source.voted",
                             "destination.prepared", "destination.imaged", "destination.restored"}) {
     expect_one_copy(harm_at(Harm::kStop, point, kPeerSilence + Milliseconds(700)));
   }
 }
 
-TEST_F(ErrorsTest, APeerThatAnswersSlowlyIsWaitedFor) {
+TEST_F(ErrorsTest, SlowPeerIsWaitedFor) {
   for (const char* point : {"source.gated", "source.voted", "destination.preflighted",
                             "destination.imaged", "destination.restored", "destination.resumed"}) {
     Scenario scenario = harm_at(Harm::kStop, point, kPeerSilence / 3);
@@ -228,7 +228,7 @@ TEST_F(ErrorsTest, APeerThatAnswersSlowlyIsWaitedFor) {
   }
 }
 
-TEST_F(ErrorsTest, NothingIsLeftWhenTheApplicationIsKilledOrEnds) {
+TEST_F(ErrorsTest, EndOfTheApplicationLeavesNothing) {
   for (const Harm harm : {Harm::kKillApp, Harm::kEndApp}) {
     for (const char* point :
          {"source.began", "source.connected", "source.preflighted", "source.prepared",
@@ -239,7 +239,7 @@ TEST_F(ErrorsTest, NothingIsLeftWhenTheApplicationIsKilledOrEnds) {
   }
 }
 
-TEST(ShippedAgent, HasNoPointsThatAFileArms) {
+TEST(ShippedAgent, FaultFileHasNoEffect) {
   e2e::TwoHosts hosts;
   const e2e::App ticker = hosts.start_app(Host::kA, {hosts.program_path("ticker")});
   ASSERT_TRUE(ticker.wait_for_lines(1));
@@ -250,7 +250,7 @@ TEST(ShippedAgent, HasNoPointsThatAFileArms) {
 }
 
 /// The driver's descriptors of memory are known by their links: with the software GPU, by its name.
-TEST(Application, MayNotGiveItsSharedVramAwayWhileItMoves) {
+TEST(Application, CannotPassOnSharedVramDuringAMove) {
   Pair pair(ring());
   const auto app = pair.hosts().directory() + "/thief.py";
   std::ofstream(app) << R"(
@@ -278,7 +278,7 @@ time.sleep(4)
   EXPECT_EQ(result.exit_code, 1);
 }
 
-TEST(Application, MayAllocateAndFreeAllTheTime) {
+TEST(Application, MayAllocateAndFreeConstantly) {
   Pair pair(ticker({"--churn", "1", "--period-ms", "20"}));
   for (int i = 0; i < 6; ++i) {
     Scenario undisturbed;
@@ -288,7 +288,7 @@ TEST(Application, MayAllocateAndFreeAllTheTime) {
   }
 }
 
-TEST(Application, MayStartProcessesAllTheTime) {
+TEST(Application, MayStartProcessesConstantly) {
   Pair pair(ticker({"--spawn", "5", "--period-ms", "20"}));
   for (int i = 0; i < 10; ++i) {
     const Result result = pair.run(Scenario{});

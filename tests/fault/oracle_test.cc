@@ -33,7 +33,7 @@ class OracleTest : public testing::Test {
   std::string path_;
 };
 
-TEST_F(OracleTest, BelievesStepsThatFollowEachOther) {
+TEST_F(OracleTest, AcceptsConsecutiveSteps) {
   Oracle oracle(path_, ticker());
   EXPECT_EQ(oracle.look(), 0);
   append(line_of(1) + line_of(2) + line_of(3).substr(0, 4));
@@ -43,21 +43,21 @@ TEST_F(OracleTest, BelievesStepsThatFollowEachOther) {
   EXPECT_EQ(oracle.complaint(), "");
 }
 
-TEST_F(OracleTest, FindsAStepThatIsDoubled) {
+TEST_F(OracleTest, FindsARepeatedStep) {
   append(line_of(1) + line_of(2) + line_of(2));
   Oracle oracle(path_, ticker());
   oracle.look();
   EXPECT_NE(oracle.complaint(), "");
 }
 
-TEST_F(OracleTest, FindsAStepThatIsLost) {
+TEST_F(OracleTest, FindsALostStep) {
   append(line_of(1) + line_of(3));
   Oracle oracle(path_, ticker());
   oracle.look();
   EXPECT_NE(oracle.complaint(), "");
 }
 
-TEST_F(OracleTest, FindsVramThatLagsBehindAndAChecksumThatIsWrong) {
+TEST_F(OracleTest, FindsOutdatedVramAndAWrongChecksum) {
   for (const std::string& line :
        {fmt::format("2 1 2 {:016x}\n", apps::ticker_checksum(2)),
         fmt::format("2 2 1 {:016x}\n", apps::ticker_checksum(2)),
@@ -70,7 +70,7 @@ TEST_F(OracleTest, FindsVramThatLagsBehindAndAChecksumThatIsWrong) {
   }
 }
 
-TEST_F(OracleTest, BelievesARingsLinesAndItsLastWordsAlone) {
+TEST_F(OracleTest, AcceptsOnlyLinesOfARingAndItsFinalError) {
   const auto next = ring().lines();
   append(next() + "\n");
   append(next() + "\n");
@@ -86,7 +86,7 @@ TEST_F(OracleTest, BelievesARingsLinesAndItsLastWordsAlone) {
   EXPECT_NE(oracle.complaint(), "") << "a line was lost";
 }
 
-TEST(Campaign, FollowsFromItsSeed) {
+TEST(Campaign, IsDeterminedByItsSeed) {
   const auto plan = campaign(7, 50, Milliseconds(500));
   const auto longer = campaign(7, 80, Milliseconds(500));
   const auto another = campaign(8, 50, Milliseconds(500));
@@ -99,7 +99,7 @@ TEST(Campaign, FollowsFromItsSeed) {
   EXPECT_GT(different, 25);
 }
 
-TEST(Matrix, MeetsEveryPoint) {
+TEST(Matrix, CoversEveryPoint) {
   const auto scenarios = matrix();
   for (const Point& point : kPoints) {
     // End-to-end tests arm these: they are no faults, or not on a migration's course.

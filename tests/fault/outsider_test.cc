@@ -49,7 +49,7 @@ class Outsider : public testing::Test {
 
 /// The destination has voted, its worker is dead and the link is down: the source takes the process
 /// back while the destination's copy is told to go on.
-TEST_F(Outsider, DoesNotWakeACopyThatIsInDoubt) {
+TEST_F(Outsider, CannotResumeAnUndecidedCopy) {
   const std::string link = "ip -n " + network(Side::kSource) + " link set veth0 ";
   expect_one_copy(
       at("destination.restored",
@@ -58,27 +58,27 @@ TEST_F(Outsider, DoesNotWakeACopyThatIsInDoubt) {
 }
 
 /// The process stands still at the source after its dump, and at the destination before the vote.
-TEST_F(Outsider, DoesNotWakeTheSourcesCopyAfterItsDump) {
+TEST_F(Outsider, CannotResumeTheSourceAfterItsDump) {
   expect_one_copy(
       at("source.dumped", wake_command(network(Side::kSource), ticker().name, kPeerSilence / 6)),
       Side::kDestination);
 }
 
-TEST_F(Outsider, DoesNotWakeTheSourcesCopyOnceItsOwnerIsDead) {
+TEST_F(Outsider, CannotResumeTheSourceWithoutItsWorker) {
   expect_one_copy(
       at("source.awaiting", wake_command(network(Side::kSource), ticker().name, kPeerSilence / 6) +
                                 "; kill -KILL $PPID"),
       Side::kSource);
 }
 
-TEST_F(Outsider, DoesNotWakeTheSourcesCopyAfterTheCommit) {
+TEST_F(Outsider, CannotResumeTheSourceAfterTheCommit) {
   expect_one_copy(
       at("source.committed", wake_command(network(Side::kSource), ticker().name, kPeerSilence / 6) +
                                  "; kill -KILL $PPID"),
       Side::kDestination);
 }
 
-TEST_F(Outsider, DoesNotWakeTheDestinationsCopyBeforeItsVote) {
+TEST_F(Outsider, CannotResumeTheDestinationBeforeItsVote) {
   expect_one_copy(at("destination.stopped",
                      wake_command(network(Side::kDestination), ticker().name, kPeerSilence / 6)),
                   Side::kDestination);

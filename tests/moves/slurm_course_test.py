@@ -170,7 +170,7 @@ class Rebalancing(Fixture):
         self.assertEqual(self.owners("n1"), jobs)
         self.assert_each_runs_once(2)
 
-    def test_told_to_stop_it_leaves_nothing_in_the_queue(self):
+    def test_stopped_rebalance_leaves_the_queue_clean(self):
         for _ in range(2):
             self.slurm.add_movable("n1", 10)
         full = [self.slurm.add_job(node, 4) for node in ("n2", "n3")]

@@ -76,7 +76,7 @@ class AmdGpus : public testing::Test, protected SysfsTree {
   }
 };
 
-TEST_F(AmdGpus, OneThatCanBeMovedHasNoFindings) {
+TEST_F(AmdGpus, SupportedGpuHasNoFindings) {
   add_gpu(node());
   const proto::HostFacts facts = host();
   EXPECT_EQ(facts.gpus(0).kfd_id(), 1u);
@@ -86,18 +86,18 @@ TEST_F(AmdGpus, OneThatCanBeMovedHasNoFindings) {
   EXPECT_THAT(compared(facts, facts), IsEmpty());
 }
 
-TEST_F(AmdGpus, OneThatSysfsDoesNotDescribe) {
+TEST_F(AmdGpus, GpuMissingInSysfsIsAFinding) {
   EXPECT_THAT(checked(host()), ElementsAre("amd-unknown"));
 }
 
-TEST_F(AmdGpus, PartitionsWithOneName) {
+TEST_F(AmdGpus, PartitionsWithOneNameAreAFinding) {
   add_gpu(node());
   proto::HostFacts facts = host();
   *facts.add_gpus() = facts.gpus(0);
   EXPECT_THAT(checked(facts), ElementsAre("amd-partitions"));
 }
 
-TEST_F(AmdGpus, AnArchitectureWhoseQueuesAreNotSaved) {
+TEST_F(AmdGpus, ArchitectureWithoutSavedQueuesIsAFinding) {
   Node gpu = node();
   gpu.gfx_target_version = "120001";
   gpu.num_xcc = 1;
@@ -105,7 +105,7 @@ TEST_F(AmdGpus, AnArchitectureWhoseQueuesAreNotSaved) {
   EXPECT_THAT(checked(host()), ElementsAre("amd-architecture"));
 }
 
-TEST_F(AmdGpus, SeveralDiesUnderADriverThatSavesOne) {
+TEST_F(AmdGpus, UnsupportedMultipleDiesAreAFinding) {
   add_gpu(node());
   for (const auto& [release, kernel, can] : {std::tuple("6.12.12", "6.18.0", false),
                                              {"6.16.12", "6.18.0", false},
@@ -122,7 +122,7 @@ TEST_F(AmdGpus, SeveralDiesUnderADriverThatSavesOne) {
   }
 }
 
-TEST_F(AmdGpus, WavesThatAreNotSavedAndMemoryOfTheHosts) {
+TEST_F(AmdGpus, UnsavedWavesAndHostMemoryAreFindings) {
   Node gpu = node();
   gpu.vram_bytes = 0;
   add_gpu(gpu);
@@ -130,7 +130,7 @@ TEST_F(AmdGpus, WavesThatAreNotSavedAndMemoryOfTheHosts) {
   EXPECT_THAT(checked(host()), ElementsAre("amd-waves", "amd-no-vram"));
 }
 
-TEST_F(AmdGpus, DifferencesOfTheDestination) {
+TEST_F(AmdGpus, DifferencesOfTheDestinationAreFindings) {
   add_gpu(node());
   const proto::HostFacts source = host();
   Node older = node();
@@ -150,7 +150,7 @@ TEST_F(AmdGpus, DifferencesOfTheDestination) {
   EXPECT_THAT(compared(source, other), ElementsAre("amd-properties"));
 }
 
-TEST_F(AmdGpus, PageFaultsThatCannotBeRetried) {
+TEST_F(AmdGpus, MissingPageFaultRetryIsAFinding) {
   add_gpu(node());
   const proto::Gpu by_process = host().gpus(0);
   Node gpu = node();
@@ -184,7 +184,7 @@ class AmdFilesTest : public testing::Test, protected SysfsTree {
   }
 };
 
-TEST_F(AmdFilesTest, AHipProcessHasKfdFirst) {
+TEST_F(AmdFilesTest, HipProcessOpensKfdFirst) {
   const std::string maps =
       "7f0000000000-7f0000200000 rw-s 100000000 00:06 500   /dev/dri/renderD128\n"
       "7f0000200000-7f0000400000 rw-s 100200000 00:06 500   /dev/dri/renderD128\n"
@@ -198,20 +198,20 @@ TEST_F(AmdFilesTest, AHipProcessHasKfdFirst) {
   EXPECT_TRUE((AmdFiles{{}, maps}).any());
 }
 
-TEST_F(AmdFilesTest, ARenderNodeBeforeOrWithoutKfd) {
+TEST_F(AmdFilesTest, RenderNodeBeforeOrWithoutKfdIsAFinding) {
   EXPECT_THAT(found({{{3, "/dev/dri/renderD128"}}, ""}), ElementsAre("amd-render-only"));
   EXPECT_THAT(found({{{3, "/dev/dri/renderD128"}, {9, "/dev/kfd"}}, ""}),
               ElementsAre("amd-render-order"));
 }
 
-TEST_F(AmdFilesTest, ABufferThatIsMappedTwice) {
+TEST_F(AmdFilesTest, BufferMappedTwiceIsAFinding) {
   EXPECT_THAT(found({{},
                      "7f0000000000-7f0000200000 rw-s 100000000 00:06 500   /dev/dri/renderD128\n"
                      "7f5000000000-7f5000001000 rw-s 100100000 00:06 500   /dev/dri/renderD128\n"}),
               ElementsAre("amd-mapping"));
 }
 
-TEST_F(AmdFilesTest, RenderNodesThatTheProcessDoesNotSee) {
+TEST_F(AmdFilesTest, RenderNodesHiddenFromTheProcessAreAFinding) {
   add_gpu({.render_minor = 129});
   const auto topology = device::hip::read_topology(path()).value();
   const auto found = [&] {
@@ -226,7 +226,7 @@ TEST_F(AmdFilesTest, RenderNodesThatTheProcessDoesNotSee) {
   EXPECT_THAT(found(), IsEmpty());
 }
 
-TEST_F(AmdFilesTest, WhatKfdSaysOfAProcess) {
+TEST_F(AmdFilesTest, ProcessWithoutAKfdEntryIsAFinding) {
   const auto found = [&] {
     findings::Findings findings(findings::Side::kSource);
     check_kfd_process(::getpid(), path(), findings);
@@ -241,7 +241,7 @@ TEST_F(AmdFilesTest, WhatKfdSaysOfAProcess) {
 }
 
 // The name is NVIDIA's there; here it stands for any.
-TEST(AmdMap, AGpuGoesToOneOfTheSameVendor) {
+TEST(AmdMap, GpuMapsToOneOfTheSameVendor) {
   const mover::MappableGpu amd{.uuid = *parse_gpu("7cf529dea4b33bad"),
                                .name = "GPU",
                                .chosen = true,

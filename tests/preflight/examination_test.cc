@@ -84,17 +84,17 @@ class Examining : public testing::Test {
   worker::Config config_;
 };
 
-TEST_F(Examining, AProcessThatIsNotThereIsOneFinding) {
+TEST_F(Examining, MissingProcessIsOneFinding) {
   EXPECT_THAT(found(kNobody), ElementsAre("no-process"));
 }
 
-TEST_F(Examining, MissingProgramsDoNotHideWhatIsWrongWithTheProcess) {
+TEST_F(Examining, MissingToolsDoNotHideOtherFindings) {
   config_.criu.argv = {(directory_ / "no-criu").string()};
   const auto ids = found(::getpid());
   EXPECT_THAT(ids, AllOf(Contains("criu-missing"), Contains("not-ours")));
 }
 
-TEST_F(Examining, ImagesInRoundsNeedAKernelThatTellsOfPages) {
+TEST_F(Examining, ImageRoundsNeedDirtyTracking) {
   const pid_t sleeper = ::fork();
   if (sleeper == 0) {
     ::pause();
@@ -163,7 +163,7 @@ class Vforking {
   pid_t child_ = -1;
 };
 
-TEST_F(Examining, AChildThatStaysInVforkIsNamedAndNotTakenForAGpuProgram) {
+TEST_F(Examining, ChildInVforkIsNoGpuProgram) {
   const Vforking job(directory_);
   EXPECT_TRUE(procfs::is_in_vfork(job.child()));
   EXPECT_FALSE(procfs::is_in_vfork(job.pids().front()));
@@ -171,7 +171,7 @@ TEST_F(Examining, AChildThatStaysInVforkIsNamedAndNotTakenForAGpuProgram) {
               AllOf(Contains("in-vfork"), Not(Contains("no-door"))));
 }
 
-TEST_F(Examining, AChildThatLeavesVforkMeanwhileIsAProcessAsOthers) {
+TEST_F(Examining, ChildThatLeavesVforkIsAnOrdinaryMember) {
   Vforking job(directory_);
   std::thread later([&] {
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
@@ -183,7 +183,7 @@ TEST_F(Examining, AChildThatLeavesVforkMeanwhileIsAProcessAsOthers) {
   EXPECT_FALSE(procfs::is_in_vfork(job.child()));
 }
 
-TEST_F(Examining, AJobOfTooManyProcesses) {
+TEST_F(Examining, TooManyProcessesAreAFinding) {
   const pid_t sleeper = ::fork();
   if (sleeper == 0) {
     ::pause();
@@ -197,7 +197,7 @@ TEST_F(Examining, AJobOfTooManyProcesses) {
   ::waitpid(sleeper, nullptr, 0);
 }
 
-TEST_F(Examining, SemaphoresAndQueuesThatMayBeTheJobsAreWarnedAbout) {
+TEST_F(Examining, SystemVObjectsAreAWarning) {
   // Objects of this test alone.
   const pid_t asker = ::fork();
   if (asker == 0) {
@@ -221,7 +221,7 @@ TEST_F(Examining, SemaphoresAndQueuesThatMayBeTheJobsAreWarnedAbout) {
   EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
 }
 
-TEST_F(Examining, AProcessThatMayNotBeLookedAt) {
+TEST_F(Examining, UnreadableProcessIsAFinding) {
   const pid_t target = ::fork();
   if (target == 0) {
     ::pause();
@@ -240,7 +240,7 @@ TEST_F(Examining, AProcessThatMayNotBeLookedAt) {
   ::waitpid(target, nullptr, 0);
 }
 
-TEST_F(Examining, WhatTheAccessTells) {
+TEST_F(Examining, ReportsOfTheAccessAreFindings) {
   const gpu::AccessState state{.managed_memory = true,
                                .ipc_memory = true,
                                .foreign_handles = true,
@@ -254,7 +254,7 @@ TEST_F(Examining, WhatTheAccessTells) {
   EXPECT_THAT(findings.list()[3].found(), HasSubstr("libdeep.so"));
 }
 
-TEST_F(Examining, WhatIsNotTrackedIsSaid) {
+TEST_F(Examining, UntrackedMemoryIsAFinding) {
   findings::Findings findings(findings::Side::kSource);
   check_access({.untracked_bytes = 5 << 20}, findings);
   ASSERT_EQ(findings.list().size(), 1u);
@@ -262,7 +262,7 @@ TEST_F(Examining, WhatIsNotTrackedIsSaid) {
   EXPECT_THAT(findings.list()[0].found(), HasSubstr("5 MiB"));
 }
 
-TEST_F(Examining, FunctionsThatWereWithheldAreSaid) {
+TEST_F(Examining, WithheldFunctionsAreAFinding) {
   findings::Findings findings(findings::Side::kSource);
   check_access({.withheld = 3}, findings);
   ASSERT_EQ(findings.list().size(), 1u);
@@ -270,7 +270,7 @@ TEST_F(Examining, FunctionsThatWereWithheldAreSaid) {
   EXPECT_THAT(findings.list()[0].found(), HasSubstr("3 lookups"));
 }
 
-TEST_F(Examining, MoreBuffersThanAMigrationTakes) {
+TEST_F(Examining, TooManyBuffersAreAFinding) {
   findings::Findings findings(findings::Side::kSource);
   check_inventory(kMaxBuffers, findings);
   EXPECT_TRUE(findings.list().empty());

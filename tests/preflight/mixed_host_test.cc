@@ -62,7 +62,7 @@ class MixedHost : public testing::Test, protected SysfsTree {
   std::vector<device::GpuPair> map_;
 };
 
-TEST_F(MixedHost, IsDescribedWithTheGpusOfBothVendors) {
+TEST_F(MixedHost, ListsGpusOfBothVendors) {
   const Survey found = survey();
   ASSERT_EQ(found.facts.gpus_size(), 2);
   EXPECT_GT(found.facts.driver_version(), 12'000);
@@ -74,7 +74,7 @@ TEST_F(MixedHost, IsDescribedWithTheGpusOfBothVendors) {
   EXPECT_EQ(amd.amd().architecture(), "gfx942");
 }
 
-TEST_F(MixedHost, OffersWhatIsFreeAsEachVendorsInterfaceTells) {
+TEST_F(MixedHost, FreeVramComesFromEachVendorsInterface) {
   const auto offered = inventory::offer(config_);
   ASSERT_TRUE(offered) << offered.error().message();
   ASSERT_EQ(offered->gpus_size(), 2);
@@ -82,7 +82,7 @@ TEST_F(MixedHost, OffersWhatIsFreeAsEachVendorsInterfaceTells) {
   EXPECT_EQ(offered->gpus(1).free_bytes(), 700u) << "by sysfs";
 }
 
-TEST_F(MixedHost, AJobGoesToTheGpuOfItsVendor) {
+TEST_F(MixedHost, JobMapsToTheGpuOfItsVendor) {
   EXPECT_THAT(mapped(request(1)), IsEmpty());
   ASSERT_EQ(map_.size(), 1u) << "nobody uses CUDA";
   EXPECT_EQ(gpu_name(map_[0].to), "GPU-00000000000000e9");
@@ -91,7 +91,7 @@ TEST_F(MixedHost, AJobGoesToTheGpuOfItsVendor) {
   EXPECT_EQ(map_[0].to, to_uuid(survey().facts.gpus(0).uuid()));
 }
 
-TEST_F(MixedHost, AJobWithHipNeedsACounterpartForEachOfAmdsGpusThatItMayOpen) {
+TEST_F(MixedHost, HipJobNeedsACounterpartPerVisibleGpu) {
   proto::PreflightRequest without_buffers = request(1);
   without_buffers.clear_buffers();
   without_buffers.add_members()->set_needs_amdgpu_plugin(true);
@@ -111,7 +111,7 @@ TEST_F(MixedHost, AJobWithHipNeedsACounterpartForEachOfAmdsGpusThatItMayOpen) {
   EXPECT_EQ(map_.size(), 1u);
 }
 
-TEST_F(MixedHost, AProcessWithCudaNeedsACounterpartForEachOfNvidiasGpus) {
+TEST_F(MixedHost, CudaProcessNeedsACounterpartPerGpu) {
   proto::PreflightRequest both = request(1);
   both.add_members()->set_cuda_restore_tid(17);
   EXPECT_THAT(mapped(both), IsEmpty());
@@ -122,7 +122,7 @@ TEST_F(MixedHost, AProcessWithCudaNeedsACounterpartForEachOfNvidiasGpus) {
   EXPECT_THAT(mapped(both), ElementsAre("gpu-map"));
 }
 
-TEST_F(MixedHost, DifferencesOfAnAmdGpuAreFoundBeforeAnythingMoves) {
+TEST_F(MixedHost, AmdDifferencesAreFoundInPreflight) {
   const proto::PreflightRequest from_here = request(1);
   Node older = kNode;
   older.firmware = 100;

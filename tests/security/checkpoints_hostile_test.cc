@@ -99,7 +99,7 @@ class CheckpointsHostile : public testing::Test {
   std::int64_t now_ms_ = 1'795'600'800'000;
 };
 
-TEST_F(CheckpointsHostile, AnAgentThatIsNotNamedSignsNothingThatIsRestored) {
+TEST_F(CheckpointsHostile, CheckpointOfAnUnlistedAgentIsNotRestored) {
   start("[[peers]]\nname = \"node2\"");
   sign("own", own_, 1, {rights_of(0, 0)});
   sign("peers", credentials_.issue({.common_name = "node2"}), 2, {rights_of(0, 0)});
@@ -111,20 +111,20 @@ TEST_F(CheckpointsHostile, AnAgentThatIsNotNamedSignsNothingThatIsRestored) {
   EXPECT_EQ(restore("peers").vram_bytes(), 2U);
 }
 
-TEST_F(CheckpointsHostile, TheNewestIsTheNewestOfThoseWhoseSignerIsAccepted) {
+TEST_F(CheckpointsHostile, NewestMeansNewestWithAnAcceptedSigner) {
   start("[[peers]]\nname = \"node2\"");
   sign("old", credentials_.issue({.common_name = "node2"}), 2, {rights_of(0, 0)});
   sign("new", credentials_.issue({.common_name = "node3"}), 3, {rights_of(0, 0)});
   EXPECT_EQ(restore("").vram_bytes(), 2U);
 }
 
-TEST_F(CheckpointsHostile, WithoutPeersEveryAgentOfTheAuthorityIsBelieved) {
+TEST_F(CheckpointsHostile, WithoutPeersEveryAgentIsAccepted) {
   start();
   sign("strangers", credentials_.issue({.common_name = "node3"}), 3, {rights_of(0, 0)});
   EXPECT_EQ(restore("strangers").vram_bytes(), 3U);
 }
 
-TEST_F(CheckpointsHostile, AGroupThatTheUserHasLostComesBackForNoLocalUser) {
+TEST_F(CheckpointsHostile, LostGroupIsNotRestoredForALocalUser) {
   ASSERT_THAT(groups_of(kUser), Not(testing::Contains(kLost)));
   start();
   give_store_to_user();
@@ -147,7 +147,7 @@ TEST_F(CheckpointsHostile, AGroupThatTheUserHasLostComesBackForNoLocalUser) {
   EXPECT_NE(restore_as_user("lost-4", 0).exit_status, kNotAuthorised);
 }
 
-TEST_F(CheckpointsHostile, GroupsThatTheUserHasComeBack) {
+TEST_F(CheckpointsHostile, CurrentGroupsAreRestored) {
   start();
   give_store_to_user();
   proto::Credentials thread = rights_of(kUser, primary_group(kUser).value());

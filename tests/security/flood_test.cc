@@ -52,7 +52,7 @@ std::vector<UniqueFd> flood(std::uint16_t port) {
   return held;
 }
 
-TEST(Flood, WhoHasAQuestionGetsAnAnswer) {
+TEST(Flood, OperatorIsServedDuringAFlood) {
   control::test::Credentials credentials;
   AgentProcess agent(credentials,
                      "max_startups = 32\nmax_connections = 16\nstartup_timeout_ms = 60000");
@@ -111,7 +111,7 @@ std::vector<UniqueFd> take_every_place(AgentProcess& agent, int places) {
   return held;
 }
 
-TEST(Flood, TheOtherAgentOfAMigrationIsHeardWhenStrangersHaveEveryPlace) {
+TEST(Flood, PeerIsServedDuringAFlood) {
   control::test::Credentials credentials;
   AgentProcess agent(credentials, "max_startups = 8\nstartup_timeout_ms = 60000");
   const Uuid id = write_destination(agent.state_dir(), commit::DestinationState::kRunning,
@@ -127,7 +127,7 @@ TEST(Flood, TheOtherAgentOfAMigrationIsHeardWhenStrangersHaveEveryPlace) {
   EXPECT_THROW(Client(agent, credentials, "agent", Uuid::random()), std::runtime_error);
 }
 
-TEST(Flood, PeerThatNeverStopsSendingEndsItsOwnConnection) {
+TEST(Flood, EndlessSenderLosesItsConnection) {
   control::test::Credentials credentials;
   AgentProcess agent(credentials);
   Client chatty(agent, credentials, "agent");

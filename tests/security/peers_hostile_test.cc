@@ -35,7 +35,7 @@ class PeersHostile : public testing::Test {
   control::test::Credentials credentials_;
 };
 
-TEST_F(PeersHostile, AnAgentThatIsNotNamedIsRefusedBeforeAnythingIsLookedAt) {
+TEST_F(PeersHostile, UnlistedAgentIsRefusedFirst) {
   const AgentProcess agent(credentials_, "[[peers]]\nname = \"node2\"");
   for (const bool only : {false, true}) {
     const auto refused = answer_to(agent, "node3", only);
@@ -45,12 +45,12 @@ TEST_F(PeersHostile, AnAgentThatIsNotNamedIsRefusedBeforeAnythingIsLookedAt) {
   }
 }
 
-TEST_F(PeersHostile, WithoutPeersEveryAgentOfTheAuthorityMaySend) {
+TEST_F(PeersHostile, WithoutPeersEveryAgentMaySend) {
   const AgentProcess agent(credentials_);
   EXPECT_TRUE(answer_to(agent, "node3", true).has_preflight_reply());
 }
 
-TEST_F(PeersHostile, ALocalUserOfTheSourceMustBeTheSameUserHere) {
+TEST_F(PeersHostile, LocalUserMustBeTheSameUserHere) {
   const AgentProcess agent(credentials_);
   proto::PreflightRequest about;
   about.set_ordered_by("uid 4242");

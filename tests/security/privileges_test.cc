@@ -66,14 +66,14 @@ TEST_F(PrivilegesTest, WorkerHoldsThoseOfTheTable) {
   expect_only(agent_.number_in_log("serves", "worker "), Part::kWorker);
 }
 
-TEST_F(PrivilegesTest, EveryReasonIsGiven) {
+TEST_F(PrivilegesTest, EveryCapabilityHasAReason) {
   for (const KeptCapability& capability : kept_capabilities(Part::kWorker)) {
     EXPECT_THAT(std::string(capability.name), testing::StartsWith("CAP_"));
     EXPECT_FALSE(capability.reason.empty()) << capability.name;
   }
 }
 
-TEST_F(PrivilegesTest, MemoryOfTheDaemonIsInNoCoreDump) {
+TEST_F(PrivilegesTest, DaemonIsNotDumpable) {
   const Sleeper ordinary([] {
     __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
     __user_cap_data_struct none[2]{};

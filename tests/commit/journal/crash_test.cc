@@ -91,7 +91,7 @@ struct Kills {
 
 class Crash : public testing::TestWithParam<Kills> {};
 
-TEST_P(Crash, WhatWasConfirmedIsThereAfterAKillAtAnyMoment) {
+TEST_P(Crash, ConfirmedRecordsSurviveAKillAtAnyTime) {
   std::mt19937 random(4711);
   const Kills& kills = GetParam();
   for (int kill = 0; kill < kills.count; ++kill) {

@@ -120,7 +120,7 @@ class JournalDisk : public testing::Test {
   StateDir dir_;
 };
 
-TEST_F(JournalDisk, TheNextOwnerBelievesNothingThatALossOfPowerTakesBack) {
+TEST_F(JournalDisk, NextOwnerUsesOnlyDurableRecords) {
   in_child([this] {
     std::optional<Disk> disk;
     const auto path = lose_a_record(disk);
@@ -130,7 +130,7 @@ TEST_F(JournalDisk, TheNextOwnerBelievesNothingThatALossOfPowerTakesBack) {
   });
 }
 
-TEST_F(JournalDisk, WhoAnswersFromItBelievesNothingThatALossOfPowerTakesBack) {
+TEST_F(JournalDisk, AnswersUseOnlyDurableRecords) {
   in_child([this] {
     std::optional<Disk> disk;
     const auto path = lose_a_record(disk);
@@ -140,7 +140,7 @@ TEST_F(JournalDisk, WhoAnswersFromItBelievesNothingThatALossOfPowerTakesBack) {
   });
 }
 
-TEST_F(JournalDisk, NobodyBelievesARecordThatStillCannotBeWritten) {
+TEST_F(JournalDisk, RecordThatCannotBeMadeDurableIsNotUsed) {
   in_child([this] {
     std::optional<Disk> disk;
     const auto path = lose_a_record(disk);

@@ -49,7 +49,7 @@ void fill_up(const std::filesystem::path& directory) {
   }
 }
 
-TEST_F(Failure, NoJournalIsBegunOnAFullDisk) {
+TEST_F(Failure, FullDiskPreventsANewJournal) {
   in_child([this] {
     mount_small(dir_.path(), "size=64k");
     const auto journal =
@@ -60,7 +60,7 @@ TEST_F(Failure, NoJournalIsBegunOnAFullDisk) {
   });
 }
 
-TEST_F(Failure, ADiskThatFillsUpLaterIsNoConcernOfAJournal) {
+TEST_F(Failure, JournalSurvivesADiskThatFillsUpLater) {
   in_child([this] {
     mount_small(dir_.path(), "size=1m");
     Journal journal = begin(dir_.path());
@@ -73,7 +73,7 @@ TEST_F(Failure, ADiskThatFillsUpLaterIsNoConcernOfAJournal) {
   });
 }
 
-TEST_F(Failure, NoJournalIsBegunWithoutAnInode) {
+TEST_F(Failure, MissingInodePreventsANewJournal) {
   in_child([this] {
     mount_small(dir_.path(), "nr_inodes=2");
     const auto journal =
@@ -92,7 +92,7 @@ void limit_files_to(rlim_t bytes) {
   ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &limit), 0);
 }
 
-TEST_F(Failure, ARecordThatIsWrittenInPartIsTakenBack) {
+TEST_F(Failure, PartlyWrittenRecordIsUndone) {
   for (const rlim_t written : {0, 1, 100, 4095}) {
     in_child([&] {
       Journal journal = begin(dir_.path());
@@ -127,7 +127,7 @@ UniqueFd answer_syncs(unsigned action, unsigned flags) {
   return UniqueFd(flags == 0 ? -1 : static_cast<int>(result));
 }
 
-TEST_F(Failure, ARecordThatCannotBeTakenBackEndsTheJournal) {
+TEST_F(Failure, RecordThatCannotBeUndoneEndsTheJournal) {
   Uuid migration = Uuid::random();
   in_child([&] {
     Journal journal = begin(dir_.path(), migration);
@@ -168,7 +168,7 @@ class WaitingSync {
   seccomp_notif call_{};
 };
 
-TEST_F(Failure, AReaderNeverSeesARecordThatIsTakenBack) {
+TEST_F(Failure, ReadersNeverSeeAnUndoneRecord) {
   in_child([this] {
     Journal journal = begin(dir_.path());
     const auto before = bytes_of(journal.path());
@@ -197,7 +197,7 @@ TEST_F(Failure, AReaderNeverSeesARecordThatIsTakenBack) {
   });
 }
 
-TEST_F(Failure, AfterOneThatWasTakenBackTheNextRecordIsGood) {
+TEST_F(Failure, RecordAfterAnUndoneOneIsGood) {
   in_child([this] {
     Journal journal = begin(dir_.path());
     const UniqueFd listener =

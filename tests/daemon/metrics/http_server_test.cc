@@ -83,14 +83,14 @@ TEST_F(HttpServerTest, HeadHasTheLengthAndNoBody) {
   EXPECT_THAT(reply, testing::EndsWith("\r\n\r\n"));
 }
 
-TEST_F(HttpServerTest, WhatIsNoGetIsRefused) {
+TEST_F(HttpServerTest, OtherMethodsAreRefused) {
   serve();
   EXPECT_THAT(ask("POST /there HTTP/1.1\r\nContent-Length: 3\r\n\r\nabc"),
               StartsWith("HTTP/1.1 405 "));
   EXPECT_THAT(ask("GET /elsewhere HTTP/1.1\r\n\r\n"), StartsWith("HTTP/1.1 404 "));
 }
 
-TEST_F(HttpServerTest, NonsenseIsABadRequest) {
+TEST_F(HttpServerTest, MalformedRequestIsABadRequest) {
   serve();
   for (const char* bytes :
        {"\r\n\r\n", "GET\r\n\r\n", "GET /there\r\n\r\n", "GET there HTTP/1.1\r\n\r\n",
@@ -99,20 +99,20 @@ TEST_F(HttpServerTest, NonsenseIsABadRequest) {
   }
 }
 
-TEST_F(HttpServerTest, ARequestThatDoesNotEndIsCutOff) {
+TEST_F(HttpServerTest, EndlessRequestIsCutOff) {
   serve();
   EXPECT_THAT(ask("GET /there HTTP/1.1\r\nX: " + std::string(100'000, 'x')),
               testing::AnyOf(StartsWith("HTTP/1.1 400 "), ""));
   EXPECT_THAT(ask("GET /there HTTP/1.1\r\n\r\n"), StartsWith("HTTP/1.1 200 "));
 }
 
-TEST_F(HttpServerTest, WhoSaysNothingIsLetGo) {
+TEST_F(HttpServerTest, SilentClientIsDisconnected) {
   serve({.patience = std::chrono::milliseconds(100)});
   EXPECT_EQ(ask(""), "");
   EXPECT_EQ(ask("GET /there HTTP/1.1\r\n"), "");
 }
 
-TEST_F(HttpServerTest, MoreThanTheLimitAreClosedAtOnceAndOthersAreServedAfterwards) {
+TEST_F(HttpServerTest, ExcessConnectionsAreClosedAtOnce) {
   serve({.connections = 2});
   std::optional<Client> first(std::in_place, endpoint_);
   const Client second(endpoint_);
@@ -123,7 +123,7 @@ TEST_F(HttpServerTest, MoreThanTheLimitAreClosedAtOnceAndOthersAreServedAfterwar
   EXPECT_THAT(answer, StartsWith("HTTP/1.1 200 "));
 }
 
-TEST_F(HttpServerTest, SlowOnesDoNotHoldUpOthers) {
+TEST_F(HttpServerTest, SlowClientsDoNotDelayOthers) {
   serve();
   Client slow(endpoint_);
   slow.send("GET /the");

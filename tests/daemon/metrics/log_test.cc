@@ -63,7 +63,7 @@ TEST(Log, UnderTheJournalLinesHaveAPriorityAndNoTime) {
   EXPECT_EQ(text, "<7>one\n<6>two\n<4>three\n<3>four\n<2>five\n");
 }
 
-TEST(Log, OnceAMigrationIsKnownEveryLineCarriesItsId) {
+TEST(Log, LinesOfAMigrationCarryItsId) {
   const auto body = [] {
     spdlog::info("before");
     log_migration(*Uuid::parse(kId));

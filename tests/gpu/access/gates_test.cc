@@ -137,7 +137,7 @@ Program with_collectives_at(std::size_t length, std::initializer_list<std::size_
   return program;
 }
 
-TEST(ClosingGates, RanksThatAreBehindAreLetGoOnUntilNobodyWaits) {
+TEST(ClosingGates, RanksBehindAreLetPassUntilNoRankWaits) {
   Machine machine(with_collectives_at(100, {40, 80}), {45, 10, 30});
   Gates gates = machine.gates();
   std::vector<std::string> told;
@@ -155,14 +155,14 @@ TEST(ClosingGates, RanksThatAreBehindAreLetGoOnUntilNobodyWaits) {
   EXPECT_EQ(told.front(), "process 1: its GPU waits: calls of 2, 3 are let pass");
 }
 
-TEST(ClosingGates, NobodyIsLetGoOnWhereNobodyWaits) {
+TEST(ClosingGates, NoCallIsLetPassWhenNoRankWaits) {
   Machine machine(with_collectives_at(100, {40}), {40, 7, 39, 0});
   Gates gates = machine.gates();
   ASSERT_TRUE(gates.quiesce(kLong, milliseconds(0)));
   for (const auto& rank : machine.ranks) EXPECT_EQ(rank->steps, 0u);
 }
 
-TEST(ClosingGates, NobodyPassesTheOneThatWasFurthestByMoreThanItsCollective) {
+TEST(ClosingGates, NoRankRunsMoreThanOneCollectiveAhead) {
   std::mt19937 random(4711);
   for (int trial = 0; trial < 14; ++trial) {
     Program program(200);
@@ -179,7 +179,7 @@ TEST(ClosingGates, NobodyPassesTheOneThatWasFurthestByMoreThanItsCollective) {
   }
 }
 
-TEST(ClosingGates, ARingWhereEachWaitsForItsNeighbourComesToRest) {
+TEST(ClosingGates, RingOfMutualWaitsQuiesces) {
   std::mt19937 random(4711);
   for (int trial = 0; trial < 10; ++trial) {
     std::vector<std::size_t> submitted;
@@ -193,7 +193,7 @@ TEST(ClosingGates, ARingWhereEachWaitsForItsNeighbourComesToRest) {
   }
 }
 
-TEST(ClosingGates, ARankThatNeverComesToItsCollectiveOpensThemAgain) {
+TEST(ClosingGates, RankThatMissesItsCollectiveReopensAllGates) {
   /// Its host thread does something else, and makes no calls.
   struct Elsewhere : Rank {
     using Rank::Rank;
@@ -214,7 +214,7 @@ TEST(ClosingGates, ARankThatNeverComesToItsCollectiveOpensThemAgain) {
   for (const auto& rank : stuck.ranks) EXPECT_TRUE(rank->open);
 }
 
-TEST(ClosingGates, AMemberThatEndsOpensThemAgain) {
+TEST(ClosingGates, EndOfAMemberReopensAllGates) {
   Machine machine(Program(10), {3, 4});
   machine.ranks[1]->error = Error(Code::kNotFound, "process 2 has ended");
   Gates gates = machine.gates();

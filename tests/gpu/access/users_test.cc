@@ -72,7 +72,7 @@ class ZerosOfAnybody : public testing::Test {
   FakeAccess access_;
 };
 
-TEST_F(ZerosOfAnybody, AllAreDroppedButTheStackInUse) {
+TEST_F(ZerosOfAnybody, AllZeroPagesButTheStackInUseAreDropped) {
   const auto dropped = drop();
   ASSERT_TRUE(dropped) << dropped.error().message();
   EXPECT_GE(dropped->dropped_bytes, kBytes);
@@ -82,7 +82,7 @@ TEST_F(ZerosOfAnybody, AllAreDroppedButTheStackInUse) {
   EXPECT_THAT(access_.calls.wait_for(), ElementsAre("look", "drop_pages", "use_huge_pages"));
 }
 
-TEST_F(ZerosOfAnybody, WhereNobodyCanDropThemTheProcessRunsOn) {
+TEST_F(ZerosOfAnybody, ProcessRunsOnIfZeroPagesCannotBeDropped) {
   access_.answer_to_drop_pages = Error(Code::kUnsupported, "no library");
   const auto dropped = drop();
   ASSERT_FALSE(dropped);
@@ -104,7 +104,7 @@ TEST(ThrottleOfAnybody, EveryCloseIsFollowedByAnOpen) {
   }
 }
 
-TEST(ThrottleOfAnybody, AGpuThatDoesNotBecomeIdleInTimeIsNoError) {
+TEST(ThrottleOfAnybody, BusyGpuIsNoError) {
   FakeGate gate;
   gate.answer_to_quiesce = Error(Code::kTimeout, "busy");
   Throttle throttle(gate);
@@ -114,7 +114,7 @@ TEST(ThrottleOfAnybody, AGpuThatDoesNotBecomeIdleInTimeIsNoError) {
   EXPECT_THAT(gate.calls.wait_for(), testing::Each("quiesce"));
 }
 
-TEST(ThrottleOfAnybody, TheFirstErrorEndsIt) {
+TEST(ThrottleOfAnybody, FirstErrorEndsTheThrottle) {
   for (const bool closing : {true, false}) {
     FakeGate gate;
     (closing ? gate.answer_to_quiesce : gate.answer_to_resume) =

@@ -56,13 +56,13 @@ bool shares_memory() {
   return well && bytes == std::vector(bytes.size(), std::byte{0x5a});
 }
 
-TEST(Hip, MemoryIsImportedAsEachReleaseTakesTheDescriptor) {
+TEST(Hip, ImportPassesDescriptorsAsEachReleaseExpects) {
   for (const char* const release : {"5.3", "5.7", "6.2", "7.0", "7.1"}) {
     EXPECT_TRUE(with_release(release, shares_memory)) << release;
   }
 }
 
-TEST(Hip, AReleaseThatCannotBackMemoryIsRefused) {
+TEST(Hip, ReleaseWithoutVirtualMemoryIsRefused) {
   EXPECT_TRUE(with_release("5.2", [] {
     const auto driver = hip::load();
     return !driver && driver.error().code() == Code::kUnsupported &&
@@ -70,7 +70,7 @@ TEST(Hip, AReleaseThatCannotBackMemoryIsRefused) {
   }));
 }
 
-TEST(Hip, AGpuIsKnownByThePlaceAndTheNameThatSysfsHas) {
+TEST(Hip, GpuHasPciAddressAndNameFromSysfs) {
   EXPECT_TRUE(with_release("6.2", [] {
     const auto driver = hip::load();
     if (!says(driver)) return false;
@@ -81,7 +81,7 @@ TEST(Hip, AGpuIsKnownByThePlaceAndTheNameThatSysfsHas) {
   }));
 }
 
-TEST(Hip, AProcessThatDoesNotHaveItHasNoStateOfIt) {
+TEST(Hip, ProcessWithoutHipHasNoState) {
   EXPECT_TRUE(with_release("6.2", [] {
     const auto driver = hip::load();
     if (!says(driver)) return false;
@@ -95,7 +95,7 @@ TEST(Hip, AProcessThatDoesNotHaveItHasNoStateOfIt) {
 }
 
 /// Where the search path leads to both libraries.
-TEST(Hip, BothVendorsGpusAreThereAtOnce) {
+TEST(Hip, GpusOfBothVendorsAreListed) {
   const SysfsTree sysfs;
   sysfs.add_gpu({});
   EXPECT_TRUE(with_release("6.2", [&] {
@@ -111,7 +111,7 @@ TEST(Hip, BothVendorsGpusAreThereAtOnce) {
   }));
 }
 
-TEST(Hip, IsNotEvenLoadedWhereTheKernelHasNoDriverForIt) {
+TEST(Hip, LibraryIsNotLoadedWithoutAKernelDriver) {
   const SysfsTree sysfs;
   EXPECT_TRUE(with_release("6.2", [&] {
     const auto driver = load_drivers(sysfs.path());

@@ -98,11 +98,11 @@ Launch launch_with(const std::function<void(const Chunk&, digest::Digest&)>& spo
   };
 }
 
-TEST(WrongGpu, OneThatDigestsAsTheCpuDoesIsUsed) {
+TEST(WrongGpu, GpuWithCorrectDigestsIsUsed) {
   EXPECT_TRUE(digester_with(launch_with([](const Chunk&, digest::Digest&) {})));
 }
 
-TEST(WrongGpu, OneThatIsWrongInALastPartOnlyIsRefused) {
+TEST(WrongGpu, GpuWrongOnlyInTheLastPartIsRefused) {
   const auto made = digester_with(launch_with([](const Chunk& chunk, digest::Digest& digest) {
     if (chunk.length_bytes == 70'001) digest.bytes[15] ^= 1;
   }));
@@ -113,7 +113,7 @@ TEST(WrongGpu, OneThatIsWrongInALastPartOnlyIsRefused) {
                         "it gives other digests than the CPU"));
 }
 
-TEST(WrongGpu, OneWhoseKernelDoesNothingIsRefused) {
+TEST(WrongGpu, GpuWhoseKernelDoesNothingIsRefused) {
   EXPECT_FALSE(digester_with([](const Chunk*, std::uint32_t, digest::Digest*) {}));
 }
 

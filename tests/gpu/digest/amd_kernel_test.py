@@ -41,7 +41,7 @@ def compile_kernel(architecture, *options):
 
 
 class AmdKernel(unittest.TestCase):
-    def test_everything_is_in_registers(self):
+    def test_kernel_uses_registers_only(self):
         for architecture, (lanes, registers, unit, simds) in ARCHITECTURES.items():
             with self.subTest(architecture):
                 assembly = compile_kernel(architecture, "-S", "-o", "-")
@@ -60,7 +60,7 @@ class AmdKernel(unittest.TestCase):
                       f"{waves_at_once * lanes // THREADS} work groups at once")
                 self.assertGreaterEqual(waves_at_once * lanes, BLOCKS_AT_ONCE * THREADS)
 
-    def test_it_reads_memory_of_the_gpu_as_such(self):
+    def test_kernel_uses_global_loads(self):
         """A flat load has to find out which kind of memory it is of, for each lane."""
         for architecture in ARCHITECTURES:
             with self.subTest(architecture):
@@ -68,7 +68,7 @@ class AmdKernel(unittest.TestCase):
                 self.assertRegex(assembly, r"\n\s+global_load_(dwordx4|b128)")
                 self.assertNotRegex(assembly, r"\n\s+flat_(load|store)")
 
-    def test_it_is_a_code_object_that_can_be_loaded(self):
+    def test_kernel_is_a_loadable_code_object(self):
         for architecture in ARCHITECTURES:
             with self.subTest(architecture), tempfile.TemporaryDirectory() as folder:
                 code = pathlib.Path(folder) / "kernel.co"

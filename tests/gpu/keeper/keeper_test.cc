@@ -136,7 +136,7 @@ int least_oom_score() {
   return status == 0 ? -1000 : oom_score_of(::getpid());
 }
 
-TEST(Keeper, GivesEveryDescriptorToASuccessorAndKeepsItsOwn) {
+TEST(Keeper, GivesSuccessorEveryDescriptorAndKeepsItsOwn) {
   const Buffers buffers(3);
   Keeper keeper = start();
   ASSERT_TRUE(keeper.arm(buffers.list));
@@ -172,7 +172,7 @@ TEST(Keeper, GivesEachMemberWhatItMaps) {
 }
 
 /// As the agents before protocol version 6 armed it: without the members.
-TEST(Keeper, ATableWithoutMembersIsOfOneProcess) {
+TEST(Keeper, OldTableWithoutMembersMeansOneProcess) {
   const std::uint64_t table[] = {layout::kMagic, 2, 1007, 1000};  // the second is the count
   const UniqueFd first = memory_with(1007);
   const UniqueFd second = memory_with(1000);
@@ -207,7 +207,7 @@ TEST(Keeper, ATableWithoutMembersIsOfOneProcess) {
   ::close(ends[1]);
 }
 
-TEST(Keeper, MayHoldNothing) {
+TEST(Keeper, AcceptsNoDescriptors) {
   Keeper keeper = start();
   ASSERT_TRUE(keeper.arm({}));
   expect_taken(keeper.id(), {});
@@ -230,7 +230,7 @@ TEST(Keeper, EndsWhenTheWorkerDiesBeforeArming) {
   EXPECT_EQ(code_of_taking(id), Code::kNotFound);
 }
 
-TEST(Keeper, EndsWithAnUnarmedOwnerAndStaysWithAnArmedOne) {
+TEST(Keeper, OutlivesItsOwnerOnlyIfArmed) {
   const Buffers buffers(1);
   journal::ProcessId unarmed, armed;
   {
@@ -246,7 +246,7 @@ TEST(Keeper, EndsWithAnUnarmedOwnerAndStaysWithAnArmedOne) {
   ::waitpid(armed.pid(), nullptr, 0);
 }
 
-TEST(Keeper, IsNotArmedWhenItRunsOutOfDescriptors) {
+TEST(Keeper, ArmingFailsWithoutFreeDescriptors) {
   const Buffers buffers(100);
   Keeper keeper = start();
   const rlimit little{50, 50};
@@ -265,7 +265,7 @@ TEST(Keeper, RefusesMoreBuffersThanItMayHold) {
   EXPECT_EQ(armed.error().code(), Code::kInvalidArgument);
 }
 
-TEST(Keeper, InheritsNothingAndIsTheLastToGoWhenMemoryRunsOut) {
+TEST(Keeper, InheritsNothingAndIsTheLastOomVictim) {
   const UniqueFd inheritable(::open("/etc/passwd", O_RDONLY));
   Keeper keeper = start();
   const pid_t pid = keeper.id().pid();
@@ -277,7 +277,7 @@ TEST(Keeper, InheritsNothingAndIsTheLastToGoWhenMemoryRunsOut) {
   EXPECT_EQ(fs::read_symlink("/proc/" + std::to_string(pid) + "/cwd"), "/");
 }
 
-TEST(Keeper, DoesNotEndBySignalsThatArePoliteRequests) {
+TEST(Keeper, IgnoresTerminationSignals) {
   const Buffers buffers(1);
   Keeper keeper = start();
   ASSERT_TRUE(keeper.arm(buffers.list));
@@ -286,7 +286,7 @@ TEST(Keeper, DoesNotEndBySignalsThatArePoliteRequests) {
   ASSERT_TRUE(keeper.end());
 }
 
-TEST(Keeper, IsNotFoundInOtherProcesses) {
+TEST(Keeper, FindRejectsOtherProcesses) {
   journal::ProcessId self;
   self.set_pid(::getpid());
   self.set_start_time(procfs::read_stat("self").value().start_time);
@@ -300,7 +300,7 @@ TEST(Keeper, IsNotFoundInOtherProcesses) {
   EXPECT_NE(procfs::state(std::to_string(keeper.id().pid())), 'Z');
 }
 
-TEST(Keeper, CannotBeStartedFromNowhere) {
+TEST(Keeper, CannotBeStartedFromAMissingPath) {
   const auto keeper = Keeper::start("/no/such/keeper");
   ASSERT_FALSE(keeper);
   EXPECT_EQ(keeper.error().code(), Code::kNotFound) << keeper.error().message();

@@ -49,7 +49,7 @@ class MoverHostile : public Mover {
   std::vector<std::byte> content_;
 };
 
-TEST_F(MoverHostile, LanesLandWhileBuffersComeAndGo) {
+TEST_F(MoverHostile, LanesLandWhileBuffersAreAddedAndRemoved) {
   allocate(1, kSize, 1);
   ASSERT_TRUE(connect());
   ASSERT_TRUE(round());
@@ -63,7 +63,7 @@ TEST_F(MoverHostile, LanesLandWhileBuffersComeAndGo) {
   expect_arrived();
 }
 
-TEST_F(MoverHostile, LanesLandWhilePrefillTurnsIntoReload) {
+TEST_F(MoverHostile, LanesLandDuringSwitchFromPrefillToReload) {
   allocate(1, kSize, 1);
   ASSERT_TRUE(connect());
   ASSERT_TRUE(round());

@@ -95,7 +95,7 @@ class Freezer : public testing::TestWithParam<Hierarchy> {
   Group group_{{GetParam()}, fmt::format("gcr-group-test-{}", ::getpid())};
 };
 
-TEST_P(Freezer, HoldsAProcessThatOutsidersAndItsOwnTimerContinue) {
+TEST_P(Freezer, FrozenProcessIgnoresSigcontAndItsTimer) {
   for (const bool own_timer : {false, true}) {
     Counter counter(own_timer);
     ASSERT_TRUE(counter.counts());
@@ -114,7 +114,7 @@ TEST_P(Freezer, HoldsAProcessThatOutsidersAndItsOwnTimerContinue) {
   }
 }
 
-TEST_P(Freezer, FreezesAProcessThatStopsAtTheSameTime) {
+TEST_P(Freezer, FreezesAProcessThatIsBeingStopped) {
   Counter counter(false);
   ASSERT_TRUE(counter.counts());
   ASSERT_TRUE(group_.create());
@@ -126,7 +126,7 @@ TEST_P(Freezer, FreezesAProcessThatStopsAtTheSameTime) {
   }
 }
 
-TEST_P(Freezer, KillsWhatIsFrozenWithoutLettingItRun) {
+TEST_P(Freezer, KillsFrozenProcessesWithoutRunningThem) {
   Counter counter(false);
   ASSERT_TRUE(counter.counts());
   ASSERT_TRUE(group_.create());
@@ -140,7 +140,7 @@ TEST_P(Freezer, KillsWhatIsFrozenWithoutLettingItRun) {
   EXPECT_TRUE(group_.destroy()) << "twice is as good as once";
 }
 
-TEST_P(Freezer, ReturnsAProcessToWhereItCameFrom) {
+TEST_P(Freezer, ReturnsAProcessToItsOldGroup) {
   Counter counter(false);
   const std::string home = group_.home_of(counter.process().pid()).value();
   ASSERT_TRUE(group_.create());
@@ -154,7 +154,7 @@ TEST_P(Freezer, ReturnsAProcessToWhereItCameFrom) {
   EXPECT_TRUE(counter.counts());
 }
 
-TEST_P(Freezer, TakesTheCallersOwnGroupWhereTheFirstOneIsGone) {
+TEST_P(Freezer, UsesTheCallersGroupIfTheOldOneIsGone) {
   Counter counter(false);
   ASSERT_TRUE(group_.create());
   ASSERT_TRUE(group_.add(counter.process()));
@@ -168,7 +168,7 @@ INSTANTIATE_TEST_SUITE_P(Version, Freezer, testing::ValuesIn(all_with(kFreezer))
                            return fmt::format("{}", static_cast<int>(info.param.version));
                          });
 
-TEST(Hierarchies, AreFoundWithVersionTwoFirst) {
+TEST(Hierarchies, VersionTwoComesFirst) {
   const auto found = hierarchies(
       "31 23 0:28 / /sys/fs/cgroup rw - tmpfs tmpfs rw,mode=755\n"
       "36 31 0:33 / /sys/fs/cgroup/devices rw - cgroup cgroup rw,devices\n"
@@ -186,7 +186,7 @@ TEST(Hierarchies, AreFoundWithVersionTwoFirst) {
   EXPECT_EQ(found[2].directory_of("/docker/12"), std::nullopt);
 }
 
-TEST(Hierarchies, AreNoneWhereNothingIsMounted) {
+TEST(Hierarchies, AreEmptyWithoutMounts) {
   EXPECT_THAT(hierarchies("31 23 0:28 / / rw - ext4 /dev/sda rw\n"), testing::IsEmpty());
 }
 

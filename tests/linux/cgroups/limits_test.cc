@@ -111,7 +111,7 @@ int allocate(std::uint64_t bytes) {
   return 0;
 }
 
-TEST_F(Limits, OfAGroupAndAllAboveItTheLeastCounts) {
+TEST_F(Limits, LeastLimitOfAllAncestorsCounts) {
   const fs::path below = make("memory", 2);
   const char* file = either("memory", "memory.limit_in_bytes", "memory.max");
   put(below.parent_path() / file, std::to_string(kMemory));
@@ -121,7 +121,7 @@ TEST_F(Limits, OfAGroupAndAllAboveItTheLeastCounts) {
   EXPECT_EQ(limits().memory_bytes(), kMemory / 2);
 }
 
-TEST_F(Limits, OfCpuTimeTheSmallestShareCounts) {
+TEST_F(Limits, SmallestCpuShareCounts) {
   const fs::path below = make("cpu", 2);
   const auto limit = [&](const fs::path& group, int quota, int period) {
     if (with("cpu").version == Version::kTwo)
@@ -136,7 +136,7 @@ TEST_F(Limits, OfCpuTimeTheSmallestShareCounts) {
   EXPECT_EQ(limits().cpu_period_us(), 50'000u);
 }
 
-TEST_F(Limits, AreNoneWhereNobodySetOne) {
+TEST_F(Limits, AreEmptyUnlessSet) {
   // In a group of its own at the top, below which nothing is limited on a machine for tests.
   ASSERT_TRUE(group_.create());
   const auto process = procfs::Process::open(sleeper_->pid());
@@ -145,7 +145,7 @@ TEST_F(Limits, AreNoneWhereNobodySetOne) {
   EXPECT_THAT(not_kept(hierarchies(), limits()), IsEmpty());
 }
 
-TEST_F(Limits, AreTheSameInTheGroupThatKeepsThem) {
+TEST_F(Limits, AreCopiedToTheNewGroup) {
   proto::GroupLimits wanted;
   wanted.set_memory_bytes(kMemory);
   wanted.set_processes(7);
@@ -164,7 +164,7 @@ TEST_F(Limits, AreTheSameInTheGroupThatKeepsThem) {
       << describe(limits());
 }
 
-TEST_F(Limits, HoldAProcessToItsMemory) {
+TEST_F(Limits, MemoryLimitIsEnforced) {
   proto::GroupLimits wanted;
   wanted.set_memory_bytes(kMemory);
   wanted.set_swap_bytes(0);
@@ -173,7 +173,7 @@ TEST_F(Limits, HoldAProcessToItsMemory) {
   EXPECT_EQ(in_group([] { return allocate(2 * kMemory); }), 128 + SIGKILL);
 }
 
-TEST_F(Limits, HoldAProcessToItsNumberOfProcesses) {
+TEST_F(Limits, ProcessLimitIsEnforced) {
   proto::GroupLimits wanted;
   wanted.set_processes(3);
   ASSERT_TRUE(group_.create(wanted));
@@ -188,7 +188,7 @@ TEST_F(Limits, HoldAProcessToItsNumberOfProcesses) {
   EXPECT_EQ(forked, 2);
 }
 
-TEST_F(Limits, HoldAProcessToItsCpus) {
+TEST_F(Limits, CpuSetIsEnforced) {
   proto::GroupLimits wanted;
   wanted.set_cpus("0");
   const Status created = group_.create(wanted);
@@ -197,7 +197,7 @@ TEST_F(Limits, HoldAProcessToItsCpus) {
       in_group([] { return procfs::status_field("self", "Cpus_allowed_list") == "0" ? 0 : 1; }), 0);
 }
 
-TEST_F(Limits, ThatThisHostDoesNotHaveAreRefused) {
+TEST_F(Limits, UnsupportedLimitsAreRefused) {
   proto::GroupLimits wanted;
   wanted.set_cpus("0-9000");
   EXPECT_THAT(not_kept(hierarchies(), wanted), SizeIs(1));
@@ -231,7 +231,7 @@ class Devices : public Limits, public testing::WithParamInterface<Hierarchy> {
   Devices() { group_ = Group({GetParam()}, fmt::format("gcr-devices-test-{}", ::getpid())); }
 };
 
-TEST_P(Devices, OtherThanTheAllowedOnesCannotBeOpened) {
+TEST_P(Devices, OnlyAllowedDevicesCanBeOpened) {
   proto::GroupLimits wanted;
   allow(*wanted.mutable_devices(), "/dev/null", true);
   allow(*wanted.mutable_devices(), "/dev/zero", false);
@@ -242,7 +242,7 @@ TEST_P(Devices, OtherThanTheAllowedOnesCannotBeOpened) {
   EXPECT_EQ(in_group(use_of_devices), 1 + 2);
 }
 
-TEST_P(Devices, AreReadFromTheGroupsOfTheProcess) {
+TEST_P(Devices, AllowedDevicesAreReadFromTheGroup) {
   EXPECT_FALSE(limits().has_devices()) << describe(limits());
   proto::GroupLimits wanted;
   allow(*wanted.mutable_devices(), "/dev/null", true);
@@ -284,7 +284,7 @@ bool tells_gpus_of_amd(const fs::path& sysfs) {
   return others && !none && others->allowed_size() == 1 && named(*others, "/dev/dri/renderD129");
 }
 
-TEST(Devices, GpusOfAmdAreNamedByTheirIdentifiersAndCanBeLeftOut) {
+TEST(Devices, AmdGpusAreNamedByUniqueIdAndCanBeLeftOut) {
   const SysfsTree tree;
   tree.write("class/drm/renderD128/device/unique_id", "7cf529dea4b33bad\n");
   tree.write("class/drm/renderD129/device/unique_id", "0\n");

@@ -60,7 +60,7 @@ bool next_number_is(pid_t pid) {
   return written;
 }
 
-TEST(ReusedNumber, IsNotSignalledByWhoHoldsTheProcessThatHadIt) {
+TEST(ReusedNumber, HandleOfTheOldProcessDoesNotSignalIt) {
   EXPECT_EQ(in_new_namespace([] {
               Sleeper first;
               const auto process = Process::open(first.pid());
@@ -83,7 +83,7 @@ TEST(ReusedNumber, IsNotSignalledByWhoHoldsTheProcessThatHadIt) {
 }
 
 /// What a journal says of a process that has ended, whose number another one has.
-TEST(ReusedNumber, IsNotSignalledByRecovery) {
+TEST(ReusedNumber, RecoveryDoesNotSignalIt) {
   const Sleeper other;
   const std::uint64_t started = Process::open(other.pid()).value().start_time();
   journal::ProcessId ended;
@@ -117,7 +117,7 @@ pid_t tracer_of(pid_t traced) {
   });
 }
 
-TEST(KilledProcess, IsNotWaitedForWithoutLimitWhenAnotherProcessTracesIt) {
+TEST(KilledProcess, WaitIsBoundedWhileAnotherProcessTracesIt) {
   const pid_t pid = ::fork();
   if (pid == 0) {
     std::thread([] {

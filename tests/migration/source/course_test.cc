@@ -140,14 +140,14 @@ class CourseTest : public testing::Test {
   std::thread io_thread_, daemon_thread_;
 };
 
-TEST_F(CourseTest, TheTargetLearnsWhichMigrationItIsAndWhoOrderedIt) {
+TEST_F(CourseTest, TargetGetsTheMigrationIdAndTheRequester) {
   claim_and_examine();
   EXPECT_TRUE(preflight(*course_));
   EXPECT_EQ(target_.preflight_request.migration_id(), to_bytes(course_->run.migration));
   EXPECT_EQ(target_.preflight_request.ordered_by(), agent_->peer().common_name);
 }
 
-TEST_F(CourseTest, ABlockerOfTheTargetRefuses) {
+TEST_F(CourseTest, BlockerAtTheTargetRefusesTheMigration) {
   claim_and_examine();
   *target_.preflight_reply->add_findings() =
       findings::make_finding(findings::kMemoryTooSmall, findings::Side::kDestination, "it is so");
@@ -157,14 +157,14 @@ TEST_F(CourseTest, ABlockerOfTheTargetRefuses) {
   EXPECT_THAT(refused.error().message(), HasSubstr("it is so"));
 }
 
-TEST_F(CourseTest, WhoGivesUpTellsTheTarget) {
+TEST_F(CourseTest, AbortIsSentToTheTarget) {
   claim_and_examine();
   const Status given_up = give_up(*course_, Error(Code::kRefused, "it does not fit"));
   EXPECT_EQ(given_up.error().message(), "it does not fit");
   EXPECT_EQ(target_.aborted, "it does not fit");
 }
 
-TEST_F(CourseTest, ACancellationInterruptsTheTarget) {
+TEST_F(CourseTest, CancellationInterruptsTheTarget) {
   ASSERT_TRUE(claim(*course_));
   EXPECT_FALSE(target_.interrupted());
   cancellation_.request("alice said so");
@@ -172,13 +172,13 @@ TEST_F(CourseTest, ACancellationInterruptsTheTarget) {
   EXPECT_EQ(target_.interrupted()->message(), "alice said so");
 }
 
-TEST_F(CourseTest, ACancellationBeforeTheTargetIsKnownInterruptsIt) {
+TEST_F(CourseTest, EarlyCancellationInterruptsTheTarget) {
   cancellation_.request("alice said so");
   ASSERT_TRUE(claim(*course_));
   EXPECT_TRUE(target_.interrupted());
 }
 
-TEST_F(CourseTest, ACancelledCourseAsksTheTargetNothing) {
+TEST_F(CourseTest, CancelledMigrationSendsNoRequests) {
   cancellation_.request("alice said so");
   const Status voted = run_to_vote(*course_);
   ASSERT_FALSE(voted);
@@ -186,14 +186,14 @@ TEST_F(CourseTest, ACancelledCourseAsksTheTargetNothing) {
   EXPECT_THAT(target_.calls, ElementsAre());
 }
 
-TEST_F(CourseTest, AnUnknownTargetEndsInTheReport) {
+TEST_F(CourseTest, UnknownTargetIsReported) {
   no_target_ = Error(Code::kInvalidArgument, "that is no address");
   migrate(*course_);
   EXPECT_EQ(course_->run.report.code(), "invalid-argument");
   EXPECT_EQ(course_->run.report.message(), "that is no address");
 }
 
-TEST_F(CourseTest, TheJournalKnowsOfTheRestoreBeforeTheTargetDoes) {
+TEST_F(CourseTest, RestoreIsJournaledBeforeItIsRequested) {
   begin_and_copy();
   target_.vote = Error(Code::kInternal, "it did not work");
   EXPECT_FALSE(restore(*course_));
@@ -201,7 +201,7 @@ TEST_F(CourseTest, TheJournalKnowsOfTheRestoreBeforeTheTargetDoes) {
   EXPECT_THAT(target_.calls, ElementsAre("restore"));
 }
 
-TEST_F(CourseTest, AVoteAboutOtherChunksIsDataLoss) {
+TEST_F(CourseTest, VoteOnOtherChunksIsDataLoss) {
   begin_and_copy();
   target_.vote->set_verified_chunks(7);
   const Status restored = restore(*course_);
@@ -210,7 +210,7 @@ TEST_F(CourseTest, AVoteAboutOtherChunksIsDataLoss) {
   EXPECT_FALSE(course_->run.report.verified());
 }
 
-TEST_F(CourseTest, PhasesOfTheVoteAreOnTheReportsAxis) {
+TEST_F(CourseTest, PhasesOfTheVoteUseTheReportsClock) {
   begin_and_copy();
   proto::PhaseTime& phase = *target_.vote->add_phases();
   const auto start = console_->started().time_since_epoch();
@@ -224,7 +224,7 @@ TEST_F(CourseTest, PhasesOfTheVoteAreOnTheReportsAxis) {
 /// Longer than any test takes.
 constexpr std::chrono::hours kLong{1};
 
-TEST_F(CourseTest, AnOrderBeforeTheWaitEndsIt) {
+TEST_F(CourseTest, EarlySwitchoverOrderEndsTheWait) {
   EXPECT_TRUE(console_->go_on());
   EXPECT_FALSE(console_->rest(kLong));
   EXPECT_TRUE(console_->may_switch_over());
@@ -233,7 +233,7 @@ TEST_F(CourseTest, AnOrderBeforeTheWaitEndsIt) {
   EXPECT_EQ(again.error().message(), "the migration switches over already");
 }
 
-TEST_F(CourseTest, ACancellationEndsTheWait) {
+TEST_F(CourseTest, CancellationEndsTheWait) {
   std::thread other([this] { cancellation_.request("alice said so"); });
   EXPECT_FALSE(console_->rest(kLong));
   other.join();
@@ -241,11 +241,11 @@ TEST_F(CourseTest, ACancellationEndsTheWait) {
   EXPECT_THAT(console_->go_on().error().message(), HasSubstr("alice said so"));
 }
 
-TEST_F(CourseTest, WithoutAnOrderTheWaitEndsByItself) {
+TEST_F(CourseTest, WaitEndsWithoutAnOrder) {
   EXPECT_TRUE(console_->rest(std::chrono::milliseconds(1)));
 }
 
-TEST_F(CourseTest, TheReportHasWhatTheVoteSays) {
+TEST_F(CourseTest, ReportIncludesTheVote) {
   begin_and_copy();
   proto::RestoreReply vote;
   vote.set_prefilled(true);
@@ -286,7 +286,7 @@ class CommitTest : public CourseTest {
   std::optional<Status> undone_;
 };
 
-TEST_F(CommitTest, ALostCopyIsNoCommit) {
+TEST_F(CommitTest, LostCopyIsNoCommit) {
   const auto done = commit_with(commit::CommitAnswer(Error(Code::kNotFound, "the copy is lost")));
   ASSERT_FALSE(done);
   EXPECT_EQ(done.error().message(), "the copy is lost");
@@ -295,7 +295,7 @@ TEST_F(CommitTest, ALostCopyIsNoCommit) {
 }
 
 /// As on a full disk: recovery will ask again.
-TEST_F(CommitTest, ALostCopyThatCannotBeWrittenStaysCommitted) {
+TEST_F(CommitTest, UnrecordedLostCopyStaysCommitted) {
   ::signal(SIGXFSZ, SIG_IGN);
   rlimit before{};
   ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);

@@ -15,7 +15,7 @@ using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-TEST(SlowDowntime, GrowsWithVramWithMemoryAndWithASlowerLink) {
+TEST(SlowDowntime, GrowsWithVramMemoryAndSlowerLinks) {
   const milliseconds least = preflight::slow_downtime(0, 0, 0);
   EXPECT_GT(least, milliseconds(0));
   const milliseconds memory = preflight::slow_downtime(0, 4 * kGiB, 0);
@@ -37,7 +37,7 @@ std::vector<std::string> said_of(const preflight::DriverAlone& member,
   return said;
 }
 
-TEST(SlowDowntime, IsABlockerUntilItIsAllowedAndAgainWhereItIsLimited) {
+TEST(SlowDowntime, IsABlockerUnlessAllowedAndWithinTheLimit) {
   const preflight::DriverAlone member{.pid = ::getpid(),
                                       .vram = {{Uuid::random(), kGiB}, {Uuid::random(), kGiB}},
                                       .downtime = milliseconds(3210)};

@@ -64,7 +64,7 @@ class OperatorLinkTest : public testing::Test {
   std::optional<OperatorLink> link_;
 };
 
-TEST_F(OperatorLinkTest, WhatIsToldArrivesInOrderAndProgressAfterIt) {
+TEST_F(OperatorLinkTest, MessagesArriveInOrderBeforeProgress) {
   link_->show(at_round(1));
   link_->tell("preflight", "one");
   link_->tell("prepare", "two");
@@ -87,7 +87,7 @@ TEST_F(OperatorLinkTest, OnlyTheNewestProgressIsSent) {
   }()));
 }
 
-TEST_F(OperatorLinkTest, WhoeverTellsDoesNotWaitForAnOperatorWhoTakesNothing) {
+TEST_F(OperatorLinkTest, StalledOperatorDoesNotBlockTheSender) {
   // More than any socket holds: writing stands still, telling does not, and nothing is lost.
   constexpr unsigned kMessages = 64;
   const std::string much(1 << 20, 'x');
@@ -103,7 +103,7 @@ TEST_F(OperatorLinkTest, WhoeverTellsDoesNotWaitForAnOperatorWhoTakesNothing) {
   EXPECT_EQ(arrived, kMessages) << "the progress comes after them";
 }
 
-TEST_F(OperatorLinkTest, WritingEndsOnceTheReportIsSent) {
+TEST_F(OperatorLinkTest, WritingEndsAfterTheReport) {
   for (int i = 0; i < 100; ++i) link_->tell("precopy", std::string(10'000, 'x'));
   proto::Envelope report;
   report.mutable_migrate_report()->set_migrated(true);
@@ -119,13 +119,13 @@ TEST_F(OperatorLinkTest, WritingEndsOnceTheReportIsSent) {
   EXPECT_EQ(events, 100U);
 }
 
-TEST_F(OperatorLinkTest, AnOperatorWhoIsGoneHoldsNothingUp) {
+TEST_F(OperatorLinkTest, DisconnectedOperatorBlocksNothing) {
   operator_->close();
   for (int i = 0; i < 100; ++i) link_->tell("precopy", std::string(100'000, 'x'));
   send_all();
 }
 
-TEST_F(OperatorLinkTest, AnOperatorWhoLeavesTooMuchIsToldNothingMore) {
+TEST_F(OperatorLinkTest, OperatorWithTooMuchUnreadGetsNothingMore) {
   for (std::size_t i = 0; i <= OperatorLink::kMaxWaiting; ++i) link_->tell("precopy", "round");
   link_->tell("precopy", "one more");
   send_all();

@@ -29,13 +29,13 @@ class Meter : public testing::Test {
   SteadyDowntime steady_ = kKnown;
 };
 
-TEST_F(Meter, TellsNothingBeforeTheFirstLook) {
+TEST_F(Meter, ReportsNothingBeforeTheFirstSearch) {
   const auto progress = sample(0, 0);
   EXPECT_EQ(progress.vram_bytes(), 0U);
   EXPECT_EQ(progress.expected_downtime_ms(), 0);
 }
 
-TEST_F(Meter, CountsTheBytesOfTheRoundAndOfAll) {
+TEST_F(Meter, CountsBytesOfTheRoundAndInTotal) {
   look(0, 800);
   meter_.begin_round(1, 5 * kMB, at(0));
   auto progress = sample(500, 205);
@@ -53,7 +53,7 @@ TEST_F(Meter, CountsTheBytesOfTheRoundAndOfAll) {
   EXPECT_EQ(sample(2030, 825).sent_bytes(), 820 * kMB);
 }
 
-TEST_F(Meter, RateIsThatOfLately) {
+TEST_F(Meter, RateIsThatOfTheLastSeconds) {
   look(0, 1000);
   meter_.begin_round(1, 0, at(0));
   for (int ms = 200; ms <= 4000; ms += 200) sample(ms, static_cast<std::uint64_t>(ms) / 20);
@@ -65,7 +65,7 @@ TEST_F(Meter, RateIsThatOfLately) {
   EXPECT_NEAR(rate, 5e8, 1e6);
 }
 
-TEST_F(Meter, DirtyRateIsWhatALookFoundSinceTheOneBefore) {
+TEST_F(Meter, DirtyRateIsThatBetweenTwoSearches) {
   look(0, 1000);
   EXPECT_EQ(sample(1, 0).dirty_rate_bytes_per_s(), 0);  // all of it was there before
   meter_.begin_round(1, 0, at(10));
@@ -74,7 +74,7 @@ TEST_F(Meter, DirtyRateIsWhatALookFoundSinceTheOneBefore) {
   EXPECT_DOUBLE_EQ(sample(2001, 1000).dirty_rate_bytes_per_s(), 5e7);
 }
 
-TEST_F(Meter, DowntimeIsAllOfItAndOfWhatTheProgramDirtiesMeanwhile) {
+TEST_F(Meter, DowntimeIncludesPagesDirtiedDuringTheRound) {
   look(0, 1000);
   meter_.begin_round(1, 0, at(0));
   sample(1000, 500);
@@ -86,7 +86,7 @@ TEST_F(Meter, DowntimeIsAllOfItAndOfWhatTheProgramDirtiesMeanwhile) {
   EXPECT_FALSE(progress.expected_is_least());
 }
 
-TEST_F(Meter, DowntimeIsThatOfTheDumpWhereLittleIsLeft) {
+TEST_F(Meter, DowntimeIsThatOfTheDumpIfLittleIsLeft) {
   look(0, 1000);
   meter_.begin_round(1, 0, at(0));
   sample(1000, 500);
@@ -95,14 +95,14 @@ TEST_F(Meter, DowntimeIsThatOfTheDumpWhereLittleIsLeft) {
   EXPECT_DOUBLE_EQ(sample(2000, 1000).expected_downtime_ms(), 150);
 }
 
-TEST_F(Meter, WithoutExperienceTheDowntimeIsALowerBound) {
+TEST_F(Meter, WithoutHistoryDowntimeIsALowerBound) {
   steady_ = {};
   look(0, 1000);
   meter_.begin_round(1, 0, at(0));
   EXPECT_TRUE(sample(1000, 500).expected_is_least());
 }
 
-TEST_F(Meter, ImagesOnTheSameChannelAreNotTakenForVram) {
+TEST_F(Meter, ImagesOnTheChannelDoNotCountAsVram) {
   look(0, 10);
   meter_.begin_round(1, 0, at(0));
   const auto progress = sample(100, 500);
@@ -110,7 +110,7 @@ TEST_F(Meter, ImagesOnTheSameChannelAreNotTakenForVram) {
   EXPECT_EQ(progress.remaining_bytes(), 0U);
 }
 
-TEST(Forecast, AnIdleProgramHasOneRoundAndNothingLeft) {
+TEST(Forecast, IdleProgramNeedsOneRound) {
   const auto ahead = forecast(1e9, {.send_bytes_per_s = 1e9, .dirty_bytes_per_s = 0}, 300, 30);
   ASSERT_TRUE(ahead);
   EXPECT_DOUBLE_EQ(ahead->until_gate_ms, 1000);
@@ -125,7 +125,7 @@ TEST(Forecast, RoundsShrinkByTheRatioOfTheRates) {
   EXPECT_DOUBLE_EQ(ahead->last_round_bytes, 2.5e8);
 }
 
-TEST(Forecast, IsSilentWhereRoundsDoNotShrinkOrAreUsedUp) {
+TEST(Forecast, IsEmptyIfRoundsDoNotShrinkOrNoneAreLeft) {
   EXPECT_FALSE(forecast(1e9, {.send_bytes_per_s = 1e9, .dirty_bytes_per_s = 1e9}, 300, 30));
   EXPECT_FALSE(forecast(1e9, {.send_bytes_per_s = 1e9, .dirty_bytes_per_s = 5e8}, 1, 3));
   EXPECT_FALSE(forecast(1e9, {}, 300, 30));

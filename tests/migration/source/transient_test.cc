@@ -31,13 +31,13 @@ journal::ProcessIds members(std::initializer_list<pid_t> pids) {
   return ids;
 }
 
-TEST(Transient, WhoEndsSoonIsWaitedFor) {
+TEST(Transient, EndingMemberIsWaitedFor) {
   const pid_t child = start_child(200);
   EXPECT_TRUE(one_ends(members({::getpid(), child})));
   ::waitpid(child, nullptr, 0);
 }
 
-TEST(Transient, WhoHasEndedAndWhoHasTheNumberNowAreTold) {
+TEST(Transient, EndedMemberAndReusedPidAreRecognised) {
   const pid_t child = start_child(0);
   journal::ProcessIds ids = members({::getpid(), child});
   ::waitpid(child, nullptr, 0);
@@ -47,7 +47,7 @@ TEST(Transient, WhoHasEndedAndWhoHasTheNumberNowAreTold) {
   EXPECT_TRUE(one_ends(ids)) << "another one has it";
 }
 
-TEST(Transient, WhoStaysIsNotWaitedForLong) {
+TEST(Transient, WaitForARunningMemberIsBounded) {
   const pid_t child = start_child(600'000);
   EXPECT_FALSE(one_ends(members({::getpid(), child})));
   EXPECT_FALSE(one_ends(members({child}))) << "the first alone";

@@ -82,7 +82,7 @@ class AgentTargetTest : public testing::Test {
   std::optional<AgentTarget> target_;
 };
 
-TEST_F(AgentTargetTest, GivesTheReplies) {
+TEST_F(AgentTargetTest, ReturnsTheReplies) {
   connect();
   EXPECT_EQ(target_->common_name(), "");
   ASSERT_TRUE(preflight());
@@ -94,14 +94,14 @@ TEST_F(AgentTargetTest, GivesTheReplies) {
   EXPECT_TRUE(std::holds_alternative<proto::CommitReply>(*answer));
 }
 
-TEST_F(AgentTargetTest, AnAgentThatIsLostBetweenTwoRequestsIsReported) {
+TEST_F(AgentTargetTest, AgentLostBetweenRequestsIsReported) {
   connect(std::chrono::milliseconds(500));
   ASSERT_TRUE(preflight());
   close();
   EXPECT_EQ(lost_.get_future().get().code(), Code::kUnavailable);
 }
 
-TEST_F(AgentTargetTest, AnInterruptionEndsTheWaitThatHasBegun) {
+TEST_F(AgentTargetTest, InterruptionEndsAWait) {
   silent_ = Envelope::kRestoreRequest;
   connect();
   ASSERT_TRUE(preflight());
@@ -113,7 +113,7 @@ TEST_F(AgentTargetTest, AnInterruptionEndsTheWaitThatHasBegun) {
   other.join();
 }
 
-TEST_F(AgentTargetTest, AnInterruptionBeforeAWaitIsNotLost) {
+TEST_F(AgentTargetTest, InterruptionBeforeAWaitIsNotLost) {
   connect();
   ASSERT_TRUE(preflight());
   target_->interrupt(Error(Code::kCancelled, "alice said so"));
@@ -124,7 +124,7 @@ TEST_F(AgentTargetTest, AnInterruptionBeforeAWaitIsNotLost) {
   EXPECT_FALSE(target_->change({}));
 }
 
-TEST_F(AgentTargetTest, WhoIsInterruptedStillTellsTheAgent) {
+TEST_F(AgentTargetTest, AbortIsSentAfterAnInterruption) {
   silent_ = Envelope::kAbortRequest;
   connect(std::chrono::milliseconds(500));
   ASSERT_TRUE(preflight());
@@ -133,7 +133,7 @@ TEST_F(AgentTargetTest, WhoIsInterruptedStillTellsTheAgent) {
   EXPECT_EQ(asked_.get_future().wait_for(kPatience), std::future_status::ready);
 }
 
-TEST_F(AgentTargetTest, NobodyIsConnectedToAfterAnInterruption) {
+TEST_F(AgentTargetTest, NoConnectionIsMadeAfterAnInterruption) {
   connect();
   target_->interrupt(Error(Code::kCancelled, "alice said so"));
   const auto reply = preflight();

@@ -70,7 +70,7 @@ struct Pair {
 
 class PeerLinkAnswers : public PeerLinkHostile, public testing::WithParamInterface<Pair> {};
 
-TEST_P(PeerLinkAnswers, OnlyItsOwnReplyAnswersARequest) {
+TEST_P(PeerLinkAnswers, OnlyTheMatchingReplyIsAccepted) {
   const Envelope request = message_of(GetParam().request);
   for (int i = 0; i < bodies().field_count(); ++i) {
     const google::protobuf::FieldDescriptor& answer = *bodies().field(i);

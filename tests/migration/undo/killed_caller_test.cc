@@ -112,19 +112,19 @@ class KilledCaller : public testing::Test {
   std::unique_ptr<device::Control> control_ = driver_->control(program_.pid());
 };
 
-TEST_F(KilledCaller, OfLockLeavesAProcessThatGoesOn) {
+TEST_F(KilledCaller, DuringLockTheProcessCanResume) {
   kill_at_random("lock", State::kRunning, number_from("GCR_TEST_LOCK_MS", 8));
 }
 
-TEST_F(KilledCaller, OfCheckpointLeavesAProcessThatGoesOn) {
+TEST_F(KilledCaller, DuringCheckpointTheProcessCanResume) {
   kill_at_random("checkpoint", State::kLocked, number_from("GCR_TEST_CHECKPOINT_MS", 50));
 }
 
-TEST_F(KilledCaller, OfRestoreLeavesAProcessThatGoesOn) {
+TEST_F(KilledCaller, DuringRestoreTheProcessCanResume) {
   kill_at_random("restore", State::kCheckpointed, number_from("GCR_TEST_RESTORE_MS", 50));
 }
 
-TEST_F(KilledCaller, OfUnlockLeavesAProcessThatGoesOn) {
+TEST_F(KilledCaller, DuringUnlockTheProcessCanResume) {
   kill_at_random("unlock", State::kLocked, number_from("GCR_TEST_UNLOCK_MS", 8));
 }
 

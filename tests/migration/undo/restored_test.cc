@@ -77,7 +77,7 @@ class Restored : public testing::Test {
   journal::ProcessId init_;
 };
 
-TEST_F(Restored, StandsStillWhenItsWorkerDiesAndRunsWhenItIsResumed) {
+TEST_F(Restored, StaysStoppedIfItsWorkerDiesUntilResumed) {
   release();
   if (HasFatalFailure()) return;
   EXPECT_EQ(state(), 'T');
@@ -90,7 +90,7 @@ TEST_F(Restored, StandsStillWhenItsWorkerDiesAndRunsWhenItIsResumed) {
 }
 
 /// It is moved on, out of its own namespaces, by a worker that is killed.
-TEST_F(Restored, IsDumpedToTheEndByCriuWhoseWorkerDies) {
+TEST_F(Restored, CriuFinishesTheDumpIfItsWorkerDies) {
   release();
   if (HasFatalFailure()) return;
   std::mt19937 random(testing::UnitTest::GetInstance()->random_seed());
@@ -115,7 +115,7 @@ TEST_F(Restored, IsDumpedToTheEndByCriuWhoseWorkerDies) {
   criu::test::expect_gapless(wait_for_progress(file(), read_output(file()), 5));
 }
 
-TEST_F(Restored, IsDestroyedWithAllThatIsInItsNamespace) {
+TEST_F(Restored, DestroyEndsEveryProcessOfItsNamespace) {
   release();
   if (HasFatalFailure()) return;
   ASSERT_TRUE(destroy_restored(restored(), {}));
@@ -126,7 +126,7 @@ TEST_F(Restored, IsDestroyedWithAllThatIsInItsNamespace) {
   EXPECT_EQ(resumed.error().code(), Code::kNotFound) << resumed.error().message();
 }
 
-TEST_F(Restored, IsGoneWhenItsWorkerDiesBeforeItWasReleased) {
+TEST_F(Restored, EndsIfItsWorkerDiesBeforeTheRelease) {
   Worker worker(arguments("restored"));
   ASSERT_TRUE(worker.wait_for("restored")) << worker.last();
   worker.kill();
@@ -134,7 +134,7 @@ TEST_F(Restored, IsGoneWhenItsWorkerDiesBeforeItWasReleased) {
   EXPECT_EQ(read_output(file()).lines, dumped_.lines);
 }
 
-TEST_F(Restored, IsGoneWhenItsWorkerDiesWhileCriuRestores) {
+TEST_F(Restored, EndsIfItsWorkerDiesDuringTheRestore) {
   std::mt19937 random(testing::UnitTest::GetInstance()->random_seed());
   for (int i = 0; i < 10 && !HasFailure(); ++i) {
     Worker worker(arguments("restored"));

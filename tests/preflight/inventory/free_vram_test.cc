@@ -23,7 +23,7 @@ class ClosedDriver final : public device::Driver {
       {.vendor = device::Vendor::kAmd, .uuid = *parse_gpu("GPU-7cf529dea4b33bad")}};
 };
 
-TEST(FreeVram, OfAmdsGpusSysfsTells) {
+TEST(FreeVram, OfAmdGpusComesFromSysfs) {
   const SysfsTree sysfs;
   const auto driver = std::make_shared<ClosedDriver>();
   const Uuid gpu = driver->gpus().front().uuid;

@@ -31,7 +31,7 @@ class UsedVram : public testing::Test {
   const Uuid gpu_ = driver_->gpus().front().uuid;
 };
 
-TEST_F(UsedVram, TheLibraryTellsOfAllProcessesHoweverManyThereAre) {
+TEST_F(UsedVram, NvmlListsAnyNumberOfProcesses) {
   const auto nvml = Nvml::load();
   ASSERT_TRUE(nvml);
   for (const int count : {0, 1, 16, 17, 1000}) {
@@ -46,13 +46,13 @@ TEST_F(UsedVram, TheLibraryTellsOfAllProcessesHoweverManyThereAre) {
   EXPECT_FALSE(nvml->used_by_process(gpu_)) << "no GPU has so many";
 }
 
-TEST_F(UsedVram, IsTheProcesssOwnWhereItsNumberIsTheHosts) {
+TEST_F(UsedVram, IsPerProcessInTheHostsPidNamespace) {
   say(kGiB, 20);
   const bool first = procfs::namespace_link(::getpid(), "pid") == "pid:[4026531836]";
   EXPECT_THAT(of(1002), UnorderedElementsAre(Pair(gpu_, first ? 3 * kMiB : kGiB)));
 }
 
-TEST_F(UsedVram, IsAllThatIsUsedIfNobodyKnowsTheProcess) {
+TEST_F(UsedVram, IsTheTotalIfTheProcessIsUnknown) {
   say(kGiB, 20);
   EXPECT_THAT(of(999), UnorderedElementsAre(Pair(gpu_, kGiB)));
   say(kMiB, 20);

@@ -151,7 +151,7 @@ TEST_F(Inspecting, PlainProcessHasFactsAndNoFindings) {
   EXPECT_THAT(compared.list(), IsEmpty());
 }
 
-TEST_F(Inspecting, PreloadLibraryIsSeenByItsName) {
+TEST_F(Inspecting, PreloadLibraryIsRecognisedByName) {
   start({"map", make_file("libgcr-preload.so").string()});
   EXPECT_TRUE(look().facts.under_preload());
 }
@@ -189,7 +189,7 @@ TEST_F(Inspecting, AbsentProcessIsNotFound) {
   pid_ = -1;
 }
 
-TEST_F(Inspecting, DeadProcessThatNobodyReapedIsNotFound) {
+TEST_F(Inspecting, ZombieIsNotFound) {
   start({});
   ::kill(pid_, SIGKILL);
   siginfo_t info{};
@@ -197,7 +197,7 @@ TEST_F(Inspecting, DeadProcessThatNobodyReapedIsNotFound) {
   EXPECT_EQ(inspect(pid_, Together({pid_})).error().code(), Code::kNotFound);
 }
 
-TEST_F(Inspecting, StartTimeTellsAProcessFromALaterOne) {
+TEST_F(Inspecting, StartTimeDistinguishesReusedPids) {
   start({});
   const auto theirs = procfs::read_stat(pid_);
   ASSERT_TRUE(theirs);
@@ -205,7 +205,7 @@ TEST_F(Inspecting, StartTimeTellsAProcessFromALaterOne) {
   EXPECT_GE(theirs->start_time, procfs::read_stat("self")->start_time);
 }
 
-TEST_F(Inspecting, KernelThreadsInitAndOurselvesAreNotOurs) {
+TEST_F(Inspecting, KernelThreadsInitAndTheAgentAreRefused) {
   std::vector<pid_t> pids = {1, ::getpid(), ::getppid()};
   if (is_kernel_thread(kKernelThreads)) pids.push_back(kKernelThreads);
   for (const pid_t pid : pids) {
@@ -215,7 +215,7 @@ TEST_F(Inspecting, KernelThreadsInitAndOurselvesAreNotOurs) {
   }
 }
 
-TEST_F(Inspecting, WhatIsSharedWithinAJobDoesNotBlock) {
+TEST_F(Inspecting, SharingWithinAJobDoesNotBlock) {
   start({"memfd", "child"});
   const auto tree = procfs::tree(pid_);
   ASSERT_EQ(tree.size(), 2u);
@@ -237,7 +237,7 @@ TEST_F(Inspecting, OtherNamespacesBlockAndAreNamed) {
   EXPECT_THAT(found.findings.list()[0].found(), HasSubstr("net, uts"));
 }
 
-TEST_F(Inspecting, MountNamespaceDoesNotBlockButFilesFromOutsideDo) {
+TEST_F(Inspecting, FilesOutsideTheMountNamespaceBlock) {
   start({}, [] {
     if (::unshare(CLONE_NEWNS) != 0) ::_exit(1);
     const int nothing = ::open("/dev/null", O_RDWR);
@@ -288,7 +288,7 @@ class HostileProcess : public Inspecting {
   }
 };
 
-TEST_F(HostileProcess, WhatCoversAMappedFileIsNotOpened) {
+TEST_F(HostileProcess, FileMountedOverAMappedFileIsNotOpened) {
   const fs::path file = make_file("mapped");
   const fs::path fifo = directory_ / "fifo";
   const fs::path device = directory_ / "device";
@@ -308,7 +308,7 @@ TEST_F(HostileProcess, WhatCoversAMappedFileIsNotOpened) {
   }
 }
 
-TEST_F(HostileProcess, AFalseProcInItsMountNamespaceBlocks) {
+TEST_F(HostileProcess, FakeProcInItsMountNamespaceBlocks) {
   start_apart([] { return ::mount("none", "/proc", "tmpfs", 0, nullptr) == 0; });
   expect_refused("/proc is no procfs");
   start_apart([] { return ::mount("/proc/1", "/proc", nullptr, MS_BIND, nullptr) == 0; });
@@ -325,7 +325,7 @@ TEST_F(HostileProcess, AFalseProcInItsMountNamespaceBlocks) {
   expect_refused("something is mounted over /proc/sys/kernel");
 }
 
-TEST_F(HostileProcess, ReadOnlyPartsOfProcDoNotBlock) {
+TEST_F(HostileProcess, ReadOnlyProcDoesNotBlock) {
   start_apart([] {
     return ::mount("/proc/sys", "/proc/sys", nullptr, MS_BIND, nullptr) == 0 &&
            ::mount(nullptr, "/proc/sys", nullptr, MS_BIND | MS_REMOUNT | MS_RDONLY, nullptr) == 0 &&
@@ -334,7 +334,7 @@ TEST_F(HostileProcess, ReadOnlyPartsOfProcDoNotBlock) {
   EXPECT_THAT(ids(look()), IsEmpty());
 }
 
-TEST_F(HostileProcess, FilesOfProcThatItsNameStillLeadsToDoNotBlock) {
+TEST_F(HostileProcess, ItsOwnProcFilesDoNotBlock) {
   for (const char* file :
        {"mem", "maps", "smaps", "environ", "auxv", "pagemap", "status", "task"}) {
     start({"open", fs::path("/proc/self") / file});
@@ -346,7 +346,7 @@ TEST_F(HostileProcess, FilesOfProcThatItsNameStillLeadsToDoNotBlock) {
 }
 
 /// Programs that come and go share libraries with it, and the kernel counts them.
-TEST_F(HostileProcess, FilesOfProcThatOthersChangeDoNotBlock) {
+TEST_F(HostileProcess, ChangingProcFilesDoNotBlock) {
   const std::jthread others([](const std::stop_token& end) {
     while (!end.stop_requested()) EXPECT_EQ(std::system("/bin/true"), 0);
   });
@@ -359,7 +359,7 @@ TEST_F(HostileProcess, FilesOfProcThatOthersChangeDoNotBlock) {
 }
 
 /// Whoever shares the descriptor would get another process's, or a more powerful program's.
-TEST_F(HostileProcess, FilesOfProcOfOthersBlock) {
+TEST_F(HostileProcess, ProcFilesOfOtherProcessesBlock) {
   const fs::path another = "/proc/" + std::to_string(::getpid());
   for (const fs::path& file :
        {another / "mem", another / "maps", another / "fd", another, fs::path("/proc/1/status")}) {
@@ -371,7 +371,7 @@ TEST_F(HostileProcess, FilesOfProcOfOthersBlock) {
   }
 }
 
-TEST_F(HostileProcess, FilesOfMemoryFromBeforeAnExecveBlock) {
+TEST_F(HostileProcess, ProcFilesOpenedBeforeAnExecveBlock) {
   for (const char* file : {"mem", "maps", "smaps", "environ", "auxv", "pagemap"}) {
     start({}, [file] {
       ::dup2(::open((fs::path("/proc/self") / file).c_str(), O_RDONLY), STDIN_FILENO);
@@ -402,7 +402,7 @@ TEST_F(HostileProcess, FilesOfAnotherProcfsBlock) {
   EXPECT_THAT(found.findings.list()[0].found(), HasSubstr("not the one at /proc"));
 }
 
-TEST_F(HostileProcess, AMountNamespaceOfAnotherUserNamespaceBlocks) {
+TEST_F(HostileProcess, ForeignUserNamespaceOfItsMountsBlocks) {
   start({}, [] {
     if (::unshare(CLONE_NEWUSER | CLONE_NEWNS) != 0) ::_exit(1);
     const int nothing = ::open("/dev/null", O_RDWR);
@@ -413,7 +413,7 @@ TEST_F(HostileProcess, AMountNamespaceOfAnotherUserNamespaceBlocks) {
   EXPECT_THAT(ids(found), Contains("namespaces"));
 }
 
-TEST_F(Inspecting, WhatBelongsToTheGpuDriverDoesNotBlock) {
+TEST_F(Inspecting, GpuDriverFilesDoNotBlock) {
   std::string store = "/dev/nvidia-test-XXXXXX";
   ASSERT_NE(::mkdtemp(store.data()), nullptr);
   const fs::path file = fs::path(store) / "vram";
@@ -424,7 +424,7 @@ TEST_F(Inspecting, WhatBelongsToTheGpuDriverDoesNotBlock) {
   fs::remove_all(store);
 }
 
-TEST_F(Inspecting, DescriptorsOfTheControlDeviceThatNoLibraryAccountsForAreCounted) {
+TEST_F(Inspecting, UnexplainedControlDescriptorsAreCounted) {
   const auto made = [&](const char* name) {
     std::string path = (directory_ / name).string();
     std::ofstream(path) << std::string(4096, 'c');
@@ -452,7 +452,7 @@ TEST_F(Inspecting, TerminalBlocks) {
               HasSubstr("standard input is the terminal " + name));
 }
 
-TEST_F(Inspecting, PipeToAnOutsiderBlocksAndNamesHim) {
+TEST_F(Inspecting, PipeToAnOutsiderBlocksAndNamesIt) {
   int pipes[2];
   ASSERT_EQ(::pipe2(pipes, O_CLOEXEC), 0);
   const UniqueFd reading(pipes[0]);
@@ -476,7 +476,7 @@ TEST_F(Inspecting, SocketToAnOutsiderBlocks) {
   EXPECT_THAT(found.findings.list()[0].found(), HasSubstr(std::to_string(::getpid())));
 }
 
-TEST_F(Inspecting, SocketWhoseBothEndsAreInsideIsFineThoughTheAgentHoldsACopy) {
+TEST_F(Inspecting, SocketWithinTheJobIsFineThoughTheAgentHasACopy) {
   int pair[2];
   ASSERT_EQ(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair), 0);
   UniqueFd one(pair[0]);
@@ -489,7 +489,7 @@ TEST_F(Inspecting, SocketWhoseBothEndsAreInsideIsFineThoughTheAgentHoldsACopy) {
   EXPECT_THAT(ids(look()), IsEmpty());
 }
 
-TEST_F(Inspecting, TcpConnectionThatIsNotAcceptedBlocks) {
+TEST_F(Inspecting, UnacceptedTcpConnectionBlocks) {
   start({"connect"});
   const Inspection found = look();
   ASSERT_THAT(ids(found), ElementsAre("tcp-established", "tcp-established"));
@@ -497,7 +497,7 @@ TEST_F(Inspecting, TcpConnectionThatIsNotAcceptedBlocks) {
   EXPECT_THAT(found.findings.list()[1].found(), HasSubstr("not accepted yet"));
 }
 
-TEST_F(Inspecting, TcpConnectionWithBothEndsInsideIsListed) {
+TEST_F(Inspecting, TcpConnectionWithinTheJobIsListed) {
   start({"accept"});
   const Inspection found = look();
   EXPECT_THAT(ids(found), IsEmpty());
@@ -519,7 +519,7 @@ TEST_F(Inspecting, TcpConnectionWithTlsInTheKernelBlocks) {
   EXPECT_THAT(found.findings.list()[0].found(), HasSubstr("with tls in the kernel"));
 }
 
-TEST_F(Inspecting, TcpConnectionToAnOutsiderBlocksUnlessItIsToBeReset) {
+TEST_F(Inspecting, TcpConnectionToAnOutsiderBlocksUnlessReset) {
   const UniqueFd listener(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   UniqueFd inside(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   sockaddr_in address{};
@@ -559,7 +559,7 @@ TEST_F(Inspecting, UnknownDeviceBlocksAndMemoryDevicesDoNot) {
   EXPECT_THAT(found.findings.list()[0].found(), HasSubstr("/dev/kmsg"));
 }
 
-TEST_F(Inspecting, ADeviceOfInfiniBandHasARemedyOfItsOwn) {
+TEST_F(Inspecting, InfiniBandDeviceHasItsOwnRemedy) {
   start({"open", "/dev/infiniband/uverbs0"}, [] {
     constexpr unsigned kMessages = 11;  // as /dev/kmsg
     if (::unshare(CLONE_NEWNS) != 0 ||
@@ -577,7 +577,7 @@ TEST_F(Inspecting, ADeviceOfInfiniBandHasARemedyOfItsOwn) {
   EXPECT_THAT(device->remedy(), HasSubstr("NCCL_IB_DISABLE=1"));
 }
 
-TEST_F(Inspecting, SystemVSharedMemoryBlocksInTheHostsNamespaceAlone) {
+TEST_F(Inspecting, SystemVMemoryBlocksOnlyInTheHostsNamespace) {
   start({"sysv"});
   EXPECT_THAT(ids(look()), ElementsAre("system-v"));
   end();
@@ -587,7 +587,7 @@ TEST_F(Inspecting, SystemVSharedMemoryBlocksInTheHostsNamespaceAlone) {
   EXPECT_THAT(ids(look()), IsEmpty());
 }
 
-TEST_F(Inspecting, AnIpcNamespaceThatAnOutsiderHasTooBlocks) {
+TEST_F(Inspecting, IpcNamespaceSharedWithAnOutsiderBlocks) {
   start({"memfd", "child"}, [] {
     if (::unshare(CLONE_NEWIPC) != 0) ::_exit(1);
   });
@@ -604,7 +604,7 @@ TEST_F(Inspecting, AnIpcNamespaceThatAnOutsiderHasTooBlocks) {
   ::kill(tree[1], SIGKILL);
 }
 
-TEST_F(Inspecting, SmallDeletedFileMovesAndALargeOneBlocks) {
+TEST_F(Inspecting, OnlyLargeDeletedFilesBlock) {
   const fs::path small = make_file("small");
   const fs::path sparse = make_file("sparse", kDeletedFileLimitBytes + 1);
   start({"write", small.string(), "delete", small.string(), "write", sparse.string(), "delete",
@@ -616,7 +616,7 @@ TEST_F(Inspecting, SmallDeletedFileMovesAndALargeOneBlocks) {
   EXPECT_THAT(ids(look()), ElementsAre("deleted-file", "deleted-file")) << "held and mapped";
 }
 
-TEST_F(HostileProcess, ARemovedFileThatItMayOnlyWriteToBlocks) {
+TEST_F(HostileProcess, RemovedWriteOnlyFileBlocks) {
   constexpr uid_t kNobody = 65'534;
   const auto start_with = [&](mode_t mode, int flags) {
     const std::string file = make_file("service.log");
@@ -642,7 +642,7 @@ TEST_F(HostileProcess, ARemovedFileThatItMayOnlyWriteToBlocks) {
   EXPECT_THAT(unreadable(), IsEmpty()) << "it could open it for reading";
 }
 
-TEST_F(HostileProcess, ARemovedProgramThatItMayNotReadBlocks) {
+TEST_F(HostileProcess, RemovedUnreadableProgramBlocks) {
   const std::string program = std::string(GCR_HELD_PROGRAM) + "-removed";
   const auto become_nobody = [] {
     if (::setgid(65'534) != 0 || ::setuid(65'534) != 0) ::_exit(1);
@@ -660,12 +660,12 @@ TEST_F(HostileProcess, ARemovedProgramThatItMayNotReadBlocks) {
   EXPECT_THAT(unreadable(), IsEmpty());
 }
 
-TEST_F(Inspecting, NamedFilesInMemoryAreTheJobsAffair) {
+TEST_F(Inspecting, NamedTmpfsFilesDoNotBlock) {
   start({"share", make_file("file").string()});
   EXPECT_THAT(ids(look()), IsEmpty());
 }
 
-TEST_F(Inspecting, SharedMemoryOfItsOwnIsFineAndThatOfTwoBlocks) {
+TEST_F(Inspecting, SharedMemoryBlocksIfAnotherProcessMapsIt) {
   start({"memfd"});
   EXPECT_THAT(ids(look()), IsEmpty());
   end();
@@ -677,7 +677,7 @@ TEST_F(Inspecting, SharedMemoryOfItsOwnIsFineAndThatOfTwoBlocks) {
   ::kill(child, SIGKILL);
 }
 
-TEST_F(Inspecting, WhatIsSharedWithAChildThatWasBornSinceDoesNotBlock) {
+TEST_F(Inspecting, SharingWithANewChildDoesNotBlock) {
   int pipes[2];
   ASSERT_EQ(::pipe2(pipes, O_CLOEXEC), 0);
   UniqueFd reading(pipes[0]);
@@ -692,7 +692,7 @@ TEST_F(Inspecting, WhatIsSharedWithAChildThatWasBornSinceDoesNotBlock) {
   ::kill(procfs::tree(pid_).at(1), SIGKILL);
 }
 
-TEST_F(Inspecting, PipeOfAProcessThatHasEndedSinceDoesNotBlock) {
+TEST_F(Inspecting, PipeToAnEndedMemberDoesNotBlock) {
   int pipes[2];
   ASSERT_EQ(::pipe2(pipes, O_CLOEXEC), 0);
   UniqueFd reading(pipes[0]);
@@ -713,12 +713,12 @@ TEST_F(Inspecting, PipeOfAProcessThatHasEndedSinceDoesNotBlock) {
   EXPECT_EQ(together.outsider(link), 0);
 }
 
-TEST_F(Inspecting, ObjectsOfTheKernelThatCannotBeDumpedBlock) {
+TEST_F(Inspecting, UndumpableKernelObjectsBlock) {
   start({"bpf", "queue", "pidfd", std::to_string(::getpid())});
   EXPECT_THAT(ids(look()), ElementsAre("kernel-object", "kernel-object", "kernel-object"));
 }
 
-TEST_F(Inspecting, SocketsThatCannotBeDumpedBlock) {
+TEST_F(Inspecting, UndumpableSocketsBlock) {
   start({"multipath"});
   const Inspection found = look();
   ASSERT_THAT(ids(found), ElementsAre("socket-kind"));
@@ -749,7 +749,7 @@ TEST_F(Inspecting, AnotherRootDirectoryBlocks) {
   EXPECT_THAT(ids(look()), Contains("root-directory"));
 }
 
-TEST_F(Inspecting, FilesThatCannotBeComparedWellAreWarnedAbout) {
+TEST_F(Inspecting, HardlyComparableFilesAreAWarning) {
   const fs::path large = make_file("large", 257 << 20);  // more than is hashed
   start({"map", large.string()});
   const Inspection found = look();
@@ -757,7 +757,7 @@ TEST_F(Inspecting, FilesThatCannotBeComparedWellAreWarnedAbout) {
   EXPECT_FALSE(found.findings.has_blocker());
 }
 
-TEST_F(Inspecting, MappedFilesAreReadThoughTheirNamesLeadElsewhere) {
+TEST_F(Inspecting, MappedFilesAreReadDespiteReplacedNames) {
   const fs::path hidden = make_file("hidden", 100);
   start({"map", hidden.string(), "hide", directory_.string()});
   const Inspection found = look();
@@ -767,20 +767,20 @@ TEST_F(Inspecting, MappedFilesAreReadThoughTheirNamesLeadElsewhere) {
   EXPECT_EQ(file->sha256().size(), 32u);
 }
 
-TEST_F(Inspecting, AMappingWithANumaPolicyOfItsOwnIsAWarning) {
+TEST_F(Inspecting, MappingWithANumaPolicyIsAWarning) {
   start({"bind"});
   const Inspection found = look();
   EXPECT_THAT(ids(found), ElementsAre("numa-mappings"));
   EXPECT_THAT(found.findings.list()[0].found(), HasSubstr("1 of its mappings"));
 }
 
-TEST_F(Inspecting, SealedMemoryIsABlocker) {
+TEST_F(Inspecting, SealedMemoryBlocks) {
   start({"seal"});
   const Inspection found = look();
   EXPECT_THAT(ids(found), ElementsAre("mseal"));
 }
 
-TEST_F(Inspecting, BeingPinnedToCpusIsWarnedAbout) {
+TEST_F(Inspecting, CpuAffinityIsAWarning) {
   if (std::thread::hardware_concurrency() < 2) FAIL() << "two CPUs are needed";
   start({"cpu"});
   const Inspection found = look();
@@ -788,7 +788,7 @@ TEST_F(Inspecting, BeingPinnedToCpusIsWarnedAbout) {
   EXPECT_FALSE(found.findings.has_blocker());
 }
 
-TEST_F(Inspecting, LimitsOfItsControlGroupAreFacts) {
+TEST_F(Inspecting, ControlGroupLimitsAreFacts) {
   const auto hierarchy = cgroups::find(cgroups::hierarchies(), "pids");
   ASSERT_TRUE(hierarchy);
   const std::string name = "gcr-process-test-" + std::to_string(::getpid());
@@ -805,13 +805,13 @@ TEST_F(Inspecting, LimitsOfItsControlGroupAreFacts) {
   EXPECT_EQ(found.facts.limits().processes(), 10u);
 }
 
-TEST_F(Inspecting, ClientsOfMpsBlock) {
+TEST_F(Inspecting, MpsClientBlocks) {
   std::ofstream(directory_ / "control") << "";
   start({}, [this] { ::setenv("CUDA_MPS_PIPE_DIRECTORY", directory_.c_str(), 1); });
   EXPECT_THAT(ids(look()), ElementsAre("mps"));
 }
 
-TEST_F(Inspecting, AnotherUsersProcessNeedsAnAgentThatMayReadItsLimits) {
+TEST_F(Inspecting, ProcessOfAnotherUserNeedsAPrivilegedAgent) {
   constexpr uid_t kNobody = 65'534;
   start({}, [] {
     if (::setgid(kNobody) != 0 || ::setuid(kNobody) != 0) ::_exit(1);
@@ -833,7 +833,7 @@ TEST_F(Inspecting, AnotherUsersProcessNeedsAnAgentThatMayReadItsLimits) {
   EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
 }
 
-TEST_F(Inspecting, FactsAboutLimitsAndIds) {
+TEST_F(Inspecting, LimitsAndIdsAreFacts) {
   start({});
   const proto::ProcessFacts facts = look().facts;
   EXPECT_EQ(facts.uid(), 0u);
@@ -845,7 +845,7 @@ TEST_F(Inspecting, FactsAboutLimitsAndIds) {
   EXPECT_EQ(facts.hugepages_size(), 0);
 }
 
-TEST_F(Inspecting, FileDeletedUnderOneNameAndKeptUnderAnotherBlocksExceptInMemory) {
+TEST_F(Inspecting, FileOpenedByARemovedLinkBlocksUnlessOnTmpfs) {
   const auto open_link_and_delete = [this](const fs::path& directory) {
     const std::string file = directory / "file";
     std::ofstream(file) << "content";
@@ -868,7 +868,7 @@ TEST_F(Inspecting, TracerBlocks) {
   EXPECT_THAT(ids(look()), ElementsAre("traced"));
 }
 
-TEST_F(Inspecting, StoppedProcessIsWarnedAbout) {
+TEST_F(Inspecting, StoppedProcessIsAWarning) {
   start({});
   ::kill(pid_, SIGSTOP);
   ASSERT_TRUE(procfs::wait_until_stopped(pid_));
@@ -877,7 +877,7 @@ TEST_F(Inspecting, StoppedProcessIsWarnedAbout) {
   EXPECT_FALSE(found.findings.has_blocker());
 }
 
-TEST_F(Inspecting, EverythingIsReportedAtOnce) {
+TEST_F(Inspecting, AllFindingsAreReportedAtOnce) {
   int pipes[2];
   ASSERT_EQ(::pipe2(pipes, O_CLOEXEC), 0);
   const UniqueFd reading(pipes[0]);
@@ -887,7 +887,7 @@ TEST_F(Inspecting, EverythingIsReportedAtOnce) {
               testing::IsSupersetOf({"outside-pipe", "tcp-established", "io-uring", "system-v"}));
 }
 
-TEST(Procfs, TextOfAProcessThatEndsMeanwhileIsEmpty) {
+TEST(Procfs, TextOfAnEndingProcessIsEmpty) {
   const pid_t child = ::fork();
   if (child == 0) {
     ::pause();

@@ -113,7 +113,7 @@ class OutgoingFiles : public testing::Test {
   const Directory directory_;
 };
 
-TEST_F(OutgoingFiles, OneThatTheJobWritesGoesWithAllItsNamesAndOneThatItReadsDoesNot) {
+TEST_F(OutgoingFiles, OnlyWrittenFilesMoveAndWithAllNames) {
   const UniqueFd written = open("written");
   const UniqueFd read = [this] {
     directory_.write("read", "content");
@@ -134,7 +134,7 @@ TEST_F(OutgoingFiles, OneThatTheJobWritesGoesWithAllItsNamesAndOneThatItReadsDoe
 
 /// As sem_open() of glibc makes it: mapped under one name, linked to another, and the first
 /// removed.
-TEST_F(OutgoingFiles, OneWhoseOpenedNameIsGoneHasItForTheDumpAlone) {
+TEST_F(OutgoingFiles, RemovedNameIsRestoredForTheDumpOnly) {
   UniqueFd file = open("first");
   const UniqueMapping mapping = map(file);
   file.reset();
@@ -160,7 +160,7 @@ TEST_F(OutgoingFiles, OneWhoseOpenedNameIsGoneHasItForTheDumpAlone) {
   EXPECT_NE(id_of(directory_.name("last")), procfs::FileId());
 }
 
-TEST_F(OutgoingFiles, ATakenNameForTheDumpIsNotReplaced) {
+TEST_F(OutgoingFiles, NameTakenByAnotherFileIsNotReplaced) {
   const UniqueFd file = open("first");
   ASSERT_EQ(::link(directory_.name("first").c_str(), directory_.name("last").c_str()), 0);
   ASSERT_EQ(::unlink(directory_.name("first").c_str()), 0);
@@ -171,7 +171,7 @@ TEST_F(OutgoingFiles, ATakenNameForTheDumpIsNotReplaced) {
   EXPECT_EQ(read(theirs), "theirs");
 }
 
-TEST_F(OutgoingFiles, SharedMemoryWithANameElsewhereIsRefused) {
+TEST_F(OutgoingFiles, SharedMemoryNamedElsewhereIsRefused) {
   const UniqueFd file = open("file");
   const UniqueMapping mapping = map(file);
   const Directory other;
@@ -181,14 +181,14 @@ TEST_F(OutgoingFiles, SharedMemoryWithANameElsewhereIsRefused) {
   EXPECT_THAT(reasons(found), HasSubstr("has 2 names, of which 1 are known"));
 }
 
-TEST_F(OutgoingFiles, TooLargeAFileIsRefused) {
+TEST_F(OutgoingFiles, TooLargeFileIsRefused) {
   const UniqueFd file = open("file");
   const UniqueMapping mapping = map(file);
   ASSERT_EQ(::ftruncate(file.get(), kMaxFileBytes + 4096), 0);
   EXPECT_THAT(reasons(look()), HasSubstr("are allowed"));
 }
 
-TEST_F(OutgoingFiles, WhatAnOutsiderHasTooStaysAndBothAreNamed) {
+TEST_F(OutgoingFiles, FileSharedWithAnOutsiderIsRefused) {
   const UniqueFd file = open("file");
   const UniqueMapping mapping = map(file);
   const std::string path = directory_.name("file");
@@ -203,7 +203,7 @@ TEST_F(OutgoingFiles, WhatAnOutsiderHasTooStaysAndBothAreNamed) {
   EXPECT_THAT(look().files, SizeIs(1)) << "it is gone";
 }
 
-TEST_F(OutgoingFiles, OneThatAMemberLetsGoOfMeanwhileIsTakenFromAnother) {
+TEST_F(OutgoingFiles, FileClosedByAMemberIsReadThroughAnother) {
   UniqueFd file = open("file");
   const std::string path = directory_.name("file");
   UniqueMapping mapping = map(file);
@@ -217,7 +217,7 @@ TEST_F(OutgoingFiles, OneThatAMemberLetsGoOfMeanwhileIsTakenFromAnother) {
 /// Whoever may write to a file of another user's is an enemy of theirs.
 using HostileOutgoing = OutgoingFiles;
 
-TEST_F(HostileOutgoing, AFileOfAnotherUsersDoesNotGoWithWhoWritesToIt) {
+TEST_F(HostileOutgoing, FileOfAnotherUserDoesNotMoveWithItsWriter) {
   const std::string roots = write("roots", 0, 0622);
   const std::string users = write("users", kUser, 0666);
   for (const auto& [path, user] : {std::pair(roots, kUser), std::pair(users, uid_t{0})}) {
@@ -228,7 +228,7 @@ TEST_F(HostileOutgoing, AFileOfAnotherUsersDoesNotGoWithWhoWritesToIt) {
   }
 }
 
-TEST_F(HostileOutgoing, SharedMemoryInAFileOfAnotherUsersIsRefused) {
+TEST_F(HostileOutgoing, SharedMemoryOwnedByAnotherUserIsRefused) {
   const std::string path = write("file", 0, 0666);
   const Held member({"share", path}, kUser);
   const Outgoing found = look({member.pid()});
@@ -237,7 +237,7 @@ TEST_F(HostileOutgoing, SharedMemoryInAFileOfAnotherUsersIsRefused) {
                                                "process"));
 }
 
-TEST_F(HostileOutgoing, OfSeveralMembersTheOneThatOwnsItGivesIt) {
+TEST_F(HostileOutgoing, OwningMemberProvidesTheFile) {
   const std::string path = write("file", kUser, 0666);
   const Held other({"share", path});
   const Held owner({"open", path}, kUser);
@@ -251,7 +251,7 @@ TEST_F(HostileOutgoing, OfSeveralMembersTheOneThatOwnsItGivesIt) {
   ASSERT_EQ(::read(content->get(), text, sizeof(text)), 7);
 }
 
-TEST_F(HostileOutgoing, WhatItsOwnerMayNotReadIsNotRead) {
+TEST_F(HostileOutgoing, FileUnreadableByItsOwnerIsNotRead) {
   const std::string path = write("file", kUser, 0600);
   const Held member({"share", path}, kUser);
   const Outgoing found = look({member.pid()});
@@ -264,7 +264,7 @@ TEST_F(HostileOutgoing, WhatItsOwnerMayNotReadIsNotRead) {
   EXPECT_THAT(reasons(look({member.pid()})), HasSubstr("which its owner may not read"));
 }
 
-TEST_F(HostileOutgoing, NamesForTheDumpAreGivenOnlyWhereTheirOwnerMayGiveThem) {
+TEST_F(HostileOutgoing, DumpNamesNeedTheOwnersPermission) {
   const std::string first = write("first", kUser, 0600);
   const Held member({"share", first, "link", first, directory_.name("last"), "delete", first},
                     kUser);

@@ -48,7 +48,7 @@ class KnownMappings : public testing::Test {
   const Mapping plain_, tracked_;
 };
 
-TEST_F(KnownMappings, AreAsInSmaps) {
+TEST_F(KnownMappings, EqualThoseOfSmaps) {
   const KnownMemory known = look();
   const auto again = read_mappings(::getpid(), known);
   EXPECT_TRUE(plain_.in(again).plain);
@@ -69,7 +69,7 @@ TEST_F(KnownMappings, AreAsInSmaps) {
   EXPECT_GT(the_same, known.mappings.size() / 2);
 }
 
-TEST_F(KnownMappings, WhatWasFlaggedIsNotPlainAndWhatIsNewIs) {
+TEST_F(KnownMappings, NewMappingsArePlainAndFlaggedOnesAreNot) {
   KnownMemory known = look();
   for (MemoryMapping& mapping : known.mappings) {
     if (mapping.range == plain_.range()) mapping.plain = !(mapping.flagged = true);
@@ -80,7 +80,7 @@ TEST_F(KnownMappings, WhatWasFlaggedIsNotPlainAndWhatIsNewIs) {
   EXPECT_TRUE(later.in(again).plain);
 }
 
-TEST_F(KnownMappings, WhatIsLockedSinceIsSeen) {
+TEST_F(KnownMappings, NewlyLockedMemoryIsSeen) {
   const KnownMemory known = look();
   ASSERT_EQ(::mlock(plain_.page(), kMappingBytes), 0);
   const MemoryMapping locked = plain_.in(read_mappings(::getpid(), known));
@@ -89,7 +89,7 @@ TEST_F(KnownMappings, WhatIsLockedSinceIsSeen) {
   EXPECT_TRUE(locked.flagged);
 }
 
-TEST_F(KnownMappings, OfAProcessThatIsGoneAreAnError) { EXPECT_FALSE(read_mappings(0, look())); }
+TEST_F(KnownMappings, EndedProcessIsAnError) { EXPECT_FALSE(read_mappings(0, look())); }
 
 }  // namespace
 }  // namespace gcr::process::test

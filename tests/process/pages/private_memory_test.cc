@@ -109,7 +109,7 @@ std::vector<std::uint64_t> kept_joinable(const std::string& pieces) {
 using Pages = std::vector<std::uint64_t>;
 constexpr std::uint64_t kAll = kPiecePages;
 
-TEST(KeepJoinable, APageIsWrittenOfWhatLiesBetween) {
+TEST(KeepJoinable, OnePageIsWrittenBetweenWrittenMappings) {
   if (!can_scan_pages()) return;  // memory goes through CRIU
   EXPECT_EQ(kept_joinable("wrw"), (Pages{kAll, 1, kAll}));
   EXPECT_EQ(kept_joinable("wxw"), (Pages{kAll, 1, kAll}));
@@ -117,7 +117,7 @@ TEST(KeepJoinable, APageIsWrittenOfWhatLiesBetween) {
   EXPECT_EQ(kept_joinable("wrnxwrw"), (Pages{kAll, 1, 1, 1, kAll, 1, kAll}));
 }
 
-TEST(KeepJoinable, WhatIsAtAnEndOrWasNeverOfThePieceIsLeftAlone) {
+TEST(KeepJoinable, OuterAndSeparateMappingsAreLeftAlone) {
   if (!can_scan_pages()) return;
   EXPECT_EQ(kept_joinable("rw.wr"), (Pages{0, kAll, 0, kAll, 0}));
   EXPECT_EQ(kept_joinable("wgw"), (Pages{kAll, 0, kAll}));
@@ -126,7 +126,7 @@ TEST(KeepJoinable, WhatIsAtAnEndOrWasNeverOfThePieceIsLeftAlone) {
   EXPECT_EQ(kept_joinable("wr.rw"), (Pages{kAll, 0, 0, 0, kAll}));
 }
 
-TEST(KeepJoinable, NothingIsDifferent) {
+TEST(KeepJoinable, MappingsStayTheSame) {
   const Row row("wrwnw");
   const auto before = read_mappings(row.child()).value();
   PrivateMemory(row.child()).keep_joinable(row.child());

@@ -86,14 +86,14 @@ std::size_t readable(pid_t pid, const ReadMemory& read) {
   return pages;
 }
 
-TEST(HostileMemory, OfTheProgramThatWasAllowedIsRead) {
+TEST(HostileMemory, MemoryOfTheAllowedProgramIsRead) {
   const Changing process;
   const auto read = open_memory(process.pid());
   ASSERT_TRUE(read) << read.error().message();
   EXPECT_GT(readable(process.pid(), *read), 0U);
 }
 
-TEST(HostileMemory, OfAProgramThatIsExecutedLaterIsNotRead) {
+TEST(HostileMemory, MemoryAfterALaterExecveIsNotRead) {
   const Changing process;
   const auto read = open_memory(process.pid());
   ASSERT_TRUE(read) << read.error().message();
@@ -102,7 +102,7 @@ TEST(HostileMemory, OfAProgramThatIsExecutedLaterIsNotRead) {
   EXPECT_GT(readable(process.pid(), open_memory(process.pid()).value()), 0U);
 }
 
-TEST(HostileMemory, OfAProgramThatIsExecutedDuringTheQuestionIsNotRead) {
+TEST(HostileMemory, MemoryAfterAConcurrentExecveIsNotRead) {
   const Changing process;
   const auto read = open_memory(process.pid(), [&process](pid_t) {
     process.execute();
@@ -112,7 +112,7 @@ TEST(HostileMemory, OfAProgramThatIsExecutedDuringTheQuestionIsNotRead) {
   EXPECT_EQ(readable(process.pid(), *read), 0U);
 }
 
-TEST(HostileMemory, OfAProcessThatMayNotBeMovedIsNotRead) {
+TEST(HostileMemory, MemoryOfAnUnmovableProcessIsNotRead) {
   const Changing process;
   const auto read = open_memory(process.pid(), [](pid_t) -> Status {
     return Error(Code::kPermissionDenied, "it is somebody else's");
@@ -122,7 +122,7 @@ TEST(HostileMemory, OfAProcessThatMayNotBeMovedIsNotRead) {
 }
 
 /// Its parent's lives on when it executes a program.
-TEST(HostileMemory, OfAParentIsNotReadThroughItsChildInVfork) {
+TEST(HostileMemory, ParentsMemoryIsNotReadThroughItsVforkChild) {
   const Changing process(Changing::From::kVfork);
   const auto read = open_memory(process.pid());
   ASSERT_FALSE(read);

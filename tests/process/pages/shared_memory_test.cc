@@ -84,7 +84,7 @@ std::string read_of(const SharedMemory& memory, std::uint64_t offset, std::size_
   return content;
 }
 
-TEST(SharedMemoryTest, MemoryOfOneProcessAloneIsFound) {
+TEST(SharedMemoryTest, MemoryOfOneProcessIsFound) {
   const auto memories = found_after([] { filled(); });
   ASSERT_EQ(memories.size(), 1u);
   EXPECT_EQ(memories[0].size_bytes, kSharedBytes);
@@ -101,7 +101,7 @@ TEST(SharedMemoryTest, MemoryOfSeveralProcessesIsFoundOnce) {
 }
 
 /// Parts that are unmapped, may not be touched, are locked, or are mapped twice.
-TEST(SharedMemoryTest, AllOfItIsReadHoweverItIsMapped) {
+TEST(SharedMemoryTest, AllOfItIsReadInEveryMappingLayout) {
   const std::vector<std::function<void(std::span<char>)>> ways{
       [](auto memory) { ::munmap(memory.data() + kPageOfShared, kMiB); },
       [](auto memory) { ::munmap(memory.data(), kMiB); },
@@ -116,7 +116,7 @@ TEST(SharedMemoryTest, AllOfItIsReadHoweverItIsMapped) {
   }
 }
 
-TEST(SharedMemoryTest, WhatIsOpenIsForCriu) {
+TEST(SharedMemoryTest, MemoryWithADescriptorIsLeftToCriu) {
   EXPECT_THAT(found_after([] { file_of(filled()).release(); }), IsEmpty());
   // In any process of the job.
   const std::span<char> memory = filled();
@@ -127,7 +127,7 @@ TEST(SharedMemoryTest, WhatIsOpenIsForCriu) {
   ::munmap(memory.data(), memory.size());
 }
 
-TEST(SharedMemoryTest, MemoryOfOtherKindsIsForCriu) {
+TEST(SharedMemoryTest, OtherKindsOfMemoryAreLeftToCriu) {
   EXPECT_THAT(found_after([] { filled(MAP_PRIVATE | MAP_ANONYMOUS); }), IsEmpty());
   EXPECT_THAT(found_after([] { mapped(MAP_SHARED | MAP_ANONYMOUS)[0] = 1; }), IsEmpty());  // little
   for (const char* const name : {"mine", "/dev/zero"}) {
@@ -143,7 +143,7 @@ TEST(SharedMemoryTest, MemoryOfOtherKindsIsForCriu) {
   }
 }
 
-TEST(SharedMemoryTest, WhatIsNotThereIsNotReadAndIsNotMadeByReading) {
+TEST(SharedMemoryTest, HolesAreNeitherReadNorAllocated) {
   const auto memories = found_after([] {
     const std::span<char> memory = filled();
     ::madvise(memory.data() + kPageOfShared, kMiB, MADV_REMOVE);
@@ -155,7 +155,7 @@ TEST(SharedMemoryTest, WhatIsNotThereIsNotReadAndIsNotMadeByReading) {
   EXPECT_EQ(pages_of(memories[0]).value(), pages);
 }
 
-TEST(SharedMemoryTest, LargeMemoryIsLookedThroughInParts) {
+TEST(SharedMemoryTest, LargeMemoryIsScannedInParts) {
   constexpr std::uint64_t kLarge = kGiB;
   // The second begins within a quarter, and reaches from there over a whole one into the next.
   const AddressRanges pages{{0, kMiB}, {kLarge / 2 - kMiB, 3 * kLarge / 4 + kMiB}};
@@ -176,7 +176,7 @@ TEST(SharedMemoryTest, MemoryWithoutHolesIsOneRange) {
   EXPECT_EQ(pages_of(memories[0]).value(), (AddressRanges{{0, kSharedBytes}}));
 }
 
-TEST(SharedMemoryTest, ItIsAskedWhetherAProcessMayMoveWhenItsMemoryIsOpen) {
+TEST(SharedMemoryTest, PermissionIsCheckedAfterOpeningTheMemory) {
   const Child child([] { filled(); });
   const auto refused = shared_memories({child.pid()}, [&](pid_t pid) -> Status {
     EXPECT_EQ(pid, child.pid());

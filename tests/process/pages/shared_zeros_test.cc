@@ -92,7 +92,7 @@ class SharedZerosTest : public testing::Test {
   std::vector<std::span<char>> mapped_;
 };
 
-TEST_F(SharedZerosTest, AnonymousMemoryReadsTheSameAndHasNoZerosLeft) {
+TEST_F(SharedZerosTest, ZerosAreReleasedAndAllReadsTheSame) {
   const auto memory = shared(-1);
   const UniqueFd file = file_of(memory);
   ASSERT_EQ(bytes_in_memory(file), kBytes);
@@ -107,7 +107,7 @@ TEST_F(SharedZerosTest, AnonymousMemoryReadsTheSameAndHasNoZerosLeft) {
   EXPECT_EQ(byte, 7);
 }
 
-TEST_F(SharedZerosTest, LockedMemoryIsNoDifferent) {
+TEST_F(SharedZerosTest, LockedMemoryIsTreatedTheSame) {
   const auto locked = shared(-1);
   ASSERT_EQ(::mlock(locked.data(), locked.size()), 0);
   const Stopped one;
@@ -116,7 +116,7 @@ TEST_F(SharedZerosTest, LockedMemoryIsNoDifferent) {
   EXPECT_TRUE(reads_as_written(locked));
 }
 
-TEST_F(SharedZerosTest, FilesWithNamesMemfdsAndSmallOnesStayAsTheyAre) {
+TEST_F(SharedZerosTest, NamedFilesMemfdsAndSmallOnesAreLeftAlone) {
   char name[] = "/dev/shm/gcr-shared-zeros-XXXXXX";
   const UniqueFd named(::mkostemp(name, O_CLOEXEC));
   ASSERT_EQ(::ftruncate(named.get(), kBytes), 0);
@@ -135,7 +135,7 @@ TEST_F(SharedZerosTest, FilesWithNamesMemfdsAndSmallOnesStayAsTheyAre) {
   ::munmap(small.data(), small.size());
 }
 
-TEST_F(SharedZerosTest, AProcessThatIsGoneHasNone) {
+TEST_F(SharedZerosTest, EndedProcessHasNone) {
   pid_t gone = 0;
   {
     const Stopped one;

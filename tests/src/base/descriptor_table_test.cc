@@ -28,7 +28,7 @@ int status_in_child(const Body& body) {
   return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
-TEST(DescriptorTable, IsMadeLargeAndStaysSoWithoutAnythingOpen) {
+TEST(DescriptorTable, GrowsAndStaysLarge) {
   EXPECT_EQ(status_in_child([] {
               const std::size_t before = table_size();
               make_room_for_descriptors(STDIN_FILENO, 1000);
@@ -38,7 +38,7 @@ TEST(DescriptorTable, IsMadeLargeAndStaysSoWithoutAnythingOpen) {
             0);
 }
 
-TEST(DescriptorTable, TakesWhatTheLimitAllows) {
+TEST(DescriptorTable, GrowsToTheLimit) {
   EXPECT_EQ(status_in_child([] {
               rlimit limit{300, 300};
               if (::setrlimit(RLIMIT_NOFILE, &limit) != 0) return 2;

@@ -7,14 +7,14 @@ namespace {
 
 constexpr uid_t kNobodys = 424242;  // no host names it
 
-TEST(Users, AreNamedAsTheHostNamesThem) {
+TEST(Users, HaveTheHostsNames) {
   EXPECT_EQ(user_name(0), "root");
   EXPECT_EQ(group_name(0), "root");
   EXPECT_EQ(describe_user(0), "root");
   EXPECT_EQ(user_id("root"), 0u);
 }
 
-TEST(Users, WithoutANameAreNumbers) {
+TEST(Users, WithoutANameHaveTheirNumber) {
   EXPECT_EQ(user_name(kNobodys), "");
   EXPECT_EQ(group_name(kNobodys), "");
   EXPECT_EQ(describe_user(kNobodys), "uid 424242");

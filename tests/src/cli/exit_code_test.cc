@@ -57,18 +57,18 @@ Table table_of_page(const std::string& path) {
   return table;
 }
 
-TEST(ExitCodes, HelpHasEveryStatus) {
+TEST(ExitCodes, HelpListsEveryStatus) {
   const Table table = table_of_help();
   ASSERT_EQ(table.size(), 10U);
   EXPECT_EQ(table.begin()->first, 0);
   EXPECT_EQ(table.rbegin()->first, 9);
 }
 
-TEST(ExitCodes, TheDocumentationSaysTheSame) {
+TEST(ExitCodes, DocumentationListsTheSame) {
   EXPECT_EQ(table_of_page("docs/exit-codes.md"), table_of_help());
 }
 
-TEST(ExitCodes, TheManualPageHasEachOfThem) {
+TEST(ExitCodes, ManualPageListsEach) {
   const std::string page = content("docs/man/gcr-migrate.1");
   const auto begin = page.find(".Sh EXIT STATUS"), end = page.find(".El", begin);
   ASSERT_NE(end, std::string::npos);

@@ -82,7 +82,7 @@ TEST_F(Migrate, JsonHasALinePerEventAndTheReportLast) {
   EXPECT_EQ(objects[3].fields().at("exit_status").number_value(), 0);
 }
 
-TEST_F(Migrate, TheReportOfJsonIsTheAgentsInFull) {
+TEST_F(Migrate, JsonReportIsTheAgentsReport) {
   const std::string out = against(play_all, {"--json", "--quiet"}).out;
   EXPECT_EQ(std::ranges::count(out, '\n'), 1);
   google::protobuf::util::JsonParseOptions options;
@@ -95,7 +95,7 @@ TEST_F(Migrate, TheReportOfJsonIsTheAgentsInFull) {
   EXPECT_EQ(read.SerializeAsString(), expected.SerializeAsString());
 }
 
-TEST_F(Migrate, JsonTellsFailuresToo) {
+TEST_F(Migrate, JsonReportsFailures) {
   proto::MigrateReport failed;
   failed.set_code("resource-exhausted");
   failed.set_message("the reason");
@@ -108,14 +108,14 @@ TEST_F(Migrate, JsonTellsFailuresToo) {
   EXPECT_EQ(last.fields().at("code").string_value(), "resource-exhausted");
 }
 
-TEST_F(Migrate, JsonOfAnAgentThatIsNotThereIsAReportToo) {
+TEST_F(Migrate, JsonReportsAnUnreachableAgent) {
   const std::string nobody = control::test::Loopback().endpoint().to_string();
   const Finished finished = run_cli(words(nobody, {"--json"}));
   EXPECT_EQ(finished.exit_status, 4);
   EXPECT_THAT(types_of(objects_in(finished.out)), ElementsAre("report"));
 }
 
-TEST_F(Migrate, QuietPrintsTheLastLineAlone) {
+TEST_F(Migrate, QuietPrintsOnlyTheLastLine) {
   const Finished finished = against(play_all, {"--quiet"});
   EXPECT_EQ(finished.out,
             "migrated pid=77 vram_bytes=8589934592 downtime_ms=120.5 total_ms=4000.0 "
@@ -123,13 +123,13 @@ TEST_F(Migrate, QuietPrintsTheLastLineAlone) {
   EXPECT_EQ(finished.err, "");
 }
 
-TEST_F(Migrate, QuietFailureIsOneLineOnStandardError) {
+TEST_F(Migrate, QuietFailureIsOneErrorLine) {
   const Finished finished = against(fail(Error(Code::kRefused, "not this one")), {"--quiet"});
   EXPECT_EQ(finished.out, "");
   EXPECT_EQ(finished.err, "gcr-migrate: not this one\n");
 }
 
-TEST_F(Migrate, PlainProgressComesEveryFewSecondsAndNotWithEveryMessage) {
+TEST_F(Migrate, PlainProgressIsThrottled) {
   const Finished finished = against([](ControlChannel& channel) -> asio::awaitable<void> {
     for (int i = 0; i < 50; ++i) co_await say_progress(channel, example_progress());
     co_await say_report(channel, the_report());
@@ -137,7 +137,7 @@ TEST_F(Migrate, PlainProgressComesEveryFewSecondsAndNotWithEveryMessage) {
   EXPECT_THAT(finished.out, testing::Not(HasSubstr("dirtied at")));
 }
 
-TEST_F(Migrate, FiguresThatAreNoneDoNoHarm) {
+TEST_F(Migrate, InvalidValuesDoNoHarm) {
   const Finished finished = against(
       [](ControlChannel& channel) -> asio::awaitable<void> {
         proto::Progress progress;

@@ -67,7 +67,7 @@ TEST_F(SuspendCommand, PrintsTheRatesAndALastLineForScripts) {
   EXPECT_THAT(orders_, ElementsAre("suspend 4711"));
 }
 
-TEST_F(SuspendCommand, QuietPrintsTheLastLineAlone) {
+TEST_F(SuspendCommand, QuietPrintsOnlyTheLastLine) {
   const Finished finished = order({report(done(true))}, {"resume", "4711", "--quiet"});
   EXPECT_EQ(finished.exit_status, 0) << finished.err;
   EXPECT_EQ(finished.out,
@@ -89,20 +89,20 @@ TEST_F(SuspendCommand, JsonIsOneObject) {
   EXPECT_TRUE(suspension.at("hugepages").bool_value());
 }
 
-TEST_F(SuspendCommand, ARefusalHasTheExitStatusOfARefusedMigration) {
+TEST_F(SuspendCommand, RefusalHasItsExitStatus) {
   const Finished finished =
       order({report(failed(true, Code::kResourceExhausted, "no room"))}, {"resume", "4711"});
   EXPECT_EQ(finished.exit_status, 3);
   EXPECT_EQ(finished.err, "gcr-migrate: no room\n");
 }
 
-TEST_F(SuspendCommand, AnAgentThatVanishesLeavesTheOutcomeUnknown) {
+TEST_F(SuspendCommand, LostAgentLeavesTheOutcomeUnknown) {
   const Finished finished = order({say_event}, {"suspend", "4711"});
   EXPECT_EQ(finished.exit_status, 6);
   EXPECT_THAT(finished.err, HasSubstr("the outcome is not known here"));
 }
 
-TEST_F(SuspendCommand, AReportThatWasLostIsReadFromTheAgentsJournal) {
+TEST_F(SuspendCommand, LostReportIsReplacedByTheJournal) {
   const auto status = [](const char* state, bool finished) -> Play {
     return [=](control::ControlChannel& channel) -> asio::awaitable<void> {
       proto::Envelope message;
@@ -132,14 +132,14 @@ TEST_F(SuspendCommand, AReportThatWasLostIsReadFromTheAgentsJournal) {
   EXPECT_THAT(undone.err, EndsWith("; the process runs on\n"));
 }
 
-TEST_F(SuspendCommand, ASwapSuspendsTheFirstAndResumesTheSecond) {
+TEST_F(SuspendCommand, SwapSuspendsTheFirstAndResumesTheSecond) {
   const Finished finished =
       order({report(done(false)), report(done(true))}, {"swap", "4711", "4712"});
   EXPECT_EQ(finished.exit_status, 0) << finished.err;
   EXPECT_THAT(orders_, ElementsAre("suspend 4711", "resume 4712"));
 }
 
-TEST_F(SuspendCommand, ASwapWhoseSecondHalfFailsResumesTheFirst) {
+TEST_F(SuspendCommand, FailedResumeInASwapResumesTheFirst) {
   const Finished finished =
       order({report(done(false)), report(failed(true, Code::kResourceExhausted, "no room")),
              report(done(true))},
@@ -149,14 +149,14 @@ TEST_F(SuspendCommand, ASwapWhoseSecondHalfFailsResumesTheFirst) {
   EXPECT_THAT(orders_, ElementsAre("suspend 4711", "resume 4712", "resume 4711"));
 }
 
-TEST_F(SuspendCommand, ASwapWhoseFirstHalfFailsIsOver) {
+TEST_F(SuspendCommand, FailedSuspendEndsASwap) {
   const Finished finished = order({report(failed(false, Code::kRefused, "it has managed memory"))},
                                   {"swap", "4711", "4712"});
   EXPECT_EQ(finished.exit_status, 3);
   EXPECT_THAT(orders_, ElementsAre("suspend 4711"));
 }
 
-TEST_F(SuspendCommand, AWrongCommandLineIsUsage) {
+TEST_F(SuspendCommand, WrongOptionsAreUsageErrors) {
   EXPECT_EQ(run_cli({"suspend", "node1"}).exit_status, 2);
   EXPECT_EQ(run_cli({"suspend", "node1", "0"}).exit_status, 2);
   EXPECT_EQ(run_cli({"swap", "node1", "4711"}).exit_status, 2);

@@ -69,7 +69,7 @@ class LiveDisplay : public Migrate {
   std::unique_ptr<FakeAgent> agent_;
 };
 
-TEST_F(LiveDisplay, ShowsWhereTheMigrationStands) {
+TEST_F(LiveDisplay, ShowsTheState) {
   const Terminal terminal = start(100);
   ASSERT_TRUE(terminal.wait_for("downtime about 420 ms"));
   const std::string screen = terminal.screen();
@@ -83,7 +83,7 @@ TEST_F(LiveDisplay, ShowsWhereTheMigrationStands) {
   EXPECT_EQ(terminal.finish(), 7);
 }
 
-TEST_F(LiveDisplay, IsGoneAtTheEndAndSoIsTheEchoOfCtrlC) {
+TEST_F(LiveDisplay, IsErasedAtTheEndWithTheEchoOfCtrlC) {
   const Terminal terminal = start(100);
   ASSERT_TRUE(terminal.wait_for("downtime about"));
   terminal.press("C-c");
@@ -95,7 +95,7 @@ TEST_F(LiveDisplay, IsGoneAtTheEndAndSoIsTheEchoOfCtrlC) {
   EXPECT_THAT(all, Not(HasSubstr("^C")));
 }
 
-TEST_F(LiveDisplay, FitsNarrowTerminalsAndWindowsThatChange) {
+TEST_F(LiveDisplay, FitsNarrowAndResizedTerminals) {
   const Terminal terminal = start(100);
   ASSERT_TRUE(terminal.wait_for("downtime about"));
   for (const unsigned columns : {40U, 24U, 77U, 30U, 120U}) {
@@ -117,7 +117,7 @@ TEST_F(LiveDisplay, FitsNarrowTerminalsAndWindowsThatChange) {
   EXPECT_EQ(terminal.finish(), 7);
 }
 
-TEST_F(LiveDisplay, HasColoursUnlessTheyAreNotWanted) {
+TEST_F(LiveDisplay, HasColoursUnlessDisabled) {
   for (const bool wanted : {true, false}) {
     const Terminal terminal = start(100, {wanted ? "NO_COLOR=" : "NO_COLOR=1"});
     std::string screen;

@@ -153,7 +153,7 @@ void try_each(Of of, Try attempt) {
   }
 }
 
-TEST(OptionsBeforeTheCommand, AreTheCommandsAsThoseAfterIt) {
+TEST(OptionsBeforeTheCommand, AreTreatedAsThoseAfterIt) {
   unsigned noticed = 0;
   try_each(options_of,
            [&](const std::string& command, const std::string& option, bool takes_value) {
@@ -168,7 +168,7 @@ TEST(OptionsBeforeTheCommand, AreTheCommandsAsThoseAfterIt) {
   EXPECT_GT(noticed, 20u);
 }
 
-TEST(OptionsBeforeTheCommand, AreRefusedWhereTheCommandHasNoneSuch) {
+TEST(OptionsBeforeTheCommand, AreRefusedIfUnknownToTheCommand) {
   const auto migrations = options_of("");
   ASSERT_GT(migrations.size(), 20u);
   ASSERT_GT(commands().size(), 15u);
@@ -186,17 +186,17 @@ TEST(OptionsBeforeTheCommand, AreRefusedWhereTheCommandHasNoneSuch) {
   });
 }
 
-TEST(OptionsBeforeTheCommand, MayBeOnesThatOnlyTheCommandHas) {
+TEST(OptionsBeforeTheCommand, MayBeSpecificToTheCommand) {
   const Finished finished = run_cli({"--keep", "0", "prune", "/d"});
   EXPECT_THAT(finished.err, HasSubstr("--keep"));
 }
 
-TEST(OptionsBeforeTheCommand, MayHaveACommandsNameAsTheirValue) {
+TEST(OptionsBeforeTheCommand, MayHaveACommandNameAsValue) {
   const Finished finished = run_cli({"--ca", "list", "status", "a", "short"});
   EXPECT_THAT(finished.err, HasSubstr("at least 8 characters"));
 }
 
-TEST(OptionsBeforeTheCommand, AreRunsOwnBeforeItsCommand) {
+TEST(OptionsBeforeTheCommand, BelongToRunBeforeItsCommand) {
   const Finished finished = run_cli({"--output", "/nonexistent/log", "run", "--", "/bin/true"});
   EXPECT_THAT(finished.err, HasSubstr("/nonexistent/log"));
 }
@@ -207,7 +207,7 @@ TEST(Host, MayHaveTheNameOfACommand) {
   EXPECT_THAT(run_cli({"status", "list", "short"}).err, HasSubstr("at least 8 characters"));
 }
 
-TEST(Help, TellsTheVersion) {
+TEST(Help, PrintsTheVersion) {
   EXPECT_THAT(run_cli({"--version"}).out, testing::StartsWith("gcr-migrate 0.1.0 ("));
 }
 
@@ -239,7 +239,7 @@ class MakeCerts : public testing::Test {
   std::string folder_;
 };
 
-TEST_F(MakeCerts, AgentsAndOperatorsCanTalk) {
+TEST_F(MakeCerts, AgentsAndOperatorsCanConnect) {
   ASSERT_EQ(make({"--agent", "node1,127.0.0.1", "--operator", "alice"}).exit_status, 0);
   control::test::Loopback loopback;
   const auto agent = control::make_tls_context(files("node1"));
@@ -253,7 +253,7 @@ TEST_F(MakeCerts, AgentsAndOperatorsCanTalk) {
   EXPECT_TRUE((*client)->peer().is_agent);
 }
 
-TEST_F(MakeCerts, AgentIsNotTrustedUnderAnAddressThatItDoesNotName) {
+TEST_F(MakeCerts, AgentIsRefusedUnderAnUnnamedAddress) {
   ASSERT_EQ(make({"--agent", "node1", "--operator", "alice"}).exit_status, 0);
   control::test::Loopback loopback;
   const auto agent = control::make_tls_context(files("node1"));
@@ -264,7 +264,7 @@ TEST_F(MakeCerts, AgentIsNotTrustedUnderAnAddressThatItDoesNotName) {
   EXPECT_THAT(client.error().message(), HasSubstr("made out to another host"));
 }
 
-TEST_F(MakeCerts, SecondRunChangesNothingAndANewAddressOnlyItsCertificate) {
+TEST_F(MakeCerts, SecondRunChangesOnlyWhatIsNew) {
   ASSERT_EQ(make({"--agent", "a", "--agent", "b"}).exit_status, 0);
   const std::string authority = content("ca.crt"), a = content("a.crt"), b = content("b.crt");
   ASSERT_EQ(make({"--agent", "a", "--agent", "b"}).out, "");
@@ -275,7 +275,7 @@ TEST_F(MakeCerts, SecondRunChangesNothingAndANewAddressOnlyItsCertificate) {
   EXPECT_EQ(content("b.crt"), b);
 }
 
-TEST_F(MakeCerts, KeysAreNobodyElses) {
+TEST_F(MakeCerts, KeysAreReadableByTheOwnerOnly) {
   ASSERT_EQ(make({"--agent", "a", "--operator", "o"}).exit_status, 0);
   for (const char* key : {"ca.key", "a.key", "o.key"}) {
     struct stat info {};

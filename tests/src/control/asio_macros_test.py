@@ -52,7 +52,7 @@ def includes_asio(name, read):
 
 
 class AsioMacros(unittest.TestCase):
-    def test_are_the_same_everywhere(self):
+    def test_asio_macros_are_the_same_everywhere(self):
         read = headers()
         users = {
             name: {word[2:] for word in command if word.startswith("-DASIO_")}

@@ -72,13 +72,13 @@ class Ask : public testing::Test {
   Loopback loopback_;
 };
 
-TEST_F(Ask, SignsOfLifeAreNoAnswer) {
+TEST_F(Ask, KeepAlivesAreNoReply) {
   const auto reply = ask_commit({alive(), alive(), running()}, address());
   ASSERT_TRUE(reply) << reply.error().message();
   EXPECT_EQ(reply->commit_reply().pid(), 12);
 }
 
-TEST_F(Ask, FailureIsAnAnswerButNoReply) {
+TEST_F(Ask, FailureIsNoReply) {
   const auto answer = ask_commit({refusal()}, address(), ask);
   ASSERT_TRUE(answer) << answer.error().message();
   EXPECT_EQ(answer->failure().message(), "not here");
@@ -88,18 +88,18 @@ TEST_F(Ask, FailureIsAnAnswerButNoReply) {
   EXPECT_EQ(reply.error().message(), "not here");
 }
 
-TEST_F(Ask, AnotherAgentIsNotBelieved) {
+TEST_F(Ask, ReplyOfAnotherAgentIsIgnored) {
   const auto reply = ask_commit({}, address("node3"));
   ASSERT_FALSE(reply);
   EXPECT_EQ(reply.error().code(), Code::kPermissionDenied);
   EXPECT_THAT(reply.error().message(), HasSubstr("is \"node2\", not \"node3\""));
 }
 
-TEST_F(Ask, AnyAgentIsBelievedWhereNoneIsNamed) {
+TEST_F(Ask, ReplyOfAnyAgentIsAcceptedIfNoneIsNamed) {
   EXPECT_TRUE(ask_commit({running()}, address(std::nullopt)));
 }
 
-TEST(CheckReply, EveryReplyHasTheNumberAfterItsRequests) {
+TEST(CheckReply, EveryReplyFollowsItsRequestsNumber) {
   int replies = 0;
   for (int i = 0; i < bodies().field_count(); ++i) {
     const std::string& name = bodies().field(i)->name();
@@ -113,7 +113,7 @@ TEST(CheckReply, EveryReplyHasTheNumberAfterItsRequests) {
   EXPECT_GT(replies, 10);
 }
 
-TEST(CheckReply, AReplyToAnotherQuestionIsAnErrorOfProtocol) {
+TEST(CheckReply, ReplyToAnotherRequestIsAProtocolError) {
   Envelope question;
   question.mutable_outcome_request();
   const auto reply = check_reply(question, running(), "the agent at node2:7411");

@@ -92,7 +92,7 @@ TEST_F(Framing, LengthZeroIsRefused) {
   EXPECT_THAT(received.error().message(), HasSubstr("0 bytes"));
 }
 
-TEST_F(Framing, LengthBeyondTheLimitIsRefusedBeforeItIsBelieved) {
+TEST_F(Framing, TooLongMessageIsRefusedBeforeAllocating) {
   for (const std::uint32_t length :
        {static_cast<std::uint32_t>(kMaxMessageBytes + 1), 0xffffffffU}) {
     const auto received = receive_after([&](RawPeer& raw) { raw.write(frame(length, "")); });
@@ -113,7 +113,7 @@ TEST_F(Framing, GarbageIsRefused) {
   }
 }
 
-TEST_F(Framing, EnvelopeWithNothingKnownInItIsRefused) {
+TEST_F(Framing, EnvelopeWithoutKnownContentIsRefused) {
   const std::string unknown_field("\xfa\x3f\x01x", 4);  // field 1023, one byte
   const auto received = receive_after([&](RawPeer& raw) { raw.write(frame(4, unknown_field)); });
   ASSERT_FALSE(received);
@@ -153,7 +153,7 @@ asio::awaitable<void> ask(ControlChannel& channel, std::optional<Result<proto::E
   reply.emplace(co_await channel.call(request, kPatience));
 }
 
-TEST_F(Conversation, CallGivesTheReply) {
+TEST_F(Conversation, CallReturnsTheReply) {
   proto::Envelope reply;
   reply.mutable_commit_reply()->set_pid(12);
   std::optional<Result<proto::Envelope>> received;
@@ -201,7 +201,7 @@ TEST_F(Conversation, LargestMessageArrivesAndALargerOneIsNotSent) {
   EXPECT_EQ((*received)->ByteSizeLong(), kMaxMessageBytes);
 }
 
-TEST_F(Conversation, SilenceEndsInATimeoutAndTheChannelIsUnusable) {
+TEST_F(Conversation, TimeoutMakesTheChannelUnusable) {
   std::optional<Result<proto::Envelope>> received;
   run(receive_from(*server_, std::chrono::milliseconds(1), received));
   ASSERT_FALSE(*received);
@@ -210,7 +210,7 @@ TEST_F(Conversation, SilenceEndsInATimeoutAndTheChannelIsUnusable) {
   EXPECT_FALSE(*received);
 }
 
-TEST_F(Conversation, SilenceAfterWhatWasNotAcknowledgedPointsAtTheNetwork) {
+TEST_F(Conversation, TimeoutNamesUnacknowledgedData) {
   Status sent;
   run(send_to(*client_, message_of(512 * kKiB), sent));  // more than a host takes that nobody reads
   ASSERT_TRUE(sent) << sent.error().message();
@@ -221,7 +221,7 @@ TEST_F(Conversation, SilenceAfterWhatWasNotAcknowledgedPointsAtTheNetwork) {
   EXPECT_THAT(received->error().message(), testing::HasSubstr("has not acknowledged "));
 }
 
-TEST_F(Conversation, PeerThatLeavesIsNamed) {
+TEST_F(Conversation, DisconnectedPeerIsNamed) {
   client_.reset();
   std::optional<Result<proto::Envelope>> received;
   run(receive_from(*server_, kPatience, received));
@@ -242,7 +242,7 @@ asio::awaitable<void> hear_and_close(ControlChannel& channel,
   channel.close();
 }
 
-TEST_F(Conversation, WhatIsSaidBeforeFinishArrivesThoughInputIsLeftUnread) {
+TEST_F(Conversation, FinishDeliversOutputDespiteUnreadInput) {
   Status unread;
   run(send_to(*client_, message_of(1000), unread));
   std::optional<Result<proto::Envelope>> received;

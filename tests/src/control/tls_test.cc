@@ -77,7 +77,7 @@ TEST_F(Tls, RolesAreThoseOfTheCertificate) {
   EXPECT_FALSE((*server)->peer().is_operator);
 }
 
-TEST_F(Tls, UriThatOnlyBeginsLikeARoleIsNone) {
+TEST_F(Tls, RoleUriMustMatchWhole) {
   const auto [server, client] = loopback_.meet(
       ours_.context({}), ours_.context({.role = "operator2", .common_name = "mallory"}));
   ASSERT_TRUE(server) << server.error().message();
@@ -125,7 +125,7 @@ TEST_F(RawTls, ClientOfTls12IsRefused) {
   EXPECT_THAT(refusal.message(), HasSubstr("speaks no TLS 1.3"));
 }
 
-TEST_F(Tls, FilesThatCannotBeUsedAreNamed) {
+TEST_F(Tls, UnusableFilesAreNamed) {
   TlsFiles files = ours_.issue({});
   const std::string other_key = ours_.issue({}).key;
   for (std::string TlsFiles::*file :
@@ -180,13 +180,13 @@ class Chain : public testing::Test {
   Loopback loopback_;
 };
 
-TEST_F(Chain, TheIssuingAuthorityAloneIsEnough) {
+TEST_F(Chain, IssuingAuthorityAloneIsEnough) {
   const auto [server, client] = meet(issuing_, issuing_.certificate());
   EXPECT_TRUE(server) << server.error().message();
   EXPECT_TRUE(client) << client.error().message();
 }
 
-TEST_F(Chain, TheIssuingAuthorityAloneTrustsNoOtherOfItsRoot) {
+TEST_F(Chain, IssuingAuthorityDoesNotTrustItsSiblings) {
   for (const gcr::test::TestAuthority* other : {&beside_, &root_}) {
     const auto [server, client] = meet(*other, issuing_.certificate());
     ASSERT_FALSE(client);
@@ -195,7 +195,7 @@ TEST_F(Chain, TheIssuingAuthorityAloneTrustsNoOtherOfItsRoot) {
   }
 }
 
-TEST_F(Chain, TheIssuingAuthoritysListIsHeeded) {
+TEST_F(Chain, RevocationListOfTheIssuerIsApplied) {
   revoked_ = issuing_.revocation_list({});
   const auto [server, client] = meet(issuing_, issuing_.certificate());
   EXPECT_TRUE(client) << client.error().message();
@@ -205,7 +205,7 @@ TEST_F(Chain, TheIssuingAuthoritysListIsHeeded) {
   EXPECT_THAT(stranger.error().message(), HasSubstr("renew the file"));
 }
 
-TEST_F(Chain, TheRootNeedsTheIssuingAuthorityAnywhere) {
+TEST_F(Chain, RootAloneNeedsTheIssuingCertificate) {
   const std::string both = root_.certificate() + issuing_.certificate();
   EXPECT_TRUE(meet(issuing_, both).second);
   EXPECT_TRUE(meet(issuing_, root_.certificate(), issuing_.certificate()).second);
@@ -214,7 +214,7 @@ TEST_F(Chain, TheRootNeedsTheIssuingAuthorityAnywhere) {
   EXPECT_THAT(client.error().message(), HasSubstr("append its certificate"));
 }
 
-TEST_F(Tls, EncryptedKeyIsRefusedWithoutAsking) {
+TEST_F(Tls, EncryptedKeyIsRefusedWithoutAPrompt) {
   const TlsFiles files = ours_.issue({});
   gcr::test::write_private_file(files.key, gcr::test::encrypted(ours_.authority().issue().key));
   const auto context = make_tls_context(files);
