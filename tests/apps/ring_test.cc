@@ -79,7 +79,7 @@ INSTANTIATE_TEST_SUITE_P(Faces, RingTest, softgpu::test::kBothFaces, softgpu::te
 /// Face, ranks, under the preload library.
 class UndisturbedRing : public testing::TestWithParam<std::tuple<Face, unsigned, bool>> {};
 
-TEST_P(UndisturbedRing, EveryLineFollowsFromItsNumber) {
+TEST_P(UndisturbedRing, EveryLineIsRight) {
   const auto [face, ranks, under_library] = GetParam();
   const std::vector<Words> ways{{},
                                 {"--host-memory", "--legacy-ipc", "--vram", "4M"},
@@ -109,7 +109,7 @@ INSTANTIATE_TEST_SUITE_P(Of, UndisturbedRing,
                          name_of_run);
 
 /// Its kernel waits for the neighbour's, so the driver's lock waits, too: what stepping is for.
-TEST_P(RingTest, ARankCannotBeLockedWhileItsNeighbourStandsStill) {
+TEST_P(RingTest, RankCannotBeLockedWhileItsNeighbourIsStopped) {
   Process program(machine_, ring(2, {}));
   Subject agent(machine_, GetParam());
   RingLines expected(2, kPerLine);
@@ -139,7 +139,7 @@ TEST_P(RingTest, ARankCannotBeLockedWhileItsNeighbourStandsStill) {
   expect_good_end(program, expected);
 }
 
-TEST_P(RingTest, WhenARankEndsAllEnd) {
+TEST_P(RingTest, EndOfARankEndsAll) {
   Process program(machine_, ring(4, {}));
   RingLines expected(4, kPerLine);
   for (int i = 0; i < 3; ++i) ASSERT_EQ(program.receive(), expected.next());
@@ -151,7 +151,7 @@ TEST_P(RingTest, WhenARankEndsAllEnd) {
   for (const pid_t rank : ranks) EXPECT_EQ(::kill(rank, 0), -1) << rank;
 }
 
-TEST_P(RingTest, WhenTheParentEndsAllEnd) {
+TEST_P(RingTest, EndOfTheParentEndsAll) {
   Process program(machine_, ring(4, {}));
   RingLines expected(4, kPerLine);
   ASSERT_EQ(program.receive(), expected.next());
@@ -178,7 +178,7 @@ void disturb(pid_t rank, const std::string& store, std::uint64_t ranks, std::uin
   }
 }
 
-TEST_P(RingTest, AWrongWordIsSeenByTheRankThatReceivesIt) {
+TEST_P(RingTest, ReceivingRankFindsAWrongWord) {
   Process program(machine_, ring(2, {"--words", "100", "--skew-ms", "5"}));
   RingLines expected(2, kPerLine);
   ASSERT_EQ(program.receive(), expected.next());

@@ -75,7 +75,7 @@ class ReconnectTest : public ConformanceTest {
   std::atomic<std::uint64_t> landed_bytes_ = 0;
 };
 
-TEST_P(ReconnectTest, TransferThatIsCutInTheMiddleGoesOn) {
+TEST_P(ReconnectTest, TransferContinuesAfterACut) {
   const Bytes source = random_bytes(32 * kMiB, 1);
   start_counting(4, source.size());
   transfer_->interrupt_after(static_cast<std::int64_t>(source.size() / 2));
@@ -91,7 +91,7 @@ TEST_P(ReconnectTest, TransferThatIsCutInTheMiddleGoesOn) {
   EXPECT_TRUE(ok(receiver().health()));
 }
 
-TEST_P(ReconnectTest, TransferThatIsCutAgainAndAgainGoesOn) {
+TEST_P(ReconnectTest, TransferContinuesAfterManyCuts) {
   const Bytes source = random_bytes(16 * kMiB, 2);
   start_counting(3, source.size(), 2 * kMiB);
   ASSERT_TRUE(ok(write_all(source, kPiece, channel().useful_writers())));
@@ -101,7 +101,7 @@ TEST_P(ReconnectTest, TransferThatIsCutAgainAndAgainGoesOn) {
   EXPECT_TRUE(ok(receiver().health()));
 }
 
-TEST_P(ReconnectTest, SmallWritesThatHadReturnedAreNotLost) {
+TEST_P(ReconnectTest, ReturnedSmallWritesAreNotLost) {
   const Bytes source = random_bytes(kMiB, 3);
   start_counting(2, source.size(), kMiB / 5);
   ASSERT_TRUE(ok(write_all(source, 333, 3)));
@@ -110,7 +110,7 @@ TEST_P(ReconnectTest, SmallWritesThatHadReturnedAreNotLost) {
   EXPECT_GE(channel().statistics().reconnections, 1U);
 }
 
-TEST_P(ReconnectTest, OneLargeWriteSurvives) {
+TEST_P(ReconnectTest, LargeWriteSurvivesACut) {
   const Bytes source = random_bytes(24 * kMiB, 4);
   start_counting(2, source.size(), 7 * kMiB);
   ASSERT_TRUE(ok(write_and_flush(0, source)));
@@ -118,7 +118,7 @@ TEST_P(ReconnectTest, OneLargeWriteSurvives) {
   EXPECT_TRUE(each_byte_was_reported_once());
 }
 
-TEST_P(ReconnectTest, CutAnywhereInAWriteIsMended) {
+TEST_P(ReconnectTest, CutWithinAWriteIsRepaired) {
   const Bytes source = random_bytes(4 * kMiB, 5);
   for (const std::int64_t bytes :
        {1, 31, 32, 33, 5000, 2'097'183, 2'097'184, 2'097'185, 3'000'000}) {
@@ -132,7 +132,7 @@ TEST_P(ReconnectTest, CutAnywhereInAWriteIsMended) {
   }
 }
 
-TEST_P(ReconnectTest, CutBetweenWriteAndFlushIsMended) {
+TEST_P(ReconnectTest, CutBetweenWriteAndFlushIsRepaired) {
   const Bytes source = random_bytes(5000, 6);
   start_counting(2, source.size());
   ASSERT_TRUE(ok(channel().write(kRegion, 0, source)));
@@ -143,7 +143,7 @@ TEST_P(ReconnectTest, CutBetweenWriteAndFlushIsMended) {
   EXPECT_TRUE(each_byte_was_reported_once());
 }
 
-TEST_P(ReconnectTest, CutOfAnIdleTransferIsMended) {
+TEST_P(ReconnectTest, CutOfAnIdleTransferIsRepaired) {
   const Bytes source = random_bytes(5000, 7);
   start_counting(2, source.size());
   transfer_->interrupt();
@@ -154,7 +154,7 @@ TEST_P(ReconnectTest, CutOfAnIdleTransferIsMended) {
   EXPECT_TRUE(ok(receiver().health()));
 }
 
-TEST_P(ReconnectTest, CutWhileTheApplicationIsSlowIsMended) {
+TEST_P(ReconnectTest, CutWithASlowApplicationIsRepaired) {
   Latch entered(1);
   Latch opened(1);
   std::atomic<int> calls = 0;
@@ -178,7 +178,7 @@ TEST_P(ReconnectTest, CutWhileTheApplicationIsSlowIsMended) {
   transfer_.reset();  // before the latches
 }
 
-TEST_P(ReconnectTest, TenTransfersThatAreCutDoNotMix) {
+TEST_P(ReconnectTest, TenCutTransfersStaySeparate) {
   constexpr std::size_t kBytes = 2 * kMiB + 5;
   const auto one = [this](std::uint64_t seed) -> Status {
     const Bytes source = random_bytes(kBytes, seed);
@@ -200,7 +200,7 @@ TEST_P(ReconnectTest, TenTransfersThatAreCutDoNotMix) {
   for (auto& transfer : transfers) EXPECT_TRUE(ok(transfer->get()));
 }
 
-TEST_P(ReconnectTest, NetworkThatComesBackAndGoesForGoodEndsTheTransfer) {
+TEST_P(ReconnectTest, PermanentCutEndsTheTransfer) {
   const Bytes source = random_bytes(4 * kMiB, 9);
   start_counting(2, source.size(), 6 * kMiB);
   ASSERT_TRUE(ok(write_and_flush(0, source)));
@@ -210,7 +210,7 @@ TEST_P(ReconnectTest, NetworkThatComesBackAndGoesForGoodEndsTheTransfer) {
   EXPECT_TRUE(comes_true([&] { return !receiver().health(); }));
 }
 
-TEST_P(ReconnectTest, SendersCancelEndsTheWaitForTheNetwork) {
+TEST_P(ReconnectTest, CancelBySenderEndsTheWaitForTheNetwork) {
   start({.lanes = 2}, 1000);
   transfer_->cut();
   Latch writing(1);
@@ -224,7 +224,7 @@ TEST_P(ReconnectTest, SendersCancelEndsTheWaitForTheNetwork) {
   EXPECT_TRUE(fails_with(channel().flush(), Code::kCancelled));
 }
 
-TEST_P(ReconnectTest, ErrorOfTheApplicationIsNotMended) {
+TEST_P(ReconnectTest, ApplicationErrorIsNotRetried) {
   start({.lanes = 2,
          .on_landed = [&](auto, auto, auto) -> Status {
            transfer_->interrupt();  // its word may be lost with the connection

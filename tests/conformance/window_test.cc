@@ -70,7 +70,7 @@ class WindowTest : public ConformanceTest {
   Bytes window_ = Bytes(kPlaces * kPlaceBytes);
 };
 
-TEST_P(WindowTest, ARegionManyTimesTheWindowArrives) {
+TEST_P(WindowTest, RegionLargerThanTheWindowArrives) {
   for (const std::size_t write_bytes : {kPlaceBytes, 3 * kPlaceBytes + 1, std::uint64_t{50'000}}) {
     landed_.assign(source_.size(), std::byte{0});
     start_window([&](RegionId region, std::uint64_t offset, const Place& place) -> Status {
@@ -84,7 +84,7 @@ TEST_P(WindowTest, ARegionManyTimesTheWindowArrives) {
   }
 }
 
-TEST_P(WindowTest, WhatIsInAPlaceStaysThereUntilItIsGivenBack) {
+TEST_P(WindowTest, SlotIsNotReusedUntilReleased) {
   std::mutex mutex;
   std::deque<Arrival> held;
   std::uint64_t wrong = 0;
@@ -109,7 +109,7 @@ TEST_P(WindowTest, WhatIsInAPlaceStaysThereUntilItIsGivenBack) {
   EXPECT_EQ(wrong, 0U);
 }
 
-TEST_P(WindowTest, WithoutAFreePlaceTheSenderWaits) {
+TEST_P(WindowTest, SenderWaitsForAFreeSlot) {
   std::mutex mutex;
   std::vector<Arrival> held;
   bool holding = true;
@@ -137,7 +137,7 @@ TEST_P(WindowTest, WithoutAFreePlaceTheSenderWaits) {
   EXPECT_EQ(landed_, source_);
 }
 
-TEST_P(WindowTest, WaitingForAPlaceEndsWithACancel) {
+TEST_P(WindowTest, CancelEndsTheWaitForASlot) {
   std::mutex mutex;
   std::vector<Place> held;
   start_window([&](RegionId, std::uint64_t, Place place) -> Status {
@@ -155,14 +155,14 @@ TEST_P(WindowTest, WaitingForAPlaceEndsWithACancel) {
   transfer_.reset();  // before the places are given back
 }
 
-TEST_P(WindowTest, AnErrorOfTheOwnerReachesTheSender) {
+TEST_P(WindowTest, ErrorOfTheOwnerReachesTheSender) {
   start_window([](RegionId, std::uint64_t, const Place&) -> Status {
     return Error(Code::kResourceExhausted, "no VRAM left for this chunk");
   });
   EXPECT_TRUE(fails_with(write_and_flush(0, source_), Code::kResourceExhausted, "no VRAM left"));
 }
 
-TEST_P(WindowTest, WritesBeyondTheRegionAndAfterItsRemovalAreRefused) {
+TEST_P(WindowTest, WritesBeyondOrAfterARegionAreRefused) {
   std::atomic<int> arrived = 0;
   const auto count = [&](RegionId, std::uint64_t, const Place&) -> Status {
     ++arrived;
@@ -180,7 +180,7 @@ TEST_P(WindowTest, WritesBeyondTheRegionAndAfterItsRemovalAreRefused) {
   EXPECT_EQ(arrived, 1);
 }
 
-TEST_P(WindowTest, RegionsWithMemoryOfTheirOwnAreKeptApart) {
+TEST_P(WindowTest, RegionsWithTheirOwnMemoryStaySeparate) {
   landed_.assign(source_.size(), std::byte{0});
   start_window(
       [&](RegionId, std::uint64_t offset, const Place& place) { return move_on(offset, place); });
@@ -192,7 +192,7 @@ TEST_P(WindowTest, RegionsWithMemoryOfTheirOwnAreKeptApart) {
   EXPECT_EQ(landed_, source_);
 }
 
-TEST_P(WindowTest, ABrokenConnectionKeepsNoPlace) {
+TEST_P(WindowTest, BrokenConnectionReleasesItsSlots) {
   if (!capabilities().reconnects) return;
   landed_.assign(source_.size(), std::byte{0});
   start_window(
@@ -204,7 +204,7 @@ TEST_P(WindowTest, ABrokenConnectionKeepsNoPlace) {
   EXPECT_EQ(landed_, source_);
 }
 
-TEST_P(WindowTest, AWindowWithoutAPlaceForEachLaneIsRefused) {
+TEST_P(WindowTest, WindowNeedsASlotForEachLane) {
   transfer_ = make({.lanes = kLanes, .max_lanes = kPlaces + 1});
   const auto take = [](RegionId, std::uint64_t, const Place&) -> Status { return {}; };
   EXPECT_TRUE(fails_with(receiver().add_windowed_region(kRegion, 1), Code::kInvalidArgument));

@@ -116,17 +116,17 @@ def evidence(test):
 class Commands(unittest.TestCase):
     maxDiff = None
 
-    def test_every_command_of_the_documents_has_a_test(self):
+    def test_every_documented_command_has_a_test(self):
         self.assertEqual(sorted(commands() - set(table())), [], "without a line in commands.txt")
 
-    def test_every_line_of_the_table_is_a_command_of_the_documents(self):
+    def test_every_line_of_the_table_is_a_documented_command(self):
         self.assertEqual(sorted(set(table()) - commands()), [], "in commands.txt, but in neither document")
 
     def test_every_test_of_the_table_exists(self):
         named = {test for tests in table().values() for test in tests}
         self.assertEqual(sorted(test for test in named if not evidence(test)), [], "no such tests")
 
-    def test_the_tests_of_a_command_have_its_words(self):
+    def test_tests_of_a_command_contain_it(self):
         for command, tests in table().items():
             said = "\n".join(map(evidence, tests))
             absent = [word for word in words(command) if not re.search(rf"(?<![\w-]){word}(?![\w-])", said)]

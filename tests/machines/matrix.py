@@ -71,7 +71,7 @@ class Networks(Row):
         self.refused("jumbo frames, and a switch that drops them", "has not acknowledged")
         self.on_both(f"tc qdisc del dev {self.CARD} clsact; ip link set {self.CARD} mtu 1500")
 
-    def test_11_a_slow_link_that_loses(self):
+    def test_11_slow_lossy_link(self):
         self.on_both(f"tc qdisc add dev {self.CARD} root netem rate 100mbit delay 40ms loss 0.1%")
         link = "100 Mbit/s, 40 ms each way, 0.1 % lost"
         self.there_and_back(link)
@@ -90,7 +90,7 @@ class Networks(Row):
         self.assertGreater(uptimes[1] - uptimes[0], 8.5 * 3600)
         self.there_and_back("node2 was started nine hours before node1")
 
-    def test_30_ipv6_alone(self):
+    def test_30_ipv6_only(self):
         self.on_both(f"ip addr flush dev {self.CARD} && ip addr add fd00:6::{{number}}/64 dev {self.CARD} nodad && "
                      "sed -i 's/192[.]0[.]2[.]/fd00:6::/' /etc/hosts && "
                      "sed -i 's/^#listen = .*/listen = \"[::]:7411\"/' /etc/gcr-migrate/agent.toml && "

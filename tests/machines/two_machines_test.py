@@ -48,7 +48,7 @@ class TwoMachines(JobTest):
         self.assert_one_copy()
         self.assert_goes_on()
 
-    def test_30_the_journal_tells_who_moved_what(self):
+    def test_30_journal_names_user_and_process(self):
         for node in NODES:
             journal = self.machines.run(node, "journalctl -u migrate-agent -o cat", user="alice")
             self.assertEqual(len(re.findall(r'audit: .*user="alice".*outcome="migrated"', journal)), 2, journal)
@@ -65,7 +65,7 @@ class TwoMachines(JobTest):
         moved = re.findall(r'^gcr_migrations_total\{(.*)\} (\d+)', metrics, re.MULTILINE)
         self.assertEqual(sum(int(count) for labels, count in moved if 'outcome="migrated"' in labels), 2, metrics)
 
-    def test_40_a_user_with_another_number_is_refused(self):
+    def test_40_user_with_another_id_is_refused(self):
         for node in NODES:
             self.machines.run(node, "cp ~alice/serve.py ~bob/ && chown bob: ~bob/serve.py")
         pid = self.machines.run("node1", "gcr-migrate run --output serve.log --detach -- python3 serve.py", user="bob")
@@ -86,7 +86,7 @@ class TwoMachines(JobTest):
         self.begin_file_anew()
         self.assert_goes_on()
 
-    def test_51_a_checkpoint_of_one_is_restored_on_the_other(self):
+    def test_51_checkpoint_is_restored_on_the_other_machine(self):
         said = self.machines.run("node1", f"gcr-migrate checkpoint --stop node1 {self.pid} /checkpoints/train")
         self.assertIn("checkpointed name=", said)
         self.machines.run("node1", "scp -qpr /checkpoints node2:/ && ssh node2 chown -R alice: /checkpoints")
@@ -95,14 +95,14 @@ class TwoMachines(JobTest):
         self.assert_one_copy()
         self.assert_goes_on()
 
-    def test_52_a_drain(self):
+    def test_52_drain(self):
         said = self.machines.run("node1", "gcr-drain node2 --to node1")
         self.settle("node1", self.machines.run("node1", "pgrep -x gcr-supervisor"))
         self.assert_one_copy()
         self.assert_goes_on()
         self.assertIn("node1", said)
 
-    def test_53_off_the_gpu_and_back(self):
+    def test_53_suspend_and_resume(self):
         self.type_one("usage.md", "gcr-migrate suspend")
         steps = self.steps()
         self.assertEqual(self.steps(), steps)
@@ -118,12 +118,12 @@ class TwoMachines(JobTest):
         wait_until(lambda: self.machines.run("node1", "pgrep -xc gcr-supervisor || true") == "1")
         self.assert_goes_on()
 
-    def test_54_a_program_that_ends(self):
+    def test_54_ending_program(self):
         said = self.type_one("usage.md", "gcr-migrate run --output FILE -- ", FILE="said.log", COMMAND="echo done")
         self.assertRegex(said, r"^\d+$")
         self.assertEqual(self.machines.run("node1", "cat said.log", user="alice"), "done")
 
-    def test_60_both_are_upgraded_while_a_job_is_suspended_and_another_waits(self):
+    def test_60_upgrade_with_a_suspended_and_a_paused_job(self):
         """Another one, whose migration pauses before its switchover."""
         other = self.machines.run("node1", "gcr-migrate run --output other.log --detach -- python3 serve.py", user="alice")
         self.machines.run("node2", "touch ~alice/other.log && chown alice: ~alice/other.log")
@@ -151,7 +151,7 @@ class TwoMachines(JobTest):
                 self.machines.run(node, "rm -f *.deb && tar -xf next.tar && apt-get -qq install -y ./*.deb")
                 self.assertIn("-2~", self.machines.run(node, "dpkg-query -f '${Version}' -W gcr-migrate"))
 
-    def test_90_every_command_of_the_documents_was_typed(self):
+    def test_90_every_documented_command_was_run(self):
         for document in ("install.md", "usage.md"):
             for block in blocks(document):
                 self.assertLessEqual(set(block.lines), self.typed)

@@ -135,7 +135,7 @@ struct Migration {
   }
 };
 
-TEST(Walk, TheCodeTakesEveryStepOfTheModelAndHasNoOther) {
+TEST(Walk, CodeHasExactlyTheStepsOfTheModel) {
   const std::unique_ptr<FILE, int (*)(FILE*)> runs(::popen(kSimulate, "r"), &::pclose);
   ASSERT_NE(runs, nullptr);
   std::unique_ptr<Migration> migration;

@@ -72,7 +72,7 @@ class Fixture(unittest.TestCase):
 
 
 class Planning(Fixture):
-    def test_only_what_slurm_can_let_move_is_planned_and_the_rest_is_named_with_the_reason(self):
+    def test_unmovable_slurm_jobs_are_named_with_reasons(self):
         movable = self.slurm.add_movable("n1", 10)
         fixed = self.slurm.add_job("n1")
         self.fake.add_job("n1", 10, slurm_job=fixed, slurm_step="batch", slurm_parent="slurmstepd")
@@ -84,7 +84,7 @@ class Planning(Fixture):
             ("n1", 0, "it is in no job of Slurm's"),
         ])  # fmt: skip
 
-    def test_a_suspended_job_is_left_out(self):
+    def test_suspended_job_is_skipped(self):
         self.fake.suspend("n1", self.slurm.pid(self.slurm.add_movable("n1", 10)))
         moves, left_out = self.plan()
         self.assertEqual((moves, len(left_out)), ([], 1))
@@ -94,7 +94,7 @@ class Planning(Fixture):
         self.assertEqual((drain.status(), self.states(drain)), (cli.FAILED, ["left"]), self.said)
         self.assertIn("it is suspended", drain.tasks[0].reason)
 
-    def test_nothing_goes_to_a_node_where_slurm_starts_no_job(self):
+    def test_unavailable_nodes_get_nothing(self):
         for _ in range(4):
             self.slurm.add_movable("n1", 10)
         self.slurm.closed = {"n2"}
@@ -104,7 +104,7 @@ class Planning(Fixture):
 
 
 class Draining(Fixture):
-    def test_processes_that_slurm_has_on_another_node_are_not_this_node_s(self):
+    def test_processes_of_another_node_are_ignored(self):
         """As where two nodes are one machine."""
         moved = self.slurm.add_movable("n1", 10)
         elsewhere = self.slurm.add_movable("n2", 10)
@@ -115,7 +115,7 @@ class Draining(Fixture):
         self.assertEqual(self.states(drain), ["moved"], self.said)
 
 
-    def test_a_placeholder_that_its_user_has_taken_gpus_from_is_given_up(self):
+    def test_placeholder_without_its_gpus_is_abandoned(self):
         self.slurm.add_movable("n1", 10)
         drain = self.drain("n1")
         self.slurm.before_answer = self.slurm.take_gpus_of_placeholders
@@ -126,7 +126,7 @@ class Draining(Fixture):
 
 
 class Rebalancing(Fixture):
-    def test_jobs_of_several_nodes_move_into_placeholders_on_the_nodes_of_the_plan(self):
+    def test_jobs_move_into_placeholders_of_the_plan(self):
         for node in ("n1", "n1", "n1", "n1", "n2", "n2"):
             self.slurm.add_movable(node, 10)
         course = self.rebalance()
@@ -141,7 +141,7 @@ class Rebalancing(Fixture):
         uses = [use["uuid"] for host in self.fake.hosts.values() for job in host["jobs"] for use in job["gpus"]]
         self.assertEqual(len(uses), len(set(uses)))
 
-    def test_a_placeholder_that_does_not_start_in_time_is_cancelled_and_its_job_stays(self):
+    def test_late_placeholder_is_cancelled_and_its_job_stays(self):
         self.fake.add_host("n3", gpus=0)
         self.fake.hosts["n3"]["slurm_node"] = "n3"
         for _ in range(2):
@@ -157,7 +157,7 @@ class Rebalancing(Fixture):
         self.assertEqual((self.fake.started, len(self.slurm.submitted)), ([], 1))
         self.assert_each_runs_once(2)
 
-    def test_a_placeholder_of_an_earlier_drain_that_runs_elsewhere_is_cancelled(self):
+    def test_old_placeholder_on_another_node_is_cancelled(self):
         jobs = [self.slurm.add_movable("n1", 10) for _ in range(2)]
         course = self.rebalance()
         (task,) = course.tasks
@@ -185,7 +185,7 @@ class Rebalancing(Fixture):
             self.slurm.cancel(job)
         self.assert_each_runs_once(2)
 
-    def test_a_job_that_ends_while_its_placeholder_runs_leaves_none(self):
+    def test_job_ending_early_leaves_no_placeholder(self):
         for _ in range(3):
             self.slurm.add_movable("n1", 10)
         self.fake.hold = True
@@ -203,7 +203,7 @@ class Rebalancing(Fixture):
         self.assertEqual((course.status(), self.states(course)), (cli.DONE, ["ended", "moved"]), self.said)
         self.assert_each_runs_once(2)
 
-    def test_a_failure_cancels_the_placeholder_and_another_one_is_tried(self):
+    def test_failure_replaces_the_placeholder(self):
         for _ in range(2):
             self.slurm.add_movable("n1", 10)
         course = self.rebalance()
@@ -214,7 +214,7 @@ class Rebalancing(Fixture):
         self.assertEqual((self.slurm.state(first), self.slurm.state(second)), ("CANCELLED", "RUNNING"))
         self.assert_each_runs_once(2)
 
-    def test_without_moves_slurm_hears_of_what_an_earlier_one_has_moved_but_not_of_what_is_on_its_way(self):
+    def test_only_finished_earlier_moves_are_reported_to_slurm(self):
         arrived, coming = self.slurm.add_movable("n1", 10), self.slurm.add_movable("n2", 10)
         jobs = self.slurm.jobs()
         place = self.slurm.submit_placeholder(jobs[arrived], ["n1", "n3"])
@@ -256,11 +256,11 @@ class TwoAtATime(Fixture):
         self.assertEqual((course.status(), self.states(course)), (cli.DONE, ["ended"]), self.said)
         self.assertIn("another drain has moved it", course.tasks[0].reason)
 
-    def test_a_drain_leaves_it_to_its_new_job(self):
+    def test_drain_leaves_it_to_its_new_job(self):
         self.slurm.add_movable("n1", 10)
         self.run_beside(self.drain("n1"), 1)
 
-    def test_a_rebalancing_leaves_it_to_its_new_job(self):
+    def test_rebalance_leaves_it_to_its_new_job(self):
         for _ in range(2):
             self.slurm.add_movable("n1", 10)
         self.run_beside(self.rebalance(), 2)

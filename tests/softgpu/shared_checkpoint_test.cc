@@ -48,45 +48,45 @@ using HostMemoryCheckpointTest = SharedCheckpointTest;
 INSTANTIATE_TEST_SUITE_P(Faces, HostMemoryCheckpointTest, testing::Values(Face::kCuda),
                          name_of_face);
 
-TEST_P(SharedCheckpointTest, TheExporterOfMappedMemoryIsLost) {
+TEST_P(SharedCheckpointTest, ExporterOfMappedMemoryIsLost) {
   share("vmm");
   expect_lost(one_, CUDA_ERROR_NOT_SUPPORTED);
 }
 
-TEST_P(SharedCheckpointTest, TheImporterOfMappedMemoryIsLost) {
+TEST_P(SharedCheckpointTest, ImporterOfMappedMemoryIsLost) {
   share("vmm");
   expect_lost(other_, CUDA_ERROR_NOT_SUPPORTED);
 }
 
-TEST_P(HostMemoryCheckpointTest, TheImporterOfMemoryOfTheHostIsLost) {
+TEST_P(HostMemoryCheckpointTest, ImporterOfHostMemoryIsLost) {
   share("numa");
   expect_lost(other_, CUDA_ERROR_NOT_SUPPORTED);
 }
 
-TEST_P(SharedCheckpointTest, WhoeverGaveOutALegacyHandleIsLost) {
+TEST_P(SharedCheckpointTest, ExporterOfALegacyHandleIsLost) {
   share_by_legacy_ipc();
   expect_lost(one_, CUDA_ERROR_INVALID_VALUE);
 }
 
-TEST_P(SharedCheckpointTest, WhoeverOpenedALegacyHandleIsLost) {
+TEST_P(SharedCheckpointTest, ImporterOfALegacyHandleIsLost) {
   share_by_legacy_ipc();
   expect_lost(other_, CUDA_ERROR_INVALID_VALUE);
 }
 
-TEST_P(SharedCheckpointTest, WhoeverClosedALegacyHandleIsNot) {
+TEST_P(SharedCheckpointTest, ClosedLegacyHandleIsNoObstacle) {
   share_by_legacy_ipc();
   ASSERT_EQ(other_.ask("ipc_close 0"), kOk);
   checkpoint(other_);
   restore(other_);
 }
 
-TEST_P(HostMemoryCheckpointTest, MemoryOfTheHostIsLost) {
+TEST_P(HostMemoryCheckpointTest, HostMemoryIsLost) {
   ASSERT_EQ(one_.ask("numa " + kPieceBytes + " 0"), kOk + " 0");
   expect_lost(one_, CUDA_ERROR_UNKNOWN);
 }
 
 /// The lock waits for the GPU, and the kernel for the other process.
-TEST_P(SharedCheckpointTest, AKernelThatWaitsForAnotherProcessKeepsTheLockOut) {
+TEST_P(SharedCheckpointTest, KernelWaitingForAPeerBlocksTheLock) {
   share("vmm");
   ASSERT_EQ(one_.ask("fill 0 0"), kOk);
   ASSERT_EQ(other_.ask("await 0 1"), kOk);
@@ -99,7 +99,7 @@ TEST_P(SharedCheckpointTest, AKernelThatWaitsForAnotherProcessKeepsTheLockOut) {
 }
 
 /// What agents do: a third process keeps the descriptors, both let go, and take it all again.
-TEST_P(SharedCheckpointTest, WhoeverLetsGoFirstComesBackAndTakesTheMemoryAgain) {
+TEST_P(SharedCheckpointTest, ProcessThatUnmapsFirstCanMapItAgain) {
   for (const std::string& make : makes()) {
     SCOPED_TRACE(make);
     Subject one(machine_, GetParam());

@@ -32,7 +32,7 @@ struct stat new_file(const std::filesystem::path& path) {
   return facts;
 }
 
-TEST_F(StoreDirectory, IsItsOwnersAlone) {
+TEST_F(StoreDirectory, IsPrivateToItsOwner) {
   take("first", {noise(1)});
   const auto mode = [](const std::filesystem::path& path) {
     struct stat facts {};
@@ -45,7 +45,7 @@ TEST_F(StoreDirectory, IsItsOwnersAlone) {
   EXPECT_EQ(mode(packs().front()), 0600u);
 }
 
-TEST_F(StoreDirectory, WithForeignFilesIsRefused) {
+TEST_F(StoreDirectory, IsRefusedWithForeignFiles) {
   std::filesystem::create_directory(path_);
   ::chmod(path_.c_str(), 0700);
   write_file(path_ / "thesis.txt", {});
@@ -53,7 +53,7 @@ TEST_F(StoreDirectory, WithForeignFilesIsRefused) {
   EXPECT_THAT(refusal().message(), HasSubstr("thesis.txt"));
 }
 
-TEST_F(StoreDirectory, OpenToOthersIsRefusedWithARemedy) {
+TEST_F(StoreDirectory, IsRefusedIfOpenToOthers) {
   directory();
   for (const mode_t mode : {0701, 0740, 0720, 0777}) {
     ::chmod(path_.c_str(), mode);
@@ -69,7 +69,7 @@ TEST_F(StoreDirectory, RelativeAndMissingPathsAreRefused) {
   EXPECT_EQ(Directory::create(path_ / "a" / "b", this_user()).error().code(), Code::kNotFound);
 }
 
-TEST_F(StoreDirectory, LinksInTheirPlacesAreNotFollowed) {
+TEST_F(StoreDirectory, LinksInPlaceOfFilesAreNotFollowed) {
   take("first", {noise(1)});
   const auto elsewhere = folder_.path() / "elsewhere";
   std::filesystem::rename(manifest_file("first"), elsewhere);
@@ -84,7 +84,7 @@ TEST_F(StoreDirectory, LinksInTheirPlacesAreNotFollowed) {
   EXPECT_FALSE(prune(directory(), 1, tls_));
 }
 
-TEST_F(StoreDirectory, AFifoInTheirPlacesDoesNotBlock) {
+TEST_F(StoreDirectory, FifoInPlaceOfAFileDoesNotBlock) {
   take("first", {noise(1)});
   const auto fifo = [](const std::filesystem::path& path) {
     std::filesystem::remove(path);
@@ -99,7 +99,7 @@ TEST_F(StoreDirectory, AFifoInTheirPlacesDoesNotBlock) {
   EXPECT_FALSE(directory().lock());
 }
 
-TEST_F(StoreDirectory, ALinkInThePlaceOfANewFileIsNotWrittenThrough) {
+TEST_F(StoreDirectory, LinkInPlaceOfANewFileIsNotFollowed) {
   const Directory opened = directory();
   const auto victim = folder_.path() / "victim";
   write_file(victim, noise(1, 10));
@@ -111,7 +111,7 @@ TEST_F(StoreDirectory, ALinkInThePlaceOfANewFileIsNotWrittenThrough) {
   EXPECT_EQ(read_file(victim), noise(1, 10));
 }
 
-TEST_F(StoreDirectory, NamesAreFewCharacters) {
+TEST_F(StoreDirectory, NamesAreRestricted) {
   EXPECT_TRUE(is_name("2026-11-25T10-00-00.123-4711"));
   EXPECT_TRUE(is_name(std::string(128, 'a')));
   EXPECT_FALSE(is_name(""));
@@ -135,7 +135,7 @@ class OtherUsers : public StoreDirectory {
   std::filesystem::path home_;
 };
 
-TEST_F(OtherUsers, WhatIsWrittenBelongsToThem) {
+TEST_F(OtherUsers, OwnTheFilesWrittenForThem) {
   path_ = home_ / "store";
   auto made = Directory::create(path_, somebody_);
   ASSERT_TRUE(made) << made.error().message();
@@ -156,14 +156,14 @@ TEST_F(OtherUsers, WhatIsWrittenBelongsToThem) {
   EXPECT_THAT(refusal().message(), HasSubstr("belongs to"));
 }
 
-TEST_F(OtherUsers, WhereTheyMayNotWriteNothingIsWritten) {
+TEST_F(OtherUsers, NeedWritePermission) {
   const auto made = Directory::create(path_, somebody_);
   ASSERT_FALSE(made);
   EXPECT_EQ(made.error().code(), Code::kPermissionDenied);
   EXPECT_FALSE(std::filesystem::exists(path_));
 }
 
-TEST_F(OtherUsers, AFileThatTheyMayNotReadIsNotReadForThem) {
+TEST_F(OtherUsers, NeedReadPermission) {
   path_ = home_ / "store";
   const Directory opened = Directory::create(path_, somebody_).value();
   write_file(path_ / "a.checkpoint", noise(1, 10));
@@ -188,7 +188,7 @@ TEST_F(OtherUsers, OnlyTheCallingThreadActsAsThem) {
   EXPECT_EQ(mine.st_uid, 0u);
 }
 
-TEST_F(OtherUsers, TheThreadHasItsRightsBackAfterwards) {
+TEST_F(OtherUsers, ThreadRegainsItsRights) {
   { const AsOwner as(somebody_); }
   EXPECT_EQ(::setfsuid(static_cast<uid_t>(-1)), 0);
   EXPECT_EQ(::setfsgid(static_cast<gid_t>(-1)), 0);

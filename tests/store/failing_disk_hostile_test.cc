@@ -47,7 +47,7 @@ class FailingDisk : public Store, public testing::WithParamInterface<Fault> {
   }
 };
 
-TEST_P(FailingDisk, AWriterThatEndsAtAnyCallLeavesEarlierCheckpointsWhole) {
+TEST_P(FailingDisk, FailedWriteLeavesEarlierCheckpointsWhole) {
   for (int at = 0;; ++at) {
     const Uuid checkpoint = Uuid::random();
     const Ended ended = run_with_fault(at, GetParam(), [&] { return write_later(checkpoint); });
@@ -64,7 +64,7 @@ TEST_P(FailingDisk, AWriterThatEndsAtAnyCallLeavesEarlierCheckpointsWhole) {
   }
 }
 
-TEST_P(FailingDisk, WhoeverFinishesASealedCheckpointFindsItWhole) {
+TEST_P(FailingDisk, SealedCheckpointCanBeFinishedByAnother) {
   for (int at = 0;; ++at) {
     const Uuid checkpoint = Uuid::random();
     const Ended ended = run_with_fault(at, GetParam(), [&] { return write_later(checkpoint); });
@@ -81,7 +81,7 @@ TEST_P(FailingDisk, WhoeverFinishesASealedCheckpointFindsItWhole) {
   }
 }
 
-TEST_P(FailingDisk, APruneThatEndsAtAnyCallLeavesWhatIsKeptWhole) {
+TEST_P(FailingDisk, FailedPruneLeavesKeptCheckpointsWhole) {
   for (int at = 0;; ++at) {
     take("old", {noise(10), noise(11), noise(12), noise(13), noise(14), noise(15)});
     take("kept", {noise(10), noise(20)});

@@ -48,7 +48,7 @@ class GrowingPacks : public Store {
   const fs::path kept_ = folder_.path() / "kept";
 };
 
-TEST_F(GrowingPacks, TheUserGetsNothingBeforeTheSeal) {
+TEST_F(GrowingPacks, UserOwnsNothingBeforeTheSeal) {
   {
     const auto writing = writer("first");
     ASSERT_TRUE(describe(*writing, {noise(1), noise(2), noise(3)}));
@@ -59,7 +59,7 @@ TEST_F(GrowingPacks, TheUserGetsNothingBeforeTheSeal) {
   EXPECT_THAT(packs(), IsEmpty());
 }
 
-TEST_F(GrowingPacks, TheUserGetsAllWithTheSeal) {
+TEST_F(GrowingPacks, UserOwnsEverythingAfterTheSeal) {
   const auto writing = writer("first");
   const auto manifest = describe(*writing, {noise(1), noise(2), noise(3)});
   ASSERT_TRUE(writing->seal(manifest.value()));
@@ -75,7 +75,7 @@ TEST_F(GrowingPacks, TheUserGetsAllWithTheSeal) {
   expect_has("first", {noise(1), noise(2), noise(3)});
 }
 
-TEST_F(GrowingPacks, APackNeverTakesThePlaceOfAFile) {
+TEST_F(GrowingPacks, PackNeverReplacesAFile) {
   const auto wanted = options("first");
   const auto writing = Writer::create(directory(), wanted).value();
   const auto manifest = describe(*writing, {noise(1)});

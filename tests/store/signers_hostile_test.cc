@@ -20,7 +20,7 @@ class Signers : public Store {
   }
 };
 
-TEST_F(Signers, OfTheNewestTheOneWhoseSignerIsAcceptedIsFound) {
+TEST_F(Signers, NewestWithAnAcceptedSignerIsFound) {
   take_by("node2", "old", {noise(1)});
   take_by("node9", "new", {noise(2)});
   EXPECT_EQ(find_manifest(directory(), "", tls_)->name(), "new");
@@ -34,7 +34,7 @@ TEST_F(Signers, OfTheNewestTheOneWhoseSignerIsAcceptedIsFound) {
 
 /// Whoever chooses the keys and says which chunk has which digest decides what later checkpoints
 /// have.
-TEST_F(Signers, NothingOfASignerThatIsNotAcceptedIsUsedAgain) {
+TEST_F(Signers, ContentOfARefusedSignerIsNotReused) {
   take_by("node9", "theirs", {noise(1)});
   const proto::Manifest theirs = read("theirs");
   Writer::Options wanted = options("ours");

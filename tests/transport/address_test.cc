@@ -95,7 +95,7 @@ void in_own_network(const std::function<void()>& test) {
   }).join();
 }
 
-TEST(TcpAddresses, Ipv6IsReached) {
+TEST(TcpAddresses, Ipv6AddressIsReached) {
   in_own_network([] { expect_reached("::1", "::1", 0); });
 }
 
@@ -103,13 +103,13 @@ TEST(TcpAddresses, LinkLocalAddressIsReachedThroughItsInterface) {
   in_own_network([] { expect_reached("fe80::1%lo", "fe80::1", ::if_nametoindex("lo")); });
 }
 
-TEST(TcpAddresses, NameOfNoInterfaceIsUnavailable) {
+TEST(TcpAddresses, UnknownInterfaceIsUnavailable) {
   const auto channel = connect({{"fe80::1%nosuch", 1}}, {});
   ASSERT_FALSE(channel);
   EXPECT_EQ(channel.error().code(), Code::kUnavailable);
 }
 
-TEST(TcpAddresses, LanesAreSpreadInTurn) {
+TEST(TcpAddresses, LanesUseTheAddressesInTurn) {
   LoopbackListener listeners[3];
   const auto receiver = receive_tcp({.token = "token"});
   std::vector<std::future<void>> acceptors;
@@ -132,7 +132,7 @@ TEST(TcpAddresses, LanesAreSpreadInTurn) {
   EXPECT_TRUE(notes.empty());
 }
 
-TEST(TcpAddresses, AddressThatDoesNotAnswerIsLeftOutAndNamed) {
+TEST(TcpAddresses, SilentAddressIsSkippedAndNamed) {
   LoopbackListener listener;
   const auto receiver = receive_tcp({.token = "token"});
   std::jthread acceptor([&] {
@@ -151,7 +151,7 @@ TEST(TcpAddresses, AddressThatDoesNotAnswerIsLeftOutAndNamed) {
       << notes[1];
 }
 
-TEST(TcpAddresses, WhereNoneAnswersTheErrorNamesAll) {
+TEST(TcpAddresses, ErrorNamesAllSilentAddresses) {
   const std::uint16_t first = closed_port();
   const std::uint16_t second = closed_port();
   const auto channel = connect({{"127.0.0.1", first}, {"127.0.0.1", second}}, {.lanes = 2});

@@ -70,24 +70,24 @@ class BindingHostile : public testing::Test {
                                                               .transfer = kTransfer});
 };
 
-TEST_F(BindingHostile, ATokenLetsInForItsTransfer) {
+TEST_F(BindingHostile, TokenIsAcceptedForItsTransfer) {
   const Status sent = send(kTransfer);
   EXPECT_TRUE(sent) << sent.error().message();
 }
 
-TEST_F(BindingHostile, ATokenIsOfNoUseOnAConnectionOfAnotherTransfer) {
+TEST_F(BindingHostile, TokenOfAnotherTransferIsRefused) {
   const Status sent = send(Uuid::random());
   ASSERT_FALSE(sent);
   EXPECT_EQ(sent.error().code(), Code::kPermissionDenied) << sent.error().message();
   EXPECT_EQ(region_, Bytes(region_.size()));
 }
 
-TEST_F(BindingHostile, TheTokenItselfLetsNobodyIn) {
+TEST_F(BindingHostile, PlainTokenIsRefused) {
   const auto stream = shake_hands();
   EXPECT_EQ(answer(*stream, kToken), FrameType::kError);
 }
 
-TEST_F(BindingHostile, WhatOneConnectionShowedIsOfNoUseOnAnother) {
+TEST_F(BindingHostile, ProofOfAnotherConnectionIsRefused) {
   const auto first = shake_hands();
   const std::string shown = first->show(kToken);
   const auto second = shake_hands();

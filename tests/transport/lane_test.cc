@@ -36,7 +36,7 @@ class LaneTest : public RawSenderTest {
   }
 };
 
-TEST_F(LaneTest, WelcomeOfTheNextConnectionSaysWhatHasLanded) {
+TEST_F(LaneTest, NextWelcomeReportsLandedFrames) {
   RawPeer peer = enter();
   peer.send(write_frame(0, 0, 1));
   EXPECT_EQ(landed(peer, FrameType::kLanded), 1U);
@@ -50,7 +50,7 @@ TEST_F(LaneTest, WelcomeOfTheNextConnectionSaysWhatHasLanded) {
   EXPECT_TRUE(receiver_->health());
 }
 
-TEST_F(LaneTest, HalfAFrameHasNotLandedAndComesWhole) {
+TEST_F(LaneTest, PartialFrameIsResentWhole) {
   RawPeer peer = enter();
   Bytes half = write_frame(0, 0, 1);
   half.resize(half.size() - 1);
@@ -63,7 +63,7 @@ TEST_F(LaneTest, HalfAFrameHasNotLandedAndComesWhole) {
   EXPECT_EQ(region_[9], std::byte{1});
 }
 
-TEST_F(LaneTest, ConnectionThatStillLooksAliveIsEndedByTheNextOne) {
+TEST_F(LaneTest, NextConnectionReplacesAStaleOne) {
   RawPeer first = enter();
   RawPeer second = connect();
   second.send(hello_frame());
@@ -74,7 +74,7 @@ TEST_F(LaneTest, ConnectionThatStillLooksAliveIsEndedByTheNextOne) {
   EXPECT_EQ(landed(second, FrameType::kLanded), 1U);
 }
 
-TEST_F(LaneTest, FrameThatLandedBeforeIsAProtocolErrorAndLandsOnce) {
+TEST_F(LaneTest, RepeatedFrameIsAProtocolError) {
   RawPeer peer = enter();
   peer.send(write_frame(0, 0, 1));
   EXPECT_EQ(landed(peer, FrameType::kLanded), 1U);
@@ -85,7 +85,7 @@ TEST_F(LaneTest, FrameThatLandedBeforeIsAProtocolErrorAndLandsOnce) {
   EXPECT_EQ(region_[0], std::byte{1});
 }
 
-TEST_F(LaneTest, OtherSendersAndImpossibleLanesAreRefusedWithoutHarm) {
+TEST_F(LaneTest, OtherSendersAndImpossibleLanesAreRefused) {
   const RawPeer friendly = enter();
   const std::pair<Hello, Code> strangers[] = {
       {{.lane = 0, .lanes = 2, .session = Uuid::random(), .token = "token"},
@@ -105,7 +105,7 @@ TEST_F(LaneTest, OtherSendersAndImpossibleLanesAreRefusedWithoutHarm) {
   EXPECT_TRUE(receiver_->health());
 }
 
-TEST_F(LaneTest, GoodbyeOnOneLaneExcusesTheLossOfAnother) {
+TEST_F(LaneTest, GoodbyeOnOneLaneEndsTheTransfer) {
   const RawPeer first = enter(0);
   {
     const RawPeer second = enter(1);
@@ -121,7 +121,7 @@ class ShortWindowTest : public LaneTest {
   ShortWindowTest() : LaneTest({.reconnect_window = std::chrono::milliseconds(50)}) {}
 };
 
-TEST_F(ShortWindowTest, LaneThatStaysLostBreaksTheTransferWithItsReason) {
+TEST_F(ShortWindowTest, PermanentlyLostLaneBreaksTheTransfer) {
   { const RawPeer peer = enter(); }
   EXPECT_TRUE(comes_true([&] { return !receiver_->health(); }));
   const Error error = receiver_->health().error();
@@ -133,7 +133,7 @@ TEST_F(ShortWindowTest, LaneThatStaysLostBreaksTheTransferWithItsReason) {
   EXPECT_EQ(late.receive_error().code(), Code::kUnavailable);
 }
 
-TEST_F(ShortWindowTest, LaneThatHasAConnectionIsNotLost) {
+TEST_F(ShortWindowTest, ConnectedLaneIsNotLost) {
   const RawPeer first = enter();
   const RawPeer second = connect();
   second.send(hello_frame());
@@ -168,7 +168,7 @@ class BusyLaneTest : public LaneTest {
         latches_(latches) {}
 };
 
-TEST_F(BusyLaneTest, NextConnectionWaitsForTheFrameThatIsLanding) {
+TEST_F(BusyLaneTest, NextConnectionWaitsForALandingFrame) {
   RawPeer first = enter();
   first.send(write_frame(0, 0, 1));
   latches_->entered.wait();
@@ -183,7 +183,7 @@ TEST_F(BusyLaneTest, NextConnectionWaitsForTheFrameThatIsLanding) {
   EXPECT_EQ(landed_, 1);
 }
 
-TEST_F(BusyLaneTest, NewestOfSeveralConnectionsGetsTheLane) {
+TEST_F(BusyLaneTest, NewestConnectionGetsTheLane) {
   const RawPeer first = enter();
   first.send(write_frame(0, 0, 1));
   latches_->entered.wait();

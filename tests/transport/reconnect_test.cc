@@ -91,7 +91,7 @@ class ReconnectTest : public testing::Test {
   }
 };
 
-TEST_F(ReconnectTest, ConnectionCutAtAnyByteIsMadeAgainAndAllArrivesOnce) {
+TEST_F(ReconnectTest, CutAtAnyByteIsRepairedWithoutRepetition) {
   const Bytes sent = pattern(3 * kMiB, 1);
   std::uint64_t reconnections = 0;
   start(1);
@@ -113,7 +113,7 @@ TEST_F(ReconnectTest, ConnectionCutAtAnyByteIsMadeAgainAndAllArrivesOnce) {
   EXPECT_EQ(channel_->statistics().payload_bytes, at);
 }
 
-TEST_F(ReconnectTest, NothingIsSentAgainOnceItHasLanded) {
+TEST_F(ReconnectTest, LandedFramesAreNotResent) {
   const Bytes sent = pattern(5 * kMiB, 2);
   start(4);
   ASSERT_TRUE(channel_->write(kRegion, 0, std::span(sent).first(4 * kMiB)));
@@ -132,13 +132,13 @@ TEST_F(ReconnectTest, NothingIsSentAgainOnceItHasLanded) {
   expect_arrived(sent);
 }
 
-TEST_F(ReconnectTest, IdleLaneIsMadeAgainBeforeAnybodyNeedsIt) {
+TEST_F(ReconnectTest, IdleLaneIsReconnectedEarly) {
   start(2);
   cut_and_wait(2);
   EXPECT_TRUE(comes_true([&] { return receiver_->lanes() == 2; }));
 }
 
-TEST_F(ReconnectTest, AfterTheEndNoLaneIsMadeAgain) {
+TEST_F(ReconnectTest, FinishedTransferDoesNotReconnect) {
   start(4);
   const Bytes sent = pattern(1 * kMiB, 3);
   ASSERT_TRUE(channel_->write(kRegion, 0, sent));
@@ -152,7 +152,7 @@ TEST_F(ReconnectTest, AfterTheEndNoLaneIsMadeAgain) {
   EXPECT_EQ(channel_->statistics().reconnections, 0U);
 }
 
-TEST_F(ReconnectTest, OtherLanesGoOnWhileOneIsLost) {
+TEST_F(ReconnectTest, OtherLanesContinueWhileOneIsLost) {
   const Bytes sent = pattern(8 * kMiB, 3);
   start(2);
   turned_away_ = true;
@@ -168,7 +168,7 @@ TEST_F(ReconnectTest, OtherLanesGoOnWhileOneIsLost) {
   EXPECT_TRUE(comes_true([&] { return channel_->statistics().reconnections == 1; }));
 }
 
-TEST_F(ReconnectTest, LaneWhoseAddressIsGoneFindsItsWayThroughAnother) {
+TEST_F(ReconnectTest, LaneReconnectsThroughAnotherAddress) {
   const Bytes sent = pattern(4 * kMiB, 4);
   start(2);
   second_.cut();
@@ -210,7 +210,7 @@ TEST_F(ReconnectTest, ManyWritersSurviveManyCuts) {
   EXPECT_EQ(receiver_->statistics().payload_bytes, sent.size());
 }
 
-TEST_F(ReconnectTest, LaneThatStaysLostFailsTheChannelWithItsReason) {
+TEST_F(ReconnectTest, PermanentlyLostLaneFailsTheChannel) {
   start(2, milliseconds(100));
   turned_away_ = true;
   second_.cut_once();
@@ -227,7 +227,7 @@ TEST_F(ReconnectTest, LaneThatStaysLostFailsTheChannelWithItsReason) {
       << flushed.error().message();
 }
 
-TEST_F(ReconnectTest, WithoutAWindowALostConnectionFailsTheChannelAtOnce) {
+TEST_F(ReconnectTest, WithoutAReconnectWindowALossIsFinal) {
   start(1, milliseconds(0));
   turned_away_ = true;
   first_.cut_once();
@@ -235,7 +235,7 @@ TEST_F(ReconnectTest, WithoutAWindowALostConnectionFailsTheChannelAtOnce) {
   EXPECT_EQ(attempts_, 0);
 }
 
-TEST_F(ReconnectTest, CancelEndsWritersOfALostLaneAtOnce) {
+TEST_F(ReconnectTest, CancelEndsWritersOfALostLane) {
   start(1);
   turned_away_ = true;
   first_.cut_once();
@@ -253,7 +253,7 @@ TEST_F(ReconnectTest, CancelEndsWritersOfALostLaneAtOnce) {
   }
 }
 
-TEST_F(ReconnectTest, GoodbyeWhileALaneIsLostLeavesTheReceiverSound) {
+TEST_F(ReconnectTest, GoodbyeWithALostLaneIsAccepted) {
   start(2);
   ASSERT_TRUE(channel_->write(kRegion, 0, pattern(1000, 7)));
   ASSERT_TRUE(channel_->flush());
@@ -309,7 +309,7 @@ class ScriptedReceiverTest : public testing::Test {
   std::future<void> script_;
 };
 
-TEST_F(ScriptedReceiverTest, OnlyWhatHasNotLandedIsSentAgainInOrder) {
+TEST_F(ScriptedReceiverTest, OnlyUnlandedFramesAreResentInOrder) {
   std::promise<void> three_sent;
   auto channel = connect_to([&] {
     {
@@ -343,7 +343,7 @@ TEST_F(ScriptedReceiverTest, OnlyWhatHasNotLandedIsSentAgainInOrder) {
   EXPECT_EQ((*channel)->statistics().wire_bytes, 6 * (10 + kHeaderBytes) + kHeaderBytes);
 }
 
-TEST_F(ScriptedReceiverTest, LargeWriteReturnsWhenAllItsFramesAreConfirmed) {
+TEST_F(ScriptedReceiverTest, LargeWriteReturnsWhenAllIsConfirmed) {
   std::promise<void> confirm;
   auto channel = connect_to([&] {
     const RawPeer peer = welcome(0);
@@ -361,7 +361,7 @@ TEST_F(ScriptedReceiverTest, LargeWriteReturnsWhenAllItsFramesAreConfirmed) {
   EXPECT_TRUE(write.get());
 }
 
-TEST_F(ScriptedReceiverTest, ClaimsThatCannotBeTrueAreProtocolErrors) {
+TEST_F(ScriptedReceiverTest, ImpossibleClaimsAreProtocolErrors) {
   const std::function<void()> scripts[] = {
       [&] { (void)welcome(1).receive_header(); },
       [&] {
@@ -391,7 +391,7 @@ TEST_F(ScriptedReceiverTest, ClaimsThatCannotBeTrueAreProtocolErrors) {
   }
 }
 
-TEST_F(ScriptedReceiverTest, WhatTheReceiverSaysIsFinalWhateverItsCode) {
+TEST_F(ScriptedReceiverTest, ErrorFromTheReceiverIsFinal) {
   const std::string said = encode_error(Error(Code::kUnavailable, "the disk is full"));
   const Error error = failure([&] {
     const RawPeer peer = welcome(0);

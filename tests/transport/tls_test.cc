@@ -58,7 +58,7 @@ class TlsTest : public testing::Test {
   std::vector<std::byte> region_ = std::vector<std::byte>(100'000);
 };
 
-TEST_F(TlsTest, PeersOfOneAuthorityMeet) {
+TEST_F(TlsTest, PeersOfOneAuthorityConnect) {
   const SslContext ours = client(authority_.issue());
   const SslContext theirs = server(authority_.issue());
   const Status met = meet(ours.get(), theirs.get());
@@ -86,7 +86,7 @@ TEST_F(TlsTest, ExpiredCertificateIsRefusedOnEitherSide) {
   EXPECT_NE(by_sender.error().message().find("expired"), std::string::npos);
 }
 
-TEST_F(TlsTest, ExpiredSenderIsToldSo) {
+TEST_F(TlsTest, ExpiredSenderLearnsTheReason) {
   const SslContext old_client = client(authority_.issue({.expired = true}));
   const SslContext good_server = server(authority_.issue());
   const Status met = meet(old_client.get(), good_server.get());
@@ -95,7 +95,7 @@ TEST_F(TlsTest, ExpiredSenderIsToldSo) {
   EXPECT_NE(met.error().message().find("expired"), std::string::npos) << met.error().message();
 }
 
-TEST_F(TlsTest, RoleIsCheckedByTheSenderToo) {
+TEST_F(TlsTest, SenderChecksTheRoleToo) {
   const SslContext ours = client(authority_.issue());
   const SslContext theirs = server(authority_.issue());
   const Status met = meet({.tls = ours.get(),
@@ -130,13 +130,13 @@ TEST_F(TlsTest, OlderTlsIsRefusedEvenIfTheContextAllowsIt) {
   EXPECT_FALSE(meet(ours.get(), theirs.get()));
 }
 
-TEST_F(TlsTest, PlainSenderAndTlsReceiverDoNotMeet) {
+TEST_F(TlsTest, PlainSenderCannotReachATlsReceiver) {
   const SslContext theirs = server(authority_.issue());
   EXPECT_FALSE(meet({}, {.tls = theirs.get(), .verify_peer = accept_anybody}, "127.0.0.1"));
   EXPECT_EQ(region_.back(), std::byte{0});
 }
 
-TEST_F(TlsTest, TlsSenderAndPlainReceiverDoNotMeet) {
+TEST_F(TlsTest, TlsSenderCannotReachAPlainReceiver) {
   const SslContext ours = client(authority_.issue());
   EXPECT_FALSE(meet({.tls = ours.get(), .verify_peer = accept_anybody}, {}, "127.0.0.1"));
   EXPECT_EQ(region_.back(), std::byte{0});
@@ -159,7 +159,7 @@ TEST(TcpConnect, ImpossibleOptionsAreInvalidArguments) {
   }
 }
 
-TEST(TcpConnect, NobodyListeningIsUnavailableAndNamesThePeer) {
+TEST(TcpConnect, RefusedConnectionIsUnavailable) {
   std::uint16_t port = 0;
   { port = LoopbackListener().port(); }
   const auto channel = connect({{"127.0.0.1", port}}, {});

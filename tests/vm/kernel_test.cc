@@ -58,7 +58,7 @@ std::chrono::steady_clock::time_point next_second() {
 
 /// On a busy host the kernel may have measured the processor's counter wrongly, by a multiple:
 /// every timeout would be too short then.
-TEST(Kernel, KeepsTimeWithTheHardwaresClock) {
+TEST(Kernel, UsesTheHardwareClock) {
   ASSERT_NE(hardware_clock(), 0) << "it cannot be read";
   const auto start = next_second();
   const long first = hardware_clock();
@@ -148,14 +148,14 @@ class Network : public testing::Test {
   static constexpr std::uint16_t kPort = 4000;
 };
 
-TEST_F(Network, OfVethCarriesPackets) { packet_time(); }
+TEST_F(Network, VethCarriesPackets) { packet_time(); }
 
-TEST_F(Network, IsSlowWhereNetemSaysSo) {
+TEST_F(Network, NetemDelaysPackets) {
   ASSERT_TRUE(runs("tc -n near qdisc add dev veth0 root netem delay 700ms"));
   EXPECT_GE(packet_time(), std::chrono::milliseconds(700));
 }
 
-TEST_F(Network, HasItsRateLimited) {
+TEST_F(Network, RateIsLimited) {
   EXPECT_TRUE(runs("tc -n near qdisc add dev veth0 root tbf rate 1mbit burst 2kb latency 1s"));
   EXPECT_TRUE(runs("tc -n far qdisc add dev veth0 root handle 1: htb default 1"));
   packet_time();
@@ -203,7 +203,7 @@ TEST(Kernel, EncryptsTlsRecords) {
   EXPECT_EQ(std::string(received, static_cast<std::size_t>(length)), sent);
 }
 
-TEST(Kernel, HasRdmaOverAnyNetworkDevice) {
+TEST(Kernel, HasSoftwareRdma) {
   ASSERT_TRUE(runs("ip link add rdma0 type veth peer name rdma1"));
   ASSERT_TRUE(runs("ip link set rdma0 up && ip link set rdma1 up"));
   ASSERT_TRUE(runs("rdma link add rxe0 type rxe netdev rdma0"));

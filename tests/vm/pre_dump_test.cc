@@ -81,12 +81,12 @@ class PreDump : public testing::Test {
   fs::path final_;
 };
 
-TEST_F(PreDump, TheKernelTracksWrittenPages) {
+TEST_F(PreDump, KernelTracksWrittenPages) {
   const Status tracked = check_memory_tracking(criu_command());
   EXPECT_TRUE(tracked) << tracked.error().message();
 }
 
-TEST_F(PreDump, LeavesTheFinalDumpLittleAndTheProgramGoesOnInNewNamespaces) {
+TEST_F(PreDump, FinalDumpIsSmallAndRestores) {
   start();
   ASSERT_NO_FATAL_FAILURE(dump_in_rounds(program_->pid(), "images"));
   const Output dumped = read_output(file());
@@ -95,7 +95,7 @@ TEST_F(PreDump, LeavesTheFinalDumpLittleAndTheProgramGoesOnInNewNamespaces) {
   expect_goes_on(dumped);
 }
 
-TEST_F(PreDump, OfARestoredProgramMovesItOn) {
+TEST_F(PreDump, RestoredProgramCanBePreDumpedAgain) {
   start();
   ASSERT_NO_FATAL_FAILURE(dump_in_rounds(program_->pid(), "images"));
   program_.reset();
@@ -108,13 +108,13 @@ TEST_F(PreDump, OfARestoredProgramMovesItOn) {
   expect_goes_on(dumped);
 }
 
-TEST_F(PreDump, ThatIsGivenUpLeavesTheProgramRunning) {
+TEST_F(PreDump, AbandonedOneLeavesTheProgramRunning) {
   start();
   ASSERT_TRUE(pre_dump(criu_command(), program_->pid(), directory_.make("images/pre-1")));
   expect_goes_on(read_output(file()));
 }
 
-TEST_F(PreDump, IsNoHindranceToAWholeDumpLater) {
+TEST_F(PreDump, FullDumpWorksAfterwards) {
   start();
   ASSERT_TRUE(pre_dump(criu_command(), program_->pid(), directory_.make("given-up/pre-1")));
   let_it_write();

@@ -58,7 +58,7 @@ class Rdma : public testing::Test {
   std::unique_ptr<transport::RdmaChannel> channel_;
 };
 
-TEST_F(Rdma, BothDevicesAreFoundWithTheirAddresses) {
+TEST_F(Rdma, BothDevicesAreFoundWithAddresses) {
   const transport::RdmaSurvey survey = transport::rdma_devices();
   EXPECT_EQ(survey.reason, "");
   ASSERT_EQ(survey.devices.size(), 2U);
@@ -84,7 +84,7 @@ TEST_F(Rdma, RegisteredMemoryArrives) {
   EXPECT_EQ(target, source);
 }
 
-TEST_F(Rdma, EverythingArrivesOverALinkThatLosesOnePacketInAHundred) {
+TEST_F(Rdma, AllDataArrivesOverALossyLink) {
   const auto source = random_bytes(4 * kMiB);
   std::vector<std::byte> target(source.size());
   ASSERT_TRUE(receiver_->add_region(kRegion, target));
@@ -97,7 +97,7 @@ TEST_F(Rdma, EverythingArrivesOverALinkThatLosesOnePacketInAHundred) {
   EXPECT_TRUE(receiver_->health());
 }
 
-TEST_F(Rdma, DeviceThatCannotRegisterDmaBufsSaysSo) {
+TEST_F(Rdma, MissingDmaBufSupportIsReported) {
   std::vector<std::byte> memory(4096);
   connect();
   const transport::DmaBuf buffer{.fd = 0, .addresses = memory};
@@ -111,7 +111,7 @@ TEST_F(Rdma, DeviceThatCannotRegisterDmaBufsSaysSo) {
   EXPECT_TRUE(write_and_flush(random_bytes(4096)));
 }
 
-TEST_F(Rdma, ListeningOnAnAddressWithoutADeviceIsUnsupported) {
+TEST_F(Rdma, AddressWithoutADeviceIsUnsupported) {
   auto listening = transport::listen_rdma({.addresses = {{.host = "192.0.2.1"}}});
   ASSERT_FALSE(listening);
   EXPECT_NE(listening.error().message().find("192.0.2.1"), std::string::npos);
@@ -229,7 +229,7 @@ struct Place {
 
 class RdmaHostile : public Rdma, public testing::WithParamInterface<Place> {};
 
-TEST_P(RdmaHostile, DeviceRefusesTheWriteAndNothingChanges) {
+TEST_P(RdmaHostile, DeviceRefusesTheWrite) {
   std::vector<std::byte> around(3000, std::byte{0xee});
   ASSERT_TRUE(receiver_->add_region(kRegion, std::span(around).subspan(1000, 1000)));
   HostileSender sender;
@@ -275,7 +275,7 @@ transport::rdma::Message written(std::uint16_t place, std::uint64_t length = 64,
 
 class RdmaWindowHostile : public Rdma, public testing::WithParamInterface<Claim> {};
 
-TEST_P(RdmaWindowHostile, ClaimOfAPlaceThatIsNotTheSendersBreaksTheLane) {
+TEST_P(RdmaWindowHostile, ClaimOfAForeignSlotBreaksTheLane) {
   constexpr std::size_t kPlaces = 128;
   std::vector<std::byte> memory(kPlaces * transport::kPlaceBytes);
   std::vector<std::byte> own(1000);

@@ -62,7 +62,7 @@ class Heap {
   std::size_t most_live_bytes_ = 0;
 };
 
-TEST(ArenaTest, PlacesAreTheLowestThatFitWhateverIsTakenAndGivenBack) {
+TEST(ArenaTest, LowestFittingRangeIsUsed) {
   constexpr std::size_t kUnits = 4 * kMebi / kUnit;
   Arena arena(kSmallArenas, 1, context(1), kStart, 4 * kMebi);
   std::vector<bool> used(kUnits, false);
@@ -100,7 +100,7 @@ TEST(ArenaTest, PlacesAreTheLowestThatFitWhateverIsTakenAndGivenBack) {
   }
 }
 
-TEST(ArenaTest, TheLargestSmallAllocationFillsTheSmallestArena) {
+TEST(ArenaTest, LargestSmallAllocationFillsTheSmallestArena) {
   Arena arena(kSmallArenas, 1, context(1), kStart, kSmallestMediumBytes);
   EXPECT_EQ(arena.take(kSmallestMediumBytes - 1), kStart);
   EXPECT_EQ(arena.take(1), 0u);
@@ -108,7 +108,7 @@ TEST(ArenaTest, TheLargestSmallAllocationFillsTheSmallestArena) {
   EXPECT_EQ(arena.take(1), kStart);
 }
 
-TEST(ArenasTest, AnArenaServesItsContextAlone) {
+TEST(ArenasTest, ArenaServesOnlyItsContext) {
   Arenas arenas;
   arenas.add(Arena(kSmallArenas, 1, context(1), kStart, 2 * kMebi));
   EXPECT_EQ(arenas.take(context(2), 1), 0u);
@@ -117,7 +117,7 @@ TEST(ArenasTest, AnArenaServesItsContextAlone) {
   EXPECT_EQ(arenas.find(kStart), nullptr);
 }
 
-TEST(ArenasTest, ARangeOfAnArenaThatIsGoneIsNotGivenBackToItsSuccessor) {
+TEST(ArenasTest, RangeOfARemovedArenaIsNotReturnedToAnother) {
   Arenas arenas;
   arenas.add(Arena(kSmallArenas, 1, context(1), kStart, 2 * kMebi));
   const ArenaRange range{1, arenas.take(context(1), kMebi), kMebi};
@@ -128,7 +128,7 @@ TEST(ArenasTest, ARangeOfAnArenaThatIsGoneIsNotGivenBackToItsSuccessor) {
   EXPECT_EQ(arenas.take(context(1), kMebi), kStart + kMebi);
 }
 
-TEST(ArenasTest, OfEmptyArenasTheSmallestStaysForEachContext) {
+TEST(ArenasTest, SmallestEmptyArenaOfEachContextStays) {
   Arenas arenas;
   arenas.add(Arena(kSmallArenas, 1, context(1), kStart, 4 * kMebi));
   arenas.add(Arena(kSmallArenas, 2, context(1), kStart + 4 * kMebi, 2 * kMebi));
@@ -153,7 +153,7 @@ void expect_little_unused(const char* what, const std::function<std::size_t()>& 
   }
 }
 
-TEST(ArenasTest, WithoutFreesAtMost3PerCentOr64MiBAreUnused) {
+TEST(ArenasTest, WithoutFreesAtMost3PercentOr64MiBAreUnused) {
   for (std::size_t bytes = kUnit; bytes < kSmallestMediumBytes;
        bytes += bytes / 8 / kUnit * kUnit + kUnit) {
     expect_little_unused("one size", [&] { return bytes; });
@@ -166,7 +166,7 @@ TEST(ArenasTest, WithoutFreesAtMost3PerCentOr64MiBAreUnused) {
   expect_little_unused("two sizes", [&] { return random() % 2 == 0 ? 700 * kKibi : 1900 * kKibi; });
 }
 
-TEST(ArenasTest, ALongChurnOfRandomSizesKeepsMostOfTheMemoryInUse) {
+TEST(ArenasTest, RandomChurnKeepsMostMemoryInUse) {
   Heap heap;
   std::mt19937 random(11);
   std::vector<Address> addresses;
@@ -199,7 +199,7 @@ void expect_little_unused_beside_others(const char* what,
   }
 }
 
-TEST(MediumArenasTest, WithoutFreesAtMost3PerCentOfAllOr64MiBAreUnused) {
+TEST(MediumArenasTest, WithoutFreesAtMost3PercentOr64MiBAreUnused) {
   for (std::size_t bytes = 2 * kMebi; bytes <= kLargestMediumBytes; bytes += 2 * kMebi) {
     expect_little_unused_beside_others("one size", [&] { return bytes; });
   }
@@ -212,14 +212,14 @@ TEST(MediumArenasTest, WithoutFreesAtMost3PerCentOfAllOr64MiBAreUnused) {
       "two sizes", [&] { return random() % 2 == 0 ? 6 * kMebi : 14 * kMebi; }, 5);
 }
 
-TEST(MediumArenasTest, TenThousandOf2MiBNeedFewArenas) {
+TEST(MediumArenasTest, TenThousandAllocationsNeedFewArenas) {
   constexpr std::size_t kAlone = 128;
   Heap heap(kAlone * 2 * kMebi);
   for (std::size_t i = kAlone; i < 10000; ++i) heap.allocate(2 * kMebi);
   EXPECT_LE(kAlone + heap.arenas(), 500u);
 }
 
-TEST(MediumArenasTest, PlacesAreAlignedTo2MiBAndUsedAgain) {
+TEST(MediumArenasTest, RangesAreAlignedTo2MiBAndReused) {
   Arena arena(kMediumArenas, 1, context(1), kStart, 32 * kMebi);
   EXPECT_EQ(arena.take(3 * kMebi), kStart);
   EXPECT_EQ(arena.take(16 * kMebi), kStart + 4 * kMebi);
@@ -242,7 +242,7 @@ TEST(MediumArenasTest, SmallAndMediumAllocationsDoNotShareArenas) {
   EXPECT_EQ(arenas.take(context(1), 2 * kMebi), kStart);
 }
 
-TEST(MediumArenasTest, AnEmptyOneIsNeverKept) {
+TEST(MediumArenasTest, EmptyArenaIsNotKept) {
   Arenas arenas;
   arenas.add(Arena(kMediumArenas, 1, context(1), kStart, 32 * kMebi));
   arenas.add(Arena(kSmallArenas, 2, context(1), kStart + 32 * kMebi, 2 * kMebi));
@@ -252,7 +252,7 @@ TEST(MediumArenasTest, AnEmptyOneIsNeverKept) {
 
 /// Robson's adversary: it fills its bytes with blocks of one size, frees all but those that keep
 /// the next, doubled size out of the place they are in, and goes on with that size.
-TEST(ArenasTest, TheWorstOrderOfAllocationsNeedsNoMoreThanTheBound) {
+TEST(ArenasTest, WorstAllocationOrderStaysWithinTheBound) {
   constexpr std::size_t kLive = 64 * kMebi;
   Heap heap;
   std::size_t kept_offset = 0;  // in bytes, of the bytes that no kept block leaves free

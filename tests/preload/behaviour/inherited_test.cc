@@ -80,7 +80,7 @@ std::size_t mappings_with(const std::string& text) {
 
 bool is_open(int file) { return ::fcntl(file, F_GETFD) >= 0; }
 
-TEST_F(InheritedTest, AllThatHasThePrefixGoesAndNothingElse) {
+TEST_F(InheritedTest, OnlyDescriptorsWithThePrefixAreClosed) {
   const int first = hold(prefix());
   const int second = hold(prefix() + "-of another kind");
   const int shorter = hold(folder_ + "/devic");
@@ -95,7 +95,7 @@ TEST_F(InheritedTest, AllThatHasThePrefixGoesAndNothingElse) {
   EXPECT_TRUE(is_open(below));
 }
 
-TEST_F(InheritedTest, HundredsGoAtOnce) {
+TEST_F(InheritedTest, HundredsAreClosedAtOnce) {
   const int file = hold(prefix());
   for (int i = 0; i < 700; ++i) {
     map(file);
@@ -114,7 +114,7 @@ TEST_F(InheritedTest, HundredsGoAtOnce) {
   EXPECT_EQ(mappings_with(folder_ + "/kept"), 700u);
 }
 
-TEST_F(InheritedTest, LinesOfAnyLengthAreReadOver) {
+TEST_F(InheritedTest, LongLinesAreSkipped) {
   for (const std::size_t length : {200, 500, 3900, 4200, 9000}) {
     std::filesystem::remove_all(folder_);
     std::filesystem::create_directory(folder_);
@@ -129,7 +129,7 @@ TEST_F(InheritedTest, LinesOfAnyLengthAreReadOver) {
   }
 }
 
-TEST_F(InheritedTest, ADeletedFileAndANameWithALineBreakAreFound) {
+TEST_F(InheritedTest, DeletedAndOddlyNamedFilesAreFound) {
   hold(prefix() + "\nnew line");
   hold(prefix() + " deleted");
   std::filesystem::remove(prefix() + " deleted");

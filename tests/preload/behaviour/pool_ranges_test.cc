@@ -21,7 +21,7 @@ class PoolRangesTest : public testing::Test {
   PoolRanges ranges_;
 };
 
-TEST_F(PoolRangesTest, AStreamUsesWhatItFreedItselfAtOnce) {
+TEST_F(PoolRangesTest, StreamReusesItsOwnFreesAtOnce) {
   const Address address = ranges_.take(1, kStretchBytes);
   EXPECT_EQ(address, kStretch);
   EXPECT_EQ(ranges_.take(1, kPoolUnit), 0u);
@@ -29,7 +29,7 @@ TEST_F(PoolRangesTest, AStreamUsesWhatItFreedItselfAtOnce) {
   EXPECT_EQ(ranges_.take(1, kStretchBytes), address);
 }
 
-TEST_F(PoolRangesTest, AnotherStreamUsesItWhenTheFirstHasPassedTheFreeAndNotBefore) {
+TEST_F(PoolRangesTest, OtherStreamReusesAFreeOnlyOnceReached) {
   ranges_.give_back(ranges_.take(1, kStretchBytes), kStretchBytes, {1, 5});
   EXPECT_EQ(ranges_.take(2, kPoolUnit), 0u);
   EXPECT_EQ(ranges_.take_joined(2, kPoolUnit), 0u);
@@ -41,7 +41,7 @@ TEST_F(PoolRangesTest, AnotherStreamUsesItWhenTheFirstHasPassedTheFreeAndNotBefo
   EXPECT_EQ(ranges_.take(2, kStretchBytes), kStretch);
 }
 
-TEST_F(PoolRangesTest, NeighboursOfOneStreamAreAsYoungAsTheYoungest) {
+TEST_F(PoolRangesTest, MergedRangesHaveTheLatestFree) {
   const Address first = ranges_.take(1, kPoolUnit);
   const Address second = ranges_.take(1, kStretchBytes - kPoolUnit);
   ranges_.give_back(first, kPoolUnit, {1, 3});
@@ -51,7 +51,7 @@ TEST_F(PoolRangesTest, NeighboursOfOneStreamAreAsYoungAsTheYoungest) {
   EXPECT_EQ(ranges_.take(1, kStretchBytes), kStretch);
 }
 
-TEST_F(PoolRangesTest, NeighboursOfTheStreamAndOfEverybodyAreJoinedForTheStream) {
+TEST_F(PoolRangesTest, OwnAndSharedNeighboursAreJoined) {
   const Address first = ranges_.take(1, 32 * kPoolUnit);
   ranges_.give_back(first, 32 * kPoolUnit, {1, 3});
   EXPECT_EQ(ranges_.take(1, kStretchBytes), 0u);
@@ -60,7 +60,7 @@ TEST_F(PoolRangesTest, NeighboursOfTheStreamAndOfEverybodyAreJoinedForTheStream)
   EXPECT_EQ(ranges_.take(2, kPoolUnit), 0u);
 }
 
-TEST_F(PoolRangesTest, TheRestOfAJoinedRangeIsTheStreams) {
+TEST_F(PoolRangesTest, RestOfAJoinedRangeBelongsToTheStream) {
   ranges_.give_back(ranges_.take(1, 32 * kPoolUnit), 32 * kPoolUnit, {1, 3});
   EXPECT_EQ(ranges_.take_joined(1, 40 * kPoolUnit), kStretch);
   EXPECT_EQ(ranges_.take(2, kPoolUnit), 0u);
@@ -68,7 +68,7 @@ TEST_F(PoolRangesTest, TheRestOfAJoinedRangeIsTheStreams) {
   EXPECT_EQ(ranges_.take(2, 24 * kPoolUnit), kStretch + 40 * kPoolUnit);
 }
 
-TEST_F(PoolRangesTest, AnAllocationLiesInOneStretch) {
+TEST_F(PoolRangesTest, AllocationLiesInOneStretch) {
   ranges_.add_stretch(kStretch + kStretchBytes, kStretchBytes);
   EXPECT_EQ(ranges_.take(1, kStretchBytes + kPoolUnit), 0u);
   EXPECT_EQ(ranges_.take_joined(1, kStretchBytes + kPoolUnit), 0u);
@@ -76,7 +76,7 @@ TEST_F(PoolRangesTest, AnAllocationLiesInOneStretch) {
   EXPECT_NE(ranges_.take(1, kStretchBytes), 0u);
 }
 
-TEST_F(PoolRangesTest, AStretchGoesOnlyWhenAllOfItIsEverybodys) {
+TEST_F(PoolRangesTest, StretchIsRemovedOnlyIfAllOfItIsShared) {
   const Address address = ranges_.take(1, kPoolUnit);
   EXPECT_EQ(ranges_.remove_free_stretch(kStretchBytes), 0u);
   ranges_.give_back(address, kPoolUnit, {1, 3});
@@ -88,7 +88,7 @@ TEST_F(PoolRangesTest, AStretchGoesOnlyWhenAllOfItIsEverybodys) {
   EXPECT_EQ(ranges_.take(1, kPoolUnit), 0u);
 }
 
-TEST_F(PoolRangesTest, OfOthersTheSmallestSufficientRangeThatMayBeTakenIsTaken) {
+TEST_F(PoolRangesTest, SmallestUsableRangeOfOthersIsTaken) {
   const Address first = ranges_.take(1, 20 * kPoolUnit);
   const Address second = ranges_.take(1, 10 * kPoolUnit);
   ranges_.take(1, kStretchBytes - 30 * kPoolUnit);
@@ -108,7 +108,7 @@ struct Unit {
   std::uint64_t ticket = 0;
 };
 
-TEST(PoolRangesRandomTest, NothingIsHandedOutThatIsLiveOrThatAnotherStreamMayStillUse) {
+TEST(PoolRangesRandomTest, NoRangeInUseIsAllocatedAgain) {
   constexpr std::size_t kUnits = 512;
   constexpr std::uint64_t kStreams = 4;
   PoolRanges ranges;

@@ -71,7 +71,7 @@ struct Watched {
   }
 };
 
-TEST(SharedCopy, CopiesEachByteOnceByAllThreadsThatThereAreProcessorsFor) {
+TEST(SharedCopy, UsesAThreadPerProcessor) {
   const std::vector<char> from(64 * kMiB + 4711, 'x');
   std::vector<char> to(from.size());
   Watched watched;
@@ -81,7 +81,7 @@ TEST(SharedCopy, CopiesEachByteOnceByAllThreadsThatThereAreProcessorsFor) {
   EXPECT_EQ(watched.count, watched.expected);
 }
 
-TEST(SharedCopy, ItsThreadsEndSoonAndComeAgain) {
+TEST(SharedCopy, ThreadsEndWhenIdleAndRestart) {
   const std::size_t before = threads_now();
   for (int round = 0; round < 3; ++round) {
     const std::vector<char> from(8 * kMiB, static_cast<char>(round));
@@ -92,7 +92,7 @@ TEST(SharedCopy, ItsThreadsEndSoonAndComeAgain) {
   }
 }
 
-TEST(SharedCopy, ManyCopiesInARowAreAllWhole) {
+TEST(SharedCopy, ConsecutiveCopiesAreComplete) {
   std::vector<char> from(2 * kMiB + 1);
   std::vector<char> to(from.size());
   for (int round = 0; round < 300; ++round) {
@@ -103,7 +103,7 @@ TEST(SharedCopy, ManyCopiesInARowAreAllWhole) {
   }
 }
 
-TEST(SharedCopy, SeveralThreadsMayCopyAtTheSameTime) {
+TEST(SharedCopy, ConcurrentCopiesAreComplete) {
   std::vector<std::thread> threads;
   std::atomic<int> wrong{0};
   for (int thread = 0; thread < 4; ++thread) {
@@ -122,7 +122,7 @@ TEST(SharedCopy, SeveralThreadsMayCopyAtTheSameTime) {
 }
 
 /// A copy that is larger than the pieces' number allows: the pieces are larger.
-TEST(SharedCopy, LargeOnesAreWholeToo) {
+TEST(SharedCopy, LargeCopiesAreComplete) {
   const std::size_t bytes = 3 * kGiB + 12'345;
   constexpr int kFlags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
   void* const from = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, kFlags, -1, 0);
@@ -144,7 +144,7 @@ TEST(SharedCopy, LargeOnesAreWholeToo) {
 }
 
 /// No signal of the process reaches its threads: those of the program have to take it.
-TEST(SharedCopy, SignalsGoToOthers) {
+TEST(SharedCopy, ItsThreadsBlockSignals) {
   static std::atomic<long> taken_by{0};
   struct sigaction action {};
   action.sa_handler = [](int) { taken_by = ::syscall(SYS_gettid); };

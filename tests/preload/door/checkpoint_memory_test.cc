@@ -79,7 +79,7 @@ class CheckpointedMemoryTest : public testing::Test {
   std::uint64_t sum_ = 0;
 };
 
-TEST_F(CheckpointedMemoryTest, IsForHugePagesWithoutItsZerosAndComesBack) {
+TEST_F(CheckpointedMemoryTest, UsesHugePagesAndDropsZeros) {
   gpu::Door door = door_of(subject_);
   for (int cycle = 0; cycle < 3; ++cycle) {
     good(quiesce(door, kLong, kNoLease));
@@ -96,7 +96,7 @@ TEST_F(CheckpointedMemoryTest, IsForHugePagesWithoutItsZerosAndComesBack) {
   }
 }
 
-TEST_F(CheckpointedMemoryTest, IsTheDriversOwnBeforeADetachAndAfterAnAttach) {
+TEST_F(CheckpointedMemoryTest, IsLeftToTheDriverExceptWhileDetached) {
   for (int cycle = 0; cycle < 2; ++cycle) {
     expect_steps(subject_, "lc");
     EXPECT_EQ(marked_in(subject_).count, 0);

@@ -92,20 +92,20 @@ void expect_no_door(const UniqueFd& fd) {
   EXPECT_LT(::read(opened.get(), event, sizeof(event)), 0) << "it was opened";
 }
 
-TEST(HostileDoor, AFifoWithTheNameOfACardIsNotWaitedFor) {
+TEST(HostileDoor, FifoNamedAsACardDoesNotBlock) {
   expect_no_door(
       named_like_a_card([](const std::string& path) { return ::mkfifo(path.c_str(), 0600) == 0; },
                         O_RDONLY | O_NONBLOCK));
 }
 
-TEST(HostileDoor, ADeviceWithTheNameOfACardIsNotOpened) {
+TEST(HostileDoor, DeviceNamedAsACardIsNotOpened) {
   expect_no_door(named_like_a_card(
       [](const std::string& path) { return ::mknod(path.c_str(), S_IFCHR | 0600, 0x105) == 0; },
       O_RDONLY));
 }
 
 /// Nobody can seal a file that has a name, so that it cannot be a card.
-TEST(HostileDoor, AFileWithTheNameAndTheContentOfACardIsNotBelieved) {
+TEST(HostileDoor, FakeCardFileIsNotTrusted) {
   const UniqueFd file = named_like_a_card(
       [](const std::string& path) { return ::mknod(path.c_str(), S_IFREG | 0600, 0) == 0; },
       O_RDWR);

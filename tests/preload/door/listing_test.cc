@@ -47,7 +47,7 @@ class ListingTest : public testing::Test {
   Subject subject_;
 };
 
-TEST_F(ListingTest, AProcessIsOnTheHostThatHasItsGpu) {
+TEST_F(ListingTest, ProcessBelongsToTheHostOfItsGpu) {
   const auto found = listed(subject_, {gpu_of(subject_)});
   ASSERT_TRUE(found);
   EXPECT_FALSE(found->in_use);
@@ -57,13 +57,13 @@ TEST_F(ListingTest, AProcessIsOnTheHostThatHasItsGpu) {
 }
 
 /// Whose doors would be opened while their agents look at them.
-TEST_F(ListingTest, NoProcessOfAnotherTestIsOnTheHost) {
+TEST_F(ListingTest, OtherTestsProcessesAreNotListed) {
   if (std::getenv("GCR_TEST_REAL_GPU") != nullptr) GTEST_SKIP() << "this one is on a whole host";
   EXPECT_EQ(::getppid(), 1);
   EXPECT_THAT(procfs::processes(), UnorderedElementsAre(1, ::getpid(), subject_.pid()));
 }
 
-TEST_F(ListingTest, AProcessWhoseDoorIsInUseIsTheNetworkNamespaces) {
+TEST_F(ListingTest, ProcessWithABusyDoorIsListedByNetwork) {
   gpu::Door door = door_of(subject_);
   const auto found = listed(subject_);
   ASSERT_TRUE(found);
@@ -71,7 +71,7 @@ TEST_F(ListingTest, AProcessWhoseDoorIsInUseIsTheNetworkNamespaces) {
   EXPECT_THAT(found->process.gpus(), IsEmpty());
 }
 
-TEST_F(ListingTest, AProcessWhoseVramWasTakenAwayHasNoneOnTheGpuThatItStillNames) {
+TEST_F(ListingTest, DetachedProcessHasNoVramOnItsGpu) {
   Held held;
   {
     gpu::Door door = door_of(subject_);

@@ -78,7 +78,7 @@ class RoomTest : public PlainMemoryTest {
   std::map<std::uint64_t, std::vector<std::uint64_t>> sums_;
 };
 
-TEST_F(RoomTest, OneAllocationGetsAllThatWasFreedOfAFullGpu) {
+TEST_F(RoomTest, OneAllocationGetsAllFreedMemory) {
   fill_gpu();
   const std::uint64_t room = thin_out(3);
   allocate_other(room);
@@ -92,7 +92,7 @@ TEST_F(RoomTest, OneAllocationGetsAllThatWasFreedOfAFullGpu) {
   expect_all_comes_back();
 }
 
-TEST_F(RoomTest, WhatStaysIsCopiedOnTheGpuWhereItHasRoomForThat) {
+TEST_F(RoomTest, ArenasAreCompactedOnTheGpuIfThereIsRoom) {
   fill_gpu(64 * kMiB);
   const std::uint64_t room = thin_out(2);
   allocate_other(room);
@@ -100,7 +100,7 @@ TEST_F(RoomTest, WhatStaysIsCopiedOnTheGpuWhereItHasRoomForThat) {
   expect_all_comes_back();
 }
 
-TEST_F(RoomTest, ManySmallerOnesGetItToTheLast) {
+TEST_F(RoomTest, SmallerAllocationsGetAllFreedMemory) {
   fill_gpu();
   const std::uint64_t room = thin_out(4);
   std::uint64_t allocated = 0;
@@ -113,7 +113,7 @@ TEST_F(RoomTest, ManySmallerOnesGetItToTheLast) {
   expect_all_comes_back();
 }
 
-TEST_F(RoomTest, WhereItWouldNotBeEnoughNothingIsTouched) {
+TEST_F(RoomTest, InsufficientRoomChangesNothing) {
   fill_gpu();
   const std::uint64_t room = thin_out(3);
   gpu::Door door = door_of(subject_);
@@ -122,7 +122,7 @@ TEST_F(RoomTest, WhereItWouldNotBeEnoughNothingIsTouched) {
   EXPECT_EQ(good(door.hello()).allocations, buffers);
 }
 
-TEST_F(RoomTest, PoolsAndTheApplicationsOwnMemoryGetItToo) {
+TEST_F(RoomTest, PoolsAndMappingsGetFreedMemoryToo) {
   fill_gpu();
   const std::uint64_t room = thin_out(2);
   const std::uint64_t pooled = subject_.value(command("alloc_async", room / 2, stream_));
@@ -134,7 +134,7 @@ TEST_F(RoomTest, PoolsAndTheApplicationsOwnMemoryGetItToo) {
   expect_all_comes_back();
 }
 
-TEST_F(RoomTest, WhatOtherProcessesMapStaysWhereItIs) {
+TEST_F(RoomTest, MemoryMappedByOthersIsNotMoved) {
   const std::uint64_t shared = pieces_.begin()->first;
   Subject taker;
   taker.ask("init");
@@ -150,7 +150,7 @@ TEST_F(RoomTest, WhatOtherProcessesMapStaysWhereItIs) {
   free(half);
 }
 
-TEST_F(RoomTest, NothingIsLostToAProcessThatTakesAllMemoryThereIs) {
+TEST_F(RoomTest, CompetingProcessCausesNoLoss) {
   Subject taker;
   taker.ask("init");
   const std::uint64_t context = taker.value("primary 0");
@@ -171,7 +171,7 @@ TEST_F(RoomTest, NothingIsLostToAProcessThatTakesAllMemoryThereIs) {
   expect_all_comes_back();
 }
 
-TEST_F(RoomTest, WhatAnAgentHoldsIsNotTakenApartForNothing) {
+TEST_F(RoomTest, MemoryHeldByAnAgentIsNotCompacted) {
   fill_gpu();
   const std::uint64_t room = thin_out(2);
   {
@@ -191,7 +191,7 @@ TEST_F(RoomTest, WhatAnAgentHoldsIsNotTakenApartForNothing) {
   expect_all_comes_back();
 }
 
-TEST_F(RoomTest, WorkThatDoesNotEndIsNotWaitedForLong) {
+TEST_F(RoomTest, WaitForRunningWorkIsBounded) {
   fill_gpu();
   const std::uint64_t room = thin_out(2);
   subject_.ask(command("stall", stream_));
@@ -202,7 +202,7 @@ TEST_F(RoomTest, WorkThatDoesNotEndIsNotWaitedForLong) {
   expect_all_comes_back();
 }
 
-TEST_F(RoomTest, ACaptureIsNotDisturbed) {
+TEST_F(RoomTest, CaptureIsNotDisturbed) {
   fill_gpu();
   const std::uint64_t room = thin_out(2);
   subject_.ask(command("capture", stream_));
@@ -212,7 +212,7 @@ TEST_F(RoomTest, ACaptureIsNotDisturbed) {
   expect_pieces_unchanged();
 }
 
-TEST_F(RoomTest, OtherThreadsGoOnWithWhatTheyHave) {
+TEST_F(RoomTest, OtherThreadsKeepRunning) {
   fill_gpu();
   const std::uint64_t room = thin_out(2);
   const std::uint64_t worked = pieces_.begin()->first;
@@ -230,7 +230,7 @@ TEST_F(RoomTest, OtherThreadsGoOnWithWhatTheyHave) {
   EXPECT_EQ(sum(worked, 2 * kMiB), sum(other, 2 * kMiB));
 }
 
-TEST_F(RoomTest, PeersReachWhatStays) {
+TEST_F(RoomTest, PeersReachMovedMemory) {
   const std::uint64_t peer = subject_.value("context 1");
   subject_.ask(command("peer_enable", context_));
   subject_.ask(command("current", context_));
@@ -241,7 +241,7 @@ TEST_F(RoomTest, PeersReachWhatStays) {
   for (const auto& [address, bytes] : pieces_) fill(address, bytes, 7);
 }
 
-TEST_F(RoomTest, AContextTakesWhatStaysInItWithIt) {
+TEST_F(RoomTest, ContextFreesItsMovedMemory) {
   const std::uint64_t before = free_bytes();
   const std::uint64_t inner = subject_.value("context 0");
   std::vector<std::uint64_t> inside;

@@ -50,7 +50,7 @@ class ThrottleTest : public testing::Test {
   std::uint64_t address_ = 0;
 };
 
-TEST_F(ThrottleTest, EachClosingHoldsForWhatTheShareAsksFor) {
+TEST_F(ThrottleTest, ClosedTimeMatchesTheShare) {
   gpu::Door door = door_of(subject_);
   gpu::Gates gate({{door.pid(), &door}});
   Throttle throttle(gate);
@@ -71,7 +71,7 @@ TEST(ThrottleHeld, IsReportedAsAShareOfTheTime) {
   EXPECT_EQ((Throttle::Held{.held = kHalf, .elapsed = 2 * kHalf}.share()), 0.5);
 }
 
-TEST_F(ThrottleTest, AfterwardsTheGateIsOpenAndTheDoorItsOwners) {
+TEST_F(ThrottleTest, GateIsOpenAndDoorUsableAfterwards) {
   gpu::Door door = door_of(subject_);
   for (const double share : {0.0, 0.5, 7.0}) {
     gpu::Gates gate({{door.pid(), &door}});
@@ -85,7 +85,7 @@ TEST_F(ThrottleTest, AfterwardsTheGateIsOpenAndTheDoorItsOwners) {
   }
 }
 
-TEST_F(ThrottleTest, ABusyGpuIsNoError) {
+TEST_F(ThrottleTest, BusyGpuIsNoError) {
   subject_.ask(command("stall", subject_.value("stream")));
   gpu::Door door = door_of(subject_);
   gpu::Gates gate({{door.pid(), &door}});
@@ -98,7 +98,7 @@ TEST_F(ThrottleTest, ABusyGpuIsNoError) {
   wait_for_steps(2);
 }
 
-TEST_F(ThrottleTest, TheApplicationGoesOnWhenItsThrottlerIsKilled) {
+TEST_F(ThrottleTest, ApplicationRunsOnWithoutItsThrottler) {
   int ready[2];
   ASSERT_EQ(::pipe(ready), 0);
   const UniqueFd reading(ready[0]), writing(ready[1]);

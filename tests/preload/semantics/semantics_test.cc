@@ -20,13 +20,13 @@ void expect_no_difference(const Machine& machine, const std::string& variable) {
   EXPECT_GT(lines.size(), 0u);
 }
 
-TEST(SemanticsTest, AProgramSeesTheSameOfItsMemoryUnderTheLibrary) {
+TEST(SemanticsTest, ProgramSeesTheSameMemory) {
   const Machine machine({{"aaaaaaaa-0000-4000-8000-0000000000e0", "2G"},
                          {"aaaaaaaa-0000-4000-8000-0000000000e1", "512M"}});
   expect_no_difference(machine, "USES=CUDA");
 }
 
-TEST(SemanticsTest, AProgramSeesTheSameOfItsMemoryUnderTheLibraryInHip) {
+TEST(SemanticsTest, ProgramSeesTheSameMemoryInHip) {
   const Machine machine({{"aaaaaaaa000000e0", "2G"}, {"aaaaaaaa000000e1", "512M"}});
   expect_no_difference(machine, "SUBJECT_USES_HIP=1");
 }

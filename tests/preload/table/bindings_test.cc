@@ -70,18 +70,18 @@ INSTANTIATE_TEST_SUITE_P(, EveryBinding, testing::Values(GCR_DEEP_NOW, GCR_DEEP_
                                                                                      : "Lazy");
                          });
 
-TEST_P(EveryBinding, ALibraryThatIsOpenedDeepAfterTheDriverCallsThroughTheGate) {
+TEST_P(EveryBinding, DeepBoundLibraryCallsThroughTheGate) {
   ASSERT_NE(driver_handle(), nullptr);
   expect_calls_through_the_gate(open_deep(GetParam(), RTLD_LAZY));
 }
 
-TEST_P(EveryBinding, TheDriverThatALibraryBringsIsBoundAnew) {
+TEST_P(EveryBinding, DriverLoadedByALibraryIsRebound) {
   void* const library = open_deep(GetParam(), RTLD_LAZY);
   EXPECT_NE(dlopen(kDriver, RTLD_NOW | RTLD_NOLOAD), nullptr);
   expect_calls_through_the_gate(library);
 }
 
-TEST_P(EveryBinding, SearchesOfADeepLibraryEndAtTheShims) {
+TEST_P(EveryBinding, LookupsOfADeepBoundLibraryFindTheShims) {
   const auto search = function<void*(const char*)>(open_deep(GetParam(), RTLD_LAZY), "deep_search");
   EXPECT_EQ(object_of(search("cuMemsetD8_v2")), kTableLibrary);
   EXPECT_EQ(object_of(search("cuDeviceGetCount")), kDriver);
@@ -90,7 +90,7 @@ TEST_P(EveryBinding, SearchesOfADeepLibraryEndAtTheShims) {
   EXPECT_EQ(withheld() - before, 1u);
 }
 
-TEST_P(EveryBinding, ADriverThatADeepLibraryLoadsAndSearchesIsFound) {
+TEST_P(EveryBinding, DriverLoadedByADeepBoundLibraryIsFound) {
   const auto find = function<void*(const char*, const char*)>(
       open_deep(GetParam() == std::string(GCR_DEEP_NOW) ? GCR_DEEP_ALONE_NOW : GCR_DEEP_ALONE_LAZY,
                 RTLD_LAZY),
@@ -100,14 +100,14 @@ TEST_P(EveryBinding, ADriverThatADeepLibraryLoadsAndSearchesIsFound) {
   EXPECT_EQ(find(kDriver, "cuNeverHeardOf"), nullptr);
 }
 
-TEST(Bindings, ALibraryThatAConstructorOpensDeepCallsThroughTheGate) {
+TEST(Bindings, LibraryOpenedByAConstructorUsesTheGate) {
   ASSERT_NE(driver_handle(), nullptr);
   ASSERT_EQ(setenv("GCR_OPENS", GCR_DEEP_NOW, 1), 0);
   ASSERT_NE(dlopen(GCR_OPENING, RTLD_NOW), nullptr) << dlerror();
   EXPECT_EQ(gate_at_last_call(), 1u);
 }
 
-TEST(Bindings, TheCLibrarysOwnSearchEndsAtTheShimsOnceTheDriverIsFound) {
+TEST(Bindings, LookupsByTheCLibraryFindTheShims) {
   using Dlsym = void*(void*, const char*);
   void* const c_library = dlopen("libc.so.6", RTLD_NOW);
   const auto search = reinterpret_cast<Dlsym*>(dlvsym(c_library, "dlsym", "GLIBC_2.2.5"));
@@ -119,11 +119,11 @@ TEST(Bindings, TheCLibrarysOwnSearchEndsAtTheShimsOnceTheDriverIsFound) {
   }
 }
 
-TEST(Bindings, OfHipAreBroughtBackToo) {
+TEST(Bindings, BindingsOfHipAreRedirectedToo) {
   expect_calls_through_the_gate(open_deep(GCR_DEEP_HIP), kHip);
 }
 
-TEST(Bindings, ADriverInANamespaceOfItsOwnIsNamed) {
+TEST(Bindings, DriverInItsOwnNamespaceIsNamed) {
   ASSERT_NE(dlsym(driver_handle(), "cuInit"), nullptr);
   std::string culprit;
   EXPECT_EQ(look(&culprit), Found::kNothing);
@@ -135,13 +135,13 @@ TEST(Bindings, ADriverInANamespaceOfItsOwnIsNamed) {
   EXPECT_EQ(look(&culprit), Found::kNothing) << culprit;
 }
 
-TEST(Bindings, ASecondDriverIsNamed) {
+TEST(Bindings, SecondDriverIsNamed) {
   ASSERT_NE(dlsym(driver_handle(), "cuInit"), nullptr);
   ASSERT_NE(dlopen(GCR_OLDER_DRIVER, RTLD_NOW), nullptr) << dlerror();
   expect_past_the_gate("fake_driver_older/libcuda.so.1", "second copy");
 }
 
-TEST(Bindings, AFunctionThatNobodyKnowsIsNamedWhetherItWasCalledOrNot) {
+TEST(Bindings, UnknownFunctionIsNamedEvenIfNotCalled) {
   for (const char* const path : {GCR_DEEP_UNKNOWN_NOW, GCR_DEEP_UNKNOWN_LAZY}) {
     void* const library = dlopen(path, RTLD_LAZY);
     ASSERT_NE(library, nullptr) << dlerror();
@@ -159,7 +159,7 @@ bool seal(const void* address, std::size_t bytes) {
   return syscall(kMseal, address, bytes, 0) == 0;
 }
 
-TEST(Bindings, WhereTheDriversTableStaysAsItIsALibraryIsBroughtBackAllTheSame) {
+TEST(Bindings, LibraryIsReboundDespiteASealedDriver) {
   Dl_info driver{};
   ASSERT_NE(dladdr(dlsym(driver_handle(), fake::kTakeCall), &driver), 0);
   if (!seal(driver.dli_fbase, 4096)) GTEST_SKIP() << "a kernel before 6.10";
@@ -167,7 +167,7 @@ TEST(Bindings, WhereTheDriversTableStaysAsItIsALibraryIsBroughtBackAllTheSame) {
   expect_calls_through_the_gate(library);
 }
 
-TEST(Bindings, AWordThatTheKernelLetsNobodyWriteIsNamed) {
+TEST(Bindings, SealedBindingIsNamed) {
   void* const page = mmap(nullptr, 4096, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (!seal(page, 4096)) GTEST_SKIP() << "a kernel before 6.10";
   void* const library = open_deep(GCR_DEEP_SEALED);

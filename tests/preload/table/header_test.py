@@ -43,7 +43,7 @@ def unused():
 class Table(unittest.TestCase):
     maxDiff = None
 
-    def test_every_symbol_is_a_row_or_has_a_reason_once(self):
+    def test_every_symbol_is_a_row_or_has_one_reason(self):
         names = [symbol for symbol, _, _ in rows()] + sum(unused().values(), [])
         self.assertEqual(sorted({one for one in names if names.count(one) > 1}), [])
 
@@ -74,7 +74,7 @@ class Installed(unittest.TestCase):
         known = {symbol for symbol, _, _ in rows()} | set(sum(unused().values(), []))
         self.assertEqual(sorted(self.declared - known), [])
 
-    def test_what_is_declared_nowhere_is_newer_than_the_toolkit(self):
+    def test_undeclared_rows_are_newer_than_the_toolkit(self):
         there = {symbol for symbol, _, since in rows() if int(since) <= self.version}
         for reason, names in unused().items():
             if not reason.startswith(("Later", "Declared in no header")):

@@ -36,12 +36,12 @@ TEST(WithoutDriver, NoShimIsFound) {
   EXPECT_NE(std::strstr(error, "cuInit"), nullptr) << error;
 }
 
-TEST(WithoutDriver, AShimCalledAnywaySaysThatNothingIsInitialised) {
+TEST(WithoutDriver, ShimReturnsNotInitialised) {
   ASSERT_NE(&cuLaunchHostFunc, nullptr);
   EXPECT_EQ(cuLaunchHostFunc(nullptr, nullptr, nullptr), CUDA_ERROR_NOT_INITIALIZED);
 }
 
-TEST(WithoutDriver, OtherNamesAreFoundAsTheCallerWouldFindThem) {
+TEST(WithoutDriver, OtherNamesAreFoundInTheCallersScope) {
   EXPECT_EQ(dlsym(RTLD_DEFAULT, "getpid"), reinterpret_cast<void*>(&getpid));
   EXPECT_EQ(object_of(dlsym(RTLD_DEFAULT, "getpid")), "libc.so.6");
   EXPECT_EQ(dlsym(RTLD_DEFAULT, ""), nullptr);
@@ -54,13 +54,13 @@ TEST(WithoutDriver, OtherNamesAreFoundAsTheCallerWouldFindThem) {
   EXPECT_EQ(object_of(next_library_search("getpid")), "libc.so.6");
 }
 
-TEST(WithoutDriver, VersionedSearchesStayTheCLibrarys) {
+TEST(WithoutDriver, VersionedLookupsStayWithTheCLibrary) {
   void* const found = dlvsym(RTLD_NEXT, "dlsym", "GLIBC_2.2.5");
   EXPECT_EQ(object_of(found), "libc.so.6");
   EXPECT_EQ(dlvsym(RTLD_DEFAULT, "cuInit", "GLIBC_2.2.5"), nullptr);
 }
 
-TEST(WithOlderDriver, WhatItLacksIsNotFound) {
+TEST(WithOlderDriver, MissingFunctionsAreNotFound) {
   ASSERT_NE(driver_handle(), nullptr) << dlerror();
   for (const char* symbol : {"cuCtxCreate_v4", "cuMemcpyBatchAsync_v2"}) {
     EXPECT_EQ(dlsym(driver_handle(), symbol), nullptr);
@@ -69,13 +69,13 @@ TEST(WithOlderDriver, WhatItLacksIsNotFound) {
   EXPECT_EQ(cuCtxCreate_v4(nullptr, nullptr, 0, 0), CUDA_ERROR_NOT_FOUND);
 }
 
-TEST(WithOlderDriver, WhatItHasIsFoundInTheLibrary) {
+TEST(WithOlderDriver, ExistingFunctionsAreFoundInTheLibrary) {
   ASSERT_NE(driver_handle(), nullptr) << dlerror();
   EXPECT_EQ(object_of(dlsym(driver_handle(), "cuCtxCreate_v3")), kTableLibrary);
   EXPECT_EQ(object_of(dlvsym(driver_handle(), "cuCtxCreate_v3", "GCR_FAKE")), kTableLibrary);
 }
 
-TEST(WithOlderDriver, CuGetProcAddressGivesTheShimOfTheOlderInterface) {
+TEST(WithOlderDriver, CuGetProcAddressReturnsTheOlderShim) {
   ASSERT_NE(driver_handle(), nullptr) << dlerror();
   const auto look_up = fake_function<GetProcAddressV2>("cuGetProcAddress_v2");
   EXPECT_EQ(object_of(reinterpret_cast<void*>(look_up)), kTableLibrary);
@@ -87,7 +87,7 @@ TEST(WithOlderDriver, CuGetProcAddressGivesTheShimOfTheOlderInterface) {
   EXPECT_EQ(look_up("cuCtxCreate", &address, 13000, 0, nullptr), CUDA_ERROR_INVALID_VALUE);
 }
 
-TEST(WithOlderDriver, ALibraryLoadedLaterFindsTheShimNext) {
+TEST(WithOlderDriver, LibraryLoadedLaterFindsTheShim) {
   ASSERT_NE(driver_handle(), nullptr) << dlerror();
   EXPECT_EQ(object_of(next_library_search("cuLaunchKernel")), kTableLibrary);
 }

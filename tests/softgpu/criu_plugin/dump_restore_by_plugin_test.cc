@@ -172,7 +172,7 @@ class ByPlugin : public testing::Test {
   const Machine destination_{{{"7cf529dea4b3bbbb", "64M"}}};
 };
 
-TEST_F(ByPlugin, AProcessGoesOnOnAnotherMachine) {
+TEST_F(ByPlugin, ProcessResumesOnAnotherMachine) {
   GpuProgram program(directory_.path(), source_);
   fill_buffers(program);
   const Status dumped = dump(program, command_on(source_));
@@ -190,7 +190,7 @@ TEST_F(ByPlugin, AProcessGoesOnOnAnotherMachine) {
 }
 
 /// As after a migration that failed.
-TEST_F(ByPlugin, AProcessGoesOnWhereItWasDumped) {
+TEST_F(ByPlugin, ProcessResumesWhereItWasDumped) {
   GpuProgram program(directory_.path(), source_);
   fill_buffers(program);
   const Status dumped = dump(program, command_on(source_));
@@ -202,7 +202,7 @@ TEST_F(ByPlugin, AProcessGoesOnWhereItWasDumped) {
 }
 
 /// As is a thread that CRIU has stopped within a call.
-TEST_F(ByPlugin, WorkThatIsUnderWayIsWaitedFor) {
+TEST_F(ByPlugin, RunningWorkIsWaitedFor) {
   GpuProgram program(directory_.path(), source_);
   fill_buffers(program);
   ASSERT_EQ(program.ask("busy 2000"), "0");
@@ -212,7 +212,7 @@ TEST_F(ByPlugin, WorkThatIsUnderWayIsWaitedFor) {
   expect_buffers(program);
 }
 
-TEST_F(ByPlugin, ARestoreFailsIfThePluginHasPutAGpuElsewhereThanPlanned) {
+TEST_F(ByPlugin, UnplannedGpuFailsTheRestore) {
   GpuProgram program(directory_.path(), source_);
   fill_buffers(program);
   ASSERT_TRUE(dump(program, command_on(source_)));
@@ -226,7 +226,7 @@ TEST_F(ByPlugin, ARestoreFailsIfThePluginHasPutAGpuElsewhereThanPlanned) {
 }
 
 /// CRIU says that it has succeeded.
-TEST_F(ByPlugin, ARestoreFailsIfThePluginFails) {
+TEST_F(ByPlugin, FailingPluginFailsTheRestore) {
   GpuProgram program(directory_.path(), source_);
   fill_buffers(program);
   ASSERT_TRUE(dump(program, command_on(source_)));
@@ -238,7 +238,7 @@ TEST_F(ByPlugin, ARestoreFailsIfThePluginFails) {
   EXPECT_THAT(tree.error().message(), testing::HasSubstr("amdgpu_plugin: process"));
 }
 
-TEST_F(ByPlugin, ADumpWithThePluginNeedsItForTheRestoreToo) {
+TEST_F(ByPlugin, RestoreNeedsThePluginOfTheDump) {
   GpuProgram program(directory_.path(), source_);
   fill_buffers(program);
   ASSERT_TRUE(dump(program, command_on(source_)));
@@ -247,7 +247,7 @@ TEST_F(ByPlugin, ADumpWithThePluginNeedsItForTheRestoreToo) {
 }
 
 /// The copy is in namespaces of its own, which CRIU enters with what it has loaded.
-TEST_F(ByPlugin, ThePluginIsLoadedBeforeCriuEntersTheNamespacesOfTheProcess) {
+TEST_F(ByPlugin, PluginIsLoadedInTheAgentsNamespaces) {
   GpuProgram program(directory_.path(), source_);
   fill_buffers(program);
   ASSERT_TRUE(dump(program, command_on(source_)));

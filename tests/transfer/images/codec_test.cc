@@ -15,7 +15,7 @@ std::span<const std::byte> bytes_of(const std::string& text) {
 
 class Codecs : public testing::TestWithParam<store::Codec> {};
 
-TEST_P(Codecs, WhatWasCompressedComesBack) {
+TEST_P(Codecs, CompressionIsReversible) {
   const std::string raw = text(kMiB, 1);
   std::vector<std::byte> stored(raw.size());
   const std::size_t size = store::compress(GetParam(), bytes_of(raw), stored);
@@ -28,13 +28,13 @@ TEST_P(Codecs, WhatWasCompressedComesBack) {
   EXPECT_EQ(back, raw);
 }
 
-TEST_P(Codecs, NoiseIsNotWorthIt) {
+TEST_P(Codecs, NoiseIsNotCompressed) {
   const std::string raw = noise(kMiB, 2);
   std::vector<std::byte> stored(raw.size() * 2);
   EXPECT_EQ(store::compress(GetParam(), bytes_of(raw), stored), 0u);
 }
 
-TEST_P(Codecs, DamagedBytesAreRefusedOrGiveWrongOnesButNothingElse) {
+TEST_P(Codecs, DamagedInputIsRefusedOrDecodesWithinBounds) {
   const std::string raw = text(64 * kKiB, 3);
   std::vector<std::byte> stored(raw.size());
   stored.resize(store::compress(GetParam(), bytes_of(raw), stored));
@@ -78,11 +78,11 @@ TEST(CodecChoice, FollowsTheLink) {
   EXPECT_EQ(at(4e9), store::Codec::kNone);   // neither keeps up
 }
 
-TEST(CodecChoice, IsNoneForWhatDoesNotGetSmaller) {
+TEST(CodecChoice, IsNoneForIncompressibleData) {
   EXPECT_EQ(choice(100e6, 0.0001, kMiB, 0.0001, kMiB), store::Codec::kNone);
 }
 
-TEST(CodecChoice, IsNoneForAnUnknownLinkAndTheRequestedOneOtherwise) {
+TEST(CodecChoice, IsTheRequestedOneUnlessTheLinkIsUnknown) {
   EXPECT_EQ(store::CodecChooser(store::Compression::kAuto, 0, 2).next(), store::Codec::kNone);
   EXPECT_EQ(store::CodecChooser(store::Compression::kNone, 1, 2).next(), store::Codec::kNone);
   EXPECT_EQ(store::CodecChooser(store::Compression::kLz4, 1e12, 2).next(), store::Codec::kLz4);

@@ -30,7 +30,7 @@ class ImageDigestTest : public testing::Test {
 
 /// By how much a change of the same bits changes the digests of two windows: were it alike, the sum
 /// of both would stay as it is with a chance of 2^-52.
-TEST_F(ImageDigestTest, TheSameChangeToTwoWindowsChangesTheirDigestsDifferently) {
+TEST_F(ImageDigestTest, EqualChangesAffectDigestsDifferently) {
   const Pages before(kPageBytes, std::byte{'a'});
   Pages after = before;
   after[100] ^= std::byte{4};
@@ -43,12 +43,12 @@ TEST_F(ImageDigestTest, TheSameChangeToTwoWindowsChangesTheirDigestsDifferently)
   }
 }
 
-TEST_F(ImageDigestTest, WhereAWindowLiesIsPartOfItsDigest) {
+TEST_F(ImageDigestTest, DigestDependsOnTheWindowsAddress) {
   const Pages pages(kPageBytes, std::byte{'a'});
   EXPECT_NE(digest(0, pages), digest(1, pages));
 }
 
-TEST_F(ImageDigestTest, TheRoundIsPartOfAWindowsDigest) {
+TEST_F(ImageDigestTest, DigestDependsOnTheRound) {
   const Pages pages(kPageBytes, std::byte{'a'});
   BlockHeader later = window(0);
   later.round = 1;
@@ -56,7 +56,7 @@ TEST_F(ImageDigestTest, TheRoundIsPartOfAWindowsDigest) {
 }
 
 /// A window that comes 2^k times too often must not lose k bits of each word.
-TEST_F(ImageDigestTest, TheSumCarriesFromWordToWord) {
+TEST_F(ImageDigestTest, SumCarriesBetweenWords) {
   ImageDigest sum{{~std::uint64_t{0}, 7}};
   sum += ImageDigest{{1, 0}};
   EXPECT_EQ(sum, (ImageDigest{{0, 8}}));

@@ -34,7 +34,7 @@ std::uint64_t fill(const std::filesystem::path& file) {
   return written;
 }
 
-TEST(ImageMemory, TakesNoMoreThanItsSizeUntilThatIsChanged) {
+TEST(ImageMemory, IsLimitedToItsSize) {
   auto memory = ImageMemory::create(kMiB);
   ASSERT_TRUE(memory) << memory.error().message();
   EXPECT_EQ(fill(memory->path() / "first"), kMiB);
@@ -43,7 +43,7 @@ TEST(ImageMemory, TakesNoMoreThanItsSizeUntilThatIsChanged) {
   EXPECT_FALSE(memory->resize(kMiB));
 }
 
-TEST(ImageMemory, IsATmpfsThatIsMountedNowhere) {
+TEST(ImageMemory, IsAnUnmountedTmpfs) {
   const std::string before = mounts();
   const auto memory = ImageMemory::create(kMiB);
   ASSERT_TRUE(memory) << memory.error().message();
@@ -53,7 +53,7 @@ TEST(ImageMemory, IsATmpfsThatIsMountedNowhere) {
   EXPECT_EQ(mounts(), before);
 }
 
-TEST(ImageMemory, IsReachedByDescriptorInAnotherMountNamespace) {
+TEST(ImageMemory, IsReachedByDescriptorAcrossNamespaces) {
   const auto memory = ImageMemory::create(kMiB);
   ASSERT_TRUE(memory) << memory.error().message();
   std::ofstream(memory->path() / "image") << "content";

@@ -97,7 +97,7 @@ Status pass(Stream& from, Stream& to, const Bytes& bytes) {
   return sent.get();
 }
 
-TEST_F(StreamUnderTls, BytesArriveInBothDirectionsAtOnceAcrossChangesOfTheKey) {
+TEST_F(StreamUnderTls, BothDirectionsWorkAcrossKeyUpdates) {
   expect_shaken();
   for (const std::size_t size : {std::size_t{1}, std::size_t{16352}, std::size_t{16384}, kMany}) {
     auto other_way = std::async(std::launch::async,
@@ -109,7 +109,7 @@ TEST_F(StreamUnderTls, BytesArriveInBothDirectionsAtOnceAcrossChangesOfTheKey) {
   }
 }
 
-TEST_F(StreamUnderTls, TheKernelProtectsItWhereItHasTls) {
+TEST_F(StreamUnderTls, KernelTlsIsUsedIfAvailable) {
   ASSERT_TRUE(std::getenv("GCR_IN_GUEST") == nullptr || kernel_has_tls());
   expect_shaken();
   for (const Stream* stream : {&client_, &server_}) {
@@ -120,7 +120,7 @@ TEST_F(StreamUnderTls, TheKernelProtectsItWhereItHasTls) {
   EXPECT_EQ(changed.has_value(), !kernel_has_tls());
 }
 
-TEST_F(StreamUnderTls, ReasonOfARefusedRoleReachesTheClient) {
+TEST_F(StreamUnderTls, ClientLearnsWhyItsRoleIsRefused) {
   const auto [connected, accepted] = shake_hands(
       test_contexts().client.get(), [](SSL*) { return Error(Code::kPermissionDenied, "no"); });
   EXPECT_TRUE(connected);
@@ -130,7 +130,7 @@ TEST_F(StreamUnderTls, ReasonOfARefusedRoleReachesTheClient) {
   EXPECT_THAT(said, testing::Each(std::byte{7}));
 }
 
-TEST_F(StreamUnderTls, NothingPassesWhereACertificateDoesNotHold) {
+TEST_F(StreamUnderTls, InvalidCertificatePassesNoData) {
   const auto [connected, accepted] = shake_hands(test_contexts().strange_client.get());
   ASSERT_FALSE(connected);
   ASSERT_FALSE(accepted);
@@ -144,7 +144,7 @@ TEST_F(StreamUnderTls, NothingPassesWhereACertificateDoesNotHold) {
   }
 }
 
-TEST_F(StreamUnderTls, AnEndBetweenRecordsOrInsideOneIsAnEnd) {
+TEST_F(StreamUnderTls, EndOfStreamIsSeenEverywhere) {
   expect_shaken();
   ASSERT_TRUE(client_.send(Bytes(10)));
   client_.shut_down();
@@ -154,7 +154,7 @@ TEST_F(StreamUnderTls, AnEndBetweenRecordsOrInsideOneIsAnEnd) {
   EXPECT_EQ(received.error().code(), Code::kUnavailable);
 }
 
-TEST(StreamsAndRecords, UnderstandEachOtherWhateverProtectsTheStream) {
+TEST(StreamsAndRecords, KernelAndUserSpaceTlsInteroperate) {
   auto [socket, other] = connected_pair();
   Stream stream(std::move(socket));
   const Bytes plain = random_bytes(40000, 3);
