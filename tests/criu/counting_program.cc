@@ -1,22 +1,22 @@
 // The program that the CRIU tests dump and restore.
 //
-// Usage: counting_program FILE MODE, which is
+// Usage: counting_program FILE MODE, where MODE is
 //   count  several threads count; each appends "<thread> <number>" to FILE, one write per line, so
-//          that a lost or doubled step shows as a gap or a repeat
-//   ghost  as count, through a file of its own that it has deleted, as well as to FILE
+//          that a lost or repeated step shows as a gap or a repeat
+//   ghost  as count, through a file that it has deleted, as well as to FILE
 //   socket as count, with a pipe, and listens on a Unix socket, FILE.socket, that its group may use
-//   wait   a thread for every kind of waiting call, which must not come back; each that does
-//          appends "returned <call> <errno>"; one thread counts
+//   wait   a thread for every kind of blocking call, which must not return; each that does appends
+//          "returned <call> <errno>"; one thread counts
 //   leave  as count, and enters a new mount namespace when it gets SIGUSR1
-//   remember  two processes count as 0 and 1 while a timer's signals come all the time; before each
-//   line they look at memory of several kinds that they filled, and append "lost <kind>" if it
-//   differs
-//   heap   likewise, with a heap in each that grows, shrinks, is divided by mprotect, given back
-//          and written to, a little before each line; huge-heap asks for huge pages, loose-heap for
-//          memory that is not accounted
-//   shared likewise, with memory that both share, of which the child has unmapped the middle, and
-//          memory that each has shared with nobody, which is mapped twice and of which parts may
-//          not be touched; all of it is written to and given back before each line
+//   remember  two processes count as 0 and 1 while timer signals arrive constantly; before each
+//          line they check memory of several kinds that they filled, and append "lost <kind>" if it
+//          differs
+//   heap   as remember, with a heap in each that grows, shrinks, is split by mprotect, released and
+//          written to, a little before each line; huge-heap uses huge pages, loose-heap memory that
+//          is not accounted
+//   shared as remember, with memory that both share, whose middle the child has unmapped, and
+//          memory of each that no other process shares, which is mapped twice and partly
+//          inaccessible; all of it is written to and released before each line
 // The first line of FILE is "ready <tid of each thread>...".
 #include <errno.h>
 #include <fcntl.h>
@@ -100,7 +100,7 @@ void compute() {
 
 using Body = std::function<void()>;
 
-/// A byte goes round by a socket pair between two counting threads.
+/// A byte circulates between two counting threads through a socket pair.
 void count_on_socket(int thread, int socket) {
   char byte = 'x';
   if (thread == 4 && ::send(socket, &byte, 1, 0) != 1) std::abort();
@@ -184,7 +184,7 @@ sigset_t block_user_signal() {
   return signals;
 }
 
-/// Pages that are filled differently, each third one never.
+/// Pages with different contents; every third one is never written.
 class Pages {
   static constexpr std::size_t kBytes = 4096;
   static constexpr unsigned kWords = kBytes / sizeof(unsigned);
@@ -195,7 +195,7 @@ class Pages {
 
   Pages(const char* kind, unsigned mark, int protection = PROT_READ | PROT_WRITE)
       : kind_(kind), mark_(mark) {
-    // A page that nobody may touch keeps it a mapping of its own.
+    // An inaccessible page keeps the kernel from merging it with its neighbour.
     void* const before = ::mmap(nullptr, kTaken, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (before == MAP_FAILED) std::abort();
     void* const at = static_cast<char*>(before) + kBytes;
@@ -239,11 +239,11 @@ class Pages {
   unsigned changed_mark_ = 0;
 };
 
-/// Its frames are on the stack when the process goes on.
+/// Its frames are on the stack when the process resumes.
 volatile sig_atomic_t ticks = 0;
 void tick(int /*signal_number*/) { ticks = ticks + 1; }
 
-/// Takes the place where the parent's next mapping of this size is, so that the child's is
+/// Occupies the address of the parent's next mapping of this size, so that the child's lies
 /// elsewhere.
 void take_place_of_parents(std::size_t bytes) {
   if (::mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) == MAP_FAILED) {
@@ -290,7 +290,7 @@ class Heap {
     for (std::size_t page = 0; page < kPages; ++page) write(page);
   }
 
-  /// The protection of some pages is another at each step. At every second one they are given back.
+  /// The protection of some pages differs at each step. At every second one they are released.
   void step(unsigned number) {
     const bool empty = number % 2 == 0;
     const std::size_t divided = 1 + number * 131 % ((empty ? kPages / 2 : kPages) - kMore);
@@ -305,7 +305,7 @@ class Heap {
     divided_ = divided;
   }
 
-  /// What step() has divided is one again, which only one mapping can be.
+  /// Parts that step() has split are joined again, which works only within one mapping.
   void look() {
     protect(divided_, PROT_READ | PROT_WRITE);
     for (std::size_t page = 0; page < marks_.size(); ++page) {
@@ -354,7 +354,7 @@ class Heap {
   say("ready " + std::to_string(::getpid()) + "\n");
   const int thread = ::fork() == 0 ? 1 : 0;
   if (thread == 1) ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-  // So that the child's heap is elsewhere than its parent's: what both have is CRIU's.
+  // So that the child's heap lies elsewhere than its parent's: memory of both is left to CRIU.
   if (thread == 1) take_place_of_parents(Heap::kTaken);
   Heap heap(huge, flags);
   unsigned number = 0;
@@ -366,7 +366,7 @@ class Heap {
   std::abort();
 }
 
-/// 32 MiB of shared memory. Of its pages one process writes every second, from `first` on.
+/// 32 MiB of shared memory. One process writes every second page, from `first` on.
 class Shared {
   static constexpr std::size_t kPage = 4096;
   static constexpr std::size_t kPages = 8192;
@@ -379,7 +379,7 @@ class Shared {
     if (at_ == MAP_FAILED) std::abort();
   }
 
-  /// Some of its pages are mapped twice, and others may not be touched.
+  /// Some of its pages are mapped twice, and others are inaccessible.
   void divide() {
     again_ = static_cast<char*>(::mremap(at_, 0, kTaken, MREMAP_MAYMOVE));
     if (again_ == MAP_FAILED || ::mprotect(at_, kTaken / 4, PROT_NONE) != 0) std::abort();

@@ -1,5 +1,5 @@
-// Whoever changes what CRIU reads of a thread's rights gets nothing by it: the source refuses the
-// images, and the destination what was restored from them.
+// Forged credentials of a thread in CRIU's images gain nothing: the source refuses the images, and
+// the destination refuses a process restored from them.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
@@ -25,7 +25,7 @@ class ForgedCredentials : public testing::TestWithParam<const char*> {
   fs::path file() const { return directory_.path() / "output"; }
   fs::path images() const { return directory_.make("images"); }
 
-  /// The program dumped into images(), and gone; the rights that it had.
+  /// Dumps the program into images() and kills it; returns its credentials.
   google::protobuf::RepeatedPtrField<proto::Credentials> dump_and_kill() {
     const auto report = dump(criu_command(), program_.pid(), images());
     EXPECT_TRUE(report) << report.error().message();
@@ -75,7 +75,7 @@ TEST_F(Restored, ForgedUserIsRefusedBeforeItRuns) {
   forge_credentials(images(), "uid");
   auto tree = restore(criu_command(), images());
   ASSERT_TRUE(tree) << tree.error().message();
-  // CRIU itself believes its images.
+  // CRIU itself trusts its images.
   EXPECT_THAT(procfs::status_field(std::to_string(tree->pid()), "Uid"), HasSubstr("4242"));
   const Status checked = process::check_restored_credentials(tree->init().pid(), told);
   ASSERT_FALSE(checked);

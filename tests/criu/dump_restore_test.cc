@@ -1,4 +1,4 @@
-// Dump and restore with a real CRIU: what runs afterwards, and what is left behind.
+// Dump and restore with a real CRIU: which processes run afterwards, and what is left behind.
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -41,7 +41,7 @@ class DumpRestore : public testing::Test {
     return wait_for_progress(file(), {}, 5);
   }
 
-  /// The program dumped into images(), and gone.
+  /// Dumps the program into images() and kills it.
   void dump_and_kill() {
     const auto report = dump(criu_command(), program_->pid(), images());
     ASSERT_TRUE(report) << report.error().message();
@@ -106,7 +106,7 @@ TEST(Criu, ChildrenOfACheckEndWithIt) {
       ++seen;
     }
     ::kill(checking, SIGKILL);
-    // What it leaves becomes a child of this process, and has to end by itself.
+    // Its orphans become children of this process, and must end by themselves.
     const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
     while (::waitpid(-1, nullptr, WNOHANG | __WALL) >= 0) {
       ASSERT_LT(std::chrono::steady_clock::now(), deadline) << "after " << delay_ms << " ms";
@@ -139,7 +139,7 @@ TEST_F(DumpRestore, KillRemovesTheDumpedProcess) {
   ASSERT_TRUE(dump(criu_command(), program_->pid(), images()));
   const pid_t pid = program_->pid();
   ASSERT_TRUE(kill_stopped(program_->process()));
-  EXPECT_EQ(state_of(pid), 'Z');  // ours to reap
+  EXPECT_EQ(state_of(pid), 'Z');  // this process reaps it
   program_->reap();
   EXPECT_FALSE(exists(pid));
 }
@@ -157,7 +157,7 @@ TEST_F(DumpRestore, RestoredProcessIsStoppedAndResumesWithoutGap) {
   expect_gapless(wait_for_progress(file(), dumped, 20));
 }
 
-/// AMD's own plugin, of CRIU's release. It has no GPU here, and the program uses none.
+/// AMD's plugin, of CRIU's release. There is no GPU, and the program uses none.
 TEST_F(DumpRestore, AmdPluginFitsCriuAndIgnoresOtherPrograms) {
   const auto criu = facts(criu_command());
   ASSERT_TRUE(criu) << criu.error().message();
@@ -251,7 +251,7 @@ TEST_F(DumpRestore, ReleasedTreeOutlivesItsHandleAndGetsSigterm) {
   EXPECT_EQ(WEXITSTATUS(status), 0);
 }
 
-/// What the descriptors of a process are, without sockets' numbers.
+/// The descriptors of a process, with sockets but without their numbers.
 std::set<std::string> descriptor_targets(pid_t pid) {
   std::set<std::string> targets;
   std::error_code closed_meanwhile;
@@ -280,8 +280,8 @@ TEST_F(DumpRestore, ReleasedReaperHoldsNoFilesOfTheAgent) {
   ::waitpid(init, nullptr, __WALL);
 }
 
-/// gcr-reaper as the init of a namespace, with a program that waits as its CRIU: with the end of a
-/// socket, the images directory, and /dev/null as each of `given`.
+/// gcr-reaper as the init of a namespace, with a program that waits in place of CRIU: with one end
+/// of a socket, the images directory, and /dev/null as each of `given`.
 pid_t start_reaper(int socket, const fs::path& images, const std::vector<int>& given) {
   const std::string reaper = criu_command().reaper;
   const long flags = CLONE_NEWPID | CLONE_NEWNS | SIGCHLD;
@@ -313,7 +313,7 @@ TEST_F(DumpRestore, ReaperGetsSignalsWithAnyDescriptors) {
     const std::set<std::string> wanted{"/dev/null", "anon_inode", "socket"};
     EXPECT_TRUE(gcr::test::wait_until([&] { return descriptor_targets(init) == wanted; }))
         << testing::PrintToString(descriptor_targets(init)) << given.size();
-    ::kill(init, SIGTERM);  // to its program, with which it ends
+    ::kill(init, SIGTERM);  // to its program, which ends with it
     int status = -1;
     ASSERT_EQ(::waitpid(init, &status, __WALL), init);
     EXPECT_EQ(status, 0);

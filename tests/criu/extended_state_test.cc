@@ -1,4 +1,4 @@
-// Components of a thread's extended state are taken out of one image and put into another, whose
+// Components of a thread's extended state are extracted from one image and put into another, whose
 // layout may differ.
 #include "migrate-agent/criu/threads/extended_state.h"
 
@@ -17,7 +17,7 @@ constexpr std::size_t kHeader = 512;
 
 StateLayout layout(std::uint32_t configuration, std::uint32_t tiles) {
   StateLayout made;
-  made.components[9] = {1000, 8};  // CRIU's
+  made.components[9] = {1000, 8};  // saved by CRIU
   made.components[17] = {configuration, 64};
   made.components[18] = {tiles, 1024};
   return made;

@@ -1,4 +1,4 @@
-// One thread runs while the rest of its process is held, and nothing runs when the holder dies.
+// One thread runs while the rest of its process is held, and nothing runs when the tracer dies.
 #include "migrate-agent/linux/ptrace/held_threads.h"
 
 #include <gtest/gtest.h>
@@ -23,7 +23,7 @@ class Held : public testing::Test {
   std::filesystem::path file() const { return directory_.path() / "output"; }
   Output output() const { return read_output(file()); }
 
-  /// Waits until one thread has counted on; no other did meanwhile.
+  /// Waits until one thread has counted further; no other did meanwhile.
   void expect_that_one_counts() {
     const Output before = output();
     const Output after =

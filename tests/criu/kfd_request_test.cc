@@ -1,4 +1,5 @@
-// The request to AMD's driver, beside the kernel's own declaration where that can be included.
+// The request to AMD's driver, compared with the kernel's own declaration where that can be
+// included.
 #include <gtest/gtest.h>
 #if __has_include(<drm/drm.h>) && __has_include(<linux/kfd_ioctl.h>)
 #include <linux/kfd_ioctl.h>

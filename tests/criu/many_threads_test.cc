@@ -1,4 +1,4 @@
-// A process with many threads: several tracers hold them, each some, and none is forgotten.
+// A process with many threads: several tracers hold a part of them each, and none is missed.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <poll.h>
@@ -28,13 +28,13 @@ constexpr unsigned kThreads = 200;
 constexpr std::uint64_t kFirstSlack = 60'000;
 constexpr char kSlack[] = "timer-slack";
 
-/// What the child tells of itself.
+/// The child's report about itself.
 struct Told {
   std::atomic<unsigned> ready{0};
   std::atomic<pid_t> tids[kThreads]{};
 };
 
-/// Each with a timer slack of its own; they wait, with and without a time limit.
+/// Each with a different timer slack; they wait, with and without a time limit.
 void wait_with_slack(Told& told, unsigned number) {
   ::prctl(PR_SET_TIMERSLACK, kFirstSlack + number);
   told.tids[number] = static_cast<pid_t>(::syscall(SYS_gettid));
@@ -67,7 +67,7 @@ class ManyThreads : public testing::Test {
     ::munmap(told_, sizeof(Told));
   }
 
-  /// By thread.
+  /// By thread id.
   std::map<pid_t, std::uint64_t> read_slacks() const {
     std::map<pid_t, std::uint64_t> slacks;
     const auto observed = read_settings({pid_}, {});

@@ -1,4 +1,4 @@
-// A stopped process gets the memory that came beside CRIU's images, and nothing else changes in it.
+// A stopped process gets the memory that was sent without CRIU, and nothing else changes in it.
 #include "migrate-agent/criu/memory/memory_filling.h"
 
 #include <fcntl.h>
@@ -31,12 +31,12 @@ constexpr std::uint64_t kPage = 4096;
 constexpr std::uint64_t kMapped = 16 * kMiB;
 constexpr std::uint64_t kNeverMapped = kPage;  ///< below vm.mmap_min_addr
 constexpr char kOld = 'o';
-/// PIDs in the namespace of the images; nothing else has them.
+/// PIDs in the namespace of the images; no other process has them.
 constexpr pid_t kProcess = 77;
 constexpr pid_t kThread = 78;
 constexpr pid_t kZombie = 79;
 
-/// A child that has stopped itself, with this process's memory.
+/// A child that has stopped itself, with a copy of this process's memory.
 class StoppedChild {
  public:
   StoppedChild() : pid_(::fork()) {
@@ -168,7 +168,7 @@ class Filling : public testing::Test {
   UniqueMapping mapping_;
 };
 
-/// Bytes that differ from their neighbours, from those a page on, and from kOld.
+/// Bytes that differ from their neighbours, from those one page further, and from kOld.
 std::string pattern(std::size_t bytes) {
   std::string content(bytes, '\0');
   for (std::size_t i = 0; i < bytes; ++i) content[i] = static_cast<char>('\x80' + i % 101);
@@ -196,7 +196,7 @@ TEST_F(Filling, OnlyDataOutsideRseqAreasIsFilled) {
   const Status filled = fill(child);
   ASSERT_TRUE(filled) << filled.error().message();
   EXPECT_TRUE(child.read(start(), kMapped) == expected);
-  EXPECT_EQ(mapping_.bytes()[3 * kPage], std::byte{kOld});  // this process is another one
+  EXPECT_EQ(mapping_.bytes()[3 * kPage], std::byte{kOld});  // this process is not the restored one
 }
 
 TEST_F(Filling, EdgeAndOverlappingRseqAreasAreSkipped) {

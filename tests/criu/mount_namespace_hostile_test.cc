@@ -1,4 +1,4 @@
-// Programs in a mount namespace of their own, where they decide what CRIU's paths name.
+// Programs in a mount namespace of their own, where they choose the files behind CRIU's paths.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <poll.h>
@@ -24,7 +24,7 @@
 namespace gcr::criu::test {
 namespace {
 
-/// Whether the process that starts CRIU runs late, and tells its PID long after CRIU itself runs.
+/// Whether the process that starts CRIU is delayed, and reports the PID long after CRIU runs.
 bool starter_is_late = false;
 
 bool tells_pid(const msghdr& message) {
@@ -50,8 +50,8 @@ class MountNamespace : public testing::Test {
   fs::path mark() const { return directory_.path() / "mark"; }
   fs::path images() const { return directory_.make("images"); }
 
-  /// A counting program in a mount namespace of its own, after `setup`, a shell's commands, was
-  /// done in there; /mnt is the directory of this test.
+  /// A counting program in a mount namespace of its own, after the shell commands `setup` ran
+  /// there; /mnt is the directory of this test.
   Output start(const std::string& setup, const std::string& mode = "count") {
     const std::string script =
         "set -e; mount --bind " + directory_.path().string() + " /mnt; " + setup +
@@ -62,7 +62,7 @@ class MountNamespace : public testing::Test {
     return wait_for_progress(file(), {}, 5);
   }
 
-  /// A program that says who runs it.
+  /// A program that reports which user runs it.
   fs::path covering_program() const {
     const fs::path path = directory_.path() / "covering";
     std::ofstream(path) << "#!/bin/sh\ngrep CapEff: /proc/self/status >>/mnt/mark\nexit 1\n";
@@ -74,7 +74,7 @@ class MountNamespace : public testing::Test {
     return "mount --bind " + with.string() + " " + what.string();
   }
 
-  /// A dump of the program is the work of the genuine CRIU: nothing that covers it was run.
+  /// The genuine CRIU dumps the program: nothing mounted over it was run.
   void expect_genuine_dump() {
     auto prepared = PreparedDump::streaming(criu_command(), program_->pid(), images());
     EXPECT_FALSE(fs::exists(mark())) << std::ifstream(mark()).rdbuf();
@@ -95,7 +95,7 @@ class MountNamespace : public testing::Test {
     expect_gapless(wait_for_progress(file(), read_output(file()), 20));
   }
 
-  /// `change` comes after CRIU was started, whose dump is then refused for a reason with these
+  /// `change` runs after CRIU was started, whose dump is then refused for a reason with these
   /// words; the program runs on.
   void expect_refusal_after(const std::function<void()>& change, const std::string& words) {
     auto prepared = PreparedDump::streaming(criu_command(), program_->pid(), images());
@@ -107,7 +107,7 @@ class MountNamespace : public testing::Test {
     expect_gapless(wait_for_progress(file(), read_output(file()), 20));
   }
 
-  /// Has a program of mode "leave" enter another mount namespace.
+  /// Makes a program of mode "leave" enter another mount namespace.
   void leave_namespace() {
     const std::string before = procfs::namespace_link(program_->pid(), "mnt");
     ASSERT_EQ(::kill(program_->pid(), SIGUSR1), 0);
@@ -118,7 +118,7 @@ class MountNamespace : public testing::Test {
     }
   }
 
-  /// Something in the place of a file of the program in /proc, for those of its namespace.
+  /// Mounts something over a file of the program in /proc, visible in its namespace.
   void cover_proc() {
     const std::string pid = std::to_string(program_->pid());
     Program cover({"/usr/bin/nsenter", "--mount=/proc/" + pid + "/ns/mnt", "/bin/mount", "--bind",
@@ -164,7 +164,7 @@ TEST_F(MountNamespace, ProgramMountedOverTheShellIsNotRun) {
 }
 
 TEST_F(MountNamespace, TmpfsOverProcIsRefused) {
-  // As a process would fake it: /proc/self names whoever looks.
+  // As a process would fake it: /proc/self names the process that reads it.
   start("mount --bind /proc /media; mount -t tmpfs none /proc; ln -s /media/self /proc/self");
   expect_refusal("/proc");
 }
@@ -179,12 +179,12 @@ TEST_F(MountNamespace, ForeignCriuCacheIsRefused) {
   expect_refusal("/run/criu.kdat");
 }
 
-/// An empty /dev, but for what this test and its programs need of it.
+/// An empty /dev, except for what this test and its programs need.
 constexpr char kOwnDev[] =
     "mount --bind /dev/shm /media; mount -t tmpfs none /dev; mkdir /dev/dri /dev/shm; "
     "mount --bind /media /dev/shm; mknod -m 666 /dev/null c 1 3; ";
 
-/// What a plugin of CRIU's for AMD's GPUs would read there.
+/// The files that CRIU's AMD plugin would read there.
 TEST_F(MountNamespace, GenuineSysAndGpuDevicesAreAccepted) {
   start("mount -t tmpfs none /sys/devices/virtual/powercap 2>/dev/null || :");
   const Status view = procfs::check_view_of_gpus(program_->pid());
@@ -215,7 +215,7 @@ TEST_F(MountNamespace, FakeGpusAreRefused) {
   }
 }
 
-/// No request that is meant for the kernel's driver goes to it.
+/// No request to the kernel's driver reaches it.
 TEST_F(MountNamespace, FileNamedKfdIsNoComputeDevice) {
   start(std::string(kOwnDev) + "mknod /dev/kfd c 1 3; exec 7<>/dev/kfd");
   EXPECT_EQ(plugin_for(program_->pid()), kAmdGpuPlugin);
@@ -273,7 +273,7 @@ TEST_F(MountNamespace, LeavingTheAgentsNamespaceIsRefused) {
 }  // namespace
 }  // namespace gcr::criu::test
 
-/// In the place of the C library's, in this program and in what it forks.
+/// Replaces that of the C library, in this program and in its children.
 extern "C" ssize_t sendmsg(int socket, const msghdr* message, int flags) {
   if (gcr::criu::test::starter_is_late && gcr::criu::test::tells_pid(*message)) ::usleep(500'000);
   return ::syscall(SYS_sendmsg, socket, message, flags);

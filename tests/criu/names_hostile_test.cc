@@ -1,5 +1,5 @@
-// The names in CRIU's images are those that the source's agent tells of, for real programs: what it
-// does not tell of is refused.
+// The names in CRIU's images are those that the source's agent declares, for real programs:
+// undeclared names are refused.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -19,7 +19,7 @@ class DumpedNames : public testing::TestWithParam<const char*> {
  protected:
   DumpedNames() { wait_for_progress(directory_.path() / "output", {}, 5); }
 
-  /// The names in the images of a dump, and what the kernel tells of the stopped process.
+  /// The names in the images of a dump, and the kernel's names of the stopped process's files.
   void dump_and_look() {
     const auto report = dump(criu_command(), program_.pid(), directory_.make("images"));
     ASSERT_TRUE(report) << report.error().message();

@@ -1,5 +1,5 @@
-// Memory that is in place before a restore belongs to the restored processes, with the content that
-// they had in the end.
+// Memory that is in place before a restore belongs to the restored processes, with its final
+// content.
 #include "migrate-agent/criu/memory/prefilled_memory.h"
 
 #include <fcntl.h>
@@ -99,7 +99,7 @@ class Prefilled : public testing::Test {
     program_->reap();
   }
 
-  /// The processes go on, and have lost nothing, marks for huge pages neither.
+  /// The processes resume and have lost nothing, including marks for huge pages.
   void restore(bool with_huge_pages = false) {
     auto tree = restore_->run(own_rights(images_), names_);
     ASSERT_TRUE(tree) << tree.error().message();
@@ -206,7 +206,7 @@ class Prefilled : public testing::Test {
   std::map<std::pair<std::uint32_t, std::uint64_t>, std::string> sent_;
 };
 
-/// The heaps of both processes have 128 MiB, less what they give back.
+/// The heaps of both processes have 128 MiB, minus what they release.
 constexpr std::uint64_t kMuch = 32 * kMiB;
 
 TEST_F(Prefilled, PrefilledHeapHasItsFinalContent) {
@@ -255,7 +255,7 @@ std::uint64_t bytes_by_criu(const fs::path& images) {
   return bytes;
 }
 
-/// Both processes share 32 MiB, and have as much each that nobody else has.
+/// Both processes share 32 MiB, and have the same amount each that no other process has.
 constexpr std::uint64_t kShared = 3 * 32 * kMiB;
 
 TEST_F(Prefilled, PrefilledSharedMemoryHasItsFinalContent) {

@@ -61,7 +61,7 @@ TEST_F(Prepared, StreamedDumpRestoresAndResumesWithoutGap) {
   PreparedDump prepared = prepare_streaming();
   auto restore = PreparedRestore::create(criu_command(), images(), {program_->pid()});
   ASSERT_TRUE(restore) << restore.error().message();
-  wait_for_progress(file(), read_output(file()), 5);  // being prepared for costs it nothing
+  wait_for_progress(file(), read_output(file()), 5);  // preparing costs it nothing
   const auto report = prepared.run(to_files());
   ASSERT_TRUE(report) << report.error().message();
   EXPECT_EQ(state_of(program_->pid()), 'T');
@@ -75,7 +75,7 @@ TEST_F(Prepared, StreamedDumpRestoresAndResumesWithoutGap) {
   expect_gapless(wait_for_progress(file(), dumped, 20));
 }
 
-/// Who may signal what CRIU restores can make it fail, and no more.
+/// A process that may signal CRIU's restored tasks can make the restore fail, and no more.
 TEST_F(Prepared, ConstantlySignalledRestoreFinishes) {
   start();
   const auto report = prepare_streaming().run(to_files());
@@ -121,7 +121,7 @@ TEST_F(Prepared, BlockingCallsContinueOnBothSides) {
   ::kill(program_->pid(), SIGSTOP);
   ASSERT_TRUE(procfs::wait_until_stopped(program_->pid()));
   kill_program();
-  // The copy counts on from the dump: only its waiting threads are of interest here.
+  // The copy counts on from the dump: only its blocked threads matter here.
   auto tree = restore(criu_command(), images());
   ASSERT_TRUE(tree) << tree.error().message();
   ASSERT_TRUE(resume_stopped(tree->root()));
@@ -131,7 +131,7 @@ TEST_F(Prepared, BlockingCallsContinueOnBothSides) {
   EXPECT_TRUE(now.others.empty()) << now.others.front();
 }
 
-/// The test's only child but the program.
+/// The test's only child except the program.
 void stop_criu(pid_t program) {
   for (const pid_t pid : procfs::tree(::getpid())) {
     if (pid == ::getpid() || pid == program) continue;
@@ -142,7 +142,7 @@ void stop_criu(pid_t program) {
 
 constexpr std::chrono::seconds kShortPatience{1};
 
-/// Whatever CRIU waits for: the tasks, which have its code in them by then, go on.
+/// CRIU waits for the tasks, which contain its code by then, and they run on.
 TEST_F(Prepared, HangingCriuIsKilled) {
   start();
   DumpOptions options;
@@ -278,7 +278,7 @@ TEST_F(Prepared, RestoreThatOccupiesAPidOfTheTreeRestarts) {
   ASSERT_TRUE(prepare_streaming().run(to_files()));
   const Output dumped = read_output(file());
   const fs::path there = directory_.make("there");
-  // Everything up to just before the program's own number is said to be taken.
+  // All numbers up to just before the program's own are reported as taken.
   std::set<pid_t> used;
   for (pid_t taken = 1; taken < pid - 10; ++taken) used.insert(taken);
   auto restore = PreparedRestore::create(criu_command(), there, used);
@@ -324,8 +324,8 @@ TEST_F(Prepared, RestoreWithoutImagesFailsAndLeavesNothing) {
   EXPECT_EQ(all_processes(), before);
 }
 
-/// Where the kernel cannot track memory, pre_dump() says so; where it can, it works. Either is
-/// the whole truth of check_memory_tracking().
+/// If the kernel cannot track memory, pre_dump() fails; if it can, pre_dump() works.
+/// check_memory_tracking() must agree with it.
 TEST_F(Prepared, PreDumpWorksIfTheCheckSaysSo) {
   start();
   const Status tracked = check_memory_tracking(criu_command());

@@ -1,6 +1,5 @@
-// Whoever owns a directory decides what its names lead to. A restore opens, makes, binds and
-// removes there nothing that the process could not by itself, whatever is put in its place
-// meanwhile.
+// The owner of a directory decides where its names lead. A restore opens, creates, binds and
+// removes there only what the process itself could, even if names are replaced concurrently.
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -26,7 +25,7 @@ using testing::HasSubstr;
 
 constexpr uid_t kUser = 65'534;
 
-/// Who has the program, and who has what it must not touch.
+/// The owner of the program, and the owner of files that it must not touch.
 struct Case {
   const char* name;
   uid_t member;
@@ -47,7 +46,7 @@ class RestoredNames : public testing::TestWithParam<Case> {
 
   fs::path file() const { return members_own_ / "output"; }
 
-  /// A program of the member's, with files in its own directory, is dumped and has ended.
+  /// A program of the member with files in its own directory is dumped and has ended.
   void dump_program(const std::string& mode) {
     std::vector<std::string> command = GetParam().starter;
     command.insert(command.end(), {GCR_COUNTING_PROGRAM, file(), mode});
@@ -72,7 +71,7 @@ class RestoredNames : public testing::TestWithParam<Case> {
     expect_gapless(wait_for_progress(file(), dumped_, 20));
   }
 
-  /// The member's directory leads to the other's, which has the same output.
+  /// The member's directory is replaced by a link to the other's, which has the same output.
   void lead_to_others() const {
     fs::create_hard_link(file(), others_ / "output");
     fs::rename(members_own_, directory_.path() / "moved");
@@ -88,7 +87,7 @@ class RestoredNames : public testing::TestWithParam<Case> {
   Output dumped_;
 };
 
-/// What has been made in a directory since.
+/// Files created in a directory since.
 class Watch {
  public:
   explicit Watch(const fs::path& directory) : events_(::inotify_init1(IN_CLOEXEC | IN_NONBLOCK)) {
@@ -124,7 +123,7 @@ TEST_P(RestoredNames, SocketNamesReplaceThoseOfTheProgram) {
   EXPECT_NE(after.st_ino, before.st_ino);
 }
 
-/// A socket with a name, and what the name is.
+/// A socket with a name, and the type of file under that name.
 class Listener {
  public:
   explicit Listener(const fs::path& name)
@@ -164,7 +163,7 @@ TEST_P(RestoredNames, SocketNamesDoNotReplaceOtherFiles) {
   EXPECT_TRUE(others.is_as_before());
 }
 
-/// Opening alone may do something: a watchdog, a tape, a FIFO that somebody waits at.
+/// Opening alone may have an effect: on a watchdog, a tape, or a FIFO with a blocked peer.
 TEST_P(RestoredNames, ForbiddenFilesAreNotOpened) {
   ASSERT_NO_FATAL_FAILURE(dump_program("count"));
   const fs::path secret = others_ / "secret";
@@ -187,7 +186,7 @@ TEST_P(RestoredNames, LeasedFilesDoNotBlockARestore) {
   ASSERT_EQ(::fcntl(leased.get(), F_SETLEASE, F_WRLCK), 0);
   const auto start = std::chrono::steady_clock::now();
   EXPECT_FALSE(restore());
-  // Whoever holds a lease has 45 seconds to give it back.
+  // The holder of a lease has 45 seconds to release it.
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(30));
   ASSERT_EQ(::fcntl(leased.get(), F_SETLEASE, F_UNLCK), 0);
   ASSERT_NO_FATAL_FAILURE(expect_to_go_on());

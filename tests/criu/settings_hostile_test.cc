@@ -1,5 +1,5 @@
-// What a program has set for itself is in force after a move, above all what confines it, and
-// nothing of the agent's takes its place.
+// The settings of a program are in force after a move, above all those that confine it, and nothing
+// is inherited from the agent.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <linux/keyctl.h>
@@ -34,9 +34,9 @@ using testing::HasSubstr;
 using testing::Not;
 
 constexpr int kTell = 40;     // of states.c
-constexpr int kConfine = 41;  // likewise
+constexpr int kConfine = 41;  // of states.c
 
-/// No group: they are stopped by SIGSTOP alone.
+/// No group: they are stopped only by SIGSTOP.
 const Standstill kStopped;
 
 bool kernel_has_landlock() { return ::syscall(444, nullptr, 0, 1) > 0; }
@@ -58,7 +58,7 @@ class SettingsTest : public testing::Test {
     program_.emplace(command);
   }
 
-  /// What the first thread, or the second, says of itself.
+  /// The report of the first thread, or of the second, about itself.
   std::string ask(pid_t pid, std::size_t thread) const {
     const auto lines = [this] {
       std::ifstream in(states());
@@ -72,7 +72,7 @@ class SettingsTest : public testing::Test {
     return lines().size() > before ? lines().back() : "no answer";
   }
 
-  /// Stops it, and starts it again from its images; what it had set for itself is set again.
+  /// Stops it, and starts it again from its images; its settings are applied again.
   void move() {
     const procfs::Process process =
         tree_ ? tree_->root() : procfs::Process::open(program_->pid()).value();
@@ -122,8 +122,7 @@ TEST_F(SettingsTest, SurviveARoundTrip) {
   expect_gapless(wait_for_progress(file(), read_output(file()), 20));
 }
 
-// A thread that is let go of has to run before it is stopped again: here, only when nobody else
-// does.
+// A released thread has to run before it is stopped again: here, only if no other does.
 TEST_F(SettingsTest, ThreadsStayStoppedAfterReading) {
   start("none");
   const std::vector<pid_t> threads = procfs::threads(program_->pid());
@@ -151,7 +150,7 @@ TEST_F(SettingsTest, ThreadsStayStoppedAfterReading) {
   }
 }
 
-/// Whoever may write to a process changes what it executes while it is asked.
+/// A process with write access may change the program's code while its settings are read.
 TEST_F(SettingsTest, UnexpectedSystemCallIsDetected) {
   start("none");
   ASSERT_TRUE(program_->process().send(SIGSTOP));
@@ -246,7 +245,7 @@ bool processor_has_tiles() {
   return text.find(" amx_int8") != std::string::npos;
 }
 
-/// The number behind "name=".
+/// The number after "name=".
 long number_in(const std::string& said, const std::string& name) {
   const std::size_t at = said.find(name + "=");
   return at == std::string::npos ? -1 : std::stol(said.substr(at + name.size() + 1));
@@ -310,7 +309,7 @@ TEST_F(Landlocked, LandlockEnteredLateIsFoundInTheDump) {
   start("all");
   const std::vector<pid_t> threads = procfs::threads(program_->pid());
   ::syscall(SYS_tgkill, program_->pid(), threads.at(1), kConfine);
-  ask(program_->pid(), 1);  // the signals come in their order
+  ask(program_->pid(), 1);  // the signals arrive in order
   const auto dumped = dump(criu_command(), program_->pid(), directory_.make("images"));
   ASSERT_TRUE(dumped) << dumped.error().message();
   const auto observed = read_settings({program_->pid()}, kStopped);
@@ -321,7 +320,7 @@ TEST_F(Landlocked, LandlockEnteredLateIsFoundInTheDump) {
   expect_gapless(wait_for_progress(file(), before, 20));
 }
 
-/// A filter that kills for the calls that are made in its threads.
+/// A filter that kills the process if the calls are made in its threads.
 TEST_F(SettingsTest, AreReadDespiteASeccompFilter) {
   start("filter", {"/bin/sleep", "1000"});
   while (procfs::status_field(std::to_string(program_->pid()), "Seccomp") != "2") {

@@ -1,4 +1,4 @@
-// TCP sockets of processes, here of the test itself: locked, repaired, let go.
+// TCP sockets of processes, here of the test itself: locked, repaired, released.
 #include "migrate-agent/criu/sockets/tcp_sockets.h"
 
 #include <gtest/gtest.h>
@@ -53,7 +53,7 @@ class TcpSockets : public testing::Test {
     connection_ = {{"127.0.0.1", ntohs(own.sin_port)}, {"127.0.0.1", ntohs(address_.sin_port)}};
   }
 
-  /// As a dump leaves it.
+  /// The state after a dump.
   static void repair(const UniqueFd& socket) {
     const int on = 1;
     ASSERT_EQ(::setsockopt(socket.get(), IPPROTO_TCP, TCP_REPAIR, &on, sizeof(on)), 0);

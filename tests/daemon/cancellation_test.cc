@@ -63,7 +63,7 @@ TEST(Cancellation, CallbackMayRemoveItselfAndOthers) {
     other = {};
   };
   own = cancellation.on_request(leave);
-  other = cancellation.on_request(leave);  // whichever runs first
+  other = cancellation.on_request(leave);  // the one that runs first
   cancellation.request("why");
   EXPECT_EQ(calls, 1);
 }

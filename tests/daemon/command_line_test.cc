@@ -25,7 +25,7 @@ TEST(AgentCommandLine, CheckAcceptsAGoodConfiguration) {
   EXPECT_EQ(checked.exit_status, 0) << checked.output;
 }
 
-/// What --check-config says of this configuration with a good certificate for an agent, whose files
+/// The output of --check-config for this configuration with a valid agent certificate, whose files
 /// `change` changes before.
 Finished check(const std::string& settings, const gcr::test::LeafOptions& leaf = {},
                const std::function<void(const control::TlsFiles&)>& change = {}) {

@@ -164,7 +164,7 @@ INSTANTIATE_TEST_SUITE_P(
         Mistake{"EmptyPath", "state_dir = \"\"", "state_dir must not be empty"}),
     [](const auto& info) { return info.param.name; });
 
-/// The file that packages install, with what it comments out in force.
+/// The file that packages install, with its commented-out lines in force.
 TEST(Config, ShippedFileNamesTheDefaults) {
   std::ifstream file(GCR_SHIPPED_CONFIG);
   std::string text;

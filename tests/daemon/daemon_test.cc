@@ -1,5 +1,5 @@
-// The daemon and its workers as real processes: who gets which connection, who owns what, and what
-// is left when a worker ends badly.
+// The daemon and its workers as real processes: which worker gets a connection, who owns a process,
+// and what remains when a worker crashes.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

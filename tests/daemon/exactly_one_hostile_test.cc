@@ -1,4 +1,4 @@
-// Real agents that recover from journals, and peers that are not whom they should be, or whose copy
+// Real agents that recover from journals, and peers that are not the expected ones, or whose copy
 // is lost. The processes of the journals are children of the test that only wait.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -45,7 +45,7 @@ class Waiting {
     ::waitpid(pid_, nullptr, 0);
   }
   const journal::ProcessId& id() const { return id_; }
-  /// Nobody but the test has ended it.
+  /// Only the test has ended it.
   bool lives() const {
     siginfo_t end{};
     return ::waitid(P_PID, static_cast<id_t>(pid_), &end, WEXITED | WNOHANG | WNOWAIT) == 0 &&
@@ -58,8 +58,8 @@ class Waiting {
   journal::ProcessId id_;
 };
 
-/// An agent that gives every request the same answer, on connections of their own; questions for
-/// its vote may have another.
+/// An agent that gives the same reply to every request, each on its own connection; requests for
+/// its vote may get another.
 class FakeAgent {
  public:
   FakeAgent(control::test::Credentials& credentials, const std::string& name,
@@ -131,7 +131,7 @@ class ExactlyOne : public testing::Test {
                          .pid = process_.id().pid(),
                          .start_time = process_.id().start_time()});
   }
-  /// A destination that has voted for the process, and whose source answers nothing.
+  /// A destination that has voted for the process, and whose source does not answer.
   Uuid voted_destination(DestinationState state = DestinationState::kRestored) {
     const Uuid id =
         write_destination(home_.state_dir(), DestinationState::kBuilding, {.peer_name = "agent"});

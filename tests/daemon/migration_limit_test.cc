@@ -1,5 +1,5 @@
-// max_migrations: an agent takes part in so many migrations at a time, in each role, and in no more
-// than max_migrations_per_user for one operator or local user.
+// max_migrations: an agent takes part in at most so many migrations at a time, in each role, and in
+// at most max_migrations_per_user for one operator or local user.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

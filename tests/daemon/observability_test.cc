@@ -1,4 +1,4 @@
-// What an agent tells whoever watches it: metrics, and whether it is ready.
+// What an agent publishes for monitoring: metrics, and whether it is ready.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

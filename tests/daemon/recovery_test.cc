@@ -1,5 +1,4 @@
-// What becomes of migrations whose worker, or daemon, has died: the daemon and its workers as real
-// processes, killed.
+// Migrations whose worker or daemon has died: the daemon and its workers as real processes, killed.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
@@ -33,7 +32,7 @@ class RecoveryTest : public testing::Test {
   AgentHome home_;
 };
 
-/// A client whose migration has a journal, and the worker that keeps it.
+/// A client whose migration has a journal, and the worker that owns it.
 struct Keeping {
   Keeping(const AgentProcess& agent, control::test::Credentials& credentials)
       : client(agent, credentials, "operator") {

@@ -1,4 +1,4 @@
-// Questions to an agent that are answered from its journals, and by the workers that own them.
+// Requests to an agent that are answered from its journals, and by the workers that own them.
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -113,7 +113,7 @@ TEST_F(RequestsTest, OrdersNeedARunningCopy) {
       EXPECT_THAT(failure.message(), HasSubstr("takes no orders any more"));
     }
   }
-  // Nobody is at this one: recovery undoes it.
+  // No worker owns this one: recovery undoes it.
   EXPECT_THAT(go_on(write_source(state_, SourceState::kWorking)).failure().message(),
               HasSubstr("is being undone"));
 }
@@ -187,7 +187,7 @@ TEST_F(RequestsTest, StatusNamesTheReasonOfAnAbort) {
 TEST_F(RequestsTest, ListIsOrderedAndHasFinishedOnesOnRequest) {
   const Uuid first = write_source(state_, SourceState::kCommitted);
   std::this_thread::sleep_for(
-      std::chrono::milliseconds(1));  // in one millisecond there is no order
+      std::chrono::milliseconds(1));  // within one millisecond there is no order
   const Uuid second = write_destination(state_, DestinationState::kRunning);
   EXPECT_EQ(list(false).migrations_size(), 1);
   const auto all = list(true);
@@ -291,7 +291,7 @@ TEST_F(RequestsTest, AgentsAndOperatorsHaveSeparateRequests) {
   EXPECT_EQ(outcome(Uuid::random(), false, "operator").failure().code(), "permission-denied");
 }
 
-/// Journals that were there before the agent: recovery is at them.
+/// Journals that existed before the agent started: recovery owns them.
 class RecoveredTest : public testing::Test {
  protected:
   control::test::Credentials credentials_;

@@ -1,4 +1,5 @@
-// An operator decides: only where no protocol can, and only once the other agent is gone.
+// Decisions of an operator: accepted only if no protocol can decide, and only once the other agent
+// is gone.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -1,5 +1,4 @@
-// Strangers at the door: what clients can make the daemon hold before they have shown a
-// certificate.
+// Unauthenticated clients: what they can make the daemon hold before they have shown a certificate.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
-// Roles for tests of the daemon: what a MigrateRequest's destination says is what its worker does.
-// Recovery does what the protocol has to be done, to no process at all.
+// Roles for tests of the daemon: the destination of a MigrateRequest is the command for its worker.
+// Recovery follows the protocol, without a process.
 #include <unistd.h>
 
 #include <asio/experimental/channel.hpp>
@@ -199,7 +199,7 @@ asio::awaitable<void> run_suspend(worker::WorkerContext& context,
   co_await tell(context.channel, "suspend", std::to_string(request.pid()));
 }
 
-/// Takes over the only journal, and has it until it is told to leave.
+/// Takes over the only journal, and owns it until it is told to end.
 asio::awaitable<void> run_resume(worker::WorkerContext& context, const proto::ResumeRequest&) {
   const auto entries = journal::list(context.config.state_dir);
   const Status taken = co_await context.daemon.take_suspended(entries->front().migration,
@@ -210,7 +210,7 @@ asio::awaitable<void> run_resume(worker::WorkerContext& context, const proto::Re
   if (!released) throw std::runtime_error(released.error().message());
 }
 
-/// Those that the file PROBLEMS in the state directory names, a line each; it never ends with
+/// Those that the file PROBLEMS in the state directory lists, one per line; it never ends with
 /// "hang".
 std::vector<std::string> host_problems(const worker::Config& config) {
   std::vector<std::string> problems;
@@ -222,14 +222,14 @@ std::vector<std::string> host_problems(const worker::Config& config) {
   return problems;
 }
 
-/// Answers with the process's number.
+/// Replies with the process's number.
 Result<proto::Envelope> run_check(worker::WorkerContext&, const proto::MigrateRequest& request) {
   proto::Envelope envelope;
   envelope.mutable_check_reply()->add_members()->set_pid_in_namespace(request.pid());
   return envelope;
 }
 
-/// Nothing is: the next two are never called.
+/// Nothing is suspended: the next two are never called.
 bool is_suspended(const worker::WorkerContext&, pid_t) { return false; }
 
 asio::awaitable<void> run_suspended_source(worker::WorkerContext& context,

@@ -42,7 +42,7 @@ class WorkerServerTest : public testing::Test {
 
   void serve() { server_.emplace(io_, config_, cancellation_, *daemon_); }
 
-  /// Starts a question; its answer is in the result once the io_context has run.
+  /// Starts a request; its reply is in the result once the io_context has run.
   std::shared_ptr<std::optional<ReplyResult>> ask(const registry::ToWorker& question,
                                                   std::chrono::milliseconds patience = kPatience) {
     auto result = std::make_shared<std::optional<ReplyResult>>();
@@ -163,7 +163,8 @@ TEST_F(WorkerServerTest, DecisionOfADisconnectedOperatorIsDropped) {
   const auto late = answer(decide(registry::Decide::DISCARD_HERE), std::chrono::milliseconds(1));
   ASSERT_FALSE(late);
   EXPECT_EQ(late.error().code(), Code::kTimeout);
-  ASSERT_TRUE(answer(status_question()));  // by now the server has seen the other one leave
+  // by now the server has noticed that the other one disconnected
+  ASSERT_TRUE(answer(status_question()));
   const auto reply = ask(decide(registry::Decide::RUN_HERE));
   EXPECT_TRUE(decision().run_here);
 }
@@ -216,7 +217,7 @@ TEST_F(WorkerServerTest, LongDirectoryNamesAreAccepted) {
   EXPECT_TRUE(answer(status_question()));
 }
 
-/// A source that remembers what it was told.
+/// A source that records the orders it gets.
 struct Source : worker::SourceControl {
   proto::Progress progress() override {
     proto::Progress progress;

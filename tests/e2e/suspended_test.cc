@@ -149,7 +149,7 @@ class SuspendedTest : public testing::Test {
 };
 
 /// Changes a byte of the VRAM that the keeper has: of its last file.
-void spoil_copy(pid_t keeper) {
+void corrupt_copy(pid_t keeper) {
   std::map<int, std::string> files;
   const std::string directory = "/proc/" + std::to_string(keeper) + "/fd";
   for (const auto& entry : std::filesystem::directory_iterator(directory)) {
@@ -255,7 +255,7 @@ TEST_F(SuspendedTest, CorruptKeptVramIsNotMovedOrStored) {
   ASSERT_EQ(keepers.size(), 1u);
   const auto owner = procfs::status_field(std::to_string(keepers[0]), "Uid");
   EXPECT_THAT(owner, testing::StartsWith("0"));
-  ASSERT_NO_FATAL_FAILURE(spoil_copy(keepers[0]));
+  ASSERT_NO_FATAL_FAILURE(corrupt_copy(keepers[0]));
   for (const std::string& said : {migrate().err, checkpoint().err}) {
     EXPECT_THAT(said, HasSubstr("is not what was in VRAM: the copy in host memory was changed"));
   }

@@ -1,5 +1,5 @@
-// What preflight says of AMD's GPUs and of processes that use them: each finding is provoked, by
-// trees of files and by what /proc would say.
+// Findings of preflight about AMD GPUs and processes that use them: a test for each, with trees of
+// files and fake /proc files.
 #include "migrate-agent/preflight/amd/amd.h"
 
 #include <gmock/gmock.h>
@@ -41,7 +41,7 @@ class AmdGpus : public testing::Test, protected SysfsTree {
 
   static Node node() { return {.unique_id = kUniqueId, .num_xcc = 8, .vram_bytes = 192 * kGiB}; }
 
-  /// As a host's survey describes them.
+  /// As the inventory of a host describes them.
   proto::HostFacts host() const {
     proto::HostFacts facts;
     facts.set_kernel("6.12.48");
@@ -240,7 +240,7 @@ TEST_F(AmdFilesTest, ProcessWithoutAKfdEntryIsAFinding) {
   EXPECT_THAT(found(), ElementsAre("amd-queue"));
 }
 
-// The name is NVIDIA's there; here it stands for any.
+// The name is that of an NVIDIA GPU there; here it is arbitrary.
 TEST(AmdMap, GpuMapsToOneOfTheSameVendor) {
   const mover::MappableGpu amd{.uuid = *parse_gpu("7cf529dea4b33bad"),
                                .name = "GPU",

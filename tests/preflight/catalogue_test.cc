@@ -1,4 +1,4 @@
-// The catalogue, its documentation and the tests belong together.
+// The catalogue, its documentation and the tests must match.
 #include "migrate-agent/base/findings/catalogue.h"
 
 #include <fmt/format.h>

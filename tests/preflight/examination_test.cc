@@ -1,5 +1,5 @@
-// The source's look at a process and its host goes on as far as it can: what is missing is a
-// finding.
+// The source's examination of a process and its host continues as far as it can: what is missing is
+// a finding.
 #include "migrate-agent/preflight/examine/examination.h"
 
 #include <fcntl.h>
@@ -67,7 +67,7 @@ class Examining : public testing::Test {
     return ids;
   }
 
-  /// What is found of one member of a job, that it is named in.
+  /// The findings about one member of a job, which name it.
   std::vector<std::string> of_process(pid_t pid, const std::vector<pid_t>& members) {
     proto::MigrateRequest request;
     request.set_pid(members.front());
@@ -111,7 +111,7 @@ TEST_F(Examining, ImageRoundsNeedDirtyTracking) {
   ::waitpid(sleeper, nullptr, 0);
 }
 
-/// A process that looks as one of CUDA's under the library, and starts a child by vfork which
+/// A process that looks like a CUDA process under the library, and starts a child by vfork which
 /// executes a program once `go` can be read; and the child.
 class Vforking {
  public:
@@ -198,7 +198,7 @@ TEST_F(Examining, TooManyProcessesAreAFinding) {
 }
 
 TEST_F(Examining, SystemVObjectsAreAWarning) {
-  // Objects of this test alone.
+  // Objects of this test only.
   const pid_t asker = ::fork();
   if (asker == 0) {
     if (::unshare(CLONE_NEWIPC) != 0) ::_exit(2);

@@ -1,4 +1,4 @@
-// What preflight says of a host, alone and beside another one: each finding is provoked, and two
+// Findings of preflight about a host, alone and compared with another one: a test for each, and two
 // equal hosts have none.
 #include <fcntl.h>
 #include <gmock/gmock.h>
@@ -42,7 +42,7 @@ std::vector<std::string> ids(const findings::Findings& findings) {
   return ids;
 }
 
-/// Runs `body` in a process of its own, which may spoil itself; whether it says yes.
+/// Runs `body` in a child process, which it may damage; returns its result.
 bool in_child(const std::function<bool()>& body) {
   const pid_t child = ::fork();
   if (child == 0) ::_exit(body() ? 0 : 1);
@@ -50,7 +50,7 @@ bool in_child(const std::function<bool()>& body) {
   return ::waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0;
 }
 
-/// The kernel does not know `call` any more, for this process.
+/// Makes the kernel reject `call` as unknown, for this process.
 bool take_away(unsigned call) {
   std::array<sock_filter, 4> filter = {{
       {BPF_LD | BPF_W | BPF_ABS, 0, 0, offsetof(seccomp_data, nr)},
@@ -211,7 +211,7 @@ TEST(PluginMap, NamesGpusByKfdId) {
             (criu::PluginMap{{0x6f39, 0x1a2b}}));
 }
 
-/// Whether a fresh process, with these variables, finds this and nothing else on the host: a driver
+/// Whether a new process, with these variables, reports exactly this finding on the host: a driver
 /// is loaded once.
 bool is_found_with(const std::string& variables, const std::string& id) {
   const std::string command = variables + " GCR_EXPECTED=" + id + " exec " +
@@ -220,7 +220,7 @@ bool is_found_with(const std::string& variables, const std::string& id) {
   return ::system(command.c_str()) == 0;
 }
 
-/// Nothing, unless is_found_with() starts it.
+/// Does nothing, unless is_found_with() starts it.
 TEST_F(Hosts, ExpectedFindingsAreReported) {
   const char* const expected = std::getenv("GCR_EXPECTED");
   if (expected == nullptr) {
@@ -282,11 +282,11 @@ TEST_F(Hosts, ReleaseIsReadFromTheDriversText) {
   EXPECT_EQ(driver_release("Kernel Module"), "");
 }
 
-/// In CRIU's image each word of what the CPU can is a tag, then a varint; from here on.
+/// In CRIU's image each word of CPU features is a tag, then a varint; from here on.
 constexpr std::size_t kFirstCapabilityWord = 24;
 constexpr char kCapabilityTag = 6 << 3;
 
-/// A CPU that can everything, as far as words of five bytes tell.
+/// A CPU with every feature, as far as words of five bytes can describe it.
 unsigned set_all_bits(std::string& image) {
   unsigned words = 0;
   for (std::size_t at = kFirstCapabilityWord; at + 5 < image.size(); ++at) {

@@ -1,4 +1,4 @@
-// The jobs of a host, when nobody names their roots.
+// The jobs of a host, found without their roots.
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -35,7 +35,7 @@ struct Level {
   std::function<void()> enter = [] {};  ///< in the process, before it starts the next one
 };
 
-/// Processes below each other, which do nothing.
+/// A chain of idle processes, each the parent of the next.
 class HostJobs : public testing::Test {
  protected:
   static constexpr std::size_t kMost = 16;
@@ -200,7 +200,7 @@ TEST_F(HostJobs, EndedProcessesHaveNone) {
   const auto pids = start({{}, {}});
   std::vector<FoundProcess> found{user(pids[0]), user(pids[1])};
   found.push_back(user(pids[0]));
-  found.back().process.set_start_time(1);  // its number is another's now
+  found.back().process.set_start_time(1);  // its number is reused now
   ::kill(pids[1], SIGKILL);
   while (procfs::state(std::to_string(pids[1])) != 'Z') std::this_thread::yield();
   const auto all = jobs(found);

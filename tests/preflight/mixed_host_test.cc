@@ -1,5 +1,5 @@
-// A host with a GPU of each vendor: what it says of itself, what it offers, and where a job of each
-// kind can go. Both drivers are the software ones.
+// A host with a GPU of each vendor: its inventory, its offers, and where jobs of each kind can go.
+// Both drivers are the software ones.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -34,7 +34,7 @@ class MixedHost : public testing::Test, protected SysfsTree {
     return preflight::survey(config_, findings);
   }
 
-  /// Of a job with a buffer on the GPU at this place, on a host like this one.
+  /// Of a job with a buffer on the GPU at this index, on a host like this one.
   proto::PreflightRequest request(int gpu) const {
     proto::PreflightRequest request;
     *request.mutable_host() = survey().facts;
@@ -52,7 +52,7 @@ class MixedHost : public testing::Test, protected SysfsTree {
     map_ = map_gpus(request, here.facts, config_, vram, findings);
     std::vector<std::string> ids;
     for (const proto::Finding& finding : findings.list()) {
-      // The software GPUs are smaller than a context is on others.
+      // The software GPUs are smaller than a context on other GPUs.
       if (finding.id() != "vram-too-small") ids.push_back(finding.id());
     }
     return ids;

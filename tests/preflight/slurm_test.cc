@@ -1,5 +1,5 @@
-// Jobs of Slurm's on this host: which preflight accepts, who joins them, what their folders say.
-// gcr-slurm-adopt is the real one, Slurm's library a fake.
+// Slurm jobs on this host: which of them preflight accepts, which processes join them, and the
+// content of their folders. gcr-slurm-adopt is the real one, the Slurm library a fake.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>

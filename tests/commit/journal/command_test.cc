@@ -1,4 +1,4 @@
-// gcr-migrate journal: what people and scripts read.
+// gcr-migrate journal: its output for people and for scripts.
 #include <gmock/gmock.h>
 #include <google/protobuf/struct.pb.h>
 #include <google/protobuf/util/json_util.h>

@@ -1,5 +1,5 @@
 // Disks that are full or fail: a small tmpfs, a limit on file sizes, and a kernel that answers EIO
-// to fdatasync(). Each in a child, whose end takes all of it away.
+// to fdatasync(). Each test runs in a child; its end removes everything.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <linux/filter.h>
@@ -35,7 +35,7 @@ class Failure : public testing::Test {
   StateDir dir_;
 };
 
-/// A tmpfs there, for this process alone.
+/// A tmpfs at this path, visible to this process only.
 void mount_small(const std::filesystem::path& path, const char* options) {
   ASSERT_EQ(::unshare(CLONE_NEWNS), 0);
   ASSERT_EQ(::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr), 0);
@@ -83,7 +83,7 @@ TEST_F(Failure, MissingInodePreventsANewJournal) {
   });
 }
 
-/// No file of this process grows beyond, nor is written beyond.
+/// Files of this process cannot grow beyond this size.
 void limit_files_to(rlim_t bytes) {
   ASSERT_NE(::signal(SIGXFSZ, SIG_IGN), SIG_ERR);
   rlimit limit{};
@@ -111,8 +111,8 @@ TEST_F(Failure, PartlyWrittenRecordIsUndone) {
   }
 }
 
-/// Answers every fdatasync() of this process from now on. The descriptor that they are announced
-/// on, if `action` is to ask.
+/// Answers every fdatasync() of this process from now on. Returns the descriptor that announces
+/// them if `action` asks for one.
 UniqueFd answer_syncs(unsigned action, unsigned flags) {
   sock_filter program[] = {
       BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
@@ -139,7 +139,7 @@ TEST_F(Failure, RecordThatCannotBeUndoneEndsTheJournal) {
     const Status next = journal.append(aborted("failed"));
     EXPECT_EQ(next.error().code(), Code::kDataLoss);
     EXPECT_THAT(next.error().message(), HasSubstr("takes no more records"));
-    EXPECT_FALSE(read(journal.path()));  // what cannot be brought to the disk is not believed
+    EXPECT_FALSE(read(journal.path()));  // a record that cannot be synced is not used
   });
   auto journal = Journal::open(path_of(dir_.path(), migration, Began::SOURCE), Lock::kTry);
   ASSERT_TRUE(journal) << journal.error().message();
@@ -147,7 +147,7 @@ TEST_F(Failure, RecordThatCannotBeUndoneEndsTheJournal) {
   EXPECT_TRUE(journal->append(aborted("found like this")));
 }
 
-/// One call of fdatasync() that stands still until it is answered.
+/// One call of fdatasync() that blocks until it is answered.
 class WaitingSync {
  public:
   explicit WaitingSync(int listener) : listener_(listener) {
@@ -184,7 +184,7 @@ TEST_F(Failure, ReadersNeverSeeAnUndoneRecord) {
     const auto has_read = [&] {
       return seen.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
     };
-    EXPECT_NE(bytes_of(journal.path()), before);  // it is in the file already
+    EXPECT_NE(bytes_of(journal.path()), before);  // the record is in the file already
     while (reader == 0) std::this_thread::yield();
     wait_until_in(reader, SYS_fcntl, has_read);
     EXPECT_FALSE(has_read());

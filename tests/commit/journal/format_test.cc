@@ -1,4 +1,4 @@
-// The bytes of a file, without a file: what a crash leaves, what damage leaves, and anything else.
+// The bytes of a file, without a file: after a crash, after damage, and arbitrary ones.
 #include "migrate-agent/commit/journal/format.h"
 
 #include <gmock/gmock.h>
@@ -134,7 +134,7 @@ TEST(Format, EveryFlippedBitIsNoticed) {
     file[at] = before;
     ASSERT_FALSE(is_good(contents)) << "bit " << bit;
     ASSERT_TRUE(starts_as(contents, kThree));
-    // What was completely written once is never taken for something that was not.
+    // A record that was completely written is never read as a torn one.
     ASSERT_EQ(contents.damage.has_value(), at < kThreeBytes || at >= kThreeBytes + kSlotBytes);
   }
 }
@@ -263,8 +263,8 @@ TEST(Texts, TextsOfListsAreCutOneByOne) {
   EXPECT_THAT(record.detaching().homes(), testing::ElementsAre("/first", "", "/secon"));
 }
 
-/// A file with slots that were written before there were lists of members: what each slot begins
-/// with. The rest of a slot is zeros and its end.
+/// A file with slots of the format before lists of members: the beginning of each slot. The rest of
+/// a slot is zeros and its end.
 Bytes old_file(const std::vector<std::string>& slots_in_hex) {
   Bytes file(kFileBytes);
   std::ranges::copy(header().slot, file.begin());

@@ -1,4 +1,4 @@
-// One journal and its owner: what is promised, who may promise, and what is found again.
+// One journal and its owner: what is durable, who may write, and what is read back.
 #include "migrate-agent/commit/journal/journal.h"
 
 #include <gmock/gmock.h>
@@ -176,7 +176,7 @@ TEST_F(JournalTest, NextOwnerRemovesATornRecord) {
   torn[4 * kSlotBytes - 1] = std::byte{0};
   write_bytes(path_, torn);
   EXPECT_TRUE(read(path_).value().torn);
-  EXPECT_EQ(bytes_of(path_), torn);  // who only reads changes nothing
+  EXPECT_EQ(bytes_of(path_), torn);  // reading changes nothing
   auto journal = Journal::open(path_, Lock::kTry);
   ASSERT_TRUE(journal) << journal.error().message();
   EXPECT_TRUE(journal->torn());

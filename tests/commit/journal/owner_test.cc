@@ -1,4 +1,4 @@
-// Who owns a journal is a question to the kernel: two owners, dead ones, those who ask.
+// The kernel knows who owns a journal: two owners, dead owners, and queries.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <pthread.h>
@@ -22,7 +22,7 @@ namespace {
 
 class OwnerTest : public testing::Test {
  protected:
-  /// A child that owns the journal when this returns, having done `first`.
+  /// A child that owns the journal when this returns; it ran `first` before.
   pid_t owner(const std::function<void()>& first = {}) {
     std::array<int, 2> ends{};
     EXPECT_EQ(::pipe2(ends.data(), O_CLOEXEC), 0);
@@ -43,7 +43,7 @@ class OwnerTest : public testing::Test {
   const std::filesystem::path path_ = begin(dir_.path()).path();
 };
 
-/// A thread that opens the journal, and may be waited for until it waits.
+/// A thread that opens the journal; a test can wait until it blocks.
 class Opener {
  public:
   Opener(const std::filesystem::path& path, Lock how)
@@ -113,7 +113,7 @@ TEST_F(OwnerTest, ChildProcessesAreNoOwners) {
     pid_t helper = 0;
     EXPECT_EQ(::posix_spawnp(&helper, "cat", &actions, nullptr, words.data(), environ), 0);
   }));
-  // The owner may have died before the helper had become another program.
+  // The owner may have died before the helper had executed its program.
   EXPECT_TRUE(Journal::open(path_, Lock::kWait));
 }
 

@@ -1,4 +1,4 @@
-// What is kept and for how long.
+// Which journals are kept, and for how long.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/file.h>
@@ -18,7 +18,7 @@ using std::chrono::milliseconds;
 
 class Prune : public testing::Test {
  protected:
-  /// A finished journal that nobody owns.
+  /// A finished journal without an owner.
   std::filesystem::path finished_journal(const std::string& ordered_by = "operator") {
     Journal journal = begin(dir_.path(), Uuid::random(), ordered_by);
     EXPECT_TRUE(journal.append(finished()));
@@ -27,7 +27,7 @@ class Prune : public testing::Test {
 
   std::size_t count() { return list(dir_.path()).value().size(); }
 
-  /// Everything that is finished is older than that: it was written before the call.
+  /// Everything finished is older than that: it was written before the call.
   static constexpr milliseconds kNoAge{-1000};
 
   StateDir dir_;

@@ -15,7 +15,7 @@ namespace {
 template <class Role>
 class CommitLogOf : public ::testing::Test {
  protected:
-  /// A log that was led to `state` on the shortest way.
+  /// A log that was brought to `state` on the shortest path.
   typename Role::Log log_in(typename Role::State state) {
     auto log = Role::Log::create(state_.path(), Uuid::random(), {});
     if (!log) throw std::runtime_error(log.error().message());

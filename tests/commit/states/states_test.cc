@@ -1,5 +1,5 @@
-// The tables themselves: what must be true of them whatever they say. tests/model compares them
-// with the model that is proven.
+// The tables themselves: properties that hold for every row. tests/model compares them with the
+// model that is proven.
 #include "migrate-agent/commit/states/states.h"
 
 #include <gmock/gmock.h>

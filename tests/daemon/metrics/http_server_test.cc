@@ -1,4 +1,4 @@
-// The server of metrics against clients that behave and clients that do not.
+// The metrics server, with well-behaved and hostile clients.
 #include "migrate-agent/daemon/metrics/http_server.h"
 
 #include <gmock/gmock.h>
@@ -118,7 +118,7 @@ TEST_F(HttpServerTest, ExcessConnectionsAreClosedAtOnce) {
   const Client second(endpoint_);
   EXPECT_EQ(ask("GET /there HTTP/1.1\r\n\r\n"), "");
   first.reset();
-  std::string answer;  // there is one as soon as the server has seen that
+  std::string answer;  // there is a free slot as soon as the server has seen that
   while (answer.empty()) answer = ask("GET /there HTTP/1.1\r\n\r\n");
   EXPECT_THAT(answer, StartsWith("HTTP/1.1 200 "));
 }

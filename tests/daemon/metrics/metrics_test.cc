@@ -1,4 +1,4 @@
-// What the daemon counts, as Prometheus would read it.
+// The counters of the daemon, as Prometheus would read them.
 #include "migrate-agent/daemon/metrics/metrics.h"
 
 #include <gmock/gmock.h>
@@ -25,7 +25,7 @@ registry::Outcome failed_with(Code code) {
   return made;
 }
 
-/// A migration of this host's that went well.
+/// A successful migration of this host.
 registry::Outcome migrated() {
   registry::Outcome made = outcome(journal::Began::SOURCE);
   proto::MigrateReport& report = *made.mutable_report();

@@ -1,4 +1,4 @@
-// The contract of GpuAccess (migrate-agent/gpu/access/gpu_access.h), through the driver alone.
+// The contract of GpuAccess (migrate-agent/gpu/access/gpu_access.h), through the driver only.
 #include "migrate-agent/gpu/access/driver/driver_access.h"
 
 #include <gmock/gmock.h>

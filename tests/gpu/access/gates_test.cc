@@ -1,6 +1,6 @@
-// Closing the gates of a job whose members' kernels wait for each other, on ranks that are models:
-// a rank's program is a row of calls, its GPU runs them in order, and a collective ends when every
-// rank's GPU has come to it.
+// Closing the gates of a job whose members' kernels wait for each other. The ranks are models: the
+// program of a rank is a list of calls, its GPU runs them in order, and a collective ends when the
+// GPU of every rank has reached it.
 #include "migrate-agent/gpu/access/gates.h"
 
 #include <gmock/gmock.h>
@@ -21,7 +21,7 @@ using std::chrono::seconds;
 
 constexpr seconds kLong{60};
 
-/// What all ranks do: true where the call is a collective.
+/// The program of all ranks: true where the call is a collective.
 using Program = std::vector<bool>;
 
 class Rank;
@@ -33,7 +33,7 @@ struct Machine {
   std::mutex mutex;
 
   Machine(Program what, const std::vector<std::size_t>& submitted);
-  /// Runs whatever can run now.
+  /// Runs every call that can run now.
   void run();
   bool can_run(std::size_t rank) const;
   Gates gates();
@@ -44,8 +44,8 @@ class Rank : public gpu::GpuAccess {
  public:
   Rank(Machine& machine, std::size_t submitted) : submitted(submitted), machine_(machine) {}
 
-  std::size_t submitted;  ///< calls that its GPU has
-  std::size_t done = 0;   ///< of them
+  std::size_t submitted;  ///< calls submitted to its GPU
+  std::size_t done = 0;   ///< those that have finished
   bool open = true;
   std::size_t steps = 0;
   std::optional<Error> error{};
@@ -194,7 +194,7 @@ TEST(ClosingGates, RingOfMutualWaitsQuiesces) {
 }
 
 TEST(ClosingGates, RankThatMissesItsCollectiveReopensAllGates) {
-  /// Its host thread does something else, and makes no calls.
+  /// Its host thread does other work and makes no calls.
   struct Elsewhere : Rank {
     using Rank::Rank;
     Result<Held> hold(Microseconds, Milliseconds) override {

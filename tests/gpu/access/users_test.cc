@@ -1,4 +1,5 @@
-// What needs no more than a GpuAccess works with any: pages of zeros, and the throttle.
+// Code that needs only a GpuAccess works with each implementation: dropping pages of zeros, and the
+// throttle.
 #include <gmock/gmock.h>
 #include <signal.h>
 #include <sys/mman.h>
@@ -23,7 +24,7 @@ using testing::ElementsAre;
 constexpr std::uint64_t kPage = 4096;
 constexpr std::uint64_t kBytes = 4 << 20;
 
-/// A process with two mappings of zeros, that it has written to and no library is in.
+/// A process with two mappings of zeros that it has written to, without the preload library.
 class ZerosOfAnybody : public testing::Test {
  protected:
   ZerosOfAnybody() {
@@ -45,7 +46,7 @@ class ZerosOfAnybody : public testing::Test {
     }
   }
 
-  /// Between two pages that keep it from becoming one with its neighbours.
+  /// Between two pages that keep the kernel from merging it with its neighbours.
   static std::uint64_t map() {
     void* start =
         ::mmap(nullptr, kBytes + 2 * kPage, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

@@ -16,7 +16,7 @@ using testing::IsEmpty;
 constexpr MemberId kChild{1};
 constexpr std::uint64_t kSize = 2 << 20;
 
-/// What a member maps, under these numbers.
+/// Mappings of one member, under these numbers.
 std::vector<LocalAllocation> local(std::initializer_list<std::uint64_t> ids) {
   std::vector<LocalAllocation> list;
   for (const std::uint64_t id : ids) list.push_back({.local_id = id, .size_bytes = id * kSize});

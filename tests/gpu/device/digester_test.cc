@@ -1,5 +1,5 @@
-// The digest where the chunks lie equals the digest of the same bytes on the CPU, on whatever
-// libcuda.so.1 the loader finds: the software GPU's, or a real one's.
+// The digest computed where the chunks lie equals that of the same bytes on the CPU, with each
+// libcuda.so.1 that the loader finds: the software GPU's or a real one's.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -29,7 +29,7 @@ Bytes random_bytes(std::size_t size, std::uint64_t seed) {
   return bytes;
 }
 
-/// A piece of a buffer that is both in VRAM and here.
+/// A part of a buffer that is both in VRAM and in host memory.
 struct Piece {
   std::size_t offset = 0;
   std::uint32_t length_bytes = 0;
@@ -109,7 +109,7 @@ std::string hex(const digest::Digest& digest) {
   return text;
 }
 
-// The vectors of tests/gpu/digest, which were computed from the definition by other means.
+// The vectors of tests/gpu/digest, which were computed from the definition independently.
 TEST_F(GpuDigest, MatchesTheDefinition) {
   Bytes bytes(kChunkBytes);
   for (std::size_t i = 0; i < bytes.size(); ++i) {

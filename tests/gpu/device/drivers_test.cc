@@ -1,4 +1,4 @@
-// Several drivers as one, and what a host without any says. The drivers are the test's own.
+// Several drivers behind one interface, and the error of a host without any. The drivers are fakes.
 #include "migrate-agent/gpu/device/drivers/drivers.h"
 
 #include <fmt/format.h>
@@ -21,7 +21,7 @@ Uuid uuid(std::uint8_t last) {
   return made;
 }
 
-/// Does nothing but tell of it, or fails with what it is told.
+/// Records the call, or fails with the configured error.
 class FakeControl final : public Control {
  public:
   FakeControl(std::string name, Log& log, State state, std::optional<Error> error)

@@ -1,4 +1,4 @@
-// HIP's library as the agent uses it, of several releases: the software one plays them.
+// The HIP library as the agent uses it, in several releases, which the software one imitates.
 #include <dlfcn.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -17,7 +17,7 @@
 namespace gcr::device {
 namespace {
 
-/// Runs `body` in a process of its own, where HIP is of this release; whether it says yes.
+/// Runs `body` in a child process with HIP of this release; returns its result.
 bool with_release(const char* release, const std::function<bool()>& body) {
   const pid_t child = ::fork();
   if (child == 0) {
@@ -34,7 +34,7 @@ bool says(const Any& result) {
   return static_cast<bool>(result);
 }
 
-/// What one object writes, another that imports its memory reads.
+/// Another object that imports this object's memory reads what it wrote.
 bool shares_memory() {
   const auto driver = hip::load();
   if (!says(driver)) return false;
@@ -94,7 +94,7 @@ TEST(Hip, ProcessWithoutHipHasNoState) {
   }));
 }
 
-/// Where the search path leads to both libraries.
+/// The search path leads to both libraries.
 TEST(Hip, GpusOfBothVendorsAreListed) {
   const SysfsTree sysfs;
   sysfs.add_gpu({});

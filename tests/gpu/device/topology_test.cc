@@ -1,4 +1,4 @@
-// Sysfs trees as the kernel makes them for GPUs of several kinds, and hostile ones.
+// Sysfs trees as the kernel creates them for GPUs of several kinds, and hostile ones.
 #include "migrate-agent/gpu/device/hip/topology.h"
 
 #include <fmt/format.h>
@@ -89,7 +89,7 @@ TEST_F(TopologyTest, HalvesOfAnMi250xAreSeparateGpus) {
   write("module/amdgpu/parameters/noretry", "1\n");
   add_cpu(0);
   for (unsigned half = 0; half < 2; ++half) {
-    add_gpu({.number = 10 - half,  // a directory's order is not the nodes'
+    add_gpu({.number = 10 - half,  // directory order is not node order
              .gpu_id = 100 + half,
              .gfx_target_version = "90010",
              .device_id = 0x740c,
@@ -178,7 +178,7 @@ TEST_F(TopologyTest, UnreadableNodeIsHidden) {
   add_gpu({});
   add_gpu({.number = 2, .gpu_id = 2});
   fs::permissions(path() / node_path(1) / "gpu_id", fs::perms::none);
-  // The kernel refuses the read, whoever asks; a file's mode does not stop root.
+  // The kernel refuses the read to every caller; a file's mode does not stop root.
   const uid_t before = ::geteuid();
   constexpr uid_t kNobody = 65'534;
   if (before == 0) {

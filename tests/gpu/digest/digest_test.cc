@@ -26,7 +26,7 @@ DigestKey key_of(std::uint8_t first) {
   return DigestKey::expand(secret);
 }
 
-/// Bytes by a formula that the vectors' other computation used too.
+/// Bytes of a formula that the independent computation of the vectors used too.
 Bytes pattern(std::size_t size) {
   Bytes bytes(size);
   for (std::size_t i = 0; i < size; ++i) {
@@ -48,7 +48,7 @@ std::string hex(const Digest& digest) {
   return text;
 }
 
-/// The best that this processor can run.
+/// The fastest implementation that this processor can run.
 BlockHashFunction fastest() { return have_avx2() ? hash_block_avx2 : hash_block_portable; }
 
 // Computed with Python's integers and the openssl command from the definition in digest.h.

@@ -14,7 +14,7 @@
 namespace gcr::digest {
 namespace {
 
-/// Bytes in the order of numbers, 16-byte aligned, with others behind their end.
+/// Ascending bytes, 16-byte aligned, followed by others.
 struct Content {
   Content(std::size_t size, std::uint64_t seed) : words(size / 16 + 1), size_bytes(size) {
     std::mt19937_64 random(seed);

@@ -1,4 +1,5 @@
-// gcr-keeper as the agent and its successors use it, across the death of the one that started it.
+// gcr-keeper as the agent and its successors use it, also after the death of the process that
+// started it.
 #include "migrate-agent/gpu/keeper/keeper.h"
 
 #include <fcntl.h>
@@ -40,7 +41,7 @@ std::string content_of(const UniqueFd& memory) {
   return {bytes, static_cast<std::size_t>(std::max<ssize_t>(got, 0))};
 }
 
-/// As many buffers, with ids that are not their places.
+/// This many buffers, with ids that differ from their indices.
 struct Buffers {
   explicit Buffers(std::size_t count) {
     for (std::size_t i = 0; i < count; ++i) {
@@ -78,14 +79,14 @@ Code code_of_taking(const journal::ProcessId& keeper) {
   return taken ? Code::kInvalid : taken.error().code();
 }
 
-/// Blocks until the process has ended; it may be anybody's child.
+/// Blocks until the process has ended; it need not be a child.
 void wait_for_end(const journal::ProcessId& id) {
   const auto process = procfs::Process::open(id.pid(), id.start_time());
   if (!process) return;
   EXPECT_TRUE(process->ends_within(std::chrono::seconds(10))) << "the keeper goes on";
 }
 
-/// A process of its own that starts a keeper, and does more with it, then is killed.
+/// A process that starts a keeper, runs more of the test with it, and is killed.
 journal::ProcessId keeper_of_killed_worker(const std::function<void(Keeper&)>& work) {
   int ends[2];
   EXPECT_EQ(::pipe2(ends, O_CLOEXEC), 0);
@@ -124,7 +125,7 @@ int oom_score_of(pid_t pid) {
   return score;
 }
 
-/// What a child of this process may make it: less than it is needs CAP_SYS_RESOURCE.
+/// A child may lower the value only to this one: less needs CAP_SYS_RESOURCE.
 int least_oom_score() {
   const pid_t child = ::fork();
   if (child == 0) {
@@ -171,7 +172,7 @@ TEST(Keeper, GivesEachMemberWhatItMaps) {
   ASSERT_TRUE(keeper.end());
 }
 
-/// As the agents before protocol version 6 armed it: without the members.
+/// Armed as agents before protocol version 6 did it: without the members.
 TEST(Keeper, OldTableWithoutMembersMeansOneProcess) {
   const std::uint64_t table[] = {layout::kMagic, 2, 1007, 1000};  // the second is the count
   const UniqueFd first = memory_with(1007);

@@ -1,4 +1,4 @@
-// VRAM goes back into processes that cannot import it, and into some that lie about it.
+// VRAM is given back to processes that cannot import it, and to some with wrong descriptions of it.
 #include "migrate-agent/gpu/mover/give.h"
 
 #include <fcntl.h>
@@ -14,7 +14,7 @@ namespace {
 
 using gpu::Replacement;
 
-/// Takes memory of other GPUs only if it is told to.
+/// Accepts memory of other GPUs only if configured to.
 class OwnMemoryAlone : public test::FakeAccess {
  public:
   Status answer_to_attach = Error(Code::kUnsupported, "INVALID_DEVICE");
@@ -37,7 +37,7 @@ class Give : public Mover {
  protected:
   static constexpr std::uint64_t kSize = 4 * kMiB;
 
-  /// Of a buffer with the content of `seed`: what the process says that it has, and its own memory.
+  /// Of a buffer with the content of `seed`: the process's description, and its own memory.
   device::Allocation& add(std::uint64_t id, unsigned seed) {
     device::Allocation& given = allocate(id, kSize, seed);
     auto made = device_->create(kSize, std::nullopt);
@@ -90,7 +90,7 @@ TEST_F(Give, OtherFailuresDoNotCauseACopy) {
   EXPECT_EQ(calls(), std::vector<std::string>{"attach"});
 }
 
-/// It is not attached then: the copy is given up, and nothing else happens.
+/// It is not attached then: the copy is dropped, and nothing else happens.
 class GiveHostile : public Give {
  protected:
   void expect_refused() {

@@ -1,5 +1,5 @@
-// The mover's two halves over a real TCP transport: what one process created arrives byte for byte
-// in VRAM of another allocation, in rounds, while it is written to; and damage is found.
+// Both ends of the mover over a real TCP transport: the VRAM of one process arrives byte for byte
+// in another allocation, in rounds, while it is written to; and damage is found.
 #include <fcntl.h>
 #include <sys/mman.h>
 
@@ -83,7 +83,7 @@ TEST_F(Mover, WritingProgramArrivesAsItWasWhenStopped) {
     for (unsigned rounds = 0; rounds < 1 + run % 3U; ++rounds) EXPECT_TRUE(round());
     stop = true;
     writer.join();
-    const auto rest = round();  // the application stands still
+    const auto rest = round();  // the application is stopped
     ASSERT_TRUE(rest) << rest.error().message();
     const auto verified = incoming_->fill_and_verify(outgoing_->digests());
     ASSERT_TRUE(verified) << "run " << run << ": " << verified.error().message();

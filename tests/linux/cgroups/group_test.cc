@@ -1,4 +1,4 @@
-// A group that holds a process, and whoever tries to wake it.
+// A group that holds a process, and outsiders that try to wake it.
 #include "migrate-agent/linux/cgroups/group.h"
 
 #include <fmt/format.h>
@@ -20,7 +20,7 @@
 namespace gcr::cgroups {
 namespace {
 
-/// Turns of a program's loops, in memory that it shares with the test.
+/// Iterations of a program's loops, in memory that it shares with the test.
 struct Turns {
   std::atomic<std::uint64_t> main;
   std::atomic<std::uint64_t> thread;
@@ -30,8 +30,8 @@ void* count(void* turns) {
   for (;;) ++static_cast<Turns*>(turns)->thread;
 }
 
-/// Two threads that count as fast as they can; with `own_timer`, a timer of its own wakes it every
-/// millisecond.
+/// Two threads that count as fast as they can; with `own_timer`, a timer of the program wakes it
+/// every millisecond.
 class Counter {
  public:
   explicit Counter(bool own_timer) {
@@ -53,7 +53,7 @@ class Counter {
   const procfs::Process& process() const { return *process_; }
   std::uint64_t turns() const { return turns_->main + turns_->thread; }
 
-  /// Until it has counted on from now.
+  /// Returns once it has counted further.
   bool counts() const {
     const std::uint64_t before = turns();
     for (int i = 0; i < 10000 && turns() == before; ++i) ::poll(nullptr, 0, 1);
@@ -84,7 +84,7 @@ class Freezer : public testing::TestWithParam<Hierarchy> {
  protected:
   void TearDown() override { EXPECT_TRUE(group_.destroy()); }
 
-  /// Every thread has been told to go on, again and again, and the kernel has had every chance.
+  /// Every thread has been sent SIGCONT repeatedly, and the kernel has had every chance to run it.
   static void wake(const Counter& counter) {
     for (int i = 0; i < 200; ++i) {
       ASSERT_TRUE(counter.process().send(SIGCONT));

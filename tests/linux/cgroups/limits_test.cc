@@ -1,5 +1,5 @@
-// What limits a process at the source, read from real groups and kept in others: a process there is
-// held to it by the kernel.
+// The limits of a process at the source, read from real groups and applied to others; the kernel
+// enforces them there.
 #include "migrate-agent/linux/cgroups/limits.h"
 
 #include <fcntl.h>
@@ -36,7 +36,7 @@ using testing::SizeIs;
 
 constexpr std::uint64_t kMemory = 64 << 20;
 
-/// Groups two deep at the source, and the group that the agent at the destination makes.
+/// Groups two levels deep at the source, and the group that the agent at the destination creates.
 class Limits : public testing::Test {
  protected:
   void TearDown() override {
@@ -53,7 +53,7 @@ class Limits : public testing::Test {
     return *found;
   }
 
-  /// A group `depth` below the top, with the controller.
+  /// A group `depth` levels below the top, with the controller.
   fs::path make(std::string_view controller, int depth = 1) {
     const Hierarchy hierarchy = with(controller);
     fs::path group = hierarchy.mount;
@@ -83,7 +83,7 @@ class Limits : public testing::Test {
     return *read;
   }
 
-  /// What `body` returns in a process that has joined the group before.
+  /// The result of `body` in a process that has joined the group before.
   int in_group(const std::function<int()>& body) {
     const auto entries = group_.entries();
     EXPECT_TRUE(entries);
@@ -137,7 +137,7 @@ TEST_F(Limits, SmallestCpuShareCounts) {
 }
 
 TEST_F(Limits, AreEmptyUnlessSet) {
-  // In a group of its own at the top, below which nothing is limited on a machine for tests.
+  // In a group of its own at the top, below which a machine for tests sets no limit.
   ASSERT_TRUE(group_.create());
   const auto process = procfs::Process::open(sleeper_->pid());
   ASSERT_TRUE(group_.add(*process));
@@ -209,7 +209,7 @@ TEST_F(Limits, UnsupportedLimitsAreRefused) {
   EXPECT_THAT(not_kept({}, wanted), testing::ElementsAre(HasSubstr("pids")));
 }
 
-/// What a process may do with the devices that every host has.
+/// The devices of every host, with their allowed uses.
 int use_of_devices() {
   const bool null = ::access("/dev/null", R_OK | W_OK) == 0;
   const bool zero_read = ::open("/dev/zero", O_RDONLY | O_CLOEXEC) >= 0;
@@ -225,7 +225,7 @@ void allow(proto::DeviceLimits& limits, const char* path, bool may_write) {
   device.set_write(may_write);
 }
 
-/// Devices in one hierarchy: version 1 has rules, version 2 a program.
+/// Devices of one hierarchy: version 1 has rules, version 2 a program.
 class Devices : public Limits, public testing::WithParamInterface<Hierarchy> {
  protected:
   Devices() { group_ = Group({GetParam()}, fmt::format("gcr-devices-test-{}", ::getpid())); }
@@ -260,8 +260,8 @@ INSTANTIATE_TEST_SUITE_P(Version, Devices, testing::ValuesIn(all_with("devices")
                            return fmt::format("{}", static_cast<int>(info.param.version));
                          });
 
-/// Runs in a child with mounts of its own: a sysfs with two GPUs of AMD's, one of which has no
-/// identifier, and a /dev.
+/// Runs in a child with its own mounts: a sysfs with two AMD GPUs, one without an identifier, and a
+/// /dev.
 bool tells_gpus_of_amd(const fs::path& sysfs) {
   if (::unshare(CLONE_NEWNS) != 0 ||
       ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||

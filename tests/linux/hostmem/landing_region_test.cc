@@ -1,4 +1,4 @@
-// The landing region on the machine's own kernel, and the accounting of claims on made-up counters.
+// The landing region on the machine's own kernel, and the accounting of claims with fake counters.
 #include "migrate-agent/linux/hostmem/landing_region.h"
 
 #include <fcntl.h>
@@ -20,7 +20,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// A directory of its own for each test, with a claims folder and counters that a test writes.
+/// A directory per test, with a claims folder and counters that a test writes.
 class LandingTest : public testing::Test {
  protected:
   LandingTest() {
@@ -30,7 +30,7 @@ class LandingTest : public testing::Test {
   }
   ~LandingTest() override { fs::remove_all(directory_); }
 
-  /// Makes the region code read, and change, these counters instead of the kernel's.
+  /// Makes the region code read and change these counters instead of the kernel's.
   void pretend(std::uint64_t free, std::uint64_t reserved, std::uint64_t surplus,
                std::uint64_t overcommit) {
     limits_.kernel_directory = directory_;
@@ -108,9 +108,8 @@ TEST_F(LandingTest, EachOfTwoRegionsRestoresItsShareOfTheLimit) {
   EXPECT_EQ(kernel_limit(), before);
 }
 
-/// The kernel closes the descriptors of a process that ends one after the other, and with each
-/// takes time to give its pages back: the next one may find the claim collected, and the pages
-/// still there.
+/// The kernel closes the descriptors of an ending process one after the other, and each takes time
+/// to free its pages: the next owner may find the claim released while the pages are still in use.
 TEST_F(LandingTest, PagesFreedLateDoNotBlockTheNextRegion) {
   const std::uint64_t before = kernel_limit();
   const std::string limit = std::string(kHugepageDirectory) + "/nr_overcommit_hugepages";
@@ -176,7 +175,7 @@ TEST_F(LandingTest, MissingRequiredHugepagesAreAnErrorWithSizes) {
 }
 
 TEST_F(LandingTest, LimitIsRestoredIfTheKernelHasNoPages) {
-  // The pretended pool says that pages are free; the kernel's own pool has far fewer.
+  // The fake pool claims free pages; the kernel's own pool has far fewer.
   const std::uint64_t pages = free_hugepage_bytes().value() / kChunkBytes + 64;
   pretend(pages - 2, 0, 0, 5);
   auto region = LandingRegion::create((pages + 5) * kChunkBytes, HugepagePolicy::kAuto, limits_);

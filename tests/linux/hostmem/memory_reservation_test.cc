@@ -1,5 +1,5 @@
-// Migrations that count on the same memory: who comes first has it, until it is given back or its
-// process has ended.
+// Migrations that rely on the same memory: the first one has it until it releases it or its process
+// has ended.
 #include "migrate-agent/linux/hostmem/memory_reservation.h"
 
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
-// A source may ask for anything: what does not fit what was announced is refused before anything is
-// done.
+// A source may request anything: a request that contradicts the announcement is refused before it
+// has an effect.
 #include <gtest/gtest.h>
 
 #include <array>

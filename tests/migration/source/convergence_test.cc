@@ -1,4 +1,4 @@
-// The end of pre-copy, decided from made-up programs and links.
+// The end of pre-copy, decided from synthetic programs and links.
 #include "migrate-agent/migration/engine/convergence.h"
 
 #include <gtest/gtest.h>
@@ -11,7 +11,7 @@
 namespace gcr::migration {
 namespace {
 
-/// A program with a working set, a rate of dirtying, and a link; time passes as bytes are sent.
+/// A program with a working set, a dirty rate, and a link; time advances as bytes are sent.
 struct World {
   double working_set = 0;
   double dirty_rate = 0;  // bytes per second

@@ -1,5 +1,5 @@
-// The source's course as far as it goes without a GPU process: what it asks of its target, what it
-// makes of the answers, and what operators can do beside it.
+// The source's course as far as it needs no GPU process: its requests to the target, its reaction
+// to the replies, and concurrent orders of operators.
 #include "migrate-agent/migration/source/course.h"
 
 #include <gmock/gmock.h>
@@ -85,7 +85,7 @@ class CourseTest : public testing::Test {
     std::filesystem::remove_all(folder_);
   }
 
-  /// Grants everything, until the worker's end is closed.
+  /// Grants every claim until the worker's end is closed.
   void serve_as_daemon() {
     for (;;) {
       pollfd poll{daemon_end_.get(), POLLIN, 0};
@@ -221,7 +221,7 @@ TEST_F(CourseTest, PhasesOfTheVoteUseTheReportsClock) {
   EXPECT_NEAR(course_->run.report.phases(0).start_ms(), 1500, 0.01);
 }
 
-/// Longer than any test takes.
+/// Longer than each test takes.
 constexpr std::chrono::hours kLong{1};
 
 TEST_F(CourseTest, EarlySwitchoverOrderEndsTheWait) {

@@ -1,4 +1,4 @@
-// What an agent remembers of downtimes, and what it then expects.
+// The downtimes that an agent records, and its estimates from them.
 #include "migrate-agent/migration/engine/downtime_history.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// What is expected of a member without the preload library, and what is said of it.
+// The estimates and findings for a member without the preload library.
 #include "migrate-agent/preflight/examine/driver_alone.h"
 
 #include <gmock/gmock.h>

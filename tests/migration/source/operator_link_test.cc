@@ -1,4 +1,4 @@
-// What an operator is told, by somebody who never waits for them.
+// Messages to an operator, from a sender that never waits for them.
 #include "migrate-agent/migration/engine/operator_link.h"
 
 #include <gmock/gmock.h>
@@ -40,7 +40,7 @@ class OperatorLinkTest : public testing::Test {
     co_await (std::move(work) || link_->write());
   }
 
-  /// Sends all that was told; ends when the operator has it, or is gone.
+  /// Sends all messages; ends when the operator has them, or is gone.
   void send_all() {
     link_->finish();
     run(link_->write());
@@ -88,7 +88,8 @@ TEST_F(OperatorLinkTest, OnlyTheNewestProgressIsSent) {
 }
 
 TEST_F(OperatorLinkTest, StalledOperatorDoesNotBlockTheSender) {
-  // More than any socket holds: writing stands still, telling does not, and nothing is lost.
+  // More than each socket buffer holds: writing blocks, sending messages does not, and nothing is
+  // lost.
   constexpr unsigned kMessages = 64;
   const std::string much(1 << 20, 'x');
   unsigned arrived = 0;

@@ -1,4 +1,4 @@
-// How far a copy has come, from made-up rounds on a made-up clock.
+// The progress of a copy, from synthetic rounds on a synthetic clock.
 #include "migrate-agent/migration/engine/progress_meter.h"
 
 #include <gtest/gtest.h>
@@ -57,7 +57,7 @@ TEST_F(Meter, RateIsThatOfTheLastSeconds) {
   look(0, 1000);
   meter_.begin_round(1, 0, at(0));
   for (int ms = 200; ms <= 4000; ms += 200) sample(ms, static_cast<std::uint64_t>(ms) / 20);
-  // The link becomes ten times as fast: two seconds later nothing is left of the old rate.
+  // The link becomes ten times as fast: after two seconds the old rate has no effect.
   double rate = 0;
   for (int ms = 4200; ms <= 6400; ms += 200) {
     rate = sample(ms, 200 + static_cast<std::uint64_t>(ms - 4000) / 2).rate_bytes_per_s();

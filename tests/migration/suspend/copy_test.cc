@@ -1,4 +1,4 @@
-// VRAM into host memory, which a keeper holds, and back, on a GPU.
+// Copies VRAM into host memory, which a keeper holds, and back, on a GPU.
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -98,7 +98,7 @@ class CopyTest : public testing::Test {
 TEST_F(CopyTest, CopyRestoresTheContent) {
   allocate(1, 4 * kMiB);
   ASSERT_TRUE(copy_->make_room(job_));
-  allocate(2, 6 * kMiB);  // meanwhile: it gets room of its own
+  allocate(2, 6 * kMiB);  // created meanwhile: it gets its own region
   EXPECT_EQ(copy_->missing_bytes(job_), 6 * kMiB);
   ASSERT_NO_FATAL_FAILURE(keep());
 

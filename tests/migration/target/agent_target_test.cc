@@ -1,5 +1,5 @@
-// The other agent as a target: what happens where it says no, is lost, or is not waited for any
-// more. The io_context runs on a thread of its own, as in a worker.
+// The other agent as a target: it refuses, is lost, or is no longer waited for. The io_context runs
+// on its own thread, as in a worker.
 #include "migrate-agent/migration/target/agent/agent_target.h"
 
 #include <gtest/gtest.h>
@@ -30,7 +30,7 @@ class AgentTargetTest : public testing::Test {
     thread_.join();
   }
 
-  /// A destination that answers every request but `silent_` with the empty reply to it.
+  /// A destination that answers every request with an empty reply, except those of kind silent_.
   void connect(std::chrono::milliseconds silence = kPatience) {
     target_.emplace(loopback_.io(),
                     control::AgentAddress{loopback_.endpoint(), credentials_.context({}),

@@ -1,5 +1,5 @@
-// A worker is killed in every state that it can leave a process in; then the process runs again,
-// and finds every word of its VRAM as it was.
+// A worker is killed at every step at which it can leave a process; then the process resumes, and
+// finds every word of its VRAM unchanged.
 #include <gmock/gmock.h>
 #include <signal.h>
 #include <sys/wait.h>
@@ -38,7 +38,7 @@ class BringBack : public testing::Test {
     end_keeper();
   }
 
-  /// Takes the program to a step, then kills who did it.
+  /// Takes the program to a step, then kills the worker.
   void leave_at(const std::string& step) {
     worker_ = start_worker(step);
     ASSERT_TRUE(worker_->wait_for(step)) << "the worker came to: " << worker_->last();
@@ -66,7 +66,7 @@ class BringBack : public testing::Test {
     EXPECT_EQ(*found, Found::kRunning);
     program_.expect_progress();
     end_keeper();
-    // Who has closed all files, CRIU among them, may still take a moment to end.
+    // Processes that have closed all files, CRIU among them, may take a moment to end.
     const std::set<pid_t> alone{program_.pid()};
     for (int i = 0; i < 1000 && living_descendants(alone) != alone; ++i) ::usleep(10'000);
     EXPECT_EQ(living_descendants(alone), alone);
@@ -261,7 +261,7 @@ TEST_F(BringBack, ReusedPidIsLeftAlone) {
   expect_brought_back();
 }
 
-/// A program that was not started under the library, which only the driver can unlock.
+/// A program that was started without the library, which only the driver can unlock.
 class WithoutLibrary : public testing::Test {
  protected:
   void expect_brought_back(pid_t driver_alone) {

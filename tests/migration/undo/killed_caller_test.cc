@@ -1,6 +1,5 @@
-// What becomes of a process when the caller of the driver's checkpoint functions is killed in the
-// middle of a call: it survives, its state is one of the documented ones, and another caller goes
-// on from there.
+// The caller of the driver's checkpoint functions is killed in the middle of a call: the process
+// survives, its state is one of the documented ones, and another caller continues from it.
 #include <gtest/gtest.h>
 #include <poll.h>
 
@@ -39,13 +38,13 @@ int number_from(const char* variable, int otherwise) {
 
 class KilledCaller : public testing::Test {
  protected:
-  /// All of the program's VRAM is the driver's, so that calls take time.
+  /// All VRAM of the program belongs to the driver, so that calls take time.
   Program::Options options() {
     const char* vram = std::getenv("GCR_TEST_VRAM");
     return {.preload = false, .vram = vram != nullptr ? vram : "64M"};
   }
 
-  /// Brings the process there by calls that nobody disturbs.
+  /// Brings the process to this state by undisturbed calls.
   void prepare(State wanted) {
     if (wanted == State::kRunning) return;
     ASSERT_TRUE(control_->lock(std::chrono::seconds(30)));

@@ -1,4 +1,4 @@
-// The restored process at the destination when its worker dies, before it was released and after.
+// The restored process at the destination when its worker dies, before its release and after.
 #include <gmock/gmock.h>
 #include <poll.h>
 #include <signal.h>
@@ -21,7 +21,7 @@ namespace {
 using criu::test::read_output;
 using criu::test::wait_for_progress;
 
-/// A program that was dumped and killed; its images are there.
+/// A program that was dumped and killed; its images exist.
 class Restored : public testing::Test {
  protected:
   void SetUp() override {
@@ -64,7 +64,7 @@ class Restored : public testing::Test {
   char state() const { return procfs::state(std::to_string(process_.pid())); }
   std::set<pid_t> living() const { return living_descendants({}); }
 
-  /// Until nothing lives below this process but `count` processes; a failure after ten seconds.
+  /// Waits until only `count` processes exist below this process; a failure after ten seconds.
   void expect_living(std::size_t count) const {
     for (int i = 0; living().size() != count && i < 1000; ++i) ::poll(nullptr, 0, 10);
     EXPECT_EQ(living().size(), count);
@@ -89,7 +89,7 @@ TEST_F(Restored, StaysStoppedIfItsWorkerDiesUntilResumed) {
   ASSERT_TRUE(destroy_restored(restored(), {}));
 }
 
-/// It is moved on, out of its own namespaces, by a worker that is killed.
+/// It is dumped again, out of its own namespaces, by a worker that is killed.
 TEST_F(Restored, CriuFinishesTheDumpIfItsWorkerDies) {
   release();
   if (HasFatalFailure()) return;
@@ -108,7 +108,7 @@ TEST_F(Restored, CriuFinishesTheDumpIfItsWorkerDies) {
     const Status waited = criu::wait_for_helpers(scratch.path(), std::chrono::seconds(60));
     EXPECT_TRUE(waited) << waited.error().message();
     EXPECT_THAT(living(), testing::UnorderedElementsAre(process_.pid(), init_.pid()));
-    if (state() != 'T') continue;  // CRIU was not let go on, and has touched nothing
+    if (state() != 'T') continue;  // CRIU was not told to continue, and has changed nothing
     EXPECT_TRUE(std::filesystem::exists(scratch.path() / "inventory.img"));
   }
   ASSERT_TRUE(resume_restored(restored(), {}));

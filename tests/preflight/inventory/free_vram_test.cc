@@ -1,4 +1,4 @@
-// Of AMD's GPUs sysfs tells how much is free, without a context.
+// For AMD GPUs sysfs reports the free VRAM, without a context.
 #include "migrate-agent/preflight/inventory/free_vram.h"
 
 #include <gtest/gtest.h>
@@ -8,7 +8,7 @@
 namespace gcr::inventory {
 namespace {
 
-/// Has one GPU, which nobody can use.
+/// A host with one GPU, which no process can use.
 class ClosedDriver final : public device::Driver {
  public:
   const std::vector<device::GpuInfo>& gpus() const override { return gpus_; }

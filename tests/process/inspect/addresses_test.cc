@@ -1,4 +1,4 @@
-// Which addresses stand for which, and which ports are free.
+// Which addresses replace which, and which ports are free.
 #include "migrate-agent/process/inspect/addresses.h"
 
 #include <gtest/gtest.h>
@@ -39,7 +39,7 @@ TEST(Addresses, SomeAddressesHaveNoReplacement) {
   EXPECT_EQ(Addresses("").here("198.51.100.7"), std::nullopt);
 }
 
-/// A listener that would share its port, if asked.
+/// A listener whose options would allow others on its port.
 class Listener {
  public:
   Listener() : socket_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
@@ -65,7 +65,7 @@ class Listener {
   UniqueFd socket_;
 };
 
-/// On a port that nobody else has at any address.
+/// On a port that no other socket of this host uses.
 Listener listener_alone() {
   for (int attempt = 0;; ++attempt) {
     Listener listener;
@@ -88,7 +88,7 @@ TEST(CheckFree, PortWithAListenerIsTakenDespiteReuseport) {
   EXPECT_TRUE(check_free("tcp", "127.0.0.1", listener.port));
 }
 
-/// Of a server that does not ask for SO_REUSEADDR, and closes its connection first.
+/// Of a server that does not set SO_REUSEADDR, and closes its connection first.
 TEST(CheckFree, ClosedConnectionsDoNotBlockAPort) {
   const UniqueFd listener(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   sockaddr_in address{};

@@ -1,6 +1,5 @@
-// A file of the same name and size does not become another process's by a migration: what the
-// destination has under the names of a process must be what the process had, and something that it
-// could open by itself.
+// A migration does not give a file of the same name and size to another process: the files at the
+// destination must equal those of the process, and be files that it could open itself.
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -49,7 +48,7 @@ class HostileFiles : public testing::Test {
     return directory_ / name;
   }
 
-  /// What a source would tell of a file that is there now.
+  /// The source's description of a file that exists now.
   static proto::FileFact describe(const fs::path& path, std::uint32_t access = R_OK) {
     const UniqueFd file = procfs::hold(path);
     struct stat status {};
@@ -83,7 +82,7 @@ class HostileFiles : public testing::Test {
   proto::Credentials user_;
 };
 
-/// A child that has a file open of which the kernel cannot tell the name: its path is too long.
+/// A child with an open file whose name the kernel cannot report: its path is too long.
 class Hiding {
  public:
   explicit Hiding(const fs::path& directory) {
@@ -179,7 +178,7 @@ TEST_F(HostileFiles, OtherTypeIsRefused) {
   const fs::path path = write("");
   const proto::FileFact told = describe(path);
   fs::remove(path);
-  ASSERT_EQ(::mkfifo(path.c_str(), 0644), 0);  // opened, it would wait
+  ASSERT_EQ(::mkfifo(path.c_str(), 0644), 0);  // opening it would block
   expect_only(told, "file-differs", "is a FIFO here and a regular file at the source");
 }
 

@@ -1,5 +1,4 @@
-// What inspect() says of real processes: every blocker is provoked, and what is harmless is not
-// one.
+// What inspect() reports of real processes: a test for every blocker, and for harmless objects.
 #include "migrate-agent/process/inspect/inspect.h"
 
 #include <fcntl.h>
@@ -47,7 +46,7 @@ using testing::SizeIs;
 using namespace std::string_literals;
 
 constexpr int kReadyFd = 3;
-/// The parent of all kernel threads. In a PID namespace nobody sees any of them.
+/// The parent of all kernel threads. A PID namespace shows none of them.
 constexpr pid_t kKernelThreads = 2;
 constexpr unsigned long kIsKernelThread = 0x0020'0000;  // PF_KTHREAD, include/linux/sched.h
 
@@ -82,8 +81,8 @@ class Inspecting : public testing::Test {
     return directory_ / name;
   }
 
-  /// Starts the program with `arguments` and waits until it has done what they say. `before_exec`
-  /// runs in the child, after its standard streams were set to /dev/null.
+  /// Starts the program with `arguments` and waits until it has executed them. `before_exec` runs
+  /// in the child, after its standard streams were set to /dev/null.
   void start(
       const std::vector<std::string>& arguments, const std::function<void()>& before_exec = [] {},
       const std::string& program = GCR_HELD_PROGRAM) {
@@ -108,7 +107,7 @@ class Inspecting : public testing::Test {
     }
     writing.reset();
     char byte = 0;
-    ASSERT_EQ(::read(reading.get(), &byte, 1), 0);  // the end: it is ready, or dead
+    ASSERT_EQ(::read(reading.get(), &byte, 1), 0);  // end of file: it is ready, or dead
     ASSERT_EQ(::waitpid(pid_, nullptr, WNOHANG), 0) << "the program has ended";
   }
 
@@ -255,7 +254,7 @@ TEST_F(Inspecting, FilesOutsideTheMountNamespaceBlock) {
   EXPECT_THAT(found.findings.list()[0].found(), HasSubstr("standard input is /dev/null"));
 }
 
-/// What a process may do to mislead whoever examines it.
+/// Attempts of a process to mislead the agent that examines it.
 class HostileProcess : public Inspecting {
  protected:
   /// Starts a program in a mount namespace of its own, after `mounting`.
@@ -270,7 +269,7 @@ class HostileProcess : public Inspecting {
     });
   }
 
-  /// What is said of removed files.
+  /// The findings about removed files.
   std::vector<std::string> unreadable() {
     std::vector<std::string> found;
     const Inspection inspection = look();
@@ -345,7 +344,7 @@ TEST_F(HostileProcess, ItsOwnProcFilesDoNotBlock) {
   EXPECT_THAT(ids(look()), IsEmpty());
 }
 
-/// Programs that come and go share libraries with it, and the kernel counts them.
+/// Concurrent programs share libraries with it, and the kernel counts them.
 TEST_F(HostileProcess, ChangingProcFilesDoNotBlock) {
   const std::jthread others([](const std::stop_token& end) {
     while (!end.stop_requested()) EXPECT_EQ(std::system("/bin/true"), 0);
@@ -358,7 +357,7 @@ TEST_F(HostileProcess, ChangingProcFilesDoNotBlock) {
   }
 }
 
-/// Whoever shares the descriptor would get another process's, or a more powerful program's.
+/// A process that shares the descriptor would read another process, or a more privileged program.
 TEST_F(HostileProcess, ProcFilesOfOtherProcessesBlock) {
   const fs::path another = "/proc/" + std::to_string(::getpid());
   for (const fs::path& file :
@@ -622,7 +621,7 @@ TEST_F(HostileProcess, RemovedWriteOnlyFileBlocks) {
     const std::string file = make_file("service.log");
     ASSERT_EQ(::chmod(file.c_str(), mode), 0);
     start({}, [&] {
-      ::dup2(::open(file.c_str(), flags), STDOUT_FILENO);  // as a service hands it out
+      ::dup2(::open(file.c_str(), flags), STDOUT_FILENO);  // as a service passes it on
       if (::setgid(kNobody) != 0 || ::setuid(kNobody) != 0) ::_exit(1);
     });
     fs::remove(file);
@@ -688,7 +687,7 @@ TEST_F(Inspecting, SharingWithANewChildDoesNotBlock) {
   });
   reading.reset();
   writing.reset();
-  EXPECT_THAT(ids(look()), IsEmpty());  // knows the parent alone
+  EXPECT_THAT(ids(look()), IsEmpty());  // only the parent is known
   ::kill(procfs::tree(pid_).at(1), SIGKILL);
 }
 
@@ -822,7 +821,7 @@ TEST_F(Inspecting, ProcessOfAnotherUserNeedsAPrivilegedAgent) {
   EXPECT_EQ(found.facts.capabilities(), 0u);
   const pid_t limited = ::fork();
   if (limited == 0) {
-    ::prctl(PR_CAPBSET_DROP, CAP_SYS_RESOURCE);  // fails where it is gone already
+    ::prctl(PR_CAPBSET_DROP, CAP_SYS_RESOURCE);  // fails if it has ended already
     const auto seen = inspect(pid_, Together({pid_}));
     if (!seen) ::_exit(2);
     const auto found_ids = ids(*seen);

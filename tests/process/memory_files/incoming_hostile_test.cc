@@ -1,5 +1,5 @@
-// The peer names files, and users write to the directories: nothing is followed, replaced or made
-// for anybody who could not have made it.
+// The peer names files, and users can write to the directories: no link is followed, no file is
+// replaced, and none is created for a user who could not have created it.
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -19,7 +19,7 @@ using testing::IsEmpty;
 
 class HostileIncoming : public testing::Test {
  protected:
-  /// A file "file" of kUser's.
+  /// A file "file" owned by kUser.
   FileFacts one_file() const {
     FileFacts files;
     proto::MemoryFile& file = *files.Add();
@@ -44,7 +44,7 @@ class HostileIncoming : public testing::Test {
     EXPECT_THAT(findings::reason_of(findings_.list()), HasSubstr(reason));
   }
 
-  /// With "content" in the middle of holes.
+  /// With "content" between holes.
   Result<Incoming> make(const FileFacts& files, const std::vector<proto::Credentials>& members) {
     const UniqueFd image(::open(images_.name(image_name(0)).c_str(), O_WRONLY | O_CREAT, 0600));
     EXPECT_EQ(::pwrite(image.get(), "content", 7, 1 << 20), 7);

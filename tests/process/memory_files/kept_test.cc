@@ -1,4 +1,4 @@
-// The list of files beside a journal, by which a recovery removes them.
+// The list of files next to a journal, from which a recovery removes them.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>

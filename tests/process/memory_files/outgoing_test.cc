@@ -1,4 +1,4 @@
-// Which files a job takes along, and the names that they have for a dump.
+// Which files move with a job, and which names they get for a dump.
 #include "migrate-agent/process/memory_files/outgoing.h"
 
 #include <fcntl.h>
@@ -26,11 +26,11 @@ using testing::IsEmpty;
 using testing::SizeIs;
 using testing::UnorderedElementsAre;
 
-/// A process that does what the words say (tests/process/inspect/held_program.cc), until the object
-/// goes.
+/// A process that executes these commands (tests/process/inspect/held_program.cc), until the object
+/// is destroyed.
 class Held {
  public:
-  /// It has done that when the constructor returns.
+  /// It has executed them when the constructor returns.
   explicit Held(std::vector<std::string> words, uid_t user = 0) {
     int ready[2];
     if (::pipe2(ready, O_CLOEXEC) != 0) throw std::runtime_error("no pipe");
@@ -52,7 +52,7 @@ class Held {
     }
     writing.reset();
     char byte = 0;
-    (void)::read(reading.get(), &byte, 1);  // its end: the program is ready, or dead
+    (void)::read(reading.get(), &byte, 1);  // end of file: the program is ready, or dead
     if (::waitpid(pid_, nullptr, WNOHANG) != 0) throw std::runtime_error("the program has ended");
   }
   ~Held() {
@@ -70,8 +70,8 @@ class Held {
 
 class OutgoingFiles : public testing::Test {
  protected:
-  /// Without others, this process is the member: it has its descriptors and mappings. `meanwhile`
-  /// happens when names are known and nothing else is.
+  /// Without others, this process is the member, with its descriptors and mappings. `meanwhile`
+  /// runs after names were read and before anything else.
   Outgoing look(
       const std::vector<pid_t>& pids = {::getpid()},
       const std::function<void()>& meanwhile = [] {}) {
@@ -79,7 +79,7 @@ class OutgoingFiles : public testing::Test {
     for (const pid_t pid : pids) {
       auto files = process::named_files(pid, false);
       EXPECT_TRUE(files);
-      // The files of this test alone: whoever starts it may have others in memory.
+      // Only files of this test: the process that starts it may have others in memory.
       std::erase_if(*files, [this](const process::NamedFile& file) {
         return !file.fact.path().starts_with(directory_.path().native());
       });
@@ -102,7 +102,7 @@ class OutgoingFiles : public testing::Test {
 
   std::string reasons(const Outgoing& found) { return findings::reason_of(found.findings.list()); }
 
-  /// A file of that user's.
+  /// A file owned by that user.
   std::string write(const std::string& leaf, uid_t user, mode_t mode) const {
     const std::string path = directory_.write(leaf, "content");
     EXPECT_EQ(::chown(path.c_str(), user, user), 0);
@@ -132,7 +132,7 @@ TEST_F(OutgoingFiles, OnlyWrittenFilesMoveAndWithAllNames) {
   EXPECT_THAT(file.opened_as(), IsEmpty());
 }
 
-/// As sem_open() of glibc makes it: mapped under one name, linked to another, and the first
+/// As sem_open() of glibc creates it: mapped under one name, linked to another, and the first
 /// removed.
 TEST_F(OutgoingFiles, RemovedNameIsRestoredForTheDumpOnly) {
   UniqueFd file = open("first");
@@ -214,7 +214,7 @@ TEST_F(OutgoingFiles, FileClosedByAMemberIsReadThroughAnother) {
   EXPECT_THAT(found.files, SizeIs(1));
 }
 
-/// Whoever may write to a file of another user's is an enemy of theirs.
+/// A process that may write to another user's file is treated as hostile to that user.
 using HostileOutgoing = OutgoingFiles;
 
 TEST_F(HostileOutgoing, FileOfAnotherUserDoesNotMoveWithItsWriter) {
@@ -257,7 +257,7 @@ TEST_F(HostileOutgoing, FileUnreadableByItsOwnerIsNotRead) {
   const Outgoing found = look({member.pid()});
   ASSERT_THAT(found.files, SizeIs(1)) << reasons(found);
   EXPECT_TRUE(memory_files::open(found.files.front()));
-  ASSERT_EQ(::chown(path.c_str(), 0, 0), 0);  // after it was examined
+  ASSERT_EQ(::chown(path.c_str(), 0, 0), 0);  // after its examination
   EXPECT_FALSE(memory_files::open(found.files.front()));
   ASSERT_EQ(::chown(path.c_str(), kUser, kUser), 0);
   ASSERT_EQ(::chmod(path.c_str(), 0200), 0);

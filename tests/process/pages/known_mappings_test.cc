@@ -1,4 +1,4 @@
-// Mappings whose flags are known from an earlier look.
+// Mappings whose flags are known from an earlier read.
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::uint64_t kMappingBytes = 4096;
 
-/// A mapping of this process that has no neighbour to become one with.
+/// A mapping of this process that cannot be merged with a neighbour.
 class Mapping {
  public:
   Mapping() {
@@ -30,7 +30,7 @@ class Mapping {
     const auto start = reinterpret_cast<std::uintptr_t>(page());
     return {start, start + kMappingBytes};
   }
-  /// As it is among `mappings`; none if it is not.
+  /// Its entry in `mappings`; none if it has none.
   MemoryMapping in(const Result<MemoryMappings>& mappings) const {
     EXPECT_TRUE(mappings);
     const auto found = std::ranges::find(*mappings, range(), &MemoryMapping::range);
@@ -54,7 +54,7 @@ TEST_F(KnownMappings, EqualThoseOfSmaps) {
   EXPECT_TRUE(plain_.in(again).plain);
   EXPECT_FALSE(plain_.in(again).tracked);
   EXPECT_TRUE(tracked_.in(again).tracked);
-  std::size_t the_same = 0;  // looking allocates
+  std::size_t the_same = 0;  // reading allocates
   for (const MemoryMapping& before : known.mappings) {
     const auto now = std::ranges::find(*again, before.range, &MemoryMapping::range);
     if (now == again->end()) continue;

@@ -1,4 +1,4 @@
-// What is cut out of one mapping is written to before a dump, so that it can be one again later.
+// Parts of one mapping are written to before a dump, so that they can be merged again later.
 #include "migrate-agent/process/pages/private_memory.h"
 
 #include <gtest/gtest.h>
@@ -20,9 +20,9 @@ namespace {
 constexpr std::uint64_t kPieceBytes = kMiB;
 constexpr std::uint64_t kPiecePages = kPieceBytes / 4096;
 
-/// A child that has stopped, and a row of pieces of its memory, a letter for each: w is written to;
-/// r, x and n were never, and may now be read, executed, or nothing; g is a guard as threads have,
-/// s is shared memory, and a dot is a gap.
+/// A stopped child with a row of pieces of its memory, a letter for each: w is written to; r, x and
+/// n were never, and may now be read, executed, or neither; g is a guard page as threads have, s is
+/// shared memory, and a dot is a gap.
 class Row {
  public:
   explicit Row(std::string pieces) : pieces_(std::move(pieces)) {
@@ -44,7 +44,7 @@ class Row {
 
   pid_t child() const { return child_; }
 
-  /// How many pages of each piece are there.
+  /// How many pages of each piece are present.
   std::vector<std::uint64_t> pages() const {
     std::vector<std::uint64_t> found;
     for (std::size_t i = 0; i < pieces_.size(); ++i) {

@@ -1,4 +1,4 @@
-// Which memory without a name goes beside CRIU, and what is read of it.
+// Which memory without a name is sent without CRIU, and what is read of it.
 #include "migrate-agent/process/pages/shared_memory.h"
 
 #include <fcntl.h>
@@ -47,7 +47,7 @@ UniqueFd file_of(std::span<char> memory) {
   return UniqueFd(::open(path.c_str(), O_RDWR));
 }
 
-/// A process that does this, and stands still. What this process maps it has inherited.
+/// A child that runs `work`, and is stopped. It inherits the mappings of this process.
 class Child {
  public:
   explicit Child(const std::function<void()>& work)
@@ -100,7 +100,7 @@ TEST(SharedMemoryTest, MemoryOfSeveralProcessesIsFoundOnce) {
   ::munmap(memory.data(), memory.size());
 }
 
-/// Parts that are unmapped, may not be touched, are locked, or are mapped twice.
+/// Parts that are unmapped, inaccessible, locked, or mapped twice.
 TEST(SharedMemoryTest, AllOfItIsReadInEveryMappingLayout) {
   const std::vector<std::function<void(std::span<char>)>> ways{
       [](auto memory) { ::munmap(memory.data() + kPageOfShared, kMiB); },
@@ -118,7 +118,7 @@ TEST(SharedMemoryTest, AllOfItIsReadInEveryMappingLayout) {
 
 TEST(SharedMemoryTest, MemoryWithADescriptorIsLeftToCriu) {
   EXPECT_THAT(found_after([] { file_of(filled()).release(); }), IsEmpty());
-  // In any process of the job.
+  // In each process of the job.
   const std::span<char> memory = filled();
   const Child one([] {});
   const Child other([&] { file_of(memory).release(); });
@@ -129,7 +129,7 @@ TEST(SharedMemoryTest, MemoryWithADescriptorIsLeftToCriu) {
 
 TEST(SharedMemoryTest, OtherKindsOfMemoryAreLeftToCriu) {
   EXPECT_THAT(found_after([] { filled(MAP_PRIVATE | MAP_ANONYMOUS); }), IsEmpty());
-  EXPECT_THAT(found_after([] { mapped(MAP_SHARED | MAP_ANONYMOUS)[0] = 1; }), IsEmpty());  // little
+  EXPECT_THAT(found_after([] { mapped(MAP_SHARED | MAP_ANONYMOUS)[0] = 1; }), IsEmpty());  // few
   for (const char* const name : {"mine", "/dev/zero"}) {
     for (const unsigned flags : {0u, static_cast<unsigned>(MFD_ALLOW_SEALING)}) {
       const bool is_as_criu_makes_it = std::strcmp(name, "/dev/zero") == 0 && flags == 0;
@@ -157,7 +157,7 @@ TEST(SharedMemoryTest, HolesAreNeitherReadNorAllocated) {
 
 TEST(SharedMemoryTest, LargeMemoryIsScannedInParts) {
   constexpr std::uint64_t kLarge = kGiB;
-  // The second begins within a quarter, and reaches from there over a whole one into the next.
+  // The second begins within a quarter, and extends over a whole one into the next.
   const AddressRanges pages{{0, kMiB}, {kLarge / 2 - kMiB, 3 * kLarge / 4 + kMiB}};
   const auto memories = found_after([&] {
     void* const at = ::mmap(nullptr, kLarge, PROT_READ | PROT_WRITE,

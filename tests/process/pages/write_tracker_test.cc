@@ -1,4 +1,4 @@
-// Writes to this process's own memory, tracked.
+// Writes to the memory of this process, tracked.
 #include "migrate-agent/process/pages/write_tracker.h"
 
 #include <fcntl.h>
@@ -30,7 +30,7 @@ UniqueFd open_userfaultfd() {
   return UniqueFd(static_cast<int>(::syscall(SYS_userfaultfd, O_CLOEXEC | UFFD_USER_MODE_ONLY)));
 }
 
-/// Private memory between two pages that cannot be used, so that it is a mapping of its own.
+/// Private memory between two inaccessible pages, so that it is a mapping of its own.
 class Memory {
  public:
   explicit Memory(std::uint64_t pages = kPages, bool filled = true) : pages_(pages) {
@@ -81,7 +81,7 @@ class WriteTrackerTest : public testing::Test {
     return pages ? *pages : AddressRanges();
   }
 
-  /// What the last round reads.
+  /// The ranges read in the last round.
   AddressRanges last(const AddressRanges& mappings) {
     const auto present = present_pages(::getpid(), mappings);
     EXPECT_TRUE(present);
@@ -90,7 +90,7 @@ class WriteTrackerTest : public testing::Test {
     return pages ? *pages : AddressRanges();
   }
 
-  /// Until nothing of it has to be read.
+  /// Repeats rounds until nothing has to be read.
   void settle(const AddressRanges& mappings) {
     EXPECT_EQ(round(mappings), mappings);
     EXPECT_EQ(round(mappings), mappings) << "all was new in the round before";
@@ -115,7 +115,7 @@ TEST_F(WriteTrackerTest, WrittenPageIsReadInTwoRounds) {
 }
 
 TEST_F(WriteTrackerTest, EachOfManyScatteredPagesIsReadOnce) {
-  // The kernel tells 512 ranges at a time, and a request asks for 1,024.
+  // The kernel reports 512 ranges at a time, and a request asks for 1,024.
   const Memory memory(10240);
   const AddressRanges all{memory.range()};
   settle(all);
@@ -153,7 +153,7 @@ TEST_F(WriteTrackerTest, ReleasedAndRewrittenMemoryIsRead) {
   ASSERT_EQ(::madvise(memory.page(10), 3 * kPage, MADV_DONTNEED), 0);
   memory.write(11);
   EXPECT_EQ(*static_cast<const volatile unsigned char*>(memory.page(12)), 0);
-  // A page that was only read has the kernel's zeros or memory of its own: the kernel chooses.
+  // A page that was only read maps the kernel's zero page or a page of its own: the kernel chooses.
   const auto there = present_pages(::getpid(), {memory.pages(10, 3)});
   ASSERT_TRUE(there);
   EXPECT_EQ(intersection(*there, {memory.pages(10, 2)}), AddressRanges{memory.pages(11, 1)});
@@ -218,7 +218,7 @@ TEST_F(WriteTrackerTest, MovedMappingIsReadAtItsNewAddress) {
   const AddressRanges all{room.range()};
   EXPECT_EQ(last(all), all);
   EXPECT_EQ(round(all), all);
-  room.write(4);  // whether a protection has come along or not
+  room.write(4);  // whether a protection was inherited or not
   EXPECT_EQ(round(all), all);
   EXPECT_NE(last(all), all);
   room.write(5);
@@ -314,7 +314,7 @@ TEST_F(WriteTrackerTest, ConstantlyWrittenPagesAreNotReprotected) {
     std::memset(memory.page(7), 4, 1);
     EXPECT_EQ(round(all), all);
   } while (WriteTracker::Clock::now() >= tracker_->rests_until());
-  // All was read once more, and the page is still to be found.
+  // All was read once more, and the page is still found.
   const AddressRanges written{memory.pages(7, 1)};
   EXPECT_EQ(last(all), written);
   EXPECT_EQ(tracker_->written_bytes(), 0u);

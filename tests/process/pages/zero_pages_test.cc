@@ -38,8 +38,8 @@ class ZeroPagesTest : public testing::Test {
     return {addresses[0], addresses[1], addresses[2], addresses[3], addresses[4]};
   }
 
-  /// Until no thread has run between two looks: what the software driver's threads map when they
-  /// begin is there.
+  /// Until no thread has run between two reads: the software driver's threads have then mapped what
+  /// they need.
   static void wait_until_all_wait(pid_t pid) {
     const std::string tasks = "/proc/" + std::to_string(pid) + "/task";
     for (std::map<std::string, std::string> before;;) {
@@ -57,7 +57,7 @@ class ZeroPagesTest : public testing::Test {
     }
   }
 
-  /// Pages in memory of a process from `address` on.
+  /// Present pages in the memory of a process from `address` on.
   static std::uint64_t present_pages(pid_t pid, std::uint64_t address, std::uint64_t bytes) {
     const std::string path = "/proc/" + std::to_string(pid) + "/pagemap";
     const UniqueFd pagemap(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
@@ -125,7 +125,7 @@ TEST_F(ZeroPagesTest, MemorySentWithoutCriuIsMarkedButNotDropped) {
             kernel_has_them);
   EXPECT_EQ(flags_at(subject.pid(), regions.mixed).find(" hg"), std::string::npos);
 
-  // All but one: that one is looked through.
+  // All but one: that one is scanned.
   std::erase_if(all, [&](const AddressRange& range) { return range.start == regions.zeros; });
   const DroppedPages again =
       good(process::drop_zero_pages(door, procfs::Process::open(door.pid()).value(), all));
@@ -186,7 +186,7 @@ TEST_F(ZeroPagesTest, DoorDropsOnlyWholeUserPagesButNotItsStack) {
       {regions.zeros, 0}, {~0ull << 12, kPage},       {regions.zeros, ~0ull << 12},
       {stack, kPage},     {stack - kMiB, 2 * kMiB},   {kPage, stack}};
   for (const auto& pages : wrong) {
-    // The good range before it is not dropped either.
+    // The valid range before it is not dropped either.
     const gpu::Door::Pages both[] = {{regions.zeros, kPage}, pages};
     const auto dropped = door.drop_pages(both);
     ASSERT_FALSE(dropped) << std::hex << pages.address << ", " << pages.bytes;

@@ -58,7 +58,7 @@ TEST(Block, ImpossibleHeaderIsRefused) {
       [](BlockHeader& h) { h.present.set(kPagesPerWindow - 1); },
       [](BlockHeader& h) { h.codec = store::Codec::kInvalid; },
       [](BlockHeader& h) { h.codec = static_cast<store::Codec>(4); },
-      [](BlockHeader& h) { h.codec = store::Codec::kLz4; },  // no shorter than it was
+      [](BlockHeader& h) { h.codec = store::Codec::kLz4; },  // not shortened
       [](BlockHeader& h) { h.codec = store::Codec::kZstd, h.stored_bytes = 0; },
   };
   for (std::size_t i = 0; i < lies.size(); ++i) {

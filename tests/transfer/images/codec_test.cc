@@ -57,8 +57,7 @@ INSTANTIATE_TEST_SUITE_P(All, Codecs, testing::Values(store::Codec::kLz4, store:
                            return std::string(store::to_string(info.param));
                          });
 
-/// Lets the chooser see what lz4 and zstd do with blocks of 1 MiB: seconds, and bytes that are
-/// left.
+/// Reports to the chooser how lz4 and zstd handle blocks of 1 MiB: seconds, and remaining bytes.
 store::Codec choice(double link_bytes_per_s, double lz4_seconds, std::size_t lz4_bytes,
                     double zstd_seconds, std::size_t zstd_bytes) {
   store::CodecChooser chooser(store::Compression::kAuto, link_bytes_per_s, 2);
@@ -73,7 +72,7 @@ store::Codec choice(double link_bytes_per_s, double lz4_seconds, std::size_t lz4
 
 TEST(CodecChoice, FollowsTheLink) {
   const auto at = [](double rate) { return choice(rate, 0.0015, kMiB / 4, 0.004, kMiB / 8); };
-  EXPECT_EQ(at(50e6), store::Codec::kZstd);  // the smallest is the soonest
+  EXPECT_EQ(at(50e6), store::Codec::kZstd);  // the smallest is sent soonest
   EXPECT_EQ(at(500e6), store::Codec::kLz4);  // zstd's two threads give 524 MB/s
   EXPECT_EQ(at(4e9), store::Codec::kNone);   // neither keeps up
 }

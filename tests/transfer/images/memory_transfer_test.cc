@@ -21,7 +21,7 @@ constexpr std::uint64_t kHighAddress = 0x7f0000000000;
 
 std::string zeros(std::size_t pages) { return std::string(pages * kPageBytes, '\0'); }
 
-/// The memory of a process: what lies outside its ranges cannot be read.
+/// The memory of a process: addresses outside its ranges cannot be read.
 class Memory {
  public:
   Memory& add(std::uint64_t address, std::string content) {
@@ -76,7 +76,7 @@ class MemoryImages : public Images {
         [&](auto address, auto bytes) { return memory.read(address, bytes); }, last);
   }
 
-  /// A round that is not the last; how much it sends.
+  /// A round that is not the last; returns how much it sends.
   std::uint64_t round(const std::string& name, const Memory& memory) {
     EXPECT_TRUE(take_memory(name, memory, false));
     const auto sent = sender_->finish();
@@ -94,7 +94,7 @@ class MemoryImages : public Images {
     return found;
   }
 
-  /// What the files have that is not a hole; no two of them have the same page.
+  /// The data of the files that is not a hole; no two of them have the same page.
   Pages received_pages(const std::string& name) const {
     Pages found;
     for (const auto& path : files_of(name)) {
@@ -184,7 +184,7 @@ TEST_F(MemoryImages, LaterRoundSendsChangesAndNewZeros) {
   EXPECT_EQ(round("memory-1", Memory().add(kHighAddress, before)), 0u);
   EXPECT_EQ(round("memory-1", Memory().add(kHighAddress, now)), 3 * kPageBytes + 2 * block);
   EXPECT_EQ(round("memory-1", Memory().add(kHighAddress, now)), 0u);
-  // What is no longer in the ranges stays in the images; what was never sent is sent.
+  // Data that is no longer in the ranges stays in the images; data that was never sent is sent.
   const Memory last =
       Memory().add(kHighAddress + kPageBytes, now.substr(kPageBytes)).add(2 * kMiB, appeared);
   ASSERT_TRUE(take_memory("memory-1", last));

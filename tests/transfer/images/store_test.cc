@@ -1,4 +1,4 @@
-// What the store does with blocks and names, sound ones and others.
+// How the store handles blocks and names, valid and invalid.
 #include "migrate-agent/transfer/images/store.h"
 
 #include <fcntl.h>
@@ -18,7 +18,7 @@ namespace {
 
 class Store : public StoreFixture {
  protected:
-  /// Puts a block with one page of `fill` into a slot; what landed() says.
+  /// Puts a block with one page of `fill` into a slot; returns the result of landed().
   Status land(ImageStore& store, BlockHeader header, char fill = 'x', std::uint64_t slot = 0) {
     const auto ring = store.ring().subspan(slot * kSlotBytes, kSlotBytes);
     const BlockHeaderBytes bytes = encode(header);
@@ -40,7 +40,7 @@ class Store : public StoreFixture {
   }
 
   const WindowDigester digester_{std::array<std::byte, 32>{}};
-  std::map<std::uint32_t, ImageDigest> digests_;  ///< of what was landed, by file
+  std::map<std::uint32_t, ImageDigest> digests_;  ///< of the landed data, by file
 
   static testing::AssertionResult refuses(const Status& status, Code code = Code::kProtocol) {
     if (status) return testing::AssertionFailure() << "it succeeded";
@@ -219,7 +219,8 @@ TEST_F(Store, NumberOfPagesIsLimited) {
   EXPECT_TRUE(refuses(land(*store, one_page(2)), Code::kResourceExhausted));
 }
 
-/// 0 if the directory is gone although every descriptor but its own was taken when it ended.
+/// Returns 0 if the directory was removed although every descriptor but its own was taken when it
+/// ended.
 int remove_without_descriptors(const std::filesystem::path& path) {
   {
     const auto directory = ScratchDirectory::create(path);

@@ -1,5 +1,5 @@
-// A destination's reply cannot make the source send what its own side did not consent to: nothing
-// is connected then.
+// A destination's reply cannot make the source send what its own side did not consent to: no
+// connection is made then.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <poll.h>
@@ -24,7 +24,7 @@ class ConsentHostile : public testing::Test {
     options_.offer.set_unencrypted(true);
   }
 
-  /// What became of it, and that it is an error of the peer's before anything was connected.
+  /// The result, which must be an error of the peer before any connection was made.
   std::string refusal() {
     std::vector<std::string> notes;
     std::jthread server([this] {

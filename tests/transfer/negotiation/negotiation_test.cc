@@ -1,5 +1,5 @@
-// Which transport a migration takes, given what is wished for, what hosts have, and what their
-// configuration allows.
+// Which transport a migration uses, given the request, the hosts' hardware, and their
+// configuration.
 #include "migrate-agent/transfer/negotiation/negotiation.h"
 
 #include <gmock/gmock.h>
