@@ -1,4 +1,4 @@
-// Checkpoints of running jobs, and what comes to life from them.
+// Checkpoints of running jobs, and restores from them.
 #include <gtest/gtest.h>
 #include <sys/mount.h>
 #include <sys/statvfs.h>
@@ -98,7 +98,7 @@ TEST_F(CheckpointTest, RestoreReportsWhenVramIsFilled) {
   end(static_cast<pid_t>(number(last_line(later), "pid")));
 }
 
-/// Success if `printed` is what `undisturbed` printed, from one of its lines on.
+/// Success if `printed` equals the output of `undisturbed`, from one of its lines on.
 testing::AssertionResult goes_on_as(const std::vector<std::string>& printed,
                                     const std::vector<std::string>& undisturbed) {
   const auto first = std::ranges::find(undisturbed, printed.front());
@@ -132,7 +132,7 @@ TEST_F(CheckpointTest, RestoredProgramPrintsTheSameOutput) {
     EXPECT_TRUE(goes_on_as(printed, undisturbed.lines()));
     firsts.insert(printed.front());
   }
-  EXPECT_EQ(firsts.size(), 1U);  // all of them where the checkpoint stood
+  EXPECT_EQ(firsts.size(), 1U);  // all of them where the checkpoint was taken
 }
 
 TEST_F(CheckpointTest, RunningOriginalPreventsARestoreWithoutCopy) {
@@ -162,7 +162,7 @@ TEST_F(CheckpointTest, AlteredPackIsFoundBeforeAnythingRuns) {
   EXPECT_EQ(hosts_.use_coming_to(Host::kB, idle), idle);
 }
 
-/// A small file system in the place of the store.
+/// A small file system in place of the store.
 class SmallStore {
  public:
   explicit SmallStore(std::string path) : path_(std::move(path)) {
@@ -173,7 +173,7 @@ class SmallStore {
   SmallStore(const SmallStore&) = delete;
   SmallStore& operator=(const SmallStore&) = delete;
 
-  /// Leaves so much free.
+  /// Leaves this much free.
   void leave(std::uint64_t bytes) const {
     struct statvfs now {};
     ASSERT_EQ(::statvfs(path_.c_str(), &now), 0);
@@ -248,7 +248,7 @@ TEST_F(CheckpointTest, HandlesInTransitAreOpenedAfterARestore) {
   apps::HandoverLines expected;
   for (const std::string& line : handover.lines()) ASSERT_EQ(line, expected.next());
   const auto pid = static_cast<pid_t>(number(last_line(restored), "pid"));
-  ASSERT_EQ(::kill(pid, SIGTERM), 0);  // and the files of its events go
+  ASSERT_EQ(::kill(pid, SIGTERM), 0);  // and the files of its events are removed
   while (procfs::read_stat(pid)) std::this_thread::sleep_for(Milliseconds(10));
 }
 
@@ -323,7 +323,7 @@ TEST_P(LoadKilledTest, NothingRemainsAndRestoreSucceedsLater) {
   EXPECT_NE(restore(Host::kA, {"--once"}).exit_code, 0);
   EXPECT_EQ(hosts_.use_coming_to(Host::kA, idle), idle);
   ASSERT_TRUE(fs::exists(hosts_.directory(Host::kA) + "/faults.hit"));
-  EXPECT_EQ(files(), before);  // the restore that is undone gives its checkpoint back
+  EXPECT_EQ(files(), before);  // the undone restore releases its checkpoint
   const CommandResult restored = restore(Host::kA, {"--once"});
   ASSERT_EQ(restored.exit_code, 0) << restored.err;
   EXPECT_FALSE(fs::exists(store()));
@@ -359,7 +359,7 @@ INSTANTIATE_TEST_SUITE_P(Points, LoadSpoiledTest,
                          testing::Values("destination.landing.corrupt",
                                          "destination.vram.corrupt"));
 
-/// Its name fits its bytes: only the GPU's digest tells.
+/// Its name matches its bytes: only the GPU's digest reveals the corruption.
 TEST_F(CheckpointTest, ByteCorruptedBeforeStoringIsFoundAtRestore) {
   App counter = start_counter(hosts_, Host::kA, 32 * kMiB);
   std::ofstream(hosts_.directory(Host::kA) + "/faults") << "source.chunk.corrupt corrupt\n";
@@ -483,13 +483,13 @@ TEST_F(CheckpointTest, LocalUserNeedsNoCertificate) {
   end(static_cast<pid_t>(number(last_line(restored), "pid")));
 }
 
-/// As many as GCR_KILLED_CHECKPOINTS says, which scripts/test --long sets.
+/// GCR_KILLED_CHECKPOINTS of them, which scripts/test --long sets.
 int killed_checkpoints() {
   const char* const wanted = std::getenv("GCR_KILLED_CHECKPOINTS");
   return wanted == nullptr ? 25 : std::stoi(wanted);
 }
 
-/// Whenever it happens: the job goes on, and every checkpoint that is there is whole.
+/// At every moment: the job runs on, and every existing checkpoint is whole.
 TEST_F(CheckpointTest, RandomKillsHarmNoCheckpoint) {
   const int kills = killed_checkpoints();
   App counter = start_counter(hosts_, Host::kA, 16 * kMiB);
@@ -504,7 +504,7 @@ TEST_F(CheckpointTest, RandomKillsHarmNoCheckpoint) {
     auto ordered = std::async(std::launch::async, [&] {
       return checkpoint(counter.pid(), {"--name", "n" + std::to_string(i), "--keep", "3"});
     });
-    // A moment, not an event: whichever it is, the same must be true afterwards.
+    // A time, not an event: the same must hold in every case.
     ordered.wait_for(took * share(random));
     for (const pid_t worker : hosts_.workers(Host::kA)) ::kill(worker, SIGKILL);
     complete += ordered.get().exit_code == 0 ? 1 : 0;
@@ -531,7 +531,7 @@ TEST_F(CheckpointTest, RandomKillsHarmNoCheckpoint) {
     EXPECT_TRUE(file.ends_with(".checkpoint") || file == "writing" || file.ends_with(".pack"))
         << file;
   }
-  ASSERT_TRUE(hosts_.wait_until_idle(Host::kA));  // it has the lock until its end
+  ASSERT_TRUE(hosts_.wait_until_idle(Host::kA));  // it holds the lock until its end
   const auto pruned = ask_store("prune", {"--keep", "1"});
   EXPECT_EQ(pruned.exit_code, 0) << pruned.err;
   expect_good();

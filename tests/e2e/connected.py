@@ -38,7 +38,7 @@ def read_all(connection, length):
 
 
 def connect_pair(family, address, client_family=None, client_address=None):
-    """Both ends of a connection: the one that connected, and the one that accepted it."""
+    """Both ends of a connection: the connecting one, and the accepting one."""
     with socket.socket(family) as listener:
         listener.bind((address, 0))
         listener.listen()
@@ -48,7 +48,7 @@ def connect_pair(family, address, client_family=None, client_address=None):
 
 
 def by_questions(ours, theirs):
-    """Answers each request by one more than the last answer."""
+    """Answers each request with one more than the last answer."""
 
     def serve():
         ours.close()
@@ -68,7 +68,7 @@ def by_questions(ours, theirs):
 
 
 def by_full_queues(ours, theirs):
-    """The other end writes numbers as fast as it can; both queues are full whenever we look."""
+    """The other end writes numbers as fast as it can; both queues are always full."""
 
     def serve():
         ours.close()
@@ -95,7 +95,7 @@ def by_full_queues(ours, theirs):
 
 
 def by_half_closed(ours, theirs):
-    """We have closed our end for writing, and the other end goes on answering."""
+    """Our end is closed for writing, and the other end keeps answering."""
     read, write = os.pipe()
 
     def serve():
@@ -150,7 +150,7 @@ def by_datagrams(address):
 
 
 def serve_clients(listeners, output):
-    """Answers each line of a client by the same line."""
+    """Answers each line of a client with the same line."""
     clients = []
     with open(output, "w", buffering=1) as said:
         while True:

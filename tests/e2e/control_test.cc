@@ -1,5 +1,5 @@
-// What an operator does about a migration under way: gives it up, leaves it, asks where it stands,
-// loses contact with it.
+// An operator controls a running migration: cancels it, detaches, asks for its state, loses the
+// connection.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -20,7 +20,7 @@ constexpr int kCancelledExit = 7;
 
 class ControlTest : public testing::Test {
  protected:
-  /// A migration that stays in pre-copy for longer than anybody here waits.
+  /// A migration that stays in pre-copy for longer than each test waits.
   BackgroundCommand start_slow_migration() { return start_migration({"--max-bandwidth", "400K"}); }
 
   BackgroundCommand start_migration(const std::vector<std::string>& options) {
@@ -101,7 +101,7 @@ TEST_F(ControlTest, PausedMigrationContinuesOnOrder) {
   EXPECT_THAT(again.err, HasSubstr("takes no orders any more: it is confirmed"));
 }
 
-/// As in an upgrade: who stops an agent does not wait for an operator who may come tomorrow.
+/// As in an upgrade: stopping an agent does not wait for an operator who may come back tomorrow.
 TEST_F(ControlTest, PausedMigrationSurvivesAgentRestarts) {
   BackgroundCommand migration = start_migration({"--pause-before-switchover"});
   ASSERT_TRUE(migration.wait_for_output(is_paused, kPatience)) << migration.err_so_far();

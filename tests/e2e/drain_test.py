@@ -55,7 +55,7 @@ class Scenario(unittest.TestCase):
         return begun.returncode, json.loads(out), err
 
     def assert_runs_once(self, tickers, hosts, said):
-        """Each of them on one of these hosts, as one process, with nothing lost or doubled."""
+        """Each of them is on one of these hosts, as one process, with nothing lost or repeated."""
         by_host = {host: self.hosts.processes(host) for host in hosts}
         for ticker in tickers:
             ticker.goes_on()
@@ -88,7 +88,7 @@ class HostsThatDie(Scenario):
     options = ("--peer-silence-ms", "1500")
 
     def kill_host_c_with_a_copy_that_never_ran(self, begin):
-        """Begins, and stops host c's worker where a process is restored and not committed yet."""
+        """Starts, and stops host c's worker where a process is restored and not committed yet."""
         faults = self.hosts.folder / "c" / "faults"
         faults.write_text("destination.verified stop\n", encoding="ascii")
         begun = begin()
@@ -247,7 +247,7 @@ class Suspended(Scenario):
         self.steps = len(ticker.lines())
 
     def assert_goes_on_where_it_is_suspended(self, ticker, host, pid, said):
-        """It has stood still since it was suspended."""
+        """It has been stopped since it was suspended."""
         wait_for("it is suspended, and in no migration", lambda: self.unfinished(host) == [("suspended", pid)])
         self.assertEqual(len(ticker.lines()), self.steps, said)
         self.hosts.ask("resume", self.hosts.address(host), pid)
@@ -289,7 +289,7 @@ class Suspended(Scenario):
 
 
 class NowhereToGo(Scenario):
-    """Hosts b to d do not answer: what a drain of a cannot move becomes a checkpoint."""
+    """Hosts b to d do not answer: a job that a drain of a cannot move becomes a checkpoint."""
 
     def setUp(self):
         super().setUp()
@@ -328,7 +328,7 @@ class NowhereToGo(Scenario):
         status, report, said = self.bring_back("--dry-run")
         self.assertEqual(status, 0, said)
         self.assert_outcomes(report, said, restored=3)
-        # Two operators at the same time.
+        # Two operators concurrently.
         command = [*self.others, "--restore", self.checkpoints, "--yes"]
         begun = [self.begin("rebalance", *command) for _ in range(2)]
         ended = [self.end_of(each) for each in begun]
@@ -357,7 +357,7 @@ class Vram(Scenario):
         wait_for("the counter listens", lambda: "listening" in log.read_text(encoding="ascii"))
 
     def test_processes_of_one_gpu_spread_over_several(self):
-        # With its context each takes more than half of a GPU.
+        # With its context each needs more than half of a GPU.
         self.others = [self.hosts.address("b")]
         for port in (9000, 9001):
             self.start_counter(port, "200M")

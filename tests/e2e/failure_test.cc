@@ -1,4 +1,4 @@
-// A migration that fails before the commit: the program goes on at the source, and neither host
+// A migration that fails before the commit: the program runs on at the source, and neither host
 // keeps anything of the attempt.
 #include <gtest/gtest.h>
 
@@ -17,7 +17,7 @@ namespace {
 
 const std::vector<std::string> kWithFaultPoints{"--fault-points", "true"};
 
-/// On host b CRIU starts as it should, and then misses an image that no dump of ours has.
+/// On host b CRIU starts normally, and then misses an image that no dump of ours contains.
 constexpr const char* kRestoreFails = R"sh(
   criu=$(sed -n 's/^command = \["\(.*\)"\]$/\1/p' "$1/agent.toml")
   cat >"$1/failing-criu" <<END
@@ -30,7 +30,7 @@ END
   chmod +x "$1/working-criu"
   sed -i "s|^command = .*|command = [\"$1/failing-criu\"]|" "$1/agent.toml")sh";
 
-/// Where the destination dies, and what the operator hears of it.
+/// Where the destination dies, and the operator's error message.
 struct Death {
   const char* point;
   int exit_status;

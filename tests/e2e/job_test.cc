@@ -1,4 +1,4 @@
-// Jobs of several processes: a root and everything below it, with what they share among each other.
+// Jobs of several processes: a root and all processes below it, with the resources that they share.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -36,7 +36,7 @@ class JobTest : public testing::Test {
  protected:
   static constexpr std::size_t kSome = 5;
 
-  /// The hosts' clocks are days apart, but not those that the job sees.
+  /// The hosts' clocks are days apart, but not the clocks that the job sees.
   explicit JobTest(const std::vector<std::string>& options = {"--clock-b", "1000000"})
       : hosts_(options) {}
 
@@ -51,7 +51,7 @@ class JobTest : public testing::Test {
     return tree;
   }
 
-  /// The one that writes to gpu_output_ has GPU memory when this returns.
+  /// The process that writes to gpu_output_ has GPU memory when this returns.
   void wait_for_counter() const {
     const auto has_line = [](const std::string& text) { return text.find('\n') != text.npos; };
     EXPECT_TRUE(wait_for_content(gpu_output_, has_line, kPatience)) << "the counter says nothing";
@@ -67,7 +67,7 @@ class JobTest : public testing::Test {
     return script;
   }
 
-  /// Every line that the tree has printed says that each member has answered once.
+  /// Every line that the tree has printed shows that each member has answered once.
   static void expect_whole(const App& tree) {
     ASSERT_TRUE(tree.wait_for_lines(tree.lines().size() + kSome)) << tree.output();
     std::size_t number = 0;
@@ -76,7 +76,7 @@ class JobTest : public testing::Test {
     }
   }
 
-  /// Of 256 MiB that two processes share and read again and again, the pages with data go.
+  /// Of 256 MiB that two processes share and read repeatedly, only the pages with data are sent.
   void expect_zeros_left_out() {
     const App script = start_with_counter("python3 " GCR_SOURCE_DIR "/tests/e2e/mostly_zeros.py");
     const MigrateReport outcome = hosts_.migrate_for_report(Host::kA, script.pid(), {});
@@ -100,7 +100,7 @@ TEST_F(JobTest, AllProcessesMoveWithSharedResources) {
   int expected = kCounterFirst;
   ASSERT_EQ(ask_counter(client_, hosts_, Host::kA), expected++);
   const auto check = [&](Host host, const MigrateOutcome&) {
-    // The shell that started it is left at its first host, as a zombie's parent.
+    // The shell that started it stays at its first host, as a zombie's parent.
     const HostUse left = hosts_.use(other(host));
     EXPECT_EQ(left.vram_bytes, before[host == Host::kA ? 1 : 0].vram_bytes);
     EXPECT_EQ(left.processes, before[host == Host::kA ? 1 : 0].processes);
@@ -133,7 +133,7 @@ TEST_F(JobTest, ScriptContinuesWhenItsProgramEndsAfterTheMove) {
   EXPECT_EQ(script.lines().back(), "it ended with 0");
 }
 
-/// The GPU program does so by vfork: until then a child has what its parent has of the driver.
+/// The GPU program starts it by vfork: until its execve a child shares the parent's driver state.
 TEST_F(JobTest, MemberThatStartsProgramsInTurnMoves) {
   const App script = start_script(
       hosts_, "(while :; do /bin/true; done) & export LD_PRELOAD=$LD_PRELOAD:" GCR_VFORKING
@@ -190,7 +190,7 @@ TEST_F(JobTest, MemoryWrittenBetweenRoundsArrivesIntact) {
   for (const std::string& line : script.lines()) EXPECT_EQ(line, fmt::format("sweep {}", ++sweep));
 }
 
-/// Two processes, each with a heap that it looks at before each line.
+/// Two processes, each with a heap that it checks before each line.
 class HeapTest : public JobTest, public testing::WithParamInterface<const char*> {};
 
 TEST_P(HeapTest, GrowingSplitAndReleasedHeapArrivesIntact) {
@@ -219,7 +219,7 @@ INSTANTIATE_TEST_SUITE_P(Job, HeapTest, testing::Values("heap", "huge-heap", "lo
 
 TEST_F(JobTest, ZerosOfSharedMemoryBypassCriu) { expect_zeros_left_out(); }
 
-/// A compiler that lives for a moment, say: a second later the file that host b lacks is nobody's.
+/// A short-lived compiler, for example: a second later no process uses the file that host b lacks.
 TEST(JobWithAPassingMember, IsExaminedAgainAfterTheMemberEnded) {
   TwoHosts hosts({"--prepare-b",
                   "mkdir $1/../passing && touch $1/../passing/file && "
@@ -239,15 +239,15 @@ TEST(JobWithAPassingMember, IsExaminedAgainAfterTheMemberEnded) {
   EXPECT_TRUE(job.wait_for_lines(job.lines().size() + 5)) << job.output();
 }
 
-/// At the source there are control groups of version 1, or none: CRIU stops the job by itself. No
-/// group that the source's agent cannot see limits the job.
+/// The source has control groups of version 1, or none: CRIU stops the job by itself. No group that
+/// the source's agent cannot see limits the job.
 class JobThatCriuCannotFreeze : public JobTest {
  protected:
   JobThatCriuCannotFreeze() : JobTest({"--prepare-a", hide_version_two()}) {
     for (const cgroups::Hierarchy& hierarchy : cgroups::hierarchies()) {
       if (hierarchy.version != cgroups::Version::kTwo) continue;
       std::ofstream group(hierarchy.mount / "cgroup.procs");
-      EXPECT_TRUE(group << ::getpid() << std::flush);  // the job will be our child
+      EXPECT_TRUE(group << ::getpid() << std::flush);  // the job will be a child of this process
     }
   }
 
@@ -278,7 +278,7 @@ TEST_F(JobTest, PipeOfAChildToAnOutsiderIsRefused) {
   EXPECT_EQ(ask_counter(client_, hosts_, Host::kA), kCounterFirst);
 }
 
-/// Where the agent may not read the limits of other users' processes, it says so.
+/// If the agent may not read the limits of other users' processes, it reports that.
 TEST_F(JobTest, MemberOfAnotherUserMovesWithTheRest) {
   constexpr uid_t kNobody = 65'534;
   const App script = start_script(hosts_, "setpriv --reuid " + std::to_string(kNobody) +
@@ -300,7 +300,7 @@ TEST_F(JobTest, MemberOfAnotherUserMovesWithTheRest) {
   EXPECT_EQ(procfs::owner_of(tree[1]), kNobody);
 }
 
-/// Two counters of one job, each with VRAM of its own.
+/// Two counters of one job, each with its own VRAM.
 TEST_F(JobTest, SeveralGpuProcessesMoveToAndFro) {
   constexpr std::uint16_t kSecondPort = kCounterPort + 1;
   const App script =
@@ -323,7 +323,7 @@ TEST_F(JobTest, SeveralGpuProcessesMoveToAndFro) {
   EXPECT_EQ(ask_second(Host::kA, "verify"), "intact");
 }
 
-/// Starts it with `gcr-migrate run --output FILE --detach`; its PID.
+/// Starts it with `gcr-migrate run --output FILE --detach`; returns its PID.
 pid_t start_detached(const TwoHosts& hosts, const std::string& file, const std::string& script) {
   const CommandResult started =
       run(hosts.on_host(Host::kA, {hosts.variable("GCR_CLI"), "run", "--output", file, "--detach",
@@ -395,7 +395,7 @@ TEST_F(JobTest, JobStartedByRunMovesWithItsSupervisor) {
   // The command ends, and the counter stays in the job.
   const pid_t command = procfs::tree(pid).at(1);
   ASSERT_EQ(::kill(pid, SIGTERM), 0);
-  // Until the supervisor has waited for it, it is in the tree, and the next signal goes to it.
+  // Until the supervisor has reaped it, it is in the tree, and the next signal goes to it.
   ASSERT_TRUE(test::wait_until([&] { return procfs::tree(pid).size() == 2; }));
   EXPECT_TRUE(procfs::has_ended(command));
   ASSERT_EQ(ask_counter(client_, hosts_, Host::kA), expected++);

@@ -1,4 +1,5 @@
-// Live: VRAM moves in rounds while the program writes to it, and what the report says about it.
+// Live migration: VRAM moves in rounds while the program writes to it, and the report describes
+// them.
 #include <gtest/gtest.h>
 
 #include <csignal>
@@ -37,7 +38,7 @@ proto::PhaseTime phase(const proto::MigrateReport& report, const std::string& na
 
 double end_ms(const proto::PhaseTime& phase) { return phase.start_ms() + phase.duration_ms(); }
 
-/// The program goes on where it went, and finds its VRAM as it left it.
+/// The program runs on after the move, and finds its VRAM unchanged.
 void expect_goes_on(App& app, std::size_t more_lines = 25) {
   const std::size_t lines = app.lines().size();
   EXPECT_TRUE(app.wait_for_lines(lines + more_lines)) << app.output();
@@ -45,8 +46,8 @@ void expect_goes_on(App& app, std::size_t more_lines = 25) {
 
 TEST(Live, WritingProgramIsSentInShrinkingRounds) {
   TwoHosts hosts;
-  // While 64 MiB are sent it rewrites a third of them; two chunks fit the limit, three
-  // do not. One that is always written has its small buffers.
+  // While 64 MiB are sent it rewrites a third of them; two chunks fit the limit, three do not. The
+  // one that is always written contains its small buffers.
   App scribbler = start_scribbler(hosts, Host::kA, 64 * kMiB, {"--dirty-per-second", "0.05"});
 
   const MigrateReport outcome = hosts.migrate_for_report(
@@ -136,7 +137,7 @@ TEST(Live, StrictLeavesAFastWriterAtTheSource) {
   EXPECT_EQ(hosts.use_coming_to(Host::kB, before), before);
 }
 
-/// Rewritten between the end of pre-copy and the closing of the gate, too much of VRAM is left.
+/// Rewritten between the end of pre-copy and the closing of the gate, too much VRAM is left.
 TEST(Live, GateClosureUndoneByStrictCountsAsDowntime) {
   TwoHosts hosts({"--fault-points", "true", "--peer-silence-ms", "300000"});
   App scribbler = start_scribbler(hosts, Host::kA, 64 * kMiB, {"--dirty-per-second", "0.05"});
@@ -252,7 +253,7 @@ TEST(Live, RepeatedMovesNeverCorruptAWritingProgram) {
   Host host = Host::kA;
   pid_t pid = scribbler.pid();
   for (int move = 0; move < moves; ++move) {
-    // The moment of the move against the program's steps, and the pace of the copy, by chance.
+    // The time of the move relative to the program's steps, and the speed of the copy, are random.
     ASSERT_TRUE(scribbler.wait_for_lines(scribbler.lines().size() + random() % 8));
     const std::string rate = std::to_string(20 + random() % 400) + "M";
     const MigrateReport outcome = hosts.migrate_for_report(

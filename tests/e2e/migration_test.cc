@@ -1,4 +1,4 @@
-// What a migration does to the program that moves: nothing. And to the hosts: nothing stays behind.
+// A migration changes nothing for the program that moves, and leaves nothing on the hosts.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -52,7 +52,7 @@ TEST(Migration, SourceEndsAndReleasesItsMemory) {
   EXPECT_EQ(destination_after.runtime_bytes, destination_before.runtime_bytes);
 }
 
-/// Moves a program that runs until it is told to stop, and lets it go on there for a while.
+/// Moves a program that runs until it is stopped, and lets it run on there for a while.
 void move_and_end(TwoHosts& hosts, const App& app) {
   ASSERT_TRUE(app.wait_for_lines(3));
   const MigrateOutcome outcome = hosts.migrate(Host::kA, app.pid());
@@ -61,7 +61,7 @@ void move_and_end(TwoHosts& hosts, const App& app) {
   ASSERT_EQ(::kill(outcome.pid, SIGTERM), 0);
 }
 
-/// What `start` starts prints the same whether it is moved or not.
+/// The program of `start` prints the same with and without a move.
 void expect_as_undisturbed(const std::function<App(TwoHosts& hosts)>& start) {
   TwoHosts hosts;
   const App moved = start(hosts);
@@ -95,7 +95,7 @@ TEST(Migration, StencilPrintsTheSameChecksums) {
       [](TwoHosts& hosts) { return start_stencil(hosts, Host::kA, 32 * kMiB, 20); });
 }
 
-/// While it is restored no thread may run that tells of the GPU.
+/// While it is restored no thread may run that reports on the GPU.
 TEST(Migration, ProgramThatRecreatesContextsMoves) {
   expect_as_undisturbed([](TwoHosts& hosts) {
     return hosts.start_app(Host::kA, {hosts.program_path("ticker"), "--contexts", "10"});
@@ -169,7 +169,7 @@ TEST(Migration, ProgramMovesToAndFroTenTimes) {
   };
   ASSERT_NO_FATAL_FAILURE(move_to_and_fro(hosts, counter.pid(), 10, check));
   EXPECT_TRUE(counter_is_intact(client, hosts, Host::kA));
-  // The line to the last worker may be open still; ten lost ones would show.
+  // The connection to the last worker may still be open; ten leaked ones would show.
   EXPECT_TRUE(hosts.wait_for_descriptors(Host::kA, descriptors + 1));
 }
 

@@ -18,7 +18,7 @@ using testing::HasSubstr;
 
 class PrivateMounts : public testing::Test {
  protected:
-  /// A counter on host a with a /var/tmp of its own, after `setup`, a shell's commands, in there.
+  /// A counter on host a with its own /var/tmp, after the shell commands `setup` ran there.
   void start(const std::string& setup) {
     const std::string output = hosts_.directory() + "/output";
     std::ofstream(output).flush();

@@ -29,13 +29,13 @@ using testing::Not;
 std::vector<std::string> in_mounts_of_a(const TwoHosts& hosts, std::vector<std::string> command) {
   const std::string mounts =
       "--mount=/proc/" + std::to_string(hosts.agent_pid(Host::kA)) + "/ns/mnt";
-  // Its streams are opened anew: a file belongs to a mount.
+  // Its streams are reopened: a file belongs to a mount.
   constexpr char kReopen[] = "exec </dev/null >>\"$(readlink /proc/$$/fd/1)\" 2>&1; exec \"$@\"";
   command.insert(command.begin(), {"nsenter", mounts, "--", "sh", "-c", kReopen, "sh"});
   return command;
 }
 
-/// Each host has a /dev/shm of its own.
+/// Each host has its own /dev/shm.
 class NamedMemoryTest : public testing::Test {
  protected:
   static constexpr std::size_t kSome = 5;
@@ -46,7 +46,7 @@ class NamedMemoryTest : public testing::Test {
     return hosts_.start_app(Host::kA, in_mounts_of_a(hosts_, command), under_preload);
   }
 
-  /// `before`: words that start it in another place.
+  /// `before`: a command prefix that starts it in another place.
   App start(const std::string& kinds, const std::vector<std::string>& before = {}) {
     std::vector<std::string> command = before;
     command.insert(command.end(), {"python3", "-B", GCR_SOURCE_DIR "/tests/e2e/named_memory.py",
@@ -58,7 +58,7 @@ class NamedMemoryTest : public testing::Test {
     return app;
   }
 
-  /// Every line that it has printed says that each member has answered once.
+  /// Every line that it has printed shows that each member has answered once.
   static void expect_whole(const App& app) {
     ASSERT_TRUE(app.wait_for_lines(app.lines().size() + kSome)) << app.output();
     std::size_t number = 0;
@@ -193,7 +193,7 @@ TEST_F(NamedMemoryTest, FileSharedWithAnOutsiderIsRefused) {
   ASSERT_NO_FATAL_FAILURE(expect_whole(app));
 }
 
-/// Python's own files and System V objects of every kind at once, in an IPC namespace of the job's.
+/// Python's own files and System V objects of every kind at once, in an IPC namespace of the job.
 TEST_F(NamedMemoryTest, SystemVObjectsMoveInAPrivateIpcNamespace) {
   const App app = start("system-v,system-v-others,spawn", {"unshare", "--ipc"});
   move_to_and_fro(hosts_, app.pid(), 4, [&](Host, const MigrateOutcome&) { expect_whole(app); });

@@ -1,4 +1,5 @@
-// Programs with a library that the loader binds to the driver itself, past the preload library.
+// Programs with a library that the loader binds to the driver itself, bypassing the preload
+// library.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
-// `gcr-migrate preflight` between two hosts: it tells everything that both sides find, at once,
-// leaves nothing behind anywhere, and is right: what it lets through migrates.
+// `gcr-migrate preflight` between two hosts: it reports all findings of both sides at once, leaves
+// nothing behind, and is right: a process that it accepts migrates.
 #include <gmock/gmock.h>
 #include <google/protobuf/struct.pb.h>
 #include <google/protobuf/util/json_util.h>
@@ -33,7 +33,7 @@ using testing::Not;
 constexpr int kReadyExit = 0;
 constexpr int kOften = 10;  ///< steps of a program between two lines
 
-/// What `preflight --json` said.
+/// The output of `preflight --json`.
 struct Preflight {
   int exit_code = -1;
   std::string err;
@@ -79,7 +79,7 @@ class PreflightTest : public testing::Test {
     return said;
   }
 
-  /// A migration is refused for all that preflight said.
+  /// A migration is refused for all findings of preflight.
   void expect_refusal_for(const Preflight& said, pid_t pid) const {
     const MigrateOutcome migration = hosts_->migrate(Host::kA, pid);
     EXPECT_EQ(migration.exit_code, kRefusedExit);

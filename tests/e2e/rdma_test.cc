@@ -1,6 +1,5 @@
-// Whole migrations whose data goes over RDMA, and what happens where that fails. Runs in
-// scripts/guest, beside two soft RDMA devices with a link between them
-// (scripts/lib/guest-rdma-pair).
+// Whole migrations whose data goes over RDMA, and what happens if that fails. Runs in
+// scripts/guest, with two soft RDMA devices and a link between them (scripts/lib/guest-rdma-pair).
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -17,7 +16,7 @@ namespace {
 using testing::HasSubstr;
 using testing::IsEmpty;
 
-/// Takes away the RDMA device of host a's address while it lives; TCP passes.
+/// Removes the RDMA device of host a's address during its lifetime; TCP still works.
 class NoDevice {
  public:
   NoDevice() { sh("rdma link del rxe-a"); }

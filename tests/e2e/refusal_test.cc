@@ -1,5 +1,5 @@
-// What cannot be moved is refused: one clear error, an exit code of its own, and the program on the
-// source goes on as if nobody had asked.
+// A process that cannot be moved is refused: one clear error, its own exit code, and the program on
+// the source runs on undisturbed.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <pty.h>
@@ -27,8 +27,8 @@ using testing::AssertionSuccess;
 constexpr int kUsageExit = 2;
 constexpr int kNotAuthorisedExit = 5;
 
-/// While it lives there are no hugepages but those in use, and the kernel makes none. Not beside
-/// other agents: they raise that limit, and one that is killed leaves it too high.
+/// During its lifetime there are no hugepages but those in use, and the kernel allocates none. Not
+/// concurrently with other agents: they raise that limit, and a killed one leaves it too high.
 class NoFreeHugepages {
  public:
   NoFreeHugepages() {
@@ -80,15 +80,15 @@ class RefusalTest : public testing::Test {
 
   MigrateOutcome migrate() const { return hosts_->migrate(Host::kA, counter_->pid()); }
 
-  /// The counter goes on with its next number, and nobody holds more or less than before.
+  /// The counter continues with its next number, and no host holds more or less than before.
   void expect_untouched() {
     EXPECT_EQ(ask_counter(*client_, *hosts_, Host::kA), kCounterFirst + 1);
     EXPECT_EQ(hosts_->use_coming_to(Host::kA, source_), source_);
     EXPECT_EQ(hosts_->use_coming_to(Host::kB, destination_), destination_);
   }
 
-  /// Starts a second counter with these streams, says that migrating it must be refused for the
-  /// reason `id`, and that it goes on.
+  /// Starts a second counter with these streams; its migration must be refused for the reason `id`,
+  /// and it runs on.
   void expect_refusal_with_streams(const Streams& streams, const std::string& id) {
     auto command = counter_command(*hosts_, 0, kSecondPort);
     command.insert(command.begin(), {hosts_->variable("GCR_CLI"), "run", "--"});

@@ -1,5 +1,5 @@
-// A local user moves a process without a certificate; what agents write about it names who did
-// what, and holds no secret.
+// A local user moves a process without a certificate; the agents' logs name the user and the
+// action, and contain no secret.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -17,7 +17,7 @@ namespace {
 using testing::AllOf;
 using testing::HasSubstr;
 
-/// Puts these lines before all others of the agent's configuration and starts it again.
+/// Puts these lines before all others of the agent's configuration and restarts it.
 void configure(TwoHosts& hosts, Host host, const std::string& lines) {
   const std::string path = hosts.variable("CONFIG", host);
   const std::string before = read_file(path);

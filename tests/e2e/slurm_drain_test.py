@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""scripts/drain --slurm, scripts/rebalance --slurm and scripts/slurm migrate, between nodes of Slurm's.
+"""scripts/drain --slurm, scripts/rebalance --slurm and scripts/slurm migrate, between Slurm nodes.
 
 Usage: slurm_drain_test.py [unittest options], as root; GCR_BUILD names the build folder
 """
@@ -21,7 +21,7 @@ from ticker_hosts import wait_for  # noqa: E402
 
 
 def as_of_2205(job):
-    """What squeue --json prints of a job, as that of Slurm 22.05 prints it."""
+    """The output of squeue --json for a job, in the format of Slurm 22.05."""
 
     def plain(name, value):
         if isinstance(value, dict) and "infinite" in value:
@@ -79,7 +79,7 @@ class WithoutJson(Scenario):
     """A release of Slurm whose squeue prints no JSON."""
 
     def refuse_json(self):
-        """Slurm's commands where PATH has a squeue of that kind first; the variable for env."""
+        """The Slurm commands with such a squeue first in PATH; the variable for env."""
         folder = self.nodes.folder / "old"
         folder.mkdir()
         squeue = folder / "squeue"
@@ -114,8 +114,8 @@ class TimeLimit(Scenario):
 
 
 class Marks(Scenario):
-    """Users say in comments what only the drains may say. It means nothing, and no job gets time that Slurm has not
-    given to it."""
+    """Users write comments that only the drains may write. They have no effect, and no job gets more time than Slurm
+    gave it."""
 
     options = ("--gpus", "2")
 
@@ -287,7 +287,7 @@ class Rebalance(Scenario):
 
 
 class Faults(Scenario):
-    """After each of them one job has the processes."""
+    """After each of them one job owns the processes."""
 
     def setUp(self):
         super().setUp()

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""scripts/slurm serve on the controller of nodes of Slurm's.
+"""scripts/slurm serve on the controller of Slurm nodes.
 
 Usage: slurm_service_test.py [unittest options], as root; GCR_BUILD names the build folder
 """
@@ -26,7 +26,7 @@ class Service(Scenario):
     METRICS_PORT = 9411
 
     def serve(self, *words):
-        """By Debian's Python, which has Debian's prometheus_client, and with the capabilities that the unit leaves it."""
+        """With Debian's Python, which has Debian's prometheus_client, and with the capabilities of the systemd unit."""
         command = self.nodes.moves_command("slurm", "serve", "--wake-socket", f"{self.nodes.folder}/wake", *words)
         unit = (ROOT / "cmake" / "packaging" / "systemd" / "gcr-slurm.service").read_text(encoding="ascii")
         kept = re.search(r"^CapabilityBoundingSet=(.+)", unit, re.M)[1].lower().replace("cap_", "+").split()
@@ -36,7 +36,7 @@ class Service(Scenario):
         return command
 
     def begin_service(self, *words):
-        """It looks once, and again only if it is woken or `words` say so."""
+        """It polls once, and again only if it is woken or `words` request it."""
         service = begin_command(self, self.serve("--poll", self.NEVER, *words))
         self.wait_for_line(service, "Slurm answers")
         return service
@@ -54,7 +54,7 @@ class Service(Scenario):
         self.assertEqual(self.triggers(), [], said)
 
     def metrics(self):
-        """By name and labels; what promtool and the page about metrics say against them is said here."""
+        """By name and labels; complaints of promtool and of the documentation about metrics are printed here."""
         url = f"http://{self.nodes.address(self.nodes.env['CONTROLLER'])}:{self.METRICS_PORT}/metrics"
         program = "import sys, urllib.request; print(urllib.request.urlopen(sys.argv[1]).read().decode(), end='')"
         text = self.nodes.slurm(sys.executable, "-c", program, url)

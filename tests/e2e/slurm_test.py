@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Jobs of Slurm's that own what arrives: real slurmctld, slurmd and munged, agents, CRIU, software GPUs.
+"""Slurm jobs that own migrated processes: real slurmctld, slurmd and munged, agents, CRIU, software GPUs.
 
-Where Slurm's control groups and those that freeze processes are of one hierarchy (version 2), processes leave
-the frozen group when they join. The last class does that anywhere, with a fake of Slurm's library.
+If Slurm's control groups and those that freeze processes are in one hierarchy (version 2), processes leave the frozen
+group when they join. The last class tests that on every machine, with a fake Slurm library.
 
 Usage: slurm_test.py [unittest options], as root; GCR_BUILD names the build folder
 """
@@ -26,7 +26,7 @@ USER, ANOTHER_USER = movable_users()
 MEMORY_MB = 600
 PATIENCE_S = 240
 
-# What stays in the place of the processes: it ends when they have moved on, or as their root does.
+# The program that stays in place of the processes: it ends when they have moved on, or as their root does.
 PLACEHOLDER = """#!/bin/bash
 folder={folder}/$SLURM_JOB_ID
 until [[ -e $folder/status || -e $folder/moved ]]; do sleep 0.5; done
@@ -60,7 +60,7 @@ class Cluster(Hosts):
         return self.folder / "slurm" / f"{self.node(host)}.jobs"
 
     def slurm(self, *words, host=None, check=True):
-        """What a command of Slurm's prints."""
+        """The output of a Slurm command."""
         namespace = self.env[f"NS_{(host or self.env['CONTROLLER']).upper()}"]
         ran = subprocess.run(
             ["nsenter", f"--net={namespace}", "env", f"SLURM_CONF={self.env['SLURM_CONF']}", *map(str, words)],
@@ -70,7 +70,7 @@ class Cluster(Hosts):
         return ran.stdout
 
     def submit(self, host, script, user=USER):
-        """A job with one GPU on the host; its number, once it runs."""
+        """A job with one GPU on the host; returns its number, once it runs."""
         path = self.outputs / "script"
         path.write_text(script, encoding="ascii")
         job = int(self.slurm(
@@ -104,14 +104,14 @@ class Cluster(Hosts):
         return re.search(r"JobState=(\w+)", self.details(job)).group(1)
 
     def extern_pids(self, host, job):
-        """Of the job's extern step there, as Slurm lists them, without Slurm's own that keep it."""
+        """Of the job's extern step there, as Slurm lists them, without Slurm's own process."""
         listed = self.slurm("scontrol", "listpids", job, self.node(host), host=host)
         rows = [line.split() for line in listed.splitlines()[1:]]
         pids = {int(row[0]) for row in rows if row[2] == "extern"}
         return {pid for pid in pids if pid > 0 and command_of(pid) not in ("sleep", "slurmstepd")}
 
     def gcr(self, command, *words):
-        """Exit status, what it prints, what it says."""
+        """Exit status, standard output, standard error."""
         ran = subprocess.run(
             self.on("a", self.env["GCR_CLI"], *command, *self.env["GCR_TLS"].split(), *words),
             capture_output=True, text=True, check=False, timeout=PATIENCE_S * 2)  # fmt: skip
@@ -129,7 +129,7 @@ class Cluster(Hosts):
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)  # fmt: skip
 
     def blockers(self, source, destination, pid, job):
-        """What preflight found against the job."""
+        """Preflight's findings about the job."""
         _, out, err = self.gcr(
             ["preflight"], "--json", "--slurm-job", job, self.address(source), self.address(destination), pid)  # fmt: skip
         if not out:
@@ -137,7 +137,7 @@ class Cluster(Hosts):
         return [each["found"] for each in json.loads(out)["findings"] if each["id"] == "slurm-job"]
 
     def was_hit(self, host):
-        """Whether the fault that was armed has happened."""
+        """Whether the armed fault has happened."""
         return (self.folder / host / "faults.hit").exists()
 
     def arm(self, host, line):
@@ -170,7 +170,7 @@ def group_of(pid, controller):
 
 
 def memory_limit(group):
-    """Bytes: the smallest of a group and those above it."""
+    """Bytes: the smallest of a group and its ancestors."""
     limits = []
     while group.name != "cgroup":
         for name in ("memory.limit_in_bytes", "memory.max"):
@@ -207,7 +207,7 @@ class Slurm(unittest.TestCase):
         wait_for("no job is left", lambda: not self.cluster.slurm("squeue", "-h"), PATIENCE_S)
 
     def text_of(self, host, job, name):
-        """A file of the job's folder, once it is there."""
+        """A file of the job's folder, once it exists."""
         path = self.cluster.jobs_folder(host) / str(job) / name
         wait_for(f"{path} is there", path.exists, PATIENCE_S)
         return path.read_text(encoding="ascii")
@@ -224,7 +224,7 @@ class Slurm(unittest.TestCase):
         return root
 
     def move_job(self):
-        """From a to b: the job that was left, the one that owns it now, the ticker, the root at b."""
+        """From a to b: the old job, the job that owns it now, the ticker, the root at b."""
         source, ticker, pid = self.cluster.start_job("a")
         job = self.cluster.submit_placeholder("b")
         status, out, err = self.cluster.move("a", "b", pid, job)
@@ -371,8 +371,8 @@ class OneHierarchy(unittest.TestCase):
     def test_nothing_runs_before_all_processes_have_joined(self):
         pid, tickers = self.hosts.start_job_of_tickers("a", 2)
         states = self.hosts.folder / "states"
-        # A process that is let out of the frozen group has to be scheduled once before it shows as stopped. One that
-        # runs never does.
+        # A process that leaves the frozen group has to be scheduled once before it shows as stopped. A running one
+        # never does.
         look = f"sed 's/.*) //' $(sed 's,.*,/proc/&/stat,' {self.group}/cgroup.procs) >{states}"
         (self.hosts.folder / "b" / "faults").write_text(
             f"destination.joined run for i in $(seq 300); do {look}; grep -qv ^T {states} || break; sleep 0.1; done\n",

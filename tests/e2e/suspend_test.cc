@@ -1,5 +1,5 @@
-// A job is taken off its GPUs and put back: it goes on as if nothing had been, whatever fails on
-// the way, and nothing is left over.
+// A job is suspended and resumed: it continues undisturbed, whatever fails in between, and nothing
+// is left over.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -64,7 +64,7 @@ class SuspendTest : public testing::Test {
     return migrations[0].struct_value().fields().at("state").string_value();
   }
 
-  /// As `gcr-migrate host` has it; empty if it is in none.
+  /// As `gcr-migrate host` prints it; empty if it is in none.
   std::string migration_of_process() const {
     const auto answer = hosts_->ask(Host::kA, "host");
     const auto& processes = answer.fields().at("processes").list_value().values();
@@ -72,7 +72,7 @@ class SuspendTest : public testing::Test {
     return processes[0].struct_value().fields().at("migration_id").string_value();
   }
 
-  /// Recovery may still have to lead there.
+  /// Recovery may still have to complete it.
   bool comes_to(const std::string& wanted) const {
     return test::wait_until([&] { return state() == wanted; });
   }
@@ -247,7 +247,7 @@ TEST_F(SuspendTest, LossOfTheKeeperIsReported) {
 }
 
 TEST_F(SuspendTest, TwoJobsTakeTurns) {
-  // One of them fits at a time: each needs 640 MiB besides, for its context.
+  // One of them fits at a time: each needs 640 MiB more, for its context.
   ASSERT_NO_FATAL_FAILURE(start({"--vram", "1G"}));
   ASSERT_EQ(suspend().exit_code, 0);
   const App other = start_stencil(*hosts_, Host::kA, 368 * kMiB, 20);
@@ -294,7 +294,7 @@ TEST(Suspension, RanksThatShareVramAreSuspendedTogether) {
   for (const std::string& line : app.lines()) ASSERT_EQ(line, expected.next());
 }
 
-/// What is true after a worker has died, or a step has failed, at a point.
+/// The state after a worker has died, or a step has failed, at a point.
 struct Trouble {
   const char* point;
   bool suspended;
@@ -323,7 +323,7 @@ class SuspendFault : public SuspendTest, public testing::WithParamInterface<Trou
 TEST_P(SuspendFault, DeadWorkerLeavesTheJobRunningOrSuspended) {
   ASSERT_NO_FATAL_FAILURE(start({"--fault-points", "true"}));
   arm(std::string(GetParam().point) + " kill");
-  EXPECT_EQ(suspend().exit_code == 0, GetParam().suspended);  // as the agent's journal says
+  EXPECT_EQ(suspend().exit_code == 0, GetParam().suspended);  // from the agent's journal
   EXPECT_TRUE(was_reached());
   expect_goes_on();
 }

@@ -1,5 +1,5 @@
-// A suspended job is checkpointed and moved without its GPU, and arrives suspended. Whatever fails
-// on the way, it is suspended at one of the hosts.
+// A suspended job is checkpointed and moved without its GPU, and arrives suspended. After every
+// failure it is suspended at one of the hosts.
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -81,12 +81,13 @@ class SuspendedTest : public testing::Test {
     return states;
   }
 
-  /// Recovery may still have to lead there.
+  /// Recovery may still have to complete it.
   bool come_to(const Words& wanted, Host host = Host::kA) const {
     return test::wait_until([&] { return states(host) == wanted; });
   }
 
-  /// Of the only job that is suspended at a host. What brought it there may still have to end.
+  /// Of the only job that is suspended at a host. The worker that brought it there may still have
+  /// to end.
   std::string pid_of_suspended(Host host) const {
     EXPECT_TRUE(come_to({"suspended"}, host));
     const auto answer = hosts_->ask(host, "list");
@@ -96,7 +97,7 @@ class SuspendedTest : public testing::Test {
     return std::to_string(static_cast<pid_t>(pid));
   }
 
-  /// As before, and nothing is left of what was tried.
+  /// As before, and nothing is left of the attempt.
   void expect_suspended() const {
     EXPECT_TRUE(come_to({"suspended"}));
     EXPECT_TRUE(come_to({}, Host::kB));
@@ -104,7 +105,7 @@ class SuspendedTest : public testing::Test {
     EXPECT_EQ(hosts_->use_coming_to(Host::kB, empty_b_), empty_b_);
   }
 
-  /// It stands still at B, off its GPUs, and goes on there when it is resumed.
+  /// It is stopped at B, off its GPUs, and resumes there on request.
   void expect_arrived() {
     ASSERT_TRUE(come_to({"suspended"}, Host::kB));
     EXPECT_EQ(hosts_->use(Host::kB).vram_bytes, empty_b_.vram_bytes);
@@ -148,7 +149,7 @@ class SuspendedTest : public testing::Test {
   HostUse suspended_;
 };
 
-/// Changes a byte of the VRAM that the keeper has: of its last file.
+/// Changes a byte of the VRAM that the keeper holds: of its last file.
 void corrupt_copy(pid_t keeper) {
   std::map<int, std::string> files;
   const std::string directory = "/proc/" + std::to_string(keeper) + "/fd";
@@ -156,7 +157,7 @@ void corrupt_copy(pid_t keeper) {
     const std::string target = std::filesystem::read_symlink(entry.path());
     if (target.starts_with("/memfd:")) files[std::stoi(entry.path().filename())] = entry.path();
   }
-  ASSERT_GE(files.size(), 2u);  // the description, and what it describes
+  ASSERT_GE(files.size(), 2u);  // the description, and its content
   const UniqueFd file(::open(files.rbegin()->second.c_str(), O_RDWR | O_CLOEXEC));
   ASSERT_TRUE(file);
   void* const at =
@@ -353,7 +354,7 @@ TEST(SuspendedRing, RanksThatShareVramMoveTogether) {
   for (const std::string& line : app.lines()) ASSERT_EQ(line, expected.next());
 }
 
-/// What is true after a worker at the source has died, or a step has failed, at a point.
+/// The state after a worker at the source has died, or a step has failed, at a point.
 struct MoveTrouble {
   const char* point;
   bool moved;

@@ -1,4 +1,4 @@
-// TCP: connections inside a job, listeners, and connections with one end outside.
+// TCP: connections within a job, listeners, and connections with one end outside.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -54,7 +54,7 @@ class TcpTest : public testing::Test {
     return client;
   }
 
-  /// Every line that the tree has printed says that each member has answered once.
+  /// Every line that the tree has printed shows that each member has answered once.
   static void expect_whole(const App& tree) {
     ASSERT_TRUE(tree.wait_for_lines(tree.lines().size() + kSome)) << tree.output();
     std::size_t number = 0;
@@ -63,7 +63,7 @@ class TcpTest : public testing::Test {
     }
   }
 
-  /// It has been answered again, and nothing has ended its connection.
+  /// It has been answered again, and its connection still exists.
   static void expect_connected(const App& client) {
     ASSERT_TRUE(client.wait_for_lines(client.lines().size() + kSome)) << client.output();
     EXPECT_THAT(client.lines(), Not(Contains(AnyOf("reset", "closed"))));
@@ -120,12 +120,12 @@ TEST_F(TcpTest, ConnectionToAnOutsiderIsResetOnRequest) {
   const MigrateOutcome outcome = hosts_.migrate(Host::kA, tree.pid(), {"--tcp", "close"});
   ASSERT_TRUE(migrated(outcome));
   ASSERT_NO_FATAL_FAILURE(expect_whole(tree));
-  // It was told at once, and has found the server at its new address.
+  // It noticed at once, and has found the server at its new address.
   ASSERT_TRUE(is_answered_again(client)) << client.output();
   EXPECT_THAT(read_file(output_ + ".clients"), HasSubstr("accepted\nreset\naccepted\n"));
 }
 
-/// As docs/usage.md shows it; an ssh of our own enters the host's network.
+/// As docs/usage.md shows it; a stand-in for ssh enters the host's network.
 TEST_F(TcpTest, ClientReachesTheServerAtAMovedAddress) {
   const std::string tools = hosts_.directory() + "/tools";
   std::filesystem::create_directory(tools);
@@ -153,7 +153,7 @@ TEST_F(TcpTest, ClientReachesTheServerAtAMovedAddress) {
   ASSERT_NO_FATAL_FAILURE(expect_whole(tree));
 }
 
-/// Who dies, and when.
+/// Which process dies, and when.
 struct Death {
   Host host;
   const char* point;

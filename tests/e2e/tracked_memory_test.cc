@@ -93,8 +93,8 @@ TEST_F(TrackedMemoryTest, OnlyWrittenPagesAreReadAtTheSwitchover) {
   expect_goes_on(app);
 }
 
-/// Writes to the resting memory of a process and has the page protected again: the kernel then
-/// knows of no write.
+/// Writes to the resting memory of a process and protects the page again: the kernel then knows of
+/// no write.
 void write_hidden(pid_t pid, std::uint64_t resting) {
   const auto open = [pid](const char* file, int flags) {
     return UniqueFd(::open(fmt::format("/proc/{}/{}", pid, file).c_str(), flags | O_CLOEXEC));
@@ -107,7 +107,7 @@ void write_hidden(pid_t pid, std::uint64_t resting) {
   ASSERT_NE(found, mappings->end());
   constexpr std::string_view kWritten = "hidden";
   constexpr std::uint64_t kPage = 4096;
-  // What is swept may adjoin what rests, in one mapping: the middle rests.
+  // The swept memory may adjoin the resting memory, in one mapping: its middle rests.
   const std::uint64_t page = found->range.start + found->range.bytes() / 2 / kPage * kPage;
   ASSERT_EQ(::pwrite(open("mem", O_RDWR).get(), kWritten.data(), kWritten.size(),
                      static_cast<off_t>(page + kPage / 4)),

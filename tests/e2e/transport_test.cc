@@ -1,5 +1,5 @@
-// Which way the data of a whole migration goes: what was wished for, what could be had, and what
-// the report says of it.
+// How the data of a whole migration is sent: the request, the available transports, and the report
+// about them.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
-// Programs that use CUDA and were not started under the preload library: they move through the
-// driver alone where that is asked for, and are refused where nobody can tell that it is safe.
+// Programs that use CUDA and were started without the preload library: they move through the driver
+// alone on request, and are refused if safety cannot be established.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -29,7 +29,7 @@ constexpr std::uint16_t kSecondPort = kCounterPort + 1;
 constexpr std::uint64_t kVram = 64 * kMiB;
 const std::vector<std::string> kSlow{"--allow-slow"};
 
-/// As a report names a finding.
+/// The form in which a report names a finding.
 std::string in_brackets(const std::string& id) { return "[" + id + "]"; }
 
 class WithoutLibrary : public testing::Test {
@@ -54,7 +54,7 @@ class WithoutLibrary : public testing::Test {
     return hosts_.migrate(Host::kA, app.pid(), options);
   }
 
-  /// What preflight says, as text.
+  /// The text output of preflight.
   std::string preflight(const App& app, std::vector<std::string> options = {}) {
     options.insert(options.begin(),
                    {"preflight", hosts_.address(Host::kB), std::to_string(app.pid())});
@@ -228,7 +228,7 @@ TEST_F(WithoutLibrary, IsRefusedIfAnotherProgramMayShareItsMemory) {
 }
 
 TEST_F(WithoutLibrary, IsRefusedWithAChildForkedAfterCudaInit) {
-  const UnifiedMemoryDevice device;  // which it inherits, as it does NVIDIA's
+  const UnifiedMemoryDevice device;  // which it inherits, like NVIDIA's
   const App parent = start(device.used_by({"python3", "-c", R"py(
 import ctypes, os, time
 cuda = ctypes.CDLL("libcuda.so.1")

@@ -1,6 +1,6 @@
-// Errors from below, each provoked for real: what the machine lacks, what the driver and CRIU
-// refuse, what the application does. After each exactly one copy goes on, nothing is left over, and
-// the next migration is none the worse for it.
+// Errors from below, each provoked for real: resources that the machine lacks, refusals of the
+// driver and CRIU, actions of the application. After each exactly one copy runs on, nothing is left
+// over, and the next migration is unaffected.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -18,7 +18,7 @@ namespace {
 
 using e2e::other;
 
-/// What a host is called in shell commands.
+/// The name of a host in shell commands.
 struct Names {
   std::string directory;
   std::string vram;     ///< a tmpfs
@@ -34,14 +34,14 @@ class ErrorsTest : public testing::Test {
  protected:
   static void TearDownTestSuite() { pair_.reset(); }
 
-  /// One pair serves many tests; after a failure comes another.
+  /// One pair serves many tests; after a failure a new one is made.
   void SetUp() override {
     if (pair_ == nullptr) renew_pair();
   }
 
   static void renew_pair() {
     pair_.reset();
-    // In a mount namespace of its own an agent's view of the machine can be changed.
+    // In its own mount namespace an agent's view of the machine can be changed.
     pair_ = std::make_unique<Pair>(
         ticker(), std::vector<std::string>{"--state-size", "64M", "--prepare-a", "true",
                                            "--prepare-b", "true"});
@@ -60,7 +60,7 @@ class ErrorsTest : public testing::Test {
             hosts.agent_pid(host)};
   }
 
-  /// After this the process runs on at the source, and then it migrates as if nothing had been.
+  /// After this the process runs on at the source, and then it migrates normally.
   static void expect_to_stay(Scenario scenario) {
     scenario.survivor = Side::kSource;
     expect_one_copy(scenario);
@@ -77,7 +77,7 @@ class ErrorsTest : public testing::Test {
     return result.migrated;
   }
 
-  /// `command` before the migration begins; `undo` when gcr-migrate has ended.
+  /// `command` runs before the migration begins; `undo` when gcr-migrate has ended.
   static Scenario before(std::string command, std::string undo) {
     Scenario scenario;
     scenario.harm = Harm::kRun;
@@ -102,7 +102,7 @@ class ErrorsTest : public testing::Test {
     return scenario;
   }
 
-  /// Takes all that is left of a tmpfs, and gives it back.
+  /// Fills a tmpfs, and empties it again.
   static std::string fill(const std::string& directory) {
     return fmt::format("fallocate -l $(df -B1 --output=avail {0} | tail -n 1) {0}/filler",
                        directory);
@@ -200,7 +200,7 @@ TEST_F(ErrorsTest, SourceResumesIfCriuIsKilled) {
                                     std::pair(Side::kDestination, "destination.prepared")}) {
     const Names host = names(side);
     const std::string killed = host.directory + "/killed";
-    // The reaper has CRIU's command among its words.
+    // The reaper has CRIU's command among its arguments.
     expect_to_stay(
         at(point, fmt::format("for p in $(ip netns pids {}); do "
                               "tr '\\0' ' ' </proc/$p/cmdline | "
@@ -249,7 +249,8 @@ TEST(ShippedAgent, FaultFileHasNoEffect) {
   EXPECT_TRUE(std::filesystem::exists(file)) << "the point was reached";
 }
 
-/// The driver's descriptors of memory are known by their links: with the software GPU, by its name.
+/// The driver's descriptors of memory are recognised by their links: with the software GPU, by its
+/// name.
 TEST(Application, CannotPassOnSharedVramDuringAMove) {
   Pair pair(ring());
   const auto app = pair.hosts().directory() + "/thief.py";

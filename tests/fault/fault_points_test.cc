@@ -1,4 +1,4 @@
-// What an armed fault point does, and that it does it once.
+// The effect of an armed fault point, which occurs once.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -23,7 +23,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// A directory for the whole program: the library asks for the file's name once.
+/// A directory for the whole program: the library reads the file's name once.
 const fs::path& directory() {
   static const fs::path path = [] {
     std::string pattern = "/tmp/gcr-fault-points-XXXXXX";
@@ -49,7 +49,7 @@ class FaultPointsTest : public testing::Test {
   static bool is_armed() { return fs::exists(directory() / "faults"); }
   static std::string hit() { return read(directory() / "faults.hit"); }
 
-  /// What becomes of a child that does this and then exits with 0.
+  /// The wait status of a child that runs `work` and then exits with 0.
   static pid_t child(const std::function<void()>& work) {
     const pid_t pid = ::fork();
     if (pid == 0) {
@@ -60,7 +60,7 @@ class FaultPointsTest : public testing::Test {
   }
 };
 
-/// Whoever reads a variable of the environment has its name among its constants.
+/// A program that reads an environment variable has its name among its constants.
 TEST(ShippedAgent, NeverReadsArmedPoints) {
   EXPECT_EQ(read(GCR_AGENT).find("GCR_FAULTS"), std::string::npos);
   EXPECT_NE(read(GCR_AGENT "-faults").find("GCR_FAULTS"), std::string::npos);

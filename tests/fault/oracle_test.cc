@@ -1,4 +1,4 @@
-// The oracle believes one undisturbed copy and nothing else; a campaign's plan follows from its
+// The oracle accepts one undisturbed copy and nothing else; a campaign's plan is determined by its
 // seed.
 #include "tests/fault/oracle.h"
 
@@ -102,7 +102,7 @@ TEST(Campaign, IsDeterminedByItsSeed) {
 TEST(Matrix, CoversEveryPoint) {
   const auto scenarios = matrix();
   for (const Point& point : kPoints) {
-    // End-to-end tests arm these: they are no faults, or not on a migration's course.
+    // End-to-end tests arm these: they are no faults, or not part of a migration.
     constexpr Kind kOthers[] = {Kind::kCheck, Kind::kCheckpoint, Kind::kSuspension, Kind::kSlurm};
     if (std::ranges::find(kOthers, point.kind) != std::end(kOthers)) continue;
     EXPECT_TRUE(std::ranges::any_of(scenarios, [&point](const Scenario& scenario) {

@@ -15,13 +15,13 @@
 namespace gcr::fault::test {
 namespace {
 
-/// The work of all threads: who is free takes the next scenario.
+/// The work of all threads: each idle one takes the next scenario.
 class Queue {
  public:
   Queue(const std::vector<Scenario>& scenarios, const TrialOptions& options)
       : options_(options), results_(scenarios.size()), scenarios_(scenarios) {}
 
-  /// Until nothing is left, on pairs of hosts of its own.
+  /// Until nothing is left, on its own pairs of hosts.
   void work() {
     std::unique_ptr<Pair> pair;
     std::string program;

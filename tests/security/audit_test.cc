@@ -1,5 +1,5 @@
-// Every migration that ends leaves one line that says who moved what where, and nobody can write a
-// second one into it.
+// Every migration that ends leaves one line that names the user, the process and the hosts, and no
+// input can forge a second one.
 #include "migrate-agent/daemon/main/audit.h"
 
 #include <gmock/gmock.h>

@@ -1,4 +1,4 @@
-// Who may ask for what, and for whose processes.
+// Which client may request what, and for whose processes.
 #include "migrate-agent/worker/runtime/authorisation.h"
 
 #include <gmock/gmock.h>
@@ -168,7 +168,7 @@ TEST_F(Ownership, ProcessWithCapabilitiesIsRefused) {
   EXPECT_EQ(code_of(alice_, capable.pid()), Code::kPermissionDenied);
 }
 
-/// What is stored is its user's to read, whoever has ordered it.
+/// Stored data is readable by the process's user, also if another user ordered the checkpoint.
 TEST_F(Ownership, StoreAcceptsOnlyPlainProcessesOfItsUser) {
   const worker::Permissions of_both =
       worker::Permissions::of(kOperator, {{.name = "*", .users = {"71001", "71002"}}});

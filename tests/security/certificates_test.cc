@@ -1,5 +1,5 @@
-// Certificates that are not good are refused on real connections, in both directions, with a
-// sentence that says which is not and what to do; and the command says so by its exit status.
+// Invalid certificates are refused on real connections, in both directions, with a message that
+// names the certificate and the remedy; and the command has its own exit status for it.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
@@ -32,7 +32,7 @@ class Certificates : public testing::Test {
     gcr::test::write_private_file(list_,
                                   credentials_.authority().revocation_list(revoked, expired));
   }
-  /// What the command says, once it has said that the certificate is not accepted.
+  /// The command's message after the one that the certificate is not accepted.
   std::string refusal_of(const TlsFiles& tls, const control::Endpoint& agent) {
     const Finished finished = list_with(tls, agent);
     EXPECT_EQ(finished.exit_status, kNotAuthorised) << finished.output;

@@ -1,4 +1,4 @@
-// What peers can make an agent hold that have shown who they are.
+// What authenticated peers can make an agent hold.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -89,7 +89,7 @@ TEST_F(Limits, ExcessConnectionIsRefusedWithAReason) {
   EXPECT_TRUE(agent.wait_for_log("closed the connection"));
 }
 
-/// What `operator` is told that stands in the way of moving a process from the agent to itself.
+/// The refusal that `operator` gets for moving a process from the agent to itself.
 std::vector<std::string> findings_of(AgentProcess& agent, control::test::Credentials& credentials,
                                      pid_t pid) {
   Client client(agent, credentials, "operator");

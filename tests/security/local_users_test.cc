@@ -1,5 +1,5 @@
-// Local users reach the agent through its Unix socket without a certificate, and get no further
-// than their own processes.
+// Local users reach the agent through its Unix socket without a certificate, and can access only
+// their own processes.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -20,7 +20,7 @@ using testing::Not;
 constexpr int kRefused = 3;
 constexpr int kUnreachable = 4;
 
-/// An agent whose socket everybody can reach.
+/// An agent whose socket is accessible to all users.
 class LocalUsers : public testing::Test {
  protected:
   LocalUsers() { ::chmod(home_.folder->path().c_str(), 0755); }
@@ -84,7 +84,7 @@ TEST_F(LocalUsers, MayCheckpointOnlyTheirOwnProcesses) {
   const Finished refused = checkpoint_as(kAlice, others.pid(), folder + "/store");
   EXPECT_EQ(refused.exit_status, kNotAuthorised) << refused.output;
   EXPECT_THAT(refused.output, HasSubstr("their own processes only"));
-  // It has no GPU memory, but whose it is was no obstacle.
+  // It has no GPU memory, but its owner was no obstacle.
   const Finished examined = checkpoint_as(kAlice, own.pid(), folder + "/store");
   EXPECT_EQ(examined.exit_status, kRefused) << examined.output;
   EXPECT_FALSE(std::filesystem::exists(folder + "/store"));

@@ -1,4 +1,4 @@
-// scripts/make-certs: what it makes is accepted, what it revokes is not.
+// scripts/make-certs: its certificates are accepted, its revocations are effective.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <openssl/pem.h>
@@ -27,7 +27,7 @@ class MakeCerts : public testing::Test {
   }
   std::string list() const { return folder_.path() + "/revoked.crl"; }
 
-  /// For how many days the list is good, from when it was made.
+  /// For how many days the list is valid, from its creation.
   int days_of_list() const {
     const std::unique_ptr<BIO, decltype(&BIO_free)> file(BIO_new_file(list().c_str(), "r"),
                                                          BIO_free);

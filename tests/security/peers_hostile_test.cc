@@ -1,4 +1,4 @@
-// An agent that may not send processes here learns nothing and leaves nothing, whatever its role.
+// An agent that may not send processes here learns nothing and leaves nothing, in every role.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -13,7 +13,7 @@ using testing::HasSubstr;
 
 class PeersHostile : public testing::Test {
  protected:
-  /// What the agent answers to this agent's request, once it is more than that it is alive.
+  /// The agent's reply to this agent's request, after its keep-alives.
   proto::Envelope answer_to(const AgentProcess& agent, const std::string& name, bool only,
                             const proto::PreflightRequest& about = {}) {
     Client source(agent, credentials_.context({.role = "agent", .common_name = name}));

@@ -1,4 +1,4 @@
-// What the agent's processes hold as root: what the table says, and nothing else.
+// The privileges of the agent's processes: exactly those of the table.
 #include "migrate-agent/daemon/main/privileges.h"
 
 #include <fcntl.h>
@@ -26,7 +26,7 @@ std::uint64_t kept_by(Part part) {
   return bits & set_of(::getpid(), "CapPrm");
 }
 
-/// Whether a process of root's that has no capabilities may look into `pid`.
+/// Whether a root process without capabilities may read the memory of `pid`.
 bool is_open_to_root(pid_t pid) {
   const pid_t child = ::fork();
   if (child == 0) {
@@ -80,7 +80,7 @@ TEST_F(PrivilegesTest, DaemonIsNotDumpable) {
     if (::syscall(SYS_capset, &header, none) != 0) ::_exit(2);
   });
   EXPECT_TRUE(is_open_to_root(ordinary.pid()));
-  // The same right decides on core dumps (prctl(2), PR_SET_DUMPABLE).
+  // The same permission controls core dumps (prctl(2), PR_SET_DUMPABLE).
   EXPECT_FALSE(is_open_to_root(agent_.pid()));
 }
 
