@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""scripts/bench --smoke runs every part, and its figures are figures.
+"""scripts/bench --smoke runs every part, and its results are valid numbers.
 
 Usage: bench_smoke_test.py SCRIPTS_BENCH
 """
@@ -127,7 +127,7 @@ class Smoke(unittest.TestCase):
             for line in self.of("transport", what="rate", way=way):
                 self.assert_positive(line, "gb_per_s", "n")
                 for end in ("sender", "receiver"):
-                    # The kernel divides a time by its ticks: of a tenth of a second one part may be 0.
+                    # The kernel divides a time by its ticks: within a tenth of a second one part may be 0.
                     self.assertGreater(sum(numbers_of(line, f"{end}_user_s_per_gb", f"{end}_system_s_per_gb")), 0)
         for line in self.of("transport", what="aes"):
             self.assert_positive(line, "encrypt_gb_per_cpu_s", "decrypt_gb_per_cpu_s", "cores")
@@ -173,7 +173,7 @@ class Turns(unittest.TestCase):
 
 class Plots(unittest.TestCase):
     def plot(self, *lines):
-        """What is said of plots of these lines where no program is installed, on one line."""
+        """The message about plots of these lines where gnuplot is not installed, on one line."""
         with tempfile.TemporaryDirectory() as folder:
             path = os.path.join(folder, "bench.jsonl")
             with open(path, "w", encoding="utf-8") as file:

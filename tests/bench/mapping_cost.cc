@@ -1,6 +1,6 @@
-// What the driver takes to let go of many allocations and to map them again, as the preload library
-// does at a detach and an attach: each step for itself, and access also for all that is adjacent in
-// one call. Prints microseconds for each allocation.
+// The time that the driver needs to unmap many allocations and to map them again, as the preload
+// library does at a detach and an attach: each step separately, and access also for all adjacent
+// ones in one call. Prints microseconds per allocation.
 #include <fmt/format.h>
 #include <sys/resource.h>
 #include <unistd.h>

@@ -1,4 +1,4 @@
-// What arrives is what was sent, where it was sent, when a flush has returned.
+// After a flush has returned, the sent bytes are in place.
 #include <algorithm>
 #include <atomic>
 #include <mutex>
@@ -10,7 +10,7 @@ namespace {
 
 class ContentTest : public ConformanceTest {
  protected:
-  /// Whether exactly `sent` stands at `offset`, and nothing around it was touched.
+  /// Whether exactly `sent` is at `offset`, and nothing around it was changed.
   bool landed_only(std::uint64_t offset, std::span<const std::byte> sent) const {
     const auto at = landed_.begin() + static_cast<std::ptrdiff_t>(offset);
     const auto end = at + static_cast<std::ptrdiff_t>(sent.size());
@@ -189,7 +189,7 @@ TEST_P(ContentTest, RateLimitCoversAllLanes) {
   }
   for (auto& writer : writers) ASSERT_TRUE(ok(writer->get()));
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - before;
-  // The first piece goes at once, fifteen wait for their turn.
+  // The first part is sent at once, fifteen wait for their turn.
   EXPECT_GE(took.count(), 15.0 * kPiece / kRate);
   channel().limit_rate(0);
   ASSERT_TRUE(ok(channel().flush()));

@@ -1,5 +1,5 @@
-// Peers and networks that go away, applications that fail or are slow, and cancellation: every call
-// ends in bounded time, with an error that says what happened.
+// Lost peers and networks, applications that fail or are slow, and cancellation: every call ends in
+// bounded time, with an error that names the cause.
 #include <condition_variable>
 #include <mutex>
 
@@ -16,7 +16,7 @@ class FailureTest : public ConformanceTest {
     transfer_.reset();  // its threads use the latches
   }
 
-  /// An on_landed that says when it was called first, and then waits for release().
+  /// An on_landed that signals its first call, and then waits for release().
   transport::OnLanded blocking() {
     return [this](transport::RegionId, std::uint64_t, std::uint64_t) -> Status {
       std::call_once(once_, [this] { entered_.count_down(); });

@@ -1,5 +1,5 @@
-// Connections that are lost and made again: nothing is missed, nothing is told twice, and little is
-// sent twice. For transports that reconnect; what the others do is in failure_test.cc.
+// Connections that are lost and made again: nothing is missed, nothing is reported twice, and
+// little is sent twice. For transports that reconnect; the others are tested in failure_test.cc.
 #include <algorithm>
 #include <atomic>
 #include <mutex>
@@ -17,7 +17,7 @@ class ReconnectTest : public ConformanceTest {
   ~ReconnectTest() override { transfer_.reset(); }  // its threads use what is below
 
   /// An on_landed that counts how often each piece of `grain` bytes of the region was reported, and
-  /// interrupts the network whenever `every` bytes more have landed (0: never).
+  /// interrupts the network after every further `every` landed bytes (0: never).
   transport::OnLanded counting(std::uint64_t every = 0) {
     return
         [this, every](transport::RegionId, std::uint64_t offset, std::uint64_t length) -> Status {
@@ -36,7 +36,7 @@ class ReconnectTest : public ConformanceTest {
     start({.lanes = lanes, .on_landed = counting(every)}, region_bytes);
   }
 
-  /// Writes `source` to the region in pieces, from several threads, each from one buffer that it
+  /// Writes `source` to the region in parts, from several threads, each from one buffer that it
   /// overwrites as soon as a write has returned; then flushes.
   Status write_all(std::span<const std::byte> source, std::size_t piece_bytes, unsigned threads) {
     std::atomic<std::size_t> next = 0;
@@ -86,7 +86,7 @@ TEST_P(ReconnectTest, TransferContinuesAfterACut) {
   EXPECT_GE(sent.reconnections, 1U);
   EXPECT_LE(sent.reconnections, 4U);
   EXPECT_EQ(sent.payload_bytes, source.size());
-  // Again goes what was under way: a few pieces for each lane.
+  // Only data in flight is resent: a few parts for each lane.
   EXPECT_LE(sent.wire_bytes, source.size() + 4 * 4 * kPiece + source.size() / 100);
   EXPECT_TRUE(ok(receiver().health()));
 }
@@ -227,7 +227,7 @@ TEST_P(ReconnectTest, CancelBySenderEndsTheWaitForTheNetwork) {
 TEST_P(ReconnectTest, ApplicationErrorIsNotRetried) {
   start({.lanes = 2,
          .on_landed = [&](auto, auto, auto) -> Status {
-           transfer_->interrupt();  // its word may be lost with the connection
+           transfer_->interrupt();  // its message may be lost with the connection
            return Error(Code::kResourceExhausted, "no VRAM left for this chunk");
          }},
         1000);

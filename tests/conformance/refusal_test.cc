@@ -1,4 +1,4 @@
-// What a receiver refuses, and that the sender is told why.
+// The requests that a receiver refuses; the sender learns the reason.
 #include "tests/conformance/conformance_fixture.h"
 
 namespace gcr::test {
@@ -30,7 +30,7 @@ TEST_P(RefusalTest, OffsetsThatOverflowAreRefused) {
 TEST_P(RefusalTest, UnknownRegionIsRefused) {
   start({}, 1000);
   const Bytes source = random_bytes(10, 3);
-  (void)channel().write(kRegion + 1, 0, source);  // may be told now, or at the flush
+  (void)channel().write(kRegion + 1, 0, source);  // may be reported now, or at the flush
   EXPECT_TRUE(refused(channel().flush(), Code::kNotFound, "region 6"));
 }
 
@@ -65,8 +65,8 @@ TEST_P(RefusalTest, BrokenChannelRepeatsItsFirstError) {
 TEST_P(RefusalTest, ErrorOnOneLaneReachesWritersOnAllLanes) {
   start({.lanes = 4}, kMiB);
   const Bytes source = random_bytes(1000, 8);
-  (void)channel().write(kRegion + 9, 0, source);  // may be told now
-  // Writers that never flush hear of it too.
+  (void)channel().write(kRegion + 9, 0, source);  // may be reported now
+  // Writers that never flush get the error too.
   Outcome writer([&] { return write_forever(source, 4); });
   EXPECT_TRUE(refused(writer.get(), Code::kNotFound, "region 14"));
 }

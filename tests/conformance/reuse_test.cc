@@ -51,7 +51,7 @@ TEST_P(ReuseTest, WritesFromASourceAndOtherMemoryArrive) {
   const Bytes elsewhere = random_bytes(300'001, 4);
   start({.lanes = 2}, 2 * source_.size());
   ASSERT_TRUE(ok(channel().add_source(std::span(source_).subspan(1000, 200'000))));
-  ASSERT_TRUE(ok(channel().write(kRegion, 0, source_)));  // more than what was given
+  ASSERT_TRUE(ok(channel().write(kRegion, 0, source_)));  // more than the region has
   ASSERT_TRUE(ok(channel().write(kRegion, 5, std::span(source_).subspan(5, 199'999))));
   ASSERT_TRUE(ok(channel().write(kRegion, source_.size(), elsewhere)));
   ASSERT_TRUE(ok(channel().flush()));

@@ -1,5 +1,5 @@
-// A peer that vanishes, at every stage of a transfer: the other end says so within its time, and
-// ends. Whether its process has died or its machine was cut off makes no difference to that.
+// A peer that is lost, at every stage of a transfer: the other end reports it within its timeout,
+// and ends. A dead process and a disconnected machine make no difference.
 
 #include "tests/conformance/conformance_fixture.h"
 
@@ -14,7 +14,7 @@ class VanishingTest : public ConformanceTest {
     transfer_.reset();  // its threads use the latches
   }
 
-  /// An on_landed that says when it was called first, and then waits for release().
+  /// An on_landed that signals its first call, and then waits for release().
   transport::OnLanded blocking() {
     return [this](auto, auto, auto) -> Status {
       if (!entered_.try_wait()) entered_.count_down();
@@ -46,7 +46,7 @@ TEST_P(VanishingTest, ReceiverLostDuringTheConnectIsSeen) {
   transfer_->stall();
   Outcome connecting([&] { return transfer_->connect(); });
   EXPECT_FALSE(connecting.get());
-  EXPECT_TRUE(ok(receiver().health()));  // it never heard of anybody
+  EXPECT_TRUE(ok(receiver().health()));  // it never had a peer
 }
 
 TEST_P(VanishingTest, ReceiverLostBeforeTheFirstWriteIsSeen) {

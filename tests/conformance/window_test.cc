@@ -1,6 +1,5 @@
-// Regions without memory of their own: however large they are, and however slow the receiver's
-// owner is, their bytes arrive through a window, each place of which is written only when it is
-// free.
+// Regions without their own memory: whatever their size and the speed of the receiver's owner,
+// their bytes arrive through a window, each slot of which is written only when it is free.
 #include <algorithm>
 #include <deque>
 #include <mutex>
@@ -27,8 +26,8 @@ class WindowTest : public ConformanceTest {
 
   ~WindowTest() override { transfer_.reset(); }
 
-  /// A transfer with one region of the source's length and a window of kPlaces, from which
-  /// `on_arrived` takes what comes.
+  /// A transfer with one region of the source's length and a window of kPlaces, whose slots
+  /// `on_arrived` gets.
   void start_window(transport::OnArrived on_arrived) {
     transfer_ = make({.lanes = kLanes, .max_lanes = kLanes});
     ASSERT_TRUE(ok(receiver().open_window({window_, std::move(on_arrived)})));
@@ -48,7 +47,7 @@ class WindowTest : public ConformanceTest {
         std::span(source_).subspan(arrival.offset, arrival.place.bytes().size()));
   }
 
-  /// All of the source, in writes of `write_bytes`, from several threads; flushed.
+  /// Sends the whole source, in writes of `write_bytes`, from several threads; flushes.
   Status write_all(std::size_t write_bytes) {
     std::atomic<std::size_t> next = 0;
     std::vector<std::unique_ptr<Outcome>> writers;
@@ -94,11 +93,11 @@ TEST_P(WindowTest, SlotIsNotReusedUntilReleased) {
   start_window([&](RegionId, std::uint64_t offset, Place place) -> Status {
     const std::lock_guard lock(mutex);
     held.push_back({offset, std::move(place)});
-    settle(kPlaces / kLanes - 1);  // no lane is without one
+    settle(kPlaces / kLanes - 1);  // every lane has one
     return {};
   });
   Outcome writing([&] { return write_all(kPlaceBytes); });
-  // A flush may wait for the last places.
+  // A flush may wait for the last slots.
   ASSERT_TRUE(comes_true([&] {
     const std::lock_guard lock(mutex);
     if (receiver().statistics().payload_bytes == source_.size()) settle(0);
@@ -152,7 +151,7 @@ TEST_P(WindowTest, CancelEndsTheWaitForASlot) {
   }));
   receiver().cancel();
   EXPECT_FALSE(writing.get());
-  transfer_.reset();  // before the places are given back
+  transfer_.reset();  // before the slots are released
 }
 
 TEST_P(WindowTest, ErrorOfTheOwnerReachesTheSender) {

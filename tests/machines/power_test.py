@@ -10,7 +10,7 @@ import unittest
 from job import JobTest, machines_with_packages, value
 from machines import BUILD, LIMIT_S, NODES, wait_until
 
-# Where the job is afterwards. "decided": an operator decides, because nobody can know whether the copy ran.
+# Where the job is afterwards. "decided": an operator decides, because it cannot be known whether the copy ran.
 POINTS = {
     "destination.prepared": "source",
     "destination.imaged": "source",
@@ -63,7 +63,7 @@ class PowerTest(JobTest):
             self.stop_both(point)
 
     def stop_both(self, point):
-        """Each agent first finishes what it has begun."""
+        """Each agent first finishes its migrations."""
         source, destination = self.node, self.other()
         at = source if point.startswith("source") else destination
         self.machines.run(at, f"rm -f /run/gcr-faults.hit; echo {point} run sleep 8 >/run/gcr-faults")
@@ -111,7 +111,7 @@ class PowerTest(JobTest):
         report(f"{point}: {victim} off; status {moving.returncode}, {said!r}; {decided!r}; one copy at {node}")
 
     def assert_follows(self, before):
-        """What it prints now comes of what it printed before the power was off."""
+        """Its output now continues the output from before the power failure."""
         self.begin_file_anew()
         step, last = before
         target, reached = self.steps()[0]
@@ -126,7 +126,7 @@ class PowerTest(JobTest):
                 if re.match(r"[0-9a-f]{8}", line)]
 
     def statuses(self):
-        """Of what is not finished, as an operator reads it."""
+        """Of unfinished migrations, as an operator reads it."""
         return "\n".join(self.machines.run(node, f"for id in $(gcr-migrate list {node} | grep -oE '^[0-9a-f-]{{36}}'); "
                                                  f"do gcr-migrate status {node} $id; done", status=None)
                          for node in NODES)

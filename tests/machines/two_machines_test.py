@@ -1,5 +1,5 @@
-"""docs/install.md and the first page of docs/usage.md, followed to the letter on two virtual machines; then what an
-operator does with a job there. The steps build on each other, in the order of their names."""
+"""docs/install.md and the first page of docs/usage.md, followed to the letter on two virtual machines; then an
+operator's commands for a job there. The steps build on each other, in the order of their names."""
 import re
 import subprocess
 import tempfile
@@ -11,7 +11,7 @@ from machines import LIMIT_S, NODES, blocks, wait_until
 
 
 def next_release(packages, folder):
-    """An archive of these packages as another release would have them."""
+    """An archive of these packages with the version of another release."""
     for package in packages.glob("*.deb"):
         tree = folder / package.stem
         subprocess.run(["dpkg-deb", "-R", package, tree], check=True)
@@ -58,7 +58,7 @@ class TwoMachines(JobTest):
             self.machines.run(node, "sed -i 's/^#metrics_listen = .*/metrics_listen = \"127.0.0.1:9411\"/' "
                                     "/etc/gcr-migrate/agent.toml && systemctl restart migrate-agent")
             self.assertIn('"ready":true', self.machines.run(node, "curl -sf http://127.0.0.1:9411/healthz"))
-        self.assert_goes_on()  # who restarts the agent does not restart the job
+        self.assert_goes_on()  # restarting the agent does not restart the job
         self.move()
         self.move()
         metrics = self.machines.run("node1", "curl -sf http://127.0.0.1:9411/metrics")

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Drains and rebalancings over hosts that exist in memory."""
+"""Drains and rebalances of hosts that exist in memory."""
 
 import pathlib
 import sys
@@ -168,7 +168,7 @@ class Draining(Fixture):
 
 
 class Checkpointing(Fixture):
-    """A drain that was told to take checkpoints of what nobody takes."""
+    """A drain that was told to take checkpoints of jobs without a destination."""
 
     def drain(self, **limits):
         drain = self.make(Drain, "src", "/ckpt", **limits)
@@ -515,7 +515,7 @@ class Suspended(Fixture):
         self.pid = self.fake.add_job("src", 5)
 
     def migration(self, state, phase):
-        """One that has the job."""
+        """One that holds the job."""
         migration = {"migration_id": f"of {state}", "peer": "one:7411", "phase": phase, "state": state,
                      "members": [self.pid], "operator_needed": False}  # fmt: skip
         self.fake.hosts["src"]["migrations"].append(migration)
@@ -556,7 +556,7 @@ class Suspended(Fixture):
         self.assertEqual((drain.tasks[0].migration_id, drain.tasks[0].suspended), (mover, True))
 
     def end_with(self, state, then):
-        """The agent knows that the migration which has the job is in this state by now; so does the next look."""
+        """The agent knows that the job's migration is in this state by now; so does the next poll."""
         job = self.fake.hosts["src"]["jobs"][0]
         job["migration_id"] = self.migration("working", "suspend")
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Where jobs go, decided from pictures alone."""
+"""Where jobs move, decided from snapshots."""
 
 import pathlib
 import sys

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Drains and rebalancings of Slurm's nodes, over hosts and a Slurm that exist in memory."""
+"""Drains and rebalances of Slurm nodes, with hosts and a Slurm that exist in memory."""
 
 import pathlib
 import sys
@@ -46,7 +46,7 @@ class Fixture(unittest.TestCase):
         return Runner(cluster, limits, self.said.append)
 
     def plan(self):
-        """Its moves, and what it leaves out."""
+        """Its moves, and the jobs that it skips."""
         restricted, left_out = restrict({name: parse(host) for name, host in self.fake.hosts.items()}, self.slurm)
         return plan.balance(restricted, 0.001)[0], left_out
 
@@ -62,7 +62,7 @@ class Fixture(unittest.TestCase):
         return sorted(job["slurm_job"] for job in self.fake.hosts[host]["jobs"])
 
     def assert_each_runs_once(self, count):
-        """So many jobs have processes, each has one set of them, and nothing else is in the queue."""
+        """This many jobs have processes, each has one set of them, and nothing else is in the queue."""
         owners = [owner for host in self.fake.hosts for owner in self.owners(host)]
         self.assertEqual(len(owners), count, self.said)
         self.assertEqual(set(owners), self.slurm.unfinished(), self.said)
@@ -105,7 +105,7 @@ class Planning(Fixture):
 
 class Draining(Fixture):
     def test_processes_of_another_node_are_ignored(self):
-        """As where two nodes are one machine."""
+        """As if two nodes are one machine."""
         moved = self.slurm.add_movable("n1", 10)
         elsewhere = self.slurm.add_movable("n2", 10)
         self.fake.add_job("n1", 10, slurm_job=elsewhere, slurm_step="batch", slurm_parent="gcr-slurm-wait")
@@ -230,7 +230,7 @@ class Rebalancing(Fixture):
 
 
 class TwoAtATime(Fixture):
-    """Between two looks another drain moves the job into the placeholder that both wait for."""
+    """Between two polls another drain moves the job into the placeholder that both wait for."""
 
     def setUp(self):
         super().setUp()

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""scripts/slurm serve: when it begins drains, what it says, what it counts, how it ends."""
+"""scripts/slurm serve: when it begins drains, its log, its metrics, its end."""
 
 import argparse
 import contextlib
@@ -28,7 +28,7 @@ MOMENT = 1 / 64
 
 
 def process(outcome, job=7, reason="", successor=0, downtime_ms=0.0, tries=()):
-    """As a drain's report tells of it."""
+    """In the format of a drain's report."""
     return {"outcome": outcome, "slurm_job": job, "pid": 40 + job, "reason": reason, "slurm_successor": successor,
             "destination": "address-of-n2" if successor else "", "downtime_ms": downtime_ms, "verified": True,
             "tries": list(tries)}  # fmt: skip
@@ -40,7 +40,7 @@ class Fixture(unittest.TestCase):
         self.slurm = FakeSlurm(self.time)
         self.slurm.states = {"n1": "mixed", "n2": "idle", "n3": "mixed"}
         self.drains = []
-        self.trouble = None  # raised instead of beginning a drain
+        self.trouble = None  # raised instead of starting a drain
         self.refused = 0  # how often
         self.err, self.out = io.StringIO(), io.StringIO()
         self.enter(contextlib.redirect_stderr(self.err))
@@ -72,7 +72,7 @@ class Fixture(unittest.TestCase):
         return self.service
 
     def pass_time(self, seconds=MOMENT):
-        """The service attends to all that happens until then."""
+        """The service handles all events until then."""
         over = []
         self.time.after(seconds, lambda: self.time.put(lambda: over.append(True)))
         while not over:
@@ -295,7 +295,7 @@ class End(Fixture):
         self.time.put(lambda: self.service.stop(number))
 
     def assert_over(self):
-        """After what has happened by now."""
+        """After all events so far."""
         before = self.time.now
         while self.service.step():
             self.assertEqual(self.time.now, before)
@@ -459,7 +459,7 @@ class Programs(Fixture):
         self.folder = pathlib.Path(self.enter(tempfile.TemporaryDirectory()))
 
     def run_drain(self, script, number=0):
-        """What it says, and how it ends; the signal comes after its first line."""
+        """Its output, and its exit status; the signal is sent after its first line."""
         path = self.folder / "drain"
         path.write_text(f"#!/bin/sh\n{script}\n", encoding="ascii")
         path.chmod(0o755)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What scripts/drain --slurm understands of what Slurm says: SlurmJob."""
+"""How scripts/drain --slurm interprets Slurm's output: SlurmJob."""
 
 import pathlib
 import sys
@@ -13,7 +13,7 @@ from gcr_moves import slurm  # noqa: E402
 
 
 def job(**fields):
-    """As squeue of 22.05 describes a job that can move."""
+    """The output of squeue 22.05 for a job that can move."""
     raw = {"job_id": 7, "job_state": "RUNNING", "nodes": "n1", "node_count": 1, "dependency": "", "comment": "", "admin_comment": "",
            "gres_detail": ["gpu:h200:2(IDX:1,3)"], "het_job_id": 0, "batch_flag": True, "user_id": 1000,
            "array_job_id": 0}  # fmt: skip

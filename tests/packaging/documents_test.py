@@ -1,4 +1,4 @@
-"""Man pages, completions and the shipped configuration against the programs that they are about.
+"""Man pages, completions and the shipped configuration, compared with the programs that they describe.
 
 Usage: documents_test.py SOURCE_DIR GCR_MIGRATE MIGRATE_AGENT
 """
@@ -32,7 +32,7 @@ def page_path(page):
 
 
 def page_text(page):
-    """The page as a reader sees it, without overstriking."""
+    """The page as displayed, without overstriking."""
     return re.sub(".\b", "", output("mandoc", "-Tascii", page_path(page)))
 
 
@@ -120,7 +120,7 @@ class ManPages(unittest.TestCase):
 
 class Configuration(unittest.TestCase):
     def keys(self):
-        """What the parser asks for."""
+        """The keys that the parser reads."""
         source = read("migrate-agent/worker/config/config.cc")
         return set(re.findall(r'(?:table|root)\.(?:\w+)\(\s*"(\w+)"', source)) - {"operators", "peers"}
 
@@ -164,7 +164,7 @@ class Completions(unittest.TestCase):
         return {word.split("\t")[0] for word in self.shell("fish", "--no-config", "-c", script).splitlines()}
 
     def zsh(self, *words):
-        """What _arguments is given, options without their values."""
+        """The arguments of _arguments, options without their values."""
         script = (f"_call_program() {{ shift; eval $* }}; _arguments() {{ print -l -- $@ }}; "
                   f"words=(gcr-migrate $@); CURRENT=$#words; source {COMPLETIONS}/_gcr-migrate")
         return set(self.shell("zsh", "-f", "-c", script, "zsh", *words).splitlines())

@@ -1,4 +1,4 @@
-"""Machines on which the scripts cannot do what they are asked: each ends with one line that says what to do.
+"""Machines on which the scripts cannot do their work: each ends with one line that names the remedy.
 
 Usage: stranger_test.py SOURCE_DIR
 """
@@ -12,7 +12,7 @@ import tempfile
 import unittest
 
 SOURCE = pathlib.Path(sys.argv.pop(1)).resolve()
-# apt where nothing is installed: what it is asked is in $CALLS.
+# apt with nothing installed: its arguments are logged in $CALLS.
 PROGRAMS = {
     "dpkg-query": "",
     "apt-get": """
@@ -56,7 +56,7 @@ class Stranger(unittest.TestCase):
                                 stderr=subprocess.STDOUT, text=True)  # fmt: skip
 
     def lines(self, *command, **environment):
-        """What a command that fails says."""
+        """The error message of a failing command."""
         process = self.start(*command, **environment)
         said, _ = process.communicate(timeout=60)
         self.assertNotEqual(process.returncode, 0, said)

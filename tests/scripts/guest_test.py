@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""scripts/guest, with a program in the place of qemu: what it does with a machine that does not begin."""
+"""scripts/guest, with a program in place of qemu: how it handles a machine that does not start."""
 
 import os
 import pathlib
@@ -10,8 +10,8 @@ import unittest
 
 GUEST = pathlib.Path(__file__).resolve().parents[2] / "scripts/guest"
 
-# Finds the file of the status and that of its own number in its arguments, as qemu does. Each start takes the next
-# line of the plan.
+# Finds the file of the status and that of its own number in its arguments, as qemu does. Each start uses the next line
+# of the plan.
 MACHINE = """#!/bin/bash
 here=${0%/*}
 for argument; do

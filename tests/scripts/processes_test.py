@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""When scripts/lib/common.sh takes a process for dead.
+"""When scripts/lib/common.sh considers a process dead.
 
 Usage: processes_test.py SOURCE_DIRECTORY
 """
@@ -11,7 +11,7 @@ import time
 import unittest
 
 SOURCE = sys.argv.pop()
-# Listens, and goes on without its first thread.
+# Listens, and runs on without its first thread.
 HALF_DEAD = """
 import ctypes, socket, threading, time
 listener = socket.create_server(("127.0.0.1", 0))

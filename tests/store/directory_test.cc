@@ -1,4 +1,4 @@
-// Whose directory it is, and what may lie in it.
+// The owner of a directory, and the files that are allowed in it.
 #include <fcntl.h>
 #include <sys/fsuid.h>
 #include <sys/stat.h>
@@ -23,7 +23,7 @@ class StoreDirectory : public Store {
   }
 };
 
-/// What a new file belongs to.
+/// The owner of a new file.
 struct stat new_file(const std::filesystem::path& path) {
   const UniqueFd file(::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
   struct stat facts {};
@@ -172,7 +172,7 @@ TEST_F(OtherUsers, NeedReadPermission) {
 }
 
 TEST_F(OtherUsers, OnlyTheCallingThreadActsAsThem) {
-  std::thread([&] {  // whose groups, and so on, end with it
+  std::thread([&] {  // the thread whose groups, and so on, end with it
     const AsOwner as(somebody_);
     ASSERT_TRUE(as.status());
     const struct stat own = new_file(home_ / "own");
@@ -181,7 +181,7 @@ TEST_F(OtherUsers, OnlyTheCallingThreadActsAsThem) {
     EXPECT_EQ(::getgroups(0, nullptr), 0);
     std::thread([&] {
       EXPECT_EQ(::setfsuid(static_cast<uid_t>(-1)), static_cast<int>(kSomebody));
-    }).join();  // a thread inherits it
+    }).join();  // inherited by a thread
   })
       .join();
   const struct stat mine = new_file(home_ / "mine");

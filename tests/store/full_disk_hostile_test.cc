@@ -1,4 +1,4 @@
-// A file system that is too small: what was there stays, and the error says what is free.
+// A file system that is too small: existing data stays, and the error names the free space.
 #include <sys/mount.h>
 #include <unistd.h>
 

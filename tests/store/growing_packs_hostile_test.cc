@@ -1,5 +1,5 @@
-// The directory is its user's, who watches it while a checkpoint is written: what is not sealed may
-// turn out to hold what is not theirs, so they get nothing of it, and keep nothing.
+// The directory belongs to its user, who watches it while a checkpoint is written. Unsealed data
+// may contain that of other users, so its user gets none of it, and keeps none.
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -24,7 +24,7 @@ class GrowingPacks : public Store {
     (void)::chown(kept_.c_str(), owner_.uid, owner_.gid);
   }
 
-  /// As the user: a second name, in a directory of their own, for every pack that is there.
+  /// As the user: a second name, in a directory of their own, for every existing pack.
   void keep_packs() const {
     const AsOwner as(owner_);
     ASSERT_TRUE(as.status());
@@ -35,7 +35,7 @@ class GrowingPacks : public Store {
     }
   }
 
-  /// What the user can read of the files that were kept.
+  /// What the user can read of the linked files.
   std::vector<std::string> readable() const {
     const AsOwner as(owner_);
     std::vector<std::string> names;

@@ -1,4 +1,4 @@
-// Manifests that are not what an agent of the authority wrote are never used.
+// Manifests that an agent of the authority did not write are never used.
 #include "store/signing.h"
 #include "tests/store/support.h"
 
@@ -190,7 +190,7 @@ TEST_F(ManifestFile, WithoutAKeyNothingIsWritten) {
   control::TlsFiles tls = tls_;
   tls.key = "/nonexistent";
   EXPECT_EQ(write_signed(read("first"), tls).error().code(), Code::kInvalidArgument);
-  tls.key = credentials_.issue({}).key;  // another certificate's
+  tls.key = credentials_.issue({}).key;  // that of another certificate
   std::filesystem::remove(manifest_file("first"));
   write_file(manifest_file("first"), good_);
   EXPECT_EQ(write_signed(read("first"), tls).error().code(), Code::kInvalidArgument);

@@ -1,4 +1,4 @@
-// Directories on a network's file system, and on disks that lie.
+// Directories on a network file system, and on disks that return wrong data.
 #include <sys/stat.h>
 
 #include <cerrno>
@@ -34,7 +34,7 @@ class NetworkDisk : public OnTestDisk {
     EXPECT_TRUE(std::filesystem::remove(file));
   }
 
-  /// Writes, reads and prunes, and nothing else is there afterwards.
+  /// Writes, reads and prunes, and leaves no other file.
   void expect_works() {
     take("first", {noise(1), noise(2), noise(3), noise(4)});
     EXPECT_EQ(take("second", {noise(2), noise(5)}).new_bytes(), kChunkBytes);
@@ -225,7 +225,7 @@ TEST_F(NetworkDisk, WronglyReadManifestIsRefused) {
   EXPECT_EQ(prune(directory(), 1, tls_).error().code(), Code::kRefused);
 }
 
-/// Else its packs would be removed, as of one that was never published.
+/// Otherwise its packs would be removed, as of one that was never published.
 TEST_F(NetworkDisk, UnreadableCheckpointIsNotDiscarded) {
   const Uuid checkpoint = Uuid::random();
   ASSERT_TRUE(write("first", {noise(1)}, checkpoint));

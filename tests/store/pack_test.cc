@@ -1,4 +1,4 @@
-// Packs whose bytes are not what they should be, and places in them.
+// Packs with wrong bytes, and places in them.
 #include <random>
 
 #include "src/base/little_endian.h"

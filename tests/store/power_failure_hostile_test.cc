@@ -1,5 +1,5 @@
-// Disks that lose what was not synced, at every change: what was complete is whole afterwards,
-// what was not complete does not exist, and upkeep removes what is left of it.
+// Disks that lose unsynced data, at every change: complete checkpoints are whole afterwards,
+// incomplete ones do not exist, and upkeep removes the rest of them.
 #include "tests/store/on_test_disk.h"
 
 namespace gcr::store::test {
@@ -148,7 +148,7 @@ TEST_P(PowerFailure, PruneLeavesCheckpointsWhole) {
   }
 }
 
-/// What the dead process has written can be read, but is not on the disk.
+/// The output of the dead process can be read, but is not on the disk.
 TEST_P(PowerFailure, OutputOfADeadPruneIsSyncedBeforeUse) {
   for (unsigned at = 0;; ++at) {
     const bool was_cut = power_fails_in_a_prune(at);

@@ -1,4 +1,4 @@
-// A directory may hold checkpoints that agents have signed which this one does not believe.
+// A directory may hold checkpoints signed by agents that this one does not trust.
 #include "tests/store/support.h"
 
 namespace gcr::store::test {
@@ -13,7 +13,7 @@ Status refuse_node9(const std::string& agent) {
 
 class Signers : public Store {
  protected:
-  /// A checkpoint of that agent's.
+  /// A checkpoint of that agent.
   void take_by(const char* agent, const std::string& name, const Chunks& chunks) {
     tls_ = credentials_.issue({.common_name = agent});
     take(name, chunks);
@@ -32,8 +32,8 @@ TEST_F(Signers, NewestWithAnAcceptedSignerIsFound) {
               HasSubstr("new.checkpoint cannot be used: nothing of node9"));
 }
 
-/// Whoever chooses the keys and says which chunk has which digest decides what later checkpoints
-/// have.
+/// The agent that chooses the keys and the digest of each chunk determines the content of later
+/// checkpoints.
 TEST_F(Signers, ContentOfARefusedSignerIsNotReused) {
   take_by("node9", "theirs", {noise(1)});
   const proto::Manifest theirs = read("theirs");

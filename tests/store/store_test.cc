@@ -1,4 +1,4 @@
-// Checkpoints that are written, found again, and share what is equal.
+// Checkpoints that are written, found again, and share equal content.
 #include <thread>
 
 #include "tests/store/support.h"

@@ -96,7 +96,7 @@ class Structure(unittest.TestCase):
     maxDiff = None
 
     def check(self, table, found):
-        """That `found` includes are those that the table has, and in no circle."""
+        """The includes in `found` are those of the table, and have no circle."""
         edges = collections.defaultdict(list)
         for here, there in found:
             edges[here].append(there)

@@ -1,5 +1,5 @@
-// Under TLS a token lets in who knows it, on the connection and for the transfer that it was shown
-// for; nobody else gets in by what was shown.
+// Under TLS a token is accepted only on the connection and for the transfer that its proof was made
+// for; nothing that was sent can be reused.
 #include <gtest/gtest.h>
 
 #include "tests/support/tcp_relay.h"
@@ -24,7 +24,7 @@ class BindingHostile : public testing::Test {
 
   BindingHostile() { EXPECT_TRUE(receiver_->add_region(kRegion, region_)); }
 
-  /// What becomes of a sender with the right token, for this transfer.
+  /// The result of a sender with the right token, for this transfer.
   Status send(const Uuid& transfer) {
     std::jthread acceptor([this] {
       while (UniqueFd socket = listener_.accept()) {
@@ -49,7 +49,7 @@ class BindingHostile : public testing::Test {
     return stream;
   }
 
-  /// What the receiver says to a hello with this in the place of the token.
+  /// The receiver's answer to a hello with this in place of the token.
   static FrameType answer(Stream& stream, const std::string& shown) {
     EXPECT_TRUE(stream.send(hello_frame(shown)));
     HeaderBytes bytes;

@@ -1,4 +1,4 @@
-// What a lane remembers of what it has sent.
+// A lane's record of the frames that it has sent.
 #include "transport/tcp/frame_log.h"
 
 #include <gtest/gtest.h>
@@ -12,7 +12,7 @@ namespace {
 
 class FrameLogTest : public testing::Test {
  protected:
-  /// Adds a frame that is kept, full of `value`.
+  /// Adds a kept frame full of `value`.
   void keep(std::size_t bytes, unsigned char value) {
     std::span<std::byte> copy;
     log_.add_kept(1, 0, bytes, copy);
@@ -33,7 +33,7 @@ class FrameLogTest : public testing::Test {
 TEST_F(FrameLogTest, KeptBytesStayUnchangedUntilTheyLanded) {
   std::uint64_t checked = 0;
   for (int round = 0; round < 20; ++round) {
-    fill(kKeptWriteBytes - 1000);  // not a divisor of the store: it wraps in all places
+    fill(kKeptWriteBytes - 1000);  // not a divisor of the buffer: it wraps at all positions
     for (std::uint64_t number = log_.first(); number < log_.next(); ++number, ++checked) {
       const auto bytes = log_.at(number).bytes;
       const auto value = static_cast<std::byte>(number);

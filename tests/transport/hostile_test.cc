@@ -14,7 +14,7 @@ namespace {
 using test::connect_loopback;
 using test::LoopbackListener;
 
-/// A receiver that takes the loss of a connection for the end.
+/// A receiver for which the loss of a connection is final.
 class HostileSenderTest : public RawSenderTest {
  protected:
   explicit HostileSenderTest(TcpReceiverOptions options = {})
@@ -109,8 +109,8 @@ TEST_F(HostileSenderTest, EndWithoutGoodbyeIsAnError) {
   EXPECT_EQ(receiver_->health().error().code(), Code::kUnavailable);
 }
 
-/// A region without memory of its own beside the usual one, and a window of one place for each
-/// lane.
+/// A region without its own memory in addition to the usual one, and a window with one slot for
+/// each lane.
 class HostileWindowTest : public RawSenderTest {
  protected:
   static constexpr RegionId kWindowed = kRegion + 1;
@@ -163,7 +163,7 @@ TEST_F(HostileWindowTest, IncompleteChunksReleaseTheirSlots) {
   EXPECT_EQ(arrived_bytes_, kPlaceBytes);
 }
 
-/// Offsets behind which there is no room for a chunk.
+/// Offsets that leave no room for a chunk.
 class HostileOffsetTest : public HostileWindowTest,
                           public testing::WithParamInterface<std::uint64_t> {};
 
@@ -243,7 +243,7 @@ TEST_F(CrowdedReceiverTest, CancelIsReportedToSendersWithTheToken) {
   EXPECT_EQ(peer.receive_error().code(), Code::kCancelled);
 }
 
-/// A sender whose receiver is a script: `answer` has the connection once the hello has come.
+/// A sender whose receiver is a script: `answer` gets the connection once the hello has arrived.
 class HostileReceiverTest : public testing::Test {
  protected:
   Result<std::unique_ptr<Channel>> connect_to(std::function<void(RawPeer&)> answer) {

@@ -22,7 +22,7 @@ class LaneTest : public RawSenderTest {
  protected:
   explicit LaneTest(TcpReceiverOptions options = {}) : RawSenderTest(std::move(options)) {}
 
-  /// The number of frames that the receiver says have landed, in a frame of `type`.
+  /// The number of landed frames in the receiver's frame of `type`.
   static std::uint64_t landed(const RawPeer& peer, FrameType type) {
     const auto header = peer.receive_header();
     EXPECT_TRUE(header && header->type == type);
@@ -138,14 +138,14 @@ TEST_F(ShortWindowTest, ConnectedLaneIsNotLost) {
   const RawPeer second = connect();
   second.send(hello_frame());
   EXPECT_EQ(landed(second, FrameType::kWelcome), 0U);
-  // A lane that is lost later, and for good, is what breaks the transfer in the end.
+  // The first lane that is lost permanently breaks the transfer.
   { const RawPeer other = enter(1); }
   EXPECT_TRUE(comes_true([&] { return !receiver_->health(); }));
   EXPECT_NE(receiver_->health().error().message().find("lane 1 of 2"), std::string::npos)
       << receiver_->health().error().message();
 }
 
-/// A receiver whose application takes its time.
+/// A receiver with a slow application.
 class BusyLaneTest : public LaneTest {
  protected:
   /// Outlives the receiver's threads.

@@ -1,5 +1,5 @@
-// Connections that are lost in the middle: the lane is made again, nothing is missed, and nothing
-// is sent again that has landed.
+// Connections that are lost in the middle: the lane reconnects, nothing is missed, and no landed
+// data is resent.
 #include <sys/socket.h>
 
 #include <array>
@@ -23,7 +23,7 @@ Bytes pattern(std::size_t size, unsigned seed) {
   return bytes;
 }
 
-/// A real transfer through two relays, which take turns as addresses.
+/// A real transfer through two relays, which alternate as addresses.
 class ReconnectTest : public testing::Test {
  protected:
   ReconnectTest()
@@ -57,7 +57,7 @@ class ReconnectTest : public testing::Test {
     EXPECT_TRUE(receiver_->health());
   }
 
-  /// Cuts every connection, and waits until `lanes` of them are there again.
+  /// Cuts every connection, and waits until `lanes` of them are restored.
   void cut_and_wait(unsigned lanes) {
     const auto before = channel_->statistics().reconnections;
     first_.cut_once();
@@ -75,7 +75,7 @@ class ReconnectTest : public testing::Test {
   TcpRelay second_{listener_.port()};
   std::unique_ptr<TcpReceiver> receiver_;
   std::atomic<bool> turned_away_ = false;  ///< new connections are closed at once
-  std::atomic<int> attempts_ = 0;          ///< that were turned away
+  std::atomic<int> attempts_ = 0;          ///< refused ones
   std::thread acceptor_;
   std::unique_ptr<Channel> channel_;
 
@@ -98,7 +98,7 @@ TEST_F(ReconnectTest, CutAtAnyByteIsRepairedWithoutRepetition) {
   std::size_t at = 0;
   for (const std::int64_t bytes : {1, 31, 32, 33, 1000, 70'000, 100'000, 200'000, 255'000}) {
     first_.cut_once_after(bytes);
-    // Small and large ones, all of which the cut can meet.
+    // Small and large ones, all of which the cut can hit.
     for (const std::size_t size : {std::size_t{100}, std::size_t{40'000}, std::size_t{150'000},
                                    std::size_t{1}, std::size_t{65'536}}) {
       ASSERT_TRUE(channel_->write(kRegion, at, std::span(sent).subspan(at, size)));
@@ -126,7 +126,7 @@ TEST_F(ReconnectTest, LandedFramesAreNotResent) {
   for (int cut = 0; cut < 3; ++cut) cut_and_wait(4);
   ASSERT_TRUE(channel_->flush());
   EXPECT_EQ(channel_->statistics().wire_bytes, wire_bytes);
-  // 18 frames and at most one question for each lane.
+  // 18 frames and at most one confirmation request for each lane.
   EXPECT_LE(wire_bytes, sent.size() + (18 + 4) * kHeaderBytes);
   EXPECT_EQ(receiver_->statistics().reconnections, 12U);
   expect_arrived(sent);
@@ -265,7 +265,7 @@ TEST_F(ReconnectTest, GoodbyeWithALostLaneIsAccepted) {
   EXPECT_TRUE(receiver_->health());
 }
 
-/// A sender of one lane whose receiver is a script, over as many connections as it takes.
+/// A sender of one lane whose receiver is a script, over any number of connections.
 class ScriptedReceiverTest : public testing::Test {
  protected:
   Result<std::unique_ptr<Channel>> connect_to(std::function<void()> script) {
@@ -273,7 +273,7 @@ class ScriptedReceiverTest : public testing::Test {
     return connect({{"127.0.0.1", listener_.port()}}, {.token = "t"});
   }
 
-  /// The next connection, once its hello has come; welcomed with `landed`.
+  /// The next connection, once its hello has arrived; welcomed with `landed`.
   RawPeer welcome(std::uint64_t landed) {
     UniqueFd socket = listener_.accept();
     Bytes hello(kHeaderBytes + kHelloBytes);
@@ -291,7 +291,7 @@ class ScriptedReceiverTest : public testing::Test {
     EXPECT_EQ(write->second, Bytes(write->second.size(), static_cast<std::byte>(number)));
   }
 
-  /// The error with which a channel fails whose receiver acts as `script` says.
+  /// The error of a channel whose receiver follows `script`.
   Error failure(std::function<void()> script) {
     auto channel = connect_to(std::move(script));
     if (!channel) return channel.error();
@@ -334,7 +334,7 @@ TEST_F(ScriptedReceiverTest, OnlyUnlandedFramesAreResentInOrder) {
   }
   three_sent.set_value();
   ASSERT_TRUE(comes_true([&] { return (*channel)->statistics().reconnections == 1; }));
-  ASSERT_TRUE((*channel)->flush());  // the last frame that is sent again has asked
+  ASSERT_TRUE((*channel)->flush());  // the last resent frame has requested a confirmation
   EXPECT_EQ((*channel)->statistics().wire_bytes, 5 * (10 + kHeaderBytes));
   ASSERT_TRUE((*channel)->write(1, 3, Bytes(10, std::byte{3})));
   ASSERT_TRUE((*channel)->flush());

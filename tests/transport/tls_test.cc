@@ -1,4 +1,4 @@
-// TLS on the TCP transport: who is let in, and that nothing falls back to plain.
+// TLS on the TCP transport: which peers are accepted, and that nothing falls back to plain.
 #include <gtest/gtest.h>
 #include <sys/socket.h>
 
@@ -18,7 +18,7 @@ using test::TestAuthority;
 
 Status accept_anybody(SSL*) { return {}; }
 
-/// One sender connects to one receiver; each test says with what.
+/// One sender connects to one receiver, with options per test.
 class TlsTest : public testing::Test {
  protected:
   SslContext server(const PemPair& own) const {

@@ -38,10 +38,10 @@ class PreDump : public testing::Test {
     wait_for_progress(file(), {}, 5);
   }
 
-  /// Waits until all that the program writes to has been written again.
+  /// Waits until all pages that the program writes to have been written again.
   void let_it_write() { wait_for_progress(file(), read_output(file()), 2 * kWritten); }
 
-  /// Two rounds and the final dump of `pid` in images/`name`; the process stands still afterwards.
+  /// Two rounds and the final dump of `pid` in images/`name`; the process is stopped afterwards.
   void dump_in_rounds(pid_t pid, const std::string& name) {
     final_ = directory_.make(name);
     const fs::path first = directory_.make(name + "/pre-1");
@@ -71,7 +71,7 @@ class PreDump : public testing::Test {
     return std::move(*tree);
   }
 
-  /// The program goes on where it was and finds all of its memory as it left it.
+  /// The program continues and finds all of its memory unchanged.
   void expect_goes_on(const Output& dumped) {
     expect_gapless(wait_for_progress(file(), dumped, 2 * kStepsToCheckAll));
   }

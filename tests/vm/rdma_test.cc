@@ -1,5 +1,5 @@
-// The RDMA transport over soft RoCE beside what the conformance suite asks: the devices, a link
-// that loses packets, and a sender that writes where it may not.
+// The RDMA transport over soft RoCE, in addition to the conformance suite: the devices, a link that
+// loses packets, and a sender that writes outside its region.
 #include "transport/rdma/rdma.h"
 
 #include <gtest/gtest.h>
@@ -117,7 +117,7 @@ TEST_F(Rdma, AddressWithoutADeviceIsUnsupported) {
   EXPECT_NE(listening.error().message().find("192.0.2.1"), std::string::npos);
 }
 
-/// A sender that speaks verbs itself, and asks the receiver's device for anything.
+/// A sender that uses verbs directly, and requests anything from the receiver's device.
 class HostileSender {
  public:
   static constexpr unsigned kDepth = 2;
@@ -145,7 +145,7 @@ class HostileSender {
     return expect(RDMA_CM_EVENT_ESTABLISHED);
   }
 
-  /// The key that the receiver gives for its region.
+  /// The key that the receiver offers for its region.
   Result<transport::rdma::Message> ask_for_key() {
     return say({.type = transport::rdma::MessageType::kRegionQuery, .region = kRegion});
   }
@@ -163,7 +163,7 @@ class HostileSender {
   /// As say(), but the receiver may not answer yet.
   Status tell(const transport::rdma::Message& message) { return queue_pair_->send(1, message); }
 
-  /// What the device says to a write of the whole buffer to that place.
+  /// The device's answer to a write of the whole buffer to that place.
   Result<ibv_wc_status> write(std::uint64_t address, std::uint32_t key) {
     using namespace transport::rdma;  // NOLINT
     const RemoteWrite write{.from = bytes_.data(),
@@ -174,7 +174,7 @@ class HostileSender {
     constexpr unsigned kSlot = 1;
     GCR_TRY(queue_pair_->send(kSlot, {.type = MessageType::kEnd}, write));
     for (;;) {
-      // The question's own may still come: its answer can be faster.
+      // The completion of the request may still come: the reply can be faster.
       GCR_ASSIGN(const Completion next, completion());
       if (next.kind == Completion::Kind::kSent && next.slot == kSlot) return next.raw.status;
     }
@@ -219,7 +219,7 @@ class HostileSender {
   std::vector<transport::rdma::Completion> taken_;
 };
 
-/// Where a sender with a good key and bad manners writes.
+/// Where a hostile sender with a valid key writes.
 struct Place {
   std::string name;
   std::int64_t from_start = 0;  ///< of a region of 1000 bytes
@@ -256,8 +256,8 @@ INSTANTIATE_TEST_SUITE_P(Places, RdmaHostile,
                                          Place{.name = "AfterItsRemoval", .removed = true}),
                          [](const auto& info) { return info.param.name; });
 
-/// What a sender says of the window, of which it has asked for its part, and whose first place it
-/// has filled.
+/// What a sender claims about the window, after it has requested its part and filled its first
+/// slot.
 struct Claim {
   std::string name;
   transport::rdma::Message message;
@@ -279,7 +279,7 @@ TEST_P(RdmaWindowHostile, ClaimOfAForeignSlotBreaksTheLane) {
   constexpr std::size_t kPlaces = 128;
   std::vector<std::byte> memory(kPlaces * transport::kPlaceBytes);
   std::vector<std::byte> own(1000);
-  std::vector<transport::Place> held;  // by the lane's thread, until the receiver is gone
+  std::vector<transport::Place> held;  // by the lane's thread, until the receiver is destroyed
   const auto hold = [&](auto, auto, transport::Place place) -> Status {
     held.push_back(std::move(place));
     return {};
@@ -293,7 +293,7 @@ TEST_P(RdmaWindowHostile, ClaimOfAForeignSlotBreaksTheLane) {
   const auto key = sender.ask_for_key();
   ASSERT_TRUE(key) << key.error().message();
   EXPECT_EQ(key->places, kPlaces / 64) << "64 lanes share the window";
-  // Its first place is filled, and not given back: there is no answer but the refusal.
+  // Its first slot is filled, and not released: the only answer is the refusal.
   ASSERT_TRUE(sender.tell(written(1)));
   const auto answer = sender.say(GetParam().message);
   ASSERT_TRUE(answer) << answer.error().message();

@@ -18,7 +18,7 @@ std::size_t table_size() {
   return 0;
 }
 
-/// In a process of its own, whose table is as small as it gets.
+/// In a child process, whose table is as small as possible.
 template <class Body>
 int status_in_child(const Body& body) {
   const pid_t child = ::fork();

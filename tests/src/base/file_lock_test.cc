@@ -1,4 +1,4 @@
-// A lock that another holds is waited for, and given up with its name.
+// A lock held by another is waited for, and named in the error of a timeout.
 #include "src/base/file_lock.h"
 
 #include <fcntl.h>
@@ -15,7 +15,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-/// The same file, opened twice: flock() tells the two apart.
+/// The same file, opened twice: flock() distinguishes the two.
 class FileLock : public testing::Test {
  protected:
   UniqueFd one_{::memfd_create("gcr-lock", MFD_CLOEXEC)};

@@ -5,7 +5,7 @@
 namespace gcr {
 namespace {
 
-constexpr uid_t kNobodys = 424242;  // no host names it
+constexpr uid_t kNobodys = 424242;  // no host has a name for it
 
 TEST(Users, HaveTheHostsNames) {
   EXPECT_EQ(user_name(0), "root");

@@ -1,4 +1,4 @@
-// gcr-migrate cancel, status, list, host and resolve against an agent that plays each answer.
+// gcr-migrate cancel, status, list, host and resolve, with a fake agent for each reply.
 #include <gmock/gmock.h>
 #include <google/protobuf/struct.pb.h>
 #include <google/protobuf/util/json_util.h>
@@ -78,7 +78,7 @@ google::protobuf::Struct parsed(const std::string& json) {
 
 class Ask : public testing::Test {
  protected:
-  /// `command` AGENT and then the others.
+  /// `command` AGENT and then the other arguments.
   Finished ask(std::vector<Play> plays, const std::string& command,
                const std::vector<std::string>& others) {
     FakeAgent agent(credentials_.context({}), std::move(plays));

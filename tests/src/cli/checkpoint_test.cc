@@ -1,4 +1,4 @@
-// gcr-migrate checkpoint and restore against an agent that plays each outcome.
+// gcr-migrate checkpoint and restore, with a fake agent for each outcome.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

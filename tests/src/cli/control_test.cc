@@ -1,4 +1,4 @@
-// gcr-migrate SRC DST PID beyond the report: --detach, Ctrl-C, and an agent that is lost.
+// gcr-migrate SRC DST PID beyond the report: --detach, Ctrl-C, and a lost agent.
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -18,13 +18,13 @@ using testing::EndsWith;
 using testing::HasSubstr;
 using testing::StartsWith;
 
-/// Takes the migration on, and is gone.
+/// Accepts the migration, and closes the connection.
 asio::awaitable<void> start_and_vanish(ControlChannel& channel) {
   co_await say_started(channel);
   co_await say_event(channel);
 }
 
-/// Takes the migration on and waits to be told that it is cancelled.
+/// Accepts the migration and waits for its cancellation.
 asio::awaitable<void> start_and_be_cancelled(ControlChannel& channel) {
   co_await start_and_vanish(channel);
   const auto order = co_await channel.receive(kPatience);

@@ -1,4 +1,4 @@
-// One table of exit statuses: what --help prints is what the documentation says.
+// One table of exit statuses: --help and the documentation agree.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -22,7 +22,7 @@ std::string content(const std::string& path) {
   return text.str();
 }
 
-/// "  3  refused   what it means", and further lines that are indented more.
+/// "  3  refused   what it means", and further lines with a deeper indentation.
 Table table_of_help() {
   const std::string help = run_cli({"--help"}).out;
   const std::regex begin("^  ([0-9]+)  ([a-z-]+) +(.*)$"), more("^ {15,}(\\S.*)$");

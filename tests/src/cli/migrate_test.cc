@@ -1,4 +1,4 @@
-// gcr-migrate SRC DST PID against an agent that plays each outcome: exit status, output, report.
+// gcr-migrate SRC DST PID with a fake agent for each outcome: exit status, output, report.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-// What gcr-migrate prints while a migration goes on: lines for people, lines of JSON, nothing.
+// The output of gcr-migrate during a migration: lines for people, lines of JSON, nothing.
 #include <gmock/gmock.h>
 #include <google/protobuf/struct.pb.h>
 #include <google/protobuf/util/json_util.h>
@@ -90,7 +90,7 @@ TEST_F(Migrate, JsonReportIsTheAgentsReport) {
   proto::MigrateReport read;
   ASSERT_TRUE(JsonStringToMessage(out, &read, options).ok()) << out;
   proto::MigrateReport expected = the_report();
-  expected.clear_migration_id();  // written as people write it, which is not how bytes are read
+  expected.clear_migration_id();  // the usual notation for people, not the one of --bandwidth
   read.clear_migration_id();
   EXPECT_EQ(read.SerializeAsString(), expected.SerializeAsString());
 }

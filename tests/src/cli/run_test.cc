@@ -1,6 +1,5 @@
-// gcr-migrate run: the command gets LD_PRELOAD and nothing else, and everything that is its own.
-// With
-// --output it runs below a supervisor.
+// gcr-migrate run: the command gets LD_PRELOAD and no other change. With --output it runs below a
+// supervisor.
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -29,7 +28,7 @@ using testing::Not;
 
 class Run : public testing::Test {
  protected:
-  // The loader refuses a file that is no library with a warning and goes on: good enough here.
+  // The loader skips a file that is no library with a warning: good enough here.
   Run() {
     std::string pattern = (std::filesystem::temp_directory_path() / "gcr-run-XXXXXX").string();
     if (::mkdtemp(pattern.data()) == nullptr) throw std::runtime_error("no temporary folder");
@@ -147,7 +146,7 @@ class Supervised : public Run {
     std::ifstream file(path);
     return {std::istreambuf_iterator<char>(file), {}};
   }
-  /// Without what the loader says about the library.
+  /// Without the loader's warnings about the library.
   std::string output() const {
     std::istringstream lines(content(file_));
     std::string all;
@@ -163,7 +162,7 @@ class Supervised : public Run {
     return gcr::test::wait_until([&] { return content(path).find(text) != std::string::npos; });
   }
 
-  /// Nobody but init reaps a job that was detached.
+  /// Only init reaps a detached job.
   static bool has_ended(pid_t pid) {
     const std::string stat = content("/proc/" + std::to_string(pid) + "/stat");
     return stat.empty() || stat.find(") Z ") != std::string::npos;
@@ -262,7 +261,7 @@ TEST_F(Supervised, ProcessesThatOutliveTheCommandGetSignals) {
                     "exit 0"),
               environment_);
   ASSERT_TRUE(wait_for(file_, "ready"));
-  // The command ends by itself, at its own time: until then the signal would be its alone.
+  // The command ends by itself, at an unknown time: until then only it would get the signal.
   ASSERT_TRUE(job.wait_for_output("\n"));
   ASSERT_TRUE(gcr::test::wait_until([&] {
     job.signal(SIGTERM);

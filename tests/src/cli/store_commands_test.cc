@@ -25,7 +25,7 @@ using testing::StartsWith;
 
 constexpr std::size_t kContentBytes = 64 * kKiB;
 
-/// What verify says of a checkpoint without a fault that this host's agent has signed.
+/// The output of verify for a valid checkpoint that this host's agent has signed.
 std::string good(const std::string& name) {
   return name + ": good: 1 contents, 64 KiB; signed by \"node1\", accepted here\n";
 }
@@ -70,7 +70,8 @@ class StoreCommands : public testing::Test {
                                    << peers;
   }
 
-  /// The authority's certificate is all that these commands get, and whom this host believes.
+  /// These commands get only the authority's certificate, and the list of trusted agents of this
+  /// host.
   Finished run_in_store(const std::string& command, std::vector<std::string> options = {},
                         const std::string& path = "") {
     std::vector<std::string> words{command, path.empty() ? folder_ / "store" : fs::path(path),
@@ -90,7 +91,7 @@ class StoreCommands : public testing::Test {
   fs::path folder_;
   control::test::Credentials credentials_;
   const control::TlsFiles own_ = credentials_.issue({.common_name = "node1"});
-  control::TlsFiles tls_ = own_;  ///< of who takes checkpoints
+  control::TlsFiles tls_ = own_;  ///< of the user who takes checkpoints
   std::int64_t now_ms_ = 1'795'600'800'000;
 };
 

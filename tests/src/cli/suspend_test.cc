@@ -1,4 +1,4 @@
-// gcr-migrate suspend, resume and swap against an agent that plays each answer.
+// gcr-migrate suspend, resume and swap, with a fake agent for each reply.
 #include <gmock/gmock.h>
 #include <google/protobuf/struct.pb.h>
 #include <google/protobuf/util/json_util.h>
@@ -37,7 +37,7 @@ proto::MigrateReport failed(bool resumed, Code code, const std::string& message)
 
 class SuspendCommand : public Migrate {
  protected:
-  /// `words`: the command and what follows the agent.
+  /// `words`: the command and the arguments after the agent.
   Finished order(std::vector<Play> plays, std::vector<std::string> words) {
     FakeAgent agent(credentials_.context({}), std::move(plays));
     words.insert(words.begin() + 1, agent.address());

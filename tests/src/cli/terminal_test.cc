@@ -21,7 +21,7 @@ using gcr::test::Terminal;
 using testing::HasSubstr;
 using testing::Not;
 
-/// Progress again and again until the operator cancels, which is told as a failure.
+/// Sends progress until the operator cancels, which is reported as a failure.
 struct Showing {
   bool cancelled = false;
 
@@ -107,7 +107,7 @@ TEST_F(LiveDisplay, FitsNarrowAndResizedTerminals) {
         if (line.find("round 3") != std::string::npos) ++drawn;
         if (drawn > 0) widest = std::max(widest, line.size());
       }
-      // One display and no piece of an older one, which wraps to the last column or is too long.
+      // One display and no rest of an older one, which wraps to the last column or is too long.
       return drawn == 1 && widest < columns && count(screen, "so far") == 1 &&
              count(screen, "dirtied at") == 1;
     };
@@ -122,7 +122,7 @@ TEST_F(LiveDisplay, HasColoursUnlessDisabled) {
     const Terminal terminal = start(100, {wanted ? "NO_COLOR=" : "NO_COLOR=1"});
     std::string screen;
     ASSERT_TRUE(terminal.wait_for([&](const std::string&) {
-      screen = terminal.screen_with_colours();  // all of the display
+      screen = terminal.screen_with_colours();  // the whole display
       return screen.find("[") != std::string::npos && screen.find("so far") != std::string::npos;
     }));
     EXPECT_EQ(count(screen, "\x1b[32m") > 0, wanted) << screen;

@@ -1,4 +1,4 @@
-// gcr-migrate timeline: the picture of a report.
+// gcr-migrate timeline: the image of a report.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -20,7 +20,7 @@ std::vector<std::smatch> all_of(const std::string& text, const std::regex& what)
 
 class Timeline : public Migrate {
  protected:
-  /// The report as --json prints it, in a file, and then as a picture.
+  /// The report as --json prints it, in a file, and then as an image.
   Finished draw(const proto::MigrateReport& what) {
     const std::string path = testing::TempDir() + "/gcr-timeline-" + std::to_string(::getpid());
     std::ofstream(path) << against(report(what), {"--json"}).out;

@@ -1,4 +1,4 @@
-// gcr-migrate --trace: the file is one that trace viewers read, and says what the report said.
+// gcr-migrate --trace: trace viewers can read the file, and it agrees with the report.
 #include <gmock/gmock.h>
 #include <google/protobuf/util/json_util.h>
 #include <gtest/gtest.h>
@@ -28,7 +28,7 @@ struct Slice {
   std::int64_t end_ns = 0;
 };
 
-/// What a viewer makes of the file.
+/// The file as a viewer reads it.
 struct Seen {
   std::map<int, std::string> processes;
   std::map<std::pair<int, int>, std::string> tracks;
@@ -189,7 +189,7 @@ TEST_F(Trace, OverlappingPhasesGetSeparateTracks) {
 TEST_F(Trace, AdjacentPhasesShareATrack) {
   proto::MigrateReport what = full_report();
   what.clear_phases();
-  // Sums that are not exact: 0.1 + 0.2 is more than 0.3.
+  // Inexact sums: 0.1 + 0.2 is more than 0.3.
   add_phase(what, {"first", "source", "", 0.1, 0.2});
   add_phase(what, {"second", "source", "", 0.3, 0.1});
   EXPECT_THAT(traced(what).names_on("source", "process"), ElementsAre("first", "second"));

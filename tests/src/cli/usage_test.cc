@@ -115,7 +115,7 @@ INSTANTIATE_TEST_SUITE_P(
         Wrong{"RunMarkOnly", {"run", "--"}, "run needs a command"}),
     [](const auto& info) { return info.param.name; });
 
-/// What --help of a command, or of none, says: its long options, and whether they take a value.
+/// From --help of a command, or of none: its long options, and whether they take a value.
 std::map<std::string, bool> options_of(const std::string& command) {
   std::vector<std::string> words{"--help"};
   if (!command.empty()) words.insert(words.begin(), command);
@@ -128,7 +128,7 @@ std::map<std::string, bool> options_of(const std::string& command) {
   return options;
 }
 
-/// All commands but slurm, whose options are gcr-slurm's.
+/// All commands except slurm, whose options are gcr-slurm's.
 std::vector<std::string> commands() {
   const std::string help = run_cli({"--help"}).out;
   const std::regex row("\n  ([a-z]+) +gcr-migrate ");
@@ -139,7 +139,7 @@ std::vector<std::string> commands() {
   return names;
 }
 
-/// Goes through each command and each option that `of` gives for it, but not all pairs of them.
+/// Iterates over each command and each of its options that `of` returns, but not all pairs of them.
 template <class Of, class Try>
 void try_each(Of of, Try attempt) {
   std::set<std::string> tried;
@@ -157,7 +157,7 @@ TEST(OptionsBeforeTheCommand, AreTreatedAsThoseAfterIt) {
   unsigned noticed = 0;
   try_each(options_of,
            [&](const std::string& command, const std::string& option, bool takes_value) {
-             // A flag is no word, and no file or figure is that.
+             // A flag is no word; no value is a file or a number.
              const std::string word = option + (takes_value ? "=/nonexistent/x" : "=word");
              const Finished before = run_cli({word, command, "127.0.0.1:1", "1234567890"});
              const Finished after = run_cli({command, word, "127.0.0.1:1", "1234567890"});

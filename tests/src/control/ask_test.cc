@@ -1,4 +1,4 @@
-// Questions on connections of their own: who is believed, and what counts as a reply.
+// Requests on separate connections: which agents are trusted, and which messages count as a reply.
 #include "src/control/ask.h"
 
 #include <gmock/gmock.h>
@@ -40,7 +40,7 @@ class Ask : public testing::Test {
     return {loopback_.endpoint(), credentials_.context({}), std::move(name), "node1", kPatience};
   }
 
-  /// What comes of a CommitRequest that the agent "node2" answers so.
+  /// The result of a CommitRequest to which the agent "node2" replies so.
   Result<Envelope> ask_commit(std::vector<Envelope> answers, const AgentAddress& agent,
                               decltype(ask)& how = ask_for_reply) {
     Result<Envelope> result = Error(Code::kInternal, "nothing came");

@@ -1,4 +1,4 @@
-// How a channel comes about: Hellos, versions, and agents that cannot be reached.
+// How a channel is established: Hellos, versions, and unreachable agents.
 #include "src/control/control_channel.h"
 
 #include <fmt/format.h>
@@ -125,7 +125,7 @@ TEST_F(Greeting, UnknownHostIsNamed) {
 }
 
 TEST_F(Greeting, SilentAgentTimesOut) {
-  // The kernel completes the connection; nobody accepts it.
+  // The kernel completes the connection; no process accepts it.
   run(store_connect(credentials_.context({}), loopback_.endpoint(), std::chrono::milliseconds(1)));
   ASSERT_FALSE(*connected_);
   EXPECT_EQ(connected_->error().code(), Code::kUnavailable);

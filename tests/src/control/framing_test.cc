@@ -1,4 +1,4 @@
-// Messages on an established channel: what a peer may send, and what becomes of what it may not.
+// Messages on an established channel: valid ones, and the handling of invalid ones.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -12,7 +12,8 @@ namespace {
 
 using testing::HasSubstr;
 
-/// A server of ours, and a raw client that has shaken hands and says what a test wants.
+/// A server of this project, and a raw client that has completed the handshake and sends what a
+/// test wants.
 class Framing : public testing::Test {
  protected:
   /// What the server receives after `say` ran on the client's side. The client then closes.
@@ -212,7 +213,8 @@ TEST_F(Conversation, TimeoutMakesTheChannelUnusable) {
 
 TEST_F(Conversation, TimeoutNamesUnacknowledgedData) {
   Status sent;
-  run(send_to(*client_, message_of(512 * kKiB), sent));  // more than a host takes that nobody reads
+  // more than a host buffers while the peer reads nothing
+  run(send_to(*client_, message_of(512 * kKiB), sent));
   ASSERT_TRUE(sent) << sent.error().message();
   std::optional<Result<proto::Envelope>> received;
   run(receive_from(*client_, std::chrono::milliseconds(1), received));

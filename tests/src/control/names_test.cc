@@ -1,4 +1,4 @@
-// Prefaces, endpoints and failures: what is read from bytes and text that anybody may have written.
+// Prefaces, endpoints and failures: parsers of untrusted bytes and text.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

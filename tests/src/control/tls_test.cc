@@ -1,4 +1,4 @@
-// Who gets in: certificates of the wrong authority, role, host, age or version of TLS do not.
+// Access: certificates of the wrong authority, role, host, age or version of TLS are refused.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -84,7 +84,7 @@ TEST_F(Tls, RoleUriMustMatchWhole) {
   EXPECT_FALSE((*server)->peer().is_operator);
 }
 
-/// What the server says of a raw client with this context.
+/// The server's error for a raw client with this context.
 class RawTls : public Tls {
  protected:
   Error refusal_of(SSL_CTX* context) {
@@ -143,10 +143,10 @@ TEST_F(Tls, UnusableFilesAreNamed) {
   EXPECT_THAT(mismatched.error().message(), HasSubstr(other_key));
 }
 
-/// A root, an issuing authority below it and one beside that.
+/// A root, an issuing authority below it and a sibling of that.
 class Chain : public testing::Test {
  protected:
-  /// A context of ours: a leaf of `issuer`, with `appended` after it in its file.
+  /// A context: a leaf of `issuer`, with `appended` after it in its file.
   std::shared_ptr<asio::ssl::context> context(const gcr::test::TestAuthority& issuer,
                                               const std::string& trusted,
                                               const std::string& appended = "") {
@@ -165,7 +165,8 @@ class Chain : public testing::Test {
     return *made;
   }
 
-  /// Both sides trust `trusted`; the server is of `issuer`, the client of the issuing authority.
+  /// Both sides trust `trusted`; the server's certificate is from `issuer`, the client's from the
+  /// issuing authority.
   std::pair<ChannelResult, ChannelResult> meet(const gcr::test::TestAuthority& issuer,
                                                const std::string& trusted,
                                                const std::string& appended = "") {

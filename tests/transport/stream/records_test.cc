@@ -29,7 +29,7 @@ void append(Bytes& to, std::span<const std::byte> bytes) {
   to.insert(to.end(), bytes.begin(), bytes.end());
 }
 
-/// All of `plain` in records, as they go over the network.
+/// All of `plain` in records, as they are sent over the network.
 Bytes seal(RecordSealer& sealer, std::span<const std::byte> plain) {
   Bytes sealed;
   std::span<const std::byte> none;
@@ -50,7 +50,7 @@ Bytes seal_update(RecordSealer& sealer) {
   return sealed;
 }
 
-/// Opens all of `sealed`, in pieces of at most `piece` bytes; stops at the first error.
+/// Opens all of `sealed`, in parts of at most `piece` bytes; stops at the first error.
 Result<Bytes> open(RecordOpener& opener, std::span<const std::byte> sealed, std::size_t piece) {
   Bytes plain;
   Bytes out(piece);
@@ -188,7 +188,7 @@ TEST(TrafficSecrets, AreSharedByBothEndsAndUniqueOtherwise) {
   EXPECT_NE(key(next), key(client.client));
 }
 
-/// One record, rightly sealed, of `type`: what a peer can send that this code never does.
+/// One correctly sealed record, of `type`: a peer can send it, this code never does.
 Bytes record_of(RecordCipher& cipher, const Bytes& content, std::byte type) {
   const std::size_t length = content.size() + 1 + kTagBytes;
   Bytes record = {std::byte{23}, std::byte{3}, std::byte{3}, static_cast<std::byte>(length >> 8),
@@ -238,7 +238,7 @@ TEST(HostileRecords, ImpossibleHeadersAreRefused) {
   EXPECT_TRUE(refused({23, 3, 3, 0, 17}));
   EXPECT_TRUE(refused({23, 3, 3, 0x40, 18}));
   EXPECT_TRUE(refused({23, 3, 3, 0xff, 0xff}));
-  EXPECT_FALSE(refused({23, 3, 3, 0x40, 17}));  // the longest there is; its bytes are to come
+  EXPECT_FALSE(refused({23, 3, 3, 0x40, 17}));  // the longest possible; its bytes are still to come
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// A Stream under TLS, over TCP, with whatever protects it here: the kernel or the records. In the
-// machine of scripts/guest it must be the kernel.
+// A Stream under TLS, over TCP, protected by the kernel or by the records. In the machine of
+// scripts/guest it must be the kernel.
 #include "transport/tcp/stream.h"
 
 #include <gmock/gmock.h>
@@ -37,7 +37,7 @@ Bytes random_bytes(std::size_t count, unsigned seed) {
 
 HeaderBytes some_header() { return encode(FrameHeader{.type = FrameType::kEnd}); }
 
-/// Whether the kernel has TLS: the socket is spoilt by the question.
+/// Whether the kernel has TLS: the check makes the socket unusable.
 bool kernel_has_tls() {
   const auto [client, server] = connected_pair();
   return ::setsockopt(client.get(), IPPROTO_TCP, TCP_ULP, "tls", sizeof "tls") == 0;
@@ -47,7 +47,7 @@ class StreamUnderTls : public testing::Test {
  protected:
   StreamUnderTls() : StreamUnderTls(connected_pair()) {}
 
-  /// Both handshakes; what the client's and the server's said.
+  /// Both handshakes; the results of the client and the server.
   std::pair<Status, Status> shake_hands(SSL_CTX* client, const VerifyPeer& of_server = anybody) {
     auto accepted = std::async(std::launch::async, [&] {
       auto result =
@@ -73,8 +73,8 @@ class StreamUnderTls : public testing::Test {
       : client_(std::move(sockets.first)), server_(std::move(sockets.second)) {}
 };
 
-/// Sends `bytes` from one to the other as frames would be, with a new key after each where there
-/// are any to be had, and compares.
+/// Sends `bytes` from one to the other as frames would be, with a new key after each if key updates
+/// are available, and compares.
 Status pass(Stream& from, Stream& to, const Bytes& bytes) {
   const HeaderBytes header = some_header();
   auto sent = std::async(std::launch::async, [&]() -> Status {
