@@ -1,4 +1,4 @@
-// The sample programs on the software GPU: undisturbed, and stopped by a checkpoint in the middle.
+// The sample programs on the software GPU: undisturbed, and interrupted by a checkpoint.
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -44,7 +44,7 @@ class AppsTest : public softgpu::test::FaceTest {
     Program(const AppsTest& test, const std::vector<std::string>& command)
         : Process(test.here_, on_face(GetParam(), command)) {}
   };
-  /// Moves a running program's state out of its GPU and into the other machine's.
+  /// Moves a running program's state from its GPU to that of the other machine.
   void move_there(const Process& program) {
     Subject agent(there_, GetParam());
     const std::string pid = std::to_string(program.pid());
@@ -134,7 +134,7 @@ TEST_P(AppsTest, IdleScribblerKeepsItsChecksum) {
   EXPECT_TRUE(lines[1].ends_with("checksum=0000000000000000"));
 }
 
-/// Flips one bit in the first large piece of VRAM that the process maps.
+/// Flips one bit in the first large mapping of VRAM of the process.
 void disturb(const Process& program, const std::string& store) {
   for (const std::string& line : softgpu::test::mappings_of(program.pid())) {
     if (line.find(store) == std::string::npos) continue;

@@ -1,5 +1,5 @@
 // The ring on the software GPU, with and without the preload library: undisturbed, and with ranks
-// that stand still, end, or have their memory changed.
+// that are stopped, end, or have their memory changed.
 #include "tests/apps/ring.h"
 
 #include <fcntl.h>
@@ -34,7 +34,7 @@ using Words = std::vector<std::string>;
 
 constexpr std::uint64_t kPerLine = 6;
 
-/// A ring with some options, without pace.
+/// A ring with some options, without pauses.
 Words ring(Face face, unsigned ranks, const Words& more, const std::string& preload = "") {
   Words command{
       "/usr/bin/env", "LD_PRELOAD=" + preload,  APPS_RING,     "--ranks", std::to_string(ranks),
@@ -51,14 +51,14 @@ std::vector<pid_t> ranks_of(const Process& ring) {
   return pids;
 }
 
-/// Ends it and compares what it still prints.
+/// Ends it and checks its remaining output.
 void expect_good_end(Process& ring, RingLines& expected) {
   ring.signal(SIGTERM);
   for (std::string line; !(line = ring.receive()).empty();) ASSERT_EQ(line, expected.next());
   EXPECT_EQ(ring.wait(), 0);
 }
 
-/// The lines until the first that is not as it must be.
+/// The lines until the first wrong one.
 std::string first_wrong_line(Process& ring, RingLines& expected) {
   std::string line = ring.receive();
   while (line == expected.next()) line = ring.receive();
@@ -108,7 +108,7 @@ INSTANTIATE_TEST_SUITE_P(Of, UndisturbedRing,
                                           testing::Bool()),
                          name_of_run);
 
-/// Its kernel waits for the neighbour's, so the driver's lock waits, too: what stepping is for.
+/// Its kernel waits for the neighbour's, so the driver's lock waits, too: stepping exists for this.
 TEST_P(RingTest, RankCannotBeLockedWhileItsNeighbourIsStopped) {
   Process program(machine_, ring(2, {}));
   Subject agent(machine_, GetParam());
@@ -117,7 +117,7 @@ TEST_P(RingTest, RankCannotBeLockedWhileItsNeighbourIsStopped) {
   const std::vector<pid_t> ranks = ranks_of(program);
   ASSERT_EQ(ranks.size(), 2);
   const std::string rank = std::to_string(ranks[0]);
-  // Between two kernels it can be locked. It comes to the one that waits, unless its neighbour was
+  // Between two kernels it can be locked. It reaches the one that waits, unless its neighbour was
   // stopped between two lines.
   const auto comes_to_wait = [&] {
     for (int i = 0; i < 20; ++i) {
@@ -185,7 +185,7 @@ TEST_P(RingTest, ReceivingRankFindsAWrongWord) {
   const std::vector<pid_t> ranks = ranks_of(program);
   ASSERT_EQ(ranks.size(), 2);
   std::string line;
-  do {  // a message is there to be changed only until it has been received
+  do {  // a message can be changed only until it has been received
     while (!program.has_output()) disturb(ranks[1], machine_.store(), 2, 100);
     line = program.receive();
   } while (line == expected.next());

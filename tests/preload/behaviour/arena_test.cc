@@ -1,4 +1,4 @@
-// How small allocations are placed, without a driver.
+// Placement of small allocations, without a driver.
 #include "preload/memory/arena.h"
 
 #include <gtest/gtest.h>
@@ -19,10 +19,10 @@ constexpr Address kStart = 0x7f00'0000'0000;
 
 Context* context(int number) { return reinterpret_cast<Context*>(std::uintptr_t(number)); }
 
-/// Arenas that grow as the library lets them, at addresses without gaps; and what is live in them.
+/// Arenas that grow as the library allows, at addresses without gaps; and their live allocations.
 class Heap {
  public:
-  /// Beside `other_bytes` of VRAM outside arenas.
+  /// With `other_bytes` of VRAM outside arenas.
   explicit Heap(std::size_t other_bytes = 0) : other_bytes_(other_bytes) {}
 
   Address allocate(std::size_t bytes) {
@@ -182,7 +182,7 @@ TEST(ArenasTest, RandomChurnKeepsMostMemoryInUse) {
   EXPECT_LE(heap.arena_bytes(), heap.most_live_bytes() * 3 / 2);
 }
 
-/// Until 20 GiB are live, 256 MiB of it in allocations of their own.
+/// Until 20 GiB are live, 256 MiB of it in separate allocations.
 void expect_little_unused_beside_others(const char* what,
                                         const std::function<std::size_t()>& next_bytes,
                                         std::size_t most_percent = 3) {
@@ -250,8 +250,8 @@ TEST(MediumArenasTest, EmptyArenaIsNotKept) {
   EXPECT_EQ(arenas.remove_empty(false), 0u);
 }
 
-/// Robson's adversary: it fills its bytes with blocks of one size, frees all but those that keep
-/// the next, doubled size out of the place they are in, and goes on with that size.
+/// Robson's adversary: it fills its bytes with blocks of one size, frees all but those that prevent
+/// reuse for the next, doubled size, and continues with that size.
 TEST(ArenasTest, WorstAllocationOrderStaysWithinTheBound) {
   constexpr std::size_t kLive = 64 * kMebi;
   Heap heap;

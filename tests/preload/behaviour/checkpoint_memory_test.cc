@@ -1,4 +1,4 @@
-// A driver's memory and copies while its calls are taken over, and that they are its own otherwise.
+// A driver's memory and copies while its calls are redirected, and its own calls otherwise.
 #include "preload/checkpoint_memory.h"
 
 #include <dlfcn.h>
@@ -126,7 +126,7 @@ TEST_P(CheckpointMemoryTest, ReplacedMemoryIsUnmapped) {
   EXPECT_EQ(resident_bytes(map(kBytes, kReadWrite, kPopulated), kBytes), kBytes);
 }
 
-/// Where the loader had made the driver's calls read-only, they are so again.
+/// If the loader had made the driver's calls read-only, they are read-only again.
 TEST_P(CheckpointMemoryTest, PagesOfTheDriverKeepTheirProtection) {
   const auto rights = [&] {
     link_map* map = nullptr;
@@ -144,7 +144,7 @@ TEST_P(CheckpointMemoryTest, PagesOfTheDriverKeepTheirProtection) {
   EXPECT_EQ(rights(), taken_over);
 }
 
-/// Pages of zeros and others, in turns that fit neither pieces nor pages.
+/// Pages of zeros and others, in runs that fit neither pieces nor pages.
 std::vector<std::byte> pattern(std::size_t bytes) {
   std::vector<std::byte> pattern(bytes);
   for (std::size_t at = 0; at < bytes; ++at) {

@@ -1,5 +1,5 @@
-// A program that forks after CUDA has started, in the way that its argument says, and prints what
-// parent and children have of the driver's device files, and what the driver answers them.
+// A program that forks after CUDA has started, in the way of its argument, and prints which device
+// files of the driver parent and children have, and the driver's answers to them.
 #include <dirent.h>
 #include <dlfcn.h>
 #include <spawn.h>
@@ -25,13 +25,13 @@
 namespace {
 
 constexpr std::size_t kMiB = std::size_t{1} << 20;
-/// CUDA's place is HIP's.
+/// HIP replaces CUDA.
 const bool uses_hip = std::getenv("SUBJECT_USES_HIP") != nullptr;
 const std::string_view kDeviceFiles = uses_hip ? "/dev/kfd" : "/dev/nvidia";
 
 gcr::preload::test::Api cu;
 
-/// What the parent made before it forked.
+/// Created by the parent before it forked.
 struct Made {
   CUcontext context = nullptr;
   CUstream stream = nullptr;
@@ -231,7 +231,7 @@ void say_context_results() {
 }
 #undef SAY
 
-/// All that the library itself does something for, in a child, with what the parent made.
+/// Every call that the library handles itself, in a child, on the parent's objects.
 void calls() {
   must(cu.cuIpcGetMemHandle(&made.ticket, made.backed), "make an IPC handle");
   in_child([] {
@@ -242,7 +242,7 @@ void calls() {
   say_whether_it_works();
 }
 
-/// As objects with destructors do: gives the GPU's memory back when the process ends.
+/// Like objects with destructors: frees the GPU memory when the process ends.
 void clean_up() {
   say("free: " + std::to_string(cu.cuMemFree_v2(made.backed)));
   say("release: " + std::to_string(cu.cuDevicePrimaryCtxRelease_v2(0)));
@@ -257,7 +257,8 @@ void exits() {
   std::exit(0);
 }
 
-/// Whatever becomes another program, or shares the parent's memory until it does, changes nothing.
+/// A child that executes another program, or shares the parent's memory until it does, changes
+/// nothing.
 void spawns() {
   char name[] = "/bin/true";
   char* const words[] = {name, nullptr};

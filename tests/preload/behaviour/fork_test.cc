@@ -1,5 +1,5 @@
-// Children of a process that uses CUDA under the library: they hold nothing of the driver's device
-// files, get the driver's own errors, and leave the parent alone.
+// Children of a process that uses CUDA under the library: they hold no device files of the driver,
+// get the driver's own errors, and leave the parent alone.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -23,7 +23,7 @@ const Lines kPythonSubject{"python3", GCR_FORK_SUBJECT_PYTHON};
 
 class ForkTest : public testing::Test {
  protected:
-  /// The output of a subject that forks in some way, and how it ended.
+  /// The output of a subject that forks in some way, and its exit status.
   Lines run(const Lines& subject, const std::string& way, const std::string& preload) {
     Lines command{"/usr/bin/env", "SOFTGPU_DEVICE_FILE=" + device_.path(), "LD_PRELOAD=" + preload};
     command.insert(command.end(), subject.begin(), subject.end());
@@ -108,7 +108,7 @@ TEST_F(ForkTest, StartingProgramsLeavesTheParentUnchanged) {
                    "parent mappings 1 descriptors 1", "parent works", "status 0"}));
 }
 
-/// As the real driver lets it: what asked NVML alone has used no GPU.
+/// As with the real driver: a process that used only NVML has used no GPU.
 TEST_F(ForkTest, ChildOfAnNvmlOnlyProcessStartsAfresh) {
   Process process(machine_, {"/usr/bin/env", "SOFTGPU_DEVICE_FILE=" + device_.path(),
                              "LD_PRELOAD=" GCR_PRELOAD_LIBRARY, "python3", GCR_NVML_FORK_SUBJECT,

@@ -1,4 +1,4 @@
-// The gate alone, without a driver: who waits, who passes, and that nobody is missed.
+// The gate alone, without a driver: which threads wait, which pass, and that none is missed.
 #include "preload/gate.h"
 
 #include <gtest/gtest.h>
@@ -32,7 +32,7 @@ class GateTest : public testing::Test {
   void TearDown() override { gate::open(); }
 };
 
-/// Threads that pass the gate over and over and count it, until destroyed.
+/// Threads that pass the gate repeatedly and count it, until destroyed.
 class Passers {
  public:
   explicit Passers(int count) {
@@ -152,7 +152,7 @@ TEST_F(GateTest, StepLetsOneCallPass) {
     while (gate::held() != 3) ::sched_yield();
     const std::uint64_t before = passers.passed();
     for (std::uint64_t steps = 1; steps <= 200; ++steps) {
-      while (!gate::step()) ::sched_yield();  // whom it woke may get no processor in time
+      while (!gate::step()) ::sched_yield();  // a woken thread may get no processor in time
       ASSERT_TRUE(gate::close(seconds(30)));
       ASSERT_EQ(passers.passed(), before + steps);
       while (gate::held() != 3) ::sched_yield();
@@ -287,7 +287,7 @@ TEST_F(GateTest, ForkedChildFindsItOpenAndEmpty) {
   inside.join();
 }
 
-/// As containers do: membarrier(2) answers EPERM.
+/// As containers do: membarrier(2) returns EPERM.
 bool forbid_membarrier() {
   sock_filter program[] = {
       BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),

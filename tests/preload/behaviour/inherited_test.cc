@@ -1,4 +1,4 @@
-// What let_go_of_files finds: all that has the prefix and nothing else, however long the lines are.
+// The files that let_go_of_files finds: exactly those with the prefix, for lines of any length.
 #include "preload/inherited.h"
 
 #include <fcntl.h>
@@ -33,7 +33,7 @@ class InheritedTest : public testing::Test {
 
   std::string prefix() const { return folder_ + "/device"; }
 
-  /// A new file at `path`, open and mapped; the descriptor.
+  /// Creates a file at `path`, opens and maps it; returns the descriptor.
   int hold(const std::string& path) {
     const int file = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
     EXPECT_EQ(::ftruncate(file, kPage), 0) << path;
@@ -47,7 +47,8 @@ class InheritedTest : public testing::Test {
     pages_.push_back(page);
     return page;
   }
-  /// A file below so many folders that its path has about `length` characters, made step by step.
+  /// A file below so many folders that its path has about `length` characters, created step by
+  /// step.
   int hold_deep(std::size_t length) {
     const std::string step(200, 'd');
     int at = ::open(folder_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);

@@ -1,4 +1,4 @@
-// How stream-ordered memory is placed and used again, without a driver.
+// Placement and reuse of stream-ordered memory, without a driver.
 #include "preload/memory/pool_ranges.h"
 
 #include <gtest/gtest.h>
@@ -101,7 +101,7 @@ TEST_F(PoolRangesTest, SmallestUsableRangeOfOthersIsTaken) {
   EXPECT_EQ(ranges_.take_of_others(15 * kPoolUnit, any), 0u);
 }
 
-/// What is true of every unit, kept the simple way.
+/// The state of every unit, in the simplest form.
 struct Unit {
   bool live = false;
   std::uint64_t stream = StreamPoint::kEverybody;
@@ -161,8 +161,8 @@ TEST(PoolRangesRandomTest, NoRangeInUseIsAllocatedAgain) {
         break;
       }
       default: {
-        // A range that was joined is as young as its youngest part: only a stream that has passed
-        // everything is sure to have given all.
+        // A joined range is as young as its youngest part: only a stream that has passed all frees
+        // may reuse it.
         for (Unit& unit : units) {
           if (!unit.live && unit.stream == stream) unit.stream = StreamPoint::kEverybody;
         }

@@ -1,4 +1,4 @@
-// Copies that threads share: each byte once, by several threads, and none of them stays.
+// Copies that threads share: each byte once, by several threads, none of which stays.
 #include "preload/shared_copy.h"
 
 #include <gtest/gtest.h>
@@ -38,7 +38,7 @@ std::size_t processors() {
   return ::sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 0;
 }
 
-/// Copies, counts what it copied, and waits until as many threads have come as are expected.
+/// Copies, counts the copied bytes, and waits until the expected number of threads has arrived.
 /// Without locks: the C library does not know these threads.
 struct Watched {
   const std::size_t expected = std::min<std::size_t>(processors(), 4);
@@ -121,7 +121,7 @@ TEST(SharedCopy, ConcurrentCopiesAreComplete) {
   EXPECT_EQ(wrong, 0);
 }
 
-/// A copy that is larger than the pieces' number allows: the pieces are larger.
+/// A copy that is larger than the maximum number of pieces allows: the pieces are larger.
 TEST(SharedCopy, LargeCopiesAreComplete) {
   const std::size_t bytes = 3 * kGiB + 12'345;
   constexpr int kFlags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
@@ -143,7 +143,7 @@ TEST(SharedCopy, LargeCopiesAreComplete) {
   ::munmap(from, bytes);
 }
 
-/// No signal of the process reaches its threads: those of the program have to take it.
+/// No signal of the process reaches its threads: those of the program must handle it.
 TEST(SharedCopy, ItsThreadsBlockSignals) {
   static std::atomic<long> taken_by{0};
   struct sigaction action {};

@@ -1,4 +1,4 @@
-// The library's syscall: no io_uring unless it is asked for, and all else as the C library has it.
+// The library's syscall: no io_uring unless requested, and everything else as in the C library.
 #include <gtest/gtest.h>
 
 #include <cerrno>

@@ -1,4 +1,4 @@
-// An application under the preload library sees what it sees without it.
+// An application sees the same with and without the preload library.
 #include <gtest/gtest.h>
 
 #include "preload/cuda/abi/driver_abi.h"
@@ -17,7 +17,7 @@ class ApplicationTest : public testing::Test {
     }
   }
 
-  /// What the subject says of an attribute, with addresses made relative to the buffer.
+  /// The subject's answer about an attribute, with addresses relative to the buffer.
   std::string attribute(Subject& subject, std::uint64_t address, std::uint64_t offset, int which) {
     const std::string answer = subject.answer(command("attribute", address + offset, which));
     if (!answer.starts_with("ok")) return answer;
@@ -199,7 +199,7 @@ TEST_F(ApplicationTest, MemoryIsOnTheDeviceOfTheCurrentContext) {
   EXPECT_EQ(entries[0].device_ordinal, 1u);
 }
 
-/// As the driver copies, but not what cuMemCreate has made.
+/// As the driver copies, but not memory created by cuMemCreate.
 TEST_F(ApplicationTest, ContextCopiesFromAnotherDevice) {
   for (Subject* subject : {&under_, &plain_}) {
     std::uint64_t address[2];

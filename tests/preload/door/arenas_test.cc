@@ -1,4 +1,4 @@
-// Allocations below 2 MiB: backed, in arenas, and to the application what the driver's would be.
+// Allocations below 2 MiB: backed, in arenas, and to the application like the driver's.
 #include <gtest/gtest.h>
 
 #include <set>
@@ -170,7 +170,7 @@ TEST_F(ArenasTest, ContextHasItsOwnArenas) {
   EXPECT_EQ(subject_.value(command("range", outer)), outer);
 }
 
-/// A part of a GPU has a context of its own, and no memory.
+/// A part of a GPU has its own context, and no memory.
 TEST_F(ArenasTest, ContextWithinAnotherLeavesItsMemory) {
   const std::vector<std::uint64_t> sizes{3000, 3 * kMiB};
   for (int round = 0; round < 3; ++round) {

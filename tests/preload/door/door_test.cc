@@ -1,4 +1,4 @@
-// The door from end to end: what an agent learns, takes away and brings back.
+// The door from end to end: an agent reads the state, detaches the memory and attaches it again.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -385,7 +385,7 @@ TEST_F(DoorTest, EndedProcessIsReported) {
 
 // ---- bad packets ----
 
-/// The agent's end, taken without the manners of agent::Door.
+/// The agent's end, without the protocol rules of agent::Door.
 UniqueFd raw_socket(pid_t pid) {
   for (const auto& entry :
        std::filesystem::directory_iterator("/proc/" + std::to_string(pid) + "/fd")) {

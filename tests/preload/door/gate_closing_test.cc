@@ -1,4 +1,5 @@
-// Closing the gate of a working application: who waits, what stands in the way, who opens it again.
+// Closing the gate of a working application: which calls wait, what prevents it, and what opens it
+// again.
 #include <gtest/gtest.h>
 
 #include <fstream>
@@ -45,7 +46,7 @@ TEST_F(GateClosingTest, NoWorkRunsWhileTheGateIsClosed) {
     wait_for_steps();
     good(quiesce(door, kLong, kNoLease));
     EXPECT_EQ(good(door.hello()).gated_calls_in_flight, 0u);
-    // The step that was under way may still be counted; then nothing more is.
+    // A step that was running may still be counted; no later one is.
     std::uint64_t last = steps();
     const std::uint64_t limit = last + 1;
     for (int look = 0; look < 50; ++look) last = steps();

@@ -1,4 +1,4 @@
-// HIP's own ways, and CUDA and HIP in one process.
+// Peculiarities of HIP, and CUDA and HIP in one process.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/eventfd.h>
@@ -40,7 +40,7 @@ class BothRuntimesTest : public testing::Test {
   std::uint64_t sum(std::uint64_t address) {
     return subject_.value(command("sum", address, kBytes));
   }
-  /// What both have, asked by HIP's functions and by CUDA's.
+  /// The memory of both, asked through HIP's functions and through CUDA's.
   std::vector<std::uint64_t> sums() {
     subject_.ask("use_hip");
     std::vector<std::uint64_t> both = {sum(of_hip_)};
@@ -157,11 +157,11 @@ TEST_F(HipTest, LastErrorsAreThoseOfTheApplication) {
     use_hip(release);
     const std::uint64_t address = subject_->value(command("alloc", kBytes));
     EXPECT_EQ(last_error(), "ok");
-    // The library's own refusal, which HIP never saw.
+    // The library's own refusal, which HIP never sees.
     EXPECT_EQ(subject_->answer(command("free", address + 512)), "error 1");
     EXPECT_EQ(last_error(), "error 1");
     EXPECT_EQ(last_error(), "ok");
-    // What succeeds ends an error up to 6.x, and keeps it from 7.0 on.
+    // A successful call clears an error up to 6.x, and keeps it from 7.0 on.
     EXPECT_EQ(subject_->answer(command("free", address + 512)), "error 1");
     subject_->value(command("alloc", kBytes));
     EXPECT_EQ(last_error(), release == "6.2" ? "ok" : "error 1");

@@ -134,7 +134,7 @@ TEST_F(IpcTest, SmallAllocationOpensAtItsOffset) {
   EXPECT_LT(taker_.ask("descriptors").at(0), with_arena);
 }
 
-// Handles that are under way: given out before a move and opened after it.
+// Handles in transit: exported before a move and opened after it.
 
 TEST_F(IpcTest, HandleStaysValidAcrossMoves) {
   const std::uint64_t bytes = 3 * kMiB;

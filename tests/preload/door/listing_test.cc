@@ -1,4 +1,4 @@
-// What a host that lists its processes is told at their doors.
+// The state that a host reads at the doors of its processes.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -29,7 +29,7 @@ std::optional<inventory::FoundProcess> listed(const Subject& subject,
   return *found;
 }
 
-/// The GPU that `subject` names for its first allocation.
+/// The GPU of the first allocation of `subject`.
 proto::Gpu gpu_of(const Subject& subject) {
   gpu::Door door = door_of(subject);
   proto::Gpu gpu;
@@ -56,7 +56,7 @@ TEST_F(ListingTest, ProcessBelongsToTheHostOfItsGpu) {
   EXPECT_FALSE(listed(subject_)) << "on a host without GPUs";
 }
 
-/// Whose doors would be opened while their agents look at them.
+/// Their doors would be opened while their agents use them.
 TEST_F(ListingTest, OtherTestsProcessesAreNotListed) {
   if (std::getenv("GCR_TEST_REAL_GPU") != nullptr) GTEST_SKIP() << "this one is on a whole host";
   EXPECT_EQ(::getppid(), 1);

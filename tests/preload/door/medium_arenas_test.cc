@@ -1,5 +1,5 @@
-// Allocations of 2 to 16 MiB in a process that has many buffers: cut out of arenas, and to the
-// application what the driver's would be.
+// Allocations of 2 to 16 MiB in a process that has many buffers: taken from arenas, and to the
+// application like the driver's.
 #include <gtest/gtest.h>
 
 #include "preload/cuda/abi/driver_abi.h"
@@ -154,7 +154,7 @@ TEST_F(MediumArenasTest, ConcurrentThreadsSurviveTenDetaches) {
   gpu::Door door = door_of(subject_);
   storm_through_ten_detaches(subject_, door, context_);
   EXPECT_EQ(good(door.hello()).fallbacks, 0u);
-  EXPECT_EQ(free_bytes(), before - 2 * kMiB);  // of small arenas the smallest stays
+  EXPECT_EQ(free_bytes(), before - 2 * kMiB);  // the smallest of the small arenas stays
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// What the door tells and gives of a program's own memory.
+// The door's answers about a program's own memory.
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// Calls past the gate, as the door tells of them and as a detach is refused for them.
+// Calls past the gate, as the door reports them, and the refusal of a detach.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

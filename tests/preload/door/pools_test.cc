@@ -1,5 +1,5 @@
-// Stream-ordered memory: tracked, in the order of streams, and to the application what the driver's
-// would be.
+// Stream-ordered memory: tracked, in the order of streams, and to the application like the
+// driver's.
 #include <gtest/gtest.h>
 
 #include <map>

@@ -1,5 +1,5 @@
-// What the library leaves in the process: nothing before CUDA, nothing in children, and no harm
-// when the process closes what it does not know.
+// The library's traces in the process: none before CUDA, none in children, and no harm when the
+// process closes unknown descriptors.
 #include <gtest/gtest.h>
 #include <sys/syscall.h>
 

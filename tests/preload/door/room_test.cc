@@ -1,5 +1,5 @@
-// Where memory has run out although arenas of medium allocations have room: a program gets what it
-// would have had from the driver alone, and what it keeps stays as and where it is.
+// Memory has run out although arenas of medium allocations have room: a program gets what the
+// driver alone would give it, and its other allocations stay unchanged and in place.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -17,7 +17,7 @@ constexpr std::uint64_t kPieces = 96;
 
 class RoomTest : public PlainMemoryTest {
  protected:
-  /// Enough buffers that medium allocations come out of arenas, and a full GPU.
+  /// Enough buffers that medium allocations come from arenas, and a full GPU.
   void SetUp() override {
     PlainMemoryTest::SetUp();
     empty_ = free_bytes();
@@ -33,7 +33,7 @@ class RoomTest : public PlainMemoryTest {
   void fill_gpu(std::uint64_t spare_bytes = 0) {
     allocate_other((free_bytes() - spare_bytes) / (2 * kMiB) * (2 * kMiB));
   }
-  /// Keeps one piece of `every`. What the driver alone would have free now.
+  /// Keeps one piece of `every`. Returns the free memory that the driver alone would have now.
   std::uint64_t thin_out(std::uint64_t every) {
     std::uint64_t i = 0;
     for (auto next = pieces_.begin(); next != pieces_.end();) {
@@ -57,7 +57,7 @@ class RoomTest : public PlainMemoryTest {
                 (std::vector<std::uint64_t>{address, bytes}));
     }
   }
-  /// Nothing of what the program frees stays with the library.
+  /// The library keeps nothing that the program frees.
   void expect_all_comes_back() {
     for (const auto& [address, bytes] : pieces_) free(address);
     for (const auto& [address, bytes] : others_) free(address);

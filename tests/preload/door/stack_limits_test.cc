@@ -1,4 +1,4 @@
-// The contexts' stack limits are lowered while VRAM is detached, and nobody can tell.
+// The contexts' stack limits are lowered while VRAM is detached, invisibly.
 #include <gtest/gtest.h>
 
 #include "tests/preload/door/door_helpers.h"
@@ -53,7 +53,7 @@ TEST_F(StackLimitsTest, ApplicationNeverSeesALoweredLimit) {
   EXPECT_EQ(std::stoull(subject_.receive().substr(3), nullptr, 0), before);
 }
 
-/// Behind a host function that waits for what the program does in another stream.
+/// After a host function that waits for the program's work in another stream.
 TEST_F(StackLimitsTest, NextLaunchIsNotDelayed) {
   constexpr int kMilliseconds = 30'000;
   const std::uint64_t memory = subject_.value("alloc 2097152");
@@ -75,7 +75,7 @@ TEST_F(StackLimitsTest, NextLaunchIsNotDelayed) {
   subject_.ask(command("sync_stream", waiting));
 }
 
-/// Where threads stand still, to set one may take forever.
+/// While threads are stopped, setting one may take forever.
 TEST_F(StackLimitsTest, ExplicitAndBlockingContextsAreLeftAlone) {
   constexpr int kBlockingSync = 4;  // CU_CTX_SCHED_BLOCKING_SYNC
   subject_.ask(command("primary_flags", 0, kBlockingSync));

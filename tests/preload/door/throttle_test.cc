@@ -1,4 +1,4 @@
-// An application held back for a share of the time.
+// An application that is throttled to a share of the time.
 #include "migrate-agent/gpu/access/throttle.h"
 
 #include <gtest/gtest.h>
@@ -29,16 +29,16 @@ class ThrottleTest : public testing::Test {
     for (const std::uint64_t end = steps() + count; steps() < end;) {
     }
   }
-  /// What the times below are counted in.
+  /// The unit of the times below.
   static constexpr std::chrono::milliseconds kPeriod{100};
 
-  /// Until the gate was held for that share of so many periods more.
+  /// Waits until the gate was held for that share of so many further periods.
   static void wait_for_periods(const Throttle& throttle, int count, double share) {
     const auto end = throttle.held().held +
                      std::chrono::duration_cast<std::chrono::nanoseconds>(count * share * kPeriod);
     while (throttle.held().held < end) ::usleep(1000);
   }
-  /// How long the next closing holds the gate, or more of them together.
+  /// How long the next closing holds the gate, or several of them together.
   static std::chrono::nanoseconds held_once(const Throttle& throttle) {
     const auto before = throttle.held().held;
     while (throttle.held().held == before) ::usleep(1000);

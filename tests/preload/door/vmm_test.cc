@@ -1,4 +1,4 @@
-// The application's own virtual memory management, tracked behind its back.
+// The application's own virtual memory management, tracked transparently.
 #include <gtest/gtest.h>
 
 #include "migrate-agent/gpu/allocations/same_memory.h"
@@ -36,7 +36,7 @@ TEST_F(VmmTest, AllocationsKeepTheirMappingsAndHandles) {
   subject_.ask(command("fill", whole, kBytes, 1));
   gpu::Door door = door_of(subject_);
   for (int cycle = 0; cycle < 3; ++cycle) detach_and_attach(door);
-  // The same handle, after the memory behind it was let go and taken back.
+  // The same handle, after its memory was detached and attached.
   map(second, kBytes, 0, handle);
   EXPECT_EQ(sum(second), sum(whole));
   detach_and_attach(door);

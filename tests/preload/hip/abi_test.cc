@@ -1,11 +1,11 @@
-// Our declarations of HIP's interface against the headers of HIP 5.2, fact by fact; what came later
-// against the sizes that the headers of ROCm 6.2 give.
+// This project's declarations of HIP's interface compared with the headers of HIP 5.2, fact by
+// fact; later ones with the sizes of the headers of ROCm 6.2.
 #include <gtest/gtest.h>
 
 #include "preload/hip/abi/hip_abi.h"
 #include "tests/preload/table/abi_facts.h"
 
-// Every row's types are declared, those of later releases too.
+// Every row's types are declared, also those of later releases.
 extern "C" {
 #define GCR_HIP_FUNCTION(result, symbol, public_name, since, flavour, policy, params, args) \
   result symbol params;

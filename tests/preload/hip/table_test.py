@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Every function of HIP 5.2 is a row of hip_api.def or is named, with a reason, in no_row.txt.
 
-Compares with what the library exports and what its headers declare; header_check.cc has the types.
-Usage: table_test.py SOURCE [INCLUDE LIBRARY]    without the latter two it has nothing to compare with
+Compares with the library's exports and its headers' declarations; header_check.cc has the types. Usage: table_test.py
+SOURCE [INCLUDE LIBRARY]    without the latter two it has nothing to compare with
 """
 import pathlib
 import re
@@ -24,14 +24,14 @@ ROW = re.compile(
 DECLARATION = re.compile(
     r'^[ \t]*(?:DEPRECATED\([^)]*\)\s*|extern "C"\s+|inline\s+)*hipError_t\s+(\w+)\s*\(', re.MULTILINE
 )
-# What only compilers call, and code that hcc compiled.
+# Called only by compilers, and by code that hcc compiled.
 DECLARED_NOWHERE = {
     "__hipRegisterFunction",
     "__hipRegisterManagedVar",
     "__hipUnregisterFatBinary",
     "_ZN8hip_impl22hipLaunchKernelGGLImplEmRK4dim3S2_jP12ihipStream_tPPv",
 }
-# In a namespace of its own, and exported by nothing.
+# In a separate namespace, and not exported.
 DECLARED_AND_UNUSED = {"hip_init"}
 
 

@@ -1,4 +1,4 @@
-// On the software GPU the same is true of memory under the library as without it.
+// On the software GPU memory behaves the same with and without the library.
 #include <gtest/gtest.h>
 
 #include <string>

@@ -1,4 +1,4 @@
-// Our declarations of the driver's interface against cuda.h, fact by fact.
+// This project's declarations of the driver's interface compared with cuda.h, fact by fact.
 #include <gtest/gtest.h>
 
 #include "tests/preload/table/abi_facts.h"

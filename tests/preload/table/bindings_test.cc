@@ -1,5 +1,5 @@
-// Libraries that the loader binds to the driver itself, past the preloaded library: they are
-// brought back, or named. One process each, since a driver that was found once stays so.
+// Libraries that the loader binds to the driver itself, bypassing the preloaded library: they are
+// rebound, or named. One process each, since a driver that was found once stays so.
 #include "preload/bindings.h"
 
 #include <gtest/gtest.h>
@@ -29,8 +29,7 @@ auto function(void* handle, const char* name) {
   return reinterpret_cast<Function*>(dlsym(handle, name));
 }
 
-/// How many threads were inside the gate when the driver was called last: 0 if it was called past
-/// it.
+/// How many threads were inside the gate at the last call of the driver: 0 if the call bypassed it.
 unsigned gate_at_last_call(const char* driver = kDriver) {
   const auto take = function<fake::Call()>(dlopen(driver, RTLD_NOW), fake::kTakeCall);
   const fake::Call call = take();
@@ -62,7 +61,7 @@ void expect_calls_through_the_gate(void* library, const char* driver = kDriver) 
   EXPECT_EQ(look(&culprit), Found::kNothing) << culprit;
 }
 
-/// With words that the loader binds and makes read-only, and with calls bound when they are made.
+/// With bindings that the loader makes at once and read-only, and with lazy bindings.
 class EveryBinding : public testing::TestWithParam<const char*> {};
 INSTANTIATE_TEST_SUITE_P(, EveryBinding, testing::Values(GCR_DEEP_NOW, GCR_DEEP_LAZY),
                          [](const auto& one) {
@@ -153,7 +152,7 @@ TEST(Bindings, UnknownFunctionIsNamedEvenIfNotCalled) {
   }
 }
 
-/// From now on nobody changes the protection of these pages, or unmaps them.
+/// From now on the protection of these pages cannot be changed, and they cannot be unmapped.
 bool seal(const void* address, std::size_t bytes) {
   constexpr long kMseal = 462;
   return syscall(kMseal, address, bytes, 0) == 0;

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Every function of CUDA's driver is a row of driver_api.def or is named, with a reason, in no_row.txt.
 
-Compares with what the toolkit's headers declare, older and per-thread forms included.
-Usage: header_test.py SOURCE [COMPILER INCLUDE]    without the latter two it has nothing to compare with
+Compares with the declarations of the toolkit's headers, including older and per-thread forms. Usage: header_test.py
+SOURCE [COMPILER INCLUDE]    without the latter two it has nothing to compare with
 """
 import os
 import pathlib
@@ -20,7 +20,7 @@ SOURCE, *INSTALLED = sys.argv[1:]
 ROW = re.compile(r"^GCR_DRIVER_FUNCTION\((\w+),\s*(\w+),\s*(\d+)", re.MULTILINE)
 DECLARATION = re.compile(r"\bCUresult\s+(cu[A-Z]\w*)\s*\(")
 HEADERS = ("cuda.h", "cudaGL.h", "cudaEGL.h", "cudaVDPAU.h", "cudaProfiler.h")
-# What they include of other projects, which need not be installed.
+# Their includes of other projects, which need not be installed.
 STAND_INS = {
     "GL/gl.h": "typedef unsigned GLuint; typedef unsigned GLenum;",
     "vdpau/vdpau.h": "",

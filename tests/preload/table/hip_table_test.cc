@@ -1,4 +1,4 @@
-// Every row of hip_api.def, by every way to a function of HIP, against a library that has all of
+// Every row of hip_api.def, through every lookup of a HIP function, with a library that has all of
 // them. The program is linked to libamdhip64.so.6 and runs with the tables' library preloaded.
 #include <gtest/gtest.h>
 
@@ -33,7 +33,7 @@ unsigned int tracked_calls() {
   return reinterpret_cast<unsigned int (*)()>(dlsym(RTLD_DEFAULT, "hipTestTrackedCalls"))();
 }
 
-/// An argument of type T whose bytes nobody would guess, different for every position.
+/// An argument of type T with unusual bytes, different for every position.
 template <class Parameter, class T = std::remove_cvref_t<Parameter>>
 T pattern(std::size_t position) {
   static_assert(std::is_trivially_copyable_v<T>);

@@ -1,5 +1,5 @@
-// libgcr-preload.so as it is shipped: what it exports, what it needs, and that a program which
-// never touches CUDA cannot tell whether it is there.
+// libgcr-preload.so as it is shipped: its exports, its dependencies, and that a program which never
+// uses CUDA cannot detect it.
 #include <gtest/gtest.h>
 #include <stdlib.h>
 

@@ -1,5 +1,5 @@
-// Without a driver, and with one that is older than the table: what it lacks must not be found, as
-// if nothing were preloaded. Also: dlsym for everybody who wants something else.
+// Without a driver, and with one that is older than the table: missing functions must not be found,
+// as if nothing were preloaded. Also: dlsym for all other names.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -7,7 +7,7 @@
 #include "tests/preload/table/table_support.h"
 
 extern "C" {
-// Weak references, as in programs that use CUDA if it happens to be there.
+// Weak references, as in programs that use CUDA optionally.
 __attribute__((weak)) CUresult cuCtxCreate_v4(CUcontext*, CUctxCreateParams*, unsigned int, int);
 __attribute__((weak)) CUresult cuLaunchHostFunc(CUstream, CUhostFn, void*);
 }
@@ -18,13 +18,13 @@ extern "C" __attribute__((visibility("default"))) int cu_twice() { return 1; }
 namespace gcr::preload {
 namespace {
 
-/// Every search of this program for `symbol` that needs no driver's handle.
+/// Every lookup of this program for `symbol` that needs no handle of a driver.
 std::vector<void*> searches(const char* symbol) {
   return {dlsym(RTLD_DEFAULT, symbol), dlsym(RTLD_NEXT, symbol),
           dlsym(dlopen(nullptr, RTLD_NOW), symbol), next_library_search(symbol)};
 }
 
-// The order counts: the driver, once loaded, stays.
+// The order matters: a loaded driver stays loaded.
 TEST(WithoutDriver, NoShimIsFound) {
   for (const TestRow& row : test_rows()) {
     for (void* const found : searches(row.symbol)) EXPECT_EQ(found, nullptr) << row.symbol;
@@ -46,7 +46,7 @@ TEST(WithoutDriver, OtherNamesAreFoundInTheCallersScope) {
   EXPECT_EQ(object_of(dlsym(RTLD_DEFAULT, "getpid")), "libc.so.6");
   EXPECT_EQ(dlsym(RTLD_DEFAULT, ""), nullptr);
   EXPECT_EQ(dlsym(RTLD_DEFAULT, "c"), nullptr);
-  // Defined by this program and by the next library; the library looks after itself.
+  // Defined by this program and by the next library; the library finds its own.
   EXPECT_EQ(dlsym(RTLD_DEFAULT, "gcr_twice"), reinterpret_cast<void*>(&gcr_twice));
   EXPECT_EQ(next_library_search("gcr_twice"), nullptr);
   EXPECT_EQ(object_of(dlsym(RTLD_NEXT, "gcr_twice")), "libgcr-test-next.so");

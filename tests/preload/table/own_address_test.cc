@@ -1,4 +1,4 @@
-// A driver whose cuGetProcAddress gives other addresses than its symbol table: the name, the
+// A driver whose cuGetProcAddress returns other addresses than its symbol table: the name, the
 // version and the flags decide, not the address.
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
-// The tracked half of the library without any tracking: every function calls the driver's. With the
-// table's half it makes the library that these tests preload, so that what they see is the table.
+// The tracked half of the library without tracking: every function calls the driver's. With the
+// table's half it makes the library that these tests preload, so that they test only the table.
 #include "preload/bindings.h"
 #include "preload/cuda/real_driver.h"
 #include "preload/cuda/tracked.h"

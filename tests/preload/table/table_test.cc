@@ -1,5 +1,5 @@
-// Every row of driver_api.def, by every way to a driver function, against a driver that has all of
-// them. The program is linked to libcuda.so.1 and runs with the table's library preloaded.
+// Every row of driver_api.def, through every lookup of a driver function, with a driver that has
+// all of them. The program is linked to libcuda.so.1 and runs with the table's library preloaded.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -18,7 +18,7 @@ extern "C" {
 namespace gcr::preload {
 namespace {
 
-/// An argument of type T whose bytes nobody would guess, different for every position.
+/// An argument of type T with unusual bytes, different for every position.
 template <class T>
 T pattern(std::size_t position) {
   static_assert(std::is_trivially_copyable_v<T>);
@@ -180,7 +180,7 @@ TEST(Lookup, ReturnsUnshimmedFunctionsOfTheDriver) {
   }
 }
 
-/// Nothing for `name` from cuGetProcAddress, as from a driver that has no such function.
+/// cuGetProcAddress finds nothing for `name`, as in a driver without that function.
 void expect_not_found(const char* name, int version) {
   const unsigned before = withheld();
   void* address = &address;
