@@ -36,7 +36,7 @@ class CheckpointTest : public FaceTest {
     ASSERT_EQ(agent("restore"), kOk);
     ASSERT_EQ(agent("unlock"), kOk);
   }
-  /// The lines that name something in the machine's store.
+  /// The lines that contain a path of the machine's store.
   std::vector<std::string> of_store(std::vector<std::string> lines) const {
     std::erase_if(lines, [&](const std::string& line) {
       return line.find(machine_.store()) == std::string::npos;
@@ -51,7 +51,7 @@ class CheckpointTest : public FaceTest {
 
 INSTANTIATE_TEST_SUITE_P(Faces, CheckpointTest, kBothFaces, name_of_face);
 
-/// What CUDA's functions do before they ask the door.
+/// The checks of CUDA's functions before they ask the door.
 using CudaCheckpointTest = CheckpointTest;
 INSTANTIATE_TEST_SUITE_P(Faces, CudaCheckpointTest, testing::Values(Face::kCuda), name_of_face);
 
@@ -156,7 +156,7 @@ TEST_P(CheckpointTest, RestoreThreadBelongsToTheProcess) {
 TEST_P(CheckpointTest, CallsOfALockedProcessWait) {
   ASSERT_EQ(agent("lock"), kOk);
   app_.send("context 0");
-  // The application's main thread has taken the command once it waits on a futex in the driver.
+  // The application's main thread is executing the command once it waits on a futex in the driver.
   std::string call;
   while (call != "202") {
     std::ifstream file("/proc/" + std::to_string(app_.pid()) + "/syscall");
@@ -242,7 +242,7 @@ TEST_P(CheckpointTest, VramOfAKilledProcessIsFree) {
   EXPECT_EQ(machine_.used_bytes(0), 8 * kMiB);
   app_.signal(SIGKILL);
   app_.wait();
-  // The kernel lets go of a dead process's files in its own time.
+  // The kernel closes a dead process's files asynchronously.
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
   while (machine_.used_bytes(0) != 0 && std::chrono::steady_clock::now() < deadline) {
     std::this_thread::yield();

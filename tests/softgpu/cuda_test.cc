@@ -1,4 +1,4 @@
-// What only CUDA's driver does, inside one process.
+// Behaviour of CUDA's driver that HIP does not share, inside one process.
 #include "tests/softgpu/driver_fixture.h"
 
 namespace gcr::softgpu::test {

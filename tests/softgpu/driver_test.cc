@@ -1,5 +1,5 @@
-// What CUDA's driver and HIP's runtime do alike inside one process: what works, what is refused,
-// and with which code.
+// Behaviour common to CUDA's driver and HIP's runtime inside one process: valid calls, refused
+// calls, and their codes.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/wait.h>

@@ -1,5 +1,5 @@
-// What only HIP's runtime and compiler do, inside one process, in whichever release SOFTHIP_RELEASE
-// says.
+// Behaviour of HIP's runtime and compiler that CUDA does not share, inside one process, in the
+// release of SOFTHIP_RELEASE.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -28,7 +28,7 @@ const HipApi& hip_api() {
 
 int own_memcpys = 0;
 
-/// HIP's library calls some of its functions by name, and meets this one: the first of that name.
+/// The HIP library calls some of its functions by name, and finds this one: the first of that name.
 extern "C" __attribute__((visibility("default"))) hipError_t hipMemcpy(void* to, const void* from,
                                                                        std::size_t bytes,
                                                                        hipMemcpyKind kind) {
@@ -82,7 +82,7 @@ class HipTest : public testing::Test {
     EXPECT_EQ(hip.hipMemcpyDtoH(&value, address, sizeof(value)), hipSuccess);
     return value;
   }
-  /// The code object, or what the compiler says.
+  /// The code object, or the compiler's messages.
   std::string compile(const char* source, hiprtcResult expected = HIPRTC_SUCCESS,
                       std::vector<const char*> headers = {}) {
     hiprtcProgram program = nullptr;
@@ -256,7 +256,7 @@ TEST_F(HipTest, LoweredNamesExistAfterCompilation) {
   EXPECT_EQ(hip.hiprtcDestroyProgram(&program), HIPRTC_SUCCESS);
 }
 
-/// What a compiler puts into a program that has kernels of its own.
+/// The data that a compiler puts into a program with kernels.
 class RegisteredCode : public HipTest {
  protected:
   void SetUp() override {
@@ -279,8 +279,8 @@ class RegisteredCode : public HipTest {
   const std::string code_ = compile(apps::kKernelsHip);
   const Wrapper wrapper_{.code = code_.data()};
   void** modules_ = nullptr;
-  char kernel_ = 0;    ///< its address stands for the kernel
-  char variable_ = 0;  ///< and this one's for the variable
+  char kernel_ = 0;    ///< its address identifies the kernel
+  char variable_ = 0;  ///< and this one's the variable
 };
 
 TEST_F(RegisteredCode, IsLaunchedByTheProgramsAddresses) {

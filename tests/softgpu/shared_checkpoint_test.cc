@@ -1,6 +1,6 @@
-// What becomes of a process whose memory is shared when the driver checkpoints it: the checkpoint
-// succeeds, the restore does not, and the process is lost. Measured with driver 580.159 for
-// processes that both export and import; one that does either is held to the same.
+// The driver checkpoints a process whose memory is shared: the checkpoint succeeds, the restore
+// does not, and the process is lost. Measured with driver 580.159 for processes that both export
+// and import; a process that does either is treated the same.
 #include "tests/softgpu/subjects.h"
 
 namespace gcr::softgpu::test {
@@ -23,7 +23,7 @@ class SharedCheckpointTest : public SharingTest {
     ASSERT_EQ(agent("restore", process), kOk);
     ASSERT_EQ(agent("unlock", process), kOk);
   }
-  /// The restore fails, however often it is tried.
+  /// Each attempt to restore fails.
   void expect_lost(const Process& process, CUresult why) {
     checkpoint(process);
     EXPECT_EQ(agent("restore", process), result(why));
@@ -98,7 +98,7 @@ TEST_P(SharedCheckpointTest, KernelWaitingForAPeerBlocksTheLock) {
   EXPECT_EQ(agent("unlock", other_), kOk);
 }
 
-/// What agents do: a third process keeps the descriptors, both let go, and take it all again.
+/// As agents do: a third process keeps the descriptors, both unmap the memory, and map it again.
 TEST_P(SharedCheckpointTest, ProcessThatUnmapsFirstCanMapItAgain) {
   for (const std::string& make : makes()) {
     SCOPED_TRACE(make);

@@ -190,7 +190,7 @@ TEST_P(SharingTest, EventIsSharedByItsHandle) {
   EXPECT_EQ(one_.ask("event_open " + handle), result(CUDA_ERROR_INVALID_CONTEXT)) << "its own";
   ASSERT_EQ(other_.ask("event_open " + handle), kOk);
   EXPECT_EQ(other_.ask("event_query"), kOk) << "never recorded";
-  // In one process: the wait, and the event behind it. In the other, what waits for the event.
+  // In one process: the wait, and the event after it. In the other, a wait for the event.
   ASSERT_EQ(one_.ask("await 0 5"), kOk);
   ASSERT_EQ(one_.ask("event_record"), kOk);
   EXPECT_EQ(other_.ask("event_query"), result(CUDA_ERROR_NOT_READY));
@@ -233,7 +233,7 @@ TEST_P(SharingTest, KernelWaitsForWritesOfAnotherProcess) {
   }
 }
 
-/// As two ranks of a collective do: each waits for what the other's kernel writes.
+/// As two ranks of a collective do: each waits for the other's kernel to write.
 TEST_P(SharingTest, KernelsOfTwoProcessesWaitForEachOther) {
   one_.ask("context 0");
   other_.ask("context 0");

@@ -1,5 +1,5 @@
-// A HIP process on the software GPU is dumped and restored by CRIU with a plugin: nobody asks a
-// driver for a checkpoint.
+// A HIP process on the software GPU is dumped and restored by CRIU with a plugin, without a driver
+// call for the checkpoint.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/mount.h>
@@ -28,7 +28,7 @@ using softgpu::test::Machine;
 constexpr std::chrono::seconds kAnswerPatience{60};
 const std::string kBufferBytes = "8388608";
 
-/// subject.cc, whose standard input is a FIFO and whose output is a file: both go with it.
+/// subject.cc, with a FIFO as standard input and a file as output: both are moved with it.
 class GpuProgram {
  public:
   GpuProgram(const fs::path& directory, const Machine& machine)
@@ -75,7 +75,7 @@ class GpuProgram {
   std::unique_ptr<Program> program_;
 };
 
-/// A restoring CRIU has a mount namespace of its own, so the devices are mounted before.
+/// A restoring CRIU has its own mount namespace, so the devices are mounted before.
 void mount_devices(const Machine& machine, const std::string& size) {
   const std::string device = machine.store() + "/" + machine.uuid(0);
   fs::create_directories(device);
@@ -189,7 +189,7 @@ TEST_F(ByPlugin, ProcessResumesOnAnotherMachine) {
   EXPECT_EQ(program.ask("uuid 0"), "0 " + destination_.uuid(0));
 }
 
-/// As after a migration that failed.
+/// As after a failed migration.
 TEST_F(ByPlugin, ProcessResumesWhereItWasDumped) {
   GpuProgram program(directory_.path(), source_);
   fill_buffers(program);
@@ -201,7 +201,7 @@ TEST_F(ByPlugin, ProcessResumesWhereItWasDumped) {
   EXPECT_EQ(program.ask("uuid 0"), "0 " + source_.uuid(0));
 }
 
-/// As is a thread that CRIU has stopped within a call.
+/// As if CRIU has stopped a thread within a call.
 TEST_F(ByPlugin, RunningWorkIsWaitedFor) {
   GpuProgram program(directory_.path(), source_);
   fill_buffers(program);
@@ -220,12 +220,12 @@ TEST_F(ByPlugin, UnplannedGpuFailsTheRestore) {
   const auto tree = restore(command_on(destination_), {{0xaaaa, 0xcccc}});
   ASSERT_FALSE(tree);
   EXPECT_THAT(tree.error().message(), testing::HasSubstr("GPU 0xaaaa of the source on 0xbbbb"));
-  // What a killed process had is given back a little later.
+  // The resources of a killed process are freed a little later.
   gcr::test::wait_until([&] { return destination_.used_bytes(0) == 0U; });
   EXPECT_EQ(destination_.used_bytes(0), 0U);
 }
 
-/// CRIU says that it has succeeded.
+/// CRIU reports success.
 TEST_F(ByPlugin, FailingPluginFailsTheRestore) {
   GpuProgram program(directory_.path(), source_);
   fill_buffers(program);
@@ -246,7 +246,7 @@ TEST_F(ByPlugin, RestoreNeedsThePluginOfTheDump) {
   EXPECT_FALSE(gcr::criu::restore(criu_command(), images_));
 }
 
-/// The copy is in namespaces of its own, which CRIU enters with what it has loaded.
+/// The copy is in its own namespaces, which CRIU enters with all libraries that it has loaded.
 TEST_F(ByPlugin, PluginIsLoadedInTheAgentsNamespaces) {
   GpuProgram program(directory_.path(), source_);
   fill_buffers(program);

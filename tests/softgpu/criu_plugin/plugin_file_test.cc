@@ -45,7 +45,7 @@ TEST_F(PluginFile, EveryReleaseAcceptsOnlyItsOwn) {
   }
   copy_plugin(file_, 16);
   EXPECT_EQ(code_of(40300), Code::kUnsupported);
-  EXPECT_EQ(code_of(40400), Code::kInvalid);  // a release that nobody knows yet
+  EXPECT_EQ(code_of(40400), Code::kInvalid);  // a future release
 }
 
 TEST_F(PluginFile, ErrorNamesFileHooksAndReleases) {
@@ -67,7 +67,7 @@ TEST_F(PluginFile, MustExistAndBelongToRoot) {
   EXPECT_FALSE(Plugin::open(directory_.path(), 40200));
 }
 
-/// Whatever is cut off, nothing is read beyond the end.
+/// A file truncated anywhere is never read beyond its end.
 TEST_F(PluginFile, TruncatedFileIsRefused) {
   copy_plugin(file_, 13);
   const std::string whole = content_of(file_);

@@ -1,4 +1,4 @@
-// What the agent reads of a plugin in CRIU's log.
+// The agent's parser of a plugin's lines in CRIU's log.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -22,7 +22,7 @@ class PluginLog : public testing::Test {
   const std::filesystem::path file_ = directory_.path() / "restore.log";
 };
 
-/// Two tasks that restore at the same time; the first one tries two places for its GPU.
+/// Two tasks that restore concurrently; the first one tries two places for its GPU.
 TEST_F(PluginLog, LastMapOfEachTaskCounts) {
   log("(00.000100) amdgpu_plugin: Value str: 256M\n"
       "(00.010000)     17: amdgpu_plugin: ===Maps===============\n"
