@@ -2,7 +2,7 @@
 // on the software GPU, on a real one of either vendor, and under the preload library. Each failure
 // ends the program with one line on standard error, because a sample cannot handle it.
 //
-// HIP's functions have the signatures of CUDA's, except those of hip_forms.h, so programs use only
+// HIP functions have the CUDA signatures, except those of hip_forms.h, so programs use only
 // the types of CUDA.
 #pragma once
 

@@ -79,13 +79,13 @@ void Storm::free(Worker& worker, const Buffer& buffer) const {
     return;
   }
   const CUstream stream = worker.streams[worker.random() % 2];
-  const auto spoilt = static_cast<unsigned char>(~buffer.value);
+  const auto overwritten = static_cast<unsigned char>(~buffer.value);
   if (worker.random() % 8 == 0 && !succeeded(driver_.launch_host(stream, take_a_while, nullptr),
                                              "cuLaunchHostFunc", &worker.failure)) {
     return;
   }
-  if (succeeded(driver_.fill_async(buffer.address, spoilt, buffer.bytes, stream), "spoiling",
-                &worker.failure)) {
+  if (succeeded(driver_.fill_async(buffer.address, overwritten, buffer.bytes, stream),
+                "overwriting", &worker.failure)) {
     succeeded(driver_.free_async(buffer.address, stream), "cuMemFreeAsync", &worker.failure);
   }
 }

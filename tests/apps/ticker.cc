@@ -213,7 +213,7 @@ int main(int argc, char** argv) {
   line.add("--spawn", options.spawn, "start a process every so many steps (0: never)");
   line.add("--contexts", options.contexts,
            "count in two more contexts, and make one anew every so many steps (0: none)");
-  line.add("--threads", options.threads, "threads that wait beside it");
+  line.add("--threads", options.threads, "additional waiting threads");
   line.add("--device", options.device, "device ordinal");
   line.parse(argc, argv);
   return gcr::apps::run(options);

@@ -28,7 +28,7 @@ def parse_arguments():
     parser.add_argument("--batch", type=int, default=64, help="images of a step")
     parser.add_argument("--host-gib", type=float, default=0, help="ordinary memory, rarely written")
     parser.add_argument("--report", type=int, default=10, help="steps between two lines")
-    parser.add_argument("--threads", type=int, default=0, help="threads that wait beside it")
+    parser.add_argument("--threads", type=int, default=0, help="additional waiting threads")
     parser.add_argument("--timed", action="store_true", help="print seconds, for each line of input")
     parser.add_argument("--profiled", action="store_true", help="under PyTorch's profiler")
     parser.add_argument("--pace", type=float, default=0, help="seconds to rest after each line")

@@ -6,7 +6,7 @@ again, so that a client whose connection was lost can repeat its request. Any ot
 answer follows from its number alone.
 
 Usage: torch_server.py serve PORT
-       torch_server.py ask ADDRESS,ADDRESS… PORT     steps until SIGTERM, at whichever address answers;
+       torch_server.py ask ADDRESS,ADDRESS… PORT     steps until SIGTERM, at the address that answers;
                                                      prints a line for every hundred steps, and one for
                                                      every new connection; ends with 1 if an answer is wrong
 """

@@ -188,11 +188,12 @@ void overhead(benchmark::State& state, const Gpu& gpu, const Call& call) {
 void preload_into_myself(char** arguments) {
   if (std::getenv("LD_PRELOAD") != nullptr) return;
   const char* chosen = std::getenv("GCR_PRELOAD_LIBRARY");
-  const auto beside = std::filesystem::read_symlink("/proc/self/exe").parent_path().parent_path() /
-                      "lib/libgcr-preload.so";
-  setenv("LD_PRELOAD", chosen != nullptr ? chosen : beside.c_str(), 1);
+  const auto built_library =
+      std::filesystem::read_symlink("/proc/self/exe").parent_path().parent_path() /
+      "lib/libgcr-preload.so";
+  setenv("LD_PRELOAD", chosen != nullptr ? chosen : built_library.c_str(), 1);
   execv("/proc/self/exe", arguments);
-  throw std::runtime_error("cannot start again under " + beside.string());
+  throw std::runtime_error("cannot start again under " + built_library.string());
 }
 
 }  // namespace

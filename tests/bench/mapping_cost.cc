@@ -80,7 +80,7 @@ class Mappings {
                                        : addresses_[i - 1] - addresses_[i];
       if (distance == size_bytes_) ++neighbours;
     }
-    fmt::print("  {} of {} reservations are beside the one before\n", neighbours, count);
+    fmt::print("  {} of {} reservations are adjacent to the one before\n", neighbours, count);
   }
 
   CUresult create(std::size_t i) {

@@ -392,7 +392,7 @@ int measure(const Options& options) {
 
 void add_options(gcr::test::CommandLine& line, Options& options) {
   line.add("--sender-namespace", options.sender_namespace, "Path of a network namespace");
-  line.add("--receiver-namespace", options.receiver_namespace, "Likewise");
+  line.add("--receiver-namespace", options.receiver_namespace, "Path of a network namespace");
   line.add("--address", options.address, "The receiver's IPv4 address");
   line.add("--lanes", options.lanes).within(1, 64);
   line.add_flag("--tls", options.tls);

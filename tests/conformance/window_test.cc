@@ -1,4 +1,4 @@
-// Regions without their own memory: whatever their size and the speed of the receiver's owner,
+// Regions without their own memory: for every size and every speed of the owner,
 // their bytes arrive through a window, each slot of which is written only when it is free.
 #include <algorithm>
 #include <deque>

@@ -1,4 +1,4 @@
-// Replaces one of CRIU's libraries in a mount namespace, and reports when it is loaded.
+// Replaces a library of CRIU in a mount namespace, and reports when it is loaded.
 #include <fcntl.h>
 #include <unistd.h>
 

@@ -157,7 +157,7 @@ TEST_F(DumpRestore, RestoredProcessIsStoppedAndResumesWithoutGap) {
   expect_gapless(wait_for_progress(file(), dumped, 20));
 }
 
-/// AMD's plugin, of CRIU's release. There is no GPU, and the program uses none.
+/// AMD's plugin, from the CRIU release. There is no GPU, and the program uses none.
 TEST_F(DumpRestore, AmdPluginFitsCriuAndIgnoresOtherPrograms) {
   const auto criu = facts(criu_command());
   ASSERT_TRUE(criu) << criu.error().message();

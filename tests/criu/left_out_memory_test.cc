@@ -1,4 +1,4 @@
-// Memory that is left out of CRIU's images, sent separately, and filled in before a task runs.
+// Memory that is left out of the CRIU images, sent separately, and filled in before a task runs.
 #include "migrate-agent/criu/memory/left_out_memory.h"
 
 #include <fcntl.h>

@@ -106,7 +106,7 @@ proto::Envelope it_runs() {
 
 proto::Envelope it_is_lost() {
   proto::Envelope answer;
-  answer.mutable_copy_lost()->set_reason("somebody killed it");
+  answer.mutable_copy_lost()->set_reason("it was killed");
   return answer;
 }
 
@@ -291,10 +291,10 @@ TEST_F(ExactlyOne, OutcomeIsGivenOnlyToTheAgentInTheJournal) {
   };
   AgentProcess agent(credentials_, {}, home_);
   const auto state_dir = home_.state_dir();
-  const Uuid nobodys = write_source(state_dir, SourceState::kUndone, {.peer_name = ""});
+  const Uuid without_peer = write_source(state_dir, SourceState::kUndone, {.peer_name = ""});
   const Uuid anothers = write_source(state_dir, SourceState::kUndone, {.peer_name = "peer"});
   const Uuid ours = write_source(state_dir, SourceState::kUndone, {.peer_name = "agent"});
-  EXPECT_EQ(outcome(agent, nobodys).failure().code(), "permission-denied");
+  EXPECT_EQ(outcome(agent, without_peer).failure().code(), "permission-denied");
   EXPECT_EQ(outcome(agent, anothers).failure().code(), "permission-denied");
   EXPECT_EQ(outcome(agent, ours).outcome_reply().outcome(), proto::OutcomeReply::ABORTED);
 }

@@ -48,7 +48,7 @@ inline journal::Record committed() {
 
 /// The Began record of a test's journal.
 struct Beginning {
-  std::string peer = "127.0.0.1:1";  ///< nobody listens there
+  std::string peer = "127.0.0.1:1";  ///< no agent listens there
   std::string peer_name = "peer";
   std::string command = "python3 serve.py";
   int pid = 1;  ///< of the source's process

@@ -208,7 +208,7 @@ TEST_F(RequestsTest, ListDoesNotWaitForASync) {
 
 TEST_F(RequestsTest, ExcessJournalsOfAUserArePruned) {
   constexpr int kShare = 1000;
-  write_undone_quickly(state_, {.ordered_by = "somebody else"});
+  write_undone_quickly(state_, {.ordered_by = "another operator"});
   for (int i = 0; i < kShare + 10; ++i) write_undone_quickly(state_);
   EXPECT_EQ(list(true).migrations_size(), kShare + 11);
   {

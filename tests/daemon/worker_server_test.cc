@@ -188,9 +188,9 @@ TEST_F(WorkerServerTest, SocketOfADeadWorkerIsReplaced) {
     ASSERT_TRUE(where);
     ASSERT_EQ(::bind(dead.get(), where->get(), where->length()), 0);
   }
-  const auto nobody = answer(status_question());
-  ASSERT_FALSE(nobody);
-  EXPECT_EQ(nobody.error().code(), Code::kNotFound);
+  const auto unanswered = answer(status_question());
+  ASSERT_FALSE(unanswered);
+  EXPECT_EQ(unanswered.error().code(), Code::kNotFound);
   ASSERT_TRUE(server_->open(id_, Began::SOURCE));
   EXPECT_TRUE(answer(status_question()));
 }

@@ -312,9 +312,9 @@ INSTANTIATE_TEST_SUITE_P(
                     Killed{"source.voted", true, false}, Killed{"source.committed", true, true},
                     Killed{"source.confirmed", true, true}, Killed{"source.killed", true, true}));
 
-class LoadKilledTest : public CheckpointTest, public testing::WithParamInterface<const char*> {};
+class RestoreKilledTest : public CheckpointTest, public testing::WithParamInterface<const char*> {};
 
-TEST_P(LoadKilledTest, NothingRemainsAndRestoreSucceedsLater) {
+TEST_P(RestoreKilledTest, NothingRemainsAndRestoreSucceedsLater) {
   App counter = start_counter(hosts_, Host::kA, 32 * kMiB);
   ASSERT_EQ(checkpoint(counter.pid(), {"--stop"}).exit_code, 0);
   const HostUse idle = hosts_.use(Host::kA);
@@ -333,14 +333,15 @@ TEST_P(LoadKilledTest, NothingRemainsAndRestoreSucceedsLater) {
   end(static_cast<pid_t>(number(last_line(restored), "pid")));
 }
 
-INSTANTIATE_TEST_SUITE_P(Points, LoadKilledTest,
+INSTANTIATE_TEST_SUITE_P(Points, RestoreKilledTest,
                          testing::Values("source.load.began", "source.load.prepared",
                                          "source.load.sent", "source.load.voted",
                                          "destination.attached"));
 
-class LoadSpoiledTest : public CheckpointTest, public testing::WithParamInterface<const char*> {};
+class RestoreCorruptedTest : public CheckpointTest,
+                             public testing::WithParamInterface<const char*> {};
 
-TEST_P(LoadSpoiledTest, CorruptVramIsFoundAndRestoreSucceedsLater) {
+TEST_P(RestoreCorruptedTest, CorruptVramIsFoundAndRestoreSucceedsLater) {
   App counter = start_counter(hosts_, Host::kA, 32 * kMiB);
   ASSERT_EQ(checkpoint(counter.pid(), {"--stop"}).exit_code, 0);
   const HostUse idle = hosts_.use(Host::kA);
@@ -355,7 +356,7 @@ TEST_P(LoadSpoiledTest, CorruptVramIsFoundAndRestoreSucceedsLater) {
   end(static_cast<pid_t>(number(last_line(restored), "pid")));
 }
 
-INSTANTIATE_TEST_SUITE_P(Points, LoadSpoiledTest,
+INSTANTIATE_TEST_SUITE_P(Points, RestoreCorruptedTest,
                          testing::Values("destination.landing.corrupt",
                                          "destination.vram.corrupt"));
 
@@ -372,10 +373,10 @@ TEST_F(CheckpointTest, ByteCorruptedBeforeStoringIsFoundAtRestore) {
   EXPECT_EQ(hosts_.use_coming_to(Host::kB, idle), idle);
 }
 
-class LoadKilledAfterCommitTest : public CheckpointTest,
-                                  public testing::WithParamInterface<const char*> {};
+class RestoreKilledAfterCommitTest : public CheckpointTest,
+                                     public testing::WithParamInterface<const char*> {};
 
-TEST_P(LoadKilledAfterCommitTest, JobRunsAndCheckpointIsRemoved) {
+TEST_P(RestoreKilledAfterCommitTest, JobRunsAndCheckpointIsRemoved) {
   App counter = start_counter(hosts_, Host::kA, 32 * kMiB);
   ASSERT_EQ(checkpoint(counter.pid(), {"--stop"}).exit_code, 0);
   std::ofstream(hosts_.directory(Host::kA) + "/faults") << GetParam() << " kill\n";
@@ -390,7 +391,7 @@ TEST_P(LoadKilledAfterCommitTest, JobRunsAndCheckpointIsRemoved) {
   end(static_cast<pid_t>(number(last_line(restored), "pid")));
 }
 
-INSTANTIATE_TEST_SUITE_P(Points, LoadKilledAfterCommitTest,
+INSTANTIATE_TEST_SUITE_P(Points, RestoreKilledAfterCommitTest,
                          testing::Values("source.confirmed", "source.killed"));
 
 TEST_F(CheckpointTest, OneOfTwoConcurrentRestoresSucceeds) {

@@ -6,7 +6,7 @@ connected.py tree ADDRESS PORT OUTPUT GPU-PROGRAM…
     A member serves clients at ADDRESS, PORT; what becomes of them is in OUTPUT.clients.
 connected.py client ADDRESS PORT [ADDRESS]
     A client of that member: prints a line for each answer, and what ended its connection. Then it
-    connects to the second address, for as long as it takes and whenever that connection ends.
+    connects to the second address, without a time limit, and again each time that connection ends.
 """
 import os
 import select

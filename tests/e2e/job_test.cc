@@ -280,8 +280,8 @@ TEST_F(JobTest, PipeOfAChildToAnOutsiderIsRefused) {
 
 /// If the agent may not read the limits of other users' processes, it reports that.
 TEST_F(JobTest, MemberOfAnotherUserMovesWithTheRest) {
-  constexpr uid_t kNobody = 65'534;
-  const App script = start_script(hosts_, "setpriv --reuid " + std::to_string(kNobody) +
+  constexpr uid_t kUnprivileged = 65'534;
+  const App script = start_script(hosts_, "setpriv --reuid " + std::to_string(kUnprivileged) +
                                               " --clear-groups sleep 1000 >/dev/null 2>&1 & exec " +
                                               joined(counter_command(hosts_, 0)));
   const MigrateOutcome outcome = hosts_.migrate(Host::kA, script.pid());
@@ -297,7 +297,7 @@ TEST_F(JobTest, MemberOfAnotherUserMovesWithTheRest) {
   const auto tree = procfs::tree(outcome.pid);
   ASSERT_EQ(tree.size(), 2u);
   EXPECT_EQ(procfs::owner_of(tree[0]), ::getuid());
-  EXPECT_EQ(procfs::owner_of(tree[1]), kNobody);
+  EXPECT_EQ(procfs::owner_of(tree[1]), kUnprivileged);
 }
 
 /// Two counters of one job, each with its own VRAM.

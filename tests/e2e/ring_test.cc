@@ -97,7 +97,7 @@ TEST(RingWithOutsiders, VramSharedWithAnOutsiderIsRefused) {
 
 /// The driver does not interrupt a restored process for others, and its kernels wait for each
 /// other.
-TEST(RingBesideOthers, GpuInUseIsRefusedUnlessAccepted) {
+TEST(RingOnASharedGpu, GpuInUseIsRefusedUnlessAccepted) {
   TwoHosts hosts({"--gpus", "2", "--nvml", "true"});
   const Ring ring;
   const App app = hosts.start_app(Host::kA, ring_command(hosts, ring));

@@ -119,7 +119,7 @@ class Service(Scenario):
         service = self.begin_service("--poll", "1")
         (trigger,) = self.triggers()
         self.nodes.slurm("strigger", "--clear", f"--id={trigger.split()[0]}")
-        wait_for("the trigger is there again", self.triggers, PATIENCE_S)
+        wait_for("the trigger is registered again", self.triggers, PATIENCE_S)
         self.nodes.slurm("scontrol", "shutdown", "slurmctld")
         self.wait_for_line(service, "Slurm does not answer")
         self.nodes.script("start", "slurmctld")

@@ -1,4 +1,4 @@
-// A job is suspended and resumed: it continues undisturbed, whatever fails in between, and nothing
+// A job is suspended and resumed: it continues undisturbed after every failure, and nothing
 // is left over.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

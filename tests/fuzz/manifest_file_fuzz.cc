@@ -109,7 +109,7 @@ class World {
     manifest.set_digest_key(std::string(32, 'd'));
     require(write_manifest(*directory_, kFile, manifest, signer).has_value(), "a seed is written");
     require(read_manifest(*directory_, kFile, tls_).has_value() == signers_.empty(),
-            "the agent is believed, and nobody else");
+            "only the agent is trusted");
     signers_.push_back(split(bytes_of(path_ / "store" / kFile)));
     std::filesystem::remove(path_ / "store" / kFile);
   }

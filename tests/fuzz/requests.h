@@ -47,7 +47,7 @@ inline void check_added(const std::vector<mover::IncomingVram::Wanted>& wanted,
     for (const gpu::Mapping& mapping : added.mapped_by) {
       require(there.find(mapping) == buffer.id, "a member's number means one buffer");
     }
-    require(!added.mapped_by.empty(), "somebody maps it");
+    require(!added.mapped_by.empty(), "it has a mapping");
   }
   require(total <= kRoomBytes, "there is room for what is taken");
   require(there.allocations().size() <= kMaxBuffers, "buffers are within their limit");

@@ -1,4 +1,4 @@
-"""The environment of Slurm's service, in memory: time, Slurm, the socket of its trigger, drains, Prometheus."""
+"""The environment of the Slurm service, in memory: time, Slurm, the socket of its trigger, drains, Prometheus."""
 
 import collections
 import itertools

@@ -250,7 +250,7 @@ class TwoAtATime(Fixture):
         self.slurm.hand_over(jobs[job], jobs[placeholder], jobs)
         self.slurm.release(job)
 
-    def run_beside(self, course, count):
+    def run_concurrently(self, course, count):
         course.run()
         self.assert_each_runs_once(count)
         self.assertEqual((course.status(), self.states(course)), (cli.DONE, ["ended"]), self.said)
@@ -258,12 +258,12 @@ class TwoAtATime(Fixture):
 
     def test_drain_leaves_it_to_its_new_job(self):
         self.slurm.add_movable("n1", 10)
-        self.run_beside(self.drain("n1"), 1)
+        self.run_concurrently(self.drain("n1"), 1)
 
     def test_rebalance_leaves_it_to_its_new_job(self):
         for _ in range(2):
             self.slurm.add_movable("n1", 10)
-        self.run_beside(self.rebalance(), 2)
+        self.run_concurrently(self.rebalance(), 2)
 
 
 if __name__ == "__main__":

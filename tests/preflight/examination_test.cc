@@ -39,7 +39,7 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::Not;
 
-constexpr pid_t kNobody = 4'194'303;
+constexpr pid_t kNoProcess = 4'194'303;
 constexpr uid_t kUser = 65'534;
 
 class Examining : public testing::Test {
@@ -85,7 +85,7 @@ class Examining : public testing::Test {
 };
 
 TEST_F(Examining, MissingProcessIsOneFinding) {
-  EXPECT_THAT(found(kNobody), ElementsAre("no-process"));
+  EXPECT_THAT(found(kNoProcess), ElementsAre("no-process"));
 }
 
 TEST_F(Examining, MissingToolsDoNotHideOtherFindings) {

@@ -182,10 +182,10 @@ TEST_F(HostJobs, GpusAreListedOnlyIfAllMembersAnswered) {
 }
 
 TEST_F(HostJobs, OwnersOfAllMembersAreListed) {
-  constexpr uid_t kNobody = 65'534;
-  const auto pids = start({{}, {.enter = [] { (void)!::setuid(kNobody); }}});
+  constexpr uid_t kUnprivileged = 65'534;
+  const auto pids = start({{}, {.enter = [] { (void)!::setuid(kUnprivileged); }}});
   std::vector<FoundProcess> found{user(pids[0])};
-  EXPECT_THAT(jobs(found).at(0).owners, ElementsAre(::getuid(), kNobody));
+  EXPECT_THAT(jobs(found).at(0).owners, ElementsAre(::getuid(), kUnprivileged));
 }
 
 TEST_F(HostJobs, ZombiesAreNotCounted) {

@@ -84,10 +84,10 @@ TEST_F(MixedHost, FreeVramComesFromEachVendorsInterface) {
 
 TEST_F(MixedHost, JobMapsToTheGpuOfItsVendor) {
   EXPECT_THAT(mapped(request(1)), IsEmpty());
-  ASSERT_EQ(map_.size(), 1u) << "nobody uses CUDA";
+  ASSERT_EQ(map_.size(), 1u) << "no member uses CUDA";
   EXPECT_EQ(gpu_name(map_[0].to), "GPU-00000000000000e9");
   EXPECT_THAT(mapped(request(0)), IsEmpty());
-  ASSERT_EQ(map_.size(), 1u) << "of AMD's GPUs only those that are used need a counterpart";
+  ASSERT_EQ(map_.size(), 1u) << "only AMD GPUs in use need a counterpart";
   EXPECT_EQ(map_[0].to, to_uuid(survey().facts.gpus(0).uuid()));
 }
 
@@ -96,7 +96,7 @@ TEST_F(MixedHost, HipJobNeedsACounterpartPerVisibleGpu) {
   without_buffers.clear_buffers();
   without_buffers.add_members()->set_needs_amdgpu_plugin(true);
   EXPECT_THAT(mapped(without_buffers), IsEmpty());
-  ASSERT_EQ(map_.size(), 1u) << "nobody uses CUDA";
+  ASSERT_EQ(map_.size(), 1u) << "no member uses CUDA";
   EXPECT_EQ(gpu_name(map_[0].to), "GPU-00000000000000e9");
 
   proto::PreflightRequest of_two = without_buffers;

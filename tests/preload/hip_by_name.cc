@@ -1,5 +1,5 @@
-// HIP in place of CUDA's driver. Most functions have the same binary interface and the same numbers
-// of results, attributes and flags; the others are adapted here.
+// HIP in place of the CUDA driver. Most functions have the same binary interface and the same
+// numbers of results, attributes and flags; the others are adapted here.
 #include <dlfcn.h>
 
 #include <cstdint>

@@ -61,7 +61,7 @@ TEST(Authorisation, WithoutRulesEveryOperatorMayMoveEverything) {
 TEST(Authorisation, RulesOfANameAndForAllAddUp) {
   const std::vector<worker::OperatorRule> rules{{.name = "night-shift", .users = {"71001"}},
                                                 {.name = "*", .users = {"daemon"}},
-                                                {.name = "somebody-else", .users = {"*"}}};
+                                                {.name = "another-operator", .users = {"*"}}};
   const worker::Permissions permissions = worker::Permissions::of(kOperator, rules);
   EXPECT_FALSE(permissions.everyone());
   EXPECT_TRUE(permissions.may_move(kAlice));
@@ -72,7 +72,7 @@ TEST(Authorisation, RulesOfANameAndForAllAddUp) {
 
 TEST(Authorisation, OperatorWithoutARuleMayMoveNothing) {
   const worker::Permissions permissions =
-      worker::Permissions::of(kOperator, {{.name = "somebody-else", .users = {"*"}}});
+      worker::Permissions::of(kOperator, {{.name = "another-operator", .users = {"*"}}});
   EXPECT_FALSE(permissions.may_move(kAlice));
   const Status refused = permissions.check(kAlice);
   ASSERT_FALSE(refused);
@@ -250,7 +250,7 @@ TEST_F(OperatorRules, ProcessOfTheRulesUserIsExamined) {
   const Sleeper alices(kAlice);
   EXPECT_EQ(migrate_as("for-alice", alices.pid()).code(), "refused") << "not under the library";
   EXPECT_EQ(migrate_as("for-all", alices.pid()).code(), "refused");
-  EXPECT_EQ(migrate_as("for-nobody", alices.pid()).code(), "permission-denied");
+  EXPECT_EQ(migrate_as("for-no-user", alices.pid()).code(), "permission-denied");
 }
 
 TEST_F(OperatorRules, OtherMigrationsAreHidden) {
@@ -265,7 +265,7 @@ TEST_F(OperatorRules, OtherMigrationsAreHidden) {
   EXPECT_EQ(seen.migrations(0).migration_id(), to_bytes(alices));
   EXPECT_EQ(seen.migrations(0).ordered_by(), "for-alice");
   EXPECT_EQ(ask_as("for-all", list).list_reply().migrations_size(), 2);
-  EXPECT_EQ(ask_as("for-nobody", list).list_reply().migrations_size(), 0);
+  EXPECT_EQ(ask_as("for-no-user", list).list_reply().migrations_size(), 0);
 
   proto::Envelope status;
   proto::Envelope cancel;

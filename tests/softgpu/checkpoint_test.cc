@@ -51,7 +51,7 @@ class CheckpointTest : public FaceTest {
 
 INSTANTIATE_TEST_SUITE_P(Faces, CheckpointTest, kBothFaces, name_of_face);
 
-/// The checks of CUDA's functions before they ask the door.
+/// The checks of the CUDA functions before they ask the door.
 using CudaCheckpointTest = CheckpointTest;
 INSTANTIATE_TEST_SUITE_P(Faces, CudaCheckpointTest, testing::Values(Face::kCuda), name_of_face);
 

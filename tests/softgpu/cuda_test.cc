@@ -1,4 +1,4 @@
-// Behaviour of CUDA's driver that HIP does not share, inside one process.
+// Behaviour of the CUDA driver that HIP does not share, inside one process.
 #include "tests/softgpu/driver_fixture.h"
 
 namespace gcr::softgpu::test {

@@ -1,4 +1,4 @@
-// Behaviour of HIP's runtime and compiler that CUDA does not share, inside one process, in the
+// Behaviour of the HIP runtime and compiler that CUDA does not share, inside one process, in the
 // release of SOFTHIP_RELEASE.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

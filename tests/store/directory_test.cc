@@ -13,7 +13,7 @@ namespace {
 
 using testing::HasSubstr;
 
-constexpr uid_t kSomebody = 4711;
+constexpr uid_t kOtherUser = 4711;
 
 class StoreDirectory : public Store {
  protected:
@@ -128,16 +128,16 @@ class OtherUsers : public StoreDirectory {
     ::chmod(folder_.path().c_str(), 0711);
     home_ = folder_.path() / "home";
     std::filesystem::create_directory(home_);
-    ASSERT_EQ(::chown(home_.c_str(), kSomebody, kSomebody), 0);
+    ASSERT_EQ(::chown(home_.c_str(), kOtherUser, kOtherUser), 0);
   }
 
-  const Owner somebody_{kSomebody, kSomebody};
+  const Owner other_user_{kOtherUser, kOtherUser};
   std::filesystem::path home_;
 };
 
 TEST_F(OtherUsers, OwnTheFilesWrittenForThem) {
   path_ = home_ / "store";
-  auto made = Directory::create(path_, somebody_);
+  auto made = Directory::create(path_, other_user_);
   ASSERT_TRUE(made) << made.error().message();
   {
     const auto writing = Writer::create(*std::move(made), options("first")).value();
@@ -148,8 +148,8 @@ TEST_F(OtherUsers, OwnTheFilesWrittenForThem) {
   for (const auto& entry : std::filesystem::recursive_directory_iterator(path_)) {
     struct stat facts {};
     ASSERT_EQ(::stat(entry.path().c_str(), &facts), 0);
-    EXPECT_EQ(facts.st_uid, kSomebody) << entry.path();
-    EXPECT_EQ(facts.st_gid, kSomebody) << entry.path();
+    EXPECT_EQ(facts.st_uid, kOtherUser) << entry.path();
+    EXPECT_EQ(facts.st_gid, kOtherUser) << entry.path();
   }
   EXPECT_EQ(Directory::open(path_, this_user()).error().code(), Code::kRefused);
   EXPECT_EQ(refusal().code(), Code::kRefused);
@@ -157,7 +157,7 @@ TEST_F(OtherUsers, OwnTheFilesWrittenForThem) {
 }
 
 TEST_F(OtherUsers, NeedWritePermission) {
-  const auto made = Directory::create(path_, somebody_);
+  const auto made = Directory::create(path_, other_user_);
   ASSERT_FALSE(made);
   EXPECT_EQ(made.error().code(), Code::kPermissionDenied);
   EXPECT_FALSE(std::filesystem::exists(path_));
@@ -165,7 +165,7 @@ TEST_F(OtherUsers, NeedWritePermission) {
 
 TEST_F(OtherUsers, NeedReadPermission) {
   path_ = home_ / "store";
-  const Directory opened = Directory::create(path_, somebody_).value();
+  const Directory opened = Directory::create(path_, other_user_).value();
   write_file(path_ / "a.checkpoint", noise(1, 10));
   ::chmod((path_ / "a.checkpoint").c_str(), 0600);
   EXPECT_EQ(opened.open_file("a.checkpoint", O_RDONLY).error().code(), Code::kPermissionDenied);
@@ -173,14 +173,14 @@ TEST_F(OtherUsers, NeedReadPermission) {
 
 TEST_F(OtherUsers, OnlyTheCallingThreadActsAsThem) {
   std::thread([&] {  // the thread whose groups, and so on, end with it
-    const AsOwner as(somebody_);
+    const AsOwner as(other_user_);
     ASSERT_TRUE(as.status());
     const struct stat own = new_file(home_ / "own");
-    EXPECT_EQ(own.st_uid, kSomebody);
-    EXPECT_EQ(own.st_gid, kSomebody);
+    EXPECT_EQ(own.st_uid, kOtherUser);
+    EXPECT_EQ(own.st_gid, kOtherUser);
     EXPECT_EQ(::getgroups(0, nullptr), 0);
     std::thread([&] {
-      EXPECT_EQ(::setfsuid(static_cast<uid_t>(-1)), static_cast<int>(kSomebody));
+      EXPECT_EQ(::setfsuid(static_cast<uid_t>(-1)), static_cast<int>(kOtherUser));
     }).join();  // inherited by a thread
   })
       .join();
@@ -189,7 +189,7 @@ TEST_F(OtherUsers, OnlyTheCallingThreadActsAsThem) {
 }
 
 TEST_F(OtherUsers, ThreadRegainsItsRights) {
-  { const AsOwner as(somebody_); }
+  { const AsOwner as(other_user_); }
   EXPECT_EQ(::setfsuid(static_cast<uid_t>(-1)), 0);
   EXPECT_EQ(::setfsgid(static_cast<gid_t>(-1)), 0);
   EXPECT_EQ(new_file(home_ / "after").st_uid, 0u);  // CAP_DAC_OVERRIDE too: it is another's

@@ -92,7 +92,7 @@ TEST_F(ManifestFile, RevokedAgentIsRefused) {
 TEST_F(ManifestFile, IssuingAuthorityAloneIsEnough) {
   const gcr::test::TestAuthority root("root");
   const gcr::test::TestAuthority issuing("issuing", root);
-  const gcr::test::TestAuthority beside("beside", root);
+  const gcr::test::TestAuthority sibling("sibling", root);
   const control::TlsFiles tls = credentials_.issue({.common_name = "node1"});
   const gcr::test::PemPair pair = issuing.issue();
   gcr::test::write_private_file(tls.certificate, pair.certificate);
@@ -102,7 +102,7 @@ TEST_F(ManifestFile, IssuingAuthorityAloneIsEnough) {
   trusting.authority = folder_.path() / "issuing.crt";
   gcr::test::write_private_file(trusting.authority, issuing.certificate());
   EXPECT_TRUE(read_again(trusting));
-  gcr::test::write_private_file(trusting.authority, beside.certificate());
+  gcr::test::write_private_file(trusting.authority, sibling.certificate());
   EXPECT_EQ(refusal(trusting).code(), Code::kPermissionDenied);
 }
 

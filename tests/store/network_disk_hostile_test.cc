@@ -16,11 +16,11 @@ using testing::Contains;
 using testing::HasSubstr;
 using testing::Not;
 
-constexpr Owner kSomebody{4711, 4711};
+constexpr Owner kOtherUser{4711, 4711};
 
 class NetworkDisk : public OnTestDisk {
  protected:
-  NetworkDisk() : OnTestDisk(kSomebody) {}
+  NetworkDisk() : OnTestDisk(kOtherUser) {}
 
   void SetUp() override {
     OnTestDisk::SetUp();

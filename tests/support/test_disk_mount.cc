@@ -36,9 +36,9 @@ struct Mount::Calls {
 
   /// The caller, as the disk knows it.
   static uid_t caller() {
-    constexpr uid_t kNobody = 65534;
+    constexpr uid_t kAnonymous = 65534;
     const uid_t uid = fuse_get_context()->uid;
-    return uid == 0 && mount().nature_.squashes_root ? kNobody : uid;
+    return uid == 0 && mount().nature_.squashes_root ? kAnonymous : uid;
   }
 
   static bool may(const File& file, unsigned wanted) {

@@ -13,7 +13,7 @@ namespace {
 using test::SslContext;
 using test::TestAuthority;
 
-Status accept_anybody(SSL*) { return {}; }
+Status accept_any_peer(SSL*) { return {}; }
 
 class BindingHostile : public testing::Test {
  protected:
@@ -32,7 +32,7 @@ class BindingHostile : public testing::Test {
       }
     });
     const auto channel = connect({{"127.0.0.1", listener_.port()}}, {.tls = client_.get(),
-                                                                     .verify_peer = accept_anybody,
+                                                                     .verify_peer = accept_any_peer,
                                                                      .token = kToken,
                                                                      .transfer = transfer});
     Status sent = channel ? Status() : Status(channel.error());
@@ -45,7 +45,8 @@ class BindingHostile : public testing::Test {
   std::unique_ptr<Stream> shake_hands() {
     auto stream = std::make_unique<Stream>(test::connect_loopback(listener_.port()));
     EXPECT_TRUE(receiver_->add_connection(listener_.accept()));
-    EXPECT_TRUE(stream->start_tls(client_.get(), Stream::Side::kClient, accept_anybody, kTransfer));
+    EXPECT_TRUE(
+        stream->start_tls(client_.get(), Stream::Side::kClient, accept_any_peer, kTransfer));
     return stream;
   }
 
@@ -65,7 +66,7 @@ class BindingHostile : public testing::Test {
   Bytes region_ = Bytes(1000);
   test::LoopbackListener listener_;
   const std::unique_ptr<TcpReceiver> receiver_ = receive_tcp({.tls = server_.get(),
-                                                              .verify_peer = accept_anybody,
+                                                              .verify_peer = accept_any_peer,
                                                               .token = kToken,
                                                               .transfer = kTransfer});
 };

@@ -16,7 +16,7 @@ using test::PemPair;
 using test::SslContext;
 using test::TestAuthority;
 
-Status accept_anybody(SSL*) { return {}; }
+Status accept_any_peer(SSL*) { return {}; }
 
 /// One sender connects to one receiver, with options per test.
 class TlsTest : public testing::Test {
@@ -48,8 +48,8 @@ class TlsTest : public testing::Test {
   }
 
   Status meet(SSL_CTX* sender, SSL_CTX* receiver) {
-    return meet({.tls = sender, .verify_peer = accept_anybody},
-                {.tls = receiver, .verify_peer = accept_anybody}, "localhost");
+    return meet({.tls = sender, .verify_peer = accept_any_peer},
+                {.tls = receiver, .verify_peer = accept_any_peer}, "localhost");
   }
 
   TestAuthority authority_;
@@ -102,7 +102,7 @@ TEST_F(TlsTest, SenderChecksTheRoleToo) {
                            .verify_peer = [](SSL*) -> Status {
                              return Error(Code::kPermissionDenied, "that is no agent");
                            }},
-                          {.tls = theirs.get(), .verify_peer = accept_anybody}, "127.0.0.1");
+                          {.tls = theirs.get(), .verify_peer = accept_any_peer}, "127.0.0.1");
   ASSERT_FALSE(met);
   EXPECT_EQ(met.error().code(), Code::kPermissionDenied);
   EXPECT_NE(met.error().message().find("that is no agent"), std::string::npos);
@@ -117,7 +117,7 @@ TEST_F(TlsTest, AuthenticatedCipherIsAes128Gcm) {
                              cipher = SSL_get_cipher_name(ssl);
                              return {};
                            }},
-                          {.tls = theirs.get(), .verify_peer = accept_anybody}, "127.0.0.1");
+                          {.tls = theirs.get(), .verify_peer = accept_any_peer}, "127.0.0.1");
   EXPECT_TRUE(met);
   EXPECT_EQ(cipher, "TLS_AES_128_GCM_SHA256");
 }
@@ -132,13 +132,13 @@ TEST_F(TlsTest, OlderTlsIsRefusedEvenIfTheContextAllowsIt) {
 
 TEST_F(TlsTest, PlainSenderCannotReachATlsReceiver) {
   const SslContext theirs = server(authority_.issue());
-  EXPECT_FALSE(meet({}, {.tls = theirs.get(), .verify_peer = accept_anybody}, "127.0.0.1"));
+  EXPECT_FALSE(meet({}, {.tls = theirs.get(), .verify_peer = accept_any_peer}, "127.0.0.1"));
   EXPECT_EQ(region_.back(), std::byte{0});
 }
 
 TEST_F(TlsTest, TlsSenderCannotReachAPlainReceiver) {
   const SslContext ours = client(authority_.issue());
-  EXPECT_FALSE(meet({.tls = ours.get(), .verify_peer = accept_anybody}, {}, "127.0.0.1"));
+  EXPECT_FALSE(meet({.tls = ours.get(), .verify_peer = accept_any_peer}, {}, "127.0.0.1"));
   EXPECT_EQ(region_.back(), std::byte{0});
 }
 

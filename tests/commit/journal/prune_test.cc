@@ -107,7 +107,7 @@ TEST_F(Prune, OldLeftoversAreRemovedAndForeignFilesStay) {
   const auto directory = finished_journal().parent_path();
   const auto left = directory / (Uuid::random().to_string() + "-source.new");
   std::ofstream(left) << "not yet a journal";
-  std::ofstream(directory / "notes") << "somebody's";
+  std::ofstream(directory / "notes") << "foreign";
   EXPECT_EQ(count(), 1u);
   ASSERT_TRUE(prune(dir_.path(), {.age = hours(1), .of_all = 0}));
   EXPECT_TRUE(std::filesystem::exists(left));

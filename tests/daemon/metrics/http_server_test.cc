@@ -76,7 +76,7 @@ TEST_F(HttpServerTest, GetIsAnsweredAndTheConnectionCloses) {
   EXPECT_THAT(reply, testing::EndsWith("\r\n\r\nyou asked for /there"));
 }
 
-TEST_F(HttpServerTest, HeadHasTheLengthAndNoBody) {
+TEST_F(HttpServerTest, HeadHasTheLengthWithoutContent) {
   serve();
   const std::string reply = ask("HEAD /there HTTP/1.1\r\n\r\n");
   EXPECT_THAT(reply, HasSubstr("Content-Length: 20\r\n"));

@@ -25,9 +25,9 @@ constexpr std::uint64_t kPage = 4096;
 constexpr std::uint64_t kBytes = 4 << 20;
 
 /// A process with two mappings of zeros that it has written to, without the preload library.
-class ZerosOfAnybody : public testing::Test {
+class DropZeroPages : public testing::Test {
  protected:
-  ZerosOfAnybody() {
+  DropZeroPages() {
     pid_ = fork_ready([this] {
       for (const std::uint64_t start : {zeros_, stack_}) {
         auto* bytes = reinterpret_cast<volatile char*>(start);
@@ -38,7 +38,7 @@ class ZerosOfAnybody : public testing::Test {
     access_.state.thread = pid_;
     access_.state.stack = stack_ + kBytes / 2;
   }
-  ~ZerosOfAnybody() override {
+  ~DropZeroPages() override {
     ::kill(pid_, SIGKILL);
     ::waitpid(pid_, nullptr, 0);
     for (const std::uint64_t start : {zeros_, stack_}) {
@@ -73,7 +73,7 @@ class ZerosOfAnybody : public testing::Test {
   FakeAccess access_;
 };
 
-TEST_F(ZerosOfAnybody, AllZeroPagesButTheStackInUseAreDropped) {
+TEST_F(DropZeroPages, AllZeroPagesButTheStackInUseAreDropped) {
   const auto dropped = drop();
   ASSERT_TRUE(dropped) << dropped.error().message();
   EXPECT_GE(dropped->dropped_bytes, kBytes);
@@ -83,7 +83,7 @@ TEST_F(ZerosOfAnybody, AllZeroPagesButTheStackInUseAreDropped) {
   EXPECT_THAT(access_.calls.wait_for(), ElementsAre("look", "drop_pages", "use_huge_pages"));
 }
 
-TEST_F(ZerosOfAnybody, ProcessRunsOnIfZeroPagesCannotBeDropped) {
+TEST_F(DropZeroPages, ProcessRunsOnIfZeroPagesCannotBeDropped) {
   access_.answer_to_drop_pages = Error(Code::kUnsupported, "no library");
   const auto dropped = drop();
   ASSERT_FALSE(dropped);
@@ -91,7 +91,7 @@ TEST_F(ZerosOfAnybody, ProcessRunsOnIfZeroPagesCannotBeDropped) {
   while (procfs::state(std::to_string(pid_)) != 'S') ::usleep(1000);
 }
 
-TEST(ThrottleOfAnybody, EveryCloseIsFollowedByAnOpen) {
+TEST(ThrottleOfAnyAccess, EveryCloseIsFollowedByAnOpen) {
   FakeGate gate;
   Throttle throttle(gate);
   throttle.set_share(0.5);
@@ -105,7 +105,7 @@ TEST(ThrottleOfAnybody, EveryCloseIsFollowedByAnOpen) {
   }
 }
 
-TEST(ThrottleOfAnybody, BusyGpuIsNoError) {
+TEST(ThrottleOfAnyAccess, BusyGpuIsNoError) {
   FakeGate gate;
   gate.answer_to_quiesce = Error(Code::kTimeout, "busy");
   Throttle throttle(gate);
@@ -115,7 +115,7 @@ TEST(ThrottleOfAnybody, BusyGpuIsNoError) {
   EXPECT_THAT(gate.calls.wait_for(), testing::Each("quiesce"));
 }
 
-TEST(ThrottleOfAnybody, FirstErrorEndsTheThrottle) {
+TEST(ThrottleOfAnyAccess, FirstErrorEndsTheThrottle) {
   for (const bool closing : {true, false}) {
     FakeGate gate;
     (closing ? gate.answer_to_quiesce : gate.answer_to_resume) =

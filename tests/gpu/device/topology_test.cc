@@ -180,9 +180,9 @@ TEST_F(TopologyTest, UnreadableNodeIsHidden) {
   fs::permissions(path() / node_path(1) / "gpu_id", fs::perms::none);
   // The kernel refuses the read to every caller; a file's mode does not stop root.
   const uid_t before = ::geteuid();
-  constexpr uid_t kNobody = 65'534;
+  constexpr uid_t kUnprivileged = 65'534;
   if (before == 0) {
-    ASSERT_EQ(::seteuid(kNobody), 0);
+    ASSERT_EQ(::seteuid(kUnprivileged), 0);
   }
   const auto topology = read_topology(path());
   ASSERT_EQ(::seteuid(before), 0);

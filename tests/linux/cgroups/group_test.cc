@@ -178,7 +178,7 @@ TEST(Hierarchies, VersionTwoComesFirst) {
   EXPECT_EQ(found[0].version, Version::kTwo);
   EXPECT_EQ(found[0].mount, "/sys/fs/cgroup/unified");
   EXPECT_EQ(found[0].directory_of("/a/b"), "/sys/fs/cgroup/unified/a/b");
-  EXPECT_EQ(found[0].directory_of("/../a"), std::nullopt) << "beside what is seen here";
+  EXPECT_EQ(found[0].directory_of("/../a"), std::nullopt) << "outside of the visible groups";
   EXPECT_TRUE(found[1].has("devices"));
   EXPECT_EQ(found[2].version, Version::kOne);
   EXPECT_TRUE(found[2].has(kFreezer));

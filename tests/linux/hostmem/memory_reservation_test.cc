@@ -119,7 +119,7 @@ TEST_F(MemoryReservationTest, ChildDoesNotExtendAReservation) {
   ASSERT_EQ(::read(child_of_owner[0], &child, sizeof(child)), static_cast<ssize_t>(sizeof(child)));
   siginfo_t ended{};
   ASSERT_EQ(::waitid(P_PID, static_cast<id_t>(owner), &ended, WEXITED | WNOWAIT), 0);
-  EXPECT_EQ(reserved(), Memory()) << "nobody has waited for the owner yet";
+  EXPECT_EQ(reserved(), Memory()) << "the owner has not been reaped yet";
   EXPECT_TRUE(fs::is_empty(directory_));
   ASSERT_EQ(::waitpid(owner, nullptr, 0), owner);
   ::kill(child, SIGKILL);

@@ -77,7 +77,7 @@ TEST_F(RequestChecksHostile, ImpossibleMappingsAreRefused) {
   ASSERT_FALSE(taken);
   EXPECT_EQ(taken.error().code(), Code::kProtocol) << "of no buffer";
   mapped.clear_mapped_by();
-  EXPECT_EQ(check({mapped}), Code::kProtocol) << "by nobody";
+  EXPECT_EQ(check({mapped}), Code::kProtocol) << "without a mapping";
   mapped.set_id(2);
   EXPECT_FALSE(remap_buffers({&mapped, &mapped + 1}, job_));
   mapped.add_mapped_by()->set_local_id(21);

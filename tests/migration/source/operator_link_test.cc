@@ -35,7 +35,7 @@ class OperatorLinkTest : public testing::Test {
   }
 
   /// Sends until `work` has ended.
-  asio::awaitable<void> beside_writing(asio::awaitable<void> work) {
+  asio::awaitable<void> while_writing(asio::awaitable<void> work) {
     using asio::experimental::awaitable_operators::operator||;
     co_await (std::move(work) || link_->write());
   }
@@ -68,7 +68,7 @@ TEST_F(OperatorLinkTest, MessagesArriveInOrderBeforeProgress) {
   link_->show(at_round(1));
   link_->tell("preflight", "one");
   link_->tell("prepare", "two");
-  run(beside_writing([this]() -> asio::awaitable<void> {
+  run(while_writing([this]() -> asio::awaitable<void> {
     std::vector<std::string> texts;
     for (int i = 0; i < 2; ++i) texts.push_back((co_await next()).event().text());
     EXPECT_THAT(texts, ElementsAre("one", "two"));
@@ -79,7 +79,7 @@ TEST_F(OperatorLinkTest, MessagesArriveInOrderBeforeProgress) {
 TEST_F(OperatorLinkTest, OnlyTheNewestProgressIsSent) {
   for (unsigned round = 1; round <= 1000; ++round) link_->show(at_round(round));
   link_->tell("switchover", "closing the gate");
-  run(beside_writing([this]() -> asio::awaitable<void> {
+  run(while_writing([this]() -> asio::awaitable<void> {
     EXPECT_TRUE((co_await next()).has_event());
     EXPECT_EQ((co_await next()).progress().round(), 1000U);
     link_->show(at_round(1001));
@@ -93,7 +93,7 @@ TEST_F(OperatorLinkTest, StalledOperatorDoesNotBlockTheSender) {
   constexpr unsigned kMessages = 64;
   const std::string much(1 << 20, 'x');
   unsigned arrived = 0;
-  run(beside_writing([&]() -> asio::awaitable<void> {
+  run(while_writing([&]() -> asio::awaitable<void> {
     for (unsigned i = 1; i <= kMessages; ++i) {
       link_->tell("precopy", much);
       link_->show(at_round(i));

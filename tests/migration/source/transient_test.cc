@@ -41,10 +41,10 @@ TEST(Transient, EndedMemberAndReusedPidAreRecognised) {
   const pid_t child = start_child(0);
   journal::ProcessIds ids = members({::getpid(), child});
   ::waitpid(child, nullptr, 0);
-  EXPECT_TRUE(one_ends(ids)) << "nobody has the number";
+  EXPECT_TRUE(one_ends(ids)) << "no process has the PID";
   ids.rbegin()->set_pid(::getpid());
   ids.rbegin()->set_start_time(1);
-  EXPECT_TRUE(one_ends(ids)) << "another one has it";
+  EXPECT_TRUE(one_ends(ids)) << "another process has it";
 }
 
 TEST(Transient, WaitForARunningMemberIsBounded) {

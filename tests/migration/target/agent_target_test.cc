@@ -117,7 +117,7 @@ TEST_F(AgentTargetTest, InterruptionBeforeAWaitIsNotLost) {
   connect();
   ASSERT_TRUE(preflight());
   target_->interrupt(Error(Code::kCancelled, "alice said so"));
-  target_->interrupt(Error(Code::kUnavailable, "nobody is there"));
+  target_->interrupt(Error(Code::kUnavailable, "no agent answers"));
   const auto vote = target_->restore({});
   ASSERT_FALSE(vote);
   EXPECT_EQ(vote.error().message(), "alice said so");
@@ -139,7 +139,7 @@ TEST_F(AgentTargetTest, NoConnectionIsMadeAfterAnInterruption) {
   const auto reply = preflight();
   ASSERT_FALSE(reply);
   EXPECT_EQ(reply.error().message(), "alice said so");
-  target_->abort("there is nobody to tell");
+  target_->abort("no agent is left");
 }
 
 }  // namespace

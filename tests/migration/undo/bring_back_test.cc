@@ -111,7 +111,7 @@ TEST_F(BringBack, RunningProgramIsLeftAlone) {
   expect_brought_back();
 }
 
-TEST_F(BringBack, ProgramResumesWheneverItsWorkerIsKilled) {
+TEST_F(BringBack, ProgramResumesAfterAKillOfItsWorkerAtAnyTime) {
   using Clock = std::chrono::steady_clock;
   worker_ = start_worker(kNever);
   ASSERT_TRUE(worker_->wait_for("prepared"));

@@ -183,9 +183,9 @@ TEST(ArenasTest, RandomChurnKeepsMostMemoryInUse) {
 }
 
 /// Until 20 GiB are live, 256 MiB of it in separate allocations.
-void expect_little_unused_beside_others(const char* what,
-                                        const std::function<std::size_t()>& next_bytes,
-                                        std::size_t most_percent = 3) {
+void expect_little_unused_with_others(const char* what,
+                                      const std::function<std::size_t()>& next_bytes,
+                                      std::size_t most_percent = 3) {
   constexpr std::size_t kOther = 256 * kMebi;
   Heap heap(kOther);
   std::size_t used = 0;
@@ -201,14 +201,14 @@ void expect_little_unused_beside_others(const char* what,
 
 TEST(MediumArenasTest, WithoutFreesAtMost3PercentOr64MiBAreUnused) {
   for (std::size_t bytes = 2 * kMebi; bytes <= kLargestMediumBytes; bytes += 2 * kMebi) {
-    expect_little_unused_beside_others("one size", [&] { return bytes; });
+    expect_little_unused_with_others("one size", [&] { return bytes; });
   }
   std::mt19937 random(5);
-  expect_little_unused_beside_others("all sizes",
-                                     [&] { return 2 * kMebi + random() % (14 * kMebi); });
-  expect_little_unused_beside_others(
+  expect_little_unused_with_others("all sizes",
+                                   [&] { return 2 * kMebi + random() % (14 * kMebi); });
+  expect_little_unused_with_others(
       "large sizes", [&] { return 8 * kMebi + random() % (8 * kMebi); }, 7);
-  expect_little_unused_beside_others(
+  expect_little_unused_with_others(
       "two sizes", [&] { return random() % 2 == 0 ? 6 * kMebi : 14 * kMebi; }, 5);
 }
 

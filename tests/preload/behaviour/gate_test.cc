@@ -146,7 +146,7 @@ TEST_F(GateTest, ClosesAlthoughACallDoesNotReturn) {
 
 TEST_F(GateTest, StepLetsOneCallPass) {
   ASSERT_TRUE(gate::close(seconds(30)));
-  EXPECT_FALSE(gate::step()) << "nobody waits";
+  EXPECT_FALSE(gate::step()) << "no thread waits";
   {
     const Passers passers(3);
     while (gate::held() != 3) ::sched_yield();

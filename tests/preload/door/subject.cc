@@ -106,7 +106,7 @@ class Grabber {
 
 /// A storm of so many threads and rounds, concurrent with the commands. Its values: completed
 /// rounds, and whether an error occurred.
-class StormBeside {
+class ConcurrentStorm {
  public:
   void start(CUcontext context, std::size_t threads, std::uint64_t steps, std::uint64_t rounds,
              gcr::apps::StormMemory memory) {
@@ -138,7 +138,7 @@ class StormBeside {
 };
 
 Grabber grabber;
-StormBeside storm;
+ConcurrentStorm storm;
 Worker worker;
 std::atomic<bool> stalled{false};
 std::map<unsigned long long, std::thread> stuck_threads;

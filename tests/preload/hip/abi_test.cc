@@ -1,4 +1,4 @@
-// This project's declarations of HIP's interface compared with the headers of HIP 5.2, fact by
+// This project's declarations of the HIP interface compared with the headers of HIP 5.2, fact by
 // fact; later ones with the sizes of the headers of ROCm 6.2.
 #include <gtest/gtest.h>
 

@@ -251,7 +251,7 @@ void many() {
     intact = intact && holds(address, bytes, static_cast<unsigned char>(bytes));
     cu.cuMemFree_v2(address);
   }
-  fact("2000 allocations keep their contents beside frees", intact);
+  fact("2000 allocations keep their contents while others are freed", intact);
 }
 
 void rows() {
@@ -291,7 +291,7 @@ bool waits(CUcontext context, unsigned int stream_flags, const Call& call) {
 
 void waiting(CUcontext context) {
   for (const std::size_t bytes : {64 * kKiB, 4 * kMiB}) {
-    const std::string name = std::to_string(bytes) + " bytes beside work";
+    const std::string name = std::to_string(bytes) + " bytes during work";
     CUdeviceptr address = 0;
     fact(name + ", allocating waits", waits(context, 1, [&] { address = allocated(bytes); }));
     fact(name + ", freeing waits for a stream",
@@ -681,10 +681,11 @@ bool same(const std::string& left, const std::string& right) {
 
 int compare() {
   const char* chosen = std::getenv("GCR_PRELOAD_LIBRARY");
-  const auto beside = std::filesystem::read_symlink("/proc/self/exe").parent_path().parent_path() /
-                      "lib/libgcr-preload.so";
+  const auto built_library =
+      std::filesystem::read_symlink("/proc/self/exe").parent_path().parent_path() /
+      "lib/libgcr-preload.so";
   const std::vector<std::string> without = lines_of(from_another({"facts"}));
-  ::setenv("LD_PRELOAD", chosen != nullptr ? chosen : beside.c_str(), 1);
+  ::setenv("LD_PRELOAD", chosen != nullptr ? chosen : built_library.c_str(), 1);
   const std::vector<std::string> under = lines_of(from_another({"facts"}));
   std::size_t different = 0;
   for (std::size_t i = 0; i < std::max(without.size(), under.size()); ++i) {

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Every function of CUDA's driver is a row of driver_api.def or is named, with a reason, in no_row.txt.
+"""Every function of the CUDA driver is a row of driver_api.def or is named, with a reason, in no_row.txt.
 
 Compares with the declarations of the toolkit's headers, including older and per-thread forms. Usage: header_test.py
 SOURCE [COMPILER INCLUDE]    without the latter two it has nothing to compare with

@@ -123,7 +123,7 @@ class Hiding {
 TEST_F(HostileFiles, TooLongNameIsNotSkipped) {
   const Hiding process(directory_);
   const auto files = named_files(process.pid());
-  ASSERT_FALSE(files) << "the file is not among them, and nobody is told";
+  ASSERT_FALSE(files) << "the file is missing without an error";
   EXPECT_NE(files.error().code(), Code::kNotFound);
   EXPECT_THAT(files.error().message(), HasSubstr("cannot tell what file /proc/"));
 }
@@ -285,7 +285,7 @@ TEST_F(HostileNames, RestoredProcFilesBelongToTheProcess) {
   VettedFiles vetted;
   for (const NamedFile& file : *files) vetted[file.id] |= file.fact.access();
   const UniqueFd own(::open("/proc/self/mem", O_RDONLY | O_CLOEXEC));
-  const UniqueFd nobodys(::open("/proc/cpuinfo", O_RDONLY | O_CLOEXEC));
+  const UniqueFd foreign(::open("/proc/cpuinfo", O_RDONLY | O_CLOEXEC));
   EXPECT_TRUE(check_restored_files(::getpid(), vetted));
   const UniqueFd others(::open("/proc/1/status", O_RDONLY | O_CLOEXEC));
   const Status checked = check_restored_files(::getpid(), vetted);

@@ -616,13 +616,13 @@ TEST_F(Inspecting, OnlyLargeDeletedFilesBlock) {
 }
 
 TEST_F(HostileProcess, RemovedWriteOnlyFileBlocks) {
-  constexpr uid_t kNobody = 65'534;
+  constexpr uid_t kUnprivileged = 65'534;
   const auto start_with = [&](mode_t mode, int flags) {
     const std::string file = make_file("service.log");
     ASSERT_EQ(::chmod(file.c_str(), mode), 0);
     start({}, [&] {
       ::dup2(::open(file.c_str(), flags), STDOUT_FILENO);  // as a service passes it on
-      if (::setgid(kNobody) != 0 || ::setuid(kNobody) != 0) ::_exit(1);
+      if (::setgid(kUnprivileged) != 0 || ::setuid(kUnprivileged) != 0) ::_exit(1);
     });
     fs::remove(file);
   };
@@ -643,13 +643,13 @@ TEST_F(HostileProcess, RemovedWriteOnlyFileBlocks) {
 
 TEST_F(HostileProcess, RemovedUnreadableProgramBlocks) {
   const std::string program = std::string(GCR_HELD_PROGRAM) + "-removed";
-  const auto become_nobody = [] {
+  const auto drop_privileges = [] {
     if (::setgid(65'534) != 0 || ::setuid(65'534) != 0) ::_exit(1);
   };
   const auto start_with = [&](mode_t mode) {
     fs::copy_file(GCR_HELD_PROGRAM, program, fs::copy_options::overwrite_existing);
     ASSERT_EQ(::chmod(program.c_str(), mode), 0);
-    start({}, become_nobody, program);
+    start({}, drop_privileges, program);
     fs::remove(program);
   };
   start_with(0711);
@@ -811,13 +811,13 @@ TEST_F(Inspecting, MpsClientBlocks) {
 }
 
 TEST_F(Inspecting, ProcessOfAnotherUserNeedsAPrivilegedAgent) {
-  constexpr uid_t kNobody = 65'534;
+  constexpr uid_t kUnprivileged = 65'534;
   start({}, [] {
-    if (::setgid(kNobody) != 0 || ::setuid(kNobody) != 0) ::_exit(1);
+    if (::setgid(kUnprivileged) != 0 || ::setuid(kUnprivileged) != 0) ::_exit(1);
   });
   const Inspection found = look();
-  EXPECT_EQ(found.facts.uid(), kNobody);
-  EXPECT_EQ(found.facts.gid(), kNobody);
+  EXPECT_EQ(found.facts.uid(), kUnprivileged);
+  EXPECT_EQ(found.facts.gid(), kUnprivileged);
   EXPECT_EQ(found.facts.capabilities(), 0u);
   const pid_t limited = ::fork();
   if (limited == 0) {

@@ -116,7 +116,7 @@ TEST(HostileMemory, MemoryAfterAConcurrentExecveIsNotRead) {
 TEST(HostileMemory, MemoryOfAnUnmovableProcessIsNotRead) {
   const Changing process;
   const auto read = open_memory(process.pid(), [](pid_t) -> Status {
-    return Error(Code::kPermissionDenied, "it is somebody else's");
+    return Error(Code::kPermissionDenied, "it belongs to another user");
   });
   ASSERT_FALSE(read);
   EXPECT_EQ(read.error().code(), Code::kPermissionDenied);

@@ -60,7 +60,7 @@ TEST_F(PluginLog, TruncatedLinesAreIgnored) {
 }
 
 TEST_F(PluginLog, FirstErrorOfThePluginIsFound) {
-  log("(00.000100) Error (criu/files.c:12): somebody else's\n"
+  log("(00.000100) Error (criu/files.c:12): not the plugin's\n"
       "(00.000150) Error (amdgpu_plugin.c:307): amdgpu_plugin: Ignoring invalid value for "
       "KFD_MAX_BUFFER_SIZE=256M, expecting a positive integer\n");
   EXPECT_EQ(plugin_error(file_, kName), "");

@@ -1,4 +1,4 @@
-// The entry of every function of CUDA's face.
+// The entry of every function of the CUDA face.
 #pragma once
 
 #include "preload/cuda/abi/driver_abi.h"

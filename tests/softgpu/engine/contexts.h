@@ -15,7 +15,7 @@ void end_context(Process& process, const std::shared_ptr<Context>& context);
 std::shared_ptr<Context> retain_primary(Process& process, int ordinal);
 /// The same for an interface without reference counts: it stays until it is ended as a whole.
 std::shared_ptr<Context> primary_context(Process& process, int ordinal);
-/// Releases it once, or, with `whole`, ends it whatever its reference count.
+/// Releases it once, or, with `whole`, ends it regardless of its reference count.
 Result release_primary(Process& process, int ordinal, bool whole);
 
 Result enable_peer_access(Context& context, Context& peer);

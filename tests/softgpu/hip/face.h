@@ -1,11 +1,11 @@
-// The entry of every function of HIP's face.
+// The entry of every function of the HIP face.
 #pragma once
 
 #include "preload/hip/abi/hip_abi.h"
 #include "tests/softgpu/engine/contexts.h"
 #include "tests/softgpu/engine/process.h"
 
-/// Marks a function of HIP's interface: the only symbols that the library exports. They may be
+/// Marks a function of the HIP interface: the only symbols that the library exports. They may be
 /// interposed, as HIP's are: where HIP calls one of its own by name, this library does.
 #define SOFTHIP_EXPORT extern "C" __attribute__((visibility("default")))
 #define SOFTHIP_API SOFTHIP_EXPORT hipError_t

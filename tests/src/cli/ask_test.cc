@@ -364,10 +364,10 @@ TEST_F(Ask, RefusalIsOneErrorLine) {
 }
 
 TEST_F(Ask, UnreachableAgentIsAnError) {
-  const std::string nobody = control::test::Loopback().endpoint().to_string();
-  const Finished finished = run_cli(words("list", nobody, {}));
+  const std::string closed = control::test::Loopback().endpoint().to_string();
+  const Finished finished = run_cli(words("list", closed, {}));
   EXPECT_EQ(finished.exit_status, 4);
-  EXPECT_THAT(finished.err, HasSubstr("cannot reach the agent at " + nobody));
+  EXPECT_THAT(finished.err, HasSubstr("cannot reach the agent at " + closed));
 }
 
 }  // namespace

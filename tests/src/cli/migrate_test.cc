@@ -220,9 +220,9 @@ TEST_F(Migrate, RefusedCertificateIsNotAuthorised) {
 }
 
 TEST_F(Migrate, UnreachableAgentHasItsExitStatus) {
-  const std::string nobody = control::test::Loopback().endpoint().to_string();
-  expect_one_error(run_cli(words(nobody)), 4,
-                   "cannot reach the agent at " + nobody + ": connection refused");
+  const std::string closed = control::test::Loopback().endpoint().to_string();
+  expect_one_error(run_cli(words(closed)), 4,
+                   "cannot reach the agent at " + closed + ": connection refused");
 }
 
 TEST_F(Migrate, AgentOfAnotherAuthorityIsRefused) {

@@ -109,8 +109,8 @@ TEST_F(Migrate, JsonReportsFailures) {
 }
 
 TEST_F(Migrate, JsonReportsAnUnreachableAgent) {
-  const std::string nobody = control::test::Loopback().endpoint().to_string();
-  const Finished finished = run_cli(words(nobody, {"--json"}));
+  const std::string closed = control::test::Loopback().endpoint().to_string();
+  const Finished finished = run_cli(words(closed, {"--json"}));
   EXPECT_EQ(finished.exit_status, 4);
   EXPECT_THAT(types_of(objects_in(finished.out)), ElementsAre("report"));
 }

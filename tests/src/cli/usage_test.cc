@@ -65,7 +65,7 @@ INSTANTIATE_TEST_SUITE_P(
         Wrong{"CancelShortId", {"cancel", "a", "6f1c2d3"}, "at least 8 characters"},
         Wrong{"StatusOfAWord", {"status", "a", "yesterday"}, "not \"yesterday\""},
         Wrong{"ListTooMuch", {"list", "a", "b"}, "not expected"},
-        Wrong{"ListNobody", {"list"}, "AGENT"},
+        Wrong{"ListWithoutAgent", {"list"}, "AGENT"},
         Wrong{"ResolveUndecided",
               {"resolve", "a", "6f1c2d3e", "--peer-is-gone"},
               "--run-here or --discard-here"},

@@ -108,12 +108,12 @@ TEST_F(Greeting, SilentPeerTimesOut) {
 }
 
 TEST_F(Greeting, UnreachableAgentIsNamedWithTheCause) {
-  const Endpoint nobody = Loopback().endpoint();  // its listener is gone when this returns
-  run(store_connect(credentials_.context({}), nobody));
+  const Endpoint closed = Loopback().endpoint();  // its listener is gone when this returns
+  run(store_connect(credentials_.context({}), closed));
   ASSERT_FALSE(*connected_);
   EXPECT_EQ(connected_->error().code(), Code::kUnavailable);
   EXPECT_EQ(connected_->error().message(),
-            "cannot reach the agent at " + nobody.to_string() +
+            "cannot reach the agent at " + closed.to_string() +
                 ": connection refused; is migrate-agent running there?");
 }
 

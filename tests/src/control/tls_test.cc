@@ -71,7 +71,7 @@ TEST_F(Tls, ServerOfAnotherHostIsRefused) {
 
 TEST_F(Tls, RolesAreThoseOfTheCertificate) {
   const auto [server, client] =
-      loopback_.meet(ours_.context({}), ours_.context({.role = "", .common_name = "nobody"}));
+      loopback_.meet(ours_.context({}), ours_.context({.role = "", .common_name = "roleless"}));
   ASSERT_TRUE(server) << server.error().message();
   EXPECT_FALSE((*server)->peer().is_agent);
   EXPECT_FALSE((*server)->peer().is_operator);
@@ -176,7 +176,7 @@ class Chain : public testing::Test {
   Credentials folder_;
   gcr::test::TestAuthority root_{"root"};
   gcr::test::TestAuthority issuing_{"issuing", root_};
-  gcr::test::TestAuthority beside_{"beside", root_};
+  gcr::test::TestAuthority sibling_{"sibling", root_};
   std::string revoked_;
   Loopback loopback_;
 };
@@ -188,7 +188,7 @@ TEST_F(Chain, IssuingAuthorityAloneIsEnough) {
 }
 
 TEST_F(Chain, IssuingAuthorityDoesNotTrustItsSiblings) {
-  for (const gcr::test::TestAuthority* other : {&beside_, &root_}) {
+  for (const gcr::test::TestAuthority* other : {&sibling_, &root_}) {
     const auto [server, client] = meet(*other, issuing_.certificate());
     ASSERT_FALSE(client);
     EXPECT_EQ(client.error().code(), Code::kPermissionDenied);

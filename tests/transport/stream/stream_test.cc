@@ -26,7 +26,7 @@ using Bytes = std::vector<std::byte>;
 
 constexpr std::size_t kMany = 5 * kMiB + 77;
 
-Status anybody(SSL* /*ssl*/) { return {}; }
+Status accept_any_peer(SSL* /*ssl*/) { return {}; }
 
 Bytes random_bytes(std::size_t count, unsigned seed) {
   std::mt19937_64 random(seed);
@@ -48,14 +48,15 @@ class StreamUnderTls : public testing::Test {
   StreamUnderTls() : StreamUnderTls(connected_pair()) {}
 
   /// Both handshakes; the results of the client and the server.
-  std::pair<Status, Status> shake_hands(SSL_CTX* client, const VerifyPeer& of_server = anybody) {
+  std::pair<Status, Status> shake_hands(SSL_CTX* client,
+                                        const VerifyPeer& of_server = accept_any_peer) {
     auto accepted = std::async(std::launch::async, [&] {
       auto result =
           server_.start_tls(test_contexts().server.get(), Stream::Side::kServer, of_server);
       if (!result) (void)server_.send(Bytes(5, std::byte{7}));
       return result;
     });
-    Status connected = client_.start_tls(client, Stream::Side::kClient, anybody);
+    Status connected = client_.start_tls(client, Stream::Side::kClient, accept_any_peer);
     return {std::move(connected), accepted.get()};
   }
 
@@ -181,7 +182,8 @@ TEST(StreamsAndRecords, KernelAndUserSpaceTlsInteroperate) {
     }
     return got;
   });
-  ASSERT_TRUE(stream.start_tls(test_contexts().client.get(), Stream::Side::kClient, anybody));
+  ASSERT_TRUE(
+      stream.start_tls(test_contexts().client.get(), Stream::Side::kClient, accept_any_peer));
   Bytes got(plain.size());
   EXPECT_TRUE(stream.receive(got));
   EXPECT_EQ(got, plain);
