@@ -128,7 +128,7 @@ int run(const Options& options) {
   gpu.synchronize();
   const CUgraphExec graph = capture_graph(gpu, ring.buffers()[2], pinned, scratch, stream);
   Pace pace(options.period_ms);
-  while (!termination_asked() && (options.steps == 0 || ring.steps() < options.steps)) {
+  while (!termination_requested() && (options.steps == 0 || ring.steps() < options.steps)) {
     pace.begin_step();
     ring.step(stream);
     gpu.check(driver.launch_graph(graph, stream), "launch the graph");

@@ -68,7 +68,7 @@ int run(const Options& options) {
   const int socket = open_socket(options);
   std::printf("listening on %s:%u\n", options.bind.c_str(), options.port);
   std::fflush(stdout);
-  while (!termination_asked()) {
+  while (!termination_requested()) {
     char request[256];
     sockaddr_in peer{};
     socklen_t length = sizeof(peer);

@@ -87,7 +87,7 @@ void fail(std::string_view doing, const std::string& why) {
   std::exit(1);
 }
 
-bool termination_asked() { return termination != 0; }
+bool termination_requested() { return termination != 0; }
 
 void catch_termination() {
   struct sigaction action {};

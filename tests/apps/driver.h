@@ -141,7 +141,7 @@ class Gpu {
 };
 
 /// Set by SIGTERM and SIGINT once catch_termination() was called.
-bool termination_asked();
+bool termination_requested();
 void catch_termination();
 
 }  // namespace gcr::apps

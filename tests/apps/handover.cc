@@ -128,7 +128,7 @@ class Giver {
 
   /// False: the taker has ended.
   bool step() {
-    if (!give(is_given_again(next_) ? out_.back().address : 0)) return false;
+    if (!give(is_sent_again(next_) ? out_.back().address : 0)) return false;
     return out_.size() <= under_way_ || take_back();
   }
   bool good() const { return good_; }
@@ -222,7 +222,7 @@ int run(const Options& options) {
   Giver giver(options, givers.get());
   Pace pace(options.period_ms);
   bool good = true;
-  while (good && !termination_asked()) {
+  while (good && !termination_requested()) {
     pace.begin_step();
     good = giver.step();
     pace.end_step();

@@ -8,11 +8,11 @@
 namespace gcr::apps {
 
 /// Every third buffer is the one before, sent a second time.
-constexpr bool is_given_again(std::uint64_t number) { return number % 3 == 2; }
+constexpr bool is_sent_again(std::uint64_t number) { return number % 3 == 2; }
 
 /// The content of every word of the buffer with that number.
 constexpr std::uint64_t handover_word(std::uint64_t number) {
-  return (is_given_again(number) ? number : number + 1) * 0x9e3779b97f4a7c15;
+  return (is_sent_again(number) ? number : number + 1) * 0x9e3779b97f4a7c15;
 }
 
 /// "<number> <the word that the taker found in the whole buffer, hex>"

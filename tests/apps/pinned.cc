@@ -83,7 +83,7 @@ int run(const Options& options) {
   const std::uint64_t bytes = options.gib != 0 ? options.gib * kGiB : options.mib * kMiB;
   Pinned pinned(gpu, bytes / (2 * kPieceBytes) * (2 * kPieceBytes));
   Pace pace(options.period_ms);
-  while (!termination_asked() && (options.steps == 0 || ring.steps() < options.steps)) {
+  while (!termination_requested() && (options.steps == 0 || ring.steps() < options.steps)) {
     pace.begin_step();
     ring.step(stream);
     pinned.step(ring.steps(), ring.buffers()[0].address, stream);

@@ -192,7 +192,7 @@ int run(const Options& options) {
   Workers workers(options.workers);
   Pace pace(options.period_ms);
   bool good = true;
-  while (!termination_asked() && workers.any()) {
+  while (!termination_requested() && workers.any()) {
     pace.begin_step();
     const auto [number, twin] = counter.next();
     if (number != twin) {

@@ -217,16 +217,16 @@ int Parent::run() {
   Pace pace(options_.period_ms);
   std::uint64_t ordered = 0;
   std::uint64_t printed = 0;
-  while (printed < ordered || !termination_asked()) {
+  while (printed < ordered || !termination_requested()) {
     pace.begin_step();
-    while (!termination_asked() && ordered < printed + kRingAhead * options_.per_line) {
+    while (!termination_requested() && ordered < printed + kRingAhead * options_.per_line) {
       order(ordered += options_.per_line);
     }
     if (printed == ordered) break;
     if (!collect(printed + options_.per_line)) return give_up();
     printed += options_.per_line;
     write_line(line(printed));
-    if (!termination_asked()) pace.end_step();
+    if (!termination_requested()) pace.end_step();
   }
   return end_all();
 }

@@ -79,7 +79,7 @@ class Links {
   }
 
   bool greet(const Greeting& greeting) const { return write_whole(right_, greeting); }
-  bool hear(Greeting* greeting) const { return read_whole(left_, greeting); }
+  bool receive_sum(Greeting* greeting) const { return read_whole(left_, greeting); }
 
  private:
   UniqueFd left_tcp_, right_tcp_;
@@ -193,7 +193,7 @@ class Rank {
 
   bool exchange(const RingState& state) {
     Greeting heard{};
-    if (!links_->greet({state.step, state.sum}) || !links_->hear(&heard)) {
+    if (!links_->greet({state.step, state.sum}) || !links_->receive_sum(&heard)) {
       return complain("a neighbour is gone");
     }
     if (heard.step != state.step) {

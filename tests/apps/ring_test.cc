@@ -119,7 +119,7 @@ TEST_P(RingTest, RankCannotBeLockedWhileItsNeighbourIsStopped) {
   const std::string rank = std::to_string(ranks[0]);
   // Between two kernels it can be locked. It reaches the one that waits, unless its neighbour was
   // stopped between two lines.
-  const auto comes_to_wait = [&] {
+  const auto reaches_wait = [&] {
     for (int i = 0; i < 20; ++i) {
       if (agent.ask("lock " + rank + " 20") != "0") return true;
       EXPECT_EQ(agent.ask("unlock " + rank), "0");
@@ -127,7 +127,7 @@ TEST_P(RingTest, RankCannotBeLockedWhileItsNeighbourIsStopped) {
     return false;
   };
   ::kill(ranks[1], SIGSTOP);
-  while (!comes_to_wait()) {
+  while (!reaches_wait()) {
     ::kill(ranks[1], SIGCONT);
     ASSERT_EQ(program.receive(), expected.next());
     ::kill(ranks[1], SIGSTOP);

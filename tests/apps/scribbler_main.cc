@@ -30,7 +30,7 @@ int run(const Options& options) {
   double owed = 0;  // pieces; a fraction stays for the next step
   report(0, scribbler.check_all());
   for (std::uint64_t step = 1; options.steps == 0 || step <= options.steps; ++step) {
-    if (termination_asked()) break;
+    if (termination_requested()) break;
     pace.begin_step();
     owed += static_cast<double>(scribbler.pieces()) * options.dirty_per_second /
             options.steps_per_second;

@@ -69,7 +69,7 @@ int run(const Options& options) {
             options.slice_mib * kMiB / 8);
   report(0, ring.checksum());
   Pace pace(options.period_ms);
-  while (!termination_asked() && (options.steps == 0 || ring.steps() < options.steps)) {
+  while (!termination_requested() && (options.steps == 0 || ring.steps() < options.steps)) {
     pace.begin_step();
     ring.step();
     if (ring.steps() % options.report == 0) report(ring.steps(), ring.checksum());

@@ -187,7 +187,7 @@ int run(const Options& options) {
   if (options.contexts != 0) own_contexts.emplace(gpu);
   start_idle_threads(options.threads);
   Pace pace(options.period_ms);
-  for (std::uint64_t step = 1; !termination_asked(); ++step) {
+  for (std::uint64_t step = 1; !termination_requested(); ++step) {
     pace.begin_step();
     const auto [number, twin] = counter.next();
     ring.fill(step);

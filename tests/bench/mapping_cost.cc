@@ -48,7 +48,7 @@ class Mappings {
       return driver_.export_memory(&descriptors_[i], handles_[i],
                                    CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
     });
-    let_go("unmap", "release");
+    unmap_all("unmap", "release");
     time("import", [&](std::size_t i) {
       const auto descriptor = static_cast<std::intptr_t>(descriptors_[i]);
       return driver_.import_memory(&handles_[i], reinterpret_cast<void*>(descriptor),
@@ -57,7 +57,7 @@ class Mappings {
     time("map again", [&](std::size_t i) { return map(i); });
     allow("access again");
     for (const int descriptor : descriptors_) ::close(descriptor);
-    let_go("unmap again", "release again");
+    unmap_all("unmap again", "release again");
   }
 
  private:
@@ -100,7 +100,7 @@ class Mappings {
     }
   }
 
-  void let_go(const char* unmap_step, const char* release_step) {
+  void unmap_all(const char* unmap_step, const char* release_step) {
     time(unmap_step, [&](std::size_t i) { return driver_.unmap(addresses_[i], size_bytes_); });
     time(release_step, [&](std::size_t i) { return driver_.release(handles_[i]); });
   }

@@ -86,13 +86,13 @@ class Link {
   explicit Link(UniqueFd fd) : fd_(std::move(fd)) {}
 
   template <class T>
-  Status say(const T& value) const {
+  Status send_value(const T& value) const {
     static_assert(std::is_trivially_copyable_v<T>);
     if (::send(fd_.get(), &value, sizeof value, MSG_NOSIGNAL) == sizeof value) return {};
     return Error(Code::kUnavailable, "the other process has ended");
   }
   template <class T>
-  Result<T> hear() const {
+  Result<T> receive_value() const {
     static_assert(std::is_trivially_copyable_v<T>);
     T value{};
     if (::recv(fd_.get(), &value, sizeof value, 0) == sizeof value) return value;
@@ -195,7 +195,7 @@ Result<Listener> listen_at(const std::string& address) {
 
 /// Replies with the resources that this process has used, until the sender has ended.
 void answer_usage(const Link& link) {
-  while (link.hear<char>() && link.say(usage())) {
+  while (link.receive_value<char>() && link.send_value(usage())) {
   }
 }
 
@@ -204,7 +204,7 @@ Status receive_rdma(const Options& options, std::span<std::byte> region, const L
                                                           .token = kToken,
                                                           .max_lanes = options.lanes}));
   GCR_TRY(open_region(*receiver, options, region));
-  GCR_TRY(link.say(receiver->addresses().front().port));
+  GCR_TRY(link.send_value(receiver->addresses().front().port));
   answer_usage(link);
   return receiver->health();
 }
@@ -232,7 +232,7 @@ Status receive(const Options& options, SSL_CTX* tls, const Link& link) {
       if (!socket || !receiver->add_connection(std::move(socket))) return;
     }
   });
-  GCR_TRY(link.say(listener.port));
+  GCR_TRY(link.send_value(listener.port));
   answer_usage(link);
   ::shutdown(listener.socket.get(), SHUT_RDWR);
   return receiver->health();
@@ -296,8 +296,8 @@ class Writers {
 };
 
 Result<Usage> receiver_usage(const Link& link) {
-  GCR_TRY(link.say('?'));
-  return link.hear<Usage>();
+  GCR_TRY(link.send_value('?'));
+  return link.receive_value<Usage>();
 }
 
 void print(const Options& options, double seconds, std::uint64_t bytes, const Usage& sender,
@@ -339,7 +339,7 @@ Result<std::unique_ptr<transport::Channel>> connect(const Options& options, SSL_
 Status send(const Options& options, SSL_CTX* tls, const Link& link) {
   GCR_TRY(enter_namespace(options.sender_namespace));
   GCR_ASSIGN(const UniqueMapping ring, make_ring(options.ring_bytes));
-  GCR_ASSIGN(const std::uint16_t port, link.hear<std::uint16_t>());
+  GCR_ASSIGN(const std::uint16_t port, link.receive_value<std::uint16_t>());
   GCR_ASSIGN(const auto channel, connect(options, tls, port));
   if (!options.unregistered) GCR_TRY(channel->add_source(ring.bytes()));
   Writers writers(*channel, options, ring.bytes());
@@ -358,7 +358,7 @@ Status send(const Options& options, SSL_CTX* tls, const Link& link) {
 
 // ---- both ----
 
-int say_failure(const char* who, const Status& status) {
+int report_failure(const char* who, const Status& status) {
   if (status) return 0;
   fmt::print(stderr, "bench_transport: {}: {}\n", who, status.error().message());
   return 1;
@@ -376,14 +376,14 @@ int measure(const Options& options) {
   if (child == 0) {
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
     ours.reset();
-    std::_Exit(
-        say_failure("receiver", receive(options, contexts.server.get(), Link(std::move(theirs)))));
+    std::_Exit(report_failure("receiver",
+                              receive(options, contexts.server.get(), Link(std::move(theirs)))));
   }
   theirs.reset();
   int result = 1;
   {
     const Link link(std::move(ours));
-    result = say_failure("sender", send(options, contexts.client.get(), link));
+    result = report_failure("sender", send(options, contexts.client.get(), link));
   }
   int status = 0;
   ::waitpid(child, &status, 0);

@@ -91,7 +91,7 @@ class Latch {
 };
 
 /// Whether `condition` becomes true within the limit.
-inline bool comes_true(const std::function<bool()>& condition) {
+inline bool becomes_true(const std::function<bool()>& condition) {
   const auto deadline = std::chrono::steady_clock::now() + kBound;
   while (!condition()) {
     if (std::chrono::steady_clock::now() > deadline) return false;

@@ -42,7 +42,7 @@ TEST_P(FailureTest, CutBeforeAWriteFailsWriteOrFlush) {
   transfer_->cut();
   Outcome outcome([&] { return write_and_flush(0, random_bytes(1000, 1)); });
   EXPECT_TRUE(fails_with(outcome.get(), Code::kUnavailable, transfer_->address()));
-  EXPECT_TRUE(comes_true([&] { return !receiver().health(); }));
+  EXPECT_TRUE(becomes_true([&] { return !receiver().health(); }));
   EXPECT_TRUE(fails_with(receiver().health(), Code::kUnavailable));
 }
 
@@ -53,7 +53,7 @@ TEST_P(FailureTest, CutWithinAWriteFailsIt) {
     transfer_->cut_after(bytes);
     Outcome outcome([&] { return write_and_flush(0, source); });
     EXPECT_TRUE(fails_with(outcome.get(), Code::kUnavailable)) << bytes;
-    EXPECT_TRUE(comes_true([&] { return !receiver().health(); })) << bytes;
+    EXPECT_TRUE(becomes_true([&] { return !receiver().health(); })) << bytes;
     transfer_.reset();
   }
 }
@@ -136,7 +136,7 @@ TEST_P(FailureTest, CancelBySenderEndsWritesAndFlushes) {
   EXPECT_TRUE(fails_with(third.get(), Code::kCancelled));
   EXPECT_TRUE(fails_with(channel().flush(), Code::kCancelled));
   release();
-  EXPECT_TRUE(comes_true([&] { return !receiver().health(); }));
+  EXPECT_TRUE(becomes_true([&] { return !receiver().health(); }));
 }
 
 TEST_P(FailureTest, CancelBySenderEndsAStalledFlush) {
@@ -188,7 +188,7 @@ TEST_P(FailureTest, RemovingARegionWaitsForTheWriteIntoIt) {
 TEST_P(FailureTest, LostSenderIsSeenByTheReceiver) {
   start({.lanes = 2}, 1000);
   transfer_->cut();
-  EXPECT_TRUE(comes_true([&] { return !receiver().health(); }));
+  EXPECT_TRUE(becomes_true([&] { return !receiver().health(); }));
   EXPECT_TRUE(fails_with(receiver().health(), Code::kUnavailable));
 }
 

@@ -207,7 +207,7 @@ TEST_P(ReconnectTest, PermanentCutEndsTheTransfer) {
   transfer_->cut_after(kMiB);
   Outcome writer([&] { return write_forever(source, 1); });
   EXPECT_TRUE(fails_with(writer.get(), Code::kUnavailable, transfer_->address()));
-  EXPECT_TRUE(comes_true([&] { return !receiver().health(); }));
+  EXPECT_TRUE(becomes_true([&] { return !receiver().health(); }));
 }
 
 TEST_P(ReconnectTest, CancelBySenderEndsTheWaitForTheNetwork) {

@@ -12,7 +12,7 @@ TEST_P(RefusalTest, WriteBeyondTheRegionIsRefused) {
   EXPECT_TRUE(refused(write_and_flush(0, source), Code::kInvalidArgument,
                       "write of 1001 bytes at offset 0 does not fit region 5 of 1000 bytes"));
   EXPECT_EQ(landed_, Bytes(1000, std::byte{0xee}));
-  EXPECT_TRUE(comes_true([&] { return !receiver().health(); }));
+  EXPECT_TRUE(becomes_true([&] { return !receiver().health(); }));
   EXPECT_TRUE(refused(receiver().health(), Code::kInvalidArgument, "does not fit"));
 }
 

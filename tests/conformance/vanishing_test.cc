@@ -113,7 +113,7 @@ TEST_P(VanishingTest, SenderLostInAWriteIsSeen) {
   transfer_->cut_after(static_cast<std::int64_t>(much / 2));
   const Bytes source = random_bytes(much, 7);
   Outcome writing([&] { return write_and_flush(0, source); });
-  EXPECT_TRUE(comes_true([&] { return !receiver().health(); }));
+  EXPECT_TRUE(becomes_true([&] { return !receiver().health(); }));
   EXPECT_TRUE(fails_with(receiver().health(), Code::kUnavailable));
   EXPECT_TRUE(ok(receiver().remove_region(kRegion)));
   EXPECT_TRUE(is_gone(writing.get()));
@@ -125,7 +125,7 @@ TEST_P(VanishingTest, SenderLostWithASlowApplicationIsSeen) {
   entered_.wait();
   transfer_->cut();
   release();
-  EXPECT_TRUE(comes_true([&] { return !receiver().health(); }));
+  EXPECT_TRUE(becomes_true([&] { return !receiver().health(); }));
   EXPECT_TRUE(fails_with(receiver().health(), Code::kUnavailable));
   EXPECT_TRUE(ok(receiver().remove_region(kRegion)));
 }

@@ -98,7 +98,7 @@ TEST_P(WindowTest, SlotIsNotReusedUntilReleased) {
   });
   Outcome writing([&] { return write_all(kPlaceBytes); });
   // A flush may wait for the last slots.
-  ASSERT_TRUE(comes_true([&] {
+  ASSERT_TRUE(becomes_true([&] {
     const std::lock_guard lock(mutex);
     if (receiver().statistics().payload_bytes == source_.size()) settle(0);
     return writing.is_there();
@@ -120,7 +120,7 @@ TEST_P(WindowTest, SenderWaitsForAFreeSlot) {
     return {};
   });
   Outcome writing([&] { return write_all(kPlaceBytes); });
-  ASSERT_TRUE(comes_true([&] {
+  ASSERT_TRUE(becomes_true([&] {
     const std::lock_guard lock(mutex);
     return held.size() == kPlaces;
   }));
@@ -145,7 +145,7 @@ TEST_P(WindowTest, CancelEndsTheWaitForASlot) {
     return {};
   });
   Outcome writing([&] { return write_all(kPlaceBytes); });
-  ASSERT_TRUE(comes_true([&] {
+  ASSERT_TRUE(becomes_true([&] {
     const std::lock_guard lock(mutex);
     return held.size() == kPlaces;
   }));

@@ -213,7 +213,7 @@ class Pages {
     fill(page, mark);
   }
 
-  void look() const {
+  void check_memory() const {
     for (unsigned page = 0; page < kCount; ++page) {
       const unsigned mark = page == changed_page_ ? changed_mark_ : page % 3 != 0 ? mark_ : 0;
       for (unsigned i = 0; i < kWords; i += kWords / 8) {
@@ -245,7 +245,7 @@ void tick(int /*signal_number*/) { ticks = ticks + 1; }
 
 /// Occupies the address of the parent's next mapping of this size, so that the child's lies
 /// elsewhere.
-void take_place_of_parents(std::size_t bytes) {
+void occupy_address_of_parents(std::size_t bytes) {
   if (::mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) == MAP_FAILED) {
     std::abort();
   }
@@ -259,14 +259,14 @@ void take_place_of_parents(std::size_t bytes) {
   const int thread = ::fork() == 0 ? 1 : 0;
   if (thread == 1) ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (thread == 1) before_fork.change(5, 77);
-  if (thread == 1) take_place_of_parents(Pages::kTaken);
+  if (thread == 1) occupy_address_of_parents(Pages::kTaken);
   const Pages own("its own", 3 + static_cast<unsigned>(thread));
   const itimerval often{{0, 1000}, {0, 1000}};
   if (::setitimer(ITIMER_REAL, &often, nullptr) != 0) std::abort();
   count(thread, [&] {
     for (const sig_atomic_t seen = ticks; ticks == seen;) ::pause();
     for (const Pages* pages : {&static_cast<const Pages&>(before_fork), &read_only, &own}) {
-      pages->look();
+      pages->check_memory();
     }
   });
   std::abort();
@@ -296,17 +296,17 @@ class Heap {
     const std::size_t divided = 1 + number * 131 % ((empty ? kPages / 2 : kPages) - kMore);
     protect(divided, PROT_READ);
     for (int i = 0; i < 8; ++i) write(next_random() % divided);
-    give_back(next_random() % (kPages / 2), 1 + next_random() % 300);
+    release_pages(next_random() % (kPages / 2), 1 + next_random() % 300);
     protect(divided, PROT_READ | PROT_WRITE);
     if (number % 8 == 0) resize(marks_.size() + kMore);
     if (number % 8 == 5) resize(kPages);
-    if (empty) give_back(divided, kMore);
+    if (empty) release_pages(divided, kMore);
     if (number % 4 != 1) protect(divided, PROT_READ);
     divided_ = divided;
   }
 
   /// Parts that step() has split are joined again, which works only within one mapping.
-  void look() {
+  void check_memory() {
     protect(divided_, PROT_READ | PROT_WRITE);
     for (std::size_t page = 0; page < marks_.size(); ++page) {
       const unsigned* const words = reinterpret_cast<const unsigned*>(at_ + page * kPage);
@@ -324,7 +324,7 @@ class Heap {
     unsigned* const words = reinterpret_cast<unsigned*>(at_ + page * kPage);
     for (std::size_t i = 0; i < kPage / sizeof(unsigned); ++i) words[i] = mark_;
   }
-  void give_back(std::size_t page, std::size_t count) {
+  void release_pages(std::size_t page, std::size_t count) {
     if (::madvise(at_ + page * kPage, count * kPage, MADV_DONTNEED) != 0) std::abort();
     for (std::size_t i = 0; i < count; ++i) marks_[page + i] = 0;
   }
@@ -355,11 +355,11 @@ class Heap {
   const int thread = ::fork() == 0 ? 1 : 0;
   if (thread == 1) ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   // So that the child's heap lies elsewhere than its parent's: memory of both is left to CRIU.
-  if (thread == 1) take_place_of_parents(Heap::kTaken);
+  if (thread == 1) occupy_address_of_parents(Heap::kTaken);
   Heap heap(huge, flags);
   unsigned number = 0;
   count(thread, [&] {
-    heap.look();
+    heap.check_memory();
     heap.step(++number);
     wait_in_nanosleep();
   });
@@ -400,7 +400,7 @@ class Shared {
     if (::madvise(place(gone), kPage, MADV_REMOVE) != 0) std::abort();
     marks_[gone] = 0;
   }
-  void look() const {
+  void check_memory() const {
     for (std::size_t page = first_; page < kPages; page += 2) {
       if (!is_mapped(page)) continue;
       const auto* const words = reinterpret_cast<const unsigned*>(place(page));
@@ -444,7 +444,7 @@ class Shared {
   count(thread, [&] {
     ++number;
     for (Shared* const memory : {&together, &alone}) {
-      memory->look();
+      memory->check_memory();
       memory->step(number);
     }
     wait_in_nanosleep();
@@ -452,7 +452,7 @@ class Shared {
   std::abort();
 }
 
-void leave_when_told(const sigset_t& signals) {
+void leave_on_signal(const sigset_t& signals) {
   int received = 0;
   if (::sigwait(&signals, &received) != 0 || ::unshare(CLONE_NEWNS) != 0) std::abort();
 }
@@ -506,6 +506,6 @@ int main(int argc, char** argv) {
     started.wait(lock, [&] { return known; });
   }
   say("ready" + tids + "\n");
-  if (std::strcmp(argv[2], "leave") == 0) leave_when_told(signals);
+  if (std::strcmp(argv[2], "leave") == 0) leave_on_signal(signals);
   threads[0].join();
 }

@@ -27,7 +27,7 @@ namespace {
 /// Whether the process that starts CRIU is delayed, and reports the PID long after CRIU runs.
 bool starter_is_late = false;
 
-bool tells_pid(const msghdr& message) {
+bool reports_pid(const msghdr& message) {
   launch::ControlMessage told{};
   if (message.msg_iovlen != 1 || message.msg_iov[0].iov_len != sizeof(told)) return false;
   std::memcpy(&told, message.msg_iov[0].iov_base, sizeof(told));
@@ -275,6 +275,6 @@ TEST_F(MountNamespace, LeavingTheAgentsNamespaceIsRefused) {
 
 /// Replaces that of the C library, in this program and in its children.
 extern "C" ssize_t sendmsg(int socket, const msghdr* message, int flags) {
-  if (gcr::criu::test::starter_is_late && gcr::criu::test::tells_pid(*message)) ::usleep(500'000);
+  if (gcr::criu::test::starter_is_late && gcr::criu::test::reports_pid(*message)) ::usleep(500'000);
   return ::syscall(SYS_sendmsg, socket, message, flags);
 }

@@ -64,7 +64,7 @@ class RestoredNames : public testing::TestWithParam<Case> {
     return criu::restore(criu_command(), images_, members_, std::move(options));
   }
 
-  void expect_to_go_on() {
+  void expect_progress() {
     const auto tree = restore();
     ASSERT_TRUE(tree) << tree.error().message();
     ASSERT_TRUE(resume_stopped(tree->root()));
@@ -106,7 +106,7 @@ TEST_P(RestoredNames, RemovedFilesAreCreatedOnlyInRootsDirectory) {
   ASSERT_NO_FATAL_FAILURE(dump_program("ghost"));
   lead_to_others();
   const Watch others(others_);
-  ASSERT_NO_FATAL_FAILURE(expect_to_go_on());
+  ASSERT_NO_FATAL_FAILURE(expect_progress());
   EXPECT_FALSE(others.saw_anything());
   EXPECT_TRUE(fs::is_empty("/run/gcr-removed"));  // which is another one for the program
 }
@@ -115,7 +115,7 @@ TEST_P(RestoredNames, SocketNamesReplaceThoseOfTheProgram) {
   ASSERT_NO_FATAL_FAILURE(dump_program("socket"));
   struct stat before {};
   ASSERT_EQ(::lstat((members_own_ / "output.socket").c_str(), &before), 0);
-  ASSERT_NO_FATAL_FAILURE(expect_to_go_on());
+  ASSERT_NO_FATAL_FAILURE(expect_progress());
   struct stat after {};
   ASSERT_EQ(::lstat((members_own_ / "output.socket").c_str(), &after), 0);
   EXPECT_EQ(std::tuple(after.st_uid, after.st_gid, after.st_mode),
@@ -134,16 +134,16 @@ class Listener {
     name.string().copy(address.sun_path, sizeof(address.sun_path) - 1);
     EXPECT_EQ(::bind(socket_.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
     EXPECT_EQ(::listen(socket_.get(), 8), 0);
-    file_ = look();
+    file_ = identity();
   }
   void belong_to(uid_t user) {
     ASSERT_EQ(::chown(name_.c_str(), user, user), 0);
-    file_ = look();
+    file_ = identity();
   }
-  bool is_as_before() const { return look() == file_; }
+  bool is_as_before() const { return identity() == file_; }
 
  private:
-  std::pair<ino_t, uid_t> look() const {
+  std::pair<ino_t, uid_t> identity() const {
     struct stat status {};
     if (::lstat(name_.c_str(), &status) != 0) return {};
     return {status.st_ino, status.st_uid};
@@ -189,7 +189,7 @@ TEST_P(RestoredNames, LeasedFilesDoNotBlockARestore) {
   // The holder of a lease has 45 seconds to release it.
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(30));
   ASSERT_EQ(::fcntl(leased.get(), F_SETLEASE, F_UNLCK), 0);
-  ASSERT_NO_FATAL_FAILURE(expect_to_go_on());
+  ASSERT_NO_FATAL_FAILURE(expect_progress());
 }
 
 TEST_P(RestoredNames, ProcessWithoutKnownRightsIsNotRestored) {

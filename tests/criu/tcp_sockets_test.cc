@@ -28,7 +28,7 @@ int option(const UniqueFd& socket, int level, int name) {
   return value;
 }
 
-bool has_something(const UniqueFd& socket, int timeout_ms) {
+bool is_readable(const UniqueFd& socket, int timeout_ms) {
   pollfd watched{socket.get(), POLLIN, 0};
   return ::poll(&watched, 1, timeout_ms) == 1;
 }
@@ -73,13 +73,13 @@ class TcpSockets : public testing::Test {
 TEST_F(TcpSockets, DataSentDuringALockArrivesAfterIt) {
   ASSERT_TRUE(lock_connections(self_));
   ASSERT_EQ(::send(ours_.get(), "x", 1, 0), 1);
-  EXPECT_FALSE(has_something(theirs_, kMomentMs));
+  EXPECT_FALSE(is_readable(theirs_, kMomentMs));
   repair(ours_);
   repair(theirs_);
   const Status ended = end_repair(self_, Repaired::kAll);
   ASSERT_TRUE(ended) << ended.error().message();
   EXPECT_FALSE(is_in_repair(ours_) || is_in_repair(theirs_));
-  EXPECT_TRUE(has_something(theirs_, kPatienceMs));
+  EXPECT_TRUE(is_readable(theirs_, kPatienceMs));
   EXPECT_EQ(option(theirs_, SOL_SOCKET, SO_REUSEADDR), 1);  // as its listener's
   EXPECT_EQ(option(ours_, SOL_SOCKET, SO_REUSEADDR), 0);
   ASSERT_TRUE(end_repair(self_, Repaired::kAll));
@@ -118,11 +118,11 @@ TEST_F(TcpSockets, OutsideConnectionsAreNotLocked) {
 
 TEST_F(TcpSockets, HalfCloseIsSeenAsEndOfStream) {
   ASSERT_TRUE(end_connections(self_, {connection_}, {}));
-  ASSERT_TRUE(has_something(theirs_, kPatienceMs));
+  ASSERT_TRUE(is_readable(theirs_, kPatienceMs));
   char byte = 0;
   EXPECT_EQ(::recv(theirs_.get(), &byte, 1, 0), 0);
   EXPECT_EQ(::send(theirs_.get(), "x", 1, 0), 1);
-  ASSERT_TRUE(has_something(ours_, kPatienceMs));
+  ASSERT_TRUE(is_readable(ours_, kPatienceMs));
   EXPECT_EQ(::recv(ours_.get(), &byte, 1, 0), 1);
 }
 

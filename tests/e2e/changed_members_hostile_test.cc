@@ -72,7 +72,7 @@ class ChangedMembers : public testing::Test {
         << job_->output_path() << "; do sleep 0.02; done\n";
   }
 
-  void expect_to_go_on() {
+  void expect_progress() {
     EXPECT_EQ(ask_counter(client_, hosts_, Host::kA), kCounterFirst + 1);
     EXPECT_TRUE(counter_is_intact(client_, hosts_, Host::kA));
   }
@@ -150,7 +150,7 @@ class StolenMemory : public ChangedMembers {
     EXPECT_NE(result.exit_code, 0) << result.out;
     EXPECT_THAT(result.err, HasSubstr("may not move processes of"));
     EXPECT_THAT(files_with_secret(), IsEmpty());
-    expect_to_go_on();
+    expect_progress();
   }
 
   /// Waits until it reports that it is paused; returns the migration's id.
@@ -210,7 +210,7 @@ TEST_F(StolenMemory, AllowedProcessIsStored) {
   EXPECT_EQ(hosts_.order(Host::kA, {"continue", id}).exit_code, 0);
   const CommandResult result = taken.finish(kPatience);
   EXPECT_EQ(result.exit_code, 0) << result.out << result.err;
-  expect_to_go_on();
+  expect_progress();
 }
 
 struct Departure {
@@ -229,7 +229,7 @@ TEST_P(Departed, ChangedMemberIsNotMoved) {
   const MigrateOutcome outcome = hosts_.migrate(Host::kA, job_->pid());
   EXPECT_EQ(outcome.exit_code, kFailedExit) << outcome.out << outcome.err;
   EXPECT_THAT(outcome.err, HasSubstr(GetParam().says));
-  expect_to_go_on();
+  expect_progress();
 }
 
 INSTANTIATE_TEST_SUITE_P(

@@ -99,8 +99,8 @@ TEST_F(CheckpointTest, RestoreReportsWhenVramIsFilled) {
 }
 
 /// Success if `printed` equals the output of `undisturbed`, from one of its lines on.
-testing::AssertionResult goes_on_as(const std::vector<std::string>& printed,
-                                    const std::vector<std::string>& undisturbed) {
+testing::AssertionResult continues_as(const std::vector<std::string>& printed,
+                                      const std::vector<std::string>& undisturbed) {
   const auto first = std::ranges::find(undisturbed, printed.front());
   if (undisturbed.end() - first < static_cast<std::ptrdiff_t>(printed.size()) ||
       !std::equal(printed.begin(), printed.end(), first)) {
@@ -129,7 +129,7 @@ TEST_F(CheckpointTest, RestoredProgramPrintsTheSameOutput) {
     std::vector<std::string> printed = stencil.lines();
     printed.erase(printed.begin(), printed.begin() + static_cast<std::ptrdiff_t>(before));
     ASSERT_TRUE(undisturbed.wait_for_lines(before + printed.size()));
-    EXPECT_TRUE(goes_on_as(printed, undisturbed.lines()));
+    EXPECT_TRUE(continues_as(printed, undisturbed.lines()));
     firsts.insert(printed.front());
   }
   EXPECT_EQ(firsts.size(), 1U);  // all of them where the checkpoint was taken

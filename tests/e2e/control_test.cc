@@ -40,7 +40,7 @@ class ControlTest : public testing::Test {
     return at == std::string::npos ? "" : output.substr(at + 10, 36);
   }
 
-  void expect_that_the_source_goes_on() {
+  void expect_source_progress() {
     EXPECT_EQ(ask_counter(client_, hosts_, Host::kA), kCounterFirst);
     EXPECT_TRUE(counter_is_intact(client_, hosts_, Host::kA));
     EXPECT_EQ(hosts_.use_coming_to(Host::kA, source_), source_);
@@ -61,7 +61,7 @@ TEST_F(ControlTest, CtrlCCancelsTheMigration) {
   const CommandResult result = migration.finish(kPatience);
   EXPECT_EQ(result.exit_code, kCancelledExit) << result.err;
   EXPECT_THAT(result.err, HasSubstr("the process runs on at the source"));
-  expect_that_the_source_goes_on();
+  expect_source_progress();
 }
 
 TEST_F(ControlTest, AnotherCommandCancelsByIdPrefix) {
@@ -77,7 +77,7 @@ TEST_F(ControlTest, AnotherCommandCancelsByIdPrefix) {
   EXPECT_THAT(hosts_.order(Host::kA, {"status", id}).out, HasSubstr("undone"));
   EXPECT_THAT(hosts_.order(Host::kA, {"list"}).out, testing::Not(HasSubstr(id)));
   EXPECT_THAT(hosts_.order(Host::kA, {"list", "--all"}).out, HasSubstr(id));
-  expect_that_the_source_goes_on();
+  expect_source_progress();
 }
 
 TEST_F(ControlTest, PausedMigrationContinuesOnOrder) {
@@ -133,7 +133,7 @@ TEST_F(ControlTest, PausedMigrationCanBeCancelled) {
   const CommandResult cancelled = hosts_.order(Host::kA, {"cancel", id_in(migration.out_so_far())});
   EXPECT_EQ(cancelled.exit_code, 0) << cancelled.err;
   EXPECT_EQ(migration.finish(kPatience).exit_code, kCancelledExit);
-  expect_that_the_source_goes_on();
+  expect_source_progress();
 }
 
 TEST_F(ControlTest, LimitsCanChangeDuringAMigration) {
@@ -190,7 +190,7 @@ TEST_F(ControlTest, OutcomeIsReportedAfterALostConnection) {
   const CommandResult result = migration.finish(kPatience);
   EXPECT_EQ(result.exit_code, kFailedExit) << result.err;
   EXPECT_THAT(result.err, HasSubstr("the agent at the source died on the way"));
-  expect_that_the_source_goes_on();
+  expect_source_progress();
 }
 
 TEST_F(ControlTest, DisconnectedOperatorDoesNotStopAMigration) {
@@ -212,7 +212,7 @@ TEST_F(ControlTest, OperatorCannotDecideWhatTheProtocolCan) {
   EXPECT_NE(hosts_.order(Host::kA, {"resolve", id, "--run-here"}).exit_code, 0);
   migration.program().signal(SIGINT);
   EXPECT_EQ(migration.finish(kPatience).exit_code, kCancelledExit);
-  expect_that_the_source_goes_on();
+  expect_source_progress();
 }
 
 }  // namespace

@@ -54,7 +54,7 @@ class FailureTest : public testing::TestWithParam<Death> {
     return std::filesystem::exists(hosts_->directory(host) + "/faults.hit");
   }
 
-  void expect_that_the_source_goes_on() {
+  void expect_source_progress() {
     EXPECT_EQ(ask_counter(*client_, *hosts_, Host::kA), kCounterFirst + 1);
     EXPECT_TRUE(counter_is_intact(*client_, *hosts_, Host::kA));
     EXPECT_EQ(hosts_->use_coming_to(Host::kA, source_), source_);
@@ -74,7 +74,7 @@ TEST_P(FailureTest, SourceResumesWhenTheDestinationDies) {
   const MigrateOutcome outcome = hosts_->migrate(Host::kA, counter_->pid());
   EXPECT_TRUE(was_reached(Host::kB));
   EXPECT_EQ(outcome.exit_code, GetParam().exit_status) << outcome.out << outcome.err;
-  expect_that_the_source_goes_on();
+  expect_source_progress();
 }
 
 INSTANTIATE_TEST_SUITE_P(At, FailureTest,
@@ -88,7 +88,7 @@ TEST_F(FailureTest, FailingCriuIsFoundBeforeTheGateCloses) {
   const MigrateOutcome outcome = hosts_->migrate(Host::kA, counter_->pid());
   EXPECT_EQ(outcome.exit_code, kRefusedExit) << outcome.out << outcome.err;
   EXPECT_EQ(outcome.out.find("switchover"), std::string::npos) << outcome.out;
-  expect_that_the_source_goes_on();
+  expect_source_progress();
 }
 
 TEST_F(FailureTest, SourceResumesWhenTheRestoreFails) {
@@ -96,7 +96,7 @@ TEST_F(FailureTest, SourceResumesWhenTheRestoreFails) {
   const MigrateOutcome outcome = hosts_->migrate(Host::kA, counter_->pid());
   EXPECT_NE(outcome.out.find("restore:"), std::string::npos) << outcome.out;
   EXPECT_EQ(outcome.exit_code, kFailedExit) << outcome.out << outcome.err;
-  expect_that_the_source_goes_on();
+  expect_source_progress();
 }
 
 TEST_F(FailureTest, MigrationSucceedsAfterAFailedOne) {

@@ -39,7 +39,7 @@ proto::PhaseTime phase(const proto::MigrateReport& report, const std::string& na
 double end_ms(const proto::PhaseTime& phase) { return phase.start_ms() + phase.duration_ms(); }
 
 /// The program runs on after the move, and finds its VRAM unchanged.
-void expect_goes_on(App& app, std::size_t more_lines = 25) {
+void expect_progress(App& app, std::size_t more_lines = 25) {
   const std::size_t lines = app.lines().size();
   EXPECT_TRUE(app.wait_for_lines(lines + more_lines)) << app.output();
 }
@@ -66,7 +66,7 @@ TEST(Live, WritingProgramIsSentInShrinkingRounds) {
   EXPECT_EQ(report.sent_vram_bytes(), all_sent(report));
   EXPECT_TRUE(report.prefilled());
   EXPECT_TRUE(report.verified());
-  expect_goes_on(scribbler);
+  expect_progress(scribbler);
 }
 
 TEST(Live, IdleProgramsVramIsSentOnce) {
@@ -90,7 +90,7 @@ TEST(Live, ZeroChunksAreNotSent) {
   const proto::Round& first = outcome.report.rounds(0);
   EXPECT_GT(first.zero_chunks(), 256 * kMiB / kChunkBytes / 2);
   EXPECT_LT(first.sent_bytes(), outcome.report.vram_bytes() / 2);
-  expect_goes_on(scribbler);
+  expect_progress(scribbler);
 }
 
 TEST(Live, AutoConvergeThrottlesAFastWriter) {
@@ -106,7 +106,7 @@ TEST(Live, AutoConvergeThrottlesAFastWriter) {
     most = std::max(most, round.throttle());
   }
   EXPECT_GE(most, 0.2);
-  expect_goes_on(scribbler);
+  expect_progress(scribbler);
 }
 
 TEST(Live, WithoutAutoConvergeAFastWriterIsSwitchedOver) {
@@ -118,7 +118,7 @@ TEST(Live, WithoutAutoConvergeAFastWriterIsSwitchedOver) {
   ASSERT_TRUE(migrated(outcome));
   EXPECT_EQ(outcome.report.switchover_reason(), "not-shrinking");
   EXPECT_GT(outcome.report.expected_downtime_ms(), 50);
-  expect_goes_on(scribbler);
+  expect_progress(scribbler);
 }
 
 TEST(Live, StrictLeavesAFastWriterAtTheSource) {
@@ -133,7 +133,7 @@ TEST(Live, StrictLeavesAFastWriterAtTheSource) {
   EXPECT_NE(outcome.report.message().find("downtime limit"), std::string::npos)
       << outcome.report.message();
   EXPECT_TRUE(scribbler.program().running());
-  expect_goes_on(scribbler);
+  expect_progress(scribbler);
   EXPECT_EQ(hosts.use_coming_to(Host::kB, before), before);
 }
 
@@ -154,7 +154,7 @@ TEST(Live, GateClosureUndoneByStrictCountsAsDowntime) {
   };
   while (std::filesystem::exists(faults) && !ended()) {
   }
-  expect_goes_on(scribbler, 100);
+  expect_progress(scribbler, 100);
   std::ofstream(go_on) << "go on";
   const MigrateReport outcome = migration.get();
   ASSERT_TRUE(migrated(outcome));
@@ -162,7 +162,7 @@ TEST(Live, GateClosureUndoneByStrictCountsAsDowntime) {
   const proto::PhaseTime undone = phase(report, "undone closing");
   EXPECT_GT(report.downtime_ms(), undone.duration_ms()) << "it is a part of it";
   EXPECT_GT(report.gate_closed_ms(), end_ms(undone)) << "it was closed once more";
-  expect_goes_on(scribbler);
+  expect_progress(scribbler);
 }
 
 TEST(Live, BuffersCreatedAndFreedBetweenRoundsMove) {
@@ -173,7 +173,7 @@ TEST(Live, BuffersCreatedAndFreedBetweenRoundsMove) {
   const MigrateReport outcome = hosts.migrate_for_report(
       Host::kA, scribbler.pid(), {"--max-bandwidth", "150M", "--downtime-limit", "30"});
   ASSERT_TRUE(migrated(outcome));
-  expect_goes_on(scribbler, 40);
+  expect_progress(scribbler, 40);
 }
 
 TEST(Live, WithoutPrefillVramIsFilledAfterTheSwitchover) {
@@ -185,7 +185,7 @@ TEST(Live, WithoutPrefillVramIsFilledAfterTheSwitchover) {
   EXPECT_FALSE(outcome.report.prefilled());
   EXPECT_GE(phase(outcome.report, "fill and verify VRAM").start_ms(),
             outcome.report.gate_closed_ms());
-  expect_goes_on(scribbler);
+  expect_progress(scribbler);
 }
 
 TEST(Live, ImagesTravelWithAndWithoutCompression) {
@@ -266,7 +266,7 @@ TEST(Live, RepeatedMovesNeverCorruptAWritingProgram) {
     pid = outcome.report.destination_pid();
     host = other(host);
   }
-  expect_goes_on(scribbler, 100);
+  expect_progress(scribbler, 100);
 }
 
 }  // namespace

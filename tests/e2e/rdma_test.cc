@@ -33,7 +33,7 @@ class NoDevice {
 
 class RdmaTest : public testing::Test {
  protected:
-  void expect_that_it_goes_on() {
+  void expect_progress() {
     const std::size_t lines = scribbler_.lines().size();
     EXPECT_TRUE(scribbler_.wait_for_lines(lines + 10)) << scribbler_.output();
   }
@@ -49,7 +49,7 @@ TEST_F(RdmaTest, DataGoesOverRdmaIfBothHostsHaveIt) {
   EXPECT_FALSE(outcome.report.encrypted());
   EXPECT_THAT(outcome.report.transport_reason(), IsEmpty());
   EXPECT_GE(outcome.report.wire_bytes(), outcome.report.sent_vram_bytes());
-  expect_that_it_goes_on();
+  expect_progress();
 }
 
 TEST_F(RdmaTest, DataGoesOverTcpIfRdmaCannotConnect) {
@@ -59,7 +59,7 @@ TEST_F(RdmaTest, DataGoesOverTcpIfRdmaCannotConnect) {
   EXPECT_EQ(outcome.report.transport(), "tcp");
   EXPECT_TRUE(outcome.report.encrypted());
   EXPECT_THAT(outcome.report.transport_reason(), HasSubstr("RDMA"));
-  expect_that_it_goes_on();
+  expect_progress();
 }
 
 }  // namespace

@@ -73,7 +73,7 @@ class SuspendTest : public testing::Test {
   }
 
   /// Recovery may still have to complete it.
-  bool comes_to(const std::string& wanted) const {
+  bool reaches(const std::string& wanted) const {
     return test::wait_until([&] { return state() == wanted; });
   }
 
@@ -87,7 +87,7 @@ class SuspendTest : public testing::Test {
   }
 
   void expect_suspended() const {
-    EXPECT_TRUE(comes_to("suspended"));
+    EXPECT_TRUE(reaches("suspended"));
     EXPECT_TRUE(is_frozen());
     EXPECT_EQ(hosts_->use(Host::kA).vram_bytes, empty_.vram_bytes);
   }
@@ -96,7 +96,7 @@ class SuspendTest : public testing::Test {
   void expect_running() {
     EXPECT_EQ(ask_counter(*client_, *hosts_, Host::kA), ++answered_);
     EXPECT_TRUE(counter_is_intact(*client_, *hosts_, Host::kA));
-    EXPECT_TRUE(comes_to(""));
+    EXPECT_TRUE(reaches(""));
     EXPECT_EQ(hosts_->use_coming_to(Host::kA, running_), running_);
   }
 
@@ -231,7 +231,7 @@ TEST_F(SuspendTest, KilledSuspendedJobLeavesNothing) {
   expect_suspended();
   ASSERT_EQ(::kill(counter_->pid(), SIGKILL), 0);
   ASSERT_TRUE(counter_->program().wait(kPatience));
-  EXPECT_TRUE(comes_to(""));
+  EXPECT_TRUE(reaches(""));
   EXPECT_EQ(hosts_->use_coming_to(Host::kA, empty_), empty_);
 }
 
@@ -310,7 +310,7 @@ std::string name_of(const testing::TestParamInfo<Trouble>& info) {
 
 class SuspendFault : public SuspendTest, public testing::WithParamInterface<Trouble> {
  protected:
-  void expect_goes_on() {
+  void expect_progress() {
     if (GetParam().suspended) {
       expect_suspended();
       const CommandResult resumed = resume();
@@ -325,7 +325,7 @@ TEST_P(SuspendFault, DeadWorkerLeavesTheJobRunningOrSuspended) {
   arm(std::string(GetParam().point) + " kill");
   EXPECT_EQ(suspend().exit_code == 0, GetParam().suspended);  // from the agent's journal
   EXPECT_TRUE(was_reached());
-  expect_goes_on();
+  expect_progress();
 }
 
 TEST_P(SuspendFault, FailedStepLeavesTheJobRunningOrSuspended) {
@@ -333,7 +333,7 @@ TEST_P(SuspendFault, FailedStepLeavesTheJobRunningOrSuspended) {
   arm(std::string(GetParam().point) + " error");
   EXPECT_EQ(suspend().exit_code == 0, GetParam().suspended);
   EXPECT_TRUE(was_reached());
-  expect_goes_on();
+  expect_progress();
 }
 
 INSTANTIATE_TEST_SUITE_P(
@@ -355,7 +355,7 @@ TEST_P(ResumeFault, DeadWorkerLeavesTheJobRunningOrSuspended) {
   const CommandResult resumed = resume();
   EXPECT_EQ(resumed.exit_code != 0, GetParam().suspended) << resumed.err;
   EXPECT_TRUE(was_reached()) << resumed.err;
-  expect_goes_on();
+  expect_progress();
 }
 
 TEST_P(ResumeFault, FailedStepLeavesTheJobRunningOrSuspended) {
@@ -365,7 +365,7 @@ TEST_P(ResumeFault, FailedStepLeavesTheJobRunningOrSuspended) {
   const CommandResult resumed = resume();
   EXPECT_EQ(resumed.exit_code != 0, GetParam().suspended) << resumed.err;
   EXPECT_TRUE(was_reached()) << resumed.err;
-  expect_goes_on();
+  expect_progress();
 }
 
 INSTANTIATE_TEST_SUITE_P(At, ResumeFault,

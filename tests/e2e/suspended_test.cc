@@ -82,14 +82,14 @@ class SuspendedTest : public testing::Test {
   }
 
   /// Recovery may still have to complete it.
-  bool come_to(const Words& wanted, Host host = Host::kA) const {
+  bool reaches(const Words& wanted, Host host = Host::kA) const {
     return test::wait_until([&] { return states(host) == wanted; });
   }
 
   /// Of the only job that is suspended at a host. The worker that brought it there may still have
   /// to end.
   std::string pid_of_suspended(Host host) const {
-    EXPECT_TRUE(come_to({"suspended"}, host));
+    EXPECT_TRUE(reaches({"suspended"}, host));
     const auto answer = hosts_->ask(host, "list");
     const auto& migrations = answer.fields().at("migrations").list_value().values();
     if (migrations.size() != 1) return "";
@@ -99,25 +99,25 @@ class SuspendedTest : public testing::Test {
 
   /// As before, and nothing is left of the attempt.
   void expect_suspended() const {
-    EXPECT_TRUE(come_to({"suspended"}));
-    EXPECT_TRUE(come_to({}, Host::kB));
+    EXPECT_TRUE(reaches({"suspended"}));
+    EXPECT_TRUE(reaches({}, Host::kB));
     EXPECT_EQ(hosts_->use_coming_to(Host::kA, suspended_), suspended_);
     EXPECT_EQ(hosts_->use_coming_to(Host::kB, empty_b_), empty_b_);
   }
 
   /// It is stopped at B, off its GPUs, and resumes there on request.
   void expect_arrived() {
-    ASSERT_TRUE(come_to({"suspended"}, Host::kB));
+    ASSERT_TRUE(reaches({"suspended"}, Host::kB));
     EXPECT_EQ(hosts_->use(Host::kB).vram_bytes, empty_b_.vram_bytes);
     expect_gone_from_a();
-    expect_goes_on_at_b();
+    expect_progress_at_b();
   }
 
-  void expect_goes_on_at_b() {
+  void expect_progress_at_b() {
     const CommandResult resumed = order({"resume", pid_of_suspended(Host::kB)}, Host::kB);
     ASSERT_EQ(resumed.exit_code, 0) << resumed.out << resumed.err;
     expect_answers(Host::kB);
-    EXPECT_TRUE(come_to({}, Host::kB));
+    EXPECT_TRUE(reaches({}, Host::kB));
   }
 
   void expect_resumable() {
@@ -125,7 +125,7 @@ class SuspendedTest : public testing::Test {
     const CommandResult resumed = order({"resume", pid()});
     ASSERT_EQ(resumed.exit_code, 0) << resumed.out << resumed.err;
     expect_answers(Host::kA);
-    EXPECT_TRUE(come_to({}));
+    EXPECT_TRUE(reaches({}));
     EXPECT_EQ(hosts_->use_coming_to(Host::kA, running_), running_);
   }
 
@@ -136,7 +136,7 @@ class SuspendedTest : public testing::Test {
 
   void expect_gone_from_a() {
     ASSERT_TRUE(counter_->program().wait(kPatience));
-    EXPECT_TRUE(come_to({}));
+    EXPECT_TRUE(reaches({}));
     EXPECT_EQ(hosts_->use_coming_to(Host::kA, empty_), empty_);
   }
 
@@ -200,7 +200,7 @@ TEST_F(SuspendedTest, CanMoveAgainWhileSuspended) {
   ASSERT_TRUE(migrated(migrate()));
   const pid_t there = std::stoi(pid_of_suspended(Host::kB));
   ASSERT_TRUE(migrated(hosts_->migrate(Host::kB, there)));
-  EXPECT_TRUE(come_to({}, Host::kB));
+  EXPECT_TRUE(reaches({}, Host::kB));
   EXPECT_EQ(hosts_->use_coming_to(Host::kB, empty_b_), empty_b_);
   const CommandResult resumed = order({"resume", pid_of_suspended(Host::kA)});
   ASSERT_EQ(resumed.exit_code, 0) << resumed.out << resumed.err;
@@ -213,7 +213,7 @@ TEST_F(SuspendedTest, CanBeCheckpointedAfterTheMove) {
   const CommandResult taken =
       order({"checkpoint", pid_of_suspended(Host::kB), store(), "--stop"}, Host::kB);
   ASSERT_EQ(taken.exit_code, 0) << taken.out << taken.err;
-  EXPECT_TRUE(come_to({}, Host::kB));
+  EXPECT_TRUE(reaches({}, Host::kB));
   const CommandResult restored = order({"restore", store()});
   ASSERT_EQ(restored.exit_code, 0) << restored.out << restored.err;
   expect_answers(Host::kA);
@@ -246,7 +246,7 @@ TEST_F(SuspendedTest, JobKilledAfterTheMoveLeavesNothing) {
   ASSERT_NO_FATAL_FAILURE(start());
   ASSERT_TRUE(migrated(migrate()));
   ASSERT_EQ(::kill(std::stoi(pid_of_suspended(Host::kB)), SIGKILL), 0);
-  EXPECT_TRUE(come_to({}, Host::kB));
+  EXPECT_TRUE(reaches({}, Host::kB));
   EXPECT_EQ(hosts_->use_coming_to(Host::kB, empty_b_), empty_b_);
 }
 
@@ -304,7 +304,7 @@ TEST_F(SuspendedTest, LossOfTheKeeperPreventsTheMove) {
   for (const std::string& said : {migrate().err, checkpoint().err}) {
     EXPECT_THAT(said, HasSubstr("the VRAM of process " + pid() + " is lost"));
   }
-  EXPECT_TRUE(come_to({"suspended"}));
+  EXPECT_TRUE(reaches({"suspended"}));
 }
 
 TEST(SuspendedProgram, PrintsTheSameOutput) {
@@ -461,9 +461,9 @@ class HeldTest : public SuspendedTest {
   void migrate_until(const std::string& point) {
     arm(point + " run until [ -e " + flag() + " ]; do sleep 0.01; done");
     moved_ = std::async(std::launch::async, [this] { return migrate(); });
-    while (!was_reached()) ASSERT_TRUE(still_moves());
+    while (!was_reached()) ASSERT_TRUE(is_moving());
   }
-  bool still_moves() const {
+  bool is_moving() const {
     return moved_.wait_for(std::chrono::milliseconds(10)) == std::future_status::timeout;
   }
   void go_on() const { std::ofstream(flag()) << "go on\n"; }

@@ -72,14 +72,14 @@ class TcpTest : public testing::Test {
   /// Its connection has ended, and it has found the server again.
   static bool is_answered_again(const App& client) {
     std::size_t lines = 0;
-    const auto told = [&] {
+    const auto has_reported = [&] {
       const auto said = client.lines();
       lines = said.size();
       const auto end = std::ranges::find_if(
           said, [](const std::string& line) { return line == "closed" || line == "reset"; });
       return end != said.end() && std::ranges::find(end, said.end(), "1") != said.end();
     };
-    while (!told()) {
+    while (!has_reported()) {
       if (!client.wait_for_lines(lines + 1)) return false;
     }
     return true;

@@ -52,7 +52,7 @@ class TrackedMemoryTest : public testing::Test {
   }
   std::string hit(Host host) const { return hosts_.directory(host) + "/faults.hit"; }
 
-  static void expect_goes_on(const App& app) {
+  static void expect_progress(const App& app) {
     ASSERT_TRUE(app.wait_for_lines(app.lines().size() + kSome)) << app.output();
     std::size_t sweep = 0;
     for (const std::string& line : app.lines()) ASSERT_EQ(line, fmt::format("sweep {}", ++sweep));
@@ -63,7 +63,7 @@ class TrackedMemoryTest : public testing::Test {
     const MigrateReport outcome = hosts_.migrate_for_report(Host::kA, app.pid(), {});
     ASSERT_TRUE(outcome.exit_code == 0 && outcome.report.verified()) << outcome.err;
     EXPECT_GE(outcome.report.image_bytes(), kResting);
-    expect_goes_on(app);
+    expect_progress(app);
   }
 
   static bool is_tracked(pid_t pid) {
@@ -80,7 +80,7 @@ TEST_F(TrackedMemoryTest, OnlyWrittenPagesAreReadAtTheSwitchover) {
   Host host = Host::kA;
   pid_t pid = app.pid();
   for (int move = 0; move < 4; ++move) {
-    ASSERT_NO_FATAL_FAILURE(expect_goes_on(app));
+    ASSERT_NO_FATAL_FAILURE(expect_progress(app));
     arm(host, "source.memory.check check");
     const MigrateReport outcome = hosts_.migrate_for_report(host, pid, {});
     ASSERT_TRUE(outcome.exit_code == 0 && outcome.report.verified()) << outcome.err;
@@ -90,7 +90,7 @@ TEST_F(TrackedMemoryTest, OnlyWrittenPagesAreReadAtTheSwitchover) {
     host = other(host);
     EXPECT_FALSE(is_tracked(pid));
   }
-  expect_goes_on(app);
+  expect_progress(app);
 }
 
 /// Writes to the resting memory of a process and protects the page again: the kernel then knows of
@@ -134,7 +134,7 @@ TEST_F(TrackedMemoryTest, CheckFindsAWriteUnseenByTheKernel) {
   const MigrateOutcome outcome = hosts_.migrate(Host::kA, app.pid());
   EXPECT_FALSE(outcome.migrated());
   EXPECT_THAT(outcome.err, testing::HasSubstr("was written and the kernel does not know it"));
-  expect_goes_on(app);
+  expect_progress(app);
 }
 
 TEST_F(TrackedMemoryTest, UnchangedMemoryIsNotReadAtTheSwitchover) {
@@ -142,7 +142,7 @@ TEST_F(TrackedMemoryTest, UnchangedMemoryIsNotReadAtTheSwitchover) {
   const MigrateReport outcome = hosts_.migrate_for_report(Host::kA, app.pid(), {});
   ASSERT_TRUE(outcome.exit_code == 0 && outcome.report.verified()) << outcome.err;
   EXPECT_LT(outcome.report.image_bytes(), kResting / 2);
-  expect_goes_on(app);
+  expect_progress(app);
 }
 
 TEST_F(TrackedMemoryTest, DeviceWritableMemoryIsReadAtTheSwitchover) {
@@ -162,11 +162,11 @@ TEST_F(TrackedMemoryTest, NothingIsTrackedAfterARollback) {
     EXPECT_FALSE(hosts_.migrate(Host::kA, app.pid()).migrated());
     EXPECT_TRUE(fs::exists(hit(Host::kA)));
     ASSERT_TRUE(hosts_.wait_until_idle(Host::kA));
-    ASSERT_NO_FATAL_FAILURE(expect_goes_on(app));
+    ASSERT_NO_FATAL_FAILURE(expect_progress(app));
     EXPECT_FALSE(is_tracked(app.pid()));
   }
   EXPECT_TRUE(migrated(hosts_.migrate(Host::kA, app.pid())));
-  expect_goes_on(app);
+  expect_progress(app);
 }
 
 }  // namespace

@@ -197,7 +197,7 @@ Baseline::Baseline(const TwoHosts& hosts, std::string program) : program_(std::m
   }
 }
 
-Holdings Baseline::look(const TwoHosts& hosts) const {
+Holdings Baseline::measure(const TwoHosts& hosts) const {
   Holdings holdings;
   for (const Host host : kHosts) {
     const auto processes = processes_of(hosts, host);

@@ -37,7 +37,7 @@ class Baseline {
   Baseline(const TwoHosts& hosts, std::string program);
 
   /// Everything beyond the measured resources. Needs no idle hosts.
-  Holdings look(const TwoHosts& hosts) const;
+  Holdings measure(const TwoHosts& hosts) const;
 
  private:
   struct OfHost {

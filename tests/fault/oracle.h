@@ -22,7 +22,7 @@ class Oracle {
   Oracle(const std::string& path, const Program& program);
 
   /// Reads the lines appended since. Returns lines(). Throws std::system_error.
-  std::uint64_t look();
+  std::uint64_t read_new_lines();
 
   /// How many were right, up to the first wrong one.
   std::uint64_t lines() const { return lines_; }
@@ -31,7 +31,7 @@ class Oracle {
   const std::string& complaint() const { return complaint_; }
 
   /// The program's own error message at its end; empty if it printed none.
-  const std::string& last_words() const { return last_words_; }
+  const std::string& final_error() const { return final_error_; }
 
  private:
   void judge(std::string_view line);
@@ -41,9 +41,9 @@ class Oracle {
   std::uint64_t lines_ = 0;
   std::function<std::string()> next_;
   std::string expected_;  ///< the next line; empty until it is needed
-  std::string last_words_begin_;
+  std::string final_error_begin_;
   std::string line_begins_;
-  std::string last_words_;
+  std::string final_error_;
   std::string complaint_;
 };
 

@@ -35,25 +35,25 @@ class OracleTest : public testing::Test {
 
 TEST_F(OracleTest, AcceptsConsecutiveSteps) {
   Oracle oracle(path_, ticker());
-  EXPECT_EQ(oracle.look(), 0);
+  EXPECT_EQ(oracle.read_new_lines(), 0);
   append(line_of(1) + line_of(2) + line_of(3).substr(0, 4));
-  EXPECT_EQ(oracle.look(), 2);
+  EXPECT_EQ(oracle.read_new_lines(), 2);
   append(line_of(3).substr(4));
-  EXPECT_EQ(oracle.look(), 3);
+  EXPECT_EQ(oracle.read_new_lines(), 3);
   EXPECT_EQ(oracle.complaint(), "");
 }
 
 TEST_F(OracleTest, FindsARepeatedStep) {
   append(line_of(1) + line_of(2) + line_of(2));
   Oracle oracle(path_, ticker());
-  oracle.look();
+  oracle.read_new_lines();
   EXPECT_NE(oracle.complaint(), "");
 }
 
 TEST_F(OracleTest, FindsALostStep) {
   append(line_of(1) + line_of(3));
   Oracle oracle(path_, ticker());
-  oracle.look();
+  oracle.read_new_lines();
   EXPECT_NE(oracle.complaint(), "");
 }
 
@@ -65,7 +65,7 @@ TEST_F(OracleTest, FindsOutdatedVramAndAWrongChecksum) {
     std::filesystem::resize_file(path_, 0);
     append(line_of(1) + line);
     Oracle oracle(path_, ticker());
-    EXPECT_EQ(oracle.look(), 1);
+    EXPECT_EQ(oracle.read_new_lines(), 1);
     EXPECT_NE(oracle.complaint(), "") << line;
   }
 }
@@ -75,14 +75,14 @@ TEST_F(OracleTest, AcceptsOnlyLinesOfARingAndItsFinalError) {
   append(next() + "\n");
   append(next() + "\n");
   Oracle oracle(path_, ring());
-  EXPECT_EQ(oracle.look(), 2);
+  EXPECT_EQ(oracle.read_new_lines(), 2);
   append("error: rank 1 ended by signal 9\n");
-  EXPECT_EQ(oracle.look(), 2);
+  EXPECT_EQ(oracle.read_new_lines(), 2);
   EXPECT_EQ(oracle.complaint(), "");
-  EXPECT_EQ(oracle.last_words(), "error: rank 1 ended by signal 9");
+  EXPECT_EQ(oracle.final_error(), "error: rank 1 ended by signal 9");
   (void)next();
   append(next() + "\n");
-  EXPECT_EQ(oracle.look(), 2);
+  EXPECT_EQ(oracle.read_new_lines(), 2);
   EXPECT_NE(oracle.complaint(), "") << "a line was lost";
 }
 

@@ -155,7 +155,8 @@ void Pair::start(Host host) {
   app_.emplace(hosts_.start_app(host, command, program_.under_library));
   oracle_.emplace(app_->output_path(), followed);
   const auto begun = [&] {
-    return oracle_->look() > 0 || !oracle_->complaint().empty() || !app_->program().running();
+    return oracle_->read_new_lines() > 0 || !oracle_->complaint().empty() ||
+           !app_->program().running();
   };
   if (!wait_until(kHangs, begun) || oracle_->lines() == 0) {
     throw std::runtime_error("the program does not begin: " + oracle_->complaint() +
@@ -318,7 +319,7 @@ std::string Pair::wait_for_hit(Trial& trial, const std::string& point) {
   const std::string path = hit_file(hosts_, host_of(trial, side_of(point, trial.scenario)));
   std::string text;
   const auto hit = [&] {
-    oracle_->look();
+    oracle_->read_new_lines();
     text = e2e::read_file(path);
     return text.starts_with(point + " ");
   };
@@ -396,7 +397,7 @@ void Pair::mend_link() {
   ip(Host::kA, {"link", "set", "veth0", "up"});
   for (const Host host : {Host::kA, Host::kB}) {
     const bool is_up = wait_until(kHangs, [&] {
-      oracle_->look();
+      oracle_->read_new_lines();
       return ip(host, {"-br", "link", "show", "veth0"}).out.find(" UP ") != std::string::npos;
     });
     if (!is_up) throw std::runtime_error("the link does not come up again");
@@ -411,7 +412,7 @@ std::string Pair::put_right(Trial& trial) {
     if (scenario.lasts.count() > 0) {
       const auto end = Clock::now() + scenario.lasts;
       wait_until(scenario.lasts, [&] {
-        oracle_->look();
+        oracle_->read_new_lines();
         return Clock::now() >= end;
       });
     }
@@ -427,13 +428,13 @@ std::string Pair::put_right(Trial& trial) {
   }
   if (!scenario.undo.empty()) {
     wait_until(kBound, [&] {
-      oracle_->look();
+      oracle_->read_new_lines();
       return !trial.command->program().running();
     });
     shell(scenario.undo);
   }
   trial.righted = Clock::now();
-  trial.lines_when_righted = oracle_->look();
+  trial.lines_when_righted = oracle_->read_new_lines();
   return oracle_->complaint();
 }
 
@@ -442,7 +443,7 @@ bool Pair::settled(Trial& trial) {
   if (trial.command->program().running()) return false;
   const bool proven = oracle_->lines() >= trial.lines_when_righted + program_.proof;
   if (!proven && !trial.scenario.may_end_it()) return false;
-  trial.holdings = baseline_->look(hosts_);
+  trial.holdings = baseline_->measure(hosts_);
   trial.result.ended = trial.holdings.copies.empty() && trial.scenario.may_end_it();
   const bool one =
       trial.holdings.copies.size() == 1 && proven &&
@@ -453,7 +454,7 @@ bool Pair::settled(Trial& trial) {
 std::string Pair::settle(Trial& trial) {
   auto next_look = Clock::now();
   const bool well = wait_until(bound_, [&] {
-    oracle_->look();
+    oracle_->read_new_lines();
     if (!oracle_->complaint().empty()) return true;
     if (Clock::now() < next_look) return false;
     const bool done = settled(trial);
@@ -462,9 +463,10 @@ std::string Pair::settle(Trial& trial) {
   });
   trial.result.recovery_ms = milliseconds_since(trial.righted);
   if (!oracle_->complaint().empty()) return oracle_->complaint();
-  if (!oracle_->last_words().empty() && !trial.scenario.may_end_it()) return oracle_->last_words();
+  if (!oracle_->final_error().empty() && !trial.scenario.may_end_it())
+    return oracle_->final_error();
   if (well) return "";
-  trial.holdings = baseline_->look(hosts_);
+  trial.holdings = baseline_->measure(hosts_);
   return fmt::format(
       "after {} ms: {} lines since things were put right, gcr-migrate {}, copies of {} processes\n"
       "{}",

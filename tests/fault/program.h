@@ -19,7 +19,7 @@ struct Program {
   std::size_t processes = 1;             ///< of one copy; 0: not known
   std::vector<std::string> passes_by{};  ///< fault points that its migrations never reach
   std::uint64_t proof = 20;              ///< lines that prove that a copy runs
-  std::string last_words{};   ///< how its last line begins, which names the reason; or ""
+  std::string final_error{};  ///< how its last line begins, which names the reason; or ""
   std::string line_begins{};  ///< how the lines begin that count; other lines are skipped
   /// Creates a generator of the lines of an undisturbed copy. Empty for a command: a copy of it
   /// runs concurrently with the one that is moved.

@@ -211,10 +211,10 @@ TEST_F(Examining, SystemVObjectsAreAWarning) {
     const bool made = ::semget(IPC_PRIVATE, 1, 0600) >= 0 && ::msgget(IPC_PRIVATE, 0600) >= 0;
     const auto after = found(job);
     ::kill(job, SIGKILL);
-    const auto is_told = [](const auto& ids) {
+    const auto is_reported = [](const auto& ids) {
       return std::ranges::find(ids, "system-v-stays") != ids.end();
     };
-    ::_exit(made && !is_told(before) && is_told(after) ? 0 : 1);
+    ::_exit(made && !is_reported(before) && is_reported(after) ? 0 : 1);
   }
   int status = 0;
   ::waitpid(asker, &status, 0);

@@ -51,7 +51,7 @@ bool in_child(const std::function<bool()>& body) {
 }
 
 /// Makes the kernel reject `call` as unknown, for this process.
-bool take_away(unsigned call) {
+bool hide_call(unsigned call) {
   std::array<sock_filter, 4> filter = {{
       {BPF_LD | BPF_W | BPF_ABS, 0, 0, offsetof(seccomp_data, nr)},
       {BPF_JMP | BPF_JEQ | BPF_K, 0, 1, call},
@@ -246,7 +246,7 @@ TEST_F(Hosts, MpsDaemonIsFoundByItsControlPipe) {
 TEST_F(Hosts, MissingKernelFeaturesAreFindings) {
   EXPECT_EQ(missing_kernel_features(), "");
   EXPECT_TRUE(in_child([&] {
-    if (!take_away(SYS_close_range)) return false;
+    if (!hide_call(SYS_close_range)) return false;
     findings::Findings findings(findings::Side::kSource);
     survey(config_, findings);
     const auto found = ids(findings);

@@ -102,7 +102,7 @@ TEST(Flood, OperatorIsServedDuringAFlood) {
 }
 
 /// Silent connections from two addresses, each of which fills its half of all slots.
-std::vector<UniqueFd> take_every_place(AgentProcess& agent, int places) {
+std::vector<UniqueFd> fill_all_slots(AgentProcess& agent, int places) {
   std::vector<UniqueFd> held;
   for (const char* from : {"127.0.0.2", "127.0.0.3"}) {
     for (int i = 0; i <= places / 2; ++i) held.push_back(connect_from(from, agent.port()));
@@ -116,7 +116,7 @@ TEST(Flood, PeerIsServedDuringAFlood) {
   AgentProcess agent(credentials, "max_startups = 8\nstartup_timeout_ms = 60000");
   const Uuid id = write_destination(agent.state_dir(), commit::DestinationState::kRunning,
                                     {.peer_name = "agent"});
-  const std::vector<UniqueFd> strangers = take_every_place(agent, 8);
+  const std::vector<UniqueFd> strangers = fill_all_slots(agent, 8);
   proto::Envelope commit;
   commit.mutable_commit_request()->set_migration_id(to_bytes(id));
   for (int i = 0; i < 3; ++i) {

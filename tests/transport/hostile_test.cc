@@ -43,7 +43,7 @@ TEST_P(HostileFrameTest, IsRefusedWithItsReason) {
   EXPECT_EQ(error.code(), GetParam().code) << error.message();
   EXPECT_NE(error.message().find(GetParam().text), std::string::npos) << error.message();
   expect_untouched();
-  EXPECT_TRUE(comes_true([&] { return !receiver_->health(); }));
+  EXPECT_TRUE(becomes_true([&] { return !receiver_->health(); }));
   EXPECT_EQ(receiver_->health().error().code(), GetParam().code);
 }
 
@@ -88,7 +88,7 @@ TEST_F(HostileSenderTest, TruncatedHeaderBreaksTheLane) {
   bytes.resize(kHeaderBytes - 1);
   peer.send(bytes);
   peer.end();
-  EXPECT_TRUE(comes_true([&] { return !receiver_->health(); }));
+  EXPECT_TRUE(becomes_true([&] { return !receiver_->health(); }));
   EXPECT_EQ(receiver_->health().error().code(), Code::kUnavailable);
   expect_untouched();
 }
@@ -97,7 +97,7 @@ TEST_F(HostileSenderTest, TruncatedPayloadNeverCountsAsLanded) {
   const RawPeer peer = enter();
   peer.send(frame(write_header(0, 10), Bytes(9)));
   peer.end();
-  EXPECT_TRUE(comes_true([&] { return !receiver_->health(); }));
+  EXPECT_TRUE(becomes_true([&] { return !receiver_->health(); }));
   EXPECT_EQ(receiver_->health().error().code(), Code::kUnavailable);
   EXPECT_EQ(landed_, 0);
 }
@@ -105,7 +105,7 @@ TEST_F(HostileSenderTest, TruncatedPayloadNeverCountsAsLanded) {
 TEST_F(HostileSenderTest, EndWithoutGoodbyeIsAnError) {
   const RawPeer peer = enter();
   peer.end();
-  EXPECT_TRUE(comes_true([&] { return !receiver_->health(); }));
+  EXPECT_TRUE(becomes_true([&] { return !receiver_->health(); }));
   EXPECT_EQ(receiver_->health().error().code(), Code::kUnavailable);
 }
 
@@ -232,7 +232,7 @@ TEST_F(CrowdedReceiverTest, SilentConnectionsAreLimitedAndExpire) {
   ASSERT_FALSE(added);
   EXPECT_EQ(added.error().code(), Code::kResourceExhausted);
   silent.clear();
-  EXPECT_TRUE(comes_true(add_one));
+  EXPECT_TRUE(becomes_true(add_one));
   EXPECT_TRUE(receiver_->health());
 }
 
@@ -305,7 +305,7 @@ TEST_F(HostileReceiverTest, UnexpectedFrameBreaksTheChannel) {
   });
   ASSERT_TRUE(channel) << channel.error().message();
   Status written;
-  EXPECT_TRUE(comes_true([&] {
+  EXPECT_TRUE(becomes_true([&] {
     written = (*channel)->write(1, 0, Bytes(1));
     return !written;
   }));

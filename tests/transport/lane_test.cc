@@ -112,7 +112,7 @@ TEST_F(LaneTest, GoodbyeOnOneLaneEndsTheTransfer) {
     first.send(frame({.type = FrameType::kEnd}));
     EXPECT_FALSE(first.receive_header());
   }
-  EXPECT_TRUE(comes_true([&] { return receiver_->lanes() == 0; }));
+  EXPECT_TRUE(becomes_true([&] { return receiver_->lanes() == 0; }));
   EXPECT_TRUE(receiver_->health());
 }
 
@@ -123,7 +123,7 @@ class ShortWindowTest : public LaneTest {
 
 TEST_F(ShortWindowTest, PermanentlyLostLaneBreaksTheTransfer) {
   { const RawPeer peer = enter(); }
-  EXPECT_TRUE(comes_true([&] { return !receiver_->health(); }));
+  EXPECT_TRUE(becomes_true([&] { return !receiver_->health(); }));
   const Error error = receiver_->health().error();
   EXPECT_EQ(error.code(), Code::kUnavailable);
   EXPECT_NE(error.message().find("lane 0 of 2"), std::string::npos) << error.message();
@@ -140,7 +140,7 @@ TEST_F(ShortWindowTest, ConnectedLaneIsNotLost) {
   EXPECT_EQ(landed(second, FrameType::kWelcome), 0U);
   // The first lane that is lost permanently breaks the transfer.
   { const RawPeer other = enter(1); }
-  EXPECT_TRUE(comes_true([&] { return !receiver_->health(); }));
+  EXPECT_TRUE(becomes_true([&] { return !receiver_->health(); }));
   EXPECT_NE(receiver_->health().error().message().find("lane 1 of 2"), std::string::npos)
       << receiver_->health().error().message();
 }

@@ -25,7 +25,7 @@ inline constexpr RegionId kRegion = 1;
 inline constexpr std::chrono::seconds kBound{60};
 
 /// A condition that another thread makes true.
-inline bool comes_true(const std::function<bool()>& condition) {
+inline bool becomes_true(const std::function<bool()>& condition) {
   const auto deadline = std::chrono::steady_clock::now() + kBound;
   while (!condition()) {
     if (std::chrono::steady_clock::now() > deadline) return false;

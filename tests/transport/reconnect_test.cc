@@ -62,7 +62,8 @@ class ReconnectTest : public testing::Test {
     const auto before = channel_->statistics().reconnections;
     first_.cut_once();
     second_.cut_once();
-    ASSERT_TRUE(comes_true([&] { return channel_->statistics().reconnections == before + lanes; }));
+    ASSERT_TRUE(
+        becomes_true([&] { return channel_->statistics().reconnections == before + lanes; }));
   }
 
   static constexpr std::size_t kRegionBytes = 16 * kMiB;
@@ -135,7 +136,7 @@ TEST_F(ReconnectTest, LandedFramesAreNotResent) {
 TEST_F(ReconnectTest, IdleLaneIsReconnectedEarly) {
   start(2);
   cut_and_wait(2);
-  EXPECT_TRUE(comes_true([&] { return receiver_->lanes() == 2; }));
+  EXPECT_TRUE(becomes_true([&] { return receiver_->lanes() == 2; }));
 }
 
 TEST_F(ReconnectTest, FinishedTransferDoesNotReconnect) {
@@ -157,7 +158,7 @@ TEST_F(ReconnectTest, OtherLanesContinueWhileOneIsLost) {
   start(2);
   turned_away_ = true;
   second_.cut_once();
-  ASSERT_TRUE(comes_true([&] { return attempts_ > 0; }));
+  ASSERT_TRUE(becomes_true([&] { return attempts_ > 0; }));
   for (std::size_t at = 0; at < sent.size(); at += kMiB) {
     ASSERT_TRUE(channel_->write(kRegion, at, std::span(sent).subspan(at, kMiB)));
   }
@@ -165,14 +166,14 @@ TEST_F(ReconnectTest, OtherLanesContinueWhileOneIsLost) {
   EXPECT_EQ(channel_->statistics().reconnections, 0U);
   expect_arrived(sent);
   turned_away_ = false;
-  EXPECT_TRUE(comes_true([&] { return channel_->statistics().reconnections == 1; }));
+  EXPECT_TRUE(becomes_true([&] { return channel_->statistics().reconnections == 1; }));
 }
 
 TEST_F(ReconnectTest, LaneReconnectsThroughAnotherAddress) {
   const Bytes sent = pattern(4 * kMiB, 4);
   start(2);
   second_.cut();
-  ASSERT_TRUE(comes_true([&] { return channel_->statistics().reconnections == 1; }));
+  ASSERT_TRUE(becomes_true([&] { return channel_->statistics().reconnections == 1; }));
   ASSERT_TRUE(channel_->write(kRegion, 0, sent));
   ASSERT_TRUE(channel_->flush());
   expect_arrived(sent);
@@ -200,7 +201,7 @@ TEST_F(ReconnectTest, ManyWritersSurviveManyCuts) {
     const bool is_first = cut % 2 == 0;
     const auto after = channel_->statistics().reconnections + (is_first ? 2 : 1);
     (is_first ? first_ : second_).cut_once();
-    ASSERT_TRUE(comes_true([&] { return channel_->statistics().reconnections >= after; }));
+    ASSERT_TRUE(becomes_true([&] { return channel_->statistics().reconnections >= after; }));
   }
   for (auto& writer : writers) {
     const Status status = writer.get();
@@ -215,7 +216,7 @@ TEST_F(ReconnectTest, PermanentlyLostLaneFailsTheChannel) {
   turned_away_ = true;
   second_.cut_once();
   Status flushed;
-  EXPECT_TRUE(comes_true([&] {
+  EXPECT_TRUE(becomes_true([&] {
     (void)channel_->write(kRegion, 0, Bytes(100));
     flushed = channel_->flush();
     return !flushed;
@@ -231,7 +232,7 @@ TEST_F(ReconnectTest, WithoutAReconnectWindowALossIsFinal) {
   start(1, milliseconds(0));
   turned_away_ = true;
   first_.cut_once();
-  EXPECT_TRUE(comes_true([&] { return !channel_->flush(); }));
+  EXPECT_TRUE(becomes_true([&] { return !channel_->flush(); }));
   EXPECT_EQ(attempts_, 0);
 }
 
@@ -239,7 +240,7 @@ TEST_F(ReconnectTest, CancelEndsWritersOfALostLane) {
   start(1);
   turned_away_ = true;
   first_.cut_once();
-  ASSERT_TRUE(comes_true([&] { return attempts_ > 0; }));
+  ASSERT_TRUE(becomes_true([&] { return attempts_ > 0; }));
   auto large = std::async(std::launch::async,
                           [&] { return channel_->write(kRegion, 0, pattern(3 * kMiB, 6)); });
   auto small =
@@ -259,9 +260,9 @@ TEST_F(ReconnectTest, GoodbyeWithALostLaneIsAccepted) {
   ASSERT_TRUE(channel_->flush());
   turned_away_ = true;
   second_.cut_once();
-  ASSERT_TRUE(comes_true([&] { return attempts_ > 0; }));
+  ASSERT_TRUE(becomes_true([&] { return attempts_ > 0; }));
   channel_.reset();
-  EXPECT_TRUE(comes_true([&] { return receiver_->lanes() == 0; }));
+  EXPECT_TRUE(becomes_true([&] { return receiver_->lanes() == 0; }));
   EXPECT_TRUE(receiver_->health());
 }
 
@@ -296,7 +297,7 @@ class ScriptedReceiverTest : public testing::Test {
     auto channel = connect_to(std::move(script));
     if (!channel) return channel.error();
     Status status;
-    EXPECT_TRUE(comes_true([&] {
+    EXPECT_TRUE(becomes_true([&] {
       status = (*channel)->write(1, 0, Bytes(1));
       return !status;
     }));
@@ -333,7 +334,7 @@ TEST_F(ScriptedReceiverTest, OnlyUnlandedFramesAreResentInOrder) {
     ASSERT_TRUE((*channel)->write(1, number, Bytes(10, static_cast<std::byte>(number))));
   }
   three_sent.set_value();
-  ASSERT_TRUE(comes_true([&] { return (*channel)->statistics().reconnections == 1; }));
+  ASSERT_TRUE(becomes_true([&] { return (*channel)->statistics().reconnections == 1; }));
   ASSERT_TRUE((*channel)->flush());  // the last resent frame has requested a confirmation
   EXPECT_EQ((*channel)->statistics().wire_bytes, 5 * (10 + kHeaderBytes));
   ASSERT_TRUE((*channel)->write(1, 3, Bytes(10, std::byte{3})));

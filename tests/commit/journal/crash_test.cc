@@ -73,7 +73,7 @@ void expect_promises_kept(const Contents& contents, int confirmed) {
 }
 
 /// A reader without the lock finds the same records as the next owner, which can append to them.
-void expect_next_owner_goes_on(const std::filesystem::path& path) {
+void expect_next_owner_appends(const std::filesystem::path& path) {
   const auto contents = read(path);
   auto journal = Journal::open(path, Lock::kTry);
   ASSERT_TRUE(journal) << journal.error().message();
@@ -107,7 +107,7 @@ TEST_P(Crash, ConfirmedRecordsSurviveAKillAtAnyTime) {
       expect_promises_kept(*contents, confirmed);
     }
     const auto entries = list(dir.path()).value();
-    for (const Entry& entry : entries) expect_next_owner_goes_on(entry.path);
+    for (const Entry& entry : entries) expect_next_owner_appends(entry.path);
   }
 }
 

@@ -32,21 +32,21 @@ class FakeControl final : public Control {
     if (error_) return *error_;
     return state_;
   }
-  Status lock(std::chrono::milliseconds) const override { return tell("lock"); }
-  Status checkpoint() const override { return tell("checkpoint"); }
+  Status lock(std::chrono::milliseconds) const override { return record("lock"); }
+  Status checkpoint() const override { return record("checkpoint"); }
   Status restore(const std::vector<GpuPair>& pairs) const override {
     std::string call = "restore";
     for (const GpuPair& pair : pairs) call += fmt::format(" {}", pair.to.bytes.back());
-    return tell(call);
+    return record(call);
   }
-  Status unlock() const override { return tell("unlock"); }
+  Status unlock() const override { return record("unlock"); }
   Result<pid_t> restore_thread() const override {
     if (error_) return *error_;
     return name_ == "nvidia" ? pid_t{17} : pid_t{0};
   }
 
  private:
-  Status tell(const std::string& call) const {
+  Status record(const std::string& call) const {
     if (error_) return *error_;
     log_.push_back(name_ + " " + call);
     return {};

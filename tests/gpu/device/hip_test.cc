@@ -29,7 +29,7 @@ bool with_release(const char* release, const std::function<bool()>& body) {
 }
 
 template <class Any>
-bool says(const Any& result) {
+bool succeeded(const Any& result) {
   if (!result) std::cerr << result.error().message() << "\n";
   return static_cast<bool>(result);
 }
@@ -37,22 +37,23 @@ bool says(const Any& result) {
 /// Another object that imports this object's memory reads what it wrote.
 bool shares_memory() {
   const auto driver = hip::load();
-  if (!says(driver)) return false;
+  if (!succeeded(driver)) return false;
   const auto gpu = (*driver)->open((*driver)->gpus().front());
-  if (!says(gpu)) return false;
+  if (!succeeded(gpu)) return false;
   auto made = (*gpu)->create(4 * kMiB, std::nullopt);
-  if (!says(made)) return false;
+  if (!succeeded(made)) return false;
   const auto stream = (*gpu)->stream();
-  if (!says(stream)) return false;
-  bool well = says((*stream)->fill((*made)->address(), std::byte{0x5a}, 4 * kMiB)) &&
-              says((*stream)->synchronize());
+  if (!succeeded(stream)) return false;
+  bool well = succeeded((*stream)->fill((*made)->address(), std::byte{0x5a}, 4 * kMiB)) &&
+              succeeded((*stream)->synchronize());
   const auto imported =
       (*gpu)->import(std::move((*made)->duplicate_descriptor().value()), 4 * kMiB);
-  if (!says(imported)) return false;
+  if (!succeeded(imported)) return false;
   (*made).reset();
   std::vector<std::byte> bytes(4 * kMiB);
-  well = well && says((*stream)->copy_out(bytes.data(), (*imported)->address(), bytes.size())) &&
-         says((*stream)->synchronize());
+  well = well &&
+         succeeded((*stream)->copy_out(bytes.data(), (*imported)->address(), bytes.size())) &&
+         succeeded((*stream)->synchronize());
   return well && bytes == std::vector(bytes.size(), std::byte{0x5a});
 }
 
@@ -73,7 +74,7 @@ TEST(Hip, ReleaseWithoutVirtualMemoryIsRefused) {
 TEST(Hip, GpuHasPciAddressAndNameFromSysfs) {
   EXPECT_TRUE(with_release("6.2", [] {
     const auto driver = hip::load();
-    if (!says(driver)) return false;
+    if (!succeeded(driver)) return false;
     const GpuInfo& gpu = (*driver)->gpus().front();
     std::cerr << gpu_name(gpu.uuid) << " " << gpu.pci_address << "\n";
     return gpu.vendor == Vendor::kAmd && gpu_name(gpu.uuid) == "GPU-00000000000000e4" &&
@@ -84,10 +85,10 @@ TEST(Hip, GpuHasPciAddressAndNameFromSysfs) {
 TEST(Hip, ProcessWithoutHipHasNoState) {
   EXPECT_TRUE(with_release("6.2", [] {
     const auto driver = hip::load();
-    if (!says(driver)) return false;
+    if (!succeeded(driver)) return false;
     const auto own = (*driver)->control(::getpid());
     const auto other = (*driver)->control(::getppid());
-    return own->goes_with_dump() && says(own->state()) &&
+    return own->goes_with_dump() && succeeded(own->state()) &&
            *own->state() == Control::State::kRunning && own->restore_thread().value() == 0 &&
            (*driver)->is_in(::getpid()) && !(*driver)->is_in(::getppid()) &&
            other->state().error().code() == Code::kNotFound;
@@ -100,11 +101,11 @@ TEST(Hip, GpusOfBothVendorsAreListed) {
   sysfs.add_gpu({});
   EXPECT_TRUE(with_release("6.2", [&] {
     const auto driver = load_drivers(sysfs.path());
-    if (!says(driver) || (*driver)->gpus().size() != 2) return false;
+    if (!succeeded(driver) || (*driver)->gpus().size() != 2) return false;
     Gpus gpus(*driver);
     for (const GpuInfo& info : (*driver)->gpus()) {
       const auto gpu = gpus.on(info.uuid);
-      if (!says(gpu) || !says((*gpu)->create(2 * kMiB, std::nullopt))) return false;
+      if (!succeeded(gpu) || !succeeded((*gpu)->create(2 * kMiB, std::nullopt))) return false;
     }
     return (*driver)->gpus()[0].vendor == Vendor::kNvidia &&
            (*driver)->gpus()[1].vendor == Vendor::kAmd;
@@ -115,7 +116,7 @@ TEST(Hip, LibraryIsNotLoadedWithoutAKernelDriver) {
   const SysfsTree sysfs;
   EXPECT_TRUE(with_release("6.2", [&] {
     const auto driver = load_drivers(sysfs.path());
-    return says(driver) && (*driver)->gpus().size() == 1 &&
+    return succeeded(driver) && (*driver)->gpus().size() == 1 &&
            (*driver)->gpus()[0].vendor == Vendor::kNvidia &&
            ::dlopen("libamdhip64.so.6", RTLD_NOW | RTLD_NOLOAD) == nullptr;
   }));

@@ -262,7 +262,7 @@ INSTANTIATE_TEST_SUITE_P(Version, Devices, testing::ValuesIn(all_with("devices")
 
 /// Runs in a child with its own mounts: a sysfs with two AMD GPUs, one without an identifier, and a
 /// /dev.
-bool tells_gpus_of_amd(const fs::path& sysfs) {
+bool lists_amd_gpus(const fs::path& sysfs) {
   if (::unshare(CLONE_NEWNS) != 0 ||
       ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
       ::mount(sysfs.c_str(), "/sys", nullptr, MS_BIND, nullptr) != 0 ||
@@ -289,7 +289,7 @@ TEST(Devices, AmdGpusAreNamedByUniqueIdAndCanBeLeftOut) {
   tree.write("class/drm/renderD128/device/unique_id", "7cf529dea4b33bad\n");
   tree.write("class/drm/renderD129/device/unique_id", "0\n");
   const pid_t child = ::fork();
-  if (child == 0) ::_exit(tells_gpus_of_amd(tree.path()) ? 0 : 1);
+  if (child == 0) ::_exit(lists_amd_gpus(tree.path()) ? 0 : 1);
   int status = 0;
   ASSERT_EQ(::waitpid(child, &status, 0), child);
   EXPECT_EQ(status, 0);

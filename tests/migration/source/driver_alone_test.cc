@@ -28,8 +28,8 @@ TEST(SlowDowntime, GrowsWithVramMemoryAndSlowerLinks) {
   EXPECT_GE(preflight::slow_downtime(4 * kGiB, 0, kGiB), milliseconds(4000));
 }
 
-std::vector<std::string> said_of(const preflight::DriverAlone& member,
-                                 const proto::MigrateRequest& request) {
+std::vector<std::string> findings_of(const preflight::DriverAlone& member,
+                                     const proto::MigrateRequest& request) {
   findings::Findings findings(findings::Side::kSource);
   preflight::check_slow_downtime(member, request, findings);
   std::vector<std::string> said;
@@ -42,23 +42,23 @@ TEST(SlowDowntime, IsABlockerUnlessAllowedAndWithinTheLimit) {
                                       .vram = {{Uuid::random(), kGiB}, {Uuid::random(), kGiB}},
                                       .downtime = milliseconds(3210)};
   proto::MigrateRequest request;
-  EXPECT_THAT(said_of(member, request),
+  EXPECT_THAT(findings_of(member, request),
               ElementsAre(AllOf(HasSubstr("up to 2 GiB of VRAM"), HasSubstr("for about 3.2 s"),
                                 HasSubstr("[no-library]"))));
   request.set_downtime_limit_ms(300);
-  EXPECT_THAT(said_of(member, request), ElementsAre(HasSubstr("[no-library]")));
+  EXPECT_THAT(findings_of(member, request), ElementsAre(HasSubstr("[no-library]")));
   request.set_allow_slow(true);
-  EXPECT_THAT(said_of(member, request),
+  EXPECT_THAT(findings_of(member, request),
               ElementsAre(HasSubstr("[no-library-slow]"),
                           AllOf(HasSubstr("about 3.2 s is expected, and --downtime-limit allows "
                                           "0.3 s"),
                                 HasSubstr("[downtime-limit]"))));
   request.clear_downtime_limit_ms();
-  EXPECT_THAT(said_of(member, request), ElementsAre(HasSubstr("[no-library-slow]")));
+  EXPECT_THAT(findings_of(member, request), ElementsAre(HasSubstr("[no-library-slow]")));
   request.set_strict(true);
-  EXPECT_THAT(said_of(member, request), testing::Contains(HasSubstr("[downtime-limit]")));
+  EXPECT_THAT(findings_of(member, request), testing::Contains(HasSubstr("[downtime-limit]")));
   request.set_downtime_limit_ms(4000);
-  EXPECT_THAT(said_of(member, request), ElementsAre(HasSubstr("[no-library-slow]")));
+  EXPECT_THAT(findings_of(member, request), ElementsAre(HasSubstr("[no-library-slow]")));
 }
 
 }  // namespace

@@ -14,7 +14,7 @@ const SteadyDowntime kKnown{.beside_ms = 100, .rest_ms = 50, .is_least = false};
 class Meter : public testing::Test {
  protected:
   ProgressMeter::Clock::time_point at(int ms) const { return begin_ + milliseconds(ms); }
-  void look(int ms, std::uint64_t dirty_mb) {
+  void find_dirty(int ms, std::uint64_t dirty_mb) {
     meter_.looked({.began = at(ms),
                    .digest_ms = 10,
                    .vram_bytes = 1000 * kMB,
@@ -36,7 +36,7 @@ TEST_F(Meter, ReportsNothingBeforeTheFirstSearch) {
 }
 
 TEST_F(Meter, CountsBytesOfTheRoundAndInTotal) {
-  look(0, 800);
+  find_dirty(0, 800);
   meter_.begin_round(1, 5 * kMB, at(0));
   auto progress = sample(500, 205);
   EXPECT_EQ(progress.round(), 1U);
@@ -48,13 +48,13 @@ TEST_F(Meter, CountsBytesOfTheRoundAndInTotal) {
   progress = sample(2000, 805);
   EXPECT_EQ(progress.sent_bytes(), 800 * kMB);
   EXPECT_EQ(progress.remaining_bytes(), 0U);
-  look(2010, 80);
+  find_dirty(2010, 80);
   meter_.begin_round(2, 805 * kMB, at(2020));
   EXPECT_EQ(sample(2030, 825).sent_bytes(), 820 * kMB);
 }
 
 TEST_F(Meter, RateIsThatOfTheLastSeconds) {
-  look(0, 1000);
+  find_dirty(0, 1000);
   meter_.begin_round(1, 0, at(0));
   for (int ms = 200; ms <= 4000; ms += 200) sample(ms, static_cast<std::uint64_t>(ms) / 20);
   // The link becomes ten times as fast: after two seconds the old rate has no effect.
@@ -66,20 +66,20 @@ TEST_F(Meter, RateIsThatOfTheLastSeconds) {
 }
 
 TEST_F(Meter, DirtyRateIsThatBetweenTwoSearches) {
-  look(0, 1000);
+  find_dirty(0, 1000);
   EXPECT_EQ(sample(1, 0).dirty_rate_bytes_per_s(), 0);  // all of it was there before
   meter_.begin_round(1, 0, at(10));
   meter_.end_round(1000 * kMB);
-  look(2000, 100);
+  find_dirty(2000, 100);
   EXPECT_DOUBLE_EQ(sample(2001, 1000).dirty_rate_bytes_per_s(), 5e7);
 }
 
 TEST_F(Meter, DowntimeIncludesPagesDirtiedDuringTheRound) {
-  look(0, 1000);
+  find_dirty(0, 1000);
   meter_.begin_round(1, 0, at(0));
   sample(1000, 500);
   meter_.end_round(1000 * kMB);
-  look(2000, 200);  // 100 MB/s
+  find_dirty(2000, 200);  // 100 MB/s
   const auto progress = sample(3000, 1000);
   // 200 MB found, 100 MB dirtied since, at 500 MB/s, after 10 ms of digests: longer than the dump.
   EXPECT_NEAR(progress.expected_downtime_ms(), 10 + 600 + 50, 1e-6);
@@ -87,23 +87,23 @@ TEST_F(Meter, DowntimeIncludesPagesDirtiedDuringTheRound) {
 }
 
 TEST_F(Meter, DowntimeIsThatOfTheDumpIfLittleIsLeft) {
-  look(0, 1000);
+  find_dirty(0, 1000);
   meter_.begin_round(1, 0, at(0));
   sample(1000, 500);
   meter_.end_round(1000 * kMB);
-  look(2000, 0);
+  find_dirty(2000, 0);
   EXPECT_DOUBLE_EQ(sample(2000, 1000).expected_downtime_ms(), 150);
 }
 
 TEST_F(Meter, WithoutHistoryDowntimeIsALowerBound) {
   steady_ = {};
-  look(0, 1000);
+  find_dirty(0, 1000);
   meter_.begin_round(1, 0, at(0));
   EXPECT_TRUE(sample(1000, 500).expected_is_least());
 }
 
 TEST_F(Meter, ImagesOnTheChannelDoNotCountAsVram) {
-  look(0, 10);
+  find_dirty(0, 10);
   meter_.begin_round(1, 0, at(0));
   const auto progress = sample(100, 500);
   EXPECT_EQ(progress.sent_bytes(), 10 * kMB);

@@ -58,7 +58,7 @@ class RoomTest : public PlainMemoryTest {
     }
   }
   /// The library keeps nothing that the program frees.
-  void expect_all_comes_back() {
+  void expect_all_is_released() {
     for (const auto& [address, bytes] : pieces_) free(address);
     for (const auto& [address, bytes] : others_) free(address);
     EXPECT_EQ(free_bytes(), empty_);
@@ -89,7 +89,7 @@ TEST_F(RoomTest, OneAllocationGetsAllFreedMemory) {
     detach_and_attach(door);
   }
   expect_pieces_unchanged();
-  expect_all_comes_back();
+  expect_all_is_released();
 }
 
 TEST_F(RoomTest, ArenasAreCompactedOnTheGpuIfThereIsRoom) {
@@ -97,7 +97,7 @@ TEST_F(RoomTest, ArenasAreCompactedOnTheGpuIfThereIsRoom) {
   const std::uint64_t room = thin_out(2);
   allocate_other(room);
   expect_pieces_unchanged();
-  expect_all_comes_back();
+  expect_all_is_released();
 }
 
 TEST_F(RoomTest, SmallerAllocationsGetAllFreedMemory) {
@@ -110,7 +110,7 @@ TEST_F(RoomTest, SmallerAllocationsGetAllFreedMemory) {
   }
   EXPECT_GT(allocated + 6 * kMiB, room);
   expect_pieces_unchanged();
-  expect_all_comes_back();
+  expect_all_is_released();
 }
 
 TEST_F(RoomTest, InsufficientRoomChangesNothing) {
@@ -131,7 +131,7 @@ TEST_F(RoomTest, PoolsAndMappingsGetFreedMemoryToo) {
   subject_.ask(command("release", handle));
   subject_.ask(command("free_async", pooled, stream_));
   subject_.ask("sync");
-  expect_all_comes_back();
+  expect_all_is_released();
 }
 
 TEST_F(RoomTest, MemoryMappedByOthersIsNotMoved) {
@@ -168,7 +168,7 @@ TEST_F(RoomTest, CompetingProcessCausesNoLoss) {
   }
   expect_pieces_unchanged();
   taker.ask("let_go");
-  expect_all_comes_back();
+  expect_all_is_released();
 }
 
 TEST_F(RoomTest, MemoryHeldByAnAgentIsNotCompacted) {
@@ -188,7 +188,7 @@ TEST_F(RoomTest, MemoryHeldByAnAgentIsNotCompacted) {
   }
   allocate_other(room);
   expect_pieces_unchanged();
-  expect_all_comes_back();
+  expect_all_is_released();
 }
 
 TEST_F(RoomTest, WaitForRunningWorkIsBounded) {
@@ -199,7 +199,7 @@ TEST_F(RoomTest, WaitForRunningWorkIsBounded) {
   subject_.ask("go_on");
   allocate_other(room);
   expect_pieces_unchanged();
-  expect_all_comes_back();
+  expect_all_is_released();
 }
 
 TEST_F(RoomTest, CaptureIsNotDisturbed) {

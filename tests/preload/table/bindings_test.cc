@@ -37,17 +37,17 @@ unsigned gate_at_last_call(const char* driver = kDriver) {
   return call.gate_in_flight;
 }
 
-Found look(std::string* culprit) {
+Found find_ungated(std::string* culprit) {
   char text[256] = "";
-  const auto look = function<int(char*, std::size_t)>(RTLD_DEFAULT, "cuTestLook");
-  const auto found = static_cast<Found>(look(text, sizeof(text)));
+  const auto find = function<int(char*, std::size_t)>(RTLD_DEFAULT, "cuTestFindUngated");
+  const auto found = static_cast<Found>(find(text, sizeof(text)));
   *culprit = text;
   return found;
 }
 
 void expect_past_the_gate(const std::string& object, const std::string& what) {
   std::string culprit;
-  EXPECT_EQ(look(&culprit), Found::kPastTheGate);
+  EXPECT_EQ(find_ungated(&culprit), Found::kPastTheGate);
   EXPECT_NE(culprit.find(object), std::string::npos) << culprit;
   EXPECT_NE(culprit.find(what), std::string::npos) << culprit;
 }
@@ -58,7 +58,7 @@ void expect_calls_through_the_gate(void* library, const char* driver = kDriver) 
     EXPECT_EQ(gate_at_last_call(driver), 1u) << name;
   }
   std::string culprit;
-  EXPECT_EQ(look(&culprit), Found::kNothing) << culprit;
+  EXPECT_EQ(find_ungated(&culprit), Found::kNothing) << culprit;
 }
 
 /// With bindings that the loader makes at once and read-only, and with lazy bindings.
@@ -125,13 +125,13 @@ TEST(Bindings, BindingsOfHipAreRedirectedToo) {
 TEST(Bindings, DriverInItsOwnNamespaceIsNamed) {
   ASSERT_NE(dlsym(driver_handle(), "cuInit"), nullptr);
   std::string culprit;
-  EXPECT_EQ(look(&culprit), Found::kNothing);
+  EXPECT_EQ(find_ungated(&culprit), Found::kNothing);
   void* const library = dlmopen(LM_ID_NEWLM, GCR_DEEP_NOW, RTLD_NOW);
   ASSERT_NE(library, nullptr) << dlerror();
   expect_past_the_gate(kDriver, "second copy (dlmopen)");
   expect_past_the_gate(kDriver, "second copy (dlmopen)");
   dlclose(library);
-  EXPECT_EQ(look(&culprit), Found::kNothing) << culprit;
+  EXPECT_EQ(find_ungated(&culprit), Found::kNothing) << culprit;
 }
 
 TEST(Bindings, SecondDriverIsNamed) {
@@ -148,7 +148,7 @@ TEST(Bindings, UnknownFunctionIsNamedEvenIfNotCalled) {
     expect_past_the_gate(path, "cuNeverHeardOf");
     dlclose(library);
     std::string culprit;
-    EXPECT_EQ(look(&culprit), Found::kNothing) << culprit;
+    EXPECT_EQ(find_ungated(&culprit), Found::kNothing) << culprit;
   }
 }
 

@@ -63,7 +63,8 @@ extern "C" __attribute__((visibility("default"))) unsigned int cuTestWithheld() 
   return gcr::preload::withheld_lookups();
 }
 
-extern "C" __attribute__((visibility("default"))) int cuTestLook(char* culprit, std::size_t bytes) {
+extern "C" __attribute__((visibility("default"))) int cuTestFindUngated(char* culprit,
+                                                                        std::size_t bytes) {
   return static_cast<int>(gcr::preload::bindings::look({culprit, bytes}));
 }
 

@@ -111,7 +111,7 @@ class Inspecting : public testing::Test {
     ASSERT_EQ(::waitpid(pid_, nullptr, WNOHANG), 0) << "the program has ended";
   }
 
-  Inspection look() {
+  Inspection inspect_child() {
     auto inspection = inspect(pid_, Together({pid_}));
     EXPECT_TRUE(inspection) << inspection.error().message();
     return inspection ? *inspection : Inspection{};
@@ -136,7 +136,7 @@ class Inspecting : public testing::Test {
 
 TEST_F(Inspecting, PlainProcessHasFactsAndNoFindings) {
   start({"pipe", "pair", "listen"});
-  const Inspection found = look();
+  const Inspection found = inspect_child();
   EXPECT_THAT(ids(found), IsEmpty());
   EXPECT_THAT(found.facts.command(), HasSubstr("held_program pipe pair listen"));
   EXPECT_EQ(found.facts.threads(), 1u);
@@ -152,7 +152,7 @@ TEST_F(Inspecting, PlainProcessHasFactsAndNoFindings) {
 
 TEST_F(Inspecting, PreloadLibraryIsRecognisedByName) {
   start({"map", make_file("libgcr-preload.so").string()});
-  EXPECT_TRUE(look().facts.under_preload());
+  EXPECT_TRUE(inspect_child().facts.under_preload());
 }
 
 TEST_F(Inspecting, OpenFilesAreListedAndWritableOnesWithoutSize) {
@@ -161,7 +161,7 @@ TEST_F(Inspecting, OpenFilesAreListedAndWritableOnesWithoutSize) {
   start({"open", reading.string(), "write", writing.string()}, [this] {
     if (::chdir(directory_.c_str()) != 0) ::_exit(1);
   });
-  const Inspection found = look();
+  const Inspection found = inspect_child();
   EXPECT_THAT(ids(found), IsEmpty());
   EXPECT_THAT(paths(found.facts.files()), IsSupersetOf({reading.string(), writing.string(),
                                                         directory_.string(), "/"s, "/dev/null"s}));
@@ -231,7 +231,7 @@ TEST_F(Inspecting, OtherNamespacesBlockAndAreNamed) {
   start({}, [] {
     if (::unshare(CLONE_NEWNET | CLONE_NEWUTS) != 0) ::_exit(1);
   });
-  const Inspection found = look();
+  const Inspection found = inspect_child();
   ASSERT_THAT(ids(found), ElementsAre("namespaces"));
   EXPECT_THAT(found.findings.list()[0].found(), HasSubstr("net, uts"));
 }
@@ -242,14 +242,14 @@ TEST_F(Inspecting, FilesOutsideTheMountNamespaceBlock) {
     const int nothing = ::open("/dev/null", O_RDWR);
     for (int fd = 0; fd < 3; ++fd) ::dup2(nothing, fd);
   });
-  EXPECT_THAT(ids(look()), IsEmpty());
+  EXPECT_THAT(ids(inspect_child()), IsEmpty());
   end();
   start({}, [] {
     if (::unshare(CLONE_NEWNS) != 0) ::_exit(1);
     const int nothing = ::open("/dev/null", O_RDWR);
     for (const int fd : {1, 2}) ::dup2(nothing, fd);
   });
-  const Inspection found = look();
+  const Inspection found = inspect_child();
   ASSERT_THAT(ids(found), ElementsAre("foreign-mount"));
   EXPECT_THAT(found.findings.list()[0].found(), HasSubstr("standard input is /dev/null"));
 }
@@ -272,7 +272,7 @@ class HostileProcess : public Inspecting {
   /// The findings about removed files.
   std::vector<std::string> unreadable() {
     std::vector<std::string> found;
-    const Inspection inspection = look();
+    const Inspection inspection = inspect_child();
     for (const proto::Finding& finding : inspection.findings.list()) {
       if (finding.id() == "deleted-file-access") found.push_back(finding.found());
     }
@@ -280,7 +280,7 @@ class HostileProcess : public Inspecting {
   }
 
   void expect_refused(const std::string& words) {
-    const Inspection found = look();
+    const Inspection found = inspect_child();
     ASSERT_THAT(ids(found), ElementsAre("mount-namespace"));
     EXPECT_THAT(found.findings.list()[0].found(), HasSubstr(words));
     end();
@@ -297,7 +297,7 @@ TEST_F(HostileProcess, FileMountedOverAMappedFileIsNotOpened) {
     start({"map", file, "cover", file, covering});
     const UniqueFd opened(::inotify_init1(IN_CLOEXEC | IN_NONBLOCK));
     ASSERT_GE(::inotify_add_watch(opened.get(), covering.c_str(), IN_OPEN), 0);
-    const Inspection found = look();
+    const Inspection found = inspect_child();
     const auto fact = std::ranges::find(found.facts.files(), file.string(), &proto::FileFact::path);
     ASSERT_NE(fact, found.facts.files().end());
     EXPECT_TRUE(S_ISREG(fact->mode())) << "the file itself, not what covers it";
@@ -330,18 +330,18 @@ TEST_F(HostileProcess, ReadOnlyProcDoesNotBlock) {
            ::mount(nullptr, "/proc/sys", nullptr, MS_BIND | MS_REMOUNT | MS_RDONLY, nullptr) == 0 &&
            ::mount("/dev/null", "/proc/kmsg", nullptr, MS_BIND, nullptr) == 0;
   });
-  EXPECT_THAT(ids(look()), IsEmpty());
+  EXPECT_THAT(ids(inspect_child()), IsEmpty());
 }
 
 TEST_F(HostileProcess, ItsOwnProcFilesDoNotBlock) {
   for (const char* file :
        {"mem", "maps", "smaps", "environ", "auxv", "pagemap", "status", "task"}) {
     start({"open", fs::path("/proc/self") / file});
-    EXPECT_THAT(ids(look()), IsEmpty()) << file;
+    EXPECT_THAT(ids(inspect_child()), IsEmpty()) << file;
     end();
   }
   start({"open", "/proc/cpuinfo", "open", "/proc/sys/kernel/pid_max"});
-  EXPECT_THAT(ids(look()), IsEmpty());
+  EXPECT_THAT(ids(inspect_child()), IsEmpty());
 }
 
 /// Concurrent programs share libraries with it, and the kernel counts them.
@@ -352,7 +352,7 @@ TEST_F(HostileProcess, ChangingProcFilesDoNotBlock) {
   for (const char* file : {"smaps", "smaps_rollup", "numa_maps"}) {
     if (!fs::exists(fs::path("/proc/self") / file)) continue;  // not every kernel has the last
     start({"open", fs::path("/proc/self") / file});
-    for (int i = 0; i < 50; ++i) ASSERT_THAT(ids(look()), IsEmpty()) << file;
+    for (int i = 0; i < 50; ++i) ASSERT_THAT(ids(inspect_child()), IsEmpty()) << file;
     end();
   }
 }
@@ -363,7 +363,7 @@ TEST_F(HostileProcess, ProcFilesOfOtherProcessesBlock) {
   for (const fs::path& file :
        {another / "mem", another / "maps", another / "fd", another, fs::path("/proc/1/status")}) {
     start({"open", file});
-    const Inspection found = look();
+    const Inspection found = inspect_child();
     ASSERT_THAT(ids(found), ElementsAre("proc-file")) << file;
     EXPECT_THAT(found.findings.list()[0].found(), HasSubstr("of another process"));
     end();
@@ -375,7 +375,7 @@ TEST_F(HostileProcess, ProcFilesOpenedBeforeAnExecveBlock) {
     start({}, [file] {
       ::dup2(::open((fs::path("/proc/self") / file).c_str(), O_RDONLY), STDIN_FILENO);
     });
-    const Inspection found = look();
+    const Inspection found = inspect_child();
     ASSERT_THAT(ids(found), ElementsAre("proc-file")) << file;
     EXPECT_THAT(found.findings.list()[0].found(), HasSubstr("before an execve"));
     end();
@@ -384,7 +384,7 @@ TEST_F(HostileProcess, ProcFilesOpenedBeforeAnExecveBlock) {
 
 TEST_F(HostileProcess, FilesOfAnotherProcfsBlock) {
   start_apart([this] { return ::mount("proc", directory_.c_str(), "proc", 0, nullptr) == 0; });
-  EXPECT_THAT(ids(look()), IsEmpty());
+  EXPECT_THAT(ids(inspect_child()), IsEmpty());
   end();
   start({}, [this] {
     if (::unshare(CLONE_NEWNS) != 0 ||
@@ -396,7 +396,7 @@ TEST_F(HostileProcess, FilesOfAnotherProcfsBlock) {
     for (int fd = 1; fd < 3; ++fd) ::dup2(nothing, fd);
     ::dup2(::open((directory_ / "self" / "status").c_str(), O_RDONLY), STDIN_FILENO);
   });
-  const Inspection found = look();
+  const Inspection found = inspect_child();
   ASSERT_THAT(ids(found), ElementsAre("proc-file"));
   EXPECT_THAT(found.findings.list()[0].found(), HasSubstr("not the one at /proc"));
 }
@@ -407,7 +407,7 @@ TEST_F(HostileProcess, ForeignUserNamespaceOfItsMountsBlocks) {
     const int nothing = ::open("/dev/null", O_RDWR);
     for (int fd = 0; fd < 3; ++fd) ::dup2(nothing, fd);
   });
-  const Inspection found = look();
+  const Inspection found = inspect_child();
   EXPECT_THAT(ids(found), Contains("mount-namespace"));
   EXPECT_THAT(ids(found), Contains("namespaces"));
 }
@@ -419,7 +419,7 @@ TEST_F(Inspecting, GpuDriverFilesDoNotBlock) {
   std::ofstream(file) << std::string(4096, 'v');
   start({"share", file.string(), "open", file.string(), "link", file.string(),
          (fs::path(store) / "other").string(), "delete", file.string()});
-  EXPECT_THAT(ids(look()), IsEmpty());
+  EXPECT_THAT(ids(inspect_child()), IsEmpty());
   fs::remove_all(store);
 }
 
@@ -445,7 +445,7 @@ TEST_F(Inspecting, TerminalBlocks) {
   ASSERT_TRUE(::grantpt(master.get()) == 0 && ::unlockpt(master.get()) == 0);
   const std::string name = ::ptsname(master.get());
   start({}, [&name] { ::dup2(::open(name.c_str(), O_RDWR), STDIN_FILENO); });
-  const Inspection found = look();
+  const Inspection found = inspect_child();
   ASSERT_THAT(ids(found), ElementsAre("terminal"));
   EXPECT_THAT(found.findings.list()[0].found(),
               HasSubstr("standard input is the terminal " + name));
@@ -457,7 +457,7 @@ TEST_F(Inspecting, PipeToAnOutsiderBlocksAndNamesIt) {
   const UniqueFd reading(pipes[0]);
   const UniqueFd writing(pipes[1]);
   start({}, [&] { ::dup2(writing.get(), STDOUT_FILENO); });
-  const Inspection found = look();
+  const Inspection found = inspect_child();
   ASSERT_THAT(ids(found), ElementsAre("outside-pipe"));
   EXPECT_THAT(found.findings.list()[0].found(),
               HasSubstr("standard output is a pipe to process " + std::to_string(::getpid())));
@@ -470,7 +470,7 @@ TEST_F(Inspecting, SocketToAnOutsiderBlocks) {
   UniqueFd theirs(pair[1]);
   start({}, [&] { ::dup2(theirs.get(), STDERR_FILENO); });
   theirs.reset();
-  const Inspection found = look();
+  const Inspection found = inspect_child();
   ASSERT_THAT(ids(found), ElementsAre("outside-socket"));
   EXPECT_THAT(found.findings.list()[0].found(), HasSubstr(std::to_string(::getpid())));
 }
@@ -485,12 +485,12 @@ TEST_F(Inspecting, SocketWithinTheJobIsFineThoughTheAgentHasACopy) {
     ::dup2(agents.get(), STDERR_FILENO);
   });
   one.reset();
-  EXPECT_THAT(ids(look()), IsEmpty());
+  EXPECT_THAT(ids(inspect_child()), IsEmpty());
 }
 
 TEST_F(Inspecting, UnacceptedTcpConnectionBlocks) {
   start({"connect"});
-  const Inspection found = look();
+  const Inspection found = inspect_child();
   ASSERT_THAT(ids(found), ElementsAre("tcp-established", "tcp-established"));
   EXPECT_THAT(found.findings.list()[0].found(), HasSubstr("wait there to be accepted: 1"));
   EXPECT_THAT(found.findings.list()[1].found(), HasSubstr("not accepted yet"));
@@ -498,7 +498,7 @@ TEST_F(Inspecting, UnacceptedTcpConnectionBlocks) {
 
 TEST_F(Inspecting, TcpConnectionWithinTheJobIsListed) {
   start({"accept"});
-  const Inspection found = look();
+  const Inspection found = inspect_child();
   EXPECT_THAT(ids(found), IsEmpty());
   ASSERT_EQ(found.facts.sockets_size(), 3);
   EXPECT_EQ(found.facts.sockets(0).remote_address(), "");
@@ -513,7 +513,7 @@ TEST_F(Inspecting, TcpConnectionWithinTheJobIsListed) {
 /// In scripts/guest: see tests/vm.
 TEST_F(Inspecting, TcpConnectionWithTlsInTheKernelBlocks) {
   start({"tls"});
-  const Inspection found = look();
+  const Inspection found = inspect_child();
   ASSERT_THAT(ids(found), ElementsAre("socket-kind"));
   EXPECT_THAT(found.findings.list()[0].found(), HasSubstr("with tls in the kernel"));
 }
@@ -534,7 +534,7 @@ TEST_F(Inspecting, TcpConnectionToAnOutsiderBlocksUnlessReset) {
   ASSERT_TRUE(outside);
   start({}, [&] { ::dup2(inside.get(), STDOUT_FILENO); });
   inside.reset();
-  const Inspection found = look();
+  const Inspection found = inspect_child();
   ASSERT_THAT(ids(found), ElementsAre("tcp-established"));
   const std::string said = found.findings.list()[0].found();
   EXPECT_THAT(said, HasSubstr("standard output is a TCP connection from 127.0.0.1:"));
@@ -548,12 +548,12 @@ TEST_F(Inspecting, TcpConnectionToAnOutsiderBlocksUnlessReset) {
 
 TEST_F(Inspecting, IoUringBlocks) {
   start({"io_uring"});
-  EXPECT_THAT(ids(look()), Contains("io-uring"));
+  EXPECT_THAT(ids(inspect_child()), Contains("io-uring"));
 }
 
 TEST_F(Inspecting, UnknownDeviceBlocksAndMemoryDevicesDoNot) {
   start({"open", "/dev/kmsg", "open", "/dev/zero", "open", "/dev/urandom"});
-  const Inspection found = look();
+  const Inspection found = inspect_child();
   ASSERT_THAT(ids(found), ElementsAre("device"));
   EXPECT_THAT(found.findings.list()[0].found(), HasSubstr("/dev/kmsg"));
 }
@@ -569,7 +569,7 @@ TEST_F(Inspecting, InfiniBandDeviceHasItsOwnRemedy) {
       ::_exit(1);
     }
   });
-  const Inspection inspection = look();
+  const Inspection inspection = inspect_child();
   const auto& found = inspection.findings.list();
   const auto device = std::ranges::find(found, "device"s, &proto::Finding::id);
   ASSERT_NE(device, found.end());
@@ -578,12 +578,12 @@ TEST_F(Inspecting, InfiniBandDeviceHasItsOwnRemedy) {
 
 TEST_F(Inspecting, SystemVMemoryBlocksOnlyInTheHostsNamespace) {
   start({"sysv"});
-  EXPECT_THAT(ids(look()), ElementsAre("system-v"));
+  EXPECT_THAT(ids(inspect_child()), ElementsAre("system-v"));
   end();
   start({"sysv"}, [] {
     if (::unshare(CLONE_NEWIPC) != 0) ::_exit(1);
   });
-  EXPECT_THAT(ids(look()), IsEmpty());
+  EXPECT_THAT(ids(inspect_child()), IsEmpty());
 }
 
 TEST_F(Inspecting, IpcNamespaceSharedWithAnOutsiderBlocks) {
@@ -608,11 +608,12 @@ TEST_F(Inspecting, OnlyLargeDeletedFilesBlock) {
   const fs::path sparse = make_file("sparse", kDeletedFileLimitBytes + 1);
   start({"write", small.string(), "delete", small.string(), "write", sparse.string(), "delete",
          sparse.string()});
-  EXPECT_THAT(ids(look()), IsEmpty());
+  EXPECT_THAT(ids(inspect_child()), IsEmpty());
   end();
   const fs::path large = directory_ / "large";
   start({"fill", large.string(), "write", large.string(), "delete", large.string()});
-  EXPECT_THAT(ids(look()), ElementsAre("deleted-file", "deleted-file")) << "held and mapped";
+  EXPECT_THAT(ids(inspect_child()), ElementsAre("deleted-file", "deleted-file"))
+      << "held and mapped";
 }
 
 TEST_F(HostileProcess, RemovedWriteOnlyFileBlocks) {
@@ -661,12 +662,12 @@ TEST_F(HostileProcess, RemovedUnreadableProgramBlocks) {
 
 TEST_F(Inspecting, NamedTmpfsFilesDoNotBlock) {
   start({"share", make_file("file").string()});
-  EXPECT_THAT(ids(look()), IsEmpty());
+  EXPECT_THAT(ids(inspect_child()), IsEmpty());
 }
 
 TEST_F(Inspecting, SharedMemoryBlocksIfAnotherProcessMapsIt) {
   start({"memfd"});
-  EXPECT_THAT(ids(look()), IsEmpty());
+  EXPECT_THAT(ids(inspect_child()), IsEmpty());
   end();
   start({"memfd", "child"});
   const pid_t child = procfs::tree(pid_).at(1);
@@ -687,7 +688,7 @@ TEST_F(Inspecting, SharingWithANewChildDoesNotBlock) {
   });
   reading.reset();
   writing.reset();
-  EXPECT_THAT(ids(look()), IsEmpty());  // only the parent is known
+  EXPECT_THAT(ids(inspect_child()), IsEmpty());  // only the parent is known
   ::kill(procfs::tree(pid_).at(1), SIGKILL);
 }
 
@@ -714,19 +715,19 @@ TEST_F(Inspecting, PipeToAnEndedMemberDoesNotBlock) {
 
 TEST_F(Inspecting, UndumpableKernelObjectsBlock) {
   start({"bpf", "queue", "pidfd", std::to_string(::getpid())});
-  EXPECT_THAT(ids(look()), ElementsAre("kernel-object", "kernel-object", "kernel-object"));
+  EXPECT_THAT(ids(inspect_child()), ElementsAre("kernel-object", "kernel-object", "kernel-object"));
 }
 
 TEST_F(Inspecting, UndumpableSocketsBlock) {
   start({"multipath"});
-  const Inspection found = look();
+  const Inspection found = inspect_child();
   ASSERT_THAT(ids(found), ElementsAre("socket-kind"));
   EXPECT_THAT(found.findings.list()[0].found(), HasSubstr("MPTCP"));
 }
 
 TEST_F(Inspecting, BoundSocketsAreListed) {
   start({"listen"});
-  const Inspection found = look();
+  const Inspection found = inspect_child();
   EXPECT_THAT(ids(found), IsEmpty());
   ASSERT_EQ(found.facts.sockets_size(), 1);
   EXPECT_EQ(found.facts.sockets(0).protocol(), "tcp");
@@ -738,20 +739,20 @@ TEST_F(Inspecting, NamedPipesAreListed) {
   const fs::path pipe = directory_ / "pipe";
   ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
   start({"fifo", pipe.string()});
-  const Inspection found = look();
+  const Inspection found = inspect_child();
   EXPECT_THAT(ids(found), IsEmpty());
   EXPECT_THAT(paths(found.facts.files()), Contains(pipe.string()));
 }
 
 TEST_F(Inspecting, AnotherRootDirectoryBlocks) {
   start({"root", directory_.string()});
-  EXPECT_THAT(ids(look()), Contains("root-directory"));
+  EXPECT_THAT(ids(inspect_child()), Contains("root-directory"));
 }
 
 TEST_F(Inspecting, HardlyComparableFilesAreAWarning) {
   const fs::path large = make_file("large", 257 << 20);  // more than is hashed
   start({"map", large.string()});
-  const Inspection found = look();
+  const Inspection found = inspect_child();
   EXPECT_THAT(ids(found), ElementsAre("file-by-size"));
   EXPECT_FALSE(found.findings.has_blocker());
 }
@@ -759,7 +760,7 @@ TEST_F(Inspecting, HardlyComparableFilesAreAWarning) {
 TEST_F(Inspecting, MappedFilesAreReadDespiteReplacedNames) {
   const fs::path hidden = make_file("hidden", 100);
   start({"map", hidden.string(), "hide", directory_.string()});
-  const Inspection found = look();
+  const Inspection found = inspect_child();
   const auto file = std::ranges::find(found.facts.files(), hidden.string(), &proto::FileFact::path);
   ASSERT_NE(file, found.facts.files().end());
   EXPECT_EQ(file->size_bytes(), 100u);
@@ -768,21 +769,21 @@ TEST_F(Inspecting, MappedFilesAreReadDespiteReplacedNames) {
 
 TEST_F(Inspecting, MappingWithANumaPolicyIsAWarning) {
   start({"bind"});
-  const Inspection found = look();
+  const Inspection found = inspect_child();
   EXPECT_THAT(ids(found), ElementsAre("numa-mappings"));
   EXPECT_THAT(found.findings.list()[0].found(), HasSubstr("1 of its mappings"));
 }
 
 TEST_F(Inspecting, SealedMemoryBlocks) {
   start({"seal"});
-  const Inspection found = look();
+  const Inspection found = inspect_child();
   EXPECT_THAT(ids(found), ElementsAre("mseal"));
 }
 
 TEST_F(Inspecting, CpuAffinityIsAWarning) {
   if (std::thread::hardware_concurrency() < 2) FAIL() << "two CPUs are needed";
   start({"cpu"});
-  const Inspection found = look();
+  const Inspection found = inspect_child();
   EXPECT_THAT(ids(found), ElementsAre("cpu-affinity"));
   EXPECT_FALSE(found.findings.has_blocker());
 }
@@ -797,7 +798,7 @@ TEST_F(Inspecting, ControlGroupLimitsAreFacts) {
   start({});
   const fs::path group = hierarchy->mount / name;
   std::ofstream(group / "cgroup.procs") << pid_;
-  const Inspection found = look();
+  const Inspection found = inspect_child();
   end();
   EXPECT_EQ(::rmdir(group.c_str()), 0);
   EXPECT_THAT(ids(found), IsEmpty());
@@ -807,7 +808,7 @@ TEST_F(Inspecting, ControlGroupLimitsAreFacts) {
 TEST_F(Inspecting, MpsClientBlocks) {
   std::ofstream(directory_ / "control") << "";
   start({}, [this] { ::setenv("CUDA_MPS_PIPE_DIRECTORY", directory_.c_str(), 1); });
-  EXPECT_THAT(ids(look()), ElementsAre("mps"));
+  EXPECT_THAT(ids(inspect_child()), ElementsAre("mps"));
 }
 
 TEST_F(Inspecting, ProcessOfAnotherUserNeedsAPrivilegedAgent) {
@@ -815,7 +816,7 @@ TEST_F(Inspecting, ProcessOfAnotherUserNeedsAPrivilegedAgent) {
   start({}, [] {
     if (::setgid(kUnprivileged) != 0 || ::setuid(kUnprivileged) != 0) ::_exit(1);
   });
-  const Inspection found = look();
+  const Inspection found = inspect_child();
   EXPECT_EQ(found.facts.uid(), kUnprivileged);
   EXPECT_EQ(found.facts.gid(), kUnprivileged);
   EXPECT_EQ(found.facts.capabilities(), 0u);
@@ -834,7 +835,7 @@ TEST_F(Inspecting, ProcessOfAnotherUserNeedsAPrivilegedAgent) {
 
 TEST_F(Inspecting, LimitsAndIdsAreFacts) {
   start({});
-  const proto::ProcessFacts facts = look().facts;
+  const proto::ProcessFacts facts = inspect_child().facts;
   EXPECT_EQ(facts.uid(), 0u);
   EXPECT_EQ(facts.user(), "root");
   EXPECT_EQ(facts.group(), "root");
@@ -851,27 +852,28 @@ TEST_F(Inspecting, FileOpenedByARemovedLinkBlocksUnlessOnTmpfs) {
     start({"open", file, "map", file, "link", file, directory / "other", "delete", file});
   };
   open_link_and_delete(directory_);
-  EXPECT_THAT(ids(look()), IsEmpty());
+  EXPECT_THAT(ids(inspect_child()), IsEmpty());
   end();
   // Programs are built on a disk.
   std::string disk = fs::path(GCR_HELD_PROGRAM).parent_path() / "inspect-test-XXXXXX";
   ASSERT_NE(::mkdtemp(disk.data()), nullptr);
   open_link_and_delete(disk);
-  EXPECT_THAT(ids(look()), ElementsAre("deleted-file", "deleted-file")) << "held and mapped";
+  EXPECT_THAT(ids(inspect_child()), ElementsAre("deleted-file", "deleted-file"))
+      << "held and mapped";
   fs::remove_all(disk);
 }
 
 TEST_F(Inspecting, TracerBlocks) {
   start({});
   ASSERT_EQ(::ptrace(PTRACE_SEIZE, pid_, nullptr, nullptr), 0);
-  EXPECT_THAT(ids(look()), ElementsAre("traced"));
+  EXPECT_THAT(ids(inspect_child()), ElementsAre("traced"));
 }
 
 TEST_F(Inspecting, StoppedProcessIsAWarning) {
   start({});
   ::kill(pid_, SIGSTOP);
   ASSERT_TRUE(procfs::wait_until_stopped(pid_));
-  const Inspection found = look();
+  const Inspection found = inspect_child();
   EXPECT_THAT(ids(found), ElementsAre("stopped"));
   EXPECT_FALSE(found.findings.has_blocker());
 }
@@ -882,7 +884,7 @@ TEST_F(Inspecting, AllFindingsAreReportedAtOnce) {
   const UniqueFd reading(pipes[0]);
   const UniqueFd writing(pipes[1]);
   start({"connect", "io_uring", "sysv"}, [&] { ::dup2(writing.get(), STDOUT_FILENO); });
-  EXPECT_THAT(ids(look()),
+  EXPECT_THAT(ids(inspect_child()),
               testing::IsSupersetOf({"outside-pipe", "tcp-established", "io-uring", "system-v"}));
 }
 

@@ -72,7 +72,7 @@ class OutgoingFiles : public testing::Test {
  protected:
   /// Without others, this process is the member, with its descriptors and mappings. `meanwhile`
   /// runs after names were read and before anything else.
-  Outgoing look(
+  Outgoing find_outgoing_files(
       const std::vector<pid_t>& pids = {::getpid()},
       const std::function<void()>& meanwhile = [] {}) {
     std::vector<std::vector<process::NamedFile>> named;
@@ -88,7 +88,7 @@ class OutgoingFiles : public testing::Test {
     std::vector<Member> members;
     for (std::size_t i = 0; i < pids.size(); ++i) members.push_back({pids[i], named[i]});
     meanwhile();
-    return find(members);
+    return find_outgoing_files(members);
   }
 
   UniqueFd open(const std::string& leaf, int flags = O_RDWR | O_CREAT | O_EXCL) const {
@@ -121,7 +121,7 @@ TEST_F(OutgoingFiles, OnlyWrittenFilesMoveAndWithAllNames) {
   }();
   ASSERT_EQ(::ftruncate(written.get(), 100), 0);
   ASSERT_EQ(::link(directory_.name("written").c_str(), directory_.name("link").c_str()), 0);
-  const Outgoing found = look();
+  const Outgoing found = find_outgoing_files();
   EXPECT_THAT(found.findings.list(), IsEmpty());
   ASSERT_THAT(found.files, SizeIs(1));
   const proto::MemoryFile& file = found.files.front().fact;
@@ -141,7 +141,7 @@ TEST_F(OutgoingFiles, RemovedNameIsRestoredForTheDumpOnly) {
   ASSERT_EQ(::rename(directory_.name("first").c_str(), directory_.name("moved").c_str()), 0);
   ASSERT_EQ(::link(directory_.name("moved").c_str(), directory_.name("last").c_str()), 0);
   ASSERT_EQ(::unlink(directory_.name("moved").c_str()), 0);
-  const Outgoing found = look();
+  const Outgoing found = find_outgoing_files();
   ASSERT_THAT(found.files, SizeIs(1)) << reasons(found);
   const proto::MemoryFile& fact = found.files.front().fact;
   EXPECT_THAT(fact.names(), ElementsAre(directory_.name("last")));
@@ -154,7 +154,8 @@ TEST_F(OutgoingFiles, RemovedNameIsRestoredForTheDumpOnly) {
   ASSERT_TRUE(give_names(found));
   EXPECT_EQ(id_of(for_dump), id_of(directory_.name("last")));
   EXPECT_TRUE(give_names(found)) << "twice is no harm";
-  EXPECT_THAT(look().files.front().fact.names(), ElementsAre(directory_.name("last")));
+  EXPECT_THAT(find_outgoing_files().files.front().fact.names(),
+              ElementsAre(directory_.name("last")));
   ASSERT_TRUE(remove_names(wanted, Which::kMade, {::getpid()}));
   EXPECT_EQ(id_of(for_dump), procfs::FileId());
   EXPECT_NE(id_of(directory_.name("last")), procfs::FileId());
@@ -164,7 +165,7 @@ TEST_F(OutgoingFiles, NameTakenByAnotherFileIsNotReplaced) {
   const UniqueFd file = open("first");
   ASSERT_EQ(::link(directory_.name("first").c_str(), directory_.name("last").c_str()), 0);
   ASSERT_EQ(::unlink(directory_.name("first").c_str()), 0);
-  const Outgoing found = look();
+  const Outgoing found = find_outgoing_files();
   ASSERT_THAT(found.files, SizeIs(1));
   const std::string theirs = directory_.write("first (deleted)", "theirs");
   EXPECT_FALSE(give_names(found));
@@ -176,7 +177,7 @@ TEST_F(OutgoingFiles, SharedMemoryNamedElsewhereIsRefused) {
   const UniqueMapping mapping = map(file);
   const Directory other;
   ASSERT_EQ(::link(directory_.name("file").c_str(), other.name("file").c_str()), 0);
-  const Outgoing found = look();
+  const Outgoing found = find_outgoing_files();
   EXPECT_THAT(found.files, IsEmpty());
   EXPECT_THAT(reasons(found), HasSubstr("has 2 names, of which 1 are known"));
 }
@@ -185,7 +186,7 @@ TEST_F(OutgoingFiles, TooLargeFileIsRefused) {
   const UniqueFd file = open("file");
   const UniqueMapping mapping = map(file);
   ASSERT_EQ(::ftruncate(file.get(), kMaxFileBytes + 4096), 0);
-  EXPECT_THAT(reasons(look()), HasSubstr("are allowed"));
+  EXPECT_THAT(reasons(find_outgoing_files()), HasSubstr("are allowed"));
 }
 
 TEST_F(OutgoingFiles, FileSharedWithAnOutsiderIsRefused) {
@@ -193,14 +194,14 @@ TEST_F(OutgoingFiles, FileSharedWithAnOutsiderIsRefused) {
   const UniqueMapping mapping = map(file);
   const std::string path = directory_.name("file");
   std::optional<Held> outsider(std::in_place, std::vector<std::string>{"open", path});
-  const Outgoing found = look();
+  const Outgoing found = find_outgoing_files();
   EXPECT_THAT(found.files, IsEmpty());
   EXPECT_THAT(reasons(found), HasSubstr("process " + std::to_string(::getpid())));
   EXPECT_THAT(reasons(found),
               HasSubstr("process " + std::to_string(outsider->pid()) + " (held_program) has too"));
   EXPECT_THAT(found.shared_with, testing::Contains(testing::Key(path)));
   outsider.reset();
-  EXPECT_THAT(look().files, SizeIs(1)) << "it is gone";
+  EXPECT_THAT(find_outgoing_files().files, SizeIs(1)) << "it is gone";
 }
 
 TEST_F(OutgoingFiles, FileClosedByAMemberIsReadThroughAnother) {
@@ -209,7 +210,7 @@ TEST_F(OutgoingFiles, FileClosedByAMemberIsReadThroughAnother) {
   UniqueMapping mapping = map(file);
   file.reset();
   const Held other({"share", path});
-  const Outgoing found = look({other.pid(), ::getpid()}, [&] { mapping.reset(); });
+  const Outgoing found = find_outgoing_files({other.pid(), ::getpid()}, [&] { mapping.reset(); });
   EXPECT_THAT(reasons(found), IsEmpty());
   EXPECT_THAT(found.files, SizeIs(1));
 }
@@ -222,7 +223,7 @@ TEST_F(HostileOutgoing, FileOfAnotherUserDoesNotMoveWithItsWriter) {
   const std::string users = write("users", kUser, 0666);
   for (const auto& [path, user] : {std::pair(roots, kUser), std::pair(users, uid_t{0})}) {
     const Held member({"write", path}, user);
-    const Outgoing found = look({member.pid()});
+    const Outgoing found = find_outgoing_files({member.pid()});
     EXPECT_THAT(found.files, IsEmpty()) << path;
     EXPECT_THAT(reasons(found), IsEmpty()) << "it is compared like any other";
   }
@@ -231,7 +232,7 @@ TEST_F(HostileOutgoing, FileOfAnotherUserDoesNotMoveWithItsWriter) {
 TEST_F(HostileOutgoing, SharedMemoryOwnedByAnotherUserIsRefused) {
   const std::string path = write("file", 0, 0666);
   const Held member({"share", path}, kUser);
-  const Outgoing found = look({member.pid()});
+  const Outgoing found = find_outgoing_files({member.pid()});
   EXPECT_THAT(found.files, IsEmpty());
   EXPECT_THAT(reasons(found), HasSubstr(path + " in memory, which belongs to user 0, not to the "
                                                "process"));
@@ -241,7 +242,7 @@ TEST_F(HostileOutgoing, OwningMemberProvidesTheFile) {
   const std::string path = write("file", kUser, 0666);
   const Held other({"share", path});
   const Held owner({"open", path}, kUser);
-  const Outgoing found = look({other.pid(), owner.pid()});
+  const Outgoing found = find_outgoing_files({other.pid(), owner.pid()});
   ASSERT_THAT(found.files, SizeIs(1)) << reasons(found);
   EXPECT_EQ(found.files.front().pid, owner.pid());
   EXPECT_EQ(found.files.front().owner.uids(3), kUser);
@@ -254,21 +255,22 @@ TEST_F(HostileOutgoing, OwningMemberProvidesTheFile) {
 TEST_F(HostileOutgoing, FileUnreadableByItsOwnerIsNotRead) {
   const std::string path = write("file", kUser, 0600);
   const Held member({"share", path}, kUser);
-  const Outgoing found = look({member.pid()});
+  const Outgoing found = find_outgoing_files({member.pid()});
   ASSERT_THAT(found.files, SizeIs(1)) << reasons(found);
   EXPECT_TRUE(memory_files::open(found.files.front()));
   ASSERT_EQ(::chown(path.c_str(), 0, 0), 0);  // after its examination
   EXPECT_FALSE(memory_files::open(found.files.front()));
   ASSERT_EQ(::chown(path.c_str(), kUser, kUser), 0);
   ASSERT_EQ(::chmod(path.c_str(), 0200), 0);
-  EXPECT_THAT(reasons(look({member.pid()})), HasSubstr("which its owner may not read"));
+  EXPECT_THAT(reasons(find_outgoing_files({member.pid()})),
+              HasSubstr("which its owner may not read"));
 }
 
 TEST_F(HostileOutgoing, DumpNamesNeedTheOwnersPermission) {
   const std::string first = write("first", kUser, 0600);
   const Held member({"share", first, "link", first, directory_.name("last"), "delete", first},
                     kUser);
-  const Outgoing found = look({member.pid()});
+  const Outgoing found = find_outgoing_files({member.pid()});
   ASSERT_THAT(found.files, SizeIs(1)) << reasons(found);
   ASSERT_EQ(::chmod(directory_.path().c_str(), 0755), 0);
   EXPECT_FALSE(give_names(found));

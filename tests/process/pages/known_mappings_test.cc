@@ -44,12 +44,12 @@ class Mapping {
 
 class KnownMappings : public testing::Test {
  protected:
-  KnownMemory look() const { return {read_mappings(::getpid()).value(), {tracked_.range()}}; }
+  KnownMemory read_known() const { return {read_mappings(::getpid()).value(), {tracked_.range()}}; }
   const Mapping plain_, tracked_;
 };
 
 TEST_F(KnownMappings, EqualThoseOfSmaps) {
-  const KnownMemory known = look();
+  const KnownMemory known = read_known();
   const auto again = read_mappings(::getpid(), known);
   EXPECT_TRUE(plain_.in(again).plain);
   EXPECT_FALSE(plain_.in(again).tracked);
@@ -70,7 +70,7 @@ TEST_F(KnownMappings, EqualThoseOfSmaps) {
 }
 
 TEST_F(KnownMappings, NewMappingsArePlainAndFlaggedOnesAreNot) {
-  KnownMemory known = look();
+  KnownMemory known = read_known();
   for (MemoryMapping& mapping : known.mappings) {
     if (mapping.range == plain_.range()) mapping.plain = !(mapping.flagged = true);
   }
@@ -81,7 +81,7 @@ TEST_F(KnownMappings, NewMappingsArePlainAndFlaggedOnesAreNot) {
 }
 
 TEST_F(KnownMappings, NewlyLockedMemoryIsSeen) {
-  const KnownMemory known = look();
+  const KnownMemory known = read_known();
   ASSERT_EQ(::mlock(plain_.page(), kMappingBytes), 0);
   const MemoryMapping locked = plain_.in(read_mappings(::getpid(), known));
   ASSERT_EQ(::munlock(plain_.page(), kMappingBytes), 0);
@@ -89,7 +89,7 @@ TEST_F(KnownMappings, NewlyLockedMemoryIsSeen) {
   EXPECT_TRUE(locked.flagged);
 }
 
-TEST_F(KnownMappings, EndedProcessIsAnError) { EXPECT_FALSE(read_mappings(0, look())); }
+TEST_F(KnownMappings, EndedProcessIsAnError) { EXPECT_FALSE(read_mappings(0, read_known())); }
 
 }  // namespace
 }  // namespace gcr::process::test

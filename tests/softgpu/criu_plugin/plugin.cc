@@ -72,7 +72,7 @@ unsigned id_of(const Uuid& uuid) {
   return static_cast<unsigned>(std::stoul(machine.name_of(uuid).substr(12), nullptr, 16));
 }
 
-bool know_machine() {
+bool read_machine() {
   machine.vendor = gcr::softgpu::Vendor::kAmd;
   if (machine.count > 0 || machine.load_from_environment() == Result::kSuccess) return true;
   PLUGIN_ERROR("this machine has no devices");
@@ -206,7 +206,7 @@ DoorRequest restore_request(const std::vector<Uuid>& before) {
   return request;
 }
 
-bool bring_back(pid_t pid, const std::vector<Uuid>& before) {
+bool restore_gpu(pid_t pid, const std::vector<Uuid>& before) {
   return !ask(pid, restore_request(before)) && !ask(pid, DoorOp::kUnlock);
 }
 
@@ -254,7 +254,7 @@ int init(int stage) {
 
 /// Asks as soon as the process runs again, unless it ends before: until then its memory has to stay
 /// as it was dumped. A separate process does that, which holds nothing of CRIU.
-void bring_back_when_it_runs(pid_t pid) {
+void restore_gpu_once_running(pid_t pid) {
   if (::fork() != 0) return;
   ::setsid();
   if (::chdir("/") != 0) ::_exit(1);
@@ -283,15 +283,15 @@ void bring_back_when_it_runs(pid_t pid) {
 void finish(int stage, int result) {
   if (stage != kDump) return;
   for (const pid_t pid : checkpointed) {
-    if (result != 0) bring_back(pid, devices_here());
-    if (result == 0) bring_back_when_it_runs(pid);
+    if (result != 0) restore_gpu(pid, devices_here());
+    if (result == 0) restore_gpu_once_running(pid);
   }
   checkpointed.clear();
 }
 
 int checkpoint_devices(int pid) {
   if (threads_of(pid, Threads::kDoors).empty()) return 0;
-  if (!know_machine()) return -1;
+  if (!read_machine()) return -1;
   const Result locked = lock(pid);
   if (locked == Result::kNotInitialized) return 0;
   if (locked) return -1;
@@ -308,7 +308,7 @@ int checkpoint_devices(int pid) {
 int resume_devices_late(int pid) {
   if (threads_of(pid, Threads::kDoors).empty()) return 0;
   const std::vector<Uuid> before = read_image();
-  if (!know_machine()) return -1;
+  if (!read_machine()) return -1;
   const Result found = ask(pid, DoorOp::kState);
   if (found == Result::kNotInitialized) return 0;
   if (before.empty() || before.size() > static_cast<std::size_t>(machine.count)) {
@@ -320,7 +320,7 @@ int resume_devices_late(int pid) {
     PLUGIN_INFO("GPU: 0x%04X -> 0x%04X", id_of(before[i]), id_of(machine.devices[i].uuid));
   }
   PLUGIN_INFO("======================");
-  return bring_back(pid, before) ? 0 : -1;
+  return restore_gpu(pid, before) ? 0 : -1;
 }
 
 /// More than the number of hooks of each release.

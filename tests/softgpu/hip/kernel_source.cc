@@ -121,12 +121,12 @@ class Reader {
         continue;
       }
       const TokenSpan attributes = token == "__attribute__" ? bracketed() : TokenSpan();
-      const auto says = [&](std::string_view keyword, std::string_view attribute) {
+      const auto matches = [&](std::string_view keyword, std::string_view attribute) {
         return token == keyword || std::ranges::find(attributes, attribute) != attributes.end();
       };
-      if (says("__global__", "global")) {
+      if (matches("__global__", "global")) {
         read_kernel();
-      } else if (says("__device__", "device") || says("__constant__", "constant")) {
+      } else if (matches("__device__", "device") || matches("__constant__", "constant")) {
         read_variable();
       }
     }

@@ -73,7 +73,7 @@ Play status(const std::string& role, const std::string& state, int pid) {
     known.set_state(state);
     known.set_pid(pid);
     known.set_finished(true);
-    co_await say(channel, message);
+    co_await send_message(channel, message);
   };
 }
 
@@ -182,7 +182,7 @@ TEST_F(Checkpoint, JsonReportHasTheCheckpointsFields) {
 }
 
 TEST_F(Checkpoint, DetachPrintsTheId) {
-  const Finished finished = checkpoint({say_started}, {"--detach"});
+  const Finished finished = checkpoint({send_started}, {"--detach"});
   EXPECT_EQ(finished.exit_status, 0) << finished.err;
   EXPECT_EQ(finished.out, std::string("checkpoint ") + kExampleId + "\n");
 }
@@ -214,11 +214,11 @@ TEST_F(Checkpoint, IncompleteCheckpointIsUnconfirmed) {
 }
 
 TEST_F(Checkpoint, LostAgentLeavesTheOutcomeUnknown) {
-  expect_one_error(checkpoint({say_event}), 6, "whether there is a new checkpoint is not known");
+  expect_one_error(checkpoint({send_event}), 6, "whether there is a new checkpoint is not known");
 }
 
 TEST_F(Checkpoint, LostReportIsReplacedByTheJournal) {
-  const Finished finished = checkpoint({say_started, status("source", "confirmed", 4711)});
+  const Finished finished = checkpoint({send_started, status("source", "confirmed", 4711)});
   EXPECT_EQ(finished.exit_status, 0) << finished.err;
   EXPECT_THAT(finished.out, EndsWith("\ncheckpointed name=unknown\n"));
 }
@@ -227,7 +227,7 @@ TEST_F(Checkpoint, PreflightChecksTheDirectory) {
   const Play ready = [](ControlChannel& channel) -> asio::awaitable<void> {
     proto::Envelope message;
     message.mutable_check_reply();
-    co_await say(channel, message);
+    co_await send_message(channel, message);
   };
   const Finished finished =
       run_against({"preflight", "--checkpoint", "/var/checkpoints", "HOST", "4711"}, {ready});
@@ -300,13 +300,13 @@ TEST_F(Series, SignalBetweenTwoEndsItWithSuccess) {
 
 TEST_F(Series, SignalCancelsTheRunningOneAndEndsIt) {
   const Play good = [](ControlChannel& channel) -> asio::awaitable<void> {
-    co_await say_report(channel, taken_report());
+    co_await send_report(channel, taken_report());
   };
   const Play to_be_cancelled = [](ControlChannel& channel) -> asio::awaitable<void> {
-    co_await say_started(channel);
+    co_await send_started(channel);
     const auto order = co_await channel.receive(kPatience);
     EXPECT_TRUE(order && order->has_cancel_request());
-    co_await say_report(channel, failed_report(Code::kCancelled, true));
+    co_await send_report(channel, failed_report(Code::kCancelled, true));
   };
   FakeAgent agent(credentials_.context({}), {good, to_be_cancelled});
   Running running(cli_words(checkpoint_words(agent.address(), {"--every", "1ms"})),
@@ -354,7 +354,7 @@ TEST_F(Restore, RequestHasTheOptions) {
 }
 
 TEST_F(Restore, DetachPrintsTheId) {
-  const Finished finished = restore({say_started}, {"--detach"});
+  const Finished finished = restore({send_started}, {"--detach"});
   EXPECT_EQ(finished.out, std::string("restore ") + kExampleId + "\n");
 }
 
@@ -370,7 +370,7 @@ TEST_F(Restore, RefusalHasItsExitStatus) {
 
 TEST_F(Restore, LostReportGetsThePidFromTheJournal) {
   const Play running = status("destination", "running", 55);
-  const Finished finished = restore({say_started, running, running});
+  const Finished finished = restore({send_started, running, running});
   EXPECT_EQ(finished.exit_status, 0) << finished.err;
   EXPECT_THAT(finished.out, EndsWith("\nrestored pid=55\n"));
 }

@@ -20,8 +20,8 @@ using testing::StartsWith;
 
 /// Accepts the migration, and closes the connection.
 asio::awaitable<void> start_and_vanish(ControlChannel& channel) {
-  co_await say_started(channel);
-  co_await say_event(channel);
+  co_await send_started(channel);
+  co_await send_event(channel);
 }
 
 /// Accepts the migration and waits for its cancellation.
@@ -63,7 +63,7 @@ Play status(const KnownState& known) {
     status.set_pid(known.pid);
     const std::string state = known.state;
     status.set_finished(state == "confirmed" || state == "undone");
-    co_await say(channel, message);
+    co_await send_message(channel, message);
   };
 }
 
@@ -84,22 +84,22 @@ class Control : public Migrate {
 
 TEST_F(Control, IdIsPrintedFirst) {
   const Finished finished = against([](ControlChannel& channel) -> asio::awaitable<void> {
-    co_await say_started(channel);
-    co_await say_report(channel, report_of(Code::kTimeout));
+    co_await send_started(channel);
+    co_await send_report(channel, report_of(Code::kTimeout));
   });
   EXPECT_THAT(finished.out, StartsWith(std::string("migration ") + kExampleId + "\n"));
   EXPECT_EQ(finished.exit_status, 1);
 }
 
 TEST_F(Control, DetachReturnsOnceTheMigrationIsAccepted) {
-  const Finished finished = against(say_started, {"--detach"});
+  const Finished finished = against(send_started, {"--detach"});
   EXPECT_EQ(finished.exit_status, 0) << finished.err;
   EXPECT_EQ(finished.out, std::string("migration ") + kExampleId + "\n");
   EXPECT_EQ(finished.err, "");
 }
 
 TEST_F(Control, DetachHasJsonToo) {
-  const Finished finished = against(say_started, {"--detach", "--json"});
+  const Finished finished = against(send_started, {"--detach", "--json"});
   EXPECT_EQ(finished.exit_status, 0) << finished.err;
   EXPECT_THAT(finished.out, StartsWith("{\"schema\":1,\"type\":\"started\","));
   EXPECT_THAT(finished.out, EndsWith(std::string("\"migration_id\":\"") + kExampleId + "\"}\n"));
@@ -115,7 +115,7 @@ TEST_F(Control, SignalCancelsTheMigration) {
   for (const int signal : {SIGINT, SIGTERM}) {
     FakeAgent agent(credentials_.context({}), [](ControlChannel& channel) -> asio::awaitable<void> {
       co_await start_and_be_cancelled(channel);
-      co_await say_report(channel, report_of(Code::kCancelled));
+      co_await send_report(channel, report_of(Code::kCancelled));
     });
     const auto running = start(agent);
     ASSERT_TRUE(running->wait_for_output("switchover: "));
@@ -132,7 +132,7 @@ TEST_F(Control, SignalAfterTheCommitChangesNothing) {
     proto::MigrateReport migrated;
     migrated.set_migrated(true);
     migrated.set_destination_pid(77);
-    co_await say_report(channel, migrated);
+    co_await send_report(channel, migrated);
   });
   const auto running = start(agent);
   ASSERT_TRUE(running->wait_for_output("switchover: "));
@@ -147,7 +147,7 @@ TEST_F(Control, SecondSignalQuitsAtOnce) {
     co_await start_and_be_cancelled(channel);
     proto::Envelope message;
     message.mutable_event()->set_phase("noted");
-    co_await say(channel, message);
+    co_await send_message(channel, message);
     const auto left = co_await channel.receive(kPatience);
     EXPECT_FALSE(left);
   });
@@ -235,10 +235,10 @@ TEST_F(Control, OutcomeIsUnknownIfTheAgentHasNoJournal) {
 
 TEST_F(Control, UnsettledReportIsFollowedUp) {
   const Play unsettled = [](ControlChannel& channel) -> asio::awaitable<void> {
-    co_await say_started(channel);
+    co_await send_started(channel);
     proto::MigrateReport report = report_of(Code::kInternal);
     report.set_recovering(true);
-    co_await say_report(channel, report);
+    co_await send_report(channel, report);
   };
   const Finished finished =
       against_all({unsettled, status({.state = "undone", .code = "io", .pid = 4711})});

@@ -20,13 +20,13 @@ std::string example_id_bytes();
 /// Half of the third round, with values in every field.
 proto::Progress example_progress();
 
-asio::awaitable<void> say(control::ControlChannel& channel, proto::Envelope message);
-asio::awaitable<void> say_started(control::ControlChannel& channel);
-asio::awaitable<void> say_progress(control::ControlChannel& channel, proto::Progress progress);
-asio::awaitable<void> say_report(control::ControlChannel& channel, proto::MigrateReport report);
+asio::awaitable<void> send_message(control::ControlChannel& channel, proto::Envelope message);
+asio::awaitable<void> send_started(control::ControlChannel& channel);
+asio::awaitable<void> send_progress(control::ControlChannel& channel, proto::Progress progress);
+asio::awaitable<void> send_report(control::ControlChannel& channel, proto::MigrateReport report);
 
 /// An Event, nothing else: then the agent disconnects.
-asio::awaitable<void> say_event(control::ControlChannel& channel);
+asio::awaitable<void> send_event(control::ControlChannel& channel);
 
 /// An Event and this report.
 Play report(const proto::MigrateReport& what);

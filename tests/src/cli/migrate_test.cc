@@ -210,7 +210,7 @@ TEST_F(Migrate, UnconfirmedCommitHasItsExitStatus) {
 
 TEST_F(Migrate, LostAgentLeavesTheOutcomeUnknown) {
   const Finished finished = against(
-      [](ControlChannel& channel) -> asio::awaitable<void> { co_await say_event(channel); });
+      [](ControlChannel& channel) -> asio::awaitable<void> { co_await send_event(channel); });
   expect_one_error(finished, 6, "closed the connection; the outcome is not known here");
 }
 

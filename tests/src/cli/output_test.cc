@@ -60,10 +60,10 @@ proto::MigrateReport the_report() {
 
 /// Started, an event, progress, the report.
 asio::awaitable<void> play_all(ControlChannel& channel) {
-  co_await say_started(channel);
-  co_await say_event(channel);
-  co_await say_progress(channel, example_progress());
-  co_await say_report(channel, the_report());
+  co_await send_started(channel);
+  co_await send_event(channel);
+  co_await send_progress(channel, example_progress());
+  co_await send_report(channel, the_report());
 }
 
 TEST_F(Migrate, JsonHasALinePerEventAndTheReportLast) {
@@ -131,8 +131,8 @@ TEST_F(Migrate, QuietFailureIsOneErrorLine) {
 
 TEST_F(Migrate, PlainProgressIsThrottled) {
   const Finished finished = against([](ControlChannel& channel) -> asio::awaitable<void> {
-    for (int i = 0; i < 50; ++i) co_await say_progress(channel, example_progress());
-    co_await say_report(channel, the_report());
+    for (int i = 0; i < 50; ++i) co_await send_progress(channel, example_progress());
+    co_await send_report(channel, the_report());
   });
   EXPECT_THAT(finished.out, testing::Not(HasSubstr("dirtied at")));
 }
@@ -148,8 +148,8 @@ TEST_F(Migrate, InvalidValuesDoNoHarm) {
         progress.set_rate_bytes_per_s(std::numeric_limits<double>::infinity());
         progress.set_expected_downtime_ms(std::numeric_limits<double>::quiet_NaN());
         progress.set_time_left_ms(-1);
-        co_await say_progress(channel, progress);
-        co_await say_report(channel, the_report());
+        co_await send_progress(channel, progress);
+        co_await send_report(channel, the_report());
       },
       {"--json"});
   EXPECT_EQ(finished.exit_status, 0) << finished.err;

@@ -97,7 +97,7 @@ TEST_F(SuspendCommand, RefusalHasItsExitStatus) {
 }
 
 TEST_F(SuspendCommand, LostAgentLeavesTheOutcomeUnknown) {
-  const Finished finished = order({say_event}, {"suspend", "4711"});
+  const Finished finished = order({send_event}, {"suspend", "4711"});
   EXPECT_EQ(finished.exit_status, 6);
   EXPECT_THAT(finished.err, HasSubstr("the outcome is not known here"));
 }
@@ -112,11 +112,11 @@ TEST_F(SuspendCommand, LostReportIsReplacedByTheJournal) {
       known.set_state(state);
       known.set_pid(4711);
       known.set_finished(finished);
-      co_await say(channel, message);
+      co_await send_message(channel, message);
     };
   };
   const Play accept = [](control::ControlChannel& channel) -> asio::awaitable<void> {
-    co_await say_started(channel);
+    co_await send_started(channel);
   };
   const Finished suspended = order({accept, status("suspended", false)}, {"suspend", "4711"});
   EXPECT_EQ(suspended.exit_status, 0) << suspended.err;

@@ -28,7 +28,7 @@ struct Showing {
   asio::awaitable<void> show(ControlChannel& channel) {
     asio::steady_timer pause(co_await asio::this_coro::executor);
     while (!cancelled) {
-      co_await say_progress(channel, example_progress());
+      co_await send_progress(channel, example_progress());
       pause.expires_after(std::chrono::milliseconds(30));
       co_await pause.async_wait(asio::use_awaitable);
     }
@@ -42,15 +42,15 @@ struct Showing {
 
 asio::awaitable<void> show_until_cancelled(ControlChannel& channel) {
   using asio::experimental::awaitable_operators::operator&&;
-  co_await say_started(channel);
-  co_await say_event(channel);
+  co_await send_started(channel);
+  co_await send_event(channel);
   Showing showing;
   co_await (showing.show(channel) && showing.listen(channel));
   proto::MigrateReport report;
   report.set_code("cancelled");
   report.set_message("the operator cancelled it");
   report.set_source_touched(true);
-  co_await say_report(channel, report);
+  co_await send_report(channel, report);
 }
 
 std::size_t count(const std::string& text, const std::string& what) {

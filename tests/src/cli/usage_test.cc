@@ -245,7 +245,7 @@ TEST_F(MakeCerts, AgentsAndOperatorsCanConnect) {
   const auto agent = control::make_tls_context(files("node1"));
   const auto human = control::make_tls_context(files("alice"));
   ASSERT_TRUE(agent && human);
-  const auto [server, client] = loopback.meet(*agent, *human);
+  const auto [server, client] = loopback.connect_both(*agent, *human);
   ASSERT_TRUE(server) << server.error().message();
   ASSERT_TRUE(client) << client.error().message();
   EXPECT_TRUE((*server)->peer().is_operator);
@@ -259,7 +259,7 @@ TEST_F(MakeCerts, AgentIsRefusedUnderAnUnnamedAddress) {
   const auto agent = control::make_tls_context(files("node1"));
   const auto human = control::make_tls_context(files("alice"));
   ASSERT_TRUE(agent && human);
-  const auto [server, client] = loopback.meet(*agent, *human);
+  const auto [server, client] = loopback.connect_both(*agent, *human);
   ASSERT_FALSE(client);
   EXPECT_THAT(client.error().message(), HasSubstr("made out to another host"));
 }

@@ -41,7 +41,7 @@ class Greeting : public testing::Test {
 };
 
 TEST_F(Greeting, BothSidesExchangeTheirNames) {
-  const auto [server, client] = loopback_.meet(
+  const auto [server, client] = loopback_.connect_both(
       credentials_.context({.role = "agent", .common_name = "node2"}),
       credentials_.context({.role = "operator", .common_name = "alice", .host = ""}));
   ASSERT_TRUE(server) << server.error().message();

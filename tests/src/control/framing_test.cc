@@ -124,7 +124,8 @@ TEST_F(Framing, EnvelopeWithoutKnownContentIsRefused) {
 class Conversation : public testing::Test {
  protected:
   Conversation() {
-    auto [server, client] = loopback_.meet(credentials_.context({}), credentials_.context({}));
+    auto [server, client] =
+        loopback_.connect_both(credentials_.context({}), credentials_.context({}));
     server_ = std::move(server.value());
     client_ = std::move(client.value());
   }
@@ -232,14 +233,14 @@ TEST_F(Conversation, DisconnectedPeerIsNamed) {
   EXPECT_THAT(received->error().message(), HasSubstr("closed the connection"));
 }
 
-asio::awaitable<void> say_and_finish(ControlChannel& channel, proto::Envelope message) {
+asio::awaitable<void> send_and_finish(ControlChannel& channel, proto::Envelope message) {
   const Status sent = co_await channel.send(message);
   EXPECT_TRUE(sent);
   co_await channel.finish(kPatience);
 }
 
-asio::awaitable<void> hear_and_close(ControlChannel& channel,
-                                     std::optional<Result<proto::Envelope>>& received) {
+asio::awaitable<void> receive_and_close(ControlChannel& channel,
+                                        std::optional<Result<proto::Envelope>>& received) {
   received.emplace(co_await channel.receive(kPatience));
   channel.close();
 }
@@ -249,8 +250,8 @@ TEST_F(Conversation, FinishDeliversOutputDespiteUnreadInput) {
   run(send_to(*client_, message_of(1000), unread));
   std::optional<Result<proto::Envelope>> received;
   std::vector<asio::awaitable<void>> both;
-  both.push_back(say_and_finish(*server_, message_of(200'000)));
-  both.push_back(hear_and_close(*client_, received));
+  both.push_back(send_and_finish(*server_, message_of(200'000)));
+  both.push_back(receive_and_close(*client_, received));
   loopback_.run(std::move(both));
   ASSERT_TRUE(*received) << received->error().message();
   EXPECT_EQ((*received)->ByteSizeLong(), 200'000U);

@@ -85,9 +85,9 @@ class Loopback {
   void run(std::vector<asio::awaitable<void>> coroutines);
 
   /// Both halves concurrently.
-  std::pair<ChannelResult, ChannelResult> meet(std::shared_ptr<asio::ssl::context> server,
-                                               std::shared_ptr<asio::ssl::context> client,
-                                               const std::string& host = "127.0.0.1");
+  std::pair<ChannelResult, ChannelResult> connect_both(std::shared_ptr<asio::ssl::context> server,
+                                                       std::shared_ptr<asio::ssl::context> client,
+                                                       const std::string& host = "127.0.0.1");
 
   asio::io_context& io() { return io_; }
 
