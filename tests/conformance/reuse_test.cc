@@ -99,7 +99,7 @@ TEST_P(ReuseTest, ReaddedRegionMayUseOtherMemory) {
   ASSERT_TRUE(ok(receiver().remove_region(kRegion)));
   ASSERT_TRUE(ok(receiver().add_region(kRegion, elsewhere)));
   const Status again = write_and_flush(0, second);
-  EXPECT_EQ(landed_, first) << "what was removed is never written again";
+  EXPECT_EQ(landed_, first) << "a removed region is never written again";
   if (capabilities().knows_regions_at_once) {
     EXPECT_TRUE(ok(again));
     EXPECT_EQ(elsewhere, second);

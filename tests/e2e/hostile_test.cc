@@ -265,7 +265,7 @@ TEST_F(HostileTest, TmpfsFileOfAnotherUserIsNeitherStoredNorRemoved) {
   const fs::path theirs = write_anothers(secret);
   ASSERT_NO_FATAL_FAILURE(start_confined(theirs));
   const std::string content = read_file(theirs);
-  ASSERT_GT(content.size(), secret.size()) << "the counter has said something";
+  ASSERT_GT(content.size(), secret.size()) << "the counter has printed something";
   const std::string store = hosts_->directory() + "/checkpoints";
   const CommandResult taken =
       hosts_->order(Host::kA, {"checkpoint", std::to_string(counter_->pid()), store, "--stop"});

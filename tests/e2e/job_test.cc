@@ -54,7 +54,7 @@ class JobTest : public testing::Test {
   /// The process that writes to gpu_output_ has GPU memory when this returns.
   void wait_for_counter() const {
     const auto has_line = [](const std::string& text) { return text.find('\n') != text.npos; };
-    EXPECT_TRUE(wait_for_content(gpu_output_, has_line, kPatience)) << "the counter says nothing";
+    EXPECT_TRUE(wait_for_content(gpu_output_, has_line, kPatience)) << "the counter prints nothing";
   }
 
   /// A job whose root is `command`, which prints lines, with a counter below it.

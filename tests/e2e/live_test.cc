@@ -161,7 +161,7 @@ TEST(Live, GateClosureUndoneByStrictCountsAsDowntime) {
   const proto::MigrateReport& report = outcome.report;
   const proto::PhaseTime undone = phase(report, "undone closing");
   EXPECT_GT(report.downtime_ms(), undone.duration_ms()) << "it is a part of it";
-  EXPECT_GT(report.gate_closed_ms(), end_ms(undone)) << "it was closed once more";
+  EXPECT_GT(report.gate_closed_ms(), end_ms(undone)) << "it was closed again";
   expect_progress(scribbler);
 }
 

@@ -60,7 +60,7 @@ TEST(SecurityTest, LogsNameTheLocalUserButNoSecret) {
   static const std::regex kSecret("[0-9a-fA-F]{32,}|[A-Za-z0-9+/]{40,}={0,2}|PRIVATE KEY");
   for (const Host host : {Host::kA, Host::kB}) {
     const std::string log = read_file(hosts.variable("LOG", host));
-    EXPECT_THAT(log, HasSubstr("migrated")) << "what is looked at is the whole log";
+    EXPECT_THAT(log, HasSubstr("migrated")) << "the whole log is read";
     std::smatch found;
     std::istringstream lines(log);
     for (std::string line; std::getline(lines, line);) {

@@ -69,7 +69,7 @@ class WithoutLibrary : public testing::Test {
   void expect_refusal(const MigrateOutcome& outcome, const std::string& id) {
     EXPECT_EQ(outcome.exit_code, kRefusedExit) << outcome.out << outcome.err;
     EXPECT_THAT(outcome.err, HasSubstr(in_brackets(id)));
-    EXPECT_THAT(outcome.out, Not(HasSubstr("prepare:"))) << "something was touched";
+    EXPECT_THAT(outcome.out, Not(HasSubstr("prepare:"))) << "something was changed";
   }
 
   TwoHosts hosts_{{"--fault-points", "true"}};
@@ -224,7 +224,7 @@ TEST_F(WithoutLibrary, IsRefusedIfAnotherProgramMayShareItsMemory) {
   const App other =
       hosts_.start_app(Host::kA, device.used_by(counter_command(hosts_, 0, kSecondPort + 1)));
   ASSERT_TRUE(other.wait_for_lines(1)) << other.output();
-  EXPECT_TRUE(migrated(migrate(counter))) << "under the library it says that it shares nothing";
+  EXPECT_TRUE(migrated(migrate(counter))) << "under the library it reports that it shares nothing";
 }
 
 TEST_F(WithoutLibrary, IsRefusedWithAChildForkedAfterCudaInit) {

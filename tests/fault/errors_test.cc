@@ -151,7 +151,7 @@ TEST_F(ErrorsTest, OneCopyRunsIfMemoryRunsOut) {
                             "destination.prepared", "destination.imaged"}) {
     migrated += expect_one_copy(at(point, limit)) ? 1 : 0;
   }
-  EXPECT_LT(migrated, 5) << "the limit was felt nowhere";
+  EXPECT_LT(migrated, 5) << "the limit had no effect";
 }
 
 TEST_F(ErrorsTest, OneCopyRunsIfDescriptorsRunOut) {
@@ -164,7 +164,7 @@ TEST_F(ErrorsTest, OneCopyRunsIfDescriptorsRunOut) {
           fmt::format("$(($(ls /proc/{}/fd | wc -l) + {})):", host.daemon, more);
       migrated += expect_one_copy(before(limit + soft, limit + "1024:")) ? 1 : 0;
     }
-    EXPECT_LT(migrated, 6) << "the limit was felt nowhere";
+    EXPECT_LT(migrated, 6) << "the limit had no effect";
   }
 }
 

@@ -137,14 +137,14 @@ TEST_F(AmdGpus, DifferencesOfTheDestinationAreFindings) {
   older.firmware = 176;
   add_gpu(older);
   EXPECT_THAT(compared(source, host()), ElementsAre("amd-firmware"));
-  EXPECT_THAT(compared(host(), source), IsEmpty()) << "newer firmware will do";
+  EXPECT_THAT(compared(host(), source), IsEmpty()) << "newer firmware is accepted";
   add_gpu(node());
   add_board("0000:05:00.0", 0x74a1, {{"current_memory_partition", "NPS4\n"}});
   EXPECT_THAT(compared(source, host()), ElementsAre("amd-partition-mode"));
   proto::HostFacts other = source;
   auto& properties = *other.mutable_gpus(0)->mutable_amd()->mutable_properties();
   properties["caches_count"] += 1;
-  EXPECT_THAT(compared(source, other), IsEmpty()) << "more caches will do";
+  EXPECT_THAT(compared(source, other), IsEmpty()) << "more caches are accepted";
   EXPECT_THAT(compared(other, source), ElementsAre("amd-properties"));
   properties["simd_count"] += 1;
   EXPECT_THAT(compared(source, other), ElementsAre("amd-properties"));
@@ -172,7 +172,7 @@ TEST_F(AmdGpus, MissingPageFaultRetryIsAFinding) {
   EXPECT_THAT(compared(false, by_process, never), IsEmpty());
   EXPECT_THAT(compared(true, by_process, by_process), IsEmpty());
   EXPECT_THAT(compared(false, always, never), ElementsAre("amd-xnack"));
-  EXPECT_THAT(compared(true, never, never), IsEmpty()) << "the wish has no effect there";
+  EXPECT_THAT(compared(true, never, never), IsEmpty()) << "the option has no effect there";
 }
 
 class AmdFilesTest : public testing::Test, protected SysfsTree {

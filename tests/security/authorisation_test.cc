@@ -146,7 +146,7 @@ TEST_F(Ownership, EveryUserIdIsChecked) {
     const auto as_root = worker::Permissions::of(kLocalRoot, {}).check_process(mixed.pid());
     ASSERT_TRUE(as_root);
     const bool roots = ids[0] == 0 || ids[1] == 0 || ids[2] == 0;
-    EXPECT_EQ(as_root->uid, roots ? 0 : kBob) << "whose migration it will be";
+    EXPECT_EQ(as_root->uid, roots ? 0 : kBob) << "the owner of the migration";
   }
 }
 

@@ -49,7 +49,7 @@ class PrivilegesTest : public testing::Test {
     EXPECT_EQ(set_of(pid, "CapPrm"), kept_by(part));
     EXPECT_EQ(set_of(pid, "CapInh"), 0U);
     EXPECT_EQ(set_of(pid, "CapAmb"), 0U);
-    EXPECT_EQ(set_of(pid, "CapBnd"), set_of(::getpid(), "CapBnd")) << "what CRIU can give";
+    EXPECT_EQ(set_of(pid, "CapBnd"), set_of(::getpid(), "CapBnd")) << "what CRIU can set";
   }
 
   control::test::Credentials credentials_;

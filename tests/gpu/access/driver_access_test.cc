@@ -47,7 +47,7 @@ TEST_F(ThroughTheDriver, HoldLocksAndResumeUnlocks) {
     EXPECT_TRUE(access_.look().value().quiet);
     EXPECT_EQ(state(), Control::State::kLocked);
     process_.send("holds " + buffer_ + " 7");
-    EXPECT_FALSE(process_.has_output()) << "the call is held back";
+    EXPECT_FALSE(process_.has_output()) << "the call is delayed";
     ASSERT_TRUE(access_.resume());
     EXPECT_EQ(process_.receive(), kOk + " 1");
     EXPECT_EQ(state(), Control::State::kRunning);

@@ -149,7 +149,7 @@ TEST(ClosingGates, RanksBehindAreLetPassUntilNoRankWaits) {
     EXPECT_FALSE(rank->open);
   }
   EXPECT_EQ(machine.ranks[0]->steps, 0u) << "it was the furthest";
-  EXPECT_EQ(machine.ranks[1]->submitted, 41u) << "the collective, and no call more";
+  EXPECT_EQ(machine.ranks[1]->submitted, 41u) << "the collective, and no further call";
   EXPECT_EQ(machine.ranks[2]->submitted, 41u);
   ASSERT_EQ(told.size(), 1u);
   EXPECT_EQ(told.front(), "process 1: its GPU waits: calls of 2, 3 are let pass");

@@ -185,7 +185,7 @@ TEST(Job, InvalidChangesAreRefusedWithoutEffect) {
   Job job = shared();
   EXPECT_FALSE(job.add({{1}, {}, kSize, {{kRoot, 11}}})) << "a number that is taken";
   EXPECT_FALSE(job.add({{2}, {}, kSize, {}})) << "without a mapping";
-  EXPECT_FALSE(job.add({{2}, {}, kSize, {{kRoot, 11}, {{2}, 1}}})) << "by no member of the job";
+  EXPECT_FALSE(job.add({{2}, {}, kSize, {{kRoot, 11}, {{2}, 1}}})) << "by an unknown member";
   EXPECT_FALSE(job.add({{2}, {}, kSize, {{kRoot, 11}, {kChild, 20}}})) << "the child's other one";
   EXPECT_FALSE(job.add({{2}, {}, kSize, {{kRoot, 11}, {kRoot, 11}}})) << "named twice";
   EXPECT_EQ(job.find({kRoot, 11}), std::nullopt);

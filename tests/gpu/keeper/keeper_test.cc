@@ -83,7 +83,7 @@ Code code_of_taking(const journal::ProcessId& keeper) {
 void wait_for_end(const journal::ProcessId& id) {
   const auto process = procfs::Process::open(id.pid(), id.start_time());
   if (!process) return;
-  EXPECT_TRUE(process->ends_within(std::chrono::seconds(10))) << "the keeper goes on";
+  EXPECT_TRUE(process->ends_within(std::chrono::seconds(10))) << "the keeper runs on";
 }
 
 /// A process that starts a keeper, runs more of the test with it, and is killed.
@@ -222,7 +222,7 @@ TEST(Keeper, StaysWhenTheWorkerDiesAfterArming) {
   expect_taken(id, buffers.list);
   ASSERT_TRUE(end_keeper(id));
   EXPECT_EQ(code_of_taking(id), Code::kNotFound);
-  EXPECT_TRUE(end_keeper(id)) << "twice is as good as once";
+  EXPECT_TRUE(end_keeper(id)) << "a second call succeeds";
 }
 
 TEST(Keeper, EndsWhenTheWorkerDiesBeforeArming) {
@@ -297,7 +297,7 @@ TEST(Keeper, FindRejectsOtherProcesses) {
   journal::ProcessId earlier = keeper.id();
   earlier.set_start_time(earlier.start_time() - 1);
   EXPECT_EQ(code_of_taking(earlier), Code::kNotFound);
-  ASSERT_TRUE(end_keeper(earlier)) << "that one has ended; the one that has its number goes on";
+  ASSERT_TRUE(end_keeper(earlier)) << "the first has ended; the process with its PID runs on";
   EXPECT_NE(procfs::state(std::to_string(keeper.id().pid())), 'Z');
 }
 

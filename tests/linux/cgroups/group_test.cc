@@ -137,7 +137,7 @@ TEST_P(Freezer, KillsFrozenProcessesWithoutRunningThem) {
   EXPECT_TRUE(counter.process().has_ended());
   EXPECT_EQ(counter.turns(), before);
   EXPECT_FALSE(group_.exists());
-  EXPECT_TRUE(group_.destroy()) << "twice is as good as once";
+  EXPECT_TRUE(group_.destroy()) << "a second call succeeds";
 }
 
 TEST_P(Freezer, ReturnsAProcessToItsOldGroup) {

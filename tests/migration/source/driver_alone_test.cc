@@ -21,7 +21,7 @@ TEST(SlowDowntime, GrowsWithVramMemoryAndSlowerLinks) {
   const milliseconds memory = preflight::slow_downtime(0, 4 * kGiB, 0);
   const milliseconds vram = preflight::slow_downtime(4 * kGiB, 0, 0);
   EXPECT_GT(memory, least);
-  EXPECT_GT(vram, memory) << "VRAM goes the same way, and through the driver";
+  EXPECT_GT(vram, memory) << "VRAM uses the same link, and goes through the driver";
   EXPECT_EQ(preflight::slow_downtime(4 * kGiB, 0, 100'000'000'000), vram)
       << "the link is not the limit";
 

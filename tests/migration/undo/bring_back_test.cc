@@ -41,7 +41,7 @@ class BringBack : public testing::Test {
   /// Takes the program to a step, then kills the worker.
   void leave_at(const std::string& step) {
     worker_ = start_worker(step);
-    ASSERT_TRUE(worker_->wait_for(step)) << "the worker came to: " << worker_->last();
+    ASSERT_TRUE(worker_->wait_for(step)) << "the worker reached: " << worker_->last();
     worker_->kill();
   }
 
@@ -224,7 +224,7 @@ TEST_F(BringBack, StoppedProcessIsKilledAfterTheCommit) {
   ASSERT_TRUE(end_stopped({id}, {}));
   EXPECT_EQ(procfs::state(std::to_string(id.pid())), 'Z');
   program_.kill();
-  EXPECT_TRUE(end_stopped({id}, {})) << "twice is as good as once";
+  EXPECT_TRUE(end_stopped({id}, {})) << "a second call succeeds";
   end_keeper();
 }
 

@@ -84,7 +84,7 @@ TEST_F(Restored, StaysStoppedIfItsWorkerDiesUntilResumed) {
   EXPECT_EQ(read_output(file()).lines, dumped_.lines);
   ASSERT_TRUE(resume_restored(restored(), {}));
   criu::test::expect_gapless(wait_for_progress(file(), dumped_, 5));
-  ASSERT_TRUE(resume_restored(restored(), {})) << "twice is as good as once";
+  ASSERT_TRUE(resume_restored(restored(), {})) << "a second call succeeds";
   criu::test::expect_gapless(wait_for_progress(file(), read_output(file()), 5));
   ASSERT_TRUE(destroy_restored(restored(), {}));
 }
@@ -120,7 +120,7 @@ TEST_F(Restored, DestroyEndsEveryProcessOfItsNamespace) {
   if (HasFatalFailure()) return;
   ASSERT_TRUE(destroy_restored(restored(), {}));
   EXPECT_THAT(living(), testing::IsEmpty());
-  EXPECT_TRUE(destroy_restored(restored(), {})) << "twice is as good as once";
+  EXPECT_TRUE(destroy_restored(restored(), {})) << "a second call succeeds";
   const Status resumed = resume_restored(restored(), {});
   ASSERT_FALSE(resumed);
   EXPECT_EQ(resumed.error().code(), Code::kNotFound) << resumed.error().message();

@@ -56,7 +56,7 @@ TEST_F(UsedVram, IsTheTotalIfTheProcessIsUnknown) {
   configure(kGiB, 20);
   EXPECT_THAT(of(999), UnorderedElementsAre(Pair(gpu_, kGiB)));
   configure(kMiB, 20);
-  EXPECT_THAT(of(999), IsEmpty()) << "no context takes so little, and the driver tells of none";
+  EXPECT_THAT(of(999), IsEmpty()) << "no context uses so little, and the driver reports none";
 }
 
 }  // namespace

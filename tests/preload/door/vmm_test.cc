@@ -96,7 +96,7 @@ TEST_F(VmmTest, ExportedAndImportedMemoryStaysOne) {
   const std::uint64_t imported = subject_.value(command("import", fd));
   auto inventory = good(door.inventory());
   ASSERT_EQ(inventory.size(), 2u);
-  EXPECT_EQ(inventory[1].size_bytes, 0u) << "only a mapping tells it";
+  EXPECT_EQ(inventory[1].size_bytes, 0u) << "only a mapping reveals it";
   const std::uint64_t other = subject_.value(command("reserve", kBytes));
   map(other, kBytes, 0, imported);
   inventory = good(door.inventory());

@@ -153,7 +153,7 @@ TEST_F(OutgoingFiles, RemovedNameIsRestoredForTheDumpOnly) {
   EXPECT_THAT(renamed, ElementsAre(std::pair(for_dump, directory_.name("moved"))));
   ASSERT_TRUE(give_names(found));
   EXPECT_EQ(id_of(for_dump), id_of(directory_.name("last")));
-  EXPECT_TRUE(give_names(found)) << "twice is no harm";
+  EXPECT_TRUE(give_names(found)) << "a second call is harmless";
   EXPECT_THAT(find_outgoing_files().files.front().fact.names(),
               ElementsAre(directory_.name("last")));
   ASSERT_TRUE(remove_names(wanted, Which::kMade, {::getpid()}));

@@ -170,7 +170,7 @@ TEST_F(WriteTrackerTest, NewlyWrittenPagesAreRead) {
   memory.write(2);
   EXPECT_EQ(last(all), AddressRanges{memory.pages(2, 1)});
   EXPECT_EQ(present_pages(::getpid(), all).value(), AddressRanges{memory.pages(1, 2)})
-      << "nothing else has come to be";
+      << "nothing else has changed";
 }
 
 TEST_F(WriteTrackerTest, ReplacedMappingIsReadEveryRound) {

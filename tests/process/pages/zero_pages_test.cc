@@ -118,7 +118,7 @@ TEST_F(ZeroPagesTest, MemorySentWithoutCriuIsMarkedButNotDropped) {
   const DroppedPages dropped =
       good(process::drop_zero_pages(door, procfs::Process::open(door.pid()).value(), all));
   EXPECT_EQ(dropped.scanned_bytes, 0u);
-  EXPECT_EQ(dropped.held.count(), 0) << "it was stopped for nothing";
+  EXPECT_EQ(dropped.held.count(), 0) << "it was stopped without need";
   EXPECT_EQ(present_pages(subject.pid(), regions.zeros, kBytes), kBytes / kPage);
   const bool kernel_has_them = std::filesystem::exists("/sys/kernel/mm/transparent_hugepage");
   EXPECT_EQ(flags_at(subject.pid(), regions.zeros).find(" hg") != std::string::npos,

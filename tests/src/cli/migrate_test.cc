@@ -56,7 +56,7 @@ TEST_F(Migrate, RequestHasTheOptions) {
 TEST_F(Migrate, RequestHasTheDefaults) {
   against(report(migrated_report()));
   ASSERT_TRUE(request_);
-  EXPECT_EQ(request_->downtime_limit_ms(), 0) << "not asked for";
+  EXPECT_EQ(request_->downtime_limit_ms(), 0) << "not requested";
   EXPECT_FALSE(request_->allow_slow());
   EXPECT_EQ(request_->max_rounds(), 30U);
   EXPECT_EQ(request_->max_bandwidth_bytes(), 0U);
