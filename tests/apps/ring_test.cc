@@ -103,7 +103,7 @@ std::string name_of_run(const testing::TestParamInfo<UndisturbedRing::ParamType>
          (under_library ? "UnderTheLibrary" : "Alone");
 }
 
-INSTANTIATE_TEST_SUITE_P(Of, UndisturbedRing,
+INSTANTIATE_TEST_SUITE_P(Each, UndisturbedRing,
                          testing::Combine(softgpu::test::kBothFaces, testing::Values(2, 4, 8),
                                           testing::Bool()),
                          name_of_run);

@@ -53,7 +53,7 @@ TEST_P(ForgedCredentials, AreRefusedAtTheSourceAndTheProgramRunsOn) {
   expect_gapless(wait_for_progress(file(), before, 20));
 }
 
-INSTANTIATE_TEST_SUITE_P(Of, ForgedCredentials,
+INSTANTIATE_TEST_SUITE_P(Each, ForgedCredentials,
                          testing::Values("uid", "gid", "group", "capability", "bounding",
                                          "no_new_privs", "securebits"),
                          [](const auto& info) { return std::string(info.param); });

@@ -78,7 +78,7 @@ TEST_P(DumpedNames, UndeclaredOnesAreRefused) {
   EXPECT_THAT(vetted.error().message(), HasSubstr(output));
 }
 
-INSTANTIATE_TEST_SUITE_P(Of, DumpedNames, testing::Values("count", "ghost"),
+INSTANTIATE_TEST_SUITE_P(Each, DumpedNames, testing::Values("count", "ghost"),
                          [](const auto& info) { return std::string(info.param); });
 
 }  // namespace

@@ -219,7 +219,7 @@ const std::vector<Case> kCases = {
      {"/usr/bin/setpriv", "--reuid", std::to_string(kUser), "--regid", std::to_string(kUser),
       "--clear-groups"}}};
 
-INSTANTIATE_TEST_SUITE_P(Of, RestoredNames, testing::ValuesIn(kCases),
+INSTANTIATE_TEST_SUITE_P(Each, RestoredNames, testing::ValuesIn(kCases),
                          [](const auto& info) { return std::string(info.param.name); });
 
 }  // namespace

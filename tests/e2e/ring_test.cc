@@ -71,7 +71,7 @@ TEST_P(RingMoves, EveryNumberSurvivesTheMoves) {
 }
 
 INSTANTIATE_TEST_SUITE_P(
-    Of, RingMoves,
+    Each, RingMoves,
     testing::Values(Ring{2, {}, 10}, Ring{4, {"--host-memory", "--legacy-ipc", "--skew-ms", "3"}},
                     Ring{8, {"--gpus", "2"}}, Ring{2, {"--graph", "--vram", "64M"}}),
     [](const auto& info) {

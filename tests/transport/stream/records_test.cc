@@ -168,7 +168,7 @@ TEST_P(Records, KeyUpdatesAreFollowedAndOldKeysRefused) {
   EXPECT_FALSE(open(*opener_, seal(*of_old_key, before), 1000));
 }
 
-INSTANTIATE_TEST_SUITE_P(OfEveryCipher, Records,
+INSTANTIATE_TEST_SUITE_P(EveryCipher, Records,
                          testing::Values(kAes128, "TLS_AES_256_GCM_SHA384",
                                          "TLS_CHACHA20_POLY1305_SHA256"),
                          [](const auto& info) { return std::string(info.param); });
