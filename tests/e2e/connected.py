@@ -47,7 +47,7 @@ def connect_pair(family, address, client_family=None, client_address=None):
         return ours, listener.accept()[0]
 
 
-def by_questions(ours, theirs):
+def by_requests(ours, theirs):
     """Answers each request with one more than the last answer."""
 
     def serve():
@@ -185,10 +185,10 @@ def tree(address, port, output, *gpu_program):
     child(lambda: serve_clients(listeners, output + ".clients"))
     v4, v6 = socket.AF_INET, socket.AF_INET6
     members = {
-        "loopback": by_questions(*connect_pair(v4, "127.0.0.1")),
-        "own address": by_questions(*connect_pair(v4, address)),
-        "IPv6": by_questions(*connect_pair(v6, "::1")),
-        "IPv4 in IPv6": by_questions(*connect_pair(v6, "::", v4, address)),
+        "loopback": by_requests(*connect_pair(v4, "127.0.0.1")),
+        "own address": by_requests(*connect_pair(v4, address)),
+        "IPv6": by_requests(*connect_pair(v6, "::1")),
+        "IPv4 in IPv6": by_requests(*connect_pair(v6, "::", v4, address)),
         "full queues": by_full_queues(*connect_pair(v4, "127.0.0.1")),
         "half closed": by_half_closed(*connect_pair(v4, address)),
         "datagrams": by_datagrams(address),

@@ -58,7 +58,7 @@ class Scenario(unittest.TestCase):
         """Each of them is on one of these hosts, as one process, with nothing lost or repeated."""
         by_host = {host: self.hosts.processes(host) for host in hosts}
         for ticker in tickers:
-            ticker.goes_on()
+            ticker.wait_for_progress()
             self.assertEqual(ticker.complaint(), "", said)
             copies = ticker.copies()
             self.assertEqual(len(copies), 1, f"{ticker.path} has the copies {copies}: {said}")
@@ -246,7 +246,7 @@ class Suspended(Scenario):
         self.hosts.ask("suspend", self.hosts.address("a"), ticker.process.pid)
         self.steps = len(ticker.lines())
 
-    def assert_goes_on_where_it_is_suspended(self, ticker, host, pid, said):
+    def assert_resumes_where_suspended(self, ticker, host, pid, said):
         """It has been stopped since it was suspended."""
         wait_for("it is suspended, and in no migration", lambda: self.unfinished(host) == [("suspended", pid)])
         self.assertEqual(len(ticker.lines()), self.steps, said)
@@ -274,7 +274,7 @@ class Suspended(Scenario):
         self.assertIn(", suspended there", said)
         host = next(host for host in "bcd" if self.hosts.address(host) == job["destination"])
         self.assert_runs_once([running], "bcd", said)
-        self.assert_goes_on_where_it_is_suspended(suspended, host, job["destination_pid"], said)
+        self.assert_resumes_where_suspended(suspended, host, job["destination_pid"], said)
 
     def test_rebalance_leaves_a_suspended_job_alone(self):
         suspended, *running = self.start_tickers(3)
@@ -285,7 +285,7 @@ class Suspended(Scenario):
         self.assertEqual(len(report["moves"]), 1, said)
         self.assertNotEqual(report["moves"][0]["pid"], suspended.process.pid, said)
         self.assert_runs_once(running, "ab", said)
-        self.assert_goes_on_where_it_is_suspended(suspended, "a", suspended.process.pid, said)
+        self.assert_resumes_where_suspended(suspended, "a", suspended.process.pid, said)
 
 
 class NowhereToGo(Scenario):
@@ -298,7 +298,7 @@ class NowhereToGo(Scenario):
         for host in "bcd":
             self.hosts.script("stop", host)
 
-    def bring_back(self, *words):
+    def restore_all(self, *words):
         return self.hosts.moves("rebalance", *self.others, "--restore", self.checkpoints, "--yes", *words)
 
     def test_emptied_host_gets_every_process_back_once(self):
@@ -325,7 +325,7 @@ class NowhereToGo(Scenario):
         for host in "bcd":
             self.hosts.script("start", host)
         self.hosts.script("stop", "a")
-        status, report, said = self.bring_back("--dry-run")
+        status, report, said = self.restore_all("--dry-run")
         self.assertEqual(status, 0, said)
         self.assert_outcomes(report, said, restored=3)
         # Two operators concurrently.
@@ -336,7 +336,7 @@ class NowhereToGo(Scenario):
         self.hosts.script("start", "a")
         self.assert_runs_once(tickers + together, "bcd", ended)
         self.assertEqual(list(self.checkpoints.iterdir()), [], ended)
-        status, report, said = self.bring_back()
+        status, report, said = self.restore_all()
         self.assertEqual((status, report["processes"]), (0, []), said)
 
     def test_job_that_cannot_be_stored_runs_on(self):

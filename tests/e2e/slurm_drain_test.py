@@ -358,7 +358,7 @@ class Faults(Scenario):
         self.wait_for_line(drain, "moving")
         self.nodes.slurm("scontrol", "shutdown", "slurmctld")
         self.wait_for_line(drain, "Slurm does not answer", "moved")
-        self.ticker.goes_on()
+        self.ticker.wait_for_progress()
         self.nodes.script("start", "slurmctld")
         self.assert_ends_moved(drain)
 

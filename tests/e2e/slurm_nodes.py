@@ -164,7 +164,7 @@ class Scenario(unittest.TestCase):
 
     def assert_owned(self, job, ticker, host, said=""):
         """The ticker runs once, on this host, in this job, and no step was lost or repeated."""
-        ticker.goes_on()
+        ticker.wait_for_progress()
         self.assertEqual(ticker.complaint(), "", said)
         self.assertEqual(len(tickers_of(ticker)), 1, said)
         self.assertIn(job, self.nodes.owners(host), said)

@@ -215,7 +215,7 @@ class Slurm(unittest.TestCase):
     def assert_owned(self, host, job, ticker):
         """Its processes run on the host, in the job's extern step, and nowhere else; returns the root's PID."""
         root = int(self.text_of(host, job, "pid"))
-        ticker.goes_on()
+        ticker.wait_for_progress()
         self.assertEqual(ticker.complaint(), "")
         members = tree_of(root)
         self.assertEqual(len(members), 2, members)
@@ -288,7 +288,7 @@ class Slurm(unittest.TestCase):
         self.addCleanup(config.write_text, whole, encoding="utf-8")
         config.write_text(re.sub(r"\nnode = .*", "", whole), encoding="utf-8")
         self.assertIn("has no slurm.node", self.cluster.blockers("a", "b", pid, mine)[0])
-        ticker.goes_on()
+        ticker.wait_for_progress()
         self.assertEqual(self.cluster.root_of("a", int(ticker.path.name))["pid"], pid)
 
     def test_recovery_completes_a_failed_join(self):
@@ -389,7 +389,7 @@ class OneHierarchy(unittest.TestCase):
         self.assertEqual(len(members), 4, "supervisor, shell, two tickers")
         self.assertEqual([line[0] for line in states.read_text(encoding="ascii").splitlines()], ["T"] * 4)
         for ticker in tickers:
-            ticker.goes_on()
+            ticker.wait_for_progress()
             self.assertEqual(ticker.complaint(), "")
 
 

@@ -78,7 +78,7 @@ class Ticker:
                 return f'{self.path}: line {number} is "{line}", not "{wanted}"'
         return ""
 
-    def goes_on(self):
+    def wait_for_progress(self):
         before = len(self.lines())
         wait_for(f"{self.path} grows", lambda: len(self.lines()) >= before + 3)
 

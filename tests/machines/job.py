@@ -51,7 +51,7 @@ class JobTest(unittest.TestCase):
                                 re.MULTILINE)
         return sorted((int(step), int(value, 16)) for step, value in lines)
 
-    def assert_goes_on(self):
+    def assert_progress(self):
         """It prints more, and has neither lost nor repeated a step."""
         before = self.steps()[-1][0]
         wait_until(lambda: self.steps()[-1][0] >= before + 3)
@@ -59,7 +59,7 @@ class JobTest(unittest.TestCase):
         for (step, last), following in zip(lines, lines[1:]):
             self.assertEqual(following, (step + 1, (last * 1664525 + step + 1) % (1 << 32)))
 
-    def begin_file_anew(self):
+    def start_new_file(self):
         """For lines that may be repeated, as those of a checkpoint's copy, or that a disk has lost."""
         for node in NODES:
             self.machines.run(node, "truncate -s 0 ~alice/serve.log")

@@ -28,7 +28,7 @@ class Row(JobTest):
         """Moves it to the other machine: where, and its downtime."""
         said = self.move(*options)
         self.assert_one_copy()
-        self.assert_goes_on()
+        self.assert_progress()
         return f"to {self.node} {float(value('downtime_ms', said)):,.0f} ms"
 
     def there_and_back(self, what, *options):
@@ -40,7 +40,7 @@ class Row(JobTest):
         for words in wanted:
             self.assertIn(words, said)
         self.assert_one_copy()
-        self.assert_goes_on()
+        self.assert_progress()
         self.row(what, "refused: " + " ".join(said.split()))
 
     def on_both(self, script, **words):
@@ -128,7 +128,7 @@ class Machines(Row):
         pid = self.machines.run(node, before + "gcr-migrate run --output serve.log --detach -- python3 serve.py",
                                 user="alice")
         self.settle(node, pid.splitlines()[-1])
-        self.begin_file_anew()
+        self.start_new_file()
 
     def test_20_control_groups_of_version_1(self):
         self.have("--append", ";systemd.unified_cgroup_hierarchy=0 systemd.legacy_systemd_cgroup_controller")

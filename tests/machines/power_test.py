@@ -78,7 +78,7 @@ class PowerTest(JobTest):
             self.machines.run(node, "systemctl start migrate-agent")
         self.settle(destination, value("pid", said))
         self.assert_one_copy()
-        self.assert_goes_on()
+        self.assert_progress()
         report(f"{point}: both stopped; downtime {value('downtime_ms', said)} ms; one copy at {destination}")
 
     def test_30_power_offs(self):
@@ -90,7 +90,7 @@ class PowerTest(JobTest):
         source, destination = self.node, self.other()
         victim, survivor = (source, destination) if point.startswith("source") else (destination, source)
         self.machines.set_clocks()
-        self.begin_file_anew()
+        self.start_new_file()
         self.machines.run(victim, f"sync; rm -f /run/gcr-faults.hit; echo {point} stop >/run/gcr-faults")
         moving = self.machines.start(survivor, f"gcr-migrate {source} {destination} {self.pid}")
         self.machines.run(victim, HIT)
@@ -107,12 +107,12 @@ class PowerTest(JobTest):
         wait_until(lambda: self.copies() == {node: 1, ({*NODES} - {node}).pop(): 0} and not self.unfinished())
         self.settle(node, self.machines.run(node, "pgrep -x gcr-supervisor"))
         self.assert_follows(before)
-        self.assert_goes_on()
+        self.assert_progress()
         report(f"{point}: {victim} off; status {moving.returncode}, {said!r}; {decided!r}; one copy at {node}")
 
     def assert_follows(self, before):
         """Its output now continues the output from before the power failure."""
-        self.begin_file_anew()
+        self.start_new_file()
         step, last = before
         target, reached = self.steps()[0]
         self.assertGreater(target, step)

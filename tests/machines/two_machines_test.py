@@ -41,12 +41,12 @@ class TwoMachines(JobTest):
         self.assertEqual(value("verified", said[0]), "yes", said)
         self.settle("node2", value("pid", said[0]))
         self.assert_one_copy()
-        self.assert_goes_on()
+        self.assert_progress()
 
     def test_21_and_back(self):
         self.move()
         self.assert_one_copy()
-        self.assert_goes_on()
+        self.assert_progress()
 
     def test_30_journal_names_user_and_process(self):
         for node in NODES:
@@ -58,7 +58,7 @@ class TwoMachines(JobTest):
             self.machines.run(node, "sed -i 's/^#metrics_listen = .*/metrics_listen = \"127.0.0.1:9411\"/' "
                                     "/etc/gcr-migrate/agent.toml && systemctl restart migrate-agent")
             self.assertIn('"ready":true', self.machines.run(node, "curl -sf http://127.0.0.1:9411/healthz"))
-        self.assert_goes_on()  # restarting the agent does not restart the job
+        self.assert_progress()  # restarting the agent does not restart the job
         self.move()
         self.move()
         metrics = self.machines.run("node1", "curl -sf http://127.0.0.1:9411/metrics")
@@ -78,13 +78,13 @@ class TwoMachines(JobTest):
         self.machines.run("node1", "install -d -o alice -g alice /checkpoints")
         said = self.type_one("usage.md", "gcr-migrate checkpoint")
         self.assertIn("checkpointed name=", said)
-        self.assert_goes_on()
+        self.assert_progress()
         self.machines.run("node1", f"kill {self.pid}; while pgrep -x gcr-supervisor; do sleep 0.2; done")
         said = self.type_one("usage.md", "gcr-migrate restore")
         self.settle("node1", value("pid", said))
         self.assert_one_copy()
-        self.begin_file_anew()
-        self.assert_goes_on()
+        self.start_new_file()
+        self.assert_progress()
 
     def test_51_checkpoint_is_restored_on_the_other_machine(self):
         said = self.machines.run("node1", f"gcr-migrate checkpoint --stop node1 {self.pid} /checkpoints/train")
@@ -93,13 +93,13 @@ class TwoMachines(JobTest):
         said = self.machines.run("node1", "gcr-migrate restore node2 /checkpoints/train")
         self.settle("node2", value("pid", said))
         self.assert_one_copy()
-        self.assert_goes_on()
+        self.assert_progress()
 
     def test_52_drain(self):
         said = self.machines.run("node1", "gcr-drain node2 --to node1")
         self.settle("node1", self.machines.run("node1", "pgrep -x gcr-supervisor"))
         self.assert_one_copy()
-        self.assert_goes_on()
+        self.assert_progress()
         self.assertIn("node1", said)
 
     def test_53_suspend_and_resume(self):
@@ -107,7 +107,7 @@ class TwoMachines(JobTest):
         steps = self.steps()
         self.assertEqual(self.steps(), steps)
         self.type_one("usage.md", "gcr-migrate resume")
-        self.assert_goes_on()
+        self.assert_progress()
         other = self.type_one("usage.md", "gcr-migrate run --output FILE --detach", FILE="other.log",
                               COMMAND="python3 serve.py")
         wait_until(lambda: "step=3 " in self.machines.run("node1", "cat ~alice/other.log"))
@@ -116,7 +116,7 @@ class TwoMachines(JobTest):
         self.type_one("usage.md", "gcr-migrate swap", PID=other, PID2=self.pid)
         self.machines.run("node1", f"gcr-migrate resume node1 {other}; kill {other}")
         wait_until(lambda: self.machines.run("node1", "pgrep -xc gcr-supervisor || true") == "1")
-        self.assert_goes_on()
+        self.assert_progress()
 
     def test_54_ending_program(self):
         said = self.type_one("usage.md", "gcr-migrate run --output FILE -- ", FILE="said.log", COMMAND="echo done")
@@ -133,14 +133,14 @@ class TwoMachines(JobTest):
         self.machines.run("node1", f"gcr-migrate suspend node1 {self.pid}")
         self.upgrade()
         self.machines.run("node1", f"gcr-migrate resume node1 {self.pid}")
-        self.assert_goes_on()
+        self.assert_progress()
         self.machines.run("node1", f"gcr-migrate continue node1 {number}")
         said = waiting.communicate(timeout=LIMIT_S)[0]
         self.assertEqual((waiting.returncode, value("verified", said)), (0, "yes"), said)
         self.machines.run("node2", f"tail -n 1 ~alice/other.log | grep step= && kill {value('pid', said)}")
         self.move()
         wait_until(lambda: self.copies() == {"node1": 0, "node2": 1})
-        self.assert_goes_on()
+        self.assert_progress()
 
     def upgrade(self):
         """To the next release: the same programs, with other bytes in their files."""

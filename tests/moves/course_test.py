@@ -210,11 +210,11 @@ class Checkpointing(Fixture):
         drain = self.make(Drain, "src", "/ckpt", tries=2)
         begin = self.fake.checkpoint
 
-        def begin_and_let_in(*words):
+        def begin_and_admit(*words):
             del self.fake.blockers[(pid, "two")]
             return begin(*words)
 
-        self.fake.checkpoint = begin_and_let_in
+        self.fake.checkpoint = begin_and_admit
         drain.run()
         self.assertEqual((drain.status(), self.states(drain)), (cli.DONE, ["moved"]))
         self.assertEqual(drain.tasks[0].destination, "two")

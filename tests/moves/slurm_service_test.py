@@ -90,7 +90,7 @@ class Fixture(unittest.TestCase):
     def under_way(self):
         return [drain.node for drain in self.drains]
 
-    def said(self):
+    def new_log_lines(self):
         """Since the last time."""
         lines = self.err.getvalue().splitlines()
         self.err.seek(0)
@@ -103,7 +103,7 @@ class Draining(Fixture):
         self.begin("n1", "n3")
         self.assertEqual(self.under_way(), ["n1", "n3"])
         self.assertEqual(self.drains[0].words, ["--tries", "3"])
-        self.assertIn("n1: draining", self.said())
+        self.assertIn("n1: draining", self.new_log_lines())
 
     def test_node_that_begins_to_drain_is_drained_at_the_next_poll(self):
         self.begin()
@@ -173,7 +173,7 @@ class Again(Fixture):
         self.begin("n1")
         self.leave_a_job()
         self.pass_time()
-        said = self.said()
+        said = self.new_log_lines()
         self.assertEqual(said[-4:], ["n1: draining", "n1: job 7 is left at n1: no --migratable",
                                      "n1: left job=7 pid=47: no --migratable",
                                      "n1: drain ended with exit status 1"])  # fmt: skip
@@ -181,16 +181,16 @@ class Again(Fixture):
             self.pass_time(AGAIN)
             self.leave_a_job()
         self.pass_time()
-        self.assertEqual((self.under_way(), self.said()), (["n1"] * 4, []))
+        self.assertEqual((self.under_way(), self.new_log_lines()), (["n1"] * 4, []))
 
     def test_changes_are_logged(self):
         self.begin("n1")
         self.leave_a_job()
         self.pass_time(AGAIN)
-        self.said()
+        self.new_log_lines()
         self.drains[-1].finish(0, process("moved", successor=9, downtime_ms=120.4))
         self.pass_time()
-        self.assertEqual(self.said(), [
+        self.assertEqual(self.new_log_lines(), [
             "n1: moved job=7 pid=47 to job=9 node=n2 downtime_ms=120 verified=yes",
             "n1: drain ended with exit status 0"])  # fmt: skip
 
@@ -200,10 +200,10 @@ class Again(Fixture):
         self.pass_time(AGAIN)
         self.drains[-1].finish(4, report=False)
         self.pass_time(AGAIN)
-        self.said()
+        self.new_log_lines()
         self.leave_a_job()
         self.pass_time()
-        self.assertIn("n1: left job=7 pid=47: no --migratable", self.said())
+        self.assertIn("n1: left job=7 pid=47: no --migratable", self.new_log_lines())
 
     def test_resumed_node_is_forgotten(self):
         self.begin("n1")
@@ -212,14 +212,14 @@ class Again(Fixture):
         self.slurm.states["n1"] = "mixed"
         self.listener.wake()
         self.pass_time()
-        self.said()
+        self.new_log_lines()
         self.drain_nodes("n1")
         self.listener.wake()
         self.pass_time()
         self.assertEqual(self.under_way(), ["n1", "n1"])
         self.leave_a_job()
         self.pass_time()
-        self.assertIn("n1: left job=7 pid=47: no --migratable", self.said())
+        self.assertIn("n1: left job=7 pid=47: no --migratable", self.new_log_lines())
 
     def test_node_resumed_during_its_drain_is_forgotten(self):
         self.begin("n1")
@@ -238,13 +238,13 @@ class Trouble(Fixture):
         self.begin("n1")
         self.drains[0].finish(-signal.SIGKILL, report=False)
         self.pass_time(AGAIN)
-        self.assertIn("n1: drain ended with exit status -9", self.said())
+        self.assertIn("n1: drain ended with exit status -9", self.new_log_lines())
         self.assertEqual(self.under_way(), ["n1", "n1"])
 
     def test_unstartable_drain_is_retried_after_the_pause(self):
         self.trouble = OSError(11, "Resource temporarily unavailable")
         self.begin("n1")
-        self.assertIn("n1: cannot start the drain: Resource temporarily unavailable", self.said())
+        self.assertIn("n1: cannot start the drain: Resource temporarily unavailable", self.new_log_lines())
         self.pass_time(AGAIN - 1)
         self.assertEqual(self.refused, 1)
         self.trouble = None
@@ -255,14 +255,14 @@ class Trouble(Fixture):
         self.begin()
         self.slurm.silent = True
         self.pass_time(POLL)
-        self.said()
+        self.new_log_lines()
         self.pass_time(INTERVAL * 3)
-        self.assertEqual(self.said(), [])
+        self.assertEqual(self.new_log_lines(), [])
         self.slurm.silent = False
         self.drain_nodes("n1")
         self.pass_time(INTERVAL)
         self.assertEqual(self.under_way(), ["n1"])
-        self.assertEqual(self.said(), ["Slurm's trigger wakes this service", "Slurm answers", "n1: draining"])
+        self.assertEqual(self.new_log_lines(), ["Slurm's trigger wakes this service", "Slurm answers", "n1: draining"])
 
     def test_drain_ending_while_slurmctld_is_silent_is_kept(self):
         self.begin("n1")
@@ -287,7 +287,7 @@ class Trouble(Fixture):
         self.slurm.looks.clear()
         self.pass_time(INTERVAL * 4)
         self.assertEqual(len(self.slurm.looks), 4)
-        self.assertIn("no trigger, asking Slurm every 5 s: strigger: Access/permission denied", self.said())
+        self.assertIn("no trigger, asking Slurm every 5 s: strigger: Access/permission denied", self.new_log_lines())
 
 
 class End(Fixture):
@@ -317,7 +317,7 @@ class End(Fixture):
         self.pass_time(AGAIN)
         self.drains[1].finish(0, process("moved", successor=9, downtime_ms=1.0))
         self.assert_over()
-        self.assertIn("n3: moved job=7 pid=47 to job=9 node=n2 downtime_ms=1 verified=yes", self.said())
+        self.assertIn("n3: moved job=7 pid=47 to job=9 node=n2 downtime_ms=1 verified=yes", self.new_log_lines())
 
     def test_stopping_service_begins_nothing(self):
         self.begin("n1")
@@ -333,14 +333,14 @@ class End(Fixture):
         self.stop(signal.SIGINT)
         self.pass_time()
         self.assertEqual(self.drains[0].signals, [signal.SIGTERM, signal.SIGINT])
-        self.assertEqual(self.said().count("stopping: the migrations under way end first"), 1)
+        self.assertEqual(self.new_log_lines().count("stopping: the migrations under way end first"), 1)
 
     def test_ends_while_slurmctld_is_silent(self):
         self.begin()
         self.slurm.silent = True
         self.stop()
         self.assert_over()
-        self.assertIn("the trigger stays registered: slurmctld does not answer", self.said())
+        self.assertIn("the trigger stays registered: slurmctld does not answer", self.new_log_lines())
 
     def test_signal_stops_it(self):
         for number in (signal.SIGINT, signal.SIGTERM):
@@ -448,7 +448,7 @@ class Reports(Fixture):
         self.begin("n1", quiet=True)
         self.drains[0].finish(1, process("left"))
         self.pass_time()
-        self.assertEqual(self.said(), [])
+        self.assertEqual(self.new_log_lines(), [])
 
 
 class Programs(Fixture):
