@@ -169,7 +169,7 @@ TEST_F(BringBack, KilledRecoveryIsRepeated) {
   }
 }
 
-TEST_F(BringBack, EndedProgramIsReported) {
+TEST_F(BringBack, EndedProgramIsReportedAsGone) {
   leave_at("dumped");
   if (HasFatalFailure()) return;
   const Lost before = lost();
