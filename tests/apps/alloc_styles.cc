@@ -1,8 +1,8 @@
-// alloc_styles: the stencil over memory from every kind of allocation that programs use: plain and
-// pitched allocations, address space that grows by mapped pieces (as PyTorch's expandable segments
-// do it), the stream-ordered pool; plus pinned host memory that is copied to, and a captured graph
-// that is replayed. Prints "step=<n> checksum=<hex>" as the stencil does, where the checksum also
-// covers what the copies and the graph left in host memory. SIGTERM ends it.
+// alloc_styles: the stencil with every kind of allocation that programs use: plain and pitched
+// allocations, address space that grows by mapped pieces (like PyTorch's expandable segments), the
+// stream-ordered pool; plus copies to pinned host memory, and a captured graph that is replayed.
+// Prints "step=<n> checksum=<hex>" as the stencil does, where the checksum also covers the host
+// memory written by the copies and the graph. SIGTERM ends it.
 #include <algorithm>
 #include <string>
 
@@ -34,8 +34,8 @@ RingBuffer allocate_pitched(const Gpu& gpu, std::uint64_t bytes) {
   return {address, pitch * rows / 8};
 }
 
-/// One stretch of addresses, filled by pieces of 2 MiB; the last piece is given back and made anew,
-/// so that the process has done every call of this kind.
+/// One range of addresses, filled with pieces of 2 MiB; the last piece is freed and allocated
+/// again, so that the process has made every call of this kind.
 RingBuffer allocate_growing(const Gpu& gpu, std::uint64_t bytes) {
   const Driver& driver = gpu.driver();
   CUmemAllocationProp properties{};
@@ -90,7 +90,7 @@ CUgraphExec capture_graph(const Gpu& gpu, const RingBuffer& buffer, void* pinned
   return exec;
 }
 
-/// What tells where a pointer points to, as libraries ask it before they copy, must not change.
+/// The attributes of a pointer, which libraries read before they copy, must not change.
 void expect_on_device(const Gpu& gpu, const RingBuffer& buffer) {
   int device = -1;
   gpu.check(
@@ -128,7 +128,7 @@ int run(const Options& options) {
   gpu.synchronize();
   const CUgraphExec graph = capture_graph(gpu, ring.buffers()[2], pinned, scratch, stream);
   Pace pace(options.period_ms);
-  while (!termination_asked() && (options.steps == 0 || ring.steps() < options.steps)) {
+  while (!termination_requested() && (options.steps == 0 || ring.steps() < options.steps)) {
     pace.begin_step();
     ring.step(stream);
     gpu.check(driver.launch_graph(graph, stream), "launch the graph");

@@ -1,4 +1,4 @@
-// The sample programs on the software GPU: undisturbed, and stopped by a checkpoint in the middle.
+// The sample programs on the software GPU: undisturbed, and interrupted by a checkpoint.
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -44,7 +44,7 @@ class AppsTest : public softgpu::test::FaceTest {
     Program(const AppsTest& test, const std::vector<std::string>& command)
         : Process(test.here_, on_face(GetParam(), command)) {}
   };
-  /// Moves a running program's state out of its GPU and into the other machine's.
+  /// Moves a running program's state from its GPU to that of the other machine.
   void move_there(const Process& program) {
     Subject agent(there_, GetParam());
     const std::string pid = std::to_string(program.pid());
@@ -76,7 +76,7 @@ class AppsTest : public softgpu::test::FaceTest {
 
 INSTANTIATE_TEST_SUITE_P(Faces, AppsTest, softgpu::test::kBothFaces, softgpu::test::name_of_face);
 
-TEST_P(AppsTest, StencilPrintsTheSameLinesWhetherMovedOrNot) {
+TEST_P(AppsTest, StencilPrintsTheSameLinesAfterAMove) {
   const std::vector<std::string> command{APPS_STENCIL, "--mib",    "20", "--steps",
                                          "400",        "--report", "50"};
   const auto undisturbed = run(command);
@@ -101,7 +101,7 @@ TEST(AppsOnBothFaces, PrintTheSame) {
   }
 }
 
-TEST_P(AppsTest, EveryStyleOfAllocationSurvivesAMove) {
+TEST_P(AppsTest, EveryKindOfAllocationSurvivesAMove) {
   const std::vector<std::string> command{APPS_ALLOC_STYLES, "--mib", "4", "--steps", "2000",
                                          "--report",        "250"};
   const auto undisturbed = run(command);
@@ -109,7 +109,7 @@ TEST_P(AppsTest, EveryStyleOfAllocationSurvivesAMove) {
   EXPECT_EQ(run_and_move(command), undisturbed);
 }
 
-TEST_P(AppsTest, ScribblerPrintsTheSameLinesWhetherMovedOrNot) {
+TEST_P(AppsTest, ScribblerPrintsTheSameLinesAfterAMove) {
   const std::vector<std::vector<std::string>> ways{
       {}, {"--piece", "64K", "--zeros", "0.3"}, {"--churn", "5"}, {"--by-copy"}};
   for (const auto& way : ways) {
@@ -125,7 +125,7 @@ TEST_P(AppsTest, ScribblerPrintsTheSameLinesWhetherMovedOrNot) {
   }
 }
 
-TEST_P(AppsTest, ScribblerThatChangesNothingHasTheSameChecksumEverAfter) {
+TEST_P(AppsTest, IdleScribblerKeepsItsChecksum) {
   const auto lines = run({APPS_SCRIBBLER, "--vram", "16M", "--steps-per-second", "1000",
                           "--dirty-per-second", "0", "--steps", "4", "--check-every", "2"});
   ASSERT_EQ(lines.size(), 5);
@@ -134,7 +134,7 @@ TEST_P(AppsTest, ScribblerThatChangesNothingHasTheSameChecksumEverAfter) {
   EXPECT_TRUE(lines[1].ends_with("checksum=0000000000000000"));
 }
 
-/// Flips one bit in the first large piece of VRAM that the process maps.
+/// Flips one bit in the first large mapping of VRAM of the process.
 void disturb(const Process& program, const std::string& store) {
   for (const std::string& line : softgpu::test::mappings_of(program.pid())) {
     if (line.find(store) == std::string::npos) continue;
@@ -154,7 +154,7 @@ void disturb(const Process& program, const std::string& store) {
   FAIL() << "no VRAM is mapped";
 }
 
-TEST_P(AppsTest, ScribblerFindsASingleWrongBit) {
+TEST_P(AppsTest, ScribblerFindsAWrongBit) {
   Program program(*this, {APPS_SCRIBBLER, "--vram", "16M", "--steps-per-second", "1000",
                           "--dirty-per-second", "0", "--check-every", "1"});
   EXPECT_TRUE(program.receive().starts_with("step=0 checksum="));
@@ -170,7 +170,7 @@ std::string ticker_line(std::uint64_t step) {
   return line;
 }
 
-TEST_P(AppsTest, EveryLineOfTheTickerFollowsFromItsStepAcrossAMove) {
+TEST_P(AppsTest, TickersLinesAreRightAcrossAMove) {
   Program ticker(*this, {APPS_TICKER, "--period-ms", "0"});
   std::uint64_t step = 0;
   while (step < kTickerSlices + 5) ASSERT_EQ(ticker.receive(), ticker_line(++step));
@@ -183,7 +183,7 @@ TEST_P(AppsTest, EveryLineOfTheTickerFollowsFromItsStepAcrossAMove) {
   EXPECT_EQ(ticker.wait(), 0);
 }
 
-TEST_P(AppsTest, EveryLineOfPreforkedFollowsFromItsNumber) {
+TEST_P(AppsTest, PreforkedsLinesAreRight) {
   Program preforked(*this, {APPS_PREFORKED, "--workers", "3", "--period-ms", "0", "--vram", "4M"});
   PreforkedLines expected(3);
   for (int i = 0; i < 500; ++i) ASSERT_EQ(preforked.receive(), expected.next());
@@ -192,7 +192,7 @@ TEST_P(AppsTest, EveryLineOfPreforkedFollowsFromItsNumber) {
   EXPECT_EQ(preforked.wait(), 0);
 }
 
-TEST_P(AppsTest, EveryLineOfHandoverFollowsFromItsNumber) {
+TEST_P(AppsTest, HandoversLinesAreRight) {
   for (const std::string& preload : {std::string(), std::string(GCR_PRELOAD_LIBRARY)}) {
     Program handover(*this,
                      {"/usr/bin/env", "LD_PRELOAD=" + preload, APPS_HANDOVER, "--period-ms", "0"});
@@ -204,7 +204,7 @@ TEST_P(AppsTest, EveryLineOfHandoverFollowsFromItsNumber) {
   }
 }
 
-TEST_P(AppsTest, PreforkedTellsOfAWorkerThatEndsAndGoesOnWithTheOthers) {
+TEST_P(AppsTest, PreforkedReportsAnEndedWorkerAndRunsOn) {
   Program preforked(*this, {APPS_PREFORKED, "--workers", "3", "--period-ms", "1"});
   PreforkedLines expected(3);
   for (int i = 0; i < 10; ++i) ASSERT_EQ(preforked.receive(), expected.next());

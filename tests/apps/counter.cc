@@ -1,6 +1,6 @@
-// counter: answers every UDP packet with the next number. The number lives in VRAM, in a buffer of
-// 2 MiB, and a second time in a variable of the module; a kernel increments both. The first answer
-// is 101; should the two ever differ, the answer says so. SIGTERM ends it.
+// counter: answers every UDP packet with the next number. The number is in VRAM, in a buffer of 2
+// MiB, and a second time in a variable of the module; a kernel increments both. The first answer is
+// 101; if the two ever differ, the answer reports it. SIGTERM ends it.
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <netinet/in.h>
@@ -44,13 +44,13 @@ int open_socket(const Options& options) {
   return socket;
 }
 
-/// Opens a file for reading and keeps it.
+/// Opens a file for reading and keeps it open.
 std::string open_file(std::string path) {
   while (path.ends_with('\n')) path.pop_back();
   return ::open(path.c_str(), O_RDONLY | O_CLOEXEC) >= 0 ? "opened\n" : "not opened\n";
 }
 
-/// "verify" asks for the pattern, "open FILE" opens a file; anything else increments.
+/// "verify" checks the pattern, "open FILE" opens a file; anything else increments.
 std::string answer(const VramCounter& counter, const Ballast& ballast, std::string_view request) {
   if (request.starts_with("verify")) return ballast.intact() ? "intact\n" : "corrupt\n";
   if (request.starts_with("open ")) return open_file(std::string(request.substr(5)));
@@ -68,7 +68,7 @@ int run(const Options& options) {
   const int socket = open_socket(options);
   std::printf("listening on %s:%u\n", options.bind.c_str(), options.port);
   std::fflush(stdout);
-  while (!termination_asked()) {
+  while (!termination_requested()) {
     char request[256];
     sockaddr_in peer{};
     socklen_t length = sizeof(peer);

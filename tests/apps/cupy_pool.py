@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""CuPy on the stream-ordered pool: arrays of changing sizes, made and dropped in two streams.
+"""CuPy on the stream-ordered pool: arrays of changing sizes, created and dropped in two streams.
 
-Prints "step=<n> value=<hex>" every so many iterations, the same whenever it runs. SIGTERM ends it.
+Prints "step=<n> value=<hex>" every so many iterations, the same in each run. SIGTERM ends it.
 """
 
 import argparse

@@ -51,7 +51,7 @@ Driver load_hip() {
   }
   if (library == nullptr) fail("load the driver", "there is neither CUDA nor HIP");
   const HipForms& forms = hip_forms(library);
-  // Memory had another form before.
+  // The memory had another layout before.
   if (forms.version < 50'300'000) fail("use HIP", "ROCm 5.3 or newer is needed");
   Driver driver;
   driver.error_name = forms.error_name;
@@ -87,11 +87,11 @@ void fail(std::string_view doing, const std::string& why) {
   std::exit(1);
 }
 
-bool termination_asked() { return termination != 0; }
+bool termination_requested() { return termination != 0; }
 
 void catch_termination() {
   struct sigaction action {};
-  action.sa_handler = on_termination;  // no SA_RESTART: a blocking call must notice
+  action.sa_handler = on_termination;  // no SA_RESTART: SIGTERM must interrupt a blocking call
   ::sigaction(SIGTERM, &action, nullptr);
   ::sigaction(SIGINT, &action, nullptr);
 }

@@ -1,10 +1,9 @@
 // CUDA's driver or HIP as the sample programs use them: loaded at run time, so that one binary runs
-// on the software GPU, on a real one of either vendor, and under the preload library. Any failure
-// ends the program with one line on standard error; there is nothing sensible that a sample could
-// do instead.
+// on the software GPU, on a real one of either vendor, and under the preload library. Each failure
+// ends the program with one line on standard error, because a sample cannot handle it.
 //
-// HIP's functions have the form of CUDA's, but for those of hip_forms.h, so programs know the types
-// of CUDA alone.
+// HIP functions have the CUDA signatures, except those of hip_forms.h, so programs use only
+// the types of CUDA.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +15,8 @@
 
 namespace gcr::apps {
 
-// member name, CUDA's function, version asked for, HIP's function in its place, parameter types
+// member name, CUDA's function, requested version, the HIP function that replaces it, parameter
+// types
 #define GCR_APPS_FUNCTIONS(X)                                                                     \
   X(init, cuInit, 2000, hipInit, (unsigned))                                                      \
   X(error_name, cuGetErrorName, 6000, none, (CUresult, const char**))                             \
@@ -104,13 +104,13 @@ struct Driver {
 #undef GCR_APPS_MEMBER
 };
 
-/// Says what failed and ends the program with status 1.
+/// Prints the failed call and ends the program with status 1.
 [[noreturn]] void fail(std::string_view doing, const std::string& why);
 
-/// CUDA's, or HIP's if there is no CUDA. GCR_APP_RUNTIME, "cuda" or "hip", says which it must be.
+/// CUDA's, or HIP's if there is no CUDA. GCR_APP_RUNTIME, "cuda" or "hip", selects one.
 Driver load_driver();
 
-/// How many devices there are; initialises the driver.
+/// The number of devices; initialises the driver.
 int device_count();
 
 /// A device with its primary context current in the calling thread, and the kernels loaded.
@@ -141,7 +141,7 @@ class Gpu {
 };
 
 /// Set by SIGTERM and SIGINT once catch_termination() was called.
-bool termination_asked();
+bool termination_requested();
 void catch_termination();
 
 }  // namespace gcr::apps

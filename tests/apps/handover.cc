@@ -1,14 +1,14 @@
-// handover: a queue of VRAM between two processes, as torch.multiprocessing has it. The giver fills
-// a buffer by a kernel, records an event behind it, and sends legacy IPC handles of both. The taker
-// opens them only when as many more have come as are to be under way; it waits for the event on a
-// stream, reads the whole buffer behind it, closes both, and answers with what it found. Then the
-// giver frees the buffer. Buffers are of all kinds of sizes, and every third is given a second
-// time, by the same handle.
+// handover: a queue of VRAM between two processes, like torch.multiprocessing's. The giver fills a
+// buffer by a kernel, records an event after it, and sends legacy IPC handles of both. The taker
+// opens them only when a given number of later ones has arrived; it waits for the event on a
+// stream, reads the whole buffer, closes both, and replies with the content. Then the giver frees
+// the buffer. Buffers have various sizes, and every third is sent a second time, by the same
+// handle.
 //
-// One line for each buffer goes to standard output: see handover.h. What it must be follows from
-// its number alone; one that begins with "error:" says that a buffer had several words in it, or
-// that its handle was another when it was asked for again. SIGTERM ends both processes; the status
-// is 1 if there was an error.
+// One line for each buffer goes to standard output: see handover.h. Its content follows from its
+// number alone; a line that begins with "error:" reports a buffer with different words, or a handle
+// that has changed since its first use. SIGTERM ends both processes; the status is 1 if there was
+// an error.
 #include "tests/apps/handover.h"
 
 #include <sys/socket.h>
@@ -48,7 +48,7 @@ struct Parcel {
 struct Answer {
   std::uint64_t number;
   std::uint64_t word;
-  std::uint64_t differing;  ///< words that are others
+  std::uint64_t differing;  ///< the number of different words
 };
 
 template <class Message>
@@ -56,7 +56,7 @@ bool send(int socket, const Message& message) {
   return ::send(socket, &message, sizeof(message), MSG_NOSIGNAL) == sizeof(message);
 }
 
-/// False: the other end is gone.
+/// False: the other end is closed.
 template <class Message>
 bool receive(int socket, Message* message) {
   ssize_t length = 0;
@@ -126,9 +126,9 @@ class Giver {
   Giver(const Giver&) = delete;
   Giver& operator=(const Giver&) = delete;
 
-  /// False: the taker is gone.
+  /// False: the taker has ended.
   bool step() {
-    if (!give(is_given_again(next_) ? out_.back().address : 0)) return false;
+    if (!give(is_sent_again(next_) ? out_.back().address : 0)) return false;
     return out_.size() <= under_way_ || take_back();
   }
   bool good() const { return good_; }
@@ -141,7 +141,7 @@ class Giver {
     Parcel parcel;
   };
 
-  /// A new buffer or, at `address`, the last one once more, with an event of its own.
+  /// A new buffer or, at `address`, the last one once more, with a new event.
   bool give(CUdeviceptr address) {
     const Driver& driver = gpu_.driver();
     Given given{next_++, address, nullptr, {}};
@@ -199,7 +199,7 @@ class Giver {
   const int socket_;
   const std::uint64_t under_way_;
   const CUstream stream_ = make_stream(gpu_);
-  std::deque<Given> out_;  ///< what the taker has not answered
+  std::deque<Given> out_;  ///< not yet answered by the taker
   std::uint64_t next_ = 0;
   bool good_ = true;
 };
@@ -210,7 +210,7 @@ int run(const Options& options) {
     fail("make a pair of sockets", std::strerror(errno));
   }
   UniqueFd givers(ends[0]), takers(ends[1]);
-  const pid_t taker = ::fork();  // before CUDA: each has its own
+  const pid_t taker = ::fork();  // before CUDA: each process has its own
   if (taker < 0) fail("fork", std::strerror(errno));
   if (taker == 0) {
     givers.reset();
@@ -222,7 +222,7 @@ int run(const Options& options) {
   Giver giver(options, givers.get());
   Pace pace(options.period_ms);
   bool good = true;
-  while (good && !termination_asked()) {
+  while (good && !termination_requested()) {
     pace.begin_step();
     good = giver.step();
     pace.end_step();

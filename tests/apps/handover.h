@@ -1,4 +1,4 @@
-// What handover's lines must be, for the program and for who checks its output.
+// The expected lines of handover, for the program and for the checkers of its output.
 #pragma once
 
 #include <cstdint>
@@ -7,15 +7,15 @@
 
 namespace gcr::apps {
 
-/// Every third buffer is the one before, given a second time.
-constexpr bool is_given_again(std::uint64_t number) { return number % 3 == 2; }
+/// Every third buffer is the one before, sent a second time.
+constexpr bool is_sent_again(std::uint64_t number) { return number % 3 == 2; }
 
-/// What every word of the buffer with that number holds.
+/// The content of every word of the buffer with that number.
 constexpr std::uint64_t handover_word(std::uint64_t number) {
-  return (is_given_again(number) ? number : number + 1) * 0x9e3779b97f4a7c15;
+  return (is_sent_again(number) ? number : number + 1) * 0x9e3779b97f4a7c15;
 }
 
-/// "<number> <the word that the taker found in all of the buffer, hex>"
+/// "<number> <the word that the taker found in the whole buffer, hex>"
 inline std::string handover_line(std::uint64_t number, std::uint64_t word) {
   char line[64];
   std::snprintf(line, sizeof(line), "%llu %016llx", static_cast<unsigned long long>(number),

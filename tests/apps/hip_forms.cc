@@ -39,7 +39,7 @@ static_assert(same(CU_MEM_ALLOC_GRANULARITY_MINIMUM, hipMemAllocationGranularity
 static_assert(same(CU_STREAM_NON_BLOCKING, hipStreamNonBlocking));
 static_assert(same(CU_STREAM_CAPTURE_MODE_THREAD_LOCAL, hipStreamCaptureModeThreadLocal));
 
-/// From here on a descriptor is imported by its value, before by its address.
+/// Since this release a descriptor is imported by its value, before by its address.
 constexpr int kFirstThatImportsByValue = 70'100'000;
 
 void* hip_library = nullptr;
@@ -58,7 +58,7 @@ int version() {
   return number;
 }
 
-/// hipRTC, of the same release: in HIP's own library up to ROCm 5, then in one beside it.
+/// hipRTC, of the same release: in HIP's own library up to ROCm 5, then in a separate one.
 void* compiler() {
   if (::dlsym(hip_library, "hiprtcCreateProgram") != nullptr) return hip_library;
   link_map* map = nullptr;
@@ -74,7 +74,7 @@ void* compiler() {
   return library;
 }
 
-/// What two functions of hipRTC's give of a program: how much, and what.
+/// Calls two functions of hipRTC on a program: the one for the size, and the one for the content.
 std::string text_of(void* library, hiprtcProgram program, const char* size, const char* get) {
   std::size_t bytes = 0;
   std::string text;

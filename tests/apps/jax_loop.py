@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""A compiled JAX step, again and again; JAX takes three quarters of the GPU's memory when it starts.
+"""A compiled JAX step, repeatedly; JAX allocates three quarters of the GPU's memory when it starts.
 
 Prints "step=<n> value=<hex float>" every --report steps; an undisturbed run prints the same lines on
 the same GPU model. SIGTERM ends it.

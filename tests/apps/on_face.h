@@ -1,4 +1,4 @@
-// Sample programs for tests that hold for both faces of the software GPU.
+// Sample programs for tests that hold for both drivers of the software GPU.
 #pragma once
 
 #include <string>
@@ -8,7 +8,7 @@
 
 namespace gcr::apps {
 
-/// The words that start the program on that face.
+/// The command that starts the program on that driver.
 inline std::vector<std::string> on_face(softgpu::test::Face face,
                                         std::vector<std::string> command) {
   const bool hip = face == softgpu::test::Face::kHip;

@@ -14,7 +14,7 @@ class Pace {
             std::chrono::duration<double, std::milli>(period_ms))) {}
 
   void begin_step() { begun_ = Clock::now(); }
-  /// Sleeps for what is left of the step; a signal's handler may run meanwhile.
+  /// Sleeps for the rest of the step; a signal's handler may run meanwhile.
   void end_step() const {
     // The clock may be another host's by now.
     const Clock::duration left = period_ - (Clock::now() - begun_);

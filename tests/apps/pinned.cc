@@ -1,4 +1,4 @@
-// pinned: page-locked memory of the driver's (cuMemHostAlloc). In each step the CPU writes to one
+// pinned: page-locked memory of the driver (cuMemHostAlloc). In each step the CPU writes to one
 // piece of it and the GPU to another, by a copy out of VRAM that the step has changed. Prints
 // "step=<n> checksum=<hex>" as the stencil does, where the checksum also covers the pieces that
 // were written since the last line, and others in turn: in the end all. SIGTERM ends it.
@@ -42,7 +42,7 @@ class Pinned {
     write(2 * number + 1, number);
   }
 
-  /// Of the pieces that the last `steps` steps wrote, and some others. The GPU must be done.
+  /// Of the pieces written by the last `steps` steps, and some others. The GPU must be idle.
   std::uint64_t checksum(std::uint64_t number, std::uint64_t steps) {
     std::uint64_t sum = 0;
     for (std::uint64_t at = 2 * (number + 1 - steps); at < 2 * (number + 1); ++at) {
@@ -83,7 +83,7 @@ int run(const Options& options) {
   const std::uint64_t bytes = options.gib != 0 ? options.gib * kGiB : options.mib * kMiB;
   Pinned pinned(gpu, bytes / (2 * kPieceBytes) * (2 * kPieceBytes));
   Pace pace(options.period_ms);
-  while (!termination_asked() && (options.steps == 0 || ring.steps() < options.steps)) {
+  while (!termination_requested() && (options.steps == 0 || ring.steps() < options.steps)) {
     pace.begin_step();
     ring.step(stream);
     pinned.step(ring.steps(), ring.buffers()[0].address, stream);

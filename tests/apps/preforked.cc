@@ -1,13 +1,13 @@
-// preforked: a tree of processes, of which the parent alone uses the GPU. It counts in VRAM, as
-// counter does, and hands the numbers out in turn to workers that it forked after CUDA had started.
-// Each answers over its socket with a value over all numbers that it has had, and counts them in a
+// preforked: a tree of processes, of which only the parent uses the GPU. It counts in VRAM, as
+// counter does, and sends the numbers in turn to workers that it forked after CUDA had started.
+// Each answers over its socket with a value computed from all its numbers, and counts them in a
 // page that all share. An answer waits in its socket until its worker's next turn, so that there
-// are always as many messages on their way as there are workers.
+// are always as many messages in flight as there are workers.
 //
-// One line for each number goes to standard output with one write: see preforked.h. What each must
-// be follows from the number alone, so that a message that is lost, doubled or out of order shows.
-// A worker that ends is reaped, gets a line that begins with "error:", and is passed over from then
-// on. SIGTERM ends all; the status is 1 if there was an error.
+// One line for each number goes to standard output with one write: see preforked.h. Its content
+// follows from the number alone, so that a lost, repeated or reordered message shows. An ended
+// worker is reaped, gets a line that begins with "error:", and is skipped from then on. SIGTERM
+// ends all; the status is 1 if there was an error.
 #include "tests/apps/preforked.h"
 
 #include <sys/mman.h>
@@ -41,7 +41,7 @@ struct Options {
   int device = 0;
 };
 
-/// Shared by all processes: how many numbers each worker has had.
+/// Shared by all processes: how many numbers each worker has received.
 struct SharedPage {
   std::atomic<std::uint64_t> handled[kMaxWorkers];
 };
@@ -79,16 +79,16 @@ void write_line(const std::string& line) {
 struct Worker {
   pid_t pid = -1;
   UniqueFd socket;           ///< none: it has ended
-  std::uint64_t number = 0;  ///< that it has not been asked for the answer to; 0: none
+  std::uint64_t number = 0;  ///< whose answer has not been read; 0: none
 };
 
 class Workers {
  public:
   explicit Workers(std::size_t count);
 
-  /// Gives the number to the worker whose turn it is, and prints its answer to the one before.
+  /// Sends the number to the worker whose turn it is, and prints its answer to the one before.
   void hand_out(std::uint64_t number);
-  /// Prints what is still to be answered, and ends all workers.
+  /// Prints the remaining answers, and ends all workers.
   void finish();
 
   bool any() const {
@@ -132,7 +132,7 @@ void Workers::start(std::size_t index) {
   workers_[index] = {pid, std::move(parents), 0};
 }
 
-/// Prints the answer to the number that the worker has, if it has one and answers.
+/// Prints the answer to the worker's current number, if it has one and answers.
 void Workers::collect(std::size_t index) {
   Worker& worker = workers_[index];
   std::uint64_t answer = 0;
@@ -156,7 +156,7 @@ void Workers::hand_out(std::uint64_t number) {
   }
 }
 
-/// Waits for a worker that has ended, or is told to.
+/// Waits for a worker that has ended, or was told to end.
 void Workers::reap(std::size_t index) {
   Worker& worker = workers_[index];
   int status = 0;
@@ -192,7 +192,7 @@ int run(const Options& options) {
   Workers workers(options.workers);
   Pace pace(options.period_ms);
   bool good = true;
-  while (!termination_asked() && workers.any()) {
+  while (!termination_requested() && workers.any()) {
     pace.begin_step();
     const auto [number, twin] = counter.next();
     if (number != twin) {

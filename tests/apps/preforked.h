@@ -1,4 +1,4 @@
-// What preforked's lines must be, for the program and for who checks its output.
+// The expected lines of preforked, for the program and for the checkers of its output.
 #pragma once
 
 #include <cstdint>
@@ -8,12 +8,12 @@
 
 namespace gcr::apps {
 
-/// A worker's answer: over all numbers that it has had, in their order.
+/// A worker's answer: a hash of all its numbers, in their order.
 constexpr std::uint64_t preforked_answer(std::uint64_t previous, std::uint64_t number) {
   return previous * 6364136223846793005 + number;
 }
 
-/// "<number> <worker> <the worker's answer, hex> <how many numbers the worker has had>"
+/// "<number> <worker> <the worker's answer, hex> <how many numbers the worker has received>"
 inline std::string preforked_line(std::uint64_t number, std::size_t worker, std::uint64_t answer,
                                   std::uint64_t handled) {
   char line[96];

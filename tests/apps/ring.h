@@ -1,9 +1,10 @@
-// What the ring computes, for the program, for the software GPU and for who checks the output.
+// The computation of the ring, for the program, for the software GPU and for the checkers of the
+// output.
 //
 // Ranks in a ring pass tokens. In every step each rank sends its token to its right, followed by a
-// payload that is made of it, waits for the one of its left, and makes its next token of that.
-// kernels.cu has the same as gcr_ring_pass. After every line each rank also sends its sum over a
-// socket to its right, and adds up what comes from its left.
+// payload computed from it, waits for the one of its left, and computes its next token from that.
+// gcr_ring_pass in kernels.cu does the same. After every line each rank also sends its sum over a
+// socket to its right, and adds up the values from its left.
 #pragma once
 
 #include <bit>
@@ -20,8 +21,8 @@ inline constexpr std::uint64_t kRingHeaderWords = 2;
 struct RingState {
   std::uint64_t step;
   std::uint64_t token;
-  std::uint64_t sum;    ///< over all tokens that the rank has had
-  std::uint64_t wrong;  ///< words that were not what they must be
+  std::uint64_t sum;    ///< over all tokens that the rank has received
+  std::uint64_t wrong;  ///< number of wrong words
 };
 
 /// The token that a rank begins with.
@@ -29,7 +30,7 @@ constexpr std::uint64_t ring_first_token(std::uint64_t rank) {
   return (rank + 1) * 0x9e3779b97f4a7c15;
 }
 
-/// A rank's next token, made of the one that came from its left.
+/// A rank's next token, computed from the one of its left.
 constexpr std::uint64_t ring_token(std::uint64_t received, std::uint64_t rank) {
   return std::rotl(received, 7) * 0xd1342543de82ef95 + rank + 1;
 }
@@ -38,13 +39,13 @@ constexpr std::uint64_t ring_sum(std::uint64_t sum, std::uint64_t token) {
   return sum * 6364136223846793005 + token;
 }
 
-/// A word of the payload that goes with a token.
+/// A word of the payload of a token.
 constexpr std::uint64_t ring_word(std::uint64_t token, std::uint64_t index) {
   const std::uint64_t word = ((index + 1) * 0x9e3779b97f4a7c15) ^ token;
   return word ^ (word >> 29);
 }
 
-/// Over all ranks in their order: what each has from its GPU, and what it has from its socket.
+/// Over all ranks in their order: each one's value from its GPU, and its value from its socket.
 class RingDigest {
  public:
   void add(std::uint64_t sum, std::uint64_t received) {
@@ -56,7 +57,7 @@ class RingDigest {
   std::uint64_t value_ = 0;
 };
 
-/// "<step> <tokens that all ranks have passed on, by their count in shared memory> <digest, hex>"
+/// "<step> <number of tokens passed by all ranks, as counted in shared memory> <digest, hex>"
 inline std::string ring_line(std::uint64_t step, std::uint64_t passed, std::uint64_t digest) {
   char line[96];
   std::snprintf(line, sizeof(line), "%llu %llu %016llx", static_cast<unsigned long long>(step),

@@ -1,14 +1,13 @@
 // ring: a parent without CUDA and --ranks processes below it, each with a CUDA context on one of
 // the GPUs. The ranks pass tokens round a ring, through memory that each shares with its left
-// neighbour, by kernels that wait on the GPU for what the neighbour's kernel writes, as those of
+// neighbour, by kernels that wait on the GPU for the output of the neighbour's kernel, as those of
 // NCCL do. Each rank has in VRAM a sum over all its tokens.
 //
-// The parent tells the ranks by pipes how far to go, hears by pipes how far they are, shares a page
-// with them, and writes one line for every --per-line steps: see ring.h. What each line must be
-// follows from its number alone, so that a token or a message that is lost, doubled or changed
-// shows in it and in all later ones. A rank that sees a wrong value says so in a line that begins
-// with "error:" and ends; then all end, with status 1. SIGTERM ends it after the lines that the
-// ranks work on.
+// The parent sends the ranks their next step through pipes, reads their progress from pipes, shares
+// a page with them, and writes one line for every --per-line steps: see ring.h. The content of each
+// line follows from its number alone, so that a lost, repeated or changed token or message shows in
+// it and in all later ones. A rank that finds a wrong value prints a line that begins with "error:"
+// and ends; then all end, with status 1. SIGTERM ends it after the lines that the ranks work on.
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <netinet/in.h>
@@ -35,7 +34,7 @@
 namespace gcr::apps {
 namespace {
 
-/// Above the numbers that ranks find their descriptors at.
+/// Above the numbers of the ranks' descriptors.
 UniqueFd lifted(int file, std::string_view what) {
   const UniqueFd low(file);
   UniqueFd high(::fcntl(low.get(), F_DUPFD_CLOEXEC, static_cast<int>(kRingDescriptors)));
@@ -61,7 +60,7 @@ Ends make_socketpair() {
   return {lifted(ends[0], "keep a socket"), lifted(ends[1], "keep a socket")};
 }
 
-/// A TCP socket that listens at the address, on a port that is free.
+/// A TCP socket that listens at the address, on a free port.
 UniqueFd make_listener(const std::string& at, std::atomic<std::uint16_t>& port) {
   sockaddr_in address{};
   address.sin_family = AF_INET;
@@ -167,14 +166,14 @@ void Parent::start(unsigned rank, std::vector<char*> arguments, const UniqueFd& 
 
 void Parent::order(std::uint64_t step) {
   for (const Member& member : members_) {
-    // A rank that is gone shows when its report is waited for.
+    // An ended rank is noticed when its report is waited for.
     if (::write(member.orders.get(), &step, sizeof(step)) < 0 && errno != EPIPE) {
       fail("order a step", std::strerror(errno));
     }
   }
 }
 
-/// The rank's report, which is there; false: the rank has ended.
+/// Reads the rank's report, which has arrived; false: the rank has ended.
 bool Parent::receive(std::size_t rank) {
   ssize_t length = 0;
   do {
@@ -218,22 +217,22 @@ int Parent::run() {
   Pace pace(options_.period_ms);
   std::uint64_t ordered = 0;
   std::uint64_t printed = 0;
-  while (printed < ordered || !termination_asked()) {
+  while (printed < ordered || !termination_requested()) {
     pace.begin_step();
-    while (!termination_asked() && ordered < printed + kRingAhead * options_.per_line) {
+    while (!termination_requested() && ordered < printed + kRingAhead * options_.per_line) {
       order(ordered += options_.per_line);
     }
     if (printed == ordered) break;
     if (!collect(printed + options_.per_line)) return give_up();
     printed += options_.per_line;
     write_line(line(printed));
-    if (!termination_asked()) pace.end_step();
+    if (!termination_requested()) pace.end_step();
   }
   return end_all();
 }
 
-/// The rank with this process, of which waitpid has told the status; false: it did not end well,
-/// which a line says.
+/// The rank with this process, whose status waitpid has returned; false: it failed, and a line
+/// reports it.
 bool Parent::ended_well(pid_t pid, int status) {
   const auto member = std::ranges::find(members_, pid, &Member::pid);
   if (member == members_.end()) return true;
@@ -272,7 +271,7 @@ int Parent::give_up() {
   return 1;
 }
 
-/// Says what is wrong with the options, or "".
+/// Returns the mistake in the options, or "".
 std::string fault_of(const RingOptions& options) {
   return options.rank >= static_cast<int>(options.ranks) ? "--rank is the parent's to give" : "";
 }

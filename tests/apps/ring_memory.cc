@@ -12,7 +12,7 @@
 namespace gcr::apps {
 namespace {
 
-/// What travels over the socket, beside a descriptor if the kind has one.
+/// The message over the socket, with a descriptor if the kind has one.
 struct Offer {
   RingMemory kind;
   std::uint64_t bytes;

@@ -50,7 +50,7 @@ bool write_whole(int file, const T& value) {
   return length == sizeof(T);
 }
 
-/// What goes to the right over a socket after every line.
+/// The message to the right over a socket after every line.
 struct Greeting {
   std::uint64_t step;
   std::uint64_t sum;
@@ -79,7 +79,7 @@ class Links {
   }
 
   bool greet(const Greeting& greeting) const { return write_whole(right_, greeting); }
-  bool hear(Greeting* greeting) const { return read_whole(left_, greeting); }
+  bool receive_sum(Greeting* greeting) const { return read_whole(left_, greeting); }
 
  private:
   UniqueFd left_tcp_, right_tcp_;
@@ -120,7 +120,7 @@ class Rank {
  private:
   std::uint64_t message_words() const { return options_.words + kRingHeaderWords; }
 
-  /// The kinds that were asked for, in turn.
+  /// The requested kinds, in turn.
   RingMemory kind() const {
     std::vector<RingMemory> kinds{RingMemory::kVram};
     if (options_.host_memory) kinds.push_back(RingMemory::kHost);
@@ -145,7 +145,7 @@ class Rank {
     gpu_.check(driver.instantiate(&graph_, graph, 0), "instantiate the graph");
   }
 
-  /// All steps of a line, one behind the other in the stream.
+  /// All steps of a line, one after the other in the stream.
   void launch(std::uint64_t target) {
     if (graph_ != nullptr) {
       gpu_.check(gpu_.driver().launch_graph(graph_, stream_), "launch the graph");
@@ -180,8 +180,8 @@ class Rank {
                       std::to_string(target));
     }
     if (inbox_.kind != RingMemory::kHost) return true;
-    // The CPU sees what the last step received: the rank at the left overwrites it only after this
-    // rank's next step.
+    // The CPU sees the data that the last step received: the rank at the left overwrites it only
+    // after this rank's next step.
     const auto* message = reinterpret_cast<const std::uint64_t*>(inbox_.address) +
                           target % options_.ranks * message_words();
     if (message[0] == target &&
@@ -193,7 +193,7 @@ class Rank {
 
   bool exchange(const RingState& state) {
     Greeting heard{};
-    if (!links_->greet({state.step, state.sum}) || !links_->hear(&heard)) {
+    if (!links_->greet({state.step, state.sum}) || !links_->receive_sum(&heard)) {
       return complain("a neighbour is gone");
     }
     if (heard.step != state.step) {
@@ -221,7 +221,7 @@ class Rank {
 }  // namespace
 
 int run_ring_rank(const RingOptions& options) {
-  // Without its parent a rank could wait for its neighbours for ever. The parent alone is told to
+  // Without its parent a rank could wait for its neighbours forever. Only the parent is told to
   // end.
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   ::signal(SIGTERM, SIG_IGN);

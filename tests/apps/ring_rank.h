@@ -10,7 +10,7 @@
 namespace gcr::apps {
 
 inline constexpr std::uint64_t kRingMaxRanks = 64;
-/// Lines that ranks may work on at a time: a line is ordered before the one before it is printed.
+/// Lines that ranks may work on at a time: a line starts before the one before it is printed.
 inline constexpr std::uint64_t kRingAhead = 2;
 
 struct RingOptions {
@@ -32,14 +32,14 @@ struct RingOptions {
 
 /// Shared by parent and ranks.
 struct RingPage {
-  /// How many steps each rank has made by the end of a line.
+  /// How many steps each rank has completed by the end of a line.
   std::atomic<std::uint64_t> passed[kRingMaxRanks][kRingAhead + 1];
   std::atomic<std::uint16_t> ports[kRingMaxRanks];  ///< where each rank listens
 };
 
 /// The descriptors that every rank starts with.
 enum RingDescriptor : int {
-  kRingOrders = 3,  ///< a pipe: the step to go to, in a word; its end ends the rank
+  kRingOrders = 3,  ///< a pipe: the next step, in a word; end of file ends the rank
   kRingReports,     ///< a pipe to the parent
   kRingLeft,        ///< a Unix socket to the rank at the left
   kRingRight,
@@ -48,15 +48,14 @@ enum RingDescriptor : int {
   kRingDescriptors
 };
 
-/// What a rank says at the end of a line.
+/// A rank's message at the end of a line.
 struct RingReport {
   std::uint64_t step = 0;
   std::uint64_t sum = 0;       ///< of its state in VRAM
   std::uint64_t received = 0;  ///< over the sums of the rank at its left
 };
 
-/// The whole life of a rank; its exit status. Says in a line that begins with "error:" what is not
-/// as it must be.
+/// The whole life of a rank; its exit status. Prints errors in a line that begins with "error:".
 int run_ring_rank(const RingOptions& options);
 
 }  // namespace gcr::apps

@@ -1,5 +1,5 @@
 // The ring on the software GPU, with and without the preload library: undisturbed, and with ranks
-// that stand still, end, or have their memory changed.
+// that are stopped, end, or have their memory changed.
 #include "tests/apps/ring.h"
 
 #include <fcntl.h>
@@ -34,7 +34,7 @@ using Words = std::vector<std::string>;
 
 constexpr std::uint64_t kPerLine = 6;
 
-/// A ring with some options, without pace.
+/// A ring with some options, without pauses.
 Words ring(Face face, unsigned ranks, const Words& more, const std::string& preload = "") {
   Words command{
       "/usr/bin/env", "LD_PRELOAD=" + preload,  APPS_RING,     "--ranks", std::to_string(ranks),
@@ -51,14 +51,14 @@ std::vector<pid_t> ranks_of(const Process& ring) {
   return pids;
 }
 
-/// Ends it and compares what it still prints.
+/// Ends it and checks its remaining output.
 void expect_good_end(Process& ring, RingLines& expected) {
   ring.signal(SIGTERM);
   for (std::string line; !(line = ring.receive()).empty();) ASSERT_EQ(line, expected.next());
   EXPECT_EQ(ring.wait(), 0);
 }
 
-/// The lines until the first that is not as it must be.
+/// The lines until the first wrong one.
 std::string first_wrong_line(Process& ring, RingLines& expected) {
   std::string line = ring.receive();
   while (line == expected.next()) line = ring.receive();
@@ -79,7 +79,7 @@ INSTANTIATE_TEST_SUITE_P(Faces, RingTest, softgpu::test::kBothFaces, softgpu::te
 /// Face, ranks, under the preload library.
 class UndisturbedRing : public testing::TestWithParam<std::tuple<Face, unsigned, bool>> {};
 
-TEST_P(UndisturbedRing, EveryLineFollowsFromItsNumber) {
+TEST_P(UndisturbedRing, EveryLineIsRight) {
   const auto [face, ranks, under_library] = GetParam();
   const std::vector<Words> ways{{},
                                 {"--host-memory", "--legacy-ipc", "--vram", "4M"},
@@ -103,13 +103,13 @@ std::string name_of_run(const testing::TestParamInfo<UndisturbedRing::ParamType>
          (under_library ? "UnderTheLibrary" : "Alone");
 }
 
-INSTANTIATE_TEST_SUITE_P(Of, UndisturbedRing,
+INSTANTIATE_TEST_SUITE_P(Each, UndisturbedRing,
                          testing::Combine(softgpu::test::kBothFaces, testing::Values(2, 4, 8),
                                           testing::Bool()),
                          name_of_run);
 
-/// Its kernel waits for the neighbour's, so the driver's lock waits, too: what stepping is for.
-TEST_P(RingTest, ARankCannotBeLockedWhileItsNeighbourStandsStill) {
+/// Its kernel waits for the neighbour's, so the driver's lock waits, too: stepping exists for this.
+TEST_P(RingTest, RankCannotBeLockedWhileItsNeighbourIsStopped) {
   Process program(machine_, ring(2, {}));
   Subject agent(machine_, GetParam());
   RingLines expected(2, kPerLine);
@@ -117,9 +117,9 @@ TEST_P(RingTest, ARankCannotBeLockedWhileItsNeighbourStandsStill) {
   const std::vector<pid_t> ranks = ranks_of(program);
   ASSERT_EQ(ranks.size(), 2);
   const std::string rank = std::to_string(ranks[0]);
-  // Between two kernels it can be locked. It comes to the one that waits, unless its neighbour was
+  // Between two kernels it can be locked. It reaches the one that waits, unless its neighbour was
   // stopped between two lines.
-  const auto comes_to_wait = [&] {
+  const auto reaches_wait = [&] {
     for (int i = 0; i < 20; ++i) {
       if (agent.ask("lock " + rank + " 20") != "0") return true;
       EXPECT_EQ(agent.ask("unlock " + rank), "0");
@@ -127,7 +127,7 @@ TEST_P(RingTest, ARankCannotBeLockedWhileItsNeighbourStandsStill) {
     return false;
   };
   ::kill(ranks[1], SIGSTOP);
-  while (!comes_to_wait()) {
+  while (!reaches_wait()) {
     ::kill(ranks[1], SIGCONT);
     ASSERT_EQ(program.receive(), expected.next());
     ::kill(ranks[1], SIGSTOP);
@@ -139,7 +139,7 @@ TEST_P(RingTest, ARankCannotBeLockedWhileItsNeighbourStandsStill) {
   expect_good_end(program, expected);
 }
 
-TEST_P(RingTest, WhenARankEndsAllEnd) {
+TEST_P(RingTest, EndOfARankEndsAll) {
   Process program(machine_, ring(4, {}));
   RingLines expected(4, kPerLine);
   for (int i = 0; i < 3; ++i) ASSERT_EQ(program.receive(), expected.next());
@@ -151,7 +151,7 @@ TEST_P(RingTest, WhenARankEndsAllEnd) {
   for (const pid_t rank : ranks) EXPECT_EQ(::kill(rank, 0), -1) << rank;
 }
 
-TEST_P(RingTest, WhenTheParentEndsAllEnd) {
+TEST_P(RingTest, EndOfTheParentEndsAll) {
   Process program(machine_, ring(4, {}));
   RingLines expected(4, kPerLine);
   ASSERT_EQ(program.receive(), expected.next());
@@ -178,14 +178,14 @@ void disturb(pid_t rank, const std::string& store, std::uint64_t ranks, std::uin
   }
 }
 
-TEST_P(RingTest, AWrongWordIsSeenByTheRankThatReceivesIt) {
+TEST_P(RingTest, ReceivingRankFindsAWrongWord) {
   Process program(machine_, ring(2, {"--words", "100", "--skew-ms", "5"}));
   RingLines expected(2, kPerLine);
   ASSERT_EQ(program.receive(), expected.next());
   const std::vector<pid_t> ranks = ranks_of(program);
   ASSERT_EQ(ranks.size(), 2);
   std::string line;
-  do {  // a message is there to be changed only until it has been received
+  do {  // a message can be changed only until it has been received
     while (!program.has_output()) disturb(ranks[1], machine_.store(), 2, 100);
     line = program.receive();
   } while (line == expected.next());

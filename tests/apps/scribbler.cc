@@ -78,7 +78,7 @@ void Scribbler::allocate(std::uint64_t bytes) {
   write(buffer.pieces);
 }
 
-/// A new turn for all pieces, in a new order. Whoever adds or removes buffers calls it.
+/// A new turn for all pieces, in a new order. Called after each change of the buffers.
 void Scribbler::shuffle() {
   turn_.clear();
   for (Buffer& buffer : buffers_) {
@@ -87,7 +87,7 @@ void Scribbler::shuffle() {
   for (std::size_t i = turn_.size(); i > 1; --i) std::swap(turn_[i - 1], turn_[below(i)]);
 }
 
-/// Fewer where a turn ends: no piece twice.
+/// Fewer at the end of a turn: no piece twice.
 std::vector<Scribbler::Piece*> Scribbler::choose(std::uint64_t count) {
   if (turn_.empty()) shuffle();
   count = std::min<std::uint64_t>(count, turn_.size());

@@ -1,4 +1,4 @@
-// VRAM that is rewritten piece by piece, and a record on the host of what every piece must hold.
+// VRAM that is rewritten piece by piece, and a record on the host of each piece's content.
 #pragma once
 
 #include <cstdint>
@@ -12,14 +12,14 @@ namespace gcr::apps {
 
 struct ScribblerOptions {
   std::uint64_t vram_bytes = 0;   ///< a multiple of 2 MiB
-  std::uint64_t piece_bytes = 0;  ///< what is rewritten at a time: divides 2 MiB, a multiple of 8
+  std::uint64_t piece_bytes = 0;  ///< the unit of rewriting: divides 2 MiB, a multiple of 8
   double zeros = 0;               ///< the share of pieces that are filled with zeros
   bool by_copy = false;           ///< write by copies from the host, not by a kernel
   std::uint64_t seed = 1;
 };
 
 /// All choices come from the seed and from the order of the calls, none from time or addresses: the
-/// same calls give the same content and the same checksums. Any difference between VRAM and the
+/// same calls give the same content and the same checksums. Each difference between VRAM and the
 /// record ends the program.
 class Scribbler {
  public:
@@ -27,14 +27,14 @@ class Scribbler {
   Scribbler(const Gpu& gpu, const ScribblerOptions& options);
 
   /// Checks `count` pieces, chosen at random without repetition until all had their turn, then
-  /// rewrites them. Returns the checksum of what was checked.
+  /// rewrites them. Returns the checksum of the checked pieces.
   std::uint64_t rewrite(std::uint64_t count);
 
-  /// Checks everything; the checksum over it.
+  /// Checks everything; returns the checksum over it.
   std::uint64_t check_all();
 
   /// Checks and frees a buffer chosen at random and allocates another of a different size, as long
-  /// as the total stays under what was asked for.
+  /// as the total stays below the configured size.
   void replace_buffer();
 
   std::uint64_t pieces() const { return piece_count_; }
@@ -69,7 +69,7 @@ class Scribbler {
   std::deque<Buffer> buffers_;
   std::uint64_t bytes_ = 0;
   std::uint64_t piece_count_ = 0;
-  std::vector<Piece*> turn_;  ///< pieces whose turn is still to come, the last one first
+  std::vector<Piece*> turn_;  ///< remaining pieces of the turn, the last one first
   CUdeviceptr table_;
   CUdeviceptr result_;
 };

@@ -1,8 +1,8 @@
 // scribbler: holds VRAM and rewrites a given share of it per second, in pieces chosen at random by
 // a seed. Before a piece is rewritten, and for all of VRAM every --check-every steps, the GPU
-// compares every word with what it must be; a difference ends the program with status 1. Prints
-// "step=<n> checksum=<hex>" at every step, over what was compared in it: an undisturbed run with
-// the same options prints the same lines. SIGTERM ends it.
+// compares every word with its expected value; a difference ends the program with status 1. Prints
+// "step=<n> checksum=<hex>" at every step, over the compared data: an undisturbed run with the same
+// options prints the same lines. SIGTERM ends it.
 #include "src/base/units.h"
 #include "tests/apps/pace.h"
 #include "tests/apps/scribbler.h"
@@ -30,7 +30,7 @@ int run(const Options& options) {
   double owed = 0;  // pieces; a fraction stays for the next step
   report(0, scribbler.check_all());
   for (std::uint64_t step = 1; options.steps == 0 || step <= options.steps; ++step) {
-    if (termination_asked()) break;
+    if (termination_requested()) break;
     pace.begin_step();
     owed += static_cast<double>(scribbler.pieces()) * options.dirty_per_second /
             options.steps_per_second;
@@ -65,7 +65,7 @@ void describe(gcr::test::CommandLine& line, Options& options) {
   line.add("--device", options.device, "device ordinal");
 }
 
-/// Says what is wrong with the sizes, or "".
+/// Returns the mistake in the sizes, or "".
 std::string fault_of(const ScribblerOptions& options) {
   const std::uint64_t piece = options.piece_bytes;
   if (piece < 4 * kKiB || piece > 2 * kMiB || (piece & (piece - 1)) != 0) {

@@ -14,8 +14,9 @@ struct RingBuffer {
   std::uint64_t words = 0;
 };
 
-/// Step n rewrites a slice of one buffer from what is in it and in the next buffer. Slices go round
-/// all buffers. A step that is lost, done twice or done on wrong data changes every later checksum.
+/// Step n rewrites a slice of one buffer from its content and that of the next buffer. Slices cycle
+/// through all buffers. A step that is lost, repeated or done on wrong data changes every later
+/// checksum.
 class Ring {
  public:
   /// Fills the buffers with a pattern. A slice has at most `slice_words` words.
@@ -25,8 +26,8 @@ class Ring {
   void step(CUstream stream = nullptr);
   std::uint64_t steps() const { return steps_; }
 
-  /// The checksum over all buffers; waits for the device. Ends the program if the device counted
-  /// other steps than the host.
+  /// The checksum over all buffers; waits for the device. Ends the program if the device has
+  /// counted a different number of steps than the host.
   std::uint64_t checksum();
 
   const std::vector<RingBuffer>& buffers() const { return buffers_; }

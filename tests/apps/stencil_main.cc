@@ -36,8 +36,8 @@ CUdeviceptr allocate(const Gpu& gpu, std::uint64_t bytes, const Options& options
   return address;
 }
 
-/// As many as asked for, of one size; or sizes go round this list until the total is reached. Then
-/// come small buffers.
+/// The requested number, of one size; or sizes cycle through this list until the total is reached.
+/// Then small buffers follow.
 std::vector<RingBuffer> allocate_buffers(const Gpu& gpu, std::uint64_t total_bytes,
                                          const Options& options) {
   constexpr std::array<std::uint64_t, 7> kSizesMib{64, 2, 32, 6, 256, 16, 128};
@@ -69,7 +69,7 @@ int run(const Options& options) {
             options.slice_mib * kMiB / 8);
   report(0, ring.checksum());
   Pace pace(options.period_ms);
-  while (!termination_asked() && (options.steps == 0 || ring.steps() < options.steps)) {
+  while (!termination_requested() && (options.steps == 0 || ring.steps() < options.steps)) {
     pace.begin_step();
     ring.step();
     if (ring.steps() % options.report == 0) report(ring.steps(), ring.checksum());

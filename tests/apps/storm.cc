@@ -9,7 +9,7 @@ namespace gcr::apps {
 namespace {
 
 constexpr std::size_t kMostLive = 64;
-/// Sizes are even over the powers of two up to 4 MiB: 21 of 22 are below 2 MiB.
+/// Sizes are uniform over the powers of two up to 4 MiB: 21 of 22 are below 2 MiB.
 constexpr unsigned kSizeBits = 22;
 
 bool succeeded(CUresult result, const char* call, std::string* failure) {
@@ -71,21 +71,21 @@ void Storm::allocate(Worker& worker) const {
             "filling", &worker.failure);
 }
 
-/// In the order of either stream, behind work that takes a while and spoils the content: whoever
-/// gets the memory must not see that.
+/// In the order of either stream, after slow work that overwrites the content: the next owner of
+/// the memory must not see it.
 void Storm::free(Worker& worker, const Buffer& buffer) const {
   if (memory_ == StormMemory::kPlain) {
     succeeded(driver_.free(buffer.address), "cuMemFree", &worker.failure);
     return;
   }
   const CUstream stream = worker.streams[worker.random() % 2];
-  const auto spoilt = static_cast<unsigned char>(~buffer.value);
+  const auto overwritten = static_cast<unsigned char>(~buffer.value);
   if (worker.random() % 8 == 0 && !succeeded(driver_.launch_host(stream, take_a_while, nullptr),
                                              "cuLaunchHostFunc", &worker.failure)) {
     return;
   }
-  if (succeeded(driver_.fill_async(buffer.address, spoilt, buffer.bytes, stream), "spoiling",
-                &worker.failure)) {
+  if (succeeded(driver_.fill_async(buffer.address, overwritten, buffer.bytes, stream),
+                "overwriting", &worker.failure)) {
     succeeded(driver_.free_async(buffer.address, stream), "cuMemFreeAsync", &worker.failure);
   }
 }

@@ -1,6 +1,6 @@
 // Many threads that allocate, fill, check and free GPU memory of random sizes, most of them small:
-// with cuMemAlloc, or in the order of streams, where what a thread frees is still written to.
-// What is allocated and read follows from numbers alone, so that two runs can be compared.
+// with cuMemAlloc, or in the order of streams, where memory that a thread frees is still written
+// to. Allocations and reads follow from numbers alone, so that two runs can be compared.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +13,7 @@
 
 namespace gcr::apps {
 
-/// What a storm needs of the driver.
+/// The driver functions of a storm.
 struct StormDriver {
   CUresult (*set_current)(CUcontext);
   CUresult (*allocate)(CUdeviceptr*, std::size_t);
@@ -35,16 +35,16 @@ class Storm {
   /// `context` has to outlive the storm's rounds.
   Storm(const StormDriver& driver, CUcontext context, std::size_t threads, StormMemory memory);
 
-  /// Each thread does `steps`: it allocates and fills, or checks and frees. Returns when all have.
-  /// A thread stops at its first error.
+  /// Each thread makes `steps` steps: it allocates and fills, or checks and frees. Returns when all
+  /// have. A thread stops at its first error.
   void round(std::uint64_t steps);
-  /// Checks and frees what is left.
+  /// Checks and frees the rest.
   void finish();
 
   std::uint64_t allocations() const;
   /// Over everything that was read.
   std::uint64_t checksum() const;
-  /// An error that a thread stopped at; empty if there is none.
+  /// The first error that stopped a thread; empty if there is none.
   std::string failure() const;
 
  private:

@@ -32,7 +32,7 @@ int main(int argc, char** argv) {
        driver.set_bytes_async, driver.launch_host},
       context, threads,
       pool ? gcr::apps::StormMemory::kStreamOrdered : gcr::apps::StormMemory::kPlain);
-  while (!gcr::apps::termination_asked() && storm.failure().empty() &&
+  while (!gcr::apps::termination_requested() && storm.failure().empty() &&
          (allocations == 0 || storm.allocations() < allocations)) {
     storm.round(round_steps);
     gcr::apps::report(storm.allocations(), storm.checksum());

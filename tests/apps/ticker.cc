@@ -1,8 +1,8 @@
 // ticker: proves by its output that exactly one copy of it runs and that no step is lost or
-// doubled. Every step a kernel counts in VRAM and, a second time, in a variable of the module, and
+// repeated. Every step a kernel counts in VRAM and, a second time, in a variable of the module, and
 // fills a slice of a ring of buffers with the step's number; then one line goes to standard output
 // with one write: "<step> <number in VRAM> <number in the module> <checksum over the ring, hex>".
-// What each line must be follows from its step alone: see tests/fault/oracle.h. SIGTERM ends it.
+// Each line's content follows from its step alone: see tests/fault/oracle.h. SIGTERM ends it.
 #include "tests/apps/ticker.h"
 
 #include <spawn.h>
@@ -36,8 +36,8 @@ struct Options {
   int device = 0;
 };
 
-/// Slices of the ring, one after the other over its buffers, each filled with the step that came to
-/// it last.
+/// Slices of the ring, one after the other over its buffers, each filled with the last step that
+/// wrote it.
 class TickerRing {
  public:
   explicit TickerRing(const Gpu& gpu) : gpu_(gpu), sum_(gpu.allocate(sizeof(std::uint64_t))) {
@@ -85,8 +85,8 @@ class Churned {
   CUdeviceptr buffer_;
 };
 
-/// Two contexts beside the first, whose waits block, each with a number in a buffer; the second is
-/// destroyed and made anew.
+/// Two contexts in addition to the first, whose waits block, each with a number in a buffer; the
+/// second is destroyed and recreated.
 class OwnContexts {
  public:
   explicit OwnContexts(const Gpu& gpu) : gpu_(gpu) {
@@ -187,7 +187,7 @@ int run(const Options& options) {
   if (options.contexts != 0) own_contexts.emplace(gpu);
   start_idle_threads(options.threads);
   Pace pace(options.period_ms);
-  for (std::uint64_t step = 1; !termination_asked(); ++step) {
+  for (std::uint64_t step = 1; !termination_requested(); ++step) {
     pace.begin_step();
     const auto [number, twin] = counter.next();
     ring.fill(step);
@@ -213,7 +213,7 @@ int main(int argc, char** argv) {
   line.add("--spawn", options.spawn, "start a process every so many steps (0: never)");
   line.add("--contexts", options.contexts,
            "count in two more contexts, and make one anew every so many steps (0: none)");
-  line.add("--threads", options.threads, "threads that wait beside it");
+  line.add("--threads", options.threads, "additional waiting threads");
   line.add("--device", options.device, "device ordinal");
   line.parse(argc, argv);
   return gcr::apps::run(options);

@@ -1,4 +1,4 @@
-// The shape of the ticker's VRAM, for the program and for who checks its output.
+// The layout of the ticker's VRAM, for the program and for the checkers of its output.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,8 @@ inline constexpr std::uint64_t kTickerSliceWords = kTickerBufferWords / kTickerS
 inline constexpr std::uint64_t kTickerSlices = kTickerBuffers * kTickerSlicesPerBuffer;
 
 /// The checksum over the ring after `step`: word i of it, whose slice was filled last with some
-/// step v, counts v * (2 * i + 1), as gcr_stencil_checksum (kernels.cu) has it for small numbers.
+/// step v, counts v * (2 * i + 1), as gcr_stencil_checksum (kernels.cu) computes it for small
+/// numbers.
 constexpr std::uint64_t ticker_checksum(std::uint64_t step) {
   std::uint64_t sum = 0;
   for (std::uint64_t slice = 0; slice < kTickerSlices; ++slice) {

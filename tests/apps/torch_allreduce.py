@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""How fast small all-reduces of NCCL follow each other, for torchrun.
+"""The speed of consecutive small all-reduces of NCCL, for torchrun.
 
 Rank 0 prints "us=<time of one, in microseconds>" for each of --loops loops of --count all-reduces of
 --bytes bytes.

@@ -1,10 +1,9 @@
 #!/usr/bin/env python3
 """Data-parallel training by PyTorch and NCCL, for torchrun; deterministic.
 
-Rank 0 prints "step=<n> loss=<hex float> checksum=<hex>" every --report steps; an undisturbed run with
-the same options and as many ranks prints the same lines on the same GPU model. With --graphs a step,
-its all-reduces included, is replayed as a CUDA graph; without, DistributedDataParallel reduces
-while it computes. SIGTERM ends it.
+Rank 0 prints "step=<n> loss=<hex float> checksum=<hex>" every --report steps; an undisturbed run with the same options
+and as many ranks prints the same lines on the same GPU model. With --graphs a step, its all-reduces included, is
+replayed as a CUDA graph; without, DistributedDataParallel reduces while it computes. SIGTERM ends it.
 """
 
 import argparse

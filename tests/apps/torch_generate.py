@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""A small language model with random weights and a key-value cache, generating without end.
+"""A small language model with random weights and a key-value cache, generating endlessly.
 
 Prints "step=<n> tokens=<id>,... logits=<hex float>" for every position generated: the greedy choice
 of each sequence, and the largest logit of all, to the bit. An undisturbed run with the same options
@@ -83,7 +83,7 @@ class Model:
         self.rows = torch.arange(context, device="cuda")
 
     def step(self, tokens):
-        """The logits after `tokens`. Past its end the cache goes round."""
+        """The logits after `tokens`. The cache is a ring."""
         row = self.position % self.context
         mask = (self.rows <= self.position).view(1, 1, 1, -1)
         state = self.embedding[tokens] + self.places[row]

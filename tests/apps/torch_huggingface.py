@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""A language model of Hugging Face's transformers, with random weights, generates without end.
+"""A language model of Hugging Face's transformers, with random weights, generates endlessly.
 
 Prints "step=<n> tokens=<id>,..." for each --tokens tokens that generate() adds to the prompt. With
 --context it is a server's loop instead: one key-value cache for so many positions, made beforehand and

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""A matrix product and many small kernels, again and again, with PyTorch.
+"""A matrix product and many small kernels, repeatedly, with PyTorch.
 
 Prints "step=<n> value=<hex float>" every so many iterations. SIGTERM ends it.
 """
@@ -31,7 +31,7 @@ class Loop:
         self.steps = 0
 
     def advance(self):
-        """Some iterations, until they are done."""
+        """Runs some iterations, and waits for them."""
         for _ in range(ITERATIONS_PER_WAIT):
             self.state = torch.matmul(self.state, self.weight)
             row = self.state[0]

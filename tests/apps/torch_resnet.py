@@ -1,12 +1,11 @@
 #!/usr/bin/env python3
 """ResNet-18 in training on random images, with PyTorch.
 
-Prints "step=<n> loss=<hex float>" every --report steps; an undisturbed run with the same options
-prints the same lines on the same GPU model. With --host-gib the process also holds so much ordinary
-memory, of which it writes a page with each line. With --threads so many threads wait beside it. With
---profiled PyTorch's profiler watches. With --timed it trains so many steps for each line of its
-input, and prints how many seconds they took. The network is that of He and others, "Deep Residual
-Learning for Image Recognition" (2015), figure 3 and table 1. SIGTERM ends it.
+Prints "step=<n> loss=<hex float>" every --report steps; an undisturbed run with the same options prints the same lines
+on the same GPU model. With --host-gib the process also holds that much ordinary memory, of which it writes a page with
+each line. With --threads that many further threads wait. With --profiled PyTorch's profiler runs. With --timed it
+trains so many steps for each line of its input, and prints how many seconds they took. The network is that of He and
+others, "Deep Residual Learning for Image Recognition" (2015), figure 3 and table 1. SIGTERM ends it.
 """
 
 import argparse
@@ -29,7 +28,7 @@ def parse_arguments():
     parser.add_argument("--batch", type=int, default=64, help="images of a step")
     parser.add_argument("--host-gib", type=float, default=0, help="ordinary memory, rarely written")
     parser.add_argument("--report", type=int, default=10, help="steps between two lines")
-    parser.add_argument("--threads", type=int, default=0, help="threads that wait beside it")
+    parser.add_argument("--threads", type=int, default=0, help="additional waiting threads")
     parser.add_argument("--timed", action="store_true", help="print seconds, for each line of input")
     parser.add_argument("--profiled", action="store_true", help="under PyTorch's profiler")
     parser.add_argument("--pace", type=float, default=0, help="seconds to rest after each line")
@@ -57,7 +56,7 @@ def make_network():
 
 
 class OrdinaryMemory:
-    """Pages that all differ, of which one is written at a time."""
+    """Pages with different contents, of which one is written at a time."""
 
     def __init__(self, gib):
         self.words = torch.arange(int(gib * 2**27), dtype=torch.int64)
@@ -66,7 +65,7 @@ class OrdinaryMemory:
     def write_a_page(self):
         if len(self.words):
             self.words[self.written * WORDS_PER_PAGE % len(self.words)] += 1
-            self.written += 4099  # a prime: they lie apart
+            self.written += 4099  # a prime: consecutive pages lie apart
 
     def check(self):
         if len(self.words):

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """An HTTP server by aiohttp, under uvloop, whose answers come from the GPU.
 
-GET /step/N makes step N, if the last one was N-1, and answers "N <checksum of VRAM, hex>"; a step
-that was made already is answered again, so that a client whose connection was lost can ask anew.
-Any other number is answered by 409. What an answer must be follows from its number alone.
+GET /step/N makes step N, if the last one was N-1, and answers "N <checksum of VRAM, hex>"; a completed step is answered
+again, so that a client whose connection was lost can repeat its request. Any other number is answered by 409. The right
+answer follows from its number alone.
 
 Usage: torch_server.py serve PORT
-       torch_server.py ask ADDRESS,ADDRESS… PORT     steps until SIGTERM, at whichever address answers;
+       torch_server.py ask ADDRESS,ADDRESS… PORT     steps until SIGTERM, at the address that answers;
                                                      prints a line for every hundred steps, and one for
                                                      every new connection; ends with 1 if an answer is wrong
 """

@@ -118,7 +118,7 @@ def train(rank, arguments):
 
 
 def produce(queue, room):
-    """Tensors whose memory is freed and used again as the consumer lets go of them."""
+    """Tensors whose memory is freed and reused as the consumer releases them."""
     number = 0
     while True:
         room.acquire()

@@ -1,11 +1,10 @@
 #!/usr/bin/env python3
 """A small deterministic PyTorch training loop whose state fills some GiB of VRAM.
 
-Prints "step=<n> loss=<hex float> checksum=<hex>" every --report steps; an undisturbed run with the
-same options prints the same lines on the same GPU model. --graphs replays the step as a CUDA graph;
---compile has torch.compile make its kernels, in processes of its own; with --devices the layers are
-spread over that many GPUs; with --workers the data comes from that many processes of a DataLoader,
-another batch for each step. SIGTERM ends it.
+Prints "step=<n> loss=<hex float> checksum=<hex>" every --report steps; an undisturbed run with the same options prints
+the same lines on the same GPU model. --graphs replays the step as a CUDA graph; --compile lets torch.compile generate
+its kernels, in separate processes; with --devices the layers are spread over that many GPUs; with --workers the data
+comes from that many processes of a DataLoader, another batch for each step. SIGTERM ends it.
 """
 
 import argparse
@@ -36,7 +35,7 @@ def parse_arguments():
 
 
 class Batches(torch.utils.data.Dataset):
-    """Batch n is the same whoever makes it."""
+    """Batch n is the same in every process."""
 
     def __init__(self, width):
         self.width = width
@@ -65,8 +64,8 @@ class Residual(torch.nn.Module):
 
 
 def make_model(gib, width, devices):
-    """Residual layers; weight, gradient and two moments are 16 bytes per parameter. The last GPU gets
-    half as many as each other, so that memory tells them apart."""
+    """Residual layers; weight, gradient and two moments are 16 bytes per parameter. The last GPU gets half as many as
+    each other, so that their memory use differs."""
     layers = max(devices, int(gib * 2**30 / (16 * width * width)))
     return torch.nn.Sequential(*(Residual(width).cuda(i * (2 * devices - 1) // (2 * layers)) for i in range(layers)))
 
@@ -103,7 +102,7 @@ class Trainer:
         with torch.cuda.stream(side):
             for _ in range(3):
                 self.run_once()
-        self.loss = None  # what the warm-up built belongs to the side stream
+        self.loss = None  # the warm-up's state belongs to the side stream
         torch.cuda.current_stream().wait_stream(side)
         self.graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self.graph):

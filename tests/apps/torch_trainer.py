@@ -1,10 +1,9 @@
 #!/usr/bin/env python3
 """A language model that is trained by the Trainer of Hugging Face's transformers; deterministic.
 
-Prints "step=<n> loss=<hex float> checksum=<hex>" every --report steps, from the first process where
-`accelerate launch` or torchrun starts several; an undisturbed run with the same options prints the
-same lines on the same GPU model. The model and the texts are random, nothing is read or written.
-SIGTERM ends it.
+Prints "step=<n> loss=<hex float> checksum=<hex>" every --report steps, from the first process if `accelerate launch` or
+torchrun starts several; an undisturbed run with the same options prints the same lines on the same GPU model. The model
+and the texts are random, nothing is read or written. SIGTERM ends it.
 """
 
 import argparse
@@ -29,7 +28,7 @@ def parse_arguments():
 
 
 class Texts(torch.utils.data.Dataset):
-    """Text n is the same whoever makes it."""
+    """Text n is the same in every process."""
 
     def __len__(self):
         return 2**18
@@ -40,7 +39,7 @@ class Texts(torch.utils.data.Dataset):
 
 
 class Printer(transformers.TrainerCallback):
-    """Prints what the model is after every --report steps."""
+    """Prints the state of the model after every --report steps."""
 
     def __init__(self, arguments):
         self.arguments = arguments

@@ -1,4 +1,4 @@
-// What counting programs keep in VRAM.
+// The VRAM of counting programs.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ class VramCounter {
 
   struct Values {
     std::uint64_t number;
-    std::uint64_t twin;  ///< another value than `number`: something is lost
+    std::uint64_t twin;  ///< a value that differs from `number`: something is lost
   };
   /// Counts, and reads both.
   Values next() const;

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""scripts/bench --smoke runs every part, and its figures are figures.
+"""scripts/bench --smoke runs every part, and its results are valid numbers.
 
 Usage: bench_smoke_test.py SCRIPTS_BENCH
 """
@@ -50,12 +50,12 @@ class Smoke(unittest.TestCase):
     def test_every_part_succeeds(self):
         self.assertEqual(self.bench.returncode, 0, self.bench.stderr)
 
-    def test_an_idle_program_is_timed_at_its_size(self):
+    def test_idle_program_is_timed_at_its_size(self):
         for line in self.of("size", program="counter"):
             self.assert_positive(line, "downtime_ms", "total_ms", "asked_bytes")
             self.assertEqual(sum(line["sent_per_round_bytes"][1:]), 0)
 
-    def test_both_ways_are_timed(self):
+    def test_moves_by_gcr_migrate_and_by_hand_are_timed(self):
         for part in ("downtime", "floor"):
             for line in self.of(part, way="gcr-migrate"):
                 self.assert_positive(line, "downtime_ms", "total_ms", "silence_ms", "asked_bytes")
@@ -65,7 +65,7 @@ class Smoke(unittest.TestCase):
                     line, "downtime_ms", "checkpoint_ms", "dump_ms", "criu_restore_ms", "restore_ms"
                 )
 
-    def test_checkpoints_and_restores_of_both_ways_are_timed(self):
+    def test_checkpoints_and_restores_are_timed(self):
         for way in ("gcr-migrate", "by-hand"):
             for line in self.of("checkpoint", way=way, what="taken"):
                 self.assert_positive(line, "downtime_ms", "total_ms", "silence_ms", "apparent_bytes", "disk_bytes")
@@ -80,7 +80,7 @@ class Smoke(unittest.TestCase):
             for line in self.of("checkpoint", way="gcr-migrate", what=what):
                 self.assertIn(phase, {each["name"] for each in line["phases"]})
 
-    def test_later_checkpoints_of_a_series_store_less_than_the_first_and_full_ones(self):
+    def test_later_checkpoints_of_a_series_store_less(self):
         first, *later = self.of("incremental", kind="series")
         self.assertEqual(len(later), 2)
         self.assert_positive(first, "stored_bytes", "added_bytes", "downtime_ms", "total_ms")
@@ -90,18 +90,18 @@ class Smoke(unittest.TestCase):
         for line in self.of("incremental", kind="full"):
             self.assertGreater(line["added_bytes"], first["added_bytes"] / 2)
 
-    def test_rounds_are_counted_and_what_they_sent(self):
+    def test_rounds_and_their_bytes_are_counted(self):
         for line in self.of("dirty", program="scribbler"):
             self.assert_positive(line, "rounds", "sent_vram_bytes", "downtime_ms")
             self.assertEqual(line["rounds"], len(line["sent_per_round_bytes"]))
             self.assertEqual(line["sent_vram_bytes"], sum(line["sent_per_round_bytes"]))
 
-    def test_the_program_s_speed_is_known_before_while_and_after_it_moves(self):
+    def test_speed_is_measured_before_during_and_after_a_move(self):
         for line in self.of("cost", program="stencil"):
             self.assert_positive(line, "before_per_s", "during_s", "after_per_s")
         self.assertEqual(len(self.of("cost")), 2)
 
-    def test_programs_with_state_of_every_kind_move_to_and_fro(self):
+    def test_programs_with_every_kind_of_state_move(self):
         for program in ("counter", "pool-64", "buffers-32", "threads-1000"):
             lines = self.of("state", program=program, side="after")
             self.assertEqual(len(lines), 2)
@@ -109,7 +109,7 @@ class Smoke(unittest.TestCase):
                 self.assert_positive(line, "downtime_ms", "vram_bytes", "agents_memory_bytes")
                 self.assertTrue(line["verified"])
 
-    def test_launches_digests_and_reads_have_their_times(self):
+    def test_launches_digests_and_reads_are_timed(self):
         for driver in ("empty", "soft"):
             for what in ("launch", "alloc_async", "alloc"):
                 (line,) = self.of("steady", what=what, driver=driver)
@@ -122,12 +122,12 @@ class Smoke(unittest.TestCase):
         for line in self.of("read"):
             self.assert_positive(line, "gb_per_s", "of_plain")
 
-    def test_the_transport_s_figures_are_complete(self):
+    def test_transport_values_are_complete(self):
         for way in ("iperf3 -P n", "n iperf3", "plain", "TLS"):
             for line in self.of("transport", what="rate", way=way):
                 self.assert_positive(line, "gb_per_s", "n")
                 for end in ("sender", "receiver"):
-                    # The kernel divides a time by its ticks: of a tenth of a second one part may be 0.
+                    # The kernel divides a time by its ticks: within a tenth of a second one part may be 0.
                     self.assertGreater(sum(numbers_of(line, f"{end}_user_s_per_gb", f"{end}_system_s_per_gb")), 0)
         for line in self.of("transport", what="aes"):
             self.assert_positive(line, "encrypt_gb_per_cpu_s", "decrypt_gb_per_cpu_s", "cores")
@@ -140,17 +140,17 @@ class Smoke(unittest.TestCase):
             for line in self.of("transport", what="sizes", tls=tls):
                 self.assert_positive(line, "gb_per_s", "write_bytes", "lanes")
 
-    def test_a_plain_receiver_copies_nothing_and_it_shows_if_it_does(self):
+    def test_plain_receiver_copies_nothing(self):
         for line in self.of("transport", what="copies", way="plain"):
             self.assertLess(line["receiver_copied_per_byte"], 0.01)
         for line in self.of("transport", what="copies", way="plain, copied once more"):
             self.assertGreater(line["receiver_copied_per_byte"], 0.99)
 
-    def test_traces_are_left(self):
+    def test_traces_are_written(self):
         with open(f"{self.folder.name}/cost-stencil-none.trace.json", encoding="utf-8") as file:
             self.assertTrue(json.load(file)["traceEvents"])
 
-    def test_every_figure_is_in_a_table(self):
+    def test_every_value_is_in_a_table(self):
         for title in ("Downtime:", "otherwise empty", "rewrite", "Steps per second", "a launch", "over connections",
                       "Checkpoints:", "Restores:", "Phases, taken:", "Phases, restored:",
                       "one directory"):
@@ -160,7 +160,7 @@ class Smoke(unittest.TestCase):
 class Turns(unittest.TestCase):
     TELLS_SECONDS = "import os, sys\nfor _ in sys.stdin: print(os.environ.get('SECONDS', '0.010'), flush=True)"
 
-    def test_the_median_of_the_ratios_is_told_and_who_fails_is_noticed(self):
+    def test_median_ratio_is_printed_and_failures_are_noticed(self):
         with tempfile.TemporaryDirectory() as folder:
             path = os.path.join(folder, "bench.jsonl")
             turns = [FIGURES, "turns", path, "env SECONDS=0.011", sys.executable, "-c"]
@@ -173,7 +173,7 @@ class Turns(unittest.TestCase):
 
 class Plots(unittest.TestCase):
     def plot(self, *lines):
-        """What is said of plots of these lines where no program is installed, on one line."""
+        """The message about plots of these lines where gnuplot is not installed, on one line."""
         with tempfile.TemporaryDirectory() as folder:
             path = os.path.join(folder, "bench.jsonl")
             with open(path, "w", encoding="utf-8") as file:
@@ -183,7 +183,7 @@ class Plots(unittest.TestCase):
             self.assertEqual(done.stdout.count("\n"), 1, done.stdout)
             return done
 
-    def test_a_run_without_figures_to_draw_has_no_plots(self):
+    def test_run_without_values_has_no_plots(self):
         done = self.plot({"part": "state"})
         self.assertEqual((done.returncode, done.stdout.split(";")[0]), (0, "plots: none"))
 

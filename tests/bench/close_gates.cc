@@ -1,5 +1,5 @@
-// bench_gates: closes the gates of a job's processes again and again while it works, and says how
-// long that took. Root; the processes run under the preload library.
+// bench_gates: closes the gates of a job's processes repeatedly while it works, and prints how long
+// that took. Root; the processes run under the preload library.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -29,7 +29,7 @@ struct Options {
 struct Measured {
   std::vector<double> closed_ms;
   unsigned failed = 0;
-  unsigned stepped = 0;  ///< closings in which calls were let pass
+  unsigned stepped = 0;  ///< closings that had to let calls pass
 };
 
 Measured measure(const Options& options, gpu::Gates& gates) {

@@ -1,5 +1,5 @@
-// The functions below stand before the C library's, because a program's own symbols come first in
-// the order in which the dynamic loader looks for them.
+// The functions below replace the C library's, because the dynamic loader searches a program's own
+// symbols first.
 #include "tests/bench/copied_bytes.h"
 
 #include <dlfcn.h>
@@ -17,7 +17,7 @@ std::atomic<std::uint64_t> copied = 0;
 using Copy = void* (*)(void*, const void*, std::size_t);
 std::atomic<Copy> real_move = nullptr;
 
-/// Until the C library's function is known, byte by byte: looking for it may copy, too.
+/// Until the C library's function is found, byte by byte: the lookup may copy, too.
 void* move_bytes(void* to, const void* from, std::size_t count) {
   auto* out = static_cast<volatile std::byte*>(to);
   const auto* in = static_cast<const volatile std::byte*>(from);

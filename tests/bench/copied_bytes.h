@@ -1,6 +1,6 @@
 // Counts what this process copies in user mode: memcpy, memmove and their checked forms, called by
-// whatever is in the process, OpenSSL included. What the compiler made of small copies, and loops,
-// are not seen.
+// any code in the process, OpenSSL included. Small copies inlined by the compiler, and loops, are
+// not counted.
 #pragma once
 
 #include <cstdint>

@@ -1,8 +1,9 @@
-// How fast digests are, next to what the memory gives: on a GPU, in one run, a plain read of VRAM,
-// the digest of the same bytes, the latency of small launches, and a copy to page-locked memory; on
-// the CPU, a plain read, a copy and the digest. Prints a table and, with --json, a line per figure.
+// The speed of digests, compared with that of the memory: on a GPU, in one run, a plain read of
+// VRAM, the digest of the same bytes, the latency of small launches, and a copy to page-locked
+// memory; on the CPU, a plain read, a copy and the digest. Prints a table and, with --json, a line
+// per value.
 //
-// The software GPU's kernels are the CPU's, so without --gpu only the CPU is measured.
+// The software GPU's kernels run on the CPU, so without --gpu only the CPU is measured.
 #include <fmt/format.h>
 #include <google/protobuf/struct.pb.h>
 #include <google/protobuf/util/json_util.h>
@@ -124,7 +125,7 @@ class Gpu {
   CUstream cuda_stream() const { return static_cast<CUstream>(stream_->handle()); }
   device::Address vram() const { return vram_->address(); }
   std::uint64_t bytes() const { return bytes_; }
-  /// What VRAM holds, over and over.
+  /// The content of VRAM, repeated.
   std::span<const std::byte> seed() const { return seed_; }
 
  private:
@@ -163,7 +164,7 @@ double read_vram(const Gpu& gpu, const Options& options) {
   return best;
 }
 
-/// Everything in VRAM in chunks, and where their digests go.
+/// All VRAM in chunks, and the destinations of their digests.
 class Chunks {
  public:
   explicit Chunks(const Gpu& gpu)
@@ -180,7 +181,7 @@ class Chunks {
     return reinterpret_cast<digest::Digest*>(digests_->bytes().data());
   }
 
-  /// Fails unless every digest is what the CPU makes of the chunk.
+  /// Fails unless every digest equals the CPU's digest of the chunk.
   void verify(const Gpu& gpu, const digest::DigestKey& key) const {
     const std::size_t distinct = gpu.seed().size() / kChunkBytes;
     for (std::size_t i = 0; i < count_; ++i) {

@@ -1,11 +1,11 @@
-// What the preload library costs a kernel launch, and how long an allocation of 64 KiB and its free
-// take, in the order of a stream and plain: through its shims against the driver's own, on whatever
-// libcuda.so.1 the loader finds: a real GPU's, the software GPU's, or the trivial driver beside
-// this program, whose functions only return, so that the shim's own instructions are all there is
-// to see (LD_LIBRARY_PATH chooses).
+// The cost of the preload library per kernel launch, and the time of an allocation of 64 KiB and
+// its free, stream-ordered and plain: through its shims compared with the driver's own functions,
+// with the libcuda.so.1 that the loader finds: a real GPU's, the software GPU's, or the trivial
+// driver in this program's folder, whose functions only return, so that only the shim's own
+// instructions are measured (LD_LIBRARY_PATH selects it).
 //
-// The program preloads libgcr-preload.so into itself: from GCR_PRELOAD_LIBRARY, or ../lib beside
-// it.
+// The program preloads libgcr-preload.so into itself: from GCR_PRELOAD_LIBRARY, or from ../lib next
+// to its own folder.
 #include <benchmark/benchmark.h>
 #include <dlfcn.h>
 #include <unistd.h>
@@ -46,7 +46,7 @@ void check(CUresult result, const char* what) {
   }
 }
 
-/// What is measured, by one way to the driver.
+/// The measured functions, through one of the two ways to the driver.
 struct Calls {
   LaunchKernel launch = nullptr;
   CUresult (*allocate)(CUdeviceptr*, std::size_t) = nullptr;
@@ -119,7 +119,7 @@ class Gpu {
           "cuMemPoolSetAttribute");
   }
 
-  /// What the driver's file says: dlsym and the symbol table in memory answer with the shim.
+  /// From the driver's file: dlsym and the symbol table in memory return the shim.
   static void* find_in_driver(const char* name) {
     void* found = nullptr;
     preload::visit_objects([&](const preload::ElfObject& object, const dl_phdr_info& info) {
@@ -162,9 +162,9 @@ double median(std::vector<double>& values) {
   return values[values.size() / 2];
 }
 
-/// Batches of both ways in turn, in changing order, so that what changes on the machine changes
-/// both. Reported: the medians per call, and the median of the differences between neighbours,
-/// which is the figure that counts.
+/// Batches of both ways alternate, in changing order, so that a change on the machine affects both.
+/// Reported: the medians per call, and the median of the differences between neighbours, which is
+/// the result.
 template <class Call>
 void overhead(benchmark::State& state, const Gpu& gpu, const Call& call) {
   std::vector<double> direct;
@@ -188,11 +188,12 @@ void overhead(benchmark::State& state, const Gpu& gpu, const Call& call) {
 void preload_into_myself(char** arguments) {
   if (std::getenv("LD_PRELOAD") != nullptr) return;
   const char* chosen = std::getenv("GCR_PRELOAD_LIBRARY");
-  const auto beside = std::filesystem::read_symlink("/proc/self/exe").parent_path().parent_path() /
-                      "lib/libgcr-preload.so";
-  setenv("LD_PRELOAD", chosen != nullptr ? chosen : beside.c_str(), 1);
+  const auto built_library =
+      std::filesystem::read_symlink("/proc/self/exe").parent_path().parent_path() /
+      "lib/libgcr-preload.so";
+  setenv("LD_PRELOAD", chosen != nullptr ? chosen : built_library.c_str(), 1);
   execv("/proc/self/exe", arguments);
-  throw std::runtime_error("cannot start again under " + beside.string());
+  throw std::runtime_error("cannot start again under " + built_library.string());
 }
 
 }  // namespace

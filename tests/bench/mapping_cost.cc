@@ -1,6 +1,6 @@
-// What the driver takes to let go of many allocations and to map them again, as the preload library
-// does at a detach and an attach: each step for itself, and access also for all that is adjacent in
-// one call. Prints microseconds for each allocation.
+// The time that the driver needs to unmap many allocations and to map them again, as the preload
+// library does at a detach and an attach: each step separately, and access also for all adjacent
+// ones in one call. Prints microseconds per allocation.
 #include <fmt/format.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -48,7 +48,7 @@ class Mappings {
       return driver_.export_memory(&descriptors_[i], handles_[i],
                                    CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
     });
-    let_go("unmap", "release");
+    unmap_all("unmap", "release");
     time("import", [&](std::size_t i) {
       const auto descriptor = static_cast<std::intptr_t>(descriptors_[i]);
       return driver_.import_memory(&handles_[i], reinterpret_cast<void*>(descriptor),
@@ -57,7 +57,7 @@ class Mappings {
     time("map again", [&](std::size_t i) { return map(i); });
     allow("access again");
     for (const int descriptor : descriptors_) ::close(descriptor);
-    let_go("unmap again", "release again");
+    unmap_all("unmap again", "release again");
   }
 
  private:
@@ -80,7 +80,7 @@ class Mappings {
                                        : addresses_[i - 1] - addresses_[i];
       if (distance == size_bytes_) ++neighbours;
     }
-    fmt::print("  {} of {} reservations are beside the one before\n", neighbours, count);
+    fmt::print("  {} of {} reservations are adjacent to the one before\n", neighbours, count);
   }
 
   CUresult create(std::size_t i) {
@@ -100,7 +100,7 @@ class Mappings {
     }
   }
 
-  void let_go(const char* unmap_step, const char* release_step) {
+  void unmap_all(const char* unmap_step, const char* release_step) {
     time(unmap_step, [&](std::size_t i) { return driver_.unmap(addresses_[i], size_bytes_); });
     time(release_step, [&](std::size_t i) { return driver_.release(handles_[i]); });
   }

@@ -1,7 +1,6 @@
-// How fast the mover reads VRAM out while it digests what it reads, against a plain copy of the
-// same VRAM into the same kind of host memory, in one run. Also with a GPU so full that nothing can
-// be copied aside. Prints a table on standard output and one JSON line
-// per figure on standard error.
+// How fast the mover reads VRAM while it digests it, compared with a plain copy of the same VRAM
+// into the same kind of host memory, in one run. Also with a GPU so full that no snapshot fits.
+// Prints a table on standard output and one JSON line per value on standard error.
 //
 // Usage: bench_read [GIGABYTES_OF_VRAM]        default: a quarter of a GiB
 #include <fmt/format.h>
@@ -59,7 +58,7 @@ struct Bench {
     return {};
   }
 
-  /// One stream, copies as large as the driver likes them, into page-locked memory.
+  /// One stream, copies of the driver's preferred size, into page-locked memory.
   Result<double> plain() {
     constexpr std::size_t kHost = 256 * kMiB;
     GCR_ASSIGN(auto host, gpu->pinned(kHost));
@@ -118,7 +117,8 @@ Status run(double gibibytes) {
     GCR_ASSIGN(const double rate, bench.mover(digester, threads));
     report("mover", threads, rate, plain);
   }
-  // The memory of streams and of launches is there by now; the rest is filled to the last 4 MiB.
+  // The memory of streams and of launches is allocated by now; the rest is filled to the last 4
+  // MiB.
   std::vector<std::unique_ptr<device::Scratch>> filling;
   for (std::uint64_t piece = bench.bytes; piece >= 4 * kMiB; piece /= 2) {
     while (auto memory = bench.gpu->scratch(piece)) {

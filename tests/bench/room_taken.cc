@@ -1,6 +1,6 @@
-// How much VRAM allocations of random sizes take, by what the driver says is free before and after:
-// with arenas under the preload library, and as the driver rounds them without it. Prints a line of
-// JSON for each range of sizes.
+// How much VRAM allocations of random sizes use, by the driver's free memory before and after: with
+// arenas under the preload library, and as the driver rounds them without it. Prints a line of JSON
+// for each range of sizes.
 #include <fmt/format.h>
 
 #include <cstdint>

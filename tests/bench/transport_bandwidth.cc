@@ -1,9 +1,9 @@
-// How fast a transport is, and what it costs: two processes, each in a network namespace of
-// its own where one is named, the one sending from a ring of slots like the mover's, the other
-// receiving into a region. Prints one line of JSON.
+// The speed and the cost of a transport: two processes, each in the named network namespace, if
+// any, the one sending from a ring of slots like the mover's, the other receiving into a region.
+// Prints one line of JSON.
 //
-// Only what happens between the first write and the return of the flush counts. Times of a CPU are
-// those of the processes (getrusage), so they hold what the kernel does in the process's name.
+// Only the time between the first write and the return of the flush counts. CPU times are those of
+// the processes (getrusage), so they include the kernel's work for them.
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -41,7 +41,7 @@ constexpr const char* kToken = "transport_bandwidth";
 
 struct Options {
   std::string sender_namespace;    ///< a path like /run/netns/NAME; empty: this one
-  std::string receiver_namespace;  ///< likewise
+  std::string receiver_namespace;  ///< as sender_namespace
   std::string address = "127.0.0.1";
   unsigned lanes = 4;
   bool tls = false;
@@ -50,17 +50,17 @@ struct Options {
   std::uint64_t write_bytes = 2 * kMiB;
   std::uint64_t ring_bytes = 128 * kMiB;
   std::uint64_t region_bytes = kGiB;
-  std::uint64_t window_bytes = 0;  ///< 0: the region has memory of its own
+  std::uint64_t window_bytes = 0;  ///< 0: the region has its own memory
   std::string pages = "hugetlb";
   bool unpopulated = false;
   bool copy = false;
   bool count_copies = false;
   double seconds = 2;
   double warmup_seconds = 0.3;
-  std::uint64_t total_bytes = 0;  ///< 0: `seconds` decide
+  std::uint64_t total_bytes = 0;  ///< 0: `seconds` decides
 };
 
-/// What a process used so far.
+/// The resources that a process has used so far.
 struct Usage {
   double user_s = 0;
   double system_s = 0;
@@ -80,19 +80,19 @@ Usage usage() {
   return {seconds(used.ru_utime), seconds(used.ru_stime), copied_bytes()};
 }
 
-/// What the receiver says over the socketpair: the port first, then a Usage whenever it is asked.
+/// What the receiver sends over the socketpair: the port first, then a Usage for each request.
 class Link {
  public:
   explicit Link(UniqueFd fd) : fd_(std::move(fd)) {}
 
   template <class T>
-  Status say(const T& value) const {
+  Status send_value(const T& value) const {
     static_assert(std::is_trivially_copyable_v<T>);
     if (::send(fd_.get(), &value, sizeof value, MSG_NOSIGNAL) == sizeof value) return {};
     return Error(Code::kUnavailable, "the other process has ended");
   }
   template <class T>
-  Result<T> hear() const {
+  Result<T> receive_value() const {
     static_assert(std::is_trivially_copyable_v<T>);
     T value{};
     if (::recv(fd_.get(), &value, sizeof value, 0) == sizeof value) return value;
@@ -114,7 +114,7 @@ Status enter_namespace(const std::string& path) {
 
 // ---- the receiver ----
 
-/// A region to land in: the landing region, or pages of 4 KiB.
+/// A region to receive into: the landing region, or pages of 4 KiB.
 struct Region {
   hostmem::LandingRegion landing;
   UniqueMapping small;
@@ -138,7 +138,8 @@ Result<Region> make_region(const Options& options) {
                                                  : hostmem::HugepagePolicy::kNever;
   GCR_ASSIGN(region.landing, hostmem::LandingRegion::create(bytes, policy));
   region.bytes = region.landing.bytes();
-  if (options.unpopulated) {  // its pages go; hugepages are reserved anew, so that nobody has them
+  // its pages are freed; hugepages are reserved again, so that no other process takes them
+  if (options.unpopulated) {
     void* const at = region.bytes.data();
     const std::size_t size = region.bytes.size();
     bool emptied = false;
@@ -154,7 +155,7 @@ Result<Region> make_region(const Options& options) {
   return region;
 }
 
-/// What a receiver would do that reads somewhere else first: every byte is copied once more.
+/// A receiver that reads into another buffer first: every byte is copied once more.
 Status copy_landed(std::span<const std::byte> landed) {
   thread_local std::vector<std::byte> elsewhere;
   elsewhere.resize(std::max(elsewhere.size(), landed.size()));
@@ -162,7 +163,7 @@ Status copy_landed(std::span<const std::byte> landed) {
   return {};
 }
 
-/// With its own memory, or behind a window of that.
+/// With its own memory, or through a window of that.
 Status open_region(transport::Receiver& receiver, const Options& options,
                    std::span<std::byte> memory) {
   if (options.window_bytes == 0) return receiver.add_region(kRegion, memory);
@@ -192,9 +193,9 @@ Result<Listener> listen_at(const std::string& address) {
   return Listener{std::move(fd), ntohs(at.sin_port)};
 }
 
-/// Answers with what this process has used until the sender has ended.
+/// Replies with the resources that this process has used, until the sender has ended.
 void answer_usage(const Link& link) {
-  while (link.hear<char>() && link.say(usage())) {
+  while (link.receive_value<char>() && link.send_value(usage())) {
   }
 }
 
@@ -203,7 +204,7 @@ Status receive_rdma(const Options& options, std::span<std::byte> region, const L
                                                           .token = kToken,
                                                           .max_lanes = options.lanes}));
   GCR_TRY(open_region(*receiver, options, region));
-  GCR_TRY(link.say(receiver->addresses().front().port));
+  GCR_TRY(link.send_value(receiver->addresses().front().port));
   answer_usage(link);
   return receiver->health();
 }
@@ -231,7 +232,7 @@ Status receive(const Options& options, SSL_CTX* tls, const Link& link) {
       if (!socket || !receiver->add_connection(std::move(socket))) return;
     }
   });
-  GCR_TRY(link.say(listener.port));
+  GCR_TRY(link.send_value(listener.port));
   answer_usage(link);
   ::shutdown(listener.socket.get(), SHUT_RDWR);
   return receiver->health();
@@ -239,7 +240,7 @@ Status receive(const Options& options, SSL_CTX* tls, const Link& link) {
 
 // ---- the sender ----
 
-/// Memory that is filled with bytes that differ from slot to slot.
+/// Memory filled with bytes that differ from slot to slot.
 Result<UniqueMapping> make_ring(std::uint64_t bytes) {
   void* at = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (at == MAP_FAILED) return Error::from_errno(errno, "mapping the ring");
@@ -257,8 +258,8 @@ class Writers {
   Writers(transport::Channel& channel, const Options& options, std::span<const std::byte> ring)
       : channel_(channel), options_(options), ring_(ring) {}
 
-  /// Writes for `seconds`, or `total_bytes` where that is not 0, with as many threads as help;
-  /// flushes; gives the bytes written.
+  /// Writes for `seconds`, or `total_bytes` if that is not 0, with as many threads as are useful;
+  /// flushes; returns the bytes written.
   Result<std::uint64_t> run(double seconds, std::uint64_t total_bytes) {
     const auto end = Clock::now() + std::chrono::duration_cast<Clock::duration>(
                                         std::chrono::duration<double>(seconds));
@@ -295,8 +296,8 @@ class Writers {
 };
 
 Result<Usage> receiver_usage(const Link& link) {
-  GCR_TRY(link.say('?'));
-  return link.hear<Usage>();
+  GCR_TRY(link.send_value('?'));
+  return link.receive_value<Usage>();
 }
 
 void print(const Options& options, double seconds, std::uint64_t bytes, const Usage& sender,
@@ -338,11 +339,11 @@ Result<std::unique_ptr<transport::Channel>> connect(const Options& options, SSL_
 Status send(const Options& options, SSL_CTX* tls, const Link& link) {
   GCR_TRY(enter_namespace(options.sender_namespace));
   GCR_ASSIGN(const UniqueMapping ring, make_ring(options.ring_bytes));
-  GCR_ASSIGN(const std::uint16_t port, link.hear<std::uint16_t>());
+  GCR_ASSIGN(const std::uint16_t port, link.receive_value<std::uint16_t>());
   GCR_ASSIGN(const auto channel, connect(options, tls, port));
   if (!options.unregistered) GCR_TRY(channel->add_source(ring.bytes()));
   Writers writers(*channel, options, ring.bytes());
-  // A region that is to be touched for the first time has no second first time.
+  // A region can be touched for the first time only once.
   if (options.total_bytes == 0) GCR_TRY(writers.run(options.warmup_seconds, 0));
   GCR_ASSIGN(const Usage receiver_before, receiver_usage(link));
   const Usage sender_before = usage();
@@ -357,7 +358,7 @@ Status send(const Options& options, SSL_CTX* tls, const Link& link) {
 
 // ---- both ----
 
-int say_failure(const char* who, const Status& status) {
+int report_failure(const char* who, const Status& status) {
   if (status) return 0;
   fmt::print(stderr, "bench_transport: {}: {}\n", who, status.error().message());
   return 1;
@@ -375,14 +376,14 @@ int measure(const Options& options) {
   if (child == 0) {
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
     ours.reset();
-    std::_Exit(
-        say_failure("receiver", receive(options, contexts.server.get(), Link(std::move(theirs)))));
+    std::_Exit(report_failure("receiver",
+                              receive(options, contexts.server.get(), Link(std::move(theirs)))));
   }
   theirs.reset();
   int result = 1;
   {
     const Link link(std::move(ours));
-    result = say_failure("sender", send(options, contexts.client.get(), link));
+    result = report_failure("sender", send(options, contexts.client.get(), link));
   }
   int status = 0;
   ::waitpid(child, &status, 0);
@@ -391,7 +392,7 @@ int measure(const Options& options) {
 
 void add_options(gcr::test::CommandLine& line, Options& options) {
   line.add("--sender-namespace", options.sender_namespace, "Path of a network namespace");
-  line.add("--receiver-namespace", options.receiver_namespace, "Likewise");
+  line.add("--receiver-namespace", options.receiver_namespace, "Path of a network namespace");
   line.add("--address", options.address, "The receiver's IPv4 address");
   line.add("--lanes", options.lanes).within(1, 64);
   line.add_flag("--tls", options.tls);

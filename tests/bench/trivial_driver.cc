@@ -1,5 +1,5 @@
-// A libcuda.so.1 whose every function returns at once: what is left of a call through the preload
-// library is the library.
+// A libcuda.so.1 whose every function returns at once: the rest of a call's time is that of the
+// preload library.
 #include "preload/cuda/abi/driver_abi.h"
 
 #define GCR_DRIVER_FUNCTION(symbol, public_name, since, flavour, policy, params, args) \

@@ -24,7 +24,7 @@ namespace gcr::test {
 
 using Bytes = std::vector<std::byte>;
 
-/// How long anything may take that must end by itself.
+/// The limit for everything that must end by itself.
 inline constexpr std::chrono::seconds kBound{120};
 
 inline Bytes random_bytes(std::size_t size, std::uint64_t seed) {
@@ -38,8 +38,8 @@ inline Bytes random_bytes(std::size_t size, std::uint64_t seed) {
   return bytes;
 }
 
-/// The outcome of `call` on a thread of its own. A call that does not end fails the whole program:
-/// nothing could be said about it any more.
+/// The outcome of `call` on a separate thread. A call that does not end fails the whole program:
+/// nothing could be tested any more.
 class Outcome {
  public:
   explicit Outcome(std::function<Status()> call)
@@ -62,7 +62,7 @@ class Outcome {
 };
 
 /// As std::latch, and may be counted down too often. A wait that does not end fails the whole
-/// program, as with Outcome: whoever should have opened it may have failed before.
+/// program, as with Outcome: the thread that should have opened it may have failed before.
 class Latch {
  public:
   explicit Latch(int count) : count_(count) {}
@@ -90,8 +90,8 @@ class Latch {
   int count_;
 };
 
-/// Whether `condition` comes true within the bound.
-inline bool comes_true(const std::function<bool()>& condition) {
+/// Whether `condition` becomes true within the limit.
+inline bool becomes_true(const std::function<bool()>& condition) {
   const auto deadline = std::chrono::steady_clock::now() + kBound;
   while (!condition()) {
     if (std::chrono::steady_clock::now() > deadline) return false;
@@ -114,12 +114,12 @@ inline testing::AssertionResult fails_with(const Status& status, Code code,
          << to_string(status.error().code()) << ": " << status.error().message();
 }
 
-/// One transport per test; `start` gives a connected transfer with one region.
+/// One transport per test; `start` returns a connected transfer with one region.
 class ConformanceTest : public testing::TestWithParam<const TransportUnderTest*> {
  protected:
   static constexpr transport::RegionId kRegion = 5;
 
-  /// `loses_peers`: the suite waits until peers are given up, so all its transfers are impatient.
+  /// `loses_peers`: the suite waits for peer timeouts, so all its transfers have short ones.
   explicit ConformanceTest(bool loses_peers = false) : loses_peers_(loses_peers) {}
 
   void start(TransferOptions options, std::size_t region_bytes) {
@@ -133,7 +133,7 @@ class ConformanceTest : public testing::TestWithParam<const TransportUnderTest*>
     ASSERT_TRUE(ok(transfer_->receiver().add_region(kRegion, landed_)));
   }
 
-  /// A transfer as patient as the suite; thread-safe.
+  /// A transfer with the suite's timeouts; thread-safe.
   std::unique_ptr<Transfer> make(TransferOptions options) const {
     options.impatient = loses_peers_;
     return GetParam()->make(std::move(options));
@@ -141,8 +141,8 @@ class ConformanceTest : public testing::TestWithParam<const TransportUnderTest*>
 
   static Capabilities capabilities() { return GetParam()->capabilities(); }
 
-  /// Whether `status` is the receiver's refusal of a write, with `code` and `text` where the
-  /// transport can say them.
+  /// Whether `status` is the receiver's refusal of a write, with `code` and `text` if the transport
+  /// can deliver them.
   static testing::AssertionResult refused(const Status& status, Code code,
                                           const std::string& text) {
     if (capabilities().says_why_refused) return fails_with(status, code, text);
@@ -159,7 +159,7 @@ class ConformanceTest : public testing::TestWithParam<const TransportUnderTest*>
     return channel().flush();
   }
 
-  /// Writes the same bytes over and over to `places` places in turn, until a write fails. Lanes are
+  /// Writes the same bytes repeatedly to `places` places in turn, until a write fails. Lanes are
   /// used in turn too, so with as many places as lanes no two lanes write to one place.
   Status write_forever(std::span<const std::byte> bytes, std::uint64_t places) {
     for (std::uint64_t i = 0;; ++i) {

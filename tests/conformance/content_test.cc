@@ -1,4 +1,4 @@
-// What arrives is what was sent, where it was sent, when a flush has returned.
+// After a flush has returned, the sent bytes are in place.
 #include <algorithm>
 #include <atomic>
 #include <mutex>
@@ -10,7 +10,7 @@ namespace {
 
 class ContentTest : public ConformanceTest {
  protected:
-  /// Whether exactly `sent` stands at `offset`, and nothing around it was touched.
+  /// Whether exactly `sent` is at `offset`, and nothing around it was changed.
   bool landed_only(std::uint64_t offset, std::span<const std::byte> sent) const {
     const auto at = landed_.begin() + static_cast<std::ptrdiff_t>(offset);
     const auto end = at + static_cast<std::ptrdiff_t>(sent.size());
@@ -43,7 +43,7 @@ TEST_P(ContentTest, LongWriteOverSeveralLanesArrives) {
   EXPECT_EQ(landed_, source);
 }
 
-TEST_P(ContentTest, WholeRegionToItsLastByte) {
+TEST_P(ContentTest, WholeRegionArrivesToItsLastByte) {
   const Bytes source = random_bytes(4097, 3);
   start({}, source.size());
   ASSERT_TRUE(ok(write_and_flush(0, source)));
@@ -59,7 +59,7 @@ TEST_P(ContentTest, EmptyWriteSucceedsAndChangesNothing) {
   EXPECT_TRUE(landed_only(0, {}));
 }
 
-TEST_P(ContentTest, ThousandsOfSmallWritesFromSeveralThreadsArrive) {
+TEST_P(ContentTest, ThousandsOfConcurrentSmallWritesArrive) {
   constexpr std::size_t kWrites = 5000;
   constexpr std::size_t kSlot = 200;
   const Bytes source = random_bytes(kWrites * kSlot, 4);
@@ -85,7 +85,7 @@ TEST_P(ContentTest, ThousandsOfSmallWritesFromSeveralThreadsArrive) {
   EXPECT_EQ(receiver().statistics().payload_bytes, source.size());
 }
 
-TEST_P(ContentTest, LaterWriteToTheSamePlaceWinsAfterAFlush) {
+TEST_P(ContentTest, LaterWriteWinsAfterAFlush) {
   const Bytes first = random_bytes(3 * kMiB, 5);
   const Bytes second = random_bytes(3 * kMiB, 6);
   start({.lanes = 3}, first.size());
@@ -97,7 +97,7 @@ TEST_P(ContentTest, LaterWriteToTheSamePlaceWinsAfterAFlush) {
   }
 }
 
-TEST_P(ContentTest, FlushMeansInPlaceForEachOfSeveralThreads) {
+TEST_P(ContentTest, FlushCompletesTheWritesOfEachThread) {
   constexpr std::size_t kPiece = 100'000;
   start({.lanes = 3}, 6 * kPiece);
   auto work = [&](std::size_t place) -> Status {
@@ -118,7 +118,7 @@ TEST_P(ContentTest, FlushMeansInPlaceForEachOfSeveralThreads) {
   for (auto& worker : workers) EXPECT_TRUE(ok(worker->get()));
 }
 
-TEST_P(ContentTest, EveryLandedByteIsReportedOnceBeforeTheFlushReturns) {
+TEST_P(ContentTest, LandedBytesAreReportedOnceBeforeTheFlush) {
   std::mutex mutex;
   std::vector<int> reported(5 * kMiB + 17);
   start({.lanes = 2,
@@ -137,7 +137,7 @@ TEST_P(ContentTest, EveryLandedByteIsReportedOnceBeforeTheFlushReturns) {
   EXPECT_TRUE(std::all_of(reported.begin(), reported.end(), [](int n) { return n == 1; }));
 }
 
-TEST_P(ContentTest, SeveralRegionsAreKeptApart) {
+TEST_P(ContentTest, SeveralRegionsStaySeparate) {
   start({}, 1000);
   Bytes other(1000, std::byte{0});
   ASSERT_TRUE(ok(receiver().add_region(kRegion + 1, other)));
@@ -149,7 +149,7 @@ TEST_P(ContentTest, SeveralRegionsAreKeptApart) {
   ASSERT_TRUE(ok(receiver().remove_region(kRegion + 1)));
 }
 
-TEST_P(ContentTest, TenTransfersInParallelDoNotMix) {
+TEST_P(ContentTest, TenConcurrentTransfersStaySeparate) {
   constexpr std::size_t kBytes = 4 * kMiB + 5;
   auto one = [this](std::uint64_t seed) -> Status {
     const Bytes source = random_bytes(kBytes, seed);
@@ -170,7 +170,7 @@ TEST_P(ContentTest, TenTransfersInParallelDoNotMix) {
   for (auto& transfer : transfers) EXPECT_TRUE(ok(transfer->get()));
 }
 
-TEST_P(ContentTest, ALimitedRateHoldsForAllLanesTogether) {
+TEST_P(ContentTest, RateLimitCoversAllLanes) {
   constexpr std::uint64_t kRate = 64 * kMiB;
   constexpr std::size_t kPiece = kMiB;
   start({.lanes = 4}, 16 * kPiece);
@@ -189,14 +189,14 @@ TEST_P(ContentTest, ALimitedRateHoldsForAllLanesTogether) {
   }
   for (auto& writer : writers) ASSERT_TRUE(ok(writer->get()));
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - before;
-  // The first piece goes at once, fifteen wait for their turn.
+  // The first part is sent at once, fifteen wait for their turn.
   EXPECT_GE(took.count(), 15.0 * kPiece / kRate);
   channel().limit_rate(0);
   ASSERT_TRUE(ok(channel().flush()));
   EXPECT_EQ(landed_, source);
 }
 
-TEST_P(ContentTest, LiftingTheLimitLetsAHeldBackWriteGo) {
+TEST_P(ContentTest, LiftingTheLimitReleasesAWaitingWrite) {
   start({.lanes = 1}, 4096);
   channel().limit_rate(1);
   ASSERT_TRUE(ok(channel().write(kRegion, 0, random_bytes(2048, 1))));  // its turn is now
@@ -206,7 +206,7 @@ TEST_P(ContentTest, LiftingTheLimitLetsAHeldBackWriteGo) {
   EXPECT_TRUE(ok(held.get()));
 }
 
-TEST_P(ContentTest, ReceiverIsHealthyAfterTheSenderHasFinished) {
+TEST_P(ContentTest, ReceiverIsHealthyAfterTheSenderFinished) {
   start({.lanes = 3}, 1000);
   EXPECT_GE(channel().useful_writers(), 3U);
   ASSERT_TRUE(ok(write_and_flush(0, random_bytes(1000, 9))));

@@ -1,5 +1,5 @@
-// Peers and networks that go away, applications that fail or are slow, and cancellation: every call
-// ends in bounded time, with an error that says what happened.
+// Lost peers and networks, applications that fail or are slow, and cancellation: every call ends in
+// bounded time, with an error that names the cause.
 #include <condition_variable>
 #include <mutex>
 
@@ -16,7 +16,7 @@ class FailureTest : public ConformanceTest {
     transfer_.reset();  // its threads use the latches
   }
 
-  /// An on_landed that says when it was called first, and then waits for release().
+  /// An on_landed that signals its first call, and then waits for release().
   transport::OnLanded blocking() {
     return [this](transport::RegionId, std::uint64_t, std::uint64_t) -> Status {
       std::call_once(once_, [this] { entered_.count_down(); });
@@ -37,28 +37,28 @@ class FailureTest : public ConformanceTest {
   std::atomic<bool> released_ = false;
 };
 
-TEST_P(FailureTest, NetworkCutBeforeAWriteFailsWriteOrFlush) {
+TEST_P(FailureTest, CutBeforeAWriteFailsWriteOrFlush) {
   start({.lanes = 2}, 1000);
   transfer_->cut();
   Outcome outcome([&] { return write_and_flush(0, random_bytes(1000, 1)); });
   EXPECT_TRUE(fails_with(outcome.get(), Code::kUnavailable, transfer_->address()));
-  EXPECT_TRUE(comes_true([&] { return !receiver().health(); }));
+  EXPECT_TRUE(becomes_true([&] { return !receiver().health(); }));
   EXPECT_TRUE(fails_with(receiver().health(), Code::kUnavailable));
 }
 
-TEST_P(FailureTest, NetworkCutAnywhereInAWriteFailsIt) {
+TEST_P(FailureTest, CutWithinAWriteFailsIt) {
   const Bytes source = random_bytes(4 * kMiB, 2);
   for (const std::int64_t bytes : {1, 5000, 3'000'000}) {
     start({.lanes = 2}, source.size());
     transfer_->cut_after(bytes);
     Outcome outcome([&] { return write_and_flush(0, source); });
     EXPECT_TRUE(fails_with(outcome.get(), Code::kUnavailable)) << bytes;
-    EXPECT_TRUE(comes_true([&] { return !receiver().health(); })) << bytes;
+    EXPECT_TRUE(becomes_true([&] { return !receiver().health(); })) << bytes;
     transfer_.reset();
   }
 }
 
-TEST_P(FailureTest, NetworkCutAfterAWriteFailsTheFlush) {
+TEST_P(FailureTest, CutAfterAWriteFailsTheFlush) {
   start({.on_landed = blocking()}, 1000);
   const Bytes source = random_bytes(1000, 3);
   ASSERT_TRUE(ok(channel().write(kRegion, 0, source)));
@@ -69,7 +69,7 @@ TEST_P(FailureTest, NetworkCutAfterAWriteFailsTheFlush) {
   release();
 }
 
-TEST_P(FailureTest, DestroyedReceiverFailsAWriteUnderWay) {
+TEST_P(FailureTest, DestroyedReceiverFailsARunningWrite) {
   Latch some_landed(3);
   start({.on_landed = [&](auto, auto, auto) -> Status {
           if (!some_landed.try_wait()) some_landed.count_down();
@@ -91,7 +91,7 @@ TEST_P(FailureTest, StalledNetworkFailsAWriteWithinThePeerTimeout) {
   EXPECT_TRUE(fails_with(writer.get(), Code::kUnavailable));
 }
 
-TEST_P(FailureTest, SlowApplicationSlowsTheSenderAndLosesNothing) {
+TEST_P(FailureTest, SlowApplicationSlowsTheSender) {
   start({.lanes = 2, .on_landed = blocking()}, 8 * kMiB);
   const Bytes source = random_bytes(8 * kMiB, 6);
   Outcome writer([&] { return write_and_flush(0, source); });
@@ -102,7 +102,7 @@ TEST_P(FailureTest, SlowApplicationSlowsTheSenderAndLosesNothing) {
   EXPECT_EQ(landed_, source);
 }
 
-TEST_P(FailureTest, ErrorOfTheApplicationReachesTheSender) {
+TEST_P(FailureTest, ApplicationErrorReachesTheSender) {
   start({.lanes = 2,
          .on_landed = [](auto, auto, auto) -> Status {
            return Error(Code::kResourceExhausted, "no VRAM left for this chunk");
@@ -113,7 +113,7 @@ TEST_P(FailureTest, ErrorOfTheApplicationReachesTheSender) {
   EXPECT_TRUE(fails_with(receiver().health(), Code::kResourceExhausted, "no VRAM left"));
 }
 
-TEST_P(FailureTest, ErrorOfTheApplicationEndsALongWriteEarly) {
+TEST_P(FailureTest, ApplicationErrorEndsALongWriteEarly) {
   start({.on_landed = [](auto, auto, auto) -> Status {
           return Error(Code::kDataLoss, "the first frame is bad");
         }},
@@ -123,7 +123,7 @@ TEST_P(FailureTest, ErrorOfTheApplicationEndsALongWriteEarly) {
   EXPECT_TRUE(fails_with(writer.get(), Code::kDataLoss, "the first frame is bad"));
 }
 
-TEST_P(FailureTest, SendersCancelEndsWritesAndFlushesUnderWay) {
+TEST_P(FailureTest, CancelBySenderEndsWritesAndFlushes) {
   start({.lanes = 2, .on_landed = blocking()}, 3 * much());
   const Bytes source = random_bytes(much(), 9);
   Outcome first([&] { return write_and_flush(0, source); });
@@ -136,10 +136,10 @@ TEST_P(FailureTest, SendersCancelEndsWritesAndFlushesUnderWay) {
   EXPECT_TRUE(fails_with(third.get(), Code::kCancelled));
   EXPECT_TRUE(fails_with(channel().flush(), Code::kCancelled));
   release();
-  EXPECT_TRUE(comes_true([&] { return !receiver().health(); }));
+  EXPECT_TRUE(becomes_true([&] { return !receiver().health(); }));
 }
 
-TEST_P(FailureTest, SendersCancelEndsAFlushOnAStalledNetwork) {
+TEST_P(FailureTest, CancelBySenderEndsAStalledFlush) {
   start({}, 1000);
   const Bytes source = random_bytes(1000, 10);
   ASSERT_TRUE(ok(write_and_flush(0, source)));  // the first write may need the receiver
@@ -156,7 +156,7 @@ TEST_P(FailureTest, SendersCancelEndsAFlushOnAStalledNetwork) {
   EXPECT_TRUE(fails_with(outcome.get(), Code::kCancelled));
 }
 
-TEST_P(FailureTest, ReceiversCancelEndsTheSendersWrite) {
+TEST_P(FailureTest, CancelByReceiverEndsTheSendersWrite) {
   Latch landed(1);
   std::once_flag once;
   start({.lanes = 2,
@@ -185,10 +185,10 @@ TEST_P(FailureTest, RemovingARegionWaitsForTheWriteIntoIt) {
   EXPECT_TRUE(ok(removal.get()));
 }
 
-TEST_P(FailureTest, VanishedSenderIsSeenByTheReceiver) {
+TEST_P(FailureTest, LostSenderIsSeenByTheReceiver) {
   start({.lanes = 2}, 1000);
   transfer_->cut();
-  EXPECT_TRUE(comes_true([&] { return !receiver().health(); }));
+  EXPECT_TRUE(becomes_true([&] { return !receiver().health(); }));
   EXPECT_TRUE(fails_with(receiver().health(), Code::kUnavailable));
 }
 

@@ -11,8 +11,8 @@
 namespace gcr::test {
 namespace {
 
-/// A long range of addresses that is the same short piece of memory over and over. Its length does
-/// not divide 4 GiB: what is cut to 32 bits lands in the wrong place.
+/// A long range of addresses that maps the same short memory repeatedly. Its length does not divide
+/// 4 GiB: an offset truncated to 32 bits lands in the wrong place.
 class Repeated {
  public:
   static constexpr std::size_t kPeriod = 12 * kMiB;
@@ -43,7 +43,7 @@ class Repeated {
   void* address_;
 };
 
-/// What landed, as a set of ranges.
+/// The landed bytes, as a set of ranges.
 class Ranges {
  public:
   void add(std::uint64_t offset, std::uint64_t length) {
@@ -94,7 +94,7 @@ TEST_P(LargeTest, WriteOfTheLargestSizeArrives) {
   transfer_.reset();  // before its region and its source
 }
 
-TEST_P(LargeTest, OffsetsInALargeRegionAreNotMixedUp) {
+TEST_P(LargeTest, OffsetsInALargeRegionAreExact) {
   constexpr std::uint64_t k4GiB = std::uint64_t{1} << 32;
   const std::uint64_t size = std::min(capabilities().largest_region_bytes, k4GiB + 2 * kMiB);
   const std::uint64_t middle = size - 2 * kMiB;

@@ -1,5 +1,5 @@
 // RDMA for the conformance suite: two soft devices with a link between them that can be broken.
-// Runs beside scripts/lib/guest-rdma-pair only; an emulated processor drives it.
+// Runs only with scripts/lib/guest-rdma-pair; an emulated processor drives it.
 #include "tests/conformance/transport_under_test.h"
 #include "tests/support/rdma_link.h"
 #include "transport/rdma/rdma.h"
@@ -51,21 +51,20 @@ class RdmaTransfer : public Transfer {
     link_.pass_only(static_cast<std::uint64_t>(bytes));
   }
   void stall() override { link_.stall(); }
-  void interrupt() override {}  // lanes are not made again
+  void interrupt() override {}  // lanes do not reconnect
   void interrupt_after(std::int64_t /*bytes*/) override {}
   void destroy_receiver() override { receiver_.reset(); }
   void destroy_channel() override { channel_.reset(); }
 
  private:
   TransferOptions options_;
-  /// A device sends again what was not acknowledged within an eighth of it or less; a soft one
-  /// whose processor is busy does so though nothing was lost, and comes to grief over it now and
-  /// then.
+  /// A device resends unacknowledged data within an eighth of it or less; a soft one with a busy
+  /// processor does so though nothing was lost, and occasionally fails because of it.
   std::chrono::milliseconds peer_timeout_ = transport::RdmaOptions{}.peer_timeout;
   std::unique_ptr<transport::RdmaReceiver> receiver_;
   std::vector<transport::Address> addresses_;
   std::unique_ptr<transport::RdmaChannel> channel_;
-  RdmaLink link_;  ///< sound again before the ends say goodbye
+  RdmaLink link_;  ///< repaired before the ends say goodbye
 };
 
 class RdmaUnderTest : public TransportUnderTest {

@@ -1,5 +1,5 @@
-// Connections that are lost and made again: nothing is missed, nothing is told twice, and little is
-// sent twice. For transports that reconnect; what the others do is in failure_test.cc.
+// Connections that are lost and made again: nothing is missed, nothing is reported twice, and
+// little is sent twice. For transports that reconnect; the others are tested in failure_test.cc.
 #include <algorithm>
 #include <atomic>
 #include <mutex>
@@ -17,7 +17,7 @@ class ReconnectTest : public ConformanceTest {
   ~ReconnectTest() override { transfer_.reset(); }  // its threads use what is below
 
   /// An on_landed that counts how often each piece of `grain` bytes of the region was reported, and
-  /// interrupts the network whenever `every` bytes more have landed (0: never).
+  /// interrupts the network after every further `every` landed bytes (0: never).
   transport::OnLanded counting(std::uint64_t every = 0) {
     return
         [this, every](transport::RegionId, std::uint64_t offset, std::uint64_t length) -> Status {
@@ -36,7 +36,7 @@ class ReconnectTest : public ConformanceTest {
     start({.lanes = lanes, .on_landed = counting(every)}, region_bytes);
   }
 
-  /// Writes `source` to the region in pieces, from several threads, each from one buffer that it
+  /// Writes `source` to the region in parts, from several threads, each from one buffer that it
   /// overwrites as soon as a write has returned; then flushes.
   Status write_all(std::span<const std::byte> source, std::size_t piece_bytes, unsigned threads) {
     std::atomic<std::size_t> next = 0;
@@ -75,7 +75,7 @@ class ReconnectTest : public ConformanceTest {
   std::atomic<std::uint64_t> landed_bytes_ = 0;
 };
 
-TEST_P(ReconnectTest, TransferThatIsCutInTheMiddleGoesOn) {
+TEST_P(ReconnectTest, TransferContinuesAfterACut) {
   const Bytes source = random_bytes(32 * kMiB, 1);
   start_counting(4, source.size());
   transfer_->interrupt_after(static_cast<std::int64_t>(source.size() / 2));
@@ -86,12 +86,12 @@ TEST_P(ReconnectTest, TransferThatIsCutInTheMiddleGoesOn) {
   EXPECT_GE(sent.reconnections, 1U);
   EXPECT_LE(sent.reconnections, 4U);
   EXPECT_EQ(sent.payload_bytes, source.size());
-  // Again goes what was under way: a few pieces for each lane.
+  // Only data in flight is resent: a few parts for each lane.
   EXPECT_LE(sent.wire_bytes, source.size() + 4 * 4 * kPiece + source.size() / 100);
   EXPECT_TRUE(ok(receiver().health()));
 }
 
-TEST_P(ReconnectTest, TransferThatIsCutAgainAndAgainGoesOn) {
+TEST_P(ReconnectTest, TransferContinuesAfterManyCuts) {
   const Bytes source = random_bytes(16 * kMiB, 2);
   start_counting(3, source.size(), 2 * kMiB);
   ASSERT_TRUE(ok(write_all(source, kPiece, channel().useful_writers())));
@@ -101,7 +101,7 @@ TEST_P(ReconnectTest, TransferThatIsCutAgainAndAgainGoesOn) {
   EXPECT_TRUE(ok(receiver().health()));
 }
 
-TEST_P(ReconnectTest, SmallWritesThatHadReturnedAreNotLost) {
+TEST_P(ReconnectTest, ReturnedSmallWritesAreNotLost) {
   const Bytes source = random_bytes(kMiB, 3);
   start_counting(2, source.size(), kMiB / 5);
   ASSERT_TRUE(ok(write_all(source, 333, 3)));
@@ -110,7 +110,7 @@ TEST_P(ReconnectTest, SmallWritesThatHadReturnedAreNotLost) {
   EXPECT_GE(channel().statistics().reconnections, 1U);
 }
 
-TEST_P(ReconnectTest, OneLargeWriteSurvives) {
+TEST_P(ReconnectTest, LargeWriteSurvivesACut) {
   const Bytes source = random_bytes(24 * kMiB, 4);
   start_counting(2, source.size(), 7 * kMiB);
   ASSERT_TRUE(ok(write_and_flush(0, source)));
@@ -118,7 +118,7 @@ TEST_P(ReconnectTest, OneLargeWriteSurvives) {
   EXPECT_TRUE(each_byte_was_reported_once());
 }
 
-TEST_P(ReconnectTest, CutAnywhereInAWriteIsMended) {
+TEST_P(ReconnectTest, CutWithinAWriteIsRepaired) {
   const Bytes source = random_bytes(4 * kMiB, 5);
   for (const std::int64_t bytes :
        {1, 31, 32, 33, 5000, 2'097'183, 2'097'184, 2'097'185, 3'000'000}) {
@@ -132,7 +132,7 @@ TEST_P(ReconnectTest, CutAnywhereInAWriteIsMended) {
   }
 }
 
-TEST_P(ReconnectTest, CutBetweenWriteAndFlushIsMended) {
+TEST_P(ReconnectTest, CutBetweenWriteAndFlushIsRepaired) {
   const Bytes source = random_bytes(5000, 6);
   start_counting(2, source.size());
   ASSERT_TRUE(ok(channel().write(kRegion, 0, source)));
@@ -143,7 +143,7 @@ TEST_P(ReconnectTest, CutBetweenWriteAndFlushIsMended) {
   EXPECT_TRUE(each_byte_was_reported_once());
 }
 
-TEST_P(ReconnectTest, CutOfAnIdleTransferIsMended) {
+TEST_P(ReconnectTest, CutOfAnIdleTransferIsRepaired) {
   const Bytes source = random_bytes(5000, 7);
   start_counting(2, source.size());
   transfer_->interrupt();
@@ -154,7 +154,7 @@ TEST_P(ReconnectTest, CutOfAnIdleTransferIsMended) {
   EXPECT_TRUE(ok(receiver().health()));
 }
 
-TEST_P(ReconnectTest, CutWhileTheApplicationIsSlowIsMended) {
+TEST_P(ReconnectTest, CutWithASlowApplicationIsRepaired) {
   Latch entered(1);
   Latch opened(1);
   std::atomic<int> calls = 0;
@@ -178,7 +178,7 @@ TEST_P(ReconnectTest, CutWhileTheApplicationIsSlowIsMended) {
   transfer_.reset();  // before the latches
 }
 
-TEST_P(ReconnectTest, TenTransfersThatAreCutDoNotMix) {
+TEST_P(ReconnectTest, TenCutTransfersStaySeparate) {
   constexpr std::size_t kBytes = 2 * kMiB + 5;
   const auto one = [this](std::uint64_t seed) -> Status {
     const Bytes source = random_bytes(kBytes, seed);
@@ -200,17 +200,17 @@ TEST_P(ReconnectTest, TenTransfersThatAreCutDoNotMix) {
   for (auto& transfer : transfers) EXPECT_TRUE(ok(transfer->get()));
 }
 
-TEST_P(ReconnectTest, NetworkThatComesBackAndGoesForGoodEndsTheTransfer) {
+TEST_P(ReconnectTest, PermanentCutEndsTheTransfer) {
   const Bytes source = random_bytes(4 * kMiB, 9);
   start_counting(2, source.size(), 6 * kMiB);
   ASSERT_TRUE(ok(write_and_flush(0, source)));
   transfer_->cut_after(kMiB);
   Outcome writer([&] { return write_forever(source, 1); });
   EXPECT_TRUE(fails_with(writer.get(), Code::kUnavailable, transfer_->address()));
-  EXPECT_TRUE(comes_true([&] { return !receiver().health(); }));
+  EXPECT_TRUE(becomes_true([&] { return !receiver().health(); }));
 }
 
-TEST_P(ReconnectTest, SendersCancelEndsTheWaitForTheNetwork) {
+TEST_P(ReconnectTest, CancelBySenderEndsTheWaitForTheNetwork) {
   start({.lanes = 2}, 1000);
   transfer_->cut();
   Latch writing(1);
@@ -224,10 +224,10 @@ TEST_P(ReconnectTest, SendersCancelEndsTheWaitForTheNetwork) {
   EXPECT_TRUE(fails_with(channel().flush(), Code::kCancelled));
 }
 
-TEST_P(ReconnectTest, ErrorOfTheApplicationIsNotMended) {
+TEST_P(ReconnectTest, ApplicationErrorIsNotRetried) {
   start({.lanes = 2,
          .on_landed = [&](auto, auto, auto) -> Status {
-           transfer_->interrupt();  // its word may be lost with the connection
+           transfer_->interrupt();  // its message may be lost with the connection
            return Error(Code::kResourceExhausted, "no VRAM left for this chunk");
          }},
         1000);

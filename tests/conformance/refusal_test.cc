@@ -1,4 +1,4 @@
-// What a receiver refuses, and that the sender is told why.
+// The requests that a receiver refuses; the sender learns the reason.
 #include "tests/conformance/conformance_fixture.h"
 
 namespace gcr::test {
@@ -6,13 +6,13 @@ namespace {
 
 using RefusalTest = ConformanceTest;
 
-TEST_P(RefusalTest, WriteBehindTheEndOfARegionIsRefusedAndNothingIsWritten) {
+TEST_P(RefusalTest, WriteBeyondTheRegionIsRefused) {
   start({}, 1000);
   const Bytes source = random_bytes(1001, 1);
   EXPECT_TRUE(refused(write_and_flush(0, source), Code::kInvalidArgument,
                       "write of 1001 bytes at offset 0 does not fit region 5 of 1000 bytes"));
   EXPECT_EQ(landed_, Bytes(1000, std::byte{0xee}));
-  EXPECT_TRUE(comes_true([&] { return !receiver().health(); }));
+  EXPECT_TRUE(becomes_true([&] { return !receiver().health(); }));
   EXPECT_TRUE(refused(receiver().health(), Code::kInvalidArgument, "does not fit"));
 }
 
@@ -30,7 +30,7 @@ TEST_P(RefusalTest, OffsetsThatOverflowAreRefused) {
 TEST_P(RefusalTest, UnknownRegionIsRefused) {
   start({}, 1000);
   const Bytes source = random_bytes(10, 3);
-  (void)channel().write(kRegion + 1, 0, source);  // may be told now, or at the flush
+  (void)channel().write(kRegion + 1, 0, source);  // may be reported now, or at the flush
   EXPECT_TRUE(refused(channel().flush(), Code::kNotFound, "region 6"));
 }
 
@@ -44,7 +44,7 @@ TEST_P(RefusalTest, RemovedRegionIsRefused) {
   EXPECT_EQ(landed_, before);
 }
 
-TEST_P(RefusalTest, RegionIsAddedOnceAndRemovedOnce) {
+TEST_P(RefusalTest, RegionCanBeAddedAndRemovedOnce) {
   start({}, 1000);
   EXPECT_TRUE(fails_with(receiver().add_region(kRegion, landed_), Code::kInvalidArgument));
   EXPECT_TRUE(ok(receiver().remove_region(kRegion)));
@@ -65,13 +65,13 @@ TEST_P(RefusalTest, BrokenChannelRepeatsItsFirstError) {
 TEST_P(RefusalTest, ErrorOnOneLaneReachesWritersOnAllLanes) {
   start({.lanes = 4}, kMiB);
   const Bytes source = random_bytes(1000, 8);
-  (void)channel().write(kRegion + 9, 0, source);  // may be told now
-  // Writers that never flush hear of it too.
+  (void)channel().write(kRegion + 9, 0, source);  // may be reported now
+  // Writers that never flush get the error too.
   Outcome writer([&] { return write_forever(source, 4); });
   EXPECT_TRUE(refused(writer.get(), Code::kNotFound, "region 14"));
 }
 
-TEST_P(RefusalTest, WrongTokenIsRefusedAndTheReceiverNotDisturbed) {
+TEST_P(RefusalTest, WrongTokenIsRefused) {
   prepare({.wrong_token = true}, 1000);
   if (capabilities().shows_token) {
     EXPECT_TRUE(fails_with(transfer_->connect(), Code::kPermissionDenied, "token"));
@@ -81,7 +81,7 @@ TEST_P(RefusalTest, WrongTokenIsRefusedAndTheReceiverNotDisturbed) {
   EXPECT_TRUE(ok(receiver().health()));
 }
 
-TEST_P(RefusalTest, CertificateOfAnotherAuthorityIsRefusedWhereThereAreCertificates) {
+TEST_P(RefusalTest, CertificateOfAnotherAuthorityIsRefused) {
   prepare({.wrong_authority = true}, 1000);
   if (capabilities().certificates) {
     EXPECT_TRUE(fails_with(transfer_->connect(), Code::kPermissionDenied, "unknown ca"));
@@ -91,7 +91,7 @@ TEST_P(RefusalTest, CertificateOfAnotherAuthorityIsRefusedWhereThereAreCertifica
   EXPECT_TRUE(ok(receiver().health()));
 }
 
-TEST_P(RefusalTest, CertificateOfAnotherRoleIsRefusedWhereThereAreCertificates) {
+TEST_P(RefusalTest, CertificateOfAnotherRoleIsRefused) {
   prepare({.wrong_role = true}, 1000);
   if (capabilities().certificates) {
     EXPECT_TRUE(fails_with(transfer_->connect(), Code::kPermissionDenied, "another role"));

@@ -14,7 +14,7 @@ class ReuseTest : public ConformanceTest {
   Bytes source_;  ///< outlives the channel
 };
 
-TEST_P(ReuseTest, BytesMayBeOverwrittenAsSoonAsAWriteHasReturned) {
+TEST_P(ReuseTest, BytesMayChangeOnceAWriteReturned) {
   const Bytes source = random_bytes(2 * kMiB, 1);
   start({.lanes = 2}, source.size());
   Bytes buffer;
@@ -29,7 +29,7 @@ TEST_P(ReuseTest, BytesMayBeOverwrittenAsSoonAsAWriteHasReturned) {
   EXPECT_EQ(landed_, source);
 }
 
-TEST_P(ReuseTest, BytesOfASourceMayBeOverwrittenToo) {
+TEST_P(ReuseTest, BytesOfASourceMayChangeToo) {
   const Bytes content = random_bytes(kMiB, 2);
   source_.resize(content.size() / 4);
   start({.lanes = 2}, content.size());
@@ -46,12 +46,12 @@ TEST_P(ReuseTest, BytesOfASourceMayBeOverwrittenToo) {
   EXPECT_EQ(landed_, content);
 }
 
-TEST_P(ReuseTest, WritesFromASourceAndFromElsewhereArrive) {
+TEST_P(ReuseTest, WritesFromASourceAndOtherMemoryArrive) {
   source_ = random_bytes(300'001, 3);
   const Bytes elsewhere = random_bytes(300'001, 4);
   start({.lanes = 2}, 2 * source_.size());
   ASSERT_TRUE(ok(channel().add_source(std::span(source_).subspan(1000, 200'000))));
-  ASSERT_TRUE(ok(channel().write(kRegion, 0, source_)));  // more than what was given
+  ASSERT_TRUE(ok(channel().write(kRegion, 0, source_)));  // more than the region has
   ASSERT_TRUE(ok(channel().write(kRegion, 5, std::span(source_).subspan(5, 199'999))));
   ASSERT_TRUE(ok(channel().write(kRegion, source_.size(), elsewhere)));
   ASSERT_TRUE(ok(channel().flush()));
@@ -60,7 +60,7 @@ TEST_P(ReuseTest, WritesFromASourceAndFromElsewhereArrive) {
   EXPECT_EQ(landed_, expected);
 }
 
-TEST_P(ReuseTest, RegionsAreAddedWhileWritesAreUnderWay) {
+TEST_P(ReuseTest, RegionsCanBeAddedDuringWrites) {
   constexpr transport::RegionId kRegions = 40;
   constexpr std::size_t kBytes = 20'000;
   start({.lanes = 2}, kMiB);
@@ -90,7 +90,7 @@ TEST_P(ReuseTest, RegionsAreAddedWhileWritesAreUnderWay) {
   transfer_.reset();  // before its regions
 }
 
-TEST_P(ReuseTest, RegionThatIsAddedAgainIsAnotherMemory) {
+TEST_P(ReuseTest, ReaddedRegionMayUseOtherMemory) {
   start({}, 1000);
   const Bytes first = random_bytes(1000, 7);
   const Bytes second = random_bytes(1000, 8);
@@ -99,7 +99,7 @@ TEST_P(ReuseTest, RegionThatIsAddedAgainIsAnotherMemory) {
   ASSERT_TRUE(ok(receiver().remove_region(kRegion)));
   ASSERT_TRUE(ok(receiver().add_region(kRegion, elsewhere)));
   const Status again = write_and_flush(0, second);
-  EXPECT_EQ(landed_, first) << "what was removed is never written again";
+  EXPECT_EQ(landed_, first) << "a removed region is never written again";
   if (capabilities().knows_regions_at_once) {
     EXPECT_TRUE(ok(again));
     EXPECT_EQ(elsewhere, second);
@@ -110,7 +110,7 @@ TEST_P(ReuseTest, RegionThatIsAddedAgainIsAnotherMemory) {
   transfer_.reset();
 }
 
-TEST_P(ReuseTest, NothingIsWrittenIntoARegionOnceItIsRemoved) {
+TEST_P(ReuseTest, RemovedRegionIsNotWritten) {
   Latch some_landed(5);
   start({.lanes = 2,
          .on_landed = [&](auto, auto, auto) -> Status {

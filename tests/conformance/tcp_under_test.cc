@@ -19,7 +19,7 @@ using transport::TcpOptions;
 
 constexpr std::size_t kPrefaceBytes = 20;
 
-/// How long the ends wait.
+/// The timeout of the ends.
 struct Patience {
   std::chrono::milliseconds connect = TcpOptions{}.connect_timeout;
   std::chrono::milliseconds reconnect = TcpOptions{}.reconnect_window;
@@ -55,7 +55,7 @@ class TcpTransfer : public Transfer {
 
   ~TcpTransfer() override {
     channel_.reset();
-    relay_.cut();  // whoever still waits for a preface
+    relay_.cut();  // wakes connections that still wait for a preface
     listener_.stop();
     acceptor_.join();
   }
@@ -126,7 +126,7 @@ class TcpUnderTest : public TransportUnderTest {
             .certificates = tls_,
             .reconnects = true,
             .says_why_refused = true,
-            // Encryption of 4 GiB would take this program's longest time, and show nothing new.
+            // Encryption of 4 GiB would dominate this program's time, and test nothing new.
             .largest_bytes = (tls_ ? kGiB / 4 : 4 * kGiB) + 5,
             .largest_region_bytes = 8 * kGiB,
             .knows_regions_at_once = true};

@@ -1,5 +1,5 @@
-// What a transport gives to be tested: a way to make a transfer, and what it is capable of. Every
-// test of this folder runs over every transport; one whose capability is missing has another
+// The interface of a transport under test: a way to make a transfer, and its capabilities. Every
+// test of this folder runs over every transport; for a missing capability it has another
 // expectation, stated in the test.
 //
 // A program is made of the tests (gcr_conformance) and one source that implements Transfer and
@@ -22,20 +22,20 @@ struct Capabilities {
   bool certificates = false;  ///< a peer of another authority or role is refused
   bool reconnects = false;    ///< a connection that is lost once is made again
   /// The refusal of a write reaches the sender in the receiver's words: code, region, numbers. If
-  /// not, it is the device that refuses: kInvalidArgument or kNotFound, whichever can be known.
+  /// not, the device refuses: kInvalidArgument or kNotFound, the one that can be known.
   bool says_why_refused = false;
-  /// The most that one test should move: seconds, not minutes, on the slowest machine for it.
+  /// The most that one test should transfer: seconds, not minutes, on the slowest machine for it.
   std::uint64_t largest_bytes = 64 * kMiB;
-  /// The longest region; where it is much longer than the memory behind it, that is mapped there
-  /// many times.
+  /// The longest region; if it is much longer than the memory behind it, that is mapped there many
+  /// times.
   std::uint64_t largest_region_bytes = 64 * kMiB;
   /// Removing and adding a region is known to the sender when it returns.
   bool knows_regions_at_once = false;
-  /// More than the network and both ends hold back, so that a write of it needs the receiver.
+  /// More than the network and both ends buffer, so that a write of it needs the receiver.
   std::uint64_t more_than_buffers = 64 * kMiB;
 };
 
-/// How one transfer is to be made.
+/// The options of one transfer.
 struct TransferOptions {
   unsigned lanes = 1;
   unsigned max_lanes = 64;
@@ -43,8 +43,8 @@ struct TransferOptions {
   bool wrong_token = false;
   bool wrong_authority = false;
   bool wrong_role = false;
-  /// Both ends give up a silent peer, and the sender a lost one, within a few seconds. Otherwise as
-  /// late as in use: on a busy machine, a peer that is there may be silent for seconds.
+  /// Both ends time out a silent peer, and the sender a lost one, within a few seconds. Otherwise
+  /// as late as in production: on a busy machine, a working peer may be silent for seconds.
   bool impatient = false;
 };
 
@@ -54,22 +54,22 @@ class Transfer {
   virtual ~Transfer() = default;
   virtual transport::Receiver& receiver() = 0;
 
-  /// Connects the sender; at most once. Then `channel()` is there.
+  /// Connects the sender; at most once. Then `channel()` exists.
   virtual Status connect() = 0;
   virtual transport::Channel& channel() = 0;
 
-  /// How the sender's errors name the receiver.
+  /// The receiver's name in the sender's errors.
   virtual std::string address() const = 0;
 
-  /// Breaks the network between the ends, at once and for good; thread-safe.
+  /// Breaks the network between the ends, at once and permanently; thread-safe.
   virtual void cut() = 0;
-  /// Breaks it for good after about so many bytes more from the sender.
+  /// Breaks it permanently after about this many further bytes from the sender.
   virtual void cut_after(std::int64_t bytes) = 0;
-  /// The network takes nothing more, silently; thread-safe.
+  /// The network silently accepts nothing more; thread-safe.
   virtual void stall() = 0;
 
-  /// Breaks what is connected now, or will be after about so many bytes more from the sender; what
-  /// connects afterwards works. Called only where Capabilities::reconnects; thread-safe.
+  /// Breaks the current connections, or those after about this many further bytes from the sender;
+  /// later connections work. Called only if Capabilities::reconnects; thread-safe.
   virtual void interrupt() = 0;
   virtual void interrupt_after(std::int64_t bytes) = 0;
 
@@ -87,7 +87,7 @@ class TransportUnderTest {
   virtual std::unique_ptr<Transfer> make(TransferOptions options) const = 0;
 };
 
-/// What this program tests. They live as long as the program.
+/// The transports of this program. They live as long as the program.
 std::vector<const TransportUnderTest*> transports_under_test();
 
 inline void PrintTo(const TransportUnderTest* transport, std::ostream* out) {

@@ -1,5 +1,5 @@
-// A peer that vanishes, at every stage of a transfer: the other end says so within its time, and
-// ends. Whether its process has died or its machine was cut off makes no difference to that.
+// A peer that is lost, at every stage of a transfer: the other end reports it within its timeout,
+// and ends. A dead process and a disconnected machine make no difference.
 
 #include "tests/conformance/conformance_fixture.h"
 
@@ -14,7 +14,7 @@ class VanishingTest : public ConformanceTest {
     transfer_.reset();  // its threads use the latches
   }
 
-  /// An on_landed that says when it was called first, and then waits for release().
+  /// An on_landed that signals its first call, and then waits for release().
   transport::OnLanded blocking() {
     return [this](auto, auto, auto) -> Status {
       if (!entered_.try_wait()) entered_.count_down();
@@ -34,29 +34,29 @@ class VanishingTest : public ConformanceTest {
   Latch opened_{1};
 };
 
-TEST_P(VanishingTest, ReceiverBeforeTheSenderConnects) {
+TEST_P(VanishingTest, ReceiverLostBeforeTheConnectIsSeen) {
   prepare({}, 1000);
   transfer_->destroy_receiver();
   Outcome connecting([&] { return transfer_->connect(); });
   EXPECT_FALSE(connecting.get());
 }
 
-TEST_P(VanishingTest, ReceiverWhileTheSenderConnects) {
+TEST_P(VanishingTest, ReceiverLostDuringTheConnectIsSeen) {
   prepare({}, 1000);
   transfer_->stall();
   Outcome connecting([&] { return transfer_->connect(); });
   EXPECT_FALSE(connecting.get());
-  EXPECT_TRUE(ok(receiver().health()));  // it never heard of anybody
+  EXPECT_TRUE(ok(receiver().health()));  // it never had a peer
 }
 
-TEST_P(VanishingTest, ReceiverBeforeTheFirstWrite) {
+TEST_P(VanishingTest, ReceiverLostBeforeTheFirstWriteIsSeen) {
   start({.lanes = 2}, 1000);
   transfer_->destroy_receiver();
   Outcome writing([&] { return write_and_flush(0, random_bytes(1000, 1)); });
   EXPECT_TRUE(is_gone(writing.get()));
 }
 
-TEST_P(VanishingTest, ReceiverBetweenWriteAndFlush) {
+TEST_P(VanishingTest, ReceiverLostBetweenWriteAndFlushIsSeen) {
   start({.lanes = 2}, 1000);
   ASSERT_TRUE(ok(channel().write(kRegion, 0, random_bytes(1000, 2))));
   transfer_->destroy_receiver();
@@ -66,7 +66,7 @@ TEST_P(VanishingTest, ReceiverBetweenWriteAndFlush) {
   EXPECT_TRUE(is_gone(later.get()));
 }
 
-TEST_P(VanishingTest, ReceiverInAFlush) {
+TEST_P(VanishingTest, ReceiverLostInAFlushIsSeen) {
   start({.on_landed = blocking()}, 1000);
   ASSERT_TRUE(ok(channel().write(kRegion, 0, random_bytes(1000, 4))));
   entered_.wait();
@@ -76,7 +76,7 @@ TEST_P(VanishingTest, ReceiverInAFlush) {
   EXPECT_TRUE(is_gone(flush.get()));
 }
 
-TEST_P(VanishingTest, ReceiverBeforeTheGoodbye) {
+TEST_P(VanishingTest, ReceiverLostBeforeTheGoodbyeDoesNotBlock) {
   start({.lanes = 2}, 1000);
   ASSERT_TRUE(ok(write_and_flush(0, random_bytes(1000, 5))));
   transfer_->destroy_receiver();
@@ -87,7 +87,7 @@ TEST_P(VanishingTest, ReceiverBeforeTheGoodbye) {
   EXPECT_TRUE(ok(goodbye.get()));
 }
 
-TEST_P(VanishingTest, ReceiversMachineBeforeTheGoodbye) {
+TEST_P(VanishingTest, ReceiverHostLostBeforeTheGoodbyeDoesNotBlock) {
   start({.lanes = 2}, 1000);
   ASSERT_TRUE(ok(write_and_flush(0, random_bytes(1000, 6))));
   transfer_->stall();
@@ -98,7 +98,7 @@ TEST_P(VanishingTest, ReceiversMachineBeforeTheGoodbye) {
   EXPECT_TRUE(ok(goodbye.get()));
 }
 
-TEST_P(VanishingTest, SenderBeforeItConnects) {
+TEST_P(VanishingTest, SenderLostBeforeTheConnectIsHarmless) {
   prepare({}, 1000);
   Outcome goodbye([&]() -> Status {
     transfer_->destroy_receiver();
@@ -107,25 +107,25 @@ TEST_P(VanishingTest, SenderBeforeItConnects) {
   EXPECT_TRUE(ok(goodbye.get()));
 }
 
-TEST_P(VanishingTest, SenderInAWrite) {
+TEST_P(VanishingTest, SenderLostInAWriteIsSeen) {
   const std::uint64_t much = capabilities().more_than_buffers;
   start({.lanes = 2}, much);
   transfer_->cut_after(static_cast<std::int64_t>(much / 2));
   const Bytes source = random_bytes(much, 7);
   Outcome writing([&] { return write_and_flush(0, source); });
-  EXPECT_TRUE(comes_true([&] { return !receiver().health(); }));
+  EXPECT_TRUE(becomes_true([&] { return !receiver().health(); }));
   EXPECT_TRUE(fails_with(receiver().health(), Code::kUnavailable));
   EXPECT_TRUE(ok(receiver().remove_region(kRegion)));
   EXPECT_TRUE(is_gone(writing.get()));
 }
 
-TEST_P(VanishingTest, SenderWhileTheApplicationIsSlow) {
+TEST_P(VanishingTest, SenderLostWithASlowApplicationIsSeen) {
   start({.lanes = 2, .on_landed = blocking()}, 1000);
   ASSERT_TRUE(ok(channel().write(kRegion, 0, random_bytes(1000, 8))));
   entered_.wait();
   transfer_->cut();
   release();
-  EXPECT_TRUE(comes_true([&] { return !receiver().health(); }));
+  EXPECT_TRUE(becomes_true([&] { return !receiver().health(); }));
   EXPECT_TRUE(fails_with(receiver().health(), Code::kUnavailable));
   EXPECT_TRUE(ok(receiver().remove_region(kRegion)));
 }

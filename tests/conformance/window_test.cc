@@ -1,6 +1,5 @@
-// Regions without memory of their own: however large they are, and however slow the receiver's
-// owner is, their bytes arrive through a window, each place of which is written only when it is
-// free.
+// Regions without their own memory: for every size and every speed of the owner,
+// their bytes arrive through a window, each slot of which is written only when it is free.
 #include <algorithm>
 #include <deque>
 #include <mutex>
@@ -27,8 +26,8 @@ class WindowTest : public ConformanceTest {
 
   ~WindowTest() override { transfer_.reset(); }
 
-  /// A transfer with one region of the source's length and a window of kPlaces, from which
-  /// `on_arrived` takes what comes.
+  /// A transfer with one region of the source's length and a window of kPlaces, whose slots
+  /// `on_arrived` gets.
   void start_window(transport::OnArrived on_arrived) {
     transfer_ = make({.lanes = kLanes, .max_lanes = kLanes});
     ASSERT_TRUE(ok(receiver().open_window({window_, std::move(on_arrived)})));
@@ -48,7 +47,7 @@ class WindowTest : public ConformanceTest {
         std::span(source_).subspan(arrival.offset, arrival.place.bytes().size()));
   }
 
-  /// All of the source, in writes of `write_bytes`, from several threads; flushed.
+  /// Sends the whole source, in writes of `write_bytes`, from several threads; flushes.
   Status write_all(std::size_t write_bytes) {
     std::atomic<std::size_t> next = 0;
     std::vector<std::unique_ptr<Outcome>> writers;
@@ -70,7 +69,7 @@ class WindowTest : public ConformanceTest {
   Bytes window_ = Bytes(kPlaces * kPlaceBytes);
 };
 
-TEST_P(WindowTest, ARegionManyTimesTheWindowArrives) {
+TEST_P(WindowTest, RegionLargerThanTheWindowArrives) {
   for (const std::size_t write_bytes : {kPlaceBytes, 3 * kPlaceBytes + 1, std::uint64_t{50'000}}) {
     landed_.assign(source_.size(), std::byte{0});
     start_window([&](RegionId region, std::uint64_t offset, const Place& place) -> Status {
@@ -84,7 +83,7 @@ TEST_P(WindowTest, ARegionManyTimesTheWindowArrives) {
   }
 }
 
-TEST_P(WindowTest, WhatIsInAPlaceStaysThereUntilItIsGivenBack) {
+TEST_P(WindowTest, SlotIsNotReusedUntilReleased) {
   std::mutex mutex;
   std::deque<Arrival> held;
   std::uint64_t wrong = 0;
@@ -94,12 +93,12 @@ TEST_P(WindowTest, WhatIsInAPlaceStaysThereUntilItIsGivenBack) {
   start_window([&](RegionId, std::uint64_t offset, Place place) -> Status {
     const std::lock_guard lock(mutex);
     held.push_back({offset, std::move(place)});
-    settle(kPlaces / kLanes - 1);  // no lane is without one
+    settle(kPlaces / kLanes - 1);  // every lane has one
     return {};
   });
   Outcome writing([&] { return write_all(kPlaceBytes); });
-  // A flush may wait for the last places.
-  ASSERT_TRUE(comes_true([&] {
+  // A flush may wait for the last slots.
+  ASSERT_TRUE(becomes_true([&] {
     const std::lock_guard lock(mutex);
     if (receiver().statistics().payload_bytes == source_.size()) settle(0);
     return writing.is_there();
@@ -109,7 +108,7 @@ TEST_P(WindowTest, WhatIsInAPlaceStaysThereUntilItIsGivenBack) {
   EXPECT_EQ(wrong, 0U);
 }
 
-TEST_P(WindowTest, WithoutAFreePlaceTheSenderWaits) {
+TEST_P(WindowTest, SenderWaitsForAFreeSlot) {
   std::mutex mutex;
   std::vector<Arrival> held;
   bool holding = true;
@@ -121,7 +120,7 @@ TEST_P(WindowTest, WithoutAFreePlaceTheSenderWaits) {
     return {};
   });
   Outcome writing([&] { return write_all(kPlaceBytes); });
-  ASSERT_TRUE(comes_true([&] {
+  ASSERT_TRUE(becomes_true([&] {
     const std::lock_guard lock(mutex);
     return held.size() == kPlaces;
   }));
@@ -137,7 +136,7 @@ TEST_P(WindowTest, WithoutAFreePlaceTheSenderWaits) {
   EXPECT_EQ(landed_, source_);
 }
 
-TEST_P(WindowTest, WaitingForAPlaceEndsWithACancel) {
+TEST_P(WindowTest, CancelEndsTheWaitForASlot) {
   std::mutex mutex;
   std::vector<Place> held;
   start_window([&](RegionId, std::uint64_t, Place place) -> Status {
@@ -146,23 +145,23 @@ TEST_P(WindowTest, WaitingForAPlaceEndsWithACancel) {
     return {};
   });
   Outcome writing([&] { return write_all(kPlaceBytes); });
-  ASSERT_TRUE(comes_true([&] {
+  ASSERT_TRUE(becomes_true([&] {
     const std::lock_guard lock(mutex);
     return held.size() == kPlaces;
   }));
   receiver().cancel();
   EXPECT_FALSE(writing.get());
-  transfer_.reset();  // before the places are given back
+  transfer_.reset();  // before the slots are released
 }
 
-TEST_P(WindowTest, AnErrorOfTheOwnerReachesTheSender) {
+TEST_P(WindowTest, ErrorOfTheOwnerReachesTheSender) {
   start_window([](RegionId, std::uint64_t, const Place&) -> Status {
     return Error(Code::kResourceExhausted, "no VRAM left for this chunk");
   });
   EXPECT_TRUE(fails_with(write_and_flush(0, source_), Code::kResourceExhausted, "no VRAM left"));
 }
 
-TEST_P(WindowTest, WritesBeyondTheRegionAndAfterItsRemovalAreRefused) {
+TEST_P(WindowTest, WritesBeyondOrAfterARegionAreRefused) {
   std::atomic<int> arrived = 0;
   const auto count = [&](RegionId, std::uint64_t, const Place&) -> Status {
     ++arrived;
@@ -180,7 +179,7 @@ TEST_P(WindowTest, WritesBeyondTheRegionAndAfterItsRemovalAreRefused) {
   EXPECT_EQ(arrived, 1);
 }
 
-TEST_P(WindowTest, RegionsWithMemoryOfTheirOwnAreKeptApart) {
+TEST_P(WindowTest, RegionsWithTheirOwnMemoryStaySeparate) {
   landed_.assign(source_.size(), std::byte{0});
   start_window(
       [&](RegionId, std::uint64_t offset, const Place& place) { return move_on(offset, place); });
@@ -192,7 +191,7 @@ TEST_P(WindowTest, RegionsWithMemoryOfTheirOwnAreKeptApart) {
   EXPECT_EQ(landed_, source_);
 }
 
-TEST_P(WindowTest, ABrokenConnectionKeepsNoPlace) {
+TEST_P(WindowTest, BrokenConnectionReleasesItsSlots) {
   if (!capabilities().reconnects) return;
   landed_.assign(source_.size(), std::byte{0});
   start_window(
@@ -204,7 +203,7 @@ TEST_P(WindowTest, ABrokenConnectionKeepsNoPlace) {
   EXPECT_EQ(landed_, source_);
 }
 
-TEST_P(WindowTest, AWindowWithoutAPlaceForEachLaneIsRefused) {
+TEST_P(WindowTest, WindowNeedsASlotForEachLane) {
   transfer_ = make({.lanes = kLanes, .max_lanes = kPlaces + 1});
   const auto take = [](RegionId, std::uint64_t, const Place&) -> Status { return {}; };
   EXPECT_TRUE(fails_with(receiver().add_windowed_region(kRegion, 1), Code::kInvalidArgument));

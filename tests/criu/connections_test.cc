@@ -1,4 +1,4 @@
-// Connections in images: what of them is changed on the way, and what is refused.
+// Connections in images: what is changed in transit, and what is refused.
 #include "migrate-agent/criu/sockets/connections.h"
 
 #include <arpa/inet.h>
@@ -42,7 +42,7 @@ class Connections : public testing::Test {
   }
   ~Connections() override { fs::remove_all(directory_); }
 
-  /// A socket with the inode `ino`, below 10: then its number is the same in any notation.
+  /// A socket with the inode `ino`, below 10: its number is then the same in every notation.
   wire::InternetSocket& add(std::uint32_t ino, std::uint32_t protocol, const TcpEnd& local,
                             const TcpEnd& remote, std::uint32_t state = TCP_ESTABLISHED) {
     wire::FileEntry& entry = entries_.emplace_back();
@@ -84,7 +84,7 @@ class Connections : public testing::Test {
     for (const wire::FileEntry& entry : entries_) records.push_back(entry.SerializeAsString());
     images["files.img"] = images::image_of(images::kFilesMagic, records);
     for (auto& [ino, head] : heads_) {
-      // A field that this project does not know of stays.
+      // A field that this project does not know is kept.
       *head.mutable_unknown_fields() = kMss;
       images[ino_name(ino)] =
           images::image_of(images::kTcpStreamMagic, head.SerializeAsString()) + "inout";
@@ -166,7 +166,7 @@ TEST_F(Connections, BothEndsGetTheNewAddress) {
     EXPECT_EQ(source(place), kHere);
     EXPECT_EQ(target(place), kHere);
   }
-  // All that is queued counts as sent: nothing goes out before the other end is there.
+  // All queued data counts as sent: nothing leaves before the other end exists.
   EXPECT_EQ(heads_[1].unsq_len(), 0u);
   EXPECT_EQ(heads_[1].outq_len(), 3u);
   EXPECT_EQ(heads_[1].outq_seq(), 1003u);
@@ -174,7 +174,7 @@ TEST_F(Connections, BothEndsGetTheNewAddress) {
   EXPECT_EQ(heads_[1].unknown_fields(), kMss);
 }
 
-TEST_F(Connections, Ipv4InIpv6KeepsItsFamily) {
+TEST_F(Connections, Ipv4MappedAddressKeepsItsFamily) {
   add_tcp(1, {std::string("::ffff:") + kSource, 80}, {std::string("::ffff:") + kSource, 4000});
   add_tcp(2, {kSource, 4000}, {kSource, 80});
   ASSERT_TRUE(adapt());
@@ -183,7 +183,7 @@ TEST_F(Connections, Ipv4InIpv6KeepsItsFamily) {
   EXPECT_EQ(source(1), kHere);
 }
 
-TEST_F(Connections, AHalfClosedOneIsRestoredOpenAndClosedLater) {
+TEST_F(Connections, HalfClosedOneIsRestoredOpenAndClosedLater) {
   add_tcp(1, {kSource, 80}, {kSource, 4000}, TCP_FIN_WAIT2).set_shutdown(2);
   add_tcp(2, {kSource, 4000}, {kSource, 80}, TCP_CLOSE_WAIT).set_shutdown(1);
   const auto adapted = adapt();
@@ -201,7 +201,7 @@ TEST_F(Connections, AHalfClosedOneIsRestoredOpenAndClosedLater) {
   EXPECT_EQ(heads_[2].rcv_wnd(), 51u);
 }
 
-TEST_F(Connections, OnesToOutsidersAreResetWithWhatTheyHaveReceived) {
+TEST_F(Connections, OutsideOnesAreResetButKeepReceivedData) {
   add_tcp(1, {kSource, 80}, {"192.0.2.1", 4000});
   add_tcp(2, {kSource, 80}, {"192.0.2.2", 4000}, TCP_CLOSE_WAIT).set_shutdown(1);
   const auto adapted = adapt();
@@ -217,7 +217,7 @@ TEST_F(Connections, OnesToOutsidersAreResetWithWhatTheyHaveReceived) {
   EXPECT_EQ(heads_[1].outq_len(), 0u);
 }
 
-TEST_F(Connections, BoundSocketsAreTold) {
+TEST_F(Connections, BoundSocketsAreReported) {
   add(1, IPPROTO_TCP, {kSource, 80}, {"0.0.0.0", 0}, TCP_LISTEN);
   add(2, IPPROTO_UDP, {"0.0.0.0", 53}, {"0.0.0.0", 0}, TCP_CLOSE);
   add(3, IPPROTO_UDP, {kSource, 4000}, {kSource, 53});
@@ -229,10 +229,10 @@ TEST_F(Connections, BoundSocketsAreTold) {
   EXPECT_EQ(adapted->bound[0].end, (TcpEnd{kHere, 80}));
   EXPECT_EQ(adapted->bound[1].end, (TcpEnd{"0.0.0.0", 53}));
   EXPECT_EQ(target(2), kHere);    // the receiver moves too
-  EXPECT_EQ(target(3), kSource);  // it stays
+  EXPECT_EQ(target(3), kSource);  // the outsider stays
 }
 
-TEST_F(Connections, AnAddressThatNothingStandsForIsRefused) {
+TEST_F(Connections, AddressWithoutAReplacementIsRefused) {
   add(1, IPPROTO_TCP, {"2001:db8::1", 80}, {"::", 0}, TCP_LISTEN);
   const auto adapted = adapt();
   ASSERT_FALSE(adapted);
@@ -240,7 +240,7 @@ TEST_F(Connections, AnAddressThatNothingStandsForIsRefused) {
   EXPECT_THAT(adapted.error().message(), HasSubstr("2001:db8::1"));
 }
 
-TEST_F(Connections, DamagedImagesAreFound) {
+TEST_F(Connections, DamagedImagesAreRefused) {
   add_tcp(1, {kSource, 80}, {kSource, 4000});
   add_tcp(2, {kSource, 4000}, {kSource, 80});
   heads_[2].set_inq_len(1 << 30);
@@ -258,7 +258,7 @@ TEST_F(Connections, DamagedImagesAreFound) {
   EXPECT_EQ(adapt().error().code(), Code::kDataLoss);
 }
 
-TEST_F(Connections, TheSourceRefusesOutsidersUnlessTheyAreToBeClosed) {
+TEST_F(Connections, SourceRefusesOutsidersUnlessClosed) {
   add_tcp(1, {kSource, 80}, {"192.0.2.1", 4000});
   EXPECT_TRUE(settle(OutsideTcp::kClose));
   const Status refused = settle(OutsideTcp::kRefuse);
@@ -267,10 +267,10 @@ TEST_F(Connections, TheSourceRefusesOutsidersUnlessTheyAreToBeClosed) {
   EXPECT_THAT(refused.error().message(), HasSubstr("10.0.0.1:80 to 192.0.2.1:4000"));
 }
 
-TEST_F(Connections, TheSourceFindsBytesThatNeitherEndHas) {
+TEST_F(Connections, SourceFindsBytesLostByBothEnds) {
   add_tcp(1, {kSource, 80}, {kSource, 4000});
   add_tcp(2, {kSource, 4000}, {kSource, 80});
-  heads_[1].set_outq_seq(1003);  // has 1000 to 1002
+  heads_[1].set_outq_seq(1003);  // has bytes 1000 to 1002
   heads_[2].set_outq_seq(1000);
   heads_[2].set_outq_len(0);
   for (const std::uint32_t received : {1000, 1001, 1003}) {
@@ -283,7 +283,7 @@ TEST_F(Connections, TheSourceFindsBytesThatNeitherEndHas) {
   }
 }
 
-TEST_F(Connections, TheSourceTakesTheLockOutOfTheImages) {
+TEST_F(Connections, SourceRemovesTheLockFromTheImages) {
   add_tcp(1, {kSource, 80}, {kSource, 4000}).mutable_opts()->add_so_filter(6);
   add_tcp(2, {kSource, 4000}, {kSource, 80});
   for (int i = 0; i < 2; ++i) entries_[1].mutable_isk()->mutable_opts()->add_so_filter(7);
@@ -297,7 +297,7 @@ TEST_F(Connections, TheSourceTakesTheLockOutOfTheImages) {
   ASSERT_TRUE(entry.ParseFromString((*records)[0]));
   EXPECT_EQ(entry.isk().opts().so_filter_size(), 0);
   ASSERT_TRUE(entry.ParseFromString((*records)[1]));
-  EXPECT_EQ(entry.isk().opts().so_filter_size(), 2);  // the program's own
+  EXPECT_EQ(entry.isk().opts().so_filter_size(), 2);  // set by the program
 }
 
 }  // namespace

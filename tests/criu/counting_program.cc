@@ -1,22 +1,22 @@
 // The program that the CRIU tests dump and restore.
 //
-// Usage: counting_program FILE MODE, which is
+// Usage: counting_program FILE MODE, where MODE is
 //   count  several threads count; each appends "<thread> <number>" to FILE, one write per line, so
-//          that a lost or doubled step shows as a gap or a repeat
-//   ghost  as count, through a file of its own that it has deleted, as well as to FILE
+//          that a lost or repeated step shows as a gap or a repeat
+//   ghost  as count, through a file that it has deleted, as well as to FILE
 //   socket as count, with a pipe, and listens on a Unix socket, FILE.socket, that its group may use
-//   wait   a thread for every kind of waiting call, which must not come back; each that does
-//          appends "returned <call> <errno>"; one thread counts
+//   wait   a thread for every kind of blocking call, which must not return; each that does appends
+//          "returned <call> <errno>"; one thread counts
 //   leave  as count, and enters a new mount namespace when it gets SIGUSR1
-//   remember  two processes count as 0 and 1 while a timer's signals come all the time; before each
-//   line they look at memory of several kinds that they filled, and append "lost <kind>" if it
-//   differs
-//   heap   likewise, with a heap in each that grows, shrinks, is divided by mprotect, given back
-//          and written to, a little before each line; huge-heap asks for huge pages, loose-heap for
-//          memory that is not accounted
-//   shared likewise, with memory that both share, of which the child has unmapped the middle, and
-//          memory that each has shared with nobody, which is mapped twice and of which parts may
-//          not be touched; all of it is written to and given back before each line
+//   remember  two processes count as 0 and 1 while timer signals arrive constantly; before each
+//          line they check memory of several kinds that they filled, and append "lost <kind>" if it
+//          differs
+//   heap   as remember, with a heap in each that grows, shrinks, is split by mprotect, released and
+//          written to, a little before each line; huge-heap uses huge pages, loose-heap memory that
+//          is not accounted
+//   shared as remember, with memory that both share, whose middle the child has unmapped, and
+//          memory of each that no other process shares, which is mapped twice and partly
+//          inaccessible; all of it is written to and released before each line
 // The first line of FILE is "ready <tid of each thread>...".
 #include <errno.h>
 #include <fcntl.h>
@@ -100,7 +100,7 @@ void compute() {
 
 using Body = std::function<void()>;
 
-/// A byte goes round by a socket pair between two counting threads.
+/// A byte circulates between two counting threads through a socket pair.
 void count_on_socket(int thread, int socket) {
   char byte = 'x';
   if (thread == 4 && ::send(socket, &byte, 1, 0) != 1) std::abort();
@@ -184,7 +184,7 @@ sigset_t block_user_signal() {
   return signals;
 }
 
-/// Pages that are filled differently, each third one never.
+/// Pages with different contents; every third one is never written.
 class Pages {
   static constexpr std::size_t kBytes = 4096;
   static constexpr unsigned kWords = kBytes / sizeof(unsigned);
@@ -195,7 +195,7 @@ class Pages {
 
   Pages(const char* kind, unsigned mark, int protection = PROT_READ | PROT_WRITE)
       : kind_(kind), mark_(mark) {
-    // A page that nobody may touch keeps it a mapping of its own.
+    // An inaccessible page keeps the kernel from merging it with its neighbour.
     void* const before = ::mmap(nullptr, kTaken, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (before == MAP_FAILED) std::abort();
     void* const at = static_cast<char*>(before) + kBytes;
@@ -213,7 +213,7 @@ class Pages {
     fill(page, mark);
   }
 
-  void look() const {
+  void check_memory() const {
     for (unsigned page = 0; page < kCount; ++page) {
       const unsigned mark = page == changed_page_ ? changed_mark_ : page % 3 != 0 ? mark_ : 0;
       for (unsigned i = 0; i < kWords; i += kWords / 8) {
@@ -239,13 +239,13 @@ class Pages {
   unsigned changed_mark_ = 0;
 };
 
-/// Its frames are on the stack when the process goes on.
+/// Its frames are on the stack when the process resumes.
 volatile sig_atomic_t ticks = 0;
 void tick(int /*signal_number*/) { ticks = ticks + 1; }
 
-/// Takes the place where the parent's next mapping of this size is, so that the child's is
+/// Occupies the address of the parent's next mapping of this size, so that the child's lies
 /// elsewhere.
-void take_place_of_parents(std::size_t bytes) {
+void occupy_address_of_parents(std::size_t bytes) {
   if (::mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) == MAP_FAILED) {
     std::abort();
   }
@@ -259,14 +259,14 @@ void take_place_of_parents(std::size_t bytes) {
   const int thread = ::fork() == 0 ? 1 : 0;
   if (thread == 1) ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (thread == 1) before_fork.change(5, 77);
-  if (thread == 1) take_place_of_parents(Pages::kTaken);
+  if (thread == 1) occupy_address_of_parents(Pages::kTaken);
   const Pages own("its own", 3 + static_cast<unsigned>(thread));
   const itimerval often{{0, 1000}, {0, 1000}};
   if (::setitimer(ITIMER_REAL, &often, nullptr) != 0) std::abort();
   count(thread, [&] {
     for (const sig_atomic_t seen = ticks; ticks == seen;) ::pause();
     for (const Pages* pages : {&static_cast<const Pages&>(before_fork), &read_only, &own}) {
-      pages->look();
+      pages->check_memory();
     }
   });
   std::abort();
@@ -290,23 +290,23 @@ class Heap {
     for (std::size_t page = 0; page < kPages; ++page) write(page);
   }
 
-  /// The protection of some pages is another at each step. At every second one they are given back.
+  /// The protection of some pages differs at each step. At every second one they are released.
   void step(unsigned number) {
     const bool empty = number % 2 == 0;
     const std::size_t divided = 1 + number * 131 % ((empty ? kPages / 2 : kPages) - kMore);
     protect(divided, PROT_READ);
     for (int i = 0; i < 8; ++i) write(next_random() % divided);
-    give_back(next_random() % (kPages / 2), 1 + next_random() % 300);
+    release_pages(next_random() % (kPages / 2), 1 + next_random() % 300);
     protect(divided, PROT_READ | PROT_WRITE);
     if (number % 8 == 0) resize(marks_.size() + kMore);
     if (number % 8 == 5) resize(kPages);
-    if (empty) give_back(divided, kMore);
+    if (empty) release_pages(divided, kMore);
     if (number % 4 != 1) protect(divided, PROT_READ);
     divided_ = divided;
   }
 
-  /// What step() has divided is one again, which only one mapping can be.
-  void look() {
+  /// Parts that step() has split are joined again, which works only within one mapping.
+  void check_memory() {
     protect(divided_, PROT_READ | PROT_WRITE);
     for (std::size_t page = 0; page < marks_.size(); ++page) {
       const unsigned* const words = reinterpret_cast<const unsigned*>(at_ + page * kPage);
@@ -324,7 +324,7 @@ class Heap {
     unsigned* const words = reinterpret_cast<unsigned*>(at_ + page * kPage);
     for (std::size_t i = 0; i < kPage / sizeof(unsigned); ++i) words[i] = mark_;
   }
-  void give_back(std::size_t page, std::size_t count) {
+  void release_pages(std::size_t page, std::size_t count) {
     if (::madvise(at_ + page * kPage, count * kPage, MADV_DONTNEED) != 0) std::abort();
     for (std::size_t i = 0; i < count; ++i) marks_[page + i] = 0;
   }
@@ -354,19 +354,19 @@ class Heap {
   say("ready " + std::to_string(::getpid()) + "\n");
   const int thread = ::fork() == 0 ? 1 : 0;
   if (thread == 1) ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-  // So that the child's heap is elsewhere than its parent's: what both have is CRIU's.
-  if (thread == 1) take_place_of_parents(Heap::kTaken);
+  // So that the child's heap lies elsewhere than its parent's: memory of both is left to CRIU.
+  if (thread == 1) occupy_address_of_parents(Heap::kTaken);
   Heap heap(huge, flags);
   unsigned number = 0;
   count(thread, [&] {
-    heap.look();
+    heap.check_memory();
     heap.step(++number);
     wait_in_nanosleep();
   });
   std::abort();
 }
 
-/// 32 MiB of shared memory. Of its pages one process writes every second, from `first` on.
+/// 32 MiB of shared memory. One process writes every second page, from `first` on.
 class Shared {
   static constexpr std::size_t kPage = 4096;
   static constexpr std::size_t kPages = 8192;
@@ -379,7 +379,7 @@ class Shared {
     if (at_ == MAP_FAILED) std::abort();
   }
 
-  /// Some of its pages are mapped twice, and others may not be touched.
+  /// Some of its pages are mapped twice, and others are inaccessible.
   void divide() {
     again_ = static_cast<char*>(::mremap(at_, 0, kTaken, MREMAP_MAYMOVE));
     if (again_ == MAP_FAILED || ::mprotect(at_, kTaken / 4, PROT_NONE) != 0) std::abort();
@@ -400,7 +400,7 @@ class Shared {
     if (::madvise(place(gone), kPage, MADV_REMOVE) != 0) std::abort();
     marks_[gone] = 0;
   }
-  void look() const {
+  void check_memory() const {
     for (std::size_t page = first_; page < kPages; page += 2) {
       if (!is_mapped(page)) continue;
       const auto* const words = reinterpret_cast<const unsigned*>(place(page));
@@ -444,7 +444,7 @@ class Shared {
   count(thread, [&] {
     ++number;
     for (Shared* const memory : {&together, &alone}) {
-      memory->look();
+      memory->check_memory();
       memory->step(number);
     }
     wait_in_nanosleep();
@@ -452,7 +452,7 @@ class Shared {
   std::abort();
 }
 
-void leave_when_told(const sigset_t& signals) {
+void leave_on_signal(const sigset_t& signals) {
   int received = 0;
   if (::sigwait(&signals, &received) != 0 || ::unshare(CLONE_NEWNS) != 0) std::abort();
 }
@@ -506,6 +506,6 @@ int main(int argc, char** argv) {
     started.wait(lock, [&] { return known; });
   }
   say("ready" + tids + "\n");
-  if (std::strcmp(argv[2], "leave") == 0) leave_when_told(signals);
+  if (std::strcmp(argv[2], "leave") == 0) leave_on_signal(signals);
   threads[0].join();
 }

@@ -1,5 +1,4 @@
-// Stands in a mount namespace in the place of one of CRIU's libraries, and says so when it is
-// loaded.
+// Replaces a library of CRIU in a mount namespace, and reports when it is loaded.
 #include <fcntl.h>
 #include <unistd.h>
 

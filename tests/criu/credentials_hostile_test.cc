@@ -1,5 +1,5 @@
-// Whoever changes what CRIU reads of a thread's rights gets nothing by it: the source refuses the
-// images, and the destination what was restored from them.
+// Forged credentials of a thread in CRIU's images gain nothing: the source refuses the images, and
+// the destination refuses a process restored from them.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
@@ -25,7 +25,7 @@ class ForgedCredentials : public testing::TestWithParam<const char*> {
   fs::path file() const { return directory_.path() / "output"; }
   fs::path images() const { return directory_.make("images"); }
 
-  /// The program dumped into images(), and gone; the rights that it had.
+  /// Dumps the program into images() and kills it; returns its credentials.
   google::protobuf::RepeatedPtrField<proto::Credentials> dump_and_kill() {
     const auto report = dump(criu_command(), program_.pid(), images());
     EXPECT_TRUE(report) << report.error().message();
@@ -53,14 +53,14 @@ TEST_P(ForgedCredentials, AreRefusedAtTheSourceAndTheProgramRunsOn) {
   expect_gapless(wait_for_progress(file(), before, 20));
 }
 
-INSTANTIATE_TEST_SUITE_P(Of, ForgedCredentials,
+INSTANTIATE_TEST_SUITE_P(Each, ForgedCredentials,
                          testing::Values("uid", "gid", "group", "capability", "bounding",
                                          "no_new_privs", "securebits"),
                          [](const auto& info) { return std::string(info.param); });
 
 class Restored : public ForgedCredentials {};
 
-TEST_F(Restored, ProgramHasTheRightsThatItHad) {
+TEST_F(Restored, ProgramKeepsItsCredentials) {
   const auto told = dump_and_kill();
   EXPECT_EQ(told.size(), 7);  // the counting threads, and the first
   auto tree = restore(criu_command(), images());
@@ -69,13 +69,13 @@ TEST_F(Restored, ProgramHasTheRightsThatItHad) {
   EXPECT_TRUE(checked) << checked.error().message();
 }
 
-TEST_F(Restored, ForgedUserIsRefusedBeforeAnythingRuns) {
+TEST_F(Restored, ForgedUserIsRefusedBeforeItRuns) {
   const auto told = dump_and_kill();
   const Output before = read_output(file());
   forge_credentials(images(), "uid");
   auto tree = restore(criu_command(), images());
   ASSERT_TRUE(tree) << tree.error().message();
-  // CRIU itself believes its images.
+  // CRIU itself trusts its images.
   EXPECT_THAT(procfs::status_field(std::to_string(tree->pid()), "Uid"), HasSubstr("4242"));
   const Status checked = process::check_restored_credentials(tree->init().pid(), told);
   ASSERT_FALSE(checked);

@@ -1,4 +1,4 @@
-// Dump and restore with a real CRIU: what runs afterwards, and what is left behind.
+// Dump and restore with a real CRIU: which processes run afterwards, and what is left behind.
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -41,7 +41,7 @@ class DumpRestore : public testing::Test {
     return wait_for_progress(file(), {}, 5);
   }
 
-  /// The program dumped into images(), and gone.
+  /// Dumps the program into images() and kills it.
   void dump_and_kill() {
     const auto report = dump(criu_command(), program_->pid(), images());
     ASSERT_TRUE(report) << report.error().message();
@@ -55,12 +55,12 @@ class DumpRestore : public testing::Test {
   std::unique_ptr<Program> program_;
 };
 
-TEST(Criu, FindsThisKernelGoodEnough) {
+TEST(Criu, AcceptsThisKernel) {
   const Status status = check(criu_command());
   EXPECT_TRUE(status) << status.error().message();
 }
 
-TEST(Criu, OneRunTellsAllOfIt) {
+TEST(Criu, OneRunReportsAllFacts) {
   const auto all = facts(criu_command());
   ASSERT_TRUE(all) << all.error().message();
   EXPECT_GE(all->version, 40101u);
@@ -68,7 +68,7 @@ TEST(Criu, OneRunTellsAllOfIt) {
   EXPECT_TRUE(check_cpu_features(criu_command(), all->cpu_features));
 }
 
-TEST(Criu, AnswersOrFailsHoweverFewDescriptorsAreLeft) {
+TEST(Criu, AnswersOrFailsWithFewDescriptorsLeft) {
   rlimit before{};
   ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
   const int first_free = ::dup(STDIN_FILENO);
@@ -87,7 +87,7 @@ TEST(Criu, AnswersOrFailsHoweverFewDescriptorsAreLeft) {
   EXPECT_GT(answered, 0);
 }
 
-TEST(Criu, NothingThatACheckForksOutlivesIt) {
+TEST(Criu, ChildrenOfACheckEndWithIt) {
   ASSERT_EQ(::prctl(PR_SET_CHILD_SUBREAPER, 1), 0);
   const Directory logs;
   const std::string ours = procfs::namespace_link(::getpid(), "pid");
@@ -106,7 +106,7 @@ TEST(Criu, NothingThatACheckForksOutlivesIt) {
       ++seen;
     }
     ::kill(checking, SIGKILL);
-    // What it leaves becomes a child of this process, and has to end by itself.
+    // Its orphans become children of this process, and must end by themselves.
     const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
     while (::waitpid(-1, nullptr, WNOHANG | __WALL) >= 0) {
       ASSERT_LT(std::chrono::steady_clock::now(), deadline) << "after " << delay_ms << " ms";
@@ -116,7 +116,7 @@ TEST(Criu, NothingThatACheckForksOutlivesIt) {
   EXPECT_GT(seen, 0);
 }
 
-TEST(Criu, ThatIsMissingIsNamedInTheError) {
+TEST(Criu, MissingProgramIsNamedInTheError) {
   const auto number = facts(Command{{"/no/such/criu"}, criu_command().reaper});
   ASSERT_FALSE(number);
   EXPECT_EQ(number.error().code(), Code::kNotFound);
@@ -124,7 +124,7 @@ TEST(Criu, ThatIsMissingIsNamedInTheError) {
       << number.error().message();
 }
 
-TEST_F(DumpRestore, DumpedProcessStandsStillAndResumesWhereItWas) {
+TEST_F(DumpRestore, DumpedProcessIsStoppedAndResumes) {
   start();
   const auto report = dump(criu_command(), program_->pid(), images());
   ASSERT_TRUE(report) << report.error().message();
@@ -134,17 +134,17 @@ TEST_F(DumpRestore, DumpedProcessStandsStillAndResumesWhereItWas) {
   expect_gapless(wait_for_progress(file(), dumped, 20));
 }
 
-TEST_F(DumpRestore, KillLeavesNothingOfTheDumpedProcess) {
+TEST_F(DumpRestore, KillRemovesTheDumpedProcess) {
   start();
   ASSERT_TRUE(dump(criu_command(), program_->pid(), images()));
   const pid_t pid = program_->pid();
   ASSERT_TRUE(kill_stopped(program_->process()));
-  EXPECT_EQ(state_of(pid), 'Z');  // ours to reap
+  EXPECT_EQ(state_of(pid), 'Z');  // this process reaps it
   program_->reap();
   EXPECT_FALSE(exists(pid));
 }
 
-TEST_F(DumpRestore, RestoredProcessStandsStillThenGoesOnWithoutGap) {
+TEST_F(DumpRestore, RestoredProcessIsStoppedAndResumesWithoutGap) {
   const pid_t pid = (start(), program_->pid());
   dump_and_kill();
   const Output dumped = read_output(file());
@@ -157,8 +157,8 @@ TEST_F(DumpRestore, RestoredProcessStandsStillThenGoesOnWithoutGap) {
   expect_gapless(wait_for_progress(file(), dumped, 20));
 }
 
-/// AMD's own plugin, of CRIU's release. It has no GPU here, and the program uses none.
-TEST_F(DumpRestore, ThePluginForAmdGpusFitsCriuAndLeavesOtherProgramsAlone) {
+/// AMD's plugin, from the CRIU release. There is no GPU, and the program uses none.
+TEST_F(DumpRestore, AmdPluginFitsCriuAndIgnoresOtherPrograms) {
   const auto criu = facts(criu_command());
   ASSERT_TRUE(criu) << criu.error().message();
   auto plugin = open_plugin(criu_command(), kAmdGpuPlugin, criu->version);
@@ -181,7 +181,7 @@ TEST_F(DumpRestore, ThePluginForAmdGpusFitsCriuAndLeavesOtherProgramsAlone) {
   expect_gapless(wait_for_progress(file(), before, 20));
 }
 
-TEST_F(DumpRestore, DestroyingARestoredTreeLeavesNothing) {
+TEST_F(DumpRestore, DestroyRemovesTheRestoredTree) {
   const std::set<pid_t> before = all_processes();
   start();
   dump_and_kill();
@@ -197,7 +197,7 @@ TEST_F(DumpRestore, DestroyingARestoredTreeLeavesNothing) {
   EXPECT_EQ(all_processes(), before);
 }
 
-TEST_F(DumpRestore, TenRoundTripsLoseAndDoubleNothing) {
+TEST_F(DumpRestore, TenRoundTripsLoseAndRepeatNothing) {
   start();
   dump_and_kill();
   std::string from = "images";
@@ -217,7 +217,7 @@ TEST_F(DumpRestore, TenRoundTripsLoseAndDoubleNothing) {
   expect_gapless(read_output(file()));
 }
 
-TEST_F(DumpRestore, ReaperEndsWhenTheLastTaskHasEnded) {
+TEST_F(DumpRestore, ReaperEndsWithTheLastTask) {
   start();
   dump_and_kill();
   auto tree = restore(criu_command(), images());
@@ -232,7 +232,7 @@ TEST_F(DumpRestore, ReaperEndsWhenTheLastTaskHasEnded) {
   EXPECT_EQ(WEXITSTATUS(status), 0);
 }
 
-TEST_F(DumpRestore, ReleasedTreeOutlivesItsHandleAndTakesSigtermThroughItsInit) {
+TEST_F(DumpRestore, ReleasedTreeOutlivesItsHandleAndGetsSigterm) {
   start();
   dump_and_kill();
   pid_t init = 0;
@@ -251,7 +251,7 @@ TEST_F(DumpRestore, ReleasedTreeOutlivesItsHandleAndTakesSigtermThroughItsInit) 
   EXPECT_EQ(WEXITSTATUS(status), 0);
 }
 
-/// What the descriptors of a process are, without sockets' numbers.
+/// The descriptors of a process, with sockets but without their numbers.
 std::set<std::string> descriptor_targets(pid_t pid) {
   std::set<std::string> targets;
   std::error_code closed_meanwhile;
@@ -262,7 +262,7 @@ std::set<std::string> descriptor_targets(pid_t pid) {
   return targets;
 }
 
-TEST_F(DumpRestore, ReleasedReaperHoldsNothingOfTheAgent) {
+TEST_F(DumpRestore, ReleasedReaperHoldsNoFilesOfTheAgent) {
   start();
   dump_and_kill();
   auto tree = restore(criu_command(), images());
@@ -280,8 +280,8 @@ TEST_F(DumpRestore, ReleasedReaperHoldsNothingOfTheAgent) {
   ::waitpid(init, nullptr, __WALL);
 }
 
-/// gcr-reaper as the init of a namespace, with a program that waits as its CRIU: with the end of a
-/// socket, the images directory, and /dev/null as each of `given`.
+/// gcr-reaper as the init of a namespace, with a program that waits in place of CRIU: with one end
+/// of a socket, the images directory, and /dev/null as each of `given`.
 pid_t start_reaper(int socket, const fs::path& images, const std::vector<int>& given) {
   const std::string reaper = criu_command().reaper;
   const long flags = CLONE_NEWPID | CLONE_NEWNS | SIGCHLD;
@@ -299,7 +299,7 @@ pid_t start_reaper(int socket, const fs::path& images, const std::vector<int>& g
   ::_exit(127);
 }
 
-TEST_F(DumpRestore, ReaperHearsOfSignalsWhateverDescriptorsItWasStartedWith) {
+TEST_F(DumpRestore, ReaperGetsSignalsWithAnyDescriptors) {
   using launch::kHoldFd, launch::kLibraryFd, launch::kPluginFd;
   for (const std::vector<int>& given : std::vector<std::vector<int>>{
            {}, {kLibraryFd}, {kHoldFd}, {kPluginFd}, {kLibraryFd, kHoldFd, kPluginFd}}) {
@@ -313,14 +313,14 @@ TEST_F(DumpRestore, ReaperHearsOfSignalsWhateverDescriptorsItWasStartedWith) {
     const std::set<std::string> wanted{"/dev/null", "anon_inode", "socket"};
     EXPECT_TRUE(gcr::test::wait_until([&] { return descriptor_targets(init) == wanted; }))
         << testing::PrintToString(descriptor_targets(init)) << given.size();
-    ::kill(init, SIGTERM);  // to its program, with which it ends
+    ::kill(init, SIGTERM);  // to its program, which ends with it
     int status = -1;
     ASSERT_EQ(::waitpid(init, &status, __WALL), init);
     EXPECT_EQ(status, 0);
   }
 }
 
-TEST_F(DumpRestore, TheTreeEndsWithAnAgentThatDidNotReleaseIt) {
+TEST_F(DumpRestore, UnreleasedTreeEndsWithItsAgent) {
   start();
   dump_and_kill();
   int pids[2];
@@ -352,7 +352,7 @@ TEST_F(DumpRestore, SmallDeletedFileMovesWithItsContent) {
   expect_gapless(wait_for_progress(file(), dumped, 20));
 }
 
-TEST_F(DumpRestore, ProcessInNamespacesOfItsOwnWithALowPidMovesTwice) {
+TEST_F(DumpRestore, LowPidInANamespaceMovesTwice) {
   const std::string script = std::string(GCR_COUNTING_PROGRAM) + " " + file().string() +
                              " count </dev/null >/dev/null 2>&1 & wait";
   program_ = std::make_unique<Program>(
@@ -379,7 +379,7 @@ TEST_F(DumpRestore, ProcessInNamespacesOfItsOwnWithALowPidMovesTwice) {
   expect_gapless(wait_for_progress(file(), dumped, 20));
 }
 
-TEST_F(DumpRestore, ProcessWithASocketToAnOutsiderIsRefusedAndRunsOn) {
+TEST_F(DumpRestore, SocketToAnOutsiderIsRefused) {
   int pair[2];
   ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair), 0);
   const UniqueFd ours(pair[0]);
@@ -395,7 +395,7 @@ TEST_F(DumpRestore, ProcessWithASocketToAnOutsiderIsRefusedAndRunsOn) {
   expect_gapless(wait_for_progress(file(), before, 20));
 }
 
-TEST_F(DumpRestore, DumpOfAnAbsentProcessSaysSo) {
+TEST_F(DumpRestore, DumpOfAMissingProcessIsAnError) {
   start();
   const pid_t pid = program_->pid();
   program_.reset();
@@ -425,7 +425,7 @@ TEST_F(DumpRestore, RestoreFromDamagedImagesLeavesNothing) {
   }
 }
 
-TEST_F(DumpRestore, RestoreWithAMissingReaperSaysSo) {
+TEST_F(DumpRestore, RestoreWithAMissingReaperIsAnError) {
   start();
   dump_and_kill();
   const auto tree = restore(Command{criu_command().argv, "/no/such/reaper"}, images());

@@ -1,4 +1,4 @@
-// Components of a thread's extended state are taken out of one image and put into another, whose
+// Components of a thread's extended state are extracted from one image and put into another, whose
 // layout may differ.
 #include "migrate-agent/criu/threads/extended_state.h"
 
@@ -17,7 +17,7 @@ constexpr std::size_t kHeader = 512;
 
 StateLayout layout(std::uint32_t configuration, std::uint32_t tiles) {
   StateLayout made;
-  made.components[9] = {1000, 8};  // CRIU's
+  made.components[9] = {1000, 8};  // saved by CRIU
   made.components[17] = {configuration, 64};
   made.components[18] = {tiles, 1024};
   return made;
@@ -46,7 +46,7 @@ std::span<const std::byte> part(const std::vector<std::byte>& bytes, std::size_t
 
 constexpr std::uint64_t kTiles = std::uint64_t{3} << 17;
 
-TEST(ExtendedStateTest, IsTheSameInAnotherLayout) {
+TEST(ExtendedStateTest, SurvivesAnotherLayout) {
   std::vector<std::byte> from = image(kTiles | 0x207);
   fill(from, 600, 64, 7);
   fill(from, 700, 1024, 8);
@@ -62,14 +62,14 @@ TEST(ExtendedStateTest, IsTheSameInAnotherLayout) {
   EXPECT_THAT(part(to, 2064 + 1024, kImageBytes - 2064 - 1024), Each(std::byte{0x11}));
 }
 
-TEST(ExtendedStateTest, WhatIsInItsInitialStateOrCriusIsNotTaken) {
+TEST(ExtendedStateTest, InitialAndCriuComponentsAreSkipped) {
   EXPECT_EQ(take_state(image(0x2ff), layout(600, 700)).components, 0u);
   EXPECT_EQ(take_state(image(std::uint64_t{1} << 40), layout(600, 700)).components, 0u);
   EXPECT_EQ(take_state(std::vector<std::byte>(kHeader), layout(600, 700)).components, 0u);
   EXPECT_EQ(take_state(image(kTiles), layout(600, kImageBytes - 1000)).components, 1u << 17);
 }
 
-TEST(ExtendedStateTest, ALayoutSaysWhetherCriuCarriesAllOfIt) {
+TEST(ExtendedStateTest, LayoutKnowsWhetherCriuSavesAll) {
   StateLayout criu_alone;
   criu_alone.components[9] = {1000, 8};
   EXPECT_FALSE(StateLayout().exceeds_criu());
@@ -77,7 +77,7 @@ TEST(ExtendedStateTest, ALayoutSaysWhetherCriuCarriesAllOfIt) {
   EXPECT_TRUE(layout(600, 700).exceeds_criu());
 }
 
-TEST(ExtendedStateTest, WhatDoesNotFitIsRefused) {
+TEST(ExtendedStateTest, MisfittingStateIsRefused) {
   const std::vector<std::byte> bytes(64 + 1024);
   const auto refused = [&](const StateLayout& here, std::uint64_t components, std::size_t size) {
     std::vector<std::byte> to = image(0x3);
@@ -93,7 +93,7 @@ TEST(ExtendedStateTest, WhatDoesNotFitIsRefused) {
   EXPECT_EQ(refused(layout(600, 700), std::uint64_t{1} << 63, 0), Code::kProtocol);
 }
 
-TEST(ExtendedStateTest, ThisProcessorsComponentsLieBehindTheHeader) {
+TEST(ExtendedStateTest, ComponentsOfThisCpuFollowTheHeader) {
   for (const auto& [offset, size] : StateLayout::of_this_processor().components) {
     EXPECT_TRUE(size == 0 || offset >= kHeader + 64) << offset;
     EXPECT_LE(offset + size, kMaxStateBytes);

@@ -1,5 +1,5 @@
-// Changes what CRIU's images say of the rights of threads, as one could who writes into the process
-// while CRIU's code runs there.
+// Changes the credentials of threads in CRIU's images, as a process could that writes into the
+// program while CRIU's code runs there.
 #pragma once
 
 #include <filesystem>

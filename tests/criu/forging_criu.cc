@@ -1,7 +1,7 @@
-// CRIU as it would be with an accomplice in the process: it dumps, then the images are changed.
+// CRIU with an accomplice in the process: it dumps, then the images are changed.
 //
 // Usage: forging_criu FIELD CRIU ARGUMENT…
-//        forging_criu FIELD DIRECTORY        changes the images in there
+//        forging_criu FIELD DIRECTORY        changes the images in this directory
 #include <sys/wait.h>
 #include <unistd.h>
 

@@ -1,4 +1,4 @@
-// Restored threads stand still but for those that are excepted, and go on in the calls they were
+// Restored threads stay stopped except selected ones, and continue the system calls that they were
 // in.
 #include "migrate-agent/linux/ptrace/frozen_threads.h"
 
@@ -23,7 +23,7 @@ class Frozen : public testing::Test {
  protected:
   fs::path file() const { return directory_.path() / "output"; }
 
-  /// Starts the program, moves it into a namespace of its own, stopped; its thread ids.
+  /// Starts the program, and moves it into a namespace of its own, stopped; stores its thread ids.
   void start_restored(const std::string& mode) {
     Program program(file(), mode);
     const Output running = wait_for_progress(file(), {}, 5);
@@ -57,7 +57,7 @@ TEST_F(Frozen, OnlyTheExceptedThreadRunsUntilTheRelease) {
   ASSERT_NO_FATAL_FAILURE(start_restored("count"));
   auto frozen = tracing::FrozenThreads::seize({tree_->root()}, {tids_[0]});
   ASSERT_TRUE(frozen) << frozen.error().message();
-  EXPECT_EQ(frozen->count(), tids_.size());  // the main thread is not in tids_, one is excepted
+  EXPECT_EQ(frozen->count(), tids_.size());  // the main thread is not in tids_, one is selected
   const Output now = wait_for_output(file(), [this](const Output& output) {
     return output.counts.at(0).size() >= stopped_.counts.at(0).size() + 30;
   });
@@ -70,7 +70,7 @@ TEST_F(Frozen, OnlyTheExceptedThreadRunsUntilTheRelease) {
   expect_gapless(wait_for_progress(file(), now, 20));
 }
 
-TEST_F(Frozen, StopAgainLeavesTheWholeProcessStoppedWithoutTracer) {
+TEST_F(Frozen, StopAgainStopsEveryThreadAndDetaches) {
   ASSERT_NO_FATAL_FAILURE(start_restored("count"));
   auto frozen = tracing::FrozenThreads::seize({tree_->root()}, {tids_[1], tids_[2]});
   ASSERT_TRUE(frozen) << frozen.error().message();
@@ -93,7 +93,7 @@ TEST_F(Frozen, DestructionWithoutReleaseLeavesTheProcessStopped) {
   EXPECT_EQ(tracer_of(tree_->pid()), "0");
 }
 
-TEST_F(Frozen, UnknownThreadIsRefusedAndTheProcessStaysStopped) {
+TEST_F(Frozen, UnknownThreadIsRefused) {
   ASSERT_NO_FATAL_FAILURE(start_restored("count"));
   const auto frozen = tracing::FrozenThreads::seize({tree_->root()}, {tids_[0], 1});
   ASSERT_FALSE(frozen);
@@ -102,7 +102,7 @@ TEST_F(Frozen, UnknownThreadIsRefusedAndTheProcessStaysStopped) {
   EXPECT_EQ(tracer_of(tree_->pid()), "0");
 }
 
-TEST_F(Frozen, DeathOfTheHolderKillsTheUncommittedCopy) {
+TEST_F(Frozen, DeathOfTheTracerKillsTheUncommittedCopy) {
   ASSERT_NO_FATAL_FAILURE(start_restored("count"));
   const pid_t holder = ::fork();
   if (holder == 0) {
@@ -116,7 +116,7 @@ TEST_F(Frozen, DeathOfTheHolderKillsTheUncommittedCopy) {
   ASSERT_EQ(::waitpid(init, nullptr, 0), init);  // the last task of the namespace has ended
 }
 
-TEST_F(Frozen, WaitingCallsGoOnWaitingAfterRestoreAndRelease) {
+TEST_F(Frozen, BlockingCallsContinueAfterRestoreAndRelease) {
   ASSERT_NO_FATAL_FAILURE(start_restored("wait"));
   auto frozen = tracing::FrozenThreads::seize({tree_->root()}, {tids_[0]});
   ASSERT_TRUE(frozen) << frozen.error().message();
@@ -124,14 +124,14 @@ TEST_F(Frozen, WaitingCallsGoOnWaitingAfterRestoreAndRelease) {
   expect_gapless(wait_for_progress(file(), read_output(file()), 200));
 }
 
-TEST_F(Frozen, CallsThatAStopHadInterruptedBeforeGoOnWaitingToo) {
+TEST_F(Frozen, CallsInterruptedByAStopContinueToo) {
   const fs::path images = directory_.make("images");
   Program program(file(), "wait");
   const Output before = wait_for_progress(file(), {}, 5);
   ::kill(program.pid(), SIGSTOP);
   ASSERT_TRUE(procfs::wait_until_stopped(program.pid()));
   ::kill(program.pid(), SIGCONT);
-  // epoll_wait ends whenever its process is stopped and continued, moved or not.
+  // epoll_wait ends each time its process is stopped and continued, moved or not.
   const Output continued = wait_for_output(file(), [](const Output& output) {
     return output.others.size() == 1 && output.others[0].starts_with("returned epoll_wait");
   });
@@ -142,14 +142,14 @@ TEST_F(Frozen, CallsThatAStopHadInterruptedBeforeGoOnWaitingToo) {
   auto tree = restore(criu_command(), images);
   ASSERT_TRUE(tree) << tree.error().message();
   ASSERT_TRUE(resume_stopped(tree->root()));
-  // The raw futex calls cannot be told (interrupted_calls.h); all their callers know EINTR.
+  // Raw futex calls cannot be recognised (interrupted_calls.h); all their callers handle EINTR.
   for (const std::string& line : wait_for_progress(file(), read_output(file()), 200).others) {
     EXPECT_TRUE(line.starts_with("returned epoll_wait") || line.starts_with("returned futex"))
         << line;
   }
 }
 
-TEST_F(Frozen, WaitingCallsGoOnWaitingAfterADumpAndResume) {
+TEST_F(Frozen, BlockingCallsContinueAfterADump) {
   Program program(file(), "wait");
   wait_for_progress(file(), {}, 5);
   const auto report = dump(criu_command(), program.pid(), directory_.make("images"));

@@ -1,4 +1,4 @@
-// One thread runs while the rest of its process is held, and nothing runs when the holder dies.
+// One thread runs while the rest of its process is held, and nothing runs when the tracer dies.
 #include "migrate-agent/linux/ptrace/held_threads.h"
 
 #include <gtest/gtest.h>
@@ -23,7 +23,7 @@ class Held : public testing::Test {
   std::filesystem::path file() const { return directory_.path() / "output"; }
   Output output() const { return read_output(file()); }
 
-  /// Waits until one thread has counted on; no other did meanwhile.
+  /// Waits until one thread has counted further; no other did meanwhile.
   void expect_that_one_counts() {
     const Output before = output();
     const Output after =
@@ -41,7 +41,7 @@ class Held : public testing::Test {
   Program program_{file(), "count"};
 };
 
-TEST_F(Held, OneThreadRunsThenAllDo) {
+TEST_F(Held, OneThreadRunsFirstThenAll) {
   tracing::HeldThreads threads(program_.process());
   const Status held = threads.hold_all_but(output().tids.front());
   ASSERT_TRUE(held) << held.error().message();
@@ -50,7 +50,7 @@ TEST_F(Held, OneThreadRunsThenAllDo) {
   expect_that_all_count();
 }
 
-TEST_F(Held, AProcessThatWasStoppedMoreThanOnceIsHeldAndLetGo) {
+TEST_F(Held, RepeatedlyStoppedProcessIsHeldAndReleased) {
   for (int i = 0; i < 3; ++i) {
     ::kill(program_.pid(), SIGSTOP);
     ASSERT_TRUE(procfs::wait_until_stopped(program_.pid()));
@@ -64,7 +64,7 @@ TEST_F(Held, AProcessThatWasStoppedMoreThanOnceIsHeldAndLetGo) {
   expect_that_all_count();
 }
 
-TEST_F(Held, AProcessThatIsKilledMeanwhileEnds) {
+TEST_F(Held, KilledProcessEnds) {
   const procfs::Process process = program_.process();
   tracing::HeldThreads threads(process);
   ASSERT_TRUE(threads.hold_all_but(output().tids.front()));
@@ -75,7 +75,7 @@ TEST_F(Held, AProcessThatIsKilledMeanwhileEnds) {
   EXPECT_EQ(::poll(&ended, 1, 20'000), 1);
 }
 
-TEST_F(Held, NothingRunsWhenTheHolderDies) {
+TEST_F(Held, DeathOfTheTracerLeavesTheProcessStopped) {
   const pid_t holder = ::fork();
   if (holder == 0) {
     tracing::HeldThreads threads(program_.process());
@@ -91,7 +91,7 @@ TEST_F(Held, NothingRunsWhenTheHolderDies) {
   expect_that_all_count();
 }
 
-TEST_F(Held, AThreadThatIsNotThereIsSaidAndAllGoOn) {
+TEST_F(Held, MissingThreadIsAnErrorAndAllResume) {
   {
     tracing::HeldThreads threads(program_.process());
     const Status held = threads.hold_all_but(1);

@@ -1,4 +1,5 @@
-// The request to AMD's driver, beside the kernel's own declaration where that can be included.
+// The request to AMD's driver, compared with the kernel's own declaration where that can be
+// included.
 #include <gtest/gtest.h>
 #if __has_include(<drm/drm.h>) && __has_include(<linux/kfd_ioctl.h>)
 #include <linux/kfd_ioctl.h>
@@ -11,7 +12,7 @@
 namespace gcr::criu::test {
 namespace {
 
-TEST(KfdRequest, IsTheKernels) {
+TEST(KfdRequest, MatchesTheKernelHeader) {
   EXPECT_EQ(kKfdCriuOp, 0xc0384b22UL);
   EXPECT_EQ(offsetof(KfdRequest, device_count), 32U);
   EXPECT_EQ(offsetof(KfdRequest, op), 48U);

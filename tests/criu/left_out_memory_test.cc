@@ -1,4 +1,4 @@
-// Memory that is left out of CRIU's images, sent beside them, and filled in before a task runs.
+// Memory that is left out of the CRIU images, sent separately, and filled in before a task runs.
 #include "migrate-agent/criu/memory/left_out_memory.h"
 
 #include <fcntl.h>
@@ -51,7 +51,7 @@ class LeftOutTest : public testing::Test {
     return {};
   }
 
-  /// Disk blocks of the images whose names begin like this.
+  /// Disk blocks of the images whose names have this prefix.
   std::uint64_t bytes_of(const std::string& prefix) const {
     std::uint64_t bytes = 0;
     for (const auto& entry : fs::directory_iterator(images_)) {
@@ -93,15 +93,15 @@ class LeftOutTest : public testing::Test {
   }
 };
 
-TEST_F(LeftOutTest, MemoryOfOneProcessAloneGoesBesideCriuAndNothingIsLost) {
+TEST_F(LeftOutTest, PrivateMemorySentWithoutCriuArrivesIntact) {
   start("remember");
   const Status dumped = dump();
   ASSERT_TRUE(dumped) << dumped.error().message();
   const Output before = read_output(file());
   ASSERT_TRUE(kill_stopped(program_->process()));
   program_->reap();
-  // Of 4 MiB, two thirds are filled: `own` of both processes is left out, `before_fork` and
-  // `read_only` are CRIU's, which has them once or twice.
+  // Of 4 MiB, two thirds are filled: `own` of both processes is left out; `before_fork` and
+  // `read_only` are left to CRIU, which has them once or twice.
   constexpr std::uint64_t kFilled = 2 * kMiB;
   if (process::can_scan_pages()) {
     EXPECT_GE(bytes_of("private-memory-"), 2 * kFilled);
@@ -121,7 +121,7 @@ TEST_F(LeftOutTest, MemoryOfOneProcessAloneGoesBesideCriuAndNothingIsLost) {
   EXPECT_TRUE(now.others.empty()) << now.others.front();
 }
 
-TEST_F(LeftOutTest, ASourceThatGoesOnHasLostNothing) {
+TEST_F(LeftOutTest, ResumedSourceHasLostNothing) {
   start("remember");
   const Status dumped = dump();
   ASSERT_TRUE(dumped) << dumped.error().message();
@@ -131,7 +131,7 @@ TEST_F(LeftOutTest, ASourceThatGoesOnHasLostNothing) {
   EXPECT_TRUE(now.others.empty()) << now.others.front();
 }
 
-TEST_F(LeftOutTest, AMemoryThatCannotBeFilledLeavesNothing) {
+TEST_F(LeftOutTest, UnfillableMemoryLeavesNoProcess) {
   if (!process::can_scan_pages()) return;  // nothing is left out, so nothing is filled
   start("remember");
   const Status dumped = dump();
@@ -151,7 +151,7 @@ TEST_F(LeftOutTest, AMemoryThatCannotBeFilledLeavesNothing) {
   EXPECT_EQ(all_processes(), before);
 }
 
-TEST(LeftOutMemory, CriuIsNotLeftWaitingWhenTheConversationHasFailed) {
+TEST(LeftOutMemory, FailedConversationDoesNotBlockCriu) {
   auto memory = LeftOutMemory::serve(::getpid(), [](pid_t) { return LeftOut(); });
   ASSERT_TRUE(memory) << memory.error().message();
   const UniqueFd criu = memory->take_criu_end();

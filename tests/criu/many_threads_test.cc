@@ -1,4 +1,4 @@
-// A process with many threads: several tracers hold them, each some, and none is forgotten.
+// A process with many threads: several tracers hold a part of them each, and none is missed.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <poll.h>
@@ -28,13 +28,13 @@ constexpr unsigned kThreads = 200;
 constexpr std::uint64_t kFirstSlack = 60'000;
 constexpr char kSlack[] = "timer-slack";
 
-/// What the child tells of itself.
+/// The child's report about itself.
 struct Told {
   std::atomic<unsigned> ready{0};
   std::atomic<pid_t> tids[kThreads]{};
 };
 
-/// Each with a timer slack of its own; they wait, with and without a time limit.
+/// Each with a different timer slack; they wait, with and without a time limit.
 void wait_with_slack(Told& told, unsigned number) {
   ::prctl(PR_SET_TIMERSLACK, kFirstSlack + number);
   told.tids[number] = static_cast<pid_t>(::syscall(SYS_gettid));
@@ -67,7 +67,7 @@ class ManyThreads : public testing::Test {
     ::munmap(told_, sizeof(Told));
   }
 
-  /// By thread.
+  /// By thread id.
   std::map<pid_t, std::uint64_t> read_slacks() const {
     std::map<pid_t, std::uint64_t> slacks;
     const auto observed = read_settings({pid_}, {});
@@ -112,7 +112,7 @@ TEST_F(ManyThreads, SettingsOfEachAreReadAndSet) {
   expect_all_stopped();
 }
 
-TEST_F(ManyThreads, AllAreHeldButThoseThatRun) {
+TEST_F(ManyThreads, AllButTheSelectedAreHeld) {
   auto process = procfs::Process::open(pid_);
   ASSERT_TRUE(process);
   std::vector<procfs::Process> processes;
@@ -129,7 +129,7 @@ TEST_F(ManyThreads, AllAreHeldButThoseThatRun) {
   expect_all_stopped();
 }
 
-TEST(Apart, AllGetTheErrorOfOneAndNobodyGoesOn) {
+TEST(Apart, ErrorOfOneEndsAll) {
   std::atomic<int> went_on{0};
   const Status done = run_apart(3, [&](std::size_t number, Meeting& others) -> Status {
     GCR_TRY(others.meet({}));
@@ -142,7 +142,7 @@ TEST(Apart, AllGetTheErrorOfOneAndNobodyGoesOn) {
   EXPECT_EQ(went_on, 0);
 }
 
-TEST(Apart, TheLastToComeDoesWhatIsDoneOnce) {
+TEST(Apart, LastToArriveRunsTheCommonStep) {
   std::atomic<int> times{0};
   const auto once = [&]() -> Status {
     ++times;
@@ -155,7 +155,7 @@ TEST(Apart, TheLastToComeDoesWhatIsDoneOnce) {
   EXPECT_EQ(times, 2);
 }
 
-TEST(Apart, NobodyWaitsForOneThatHasEnded) {
+TEST(Apart, EndedThreadIsNotWaitedFor) {
   const Status done = run_apart(3, [](std::size_t number, Meeting& others) -> Status {
     GCR_TRY(others.meet({}));
     if (number == 2) ::_exit(1);

@@ -1,4 +1,4 @@
-// A stopped process gets the memory that came beside CRIU's images, and nothing else changes in it.
+// A stopped process gets the memory that was sent without CRIU, and nothing else changes in it.
 #include "migrate-agent/criu/memory/memory_filling.h"
 
 #include <fcntl.h>
@@ -31,12 +31,12 @@ constexpr std::uint64_t kPage = 4096;
 constexpr std::uint64_t kMapped = 16 * kMiB;
 constexpr std::uint64_t kNeverMapped = kPage;  ///< below vm.mmap_min_addr
 constexpr char kOld = 'o';
-/// PIDs in the namespace of the images; nothing else has them.
+/// PIDs in the namespace of the images; no other process has them.
 constexpr pid_t kProcess = 77;
 constexpr pid_t kThread = 78;
 constexpr pid_t kZombie = 79;
 
-/// A child that has stopped itself, with this process's memory.
+/// A child that has stopped itself, with a copy of this process's memory.
 class StoppedChild {
  public:
   StoppedChild() : pid_(::fork()) {
@@ -168,14 +168,14 @@ class Filling : public testing::Test {
   UniqueMapping mapping_;
 };
 
-/// Bytes that differ from their neighbours, from those a page on, and from kOld.
+/// Bytes that differ from their neighbours, from those one page further, and from kOld.
 std::string pattern(std::size_t bytes) {
   std::string content(bytes, '\0');
   for (std::size_t i = 0; i < bytes; ++i) content[i] = static_cast<char>('\x80' + i % 101);
   return content;
 }
 
-TEST_F(Filling, DataIsFilledAndHolesAndRseqAreasStayAsTheyWere) {
+TEST_F(Filling, OnlyDataOutsideRseqAreasIsFilled) {
   const std::vector<Rseq> areas{{start() + 5 * kMiB + 100, 32},  // within a page
                                 {start() + 6 * kMiB - 16, 32}};  // in two
   write_core(kProcess, areas[0]);
@@ -196,10 +196,10 @@ TEST_F(Filling, DataIsFilledAndHolesAndRseqAreasStayAsTheyWere) {
   const Status filled = fill(child);
   ASSERT_TRUE(filled) << filled.error().message();
   EXPECT_TRUE(child.read(start(), kMapped) == expected);
-  EXPECT_EQ(mapping_.bytes()[3 * kPage], std::byte{kOld});  // this process is another one
+  EXPECT_EQ(mapping_.bytes()[3 * kPage], std::byte{kOld});  // this process is not the restored one
 }
 
-TEST_F(Filling, RseqAreasAtTheEdgesOfDataAndInEachOtherAreLeftOut) {
+TEST_F(Filling, EdgeAndOverlappingRseqAreasAreSkipped) {
   write_memory(start() + kPage, pattern(2 * kPage));
   write_core(kProcess, Rseq{start() + kPage - 8, 64});
   write_core(kThread, Rseq{start() + kPage, 16});
@@ -212,7 +212,7 @@ TEST_F(Filling, RseqAreasAtTheEdgesOfDataAndInEachOtherAreLeftOut) {
   EXPECT_TRUE(child.read(start(), kMapped) == expected);
 }
 
-TEST_F(Filling, AnRseqAreaMayCoverAllData) {
+TEST_F(Filling, RseqAreaMayCoverAllData) {
   write_memory(start() + kPage, pattern(kPage));
   write_core(kThread, Rseq{start() + kPage, kPage});
   const StoppedChild child;
@@ -221,19 +221,19 @@ TEST_F(Filling, AnRseqAreaMayCoverAllData) {
   expect_nothing_filled(child);
 }
 
-TEST_F(Filling, MemoryThatIsNotMappedIsDataLoss) {
+TEST_F(Filling, UnmappedMemoryIsDataLoss) {
   write_memory(kNeverMapped, pattern(kPage));
   const StoppedChild child;
   EXPECT_EQ(code_of_failure(child), Code::kDataLoss);
 }
 
-TEST_F(Filling, AnAddressThatNoProcessHasIsDataLoss) {
+TEST_F(Filling, ImpossibleAddressIsDataLoss) {
   write_memory((std::uint64_t{1} << 47) + kPage, pattern(kPage));
   const StoppedChild child;
   EXPECT_EQ(code_of_failure(child), Code::kDataLoss);
 }
 
-TEST_F(Filling, MemoryThatIsReadOnlyIsDataLossAndNamed) {
+TEST_F(Filling, ReadOnlyMemoryIsDataLossAndNamed) {
   ASSERT_EQ(::mprotect(mapping_.bytes().data() + kMiB, kPage, PROT_READ), 0);
   write_memory(start(), pattern(2 * kMiB));
   const StoppedChild child;
@@ -245,7 +245,7 @@ TEST_F(Filling, MemoryThatIsReadOnlyIsDataLossAndNamed) {
   EXPECT_TRUE(child.read(start() + kMiB, kPage) == std::string(kPage, kOld));
 }
 
-TEST_F(Filling, FilesWithOtherNamesAreDataLoss) {
+TEST_F(Filling, UnexpectedFileNamesAreDataLoss) {
   const StoppedChild child;
   for (const std::string name :
        {"", "x-0", "0-0", "-77-0", "+77-0", "077-0", " 77-0", "77x-0", "77.1-0", "4294967373-0",
@@ -259,7 +259,7 @@ TEST_F(Filling, FilesWithOtherNamesAreDataLoss) {
   expect_nothing_filled(child);
 }
 
-TEST_F(Filling, AProcessThatTheImagesDoNotHaveHasEnded) {
+TEST_F(Filling, ProcessMissingInTheImagesHasEnded) {
   write_memory(start(), pattern(kPage), kThread);
   const StoppedChild child;
   const Status filled = fill(child);
@@ -267,14 +267,14 @@ TEST_F(Filling, AProcessThatTheImagesDoNotHaveHasEnded) {
   expect_nothing_filled(child);
 }
 
-TEST_F(Filling, AProcessThatIsNotRestoredIsDataLoss) {
+TEST_F(Filling, UnrestoredProcessIsDataLoss) {
   write_memory(start(), pattern(kPage));
   const Status filled = fill_memory(directory_.path(), {});
   ASSERT_FALSE(filled);
   EXPECT_EQ(filled.error().code(), Code::kDataLoss);
 }
 
-TEST_F(Filling, AProcessThatHasEndedIsNotFound) {
+TEST_F(Filling, EndedProcessIsNotFound) {
   write_memory(start(), pattern(kPage));
   const StoppedChild child;
   ::kill(child.pid(), SIGKILL);
@@ -300,7 +300,7 @@ TEST_F(Filling, DamagedImagesAreDataLoss) {
   expect_nothing_filled(child);
 }
 
-TEST_F(Filling, ImagesThatAreMissingAreNotFound) {
+TEST_F(Filling, MissingImagesAreNotFound) {
   write_memory(start(), pattern(kPage));
   const StoppedChild child;
   fs::remove(path(core_name(kThread)));
@@ -317,7 +317,7 @@ TEST_F(Filling, WithoutMemoryFilesNothingElseIsRead) {
   EXPECT_TRUE(fill(child));
 }
 
-TEST_F(Filling, AFileOfHolesOnlyFillsNothing) {
+TEST_F(Filling, FileOfHolesFillsNothing) {
   write_memory(start(), "");
   fs::resize_file(path("private-memory-77-0.img"), start() + kMapped);
   const StoppedChild child;
@@ -326,7 +326,7 @@ TEST_F(Filling, AFileOfHolesOnlyFillsNothing) {
   expect_nothing_filled(child);
 }
 
-TEST_F(Filling, WhatTheProcessNoLongerHadIsNotFilled) {
+TEST_F(Filling, MemoryUnmappedBeforeTheDumpIsNotFilled) {
   const std::string content = pattern(5 * kPage);
   write_memory(start(), content);
   write_memory(kNeverMapped, pattern(kPage));
@@ -340,7 +340,7 @@ TEST_F(Filling, WhatTheProcessNoLongerHadIsNotFilled) {
   EXPECT_EQ(child.read(start(), 5 * kPage), expected);
 }
 
-TEST_F(Filling, AMapThatIsMissingDamagedOrOutOfOrderIsRefused) {
+TEST_F(Filling, MissingDamagedOrUnorderedMapIsRefused) {
   write_memory(start(), pattern(kPage));
   const StoppedChild child;
   const auto code = [&] {
@@ -358,7 +358,7 @@ TEST_F(Filling, AMapThatIsMissingDamagedOrOutOfOrderIsRefused) {
   EXPECT_EQ(child.read(start(), kPage), std::string(kPage, kOld));
 }
 
-TEST_F(Filling, RseqAreasAreGivenByProcess) {
+TEST_F(Filling, RseqAreasAreListedPerProcess) {
   write_core(kThread, Rseq{0x1000, 32});
   write_core(kProcess, Rseq{0x2000, 64});
   const auto areas = images::rseq_areas(directory_.path());

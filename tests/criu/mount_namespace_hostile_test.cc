@@ -1,4 +1,4 @@
-// Programs in a mount namespace of their own, where they decide what CRIU's paths name.
+// Programs in a mount namespace of their own, where they choose the files behind CRIU's paths.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <poll.h>
@@ -24,10 +24,10 @@
 namespace gcr::criu::test {
 namespace {
 
-/// Whether the process that starts CRIU runs late, and tells its PID long after CRIU itself runs.
+/// Whether the process that starts CRIU is delayed, and reports the PID long after CRIU runs.
 bool starter_is_late = false;
 
-bool tells_pid(const msghdr& message) {
+bool reports_pid(const msghdr& message) {
   launch::ControlMessage told{};
   if (message.msg_iovlen != 1 || message.msg_iov[0].iov_len != sizeof(told)) return false;
   std::memcpy(&told, message.msg_iov[0].iov_base, sizeof(told));
@@ -50,8 +50,8 @@ class MountNamespace : public testing::Test {
   fs::path mark() const { return directory_.path() / "mark"; }
   fs::path images() const { return directory_.make("images"); }
 
-  /// A counting program in a mount namespace of its own, after `setup`, a shell's commands, was
-  /// done in there; /mnt is the directory of this test.
+  /// A counting program in a mount namespace of its own, after the shell commands `setup` ran
+  /// there; /mnt is the directory of this test.
   Output start(const std::string& setup, const std::string& mode = "count") {
     const std::string script =
         "set -e; mount --bind " + directory_.path().string() + " /mnt; " + setup +
@@ -62,7 +62,7 @@ class MountNamespace : public testing::Test {
     return wait_for_progress(file(), {}, 5);
   }
 
-  /// A program that says who runs it.
+  /// A program that reports which user runs it.
   fs::path covering_program() const {
     const fs::path path = directory_.path() / "covering";
     std::ofstream(path) << "#!/bin/sh\ngrep CapEff: /proc/self/status >>/mnt/mark\nexit 1\n";
@@ -74,7 +74,7 @@ class MountNamespace : public testing::Test {
     return "mount --bind " + with.string() + " " + what.string();
   }
 
-  /// A dump of the program is the work of the genuine CRIU: nothing that covers it was run.
+  /// The genuine CRIU dumps the program: nothing mounted over it was run.
   void expect_genuine_dump() {
     auto prepared = PreparedDump::streaming(criu_command(), program_->pid(), images());
     EXPECT_FALSE(fs::exists(mark())) << std::ifstream(mark()).rdbuf();
@@ -95,7 +95,7 @@ class MountNamespace : public testing::Test {
     expect_gapless(wait_for_progress(file(), read_output(file()), 20));
   }
 
-  /// `change` comes after CRIU was started, whose dump is then refused for a reason with these
+  /// `change` runs after CRIU was started, whose dump is then refused for a reason with these
   /// words; the program runs on.
   void expect_refusal_after(const std::function<void()>& change, const std::string& words) {
     auto prepared = PreparedDump::streaming(criu_command(), program_->pid(), images());
@@ -107,7 +107,7 @@ class MountNamespace : public testing::Test {
     expect_gapless(wait_for_progress(file(), read_output(file()), 20));
   }
 
-  /// Has a program of mode "leave" enter another mount namespace.
+  /// Makes a program of mode "leave" enter another mount namespace.
   void leave_namespace() {
     const std::string before = procfs::namespace_link(program_->pid(), "mnt");
     ASSERT_EQ(::kill(program_->pid(), SIGUSR1), 0);
@@ -118,7 +118,7 @@ class MountNamespace : public testing::Test {
     }
   }
 
-  /// Something in the place of a file of the program in /proc, for those of its namespace.
+  /// Mounts something over a file of the program in /proc, visible in its namespace.
   void cover_proc() {
     const std::string pid = std::to_string(program_->pid());
     Program cover({"/usr/bin/nsenter", "--mount=/proc/" + pid + "/ns/mnt", "/bin/mount", "--bind",
@@ -134,64 +134,64 @@ class MountNamespace : public testing::Test {
   std::unique_ptr<Program> program_;
 };
 
-TEST_F(MountNamespace, WhatCoversTheCommandOfCriuIsNotRun) {
+TEST_F(MountNamespace, ProgramMountedOverCriuIsNotRun) {
   start(cover(covering_program(), criu_command().argv.front()));
   expect_genuine_dump();
 }
 
-TEST_F(MountNamespace, CriusWordMayComeBeforeItsPid) {
+TEST_F(MountNamespace, CriuMayReportBeforeItsPidIsKnown) {
   start(":");
   starter_is_late = true;
   expect_genuine_dump();
   starter_is_late = false;
 }
 
-TEST_F(MountNamespace, WhatCoversTheLoaderOfCriuIsNotRun) {
+TEST_F(MountNamespace, ProgramMountedOverTheLoaderIsNotRun) {
   start(cover(covering_program(), library("ld-linux-x86-64.so.2")));
   expect_genuine_dump();
 }
 
-TEST_F(MountNamespace, WhatCoversALibraryOfCriuIsNotLoaded) {
+TEST_F(MountNamespace, LibraryMountedOverCriusIsNotLoaded) {
   start(cover(GCR_COVERING_LIBRARY, library("libuuid.so.1")));
   expect_genuine_dump();
 }
 
-TEST_F(MountNamespace, WhatCoversTheShellOrThePathIsNotRun) {
+TEST_F(MountNamespace, ProgramMountedOverTheShellIsNotRun) {
   const fs::path program = covering_program();
   start("cp /bin/sh " + (directory_.path() / "sh").string() + "; " +
         cover(program, "/usr/bin/readlink") + "; " + cover(program, "/usr/bin/dirname"));
   expect_genuine_dump();
 }
 
-TEST_F(MountNamespace, ATmpfsOverProcIsRefused) {
-  // As a process would fake it: /proc/self names whoever looks.
+TEST_F(MountNamespace, TmpfsOverProcIsRefused) {
+  // As a process would fake it: /proc/self names the process that reads it.
   start("mount --bind /proc /media; mount -t tmpfs none /proc; ln -s /media/self /proc/self");
   expect_refusal("/proc");
 }
 
-TEST_F(MountNamespace, AnotherProcessInThePlaceOfItsOwnInProcIsRefused) {
+TEST_F(MountNamespace, OtherProcessMountedOverProcSelfIsRefused) {
   start("mount --bind /proc/1 /proc/$$");
   expect_refusal("/proc");
 }
 
-TEST_F(MountNamespace, AnotherCacheOfCriuIsRefused) {
+TEST_F(MountNamespace, ForeignCriuCacheIsRefused) {
   start("mount -t tmpfs none /run; echo fake >/run/criu.kdat");
   expect_refusal("/run/criu.kdat");
 }
 
-/// An empty /dev, but for what this test and its programs need of it.
+/// An empty /dev, except for what this test and its programs need.
 constexpr char kOwnDev[] =
     "mount --bind /dev/shm /media; mount -t tmpfs none /dev; mkdir /dev/dri /dev/shm; "
     "mount --bind /media /dev/shm; mknod -m 666 /dev/null c 1 3; ";
 
-/// What a plugin of CRIU's for AMD's GPUs would read there.
-TEST_F(MountNamespace, TheKernelsSysAndDevicesOfGpusAreAccepted) {
+/// The files that CRIU's AMD plugin would read there.
+TEST_F(MountNamespace, GenuineSysAndGpuDevicesAreAccepted) {
   start("mount -t tmpfs none /sys/devices/virtual/powercap 2>/dev/null || :");
   const Status view = procfs::check_view_of_gpus(program_->pid());
   EXPECT_TRUE(view) << view.error().message();
 }
 
-TEST_F(MountNamespace, GpusThatAreNotTheKernelsAreRefused) {
+TEST_F(MountNamespace, FakeGpusAreRefused) {
   const std::pair<std::string, const char*> covers[] = {
       {"mount -t tmpfs none /sys", "/sys is not a sysfs"},
       {"mount --bind /sys/class /sys", "/sys is not a sysfs"},
@@ -215,8 +215,8 @@ TEST_F(MountNamespace, GpusThatAreNotTheKernelsAreRefused) {
   }
 }
 
-/// No request that is meant for the kernel's driver goes to it.
-TEST_F(MountNamespace, AFileOfTheNameOfTheComputeDeviceIsNoComputeDevice) {
+/// No request to the kernel's driver reaches it.
+TEST_F(MountNamespace, FileNamedKfdIsNoComputeDevice) {
   start(std::string(kOwnDev) + "mknod /dev/kfd c 1 3; exec 7<>/dev/kfd");
   EXPECT_EQ(plugin_for(program_->pid()), kAmdGpuPlugin);
   const Status done = let_queues_go_on(program_->process());
@@ -224,7 +224,7 @@ TEST_F(MountNamespace, AFileOfTheNameOfTheComputeDeviceIsNoComputeDevice) {
   expect_gapless(wait_for_progress(file(), read_output(file()), 20));
 }
 
-TEST_F(MountNamespace, RenderNodesAreKnownByTheirNumbers) {
+TEST_F(MountNamespace, RenderNodesAreRecognisedByDeviceNumber) {
   start(std::string(kOwnDev) +
         "mkdir /dev/dri/by-path; mknod /dev/dri/renderD128 c 226 128; "
         "mknod /dev/dri/card0 c 226 0");
@@ -232,7 +232,7 @@ TEST_F(MountNamespace, RenderNodesAreKnownByTheirNumbers) {
   EXPECT_TRUE(view) << view.error().message();
 }
 
-TEST_F(MountNamespace, ANamespaceOfAnotherUserNamespaceIsRefused) {
+TEST_F(MountNamespace, ForeignUserNamespaceIsRefused) {
   program_ = std::make_unique<Program>(
       std::vector<std::string>{"/usr/bin/unshare", "--user", "--map-root-user", "--mount",
                                GCR_COUNTING_PROGRAM, file().string(), "count"});
@@ -240,17 +240,17 @@ TEST_F(MountNamespace, ANamespaceOfAnotherUserNamespaceIsRefused) {
   expect_refusal("user namespace");
 }
 
-TEST_F(MountNamespace, AProcessThatLeftItsNamespaceWhileCriuWaitedIsRefused) {
+TEST_F(MountNamespace, LeavingTheNamespaceWhileCriuWaitsIsRefused) {
   start("true", "leave");
   expect_refusal_after([this] { leave_namespace(); }, "left its mount namespace");
 }
 
-TEST_F(MountNamespace, AProcThatIsCoveredWhileCriuWaitedIsRefused) {
+TEST_F(MountNamespace, ProcCoveredWhileCriuWaitsIsRefused) {
   start("true");
   expect_refusal_after([this] { cover_proc(); }, "something is mounted over /proc/");
 }
 
-TEST_F(MountNamespace, AProcThatIsCoveredDuringTheDumpIsRefused) {
+TEST_F(MountNamespace, ProcCoveredDuringTheDumpIsRefused) {
   start("true");
   auto prepared = PreparedDump::streaming(criu_command(), program_->pid(), images());
   ASSERT_TRUE(prepared) << prepared.error().message();
@@ -264,7 +264,7 @@ TEST_F(MountNamespace, AProcThatIsCoveredDuringTheDumpIsRefused) {
   expect_gapless(wait_for_progress(file(), read_output(file()), 20));
 }
 
-TEST_F(MountNamespace, AProcessOfThisNamespaceThatLeavesItIsRefused) {
+TEST_F(MountNamespace, LeavingTheAgentsNamespaceIsRefused) {
   program_ = std::make_unique<Program>(file(), "leave");
   wait_for_progress(file(), {}, 5);
   expect_refusal_after([this] { leave_namespace(); }, "left its mount namespace");
@@ -273,8 +273,8 @@ TEST_F(MountNamespace, AProcessOfThisNamespaceThatLeavesItIsRefused) {
 }  // namespace
 }  // namespace gcr::criu::test
 
-/// In the place of the C library's, in this program and in what it forks.
+/// Replaces that of the C library, in this program and in its children.
 extern "C" ssize_t sendmsg(int socket, const msghdr* message, int flags) {
-  if (gcr::criu::test::starter_is_late && gcr::criu::test::tells_pid(*message)) ::usleep(500'000);
+  if (gcr::criu::test::starter_is_late && gcr::criu::test::reports_pid(*message)) ::usleep(500'000);
   return ::syscall(SYS_sendmsg, socket, message, flags);
 }

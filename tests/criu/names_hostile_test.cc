@@ -1,5 +1,5 @@
-// The names in CRIU's images are those that the source's agent tells of, for real programs: what it
-// does not tell of is refused.
+// The names in CRIU's images are those that the source's agent declares, for real programs:
+// undeclared names are refused.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -19,7 +19,7 @@ class DumpedNames : public testing::TestWithParam<const char*> {
  protected:
   DumpedNames() { wait_for_progress(directory_.path() / "output", {}, 5); }
 
-  /// The names in the images of a dump, and what the kernel tells of the stopped process.
+  /// The names in the images of a dump, and the kernel's names of the stopped process's files.
   void dump_and_look() {
     const auto report = dump(criu_command(), program_.pid(), directory_.make("images"));
     ASSERT_TRUE(report) << report.error().message();
@@ -40,7 +40,7 @@ class DumpedNames : public testing::TestWithParam<const char*> {
   process::DumpedMembers told_;
 };
 
-TEST_P(DumpedNames, AreAllTold) {
+TEST_P(DumpedNames, AreAllListed) {
   ASSERT_NO_FATAL_FAILURE(dump_and_look());
   EXPECT_THAT(names_, Contains((directory_.path() / "output").string()));
   EXPECT_THAT(names_, Not(Contains((directory_.path() / "output.ghost").string())));
@@ -48,7 +48,7 @@ TEST_P(DumpedNames, AreAllTold) {
   EXPECT_TRUE(vetted) << vetted.error().message();
 }
 
-TEST_P(DumpedNames, OfRenamedFilesAreTheNewOnes) {
+TEST_P(DumpedNames, RenamedFilesHaveTheirNewNames) {
   ASSERT_NO_FATAL_FAILURE(dump_and_look());
   const std::string output = directory_.path() / "output";
   const auto image = directory_.path() / "images" / images::kFilesImage;
@@ -66,7 +66,7 @@ TEST_P(DumpedNames, OfRenamedFilesAreTheNewOnes) {
   EXPECT_FALSE(images::rename_files(content->substr(0, content->size() - 1), {}));
 }
 
-TEST_P(DumpedNames, AreRefusedWithoutBeingTold) {
+TEST_P(DumpedNames, UndeclaredOnesAreRefused) {
   ASSERT_NO_FATAL_FAILURE(dump_and_look());
   const std::string output = directory_.path() / "output";
   auto& named = *told_[0].mutable_named();
@@ -78,7 +78,7 @@ TEST_P(DumpedNames, AreRefusedWithoutBeingTold) {
   EXPECT_THAT(vetted.error().message(), HasSubstr(output));
 }
 
-INSTANTIATE_TEST_SUITE_P(Of, DumpedNames, testing::Values("count", "ghost"),
+INSTANTIATE_TEST_SUITE_P(Each, DumpedNames, testing::Values("count", "ghost"),
                          [](const auto& info) { return std::string(info.param); });
 
 }  // namespace

@@ -1,5 +1,5 @@
-// Memory that is in place before a restore belongs to the restored processes, with the content that
-// they had in the end.
+// Memory that is in place before a restore belongs to the restored processes, with its final
+// content.
 #include "migrate-agent/criu/memory/prefilled_memory.h"
 
 #include <fcntl.h>
@@ -99,7 +99,7 @@ class Prefilled : public testing::Test {
     program_->reap();
   }
 
-  /// The processes go on, and have lost nothing, marks for huge pages neither.
+  /// The processes resume and have lost nothing, including marks for huge pages.
   void restore(bool with_huge_pages = false) {
     auto tree = restore_->run(own_rights(images_), names_);
     ASSERT_TRUE(tree) << tree.error().message();
@@ -206,10 +206,10 @@ class Prefilled : public testing::Test {
   std::map<std::pair<std::uint32_t, std::uint64_t>, std::string> sent_;
 };
 
-/// The heaps of both processes have 128 MiB, less what they give back.
+/// The heaps of both processes have 128 MiB, minus what they release.
 constexpr std::uint64_t kMuch = 32 * kMiB;
 
-TEST_F(Prefilled, AHeapIsTakenOverWithWhatItHasInTheEnd) {
+TEST_F(Prefilled, PrefilledHeapHasItsFinalContent) {
   if (!process::can_scan_pages()) return;  // memory goes through CRIU
   for (const char* const mode : {"heap", "huge-heap"}) {
     SCOPED_TRACE(mode);
@@ -226,7 +226,7 @@ TEST_F(Prefilled, AHeapIsTakenOverWithWhatItHasInTheEnd) {
   }
 }
 
-TEST_F(Prefilled, WhatCannotBeTakenOverIsCopied) {
+TEST_F(Prefilled, MemoryThatCannotBeAdoptedIsCopied) {
   if (!process::can_scan_pages()) return;
   start("loose-heap");
   prepare_restore({program_->pid(), program_->pid() + 1});
@@ -236,7 +236,7 @@ TEST_F(Prefilled, WhatCannotBeTakenOverIsCopied) {
   EXPECT_EQ(restore_->taken_bytes(), 0u);
 }
 
-TEST_F(Prefilled, ACriuThatHasToBeStartedAnewGetsAll) {
+TEST_F(Prefilled, RestartedCriuGetsAllMemory) {
   if (!process::can_scan_pages()) return;
   start("heap");
   prepare_restore({});
@@ -255,10 +255,10 @@ std::uint64_t bytes_by_criu(const fs::path& images) {
   return bytes;
 }
 
-/// Both processes share 32 MiB, and have as much each that nobody else has.
+/// Both processes share 32 MiB, and have the same amount each that no other process has.
 constexpr std::uint64_t kShared = 3 * 32 * kMiB;
 
-TEST_F(Prefilled, SharedMemoryIsTakenOverWithWhatItHasInTheEnd) {
+TEST_F(Prefilled, PrefilledSharedMemoryHasItsFinalContent) {
   if (!process::can_scan_pages()) return;
   start("shared");
   EXPECT_EQ(shared().size(), 3u);
@@ -270,7 +270,7 @@ TEST_F(Prefilled, SharedMemoryIsTakenOverWithWhatItHasInTheEnd) {
   EXPECT_GE(restore_->taken_bytes(), kShared / 4);
 }
 
-TEST_F(Prefilled, SharedMemoryMovesToACriuThatIsStartedAnew) {
+TEST_F(Prefilled, RestartedCriuGetsSharedMemory) {
   if (!process::can_scan_pages()) return;
   start("shared");
   prepare_restore({});
@@ -280,7 +280,7 @@ TEST_F(Prefilled, SharedMemoryMovesToACriuThatIsStartedAnew) {
   EXPECT_GE(restore_->taken_bytes(), kShared / 4);
 }
 
-TEST_F(Prefilled, SharedMemoryThatIsInFilesAloneIsInPlaceWhenTheTasksMapIt) {
+TEST_F(Prefilled, SharedMemoryInFilesIsReadyWhenTasksMapIt) {
   if (!process::can_scan_pages()) return;
   start("shared");
   prepare_restore({program_->pid(), program_->pid() + 1});

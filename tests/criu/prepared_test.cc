@@ -56,12 +56,12 @@ class Prepared : public testing::Test {
   std::unique_ptr<Program> program_;
 };
 
-TEST_F(Prepared, StreamedDumpRestoresAndGoesOnWithoutGap) {
+TEST_F(Prepared, StreamedDumpRestoresAndResumesWithoutGap) {
   start();
   PreparedDump prepared = prepare_streaming();
   auto restore = PreparedRestore::create(criu_command(), images(), {program_->pid()});
   ASSERT_TRUE(restore) << restore.error().message();
-  wait_for_progress(file(), read_output(file()), 5);  // being prepared for costs it nothing
+  wait_for_progress(file(), read_output(file()), 5);  // preparing costs it nothing
   const auto report = prepared.run(to_files());
   ASSERT_TRUE(report) << report.error().message();
   EXPECT_EQ(state_of(program_->pid()), 'T');
@@ -75,8 +75,8 @@ TEST_F(Prepared, StreamedDumpRestoresAndGoesOnWithoutGap) {
   expect_gapless(wait_for_progress(file(), dumped, 20));
 }
 
-/// Who may signal what CRIU restores can make it fail, and no more.
-TEST_F(Prepared, ARestoreThatIsSignalledAllTheTimeEnds) {
+/// A process that may signal CRIU's restored tasks can make the restore fail, and no more.
+TEST_F(Prepared, ConstantlySignalledRestoreFinishes) {
   start();
   const auto report = prepare_streaming().run(to_files());
   ASSERT_TRUE(report) << report.error().message();
@@ -112,7 +112,7 @@ TEST_F(Prepared, ARestoreThatIsSignalledAllTheTimeEnds) {
   EXPECT_TRUE(tree) << tree.error().message();
 }
 
-TEST_F(Prepared, WaitingCallsOfAStreamedDumpGoOnWaitingHereAndThere) {
+TEST_F(Prepared, BlockingCallsContinueOnBothSides) {
   start("wait");
   const auto report = prepare_streaming().run(to_files());
   ASSERT_TRUE(report) << report.error().message();
@@ -121,7 +121,7 @@ TEST_F(Prepared, WaitingCallsOfAStreamedDumpGoOnWaitingHereAndThere) {
   ::kill(program_->pid(), SIGSTOP);
   ASSERT_TRUE(procfs::wait_until_stopped(program_->pid()));
   kill_program();
-  // The copy counts on from the dump: only its waiting threads are of interest here.
+  // The copy counts on from the dump: only its blocked threads matter here.
   auto tree = restore(criu_command(), images());
   ASSERT_TRUE(tree) << tree.error().message();
   ASSERT_TRUE(resume_stopped(tree->root()));
@@ -131,7 +131,7 @@ TEST_F(Prepared, WaitingCallsOfAStreamedDumpGoOnWaitingHereAndThere) {
   EXPECT_TRUE(now.others.empty()) << now.others.front();
 }
 
-/// The test's only child but the program.
+/// The test's only child except the program.
 void stop_criu(pid_t program) {
   for (const pid_t pid : procfs::tree(::getpid())) {
     if (pid == ::getpid() || pid == program) continue;
@@ -142,8 +142,8 @@ void stop_criu(pid_t program) {
 
 constexpr std::chrono::seconds kShortPatience{1};
 
-/// Whatever CRIU waits for: the tasks, which have its code in them by then, go on.
-TEST_F(Prepared, ACriuThatStandsStillIsEnded) {
+/// CRIU waits for the tasks, which contain its code by then, and they run on.
+TEST_F(Prepared, HangingCriuIsKilled) {
   start();
   DumpOptions options;
   options.patience = kShortPatience;
@@ -160,7 +160,7 @@ TEST_F(Prepared, ACriuThatStandsStillIsEnded) {
   ASSERT_TRUE(report) << report.error().message();
 }
 
-TEST_F(Prepared, ACriuThatWaitsUntilItsImagesAreTakenIsNotEnded) {
+TEST_F(Prepared, CriuWaitingForItsReaderIsNotKilled) {
   start("remember");
   DumpOptions options;
   options.patience = kShortPatience;
@@ -172,7 +172,7 @@ TEST_F(Prepared, ACriuThatWaitsUntilItsImagesAreTakenIsNotEnded) {
   EXPECT_TRUE(report) << report.error().message();
 }
 
-TEST_F(Prepared, StreamedDumpIsTheSameAsOneToADirectory) {
+TEST_F(Prepared, StreamedDumpEqualsOneToADirectory) {
   start();
   std::set<std::string> streamed;
   std::mutex mutex;
@@ -198,7 +198,7 @@ TEST_F(Prepared, StreamedDumpIsTheSameAsOneToADirectory) {
   EXPECT_EQ(streamed, written);
 }
 
-TEST_F(Prepared, DumpWhoseMemoryNobodyTakesFailsAndTheProgramRunsOn) {
+TEST_F(Prepared, DumpFailsIfItsMemoryIsNotRead) {
   start();
   PreparedDump prepared = prepare_streaming();
   const auto report = prepared.run([](const std::string& name, UniqueFd) -> Status {
@@ -210,7 +210,7 @@ TEST_F(Prepared, DumpWhoseMemoryNobodyTakesFailsAndTheProgramRunsOn) {
   expect_gapless(wait_for_progress(file(), read_output(file()), 20));
 }
 
-TEST_F(Prepared, DumpWhoseMemoryIsLostOnItsWayFailsAndTheProgramRunsOn) {
+TEST_F(Prepared, DumpFailsIfItsMemoryIsLost) {
   start();
   PreparedDump prepared = prepare_streaming();
   const auto report = prepared.run([](const std::string& name, UniqueFd content) -> Status {
@@ -225,7 +225,7 @@ TEST_F(Prepared, DumpWhoseMemoryIsLostOnItsWayFailsAndTheProgramRunsOn) {
   expect_gapless(wait_for_progress(file(), read_output(file()), 20));
 }
 
-TEST_F(Prepared, DumpWhoseLastImageIsRefusedFailsAndTheProgramRunsOn) {
+TEST_F(Prepared, DumpFailsIfItsLastImageIsRefused) {
   start();
   PreparedDump prepared = prepare_streaming();
   const TakeImage take = to_files();
@@ -237,7 +237,7 @@ TEST_F(Prepared, DumpWhoseLastImageIsRefusedFailsAndTheProgramRunsOn) {
   expect_gapless(wait_for_progress(file(), read_output(file()), 20));
 }
 
-TEST_F(Prepared, RefusedStreamedDumpCarriesCriusWordsAndTheProgramRunsOn) {
+TEST_F(Prepared, RefusedDumpReportsCriusMessage) {
   int ends[2];
   ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
   const UniqueFd ours(ends[0]);
@@ -252,7 +252,7 @@ TEST_F(Prepared, RefusedStreamedDumpCarriesCriusWordsAndTheProgramRunsOn) {
   expect_gapless(wait_for_progress(file(), before, 20));
 }
 
-TEST_F(Prepared, SessionsThatAreNeverRunLeaveNothingAndTheProgramRunsOn) {
+TEST_F(Prepared, UnusedSessionsLeaveNothing) {
   start();
   const std::set<pid_t> before = all_processes();
   {
@@ -265,7 +265,7 @@ TEST_F(Prepared, SessionsThatAreNeverRunLeaveNothingAndTheProgramRunsOn) {
   expect_gapless(wait_for_progress(file(), read_output(file()), 20));
 }
 
-TEST_F(Prepared, DumpOfAProcessThatHasGoneMeanwhileSaysSo) {
+TEST_F(Prepared, DumpOfAnEndedProcessIsAnError) {
   start();
   PreparedDump prepared = prepare_streaming();
   program_.reset();
@@ -273,12 +273,12 @@ TEST_F(Prepared, DumpOfAProcessThatHasGoneMeanwhileSaysSo) {
   ASSERT_FALSE(report);
 }
 
-TEST_F(Prepared, RestoreThatSitsOnANumberOfTheTreeStartsAnew) {
+TEST_F(Prepared, RestoreThatOccupiesAPidOfTheTreeRestarts) {
   const pid_t pid = (start(), program_->pid());
   ASSERT_TRUE(prepare_streaming().run(to_files()));
   const Output dumped = read_output(file());
   const fs::path there = directory_.make("there");
-  // Everything up to just before the program's own number is said to be taken.
+  // All numbers up to just before the program's own are reported as taken.
   std::set<pid_t> used;
   for (pid_t taken = 1; taken < pid - 10; ++taken) used.insert(taken);
   auto restore = PreparedRestore::create(criu_command(), there, used);
@@ -324,9 +324,9 @@ TEST_F(Prepared, RestoreWithoutImagesFailsAndLeavesNothing) {
   EXPECT_EQ(all_processes(), before);
 }
 
-/// Where the kernel cannot track memory, pre_dump() says so; where it can, it works. Either is
-/// the whole truth of check_memory_tracking().
-TEST_F(Prepared, PreDumpWorksExactlyWhereTheCheckSaysSo) {
+/// If the kernel cannot track memory, pre_dump() fails; if it can, pre_dump() works.
+/// check_memory_tracking() must agree with it.
+TEST_F(Prepared, PreDumpWorksIfTheCheckSaysSo) {
   start();
   const Status tracked = check_memory_tracking(criu_command());
   const fs::path first = directory_.make("images/pre-1");

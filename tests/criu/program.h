@@ -35,17 +35,17 @@ class Directory {
 /// build/bin/gcr-reaper.
 Command criu_command();
 
-/// What the program has written to its file.
+/// The content of the program's file.
 struct Output {
   std::vector<pid_t> tids;                 ///< from its "ready" line
   std::map<int, std::vector<int>> counts;  ///< by thread
-  std::vector<std::string> others;         ///< lines of any other form
+  std::vector<std::string> others;         ///< lines of other forms
   std::size_t lines = 0;
 };
 Output read_output(const std::filesystem::path& file);
 
-/// Waits until `condition` holds for the file's content, looking whenever the file changes. A test
-/// failure after 30 seconds.
+/// Waits until `condition` holds for the file's content, checking after each change of the file. A
+/// test failure after 30 seconds.
 Output wait_for_output(const std::filesystem::path& file,
                        const std::function<bool(const Output&)>& condition);
 
@@ -69,18 +69,18 @@ class Program {
 
   pid_t pid() const { return pid_; }
   procfs::Process process() const { return procfs::Process::open(pid_).value(); }
-  /// Reaps it; the wait status.
+  /// Reaps it; returns the wait status.
   int reap();
 
  private:
   pid_t pid_ = -1;
 };
 
-/// 'T', 'S', ...; 0 if it is gone.
+/// 'T', 'S', ...; 0 if it has ended.
 char state_of(pid_t pid);
 bool exists(pid_t pid);
 
-/// Everything below this process: a test leaves as much as it has found.
+/// Every process below this one: a test leaves the same ones that it found.
 std::set<pid_t> all_processes();
 
 }  // namespace gcr::criu::test

@@ -1,6 +1,5 @@
-// Whoever owns a directory decides what its names lead to. A restore opens, makes, binds and
-// removes there nothing that the process could not by itself, whatever is put in its place
-// meanwhile.
+// The owner of a directory decides where its names lead. A restore opens, creates, binds and
+// removes there only what the process itself could, even if names are replaced concurrently.
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -26,7 +25,7 @@ using testing::HasSubstr;
 
 constexpr uid_t kUser = 65'534;
 
-/// Who has the program, and who has what it must not touch.
+/// The owner of the program, and the owner of files that it must not touch.
 struct Case {
   const char* name;
   uid_t member;
@@ -47,7 +46,7 @@ class RestoredNames : public testing::TestWithParam<Case> {
 
   fs::path file() const { return members_own_ / "output"; }
 
-  /// A program of the member's, with files in its own directory, is dumped and has ended.
+  /// A program of the member with files in its own directory is dumped and has ended.
   void dump_program(const std::string& mode) {
     std::vector<std::string> command = GetParam().starter;
     command.insert(command.end(), {GCR_COUNTING_PROGRAM, file(), mode});
@@ -65,14 +64,14 @@ class RestoredNames : public testing::TestWithParam<Case> {
     return criu::restore(criu_command(), images_, members_, std::move(options));
   }
 
-  void expect_to_go_on() {
+  void expect_progress() {
     const auto tree = restore();
     ASSERT_TRUE(tree) << tree.error().message();
     ASSERT_TRUE(resume_stopped(tree->root()));
     expect_gapless(wait_for_progress(file(), dumped_, 20));
   }
 
-  /// The member's directory leads to the other's, which has the same output.
+  /// The member's directory is replaced by a link to the other's, which has the same output.
   void lead_to_others() const {
     fs::create_hard_link(file(), others_ / "output");
     fs::rename(members_own_, directory_.path() / "moved");
@@ -88,7 +87,7 @@ class RestoredNames : public testing::TestWithParam<Case> {
   Output dumped_;
 };
 
-/// What has been made in a directory since.
+/// Files created in a directory since.
 class Watch {
  public:
   explicit Watch(const fs::path& directory) : events_(::inotify_init1(IN_CLOEXEC | IN_NONBLOCK)) {
@@ -103,20 +102,20 @@ class Watch {
   const UniqueFd events_;
 };
 
-TEST_P(RestoredNames, OfRemovedFilesAreMadeNowhereButInRootsDirectory) {
+TEST_P(RestoredNames, RemovedFilesAreCreatedOnlyInRootsDirectory) {
   ASSERT_NO_FATAL_FAILURE(dump_program("ghost"));
   lead_to_others();
   const Watch others(others_);
-  ASSERT_NO_FATAL_FAILURE(expect_to_go_on());
+  ASSERT_NO_FATAL_FAILURE(expect_progress());
   EXPECT_FALSE(others.saw_anything());
   EXPECT_TRUE(fs::is_empty("/run/gcr-removed"));  // which is another one for the program
 }
 
-TEST_P(RestoredNames, OfSocketsAreBoundAgainAndReplaceTheProgramsOwn) {
+TEST_P(RestoredNames, SocketNamesReplaceThoseOfTheProgram) {
   ASSERT_NO_FATAL_FAILURE(dump_program("socket"));
   struct stat before {};
   ASSERT_EQ(::lstat((members_own_ / "output.socket").c_str(), &before), 0);
-  ASSERT_NO_FATAL_FAILURE(expect_to_go_on());
+  ASSERT_NO_FATAL_FAILURE(expect_progress());
   struct stat after {};
   ASSERT_EQ(::lstat((members_own_ / "output.socket").c_str(), &after), 0);
   EXPECT_EQ(std::tuple(after.st_uid, after.st_gid, after.st_mode),
@@ -124,7 +123,7 @@ TEST_P(RestoredNames, OfSocketsAreBoundAgainAndReplaceTheProgramsOwn) {
   EXPECT_NE(after.st_ino, before.st_ino);
 }
 
-/// A socket with a name, and what the name is.
+/// A socket with a name, and the type of file under that name.
 class Listener {
  public:
   explicit Listener(const fs::path& name)
@@ -135,16 +134,16 @@ class Listener {
     name.string().copy(address.sun_path, sizeof(address.sun_path) - 1);
     EXPECT_EQ(::bind(socket_.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
     EXPECT_EQ(::listen(socket_.get(), 8), 0);
-    file_ = look();
+    file_ = identity();
   }
   void belong_to(uid_t user) {
     ASSERT_EQ(::chown(name_.c_str(), user, user), 0);
-    file_ = look();
+    file_ = identity();
   }
-  bool is_as_before() const { return look() == file_; }
+  bool is_as_before() const { return identity() == file_; }
 
  private:
-  std::pair<ino_t, uid_t> look() const {
+  std::pair<ino_t, uid_t> identity() const {
     struct stat status {};
     if (::lstat(name_.c_str(), &status) != 0) return {};
     return {status.st_ino, status.st_uid};
@@ -155,7 +154,7 @@ class Listener {
   std::pair<ino_t, uid_t> file_;
 };
 
-TEST_P(RestoredNames, OfSocketsDoNotReplaceOthers) {
+TEST_P(RestoredNames, SocketNamesDoNotReplaceOtherFiles) {
   ASSERT_NO_FATAL_FAILURE(dump_program("socket"));
   Listener others(others_ / "output.socket");
   ASSERT_NO_FATAL_FAILURE(others.belong_to(GetParam().other));
@@ -164,8 +163,8 @@ TEST_P(RestoredNames, OfSocketsDoNotReplaceOthers) {
   EXPECT_TRUE(others.is_as_before());
 }
 
-/// Opening alone may do something: a watchdog, a tape, a FIFO that somebody waits at.
-TEST_P(RestoredNames, OfFilesThatTheMemberMayNotOpenAreNotOpened) {
+/// Opening alone may have an effect: on a watchdog, a tape, or a FIFO with a blocked peer.
+TEST_P(RestoredNames, ForbiddenFilesAreNotOpened) {
   ASSERT_NO_FATAL_FAILURE(dump_program("count"));
   const fs::path secret = others_ / "secret";
   fs::copy_file(file(), secret);
@@ -180,26 +179,26 @@ TEST_P(RestoredNames, OfFilesThatTheMemberMayNotOpenAreNotOpened) {
   EXPECT_LT(::read(opened.get(), event, sizeof(event)), 0) << "it was opened";
 }
 
-TEST_P(RestoredNames, OfFilesWithALeaseDoNotHoldUpARestore) {
+TEST_P(RestoredNames, LeasedFilesDoNotBlockARestore) {
   ASSERT_NO_FATAL_FAILURE(dump_program("count"));
   const UniqueFd leased(::open(file().c_str(), O_RDONLY | O_CLOEXEC));
   ASSERT_EQ(::fcntl(leased.get(), F_SETSIG, SIGCHLD), 0);  // the default action is none
   ASSERT_EQ(::fcntl(leased.get(), F_SETLEASE, F_WRLCK), 0);
   const auto start = std::chrono::steady_clock::now();
   EXPECT_FALSE(restore());
-  // Whoever holds a lease has 45 seconds to give it back.
+  // The holder of a lease has 45 seconds to release it.
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(30));
   ASSERT_EQ(::fcntl(leased.get(), F_SETLEASE, F_UNLCK), 0);
-  ASSERT_NO_FATAL_FAILURE(expect_to_go_on());
+  ASSERT_NO_FATAL_FAILURE(expect_progress());
 }
 
-TEST_P(RestoredNames, AreNotUsedForAProcessOfWhichNobodyTellsTheRights) {
+TEST_P(RestoredNames, ProcessWithoutKnownRightsIsNotRestored) {
   ASSERT_NO_FATAL_FAILURE(dump_program("count"));
   members_.clear();
   EXPECT_FALSE(restore());
 }
 
-TEST_P(RestoredNames, ARestoreEndsWhenItMayNotGoOn) {
+TEST_P(RestoredNames, RestoreEndsOnCancellation) {
   const std::set<pid_t> before = all_processes();
   ASSERT_NO_FATAL_FAILURE(dump_program("count"));
   RestoreOptions options;
@@ -220,7 +219,7 @@ const std::vector<Case> kCases = {
      {"/usr/bin/setpriv", "--reuid", std::to_string(kUser), "--regid", std::to_string(kUser),
       "--clear-groups"}}};
 
-INSTANTIATE_TEST_SUITE_P(Of, RestoredNames, testing::ValuesIn(kCases),
+INSTANTIATE_TEST_SUITE_P(Each, RestoredNames, testing::ValuesIn(kCases),
                          [](const auto& info) { return std::string(info.param.name); });
 
 }  // namespace

@@ -1,5 +1,5 @@
-// What a program has set for itself is in force after a move, above all what confines it, and
-// nothing of the agent's takes its place.
+// The settings of a program are in force after a move, above all those that confine it, and nothing
+// is inherited from the agent.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <linux/keyctl.h>
@@ -34,9 +34,9 @@ using testing::HasSubstr;
 using testing::Not;
 
 constexpr int kTell = 40;     // of states.c
-constexpr int kConfine = 41;  // likewise
+constexpr int kConfine = 41;  // of states.c
 
-/// No group: they are stopped by SIGSTOP alone.
+/// No group: they are stopped only by SIGSTOP.
 const Standstill kStopped;
 
 bool kernel_has_landlock() { return ::syscall(444, nullptr, 0, 1) > 0; }
@@ -58,7 +58,7 @@ class SettingsTest : public testing::Test {
     program_.emplace(command);
   }
 
-  /// What the first thread, or the second, says of itself.
+  /// The report of the first thread, or of the second, about itself.
   std::string ask(pid_t pid, std::size_t thread) const {
     const auto lines = [this] {
       std::ifstream in(states());
@@ -72,7 +72,7 @@ class SettingsTest : public testing::Test {
     return lines().size() > before ? lines().back() : "no answer";
   }
 
-  /// Stops it, and starts it again from its images; what it had set for itself is set again.
+  /// Stops it, and starts it again from its images; its settings are applied again.
   void move() {
     const procfs::Process process =
         tree_ ? tree_->root() : procfs::Process::open(program_->pid()).value();
@@ -108,7 +108,7 @@ class SettingsTest : public testing::Test {
   int moves_ = 0;
 };
 
-TEST_F(SettingsTest, AreTheSameThereAndBack) {
+TEST_F(SettingsTest, SurviveARoundTrip) {
   start("all");
   const std::string first = ask(program_->pid(), 0);
   const std::string second = ask(program_->pid(), 1);
@@ -122,9 +122,8 @@ TEST_F(SettingsTest, AreTheSameThereAndBack) {
   expect_gapless(wait_for_progress(file(), read_output(file()), 20));
 }
 
-// A thread that is let go of has to run before it is stopped again: here, only when nobody else
-// does.
-TEST_F(SettingsTest, AreReadFromThreadsThatStandStillAfterwards) {
+// A released thread has to run before it is stopped again: here, only if no other does.
+TEST_F(SettingsTest, ThreadsStayStoppedAfterReading) {
   start("none");
   const std::vector<pid_t> threads = procfs::threads(program_->pid());
   const std::jthread busy([](const std::stop_token& end) {
@@ -151,8 +150,8 @@ TEST_F(SettingsTest, AreReadFromThreadsThatStandStillAfterwards) {
   }
 }
 
-/// Whoever may write to a process changes what it executes while it is asked.
-TEST_F(SettingsTest, ThreadThatMakesAnotherCallThanItWasToldIsFound) {
+/// A process with write access may change the program's code while its settings are read.
+TEST_F(SettingsTest, UnexpectedSystemCallIsDetected) {
   start("none");
   ASSERT_TRUE(program_->process().send(SIGSTOP));
   ASSERT_TRUE(procfs::wait_until_stopped(program_->pid()));
@@ -173,7 +172,7 @@ TEST_F(SettingsTest, ThreadThatMakesAnotherCallThanItWasToldIsFound) {
   EXPECT_EQ(made.error().code(), Code::kDataLoss);
 }
 
-TEST_F(SettingsTest, TheEndOfCriuIsNotTheDeathOfAParent) {
+TEST_F(SettingsTest, EndOfCriuSendsNoParentDeathSignal) {
   start("orphan");
   const std::string before = ask(program_->pid(), 0);
   EXPECT_THAT(before, HasSubstr("parent-death-signal=9"));
@@ -182,7 +181,7 @@ TEST_F(SettingsTest, TheEndOfCriuIsNotTheDeathOfAParent) {
   EXPECT_EQ(ask(tree_->pid(), 0), before);
 }
 
-TEST_F(SettingsTest, OfTheAgentAreNotThoseOfTheProgram) {
+TEST_F(SettingsTest, AreNotInheritedFromTheAgent) {
   start("none");
   const std::string before = ask(program_->pid(), 0);
   constexpr int kIdle = 3 << 13;
@@ -195,7 +194,7 @@ TEST_F(SettingsTest, OfTheAgentAreNotThoseOfTheProgram) {
   EXPECT_EQ(ask(tree_->pid(), 0), before);
 }
 
-TEST_F(SettingsTest, KeysOfWhoRestoresAreNotThoseOfTheProgram) {
+TEST_F(SettingsTest, KeyringIsNotInheritedFromTheAgent) {
   start("none");
   const std::string before = ask(program_->pid(), 0);
   EXPECT_THAT(before, HasSubstr("foreign-key=0"));
@@ -206,7 +205,7 @@ TEST_F(SettingsTest, KeysOfWhoRestoresAreNotThoseOfTheProgram) {
   EXPECT_EQ(ask(tree_->pid(), 0), before);
 }
 
-TEST_F(SettingsTest, OfAnotherFormAreRefused) {
+TEST_F(SettingsTest, MalformedOnesAreRefused) {
   start("none");
   ASSERT_NO_FATAL_FAILURE(move());
   const auto refusal = [&](const char* name, int thread) {
@@ -224,7 +223,7 @@ TEST_F(SettingsTest, OfAnotherFormAreRefused) {
   EXPECT_EQ(refusal("extended-state", 0), Code::kProtocol);
 }
 
-TEST_F(SettingsTest, ThatConfineAndAreRefusedEndTheRestore) {
+TEST_F(SettingsTest, RefusedConfinementEndsTheRestore) {
   start("none");
   ASSERT_NO_FATAL_FAILURE(move_and_stop());
   Settings settings;
@@ -246,13 +245,13 @@ bool processor_has_tiles() {
   return text.find(" amx_int8") != std::string::npos;
 }
 
-/// The number behind "name=".
+/// The number after "name=".
 long number_in(const std::string& said, const std::string& name) {
   const std::size_t at = said.find(name + "=");
   return at == std::string::npos ? -1 : std::stol(said.substr(at + name.size() + 1));
 }
 
-TEST_F(SettingsTest, TilesOfAThreadThatMultipliesGoOn) {
+TEST_F(SettingsTest, TilesOfAMultiplyingThreadSurvive) {
   if (!processor_has_tiles()) GTEST_SKIP() << "the processor has no AMX";
   start("tiles");
   for (int i = 0; i < 10; ++i) {
@@ -270,7 +269,7 @@ TEST_F(SettingsTest, TilesOfAThreadThatMultipliesGoOn) {
   }
 }
 
-TEST_F(SettingsTest, StateThatThisProcessorDoesNotHaveEndsTheRestore) {
+TEST_F(SettingsTest, StateUnknownToThisCpuEndsTheRestore) {
   start("none");
   ASSERT_NO_FATAL_FAILURE(move_and_stop());
   Settings settings;
@@ -296,7 +295,7 @@ class Landlocked : public SettingsTest {
   bool skip_ = false;
 };
 
-TEST_F(Landlocked, ThreadsAreFoundThereAndBackAndOthersAreNot) {
+TEST_F(Landlocked, OnlyLandlockedThreadsAreFound) {
   start("landlock");
   EXPECT_EQ(threads_in_landlock(program_->pid()), procfs::threads(program_->pid()));
   wait_for_progress(file(), read_output(file()), 5);
@@ -306,11 +305,11 @@ TEST_F(Landlocked, ThreadsAreFoundThereAndBackAndOthersAreNot) {
   expect_gapless(wait_for_progress(directory_.path() / "other", {}, 20));
 }
 
-TEST_F(Landlocked, ThreadThatEntersLaterIsFoundInTheDump) {
+TEST_F(Landlocked, LandlockEnteredLateIsFoundInTheDump) {
   start("all");
   const std::vector<pid_t> threads = procfs::threads(program_->pid());
   ::syscall(SYS_tgkill, program_->pid(), threads.at(1), kConfine);
-  ask(program_->pid(), 1);  // the signals come in their order
+  ask(program_->pid(), 1);  // the signals arrive in order
   const auto dumped = dump(criu_command(), program_->pid(), directory_.make("images"));
   ASSERT_TRUE(dumped) << dumped.error().message();
   const auto observed = read_settings({program_->pid()}, kStopped);
@@ -321,8 +320,8 @@ TEST_F(Landlocked, ThreadThatEntersLaterIsFoundInTheDump) {
   expect_gapless(wait_for_progress(file(), before, 20));
 }
 
-/// A filter that kills for the calls that are made in its threads.
-TEST_F(SettingsTest, AreReadPastAFilterForSystemCalls) {
+/// A filter that kills the process if the calls are made in its threads.
+TEST_F(SettingsTest, AreReadDespiteASeccompFilter) {
   start("filter", {"/bin/sleep", "1000"});
   while (procfs::status_field(std::to_string(program_->pid()), "Seccomp") != "2") {
     ::poll(nullptr, 0, 10);

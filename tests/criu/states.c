@@ -1,5 +1,5 @@
 // Preloaded into a program: sets, before main, what Linux lets a process and its threads set for
-// themselves beside memory and descriptors, in the first thread and in one of its own. Each of
+// themselves apart from memory and descriptors, in the first thread and in one of its own. Each of
 // these two appends a line to the file GCR_STATES when it gets kTell: "first" or "second", and
 // "name=value" for each state.
 //
@@ -47,7 +47,7 @@ enum { kIoWhoProcess = 1, kIoBestEffort = 2 << 13, kIoIdle = 3 << 13 };
 enum { kCacheFlush = 2 };  // PR_SPEC_L1D_FLUSH, Linux 5.15
 enum { kGetCpuid = 0x1011, kSetCpuid = 0x1012 };
 enum { kGetPermissions = 0x1022, kRequestPermission = 0x1023, kTileData = 18 };
-enum { kTell = 40, kConfine = 41 };  // real-time signals that nobody uses
+enum { kTell = 40, kConfine = 41 };  // real-time signals without other uses
 
 static int output = -1;
 static _Thread_local const char* self = "";
@@ -119,7 +119,7 @@ static void tell(int signal) {
   syscall(SYS_get_mempolicy, &number, &nodes, 8 * sizeof(nodes), 0, 0);
   SAY("numa-mode", number);
   SAY("numa-nodes", nodes);
-  // What CRIU restores by itself.
+  // Restored by CRIU itself.
   SAY("thp-disabled", prctl(PR_GET_THP_DISABLE, 0, 0, 0, 0));
   SAY("no-new-privileges", prctl(PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0));
   SAY("dumpable", prctl(PR_GET_DUMPABLE, 0, 0, 0, 0));
@@ -139,7 +139,7 @@ static void tell(int signal) {
   sigaltstack(NULL, &stack);
   SAY("signal-stack", stack.ss_size);
   SAY("membarrier", syscall(SYS_membarrier, kMembarrierGetRegistrations, 0, 0));
-  // What becomes the agent's, or nobody's.
+  // Replaced by the agent's value, or reset.
   SAY("foreign-key", syscall(SYS_keyctl, KEYCTL_SEARCH, KEY_SPEC_SESSION_KEYRING, "user",
                              "gcr-test-secret", 0) >= 0);
   SAY("right-products", right_products);
@@ -150,7 +150,7 @@ static void tell(int signal) {
   (void)signal;
 }
 
-/// No rights on files are handled but one, which nobody misses.
+/// Restricts only one right on files, which no test needs.
 static void enter_landlock(void) {
   const unsigned long long handled = 1ULL << 6;  // LANDLOCK_ACCESS_FS_MAKE_CHAR
   const int rules = (int)syscall(kLandlockCreateRuleset, &handled, sizeof(handled), 0);
@@ -235,7 +235,7 @@ static void set_of_process(void) {
   check(syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED, 0, 0), "barriers");
 }
 
-/// What is in the tiles for nearly all the time is the sum so far: it is in no memory.
+/// The tiles hold the sum nearly all the time: it is in no memory.
 __attribute__((target("amx-tile,amx-int8"))) static void* multiply(void* nothing) {
   enum { kRows = 16, kRowBytes = 64, kSums = 20000 };
   static const struct {
@@ -308,7 +308,7 @@ __attribute__((constructor)) static void begin(void) {
     return;
   }
   set_of_process();
-  static pthread_barrier_t ready;  // the other thread may look at it after this has returned
+  static pthread_barrier_t ready;  // the other thread may read it after this has returned
   pthread_barrier_init(&ready, NULL, 2);
   pthread_t thread;
   check(-pthread_create(&thread, NULL, second_thread, &ready), "a thread");

@@ -1,4 +1,4 @@
-// TCP sockets of processes, here of the test itself: locked, repaired, let go.
+// TCP sockets of processes, here of the test itself: locked, repaired, released.
 #include "migrate-agent/criu/sockets/tcp_sockets.h"
 
 #include <gtest/gtest.h>
@@ -28,7 +28,7 @@ int option(const UniqueFd& socket, int level, int name) {
   return value;
 }
 
-bool has_something(const UniqueFd& socket, int timeout_ms) {
+bool is_readable(const UniqueFd& socket, int timeout_ms) {
   pollfd watched{socket.get(), POLLIN, 0};
   return ::poll(&watched, 1, timeout_ms) == 1;
 }
@@ -53,7 +53,7 @@ class TcpSockets : public testing::Test {
     connection_ = {{"127.0.0.1", ntohs(own.sin_port)}, {"127.0.0.1", ntohs(address_.sin_port)}};
   }
 
-  /// As a dump leaves it.
+  /// The state after a dump.
   static void repair(const UniqueFd& socket) {
     const int on = 1;
     ASSERT_EQ(::setsockopt(socket.get(), IPPROTO_TCP, TCP_REPAIR, &on, sizeof(on)), 0);
@@ -70,22 +70,22 @@ class TcpSockets : public testing::Test {
   TcpConnection connection_;
 };
 
-TEST_F(TcpSockets, WhatIsSentIntoALockArrivesAfterIt) {
+TEST_F(TcpSockets, DataSentDuringALockArrivesAfterIt) {
   ASSERT_TRUE(lock_connections(self_));
   ASSERT_EQ(::send(ours_.get(), "x", 1, 0), 1);
-  EXPECT_FALSE(has_something(theirs_, kMomentMs));
+  EXPECT_FALSE(is_readable(theirs_, kMomentMs));
   repair(ours_);
   repair(theirs_);
   const Status ended = end_repair(self_, Repaired::kAll);
   ASSERT_TRUE(ended) << ended.error().message();
   EXPECT_FALSE(is_in_repair(ours_) || is_in_repair(theirs_));
-  EXPECT_TRUE(has_something(theirs_, kPatienceMs));
+  EXPECT_TRUE(is_readable(theirs_, kPatienceMs));
   EXPECT_EQ(option(theirs_, SOL_SOCKET, SO_REUSEADDR), 1);  // as its listener's
   EXPECT_EQ(option(ours_, SOL_SOCKET, SO_REUSEADDR), 0);
   ASSERT_TRUE(end_repair(self_, Repaired::kAll));
 }
 
-TEST_F(TcpSockets, ThoseOfOutsidersAreNotLockedAndTheirRepairEndsAlone) {
+TEST_F(TcpSockets, OutsideConnectionsAreNotLocked) {
   int pair[2];
   ASSERT_EQ(::pipe(pair), 0);
   const UniqueFd held(pair[1]);
@@ -116,24 +116,24 @@ TEST_F(TcpSockets, ThoseOfOutsidersAreNotLockedAndTheirRepairEndsAlone) {
   ::waitpid(outsider, nullptr, 0);
 }
 
-TEST_F(TcpSockets, AClosedHalfIsTheEndForTheOther) {
+TEST_F(TcpSockets, HalfCloseIsSeenAsEndOfStream) {
   ASSERT_TRUE(end_connections(self_, {connection_}, {}));
-  ASSERT_TRUE(has_something(theirs_, kPatienceMs));
+  ASSERT_TRUE(is_readable(theirs_, kPatienceMs));
   char byte = 0;
   EXPECT_EQ(::recv(theirs_.get(), &byte, 1, 0), 0);
   EXPECT_EQ(::send(theirs_.get(), "x", 1, 0), 1);
-  ASSERT_TRUE(has_something(ours_, kPatienceMs));
+  ASSERT_TRUE(is_readable(ours_, kPatienceMs));
   EXPECT_EQ(::recv(ours_.get(), &byte, 1, 0), 1);
 }
 
-TEST_F(TcpSockets, WhatIsToBeResetIs) {
+TEST_F(TcpSockets, SelectedConnectionsAreReset) {
   ASSERT_TRUE(end_connections(self_, {}, {connection_}));
   char byte = 0;
   EXPECT_EQ(::recv(ours_.get(), &byte, 1, 0), -1);
   EXPECT_EQ(errno, ECONNRESET);
 }
 
-TEST_F(TcpSockets, AProcessThatIsGoneHasNone) {
+TEST_F(TcpSockets, EndedProcessHasNone) {
   const pid_t child = ::fork();
   if (child == 0) ::_exit(0);
   ASSERT_EQ(::waitpid(child, nullptr, 0), child);

@@ -1,4 +1,4 @@
-// Dumps and restores in one call, where nothing is prepared ahead, and the end of what was dumped.
+// Dumps and restores in one call, without a prepared session, and the end of the dumped processes.
 #pragma once
 
 #include <unistd.h>
@@ -18,7 +18,7 @@ inline Result<std::vector<process::ThreadRights>> dump(const Command& command, p
   return prepared.run();
 }
 
-/// The caller's own rights for all processes of the images; of images that are not whole, for none.
+/// The caller's own rights for all processes of the images; none if the images are incomplete.
 inline Rights own_rights(const std::filesystem::path& directory) {
   Rights rights;
   const auto own = process::read_credentials(::getpid());
@@ -35,7 +35,7 @@ inline Result<RestoredTree> restore(const Command& command, const std::filesyste
   GCR_ASSIGN(const std::set<pid_t> used, images::used_pids(directory));
   GCR_ASSIGN(const std::string inventory, images::read_file(first));
   auto prepared = PreparedRestore::create(command, directory, used, std::move(options));
-  // The holding point needs its name, and the file belongs to the images in any case.
+  // The holding point needs its name, and the file is part of the images in any case.
   GCR_TRY(images::write_file(first, inventory));
   if (!prepared) return prepared.error();
   return prepared->run(members);
@@ -47,7 +47,7 @@ inline Result<RestoredTree> restore(const Command& command, const std::filesyste
   return restore(command, directory, own_rights(directory), std::move(options));
 }
 
-/// Sends SIGKILL to the dumped tree, and waits until all of it has ended. Success if it is gone
+/// Sends SIGKILL to the dumped tree, and waits until all of it has ended. Success if it has ended
 /// already.
 inline Status kill_stopped(const procfs::Process& process) {
   const std::vector<procfs::Process> tasks = procfs::open_tree(process);

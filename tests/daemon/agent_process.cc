@@ -34,7 +34,7 @@ Pipe make_pipe() {
   return {UniqueFd(ends[0]), UniqueFd(ends[1])};
 }
 
-/// Starts a program; `placed` are descriptors and the numbers that it finds them under.
+/// Starts a program; `placed` are descriptors and the numbers under which it finds them.
 pid_t start(const std::vector<std::string>& words, const std::vector<std::pair<int, int>>& placed) {
   posix_spawn_file_actions_t actions;
   posix_spawn_file_actions_init(&actions);
@@ -131,7 +131,7 @@ AgentProcess::AgentProcess(const control::TlsFiles& tls, const std::string& sett
 
 AgentProcess::~AgentProcess() {
   kill_daemon();
-  // One that was just started shows its command line a moment later.
+  // A process that was just started shows its command line a moment later.
   for (std::unique_lock lock(mutex_); !log_ended_;) {
     kill_workers(home_.folder->path() + "/agent.toml");
     changed_.wait_for(lock, std::chrono::milliseconds(5));

@@ -1,5 +1,5 @@
-// A real agent as a child process, on a free port of loopback, with certificates and folders of its
-// own; what it logs can be waited for.
+// A real agent as a child process, on a free port of loopback, with its own certificates and
+// folders; a test can wait for its log lines.
 #pragma once
 
 #include <sys/types.h>
@@ -18,7 +18,7 @@
 
 namespace gcr::daemon::test {
 
-/// A folder that goes with its owner.
+/// A folder that is removed with its owner.
 class TemporaryFolder {
  public:
   TemporaryFolder();
@@ -38,7 +38,7 @@ struct Finished {
 };
 Finished run_to_end(const std::vector<std::string>& words);
 
-/// What outlives an agent that is started again.
+/// Files that outlive a restarted agent.
 struct AgentHome {
   std::shared_ptr<TemporaryFolder> folder = std::make_shared<TemporaryFolder>();
   std::uint16_t port = 0;  ///< 0: any
@@ -55,7 +55,7 @@ class AgentProcess {
                AgentHome home = {});
   /// The same with these files, which the test may change while it runs.
   AgentProcess(const control::TlsFiles& tls, const std::string& settings, AgentHome home = {});
-  /// Kills what still runs, its workers as well.
+  /// Kills it and its workers, if they still run.
   ~AgentProcess();
   AgentProcess(const AgentProcess&) = delete;
   AgentProcess& operator=(const AgentProcess&) = delete;
@@ -66,17 +66,17 @@ class AgentProcess {
   const AgentHome& home() const { return home_; }
   std::filesystem::path state_dir() const { return home_.state_dir(); }
 
-  /// Returns once a line with `text` has been logged, false if the agent ended without. Each line
-  /// is looked at once.
+  /// Returns once a line with `text` has been logged; false if the agent ended without it. Each
+  /// line is examined once.
   bool wait_for_log(const std::string& text);
-  /// The number after `before` in the line with `text` that wait_for_log() finds next; throws if
+  /// The number after `before` in the next line with `text` that wait_for_log() finds; throws if
   /// there is none.
   int number_in_log(const std::string& text, const std::string& before);
   /// Whether a line with `text` has been logged so far.
   bool has_logged(const std::string& text);
-  /// Waits for the end; the exit status, or 128 and the signal.
+  /// Waits for the end; returns the exit status, or 128 and the signal.
   int wait_for_end();
-  /// SIGKILL to the daemon alone.
+  /// SIGKILL to the daemon only.
   void kill_daemon();
 
  private:
@@ -100,21 +100,21 @@ class Client {
   Client(const AgentProcess& agent, std::shared_ptr<asio::ssl::context> tls);
   Client(const AgentProcess& agent, control::test::Credentials& credentials, const char* role,
          const Uuid& migration = {});
-  /// The same; without `tls` to a local socket. `migration` is what its preface names.
+  /// The same; without `tls` to a local socket. `migration` is the id in its preface.
   Client(const control::Endpoint& agent, std::shared_ptr<asio::ssl::context> tls,
          const Uuid& migration = {});
 
   void send(const proto::Envelope& message);
-  /// The next message; throws if none comes.
+  /// The next message; throws if none arrives.
   proto::Envelope receive();
   /// Whether the agent has closed the connection instead of sending a message.
   bool is_closed();
-  /// Asks the test's roles for something and gives the first answer.
+  /// Sends a command to the test's roles and returns the first reply.
   proto::Envelope ask(const std::string& wish, int pid = 1, unsigned start_time = 1);
   proto::Envelope offer(const Uuid& migration, const std::string& ordered_by = {});
-  /// Sends a request and gives its answer.
+  /// Sends a request and returns the reply.
   proto::Envelope call(const proto::Envelope& request);
-  /// Lets a worker go that waits for its client.
+  /// Ends a worker that waits for its client.
   void release();
 
  private:
@@ -123,7 +123,7 @@ class Client {
   std::unique_ptr<control::ControlChannel> channel_;
 };
 
-/// A connection in clear; nothing is sent by itself.
+/// A plain connection; it sends nothing by itself.
 class PlainConnection {
  public:
   explicit PlainConnection(std::uint16_t port);

@@ -7,7 +7,7 @@
 namespace gcr::daemon {
 namespace {
 
-TEST(Cancellation, IsNotThereUntilItIsRequested) {
+TEST(Cancellation, IsNotSetUntilRequested) {
   worker::Cancellation cancellation;
   EXPECT_FALSE(cancellation.requested());
   EXPECT_TRUE(cancellation.check());
@@ -23,7 +23,7 @@ TEST(Cancellation, KeepsItsFirstReason) {
   EXPECT_EQ(checked.error().message(), "first");
 }
 
-TEST(Cancellation, CallsEveryoneOnce) {
+TEST(Cancellation, EveryCallbackRunsOnce) {
   worker::Cancellation cancellation;
   int calls = 0;
   const auto one = cancellation.on_request([&] { ++calls; });
@@ -33,7 +33,7 @@ TEST(Cancellation, CallsEveryoneOnce) {
   EXPECT_EQ(calls, 2);
 }
 
-TEST(Cancellation, CallsThoseThatComeTooLateAtOnce) {
+TEST(Cancellation, LateCallbackRunsAtOnce) {
   worker::Cancellation cancellation;
   cancellation.request("why");
   bool called = false;
@@ -41,7 +41,7 @@ TEST(Cancellation, CallsThoseThatComeTooLateAtOnce) {
   EXPECT_TRUE(called);
 }
 
-TEST(Cancellation, DoesNotCallThoseThatHaveLeft) {
+TEST(Cancellation, RemovedCallbackDoesNotRun) {
   worker::Cancellation cancellation;
   bool called = false;
   {
@@ -52,7 +52,7 @@ TEST(Cancellation, DoesNotCallThoseThatHaveLeft) {
   EXPECT_FALSE(called);
 }
 
-TEST(Cancellation, CallbackMayLeaveAndTakeOthersWithIt) {
+TEST(Cancellation, CallbackMayRemoveItselfAndOthers) {
   worker::Cancellation cancellation;
   int calls = 0;
   worker::Cancellation::Registration own;
@@ -63,7 +63,7 @@ TEST(Cancellation, CallbackMayLeaveAndTakeOthersWithIt) {
     other = {};
   };
   own = cancellation.on_request(leave);
-  other = cancellation.on_request(leave);  // whichever runs first
+  other = cancellation.on_request(leave);  // the one that runs first
   cancellation.request("why");
   EXPECT_EQ(calls, 1);
 }

@@ -13,7 +13,7 @@ namespace {
 
 using testing::HasSubstr;
 
-TEST(AgentCommandLine, GoodConfigurationPassesTheCheck) {
+TEST(AgentCommandLine, CheckAcceptsAGoodConfiguration) {
   control::test::Credentials credentials;
   const control::TlsFiles tls = credentials.issue({});
   const TemporaryFolder folder;
@@ -25,7 +25,7 @@ TEST(AgentCommandLine, GoodConfigurationPassesTheCheck) {
   EXPECT_EQ(checked.exit_status, 0) << checked.output;
 }
 
-/// What --check-config says of this configuration with a good certificate for an agent, whose files
+/// The output of --check-config for this configuration with a valid agent certificate, whose files
 /// `change` changes before.
 Finished check(const std::string& settings, const gcr::test::LeafOptions& leaf = {},
                const std::function<void(const control::TlsFiles&)>& change = {}) {
@@ -43,7 +43,7 @@ Finished check(const std::string& settings, const gcr::test::LeafOptions& leaf =
 
 constexpr const char* kCriu = "[criu]\ncommand = [\"true\"]\n";
 
-TEST(AgentCommandLine, TheCheckTouchesNothing) {
+TEST(AgentCommandLine, CheckChangesNothing) {
   const TemporaryFolder folder;
   const std::string path = folder.path() + "/deep/down";
   const Finished checked = check("audit_log = \"" + path + "/audit\"\n" + kCriu);
@@ -51,7 +51,7 @@ TEST(AgentCommandLine, TheCheckTouchesNothing) {
   EXPECT_FALSE(std::filesystem::exists(folder.path() + "/deep"));
 }
 
-TEST(AgentCommandLine, TheCheckNamesEveryProblemAtOnce) {
+TEST(AgentCommandLine, CheckNamesEveryProblemAtOnce) {
   const Finished checked = check(
       "data_addresses = [\"192.0.2.77\"]\nmetrics_listen = \"192.0.2.78:1\"\n"
       "local_socket = \"/dev/null/socket\"\n"
@@ -74,19 +74,19 @@ TEST(AgentCommandLine, TheCheckNamesEveryProblemAtOnce) {
   }
 }
 
-TEST(AgentCommandLine, TheCheckFindsACertificateForAnotherHost) {
+TEST(AgentCommandLine, CheckFindsACertificateForAnotherHost) {
   const Finished checked = check(std::string("advertise = \"127.0.0.9:7411\"\n") + kCriu);
   EXPECT_EQ(checked.exit_status, 2);
   EXPECT_THAT(checked.output, HasSubstr("is not made out to 127.0.0.9"));
 }
 
-TEST(AgentCommandLine, TheCheckFindsACertificateThatIsNoAgents) {
+TEST(AgentCommandLine, CheckFindsACertificateWithoutTheAgentRole) {
   const Finished checked = check(kCriu, {.role = "operator"});
   EXPECT_EQ(checked.exit_status, 2);
   EXPECT_THAT(checked.output, HasSubstr("lacks gcr:role:agent"));
 }
 
-TEST(AgentCommandLine, TheCheckWarnsOfAKeyThatOthersMayUse) {
+TEST(AgentCommandLine, CheckWarnsOfAKeyReadableByOthers) {
   for (const mode_t mode : {0640, 0604, 0660}) {
     const Finished checked = check(kCriu, {}, [&](const control::TlsFiles& tls) {
       ASSERT_EQ(::chmod(tls.key.c_str(), mode), 0);
@@ -98,7 +98,7 @@ TEST(AgentCommandLine, TheCheckWarnsOfAKeyThatOthersMayUse) {
   EXPECT_THAT(check(kCriu).output, testing::Not(HasSubstr("warning")));
 }
 
-TEST(AgentCommandLine, AnEncryptedKeyIsAProblem) {
+TEST(AgentCommandLine, CheckRefusesAnEncryptedKey) {
   const Finished checked = check(kCriu, {}, [](const control::TlsFiles& tls) {
     gcr::test::write_private_file(tls.key,
                                   gcr::test::encrypted(gcr::test::TestAuthority().issue().key));
@@ -108,7 +108,7 @@ TEST(AgentCommandLine, AnEncryptedKeyIsAProblem) {
               HasSubstr("is encrypted, and gcr-migrate never asks for a passphrase"));
 }
 
-TEST(AgentCommandLine, MistakeInTheConfigurationEndsItWithItsLine) {
+TEST(AgentCommandLine, ConfigurationErrorNamesItsLine) {
   const TemporaryFolder folder;
   const std::string config = folder.path() + "/agent.toml";
   gcr::test::write_private_file(config, "hugepage = \"auto\"\n");
@@ -117,7 +117,7 @@ TEST(AgentCommandLine, MistakeInTheConfigurationEndsItWithItsLine) {
   EXPECT_THAT(checked.output, HasSubstr(config + ":1: hugepage is not known; known are "));
 }
 
-TEST(AgentCommandLine, MissingCertificateEndsItBeforeItListens) {
+TEST(AgentCommandLine, MissingCertificateStopsItBeforeItListens) {
   const TemporaryFolder folder;
   const std::string config = folder.path() + "/agent.toml";
   gcr::test::write_private_file(config, "[tls]\nauthority = \"" + folder.path() + "/ca.crt\"\n");
@@ -126,7 +126,7 @@ TEST(AgentCommandLine, MissingCertificateEndsItBeforeItListens) {
   EXPECT_THAT(started.output, HasSubstr(folder.path() + "/ca.crt"));
 }
 
-TEST(AgentCommandLine, PortInUseEndsItWithTheAddress) {
+TEST(AgentCommandLine, PortInUseIsAnErrorWithTheAddress) {
   control::test::Credentials credentials;
   const AgentProcess first(credentials);
   const control::TlsFiles tls = credentials.issue({});

@@ -117,7 +117,7 @@ struct Mistake {
 
 class ConfigMistake : public testing::TestWithParam<Mistake> {};
 
-TEST_P(ConfigMistake, IsToldWithFileLineAndKey) {
+TEST_P(ConfigMistake, IsReportedWithFileLineAndKey) {
   const auto config = worker::parse_config(GetParam().text, "test.toml");
   ASSERT_FALSE(config);
   EXPECT_EQ(config.error().code(), Code::kInvalidArgument);
@@ -164,8 +164,8 @@ INSTANTIATE_TEST_SUITE_P(
         Mistake{"EmptyPath", "state_dir = \"\"", "state_dir must not be empty"}),
     [](const auto& info) { return info.param.name; });
 
-/// The file that packages install, with what it comments out in force.
-TEST(Config, TheShippedFileSaysWhatTheDefaultsAre) {
+/// The file that packages install, with its commented-out lines in force.
+TEST(Config, ShippedFileNamesTheDefaults) {
   std::ifstream file(GCR_SHIPPED_CONFIG);
   std::string text;
   for (std::string line; std::getline(file, line);) {
@@ -213,7 +213,7 @@ TEST(Config, TheShippedFileSaysWhatTheDefaultsAre) {
   EXPECT_TRUE(shipped->peers.empty());
 }
 
-TEST(Config, PeersHaveANameAndNothingElse) {
+TEST(Config, PeersAcceptOnlyAName) {
   const auto config =
       worker::parse_config("[[peers]]\nname = \"a\"\n[[peers]]\nname = \"b\"\n", "test.toml");
   ASSERT_TRUE(config) << config.error().message();
@@ -224,7 +224,7 @@ TEST(Config, PeersHaveANameAndNothingElse) {
   }
 }
 
-TEST(Config, OperatorsTakeNoOtherKeys) {
+TEST(Config, OperatorsAcceptNoOtherKeys) {
   const auto config =
       worker::parse_config("[[operators]]\nname = \"a\"\nuser = [\"b\"]\n", "test.toml");
   ASSERT_FALSE(config);

@@ -1,5 +1,5 @@
-// The daemon and its workers as real processes: who gets which connection, who owns what, and what
-// is left when a worker ends badly.
+// The daemon and its workers as real processes: which worker gets a connection, who owns a process,
+// and what remains when a worker crashes.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -19,7 +19,7 @@ class DaemonTest : public testing::Test {
   AgentProcess agent_{credentials_};
 };
 
-TEST_F(DaemonTest, EachControlConnectionGetsAProcessOfItsOwn) {
+TEST_F(DaemonTest, EachControlConnectionGetsItsOwnProcess) {
   Client first(agent_, credentials_, "operator");
   Client second(agent_, credentials_, "operator");
   const int first_pid = std::stoi(first.ask("pid").event().text());
@@ -29,7 +29,7 @@ TEST_F(DaemonTest, EachControlConnectionGetsAProcessOfItsOwn) {
   EXPECT_EQ(::getsid(first_pid), first_pid);
 }
 
-TEST_F(DaemonTest, DataConnectionReachesTheWorkerThatRegisteredItsMigration) {
+TEST_F(DaemonTest, DataConnectionReachesTheWorkerOfItsMigration) {
   const Uuid one = Uuid::random();
   const Uuid two = Uuid::random();
   Client first(agent_, credentials_, "agent");
@@ -65,7 +65,7 @@ TEST_F(DaemonTest, MigrationIsRegisteredOnce) {
   EXPECT_THAT(refused.text(), HasSubstr(migration.to_string()));
 }
 
-TEST_F(DaemonTest, ProcessIsClaimedOnceAndIsFreeWhenItsWorkerHasEnded) {
+TEST_F(DaemonTest, ClaimOfAProcessEndsWithItsWorker) {
   Client first(agent_, credentials_, "operator");
   ASSERT_EQ(first.ask("claim", 4711, 5).event().phase(), "claimed");
   Client second(agent_, credentials_, "operator");
@@ -81,7 +81,7 @@ TEST_F(DaemonTest, ProcessIsClaimedOnceAndIsFreeWhenItsWorkerHasEnded) {
   EXPECT_EQ(third.ask("claim", 4711, 5).event().phase(), "claimed");
 }
 
-TEST_F(DaemonTest, CrashOfAWorkerEndsItsMigrationAndNoOther) {
+TEST_F(DaemonTest, CrashedWorkerEndsOnlyItsOwnMigration) {
   Client bystander(agent_, credentials_, "operator");
   ASSERT_EQ(bystander.ask("claim", 1, 1).event().phase(), "claimed");
   Client victim(agent_, credentials_, "operator");
@@ -94,7 +94,7 @@ TEST_F(DaemonTest, CrashOfAWorkerEndsItsMigrationAndNoOther) {
   EXPECT_TRUE(agent_.wait_for_log("ended with status 0"));
 }
 
-TEST_F(DaemonTest, ExceptionInARoleReachesThePeerAsAFailure) {
+TEST_F(DaemonTest, ExceptionInAWorkerReachesThePeerAsAFailure) {
   Client client(agent_, credentials_, "operator");
   const auto answer = client.ask("throw");
   ASSERT_TRUE(answer.has_failure());
@@ -102,7 +102,7 @@ TEST_F(DaemonTest, ExceptionInARoleReachesThePeerAsAFailure) {
   EXPECT_THAT(answer.failure().message(), HasSubstr("thrown by the role"));
 }
 
-TEST_F(DaemonTest, ProcessThatAWorkerLeftBehindIsReapedByTheDaemon) {
+TEST_F(DaemonTest, DaemonReapsOrphansOfItsWorkers) {
   Client client(agent_, credentials_, "operator");
   const int child = std::stoi(client.ask("leave-child").event().text());
   EXPECT_TRUE(client.is_closed());
@@ -112,7 +112,7 @@ TEST_F(DaemonTest, ProcessThatAWorkerLeftBehindIsReapedByTheDaemon) {
   EXPECT_EQ(::kill(child, 0), -1);
 }
 
-TEST_F(DaemonTest, RolesOfCertificatesAreKeptApart) {
+TEST_F(DaemonTest, CertificateRolesAreEnforced) {
   Client agent(agent_, credentials_, "agent");
   const auto no_migration = agent.ask("pid");
   EXPECT_EQ(no_migration.failure().code(), "permission-denied");
@@ -123,7 +123,7 @@ TEST_F(DaemonTest, RolesOfCertificatesAreKeptApart) {
   EXPECT_THAT(no_process.failure().message(), HasSubstr("gcr:role:agent"));
 }
 
-TEST_F(DaemonTest, ConversationThatBeginsInTheMiddleIsRefused) {
+TEST_F(DaemonTest, WrongFirstMessageIsRefused) {
   Client client(agent_, credentials_, "agent");
   client.release();
   const auto answer = client.receive();
@@ -131,7 +131,7 @@ TEST_F(DaemonTest, ConversationThatBeginsInTheMiddleIsRefused) {
   EXPECT_TRUE(client.is_closed());
 }
 
-TEST_F(DaemonTest, StrangersGetNoRole) {
+TEST_F(DaemonTest, UnknownClientsGetNoWorker) {
   control::test::Credentials strangers;
   const control::TlsFiles theirs = strangers.issue({});
   control::TlsFiles mixed = credentials_.issue({});
@@ -141,7 +141,7 @@ TEST_F(DaemonTest, StrangersGetNoRole) {
   EXPECT_TRUE(agent_.wait_for_log("is not accepted here"));
 }
 
-TEST_F(DaemonTest, TerminationWaitsForTheLastWorkerAndLetsNobodyElseIn) {
+TEST_F(DaemonTest, TerminationWaitsForWorkersAndRefusesNewOnes) {
   const Uuid migration = Uuid::random();
   Client busy(agent_, credentials_, "agent");
   ASSERT_EQ(busy.offer(migration).event().phase(), "registered");
@@ -157,7 +157,7 @@ TEST_F(DaemonTest, TerminationWaitsForTheLastWorkerAndLetsNobodyElseIn) {
   EXPECT_EQ(agent_.wait_for_end(), 0);
 }
 
-TEST_F(DaemonTest, SecondTerminationEndsTheDaemonAndLeavesTheWorkerToFinish) {
+TEST_F(DaemonTest, SecondTerminationEndsTheDaemonButNoWorker) {
   Client busy(agent_, credentials_, "operator");
   const int worker = std::stoi(busy.ask("pid").event().text());
   ASSERT_EQ(::kill(agent_.pid(), SIGTERM), 0);

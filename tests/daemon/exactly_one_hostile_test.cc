@@ -1,4 +1,4 @@
-// Real agents that recover from journals, and peers that are not whom they should be, or whose copy
+// Real agents that recover from journals, and peers that are not the expected ones, or whose copy
 // is lost. The processes of the journals are children of the test that only wait.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -45,7 +45,7 @@ class Waiting {
     ::waitpid(pid_, nullptr, 0);
   }
   const journal::ProcessId& id() const { return id_; }
-  /// Nobody but the test has ended it.
+  /// Only the test has ended it.
   bool lives() const {
     siginfo_t end{};
     return ::waitid(P_PID, static_cast<id_t>(pid_), &end, WEXITED | WNOHANG | WNOWAIT) == 0 &&
@@ -58,8 +58,8 @@ class Waiting {
   journal::ProcessId id_;
 };
 
-/// An agent that gives every request the same answer, on connections of their own; questions for
-/// its vote may have another.
+/// An agent that gives the same reply to every request, each on its own connection; requests for
+/// its vote may get another.
 class FakeAgent {
  public:
   FakeAgent(control::test::Credentials& credentials, const std::string& name,
@@ -106,7 +106,7 @@ proto::Envelope it_runs() {
 
 proto::Envelope it_is_lost() {
   proto::Envelope answer;
-  answer.mutable_copy_lost()->set_reason("somebody killed it");
+  answer.mutable_copy_lost()->set_reason("it was killed");
   return answer;
 }
 
@@ -131,7 +131,7 @@ class ExactlyOne : public testing::Test {
                          .pid = process_.id().pid(),
                          .start_time = process_.id().start_time()});
   }
-  /// A destination that has voted for the process, and whose source answers nothing.
+  /// A destination that has voted for the process, and whose source does not answer.
   Uuid voted_destination(DestinationState state = DestinationState::kRestored) {
     const Uuid id =
         write_destination(home_.state_dir(), DestinationState::kBuilding, {.peer_name = "agent"});
@@ -165,7 +165,7 @@ class ExactlyOne : public testing::Test {
   Waiting process_;
 };
 
-TEST_F(ExactlyOne, TheSourceKeepsItsCopyWhenAnotherAgentSaysThatTheProcessRuns) {
+TEST_F(ExactlyOne, SourceIgnoresCommitRepliesOfOtherAgents) {
   const FakeAgent stranger(credentials_, "stranger", it_runs());
   committed_source(stranger, "peer");
   AgentProcess agent(credentials_, {}, home_);
@@ -174,7 +174,7 @@ TEST_F(ExactlyOne, TheSourceKeepsItsCopyWhenAnotherAgentSaysThatTheProcessRuns) 
   EXPECT_TRUE(process_.lives());
 }
 
-TEST_F(ExactlyOne, TheSourceKeepsItsCopyWhenItDoesNotKnowWhomToBelieve) {
+TEST_F(ExactlyOne, SourceKeepsItsCopyIfThePeersNameIsUnknown) {
   const FakeAgent stranger(credentials_, "stranger", it_runs());
   committed_source(stranger, "");
   AgentProcess agent(credentials_, {}, home_);
@@ -183,7 +183,7 @@ TEST_F(ExactlyOne, TheSourceKeepsItsCopyWhenItDoesNotKnowWhomToBelieve) {
   EXPECT_TRUE(process_.lives());
 }
 
-TEST_F(ExactlyOne, TheSourceEndsItsCopyWhenTheRightAgentSaysThatTheProcessRuns) {
+TEST_F(ExactlyOne, SourceEndsItsCopyOnceTheRightAgentConfirms) {
   const FakeAgent peer(credentials_, "peer", it_runs());
   const Uuid id = committed_source(peer, "peer");
   AgentProcess agent(credentials_, {}, home_);
@@ -192,7 +192,7 @@ TEST_F(ExactlyOne, TheSourceEndsItsCopyWhenTheRightAgentSaysThatTheProcessRuns) 
   EXPECT_FALSE(process_.lives());
 }
 
-TEST_F(ExactlyOne, TheSourceTakesTheProcessBackWhenTheDestinationLostItsCopy) {
+TEST_F(ExactlyOne, SourceResumesIfTheDestinationLostItsCopy) {
   const FakeAgent peer(credentials_, "peer", it_is_lost());
   const Uuid id = committed_source(peer, "peer");
   AgentProcess agent(credentials_, {}, home_);
@@ -201,7 +201,7 @@ TEST_F(ExactlyOne, TheSourceTakesTheProcessBackWhenTheDestinationLostItsCopy) {
   EXPECT_TRUE(process_.lives());
 }
 
-TEST_F(ExactlyOne, WhatWasVotedForRunsWhenTheSourcesHostHasLostTheProcess) {
+TEST_F(ExactlyOne, VotedCopyRunsIfTheSourceLostItsProcess) {
   const FakeAgent peer(credentials_, "peer", it_runs(), vote(proto::OutcomeReply::VOTED));
   const Uuid id = lost_source(peer, SourceState::kAwaiting);
   AgentProcess agent(credentials_, {}, home_);
@@ -209,7 +209,7 @@ TEST_F(ExactlyOne, WhatWasVotedForRunsWhenTheSourcesHostHasLostTheProcess) {
   EXPECT_EQ(last_state(id, Began::SOURCE), "confirmed");
 }
 
-TEST_F(ExactlyOne, NothingRunsWhereNothingWasVotedForAndTheSourcesHostHasLostTheProcess) {
+TEST_F(ExactlyOne, WithoutAVoteAProcessLostAtTheSourceIsLost) {
   for (const auto answer : {proto::OutcomeReply::ABORTED, proto::OutcomeReply::UNKNOWN}) {
     const FakeAgent peer(credentials_, "peer", it_runs(), vote(answer));
     const Uuid id = lost_source(peer, SourceState::kAwaiting);
@@ -219,7 +219,7 @@ TEST_F(ExactlyOne, NothingRunsWhereNothingWasVotedForAndTheSourcesHostHasLostThe
   }
 }
 
-TEST_F(ExactlyOne, BeforeTheDestinationWasAskedForACopyNobodyIsAskedForAVote) {
+TEST_F(ExactlyOne, NoVoteIsRequestedBeforeTheRestore) {
   const FakeAgent peer(credentials_, "peer", it_runs(), vote(proto::OutcomeReply::VOTED));
   const Uuid id = lost_source(peer, SourceState::kWorking);
   AgentProcess agent(credentials_, {}, home_);
@@ -227,7 +227,7 @@ TEST_F(ExactlyOne, BeforeTheDestinationWasAskedForACopyNobodyIsAskedForAVote) {
   EXPECT_EQ(last_state(id, Began::SOURCE), "undone");
 }
 
-TEST_F(ExactlyOne, AStrangersVoteIsNotBelieved) {
+TEST_F(ExactlyOne, VoteOfAnUnknownAgentIsIgnored) {
   const FakeAgent stranger(credentials_, "stranger", it_runs(), vote(proto::OutcomeReply::VOTED));
   const Uuid id = lost_source(stranger, SourceState::kAwaiting);
   AgentProcess agent(credentials_, {}, home_);
@@ -236,7 +236,7 @@ TEST_F(ExactlyOne, AStrangersVoteIsNotBelieved) {
   EXPECT_EQ(last_state(id, Began::SOURCE), "awaiting");
 }
 
-TEST_F(ExactlyOne, AnOperatorWhoCancelsDoesNotWaitForTheVoteAnyMore) {
+TEST_F(ExactlyOne, CancellationEndsTheWaitForTheVote) {
   const FakeAgent peer(credentials_, "peer", it_runs(), vote(proto::OutcomeReply::UNDECIDED));
   const Uuid id = lost_source(peer, SourceState::kAwaiting);
   AgentProcess agent(credentials_, {}, home_);
@@ -249,7 +249,7 @@ TEST_F(ExactlyOne, AnOperatorWhoCancelsDoesNotWaitForTheVoteAnyMore) {
   EXPECT_EQ(last_state(id, Began::SOURCE), "undone");
 }
 
-TEST_F(ExactlyOne, ALostCopyIsNotReportedAsRunning) {
+TEST_F(ExactlyOne, LostCopyIsNotReportedAsRunning) {
   const Uuid id = voted_destination();
   process_.end();
   AgentProcess agent(credentials_, "peer_silence_ms = 60000", home_);
@@ -258,7 +258,7 @@ TEST_F(ExactlyOne, ALostCopyIsNotReportedAsRunning) {
   }
 }
 
-TEST_F(ExactlyOne, ACopyThatWasLostWithItsHostBeforeTheCommitNeverRan) {
+TEST_F(ExactlyOne, CopyLostInARebootBeforeTheCommitNeverRan) {
   const Uuid id = voted_destination();
   const auto path = journal::path_of(home_.state_dir(), id, Began::DESTINATION);
   std::filesystem::remove(path);
@@ -276,14 +276,14 @@ TEST_F(ExactlyOne, ACopyThatWasLostWithItsHostBeforeTheCommitNeverRan) {
   EXPECT_THAT(commit(agent, id).copy_lost().reason(), HasSubstr("restarted"));
 }
 
-TEST_F(ExactlyOne, ACopyThatMayHaveRunIsNotCalledLost) {
+TEST_F(ExactlyOne, CopyThatMayHaveRunIsNotReportedLost) {
   const Uuid id = voted_destination(DestinationState::kCommitted);
   process_.end();
   AgentProcess agent(credentials_, "peer_silence_ms = 60000", home_);
   EXPECT_TRUE(commit(agent, id).has_commit_reply());
 }
 
-TEST_F(ExactlyOne, TheOutcomeIsForTheAgentThatTheJournalNames) {
+TEST_F(ExactlyOne, OutcomeIsGivenOnlyToTheAgentInTheJournal) {
   const auto outcome = [&](const AgentProcess& agent, const Uuid& id) {
     proto::Envelope request;
     request.mutable_outcome_request()->set_migration_id(to_bytes(id));
@@ -291,15 +291,15 @@ TEST_F(ExactlyOne, TheOutcomeIsForTheAgentThatTheJournalNames) {
   };
   AgentProcess agent(credentials_, {}, home_);
   const auto state_dir = home_.state_dir();
-  const Uuid nobodys = write_source(state_dir, SourceState::kUndone, {.peer_name = ""});
+  const Uuid without_peer = write_source(state_dir, SourceState::kUndone, {.peer_name = ""});
   const Uuid anothers = write_source(state_dir, SourceState::kUndone, {.peer_name = "peer"});
   const Uuid ours = write_source(state_dir, SourceState::kUndone, {.peer_name = "agent"});
-  EXPECT_EQ(outcome(agent, nobodys).failure().code(), "permission-denied");
+  EXPECT_EQ(outcome(agent, without_peer).failure().code(), "permission-denied");
   EXPECT_EQ(outcome(agent, anothers).failure().code(), "permission-denied");
   EXPECT_EQ(outcome(agent, ours).outcome_reply().outcome(), proto::OutcomeReply::ABORTED);
 }
 
-TEST_F(ExactlyOne, AnOperatorIsNotLedAstrayByAnAgentThatTheJournalDoesNotName) {
+TEST_F(ExactlyOne, UnknownAgentCannotMisleadTheOperator) {
   proto::Envelope refusal;
   *refusal.mutable_failure() = control::to_failure(Error(Code::kNotFound, "never heard of it"));
   const FakeAgent stranger(credentials_, "stranger", refusal);
@@ -339,7 +339,7 @@ class DamagedJournal : public ExactlyOne {
   }
 };
 
-TEST_F(DamagedJournal, LeavesAnOperatorAWayToEndTheCopyAtTheSource) {
+TEST_F(DamagedJournal, OperatorCanEndTheCopyAtTheSource) {
   const Uuid id = source();
   damage(id, Began::SOURCE, 2);
   AgentProcess agent(credentials_, {}, home_);
@@ -351,7 +351,7 @@ TEST_F(DamagedJournal, LeavesAnOperatorAWayToEndTheCopyAtTheSource) {
   EXPECT_TRUE(std::filesystem::exists(path(id, Began::SOURCE).string() + ".damaged"));
 }
 
-TEST_F(DamagedJournal, LeavesAnOperatorAWayToBringTheProcessBack) {
+TEST_F(DamagedJournal, OperatorCanResumeTheProcess) {
   const Uuid id = source();
   damage(id, Began::SOURCE, 2);
   AgentProcess agent(credentials_, {}, home_);
@@ -362,7 +362,7 @@ TEST_F(DamagedJournal, LeavesAnOperatorAWayToBringTheProcessBack) {
   EXPECT_TRUE(process_.lives());
 }
 
-TEST_F(DamagedJournal, LeavesAnOperatorAWayToEndTheCopyAtTheDestination) {
+TEST_F(DamagedJournal, OperatorCanEndTheCopyAtTheDestination) {
   const Uuid id = voted_destination(DestinationState::kCommitted);
   damage(id, Began::DESTINATION, 3);
   AgentProcess agent(credentials_, {}, home_);
@@ -372,7 +372,7 @@ TEST_F(DamagedJournal, LeavesAnOperatorAWayToEndTheCopyAtTheDestination) {
   EXPECT_FALSE(process_.lives());
 }
 
-TEST_F(DamagedJournal, ThatDoesNotNameTheProcessAnyMoreNeedsThatFromTheOperator) {
+TEST_F(DamagedJournal, WithoutPidRequiresOperatorToNameIt) {
   const Uuid id = source();
   damage(id, Began::SOURCE, 0);
   damage(id, Began::SOURCE, 1);
@@ -388,7 +388,7 @@ TEST_F(DamagedJournal, ThatDoesNotNameTheProcessAnyMoreNeedsThatFromTheOperator)
   EXPECT_FALSE(process_.lives());
 }
 
-TEST_F(ExactlyOne, ACertificateWithoutANameIsNobodys) {
+TEST_F(ExactlyOne, CertificateWithoutANameIsRefused) {
   const AgentProcess agent(credentials_, {}, home_);
   const auto nameless = credentials_.context({.role = "agent", .common_name = ""});
   const auto ask_for_outcome = [&] {

@@ -1,4 +1,4 @@
-// Journals as tests need them.
+// Journals for tests.
 #pragma once
 
 #include <chrono>
@@ -12,7 +12,7 @@
 
 namespace gcr::daemon::test {
 
-/// The process that a recovered destination claims to run.
+/// The process that a recovered destination reports as running.
 inline constexpr int kRestoredPid = 4242;
 
 inline void must(const Status& status) {
@@ -46,14 +46,14 @@ inline journal::Record committed() {
   return record;
 }
 
-/// What a journal of the test's making says at its beginning.
+/// The Began record of a test's journal.
 struct Beginning {
-  std::string peer = "127.0.0.1:1";  ///< nobody listens there
+  std::string peer = "127.0.0.1:1";  ///< no agent listens there
   std::string peer_name = "peer";
   std::string command = "python3 serve.py";
   int pid = 1;  ///< of the source's process
   std::uint64_t start_time = 1;
-  unsigned uid = 0;  ///< whose process it is
+  unsigned uid = 0;  ///< the owner of the process
   std::string ordered_by = "operator";
   std::string boot_id = {};  ///< of another boot than this one
 };
@@ -71,7 +71,7 @@ inline journal::Began began_of(const Beginning& beginning) {
   return began;
 }
 
-/// Writes the journal of a source that has come to `state`, and lets go of it.
+/// Writes the journal of a source that has reached `state`, and releases it.
 inline Uuid write_source(const std::filesystem::path& state_dir, commit::SourceState state,
                          const Beginning& beginning = {}, const Uuid& id = Uuid::random()) {
   using commit::SourceEvent;
@@ -126,7 +126,7 @@ inline Uuid write_destination(const std::filesystem::path& state_dir,
   return id;
 }
 
-/// The same of a source that was undone, at once and not necessarily on the disk.
+/// The same of a source that was undone, at once and not necessarily synced to disk.
 inline void write_undone_quickly(const std::filesystem::path& state_dir,
                                  const Beginning& beginning = {}) {
   const Uuid id = Uuid::random();

@@ -1,5 +1,5 @@
-// max_migrations: an agent takes part in so many migrations at a time, in each role, and in no more
-// than max_migrations_per_user for one operator or local user.
+// max_migrations: an agent takes part in at most so many migrations at a time, in each role, and in
+// at most max_migrations_per_user for one operator or local user.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -18,7 +18,7 @@ class MigrationLimit : public testing::Test {
   AgentProcess agent_{credentials_, "max_migrations = 1"};
 };
 
-TEST_F(MigrationLimit, OneMoreAwayFromHereIsRefusedUntilOneHasEnded) {
+TEST_F(MigrationLimit, ExcessOutgoingMigrationIsRefused) {
   {
     Client first(agent_, credentials_, "operator");
     EXPECT_EQ(first.ask("claim", 4711, 5).event().phase(), "claimed");
@@ -36,7 +36,7 @@ TEST_F(MigrationLimit, OneMoreAwayFromHereIsRefusedUntilOneHasEnded) {
   EXPECT_EQ(third.ask("claim", 4713, 5).event().phase(), "claimed");
 }
 
-TEST_F(MigrationLimit, EachRoleHasItsOwn) {
+TEST_F(MigrationLimit, EachRoleHasItsOwnLimit) {
   Client away(agent_, credentials_, "operator");
   EXPECT_EQ(away.ask("claim", 4711, 5).event().phase(), "claimed");
   Client here(agent_, credentials_, "agent");
@@ -47,7 +47,7 @@ TEST_F(MigrationLimit, EachRoleHasItsOwn) {
   EXPECT_THAT(refused.text(), HasSubstr("destination of 1 migrations already"));
 }
 
-TEST_F(MigrationLimit, RecoveryTakesPartHoweverManyMigrationsThereAre) {
+TEST_F(MigrationLimit, RecoveryIgnoresTheLimit) {
   AgentHome home;
   const Uuid id = write_destination(home.state_dir(), commit::DestinationState::kRestored,
                                     {.peer_name = "agent"});
@@ -76,7 +76,7 @@ class LimitOfOneUser : public testing::Test {
   std::vector<std::unique_ptr<Client>> clients_;
 };
 
-TEST_F(LimitOfOneUser, IsHalfOfAllAndTheOthersGetTheirs) {
+TEST_F(LimitOfOneUser, IsHalfOfTheTotal) {
   EXPECT_EQ(claim("alice", 4711).phase(), "claimed");
   EXPECT_EQ(claim("alice", 4712).phase(), "claimed");
   const auto refused = claim("alice", 4713);
@@ -86,7 +86,7 @@ TEST_F(LimitOfOneUser, IsHalfOfAllAndTheOthersGetTheirs) {
   EXPECT_EQ(claim("bob", 4714).phase(), "claimed");
 }
 
-TEST_F(LimitOfOneUser, HoldsAtTheDestinationToo) {
+TEST_F(LimitOfOneUser, AppliesAtTheDestinationToo) {
   EXPECT_EQ(offer("uid 1000").phase(), "registered");
   EXPECT_EQ(offer("uid 1000").phase(), "registered");
   EXPECT_EQ(offer("uid 1000").phase(), "refused");

@@ -1,4 +1,4 @@
-// What an agent tells whoever watches it: metrics, and whether it is ready.
+// What an agent publishes for monitoring: metrics, and whether it is ready.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -46,7 +46,7 @@ class Observability : public testing::Test {
   int port_;
 };
 
-TEST_F(Observability, MetricsTellWhatIsThereAndWhenTheCertificatesExpire) {
+TEST_F(Observability, MetricsHaveTheStateAndCertificateExpiry) {
   const std::string text = get("/metrics");
   EXPECT_THAT(text, StartsWith("HTTP/1.1 200 OK\r\n"));
   EXPECT_THAT(text, HasSubstr("Content-Type: text/plain; version=0.0.4; charset=utf-8\r\n"));
@@ -56,7 +56,7 @@ TEST_F(Observability, MetricsTellWhatIsThereAndWhenTheCertificatesExpire) {
               HasSubstr("gcr_certificate_expiry_timestamp_seconds{certificate=\"authority\"}"));
 }
 
-TEST_F(Observability, AMigrationUnderWayShowsAndSoDoesItsEnd) {
+TEST_F(Observability, MetricsShowARunningMigrationAndItsEnd) {
   Client client(agent_, credentials_, "operator");
   client.ask("claim");
   const std::string during = get("/metrics");
@@ -69,14 +69,14 @@ TEST_F(Observability, AMigrationUnderWayShowsAndSoDoesItsEnd) {
   EXPECT_THAT(after, HasSubstr("\ngcr_connections{state=\"authenticated\"} 0\n"));
 }
 
-TEST_F(Observability, AnAgentThatCanTakePartIsReady) {
+TEST_F(Observability, WorkingAgentIsReady) {
   const std::string text = get("/healthz");
   EXPECT_THAT(text, StartsWith("HTTP/1.1 200 OK\r\n"));
   EXPECT_THAT(text, HasSubstr("\"ready\":true"));
   EXPECT_THAT(text, HasSubstr("\"problems\":[]"));
 }
 
-TEST_F(Observability, EveryReasonWhyItCannotIsNamed) {
+TEST_F(Observability, UnreadyAgentNamesEveryReason) {
   set_problems("no driver\nno \"CRIU\"\n");
   const std::string text = get("/healthz");
   EXPECT_THAT(text, StartsWith("HTTP/1.1 503 "));
@@ -84,13 +84,13 @@ TEST_F(Observability, EveryReasonWhyItCannotIsNamed) {
   EXPECT_THAT(text, HasSubstr("\"problems\":[\"no driver\",\"no \\\"CRIU\\\"\"]"));
 }
 
-TEST_F(Observability, WhatWasFoundIsGoodForSomeSeconds) {
+TEST_F(Observability, CheckResultsAreCachedForSeconds) {
   EXPECT_THAT(get("/healthz"), HasSubstr("\"ready\":true"));
   set_problems("too late\n");
   EXPECT_THAT(get("/healthz"), HasSubstr("\"ready\":true"));
 }
 
-TEST_F(Observability, ChecksThatHangMakeItUnreadyAndHoldUpNobodyElse) {
+TEST_F(Observability, HangingCheckMeansUnreadyAndDelaysNoRequest) {
   set_problems("hang\n");
   std::string health;
   std::thread asking([&] { health = get("/healthz"); });

@@ -36,7 +36,7 @@ class Offload : public testing::Test {
   std::thread::id resumed_on_;
 };
 
-TEST_F(Offload, WorkRunsElsewhereAndTheCoroutineGoesOnHere) {
+TEST_F(Offload, WorkRunsInAnotherThread) {
   const auto ran_on = run([]() -> Result<std::thread::id> { return std::this_thread::get_id(); });
   ASSERT_TRUE(ran_on);
   EXPECT_NE(*ran_on, std::this_thread::get_id());
@@ -49,13 +49,13 @@ struct Handle {
   std::unique_ptr<int> value;
 };
 
-TEST_F(Offload, MoveOnlyValuesComeBack) {
+TEST_F(Offload, MoveOnlyResultsAreReturned) {
   const auto handle = run([]() -> Result<Handle> { return Handle(7); });
   ASSERT_TRUE(handle);
   EXPECT_EQ(*handle->value, 7);
 }
 
-TEST_F(Offload, ErrorsComeBack) {
+TEST_F(Offload, ErrorsAreReturned) {
   const auto failed = run([]() -> Status { return Error(Code::kTimeout, "too slow"); });
   ASSERT_FALSE(failed);
   EXPECT_EQ(failed.error().code(), Code::kTimeout);
@@ -68,7 +68,7 @@ TEST_F(Offload, ExceptionsBecomeErrors) {
   EXPECT_EQ(failed.error().message(), "boom");
 }
 
-TEST_F(Offload, TheIoContextGoesOnMeanwhile) {
+TEST_F(Offload, IoContextKeepsRunning) {
   std::promise<void> posted;
   asio::post(io_, [&] { posted.set_value(); });
   const auto waited = run([&]() -> Status {

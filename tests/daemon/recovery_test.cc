@@ -1,5 +1,4 @@
-// What becomes of migrations whose worker, or daemon, has died: the daemon and its workers as real
-// processes, killed.
+// Migrations whose worker or daemon has died: the daemon and its workers as real processes, killed.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
@@ -33,7 +32,7 @@ class RecoveryTest : public testing::Test {
   AgentHome home_;
 };
 
-/// A client whose migration has a journal, and the worker that keeps it.
+/// A client whose migration has a journal, and the worker that owns it.
 struct Keeping {
   Keeping(const AgentProcess& agent, control::test::Credentials& credentials)
       : client(agent, credentials, "operator") {
@@ -46,7 +45,7 @@ struct Keeping {
   int worker = -1;
 };
 
-TEST_F(RecoveryTest, UnfinishedJournalIsRecoveredWhenTheDaemonStarts) {
+TEST_F(RecoveryTest, UnfinishedJournalIsRecoveredAtStart) {
   const Uuid unfinished = write_source(home_.state_dir(), SourceState::kAwaiting);
   const Uuid finished = write_source(home_.state_dir(), SourceState::kUndone);
   AgentProcess agent(credentials_, {}, home_);
@@ -57,7 +56,7 @@ TEST_F(RecoveryTest, UnfinishedJournalIsRecoveredWhenTheDaemonStarts) {
   EXPECT_FALSE(std::filesystem::exists(socket_of(unfinished)));
 }
 
-TEST_F(RecoveryTest, RecoveryThatFailsIsStartedAgain) {
+TEST_F(RecoveryTest, FailedRecoveryIsRetried) {
   const Uuid id = write_source(home_.state_dir(), SourceState::kWorking, {.command = "fail 2"});
   AgentProcess agent(credentials_, {}, home_);
   EXPECT_TRUE(agent.wait_for_log("ended with status 1"));
@@ -66,7 +65,7 @@ TEST_F(RecoveryTest, RecoveryThatFailsIsStartedAgain) {
   EXPECT_EQ(text_of_end(id, Began::SOURCE), "by recovery");
 }
 
-TEST_F(RecoveryTest, RecoveryThatIsKilledIsStartedAgain) {
+TEST_F(RecoveryTest, KilledRecoveryIsRetried) {
   const Uuid id = write_destination(home_.state_dir(), DestinationState::kRestored);
   AgentProcess agent(credentials_, {}, home_);
   const std::string recovers = "recovers " + id.to_string() + "-destination";
@@ -75,7 +74,7 @@ TEST_F(RecoveryTest, RecoveryThatIsKilledIsStartedAgain) {
   EXPECT_NE(agent.number_in_log(recovers, "worker "), first);
 }
 
-TEST_F(RecoveryTest, MigrationOfAKilledWorkerIsRecoveredAndNothingIsLeft) {
+TEST_F(RecoveryTest, MigrationOfAKilledWorkerIsRecovered) {
   AgentProcess agent(credentials_, {}, home_);
   Keeping killed(agent, credentials_);
   ASSERT_EQ(::kill(killed.worker, SIGKILL), 0);
@@ -86,7 +85,7 @@ TEST_F(RecoveryTest, MigrationOfAKilledWorkerIsRecoveredAndNothingIsLeft) {
   EXPECT_TRUE(std::filesystem::is_empty(home_.runtime_dir() / "outgoing"));
 }
 
-TEST_F(RecoveryTest, ProcessOfAnUnfinishedMigrationIsMovedByNobodyElse) {
+TEST_F(RecoveryTest, ProcessInRecoveryCannotBeMigrated) {
   write_source(home_.state_dir(), SourceState::kCommitted, {.pid = 4711, .start_time = 5});
   AgentProcess agent(credentials_, {}, home_);
   Client client(agent, credentials_, "operator");
@@ -95,7 +94,7 @@ TEST_F(RecoveryTest, ProcessOfAnUnfinishedMigrationIsMovedByNobodyElse) {
   EXPECT_THAT(refused.text(), HasSubstr("is already being migrated"));
 }
 
-TEST_F(RecoveryTest, ProcessIsFreeOnceItsMigrationIsUndone) {
+TEST_F(RecoveryTest, ProcessCanMigrateAgainAfterItsRecovery) {
   write_source(home_.state_dir(), SourceState::kWorking, {.pid = 4711, .start_time = 5});
   AgentProcess agent(credentials_, {}, home_);
   ASSERT_TRUE(agent.wait_for_log("ended with status 0"));
@@ -109,7 +108,7 @@ proto::Envelope resume_request() {
   return request;
 }
 
-TEST_F(RecoveryTest, ASuspendedJobIsLookedAtAndRefusedToOthers) {
+TEST_F(RecoveryTest, SuspendedJobIsCheckedAndRefusedToOthers) {
   const Uuid id =
       write_source(home_.state_dir(), SourceState::kSuspended, {.pid = 4711, .start_time = 5});
   AgentProcess agent(credentials_, {}, home_);
@@ -121,7 +120,7 @@ TEST_F(RecoveryTest, ASuspendedJobIsLookedAtAndRefusedToOthers) {
   EXPECT_THAT(refused.text(), HasSubstr("is suspended (migration " + id.to_string()));
 }
 
-TEST_F(RecoveryTest, ASuspendedJobIsResumedByOneWorkerAtATimeAndThenLookedAtAgain) {
+TEST_F(RecoveryTest, OneWorkerAtATimeResumesASuspendedJob) {
   const Uuid id =
       write_source(home_.state_dir(), SourceState::kSuspended, {.pid = 4711, .start_time = 5});
   AgentProcess agent(credentials_, {}, home_);
@@ -138,7 +137,7 @@ TEST_F(RecoveryTest, ASuspendedJobIsResumedByOneWorkerAtATimeAndThenLookedAtAgai
   EXPECT_TRUE(agent.wait_for_log("recovers " + id.to_string() + "-source"));
 }
 
-TEST_F(RecoveryTest, ARecoveryThatWaitedWhileTheJobWasResumedHasNoClaimToIt) {
+TEST_F(RecoveryTest, RecoveryDelayedByAResumeDropsItsClaim) {
   const Uuid id =
       write_source(home_.state_dir(), SourceState::kSuspended, {.pid = 4711, .start_time = 5});
   auto log = commit::SourceLog::open(journal::path_of(home_.state_dir(), id, Began::SOURCE),
@@ -158,7 +157,7 @@ TEST_F(RecoveryTest, ARecoveryThatWaitedWhileTheJobWasResumedHasNoClaimToIt) {
   EXPECT_EQ(client.ask("claim", 4711, 5).event().phase(), "claimed");
 }
 
-TEST_F(RecoveryTest, ASuspendedJobIsLookedAtAgainWhenAProcessOfItEnds) {
+TEST_F(RecoveryTest, EndOfAMemberTriggersARecovery) {
   const pid_t child = ::fork();
   if (child == 0) {
     for (;;) ::pause();
@@ -175,7 +174,7 @@ TEST_F(RecoveryTest, ASuspendedJobIsLookedAtAgainWhenAProcessOfItEnds) {
   ASSERT_EQ(::waitpid(child, nullptr, 0), child);
 }
 
-TEST_F(RecoveryTest, DaemonComesUpWhileAWorkerOfTheLastOneLives) {
+TEST_F(RecoveryTest, DaemonStartsWhileAnOldWorkerLives) {
   auto first = std::make_unique<AgentProcess>(credentials_, std::string(), home_);
   home_.port = first->port();
   Keeping kept(*first, credentials_);
@@ -192,7 +191,7 @@ TEST_F(RecoveryTest, DaemonComesUpWhileAWorkerOfTheLastOneLives) {
   EXPECT_EQ(text_of_end(kept.id, Began::SOURCE), "by its worker");
 }
 
-TEST_F(RecoveryTest, StoppingDaemonStartsNone) {
+TEST_F(RecoveryTest, StoppingDaemonStartsNoRecovery) {
   AgentProcess agent(credentials_, {}, home_);
   Keeping kept(agent, credentials_);
   ASSERT_EQ(::kill(agent.pid(), SIGTERM), 0);
@@ -203,7 +202,7 @@ TEST_F(RecoveryTest, StoppingDaemonStartsNone) {
   EXPECT_TRUE(last_record(home_.state_dir(), kept.id, Began::SOURCE).has_began());
 }
 
-TEST_F(RecoveryTest, StoppingDaemonWaitsForTheOneThatIsAtWork) {
+TEST_F(RecoveryTest, StoppingDaemonWaitsForARunningRecovery) {
   const Uuid id = write_destination(home_.state_dir(), DestinationState::kRestored);
   AgentProcess agent(credentials_, {}, home_);
   const int worker = agent.number_in_log("recovers " + id.to_string(), "worker ");

@@ -19,7 +19,7 @@ journal::ProcessIds processes(std::initializer_list<std::pair<pid_t, std::uint64
   return list;
 }
 
-TEST(Registry, ClaimOfAnotherWorkerIsRefusedAndNamed) {
+TEST(Registry, ClaimOfAnotherWorkerIsRefused) {
   Registry registry;
   const Uuid mine = Uuid::random();
   EXPECT_TRUE(registry.claim_processes(1, mine, processes({{100, 7}})));
@@ -30,7 +30,7 @@ TEST(Registry, ClaimOfAnotherWorkerIsRefusedAndNamed) {
   EXPECT_THAT(refused.error().message(), HasSubstr(mine.to_string()));
 }
 
-TEST(Registry, ARefusalSaysThatAProcessIsSuspended) {
+TEST(Registry, RefusalNamesASuspendedProcess) {
   Registry registry;
   const Uuid mine = Uuid::random();
   EXPECT_TRUE(registry.claim_processes(1, mine, processes({{100, 7}})));
@@ -47,7 +47,7 @@ TEST(Registry, ARefusalSaysThatAProcessIsSuspended) {
   EXPECT_TRUE(registry.check_processes(1, processes({{100, 7}})));
 }
 
-TEST(Registry, WhatIsNotSuspendedIsNotTakenOver) {
+TEST(Registry, OnlyASuspendedJobIsTakenOver) {
   Registry registry;
   const Uuid mine = Uuid::random();
   EXPECT_TRUE(registry.claim_processes(1, mine, processes({{100, 7}})));
@@ -68,13 +68,13 @@ TEST(Registry, WorkerGetsAllProcessesOfAJobOrNone) {
   EXPECT_FALSE(registry.check_processes(1, processes({{97, 7}})));
 }
 
-TEST(Registry, StartTimeTellsAReusedPidApart) {
+TEST(Registry, StartTimeDistinguishesReusedPids) {
   Registry registry;
   EXPECT_TRUE(registry.claim_processes(1, Uuid::random(), processes({{100, 7}})));
   EXPECT_TRUE(registry.claim_processes(2, Uuid::random(), processes({{100, 8}})));
 }
 
-TEST(Registry, ReleaseFreesWhatIsTheWorkersAndNothingElse) {
+TEST(Registry, ReleaseFreesOnlyTheWorkersClaims) {
   Registry registry;
   const Uuid first = Uuid::random();
   const Uuid second = Uuid::random();
@@ -89,7 +89,7 @@ TEST(Registry, ReleaseFreesWhatIsTheWorkersAndNothingElse) {
   EXPECT_FALSE(registry.claim_processes(3, Uuid::random(), processes({{200, 7}})));
 }
 
-TEST(Registry, WorkerThatIsDoneWithItsProcessesKeepsItsMigration) {
+TEST(Registry, WorkerKeepsItsMigrationAfterItsProcesses) {
   Registry registry;
   const Uuid first = Uuid::random();
   EXPECT_TRUE(registry.claim_processes(1, first, processes({{100, 7}})));
@@ -108,7 +108,7 @@ TEST(Registry, WorkerHasOneMigrationAndAMigrationOneWorker) {
   EXPECT_EQ(registry.owner_of(migration), 1U);
 }
 
-TEST(Registry, OneWorkerCannotClaimEverything) {
+TEST(Registry, ClaimsOfOneWorkerAreLimited) {
   Registry registry;
   const Uuid migration = Uuid::random();
   for (pid_t pid = 1; pid <= 4096; ++pid) {

@@ -1,4 +1,4 @@
-// Questions to an agent that are answered from its journals, and by the workers that own them.
+// Requests to an agent that are answered from its journals, and by the workers that own them.
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -80,12 +80,12 @@ TEST_F(RequestsTest, CancelReachesTheWorker) {
   EXPECT_EQ(report.message(), "the operator \"operator\" cancelled it");
 }
 
-TEST_F(RequestsTest, CancelOfWhatIsUndoneIsNoMistake) {
+TEST_F(RequestsTest, CancelOfAnUndoneMigrationIsAccepted) {
   EXPECT_TRUE(cancel(write_source(state_, SourceState::kAborted)).has_cancel_reply());
   EXPECT_TRUE(cancel(write_source(state_, SourceState::kUndone)).has_cancel_reply());
 }
 
-TEST_F(RequestsTest, CancelOfWhatNobodyOwnsIsLeftToRecovery) {
+TEST_F(RequestsTest, CancelWithoutAWorkerIsLeftToRecovery) {
   EXPECT_TRUE(cancel(write_source(state_, SourceState::kAwaiting)).has_cancel_reply());
 }
 
@@ -97,14 +97,14 @@ TEST_F(RequestsTest, CancelComesTooLateAfterTheCommit) {
   }
 }
 
-TEST_F(RequestsTest, CancelIsForTheSource) {
+TEST_F(RequestsTest, OnlyTheSourceAcceptsCancel) {
   const Uuid id = write_destination(state_, DestinationState::kBuilding, {.peer = "node1:7411"});
   const auto failure = cancel(id).failure();
   EXPECT_EQ(failure.code(), "refused");
   EXPECT_THAT(failure.message(), HasSubstr("the agent at node1:7411"));
 }
 
-TEST_F(RequestsTest, OrdersAreForMigrationsThatCopy) {
+TEST_F(RequestsTest, OrdersNeedARunningCopy) {
   for (const SourceState state :
        {SourceState::kAwaiting, SourceState::kCommitted, SourceState::kUndone}) {
     const Uuid id = write_source(state_, state);
@@ -113,12 +113,12 @@ TEST_F(RequestsTest, OrdersAreForMigrationsThatCopy) {
       EXPECT_THAT(failure.message(), HasSubstr("accepts no more orders"));
     }
   }
-  // Nobody is at this one: recovery undoes it.
+  // No worker owns this one: recovery undoes it.
   EXPECT_THAT(go_on(write_source(state_, SourceState::kWorking)).failure().message(),
               HasSubstr("is being rolled back"));
 }
 
-TEST_F(RequestsTest, OrdersAreForTheSource) {
+TEST_F(RequestsTest, OnlyTheSourceAcceptsOrders) {
   const Uuid id = write_destination(state_, DestinationState::kBuilding, {.peer = "node1:7411"});
   for (const auto& failure : {go_on(id).failure(), adjust(id, 100).failure()}) {
     EXPECT_EQ(failure.code(), "refused");
@@ -126,7 +126,7 @@ TEST_F(RequestsTest, OrdersAreForTheSource) {
   }
 }
 
-TEST_F(RequestsTest, LimitsThatCannotBeMeantAreRefused) {
+TEST_F(RequestsTest, ImpossibleLimitsAreRefused) {
   const Uuid id = write_source(state_, SourceState::kWorking);
   for (const double limit_ms : {0.0, -5.0, 1e9, std::nan(""), HUGE_VAL}) {
     EXPECT_EQ(adjust(id, limit_ms).failure().code(), "invalid-argument") << limit_ms;
@@ -144,13 +144,13 @@ TEST_F(RequestsTest, UnknownMigrationIsNotFound) {
   EXPECT_EQ(commit(Uuid::random()).failure().code(), "not-found");
 }
 
-TEST_F(RequestsTest, IdOfAWrongLengthIsRefused) {
+TEST_F(RequestsTest, IdOfWrongLengthIsRefused) {
   proto::Envelope request;
   request.mutable_status_request()->set_migration_id("short");
   EXPECT_EQ(ask(request).failure().code(), "invalid-argument");
 }
 
-TEST_F(RequestsTest, StatusComesFromTheJournalAndTheWorker) {
+TEST_F(RequestsTest, StatusCombinesJournalAndWorker) {
   Client migrating(agent_, credentials_, "operator");
   const auto started = migrating.ask("journal", 4711, 5);
   migrating.receive();
@@ -167,7 +167,7 @@ TEST_F(RequestsTest, StatusComesFromTheJournalAndTheWorker) {
   EXPECT_GT(status.began_unix_ms(), 0);
 }
 
-TEST_F(RequestsTest, StatusHasBothRolesOfAMigrationWithinOneHost) {
+TEST_F(RequestsTest, StatusHasBothRolesOnOneHost) {
   const Uuid id = write_source(state_, SourceState::kConfirmed);
   write_destination(state_, DestinationState::kRunning, {}, id);
   const auto reply = status(id).status_reply();
@@ -176,7 +176,7 @@ TEST_F(RequestsTest, StatusHasBothRolesOfAMigrationWithinOneHost) {
   EXPECT_EQ(reply.migrations(1).state(), "running");
 }
 
-TEST_F(RequestsTest, StatusSaysWhyItWasGivenUp) {
+TEST_F(RequestsTest, StatusNamesTheReasonOfAnAbort) {
   const auto reply = status(write_source(state_, SourceState::kUndone)).status_reply();
   ASSERT_EQ(reply.migrations_size(), 1);
   EXPECT_TRUE(reply.migrations(0).finished());
@@ -184,10 +184,10 @@ TEST_F(RequestsTest, StatusSaysWhyItWasGivenUp) {
   EXPECT_EQ(reply.migrations(0).message(), "too slow");
 }
 
-TEST_F(RequestsTest, ListIsInOrderAndHasTheFinishedOnesIfAsked) {
+TEST_F(RequestsTest, ListIsOrderedAndHasFinishedOnesOnRequest) {
   const Uuid first = write_source(state_, SourceState::kCommitted);
   std::this_thread::sleep_for(
-      std::chrono::milliseconds(1));  // in one millisecond there is no order
+      std::chrono::milliseconds(1));  // within one millisecond there is no order
   const Uuid second = write_destination(state_, DestinationState::kRunning);
   EXPECT_EQ(list(false).migrations_size(), 1);
   const auto all = list(true);
@@ -196,7 +196,7 @@ TEST_F(RequestsTest, ListIsInOrderAndHasTheFinishedOnesIfAsked) {
   EXPECT_EQ(all.migrations(1).migration_id(), to_bytes(second));
 }
 
-TEST_F(RequestsTest, ListWaitsForNoRecordThatIsOnItsWayToTheDisk) {
+TEST_F(RequestsTest, ListDoesNotWaitForASync) {
   const Uuid id = write_source(state_, SourceState::kCommitted);
   const UniqueFd journal(
       ::open(journal::path_of(state_, id, journal::Began::SOURCE).c_str(), O_RDWR | O_CLOEXEC));
@@ -206,9 +206,9 @@ TEST_F(RequestsTest, ListWaitsForNoRecordThatIsOnItsWayToTheDisk) {
   EXPECT_EQ(list(true).migrations_size(), 1);
 }
 
-TEST_F(RequestsTest, JournalsBeyondAUsersShareGoWhenAMigrationEnds) {
+TEST_F(RequestsTest, ExcessJournalsOfAUserArePruned) {
   constexpr int kShare = 1000;
-  write_undone_quickly(state_, {.ordered_by = "somebody else"});
+  write_undone_quickly(state_, {.ordered_by = "another operator"});
   for (int i = 0; i < kShare + 10; ++i) write_undone_quickly(state_);
   EXPECT_EQ(list(true).migrations_size(), kShare + 11);
   {
@@ -220,7 +220,7 @@ TEST_F(RequestsTest, JournalsBeyondAUsersShareGoWhenAMigrationEnds) {
   EXPECT_EQ(list(true).migrations_size(), kShare + 1);
 }
 
-TEST_F(RequestsTest, OutcomeIsWhatTheJournalSays) {
+TEST_F(RequestsTest, OutcomeComesFromTheJournal) {
   const std::pair<SourceState, OutcomeReply::Outcome> states[] = {
       {SourceState::kWorking, OutcomeReply::UNDECIDED},
       {SourceState::kAwaiting, OutcomeReply::UNDECIDED},
@@ -235,7 +235,7 @@ TEST_F(RequestsTest, OutcomeIsWhatTheJournalSays) {
   EXPECT_EQ(outcome(Uuid::random()).outcome_reply().outcome(), OutcomeReply::UNKNOWN);
 }
 
-TEST_F(RequestsTest, TheVoteIsWhatTheDestinationsJournalSays) {
+TEST_F(RequestsTest, VoteComesFromTheDestinationsJournal) {
   const std::pair<DestinationState, OutcomeReply::Outcome> states[] = {
       {DestinationState::kBuilding, OutcomeReply::UNDECIDED},
       {DestinationState::kRestored, OutcomeReply::VOTED},
@@ -254,51 +254,51 @@ TEST_F(RequestsTest, TheVoteIsWhatTheDestinationsJournalSays) {
   EXPECT_EQ(outcome(anothers, true).failure().code(), "permission-denied");
 }
 
-TEST_F(RequestsTest, OutcomeIsForTheMigrationsOwnAgent) {
+TEST_F(RequestsTest, OutcomeIsGivenOnlyToTheMigrationsPeer) {
   EXPECT_TRUE(
       outcome(write_source(state_, SourceState::kCommitted, with_agent_)).has_outcome_reply());
   EXPECT_EQ(outcome(write_source(state_, SourceState::kCommitted)).failure().code(),
             "permission-denied");
 }
 
-TEST_F(RequestsTest, CommitOfWhatRunsIsConfirmedAgain) {
+TEST_F(RequestsTest, RepeatedCommitIsConfirmedAgain) {
   const Uuid id = write_destination(state_, DestinationState::kRunning, with_agent_);
   EXPECT_EQ(commit(id).commit_reply().pid(), kRestoredPid);
   EXPECT_EQ(commit(id).commit_reply().pid(), kRestoredPid);
 }
 
-TEST_F(RequestsTest, CommitOfWhatWasGivenUpIsRefused) {
+TEST_F(RequestsTest, CommitOfAnAbortedMigrationIsRefused) {
   const Uuid id = write_destination(state_, DestinationState::kGone, with_agent_);
   const auto failure = commit(id).failure();
   EXPECT_EQ(failure.code(), "refused");
   EXPECT_THAT(failure.message(), HasSubstr("no room"));
 }
 
-TEST_F(RequestsTest, CommitBeforeTheVoteIsAgainstTheProtocol) {
+TEST_F(RequestsTest, CommitBeforeTheVoteIsAProtocolError) {
   const Uuid id = write_destination(state_, DestinationState::kBuilding, with_agent_);
   EXPECT_EQ(commit(id).failure().code(), "protocol");
 }
 
-TEST_F(RequestsTest, CommitIsForTheMigrationsOwnAgent) {
+TEST_F(RequestsTest, CommitIsAcceptedOnlyFromTheMigrationsPeer) {
   const Uuid id = write_destination(state_, DestinationState::kRestored);
   EXPECT_EQ(commit(id).failure().code(), "permission-denied");
 }
 
-TEST_F(RequestsTest, QuestionsOfAgentsAndOperatorsAreKeptApart) {
+TEST_F(RequestsTest, AgentsAndOperatorsHaveSeparateRequests) {
   proto::Envelope list;
   list.mutable_list_request();
   EXPECT_EQ(ask(list, "agent").failure().code(), "permission-denied");
   EXPECT_EQ(outcome(Uuid::random(), false, "operator").failure().code(), "permission-denied");
 }
 
-/// Journals that were there before the agent: recovery is at them.
+/// Journals that existed before the agent started: recovery owns them.
 class RecoveredTest : public testing::Test {
  protected:
   control::test::Credentials credentials_;
   AgentHome home_;
 };
 
-TEST_F(RecoveredTest, CommitReachesTheOwnerAndIsConfirmedOnceTheProcessRuns) {
+TEST_F(RecoveredTest, CommitIsConfirmedOnceTheProcessRuns) {
   const Uuid id =
       write_destination(home_.state_dir(), DestinationState::kRestored, {.peer_name = "agent"});
   AgentProcess agent(credentials_, {}, home_);
@@ -311,7 +311,7 @@ TEST_F(RecoveredTest, CommitReachesTheOwnerAndIsConfirmedOnceTheProcessRuns) {
       journal::Record::kResolved));
 }
 
-TEST_F(RecoveredTest, CommitThatNobodyTakesUpIsToBeAskedAgain) {
+TEST_F(RecoveredTest, UnhandledCommitAsksForARetry) {
   AgentProcess agent(credentials_, "peer_silence_ms = 500", home_);
   const Uuid id =
       write_destination(home_.state_dir(), DestinationState::kRestored, {.peer_name = "agent"});

@@ -1,4 +1,5 @@
-// An operator decides: only where no protocol can, and only once the other agent is gone.
+// Decisions of an operator: accepted only if no protocol can decide, and only once the other agent
+// is gone.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -39,7 +40,7 @@ class ResolveTest : public testing::Test {
   std::optional<AgentProcess> agent_;
 };
 
-TEST_F(ResolveTest, DestinationRunsWhereItsSourceIsGone) {
+TEST_F(ResolveTest, DestinationRunsIfItsSourceIsGone) {
   const Uuid id = write_destination(state_, DestinationState::kRestored);
   const auto reply = resolve(id, ResolveRequest::RUN_HERE).resolve_reply();
   EXPECT_EQ(reply.text(), "runs here");
@@ -54,7 +55,7 @@ TEST_F(ResolveTest, DestinationIsDiscarded) {
   EXPECT_EQ(reply.status().state(), "gone");
 }
 
-TEST_F(ResolveTest, SourceRunsAgainWhereItsDestinationIsGone) {
+TEST_F(ResolveTest, SourceResumesIfItsDestinationIsGone) {
   const Uuid id = write_source(state_, SourceState::kCommitted);
   const auto reply = resolve(id, ResolveRequest::RUN_HERE).resolve_reply();
   EXPECT_EQ(reply.text(), "runs here");
@@ -68,7 +69,7 @@ TEST_F(ResolveTest, SourceIsDiscarded) {
   EXPECT_EQ(reply.status().state(), "confirmed");
 }
 
-TEST_F(ResolveTest, TheOperatorMustSayThatTheOtherHostIsGone) {
+TEST_F(ResolveTest, OperatorMustConfirmThatThePeerIsGone) {
   const Uuid id = write_destination(state_, DestinationState::kRestored);
   const auto failure = resolve(id, ResolveRequest::RUN_HERE, false).failure();
   EXPECT_EQ(failure.code(), "invalid-argument");
@@ -76,12 +77,12 @@ TEST_F(ResolveTest, TheOperatorMustSayThatTheOtherHostIsGone) {
   EXPECT_FALSE(was_resolved(id, journal::Began::DESTINATION));
 }
 
-TEST_F(ResolveTest, ADecisionIsNeeded) {
+TEST_F(ResolveTest, DecisionIsRequired) {
   const Uuid id = write_destination(state_, DestinationState::kRestored);
   EXPECT_EQ(resolve(id, ResolveRequest::DECISION_INVALID).failure().code(), "invalid-argument");
 }
 
-TEST_F(ResolveTest, WhatTheProtocolCanFinishIsRefused) {
+TEST_F(ResolveTest, DecisionIsRefusedIfTheProtocolCanFinish) {
   start();
   const Uuid working = write_source(state_, SourceState::kWorking);
   const auto failure = resolve(working, ResolveRequest::DISCARD_HERE).failure();
@@ -100,7 +101,7 @@ class ResolveWithPeerTest : public ResolveTest {
   Beginning beginning_{.peer = peer_.endpoint().to_string(), .peer_name = "test"};
 };
 
-TEST_F(ResolveWithPeerTest, DestinationIsLeftToASourceThatAnswers) {
+TEST_F(ResolveWithPeerTest, ReachableSourceDecides) {
   const Uuid id = write_destination(state_, DestinationState::kRestored, beginning_);
   write_source(peer_state_, SourceState::kAwaiting, {.peer_name = "test"}, id);
   const auto failure = resolve(id, ResolveRequest::RUN_HERE).failure();
@@ -109,14 +110,14 @@ TEST_F(ResolveWithPeerTest, DestinationIsLeftToASourceThatAnswers) {
   EXPECT_FALSE(was_resolved(id, journal::Began::DESTINATION));
 }
 
-TEST_F(ResolveWithPeerTest, SourceWhoseDestinationRunsIsNotForAnOperator) {
+TEST_F(ResolveWithPeerTest, OperatorCannotDiscardARunningJob) {
   const Uuid id = write_source(state_, SourceState::kCommitted, beginning_);
   write_destination(peer_state_, DestinationState::kRunning, {.peer_name = "test"}, id);
   EXPECT_EQ(resolve(id, ResolveRequest::RUN_HERE).failure().code(), "refused");
   EXPECT_FALSE(was_resolved(id, journal::Began::SOURCE));
 }
 
-TEST_F(ResolveWithPeerTest, AgentThatKnowsNothingOfItCannotDecide) {
+TEST_F(ResolveWithPeerTest, AgentWithoutTheMigrationCannotDecide) {
   const Uuid in_doubt = write_destination(state_, DestinationState::kRestored, beginning_);
   const Uuid committed = write_source(state_, SourceState::kCommitted, beginning_);
   EXPECT_EQ(resolve(in_doubt, ResolveRequest::RUN_HERE).resolve_reply().text(), "runs here");
@@ -129,7 +130,7 @@ TEST_F(ResolveWithPeerTest, DestinationThatLostItsCopyCannotDecide) {
   EXPECT_EQ(resolve(id, ResolveRequest::RUN_HERE).resolve_reply().status().state(), "undone");
 }
 
-TEST_F(ResolveWithPeerTest, SomebodyElseAtTheAddressIsNoProofThatTheAgentIsGone) {
+TEST_F(ResolveWithPeerTest, AnotherAgentAtTheAddressProvesNothing) {
   beginning_.peer_name = "another";
   const Uuid id = write_source(state_, SourceState::kCommitted, beginning_);
   EXPECT_EQ(resolve(id, ResolveRequest::RUN_HERE).failure().code(), "refused");

@@ -1,5 +1,4 @@
-// Strangers at the door: what clients can make the daemon hold before they have shown a
-// certificate.
+// Unauthenticated clients: what they can make the daemon hold before they have shown a certificate.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -12,7 +11,7 @@ namespace {
 
 using control::ConnectionKind;
 
-TEST(Startups, AreBoundedInAllAndByAddress) {
+TEST(Startups, AreLimitedInTotalAndByAddress) {
   Startups startups(5);
   std::vector<Startups::Token> held;
   for (int i = 0; i < 3; ++i) {
@@ -34,7 +33,7 @@ TEST(Startups, AreBoundedInAllAndByAddress) {
   EXPECT_TRUE(startups.admit("10.0.0.1"));
 }
 
-TEST(Startups, AnIPv6NetworkOf64BitsIsOneAddress) {
+TEST(Startups, Ipv6NetworkCountsAsOneAddress) {
   const auto of = [](const char* text) { return network_of(asio::ip::make_address(text)); };
   EXPECT_EQ(of("2001:db8:1:2::1"), of("2001:db8:1:2:ffff:ffff:ffff:ffff"));
   EXPECT_NE(of("2001:db8:1:2::1"), of("2001:db8:1:3::1"));
@@ -80,7 +79,7 @@ TEST_F(StartupTest, ClientThatLeavesEarlyIsForgotten) {
   EXPECT_TRUE(agent.wait_for_log("the peer closed before its preface was complete"));
 }
 
-TEST_F(StartupTest, SilentClientsCannotTakeEveryPlace) {
+TEST_F(StartupTest, SilentClientsCannotFillAllSlots) {
   AgentProcess agent(credentials_, "max_startups = 4");
   PlainConnection first(agent.port());
   PlainConnection second(agent.port());

@@ -1,5 +1,5 @@
-// Roles for tests of the daemon: what a MigrateRequest's destination says is what its worker does.
-// Recovery does what the protocol has to be done, to no process at all.
+// Roles for tests of the daemon: the destination of a MigrateRequest is the command for its worker.
+// Recovery follows the protocol, without a process.
 #include <unistd.h>
 
 #include <asio/experimental/channel.hpp>
@@ -18,7 +18,8 @@ namespace {
 
 constexpr std::chrono::milliseconds kPatience = std::chrono::seconds(60);
 
-asio::awaitable<void> tell(control::ControlChannel& channel, const char* phase, std::string text) {
+asio::awaitable<void> send_event(control::ControlChannel& channel, const char* phase,
+                                 std::string text) {
   proto::Envelope message;
   message.mutable_event()->set_phase(phase);
   message.mutable_event()->set_text(std::move(text));
@@ -70,7 +71,7 @@ asio::awaitable<void> keep_journal(worker::WorkerContext& context,
   started.mutable_started()->set_migration_id(to_bytes(migration));
   const Status told = co_await context.channel.send(started);
   if (!told) throw std::runtime_error(told.error().message());
-  co_await tell(context.channel, "pid", std::to_string(::getpid()));
+  co_await send_event(context.channel, "pid", std::to_string(::getpid()));
   asio::steady_timer cancelled(context.io, asio::steady_timer::time_point::max());
   const auto wake = context.cancellation.on_request([&] { cancelled.cancel(); });
   std::error_code woken;
@@ -89,7 +90,7 @@ asio::awaitable<void> keep_journal(worker::WorkerContext& context,
 }
 
 /// The command "fail N": the first N recoveries of this journal fail.
-Status fail_if_asked(const worker::Config& config, const journal::Began& began) {
+Status fail_if_ordered(const worker::Config& config, const journal::Began& began) {
   unsigned failures = 0;
   if (std::sscanf(began.command().c_str(), "fail %u", &failures) != 1) return {};
   const auto path = config.state_dir / "attempts";
@@ -153,7 +154,7 @@ asio::awaitable<Status> run_recovery(worker::RecoveryContext& context, std::file
                                         [&] { return commit::SourceLog::open(path, Lock::kWait); });
     GCR_CO_TRY(log);
     if (!journal::unfinished(log->journal().records())) co_return Status();
-    GCR_CO_TRY(fail_if_asked(context.config, log->journal().began()));
+    GCR_CO_TRY(fail_if_ordered(context.config, log->journal().began()));
     if (journal::suspended(log->journal().records())) co_return Status();
     co_return co_await recover_source(context, std::move(*log));
   }
@@ -165,7 +166,7 @@ asio::awaitable<Status> run_recovery(worker::RecoveryContext& context, std::file
 }
 
 asio::awaitable<void> run_restore(worker::WorkerContext& context, proto::LoadRequest request) {
-  co_await tell(context.channel, "load", request.directory());
+  co_await send_event(context.channel, "load", request.directory());
 }
 
 asio::awaitable<void> run_source(worker::WorkerContext& context, proto::MigrateRequest request) {
@@ -173,7 +174,7 @@ asio::awaitable<void> run_source(worker::WorkerContext& context, proto::MigrateR
   if (wish == "crash") ::raise(SIGKILL);
   if (wish == "throw") throw std::runtime_error("thrown by the role");
   if (wish == "leave-child") {
-    co_await tell(context.channel, "child", std::to_string(leave_child_behind()));
+    co_await send_event(context.channel, "child", std::to_string(leave_child_behind()));
     co_return;
   }
   if (wish == "journal") co_return co_await keep_journal(context, request);
@@ -183,9 +184,9 @@ asio::awaitable<void> run_source(worker::WorkerContext& context, proto::MigrateR
         context.channel.peer().common_name);
     const char* phase = claimed ? "claimed" : "refused";
     std::string text = claimed ? std::string() : claimed.error().message();
-    co_await tell(context.channel, phase, std::move(text));
+    co_await send_event(context.channel, phase, std::move(text));
   } else {
-    co_await tell(context.channel, "pid", std::to_string(::getpid()));
+    co_await send_event(context.channel, "pid", std::to_string(::getpid()));
   }
   const auto released = co_await context.channel.receive(kPatience);
   registry::Outcome outcome;
@@ -197,21 +198,21 @@ asio::awaitable<void> run_source(worker::WorkerContext& context, proto::MigrateR
 /// Suspends nothing.
 asio::awaitable<void> run_suspend(worker::WorkerContext& context,
                                   const proto::SuspendRequest& request) {
-  co_await tell(context.channel, "suspend", std::to_string(request.pid()));
+  co_await send_event(context.channel, "suspend", std::to_string(request.pid()));
 }
 
-/// Takes over the only journal, and has it until it is told to leave.
+/// Takes over the only journal, and owns it until it is told to end.
 asio::awaitable<void> run_resume(worker::WorkerContext& context, const proto::ResumeRequest&) {
   const auto entries = journal::list(context.config.state_dir);
   const Status taken = co_await context.daemon.take_suspended(entries->front().migration,
                                                               context.channel.peer().common_name);
   std::string why = taken ? std::string() : taken.error().message();
-  co_await tell(context.channel, taken ? "taken" : "refused", std::move(why));
+  co_await send_event(context.channel, taken ? "taken" : "refused", std::move(why));
   const auto released = co_await context.channel.receive(kPatience);
   if (!released) throw std::runtime_error(released.error().message());
 }
 
-/// Those that the file PROBLEMS in the state directory names, a line each; it never ends with
+/// Those that the file PROBLEMS in the state directory lists, one per line; it never ends with
 /// "hang".
 std::vector<std::string> host_problems(const worker::Config& config) {
   std::vector<std::string> problems;
@@ -223,14 +224,14 @@ std::vector<std::string> host_problems(const worker::Config& config) {
   return problems;
 }
 
-/// Answers with the process's number.
+/// Replies with the process's number.
 Result<proto::Envelope> run_check(worker::WorkerContext&, const proto::MigrateRequest& request) {
   proto::Envelope envelope;
   envelope.mutable_check_reply()->add_members()->set_pid_in_namespace(request.pid());
   return envelope;
 }
 
-/// Nothing is: the next two are never called.
+/// Nothing is suspended: the next two are never called.
 bool is_suspended(const worker::WorkerContext&, pid_t) { return false; }
 
 asio::awaitable<void> run_suspended_source(worker::WorkerContext& context,
@@ -254,14 +255,14 @@ asio::awaitable<void> run_destination(worker::WorkerContext& context,
       co_await context.daemon.register_migration(migration, request.ordered_by());
   const char* phase = registered ? "registered" : "refused";
   std::string why = registered ? std::string() : registered.error().message();
-  co_await tell(context.channel, phase, std::move(why));
+  co_await send_event(context.channel, phase, std::move(why));
   if (!registered) co_return;
   const UniqueFd connection = co_await connections.async_receive(asio::use_awaitable);
   context.daemon.on_data_connection(nullptr);
   const int fd = connection.get();
   Result<std::string> text = co_await worker::offload(
       context.blocking, [fd]() -> Result<std::string> { return read_to_end(fd); });
-  co_await tell(context.channel, "data", std::move(*text));
+  co_await send_event(context.channel, "data", std::move(*text));
 }
 
 }  // namespace gcr::migration

@@ -42,7 +42,7 @@ class WorkerServerTest : public testing::Test {
 
   void serve() { server_.emplace(io_, config_, cancellation_, *daemon_); }
 
-  /// Starts a question; its answer is in the result once the io_context has run.
+  /// Starts a request; its reply is in the result once the io_context has run.
   std::shared_ptr<std::optional<ReplyResult>> ask(const registry::ToWorker& question,
                                                   std::chrono::milliseconds patience = kPatience) {
     auto result = std::make_shared<std::optional<ReplyResult>>();
@@ -93,13 +93,13 @@ registry::ToWorker decide(registry::Decide::Decision decision) {
   return question;
 }
 
-TEST_F(WorkerServerTest, NobodyIsThereBeforeItOpens) {
+TEST_F(WorkerServerTest, RefusesConnectionsBeforeItOpens) {
   const auto reply = answer(status_question());
   ASSERT_FALSE(reply);
   EXPECT_EQ(reply.error().code(), Code::kNotFound);
 }
 
-TEST_F(WorkerServerTest, TellsThePhaseAndWhetherAnOperatorIsNeeded) {
+TEST_F(WorkerServerTest, ReportsThePhaseAndANeededOperator) {
   ASSERT_TRUE(server_->open(id_, Began::SOURCE));
   daemon_->report_phase("copying");
   server_->set_operator_needed(true);
@@ -117,7 +117,7 @@ TEST_F(WorkerServerTest, CancelIsRequested) {
   EXPECT_EQ(cancellation_.check().error().message(), "alice said so");
 }
 
-TEST_F(WorkerServerTest, DecisionIsAnsweredOnceItWasActedOn) {
+TEST_F(WorkerServerTest, DecisionIsAnsweredAfterItWasApplied) {
   ASSERT_TRUE(server_->open(id_, Began::SOURCE));
   const auto reply = ask(decide(registry::Decide::RUN_HERE));
   worker::Decision brought = decision();
@@ -129,7 +129,7 @@ TEST_F(WorkerServerTest, DecisionIsAnsweredOnceItWasActedOn) {
   EXPECT_TRUE(wait(reply));
 }
 
-TEST_F(WorkerServerTest, DecisionsAreToldApart) {
+TEST_F(WorkerServerTest, DecisionsAreDistinguished) {
   ASSERT_TRUE(server_->open(id_, Began::SOURCE));
   const auto first = ask(decide(registry::Decide::DISCARD_HERE));
   EXPECT_FALSE(decision().run_here);
@@ -139,7 +139,7 @@ TEST_F(WorkerServerTest, DecisionsAreToldApart) {
   EXPECT_TRUE(committed.by_source);
 }
 
-TEST_F(WorkerServerTest, RefusedDecisionSaysWhy) {
+TEST_F(WorkerServerTest, RefusedDecisionHasAReason) {
   ASSERT_TRUE(server_->open(id_, Began::SOURCE));
   const auto reply = ask(decide(registry::Decide::RUN_HERE));
   decision().answer(Error(Code::kRefused, "too late"));
@@ -149,7 +149,7 @@ TEST_F(WorkerServerTest, RefusedDecisionSaysWhy) {
   EXPECT_EQ(refused.error().message(), "too late");
 }
 
-TEST_F(WorkerServerTest, DecisionThatIsDroppedIsAnsweredAllTheSame) {
+TEST_F(WorkerServerTest, DroppedDecisionIsAnswered) {
   ASSERT_TRUE(server_->open(id_, Began::SOURCE));
   const auto reply = ask(decide(registry::Decide::RUN_HERE));
   { const worker::Decision dropped = decision(); }
@@ -158,17 +158,18 @@ TEST_F(WorkerServerTest, DecisionThatIsDroppedIsAnsweredAllTheSame) {
   EXPECT_EQ(refused.error().code(), Code::kUnavailable);
 }
 
-TEST_F(WorkerServerTest, DecisionOfWhoeverHasLeftIsForgotten) {
+TEST_F(WorkerServerTest, DecisionOfADisconnectedOperatorIsDropped) {
   ASSERT_TRUE(server_->open(id_, Began::SOURCE));
   const auto late = answer(decide(registry::Decide::DISCARD_HERE), std::chrono::milliseconds(1));
   ASSERT_FALSE(late);
   EXPECT_EQ(late.error().code(), Code::kTimeout);
-  ASSERT_TRUE(answer(status_question()));  // by now the server has seen the other one leave
+  // by now the server has noticed that the other one disconnected
+  ASSERT_TRUE(answer(status_question()));
   const auto reply = ask(decide(registry::Decide::RUN_HERE));
   EXPECT_TRUE(decision().run_here);
 }
 
-TEST_F(WorkerServerTest, WorkerThatEndsLeavesNobodyWaiting) {
+TEST_F(WorkerServerTest, EndOfTheWorkerAnswersAllWaiters) {
   ASSERT_TRUE(server_->open(id_, Began::SOURCE));
   const auto reply = ask(decide(registry::Decide::RUN_HERE));
   const worker::Decision taken = decision();
@@ -179,7 +180,7 @@ TEST_F(WorkerServerTest, WorkerThatEndsLeavesNobodyWaiting) {
   EXPECT_FALSE(std::filesystem::exists(address().path()));
 }
 
-TEST_F(WorkerServerTest, SocketOfADeadWorkerIsNobodyAndIsReplaced) {
+TEST_F(WorkerServerTest, SocketOfADeadWorkerIsReplaced) {
   std::filesystem::create_directories(address().path().parent_path());
   {
     UniqueFd dead(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
@@ -187,14 +188,14 @@ TEST_F(WorkerServerTest, SocketOfADeadWorkerIsNobodyAndIsReplaced) {
     ASSERT_TRUE(where);
     ASSERT_EQ(::bind(dead.get(), where->get(), where->length()), 0);
   }
-  const auto nobody = answer(status_question());
-  ASSERT_FALSE(nobody);
-  EXPECT_EQ(nobody.error().code(), Code::kNotFound);
+  const auto unanswered = answer(status_question());
+  ASSERT_FALSE(unanswered);
+  EXPECT_EQ(unanswered.error().code(), Code::kNotFound);
   ASSERT_TRUE(server_->open(id_, Began::SOURCE));
   EXPECT_TRUE(answer(status_question()));
 }
 
-TEST_F(WorkerServerTest, SocketStaysWhereASuccessorOwnsTheJournal) {
+TEST_F(WorkerServerTest, SocketOfTheNextOwnerStays) {
   ASSERT_TRUE(server_->open(id_, Began::SOURCE));
   auto successor = commit::SourceLog::create(config_.state_dir, id_, began_of({}));
   ASSERT_TRUE(successor);
@@ -202,21 +203,21 @@ TEST_F(WorkerServerTest, SocketStaysWhereASuccessorOwnsTheJournal) {
   EXPECT_TRUE(std::filesystem::exists(address().path()));
 }
 
-TEST_F(WorkerServerTest, SocketIsNobodyElses) {
+TEST_F(WorkerServerTest, SocketIsPrivate) {
   ASSERT_TRUE(server_->open(id_, Began::SOURCE));
   struct stat info {};
   ASSERT_EQ(::stat(address().path().parent_path().c_str(), &info), 0);
   EXPECT_EQ(info.st_mode & 0777, 0700U);
 }
 
-TEST_F(WorkerServerTest, NamesMayBeLong) {
+TEST_F(WorkerServerTest, LongDirectoryNamesAreAccepted) {
   config_.runtime_dir = folder_.path() + "/" + std::string(200, 'x');
   serve();
   ASSERT_TRUE(server_->open(id_, Began::SOURCE));
   EXPECT_TRUE(answer(status_question()));
 }
 
-/// A source that remembers what it was told.
+/// A source that records the orders it gets.
 struct Source : worker::SourceControl {
   proto::Progress progress() override {
     proto::Progress progress;
@@ -231,7 +232,7 @@ struct Source : worker::SourceControl {
   proto::AdjustRequest adjusted;
 };
 
-TEST_F(WorkerServerTest, OrdersGoToTheSourceAndItsRefusalsComeBack) {
+TEST_F(WorkerServerTest, OrdersReachTheSourceAndRefusalsReturn) {
   ASSERT_TRUE(server_->open(id_, Began::SOURCE));
   Source source;
   server_->attach(&source);
@@ -244,7 +245,7 @@ TEST_F(WorkerServerTest, OrdersGoToTheSourceAndItsRefusalsComeBack) {
   EXPECT_EQ(answer(order).error().message(), "it does not pause");
 }
 
-TEST_F(WorkerServerTest, OrdersAreRefusedWhereNobodyCopies) {
+TEST_F(WorkerServerTest, OrdersAreRefusedWithoutARunningCopy) {
   ASSERT_TRUE(server_->open(id_, Began::SOURCE));
   registry::ToWorker order;
   order.mutable_go_on();
@@ -252,7 +253,7 @@ TEST_F(WorkerServerTest, OrdersAreRefusedWhereNobodyCopies) {
   EXPECT_FALSE(answer(status_question())->status().has_progress());
 }
 
-TEST_F(WorkerServerTest, NonsenseEndsItsConnectionAlone) {
+TEST_F(WorkerServerTest, MalformedMessageEndsOnlyItsConnection) {
   ASSERT_TRUE(server_->open(id_, Began::SOURCE));
   UniqueFd stranger(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
   const auto where = worker::LocalAddress::create(address().path());
@@ -264,7 +265,7 @@ TEST_F(WorkerServerTest, NonsenseEndsItsConnectionAlone) {
   EXPECT_EQ(::recv(stranger.get(), &byte, 1, 0), 0);
 }
 
-TEST_F(WorkerServerTest, DecisionThatIsNoneIsRefused) {
+TEST_F(WorkerServerTest, UnknownDecisionIsRefused) {
   ASSERT_TRUE(server_->open(id_, Began::SOURCE));
   EXPECT_EQ(answer(decide(registry::Decide::DECISION_INVALID)).error().code(),
             Code::kInvalidArgument);

@@ -1,10 +1,9 @@
 #!/usr/bin/env python3
 """Every command and option that docs/install.md and docs/usage.md mention is run by a test that commands.txt names.
 
-Blocks that are marked `<!-- run: … -->` are typed by machines.documents. Everything else, in code spans and other
-blocks, has a line in commands.txt: as the document has it, two spaces, the tests. These have every word of the command
-in their own strings or in those of their helpers.
-Usage: commands_test.py SOURCE
+Blocks that are marked `<!-- run: … -->` are run by machines.documents. Everything else, in code spans and other blocks,
+has a line in commands.txt: as in the document, two spaces, the tests. These have every word of the command in their own
+strings or in those of their helpers. Usage: commands_test.py SOURCE
 """
 import functools
 import re
@@ -44,7 +43,7 @@ def is_command(text):
 
 
 def commands():
-    """As the documents have them, but for line breaks."""
+    """As the documents have them, except for line breaks."""
     found = []
     for document in DOCUMENTS:
         text = MARKED.sub("", page(document))
@@ -59,21 +58,21 @@ def table():
 
 
 def words(command):
-    """Those that a test has, too: not what stands for something else, nor numbers."""
+    """Those that a test has, too: no placeholders, and no numbers."""
     parts = re.split(r"[\s|,=]+", command.replace("scripts/", ""))
     return [word for word in parts if re.fullmatch(r"(--)?[a-z][a-z-]+|GCR_\w+", word) and word not in BY_PATH]
 
 
 @functools.cache
 def sources():
-    """Texts of what CMake builds or runs below tests/, by path."""
+    """The texts that CMake builds or runs below tests/, by path."""
     suffixes = (".cc", ".h", ".py", "CMakeLists.txt")
     paths = (path for path in SOURCE.glob("tests/**/*") if path.name.endswith(suffixes))
     return {path: path.read_text(encoding="utf-8") for path in paths}
 
 
 def helpers(path):
-    """What the file includes or imports of the tests' own, without the tests that are there."""
+    """The file's includes and imports of other test files, without the tests in there."""
     text = sources()[path]
     names = re.findall(r'#include "(tests/.*?)\.h"', text)
     names += [f"{path.parent.relative_to(SOURCE)}/{name}" for name in re.findall(r"^(?:from|import) (\w+)", text, re.M)]
@@ -86,7 +85,7 @@ def strings(*texts):
 
 
 def of_gtest(test):
-    """The strings of the test itself and of what it can use, but for the other tests of its file."""
+    """The strings of the test itself and of its helpers, without the other tests of its file."""
     for path, text in sources().items():
         for match in GTEST.finditer(text) if path.suffix == ".cc" else ():
             if f"{match[1]}.{match[2]}" == test:
@@ -108,7 +107,7 @@ def of_added_test(test):
 
 @functools.cache
 def evidence(test):
-    """What the named test says; nothing if there is no such test."""
+    """The strings of the named test; nothing if there is no such test."""
     typed = MARKED.findall("".join(map(page, DOCUMENTS))) if test == "machines.documents" else []
     return "\n".join([*of_gtest(test), *of_added_test(test), *typed])
 
@@ -116,17 +115,17 @@ def evidence(test):
 class Commands(unittest.TestCase):
     maxDiff = None
 
-    def test_every_command_of_the_documents_has_a_test(self):
+    def test_every_documented_command_has_a_test(self):
         self.assertEqual(sorted(commands() - set(table())), [], "without a line in commands.txt")
 
-    def test_every_line_of_the_table_is_a_command_of_the_documents(self):
+    def test_every_line_of_the_table_is_a_documented_command(self):
         self.assertEqual(sorted(set(table()) - commands()), [], "in commands.txt, but in neither document")
 
     def test_every_test_of_the_table_exists(self):
         named = {test for tests in table().values() for test in tests}
         self.assertEqual(sorted(test for test in named if not evidence(test)), [], "no such tests")
 
-    def test_the_tests_of_a_command_have_its_words(self):
+    def test_tests_of_a_command_contain_it(self):
         for command, tests in table().items():
             said = "\n".join(map(evidence, tests))
             absent = [word for word in words(command) if not re.search(rf"(?<![\w-]){word}(?![\w-])", said)]

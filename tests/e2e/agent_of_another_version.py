@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""An agent that speaks version 99 of the control protocol: it takes one connection, greets, and says
-nothing more. Usage: agent_of_another_version.py ADDRESS CA CERTIFICATE KEY"""
+"""An agent that speaks version 99 of the control protocol: it accepts one connection, sends its Hello, and nothing
+more. Usage: agent_of_another_version.py ADDRESS CA CERTIFICATE KEY"""
 import socket
 import ssl
 import sys

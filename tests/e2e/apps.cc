@@ -15,7 +15,7 @@
 namespace gcr::e2e {
 namespace {
 
-// A processor is not all for them: what they wait for is a migration.
+// They need not saturate a processor: they wait for a migration.
 constexpr const char* kPeriodMs = "10";
 
 App start(TwoHosts& hosts, Host host, const std::vector<std::string>& command) {
@@ -42,7 +42,7 @@ std::string joined(const std::vector<std::string>& words) {
 
 std::vector<std::string> local_command(const TwoHosts& hosts, Host host, const std::string& socket,
                                        const std::vector<std::string>& request) {
-  // /run has nothing but the socket, for this command alone.
+  // /run contains only the socket, for this command.
   std::vector<std::string> command{
       "unshare",
       "--mount",

@@ -1,4 +1,4 @@
-// The sample programs of tests/apps as the end-to-end tests start and read them.
+// The sample programs of tests/apps, as the end-to-end tests start and read them.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -16,15 +16,15 @@ namespace gcr::e2e {
 inline constexpr std::uint16_t kCounterPort = 9000;
 inline constexpr int kCounterFirst = 101;  ///< its first answer
 
-/// The words that start the counter under the preload library, from one that holds `vram_bytes`
-/// more.
+/// The command that starts the counter under the preload library, with `vram_bytes` of additional
+/// VRAM.
 std::vector<std::string> counter_command(const TwoHosts& hosts, std::uint64_t vram_bytes,
                                          std::uint16_t port = kCounterPort);
 
-/// The words for a shell; none of them has a blank.
+/// The command as one line for a shell; no word has a blank.
 std::string joined(const std::vector<std::string>& words);
 
-/// The words of `gcr-migrate` for a user of that host, where "local" stands for the agent's
+/// The `gcr-migrate` command for a user of that host, where "local" stands for the agent's
 /// `socket`.
 std::vector<std::string> local_command(const TwoHosts& hosts, Host host, const std::string& socket,
                                        const std::vector<std::string>& request);
@@ -32,10 +32,11 @@ std::vector<std::string> local_command(const TwoHosts& hosts, Host host, const s
 /// Starts a counter and waits until it listens; it has answered nothing yet. Throws if it ends.
 App start_counter(TwoHosts& hosts, Host host, std::uint64_t vram_bytes);
 
-/// The counter's next number, asked on its host; -1 and a failure of the test if it says no number.
+/// The counter's next number, requested on its host; -1 and a test failure if it does not answer
+/// with one.
 int ask_counter(const UdpClient& client, const TwoHosts& hosts, Host host);
 
-/// Whether the counter finds every byte of its further VRAM as it left it.
+/// Whether the counter finds every byte of its additional VRAM unchanged.
 testing::AssertionResult counter_is_intact(const UdpClient& client, const TwoHosts& hosts,
                                            Host host);
 
@@ -46,7 +47,7 @@ App start_scribbler(TwoHosts& hosts, Host host, std::uint64_t vram_bytes,
 /// A program that does not use CUDA.
 App start_sleeper(TwoHosts& hosts, Host host);
 
-/// These print a line every `report` steps, until they are ended.
+/// These print a line every `report` steps, until they are stopped.
 std::vector<std::string> stencil_command(const TwoHosts& hosts, std::uint64_t vram_bytes,
                                          int report);
 std::vector<std::string> alloc_styles_command(const TwoHosts& hosts, int report);
@@ -65,29 +66,27 @@ std::string gpu_of(const TwoHosts& hosts, Host host, int number);
 /// A program that keeps a number in managed memory and answers as the counter does.
 App start_managed(TwoHosts& hosts, Host host);
 
-/// Starts what answers in place of an agent, with that agent's certificate, in a protocol version
-/// to come, and waits until it listens. Throws if it ends.
+/// Starts a stand-in for an agent, with that agent's certificate, that speaks a future protocol
+/// version, and waits until it listens. Throws if it ends.
 std::unique_ptr<BackgroundCommand> start_agent_of_another_version(const TwoHosts& hosts, Host host);
 
-/// Success if every line that `app` printed is what `undisturbed`, which goes on, prints there.
+/// Success if every line that `app` printed equals that of `undisturbed`, which keeps running.
 testing::AssertionResult printed_what_prints(const App& app, const App& undisturbed);
 
-/// Success if gcr-migrate said that the process migrated and everything was verified.
+/// Success if gcr-migrate reported that the process migrated and everything was verified.
 testing::AssertionResult migrated(const MigrateOutcome& outcome);
 testing::AssertionResult migrated(const MigrateReport& outcome);
 
-/// How often a job moves in a test that looks for what is rare: GCR_MOVES in the environment, or
-/// `few`.
+/// How often a job moves in a test for rare faults: GCR_MOVES in the environment, or `few`.
 int moves_or(int few);
 
 /// Moves a job from host A to host B, back to A, and so on, `moves` times in all. After each move
-/// `check` gets the host where the job is then. The first fatal failure of the test ends it.
+/// `check` gets the host where the job is then. The first fatal test failure ends it.
 void move_to_and_fro(const TwoHosts& hosts, pid_t pid, int moves,
                      const std::function<void(Host now, const MigrateOutcome& outcome)>& check,
                      const std::vector<std::string>& options = {});
 
-/// A file under a name as those have that every process with a CUDA context, or with NVML, has
-/// open.
+/// A file with a name like those that every process with a CUDA context, or with NVML, has open.
 class UnifiedMemoryDevice {
  public:
   UnifiedMemoryDevice();
@@ -101,7 +100,7 @@ class UnifiedMemoryDevice {
   const std::string path_;
 };
 
-/// Whether this machine's kernel tells which pages were written to (soft-dirty).
+/// Whether this machine's kernel reports which pages were written to (soft-dirty).
 bool tracks_dirty_pages();
 
 }  // namespace gcr::e2e

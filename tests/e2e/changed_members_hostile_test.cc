@@ -1,6 +1,7 @@
-// Members that become somebody else after they were allowed and examined: whoever may move one
-// user's processes alone orders a checkpoint, and a member executes another user's setuid program
-// meanwhile. What that reads is not theirs. And members that leave what they were examined in.
+// Members that change after they were allowed and examined: an operator who may move only one
+// user's processes orders a checkpoint, and meanwhile a member executes another user's setuid
+// program, whose memory must not be stored. And members that leave the namespaces in which they
+// were examined.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>
@@ -29,7 +30,7 @@ using testing::IsEmpty;
 constexpr uid_t kVictim = 71'002;
 constexpr char kSecret[] = "what only the victim may read";
 
-/// A job in a directory of its own, with a shell that does something on a cue.
+/// A job in its own directory, with a shell that runs a command on a cue.
 class ChangedMembers : public testing::Test {
  protected:
   ChangedMembers() {
@@ -44,8 +45,8 @@ class ChangedMembers : public testing::Test {
 
   std::string cue() const { return directory_ / "cue"; }
 
-  /// `does`: what the shell of one member, which begins as the user's, does on its cue. It prints a
-  /// line when that is done.
+  /// `does`: what the shell of one member, which begins with the user's rights, runs on its cue. It
+  /// prints a line when that is done.
   std::vector<std::string> job_command(const std::string& does) const {
     const std::string script = joined(counter_command(hosts_, 32 * kMiB)) + "& (while [ ! -e " +
                                cue() + " ]; do sleep 0.02; done\n" + does + ") & wait";
@@ -63,15 +64,15 @@ class ChangedMembers : public testing::Test {
     ASSERT_TRUE(job_->wait_for_lines(2)) << job_->output();
   }
 
-  /// The cue is given with the gate closed and the GPU's state taken: nothing is asked any more but
-  /// what is asked when the members stand still.
+  /// The cue is given with the gate closed and the GPU's state saved: only the checks after the
+  /// members are stopped follow.
   void give_cue_before_the_dump() const {
     std::ofstream(hosts_.directory(Host::kA) + "/faults")
         << "source.locked run touch " << cue() << "; while ! grep -q changed "
         << job_->output_path() << "; do sleep 0.02; done\n";
   }
 
-  void expect_to_go_on() {
+  void expect_progress() {
     EXPECT_EQ(ask_counter(client_, hosts_, Host::kA), kCounterFirst + 1);
     EXPECT_TRUE(counter_is_intact(client_, hosts_, Host::kA));
   }
@@ -119,7 +120,7 @@ class StolenMemory : public ChangedMembers {
     return BackgroundCommand(hosts_.order_command(Host::kA, words));
   }
 
-  /// All that can be kept of what is in the directory now, which nobody takes back.
+  /// Links every file that is in the directory now, so that its removal loses nothing.
   void keep_packs() const {
     std::error_code ignored;
     for (fs::directory_iterator at(store() / "packs", ignored), end; !ignored && at != end;
@@ -149,10 +150,10 @@ class StolenMemory : public ChangedMembers {
     EXPECT_NE(result.exit_code, 0) << result.out;
     EXPECT_THAT(result.err, HasSubstr("may not move processes of"));
     EXPECT_THAT(files_with_secret(), IsEmpty());
-    expect_to_go_on();
+    expect_progress();
   }
 
-  /// Waits until it says that it is paused; gives the migration's id.
+  /// Waits until it reports that it is paused; returns the migration's id.
   std::string wait_until_paused(const BackgroundCommand& command) const {
     EXPECT_TRUE(command.wait_for_output(
         [](const std::string& text) { return text.find("paused: ") != text.npos; }, kPatience))
@@ -165,7 +166,7 @@ class StolenMemory : public ChangedMembers {
   }
 };
 
-TEST_F(StolenMemory, NothingOfASetuidProgramsThatWasExecutedInThePause) {
+TEST_F(StolenMemory, SetuidProgramRunInThePauseIsNotStored) {
   ASSERT_NO_FATAL_FAILURE(start(job_command("exec " + steal())));
   BackgroundCommand taken = checkpoint({"--pause-before-switchover"});
   const std::string id = wait_until_paused(taken);
@@ -174,7 +175,7 @@ TEST_F(StolenMemory, NothingOfASetuidProgramsThatWasExecutedInThePause) {
   expect_denied(taken);
 }
 
-TEST_F(StolenMemory, NothingOfASetuidProgramsThatWasExecutedRightBeforeTheDump) {
+TEST_F(StolenMemory, SetuidProgramRunBeforeTheDumpIsNotStored) {
   ASSERT_NO_FATAL_FAILURE(start(job_command("exec " + steal())));
   give_cue_before_the_dump();
   BackgroundCommand taken = checkpoint();
@@ -182,13 +183,13 @@ TEST_F(StolenMemory, NothingOfASetuidProgramsThatWasExecutedRightBeforeTheDump) 
   EXPECT_THAT(job_->output(), HasSubstr("changed"));
 }
 
-/// Such a member is asked about at the switchover in any case. It must not be read before.
-TEST_F(StolenMemory, NothingOfANewbornThatIsReadInARound) {
+/// Such a member is checked at the switchover in any case. It must not be read before.
+TEST_F(StolenMemory, NewChildIsNotReadInARound) {
   ASSERT_NO_FATAL_FAILURE(start(job_command(steal() + " & sleep 1000")));
   BackgroundCommand taken = checkpoint({"--pause-before-switchover"});
   const std::string id = wait_until_paused(taken);
   ASSERT_NO_FATAL_FAILURE(give_cue());
-  // Rounds follow where VRAM has changed.
+  // Rounds follow if VRAM has changed.
   for (int i = 0; i < 400 && taken.program().running() && files_with_secret().empty(); ++i) {
     (void)client_.ask(hosts_.address(Host::kA), kCounterPort, Milliseconds(100));
     keep_packs();
@@ -201,7 +202,7 @@ TEST_F(StolenMemory, NothingOfANewbornThatIsReadInARound) {
   EXPECT_THAT(files_with_secret(), IsEmpty());
 }
 
-TEST_F(StolenMemory, WhatStaysAllowedIsStored) {
+TEST_F(StolenMemory, AllowedProcessIsStored) {
   ASSERT_NO_FATAL_FAILURE(start(job_command("echo changed; exec sleep 1000")));
   BackgroundCommand taken = checkpoint({"--pause-before-switchover"});
   const std::string id = wait_until_paused(taken);
@@ -209,7 +210,7 @@ TEST_F(StolenMemory, WhatStaysAllowedIsStored) {
   EXPECT_EQ(hosts_.order(Host::kA, {"continue", id}).exit_code, 0);
   const CommandResult result = taken.finish(kPatience);
   EXPECT_EQ(result.exit_code, 0) << result.out << result.err;
-  expect_to_go_on();
+  expect_progress();
 }
 
 struct Departure {
@@ -222,13 +223,13 @@ void PrintTo(const Departure& departure, std::ostream* out) { *out << departure.
 
 class Departed : public ChangedMembers, public testing::WithParamInterface<Departure> {};
 
-TEST_P(Departed, IsNotMovedAsWhatItWas) {
+TEST_P(Departed, ChangedMemberIsNotMoved) {
   ASSERT_NO_FATAL_FAILURE(start(job_command(GetParam().does)));
   give_cue_before_the_dump();
   const MigrateOutcome outcome = hosts_.migrate(Host::kA, job_->pid());
   EXPECT_EQ(outcome.exit_code, kFailedExit) << outcome.out << outcome.err;
   EXPECT_THAT(outcome.err, HasSubstr(GetParam().says));
-  expect_to_go_on();
+  expect_progress();
 }
 
 INSTANTIATE_TEST_SUITE_P(

@@ -1,5 +1,5 @@
-// Jobs whose members end, are born, or become something else while they move: between preflight
-// and the switchover, where most of a migration's time passes.
+// Jobs whose members end, start, or execute other programs during a migration: between preflight
+// and the switchover, where most of its time passes.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -24,7 +24,7 @@ struct Change {
   int exit_code = 0;
   const char* says = "";  ///< on standard error, if it does not move
   bool counter_goes_on = true;
-  int processes = 3;  ///< that have moved, at least
+  int processes = 3;  ///< minimum number of moved processes
 };
 
 void PrintTo(const Change& change, std::ostream* out) { *out << change.name; }
@@ -46,7 +46,7 @@ class ChangingJob : public testing::TestWithParam<Change> {
     return job;
   }
 
-  /// The change is made when this returns, unless the root has become another program.
+  /// The change is done when this returns, unless the root has executed another program.
   void give_cue(const App& job) {
     std::ofstream(cue_ + ".change").put('1');
     if (std::string(GetParam().does).starts_with("exec")) return;
@@ -59,7 +59,7 @@ class ChangingJob : public testing::TestWithParam<Change> {
   UdpClient client_{hosts_.variable("NS", Host::kA)};
 };
 
-TEST_P(ChangingJob, MovesAsAWholeOrRunsOn) {
+TEST_P(ChangingJob, MovesCompletelyOrRunsOn) {
   const Change& change = GetParam();
   const App job = start_job();
   BackgroundCommand migration(
@@ -115,8 +115,8 @@ INSTANTIATE_TEST_SUITE_P(
                .says = "processes by now, 200 are allowed"}),
     [](const auto& info) { return std::string(info.param.name); });
 
-/// A process that lives for half a second, with a file that cannot be moved, is born when the job
-/// has been examined.
+/// A process that lives for half a second, with a file that cannot be moved, starts after the job
+/// was examined.
 class TransientMember : public testing::TestWithParam<const char*> {};
 
 TEST_P(TransientMember, IsWaitedFor) {
@@ -146,7 +146,7 @@ INSTANTIATE_TEST_SUITE_P(BornAt, TransientMember,
                            return name;
                          });
 
-TEST(JobWithManyGpus, IsRefusedWhereThereAreFewer) {
+TEST(JobWithManyGpus, IsRefusedIfTheDestinationHasFewer) {
   TwoHosts hosts({"--gpus", "2", "--only-gpu-b", "1"});
   const App ring = hosts.start_app(
       Host::kA, {hosts.program_path("ring"), "--ranks", "2", "--gpus", "2", "--per-line", "6"});

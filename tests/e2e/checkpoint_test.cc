@@ -1,4 +1,4 @@
-// Checkpoints of running jobs, and what comes to life from them.
+// Checkpoints of running jobs, and restores from them.
 #include <gtest/gtest.h>
 #include <sys/mount.h>
 #include <sys/statvfs.h>
@@ -29,7 +29,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-TEST_F(CheckpointTest, TheJobGoesOnAndItsCheckpointGoesOnWhereItStoodOnEitherHost) {
+TEST_F(CheckpointTest, JobRunsOnAndItsCheckpointRestoresOnBothHosts) {
   App counter = start_counter(hosts_, Host::kA, 16 * kMiB);
   UdpClient at_a(hosts_.variable("NS", Host::kA));
   ASSERT_EQ(ask_counter(at_a, hosts_, Host::kA), kCounterFirst);
@@ -55,7 +55,7 @@ TEST_F(CheckpointTest, TheJobGoesOnAndItsCheckpointGoesOnWhereItStoodOnEitherHos
   }
 }
 
-TEST_F(CheckpointTest, ASecondOneWritesOnlyWhatChanged) {
+TEST_F(CheckpointTest, SecondOneWritesOnlyChanges) {
   App counter = start_counter(hosts_, Host::kA, 64 * kMiB);
   const CommandResult first = checkpoint(counter.pid(), {"--name", "first"});
   ASSERT_EQ(first.exit_code, 0) << first.err;
@@ -71,7 +71,7 @@ TEST_F(CheckpointTest, ASecondOneWritesOnlyWhatChanged) {
   expect_counter(Host::kB, {"first"}, kCounterFirst);
 }
 
-TEST_F(CheckpointTest, StopEndsTheJobWhenTheCheckpointIsComplete) {
+TEST_F(CheckpointTest, StopEndsTheJobAfterTheCheckpoint) {
   const HostUse idle = hosts_.use(Host::kA);
   App counter = start_counter(hosts_, Host::kA, 32 * kMiB);
   UdpClient at_a(hosts_.variable("NS", Host::kA));
@@ -83,7 +83,7 @@ TEST_F(CheckpointTest, StopEndsTheJobWhenTheCheckpointIsComplete) {
   expect_counter(Host::kA, {}, kCounterFirst + 1);
 }
 
-TEST_F(CheckpointTest, ARestoreReportsWhenItsVramWasFilled) {
+TEST_F(CheckpointTest, RestoreReportsWhenVramIsFilled) {
   App counter = start_counter(hosts_, Host::kA, 32 * kMiB);
   ASSERT_EQ(checkpoint(counter.pid(), {"--stop"}).exit_code, 0);
   const CommandResult restored = restore(Host::kB);
@@ -98,9 +98,9 @@ TEST_F(CheckpointTest, ARestoreReportsWhenItsVramWasFilled) {
   end(static_cast<pid_t>(number(last_line(later), "pid")));
 }
 
-/// Success if `printed` is what `undisturbed` printed, from one of its lines on.
-testing::AssertionResult goes_on_as(const std::vector<std::string>& printed,
-                                    const std::vector<std::string>& undisturbed) {
+/// Success if `printed` equals the output of `undisturbed`, from one of its lines on.
+testing::AssertionResult continues_as(const std::vector<std::string>& printed,
+                                      const std::vector<std::string>& undisturbed) {
   const auto first = std::ranges::find(undisturbed, printed.front());
   if (undisturbed.end() - first < static_cast<std::ptrdiff_t>(printed.size()) ||
       !std::equal(printed.begin(), printed.end(), first)) {
@@ -110,7 +110,7 @@ testing::AssertionResult goes_on_as(const std::vector<std::string>& printed,
   return testing::AssertionSuccess();
 }
 
-TEST_F(CheckpointTest, WhatIsRestoredPrintsWhatAnUndisturbedRunPrints) {
+TEST_F(CheckpointTest, RestoredProgramPrintsTheSameOutput) {
   App undisturbed = start_stencil(hosts_, Host::kB, 32 * kMiB, 5);
   App stencil = start_stencil(hosts_, Host::kA, 32 * kMiB, 5);
   ASSERT_TRUE(stencil.wait_for_lines(3));
@@ -129,13 +129,13 @@ TEST_F(CheckpointTest, WhatIsRestoredPrintsWhatAnUndisturbedRunPrints) {
     std::vector<std::string> printed = stencil.lines();
     printed.erase(printed.begin(), printed.begin() + static_cast<std::ptrdiff_t>(before));
     ASSERT_TRUE(undisturbed.wait_for_lines(before + printed.size()));
-    EXPECT_TRUE(goes_on_as(printed, undisturbed.lines()));
+    EXPECT_TRUE(continues_as(printed, undisturbed.lines()));
     firsts.insert(printed.front());
   }
-  EXPECT_EQ(firsts.size(), 1U);  // all of them where the checkpoint stood
+  EXPECT_EQ(firsts.size(), 1U);  // all of them where the checkpoint was taken
 }
 
-TEST_F(CheckpointTest, ItIsNotRestoredBesideItsOriginalUnlessACopyIsWanted) {
+TEST_F(CheckpointTest, RunningOriginalPreventsARestoreWithoutCopy) {
   App stencil = start_stencil(hosts_, Host::kA, 16 * kMiB, 5);
   ASSERT_TRUE(stencil.wait_for_lines(1));
   ASSERT_EQ(checkpoint(stencil.pid()).exit_code, 0);
@@ -148,7 +148,7 @@ TEST_F(CheckpointTest, ItIsNotRestoredBesideItsOriginalUnlessACopyIsWanted) {
   EXPECT_TRUE(stencil.program().running());
 }
 
-TEST_F(CheckpointTest, AnAlteredPackIsFoundBeforeAnythingRuns) {
+TEST_F(CheckpointTest, AlteredPackIsFoundBeforeAnythingRuns) {
   App counter = start_counter(hosts_, Host::kA, 32 * kMiB);
   ASSERT_EQ(checkpoint(counter.pid(), {"--stop"}).exit_code, 0);
   const HostUse idle = hosts_.use(Host::kB);
@@ -162,7 +162,7 @@ TEST_F(CheckpointTest, AnAlteredPackIsFoundBeforeAnythingRuns) {
   EXPECT_EQ(hosts_.use_coming_to(Host::kB, idle), idle);
 }
 
-/// A small file system in the place of the store.
+/// A small file system in place of the store.
 class SmallStore {
  public:
   explicit SmallStore(std::string path) : path_(std::move(path)) {
@@ -173,7 +173,7 @@ class SmallStore {
   SmallStore(const SmallStore&) = delete;
   SmallStore& operator=(const SmallStore&) = delete;
 
-  /// Leaves so much free.
+  /// Leaves this much free.
   void leave(std::uint64_t bytes) const {
     struct statvfs now {};
     ASSERT_EQ(::statvfs(path_.c_str(), &now), 0);
@@ -187,7 +187,7 @@ class SmallStore {
   const std::string path_;
 };
 
-TEST_F(CheckpointTest, ADirectoryWithoutRoomIsFoundBeforehandOrTheJobGoesOn) {
+TEST_F(CheckpointTest, FullDirectoryIsAFindingOrTheJobRunsOn) {
   const SmallStore small(store());
   App counter = start_counter(hosts_, Host::kA, 64 * kMiB);
   UdpClient client(hosts_.variable("NS", Host::kA));
@@ -218,7 +218,7 @@ TEST_F(CheckpointTest, ADirectoryWithoutRoomIsFoundBeforehandOrTheJobGoesOn) {
   ASSERT_EQ(restore(Host::kB).exit_code, 0);
 }
 
-TEST_F(CheckpointTest, AJobOfSeveralProcessesThatShareVramIsOneCheckpoint) {
+TEST_F(CheckpointTest, JobWithSharedVramIsOneCheckpoint) {
   const std::vector<std::string> command{hosts_.program_path("ring"), "--ranks", "2", "--per-line",
                                          "20"};
   App ring = hosts_.start_app(Host::kA, command);
@@ -236,7 +236,7 @@ TEST_F(CheckpointTest, AJobOfSeveralProcessesThatShareVramIsOneCheckpoint) {
   end(static_cast<pid_t>(number(last_line(restored), "pid")));
 }
 
-TEST_F(CheckpointTest, HandlesThatWereUnderWayAreOpenedInWhatIsRestored) {
+TEST_F(CheckpointTest, HandlesInTransitAreOpenedAfterARestore) {
   App handover = hosts_.start_app(Host::kA, {hosts_.program_path("handover")});
   ASSERT_TRUE(handover.wait_for_lines(10)) << handover.output();
   const CommandResult taken = checkpoint(handover.pid(), {"--stop"});
@@ -248,7 +248,7 @@ TEST_F(CheckpointTest, HandlesThatWereUnderWayAreOpenedInWhatIsRestored) {
   apps::HandoverLines expected;
   for (const std::string& line : handover.lines()) ASSERT_EQ(line, expected.next());
   const auto pid = static_cast<pid_t>(number(last_line(restored), "pid"));
-  ASSERT_EQ(::kill(pid, SIGTERM), 0);  // and the files of its events go
+  ASSERT_EQ(::kill(pid, SIGTERM), 0);  // and the files of its events are removed
   while (procfs::read_stat(pid)) std::this_thread::sleep_for(Milliseconds(10));
 }
 
@@ -265,7 +265,7 @@ void PrintTo(const Killed& killed, std::ostream* out) {
 
 class CheckpointKilledTest : public CheckpointTest, public testing::WithParamInterface<Killed> {};
 
-TEST_P(CheckpointKilledTest, TheJobRunsOrItsCheckpointIsThereAndNothingElseIs) {
+TEST_P(CheckpointKilledTest, EitherJobOrCheckpointRemains) {
   const auto [point, stops, complete] = GetParam();
   const HostUse idle = hosts_.use(Host::kA);
   App counter = start_counter(hosts_, Host::kA, 32 * kMiB);
@@ -312,9 +312,9 @@ INSTANTIATE_TEST_SUITE_P(
                     Killed{"source.voted", true, false}, Killed{"source.committed", true, true},
                     Killed{"source.confirmed", true, true}, Killed{"source.killed", true, true}));
 
-class LoadKilledTest : public CheckpointTest, public testing::WithParamInterface<const char*> {};
+class RestoreKilledTest : public CheckpointTest, public testing::WithParamInterface<const char*> {};
 
-TEST_P(LoadKilledTest, NothingOfItIsLeftAndItCanBeRestoredAgain) {
+TEST_P(RestoreKilledTest, NothingRemainsAndRestoreSucceedsLater) {
   App counter = start_counter(hosts_, Host::kA, 32 * kMiB);
   ASSERT_EQ(checkpoint(counter.pid(), {"--stop"}).exit_code, 0);
   const HostUse idle = hosts_.use(Host::kA);
@@ -323,7 +323,7 @@ TEST_P(LoadKilledTest, NothingOfItIsLeftAndItCanBeRestoredAgain) {
   EXPECT_NE(restore(Host::kA, {"--once"}).exit_code, 0);
   EXPECT_EQ(hosts_.use_coming_to(Host::kA, idle), idle);
   ASSERT_TRUE(fs::exists(hosts_.directory(Host::kA) + "/faults.hit"));
-  EXPECT_EQ(files(), before);  // the restore that is undone gives its checkpoint back
+  EXPECT_EQ(files(), before);  // the undone restore releases its checkpoint
   const CommandResult restored = restore(Host::kA, {"--once"});
   ASSERT_EQ(restored.exit_code, 0) << restored.err;
   EXPECT_FALSE(fs::exists(store()));
@@ -333,14 +333,15 @@ TEST_P(LoadKilledTest, NothingOfItIsLeftAndItCanBeRestoredAgain) {
   end(static_cast<pid_t>(number(last_line(restored), "pid")));
 }
 
-INSTANTIATE_TEST_SUITE_P(Points, LoadKilledTest,
+INSTANTIATE_TEST_SUITE_P(Points, RestoreKilledTest,
                          testing::Values("source.load.began", "source.load.prepared",
                                          "source.load.sent", "source.load.voted",
                                          "destination.attached"));
 
-class LoadSpoiledTest : public CheckpointTest, public testing::WithParamInterface<const char*> {};
+class RestoreCorruptedTest : public CheckpointTest,
+                             public testing::WithParamInterface<const char*> {};
 
-TEST_P(LoadSpoiledTest, VramThatIsNotTheCheckpointsIsFoundAndItCanBeRestoredAgain) {
+TEST_P(RestoreCorruptedTest, CorruptVramIsFoundAndRestoreSucceedsLater) {
   App counter = start_counter(hosts_, Host::kA, 32 * kMiB);
   ASSERT_EQ(checkpoint(counter.pid(), {"--stop"}).exit_code, 0);
   const HostUse idle = hosts_.use(Host::kA);
@@ -355,12 +356,12 @@ TEST_P(LoadSpoiledTest, VramThatIsNotTheCheckpointsIsFoundAndItCanBeRestoredAgai
   end(static_cast<pid_t>(number(last_line(restored), "pid")));
 }
 
-INSTANTIATE_TEST_SUITE_P(Points, LoadSpoiledTest,
+INSTANTIATE_TEST_SUITE_P(Points, RestoreCorruptedTest,
                          testing::Values("destination.landing.corrupt",
                                          "destination.vram.corrupt"));
 
-/// Its name fits its bytes: only the GPU's digest tells.
-TEST_F(CheckpointTest, AByteThatWasSpoiledBeforeItWasStoredIsFoundAtTheRestore) {
+/// Its name matches its bytes: only the GPU's digest reveals the corruption.
+TEST_F(CheckpointTest, ByteCorruptedBeforeStoringIsFoundAtRestore) {
   App counter = start_counter(hosts_, Host::kA, 32 * kMiB);
   std::ofstream(hosts_.directory(Host::kA) + "/faults") << "source.chunk.corrupt corrupt\n";
   ASSERT_EQ(checkpoint(counter.pid(), {"--stop"}).exit_code, 0);
@@ -372,10 +373,10 @@ TEST_F(CheckpointTest, AByteThatWasSpoiledBeforeItWasStoredIsFoundAtTheRestore) 
   EXPECT_EQ(hosts_.use_coming_to(Host::kB, idle), idle);
 }
 
-class LoadKilledAfterCommitTest : public CheckpointTest,
-                                  public testing::WithParamInterface<const char*> {};
+class RestoreKilledAfterCommitTest : public CheckpointTest,
+                                     public testing::WithParamInterface<const char*> {};
 
-TEST_P(LoadKilledAfterCommitTest, TheJobRunsAndItsCheckpointIsGone) {
+TEST_P(RestoreKilledAfterCommitTest, JobRunsAndCheckpointIsRemoved) {
   App counter = start_counter(hosts_, Host::kA, 32 * kMiB);
   ASSERT_EQ(checkpoint(counter.pid(), {"--stop"}).exit_code, 0);
   std::ofstream(hosts_.directory(Host::kA) + "/faults") << GetParam() << " kill\n";
@@ -390,10 +391,10 @@ TEST_P(LoadKilledAfterCommitTest, TheJobRunsAndItsCheckpointIsGone) {
   end(static_cast<pid_t>(number(last_line(restored), "pid")));
 }
 
-INSTANTIATE_TEST_SUITE_P(Points, LoadKilledAfterCommitTest,
+INSTANTIATE_TEST_SUITE_P(Points, RestoreKilledAfterCommitTest,
                          testing::Values("source.confirmed", "source.killed"));
 
-TEST_F(CheckpointTest, OfTwoRestoresOnceAtTheSameTimeOneBringsTheJobBack) {
+TEST_F(CheckpointTest, OneOfTwoConcurrentRestoresSucceeds) {
   const HostUse idle[] = {hosts_.use(Host::kA), hosts_.use(Host::kB)};
   App counter = start_counter(hosts_, Host::kA, 32 * kMiB);
   ASSERT_EQ(checkpoint(counter.pid(), {"--stop", "--name", "last"}).exit_code, 0);
@@ -412,7 +413,7 @@ TEST_F(CheckpointTest, OfTwoRestoresOnceAtTheSameTimeOneBringsTheJobBack) {
   end(static_cast<pid_t>(number(last_line(ended[runs_at_b ? 1 : 0]), "pid")));
 }
 
-TEST_F(CheckpointTest, ASeriesGoesOnUntilTheJobEndsAndKeepsTheNewest) {
+TEST_F(CheckpointTest, SeriesKeepsTheNewestUntilTheJobEnds) {
   App counter = start_counter(hosts_, Host::kA, 16 * kMiB);
   UdpClient client(hosts_.variable("NS", Host::kA));
   BackgroundCommand series = begin(Host::kA, {"checkpoint", std::to_string(counter.pid()), store(),
@@ -444,7 +445,7 @@ TEST_F(CheckpointTest, ASeriesGoesOnUntilTheJobEndsAndKeepsTheNewest) {
   end(static_cast<pid_t>(number(last_line(restored), "pid")));
 }
 
-TEST_F(CheckpointTest, AProcessIsToldFromAnotherOneByItsStart) {
+TEST_F(CheckpointTest, StartTimeDistinguishesReusedPids) {
   App counter = start_counter(hosts_, Host::kA, 16 * kMiB);
   const auto stat = procfs::read_stat(counter.pid());
   ASSERT_TRUE(stat);
@@ -457,7 +458,7 @@ TEST_F(CheckpointTest, AProcessIsToldFromAnotherOneByItsStart) {
             0);
 }
 
-TEST_F(CheckpointTest, ALocalUserNeedsNoCertificate) {
+TEST_F(CheckpointTest, LocalUserNeedsNoCertificate) {
   const std::string socket = hosts_.directory(Host::kA) + "/local.sock";
   const std::string config = hosts_.variable("CONFIG", Host::kA);
   const std::string before = read_file(config);
@@ -483,14 +484,14 @@ TEST_F(CheckpointTest, ALocalUserNeedsNoCertificate) {
   end(static_cast<pid_t>(number(last_line(restored), "pid")));
 }
 
-/// As many as GCR_KILLED_CHECKPOINTS says, which scripts/test --long sets.
+/// GCR_KILLED_CHECKPOINTS of them, which scripts/test --long sets.
 int killed_checkpoints() {
   const char* const wanted = std::getenv("GCR_KILLED_CHECKPOINTS");
   return wanted == nullptr ? 25 : std::stoi(wanted);
 }
 
-/// Whenever it happens: the job goes on, and every checkpoint that is there is whole.
-TEST_F(CheckpointTest, ManyThatAreKilledAtRandomMomentsHarmNothing) {
+/// At every moment: the job runs on, and every existing checkpoint is whole.
+TEST_F(CheckpointTest, RandomKillsHarmNoCheckpoint) {
   const int kills = killed_checkpoints();
   App counter = start_counter(hosts_, Host::kA, 16 * kMiB);
   UdpClient client(hosts_.variable("NS", Host::kA));
@@ -504,7 +505,7 @@ TEST_F(CheckpointTest, ManyThatAreKilledAtRandomMomentsHarmNothing) {
     auto ordered = std::async(std::launch::async, [&] {
       return checkpoint(counter.pid(), {"--name", "n" + std::to_string(i), "--keep", "3"});
     });
-    // A moment, not an event: whichever it is, the same must be true afterwards.
+    // A time, not an event: the same must hold in every case.
     ordered.wait_for(took * share(random));
     for (const pid_t worker : hosts_.workers(Host::kA)) ::kill(worker, SIGKILL);
     complete += ordered.get().exit_code == 0 ? 1 : 0;
@@ -531,7 +532,7 @@ TEST_F(CheckpointTest, ManyThatAreKilledAtRandomMomentsHarmNothing) {
     EXPECT_TRUE(file.ends_with(".checkpoint") || file == "writing" || file.ends_with(".pack"))
         << file;
   }
-  ASSERT_TRUE(hosts_.wait_until_idle(Host::kA));  // it has the lock until its end
+  ASSERT_TRUE(hosts_.wait_until_idle(Host::kA));  // it holds the lock until its end
   const auto pruned = ask_store("prune", {"--keep", "1"});
   EXPECT_EQ(pruned.exit_code, 0) << pruned.err;
   expect_good();

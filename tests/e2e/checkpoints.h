@@ -1,4 +1,4 @@
-// What tests of checkpoints share: a directory of them on two hosts, and jobs that come out of it.
+// What tests of checkpoints share: a directory of them on two hosts, and restored jobs.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -16,12 +16,12 @@ namespace gcr::e2e {
 /// The fields of a command's last line: "checkpointed name=… vram_bytes=…".
 std::map<std::string, std::string> last_line(const CommandResult& result);
 
-/// One of them; the largest number if it is not there.
+/// One of them; the largest number if it is missing.
 std::uint64_t number(const std::map<std::string, std::string>& fields, const std::string& name);
 
-/// Kills it and waits until it is gone.
+/// Kills it and waits until it has ended.
 void end(App& app);
-/// The same of a restored job, which is nobody's child here.
+/// The same of a restored job, which is no child of this process.
 void end(pid_t pid);
 
 class CheckpointTest : public testing::Test {
@@ -39,11 +39,11 @@ class CheckpointTest : public testing::Test {
     return BackgroundCommand(hosts_.order_command(host, words));
   }
 
-  /// `gcr-migrate QUESTION` of the directory, which no agent answers.
+  /// `gcr-migrate QUESTION` for the directory, which needs no agent.
   CommandResult ask_store(const std::string& question,
                           const std::vector<std::string>& options = {}) const;
 
-  /// Every checkpoint that is there.
+  /// Every checkpoint in the directory.
   void expect_good() const;
 
   /// Restores a counter on that host, asks it for `answer`, and ends it.

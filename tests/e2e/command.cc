@@ -54,7 +54,7 @@ pid_t spawn(const std::vector<std::string>& argv, const Streams& streams) {
       ::posix_spawn_file_actions_adddup2(&actions, wanted[fd], fd);
     }
   }
-  // Nothing that this process inherited reaches the program: it could not be moved with that.
+  // The program inherits no descriptor of this process: it could not be moved with one.
   ::posix_spawn_file_actions_addclosefrom_np(&actions, 3);
   posix_spawnattr_t attributes;
   ::posix_spawnattr_init(&attributes);
@@ -183,7 +183,7 @@ bool wait_for_content(const std::string& path,
                       const std::function<bool(const std::string&)>& predicate,
                       Milliseconds timeout) {
   UniqueFd watch(::inotify_init1(IN_CLOEXEC | IN_NONBLOCK));
-  // In its directory: whoever writes to it may not have made it yet.
+  // Watches its directory: the file may not exist yet.
   const std::string directory = std::filesystem::path(path).parent_path();
   if (::inotify_add_watch(watch.get(), directory.c_str(), IN_CREATE | IN_MODIFY) < 0) return false;
   const auto end = Clock::now() + timeout;

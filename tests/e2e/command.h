@@ -15,7 +15,7 @@ namespace gcr::e2e {
 
 using Milliseconds = std::chrono::milliseconds;
 
-/// After so long a command will never end, however slow the machine is.
+/// A command that takes longer hangs, however slow the machine is.
 inline constexpr Milliseconds kHangs{600'000};
 
 struct CommandResult {
@@ -25,7 +25,7 @@ struct CommandResult {
   std::string err;
 };
 
-/// What a spawned program's streams are connected to; a descriptor of -1 means /dev/null.
+/// The descriptors of a spawned program's streams; -1 means /dev/null.
 struct Streams {
   int in = -1;
   int out = -1;
@@ -62,11 +62,11 @@ class Program {
   std::unique_ptr<Reaper> reaper_;
 };
 
-/// Runs to the end and gives what it printed.
+/// Runs to the end and returns the output.
 CommandResult run(const std::vector<std::string>& argv, Milliseconds timeout);
 
-/// A running program whose output arrives in files: start now, collect later. The files are gone
-/// when the object is.
+/// A running program whose output goes to files: start now, collect later. The files are removed
+/// with the object.
 class BackgroundCommand {
  public:
   explicit BackgroundCommand(const std::vector<std::string>& argv);
@@ -79,8 +79,8 @@ class BackgroundCommand {
   std::string err_so_far() const;
   CommandResult finish(Milliseconds timeout);
 
-  /// Waits until what it printed so far (both streams) satisfies `predicate`; false if it ended, or
-  /// if `timeout` came, without that.
+  /// Waits until the output so far (both streams) satisfies `predicate`; false if the program
+  /// ended, or `timeout` passed, before.
   bool wait_for_output(const std::function<bool(const std::string&)>& predicate,
                        Milliseconds timeout) const;
 
@@ -92,11 +92,11 @@ class BackgroundCommand {
   std::unique_ptr<Program> program_;
 };
 
-/// Everything in the file.
+/// The whole content of the file.
 std::string read_file(const std::string& path);
 
-/// Waits until the file, which may not be there yet, satisfies `predicate`; looks again whenever
-/// something in its directory was written to.
+/// Waits until the file, which may not exist yet, satisfies `predicate`; checks again after each
+/// write in its directory.
 bool wait_for_content(const std::string& path,
                       const std::function<bool(const std::string&)>& predicate,
                       Milliseconds timeout);

@@ -6,7 +6,7 @@ connected.py tree ADDRESS PORT OUTPUT GPU-PROGRAM…
     A member serves clients at ADDRESS, PORT; what becomes of them is in OUTPUT.clients.
 connected.py client ADDRESS PORT [ADDRESS]
     A client of that member: prints a line for each answer, and what ended its connection. Then it
-    connects to the second address, for as long as it takes and whenever that connection ends.
+    connects to the second address, without a time limit, and again each time that connection ends.
 """
 import os
 import select
@@ -38,7 +38,7 @@ def read_all(connection, length):
 
 
 def connect_pair(family, address, client_family=None, client_address=None):
-    """Both ends of a connection: the one that connected, and the one that accepted it."""
+    """Both ends of a connection: the connecting one, and the accepting one."""
     with socket.socket(family) as listener:
         listener.bind((address, 0))
         listener.listen()
@@ -47,8 +47,8 @@ def connect_pair(family, address, client_family=None, client_address=None):
         return ours, listener.accept()[0]
 
 
-def by_questions(ours, theirs):
-    """Answers each request by one more than the last answer."""
+def by_requests(ours, theirs):
+    """Answers each request with one more than the last answer."""
 
     def serve():
         ours.close()
@@ -68,7 +68,7 @@ def by_questions(ours, theirs):
 
 
 def by_full_queues(ours, theirs):
-    """The other end writes numbers as fast as it can; both queues are full whenever we look."""
+    """The other end writes numbers as fast as it can; both queues are always full."""
 
     def serve():
         ours.close()
@@ -95,7 +95,7 @@ def by_full_queues(ours, theirs):
 
 
 def by_half_closed(ours, theirs):
-    """We have closed our end for writing, and the other end goes on answering."""
+    """Our end is closed for writing, and the other end keeps answering."""
     read, write = os.pipe()
 
     def serve():
@@ -150,7 +150,7 @@ def by_datagrams(address):
 
 
 def serve_clients(listeners, output):
-    """Answers each line of a client by the same line."""
+    """Answers each line of a client with the same line."""
     clients = []
     with open(output, "w", buffering=1) as said:
         while True:
@@ -185,10 +185,10 @@ def tree(address, port, output, *gpu_program):
     child(lambda: serve_clients(listeners, output + ".clients"))
     v4, v6 = socket.AF_INET, socket.AF_INET6
     members = {
-        "loopback": by_questions(*connect_pair(v4, "127.0.0.1")),
-        "own address": by_questions(*connect_pair(v4, address)),
-        "IPv6": by_questions(*connect_pair(v6, "::1")),
-        "IPv4 in IPv6": by_questions(*connect_pair(v6, "::", v4, address)),
+        "loopback": by_requests(*connect_pair(v4, "127.0.0.1")),
+        "own address": by_requests(*connect_pair(v4, address)),
+        "IPv6": by_requests(*connect_pair(v6, "::1")),
+        "IPv4 in IPv6": by_requests(*connect_pair(v6, "::", v4, address)),
         "full queues": by_full_queues(*connect_pair(v4, "127.0.0.1")),
         "half closed": by_half_closed(*connect_pair(v4, address)),
         "datagrams": by_datagrams(address),

@@ -1,5 +1,5 @@
-// What an operator does about a migration under way: gives it up, leaves it, asks where it stands,
-// loses contact with it.
+// An operator controls a running migration: cancels it, detaches, asks for its state, loses the
+// connection.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -20,7 +20,7 @@ constexpr int kCancelledExit = 7;
 
 class ControlTest : public testing::Test {
  protected:
-  /// A migration that stays in pre-copy for longer than anybody here waits.
+  /// A migration that stays in pre-copy for longer than each test waits.
   BackgroundCommand start_slow_migration() { return start_migration({"--max-bandwidth", "400K"}); }
 
   BackgroundCommand start_migration(const std::vector<std::string>& options) {
@@ -40,7 +40,7 @@ class ControlTest : public testing::Test {
     return at == std::string::npos ? "" : output.substr(at + 10, 36);
   }
 
-  void expect_that_the_source_goes_on() {
+  void expect_source_progress() {
     EXPECT_EQ(ask_counter(client_, hosts_, Host::kA), kCounterFirst);
     EXPECT_TRUE(counter_is_intact(client_, hosts_, Host::kA));
     EXPECT_EQ(hosts_.use_coming_to(Host::kA, source_), source_);
@@ -54,17 +54,17 @@ class ControlTest : public testing::Test {
   HostUse destination_ = hosts_.use(Host::kB);
 };
 
-TEST_F(ControlTest, CtrlCGivesTheMigrationUp) {
+TEST_F(ControlTest, CtrlCCancelsTheMigration) {
   BackgroundCommand migration = start_slow_migration();
   ASSERT_TRUE(migration.wait_for_output(is_copying, kPatience)) << migration.err_so_far();
   migration.program().signal(SIGINT);
   const CommandResult result = migration.finish(kPatience);
   EXPECT_EQ(result.exit_code, kCancelledExit) << result.err;
   EXPECT_THAT(result.err, HasSubstr("the process runs on at the source"));
-  expect_that_the_source_goes_on();
+  expect_source_progress();
 }
 
-TEST_F(ControlTest, AnotherCommandCancelsByTheBeginningOfTheId) {
+TEST_F(ControlTest, AnotherCommandCancelsByIdPrefix) {
   BackgroundCommand migration = start_slow_migration();
   ASSERT_TRUE(migration.wait_for_output(is_copying, kPatience)) << migration.err_so_far();
   const std::string id = id_in(migration.out_so_far());
@@ -77,10 +77,10 @@ TEST_F(ControlTest, AnotherCommandCancelsByTheBeginningOfTheId) {
   EXPECT_THAT(hosts_.order(Host::kA, {"status", id}).out, HasSubstr("undone"));
   EXPECT_THAT(hosts_.order(Host::kA, {"list"}).out, testing::Not(HasSubstr(id)));
   EXPECT_THAT(hosts_.order(Host::kA, {"list", "--all"}).out, HasSubstr(id));
-  expect_that_the_source_goes_on();
+  expect_source_progress();
 }
 
-TEST_F(ControlTest, AMigrationThatPausesGoesOnWhenItIsTold) {
+TEST_F(ControlTest, PausedMigrationContinuesOnOrder) {
   BackgroundCommand migration = start_migration({"--pause-before-switchover"});
   ASSERT_TRUE(migration.wait_for_output(is_paused, kPatience)) << migration.err_so_far();
   const std::string id = id_in(migration.out_so_far());
@@ -101,8 +101,8 @@ TEST_F(ControlTest, AMigrationThatPausesGoesOnWhenItIsTold) {
   EXPECT_THAT(again.err, HasSubstr("accepts no more orders: it is confirmed"));
 }
 
-/// As in an upgrade: who stops an agent does not wait for an operator who may come tomorrow.
-TEST_F(ControlTest, BothAgentsAreStartedAgainWhileAMigrationPauses) {
+/// As in an upgrade: stopping an agent does not wait for an operator who may come back tomorrow.
+TEST_F(ControlTest, PausedMigrationSurvivesAgentRestarts) {
   BackgroundCommand migration = start_migration({"--pause-before-switchover"});
   ASSERT_TRUE(migration.wait_for_output(is_paused, kPatience)) << migration.err_so_far();
   EXPECT_EQ(ask_counter(client_, hosts_, Host::kA), kCounterFirst);  // which writes to VRAM
@@ -127,16 +127,16 @@ TEST_F(ControlTest, BothAgentsAreStartedAgainWhileAMigrationPauses) {
   EXPECT_TRUE(counter_is_intact(there, hosts_, Host::kB));
 }
 
-TEST_F(ControlTest, AMigrationThatPausesCanBeCancelled) {
+TEST_F(ControlTest, PausedMigrationCanBeCancelled) {
   BackgroundCommand migration = start_migration({"--pause-before-switchover"});
   ASSERT_TRUE(migration.wait_for_output(is_paused, kPatience)) << migration.err_so_far();
   const CommandResult cancelled = hosts_.order(Host::kA, {"cancel", id_in(migration.out_so_far())});
   EXPECT_EQ(cancelled.exit_code, 0) << cancelled.err;
   EXPECT_EQ(migration.finish(kPatience).exit_code, kCancelledExit);
-  expect_that_the_source_goes_on();
+  expect_source_progress();
 }
 
-TEST_F(ControlTest, LimitsChangeWhileItGoesOn) {
+TEST_F(ControlTest, LimitsCanChangeDuringAMigration) {
   BackgroundCommand migration = start_slow_migration();
   ASSERT_TRUE(migration.wait_for_output(is_copying, kPatience)) << migration.err_so_far();
   const std::string id = id_in(migration.out_so_far());
@@ -160,7 +160,7 @@ TEST_F(ControlTest, LimitsChangeWhileItGoesOn) {
   EXPECT_THAT(result.out, HasSubstr("limit 77.0 ms"));
 }
 
-TEST_F(ControlTest, ADetachedMigrationGoesOnAndTellsItsState) {
+TEST_F(ControlTest, DetachedMigrationRunsOnAndReportsItsState) {
   const CommandResult left = run(
       [this] {
         auto command = hosts_.migrate_command(Host::kA, Host::kB, counter_.pid());
@@ -181,7 +181,7 @@ TEST_F(ControlTest, ADetachedMigrationGoesOnAndTellsItsState) {
   EXPECT_EQ(late.exit_code, kRefusedExit) << late.out << late.err;
 }
 
-TEST_F(ControlTest, AfterContactIsLostTheOperatorHearsWhatBecameOfIt) {
+TEST_F(ControlTest, OutcomeIsReportedAfterALostConnection) {
   BackgroundCommand migration = start_slow_migration();
   ASSERT_TRUE(migration.wait_for_output(is_copying, kPatience)) << migration.err_so_far();
   const auto workers = hosts_.workers(Host::kA);
@@ -190,10 +190,10 @@ TEST_F(ControlTest, AfterContactIsLostTheOperatorHearsWhatBecameOfIt) {
   const CommandResult result = migration.finish(kPatience);
   EXPECT_EQ(result.exit_code, kFailedExit) << result.err;
   EXPECT_THAT(result.err, HasSubstr("the agent at the source died on the way"));
-  expect_that_the_source_goes_on();
+  expect_source_progress();
 }
 
-TEST_F(ControlTest, AnOperatorWhoLeavesDoesNotStopTheMigration) {
+TEST_F(ControlTest, DisconnectedOperatorDoesNotStopAMigration) {
   BackgroundCommand migration = start_migration({"--max-bandwidth", "8M", "--max-rounds", "1"});
   ASSERT_TRUE(migration.wait_for_output(is_copying, kPatience)) << migration.err_so_far();
   migration.program().signal(SIGKILL);
@@ -202,7 +202,7 @@ TEST_F(ControlTest, AnOperatorWhoLeavesDoesNotStopTheMigration) {
   EXPECT_EQ(ask_counter(there, hosts_, Host::kB), kCounterFirst);
 }
 
-TEST_F(ControlTest, WhatTheProtocolDecidesIsNoOperatorsToDecide) {
+TEST_F(ControlTest, OperatorCannotDecideWhatTheProtocolCan) {
   BackgroundCommand migration = start_slow_migration();
   ASSERT_TRUE(migration.wait_for_output(is_copying, kPatience)) << migration.err_so_far();
   const std::string id = id_in(migration.out_so_far());
@@ -212,7 +212,7 @@ TEST_F(ControlTest, WhatTheProtocolDecidesIsNoOperatorsToDecide) {
   EXPECT_NE(hosts_.order(Host::kA, {"resolve", id, "--run-here"}).exit_code, 0);
   migration.program().signal(SIGINT);
   EXPECT_EQ(migration.finish(kPatience).exit_code, kCancelledExit);
-  expect_that_the_source_goes_on();
+  expect_source_progress();
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// What a migration costs on the wire and in the agents' memory.
+// The cost of a migration on the wire and in the agents' memory.
 #include <gtest/gtest.h>
 #include <sys/timerfd.h>
 #include <unistd.h>
@@ -21,9 +21,8 @@ std::uint64_t status_bytes(pid_t pid, const std::string& name) {
   return at == std::string::npos ? 0 : std::stoull(text.substr(at + name.size() + 1)) * kKiB;
 }
 
-/// Watches the workers of both agents while it lives and keeps the largest memory of one: private
-/// pages and hugepages (what is mapped from files and other memfds, VRAM among them, does not
-/// count).
+/// Watches the workers of both agents during its lifetime and keeps the largest memory of one:
+/// private pages and hugepages (mappings of files and other memfds, VRAM among them, do not count).
 class WorkerMemoryWatch {
  public:
   explicit WorkerMemoryWatch(const TwoHosts& hosts) : hosts_(hosts), thread_([this] { watch(); }) {}
@@ -78,10 +77,11 @@ Cost migrate_counter(std::uint64_t vram_bytes) {
   return cost;
 }
 
-TEST(MigrationCost, SendsTheBuffersOnceAndNeedsNoMemoryThatGrowsWithThem) {
+TEST(MigrationCost, BuffersAreSentOnceInConstantMemory) {
   constexpr std::uint64_t kSmall = 2 * kWindowBytes;  // every slot of the mover is used
   constexpr std::uint64_t kLarge = 8 * kWindowBytes;
-  constexpr std::uint64_t kBesides = 512 * kMiB;  // that an agent may need, beside the window
+  // that an agent may need in addition to the window
+  constexpr std::uint64_t kBesides = 512 * kMiB;
   const Cost small = migrate_counter(kSmall);
   ASSERT_TRUE(migrated(small.outcome));
   const Cost large = migrate_counter(kLarge);
@@ -89,7 +89,7 @@ TEST(MigrationCost, SendsTheBuffersOnceAndNeedsNoMemoryThatGrowsWithThem) {
 
   const std::uint64_t more_vram = large.outcome.vram_bytes - small.outcome.vram_bytes;
   EXPECT_GE(more_vram, kLarge - kSmall);
-  // Everything else that crosses the link (images, TLS, TCP and IP headers) is the same for both.
+  // Everything else on the link (images, TLS, TCP and IP headers) is the same for both.
   const std::uint64_t more_received = large.received_bytes - small.received_bytes;
   EXPECT_GE(more_received, more_vram);
   EXPECT_LE(more_received, more_vram + more_vram / 50);

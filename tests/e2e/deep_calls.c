@@ -1,4 +1,4 @@
-// A library that calls the driver that it is linked to: CUDA's, or with GCR_DEEP_HIP HIP's.
+// A library that calls the driver that it is linked to: CUDA's, or HIP's with GCR_DEEP_HIP.
 #include <stddef.h>
 
 typedef unsigned long long Address;
@@ -33,8 +33,8 @@ int deep_open(void) {
   return result != 0 ? result : ALLOCATE(&own, kWords * sizeof(unsigned));
 }
 
-/// Fills what it has and copies it to `to`, with a higher value each time, the last one
-/// `first` + 49.
+/// Fills its memory and copies it to `to`, with a higher value each time, the last one `first` +
+/// 49.
 int deep_step(Address to, unsigned first) {
   int result = 0;
   for (unsigned i = 0; i < kTimes && result == 0; ++i) {

@@ -55,10 +55,10 @@ class Scenario(unittest.TestCase):
         return begun.returncode, json.loads(out), err
 
     def assert_runs_once(self, tickers, hosts, said):
-        """Each of them on one of these hosts, as one process, with nothing lost or doubled."""
+        """Each of them is on one of these hosts, as one process, with nothing lost or repeated."""
         by_host = {host: self.hosts.processes(host) for host in hosts}
         for ticker in tickers:
-            ticker.goes_on()
+            ticker.wait_for_progress()
             self.assertEqual(ticker.complaint(), "", said)
             copies = ticker.copies()
             self.assertEqual(len(copies), 1, f"{ticker.path} has the copies {copies}: {said}")
@@ -88,7 +88,7 @@ class HostsThatDie(Scenario):
     options = ("--peer-silence-ms", "1500")
 
     def kill_host_c_with_a_copy_that_never_ran(self, begin):
-        """Begins, and stops host c's worker where a process is restored and not committed yet."""
+        """Starts, and stops host c's worker where a process is restored and not committed yet."""
         faults = self.hosts.folder / "c" / "faults"
         faults.write_text("destination.verified stop\n", encoding="ascii")
         begun = begin()
@@ -96,7 +96,7 @@ class HostsThatDie(Scenario):
         self.hosts.script("kill", "c")
         return begun
 
-    def test_every_process_runs_exactly_once_when_a_destination_dies_in_the_middle(self):
+    def test_processes_run_once_if_a_destination_dies(self):
         tickers = self.start_tickers()
         drain = self.kill_host_c_with_a_copy_that_never_ran(self.begin_drain)
         status, report, said = self.end_of(drain)
@@ -109,7 +109,7 @@ class HostsThatDie(Scenario):
         self.assert_runs_once(tickers, "bd", said)
         self.assertEqual(self.hosts.processes("a"), set())
 
-    def test_rebalancing_keeps_every_process_running_once_when_a_destination_dies_in_the_middle(self):
+    def test_rebalanced_processes_run_once_if_a_destination_dies(self):
         tickers = self.start_tickers()
         names = [self.hosts.address(host) for host in "abcd"]
         words = ("--yes", "--least-gain", "0.01", "--tries", "2", "--patience", "1")
@@ -125,7 +125,7 @@ class HostsThatDie(Scenario):
         self.assert_runs_once(tickers, "abd", said)
         self.assertEqual([len(self.hosts.processes(host)) for host in "abd"], [4, 2, 2], said)
 
-    def test_what_moved_to_a_host_that_then_dies_is_lost_and_named_and_all_else_runs_once(self):
+    def test_processes_lost_with_their_new_host_are_named(self):
         tickers = self.start_tickers(5)
         drain = self.begin_drain()
         self.wait_for_line(drain, f"to {self.hosts.address('c')} as ")
@@ -141,7 +141,7 @@ class HostsThatDie(Scenario):
         self.assertEqual([ticker.copies() for ticker in dead], [[]] * len(lost))
         self.assert_runs_once([ticker for ticker in tickers if ticker not in dead], "bd", said)
 
-    def test_every_process_runs_exactly_once_when_the_source_s_agent_dies_and_is_started_again(self):
+    def test_processes_run_once_if_the_source_agent_restarts(self):
         tickers = self.start_tickers(5)
         drain = self.begin_drain()
         self.wait_for_line(drain, "moved ")
@@ -159,7 +159,7 @@ class HostsThatDie(Scenario):
 
 
 class Course(Scenario):
-    def test_a_drain_that_is_interrupted_goes_on_when_it_is_started_again(self):
+    def test_restarted_drain_continues_an_interrupted_one(self):
         tickers = self.start_tickers(4)
         drain = self.begin_drain("--per-host", "1")
         self.wait_for_line(drain, "moved ")
@@ -176,7 +176,7 @@ class Course(Scenario):
         self.assert_outcomes(report, said, moved=len(left))
         self.assert_runs_once(tickers, "bcd", said)
 
-    def test_a_second_interrupt_cancels_and_what_was_under_way_stays(self):
+    def test_second_interrupt_cancels_running_migrations(self):
         faults = self.hosts.folder / "a" / "faults"
         go_on = self.hosts.folder / "go-on"
         faults.write_text(
@@ -195,7 +195,7 @@ class Course(Scenario):
         self.assert_outcomes(report, said, left=1)
         self.assert_runs_once(tickers, "a", said)
 
-    def test_limits_are_kept_and_a_dry_run_changes_nothing_and_newcomers_are_moved_too(self):
+    def test_limits_dry_run_and_new_processes(self):
         tickers = self.start_tickers(4)
         status, report, said = self.drain("--dry-run")
         self.assertEqual(status, 0, said)
@@ -210,7 +210,7 @@ class Course(Scenario):
         self.assertEqual(self.most_at_a_time("a"), 2)
         self.assert_runs_once(tickers, "bcd", said)
 
-    def test_a_process_that_is_refused_is_left_and_named_while_the_others_move(self):
+    def test_refused_process_is_named_and_others_move(self):
         tickers = self.start_tickers(1)
         tied = self.hosts.start_ticker("a", stdin=subprocess.PIPE)
         self.addCleanup(tied.process.stdin.close)
@@ -225,7 +225,7 @@ class Course(Scenario):
         self.assert_runs_once([*tickers, tied], "abcd", said)
         self.assertEqual(self.hosts.processes("a"), {tied.process.pid})
 
-    def test_a_job_of_several_processes_moves_as_a_whole(self):
+    def test_job_of_several_processes_moves_as_a_whole(self):
         pid, tickers = self.hosts.start_job_of_tickers("a", 3)
         status, report, said = self.drain()
         self.assertEqual(status, 0, said)
@@ -235,7 +235,7 @@ class Course(Scenario):
         self.assert_runs_once(tickers, "bcd", said)
         self.assertEqual(len({host for host in "bcd" if self.hosts.processes(host)}), 1, said)
 
-    def test_an_agent_that_cannot_be_reached_is_told_by_the_exit_status(self):
+    def test_unreachable_agent_has_its_exit_status(self):
         self.hosts.script("stop", "a")
         status, report, said = self.drain()
         self.assertEqual((status, report), (4, None), said)
@@ -246,8 +246,8 @@ class Suspended(Scenario):
         self.hosts.ask("suspend", self.hosts.address("a"), ticker.process.pid)
         self.steps = len(ticker.lines())
 
-    def assert_goes_on_where_it_is_suspended(self, ticker, host, pid, said):
-        """It has stood still since it was suspended."""
+    def assert_resumes_where_suspended(self, ticker, host, pid, said):
+        """It has been stopped since it was suspended."""
         wait_for("it is suspended, and in no migration", lambda: self.unfinished(host) == [("suspended", pid)])
         self.assertEqual(len(ticker.lines()), self.steps, said)
         self.hosts.ask("resume", self.hosts.address(host), pid)
@@ -257,7 +257,7 @@ class Suspended(Scenario):
         migrations = self.hosts.ask("list", self.hosts.address(host))["migrations"]
         return [(each["state"], each["pid"]) for each in migrations]
 
-    def test_a_suspended_job_is_moved_as_it_is_and_goes_on_where_it_is_resumed(self):
+    def test_suspended_job_moves_suspended_and_resumes_there(self):
         suspended, running = self.start_tickers(2)
         self.suspend(suspended)
         status, report, said = self.drain("--dry-run")
@@ -274,9 +274,9 @@ class Suspended(Scenario):
         self.assertIn(", suspended there", said)
         host = next(host for host in "bcd" if self.hosts.address(host) == job["destination"])
         self.assert_runs_once([running], "bcd", said)
-        self.assert_goes_on_where_it_is_suspended(suspended, host, job["destination_pid"], said)
+        self.assert_resumes_where_suspended(suspended, host, job["destination_pid"], said)
 
-    def test_rebalancing_leaves_a_suspended_job_alone(self):
+    def test_rebalance_leaves_a_suspended_job_alone(self):
         suspended, *running = self.start_tickers(3)
         self.suspend(suspended)
         names = [self.hosts.address(host) for host in "ab"]
@@ -285,11 +285,11 @@ class Suspended(Scenario):
         self.assertEqual(len(report["moves"]), 1, said)
         self.assertNotEqual(report["moves"][0]["pid"], suspended.process.pid, said)
         self.assert_runs_once(running, "ab", said)
-        self.assert_goes_on_where_it_is_suspended(suspended, "a", suspended.process.pid, said)
+        self.assert_resumes_where_suspended(suspended, "a", suspended.process.pid, said)
 
 
 class NowhereToGo(Scenario):
-    """Hosts b to d do not answer: what a drain of a cannot move becomes a checkpoint."""
+    """Hosts b to d do not answer: a job that a drain of a cannot move becomes a checkpoint."""
 
     def setUp(self):
         super().setUp()
@@ -298,10 +298,10 @@ class NowhereToGo(Scenario):
         for host in "bcd":
             self.hosts.script("stop", host)
 
-    def bring_back(self, *words):
+    def restore_all(self, *words):
         return self.hosts.moves("rebalance", *self.others, "--restore", self.checkpoints, "--yes", *words)
 
-    def test_the_host_is_emptied_and_every_process_comes_back_where_it_stood_once(self):
+    def test_emptied_host_gets_every_process_back_once(self):
         tickers = self.start_tickers(2)
         self.hosts.ask("suspend", self.hosts.address("a"), tickers[1].process.pid)  # it runs where it is restored
         pid, together = self.hosts.start_job_of_tickers("a", 2)
@@ -325,10 +325,10 @@ class NowhereToGo(Scenario):
         for host in "bcd":
             self.hosts.script("start", host)
         self.hosts.script("stop", "a")
-        status, report, said = self.bring_back("--dry-run")
+        status, report, said = self.restore_all("--dry-run")
         self.assertEqual(status, 0, said)
         self.assert_outcomes(report, said, restored=3)
-        # Two operators at the same time.
+        # Two operators concurrently.
         command = [*self.others, "--restore", self.checkpoints, "--yes"]
         begun = [self.begin("rebalance", *command) for _ in range(2)]
         ended = [self.end_of(each) for each in begun]
@@ -336,10 +336,10 @@ class NowhereToGo(Scenario):
         self.hosts.script("start", "a")
         self.assert_runs_once(tickers + together, "bcd", ended)
         self.assertEqual(list(self.checkpoints.iterdir()), [], ended)
-        status, report, said = self.bring_back()
+        status, report, said = self.restore_all()
         self.assertEqual((status, report["processes"]), (0, []), said)
 
-    def test_what_cannot_be_stored_stays_and_runs(self):
+    def test_job_that_cannot_be_stored_runs_on(self):
         tickers = self.start_tickers(1)
         words = ("--else-checkpoint", self.checkpoints / "missing", "--tries", "1")
         status, report, said = self.drain(*words)
@@ -356,8 +356,8 @@ class Vram(Scenario):
         log, _ = self.hosts.start("a", "counter", "--vram", vram, "--port", port)
         wait_for("the counter listens", lambda: "listening" in log.read_text(encoding="ascii"))
 
-    def test_processes_of_one_gpu_go_to_as_many_gpus_as_they_need(self):
-        # With its context each takes more than half of a GPU.
+    def test_processes_of_one_gpu_spread_over_several(self):
+        # With its context each needs more than half of a GPU.
         self.others = [self.hosts.address("b")]
         for port in (9000, 9001):
             self.start_counter(port, "200M")
@@ -367,7 +367,7 @@ class Vram(Scenario):
         gpus = self.hosts.ask("host", self.hosts.address("b"))["gpus"]
         self.assertEqual([gpu["free_bytes"] < 900 << 20 for gpu in gpus], [True, True], gpus)
 
-    def test_the_use_of_vram_is_evened_out_by_the_plan_that_was_shown(self):
+    def test_rebalance_follows_the_printed_plan(self):
         for port in range(9000, 9004):
             self.start_counter(port, "64M")
         names = [self.hosts.address(host) for host in "abcd"]

@@ -1,4 +1,4 @@
-// A migration that fails before the commit: the program goes on at the source, and neither host
+// A migration that fails before the commit: the program runs on at the source, and neither host
 // keeps anything of the attempt.
 #include <gtest/gtest.h>
 
@@ -17,7 +17,7 @@ namespace {
 
 const std::vector<std::string> kWithFaultPoints{"--fault-points", "true"};
 
-/// On host b CRIU starts as it should, and then misses an image that no dump of ours has.
+/// On host b CRIU starts normally, and then misses an image that no dump of ours contains.
 constexpr const char* kRestoreFails = R"sh(
   criu=$(sed -n 's/^command = \["\(.*\)"\]$/\1/p' "$1/agent.toml")
   cat >"$1/failing-criu" <<END
@@ -30,7 +30,7 @@ END
   chmod +x "$1/working-criu"
   sed -i "s|^command = .*|command = [\"$1/failing-criu\"]|" "$1/agent.toml")sh";
 
-/// Where the destination dies, and what the operator hears of it.
+/// Where the destination dies, and the operator's error message.
 struct Death {
   const char* point;
   int exit_status;
@@ -54,7 +54,7 @@ class FailureTest : public testing::TestWithParam<Death> {
     return std::filesystem::exists(hosts_->directory(host) + "/faults.hit");
   }
 
-  void expect_that_the_source_goes_on() {
+  void expect_source_progress() {
     EXPECT_EQ(ask_counter(*client_, *hosts_, Host::kA), kCounterFirst + 1);
     EXPECT_TRUE(counter_is_intact(*client_, *hosts_, Host::kA));
     EXPECT_EQ(hosts_->use_coming_to(Host::kA, source_), source_);
@@ -68,13 +68,13 @@ class FailureTest : public testing::TestWithParam<Death> {
   HostUse destination_;
 };
 
-TEST_P(FailureTest, TheSourceGoesOnWhenTheDestinationDies) {
+TEST_P(FailureTest, SourceResumesWhenTheDestinationDies) {
   ASSERT_NO_FATAL_FAILURE(start(kWithFaultPoints));
   arm(Host::kB, std::string("destination.") + GetParam().point + " kill");
   const MigrateOutcome outcome = hosts_->migrate(Host::kA, counter_->pid());
   EXPECT_TRUE(was_reached(Host::kB));
   EXPECT_EQ(outcome.exit_code, GetParam().exit_status) << outcome.out << outcome.err;
-  expect_that_the_source_goes_on();
+  expect_source_progress();
 }
 
 INSTANTIATE_TEST_SUITE_P(At, FailureTest,
@@ -83,23 +83,23 @@ INSTANTIATE_TEST_SUITE_P(At, FailureTest,
                                          Death{"frozen", kFailedExit}),
                          [](const auto& info) { return std::string(info.param.point); });
 
-TEST_F(FailureTest, ADestinationThatCannotStartCriuIsKnownBeforeTheGateCloses) {
+TEST_F(FailureTest, FailingCriuIsFoundBeforeTheGateCloses) {
   ASSERT_NO_FATAL_FAILURE(start({"--prepare-b", "echo 'reaper = \"/bin/false\"' >>$1/agent.toml"}));
   const MigrateOutcome outcome = hosts_->migrate(Host::kA, counter_->pid());
   EXPECT_EQ(outcome.exit_code, kRefusedExit) << outcome.out << outcome.err;
   EXPECT_EQ(outcome.out.find("switchover"), std::string::npos) << outcome.out;
-  expect_that_the_source_goes_on();
+  expect_source_progress();
 }
 
-TEST_F(FailureTest, TheSourceGoesOnWhenTheRestoreFails) {
+TEST_F(FailureTest, SourceResumesWhenTheRestoreFails) {
   ASSERT_NO_FATAL_FAILURE(start({"--prepare-b", kRestoreFails}));
   const MigrateOutcome outcome = hosts_->migrate(Host::kA, counter_->pid());
   EXPECT_NE(outcome.out.find("restore:"), std::string::npos) << outcome.out;
   EXPECT_EQ(outcome.exit_code, kFailedExit) << outcome.out << outcome.err;
-  expect_that_the_source_goes_on();
+  expect_source_progress();
 }
 
-TEST_F(FailureTest, AMigrationSucceedsAfterOneThatFailed) {
+TEST_F(FailureTest, MigrationSucceedsAfterAFailedOne) {
   ASSERT_NO_FATAL_FAILURE(start({"--prepare-b", kRestoreFails}));
   const MigrateOutcome failed = hosts_->migrate(Host::kA, counter_->pid());
   EXPECT_EQ(failed.exit_code, kFailedExit) << failed.out << failed.err;

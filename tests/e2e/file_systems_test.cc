@@ -19,17 +19,17 @@ namespace {
 
 using testing::Values;
 
-/// A file system that is gone with its object.
+/// A file system that is unmounted with its object.
 class FileSystem {
  public:
   virtual ~FileSystem() = default;
-  /// Where that host has it.
+  /// Where that host sees it.
   virtual std::string at(Host host) const = 0;
-  /// Leaves so much room; what would need more fails with ENOSPC.
+  /// Leaves this much room; a write that needs more fails with ENOSPC.
   virtual void leave(std::uint64_t bytes) = 0;
 };
 
-/// One that the kernel mounts, for both hosts in one place.
+/// One that the kernel mounts, in one place for both hosts.
 class Mounted : public FileSystem {
  public:
   Mounted(std::string path, const std::vector<std::string>& options) : path_(std::move(path)) {
@@ -50,7 +50,7 @@ class Mounted : public FileSystem {
     const UniqueFd filler(
         ::open((path_ + "/filler").c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
     ASSERT_TRUE(filler);
-    ASSERT_EQ(::syncfs(filler.get()), 0);  // what was written has its blocks then
+    ASSERT_EQ(::syncfs(filler.get()), 0);  // the written data has its blocks then
     struct statvfs now {};
     ASSERT_EQ(::fstatvfs(filler.get(), &now), 0);
     const std::uint64_t free_bytes = now.f_bavail * now.f_frsize;
@@ -62,7 +62,7 @@ class Mounted : public FileSystem {
   const std::string path_;
 };
 
-/// A disk that behaves as NFS does; each host is a client of its own.
+/// A disk that behaves as NFS does; each host is a separate client.
 class NetworkDisk : public FileSystem {
  public:
   explicit NetworkDisk(const std::string& path)
@@ -90,7 +90,7 @@ std::unique_ptr<FileSystem> make_file_system(const std::string& type, const std:
   return std::make_unique<Mounted>(path, std::vector<std::string>{"-o", "loop", image});
 }
 
-/// A counter that has checkpoints there: "first" before its first answer, "second" after it.
+/// A counter with checkpoints there: "first" before its first answer, "second" after it.
 class OnFileSystem : public CheckpointTest {
  protected:
   void use(std::unique_ptr<FileSystem> file_system) { file_system_ = std::move(file_system); }
@@ -108,14 +108,14 @@ class OnFileSystem : public CheckpointTest {
     expect_good();
   }
 
-  /// The job goes on.
+  /// The job runs on.
   void expect_answer(int answer) const {
     const UdpClient client(hosts_.variable("NS", Host::kA));
     EXPECT_EQ(ask_counter(client, hosts_, Host::kA), answer);
     EXPECT_TRUE(counter_is_intact(client, hosts_, Host::kA));
   }
 
-  /// One that cannot be written, with that reason.
+  /// A checkpoint that cannot be written, with that reason.
   void expect_failure(const App& counter, const std::string& reason) const {
     const CommandResult failed = checkpoint(counter.pid(), {"--name", "third"});
     EXPECT_EQ(failed.exit_code, kFailedExit) << failed.out << failed.err;
@@ -133,7 +133,7 @@ class OnFileSystem : public CheckpointTest {
 
 class OnEachFileSystem : public OnFileSystem, public testing::WithParamInterface<const char*> {};
 
-TEST_P(OnEachFileSystem, CheckpointsAreWholeAndAFullDiskHarmsNothing) {
+TEST_P(OnEachFileSystem, CheckpointsAreWholeAndSurviveAFullDisk) {
   use(make_file_system(GetParam(), volume()));
   App counter = start_counter(hosts_, Host::kA, 16 * kMiB);
   take_two(counter);
@@ -158,13 +158,13 @@ struct Fault {
 
 class OnFailingDisk : public OnFileSystem, public testing::WithParamInterface<Fault> {};
 
-TEST_P(OnFailingDisk, TheJobGoesOnAndEarlierCheckpointsAreWhole) {
+TEST_P(OnFailingDisk, JobRunsOnAndEarlierCheckpointsAreWhole) {
   auto network = std::make_unique<NetworkDisk>(volume());
   test::Disk& disk = network->disk;
   use(std::move(network));
   App counter = start_counter(hosts_, Host::kA, 16 * kMiB);
   take_two(counter);
-  ASSERT_TRUE(hosts_.wait_until_idle(Host::kA));  // then all its files are closed
+  ASSERT_TRUE(hosts_.wait_until_idle(Host::kA));  // all its files are closed then
   GetParam().begin(disk);
   expect_failure(counter, GetParam().reason);
   disk.restart(test::Loss::kNothing);
@@ -187,7 +187,7 @@ INSTANTIATE_TEST_SUITE_P(
                  "No space left"}),
     [](const auto& info) { return info.param.name; });
 
-TEST_F(OnFileSystem, OneWhoseFilesCannotBeWrittenIsRefused) {
+TEST_F(OnFileSystem, FileSystemWithoutWritesIsRefused) {
   use(std::make_unique<Mounted>(volume(), std::vector<std::string>{"-t", "hugetlbfs", "store"}));
   App counter = start_counter(hosts_, Host::kA, 16 * kMiB);
   const CommandResult refused = checkpoint(counter.pid());

@@ -1,5 +1,5 @@
-// The process that moves is an enemy: what it gets forged, or opens when nobody looks any more,
-// stops the migration, and the program goes on at the source as it was.
+// The process that moves is hostile: credentials forged in its images, or files opened after
+// preflight, stop the migration, and the program runs on unchanged at the source.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <linux/keyctl.h>
@@ -51,7 +51,7 @@ class HostileTest : public testing::Test {
     destination_ = hosts_->use(Host::kB);
   }
 
-  /// A counter of root's without the capabilities that pass every check, which appends what it says
+  /// A counter run by root without the capabilities that pass every check, which appends its output
   /// to `output`.
   void start_confined(const fs::path& output, const std::vector<std::string>& options = {}) {
     hosts_.emplace(options);
@@ -70,8 +70,8 @@ class HostileTest : public testing::Test {
     destination_ = hosts_->use(Host::kB);
   }
 
-  /// A file of another user's in a directory of theirs; everybody else may append to it, and
-  /// neither read nor remove it.
+  /// A file of another user in that user's directory; all others may append to it, and neither read
+  /// nor remove it.
   fs::path write_anothers(const std::string& content) const {
     const fs::path path = write("theirs", content);
     EXPECT_EQ(::chmod(path.c_str(), 0622), 0);
@@ -100,7 +100,7 @@ class HostileTest : public testing::Test {
     std::ofstream(hosts_->directory(host) + "/faults") << line << "\n";
   }
 
-  /// The migration fails for this reason, nothing of it stays, and the program has not noticed.
+  /// The migration fails for this reason and leaves nothing, and the program is undisturbed.
   void expect_failure(const testing::Matcher<std::string>& reason) {
     const MigrateOutcome outcome = hosts_->migrate(Host::kA, counter_->pid());
     EXPECT_EQ(outcome.exit_code, kFailedExit) << outcome.out << outcome.err;
@@ -128,7 +128,7 @@ class HostileTest : public testing::Test {
 
 TEST_F(HostileTest, ForgedUserNeverRunsAtTheDestination) {
   ASSERT_NO_FATAL_FAILURE(start());
-  // The images are reached through the worker's descriptor alone.
+  // The images are reached only through the worker's descriptor.
   arm(Host::kB,
       "destination.imaged run for images in /proc/$PPID/fd/*; do "
       "[ ! -e $images/pstree.img ] || " GCR_FORGING_CRIU " uid $images; done");
@@ -136,7 +136,7 @@ TEST_F(HostileTest, ForgedUserNeverRunsAtTheDestination) {
                        HasSubstr("0 0 0 0 as the source's agent reports")));
 }
 
-TEST_F(HostileTest, FileThatIsOpenedAfterPreflightIsCompared) {
+TEST_F(HostileTest, FileOpenedAfterPreflightIsCompared) {
   const fs::path file = write("file", "content");
   const fs::path other = write("other", "CONTENT");
   ASSERT_NO_FATAL_FAILURE(
@@ -148,7 +148,7 @@ TEST_F(HostileTest, FileThatIsOpenedAfterPreflightIsCompared) {
   EXPECT_TRUE(has_open(file)) << "the counter did not open it";
 }
 
-/// A counter that has set all that states.c can set, or is in one of its sandboxes.
+/// A counter with every setting of states.c, or in one of its sandboxes.
 class SandboxTest : public HostileTest {
  protected:
   fs::path states() const { return directory_ / "states"; }
@@ -166,7 +166,7 @@ class SandboxTest : public HostileTest {
     destination_ = hosts_->use(Host::kB);
   }
 
-  /// What a thread says of itself: the first, or the second.
+  /// The report of a thread about itself: the first, or the second.
   std::string ask_states(pid_t pid, std::size_t thread) const {
     const std::string before = read_file(states().string());
     ::syscall(SYS_tgkill, pid, procfs::threads(pid).at(thread), kTell);
@@ -178,11 +178,11 @@ class SandboxTest : public HostileTest {
     return now.substr(before.size());
   }
 
-  static constexpr int kTell = 40;  ///< of states.c; likewise the next
+  static constexpr int kTell = 40;  ///< of states.c, as the next one
   static constexpr int kConfine = 41;
 };
 
-TEST_F(SandboxTest, AllThatAProgramHasSetForItselfGoesThereAndBack) {
+TEST_F(SandboxTest, ProcessSettingsSurviveARoundTrip) {
   ASSERT_GE(::syscall(SYS_keyctl, KEYCTL_JOIN_SESSION_KEYRING, nullptr), 0);
   ASSERT_GE(::syscall(SYS_add_key, "user", "gcr-test-secret", "x", 1, KEY_SPEC_SESSION_KEYRING), 0);
   hosts_.emplace(std::vector<std::string>{"--fault-points", "true"});  // its agents see the key
@@ -199,7 +199,7 @@ TEST_F(SandboxTest, AllThatAProgramHasSetForItselfGoesThereAndBack) {
   for (const Host from : {Host::kA, Host::kB}) {
     const MigrateReport outcome = hosts_->migrate_for_report(from, pid, {"--accept", "mdwe"});
     ASSERT_TRUE(migrated(outcome)) << outcome.err;
-    // Its keys have stayed behind the first time.
+    // Its keys were not moved the first time.
     EXPECT_EQ(outcome.report.DebugString().find(kKeyring) != std::string::npos, from == Host::kA)
         << outcome.report.DebugString();
     pid = static_cast<pid_t>(outcome.report.destination_pid());
@@ -209,7 +209,7 @@ TEST_F(SandboxTest, AllThatAProgramHasSetForItselfGoesThereAndBack) {
   }
 }
 
-TEST_F(SandboxTest, LandlockIsABlockerUnlessItIsAccepted) {
+TEST_F(SandboxTest, LandlockIsABlockerUnlessAccepted) {
   if (::syscall(444, nullptr, 0, 1) <= 0) GTEST_SKIP() << "the kernel has no Landlock";
   ASSERT_NO_FATAL_FAILURE(start_in("landlock"));
   const MigrateOutcome refused = hosts_->migrate(Host::kA, counter_->pid());
@@ -225,7 +225,7 @@ TEST_F(SandboxTest, LandlockIsABlockerUnlessItIsAccepted) {
   EXPECT_EQ(ask_counter(*client_, *hosts_, Host::kB), kCounterFirst + 2);
 }
 
-TEST_F(SandboxTest, LandlockThatIsEnteredAfterPreflightStopsTheMigration) {
+TEST_F(SandboxTest, LandlockEnteredAfterPreflightIsRefused) {
   if (::syscall(444, nullptr, 0, 1) <= 0) GTEST_SKIP() << "the kernel has no Landlock";
   ASSERT_NO_FATAL_FAILURE(start_in("all"));
   const pid_t thread = procfs::threads(counter_->pid()).at(1);
@@ -234,7 +234,7 @@ TEST_F(SandboxTest, LandlockThatIsEnteredAfterPreflightStopsTheMigration) {
   expect_failure(HasSubstr("1 threads of process"));
 }
 
-TEST_F(SandboxTest, SealedMemoryIsABlockerUnlessItIsAccepted) {
+TEST_F(SandboxTest, SealedMemoryIsABlockerUnlessAccepted) {
   ASSERT_NO_FATAL_FAILURE(start_in("seal"));
   const MigrateOutcome refused = hosts_->migrate(Host::kA, counter_->pid());
   EXPECT_EQ(refused.exit_code, kRefusedExit) << refused.out << refused.err;
@@ -242,8 +242,8 @@ TEST_F(SandboxTest, SealedMemoryIsABlockerUnlessItIsAccepted) {
   EXPECT_TRUE(migrated(hosts_->migrate(Host::kA, counter_->pid(), {"--accept", "landlock,mseal"})));
 }
 
-/// The check is the worker's, with the capabilities that it has.
-TEST_F(HostileTest, ProgramGetsOnlyFilesThatItCouldOpenByItself) {
+/// The worker checks, with its own capabilities.
+TEST_F(HostileTest, ProgramGetsOnlyFilesItMayOpen) {
   const fs::path output = write("output", "");
   ASSERT_NO_FATAL_FAILURE(start_confined(output));
   fs::permissions(directory_, fs::perms(0700));  // the file stays open
@@ -257,15 +257,15 @@ TEST_F(HostileTest, ProgramGetsOnlyFilesThatItCouldOpenByItself) {
   EXPECT_EQ(ask_counter(*client_, *hosts_, Host::kB), kCounterFirst + 1);
 }
 
-TEST_F(HostileTest, AFileInMemoryOfAnotherUsersIsNeitherStoredNorRemoved) {
-  std::string secret;  // a compressor finds nothing in it
+TEST_F(HostileTest, TmpfsFileOfAnotherUserIsNeitherStoredNorRemoved) {
+  std::string secret;  // incompressible
   for (std::uint32_t state = 1; secret.size() < 64; secret += static_cast<char>(state >> 24)) {
     state = state * 1664525 + 1013904223;
   }
   const fs::path theirs = write_anothers(secret);
   ASSERT_NO_FATAL_FAILURE(start_confined(theirs));
   const std::string content = read_file(theirs);
-  ASSERT_GT(content.size(), secret.size()) << "the counter has said something";
+  ASSERT_GT(content.size(), secret.size()) << "the counter has printed something";
   const std::string store = hosts_->directory() + "/checkpoints";
   const CommandResult taken =
       hosts_->order(Host::kA, {"checkpoint", std::to_string(counter_->pid()), store, "--stop"});
@@ -281,7 +281,7 @@ TEST_F(HostileTest, AFileInMemoryOfAnotherUsersIsNeitherStoredNorRemoved) {
   EXPECT_EQ(ask_counter(*client_, *hosts_, Host::kA), kCounterFirst + 1);
 }
 
-TEST_F(HostileTest, ARemovedFileThatTheProgramMayOnlyWriteToIsRefused) {
+TEST_F(HostileTest, RemovedWriteOnlyFileIsRefused) {
   const fs::path theirs = write_anothers("secret");
   ASSERT_NO_FATAL_FAILURE(start_confined(theirs, {"--fault-points", "true"}));
   arm(Host::kA, "source.prepared run rm " + theirs.string());

@@ -1,4 +1,4 @@
-// Jobs of several processes: a root and everything below it, with what they share among each other.
+// Jobs of several processes: a root and all processes below it, with the resources that they share.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -36,7 +36,7 @@ class JobTest : public testing::Test {
  protected:
   static constexpr std::size_t kSome = 5;
 
-  /// The hosts' clocks are days apart, but not those that the job sees.
+  /// The hosts' clocks are days apart, but not the clocks that the job sees.
   explicit JobTest(const std::vector<std::string>& options = {"--clock-b", "1000000"})
       : hosts_(options) {}
 
@@ -51,10 +51,10 @@ class JobTest : public testing::Test {
     return tree;
   }
 
-  /// The one that writes to gpu_output_ has GPU memory when this returns.
+  /// The process that writes to gpu_output_ has GPU memory when this returns.
   void wait_for_counter() const {
     const auto has_line = [](const std::string& text) { return text.find('\n') != text.npos; };
-    EXPECT_TRUE(wait_for_content(gpu_output_, has_line, kPatience)) << "the counter says nothing";
+    EXPECT_TRUE(wait_for_content(gpu_output_, has_line, kPatience)) << "the counter prints nothing";
   }
 
   /// A job whose root is `command`, which prints lines, with a counter below it.
@@ -67,7 +67,7 @@ class JobTest : public testing::Test {
     return script;
   }
 
-  /// Every line that the tree has printed says that each member has answered once.
+  /// Every line that the tree has printed shows that each member has answered once.
   static void expect_whole(const App& tree) {
     ASSERT_TRUE(tree.wait_for_lines(tree.lines().size() + kSome)) << tree.output();
     std::size_t number = 0;
@@ -76,7 +76,7 @@ class JobTest : public testing::Test {
     }
   }
 
-  /// Of 256 MiB that two processes share and read again and again, the pages with data go.
+  /// Of 256 MiB that two processes share and read repeatedly, only the pages with data are sent.
   void expect_zeros_left_out() {
     const App script = start_with_counter("python3 " GCR_SOURCE_DIR "/tests/e2e/mostly_zeros.py");
     const MigrateReport outcome = hosts_.migrate_for_report(Host::kA, script.pid(), {});
@@ -94,13 +94,13 @@ class JobTest : public testing::Test {
   UdpClient client_{hosts_.variable("NS", Host::kA)};
 };
 
-TEST_F(JobTest, AllProcessesMoveToAndFroWithWhatTheyShare) {
+TEST_F(JobTest, AllProcessesMoveWithSharedResources) {
   const HostUse before[] = {hosts_.use(Host::kA), hosts_.use(Host::kB)};
   App tree = start_tree(Host::kA);
   int expected = kCounterFirst;
   ASSERT_EQ(ask_counter(client_, hosts_, Host::kA), expected++);
   const auto check = [&](Host host, const MigrateOutcome&) {
-    // The shell that started it is left at its first host, as a zombie's parent.
+    // The shell that started it stays at its first host, as a zombie's parent.
     const HostUse left = hosts_.use(other(host));
     EXPECT_EQ(left.vram_bytes, before[host == Host::kA ? 1 : 0].vram_bytes);
     EXPECT_EQ(left.processes, before[host == Host::kA ? 1 : 0].processes);
@@ -120,7 +120,7 @@ App start_script(TwoHosts& hosts, const std::string& script) {
   return app;
 }
 
-TEST_F(JobTest, AScriptGoesOnWhenItsProgramHasEndedAtTheDestination) {
+TEST_F(JobTest, ScriptContinuesWhenItsProgramEndsAfterTheMove) {
   const App script =
       start_script(hosts_, joined(counter_command(hosts_, 0)) + "; echo it ended with $?");
   const MigrateOutcome outcome = hosts_.migrate(Host::kA, script.pid());
@@ -133,8 +133,8 @@ TEST_F(JobTest, AScriptGoesOnWhenItsProgramHasEndedAtTheDestination) {
   EXPECT_EQ(script.lines().back(), "it ended with 0");
 }
 
-/// The GPU program does so by vfork: until then a child has what its parent has of the driver.
-TEST_F(JobTest, AMemberThatStartsOneProgramAfterTheOtherMoves) {
+/// The GPU program starts it by vfork: until its execve a child shares the parent's driver state.
+TEST_F(JobTest, MemberThatStartsProgramsInTurnMoves) {
   const App script = start_script(
       hosts_, "(while :; do /bin/true; done) & export LD_PRELOAD=$LD_PRELOAD:" GCR_VFORKING
               "; exec " +
@@ -146,7 +146,7 @@ TEST_F(JobTest, AMemberThatStartsOneProgramAfterTheOtherMoves) {
 }
 
 /// The parent has the driver's files open and no context, as launchers have that count GPUs.
-TEST_F(JobTest, AParentThatAskedNvmlMovesAndNvmlAnswers) {
+TEST_F(JobTest, ParentThatUsedNvmlMovesAndCanUseItAgain) {
   const UnifiedMemoryDevice device;
   const App parent = hosts_.start_app(
       Host::kA,
@@ -173,7 +173,7 @@ TEST_F(JobTest, AParentThatAskedNvmlMovesAndNvmlAnswers) {
   move_to_and_fro(hosts_, parent.pid(), 4, check);
 }
 
-TEST_F(JobTest, MemoryThatIsWrittenBetweenRoundsArrivesAsItIs) {
+TEST_F(JobTest, MemoryWrittenBetweenRoundsArrivesIntact) {
   const App script = start_with_counter("python3 " GCR_SOURCE_DIR "/tests/e2e/sweeping.py 64");
   Host host = Host::kA;
   pid_t pid = script.pid();
@@ -190,10 +190,10 @@ TEST_F(JobTest, MemoryThatIsWrittenBetweenRoundsArrivesAsItIs) {
   for (const std::string& line : script.lines()) EXPECT_EQ(line, fmt::format("sweep {}", ++sweep));
 }
 
-/// Two processes, each with a heap that it looks at before each line.
+/// Two processes, each with a heap that it checks before each line.
 class HeapTest : public JobTest, public testing::WithParamInterface<const char*> {};
 
-TEST_P(HeapTest, ArrivesAsItIsHoweverItGrowsIsDividedAndGivenBack) {
+TEST_P(HeapTest, GrowingSplitAndReleasedHeapArrivesIntact) {
   const App script = start_with_counter(
       std::string(GCR_BINARY_DIR "/bin/counting_program /dev/stdout ") + GetParam());
   Host host = Host::kA;
@@ -217,10 +217,10 @@ TEST_P(HeapTest, ArrivesAsItIsHoweverItGrowsIsDividedAndGivenBack) {
 
 INSTANTIATE_TEST_SUITE_P(Job, HeapTest, testing::Values("heap", "huge-heap", "loose-heap"));
 
-TEST_F(JobTest, ZerosOfMemoryThatItSharesDoNotGoThroughCriu) { expect_zeros_left_out(); }
+TEST_F(JobTest, ZerosOfSharedMemoryBypassCriu) { expect_zeros_left_out(); }
 
-/// A compiler that lives for a moment, say: a second later the file that host b lacks is nobody's.
-TEST(JobWithAPassingMember, IsLookedAtAgainWhenItHasEnded) {
+/// A short-lived compiler, for example: a second later no process uses the file that host b lacks.
+TEST(JobWithAPassingMember, IsExaminedAgainAfterTheMemberEnded) {
   TwoHosts hosts({"--prepare-b",
                   "mkdir $1/../passing && touch $1/../passing/file && "
                   "mount -t tmpfs none $1/../passing"});
@@ -239,15 +239,15 @@ TEST(JobWithAPassingMember, IsLookedAtAgainWhenItHasEnded) {
   EXPECT_TRUE(job.wait_for_lines(job.lines().size() + 5)) << job.output();
 }
 
-/// At the source there are control groups of version 1, or none: CRIU stops the job by itself. No
-/// group that the source's agent cannot see limits the job.
+/// The source has control groups of version 1, or none: CRIU stops the job by itself. No group that
+/// the source's agent cannot see limits the job.
 class JobThatCriuCannotFreeze : public JobTest {
  protected:
   JobThatCriuCannotFreeze() : JobTest({"--prepare-a", hide_version_two()}) {
     for (const cgroups::Hierarchy& hierarchy : cgroups::hierarchies()) {
       if (hierarchy.version != cgroups::Version::kTwo) continue;
       std::ofstream group(hierarchy.mount / "cgroup.procs");
-      EXPECT_TRUE(group << ::getpid() << std::flush);  // the job will be our child
+      EXPECT_TRUE(group << ::getpid() << std::flush);  // the job will be a child of this process
     }
   }
 
@@ -261,11 +261,9 @@ class JobThatCriuCannotFreeze : public JobTest {
   }
 };
 
-TEST_F(JobThatCriuCannotFreeze, ZerosOfMemoryThatItSharesDoNotGoThroughCriu) {
-  expect_zeros_left_out();
-}
+TEST_F(JobThatCriuCannotFreeze, ZerosOfSharedMemoryBypassCriu) { expect_zeros_left_out(); }
 
-TEST_F(JobTest, APipeOfAChildToAnOutsiderIsRefused) {
+TEST_F(JobTest, PipeOfAChildToAnOutsiderIsRefused) {
   const std::string fifo = hosts_.directory() + "/fifo";
   const App outsider = hosts_.start_app(
       Host::kA, {"/bin/sh", "-c", "mkfifo " + fifo + "; echo made; exec sleep 1000 <>" + fifo});
@@ -280,10 +278,10 @@ TEST_F(JobTest, APipeOfAChildToAnOutsiderIsRefused) {
   EXPECT_EQ(ask_counter(client_, hosts_, Host::kA), kCounterFirst);
 }
 
-/// Where the agent may not read the limits of other users' processes, it says so.
-TEST_F(JobTest, AMemberOfAnotherUserMovesWithTheRest) {
-  constexpr uid_t kNobody = 65'534;
-  const App script = start_script(hosts_, "setpriv --reuid " + std::to_string(kNobody) +
+/// If the agent may not read the limits of other users' processes, it reports that.
+TEST_F(JobTest, MemberOfAnotherUserMovesWithTheRest) {
+  constexpr uid_t kUnprivileged = 65'534;
+  const App script = start_script(hosts_, "setpriv --reuid " + std::to_string(kUnprivileged) +
                                               " --clear-groups sleep 1000 >/dev/null 2>&1 & exec " +
                                               joined(counter_command(hosts_, 0)));
   const MigrateOutcome outcome = hosts_.migrate(Host::kA, script.pid());
@@ -299,11 +297,11 @@ TEST_F(JobTest, AMemberOfAnotherUserMovesWithTheRest) {
   const auto tree = procfs::tree(outcome.pid);
   ASSERT_EQ(tree.size(), 2u);
   EXPECT_EQ(procfs::owner_of(tree[0]), ::getuid());
-  EXPECT_EQ(procfs::owner_of(tree[1]), kNobody);
+  EXPECT_EQ(procfs::owner_of(tree[1]), kUnprivileged);
 }
 
-/// Two counters of one job, each with VRAM of its own.
-TEST_F(JobTest, SeveralProcessesWithGpusMoveToAndFro) {
+/// Two counters of one job, each with its own VRAM.
+TEST_F(JobTest, SeveralGpuProcessesMoveToAndFro) {
   constexpr std::uint16_t kSecondPort = kCounterPort + 1;
   const App script =
       start_script(hosts_, joined(counter_command(hosts_, 96 * kMiB, kSecondPort)) + "& exec " +
@@ -325,7 +323,7 @@ TEST_F(JobTest, SeveralProcessesWithGpusMoveToAndFro) {
   EXPECT_EQ(ask_second(Host::kA, "verify"), "intact");
 }
 
-/// Starts it with `gcr-migrate run --output FILE --detach`; its PID.
+/// Starts it with `gcr-migrate run --output FILE --detach`; returns its PID.
 pid_t start_detached(const TwoHosts& hosts, const std::string& file, const std::string& script) {
   const CommandResult started =
       run(hosts.on_host(Host::kA, {hosts.variable("GCR_CLI"), "run", "--output", file, "--detach",
@@ -356,7 +354,7 @@ std::map<std::string, google::protobuf::Value> entry_of(const google::protobuf::
   throw std::runtime_error("no such entry: " + answer.DebugString());
 }
 
-TEST_F(JobTest, AJobThatRunStartedMovesWithItsOutputAndItsSupervisor) {
+TEST_F(JobTest, JobStartedByRunMovesWithItsSupervisor) {
   const std::string file = hosts_.directory() + "/job.log";
   pid_t pid = start_detached(
       hosts_, file,
@@ -397,7 +395,7 @@ TEST_F(JobTest, AJobThatRunStartedMovesWithItsOutputAndItsSupervisor) {
   // The command ends, and the counter stays in the job.
   const pid_t command = procfs::tree(pid).at(1);
   ASSERT_EQ(::kill(pid, SIGTERM), 0);
-  // Until the supervisor has waited for it, it is in the tree, and the next signal goes to it.
+  // Until the supervisor has reaped it, it is in the tree, and the next signal goes to it.
   ASSERT_TRUE(test::wait_until([&] { return procfs::tree(pid).size() == 2; }));
   EXPECT_TRUE(procfs::has_ended(command));
   ASSERT_EQ(ask_counter(client_, hosts_, Host::kA), expected++);

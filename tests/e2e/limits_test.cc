@@ -1,4 +1,5 @@
-// What control groups limit goes with the process, and its group goes when the process is gone.
+// Limits of control groups move with the process, and its group is removed when the process has
+// ended.
 #include "migrate-agent/linux/cgroups/limits.h"
 
 #include <fmt/format.h>
@@ -97,7 +98,7 @@ class GroupLimits : public testing::Test {
   std::optional<UdpClient> client_;
 };
 
-TEST_F(GroupLimits, GoWithTheProcessThereAndBack) {
+TEST_F(GroupLimits, MoveWithTheProcess) {
   ASSERT_NO_FATAL_FAILURE(start({}));
   const MigrateOutcome there = hosts_->migrate(Host::kA, counter_->pid());
   ASSERT_TRUE(migrated(there));
@@ -116,15 +117,15 @@ TEST_F(GroupLimits, GoWithTheProcessThereAndBack) {
   EXPECT_TRUE(wait_until_no_groups(Host::kA)) << testing::PrintToString(groups(Host::kA));
 }
 
-/// The destination sees no controller but those that it needs for itself.
-TEST_F(GroupLimits, ThatCannotBeKeptAreABlocker) {
+/// The destination sees only the controllers that it needs itself.
+TEST_F(GroupLimits, UnsupportedOnesAreABlocker) {
   std::string hide = "true";
   for (const cgroups::Hierarchy& hierarchy : cgroups::hierarchies()) {
     if (!hierarchy.has(cgroups::kFreezer)) hide += "; umount " + hierarchy.mount.string();
   }
   const auto pids = cgroups::find(cgroups::hierarchies(), "pids");
   ASSERT_TRUE(pids);
-  // Where one hierarchy has everything, it is not there at all.
+  // With everything in one hierarchy it does not exist at all.
   if (pids->has(cgroups::kFreezer))
     hide = "umount -l /sys/fs/cgroup; sed -i '1i allow_unfrozen = true' $1/agent.toml";
   ASSERT_NO_FATAL_FAILURE(start({"--prepare-b", hide}));

@@ -1,4 +1,5 @@
-// Live: VRAM moves in rounds while the program writes to it, and what the report says about it.
+// Live migration: VRAM moves in rounds while the program writes to it, and the report describes
+// them.
 #include <gtest/gtest.h>
 
 #include <csignal>
@@ -37,16 +38,16 @@ proto::PhaseTime phase(const proto::MigrateReport& report, const std::string& na
 
 double end_ms(const proto::PhaseTime& phase) { return phase.start_ms() + phase.duration_ms(); }
 
-/// The program goes on where it went, and finds its VRAM as it left it.
-void expect_goes_on(App& app, std::size_t more_lines = 25) {
+/// The program runs on after the move, and finds its VRAM unchanged.
+void expect_progress(App& app, std::size_t more_lines = 25) {
   const std::size_t lines = app.lines().size();
   EXPECT_TRUE(app.wait_for_lines(lines + more_lines)) << app.output();
 }
 
-TEST(Live, AProgramThatWritesIsSentInRoundsAndEachIsSmaller) {
+TEST(Live, WritingProgramIsSentInShrinkingRounds) {
   TwoHosts hosts;
-  // While 64 MiB are sent it rewrites a third of them; two chunks fit the limit, three
-  // do not. One that is always written has its small buffers.
+  // While 64 MiB are sent it rewrites a third of them; two chunks fit the limit, three do not. The
+  // one that is always written contains its small buffers.
   App scribbler = start_scribbler(hosts, Host::kA, 64 * kMiB, {"--dirty-per-second", "0.05"});
 
   const MigrateReport outcome = hosts.migrate_for_report(
@@ -65,10 +66,10 @@ TEST(Live, AProgramThatWritesIsSentInRoundsAndEachIsSmaller) {
   EXPECT_EQ(report.sent_vram_bytes(), all_sent(report));
   EXPECT_TRUE(report.prefilled());
   EXPECT_TRUE(report.verified());
-  expect_goes_on(scribbler);
+  expect_progress(scribbler);
 }
 
-TEST(Live, AnIdleProgramsVramIsSentOnceAndTheLastRoundIsEmpty) {
+TEST(Live, IdleProgramsVramIsSentOnce) {
   TwoHosts hosts;
   App counter = start_counter(hosts, Host::kA, 256 * kMiB);
   const MigrateReport outcome = hosts.migrate_for_report(Host::kA, counter.pid(), {});
@@ -89,10 +90,10 @@ TEST(Live, ZeroChunksAreNotSent) {
   const proto::Round& first = outcome.report.rounds(0);
   EXPECT_GT(first.zero_chunks(), 256 * kMiB / kChunkBytes / 2);
   EXPECT_LT(first.sent_bytes(), outcome.report.vram_bytes() / 2);
-  expect_goes_on(scribbler);
+  expect_progress(scribbler);
 }
 
-TEST(Live, AutoConvergeHoldsBackAProgramThatDirtiesFasterThanTheLink) {
+TEST(Live, AutoConvergeThrottlesAFastWriter) {
   TwoHosts hosts;
   App scribbler = start_scribbler(hosts, Host::kA, 32 * kMiB,
                                   {"--dirty-per-second", "4", "--steps-per-second", "50"});
@@ -105,10 +106,10 @@ TEST(Live, AutoConvergeHoldsBackAProgramThatDirtiesFasterThanTheLink) {
     most = std::max(most, round.throttle());
   }
   EXPECT_GE(most, 0.2);
-  expect_goes_on(scribbler);
+  expect_progress(scribbler);
 }
 
-TEST(Live, WithoutItSuchAProgramIsSwitchedOverWhenRoundsStopShrinking) {
+TEST(Live, WithoutAutoConvergeAFastWriterIsSwitchedOver) {
   TwoHosts hosts;
   App scribbler = start_scribbler(hosts, Host::kA, 32 * kMiB,
                                   {"--dirty-per-second", "4", "--steps-per-second", "50"});
@@ -117,10 +118,10 @@ TEST(Live, WithoutItSuchAProgramIsSwitchedOverWhenRoundsStopShrinking) {
   ASSERT_TRUE(migrated(outcome));
   EXPECT_EQ(outcome.report.switchover_reason(), "not-shrinking");
   EXPECT_GT(outcome.report.expected_downtime_ms(), 50);
-  expect_goes_on(scribbler);
+  expect_progress(scribbler);
 }
 
-TEST(Live, StrictLeavesSuchAProgramWhereItIs) {
+TEST(Live, StrictLeavesAFastWriterAtTheSource) {
   TwoHosts hosts;
   const HostUse before = hosts.use(Host::kB);
   App scribbler = start_scribbler(hosts, Host::kA, 32 * kMiB,
@@ -132,12 +133,12 @@ TEST(Live, StrictLeavesSuchAProgramWhereItIs) {
   EXPECT_NE(outcome.report.message().find("downtime limit"), std::string::npos)
       << outcome.report.message();
   EXPECT_TRUE(scribbler.program().running());
-  expect_goes_on(scribbler);
+  expect_progress(scribbler);
   EXPECT_EQ(hosts.use_coming_to(Host::kB, before), before);
 }
 
-/// Rewritten between the end of pre-copy and the closing of the gate, too much of VRAM is left.
-TEST(Live, AClosingThatStrictUndoesCountsAsDowntime) {
+/// Rewritten between the end of pre-copy and the closing of the gate, too much VRAM is left.
+TEST(Live, GateClosureUndoneByStrictCountsAsDowntime) {
   TwoHosts hosts({"--fault-points", "true", "--peer-silence-ms", "300000"});
   App scribbler = start_scribbler(hosts, Host::kA, 64 * kMiB, {"--dirty-per-second", "0.05"});
   const std::string faults = hosts.directory(Host::kA) + "/faults";
@@ -153,18 +154,18 @@ TEST(Live, AClosingThatStrictUndoesCountsAsDowntime) {
   };
   while (std::filesystem::exists(faults) && !ended()) {
   }
-  expect_goes_on(scribbler, 100);
+  expect_progress(scribbler, 100);
   std::ofstream(go_on) << "go on";
   const MigrateReport outcome = migration.get();
   ASSERT_TRUE(migrated(outcome));
   const proto::MigrateReport& report = outcome.report;
   const proto::PhaseTime undone = phase(report, "undone closing");
   EXPECT_GT(report.downtime_ms(), undone.duration_ms()) << "it is a part of it";
-  EXPECT_GT(report.gate_closed_ms(), end_ms(undone)) << "it was closed once more";
-  expect_goes_on(scribbler);
+  EXPECT_GT(report.gate_closed_ms(), end_ms(undone)) << "it was closed again";
+  expect_progress(scribbler);
 }
 
-TEST(Live, BuffersThatComeAndGoBetweenRoundsMove) {
+TEST(Live, BuffersCreatedAndFreedBetweenRoundsMove) {
   TwoHosts hosts;
   App scribbler =
       start_scribbler(hosts, Host::kA, 256 * kMiB,
@@ -172,7 +173,7 @@ TEST(Live, BuffersThatComeAndGoBetweenRoundsMove) {
   const MigrateReport outcome = hosts.migrate_for_report(
       Host::kA, scribbler.pid(), {"--max-bandwidth", "150M", "--downtime-limit", "30"});
   ASSERT_TRUE(migrated(outcome));
-  expect_goes_on(scribbler, 40);
+  expect_progress(scribbler, 40);
 }
 
 TEST(Live, WithoutPrefillVramIsFilledAfterTheSwitchover) {
@@ -184,7 +185,7 @@ TEST(Live, WithoutPrefillVramIsFilledAfterTheSwitchover) {
   EXPECT_FALSE(outcome.report.prefilled());
   EXPECT_GE(phase(outcome.report, "fill and verify VRAM").start_ms(),
             outcome.report.gate_closed_ms());
-  expect_goes_on(scribbler);
+  expect_progress(scribbler);
 }
 
 TEST(Live, ImagesTravelWithAndWithoutCompression) {
@@ -224,7 +225,7 @@ TEST(Live, EveryPhaseIsOnOneClock) {
   }
 }
 
-TEST(Live, ImagesTravelInRoundsWhereTheKernelTellsOfPagesAndNowhereElse) {
+TEST(Live, ImagesTravelInRoundsIfTheKernelTracksPages) {
   TwoHosts hosts;
   App counter = start_counter(hosts, Host::kA, 16 * kMiB);
   const bool tracked = process::can_scan_pages() || tracks_dirty_pages();
@@ -241,7 +242,7 @@ TEST(Live, ImagesTravelInRoundsWhereTheKernelTellsOfPagesAndNowhereElse) {
   EXPECT_EQ(streamed.report.image_mode(), "stream");
 }
 
-TEST(Live, AProgramThatWritesWhileItIsCopiedNeverDiffersHoweverOftenItMoves) {
+TEST(Live, RepeatedMovesNeverCorruptAWritingProgram) {
   const int moves = moves_or(20);
   TwoHosts hosts;
   App scribbler =
@@ -252,7 +253,7 @@ TEST(Live, AProgramThatWritesWhileItIsCopiedNeverDiffersHoweverOftenItMoves) {
   Host host = Host::kA;
   pid_t pid = scribbler.pid();
   for (int move = 0; move < moves; ++move) {
-    // The moment of the move against the program's steps, and the pace of the copy, by chance.
+    // The time of the move relative to the program's steps, and the speed of the copy, are random.
     ASSERT_TRUE(scribbler.wait_for_lines(scribbler.lines().size() + random() % 8));
     const std::string rate = std::to_string(20 + random() % 400) + "M";
     const MigrateReport outcome = hosts.migrate_for_report(
@@ -265,7 +266,7 @@ TEST(Live, AProgramThatWritesWhileItIsCopiedNeverDiffersHoweverOftenItMoves) {
     pid = outcome.report.destination_pid();
     host = other(host);
   }
-  expect_goes_on(scribbler, 100);
+  expect_progress(scribbler, 100);
 }
 
 }  // namespace

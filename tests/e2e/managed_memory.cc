@@ -1,4 +1,4 @@
-// Keeps a number in managed memory and answers every UDP packet on the port given with the next
+// Keeps a number in managed memory and answers every UDP packet on the given port with the next
 // one: a program that cannot be migrated, to be refused.
 #include <arpa/inet.h>
 #include <netinet/in.h>

@@ -1,4 +1,5 @@
-// What two agents served after real work, as Prometheus and the dashboard read it; and their logs.
+// The metrics of two agents after real migrations, as Prometheus and the dashboard read them; and
+// their logs.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -28,7 +29,7 @@ std::string get(const TwoHosts& hosts, Host host, const std::string& path) {
   return result.out;
 }
 
-/// What promtool has to say against it: nothing.
+/// promtool has no complaint.
 std::string complaints(const std::string& metrics) {
   const std::string path = testing::TempDir() + "/gcr-metrics." + std::to_string(::getpid());
   std::ofstream(path) << metrics;
@@ -57,7 +58,7 @@ std::set<std::string> queried_by_the_dashboard() {
   return names;
 }
 
-/// The lines of a worker that has a migration and that do not say which. The daemon has many.
+/// The lines of a worker with a migration that do not name it. The daemon has many.
 std::vector<std::string> anonymous_lines(const std::string& log, pid_t daemon) {
   static const std::regex kProcess("migrate-agent\\[([0-9]+)\\]");
   std::set<std::string> with_migration;
@@ -76,7 +77,7 @@ std::vector<std::string> anonymous_lines(const std::string& log, pid_t daemon) {
   return with_migration.empty() ? std::vector<std::string>{"no line has a migration"} : anonymous;
 }
 
-TEST(Metrics, WhatAgentsServeAfterRealWorkIsCleanAndAllThatTheDashboardAsksFor) {
+TEST(Metrics, MetricsAreValidAndCoverTheDashboard) {
   TwoHosts hosts({"--metrics-listen", "127.0.0.1:9411", "--log-level", "debug"});
   App counter = start_counter(hosts, Host::kA, 16 * kMiB);
   const MigrateOutcome refused = hosts.migrate(Host::kA, 1);

@@ -1,4 +1,4 @@
-// What a migration does to the program that moves: nothing. And to the hosts: nothing stays behind.
+// A migration changes nothing for the program that moves, and leaves nothing on the hosts.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -34,7 +34,7 @@ TEST(Migration, CounterAnswersEveryNumberOnceAcrossTheMove) {
   EXPECT_TRUE(counter_is_intact(client, hosts, Host::kB));
 }
 
-TEST(Migration, TheSourceEndsAndGivesBackItsMemory) {
+TEST(Migration, SourceEndsAndReleasesItsMemory) {
   TwoHosts hosts;
   const HostUse source_before = hosts.use(Host::kA);
   const HostUse destination_before = hosts.use(Host::kB);
@@ -52,7 +52,7 @@ TEST(Migration, TheSourceEndsAndGivesBackItsMemory) {
   EXPECT_EQ(destination_after.runtime_bytes, destination_before.runtime_bytes);
 }
 
-/// Moves a program that runs until it is told to stop, and lets it go on there for a while.
+/// Moves a program that runs until it is stopped, and lets it run on there for a while.
 void move_and_end(TwoHosts& hosts, const App& app) {
   ASSERT_TRUE(app.wait_for_lines(3));
   const MigrateOutcome outcome = hosts.migrate(Host::kA, app.pid());
@@ -61,7 +61,7 @@ void move_and_end(TwoHosts& hosts, const App& app) {
   ASSERT_EQ(::kill(outcome.pid, SIGTERM), 0);
 }
 
-/// What `start` starts prints the same whether it is moved or not.
+/// The program of `start` prints the same with and without a move.
 void expect_as_undisturbed(const std::function<App(TwoHosts& hosts)>& start) {
   TwoHosts hosts;
   const App moved = start(hosts);
@@ -90,19 +90,19 @@ TEST(Migration, ManyThreadsMoveThereAndBack) {
   EXPECT_TRUE(printed_what_prints(app, undisturbed));
 }
 
-TEST(Migration, StencilPrintsTheChecksumsOfAnUndisturbedRun) {
+TEST(Migration, StencilPrintsTheSameChecksums) {
   expect_as_undisturbed(
       [](TwoHosts& hosts) { return start_stencil(hosts, Host::kA, 32 * kMiB, 20); });
 }
 
-/// While it is restored no thread may run that tells of the GPU.
-TEST(Migration, AProgramWithContextsOfItsOwnThatComeAndGoMoves) {
+/// While it is restored no thread may run that reports on the GPU.
+TEST(Migration, ProgramThatRecreatesContextsMoves) {
   expect_as_undisturbed([](TwoHosts& hosts) {
     return hosts.start_app(Host::kA, {hosts.program_path("ticker"), "--contexts", "10"});
   });
 }
 
-TEST(Migration, FiveThousandSmallBuffersMoveLikeLargeOnes) {
+TEST(Migration, FiveThousandSmallBuffersMove) {
   expect_as_undisturbed([](TwoHosts& hosts) { return start_small_buffers(hosts, Host::kA, 200); });
 }
 
@@ -124,7 +124,7 @@ TEST(Migration, EveryWayToAllocateArrivesIntact) {
 }
 
 /// As a job with one of its node's GPUs: the driver lets it import no memory of another GPU.
-TEST(Migration, AProgramThatSawOneGpuOfTwoGetsMemoryOfItsOwnOnAnother) {
+TEST(Migration, ProgramThatSawOneOfTwoGpusMovesToAnother) {
   TwoHosts hosts({"--gpus", "2"});
   std::istringstream words(hosts.variable("GPU_ENV", Host::kA));
   std::string devices;
@@ -149,7 +149,7 @@ TEST(Migration, AProgramThatSawOneGpuOfTwoGetsMemoryOfItsOwnOnAnother) {
   EXPECT_TRUE(printed_what_prints(moved, hosts.start_app(Host::kA, command)));
 }
 
-TEST(Migration, AProgramMovesToAndFroTenTimes) {
+TEST(Migration, ProgramMovesToAndFroTenTimes) {
   TwoHosts hosts;
   App counter = start_counter(hosts, Host::kA, 32 * kMiB);
   UdpClient client(hosts.variable("NS", Host::kA));
@@ -169,11 +169,11 @@ TEST(Migration, AProgramMovesToAndFroTenTimes) {
   };
   ASSERT_NO_FATAL_FAILURE(move_to_and_fro(hosts, counter.pid(), 10, check));
   EXPECT_TRUE(counter_is_intact(client, hosts, Host::kA));
-  // The line to the last worker may be open still; ten lost ones would show.
+  // The connection to the last worker may still be open; ten leaked ones would show.
   EXPECT_TRUE(hosts.wait_for_descriptors(Host::kA, descriptors + 1));
 }
 
-TEST(Migration, GoesToTheGpuThatTheDestinationAllows) {
+TEST(Migration, GoesToTheGpuTheDestinationAllows) {
   TwoHosts hosts({"--gpus", "2", "--only-gpu-b", "1"});
   App counter = start_counter(hosts, Host::kA, 64 * kMiB);
   UdpClient client(hosts.variable("NS", Host::kA));
@@ -186,7 +186,7 @@ TEST(Migration, GoesToTheGpuThatTheDestinationAllows) {
   EXPECT_LT(hosts.vram_used(Host::kB, 0), 64 * kMiB);
 }
 
-TEST(Migration, GoesToTheGpuThatTheDeviceMapNames) {
+TEST(Migration, GoesToTheGpuOfTheDeviceMap) {
   TwoHosts hosts({"--gpus", "2"});
   const auto gpu = [&](Host host, int number) { return gpu_of(hosts, host, number); };
   App counter = start_counter(hosts, Host::kA, 64 * kMiB);
@@ -213,7 +213,7 @@ TEST(Migration, GoesToTheGpuThatTheDeviceMapNames) {
   EXPECT_GE(hosts.vram_used(Host::kA, 1), 64 * kMiB);
 }
 
-TEST(Migration, GoesToTheGpuThatAPointerDoesNotTell) {
+TEST(Migration, GoesToTheGpuOfTheMapDespiteItsPointers) {
   TwoHosts hosts({"--gpus", "2"});
   const App moved = start_alloc_styles(hosts, Host::kA, 20);
   ASSERT_TRUE(moved.wait_for_lines(3));

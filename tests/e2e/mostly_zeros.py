@@ -1,5 +1,5 @@
-"""A program with 256 MiB of memory that it shares with its child, nearly all of it zeros. Both look at
-all of it again and again; the root prints a line for every look that found what was written."""
+"""A program with 256 MiB of memory that it shares with its child, nearly all of it zeros. Both read all of it
+repeatedly; the root prints a line for every pass that found the written data."""
 import mmap
 import os
 import time

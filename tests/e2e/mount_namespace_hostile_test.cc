@@ -18,7 +18,7 @@ using testing::HasSubstr;
 
 class PrivateMounts : public testing::Test {
  protected:
-  /// A counter on host a with a /var/tmp of its own, after `setup`, a shell's commands, in there.
+  /// A counter on host a with its own /var/tmp, after the shell commands `setup` ran there.
   void start(const std::string& setup) {
     const std::string output = hosts_.directory() + "/output";
     std::ofstream(output).flush();
@@ -41,7 +41,7 @@ class PrivateMounts : public testing::Test {
   std::optional<App> app_;
 };
 
-TEST_F(PrivateMounts, AProgramWithAPrivateTmpMovesByTheAgentsOwnCriu) {
+TEST_F(PrivateMounts, ProgramWithAPrivateTmpUsesTheAgentsCriu) {
   const std::string mark = hosts_.directory() + "/mark";
   const std::string covering = hosts_.directory() + "/covering";
   std::ofstream(covering) << "#!/bin/sh\ngrep CapEff: /proc/self/status >>" + mark + "\nexit 1\n";
@@ -60,7 +60,7 @@ TEST_F(PrivateMounts, AProgramWithAPrivateTmpMovesByTheAgentsOwnCriu) {
   EXPECT_EQ(ask_counter(client_on(Host::kA), hosts_, Host::kA), kCounterFirst + 2);
 }
 
-TEST_F(PrivateMounts, AFileInAPrivateTmpHasNoPlaceAtTheDestination) {
+TEST_F(PrivateMounts, FileInAPrivateTmpIsRefused) {
   start("exec 9>/var/tmp/own");
   const MigrateOutcome outcome = hosts_.migrate(Host::kA, app_->pid());
   EXPECT_EQ(outcome.exit_code, 3) << outcome.err;
@@ -70,7 +70,7 @@ TEST_F(PrivateMounts, AFileInAPrivateTmpHasNoPlaceAtTheDestination) {
   EXPECT_EQ(ask_counter(client_on(Host::kA), hosts_, Host::kA), kCounterFirst + 1);
 }
 
-TEST_F(PrivateMounts, AProgramThatCoversItsProcIsRefusedAndTheDestinationHearsNothingOfIt) {
+TEST_F(PrivateMounts, CoveredProcIsRefusedBeforeAnythingIsSent) {
   start("mount --bind /dev/null /proc/$$/environ");
   const MigrateOutcome outcome = hosts_.migrate(Host::kA, app_->pid());
   EXPECT_EQ(outcome.exit_code, 3) << outcome.err;

@@ -1,6 +1,6 @@
-"""A job whose processes share memory by names: for the tests of files in memory and of System V
-objects. The root asks its members for the next number, each by another kind of object, and prints
-one line for all of them; a number that is lost, doubled or late ends the line with what was wrong."""
+"""A job whose processes share memory by names: for the tests of files in memory and of System V objects. The root asks
+its members for the next number, each through another kind of object, and prints one line for all of them; a number that
+is lost, repeated or late ends the line with an error."""
 import ctypes
 import mmap
 import multiprocessing
@@ -37,7 +37,7 @@ kept = []
 
 def start(process):
     process.start()
-    kept.append(process)  # and with it what it has been given
+    kept.append(process)  # and with it the descriptors that it has received
 
 
 def answer(questions, answers, lock):
@@ -101,7 +101,7 @@ def shm_open(path, flags):
 
 
 def by_shm_open():
-    """Under two names, as a link makes them."""
+    """Under two names, as a link creates them."""
     path = "/dev/shm/gcr-named-%d" % os.getpid()
     memory = shm_open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
     os.link(path, path + "-too")
@@ -168,7 +168,7 @@ def by_system_v():
 
 
 def by_system_v_semaphores():
-    """And a message queue: the number waits in it from one question to the next."""
+    """And a message queue: the number waits in it from one request to the next."""
     semaphores = checked(libc.semget(KEY, 2, 0o600 | IPC_CREAT | IPC_EXCL))
     queue = checked(libc.msgget(KEY, 0o600 | IPC_CREAT | IPC_EXCL))
 

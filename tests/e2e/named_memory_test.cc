@@ -29,13 +29,13 @@ using testing::Not;
 std::vector<std::string> in_mounts_of_a(const TwoHosts& hosts, std::vector<std::string> command) {
   const std::string mounts =
       "--mount=/proc/" + std::to_string(hosts.agent_pid(Host::kA)) + "/ns/mnt";
-  // Its streams are opened anew: a file belongs to a mount.
+  // Its streams are reopened: a file belongs to a mount.
   constexpr char kReopen[] = "exec </dev/null >>\"$(readlink /proc/$$/fd/1)\" 2>&1; exec \"$@\"";
   command.insert(command.begin(), {"nsenter", mounts, "--", "sh", "-c", kReopen, "sh"});
   return command;
 }
 
-/// Each host has a /dev/shm of its own.
+/// Each host has its own /dev/shm.
 class NamedMemoryTest : public testing::Test {
  protected:
   static constexpr std::size_t kSome = 5;
@@ -46,7 +46,7 @@ class NamedMemoryTest : public testing::Test {
     return hosts_.start_app(Host::kA, in_mounts_of_a(hosts_, command), under_preload);
   }
 
-  /// `before`: words that start it in another place.
+  /// `before`: a command prefix that starts it in another place.
   App start(const std::string& kinds, const std::vector<std::string>& before = {}) {
     std::vector<std::string> command = before;
     command.insert(command.end(), {"python3", "-B", GCR_SOURCE_DIR "/tests/e2e/named_memory.py",
@@ -58,7 +58,7 @@ class NamedMemoryTest : public testing::Test {
     return app;
   }
 
-  /// Every line that it has printed says that each member has answered once.
+  /// Every line that it has printed shows that each member has answered once.
   static void expect_whole(const App& app) {
     ASSERT_TRUE(app.wait_for_lines(app.lines().size() + kSome)) << app.output();
     std::size_t number = 0;
@@ -87,7 +87,7 @@ class NamedMemoryTest : public testing::Test {
   UdpClient client_{hosts_.variable("NS", Host::kA)};
 };
 
-TEST_F(NamedMemoryTest, EveryKindOfFileMovesToAndFroAndIsNeverAtBothHosts) {
+TEST_F(NamedMemoryTest, EveryKindOfFileIsOnOneHostAtATime) {
   const App app = start(kAllFiles);
   const auto files = names(Host::kA);
   ASSERT_GE(files.size(), 10u) << "Python has named semaphores";
@@ -107,7 +107,7 @@ TEST_F(NamedMemoryTest, EveryKindOfFileMovesToAndFroAndIsNeverAtBothHosts) {
 }
 
 /// Of VRAM, by the library, and of events, which the driver keeps in files.
-TEST_F(NamedMemoryTest, HandlesThatAreUnderWayInAJobAreOpenedAfterItsMoves) {
+TEST_F(NamedMemoryTest, HandlesInTransitAreOpenedAfterAMove) {
   App app = start_at_a({hosts_.program_path("handover")});
   ASSERT_TRUE(app.wait_for_lines(10)) << app.output();
   const auto check = [&](Host, const MigrateOutcome&) {
@@ -118,7 +118,7 @@ TEST_F(NamedMemoryTest, HandlesThatAreUnderWayInAJobAreOpenedAfterItsMoves) {
   ASSERT_NO_FATAL_FAILURE(move_to_and_fro(hosts_, app.pid(), 4, check));
 }
 
-TEST_F(NamedMemoryTest, AFailureOrADeathLeavesTheFilesAtTheSourceAlone) {
+TEST_F(NamedMemoryTest, FailuresLeaveTheFilesOnlyAtTheSource) {
   const App app = start("spawn,shm_open,semaphores");
   const auto files = names(Host::kA);
   const struct {
@@ -143,7 +143,7 @@ TEST_F(NamedMemoryTest, AFailureOrADeathLeavesTheFilesAtTheSourceAlone) {
   ASSERT_NO_FATAL_FAILURE(expect_whole(app));
 }
 
-TEST_F(NamedMemoryTest, AfterTheCommitADeadWorkersFilesGoAndTheOthersStay) {
+TEST_F(NamedMemoryTest, AfterTheCommitOnlyTheDestinationHasFiles) {
   const App app = start("spawn,shm_open");
   const auto files = names(Host::kA);
   arm(Host::kA, "source.confirmed kill");
@@ -154,7 +154,7 @@ TEST_F(NamedMemoryTest, AfterTheCommitADeadWorkersFilesGoAndTheOthersStay) {
   EXPECT_EQ(names(Host::kB), files);
 }
 
-TEST_F(NamedMemoryTest, ANameThatIsTakenAtTheDestinationIsRefusedAndKept) {
+TEST_F(NamedMemoryTest, NameTakenAtTheDestinationIsRefusedAndKept) {
   const App app = start("shm_open");
   const std::string name = "gcr-named-" + std::to_string(app.pid());
   std::ofstream(memory_of(Host::kB) / name) << "theirs";
@@ -176,7 +176,7 @@ TEST_F(NamedMemoryTest, ANameThatIsTakenAtTheDestinationIsRefusedAndKept) {
   ASSERT_NO_FATAL_FAILURE(expect_whole(app));
 }
 
-TEST_F(NamedMemoryTest, AnOutsiderWithTheFileIsRefusedAndBothEndsAreNamed) {
+TEST_F(NamedMemoryTest, FileSharedWithAnOutsiderIsRefused) {
   const App app = start("shm_open");
   const std::string path = "/dev/shm/gcr-named-" + std::to_string(app.pid());
   {
@@ -193,13 +193,13 @@ TEST_F(NamedMemoryTest, AnOutsiderWithTheFileIsRefusedAndBothEndsAreNamed) {
   ASSERT_NO_FATAL_FAILURE(expect_whole(app));
 }
 
-/// Python's own files and System V objects of every kind at once, in an IPC namespace of the job's.
-TEST_F(NamedMemoryTest, SystemVObjectsMoveToAndFroWithAnIpcNamespaceOfTheirOwn) {
+/// Python's own files and System V objects of every kind at once, in an IPC namespace of the job.
+TEST_F(NamedMemoryTest, SystemVObjectsMoveInAPrivateIpcNamespace) {
   const App app = start("system-v,system-v-others,spawn", {"unshare", "--ipc"});
   move_to_and_fro(hosts_, app.pid(), 4, [&](Host, const MigrateOutcome&) { expect_whole(app); });
 }
 
-TEST_F(NamedMemoryTest, SystemVSharedMemoryOfTheHostsNamespaceIsRefused) {
+TEST_F(NamedMemoryTest, SystemVMemoryOfTheHostsNamespaceIsRefused) {
   constexpr key_t kKey = 0x67637200;                        // of named_memory.py
   (void)::shmctl(::shmget(kKey, 0, 0), IPC_RMID, nullptr);  // of a test that was killed
   const App app = start("system-v");
@@ -213,7 +213,7 @@ TEST_F(NamedMemoryTest, SystemVSharedMemoryOfTheHostsNamespaceIsRefused) {
 }
 
 /// Both hosts have one /dev/shm, as two agents of one machine do.
-TEST(SharedTmpfsTest, FilesThatBothHostsHaveStayWhereTheyAre) {
+TEST(SharedTmpfsTest, FilesOnSharedTmpfsStayInPlace) {
   std::string shm = "/dev/shm/gcr-shared-XXXXXX";
   ASSERT_NE(::mkdtemp(shm.data()), nullptr);
   const std::string mount = "mount --bind " + shm + " /dev/shm";

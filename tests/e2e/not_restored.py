@@ -1,5 +1,5 @@
-"""Puts itself into a state that the driver cannot checkpoint, or restores no more, and prints a line
-every 20 ms: exported-pool, imported-pool, host-pool or profiler."""
+"""Enters a state that the driver cannot checkpoint, or cannot restore, and prints a line every 20 ms: exported-pool,
+imported-pool, host-pool or profiler."""
 import ctypes
 import os
 import sys

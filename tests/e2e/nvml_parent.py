@@ -1,5 +1,5 @@
-"""nvml_parent.py NVML COMMAND…: counts GPUs by that NVML, as launchers do before they start their ranks,
-starts the command as its child, and prints in each line what NVML says of the first GPU."""
+"""nvml_parent.py NVML COMMAND…: counts GPUs with that NVML, as launchers do before they start their ranks, starts the
+command as its child, and prints in each line NVML's answer about the first GPU."""
 import ctypes
 import os
 import sys

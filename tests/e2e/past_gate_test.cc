@@ -1,4 +1,5 @@
-// Programs with a library that the loader binds to the driver itself, past the preload library.
+// Programs with a library that the loader binds to the driver itself, bypassing the preload
+// library.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -40,7 +41,7 @@ void expect_right(const App& app, unsigned value) {
   }
 }
 
-TEST(PastGate, ALibraryThatIsOpenedDeepMovesWithItsProgram) {
+TEST(PastGate, DeepBoundLibraryMovesWithItsProgram) {
   TwoHosts hosts;
   const App app = start_past_gate(hosts, {"deep"});
   ASSERT_NO_FATAL_FAILURE(expect_right(app, 49));
@@ -50,7 +51,7 @@ TEST(PastGate, ALibraryThatIsOpenedDeepMovesWithItsProgram) {
   });
 }
 
-TEST(PastGate, ADriverOfItsOwnIsNamedAndTheProgramGoesOn) {
+TEST(PastGate, PrivateDriverIsRefusedAndTheProgramRunsOn) {
   TwoHosts hosts;
   const App app = start_past_gate(hosts, {"namespace"});
   ASSERT_NO_FATAL_FAILURE(expect_right(app, 0));
@@ -64,7 +65,7 @@ TEST(PastGate, ADriverOfItsOwnIsNamedAndTheProgramGoesOn) {
   expect_right(app, 0);
 }
 
-TEST(PastGate, ADriverThatComesBehindTheClosedGateEndsTheMigrationAndTheProgramGoesOn) {
+TEST(PastGate, DriverLoadedBehindTheGateEndsTheMigration) {
   TwoHosts hosts({"--fault-points", "true"});
   const std::string file = hosts.directory() + "/open";
   const App app = start_past_gate(hosts, {"namespace", file});

@@ -1,4 +1,4 @@
-// Page-locked memory of the driver, to which the GPU writes past all page tables.
+// Page-locked memory of the driver, to which the GPU writes without page tables.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -21,7 +21,7 @@ namespace {
 constexpr std::uint64_t kPinned = 96 * kMiB;
 constexpr std::size_t kFewLines = 3;
 
-/// As the driver has made it, and not as CRIU makes it again.
+/// As the driver created it, not as CRIU would recreate it.
 bool has_memory_of_the_driver(pid_t pid) {
   return std::ranges::any_of(process::named_mappings(pid, "/dev/zero"), [](const auto& mapping) {
     return mapping.path == "/dev/zero" && mapping.shared;
@@ -39,7 +39,7 @@ class PinnedMemory : public CheckpointTest {
     EXPECT_TRUE(printed_what_prints(app, start_pinned(hosts_, Host::kA, kPinned, 20)));
   }
 
-  /// Fails in the middle of a move, with what the memory was hidden for.
+  /// Fails in the middle of a move, after the memory was hidden.
   void fail_at(Host host, const std::string& fault, pid_t pid) {
     std::ofstream(hosts_.directory(host) + "/faults") << fault << "\n";
     EXPECT_FALSE(hosts_.migrate(Host::kA, pid).migrated()) << fault;
@@ -47,7 +47,7 @@ class PinnedMemory : public CheckpointTest {
   }
 };
 
-TEST_F(PinnedMemory, GoesInRoundsBesideCriuThereAndBack) {
+TEST_F(PinnedMemory, IsSentInRoundsWithoutCriu) {
   const App moved = start_pinned(hosts_, Host::kA, kPinned, 20);
   pid_t pid = moved.pid();
   Host host = Host::kA;
@@ -69,7 +69,7 @@ TEST_F(PinnedMemory, GoesInRoundsBesideCriuThereAndBack) {
   expect_as_undisturbed(moved);
 }
 
-TEST_F(PinnedMemory, IsAsItWasWhereAMoveFailed) {
+TEST_F(PinnedMemory, IsUnchangedAfterAFailedMove) {
   const App app = start_pinned(hosts_, Host::kA, kPinned, 20);
   for (const auto& [host, fault] :
        {std::pair(Host::kA, "source.dumped error"), std::pair(Host::kB, "destination.imaged error"),
@@ -85,7 +85,7 @@ TEST_F(PinnedMemory, IsAsItWasWhereAMoveFailed) {
   expect_as_undisturbed(app);
 }
 
-TEST_F(PinnedMemory, IsInACheckpointAndInWhatIsRestoredFromIt) {
+TEST_F(PinnedMemory, IsCheckpointedAndRestored) {
   App app = start_pinned(hosts_, Host::kA, kPinned, 20);
   ASSERT_TRUE(app.wait_for_lines(kFewLines)) << app.output();
   const CommandResult taken = checkpoint(app.pid(), {"--stop"});

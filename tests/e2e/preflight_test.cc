@@ -1,5 +1,5 @@
-// `gcr-migrate preflight` between two hosts: it tells everything that both sides find, at once,
-// leaves nothing behind anywhere, and is right: what it lets through migrates.
+// `gcr-migrate preflight` between two hosts: it reports all findings of both sides at once, leaves
+// nothing behind, and is right: a process that it accepts migrates.
 #include <gmock/gmock.h>
 #include <google/protobuf/struct.pb.h>
 #include <google/protobuf/util/json_util.h>
@@ -33,7 +33,7 @@ using testing::Not;
 constexpr int kReadyExit = 0;
 constexpr int kOften = 10;  ///< steps of a program between two lines
 
-/// What `preflight --json` said.
+/// The output of `preflight --json`.
 struct Preflight {
   int exit_code = -1;
   std::string err;
@@ -79,7 +79,7 @@ class PreflightTest : public testing::Test {
     return said;
   }
 
-  /// A migration is refused for all that preflight said.
+  /// A migration is refused for all findings of preflight.
   void expect_refusal_for(const Preflight& said, pid_t pid) const {
     const MigrateOutcome migration = hosts_->migrate(Host::kA, pid);
     EXPECT_EQ(migration.exit_code, kRefusedExit);
@@ -107,7 +107,7 @@ class PreflightTest : public testing::Test {
   std::optional<UdpClient> client_;
 };
 
-TEST_F(PreflightTest, AProcessThatCanBeMovedIsReadyAndDescribed) {
+TEST_F(PreflightTest, MovableProcessIsReadyAndDescribed) {
   ASSERT_NO_FATAL_FAILURE(start());
   const Preflight said = preflight(counter_->pid());
   EXPECT_EQ(said.exit_code, kReadyExit) << said.err;
@@ -131,7 +131,7 @@ TEST_F(PreflightTest, AProcessThatCanBeMovedIsReadyAndDescribed) {
   EXPECT_EQ(text.err, "");
 }
 
-TEST_F(PreflightTest, LeavesNothingBehindAndTheProcessUndisturbed) {
+TEST_F(PreflightTest, LeavesNothingAndDisturbsNothing) {
   ASSERT_NO_FATAL_FAILURE(start());
   const HostUse source = hosts_->use(Host::kA);
   const HostUse destination = hosts_->use(Host::kB);
@@ -150,8 +150,7 @@ TEST_F(PreflightTest, LeavesNothingBehindAndTheProcessUndisturbed) {
   EXPECT_EQ(ask_counter(*client_, *hosts_, Host::kA), kCounterFirst + 1);
 }
 
-TEST_F(PreflightTest,
-       EachSideTellsEverythingAtOnceAndTheDestinationNothingOfAProcessThatCannotLeave) {
+TEST_F(PreflightTest, EachSideReportsAllItsFindingsAtOnce) {
   ASSERT_NO_FATAL_FAILURE(
       start({"--prepare-b", "mount -t tmpfs none " GCR_BINARY_DIR "/lib", "--vram-b", "64M"}));
   int primary = -1;
@@ -185,7 +184,7 @@ TEST_F(PreflightTest,
   EXPECT_THAT(read_file(hosts_->variable("LOG", Host::kB)), HasSubstr("receives"));
 }
 
-TEST_F(PreflightTest, ADestinationThatIsNotThereOrRefusesIsAFinding) {
+TEST_F(PreflightTest, UnreachableDestinationIsAFinding) {
   ASSERT_NO_FATAL_FAILURE(start());
   hosts_->stop_agent(Host::kB);
   const Preflight alone = preflight(counter_->pid());
@@ -201,13 +200,13 @@ TEST_F(PreflightTest, ADestinationThatIsNotThereOrRefusesIsAFinding) {
   EXPECT_EQ(run_preflight(counter_->pid(), {}).exit_code, kUnreachableExit);
 }
 
-TEST_F(PreflightTest, AProcessThatIsNotThereOrNotOursIsAFinding) {
+TEST_F(PreflightTest, MissingOrForbiddenProcessIsAFinding) {
   ASSERT_NO_FATAL_FAILURE(start());
   EXPECT_THAT(preflight(4'194'303).ids(), Contains("no-process"));
   EXPECT_THAT(preflight(1).ids(), Contains("not-ours"));
 }
 
-TEST_F(PreflightTest, APortThatIsTakenAtTheDestinationRefuses) {
+TEST_F(PreflightTest, PortTakenAtTheDestinationIsABlocker) {
   ASSERT_NO_FATAL_FAILURE(start());
   App resident = start_counter(*hosts_, Host::kB, kMiB);
   const Preflight said = preflight(counter_->pid());
@@ -216,7 +215,7 @@ TEST_F(PreflightTest, APortThatIsTakenAtTheDestinationRefuses) {
   EXPECT_EQ(ask_counter(*client_, *hosts_, Host::kA), kCounterFirst + 1);
 }
 
-TEST_F(PreflightTest, AProcessWhoseCudaIsLockedByOthersRefuses) {
+TEST_F(PreflightTest, ProcessLockedByAnotherIsABlocker) {
   ASSERT_NO_FATAL_FAILURE(start());
   const std::string tool = hosts_->program_path("cuda-checkpoint-tool");
   const auto toggle = [&](const char* action) {
@@ -230,7 +229,7 @@ TEST_F(PreflightTest, AProcessWhoseCudaIsLockedByOthersRefuses) {
   EXPECT_TRUE(preflight(counter_->pid()).ready());
 }
 
-TEST_F(PreflightTest, AnAgentWithoutAPlaceForOneMoreSaysSo) {
+TEST_F(PreflightTest, FullAgentIsABlocker) {
   ASSERT_NO_FATAL_FAILURE(start({"--prepare-a", "sed -i '1i max_migrations = 1' $1/agent.toml"}));
   BackgroundCommand migration(
       hosts_->migrate_command(Host::kA, Host::kB, counter_->pid(), {"--pause-before-switchover"}));
@@ -242,7 +241,7 @@ TEST_F(PreflightTest, AnAgentWithoutAPlaceForOneMoreSaysSo) {
   EXPECT_THAT(preflight(other.program().pid()).ids("blocker"), Contains("too-many-migrations"));
 }
 
-TEST_F(PreflightTest, AskedWhileTheProcessMigratesItSaysSoAndDoesNoHarm) {
+TEST_F(PreflightTest, RunningMigrationIsReportedAndUndisturbed) {
   ASSERT_NO_FATAL_FAILURE(start({}, 256 * kMiB));
   auto command = hosts_->migrate_command(Host::kA, Host::kB, counter_->pid());
   command.insert(command.end(), {"--max-bandwidth", "64M"});
@@ -256,7 +255,7 @@ TEST_F(PreflightTest, AskedWhileTheProcessMigratesItSaysSoAndDoesNoHarm) {
   EXPECT_TRUE(migrated(TwoHosts::parse_outcome(migration.finish(kPatience))));
 }
 
-TEST_F(PreflightTest, WhatItLetsThroughMigrates) {
+TEST_F(PreflightTest, AcceptedProcessMigrates) {
   hosts_.emplace(std::vector<std::string>{"--vram", "3G"});
   client_.emplace(hosts_->variable("NS", Host::kA));
   const auto moves = [&](const App& app, const char* name) {

@@ -1,4 +1,4 @@
-// What an operator is told while a migration goes on, checked against what then happened.
+// Progress messages to an operator, checked against what then happened.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -17,8 +17,8 @@ namespace {
 
 using testing::HasSubstr;
 
-/// How well it is expected is a benchmark's question (scripts/bench).
-TEST(Progress, ADowntimeIsExpectedOnceTheAgentKnowsTheProgram) {
+/// The accuracy of the estimate is a benchmark's question (scripts/bench).
+TEST(Progress, DowntimeIsPredictedForAKnownProgram) {
   TwoHosts hosts;
   App scribbler = start_scribbler(hosts, Host::kA, 64 * kMiB, {"--dirty-per-second", "0.2"});
   pid_t pid = scribbler.pid();
@@ -29,18 +29,18 @@ TEST(Progress, ADowntimeIsExpectedOnceTheAgentKnowsTheProgram) {
     const proto::MigrateReport& report = outcome.report;
     pid = report.destination_pid();
     host = other(host);
-    // Each agent says that it knows nothing yet exactly once.
+    // Each agent reports exactly once that it has no estimate.
     EXPECT_EQ(report.expected_is_least(), move < 2) << move;
     EXPECT_GT(report.expected_downtime_ms(), 0);
     EXPECT_LE(report.expected_send_ms(), report.expected_downtime_ms());
   }
-  // Filling VRAM after the switchover takes another time, which it has not seen.
+  // Filling VRAM after the switchover takes a different time, which it has not measured.
   const MigrateReport unseen = hosts.migrate_for_report(host, pid, {"--no-prefill"});
   ASSERT_TRUE(migrated(unseen));
   EXPECT_TRUE(unseen.report.expected_is_least());
 }
 
-TEST(Progress, AnOperatorWhoTakesNothingHoldsNothingUp) {
+TEST(Progress, StalledOperatorBlocksNothing) {
   TwoHosts hosts;
   App counter = start_counter(hosts, Host::kA, 64 * kMiB);
   std::vector<std::string> command = hosts.migrate_command(Host::kA, Host::kB, counter.pid());
@@ -57,7 +57,7 @@ TEST(Progress, AnOperatorWhoTakesNothingHoldsNothingUp) {
   EXPECT_TRUE(TwoHosts::parse_outcome(migration.finish(kPatience)).migrated());
 }
 
-/// The picture of a terminal without the empty rows below.
+/// The screen of a terminal without the empty rows at the end.
 std::string trimmed(std::string screen) {
   const auto dead = screen.find("\nPane is dead");
   if (dead != std::string::npos) screen.erase(dead);
@@ -66,11 +66,11 @@ std::string trimmed(std::string screen) {
 }
 
 /// Writes GCR_BINARY_DIR/live-display.txt, of which docs/live-display.txt is a copy.
-TEST(Progress, ATerminalShowsTheMigrationWhileItGoesOn) {
+TEST(Progress, TerminalShowsTheRunningMigration) {
   TwoHosts hosts;
   App scribbler = start_scribbler(hosts, Host::kA, 128 * kMiB, {"--dirty-per-second", "0.4"});
   ASSERT_TRUE(scribbler.wait_for_lines(1));
-  // An agent that knows the program says how long it will stand still.
+  // An agent that knows the program predicts its downtime.
   const MigrateReport there = hosts.migrate_for_report(Host::kA, scribbler.pid(), {});
   ASSERT_TRUE(migrated(there));
   const MigrateReport back = hosts.migrate_for_report(Host::kB, there.report.destination_pid(), {});
@@ -78,7 +78,7 @@ TEST(Progress, ATerminalShowsTheMigrationWhileItGoesOn) {
 
   std::vector<std::string> command =
       hosts.migrate_command(Host::kA, Host::kB, back.report.destination_pid());
-  // So slow that rounds can be seen on every machine.
+  // Slow enough that rounds are visible on every machine.
   command.insert(command.end(), {"--downtime-limit", "50", "--max-bandwidth", "100M"});
   const gcr::test::Terminal terminal(100, 50, command, {"PATH=/usr/sbin:/usr/bin:/sbin:/bin"});
   std::string middle;

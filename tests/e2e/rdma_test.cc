@@ -1,6 +1,5 @@
-// Whole migrations whose data goes over RDMA, and what happens where that fails. Runs in
-// scripts/guest, beside two soft RDMA devices with a link between them
-// (scripts/lib/guest-rdma-pair).
+// Whole migrations whose data goes over RDMA, and what happens if that fails. Runs in
+// scripts/guest, with two soft RDMA devices and a link between them (scripts/lib/guest-rdma-pair).
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -17,7 +16,7 @@ namespace {
 using testing::HasSubstr;
 using testing::IsEmpty;
 
-/// Takes away the RDMA device of host a's address while it lives; TCP passes.
+/// Removes the RDMA device of host a's address during its lifetime; TCP still works.
 class NoDevice {
  public:
   NoDevice() { sh("rdma link del rxe-a"); }
@@ -34,7 +33,7 @@ class NoDevice {
 
 class RdmaTest : public testing::Test {
  protected:
-  void expect_that_it_goes_on() {
+  void expect_progress() {
     const std::size_t lines = scribbler_.lines().size();
     EXPECT_TRUE(scribbler_.wait_for_lines(lines + 10)) << scribbler_.output();
   }
@@ -43,24 +42,24 @@ class RdmaTest : public testing::Test {
   App scribbler_ = start_scribbler(hosts_, Host::kA, 32 * kMiB, {"--dirty-per-second", "0.1"});
 };
 
-TEST_F(RdmaTest, DataGoesOverRdmaWhereBothHostsHaveIt) {
+TEST_F(RdmaTest, DataGoesOverRdmaIfBothHostsHaveIt) {
   const MigrateReport outcome = hosts_.migrate_for_report(Host::kA, scribbler_.pid(), {});
   ASSERT_TRUE(migrated(outcome));
   EXPECT_EQ(outcome.report.transport(), "rdma");
   EXPECT_FALSE(outcome.report.encrypted());
   EXPECT_THAT(outcome.report.transport_reason(), IsEmpty());
   EXPECT_GE(outcome.report.wire_bytes(), outcome.report.sent_vram_bytes());
-  expect_that_it_goes_on();
+  expect_progress();
 }
 
-TEST_F(RdmaTest, DataGoesOverTcpWhereRdmaCannotBeConnected) {
+TEST_F(RdmaTest, DataGoesOverTcpIfRdmaCannotConnect) {
   const NoDevice no_device;
   const MigrateReport outcome = hosts_.migrate_for_report(Host::kA, scribbler_.pid(), {});
   ASSERT_TRUE(migrated(outcome));
   EXPECT_EQ(outcome.report.transport(), "tcp");
   EXPECT_TRUE(outcome.report.encrypted());
   EXPECT_THAT(outcome.report.transport_reason(), HasSubstr("RDMA"));
-  expect_that_it_goes_on();
+  expect_progress();
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// What cannot be moved is refused: one clear error, an exit code of its own, and the program on the
-// source goes on as if nobody had asked.
+// A process that cannot be moved is refused: one clear error, its own exit code, and the program on
+// the source runs on undisturbed.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <pty.h>
@@ -27,8 +27,8 @@ using testing::AssertionSuccess;
 constexpr int kUsageExit = 2;
 constexpr int kNotAuthorisedExit = 5;
 
-/// While it lives there are no hugepages but those in use, and the kernel makes none. Not beside
-/// other agents: they raise that limit, and one that is killed leaves it too high.
+/// During its lifetime there are no hugepages but those in use, and the kernel allocates none. Not
+/// concurrently with other agents: they raise that limit, and a killed one leaves it too high.
 class NoFreeHugepages {
  public:
   NoFreeHugepages() {
@@ -80,15 +80,15 @@ class RefusalTest : public testing::Test {
 
   MigrateOutcome migrate() const { return hosts_->migrate(Host::kA, counter_->pid()); }
 
-  /// The counter goes on with its next number, and nobody holds more or less than before.
+  /// The counter continues with its next number, and no host holds more or less than before.
   void expect_untouched() {
     EXPECT_EQ(ask_counter(*client_, *hosts_, Host::kA), kCounterFirst + 1);
     EXPECT_EQ(hosts_->use_coming_to(Host::kA, source_), source_);
     EXPECT_EQ(hosts_->use_coming_to(Host::kB, destination_), destination_);
   }
 
-  /// Starts a second counter with these streams, says that migrating it must be refused for the
-  /// reason `id`, and that it goes on.
+  /// Starts a second counter with these streams; its migration must be refused for the reason `id`,
+  /// and it runs on.
   void expect_refusal_with_streams(const Streams& streams, const std::string& id) {
     auto command = counter_command(*hosts_, 0, kSecondPort);
     command.insert(command.begin(), {hosts_->variable("GCR_CLI"), "run", "--"});
@@ -115,13 +115,13 @@ class RefusalTest : public testing::Test {
   HostUse destination_;
 };
 
-TEST_F(RefusalTest, NoSuchProcess) {
+TEST_F(RefusalTest, MissingProcessIsRefused) {
   ASSERT_NO_FATAL_FAILURE(start());
   EXPECT_TRUE(refused(hosts_->migrate(Host::kA, 4'194'303), kRefusedExit, {"4194303"}));
   expect_untouched();
 }
 
-TEST_F(RefusalTest, AProcessThatIsNotOursToMove) {
+TEST_F(RefusalTest, ForbiddenProcessIsRefused) {
   ASSERT_NO_FATAL_FAILURE(start());
   EXPECT_TRUE(refused(hosts_->migrate(Host::kA, 1), kRefusedExit, {"not-ours"}));
   EXPECT_TRUE(
@@ -129,7 +129,7 @@ TEST_F(RefusalTest, AProcessThatIsNotOursToMove) {
   expect_untouched();
 }
 
-TEST_F(RefusalTest, StandardStreamsOnATerminal) {
+TEST_F(RefusalTest, StandardStreamsOnATerminalAreRefused) {
   ASSERT_NO_FATAL_FAILURE(start());
   int primary = -1;
   int secondary = -1;
@@ -140,7 +140,7 @@ TEST_F(RefusalTest, StandardStreamsOnATerminal) {
   expect_untouched();
 }
 
-TEST_F(RefusalTest, StandardStreamsOnAPipeToAnOutsider) {
+TEST_F(RefusalTest, StandardStreamsOnAnOutsidePipeAreRefused) {
   ASSERT_NO_FATAL_FAILURE(start());
   int ends[2];
   ASSERT_EQ(::pipe2(ends, O_CLOEXEC), 0);
@@ -150,7 +150,7 @@ TEST_F(RefusalTest, StandardStreamsOnAPipeToAnOutsider) {
   expect_untouched();
 }
 
-TEST_F(RefusalTest, AProcessWithoutThePreloadLibrary) {
+TEST_F(RefusalTest, ProcessWithoutThePreloadLibraryIsRefused) {
   ASSERT_NO_FATAL_FAILURE(start());
   App bare = hosts_->start_app(Host::kA, counter_command(*hosts_, 0, kSecondPort), false);
   ASSERT_EQ(ask_second(), std::to_string(kCounterFirst));
@@ -161,7 +161,7 @@ TEST_F(RefusalTest, AProcessWithoutThePreloadLibrary) {
   EXPECT_EQ(ask_second(), std::to_string(kCounterFirst + 1));
 }
 
-TEST_F(RefusalTest, AProcessWithoutCuda) {
+TEST_F(RefusalTest, ProcessWithoutCudaIsRefused) {
   ASSERT_NO_FATAL_FAILURE(start());
   App sleeper = start_sleeper(*hosts_, Host::kA);
   source_ = hosts_->use(Host::kA);
@@ -170,7 +170,7 @@ TEST_F(RefusalTest, AProcessWithoutCuda) {
   expect_untouched();
 }
 
-TEST_F(RefusalTest, AProcessWithManagedMemory) {
+TEST_F(RefusalTest, ManagedMemoryIsRefused) {
   ASSERT_NO_FATAL_FAILURE(start());
   App managed = start_managed(*hosts_, Host::kA);
   ASSERT_EQ(ask_second(), "1");
@@ -202,7 +202,7 @@ INSTANTIATE_TEST_SUITE_P(Refusal, NotRestoredTest,
                                          NotRestored{"host-pool", "pool-memory"},
                                          NotRestored{"profiler", "profiler"}));
 
-TEST_F(RefusalTest, TooLittleFreeVramAtTheDestination) {
+TEST_F(RefusalTest, TooLittleFreeVramIsRefused) {
   ASSERT_NO_FATAL_FAILURE(start({"--vram", "512M"}, 256 * kMiB));
   App resident = start_counter(*hosts_, Host::kB, 256 * kMiB);
   destination_ = hosts_->use(Host::kB);
@@ -210,20 +210,20 @@ TEST_F(RefusalTest, TooLittleFreeVramAtTheDestination) {
   expect_untouched();
 }
 
-TEST_F(RefusalTest, SmallerGpusAtTheDestination) {
+TEST_F(RefusalTest, SmallerGpusAreRefused) {
   ASSERT_NO_FATAL_FAILURE(start({"--vram-b", "64M"}, 256 * kMiB));
   EXPECT_TRUE(refused(migrate(), kRefusedExit, {"gpu-map", "GiB"}));
   expect_untouched();
 }
 
-TEST_F(RefusalTest, TooFewHugepagesAtTheDestination) {
+TEST_F(RefusalTest, TooFewHugepagesAreRefused) {
   ASSERT_NO_FATAL_FAILURE(start({"--hugepages", "require"}, 256 * kMiB));
   const NoFreeHugepages none;
   EXPECT_TRUE(refused(migrate(), kRefusedExit, {"hugepages"}));
   expect_untouched();
 }
 
-TEST_F(RefusalTest, MemoryThatAnotherMigrationHasReservedAtTheDestination) {
+TEST_F(RefusalTest, ReservedDestinationMemoryIsNotUsed) {
   ASSERT_NO_FATAL_FAILURE(start());
   const auto plenty = []() -> Result<hostmem::Memory> {
     return hostmem::Memory{.ordinary_bytes = std::uint64_t{1} << 60};
@@ -238,20 +238,20 @@ TEST_F(RefusalTest, MemoryThatAnotherMigrationHasReservedAtTheDestination) {
   EXPECT_TRUE(migrated(migrate()));
 }
 
-TEST_F(RefusalTest, AMappedFileThatTheDestinationLacks) {
+TEST_F(RefusalTest, MissingMappedFileIsRefused) {
   ASSERT_NO_FATAL_FAILURE(start({"--prepare-b", "mount -t tmpfs none " GCR_BINARY_DIR "/lib"}));
   EXPECT_TRUE(refused(migrate(), kRefusedExit, {"file-missing", "libgcr-preload.so"}));
   expect_untouched();
 }
 
-TEST_F(RefusalTest, AMappedFileThatTheDestinationHasInAnotherVersion) {
+TEST_F(RefusalTest, DifferentMappedFileIsRefused) {
   ASSERT_NO_FATAL_FAILURE(
       start({"--prepare-b", "mount --bind /bin/sh " GCR_BINARY_DIR "/lib/libgcr-preload.so"}));
   EXPECT_TRUE(refused(migrate(), kRefusedExit, {"file-differs", "libgcr-preload.so"}));
   expect_untouched();
 }
 
-TEST_F(RefusalTest, AnAgentThatIsNotThere) {
+TEST_F(RefusalTest, UnreachableAgentIsAnError) {
   ASSERT_NO_FATAL_FAILURE(start());
   hosts_->stop_agent(Host::kB);
   EXPECT_TRUE(refused(migrate(), kUnreachableExit, {hosts_->address(Host::kB)}));
@@ -263,7 +263,7 @@ TEST_F(RefusalTest, AnAgentThatIsNotThere) {
   EXPECT_TRUE(migrated(migrate()));
 }
 
-TEST_F(RefusalTest, AnAgentOfAnotherProtocolVersion) {
+TEST_F(RefusalTest, OtherProtocolVersionIsRefused) {
   ASSERT_NO_FATAL_FAILURE(start());
   hosts_->stop_agent(Host::kB);
   const auto stranger = start_agent_of_another_version(*hosts_, Host::kB);
@@ -272,7 +272,7 @@ TEST_F(RefusalTest, AnAgentOfAnotherProtocolVersion) {
   EXPECT_EQ(hosts_->use_coming_to(Host::kA, source_), source_);
 }
 
-TEST_F(RefusalTest, AnOperatorWithACertificateOfAnotherAuthority) {
+TEST_F(RefusalTest, OperatorOfAnotherAuthorityIsRefused) {
   ASSERT_NO_FATAL_FAILURE(start());
   const std::string strangers = hosts_->directory() + "/strangers";
   const CommandResult made =
@@ -289,7 +289,7 @@ TEST_F(RefusalTest, AnOperatorWithACertificateOfAnotherAuthority) {
   expect_untouched();
 }
 
-TEST_F(RefusalTest, ADestinationWithACertificateOfAnotherAuthority) {
+TEST_F(RefusalTest, DestinationOfAnotherAuthorityIsRefused) {
   ASSERT_NO_FATAL_FAILURE(start());
   const std::string tls = hosts_->directory() + "/tls";
   const std::string strangers = hosts_->directory() + "/strangers";
@@ -308,7 +308,7 @@ TEST_F(RefusalTest, ADestinationWithACertificateOfAnotherAuthority) {
   EXPECT_EQ(hosts_->use_coming_to(Host::kA, source_), source_);
 }
 
-TEST_F(RefusalTest, AProcessThatIsBeingMoved) {
+TEST_F(RefusalTest, ProcessInMigrationIsRefused) {
   ASSERT_NO_FATAL_FAILURE(start());
   BackgroundCommand first(
       hosts_->migrate_command(Host::kA, Host::kB, counter_->pid(), {"--pause-before-switchover"}));
@@ -321,7 +321,7 @@ TEST_F(RefusalTest, AProcessThatIsBeingMoved) {
   expect_untouched();
 }
 
-TEST(Usage, WrongArgumentsAreToldApartFromRefusals) {
+TEST(Usage, WrongArgumentsHaveTheUsageExitStatus) {
   const std::string cli = GCR_BINARY_DIR "/bin/gcr-migrate";
   for (const auto& arguments : std::vector<std::vector<std::string>>{
            {}, {"one"}, {"a", "b", "not-a-pid"}, {"a", "b", "-1"}, {"--no-such-option"}, {"run"}}) {

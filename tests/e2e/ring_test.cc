@@ -1,5 +1,5 @@
 // A job whose ranks share VRAM and whose kernels wait for each other on the GPU, as those of NCCL
-// do: moved to and fro, no token is lost, doubled or changed.
+// do: moved repeatedly, no token is lost, repeated or changed.
 #include "tests/apps/ring.h"
 
 #include <gmock/gmock.h>
@@ -41,7 +41,7 @@ std::vector<std::string> ring_command(const TwoHosts& hosts, const Ring& ring) {
   return command;
 }
 
-/// All lines so far are those of an undisturbed run, and more come.
+/// All lines so far are those of an undisturbed run, and more follow.
 void expect_whole(const App& app, const Ring& ring) {
   ASSERT_TRUE(app.wait_for_lines(app.lines().size() + 3)) << app.output();
   apps::RingLines expected(ring.ranks, kPerLine);
@@ -53,7 +53,7 @@ class RingMoves : public testing::TestWithParam<Ring> {
   TwoHosts hosts_{{"--gpus", "2"}};
 };
 
-TEST_P(RingMoves, ToAndFroWithoutLosingANumber) {
+TEST_P(RingMoves, EveryNumberSurvivesTheMoves) {
   const Ring& ring = GetParam();
   const HostUse before[] = {hosts_.use(Host::kA), hosts_.use(Host::kB)};
   App app = hosts_.start_app(Host::kA, ring_command(hosts_, ring));
@@ -71,21 +71,21 @@ TEST_P(RingMoves, ToAndFroWithoutLosingANumber) {
 }
 
 INSTANTIATE_TEST_SUITE_P(
-    Of, RingMoves,
+    Each, RingMoves,
     testing::Values(Ring{2, {}, 10}, Ring{4, {"--host-memory", "--legacy-ipc", "--skew-ms", "3"}},
                     Ring{8, {"--gpus", "2"}}, Ring{2, {"--graph", "--vram", "64M"}}),
     [](const auto& info) {
       return "Ranks" + std::to_string(info.param.ranks) + "n" + std::to_string(info.index);
     });
 
-TEST(RingWithOutsiders, SharedVramOfAnOutsiderIsRefusedByName) {
+TEST(RingWithOutsiders, VramSharedWithAnOutsiderIsRefused) {
   TwoHosts hosts;
   const Ring ring;
   const App app = hosts.start_app(Host::kA, ring_command(hosts, ring));
   ASSERT_TRUE(app.wait_for_lines(3)) << app.output();
   const auto tree = procfs::tree(app.pid());
   ASSERT_EQ(tree.size(), 3u);
-  // One rank alone: the other has its memory, and is not below it.
+  // Only one rank: the other has its memory, and is not below it.
   const MigrateOutcome outcome = hosts.migrate(Host::kA, tree[1]);
   EXPECT_EQ(outcome.exit_code, kRefusedExit);
   EXPECT_THAT(outcome.err, HasSubstr("foreign-handles"));
@@ -96,8 +96,9 @@ TEST(RingWithOutsiders, SharedVramOfAnOutsiderIsRefusedByName) {
   expect_whole(app, ring);
 }
 
-/// The driver does not interrupt what was restored for others, and its kernels wait for each other.
-TEST(RingBesideOthers, AGpuThatOthersUseIsRefusedUntilItIsAccepted) {
+/// The driver does not interrupt a restored process for others, and its kernels wait for each
+/// other.
+TEST(RingOnASharedGpu, GpuInUseIsRefusedUnlessAccepted) {
   TwoHosts hosts({"--gpus", "2", "--nvml", "true"});
   const Ring ring;
   const App app = hosts.start_app(Host::kA, ring_command(hosts, ring));
@@ -105,8 +106,8 @@ TEST(RingBesideOthers, AGpuThatOthersUseIsRefusedUntilItIsAccepted) {
   ASSERT_TRUE(app.wait_for_lines(3)) << app.output();
   ASSERT_TRUE(other.wait_for_lines(1)) << other.output();
 
-  // NVIDIA's library counts processes as the machine does: an agent in a namespace cannot tell whom
-  // it means, and lets the job go.
+  // NVIDIA's library counts processes of the whole machine: an agent in a namespace cannot identify
+  // them, and allows the job.
   std::vector<std::string> options;
   if (procfs::namespace_link(::getpid(), "pid") == procfs::kFirstPidNamespace) {
     const MigrateOutcome refused = hosts.migrate(Host::kA, app.pid());
@@ -122,7 +123,7 @@ TEST(RingBesideOthers, AGpuThatOthersUseIsRefusedUntilItIsAccepted) {
   ASSERT_TRUE(migrated(hosts.migrate(Host::kB, there.pid)));
   expect_whole(app, ring);
 
-  // What waits for nothing on another GPU may have company.
+  // A job that does not wait for another GPU may share its GPU.
   const App single = hosts.start_app(Host::kA, {hosts.program_path("ticker")});
   ASSERT_TRUE(single.wait_for_lines(1)) << single.output();
   EXPECT_TRUE(migrated(hosts.migrate(Host::kA, single.pid())));

@@ -1,5 +1,5 @@
-// A local user moves a process without a certificate; what agents write about it names who did
-// what, and holds no secret.
+// A local user moves a process without a certificate; the agents' logs name the user and the
+// action, and contain no secret.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -17,7 +17,7 @@ namespace {
 using testing::AllOf;
 using testing::HasSubstr;
 
-/// Puts these lines before all others of the agent's configuration and starts it again.
+/// Puts these lines before all others of the agent's configuration and restarts it.
 void configure(TwoHosts& hosts, Host host, const std::string& lines) {
   const std::string path = hosts.variable("CONFIG", host);
   const std::string before = read_file(path);
@@ -26,7 +26,7 @@ void configure(TwoHosts& hosts, Host host, const std::string& lines) {
   hosts.start_agent(host);
 }
 
-TEST(SecurityTest, LocalUserMovesAProcessAndTheAgentsTellWhoDidWhatButNoSecret) {
+TEST(SecurityTest, LogsNameTheLocalUserButNoSecret) {
   TwoHosts hosts({"--log-level", "debug"});
   for (const Host host : {Host::kA, Host::kB}) {
     const std::string folder = hosts.directory(host);
@@ -60,7 +60,7 @@ TEST(SecurityTest, LocalUserMovesAProcessAndTheAgentsTellWhoDidWhatButNoSecret) 
   static const std::regex kSecret("[0-9a-fA-F]{32,}|[A-Za-z0-9+/]{40,}={0,2}|PRIVATE KEY");
   for (const Host host : {Host::kA, Host::kB}) {
     const std::string log = read_file(hosts.variable("LOG", host));
-    EXPECT_THAT(log, HasSubstr("migrated")) << "what is looked at is the whole log";
+    EXPECT_THAT(log, HasSubstr("migrated")) << "the whole log is read";
     std::smatch found;
     std::istringstream lines(log);
     for (std::string line; std::getline(lines, line);) {

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""scripts/drain --slurm, scripts/rebalance --slurm and scripts/slurm migrate, between nodes of Slurm's.
+"""scripts/drain --slurm, scripts/rebalance --slurm and scripts/slurm migrate, between Slurm nodes.
 
 Usage: slurm_drain_test.py [unittest options], as root; GCR_BUILD names the build folder
 """
@@ -21,7 +21,7 @@ from ticker_hosts import wait_for  # noqa: E402
 
 
 def as_of_2205(job):
-    """What squeue --json prints of a job, as that of Slurm 22.05 prints it."""
+    """The output of squeue --json for a job, in the format of Slurm 22.05."""
 
     def plain(name, value):
         if isinstance(value, dict) and "infinite" in value:
@@ -34,7 +34,7 @@ def as_of_2205(job):
 
 
 class Moves(Scenario):
-    def test_a_drained_node_is_empty_and_the_exit_status_arrives_at_the_successor(self):
+    def test_drained_node_is_empty_and_successor_gets_exit_status(self):
         job, ticker = self.nodes.start_ticker_job("a", "--comment=mine", "--time=10", "--exclusive")
         follower = self.nodes.submit(f"--dependency=afterok:{job}")
         self.nodes.drain_node("a")
@@ -52,7 +52,7 @@ class Moves(Scenario):
         self.assertEqual(self.nodes.detail(successor, "ExitCode"), f"{STATUS}:0")
         wait_for("what follows never runs", lambda: "failed" in self.nodes.detail(follower, "Dependency"), PATIENCE_S)
 
-    def test_a_job_moves_on_and_scancel_ends_it_where_it_is(self):
+    def test_moved_job_moves_again_and_can_be_cancelled(self):
         job, ticker = self.nodes.start_ticker_job("a")
         for there in "ba":
             status, report, said = self.nodes.moves("slurm", "migrate", job, "--to", self.nodes.node(there))
@@ -63,7 +63,7 @@ class Moves(Scenario):
         wait_for("its processes end", lambda: not ticker.copies(), PATIENCE_S)
         self.nodes.wait_for_state(job, "CANCELLED")
 
-    def test_what_cannot_move_is_left_and_the_reason_is_said(self):
+    def test_unmovable_job_stays_with_its_reason(self):
         shell = self.nodes.start_fixed_job("a")
         status, report, said = self.drain()
         self.assertEqual(status, 1, said)
@@ -79,7 +79,7 @@ class WithoutJson(Scenario):
     """A release of Slurm whose squeue prints no JSON."""
 
     def refuse_json(self):
-        """Slurm's commands where PATH has a squeue of that kind first; the variable for env."""
+        """The Slurm commands with such a squeue first in PATH; the variable for env."""
         folder = self.nodes.folder / "old"
         folder.mkdir()
         squeue = folder / "squeue"
@@ -87,7 +87,7 @@ class WithoutJson(Scenario):
         squeue.chmod(0o755)
         return f"PATH={folder}:{os.environ['PATH']}"
 
-    def test_a_job_moves_all_the_same(self):
+    def test_job_moves_without_json_output(self):
         job, ticker = self.nodes.start_ticker_job("a", "--comment=\u00e4 \"mine\"", "--time=10", "--exclusive")
         self.nodes.submit(f"--dependency=afterok:{job}", "--time=UNLIMITED", "--licenses=", "--mem=0")
         old = json.loads(self.nodes.slurm(f"{self.nodes.env['PREFIX']}/bin/gcr-slurm-jobs"))["jobs"]
@@ -103,7 +103,7 @@ class WithoutJson(Scenario):
 
 
 class TimeLimit(Scenario):
-    def test_holds_for_the_processes_at_the_successor(self):
+    def test_time_limit_applies_to_the_successor(self):
         job, ticker = self.nodes.start_ticker_job("a", "--time=10")
         status, report, said = self.drain()
         self.assertEqual(status, 0, said)
@@ -114,8 +114,8 @@ class TimeLimit(Scenario):
 
 
 class Marks(Scenario):
-    """Users say in comments what only the drains may say. It means nothing, and no job gets time that Slurm has not
-    given to it."""
+    """Users write comments that only the drains may write. They have no effect, and no job gets more time than Slurm
+    gave it."""
 
     options = ("--gpus", "2")
 
@@ -126,7 +126,7 @@ class Marks(Scenario):
     def assert_time(self, job, limit):
         self.assertEqual(self.nodes.detail(job, "TimeLimit"), limit)
 
-    def test_a_job_that_calls_itself_a_successor_gets_nothing_of_the_other(self):
+    def test_fake_successor_gets_no_processes(self):
         forged, ticker = self.nodes.start_ticker_job(
             "b", f"--comment=gcr-migrate: goes on with job {self.job}", "--time=5")  # fmt: skip
         follower = self.nodes.submit(f"--dependency=afterok:{self.job}", user=OTHER_USER)
@@ -137,7 +137,7 @@ class Marks(Scenario):
         self.assert_owned(self.job, self.ticker, "a", said)
         self.assert_owned(forged, ticker, "b", said)
 
-    def test_a_job_that_calls_itself_a_placeholder_is_none(self):
+    def test_fake_placeholder_is_ignored(self):
         forged = self.nodes.submit(f"--comment=gcr-migrate: placeholder for job {self.job}", "--gres=gpu:1",
                                    f"--nodelist={self.nodes.node('b')}", "--time=5")  # fmt: skip
         self.nodes.wait_for_state(forged, "RUNNING")
@@ -146,13 +146,13 @@ class Marks(Scenario):
         self.assertNotEqual(self.assert_moved(self.job, self.ticker, report, said), forged, said)
         self.assert_time(forged, "00:05:00")
 
-    def test_users_do_not_write_where_marks_are(self):
+    def test_marks_are_not_writable_by_users(self):
         own = self.nodes.submit(user=OTHER_USER)
         words = ["scontrol", "update", f"JobId={own}", f"AdminComment=gcr-migrate: goes on with job {self.job}"]
         self.assertRaises(AssertionError, self.nodes.slurm, "runuser", "-u", OTHER_USER, "--", *words)
         self.nodes.slurm(*words)  # as root
 
-    def test_a_successor_gets_no_more_time_than_its_placeholder_had(self):
+    def test_successor_gets_no_more_time_than_its_placeholder(self):
         filler = self.fill("b", gpus=2)
         drain = self.begin_drain()
         self.wait_for_line(drain, f"job {self.job}: placeholder")
@@ -169,7 +169,7 @@ class Room(Scenario):
     count = 4
     options = ("--gpus", "8", "--cpus", "2", "--cpus-a", "8")
 
-    def test_what_finds_no_room_waits_and_moves_when_there_is(self):
+    def test_job_waits_for_room_and_then_moves(self):
         jobs = dict(self.nodes.start_ticker_job("a") for _ in range(8))
         self.nodes.drain_node("a")
         drain = self.begin_drain()
@@ -222,7 +222,7 @@ class Rebalance(Scenario):
         for job, ticker in self.tickers.items():
             self.assert_owned(job, ticker, "a", said)
 
-    def test_jobs_of_one_node_are_evened_out_over_three_and_each_has_one_owner(self):
+    def test_jobs_are_rebalanced_over_three_nodes_with_one_owner_each(self):
         fixed = self.nodes.start_fixed_job("a")
         self.start_jobs(5)
         status, report, said = self.rebalance("--dry-run")
@@ -244,7 +244,7 @@ class Rebalance(Scenario):
         status, again, said = self.rebalance()
         self.assertEqual((status, again["moves"]), (0, []), said)
 
-    def test_a_job_whose_destination_is_full_stays_and_nothing_is_left_in_the_queue(self):
+    def test_job_with_a_full_destination_stays_and_queue_is_clean(self):
         self.start_jobs(2)
         filler = self.fill("b", gpus=6)
         status, report, said = self.rebalance(*self.names("ab"), "--start-within", "1")
@@ -254,7 +254,7 @@ class Rebalance(Scenario):
         wait_for("the placeholder is gone", lambda: self.in_queue() == {filler, *self.tickers}, PATIENCE_S)
         self.assert_all_stay(said)
 
-    def test_told_to_stop_it_leaves_nothing_in_the_queue(self):
+    def test_stopped_rebalance_leaves_the_queue_clean(self):
         self.start_jobs(2)
         filler = self.fill("b", gpus=6)
         rebalance = self.begin_rebalance(*self.names("ab"), "--start-within", "100000")
@@ -271,7 +271,7 @@ class Rebalance(Scenario):
         excluded = self.nodes.slurm("scontrol", "show", "hostnames", self.nodes.detail(job, "ExcNodeList")).split()
         return [host for host in "abc" if self.nodes.node(host) not in excluded]
 
-    def test_killed_after_a_move_it_is_followed_by_one_that_tells_slurm(self):
+    def test_next_rebalance_reports_a_killed_ones_move_to_slurm(self):
         self.start_jobs(2)
         rebalance = self.begin_rebalance(*self.names("ab"))
         placeholder = self.placeholder_of(rebalance)
@@ -287,7 +287,7 @@ class Rebalance(Scenario):
 
 
 class Faults(Scenario):
-    """After each of them one job has the processes."""
+    """After each of them one job owns the processes."""
 
     def setUp(self):
         super().setUp()
@@ -301,7 +301,7 @@ class Faults(Scenario):
         self.assertEqual(status, 0, said)
         return self.assert_moved(self.job, self.ticker, report, said)
 
-    def test_a_placeholder_that_is_cancelled_before_the_move_is_replaced(self):
+    def test_cancelled_placeholder_is_replaced_before_the_move(self):
         filler = self.fill("b")
         drain = self.begin_drain()
         first = self.placeholder_of(drain)
@@ -312,7 +312,7 @@ class Faults(Scenario):
         self.nodes.slurm("scancel", filler)
         self.assert_ends_moved(drain)
 
-    def test_a_drain_that_is_told_to_stop_leaves_nothing_in_the_queue(self):
+    def test_stopped_drain_leaves_the_queue_clean(self):
         self.fill("b")
         drain = self.begin_drain()
         placeholder = self.placeholder_of(drain)
@@ -324,7 +324,7 @@ class Faults(Scenario):
         self.assert_owned(self.job, self.ticker, "a", said)
         self.assertEqual(self.nodes.detail(self.job, "Requeue"), "1")
 
-    def test_a_drain_that_is_killed_before_the_move_is_followed_by_one_that_takes_its_placeholder(self):
+    def test_next_drain_reuses_the_placeholder_of_a_killed_one(self):
         filler = self.fill("b")
         drain = self.begin_drain()
         placeholder = self.placeholder_of(drain)
@@ -335,7 +335,7 @@ class Faults(Scenario):
         self.nodes.slurm("scancel", filler)
         self.assertEqual(self.assert_ends_moved(second), placeholder)
 
-    def test_two_drains_at_a_time_move_it_once(self):
+    def test_two_concurrent_drains_move_it_once(self):
         drains = [self.begin_drain(), self.begin_drain()]
         ends = [self.end_of(drain) for drain in drains]
         said = "".join(said for _, _, said in ends)
@@ -343,7 +343,7 @@ class Faults(Scenario):
         self.assert_owned(successor, self.ticker, "b", said)
         self.assertEqual(self.nodes.jobs_on("b"), {successor}, said)
 
-    def test_a_job_that_ends_while_it_waits_leaves_no_placeholder(self):
+    def test_job_ending_while_it_waits_leaves_no_placeholder(self):
         self.fill("b")
         drain = self.begin_drain()
         placeholder = self.placeholder_of(drain)
@@ -353,16 +353,16 @@ class Faults(Scenario):
         self.nodes.wait_for_state(placeholder, "CANCELLED")
         self.assertEqual(self.ticker.copies(), [])
 
-    def test_slurmctld_hears_of_the_move_when_it_is_back(self):
+    def test_returning_slurmctld_learns_of_the_move(self):
         drain = self.begin_drain()
         self.wait_for_line(drain, "moving")
         self.nodes.slurm("scontrol", "shutdown", "slurmctld")
         self.wait_for_line(drain, "Slurm does not answer", "moved")
-        self.ticker.goes_on()
+        self.ticker.wait_for_progress()
         self.nodes.script("start", "slurmctld")
         self.assert_ends_moved(drain)
 
-    def test_a_drain_that_is_killed_after_the_move_is_followed_by_one_that_tells_slurm(self):
+    def test_next_drain_reports_a_killed_ones_move_to_slurm(self):
         drain = self.begin_drain()
         placeholder = self.placeholder_of(drain)
         self.kill_after_the_move(drain)
@@ -373,7 +373,7 @@ class Faults(Scenario):
         self.assertIn(f"goes on as job {placeholder}", self.nodes.comment(self.job))
         self.assert_owned(placeholder, self.ticker, "b", said)
 
-    def test_a_slurmd_that_is_killed_during_the_move_finds_the_processes_in_its_job(self):
+    def test_restarted_slurmd_finds_the_moved_processes(self):
         drain = self.begin_drain()
         self.wait_for_line(drain, "moving")
         self.nodes.script("stop", "slurmd-b")
@@ -385,10 +385,10 @@ class Faults(Scenario):
         wait_for("its processes end", lambda: not self.ticker.copies(), PATIENCE_S)
         self.nodes.wait_for_state(successor, "CANCELLED")
 
-    def test_the_destinations_agent_that_ends_during_the_move_leaves_one_owner(self):
+    def test_death_of_the_destination_agent_leaves_one_owner(self):
         self.end_and_start_agent("b")
 
-    def test_the_sources_agent_that_ends_during_the_move_leaves_one_owner(self):
+    def test_death_of_the_source_agent_leaves_one_owner(self):
         self.end_and_start_agent("a")
 
     def end_and_start_agent(self, host):
@@ -398,7 +398,7 @@ class Faults(Scenario):
         self.nodes.host_script("start", host)
         self.assert_ends_moved(drain)
 
-    def test_a_placeholder_waits_on_while_slurmctld_is_restarted(self):
+    def test_placeholder_waits_through_a_slurmctld_restart(self):
         filler = self.fill("b")
         drain = self.begin_drain()
         placeholder = self.placeholder_of(drain)
@@ -409,7 +409,7 @@ class Faults(Scenario):
         self.nodes.slurm("scancel", filler)
         self.assertEqual(self.assert_ends_moved(drain), placeholder)
 
-    def test_a_placeholder_that_is_cancelled_during_the_move_has_the_processes_or_never_gets_them(self):
+    def test_placeholder_cancelled_in_the_move_owns_all_or_nothing(self):
         drain = self.begin_drain()
         placeholder = self.placeholder_of(drain)
         self.wait_for_line(drain, "moving")
@@ -433,7 +433,7 @@ class NodesThatDie(Scenario):
         self.job, self.ticker = self.nodes.start_ticker_job("a")
         self.filler = self.fill("c")
 
-    def test_before_the_commit_the_job_stays_and_moves_to_another_node(self):
+    def test_node_death_before_commit_leaves_the_job_movable(self):
         faults = self.nodes.folder / "b" / "faults"
         faults.write_text("destination.verified stop\n", encoding="ascii")
         drain = self.begin_drain()
@@ -445,7 +445,7 @@ class NodesThatDie(Scenario):
         successor = self.assert_moved(self.job, self.ticker, report, said)
         self.assertEqual(self.host_of(successor), "c", said)
 
-    def test_after_the_commit_it_is_lost_as_any_job_of_that_node(self):
+    def test_node_death_after_commit_loses_the_job(self):
         drain = self.begin_drain()
         successor = self.wait_for_successor(drain)
         self.nodes.host_script("kill", "b")

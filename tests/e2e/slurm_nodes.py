@@ -1,5 +1,5 @@
-"""Nodes of Slurm's with jobs on them, and what tests of their moves have in common: real slurmctld, slurmd and munged,
-agents, CRIU, software GPUs."""
+"""Slurm nodes with jobs on them, and what tests of their moves share: real slurmctld, slurmd and munged, agents, CRIU,
+software GPUs."""
 
 import json
 import pathlib
@@ -15,7 +15,7 @@ STATUS = 9  # of every job, when its ticker ends
 
 
 class Nodes(Hosts):
-    """Nodes a, b, … of Slurm's."""
+    """Slurm nodes a, b, …."""
 
     SCRIPT = "slurm-hosts"
 
@@ -24,19 +24,19 @@ class Nodes(Hosts):
         self.outputs = self.folder / "outputs"
         self.outputs.mkdir()
         self.outputs.chmod(0o1777)
-        self.environment = []  # of Slurm's commands, and of what uses them
+        self.environment = []  # of Slurm commands, and of programs that use them
         self._submitted = 0
 
     def node(self, host):
         return self.env[f"NODE_{host.upper()}"]
 
     def at_controller(self, *words):
-        """The words that run Slurm's commands, and what uses them."""
+        """The command prefix for Slurm commands, and programs that use them."""
         return ["nsenter", f"--net={self.env['NS_' + self.env['CONTROLLER'].upper()]}", "env",
                 f"SLURM_CONF={self.env['SLURM_CONF']}", *self.environment, *map(str, words)]  # fmt: skip
 
     def slurm(self, *words):
-        """What a command of Slurm's prints."""
+        """The output of a Slurm command."""
         ran = subprocess.run(self.at_controller(*words), capture_output=True, text=True, check=False,
                              timeout=PATIENCE_S)  # fmt: skip
         if ran.returncode != 0:
@@ -51,7 +51,7 @@ class Nodes(Hosts):
                               f"--output={self.outputs}/%j", *options, path))  # fmt: skip
 
     def start_ticker_job(self, host, *options):
-        """A job with a GPU that can be moved: its number, and its ticker. It ends with STATUS."""
+        """A movable job with a GPU: its number, and its ticker. It ends with STATUS."""
         ticker = f"{self.env['PREFIX']}/bin/{TICKER}"
         job = self.submit("--migratable", "--gres=gpu:1", "--mem=400", f"--nodelist={self.node(host)}", *options,
                           script=f"{ticker}\nexit {STATUS}")  # fmt: skip
@@ -75,7 +75,7 @@ class Nodes(Hosts):
         wait_for(f"job {job} is {state}", lambda: self.detail(job, "JobState") == state, PATIENCE_S)
 
     def comment(self, job):
-        """The user's, not the administrators'."""
+        """The user's comment, not the administrators'."""
         return re.search(r"^ *Comment=(.*)", self.slurm("scontrol", "show", "job", job), re.MULTILINE).group(1).strip()
 
     def jobs_on(self, host):
@@ -83,7 +83,7 @@ class Nodes(Hosts):
         return {int(each) for each in self.slurm("squeue", "-h", "-o", "%i", "-w", self.node(host)).split()}
 
     def owners(self, host):
-        """The jobs of Slurm's that own the processes which the agent sees there."""
+        """The Slurm jobs that own the processes which the agent sees there."""
         return sorted(each["slurm_job"] for each in self.ask("host", self.address(host))["jobs"])
 
     def drain_node(self, host):
@@ -99,7 +99,7 @@ class Nodes(Hosts):
 
 
 def tickers_of(output):
-    """The processes that count into it, without the shell and what waits for that."""
+    """The processes that count into it, without the shell and the program that waits for it."""
     return [pid for pid in output.copies() if pathlib.Path(f"/proc/{pid}/comm").read_text(encoding="ascii") == "ticker\n"]
 
 
@@ -112,7 +112,7 @@ class Scenario(unittest.TestCase):
         self.addCleanup(self.nodes.close)
 
     def fill(self, host, gpus=1):
-        """Takes its GPUs; the job that has them."""
+        """Occupies its GPUs; returns the job that has them."""
         job = self.nodes.submit(f"--gres=gpu:{gpus}", f"--nodelist={self.nodes.node(host)}")
         self.nodes.wait_for_state(job, "RUNNING")
         return job
@@ -127,7 +127,7 @@ class Scenario(unittest.TestCase):
         return self.begin("drain", self.nodes.node("a"), "--slurm", "--json", *words)
 
     def wait_for_line(self, begun, *texts):
-        """The one after which it has said all of them, in any order."""
+        """Returns the one after which all of them were printed, in any order."""
         said, missing = [], texts
         for line in begun.stderr:
             said.append(line)
@@ -137,7 +137,7 @@ class Scenario(unittest.TestCase):
         raise AssertionError(f"it ended without saying {missing}: {''.join(said)}")
 
     def wait_for_successor(self, begun):
-        """The next that it tells of."""
+        """The next one that it prints."""
         return int(re.search(r"goes on as job (\d+)", self.wait_for_line(begun, "goes on as"))[1])
 
     def successor_of(self, job):
@@ -150,7 +150,7 @@ class Scenario(unittest.TestCase):
         return begun.returncode, json.loads(out), err
 
     def kill_after_the_move(self, begun):
-        """Before it can tell slurmctld, which is away meanwhile."""
+        """Before it can tell slurmctld, which is down meanwhile."""
         self.wait_for_line(begun, "moving")
         self.nodes.slurm("scontrol", "shutdown", "slurmctld")
         self.wait_for_line(begun, "moved")
@@ -163,15 +163,15 @@ class Scenario(unittest.TestCase):
         return subprocess.run(self.nodes.at_controller(*words), capture_output=True, check=False).returncode == 0
 
     def assert_owned(self, job, ticker, host, said=""):
-        """The ticker runs once, on this host, in this job, and nothing of it was lost or doubled."""
-        ticker.goes_on()
+        """The ticker runs once, on this host, in this job, and no step was lost or repeated."""
+        ticker.wait_for_progress()
         self.assertEqual(ticker.complaint(), "", said)
         self.assertEqual(len(tickers_of(ticker)), 1, said)
         self.assertIn(job, self.nodes.owners(host), said)
         self.assertEqual(self.nodes.detail(job, "JobState"), "RUNNING", said)
 
     def assert_moved(self, job, ticker, report, said=""):
-        """From node a; the successor, which alone has the processes."""
+        """From node a; returns the successor, which alone owns the processes."""
         process = next(each for each in report["processes"] if each["slurm_job"] == job)
         self.assertEqual(process["outcome"], "moved", said)
         successor = process["slurm_successor"]

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""scripts/slurm serve on the controller of nodes of Slurm's.
+"""scripts/slurm serve on the controller of Slurm nodes.
 
 Usage: slurm_service_test.py [unittest options], as root; GCR_BUILD names the build folder
 """
@@ -26,7 +26,7 @@ class Service(Scenario):
     METRICS_PORT = 9411
 
     def serve(self, *words):
-        """By Debian's Python, which has Debian's prometheus_client, and with the capabilities that the unit leaves it."""
+        """With Debian's Python, which has Debian's prometheus_client, and with the capabilities of the systemd unit."""
         command = self.nodes.moves_command("slurm", "serve", "--wake-socket", f"{self.nodes.folder}/wake", *words)
         unit = (ROOT / "cmake" / "packaging" / "systemd" / "gcr-slurm.service").read_text(encoding="ascii")
         kept = re.search(r"^CapabilityBoundingSet=(.+)", unit, re.M)[1].lower().replace("cap_", "+").split()
@@ -36,7 +36,7 @@ class Service(Scenario):
         return command
 
     def begin_service(self, *words):
-        """It looks once, and again only if it is woken or `words` say so."""
+        """It polls once, and again only if it is woken or `words` request it."""
         service = begin_command(self, self.serve("--poll", self.NEVER, *words))
         self.wait_for_line(service, "Slurm answers")
         return service
@@ -54,7 +54,7 @@ class Service(Scenario):
         self.assertEqual(self.triggers(), [], said)
 
     def metrics(self):
-        """By name and labels; what promtool and the page about metrics say against them is said here."""
+        """By name and labels; complaints of promtool and of the documentation about metrics are printed here."""
         url = f"http://{self.nodes.address(self.nodes.env['CONTROLLER'])}:{self.METRICS_PORT}/metrics"
         program = "import sys, urllib.request; print(urllib.request.urlopen(sys.argv[1]).read().decode(), end='')"
         text = self.nodes.slurm(sys.executable, "-c", program, url)
@@ -69,7 +69,7 @@ class Service(Scenario):
         pairs = (line.rpartition(" ") for line in text.splitlines() if not line.startswith("#"))
         return {name: float(value) for name, _, value in pairs}
 
-    def test_a_drain_by_the_administrator_wakes_it_and_the_metrics_tell_what_happened(self):
+    def test_administrators_drain_starts_it_and_is_in_the_metrics(self):
         job, ticker = self.nodes.start_ticker_job("a")
         address = self.nodes.address(self.nodes.env["CONTROLLER"])
         service = self.begin_service("--metrics", f"{address}:{self.METRICS_PORT}")
@@ -91,7 +91,7 @@ class Service(Scenario):
             "gcr_slurm_trigger_registered": 1})  # fmt: skip
         self.assert_ends(service)
 
-    def test_it_drains_two_nodes_at_a_time(self):
+    def test_drains_two_nodes_concurrently(self):
         jobs = {host: self.nodes.start_ticker_job(host) for host in "ab"}
         self.nodes.slurm("scontrol", "update", f"node={self.nodes.node('a')},{self.nodes.node('b')}", "state=drain",
                          "reason=test")  # fmt: skip
@@ -102,7 +102,7 @@ class Service(Scenario):
             self.assert_owned(self.successor_of(job), ticker, "c")
         self.assert_ends(service)
 
-    def test_told_to_end_it_lets_what_moves_arrive(self):
+    def test_stop_lets_running_migrations_finish(self):
         job, ticker = self.nodes.start_ticker_job("a")
         self.nodes.drain_node("a")
         service = self.begin_service()
@@ -114,12 +114,12 @@ class Service(Scenario):
         successor = self.successor_of(job)
         self.assert_owned(successor, ticker, self.host_of(successor))
 
-    def test_it_outlives_slurmctld_and_registers_its_trigger_again(self):
+    def test_survives_slurmctld_and_registers_its_trigger_again(self):
         job, _ = self.nodes.start_ticker_job("a")
         service = self.begin_service("--poll", "1")
         (trigger,) = self.triggers()
         self.nodes.slurm("strigger", "--clear", f"--id={trigger.split()[0]}")
-        wait_for("the trigger is there again", self.triggers, PATIENCE_S)
+        wait_for("the trigger is registered again", self.triggers, PATIENCE_S)
         self.nodes.slurm("scontrol", "shutdown", "slurmctld")
         self.wait_for_line(service, "Slurm does not answer")
         self.nodes.script("start", "slurmctld")
@@ -129,7 +129,7 @@ class Service(Scenario):
         self.wait_for_line(service, f"moved job={job} ")
         self.assert_ends(service)
 
-    def test_a_dry_run_says_what_would_move_and_changes_nothing(self):
+    def test_dry_run_prints_the_plan_and_changes_nothing(self):
         job, ticker = self.nodes.start_ticker_job("a")
         self.nodes.drain_node("a")
         ran = subprocess.run(self.serve("--dry-run"), capture_output=True, text=True, check=False, timeout=PATIENCE_S)

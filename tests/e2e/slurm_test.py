@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Jobs of Slurm's that own what arrives: real slurmctld, slurmd and munged, agents, CRIU, software GPUs.
+"""Slurm jobs that own migrated processes: real slurmctld, slurmd and munged, agents, CRIU, software GPUs.
 
-Where Slurm's control groups and those that freeze processes are of one hierarchy (version 2), processes leave
-the frozen group when they join. The last class does that anywhere, with a fake of Slurm's library.
+If Slurm's control groups and those that freeze processes are in one hierarchy (version 2), processes leave the frozen
+group when they join. The last class tests that on every machine, with a fake Slurm library.
 
 Usage: slurm_test.py [unittest options], as root; GCR_BUILD names the build folder
 """
@@ -26,7 +26,7 @@ USER, ANOTHER_USER = movable_users()
 MEMORY_MB = 600
 PATIENCE_S = 240
 
-# What stays in the place of the processes: it ends when they have moved on, or as their root does.
+# The program that stays in place of the processes: it ends when they have moved on, or as their root does.
 PLACEHOLDER = """#!/bin/bash
 folder={folder}/$SLURM_JOB_ID
 until [[ -e $folder/status || -e $folder/moved ]]; do sleep 0.5; done
@@ -60,7 +60,7 @@ class Cluster(Hosts):
         return self.folder / "slurm" / f"{self.node(host)}.jobs"
 
     def slurm(self, *words, host=None, check=True):
-        """What a command of Slurm's prints."""
+        """The output of a Slurm command."""
         namespace = self.env[f"NS_{(host or self.env['CONTROLLER']).upper()}"]
         ran = subprocess.run(
             ["nsenter", f"--net={namespace}", "env", f"SLURM_CONF={self.env['SLURM_CONF']}", *map(str, words)],
@@ -70,7 +70,7 @@ class Cluster(Hosts):
         return ran.stdout
 
     def submit(self, host, script, user=USER):
-        """A job with one GPU on the host; its number, once it runs."""
+        """A job with one GPU on the host; returns its number, once it runs."""
         path = self.outputs / "script"
         path.write_text(script, encoding="ascii")
         job = int(self.slurm(
@@ -104,14 +104,14 @@ class Cluster(Hosts):
         return re.search(r"JobState=(\w+)", self.details(job)).group(1)
 
     def extern_pids(self, host, job):
-        """Of the job's extern step there, as Slurm lists them, without Slurm's own that keep it."""
+        """Of the job's extern step there, as Slurm lists them, without Slurm's own process."""
         listed = self.slurm("scontrol", "listpids", job, self.node(host), host=host)
         rows = [line.split() for line in listed.splitlines()[1:]]
         pids = {int(row[0]) for row in rows if row[2] == "extern"}
         return {pid for pid in pids if pid > 0 and command_of(pid) not in ("sleep", "slurmstepd")}
 
     def gcr(self, command, *words):
-        """Exit status, what it prints, what it says."""
+        """Exit status, standard output, standard error."""
         ran = subprocess.run(
             self.on("a", self.env["GCR_CLI"], *command, *self.env["GCR_TLS"].split(), *words),
             capture_output=True, text=True, check=False, timeout=PATIENCE_S * 2)  # fmt: skip
@@ -129,7 +129,7 @@ class Cluster(Hosts):
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)  # fmt: skip
 
     def blockers(self, source, destination, pid, job):
-        """What preflight found against the job."""
+        """Preflight's findings about the job."""
         _, out, err = self.gcr(
             ["preflight"], "--json", "--slurm-job", job, self.address(source), self.address(destination), pid)  # fmt: skip
         if not out:
@@ -137,7 +137,7 @@ class Cluster(Hosts):
         return [each["found"] for each in json.loads(out)["findings"] if each["id"] == "slurm-job"]
 
     def was_hit(self, host):
-        """Whether the fault that was armed has happened."""
+        """Whether the armed fault has happened."""
         return (self.folder / host / "faults.hit").exists()
 
     def arm(self, host, line):
@@ -170,7 +170,7 @@ def group_of(pid, controller):
 
 
 def memory_limit(group):
-    """Bytes: the smallest of a group and those above it."""
+    """Bytes: the smallest of a group and its ancestors."""
     limits = []
     while group.name != "cgroup":
         for name in ("memory.limit_in_bytes", "memory.max"):
@@ -207,7 +207,7 @@ class Slurm(unittest.TestCase):
         wait_for("no job is left", lambda: not self.cluster.slurm("squeue", "-h"), PATIENCE_S)
 
     def text_of(self, host, job, name):
-        """A file of the job's folder, once it is there."""
+        """A file of the job's folder, once it exists."""
         path = self.cluster.jobs_folder(host) / str(job) / name
         wait_for(f"{path} is there", path.exists, PATIENCE_S)
         return path.read_text(encoding="ascii")
@@ -215,7 +215,7 @@ class Slurm(unittest.TestCase):
     def assert_owned(self, host, job, ticker):
         """Its processes run on the host, in the job's extern step, and nowhere else; returns the root's PID."""
         root = int(self.text_of(host, job, "pid"))
-        ticker.goes_on()
+        ticker.wait_for_progress()
         self.assertEqual(ticker.complaint(), "")
         members = tree_of(root)
         self.assertEqual(len(members), 2, members)
@@ -224,14 +224,14 @@ class Slurm(unittest.TestCase):
         return root
 
     def move_job(self):
-        """From a to b: the job that was left, the one that owns it now, the ticker, the root at b."""
+        """From a to b: the old job, the job that owns it now, the ticker, the root at b."""
         source, ticker, pid = self.cluster.start_job("a")
         job = self.cluster.submit_placeholder("b")
         status, out, err = self.cluster.move("a", "b", pid, job)
         self.assertEqual(status, 0, out + err)
         return source, job, ticker, self.assert_owned("b", job, ticker)
 
-    def test_a_job_that_moves_is_in_the_placeholder_s_step_and_its_limits_hold(self):
+    def test_moved_job_joins_the_placeholder_step_and_its_limits(self):
         source, job, _, root = self.move_job()
         found = self.cluster.root_of("b", job)
         self.assertEqual((found["pid"], found["slurm_step"], found["slurm_parent"]), (root, "extern", "gcr-reaper"))
@@ -249,13 +249,13 @@ class Slurm(unittest.TestCase):
         self.assertEqual(reason_not_to_open(devices[0], group), errno.ENXIO, "no driver is behind it")
         self.assertEqual(reason_not_to_open(devices[1], group), errno.EPERM)
 
-    def test_scancel_ends_what_has_moved(self):
+    def test_scancel_ends_a_moved_job(self):
         _, job, ticker, _ = self.move_job()
         self.cluster.slurm("scancel", job)
         wait_for("the ticker ends", lambda: not ticker.copies(), PATIENCE_S)
         self.assertIn(self.text_of("b", job, "status"), (f"{signal.SIGTERM}\n", f"{signal.SIGKILL}\n", f"{7 << 8}\n"))
 
-    def test_the_exit_status_arrives_at_the_successor(self):
+    def test_successor_gets_the_exit_status(self):
         _, job, _, root = self.move_job()
         for pid in tree_of(root) - {root}:
             os.kill(pid, signal.SIGTERM)
@@ -263,7 +263,7 @@ class Slurm(unittest.TestCase):
         wait_for("the placeholder ends", lambda: self.cluster.state(job) == "FAILED", PATIENCE_S)
         self.assertIn("ExitCode=7:0", self.cluster.details(job))
 
-    def test_what_has_moved_moves_again_and_the_job_that_it_leaves_is_completed(self):
+    def test_moved_job_moves_again_and_its_old_job_completes(self):
         _, job, ticker, root = self.move_job()
         back = self.cluster.submit_placeholder("a")
         status, out, err = self.cluster.move("b", "a", root, back)
@@ -272,7 +272,7 @@ class Slurm(unittest.TestCase):
         self.assertEqual(self.text_of("b", job, "moved"), f"{back}\n")
         wait_for("the first successor ends", lambda: self.cluster.state(job) == "COMPLETED", PATIENCE_S)
 
-    def test_preflight_refuses_a_job_that_cannot_own_the_processes(self):
+    def test_preflight_refuses_an_unsuitable_slurm_job(self):
         _, ticker, pid = self.cluster.start_job("a")
         mine = self.cluster.submit_placeholder("b")
         theirs = self.cluster.submit_placeholder("b", ANOTHER_USER)
@@ -288,10 +288,10 @@ class Slurm(unittest.TestCase):
         self.addCleanup(config.write_text, whole, encoding="utf-8")
         config.write_text(re.sub(r"\nnode = .*", "", whole), encoding="utf-8")
         self.assertIn("has no slurm.node", self.cluster.blockers("a", "b", pid, mine)[0])
-        ticker.goes_on()
+        ticker.wait_for_progress()
         self.assertEqual(self.cluster.root_of("a", int(ticker.path.name))["pid"], pid)
 
-    def test_a_fault_around_the_joining_leaves_it_to_the_recovery(self):
+    def test_recovery_completes_a_failed_join(self):
         for point in ("destination.joining", "destination.joined"):
             for harm in ("kill", "error"):
                 with self.subTest(point=point, harm=harm):
@@ -303,7 +303,7 @@ class Slurm(unittest.TestCase):
                     self.assert_owned("b", job, ticker)
                     self.cancel_all()
 
-    def test_an_agent_that_dies_while_they_join_has_them_join_when_it_is_started_again(self):
+    def test_restarted_agent_completes_the_join(self):
         _, ticker, pid = self.cluster.start_job("a")
         job = self.cluster.submit_placeholder("b")
         daemon = (self.cluster.folder / "b" / "agent.pid").read_text(encoding="ascii").strip()
@@ -314,7 +314,7 @@ class Slurm(unittest.TestCase):
         self.assertEqual(move.wait(PATIENCE_S), 0)
         self.assert_owned("b", job, ticker)
 
-    def test_processes_whose_job_ends_at_the_commit_end_with_it(self):
+    def test_processes_end_with_their_slurm_job_at_the_commit(self):
         _, ticker, pid = self.cluster.start_job("a")
         job = self.cluster.submit_placeholder("b")
         spool = self.cluster.folder / "slurm" / f"{self.cluster.node('b')}.spool"
@@ -368,11 +368,11 @@ class OneHierarchy(unittest.TestCase):
                 self.addCleanup(wait_for, "the group is empty", lambda group=group: removed(group))
         return group
 
-    def test_nothing_runs_before_all_have_left_the_frozen_group_and_joined(self):
+    def test_nothing_runs_before_all_processes_have_joined(self):
         pid, tickers = self.hosts.start_job_of_tickers("a", 2)
         states = self.hosts.folder / "states"
-        # A process that is let out of the frozen group has to be scheduled once before it shows as stopped. One that
-        # runs never does.
+        # A process that leaves the frozen group has to be scheduled once before it shows as stopped. A running one
+        # never does.
         look = f"sed 's/.*) //' $(sed 's,.*,/proc/&/stat,' {self.group}/cgroup.procs) >{states}"
         (self.hosts.folder / "b" / "faults").write_text(
             f"destination.joined run for i in $(seq 300); do {look}; grep -qv ^T {states} || break; sleep 0.1; done\n",
@@ -389,7 +389,7 @@ class OneHierarchy(unittest.TestCase):
         self.assertEqual(len(members), 4, "supervisor, shell, two tickers")
         self.assertEqual([line[0] for line in states.read_text(encoding="ascii").splitlines()], ["T"] * 4)
         for ticker in tickers:
-            ticker.goes_on()
+            ticker.wait_for_progress()
             self.assertEqual(ticker.complaint(), "")
 
 

@@ -1,5 +1,5 @@
-// A job is taken off its GPUs and put back: it goes on as if nothing had been, whatever fails on
-// the way, and nothing is left over.
+// A job is suspended and resumed: it continues undisturbed after every failure, and nothing
+// is left over.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -64,7 +64,7 @@ class SuspendTest : public testing::Test {
     return migrations[0].struct_value().fields().at("state").string_value();
   }
 
-  /// As `gcr-migrate host` has it; empty if it is in none.
+  /// As `gcr-migrate host` prints it; empty if it is in none.
   std::string migration_of_process() const {
     const auto answer = hosts_->ask(Host::kA, "host");
     const auto& processes = answer.fields().at("processes").list_value().values();
@@ -72,8 +72,8 @@ class SuspendTest : public testing::Test {
     return processes[0].struct_value().fields().at("migration_id").string_value();
   }
 
-  /// Recovery may still have to lead there.
-  bool comes_to(const std::string& wanted) const {
+  /// Recovery may still have to complete it.
+  bool reaches(const std::string& wanted) const {
     return test::wait_until([&] { return state() == wanted; });
   }
 
@@ -87,7 +87,7 @@ class SuspendTest : public testing::Test {
   }
 
   void expect_suspended() const {
-    EXPECT_TRUE(comes_to("suspended"));
+    EXPECT_TRUE(reaches("suspended"));
     EXPECT_TRUE(is_frozen());
     EXPECT_EQ(hosts_->use(Host::kA).vram_bytes, empty_.vram_bytes);
   }
@@ -96,7 +96,7 @@ class SuspendTest : public testing::Test {
   void expect_running() {
     EXPECT_EQ(ask_counter(*client_, *hosts_, Host::kA), ++answered_);
     EXPECT_TRUE(counter_is_intact(*client_, *hosts_, Host::kA));
-    EXPECT_TRUE(comes_to(""));
+    EXPECT_TRUE(reaches(""));
     EXPECT_EQ(hosts_->use_coming_to(Host::kA, running_), running_);
   }
 
@@ -108,7 +108,7 @@ class SuspendTest : public testing::Test {
   int answered_ = kCounterFirst;
 };
 
-TEST_F(SuspendTest, NothingOfTheJobIsOnTheGpuUntilItGoesOn) {
+TEST_F(SuspendTest, SuspendedJobUsesNoVram) {
   ASSERT_NO_FATAL_FAILURE(start());
   const CommandResult suspended = suspend();
   ASSERT_EQ(suspended.exit_code, 0) << suspended.out << suspended.err;
@@ -122,7 +122,7 @@ TEST_F(SuspendTest, NothingOfTheJobIsOnTheGpuUntilItGoesOn) {
   EXPECT_EQ(migration_of_process(), "");
 }
 
-TEST_F(SuspendTest, AJobIsSuspendedAgainAndAgain) {
+TEST_F(SuspendTest, JobCanBeSuspendedRepeatedly) {
   ASSERT_NO_FATAL_FAILURE(start());
   for (int i = 0; i < 3; ++i) {
     ASSERT_EQ(suspend().exit_code, 0);
@@ -131,7 +131,7 @@ TEST_F(SuspendTest, AJobIsSuspendedAgainAndAgain) {
   }
 }
 
-TEST_F(SuspendTest, AfterItTheJobCanBeMoved) {
+TEST_F(SuspendTest, ResumedJobCanMigrate) {
   ASSERT_NO_FATAL_FAILURE(start());
   ASSERT_EQ(suspend().exit_code, 0);
   ASSERT_EQ(resume().exit_code, 0);
@@ -139,7 +139,7 @@ TEST_F(SuspendTest, AfterItTheJobCanBeMoved) {
   EXPECT_EQ(ask_counter(*client_, *hosts_, Host::kB), kCounterFirst + 1);
 }
 
-TEST(Suspension, TheProgramPrintsWhatAnUndisturbedRunPrints) {
+TEST(Suspension, ProgramPrintsTheSameOutput) {
   TwoHosts hosts;
   const App app = start_stencil(hosts, Host::kA, 16 * kMiB, 20);
   ASSERT_TRUE(app.wait_for_lines(3));
@@ -153,7 +153,7 @@ TEST(Suspension, TheProgramPrintsWhatAnUndisturbedRunPrints) {
   EXPECT_TRUE(printed_what_prints(app, undisturbed));
 }
 
-TEST_F(SuspendTest, OrdinaryMemoryWillDo) {
+TEST_F(SuspendTest, OrdinaryMemoryIsEnough) {
   ASSERT_NO_FATAL_FAILURE(start({"--hugepages", "never"}));
   ASSERT_EQ(suspend().exit_code, 0);
   expect_suspended();
@@ -161,7 +161,7 @@ TEST_F(SuspendTest, OrdinaryMemoryWillDo) {
   expect_running();
 }
 
-TEST_F(SuspendTest, AResumeMayGoToAnotherGpu) {
+TEST_F(SuspendTest, ResumeMayUseAnotherGpu) {
   ASSERT_NO_FATAL_FAILURE(start({"--gpus", "2"}));
   ASSERT_EQ(suspend().exit_code, 0);
   const CommandResult resumed =
@@ -172,7 +172,7 @@ TEST_F(SuspendTest, AResumeMayGoToAnotherGpu) {
   expect_running();
 }
 
-TEST_F(SuspendTest, WithoutRoomItStaysSuspendedUntilThereIsSome) {
+TEST_F(SuspendTest, StaysSuspendedUntilVramIsFree) {
   ASSERT_NO_FATAL_FAILURE(start({"--vram", "1G"}));
   ASSERT_EQ(suspend().exit_code, 0);
   {
@@ -187,7 +187,7 @@ TEST_F(SuspendTest, WithoutRoomItStaysSuspendedUntilThereIsSome) {
   expect_running();
 }
 
-TEST_F(SuspendTest, ItGoesToAGpuWithRoomIfItsOwnHasNone) {
+TEST_F(SuspendTest, ResumesOnAnotherGpuIfItsOwnIsFull) {
   ASSERT_NO_FATAL_FAILURE(start({"--vram", "1G", "--gpus", "2"}));
   ASSERT_EQ(suspend().exit_code, 0);
   const App other = start_stencil(*hosts_, Host::kA, 400 * kMiB, 20);
@@ -198,7 +198,7 @@ TEST_F(SuspendTest, ItGoesToAGpuWithRoomIfItsOwnHasNone) {
   EXPECT_TRUE(counter_is_intact(*client_, *hosts_, Host::kA));
 }
 
-TEST_F(SuspendTest, WhatIsSuspendedIsNotSuspendedAgain) {
+TEST_F(SuspendTest, SuspendedJobCannotBeSuspendedAgain) {
   ASSERT_NO_FATAL_FAILURE(start());
   ASSERT_EQ(suspend().exit_code, 0);
   const std::string reason = "process " + pid() + " is suspended (migration ";
@@ -211,7 +211,7 @@ TEST_F(SuspendTest, WhatIsSuspendedIsNotSuspendedAgain) {
   expect_running();
 }
 
-TEST_F(SuspendTest, ItStaysSuspendedWithoutAnAgent) {
+TEST_F(SuspendTest, StaysSuspendedWithoutAnAgent) {
   ASSERT_NO_FATAL_FAILURE(start());
   ASSERT_EQ(suspend().exit_code, 0);
   hosts_->wait_until_idle(Host::kA);
@@ -225,17 +225,17 @@ TEST_F(SuspendTest, ItStaysSuspendedWithoutAnAgent) {
   expect_running();
 }
 
-TEST_F(SuspendTest, AJobThatIsKilledMeanwhileLeavesNothing) {
+TEST_F(SuspendTest, KilledSuspendedJobLeavesNothing) {
   ASSERT_NO_FATAL_FAILURE(start());
   ASSERT_EQ(suspend().exit_code, 0);
   expect_suspended();
   ASSERT_EQ(::kill(counter_->pid(), SIGKILL), 0);
   ASSERT_TRUE(counter_->program().wait(kPatience));
-  EXPECT_TRUE(comes_to(""));
+  EXPECT_TRUE(reaches(""));
   EXPECT_EQ(hosts_->use_coming_to(Host::kA, empty_), empty_);
 }
 
-TEST_F(SuspendTest, WithoutItsKeeperTheVramIsLostAndThatIsSaid) {
+TEST_F(SuspendTest, LossOfTheKeeperIsReported) {
   ASSERT_NO_FATAL_FAILURE(start());
   ASSERT_EQ(suspend().exit_code, 0);
   hosts_->wait_until_idle(Host::kA);
@@ -247,7 +247,7 @@ TEST_F(SuspendTest, WithoutItsKeeperTheVramIsLostAndThatIsSaid) {
 }
 
 TEST_F(SuspendTest, TwoJobsTakeTurns) {
-  // One of them fits at a time: each needs 640 MiB besides, for its context.
+  // One of them fits at a time: each needs 640 MiB more, for its context.
   ASSERT_NO_FATAL_FAILURE(start({"--vram", "1G"}));
   ASSERT_EQ(suspend().exit_code, 0);
   const App other = start_stencil(*hosts_, Host::kA, 368 * kMiB, 20);
@@ -265,7 +265,7 @@ TEST_F(SuspendTest, TwoJobsTakeTurns) {
   EXPECT_TRUE(counter_is_intact(*client_, *hosts_, Host::kA));
 }
 
-TEST_F(SuspendTest, ASwapWithWhatIsNotSuspendedLeavesTheFirstRunning) {
+TEST_F(SuspendTest, SwapWithARunningJobChangesNothing) {
   ASSERT_NO_FATAL_FAILURE(start());
   const App other = start_sleeper(*hosts_, Host::kA);
   running_ = hosts_->use(Host::kA);
@@ -294,7 +294,7 @@ TEST(Suspension, RanksThatShareVramAreSuspendedTogether) {
   for (const std::string& line : app.lines()) ASSERT_EQ(line, expected.next());
 }
 
-/// What is true after a worker has died, or a step has failed, at a point.
+/// The state after a worker has died, or a step has failed, at a point.
 struct Trouble {
   const char* point;
   bool suspended;
@@ -310,7 +310,7 @@ std::string name_of(const testing::TestParamInfo<Trouble>& info) {
 
 class SuspendFault : public SuspendTest, public testing::WithParamInterface<Trouble> {
  protected:
-  void expect_goes_on() {
+  void expect_progress() {
     if (GetParam().suspended) {
       expect_suspended();
       const CommandResult resumed = resume();
@@ -320,20 +320,20 @@ class SuspendFault : public SuspendTest, public testing::WithParamInterface<Trou
   }
 };
 
-TEST_P(SuspendFault, AWorkerThatDiesLeavesTheJobOnOneSide) {
+TEST_P(SuspendFault, DeadWorkerLeavesTheJobRunningOrSuspended) {
   ASSERT_NO_FATAL_FAILURE(start({"--fault-points", "true"}));
   arm(std::string(GetParam().point) + " kill");
-  EXPECT_EQ(suspend().exit_code == 0, GetParam().suspended);  // as the agent's journal says
+  EXPECT_EQ(suspend().exit_code == 0, GetParam().suspended);  // from the agent's journal
   EXPECT_TRUE(was_reached());
-  expect_goes_on();
+  expect_progress();
 }
 
-TEST_P(SuspendFault, AStepThatFailsLeavesTheJobOnOneSide) {
+TEST_P(SuspendFault, FailedStepLeavesTheJobRunningOrSuspended) {
   ASSERT_NO_FATAL_FAILURE(start({"--fault-points", "true"}));
   arm(std::string(GetParam().point) + " error");
   EXPECT_EQ(suspend().exit_code == 0, GetParam().suspended);
   EXPECT_TRUE(was_reached());
-  expect_goes_on();
+  expect_progress();
 }
 
 INSTANTIATE_TEST_SUITE_P(
@@ -348,24 +348,24 @@ INSTANTIATE_TEST_SUITE_P(
 
 class ResumeFault : public SuspendFault {};
 
-TEST_P(ResumeFault, AWorkerThatDiesLeavesTheJobOnOneSide) {
+TEST_P(ResumeFault, DeadWorkerLeavesTheJobRunningOrSuspended) {
   ASSERT_NO_FATAL_FAILURE(start({"--fault-points", "true"}));
   ASSERT_EQ(suspend().exit_code, 0);
   arm(std::string(GetParam().point) + " kill");
   const CommandResult resumed = resume();
   EXPECT_EQ(resumed.exit_code != 0, GetParam().suspended) << resumed.err;
   EXPECT_TRUE(was_reached()) << resumed.err;
-  expect_goes_on();
+  expect_progress();
 }
 
-TEST_P(ResumeFault, AStepThatFailsLeavesTheJobOnOneSide) {
+TEST_P(ResumeFault, FailedStepLeavesTheJobRunningOrSuspended) {
   ASSERT_NO_FATAL_FAILURE(start({"--fault-points", "true"}));
   ASSERT_EQ(suspend().exit_code, 0);
   arm(std::string(GetParam().point) + " error");
   const CommandResult resumed = resume();
   EXPECT_EQ(resumed.exit_code != 0, GetParam().suspended) << resumed.err;
   EXPECT_TRUE(was_reached()) << resumed.err;
-  expect_goes_on();
+  expect_progress();
 }
 
 INSTANTIATE_TEST_SUITE_P(At, ResumeFault,
@@ -376,7 +376,7 @@ INSTANTIATE_TEST_SUITE_P(At, ResumeFault,
                                          Trouble{"source.resume.running", false}),
                          name_of);
 
-TEST_F(SuspendTest, AResumeToAnotherGpuIsFinishedThereByRecovery) {
+TEST_F(SuspendTest, RecoveryFinishesAResumeToAnotherGpu) {
   ASSERT_NO_FATAL_FAILURE(start({"--fault-points", "true", "--gpus", "2"}));
   ASSERT_EQ(suspend().exit_code, 0);
   arm("source.resume.decided kill");
@@ -390,7 +390,7 @@ TEST_F(SuspendTest, AResumeToAnotherGpuIsFinishedThereByRecovery) {
   EXPECT_GE(hosts_->vram_used(Host::kA, 1), kCounterVram);
 }
 
-TEST(SuspendOnHip, IsRefusedBecauseOnlyADumpTakesTheControlState) {
+TEST(SuspendOnHip, IsRefused) {
   TwoHosts hosts({"--gpu", "soft-hip"});
   const App counter = start_counter(hosts, Host::kA, kCounterVram);
   const CommandResult refused = hosts.order(Host::kA, {"suspend", std::to_string(counter.pid())});

@@ -1,5 +1,5 @@
-// A suspended job is checkpointed and moved without its GPU, and arrives suspended. Whatever fails
-// on the way, it is suspended at one of the hosts.
+// A suspended job is checkpointed and moved without its GPU, and arrives suspended. After every
+// failure it is suspended at one of the hosts.
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -81,14 +81,15 @@ class SuspendedTest : public testing::Test {
     return states;
   }
 
-  /// Recovery may still have to lead there.
-  bool come_to(const Words& wanted, Host host = Host::kA) const {
+  /// Recovery may still have to complete it.
+  bool reaches(const Words& wanted, Host host = Host::kA) const {
     return test::wait_until([&] { return states(host) == wanted; });
   }
 
-  /// Of the only job that is suspended at a host. What brought it there may still have to end.
+  /// Of the only job that is suspended at a host. The worker that brought it there may still have
+  /// to end.
   std::string pid_of_suspended(Host host) const {
-    EXPECT_TRUE(come_to({"suspended"}, host));
+    EXPECT_TRUE(reaches({"suspended"}, host));
     const auto answer = hosts_->ask(host, "list");
     const auto& migrations = answer.fields().at("migrations").list_value().values();
     if (migrations.size() != 1) return "";
@@ -96,27 +97,27 @@ class SuspendedTest : public testing::Test {
     return std::to_string(static_cast<pid_t>(pid));
   }
 
-  /// As before, and nothing is left of what was tried.
+  /// As before, and nothing is left of the attempt.
   void expect_suspended() const {
-    EXPECT_TRUE(come_to({"suspended"}));
-    EXPECT_TRUE(come_to({}, Host::kB));
+    EXPECT_TRUE(reaches({"suspended"}));
+    EXPECT_TRUE(reaches({}, Host::kB));
     EXPECT_EQ(hosts_->use_coming_to(Host::kA, suspended_), suspended_);
     EXPECT_EQ(hosts_->use_coming_to(Host::kB, empty_b_), empty_b_);
   }
 
-  /// It stands still at B, off its GPUs, and goes on there when it is resumed.
+  /// It is stopped at B, off its GPUs, and resumes there on request.
   void expect_arrived() {
-    ASSERT_TRUE(come_to({"suspended"}, Host::kB));
+    ASSERT_TRUE(reaches({"suspended"}, Host::kB));
     EXPECT_EQ(hosts_->use(Host::kB).vram_bytes, empty_b_.vram_bytes);
     expect_gone_from_a();
-    expect_goes_on_at_b();
+    expect_progress_at_b();
   }
 
-  void expect_goes_on_at_b() {
+  void expect_progress_at_b() {
     const CommandResult resumed = order({"resume", pid_of_suspended(Host::kB)}, Host::kB);
     ASSERT_EQ(resumed.exit_code, 0) << resumed.out << resumed.err;
     expect_answers(Host::kB);
-    EXPECT_TRUE(come_to({}, Host::kB));
+    EXPECT_TRUE(reaches({}, Host::kB));
   }
 
   void expect_resumable() {
@@ -124,7 +125,7 @@ class SuspendedTest : public testing::Test {
     const CommandResult resumed = order({"resume", pid()});
     ASSERT_EQ(resumed.exit_code, 0) << resumed.out << resumed.err;
     expect_answers(Host::kA);
-    EXPECT_TRUE(come_to({}));
+    EXPECT_TRUE(reaches({}));
     EXPECT_EQ(hosts_->use_coming_to(Host::kA, running_), running_);
   }
 
@@ -135,7 +136,7 @@ class SuspendedTest : public testing::Test {
 
   void expect_gone_from_a() {
     ASSERT_TRUE(counter_->program().wait(kPatience));
-    EXPECT_TRUE(come_to({}));
+    EXPECT_TRUE(reaches({}));
     EXPECT_EQ(hosts_->use_coming_to(Host::kA, empty_), empty_);
   }
 
@@ -148,15 +149,15 @@ class SuspendedTest : public testing::Test {
   HostUse suspended_;
 };
 
-/// Changes a byte of the VRAM that the keeper has: of its last file.
-void spoil_copy(pid_t keeper) {
+/// Changes a byte of the VRAM that the keeper holds: of its last file.
+void corrupt_copy(pid_t keeper) {
   std::map<int, std::string> files;
   const std::string directory = "/proc/" + std::to_string(keeper) + "/fd";
   for (const auto& entry : std::filesystem::directory_iterator(directory)) {
     const std::string target = std::filesystem::read_symlink(entry.path());
     if (target.starts_with("/memfd:")) files[std::stoi(entry.path().filename())] = entry.path();
   }
-  ASSERT_GE(files.size(), 2u);  // the description, and what it describes
+  ASSERT_GE(files.size(), 2u);  // the description, and its content
   const UniqueFd file(::open(files.rbegin()->second.c_str(), O_RDWR | O_CLOEXEC));
   ASSERT_TRUE(file);
   void* const at =
@@ -166,7 +167,7 @@ void spoil_copy(pid_t keeper) {
   ::munmap(at, kHugepageBytes);
 }
 
-TEST_F(SuspendedTest, ACheckpointLeavesItSuspendedAndItGoesOnAsIfNothingHadBeen) {
+TEST_F(SuspendedTest, CheckpointLeavesItSuspendedAndResumable) {
   ASSERT_NO_FATAL_FAILURE(start());
   const CommandResult taken = checkpoint();
   ASSERT_EQ(taken.exit_code, 0) << taken.out << taken.err;
@@ -174,7 +175,7 @@ TEST_F(SuspendedTest, ACheckpointLeavesItSuspendedAndItGoesOnAsIfNothingHadBeen)
   expect_resumable();
 }
 
-TEST_F(SuspendedTest, ItsCheckpointRunsWhereItIsRestored) {
+TEST_F(SuspendedTest, ItsCheckpointCanBeRestored) {
   ASSERT_NO_FATAL_FAILURE(start());
   const CommandResult taken = checkpoint({"--stop"});
   ASSERT_EQ(taken.exit_code, 0) << taken.out << taken.err;
@@ -184,7 +185,7 @@ TEST_F(SuspendedTest, ItsCheckpointRunsWhereItIsRestored) {
   expect_answers(Host::kB);
 }
 
-TEST_F(SuspendedTest, ItArrivesSuspendedAndGoesOnThere) {
+TEST_F(SuspendedTest, MovesSuspendedAndResumesThere) {
   ASSERT_NO_FATAL_FAILURE(start());
   const MigrateOutcome moved = migrate();
   ASSERT_TRUE(migrated(moved)) << moved.err;
@@ -194,31 +195,31 @@ TEST_F(SuspendedTest, ItArrivesSuspendedAndGoesOnThere) {
   expect_arrived();
 }
 
-TEST_F(SuspendedTest, ItMovesOnWhileItIsSuspended) {
+TEST_F(SuspendedTest, CanMoveAgainWhileSuspended) {
   ASSERT_NO_FATAL_FAILURE(start());
   ASSERT_TRUE(migrated(migrate()));
   const pid_t there = std::stoi(pid_of_suspended(Host::kB));
   ASSERT_TRUE(migrated(hosts_->migrate(Host::kB, there)));
-  EXPECT_TRUE(come_to({}, Host::kB));
+  EXPECT_TRUE(reaches({}, Host::kB));
   EXPECT_EQ(hosts_->use_coming_to(Host::kB, empty_b_), empty_b_);
   const CommandResult resumed = order({"resume", pid_of_suspended(Host::kA)});
   ASSERT_EQ(resumed.exit_code, 0) << resumed.out << resumed.err;
   expect_answers(Host::kA);
 }
 
-TEST_F(SuspendedTest, OnceItHasArrivedItIsCheckpointed) {
+TEST_F(SuspendedTest, CanBeCheckpointedAfterTheMove) {
   ASSERT_NO_FATAL_FAILURE(start());
   ASSERT_TRUE(migrated(migrate()));
   const CommandResult taken =
       order({"checkpoint", pid_of_suspended(Host::kB), store(), "--stop"}, Host::kB);
   ASSERT_EQ(taken.exit_code, 0) << taken.out << taken.err;
-  EXPECT_TRUE(come_to({}, Host::kB));
+  EXPECT_TRUE(reaches({}, Host::kB));
   const CommandResult restored = order({"restore", store()});
   ASSERT_EQ(restored.exit_code, 0) << restored.out << restored.err;
   expect_answers(Host::kA);
 }
 
-TEST_F(SuspendedTest, ItArrivesThoughItsGpuIsFullAndGoesOnOnceThereIsRoom) {
+TEST_F(SuspendedTest, MovesToAFullGpuAndResumesOnceThereIsRoom) {
   ASSERT_NO_FATAL_FAILURE(start({"--vram", "1G"}));
   {
     const App other = start_stencil(*hosts_, Host::kB, 400 * kMiB, 20);
@@ -230,7 +231,7 @@ TEST_F(SuspendedTest, ItArrivesThoughItsGpuIsFullAndGoesOnOnceThereIsRoom) {
   expect_arrived();
 }
 
-TEST_F(SuspendedTest, WhereItHasArrivedItStaysSuspendedWithoutAnAgent) {
+TEST_F(SuspendedTest, StaysSuspendedAfterTheMoveWithoutAnAgent) {
   ASSERT_NO_FATAL_FAILURE(start());
   ASSERT_TRUE(migrated(migrate()));
   hosts_->wait_until_idle(Host::kB);
@@ -241,28 +242,28 @@ TEST_F(SuspendedTest, WhereItHasArrivedItStaysSuspendedWithoutAnAgent) {
   expect_arrived();
 }
 
-TEST_F(SuspendedTest, AJobThatIsKilledWhereItHasArrivedLeavesNothing) {
+TEST_F(SuspendedTest, JobKilledAfterTheMoveLeavesNothing) {
   ASSERT_NO_FATAL_FAILURE(start());
   ASSERT_TRUE(migrated(migrate()));
   ASSERT_EQ(::kill(std::stoi(pid_of_suspended(Host::kB)), SIGKILL), 0);
-  EXPECT_TRUE(come_to({}, Host::kB));
+  EXPECT_TRUE(reaches({}, Host::kB));
   EXPECT_EQ(hosts_->use_coming_to(Host::kB, empty_b_), empty_b_);
 }
 
-TEST_F(SuspendedTest, WhatWasChangedInItsKeptVramIsNotMovedOrStored) {
+TEST_F(SuspendedTest, CorruptKeptVramIsNotMovedOrStored) {
   ASSERT_NO_FATAL_FAILURE(start());
   const std::vector<pid_t> keepers = hosts_->keepers(Host::kA);
   ASSERT_EQ(keepers.size(), 1u);
   const auto owner = procfs::status_field(std::to_string(keepers[0]), "Uid");
   EXPECT_THAT(owner, testing::StartsWith("0"));
-  ASSERT_NO_FATAL_FAILURE(spoil_copy(keepers[0]));
+  ASSERT_NO_FATAL_FAILURE(corrupt_copy(keepers[0]));
   for (const std::string& said : {migrate().err, checkpoint().err}) {
     EXPECT_THAT(said, HasSubstr("is not what was in VRAM: the copy in host memory was changed"));
   }
   expect_suspended();
 }
 
-TEST_F(SuspendedTest, WhatChangesOnItsWayIsFoundAndItStays) {
+TEST_F(SuspendedTest, CorruptionInTransitIsFoundAndItStays) {
   ASSERT_NO_FATAL_FAILURE(start({"--fault-points", "true"}));
   arm("destination.landing.corrupt corrupt", Host::kB);
   EXPECT_THAT(migrate().err, HasSubstr("differs from what was sent"));
@@ -270,14 +271,14 @@ TEST_F(SuspendedTest, WhatChangesOnItsWayIsFoundAndItStays) {
   expect_resumable();
 }
 
-TEST_F(SuspendedTest, PreflightFindsItMovable) {
+TEST_F(SuspendedTest, PreflightAcceptsIt) {
   ASSERT_NO_FATAL_FAILURE(start());
   const CommandResult found = order({"preflight", hosts_->address(Host::kB), pid()});
   EXPECT_EQ(found.exit_code, 0) << found.out << found.err;
   expect_suspended();
 }
 
-TEST_F(SuspendedTest, WhatTheTargetRefusesStaysSuspended) {
+TEST_F(SuspendedTest, StaysSuspendedIfTheTargetRefuses) {
   ASSERT_NO_FATAL_FAILURE(start());
   const std::string gpu = "GPU-00000000-0000-0000-0000-000000000001";
   const MigrateOutcome refused = migrate({"--device-map", gpu + "=" + gpu});
@@ -286,7 +287,7 @@ TEST_F(SuspendedTest, WhatTheTargetRefusesStaysSuspended) {
   expect_resumable();
 }
 
-TEST_F(SuspendedTest, WithoutATargetItStaysSuspended) {
+TEST_F(SuspendedTest, StaysSuspendedIfTheTargetIsUnreachable) {
   ASSERT_NO_FATAL_FAILURE(start());
   hosts_->stop_agent(Host::kB);
   const MigrateOutcome refused = migrate();
@@ -296,17 +297,17 @@ TEST_F(SuspendedTest, WithoutATargetItStaysSuspended) {
   expect_resumable();
 }
 
-TEST_F(SuspendedTest, WithoutItsKeeperItCannotBeMovedAndThatIsSaid) {
+TEST_F(SuspendedTest, LossOfTheKeeperPreventsTheMove) {
   ASSERT_NO_FATAL_FAILURE(start());
   hosts_->wait_until_idle(Host::kA);
   hosts_->kill_keepers(Host::kA);
   for (const std::string& said : {migrate().err, checkpoint().err}) {
     EXPECT_THAT(said, HasSubstr("the VRAM of process " + pid() + " is lost"));
   }
-  EXPECT_TRUE(come_to({"suspended"}));
+  EXPECT_TRUE(reaches({"suspended"}));
 }
 
-TEST(SuspendedProgram, PrintsWhatAnUndisturbedRunPrints) {
+TEST(SuspendedProgram, PrintsTheSameOutput) {
   TwoHosts hosts;
   const App undisturbed = start_stencil(hosts, Host::kB, 16 * kMiB, 20);
   const App app = start_stencil(hosts, Host::kA, 16 * kMiB, 20);
@@ -331,7 +332,7 @@ TEST(SuspendedProgram, PrintsWhatAnUndisturbedRunPrints) {
   EXPECT_TRUE(printed_what_prints(app, undisturbed));
 }
 
-TEST(SuspendedRing, RanksOnTwoGpusThatShareVramMoveTogether) {
+TEST(SuspendedRing, RanksThatShareVramMoveTogether) {
   TwoHosts hosts({"--gpus", "2"});
   const App app = hosts.start_app(
       Host::kA, {hosts.program_path("ring"), "--ranks", "2", "--gpus", "2", "--per-line", "6"});
@@ -353,7 +354,7 @@ TEST(SuspendedRing, RanksOnTwoGpusThatShareVramMoveTogether) {
   for (const std::string& line : app.lines()) ASSERT_EQ(line, expected.next());
 }
 
-/// What is true after a worker at the source has died, or a step has failed, at a point.
+/// The state after a worker at the source has died, or a step has failed, at a point.
 struct MoveTrouble {
   const char* point;
   bool moved;
@@ -375,7 +376,7 @@ class SuspendedMoveFault : public SuspendedTest, public testing::WithParamInterf
   }
 };
 
-TEST_P(SuspendedMoveFault, AWorkerThatDiesLeavesOneCopy) {
+TEST_P(SuspendedMoveFault, DeadWorkerLeavesOneCopy) {
   ASSERT_NO_FATAL_FAILURE(start({"--fault-points", "true"}));
   arm(std::string(GetParam().point) + " kill");
   const MigrateOutcome told = migrate();
@@ -387,7 +388,7 @@ TEST_P(SuspendedMoveFault, AWorkerThatDiesLeavesOneCopy) {
   expect_one_copy();
 }
 
-TEST_P(SuspendedMoveFault, AStepThatFailsLeavesOneCopy) {
+TEST_P(SuspendedMoveFault, FailedStepLeavesOneCopy) {
   ASSERT_NO_FATAL_FAILURE(start({"--fault-points", "true"}));
   arm(std::string(GetParam().point) + " error");
   const MigrateOutcome told = migrate();
@@ -411,7 +412,7 @@ INSTANTIATE_TEST_SUITE_P(
 class SuspendedCheckpointFault : public SuspendedTest,
                                  public testing::WithParamInterface<const char*> {};
 
-TEST_P(SuspendedCheckpointFault, AWorkerThatDiesLeavesItSuspended) {
+TEST_P(SuspendedCheckpointFault, DeadWorkerLeavesItSuspended) {
   ASSERT_NO_FATAL_FAILURE(start({"--fault-points", "true"}));
   arm(std::string(GetParam()) + " kill");
   const CommandResult told = checkpoint();
@@ -433,7 +434,7 @@ INSTANTIATE_TEST_SUITE_P(At, SuspendedCheckpointFault,
 class SuspendedArrivalFault : public SuspendedTest,
                               public testing::WithParamInterface<MoveTrouble> {};
 
-TEST_P(SuspendedArrivalFault, AWorkerThatDiesAtTheDestinationLeavesOneCopy) {
+TEST_P(SuspendedArrivalFault, DeadDestinationWorkerLeavesOneCopy) {
   ASSERT_NO_FATAL_FAILURE(start({"--fault-points", "true"}));
   arm(std::string(GetParam().point) + " kill", Host::kB);
   (void)migrate();  // once it is committed, the agents agree without the worker
@@ -460,9 +461,9 @@ class HeldTest : public SuspendedTest {
   void migrate_until(const std::string& point) {
     arm(point + " run until [ -e " + flag() + " ]; do sleep 0.01; done");
     moved_ = std::async(std::launch::async, [this] { return migrate(); });
-    while (!was_reached()) ASSERT_TRUE(still_moves());
+    while (!was_reached()) ASSERT_TRUE(is_moving());
   }
-  bool still_moves() const {
+  bool is_moving() const {
     return moved_.wait_for(std::chrono::milliseconds(10)) == std::future_status::timeout;
   }
   void go_on() const { std::ofstream(flag()) << "go on\n"; }
@@ -477,7 +478,7 @@ class HeldTest : public SuspendedTest {
   std::future<MigrateOutcome> moved_;
 };
 
-TEST_F(HeldTest, WhileItMovesNobodyResumesIt) {
+TEST_F(HeldTest, ResumeIsRefusedDuringAMove) {
   ASSERT_NO_FATAL_FAILURE(start({"--fault-points", "true"}));
   ASSERT_NO_FATAL_FAILURE(migrate_until("source.flushed"));
   expect_no_resume();
@@ -486,7 +487,7 @@ TEST_F(HeldTest, WhileItMovesNobodyResumesIt) {
   expect_arrived();
 }
 
-TEST_F(HeldTest, OnceItIsCommittedNobodyResumesItThoughTheDestinationIsAway) {
+TEST_F(HeldTest, ResumeIsRefusedAfterTheCommit) {
   ASSERT_NO_FATAL_FAILURE(start({"--fault-points", "true"}));
   ASSERT_NO_FATAL_FAILURE(migrate_until("source.committed"));
   hosts_->stop_agent(Host::kB);

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""sweeping.py MIB [RESTING [registered] [direct] [filtered]]: writes its number into every page of a memory, again
-and again, gives memory back and takes other memory, and looks at all of it before each line "sweep N".
-What it does not find as it was written it says, and ends. With RESTING it uses a GPU, by HIP if GCR_APP_RUNTIME says
-so, else by CUDA, and has so many MiB that it only reads; `registered`: they are registered with the driver; `direct`:
-it has a file open for direct I/O; `filtered`: it has a filter for system calls, which lets all pass."""
+"""sweeping.py MIB [RESTING [registered] [direct] [filtered]]: writes its number into every page of a memory,
+repeatedly, releases memory and allocates other memory, and checks all of it before each line "sweep N". It reports
+unexpected content, and ends. With RESTING it uses a GPU, by HIP if GCR_APP_RUNTIME says so, else by CUDA, and has that
+many MiB that it only reads; `registered`: they are registered with the driver; `direct`: it has a file open for direct
+I/O; `filtered`: it has a seccomp filter, which allows all."""
 import ctypes
 import mmap
 import os
@@ -62,7 +62,7 @@ def write(page, number):
 sweep = 0
 while True:
     sweep += 1
-    # Most pages stay as they are for long; a few change all the time.
+    # Most pages stay unchanged for long; a few change constantly.
     for page in range(sweep % 16, pages, 16 if sweep < 17 else 256):
         write(page, sweep)
     freed = sweep * 7 % pages

@@ -1,4 +1,4 @@
-// TCP: connections inside a job, listeners, and connections with one end outside.
+// TCP: connections within a job, listeners, and connections with one end outside.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -54,7 +54,7 @@ class TcpTest : public testing::Test {
     return client;
   }
 
-  /// Every line that the tree has printed says that each member has answered once.
+  /// Every line that the tree has printed shows that each member has answered once.
   static void expect_whole(const App& tree) {
     ASSERT_TRUE(tree.wait_for_lines(tree.lines().size() + kSome)) << tree.output();
     std::size_t number = 0;
@@ -63,7 +63,7 @@ class TcpTest : public testing::Test {
     }
   }
 
-  /// It has been answered again, and nothing has ended its connection.
+  /// It has been answered again, and its connection still exists.
   static void expect_connected(const App& client) {
     ASSERT_TRUE(client.wait_for_lines(client.lines().size() + kSome)) << client.output();
     EXPECT_THAT(client.lines(), Not(Contains(AnyOf("reset", "closed"))));
@@ -72,14 +72,14 @@ class TcpTest : public testing::Test {
   /// Its connection has ended, and it has found the server again.
   static bool is_answered_again(const App& client) {
     std::size_t lines = 0;
-    const auto told = [&] {
+    const auto has_reported = [&] {
       const auto said = client.lines();
       lines = said.size();
       const auto end = std::ranges::find_if(
           said, [](const std::string& line) { return line == "closed" || line == "reset"; });
       return end != said.end() && std::ranges::find(end, said.end(), "1") != said.end();
     };
-    while (!told()) {
+    while (!has_reported()) {
       if (!client.wait_for_lines(lines + 1)) return false;
     }
     return true;
@@ -99,7 +99,7 @@ TEST_F(TcpTest, ConnectionsAndListenersMoveToAndFro) {
   expect_connected(other_client);
 }
 
-TEST_F(TcpTest, AConnectionToAnOutsiderPreventsTheMove) {
+TEST_F(TcpTest, ConnectionToAnOutsiderPreventsTheMove) {
   const App tree = start_tree();
   const App client = start_client(hosts_.address(Host::kA), kPort);
   for (const auto& options : {std::vector<std::string>{}, {"--tcp", "refuse"}}) {
@@ -114,19 +114,19 @@ TEST_F(TcpTest, AConnectionToAnOutsiderPreventsTheMove) {
   expect_whole(tree);
 }
 
-TEST_F(TcpTest, AConnectionToAnOutsiderIsResetIfAskedFor) {
+TEST_F(TcpTest, ConnectionToAnOutsiderIsResetOnRequest) {
   const App tree = start_tree();
   const App client = start_client(hosts_.address(Host::kA), kPort, {hosts_.address(Host::kB)});
   const MigrateOutcome outcome = hosts_.migrate(Host::kA, tree.pid(), {"--tcp", "close"});
   ASSERT_TRUE(migrated(outcome));
   ASSERT_NO_FATAL_FAILURE(expect_whole(tree));
-  // It was told at once, and has found the server at its new address.
+  // It noticed at once, and has found the server at its new address.
   ASSERT_TRUE(is_answered_again(client)) << client.output();
   EXPECT_THAT(read_file(output_ + ".clients"), HasSubstr("accepted\nreset\naccepted\n"));
 }
 
-/// As docs/usage.md shows it; an ssh of our own enters the host's network.
-TEST_F(TcpTest, AClientFindsTheServerAtAnAddressThatMovesWithIt) {
+/// As docs/usage.md shows it; a stand-in for ssh enters the host's network.
+TEST_F(TcpTest, ClientReachesTheServerAtAMovedAddress) {
   const std::string tools = hosts_.directory() + "/tools";
   std::filesystem::create_directory(tools);
   std::filesystem::create_symlink("/bin/busybox", tools + "/arping");
@@ -153,7 +153,7 @@ TEST_F(TcpTest, AClientFindsTheServerAtAnAddressThatMovesWithIt) {
   ASSERT_NO_FATAL_FAILURE(expect_whole(tree));
 }
 
-/// Who dies, and when.
+/// Which process dies, and when.
 struct Death {
   Host host;
   const char* point;
@@ -164,7 +164,7 @@ class FailingTcpTest : public TcpTest, public testing::WithParamInterface<Death>
   FailingTcpTest() : TcpTest({"--fault-points", "true"}) {}
 };
 
-TEST_P(FailingTcpTest, AllConnectionsGoOnAtTheSource) {
+TEST_P(FailingTcpTest, AllConnectionsSurviveAtTheSource) {
   const App tree = start_tree();
   const App client = start_client(hosts_.address(Host::kA), kPort);
   std::ofstream(hosts_.directory(GetParam().host) + "/faults") << GetParam().point << " kill\n";

@@ -1,7 +1,7 @@
 """Hosts of scripts/hosts with tickers on them, for tests in Python.
 
-A ticker (tests/apps/ticker.cc) prints a line for every step, and every line follows from its step
-alone: a step that was lost or done twice shows, and so does a second copy that ran for one step.
+A ticker (tests/apps/ticker.cc) prints a line for every step, and every line follows from its step alone: a lost or
+repeated step shows, and so does a second copy that ran for one step.
 """
 
 import json
@@ -14,7 +14,7 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 CAP_SYS_RESOURCE = 24
-HANGS_S = 600  # after so long a command will never end
+HANGS_S = 600  # a command that takes longer hangs
 UNREACHABLE = 4  # the command's status: it waits 10 s for an agent, and an emulated one may be slower
 TICKER = "ticker"
 SLICES, SLICE_WORDS = 64, 8192  # as tests/apps/ticker.h has them
@@ -32,8 +32,8 @@ def checksum(step):
 
 
 def movable_users():
-    """One whose processes the agents here may move, and another. Without CAP_SYS_RESOURCE, as in many containers,
-    that is root alone."""
+    """One user whose processes the agents here may move, and another. Without CAP_SYS_RESOURCE, as in many containers,
+    that is only root."""
     status = pathlib.Path("/proc/self/status").read_text(encoding="ascii")
     capabilities = int(status.split("CapEff:")[1].split()[0], 16)
     return ("daemon", "games") if capabilities >> CAP_SYS_RESOURCE & 1 else ("root", "daemon")
@@ -49,7 +49,7 @@ def begin_command(case, command):
 
 
 def wait_for(what, condition, seconds=120):
-    """The first result of condition() that is true. Looking, which may start programs, takes a fifth of the time."""
+    """The first true result of condition(). Checking, which may start programs, takes a fifth of the time."""
     end = time.monotonic() + seconds
     looked = time.monotonic()
     while not (result := condition()):
@@ -61,24 +61,24 @@ def wait_for(what, condition, seconds=120):
 
 
 class Ticker:
-    """A program with an output of its own, by which it is known wherever it runs."""
+    """A program with its own output file, which identifies it wherever it runs."""
 
     def __init__(self, path, process):
         self.path = path
-        self.process = process  # as it was started; it is gone once it has moved
+        self.process = process  # as it was started; it has ended once it has moved
 
     def lines(self):
         return self.path.read_text(encoding="ascii").splitlines()
 
     def complaint(self):
-        """What is wrong with its output; empty if nothing is."""
+        """The error in its output; empty if there is none."""
         for number, line in enumerate(self.lines(), 1):
             wanted = f"{number} {number} {number} {checksum(number):016x}"
             if line != wanted:
                 return f'{self.path}: line {number} is "{line}", not "{wanted}"'
         return ""
 
-    def goes_on(self):
+    def wait_for_progress(self):
         before = len(self.lines())
         wait_for(f"{self.path} grows", lambda: len(self.lines()) >= before + 3)
 
@@ -124,14 +124,15 @@ class Hosts:
             raise AssertionError(f"scripts/{self.SCRIPT} {command}: {ran.stderr}")
 
     def host_script(self, command, host):
-        """What scripts/hosts does to one: start or stop its agent, whose workers go on, or kill all that is there."""
+        """Actions of scripts/hosts on one: start or stop its agent, whose workers run on, or kill every process on
+        it."""
         subprocess.run([ROOT / "scripts" / "hosts", command, self.folder, host], check=True, timeout=HANGS_S)
 
     def address(self, host):
         return self.env[f"IP_{host.upper()}"]
 
     def on(self, host, *command):
-        """The words that run COMMAND on the host."""
+        """The command that runs COMMAND on the host."""
         upper = host.upper()
         gpu = self.env[f"GPU_ENV_{upper}"].split()
         return ["nsenter", f"--net={self.env[f'NS_{upper}']}", "env", *gpu, *map(str, command)]
@@ -165,7 +166,7 @@ class Hosts:
         return int(ran.stdout), tickers
 
     def ask(self, *words):
-        """What gcr-migrate prints as JSON, asked on host a."""
+        """The JSON output of gcr-migrate, run on host a."""
         command = [self.env["GCR_CLI"], words[0], *self.env["GCR_TLS"].split(), *words[1:], "--json"]
         for _ in range(10):
             ran = subprocess.run(self.on("a", *command), capture_output=True, text=True, timeout=HANGS_S)
@@ -179,7 +180,7 @@ class Hosts:
         return {each["pid"] for each in self.ask("host", self.address(host))["processes"]}
 
     def migrations(self, host):
-        """All that its agent knows, finished ones too."""
+        """All that its agent knows, including finished ones."""
         return self.ask("list", self.address(host), "--all")["migrations"]
 
     def moves_command(self, script, *words):
@@ -189,7 +190,7 @@ class Hosts:
             "--interval", "1", "--pause", "1", *words)  # fmt: skip
 
     def moves(self, script, *words, timeout=HANGS_S):
-        """Runs it to the end: its exit status, its report, its lines of progress."""
+        """Runs it to the end: its exit status, its report, its progress lines."""
         ran = subprocess.run(
             self.moves_command(script, "--json", *words),
             capture_output=True, text=True, check=False, timeout=timeout)  # fmt: skip

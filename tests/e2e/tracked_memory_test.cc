@@ -52,7 +52,7 @@ class TrackedMemoryTest : public testing::Test {
   }
   std::string hit(Host host) const { return hosts_.directory(host) + "/faults.hit"; }
 
-  static void expect_goes_on(const App& app) {
+  static void expect_progress(const App& app) {
     ASSERT_TRUE(app.wait_for_lines(app.lines().size() + kSome)) << app.output();
     std::size_t sweep = 0;
     for (const std::string& line : app.lines()) ASSERT_EQ(line, fmt::format("sweep {}", ++sweep));
@@ -63,7 +63,7 @@ class TrackedMemoryTest : public testing::Test {
     const MigrateReport outcome = hosts_.migrate_for_report(Host::kA, app.pid(), {});
     ASSERT_TRUE(outcome.exit_code == 0 && outcome.report.verified()) << outcome.err;
     EXPECT_GE(outcome.report.image_bytes(), kResting);
-    expect_goes_on(app);
+    expect_progress(app);
   }
 
   static bool is_tracked(pid_t pid) {
@@ -75,12 +75,12 @@ class TrackedMemoryTest : public testing::Test {
   TwoHosts hosts_{{"--fault-points", "true"}};
 };
 
-TEST_F(TrackedMemoryTest, OnlyWhatWasWrittenIsReadAtTheSwitchoverAndThatIsEnough) {
+TEST_F(TrackedMemoryTest, OnlyWrittenPagesAreReadAtTheSwitchover) {
   const App app = start();
   Host host = Host::kA;
   pid_t pid = app.pid();
   for (int move = 0; move < 4; ++move) {
-    ASSERT_NO_FATAL_FAILURE(expect_goes_on(app));
+    ASSERT_NO_FATAL_FAILURE(expect_progress(app));
     arm(host, "source.memory.check check");
     const MigrateReport outcome = hosts_.migrate_for_report(host, pid, {});
     ASSERT_TRUE(outcome.exit_code == 0 && outcome.report.verified()) << outcome.err;
@@ -90,11 +90,11 @@ TEST_F(TrackedMemoryTest, OnlyWhatWasWrittenIsReadAtTheSwitchoverAndThatIsEnough
     host = other(host);
     EXPECT_FALSE(is_tracked(pid));
   }
-  expect_goes_on(app);
+  expect_progress(app);
 }
 
-/// Writes to the resting memory of a process and has the page protected again: the kernel then
-/// knows of no write.
+/// Writes to the resting memory of a process and protects the page again: the kernel then knows of
+/// no write.
 void write_hidden(pid_t pid, std::uint64_t resting) {
   const auto open = [pid](const char* file, int flags) {
     return UniqueFd(::open(fmt::format("/proc/{}/{}", pid, file).c_str(), flags | O_CLOEXEC));
@@ -107,7 +107,7 @@ void write_hidden(pid_t pid, std::uint64_t resting) {
   ASSERT_NE(found, mappings->end());
   constexpr std::string_view kWritten = "hidden";
   constexpr std::uint64_t kPage = 4096;
-  // What is swept may adjoin what rests, in one mapping: the middle rests.
+  // The swept memory may adjoin the resting memory, in one mapping: its middle rests.
   const std::uint64_t page = found->range.start + found->range.bytes() / 2 / kPage * kPage;
   ASSERT_EQ(::pwrite(open("mem", O_RDWR).get(), kWritten.data(), kWritten.size(),
                      static_cast<off_t>(page + kPage / 4)),
@@ -121,7 +121,7 @@ void write_hidden(pid_t pid, std::uint64_t resting) {
   ASSERT_GE(::ioctl(open("pagemap", O_RDONLY).get(), pagemap::kScan, &scan), 0);
 }
 
-TEST_F(TrackedMemoryTest, TheCheckFindsAWriteThatTheKernelDoesNotKnow) {
+TEST_F(TrackedMemoryTest, CheckFindsAWriteUnseenByTheKernel) {
   const App app = start();
   const std::string go = hosts_.directory(Host::kA) + "/go";
   arm(Host::kA, fmt::format("source.closing run until [ -e {} ]; do sleep 0.01; done", go));
@@ -134,28 +134,24 @@ TEST_F(TrackedMemoryTest, TheCheckFindsAWriteThatTheKernelDoesNotKnow) {
   const MigrateOutcome outcome = hosts_.migrate(Host::kA, app.pid());
   EXPECT_FALSE(outcome.migrated());
   EXPECT_THAT(outcome.err, testing::HasSubstr("was written and the kernel does not know it"));
-  expect_goes_on(app);
+  expect_progress(app);
 }
 
-TEST_F(TrackedMemoryTest, WhatRestsIsNotReadAtTheSwitchover) {
+TEST_F(TrackedMemoryTest, UnchangedMemoryIsNotReadAtTheSwitchover) {
   const App app = start();
   const MigrateReport outcome = hosts_.migrate_for_report(Host::kA, app.pid(), {});
   ASSERT_TRUE(outcome.exit_code == 0 && outcome.report.verified()) << outcome.err;
   EXPECT_LT(outcome.report.image_bytes(), kResting / 2);
-  expect_goes_on(app);
+  expect_progress(app);
 }
 
-TEST_F(TrackedMemoryTest, MemoryThatADeviceMayWriteToIsReadAtTheSwitchover) {
+TEST_F(TrackedMemoryTest, DeviceWritableMemoryIsReadAtTheSwitchover) {
   expect_all_is_read("registered");
 }
 
-TEST_F(TrackedMemoryTest, MemoryToWhichADiskMayWriteIsReadAtTheSwitchover) {
-  expect_all_is_read("direct");
-}
+TEST_F(TrackedMemoryTest, DirectIoMemoryIsReadAtTheSwitchover) { expect_all_is_read("direct"); }
 
-TEST_F(TrackedMemoryTest, AProcessWithFiltersForSystemCallsIsReadAtTheSwitchover) {
-  expect_all_is_read("filtered");
-}
+TEST_F(TrackedMemoryTest, SeccompProcessIsReadAtTheSwitchover) { expect_all_is_read("filtered"); }
 
 TEST_F(TrackedMemoryTest, NothingIsTrackedAfterARollback) {
   const App app = start();
@@ -166,11 +162,11 @@ TEST_F(TrackedMemoryTest, NothingIsTrackedAfterARollback) {
     EXPECT_FALSE(hosts_.migrate(Host::kA, app.pid()).migrated());
     EXPECT_TRUE(fs::exists(hit(Host::kA)));
     ASSERT_TRUE(hosts_.wait_until_idle(Host::kA));
-    ASSERT_NO_FATAL_FAILURE(expect_goes_on(app));
+    ASSERT_NO_FATAL_FAILURE(expect_progress(app));
     EXPECT_FALSE(is_tracked(app.pid()));
   }
   EXPECT_TRUE(migrated(hosts_.migrate(Host::kA, app.pid())));
-  expect_goes_on(app);
+  expect_progress(app);
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// Which way the data of a whole migration goes: what was wished for, what could be had, and what
-// the report says of it.
+// How the data of a whole migration is sent: the request, the available transports, and the report
+// about them.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -38,7 +38,7 @@ void expect_the_counter_at(TwoHosts& hosts, Host host) {
   EXPECT_TRUE(counter_is_intact(client, hosts, host));
 }
 
-TEST(TransportTest, DataIsEncryptedByDefaultAndTheReportSaysWhyItIsNotRdma) {
+TEST(TransportTest, DataIsEncryptedByDefaultWithAReason) {
   TwoHosts hosts;
   App counter = start_counter(hosts, Host::kA, kVramBytes);
   const MigrateReport outcome = hosts.migrate_for_report(Host::kA, counter.pid(), {});
@@ -51,7 +51,7 @@ TEST(TransportTest, DataIsEncryptedByDefaultAndTheReportSaysWhyItIsNotRdma) {
   expect_the_counter_at(hosts, Host::kB);
 }
 
-TEST(TransportTest, RdmaByNameIsRefusedWhereThereIsNone) {
+TEST(TransportTest, RequestedRdmaIsRefusedIfUnavailable) {
   TwoHosts hosts({"--unencrypted-data", "true"});
   App counter = start_counter(hosts, Host::kA, kVramBytes);
   const MigrateOutcome outcome = hosts.migrate(Host::kA, counter.pid(), {"--transport", "rdma"});
@@ -70,7 +70,7 @@ TEST(TransportTest, PlaintextIsRefusedUnlessBothAgentsAllowIt) {
   expect_the_counter_at(hosts, Host::kA);
 }
 
-TEST(TransportTest, PlaintextIsSentWhereBothAgentsAllowIt) {
+TEST(TransportTest, PlaintextIsSentIfBothAgentsAllowIt) {
   TwoHosts hosts({"--unencrypted-data", "true"});
   App counter = start_counter(hosts, Host::kA, kVramBytes);
   const MigrateReport outcome =
@@ -82,7 +82,7 @@ TEST(TransportTest, PlaintextIsSentWhereBothAgentsAllowIt) {
   expect_the_counter_at(hosts, Host::kB);
 }
 
-TEST(TransportTest, DataIsSpreadOverAllAddressesOfTheDestination) {
+TEST(TransportTest, DataUsesAllAddressesOfTheDestination) {
   TwoHosts hosts({"--links", "2"});
   App counter = start_counter(hosts, Host::kA, kVramBytes);
   const std::uint64_t first = received_bytes(hosts, Host::kB, "veth0");

@@ -1,6 +1,6 @@
-"""A tree of processes around a GPU program, for the tests of jobs. The root asks its members for the
-next number, each by another kind of object that they share, and prints one line for all of them; a
-number that is lost, doubled or late ends the line with what was wrong."""
+"""A tree of processes around a GPU program, for the tests of jobs. The root asks its members for the next number, each
+through another kind of object that they share, and prints one line for all of them; a number that is lost, repeated or
+late ends the line with an error."""
 import asyncio
 import contextlib
 import mmap
@@ -23,7 +23,7 @@ def child(serve):
 
 
 def count(read, write):
-    """Answers each request by one more than the last answer."""
+    """Answers each request with one more than the last answer."""
     number = 0
     while read():
         number += 1
@@ -122,7 +122,7 @@ def clocks():
 
 
 def by_timeouts():
-    """Sleeps by a monotonic clock between the requests, and ends if a clock does not go on."""
+    """Sleeps by a monotonic clock between the requests, and ends if a clock does not advance."""
     ours, theirs = socket.socketpair()
 
     async def serve():

@@ -34,8 +34,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Runs scripts/hosts for the programs of this build, or, if GCR_ROOT says where those are, of
-/// a bundle.
+/// Runs scripts/hosts for the programs of this build, or, if GCR_ROOT names one, of a bundle.
 CommandResult hosts_script(const std::vector<std::string>& arguments) {
   const char* const bundle = std::getenv("GCR_ROOT");
   std::vector<std::string> command = {"env", "GCR_BUILD=" GCR_BINARY_DIR,
@@ -50,7 +49,7 @@ constexpr char kDirectoryPrefix[] = "/tmp/gcr-e2e-hosts-";
 const char* suffix(Host host) { return host == Host::kA ? "_A" : "_B"; }
 const char* letter(Host host) { return host == Host::kA ? "a" : "b"; }
 
-/// Hosts of tests that were killed: their folders carry the PID of the test.
+/// Hosts of killed tests: their folders carry the PID of the test.
 void remove_leftovers() {
   for (const auto& entry : fs::directory_iterator("/tmp")) {
     const std::string path = entry.path();
@@ -86,7 +85,7 @@ std::vector<pid_t> all_processes() {
   return pids;
 }
 
-/// Field `index` (from 1) of /proc/PID/stat after the command's name, empty if it is gone.
+/// Field `index` (from 1) of /proc/PID/stat after the command's name, empty if it has ended.
 std::string stat_field(pid_t pid, std::size_t index) {
   const std::string text = read_file("/proc/" + std::to_string(pid) + "/stat");
   const auto close = text.rfind(')');

@@ -1,5 +1,5 @@
-// Two hosts for a test: scripts/hosts, and what tests do with them. Every process, namespace,
-// mount and file of the hosts is gone when the object is.
+// Two hosts for a test: scripts/hosts, and operations on them. Every process, namespace, mount and
+// file of the hosts is removed with the object.
 #pragma once
 
 #include <google/protobuf/struct.pb.h>
@@ -25,10 +25,10 @@ inline constexpr int kFailedExit = 1;
 inline constexpr int kRefusedExit = 3;
 inline constexpr int kUnreachableExit = 4;
 
-/// For what is to happen at once: no test waits so long but one that fails.
+/// For events that follow at once: only a failing test waits this long.
 inline constexpr Milliseconds kPatience{120'000};
 
-/// What gcr-migrate said.
+/// The output of gcr-migrate.
 struct MigrateOutcome {
   int exit_code = -1;
   std::string out;
@@ -50,7 +50,8 @@ struct MigrateReport {
   proto::MigrateReport report;
 };
 
-/// What a host holds: equal before and after whatever must leave nothing behind.
+/// The resources that a host holds: equal before and after an operation that must leave nothing
+/// behind.
 struct HostUse {
   std::uint64_t vram_bytes = 0;     ///< used on its software GPUs
   std::uint64_t runtime_bytes = 0;  ///< in the agent's runtime directory: images
@@ -62,7 +63,7 @@ struct HostUse {
 
 std::ostream& operator<<(std::ostream& out, const HostUse& use);
 
-/// A program that was started on a host under the preload library (or, if asked, without).
+/// A program that was started on a host under the preload library (or, on request, without).
 class App {
  public:
   App(std::string output_path, std::unique_ptr<Program> program)
@@ -75,7 +76,7 @@ class App {
   const std::string& output_path() const { return output_path_; }
   std::vector<std::string> lines() const;
 
-  /// Waits until at least `count` complete lines are there.
+  /// Waits until at least `count` complete lines exist.
   bool wait_for_lines(std::size_t count, Milliseconds timeout = kHangs) const;
 
  private:
@@ -101,23 +102,23 @@ class TwoHosts {
   std::string network(Host host) const;
   std::string program_path(const std::string& name) const;
 
-  /// COMMAND with what a program on that host needs in front: namespace and GPU environment.
+  /// COMMAND with the prefix of a program on that host: namespace and GPU environment.
   std::vector<std::string> on_host(Host host, const std::vector<std::string>& command) const;
 
   /// Starts a program under `gcr-migrate run`, or bare.
   App start_app(Host host, const std::vector<std::string>& command, bool under_preload = true);
 
-  /// The words of `gcr-migrate … FROM TO PID` with the operator's certificate, and these options.
+  /// The `gcr-migrate … FROM TO PID` command with the operator's certificate, and these options.
   std::vector<std::string> migrate_command(Host from, Host to, pid_t pid,
                                            const std::vector<std::string>& options = {}) const;
   MigrateOutcome migrate(Host from, pid_t pid, const std::vector<std::string>& options = {}) const;
 
-  /// The words of `gcr-migrate REQUEST[0] AGENT REQUEST[1..]` with the operator's certificate.
+  /// The `gcr-migrate REQUEST[0] AGENT REQUEST[1..]` command with the operator's certificate.
   std::vector<std::string> order_command(Host agent, const std::vector<std::string>& request) const;
   /// Runs it.
   CommandResult order(Host agent, const std::vector<std::string>& request) const;
 
-  /// What `gcr-migrate QUESTION` prints with --json about the host's agent.
+  /// The output of `gcr-migrate QUESTION` with --json for the host's agent.
   google::protobuf::Struct ask(Host host, const std::string& question,
                                const std::vector<std::string>& options = {}) const;
 
@@ -133,7 +134,7 @@ class TwoHosts {
   /// The agent's worker processes that run now.
   std::vector<pid_t> workers(Host host) const;
 
-  /// The processes that keep the VRAM of suspended jobs.
+  /// The processes that hold the VRAM of suspended jobs.
   std::vector<pid_t> keepers(Host host) const;
 
   /// Kills them; returns when they have ended.
@@ -151,11 +152,11 @@ class TwoHosts {
   /// Waits until these are at most `most`: a daemon learns a little later that its worker ended.
   bool wait_for_descriptors(Host host, std::uint64_t most) const;
 
-  /// Waits until the agent is idle, then looks.
+  /// Waits until the agent is idle, then measures.
   HostUse use(Host host) const;
 
-  /// Waits until that is `wanted`, if it comes to that in a while: what a process had is given back
-  /// only after it is seen no more.
+  /// Waits a while until that is `wanted`: a process's resources are released only after it is no
+  /// longer visible.
   HostUse use_coming_to(Host host, const HostUse& wanted) const;
 
  private:
@@ -170,7 +171,7 @@ class UdpClient {
   /// `network_namespace` is a path (NS_A, NS_B). Throws std::system_error.
   explicit UdpClient(const std::string& network_namespace);
 
-  /// Sends one packet and gives the answer without its line end; nothing if none came in time.
+  /// Sends one packet and returns the answer without its line end; nothing if none came in time.
   std::optional<std::string> ask(const std::string& address, std::uint16_t port,
                                  Milliseconds timeout = Milliseconds(120'000),
                                  const std::string& packet = ".") const;
@@ -179,7 +180,7 @@ class UdpClient {
   UniqueFd socket_;
 };
 
-/// Bytes that the host's end of the link has received since it was made.
+/// Bytes that the host's end of the link has received since it was created.
 std::uint64_t received_bytes(const TwoHosts& hosts, Host host);
 
 }  // namespace gcr::e2e

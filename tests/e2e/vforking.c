@@ -27,7 +27,7 @@ static void* execute_programs(void* unused) {
 __attribute__((constructor)) static void begin(void) {
   sigset_t all, before;
   sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);  // signals are the program's
+  pthread_sigmask(SIG_SETMASK, &all, &before);  // signals go to the program
   pthread_t thread;
   pthread_create(&thread, NULL, execute_programs, NULL);
   pthread_sigmask(SIG_SETMASK, &before, NULL);

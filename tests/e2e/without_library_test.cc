@@ -1,5 +1,5 @@
-// Programs that use CUDA and were not started under the preload library: they move through the
-// driver alone where that is asked for, and are refused where nobody can tell that it is safe.
+// Programs that use CUDA and were started without the preload library: they move through the driver
+// alone on request, and are refused if safety cannot be established.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -29,7 +29,7 @@ constexpr std::uint16_t kSecondPort = kCounterPort + 1;
 constexpr std::uint64_t kVram = 64 * kMiB;
 const std::vector<std::string> kSlow{"--allow-slow"};
 
-/// As a report names a finding.
+/// The form in which a report names a finding.
 std::string in_brackets(const std::string& id) { return "[" + id + "]"; }
 
 class WithoutLibrary : public testing::Test {
@@ -54,7 +54,7 @@ class WithoutLibrary : public testing::Test {
     return hosts_.migrate(Host::kA, app.pid(), options);
   }
 
-  /// What preflight says, as text.
+  /// The text output of preflight.
   std::string preflight(const App& app, std::vector<std::string> options = {}) {
     options.insert(options.begin(),
                    {"preflight", hosts_.address(Host::kB), std::to_string(app.pid())});
@@ -69,14 +69,14 @@ class WithoutLibrary : public testing::Test {
   void expect_refusal(const MigrateOutcome& outcome, const std::string& id) {
     EXPECT_EQ(outcome.exit_code, kRefusedExit) << outcome.out << outcome.err;
     EXPECT_THAT(outcome.err, HasSubstr(in_brackets(id)));
-    EXPECT_THAT(outcome.out, Not(HasSubstr("prepare:"))) << "something was touched";
+    EXPECT_THAT(outcome.out, Not(HasSubstr("prepare:"))) << "something was changed";
   }
 
   TwoHosts hosts_{{"--fault-points", "true"}};
   UdpClient client_{hosts_.variable("NS", Host::kA)};
 };
 
-TEST_F(WithoutLibrary, IsRefusedAndToldWhatItWouldTake) {
+TEST_F(WithoutLibrary, RefusalNamesTheNeededOption) {
   const App counter = start_bare_counter();
   ASSERT_EQ(ask(), kCounterFirst);
   const MigrateOutcome refused = migrate(counter, {});
@@ -92,7 +92,7 @@ TEST_F(WithoutLibrary, IsRefusedAndToldWhatItWouldTake) {
   EXPECT_EQ(ask(), kCounterFirst + 1);
 }
 
-TEST_F(WithoutLibrary, ALimitThatCannotBeKeptIsRefused) {
+TEST_F(WithoutLibrary, ImpossibleDowntimeLimitIsRefused) {
   const App counter = start_bare_counter();
   expect_refusal(migrate(counter, {"--allow-slow", "--downtime-limit", "10"}), "downtime-limit");
   EXPECT_EQ(ask(), kCounterFirst);
@@ -114,7 +114,7 @@ TEST_F(WithoutLibrary, MovesToAndFro) {
   move_to_and_fro(hosts_, counter.pid(), 4, check, kSlow);
 }
 
-TEST_F(WithoutLibrary, PrintsWhatAnUndisturbedRunPrints) {
+TEST_F(WithoutLibrary, PrintsTheSameOutput) {
   const std::vector<std::string> command = stencil_command(hosts_, 64 * kMiB, 20);
   const App moved = start(command);
   ASSERT_TRUE(moved.wait_for_lines(3));
@@ -133,7 +133,7 @@ TEST_F(WithoutLibrary, PrintsWhatAnUndisturbedRunPrints) {
   EXPECT_TRUE(printed_what_prints(moved, start(command)));
 }
 
-TEST_F(WithoutLibrary, MovesBesideAMemberUnderTheLibraryAndOneWithoutCuda) {
+TEST_F(WithoutLibrary, MovesWithMembersOfOtherKinds) {
   const App job = start_job();
   int expected = kCounterFirst;
   ASSERT_EQ(ask(), expected);
@@ -148,7 +148,7 @@ TEST_F(WithoutLibrary, MovesBesideAMemberUnderTheLibraryAndOneWithoutCuda) {
   move_to_and_fro(hosts_, job.pid(), 2, check, kSlow);
 }
 
-TEST_F(WithoutLibrary, IsDrainedInAJobOfTheLibrarysIfAskedFor) {
+TEST_F(WithoutLibrary, DrainMovesItInAMixedJobOnRequest) {
   const App job = start_job();
   ASSERT_EQ(ask_second(), std::to_string(kCounterFirst));
   const auto drain = [&](const std::string& options) {
@@ -166,7 +166,7 @@ TEST_F(WithoutLibrary, IsDrainedInAJobOfTheLibrarysIfAskedFor) {
   EXPECT_EQ(ask_second(Host::kB), std::to_string(kCounterFirst + 1));
 }
 
-TEST_F(WithoutLibrary, GoesOnAfterManagedMemoryWasFoundByTheDriver) {
+TEST_F(WithoutLibrary, RunsOnIfTheDriverFindsManagedMemory) {
   const App managed = start({hosts_.program_path("managed_memory"), std::to_string(kSecondPort)});
   ASSERT_EQ(ask_second(), "1");
   const MigrateOutcome outcome = migrate(managed);
@@ -175,7 +175,7 @@ TEST_F(WithoutLibrary, GoesOnAfterManagedMemoryWasFoundByTheDriver) {
   EXPECT_EQ(ask_second(), "2");
 }
 
-TEST_F(WithoutLibrary, GoesOnIfItsWorkDoesNotEnd) {
+TEST_F(WithoutLibrary, RunsOnIfItsWorkDoesNotEnd) {
   const App counter = start_bare_counter();
   const std::filesystem::path store =
       std::filesystem::path(hosts_.variable("VRAM", Host::kA)).parent_path();
@@ -196,7 +196,7 @@ TEST_F(WithoutLibrary, TwoThatMayShareMemoryAreRefused) {
   EXPECT_TRUE(ring.wait_for_lines(ring.lines().size() + 2)) << ring.output();
 }
 
-TEST_F(WithoutLibrary, IsRefusedBesideMembersThatShareMemory) {
+TEST_F(WithoutLibrary, IsRefusedWithMembersThatShareMemory) {
   const std::string output = hosts_.directory() + "/counter.out";
   const std::string script = "env -u LD_PRELOAD " + joined(counter_command(hosts_, kVram)) + " >" +
                              output + " &\nexec " + hosts_.program_path("ring") + " --ranks 2";
@@ -210,7 +210,7 @@ TEST_F(WithoutLibrary, IsRefusedBesideMembersThatShareMemory) {
   EXPECT_TRUE(job.wait_for_lines(job.lines().size() + 2)) << job.output();
 }
 
-TEST_F(WithoutLibrary, IsRefusedBesideAnotherProgramThatMayShareItsMemory) {
+TEST_F(WithoutLibrary, IsRefusedIfAnotherProgramMayShareItsMemory) {
   const UnifiedMemoryDevice device;
   const App counter = start_bare_counter();
   {
@@ -223,11 +223,11 @@ TEST_F(WithoutLibrary, IsRefusedBesideAnotherProgramThatMayShareItsMemory) {
   const App other =
       hosts_.start_app(Host::kA, device.used_by(counter_command(hosts_, 0, kSecondPort + 1)));
   ASSERT_TRUE(other.wait_for_lines(1)) << other.output();
-  EXPECT_TRUE(migrated(migrate(counter))) << "under the library it says that it shares nothing";
+  EXPECT_TRUE(migrated(migrate(counter))) << "under the library it reports that it shares nothing";
 }
 
-TEST_F(WithoutLibrary, IsRefusedWithAChildThatWasForkedAfterCudaHadBegun) {
-  const UnifiedMemoryDevice device;  // which it inherits, as it does NVIDIA's
+TEST_F(WithoutLibrary, IsRefusedWithAChildForkedAfterCudaInit) {
+  const UnifiedMemoryDevice device;  // which it inherits, like NVIDIA's
   const App parent = start(device.used_by({"python3", "-c", R"py(
 import ctypes, os, time
 cuda = ctypes.CDLL("libcuda.so.1")
@@ -245,7 +245,7 @@ time.sleep(1000)
   EXPECT_THAT(refused.err, HasSubstr("use the GPU's driver, and were not started under"));
 }
 
-TEST_F(WithoutLibrary, IsRefusedWhereItsControlGroupHasNoRoomForItsVram) {
+TEST_F(WithoutLibrary, IsRefusedIfItsGroupHasNoRoomForItsVram) {
   App counter = start_bare_counter();
   proto::GroupLimits limits;
   limits.set_memory_bytes(kVram);
@@ -267,7 +267,7 @@ TEST_F(WithoutLibrary, IsRefusedWhereItsControlGroupHasNoRoomForItsVram) {
   EXPECT_THAT(refused.err, HasSubstr("control groups allow 64 MiB of memory"));
 }
 
-TEST_F(WithoutLibrary, IsNotAskedWhileItIsStopped) {
+TEST_F(WithoutLibrary, StoppedProcessIsNotQueried) {
   const App counter = start_bare_counter();
   ASSERT_EQ(::kill(counter.pid(), SIGSTOP), 0);
   expect_refusal(migrate(counter), "cuda-state");
@@ -275,7 +275,7 @@ TEST_F(WithoutLibrary, IsNotAskedWhileItIsStopped) {
   EXPECT_EQ(ask(), kCounterFirst);
 }
 
-TEST_F(WithoutLibrary, GoesOnAfterACancelledMigration) {
+TEST_F(WithoutLibrary, RunsOnAfterACancelledMigration) {
   const App counter = start_bare_counter();
   const HostUse source = hosts_.use(Host::kA);
   BackgroundCommand migration(hosts_.migrate_command(
@@ -292,7 +292,7 @@ TEST_F(WithoutLibrary, GoesOnAfterACancelledMigration) {
 class WithoutLibraryFailing : public WithoutLibrary,
                               public testing::WithParamInterface<const char*> {};
 
-TEST_P(WithoutLibraryFailing, GoesOnUnlockedAndMovesAfterwards) {
+TEST_P(WithoutLibraryFailing, RunsOnUnlockedAndCanMoveLater) {
   const App counter = start_bare_counter();
   ASSERT_EQ(ask(), kCounterFirst);
   const HostUse source = hosts_.use(Host::kA);

@@ -9,8 +9,8 @@
 namespace gcr::fault::test {
 
 /// `runs` migrations, each with a random harm or none, at a random fault point or at a random time
-/// up to `window` after it was asked for. Run n is the same whatever `runs` is. If the program is
-/// spared, nothing kills it, and about half of the runs have no harm.
+/// up to `window` after the request. Run n does not depend on `runs`. If the program is spared,
+/// nothing kills it, and about half of the runs have no harm.
 std::vector<Scenario> campaign(std::uint64_t seed, std::size_t runs, Milliseconds window,
                                bool spared = false);
 

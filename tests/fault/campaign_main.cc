@@ -1,6 +1,6 @@
 // The random campaign: migrations, each with a random fault at a random time. Prints its seed; the
-// same seed makes the same plan. Ends with status 0 if after each of them exactly one copy went on,
-// or the process itself was what was killed, and nothing was left over.
+// same seed gives the same plan. Ends with status 0 if after each of them exactly one copy ran on,
+// or the process itself was the one killed, and nothing was left over.
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -1,6 +1,6 @@
-// Errors from below, each provoked for real: what the machine lacks, what the driver and CRIU
-// refuse, what the application does. After each exactly one copy goes on, nothing is left over, and
-// the next migration is none the worse for it.
+// Errors from below, each provoked for real: resources that the machine lacks, refusals of the
+// driver and CRIU, actions of the application. After each exactly one copy runs on, nothing is left
+// over, and the next migration is unaffected.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -18,7 +18,7 @@ namespace {
 
 using e2e::other;
 
-/// What a host is called in shell commands.
+/// The name of a host in shell commands.
 struct Names {
   std::string directory;
   std::string vram;     ///< a tmpfs
@@ -34,14 +34,14 @@ class ErrorsTest : public testing::Test {
  protected:
   static void TearDownTestSuite() { pair_.reset(); }
 
-  /// One pair serves many tests; after a failure comes another.
+  /// One pair serves many tests; after a failure a new one is made.
   void SetUp() override {
     if (pair_ == nullptr) renew_pair();
   }
 
   static void renew_pair() {
     pair_.reset();
-    // In a mount namespace of its own an agent's view of the machine can be changed.
+    // In its own mount namespace an agent's view of the machine can be changed.
     pair_ = std::make_unique<Pair>(
         ticker(), std::vector<std::string>{"--state-size", "64M", "--prepare-a", "true",
                                            "--prepare-b", "true"});
@@ -60,7 +60,7 @@ class ErrorsTest : public testing::Test {
             hosts.agent_pid(host)};
   }
 
-  /// After this the process runs on at the source, and then it migrates as if nothing had been.
+  /// After this the process runs on at the source, and then it migrates normally.
   static void expect_to_stay(Scenario scenario) {
     scenario.survivor = Side::kSource;
     expect_one_copy(scenario);
@@ -77,7 +77,7 @@ class ErrorsTest : public testing::Test {
     return result.migrated;
   }
 
-  /// `command` before the migration begins; `undo` when gcr-migrate has ended.
+  /// `command` runs before the migration begins; `undo` when gcr-migrate has ended.
   static Scenario before(std::string command, std::string undo) {
     Scenario scenario;
     scenario.harm = Harm::kRun;
@@ -102,7 +102,7 @@ class ErrorsTest : public testing::Test {
     return scenario;
   }
 
-  /// Takes all that is left of a tmpfs, and gives it back.
+  /// Fills a tmpfs, and empties it again.
   static std::string fill(const std::string& directory) {
     return fmt::format("fallocate -l $(df -B1 --output=avail {0} | tail -n 1) {0}/filler",
                        directory);
@@ -116,21 +116,21 @@ class ErrorsTest : public testing::Test {
 
 std::unique_ptr<Pair> ErrorsTest::pair_;
 
-TEST_F(ErrorsTest, TheSourceGoesOnWhenAJournalsDiskIsFull) {
+TEST_F(ErrorsTest, SourceResumesIfAJournalsDiskIsFull) {
   for (const Side side : {Side::kSource, Side::kDestination}) {
     const Names host = names(side);
     expect_to_stay(before(fill(host.state), empty(host.state)));
   }
 }
 
-TEST_F(ErrorsTest, TheSourceGoesOnWhenTheDestinationsVramIsTakenByOthers) {
+TEST_F(ErrorsTest, SourceResumesIfDestinationVramIsTaken) {
   for (const char* point : {"destination.preflighted", "destination.prepared"}) {
     const Names host = names(Side::kDestination);
     expect_to_stay(at(point, fill(host.vram), empty(host.vram)));
   }
 }
 
-TEST_F(ErrorsTest, TheSourceGoesOnWhenHugepagesAreGone) {
+TEST_F(ErrorsTest, SourceResumesIfHugepagesAreGone) {
   const Names host = names(Side::kDestination);
   const std::string hide = "mount -t tmpfs none /sys/kernel/mm/hugepages";
   const std::string show =
@@ -142,7 +142,7 @@ TEST_F(ErrorsTest, TheSourceGoesOnWhenHugepagesAreGone) {
          show + fmt::format(fmt::runtime(config), "auto")));
 }
 
-TEST_F(ErrorsTest, OneCopyGoesOnWhenMemoryEnds) {
+TEST_F(ErrorsTest, OneCopyRunsIfMemoryRunsOut) {
   const std::string limit =
       "prlimit --as=$(($(awk '/VmSize/ { print $2 }' /proc/$PPID/status) * 1024 + 1048576)) "
       "--pid $PPID";
@@ -151,10 +151,10 @@ TEST_F(ErrorsTest, OneCopyGoesOnWhenMemoryEnds) {
                             "destination.prepared", "destination.imaged"}) {
     migrated += expect_one_copy(at(point, limit)) ? 1 : 0;
   }
-  EXPECT_LT(migrated, 5) << "the limit was felt nowhere";
+  EXPECT_LT(migrated, 5) << "the limit had no effect";
 }
 
-TEST_F(ErrorsTest, OneCopyGoesOnWhenDescriptorsEnd) {
+TEST_F(ErrorsTest, OneCopyRunsIfDescriptorsRunOut) {
   for (const Side side : {Side::kSource, Side::kDestination}) {
     int migrated = 0;
     for (const int more : {0, 6, 12, 20, 32, 48}) {
@@ -164,11 +164,11 @@ TEST_F(ErrorsTest, OneCopyGoesOnWhenDescriptorsEnd) {
           fmt::format("$(($(ls /proc/{}/fd | wc -l) + {})):", host.daemon, more);
       migrated += expect_one_copy(before(limit + soft, limit + "1024:")) ? 1 : 0;
     }
-    EXPECT_LT(migrated, 6) << "the limit was felt nowhere";
+    EXPECT_LT(migrated, 6) << "the limit had no effect";
   }
 }
 
-TEST_F(ErrorsTest, TheSourceGoesOnWhenTheDriverRefuses) {
+TEST_F(ErrorsTest, SourceResumesIfTheDriverFails) {
   struct Refusal {
     Side side;
     const char* what;
@@ -183,7 +183,7 @@ TEST_F(ErrorsTest, TheSourceGoesOnWhenTheDriverRefuses) {
   }
 }
 
-TEST_F(ErrorsTest, TheSourceGoesOnWhenCriuFails) {
+TEST_F(ErrorsTest, SourceResumesIfCriuFails) {
   for (const Side side : {Side::kSource, Side::kDestination}) {
     const Names host = names(side);
     const std::string wrapper = host.directory + "/failing-criu";
@@ -195,12 +195,12 @@ TEST_F(ErrorsTest, TheSourceGoesOnWhenCriuFails) {
   }
 }
 
-TEST_F(ErrorsTest, TheSourceGoesOnWhenCriuIsKilled) {
+TEST_F(ErrorsTest, SourceResumesIfCriuIsKilled) {
   for (const auto& [side, point] : {std::pair(Side::kSource, "source.gated"),
                                     std::pair(Side::kDestination, "destination.prepared")}) {
     const Names host = names(side);
     const std::string killed = host.directory + "/killed";
-    // The reaper has CRIU's command among its words.
+    // The reaper has CRIU's command among its arguments.
     expect_to_stay(
         at(point, fmt::format("for p in $(ip netns pids {}); do "
                               "tr '\\0' ' ' </proc/$p/cmdline | "
@@ -212,14 +212,14 @@ TEST_F(ErrorsTest, TheSourceGoesOnWhenCriuIsKilled) {
   expect_to_stay(at("destination.criu-restored", "exit 1"));
 }
 
-TEST_F(ErrorsTest, OneCopyGoesOnWhenAPeerIsSilent) {
+TEST_F(ErrorsTest, OneCopyRunsIfAPeerIsSilent) {
   for (const char* point : {"source.prepared", "source.dumped", "source.voted",
                             "destination.prepared", "destination.imaged", "destination.restored"}) {
     expect_one_copy(harm_at(Harm::kStop, point, kPeerSilence + Milliseconds(700)));
   }
 }
 
-TEST_F(ErrorsTest, APeerThatAnswersSlowlyIsWaitedFor) {
+TEST_F(ErrorsTest, SlowPeerIsWaitedFor) {
   for (const char* point : {"source.gated", "source.voted", "destination.preflighted",
                             "destination.imaged", "destination.restored", "destination.resumed"}) {
     Scenario scenario = harm_at(Harm::kStop, point, kPeerSilence / 3);
@@ -228,7 +228,7 @@ TEST_F(ErrorsTest, APeerThatAnswersSlowlyIsWaitedFor) {
   }
 }
 
-TEST_F(ErrorsTest, NothingIsLeftWhenTheApplicationIsKilledOrEnds) {
+TEST_F(ErrorsTest, EndOfTheApplicationLeavesNothing) {
   for (const Harm harm : {Harm::kKillApp, Harm::kEndApp}) {
     for (const char* point :
          {"source.began", "source.connected", "source.preflighted", "source.prepared",
@@ -239,7 +239,7 @@ TEST_F(ErrorsTest, NothingIsLeftWhenTheApplicationIsKilledOrEnds) {
   }
 }
 
-TEST(ShippedAgent, HasNoPointsThatAFileArms) {
+TEST(ShippedAgent, FaultFileHasNoEffect) {
   e2e::TwoHosts hosts;
   const e2e::App ticker = hosts.start_app(Host::kA, {hosts.program_path("ticker")});
   ASSERT_TRUE(ticker.wait_for_lines(1));
@@ -249,8 +249,9 @@ TEST(ShippedAgent, HasNoPointsThatAFileArms) {
   EXPECT_TRUE(std::filesystem::exists(file)) << "the point was reached";
 }
 
-/// The driver's descriptors of memory are known by their links: with the software GPU, by its name.
-TEST(Application, MayNotGiveItsSharedVramAwayWhileItMoves) {
+/// The driver's descriptors of memory are recognised by their links: with the software GPU, by its
+/// name.
+TEST(Application, CannotPassOnSharedVramDuringAMove) {
   Pair pair(ring());
   const auto app = pair.hosts().directory() + "/thief.py";
   std::ofstream(app) << R"(
@@ -278,7 +279,7 @@ time.sleep(4)
   EXPECT_EQ(result.exit_code, 1);
 }
 
-TEST(Application, MayAllocateAndFreeAllTheTime) {
+TEST(Application, MayAllocateAndFreeConstantly) {
   Pair pair(ticker({"--churn", "1", "--period-ms", "20"}));
   for (int i = 0; i < 6; ++i) {
     Scenario undisturbed;
@@ -288,7 +289,7 @@ TEST(Application, MayAllocateAndFreeAllTheTime) {
   }
 }
 
-TEST(Application, MayStartProcessesAllTheTime) {
+TEST(Application, MayStartProcessesConstantly) {
   Pair pair(ticker({"--spawn", "5", "--period-ms", "20"}));
   for (int i = 0; i < 10; ++i) {
     const Result result = pair.run(Scenario{});

@@ -1,4 +1,4 @@
-// What an armed fault point does, and that it does it once.
+// The effect of an armed fault point, which occurs once.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -23,7 +23,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// A directory for the whole program: the library asks for the file's name once.
+/// A directory for the whole program: the library reads the file's name once.
 const fs::path& directory() {
   static const fs::path path = [] {
     std::string pattern = "/tmp/gcr-fault-points-XXXXXX";
@@ -49,7 +49,7 @@ class FaultPointsTest : public testing::Test {
   static bool is_armed() { return fs::exists(directory() / "faults"); }
   static std::string hit() { return read(directory() / "faults.hit"); }
 
-  /// What becomes of a child that does this and then exits with 0.
+  /// The wait status of a child that runs `work` and then exits with 0.
   static pid_t child(const std::function<void()>& work) {
     const pid_t pid = ::fork();
     if (pid == 0) {
@@ -60,13 +60,13 @@ class FaultPointsTest : public testing::Test {
   }
 };
 
-/// Whoever reads a variable of the environment has its name among its constants.
-TEST(ShippedAgent, NeverAsksForArmedPoints) {
+/// A program that reads an environment variable has its name among its constants.
+TEST(ShippedAgent, NeverReadsArmedPoints) {
   EXPECT_EQ(read(GCR_AGENT).find("GCR_FAULTS"), std::string::npos);
   EXPECT_NE(read(GCR_AGENT "-faults").find("GCR_FAULTS"), std::string::npos);
 }
 
-TEST_F(FaultPointsTest, APointThatIsNotArmedDoesNothing) {
+TEST_F(FaultPointsTest, UnarmedPointDoesNothing) {
   EXPECT_TRUE(point("source.gated"));
   arm("source.gated.not error\nsource.detached error\n");
   EXPECT_TRUE(point("source.gated"));
@@ -74,7 +74,7 @@ TEST_F(FaultPointsTest, APointThatIsNotArmedDoesNothing) {
   EXPECT_TRUE(is_armed());
 }
 
-TEST_F(FaultPointsTest, AnErrorNamesThePointAndIsMetOnce) {
+TEST_F(FaultPointsTest, ErrorNamesThePointAndOccursOnce) {
   arm("source.gated error the gate jams\n");
   const Status status = point("source.gated");
   ASSERT_FALSE(status);
@@ -84,13 +84,13 @@ TEST_F(FaultPointsTest, AnErrorNamesThePointAndIsMetOnce) {
   EXPECT_TRUE(point("source.gated"));
 }
 
-TEST_F(FaultPointsTest, WhatIsSpoiltIsSpoiltOnce) {
+TEST_F(FaultPointsTest, CorruptionOccursOnce) {
   arm("destination.vram.corrupt corrupt\n");
   EXPECT_TRUE(armed("destination.vram.corrupt"));
   EXPECT_FALSE(armed("destination.vram.corrupt"));
 }
 
-TEST_F(FaultPointsTest, AKilledProcessHasTakenTheLineOutBefore) {
+TEST_F(FaultPointsTest, KillDisarmsThePointFirst) {
   arm("source.gated kill\n");
   const pid_t pid = child([] { (void)point("source.gated"); });
   int status = 0;
@@ -101,7 +101,7 @@ TEST_F(FaultPointsTest, AKilledProcessHasTakenTheLineOutBefore) {
   EXPECT_EQ(hit(), "source.gated kill\nhit " + std::to_string(pid) + "\n");
 }
 
-TEST_F(FaultPointsTest, AStoppedProcessGoesOnWhenItIsContinued) {
+TEST_F(FaultPointsTest, StoppedProcessRunsOnAfterSigcont) {
   arm("source.gated stop\n");
   const pid_t pid = child([] { (void)point("source.gated"); });
   int status = 0;
@@ -112,7 +112,7 @@ TEST_F(FaultPointsTest, AStoppedProcessGoesOnWhenItIsContinued) {
   EXPECT_TRUE(WIFEXITED(status));
 }
 
-TEST_F(FaultPointsTest, ACommandIsWaitedForAndInheritsNothing) {
+TEST_F(FaultPointsTest, CommandIsWaitedForAndInheritsNothing) {
   const fs::path out = directory() / "out";
   const int inherited = ::open("/dev/null", O_RDONLY);  // without O_CLOEXEC
   arm("source.gated run echo $PPID >" + out.string() + "; ls /proc/self/fd >>" + out.string());
@@ -127,19 +127,19 @@ TEST_F(FaultPointsTest, ACommandIsWaitedForAndInheritsNothing) {
   EXPECT_EQ(descriptors, (std::set<std::string>{"0", "1", "2", "3"}));  // 3: ls reads with it
 }
 
-TEST_F(FaultPointsTest, ACommandThatFailsIsAnError) {
+TEST_F(FaultPointsTest, FailingCommandIsAnError) {
   arm("source.gated run false\n");
   EXPECT_FALSE(point("source.gated"));
 }
 
-TEST_F(FaultPointsTest, AnUnknownActionIsAnError) {
+TEST_F(FaultPointsTest, UnknownActionIsAnError) {
   arm("source.gated explode\n");
   const Status status = point("source.gated");
   ASSERT_FALSE(status);
   EXPECT_EQ(status.error().code(), Code::kInvalidArgument);
 }
 
-TEST_F(FaultPointsTest, OneOfManyThreadsIsHit) {
+TEST_F(FaultPointsTest, OnlyOneThreadIsHit) {
   arm("source.gated error\n");
   std::atomic<int> hits = 0;
   {
@@ -151,7 +151,7 @@ TEST_F(FaultPointsTest, OneOfManyThreadsIsHit) {
   EXPECT_EQ(hits, 1);
 }
 
-TEST(FaultPointNames, AreDifferentAndSayTheirSide) {
+TEST(FaultPointNames, AreUniqueAndNameTheirSide) {
   std::set<std::string_view> names;
   for (const Point& point : kPoints) {
     EXPECT_TRUE(names.insert(point.name).second) << point.name;

@@ -66,7 +66,7 @@ std::vector<Process> processes_of(const TwoHosts& hosts, Host host) {
   return found;
 }
 
-/// Everything below the agent's runtime directory but its own directories, which stay.
+/// Everything below the agent's runtime directory except its permanent directories.
 std::vector<std::string> files_of(const TwoHosts& hosts, Host host) {
   const fs::path root = hosts.variable("RUNTIME", host);
   std::vector<std::string> found;
@@ -84,7 +84,7 @@ std::uint64_t vram_of(const TwoHosts& hosts, Host host) {
   return hosts.variable("VRAM", host).empty() ? 0 : hosts.vram_used(host, 0);
 }
 
-/// No process of a copy has children that have children.
+/// No process of a copy has grandchildren.
 std::vector<Copy> copies_among(Host host, const std::vector<Process>& processes,
                                const std::string& program) {
   std::set<pid_t> pids;
@@ -103,7 +103,7 @@ std::vector<Copy> copies_among(Host host, const std::vector<Process>& processes,
   return found;
 }
 
-/// What runs in a host's network beside the daemon, the program, and the init of the program.
+/// Processes of a host's network other than the daemon, the program, and the init of the program.
 std::vector<std::string> strangers(const TwoHosts& hosts, Host host,
                                    const std::vector<Process>& processes,
                                    const std::string& program) {
@@ -122,9 +122,9 @@ std::vector<std::string> strangers(const TwoHosts& hosts, Host host,
   return found;
 }
 
-/// Control groups of this host's migrations, those of its journals, but the one that holds a copy
-/// which came here and runs. An agent that was started anew removes what an older one's process
-/// leaves when its next worker has ended.
+/// Control groups of this host's migrations, those of its journals, except the one of a copy that
+/// moved here and runs. A restarted agent removes those of an older one when its next worker has
+/// ended.
 std::vector<std::string> groups(const TwoHosts& hosts, Host host, bool has_copy) {
   std::vector<std::string> found;
   std::vector<std::string> empty;
@@ -197,7 +197,7 @@ Baseline::Baseline(const TwoHosts& hosts, std::string program) : program_(std::m
   }
 }
 
-Holdings Baseline::look(const TwoHosts& hosts) const {
+Holdings Baseline::measure(const TwoHosts& hosts) const {
   Holdings holdings;
   for (const Host host : kHosts) {
     const auto processes = processes_of(hosts, host);

@@ -1,4 +1,5 @@
-// What two hosts hold: the copies of a program, and whatever should not be there any more.
+// The resources of two hosts: the copies of a program, and everything that should have been
+// removed.
 #pragma once
 
 #include <sys/types.h>
@@ -16,27 +17,27 @@ namespace gcr::fault::test {
 using e2e::Host;
 using e2e::TwoHosts;
 
-/// A program's topmost process and all below it: running, stopped, on whichever host.
+/// A program's topmost process and all below it: running or stopped, on either host.
 struct Copy {
   Host host = Host::kA;
   pid_t pid = -1;
   std::size_t processes = 0;
 };
 
-/// What is seen in one look.
+/// The result of one measurement.
 struct Holdings {
   std::vector<Copy> copies;
   std::vector<std::string> leftovers;  ///< a sentence each; empty on clean hosts
 };
 
-/// What hosts hold that are at rest: measured once, then compared with.
+/// The resources of idle hosts: measured once, then compared with.
 class Baseline {
  public:
   /// The hosts are idle, and one copy of that program runs.
   Baseline(const TwoHosts& hosts, std::string program);
 
-  /// Everything that is more than what was measured. Needs no idle hosts.
-  Holdings look(const TwoHosts& hosts) const;
+  /// Everything beyond the measured resources. Needs no idle hosts.
+  Holdings measure(const TwoHosts& hosts) const;
 
  private:
   struct OfHost {
@@ -57,7 +58,7 @@ std::vector<Copy> copies(const TwoHosts& hosts, const std::string& program);
 /// Journals of the host's agent that are not finished, or damaged: a sentence each.
 std::vector<std::string> open_journals(const TwoHosts& hosts, Host host);
 
-/// The kernel's limit of surplus hugepages, without what agents of this machine claim just now.
+/// The kernel's limit of surplus hugepages, without the current claims of this machine's agents.
 std::uint64_t unclaimed_hugepages();
 
 }  // namespace gcr::fault::test

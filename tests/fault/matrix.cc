@@ -5,16 +5,16 @@
 namespace gcr::fault::test {
 namespace {
 
-/// Longer than a peer may be silent: each side has given the other up before the link is back.
+/// Longer than the peer timeout: both sides have given up before the link is restored.
 constexpr Milliseconds kCut = kPeerSilence + Milliseconds(700);
 
-/// Where the process must run after `harm` at `point`, where that is certain.
+/// Where the process must run after `harm` at `point`, if that is certain.
 std::optional<Side> survivor_of(const Point& point, Harm harm) {
   if (point.decided) return Side::kDestination;
-  // A daemon's death need not end the migration, a link may be back before it is missed, and what
-  // is killed at the source may be in the images.
+  // A daemon's death need not end the migration, a link may be restored before it is missed, and a
+  // process killed at the source may be in the images.
   if (harm == Harm::kKillDaemon || harm == Harm::kKillMember) return std::nullopt;
-  // The source has all that it needs to decide.
+  // The source can decide alone.
   if (harm == Harm::kCut && point.name == "source.voted") return Side::kDestination;
   return Side::kSource;
 }
@@ -29,7 +29,7 @@ Scenario at(const Point& point, Harm harm) {
   return scenario;
 }
 
-/// `then` at `point`, the first time that the process comes there after it has passed `armed`.
+/// `then` at `point`, the first time that the process reaches it after `armed`.
 Scenario later(std::string_view armed, const Point& point, Harm then, Side survivor) {
   Scenario scenario;
   scenario.harm = Harm::kArm;
@@ -41,7 +41,7 @@ Scenario later(std::string_view armed, const Point& point, Harm then, Side survi
   return scenario;
 }
 
-/// A crash from which recovery passes `point`, and the harm that meets it there.
+/// A crash whose recovery reaches `point`, and the harm that happens there.
 Scenario recovering(const Point& point, std::string_view crash, Harm harm, Side survivor) {
   Scenario scenario;
   scenario.harm = Harm::kKillWorker;
@@ -58,10 +58,10 @@ void add_boundary(std::vector<Scenario>& scenarios, const Point& point) {
                           Harm::kCut, Harm::kKillMember}) {
     scenarios.push_back(at(point, harm));
   }
-  // Whoever wakes it changes nothing.
+  // Sending SIGCONT to it changes nothing.
   Scenario woken = at(point, Harm::kWake);
   woken.survivor = Side::kDestination;
-  // CRIU restores meanwhile, and fails if what it works at is signalled.
+  // CRIU restores meanwhile, and fails if its tasks are signalled.
   if (point.name == "destination.verified") woken.survivor = std::nullopt;
   scenarios.push_back(woken);
 }
@@ -78,7 +78,7 @@ void add_recovery(std::vector<Scenario>& scenarios, const Point& point) {
   } else {
     crashes = {{"destination.restored", Side::kSource}};
   }
-  // After the commit the source may tell before it is asked.
+  // After the commit the source may report before it is asked.
   if (point.name == "destination.recovery.begun") {
     crashes.push_back({"destination.told", Side::kDestination});
   }
@@ -89,15 +89,15 @@ void add_recovery(std::vector<Scenario>& scenarios, const Point& point) {
   }
 }
 
-/// In the last round: what is spoilt earlier may be overwritten.
+/// In the last round: bytes corrupted earlier may be overwritten.
 void add_corruption(std::vector<Scenario>& scenarios, const Point& point) {
   Scenario scenario = later("source.gated", point, Harm::kCorrupt, Side::kSource);
-  // The others spoil a chunk on its way.
+  // The others corrupt a chunk in transit.
   scenario.steps_between = point.name != "destination.vram.corrupt";
   scenarios.push_back(scenario);
 }
 
-/// Each record of a journal that comes after one of these cannot be written.
+/// Each record of a journal after one of these cannot be written.
 void add_records(std::vector<Scenario>& scenarios, const Point& append) {
   for (const Place& place : {Place{"source.preflighted", Side::kSource},
                              {"source.gated", Side::kSource},
@@ -111,7 +111,7 @@ void add_records(std::vector<Scenario>& scenarios, const Point& append) {
   }
 }
 
-/// A copy that is killed before it is let go never ran, whoever has written what.
+/// A copy that is killed before its release never ran, regardless of what was journaled.
 void add_lost_copies(std::vector<Scenario>& scenarios) {
   for (const std::string_view point :
        {"destination.stopped", "destination.restored", "source.voted", "source.committed",

@@ -1,4 +1,4 @@
-// Which scenarios the matrix has.
+// The scenarios of the matrix.
 #pragma once
 
 #include <vector>
@@ -8,7 +8,7 @@
 namespace gcr::fault::test {
 
 /// Every point of migrate-agent/base/fault/fault.h: boundaries with each kind of harm, points of
-/// the recovery after a crash that leads there, points that spoil bytes, calls that fail.
+/// the recovery after a crash that leads there, points that corrupt bytes, calls that fail.
 std::vector<Scenario> matrix();
 
 }  // namespace gcr::fault::test

@@ -1,5 +1,5 @@
-// The fault matrix: every fault point, with everything that can go wrong there. Ends with status 0
-// if after each of them exactly one copy went on and nothing was left over.
+// The fault matrix: every fault point, with every harm that can happen there. Ends with status 0 if
+// after each of them exactly one copy ran on and nothing was left over.
 #include <algorithm>
 #include <sstream>
 #include <string>

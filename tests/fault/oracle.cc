@@ -11,12 +11,12 @@ namespace gcr::fault::test {
 Oracle::Oracle(const std::string& path, const Program& program)
     : file_(::open(path.c_str(), O_RDONLY | O_CLOEXEC)),
       next_(program.lines()),
-      last_words_begin_(program.last_words),
+      final_error_begin_(program.final_error),
       line_begins_(program.line_begins) {
   if (!file_) throw std::system_error(errno, std::generic_category(), "open " + path);
 }
 
-std::uint64_t Oracle::look() {
+std::uint64_t Oracle::read_new_lines() {
   char bytes[1 << 16];
   for (;;) {
     const ssize_t length = ::read(file_.get(), bytes, sizeof(bytes));
@@ -39,8 +39,8 @@ void Oracle::judge(std::string_view line) {
     expected_.clear();
   } else if (!line.starts_with(line_begins_)) {
     return;
-  } else if (!last_words_begin_.empty() && line.starts_with(last_words_begin_)) {
-    last_words_ = line;
+  } else if (!final_error_begin_.empty() && line.starts_with(final_error_begin_)) {
+    final_error_ = line;
   } else if (complaint_.empty()) {
     complaint_ = fmt::format("after line {} came \"{}\" and not \"{}\"", lines_, line, expected_);
   }

@@ -1,6 +1,6 @@
-// The oracle: a process that is neither agent nor program follows the program's output and says
-// whether it is what one undisturbed copy would have printed. A second copy that ran for one step,
-// a step that was lost or done twice, a word of VRAM that is not what it must be: each shows.
+// The oracle: a process that is neither agent nor program follows the program's output and reports
+// whether one undisturbed copy would have printed it. It notices a second copy that ran for one
+// step, a lost or repeated step, and a wrong word of VRAM.
 #pragma once
 
 #include <chrono>
@@ -21,17 +21,17 @@ class Oracle {
   /// Follows the file from its beginning. Throws std::system_error if it cannot be opened.
   Oracle(const std::string& path, const Program& program);
 
-  /// Reads what was appended since. Returns lines(). Throws std::system_error.
-  std::uint64_t look();
+  /// Reads the lines appended since. Returns lines(). Throws std::system_error.
+  std::uint64_t read_new_lines();
 
-  /// How many were right, up to the first that was not.
+  /// How many were right, up to the first wrong one.
   std::uint64_t lines() const { return lines_; }
 
-  /// What was wrong with the first line that was wrong, and the line; empty if none was.
+  /// The error in the first wrong line, and the line; empty if none was wrong.
   const std::string& complaint() const { return complaint_; }
 
-  /// Why the program ended, in its own words; empty if it said nothing.
-  const std::string& last_words() const { return last_words_; }
+  /// The program's own error message at its end; empty if it printed none.
+  const std::string& final_error() const { return final_error_; }
 
  private:
   void judge(std::string_view line);
@@ -41,9 +41,9 @@ class Oracle {
   std::uint64_t lines_ = 0;
   std::function<std::string()> next_;
   std::string expected_;  ///< the next line; empty until it is needed
-  std::string last_words_begin_;
+  std::string final_error_begin_;
   std::string line_begins_;
-  std::string last_words_;
+  std::string final_error_;
   std::string complaint_;
 };
 

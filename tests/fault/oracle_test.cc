@@ -1,4 +1,4 @@
-// The oracle believes one undisturbed copy and nothing else; a campaign's plan follows from its
+// The oracle accepts one undisturbed copy and nothing else; a campaign's plan is determined by its
 // seed.
 #include "tests/fault/oracle.h"
 
@@ -33,31 +33,31 @@ class OracleTest : public testing::Test {
   std::string path_;
 };
 
-TEST_F(OracleTest, BelievesStepsThatFollowEachOther) {
+TEST_F(OracleTest, AcceptsConsecutiveSteps) {
   Oracle oracle(path_, ticker());
-  EXPECT_EQ(oracle.look(), 0);
+  EXPECT_EQ(oracle.read_new_lines(), 0);
   append(line_of(1) + line_of(2) + line_of(3).substr(0, 4));
-  EXPECT_EQ(oracle.look(), 2);
+  EXPECT_EQ(oracle.read_new_lines(), 2);
   append(line_of(3).substr(4));
-  EXPECT_EQ(oracle.look(), 3);
+  EXPECT_EQ(oracle.read_new_lines(), 3);
   EXPECT_EQ(oracle.complaint(), "");
 }
 
-TEST_F(OracleTest, FindsAStepThatIsDoubled) {
+TEST_F(OracleTest, FindsARepeatedStep) {
   append(line_of(1) + line_of(2) + line_of(2));
   Oracle oracle(path_, ticker());
-  oracle.look();
+  oracle.read_new_lines();
   EXPECT_NE(oracle.complaint(), "");
 }
 
-TEST_F(OracleTest, FindsAStepThatIsLost) {
+TEST_F(OracleTest, FindsALostStep) {
   append(line_of(1) + line_of(3));
   Oracle oracle(path_, ticker());
-  oracle.look();
+  oracle.read_new_lines();
   EXPECT_NE(oracle.complaint(), "");
 }
 
-TEST_F(OracleTest, FindsVramThatLagsBehindAndAChecksumThatIsWrong) {
+TEST_F(OracleTest, FindsOutdatedVramAndAWrongChecksum) {
   for (const std::string& line :
        {fmt::format("2 1 2 {:016x}\n", apps::ticker_checksum(2)),
         fmt::format("2 2 1 {:016x}\n", apps::ticker_checksum(2)),
@@ -65,28 +65,28 @@ TEST_F(OracleTest, FindsVramThatLagsBehindAndAChecksumThatIsWrong) {
     std::filesystem::resize_file(path_, 0);
     append(line_of(1) + line);
     Oracle oracle(path_, ticker());
-    EXPECT_EQ(oracle.look(), 1);
+    EXPECT_EQ(oracle.read_new_lines(), 1);
     EXPECT_NE(oracle.complaint(), "") << line;
   }
 }
 
-TEST_F(OracleTest, BelievesARingsLinesAndItsLastWordsAlone) {
+TEST_F(OracleTest, AcceptsOnlyLinesOfARingAndItsFinalError) {
   const auto next = ring().lines();
   append(next() + "\n");
   append(next() + "\n");
   Oracle oracle(path_, ring());
-  EXPECT_EQ(oracle.look(), 2);
+  EXPECT_EQ(oracle.read_new_lines(), 2);
   append("error: rank 1 ended by signal 9\n");
-  EXPECT_EQ(oracle.look(), 2);
+  EXPECT_EQ(oracle.read_new_lines(), 2);
   EXPECT_EQ(oracle.complaint(), "");
-  EXPECT_EQ(oracle.last_words(), "error: rank 1 ended by signal 9");
+  EXPECT_EQ(oracle.final_error(), "error: rank 1 ended by signal 9");
   (void)next();
   append(next() + "\n");
-  EXPECT_EQ(oracle.look(), 2);
+  EXPECT_EQ(oracle.read_new_lines(), 2);
   EXPECT_NE(oracle.complaint(), "") << "a line was lost";
 }
 
-TEST(Campaign, FollowsFromItsSeed) {
+TEST(Campaign, IsDeterminedByItsSeed) {
   const auto plan = campaign(7, 50, Milliseconds(500));
   const auto longer = campaign(7, 80, Milliseconds(500));
   const auto another = campaign(8, 50, Milliseconds(500));
@@ -99,10 +99,10 @@ TEST(Campaign, FollowsFromItsSeed) {
   EXPECT_GT(different, 25);
 }
 
-TEST(Matrix, MeetsEveryPoint) {
+TEST(Matrix, CoversEveryPoint) {
   const auto scenarios = matrix();
   for (const Point& point : kPoints) {
-    // End-to-end tests arm these: they are no faults, or not on a migration's course.
+    // End-to-end tests arm these: they are no faults, or not part of a migration.
     constexpr Kind kOthers[] = {Kind::kCheck, Kind::kCheckpoint, Kind::kSuspension, Kind::kSlurm};
     if (std::ranges::find(kOthers, point.kind) != std::end(kOthers)) continue;
     EXPECT_TRUE(std::ranges::any_of(scenarios, [&point](const Scenario& scenario) {

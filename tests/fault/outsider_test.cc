@@ -1,5 +1,5 @@
-// Somebody else wakes a copy that must stand still: its owner, a scheduler, a timer of its own. It
-// stands still all the same, until the one who may decide has decided.
+// An outsider sends SIGCONT to a copy that must stay stopped: its owner, a scheduler, or its own
+// timer. It stays stopped until the decision is made.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -13,7 +13,7 @@ namespace {
 
 using e2e::other;
 
-/// How often the outsider sends SIGCONT, 10 ms apart: long after a peer is given up.
+/// How often the outsider sends SIGCONT, 10 ms apart: long after the peer timeout.
 constexpr Milliseconds kLong{5000};
 
 class Outsider : public testing::Test {
@@ -23,7 +23,7 @@ class Outsider : public testing::Test {
     return pair_.hosts().network(host);
   }
 
-  /// The outsider does not know of this: it goes on when the worker is dead.
+  /// The outsider does not know of this: it continues when the worker is dead.
   std::string wake_for_long(Side side) {
     return fmt::format("({}) >/dev/null 2>&1 &", wake_command(network(side), ticker().name, kLong));
   }
@@ -47,9 +47,9 @@ class Outsider : public testing::Test {
   Pair pair_;
 };
 
-/// The destination has voted, its worker is dead and the link is down: the source takes the process
-/// back while the destination's copy is told to go on.
-TEST_F(Outsider, DoesNotWakeACopyThatIsInDoubt) {
+/// The destination has voted, its worker is dead and the link is down: the source resumes the
+/// process while the outsider sends SIGCONT to the destination's copy.
+TEST_F(Outsider, CannotResumeAnUndecidedCopy) {
   const std::string link = "ip -n " + network(Side::kSource) + " link set veth0 ";
   expect_one_copy(
       at("destination.restored",
@@ -57,28 +57,28 @@ TEST_F(Outsider, DoesNotWakeACopyThatIsInDoubt) {
       Side::kSource);
 }
 
-/// The process stands still at the source after its dump, and at the destination before the vote.
-TEST_F(Outsider, DoesNotWakeTheSourcesCopyAfterItsDump) {
+/// The process is stopped at the source after its dump, and at the destination before the vote.
+TEST_F(Outsider, CannotResumeTheSourceAfterItsDump) {
   expect_one_copy(
       at("source.dumped", wake_command(network(Side::kSource), ticker().name, kPeerSilence / 6)),
       Side::kDestination);
 }
 
-TEST_F(Outsider, DoesNotWakeTheSourcesCopyOnceItsOwnerIsDead) {
+TEST_F(Outsider, CannotResumeTheSourceWithoutItsWorker) {
   expect_one_copy(
       at("source.awaiting", wake_command(network(Side::kSource), ticker().name, kPeerSilence / 6) +
                                 "; kill -KILL $PPID"),
       Side::kSource);
 }
 
-TEST_F(Outsider, DoesNotWakeTheSourcesCopyAfterTheCommit) {
+TEST_F(Outsider, CannotResumeTheSourceAfterTheCommit) {
   expect_one_copy(
       at("source.committed", wake_command(network(Side::kSource), ticker().name, kPeerSilence / 6) +
                                  "; kill -KILL $PPID"),
       Side::kDestination);
 }
 
-TEST_F(Outsider, DoesNotWakeTheDestinationsCopyBeforeItsVote) {
+TEST_F(Outsider, CannotResumeTheDestinationBeforeItsVote) {
   expect_one_copy(at("destination.stopped",
                      wake_command(network(Side::kDestination), ticker().name, kPeerSilence / 6)),
                   Side::kDestination);

@@ -49,7 +49,7 @@ double milliseconds_since(Clock::time_point begin) {
   return std::chrono::duration<double, std::milli>(Clock::now() - begin).count();
 }
 
-/// Waits until `done`, looking every few milliseconds; false if `timeout` comes first.
+/// Waits until `done`, checking every few milliseconds; false if `timeout` passes first.
 template <class Done>
 bool wait_until(Milliseconds timeout, Done done) {
   const auto end = Clock::now() + timeout;
@@ -60,7 +60,7 @@ bool wait_until(Milliseconds timeout, Done done) {
   return true;
 }
 
-/// Whose point it is; one that both have is armed where the scenario strikes.
+/// The side of a point; one that both sides have is armed where the scenario strikes.
 Side side_of(const std::string& point, const Scenario& scenario) {
   if (point.starts_with("source.")) return Side::kSource;
   if (point.starts_with("destination.")) return Side::kDestination;
@@ -73,7 +73,7 @@ std::string faults_file(const TwoHosts& hosts, Host host) {
 
 std::string hit_file(const TwoHosts& hosts, Host host) { return faults_file(hosts, host) + ".hit"; }
 
-/// A command line that does this with "$pid" of each process of the program in this network.
+/// A command line that runs this with "$pid" of each process of the program in this network.
 std::string for_each_process(const std::string& network, const std::string& program,
                              std::string_view does) {
   return fmt::format(
@@ -103,7 +103,7 @@ void shell(const std::string& command) {
   if (result.exit_code != 0) throw std::runtime_error(command + ": " + result.err);
 }
 
-/// The end of what a log has gained since it had `offset` bytes.
+/// The end of the part that a log has gained since it had `offset` bytes.
 std::string gained(const std::string& path, std::size_t offset) {
   const std::string text = e2e::read_file(path);
   const std::size_t begin = std::max(std::min(offset, text.size()),
@@ -121,7 +121,7 @@ std::string wake_command(const std::string& network, const std::string& program,
       lasts.count(), for_each_process(network, program, "kill -CONT $pid 2>/dev/null"));
 }
 
-/// What is known of the run that is under way.
+/// The state of the current run.
 struct Pair::Trial {
   const Scenario& scenario;
   Copy moving;  ///< where it was, before
@@ -155,7 +155,8 @@ void Pair::start(Host host) {
   app_.emplace(hosts_.start_app(host, command, program_.under_library));
   oracle_.emplace(app_->output_path(), followed);
   const auto begun = [&] {
-    return oracle_->look() > 0 || !oracle_->complaint().empty() || !app_->program().running();
+    return oracle_->read_new_lines() > 0 || !oracle_->complaint().empty() ||
+           !app_->program().running();
   };
   if (!wait_until(kHangs, begun) || oracle_->lines() == 0) {
     throw std::runtime_error("the program does not begin: " + oracle_->complaint() +
@@ -163,7 +164,7 @@ void Pair::start(Host host) {
   }
 }
 
-/// The baseline is what idle hosts hold that have been at work before.
+/// The baseline is that of idle hosts that have worked before.
 void Pair::warm_up() {
   const auto begun = Clock::now();
   for (const Host from : {Host::kA, Host::kB}) {
@@ -191,7 +192,7 @@ std::vector<std::string> Pair::migrate_options() const {
   return {"--allow-slow"};
 }
 
-/// The operator sits at the source: a link that is cut is one between the agents.
+/// The operator is at the source: a cut link is one between the agents.
 std::vector<std::string> Pair::command(const Trial& trial) const {
   const Host from = trial.moving.host;
   std::vector<std::string> words{hosts_.variable("GCR_CLI")};
@@ -260,8 +261,8 @@ void Pair::disarm() {
   }
 }
 
-/// What a fault point on `host` does, in the words of migrate-agent/base/fault/fault.h. `moving` is
-/// the copy at the source.
+/// The action of a fault point on `host`, in the syntax of migrate-agent/base/fault/fault.h.
+/// `moving` is the copy at the source.
 std::string Pair::action_of(Harm harm, const std::string& command, Host host,
                             const Copy& moving) const {
   const pid_t daemon = hosts_.agent_pid(host);
@@ -310,7 +311,7 @@ std::string Pair::strike(Trial& trial) {
     trial.command->program().wait(scenario.delay);
     return strike_now(trial);
   }
-  // The second point is armed by the first, whose own sign it may overwrite at once.
+  // The first point arms the second, whose file may overwrite the first one's at once.
   return wait_for_hit(trial, scenario.then_point.empty() ? scenario.point : scenario.then_point);
 }
 
@@ -318,12 +319,12 @@ std::string Pair::wait_for_hit(Trial& trial, const std::string& point) {
   const std::string path = hit_file(hosts_, host_of(trial, side_of(point, trial.scenario)));
   std::string text;
   const auto hit = [&] {
-    oracle_->look();
+    oracle_->read_new_lines();
     text = e2e::read_file(path);
     return text.starts_with(point + " ");
   };
   wait_until(kHangs, [&] { return hit() || !trial.command->program().running(); });
-  // The destination ends, and who recovers begins, after the operator has heard of it.
+  // The destination ends, and recovery begins, after the operator has been told.
   if (!wait_until(6 * kBound, hit)) return "the point " + point + " was not reached";
   trial.struck = true;
   trial.stopped = std::stoi(text.substr(text.rfind("hit ") + 4));
@@ -357,7 +358,7 @@ std::string Pair::strike_now(Trial& trial) {
       end_copies(host, SIGTERM);
       break;
     case Harm::kKillHost:
-      // What is forked meanwhile dies too: a host that is gone runs nothing.
+      // Processes forked meanwhile die too: a dead host runs nothing.
       e2e::run(
           {"sh", "-c",
            fmt::format("while pids=$(ip netns pids {}) && [ -n \"$pids\" ]; do kill -KILL $pids; "
@@ -390,13 +391,13 @@ e2e::CommandResult Pair::ip(Host host, std::vector<std::string> words) const {
 
 void Pair::cut_link() const { ip(Host::kA, {"link", "set", "veth0", "down"}); }
 
-/// On a busy machine a link drops packets for a while after it was set up, and a neighbour whom
-/// nobody found meanwhile counts as unreachable for longer.
+/// On a busy machine a link drops packets for a while after it was set up, and a neighbour that
+/// could not be resolved meanwhile counts as unreachable for longer.
 void Pair::mend_link() {
   ip(Host::kA, {"link", "set", "veth0", "up"});
   for (const Host host : {Host::kA, Host::kB}) {
     const bool is_up = wait_until(kHangs, [&] {
-      oracle_->look();
+      oracle_->read_new_lines();
       return ip(host, {"-br", "link", "show", "veth0"}).out.find(" UP ") != std::string::npos;
     });
     if (!is_up) throw std::runtime_error("the link does not come up again");
@@ -411,7 +412,7 @@ std::string Pair::put_right(Trial& trial) {
     if (scenario.lasts.count() > 0) {
       const auto end = Clock::now() + scenario.lasts;
       wait_until(scenario.lasts, [&] {
-        oracle_->look();
+        oracle_->read_new_lines();
         return Clock::now() >= end;
       });
     }
@@ -427,22 +428,22 @@ std::string Pair::put_right(Trial& trial) {
   }
   if (!scenario.undo.empty()) {
     wait_until(kBound, [&] {
-      oracle_->look();
+      oracle_->read_new_lines();
       return !trial.command->program().running();
     });
     shell(scenario.undo);
   }
   trial.righted = Clock::now();
-  trial.lines_when_righted = oracle_->look();
+  trial.lines_when_righted = oracle_->read_new_lines();
   return oracle_->complaint();
 }
 
-/// Whether one copy goes on, or none may, and both hosts are clean.
+/// Whether one copy runs on, or none may, and both hosts are clean.
 bool Pair::settled(Trial& trial) {
   if (trial.command->program().running()) return false;
   const bool proven = oracle_->lines() >= trial.lines_when_righted + program_.proof;
   if (!proven && !trial.scenario.may_end_it()) return false;
-  trial.holdings = baseline_->look(hosts_);
+  trial.holdings = baseline_->measure(hosts_);
   trial.result.ended = trial.holdings.copies.empty() && trial.scenario.may_end_it();
   const bool one =
       trial.holdings.copies.size() == 1 && proven &&
@@ -453,7 +454,7 @@ bool Pair::settled(Trial& trial) {
 std::string Pair::settle(Trial& trial) {
   auto next_look = Clock::now();
   const bool well = wait_until(bound_, [&] {
-    oracle_->look();
+    oracle_->read_new_lines();
     if (!oracle_->complaint().empty()) return true;
     if (Clock::now() < next_look) return false;
     const bool done = settled(trial);
@@ -462,9 +463,10 @@ std::string Pair::settle(Trial& trial) {
   });
   trial.result.recovery_ms = milliseconds_since(trial.righted);
   if (!oracle_->complaint().empty()) return oracle_->complaint();
-  if (!oracle_->last_words().empty() && !trial.scenario.may_end_it()) return oracle_->last_words();
+  if (!oracle_->final_error().empty() && !trial.scenario.may_end_it())
+    return oracle_->final_error();
   if (well) return "";
-  trial.holdings = baseline_->look(hosts_);
+  trial.holdings = baseline_->measure(hosts_);
   return fmt::format(
       "after {} ms: {} lines since things were put right, gcr-migrate {}, copies of {} processes\n"
       "{}",
@@ -474,19 +476,19 @@ std::string Pair::settle(Trial& trial) {
       fmt::join(trial.holdings.leftovers, "\n"));
 }
 
-/// One that is killed at a point of the source's has ended by itself before it was moved; a signal
-/// that it was sent may come with it to the destination.
+/// A process killed at a point of the source has ended by itself before it was moved; a pending
+/// signal may arrive at the destination with it.
 bool Pair::tells_of_the_end(const Trial& trial, const e2e::MigrateOutcome& outcome) {
   const Scenario& scenario = trial.scenario;
   if (!trial.struck || scenario.point.empty() || scenario.harm == Harm::kKillHost) return true;
-  // The others of the job may go on for a moment.
+  // The other processes of the job may run on for a moment.
   if (scenario.harm == Harm::kKillMember) return outcome.exit_code != kMigratedExit;
   if (scenario.harm == Harm::kEndApp && outcome.exit_code == kMigratedExit) return true;
   return outcome.exit_code == kEndedExit &&
          outcome.err.find("ended by itself") != std::string::npos;
 }
 
-/// The exit status must tell the truth, and the survivor be the right one.
+/// The exit status must be correct, and the surviving copy the right one.
 std::string Pair::judge(Trial& trial) {
   const auto outcome = TwoHosts::parse_outcome(trial.command->finish(Milliseconds(0)));
   trial.result.exit_code = outcome.exit_code;

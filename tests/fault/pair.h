@@ -1,5 +1,5 @@
-// Two hosts and a program that is migrated between them again and again, each time with something
-// that goes wrong; the oracle watches all the time.
+// Two hosts and a program that is migrated between them repeatedly, each time with one harm; the
+// oracle watches all the time.
 #pragma once
 
 #include <memory>
@@ -16,10 +16,10 @@
 
 namespace gcr::fault::test {
 
-/// How long a peer may be silent, as the agents are told.
+/// The peer timeout in the agents' configuration.
 inline constexpr Milliseconds kPeerSilence{3000};
 
-/// Within this time, and that of the first two moves, after things were put right one copy goes on
+/// Within this time, and that of the first two moves, after the harm was removed one copy runs on
 /// and both hosts are clean.
 inline constexpr Milliseconds kBound{20'000};
 
@@ -35,7 +35,7 @@ class Pair {
   explicit Pair(Program program = ticker(), const std::vector<std::string>& options = {});
 
   /// One migration of the program from where it is now. After a failure the pair is in an unknown
-  /// state, and only good for its destructor.
+  /// state, and can only be destroyed.
   Result run(const Scenario& scenario);
 
   e2e::TwoHosts& hosts() { return hosts_; }
@@ -55,7 +55,7 @@ class Pair {
   std::vector<std::string> migrate_options() const;
   std::vector<std::string> command(const Trial& trial) const;
 
-  // Each gives what was not as it must be, or "".
+  // Each returns its complaint, or "".
   std::string strike(Trial& trial);
   std::string strike_now(Trial& trial);
   std::string wait_for_hit(Trial& trial, const std::string& point);

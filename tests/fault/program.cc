@@ -46,7 +46,7 @@ Program ring() {
       .options = {"--ranks", std::to_string(kRanks), "--per-line", std::to_string(kStepsPerLine)},
       .processes = 1 + kRanks,
       .proof = 5,
-      .last_words = "error: ",
+      .final_error = "error: ",
       .lines = ring_lines};
 }
 

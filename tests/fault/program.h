@@ -1,4 +1,4 @@
-// The programs that are moved while something goes wrong.
+// The programs that are moved while something fails.
 #pragma once
 
 #include <cstddef>
@@ -13,15 +13,16 @@ namespace gcr::fault::test {
 struct Program {
   std::string name;  ///< of its file, which all its processes run
   std::vector<std::string> options{};
-  std::vector<std::string> command{};    ///< instead of name and options, for one that is not ours
+  /// instead of name and options, for a program from elsewhere
+  std::vector<std::string> command{};
   bool under_library = true;             ///< else it moves through the driver alone
   std::size_t processes = 1;             ///< of one copy; 0: not known
-  std::vector<std::string> passes_by{};  ///< fault points that its migrations never come to
-  std::uint64_t proof = 20;              ///< lines that show that a copy goes on
-  std::string last_words{};   ///< how a line begins that is its last one, and says why; or ""
-  std::string line_begins{};  ///< how those lines begin that count; other lines are passed over
-  /// Makes what gives the lines of an undisturbed copy, one after the other. Empty for a command: a
-  /// copy of it runs beside the one that is moved.
+  std::vector<std::string> passes_by{};  ///< fault points that its migrations never reach
+  std::uint64_t proof = 20;              ///< lines that prove that a copy runs
+  std::string final_error{};  ///< how its last line begins, which names the reason; or ""
+  std::string line_begins{};  ///< how the lines begin that count; other lines are skipped
+  /// Creates a generator of the lines of an undisturbed copy. Empty for a command: a copy of it
+  /// runs concurrently with the one that is moved.
   std::function<std::function<std::string()>()> lines{};
 };
 
@@ -35,7 +36,7 @@ Program bare();
 Program ring();
 
 /// By its name, or as "EXECUTABLE BEGIN PROOF COMMAND…": the name of the file that its processes
-/// run, how its lines begin, how many show that it goes on, and how it is started. Throws
+/// run, how its lines begin, how many lines prove that it runs, and its command. Throws
 /// std::invalid_argument.
 Program program_of(const std::string& name);
 

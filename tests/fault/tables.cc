@@ -1,4 +1,4 @@
-// How the matrix and the campaign are shown.
+// The tables of the matrix and the campaign.
 #include <fmt/format.h>
 #include <fmt/ostream.h>
 

@@ -15,13 +15,13 @@
 namespace gcr::fault::test {
 namespace {
 
-/// The work of all threads: who is free takes the next scenario.
+/// The work of all threads: each idle one takes the next scenario.
 class Queue {
  public:
   Queue(const std::vector<Scenario>& scenarios, const TrialOptions& options)
       : options_(options), results_(scenarios.size()), scenarios_(scenarios) {}
 
-  /// Until nothing is left, on pairs of hosts of its own.
+  /// Until nothing is left, on its own pairs of hosts.
   void work() {
     std::unique_ptr<Pair> pair;
     std::string program;
@@ -31,9 +31,9 @@ class Queue {
       try {
         if (pair == nullptr) {
           program = next_program();
-          tell("starts: " + program);
+          print_progress("starts: " + program);
           pair = make_pair(program);
-          tell("goes on: " + program);
+          print_progress("goes on: " + program);
           runs = 0;
         }
         result = pair->run(scenarios_[*index]);
@@ -60,7 +60,7 @@ class Queue {
     return options_.programs[pairs_made_++ % options_.programs.size()];
   }
 
-  void tell(const std::string& what) const {
+  void print_progress(const std::string& what) const {
     if (options_.verbose) fmt::print(stderr, "{}\n", what);
   }
 

@@ -21,7 +21,7 @@ class Undisturbed {
  public:
   Undisturbed(const e2e::TwoHosts& hosts, const Program& program, const std::string& output)
       : line_begins_(program.line_begins) {
-    // It does not outlive this program. Where VRAM is a file system, it has one of its own.
+    // It does not outlive this program. If VRAM is a file system, it has its own.
     std::vector<std::string> words{"setpriv",
                                    "--pdeathsig",
                                    "KILL",
@@ -70,7 +70,7 @@ class Undisturbed {
     throw std::runtime_error("the undisturbed program prints nothing more");
   }
 
-  /// What was printed since; false if nothing was.
+  /// Reads the new output; false if there was none.
   bool read_more() {
     char bytes[1 << 16];
     const ssize_t length = ::read(printed_.get(), bytes, sizeof(bytes));
@@ -81,8 +81,8 @@ class Undisturbed {
   const std::string line_begins_;
   UniqueFd printed_;
   std::unique_ptr<e2e::Program> program_;
-  std::string text_;  ///< read, and not given yet
-  std::string next_;  ///< the first line, until it is given
+  std::string text_;  ///< read, and not returned yet
+  std::string next_;  ///< the first line, until it is returned
 };
 
 }  // namespace

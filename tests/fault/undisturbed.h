@@ -1,4 +1,4 @@
-// A copy of a program that nobody disturbs: what its lines are compared with.
+// An undisturbed copy of a program, for comparison with its lines.
 #pragma once
 
 #include <cstddef>
@@ -10,10 +10,10 @@
 
 namespace gcr::fault::test {
 
-/// Starts the program's command beside the hosts, in namespaces of its own, without the library,
-/// and waits for its first line; it runs as long as what is returned lives, which gives its lines,
-/// one after the other, and waits for one that is not there yet. Throws std::runtime_error if none
-/// comes, as what is returned does. The hosts have to outlive it.
+/// Starts the program's command on the same machine, in its own namespaces, without the library,
+/// and waits for its first line. It runs as long as the returned function lives, which returns its
+/// lines, one after the other, and waits for the next one if necessary. Throws std::runtime_error
+/// if none comes, as the returned function does. The hosts have to outlive it.
 std::function<std::string()> run_undisturbed(const e2e::TwoHosts& hosts, const Program& program);
 
 }  // namespace gcr::fault::test

@@ -1,4 +1,4 @@
-// BuffersRequests, one after the other, as the destination takes them.
+// BuffersRequests, one after the other, as the destination handles them.
 #include "migrate-agent/migration/destination/request_checks.h"
 #include "tests/fuzz/input.h"
 #include "tests/fuzz/requests.h"

@@ -1,5 +1,5 @@
-// The control connection: its preface, the messages in it, and what an agent makes of their texts,
-// numbers and lists before anything happens.
+// The control connection: its preface, the messages in it, and the agent's parsing of their texts,
+// numbers and lists.
 #include <google/protobuf/stubs/logging.h>
 
 #include "migrate-agent/commit/journal/text.h"

@@ -1,6 +1,5 @@
 // Feeds a target its seeds, and every file below the directories that are its arguments. Each input
-// lies once against the end of its memory and once against the beginning: what reads past either,
-// crashes.
+// is placed once at the end of its memory and once at the beginning: a read beyond either crashes.
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -13,7 +12,7 @@
 
 namespace {
 
-/// Memory between two pages that nobody may read.
+/// Memory between two inaccessible pages.
 class GuardedMemory {
  public:
   explicit GuardedMemory(std::size_t size)
@@ -60,7 +59,7 @@ int main(int argc, char** argv) {
       if (!entry.is_regular_file()) continue;
       std::ifstream file(entry.path(), std::ios::binary);
       const std::string input{std::istreambuf_iterator<char>(file), {}};
-      std::cout << entry.path() << std::endl;  // the last one is what it ended at
+      std::cout << entry.path() << std::endl;  // the last one, at which it ended
       feed(input);
       ++fed;
     }

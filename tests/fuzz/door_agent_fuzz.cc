@@ -1,5 +1,5 @@
-// The agent at the door of an application: whatever the application answers, and whatever its card
-// says. This process plays the application too.
+// The agent at the door of an application: any answers of the application, and any content of its
+// card. This process plays the application too.
 #include <fcntl.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
@@ -23,12 +23,13 @@ using std::chrono::milliseconds;
 
 constexpr milliseconds kDeadline{500};
 
-/// What the application sends for one request: replies with the version and the sequence number
-/// that are asked for unless the input says otherwise, or bytes; with descriptors.
+/// The application's answer to one request: replies with the requested version and sequence number
+/// unless the input overrides them, or bytes; with descriptors.
 enum ReplyFlag : std::uint8_t { kOtherVersion = 1, kOtherSequence = 2, kNoReply = 4, kMore = 8 };
 
-/// The application's side of the door: answers as long as there is input, then hangs up; at once
-/// where it has said nothing that the agent could take for an answer, so that nobody waits long.
+/// The application's side of the door: answers as long as there is input, then closes; at once if
+/// it has sent nothing that the agent could read as an answer, so that the agent does not wait
+/// long.
 void play_application(UniqueFd socket, Input input) {
   door::DoorRequest request{};
   bool answered = true;
@@ -54,7 +55,7 @@ void play_application(UniqueFd socket, Input input) {
   ::shutdown(socket.get(), SHUT_RDWR);
 }
 
-/// What the library shows in the descriptor table.
+/// The library's entries in the descriptor table.
 UniqueFd make_card(const door::DoorCard& card) {
   UniqueFd file(::memfd_create(door::kMemfdName, MFD_CLOEXEC | MFD_ALLOW_SEALING));
   require(::pwrite(file.get(), &card, sizeof card, 0) == sizeof card, "a card");
@@ -131,7 +132,7 @@ void take(Input input) {
 }
 
 std::string reply(const door::DoorReply& reply, std::uint8_t flags, std::uint8_t descriptors) {
-  // Without the entries that are not used.
+  // Without unused entries.
   const std::size_t size =
       offsetof(door::DoorReply, entries) + sizeof(door::DoorEntry) * reply.count;
   return Script()

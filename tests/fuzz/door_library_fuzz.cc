@@ -1,6 +1,6 @@
-// The preload library at its door: whatever an agent asks, in any order, with any descriptors. The
-// library is the real one from the door inwards, with two runtimes; their driver's calls succeed,
-// or fail when the input says so.
+// The preload library at its door: any requests of an agent, in any order, with any descriptors.
+// The library is the real one from the door inwards, with two runtimes; their driver calls succeed,
+// or fail where the input says so.
 #include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -20,13 +20,13 @@
 
 namespace gcr::preload {
 
-// In place of the library's own thread.
+// Replaces the library's own thread.
 std::int32_t door_thread_id() { return 1; }
 bool start_door() { return true; }
 
 namespace {
 
-/// How many more calls of the driver succeed.
+/// How many further driver calls succeed.
 int g_calls_that_succeed = 0;
 
 Result one_call() { return g_calls_that_succeed-- > 0 ? Result::kSuccess : Result::kInvalidValue; }
@@ -101,7 +101,7 @@ using namespace gcr::preload;
 
 constexpr std::uint64_t kChunk = 2 << 20;
 
-/// What the agent sends: a request of the right size and version, or bytes.
+/// The agent's message: a request of the right size and version, or bytes.
 enum Step : std::uint8_t { kBytes = 0, kRequest = 1, kSteps = 2 };
 
 void close_all_descriptors() {
@@ -168,8 +168,7 @@ void converse(Input input) {
       send_packet(agent.get(), input.bytes(input.number<std::uint16_t>()), count);
     }
   }
-  agent
-      .reset();  // nobody is left at the other end: what it sent is answered, then the door is gone
+  agent.reset();  // the other end is closed: its requests are answered, then the door is gone
   serve_door(library.get());
 }
 

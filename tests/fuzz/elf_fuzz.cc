@@ -1,4 +1,4 @@
-// Build-ids of files that a process maps, which are anybody's files.
+// Build-ids of mapped files, whose content is untrusted.
 #include <sys/mman.h>
 #include <unistd.h>
 

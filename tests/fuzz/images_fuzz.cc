@@ -1,5 +1,5 @@
-// Blocks of images and the names of their files, as the destination takes them. Nothing is written
-// but regular files below its directory.
+// Blocks of images and the names of their files, as the destination handles them. Only regular
+// files below its directory are written.
 #include <unistd.h>
 
 #include <filesystem>
@@ -18,7 +18,7 @@ constexpr std::uint64_t kMaxBytes = 16 * kMiB;
 
 enum Step : std::uint8_t { kRawBlock = 0, kBlock = 1, kName = 2, kSteps = 3 };
 
-/// A header with its numbers from the input. The stored length is the payload's own as a rule.
+/// A header with its numbers from the input. The stored length is usually the payload's own.
 BlockHeader header_of(Input& input, std::size_t payload_bytes) {
   BlockHeader header{.file = input.number<std::uint32_t>(),
                      .offset = std::uint64_t{input.number<std::uint16_t>()} * kWindowBytes,

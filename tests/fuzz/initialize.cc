@@ -6,7 +6,7 @@
 #include "tests/fuzz/input.h"
 
 extern "C" int LLVMFuzzerInitialize(int* argc, char*** argv) {
-  spdlog::set_level(spdlog::level::off);  // refusals are what most inputs are for
+  spdlog::set_level(spdlog::level::off);  // most inputs are refused
   if (*argc != 3 || std::string_view((*argv)[1]) != "--write-seeds") return 0;
   const std::filesystem::path directory((*argv)[2]);
   std::filesystem::create_directories(directory);

@@ -1,5 +1,5 @@
-// What fuzz targets share. A target is a function over bytes, and seeds that reach deep into what
-// it tests; libFuzzer drives it in the fuzz preset, corpus_main.cc feeds it files in every other
+// What fuzz targets share. A target is a function over bytes, and seeds that reach deep into the
+// tested code; libFuzzer drives it in the fuzz preset, corpus_main.cc feeds it files in every other
 // build.
 #pragma once
 
@@ -14,7 +14,7 @@
 #include <type_traits>
 #include <vector>
 
-/// The target: takes one input, aborts where something is wrong with how it was taken.
+/// The target: handles one input, aborts if it was handled wrongly.
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size);
 
 /// Understands one argument, `--write-seeds DIR`: writes the target's seeds there and exits.
@@ -68,7 +68,7 @@ class Input {
   std::span<const std::byte> left_;
 };
 
-/// Writes what Input reads.
+/// Writes the format that Input reads.
 class Script {
  public:
   template <class T>

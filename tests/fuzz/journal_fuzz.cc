@@ -1,5 +1,5 @@
-// Journals: whatever bytes lie in the file. Most inputs are given checksums that hold, because no
-// fuzzer finds those by itself.
+// Journals with arbitrary bytes in the file. Most inputs get valid checksums, because no fuzzer
+// finds those by itself.
 #include <google/protobuf/stubs/logging.h>
 #include <zlib.h>
 
@@ -20,7 +20,7 @@ using File = std::vector<std::byte>;
 
 void append(File& file, const Slot& slot) { file.insert(file.end(), slot.begin(), slot.end()); }
 
-/// A record's slot as format.h has it, around any body, with a checksum that holds.
+/// A record's slot as format.h has it, around any body, with a valid checksum.
 Sealed sealed(std::span<const std::byte> body, Checksum previous) {
   constexpr std::size_t kBodyAt = 8;
   Sealed sealed;

@@ -1,6 +1,5 @@
-// Files of manifests as anybody may leave them: header, certificates and signature, which are read
-// before anything is verified. Whatever they are, only what an agent of the authority has signed is
-// believed.
+// Manifest files with untrusted content: header, certificates and signature, which are read before
+// anything is verified. Only a manifest that an agent of the authority has signed is accepted.
 #include <fcntl.h>
 #include <google/protobuf/stubs/logging.h>
 #include <openssl/pem.h>
@@ -26,7 +25,7 @@ using gcr::test::TestAuthority;
 constexpr std::size_t kHeaderBytes = 40;
 constexpr const char* kFile = "fuzzed.checkpoint";
 
-/// What a file is made of.
+/// The parts of a file.
 struct Parts {
   std::string header, chain, signature, body;
 };
@@ -45,7 +44,7 @@ Parts split(const std::string& file) {
           file.substr(kHeaderBytes + chain + signature)};
 }
 
-/// A directory, and files by several signers of which the first alone is to be believed.
+/// A directory, and files by several signers of which only the first is trusted.
 class World {
  public:
   World() {
@@ -110,7 +109,7 @@ class World {
     manifest.set_digest_key(std::string(32, 'd'));
     require(write_manifest(*directory_, kFile, manifest, signer).has_value(), "a seed is written");
     require(read_manifest(*directory_, kFile, tls_).has_value() == signers_.empty(),
-            "the agent is believed, and nobody else");
+            "only the agent is trusted");
     signers_.push_back(split(bytes_of(path_ / "store" / kFile)));
     std::filesystem::remove(path_ / "store" / kFile);
   }
@@ -156,7 +155,7 @@ std::string changed_certificate(Input& input) {
   return {text, static_cast<std::size_t>(bytes)};
 }
 
-/// How a part of a file is chosen; above these are the signers'.
+/// How a part of a file is chosen; the values above these are those of the signers.
 enum class Choice : std::uint8_t { kText, kChanged, kAuthority, kSigners };
 
 unsigned signer_of(std::uint8_t choice) { return choice - static_cast<unsigned>(Choice::kSigners); }

@@ -1,4 +1,4 @@
-// Bodies of manifests, as if an agent had signed them: what is accepted can be relied on.
+// Bodies of manifests, as if an agent had signed them: an accepted one is consistent.
 #include <google/protobuf/stubs/logging.h>
 
 #include "store/manifest.h"

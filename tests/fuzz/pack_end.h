@@ -10,7 +10,7 @@ namespace gcr::fuzz {
 
 inline constexpr std::size_t kPackSumAt = 24;
 
-/// Makes the sum in a pack's end that of the index.
+/// Sets the sum in a pack's end to that of the index.
 inline void seal(std::span<std::byte> end, std::span<const std::byte> index) {
   SHA256(reinterpret_cast<const unsigned char*>(index.data()), index.size(),
          reinterpret_cast<unsigned char*>(&end[kPackSumAt]));

@@ -1,5 +1,5 @@
-// Directories as anybody may leave them: files of any name, some of them packs. They are listed,
-// opened, read and tidied up; what is no writer's is left alone, and no content passes for another.
+// Directories with untrusted content: files of any name, some of them packs. They are listed,
+// opened, read and tidied up; foreign files are left alone, and no content is taken for another.
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -23,7 +23,7 @@ namespace fs = std::filesystem;
 constexpr std::size_t kMostFiles = 4;
 constexpr std::size_t kMostRead = 16;  ///< contents of one pack: each may have 2 MiB
 
-/// An empty directory of checkpoints, which goes with its object.
+/// An empty directory of checkpoints, which is removed with its object.
 class Fresh {
  public:
   Fresh() {
@@ -36,7 +36,7 @@ class Fresh {
   Fresh(const Fresh&) = delete;
   Fresh& operator=(const Fresh&) = delete;
 
-  /// Names that no file can have make none.
+  /// Names that no file can have name none.
   void write(const std::string& name, std::span<const std::byte> bytes) const {
     if (name.find('/') != name.npos || name.find('\0') != name.npos) return;
     for (const fs::path& folder : {path_, path_ / "packs"}) {
@@ -52,7 +52,7 @@ class Fresh {
   fs::path path_;
 };
 
-/// One name, one meaning: none that differs from the one which is written is taken for it.
+/// One name, one spelling: any other is not accepted for it.
 void check_name(const std::string& name) {
   const std::string file_name = "packs/" + name;
   if (writer_of_pack(file_name)) {
@@ -68,7 +68,7 @@ void check_name(const std::string& name) {
   }
 }
 
-/// What stands behind the contents: the index from `index_offset` on, and an end for it.
+/// The part after the contents: the index from `index_offset` on, and an end for it.
 std::vector<std::byte> with_end(std::vector<std::byte> pack, std::span<const std::byte> index) {
   auto end = encode_index({}, pack.size());
   store_little_endian(&end[16], std::uint64_t{index.size() / kIndexEntryBytes});
@@ -140,7 +140,7 @@ void take(Input input) {
 
 const std::string kPackName = pack_file_of(Uuid{{1, 2, 3}}, 7).substr(6);
 
-/// One file, as an input has it.
+/// One file of an input.
 std::string file(const std::string& name, const std::string& contents,
                  const std::map<ContentName, Location>& index) {
   const auto bytes = encode_index(index, 0);

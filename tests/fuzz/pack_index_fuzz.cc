@@ -1,4 +1,4 @@
-// Ends and indexes of packs, and what they say is stored. The sum of an index is made to hold,
+// Ends and indexes of packs, and the contents that they list. The sum of an index is made valid,
 // because no fuzzer finds that by itself.
 #include <algorithm>
 

@@ -1,5 +1,5 @@
-// What a worker and its daemon, and two workers, say to each other in packets, with descriptors
-// beside them; and the daemon's book of who owns what.
+// Packets between a worker and its daemon, and between two workers, with descriptors; and the
+// daemon's registry of owners.
 #include <google/protobuf/stubs/logging.h>
 #include <sys/socket.h>
 

@@ -1,5 +1,5 @@
-// PrepareRequest, as the destination takes it: which way the data goes, the digest key, and the
-// buffers to make room for.
+// PrepareRequest, as the destination handles it: the transport, the digest key, and the buffers to
+// make room for.
 #include "migrate-agent/migration/destination/request_checks.h"
 #include "migrate-agent/transfer/negotiation/negotiation.h"
 #include "tests/fuzz/input.h"

@@ -1,5 +1,5 @@
 // What the targets of the destination's requests share: a host with two GPUs and some memory, and
-// what has to hold once buffers were taken.
+// the invariants after buffers were added.
 #pragma once
 
 #include <google/protobuf/stubs/logging.h>
@@ -17,7 +17,7 @@ inline constexpr std::uint64_t kRoomBytes = 64 * kMiB;
 inline const std::vector<device::GpuPair> kGpuMap = {{Uuid{{1}}, Uuid{{3}}},
                                                      {Uuid{{2}}, Uuid{{4}}}};
 
-/// Without a word about what does not parse.
+/// Without log lines about unparsable input.
 inline bool parse(std::span<const std::byte> bytes, google::protobuf::MessageLite& message) {
   static auto* const quiet = google::protobuf::SetLogHandler(nullptr);
   (void)quiet;
@@ -34,7 +34,7 @@ inline proto::Buffer buffer(std::uint64_t id, std::uint64_t size_bytes) {
   return buffer;
 }
 
-/// What add_buffers has added to `there`.
+/// The result of add_buffers on `there`.
 inline void check_added(const std::vector<mover::IncomingVram::Wanted>& wanted,
                         const gpu::Job& there) {
   std::uint64_t total = 0;
@@ -47,7 +47,7 @@ inline void check_added(const std::vector<mover::IncomingVram::Wanted>& wanted,
     for (const gpu::Mapping& mapping : added.mapped_by) {
       require(there.find(mapping) == buffer.id, "a member's number means one buffer");
     }
-    require(!added.mapped_by.empty(), "somebody maps it");
+    require(!added.mapped_by.empty(), "it has a mapping");
   }
   require(total <= kRoomBytes, "there is room for what is taken");
   require(there.allocations().size() <= kMaxBuffers, "buffers are within their limit");

@@ -1,5 +1,5 @@
-// RestoreRequest, as the destination takes it: digests of the buffers that are there, and the names
-// of image files. Nothing is made but regular files below its directory.
+// RestoreRequest, as the destination handles it: digests of the existing buffers, and the names of
+// image files. Only regular files below its directory are created.
 #include <unistd.h>
 
 #include <filesystem>
@@ -65,7 +65,7 @@ void add_file(proto::RestoreRequest& request, const std::string& name, std::uint
   file.set_name(name);
   file.set_id(id);
   file.set_size_bytes(size_bytes);
-  file.set_digest(images::ImageDigest{}.to_bytes());  // of nothing but zeros
+  file.set_digest(images::ImageDigest{}.to_bytes());  // only zeros
 }
 
 void add_digests(proto::RestoreRequest& request, std::uint64_t id, std::size_t bytes) {

@@ -16,7 +16,7 @@ namespace gcr::fuzz {
 
 inline constexpr std::size_t kMostDescriptors = 253;  ///< SCM_MAX_FD of the kernel
 
-/// One packet with these descriptors, to kMostDescriptors; lost where nobody takes it.
+/// Sends one packet with these descriptors, to kMostDescriptors; lost if it cannot be delivered.
 inline void send_packet(int socket, std::span<const std::byte> bytes,
                         std::span<const int> descriptors) {
   iovec part{const_cast<std::byte*>(bytes.data()), bytes.size()};
@@ -36,7 +36,7 @@ inline void send_packet(int socket, std::span<const std::byte> bytes,
   (void)::sendmsg(socket, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 
-/// The same with `count` descriptors of one thing.
+/// The same with `count` descriptors of one file.
 inline void send_packet(int socket, std::span<const std::byte> bytes, std::size_t count) {
   static const UniqueFd something(::eventfd(0, EFD_CLOEXEC));
   std::array<int, kMostDescriptors> sent{};

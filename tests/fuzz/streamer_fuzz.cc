@@ -1,4 +1,4 @@
-// CRIU's streamer connection: names and pipes, as the agent takes them at a dump.
+// CRIU's streamer connection: names and pipes, as the agent handles them during a dump.
 #include <fcntl.h>
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -15,7 +15,7 @@
 namespace gcr::fuzz {
 namespace {
 
-/// What CRIU does: sends bytes, sends one byte with the end of a pipe, or writes a whole request.
+/// CRIU's actions: sends bytes, sends one byte with the end of a pipe, or writes a whole request.
 enum Step : std::uint8_t { kBytes = 0, kPipe = 1, kRequest = 2, kTwoPipes = 3, kSteps = 4 };
 
 const std::filesystem::path& directory() {
@@ -80,7 +80,7 @@ void speak(const UniqueFd& socket, Input input) {
   }
 }
 
-/// How many descriptors this process has: none may stay behind.
+/// How many descriptors this process has: none may be leaked.
 std::ptrdiff_t descriptors() {
   return std::distance(std::filesystem::directory_iterator("/proc/self/fd"), {});
 }

@@ -1,4 +1,4 @@
-// Headers, hellos and errors of the TCP transport: what is accepted is what would be encoded.
+// Headers, hellos and errors of the TCP transport: an accepted one encodes to the same bytes.
 #include "tests/fuzz/input.h"
 #include "transport/tcp/frame.h"
 

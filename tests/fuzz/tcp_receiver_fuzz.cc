@@ -1,5 +1,5 @@
-// A receiver's whole connection, plain: what a sender may say, in any order and cut anywhere. Bytes
-// land in its regions or nowhere.
+// A receiver's whole connection, plain: messages of a sender, in any order and truncated anywhere.
+// Bytes land in its regions or nowhere.
 #include <sys/socket.h>
 
 #include <atomic>
@@ -42,8 +42,8 @@ std::string hello() {
       .bytes(encode(Hello{.lane = 0, .lanes = 1, .session = Uuid{{7}}, .token = kToken}));
 }
 
-/// What a sender says: a hello first on each connection unless the first byte is odd, then frames
-/// that are numbered rightly as a rule, or raw bytes.
+/// A sender's messages: a hello first on each connection unless the first byte is odd, then frames
+/// that are usually numbered correctly, or raw bytes.
 Conversation conversation(Input input) {
   const bool greets = input.number<std::uint8_t>() % 2 == 0;
   Conversation said;
@@ -79,7 +79,7 @@ Conversation conversation(Input input) {
   return said;
 }
 
-/// Says all of it, ends, and waits until the other end has ended too.
+/// Sends all of it, closes, and waits until the other end has closed too.
 void say(const UniqueFd& socket, std::string_view text) {
   while (!text.empty()) {
     const ssize_t sent = ::send(socket.get(), text.data(), text.size(), MSG_NOSIGNAL);

@@ -1,4 +1,4 @@
-// A sender's whole connection, plain: what a receiver may answer, in any order and cut anywhere.
+// A sender's whole connection, plain: messages of a receiver, in any order and truncated anywhere.
 #include <sys/socket.h>
 
 #include <thread>
@@ -14,7 +14,7 @@ namespace {
 using namespace gcr::transport;
 using std::chrono::milliseconds;
 
-/// What the receiver says: a welcome first unless the first byte is odd, then frames or raw bytes.
+/// A receiver's messages: a welcome first unless the first byte is odd, then frames or raw bytes.
 std::string conversation(Input input) {
   Script script;
   if (input.number<std::uint8_t>() % 2 == 0) {
@@ -36,7 +36,7 @@ std::string conversation(Input input) {
   return script;
 }
 
-/// Takes one connection, says all of it, and hangs up once the sender has.
+/// Accepts one connection, sends all of it, and closes once the sender has.
 void play_receiver(const test::LoopbackListener& listener, const std::string& text) {
   const UniqueFd socket = listener.accept();
   (void)::send(socket.get(), text.data(), text.size(), MSG_NOSIGNAL | MSG_DONTWAIT);

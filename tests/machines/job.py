@@ -1,4 +1,4 @@
-"""A job on two virtual machines: where it is, that it goes on, and what an operator types about it."""
+"""A job on two virtual machines: where it is, that it runs on, and an operator's commands for it."""
 import re
 import subprocess
 import tempfile
@@ -14,8 +14,8 @@ def value(name, text):
 
 
 def machines_with_packages(add_cleanup, *options, others=""):
-    """Two machines with this build's packages, or node2 with those in a folder `others`, until the clean-up; and
-    where the packages are."""
+    """Two machines with this build's packages, or node2 with those in a folder `others`, until the clean-up; and the
+    packages' folder."""
     folder = tempfile.TemporaryDirectory()
     add_cleanup(folder.cleanup)
     packages = Path(folder.name) / "packages"
@@ -27,8 +27,8 @@ def machines_with_packages(add_cleanup, *options, others=""):
 
 
 class JobTest(unittest.TestCase):
-    """Tests build on each other, in the order of their names: `machines`, where the job is (`node`, `pid`) and which
-    lines of documents were typed belong to the class."""
+    """Tests build on each other, in the order of their names: `machines`, the job's place (`node`, `pid`) and the
+    executed lines of documents belong to the class."""
     machines = node = pid = None
 
     @classmethod
@@ -44,14 +44,14 @@ class JobTest(unittest.TestCase):
         return "node2" if self.node == "node1" else "node1"
 
     def steps(self):
-        """What it has printed, on either machine, in order: lines are where the job was then."""
+        """Its output, on both machines, in order: lines are where the job was then."""
         lines = []
         for node in NODES:
             lines += re.findall(r"^step=(\d+) value=([0-9a-f]{8})$", self.machines.run(node, "cat ~alice/serve.log"),
                                 re.MULTILINE)
         return sorted((int(step), int(value, 16)) for step, value in lines)
 
-    def assert_goes_on(self):
+    def assert_progress(self):
         """It prints more, and has neither lost nor repeated a step."""
         before = self.steps()[-1][0]
         wait_until(lambda: self.steps()[-1][0] >= before + 3)
@@ -59,14 +59,14 @@ class JobTest(unittest.TestCase):
         for (step, last), following in zip(lines, lines[1:]):
             self.assertEqual(following, (step + 1, (last * 1664525 + step + 1) % (1 << 32)))
 
-    def begin_file_anew(self):
-        """For lines that can come twice, as those of a checkpoint's copy, or that a disk has not kept."""
+    def start_new_file(self):
+        """For lines that may be repeated, as those of a checkpoint's copy, or that a disk has lost."""
         for node in NODES:
             self.machines.run(node, "truncate -s 0 ~alice/serve.log")
         wait_until(self.steps)
 
     def copies(self):
-        """How many of the program each machine has."""
+        """How many processes of the program each machine has."""
         count = "pgrep -fc '^(python3|/opt/job/lib/ld.*) serve.py$' || true"
         return {node: int(self.machines.run(node, count)) for node in NODES}
 
@@ -74,7 +74,7 @@ class JobTest(unittest.TestCase):
         self.assertEqual(self.copies(), {self.node: 1, self.other(): 0})
 
     def move(self, *options):
-        """To the other machine; what gcr-migrate said."""
+        """To the other machine; returns the output of gcr-migrate."""
         words = ["gcr-migrate", *options, self.node, self.other(), self.pid]
         said = self.machines.run("node1", " ".join(words))
         self.assertEqual(value("verified", said), "yes")
@@ -84,7 +84,7 @@ class JobTest(unittest.TestCase):
     # ---- documents ----
 
     def type(self, block, lines, **words):
-        """What it printed on the last of the machines; words of the document stand for something."""
+        """Its output on the last of the machines; words of the document are placeholders."""
         words.setdefault("PID", self.pid)
         script = "\n".join(["set -e", *lines])
         for word, meaning in words.items():
@@ -98,7 +98,7 @@ class JobTest(unittest.TestCase):
         return [self.type(block, block.lines) for block in blocks(document) if not block.each]
 
     def type_one(self, document, beginning, **words):
-        """The line that begins so."""
+        """The line with this beginning."""
         found = [(block, line) for block in blocks(document) if block.each
                  for line in block.lines if line.startswith(beginning)]
         self.assertEqual(len(found), 1, (document, beginning))
@@ -106,8 +106,8 @@ class JobTest(unittest.TestCase):
         return self.type(block, [line], **words)
 
     def follow_install_md(self):
-        """With what the documents take for granted: a program, its output's file at the destination, a way to copy
-        files. The job runs on node1 then."""
+        """With the prerequisites of the documents: a program, its output file at the destination, a way to copy files.
+        The job runs on node1 then."""
         program = (ROOT / "tests/machines/serve.py").read_text()
         for node in NODES:
             self.machines.put(node, "serve.py", program, user="alice")

@@ -1,4 +1,4 @@
-"""Two virtual machines (scripts/two-machines), and what documents tell an operator to type there."""
+"""Two virtual machines (scripts/two-machines), and the commands of the documents for them."""
 import os
 import re
 import socket
@@ -10,12 +10,12 @@ ROOT = Path(__file__).resolve().parents[2]
 BUILD = Path(os.environ.get("GCR_BUILD", ROOT / "build/release"))
 SCRIPT = ROOT / "scripts/two-machines"
 NODES = ("node1", "node2")
-# For commands, of which an emulated processor makes some slow.
+# For commands, some of which are slow on an emulated processor.
 LIMIT_S = 600
 
 
 class Failed(Exception):
-    """A command's output, where it ended with another status than it should."""
+    """A command's output, when it ended with an unexpected status."""
 
 
 class Machines:
@@ -30,7 +30,8 @@ class Machines:
         self._script("down")
 
     def run(self, node, script, user="root", status=0, stdin=""):
-        """What a script of bash printed on both streams. Raises Failed for another exit status; None: any does."""
+        """The output of a bash script on both streams. Raises Failed for another exit status; None: all are
+        accepted."""
         done = subprocess.run(self._command(node, script, user), input=stdin, env=self.environment, text=True,
                               timeout=LIMIT_S, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
         if status is not None and done.returncode != status:
@@ -38,12 +39,12 @@ class Machines:
         return done.stdout.rstrip("\n")
 
     def start(self, node, script, user="root"):
-        """A script of bash that goes on beside others: its Popen, with both streams in stdout."""
+        """A bash script that runs concurrently with others: its Popen, with both streams in stdout."""
         return subprocess.Popen(self._command(node, script, user), env=self.environment, text=True,
                                 stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
 
     def cut(self, node):
-        """Takes the power away."""
+        """Cuts the power."""
         self._script("cut", node)
 
     def boot(self, node):
@@ -55,12 +56,12 @@ class Machines:
             self.run(node, f"date -s @{time.time():.3f}")
 
     def age(self, node, hours):
-        """It sleeps for a moment (ACPI's S3), in which its hardware clock is put forward: after it, the kernel takes
-        it that the machine was started that much earlier."""
+        """It suspends for a moment (ACPI's S3), while its hardware clock is put forward: afterwards the kernel computes
+        a boot time that much earlier."""
         asleep = self.start(node, "echo mem >/sys/power/state")
         wait_until(lambda: "suspended" in self._monitor(node, "info status"))
         later = time.gmtime(time.time() + hours * 3600)
-        # As MC146818's data sheet has the registers, with decimals for hexadecimal digits.
+        # With the registers of MC146818's data sheet, and decimal numbers written as hexadecimal digits.
         registers = {0: later.tm_sec, 2: later.tm_min, 4: later.tm_hour, 7: later.tm_mday, 8: later.tm_mon,
                      9: later.tm_year % 100}
         for register, number in registers.items():
@@ -72,13 +73,13 @@ class Machines:
         self.run(node, f"cat >{path}", user=user, stdin=text)
 
     def copy(self, file, node, path):
-        """A file of this machine's to there."""
+        """Copies a file of this machine there."""
         with open(file, "rb") as content:
             subprocess.run(self._command(node, f"cat >{path} && chmod 755 {path}", "root"), env=self.environment,
                            stdin=content, timeout=LIMIT_S, check=True)
 
     def _monitor(self, node, *commands):
-        """What qemu says to each."""
+        """The output of each qemu."""
         with socket.socket(socket.AF_UNIX) as monitor:
             monitor.connect(str(self.directory / f"{node}.monitor"))
             said = self._until_prompt(monitor)
@@ -106,8 +107,8 @@ class Machines:
 
 
 class Block:
-    """A piece of a document that is marked `<!-- run: NODE… [as USER][, each] -->`: nodes, user, and lines as they are.
-    "each": they do not follow each other, and a test types them one by one."""
+    """A block of a document that is marked `<!-- run: NODE… [as USER][, each] -->`: nodes, user, and lines unchanged.
+    "each": they do not follow each other, and a test runs them one by one."""
 
     def __init__(self, where, text):
         nodes, _, user = where.removesuffix(", each").partition(" as ")

@@ -1,5 +1,5 @@
-"""What two machines can differ in, a pair of machines each: a job is moved there and back, or preflight says why not.
-Prints a row for each. Long: scripts/two-machines --all."""
+"""The differences that two machines can have, a pair of machines each: a job is moved there and back, or preflight
+names the reason. Prints a row for each. Long: scripts/two-machines --all."""
 import os
 import re
 import subprocess
@@ -28,19 +28,19 @@ class Row(JobTest):
         """Moves it to the other machine: where, and its downtime."""
         said = self.move(*options)
         self.assert_one_copy()
-        self.assert_goes_on()
+        self.assert_progress()
         return f"to {self.node} {float(value('downtime_ms', said)):,.0f} ms"
 
     def there_and_back(self, what, *options):
         self.row(what, f"{self.there(*options)}, {self.there(*options)}")
 
     def refused(self, what, *wanted):
-        """The migration, with this in what it says; the job goes on."""
+        """The migration, with this in its output; the job runs on."""
         said = self.machines.run("node1", f"gcr-migrate --quiet {self.node} {self.other()} {self.pid}", status=None)
         for words in wanted:
             self.assertIn(words, said)
         self.assert_one_copy()
-        self.assert_goes_on()
+        self.assert_progress()
         self.row(what, "refused: " + " ".join(said.split()))
 
     def on_both(self, script, **words):
@@ -49,7 +49,7 @@ class Row(JobTest):
 
 
 class Networks(Row):
-    """One pair of machines, and what is between them and on their clocks."""
+    """One pair of machines, with differences between them and on their clocks."""
     CARD = "$(ip -o link | grep -o 'e[a-z0-9]*: .*52:54:00:00:01' | cut -d: -f1)"
 
     @classmethod
@@ -64,14 +64,14 @@ class Networks(Row):
         self.there_and_back("frames of 1,500 bytes")
         self.on_both(f"ip link set {self.CARD} mtu 9000")
         self.there_and_back("jumbo frames")
-        # As of a switch that drops what is too large for it, and says nothing.
+        # As of a switch that silently drops frames that are too large.
         self.on_both(f"tc qdisc add dev {self.CARD} clsact && tc filter add dev {self.CARD} egress matchall "
                      "action police mtu 1514 rate 100gbit burst 100m conform-exceed drop/ok")
         self.on_both("! ping -c 2 -W 2 -M do -s 4000 node{other} && ping -c 1 -s 1000 node{other}")
         self.refused("jumbo frames, and a switch that drops them", "has not acknowledged")
         self.on_both(f"tc qdisc del dev {self.CARD} clsact; ip link set {self.CARD} mtu 1500")
 
-    def test_11_a_slow_link_that_loses(self):
+    def test_11_slow_lossy_link(self):
         self.on_both(f"tc qdisc add dev {self.CARD} root netem rate 100mbit delay 40ms loss 0.1%")
         link = "100 Mbit/s, 40 ms each way, 0.1 % lost"
         self.there_and_back(link)
@@ -90,7 +90,7 @@ class Networks(Row):
         self.assertGreater(uptimes[1] - uptimes[0], 8.5 * 3600)
         self.there_and_back("node2 was started nine hours before node1")
 
-    def test_30_ipv6_alone(self):
+    def test_30_ipv6_only(self):
         self.on_both(f"ip addr flush dev {self.CARD} && ip addr add fd00:6::{{number}}/64 dev {self.CARD} nodad && "
                      "sed -i 's/192[.]0[.]2[.]/fd00:6::/' /etc/hosts && "
                      "sed -i 's/^#listen = .*/listen = \"[::]:7411\"/' /etc/gcr-migrate/agent.toml && "
@@ -98,7 +98,8 @@ class Networks(Row):
         self.there_and_back("IPv6 alone")
 
     def test_40_routers(self):
-        """Each machine has a router before it, a namespace that has its card: 9,000 bytes here and there, 1,500 between."""
+        """Each machine has a router before it, a namespace with its network card: MTU 9,000 on both sides, 1,500
+        between."""
         self.on_both(f"""
             card={self.CARD}
             ip netns add router && ip link set $card netns router
@@ -123,11 +124,11 @@ class Machines(Row):
         self.follow_install_md()
 
     def begin(self, node, before=""):
-        """The job, anew."""
+        """A new job."""
         pid = self.machines.run(node, before + "gcr-migrate run --output serve.log --detach -- python3 serve.py",
                                 user="alice")
         self.settle(node, pid.splitlines()[-1])
-        self.begin_file_anew()
+        self.start_new_file()
 
     def test_20_control_groups_of_version_1(self):
         self.have("--append", ";systemd.unified_cgroup_hierarchy=0 systemd.legacy_systemd_cgroup_controller")
@@ -145,7 +146,7 @@ class Machines(Row):
         self.have()
         self.assertEqual(self.machines.run("node1", "cat /sys/module/apparmor/parameters/enabled"), "Y")
         self.machines.run(self.node, f"kill {self.pid}")
-        # The software GPU's process opens files in a directory that it is given from outside its mount namespace.
+        # The software GPU's process opens files in a directory that it gets from outside its mount namespace.
         profile = "profile gcr-job flags=(attach_disconnected) { file, network, unix, signal, ptrace, capability, }"
         self.machines.run("node1", "apparmor_parser -r", stdin=profile)
         self.begin("node1", "aa-exec -p gcr-job -- ")
@@ -156,7 +157,7 @@ class Machines(Row):
 
     def test_41_selinux(self):
         self.have("--append", "security=selinux selinux=1", "--install", "selinux-policy-default selinux-utils")
-        # Disks come without labels, and what boots from them without its contexts.
+        # Disks have no labels, and a system booted from them has no contexts.
         self.on_both("setfiles -F /etc/selinux/default/contexts/files/file_contexts / 2>/dev/null; sync")
         for node in NODES:
             self.machines.cut(node)
@@ -182,7 +183,8 @@ class Machines(Row):
         self.there_and_back("Debian 12 and 13, a job with libraries of its own")
 
     def begin_with_libraries_of_its_own(self):
-        """All that its process has mapped, and Python, lie in a folder that is the same on both; nothing supervises it."""
+        """All files that its process has mapped, and Python, are in a folder that is the same on both; it has no
+        supervisor."""
         self.machines.run("node1", f"""
             mkdir -p /opt/job/lib
             grep -oE '/(usr/)?lib/.*[.]so[.0-9]*$' /proc/$(pgrep -P {self.pid})/maps | sort -u |

@@ -10,7 +10,7 @@ import unittest
 from job import JobTest, machines_with_packages, value
 from machines import BUILD, LIMIT_S, NODES, wait_until
 
-# Where the job is afterwards. "decided": an operator decides, because nobody can know whether the copy ran.
+# Where the job is afterwards. "decided": an operator decides, because it cannot be known whether the copy ran.
 POINTS = {
     "destination.prepared": "source",
     "destination.imaged": "source",
@@ -63,7 +63,7 @@ class PowerTest(JobTest):
             self.stop_both(point)
 
     def stop_both(self, point):
-        """Each agent first finishes what it has begun."""
+        """Each agent first finishes its migrations."""
         source, destination = self.node, self.other()
         at = source if point.startswith("source") else destination
         self.machines.run(at, f"rm -f /run/gcr-faults.hit; echo {point} run sleep 8 >/run/gcr-faults")
@@ -78,7 +78,7 @@ class PowerTest(JobTest):
             self.machines.run(node, "systemctl start migrate-agent")
         self.settle(destination, value("pid", said))
         self.assert_one_copy()
-        self.assert_goes_on()
+        self.assert_progress()
         report(f"{point}: both stopped; downtime {value('downtime_ms', said)} ms; one copy at {destination}")
 
     def test_30_power_offs(self):
@@ -90,7 +90,7 @@ class PowerTest(JobTest):
         source, destination = self.node, self.other()
         victim, survivor = (source, destination) if point.startswith("source") else (destination, source)
         self.machines.set_clocks()
-        self.begin_file_anew()
+        self.start_new_file()
         self.machines.run(victim, f"sync; rm -f /run/gcr-faults.hit; echo {point} stop >/run/gcr-faults")
         moving = self.machines.start(survivor, f"gcr-migrate {source} {destination} {self.pid}")
         self.machines.run(victim, HIT)
@@ -107,12 +107,12 @@ class PowerTest(JobTest):
         wait_until(lambda: self.copies() == {node: 1, ({*NODES} - {node}).pop(): 0} and not self.unfinished())
         self.settle(node, self.machines.run(node, "pgrep -x gcr-supervisor"))
         self.assert_follows(before)
-        self.assert_goes_on()
+        self.assert_progress()
         report(f"{point}: {victim} off; status {moving.returncode}, {said!r}; {decided!r}; one copy at {node}")
 
     def assert_follows(self, before):
-        """What it prints now comes of what it printed before the power was off."""
-        self.begin_file_anew()
+        """Its output now continues the output from before the power failure."""
+        self.start_new_file()
         step, last = before
         target, reached = self.steps()[0]
         self.assertGreater(target, step)
@@ -126,7 +126,7 @@ class PowerTest(JobTest):
                 if re.match(r"[0-9a-f]{8}", line)]
 
     def statuses(self):
-        """Of what is not finished, as an operator reads it."""
+        """Of unfinished migrations, as an operator reads it."""
         return "\n".join(self.machines.run(node, f"for id in $(gcr-migrate list {node} | grep -oE '^[0-9a-f-]{{36}}'); "
                                                  f"do gcr-migrate status {node} $id; done", status=None)
                          for node in NODES)

@@ -21,7 +21,7 @@ def main():
     call(cuda.cuMemAlloc_v2, ctypes.byref(memory), ctypes.c_size_t(4 * WORDS))
     step = 0
     while True:
-        # What was there goes into the next: a step that is lost or done twice changes all later ones.
+        # The old content is part of the new one: a lost or repeated step changes all later ones.
         call(cuda.cuMemcpyDtoH_v2, ctypes.byref(word), ctypes.c_uint64(memory.value + 2 * WORDS), ctypes.c_size_t(4))
         step += 1
         value = (word.value * 1664525 + step) % (1 << 32)

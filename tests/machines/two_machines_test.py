@@ -1,5 +1,5 @@
-"""docs/install.md and the first page of docs/usage.md, followed to the letter on two virtual machines; then what an
-operator does with a job there. The steps build on each other, in the order of their names."""
+"""docs/install.md and the first page of docs/usage.md, followed to the letter on two virtual machines; then an
+operator's commands for a job there. The steps build on each other, in the order of their names."""
 import re
 import subprocess
 import tempfile
@@ -11,7 +11,7 @@ from machines import LIMIT_S, NODES, blocks, wait_until
 
 
 def next_release(packages, folder):
-    """An archive of these packages as another release would have them."""
+    """An archive of these packages with the version of another release."""
     for package in packages.glob("*.deb"):
         tree = folder / package.stem
         subprocess.run(["dpkg-deb", "-R", package, tree], check=True)
@@ -41,14 +41,14 @@ class TwoMachines(JobTest):
         self.assertEqual(value("verified", said[0]), "yes", said)
         self.settle("node2", value("pid", said[0]))
         self.assert_one_copy()
-        self.assert_goes_on()
+        self.assert_progress()
 
     def test_21_and_back(self):
         self.move()
         self.assert_one_copy()
-        self.assert_goes_on()
+        self.assert_progress()
 
-    def test_30_the_journal_tells_who_moved_what(self):
+    def test_30_journal_names_user_and_process(self):
         for node in NODES:
             journal = self.machines.run(node, "journalctl -u migrate-agent -o cat", user="alice")
             self.assertEqual(len(re.findall(r'audit: .*user="alice".*outcome="migrated"', journal)), 2, journal)
@@ -58,14 +58,14 @@ class TwoMachines(JobTest):
             self.machines.run(node, "sed -i 's/^#metrics_listen = .*/metrics_listen = \"127.0.0.1:9411\"/' "
                                     "/etc/gcr-migrate/agent.toml && systemctl restart migrate-agent")
             self.assertIn('"ready":true', self.machines.run(node, "curl -sf http://127.0.0.1:9411/healthz"))
-        self.assert_goes_on()  # who restarts the agent does not restart the job
+        self.assert_progress()  # restarting the agent does not restart the job
         self.move()
         self.move()
         metrics = self.machines.run("node1", "curl -sf http://127.0.0.1:9411/metrics")
         moved = re.findall(r'^gcr_migrations_total\{(.*)\} (\d+)', metrics, re.MULTILINE)
         self.assertEqual(sum(int(count) for labels, count in moved if 'outcome="migrated"' in labels), 2, metrics)
 
-    def test_40_a_user_with_another_number_is_refused(self):
+    def test_40_user_with_another_id_is_refused(self):
         for node in NODES:
             self.machines.run(node, "cp ~alice/serve.py ~bob/ && chown bob: ~bob/serve.py")
         pid = self.machines.run("node1", "gcr-migrate run --output serve.log --detach -- python3 serve.py", user="bob")
@@ -78,36 +78,36 @@ class TwoMachines(JobTest):
         self.machines.run("node1", "install -d -o alice -g alice /checkpoints")
         said = self.type_one("usage.md", "gcr-migrate checkpoint")
         self.assertIn("checkpointed name=", said)
-        self.assert_goes_on()
+        self.assert_progress()
         self.machines.run("node1", f"kill {self.pid}; while pgrep -x gcr-supervisor; do sleep 0.2; done")
         said = self.type_one("usage.md", "gcr-migrate restore")
         self.settle("node1", value("pid", said))
         self.assert_one_copy()
-        self.begin_file_anew()
-        self.assert_goes_on()
+        self.start_new_file()
+        self.assert_progress()
 
-    def test_51_a_checkpoint_of_one_is_restored_on_the_other(self):
+    def test_51_checkpoint_is_restored_on_the_other_machine(self):
         said = self.machines.run("node1", f"gcr-migrate checkpoint --stop node1 {self.pid} /checkpoints/train")
         self.assertIn("checkpointed name=", said)
         self.machines.run("node1", "scp -qpr /checkpoints node2:/ && ssh node2 chown -R alice: /checkpoints")
         said = self.machines.run("node1", "gcr-migrate restore node2 /checkpoints/train")
         self.settle("node2", value("pid", said))
         self.assert_one_copy()
-        self.assert_goes_on()
+        self.assert_progress()
 
-    def test_52_a_drain(self):
+    def test_52_drain(self):
         said = self.machines.run("node1", "gcr-drain node2 --to node1")
         self.settle("node1", self.machines.run("node1", "pgrep -x gcr-supervisor"))
         self.assert_one_copy()
-        self.assert_goes_on()
+        self.assert_progress()
         self.assertIn("node1", said)
 
-    def test_53_off_the_gpu_and_back(self):
+    def test_53_suspend_and_resume(self):
         self.type_one("usage.md", "gcr-migrate suspend")
         steps = self.steps()
         self.assertEqual(self.steps(), steps)
         self.type_one("usage.md", "gcr-migrate resume")
-        self.assert_goes_on()
+        self.assert_progress()
         other = self.type_one("usage.md", "gcr-migrate run --output FILE --detach", FILE="other.log",
                               COMMAND="python3 serve.py")
         wait_until(lambda: "step=3 " in self.machines.run("node1", "cat ~alice/other.log"))
@@ -116,14 +116,14 @@ class TwoMachines(JobTest):
         self.type_one("usage.md", "gcr-migrate swap", PID=other, PID2=self.pid)
         self.machines.run("node1", f"gcr-migrate resume node1 {other}; kill {other}")
         wait_until(lambda: self.machines.run("node1", "pgrep -xc gcr-supervisor || true") == "1")
-        self.assert_goes_on()
+        self.assert_progress()
 
-    def test_54_a_program_that_ends(self):
+    def test_54_ending_program(self):
         said = self.type_one("usage.md", "gcr-migrate run --output FILE -- ", FILE="said.log", COMMAND="echo done")
         self.assertRegex(said, r"^\d+$")
         self.assertEqual(self.machines.run("node1", "cat said.log", user="alice"), "done")
 
-    def test_60_both_are_upgraded_while_a_job_is_suspended_and_another_waits(self):
+    def test_60_upgrade_with_a_suspended_and_a_paused_job(self):
         """Another one, whose migration pauses before its switchover."""
         other = self.machines.run("node1", "gcr-migrate run --output other.log --detach -- python3 serve.py", user="alice")
         self.machines.run("node2", "touch ~alice/other.log && chown alice: ~alice/other.log")
@@ -133,14 +133,14 @@ class TwoMachines(JobTest):
         self.machines.run("node1", f"gcr-migrate suspend node1 {self.pid}")
         self.upgrade()
         self.machines.run("node1", f"gcr-migrate resume node1 {self.pid}")
-        self.assert_goes_on()
+        self.assert_progress()
         self.machines.run("node1", f"gcr-migrate continue node1 {number}")
         said = waiting.communicate(timeout=LIMIT_S)[0]
         self.assertEqual((waiting.returncode, value("verified", said)), (0, "yes"), said)
         self.machines.run("node2", f"tail -n 1 ~alice/other.log | grep step= && kill {value('pid', said)}")
         self.move()
         wait_until(lambda: self.copies() == {"node1": 0, "node2": 1})
-        self.assert_goes_on()
+        self.assert_progress()
 
     def upgrade(self):
         """To the next release: the same programs, with other bytes in their files."""
@@ -151,7 +151,7 @@ class TwoMachines(JobTest):
                 self.machines.run(node, "rm -f *.deb && tar -xf next.tar && apt-get -qq install -y ./*.deb")
                 self.assertIn("-2~", self.machines.run(node, "dpkg-query -f '${Version}' -W gcr-migrate"))
 
-    def test_90_every_command_of_the_documents_was_typed(self):
+    def test_90_every_documented_command_was_run(self):
         for document in ("install.md", "usage.md"):
             for block in blocks(document):
                 self.assertLessEqual(set(block.lines), self.typed)

@@ -7,41 +7,41 @@
  *
  * What is modelled
  * - An agent's worker, and the recovery that follows on it, as one process for each side: the lock
- *   on the journal lets only one of them act. A crash takes everything but the journal and the
- *   copies of the process. An append is one step: torn by a crash it is absent, and so it is if it
- *   failed and was taken back. One that failed and may be there all the same ends the worker, so it
- *   is a crash as well.
- * - The source's daemon answers OutcomeRequest from the journal alone. While it is down, questions
+ *   on the journal lets only one of them act. A crash loses everything but the journal and the
+ *   copies of the process. An append is one step: torn by a crash it is absent, as it is if it failed
+ *   and was undone. One that failed and may exist nevertheless ends the worker, so it is a crash as
+ *   well.
+ * - The source's daemon answers OutcomeRequest from the journal alone. While it is down, requests
  *   are lost.
  * - A source in awaiting whose host was restarted asks for the vote. That the destination has given up,
  *   has never begun or is gone is read from its variables; that it has voted is a message.
  * - The network is a set of messages. One that was sent arrives at any time or never, before or
  *   after others, and any number of times. UNDECIDED and UNKNOWN change nothing at the destination,
- *   so they are questions without an answer.
- * - Connections are cut at any time; either side may lose its patience, fail, or be cancelled at
+ *   so they are requests without a reply.
+ * - Connections are cut at any time; either side may time out, fail, or be cancelled at
  *   any time before its promise.
- * - Outsiders send SIGCONT to a copy that stands still, which runs then unless it is frozen, and
- *   SIGKILL to the destination's as long as it stands still.
- * - Strangers, agents of the same authority, answer and tell whatever the other agent might. They
- *   are believed only by who does not compare their names with the journal's.
- * - An append whose sync failed and that could not be taken back leaves a record in memory alone
+ * - Outsiders send SIGCONT to a stopped copy, which runs then unless it is frozen, and SIGKILL to
+ *   that of the destination as long as it is stopped.
+ * - Strangers, other agents of the same authority, send every message that the peer could send. They
+ *   are trusted only by an agent that does not compare their names with the journal's.
+ * - An append whose sync failed and that could not be undone leaves a record only in memory
  *   (the decisive ones are modelled: both Committed). Its writer ends, the next reader sees the
- *   record, and a loss of power (HOSTS) takes it away, unless a reader has written it again.
+ *   record, and a loss of power (HOSTS) removes it, unless a reader has written it again.
  * - A suspend is a migration without a destination. Its copy of VRAM in host memory, and VRAM itself
- *   with its keeper, outlive the agent. A resume is ordered as soon as it can be.
+ *   with its keeper, outlive the agent. A resume is ordered as soon as possible.
  * - A job may be suspended before its migration begins, by an earlier one with a journal of its own.
- *   It stands still then whatever becomes of this migration here, and is resumed as soon as no
- *   unfinished migration has it. At the destination, too, it is somebody's to resume at any time once
- *   it has arrived: it counts as running.
- * - There is no bound on the number of faults: the states are finite without one. Some day faults
- *   are over, or not; where they are, everything must come to its end.
+ *   It stays stopped regardless of this migration's outcome, and is resumed as soon as no unfinished
+ *   migration has it. At the destination, too, it can be resumed at any time once it has arrived: it
+ *   counts as running.
+ * - There is no bound on the number of faults: the states are finite without one. Faults
+ *   may cease or not; if they do, everything must come to its end.
  *
- * Variants: HOSTS: hosts crash too, with all their processes. GONE: a host may be gone for good as
- * well. With either, an operator decides where nobody else can. The MUTATE_ switches each break one
- * rule; tests/model/run sees to it that the proof fails then.
+ * Variants: HOSTS: hosts crash too, with all their processes. GONE: a host may be gone permanently
+ * as well. With either, an operator decides if no agent can. The MUTATE_ switches each break one
+ * rule; tests/model/run checks that the proof fails then.
  *
  * A simulation prints, for the walk: "T side state event state record", a transition; "R side
- * state", an agent that was restarted, and what its journal tells; "L side", a journal whose last
+ * state", an agent that was restarted, and the state of its journal; "L side", a journal whose last
  * record is lost with the power; "O source state answer", an answer to OutcomeRequest.
  */
 
@@ -60,16 +60,16 @@ mtype = { UNDECIDED, COMMITTED, ABORTED };
 
 /* The copies of the process, as the hosts' kernels know them. */
 mtype = { absent,
-          bound,      /* stands still, and ends with the worker */
-          standing,   /* stands still by itself */
+          bound,      /* stopped, and ends with the worker */
+          standing,   /* stopped by itself */
           runs, destroyed };
 mtype source_copy = runs;
 mtype destination_copy = absent;
 bool source_frozen;         /* in a group that only root can thaw */
 bool destination_frozen;
-bool vram = true;           /* the source's copy has it, or somebody keeps it */
+bool vram = true;           /* the source's copy has it, or a keeper holds it */
 bool vram_copy;             /* a keeper has its content in host memory */
-bool destination_keeps;     /* likewise, of a job that arrives suspended */
+bool destination_keeps;     /* the same, of a job that arrives suspended */
 
 /* Journals: the state that the records tell. */
 mtype source_journal = working;
@@ -94,7 +94,7 @@ bool destination_worker;
 mtype destination_state = none;
 byte destination_step;      /* see destination() */
 bool owes_reply;
-bool holds_copy;            /* has written Committed, and has not let the copy go yet */
+bool holds_copy;            /* has written Committed, and has not released the copy yet */
 bool destination_trouble;
 
 /* The migration's own connection. */
@@ -120,15 +120,15 @@ bool faults_over;
 /* Hosts and operators. */
 bool source_host_crashed;       /* its processes are gone */
 bool destination_host_crashed;
-bool source_host_gone;          /* for good */
+bool source_host_gone;          /* permanently */
 bool destination_host_gone;
 mtype source_decision = none;
 mtype destination_decision = none;
 
-/* For the properties alone. */
+/* For the properties only. */
 bool decided;                   /* the source's journal has Committed */
-bool overruled;                 /* an operator let the source's copy run all the same */
-bool taken_back;                /* or the destination had said that its copy is lost */
+bool overruled;                 /* an operator let the source's copy run nevertheless */
+bool taken_back;                /* or the destination had reported that its copy is lost */
 bool killed_committed;          /* the destination's copy, after Committed and before it ran */
 bool operator_discarded;
 bool ran_there;
@@ -145,7 +145,7 @@ bool killed_suspended;          /* the source's copy, while it was suspended */
 #define source_at_work     (source_up && source_worker)
 #define destination_at_work (destination_up && destination_worker)
 
-/* Who compares the peer's name with the one in the journal believes nobody else. */
+/* An agent that compares the peer's name with the one in the journal trusts no other. */
 #ifdef MUTATE_ANY_PEER
 #define believes_strangers true
 #else
@@ -161,7 +161,7 @@ bool killed_suspended;          /* the source's copy, while it was suspended */
 
 inline send(m) { network[m] = true }
 
-/* As long as there are faults, what was taken may come again. */
+/* As long as there are faults, a received message may be received again. */
 inline take(m) {
   if
   :: network[m] = false
@@ -181,7 +181,7 @@ inline destination_advance(event, to, record) {
   destination_state = to
 }
 
-/* What the journal says is on the disk from now on. */
+/* The journal's content is on the disk from now on. */
 inline read_source_journal() {
   source_unsynced = source_unsynced && !rewrites;
   decided = decided || source_journal == committed
@@ -267,7 +267,7 @@ inline run_destination_copy() {
   ran_there = true
 }
 
-/* It is lost before it ran: nobody but who has written Committed can tell that after it. */
+/* It is lost before it ran: after Committed only its writer can know that. */
 inline lose_destination_copy() {
   destination_advance(copy_lost, aborted, Aborted);
   copy_lost_noted = true;
@@ -290,13 +290,13 @@ inline commit_destination() {
 #define CONFIRMED    7  /* CommitReply has come (recovery too) */
 #define GIVING_UP    8  /* rolls back although the journal could not take Aborted */
 #define UNCONFIRMED  9  /* CommitRequest was sent once (a mutation) */
-#define COPIED      10  /* of a suspend: all is in host memory, and a keeper has that */
+#define COPIED      10  /* of a suspend: all is in host memory, and a keeper holds it */
 #define RELEASED    11  /* VRAM (recovery too) */
-#define LOADED      12  /* VRAM is there again, and a keeper has it */
+#define LOADED      12  /* VRAM is restored, and a keeper holds it */
 
 active proctype source() {
   do
-  /* The course before the commit. */
+  /* The steps before the commit. */
   :: atomic { source_at_work && source_state == working && source_step == 0 ->
 #ifndef MUTATE_NO_PEER_RECORD
        peer_noted = true;
@@ -349,7 +349,7 @@ active proctype source() {
        source_trouble = false;
        decided = true }
 
-  /* Trouble before the commit, and trouble with the journal on top of it. */
+  /* Failures before the commit, and a failing journal in addition. */
   :: atomic { source_at_work && (source_state == working || source_state == awaiting) &&
               source_step != GIVING_UP && (source_trouble || (source_step > 0 && !connection && !suspends)) ->
        source_advance(failed, aborted, Aborted);
@@ -382,7 +382,7 @@ active proctype source() {
        source_advance(vote_received, committed, Committed);
        decided = true }
 
-  /* Suspended: VRAM is released, and made again. */
+  /* Suspended: VRAM is released, and allocated again. */
   :: atomic { source_up && source_state == suspended && source_step == 0 ->
        vram = false;
        source_step = RELEASED }
@@ -421,7 +421,7 @@ active proctype source() {
        source_worker = false;
        connection = false }
 
-  /* The commit is told until it is confirmed. */
+  /* The commit is sent until it is confirmed. */
   :: atomic { source_up && source_state == committed && source_step != CONFIRMED &&
 #ifdef MUTATE_COMMIT_ONCE
               source_step != UNCONFIRMED && source_worker &&
@@ -457,7 +457,7 @@ active proctype source() {
               source_copy == destroyed ->
        source_advance(commit_confirmed, confirmed, Finished) }
 
-  /* What an operator decides; recovery obeys. */
+  /* The decision of an operator, which recovery applies. */
   :: atomic { source_at_work && source_state == committed && source_step != CONFIRMED &&
               (destination_host_gone || source_refused) ->
        source_worker = false;
@@ -498,7 +498,7 @@ active proctype source() {
        send(COMMIT_REQUEST) }
 #endif
 #ifdef MUTATE_ROLL_BACK_IN_QUESTION
-  /* The append of Committed failed and could not be taken back; it is there. */
+  /* The append of Committed failed and could not be undone; it is there. */
   :: atomic { source_at_work && source_state == awaiting && source_step == VOTED && !faults_over ->
        source_journal = committed;
        decided = true;
@@ -513,7 +513,7 @@ active proctype source() {
   od
 }
 
-/* The source's daemon, and who resumes what was suspended before the migration. */
+/* The source's daemon, and the operator that resumes a job suspended before the migration. */
 active proctype source_daemon() {
 end_source_daemon:
   do
@@ -546,7 +546,7 @@ end_source_daemon:
 }
 
 /* The destination's worker and its recovery. destination_step of the worker: */
-#define STANDS  1  /* the copy is restored and stands still */
+#define STANDS  1  /* the copy is restored and stopped */
 #define REPLIED 2  /* RestoreReply is sent */
 
 /* The recovery of a vote. */
@@ -609,7 +609,7 @@ end_destination_idle:
   :: atomic { destination_up && destination_host_crashed && destination_state == committed ->
        destination_advance(host_lost, aborted, Aborted) }
 
-  /* The copy is looked at before it is committed, and once more before it is let go. */
+  /* The copy is checked before it is committed, and once more before its release. */
 #ifndef MUTATE_NO_LOOK
   :: atomic { destination_up && destination_state == restored && destination_copy == destroyed ->
        lose_destination_copy() }
@@ -618,12 +618,12 @@ end_destination_idle:
        lose_destination_copy() }
 #endif
 
-  /* What was sent before the source's host went down has come, or is lost, when it is up again. */
+  /* Messages sent before the source's host went down have arrived, or are lost, when it is up again. */
   :: atomic { destination_up && destination_state == restored && asks_vote &&
               !network[ABORT_REQUEST] && !network[VOTE_TOLD] ->
        send(VOTE_TOLD) }
 
-  /* The outcome is told, or recovery asks for it. */
+  /* The outcome is sent, or recovery asks for it. */
   :: atomic { destination_at_work && destination_state == restored &&
               destination_copy != bound && (!connection || destination_trouble) ->
        destination_worker = false;
@@ -716,10 +716,10 @@ end_destination_daemon:
   od
 }
 
-/* Of the migration's own connection: it is of no use any more once one of its messages is lost. */
+/* Of the migration's own connection: it is unusable once one of its messages is lost. */
 inline lose_with_connection(m) { network[m] = false; connection = false }
 
-/* All that may go wrong, as often as it likes, until it is over. A simulation has FAULTS of them, and
+/* All faults, in any number, until they cease. A simulation has FAULTS of them, and
  * PAUSE idle steps before each, or it would hardly get anywhere; CALM: only outsiders and hosts. */
 #ifdef FAULTS
 byte faults_left = FAULTS;
@@ -803,7 +803,7 @@ active proctype faults() {
 }
 
 #if defined(HOSTS) || defined(GONE)
-/* Decides where nobody else can: the other host is gone for good, or its copy is. */
+/* Decides if no agent can: the other host is gone permanently, or its copy is. */
 active proctype operator() {
   mtype decision;
 end_operator:
@@ -826,7 +826,7 @@ end_operator:
 
 /* Why no copy may be left: an operator decided so; the source's host took the process with it before
  * the decision, or when the destination had lost its copy; the destination's host did so after the process
- * had run there and the source had heard of it; or somebody killed the copy between the
+ * had run there and the source had heard of it; or the copy was killed between the
  * destination's Committed and its first step, or while it was suspended. */
 #define excused (operator_discarded ||                                              \
                  (source_host_crashed &&                                            \
@@ -838,7 +838,7 @@ end_operator:
 #define is_one_copy (!(source_copy == runs && destination_copy == runs))
 ltl one_copy { [] is_one_copy }
 
-/* Once the source's journal has Committed, its copy never runs again, unless an operator says so, or
+/* Once the source's journal has Committed, its copy never runs again, unless an operator decides so, or
  * the destination that its own has never run. */
 #define is_final (!decided || source_copy != runs || overruled || taken_back)
 ltl committed_is_final { [] is_final }
@@ -851,7 +851,7 @@ ltl committed_is_final { [] is_final }
                  (source_journal != awaiting || peer_noted))
 ltl journals_tell { [] is_told }
 
-/* What a copy that stands still had in VRAM is there or in host memory; suspended, it does not run. */
+/* The VRAM of a stopped copy exists, or its content is in host memory; suspended, it does not run. */
 #define is_kept ((source_copy != standing || vram || vram_copy) &&                              \
                  (destination_copy != standing || !was_suspended || destination_keeps) &&      \
                  (source_journal != suspended || source_copy != runs))

@@ -1,6 +1,6 @@
-// Leads the code through what the model does: random runs of commit.pml print every transition,
-// restart and answer, and CommitLog, on journals in files, must do the same at every line. Between
-// them the runs take every row of both tables.
+// Leads the code through the steps of the model: random runs of commit.pml print every transition,
+// restart and answer, and CommitLog, with journals in files, must do the same at every line.
+// Together the runs use every row of both tables.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -22,7 +22,7 @@ namespace {
 
 constexpr const char* kSimulate = GCR_MODEL_RUN " simulate 1 900";
 
-/// One side of one migration, with the code's state machine behind it.
+/// One side of one migration, and the code's state machine for it.
 template <class Role>
 class Side {
  public:
@@ -44,7 +44,7 @@ class Side {
     taken_.insert(from + " " + event);
   }
 
-  /// The owner died; its successor reads the journal.
+  /// The owner died; the next owner reads the journal.
   void restart(std::istream& line) {
     std::string state;
     line >> state;
@@ -57,7 +57,7 @@ class Side {
     restarted_.insert(state);
   }
 
-  /// The last record was never on the disk.
+  /// The last record never reached the disk.
   void lose() {
     log_.reset();
     const auto records = journal::read(path())->records.size();
@@ -67,7 +67,7 @@ class Side {
     ASSERT_TRUE(file.flush());
   }
 
-  /// What somebody who does not own the journal reads.
+  /// The journal as read by a process that does not own it.
   void answer(std::istream& line) {
     std::string state, outcome;
     line >> state >> outcome;
@@ -135,7 +135,7 @@ struct Migration {
   }
 };
 
-TEST(Walk, TheCodeTakesEveryStepOfTheModelAndHasNoOther) {
+TEST(Walk, CodeHasExactlyTheStepsOfTheModel) {
   const std::unique_ptr<FILE, int (*)(FILE*)> runs(::popen(kSimulate, "r"), &::pclose);
   ASSERT_NE(runs, nullptr);
   std::unique_ptr<Migration> migration;

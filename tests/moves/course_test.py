@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Drains and rebalancings over hosts that exist in memory."""
+"""Drains and rebalances of hosts that exist in memory."""
 
 import pathlib
 import sys
@@ -45,7 +45,7 @@ class Fixture(unittest.TestCase):
 
 
 class Draining(Fixture):
-    def test_every_job_goes_once_and_the_host_is_empty(self):
+    def test_every_job_moves_once_and_the_host_is_empty(self):
         pids = [self.fake.add_job("src", 5) for _ in range(8)]
         drain = self.drain()
         self.assertEqual((drain.status(), self.states(drain)), (cli.DONE, ["moved"] * 8))
@@ -53,7 +53,7 @@ class Draining(Fixture):
         self.assertEqual(sorted(pid for _, _, pid in self.fake.started), pids)
         self.assertEqual(len(self.fake.pids("one")), 4)
 
-    def test_no_more_at_a_time_than_the_limits_say(self):
+    def test_limits_bound_concurrent_moves(self):
         for _ in range(8):
             self.fake.add_job("src", 1)
         self.drain(per_host=8, total=3)
@@ -64,14 +64,14 @@ class Draining(Fixture):
         self.drain(per_host=2, total=8)
         self.assertLessEqual(self.fake.most_under_way, 2)
 
-    def test_an_agent_s_own_limit_is_kept(self):
+    def test_limit_of_an_agent_is_kept(self):
         self.fake.hosts["src"]["max_migrations"] = 1
         for _ in range(4):
             self.fake.add_job("src", 1)
         self.drain(per_host=8)
         self.assertEqual(self.fake.most_under_way, 1)
 
-    def test_a_failure_is_tried_elsewhere_and_the_others_go_on(self):
+    def test_failed_move_is_tried_elsewhere(self):
         pid = self.fake.add_job("src", 9)
         self.fake.add_job("src", 5)
         self.fake.outcomes[pid] = [(cli.FAILED, "the link broke")]
@@ -80,7 +80,7 @@ class Draining(Fixture):
         tried = [destination for _, destination, moved in self.fake.started if moved == pid]
         self.assertEqual(len(set(tried)), 2)
 
-    def test_a_job_that_fails_everywhere_is_left_after_its_tries(self):
+    def test_job_failing_everywhere_is_left_after_its_tries(self):
         pid = self.fake.add_job("src", 5)
         self.fake.outcomes[pid] = [(cli.FAILED, "no luck")] * 9
         drain = self.drain(tries=4)
@@ -88,14 +88,14 @@ class Draining(Fixture):
         self.assertEqual(len(self.fake.started), 4)
         self.assertEqual(drain.tasks[0].reason, "no luck")
 
-    def test_a_destination_that_preflight_refuses_is_not_tried(self):
+    def test_destination_refused_by_preflight_is_not_tried(self):
         pid = self.fake.add_job("src", 5)
         self.fake.blockers[(pid, "one")] = [blocker("destination")]
         drain = self.drain()
         self.assertEqual(self.states(drain), ["moved"])
         self.assertEqual([destination for _, destination, _ in self.fake.started], ["two"])
 
-    def test_a_blocker_at_the_source_costs_one_try_for_all_destinations(self):
+    def test_source_blocker_costs_one_try(self):
         pid = self.fake.add_job("src", 5)
         self.fake.blockers[pid] = [blocker("source", "terminal")]
         drain = self.drain(tries=2)
@@ -103,13 +103,13 @@ class Draining(Fixture):
         self.assertEqual(len(drain.tasks[0].tries), 2)
         self.assertIn("terminal", drain.tasks[0].reason)
 
-    def test_not_authorised_is_not_tried_again(self):
+    def test_unauthorised_move_is_not_retried(self):
         pid = self.fake.add_job("src", 5)
         self.fake.outcomes[pid] = [(cli.NOT_AUTHORISED, "not yours")] * 5
         drain = self.drain()
         self.assertEqual((self.states(drain), len(self.fake.started)), (["left"], 1))
 
-    def test_a_silent_destination_is_left_out_and_used_again_when_it_answers(self):
+    def test_silent_destination_is_skipped_until_it_answers(self):
         self.fake.silent.update(("one", "two"))
         self.fake.add_job("src", 5)
         drain = self.make(Drain, "src", tries=30)
@@ -119,13 +119,13 @@ class Draining(Fixture):
         self.assertEqual(drain.tasks[0].destination, "two")
         self.assertIn("two answers again", self.said)
 
-    def test_a_job_without_room_anywhere_is_left_with_the_reasons(self):
+    def test_job_without_room_is_left_with_reasons(self):
         self.fake.add_job("src", 79.9)
         drain = self.drain(tries=2)
         self.assertEqual((self.states(drain), self.fake.started), (["left"], []))
         self.assertIn("no destination has room (one: 80.0 GiB of VRAM free", drain.tasks[0].reason)
 
-    def test_a_job_of_several_gpus_goes_as_a_whole_where_there_are_as_many(self):
+    def test_multi_gpu_job_moves_as_a_whole(self):
         self.fake.add_host("src", gpus=4)
         self.fake.add_host("two", gpus=4)
         pid = self.fake.add_job("src", 10, gpus=(0, 1, 2, 3))
@@ -136,14 +136,14 @@ class Draining(Fixture):
         self.assertEqual((told["gpus"], told["processes"], told["gpu_processes"]), (4, 5, 4))
         self.assertIn("alice, 40.0 GiB on 4 GPUs, 5 processes", text.name(drain.tasks[0]))
 
-    def test_a_job_of_more_gpus_than_any_host_has_is_left(self):
+    def test_job_with_more_gpus_than_any_host_is_left(self):
         self.fake.add_host("src", gpus=2)
         self.fake.add_job("src", 1, gpus=(0, 1))
         drain = self.drain(tries=1)
         self.assertEqual((self.states(drain), self.fake.started), (["left"], []))
         self.assertIn("one: no free H200", drain.tasks[0].reason)
 
-    def test_newcomers_are_moved_and_who_ends_is_not_missed(self):
+    def test_new_jobs_move_and_ended_ones_are_ignored(self):
         ends = self.fake.add_job("src", 5)
         self.fake.blockers[ends] = [blocker("source")]
         drain = self.make(Drain, "src", tries=50)
@@ -152,7 +152,7 @@ class Draining(Fixture):
         drain.run()
         self.assertEqual((drain.status(), self.states(drain)), (cli.DONE, ["ended", "moved"]))
 
-    def test_what_moved_to_a_host_that_then_died_is_lost(self):
+    def test_job_on_a_host_that_dies_is_lost(self):
         self.fake.add_job("src", 5)
         drain = self.make(Drain, "src")
         original = self.fake.move
@@ -168,14 +168,14 @@ class Draining(Fixture):
 
 
 class Checkpointing(Fixture):
-    """A drain that was told to take checkpoints of what nobody takes."""
+    """A drain that was told to take checkpoints of jobs without a destination."""
 
     def drain(self, **limits):
         drain = self.make(Drain, "src", "/ckpt", **limits)
         drain.run()
         return drain
 
-    def test_what_no_host_has_room_for_is_checkpointed_and_all_else_moves(self):
+    def test_job_without_room_is_checkpointed(self):
         big, small = self.fake.add_job("src", 79.9), self.fake.add_job("src", 5)
         self.fake.hosts["src"]["gpus"][0]["free_bytes"] = 0
         drain = self.drain()
@@ -187,14 +187,14 @@ class Checkpointing(Fixture):
         self.assertRegex(told["checkpoint"], f"^/ckpt/drain.src.{big}.[0-9a-f-]{{36}}$")
         self.assertEqual(len(told["tries"]), 3)  # all of them come first
 
-    def test_every_host_is_tried_as_often_as_without(self):
+    def test_number_of_tries_is_the_same_with_checkpoints(self):
         pid = self.fake.add_job("src", 5)
         self.fake.outcomes[pid] = [(cli.FAILED, "no luck")] * 4
         drain = self.drain(tries=4)
         self.assertEqual(self.states(drain), ["checkpointed"])
         self.assertEqual(len(self.fake.started), 4)
 
-    def test_two_jobs_and_two_drains_never_share_a_directory(self):
+    def test_checkpoint_directories_are_never_shared(self):
         for _ in range(3):
             self.fake.add_job("src", 79.9)
         self.drain(tries=1)
@@ -203,25 +203,25 @@ class Checkpointing(Fixture):
         directories = [directory for _, _, directory in self.fake.checkpointed]
         self.assertEqual((len(directories), len(set(directories))), (4, 4))
 
-    def test_after_a_checkpoint_that_failed_the_job_moves_if_there_is_room_by_then(self):
+    def test_job_moves_after_a_failed_checkpoint_if_there_is_room(self):
         pid = self.fake.add_job("src", 5)
         self.fake.blockers[(pid, "one")] = self.fake.blockers[(pid, "two")] = [blocker("destination")]
         self.fake.outcomes[pid] = [(cli.FAILED, "the disk is full")]
         drain = self.make(Drain, "src", "/ckpt", tries=2)
         begin = self.fake.checkpoint
 
-        def begin_and_let_in(*words):
+        def begin_and_admit(*words):
             del self.fake.blockers[(pid, "two")]
             return begin(*words)
 
-        self.fake.checkpoint = begin_and_let_in
+        self.fake.checkpoint = begin_and_admit
         drain.run()
         self.assertEqual((drain.status(), self.states(drain)), (cli.DONE, ["moved"]))
         self.assertEqual(drain.tasks[0].destination, "two")
         failed = [each for each in drain.tasks[0].tries if each.checkpoint]
         self.assertEqual([each.reason for each in failed], ["the disk is full"])
 
-    def test_a_job_whose_checkpoints_fail_is_left_after_as_many_tries_in_one_directory(self):
+    def test_failing_checkpoints_are_retried_in_one_directory(self):
         pid = self.fake.add_job("src", 79.9)
         self.fake.outcomes[pid] = [(cli.FAILED, "the disk is full")] * 9
         drain = self.drain(tries=2)
@@ -229,20 +229,20 @@ class Checkpointing(Fixture):
         self.assertEqual(self.fake.pids("src"), {pid})
         self.assertEqual((len(self.fake.checkpointed), len(set(self.fake.checkpointed))), (2, 1))
 
-    def test_what_preflight_refuses_is_not_checkpointed(self):
+    def test_job_refused_by_preflight_is_not_checkpointed(self):
         self.fake.add_job("src", 79.9)
         self.fake.checkpoint_blockers = [blocker("source", "checkpoint-room")]
         drain = self.drain(tries=1)
         self.assertEqual((self.states(drain), self.fake.checkpointed), (["left"], []))
         self.assertIn("checkpoint-room", drain.tasks[0].reason)
 
-    def test_what_the_operator_may_not_move_is_not_checkpointed(self):
+    def test_unauthorised_job_is_not_checkpointed(self):
         pid = self.fake.add_job("src", 5)
         self.fake.outcomes[pid] = [(cli.NOT_AUTHORISED, "not yours")]
         drain = self.drain()
         self.assertEqual((self.states(drain), self.fake.checkpointed), (["left"], []))
 
-    def test_one_whose_outcome_is_not_known_is_settled_by_the_source_s_journal(self):
+    def test_unknown_checkpoint_outcome_comes_from_the_journal(self):
         for state, wanted in (("confirmed", ["checkpointed"]), ("undone", ["checkpointed"])):
             pid = self.fake.add_job("src", 79.9)
             self.fake.outcomes[pid] = [(cli.UNKNOWN, "contact was lost")]
@@ -256,7 +256,7 @@ class Checkpointing(Fixture):
             for left in self.fake.pids("src"):
                 self.fake.remove("src", left)
 
-    def test_an_earlier_drain_s_checkpoint_is_waited_for(self):
+    def test_checkpoint_of_an_earlier_drain_is_waited_for(self):
         pid = self.fake.add_job("src", 5)
         job = self.fake.hosts["src"]["jobs"][0]
         job["migration_id"] = "11111111-1111-4111-8111-111111111111"
@@ -271,7 +271,7 @@ class Checkpointing(Fixture):
         self.assertEqual((self.states(drain), self.fake.checkpointed), (["checkpointed"], []))
         self.assertEqual(drain.tasks[0].checkpoint, "/ckpt/drain.src.1.x")
 
-    def test_what_the_host_has_not_ended_yet_of_a_job_that_moved_is_no_other_job(self):
+    def test_ending_processes_of_a_moved_job_are_no_new_job(self):
         self.fake.add_job("src", 5)
         drain = self.make(Drain, "src")
         drain.update()
@@ -284,7 +284,7 @@ class Checkpointing(Fixture):
             drain.update()
             self.assertEqual(len(drain.tasks), 1 if migration_id else 2, self.said)
 
-    def test_told_to_stop_it_begins_no_checkpoint_and_told_twice_it_cancels_one(self):
+    def test_stop_begins_no_checkpoint_and_second_stop_cancels(self):
         self.fake.hold = True
         self.fake.add_job("src", 79.9)
         drain = self.make(Drain, "src", "/ckpt", tries=1)
@@ -328,7 +328,7 @@ class Restoring(Fixture):
         course.run()
         return course
 
-    def test_each_comes_back_once_where_there_is_room(self):
+    def test_each_checkpoint_is_restored_once(self):
         directories = self.store(50, 40, 30)
         self.fake.silent.add("src")
         course = self.restores()
@@ -344,14 +344,14 @@ class Restoring(Fixture):
         course = self.restores()
         self.assertEqual([task.destination for task in course.tasks], ["two"])
 
-    def test_a_failure_leaves_the_checkpoint_and_another_host_is_tried(self):
+    def test_failed_restore_is_tried_on_another_host(self):
         (directory,) = self.store(10)
         self.fake.outcomes[directory] = [(cli.FAILED, "a file differs")]
         course = self.restores()
         self.assertEqual(self.states(course), ["restored"])
         self.assertEqual(len({destination for _, destination in self.fake.restored}), 2)
 
-    def test_without_room_it_stays_and_is_named(self):
+    def test_checkpoint_without_room_stays_and_is_named(self):
         directories = self.store(10)
         for host in self.fake.hosts.values():
             host["gpus"][0]["allowed"] = False
@@ -360,7 +360,7 @@ class Restoring(Fixture):
         self.assertEqual(sorted(self.fake.stored), directories)
         self.assertIn(directories[0], text.name(course.tasks[0]))
 
-    def test_one_that_another_restore_has_is_left_to_it(self):
+    def test_checkpoint_held_by_another_restore_is_left(self):
         (directory,) = self.store(10)
         self.fake.stored[directory][0]["restore_id"] = "11111111-1111-4111-8111-111111111111"
         self.fake.verdicts = Always({"role": "source", "state": "confirmed", "finished": True, "pid": 5,
@@ -369,14 +369,14 @@ class Restoring(Fixture):
         self.assertEqual((course.status(), self.states(course)), (cli.DONE, ["restored"]))
         self.assertEqual(self.fake.restored, [])
 
-    def test_one_that_another_restore_has_on_a_host_that_nobody_reaches_is_not_settled(self):
+    def test_restore_on_an_unreachable_host_is_unsettled(self):
         (directory,) = self.store(10)
         self.fake.stored[directory][0]["restore_id"] = "11111111-1111-4111-8111-111111111111"
         course = self.restores(patience_seconds=0.1)
         self.assertEqual((course.status(), self.states(course)), (cli.UNKNOWN, ["unsettled"]))
         self.assertEqual(self.fake.restored, [])
 
-    def test_one_that_another_has_brought_back_meanwhile_is_no_failure(self):
+    def test_checkpoint_restored_by_another_is_no_failure(self):
         (directory,) = self.store(10)
         self.fake.outcomes[directory] = [(cli.REFUSED, "there is no checkpoint any more")]
         begin = self.fake.restore
@@ -391,7 +391,7 @@ class Restoring(Fixture):
         course = self.restores()
         self.assertEqual((course.status(), self.states(course)), (cli.DONE, ["ended"]))
 
-    def test_an_undone_restore_that_still_has_it_needs_an_operator(self):
+    def test_undone_restore_that_holds_it_needs_an_operator(self):
         (directory,) = self.store(10)
         self.fake.stored[directory][0]["restore_id"] = "11111111-1111-4111-8111-111111111111"
         self.fake.verdicts = Always({"role": "source", "state": "undone", "finished": True,
@@ -400,13 +400,13 @@ class Restoring(Fixture):
         self.assertEqual((course.status(), self.states(course)), (cli.FAILED, ["left"]))
         self.assertIn("still has it", course.tasks[0].reason)
 
-    def test_an_unusable_one_is_named_and_the_others_come_back(self):
+    def test_unusable_checkpoint_is_named_and_others_restored(self):
         first, _ = self.store(10, 20)
         self.fake.stored[first][0]["problem"] = "the certificate has expired"
         course = self.restores()
         self.assertEqual((course.status(), self.states(course)), (cli.FAILED, ["left", "restored"]))
 
-    def test_the_plan_of_a_dry_run_restores_nothing(self):
+    def test_dry_run_restores_nothing(self):
         self.store(50, 40)
         course = self.make(restores.Restores, restores.find(self.fake, self.folder))
         course.plan()
@@ -441,7 +441,7 @@ class LosingSight(Fixture):
             time.sleep(0.005)
         return drain, thread
 
-    def test_it_is_not_tried_again_before_the_source_has_settled_it(self):
+    def test_unknown_outcome_is_not_retried_before_it_settles(self):
         self.fake.verdicts = Always({"role": "source", "state": "awaiting", "finished": False,
                                      "operator_needed": False})  # fmt: skip
         drain, thread = self.begin(patience_seconds=0.3)
@@ -449,7 +449,7 @@ class LosingSight(Fixture):
         self.assertEqual((drain.status(), self.states(drain)), (cli.UNKNOWN, ["unsettled"]))
         self.assertEqual(len(self.fake.started), 1)
 
-    def test_committed_and_not_confirmed_is_not_settled_either(self):
+    def test_committed_but_unconfirmed_is_not_settled(self):
         self.fake.outcomes[self.pid] = [(cli.UNCONFIRMED, "the destination has not confirmed it")]
         self.fake.verdicts = Always({"role": "source", "state": "committed", "finished": False,
                                      "operator_needed": False})  # fmt: skip
@@ -458,14 +458,14 @@ class LosingSight(Fixture):
         self.assertEqual((drain.status(), self.states(drain)), (cli.UNKNOWN, ["unsettled"]))
         self.assertEqual(len(self.fake.started), 1)
 
-    def test_undone_at_the_source_it_is_tried_again(self):
+    def test_migration_undone_at_the_source_is_retried(self):
         self.fake.verdicts = Always({"role": "source", "state": "undone", "finished": True,
                                      "message": "the destination was lost", "operator_needed": False})  # fmt: skip
         drain, thread = self.begin()
         thread.join(5)
         self.assertEqual((self.states(drain), len(self.fake.started)), (["moved"], 2))
 
-    def test_confirmed_at_the_source_it_has_moved(self):
+    def test_migration_confirmed_at_the_source_has_moved(self):
         self.fake.verdicts = Always({"role": "source", "state": "confirmed", "finished": True, "pid": 0,
                                      "operator_needed": False})  # fmt: skip
         self.fake.add_job("src", 1)
@@ -474,7 +474,7 @@ class LosingSight(Fixture):
         self.assertEqual(self.states(drain), ["moved", "moved"])
         self.assertEqual(len(self.fake.started), 2)
 
-    def test_a_destination_that_runs_it_settles_it_while_the_source_is_silent(self):
+    def test_destination_settles_it_while_the_source_is_silent(self):
         self.fake.verdicts = Always({"role": "destination", "state": "running", "finished": True,
                                      "pid": 77, "operator_needed": False})  # fmt: skip
         original = self.fake.outcome_of
@@ -489,12 +489,12 @@ class LosingSight(Fixture):
         self.assertEqual((self.states(drain), drain.tasks[0].pid), (["moved"], 77))
         self.assertEqual(drain.status(), cli.UNREACHABLE)
 
-    def test_a_migration_that_the_source_knows_nothing_of_never_began(self):
+    def test_migration_unknown_to_the_source_never_began(self):
         drain, thread = self.begin()
         thread.join(5)
         self.assertEqual((self.states(drain), len(self.fake.started)), (["moved"], 2))
 
-    def test_somebody_else_s_migration_is_waited_for(self):
+    def test_migration_of_another_operator_is_waited_for(self):
         job = self.fake.hosts["src"]["jobs"][0]
         job["migration_id"] = "11111111-1111-4111-8111-111111111111"
         self.fake.hosts["src"]["migrations"] = [
@@ -515,13 +515,13 @@ class Suspended(Fixture):
         self.pid = self.fake.add_job("src", 5)
 
     def migration(self, state, phase):
-        """One that has the job."""
+        """One that holds the job."""
         migration = {"migration_id": f"of {state}", "peer": "one:7411", "phase": phase, "state": state,
                      "members": [self.pid], "operator_needed": False}  # fmt: skip
         self.fake.hosts["src"]["migrations"].append(migration)
         return migration["migration_id"]
 
-    def test_a_suspended_job_moves_though_no_gpu_has_room_and_is_suspended_there(self):
+    def test_suspended_job_moves_without_free_vram(self):
         self.fake.suspend("src", self.pid)
         for name in ("one", "two"):
             self.fake.hosts[name]["gpus"][0]["free_bytes"] = 0
@@ -533,14 +533,14 @@ class Suspended(Fixture):
         self.assertIn(f"as {task.pid}, suspended there", text.outcome(task))
         self.assertIn("alice, suspended", text.name(task))
 
-    def test_one_that_fails_to_move_stays_suspended_and_that_is_said(self):
+    def test_suspended_job_that_fails_to_move_is_reported(self):
         self.fake.suspend("src", self.pid)
         self.fake.outcomes[self.pid] = [(cli.FAILED, "no luck")] * 9
         drain = self.drain(tries=2)
         self.assertEqual(self.states(drain), ["left"], self.said)
         self.assertTrue(text.task_json(drain.tasks[0])["suspended"])
 
-    def test_one_that_another_migration_moves_is_waited_for(self):
+    def test_suspended_job_in_another_migration_is_waited_for(self):
         self.fake.suspend("src", self.pid)
         mover = self.migration("working", "send")
 
@@ -556,7 +556,7 @@ class Suspended(Fixture):
         self.assertEqual((drain.tasks[0].migration_id, drain.tasks[0].suspended), (mover, True))
 
     def end_with(self, state, then):
-        """The agent knows that the migration which has the job is in this state by now; so does the next look."""
+        """The agent knows that the job's migration is in this state by now; so does the next poll."""
         job = self.fake.hosts["src"]["jobs"][0]
         job["migration_id"] = self.migration("working", "suspend")
 
@@ -573,19 +573,19 @@ class Suspended(Fixture):
         self.assertEqual(self.states(drain), ["moved"], self.said)
         return drain.tasks[0]
 
-    def test_one_that_is_being_suspended_moves_once_it_is(self):
+    def test_job_being_suspended_moves_afterwards(self):
         self.assertTrue(self.end_with("suspended", lambda: self.fake.suspend("src", self.pid)).suspended)
 
-    def test_one_that_is_being_resumed_moves_once_it_runs(self):
+    def test_job_being_resumed_moves_once_it_runs(self):
         self.assertFalse(self.end_with("resumed", lambda: None).suspended)
 
-    def test_a_rebalancing_leaves_it_alone(self):
+    def test_rebalance_leaves_a_suspended_job_alone(self):
         other = self.fake.add_job("src", 10)
         self.fake.suspend("src", self.pid)
         pictures = {name: parse(host) for name, host in self.fake.hosts.items()}
         self.assertEqual({move.job.pid for move in plan.balance(pictures, 1e-6)[0]} - {other}, set())
 
-    def test_a_rebalancing_leaves_one_that_was_suspended_after_the_plan(self):
+    def test_rebalance_leaves_a_job_suspended_after_the_plan(self):
         self.fake.add_job("src", 10)
         pictures = {name: parse(host) for name, host in self.fake.hosts.items()}
         moves, _ = plan.balance(pictures, 0.01)
@@ -638,19 +638,19 @@ class Stopping(Fixture):
         self.assertFalse(thread.is_alive())
         return drain
 
-    def test_told_once_what_is_under_way_ends_and_nothing_new_begins(self):
+    def test_first_stop_finishes_running_moves_and_begins_none(self):
         drain = self.run_and_stop(1)
         self.assertEqual((drain.status(), self.states(drain)), (cli.CANCELLED, ["moved", "moved", "waiting"]))
         self.assertEqual(len(self.fake.started), 2)
 
-    def test_told_twice_what_is_under_way_is_cancelled(self):
+    def test_second_stop_cancels_running_moves(self):
         drain = self.run_and_stop(2)
         self.assertEqual((drain.status(), self.states(drain)), (cli.CANCELLED, ["waiting"] * 3))
         self.assertEqual(len(self.fake.pids("src")), 3)
 
 
 class Rebalancing(Fixture):
-    def test_the_plan_is_carried_out_as_it_was_made(self):
+    def test_plan_is_followed(self):
         for size in (30, 20, 10):
             self.fake.add_job("src", size)
         pictures = {name: parse(host) for name, host in self.fake.hosts.items()}
@@ -663,7 +663,7 @@ class Rebalancing(Fixture):
             sorted((pid, destination) for _, destination, pid in self.fake.started),
         )
 
-    def test_a_job_that_ended_meanwhile_is_no_failure(self):
+    def test_ended_job_is_no_failure(self):
         for size in (30, 20):
             self.fake.add_job("src", size)
         pictures = {name: parse(host) for name, host in self.fake.hosts.items()}

@@ -9,7 +9,7 @@ GIB = 1 << 30
 
 
 class FakeMigration:
-    """Ends at once, or when it is released. `act` does what success does, and gives the new PID."""
+    """Ends at once, or when it is released. `act` has the effect of success, and returns the new PID."""
 
     def __init__(self, hosts, source, destination, pid, act):
         self.migration_id = str(uuid.uuid4())
@@ -51,8 +51,8 @@ class FakeCluster:
         self.silent = set()  # names of hosts that do not answer
         self.blockers = {}  # by PID, or by PID and destination: findings
         self.outcomes = {}  # by PID: (status, message) of its next migrations, in turn
-        self.unsettled = {}  # by migration id: who moves where
-        self.verdicts = {}  # by migration id: the source's part, as `status` has it
+        self.unsettled = {}  # by migration id: job, source and destination
+        self.verdicts = {}  # by migration id: the source's part, in the format of `status`
         self.hold = False  # migrations wait until they are released
         self.started = []  # (source, destination, pid) of every migration
         self.checkpointed = []  # (source, pid, directory) of every checkpoint that was begun
@@ -79,8 +79,8 @@ class FakeCluster:
         }  # fmt: skip
 
     def add_job(self, host, size_gib, gpus=(0,), **fields):
-        """With so much on each of its GPUs, and a process for each below a launcher; `fields` are more of what
-        `gcr-migrate host` tells of it."""
+        """With that much VRAM on each of its GPUs, and a process for each below a launcher; `fields` are further fields
+        of `gcr-migrate host`."""
         self._next_pid += 1
         self._put(host, {
             "pid": self._next_pid, "start_time": 7, "command": "serve.py", "uid": 1, "user": "alice",
@@ -92,7 +92,7 @@ class FakeCluster:
         return self._next_pid
 
     def suspend(self, host, pid):
-        """It leaves its GPUs."""
+        """It frees its GPUs."""
         job = self.remove(host, pid)
         self._put(host, {**job, "gpus": []})
         self._take_over(host, pid)
@@ -102,7 +102,7 @@ class FakeCluster:
         return any(each["state"] == "suspended" and pid in each["members"] for each in migrations)
 
     def _take_over(self, host, pid):
-        """It is suspended there, by a migration that nobody works on."""
+        """It is suspended there, by a migration without a worker."""
         job = next(each for each in self.hosts[host]["jobs"] if each["pid"] == pid)
         job["migration_id"] = str(uuid.uuid4())
         self.hosts[host]["migrations"].append({

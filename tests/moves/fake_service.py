@@ -1,4 +1,4 @@
-"""What Slurm's service works with, in memory: time, Slurm, the socket of its trigger, drains, Prometheus."""
+"""The environment of the Slurm service, in memory: time, Slurm, the socket of its trigger, drains, Prometheus."""
 
 import collections
 import itertools
@@ -10,14 +10,14 @@ from gcr_moves.slurm import Node, SlurmError
 
 
 class FakeTime:
-    """The clock and the queue of the service. Time passes while the queue is empty: no test waits. What happens
-    when the service looks too happens after that."""
+    """The clock and the queue of the service. Time passes while the queue is empty: no test waits. Events due at the
+    time of a poll happen after it."""
 
     def __init__(self):
         self.now = 1000.0
         self._ready = collections.deque()
-        self._later = []  # (when, what to do)
-        self._idle = 0  # how often it was asked, and no time passed
+        self._later = []  # (when, action)
+        self._idle = 0  # how often it was polled without time passing
 
     def clock(self):
         return self.now
@@ -46,7 +46,7 @@ class FakeTime:
 
 
 class FakeSlurm:
-    """Counts what it is asked."""
+    """Counts its calls."""
 
     def __init__(self, time):
         self.states = {}  # by node
@@ -105,7 +105,7 @@ class FakeListener:
 
 
 class FakeDrain:
-    """Goes on until a test ends it."""
+    """Runs until a test ends it."""
 
     def __init__(self, node, words, say, on_end):
         self.node, self.words, self.say, self._on_end = node, words, say, on_end
@@ -124,7 +124,7 @@ class FakeDrain:
 
 
 class FakePrometheus:
-    """As much of prometheus_client as the service uses. What it has counted, by name and labels."""
+    """The part of prometheus_client that the service uses. Its counts, by name and labels."""
 
     def __init__(self):
         self.values = {}

@@ -1,4 +1,4 @@
-"""Nodes of Slurm's that exist in memory, behind the interface of gcr_moves.slurm.Slurm."""
+"""Slurm nodes that exist in memory, behind the interface of gcr_moves.slurm.Slurm."""
 
 import threading
 import time
@@ -7,7 +7,7 @@ from gcr_moves.slurm import PLACEHOLDER, SUCCESSOR, Node, SlurmError, SlurmJob
 
 
 class FakeSlurm:
-    """Nodes are the hosts of a FakeCluster; the processes of a job that is cancelled end."""
+    """Nodes are the hosts of a FakeCluster; the processes of a cancelled job end."""
 
     def __init__(self, cluster):
         self.silent = False
@@ -15,7 +15,7 @@ class FakeSlurm:
         self.submitted = []  # (job, placeholder, nodes where that may start)
         self.before_answer = lambda: None  # called before jobs() answers
         self._cluster = cluster
-        self._jobs = {}  # by id: as squeue describes them
+        self._jobs = {}  # by id: in the format of squeue
         self._excluded = {}  # by id of a placeholder
         self._lock = threading.RLock()
         for name, host in cluster.hosts.items():
@@ -24,7 +24,7 @@ class FakeSlurm:
     # ---- for tests ----
 
     def add_job(self, node, gpus=1, **fields):
-        """Runs there; its id."""
+        """Runs there; returns its id."""
         with self._lock:
             number = len(self._jobs) + 1
             self._jobs[number] = {
@@ -63,7 +63,7 @@ class FakeSlurm:
     def unfinished(self):
         return {number for number in self._jobs if self.state(number) in ("PENDING", "RUNNING")}
 
-    # ---- what it does by itself ----
+    # ---- its own actions ----
 
     def _gpus(self, number):
         detail = self._jobs[number]["gres_detail"]

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Where jobs go, decided from pictures alone."""
+"""Where jobs move, decided from snapshots."""
 
 import pathlib
 import sys
@@ -31,12 +31,12 @@ SOURCE = picture(gpu("s0", 0), gpu("s1", 0))
 
 
 class Placing(unittest.TestCase):
-    def test_the_host_with_the_largest_share_free_afterwards_comes_first(self):
+    def test_host_with_the_largest_free_share_comes_first(self):
         rooms = {"small": plan.Room(picture(gpu("a", 30))), "large": plan.Room(picture(gpu("b", 60)))}
         fitting, reasons = plan.candidates(job(1, s0=10), SOURCE, rooms)
         self.assertEqual((fitting, reasons), (["large", "small"], {}))
 
-    def test_load_and_migrations_under_way_count_against_a_host(self):
+    def test_load_and_running_migrations_count_against_a_host(self):
         busy = picture(gpu("a", 60), load=1.0)
         calm = picture(gpu("b", 50))
         fitting, _ = plan.candidates(
@@ -48,34 +48,34 @@ class Placing(unittest.TestCase):
             job(1, s0=10), SOURCE, {"receiving": plan.Room(receiving), "calm": plan.Room(calm)})  # fmt: skip
         self.assertEqual(fitting, ["calm", "receiving"])
 
-    def test_a_migration_that_waits_for_somebody_does_not_count(self):
+    def test_paused_migration_does_not_count(self):
         waiting = [
             {"migration_id": "1", "phase": ""},
             {"migration_id": "2", "phase": "commit", "operator_needed": True},
         ]
         self.assertEqual(picture(migrations=waiting).under_way, set())
 
-    def test_what_is_planned_to_go_there_takes_room(self):
+    def test_planned_moves_use_room(self):
         room = plan.Room(picture(gpu("a", 25)))
         first, second = job(1, s0=12), job(2, s1=12)
         room.take(first, room.find(first, SOURCE))
         self.assertIn("12.4 GiB of VRAM free", room.find(second, SOURCE))
 
-    def test_a_context_needs_room_beside_the_buffers(self):
+    def test_context_needs_room_too(self):
         self.assertEqual(plan.Room(picture(gpu("a", 10.7))).find(job(1, s0=10), SOURCE), {"s0": "a"})
         self.assertIsInstance(plan.Room(picture(gpu("a", 10.5))).find(job(1, s0=10), SOURCE), str)
 
-    def test_another_model_a_smaller_gpu_and_one_that_is_not_allowed_do_not_do(self):
+    def test_unsuitable_gpus_are_not_used(self):
         for unfit in (gpu("a", 40, model="H100"), gpu("a", 40, total=79), gpu("a", 40, allowed=False)):
             self.assertIn("no free H200", plan.Room(picture(unfit)).find(job(1, s0=1), SOURCE))
 
-    def test_each_gpu_of_a_job_gets_one_of_its_own_with_most_room_first(self):
+    def test_each_gpu_gets_a_distinct_target_with_most_room_first(self):
         room = plan.Room(picture(gpu("a", 10), gpu("b", 40), gpu("c", 20)))
         self.assertEqual(room.find(job(1, s0=5, s1=5), SOURCE), {"s0": "b", "s1": "c"})
         one = plan.Room(picture(gpu("a", 40)))
         self.assertIsInstance(one.find(job(1, s0=5, s1=5), SOURCE), str)
 
-    def test_the_same_gpu_is_kept_where_both_hosts_have_it(self):
+    def test_gpu_shared_by_both_hosts_is_kept(self):
         self.assertEqual(
             plan.Room(picture(gpu("x", 40), gpu("s0", 20))).find(job(1, s0=5), SOURCE), {"s0": "s0"})  # fmt: skip
 
@@ -91,7 +91,7 @@ class Balancing(unittest.TestCase):
             "other": picture(gpu("o0", 80)),
         }
 
-    def test_the_largest_gain_comes_first_and_the_spread_becomes_less_with_each_move(self):
+    def test_largest_gain_comes_first(self):
         pictures = self.uneven()
         moves, used = plan.balance(pictures, 0.01)
         gains = [move.gain for move in moves]
@@ -103,7 +103,7 @@ class Balancing(unittest.TestCase):
         self.assertEqual(sum(used.values()), sum(plan.used_of(pictures).values()))
         self.assertEqual(len(moves), 2)
 
-    def test_no_job_moves_twice_and_none_that_is_in_a_migration(self):
+    def test_no_job_moves_twice_or_while_it_migrates(self):
         pictures = self.uneven()
         moving = Job(4, 1, vram=(("f0", 5 * GIB),), migration_id="some")
         full = pictures["full"]
@@ -113,7 +113,7 @@ class Balancing(unittest.TestCase):
         self.assertEqual(len(pids), len(set(pids)))
         self.assertNotIn(4, pids)
 
-    def test_nothing_is_planned_that_gains_less_than_the_threshold(self):
+    def test_moves_below_the_threshold_are_not_planned(self):
         moves, _ = plan.balance(self.uneven(), 0.99)
         self.assertEqual(moves, [])
         moves, _ = plan.balance(self.uneven(), 0.01, most_moves=1)
@@ -126,7 +126,7 @@ class Balancing(unittest.TestCase):
         self.assertTrue(moves)
         self.assertEqual({move.destination for move in moves}, {"other"})
 
-    def test_a_job_of_two_gpus_goes_where_two_are_free(self):
+    def test_two_gpu_job_moves_to_two_free_gpus(self):
         pictures = {
             "full": picture(gpu("f0", 10), gpu("f1", 10), jobs=[job(1, f0=30, f1=30)]),
             "one": picture(gpu("o0", 80), gpu("o1", 10)),
@@ -142,7 +142,7 @@ class Balancing(unittest.TestCase):
         }
         self.assertEqual(plan.balance(pictures, 0.001)[0], [])
 
-    def test_every_move_of_a_plan_lessens_the_spread(self):
+    def test_every_move_reduces_the_spread(self):
         pictures = self.uneven()
         pictures["large"] = picture(gpu("l0", 120, total=160), jobs=[job(9, l0=40)])
         totals, used = plan.totals_of(pictures), plan.used_of(pictures)

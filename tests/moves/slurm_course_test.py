@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Drains and rebalancings of Slurm's nodes, over hosts and a Slurm that exist in memory."""
+"""Drains and rebalances of Slurm nodes, with hosts and a Slurm that exist in memory."""
 
 import pathlib
 import sys
@@ -46,7 +46,7 @@ class Fixture(unittest.TestCase):
         return Runner(cluster, limits, self.said.append)
 
     def plan(self):
-        """Its moves, and what it leaves out."""
+        """Its moves, and the jobs that it skips."""
         restricted, left_out = restrict({name: parse(host) for name, host in self.fake.hosts.items()}, self.slurm)
         return plan.balance(restricted, 0.001)[0], left_out
 
@@ -62,7 +62,7 @@ class Fixture(unittest.TestCase):
         return sorted(job["slurm_job"] for job in self.fake.hosts[host]["jobs"])
 
     def assert_each_runs_once(self, count):
-        """So many jobs have processes, each has one set of them, and nothing else is in the queue."""
+        """This many jobs have processes, each has one set of them, and nothing else is in the queue."""
         owners = [owner for host in self.fake.hosts for owner in self.owners(host)]
         self.assertEqual(len(owners), count, self.said)
         self.assertEqual(set(owners), self.slurm.unfinished(), self.said)
@@ -72,7 +72,7 @@ class Fixture(unittest.TestCase):
 
 
 class Planning(Fixture):
-    def test_only_what_slurm_can_let_move_is_planned_and_the_rest_is_named_with_the_reason(self):
+    def test_unmovable_slurm_jobs_are_named_with_reasons(self):
         movable = self.slurm.add_movable("n1", 10)
         fixed = self.slurm.add_job("n1")
         self.fake.add_job("n1", 10, slurm_job=fixed, slurm_step="batch", slurm_parent="slurmstepd")
@@ -84,7 +84,7 @@ class Planning(Fixture):
             ("n1", 0, "it is in no job of Slurm's"),
         ])  # fmt: skip
 
-    def test_a_suspended_job_is_left_out(self):
+    def test_suspended_job_is_skipped(self):
         self.fake.suspend("n1", self.slurm.pid(self.slurm.add_movable("n1", 10)))
         moves, left_out = self.plan()
         self.assertEqual((moves, len(left_out)), ([], 1))
@@ -94,7 +94,7 @@ class Planning(Fixture):
         self.assertEqual((drain.status(), self.states(drain)), (cli.FAILED, ["left"]), self.said)
         self.assertIn("it is suspended", drain.tasks[0].reason)
 
-    def test_nothing_goes_to_a_node_where_slurm_starts_no_job(self):
+    def test_unavailable_nodes_get_nothing(self):
         for _ in range(4):
             self.slurm.add_movable("n1", 10)
         self.slurm.closed = {"n2"}
@@ -104,8 +104,8 @@ class Planning(Fixture):
 
 
 class Draining(Fixture):
-    def test_processes_that_slurm_has_on_another_node_are_not_this_node_s(self):
-        """As where two nodes are one machine."""
+    def test_processes_of_another_node_are_ignored(self):
+        """As if two nodes are one machine."""
         moved = self.slurm.add_movable("n1", 10)
         elsewhere = self.slurm.add_movable("n2", 10)
         self.fake.add_job("n1", 10, slurm_job=elsewhere, slurm_step="batch", slurm_parent="gcr-slurm-wait")
@@ -115,7 +115,7 @@ class Draining(Fixture):
         self.assertEqual(self.states(drain), ["moved"], self.said)
 
 
-    def test_a_placeholder_that_its_user_has_taken_gpus_from_is_given_up(self):
+    def test_placeholder_without_its_gpus_is_abandoned(self):
         self.slurm.add_movable("n1", 10)
         drain = self.drain("n1")
         self.slurm.before_answer = self.slurm.take_gpus_of_placeholders
@@ -126,7 +126,7 @@ class Draining(Fixture):
 
 
 class Rebalancing(Fixture):
-    def test_jobs_of_several_nodes_move_into_placeholders_on_the_nodes_of_the_plan(self):
+    def test_jobs_move_into_placeholders_of_the_plan(self):
         for node in ("n1", "n1", "n1", "n1", "n2", "n2"):
             self.slurm.add_movable(node, 10)
         course = self.rebalance()
@@ -141,7 +141,7 @@ class Rebalancing(Fixture):
         uses = [use["uuid"] for host in self.fake.hosts.values() for job in host["jobs"] for use in job["gpus"]]
         self.assertEqual(len(uses), len(set(uses)))
 
-    def test_a_placeholder_that_does_not_start_in_time_is_cancelled_and_its_job_stays(self):
+    def test_late_placeholder_is_cancelled_and_its_job_stays(self):
         self.fake.add_host("n3", gpus=0)
         self.fake.hosts["n3"]["slurm_node"] = "n3"
         for _ in range(2):
@@ -157,7 +157,7 @@ class Rebalancing(Fixture):
         self.assertEqual((self.fake.started, len(self.slurm.submitted)), ([], 1))
         self.assert_each_runs_once(2)
 
-    def test_a_placeholder_of_an_earlier_drain_that_runs_elsewhere_is_cancelled(self):
+    def test_old_placeholder_on_another_node_is_cancelled(self):
         jobs = [self.slurm.add_movable("n1", 10) for _ in range(2)]
         course = self.rebalance()
         (task,) = course.tasks
@@ -170,7 +170,7 @@ class Rebalancing(Fixture):
         self.assertEqual(self.owners("n1"), jobs)
         self.assert_each_runs_once(2)
 
-    def test_told_to_stop_it_leaves_nothing_in_the_queue(self):
+    def test_stopped_rebalance_leaves_the_queue_clean(self):
         for _ in range(2):
             self.slurm.add_movable("n1", 10)
         full = [self.slurm.add_job(node, 4) for node in ("n2", "n3")]
@@ -185,7 +185,7 @@ class Rebalancing(Fixture):
             self.slurm.cancel(job)
         self.assert_each_runs_once(2)
 
-    def test_a_job_that_ends_while_its_placeholder_runs_leaves_none(self):
+    def test_job_ending_early_leaves_no_placeholder(self):
         for _ in range(3):
             self.slurm.add_movable("n1", 10)
         self.fake.hold = True
@@ -203,7 +203,7 @@ class Rebalancing(Fixture):
         self.assertEqual((course.status(), self.states(course)), (cli.DONE, ["ended", "moved"]), self.said)
         self.assert_each_runs_once(2)
 
-    def test_a_failure_cancels_the_placeholder_and_another_one_is_tried(self):
+    def test_failure_replaces_the_placeholder(self):
         for _ in range(2):
             self.slurm.add_movable("n1", 10)
         course = self.rebalance()
@@ -214,7 +214,7 @@ class Rebalancing(Fixture):
         self.assertEqual((self.slurm.state(first), self.slurm.state(second)), ("CANCELLED", "RUNNING"))
         self.assert_each_runs_once(2)
 
-    def test_without_moves_slurm_hears_of_what_an_earlier_one_has_moved_but_not_of_what_is_on_its_way(self):
+    def test_only_finished_earlier_moves_are_reported_to_slurm(self):
         arrived, coming = self.slurm.add_movable("n1", 10), self.slurm.add_movable("n2", 10)
         jobs = self.slurm.jobs()
         place = self.slurm.submit_placeholder(jobs[arrived], ["n1", "n3"])
@@ -230,7 +230,7 @@ class Rebalancing(Fixture):
 
 
 class TwoAtATime(Fixture):
-    """Between two looks another drain moves the job into the placeholder that both wait for."""
+    """Between two polls another drain moves the job into the placeholder that both wait for."""
 
     def setUp(self):
         super().setUp()
@@ -250,20 +250,20 @@ class TwoAtATime(Fixture):
         self.slurm.hand_over(jobs[job], jobs[placeholder], jobs)
         self.slurm.release(job)
 
-    def run_beside(self, course, count):
+    def run_concurrently(self, course, count):
         course.run()
         self.assert_each_runs_once(count)
         self.assertEqual((course.status(), self.states(course)), (cli.DONE, ["ended"]), self.said)
         self.assertIn("another drain has moved it", course.tasks[0].reason)
 
-    def test_a_drain_leaves_it_to_its_new_job(self):
+    def test_drain_leaves_it_to_its_new_job(self):
         self.slurm.add_movable("n1", 10)
-        self.run_beside(self.drain("n1"), 1)
+        self.run_concurrently(self.drain("n1"), 1)
 
-    def test_a_rebalancing_leaves_it_to_its_new_job(self):
+    def test_rebalance_leaves_it_to_its_new_job(self):
         for _ in range(2):
             self.slurm.add_movable("n1", 10)
-        self.run_beside(self.rebalance(), 2)
+        self.run_concurrently(self.rebalance(), 2)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""scripts/slurm serve: when it begins drains, what it says, what it counts, how it ends."""
+"""scripts/slurm serve: when it begins drains, its log, its metrics, its end."""
 
 import argparse
 import contextlib
@@ -28,7 +28,7 @@ MOMENT = 1 / 64
 
 
 def process(outcome, job=7, reason="", successor=0, downtime_ms=0.0, tries=()):
-    """As a drain's report tells of it."""
+    """In the format of a drain's report."""
     return {"outcome": outcome, "slurm_job": job, "pid": 40 + job, "reason": reason, "slurm_successor": successor,
             "destination": "address-of-n2" if successor else "", "downtime_ms": downtime_ms, "verified": True,
             "tries": list(tries)}  # fmt: skip
@@ -40,7 +40,7 @@ class Fixture(unittest.TestCase):
         self.slurm = FakeSlurm(self.time)
         self.slurm.states = {"n1": "mixed", "n2": "idle", "n3": "mixed"}
         self.drains = []
-        self.trouble = None  # raised instead of beginning a drain
+        self.trouble = None  # raised instead of starting a drain
         self.refused = 0  # how often
         self.err, self.out = io.StringIO(), io.StringIO()
         self.enter(contextlib.redirect_stderr(self.err))
@@ -72,7 +72,7 @@ class Fixture(unittest.TestCase):
         return self.service
 
     def pass_time(self, seconds=MOMENT):
-        """The service attends to all that happens until then."""
+        """The service handles all events until then."""
         over = []
         self.time.after(seconds, lambda: self.time.put(lambda: over.append(True)))
         while not over:
@@ -90,7 +90,7 @@ class Fixture(unittest.TestCase):
     def under_way(self):
         return [drain.node for drain in self.drains]
 
-    def said(self):
+    def new_log_lines(self):
         """Since the last time."""
         lines = self.err.getvalue().splitlines()
         self.err.seek(0)
@@ -99,13 +99,13 @@ class Fixture(unittest.TestCase):
 
 
 class Draining(Fixture):
-    def test_a_node_that_is_draining_at_the_start_is_drained_with_the_words_for_drains(self):
+    def test_node_draining_at_the_start_is_drained_with_the_options(self):
         self.begin("n1", "n3")
         self.assertEqual(self.under_way(), ["n1", "n3"])
         self.assertEqual(self.drains[0].words, ["--tries", "3"])
-        self.assertIn("n1: draining", self.said())
+        self.assertIn("n1: draining", self.new_log_lines())
 
-    def test_a_node_that_begins_to_drain_is_drained_at_the_next_look(self):
+    def test_node_that_begins_to_drain_is_drained_at_the_next_poll(self):
         self.begin()
         self.assertEqual(self.drains, [])
         self.drain_nodes("n1")
@@ -119,7 +119,7 @@ class Draining(Fixture):
         self.begin()
         self.assertEqual(self.drains, [])
 
-    def test_a_wake_is_taken_at_once(self):
+    def test_wake_is_handled_at_once(self):
         self.begin()
         self.pass_time(POLL / 2)
         self.drain_nodes("n1")
@@ -134,7 +134,7 @@ class Draining(Fixture):
         self.pass_time(AGAIN * 2)
         self.assertEqual(self.under_way(), ["n1"])
 
-    def test_another_node_is_found_within_the_interval_while_a_drain_goes_on(self):
+    def test_second_node_is_found_within_the_interval(self):
         self.begin("n1")
         self.drain_nodes("n3")
         self.pass_time(INTERVAL)
@@ -147,7 +147,7 @@ class Again(Fixture):
         drain.say("job 7 is left at n1: no --migratable")
         drain.finish(1, process("left", reason="no --migratable"))
 
-    def test_a_node_with_jobs_left_is_drained_again_after_the_pause_and_not_before(self):
+    def test_node_with_jobs_left_is_drained_again_after_the_pause(self):
         self.begin("n1")
         self.leave_a_job()
         self.pass_time(AGAIN - 1)
@@ -155,7 +155,7 @@ class Again(Fixture):
         self.pass_time(1)
         self.assertEqual(self.under_way(), ["n1", "n1"])
 
-    def test_a_wake_does_not_shorten_the_pause(self):
+    def test_wake_does_not_shorten_the_pause(self):
         self.begin("n1")
         self.leave_a_job()
         self.pass_time(AGAIN / 2)
@@ -163,17 +163,17 @@ class Again(Fixture):
         self.pass_time()
         self.assertEqual(self.under_way(), ["n1"])
 
-    def test_a_pause_that_is_shorter_than_the_poll_is_kept_too(self):
+    def test_pause_shorter_than_the_poll_is_kept(self):
         self.begin("n1", again=POLL / 2)
         self.leave_a_job()
         self.pass_time(POLL / 2)
         self.assertEqual(self.under_way(), ["n1", "n1"])
 
-    def test_while_nothing_changes_the_log_is_quiet(self):
+    def test_unchanged_state_is_not_logged(self):
         self.begin("n1")
         self.leave_a_job()
         self.pass_time()
-        said = self.said()
+        said = self.new_log_lines()
         self.assertEqual(said[-4:], ["n1: draining", "n1: job 7 is left at n1: no --migratable",
                                      "n1: left job=7 pid=47: no --migratable",
                                      "n1: drain ended with exit status 1"])  # fmt: skip
@@ -181,47 +181,47 @@ class Again(Fixture):
             self.pass_time(AGAIN)
             self.leave_a_job()
         self.pass_time()
-        self.assertEqual((self.under_way(), self.said()), (["n1"] * 4, []))
+        self.assertEqual((self.under_way(), self.new_log_lines()), (["n1"] * 4, []))
 
-    def test_what_has_changed_is_said(self):
+    def test_changes_are_logged(self):
         self.begin("n1")
         self.leave_a_job()
         self.pass_time(AGAIN)
-        self.said()
+        self.new_log_lines()
         self.drains[-1].finish(0, process("moved", successor=9, downtime_ms=120.4))
         self.pass_time()
-        self.assertEqual(self.said(), [
+        self.assertEqual(self.new_log_lines(), [
             "n1: moved job=7 pid=47 to job=9 node=n2 downtime_ms=120 verified=yes",
             "n1: drain ended with exit status 0"])  # fmt: skip
 
-    def test_what_the_drain_before_did_not_say_is_said_again(self):
+    def test_reason_missing_in_the_last_drain_is_logged_again(self):
         self.begin("n1")
         self.leave_a_job()
         self.pass_time(AGAIN)
         self.drains[-1].finish(4, report=False)
         self.pass_time(AGAIN)
-        self.said()
+        self.new_log_lines()
         self.leave_a_job()
         self.pass_time()
-        self.assertIn("n1: left job=7 pid=47: no --migratable", self.said())
+        self.assertIn("n1: left job=7 pid=47: no --migratable", self.new_log_lines())
 
-    def test_a_node_that_is_put_back_is_forgotten(self):
+    def test_resumed_node_is_forgotten(self):
         self.begin("n1")
         self.leave_a_job()
         self.pass_time()
         self.slurm.states["n1"] = "mixed"
         self.listener.wake()
         self.pass_time()
-        self.said()
+        self.new_log_lines()
         self.drain_nodes("n1")
         self.listener.wake()
         self.pass_time()
         self.assertEqual(self.under_way(), ["n1", "n1"])
         self.leave_a_job()
         self.pass_time()
-        self.assertIn("n1: left job=7 pid=47: no --migratable", self.said())
+        self.assertIn("n1: left job=7 pid=47: no --migratable", self.new_log_lines())
 
-    def test_so_is_one_that_is_put_back_while_its_drain_goes_on(self):
+    def test_node_resumed_during_its_drain_is_forgotten(self):
         self.begin("n1")
         self.slurm.states["n1"] = "mixed"
         self.pass_time(INTERVAL)
@@ -234,37 +234,37 @@ class Again(Fixture):
 
 
 class Trouble(Fixture):
-    def test_a_drain_that_ends_without_a_report_is_tried_again(self):
+    def test_drain_without_a_report_is_retried(self):
         self.begin("n1")
         self.drains[0].finish(-signal.SIGKILL, report=False)
         self.pass_time(AGAIN)
-        self.assertIn("n1: drain ended with exit status -9", self.said())
+        self.assertIn("n1: drain ended with exit status -9", self.new_log_lines())
         self.assertEqual(self.under_way(), ["n1", "n1"])
 
-    def test_a_drain_that_cannot_be_started_is_tried_again_after_the_pause(self):
+    def test_unstartable_drain_is_retried_after_the_pause(self):
         self.trouble = OSError(11, "Resource temporarily unavailable")
         self.begin("n1")
-        self.assertIn("n1: cannot start the drain: Resource temporarily unavailable", self.said())
+        self.assertIn("n1: cannot start the drain: Resource temporarily unavailable", self.new_log_lines())
         self.pass_time(AGAIN - 1)
         self.assertEqual(self.refused, 1)
         self.trouble = None
         self.pass_time(1)
         self.assertEqual(self.under_way(), ["n1"])
 
-    def test_slurmctld_that_does_not_answer_is_asked_again_and_said_to_be_silent_once(self):
+    def test_silent_slurmctld_is_polled_and_logged_once(self):
         self.begin()
         self.slurm.silent = True
         self.pass_time(POLL)
-        self.said()
+        self.new_log_lines()
         self.pass_time(INTERVAL * 3)
-        self.assertEqual(self.said(), [])
+        self.assertEqual(self.new_log_lines(), [])
         self.slurm.silent = False
         self.drain_nodes("n1")
         self.pass_time(INTERVAL)
         self.assertEqual(self.under_way(), ["n1"])
-        self.assertEqual(self.said(), ["Slurm's trigger wakes this service", "Slurm answers", "n1: draining"])
+        self.assertEqual(self.new_log_lines(), ["Slurm's trigger wakes this service", "Slurm answers", "n1: draining"])
 
-    def test_a_drain_that_ends_while_slurmctld_is_silent_is_not_forgotten(self):
+    def test_drain_ending_while_slurmctld_is_silent_is_kept(self):
         self.begin("n1")
         self.slurm.silent = True
         self.drains[0].finish(1, process("left"))
@@ -273,7 +273,7 @@ class Trouble(Fixture):
         self.pass_time(1 + INTERVAL)
         self.assertEqual(self.under_way(), ["n1", "n1"])
 
-    def test_a_trigger_that_slurm_has_lost_is_registered_again(self):
+    def test_lost_trigger_is_registered_again(self):
         self.begin()
         self.slurm.registered.clear()
         self.pass_time(POLL)
@@ -281,13 +281,13 @@ class Trouble(Fixture):
         self.pass_time(POLL)
         self.assertEqual(len(self.slurm.registered), 1)
 
-    def test_without_a_trigger_it_looks_every_interval(self):
+    def test_without_a_trigger_it_polls_every_interval(self):
         self.slurm.takes_triggers = False
         self.begin()
         self.slurm.looks.clear()
         self.pass_time(INTERVAL * 4)
         self.assertEqual(len(self.slurm.looks), 4)
-        self.assertIn("no trigger, asking Slurm every 5 s: strigger: Access/permission denied", self.said())
+        self.assertIn("no trigger, asking Slurm every 5 s: strigger: Access/permission denied", self.new_log_lines())
 
 
 class End(Fixture):
@@ -295,20 +295,20 @@ class End(Fixture):
         self.time.put(lambda: self.service.stop(number))
 
     def assert_over(self):
-        """After what has happened by now."""
+        """After all events so far."""
         before = self.time.now
         while self.service.step():
             self.assertEqual(self.time.now, before)
         self.assertFalse(self.listener.open)
 
-    def test_without_drains_it_ends_at_once_and_takes_its_trigger_along(self):
+    def test_idle_service_ends_at_once_and_removes_its_trigger(self):
         self.begin()
         self.assertEqual(len(self.slurm.registered), 1)
         self.stop()
         self.assert_over()
         self.assertEqual(self.slurm.registered, {})
 
-    def test_drains_under_way_are_told_and_end_first(self):
+    def test_running_drains_are_stopped_first(self):
         self.begin("n1", "n3")
         self.stop()
         self.pass_time(POLL)
@@ -317,9 +317,9 @@ class End(Fixture):
         self.pass_time(AGAIN)
         self.drains[1].finish(0, process("moved", successor=9, downtime_ms=1.0))
         self.assert_over()
-        self.assertIn("n3: moved job=7 pid=47 to job=9 node=n2 downtime_ms=1 verified=yes", self.said())
+        self.assertIn("n3: moved job=7 pid=47 to job=9 node=n2 downtime_ms=1 verified=yes", self.new_log_lines())
 
-    def test_told_to_end_it_begins_nothing_new(self):
+    def test_stopping_service_begins_nothing(self):
         self.begin("n1")
         self.stop()
         self.drain_nodes("n3")
@@ -327,22 +327,22 @@ class End(Fixture):
         self.pass_time(AGAIN)
         self.assertEqual(self.under_way(), ["n1"])
 
-    def test_told_again_it_tells_the_drains_again(self):
+    def test_second_stop_is_passed_to_the_drains(self):
         self.begin("n1")
         self.stop()
         self.stop(signal.SIGINT)
         self.pass_time()
         self.assertEqual(self.drains[0].signals, [signal.SIGTERM, signal.SIGINT])
-        self.assertEqual(self.said().count("stopping: the migrations under way end first"), 1)
+        self.assertEqual(self.new_log_lines().count("stopping: the migrations under way end first"), 1)
 
-    def test_it_ends_while_slurmctld_is_silent(self):
+    def test_ends_while_slurmctld_is_silent(self):
         self.begin()
         self.slurm.silent = True
         self.stop()
         self.assert_over()
-        self.assertIn("the trigger stays registered: slurmctld does not answer", self.said())
+        self.assertIn("the trigger stays registered: slurmctld does not answer", self.new_log_lines())
 
-    def test_a_signal_for_its_process_stops_it(self):
+    def test_signal_stops_it(self):
         for number in (signal.SIGINT, signal.SIGTERM):
             self.addCleanup(signal.signal, number, signal.getsignal(number))
         for number in (signal.SIGINT, signal.SIGTERM):
@@ -362,7 +362,7 @@ class Counting(Fixture):
     def value(self, name):
         return self.prometheus.values[f"gcr_slurm_{name}"]
 
-    def test_drains_are_counted_while_they_go_on_and_by_their_exit_status(self):
+    def test_drains_are_counted_by_state_and_exit_status(self):
         self.begin("n1", "n3")
         self.assertEqual(self.value("drains_in_progress"), 2)
         self.drains[0].finish(1)
@@ -371,12 +371,12 @@ class Counting(Fixture):
         self.assertEqual(self.value("drains_in_progress"), 0)
         self.assertEqual((self.value('drains_total{status="0"}'), self.value('drains_total{status="1"}')), (1, 1))
 
-    def test_a_drain_that_cannot_be_started_counts_as_none(self):
+    def test_unstartable_drain_is_not_counted(self):
         self.trouble = OSError(11, "Resource temporarily unavailable")
         self.begin("n1")
         self.assertEqual(self.value("drains_in_progress"), 0)
 
-    def test_jobs_are_counted_by_outcome_and_one_that_each_drain_leaves_each_time(self):
+    def test_jobs_are_counted_by_outcome_per_drain(self):
         self.begin("n1")
         for _ in range(2):
             self.drains[-1].finish(1, process("left"),
@@ -386,7 +386,7 @@ class Counting(Fixture):
         self.assertEqual(self.value("failed_tries_total"), 6)
         self.assertEqual(self.value("downtime_seconds"), [0.25, 0.25])
 
-    def test_placeholders_in_the_queue_are_those_of_the_last_look(self):
+    def test_placeholders_are_those_of_the_last_poll(self):
         self.slurm.placeholders = 3
         self.begin()
         self.assertEqual(self.value("placeholders_waiting"), 3)
@@ -394,21 +394,21 @@ class Counting(Fixture):
         self.pass_time(POLL)
         self.assertEqual(self.value("placeholders_waiting"), 0)
 
-    def test_errors_are_commands_of_slurms_that_failed(self):
+    def test_errors_are_failed_slurm_commands(self):
         self.begin()
         self.assertEqual(self.value("errors_total"), 0)
         self.slurm.silent = True
         self.pass_time(POLL)
         self.assertEqual(self.value("errors_total"), 2)  # strigger and sinfo
 
-    def test_a_socket_that_cannot_be_slurms_is_no_error_of_slurms(self):
+    def test_socket_error_is_no_slurm_error(self):
         self.drain_nodes("n1")
         with mock.patch.object(FakeListener, "admit", side_effect=PermissionError(1, "Operation not permitted")):
             self.begin()
         self.assertEqual((self.value("errors_total"), self.value("trigger_registered")), (0, 0))
         self.assertEqual(self.under_way(), ["n1"])
 
-    def test_the_last_look_is_the_last_that_slurm_has_answered(self):
+    def test_last_poll_is_the_last_answered_one(self):
         with mock.patch("time.time", lambda: self.time.now):
             self.begin()
             answered = self.value("last_look_timestamp_seconds")
@@ -420,7 +420,7 @@ class Counting(Fixture):
             self.pass_time(INTERVAL)
             self.assertGreater(self.value("last_look_timestamp_seconds"), answered + POLL)
 
-    def test_the_trigger_is_told_as_it_is(self):
+    def test_trigger_state_is_reported(self):
         self.begin()
         self.assertEqual(self.value("trigger_registered"), 1)
         self.slurm.registered.clear()
@@ -430,7 +430,7 @@ class Counting(Fixture):
 
 
 class Reports(Fixture):
-    def test_with_json_each_report_is_a_line_on_standard_output(self):
+    def test_json_prints_a_line_per_report(self):
         self.begin("n1", "n3", json=True)
         self.drains[0].finish(1, process("left"))
         self.drains[1].finish(4, report=False)
@@ -444,11 +444,11 @@ class Reports(Fixture):
         self.pass_time()
         self.assertEqual(self.out.getvalue(), "")
 
-    def test_quiet_means_no_line(self):
+    def test_quiet_prints_nothing(self):
         self.begin("n1", quiet=True)
         self.drains[0].finish(1, process("left"))
         self.pass_time()
-        self.assertEqual(self.said(), [])
+        self.assertEqual(self.new_log_lines(), [])
 
 
 class Programs(Fixture):
@@ -459,7 +459,7 @@ class Programs(Fixture):
         self.folder = pathlib.Path(self.enter(tempfile.TemporaryDirectory()))
 
     def run_drain(self, script, number=0):
-        """What it says, and how it ends; the signal comes after its first line."""
+        """Its output, and its exit status; the signal is sent after its first line."""
         path = self.folder / "drain"
         path.write_text(f"#!/bin/sh\n{script}\n", encoding="ascii")
         path.chmod(0o755)
@@ -473,15 +473,15 @@ class Programs(Fixture):
         self.assertTrue(ended.wait(60))
         return said, drain.end()
 
-    def test_a_drain_is_given_its_words_and_its_lines_come_without_the_time(self):
+    def test_drain_gets_its_options_and_its_lines_lose_the_time(self):
         said, ended = self.run_drain("""echo "12:34:56 $*" >&2; echo '{"processes": []}'; exit 1""")
         self.assertEqual(said, ["n1 --slurm --json --tries 3"])
         self.assertEqual(ended, (1, {"processes": []}))
 
-    def test_a_drain_that_dies_has_no_report(self):
+    def test_killed_drain_has_no_report(self):
         self.assertEqual(self.run_drain("echo '{'; kill -KILL $$"), ([], (-signal.SIGKILL, None)))
 
-    def test_a_drain_is_told_to_end(self):
+    def test_drain_can_be_stopped(self):
         said, ended = self.run_drain("trap 'exit 7' TERM; echo up >&2; while :; do sleep 0.01; done", signal.SIGTERM)
         self.assertEqual((said, ended), (["up"], (7, None)))
 
@@ -491,33 +491,33 @@ class Programs(Fixture):
         self.addCleanup(listener.close)
         return listener, woken
 
-    def test_what_the_trigger_runs_wakes_the_service(self):
+    def test_trigger_command_wakes_the_service(self):
         _, woken = self.listen_at(self.folder / "run" / "wake")
         slurm_trigger.wake(str(self.folder / "run" / "wake"))
         self.assertTrue(woken.wait(60))
 
-    def test_what_the_trigger_runs_ends_where_nobody_listens(self):
+    def test_trigger_command_ends_without_a_service(self):
         slurm_trigger.wake(str(self.folder / "wake"))
 
-    def test_the_socket_of_a_service_that_died_is_replaced(self):
+    def test_socket_of_a_dead_service_is_replaced(self):
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as left:
             left.bind(str(self.folder / "wake"))
         _, woken = self.listen_at(self.folder / "wake")
         slurm_trigger.wake(str(self.folder / "wake"))
         self.assertTrue(woken.wait(60))
 
-    def test_a_second_service_is_refused(self):
+    def test_second_service_is_refused(self):
         self.listen_at(self.folder / "wake")
         with self.assertRaisesRegex(OSError, "another service listens there"):
             slurm_trigger.Listener(self.folder / "wake", lambda: None)
 
-    def test_a_file_that_is_no_socket_is_not_removed(self):
+    def test_other_file_is_not_removed(self):
         (self.folder / "wake").write_text("precious", encoding="ascii")
         with self.assertRaises(OSError):
             slurm_trigger.Listener(self.folder / "wake", lambda: None)
         self.assertEqual((self.folder / "wake").read_text(encoding="ascii"), "precious")
 
-    def test_its_user_and_its_group_alone_may_wake_it(self):
+    def test_only_its_user_and_group_may_wake_it(self):
         listener, _ = self.listen_at(self.folder / "wake")
         listener.admit(os.getuid())
         self.assertEqual(os.stat(self.folder / "wake").st_mode & 0o777, 0o660)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What scripts/drain --slurm understands of what Slurm says: SlurmJob."""
+"""How scripts/drain --slurm interprets Slurm's output: SlurmJob."""
 
 import pathlib
 import sys
@@ -13,7 +13,7 @@ from gcr_moves import slurm  # noqa: E402
 
 
 def job(**fields):
-    """As squeue of 22.05 describes a job that can move."""
+    """The output of squeue 22.05 for a job that can move."""
     raw = {"job_id": 7, "job_state": "RUNNING", "nodes": "n1", "node_count": 1, "dependency": "", "comment": "", "admin_comment": "",
            "gres_detail": ["gpu:h200:2(IDX:1,3)"], "het_job_id": 0, "batch_flag": True, "user_id": 1000,
            "array_job_id": 0}  # fmt: skip
@@ -21,10 +21,10 @@ def job(**fields):
 
 
 class Jobs(unittest.TestCase):
-    def test_a_job_of_one_node_with_a_batch_script_can_move(self):
+    def test_batch_job_of_one_node_can_move(self):
         self.assertEqual(job().obstacle(), "")
 
-    def test_a_job_that_slurm_cannot_give_to_another_one_is_refused_with_the_reason(self):
+    def test_untransferable_job_is_refused_with_the_reason(self):
         for fields, words in (
             ({"node_count": 2}, "2 nodes"),
             ({"het_job_id": 6}, "heterogeneous"),
@@ -35,7 +35,7 @@ class Jobs(unittest.TestCase):
         ):
             self.assertIn(words, job(**fields).obstacle())
 
-    def test_the_json_of_newer_releases_means_the_same(self):
+    def test_json_of_newer_releases_means_the_same(self):
         newer = job(job_state=["RUNNING"], node_count={"set": True, "infinite": False, "number": 1},
                     het_job_id={"set": True, "infinite": False, "number": 0}, shared=["none"],
                     time_limit={"set": True, "infinite": True, "number": 0})  # fmt: skip
@@ -47,14 +47,14 @@ class Jobs(unittest.TestCase):
         self.assertFalse(job(job_state=["RUNNING", "CONFIGURING"]).running)
         self.assertTrue(job(job_state=["CANCELLED"]).ended)
 
-    def test_gpus_are_told_by_their_indices_and_asked_for_by_model_and_number(self):
+    def test_gpus_are_read_by_index_and_requested_by_model(self):
         self.assertEqual(job().gpus, [1, 3])
         self.assertEqual([str(each) for each in job().gres], ["gpu:h200:2"])
         several = job(gres_detail=["gpu:4(IDX:0-2,5),fpga:1(IDX:0)"])
         self.assertEqual(several.gpus, [0, 1, 2, 5])
         self.assertEqual([str(each) for each in several.gres], ["gpu:4", "fpga:1"])
 
-    def test_the_administrators_comment_tells_whose_placeholder_a_job_is_within_one_user(self):
+    def test_admin_comment_marks_placeholders_of_the_same_user(self):
         mark = "gcr-migrate: placeholder for job 7"
         place = job(job_id=8, admin_comment=f"{mark}; checked", comment=f"{mark}; night run")
         self.assertTrue(place.is_for(job()))
@@ -63,13 +63,13 @@ class Jobs(unittest.TestCase):
         self.assertFalse(place.is_for(job(user_id=1001)))
         self.assertFalse(job(admin_comment="night run").is_for(job()))
 
-    def test_what_users_write_is_no_mark(self):
+    def test_user_comments_are_no_marks(self):
         for mark in (slurm.PLACEHOLDER, slurm.SUCCESSOR):
             forged = job(job_id=8, comment=f"gcr-migrate: {mark} job 7")
             self.assertEqual((forged.mark, forged.marked_id), ("", 0))
             self.assertFalse(forged.is_for(job()))
 
-    def test_whoever_waits_for_the_one_waits_for_the_other(self):
+    def test_dependants_wait_for_the_successor(self):
         renamed = slurm._renamed("afterok:7(unfulfilled),afterany:70(unfulfilled):7", 7, 9)  # pylint: disable=protected-access
         self.assertEqual(renamed, "afterok:9,afterany:70:9")
 

@@ -1,4 +1,4 @@
-"""Man pages, completions and the shipped configuration against the programs that they are about.
+"""Man pages, completions and the shipped configuration, compared with the programs that they describe.
 
 Usage: documents_test.py SOURCE_DIR GCR_MIGRATE MIGRATE_AGENT
 """
@@ -32,7 +32,7 @@ def page_path(page):
 
 
 def page_text(page):
-    """The page as a reader sees it, without overstriking."""
+    """The page as displayed, without overstriking."""
     return re.sub(".\b", "", output("mandoc", "-Tascii", page_path(page)))
 
 
@@ -50,12 +50,12 @@ def subcommands():
 
 
 class ManPages(unittest.TestCase):
-    def test_have_no_warnings(self):
+    def test_man_pages_have_no_warnings(self):
         for page in PAGES:
             self.assertEqual(output("mandoc", "-Tlint", "-Wwarning", page_path(page)), "")
             self.assertEqual(output("groff", "-ww", "-mandoc", "-Tutf8", "-z", page_path(page)), "")
 
-    def test_are_found_by_man(self):
+    def test_man_pages_are_found_by_man(self):
         with tempfile.TemporaryDirectory() as folder:
             for page in PAGES:
                 section = os.path.join(folder, "man" + page[-1])
@@ -64,7 +64,7 @@ class ManPages(unittest.TestCase):
             for name in ("agent.toml", "gcr-migrate-hosts"):
                 self.assertIn(name.upper(), output("man", "-M", folder, name, env={**os.environ, "MANPAGER": "cat"}))
 
-    def test_have_every_option_and_command_of_the_command_line(self):
+    def test_man_page_has_every_option_and_command(self):
         text = page_text("gcr-migrate.1")
         for option in options_of(CLI):
             self.assertIn(option, text)
@@ -74,12 +74,12 @@ class ManPages(unittest.TestCase):
             for option in options_of(CLI, subcommand):
                 self.assertIn(option, text)
 
-    def test_have_every_option_of_the_agent(self):
+    def test_man_page_has_every_option_of_the_agent(self):
         text = page_text("migrate-agent.8")
         for option in options_of(AGENT):
             self.assertIn(option, text)
 
-    def test_have_no_option_that_is_not_there(self):
+    def test_man_pages_have_no_unknown_option(self):
         known = set(options_of(CLI))
         for subcommand in subcommands():
             known |= set(options_of(CLI, subcommand))
@@ -97,19 +97,19 @@ class ManPages(unittest.TestCase):
         of_sbatch = {"--migratable"}
         self.assertEqual(set(re.findall(r"--[a-z][a-z-]*[a-z]", page_text(page))) - of_sbatch, known)
 
-    def test_have_just_the_options_of_drains_and_rebalancing(self):
+    def test_man_pages_have_the_options_of_drain_and_rebalance(self):
         self.assert_has_just_the_options("gcr-drain.1", (["drain"], ["rebalance"]), "--least-gain")
 
-    def test_have_just_the_options_of_slurm_migrate_and_serve(self):
+    def test_man_page_has_the_options_of_slurm_commands(self):
         self.assert_has_just_the_options("gcr-slurm.1", (["slurm", "migrate"], ["slurm", "serve"]), "--wake-socket")
 
-    def test_have_every_exit_status_of_slurm_migrate(self):
+    def test_man_page_has_every_exit_status_of_slurm_migrate(self):
         statuses = re.findall(r"^  ([0-9]+)  ", self.script_help("slurm"), re.M)
         self.assertGreater(len(statuses), 5)
         page = page_text("gcr-slurm.1").split("\nEXIT STATUS\n")[1].split("Of serve")[0]
         self.assertEqual(re.findall(r"(?m)^ +([0-9]+) ", page), statuses)
 
-    def test_have_every_exit_status(self):
+    def test_man_page_has_every_exit_status(self):
         table = output(CLI, "--help").split("\nExit status:\n")[1].split("\n\n")[0]
         statuses = re.findall(r"^  ([0-9]+) ", table, re.M)
         self.assertGreater(len(statuses), 7)
@@ -120,7 +120,7 @@ class ManPages(unittest.TestCase):
 
 class Configuration(unittest.TestCase):
     def keys(self):
-        """What the parser asks for."""
+        """The keys that the parser reads."""
         source = read("migrate-agent/worker/config/config.cc")
         return set(re.findall(r'(?:table|root)\.(?:\w+)\(\s*"(\w+)"', source)) - {"operators", "peers"}
 
@@ -129,11 +129,11 @@ class Configuration(unittest.TestCase):
         self.assertIn("revoked", self.keys())
         self.assertGreater(len(self.keys()), 25)
 
-    def test_every_key_is_in_the_shipped_file_and_no_other(self):
+    def test_shipped_file_has_exactly_the_keys(self):
         shipped = read("cmake/packaging/agent.toml")
         self.assertEqual(set(re.findall(r"^#?(\w+) = ", shipped, re.M)), self.keys())
 
-    def test_every_key_is_in_the_man_page_with_the_shipped_default(self):
+    def test_man_page_has_every_key_with_its_default(self):
         page = page_text("agent.toml.5")
         for key, value in re.findall(r"^#?(\w+) = (.*)$", read("cmake/packaging/agent.toml"), re.M):
             if key in ("name", "users"):
@@ -141,7 +141,7 @@ class Configuration(unittest.TestCase):
             else:
                 self.assertIn(f"{key} = {value}", page)
 
-    def test_every_key_is_described_beside_the_parser(self):
+    def test_every_key_is_documented_in_the_config_header(self):
         comment = read("migrate-agent/worker/config/config.h").split("#pragma once")[0]
         for key in self.keys():
             self.assertRegex(comment, rf"//   {key} +=")
@@ -164,7 +164,7 @@ class Completions(unittest.TestCase):
         return {word.split("\t")[0] for word in self.shell("fish", "--no-config", "-c", script).splitlines()}
 
     def zsh(self, *words):
-        """What _arguments is given, options without their values."""
+        """The arguments of _arguments, options without their values."""
         script = (f"_call_program() {{ shift; eval $* }}; _arguments() {{ print -l -- $@ }}; "
                   f"words=(gcr-migrate $@); CURRENT=$#words; source {COMPLETIONS}/_gcr-migrate")
         return set(self.shell("zsh", "-f", "-c", script, "zsh", *words).splitlines())
@@ -178,7 +178,7 @@ class Completions(unittest.TestCase):
             specs = {spec.split(":")[0] for spec in self.zsh(*command, "--")}
             self.assertEqual(specs & options, options)
 
-    def test_choices_are_offered_for_options_that_have_them(self):
+    def test_choices_are_offered(self):
         chosen = {option: values for option, values in options_of(CLI).items() if values}
         self.assertIn("--transport", chosen)
         for option, values in chosen.items():
@@ -202,7 +202,7 @@ class Completions(unittest.TestCase):
         self.assertEqual(self.bash("--max-rounds", ""), set())
         self.assertEqual(self.bash("--lanes", ""), set())
 
-    def test_zsh_can_read_its_own(self):
+    def test_zsh_accepts_its_file(self):
         self.assertEqual(self.shell("zsh", "-n", f"{COMPLETIONS}/_gcr-migrate"), "")
 
 

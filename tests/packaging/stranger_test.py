@@ -1,4 +1,4 @@
-"""Machines on which the scripts cannot do what they are asked: each ends with one line that says what to do.
+"""Machines on which the scripts cannot do their work: each ends with one line that names the remedy.
 
 Usage: stranger_test.py SOURCE_DIR
 """
@@ -12,7 +12,7 @@ import tempfile
 import unittest
 
 SOURCE = pathlib.Path(sys.argv.pop(1)).resolve()
-# apt where nothing is installed: what it is asked is in $CALLS.
+# apt with nothing installed: its arguments are logged in $CALLS.
 PROGRAMS = {
     "dpkg-query": "",
     "apt-get": """
@@ -56,7 +56,7 @@ class Stranger(unittest.TestCase):
                                 stderr=subprocess.STDOUT, text=True)  # fmt: skip
 
     def lines(self, *command, **environment):
-        """What a command that fails says."""
+        """The error message of a failing command."""
         process = self.start(*command, **environment)
         said, _ = process.communicate(timeout=60)
         self.assertNotEqual(process.returncode, 0, said)
@@ -66,15 +66,15 @@ class Stranger(unittest.TestCase):
         last = self.lines(self.tree / "scripts/build")[-1]
         self.assertRegex(last, "^install-deps: apt does not reach .* mirrors: check the network .*, and run this again$")
 
-    def test_a_package_that_no_mirror_has_is_named_alone(self):
+    def test_only_the_missing_package_is_named(self):
         last = self.lines(self.tree / "scripts/build", NETWORK="yes", ABSENT="spin")[-1]
         self.assertRegex(last, "^install-deps: cannot fetch spin: the mirrors .* do not have it: add one")
 
-    def test_what_apt_cannot_install_ends_with_what_to_do(self):
+    def test_apt_failure_ends_with_a_remedy(self):
         last = self.lines(self.tree / "scripts/build", NETWORK="yes")[-1]
         self.assertRegex(last, "^install-deps: apt-get cannot install packages.*: correct that, and run this again")
 
-    def test_each_command_asks_for_each_package_once(self):
+    def test_each_command_requests_each_package_once(self):
         for script in ("build", "bundle", "demo", "package", "test"):
             with self.subTest(script):
                 self.calls.write_text("", encoding="ascii")
@@ -85,13 +85,13 @@ class Stranger(unittest.TestCase):
                 self.assertIn("g++", asked)
                 self.assertEqual(len(asked), len(set(asked)), asked)
 
-    def test_who_is_not_root_is_told_so(self):
+    def test_other_users_are_told_to_use_root(self):
         for script in ("bundle", "build", "demo", "package", "test", "test-stranger"):
             with self.subTest(script):
                 last = self.lines("unshare", "--user", self.tree / "scripts" / script)[-1]
                 self.assertRegex(last, f"^({script}|install-deps): must run as root")
 
-    def test_a_path_with_blanks_is_refused(self):
+    def test_path_with_blanks_is_refused(self):
         tree = self.copy("a tree")
         for script in ("bench", "build", "bundle", "demo", "fuzz", "lint", "package", "test", "test-sanitized"):
             with self.subTest(script):
@@ -100,14 +100,14 @@ class Stranger(unittest.TestCase):
                 self.assertEqual(len(lines), 1, lines)
                 self.assertRegex(lines[0], "a tree» has blanks .*: move it to a path without$")
 
-    def test_two_clones_at_a_time_take_turns_with_apt(self):
+    def test_two_clones_take_turns_with_apt(self):
         clones = [self.start(tree / "scripts/build", NETWORK="yes") for tree in (self.tree, self.copy("another"))]
         for clone in clones:
             clone.communicate(timeout=60)
         calls = [line.split()[0] for line in self.calls.read_text(encoding="ascii").splitlines()]
         self.assertEqual(calls, ["begin", "end"] * 4)
 
-    def test_a_build_folder_from_elsewhere_is_made_anew(self):
+    def test_foreign_build_folder_is_recreated(self):
         build = self.tree / "build/release"
         build.mkdir(parents=True)
         (build / "build.ninja").touch()
@@ -117,7 +117,7 @@ class Stranger(unittest.TestCase):
         self.assertEqual(said, "build: build/release was configured as /elsewhere/build/release: removing it for a new build\n")
         self.assertRegex(self.calls.read_text(encoding="ascii"), "^cmake --preset release .*\ncmake --build ")
 
-    def test_of_a_build_folder_of_an_older_commit_nothing_is_kept_that_has_gone(self):
+    def test_removed_files_leave_an_old_build_folder(self):
         (self.tree / "CMakeLists.txt").write_text(
             "cmake_minimum_required(VERSION 3.25)\nproject(stranger NONE)\n"
             f"include({SOURCE}/cmake/optional.cmake)\nmessage(STATUS \"it is at ${{GCR_SLURM_INCLUDE_DIR}}\")\n",

@@ -1,5 +1,5 @@
-// What preflight says of AMD's GPUs and of processes that use them: each finding is provoked, by
-// trees of files and by what /proc would say.
+// Findings of preflight about AMD GPUs and processes that use them: a test for each, with trees of
+// files and fake /proc files.
 #include "migrate-agent/preflight/amd/amd.h"
 
 #include <gmock/gmock.h>
@@ -41,7 +41,7 @@ class AmdGpus : public testing::Test, protected SysfsTree {
 
   static Node node() { return {.unique_id = kUniqueId, .num_xcc = 8, .vram_bytes = 192 * kGiB}; }
 
-  /// As a host's survey describes them.
+  /// As the inventory of a host describes them.
   proto::HostFacts host() const {
     proto::HostFacts facts;
     facts.set_kernel("6.12.48");
@@ -76,7 +76,7 @@ class AmdGpus : public testing::Test, protected SysfsTree {
   }
 };
 
-TEST_F(AmdGpus, OneThatCanBeMovedHasNoFindings) {
+TEST_F(AmdGpus, SupportedGpuHasNoFindings) {
   add_gpu(node());
   const proto::HostFacts facts = host();
   EXPECT_EQ(facts.gpus(0).kfd_id(), 1u);
@@ -86,18 +86,18 @@ TEST_F(AmdGpus, OneThatCanBeMovedHasNoFindings) {
   EXPECT_THAT(compared(facts, facts), IsEmpty());
 }
 
-TEST_F(AmdGpus, OneThatSysfsDoesNotDescribe) {
+TEST_F(AmdGpus, GpuMissingInSysfsIsAFinding) {
   EXPECT_THAT(checked(host()), ElementsAre("amd-unknown"));
 }
 
-TEST_F(AmdGpus, PartitionsWithOneName) {
+TEST_F(AmdGpus, PartitionsWithOneNameAreAFinding) {
   add_gpu(node());
   proto::HostFacts facts = host();
   *facts.add_gpus() = facts.gpus(0);
   EXPECT_THAT(checked(facts), ElementsAre("amd-partitions"));
 }
 
-TEST_F(AmdGpus, AnArchitectureWhoseQueuesAreNotSaved) {
+TEST_F(AmdGpus, ArchitectureWithoutSavedQueuesIsAFinding) {
   Node gpu = node();
   gpu.gfx_target_version = "120001";
   gpu.num_xcc = 1;
@@ -105,7 +105,7 @@ TEST_F(AmdGpus, AnArchitectureWhoseQueuesAreNotSaved) {
   EXPECT_THAT(checked(host()), ElementsAre("amd-architecture"));
 }
 
-TEST_F(AmdGpus, SeveralDiesUnderADriverThatSavesOne) {
+TEST_F(AmdGpus, UnsupportedMultipleDiesAreAFinding) {
   add_gpu(node());
   for (const auto& [release, kernel, can] : {std::tuple("6.12.12", "6.18.0", false),
                                              {"6.16.12", "6.18.0", false},
@@ -122,7 +122,7 @@ TEST_F(AmdGpus, SeveralDiesUnderADriverThatSavesOne) {
   }
 }
 
-TEST_F(AmdGpus, WavesThatAreNotSavedAndMemoryOfTheHosts) {
+TEST_F(AmdGpus, UnsavedWavesAndHostMemoryAreFindings) {
   Node gpu = node();
   gpu.vram_bytes = 0;
   add_gpu(gpu);
@@ -130,27 +130,27 @@ TEST_F(AmdGpus, WavesThatAreNotSavedAndMemoryOfTheHosts) {
   EXPECT_THAT(checked(host()), ElementsAre("amd-waves", "amd-no-vram"));
 }
 
-TEST_F(AmdGpus, DifferencesOfTheDestination) {
+TEST_F(AmdGpus, DifferencesOfTheDestinationAreFindings) {
   add_gpu(node());
   const proto::HostFacts source = host();
   Node older = node();
   older.firmware = 176;
   add_gpu(older);
   EXPECT_THAT(compared(source, host()), ElementsAre("amd-firmware"));
-  EXPECT_THAT(compared(host(), source), IsEmpty()) << "newer firmware will do";
+  EXPECT_THAT(compared(host(), source), IsEmpty()) << "newer firmware is accepted";
   add_gpu(node());
   add_board("0000:05:00.0", 0x74a1, {{"current_memory_partition", "NPS4\n"}});
   EXPECT_THAT(compared(source, host()), ElementsAre("amd-partition-mode"));
   proto::HostFacts other = source;
   auto& properties = *other.mutable_gpus(0)->mutable_amd()->mutable_properties();
   properties["caches_count"] += 1;
-  EXPECT_THAT(compared(source, other), IsEmpty()) << "more caches will do";
+  EXPECT_THAT(compared(source, other), IsEmpty()) << "more caches are accepted";
   EXPECT_THAT(compared(other, source), ElementsAre("amd-properties"));
   properties["simd_count"] += 1;
   EXPECT_THAT(compared(source, other), ElementsAre("amd-properties"));
 }
 
-TEST_F(AmdGpus, PageFaultsThatCannotBeRetried) {
+TEST_F(AmdGpus, MissingPageFaultRetryIsAFinding) {
   add_gpu(node());
   const proto::Gpu by_process = host().gpus(0);
   Node gpu = node();
@@ -172,7 +172,7 @@ TEST_F(AmdGpus, PageFaultsThatCannotBeRetried) {
   EXPECT_THAT(compared(false, by_process, never), IsEmpty());
   EXPECT_THAT(compared(true, by_process, by_process), IsEmpty());
   EXPECT_THAT(compared(false, always, never), ElementsAre("amd-xnack"));
-  EXPECT_THAT(compared(true, never, never), IsEmpty()) << "the wish has no effect there";
+  EXPECT_THAT(compared(true, never, never), IsEmpty()) << "the option has no effect there";
 }
 
 class AmdFilesTest : public testing::Test, protected SysfsTree {
@@ -184,7 +184,7 @@ class AmdFilesTest : public testing::Test, protected SysfsTree {
   }
 };
 
-TEST_F(AmdFilesTest, AHipProcessHasKfdFirst) {
+TEST_F(AmdFilesTest, HipProcessOpensKfdFirst) {
   const std::string maps =
       "7f0000000000-7f0000200000 rw-s 100000000 00:06 500   /dev/dri/renderD128\n"
       "7f0000200000-7f0000400000 rw-s 100200000 00:06 500   /dev/dri/renderD128\n"
@@ -198,20 +198,20 @@ TEST_F(AmdFilesTest, AHipProcessHasKfdFirst) {
   EXPECT_TRUE((AmdFiles{{}, maps}).any());
 }
 
-TEST_F(AmdFilesTest, ARenderNodeBeforeOrWithoutKfd) {
+TEST_F(AmdFilesTest, RenderNodeBeforeOrWithoutKfdIsAFinding) {
   EXPECT_THAT(found({{{3, "/dev/dri/renderD128"}}, ""}), ElementsAre("amd-render-only"));
   EXPECT_THAT(found({{{3, "/dev/dri/renderD128"}, {9, "/dev/kfd"}}, ""}),
               ElementsAre("amd-render-order"));
 }
 
-TEST_F(AmdFilesTest, ABufferThatIsMappedTwice) {
+TEST_F(AmdFilesTest, BufferMappedTwiceIsAFinding) {
   EXPECT_THAT(found({{},
                      "7f0000000000-7f0000200000 rw-s 100000000 00:06 500   /dev/dri/renderD128\n"
                      "7f5000000000-7f5000001000 rw-s 100100000 00:06 500   /dev/dri/renderD128\n"}),
               ElementsAre("amd-mapping"));
 }
 
-TEST_F(AmdFilesTest, RenderNodesThatTheProcessDoesNotSee) {
+TEST_F(AmdFilesTest, RenderNodesHiddenFromTheProcessAreAFinding) {
   add_gpu({.render_minor = 129});
   const auto topology = device::hip::read_topology(path()).value();
   const auto found = [&] {
@@ -226,7 +226,7 @@ TEST_F(AmdFilesTest, RenderNodesThatTheProcessDoesNotSee) {
   EXPECT_THAT(found(), IsEmpty());
 }
 
-TEST_F(AmdFilesTest, WhatKfdSaysOfAProcess) {
+TEST_F(AmdFilesTest, ProcessWithoutAKfdEntryIsAFinding) {
   const auto found = [&] {
     findings::Findings findings(findings::Side::kSource);
     check_kfd_process(::getpid(), path(), findings);
@@ -240,8 +240,8 @@ TEST_F(AmdFilesTest, WhatKfdSaysOfAProcess) {
   EXPECT_THAT(found(), ElementsAre("amd-queue"));
 }
 
-// The name is NVIDIA's there; here it stands for any.
-TEST(AmdMap, AGpuGoesToOneOfTheSameVendor) {
+// The name is that of an NVIDIA GPU there; here it is arbitrary.
+TEST(AmdMap, GpuMapsToOneOfTheSameVendor) {
   const mover::MappableGpu amd{.uuid = *parse_gpu("7cf529dea4b33bad"),
                                .name = "GPU",
                                .chosen = true,

@@ -1,4 +1,4 @@
-// The catalogue, its documentation and the tests belong together.
+// The catalogue, its documentation and the tests must match.
 #include "migrate-agent/base/findings/catalogue.h"
 
 #include <fmt/format.h>
@@ -42,7 +42,7 @@ std::set<std::string> catalogue_ids() {
   return ids;
 }
 
-TEST(Catalogue, IdentifiersAreUniqueAndSentencesAreSentences) {
+TEST(Catalogue, IdentifiersAreUniqueAndTextsAreSentences) {
   EXPECT_EQ(catalogue_ids().size(), catalogue().size());
   for (const Kind& kind : catalogue()) {
     EXPECT_TRUE(std::regex_match(std::string(kind.id), std::regex("[a-z]+(-[a-z]+)*"))) << kind.id;
@@ -51,7 +51,7 @@ TEST(Catalogue, IdentifiersAreUniqueAndSentencesAreSentences) {
   }
 }
 
-TEST(Catalogue, ThePageHasTheSameTable) {
+TEST(Catalogue, DocumentHasTheSameTable) {
   std::string expected =
       "| id | | found by | why it matters | what to do |\n| --- | --- | --- | --- | --- |\n";
   constexpr const char* kSides[] = {"source", "destination", "either"};
@@ -64,7 +64,7 @@ TEST(Catalogue, ThePageHasTheSameTable) {
   EXPECT_THAT(read(GCR_SOURCE_DIR "/docs/preflight.md"), HasSubstr(expected));
 }
 
-TEST(Catalogue, ThePageHasTheRemediesOfDevices) {
+TEST(Catalogue, DocumentHasTheRemediesOfDevices) {
   std::string expected = "| name begins with | what to do |\n| --- | --- |\n";
   for (const ObjectRemedy& one : object_remedies()) {
     EXPECT_TRUE(one.remedy.ends_with('.')) << one.name;
@@ -73,7 +73,7 @@ TEST(Catalogue, ThePageHasTheRemediesOfDevices) {
   EXPECT_THAT(read(GCR_SOURCE_DIR "/docs/preflight.md"), HasSubstr(expected));
 }
 
-TEST(Catalogue, TheAgentMakesEveryFindingOfIt) {
+TEST(Catalogue, AgentReportsEveryFinding) {
   const std::string agent = sources({"migrate-agent"});
   std::ifstream table(GCR_SOURCE_DIR "/migrate-agent/base/findings/catalogue.def");
   std::set<std::string> names;
@@ -87,19 +87,19 @@ TEST(Catalogue, TheAgentMakesEveryFindingOfIt) {
   }
 }
 
-TEST(Product, DoesNotKnowTheGpuThatItIsTestedOn) {
+TEST(Product, HasNoSpecialCaseForTheTestGpu) {
   const std::string product = sources({"migrate-agent", "preload", "transport", "src"});
   EXPECT_EQ(product.find("softgpu"), product.npos);
 }
 
-TEST(Catalogue, EveryFindingIsProvokedInATest) {
+TEST(Catalogue, EveryFindingHasATest) {
   const std::string tests = sources({"tests/preflight", "tests/process/inspect", "tests/e2e"});
   for (const std::string& id : catalogue_ids()) {
     EXPECT_NE(tests.find('"' + id + '"'), tests.npos) << "no test names " << id;
   }
 }
 
-TEST(Findings, ARefusalNamesTheBlockersAndWarningsAreNotes) {
+TEST(Findings, RefusalNamesTheBlockersAndWarningsAreNotes) {
   Findings findings(Side::kDestination);
   findings.add(kStopped, "it is stopped");
   EXPECT_FALSE(findings.has_blocker());
@@ -113,7 +113,7 @@ TEST(Findings, ARefusalNamesTheBlockersAndWarningsAreNotes) {
   EXPECT_EQ(findings.list()[0].host(), "destination");
 }
 
-TEST(Findings, SomeDevicesHaveRemediesOfTheirOwn) {
+TEST(Findings, SomeDevicesHaveTheirOwnRemedies) {
   const auto remedy_of = [](Id id, std::string_view name) {
     Findings findings(Side::kSource);
     findings.add_object(id, "found", name);
@@ -128,7 +128,7 @@ TEST(Findings, SomeDevicesHaveRemediesOfTheirOwn) {
   EXPECT_EQ(remedy_of(kDevice, "/dev/infiniband"), kind_of(kDevice).remedy);
 }
 
-TEST(Findings, OfOneKindThereAreNotMoreThanAMessageHolds) {
+TEST(Findings, NumberOfOneKindIsLimitedByTheMessage) {
   Findings findings(Side::kDestination);
   for (int file = 0; file < 100'000; ++file)
     findings.add(kFileMissing, "file " + std::to_string(file) + " is missing");
@@ -138,10 +138,10 @@ TEST(Findings, OfOneKindThereAreNotMoreThanAMessageHolds) {
   EXPECT_THAT(findings.list()[63].found(), HasSubstr("there are more"));
 }
 
-TEST(Findings, ASeverityThatNobodyKnowsIsABlocker) { EXPECT_TRUE(is_blocker(proto::Finding())); }
+TEST(Findings, UnknownSeverityIsABlocker) { EXPECT_TRUE(is_blocker(proto::Finding())); }
 
 /// Each member of a job may have it.
-TEST(Findings, AreThereOnce) {
+TEST(Findings, DuplicatesAreDropped) {
   Findings all(Side::kDestination);
   for (int member = 0; member < 2; ++member) {
     Findings findings(Side::kDestination);

@@ -1,5 +1,5 @@
-// The source's look at a process and its host goes on as far as it can: what is missing is a
-// finding.
+// The source's examination of a process and its host continues as far as it can: what is missing is
+// a finding.
 #include "migrate-agent/preflight/examine/examination.h"
 
 #include <fcntl.h>
@@ -39,7 +39,7 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::Not;
 
-constexpr pid_t kNobody = 4'194'303;
+constexpr pid_t kNoProcess = 4'194'303;
 constexpr uid_t kUser = 65'534;
 
 class Examining : public testing::Test {
@@ -67,7 +67,7 @@ class Examining : public testing::Test {
     return ids;
   }
 
-  /// What is found of one member of a job, that it is named in.
+  /// The findings about one member of a job, which name it.
   std::vector<std::string> of_process(pid_t pid, const std::vector<pid_t>& members) {
     proto::MigrateRequest request;
     request.set_pid(members.front());
@@ -84,17 +84,17 @@ class Examining : public testing::Test {
   worker::Config config_;
 };
 
-TEST_F(Examining, AProcessThatIsNotThereIsOneFinding) {
-  EXPECT_THAT(found(kNobody), ElementsAre("no-process"));
+TEST_F(Examining, MissingProcessIsOneFinding) {
+  EXPECT_THAT(found(kNoProcess), ElementsAre("no-process"));
 }
 
-TEST_F(Examining, MissingProgramsDoNotHideWhatIsWrongWithTheProcess) {
+TEST_F(Examining, MissingToolsDoNotHideOtherFindings) {
   config_.criu.argv = {(directory_ / "no-criu").string()};
   const auto ids = found(::getpid());
   EXPECT_THAT(ids, AllOf(Contains("criu-missing"), Contains("not-ours")));
 }
 
-TEST_F(Examining, ImagesInRoundsNeedAKernelThatTellsOfPages) {
+TEST_F(Examining, ImageRoundsNeedDirtyTracking) {
   const pid_t sleeper = ::fork();
   if (sleeper == 0) {
     ::pause();
@@ -111,7 +111,7 @@ TEST_F(Examining, ImagesInRoundsNeedAKernelThatTellsOfPages) {
   ::waitpid(sleeper, nullptr, 0);
 }
 
-/// A process that looks as one of CUDA's under the library, and starts a child by vfork which
+/// A process that looks like a CUDA process under the library, and starts a child by vfork which
 /// executes a program once `go` can be read; and the child.
 class Vforking {
  public:
@@ -163,7 +163,7 @@ class Vforking {
   pid_t child_ = -1;
 };
 
-TEST_F(Examining, AChildThatStaysInVforkIsNamedAndNotTakenForAGpuProgram) {
+TEST_F(Examining, ChildInVforkIsNoGpuProgram) {
   const Vforking job(directory_);
   EXPECT_TRUE(procfs::is_in_vfork(job.child()));
   EXPECT_FALSE(procfs::is_in_vfork(job.pids().front()));
@@ -171,7 +171,7 @@ TEST_F(Examining, AChildThatStaysInVforkIsNamedAndNotTakenForAGpuProgram) {
               AllOf(Contains("in-vfork"), Not(Contains("no-door"))));
 }
 
-TEST_F(Examining, AChildThatLeavesVforkMeanwhileIsAProcessAsOthers) {
+TEST_F(Examining, ChildThatLeavesVforkIsAnOrdinaryMember) {
   Vforking job(directory_);
   std::thread later([&] {
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
@@ -183,7 +183,7 @@ TEST_F(Examining, AChildThatLeavesVforkMeanwhileIsAProcessAsOthers) {
   EXPECT_FALSE(procfs::is_in_vfork(job.child()));
 }
 
-TEST_F(Examining, AJobOfTooManyProcesses) {
+TEST_F(Examining, TooManyProcessesAreAFinding) {
   const pid_t sleeper = ::fork();
   if (sleeper == 0) {
     ::pause();
@@ -197,8 +197,8 @@ TEST_F(Examining, AJobOfTooManyProcesses) {
   ::waitpid(sleeper, nullptr, 0);
 }
 
-TEST_F(Examining, SemaphoresAndQueuesThatMayBeTheJobsAreWarnedAbout) {
-  // Objects of this test alone.
+TEST_F(Examining, SystemVObjectsAreAWarning) {
+  // Objects of this test only.
   const pid_t asker = ::fork();
   if (asker == 0) {
     if (::unshare(CLONE_NEWIPC) != 0) ::_exit(2);
@@ -211,17 +211,17 @@ TEST_F(Examining, SemaphoresAndQueuesThatMayBeTheJobsAreWarnedAbout) {
     const bool made = ::semget(IPC_PRIVATE, 1, 0600) >= 0 && ::msgget(IPC_PRIVATE, 0600) >= 0;
     const auto after = found(job);
     ::kill(job, SIGKILL);
-    const auto is_told = [](const auto& ids) {
+    const auto is_reported = [](const auto& ids) {
       return std::ranges::find(ids, "system-v-stays") != ids.end();
     };
-    ::_exit(made && !is_told(before) && is_told(after) ? 0 : 1);
+    ::_exit(made && !is_reported(before) && is_reported(after) ? 0 : 1);
   }
   int status = 0;
   ::waitpid(asker, &status, 0);
   EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
 }
 
-TEST_F(Examining, AProcessThatMayNotBeLookedAt) {
+TEST_F(Examining, UnreadableProcessIsAFinding) {
   const pid_t target = ::fork();
   if (target == 0) {
     ::pause();
@@ -240,7 +240,7 @@ TEST_F(Examining, AProcessThatMayNotBeLookedAt) {
   ::waitpid(target, nullptr, 0);
 }
 
-TEST_F(Examining, WhatTheAccessTells) {
+TEST_F(Examining, ReportsOfTheAccessAreFindings) {
   const gpu::AccessState state{.managed_memory = true,
                                .ipc_memory = true,
                                .foreign_handles = true,
@@ -254,7 +254,7 @@ TEST_F(Examining, WhatTheAccessTells) {
   EXPECT_THAT(findings.list()[3].found(), HasSubstr("libdeep.so"));
 }
 
-TEST_F(Examining, WhatIsNotTrackedIsSaid) {
+TEST_F(Examining, UntrackedMemoryIsAFinding) {
   findings::Findings findings(findings::Side::kSource);
   check_access({.untracked_bytes = 5 << 20}, findings);
   ASSERT_EQ(findings.list().size(), 1u);
@@ -262,7 +262,7 @@ TEST_F(Examining, WhatIsNotTrackedIsSaid) {
   EXPECT_THAT(findings.list()[0].found(), HasSubstr("5 MiB"));
 }
 
-TEST_F(Examining, FunctionsThatWereWithheldAreSaid) {
+TEST_F(Examining, WithheldFunctionsAreAFinding) {
   findings::Findings findings(findings::Side::kSource);
   check_access({.withheld = 3}, findings);
   ASSERT_EQ(findings.list().size(), 1u);
@@ -270,7 +270,7 @@ TEST_F(Examining, FunctionsThatWereWithheldAreSaid) {
   EXPECT_THAT(findings.list()[0].found(), HasSubstr("3 lookups"));
 }
 
-TEST_F(Examining, MoreBuffersThanAMigrationTakes) {
+TEST_F(Examining, TooManyBuffersAreAFinding) {
   findings::Findings findings(findings::Side::kSource);
   check_inventory(kMaxBuffers, findings);
   EXPECT_TRUE(findings.list().empty());

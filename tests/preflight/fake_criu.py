@@ -1,7 +1,7 @@
-"""A CRIU that answers as it is told, in the protocol of `criu swrk`.
+"""A CRIU that answers as configured, in the protocol of `criu swrk`.
 
-fake_criu.py VERSION CHECK …: VERSION like 3.17.1; CHECK is "good", or the words of a failing check.
-It can track no memory and describes no CPU.
+fake_criu.py VERSION CHECK …: VERSION like 3.17.1; CHECK is "good", or the message of a failing check. It can track no
+memory and describes no CPU.
 """
 import socket
 import sys

@@ -1,6 +1,6 @@
-// Slurm's library as gcr-slurm-adopt calls it. A job's extern step is a file SPOOL/NODE_JOB with
-// its user; the processes that it takes are written behind that. It puts them into the control
-// group of version 2 that SPOOL/NODE_JOB.group leads to, if there is one.
+// The Slurm library as gcr-slurm-adopt calls it. A job's extern step is a file SPOOL/NODE_JOB with
+// its user; the processes that it adopts are appended to it. It puts them into the control group of
+// version 2 that SPOOL/NODE_JOB.group leads to, if there is one.
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <stdint.h>

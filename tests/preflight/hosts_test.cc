@@ -1,4 +1,4 @@
-// What preflight says of a host, alone and beside another one: each finding is provoked, and two
+// Findings of preflight about a host, alone and compared with another one: a test for each, and two
 // equal hosts have none.
 #include <fcntl.h>
 #include <gmock/gmock.h>
@@ -42,7 +42,7 @@ std::vector<std::string> ids(const findings::Findings& findings) {
   return ids;
 }
 
-/// Runs `body` in a process of its own, which may spoil itself; whether it says yes.
+/// Runs `body` in a child process, which it may damage; returns its result.
 bool in_child(const std::function<bool()>& body) {
   const pid_t child = ::fork();
   if (child == 0) ::_exit(body() ? 0 : 1);
@@ -50,8 +50,8 @@ bool in_child(const std::function<bool()>& body) {
   return ::waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0;
 }
 
-/// The kernel does not know `call` any more, for this process.
-bool take_away(unsigned call) {
+/// Makes the kernel reject `call` as unknown, for this process.
+bool hide_call(unsigned call) {
   std::array<sock_filter, 4> filter = {{
       {BPF_LD | BPF_W | BPF_ABS, 0, 0, offsetof(seccomp_data, nr)},
       {BPF_JMP | BPF_JEQ | BPF_K, 0, 1, call},
@@ -124,7 +124,7 @@ class Hosts : public testing::Test {
   Survey here_;
 };
 
-TEST_F(Hosts, AHostThatIsWellHasNoFindingsAndAllFacts) {
+TEST_F(Hosts, HealthyHostHasNoFindingsAndAllFacts) {
   findings::Findings findings(findings::Side::kSource);
   const Survey survey = preflight::survey(config_, findings);
   EXPECT_THAT(ids(findings), IsEmpty()) << findings::reason_of(findings.list());
@@ -146,22 +146,22 @@ TEST_F(Hosts, EqualHostsHaveNoFindings) {
   EXPECT_THAT(mapped(equal), IsEmpty());
 }
 
-TEST_F(Hosts, CriuMissing) {
+TEST_F(Hosts, MissingCriuIsAFinding) {
   config_.criu.argv = {(directory_ / "no-criu").string()};
   EXPECT_THAT(found_by_survey(), ElementsAre("criu-missing"));
 }
 
-TEST_F(Hosts, CriusCompanionMissing) {
+TEST_F(Hosts, MissingPartOfCriuIsAFinding) {
   config_.criu.reaper = directory_ / "no-reaper";
   EXPECT_THAT(found_by_survey(), ElementsAre("criu-missing"));
 }
 
-TEST_F(Hosts, CriuTooOld) {
+TEST_F(Hosts, OldCriuIsAFinding) {
   use_fake_criu("3.17.1", "good");
   EXPECT_THAT(found_by_survey(), ElementsAre("criu-too-old"));
 }
 
-TEST_F(Hosts, CriuFailingItsOwnCheck) {
+TEST_F(Hosts, FailingCriuCheckIsAFinding) {
   use_fake_criu("9.0.0", "no ptrace here");
   findings::Findings findings(findings::Side::kSource);
   const Survey survey = preflight::survey(config_, findings);
@@ -179,7 +179,7 @@ std::vector<std::string> found_about_plugin(const proto::PreflightRequest& reque
 }
 
 /// Built as CRIU's own would be, for the software GPU.
-TEST_F(Hosts, ThePluginForAmdsGpusMustBeThereAndFitIfAMemberNeedsIt) {
+TEST_F(Hosts, AmdPluginMustFitIfAMemberNeedsIt) {
   proto::PreflightRequest asked = request();
   config_.criu.plugins = directory_;
   EXPECT_THAT(found_about_plugin(asked, here_, config_), IsEmpty());
@@ -192,7 +192,7 @@ TEST_F(Hosts, ThePluginForAmdsGpusMustBeThereAndFitIfAMemberNeedsIt) {
   EXPECT_THAT(found_about_plugin(asked, here_, config_), ElementsAre("criu-plugin"));
 }
 
-TEST(PluginMap, NamesGpusAsKfdDoes) {
+TEST(PluginMap, NamesGpusByKfdId) {
   const Uuid one = Uuid::random();
   const Uuid other = Uuid::random();
   const Uuid nvidia = Uuid::random();
@@ -211,17 +211,17 @@ TEST(PluginMap, NamesGpusAsKfdDoes) {
             (criu::PluginMap{{0x6f39, 0x1a2b}}));
 }
 
-/// Whether a fresh process, with these variables, finds this and nothing else on the host: a driver
+/// Whether a new process, with these variables, reports exactly this finding on the host: a driver
 /// is loaded once.
 bool is_found_with(const std::string& variables, const std::string& id) {
   const std::string command = variables + " GCR_EXPECTED=" + id + " exec " +
                               fs::read_symlink("/proc/self/exe").string() +
-                              " --gtest_filter=Hosts.WhatIsExpectedIsFound >&2";
+                              " --gtest_filter=Hosts.ExpectedFindingsAreReported >&2";
   return ::system(command.c_str()) == 0;
 }
 
-/// Nothing, unless is_found_with() starts it.
-TEST_F(Hosts, WhatIsExpectedIsFound) {
+/// Does nothing, unless is_found_with() starts it.
+TEST_F(Hosts, ExpectedFindingsAreReported) {
   const char* const expected = std::getenv("GCR_EXPECTED");
   if (expected == nullptr) {
     EXPECT_THAT(found_by_survey(), IsEmpty());
@@ -230,23 +230,23 @@ TEST_F(Hosts, WhatIsExpectedIsFound) {
   }
 }
 
-TEST_F(Hosts, ADriverThatFindsNoGpu) {
+TEST_F(Hosts, DriverWithoutGpusIsAFinding) {
   EXPECT_TRUE(is_found_with("SOFTGPU_DEVICES=nonsense", "no-driver"));
 }
 
-TEST_F(Hosts, ADriverWithoutCheckpointsIsTooOld) {
+TEST_F(Hosts, DriverWithoutCheckpointsIsTooOld) {
   EXPECT_TRUE(is_found_with("LD_LIBRARY_PATH=" GCR_OLD_DRIVER_DIRECTORY, "driver-too-old"));
 }
 
-TEST_F(Hosts, AnMpsDaemonByItsControlPipe) {
+TEST_F(Hosts, MpsDaemonIsFoundByItsControlPipe) {
   std::ofstream(directory_ / "control") << "";
   EXPECT_TRUE(is_found_with("CUDA_MPS_PIPE_DIRECTORY=" + directory_.string(), "mps"));
 }
 
-TEST_F(Hosts, AKernelThatLacksWhatTheAgentNeeds) {
+TEST_F(Hosts, MissingKernelFeaturesAreFindings) {
   EXPECT_EQ(missing_kernel_features(), "");
   EXPECT_TRUE(in_child([&] {
-    if (!take_away(SYS_close_range)) return false;
+    if (!hide_call(SYS_close_range)) return false;
     findings::Findings findings(findings::Side::kSource);
     survey(config_, findings);
     const auto found = ids(findings);
@@ -254,7 +254,7 @@ TEST_F(Hosts, AKernelThatLacksWhatTheAgentNeeds) {
   }));
 }
 
-TEST_F(Hosts, MigAndComputeModesThatAreNotShared) {
+TEST_F(Hosts, MigAndExclusiveComputeModesAreFindings) {
   ::setenv("SOFTGPU_NAME", "NVIDIA H200 MIG 1g.18gb", 1);
   ::setenv("SOFTGPU_COMPUTE_MODE", "3", 1);
   proto::PreflightRequest same = request();
@@ -264,14 +264,14 @@ TEST_F(Hosts, MigAndComputeModesThatAreNotShared) {
   ::unsetenv("SOFTGPU_COMPUTE_MODE");
 }
 
-TEST_F(Hosts, DriversThatDiffer) {
+TEST_F(Hosts, DifferentDriversAreAFinding) {
   proto::PreflightRequest newer = request();
   newer.mutable_host()->set_driver_version(newer.host().driver_version() + 10);
   newer.mutable_host()->set_driver_release("999.1");
   EXPECT_THAT(compared(newer), ElementsAre("driver-older", "driver-release"));
 }
 
-TEST_F(Hosts, ReleasesAreReadFromTheDriversOwnText) {
+TEST_F(Hosts, ReleaseIsReadFromTheDriversText) {
   EXPECT_EQ(
       driver_release("NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue Mar  5\n"),
       "550.54.15");
@@ -282,11 +282,11 @@ TEST_F(Hosts, ReleasesAreReadFromTheDriversOwnText) {
   EXPECT_EQ(driver_release("Kernel Module"), "");
 }
 
-/// In CRIU's image each word of what the CPU can is a tag, then a varint; from here on.
+/// In CRIU's image each word of CPU features is a tag, then a varint; from here on.
 constexpr std::size_t kFirstCapabilityWord = 24;
 constexpr char kCapabilityTag = 6 << 3;
 
-/// A CPU that can everything, as far as words of five bytes tell.
+/// A CPU with every feature, as far as words of five bytes can describe it.
 unsigned set_all_bits(std::string& image) {
   unsigned words = 0;
   for (std::size_t at = kFirstCapabilityWord; at + 5 < image.size(); ++at) {
@@ -300,37 +300,37 @@ unsigned set_all_bits(std::string& image) {
   return words;
 }
 
-TEST_F(Hosts, ACpuThatLacksWhatTheSourcesCan) {
+TEST_F(Hosts, CpuLackingSourceFeaturesIsAFinding) {
   proto::PreflightRequest other = request();
   ASSERT_NE(set_all_bits(*other.mutable_host()->mutable_cpu_features()), 0u);
   EXPECT_THAT(compared(other), ElementsAre("cpu-features"));
 }
 
-TEST_F(Hosts, BytesThatAreNoFeaturesAreNoMatch) {
+TEST_F(Hosts, MalformedCpuFeaturesDoNotMatch) {
   proto::PreflightRequest hostile = request();
   hostile.mutable_host()->set_cpu_features(std::string(100'000, 'x'));
   EXPECT_THAT(compared(hostile), ElementsAre("cpu-features"));
 }
 
-TEST_F(Hosts, ACpuThatCannotBeCompared) {
+TEST_F(Hosts, UncomparableCpuIsAFinding) {
   proto::PreflightRequest unknown = request();
   unknown.mutable_host()->clear_cpu_features();
   EXPECT_THAT(compared(unknown), ElementsAre("cpu-not-compared"));
 }
 
-TEST_F(Hosts, ClocksThatDiffer) {
+TEST_F(Hosts, DifferentClocksAreAFinding) {
   proto::PreflightRequest ahead = request();
   ahead.mutable_host()->set_unix_ns(ahead.host().unix_ns() + 3'600'000'000'000);
   EXPECT_THAT(compared(ahead), ElementsAre("clock-skew"));
 }
 
-TEST_F(Hosts, AgentsOfDifferentReleases) {
+TEST_F(Hosts, DifferentAgentReleasesAreAFinding) {
   proto::PreflightRequest other = request();
   other.mutable_host()->set_software("gcr-migrate 0.0.1");
   EXPECT_THAT(compared(other), ElementsAre("software-differs"));
 }
 
-TEST_F(Hosts, TooLittleMemory) {
+TEST_F(Hosts, TooLittleMemoryIsAFinding) {
   config_.landing_window_bytes = 64 * kMiB;
   proto::PreflightRequest large = request();
   proto::Buffer& buffer = *large.add_buffers();
@@ -343,7 +343,7 @@ TEST_F(Hosts, TooLittleMemory) {
   EXPECT_THAT(compared(large), ElementsAre("memory-too-small"));
 }
 
-TEST_F(Hosts, HugepagesTakeVramButNotTheProcessItself) {
+TEST_F(Hosts, HugepagesHoldVramButNoProcessMemory) {
   proto::PreflightRequest large = request();
   large.add_buffers()->set_size_bytes(2 * kGiB);
   here_.facts.set_memory_available_bytes(kGiB);
@@ -358,7 +358,7 @@ TEST_F(Hosts, HugepagesTakeVramButNotTheProcessItself) {
   EXPECT_THAT(compared(large), ElementsAre("memory-too-small"));
 }
 
-TEST_F(Hosts, VramThatTheDriverBringsBackHasToFitToo) {
+TEST_F(Hosts, VramRestoredByTheDriverNeedsMemoryToo) {
   proto::PreflightRequest alone = request();
   ASSERT_GT(alone.host().gpus_size(), 0);
   proto::GpuUse& use = *alone.add_driver_vram();
@@ -369,7 +369,7 @@ TEST_F(Hosts, VramThatTheDriverBringsBackHasToFitToo) {
   EXPECT_THAT(mapped(alone), testing::Contains("gpu-unknown"));
 }
 
-TEST_F(Hosts, MemoryThatAnotherMigrationHasReserved) {
+TEST_F(Hosts, MemoryReservedByOthersIsNotFree) {
   const auto plenty = []() -> Result<hostmem::Memory> {
     return hostmem::Memory{.ordinary_bytes = std::uint64_t{1} << 60};
   };
@@ -384,7 +384,7 @@ TEST_F(Hosts, MemoryThatAnotherMigrationHasReserved) {
 }
 
 /// As in a container, whose control groups are not its own.
-TEST_F(Hosts, NoGroupThatCanBeFrozen) {
+TEST_F(Hosts, MissingFreezerIsAFinding) {
   const auto survey_without_groups = [&] {
     if (::unshare(CLONE_NEWNS) != 0 ||
         ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
@@ -399,14 +399,14 @@ TEST_F(Hosts, NoGroupThatCanBeFrozen) {
   EXPECT_TRUE(in_child([&] { return survey_without_groups().empty(); }));
 }
 
-TEST_F(Hosts, HugepagesThatAreDemandedAndNotFree) {
+TEST_F(Hosts, MissingRequiredHugepagesAreAFinding) {
   const proto::PreflightRequest any = request();
   config_.hugepages = hostmem::HugepagePolicy::kRequire;
   here_.facts.set_hugepages_free_bytes(0);
   EXPECT_THAT(compared(any), ElementsAre("no-hugepages"));
 }
 
-TEST_F(Hosts, AgentsDirectoriesWithoutRoom) {
+TEST_F(Hosts, FullAgentDirectoriesAreAFinding) {
   const proto::PreflightRequest any = request();
   ASSERT_EQ(::mount("tmpfs", config_.state_dir.c_str(), "tmpfs", 0, "size=64k"), 0);
   ASSERT_EQ(::mount("tmpfs", config_.runtime_dir.c_str(), "tmpfs", 0, "size=64k"), 0);
@@ -418,13 +418,13 @@ TEST_F(Hosts, AgentsDirectoriesWithoutRoom) {
   ::umount2(config_.runtime_dir.c_str(), MNT_DETACH);
 }
 
-TEST_F(Hosts, ATransportThatCannotBeHad) {
+TEST_F(Hosts, UnavailableTransportIsAFinding) {
   proto::PreflightRequest plain = request();
   plain.set_plaintext(true);
   EXPECT_THAT(compared(plain), ElementsAre("transport"));
 }
 
-TEST_F(Hosts, GpusThatCannotTakeTheProcess) {
+TEST_F(Hosts, UnsuitableGpusAreAFinding) {
   const proto::PreflightRequest any = request();
   proto::PreflightRequest other_model = any;
   other_model.mutable_host()->mutable_gpus(0)->set_name("another model");
@@ -443,7 +443,7 @@ TEST_F(Hosts, GpusThatCannotTakeTheProcess) {
   EXPECT_THAT(mapped(large), ElementsAre("vram-too-small"));
 }
 
-TEST_F(Hosts, AGpuThatCannotBeUsed) {
+TEST_F(Hosts, UnusableGpuIsAFinding) {
   proto::PreflightRequest any = request();
   const std::string gone(16, 'x');
   any.mutable_host()->mutable_gpus(0)->set_uuid(gone);
@@ -452,7 +452,7 @@ TEST_F(Hosts, AGpuThatCannotBeUsed) {
   EXPECT_THAT(mapped(any), ElementsAre("gpu-unusable"));
 }
 
-TEST_F(Hosts, IdsCapabilitiesAndLabels) {
+TEST_F(Hosts, UnavailableIdsAndLabelsAreFindings) {
   request();
   proto::ProcessFacts process;
   process.set_uid(4'000'000'000);
@@ -478,7 +478,7 @@ TEST_F(Hosts, CapabilitiesHaveNames) {
   EXPECT_EQ(capability_names(std::uint64_t{1} << 60), "capability 60");
 }
 
-TEST_F(Hosts, LimitsOfTheKernel) {
+TEST_F(Hosts, ExceededKernelLimitsAreFindings) {
   proto::ProcessFacts process = request().members(0);
   process.set_open_files_limit(~std::uint64_t{0});
   process.set_mappings(~0U);
@@ -486,7 +486,7 @@ TEST_F(Hosts, LimitsOfTheKernel) {
   EXPECT_THAT(compared(process), ElementsAre("open-files-limit", "mapping-limit", "pid-limit"));
 }
 
-TEST_F(Hosts, LimitsOfControlGroupsThatCannotBeKept) {
+TEST_F(Hosts, UnsupportedGroupLimitsAreFindings) {
   proto::ProcessFacts process = request().members(0);
   process.mutable_limits()->set_processes(100);
   EXPECT_THAT(compared(process), IsEmpty());
@@ -494,7 +494,7 @@ TEST_F(Hosts, LimitsOfControlGroupsThatCannotBeKept) {
   EXPECT_THAT(compared(process), ElementsAre("cgroup-limits"));
 }
 
-TEST_F(Hosts, HugepagesOfTheProcess) {
+TEST_F(Hosts, HugepagesOfTheProcessNeedFreeOnes) {
   proto::ProcessFacts process = request().members(0);
   proto::HugepageUse& use = *process.add_hugepages();
   use.set_page_bytes(2 * kMiB);
@@ -502,7 +502,7 @@ TEST_F(Hosts, HugepagesOfTheProcess) {
   EXPECT_THAT(compared(process), ElementsAre("hugepages-too-few"));
 }
 
-TEST_F(Hosts, AddressesThatAreTakenOrMissing) {
+TEST_F(Hosts, TakenOrMissingAddressesAreFindings) {
   proto::ProcessFacts process = request().members(0);
   const UniqueFd socket(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
   sockaddr_in address{};
@@ -526,7 +526,7 @@ TEST_F(Hosts, AddressesThatAreTakenOrMissing) {
   EXPECT_THAT(compared(process), ElementsAre("address-missing"));
 }
 
-TEST_F(Hosts, AConnectionThatExistsHereIsInTheWay) {
+TEST_F(Hosts, ExistingConnectionIsAFinding) {
   proto::ProcessFacts process = request().members(0);
   const UniqueFd listener(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   const UniqueFd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
@@ -551,7 +551,7 @@ TEST_F(Hosts, AConnectionThatExistsHereIsInTheWay) {
   EXPECT_THAT(compared(process), IsEmpty());
 }
 
-TEST_F(Hosts, FilesAreComparedWithTheOthers) {
+TEST_F(Hosts, MissingFileOfTheProcessIsAFinding) {
   proto::ProcessFacts process = request().members(0);
   process.add_files()->set_path((directory_ / "no-such-file").string());
   EXPECT_THAT(compared(process), ElementsAre("file-missing"));

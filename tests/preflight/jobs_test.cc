@@ -1,4 +1,4 @@
-// The jobs of a host, when nobody names their roots.
+// The jobs of a host, found without their roots.
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -35,7 +35,7 @@ struct Level {
   std::function<void()> enter = [] {};  ///< in the process, before it starts the next one
 };
 
-/// Processes below each other, which do nothing.
+/// A chain of idle processes, each the parent of the next.
 class HostJobs : public testing::Test {
  protected:
   static constexpr std::size_t kMost = 16;
@@ -116,23 +116,23 @@ class HostJobs : public testing::Test {
   std::vector<pid_t> started_;
 };
 
-TEST_F(HostJobs, RootIsTheTopmostUnderTheLibrary) {
+TEST_F(HostJobs, RootIsTheTopmostProcessWithTheLibrary) {
   const auto pids = start({{.under_library = false}, {}, {}, {}});
   EXPECT_EQ(root_of(pids[3]), pids[1]);
   EXPECT_EQ(root_of(pids[1]), pids[1]);
 }
 
-TEST_F(HostJobs, ProcessesInBetweenNeedNotBeUnderTheLibrary) {
+TEST_F(HostJobs, ProcessesInBetweenNeedNoLibrary) {
   const auto pids = start({{}, {.under_library = false}, {}});
   EXPECT_EQ(root_of(pids[2]), pids[0]);
 }
 
-TEST_F(HostJobs, SessionsAndProcessGroupsDoNotDivideAJob) {
+TEST_F(HostJobs, SessionsAndProcessGroupsDoNotSplitAJob) {
   const auto pids = start({{}, {.enter = [] { ::setsid(); }}});
   EXPECT_EQ(root_of(pids[1]), pids[0]);
 }
 
-TEST_F(HostJobs, AnAncestorWithATerminalIsNoPartOfTheJob) {
+TEST_F(HostJobs, AncestorWithATerminalIsNoMember) {
   const auto pids = start({{},
                            {.enter =
                                 [] {
@@ -149,13 +149,13 @@ TEST_F(HostJobs, AnAncestorWithATerminalIsNoPartOfTheJob) {
   EXPECT_EQ(root_of(pids[3]), pids[2]);
 }
 
-TEST_F(HostJobs, AnAncestorInAnotherMountNamespaceIsNoPartOfTheJob) {
+TEST_F(HostJobs, AncestorInAnotherMountNamespaceIsNoMember) {
   const auto pids = start({{}, {.enter = [] { (void)!::unshare(CLONE_NEWNS); }}, {}});
   ASSERT_NE(procfs::namespace_link(pids[0], "mnt"), procfs::namespace_link(pids[1], "mnt"));
   EXPECT_EQ(root_of(pids[2]), pids[1]);
 }
 
-TEST_F(HostJobs, MembersAreCountedAndTheirVramAdded) {
+TEST_F(HostJobs, VramOfAllMembersIsAdded) {
   const auto pids = start({{}, {}, {.under_library = false}, {}});
   std::vector<FoundProcess> found{user(pids[1], 10), user(pids[3], 5)};
   const auto all = jobs(found);
@@ -172,7 +172,7 @@ TEST_F(HostJobs, MembersAreCountedAndTheirVramAdded) {
   EXPECT_TRUE(found[1].lineage.contains(pids[0]) && found[1].lineage.contains(pids[3]));
 }
 
-TEST_F(HostJobs, NoGpusAreToldUnlessAllMembersHaveToldTheirs) {
+TEST_F(HostJobs, GpusAreListedOnlyIfAllMembersAnswered) {
   const auto pids = start({{}, {}});
   std::vector<FoundProcess> found{user(pids[0], 10), user(pids[1], 0, false)};
   const auto all = jobs(found);
@@ -181,11 +181,11 @@ TEST_F(HostJobs, NoGpusAreToldUnlessAllMembersHaveToldTheirs) {
   EXPECT_EQ(all[0].job.gpus_size(), 0);
 }
 
-TEST_F(HostJobs, OwnersOfAllMembersAreKnown) {
-  constexpr uid_t kNobody = 65'534;
-  const auto pids = start({{}, {.enter = [] { (void)!::setuid(kNobody); }}});
+TEST_F(HostJobs, OwnersOfAllMembersAreListed) {
+  constexpr uid_t kUnprivileged = 65'534;
+  const auto pids = start({{}, {.enter = [] { (void)!::setuid(kUnprivileged); }}});
   std::vector<FoundProcess> found{user(pids[0])};
-  EXPECT_THAT(jobs(found).at(0).owners, ElementsAre(::getuid(), kNobody));
+  EXPECT_THAT(jobs(found).at(0).owners, ElementsAre(::getuid(), kUnprivileged));
 }
 
 TEST_F(HostJobs, ZombiesAreNotCounted) {
@@ -196,11 +196,11 @@ TEST_F(HostJobs, ZombiesAreNotCounted) {
   EXPECT_EQ(jobs(found).at(0).job.processes(), 1u);
 }
 
-TEST_F(HostJobs, ProcessesThatHaveEndedMeanwhileHaveNone) {
+TEST_F(HostJobs, EndedProcessesHaveNone) {
   const auto pids = start({{}, {}});
   std::vector<FoundProcess> found{user(pids[0]), user(pids[1])};
   found.push_back(user(pids[0]));
-  found.back().process.set_start_time(1);  // its number is another's now
+  found.back().process.set_start_time(1);  // its number is reused now
   ::kill(pids[1], SIGKILL);
   while (procfs::state(std::to_string(pids[1])) != 'Z') std::this_thread::yield();
   const auto all = jobs(found);

@@ -1,5 +1,5 @@
-// A host with a GPU of each vendor: what it says of itself, what it offers, and where a job of each
-// kind can go. Both drivers are the software ones.
+// A host with a GPU of each vendor: its inventory, its offers, and where jobs of each kind can go.
+// Both drivers are the software ones.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -34,7 +34,7 @@ class MixedHost : public testing::Test, protected SysfsTree {
     return preflight::survey(config_, findings);
   }
 
-  /// Of a job with a buffer on the GPU at this place, on a host like this one.
+  /// Of a job with a buffer on the GPU at this index, on a host like this one.
   proto::PreflightRequest request(int gpu) const {
     proto::PreflightRequest request;
     *request.mutable_host() = survey().facts;
@@ -52,7 +52,7 @@ class MixedHost : public testing::Test, protected SysfsTree {
     map_ = map_gpus(request, here.facts, config_, vram, findings);
     std::vector<std::string> ids;
     for (const proto::Finding& finding : findings.list()) {
-      // The software GPUs are smaller than a context is on others.
+      // The software GPUs are smaller than a context on other GPUs.
       if (finding.id() != "vram-too-small") ids.push_back(finding.id());
     }
     return ids;
@@ -62,7 +62,7 @@ class MixedHost : public testing::Test, protected SysfsTree {
   std::vector<device::GpuPair> map_;
 };
 
-TEST_F(MixedHost, IsDescribedWithTheGpusOfBothVendors) {
+TEST_F(MixedHost, ListsGpusOfBothVendors) {
   const Survey found = survey();
   ASSERT_EQ(found.facts.gpus_size(), 2);
   EXPECT_GT(found.facts.driver_version(), 12'000);
@@ -74,7 +74,7 @@ TEST_F(MixedHost, IsDescribedWithTheGpusOfBothVendors) {
   EXPECT_EQ(amd.amd().architecture(), "gfx942");
 }
 
-TEST_F(MixedHost, OffersWhatIsFreeAsEachVendorsInterfaceTells) {
+TEST_F(MixedHost, FreeVramComesFromEachVendorsInterface) {
   const auto offered = inventory::offer(config_);
   ASSERT_TRUE(offered) << offered.error().message();
   ASSERT_EQ(offered->gpus_size(), 2);
@@ -82,21 +82,21 @@ TEST_F(MixedHost, OffersWhatIsFreeAsEachVendorsInterfaceTells) {
   EXPECT_EQ(offered->gpus(1).free_bytes(), 700u) << "by sysfs";
 }
 
-TEST_F(MixedHost, AJobGoesToTheGpuOfItsVendor) {
+TEST_F(MixedHost, JobMapsToTheGpuOfItsVendor) {
   EXPECT_THAT(mapped(request(1)), IsEmpty());
-  ASSERT_EQ(map_.size(), 1u) << "nobody uses CUDA";
+  ASSERT_EQ(map_.size(), 1u) << "no member uses CUDA";
   EXPECT_EQ(gpu_name(map_[0].to), "GPU-00000000000000e9");
   EXPECT_THAT(mapped(request(0)), IsEmpty());
-  ASSERT_EQ(map_.size(), 1u) << "of AMD's GPUs only those that are used need a counterpart";
+  ASSERT_EQ(map_.size(), 1u) << "only AMD GPUs in use need a counterpart";
   EXPECT_EQ(map_[0].to, to_uuid(survey().facts.gpus(0).uuid()));
 }
 
-TEST_F(MixedHost, AJobWithHipNeedsACounterpartForEachOfAmdsGpusThatItMayOpen) {
+TEST_F(MixedHost, HipJobNeedsACounterpartPerVisibleGpu) {
   proto::PreflightRequest without_buffers = request(1);
   without_buffers.clear_buffers();
   without_buffers.add_members()->set_needs_amdgpu_plugin(true);
   EXPECT_THAT(mapped(without_buffers), IsEmpty());
-  ASSERT_EQ(map_.size(), 1u) << "nobody uses CUDA";
+  ASSERT_EQ(map_.size(), 1u) << "no member uses CUDA";
   EXPECT_EQ(gpu_name(map_[0].to), "GPU-00000000000000e9");
 
   proto::PreflightRequest of_two = without_buffers;
@@ -111,7 +111,7 @@ TEST_F(MixedHost, AJobWithHipNeedsACounterpartForEachOfAmdsGpusThatItMayOpen) {
   EXPECT_EQ(map_.size(), 1u);
 }
 
-TEST_F(MixedHost, AProcessWithCudaNeedsACounterpartForEachOfNvidiasGpus) {
+TEST_F(MixedHost, CudaProcessNeedsACounterpartPerGpu) {
   proto::PreflightRequest both = request(1);
   both.add_members()->set_cuda_restore_tid(17);
   EXPECT_THAT(mapped(both), IsEmpty());
@@ -122,7 +122,7 @@ TEST_F(MixedHost, AProcessWithCudaNeedsACounterpartForEachOfNvidiasGpus) {
   EXPECT_THAT(mapped(both), ElementsAre("gpu-map"));
 }
 
-TEST_F(MixedHost, DifferencesOfAnAmdGpuAreFoundBeforeAnythingMoves) {
+TEST_F(MixedHost, AmdDifferencesAreFoundInPreflight) {
   const proto::PreflightRequest from_here = request(1);
   Node older = kNode;
   older.firmware = 100;

@@ -1,5 +1,5 @@
-// Jobs of Slurm's on this host: which preflight accepts, who joins them, what their folders say.
-// gcr-slurm-adopt is the real one, Slurm's library a fake.
+// Slurm jobs on this host: which of them preflight accepts, which processes join them, and the
+// content of their folders. gcr-slurm-adopt is the real one, the Slurm library a fake.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>
@@ -62,20 +62,20 @@ class Slurm : public testing::Test {
   Settings settings_;
 };
 
-TEST_F(Slurm, AJobOfTheSameUserThatRunsHereIsNoFinding) {
+TEST_F(Slurm, RunningJobOfTheUserIsNoFinding) {
   EXPECT_EQ(found_of(kJob, kUser), "");
   EXPECT_EQ(found_of(0, kUser), "") << "no job was named";
 }
 
-TEST_F(Slurm, AJobOfAnotherUserIsAFinding) {
+TEST_F(Slurm, JobOfAnotherUserIsAFinding) {
   EXPECT_EQ(found_of(kJob, 1), "Slurm job 12 belongs to user 4711, a process to user 1");
 }
 
-TEST_F(Slurm, AJobThatDoesNotRunHereIsAFinding) {
+TEST_F(Slurm, JobNotRunningHereIsAFinding) {
   EXPECT_EQ(found_of(kJob + 1, kUser), "job 13 has no extern step on node node1");
 }
 
-TEST_F(Slurm, AJobThatIsJustBeingStartedIsNoFinding) {
+TEST_F(Slurm, StartingJobIsNoFinding) {
   fs::rename(step(), directory_ / "later");
   const auto started = std::async(std::launch::async, [this] {
     std::this_thread::sleep_for(std::chrono::milliseconds(300));
@@ -84,24 +84,24 @@ TEST_F(Slurm, AJobThatIsJustBeingStartedIsNoFinding) {
   EXPECT_EQ(found_of(kJob, kUser), "");
 }
 
-TEST_F(Slurm, AHostWithoutSlurmIsAFinding) {
+TEST_F(Slurm, HostWithoutSlurmIsAFinding) {
   settings_ = {};
   EXPECT_THAT(found_of(kJob, kUser), HasSubstr("has no slurm.node"));
 }
 
-TEST_F(Slurm, ALibraryOfAnotherKindIsAFinding) {
+TEST_F(Slurm, WrongLibraryIsAFinding) {
   settings_.library = "/lib/x86_64-linux-gnu/libm.so.6";
   EXPECT_THAT(found_of(kJob, kUser), HasSubstr("cannot use Slurm's library"));
 }
 
-TEST_F(Slurm, EveryProcessJoins) {
+TEST_F(Slurm, EveryProcessJoinsTheStep) {
   const std::vector<pid_t> processes{::getpid(), ::getppid()};
   ASSERT_TRUE(join_extern_step(settings_, kJob, kUser, processes));
   EXPECT_EQ(procfs::read_text(step()),
             "4711\n" + std::to_string(::getpid()) + "\n" + std::to_string(::getppid()) + "\n");
 }
 
-TEST_F(Slurm, NobodyJoinsAJobOfAnotherUserOrOneThatHasEnded) {
+TEST_F(Slurm, ForeignOrEndedJobIsNotJoined) {
   const std::vector<pid_t> processes{::getpid()};
   EXPECT_EQ(join_extern_step(settings_, kJob, 1, processes).error().code(), Code::kNotFound);
   EXPECT_EQ(procfs::read_text(step()), "4711\n");
@@ -109,12 +109,12 @@ TEST_F(Slurm, NobodyJoinsAJobOfAnotherUserOrOneThatHasEnded) {
   EXPECT_EQ(join_extern_step(settings_, kJob, kUser, processes).error().code(), Code::kNotFound);
 }
 
-TEST_F(Slurm, AProcessThatHasEndedIsNoError) {
+TEST_F(Slurm, EndedProcessIsNoError) {
   constexpr pid_t kRefused = 4'000'001;  // by the fake, and there is no such process
   EXPECT_TRUE(join_extern_step(settings_, kJob, kUser, std::vector<pid_t>{kRefused}));
 }
 
-TEST_F(Slurm, WhoWaitsInAJobMayReadAllAndFindsFilesWhole) {
+TEST_F(Slurm, NotesAreReadableAndWrittenAtomically) {
   ASSERT_TRUE(note_pid(settings_, kJob, 17));
   ASSERT_TRUE(note_moved(settings_, kJob, 13));
   const fs::path folder = settings_.folder / "12";
@@ -124,7 +124,7 @@ TEST_F(Slurm, WhoWaitsInAJobMayReadAllAndFindsFilesWhole) {
   EXPECT_EQ(fs::status(folder / "pid").permissions(), fs::perms(0644));
 }
 
-TEST_F(Slurm, AStatusThatIsThereStays) {
+TEST_F(Slurm, ExistingStatusIsNotOverwritten) {
   ASSERT_TRUE(note_lost(settings_, kJob));
   EXPECT_EQ(procfs::read_text(settings_.folder / "12" / "status"), "9\n");
   std::ofstream(settings_.folder / "12" / "status") << "256\n";
@@ -132,7 +132,7 @@ TEST_F(Slurm, AStatusThatIsThereStays) {
   EXPECT_EQ(procfs::read_text(settings_.folder / "12" / "status"), "256\n");
 }
 
-TEST_F(Slurm, FoldersOfJobsThatHaveEndedGo) {
+TEST_F(Slurm, FoldersOfEndedJobsAreRemoved) {
   ASSERT_TRUE(note_pid(settings_, 7, 17));
   ASSERT_TRUE(note_pid(settings_, 8, 17));
   std::ofstream(settings_.spool / "node1_8.4294967292") << "";
@@ -141,7 +141,7 @@ TEST_F(Slurm, FoldersOfJobsThatHaveEndedGo) {
   EXPECT_TRUE(fs::exists(settings_.folder / "8")) << "it runs";
 }
 
-TEST(SlurmGroups, OnlyThoseThatSlurmdMakesName) {
+TEST(SlurmGroups, OnlyThoseOfSlurmdNameAStep) {
   const Step batch{12, "batch"};
   EXPECT_EQ(step_of_group("/slurm_node1/uid_4711/job_12/step_batch/task_0"), batch);
   EXPECT_EQ(step_of_group("/slurm/uid_4711/job_12/step_batch"), batch);

@@ -7,7 +7,7 @@
 
 namespace gcr::preload::test {
 
-/// Every function of the library's table of CUDA's; null where the driver has none of that name.
+/// Every function of the library's CUDA table; null if the driver has none of that name.
 struct Api {
 #define GCR_DRIVER_FUNCTION(symbol, public_name, since, flavour, policy, params, args) \
   CUresult(*symbol) params = nullptr;
@@ -22,8 +22,8 @@ struct Api {
     return true;
   }
 
-  /// The same of libamdhip64.so.6, as far as HIP has what the door's subject calls; the rest is
-  /// null. In hip_by_name.cc.
+  /// The same of libamdhip64.so.6, as far as HIP has the functions of the door's subject; the rest
+  /// is null. In hip_by_name.cc.
   bool load_hip();
   CUresult (*hip_last_error)() = nullptr;  ///< hipGetLastError
 };

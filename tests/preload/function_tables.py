@@ -1,4 +1,4 @@
-"""What the tests of CUDA's and of HIP's table of functions share."""
+"""What the tests of the CUDA table and of the HIP table share."""
 
 import unittest
 
@@ -17,7 +17,7 @@ def no_rows(path):
 
 
 def run(always, compared, nothing):
-    """The exit status of these test cases; without `compared`, ctest's for «skipped», and why."""
+    """The exit status of these test cases; without `compared`, ctest's for «skipped», and the reason."""
     cases = [always, compared] if compared else [always]
     suite = unittest.TestSuite(map(unittest.defaultTestLoader.loadTestsFromTestCase, cases))
     good = unittest.TextTestRunner().run(suite).wasSuccessful()

@@ -1,5 +1,5 @@
-// HIP in the place of CUDA's driver. Most functions have the same binary form and the same numbers
-// of results, attributes and flags; the others are adapted here.
+// HIP in place of the CUDA driver. Most functions have the same binary interface and the same
+// numbers of results, attributes and flags; the others are adapted here.
 #include <dlfcn.h>
 
 #include <cstdint>
@@ -12,7 +12,7 @@ namespace {
 
 void* g_library = nullptr;
 
-/// A function of HIP's, of the type of the one that it is called like.
+/// A HIP function, with the type of the CUDA function that it replaces.
 template <class Function>
 Function* find(const char* symbol) {
   return reinterpret_cast<Function*>(::dlsym(g_library, symbol));
@@ -20,7 +20,7 @@ Function* find(const char* symbol) {
 
 CUresult to_cuda(hipError_t result) { return static_cast<CUresult>(result); }
 
-/// Frees what a context of CUDA would take with it.
+/// Frees the memory that the end of a CUDA context would free.
 CUresult destroy_context(CUcontext context) {
   find<hipError_t(hipCtx_t)>("hipCtxSetCurrent")(reinterpret_cast<hipCtx_t>(context));
   return to_cuda(find<hipError_t()>("hipDeviceReset")());

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""scripts/guest, with a program in the place of qemu: what it does with a machine that does not begin."""
+"""scripts/guest, with a program in place of qemu: how it handles a machine that does not start."""
 
 import os
 import pathlib
@@ -10,8 +10,8 @@ import unittest
 
 GUEST = pathlib.Path(__file__).resolve().parents[2] / "scripts/guest"
 
-# Finds the file of the status and that of its own number in its arguments, as qemu does. Each start takes the next
-# line of the plan.
+# Finds the file of the status and that of its own number in its arguments, as qemu does. Each start uses the next line
+# of the plan.
 MACHINE = """#!/bin/bash
 here=${0%/*}
 for argument; do
@@ -44,24 +44,24 @@ class Guest(unittest.TestCase):
             env=os.environ | {"PATH": f"{self.folder}:{os.environ['PATH']}", "GCR_DEPS_DIR": str(self.folder / "deps")})
         return done, time.monotonic() - began, len((self.folder / "starts").read_text())
 
-    def test_the_exit_status_is_the_command_s(self):
+    def test_exit_status_is_that_of_the_command(self):
         done, _, starts = self.run_guest(["7"])
         self.assertEqual((done.returncode, done.stdout, starts), (7, "output of the command\n", 1))
 
-    def test_a_machine_that_does_not_begin_is_ended_and_another_one_started(self):
+    def test_unstarted_machine_is_replaced(self):
         # More than three where one takes 2 s to begin.
         done, _, starts = self.run_guest(["stuck", "stuck", *["0"] * 20], "--start", "2")
         self.assertEqual((done.returncode, done.stdout), (0, "output of the command\n"), done.stderr)
         self.assertGreaterEqual(starts, 3)
         self.assertEqual(done.stderr.count("had not started the command after 2 s"), starts - 1)
 
-    def test_the_timeout_is_for_all_of_them(self):
+    def test_timeout_covers_all_machines(self):
         done, seconds, starts = self.run_guest(["stuck"] * 50, "--start", "2", "--timeout", "5")
         self.assertEqual(done.returncode, 124, done.stderr)
         self.assertGreaterEqual(starts, 2)
         self.assertGreaterEqual(seconds, 4)
 
-    def test_a_command_that_began_has_all_the_time(self):
+    def test_started_command_has_all_the_time(self):
         done, seconds, starts = self.run_guest(["endless"], "--start", "15", "--timeout", "18")
         self.assertEqual((done.returncode, starts), (124, 1), done.stderr)
         self.assertGreaterEqual(seconds, 17)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""scripts/hosts takes away all that it mounted, whatever others mount and unmount meanwhile.
+"""scripts/hosts unmounts all that it mounted, despite concurrent mounts and unmounts.
 
 Usage: hosts_test.py SOURCE_DIRECTORY, as root
 """

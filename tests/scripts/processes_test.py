@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""When scripts/lib/common.sh takes a process for dead.
+"""When scripts/lib/common.sh considers a process dead.
 
 Usage: processes_test.py SOURCE_DIRECTORY
 """
@@ -11,7 +11,7 @@ import time
 import unittest
 
 SOURCE = sys.argv.pop()
-# Listens, and goes on without its first thread.
+# Listens, and runs on without its first thread.
 HALF_DEAD = """
 import ctypes, socket, threading, time
 listener = socket.create_server(("127.0.0.1", 0))
@@ -46,7 +46,7 @@ class Processes(unittest.TestCase):
         process.kill()
         process.wait()
 
-    def test_one_that_runs_is_alive_and_one_that_nobody_waits_for_is_not(self):
+    def test_zombie_is_not_alive(self):
         process = self.start("sleep", "1000")
         self.assertTrue(is_alive(process.pid))
         process.kill()
@@ -55,7 +55,7 @@ class Processes(unittest.TestCase):
         process.wait()
         self.assertFalse(is_alive(process.pid))
 
-    def test_one_that_has_lost_its_first_thread_is_alive_until_the_last_has_ended(self):
+    def test_process_lives_until_its_last_thread_ends(self):
         process = self.start(sys.executable, "-c", HALF_DEAD)
         wait_for_state(process.pid, "Z")
         self.assertTrue(is_alive(process.pid), "it listens")

@@ -1,5 +1,5 @@
-// Every migration that ends leaves one line that says who moved what where, and nobody can write a
-// second one into it.
+// Every migration that ends leaves one line that names the user, the process and the hosts, and no
+// input can forge a second one.
 #include "migrate-agent/daemon/main/audit.h"
 
 #include <gmock/gmock.h>
@@ -46,7 +46,7 @@ std::string line_of(const registry::Outcome& outcome) {
   return audit_line(outcome, "node1", std::chrono::system_clock::from_time_t(1'700'000'000));
 }
 
-TEST(AuditLine, SaysWhoWhatFromToAndTheOutcome) {
+TEST(AuditLine, NamesUserProcessHostsAndOutcome) {
   EXPECT_EQ(
       line_of(outcome_of(journal::Began::SOURCE)),
       "time=\"2023-11-14T22:13:20.000Z\" host=\"node1\" role=\"source\" "
@@ -59,7 +59,7 @@ TEST(AuditLine, SaysWhoWhatFromToAndTheOutcome) {
                     HasSubstr("sent_bytes=\"\" downtime_ms=\"\"")));
 }
 
-TEST(AuditLine, HostileTextCannotForgeAFieldOrALine) {
+TEST(AuditLine, HostileTextCannotForgeFieldsOrLines) {
   registry::Outcome outcome = outcome_of(journal::Began::SOURCE);
   outcome.mutable_migration()->set_command("x\" outcome=\"migrated\ntime=\"\\");
   outcome.mutable_migration()->set_ordered_by("\x1b[2J\xc2\x9b");
@@ -73,7 +73,7 @@ TEST(AuditLine, HostileTextCannotForgeAFieldOrALine) {
   EXPECT_EQ(std::ranges::count(line, '"'), 2 * kFields);
 }
 
-TEST(AuditLine, WhatARecoveryCannotKnowIsEmpty) {
+TEST(AuditLine, UnknownFieldsOfARecoveryAreEmpty) {
   registry::Outcome outcome = outcome_of(journal::Began::SOURCE);
   outcome.set_recovered(true);
   outcome.mutable_report()->clear_processes();
@@ -100,7 +100,7 @@ class Audit : public testing::Test {
   std::string log_ = folder_.path() + "/audit.log";
 };
 
-TEST_F(Audit, LinesAreAppendedToAFileThatIsRootsAlone) {
+TEST_F(Audit, LinesAreAppendedToAFileOfRoot) {
   audit(config(), outcome_of(journal::Began::SOURCE));
   audit(config(), outcome_of(journal::Began::DESTINATION));
   const std::string text = lines();
@@ -110,7 +110,7 @@ TEST_F(Audit, LinesAreAppendedToAFileThatIsRootsAlone) {
   EXPECT_EQ(info.st_mode & 0777, 0600U);
 }
 
-TEST_F(Audit, MigrationThatHasNotEndedHasNoLineYet) {
+TEST_F(Audit, UnfinishedMigrationHasNoLine) {
   registry::Outcome outcome = outcome_of(journal::Began::SOURCE);
   outcome.mutable_report()->set_migrated(false);
   outcome.mutable_report()->set_committed(true);
@@ -125,7 +125,7 @@ TEST_F(Audit, LinkIsNotFollowed) {
   EXPECT_FALSE(std::filesystem::exists(target));
 }
 
-TEST_F(Audit, WhatAnAgentRefusesAndWhatItRecoversIsInItsLog) {
+TEST_F(Audit, RefusalsAndRecoveriesAreLogged) {
   control::test::Credentials credentials;
   AgentHome home;
   const Uuid undone = write_source(home.state_dir(), commit::SourceState::kWorking,

@@ -1,4 +1,4 @@
-// Who may ask for what, and for whose processes.
+// Which client may request what, and for whose processes.
 #include "migrate-agent/worker/runtime/authorisation.h"
 
 #include <gmock/gmock.h>
@@ -22,7 +22,7 @@ const PeerIdentity kAgent{.common_name = "node2", .is_agent = true};
 const PeerIdentity kLocalAlice{.common_name = "uid 71001", .uid = kAlice};
 const PeerIdentity kLocalRoot{.common_name = "uid 0", .uid = 0};
 
-TEST(Authorisation, RoleDecidesWhatAConnectionBeginsWith) {
+TEST(Authorisation, RoleLimitsTheFirstRequest) {
   for (const auto request :
        {Envelope::kMigrateRequest, Envelope::kCheckRequest, Envelope::kCancelRequest,
         Envelope::kContinueRequest, Envelope::kAdjustRequest, Envelope::kListRequest,
@@ -39,7 +39,7 @@ TEST(Authorisation, RoleDecidesWhatAConnectionBeginsWith) {
   }
 }
 
-TEST(Authorisation, WhatNoProtocolDecidesIsNotForLocalUsers) {
+TEST(Authorisation, LocalUsersMayNotResolve) {
   EXPECT_TRUE(worker::may_ask(kOperator, Envelope::kResolveRequest));
   EXPECT_TRUE(worker::may_ask(kLocalRoot, Envelope::kResolveRequest));
   const Status refused = worker::may_ask(kLocalAlice, Envelope::kResolveRequest);
@@ -47,7 +47,7 @@ TEST(Authorisation, WhatNoProtocolDecidesIsNotForLocalUsers) {
   EXPECT_EQ(refused.error().code(), Code::kPermissionDenied);
 }
 
-TEST(Authorisation, NoConnectionBeginsWithAReply) {
+TEST(Authorisation, ReplyIsNoValidFirstMessage) {
   const Status refused = worker::may_ask(kOperator, Envelope::kMigrateReport);
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().code(), Code::kProtocol);
@@ -58,10 +58,10 @@ TEST(Authorisation, WithoutRulesEveryOperatorMayMoveEverything) {
   EXPECT_TRUE(worker::Permissions::of(kOperator, {}).may_move(0));
 }
 
-TEST(Authorisation, RulesOfOneNameAndOfEverybodyAddUp) {
+TEST(Authorisation, RulesOfANameAndForAllAddUp) {
   const std::vector<worker::OperatorRule> rules{{.name = "night-shift", .users = {"71001"}},
                                                 {.name = "*", .users = {"daemon"}},
-                                                {.name = "somebody-else", .users = {"*"}}};
+                                                {.name = "another-operator", .users = {"*"}}};
   const worker::Permissions permissions = worker::Permissions::of(kOperator, rules);
   EXPECT_FALSE(permissions.everyone());
   EXPECT_TRUE(permissions.may_move(kAlice));
@@ -70,9 +70,9 @@ TEST(Authorisation, RulesOfOneNameAndOfEverybodyAddUp) {
   EXPECT_FALSE(permissions.may_move(0));
 }
 
-TEST(Authorisation, OperatorWithoutARuleMayMoveNothingOnceThereAreRules) {
+TEST(Authorisation, OperatorWithoutARuleMayMoveNothing) {
   const worker::Permissions permissions =
-      worker::Permissions::of(kOperator, {{.name = "somebody-else", .users = {"*"}}});
+      worker::Permissions::of(kOperator, {{.name = "another-operator", .users = {"*"}}});
   EXPECT_FALSE(permissions.may_move(kAlice));
   const Status refused = permissions.check(kAlice);
   ASSERT_FALSE(refused);
@@ -81,7 +81,7 @@ TEST(Authorisation, OperatorWithoutARuleMayMoveNothingOnceThereAreRules) {
               AllOf(HasSubstr("\"night-shift\""), HasSubstr("uid 71001"), HasSubstr("operators")));
 }
 
-TEST(Authorisation, UserThatTheHostDoesNotKnowGivesNothing) {
+TEST(Authorisation, RuleForAnUnknownUserGrantsNothing) {
   const worker::Permissions permissions =
       worker::Permissions::of(kOperator, {{.name = "*", .users = {"no such user", "-1", ""}}});
   EXPECT_FALSE(permissions.everyone());
@@ -95,7 +95,7 @@ TEST(Authorisation, AgentsMayMoveNothing) {
   EXPECT_FALSE(worker::Permissions().may_move(0));
 }
 
-TEST(Authorisation, LocalUsersMayMoveTheirOwnWhateverTheRulesSay) {
+TEST(Authorisation, LocalUsersMayAlwaysMoveTheirOwn) {
   const std::vector<worker::OperatorRule> rules{{.name = "*", .users = {"*"}},
                                                 {.name = "uid 71001", .users = {"*"}}};
   const worker::Permissions alice = worker::Permissions::of(kLocalAlice, rules);
@@ -117,7 +117,7 @@ class Ownership : public testing::Test {
       worker::Permissions::of(kOperator, {{.name = "night-shift", .users = {"71001"}}});
 };
 
-TEST_F(Ownership, OwnProcessIsTheirs) {
+TEST_F(Ownership, OwnProcessIsAccepted) {
   const Sleeper own(kAlice);
   for (const worker::Permissions& permissions : {alice_, operator_of_alice_}) {
     const auto checked = permissions.check_process(own.pid());
@@ -127,13 +127,13 @@ TEST_F(Ownership, OwnProcessIsTheirs) {
   }
 }
 
-TEST_F(Ownership, AnotherUsersProcessIsNot) {
+TEST_F(Ownership, ProcessOfAnotherUserIsRefused) {
   const Sleeper others(kBob);
   EXPECT_EQ(code_of(alice_, others.pid()), Code::kPermissionDenied);
   EXPECT_EQ(code_of(operator_of_alice_, others.pid()), Code::kPermissionDenied);
 }
 
-TEST_F(Ownership, EveryUserIdCounts) {
+TEST_F(Ownership, EveryUserIdIsChecked) {
   // As a setuid program has them: real, effective, saved.
   for (const auto& ids : std::vector<std::array<uid_t, 3>>{
            {kAlice, 0, 0}, {0, kAlice, kAlice}, {kAlice, kAlice, 0}, {kAlice, kBob, kAlice}}) {
@@ -146,11 +146,11 @@ TEST_F(Ownership, EveryUserIdCounts) {
     const auto as_root = worker::Permissions::of(kLocalRoot, {}).check_process(mixed.pid());
     ASSERT_TRUE(as_root);
     const bool roots = ids[0] == 0 || ids[1] == 0 || ids[2] == 0;
-    EXPECT_EQ(as_root->uid, roots ? 0 : kBob) << "whose migration it will be";
+    EXPECT_EQ(as_root->uid, roots ? 0 : kBob) << "the owner of the migration";
   }
 }
 
-TEST_F(Ownership, ProcessThatMayNotBeTracedIsNotALocalUsers) {
+TEST_F(Ownership, UntraceableProcessIsRefused) {
   const Sleeper protected_one([] {
     if (::setresuid(kAlice, kAlice, kAlice) != 0) ::_exit(1);
     ::prctl(PR_SET_DUMPABLE, 0);
@@ -159,7 +159,7 @@ TEST_F(Ownership, ProcessThatMayNotBeTracedIsNotALocalUsers) {
   EXPECT_EQ(code_of(operator_of_alice_, protected_one.pid()), Code::kInvalid);
 }
 
-TEST_F(Ownership, ProcessWithCapabilitiesIsNotALocalUsers) {
+TEST_F(Ownership, ProcessWithCapabilitiesIsRefused) {
   const Sleeper capable([] {
     ::prctl(PR_SET_KEEPCAPS, 1);
     if (::setresuid(kAlice, kAlice, kAlice) != 0) ::_exit(1);
@@ -168,8 +168,8 @@ TEST_F(Ownership, ProcessWithCapabilitiesIsNotALocalUsers) {
   EXPECT_EQ(code_of(alice_, capable.pid()), Code::kPermissionDenied);
 }
 
-/// What is stored is its user's to read, whoever has ordered it.
-TEST_F(Ownership, AStoreTakesPlainProcessesOfItsUserAlone) {
+/// Stored data is readable by the process's user, also if another user ordered the checkpoint.
+TEST_F(Ownership, StoreAcceptsOnlyPlainProcessesOfItsUser) {
   const worker::Permissions of_both =
       worker::Permissions::of(kOperator, {{.name = "*", .users = {"71001", "71002"}}});
   const worker::Permissions stored = of_both.for_store_of(kAlice);
@@ -193,7 +193,7 @@ TEST_F(Ownership, AStoreTakesPlainProcessesOfItsUserAlone) {
   }
 }
 
-TEST(Authorisation, AThreadIsJudgedByTheRightsThatWereDumped) {
+TEST(Authorisation, ThreadIsCheckedByItsDumpedCredentials) {
   const worker::Permissions alice = worker::Permissions::of(kLocalAlice, {});
   proto::Credentials thread;
   for (int id = 0; id < 4; ++id) thread.add_uids(kAlice);
@@ -205,7 +205,7 @@ TEST(Authorisation, AThreadIsJudgedByTheRightsThatWereDumped) {
   EXPECT_FALSE(alice.check_thread(thread));
 }
 
-TEST_F(Ownership, NobodysProcessIsNotFound) {
+TEST_F(Ownership, MissingProcessIsNotFound) {
   pid_t gone = -1;
   {
     const Sleeper short_lived(kAlice);
@@ -239,21 +239,21 @@ class OperatorRules : public testing::Test {
                       "{name = \"for-all\", users = [\"*\"]}]"};
 };
 
-TEST_F(OperatorRules, MigrationOfAnotherUsersProcessIsNotAuthorised) {
+TEST_F(OperatorRules, ProcessOfAnotherUserIsNotAuthorised) {
   const Sleeper bobs(kBob);
   const auto report = migrate_as("for-alice", bobs.pid());
   EXPECT_EQ(report.code(), "permission-denied");
   EXPECT_FALSE(report.source_touched());
 }
 
-TEST_F(OperatorRules, MigrationOfTheUsersOwnIsExamined) {
+TEST_F(OperatorRules, ProcessOfTheRulesUserIsExamined) {
   const Sleeper alices(kAlice);
   EXPECT_EQ(migrate_as("for-alice", alices.pid()).code(), "refused") << "not under the library";
   EXPECT_EQ(migrate_as("for-all", alices.pid()).code(), "refused");
-  EXPECT_EQ(migrate_as("for-nobody", alices.pid()).code(), "permission-denied");
+  EXPECT_EQ(migrate_as("for-no-user", alices.pid()).code(), "permission-denied");
 }
 
-TEST_F(OperatorRules, MigrationsOfOthersAreNeitherSeenNorControlled) {
+TEST_F(OperatorRules, OtherMigrationsAreHidden) {
   const Uuid bobs = write_source(agent_.state_dir(), commit::SourceState::kUndone,
                                  {.uid = kBob, .ordered_by = "for-all"});
   const Uuid alices = write_source(agent_.state_dir(), commit::SourceState::kUndone,
@@ -265,7 +265,7 @@ TEST_F(OperatorRules, MigrationsOfOthersAreNeitherSeenNorControlled) {
   EXPECT_EQ(seen.migrations(0).migration_id(), to_bytes(alices));
   EXPECT_EQ(seen.migrations(0).ordered_by(), "for-alice");
   EXPECT_EQ(ask_as("for-all", list).list_reply().migrations_size(), 2);
-  EXPECT_EQ(ask_as("for-nobody", list).list_reply().migrations_size(), 0);
+  EXPECT_EQ(ask_as("for-no-user", list).list_reply().migrations_size(), 0);
 
   proto::Envelope status;
   proto::Envelope cancel;

@@ -1,5 +1,5 @@
-// Certificates that are not good are refused on real connections, in both directions, with a
-// sentence that says which is not and what to do; and the command says so by its exit status.
+// Invalid certificates are refused on real connections, in both directions, with a message that
+// names the certificate and the remedy; and the command has its own exit status for it.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
@@ -32,7 +32,7 @@ class Certificates : public testing::Test {
     gcr::test::write_private_file(list_,
                                   credentials_.authority().revocation_list(revoked, expired));
   }
-  /// What the command says, once it has said that the certificate is not accepted.
+  /// The command's message after the one that the certificate is not accepted.
   std::string refusal_of(const TlsFiles& tls, const control::Endpoint& agent) {
     const Finished finished = list_with(tls, agent);
     EXPECT_EQ(finished.exit_status, kNotAuthorised) << finished.output;
@@ -46,7 +46,7 @@ class Certificates : public testing::Test {
   TlsFiles good_ = credentials_.issue(operators({}));
 };
 
-TEST_F(Certificates, OperatorsThatAreNoGoodAreRefused) {
+TEST_F(Certificates, InvalidOperatorsAreRefused) {
   const TlsFiles revoked = credentials_.issue(operators({}));
   write_list({text_of(revoked.certificate)});
   TlsFiles own = credentials_.issue({});
@@ -84,7 +84,7 @@ TEST_F(Certificates, OneCertificateMayCarryBothRoles) {
             0);
 }
 
-TEST_F(Certificates, AgentsThatAreNoGoodAreRefused) {
+TEST_F(Certificates, InvalidAgentsAreRefused) {
   const TlsFiles revoked = credentials_.issue({});
   write_list({text_of(revoked.certificate)});
   good_.revoked = list_;
@@ -107,7 +107,7 @@ TEST_F(Certificates, AgentsThatAreNoGoodAreRefused) {
   EXPECT_THAT(refusal_of(good_, strange.endpoint()), HasSubstr("certificates of one authority"));
 }
 
-TEST_F(Certificates, WithoutAListThatIsGoodTodayNobodyIsAccepted) {
+TEST_F(Certificates, OutdatedRevocationListRefusesAll) {
   write_list({}, true);
   TlsFiles own = credentials_.issue({});
   own.revoked = list_;
@@ -120,7 +120,7 @@ TEST_F(Certificates, WithoutAListThatIsGoodTodayNobodyIsAccepted) {
   EXPECT_TRUE(agent.wait_for_log("renew the file that tls.revoked or --crl names"));
 }
 
-TEST_F(Certificates, ListThatIsNoneIsNamed) {
+TEST_F(Certificates, InvalidRevocationListIsNamed) {
   good_.revoked = good_.key;
   const Finished finished = list_with(good_, {"127.0.0.1", 1});
   EXPECT_EQ(finished.exit_status, 2);
@@ -128,7 +128,7 @@ TEST_F(Certificates, ListThatIsNoneIsNamed) {
               AllOf(HasSubstr("list of revoked certificates"), HasSubstr(good_.key)));
 }
 
-TEST_F(Certificates, FilesAreReadAnewWithEveryConnection) {
+TEST_F(Certificates, FilesAreReadForEveryConnection) {
   TlsFiles own = credentials_.issue({});
   const TlsFiles expired = credentials_.issue({.expired = true});
   const TlsFiles fresh = credentials_.issue({});

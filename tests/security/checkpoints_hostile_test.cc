@@ -1,4 +1,4 @@
-// A checkpoint brings back what an agent that is believed has signed, and no right that its user
+// A checkpoint is restored only if a trusted agent has signed it, and without rights that its user
 // has lost since.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -44,7 +44,7 @@ class CheckpointsHostile : public testing::Test {
     return rights;
   }
 
-  /// Its VRAM, which is in no buffer, tells it from others.
+  /// Its VRAM, which is in no buffer, distinguishes it from others.
   void sign(const std::string& name, const control::TlsFiles& signer, std::uint64_t vram_bytes,
             const std::vector<proto::Credentials>& threads) {
     struct stat facts {};
@@ -69,7 +69,7 @@ class CheckpointsHostile : public testing::Test {
     ASSERT_TRUE(written) << written.error().message();
   }
 
-  /// What becomes of it when an operator asks for it. What is believed comes as far as preflight.
+  /// The result of an operator's restore. A trusted one gets as far as preflight.
   proto::MigrateReport restore(const std::string& name) {
     Client client(*agent_, credentials_, "operator");
     proto::Envelope request;
@@ -82,7 +82,7 @@ class CheckpointsHostile : public testing::Test {
     }
   }
 
-  /// The same with the store being the user's, who asks for it.
+  /// The same with a store that belongs to the user, who requests it.
   Finished restore_as_user(const std::string& name, uid_t uid = kUser) {
     return run_cli({"restore", "unix:" + socket_, store_, name}, uid);
   }
@@ -99,7 +99,7 @@ class CheckpointsHostile : public testing::Test {
   std::int64_t now_ms_ = 1'795'600'800'000;
 };
 
-TEST_F(CheckpointsHostile, AnAgentThatIsNotNamedSignsNothingThatIsRestored) {
+TEST_F(CheckpointsHostile, CheckpointOfAnUnlistedAgentIsNotRestored) {
   start("[[peers]]\nname = \"node2\"");
   sign("own", own_, 1, {rights_of(0, 0)});
   sign("peers", credentials_.issue({.common_name = "node2"}), 2, {rights_of(0, 0)});
@@ -111,20 +111,20 @@ TEST_F(CheckpointsHostile, AnAgentThatIsNotNamedSignsNothingThatIsRestored) {
   EXPECT_EQ(restore("peers").vram_bytes(), 2U);
 }
 
-TEST_F(CheckpointsHostile, TheNewestIsTheNewestOfThoseWhoseSignerIsAccepted) {
+TEST_F(CheckpointsHostile, NewestMeansNewestWithAnAcceptedSigner) {
   start("[[peers]]\nname = \"node2\"");
   sign("old", credentials_.issue({.common_name = "node2"}), 2, {rights_of(0, 0)});
   sign("new", credentials_.issue({.common_name = "node3"}), 3, {rights_of(0, 0)});
   EXPECT_EQ(restore("").vram_bytes(), 2U);
 }
 
-TEST_F(CheckpointsHostile, WithoutPeersEveryAgentOfTheAuthorityIsBelieved) {
+TEST_F(CheckpointsHostile, WithoutPeersEveryAgentIsAccepted) {
   start();
   sign("strangers", credentials_.issue({.common_name = "node3"}), 3, {rights_of(0, 0)});
   EXPECT_EQ(restore("strangers").vram_bytes(), 3U);
 }
 
-TEST_F(CheckpointsHostile, AGroupThatTheUserHasLostComesBackForNoLocalUser) {
+TEST_F(CheckpointsHostile, LostGroupIsNotRestoredForALocalUser) {
   ASSERT_THAT(groups_of(kUser), Not(testing::Contains(kLost)));
   start();
   give_store_to_user();
@@ -142,12 +142,12 @@ TEST_F(CheckpointsHostile, AGroupThatTheUserHasLostComesBackForNoLocalUser) {
     EXPECT_THAT(refused.output, AllOf(HasSubstr("group " + group_name(kLost)),
                                       HasSubstr(user_name(kUser)), HasSubstr("operator")));
   }
-  // An operator brings it back as it was, and so does root.
+  // An operator restores it unchanged, and so does root.
   EXPECT_EQ(restore("lost-4").vram_bytes(), 1U);
   EXPECT_NE(restore_as_user("lost-4", 0).exit_status, kNotAuthorised);
 }
 
-TEST_F(CheckpointsHostile, GroupsThatTheUserHasComeBack) {
+TEST_F(CheckpointsHostile, CurrentGroupsAreRestored) {
   start();
   give_store_to_user();
   proto::Credentials thread = rights_of(kUser, primary_group(kUser).value());

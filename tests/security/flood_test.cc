@@ -1,5 +1,5 @@
-// Strangers and one operator do their worst, from many connections at once; who has a question gets
-// an answer all the same.
+// Unauthenticated clients and one operator flood the agent from many connections; other requests
+// are still answered.
 #include <arpa/inet.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -20,7 +20,7 @@ namespace {
 constexpr int kStrangers = 300;
 constexpr int kGreedyConnections = 40;
 
-/// A connection from `from`; -1 if the agent does not take it.
+/// A connection from `from`; -1 if the agent does not accept it.
 UniqueFd connect_from(const char* from, std::uint16_t port) {
   UniqueFd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   sockaddr_in address{};
@@ -34,8 +34,8 @@ UniqueFd connect_from(const char* from, std::uint16_t port) {
   return socket;
 }
 
-/// Hundreds of connections from one address: some say nothing, some begin a preface, some send
-/// rubbish, some send a preface and then rubbish, or nothing, where TLS should begin.
+/// Hundreds of connections from one address: some are silent, some begin a preface, some send
+/// garbage, some send a preface and then garbage, or nothing, where TLS should begin.
 std::vector<UniqueFd> flood(std::uint16_t port) {
   const auto bytes = control::Preface{control::ConnectionKind::kControl, {}}.encode();
   const std::string preface(bytes.begin(), bytes.end());
@@ -52,7 +52,7 @@ std::vector<UniqueFd> flood(std::uint16_t port) {
   return held;
 }
 
-TEST(Flood, WhoHasAQuestionGetsAnAnswer) {
+TEST(Flood, OperatorIsServedDuringAFlood) {
   control::test::Credentials credentials;
   AgentProcess agent(credentials,
                      "max_startups = 32\nmax_connections = 16\nstartup_timeout_ms = 60000");
@@ -101,8 +101,8 @@ TEST(Flood, WhoHasAQuestionGetsAnAnswer) {
   EXPECT_TRUE(agents.call(outcome).has_outcome_reply());
 }
 
-/// Silent connections from two addresses, each of which takes its half of all places.
-std::vector<UniqueFd> take_every_place(AgentProcess& agent, int places) {
+/// Silent connections from two addresses, each of which fills its half of all slots.
+std::vector<UniqueFd> fill_all_slots(AgentProcess& agent, int places) {
   std::vector<UniqueFd> held;
   for (const char* from : {"127.0.0.2", "127.0.0.3"}) {
     for (int i = 0; i <= places / 2; ++i) held.push_back(connect_from(from, agent.port()));
@@ -111,23 +111,23 @@ std::vector<UniqueFd> take_every_place(AgentProcess& agent, int places) {
   return held;
 }
 
-TEST(Flood, TheOtherAgentOfAMigrationIsHeardWhenStrangersHaveEveryPlace) {
+TEST(Flood, PeerIsServedDuringAFlood) {
   control::test::Credentials credentials;
   AgentProcess agent(credentials, "max_startups = 8\nstartup_timeout_ms = 60000");
   const Uuid id = write_destination(agent.state_dir(), commit::DestinationState::kRunning,
                                     {.peer_name = "agent"});
-  const std::vector<UniqueFd> strangers = take_every_place(agent, 8);
+  const std::vector<UniqueFd> strangers = fill_all_slots(agent, 8);
   proto::Envelope commit;
   commit.mutable_commit_request()->set_migration_id(to_bytes(id));
   for (int i = 0; i < 3; ++i) {
     Client source(agent, credentials, "agent", id);
     EXPECT_EQ(source.call(commit).commit_reply().pid(), kRestoredPid);
   }
-  // Who names a migration that this host does not know is one of the strangers.
+  // A client that names a migration unknown to this host counts as unauthenticated.
   EXPECT_THROW(Client(agent, credentials, "agent", Uuid::random()), std::runtime_error);
 }
 
-TEST(Flood, PeerThatNeverStopsSendingEndsItsOwnConnection) {
+TEST(Flood, EndlessSenderLosesItsConnection) {
   control::test::Credentials credentials;
   AgentProcess agent(credentials);
   Client chatty(agent, credentials, "agent");

@@ -1,4 +1,4 @@
-// What peers can make an agent hold that have shown who they are.
+// What authenticated peers can make an agent hold.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -15,7 +15,7 @@ using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::Not;
 
-TEST(Peers, OneOfThemGetsHalf) {
+TEST(Peers, OnePeerGetsAtMostHalf) {
   Peers peers(8);
   std::vector<Peers::Place> places;
   for (int i = 0; i < 4; ++i) {
@@ -32,7 +32,7 @@ TEST(Peers, OneOfThemGetsHalf) {
   EXPECT_TRUE(peers.admit("alice", false));
 }
 
-TEST(Peers, AgentsHaveAQuarterToThemselves) {
+TEST(Peers, AQuarterIsReservedForAgents) {
   Peers peers(8);
   std::vector<Peers::Place> places;
   for (const char* name : {"a", "b", "c", "d", "e", "f"}) {
@@ -49,7 +49,7 @@ TEST(Peers, AgentsHaveAQuarterToThemselves) {
   EXPECT_FALSE(peers.admit("node3", true));
 }
 
-TEST(Peers, MovedPlaceCountsOnce) {
+TEST(Peers, MovedSlotCountsOnce) {
   Peers peers(2);
   auto first = peers.admit("alice", true);
   ASSERT_TRUE(first);
@@ -60,7 +60,7 @@ TEST(Peers, MovedPlaceCountsOnce) {
   EXPECT_TRUE(peers.admit("alice", true));
 }
 
-TEST(Peers, LimitOfOneLetsOneIn) {
+TEST(Peers, LimitOfOneAdmitsOne) {
   Peers peers(1);
   EXPECT_TRUE(peers.admit("alice", false));
 }
@@ -71,7 +71,7 @@ class Limits : public testing::Test {
   control::TlsFiles operator_ = credentials_.issue({.role = "operator", .common_name = "alice"});
 };
 
-TEST_F(Limits, ConnectionBeyondAPeersShareIsTurnedAwayWithASentence) {
+TEST_F(Limits, ExcessConnectionIsRefusedWithAReason) {
   AgentProcess agent(credentials_, "max_connections = 4");
   const auto tls = control::make_tls_context(operator_);
   ASSERT_TRUE(tls);
@@ -89,7 +89,7 @@ TEST_F(Limits, ConnectionBeyondAPeersShareIsTurnedAwayWithASentence) {
   EXPECT_TRUE(agent.wait_for_log("closed the connection"));
 }
 
-/// What `operator` is told that stands in the way of moving a process from the agent to itself.
+/// The refusal that `operator` gets for moving a process from the agent to itself.
 std::vector<std::string> findings_of(AgentProcess& agent, control::test::Credentials& credentials,
                                      pid_t pid) {
   Client client(agent, credentials, "operator");
@@ -104,7 +104,7 @@ std::vector<std::string> findings_of(AgentProcess& agent, control::test::Credent
   return ids;
 }
 
-TEST_F(Limits, JournalsThatWaitForAnOperatorTakeNoMigrationsPlace) {
+TEST_F(Limits, WaitingJournalsUseNoMigrationSlot) {
   AgentHome home;
   for (int i = 0; i < 2; ++i) {
     write_source(home.state_dir(), commit::SourceState::kCommitted);
@@ -117,7 +117,7 @@ TEST_F(Limits, JournalsThatWaitForAnOperatorTakeNoMigrationsPlace) {
   EXPECT_THAT(found, Not(Contains("too-many-migrations")));
 }
 
-TEST_F(Limits, AMigrationThatIsRefusedLeavesNoJournal) {
+TEST_F(Limits, RefusedMigrationLeavesNoJournal) {
   AgentProcess agent(credentials_);
   const Sleeper process(kAlice);
   Client client(agent, credentials_, "operator");
@@ -132,7 +132,7 @@ TEST_F(Limits, AMigrationThatIsRefusedLeavesNoJournal) {
   EXPECT_THAT(journal::list(agent.state_dir()).value(), IsEmpty());
 }
 
-TEST_F(Limits, APreflightThatNothingFollowsLeavesNoJournal) {
+TEST_F(Limits, PreflightAloneLeavesNoJournal) {
   AgentProcess agent(credentials_);
   Client source(agent, credentials_, "agent");
   proto::Envelope request;
@@ -147,7 +147,7 @@ TEST_F(Limits, APreflightThatNothingFollowsLeavesNoJournal) {
   EXPECT_THAT(journal::list(agent.state_dir()).value(), IsEmpty());
 }
 
-TEST_F(Limits, QuestionThatIsTooLongEndsItsConnection) {
+TEST_F(Limits, TooLongRequestEndsItsConnection) {
   AgentProcess agent(credentials_);
   Client client(agent, credentials_, "operator");
   proto::Envelope request;

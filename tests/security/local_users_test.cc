@@ -1,5 +1,5 @@
-// Local users reach the agent through its Unix socket without a certificate, and get no further
-// than their own processes.
+// Local users reach the agent through its Unix socket without a certificate, and can access only
+// their own processes.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -20,7 +20,7 @@ using testing::Not;
 constexpr int kRefused = 3;
 constexpr int kUnreachable = 4;
 
-/// An agent whose socket everybody can reach.
+/// An agent whose socket is accessible to all users.
 class LocalUsers : public testing::Test {
  protected:
   LocalUsers() { ::chmod(home_.folder->path().c_str(), 0755); }
@@ -57,7 +57,7 @@ TEST_F(LocalUsers, SeeTheirOwnMigrationsAndRootSeesAll) {
   EXPECT_THAT(resolved.output, HasSubstr("local users may not"));
 }
 
-TEST_F(LocalUsers, MayAskForTheirOwnProcessesAlone) {
+TEST_F(LocalUsers, MayMoveOnlyTheirOwnProcesses) {
   AgentProcess agent(credentials_, settings(), home_);
   const Sleeper own(kAlice);
   const Sleeper others(kBob);
@@ -70,7 +70,7 @@ TEST_F(LocalUsers, MayAskForTheirOwnProcessesAlone) {
   EXPECT_EQ(migrate_as(0, others.pid()).exit_status, kRefused);
 }
 
-TEST_F(LocalUsers, TakeCheckpointsOfTheirOwnProcessesAlone) {
+TEST_F(LocalUsers, MayCheckpointOnlyTheirOwnProcesses) {
   AgentProcess agent(credentials_, settings(), home_);
   const Sleeper own(kAlice);
   const Sleeper others(kBob);
@@ -84,13 +84,13 @@ TEST_F(LocalUsers, TakeCheckpointsOfTheirOwnProcessesAlone) {
   const Finished refused = checkpoint_as(kAlice, others.pid(), folder + "/store");
   EXPECT_EQ(refused.exit_status, kNotAuthorised) << refused.output;
   EXPECT_THAT(refused.output, HasSubstr("their own processes only"));
-  // It has no GPU memory, but whose it is was no obstacle.
+  // It has no GPU memory, but its owner was no obstacle.
   const Finished examined = checkpoint_as(kAlice, own.pid(), folder + "/store");
   EXPECT_EQ(examined.exit_status, kRefused) << examined.output;
   EXPECT_FALSE(std::filesystem::exists(folder + "/store"));
 }
 
-TEST_F(LocalUsers, RestoreFromTheirOwnDirectoriesAlone) {
+TEST_F(LocalUsers, MayRestoreOnlyFromTheirOwnDirectories) {
   AgentProcess agent(credentials_, settings(), home_);
   const std::string folder = home_.folder->path() + "/bobs";
   ASSERT_EQ(::mkdir(folder.c_str(), 0700), 0);
@@ -106,13 +106,13 @@ TEST_F(LocalUsers, RestoreFromTheirOwnDirectoriesAlone) {
   EXPECT_THAT(empty.output, HasSubstr("has no checkpoint"));
 }
 
-TEST_F(LocalUsers, CannotSendProcessesHere) {
+TEST_F(LocalUsers, CannotActAsASource) {
   AgentProcess agent(credentials_, settings(), home_);
   Client client({.host = socket_, .port = 0}, nullptr);
   EXPECT_EQ(client.offer(Uuid::random()).failure().code(), "permission-denied");
 }
 
-TEST_F(LocalUsers, DoNotBecomeOthersAtTheDestination) {
+TEST_F(LocalUsers, StayTheSameUserAtTheDestination) {
   AgentProcess agent(credentials_, "", home_);
   const auto answer_to = [&](const char* ordered_by, unsigned uid, const char* user) {
     Client source(agent, credentials_, "agent");
@@ -140,7 +140,7 @@ TEST_F(LocalUsers, DoNotBecomeOthersAtTheDestination) {
   }
 }
 
-TEST_F(LocalUsers, FloodOfOneUserLeavesRoomForTheOthers) {
+TEST_F(LocalUsers, FloodOfOneUserLeavesRoomForOthers) {
   AgentProcess agent(credentials_, settings() + "\nmax_startups = 8\nstartup_timeout_ms = 60000",
                      home_);
   sockaddr_un address{};
@@ -158,7 +158,7 @@ TEST_F(LocalUsers, FloodOfOneUserLeavesRoomForTheOthers) {
   Client over_the_network(agent, credentials_, "operator");
 }
 
-TEST_F(LocalUsers, SocketOfADeadDaemonIsReplacedAndItsOwnIsRemoved) {
+TEST_F(LocalUsers, SocketOfADeadDaemonIsReplaced) {
   { AgentProcess killed(credentials_, settings(), home_); }
   EXPECT_TRUE(std::filesystem::is_socket(socket_));
   {
@@ -185,12 +185,12 @@ TEST_F(LocalUsers, LinkIsReplacedNotFollowed) {
   EXPECT_EQ(std::filesystem::file_size(target), 8U);
 }
 
-TEST_F(LocalUsers, SocketIsNotPutWhereOthersCouldReplaceIt) {
+TEST_F(LocalUsers, SocketNeedsAProtectedDirectory) {
   ::chmod(home_.folder->path().c_str(), 0777);
   EXPECT_THROW(AgentProcess(credentials_, settings(), home_), std::runtime_error);
 }
 
-TEST_F(LocalUsers, ImpostorsSocketIsNotTrusted) {
+TEST_F(LocalUsers, SocketOfAnotherUserIsNotTrusted) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
   socket_.copy(address.sun_path, sizeof(address.sun_path) - 1);

@@ -1,4 +1,4 @@
-// scripts/make-certs: what it makes is accepted, what it revokes is not.
+// scripts/make-certs: its certificates are accepted, its revocations are effective.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <openssl/pem.h>
@@ -27,7 +27,7 @@ class MakeCerts : public testing::Test {
   }
   std::string list() const { return folder_.path() + "/revoked.crl"; }
 
-  /// For how many days the list is good, from when it was made.
+  /// For how many days the list is valid, from its creation.
   int days_of_list() const {
     const std::unique_ptr<BIO, decltype(&BIO_free)> file(BIO_new_file(list().c_str(), "r"),
                                                          BIO_free);
@@ -44,7 +44,7 @@ class MakeCerts : public testing::Test {
   TemporaryFolder folder_;
 };
 
-TEST_F(MakeCerts, RevokedOperatorIsOutAndANewCertificateIsIn) {
+TEST_F(MakeCerts, RevokedOperatorIsRefusedUntilReissued) {
   ASSERT_EQ(make({"--agent", "node1,127.0.0.1", "--operator", "me", "--crl"}).exit_status, 0);
   AgentProcess agent(files("node1"), "");
   const control::TlsFiles mine = files("me");
@@ -64,14 +64,14 @@ TEST_F(MakeCerts, RevokedOperatorIsOutAndANewCertificateIsIn) {
   EXPECT_EQ(list_with(files("kept"), agent.endpoint()).exit_status, 5);
 }
 
-TEST_F(MakeCerts, AListOfRevokedOnesIsGoodForDays) {
+TEST_F(MakeCerts, RevocationListIsValidForDays) {
   ASSERT_EQ(make({"--operator", "me", "--crl"}).exit_status, 0);
   EXPECT_EQ(days_of_list(), 30);
   ASSERT_EQ(make({"--renew-crl", "--crl-days", "7"}).exit_status, 0);
   EXPECT_EQ(days_of_list(), 7);
 }
 
-TEST_F(MakeCerts, ARenewedListRevokesWhatTheOldOneDid) {
+TEST_F(MakeCerts, RenewedListKeepsItsRevocations) {
   ASSERT_EQ(make({"--agent", "node1,127.0.0.1", "--operator", "me"}).exit_status, 0);
   const std::string kept = folder_.path() + "/kept";
   for (const char* end : {".crt", ".key"}) {
@@ -85,7 +85,7 @@ TEST_F(MakeCerts, ARenewedListRevokesWhatTheOldOneDid) {
   EXPECT_THAT(list_with(files("kept"), agent.endpoint()).output, HasSubstr("it is revoked"));
 }
 
-TEST_F(MakeCerts, WhatWasNeverMadeIsNotRenewed) {
+TEST_F(MakeCerts, MissingListIsNotRenewed) {
   ASSERT_EQ(make({"--operator", "me"}).exit_status, 0);
   const Finished finished = make({"--renew-crl"});
   EXPECT_EQ(finished.exit_status, 1);
@@ -93,13 +93,13 @@ TEST_F(MakeCerts, WhatWasNeverMadeIsNotRenewed) {
   EXPECT_FALSE(std::filesystem::exists(list()));
 }
 
-TEST_F(MakeCerts, OnePairIsGoodForBothRolesIfAsked) {
+TEST_F(MakeCerts, OnePairMayServeBothRoles) {
   ASSERT_EQ(make({"--both", "node1,127.0.0.1", "--crl"}).exit_status, 0);
   AgentProcess agent(files("node1"), "");
   EXPECT_EQ(list_with(files("node1"), agent.endpoint()).exit_status, 0);
 }
 
-TEST_F(MakeCerts, KeysAreTheirOwnersAlone) {
+TEST_F(MakeCerts, KeysAreReadableByTheirOwnerOnly) {
   ASSERT_EQ(make({"--agent", "node1", "--operator", "me"}).exit_status, 0);
   for (const char* name : {"ca.key", "node1.key", "me.key"}) {
     struct stat info {};
@@ -108,7 +108,7 @@ TEST_F(MakeCerts, KeysAreTheirOwnersAlone) {
   }
 }
 
-TEST_F(MakeCerts, WhoNeverHadACertificateCannotBeRevoked) {
+TEST_F(MakeCerts, UnknownNameCannotBeRevoked) {
   ASSERT_EQ(make({"--operator", "me"}).exit_status, 0);
   const Finished finished = make({"--revoke", "m"});
   EXPECT_NE(finished.exit_status, 0);

@@ -1,4 +1,4 @@
-// An agent that may not send processes here learns nothing and leaves nothing, whatever its role.
+// An agent that may not send processes here learns nothing and leaves nothing, in every role.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -13,7 +13,7 @@ using testing::HasSubstr;
 
 class PeersHostile : public testing::Test {
  protected:
-  /// What the agent answers to this agent's request, once it is more than that it is alive.
+  /// The agent's reply to this agent's request, after its keep-alives.
   proto::Envelope answer_to(const AgentProcess& agent, const std::string& name, bool only,
                             const proto::PreflightRequest& about = {}) {
     Client source(agent, credentials_.context({.role = "agent", .common_name = name}));
@@ -35,7 +35,7 @@ class PeersHostile : public testing::Test {
   control::test::Credentials credentials_;
 };
 
-TEST_F(PeersHostile, AnAgentThatIsNotNamedIsRefusedBeforeAnythingIsLookedAt) {
+TEST_F(PeersHostile, UnlistedAgentIsRefusedFirst) {
   const AgentProcess agent(credentials_, "[[peers]]\nname = \"node2\"");
   for (const bool only : {false, true}) {
     const auto refused = answer_to(agent, "node3", only);
@@ -45,12 +45,12 @@ TEST_F(PeersHostile, AnAgentThatIsNotNamedIsRefusedBeforeAnythingIsLookedAt) {
   }
 }
 
-TEST_F(PeersHostile, WithoutPeersEveryAgentOfTheAuthorityMaySend) {
+TEST_F(PeersHostile, WithoutPeersEveryAgentMaySend) {
   const AgentProcess agent(credentials_);
   EXPECT_TRUE(answer_to(agent, "node3", true).has_preflight_reply());
 }
 
-TEST_F(PeersHostile, ALocalUserOfTheSourceMustBeTheSameUserHere) {
+TEST_F(PeersHostile, LocalUserMustBeTheSameUserHere) {
   const AgentProcess agent(credentials_);
   proto::PreflightRequest about;
   about.set_ordered_by("uid 4242");

@@ -1,4 +1,4 @@
-// What the agent's processes hold as root: what the table says, and nothing else.
+// The privileges of the agent's processes: exactly those of the table.
 #include "migrate-agent/daemon/main/privileges.h"
 
 #include <fcntl.h>
@@ -26,7 +26,7 @@ std::uint64_t kept_by(Part part) {
   return bits & set_of(::getpid(), "CapPrm");
 }
 
-/// Whether a process of root's that has no capabilities may look into `pid`.
+/// Whether a root process without capabilities may read the memory of `pid`.
 bool is_open_to_root(pid_t pid) {
   const pid_t child = ::fork();
   if (child == 0) {
@@ -49,7 +49,7 @@ class PrivilegesTest : public testing::Test {
     EXPECT_EQ(set_of(pid, "CapPrm"), kept_by(part));
     EXPECT_EQ(set_of(pid, "CapInh"), 0U);
     EXPECT_EQ(set_of(pid, "CapAmb"), 0U);
-    EXPECT_EQ(set_of(pid, "CapBnd"), set_of(::getpid(), "CapBnd")) << "what CRIU can give";
+    EXPECT_EQ(set_of(pid, "CapBnd"), set_of(::getpid(), "CapBnd")) << "what CRIU can set";
   }
 
   control::test::Credentials credentials_;
@@ -66,21 +66,21 @@ TEST_F(PrivilegesTest, WorkerHoldsThoseOfTheTable) {
   expect_only(agent_.number_in_log("serves", "worker "), Part::kWorker);
 }
 
-TEST_F(PrivilegesTest, EveryReasonIsGiven) {
+TEST_F(PrivilegesTest, EveryCapabilityHasAReason) {
   for (const KeptCapability& capability : kept_capabilities(Part::kWorker)) {
     EXPECT_THAT(std::string(capability.name), testing::StartsWith("CAP_"));
     EXPECT_FALSE(capability.reason.empty()) << capability.name;
   }
 }
 
-TEST_F(PrivilegesTest, MemoryOfTheDaemonIsInNoCoreDump) {
+TEST_F(PrivilegesTest, DaemonIsNotDumpable) {
   const Sleeper ordinary([] {
     __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
     __user_cap_data_struct none[2]{};
     if (::syscall(SYS_capset, &header, none) != 0) ::_exit(2);
   });
   EXPECT_TRUE(is_open_to_root(ordinary.pid()));
-  // The same right decides on core dumps (prctl(2), PR_SET_DUMPABLE).
+  // The same permission controls core dumps (prctl(2), PR_SET_DUMPABLE).
   EXPECT_FALSE(is_open_to_root(agent_.pid()));
 }
 

@@ -62,7 +62,7 @@ Sleeper::Sleeper(const std::function<void()>& prepare) {
   if (!prepared) throw std::runtime_error("the process did not get ready");
 }
 
-// A change of user takes the right to be traced away; starting another program gives it back.
+// A change of user makes a process untraceable; executing another program reverts that.
 Sleeper::Sleeper(uid_t uid)
     : Sleeper([uid] {
         become(uid);

@@ -1,5 +1,4 @@
-// What the tests of who gets in share: the command as different people run it, and processes that
-// belong to different people.
+// What these tests share: the command as run by different users, and processes of different users.
 #pragma once
 
 #include <sys/types.h>
@@ -12,13 +11,13 @@
 
 namespace gcr::daemon::test {
 
-/// Any that are nobody's on the machine.
+/// Users that do not exist on the machine.
 inline constexpr uid_t kAlice = 71001;
 inline constexpr uid_t kBob = 71002;
 
 inline constexpr int kNotAuthorised = 5;  ///< gcr-migrate's exit status
 
-/// gcr-migrate with these words, as this user.
+/// gcr-migrate with these arguments, as this user.
 Finished run_cli(const std::vector<std::string>& words, uid_t uid = 0);
 
 /// `gcr-migrate list AGENT` with these certificates.
@@ -27,12 +26,12 @@ Finished list_with(const control::TlsFiles& tls, const control::Endpoint& agent)
 /// Of a whole file.
 std::string text_of(const std::string& path);
 
-/// A process that waits until it is killed, which it is at the latest with this object.
+/// A process that waits until it is killed, at the latest with this object.
 class Sleeper {
  public:
   /// It has called `prepare` when the constructor returns.
   explicit Sleeper(const std::function<void()>& prepare);
-  /// One of this user's.
+  /// One of this user.
   explicit Sleeper(uid_t uid);
   ~Sleeper();
   Sleeper(const Sleeper&) = delete;

@@ -1,6 +1,6 @@
 // The driver's functions as the tests call them: looked up in one library file, never linked. In a
-// library of HIP it is HIP's functions that stand in their places: those that the table names have
-// the same binary form and the same numbers of results, and hip_calls.cc adapts the others.
+// HIP library they are the corresponding HIP functions: those in the table have the same binary
+// interface and the same numbers of results, and hip_calls.cc adapts the others.
 #pragma once
 
 #include <dlfcn.h>
@@ -153,7 +153,7 @@ struct Calls {
   bool hip = false;  ///< they are HIP's
 
  private:
-  /// Fills in what has another form in HIP. One library of HIP in a process.
+  /// Fills in the functions whose signatures differ in HIP. One HIP library per process.
   void adapt_hip(void* library);
 };
 

@@ -36,7 +36,7 @@ class CheckpointTest : public FaceTest {
     ASSERT_EQ(agent("restore"), kOk);
     ASSERT_EQ(agent("unlock"), kOk);
   }
-  /// The lines that name something in the machine's store.
+  /// The lines that contain a path of the machine's store.
   std::vector<std::string> of_store(std::vector<std::string> lines) const {
     std::erase_if(lines, [&](const std::string& line) {
       return line.find(machine_.store()) == std::string::npos;
@@ -51,11 +51,11 @@ class CheckpointTest : public FaceTest {
 
 INSTANTIATE_TEST_SUITE_P(Faces, CheckpointTest, kBothFaces, name_of_face);
 
-/// What CUDA's functions do before they ask the door.
+/// The checks of the CUDA functions before they ask the door.
 using CudaCheckpointTest = CheckpointTest;
 INSTANTIATE_TEST_SUITE_P(Faces, CudaCheckpointTest, testing::Values(Face::kCuda), name_of_face);
 
-TEST_P(CudaCheckpointTest, AMachineRefusesWhatItIsToldToRefuseAndTheProcessStaysAsItIs) {
+TEST_P(CudaCheckpointTest, InjectedErrorLeavesTheProcessUnchanged) {
   const std::string file = machine_.store() + "/refuse";
   std::ofstream(file) << "lock " << CUDA_ERROR_NOT_READY << "\nrestore 2\n";
   EXPECT_EQ(agent("lock"), result(CUDA_ERROR_NOT_READY));
@@ -64,7 +64,7 @@ TEST_P(CudaCheckpointTest, AMachineRefusesWhatItIsToldToRefuseAndTheProcessStays
   EXPECT_EQ(agent("lock"), kOk);
 }
 
-TEST_P(CheckpointTest, StatesFollowOneAnotherAndEverythingElseIsRefused) {
+TEST_P(CheckpointTest, OnlyValidStateChangesAreAccepted) {
   const std::string illegal = result(CUDA_ERROR_ILLEGAL_STATE);
   EXPECT_EQ(state(), CU_PROCESS_STATE_RUNNING);
   for (const char* refused : {"checkpoint", "restore", "unlock"}) {
@@ -84,7 +84,7 @@ TEST_P(CheckpointTest, StatesFollowOneAnotherAndEverythingElseIsRefused) {
   EXPECT_EQ(state(), CU_PROCESS_STATE_RUNNING);
 }
 
-TEST_P(CheckpointTest, TheDeviceFileIsLetGoOfAndComesBack) {
+TEST_P(CheckpointTest, DeviceFileIsClosedAndReopened) {
   const DeviceNode device;
   Subject app(machine_, GetParam(), {"/usr/bin/env", "SOFTGPU_DEVICE_FILE=" + device.path()});
   const std::string pid = std::to_string(app.pid());
@@ -105,7 +105,7 @@ TEST_P(CheckpointTest, TheDeviceFileIsLetGoOfAndComesBack) {
   ASSERT_EQ(agent_.ask("unlock " + pid), kOk);
 }
 
-TEST_P(CheckpointTest, EveryKindOfMemoryComesBackAtItsAddress) {
+TEST_P(CheckpointTest, EveryKindOfMemoryKeepsItsAddress) {
   app("context 0");
   const char* kinds[] = {"alloc 5000000", "alloc 100", "vmm 4194304 0", "pool 65536", "variable"};
   std::vector<std::string> addresses;
@@ -129,7 +129,7 @@ TEST_P(CheckpointTest, EveryKindOfMemoryComesBackAtItsAddress) {
   EXPECT_LT(machine_.used_bytes(0), kMiB);
 }
 
-TEST_P(CheckpointTest, NothingOfTheGpuIsLeftInTheProcessAfterCheckpoint) {
+TEST_P(CheckpointTest, CheckpointedProcessHasNoGpuResources) {
   app("context 0");
   app("alloc 4194304");
   app("vmm 4194304 0");
@@ -144,7 +144,7 @@ TEST_P(CheckpointTest, NothingOfTheGpuIsLeftInTheProcessAfterCheckpoint) {
   EXPECT_EQ(left.size(), descriptors.size() - vram_descriptors.size());
 }
 
-TEST_P(CheckpointTest, RestoreThreadIsAThreadOfTheProcess) {
+TEST_P(CheckpointTest, RestoreThreadBelongsToTheProcess) {
   const std::string answer = agent("thread");
   ASSERT_EQ(answer.substr(0, 2), "0 ");
   std::ifstream name("/proc/" + std::to_string(app_.pid()) + "/task/" + answer.substr(2) + "/comm");
@@ -153,10 +153,10 @@ TEST_P(CheckpointTest, RestoreThreadIsAThreadOfTheProcess) {
   EXPECT_EQ(text, "softgpu-restore");
 }
 
-TEST_P(CheckpointTest, CallsOfALockedProcessWaitForTheUnlock) {
+TEST_P(CheckpointTest, CallsOfALockedProcessWait) {
   ASSERT_EQ(agent("lock"), kOk);
   app_.send("context 0");
-  // The application's main thread has taken the command once it waits on a futex in the driver.
+  // The application's main thread is executing the command once it waits on a futex in the driver.
   std::string call;
   while (call != "202") {
     std::ifstream file("/proc/" + std::to_string(app_.pid()) + "/syscall");
@@ -170,7 +170,7 @@ TEST_P(CheckpointTest, CallsOfALockedProcessWaitForTheUnlock) {
   EXPECT_EQ(app_.receive().substr(0, 2), "0 ");
 }
 
-TEST_P(CheckpointTest, LockGivesUpInTimeWhileWorkRuns) {
+TEST_P(CheckpointTest, LockTimesOutWhileWorkRuns) {
   app("context 0");
   ASSERT_EQ(app("block"), kOk);
   EXPECT_EQ(agent("lock", "20"), result(CUDA_ERROR_NOT_READY));
@@ -180,7 +180,7 @@ TEST_P(CheckpointTest, LockGivesUpInTimeWhileWorkRuns) {
   EXPECT_EQ(agent("lock"), kOk);
 }
 
-TEST_P(CheckpointTest, ManagedMemoryIsRefusedAndTheProcessGoesOn) {
+TEST_P(CheckpointTest, ManagedMemoryIsRefused) {
   app("context 0");
   app("managed 4096");
   ASSERT_EQ(agent("lock"), kOk);
@@ -207,7 +207,7 @@ TEST_P(CheckpointTest, RestoreWithoutRoomLeavesItCheckpointed) {
   EXPECT_EQ(app("holds 0 7"), kOk + " 1");
 }
 
-TEST_P(CheckpointTest, ProcessesWithoutAGpuAreTold) {
+TEST_P(CheckpointTest, ProcessWithoutAGpuIsReported) {
   Process other(machine_, {"/bin/cat"});
   EXPECT_EQ(other.ask("started"), "started");
   EXPECT_EQ(agent_.ask("lock " + std::to_string(other.pid()) + " 0"),
@@ -242,7 +242,7 @@ TEST_P(CheckpointTest, VramOfAKilledProcessIsFree) {
   EXPECT_EQ(machine_.used_bytes(0), 8 * kMiB);
   app_.signal(SIGKILL);
   app_.wait();
-  // The kernel lets go of a dead process's files in its own time.
+  // The kernel closes a dead process's files asynchronously.
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
   while (machine_.used_bytes(0) != 0 && std::chrono::steady_clock::now() < deadline) {
     std::this_thread::yield();
@@ -281,7 +281,7 @@ class RemapTest : public FaceTest {
 
 INSTANTIATE_TEST_SUITE_P(Faces, RemapTest, kBothFaces, name_of_face);
 
-TEST_P(RemapTest, MemoryLandsOnTheNewGpusAndOrdinalsKeepTheirMeaning) {
+TEST_P(RemapTest, RemapMovesMemoryAndKeepsOrdinals) {
   ASSERT_EQ(restore(a_ + " " + d_ + " " + b_ + " " + c_), kOk);
   ASSERT_EQ(there_.ask("unlock " + pid_), kOk);
   EXPECT_EQ(destination_.used_bytes(1), 4 * kMiB);
@@ -296,7 +296,7 @@ TEST_P(RemapTest, MemoryLandsOnTheNewGpusAndOrdinalsKeepTheirMeaning) {
   EXPECT_EQ(destination_.used_bytes(1), 6 * kMiB);
 }
 
-TEST_P(RemapTest, AnIncompleteMapLeavesItCheckpointedAndACompleteOneThenWorks) {
+TEST_P(RemapTest, IncompleteMapLeavesItCheckpointed) {
   const std::string invalid = result(CUDA_ERROR_INVALID_VALUE);
   EXPECT_EQ(restore(a_ + " " + c_), invalid);
   EXPECT_EQ(restore(a_ + " " + c_ + " " + b_ + " " + c_), invalid);
@@ -306,7 +306,7 @@ TEST_P(RemapTest, AnIncompleteMapLeavesItCheckpointedAndACompleteOneThenWorks) {
   EXPECT_EQ(restore(a_ + " " + c_ + " " + b_ + " " + d_), kOk);
 }
 
-TEST_P(RemapTest, TheSourceCanTakeItBack) {
+TEST_P(RemapTest, SourceCanRestoreItAgain) {
   Subject here(source_, GetParam());
   ASSERT_EQ(here.ask("restore " + pid_), kOk);
   ASSERT_EQ(here.ask("unlock " + pid_), kOk);

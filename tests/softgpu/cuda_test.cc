@@ -1,4 +1,4 @@
-// What only CUDA's driver does, inside one process.
+// Behaviour of the CUDA driver that HIP does not share, inside one process.
 #include "tests/softgpu/driver_fixture.h"
 
 namespace gcr::softgpu::test {
@@ -9,7 +9,7 @@ class CudaTest : public DriverFixture {
   CudaTest() : DriverFixture(Face::kCuda) {}
 };
 
-TEST_F(CudaTest, MemoryOfADestroyedContextIsFree) {
+TEST_F(CudaTest, DestroyedContextFreesItsMemory) {
   const std::size_t before = free_bytes();
   CUcontext second = nullptr;
   ASSERT_EQ(cu.cuCtxCreate_v2(&second, 0, 0), CUDA_SUCCESS);
@@ -21,7 +21,7 @@ TEST_F(CudaTest, MemoryOfADestroyedContextIsFree) {
   EXPECT_EQ(current, context_);
 }
 
-TEST_F(CudaTest, KernelOnUnmappedMemorySpoilsItsContextOnly) {
+TEST_F(CudaTest, KernelFaultBreaksOnlyItsContext) {
   CUcontext second = nullptr;
   ASSERT_EQ(cu.cuCtxCreate_v2(&second, 0, 0), CUDA_SUCCESS);
   const CUfunction fill = kernel("gcr_fill");
@@ -33,7 +33,7 @@ TEST_F(CudaTest, KernelOnUnmappedMemorySpoilsItsContextOnly) {
   EXPECT_EQ(cu.cuCtxSynchronize(), CUDA_SUCCESS);
 }
 
-TEST_F(CudaTest, ModulesAreTakenByTheirEntryNames) {
+TEST_F(CudaTest, ModulesAreRecognisedByEntryNames) {
   CUmodule module = nullptr;
   EXPECT_EQ(cu.cuModuleLoadData(&module, "no PTX at all"), CUDA_ERROR_INVALID_IMAGE);
   EXPECT_EQ(cu.cuModuleLoadData(&module, ".version 7.0\n.target sm_70\n.entry unheard_of() {}"),
@@ -54,7 +54,7 @@ TEST_F(CudaTest, ModulesAreTakenByTheirEntryNames) {
   EXPECT_EQ(cu.cuModuleUnload(module), CUDA_SUCCESS);
 }
 
-TEST_F(CudaTest, ACapturedStreamThatIsAskedForItsNumberEndsTheCapture) {
+TEST_F(CudaTest, QueryOfTheStreamIdEndsACapture) {
   const CUstream in = stream();
   CUgraph graph = nullptr;
   CUcontext context = nullptr;
@@ -68,7 +68,7 @@ TEST_F(CudaTest, ACapturedStreamThatIsAskedForItsNumberEndsTheCapture) {
   EXPECT_EQ(cu.cuStreamEndCapture(in, &graph), CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
 }
 
-TEST_F(CudaTest, FunctionsAreFoundByVersionAndFlavour) {
+TEST_F(CudaTest, FunctionsAreFoundByVersionAndFlags) {
   void* old_form = nullptr;
   void* new_form = nullptr;
   CUdriverProcAddressQueryResult why{};

@@ -5,7 +5,7 @@
 namespace gcr::softgpu::test {
 namespace {
 
-/// A driver is initialised once, so the machine is the whole process's.
+/// A driver is initialised once, so the machine belongs to the whole process.
 class Drivers : public testing::Environment {
  public:
   void SetUp() override {

@@ -23,7 +23,7 @@ const Calls& driver(Face face);
 /// That machine.
 const Machine& machine();
 
-/// Work on a fresh context; HIP's is the first GPU, which is reset at the end.
+/// Work on a new context; for HIP on the first GPU, which is reset at the end.
 class DriverFixture : public testing::Test {
  protected:
   explicit DriverFixture(Face face) : cu(driver(face)) {}
@@ -87,7 +87,7 @@ class DriverFixture : public testing::Test {
   CUcontext context_ = nullptr;
 };
 
-/// Work that stays on a stream until it is let go.
+/// Work that stays on a stream until it is released.
 class Blocker {
  public:
   void put_on(const Calls& cu, CUstream stream) {

@@ -1,5 +1,5 @@
-// What CUDA's driver and HIP's runtime do alike inside one process: what works, what is refused,
-// and with which code.
+// Behaviour common to CUDA's driver and HIP's runtime inside one process: valid calls, refused
+// calls, and their codes.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -50,7 +50,7 @@ TEST_P(DriverTest, FreeMemoryFollowsAllocations) {
   EXPECT_EQ(cu.cuMemFree_v2(address), CUDA_ERROR_INVALID_VALUE);
 }
 
-TEST_P(DriverTest, AllocationBeyondVramIsRefusedAndCostsNothing) {
+TEST_P(DriverTest, AllocationBeyondVramIsRefused) {
   const std::size_t before = free_bytes();
   CUdeviceptr address = 0;
   EXPECT_EQ(cu.cuMemAlloc_v2(&address, 65 * kMiB), CUDA_ERROR_OUT_OF_MEMORY);
@@ -59,7 +59,7 @@ TEST_P(DriverTest, AllocationBeyondVramIsRefusedAndCostsNothing) {
   EXPECT_EQ(free_bytes(), before);
 }
 
-TEST_P(DriverTest, MappingsFollowTheRulesOfVirtualMemoryManagement) {
+TEST_P(DriverTest, VirtualMemoryRulesAreEnforced) {
   CUmemGenericAllocationHandle handle = 0;
   EXPECT_EQ(create(&handle, kPiece + 4096), CUDA_ERROR_INVALID_VALUE) << "not a whole piece";
   ASSERT_EQ(create(&handle, kPiece), CUDA_SUCCESS);
@@ -95,7 +95,7 @@ TEST_P(DriverTest, ReleasedMemoryLivesUntilItIsUnmapped) {
   EXPECT_EQ(cu.cuMemAddressFree(address, kPiece), CUDA_SUCCESS);
 }
 
-TEST_P(DriverTest, ImportedHandleIsTheSameMemoryAndCannotBeExported) {
+TEST_P(DriverTest, ImportedHandleCannotBeExported) {
   CUmemGenericAllocationHandle handle = 0;
   CUmemGenericAllocationHandle twin = 0;
   ASSERT_EQ(create(&handle, kPiece), CUDA_SUCCESS);
@@ -123,7 +123,7 @@ TEST_P(DriverTest, ImportedHandleIsTheSameMemoryAndCannotBeExported) {
   EXPECT_EQ(cu.cuMemAddressFree(address, 2 * kPiece), CUDA_SUCCESS);
 }
 
-TEST_P(DriverTest, ExportNeedsAHandleTypeThatWasAskedForAndImportNeedsVram) {
+TEST_P(DriverTest, ExportNeedsItsHandleTypeAndImportNeedsVram) {
   CUmemGenericAllocationHandle handle = 0;
   ASSERT_EQ(create(&handle, kPiece, CU_MEM_HANDLE_TYPE_NONE), CUDA_SUCCESS);
   int file = -1;
@@ -139,7 +139,7 @@ TEST_P(DriverTest, ExportNeedsAHandleTypeThatWasAskedForAndImportNeedsVram) {
             CUDA_ERROR_INVALID_VALUE);
 }
 
-TEST_P(DriverTest, SubmissionReturnsBeforeTheWorkAndStreamsKeepOrder) {
+TEST_P(DriverTest, SubmissionIsAsynchronousAndOrdered) {
   const CUfunction fill = kernel("gcr_fill");
   const CUdeviceptr address = alloc(4096);
   const CUstream in = stream();
@@ -154,7 +154,7 @@ TEST_P(DriverTest, SubmissionReturnsBeforeTheWorkAndStreamsKeepOrder) {
   EXPECT_EQ(word(address + 8), 22);
 }
 
-TEST_P(DriverTest, KernelsThatWaitOccupyTheirStreamsAlone) {
+TEST_P(DriverTest, WaitingKernelBlocksOnlyItsStream) {
   const CUfunction wait = kernel("gcr_wait");
   const CUfunction fill = kernel("gcr_fill");
   const CUdeviceptr flag = alloc(4096);
@@ -173,7 +173,7 @@ TEST_P(DriverTest, KernelsThatWaitOccupyTheirStreamsAlone) {
   for (const CUstream in : waiting) EXPECT_EQ(cu.cuStreamSynchronize(in), CUDA_SUCCESS);
 }
 
-TEST_P(DriverTest, AGraphGoesOnBehindAKernelThatWaits) {
+TEST_P(DriverTest, GraphRunsAfterAWaitingKernel) {
   const CUfunction wait = kernel("gcr_wait");
   const CUfunction increment = kernel("gcr_counter_increment");
   const CUdeviceptr words = alloc(4096);
@@ -197,7 +197,7 @@ TEST_P(DriverTest, AGraphGoesOnBehindAKernelThatWaits) {
   EXPECT_EQ(cu.cuGraphDestroy(graph), CUDA_SUCCESS);
 }
 
-TEST_P(DriverTest, LegacyStreamWaitsForBlockingStreamsAndNotForOthers) {
+TEST_P(DriverTest, LegacyStreamWaitsOnlyForBlockingStreams) {
   Blocker blocking_work;
   Blocker other_work;
   const CUstream blocking = stream(CU_STREAM_DEFAULT);
@@ -255,7 +255,7 @@ TEST_P(DriverTest, KernelsOfALibraryLaunchInTheCurrentContext) {
   EXPECT_EQ(cu.cuLibraryUnload(library), CUDA_SUCCESS);
 }
 
-TEST_P(DriverTest, CapturedWorkRunsWhenTheGraphIsLaunched) {
+TEST_P(DriverTest, CapturedWorkRunsAtTheLaunch) {
   const CUfunction fill = kernel("gcr_fill");
   const CUdeviceptr address = alloc(8192);
   ASSERT_EQ(cu.cuMemsetD8_v2(address, 0, 8192), CUDA_SUCCESS);
@@ -288,7 +288,7 @@ TEST_P(DriverTest, CapturedWorkRunsWhenTheGraphIsLaunched) {
   EXPECT_EQ(cu.cuEventDestroy_v2(fork), CUDA_SUCCESS);
 }
 
-TEST_P(DriverTest, AllocationDuringACaptureIsRefusedUnlessTheThreadIsRelaxed) {
+TEST_P(DriverTest, AllocationDuringACaptureNeedsRelaxedMode) {
   const CUstream in = stream();
   CUdeviceptr address = 0;
   CUgraph graph = nullptr;
@@ -325,7 +325,7 @@ TEST_P(DriverTest, RowsAreCopiedBetweenPitches) {
   EXPECT_EQ(cu.cuMemcpy2D_v2(&copy), CUDA_ERROR_INVALID_VALUE) << "beyond the allocation";
 }
 
-TEST_P(DriverTest, PageableSourceMayChangeOnceACopyWasSubmitted) {
+TEST_P(DriverTest, PageableSourceMayChangeAfterSubmission) {
   const CUdeviceptr address = alloc(4096);
   const CUstream in = stream();
   Blocker blocker;
@@ -353,7 +353,7 @@ TEST_P(DriverTest, StreamOrderedMemoryIsFreedInOrder) {
   EXPECT_EQ(free_bytes(), before);
 }
 
-TEST_P(DriverTest, PointersTellWhatTheyAre) {
+TEST_P(DriverTest, PointersHaveAttributes) {
   const CUdeviceptr address = alloc(4096);
   void* pinned = nullptr;
   ASSERT_EQ(cu.cuMemHostAlloc(&pinned, 4096, 0), CUDA_SUCCESS);
@@ -384,7 +384,7 @@ bool has_page_at(const void* address) {
 }
 
 /// As with the real driver (580): a mapping of /dev/zero, to which devices write by DMA.
-TEST_P(DriverTest, PageLockedMemoryOfCudaIsWrittenToPastThePageTables) {
+TEST_P(DriverTest, PinnedMemoryIsWrittenWithoutPageTables) {
   if (GetParam() != Face::kCuda) return;
   const CUdeviceptr from = alloc(4096);
   ASSERT_EQ(cu.cuMemsetD8_v2(from, 7, 4096), CUDA_SUCCESS);
@@ -408,7 +408,7 @@ TEST_P(DriverTest, HostMemoryIsRegisteredOnce) {
   EXPECT_EQ(cu.cuMemHostUnregister(memory.data()), CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED);
 }
 
-TEST_P(DriverTest, ForkedChildCannotUseTheGpuAndTheParentGoesOn) {
+TEST_P(DriverTest, ForkedChildCannotUseTheGpu) {
   const CUdeviceptr address = alloc(4096);
   ASSERT_EQ(cu.cuMemsetD8_v2(address, 1, 8), CUDA_SUCCESS);
   const pid_t child = ::fork();
@@ -425,7 +425,7 @@ TEST_P(DriverTest, ForkedChildCannotUseTheGpuAndTheParentGoesOn) {
 }
 
 /// A process that uses both has a door for each.
-TEST_P(DriverTest, ALockOfOneFaceLeavesTheOtherAlone) {
+TEST_P(DriverTest, LockOfOneDriverDoesNotAffectTheOther) {
   const Face face = GetParam();
   const Calls& other = driver(face == Face::kHip ? Face::kCuda : Face::kHip);
   Subject agent(machine(), face);

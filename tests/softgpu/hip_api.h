@@ -47,7 +47,7 @@ struct HipApi {
   SOFTHIP_TEST_COMPILER(SOFTHIP_TEST_MEMBER)
 #undef SOFTHIP_TEST_MEMBER
 
-  /// Loads the libraries, or ends the program. A function that is not there stays null.
+  /// Loads the libraries, or ends the program. A missing function stays null.
   HipApi(const char* runtime, const char* compiler) {
     void* library = open(runtime);
 #define SOFTHIP_TEST_LOAD(result, symbol, parameters) \

@@ -1,4 +1,4 @@
-// What has another form in HIP than in CUDA.
+// Functions whose signatures differ between HIP and CUDA.
 #include "preload/hip/abi/hip_abi.h"
 #include "tests/apps/hip_forms.h"
 #include "tests/softgpu/calls.h"
@@ -46,7 +46,7 @@ int device_of(CUcontext context) {
   return device;
 }
 
-/// Frees what a context of CUDA would take with it, and leaves the first GPU to go on with.
+/// Frees the memory that a CUDA context would free, and leaves the first GPU current.
 CUresult destroy_context(CUcontext context) {
   const int device = device_of(context);
   if (device < 0) return CUDA_ERROR_INVALID_CONTEXT;
@@ -79,7 +79,7 @@ CUresult load_library(CUlibrary* library, const void* image, CUjit_option*, void
                                             nullptr, 0));
 }
 
-/// In the place of what HIP does not have.
+/// In place of functions that HIP lacks.
 template <class... Arguments>
 CUresult none(Arguments...) {
   return CUDA_ERROR_NOT_SUPPORTED;

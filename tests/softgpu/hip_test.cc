@@ -1,5 +1,5 @@
-// What only HIP's runtime and compiler do, inside one process, in whichever release SOFTHIP_RELEASE
-// says.
+// Behaviour of the HIP runtime and compiler that CUDA does not share, inside one process, in the
+// release of SOFTHIP_RELEASE.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -28,7 +28,7 @@ const HipApi& hip_api() {
 
 int own_memcpys = 0;
 
-/// HIP's library calls some of its functions by name, and meets this one: the first of that name.
+/// The HIP library calls some of its functions by name, and finds this one: the first of that name.
 extern "C" __attribute__((visibility("default"))) hipError_t hipMemcpy(void* to, const void* from,
                                                                        std::size_t bytes,
                                                                        hipMemcpyKind kind) {
@@ -82,7 +82,7 @@ class HipTest : public testing::Test {
     EXPECT_EQ(hip.hipMemcpyDtoH(&value, address, sizeof(value)), hipSuccess);
     return value;
   }
-  /// The code object, or what the compiler says.
+  /// The code object, or the compiler's messages.
   std::string compile(const char* source, hiprtcResult expected = HIPRTC_SUCCESS,
                       std::vector<const char*> headers = {}) {
     hiprtcProgram program = nullptr;
@@ -121,21 +121,21 @@ class HipTest : public testing::Test {
   const HipApi& hip = hip_api();
 };
 
-TEST_F(HipTest, TheFirstCallStartsIt) {
+TEST_F(HipTest, FirstCallInitialisesIt) {
   int count = 0;
   EXPECT_EQ(hip.hipGetDeviceCount(&count), hipSuccess);
   EXPECT_EQ(count, 2) << "the third GPU is not AMD's";
   EXPECT_EQ(hip.hipInit(0), hipSuccess);
 }
 
-TEST_F(HipTest, TheVersionIsThatOfTheRelease) {
+TEST_F(HipTest, VersionIsThatOfTheRelease) {
   int version = 0;
   ASSERT_EQ(hip.hipRuntimeGetVersion(&version), hipSuccess);
   EXPECT_EQ(version / 10'000'000, release() / 100);
   EXPECT_EQ(version / 100'000 % 100, release() % 100);
 }
 
-TEST_F(HipTest, AGpuIsKnownByItsDigits) {
+TEST_F(HipTest, GpuUuidIsItsUniqueId) {
   hipUUID uuid{};
   ASSERT_EQ(hip.hipDeviceGetUuid(&uuid, 1), hipSuccess);
   EXPECT_EQ(std::string(uuid.bytes, sizeof(uuid.bytes)), kAmdGpuB);
@@ -150,7 +150,7 @@ TEST_F(HipTest, AGpuIsKnownByItsDigits) {
   EXPECT_EQ(recent.totalGlobalMem, 32 * kMiB);
 }
 
-TEST_F(HipTest, TheLastErrorIsTheLastCallsOrTheLastOne) {
+TEST_F(HipTest, LastErrorIsThatOfTheReleasesRule) {
   EXPECT_EQ(hip.hipSetDevice(7), hipErrorInvalidDevice);
   EXPECT_EQ(hip.hipPeekAtLastError(), hipErrorInvalidDevice);
   EXPECT_EQ(hip.hipSetDevice(0), hipSuccess);
@@ -160,7 +160,7 @@ TEST_F(HipTest, TheLastErrorIsTheLastCallsOrTheLastOne) {
   EXPECT_EQ(hip.hipGetLastError(), hipSuccess);
 }
 
-TEST_F(HipTest, PropertiesOfMemoryHaveTheLayoutOfTheRelease) {
+TEST_F(HipTest, MemoryPropertiesHaveTheReleasesLayout) {
   hipMemGenericAllocationHandle_t handle = nullptr;
   ASSERT_EQ(create(&handle), hipSuccess);
   union {
@@ -175,7 +175,7 @@ TEST_F(HipTest, PropertiesOfMemoryHaveTheLayoutOfTheRelease) {
   EXPECT_EQ(hip.hipMemRelease(handle), hipSuccess);
 }
 
-TEST_F(HipTest, ADescriptorIsImportedByPointerAndFrom71ByValue) {
+TEST_F(HipTest, DescriptorIsImportedByPointerUntil71) {
   hipMemGenericAllocationHandle_t handle = nullptr;
   hipMemGenericAllocationHandle_t twin = nullptr;
   int file = -1;
@@ -192,7 +192,7 @@ TEST_F(HipTest, ADescriptorIsImportedByPointerAndFrom71ByValue) {
   EXPECT_EQ(hip.hipMemRelease(twin), hipSuccess);
 }
 
-TEST_F(HipTest, AFaultStaysUntilTheDeviceIsReset) {
+TEST_F(HipTest, FaultStaysUntilTheDeviceIsReset) {
   hipModule_t module = nullptr;
   hipFunction_t fill = nullptr;
   const std::string code = compile(apps::kKernelsHip);
@@ -209,7 +209,7 @@ TEST_F(HipTest, AFaultStaysUntilTheDeviceIsReset) {
   EXPECT_EQ(hip.hipMalloc(&address, 4096), hipSuccess);
 }
 
-TEST_F(HipTest, ANullPointerIsAllocatedAndFreedAndADirectionIsChecked) {
+TEST_F(HipTest, NullPointersAndDirectionsAreChecked) {
   void* address = &address;
   EXPECT_EQ(hip.hipMalloc(&address, 0), hipSuccess);
   EXPECT_EQ(address, nullptr);
@@ -240,7 +240,7 @@ TEST_F(HipTest, TheDigestKernelCompilesWithItsLanguage) {
   EXPECT_EQ(load(compile(source.c_str(), HIPRTC_SUCCESS, {language.c_str()})), hipSuccess);
 }
 
-TEST_F(HipTest, NamesAreLoweredOnceTheProgramIsCompiled) {
+TEST_F(HipTest, LoweredNamesExistAfterCompilation) {
   hiprtcProgram program = nullptr;
   const char* name = nullptr;
   ASSERT_EQ(hip.hiprtcCreateProgram(&program, apps::kKernelsHip, "program", 0, nullptr, nullptr),
@@ -256,7 +256,7 @@ TEST_F(HipTest, NamesAreLoweredOnceTheProgramIsCompiled) {
   EXPECT_EQ(hip.hiprtcDestroyProgram(&program), HIPRTC_SUCCESS);
 }
 
-/// What a compiler puts into a program that has kernels of its own.
+/// The data that a compiler puts into a program with kernels.
 class RegisteredCode : public HipTest {
  protected:
   void SetUp() override {
@@ -279,11 +279,11 @@ class RegisteredCode : public HipTest {
   const std::string code_ = compile(apps::kKernelsHip);
   const Wrapper wrapper_{.code = code_.data()};
   void** modules_ = nullptr;
-  char kernel_ = 0;    ///< its address stands for the kernel
-  char variable_ = 0;  ///< and this one's for the variable
+  char kernel_ = 0;    ///< its address identifies the kernel
+  char variable_ = 0;  ///< and this one's the variable
 };
 
-TEST_F(RegisteredCode, IsLaunchedByTheProgramsOwnAddresses) {
+TEST_F(RegisteredCode, IsLaunchedByTheProgramsAddresses) {
   void* number = alloc(8);
   ASSERT_EQ(hip.hipMemset(number, 0, 8), hipSuccess);
   void* arguments[] = {&number};
@@ -303,7 +303,7 @@ TEST_F(RegisteredCode, IsLaunchedByTheProgramsOwnAddresses) {
   EXPECT_EQ(attributes.maxThreadsPerBlock, 1024);
 }
 
-TEST_F(RegisteredCode, IsOnEachDeviceByItself) {
+TEST_F(RegisteredCode, IsLoadedOnEachDevice) {
   void* first = nullptr;
   void* second = nullptr;
   ASSERT_EQ(hip.hipGetSymbolAddress(&first, &variable_), hipSuccess);
@@ -313,7 +313,7 @@ TEST_F(RegisteredCode, IsOnEachDeviceByItself) {
   EXPECT_EQ(hip.hipDeviceReset(), hipSuccess);
 }
 
-TEST_F(RegisteredCode, ConfigurationsAreForTheLaunchThatFollows) {
+TEST_F(RegisteredCode, ConfigurationAppliesToTheNextLaunch) {
   EXPECT_EQ(hip.__hipPushCallConfiguration({2, 3, 4}, {5, 6, 7}, 8, hipStreamPerThread),
             hipSuccess);
   dim3 grid;
@@ -339,7 +339,7 @@ TEST_F(HipTest, SomeFunctionsCallOthersByName) {
   EXPECT_EQ(own_memcpys, before + 1);
 }
 
-TEST_F(HipTest, AManagedVariableIsThereOnceItIsRegistered) {
+TEST_F(HipTest, ManagedVariableExistsOnceRegistered) {
   std::uint64_t initial = 77;
   std::uint64_t* variable = nullptr;
   hip.__hipRegisterManagedVar(nullptr, reinterpret_cast<void**>(&variable), &initial, "variable",
@@ -351,7 +351,7 @@ TEST_F(HipTest, AManagedVariableIsThereOnceItIsRegistered) {
   EXPECT_EQ(attributes.isManaged, 1);
 }
 
-TEST_F(HipTest, PoolsCountWhatIsTakenFromThem) {
+TEST_F(HipTest, PoolsCountTheirAllocations) {
   hipMemPool_t usual = nullptr;
   hipMemPool_t pool = nullptr;
   hipMemPoolProps properties{};
@@ -378,7 +378,7 @@ TEST_F(HipTest, PoolsCountWhatIsTakenFromThem) {
   EXPECT_EQ(hip.hipMemPoolDestroy(pool), hipSuccess);
 }
 
-TEST_F(HipTest, AContextIsItsDevice) {
+TEST_F(HipTest, ContextIsItsDevice) {
   hipCtx_t second = nullptr;
   int device = -1;
   ASSERT_EQ(hip.hipCtxCreate(&second, 0, 1), hipSuccess);
@@ -413,7 +413,7 @@ TEST_F(HipTest, FunctionsAreFoundByNameAndRelease) {
   EXPECT_EQ(function, reinterpret_cast<void*>(release() < 702 ? hip.hipMemset : hip.hipMemset_spt));
 }
 
-TEST_F(HipTest, APerThreadDefaultStreamIsItsThreadsOwn) {
+TEST_F(HipTest, PerThreadStreamBelongsToItsThread) {
   std::promise<void> gate;
   ASSERT_EQ(
       hip.hipLaunchHostFunc_spt(
@@ -426,7 +426,7 @@ TEST_F(HipTest, APerThreadDefaultStreamIsItsThreadsOwn) {
   EXPECT_EQ(hip.hipStreamSynchronize_spt(nullptr), hipSuccess);
 }
 
-TEST_F(HipTest, AStreamWaitsForAWordThatAnotherWrites) {
+TEST_F(HipTest, StreamWaitsForAWordOfAnother) {
   void* words = alloc(16);
   ASSERT_EQ(hip.hipMemset(words, 0, 16), hipSuccess);
   hipStream_t waiting = nullptr;
@@ -469,7 +469,7 @@ TEST_F(HipTest, GraphsAreBuiltByHand) {
   EXPECT_EQ(hip.hipGraphDestroy(graph), hipSuccess);
 }
 
-TEST_F(HipTest, PitchedMemoryIsCopiedSliceBySlice) {
+TEST_F(HipTest, PitchedMemoryIsCopiedBySlice) {
   hipPitchedPtr block{};
   ASSERT_EQ(hip.hipMalloc3D(&block, {5, 2, 2}), hipSuccess);
   ASSERT_EQ(hip.hipMemset3D(block, 7, {5, 2, 2}), hipSuccess);
@@ -485,7 +485,7 @@ TEST_F(HipTest, PitchedMemoryIsCopiedSliceBySlice) {
   EXPECT_EQ(std::string(row, 5), "pqrst");
 }
 
-TEST_F(HipTest, PointersTellWhatTheyAre) {
+TEST_F(HipTest, PointersHaveAttributes) {
   void* pinned = nullptr;
   ASSERT_EQ(hip.hipHostMalloc(&pinned, 4096, hipHostMallocPortable), hipSuccess);
   hipPointerAttribute_t attributes{};

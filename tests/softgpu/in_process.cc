@@ -1,5 +1,5 @@
-// Linked into test programs that load the software GPU themselves: gives them a GPU of their own,
-// whatever else runs on this machine, before the library is loaded.
+// Linked into test programs that load the software GPU themselves: gives them their own GPU,
+// separate from other programs on this machine, before the library is loaded.
 #include <cstdlib>
 
 namespace {
@@ -10,6 +10,6 @@ namespace {
 
 }  // namespace
 
-/// LeakSanitizer, where there is one, cannot look into the library, which is not sanitized.
+/// LeakSanitizer, if there is one, cannot see into the library, which is not sanitized.
 extern "C" const char* __lsan_default_options();  // NOLINT(bugprone-reserved-identifier)
 extern "C" const char* __lsan_default_options() { return "detect_leaks=0"; }

@@ -40,8 +40,7 @@ class Machine {
   std::vector<Gpu> gpus_;
 };
 
-/// A file in /dev for SOFTGPU_DEVICE_FILE, under a name as the real driver's have. Removed at the
-/// end.
+/// A file in /dev for SOFTGPU_DEVICE_FILE, with a name like the real driver's. Removed at the end.
 class DeviceNode {
  public:
   DeviceNode();
@@ -55,7 +54,7 @@ class DeviceNode {
   std::string path_;
 };
 
-/// A child process with its standard input and output at our end. Killed at the end.
+/// A child process whose standard input and output end here. Killed at the end.
 class Process {
  public:
   Process(const Machine& machine, std::vector<std::string> command);
@@ -67,7 +66,7 @@ class Process {
   void send(const std::string& line);
   /// The next line; "" at the end of the output.
   std::string receive();
-  /// Something could be received now.
+  /// There is data to receive now.
   bool has_output() const;
   /// send and receive.
   std::string ask(const std::string& line);
@@ -82,7 +81,7 @@ class Process {
   std::string buffered_;
 };
 
-/// The lines of /proc/<pid>/maps and the targets of its descriptors that name a path.
+/// The lines of /proc/<pid>/maps and the targets of its descriptors that contain a path.
 std::vector<std::string> mappings_of(pid_t pid);
 std::vector<std::string> descriptors_of(pid_t pid);
 

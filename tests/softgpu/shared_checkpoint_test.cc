@@ -1,6 +1,6 @@
-// What becomes of a process whose memory is shared when the driver checkpoints it: the checkpoint
-// succeeds, the restore does not, and the process is lost. Measured with driver 580.159 for
-// processes that both export and import; one that does either is held to the same.
+// The driver checkpoints a process whose memory is shared: the checkpoint succeeds, the restore
+// does not, and the process is lost. Measured with driver 580.159 for processes that both export
+// and import; a process that does either is treated the same.
 #include "tests/softgpu/subjects.h"
 
 namespace gcr::softgpu::test {
@@ -23,7 +23,7 @@ class SharedCheckpointTest : public SharingTest {
     ASSERT_EQ(agent("restore", process), kOk);
     ASSERT_EQ(agent("unlock", process), kOk);
   }
-  /// The restore fails, however often it is tried.
+  /// Each attempt to restore fails.
   void expect_lost(const Process& process, CUresult why) {
     checkpoint(process);
     EXPECT_EQ(agent("restore", process), result(why));
@@ -48,45 +48,45 @@ using HostMemoryCheckpointTest = SharedCheckpointTest;
 INSTANTIATE_TEST_SUITE_P(Faces, HostMemoryCheckpointTest, testing::Values(Face::kCuda),
                          name_of_face);
 
-TEST_P(SharedCheckpointTest, TheExporterOfMappedMemoryIsLost) {
+TEST_P(SharedCheckpointTest, ExporterOfMappedMemoryIsLost) {
   share("vmm");
   expect_lost(one_, CUDA_ERROR_NOT_SUPPORTED);
 }
 
-TEST_P(SharedCheckpointTest, TheImporterOfMappedMemoryIsLost) {
+TEST_P(SharedCheckpointTest, ImporterOfMappedMemoryIsLost) {
   share("vmm");
   expect_lost(other_, CUDA_ERROR_NOT_SUPPORTED);
 }
 
-TEST_P(HostMemoryCheckpointTest, TheImporterOfMemoryOfTheHostIsLost) {
+TEST_P(HostMemoryCheckpointTest, ImporterOfHostMemoryIsLost) {
   share("numa");
   expect_lost(other_, CUDA_ERROR_NOT_SUPPORTED);
 }
 
-TEST_P(SharedCheckpointTest, WhoeverGaveOutALegacyHandleIsLost) {
+TEST_P(SharedCheckpointTest, ExporterOfALegacyHandleIsLost) {
   share_by_legacy_ipc();
   expect_lost(one_, CUDA_ERROR_INVALID_VALUE);
 }
 
-TEST_P(SharedCheckpointTest, WhoeverOpenedALegacyHandleIsLost) {
+TEST_P(SharedCheckpointTest, ImporterOfALegacyHandleIsLost) {
   share_by_legacy_ipc();
   expect_lost(other_, CUDA_ERROR_INVALID_VALUE);
 }
 
-TEST_P(SharedCheckpointTest, WhoeverClosedALegacyHandleIsNot) {
+TEST_P(SharedCheckpointTest, ClosedLegacyHandleIsNoObstacle) {
   share_by_legacy_ipc();
   ASSERT_EQ(other_.ask("ipc_close 0"), kOk);
   checkpoint(other_);
   restore(other_);
 }
 
-TEST_P(HostMemoryCheckpointTest, MemoryOfTheHostIsLost) {
+TEST_P(HostMemoryCheckpointTest, HostMemoryIsLost) {
   ASSERT_EQ(one_.ask("numa " + kPieceBytes + " 0"), kOk + " 0");
   expect_lost(one_, CUDA_ERROR_UNKNOWN);
 }
 
 /// The lock waits for the GPU, and the kernel for the other process.
-TEST_P(SharedCheckpointTest, AKernelThatWaitsForAnotherProcessKeepsTheLockOut) {
+TEST_P(SharedCheckpointTest, KernelWaitingForAPeerBlocksTheLock) {
   share("vmm");
   ASSERT_EQ(one_.ask("fill 0 0"), kOk);
   ASSERT_EQ(other_.ask("await 0 1"), kOk);
@@ -98,8 +98,8 @@ TEST_P(SharedCheckpointTest, AKernelThatWaitsForAnotherProcessKeepsTheLockOut) {
   EXPECT_EQ(agent("unlock", other_), kOk);
 }
 
-/// What agents do: a third process keeps the descriptors, both let go, and take it all again.
-TEST_P(SharedCheckpointTest, WhoeverLetsGoFirstComesBackAndTakesTheMemoryAgain) {
+/// As agents do: a third process keeps the descriptors, both unmap the memory, and map it again.
+TEST_P(SharedCheckpointTest, ProcessThatUnmapsFirstCanMapItAgain) {
   for (const std::string& make : makes()) {
     SCOPED_TRACE(make);
     Subject one(machine_, GetParam());

@@ -16,7 +16,7 @@ const std::string kNone = std::to_string(CU_MEM_ACCESS_FLAGS_PROT_NONE);
 const std::string kRead = std::to_string(CU_MEM_ACCESS_FLAGS_PROT_READ);
 const std::string kReadWrite = std::to_string(CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
 
-TEST_P(SharingTest, ImportedMemoryIsTheExportersUntilTheLastLetsGo) {
+TEST_P(SharingTest, ImportedMemoryLivesUntilItsLastUser) {
   one_.ask("context 0");
   other_.ask("context 0");
   ASSERT_EQ(one_.ask("vmm " + kPieceBytes + " 0"), kOk + " 0");
@@ -33,7 +33,7 @@ TEST_P(SharingTest, ImportedMemoryIsTheExportersUntilTheLastLetsGo) {
   EXPECT_EQ(other_.ask("detach 0"), kOk);
 }
 
-TEST_P(SharingTest, ADescriptorIsAllThatAProcessInOtherNamespacesNeeds) {
+TEST_P(SharingTest, DescriptorIsEnoughAcrossNamespaces) {
   Subject inside(
       machine_, GetParam(),
       {"/usr/bin/unshare", "--fork", "--kill-child", "--pid", "--mount", "--net", "--ipc"});
@@ -56,7 +56,7 @@ TEST_P(SharingTest, ADescriptorIsAllThatAProcessInOtherNamespacesNeeds) {
   }
 }
 
-TEST_P(HostMemoryTest, MemoryOfTheHostIsSharedAndTheCpuUsesItWhereItMay) {
+TEST_P(HostMemoryTest, HostMemoryIsSharedAndUsableByTheCpu) {
   one_.ask("context 0");
   other_.ask("context 0");
   ASSERT_EQ(one_.ask("numa " + kPieceBytes + " 0"), kOk + " 0");
@@ -74,7 +74,7 @@ TEST_P(HostMemoryTest, MemoryOfTheHostIsSharedAndTheCpuUsesItWhereItMay) {
   EXPECT_EQ(one_.ask("cpu_holds 0 4"), kOk + " 1");
 }
 
-TEST_P(HostMemoryTest, MemoryOfTheHostWithoutANodeCannotBeExported) {
+TEST_P(HostMemoryTest, HostMemoryWithoutANodeCannotBeExported) {
   one_.ask("context 0");
   EXPECT_EQ(one_.ask("host " + kPieceBytes + " 1"), result(CUDA_ERROR_INVALID_VALUE));
   ASSERT_EQ(one_.ask("host " + kPieceBytes + " 0"), kOk + " 0");
@@ -85,7 +85,7 @@ TEST_P(HostMemoryTest, MemoryOfTheHostWithoutANodeCannotBeExported) {
   EXPECT_EQ(one_.ask("holds 0 1"), kOk + " 1");
 }
 
-TEST_P(SharingTest, ARetainedHandleKeepsTheMemory) {
+TEST_P(SharingTest, RetainedHandleKeepsTheMemory) {
   one_.ask("context 0");
   ASSERT_EQ(one_.ask("vmm " + kPieceBytes + " 0"), kOk + " 0");
   ASSERT_EQ(one_.ask("fill 0 2"), kOk);
@@ -97,7 +97,7 @@ TEST_P(SharingTest, ARetainedHandleKeepsTheMemory) {
   EXPECT_EQ(one_.ask("retain 2"), result(CUDA_ERROR_INVALID_VALUE)) << "not of cuMemMap";
 }
 
-TEST_P(SharingTest, AccessIsEachLocationsOwn) {
+TEST_P(SharingTest, AccessIsPerLocation) {
   if (!has_two_gpus()) GTEST_SKIP() << "one GPU";
   one_.ask("context 0");
   one_.ask("context 1");
@@ -113,7 +113,7 @@ TEST_P(SharingTest, AccessIsEachLocationsOwn) {
   EXPECT_EQ(one_.ask("kernel_fill 0 6"), result(CUDA_ERROR_ILLEGAL_ADDRESS));
 }
 
-TEST_P(SharingTest, TheMemoryOfAnotherProcessesGpuIsMappedForOnesOwn) {
+TEST_P(SharingTest, MemoryOfAnotherGpuIsMappedForTheOwnGpu) {
   if (!has_two_gpus()) GTEST_SKIP() << "one GPU";
   one_.ask("context 0");
   other_.ask("context 1");
@@ -124,7 +124,7 @@ TEST_P(SharingTest, TheMemoryOfAnotherProcessesGpuIsMappedForOnesOwn) {
   EXPECT_EQ(one_.value("word 0"), "12");
 }
 
-TEST_P(SharingTest, KernelsReachAPeersMemoryOnceItIsEnabled) {
+TEST_P(SharingTest, KernelsReachPeerMemoryOnceEnabled) {
   if (!has_two_gpus()) GTEST_SKIP() << "one GPU";
   EXPECT_EQ(one_.value("can_access 0 1"), "1");
   EXPECT_EQ(one_.value("can_access 0 0"), "0");
@@ -157,7 +157,7 @@ TEST_P(SharingTest, CopiesBetweenGpusNeedNoPeerAccess) {
   EXPECT_EQ(one_.ask("holds 1 1"), kOk + " 1");
 }
 
-TEST_P(SharingTest, ALegacyHandleIsOpenedOncePerContextAndClosedAsOftenAsOpened) {
+TEST_P(SharingTest, LegacyHandleIsCountedPerContext) {
   one_.ask("context 0");
   other_.ask("context 0");
   ASSERT_EQ(one_.ask("alloc " + kPieceBytes), kOk + " 0");
@@ -178,7 +178,7 @@ TEST_P(SharingTest, ALegacyHandleIsOpenedOncePerContextAndClosedAsOftenAsOpened)
   EXPECT_EQ(one_.ask("ipc_open " + handle), result(CUDA_ERROR_INVALID_CONTEXT)) << "its own";
 }
 
-TEST_P(SharingTest, AnEventIsForAllProcessesThatHaveOpenedItsHandle) {
+TEST_P(SharingTest, EventIsSharedByItsHandle) {
   const std::string flags = std::to_string(CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING);
   one_.ask("context 0");
   other_.ask("context 0");
@@ -190,7 +190,7 @@ TEST_P(SharingTest, AnEventIsForAllProcessesThatHaveOpenedItsHandle) {
   EXPECT_EQ(one_.ask("event_open " + handle), result(CUDA_ERROR_INVALID_CONTEXT)) << "its own";
   ASSERT_EQ(other_.ask("event_open " + handle), kOk);
   EXPECT_EQ(other_.ask("event_query"), kOk) << "never recorded";
-  // In one process: the wait, and the event behind it. In the other, what waits for the event.
+  // In one process: the wait, and the event after it. In the other, a wait for the event.
   ASSERT_EQ(one_.ask("await 0 5"), kOk);
   ASSERT_EQ(one_.ask("event_record"), kOk);
   EXPECT_EQ(other_.ask("event_query"), result(CUDA_ERROR_NOT_READY));
@@ -208,7 +208,7 @@ TEST_P(SharingTest, AnEventIsForAllProcessesThatHaveOpenedItsHandle) {
   EXPECT_EQ(one_.ask("event_destroy"), kOk);
 }
 
-TEST_P(SharingTest, AnEventOfOneProcessHasNoHandle) {
+TEST_P(SharingTest, OrdinaryEventHasNoHandle) {
   one_.ask("context 0");
   EXPECT_EQ(one_.ask("event " + std::to_string(CU_EVENT_INTERPROCESS)),
             result(CUDA_ERROR_INVALID_VALUE))
@@ -217,7 +217,7 @@ TEST_P(SharingTest, AnEventOfOneProcessHasNoHandle) {
   EXPECT_TRUE(one_.ask("event_get").starts_with(result(CUDA_ERROR_INVALID_HANDLE) + " "));
 }
 
-TEST_P(SharingTest, AKernelWaitsForWhatAnotherProcessWrites) {
+TEST_P(SharingTest, KernelWaitsForWritesOfAnotherProcess) {
   one_.ask("context 0");
   other_.ask("context 0");
   for (const std::string& make : makes()) {
@@ -233,7 +233,7 @@ TEST_P(SharingTest, AKernelWaitsForWhatAnotherProcessWrites) {
   }
 }
 
-/// As two ranks of a collective do: each waits for what the other's kernel writes.
+/// As two ranks of a collective do: each waits for the other's kernel to write.
 TEST_P(SharingTest, KernelsOfTwoProcessesWaitForEachOther) {
   one_.ask("context 0");
   other_.ask("context 0");

@@ -219,7 +219,7 @@ CUresult release(Subject& s) {
   return CUDA_SUCCESS;
 }
 
-/// MILLISECONDS: work for the GPU that takes so long.
+/// MILLISECONDS: GPU work that takes this long.
 CUresult busy(Subject& s) {
   return s.cu.cuLaunchHostFunc(
       nullptr,

@@ -1,7 +1,6 @@
-// A process that uses the software GPU as it is told: one command per line of standard input, one
-// line "<CUresult> <value>" of answer. The tests play application and agent with several of these.
-// Its argument names a library, CUDA's or HIP's, software or real; they are to behave in the same
-// way.
+// A process that uses the software GPU on command: one command per line of standard input, one line
+// "<CUresult> <value>" of answer. The tests play application and agent with several of these. Its
+// argument names a library, CUDA's or HIP's, software or real; they must behave in the same way.
 #pragma once
 
 #include <condition_variable>
@@ -51,7 +50,7 @@ class Subject {
   void add(const Commands& commands) { commands_.insert(commands.begin(), commands.end()); }
   void run(const std::string& line);
 
-  // For the commands: their words, the answer, and what lives from one command to the next.
+  // For the commands: their words, the answer, and state that lives from one command to the next.
   template <class T>
   T next() {
     T value{};
@@ -62,7 +61,7 @@ class Subject {
   void say(const T& value) {
     out_ << ' ' << value;
   }
-  /// Gives the buffer the next number and says it, if `result` is good.
+  /// Gives the buffer the next number and prints it, if `result` is good.
   CUresult keep(CUresult result, const Buffer& buffer);
 
   CUresult create(Buffer* buffer, CUmemLocation location,
@@ -89,7 +88,7 @@ class Subject {
 /// A descriptor of another process, by two words: PID and number.
 UniqueFd fetch_descriptor(Subject& s);
 
-/// Makes the checkpoint functions those of the engine's door: HIP has none.
+/// Replaces the checkpoint functions by those of the engine's door: HIP has none.
 void use_door(Calls& calls);
 
 /// Commands about memory that several processes or devices use.

@@ -1,5 +1,5 @@
 // The checkpoint functions for GPUs whose interface has none: the door of the engine in another
-// process, as whoever takes care of their control state uses it.
+// process, as CRIU's plugin uses it.
 #include <cstring>
 
 #include "tests/softgpu/engine/door.h"

@@ -66,7 +66,7 @@ CUresult allow_cpu(Subject& s, const Buffer& buffer, int device) {
   return s.cu.cuMemSetAccess(buffer.address, buffer.bytes, &access, 1);
 }
 
-/// BYTES DEVICE: memory of the host beside that device, with access for the device and the CPU.
+/// BYTES DEVICE: memory of the host, with access for the device and the CPU.
 CUresult numa(Subject& s) {
   Buffer buffer;
   buffer.bytes = s.next<std::size_t>();
@@ -81,7 +81,7 @@ CUresult allow_cpu(Subject& s) {
   return allow_cpu(s, buffer, s.next<int>());
 }
 
-/// BYTES EXPORTABLE: memory of the host, wherever.
+/// BYTES EXPORTABLE: memory of the host, at any location.
 CUresult host(Subject& s) {
   Buffer buffer;
   buffer.bytes = s.next<std::size_t>();
@@ -125,7 +125,7 @@ CUresult properties(Subject& s) {
   return result;
 }
 
-/// A second handle of what is mapped.
+/// A second handle of the mapped memory.
 CUresult retain(Subject& s) {
   Buffer buffer = s.buffers.at(s.next<std::size_t>());
   const CUresult result = s.cu.cuMemRetainAllocationHandle(
@@ -147,7 +147,7 @@ CUresult release_handle(Subject& s) {
   return s.cu.cuMemRelease(s.buffers.at(s.next<std::size_t>()).handle);
 }
 
-/// Keeps no more than a descriptor of exported memory.
+/// Keeps only a descriptor of exported memory.
 CUresult take(Subject& s) {
   const int file = fetch_descriptor(s).release();
   s.say(file);
@@ -158,7 +158,7 @@ CUresult close(Subject& s) {
   return ::close(s.next<int>()) == 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
-/// PATH: where the next "receive" takes a descriptor from who connects.
+/// PATH: where the next "receive" gets a descriptor from the connecting process.
 CUresult listen(Subject& s) {
   s.listener.reset(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
   const sockaddr_un name = address_of(s.next<std::string>());
@@ -302,7 +302,7 @@ CUresult ipc_open(Subject& s) {
   return s.keep(result, buffer);
 }
 
-/// FLAGS: an event, which is what the others below are about.
+/// FLAGS: an event, which the commands below use.
 CUresult event(Subject& s) { return s.cu.cuEventCreate(&s.event, s.next<unsigned>()); }
 
 CUresult event_get(Subject& s) {

@@ -46,7 +46,7 @@ class Subject : public Process {
   }
 };
 
-/// A test of one face, and the names of GPUs that it has.
+/// A test of one face, and the names of its GPUs.
 class FaceTest : public testing::TestWithParam<Face> {
  protected:
   bool hip() const { return GetParam() == Face::kHip; }
@@ -54,11 +54,11 @@ class FaceTest : public testing::TestWithParam<Face> {
   std::string gpu_b() const { return hip() ? kAmdGpuB : kGpuB; }
 };
 
-/// A machine with two GPUs, where two are needed; on a real one, whatever it has.
+/// A machine with two GPUs, for tests that need two; on a real one, all its GPUs.
 class SharingTest : public FaceTest {
  protected:
   bool has_two_gpus() { return one_.value("devices") != "1"; }
-  /// How memory is made that can be exported. HIP has none on the host.
+  /// The commands that create exportable memory. HIP has none on the host.
   std::vector<std::string> makes() const {
     return hip() ? std::vector<std::string>{"vmm"} : std::vector<std::string>{"vmm", "numa"};
   }

@@ -1,4 +1,4 @@
-// Whose directory it is, and what may lie in it.
+// The owner of a directory, and the files that are allowed in it.
 #include <fcntl.h>
 #include <sys/fsuid.h>
 #include <sys/stat.h>
@@ -13,7 +13,7 @@ namespace {
 
 using testing::HasSubstr;
 
-constexpr uid_t kSomebody = 4711;
+constexpr uid_t kOtherUser = 4711;
 
 class StoreDirectory : public Store {
  protected:
@@ -23,7 +23,7 @@ class StoreDirectory : public Store {
   }
 };
 
-/// What a new file belongs to.
+/// The owner of a new file.
 struct stat new_file(const std::filesystem::path& path) {
   const UniqueFd file(::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
   struct stat facts {};
@@ -32,7 +32,7 @@ struct stat new_file(const std::filesystem::path& path) {
   return facts;
 }
 
-TEST_F(StoreDirectory, IsItsOwnersAlone) {
+TEST_F(StoreDirectory, IsPrivateToItsOwner) {
   take("first", {noise(1)});
   const auto mode = [](const std::filesystem::path& path) {
     struct stat facts {};
@@ -45,7 +45,7 @@ TEST_F(StoreDirectory, IsItsOwnersAlone) {
   EXPECT_EQ(mode(packs().front()), 0600u);
 }
 
-TEST_F(StoreDirectory, WithForeignFilesIsRefused) {
+TEST_F(StoreDirectory, IsRefusedWithForeignFiles) {
   std::filesystem::create_directory(path_);
   ::chmod(path_.c_str(), 0700);
   write_file(path_ / "thesis.txt", {});
@@ -53,7 +53,7 @@ TEST_F(StoreDirectory, WithForeignFilesIsRefused) {
   EXPECT_THAT(refusal().message(), HasSubstr("thesis.txt"));
 }
 
-TEST_F(StoreDirectory, OpenToOthersIsRefusedWithARemedy) {
+TEST_F(StoreDirectory, IsRefusedIfOpenToOthers) {
   directory();
   for (const mode_t mode : {0701, 0740, 0720, 0777}) {
     ::chmod(path_.c_str(), mode);
@@ -69,7 +69,7 @@ TEST_F(StoreDirectory, RelativeAndMissingPathsAreRefused) {
   EXPECT_EQ(Directory::create(path_ / "a" / "b", this_user()).error().code(), Code::kNotFound);
 }
 
-TEST_F(StoreDirectory, LinksInTheirPlacesAreNotFollowed) {
+TEST_F(StoreDirectory, LinksInPlaceOfFilesAreNotFollowed) {
   take("first", {noise(1)});
   const auto elsewhere = folder_.path() / "elsewhere";
   std::filesystem::rename(manifest_file("first"), elsewhere);
@@ -84,7 +84,7 @@ TEST_F(StoreDirectory, LinksInTheirPlacesAreNotFollowed) {
   EXPECT_FALSE(prune(directory(), 1, tls_));
 }
 
-TEST_F(StoreDirectory, AFifoInTheirPlacesDoesNotBlock) {
+TEST_F(StoreDirectory, FifoInPlaceOfAFileDoesNotBlock) {
   take("first", {noise(1)});
   const auto fifo = [](const std::filesystem::path& path) {
     std::filesystem::remove(path);
@@ -99,7 +99,7 @@ TEST_F(StoreDirectory, AFifoInTheirPlacesDoesNotBlock) {
   EXPECT_FALSE(directory().lock());
 }
 
-TEST_F(StoreDirectory, ALinkInThePlaceOfANewFileIsNotWrittenThrough) {
+TEST_F(StoreDirectory, LinkInPlaceOfANewFileIsNotFollowed) {
   const Directory opened = directory();
   const auto victim = folder_.path() / "victim";
   write_file(victim, noise(1, 10));
@@ -111,7 +111,7 @@ TEST_F(StoreDirectory, ALinkInThePlaceOfANewFileIsNotWrittenThrough) {
   EXPECT_EQ(read_file(victim), noise(1, 10));
 }
 
-TEST_F(StoreDirectory, NamesAreFewCharacters) {
+TEST_F(StoreDirectory, NamesAreRestricted) {
   EXPECT_TRUE(is_name("2026-11-25T10-00-00.123-4711"));
   EXPECT_TRUE(is_name(std::string(128, 'a')));
   EXPECT_FALSE(is_name(""));
@@ -128,16 +128,16 @@ class OtherUsers : public StoreDirectory {
     ::chmod(folder_.path().c_str(), 0711);
     home_ = folder_.path() / "home";
     std::filesystem::create_directory(home_);
-    ASSERT_EQ(::chown(home_.c_str(), kSomebody, kSomebody), 0);
+    ASSERT_EQ(::chown(home_.c_str(), kOtherUser, kOtherUser), 0);
   }
 
-  const Owner somebody_{kSomebody, kSomebody};
+  const Owner other_user_{kOtherUser, kOtherUser};
   std::filesystem::path home_;
 };
 
-TEST_F(OtherUsers, WhatIsWrittenBelongsToThem) {
+TEST_F(OtherUsers, OwnTheFilesWrittenForThem) {
   path_ = home_ / "store";
-  auto made = Directory::create(path_, somebody_);
+  auto made = Directory::create(path_, other_user_);
   ASSERT_TRUE(made) << made.error().message();
   {
     const auto writing = Writer::create(*std::move(made), options("first")).value();
@@ -148,48 +148,48 @@ TEST_F(OtherUsers, WhatIsWrittenBelongsToThem) {
   for (const auto& entry : std::filesystem::recursive_directory_iterator(path_)) {
     struct stat facts {};
     ASSERT_EQ(::stat(entry.path().c_str(), &facts), 0);
-    EXPECT_EQ(facts.st_uid, kSomebody) << entry.path();
-    EXPECT_EQ(facts.st_gid, kSomebody) << entry.path();
+    EXPECT_EQ(facts.st_uid, kOtherUser) << entry.path();
+    EXPECT_EQ(facts.st_gid, kOtherUser) << entry.path();
   }
   EXPECT_EQ(Directory::open(path_, this_user()).error().code(), Code::kRefused);
   EXPECT_EQ(refusal().code(), Code::kRefused);
   EXPECT_THAT(refusal().message(), HasSubstr("belongs to"));
 }
 
-TEST_F(OtherUsers, WhereTheyMayNotWriteNothingIsWritten) {
-  const auto made = Directory::create(path_, somebody_);
+TEST_F(OtherUsers, NeedWritePermission) {
+  const auto made = Directory::create(path_, other_user_);
   ASSERT_FALSE(made);
   EXPECT_EQ(made.error().code(), Code::kPermissionDenied);
   EXPECT_FALSE(std::filesystem::exists(path_));
 }
 
-TEST_F(OtherUsers, AFileThatTheyMayNotReadIsNotReadForThem) {
+TEST_F(OtherUsers, NeedReadPermission) {
   path_ = home_ / "store";
-  const Directory opened = Directory::create(path_, somebody_).value();
+  const Directory opened = Directory::create(path_, other_user_).value();
   write_file(path_ / "a.checkpoint", noise(1, 10));
   ::chmod((path_ / "a.checkpoint").c_str(), 0600);
   EXPECT_EQ(opened.open_file("a.checkpoint", O_RDONLY).error().code(), Code::kPermissionDenied);
 }
 
 TEST_F(OtherUsers, OnlyTheCallingThreadActsAsThem) {
-  std::thread([&] {  // whose groups, and so on, end with it
-    const AsOwner as(somebody_);
+  std::thread([&] {  // the thread whose groups, and so on, end with it
+    const AsOwner as(other_user_);
     ASSERT_TRUE(as.status());
     const struct stat own = new_file(home_ / "own");
-    EXPECT_EQ(own.st_uid, kSomebody);
-    EXPECT_EQ(own.st_gid, kSomebody);
+    EXPECT_EQ(own.st_uid, kOtherUser);
+    EXPECT_EQ(own.st_gid, kOtherUser);
     EXPECT_EQ(::getgroups(0, nullptr), 0);
     std::thread([&] {
-      EXPECT_EQ(::setfsuid(static_cast<uid_t>(-1)), static_cast<int>(kSomebody));
-    }).join();  // a thread inherits it
+      EXPECT_EQ(::setfsuid(static_cast<uid_t>(-1)), static_cast<int>(kOtherUser));
+    }).join();  // inherited by a thread
   })
       .join();
   const struct stat mine = new_file(home_ / "mine");
   EXPECT_EQ(mine.st_uid, 0u);
 }
 
-TEST_F(OtherUsers, TheThreadHasItsRightsBackAfterwards) {
-  { const AsOwner as(somebody_); }
+TEST_F(OtherUsers, ThreadRegainsItsRights) {
+  { const AsOwner as(other_user_); }
   EXPECT_EQ(::setfsuid(static_cast<uid_t>(-1)), 0);
   EXPECT_EQ(::setfsgid(static_cast<gid_t>(-1)), 0);
   EXPECT_EQ(new_file(home_ / "after").st_uid, 0u);  // CAP_DAC_OVERRIDE too: it is another's

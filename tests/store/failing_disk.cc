@@ -46,7 +46,7 @@ bool uses_space(int call) {
   return call == SYS_pwrite64 || call == SYS_fsync || call == SYS_mkdirat || call == SYS_ftruncate;
 }
 
-/// What the answer to a call is: an errno, or 0 to let it pass.
+/// Returns the answer to a call: an errno, or 0 to let it pass.
 int answer(int call, int number, int at, Fault fault) {
   if (fault == Fault::kKill && number == at) ::kill(::getpid(), SIGKILL);
   const bool is_hit = number == at || (number > at && uses_space(call));
@@ -83,7 +83,7 @@ Ended run_with_fault(int at, Fault fault, const std::function<bool()>& work) {
     bool succeeded = false;
     try {
       succeeded = work();
-    } catch (const std::exception& error) {  // must not go on as a second test
+    } catch (const std::exception& error) {  // must not continue as a second test
       std::fprintf(stderr, "the child failed: %s\n", error.what());
     }
     ::_exit(succeeded ? 0 : 1);

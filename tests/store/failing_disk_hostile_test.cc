@@ -1,5 +1,5 @@
-// Writers and prunes that are killed, or whose disk fails, at every single call: what was there
-// before is whole afterwards, and nothing is left over once somebody has cleaned up.
+// Writers and prunes that are killed, or whose disk fails, at every single call: existing
+// checkpoints are whole afterwards, and nothing is left over after the next clean-up.
 #include "tests/store/failing_disk.h"
 #include "tests/store/support.h"
 
@@ -22,11 +22,11 @@ class FailingDisk : public Store, public testing::WithParamInterface<Fault> {
  protected:
   void SetUp() override { take("earlier", earlier()); }
 
-  /// In a child. True if the checkpoint exists by its own account.
+  /// In a child. True if the writer reports the checkpoint as complete.
   bool write_later(const Uuid& checkpoint) const {
     Writer::Options wanted = options("later");
     wanted.checkpoint = checkpoint;
-    wanted.packs = 1;  // so that calls come in one order
+    wanted.packs = 1;  // so that calls have one order
     auto made = Directory::create(path_, this_user());
     if (!made) return false;
     const auto writing = Writer::create(*std::move(made), wanted);
@@ -47,7 +47,7 @@ class FailingDisk : public Store, public testing::WithParamInterface<Fault> {
   }
 };
 
-TEST_P(FailingDisk, AWriterThatEndsAtAnyCallLeavesEarlierCheckpointsWhole) {
+TEST_P(FailingDisk, FailedWriteLeavesEarlierCheckpointsWhole) {
   for (int at = 0;; ++at) {
     const Uuid checkpoint = Uuid::random();
     const Ended ended = run_with_fault(at, GetParam(), [&] { return write_later(checkpoint); });
@@ -64,7 +64,7 @@ TEST_P(FailingDisk, AWriterThatEndsAtAnyCallLeavesEarlierCheckpointsWhole) {
   }
 }
 
-TEST_P(FailingDisk, WhoeverFinishesASealedCheckpointFindsItWhole) {
+TEST_P(FailingDisk, SealedCheckpointCanBeFinishedByAnother) {
   for (int at = 0;; ++at) {
     const Uuid checkpoint = Uuid::random();
     const Ended ended = run_with_fault(at, GetParam(), [&] { return write_later(checkpoint); });
@@ -81,7 +81,7 @@ TEST_P(FailingDisk, WhoeverFinishesASealedCheckpointFindsItWhole) {
   }
 }
 
-TEST_P(FailingDisk, APruneThatEndsAtAnyCallLeavesWhatIsKeptWhole) {
+TEST_P(FailingDisk, FailedPruneLeavesKeptCheckpointsWhole) {
   for (int at = 0;; ++at) {
     take("old", {noise(10), noise(11), noise(12), noise(13), noise(14), noise(15)});
     take("kept", {noise(10), noise(20)});

@@ -1,4 +1,4 @@
-// A file system that is too small: what was there stays, and the error says what is free.
+// A file system that is too small: existing data stays, and the error names the free space.
 #include <sys/mount.h>
 #include <unistd.h>
 
@@ -28,7 +28,7 @@ class FullDisk : public Store {
   std::filesystem::path mounted_;
 };
 
-TEST_F(FullDisk, ACheckpointThatDoesNotFitIsRefusedWithTheNumbers) {
+TEST_F(FullDisk, TooLargeCheckpointIsRefusedWithSizes) {
   take("earlier", {noise(1), noise(2)});
   const auto wanted = options("later");
   {
@@ -51,7 +51,7 @@ TEST_F(FullDisk, ACheckpointThatDoesNotFitIsRefusedWithTheNumbers) {
   expect_has("later", {noise(1), noise(3)});
 }
 
-TEST_F(FullDisk, PruneWorksWithoutRoomForAnything) {
+TEST_F(FullDisk, PruneWorksOnAFullDisk) {
   take("a", {noise(1), noise(2), noise(3), noise(4)});
   take("b", {noise(1)});
   Bytes rest(kChunkBytes);

@@ -1,5 +1,5 @@
-// The directory is its user's, who watches it while a checkpoint is written: what is not sealed may
-// turn out to hold what is not theirs, so they get nothing of it, and keep nothing.
+// The directory belongs to its user, who watches it while a checkpoint is written. Unsealed data
+// may contain that of other users, so its user gets none of it, and keeps none.
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -24,7 +24,7 @@ class GrowingPacks : public Store {
     (void)::chown(kept_.c_str(), owner_.uid, owner_.gid);
   }
 
-  /// As the user: a second name, in a directory of their own, for every pack that is there.
+  /// As the user: a second name, in a directory of their own, for every existing pack.
   void keep_packs() const {
     const AsOwner as(owner_);
     ASSERT_TRUE(as.status());
@@ -35,7 +35,7 @@ class GrowingPacks : public Store {
     }
   }
 
-  /// What the user can read of the files that were kept.
+  /// What the user can read of the linked files.
   std::vector<std::string> readable() const {
     const AsOwner as(owner_);
     std::vector<std::string> names;
@@ -48,7 +48,7 @@ class GrowingPacks : public Store {
   const fs::path kept_ = folder_.path() / "kept";
 };
 
-TEST_F(GrowingPacks, TheUserGetsNothingBeforeTheSeal) {
+TEST_F(GrowingPacks, UserOwnsNothingBeforeTheSeal) {
   {
     const auto writing = writer("first");
     ASSERT_TRUE(describe(*writing, {noise(1), noise(2), noise(3)}));
@@ -59,7 +59,7 @@ TEST_F(GrowingPacks, TheUserGetsNothingBeforeTheSeal) {
   EXPECT_THAT(packs(), IsEmpty());
 }
 
-TEST_F(GrowingPacks, TheUserGetsAllWithTheSeal) {
+TEST_F(GrowingPacks, UserOwnsEverythingAfterTheSeal) {
   const auto writing = writer("first");
   const auto manifest = describe(*writing, {noise(1), noise(2), noise(3)});
   ASSERT_TRUE(writing->seal(manifest.value()));
@@ -75,7 +75,7 @@ TEST_F(GrowingPacks, TheUserGetsAllWithTheSeal) {
   expect_has("first", {noise(1), noise(2), noise(3)});
 }
 
-TEST_F(GrowingPacks, APackNeverTakesThePlaceOfAFile) {
+TEST_F(GrowingPacks, PackNeverReplacesAFile) {
   const auto wanted = options("first");
   const auto writing = Writer::create(directory(), wanted).value();
   const auto manifest = describe(*writing, {noise(1)});

@@ -1,4 +1,4 @@
-// Manifests that are not what an agent of the authority wrote are never used.
+// Manifests that an agent of the authority did not write are never used.
 #include "store/signing.h"
 #include "tests/store/support.h"
 
@@ -35,7 +35,7 @@ class ManifestFile : public Store {
   Bytes good_;
 };
 
-TEST_F(ManifestFile, AnAlteredByteAnywhereIsNoticed) {
+TEST_F(ManifestFile, EveryAlteredByteIsNoticed) {
   for (std::size_t at = 0; at < good_.size(); at += at < 64 ? 1 : 7) {
     Bytes altered = good_;
     altered[at] ^= std::byte{1};
@@ -46,21 +46,21 @@ TEST_F(ManifestFile, AnAlteredByteAnywhereIsNoticed) {
   }
 }
 
-TEST_F(ManifestFile, OneThatIsCutAnywhereIsNoticed) {
+TEST_F(ManifestFile, TruncationIsNoticed) {
   for (std::size_t length = 0; length < good_.size(); ++length) {
     write_file(manifest_file("first"), std::span(good_).first(length));
     ASSERT_EQ(refusal().code(), Code::kDataLoss) << "at byte " << length;
   }
 }
 
-TEST_F(ManifestFile, OneWithMoreBehindItIsNoticed) {
+TEST_F(ManifestFile, TrailingBytesAreNoticed) {
   Bytes longer = good_;
   longer.push_back(std::byte{0});
   write_file(manifest_file("first"), longer);
   EXPECT_EQ(refusal().code(), Code::kDataLoss);
 }
 
-TEST_F(ManifestFile, LengthsBeyondAllLimitsAreNotAllocated) {
+TEST_F(ManifestFile, ExcessiveLengthsAreNotAllocated) {
   for (const std::size_t at : {11u, 15u, 23u}) {  // the highest byte of each length
     Bytes altered = good_;
     altered[at] = std::byte{0x7f};
@@ -69,14 +69,14 @@ TEST_F(ManifestFile, LengthsBeyondAllLimitsAreNotAllocated) {
   }
 }
 
-TEST_F(ManifestFile, AnotherAuthoritysIsRefused) {
+TEST_F(ManifestFile, ManifestOfAnotherAuthorityIsRefused) {
   control::test::Credentials strangers;
   const Error error = refusal(strangers.issue({}));
   EXPECT_EQ(error.code(), Code::kPermissionDenied);
   EXPECT_THAT(error.message(), AllOf(HasSubstr("node1"), HasSubstr("not accepted here")));
 }
 
-TEST_F(ManifestFile, AnAgentThatIsRevokedIsRefused) {
+TEST_F(ManifestFile, RevokedAgentIsRefused) {
   const Bytes certificate = read_file(tls_.certificate);
   control::TlsFiles tls = tls_;
   tls.revoked = folder_.path() / "revoked.crl";
@@ -89,10 +89,10 @@ TEST_F(ManifestFile, AnAgentThatIsRevokedIsRefused) {
   EXPECT_THAT(error.message(), AllOf(HasSubstr("node1"), HasSubstr("revoked")));
 }
 
-TEST_F(ManifestFile, TheIssuingAuthorityAloneIsEnough) {
+TEST_F(ManifestFile, IssuingAuthorityAloneIsEnough) {
   const gcr::test::TestAuthority root("root");
   const gcr::test::TestAuthority issuing("issuing", root);
-  const gcr::test::TestAuthority beside("beside", root);
+  const gcr::test::TestAuthority sibling("sibling", root);
   const control::TlsFiles tls = credentials_.issue({.common_name = "node1"});
   const gcr::test::PemPair pair = issuing.issue();
   gcr::test::write_private_file(tls.certificate, pair.certificate);
@@ -102,11 +102,11 @@ TEST_F(ManifestFile, TheIssuingAuthorityAloneIsEnough) {
   trusting.authority = folder_.path() / "issuing.crt";
   gcr::test::write_private_file(trusting.authority, issuing.certificate());
   EXPECT_TRUE(read_again(trusting));
-  gcr::test::write_private_file(trusting.authority, beside.certificate());
+  gcr::test::write_private_file(trusting.authority, sibling.certificate());
   EXPECT_EQ(refusal(trusting).code(), Code::kPermissionDenied);
 }
 
-TEST_F(ManifestFile, AnEncryptedKeySignsNothing) {
+TEST_F(ManifestFile, EncryptedKeyIsRefused) {
   const control::TlsFiles tls = credentials_.issue({});
   const Bytes key = read_file(tls.key);
   gcr::test::write_private_file(
@@ -114,7 +114,7 @@ TEST_F(ManifestFile, AnEncryptedKeySignsNothing) {
   EXPECT_THAT(write_signed(read("first"), tls).error().message(), HasSubstr("is encrypted"));
 }
 
-TEST(Signer, AnEncryptedCertificateIsNoneAndNobodyIsAskedForItsPassphrase) {
+TEST(Signer, EncryptedCertificateFailsWithoutAPrompt) {
   control::test::Credentials credentials;
   std::string chain = credentials.authority().issue().certificate;
   const std::string begin = "-----BEGIN CERTIFICATE-----\n";
@@ -129,40 +129,40 @@ TEST(Signer, AnEncryptedCertificateIsNoneAndNobodyIsAskedForItsPassphrase) {
   EXPECT_THAT(signer.error().message(), HasSubstr("shows no certificate"));
 }
 
-TEST_F(ManifestFile, AnExpiredListOfRevokedCertificatesIsRefused) {
+TEST_F(ManifestFile, ExpiredRevocationListIsRefused) {
   control::TlsFiles tls = tls_;
   tls.revoked = folder_.path() / "revoked.crl";
   gcr::test::write_private_file(tls.revoked, credentials_.authority().revocation_list({}, true));
   EXPECT_EQ(refusal(tls).code(), Code::kPermissionDenied);
 }
 
-TEST_F(ManifestFile, AnAgentWhoseCertificateHasExpiredIsRefused) {
+TEST_F(ManifestFile, ExpiredAgentIsRefused) {
   ASSERT_TRUE(write_signed(read("first"), credentials_.issue({.expired = true})));
   const Error error = refusal();
   EXPECT_EQ(error.code(), Code::kPermissionDenied);
   EXPECT_THAT(error.message(), HasSubstr("expired"));
 }
 
-TEST_F(ManifestFile, AnOperatorsIsRefused) {
+TEST_F(ManifestFile, OperatorsSignatureIsRefused) {
   ASSERT_TRUE(write_signed(read("first"), credentials_.issue({.role = "operator"})));
   const Error error = refusal();
   EXPECT_EQ(error.code(), Code::kPermissionDenied);
   EXPECT_THAT(error.message(), HasSubstr("gcr:role:agent"));
 }
 
-TEST_F(ManifestFile, AnotherAgentsIsGood) {
+TEST_F(ManifestFile, AnotherAgentsSignatureIsAccepted) {
   ASSERT_TRUE(write_signed(read("first"), credentials_.issue({.common_name = "node2"})));
   EXPECT_EQ(read("first").agent(), "node2");
 }
 
-TEST_F(ManifestFile, OneUnderTheNameOfAnotherIsRefused) {
+TEST_F(ManifestFile, ManifestUnderAnotherNameIsRefused) {
   take("second", {noise(3), noise(4)});
   std::filesystem::copy_file(manifest_file("second"), manifest_file("first"),
                              std::filesystem::copy_options::overwrite_existing);
   EXPECT_THAT(refusal().message(), HasSubstr("renamed"));
 }
 
-TEST_F(ManifestFile, OfAnotherFormatIsUnsupported) {
+TEST_F(ManifestFile, OtherFormatIsUnsupported) {
   Bytes later = good_;
   later[7] = std::byte{'2'};
   write_file(manifest_file("first"), later);
@@ -172,7 +172,7 @@ TEST_F(ManifestFile, OfAnotherFormatIsUnsupported) {
   EXPECT_EQ(check_manifest(manifest).error().code(), Code::kUnsupported);
 }
 
-TEST_F(ManifestFile, ACombinedFileOfKeyAndCertificateKeepsItsKeyToItself) {
+TEST_F(ManifestFile, CombinedPemFileDoesNotLeakItsKey) {
   Bytes both = read_file(tls_.certificate);
   const Bytes key = read_file(tls_.key);
   both.insert(both.end(), key.begin(), key.end());
@@ -190,7 +190,7 @@ TEST_F(ManifestFile, WithoutAKeyNothingIsWritten) {
   control::TlsFiles tls = tls_;
   tls.key = "/nonexistent";
   EXPECT_EQ(write_signed(read("first"), tls).error().code(), Code::kInvalidArgument);
-  tls.key = credentials_.issue({}).key;  // another certificate's
+  tls.key = credentials_.issue({}).key;  // that of another certificate
   std::filesystem::remove(manifest_file("first"));
   write_file(manifest_file("first"), good_);
   EXPECT_EQ(write_signed(read("first"), tls).error().code(), Code::kInvalidArgument);

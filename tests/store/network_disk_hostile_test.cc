@@ -1,4 +1,4 @@
-// Directories on a network's file system, and on disks that lie.
+// Directories on a network file system, and on disks that return wrong data.
 #include <sys/stat.h>
 
 #include <cerrno>
@@ -16,11 +16,11 @@ using testing::Contains;
 using testing::HasSubstr;
 using testing::Not;
 
-constexpr Owner kSomebody{4711, 4711};
+constexpr Owner kOtherUser{4711, 4711};
 
 class NetworkDisk : public OnTestDisk {
  protected:
-  NetworkDisk() : OnTestDisk(kSomebody) {}
+  NetworkDisk() : OnTestDisk(kOtherUser) {}
 
   void SetUp() override {
     OnTestDisk::SetUp();
@@ -34,7 +34,7 @@ class NetworkDisk : public OnTestDisk {
     EXPECT_TRUE(std::filesystem::remove(file));
   }
 
-  /// Writes, reads and prunes, and nothing else is there afterwards.
+  /// Writes, reads and prunes, and leaves no other file.
   void expect_works() {
     take("first", {noise(1), noise(2), noise(3), noise(4)});
     EXPECT_EQ(take("second", {noise(2), noise(5)}).new_bytes(), kChunkBytes);
@@ -56,7 +56,7 @@ class NetworkDisk : public OnTestDisk {
   Nature nature_{.is_network = true, .squashes_root = true};
 };
 
-TEST_F(NetworkDisk, WhereRootIsNobodyAUsersCheckpointsWork) {
+TEST_F(NetworkDisk, RootSquashAllowsUserCheckpoints) {
   expect_works();
   EXPECT_EQ(Directory::open(path_, Owner{}).error().code(), Code::kPermissionDenied);
 }
@@ -67,7 +67,7 @@ TEST_F(NetworkDisk, ShortReadsAndWritesAreContinued) {
   expect_works();
 }
 
-TEST_F(NetworkDisk, WithoutLinksAnotherCheckpointOfTheNameIsNotReplaced) {
+TEST_F(NetworkDisk, WithoutLinksNoCheckpointIsReplaced) {
   nature_.has_links = false;
   mount(nature_);
   expect_works();
@@ -81,7 +81,7 @@ TEST_F(NetworkDisk, WithoutLinksAnotherCheckpointOfTheNameIsNotReplaced) {
   expect_has("third", {noise(2)});
 }
 
-TEST_F(NetworkDisk, WithoutLocksADirectoryIsRefusedWithARemedy) {
+TEST_F(NetworkDisk, DirectoryWithoutLocksIsRefused) {
   nature_.has_locks = false;
   mount(nature_);
   const auto writing = Writer::create(directory(), options("first"));
@@ -90,7 +90,7 @@ TEST_F(NetworkDisk, WithoutLocksADirectoryIsRefusedWithARemedy) {
   EXPECT_THAT(writing.error().message(), HasSubstr("name a directory on a file system with flock"));
 }
 
-TEST_F(NetworkDisk, AnErrorThatComesWithTheSyncIsTheWriters) {
+TEST_F(NetworkDisk, ErrorOfTheSyncFailsTheWriter) {
   take("earlier", {noise(1), noise(2)});
   for (const int error : {EIO, ENOSPC, EDQUOT}) {
     for (unsigned at = 0;; ++at) {
@@ -132,7 +132,7 @@ class TwoClients : public NetworkDisk {
   std::optional<Mount> other_;
 };
 
-TEST_F(TwoClients, WhatOneHasCompletedTheOtherCanRestore) {
+TEST_F(TwoClients, CheckpointOfOneCanBeRestoredByTheOther) {
   for (const char* name : {"first", "second"}) {
     const proto::Manifest manifest = take(name, {noise(1), noise(2)});
     const auto found = find_manifest(directory_there(), "", tls_);
@@ -142,14 +142,14 @@ TEST_F(TwoClients, WhatOneHasCompletedTheOtherCanRestore) {
   }
 }
 
-TEST_F(TwoClients, OnlyOneOfThemWrites) {
+TEST_F(TwoClients, OnlyOneWritesAtATime) {
   const auto writing = writer("first");
   const auto refused = Writer::create(directory_there(), options("second"));
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().code(), Code::kRefused);
 }
 
-TEST_F(TwoClients, OnlyOneOfTwoRestoresHasACheckpointForItself) {
+TEST_F(TwoClients, OnlyOneOfTwoRestoresGetsACheckpoint) {
   directory();
   const Directory there = directory_there();
   for (int i = 0; i < 20; ++i) {
@@ -166,7 +166,7 @@ TEST_F(TwoClients, OnlyOneOfTwoRestoresHasACheckpointForItself) {
   }
 }
 
-TEST_F(NetworkDisk, ARenameByLinkThatWasInterruptedIsFinished) {
+TEST_F(NetworkDisk, InterruptedRenameByLinkIsFinished) {
   take("first", {noise(1)});
   const Uuid restore = Uuid::random();
   {
@@ -179,7 +179,7 @@ TEST_F(NetworkDisk, ARenameByLinkThatWasInterruptedIsFinished) {
   expect_nothing_left_over();
 }
 
-TEST_F(TwoClients, WhatTheOtherRemovesMeanwhileIsSaidToBe) {
+TEST_F(TwoClients, ConcurrentRemovalIsReported) {
   const proto::Manifest manifest = take("first", {noise(1)});
   const auto opened = Packs::open(directory_there()).value();
   remove(manifest_file("first"));
@@ -192,7 +192,7 @@ TEST_F(TwoClients, WhatTheOtherRemovesMeanwhileIsSaidToBe) {
   EXPECT_THAT(read.error().message(), HasSubstr("another host has removed the file meanwhile"));
 }
 
-TEST_F(NetworkDisk, ABitThatIsReadWronglyIsFound) {
+TEST_F(NetworkDisk, WronglyReadBitIsFound) {
   const proto::Manifest manifest = take("first", {noise(1), noise(2), noise(3)});
   disk_.flip_bit(packs_on_disk().front(), kPackHeaderBytes + 12'345);
   const auto verified = verify(directory(), manifest);
@@ -201,7 +201,7 @@ TEST_F(NetworkDisk, ABitThatIsReadWronglyIsFound) {
   EXPECT_THAT(verified.error().message(), HasSubstr("do not match their content's name"));
 }
 
-TEST_F(NetworkDisk, AFileOfWhichLessCanBeReadIsFound) {
+TEST_F(NetworkDisk, TruncatedFileIsFound) {
   const proto::Manifest manifest = take("first", {noise(1), noise(2), noise(3)});
   const Directory opened = directory();
   const auto packs = Packs::open(opened).value();
@@ -216,7 +216,7 @@ TEST_F(NetworkDisk, AFileOfWhichLessCanBeReadIsFound) {
   EXPECT_THAT(listed.front().problem->message(), HasSubstr("contents of first are missing"));
 }
 
-TEST_F(NetworkDisk, AManifestThatIsReadWronglyIsNotBelieved) {
+TEST_F(NetworkDisk, WronglyReadManifestIsRefused) {
   take("first", {noise(1)});
   disk_.flip_bit("store/first.checkpoint", 800);
   const auto manifest = read_manifest(directory(), "first.checkpoint", tls_);
@@ -225,8 +225,8 @@ TEST_F(NetworkDisk, AManifestThatIsReadWronglyIsNotBelieved) {
   EXPECT_EQ(prune(directory(), 1, tls_).error().code(), Code::kRefused);
 }
 
-/// Else its packs would be removed, as of one that was never published.
-TEST_F(NetworkDisk, ACheckpointThatCannotBeReadNowIsNotDiscarded) {
+/// Otherwise its packs would be removed, as of one that was never published.
+TEST_F(NetworkDisk, UnreadableCheckpointIsNotDiscarded) {
   const Uuid checkpoint = Uuid::random();
   ASSERT_TRUE(write("first", {noise(1)}, checkpoint));
   disk_.fail_reads("store/first.checkpoint", EIO);

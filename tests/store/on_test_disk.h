@@ -12,7 +12,7 @@ namespace gcr::store::test {
 
 class OnTestDisk : public Store {
  protected:
-  /// What the disk's root, and the store, belong to.
+  /// The owner of the disk's root, and of the store.
   explicit OnTestDisk(const Owner& owner = this_user()) : disk_(owner.uid, owner.gid) {
     owner_ = owner;
   }
@@ -30,7 +30,7 @@ class OnTestDisk : public Store {
     path_ = mount_->path() / "store";
   }
 
-  /// Success if the checkpoint exists by its writer's account.
+  /// Success if the writer reports the checkpoint as complete.
   Status write(const std::string& name, const Chunks& chunks, const Uuid& checkpoint) const {
     GCR_ASSIGN(auto made, Directory::create(path_, owner_));
     Writer::Options wanted = options(name);

@@ -1,4 +1,4 @@
-// Packs whose bytes are not what they should be, and places in them.
+// Packs with wrong bytes, and places in them.
 #include <random>
 
 #include "src/base/little_endian.h"
@@ -22,7 +22,7 @@ class PackFile : public Store {
   proto::Manifest manifest_;
 };
 
-TEST_F(PackFile, AnAlteredContentIsNoticed) {
+TEST_F(PackFile, AlteredContentIsNoticed) {
   Bytes pack = read_file(packs().front());
   pack[kPackHeaderBytes + 1'000] ^= std::byte{1};
   write_file(packs().front(), pack);
@@ -42,7 +42,7 @@ TEST_F(PackFile, SwappedContentsAreNoticed) {
   EXPECT_EQ(verified().error().code(), Code::kDataLoss);
 }
 
-TEST_F(PackFile, AMissingPackIsNoticed) {
+TEST_F(PackFile, MissingPackIsNoticed) {
   std::filesystem::remove(packs().front());
   EXPECT_EQ(verified().error().code(), Code::kDataLoss);
   const auto listed = list(directory(), tls_).value();
@@ -51,7 +51,7 @@ TEST_F(PackFile, AMissingPackIsNoticed) {
   EXPECT_THAT(listed[0].problem->message(), HasSubstr("of the 3 contents of first are missing"));
 }
 
-TEST_F(PackFile, OneThatIsCutAnywhereIsNothing) {
+TEST_F(PackFile, TruncatedPackIsIgnored) {
   const auto file = packs().front();
   const Bytes pack = read_file(file);
   const std::size_t from_end = 3 * kIndexEntryBytes + kPackEndBytes;
@@ -63,7 +63,7 @@ TEST_F(PackFile, OneThatIsCutAnywhereIsNothing) {
   }
 }
 
-TEST_F(PackFile, AnAlteredIndexIsNothing) {
+TEST_F(PackFile, AlteredIndexIsIgnored) {
   const auto file = packs().front();
   const Bytes pack = read_file(file);
   for (std::size_t at = pack.size() - kIndexEntryBytes - kPackEndBytes; at < pack.size(); ++at) {
@@ -74,7 +74,7 @@ TEST_F(PackFile, AnAlteredIndexIsNothing) {
   }
 }
 
-TEST_F(PackFile, ALostContentIsWrittenAgainByTheNextCheckpoint) {
+TEST_F(PackFile, LostContentIsWrittenAgain) {
   for (const auto& pack : packs()) std::filesystem::remove(pack);
   const proto::Manifest second = take("second", {noise(1), noise(2)});
   EXPECT_EQ(second.new_bytes(), 2 * kChunkBytes);
@@ -91,7 +91,7 @@ TEST_F(PackFile, OneGoodCopyIsEnough) {
   EXPECT_TRUE(verified());
 }
 
-TEST_F(PackFile, AnIndexThatLiesIsNeverBelieved) {
+TEST_F(PackFile, ForgedIndexIsRefused) {
   const PackEnd end{.index_offset = kPackHeaderBytes + kChunkBytes, .entries = 1, .index_sum = {}};
   const auto check = [&](const Location& location) {
     std::map<ContentName, Location> index{{ContentName{}, location}};
@@ -118,7 +118,7 @@ TEST_F(PackFile, AnIndexThatLiesIsNeverBelieved) {
   EXPECT_FALSE(with([](Location& at) { at.codec = static_cast<store::Codec>(4); }));
 }
 
-TEST_F(PackFile, CountsBeyondAllLimitsAreNotAllocated) {
+TEST_F(PackFile, ExcessiveCountsAreNotAllocated) {
   std::array<std::byte, kPackEndBytes> end{};
   std::ranges::copy(std::as_bytes(std::span("GCRINDX1", 8)), end.begin());
   store_little_endian(&end[8], kPackHeaderBytes);
@@ -130,7 +130,7 @@ TEST_F(PackFile, CountsBeyondAllLimitsAreNotAllocated) {
   EXPECT_FALSE(parse_pack_end(end, kPackHeaderBytes + kPackEndBytes));
 }
 
-TEST(FreePlaces, NeverOverlapAndAreUsedAgain) {
+TEST(FreePlaces, NeverOverlapAndAreReused) {
   FreePlaces places(kPackHeaderBytes);
   std::mt19937 random(7);
   std::map<std::uint64_t, std::uint64_t> taken;

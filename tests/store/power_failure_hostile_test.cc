@@ -1,5 +1,5 @@
-// Disks that lose what was not synced, at every change: what was complete is whole afterwards,
-// what was not complete does not exist, and upkeep removes what is left of it.
+// Disks that lose unsynced data, at every change: complete checkpoints are whole afterwards,
+// incomplete ones do not exist, and upkeep removes the rest of them.
 #include "tests/store/on_test_disk.h"
 
 namespace gcr::store::test {
@@ -43,7 +43,7 @@ class PowerFailure : public OnTestDisk, public testing::WithParamInterface<Loss>
   }
 };
 
-TEST_P(PowerFailure, TheFirstCheckpointOfADirectoryIsThereOrNothingIs) {
+TEST_P(PowerFailure, FirstCheckpointIsCompleteOrAbsent) {
   for (unsigned at = 0;; ++at) {
     disk_.cut_power_at(at);
     const Uuid checkpoint = Uuid::random();
@@ -63,7 +63,7 @@ TEST_P(PowerFailure, TheFirstCheckpointOfADirectoryIsThereOrNothingIs) {
   }
 }
 
-TEST_P(PowerFailure, AWriterLeavesEveryCompleteCheckpointWhole) {
+TEST_P(PowerFailure, CompleteCheckpointsStayWhole) {
   take("earlier", {noise(1), noise(2)});
   for (unsigned at = 0;; ++at) {
     disk_.cut_power_at(at);
@@ -84,7 +84,7 @@ TEST_P(PowerFailure, AWriterLeavesEveryCompleteCheckpointWhole) {
   }
 }
 
-TEST_P(PowerFailure, WhatIsSealedAfterwardsCanBePublished) {
+TEST_P(PowerFailure, SealedCheckpointCanBePublishedLater) {
   take("earlier", {noise(1), noise(2)});
   for (unsigned at = 0;; ++at) {
     disk_.cut_power_at(at);
@@ -108,7 +108,7 @@ TEST_P(PowerFailure, WhatIsSealedAfterwardsCanBePublished) {
   }
 }
 
-TEST_P(PowerFailure, ADiscardedCheckpointNeverComesBackBroken) {
+TEST_P(PowerFailure, DiscardedCheckpointNeverReappearsBroken) {
   for (unsigned at = 0;; ++at) {
     const auto wanted = options("later");
     {
@@ -132,7 +132,7 @@ TEST_P(PowerFailure, ADiscardedCheckpointNeverComesBackBroken) {
   }
 }
 
-TEST_P(PowerFailure, APruneLeavesWhatIsThereWhole) {
+TEST_P(PowerFailure, PruneLeavesCheckpointsWhole) {
   for (unsigned at = 0;; ++at) {
     const bool was_cut = power_fails_in_a_prune(at);
     disk_.restart(GetParam(), at);
@@ -148,8 +148,8 @@ TEST_P(PowerFailure, APruneLeavesWhatIsThereWhole) {
   }
 }
 
-/// What the dead process has written can be read, but is not on the disk.
-TEST_P(PowerFailure, WhatADeadPruneHasWrittenIsMadeDurableBeforeItIsReliedOn) {
+/// The output of the dead process can be read, but is not on the disk.
+TEST_P(PowerFailure, OutputOfADeadPruneIsSyncedBeforeUse) {
   for (unsigned at = 0;; ++at) {
     const bool was_cut = power_fails_in_a_prune(at);
     disk_.restart(Loss::kNothing);

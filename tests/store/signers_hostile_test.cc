@@ -1,4 +1,4 @@
-// A directory may hold checkpoints that agents have signed which this one does not believe.
+// A directory may hold checkpoints signed by agents that this one does not trust.
 #include "tests/store/support.h"
 
 namespace gcr::store::test {
@@ -13,14 +13,14 @@ Status refuse_node9(const std::string& agent) {
 
 class Signers : public Store {
  protected:
-  /// A checkpoint of that agent's.
+  /// A checkpoint of that agent.
   void take_by(const char* agent, const std::string& name, const Chunks& chunks) {
     tls_ = credentials_.issue({.common_name = agent});
     take(name, chunks);
   }
 };
 
-TEST_F(Signers, OfTheNewestTheOneWhoseSignerIsAcceptedIsFound) {
+TEST_F(Signers, NewestWithAnAcceptedSignerIsFound) {
   take_by("node2", "old", {noise(1)});
   take_by("node9", "new", {noise(2)});
   EXPECT_EQ(find_manifest(directory(), "", tls_)->name(), "new");
@@ -32,9 +32,9 @@ TEST_F(Signers, OfTheNewestTheOneWhoseSignerIsAcceptedIsFound) {
               HasSubstr("new.checkpoint cannot be used: nothing of node9"));
 }
 
-/// Whoever chooses the keys and says which chunk has which digest decides what later checkpoints
-/// have.
-TEST_F(Signers, NothingOfASignerThatIsNotAcceptedIsUsedAgain) {
+/// The agent that chooses the keys and the digest of each chunk determines the content of later
+/// checkpoints.
+TEST_F(Signers, ContentOfARefusedSignerIsNotReused) {
   take_by("node9", "theirs", {noise(1)});
   const proto::Manifest theirs = read("theirs");
   Writer::Options wanted = options("ours");

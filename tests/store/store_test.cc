@@ -1,4 +1,4 @@
-// Checkpoints that are written, found again, and share what is equal.
+// Checkpoints that are written, found again, and share equal content.
 #include <thread>
 
 #include "tests/store/support.h"
@@ -13,7 +13,7 @@ std::span<const std::byte, kDigestBytes> digest(const std::string& text) {
   return std::as_bytes(std::span(text)).first<kDigestBytes>();
 }
 
-TEST_F(Store, ACheckpointHasWhatWasWritten) {
+TEST_F(Store, CheckpointHasWhatWasWritten) {
   const Chunks chunks{noise(1), noise(2), noise(3)};
   const proto::Manifest manifest = take("first", chunks);
   EXPECT_EQ(manifest.agent(), "node1");
@@ -24,7 +24,7 @@ TEST_F(Store, ACheckpointHasWhatWasWritten) {
   EXPECT_EQ(find_manifest(directory(), "", tls_)->name(), "first");
 }
 
-TEST_F(Store, CompressedContentsComeBackAsTheyWere) {
+TEST_F(Store, CompressedContentSurvivesARoundTrip) {
   for (const auto codec : {store::Codec::kLz4, store::Codec::kZstd}) {
     const std::string name = "with-" + std::string(store::to_string(codec));
     Writer::Options wanted = options(name);
@@ -39,7 +39,7 @@ TEST_F(Store, CompressedContentsComeBackAsTheyWere) {
   }
 }
 
-TEST_F(Store, WhatAnEarlierCheckpointHasIsNotWrittenAgain) {
+TEST_F(Store, ContentOfAnEarlierCheckpointIsReused) {
   take("first", {noise(1), noise(2)});
   const std::uint64_t before = pack_bytes();
   const proto::Manifest second = take("second", {noise(2), noise(1), noise(3)});
@@ -49,7 +49,7 @@ TEST_F(Store, WhatAnEarlierCheckpointHasIsNotWrittenAgain) {
   expect_has("second", {noise(2), noise(1), noise(3)});
 }
 
-TEST_F(Store, EqualContentsOfOneCheckpointAreWrittenOnce) {
+TEST_F(Store, EqualContentIsWrittenOnce) {
   const auto writing = writer("first");
   const ContentRef one = writing->add(noise(1)).value();
   EXPECT_EQ(writing->add(noise(1)).value(), one);
@@ -57,7 +57,7 @@ TEST_F(Store, EqualContentsOfOneCheckpointAreWrittenOnce) {
   EXPECT_EQ(writing->shared_bytes(), kChunkBytes);
 }
 
-TEST_F(Store, ThreadsThatAddTheSameWriteItOnce) {
+TEST_F(Store, ConcurrentEqualContentIsWrittenOnce) {
   const auto writing = writer("first");
   std::vector<std::vector<ContentRef>> refs(8);
   std::vector<std::thread> threads;
@@ -72,7 +72,7 @@ TEST_F(Store, ThreadsThatAddTheSameWriteItOnce) {
   for (const auto& own : refs) EXPECT_EQ(own, refs.front());
 }
 
-TEST_F(Store, ADroppedContentLeavesItsPlaceToTheNext) {
+TEST_F(Store, SpaceOfDroppedContentIsReused) {
   Writer::Options wanted = options("first");
   wanted.packs = 1;
   const auto writing = Writer::create(directory(), wanted).value();
@@ -86,7 +86,7 @@ TEST_F(Store, ADroppedContentLeavesItsPlaceToTheNext) {
   EXPECT_LT(pack_bytes(), 2 * kChunkBytes + 64 * kKiB);
 }
 
-TEST_F(Store, LittleIsWrittenIntoOnePackAndMuchIntoSeveral) {
+TEST_F(Store, NumberOfPacksFollowsTheSize) {
   const auto packs_of = [this](const std::string& name, std::uint64_t chunks) {
     const auto before = directory().list("packs").value().size();
     Writer::Options wanted = options(name);
@@ -105,7 +105,7 @@ TEST_F(Store, LittleIsWrittenIntoOnePackAndMuchIntoSeveral) {
   EXPECT_EQ(packs_of("much", 100), 3u);
 }
 
-TEST_F(Store, AContentThatIsStillUsedStaysWhenOneUseIsDropped) {
+TEST_F(Store, ContentStaysUntilItsLastUseIsDropped) {
   const auto writing = writer("first");
   writing->drop(writing->add(noise(1)).value());
   const ContentRef content = writing->add(noise(1)).value();
@@ -117,7 +117,7 @@ TEST_F(Store, AContentThatIsStillUsedStaysWhenOneUseIsDropped) {
   expect_has("first", {noise(2), noise(1)});
 }
 
-TEST_F(Store, ThreadsThatAddAndDropLoseNothing) {
+TEST_F(Store, ConcurrentAddsAndDropsLoseNothing) {
   const auto writing = writer("first");
   std::vector<std::thread> threads;
   for (std::uint64_t thread = 0; thread < 4; ++thread) {
@@ -136,7 +136,7 @@ TEST_F(Store, ThreadsThatAddAndDropLoseNothing) {
   expect_has("first", {noise(1), noise(2)});
 }
 
-TEST_F(Store, AChunkOfAnEarlierCheckpointIsFoundByItsDigest) {
+TEST_F(Store, EarlierChunkIsFoundByItsDigest) {
   const proto::Manifest first = take("first", {noise(1), noise(2)});
   const auto writing = writer("second");
   EXPECT_EQ(key_of(first.digest_key()), writing->digest_key());
@@ -151,7 +151,7 @@ TEST_F(Store, AChunkOfAnEarlierCheckpointIsFoundByItsDigest) {
   EXPECT_EQ(writing->shared_bytes(), 2 * kChunkBytes);
 }
 
-TEST_F(Store, TheSameBytesHaveOtherNamesInAnotherStore) {
+TEST_F(Store, ContentNamesDifferBetweenStores) {
   const proto::Manifest here = take("first", {noise(1)});
   path_ = folder_.path() / "another";
   const proto::Manifest there = take("first", {noise(1)});
@@ -170,7 +170,7 @@ TEST_F(Store, OnlyOneWritesAtATime) {
   EXPECT_EQ(pruned.error().code(), Code::kRefused);
 }
 
-TEST_F(Store, ANameIsGivenOnce) {
+TEST_F(Store, NameCanBeUsedOnce) {
   take("first", {noise(1)});
   const auto again = Writer::create(directory(), options("first"));
   ASSERT_FALSE(again);
@@ -180,7 +180,7 @@ TEST_F(Store, ANameIsGivenOnce) {
   EXPECT_EQ(bad.error().code(), Code::kInvalidArgument);
 }
 
-TEST_F(Store, AContentHasOneByteToTwoMebibytes) {
+TEST_F(Store, ContentHasOneByteToTwoMebibytes) {
   const auto writing = writer("first");
   EXPECT_FALSE(writing->add({}));
   EXPECT_FALSE(writing->add(noise(1, kMaxContentBytes + 1)));
@@ -188,7 +188,7 @@ TEST_F(Store, AContentHasOneByteToTwoMebibytes) {
   EXPECT_TRUE(writing->add(noise(1, 1)));
 }
 
-TEST_F(Store, ASealedCheckpointIsPublishedByWhoeverFinishesIt) {
+TEST_F(Store, SealedCheckpointCanBePublishedByAnother) {
   const auto wanted = options("first");
   {
     const auto writing = Writer::create(directory(), wanted).value();
@@ -206,7 +206,7 @@ TEST_F(Store, ASealedCheckpointIsPublishedByWhoeverFinishesIt) {
   expect_nothing_left_over();
 }
 
-TEST_F(Store, ADiscardedCheckpointNeverExists) {
+TEST_F(Store, DiscardedCheckpointDoesNotExist) {
   const auto wanted = options("first");
   const auto writing = Writer::create(directory(), wanted).value();
   const proto::Manifest manifest = describe(*writing, {noise(1)}).value();
@@ -218,7 +218,7 @@ TEST_F(Store, ADiscardedCheckpointNeverExists) {
   expect_nothing_left_over();
 }
 
-TEST_F(Store, AnotherCheckpointOfTheNameIsNeverReplaced) {
+TEST_F(Store, ExistingCheckpointIsNotReplaced) {
   const auto wanted = options("first");
   {
     const auto writing = Writer::create(directory(), wanted).value();
@@ -233,7 +233,7 @@ TEST_F(Store, AnotherCheckpointOfTheNameIsNeverReplaced) {
   expect_nothing_left_over();
 }
 
-TEST_F(Store, AReferenceToNoContentIsNotSealed) {
+TEST_F(Store, DanglingReferenceIsNotSealed) {
   const auto writing = writer("first");
   proto::Manifest manifest = describe(*writing, {noise(1)}).value();
   manifest.mutable_vram(0)->set_contents(0, 77);
@@ -250,7 +250,7 @@ TEST_F(Store, ZerosNeedNoContent) {
   EXPECT_NE(read("first").vram(0).contents(1), 0u);
 }
 
-TEST_F(Store, TheNewestIsFoundByTheTimeWhenItWasTaken) {
+TEST_F(Store, NewestIsFoundByItsTime) {
   take("b", {noise(1)});
   take("a", {noise(2)});
   EXPECT_EQ(find_manifest(directory(), "", tls_)->name(), "a");

@@ -1,5 +1,5 @@
-// What the tests of the store share: a directory of their own, an agent's certificates, and
-// checkpoints of chunks that are made up.
+// What the tests of the store share: a directory, an agent's certificates, and checkpoints of
+// generated chunks.
 #pragma once
 
 #include <gmock/gmock.h>
@@ -33,18 +33,18 @@ class Folder {
   std::filesystem::path path_;
 };
 
-/// The same for the same seed, and nothing that compresses. Kept for the next time. Any thread.
+/// The same for the same seed, and incompressible. Cached. Any thread.
 const Bytes& noise(std::uint64_t seed, std::size_t size_bytes = kChunkBytes);
 
 Owner this_user();
 Bytes read_file(const std::filesystem::path& file);
 void write_file(const std::filesystem::path& file, std::span<const std::byte> bytes);
 
-/// Digests of no algorithm: of equal chunks equal.
+/// Fake digests: equal for equal chunks.
 std::string digest_of(const Bytes& chunk);
 
-/// A manifest whose only buffer has these chunks, whole ones, and whose only image has them one
-/// after the other. Adds all of them.
+/// A manifest whose only buffer has these whole chunks, and whose only image has them one after the
+/// other. Adds all of them.
 Result<proto::Manifest> describe(Writer& writer, const Chunks& chunks);
 
 class Store : public testing::Test {
@@ -60,7 +60,7 @@ class Store : public testing::Test {
 
   /// Fails the test unless the checkpoint has exactly these chunks, read through packs.
   void expect_has(const std::string& name, const Chunks& chunks) const;
-  /// Fails the test if there is anything but the files of published checkpoints.
+  /// Fails the test if there is any file except those of published checkpoints.
   void expect_nothing_left_over() const;
 
   std::vector<std::filesystem::path> packs() const;

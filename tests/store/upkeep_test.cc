@@ -19,7 +19,7 @@ class Upkeep : public Store {
   }
 };
 
-TEST_F(Upkeep, AListIsInTheOrderOfTimeAndProblemsComeLast) {
+TEST_F(Upkeep, ListIsOrderedByTimeWithProblemsLast) {
   take("c", {noise(1)});
   take("b", {noise(2)});
   take("a", {noise(3)});
@@ -34,12 +34,12 @@ TEST_F(Upkeep, AListIsInTheOrderOfTimeAndProblemsComeLast) {
   EXPECT_EQ(listed[2].problem->code(), Code::kDataLoss);
 }
 
-TEST_F(Upkeep, AnEmptyDirectoryHasNothing) {
+TEST_F(Upkeep, EmptyDirectoryHasNothing) {
   EXPECT_THAT(list(directory(), tls_).value(), IsEmpty());
   EXPECT_THAT(pruned(1).removed, IsEmpty());
 }
 
-TEST_F(Upkeep, VerifyCountsWhatItRead) {
+TEST_F(Upkeep, VerifyReportsWhatItRead) {
   const auto verified = verify(directory(), take("a", {noise(1), noise(2), noise(1)}));
   ASSERT_TRUE(verified);
   EXPECT_EQ(verified->contents, 2u);
@@ -60,7 +60,7 @@ TEST_F(Upkeep, PruneKeepsTheNewestOfEachJob) {
   EXPECT_LT(pack_bytes(), 2 * kChunkBytes + 64 * kKiB);
 }
 
-TEST_F(Upkeep, OnlyTheJobThatIsNamedIsPruned) {
+TEST_F(Upkeep, OnlyTheNamedJobIsPruned) {
   take("a", {noise(1)});
   take("b", {noise(2)}, "serve");
   take("c", {noise(3)}, "serve");
@@ -72,14 +72,14 @@ TEST_F(Upkeep, OnlyTheJobThatIsNamedIsPruned) {
   EXPECT_THAT(directory().names().value(), SizeIs(3));
 }
 
-TEST_F(Upkeep, WhatAnotherCheckpointNeedsStays) {
+TEST_F(Upkeep, ContentOfOtherCheckpointsStays) {
   take("a", {noise(1), noise(2)});
   take("b", {noise(2), noise(1)});
   EXPECT_THAT(pruned(1).removed, ElementsAre("a"));
   expect_has("b", {noise(2), noise(1)});
 }
 
-TEST_F(Upkeep, APackOfWhichLittleIsNeededIsWrittenAnew) {
+TEST_F(Upkeep, SparsePackIsRewritten) {
   take("a", {noise(1), noise(2), noise(3), noise(4), noise(5), noise(6), noise(7), noise(8)});
   take("b", {noise(3), noise(9)});
   const std::uint64_t before = pack_bytes();
@@ -95,7 +95,7 @@ TEST_F(Upkeep, APackOfWhichLittleIsNeededIsWrittenAnew) {
   EXPECT_EQ(next.new_bytes(), 0u);
 }
 
-TEST_F(Upkeep, ADamagedPackIsNotWrittenAnew) {
+TEST_F(Upkeep, DamagedPackIsNotRewritten) {
   take("a", {noise(1), noise(2), noise(3), noise(4), noise(5), noise(6)});
   take("b", {noise(1)});
   for (const auto& pack : packs()) {  // all contents of it
@@ -110,7 +110,7 @@ TEST_F(Upkeep, ADamagedPackIsNotWrittenAnew) {
   EXPECT_EQ(verify(directory(), read("b")).error().code(), Code::kDataLoss);
 }
 
-TEST_F(Upkeep, ThePredecessorOfAPackThatWasWrittenAnewGoesOnlyIfTheNewOneIsGood) {
+TEST_F(Upkeep, OldPackStaysUnlessItsRewriteIsGood) {
   take("a", {noise(1), noise(2), noise(3), noise(4), noise(5), noise(6)});
   take("b", {noise(1)});
   std::filesystem::remove(manifest_file("a"));
@@ -130,7 +130,7 @@ TEST_F(Upkeep, ThePredecessorOfAPackThatWasWrittenAnewGoesOnlyIfTheNewOneIsGood)
   expect_has("b", {noise(1)});
 }
 
-TEST_F(Upkeep, WhileOneCannotBeBelievedNothingIsRemoved) {
+TEST_F(Upkeep, InvalidCheckpointPreventsPruning) {
   take("a", {noise(1)});
   take("b", {noise(2)});
   take("c", {noise(3)});
@@ -147,7 +147,7 @@ TEST_F(Upkeep, WhileOneCannotBeBelievedNothingIsRemoved) {
   }
 }
 
-TEST_F(Upkeep, OneThatCannotBeBelievedIsRemovedByItsName) {
+TEST_F(Upkeep, InvalidCheckpointCanBeRemovedByName) {
   take("a", {noise(1)});
   take("b", {noise(2)});
   const proto::Manifest manifest = take("old", {noise(3)});
@@ -166,7 +166,7 @@ TEST_F(Upkeep, OneThatCannotBeBelievedIsRemovedByItsName) {
 
 using Restoring = Upkeep;
 
-TEST_F(Restoring, OnlyOneOfManyHasTheCheckpoint) {
+TEST_F(Restoring, OnlyOneRestoreGetsTheCheckpoint) {
   take("a", {noise(1)});
   const Uuid first = Uuid::random();
   ASSERT_TRUE(begin_restore(directory(), "a", first));
@@ -180,7 +180,7 @@ TEST_F(Restoring, OnlyOneOfManyHasTheCheckpoint) {
   EXPECT_FALSE(listed[0].problem);
 }
 
-TEST_F(Restoring, WhatIsGivenBackIsThereAgain) {
+TEST_F(Restoring, ReleasedCheckpointIsAvailableAgain) {
   take("a", {noise(1)});
   const Uuid restore = Uuid::random();
   EXPECT_EQ(cancel_restore(directory(), "a", restore).error().code(), Code::kNotFound);
@@ -189,7 +189,7 @@ TEST_F(Restoring, WhatIsGivenBackIsThereAgain) {
   expect_has("a", {noise(1)});
 }
 
-TEST_F(Restoring, PruningAndWritingLeaveWhatARestoreNeeds) {
+TEST_F(Restoring, PruneAndWriteKeepACheckpointInUse) {
   take("a", {noise(1)});
   const Uuid restore = Uuid::random();
   ASSERT_TRUE(begin_restore(directory(), "a", restore));
@@ -200,7 +200,7 @@ TEST_F(Restoring, PruningAndWritingLeaveWhatARestoreNeeds) {
   expect_has("a", {noise(1)});
 }
 
-TEST_F(Restoring, OnceTheJobRunsTheCheckpointIsGoneAndAllOthersStay) {
+TEST_F(Restoring, OnlyTheRestoredCheckpointIsRemoved) {
   take("a", {noise(1), noise(2)});
   take("b", {noise(2), noise(3)});
   const Uuid restore = Uuid::random();
@@ -212,7 +212,7 @@ TEST_F(Restoring, OnceTheJobRunsTheCheckpointIsGoneAndAllOthersStay) {
   expect_nothing_left_over();
 }
 
-TEST_F(Restoring, ADirectoryThatHeldOnlyThatOneGoesToo) {
+TEST_F(Restoring, EmptyDirectoryIsRemovedToo) {
   take("a", {noise(1)});
   const Uuid restore = Uuid::random();
   ASSERT_TRUE(begin_restore(directory(), "a", restore));
@@ -225,7 +225,7 @@ TEST_F(Restoring, ADirectoryThatHeldOnlyThatOneGoesToo) {
   EXPECT_FALSE(std::filesystem::exists(path_));
 }
 
-TEST_F(Restoring, AnotherSpellingOfItsFileIsNoRestores) {
+TEST_F(Restoring, OtherSpellingOfTheFileIsNoRestore) {
   const Uuid restore = Uuid::parse("abcdef00-0000-0000-0000-000000000000").value();
   const std::string file = restoring_file_of(restore);
   EXPECT_EQ(restore_of(file), restore);
@@ -233,7 +233,7 @@ TEST_F(Restoring, AnotherSpellingOfItsFileIsNoRestores) {
   EXPECT_FALSE(restore_of("A" + file.substr(1)));
 }
 
-TEST_F(Upkeep, FilesThatAreNoCheckpointsStay) {
+TEST_F(Upkeep, OtherFilesStay) {
   take("a", {noise(1)});
   for (const char* name : {"thesis.new", ".new", "packs/thesis.pack", "packs/thesis.new"}) {
     write_file(path_ / name, noise(2, 10));
@@ -244,7 +244,7 @@ TEST_F(Upkeep, FilesThatAreNoCheckpointsStay) {
   }
 }
 
-TEST_F(Upkeep, LeftoversOfADeadWriterGo) {
+TEST_F(Upkeep, LeftoversOfADeadWriterAreRemoved) {
   take("a", {noise(1)});
   // As a writer leaves them where a file has a name from the beginning.
   const auto leave_pack = [this] {

@@ -96,7 +96,7 @@ class Structure(unittest.TestCase):
     maxDiff = None
 
     def check(self, table, found):
-        """That `found` includes are those that the table has, and in no circle."""
+        """The includes in `found` are those of the table, and have no circle."""
         edges = collections.defaultdict(list)
         for here, there in found:
             edges[here].append(there)
@@ -123,7 +123,7 @@ class Structure(unittest.TestCase):
                 self.assertEqual(set(table), mine)
                 self.check(table, inside(room))
 
-    def test_no_namespace_is_of_two_rooms(self):
+    def test_no_namespace_spans_two_rooms(self):
         """So that a name says its room; a room may have several."""
         rooms = collections.defaultdict(set)
         for path in sources():
@@ -132,11 +132,11 @@ class Structure(unittest.TestCase):
                     rooms["::".join(name.split("::")[:2])].add(room_of(os.path.dirname(path)))
         self.assertEqual({name: found for name, found in rooms.items() if len(found) > 1}, {})
 
-    def test_the_drawing_is_that_of_the_table(self):
+    def test_drawing_equals_the_table(self):
         drawing = subprocess.run([f"{SOURCE}/scripts/draw-rooms"], capture_output=True, text=True, check=True).stdout
         self.assertIn(f"\n{drawing}", design(), "scripts/draw-rooms --write")
 
-    def test_no_property_of_discovered_tests_loses_a_part(self):
+    def test_list_properties_of_discovered_tests_are_whole(self):
         """gtest_discover_tests() drops all but the first of a list (CMake 3.25)."""
         wrong = []
         for folder, _, names in os.walk(f"{SOURCE}/tests"):

@@ -1,4 +1,4 @@
-// The command line of a test program. CLI11 is a large header: command_line.cc alone includes it.
+// The command line of a test program. CLI11 is a large header: only command_line.cc includes it.
 #pragma once
 
 #include <cstdint>
@@ -22,13 +22,13 @@ class CommandLine {
   CommandLine& add_size(const char* name, std::uint64_t& bytes, const char* help = "");  ///< "64M"
   CommandLine& add_flag(const char* name, bool& value, const char* help = "");
 
-  /// These hold for the option that was added last.
+  /// These apply to the option that was added last.
   CommandLine& within(double least, double most);
   CommandLine& positive();
   CommandLine& one_of(const std::vector<std::string>& values);
   CommandLine& excludes(const char* other);
 
-  /// Ends the program after --help, and where the words cannot be used.
+  /// Ends the program after --help, and on invalid arguments.
   void parse(int argc, char** argv);
 
   /// Ends the program as parse() does.

@@ -8,7 +8,7 @@
 
 namespace gcr::test {
 
-/// Changes every bit of one byte: what is written over it instead may be what was there.
+/// Changes every bit of one byte: another value might be the original one.
 inline void damage_byte(const std::filesystem::path& path, std::uint64_t at) {
   std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
   file.seekg(static_cast<std::streamoff>(at));

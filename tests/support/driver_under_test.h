@@ -1,5 +1,4 @@
-// Tests of what is above a GPU's driver run with each: NVIDIA's, or AMD's where GCR_TEST_GPU is
-// "amd".
+// Tests of code above a GPU's driver run with each: NVIDIA's, or AMD's if GCR_TEST_GPU is "amd".
 #pragma once
 
 #include <cstdlib>

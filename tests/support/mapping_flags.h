@@ -1,4 +1,4 @@
-// What the kernel says of a mapping.
+// The kernel's flags of a mapping.
 #pragma once
 
 #include <sys/types.h>

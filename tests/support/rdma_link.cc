@@ -31,7 +31,7 @@ void RdmaLink::lose(double percent) {
 }
 
 void RdmaLink::pass_only(std::uint64_t more_bytes) {
-  // A bucket that is filled once: 1 byte comes back each second.
+  // A bucket that is filled once: 1 byte is added each second.
   run(fmt::format("tc qdisc replace dev rdma-a root tbf rate 8bit burst {} limit 20000",
                   std::max<std::uint64_t>(more_bytes, 1)));
 }

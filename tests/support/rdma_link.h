@@ -1,5 +1,5 @@
-// The link between the two soft RDMA devices that scripts/lib/guest-rdma-pair made, and what can
-// happen to it. For programs that run alone in scripts/guest's machine.
+// The link between the two soft RDMA devices that scripts/lib/guest-rdma-pair created, and its
+// faults. For programs that run alone in scripts/guest's machine.
 #pragma once
 
 #include <cstdint>
@@ -7,9 +7,9 @@
 
 namespace gcr::test {
 
-/// The sound link is restored when it ends. Aborts where commands fail: nothing could be tested.
-/// An interface that goes down is no subject here: soft RoCE then breaks the queue pair of its
-/// connection messages for good, and its kernel may wait for one of these for ever in
+/// The working link is restored when it ends. Aborts if commands fail: nothing could be tested. An
+/// interface that goes down is not tested here: soft RoCE then breaks the queue pair of its
+/// connection messages permanently, and its kernel may wait for one of these forever in
 /// rdma_destroy_id. To a real device, such a link is a silent one.
 class RdmaLink {
  public:
@@ -25,7 +25,7 @@ class RdmaLink {
 
   void stall();                              ///< every packet is lost, both ways
   void lose(double percent);                 ///< of the packets, both ways
-  void pass_only(std::uint64_t more_bytes);  ///< from the sender; all that follow are lost
+  void pass_only(std::uint64_t more_bytes);  ///< from the sender; all later ones are lost
 };
 
 }  // namespace gcr::test

@@ -1,4 +1,4 @@
-// A child of a test that is ready before the test goes on.
+// A child of a test that is ready before the test continues.
 #pragma once
 
 #include <fcntl.h>
@@ -8,7 +8,7 @@
 
 namespace gcr::test {
 
-/// A child that has done `work`, which gives whether that succeeded, and waits until it is killed.
+/// A child that has run `work`, which returns success, and waits until it is killed.
 template <class Work>
 pid_t fork_ready(Work work) {
   int ready[2];

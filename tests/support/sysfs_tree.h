@@ -1,4 +1,4 @@
-// A sysfs tree with AMD's GPUs, as the kernel makes it.
+// A sysfs tree with AMD GPUs, as the kernel creates it.
 #pragma once
 
 #include <fmt/format.h>
@@ -17,7 +17,8 @@ namespace gcr {
 /// Made in a temporary directory, and removed with the object.
 class SysfsTree {
  public:
-  /// What differs between the nodes of tests; the rest of a node's properties is the same.
+  /// The values that differ between the nodes of tests; the rest of a node's properties is the
+  /// same.
   struct Node {
     unsigned number = 1;
     std::uint32_t gpu_id = 1;
@@ -41,7 +42,7 @@ class SysfsTree {
   SysfsTree(const SysfsTree&) = delete;
   SysfsTree& operator=(const SysfsTree&) = delete;
 
-  /// What takes the place of /sys.
+  /// The replacement of /sys.
   const std::filesystem::path& path() const { return root_; }
 
   void write(const std::string& path, const std::string& content) const {
@@ -60,7 +61,7 @@ class SysfsTree {
           "cpu_cores_count 96\nsimd_count 0\ngfx_target_version 0\n");
   }
 
-  /// In the order and the form of node_show() in the kernel.
+  /// In the order and format of node_show() in the kernel.
   void add_gpu(const Node& node) const {
     const std::string path = node_path(node.number);
     write(path + "gpu_id", std::to_string(node.gpu_id) + "\n");

@@ -16,7 +16,7 @@
 namespace gcr::test {
 namespace {
 
-// How often a flag is looked at where nothing can wake the relay.
+// How often a flag is checked where nothing can wake the relay.
 constexpr int kLookAgainMs = 5;
 
 sockaddr_in loopback(std::uint16_t port) {
@@ -65,7 +65,7 @@ UniqueFd connect_loopback(std::uint16_t port) {
   UniqueFd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   const sockaddr_in address = loopback(port);
   const auto* generic = reinterpret_cast<const sockaddr*>(&address);
-  // Of one that a signal interrupted, the next call tells how it ended.
+  // For an interrupted call, the next one returns the result.
   while (!socket || ::connect(socket.get(), generic, sizeof address) != 0) {
     if (errno == EISCONN) break;
     if (errno != EINTR && errno != EALREADY)
@@ -133,7 +133,7 @@ void TcpRelay::accept_all() {
     UniqueFd right;
     try {
       if (!cut_) right = connect_loopback(target_port_);
-    } catch (const std::runtime_error&) {  // nobody listens there any more
+    } catch (const std::runtime_error&) {  // no server listens there any more
     }
     if (!right) {
       reset_on_close(left);
@@ -150,13 +150,13 @@ void TcpRelay::accept_all() {
   }
 }
 
-/// Hands on both directions until both have ended, or until the cut.
+/// Forwards both directions until both have ended, or until the cut.
 void TcpRelay::relay(Link& link) {
   bool left_open = true;
   bool right_open = true;
   bool woken = false;
   while (!is_cut(link) && (left_open || right_open)) {
-    // Once woken, the eventfd would end every wait at once: from then on the flags are looked at
+    // Once woken, the eventfd would end every wait at once: from then on the flags are checked
     // every few milliseconds.
     std::array<pollfd, 3> entries = {
         pollfd{left_open && !stalled_ ? link.left.get() : -1, POLLIN, 0},
@@ -176,7 +176,7 @@ void TcpRelay::relay(Link& link) {
   link.right.reset();
 }
 
-/// Hands on what is there. False once this direction has ended, which is handed on too.
+/// Forwards the available data. False once this direction has ended, which is forwarded too.
 bool TcpRelay::pass(const Link& link, int from, int to) {
   std::array<std::byte, 64 * 1024> buffer;
   const ssize_t got = ::recv(from, buffer.data(), buffer.size(), 0);

@@ -1,5 +1,5 @@
-// A relay between two ends of TCP connections on this machine, that can cut or stall them: the
-// network's faults, on demand and at an exact byte.
+// A relay between two ends of TCP connections on this machine, that can cut or stall them: network
+// faults, on demand and at an exact byte.
 #pragma once
 
 #include <atomic>
@@ -13,7 +13,7 @@
 
 namespace gcr::test {
 
-/// A listening socket on a free port of 127.0.0.1. Throws std::runtime_error where there is none.
+/// A listening socket on a free port of 127.0.0.1. Throws std::runtime_error if there is none.
 class LoopbackListener {
  public:
   LoopbackListener();
@@ -31,7 +31,7 @@ class LoopbackListener {
 /// A connection to `port` of 127.0.0.1. Throws std::runtime_error.
 UniqueFd connect_loopback(std::uint16_t port);
 
-/// Hands bytes on, both ways, between its own port and `target_port`. Thread-safe.
+/// Forwards bytes, both ways, between its own port and `target_port`. Thread-safe.
 class TcpRelay {
  public:
   explicit TcpRelay(std::uint16_t target_port);
@@ -45,14 +45,13 @@ class TcpRelay {
   /// As cut(), once `bytes` more have come from the connecting side.
   void cut_after(std::int64_t bytes);
 
-  /// Resets every connection that is there now; later ones pass.
+  /// Resets every current connection; later ones pass.
   void cut_once();
 
-  /// As cut_once(), once `bytes` more have come from the connecting side. Takes the place of a
-  /// cut that was to come.
+  /// As cut_once(), once `bytes` more have come from the connecting side. Replaces a pending cut.
   void cut_once_after(std::int64_t bytes);
 
-  /// Takes nothing from either side any more, and says nothing: connections stay open.
+  /// Reads nothing more from either side, and sends nothing: connections stay open.
   void stall();
 
  private:
@@ -73,9 +72,9 @@ class TcpRelay {
 
   LoopbackListener listener_;
   std::uint16_t target_port_;
-  UniqueFd wake_;                  ///< an eventfd that stays readable once anything has to change
-  std::atomic<bool> cut_ = false;  ///< for good
-  std::atomic<unsigned> generation_ = 0;  ///< cuts of what was there
+  UniqueFd wake_;                  ///< an eventfd that stays readable once the state has changed
+  std::atomic<bool> cut_ = false;  ///< permanently
+  std::atomic<unsigned> generation_ = 0;  ///< cuts of the connections at that time
   std::atomic<bool> stalled_ = false;
   std::atomic<bool> ending_ = false;
   std::mutex mutex_;

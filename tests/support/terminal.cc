@@ -32,7 +32,7 @@ std::string command_line(const std::vector<std::string>& words) {
   return line;
 }
 
-/// What the command prints; throws if it fails.
+/// The output of the command; throws if it fails.
 std::string run(const std::string& line) {
   FILE* const pipe = ::popen(line.c_str(), "r");
   if (pipe == nullptr) throw std::runtime_error("cannot run " + line);
@@ -60,7 +60,7 @@ Terminal::Terminal(unsigned columns, unsigned rows, const std::vector<std::strin
   std::vector<std::string> program{"env", "-i", "TERM=tmux"};
   program.insert(program.end(), environment.begin(), environment.end());
   program.insert(program.end(), words.begin(), words.end());
-  // The window stays when the program has ended; tmux itself now and then loses its exit status.
+  // The window stays when the program has ended; tmux itself occasionally loses its exit status.
   const std::string status = quoted(folder_ + "/status");
   tmux({"set-option", "-g", "remain-on-exit", "on", ";", "set-option", "-g", "history-limit",
         "5000", ";", "new-session", "-d", "-x", std::to_string(columns), "-y", std::to_string(rows),

@@ -1,4 +1,4 @@
-// A program on a terminal, by tmux: what it shows, what is typed, and windows that change.
+// A program on a terminal, by tmux: its screen, typed keys, and resized windows.
 #pragma once
 
 #include <chrono>
@@ -8,7 +8,7 @@
 
 namespace gcr::test {
 
-/// A tmux server of its own with one window. Everything in it ends with the object.
+/// A tmux server of its own with one window. All its processes end with the object.
 class Terminal {
  public:
   /// Starts `words` on a terminal of this size with the variables of `environment` ("NAME=value")
@@ -19,24 +19,24 @@ class Terminal {
   Terminal(const Terminal&) = delete;
   Terminal& operator=(const Terminal&) = delete;
 
-  /// What is to be seen now, a line per row; with what has scrolled away if `all`.
+  /// The visible screen, a line per row; with the scrollback if `all`.
   std::string screen(bool all = false) const;
 
   /// The same with the colours' escape sequences.
   std::string screen_with_colours() const;
 
-  /// Looks again and again until it is as wanted; false if it is not in time.
+  /// Polls until it is as wanted; false if it is not in time.
   bool wait_for(const std::function<bool(const std::string&)>& wanted) const;
   bool wait_for(const std::string& text) const;
 
   /// As tmux names keys: "C-c".
   void press(const std::string& key) const;
 
-  /// Rests before: tmux tells the program of a second size a quarter of a second late, and what is
-  /// drawn meanwhile is for a window that is gone.
+  /// Waits before: tmux tells the program of a second size a quarter of a second late, and output
+  /// meanwhile is for the old size.
   void resize(unsigned columns, unsigned rows) const;
 
-  /// Waits for the program's end; its exit status, -1 if it does not end in time.
+  /// Waits for the program's end; returns its exit status, -1 if it does not end in time.
   int finish() const;
 
  private:

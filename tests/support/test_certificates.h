@@ -1,4 +1,4 @@
-// Certificates for tests, made in memory with OpenSSL: an authority, and leaves with a role.
+// Certificates for tests, created in memory with OpenSSL: an authority, and leaves with a role.
 #pragma once
 
 #include <openssl/ssl.h>
@@ -28,8 +28,8 @@ struct LeafOptions {
   bool not_yet_valid = false;        ///< it begins in an hour
 };
 
-/// A certificate authority that lives as long as the test. Throws std::runtime_error where OpenSSL
-/// fails: a test cannot go on without it.
+/// A certificate authority that lives as long as the test. Throws std::runtime_error if OpenSSL
+/// fails: a test cannot continue without it.
 class TestAuthority {
  public:
   explicit TestAuthority(const std::string& common_name = "test authority");
@@ -40,12 +40,12 @@ class TestAuthority {
   /// The authority's own certificate, as PEM text.
   std::string certificate() const;
 
-  /// A new key and a certificate for it, good for client and server. A role may be several, with
-  /// commas between.
+  /// A new key and a certificate for it, valid for client and server. A role may be several,
+  /// separated by commas.
   PemPair issue(const LeafOptions& options = {}) const;
 
-  /// A list, as PEM text, that says of these certificates (PEM text) that they are revoked; made an
-  /// hour ago, good for a week or, if `expired`, until now.
+  /// A list, as PEM text, that revokes these certificates (PEM text); issued an hour ago, valid for
+  /// a week or, if `expired`, until now.
   std::string revocation_list(const std::vector<std::string>& certificates,
                               bool expired = false) const;
 
@@ -60,7 +60,7 @@ class TestAuthority {
 SslContext make_context(const SSL_METHOD* method, const PemPair& own,
                         const std::string& authority_pem);
 
-/// Contexts of one authority, and a client of a stranger's.
+/// Contexts of one authority, and a client of another authority.
 struct TestContexts {
   TestAuthority authority;
   TestAuthority stranger{"another authority"};
@@ -70,7 +70,7 @@ struct TestContexts {
       make_context(TLS_client_method(), stranger.issue(), authority.certificate());
 };
 
-/// Made at the first call; they live as long as the program.
+/// Created at the first call; they live as long as the program.
 const TestContexts& test_contexts();
 
 /// A private key, as PEM text that needs a passphrase.

@@ -71,7 +71,7 @@ void Disk::leave(std::uint64_t bytes, int errno_value) {
   size_bytes_ = root_->used_bytes() + bytes;
 }
 
-/// What has no name any more takes none.
+/// A file without a name uses none.
 std::uint64_t Disk::room() const {
   const std::uint64_t used = root_->used_bytes();
   return used < size_bytes_ ? size_bytes_ - used : 0;

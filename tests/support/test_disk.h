@@ -1,6 +1,6 @@
-// A file system in memory for tests, mounted through FUSE. It loses what was not synced when its
-// power fails, delays its errors, differs between clients as NFS does, and lies. Renames are
-// atomic, as journals make them. Needs root and /dev/fuse.
+// A file system in memory for tests, mounted through FUSE. It loses unsynced data when its power
+// fails, delays its errors, differs between clients as NFS does, and returns wrong data. Renames
+// are atomic, as journals guarantee. Needs root and /dev/fuse.
 #pragma once
 
 #include <sys/stat.h>
@@ -24,12 +24,12 @@ struct fuse;
 
 namespace gcr::test {
 
-/// What a power failure takes of that which was not synced.
+/// The part of the unsynced data that a power failure loses.
 enum class Loss {
   kNothing,  ///< only the processes died: the rest can still be lost later
   kAll,
-  kNames,  ///< bytes of files are there, new and removed names are not
-  kBytes,  ///< the other way round
+  kNames,  ///< bytes of files survive, new and removed names do not
+  kBytes,  ///< the reverse
   kSome,   ///< each page, length and name by itself
 };
 
@@ -38,10 +38,10 @@ struct Nature {
   /// As NFS: names are the server's at once, bytes when a file is synced or closed, which is also
   /// when others see them; a file that another client removes is stale.
   bool is_network = false;
-  bool squashes_root = false;  ///< root is nobody there
+  bool squashes_root = false;  ///< root is mapped to an unprivileged user
   bool has_locks = true;
   bool has_links = true;                          ///< and renames that replace nothing
-  std::size_t most_bytes = std::size_t{1} << 20;  ///< that one read or write moves
+  std::size_t most_bytes = std::size_t{1} << 20;  ///< the limit of one read or write
 };
 
 class Mount;
@@ -58,24 +58,24 @@ class Disk {
   void cut_power_at(unsigned number);
   bool is_off() const;
 
-  /// What is left is durable, and files that were open are stale; but with kNothing only the power
-  /// is back. The same choice for the same seed.
+  /// The remaining data is durable, and files that were open are stale; with kNothing only the
+  /// power is restored. The same seed gives the same choice.
   void restart(Loss loss, std::uint64_t seed = 0);
 
-  /// The n-th sync of a file from now, from 0, fails with that errno, and what was not synced of
-  /// that file is gone. Where a close is the sync, the next sync by that open file fails too.
+  /// The n-th sync of a file from now, from 0, fails with that errno, and unsynced data of that
+  /// file is lost. If a close is the sync, the next sync by that open file fails too.
   void fail_sync_at(unsigned number, int errno_value);
   /// All of them, until a restart.
   void fail_syncs(int errno_value);
 
-  /// Leaves so much room from now on; a write that needs more fails with that errno.
+  /// Leaves this much room from now on; a write that needs more fails with that errno.
   void leave(std::uint64_t bytes, int errno_value = ENOSPC);
 
-  /// Reads of the file find one bit changed at that offset.
+  /// Reads of the file return one changed bit at that offset.
   void flip_bit(const std::string& path, std::uint64_t offset);
   /// Reads fail with that errno, until it is 0.
   void fail_reads(const std::string& path, int errno_value);
-  /// Reads find nothing from that offset on.
+  /// Reads find end of file from that offset on.
   void end_reads_at(const std::string& path, std::uint64_t offset);
 
  private:
@@ -107,7 +107,7 @@ class Disk {
 /// One client's mount.
 class Mount {
  public:
-  /// Throws std::runtime_error. `disk` lives longer.
+  /// Throws std::runtime_error. `disk` must outlive it.
   Mount(Disk& disk, std::filesystem::path path, const Nature& nature = {});
   ~Mount();
   Mount(const Mount&) = delete;

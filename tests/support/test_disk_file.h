@@ -1,4 +1,4 @@
-// What a Disk is made of.
+// The parts of a Disk.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@ namespace gcr::test {
 
 /// A file or a directory, as it is and as a power failure leaves it.
 struct Disk::File {
-  /// Names that change together; no file: the name goes.
+  /// Names that change together; no file: the name is removed.
   using Change = std::vector<std::pair<std::string, FilePtr>>;
 
   mode_t mode = 0;
@@ -63,7 +63,7 @@ struct Disk::File {
 struct Disk::Handle {
   FilePtr file;
   unsigned restarts = 0;  ///< when it was opened
-  int error = 0;          ///< of a close, that no sync has told yet
+  int error = 0;          ///< of a close, that no sync has reported yet
 };
 
 }  // namespace gcr::test

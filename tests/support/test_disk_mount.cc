@@ -1,4 +1,4 @@
-// A Disk behind FUSE. Nothing is cached in the kernel, and who may do what is decided here.
+// A Disk behind FUSE. The kernel caches nothing, and permissions are checked here.
 #define FUSE_USE_VERSION 31
 #include <fcntl.h>
 #include <fuse.h>
@@ -36,9 +36,9 @@ struct Mount::Calls {
 
   /// The caller, as the disk knows it.
   static uid_t caller() {
-    constexpr uid_t kNobody = 65534;
+    constexpr uid_t kAnonymous = 65534;
     const uid_t uid = fuse_get_context()->uid;
-    return uid == 0 && mount().nature_.squashes_root ? kNobody : uid;
+    return uid == 0 && mount().nature_.squashes_root ? kAnonymous : uid;
   }
 
   static bool may(const File& file, unsigned wanted) {
@@ -48,7 +48,7 @@ struct Mount::Calls {
     return ((file.mode >> shift) & wanted) == wanted;
   }
 
-  /// The disk has power, and nobody else uses it meanwhile.
+  /// The disk has power, and no other thread uses it meanwhile.
   class Turn {
    public:
     Turn() : lock_(mount().disk_.mutex_) {}
@@ -79,7 +79,7 @@ struct Mount::Calls {
     return begin_change();
   }
 
-  // What a call is about; `call` is not called after an error.
+  // The file of a call; `call` is not called after an error.
 
   static int at_path(const char* path, const auto& call) {
     const Turn turn;
@@ -127,7 +127,7 @@ struct Mount::Calls {
     return is_gone || open.restarts != mount().disk_.restarts_ ? -ESTALE : 0;
   }
 
-  /// What this client sees of it.
+  /// This client's view of it.
   static const std::vector<char>& seen(const File& file) {
     return mount().nature_.is_network && file.writer != &mount() ? file.durable : file.bytes;
   }
@@ -311,8 +311,8 @@ struct Mount::Calls {
     return 0;
   }
 
-  /// At each close, also of a copy that a child process has. What the kernel is not to ask again
-  /// has no such call: the end of a test program that dies would wait for it.
+  /// At each close, also of a copy that a child process has. Operations that the kernel must not
+  /// send again have no such call: the end of a dying test program would wait for it.
   static int flush(const char*, fuse_file_info* info) {
     if (!mount().nature_.is_network) return -ENOSYS;
     const Turn turn;
@@ -418,7 +418,7 @@ Mount::Mount(Disk& disk, std::filesystem::path path, const Nature& nature)
   server_ = std::thread([this] { fuse_loop(fuse_); });
 }
 
-/// Whatever is still open there fails from now on.
+/// Every file that is still open there fails from now on.
 Mount::~Mount() {
   ::umount2(path_.c_str(), MNT_FORCE | MNT_DETACH);
   server_.join();

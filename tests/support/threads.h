@@ -1,4 +1,4 @@
-// What another thread of this process does.
+// The system call of another thread of this process.
 #pragma once
 
 #include <sys/types.h>

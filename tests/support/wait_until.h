@@ -1,4 +1,4 @@
-// Waiting for what happens outside of a test's own processes, which tells nobody.
+// Waiting for events outside of a test's own processes, which send no notification.
 #pragma once
 
 #include <algorithm>
@@ -8,8 +8,8 @@
 
 namespace gcr::test {
 
-/// Looks again and again, which may start programs, for a fifth of the time; false if it is not so
-/// in a while. No test depends on how long that is.
+/// Polls, which may start programs, for a fifth of the time; false if it does not hold in a while.
+/// No test depends on how long that is.
 inline bool wait_until(const std::function<bool()>& is_so) {
   using Clock = std::chrono::steady_clock;
   const Clock::time_point end = Clock::now() + std::chrono::minutes(2);

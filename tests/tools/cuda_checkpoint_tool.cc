@@ -1,8 +1,8 @@
 // The driver's checkpoint API by hand, for scripts/compare-by-hand: reads "<step> <pid>" lines from
 // standard input, where a step is lock, checkpoint, restore or unlock, and answers each with
 // "<step> ok <milliseconds>" or "<step> failed: <why>". The driver is initialised once, before the
-// first line is read ("ready" is printed then), so that the way by hand does not pay for it in the
-// time that is compared.
+// first line is read ("ready" is printed then), so that its initialisation is not part of the
+// compared time.
 #include <chrono>
 #include <cstdio>
 #include <iostream>

@@ -1,6 +1,6 @@
-// Usage: output-gap FILE. Until SIGTERM or SIGINT, notes when FILE is written to; then prints the
+// Usage: output-gap FILE. Until SIGTERM or SIGINT, records when FILE is written to; then prints the
 // longest time, in milliseconds, between two writes. For a program that prints without pause this
-// is how long it stood still, seen from outside, whoever moved it.
+// is its downtime, seen from outside, the same for every tool that moves it.
 #include <poll.h>
 #include <sys/inotify.h>
 #include <sys/signalfd.h>

@@ -1,4 +1,4 @@
-// Several addresses, and those of IPv6.
+// Several addresses, and IPv6 addresses.
 #include <arpa/inet.h>
 #include <gtest/gtest.h>
 #include <net/if.h>
@@ -21,10 +21,10 @@ using test::LoopbackListener;
 using test::TcpRelay;
 using Bytes = std::vector<std::byte>;
 
-/// A port on which nobody listens.
+/// A port without a listener.
 std::uint16_t closed_port() { return LoopbackListener().port(); }
 
-/// A receiver behind a listening socket of any family.
+/// A receiver with a listening socket of either family.
 class Listening {
  public:
   explicit Listening(int socket) : socket_(socket) {
@@ -71,7 +71,7 @@ class Listening {
   std::thread acceptor_;
 };
 
-/// Sends something through `host` to a receiver that listens at `address`.
+/// Sends data through `host` to a receiver that listens at `address`.
 void expect_reached(const std::string& host, const char* address, unsigned scope) {
   const Listening listening(Listening::listen_at(address, scope));
   auto channel = connect({{host, listening.port()}}, {.lanes = 2, .token = "token"});
@@ -81,8 +81,8 @@ void expect_reached(const std::string& host, const char* address, unsigned scope
   EXPECT_EQ(listening.region(), sent);
 }
 
-/// Runs `test` in a network namespace of its own, whose loopback interface has a link-local
-/// address. The kernel adds the way to it later than the address.
+/// Runs `test` in its own network namespace, whose loopback interface has a link-local address. The
+/// kernel adds the route to it later than the address.
 void in_own_network(const std::function<void()>& test) {
   std::thread([&] {
     ASSERT_EQ(::unshare(CLONE_NEWNET), 0);
@@ -95,7 +95,7 @@ void in_own_network(const std::function<void()>& test) {
   }).join();
 }
 
-TEST(TcpAddresses, Ipv6IsReached) {
+TEST(TcpAddresses, Ipv6AddressIsReached) {
   in_own_network([] { expect_reached("::1", "::1", 0); });
 }
 
@@ -103,13 +103,13 @@ TEST(TcpAddresses, LinkLocalAddressIsReachedThroughItsInterface) {
   in_own_network([] { expect_reached("fe80::1%lo", "fe80::1", ::if_nametoindex("lo")); });
 }
 
-TEST(TcpAddresses, NameOfNoInterfaceIsUnavailable) {
+TEST(TcpAddresses, UnknownInterfaceIsUnavailable) {
   const auto channel = connect({{"fe80::1%nosuch", 1}}, {});
   ASSERT_FALSE(channel);
   EXPECT_EQ(channel.error().code(), Code::kUnavailable);
 }
 
-TEST(TcpAddresses, LanesAreSpreadInTurn) {
+TEST(TcpAddresses, LanesUseTheAddressesInTurn) {
   LoopbackListener listeners[3];
   const auto receiver = receive_tcp({.token = "token"});
   std::vector<std::future<void>> acceptors;
@@ -132,7 +132,7 @@ TEST(TcpAddresses, LanesAreSpreadInTurn) {
   EXPECT_TRUE(notes.empty());
 }
 
-TEST(TcpAddresses, AddressThatDoesNotAnswerIsLeftOutAndNamed) {
+TEST(TcpAddresses, SilentAddressIsSkippedAndNamed) {
   LoopbackListener listener;
   const auto receiver = receive_tcp({.token = "token"});
   std::jthread acceptor([&] {
@@ -151,7 +151,7 @@ TEST(TcpAddresses, AddressThatDoesNotAnswerIsLeftOutAndNamed) {
       << notes[1];
 }
 
-TEST(TcpAddresses, WhereNoneAnswersTheErrorNamesAll) {
+TEST(TcpAddresses, ErrorNamesAllSilentAddresses) {
   const std::uint16_t first = closed_port();
   const std::uint16_t second = closed_port();
   const auto channel = connect({{"127.0.0.1", first}, {"127.0.0.1", second}}, {.lanes = 2});

@@ -1,5 +1,5 @@
-// Under TLS a token lets in who knows it, on the connection and for the transfer that it was shown
-// for; nobody else gets in by what was shown.
+// Under TLS a token is accepted only on the connection and for the transfer that its proof was made
+// for; nothing that was sent can be reused.
 #include <gtest/gtest.h>
 
 #include "tests/support/tcp_relay.h"
@@ -13,7 +13,7 @@ namespace {
 using test::SslContext;
 using test::TestAuthority;
 
-Status accept_anybody(SSL*) { return {}; }
+Status accept_any_peer(SSL*) { return {}; }
 
 class BindingHostile : public testing::Test {
  protected:
@@ -24,7 +24,7 @@ class BindingHostile : public testing::Test {
 
   BindingHostile() { EXPECT_TRUE(receiver_->add_region(kRegion, region_)); }
 
-  /// What becomes of a sender with the right token, for this transfer.
+  /// The result of a sender with the right token, for this transfer.
   Status send(const Uuid& transfer) {
     std::jthread acceptor([this] {
       while (UniqueFd socket = listener_.accept()) {
@@ -32,7 +32,7 @@ class BindingHostile : public testing::Test {
       }
     });
     const auto channel = connect({{"127.0.0.1", listener_.port()}}, {.tls = client_.get(),
-                                                                     .verify_peer = accept_anybody,
+                                                                     .verify_peer = accept_any_peer,
                                                                      .token = kToken,
                                                                      .transfer = transfer});
     Status sent = channel ? Status() : Status(channel.error());
@@ -45,11 +45,12 @@ class BindingHostile : public testing::Test {
   std::unique_ptr<Stream> shake_hands() {
     auto stream = std::make_unique<Stream>(test::connect_loopback(listener_.port()));
     EXPECT_TRUE(receiver_->add_connection(listener_.accept()));
-    EXPECT_TRUE(stream->start_tls(client_.get(), Stream::Side::kClient, accept_anybody, kTransfer));
+    EXPECT_TRUE(
+        stream->start_tls(client_.get(), Stream::Side::kClient, accept_any_peer, kTransfer));
     return stream;
   }
 
-  /// What the receiver says to a hello with this in the place of the token.
+  /// The receiver's answer to a hello with this in place of the token.
   static FrameType answer(Stream& stream, const std::string& shown) {
     EXPECT_TRUE(stream.send(hello_frame(shown)));
     HeaderBytes bytes;
@@ -65,29 +66,29 @@ class BindingHostile : public testing::Test {
   Bytes region_ = Bytes(1000);
   test::LoopbackListener listener_;
   const std::unique_ptr<TcpReceiver> receiver_ = receive_tcp({.tls = server_.get(),
-                                                              .verify_peer = accept_anybody,
+                                                              .verify_peer = accept_any_peer,
                                                               .token = kToken,
                                                               .transfer = kTransfer});
 };
 
-TEST_F(BindingHostile, ATokenLetsInForItsTransfer) {
+TEST_F(BindingHostile, TokenIsAcceptedForItsTransfer) {
   const Status sent = send(kTransfer);
   EXPECT_TRUE(sent) << sent.error().message();
 }
 
-TEST_F(BindingHostile, ATokenIsOfNoUseOnAConnectionOfAnotherTransfer) {
+TEST_F(BindingHostile, TokenOfAnotherTransferIsRefused) {
   const Status sent = send(Uuid::random());
   ASSERT_FALSE(sent);
   EXPECT_EQ(sent.error().code(), Code::kPermissionDenied) << sent.error().message();
   EXPECT_EQ(region_, Bytes(region_.size()));
 }
 
-TEST_F(BindingHostile, TheTokenItselfLetsNobodyIn) {
+TEST_F(BindingHostile, PlainTokenIsRefused) {
   const auto stream = shake_hands();
   EXPECT_EQ(answer(*stream, kToken), FrameType::kError);
 }
 
-TEST_F(BindingHostile, WhatOneConnectionShowedIsOfNoUseOnAnother) {
+TEST_F(BindingHostile, ProofOfAnotherConnectionIsRefused) {
   const auto first = shake_hands();
   const std::string shown = first->token_proof(kToken);
   const auto second = shake_hands();

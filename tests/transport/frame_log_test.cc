@@ -1,4 +1,4 @@
-// What a lane remembers of what it has sent.
+// A lane's record of the frames that it has sent.
 #include "transport/tcp/frame_log.h"
 
 #include <gtest/gtest.h>
@@ -12,7 +12,7 @@ namespace {
 
 class FrameLogTest : public testing::Test {
  protected:
-  /// Adds a frame that is kept, full of `value`.
+  /// Adds a kept frame full of `value`.
   void keep(std::size_t bytes, unsigned char value) {
     std::span<std::byte> copy;
     log_.add_kept(1, 0, bytes, copy);
@@ -30,10 +30,10 @@ class FrameLogTest : public testing::Test {
   FrameLog log_;
 };
 
-TEST_F(FrameLogTest, KeptBytesStayAsTheyWereUntilTheyHaveLanded) {
+TEST_F(FrameLogTest, KeptBytesStayUnchangedUntilTheyLanded) {
   std::uint64_t checked = 0;
   for (int round = 0; round < 20; ++round) {
-    fill(kKeptWriteBytes - 1000);  // not a divisor of the store: it wraps in all places
+    fill(kKeptWriteBytes - 1000);  // not a divisor of the buffer: it wraps at all positions
     for (std::uint64_t number = log_.first(); number < log_.next(); ++number, ++checked) {
       const auto bytes = log_.at(number).bytes;
       const auto value = static_cast<std::byte>(number);
@@ -44,13 +44,13 @@ TEST_F(FrameLogTest, KeptBytesStayAsTheyWereUntilTheyHaveLanded) {
   EXPECT_GT(checked, 200U);
 }
 
-TEST_F(FrameLogTest, FramesAreBoundedHoweverSmallTheyAre) {
+TEST_F(FrameLogTest, NumberOfFramesIsLimited) {
   EXPECT_EQ(fill(1), FrameLog::kMaxFrames);
   ASSERT_TRUE(log_.confirm(10));
   EXPECT_EQ(fill(1), 10U);
 }
 
-TEST_F(FrameLogTest, SmallFramesAskBeforeTheLogIsFull) {
+TEST_F(FrameLogTest, SmallFramesRequestConfirmationEarly) {
   for (const std::size_t bytes : {std::size_t{1}, std::size_t{2000}, kKeptWriteBytes}) {
     const std::uint64_t frames = fill(bytes);
     std::uint64_t asking = 0;
@@ -63,7 +63,7 @@ TEST_F(FrameLogTest, SmallFramesAskBeforeTheLogIsFull) {
   }
 }
 
-TEST_F(FrameLogTest, WritersThatWaitAreBoundedByTheAnswersThatAreOwed) {
+TEST_F(FrameLogTest, WaitingWritersAreLimited) {
   const std::byte byte{};
   std::deque<WaitingWriter> writers;
   while (log_.has_room(0)) log_.add(1, 0, std::span(&byte, 1), writers.emplace_back());
@@ -74,7 +74,7 @@ TEST_F(FrameLogTest, WritersThatWaitAreBoundedByTheAnswersThatAreOwed) {
   EXPECT_EQ(writers[3].unlanded, 1U);
 }
 
-TEST_F(FrameLogTest, ImpossibleConfirmationsAreProtocolErrorsAndChangeNothing) {
+TEST_F(FrameLogTest, ImpossibleConfirmationsAreProtocolErrors) {
   for (int i = 0; i < 5; ++i) keep(10, 1);
   ASSERT_TRUE(log_.confirm(3));
   for (const std::uint64_t landed : {std::uint64_t{2}, std::uint64_t{6}, ~std::uint64_t{0}}) {
@@ -86,7 +86,7 @@ TEST_F(FrameLogTest, ImpossibleConfirmationsAreProtocolErrorsAndChangeNothing) {
   EXPECT_TRUE(log_.confirm(5));
 }
 
-TEST_F(FrameLogTest, OnlyTheNewestAsksWhenAllIsSentAgain) {
+TEST_F(FrameLogTest, OnlyTheNewestRequestsConfirmationOnResend) {
   fill(kKeptWriteBytes);
   log_.ask_only_newest();
   for (auto number = log_.first(); number + 1 < log_.next(); ++number) {

@@ -84,7 +84,7 @@ TEST(Frame, ImpossibleHeadersAreProtocolErrors) {
   }
 }
 
-TEST(Frame, HelloSurvivesTheRoundTripWithAnyToken) {
+TEST(Frame, HelloSurvivesARoundTripWithAnyToken) {
   for (const std::string& token : {std::string(), std::string("t"), std::string("\0\1\xff", 3),
                                    std::string(kMaxTokenBytes, 'x')}) {
     const Uuid session = Uuid::random();
@@ -98,7 +98,7 @@ TEST(Frame, HelloSurvivesTheRoundTripWithAnyToken) {
   }
 }
 
-TEST(Frame, HelloOfAnotherVersionIsUnsupportedAndMalformedOnesAreProtocolErrors) {
+TEST(Frame, BadHellosAreUnsupportedOrProtocolErrors) {
   const auto other_version =
       decode(encode(Hello{.version = 1, .lane = 0, .lanes = 1, .session = {}, .token = {}}));
   ASSERT_FALSE(other_version);
@@ -115,19 +115,19 @@ TEST(Frame, HelloOfAnotherVersionIsUnsupportedAndMalformedOnesAreProtocolErrors)
   }
 }
 
-TEST(Frame, ErrorsTravelWithCodeAndText) {
+TEST(Frame, ErrorsCarryCodeAndText) {
   const std::string payload = encode_error(Error(Code::kDataLoss, "chunk 7 differs"));
   const Error error = decode_error(std::as_bytes(std::span(payload)));
   EXPECT_EQ(error.code(), Code::kDataLoss);
   EXPECT_EQ(error.message(), "chunk 7 differs");
 }
 
-TEST(Frame, LongErrorsAreCut) {
+TEST(Frame, LongErrorsAreTruncated) {
   const std::string payload = encode_error(Error(Code::kIo, std::string(5000, 'e')));
   EXPECT_EQ(payload.size(), kMaxErrorBytes);
 }
 
-TEST(Frame, ErrorsOfAHostilePeerAreTamed) {
+TEST(Frame, ErrorsOfAHostilePeerAreSanitised) {
   const std::string payload("\xff\xffline\nbreak\x1b[2J", 16);
   const Error error = decode_error(std::as_bytes(std::span(payload)));
   EXPECT_EQ(error.code(), Code::kProtocol);

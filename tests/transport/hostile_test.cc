@@ -14,7 +14,7 @@ namespace {
 using test::connect_loopback;
 using test::LoopbackListener;
 
-/// A receiver that takes the loss of a connection for the end.
+/// A receiver for which the loss of a connection is final.
 class HostileSenderTest : public RawSenderTest {
  protected:
   explicit HostileSenderTest(TcpReceiverOptions options = {})
@@ -36,14 +36,14 @@ struct Hostility {
 
 class HostileFrameTest : public HostileSenderTest, public testing::WithParamInterface<Hostility> {};
 
-TEST_P(HostileFrameTest, IsRefusedWithItsReasonAndTouchesNothing) {
+TEST_P(HostileFrameTest, IsRefusedWithItsReason) {
   const RawPeer peer = enter();
   peer.send(GetParam().bytes);
   const Error error = peer.receive_error();
   EXPECT_EQ(error.code(), GetParam().code) << error.message();
   EXPECT_NE(error.message().find(GetParam().text), std::string::npos) << error.message();
   expect_untouched();
-  EXPECT_TRUE(comes_true([&] { return !receiver_->health(); }));
+  EXPECT_TRUE(becomes_true([&] { return !receiver_->health(); }));
   EXPECT_EQ(receiver_->health().error().code(), GetParam().code);
 }
 
@@ -88,7 +88,7 @@ TEST_F(HostileSenderTest, TruncatedHeaderBreaksTheLane) {
   bytes.resize(kHeaderBytes - 1);
   peer.send(bytes);
   peer.end();
-  EXPECT_TRUE(comes_true([&] { return !receiver_->health(); }));
+  EXPECT_TRUE(becomes_true([&] { return !receiver_->health(); }));
   EXPECT_EQ(receiver_->health().error().code(), Code::kUnavailable);
   expect_untouched();
 }
@@ -97,7 +97,7 @@ TEST_F(HostileSenderTest, TruncatedPayloadNeverCountsAsLanded) {
   const RawPeer peer = enter();
   peer.send(frame(write_header(0, 10), Bytes(9)));
   peer.end();
-  EXPECT_TRUE(comes_true([&] { return !receiver_->health(); }));
+  EXPECT_TRUE(becomes_true([&] { return !receiver_->health(); }));
   EXPECT_EQ(receiver_->health().error().code(), Code::kUnavailable);
   EXPECT_EQ(landed_, 0);
 }
@@ -105,12 +105,12 @@ TEST_F(HostileSenderTest, TruncatedPayloadNeverCountsAsLanded) {
 TEST_F(HostileSenderTest, EndWithoutGoodbyeIsAnError) {
   const RawPeer peer = enter();
   peer.end();
-  EXPECT_TRUE(comes_true([&] { return !receiver_->health(); }));
+  EXPECT_TRUE(becomes_true([&] { return !receiver_->health(); }));
   EXPECT_EQ(receiver_->health().error().code(), Code::kUnavailable);
 }
 
-/// A region without memory of its own beside the usual one, and a window of one place for each
-/// lane.
+/// A region without its own memory in addition to the usual one, and a window with one slot for
+/// each lane.
 class HostileWindowTest : public RawSenderTest {
  protected:
   static constexpr RegionId kWindowed = kRegion + 1;
@@ -138,7 +138,7 @@ class HostileWindowTest : public RawSenderTest {
   std::atomic<std::uint64_t> arrived_bytes_ = 0;
 };
 
-TEST_F(HostileWindowTest, AChunkThatNeverEndsHoldsUpNoOtherLane) {
+TEST_F(HostileWindowTest, EndlessChunkBlocksNoOtherLane) {
   const RawPeer stuck = enter(0);
   stuck.send(frame(chunk_header(0), Bytes(kPlaceBytes - 1)));
   const RawPeer other = enter(1);
@@ -151,7 +151,7 @@ TEST_F(HostileWindowTest, AChunkThatNeverEndsHoldsUpNoOtherLane) {
   receiver_->cancel();  // ends the wait for the rest, too
 }
 
-TEST_F(HostileWindowTest, ChunksThatBreakOffKeepNoPlace) {
+TEST_F(HostileWindowTest, IncompleteChunksReleaseTheirSlots) {
   for (int i = 0; i < 8; ++i) {
     const RawPeer peer = enter(0);
     peer.send(frame(chunk_header(0), Bytes(1000)));
@@ -163,11 +163,11 @@ TEST_F(HostileWindowTest, ChunksThatBreakOffKeepNoPlace) {
   EXPECT_EQ(arrived_bytes_, kPlaceBytes);
 }
 
-/// Offsets behind which there is no room for a chunk.
+/// Offsets that leave no room for a chunk.
 class HostileOffsetTest : public HostileWindowTest,
                           public testing::WithParamInterface<std::uint64_t> {};
 
-TEST_P(HostileOffsetTest, AChunkBeyondItsRegionIsRefusedBeforeItGetsAPlace) {
+TEST_P(HostileOffsetTest, ChunkBeyondItsRegionGetsNoSlot) {
   const RawPeer peer = enter(0);
   peer.send(frame(chunk_header(0, GetParam())));
   EXPECT_EQ(peer.receive_error().code(), Code::kInvalidArgument);
@@ -178,7 +178,7 @@ INSTANTIATE_TEST_SUITE_P(Offsets, HostileOffsetTest,
                          testing::Values(64 * kPlaceBytes - kPlaceBytes + 1, 64 * kPlaceBytes,
                                          ~std::uint64_t{0}, ~std::uint64_t{0} - kPlaceBytes + 2));
 
-TEST_F(HostileSenderTest, StrangersAreRefusedWithoutHarm) {
+TEST_F(HostileSenderTest, UnknownSendersAreRefused) {
   const Bytes first_words[] = {
       hello_frame("tokem"),
       hello_frame(""),
@@ -208,7 +208,7 @@ class CrowdedReceiverTest : public HostileSenderTest {
       : HostileSenderTest({.max_lanes = 2, .handshake_timeout = std::chrono::milliseconds(50)}) {}
 };
 
-TEST_F(CrowdedReceiverTest, MoreLanesThanAllowedAreRefused) {
+TEST_F(CrowdedReceiverTest, ExcessLanesAreRefused) {
   const RawPeer first = connect();
   first.send(hello_frame(Hello{.lane = 0, .lanes = 3, .session = kSession, .token = "token"}));
   EXPECT_EQ(first.receive_error().code(), Code::kResourceExhausted);
@@ -219,7 +219,7 @@ TEST_F(CrowdedReceiverTest, MoreLanesThanAllowedAreRefused) {
   EXPECT_TRUE(receiver_->health());
 }
 
-TEST_F(CrowdedReceiverTest, SilentConnectionsAreBoundedAndMakeRoomAgain) {
+TEST_F(CrowdedReceiverTest, SilentConnectionsAreLimitedAndExpire) {
   std::vector<UniqueFd> silent;
   Status added;
   auto add_one = [&] {
@@ -232,18 +232,18 @@ TEST_F(CrowdedReceiverTest, SilentConnectionsAreBoundedAndMakeRoomAgain) {
   ASSERT_FALSE(added);
   EXPECT_EQ(added.error().code(), Code::kResourceExhausted);
   silent.clear();
-  EXPECT_TRUE(comes_true(add_one));
+  EXPECT_TRUE(becomes_true(add_one));
   EXPECT_TRUE(receiver_->health());
 }
 
-TEST_F(CrowdedReceiverTest, CancelledReceiverSaysSoToWhoeverHasTheToken) {
+TEST_F(CrowdedReceiverTest, CancelIsReportedToSendersWithTheToken) {
   receiver_->cancel();
   const RawPeer peer = connect();
   peer.send(hello_frame());
   EXPECT_EQ(peer.receive_error().code(), Code::kCancelled);
 }
 
-/// A sender whose receiver is a script: `answer` has the connection once the hello has come.
+/// A sender whose receiver is a script: `answer` gets the connection once the hello has arrived.
 class HostileReceiverTest : public testing::Test {
  protected:
   Result<std::unique_ptr<Channel>> connect_to(std::function<void(RawPeer&)> answer) {
@@ -267,12 +267,12 @@ class HostileReceiverTest : public testing::Test {
   std::future<void> script_;
 };
 
-TEST_F(HostileReceiverTest, GarbageInsteadOfAWelcomeIsAProtocolError) {
+TEST_F(HostileReceiverTest, GarbageForAWelcomeIsAProtocolError) {
   expect_refusal(connect_to([](RawPeer& peer) { peer.send(Bytes(kHeaderBytes)); }),
                  Code::kProtocol);
 }
 
-TEST_F(HostileReceiverTest, AnotherFrameInsteadOfAWelcomeIsAProtocolError) {
+TEST_F(HostileReceiverTest, OtherFrameForAWelcomeIsAProtocolError) {
   expect_refusal(connect_to([](RawPeer& peer) { peer.send(frame({.type = FrameType::kLanded})); }),
                  Code::kProtocol);
 }
@@ -284,7 +284,7 @@ TEST_F(HostileReceiverTest, OversizedErrorIsAProtocolError) {
                  Code::kProtocol);
 }
 
-TEST_F(HostileReceiverTest, SilenceEndsInATimeout) {
+TEST_F(HostileReceiverTest, SilenceIsATimeout) {
   std::promise<void> done;
   auto result = connect_to([&](RawPeer&) { done.get_future().wait(); });
   expect_refusal(result, Code::kTimeout);
@@ -292,11 +292,11 @@ TEST_F(HostileReceiverTest, SilenceEndsInATimeout) {
   script_.wait();
 }
 
-TEST_F(HostileReceiverTest, EndInsteadOfAWelcomeIsUnavailable) {
+TEST_F(HostileReceiverTest, EndForAWelcomeIsUnavailable) {
   expect_refusal(connect_to([](RawPeer&) {}), Code::kUnavailable);
 }
 
-TEST_F(HostileReceiverTest, UnaskedFrameBreaksTheChannel) {
+TEST_F(HostileReceiverTest, UnexpectedFrameBreaksTheChannel) {
   std::promise<void> done;
   auto channel = connect_to([&](RawPeer& peer) {
     peer.send(frame({.type = FrameType::kWelcome}));
@@ -305,7 +305,7 @@ TEST_F(HostileReceiverTest, UnaskedFrameBreaksTheChannel) {
   });
   ASSERT_TRUE(channel) << channel.error().message();
   Status written;
-  EXPECT_TRUE(comes_true([&] {
+  EXPECT_TRUE(becomes_true([&] {
     written = (*channel)->write(1, 0, Bytes(1));
     return !written;
   }));

@@ -22,7 +22,7 @@ class LaneTest : public RawSenderTest {
  protected:
   explicit LaneTest(TcpReceiverOptions options = {}) : RawSenderTest(std::move(options)) {}
 
-  /// The number of frames that the receiver says have landed, in a frame of `type`.
+  /// The number of landed frames in the receiver's frame of `type`.
   static std::uint64_t landed(const RawPeer& peer, FrameType type) {
     const auto header = peer.receive_header();
     EXPECT_TRUE(header && header->type == type);
@@ -36,7 +36,7 @@ class LaneTest : public RawSenderTest {
   }
 };
 
-TEST_F(LaneTest, WelcomeOfTheNextConnectionSaysWhatHasLanded) {
+TEST_F(LaneTest, NextWelcomeReportsLandedFrames) {
   RawPeer peer = enter();
   peer.send(write_frame(0, 0, 1));
   EXPECT_EQ(landed(peer, FrameType::kLanded), 1U);
@@ -50,7 +50,7 @@ TEST_F(LaneTest, WelcomeOfTheNextConnectionSaysWhatHasLanded) {
   EXPECT_TRUE(receiver_->health());
 }
 
-TEST_F(LaneTest, HalfAFrameHasNotLandedAndComesWhole) {
+TEST_F(LaneTest, PartialFrameIsResentWhole) {
   RawPeer peer = enter();
   Bytes half = write_frame(0, 0, 1);
   half.resize(half.size() - 1);
@@ -63,7 +63,7 @@ TEST_F(LaneTest, HalfAFrameHasNotLandedAndComesWhole) {
   EXPECT_EQ(region_[9], std::byte{1});
 }
 
-TEST_F(LaneTest, ConnectionThatStillLooksAliveIsEndedByTheNextOne) {
+TEST_F(LaneTest, NextConnectionReplacesAStaleOne) {
   RawPeer first = enter();
   RawPeer second = connect();
   second.send(hello_frame());
@@ -74,7 +74,7 @@ TEST_F(LaneTest, ConnectionThatStillLooksAliveIsEndedByTheNextOne) {
   EXPECT_EQ(landed(second, FrameType::kLanded), 1U);
 }
 
-TEST_F(LaneTest, FrameThatLandedBeforeIsAProtocolErrorAndLandsOnce) {
+TEST_F(LaneTest, RepeatedFrameIsAProtocolError) {
   RawPeer peer = enter();
   peer.send(write_frame(0, 0, 1));
   EXPECT_EQ(landed(peer, FrameType::kLanded), 1U);
@@ -85,7 +85,7 @@ TEST_F(LaneTest, FrameThatLandedBeforeIsAProtocolErrorAndLandsOnce) {
   EXPECT_EQ(region_[0], std::byte{1});
 }
 
-TEST_F(LaneTest, OtherSendersAndImpossibleLanesAreRefusedWithoutHarm) {
+TEST_F(LaneTest, OtherSendersAndImpossibleLanesAreRefused) {
   const RawPeer friendly = enter();
   const std::pair<Hello, Code> strangers[] = {
       {{.lane = 0, .lanes = 2, .session = Uuid::random(), .token = "token"},
@@ -105,14 +105,14 @@ TEST_F(LaneTest, OtherSendersAndImpossibleLanesAreRefusedWithoutHarm) {
   EXPECT_TRUE(receiver_->health());
 }
 
-TEST_F(LaneTest, GoodbyeOnOneLaneExcusesTheLossOfAnother) {
+TEST_F(LaneTest, GoodbyeOnOneLaneEndsTheTransfer) {
   const RawPeer first = enter(0);
   {
     const RawPeer second = enter(1);
     first.send(frame({.type = FrameType::kEnd}));
     EXPECT_FALSE(first.receive_header());
   }
-  EXPECT_TRUE(comes_true([&] { return receiver_->lanes() == 0; }));
+  EXPECT_TRUE(becomes_true([&] { return receiver_->lanes() == 0; }));
   EXPECT_TRUE(receiver_->health());
 }
 
@@ -121,9 +121,9 @@ class ShortWindowTest : public LaneTest {
   ShortWindowTest() : LaneTest({.reconnect_window = std::chrono::milliseconds(50)}) {}
 };
 
-TEST_F(ShortWindowTest, LaneThatStaysLostBreaksTheTransferWithItsReason) {
+TEST_F(ShortWindowTest, PermanentlyLostLaneBreaksTheTransfer) {
   { const RawPeer peer = enter(); }
-  EXPECT_TRUE(comes_true([&] { return !receiver_->health(); }));
+  EXPECT_TRUE(becomes_true([&] { return !receiver_->health(); }));
   const Error error = receiver_->health().error();
   EXPECT_EQ(error.code(), Code::kUnavailable);
   EXPECT_NE(error.message().find("lane 0 of 2"), std::string::npos) << error.message();
@@ -133,19 +133,19 @@ TEST_F(ShortWindowTest, LaneThatStaysLostBreaksTheTransferWithItsReason) {
   EXPECT_EQ(late.receive_error().code(), Code::kUnavailable);
 }
 
-TEST_F(ShortWindowTest, LaneThatHasAConnectionIsNotLost) {
+TEST_F(ShortWindowTest, ConnectedLaneIsNotLost) {
   const RawPeer first = enter();
   const RawPeer second = connect();
   second.send(hello_frame());
   EXPECT_EQ(landed(second, FrameType::kWelcome), 0U);
-  // A lane that is lost later, and for good, is what breaks the transfer in the end.
+  // The first lane that is lost permanently breaks the transfer.
   { const RawPeer other = enter(1); }
-  EXPECT_TRUE(comes_true([&] { return !receiver_->health(); }));
+  EXPECT_TRUE(becomes_true([&] { return !receiver_->health(); }));
   EXPECT_NE(receiver_->health().error().message().find("lane 1 of 2"), std::string::npos)
       << receiver_->health().error().message();
 }
 
-/// A receiver whose application takes its time.
+/// A receiver with a slow application.
 class BusyLaneTest : public LaneTest {
  protected:
   /// Outlives the receiver's threads.
@@ -168,7 +168,7 @@ class BusyLaneTest : public LaneTest {
         latches_(latches) {}
 };
 
-TEST_F(BusyLaneTest, NextConnectionWaitsForTheFrameThatIsLanding) {
+TEST_F(BusyLaneTest, NextConnectionWaitsForALandingFrame) {
   RawPeer first = enter();
   first.send(write_frame(0, 0, 1));
   latches_->entered.wait();
@@ -183,7 +183,7 @@ TEST_F(BusyLaneTest, NextConnectionWaitsForTheFrameThatIsLanding) {
   EXPECT_EQ(landed_, 1);
 }
 
-TEST_F(BusyLaneTest, NewestOfSeveralConnectionsGetsTheLane) {
+TEST_F(BusyLaneTest, NewestConnectionGetsTheLane) {
   const RawPeer first = enter();
   first.send(write_frame(0, 0, 1));
   latches_->entered.wait();

@@ -1,4 +1,4 @@
-// A peer that is a raw socket and says what a test wants, and a receiver to say it to.
+// A peer that is a raw socket and sends what a test wants, and a receiver for it.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -25,7 +25,7 @@ inline constexpr RegionId kRegion = 1;
 inline constexpr std::chrono::seconds kBound{60};
 
 /// A condition that another thread makes true.
-inline bool comes_true(const std::function<bool()>& condition) {
+inline bool becomes_true(const std::function<bool()>& condition) {
   const auto deadline = std::chrono::steady_clock::now() + kBound;
   while (!condition()) {
     if (std::chrono::steady_clock::now() > deadline) return false;
@@ -49,12 +49,12 @@ inline Bytes hello_frame(const Hello& hello) {
                Bytes(bytes.begin(), bytes.end()));
 }
 
-/// A good hello of one of two lanes, but for the token.
+/// A valid hello of one of two lanes, except for the token.
 inline Bytes hello_frame(const std::string& token = "token", std::uint16_t lane = 0) {
   return hello_frame(Hello{.lane = lane, .lanes = 2, .session = kSession, .token = token});
 }
 
-/// A socket of a peer that says what a test wants. Each wait for the other side is bounded.
+/// A socket of a peer that sends what a test wants. Each wait for the other side is bounded.
 class RawPeer {
  public:
   explicit RawPeer(UniqueFd socket) : socket_(std::move(socket)) {
@@ -90,7 +90,7 @@ class RawPeer {
     return decode_error(payload);
   }
 
-  /// The next frame, which must be a write, with its payload; nullopt where it is not.
+  /// The next frame, which must be a write, with its payload; otherwise nullopt.
   std::optional<std::pair<FrameHeader, Bytes>> receive_write() const {
     const auto header = receive_header();
     if (!header || header->type != FrameType::kWrite) return std::nullopt;
@@ -120,7 +120,7 @@ class RawSenderTest : public testing::Test {
     return RawPeer(std::move(ours));
   }
 
-  /// A peer that was let in.
+  /// A peer that was accepted.
   RawPeer enter(std::uint16_t lane = 0) {
     RawPeer peer = connect();
     peer.send(hello_frame("token", lane));

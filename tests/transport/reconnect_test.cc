@@ -1,5 +1,5 @@
-// Connections that are lost in the middle: the lane is made again, nothing is missed, and nothing
-// is sent again that has landed.
+// Connections that are lost in the middle: the lane reconnects, nothing is missed, and no landed
+// data is resent.
 #include <sys/socket.h>
 
 #include <array>
@@ -23,7 +23,7 @@ Bytes pattern(std::size_t size, unsigned seed) {
   return bytes;
 }
 
-/// A real transfer through two relays, which take turns as addresses.
+/// A real transfer through two relays, which alternate as addresses.
 class ReconnectTest : public testing::Test {
  protected:
   ReconnectTest()
@@ -57,12 +57,13 @@ class ReconnectTest : public testing::Test {
     EXPECT_TRUE(receiver_->health());
   }
 
-  /// Cuts every connection, and waits until `lanes` of them are there again.
+  /// Cuts every connection, and waits until `lanes` of them are restored.
   void cut_and_wait(unsigned lanes) {
     const auto before = channel_->statistics().reconnections;
     first_.cut_once();
     second_.cut_once();
-    ASSERT_TRUE(comes_true([&] { return channel_->statistics().reconnections == before + lanes; }));
+    ASSERT_TRUE(
+        becomes_true([&] { return channel_->statistics().reconnections == before + lanes; }));
   }
 
   static constexpr std::size_t kRegionBytes = 16 * kMiB;
@@ -75,7 +76,7 @@ class ReconnectTest : public testing::Test {
   TcpRelay second_{listener_.port()};
   std::unique_ptr<TcpReceiver> receiver_;
   std::atomic<bool> turned_away_ = false;  ///< new connections are closed at once
-  std::atomic<int> attempts_ = 0;          ///< that were turned away
+  std::atomic<int> attempts_ = 0;          ///< refused ones
   std::thread acceptor_;
   std::unique_ptr<Channel> channel_;
 
@@ -91,14 +92,14 @@ class ReconnectTest : public testing::Test {
   }
 };
 
-TEST_F(ReconnectTest, ConnectionCutAtAnyByteIsMadeAgainAndAllArrivesOnce) {
+TEST_F(ReconnectTest, CutAtAnyByteIsRepairedWithoutRepetition) {
   const Bytes sent = pattern(3 * kMiB, 1);
   std::uint64_t reconnections = 0;
   start(1);
   std::size_t at = 0;
   for (const std::int64_t bytes : {1, 31, 32, 33, 1000, 70'000, 100'000, 200'000, 255'000}) {
     first_.cut_once_after(bytes);
-    // Small and large ones, all of which the cut can meet.
+    // Small and large ones, all of which the cut can hit.
     for (const std::size_t size : {std::size_t{100}, std::size_t{40'000}, std::size_t{150'000},
                                    std::size_t{1}, std::size_t{65'536}}) {
       ASSERT_TRUE(channel_->write(kRegion, at, std::span(sent).subspan(at, size)));
@@ -113,7 +114,7 @@ TEST_F(ReconnectTest, ConnectionCutAtAnyByteIsMadeAgainAndAllArrivesOnce) {
   EXPECT_EQ(channel_->statistics().payload_bytes, at);
 }
 
-TEST_F(ReconnectTest, NothingIsSentAgainOnceItHasLanded) {
+TEST_F(ReconnectTest, LandedFramesAreNotResent) {
   const Bytes sent = pattern(5 * kMiB, 2);
   start(4);
   ASSERT_TRUE(channel_->write(kRegion, 0, std::span(sent).first(4 * kMiB)));
@@ -126,19 +127,19 @@ TEST_F(ReconnectTest, NothingIsSentAgainOnceItHasLanded) {
   for (int cut = 0; cut < 3; ++cut) cut_and_wait(4);
   ASSERT_TRUE(channel_->flush());
   EXPECT_EQ(channel_->statistics().wire_bytes, wire_bytes);
-  // 18 frames and at most one question for each lane.
+  // 18 frames and at most one confirmation request for each lane.
   EXPECT_LE(wire_bytes, sent.size() + (18 + 4) * kHeaderBytes);
   EXPECT_EQ(receiver_->statistics().reconnections, 12U);
   expect_arrived(sent);
 }
 
-TEST_F(ReconnectTest, IdleLaneIsMadeAgainBeforeAnybodyNeedsIt) {
+TEST_F(ReconnectTest, IdleLaneIsReconnectedEarly) {
   start(2);
   cut_and_wait(2);
-  EXPECT_TRUE(comes_true([&] { return receiver_->lanes() == 2; }));
+  EXPECT_TRUE(becomes_true([&] { return receiver_->lanes() == 2; }));
 }
 
-TEST_F(ReconnectTest, AfterTheEndNoLaneIsMadeAgain) {
+TEST_F(ReconnectTest, FinishedTransferDoesNotReconnect) {
   start(4);
   const Bytes sent = pattern(1 * kMiB, 3);
   ASSERT_TRUE(channel_->write(kRegion, 0, sent));
@@ -152,12 +153,12 @@ TEST_F(ReconnectTest, AfterTheEndNoLaneIsMadeAgain) {
   EXPECT_EQ(channel_->statistics().reconnections, 0U);
 }
 
-TEST_F(ReconnectTest, OtherLanesGoOnWhileOneIsLost) {
+TEST_F(ReconnectTest, OtherLanesContinueWhileOneIsLost) {
   const Bytes sent = pattern(8 * kMiB, 3);
   start(2);
   turned_away_ = true;
   second_.cut_once();
-  ASSERT_TRUE(comes_true([&] { return attempts_ > 0; }));
+  ASSERT_TRUE(becomes_true([&] { return attempts_ > 0; }));
   for (std::size_t at = 0; at < sent.size(); at += kMiB) {
     ASSERT_TRUE(channel_->write(kRegion, at, std::span(sent).subspan(at, kMiB)));
   }
@@ -165,14 +166,14 @@ TEST_F(ReconnectTest, OtherLanesGoOnWhileOneIsLost) {
   EXPECT_EQ(channel_->statistics().reconnections, 0U);
   expect_arrived(sent);
   turned_away_ = false;
-  EXPECT_TRUE(comes_true([&] { return channel_->statistics().reconnections == 1; }));
+  EXPECT_TRUE(becomes_true([&] { return channel_->statistics().reconnections == 1; }));
 }
 
-TEST_F(ReconnectTest, LaneWhoseAddressIsGoneFindsItsWayThroughAnother) {
+TEST_F(ReconnectTest, LaneReconnectsThroughAnotherAddress) {
   const Bytes sent = pattern(4 * kMiB, 4);
   start(2);
   second_.cut();
-  ASSERT_TRUE(comes_true([&] { return channel_->statistics().reconnections == 1; }));
+  ASSERT_TRUE(becomes_true([&] { return channel_->statistics().reconnections == 1; }));
   ASSERT_TRUE(channel_->write(kRegion, 0, sent));
   ASSERT_TRUE(channel_->flush());
   expect_arrived(sent);
@@ -200,7 +201,7 @@ TEST_F(ReconnectTest, ManyWritersSurviveManyCuts) {
     const bool is_first = cut % 2 == 0;
     const auto after = channel_->statistics().reconnections + (is_first ? 2 : 1);
     (is_first ? first_ : second_).cut_once();
-    ASSERT_TRUE(comes_true([&] { return channel_->statistics().reconnections >= after; }));
+    ASSERT_TRUE(becomes_true([&] { return channel_->statistics().reconnections >= after; }));
   }
   for (auto& writer : writers) {
     const Status status = writer.get();
@@ -210,12 +211,12 @@ TEST_F(ReconnectTest, ManyWritersSurviveManyCuts) {
   EXPECT_EQ(receiver_->statistics().payload_bytes, sent.size());
 }
 
-TEST_F(ReconnectTest, LaneThatStaysLostFailsTheChannelWithItsReason) {
+TEST_F(ReconnectTest, PermanentlyLostLaneFailsTheChannel) {
   start(2, milliseconds(100));
   turned_away_ = true;
   second_.cut_once();
   Status flushed;
-  EXPECT_TRUE(comes_true([&] {
+  EXPECT_TRUE(becomes_true([&] {
     (void)channel_->write(kRegion, 0, Bytes(100));
     flushed = channel_->flush();
     return !flushed;
@@ -227,19 +228,19 @@ TEST_F(ReconnectTest, LaneThatStaysLostFailsTheChannelWithItsReason) {
       << flushed.error().message();
 }
 
-TEST_F(ReconnectTest, WithoutAWindowALostConnectionFailsTheChannelAtOnce) {
+TEST_F(ReconnectTest, WithoutAReconnectWindowALossIsFinal) {
   start(1, milliseconds(0));
   turned_away_ = true;
   first_.cut_once();
-  EXPECT_TRUE(comes_true([&] { return !channel_->flush(); }));
+  EXPECT_TRUE(becomes_true([&] { return !channel_->flush(); }));
   EXPECT_EQ(attempts_, 0);
 }
 
-TEST_F(ReconnectTest, CancelEndsWritersOfALostLaneAtOnce) {
+TEST_F(ReconnectTest, CancelEndsWritersOfALostLane) {
   start(1);
   turned_away_ = true;
   first_.cut_once();
-  ASSERT_TRUE(comes_true([&] { return attempts_ > 0; }));
+  ASSERT_TRUE(becomes_true([&] { return attempts_ > 0; }));
   auto large = std::async(std::launch::async,
                           [&] { return channel_->write(kRegion, 0, pattern(3 * kMiB, 6)); });
   auto small =
@@ -253,19 +254,19 @@ TEST_F(ReconnectTest, CancelEndsWritersOfALostLaneAtOnce) {
   }
 }
 
-TEST_F(ReconnectTest, GoodbyeWhileALaneIsLostLeavesTheReceiverSound) {
+TEST_F(ReconnectTest, GoodbyeWithALostLaneIsAccepted) {
   start(2);
   ASSERT_TRUE(channel_->write(kRegion, 0, pattern(1000, 7)));
   ASSERT_TRUE(channel_->flush());
   turned_away_ = true;
   second_.cut_once();
-  ASSERT_TRUE(comes_true([&] { return attempts_ > 0; }));
+  ASSERT_TRUE(becomes_true([&] { return attempts_ > 0; }));
   channel_.reset();
-  EXPECT_TRUE(comes_true([&] { return receiver_->lanes() == 0; }));
+  EXPECT_TRUE(becomes_true([&] { return receiver_->lanes() == 0; }));
   EXPECT_TRUE(receiver_->health());
 }
 
-/// A sender of one lane whose receiver is a script, over as many connections as it takes.
+/// A sender of one lane whose receiver is a script, over any number of connections.
 class ScriptedReceiverTest : public testing::Test {
  protected:
   Result<std::unique_ptr<Channel>> connect_to(std::function<void()> script) {
@@ -273,7 +274,7 @@ class ScriptedReceiverTest : public testing::Test {
     return connect({{"127.0.0.1", listener_.port()}}, {.token = "t"});
   }
 
-  /// The next connection, once its hello has come; welcomed with `landed`.
+  /// The next connection, once its hello has arrived; welcomed with `landed`.
   RawPeer welcome(std::uint64_t landed) {
     UniqueFd socket = listener_.accept();
     Bytes hello(kHeaderBytes + kHelloBytes);
@@ -291,12 +292,12 @@ class ScriptedReceiverTest : public testing::Test {
     EXPECT_EQ(write->second, Bytes(write->second.size(), static_cast<std::byte>(number)));
   }
 
-  /// The error with which a channel fails whose receiver acts as `script` says.
+  /// The error of a channel whose receiver follows `script`.
   Error failure(std::function<void()> script) {
     auto channel = connect_to(std::move(script));
     if (!channel) return channel.error();
     Status status;
-    EXPECT_TRUE(comes_true([&] {
+    EXPECT_TRUE(becomes_true([&] {
       status = (*channel)->write(1, 0, Bytes(1));
       return !status;
     }));
@@ -309,7 +310,7 @@ class ScriptedReceiverTest : public testing::Test {
   std::future<void> script_;
 };
 
-TEST_F(ScriptedReceiverTest, OnlyWhatHasNotLandedIsSentAgainInOrder) {
+TEST_F(ScriptedReceiverTest, OnlyUnlandedFramesAreResentInOrder) {
   std::promise<void> three_sent;
   auto channel = connect_to([&] {
     {
@@ -333,8 +334,8 @@ TEST_F(ScriptedReceiverTest, OnlyWhatHasNotLandedIsSentAgainInOrder) {
     ASSERT_TRUE((*channel)->write(1, number, Bytes(10, static_cast<std::byte>(number))));
   }
   three_sent.set_value();
-  ASSERT_TRUE(comes_true([&] { return (*channel)->statistics().reconnections == 1; }));
-  ASSERT_TRUE((*channel)->flush());  // the last frame that is sent again has asked
+  ASSERT_TRUE(becomes_true([&] { return (*channel)->statistics().reconnections == 1; }));
+  ASSERT_TRUE((*channel)->flush());  // the last resent frame has requested a confirmation
   EXPECT_EQ((*channel)->statistics().wire_bytes, 5 * (10 + kHeaderBytes));
   ASSERT_TRUE((*channel)->write(1, 3, Bytes(10, std::byte{3})));
   ASSERT_TRUE((*channel)->flush());
@@ -343,7 +344,7 @@ TEST_F(ScriptedReceiverTest, OnlyWhatHasNotLandedIsSentAgainInOrder) {
   EXPECT_EQ((*channel)->statistics().wire_bytes, 6 * (10 + kHeaderBytes) + kHeaderBytes);
 }
 
-TEST_F(ScriptedReceiverTest, LargeWriteReturnsWhenAllItsFramesAreConfirmed) {
+TEST_F(ScriptedReceiverTest, LargeWriteReturnsWhenAllIsConfirmed) {
   std::promise<void> confirm;
   auto channel = connect_to([&] {
     const RawPeer peer = welcome(0);
@@ -361,7 +362,7 @@ TEST_F(ScriptedReceiverTest, LargeWriteReturnsWhenAllItsFramesAreConfirmed) {
   EXPECT_TRUE(write.get());
 }
 
-TEST_F(ScriptedReceiverTest, ClaimsThatCannotBeTrueAreProtocolErrors) {
+TEST_F(ScriptedReceiverTest, ImpossibleClaimsAreProtocolErrors) {
   const std::function<void()> scripts[] = {
       [&] { (void)welcome(1).receive_header(); },
       [&] {
@@ -391,7 +392,7 @@ TEST_F(ScriptedReceiverTest, ClaimsThatCannotBeTrueAreProtocolErrors) {
   }
 }
 
-TEST_F(ScriptedReceiverTest, WhatTheReceiverSaysIsFinalWhateverItsCode) {
+TEST_F(ScriptedReceiverTest, ErrorFromTheReceiverIsFinal) {
   const std::string said = encode_error(Error(Code::kUnavailable, "the disk is full"));
   const Error error = failure([&] {
     const RawPeer peer = welcome(0);

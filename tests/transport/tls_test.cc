@@ -1,4 +1,4 @@
-// TLS on the TCP transport: who is let in, and that nothing falls back to plain.
+// TLS on the TCP transport: which peers are accepted, and that nothing falls back to plain.
 #include <gtest/gtest.h>
 #include <sys/socket.h>
 
@@ -16,9 +16,9 @@ using test::PemPair;
 using test::SslContext;
 using test::TestAuthority;
 
-Status accept_anybody(SSL*) { return {}; }
+Status accept_any_peer(SSL*) { return {}; }
 
-/// One sender connects to one receiver; each test says with what.
+/// One sender connects to one receiver, with options per test.
 class TlsTest : public testing::Test {
  protected:
   SslContext server(const PemPair& own) const {
@@ -28,7 +28,8 @@ class TlsTest : public testing::Test {
     return test::make_context(TLS_client_method(), own, authority_.certificate());
   }
 
-  Status meet(TcpOptions sender, TcpReceiverOptions receiver_options, const std::string& host) {
+  Status connect_both(TcpOptions sender, TcpReceiverOptions receiver_options,
+                      const std::string& host) {
     const auto receiver = receive_tcp(std::move(receiver_options));
     GCR_TRY(receiver->add_region(1, region_));
     std::jthread acceptor([&] {
@@ -47,9 +48,9 @@ class TlsTest : public testing::Test {
     return status;
   }
 
-  Status meet(SSL_CTX* sender, SSL_CTX* receiver) {
-    return meet({.tls = sender, .verify_peer = accept_anybody},
-                {.tls = receiver, .verify_peer = accept_anybody}, "localhost");
+  Status connect_both(SSL_CTX* sender, SSL_CTX* receiver) {
+    return connect_both({.tls = sender, .verify_peer = accept_any_peer},
+                        {.tls = receiver, .verify_peer = accept_any_peer}, "localhost");
   }
 
   TestAuthority authority_;
@@ -58,20 +59,20 @@ class TlsTest : public testing::Test {
   std::vector<std::byte> region_ = std::vector<std::byte>(100'000);
 };
 
-TEST_F(TlsTest, PeersOfOneAuthorityMeet) {
+TEST_F(TlsTest, PeersOfOneAuthorityConnect) {
   const SslContext ours = client(authority_.issue());
   const SslContext theirs = server(authority_.issue());
-  const Status met = meet(ours.get(), theirs.get());
-  EXPECT_TRUE(met) << met.error().message();
+  const Status connected = connect_both(ours.get(), theirs.get());
+  EXPECT_TRUE(connected) << connected.error().message();
   EXPECT_EQ(region_.back(), std::byte{7});
 }
 
 TEST_F(TlsTest, ServerOfAnotherAuthorityIsRefusedByTheSender) {
   const SslContext ours = client(authority_.issue());
   const SslContext theirs = server(stranger_.issue());
-  const Status met = meet(ours.get(), theirs.get());
-  ASSERT_FALSE(met);
-  EXPECT_EQ(met.error().code(), Code::kPermissionDenied) << met.error().message();
+  const Status connected = connect_both(ours.get(), theirs.get());
+  ASSERT_FALSE(connected);
+  EXPECT_EQ(connected.error().code(), Code::kPermissionDenied) << connected.error().message();
 }
 
 TEST_F(TlsTest, ExpiredCertificateIsRefusedOnEitherSide) {
@@ -80,45 +81,48 @@ TEST_F(TlsTest, ExpiredCertificateIsRefusedOnEitherSide) {
   const SslContext good_server = server(authority_.issue());
   const SslContext old_client = client(expired);
   const SslContext old_server = server(expired);
-  const Status by_sender = meet(good_client.get(), old_server.get());
+  const Status by_sender = connect_both(good_client.get(), old_server.get());
   ASSERT_FALSE(by_sender);
   EXPECT_EQ(by_sender.error().code(), Code::kPermissionDenied) << by_sender.error().message();
   EXPECT_NE(by_sender.error().message().find("expired"), std::string::npos);
 }
 
-TEST_F(TlsTest, ExpiredSenderIsToldSo) {
+TEST_F(TlsTest, ExpiredSenderLearnsTheReason) {
   const SslContext old_client = client(authority_.issue({.expired = true}));
   const SslContext good_server = server(authority_.issue());
-  const Status met = meet(old_client.get(), good_server.get());
-  ASSERT_FALSE(met);
-  EXPECT_EQ(met.error().code(), Code::kPermissionDenied) << met.error().message();
-  EXPECT_NE(met.error().message().find("expired"), std::string::npos) << met.error().message();
+  const Status connected = connect_both(old_client.get(), good_server.get());
+  ASSERT_FALSE(connected);
+  EXPECT_EQ(connected.error().code(), Code::kPermissionDenied) << connected.error().message();
+  EXPECT_NE(connected.error().message().find("expired"), std::string::npos)
+      << connected.error().message();
 }
 
-TEST_F(TlsTest, RoleIsCheckedByTheSenderToo) {
+TEST_F(TlsTest, SenderChecksTheRoleToo) {
   const SslContext ours = client(authority_.issue());
   const SslContext theirs = server(authority_.issue());
-  const Status met = meet({.tls = ours.get(),
-                           .verify_peer = [](SSL*) -> Status {
-                             return Error(Code::kPermissionDenied, "that is no agent");
-                           }},
-                          {.tls = theirs.get(), .verify_peer = accept_anybody}, "127.0.0.1");
-  ASSERT_FALSE(met);
-  EXPECT_EQ(met.error().code(), Code::kPermissionDenied);
-  EXPECT_NE(met.error().message().find("that is no agent"), std::string::npos);
+  const Status connected =
+      connect_both({.tls = ours.get(),
+                    .verify_peer = [](SSL*) -> Status {
+                      return Error(Code::kPermissionDenied, "that is no agent");
+                    }},
+                   {.tls = theirs.get(), .verify_peer = accept_any_peer}, "127.0.0.1");
+  ASSERT_FALSE(connected);
+  EXPECT_EQ(connected.error().code(), Code::kPermissionDenied);
+  EXPECT_NE(connected.error().message().find("that is no agent"), std::string::npos);
 }
 
 TEST_F(TlsTest, AuthenticatedCipherIsAes128Gcm) {
   const SslContext ours = client(authority_.issue());
   const SslContext theirs = server(authority_.issue());
   std::string cipher;
-  const Status met = meet({.tls = ours.get(),
-                           .verify_peer = [&](SSL* ssl) -> Status {
-                             cipher = SSL_get_cipher_name(ssl);
-                             return {};
-                           }},
-                          {.tls = theirs.get(), .verify_peer = accept_anybody}, "127.0.0.1");
-  EXPECT_TRUE(met);
+  const Status connected =
+      connect_both({.tls = ours.get(),
+                    .verify_peer = [&](SSL* ssl) -> Status {
+                      cipher = SSL_get_cipher_name(ssl);
+                      return {};
+                    }},
+                   {.tls = theirs.get(), .verify_peer = accept_any_peer}, "127.0.0.1");
+  EXPECT_TRUE(connected);
   EXPECT_EQ(cipher, "TLS_AES_128_GCM_SHA256");
 }
 
@@ -127,26 +131,27 @@ TEST_F(TlsTest, OlderTlsIsRefusedEvenIfTheContextAllowsIt) {
   const SslContext theirs = server(authority_.issue());
   SSL_CTX_set_min_proto_version(ours.get(), TLS1_2_VERSION);
   SSL_CTX_set_max_proto_version(ours.get(), TLS1_2_VERSION);
-  EXPECT_FALSE(meet(ours.get(), theirs.get()));
+  EXPECT_FALSE(connect_both(ours.get(), theirs.get()));
 }
 
-TEST_F(TlsTest, PlainSenderAndTlsReceiverDoNotMeet) {
+TEST_F(TlsTest, PlainSenderCannotReachATlsReceiver) {
   const SslContext theirs = server(authority_.issue());
-  EXPECT_FALSE(meet({}, {.tls = theirs.get(), .verify_peer = accept_anybody}, "127.0.0.1"));
+  EXPECT_FALSE(
+      connect_both({}, {.tls = theirs.get(), .verify_peer = accept_any_peer}, "127.0.0.1"));
   EXPECT_EQ(region_.back(), std::byte{0});
 }
 
-TEST_F(TlsTest, TlsSenderAndPlainReceiverDoNotMeet) {
+TEST_F(TlsTest, TlsSenderCannotReachAPlainReceiver) {
   const SslContext ours = client(authority_.issue());
-  EXPECT_FALSE(meet({.tls = ours.get(), .verify_peer = accept_anybody}, {}, "127.0.0.1"));
+  EXPECT_FALSE(connect_both({.tls = ours.get(), .verify_peer = accept_any_peer}, {}, "127.0.0.1"));
   EXPECT_EQ(region_.back(), std::byte{0});
 }
 
 TEST_F(TlsTest, TlsWithoutARoleCheckIsAnInvalidArgument) {
   const SslContext ours = client(authority_.issue());
-  const Status met = meet({.tls = ours.get()}, {}, "127.0.0.1");
-  ASSERT_FALSE(met);
-  EXPECT_EQ(met.error().code(), Code::kInvalidArgument);
+  const Status connected = connect_both({.tls = ours.get()}, {}, "127.0.0.1");
+  ASSERT_FALSE(connected);
+  EXPECT_EQ(connected.error().code(), Code::kInvalidArgument);
 }
 
 TEST(TcpConnect, ImpossibleOptionsAreInvalidArguments) {
@@ -159,7 +164,7 @@ TEST(TcpConnect, ImpossibleOptionsAreInvalidArguments) {
   }
 }
 
-TEST(TcpConnect, NobodyListeningIsUnavailableAndNamesThePeer) {
+TEST(TcpConnect, RefusedConnectionIsUnavailable) {
   std::uint16_t port = 0;
   { port = LoopbackListener().port(); }
   const auto channel = connect({{"127.0.0.1", port}}, {});

@@ -1,4 +1,5 @@
-// The kernel of scripts/guest has what tests need and other kernels may lack: each thing is used.
+// The kernel of scripts/guest has the features that tests need and other kernels may lack: each is
+// used.
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -43,14 +44,14 @@ const sockaddr* generic(const sockaddr_in& address) {
   return reinterpret_cast<const sockaddr*>(&address);
 }
 
-/// The hardware's clock, which the machine under this one drives. Seconds.
+/// The hardware clock, which the emulating machine drives. Seconds.
 long hardware_clock() {
   long seconds = 0;
   std::ifstream("/sys/class/rtc/rtc0/since_epoch") >> seconds;
   return seconds;
 }
 
-/// The moment at which the hardware's clock shows another second.
+/// The time at which the hardware clock's second changes.
 std::chrono::steady_clock::time_point next_second() {
   for (const long now = hardware_clock(); hardware_clock() == now;) ::usleep(1000);
   return std::chrono::steady_clock::now();
@@ -58,7 +59,7 @@ std::chrono::steady_clock::time_point next_second() {
 
 /// On a busy host the kernel may have measured the processor's counter wrongly, by a multiple:
 /// every timeout would be too short then.
-TEST(Kernel, KeepsTimeWithTheHardwaresClock) {
+TEST(Kernel, UsesTheHardwareClock) {
   ASSERT_NE(hardware_clock(), 0) << "it cannot be read";
   const auto start = next_second();
   const long first = hardware_clock();
@@ -119,7 +120,7 @@ class Network : public testing::Test {
   /// A UDP socket of a namespace, bound to an address of it.
   static UniqueFd socket_in(const std::string& network, const char* address) {
     UniqueFd socket;
-    std::thread([&] {  // a thread of its own: the namespace is the thread's
+    std::thread([&] {  // a separate thread: a namespace belongs to a thread
       const UniqueFd there(::open(("/run/netns/" + network).c_str(), O_RDONLY | O_CLOEXEC));
       if (::setns(there.get(), CLONE_NEWNET) != 0) return;
       socket.reset(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
@@ -130,7 +131,7 @@ class Network : public testing::Test {
     return socket;
   }
 
-  /// Sends a packet from near to far; how long it took to come.
+  /// Sends a packet from near to far; returns how long it took.
   static std::chrono::nanoseconds packet_time() {
     const UniqueFd near = socket_in("near", kNearAddress);
     const UniqueFd far = socket_in("far", kFarAddress);
@@ -148,14 +149,14 @@ class Network : public testing::Test {
   static constexpr std::uint16_t kPort = 4000;
 };
 
-TEST_F(Network, OfVethCarriesPackets) { packet_time(); }
+TEST_F(Network, VethCarriesPackets) { packet_time(); }
 
-TEST_F(Network, IsSlowWhereNetemSaysSo) {
+TEST_F(Network, NetemDelaysPackets) {
   ASSERT_TRUE(runs("tc -n near qdisc add dev veth0 root netem delay 700ms"));
   EXPECT_GE(packet_time(), std::chrono::milliseconds(700));
 }
 
-TEST_F(Network, HasItsRateLimited) {
+TEST_F(Network, RateIsLimited) {
   EXPECT_TRUE(runs("tc -n near qdisc add dev veth0 root tbf rate 1mbit burst 2kb latency 1s"));
   EXPECT_TRUE(runs("tc -n far qdisc add dev veth0 root handle 1: htb default 1"));
   packet_time();
@@ -203,7 +204,7 @@ TEST(Kernel, EncryptsTlsRecords) {
   EXPECT_EQ(std::string(received, static_cast<std::size_t>(length)), sent);
 }
 
-TEST(Kernel, HasRdmaOverAnyNetworkDevice) {
+TEST(Kernel, HasSoftwareRdma) {
   ASSERT_TRUE(runs("ip link add rdma0 type veth peer name rdma1"));
   ASSERT_TRUE(runs("ip link set rdma0 up && ip link set rdma1 up"));
   ASSERT_TRUE(runs("rdma link add rxe0 type rxe netdev rdma0"));

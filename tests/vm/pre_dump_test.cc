@@ -38,20 +38,20 @@ class PreDump : public testing::Test {
     wait_for_progress(file(), {}, 5);
   }
 
-  /// Waits until all that the program writes to has been written again.
-  void let_it_write() { wait_for_progress(file(), read_output(file()), 2 * kWritten); }
+  /// Waits until all pages that the program writes to have been written again.
+  void wait_for_writes() { wait_for_progress(file(), read_output(file()), 2 * kWritten); }
 
-  /// Two rounds and the final dump of `pid` in images/`name`; the process stands still afterwards.
+  /// Two rounds and the final dump of `pid` in images/`name`; the process is stopped afterwards.
   void dump_in_rounds(pid_t pid, const std::string& name) {
     final_ = directory_.make(name);
     const fs::path first = directory_.make(name + "/pre-1");
     const fs::path second = directory_.make(name + "/pre-2");
     const auto everything = pre_dump(criu_command(), pid, first);
     ASSERT_TRUE(everything) << everything.error().message();
-    let_it_write();
+    wait_for_writes();
     const auto changes = pre_dump(criu_command(), pid, second, first);
     ASSERT_TRUE(changes) << changes.error().message();
-    let_it_write();
+    wait_for_writes();
     auto last = PreparedDump::to_directory(criu_command(), pid, final_, second);
     ASSERT_TRUE(last) << last.error().message();
     const auto report = last->run();
@@ -71,8 +71,8 @@ class PreDump : public testing::Test {
     return std::move(*tree);
   }
 
-  /// The program goes on where it was and finds all of its memory as it left it.
-  void expect_goes_on(const Output& dumped) {
+  /// The program continues and finds all of its memory unchanged.
+  void expect_progress(const Output& dumped) {
     expect_gapless(wait_for_progress(file(), dumped, 2 * kStepsToCheckAll));
   }
 
@@ -81,50 +81,50 @@ class PreDump : public testing::Test {
   fs::path final_;
 };
 
-TEST_F(PreDump, TheKernelTracksWrittenPages) {
+TEST_F(PreDump, KernelTracksWrittenPages) {
   const Status tracked = check_memory_tracking(criu_command());
   EXPECT_TRUE(tracked) << tracked.error().message();
 }
 
-TEST_F(PreDump, LeavesTheFinalDumpLittleAndTheProgramGoesOnInNewNamespaces) {
+TEST_F(PreDump, FinalDumpIsSmallAndRestores) {
   start();
   ASSERT_NO_FATAL_FAILURE(dump_in_rounds(program_->pid(), "images"));
   const Output dumped = read_output(file());
   program_.reset();
   const RestoredTree tree = restore_and_resume();
-  expect_goes_on(dumped);
+  expect_progress(dumped);
 }
 
-TEST_F(PreDump, OfARestoredProgramMovesItOn) {
+TEST_F(PreDump, RestoredProgramCanBePreDumpedAgain) {
   start();
   ASSERT_NO_FATAL_FAILURE(dump_in_rounds(program_->pid(), "images"));
   program_.reset();
   RestoredTree first = restore_and_resume();
-  let_it_write();
+  wait_for_writes();
   ASSERT_NO_FATAL_FAILURE(dump_in_rounds(first.pid(), "again"));
   const Output dumped = read_output(file());
   first.kill();
   const RestoredTree second = restore_and_resume();
-  expect_goes_on(dumped);
+  expect_progress(dumped);
 }
 
-TEST_F(PreDump, ThatIsGivenUpLeavesTheProgramRunning) {
+TEST_F(PreDump, AbandonedOneLeavesTheProgramRunning) {
   start();
   ASSERT_TRUE(pre_dump(criu_command(), program_->pid(), directory_.make("images/pre-1")));
-  expect_goes_on(read_output(file()));
+  expect_progress(read_output(file()));
 }
 
-TEST_F(PreDump, IsNoHindranceToAWholeDumpLater) {
+TEST_F(PreDump, FullDumpWorksAfterwards) {
   start();
   ASSERT_TRUE(pre_dump(criu_command(), program_->pid(), directory_.make("given-up/pre-1")));
-  let_it_write();
+  wait_for_writes();
   final_ = directory_.make("images");
   ASSERT_TRUE(dump(criu_command(), program_->pid(), final_));
   EXPECT_GE(page_bytes(final_), kMemoryBytes);
   const Output dumped = read_output(file());
   program_.reset();
   const RestoredTree tree = restore_and_resume();
-  expect_goes_on(dumped);
+  expect_progress(dumped);
 }
 
 }  // namespace

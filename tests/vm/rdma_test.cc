@@ -1,5 +1,5 @@
-// The RDMA transport over soft RoCE beside what the conformance suite asks: the devices, a link
-// that loses packets, and a sender that writes where it may not.
+// The RDMA transport over soft RoCE, in addition to the conformance suite: the devices, a link that
+// loses packets, and a sender that writes outside its region.
 #include "transport/rdma/rdma.h"
 
 #include <gtest/gtest.h>
@@ -58,7 +58,7 @@ class Rdma : public testing::Test {
   std::unique_ptr<transport::RdmaChannel> channel_;
 };
 
-TEST_F(Rdma, BothDevicesAreFoundWithTheirAddresses) {
+TEST_F(Rdma, BothDevicesAreFoundWithAddresses) {
   const transport::RdmaSurvey survey = transport::rdma_devices();
   EXPECT_EQ(survey.reason, "");
   ASSERT_EQ(survey.devices.size(), 2U);
@@ -84,7 +84,7 @@ TEST_F(Rdma, RegisteredMemoryArrives) {
   EXPECT_EQ(target, source);
 }
 
-TEST_F(Rdma, EverythingArrivesOverALinkThatLosesOnePacketInAHundred) {
+TEST_F(Rdma, AllDataArrivesOverALossyLink) {
   const auto source = random_bytes(4 * kMiB);
   std::vector<std::byte> target(source.size());
   ASSERT_TRUE(receiver_->add_region(kRegion, target));
@@ -97,7 +97,7 @@ TEST_F(Rdma, EverythingArrivesOverALinkThatLosesOnePacketInAHundred) {
   EXPECT_TRUE(receiver_->health());
 }
 
-TEST_F(Rdma, DeviceThatCannotRegisterDmaBufsSaysSo) {
+TEST_F(Rdma, MissingDmaBufSupportIsReported) {
   std::vector<std::byte> memory(4096);
   connect();
   const transport::DmaBuf buffer{.fd = 0, .addresses = memory};
@@ -111,13 +111,13 @@ TEST_F(Rdma, DeviceThatCannotRegisterDmaBufsSaysSo) {
   EXPECT_TRUE(write_and_flush(random_bytes(4096)));
 }
 
-TEST_F(Rdma, ListeningOnAnAddressWithoutADeviceIsUnsupported) {
+TEST_F(Rdma, AddressWithoutADeviceIsUnsupported) {
   auto listening = transport::listen_rdma({.addresses = {{.host = "192.0.2.1"}}});
   ASSERT_FALSE(listening);
   EXPECT_NE(listening.error().message().find("192.0.2.1"), std::string::npos);
 }
 
-/// A sender that speaks verbs itself, and asks the receiver's device for anything.
+/// A sender that uses verbs directly, and requests anything from the receiver's device.
 class HostileSender {
  public:
   static constexpr unsigned kDepth = 2;
@@ -145,7 +145,7 @@ class HostileSender {
     return expect(RDMA_CM_EVENT_ESTABLISHED);
   }
 
-  /// The key that the receiver gives for its region.
+  /// The key that the receiver offers for its region.
   Result<transport::rdma::Message> ask_for_key() {
     return say({.type = transport::rdma::MessageType::kRegionQuery, .region = kRegion});
   }
@@ -163,7 +163,7 @@ class HostileSender {
   /// As say(), but the receiver may not answer yet.
   Status tell(const transport::rdma::Message& message) { return queue_pair_->send(1, message); }
 
-  /// What the device says to a write of the whole buffer to that place.
+  /// The device's answer to a write of the whole buffer to that place.
   Result<ibv_wc_status> write(std::uint64_t address, std::uint32_t key) {
     using namespace transport::rdma;  // NOLINT
     const RemoteWrite write{.from = bytes_.data(),
@@ -174,7 +174,7 @@ class HostileSender {
     constexpr unsigned kSlot = 1;
     GCR_TRY(queue_pair_->send(kSlot, {.type = MessageType::kEnd}, write));
     for (;;) {
-      // The question's own may still come: its answer can be faster.
+      // The completion of the request may still come: the reply can be faster.
       GCR_ASSIGN(const Completion next, completion());
       if (next.kind == Completion::Kind::kSent && next.slot == kSlot) return next.raw.status;
     }
@@ -219,7 +219,7 @@ class HostileSender {
   std::vector<transport::rdma::Completion> taken_;
 };
 
-/// Where a sender with a good key and bad manners writes.
+/// Where a hostile sender with a valid key writes.
 struct Place {
   std::string name;
   std::int64_t from_start = 0;  ///< of a region of 1000 bytes
@@ -229,7 +229,7 @@ struct Place {
 
 class RdmaHostile : public Rdma, public testing::WithParamInterface<Place> {};
 
-TEST_P(RdmaHostile, DeviceRefusesTheWriteAndNothingChanges) {
+TEST_P(RdmaHostile, DeviceRefusesTheWrite) {
   std::vector<std::byte> around(3000, std::byte{0xee});
   ASSERT_TRUE(receiver_->add_region(kRegion, std::span(around).subspan(1000, 1000)));
   HostileSender sender;
@@ -256,8 +256,8 @@ INSTANTIATE_TEST_SUITE_P(Places, RdmaHostile,
                                          Place{.name = "AfterItsRemoval", .removed = true}),
                          [](const auto& info) { return info.param.name; });
 
-/// What a sender says of the window, of which it has asked for its part, and whose first place it
-/// has filled.
+/// What a sender claims about the window, after it has requested its part and filled its first
+/// slot.
 struct Claim {
   std::string name;
   transport::rdma::Message message;
@@ -275,11 +275,11 @@ transport::rdma::Message written(std::uint16_t place, std::uint64_t length = 64,
 
 class RdmaWindowHostile : public Rdma, public testing::WithParamInterface<Claim> {};
 
-TEST_P(RdmaWindowHostile, ClaimOfAPlaceThatIsNotTheSendersBreaksTheLane) {
+TEST_P(RdmaWindowHostile, ClaimOfAForeignSlotBreaksTheLane) {
   constexpr std::size_t kPlaces = 128;
   std::vector<std::byte> memory(kPlaces * transport::kPlaceBytes);
   std::vector<std::byte> own(1000);
-  std::vector<transport::Place> held;  // by the lane's thread, until the receiver is gone
+  std::vector<transport::Place> held;  // by the lane's thread, until the receiver is destroyed
   const auto hold = [&](auto, auto, transport::Place place) -> Status {
     held.push_back(std::move(place));
     return {};
@@ -293,7 +293,7 @@ TEST_P(RdmaWindowHostile, ClaimOfAPlaceThatIsNotTheSendersBreaksTheLane) {
   const auto key = sender.ask_for_key();
   ASSERT_TRUE(key) << key.error().message();
   EXPECT_EQ(key->places, kPlaces / 64) << "64 lanes share the window";
-  // Its first place is filled, and not given back: there is no answer but the refusal.
+  // Its first slot is filled, and not released: the only answer is the refusal.
   ASSERT_TRUE(sender.tell(written(1)));
   const auto answer = sender.say(GetParam().message);
   ASSERT_TRUE(answer) << answer.error().message();

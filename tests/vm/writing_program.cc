@@ -1,4 +1,4 @@
-// A program that writes to a part of its memory all the time and checks all of it.
+// A program that constantly writes to a part of its memory and checks all of it.
 //
 // Usage: writing_program FILE PAGES WRITTEN
 // It fills PAGES pages of 4 KiB, each with words of its own, then counts steps: step N writes page
@@ -27,7 +27,7 @@ void say(const std::string& line) {
   if (::write(output, line.data(), line.size()) != static_cast<ssize_t>(line.size())) std::abort();
 }
 
-/// What a word of a page holds after a step wrote the page; step 0 is the beginning.
+/// A page's word after a step wrote the page; step 0 is the beginning.
 std::uint64_t content(std::uint64_t page, std::uint64_t step, std::uint64_t word) {
   return (page + 1) * 0x9e3779b97f4a7c15U + step * kWordsPerPage + word;
 }

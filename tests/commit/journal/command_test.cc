@@ -1,4 +1,4 @@
-// gcr-migrate journal: what people and scripts read.
+// gcr-migrate journal: its output for people and for scripts.
 #include <gmock/gmock.h>
 #include <google/protobuf/struct.pb.h>
 #include <google/protobuf/util/json_util.h>
@@ -48,7 +48,7 @@ class Command : public testing::Test {
   StateDir dir_;
 };
 
-TEST_F(Command, EachRecordIsALineWithItsTime) {
+TEST_F(Command, PrintsEachRecordWithItsTime) {
   Record restored;
   restored.mutable_restored()->add_members()->set_pid(12);
   restored.mutable_restored()->mutable_init()->set_pid(11);
@@ -70,12 +70,12 @@ TEST_F(Command, EachRecordIsALineWithItsTime) {
   }
 }
 
-TEST_F(Command, AJournalIsPrintedWhileItIsOwned) {
+TEST_F(Command, PrintsAJournalInUse) {
   const Journal owned = begin(dir_.path());
   EXPECT_EQ(print(owned.path()).exit_status, 0);
 }
 
-TEST_F(Command, AStateDirIsPrintedOldestFirst) {
+TEST_F(Command, PrintsAStateDirOldestFirst) {
   const auto first = journal({committed()});
   while (std::chrono::system_clock::now().time_since_epoch() <
          std::chrono::milliseconds(parse(bytes_of(first)).records.front().unix_ms() + 1)) {
@@ -89,7 +89,7 @@ TEST_F(Command, AStateDirIsPrintedOldestFirst) {
   }
 }
 
-TEST_F(Command, ACopyUnderAnyNameIsPrinted) {
+TEST_F(Command, PrintsACopyUnderAnyName) {
   const auto copy = dir_.path() / "copy-of-node1";
   std::filesystem::copy_file(journal({committed()}), copy);
   const Finished finished = print(copy);
@@ -97,7 +97,7 @@ TEST_F(Command, ACopyUnderAnyNameIsPrinted) {
   EXPECT_THAT(finished.out, HasSubstr("committed"));
 }
 
-TEST_F(Command, ATornRecordIsMentioned) {
+TEST_F(Command, ReportsATornRecord) {
   const auto path = journal({committed()});
   auto bytes = bytes_of(path);
   bytes.at(3 * kSlotBytes - 1) = std::byte{0};
@@ -108,7 +108,7 @@ TEST_F(Command, ATornRecordIsMentioned) {
   EXPECT_THAT(finished.out, Not(HasSubstr("committed")));
 }
 
-TEST_F(Command, DamageIsMentionedAfterWhatIsGood) {
+TEST_F(Command, ReportsDamageAfterTheGoodRecords) {
   const auto path = journal({committed()});
   gcr::test::damage_byte(path, 2 * kSlotBytes + 5);
   const Finished finished = print(dir_.path());
@@ -117,7 +117,7 @@ TEST_F(Command, DamageIsMentionedAfterWhatIsGood) {
   EXPECT_THAT(finished.out, HasSubstr("\n  damaged: journal " + path.native() + ": at byte 8192"));
 }
 
-TEST_F(Command, JsonHasTheSame) {
+TEST_F(Command, JsonHasTheSameContent) {
   const Uuid migration = Uuid::random();
   auto journal = begin(dir_.path(), migration);
   ASSERT_TRUE(journal.append(aborted("\"quoted\"")));
@@ -138,7 +138,7 @@ TEST_F(Command, JsonHasTheSame) {
             "\"quoted\"");
 }
 
-TEST_F(Command, JsonOfADamagedOneSaysSo) {
+TEST_F(Command, JsonReportsDamage) {
   const auto path = journal({});
   gcr::test::damage_byte(path, 0);
   const Struct result = json_of(path, 1);
@@ -147,7 +147,7 @@ TEST_F(Command, JsonOfADamagedOneSaysSo) {
   EXPECT_EQ(file.at("records").list_value().values_size(), 0);
 }
 
-TEST_F(Command, APathThatCannotBeReadIsSaidInOneLine) {
+TEST_F(Command, UnreadablePathIsOneErrorLine) {
   for (const auto& options : {std::vector<std::string>{}, {"--json"}}) {
     const Finished finished = print(dir_.path() / "nothing", options);
     EXPECT_EQ(finished.exit_status, 2);
@@ -156,7 +156,7 @@ TEST_F(Command, APathThatCannotBeReadIsSaidInOneLine) {
   }
 }
 
-TEST_F(Command, WithoutAPathItIsWrongUsage) {
+TEST_F(Command, MissingPathIsAUsageError) {
   const Finished finished = run_cli({"journal"});
   EXPECT_EQ(finished.exit_status, 2);
   EXPECT_THAT(finished.err, HasSubstr("PATH is required"));

@@ -1,4 +1,4 @@
-// Writers that are killed at any moment: what they had confirmed is there.
+// Writers that are killed at any moment: every record that they confirmed is in the journal.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -17,7 +17,7 @@
 namespace gcr::journal::test {
 namespace {
 
-/// A journal has so many records now, and they are promised.
+/// The journal has at least this many records, all of them durable.
 struct Confirmed {
   Uuid migration;
   int records = 0;
@@ -37,7 +37,8 @@ struct Confirmed {
   }
 }
 
-/// Kills the writer after `events` confirmations and `delay`; all that it had confirmed.
+/// Kills the writer after `events` confirmations and `delay`; returns all records that it had
+/// confirmed.
 std::map<Uuid, int> kill_a_writer(const std::filesystem::path& state_dir, unsigned events,
                                   std::chrono::microseconds delay) {
   std::array<int, 2> ends{};
@@ -60,7 +61,7 @@ std::map<Uuid, int> kill_a_writer(const std::filesystem::path& state_dir, unsign
   return result;
 }
 
-/// The records that were confirmed, and at most one more that was not yet.
+/// The confirmed records, and at most one more that was not yet confirmed.
 void expect_promises_kept(const Contents& contents, int confirmed) {
   ASSERT_FALSE(contents.damage) << contents.damage->message();
   const int found = static_cast<int>(contents.records.size());
@@ -71,8 +72,8 @@ void expect_promises_kept(const Contents& contents, int confirmed) {
   }
 }
 
-/// What can be read without the lock is what the next owner finds, and it can go on.
-void expect_next_owner_goes_on(const std::filesystem::path& path) {
+/// A reader without the lock finds the same records as the next owner, which can append to them.
+void expect_next_owner_appends(const std::filesystem::path& path) {
   const auto contents = read(path);
   auto journal = Journal::open(path, Lock::kTry);
   ASSERT_TRUE(journal) << journal.error().message();
@@ -91,7 +92,7 @@ struct Kills {
 
 class Crash : public testing::TestWithParam<Kills> {};
 
-TEST_P(Crash, WhatWasConfirmedIsThereAfterAKillAtAnyMoment) {
+TEST_P(Crash, ConfirmedRecordsSurviveAKillAtAnyTime) {
   std::mt19937 random(4711);
   const Kills& kills = GetParam();
   for (int kill = 0; kill < kills.count; ++kill) {
@@ -106,11 +107,12 @@ TEST_P(Crash, WhatWasConfirmedIsThereAfterAKillAtAnyMoment) {
       expect_promises_kept(*contents, confirmed);
     }
     const auto entries = list(dir.path()).value();
-    for (const Entry& entry : entries) expect_next_owner_goes_on(entry.path);
+    for (const Entry& entry : entries) expect_next_owner_appends(entry.path);
   }
 }
 
-// Most on tmpfs, where a writer is mostly in its own code; some on a disk, where it mostly waits.
+// Mostly on tmpfs, where a writer spends its time in its own code; some on a disk, where it spends
+// its time waiting.
 INSTANTIATE_TEST_SUITE_P(, Crash,
                          testing::Values(Kills{"InMemory", "/dev/shm", 200, 70, 300},
                                          Kills{"OnDisk", "/var/tmp", 20, 10, 20'000}),

@@ -1,6 +1,6 @@
-// A disk that fails as Linux lets it fail: fdatasync() reports the error once, the page counts as
-// clean from then on, and a later fdatasync() of it succeeds without a write. What a journal's next
-// reader believes must survive a loss of power all the same.
+// A disk that fails as Linux lets it fail: fdatasync() reports the error once, the page then counts
+// as clean, and a later fdatasync() of it succeeds without a write. Records that the journal's next
+// reader uses must survive a loss of power nevertheless.
 #include <gtest/gtest.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
@@ -34,7 +34,7 @@ class Disk {
     listener.set_value(listen());
   }
 
-  /// The next write that reaches it fails when it is synced, and nothing more can be written then.
+  /// The next write that reaches it fails when it is synced, and no later write succeeds.
   void break_down() { broken_ = true; }
 
   /// It works again; what it lost stays lost.
@@ -102,7 +102,8 @@ class Disk {
 
 class JournalDisk : public testing::Test {
  protected:
-  /// Leaves a journal whose Committed is in memory and not on the disk, on pages that are clean.
+  /// Leaves a journal whose Committed record is in memory but not on the disk, on pages that are
+  /// clean.
   std::filesystem::path lose_a_record(std::optional<Disk>& disk) {
     std::optional<Journal> journal(begin(dir_.path()));
     const auto path = journal->path();
@@ -120,7 +121,7 @@ class JournalDisk : public testing::Test {
   StateDir dir_;
 };
 
-TEST_F(JournalDisk, TheNextOwnerBelievesNothingThatALossOfPowerTakesBack) {
+TEST_F(JournalDisk, NextOwnerUsesOnlyDurableRecords) {
   in_child([this] {
     std::optional<Disk> disk;
     const auto path = lose_a_record(disk);
@@ -130,7 +131,7 @@ TEST_F(JournalDisk, TheNextOwnerBelievesNothingThatALossOfPowerTakesBack) {
   });
 }
 
-TEST_F(JournalDisk, WhoAnswersFromItBelievesNothingThatALossOfPowerTakesBack) {
+TEST_F(JournalDisk, AnswersUseOnlyDurableRecords) {
   in_child([this] {
     std::optional<Disk> disk;
     const auto path = lose_a_record(disk);
@@ -140,7 +141,7 @@ TEST_F(JournalDisk, WhoAnswersFromItBelievesNothingThatALossOfPowerTakesBack) {
   });
 }
 
-TEST_F(JournalDisk, NobodyBelievesARecordThatStillCannotBeWritten) {
+TEST_F(JournalDisk, RecordThatCannotBeMadeDurableIsNotUsed) {
   in_child([this] {
     std::optional<Disk> disk;
     const auto path = lose_a_record(disk);

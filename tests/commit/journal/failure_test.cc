@@ -1,5 +1,5 @@
 // Disks that are full or fail: a small tmpfs, a limit on file sizes, and a kernel that answers EIO
-// to fdatasync(). Each in a child, whose end takes all of it away.
+// to fdatasync(). Each test runs in a child; its end removes everything.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <linux/filter.h>
@@ -35,7 +35,7 @@ class Failure : public testing::Test {
   StateDir dir_;
 };
 
-/// A tmpfs there, for this process alone.
+/// A tmpfs at this path, visible to this process only.
 void mount_small(const std::filesystem::path& path, const char* options) {
   ASSERT_EQ(::unshare(CLONE_NEWNS), 0);
   ASSERT_EQ(::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr), 0);
@@ -49,7 +49,7 @@ void fill_up(const std::filesystem::path& directory) {
   }
 }
 
-TEST_F(Failure, NoJournalIsBegunOnAFullDisk) {
+TEST_F(Failure, FullDiskPreventsANewJournal) {
   in_child([this] {
     mount_small(dir_.path(), "size=64k");
     const auto journal =
@@ -60,7 +60,7 @@ TEST_F(Failure, NoJournalIsBegunOnAFullDisk) {
   });
 }
 
-TEST_F(Failure, ADiskThatFillsUpLaterIsNoConcernOfAJournal) {
+TEST_F(Failure, JournalSurvivesADiskThatFillsUpLater) {
   in_child([this] {
     mount_small(dir_.path(), "size=1m");
     Journal journal = begin(dir_.path());
@@ -73,7 +73,7 @@ TEST_F(Failure, ADiskThatFillsUpLaterIsNoConcernOfAJournal) {
   });
 }
 
-TEST_F(Failure, NoJournalIsBegunWithoutAnInode) {
+TEST_F(Failure, MissingInodePreventsANewJournal) {
   in_child([this] {
     mount_small(dir_.path(), "nr_inodes=2");
     const auto journal =
@@ -83,7 +83,7 @@ TEST_F(Failure, NoJournalIsBegunWithoutAnInode) {
   });
 }
 
-/// No file of this process grows beyond, nor is written beyond.
+/// Files of this process cannot grow beyond this size.
 void limit_files_to(rlim_t bytes) {
   ASSERT_NE(::signal(SIGXFSZ, SIG_IGN), SIG_ERR);
   rlimit limit{};
@@ -92,7 +92,7 @@ void limit_files_to(rlim_t bytes) {
   ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &limit), 0);
 }
 
-TEST_F(Failure, ARecordThatIsWrittenInPartIsTakenBack) {
+TEST_F(Failure, PartlyWrittenRecordIsUndone) {
   for (const rlim_t written : {0, 1, 100, 4095}) {
     in_child([&] {
       Journal journal = begin(dir_.path());
@@ -111,8 +111,8 @@ TEST_F(Failure, ARecordThatIsWrittenInPartIsTakenBack) {
   }
 }
 
-/// Answers every fdatasync() of this process from now on. The descriptor that they are announced
-/// on, if `action` is to ask.
+/// Answers every fdatasync() of this process from now on. Returns the descriptor that announces
+/// them if `action` asks for one.
 UniqueFd answer_syncs(unsigned action, unsigned flags) {
   sock_filter program[] = {
       BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
@@ -127,7 +127,7 @@ UniqueFd answer_syncs(unsigned action, unsigned flags) {
   return UniqueFd(flags == 0 ? -1 : static_cast<int>(result));
 }
 
-TEST_F(Failure, ARecordThatCannotBeTakenBackEndsTheJournal) {
+TEST_F(Failure, RecordThatCannotBeUndoneEndsTheJournal) {
   Uuid migration = Uuid::random();
   in_child([&] {
     Journal journal = begin(dir_.path(), migration);
@@ -139,7 +139,7 @@ TEST_F(Failure, ARecordThatCannotBeTakenBackEndsTheJournal) {
     const Status next = journal.append(aborted("failed"));
     EXPECT_EQ(next.error().code(), Code::kDataLoss);
     EXPECT_THAT(next.error().message(), HasSubstr("accepts no more records"));
-    EXPECT_FALSE(read(journal.path()));  // what cannot be brought to the disk is not believed
+    EXPECT_FALSE(read(journal.path()));  // a record that cannot be synced is not used
   });
   auto journal = Journal::open(path_of(dir_.path(), migration, Began::SOURCE), Lock::kTry);
   ASSERT_TRUE(journal) << journal.error().message();
@@ -147,7 +147,7 @@ TEST_F(Failure, ARecordThatCannotBeTakenBackEndsTheJournal) {
   EXPECT_TRUE(journal->append(aborted("found like this")));
 }
 
-/// One call of fdatasync() that stands still until it is answered.
+/// One call of fdatasync() that blocks until it is answered.
 class WaitingSync {
  public:
   explicit WaitingSync(int listener) : listener_(listener) {
@@ -168,7 +168,7 @@ class WaitingSync {
   seccomp_notif call_{};
 };
 
-TEST_F(Failure, AReaderNeverSeesARecordThatIsTakenBack) {
+TEST_F(Failure, ReadersNeverSeeAnUndoneRecord) {
   in_child([this] {
     Journal journal = begin(dir_.path());
     const auto before = bytes_of(journal.path());
@@ -184,7 +184,7 @@ TEST_F(Failure, AReaderNeverSeesARecordThatIsTakenBack) {
     const auto has_read = [&] {
       return seen.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
     };
-    EXPECT_NE(bytes_of(journal.path()), before);  // it is in the file already
+    EXPECT_NE(bytes_of(journal.path()), before);  // the record is in the file already
     while (reader == 0) std::this_thread::yield();
     wait_until_in(reader, SYS_fcntl, has_read);
     EXPECT_FALSE(has_read());
@@ -197,7 +197,7 @@ TEST_F(Failure, AReaderNeverSeesARecordThatIsTakenBack) {
   });
 }
 
-TEST_F(Failure, AfterOneThatWasTakenBackTheNextRecordIsGood) {
+TEST_F(Failure, RecordAfterAnUndoneOneIsGood) {
   in_child([this] {
     Journal journal = begin(dir_.path());
     const UniqueFd listener =

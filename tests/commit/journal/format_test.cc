@@ -1,4 +1,4 @@
-// The bytes of a file, without a file: what a crash leaves, what damage leaves, and anything else.
+// The bytes of a file, without a file: after a crash, after damage, and arbitrary ones.
 #include "migrate-agent/commit/journal/format.h"
 
 #include <gmock/gmock.h>
@@ -52,14 +52,14 @@ std::string damage_of(const Bytes& file) {
   return contents.damage ? contents.damage->message() : "";
 }
 
-TEST(Format, GivesBackWhatWasWritten) {
+TEST(Format, RecordsSurviveARoundTrip) {
   const Contents contents = parse(file_with(kThree));
   EXPECT_TRUE(is_good(contents));
   EXPECT_EQ(contents.records.size(), 3u);
   EXPECT_TRUE(starts_as(contents, kThree));
 }
 
-TEST(Format, AFileCanBeFull) {
+TEST(Format, FileCanBeFull) {
   std::vector<Record> records(kSlots - 1, keeper_started(7));
   records.front() = began();
   const Contents contents = parse(file_with(records));
@@ -67,7 +67,7 @@ TEST(Format, AFileCanBeFull) {
   EXPECT_EQ(contents.records.size(), kSlots - 1);
 }
 
-TEST(Format, ARecordWrittenUpToAnyByteIsTorn) {
+TEST(Format, PartlyWrittenRecordIsTorn) {
   const Bytes whole = file_with(kThree);
   for (std::size_t end = kThreeBytes - kSlotBytes + 1; end < kThreeBytes; ++end) {
     Bytes file = whole;
@@ -78,7 +78,7 @@ TEST(Format, ARecordWrittenUpToAnyByteIsTorn) {
   }
 }
 
-TEST(Format, ARecordWithoutItsFirstBytesIsTorn) {
+TEST(Format, RecordWithoutItsFirstBytesIsTorn) {
   Bytes file = file_with(kThree);
   std::fill_n(file.end() - static_cast<std::ptrdiff_t>(kFileBytes - kThreeBytes + kSlotBytes), 512,
               std::byte{0});
@@ -87,14 +87,14 @@ TEST(Format, ARecordWithoutItsFirstBytesIsTorn) {
   EXPECT_EQ(contents.records.size(), 2u);
 }
 
-TEST(Format, AnIncompleteRecordBeforeACompleteOneIsDamage) {
+TEST(Format, IncompleteRecordBeforeACompleteOneIsDamage) {
   Bytes file = file_with(kThree);
   file[3 * kSlotBytes - 1] = std::byte{0};
   EXPECT_THAT(damage_of(file), HasSubstr("at byte 8192: an incomplete record"));
   EXPECT_EQ(parse(file).records.size(), 1u);
 }
 
-TEST(Format, AFileCutAnywhereIsDamaged) {
+TEST(Format, TruncatedFileIsDamaged) {
   const Bytes whole = file_with(kThree);
   for (std::size_t size = 0; size < kThreeBytes + 2 * kSlotBytes;
        size += size % kSlotBytes < 64 || size % kSlotBytes > kSlotBytes - 8 ? 1 : 7) {
@@ -106,7 +106,7 @@ TEST(Format, AFileCutAnywhereIsDamaged) {
   }
 }
 
-TEST(Format, ALongFileIsDamaged) {
+TEST(Format, TooLongFileIsDamaged) {
   Bytes file = file_with(kThree);
   file.push_back(std::byte{0});
   EXPECT_THAT(damage_of(file), HasSubstr("131073 bytes, not 131072"));
@@ -124,7 +124,7 @@ std::vector<std::size_t> bits_worth_flipping(const Bytes& file) {
   return bits;
 }
 
-TEST(Format, AFlippedBitAnywhereIsNoticed) {
+TEST(Format, EveryFlippedBitIsNoticed) {
   Bytes file = file_with(kThree);
   for (const std::size_t bit : bits_worth_flipping(file)) {
     const std::size_t at = bit / 8;
@@ -134,12 +134,12 @@ TEST(Format, AFlippedBitAnywhereIsNoticed) {
     file[at] = before;
     ASSERT_FALSE(is_good(contents)) << "bit " << bit;
     ASSERT_TRUE(starts_as(contents, kThree));
-    // What was completely written once is never taken for something that was not.
+    // A record that was completely written is never read as a torn one.
     ASSERT_EQ(contents.damage.has_value(), at < kThreeBytes || at >= kThreeBytes + kSlotBytes);
   }
 }
 
-TEST(Format, RecordsThatWereSwappedOrRepeatedAreDamage) {
+TEST(Format, SwappedOrRepeatedRecordsAreDamage) {
   Bytes swapped = file_with({began(), keeper_started(5), keeper_started(6)});
   std::swap_ranges(swapped.begin() + 2 * kSlotBytes, swapped.begin() + 3 * kSlotBytes,
                    swapped.begin() + 3 * kSlotBytes);
@@ -149,7 +149,7 @@ TEST(Format, RecordsThatWereSwappedOrRepeatedAreDamage) {
   EXPECT_THAT(damage_of(repeated), HasSubstr("at byte 16384: a wrong checksum"));
 }
 
-TEST(Format, ARecordOfAnotherJournalIsDamage) {
+TEST(Format, RecordOfAnotherJournalIsDamage) {
   Bytes file = file_with(kThree);
   Record other = began();
   other.mutable_began()->set_command("another");
@@ -164,7 +164,7 @@ TEST(Format, BeganComesFirstAndOnce) {
   EXPECT_THAT(damage_of(file_with({began(), began()})), HasSubstr("at byte 8192: Began must be"));
 }
 
-TEST(Format, BeganHasAnIdAndARole) {
+TEST(Format, BeganNeedsAnIdAndARole) {
   Record short_id = began();
   short_id.mutable_began()->set_migration_id("x");
   EXPECT_THAT(damage_of(file_with({short_id})), HasSubstr("a migration id of 1 bytes, not 16"));
@@ -176,7 +176,7 @@ TEST(Format, BeganHasAnIdAndARole) {
   EXPECT_THAT(damage_of(file_with({odd_role})), HasSubstr("no role has the number 7"));
 }
 
-TEST(Format, AnotherVersionAndAnotherKindOfFileAreToldApart) {
+TEST(Format, OtherVersionsAndOtherFilesAreDistinguished) {
   Bytes file = file_with(kThree);
   file[8] = std::byte{2};
   EXPECT_THAT(damage_of(file), HasSubstr("version 2 of the format; this release reads 1"));
@@ -185,15 +185,15 @@ TEST(Format, AnotherVersionAndAnotherKindOfFileAreToldApart) {
   EXPECT_THAT(damage_of({}), HasSubstr("this is not a journal"));
 }
 
-TEST(Format, ARecordWithoutContentIsNotSealed) {
+TEST(Format, EmptyRecordIsNotSealed) {
   EXPECT_EQ(seal(Record(), 0).error().code(), Code::kInvalidArgument);
 }
 
-TEST(Format, ARecordThatIsTooLongIsNotSealed) {
+TEST(Format, TooLongRecordIsNotSealed) {
   EXPECT_EQ(seal(aborted(std::string(kSlotBytes, 'x')), 0).error().code(), Code::kInvalidArgument);
 }
 
-TEST(Format, NoiseOverAFileIsNeverTakenForRecords) {
+TEST(Format, NoiseIsNeverReadAsRecords) {
   const Bytes whole = file_with(kThree);
   std::mt19937 random(1);
   for (int run = 0; run < 3'000; ++run) {
@@ -219,7 +219,7 @@ TEST(Texts, AreCutBetweenCharacters) {
   EXPECT_EQ(record.aborted().message(), std::string(8, 'x') + "é");
 }
 
-TEST(Texts, StayAsTheyAreIfTheyFit) {
+TEST(Texts, StayUnchangedIfTheyFit) {
   for (const char* text : {"", "0123456789", "é", "日本語", "\xf0\x9f\x90\x8c"}) {
     Record record = aborted(text);
     ASSERT_TRUE(make_fit(record, 10));
@@ -251,7 +251,7 @@ TEST(Texts, AreTheOnlyFieldsThatChange) {
   EXPECT_EQ(record.SerializeAsString(), before.SerializeAsString());
 }
 
-TEST(Texts, OfListsAreCutOneByOne) {
+TEST(Texts, TextsOfListsAreCutOneByOne) {
   Record record = began();
   record.mutable_began()->add_members()->set_pid(4712);
   const Record before = record;
@@ -263,8 +263,8 @@ TEST(Texts, OfListsAreCutOneByOne) {
   EXPECT_THAT(record.detaching().homes(), testing::ElementsAre("/first", "", "/secon"));
 }
 
-/// A file with slots that were written before there were lists of members: what each slot begins
-/// with. The rest of a slot is zeros and its end.
+/// A file with slots of the format before lists of members: the beginning of each slot. The rest of
+/// a slot is zeros and its end.
 Bytes old_file(const std::vector<std::string>& slots_in_hex) {
   Bytes file(kFileBytes);
   std::ranges::copy(header().slot, file.begin());
@@ -280,7 +280,7 @@ Bytes old_file(const std::vector<std::string>& slots_in_hex) {
   return file;
 }
 
-TEST(OldJournals, OfASourceNameOneMember) {
+TEST(OldJournals, SourceJournalNamesOneMember) {
   const Contents contents = parse(old_file(
       {"52005a00be93490e08808b87dcaa3312510a103031323334353637383961626364656610011a04626f6f7422"
        "0a6e6f6465323a373431312a056e6f6465323206"
@@ -299,7 +299,7 @@ TEST(OldJournals, OfASourceNameOneMember) {
   EXPECT_THAT(contents.records[2].detaching().homes(), testing::ElementsAre("/user.slice"));
 }
 
-TEST(OldJournals, OfADestinationNameOneMember) {
+TEST(OldJournals, DestinationJournalNamesOneMember) {
   const Contents contents = parse(old_file(
       {"52005200209fc86d08808b87dcaa3312490a103031323334353637383961626364656610021a04626f6f7422"
        "0a6e6f6465313a373431312a056e6f6465313a10"

@@ -1,4 +1,4 @@
-// One journal and its owner: what is promised, who may promise, and what is found again.
+// One journal and its owner: what is durable, who may write, and what is read back.
 #include "migrate-agent/commit/journal/journal.h"
 
 #include <gmock/gmock.h>
@@ -27,7 +27,7 @@ mode_t mode_of(const std::filesystem::path& path) {
   return ::stat(path.c_str(), &facts) == 0 ? facts.st_mode & 07777 : 0;
 }
 
-TEST_F(JournalTest, BeginsWithWhatItIsAbout) {
+TEST_F(JournalTest, BeginsWithTheBeganRecord) {
   const Journal journal = begin(dir_.path(), migration_);
   EXPECT_EQ(journal.path(), path_);
   EXPECT_EQ(path_.filename(), migration_.to_string() + "-source");
@@ -38,7 +38,7 @@ TEST_F(JournalTest, BeginsWithWhatItIsAbout) {
   EXPECT_EQ(journal.records().size(), 1u);
 }
 
-TEST_F(JournalTest, BeginsWithAsManyRecordsAsItIsGiven) {
+TEST_F(JournalTest, BeginsWithAllGivenRecords) {
   ASSERT_TRUE(Journal::create(dir_.path(), migration_, Began::SOURCE, {},
                               {keeper_started(5), committed()}));
   const auto journal = Journal::open(path_, Lock::kTry);
@@ -48,18 +48,18 @@ TEST_F(JournalTest, BeginsWithAsManyRecordsAsItIsGiven) {
   EXPECT_TRUE(journal->records()[2].has_committed());
 }
 
-TEST_F(JournalTest, IsForRootAlone) {
+TEST_F(JournalTest, IsReadableByRootOnly) {
   const Journal journal = begin(dir_.path(), migration_);
   EXPECT_EQ(mode_of(journal.path()), 0600u);
   EXPECT_EQ(mode_of(directory_of(dir_.path())), 0700u);
 }
 
-TEST_F(JournalTest, MakesAStateDirThatIsMissing) {
+TEST_F(JournalTest, CreatesAMissingStateDir) {
   const Journal journal = begin(dir_.path() / "a" / "b", migration_);
   EXPECT_EQ(list(dir_.path() / "a" / "b").value().size(), 1u);
 }
 
-TEST_F(JournalTest, RecordsAreFoundAgainInOrderWithTheirTime) {
+TEST_F(JournalTest, RecordsAreReadInOrderWithTheirTime) {
   const auto before = std::chrono::system_clock::now();
   {
     Journal journal = begin(dir_.path(), migration_);
@@ -82,7 +82,7 @@ TEST_F(JournalTest, RecordsAreFoundAgainInOrderWithTheirTime) {
   }
 }
 
-TEST_F(JournalTest, GoesOnUnderItsNextOwner) {
+TEST_F(JournalTest, NextOwnerAppendsToIt) {
   { const Journal journal = begin(dir_.path(), migration_); }
   ASSERT_TRUE(Journal::open(path_, Lock::kTry).value().append(aborted("the peer is gone")));
   ASSERT_TRUE(Journal::open(path_, Lock::kTry).value().append(finished()));
@@ -92,7 +92,7 @@ TEST_F(JournalTest, GoesOnUnderItsNextOwner) {
   EXPECT_FALSE(unfinished(contents->records));
 }
 
-TEST_F(JournalTest, SaysWhetherItLeavesAJobSuspended) {
+TEST_F(JournalTest, ReportsWhetherTheJobIsSuspended) {
   std::vector<Record> records(1);
   const auto then = [&records](auto fill) {
     fill(records.emplace_back());
@@ -107,7 +107,7 @@ TEST_F(JournalTest, SaysWhetherItLeavesAJobSuspended) {
   EXPECT_FALSE(then([](Record& record) { record.mutable_finished(); }));
 }
 
-TEST_F(JournalTest, RemembersExactlyWhatItWrote) {
+TEST_F(JournalTest, InMemoryRecordsEqualTheFile) {
   Journal journal = begin(dir_.path(), migration_);
   ASSERT_TRUE(journal.append(aborted("caf\xff" + std::string(1000, 'x'))));
   const auto contents = read(path_);
@@ -117,7 +117,7 @@ TEST_F(JournalTest, RemembersExactlyWhatItWrote) {
   EXPECT_THAT(contents->records.back().aborted().message(), HasSubstr("caf?xxx"));
 }
 
-TEST_F(JournalTest, TextsOfAnyLengthAreNoReasonToFail) {
+TEST_F(JournalTest, TextsOfAnyLengthAreAccepted) {
   const std::string endless(100'000, '\xe9');
   Began began = source_began();
   began.set_boot_id(endless);
@@ -128,20 +128,20 @@ TEST_F(JournalTest, TextsOfAnyLengthAreNoReasonToFail) {
   EXPECT_FALSE(read(path_).value().damage);
 }
 
-TEST_F(JournalTest, SaysWhenItIsFull) {
+TEST_F(JournalTest, FullJournalIsAnError) {
   Journal journal = begin(dir_.path(), migration_);
   while (journal.records().size() < kSlots - 1) ASSERT_TRUE(journal.append(keeper_started(5)));
   EXPECT_EQ(journal.append(committed()).error().code(), Code::kResourceExhausted);
   EXPECT_EQ(read(path_).value().records.size(), kSlots - 1);
 }
 
-TEST_F(JournalTest, TakesNoRecordWithoutContent) {
+TEST_F(JournalTest, EmptyRecordIsRefused) {
   Journal journal = begin(dir_.path(), migration_);
   EXPECT_EQ(journal.append(Record()).error().code(), Code::kInvalidArgument);
   ASSERT_TRUE(journal.append(committed()));
 }
 
-TEST_F(JournalTest, BothRolesOfOneMigrationHaveTheirOwn) {
+TEST_F(JournalTest, EachRoleOfAMigrationHasItsOwn) {
   const Journal source = begin(dir_.path(), migration_);
   const auto destination = Journal::create(dir_.path(), migration_, Began::DESTINATION, Began());
   ASSERT_TRUE(destination);
@@ -149,7 +149,7 @@ TEST_F(JournalTest, BothRolesOfOneMigrationHaveTheirOwn) {
   EXPECT_EQ(list(dir_.path()).value().size(), 2u);
 }
 
-TEST_F(JournalTest, IsNotBegunTwice) {
+TEST_F(JournalTest, CannotBeBegunTwice) {
   Journal journal = begin(dir_.path(), migration_);
   ASSERT_TRUE(journal.append(committed()));
   const auto again = Journal::create(dir_.path(), migration_, Began::SOURCE, source_began());
@@ -158,13 +158,13 @@ TEST_F(JournalTest, IsNotBegunTwice) {
   EXPECT_EQ(std::ranges::distance(std::filesystem::directory_iterator(path_.parent_path())), 1);
 }
 
-TEST_F(JournalTest, HasARole) {
+TEST_F(JournalTest, NeedsARole) {
   const auto journal =
       Journal::create(dir_.path(), migration_, Began::ROLE_INVALID, source_began());
   EXPECT_EQ(journal.error().code(), Code::kInvalidArgument);
 }
 
-TEST_F(JournalTest, ATornRecordIsClearedAwayByTheNextOwner) {
+TEST_F(JournalTest, NextOwnerRemovesATornRecord) {
   const auto whole = [&] {
     Journal journal = begin(dir_.path(), migration_);
     EXPECT_TRUE(journal.append(keeper_started(5)));
@@ -176,7 +176,7 @@ TEST_F(JournalTest, ATornRecordIsClearedAwayByTheNextOwner) {
   torn[4 * kSlotBytes - 1] = std::byte{0};
   write_bytes(path_, torn);
   EXPECT_TRUE(read(path_).value().torn);
-  EXPECT_EQ(bytes_of(path_), torn);  // who only reads changes nothing
+  EXPECT_EQ(bytes_of(path_), torn);  // reading changes nothing
   auto journal = Journal::open(path_, Lock::kTry);
   ASSERT_TRUE(journal) << journal.error().message();
   EXPECT_TRUE(journal->torn());
@@ -186,7 +186,7 @@ TEST_F(JournalTest, ATornRecordIsClearedAwayByTheNextOwner) {
   EXPECT_FALSE(read(path_).value().torn);
 }
 
-TEST_F(JournalTest, ADamagedOneIsNotOpenedAndStaysAsItIs) {
+TEST_F(JournalTest, DamagedOneIsNotOpenedAndStaysUnchanged) {
   { const Journal journal = begin(dir_.path(), migration_); }
   auto bytes = bytes_of(path_);
   bytes[kSlotBytes + 20] ^= std::byte{1};
@@ -198,7 +198,7 @@ TEST_F(JournalTest, ADamagedOneIsNotOpenedAndStaysAsItIs) {
   EXPECT_EQ(bytes_of(path_), bytes);
 }
 
-TEST_F(JournalTest, ANameThatContradictsTheContentIsDamage) {
+TEST_F(JournalTest, NameThatContradictsTheContentIsDamage) {
   { const Journal journal = begin(dir_.path(), migration_); }
   const auto other_role = path_of(dir_.path(), migration_, Began::DESTINATION);
   std::filesystem::copy_file(path_, other_role);
@@ -212,7 +212,7 @@ TEST_F(JournalTest, ANameThatContradictsTheContentIsDamage) {
   EXPECT_FALSE(read(no_journals_name).value().damage);
 }
 
-TEST_F(JournalTest, WhatIsNotAFileIsNotRead) {
+TEST_F(JournalTest, NonRegularFilesAreNotRead) {
   ASSERT_EQ(::mkfifo((dir_.path() / "fifo").c_str(), 0600), 0);
   EXPECT_EQ(read(dir_.path() / "fifo").error().code(), Code::kInvalidArgument);
   EXPECT_EQ(read(dir_.path() / "nothing").error().code(), Code::kNotFound);

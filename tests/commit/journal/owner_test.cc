@@ -1,4 +1,4 @@
-// Who owns a journal is a question to the kernel: two owners, dead ones, those who ask.
+// The kernel knows who owns a journal: two owners, dead owners, and queries.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <pthread.h>
@@ -22,7 +22,7 @@ namespace {
 
 class OwnerTest : public testing::Test {
  protected:
-  /// A child that owns the journal when this returns, having done `first`.
+  /// A child that owns the journal when this returns; it ran `first` before.
   pid_t owner(const std::function<void()>& first = {}) {
     std::array<int, 2> ends{};
     EXPECT_EQ(::pipe2(ends.data(), O_CLOEXEC), 0);
@@ -43,7 +43,7 @@ class OwnerTest : public testing::Test {
   const std::filesystem::path path_ = begin(dir_.path()).path();
 };
 
-/// A thread that opens the journal, and may be waited for until it waits.
+/// A thread that opens the journal; a test can wait until it blocks.
 class Opener {
  public:
   Opener(const std::filesystem::path& path, Lock how)
@@ -71,7 +71,7 @@ class Opener {
   std::thread thread_;
 };
 
-TEST_F(OwnerTest, ThereIsOnlyOne) {
+TEST_F(OwnerTest, OnlyOneProcessOwnsAJournal) {
   EXPECT_FALSE(is_owned(path_).value());
   const auto first = Journal::open(path_, Lock::kTry);
   ASSERT_TRUE(first);
@@ -79,17 +79,17 @@ TEST_F(OwnerTest, ThereIsOnlyOne) {
   EXPECT_EQ(Journal::open(path_, Lock::kTry).error().code(), Code::kUnavailable);
 }
 
-TEST_F(OwnerTest, ItsMakerIsOne) {
+TEST_F(OwnerTest, CreatorIsTheOwner) {
   const Journal journal = begin(dir_.path());
   EXPECT_TRUE(is_owned(journal.path()).value());
   EXPECT_EQ(Journal::open(journal.path(), Lock::kTry).error().code(), Code::kUnavailable);
 }
 
-TEST_F(OwnerTest, WhatDoesNotExistIsNotOwned) {
+TEST_F(OwnerTest, MissingJournalIsNotOwned) {
   EXPECT_FALSE(is_owned(dir_.path() / "nothing").value());
 }
 
-TEST_F(OwnerTest, TheNextOneWaitsForTheDeathOfTheLast) {
+TEST_F(OwnerTest, NextOwnerWaitsForTheEndOfTheLast) {
   const pid_t last = owner();
   EXPECT_TRUE(is_owned(path_).value());
   Opener next(path_, Lock::kWait);
@@ -98,7 +98,7 @@ TEST_F(OwnerTest, TheNextOneWaitsForTheDeathOfTheLast) {
   EXPECT_TRUE(next.result());
 }
 
-TEST_F(OwnerTest, ItsHelpersAreNone) {
+TEST_F(OwnerTest, ChildProcessesAreNoOwners) {
   std::array<int, 2> ends{};
   ASSERT_EQ(::pipe(ends.data()), 0);
   const UniqueFd input(ends[0]);
@@ -113,7 +113,7 @@ TEST_F(OwnerTest, ItsHelpersAreNone) {
     pid_t helper = 0;
     EXPECT_EQ(::posix_spawnp(&helper, "cat", &actions, nullptr, words.data(), environ), 0);
   }));
-  // The owner may have died before the helper had become another program.
+  // The owner may have died before the helper had executed its program.
   EXPECT_TRUE(Journal::open(path_, Lock::kWait));
 }
 
@@ -126,7 +126,7 @@ void handle_signals(int flags) {
   ASSERT_EQ(::sigaction(SIGUSR1, &action, nullptr), 0);
 }
 
-TEST_F(OwnerTest, ASignalEndsTheWaitOfWhoAskedForThat) {
+TEST_F(OwnerTest, SignalEndsAnInterruptibleWait) {
   handle_signals(0);
   const auto last = Journal::open(path_, Lock::kTry);
   Opener next(path_, Lock::kWaitOrSignal);
@@ -134,7 +134,7 @@ TEST_F(OwnerTest, ASignalEndsTheWaitOfWhoAskedForThat) {
   EXPECT_EQ(next.result().error().code(), Code::kCancelled);
 }
 
-TEST_F(OwnerTest, ASignalEndsNoOtherWait) {
+TEST_F(OwnerTest, SignalEndsNoOtherWait) {
   handle_signals(0);
   signals = 0;
   std::optional<Journal> last(Journal::open(path_, Lock::kTry).value());
@@ -145,7 +145,7 @@ TEST_F(OwnerTest, ASignalEndsNoOtherWait) {
   EXPECT_TRUE(next.result());
 }
 
-TEST_F(OwnerTest, AJournalThatWentAwayDuringTheWaitIsNotFound) {
+TEST_F(OwnerTest, JournalRemovedDuringTheWaitIsNotFound) {
   std::optional<Journal> last(Journal::open(path_, Lock::kTry).value());
   Opener next(path_, Lock::kWait);
   std::filesystem::remove(path_);
@@ -153,7 +153,7 @@ TEST_F(OwnerTest, AJournalThatWentAwayDuringTheWaitIsNotFound) {
   EXPECT_EQ(next.result().error().code(), Code::kNotFound);
 }
 
-TEST_F(OwnerTest, ThoseWhoAskDoNotDisturb) {
+TEST_F(OwnerTest, QueriesDoNotDisturbTheOwner) {
   std::atomic<bool> over = false;
   std::atomic<int> asked = 0;
   const auto ask = [&] {
@@ -174,7 +174,7 @@ TEST_F(OwnerTest, ThoseWhoAskDoNotDisturb) {
   other.join();
 }
 
-TEST_F(OwnerTest, AskersDoNotTakeEachOtherForTheOwner) {
+TEST_F(OwnerTest, ConcurrentQueriesSeeNoOwner) {
   std::vector<std::thread> askers;
   std::atomic<int> wrong = 0;
   for (int i = 0; i < 3; ++i) {

@@ -1,4 +1,4 @@
-// What is kept and for how long.
+// Which journals are kept, and for how long.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/file.h>
@@ -18,7 +18,7 @@ using std::chrono::milliseconds;
 
 class Prune : public testing::Test {
  protected:
-  /// A finished journal that nobody owns.
+  /// A finished journal without an owner.
   std::filesystem::path finished_journal(const std::string& ordered_by = "operator") {
     Journal journal = begin(dir_.path(), Uuid::random(), ordered_by);
     EXPECT_TRUE(journal.append(finished()));
@@ -27,17 +27,17 @@ class Prune : public testing::Test {
 
   std::size_t count() { return list(dir_.path()).value().size(); }
 
-  /// Everything that is finished is older than that: it was written before the call.
+  /// Everything finished is older than that: it was written before the call.
   static constexpr milliseconds kNoAge{-1000};
 
   StateDir dir_;
 };
 
-TEST_F(Prune, OfNothingIsNothing) {
+TEST_F(Prune, EmptyDirectoryIsNoError) {
   EXPECT_EQ(prune(dir_.path(), {.age = kNoAge, .of_all = 0}).value(), 0u);
 }
 
-TEST_F(Prune, TheOldestGoFirst) {
+TEST_F(Prune, OldestAreRemovedFirst) {
   std::vector<std::filesystem::path> paths;
   for (int i = 0; i < 4; ++i) {
     paths.push_back(finished_journal());
@@ -52,13 +52,13 @@ TEST_F(Prune, TheOldestGoFirst) {
   EXPECT_TRUE(std::filesystem::exists(paths[3]));
 }
 
-TEST_F(Prune, YoungOnesStayHoweverManyThereAre) {
+TEST_F(Prune, YoungOnesStayInAnyNumber) {
   for (int i = 0; i < 3; ++i) finished_journal();
   EXPECT_EQ(prune(dir_.path(), {.age = hours(1), .of_all = 0}).value(), 0u);
   EXPECT_EQ(count(), 3u);
 }
 
-TEST_F(Prune, OneUsersManyYoungOnesGoAndPushNobodyElsesOut) {
+TEST_F(Prune, ExcessOfOneUserDoesNotEvictOthersJournals) {
   const auto bobs = finished_journal("bob");
   for (int i = 0; i < 5; ++i) finished_journal("alice");
   const Retention kept{.of_one_user = 2, .age = hours(1), .of_all = 0};
@@ -94,7 +94,7 @@ TEST_F(Prune, DamagedOnesStay) {
   EXPECT_EQ(count(), 1u);
 }
 
-TEST_F(Prune, WhatIsBeingMadeStays) {
+TEST_F(Prune, JournalUnderConstructionStays) {
   const auto directory = finished_journal().parent_path();
   const auto made = directory / (Uuid::random().to_string() + "-source.new");
   const UniqueFd maker(::open(made.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
@@ -103,11 +103,11 @@ TEST_F(Prune, WhatIsBeingMadeStays) {
   EXPECT_TRUE(std::filesystem::exists(made));
 }
 
-TEST_F(Prune, WhatACreationLeftGoesWithAgeAndFilesOfOthersStay) {
+TEST_F(Prune, OldLeftoversAreRemovedAndForeignFilesStay) {
   const auto directory = finished_journal().parent_path();
   const auto left = directory / (Uuid::random().to_string() + "-source.new");
   std::ofstream(left) << "not yet a journal";
-  std::ofstream(directory / "notes") << "somebody's";
+  std::ofstream(directory / "notes") << "foreign";
   EXPECT_EQ(count(), 1u);
   ASSERT_TRUE(prune(dir_.path(), {.age = hours(1), .of_all = 0}));
   EXPECT_TRUE(std::filesystem::exists(left));

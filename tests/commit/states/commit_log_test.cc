@@ -15,7 +15,7 @@ namespace {
 template <class Role>
 class CommitLogOf : public ::testing::Test {
  protected:
-  /// A log that was led to `state` on the shortest way.
+  /// A log that was brought to `state` on the shortest path.
   typename Role::Log log_in(typename Role::State state) {
     auto log = Role::Log::create(state_.path(), Uuid::random(), {});
     if (!log) throw std::runtime_error(log.error().message());
@@ -54,7 +54,7 @@ TYPED_TEST(CommitLogOf, BeginsInTheFirstState) {
   EXPECT_EQ(log.journal().role(), TypeParam::kRole);
 }
 
-TYPED_TEST(CommitLogOf, TakesTheStepsOfTheTableAndNoOther) {
+TYPED_TEST(CommitLogOf, AcceptsOnlyTheStepsOfTheTable) {
   for (const auto state : all(TypeParam::kLastState)) {
     for (const auto event : all(TypeParam::kLastEvent)) {
       auto log = this->log_in(state);
@@ -71,7 +71,7 @@ TYPED_TEST(CommitLogOf, TakesTheStepsOfTheTableAndNoOther) {
   }
 }
 
-TYPED_TEST(CommitLogOf, RefusesAnotherRecordThanTheTableNames) {
+TYPED_TEST(CommitLogOf, AcceptsOnlyTheRecordOfTheTable) {
   auto log = this->log_in(TypeParam::kFirst);
   using Event = typename TypeParam::Event;
   for (const Record& record : {Record(), record_of(Record::kFinished)}) {
@@ -83,7 +83,7 @@ TYPED_TEST(CommitLogOf, RefusesAnotherRecordThanTheTableNames) {
   EXPECT_EQ(log.journal().records().size(), 1U);
 }
 
-TYPED_TEST(CommitLogOf, ASuccessorFindsTheSameState) {
+TYPED_TEST(CommitLogOf, NextOwnerFindsTheSameState) {
   for (const auto state : all(TypeParam::kLastState)) {
     std::filesystem::path path;
     {
@@ -99,7 +99,7 @@ TYPED_TEST(CommitLogOf, ASuccessorFindsTheSameState) {
   }
 }
 
-TYPED_TEST(CommitLogOf, TheOtherRolesJournalIsNotOpened) {
+TYPED_TEST(CommitLogOf, JournalOfTheOtherRoleIsNotOpened) {
   using Other = std::conditional_t<std::is_same_v<TypeParam, Source>, Destination, Source>;
   std::filesystem::path path;
   { path = this->log_in(TypeParam::kFirst).journal().path(); }
@@ -108,7 +108,7 @@ TYPED_TEST(CommitLogOf, TheOtherRolesJournalIsNotOpened) {
   EXPECT_EQ(opened.error().code(), Code::kDataLoss);
 }
 
-TEST(SourceLog, AStepThatCannotBeWrittenDownIsNotTaken) {
+TEST(SourceLog, StepThatCannotBeJournaledIsNotTaken) {
   const StateDir state;
   auto log = SourceLog::create(state.path(), Uuid::random(), {});
   ASSERT_TRUE(log);

@@ -1,4 +1,4 @@
-// proto/PROTOCOL.md shows the tables of the commit: exactly those that the code has.
+// proto/PROTOCOL.md shows the tables of the commit, exactly as the code has them.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

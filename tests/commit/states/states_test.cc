@@ -1,5 +1,5 @@
-// The tables themselves: what must be true of them whatever they say. tests/model compares them
-// with the model that is proven.
+// The tables themselves: properties that hold for every row. tests/model compares them with the
+// model that is proven.
 #include "migrate-agent/commit/states/states.h"
 
 #include <gmock/gmock.h>
@@ -46,14 +46,14 @@ TYPED_TEST(States, EveryEventHasARow) {
   }
 }
 
-TYPED_TEST(States, EveryStepIsWrittenDown) {
+TYPED_TEST(States, EveryStepIsJournaled) {
   for (const auto& row : TypeParam::rows()) {
     EXPECT_NE(row.record, Record::BODY_NOT_SET) << to_string(row.event);
     EXPECT_NE(row.record, Record::kBegan) << to_string(row.event);
   }
 }
 
-TYPED_TEST(States, WhatIsWrittenDownTellsTheNextState) {
+TYPED_TEST(States, RecordDeterminesTheNextState) {
   for (const auto& row : TypeParam::rows()) {
     for (const auto& other : TypeParam::rows()) {
       if (row.from != other.from || row.record != other.record) continue;
@@ -63,7 +63,7 @@ TYPED_TEST(States, WhatIsWrittenDownTellsTheNextState) {
   }
 }
 
-TYPED_TEST(States, FinishedIsWrittenOnTheWayToAFinalStateAndThereAlone) {
+TYPED_TEST(States, FinishedIsWrittenOnlyBeforeAFinalState) {
   for (const auto& row : TypeParam::rows()) {
     const bool final = std::ranges::none_of(TypeParam::rows(),
                                             [&](const auto& next) { return next.from == row.to; });
@@ -71,7 +71,7 @@ TYPED_TEST(States, FinishedIsWrittenOnTheWayToAFinalStateAndThereAlone) {
   }
 }
 
-TYPED_TEST(States, EveryStateIsReachedByAJournalThatTellsIt) {
+TYPED_TEST(States, EveryStateIsReachedByReplayingAJournal) {
   std::map<typename TypeParam::State, std::vector<Record>> reached{{TypeParam::kFirst, {}}};
   for (std::size_t before = 0; before != reached.size();) {
     before = reached.size();
@@ -90,7 +90,7 @@ TYPED_TEST(States, EveryStateIsReachedByAJournalThatTellsIt) {
   }
 }
 
-TYPED_TEST(States, AJournalThatNoRunCanHaveWrittenIsRefused) {
+TYPED_TEST(States, ImpossibleJournalIsRefused) {
   const auto expect_refused = [](const std::vector<Record>& records) {
     const auto told = TypeParam::replay(records);
     ASSERT_FALSE(told);
@@ -111,7 +111,7 @@ TYPED_TEST(States, AJournalThatNoRunCanHaveWrittenIsRefused) {
       {record_of(Record::kAborted), record_of(Record::kFinished), record_of(Record::kAborted)}));
 }
 
-TEST(SourceStates, NothingButAnOperatorOrALostCopyLeadsBackFromTheCommit) {
+TEST(SourceStates, OnlyAnOperatorOrALostCopyUndoesTheCommit) {
   std::set<SourceState> after{SourceState::kCommitted};
   for (std::size_t before = 0; before != after.size();) {
     before = after.size();
@@ -148,7 +148,7 @@ TEST(Outcome, FollowsTheDecisionInTheJournal) {
       OutcomeReply::COMMITTED);
 }
 
-TEST(Outcome, OfACopyAnswersTheCommit) {
+TEST(Outcome, OutcomeOfTheCopyAnswersTheCommit) {
   const auto answer_after = [](std::vector<Record> records) {
     const auto journal = journal_of(journal::Began::DESTINATION, std::move(records));
     return commit_answer(replay(journal::Began::DESTINATION, journal).value(), journal);
@@ -170,7 +170,7 @@ TEST(Outcome, OfACopyAnswersTheCommit) {
   EXPECT_TRUE(answer_after({restored, committed, lost, finished})->value().has_copy_lost());
 }
 
-TEST(Outcome, IsToldToTheDaemon) {
+TEST(Outcome, OutcomeIsReportedToTheDaemon) {
   const Record committed = record_of(Record::kCommitted);
   Record aborted = record_of(Record::kAborted);
   aborted.mutable_aborted()->set_code("timeout");
@@ -184,7 +184,7 @@ TEST(Outcome, IsToldToTheDaemon) {
   EXPECT_EQ(undone.code(), "timeout");
 }
 
-TEST(Outcome, IsUnknownWithoutAJournalThatCanBeBelieved) {
+TEST(Outcome, IsUnknownWithoutAValidJournal) {
   using proto::OutcomeReply;
   using Read = Result<journal::Contents>;
   EXPECT_EQ(outcome_of(Read(Error(Code::kNotFound, "no such file"))), OutcomeReply::UNKNOWN);
@@ -197,7 +197,7 @@ TEST(Outcome, IsUnknownWithoutAJournalThatCanBeBelieved) {
   EXPECT_EQ(outcome_of(Read(impossible)), OutcomeReply::UNKNOWN);
 }
 
-TEST(Outcome, IsUndecidedWhileTheJournalCannotBeRead) {
+TEST(Outcome, IsUndecidedWhileTheJournalIsUnreadable) {
   EXPECT_EQ(outcome_of(Result<journal::Contents>(Error(Code::kIo, "input/output error"))),
             proto::OutcomeReply::UNDECIDED);
 }

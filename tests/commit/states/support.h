@@ -1,4 +1,4 @@
-// What tests of the commit share: a state_dir of their own, and records of any kind.
+// What tests of the commit share: a state_dir per test, and records of any kind.
 #pragma once
 
 #include <filesystem>
@@ -25,16 +25,16 @@ class StateDir {
   std::filesystem::path path_;
 };
 
-/// A record with a body of this kind; a Resolved says what `event` does.
+/// A record with a body of this kind; a Resolved has the decision of `event`.
 Record record_of(Record::BodyCase kind, std::string_view event = {});
 
 /// The kind's name as the proto file has it: "KeeperStarted".
 std::string_view name_of(Record::BodyCase kind);
 
-/// A Began of this role and then these records.
+/// A Began of this role, followed by these records.
 std::vector<Record> journal_of(journal::Role role, std::vector<Record> records);
 
-/// What a test needs to say about either role with the same words.
+/// Types and functions of one role, so that a test can be written once for both.
 struct Source {
   using State = SourceState;
   using Event = SourceEvent;

@@ -1,4 +1,4 @@
-// The server of metrics against clients that behave and clients that do not.
+// The metrics server, with well-behaved and hostile clients.
 #include "migrate-agent/daemon/metrics/http_server.h"
 
 #include <gmock/gmock.h>
@@ -76,21 +76,21 @@ TEST_F(HttpServerTest, GetIsAnsweredAndTheConnectionCloses) {
   EXPECT_THAT(reply, testing::EndsWith("\r\n\r\nyou asked for /there"));
 }
 
-TEST_F(HttpServerTest, HeadHasTheLengthAndNoBody) {
+TEST_F(HttpServerTest, HeadHasTheLengthWithoutContent) {
   serve();
   const std::string reply = ask("HEAD /there HTTP/1.1\r\n\r\n");
   EXPECT_THAT(reply, HasSubstr("Content-Length: 20\r\n"));
   EXPECT_THAT(reply, testing::EndsWith("\r\n\r\n"));
 }
 
-TEST_F(HttpServerTest, WhatIsNoGetIsRefused) {
+TEST_F(HttpServerTest, OtherMethodsAreRefused) {
   serve();
   EXPECT_THAT(ask("POST /there HTTP/1.1\r\nContent-Length: 3\r\n\r\nabc"),
               StartsWith("HTTP/1.1 405 "));
   EXPECT_THAT(ask("GET /elsewhere HTTP/1.1\r\n\r\n"), StartsWith("HTTP/1.1 404 "));
 }
 
-TEST_F(HttpServerTest, NonsenseIsABadRequest) {
+TEST_F(HttpServerTest, MalformedRequestIsABadRequest) {
   serve();
   for (const char* bytes :
        {"\r\n\r\n", "GET\r\n\r\n", "GET /there\r\n\r\n", "GET there HTTP/1.1\r\n\r\n",
@@ -99,31 +99,31 @@ TEST_F(HttpServerTest, NonsenseIsABadRequest) {
   }
 }
 
-TEST_F(HttpServerTest, ARequestThatDoesNotEndIsCutOff) {
+TEST_F(HttpServerTest, EndlessRequestIsCutOff) {
   serve();
   EXPECT_THAT(ask("GET /there HTTP/1.1\r\nX: " + std::string(100'000, 'x')),
               testing::AnyOf(StartsWith("HTTP/1.1 400 "), ""));
   EXPECT_THAT(ask("GET /there HTTP/1.1\r\n\r\n"), StartsWith("HTTP/1.1 200 "));
 }
 
-TEST_F(HttpServerTest, WhoSaysNothingIsLetGo) {
+TEST_F(HttpServerTest, SilentClientIsDisconnected) {
   serve({.patience = std::chrono::milliseconds(100)});
   EXPECT_EQ(ask(""), "");
   EXPECT_EQ(ask("GET /there HTTP/1.1\r\n"), "");
 }
 
-TEST_F(HttpServerTest, MoreThanTheLimitAreClosedAtOnceAndOthersAreServedAfterwards) {
+TEST_F(HttpServerTest, ExcessConnectionsAreClosedAtOnce) {
   serve({.connections = 2});
   std::optional<Client> first(std::in_place, endpoint_);
   const Client second(endpoint_);
   EXPECT_EQ(ask("GET /there HTTP/1.1\r\n\r\n"), "");
   first.reset();
-  std::string answer;  // there is one as soon as the server has seen that
+  std::string answer;  // there is a free slot as soon as the server has seen that
   while (answer.empty()) answer = ask("GET /there HTTP/1.1\r\n\r\n");
   EXPECT_THAT(answer, StartsWith("HTTP/1.1 200 "));
 }
 
-TEST_F(HttpServerTest, SlowOnesDoNotHoldUpOthers) {
+TEST_F(HttpServerTest, SlowClientsDoNotDelayOthers) {
   serve();
   Client slow(endpoint_);
   slow.send("GET /the");

@@ -1,4 +1,4 @@
-// What a log line looks like: by itself, under systemd's journal, and with a migration's id.
+// The format of log lines: plain, under systemd's journal, and with a migration's id.
 #include "src/base/log.h"
 
 #include <gmock/gmock.h>
@@ -19,7 +19,7 @@ using testing::MatchesRegex;
 
 constexpr const char* kId = "6f1c2d3e-0000-4000-8000-000000000001";
 
-/// What `body` logs in a process of its own.
+/// The log of `body`, which runs in a child process.
 std::string logged(bool to_journal, const std::function<void()>& body) {
   int fds[2];
   EXPECT_EQ(::pipe(fds), 0);
@@ -63,7 +63,7 @@ TEST(Log, UnderTheJournalLinesHaveAPriorityAndNoTime) {
   EXPECT_EQ(text, "<7>one\n<6>two\n<4>three\n<3>four\n<2>five\n");
 }
 
-TEST(Log, OnceAMigrationIsKnownEveryLineCarriesItsId) {
+TEST(Log, LinesOfAMigrationCarryItsId) {
   const auto body = [] {
     spdlog::info("before");
     log_migration(*Uuid::parse(kId));

@@ -1,4 +1,4 @@
-// What the daemon counts, as Prometheus would read it.
+// The counters of the daemon, as Prometheus would read them.
 #include "migrate-agent/daemon/metrics/metrics.h"
 
 #include <gmock/gmock.h>
@@ -25,7 +25,7 @@ registry::Outcome failed_with(Code code) {
   return made;
 }
 
-/// A migration of this host's that went well.
+/// A successful migration of this host.
 registry::Outcome migrated() {
   registry::Outcome made = outcome(journal::Began::SOURCE);
   proto::MigrateReport& report = *made.mutable_report();
@@ -53,7 +53,7 @@ std::string line(const std::string& series, const std::string& value) {
   return "\n" + series + " " + value + "\n";
 }
 
-TEST(Metrics, WhatCanBeCountedIsThereBeforeItHappens) {
+TEST(Metrics, CountersExistFromTheStart) {
   const std::string text = Metrics().text({});
   for (const char* word : {"migrated", "refused", "cancelled", "unconfirmed", "failed"}) {
     for (const char* role : {"source", "destination"}) {
@@ -66,13 +66,13 @@ TEST(Metrics, WhatCanBeCountedIsThereBeforeItHappens) {
   EXPECT_THAT(text, HasSubstr(line("gcr_migration_downtime_seconds_count", "0")));
 }
 
-TEST(Metrics, TheBuildIsNamed) {
+TEST(Metrics, BuildIsNamed) {
   EXPECT_THAT(Metrics().text({}),
               HasSubstr("gcr_build_info{commit=\"" + std::string(source_commit()) +
                         "\",version=\"" + release() + "\"} 1"));
 }
 
-TEST(Metrics, OutcomesHaveTheirWords) {
+TEST(Metrics, OutcomesHaveStableNames) {
   registry::Outcome suspended = outcome(journal::Began::SOURCE);
   suspended.mutable_report()->mutable_suspension()->set_done(true);
   EXPECT_EQ(outcome_word(suspended), "suspended");
@@ -90,7 +90,7 @@ TEST(Metrics, OutcomesHaveTheirWords) {
   EXPECT_EQ(outcome_word(recovering), "unconfirmed");
 }
 
-TEST(Metrics, AMigrationIsCountedWithItsTimesInSecondsAndItsBytes) {
+TEST(Metrics, MigrationIsCountedWithSecondsAndBytes) {
   Metrics metrics;
   metrics.ended(migrated());
   const std::string text = metrics.text({});
@@ -111,7 +111,7 @@ TEST(Metrics, AMigrationIsCountedWithItsTimesInSecondsAndItsBytes) {
               HasSubstr("gcr_migration_rate_bytes_per_second_sum{transport=\"tcp\"} 2000000000\n"));
 }
 
-TEST(Metrics, AMigrationThatFailedHasNoDowntime) {
+TEST(Metrics, FailedMigrationHasNoDowntime) {
   Metrics metrics;
   registry::Outcome failed = failed_with(Code::kTimeout);
   failed.mutable_report()->set_total_ms(500);
@@ -119,7 +119,7 @@ TEST(Metrics, AMigrationThatFailedHasNoDowntime) {
   EXPECT_THAT(metrics.text({}), HasSubstr(line("gcr_migration_downtime_seconds_count", "0")));
 }
 
-TEST(Metrics, PhasesAreTimedByRoleAndStrangeNamesAreOneSeries) {
+TEST(Metrics, UnknownPhasesShareOneSeries) {
   Metrics metrics;
   registry::Outcome ended = outcome(journal::Began::DESTINATION);
   add_phase(ended, "criu restore", 250);
@@ -136,7 +136,7 @@ TEST(Metrics, PhasesAreTimedByRoleAndStrangeNamesAreOneSeries) {
   EXPECT_THAT(text, Not(HasSubstr("forged")));
 }
 
-TEST(Metrics, ARecoveryIsNoMigrationMore) {
+TEST(Metrics, RecoveryIsNotCountedAsAMigration) {
   Metrics metrics;
   registry::Outcome recovered = outcome(journal::Began::DESTINATION);
   recovered.set_recovered(true);
@@ -158,7 +158,7 @@ TEST(Metrics, JournalErrorsAddUp) {
   EXPECT_THAT(metrics.text({}), HasSubstr(line("gcr_journal_errors_total", "3")));
 }
 
-TEST(Metrics, ThePresentIsWhatItIsNow) {
+TEST(Metrics, GaugesHaveTheCurrentValues) {
   Metrics metrics;
   metrics.text({.workers = 5, .outgoing = 2, .certificate_expiry = {{"agent", 1893456000}}});
   const std::string text = metrics.text({.workers = 1,

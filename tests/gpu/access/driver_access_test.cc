@@ -1,4 +1,4 @@
-// The contract of GpuAccess (migrate-agent/gpu/access/gpu_access.h), through the driver alone.
+// The contract of GpuAccess (migrate-agent/gpu/access/gpu_access.h), through the driver only.
 #include "migrate-agent/gpu/access/driver/driver_access.h"
 
 #include <gmock/gmock.h>
@@ -37,7 +37,7 @@ class ThroughTheDriver : public testing::Test {
   std::string buffer_;
 };
 
-TEST_F(ThroughTheDriver, HoldingIsLockingAndResumingUnlocks) {
+TEST_F(ThroughTheDriver, HoldLocksAndResumeUnlocks) {
   EXPECT_TRUE(access_.is_driver_alone());
   EXPECT_FALSE(access_.look().value().quiet);
   for (int time = 0; time < 2; ++time) {
@@ -47,7 +47,7 @@ TEST_F(ThroughTheDriver, HoldingIsLockingAndResumingUnlocks) {
     EXPECT_TRUE(access_.look().value().quiet);
     EXPECT_EQ(state(), Control::State::kLocked);
     process_.send("holds " + buffer_ + " 7");
-    EXPECT_FALSE(process_.has_output()) << "the call is held back";
+    EXPECT_FALSE(process_.has_output()) << "the call is delayed";
     ASSERT_TRUE(access_.resume());
     EXPECT_EQ(process_.receive(), kOk + " 1");
     EXPECT_EQ(state(), Control::State::kRunning);
@@ -55,7 +55,7 @@ TEST_F(ThroughTheDriver, HoldingIsLockingAndResumingUnlocks) {
   }
 }
 
-TEST_F(ThroughTheDriver, IsQuietAndNeverResumedWhileItIsCheckpointed) {
+TEST_F(ThroughTheDriver, CheckpointedProcessIsQuietAndNotResumed) {
   ASSERT_TRUE(hold().quiet);
   EXPECT_TRUE(access_.detach());
   ASSERT_TRUE(control_->checkpoint());
@@ -67,7 +67,7 @@ TEST_F(ThroughTheDriver, IsQuietAndNeverResumedWhileItIsCheckpointed) {
   EXPECT_EQ(state(), Control::State::kCheckpointed);
 }
 
-TEST_F(ThroughTheDriver, ThereIsNothingToTakeGiveOrDrop) {
+TEST_F(ThroughTheDriver, HasNoDescriptorsToMoveOrPagesToDrop) {
   const AccessState state = access_.look().value();
   EXPECT_EQ(state.thread, 0);
   EXPECT_FALSE(state.detached);
@@ -83,7 +83,7 @@ TEST_F(ThroughTheDriver, ThereIsNothingToTakeGiveOrDrop) {
   EXPECT_EQ(access_.use_huge_pages({}).error().code(), Code::kUnsupported);
 }
 
-TEST_F(ThroughTheDriver, WorkThatDoesNotEndKeepsTheGateOpen) {
+TEST_F(ThroughTheDriver, UnfinishedWorkKeepsTheGateOpen) {
   ASSERT_EQ(process_.ask("block"), kOk);
   Gates gates({{process_.pid(), &access_}});
   const Status closed = gates.quiesce(milliseconds(100), milliseconds(0));
@@ -98,12 +98,12 @@ TEST_F(ThroughTheDriver, WorkThatDoesNotEndKeepsTheGateOpen) {
   EXPECT_EQ(process_.ask("holds " + buffer_ + " 7"), kOk + " 1");
 }
 
-TEST_F(ThroughTheDriver, WhatSomebodyElseHasLockedIsNotHeld) {
+TEST_F(ThroughTheDriver, ProcessLockedByAnotherIsNotHeld) {
   ASSERT_TRUE(control_->lock(std::chrono::seconds(10)));
   EXPECT_EQ(access_.hold(milliseconds(1), milliseconds(0)).error().code(), Code::kRefused);
 }
 
-TEST_F(ThroughTheDriver, TheDriverIsNotAskedAboutAStoppedProcess) {
+TEST_F(ThroughTheDriver, StoppedProcessIsNotQueried) {
   process_.signal(SIGSTOP);
   int status = 0;
   ASSERT_EQ(::waitpid(process_.pid(), &status, WUNTRACED), process_.pid());
@@ -114,7 +114,7 @@ TEST_F(ThroughTheDriver, TheDriverIsNotAskedAboutAStoppedProcess) {
   EXPECT_TRUE(access_.hold(milliseconds(1), milliseconds(0)).value().quiet);
 }
 
-TEST_F(ThroughTheDriver, AProcessThatHasEndedIsAnError) {
+TEST_F(ThroughTheDriver, EndedProcessIsAnError) {
   process_.signal(SIGKILL);
   process_.wait();
   EXPECT_FALSE(access_.look());

@@ -1,4 +1,4 @@
-// An access, and a gate, that answer as they are told, and note what they were asked.
+// An access and a gate that answer as configured and record their calls.
 #pragma once
 
 #include <condition_variable>
@@ -11,7 +11,7 @@
 
 namespace gcr::test {
 
-/// The names of the methods that were called. Any thread.
+/// The names of the methods that were called. Callable from any thread.
 class Calls {
  public:
   void note(const char* call) {
@@ -20,7 +20,7 @@ class Calls {
     changed_.notify_all();
   }
 
-  /// Once there are so many.
+  /// Returns once this many were called.
   std::vector<std::string> wait_for(std::size_t least = 0) {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [&] { return calls_.size() >= least; });
@@ -33,7 +33,7 @@ class Calls {
   std::vector<std::string> calls_;
 };
 
-/// The answers are set before it is used. Any thread.
+/// Set the answers before use. Methods may be called from any thread.
 class FakeGate : public gpu::Gate {
  public:
   Status answer_to_quiesce;

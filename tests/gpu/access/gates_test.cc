@@ -1,6 +1,6 @@
-// Closing the gates of a job whose members' kernels wait for each other, on ranks that are models:
-// a rank's program is a row of calls, its GPU runs them in order, and a collective ends when every
-// rank's GPU has come to it.
+// Closing the gates of a job whose members' kernels wait for each other. The ranks are models: the
+// program of a rank is a list of calls, its GPU runs them in order, and a collective ends when the
+// GPU of every rank has reached it.
 #include "migrate-agent/gpu/access/gates.h"
 
 #include <gmock/gmock.h>
@@ -21,7 +21,7 @@ using std::chrono::seconds;
 
 constexpr seconds kLong{60};
 
-/// What all ranks do: true where the call is a collective.
+/// The program of all ranks: true where the call is a collective.
 using Program = std::vector<bool>;
 
 class Rank;
@@ -33,7 +33,7 @@ struct Machine {
   std::mutex mutex;
 
   Machine(Program what, const std::vector<std::size_t>& submitted);
-  /// Runs whatever can run now.
+  /// Runs every call that can run now.
   void run();
   bool can_run(std::size_t rank) const;
   Gates gates();
@@ -44,8 +44,8 @@ class Rank : public gpu::GpuAccess {
  public:
   Rank(Machine& machine, std::size_t submitted) : submitted(submitted), machine_(machine) {}
 
-  std::size_t submitted;  ///< calls that its GPU has
-  std::size_t done = 0;   ///< of them
+  std::size_t submitted;  ///< calls submitted to its GPU
+  std::size_t done = 0;   ///< those that have finished
   bool open = true;
   std::size_t steps = 0;
   std::optional<Error> error{};
@@ -137,7 +137,7 @@ Program with_collectives_at(std::size_t length, std::initializer_list<std::size_
   return program;
 }
 
-TEST(ClosingGates, RanksThatAreBehindAreLetGoOnUntilNobodyWaits) {
+TEST(ClosingGates, RanksBehindAreLetPassUntilNoRankWaits) {
   Machine machine(with_collectives_at(100, {40, 80}), {45, 10, 30});
   Gates gates = machine.gates();
   std::vector<std::string> told;
@@ -149,20 +149,20 @@ TEST(ClosingGates, RanksThatAreBehindAreLetGoOnUntilNobodyWaits) {
     EXPECT_FALSE(rank->open);
   }
   EXPECT_EQ(machine.ranks[0]->steps, 0u) << "it was the furthest";
-  EXPECT_EQ(machine.ranks[1]->submitted, 41u) << "the collective, and no call more";
+  EXPECT_EQ(machine.ranks[1]->submitted, 41u) << "the collective, and no further call";
   EXPECT_EQ(machine.ranks[2]->submitted, 41u);
   ASSERT_EQ(told.size(), 1u);
   EXPECT_EQ(told.front(), "process 1: its GPU waits: calls of 2, 3 are let pass");
 }
 
-TEST(ClosingGates, NobodyIsLetGoOnWhereNobodyWaits) {
+TEST(ClosingGates, NoCallIsLetPassWhenNoRankWaits) {
   Machine machine(with_collectives_at(100, {40}), {40, 7, 39, 0});
   Gates gates = machine.gates();
   ASSERT_TRUE(gates.quiesce(kLong, milliseconds(0)));
   for (const auto& rank : machine.ranks) EXPECT_EQ(rank->steps, 0u);
 }
 
-TEST(ClosingGates, NobodyPassesTheOneThatWasFurthestByMoreThanItsCollective) {
+TEST(ClosingGates, NoRankRunsMoreThanOneCollectiveAhead) {
   std::mt19937 random(4711);
   for (int trial = 0; trial < 14; ++trial) {
     Program program(200);
@@ -179,7 +179,7 @@ TEST(ClosingGates, NobodyPassesTheOneThatWasFurthestByMoreThanItsCollective) {
   }
 }
 
-TEST(ClosingGates, ARingWhereEachWaitsForItsNeighbourComesToRest) {
+TEST(ClosingGates, RingOfMutualWaitsQuiesces) {
   std::mt19937 random(4711);
   for (int trial = 0; trial < 10; ++trial) {
     std::vector<std::size_t> submitted;
@@ -193,8 +193,8 @@ TEST(ClosingGates, ARingWhereEachWaitsForItsNeighbourComesToRest) {
   }
 }
 
-TEST(ClosingGates, ARankThatNeverComesToItsCollectiveOpensThemAgain) {
-  /// Its host thread does something else, and makes no calls.
+TEST(ClosingGates, RankThatMissesItsCollectiveReopensAllGates) {
+  /// Its host thread does other work and makes no calls.
   struct Elsewhere : Rank {
     using Rank::Rank;
     Result<Held> hold(Microseconds, Milliseconds) override {
@@ -214,7 +214,7 @@ TEST(ClosingGates, ARankThatNeverComesToItsCollectiveOpensThemAgain) {
   for (const auto& rank : stuck.ranks) EXPECT_TRUE(rank->open);
 }
 
-TEST(ClosingGates, AMemberThatEndsOpensThemAgain) {
+TEST(ClosingGates, EndOfAMemberReopensAllGates) {
   Machine machine(Program(10), {3, 4});
   machine.ranks[1]->error = Error(Code::kNotFound, "process 2 has ended");
   Gates gates = machine.gates();

@@ -1,4 +1,5 @@
-// What needs no more than a GpuAccess works with any: pages of zeros, and the throttle.
+// Code that needs only a GpuAccess works with each implementation: dropping pages of zeros, and the
+// throttle.
 #include <gmock/gmock.h>
 #include <signal.h>
 #include <sys/mman.h>
@@ -23,10 +24,10 @@ using testing::ElementsAre;
 constexpr std::uint64_t kPage = 4096;
 constexpr std::uint64_t kBytes = 4 << 20;
 
-/// A process with two mappings of zeros, that it has written to and no library is in.
-class ZerosOfAnybody : public testing::Test {
+/// A process with two mappings of zeros that it has written to, without the preload library.
+class DropZeroPages : public testing::Test {
  protected:
-  ZerosOfAnybody() {
+  DropZeroPages() {
     pid_ = fork_ready([this] {
       for (const std::uint64_t start : {zeros_, stack_}) {
         auto* bytes = reinterpret_cast<volatile char*>(start);
@@ -37,7 +38,7 @@ class ZerosOfAnybody : public testing::Test {
     access_.state.thread = pid_;
     access_.state.stack = stack_ + kBytes / 2;
   }
-  ~ZerosOfAnybody() override {
+  ~DropZeroPages() override {
     ::kill(pid_, SIGKILL);
     ::waitpid(pid_, nullptr, 0);
     for (const std::uint64_t start : {zeros_, stack_}) {
@@ -45,7 +46,7 @@ class ZerosOfAnybody : public testing::Test {
     }
   }
 
-  /// Between two pages that keep it from becoming one with its neighbours.
+  /// Between two pages that keep the kernel from merging it with its neighbours.
   static std::uint64_t map() {
     void* start =
         ::mmap(nullptr, kBytes + 2 * kPage, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -72,7 +73,7 @@ class ZerosOfAnybody : public testing::Test {
   FakeAccess access_;
 };
 
-TEST_F(ZerosOfAnybody, AllAreDroppedButTheStackInUse) {
+TEST_F(DropZeroPages, AllZeroPagesButTheStackInUseAreDropped) {
   const auto dropped = drop();
   ASSERT_TRUE(dropped) << dropped.error().message();
   EXPECT_GE(dropped->dropped_bytes, kBytes);
@@ -82,7 +83,7 @@ TEST_F(ZerosOfAnybody, AllAreDroppedButTheStackInUse) {
   EXPECT_THAT(access_.calls.wait_for(), ElementsAre("look", "drop_pages", "use_huge_pages"));
 }
 
-TEST_F(ZerosOfAnybody, WhereNobodyCanDropThemTheProcessRunsOn) {
+TEST_F(DropZeroPages, ProcessRunsOnIfZeroPagesCannotBeDropped) {
   access_.answer_to_drop_pages = Error(Code::kUnsupported, "no library");
   const auto dropped = drop();
   ASSERT_FALSE(dropped);
@@ -90,7 +91,7 @@ TEST_F(ZerosOfAnybody, WhereNobodyCanDropThemTheProcessRunsOn) {
   while (procfs::state(std::to_string(pid_)) != 'S') ::usleep(1000);
 }
 
-TEST(ThrottleOfAnybody, EveryCloseIsFollowedByAnOpen) {
+TEST(ThrottleOfAnyAccess, EveryCloseIsFollowedByAnOpen) {
   FakeGate gate;
   Throttle throttle(gate);
   throttle.set_share(0.5);
@@ -104,7 +105,7 @@ TEST(ThrottleOfAnybody, EveryCloseIsFollowedByAnOpen) {
   }
 }
 
-TEST(ThrottleOfAnybody, AGpuThatDoesNotBecomeIdleInTimeIsNoError) {
+TEST(ThrottleOfAnyAccess, BusyGpuIsNoError) {
   FakeGate gate;
   gate.answer_to_quiesce = Error(Code::kTimeout, "busy");
   Throttle throttle(gate);
@@ -114,7 +115,7 @@ TEST(ThrottleOfAnybody, AGpuThatDoesNotBecomeIdleInTimeIsNoError) {
   EXPECT_THAT(gate.calls.wait_for(), testing::Each("quiesce"));
 }
 
-TEST(ThrottleOfAnybody, TheFirstErrorEndsIt) {
+TEST(ThrottleOfAnyAccess, FirstErrorEndsTheThrottle) {
   for (const bool closing : {true, false}) {
     FakeGate gate;
     (closing ? gate.answer_to_quiesce : gate.answer_to_resume) =

@@ -16,7 +16,7 @@ using testing::IsEmpty;
 constexpr MemberId kChild{1};
 constexpr std::uint64_t kSize = 2 << 20;
 
-/// What a member maps, under these numbers.
+/// Mappings of one member, under these numbers.
 std::vector<LocalAllocation> local(std::initializer_list<std::uint64_t> ids) {
   std::vector<LocalAllocation> list;
   for (const std::uint64_t id : ids) list.push_back({.local_id = id, .size_bytes = id * kSize});
@@ -51,7 +51,7 @@ Job shared() {
   return job;
 }
 
-TEST(Job, AllocationsOfOneMemberAreNumberedInTheOrderInWhichTheyAreSeen) {
+TEST(Job, AllocationsAreNumberedInTheOrderSeen) {
   Job job;
   (void)follow(job, kRoot, local({7, 3}));
   EXPECT_EQ(job.find({kRoot, 7}), AllocationId{1});
@@ -61,7 +61,7 @@ TEST(Job, AllocationsOfOneMemberAreNumberedInTheOrderInWhichTheyAreSeen) {
   EXPECT_THAT(job.allocations().at({2}).mapped_by, ElementsAre(Mapping{kRoot, 3}));
 }
 
-TEST(Job, WhatStaysIsNoChange) {
+TEST(Job, UnchangedAllocationsAreNoChange) {
   Job job;
   (void)follow(job, kRoot, local({7, 3}));
   const Job::Changes again = follow(job, kRoot, local({3, 7}));
@@ -70,7 +70,7 @@ TEST(Job, WhatStaysIsNoChange) {
   EXPECT_THAT(numbers(again.removed), IsEmpty());
 }
 
-TEST(Job, ANumberIsNeverUsedAgain) {
+TEST(Job, NumbersAreNeverReused) {
   Job job;
   (void)follow(job, kRoot, local({7, 3}));
   const Job::Changes freed = follow(job, kRoot, local({7}));
@@ -79,7 +79,7 @@ TEST(Job, ANumberIsNeverUsedAgain) {
   EXPECT_EQ(job.find({kRoot, 3}), AllocationId{3}) << "it may be another one";
 }
 
-TEST(Job, MembersMayUseTheSameNumbersForDifferentAllocations) {
+TEST(Job, MembersMayUseEqualNumbersForDifferentMemory) {
   Job job(2);
   (void)follow(job, kRoot, local({7}));
   (void)follow(job, kChild, local({7}));
@@ -87,7 +87,7 @@ TEST(Job, MembersMayUseTheSameNumbersForDifferentAllocations) {
   EXPECT_EQ(job.find({kChild, 7}), AllocationId{2});
 }
 
-TEST(Job, AnAllocationThatTwoMembersMapIsOne) {
+TEST(Job, AllocationMappedByTwoMembersIsOne) {
   Job job = shared();
   EXPECT_EQ(job.allocations().size(), 1u);
   EXPECT_THAT(job.allocations().at({1}).mapped_by,
@@ -95,7 +95,7 @@ TEST(Job, AnAllocationThatTwoMembersMapIsOne) {
   EXPECT_EQ(job.find({kChild, 20}), AllocationId{1});
 }
 
-TEST(Job, ASharedAllocationGoesWithTheLastWhoMapsIt) {
+TEST(Job, SharedAllocationEndsWithItsLastMapping) {
   Job job(2);
   (void)follow(job, kRoot, of_memory(5, {10}));
   const Job::Changes joined = follow(job, kChild, of_memory(5, {20}));
@@ -110,7 +110,7 @@ TEST(Job, ASharedAllocationGoesWithTheLastWhoMapsIt) {
   EXPECT_TRUE(job.allocations().empty());
 }
 
-TEST(Job, AMemberMayMapAnAllocationTwiceAndUnderAnotherNumber) {
+TEST(Job, MemberMayMapAnAllocationUnderTwoNumbers) {
   Job job(2);
   (void)follow(job, kRoot, of_memory(5, {10}));
   const Job::Changes moved = follow(job, kRoot, of_memory(5, {11, 12}));
@@ -120,7 +120,7 @@ TEST(Job, AMemberMayMapAnAllocationTwiceAndUnderAnotherNumber) {
               ElementsAre(Mapping{kRoot, 11}, Mapping{kRoot, 12}));
 }
 
-TEST(Job, WhatWasSomebodysOwnMayBecomeShared) {
+TEST(Job, PrivateAllocationMayBecomeShared) {
   Job job(2);
   (void)follow(job, kRoot, local({10}));
   const Job::Changes changes =
@@ -129,7 +129,7 @@ TEST(Job, WhatWasSomebodysOwnMayBecomeShared) {
   EXPECT_EQ(job.find({kChild, 20}), AllocationId{1});
 }
 
-TEST(Job, TwoThatTurnOutToBeOneMemoryBecomeOne) {
+TEST(Job, TwoAllocationsOfOneMemoryAreMerged) {
   Job job(2);
   (void)follow(job, kRoot, local({10}));
   (void)follow(job, kChild, of_memory(5, {20}));
@@ -141,7 +141,7 @@ TEST(Job, TwoThatTurnOutToBeOneMemoryBecomeOne) {
               ElementsAre(Mapping{kChild, 20}, Mapping{kRoot, 10}));
 }
 
-TEST(Job, WhoeverKnowsTheSizeTellsItForAll) {
+TEST(Job, SizeFromOneMemberHoldsForAll) {
   Job job(2);
   std::vector<LocalAllocation> unmapped = of_memory(5, {20});
   unmapped.front().size_bytes = 0;
@@ -153,7 +153,7 @@ TEST(Job, WhoeverKnowsTheSizeTellsItForAll) {
 
 UniqueFd memory() { return UniqueFd(::memfd_create("vram", MFD_CLOEXEC)); }
 
-TEST(SameMemory, DuplicatesOfOneDescriptorAreIt) {
+TEST(SameMemory, DuplicatedDescriptorsAreTheSameMemory) {
   SameMemory same;
   std::vector<UniqueFd> descriptors;
   for (std::uint64_t i = 1; i <= 20; ++i) {
@@ -170,7 +170,7 @@ TEST(SameMemory, DuplicatesOfOneDescriptorAreIt) {
   EXPECT_FALSE(same.number(-1));
 }
 
-TEST(Job, TheOtherEndTakesAllocationsWithTheirNumbers) {
+TEST(Job, DestinationAddsAllocationsByNumber) {
   const Job theirs = shared();
   Job job(2);
   for (const auto& [id, allocation] : theirs.allocations()) EXPECT_TRUE(job.add(allocation));
@@ -181,11 +181,11 @@ TEST(Job, TheOtherEndTakesAllocationsWithTheirNumbers) {
   EXPECT_TRUE(job.add({{1}, {}, kSize, {{kChild, 20}}}));
 }
 
-TEST(Job, WhatDoesNotFitIsRefusedWithoutEffect) {
+TEST(Job, InvalidChangesAreRefusedWithoutEffect) {
   Job job = shared();
   EXPECT_FALSE(job.add({{1}, {}, kSize, {{kRoot, 11}}})) << "a number that is taken";
-  EXPECT_FALSE(job.add({{2}, {}, kSize, {}})) << "mapped by nobody";
-  EXPECT_FALSE(job.add({{2}, {}, kSize, {{kRoot, 11}, {{2}, 1}}})) << "by no member of the job";
+  EXPECT_FALSE(job.add({{2}, {}, kSize, {}})) << "without a mapping";
+  EXPECT_FALSE(job.add({{2}, {}, kSize, {{kRoot, 11}, {{2}, 1}}})) << "by an unknown member";
   EXPECT_FALSE(job.add({{2}, {}, kSize, {{kRoot, 11}, {kChild, 20}}})) << "the child's other one";
   EXPECT_FALSE(job.add({{2}, {}, kSize, {{kRoot, 11}, {kRoot, 11}}})) << "named twice";
   EXPECT_EQ(job.find({kRoot, 11}), std::nullopt);
@@ -204,7 +204,7 @@ ino_t inode(const UniqueFd& fd) {
   return status.st_ino;
 }
 
-TEST(Job, EveryMemberGetsDescriptorsOfWhatItMapsByItsOwnNumbers) {
+TEST(Job, MembersGetDescriptorsByTheirOwnNumbers) {
   Job job = shared();
   (void)follow(job, kChild, local({20, 10}));
   Descriptors descriptors;

@@ -1,5 +1,5 @@
-// The digest where the chunks lie equals the digest of the same bytes on the CPU, on whatever
-// libcuda.so.1 the loader finds: the software GPU's, or a real one's.
+// The digest computed where the chunks lie equals that of the same bytes on the CPU, with each
+// libcuda.so.1 that the loader finds: the software GPU's or a real one's.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -29,7 +29,7 @@ Bytes random_bytes(std::size_t size, std::uint64_t seed) {
   return bytes;
 }
 
-/// A piece of a buffer that is both in VRAM and here.
+/// A part of a buffer that is both in VRAM and in host memory.
 struct Piece {
   std::size_t offset = 0;
   std::uint32_t length_bytes = 0;
@@ -109,8 +109,8 @@ std::string hex(const digest::Digest& digest) {
   return text;
 }
 
-// The vectors of tests/gpu/digest, which were computed from the definition by other means.
-TEST_F(GpuDigest, IsTheDefinedOne) {
+// The vectors of tests/gpu/digest, which were computed from the definition independently.
+TEST_F(GpuDigest, MatchesTheDefinition) {
   Bytes bytes(kChunkBytes);
   for (std::size_t i = 0; i < bytes.size(); ++i) {
     bytes[i] = static_cast<std::byte>(i * 7 + (i >> 8) * 13 + 1);
@@ -126,7 +126,7 @@ TEST_F(GpuDigest, IsTheDefinedOne) {
   EXPECT_EQ(hex(found[5]), "b6a8b63c3f61eb1d3d438ff52b095508");
 }
 
-TEST_F(GpuDigest, EqualsTheCpusAtEveryLength) {
+TEST_F(GpuDigest, EqualsCpuDigestAtEveryLength) {
   std::vector<Piece> pieces;
   for (std::uint32_t length = 0; length <= 130; ++length) pieces.push_back({0, length});
   for (std::uint32_t near = 1024; near <= kChunkBytes; near *= 2) {
@@ -141,13 +141,13 @@ TEST_F(GpuDigest, EqualsTheCpusAtEveryLength) {
   expect_equal(key_of(0x31), random_bytes(kChunkBytes, 1), pieces);
 }
 
-TEST_F(GpuDigest, EqualsTheCpusAtEveryAlignedAddress) {
+TEST_F(GpuDigest, EqualsCpuDigestAtEveryAlignedAddress) {
   std::vector<Piece> pieces;
   for (std::size_t offset = 0; offset < 2048; offset += 16) pieces.push_back({offset, 9001});
   expect_equal(key_of(0x32), random_bytes(16384, 2), pieces);
 }
 
-TEST_F(GpuDigest, EqualsTheCpusForExtremeWords) {
+TEST_F(GpuDigest, EqualsCpuDigestForExtremeWords) {
   for (const std::byte value : {std::byte{0x7f}, std::byte{0x80}, std::byte{0xff}}) {
     expect_equal(key_of(0xff), Bytes(kChunkBytes, value), {{0, kChunkBytes}, {0, 100001}});
   }
@@ -162,7 +162,7 @@ TEST_F(GpuDigest, ZerosHaveTheDigestOfZeros) {
   EXPECT_EQ(found[1], digest::digest_zeros(key, 3000));
 }
 
-TEST_F(GpuDigest, OneLaunchTakesMoreChunksThanTheGpuRunsAtOnce) {
+TEST_F(GpuDigest, OneLaunchTakesMoreChunksThanRunConcurrently) {
   const Bytes bytes = random_bytes(24 * kChunkBytes, 3);
   std::vector<Piece> pieces;
   for (std::size_t i = 0; i < 24; ++i) pieces.push_back({i * kChunkBytes, kChunkBytes});
@@ -170,7 +170,7 @@ TEST_F(GpuDigest, OneLaunchTakesMoreChunksThanTheGpuRunsAtOnce) {
   expect_equal(key_of(0x34), bytes, pieces);
 }
 
-TEST_F(GpuDigest, OneChangedBitAnywhereIsFound) {
+TEST_F(GpuDigest, EveryChangedBitIsFound) {
   const auto key = key_of(0x35);
   const auto made = digester(key);
   Bytes bytes = random_bytes(kChunkBytes, 4);
@@ -209,13 +209,13 @@ TEST_F(GpuDigest, DescriptorsAndDigestsMayLieInVram) {
   }
 }
 
-TEST_F(GpuDigest, NoChunksAreNoWork) {
+TEST_F(GpuDigest, NoChunksLaunchNothing) {
   const auto made = digester(key_of(0x37));
   EXPECT_TRUE(made->enqueue(nullptr, 0, nullptr, *stream_));
   EXPECT_TRUE(stream_->synchronize());
 }
 
-TEST_F(GpuDigest, TwoThreadsShareADigesterOnStreamsOfTheirOwn) {
+TEST_F(GpuDigest, TwoThreadsShareADigesterOnSeparateStreams) {
   const auto key = key_of(0x38);
   const auto made = digester(key);
   const auto work = [&](std::uint64_t seed) {

@@ -1,4 +1,4 @@
-// Several drivers as one, and what a host without any says. The drivers are the test's own.
+// Several drivers behind one interface, and the error of a host without any. The drivers are fakes.
 #include "migrate-agent/gpu/device/drivers/drivers.h"
 
 #include <fmt/format.h>
@@ -21,7 +21,7 @@ Uuid uuid(std::uint8_t last) {
   return made;
 }
 
-/// Does nothing but tell of it, or fails with what it is told.
+/// Records the call, or fails with the configured error.
 class FakeControl final : public Control {
  public:
   FakeControl(std::string name, Log& log, State state, std::optional<Error> error)
@@ -32,21 +32,21 @@ class FakeControl final : public Control {
     if (error_) return *error_;
     return state_;
   }
-  Status lock(std::chrono::milliseconds) const override { return tell("lock"); }
-  Status checkpoint() const override { return tell("checkpoint"); }
+  Status lock(std::chrono::milliseconds) const override { return record("lock"); }
+  Status checkpoint() const override { return record("checkpoint"); }
   Status restore(const std::vector<GpuPair>& pairs) const override {
     std::string call = "restore";
     for (const GpuPair& pair : pairs) call += fmt::format(" {}", pair.to.bytes.back());
-    return tell(call);
+    return record(call);
   }
-  Status unlock() const override { return tell("unlock"); }
+  Status unlock() const override { return record("unlock"); }
   Result<pid_t> restore_thread() const override {
     if (error_) return *error_;
     return name_ == "nvidia" ? pid_t{17} : pid_t{0};
   }
 
  private:
-  Status tell(const std::string& call) const {
+  Status record(const std::string& call) const {
     if (error_) return *error_;
     log_.push_back(name_ + " " + call);
     return {};
@@ -96,7 +96,7 @@ class TwoDrivers : public testing::Test {
   const std::shared_ptr<const Driver> both_ = join_drivers({nvidia_, amd_}).value();
 };
 
-TEST_F(TwoDrivers, AGpuIsFoundWhicheverHasIt) {
+TEST_F(TwoDrivers, GpuIsFoundInEitherDriver) {
   ASSERT_EQ(both_->gpus().size(), 3u);
   Gpus gpus(both_);
   EXPECT_EQ(gpus.on(uuid(2)).error().message(), "nvidia opens 2");
@@ -104,14 +104,14 @@ TEST_F(TwoDrivers, AGpuIsFoundWhicheverHasIt) {
   EXPECT_EQ(gpus.on(uuid(4)).error().code(), Code::kNotFound);
 }
 
-TEST_F(TwoDrivers, OneDriverIsItself) {
+TEST_F(TwoDrivers, SingleDriverIsUsedDirectly) {
   const Error none(Code::kNotFound, "no driver");
   EXPECT_EQ(join_drivers({none, amd_}).value(), amd_);
   EXPECT_EQ(join_drivers({nvidia_, none}).value(), nvidia_);
   EXPECT_EQ(join_drivers({Error(Code::kUnsupported, "too old"), amd_}).value(), amd_);
 }
 
-TEST_F(TwoDrivers, AProcessThatUsesBothIsControlledThroughBoth) {
+TEST_F(TwoDrivers, ProcessUsingBothIsControlledThroughBoth) {
   const auto both = control();
   EXPECT_TRUE(both->goes_with_dump());
   EXPECT_EQ(both->state().value(), Control::State::kRunning);
@@ -127,7 +127,7 @@ TEST_F(TwoDrivers, AProcessThatUsesBothIsControlledThroughBoth) {
   EXPECT_EQ(control()->state().value(), Control::State::kCheckpointed);
 }
 
-TEST_F(TwoDrivers, ADriverThatTheProcessDoesNotUseIsLeftOut) {
+TEST_F(TwoDrivers, DriverNotUsedByTheProcessIsSkipped) {
   nvidia_->error = Error(Code::kNotFound, "not initialised");
   EXPECT_EQ(control()->state().value(), Control::State::kRunning);
   EXPECT_EQ(control()->restore_thread().value(), 0);
@@ -139,14 +139,14 @@ TEST_F(TwoDrivers, ADriverThatTheProcessDoesNotUseIsLeftOut) {
   EXPECT_THAT(log_, ElementsAre("amd lock"));
 }
 
-TEST_F(TwoDrivers, AnErrorOfOneIsTheError) {
+TEST_F(TwoDrivers, ErrorOfEitherDriverIsReturned) {
   nvidia_->error = Error(Code::kTimeout, "work goes on");
   EXPECT_EQ(control()->state().error().message(), "work goes on");
   EXPECT_EQ(control()->lock({}).error().message(), "work goes on");
   EXPECT_THAT(log_, IsEmpty());
 }
 
-TEST(NoDriver, AHostWithoutOneSaysSoOfEach) {
+TEST(NoDriver, HostWithoutDriversNamesEach) {
   const auto none =
       join_drivers({Error(Code::kNotFound, "no CUDA driver"), Error(Code::kNotFound, "no HIP")});
   ASSERT_FALSE(none);
@@ -154,7 +154,7 @@ TEST(NoDriver, AHostWithoutOneSaysSoOfEach) {
   EXPECT_EQ(none.error().message(), "no CUDA driver; no HIP");
 }
 
-TEST(NoDriver, OneThatIsThereAndDoesNotWorkIsWhyThereIsNone) {
+TEST(NoDriver, BrokenDriverIsNamedAsTheReason) {
   const auto none = join_drivers(
       {Error(Code::kNotFound, "no CUDA driver"), Error(Code::kUnsupported, "HIP is too old")});
   ASSERT_FALSE(none);

@@ -1,4 +1,4 @@
-// HIP's library as the agent uses it, of several releases: the software one plays them.
+// The HIP library as the agent uses it, in several releases, which the software one imitates.
 #include <dlfcn.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -17,7 +17,7 @@
 namespace gcr::device {
 namespace {
 
-/// Runs `body` in a process of its own, where HIP is of this release; whether it says yes.
+/// Runs `body` in a child process with HIP of this release; returns its result.
 bool with_release(const char* release, const std::function<bool()>& body) {
   const pid_t child = ::fork();
   if (child == 0) {
@@ -29,40 +29,41 @@ bool with_release(const char* release, const std::function<bool()>& body) {
 }
 
 template <class Any>
-bool says(const Any& result) {
+bool succeeded(const Any& result) {
   if (!result) std::cerr << result.error().message() << "\n";
   return static_cast<bool>(result);
 }
 
-/// What one object writes, another that imports its memory reads.
+/// Another object that imports this object's memory reads what it wrote.
 bool shares_memory() {
   const auto driver = hip::load();
-  if (!says(driver)) return false;
+  if (!succeeded(driver)) return false;
   const auto gpu = (*driver)->open((*driver)->gpus().front());
-  if (!says(gpu)) return false;
+  if (!succeeded(gpu)) return false;
   auto made = (*gpu)->create(4 * kMiB, std::nullopt);
-  if (!says(made)) return false;
+  if (!succeeded(made)) return false;
   const auto stream = (*gpu)->stream();
-  if (!says(stream)) return false;
-  bool well = says((*stream)->fill((*made)->address(), std::byte{0x5a}, 4 * kMiB)) &&
-              says((*stream)->synchronize());
+  if (!succeeded(stream)) return false;
+  bool well = succeeded((*stream)->fill((*made)->address(), std::byte{0x5a}, 4 * kMiB)) &&
+              succeeded((*stream)->synchronize());
   const auto imported =
       (*gpu)->import(std::move((*made)->duplicate_descriptor().value()), 4 * kMiB);
-  if (!says(imported)) return false;
+  if (!succeeded(imported)) return false;
   (*made).reset();
   std::vector<std::byte> bytes(4 * kMiB);
-  well = well && says((*stream)->copy_out(bytes.data(), (*imported)->address(), bytes.size())) &&
-         says((*stream)->synchronize());
+  well = well &&
+         succeeded((*stream)->copy_out(bytes.data(), (*imported)->address(), bytes.size())) &&
+         succeeded((*stream)->synchronize());
   return well && bytes == std::vector(bytes.size(), std::byte{0x5a});
 }
 
-TEST(Hip, MemoryIsImportedAsEachReleaseTakesTheDescriptor) {
+TEST(Hip, ImportPassesDescriptorsAsEachReleaseExpects) {
   for (const char* const release : {"5.3", "5.7", "6.2", "7.0", "7.1"}) {
     EXPECT_TRUE(with_release(release, shares_memory)) << release;
   }
 }
 
-TEST(Hip, AReleaseThatCannotBackMemoryIsRefused) {
+TEST(Hip, ReleaseWithoutVirtualMemoryIsRefused) {
   EXPECT_TRUE(with_release("5.2", [] {
     const auto driver = hip::load();
     return !driver && driver.error().code() == Code::kUnsupported &&
@@ -70,10 +71,10 @@ TEST(Hip, AReleaseThatCannotBackMemoryIsRefused) {
   }));
 }
 
-TEST(Hip, AGpuIsKnownByThePlaceAndTheNameThatSysfsHas) {
+TEST(Hip, GpuHasPciAddressAndNameFromSysfs) {
   EXPECT_TRUE(with_release("6.2", [] {
     const auto driver = hip::load();
-    if (!says(driver)) return false;
+    if (!succeeded(driver)) return false;
     const GpuInfo& gpu = (*driver)->gpus().front();
     std::cerr << gpu_name(gpu.uuid) << " " << gpu.pci_address << "\n";
     return gpu.vendor == Vendor::kAmd && gpu_name(gpu.uuid) == "GPU-00000000000000e4" &&
@@ -81,41 +82,41 @@ TEST(Hip, AGpuIsKnownByThePlaceAndTheNameThatSysfsHas) {
   }));
 }
 
-TEST(Hip, AProcessThatDoesNotHaveItHasNoStateOfIt) {
+TEST(Hip, ProcessWithoutHipHasNoState) {
   EXPECT_TRUE(with_release("6.2", [] {
     const auto driver = hip::load();
-    if (!says(driver)) return false;
+    if (!succeeded(driver)) return false;
     const auto own = (*driver)->control(::getpid());
     const auto other = (*driver)->control(::getppid());
-    return own->goes_with_dump() && says(own->state()) &&
+    return own->goes_with_dump() && succeeded(own->state()) &&
            *own->state() == Control::State::kRunning && own->restore_thread().value() == 0 &&
            (*driver)->is_in(::getpid()) && !(*driver)->is_in(::getppid()) &&
            other->state().error().code() == Code::kNotFound;
   }));
 }
 
-/// Where the search path leads to both libraries.
-TEST(Hip, BothVendorsGpusAreThereAtOnce) {
+/// The search path leads to both libraries.
+TEST(Hip, GpusOfBothVendorsAreListed) {
   const SysfsTree sysfs;
   sysfs.add_gpu({});
   EXPECT_TRUE(with_release("6.2", [&] {
     const auto driver = load_drivers(sysfs.path());
-    if (!says(driver) || (*driver)->gpus().size() != 2) return false;
+    if (!succeeded(driver) || (*driver)->gpus().size() != 2) return false;
     Gpus gpus(*driver);
     for (const GpuInfo& info : (*driver)->gpus()) {
       const auto gpu = gpus.on(info.uuid);
-      if (!says(gpu) || !says((*gpu)->create(2 * kMiB, std::nullopt))) return false;
+      if (!succeeded(gpu) || !succeeded((*gpu)->create(2 * kMiB, std::nullopt))) return false;
     }
     return (*driver)->gpus()[0].vendor == Vendor::kNvidia &&
            (*driver)->gpus()[1].vendor == Vendor::kAmd;
   }));
 }
 
-TEST(Hip, IsNotEvenLoadedWhereTheKernelHasNoDriverForIt) {
+TEST(Hip, LibraryIsNotLoadedWithoutAKernelDriver) {
   const SysfsTree sysfs;
   EXPECT_TRUE(with_release("6.2", [&] {
     const auto driver = load_drivers(sysfs.path());
-    return says(driver) && (*driver)->gpus().size() == 1 &&
+    return succeeded(driver) && (*driver)->gpus().size() == 1 &&
            (*driver)->gpus()[0].vendor == Vendor::kNvidia &&
            ::dlopen("libamdhip64.so.6", RTLD_NOW | RTLD_NOLOAD) == nullptr;
   }));

@@ -1,4 +1,4 @@
-// Sysfs trees as the kernel makes them for GPUs of several kinds, and hostile ones.
+// Sysfs trees as the kernel creates them for GPUs of several kinds, and hostile ones.
 #include "migrate-agent/gpu/device/hip/topology.h"
 
 #include <fmt/format.h>
@@ -43,7 +43,7 @@ class TopologyTest : public testing::Test, protected gcr::SysfsTree {
   }
 };
 
-TEST_F(TopologyTest, HostWithoutSuchGpusHasNone) {
+TEST_F(TopologyTest, HostWithoutAmdGpusHasNone) {
   EXPECT_TRUE(read().gpus.empty());
   add_cpu(0);
   const Topology topology = read();
@@ -84,12 +84,12 @@ TEST_F(TopologyTest, ConsumerGpuHasNoPartitions) {
   EXPECT_EQ(gpu.xnack, Xnack::kNever);
 }
 
-TEST_F(TopologyTest, BothHalvesOfAnMi250xAreGpusOfTheirOwn) {
+TEST_F(TopologyTest, HalvesOfAnMi250xAreSeparateGpus) {
   write("module/amdgpu/version", "6.12.12\n");
   write("module/amdgpu/parameters/noretry", "1\n");
   add_cpu(0);
   for (unsigned half = 0; half < 2; ++half) {
-    add_gpu({.number = 10 - half,  // a directory's order is not the nodes'
+    add_gpu({.number = 10 - half,  // directory order is not node order
              .gpu_id = 100 + half,
              .gfx_target_version = "90010",
              .device_id = 0x740c,
@@ -146,7 +146,7 @@ TEST_F(TopologyTest, PartitionsOfAnMi300xShareOneBoard) {
   EXPECT_EQ(topology.gpus[3].identity(), "21b6d61638a86f8c/3");
 }
 
-TEST_F(TopologyTest, FunctionOfAnSrIovGpuIsNoPartition) {
+TEST_F(TopologyTest, SrIovFunctionIsNoPartition) {
   add_gpu({.device_id = 0x74b5, .location_id = 0x0502, .unique_id = 7, .num_xcc = 8});
   add_board("0000:05:00.0", 0x1234, {});
   add_board("0000:05:00.2", 0x74b5, {});
@@ -157,7 +157,7 @@ TEST_F(TopologyTest, FunctionOfAnSrIovGpuIsNoPartition) {
   EXPECT_EQ(topology.gpus[0].compute_dies, 8u);
 }
 
-TEST_F(TopologyTest, GpuWithoutUniqueIdIsNamedByItsPlace) {
+TEST_F(TopologyTest, GpuWithoutUniqueIdIsNamedByPciAddress) {
   add_gpu({.gfx_target_version = "90008", .location_id = 0x0300});
   const Topology topology = read();
   ASSERT_EQ(topology.gpus.size(), 1u);
@@ -174,15 +174,15 @@ TEST_F(TopologyTest, OnlyBanksOfVramCount) {
   EXPECT_EQ(read().gpus.at(0).vram_bytes, 0u);
 }
 
-TEST_F(TopologyTest, NodeThatMayNotBeReadIsHidden) {
+TEST_F(TopologyTest, UnreadableNodeIsHidden) {
   add_gpu({});
   add_gpu({.number = 2, .gpu_id = 2});
   fs::permissions(path() / node_path(1) / "gpu_id", fs::perms::none);
-  // The kernel refuses the read, whoever asks; a file's mode does not stop root.
+  // The kernel refuses the read to every caller; a file's mode does not stop root.
   const uid_t before = ::geteuid();
-  constexpr uid_t kNobody = 65'534;
+  constexpr uid_t kUnprivileged = 65'534;
   if (before == 0) {
-    ASSERT_EQ(::seteuid(kNobody), 0);
+    ASSERT_EQ(::seteuid(kUnprivileged), 0);
   }
   const auto topology = read_topology(path());
   ASSERT_EQ(::seteuid(before), 0);
@@ -192,7 +192,7 @@ TEST_F(TopologyTest, NodeThatMayNotBeReadIsHidden) {
   EXPECT_EQ(topology->gpus[0].node, 2u);
 }
 
-TEST_F(TopologyTest, EntriesThatAreNoNodesAreIgnored) {
+TEST_F(TopologyTest, OtherEntriesAreIgnored) {
   add_gpu({});
   for (const std::string name : {"power", "1x", "-1", "99999999999999999999", "4096", "+2"}) {
     write("class/kfd/kfd/topology/nodes/" + name + "/gpu_id", "not a number\n");
@@ -200,14 +200,14 @@ TEST_F(TopologyTest, EntriesThatAreNoNodesAreIgnored) {
   EXPECT_EQ(read().gpus.size(), 1u);
 }
 
-TEST_F(TopologyTest, PropertiesThatAreNoneAreIgnored) {
+TEST_F(TopologyTest, MalformedPropertiesAreIgnored) {
   add_gpu({.unique_id = 5});
   std::ofstream(path() / node_path(1) / "properties", std::ios::app)
       << "\n \nnew_text of a later kernel\nnew_number 0x10\nunique_id 6\nlast";
   EXPECT_EQ(read().gpus.at(0).unique_id, 5u);
 }
 
-TEST_F(TopologyTest, TextThatCannotBeShownCountsAsMissing) {
+TEST_F(TopologyTest, UnprintableTextCountsAsMissing) {
   add_gpu({});
   add_board("0000:05:00.0", 0x74a1,
             {{"product_name", "\x1b[2J\n"},
@@ -221,7 +221,7 @@ TEST_F(TopologyTest, TextThatCannotBeShownCountsAsMissing) {
   EXPECT_EQ(topology.gpus.at(0).memory_partitioning, "");
 }
 
-TEST_F(TopologyTest, DescriptionsThatLackSomethingAreRefused) {
+TEST_F(TopologyTest, IncompleteDescriptionsAreRefused) {
   const gcr::Error missing = refusal_with("properties", "gfx_target_version 90402\n");
   EXPECT_EQ(missing.code(), Code::kUnsupported);
   EXPECT_NE(missing.message().find("has no valid drm_render_minor"), std::string::npos)
@@ -232,7 +232,7 @@ TEST_F(TopologyTest, DescriptionsThatLackSomethingAreRefused) {
   EXPECT_EQ(refusal_with("gpu_id", "").code(), Code::kUnsupported);
 }
 
-TEST_F(TopologyTest, NumbersThatCannotBeAreRefused) {
+TEST_F(TopologyTest, ImpossibleNumbersAreRefused) {
   const auto error_with = [&](const std::string& first_lines) {
     add_gpu({});
     std::ifstream file(path() / node_path(1) / "properties");
@@ -248,14 +248,14 @@ TEST_F(TopologyTest, NumbersThatCannotBeAreRefused) {
   EXPECT_NE(error_with("location_id 65536\n").find("location_id"), std::string::npos);
 }
 
-TEST_F(TopologyTest, MoreVramThanThereCanBeIsRefused) {
+TEST_F(TopologyTest, ImpossibleVramSizeIsRefused) {
   add_gpu({.vram_bytes = ~std::uint64_t{0}});
   EXPECT_EQ(read().gpus.at(0).vram_bytes, ~std::uint64_t{0});
   write(node_path(1) + "mem_banks/1/properties", "heap_type 2\nsize_in_bytes 1\n");
   EXPECT_EQ(read_topology(path()).error().code(), Code::kUnsupported);
 }
 
-TEST_F(TopologyTest, TwoGpusWithOneNameAreRefused) {
+TEST_F(TopologyTest, DuplicateGpuNamesAreRefused) {
   add_gpu({});
   add_gpu({.number = 2});
   const auto topology = read_topology(path());
@@ -263,7 +263,7 @@ TEST_F(TopologyTest, TwoGpusWithOneNameAreRefused) {
   EXPECT_EQ(topology.error().message(), "two GPUs have the gpu_id 1");
 }
 
-TEST_F(TopologyTest, WhatIsNoFileIsRefusedAndNotWaitedFor) {
+TEST_F(TopologyTest, NonRegularFilesAreRefusedWithoutBlocking) {
   const fs::path properties = path() / node_path(1) / "properties";
   add_gpu({});
   fs::remove(properties);
@@ -287,7 +287,7 @@ gcr::device::GpuInfo hip_gpu(const std::string& name, const std::string& pci_add
   return {.uuid = *gcr::parse_gpu(name), .pci_address = pci_address};
 }
 
-TEST_F(TopologyTest, AGpuOfHipsIsFoundByItsUniqueIdWhereverItIs) {
+TEST_F(TopologyTest, HipGpuIsFoundByUniqueIdAtAnyAddress) {
   add_gpu({.unique_id = 0x7cf529dea4b33bad});
   add_gpu({.number = 2, .gpu_id = 2, .location_id = 0x600, .unique_id = 7});
   const Topology topology = read();
@@ -297,7 +297,7 @@ TEST_F(TopologyTest, AGpuOfHipsIsFoundByItsUniqueIdWhereverItIs) {
   EXPECT_EQ(find_node(topology, hip_gpu("7cf529dea4b33bae", "0000:07:00.0")), nullptr);
 }
 
-TEST_F(TopologyTest, AGpuWithoutAnIdOfItsOwnIsFoundByItsPlace) {
+TEST_F(TopologyTest, GpuWithoutUniqueIdIsFoundByPciAddress) {
   add_gpu({});
   add_gpu({.number = 2, .gpu_id = 2, .location_id = 0x600});
   const Topology topology = read();
@@ -306,7 +306,7 @@ TEST_F(TopologyTest, AGpuWithoutAnIdOfItsOwnIsFoundByItsPlace) {
   EXPECT_EQ(found->node, 2u);
 }
 
-TEST_F(TopologyTest, APartitionIsFoundByTheFunctionOfItsPlace) {
+TEST_F(TopologyTest, PartitionIsFoundByPciFunction) {
   for (unsigned part = 0; part < 2; ++part) {
     add_gpu({.number = 1 + part,
              .gpu_id = 1 + part,
@@ -321,7 +321,7 @@ TEST_F(TopologyTest, APartitionIsFoundByTheFunctionOfItsPlace) {
   EXPECT_EQ(found->partition, 1u);
 }
 
-TEST_F(TopologyTest, FreeVramIsWhatIsNotUsed) {
+TEST_F(TopologyTest, FreeVramIsTotalMinusUsed) {
   add_gpu({});
   add_board("0000:05:00.0", 0x74a1, {});
   EXPECT_FALSE(free_vram(read().gpus.at(0), path()));
@@ -330,7 +330,7 @@ TEST_F(TopologyTest, FreeVramIsWhatIsNotUsed) {
   EXPECT_EQ(free_vram(read().gpus.at(0), path()), 700u);
 }
 
-TEST_F(TopologyTest, QueuesAreThoseOfAProcessThatKfdKnows) {
+TEST_F(TopologyTest, QueuesAreThoseOfTheKfdProcess) {
   EXPECT_FALSE(queues_of(17, path()));
   write("class/kfd/kfd/proc/17/pasid", "32770\n");
   EXPECT_TRUE(queues_of(17, path()).value().empty());
@@ -339,7 +339,7 @@ TEST_F(TopologyTest, QueuesAreThoseOfAProcessThatKfdKnows) {
   EXPECT_EQ(queues_of(17, path()).value(), (std::vector{0, 4}));
 }
 
-TEST_F(TopologyTest, WavesAreSavedUnlessAmdgpuIsToldNotTo) {
+TEST_F(TopologyTest, WavesAreSavedUnlessAmdgpuDisablesIt) {
   EXPECT_TRUE(read().saves_waves);
   write("module/amdgpu/parameters/cwsr_enable", "0\n");
   EXPECT_FALSE(read().saves_waves);

@@ -1,4 +1,4 @@
-// A GPU whose kernel does something else than it should is not used for a migration.
+// A GPU whose kernel computes something else is not used for a migration.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -12,10 +12,10 @@ namespace {
 
 using testing::HasSubstr;
 
-/// What the kernel's launch does, with the arguments of digest_kernel.cu.
+/// The effect of a kernel launch, with the arguments of digest_kernel.cu.
 using Launch = std::function<void(const Chunk*, std::uint32_t, digest::Digest*)>;
 
-/// A GPU whose memory is the test's own.
+/// A GPU whose memory belongs to the test.
 class FakeCalls final : public Calls {
  public:
   explicit FakeCalls(Launch launch) : launch_(std::move(launch)) {}
@@ -84,25 +84,25 @@ Result<std::unique_ptr<Digester>> digester_with(const Launch& launch) {
   return gpu->digester(digest::DigestKey::expand(secret));
 }
 
-/// As the CPU does it, but for what `spoil` changes.
-Launch launch_with(const std::function<void(const Chunk&, digest::Digest&)>& spoil) {
-  return [spoil](const Chunk* chunks, std::uint32_t count, digest::Digest* digests) {
+/// As the CPU computes it, except for what `corrupt` changes.
+Launch launch_with(const std::function<void(const Chunk&, digest::Digest&)>& corrupt) {
+  return [corrupt](const Chunk* chunks, std::uint32_t count, digest::Digest* digests) {
     std::array<std::byte, 32> secret{};
     const auto key = digest::DigestKey::expand(secret);
     for (std::uint32_t i = 0; i < count; ++i) {
       // NOLINTNEXTLINE(performance-no-int-to-ptr)
       const auto* bytes = reinterpret_cast<const std::byte*>(chunks[i].address);
       digests[i] = digest::digest_chunk(key, {bytes, chunks[i].length_bytes});
-      spoil(chunks[i], digests[i]);
+      corrupt(chunks[i], digests[i]);
     }
   };
 }
 
-TEST(WrongGpu, OneThatDigestsAsTheCpuDoesIsUsed) {
+TEST(WrongGpu, GpuWithCorrectDigestsIsUsed) {
   EXPECT_TRUE(digester_with(launch_with([](const Chunk&, digest::Digest&) {})));
 }
 
-TEST(WrongGpu, OneThatIsWrongInALastPartOnlyIsRefused) {
+TEST(WrongGpu, GpuWrongOnlyInTheLastPartIsRefused) {
   const auto made = digester_with(launch_with([](const Chunk& chunk, digest::Digest& digest) {
     if (chunk.length_bytes == 70'001) digest.bytes[15] ^= 1;
   }));
@@ -113,7 +113,7 @@ TEST(WrongGpu, OneThatIsWrongInALastPartOnlyIsRefused) {
                         "it gives other digests than the CPU"));
 }
 
-TEST(WrongGpu, OneWhoseKernelDoesNothingIsRefused) {
+TEST(WrongGpu, GpuWhoseKernelDoesNothingIsRefused) {
   EXPECT_FALSE(digester_with([](const Chunk*, std::uint32_t, digest::Digest*) {}));
 }
 

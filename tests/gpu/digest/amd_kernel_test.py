@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""The digest kernel as AMD's GPUs would run it: compiled and linked for three architectures, with
-everything in registers. Nobody runs it here; tests/gpu/digest/kernel_test.cc runs its arithmetic.
+"""The digest kernel for AMD GPUs: compiled and linked for three architectures, with everything in registers. It is not
+run here; tests/gpu/digest/kernel_test.cc runs its arithmetic.
 
 The compiler is Clang 17 or later (the first with gfx942): scripts/install-deps --with-hip."""
 
@@ -14,15 +14,15 @@ import unittest
 DIGEST = pathlib.Path(__file__).resolve().parents[3] / "migrate-agent/gpu/digest"
 KERNEL = "gcr_digest_chunks"
 THREADS = 256
-# Of each: the lanes of a wavefront, the registers that the wavefronts of a SIMD share, how many are
-# taken at a time, and how many SIMDs a work group spreads over (LLVM's AMDGPU backend; the
-# architectures' instruction set guides). gfx1100 in work-group-processor mode.
+# Of each: the lanes of a wavefront, the registers that the wavefronts of a SIMD share, the granularity of register
+# allocation, and how many SIMDs a work group spreads over (LLVM's AMDGPU backend; the architectures' instruction set
+# guides). gfx1100 in work-group-processor mode.
 ARCHITECTURES = {
     "gfx90a": (64, 512, 8, 4),
     "gfx942": (64, 512, 8, 4),
     "gfx1100": (32, 1536, 24, 4),
 }
-BLOCKS_AT_ONCE = 2  # of a compute unit, for one to compute while the other waits for memory
+BLOCKS_AT_ONCE = 2  # of a compute unit, so that one computes while the other waits for memory
 
 
 def compiler():
@@ -41,7 +41,7 @@ def compile_kernel(architecture, *options):
 
 
 class AmdKernel(unittest.TestCase):
-    def test_everything_is_in_registers(self):
+    def test_kernel_uses_registers_only(self):
         for architecture, (lanes, registers, unit, simds) in ARCHITECTURES.items():
             with self.subTest(architecture):
                 assembly = compile_kernel(architecture, "-S", "-o", "-")
@@ -60,15 +60,15 @@ class AmdKernel(unittest.TestCase):
                       f"{waves_at_once * lanes // THREADS} work groups at once")
                 self.assertGreaterEqual(waves_at_once * lanes, BLOCKS_AT_ONCE * THREADS)
 
-    def test_it_reads_memory_of_the_gpu_as_such(self):
-        """A flat load has to find out which kind of memory it is of, for each lane."""
+    def test_kernel_uses_global_loads(self):
+        """A flat load has to determine the kind of memory for each lane."""
         for architecture in ARCHITECTURES:
             with self.subTest(architecture):
                 assembly = compile_kernel(architecture, "-S", "-o", "-")
                 self.assertRegex(assembly, r"\n\s+global_load_(dwordx4|b128)")
                 self.assertNotRegex(assembly, r"\n\s+flat_(load|store)")
 
-    def test_it_is_a_code_object_that_can_be_loaded(self):
+    def test_kernel_is_a_loadable_code_object(self):
         for architecture in ARCHITECTURES:
             with self.subTest(architecture), tempfile.TemporaryDirectory() as folder:
                 code = pathlib.Path(folder) / "kernel.co"

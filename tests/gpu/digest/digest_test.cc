@@ -26,7 +26,7 @@ DigestKey key_of(std::uint8_t first) {
   return DigestKey::expand(secret);
 }
 
-/// Bytes by a formula that the vectors' other computation used too.
+/// Bytes of a formula that the independent computation of the vectors used too.
 Bytes pattern(std::size_t size) {
   Bytes bytes(size);
   for (std::size_t i = 0; i < size; ++i) {
@@ -48,7 +48,7 @@ std::string hex(const Digest& digest) {
   return text;
 }
 
-/// The best that this processor can run.
+/// The fastest implementation that this processor can run.
 BlockHashFunction fastest() { return have_avx2() ? hash_block_avx2 : hash_block_portable; }
 
 // Computed with Python's integers and the openssl command from the definition in digest.h.
@@ -91,7 +91,7 @@ TEST(DigestVectors, ZerosAndOnes) {
             "c1ea97db1ef52f00e1a80aaf21c10c04");
 }
 
-TEST(Digest, ZeroChunkHasTheDigestOfZerosAtEveryLength) {
+TEST(Digest, ZerosHaveTheZeroDigestAtEveryLength) {
   const DigestKey key = key_of(3);
   for (const std::size_t size :
        {0UL, 1UL, 1000UL, 1024UL, 1025UL, 65536UL, kChunkBytes - 1, std::size_t{kChunkBytes}}) {
@@ -99,7 +99,7 @@ TEST(Digest, ZeroChunkHasTheDigestOfZerosAtEveryLength) {
   }
 }
 
-TEST(Digest, EveryImplementationAgrees) {
+TEST(Digest, ImplementationsAgree) {
   const DigestKey key = key_of(9);
   const Bytes bytes = random_bytes(kChunkBytes + 64, 1);
   for (const std::size_t size : {1UL, 4UL, 1023UL, 1024UL, 99999UL, std::size_t{kChunkBytes}}) {
@@ -144,7 +144,7 @@ TEST(Digest, EveryBlockOfAWholeChunkMatters) {
   }
 }
 
-TEST(Digest, WordsAndBlocksThatChangePlacesMatter) {
+TEST(Digest, OrderOfWordsAndBlocksMatters) {
   const DigestKey key = key_of(1);
   const Bytes before = random_bytes(4 * kBlockBytes, 4);
   for (const std::size_t piece : {std::size_t{4}, std::size_t{8}, std::size_t{16}, kBlockBytes}) {
@@ -169,7 +169,7 @@ TEST(Digest, AnotherKeyGivesAnotherDigest) {
   EXPECT_EQ(digest_chunk(key_of(1), bytes), digest_chunk(key_of(1), bytes));
 }
 
-TEST(DigestDeathTest, LongerChunksEndTheProcess) {
+TEST(DigestDeathTest, OversizedChunksAbort) {
   const DigestKey key = key_of(1);
   const Bytes bytes(kChunkBytes + 1);
   EXPECT_EXIT((void)digest_chunk(key, bytes), testing::KilledBySignal(SIGABRT), "");

@@ -14,7 +14,7 @@
 namespace gcr::digest {
 namespace {
 
-/// Bytes in the order of numbers, 16-byte aligned, with others behind their end.
+/// Ascending bytes, 16-byte aligned, followed by others.
 struct Content {
   Content(std::size_t size, std::uint64_t seed) : words(size / 16 + 1), size_bytes(size) {
     std::mt19937_64 random(seed);
@@ -54,7 +54,7 @@ void expect_same(const std::vector<Content>& contents, unsigned blocks) {
   }
 }
 
-TEST(DigestKernel, EveryLengthAroundAStepsAndABlocksEndIsAsTheDefinitionSays) {
+TEST(DigestKernel, LengthsAroundStepAndBlockEndsMatchDefinition) {
   std::vector<Content> contents;
   for (const std::size_t around : {0, 16, 1024, 4096, 8 * 4096, 9 * 4096 + 1024}) {
     for (const int off : {-17, -1, 0, 1, 3, 15, 16, 17}) {
@@ -65,7 +65,7 @@ TEST(DigestKernel, EveryLengthAroundAStepsAndABlocksEndIsAsTheDefinitionSays) {
   expect_same(contents, 3);
 }
 
-TEST(DigestKernel, AWholeChunkIsToo) {
+TEST(DigestKernel, WholeChunkMatchesDefinition) {
   std::vector<Content> contents;
   contents.emplace_back(kChunkBytes, 1);
   contents.emplace_back(kChunkBytes - 5, 2);
@@ -75,7 +75,7 @@ TEST(DigestKernel, AWholeChunkIsToo) {
   expect_same(contents, 2);
 }
 
-TEST(DigestKernel, MoreBlocksThanChunksDoNoHarm) { expect_same({Content(5000, 3)}, 7); }
+TEST(DigestKernel, SurplusBlocksDoNoHarm) { expect_same({Content(5000, 3)}, 7); }
 
 }  // namespace
 }  // namespace gcr::digest

@@ -1,4 +1,5 @@
-// gcr-keeper as the agent and its successors use it, across the death of the one that started it.
+// gcr-keeper as the agent and its successors use it, also after the death of the process that
+// started it.
 #include "migrate-agent/gpu/keeper/keeper.h"
 
 #include <fcntl.h>
@@ -40,7 +41,7 @@ std::string content_of(const UniqueFd& memory) {
   return {bytes, static_cast<std::size_t>(std::max<ssize_t>(got, 0))};
 }
 
-/// As many buffers, with ids that are not their places.
+/// This many buffers, with ids that differ from their indices.
 struct Buffers {
   explicit Buffers(std::size_t count) {
     for (std::size_t i = 0; i < count; ++i) {
@@ -78,14 +79,14 @@ Code code_of_taking(const journal::ProcessId& keeper) {
   return taken ? Code::kInvalid : taken.error().code();
 }
 
-/// Blocks until the process has ended; it may be anybody's child.
+/// Blocks until the process has ended; it need not be a child.
 void wait_for_end(const journal::ProcessId& id) {
   const auto process = procfs::Process::open(id.pid(), id.start_time());
   if (!process) return;
-  EXPECT_TRUE(process->ends_within(std::chrono::seconds(10))) << "the keeper goes on";
+  EXPECT_TRUE(process->ends_within(std::chrono::seconds(10))) << "the keeper runs on";
 }
 
-/// A process of its own that starts a keeper, and does more with it, then is killed.
+/// A process that starts a keeper, runs more of the test with it, and is killed.
 journal::ProcessId keeper_of_killed_worker(const std::function<void(Keeper&)>& work) {
   int ends[2];
   EXPECT_EQ(::pipe2(ends, O_CLOEXEC), 0);
@@ -124,7 +125,7 @@ int oom_score_of(pid_t pid) {
   return score;
 }
 
-/// What a child of this process may make it: less than it is needs CAP_SYS_RESOURCE.
+/// A child may lower the value only to this one: less needs CAP_SYS_RESOURCE.
 int least_oom_score() {
   const pid_t child = ::fork();
   if (child == 0) {
@@ -136,7 +137,7 @@ int least_oom_score() {
   return status == 0 ? -1000 : oom_score_of(::getpid());
 }
 
-TEST(Keeper, GivesEveryDescriptorToASuccessorAndKeepsItsOwn) {
+TEST(Keeper, GivesSuccessorEveryDescriptorAndKeepsItsOwn) {
   const Buffers buffers(3);
   Keeper keeper = start();
   ASSERT_TRUE(keeper.arm(buffers.list));
@@ -171,8 +172,8 @@ TEST(Keeper, GivesEachMemberWhatItMaps) {
   ASSERT_TRUE(keeper.end());
 }
 
-/// As the agents before protocol version 6 armed it: without the members.
-TEST(Keeper, ATableWithoutMembersIsOfOneProcess) {
+/// Armed as agents before protocol version 6 did it: without the members.
+TEST(Keeper, OldTableWithoutMembersMeansOneProcess) {
   const std::uint64_t table[] = {layout::kMagic, 2, 1007, 1000};  // the second is the count
   const UniqueFd first = memory_with(1007);
   const UniqueFd second = memory_with(1000);
@@ -207,7 +208,7 @@ TEST(Keeper, ATableWithoutMembersIsOfOneProcess) {
   ::close(ends[1]);
 }
 
-TEST(Keeper, MayHoldNothing) {
+TEST(Keeper, AcceptsNoDescriptors) {
   Keeper keeper = start();
   ASSERT_TRUE(keeper.arm({}));
   expect_taken(keeper.id(), {});
@@ -221,7 +222,7 @@ TEST(Keeper, StaysWhenTheWorkerDiesAfterArming) {
   expect_taken(id, buffers.list);
   ASSERT_TRUE(end_keeper(id));
   EXPECT_EQ(code_of_taking(id), Code::kNotFound);
-  EXPECT_TRUE(end_keeper(id)) << "twice is as good as once";
+  EXPECT_TRUE(end_keeper(id)) << "a second call succeeds";
 }
 
 TEST(Keeper, EndsWhenTheWorkerDiesBeforeArming) {
@@ -230,7 +231,7 @@ TEST(Keeper, EndsWhenTheWorkerDiesBeforeArming) {
   EXPECT_EQ(code_of_taking(id), Code::kNotFound);
 }
 
-TEST(Keeper, EndsWithAnUnarmedOwnerAndStaysWithAnArmedOne) {
+TEST(Keeper, OutlivesItsOwnerOnlyIfArmed) {
   const Buffers buffers(1);
   journal::ProcessId unarmed, armed;
   {
@@ -246,7 +247,7 @@ TEST(Keeper, EndsWithAnUnarmedOwnerAndStaysWithAnArmedOne) {
   ::waitpid(armed.pid(), nullptr, 0);
 }
 
-TEST(Keeper, IsNotArmedWhenItRunsOutOfDescriptors) {
+TEST(Keeper, ArmingFailsWithoutFreeDescriptors) {
   const Buffers buffers(100);
   Keeper keeper = start();
   const rlimit little{50, 50};
@@ -265,7 +266,7 @@ TEST(Keeper, RefusesMoreBuffersThanItMayHold) {
   EXPECT_EQ(armed.error().code(), Code::kInvalidArgument);
 }
 
-TEST(Keeper, InheritsNothingAndIsTheLastToGoWhenMemoryRunsOut) {
+TEST(Keeper, InheritsNothingAndIsTheLastOomVictim) {
   const UniqueFd inheritable(::open("/etc/passwd", O_RDONLY));
   Keeper keeper = start();
   const pid_t pid = keeper.id().pid();
@@ -277,7 +278,7 @@ TEST(Keeper, InheritsNothingAndIsTheLastToGoWhenMemoryRunsOut) {
   EXPECT_EQ(fs::read_symlink("/proc/" + std::to_string(pid) + "/cwd"), "/");
 }
 
-TEST(Keeper, DoesNotEndBySignalsThatArePoliteRequests) {
+TEST(Keeper, IgnoresTerminationSignals) {
   const Buffers buffers(1);
   Keeper keeper = start();
   ASSERT_TRUE(keeper.arm(buffers.list));
@@ -286,7 +287,7 @@ TEST(Keeper, DoesNotEndBySignalsThatArePoliteRequests) {
   ASSERT_TRUE(keeper.end());
 }
 
-TEST(Keeper, IsNotFoundInOtherProcesses) {
+TEST(Keeper, FindRejectsOtherProcesses) {
   journal::ProcessId self;
   self.set_pid(::getpid());
   self.set_start_time(procfs::read_stat("self").value().start_time);
@@ -296,11 +297,11 @@ TEST(Keeper, IsNotFoundInOtherProcesses) {
   journal::ProcessId earlier = keeper.id();
   earlier.set_start_time(earlier.start_time() - 1);
   EXPECT_EQ(code_of_taking(earlier), Code::kNotFound);
-  ASSERT_TRUE(end_keeper(earlier)) << "that one has ended; the one that has its number goes on";
+  ASSERT_TRUE(end_keeper(earlier)) << "the first has ended; the process with its PID runs on";
   EXPECT_NE(procfs::state(std::to_string(keeper.id().pid())), 'Z');
 }
 
-TEST(Keeper, CannotBeStartedFromNowhere) {
+TEST(Keeper, CannotBeStartedFromAMissingPath) {
   const auto keeper = Keeper::start("/no/such/keeper");
   ASSERT_FALSE(keeper);
   EXPECT_EQ(keeper.error().code(), Code::kNotFound) << keeper.error().message();

@@ -1,4 +1,4 @@
-// VRAM goes back into processes that cannot import it, and into some that lie about it.
+// VRAM is given back to processes that cannot import it, and to some with wrong descriptions of it.
 #include "migrate-agent/gpu/mover/give.h"
 
 #include <fcntl.h>
@@ -14,7 +14,7 @@ namespace {
 
 using gpu::Replacement;
 
-/// Takes memory of other GPUs only if it is told to.
+/// Accepts memory of other GPUs only if configured to.
 class OwnMemoryAlone : public test::FakeAccess {
  public:
   Status answer_to_attach = Error(Code::kUnsupported, "INVALID_DEVICE");
@@ -37,7 +37,7 @@ class Give : public Mover {
  protected:
   static constexpr std::uint64_t kSize = 4 * kMiB;
 
-  /// Of a buffer with the content of `seed`: what the process says that it has, and its own memory.
+  /// Of a buffer with the content of `seed`: the process's description, and its own memory.
   device::Allocation& add(std::uint64_t id, unsigned seed) {
     device::Allocation& given = allocate(id, kSize, seed);
     auto made = device_->create(kSize, std::nullopt);
@@ -63,7 +63,7 @@ class Give : public Mover {
   std::vector<std::unique_ptr<device::Allocation>> made_;
 };
 
-TEST_F(Give, WhatItCannotImportIsCopiedIntoMemoryOfItsOwn) {
+TEST_F(Give, UnimportableMemoryIsCopied) {
   std::vector<device::Allocation*> made;
   for (unsigned number = 1; number <= 3; ++number) made.push_back(&add(number, number));
   const Status given = give_all();
@@ -76,21 +76,21 @@ TEST_F(Give, WhatItCannotImportIsCopiedIntoMemoryOfItsOwn) {
             (std::vector<std::string>{"attach", "let go", "allocations", "replace", "attach"}));
 }
 
-TEST_F(Give, WhatItImportsIsNotCopied) {
+TEST_F(Give, ImportedMemoryIsNotCopied) {
   add(1, 1);
   process_.answer_to_attach = {};
   EXPECT_TRUE(give_all());
   EXPECT_EQ(calls(), std::vector<std::string>{"attach"});
 }
 
-TEST_F(Give, AnotherFailureIsNoReasonToCopy) {
+TEST_F(Give, OtherFailuresDoNotCauseACopy) {
   add(1, 1);
   process_.answer_to_attach = Error(Code::kResourceExhausted, "no memory");
   EXPECT_EQ(give_all().error().code(), Code::kResourceExhausted);
   EXPECT_EQ(calls(), std::vector<std::string>{"attach"});
 }
 
-/// It is not attached then: the copy is given up, and nothing else happens.
+/// It is not attached then: the copy is dropped, and nothing else happens.
 class GiveHostile : public Give {
  protected:
   void expect_refused() {
@@ -99,20 +99,20 @@ class GiveHostile : public Give {
   }
 };
 
-TEST_F(GiveHostile, MemoryThatIsSmallerThanItSays) {
+TEST_F(GiveHostile, MemorySmallerThanDeclaredIsRefused) {
   add(1, 1);
   process_.has[0].size_bytes = 64 * kMiB;
   process_.replacements.at(1).allocation.size_bytes = 64 * kMiB;
   expect_refused();
 }
 
-TEST_F(GiveHostile, WhatIsNoMemory) {
+TEST_F(GiveHostile, DescriptorThatIsNoMemoryIsRefused) {
   add(1, 1);
   process_.replacements.at(1).made.reset(::open("/dev/null", O_RDWR | O_CLOEXEC));
   expect_refused();
 }
 
-TEST_F(GiveHostile, AGpuThatThereIsNot) {
+TEST_F(GiveHostile, MissingGpuIsRefused) {
   add(1, 1);
   process_.replacements.at(1).allocation.gpu.bytes[0] ^= 1;
   expect_refused();

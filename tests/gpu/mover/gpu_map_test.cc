@@ -25,7 +25,7 @@ TEST(GpuMap, SameGpuIsPreferred) {
   EXPECT_EQ((*map)[0].to, gpu(1));
 }
 
-TEST(GpuMap, EveryGpuOfTheSourceGetsACounterpartOfItsOwn) {
+TEST(GpuMap, EverySourceGpuGetsADistinctCounterpart) {
   const auto map = map_gpus({h200(1, true), h200(2, false)}, {h200(1, false), h200(2, true)});
   ASSERT_TRUE(map) << map.error().message();
   ASSERT_EQ(map->size(), 2U);
@@ -35,7 +35,7 @@ TEST(GpuMap, EveryGpuOfTheSourceGetsACounterpartOfItsOwn) {
   EXPECT_EQ((*map)[1].to, gpu(1));
 }
 
-TEST(GpuMap, AmongGpusThatFitTheOneWithMostVramFreeIsTakenFirst) {
+TEST(GpuMap, FittingGpuWithMostFreeVramIsTakenFirst) {
   MappableGpu full = h200(3, true);
   MappableGpu half = h200(4, true);
   MappableGpu empty = h200(5, true);
@@ -49,7 +49,7 @@ TEST(GpuMap, AmongGpusThatFitTheOneWithMostVramFreeIsTakenFirst) {
   EXPECT_EQ((*map)[1].to, gpu(4));
 }
 
-TEST(GpuMap, WhatIsOrderedComesFirst) {
+TEST(GpuMap, RequestedPairsComeFirst) {
   const std::vector<MappableGpu> gpus{h200(1, true), h200(2, true), h200(3, true)};
   const auto map = map_gpus(gpus, gpus, {{gpu(1), gpu(2)}});
   ASSERT_TRUE(map) << map.error().message();
@@ -60,7 +60,7 @@ TEST(GpuMap, WhatIsOrderedComesFirst) {
   EXPECT_EQ((*map)[2].to, gpu(3));
 }
 
-TEST(GpuMap, AnOrderThatCannotBeFollowedIsRefusedWithItsReason) {
+TEST(GpuMap, ImpossibleRequestIsRefusedWithItsReason) {
   const std::vector<MappableGpu> source{h200(1, true), h200(2, true)};
   const std::vector<MappableGpu> destination{h200(1, true), h200(2, true), h200(3, false)};
   const auto reason = [&](std::vector<device::GpuPair> ordered) {
@@ -76,7 +76,7 @@ TEST(GpuMap, AnOrderThatCannotBeFollowedIsRefusedWithItsReason) {
   EXPECT_NE(reason({{gpu(1), gpu(2)}, {gpu(2), gpu(2)}}).find("named twice"), std::string::npos);
 }
 
-TEST(GpuMap, AnotherModelIsRefused) {
+TEST(GpuMap, DifferentModelIsRefused) {
   MappableGpu other = h200(2, true);
   other.name = "A100";
   const auto map = map_gpus({h200(1, true)}, {other});
@@ -91,13 +91,13 @@ TEST(GpuMap, SmallerMemoryIsRefused) {
   EXPECT_FALSE(map_gpus({h200(1, true)}, {smaller}));
 }
 
-TEST(GpuMap, FewerGpusAtTheDestinationAreRefusedBecauseTheMapMustBeComplete) {
+TEST(GpuMap, FewerDestinationGpusAreRefused) {
   const auto map = map_gpus({h200(1, true), h200(2, false)}, {h200(3, true)});
   ASSERT_FALSE(map);
   EXPECT_EQ(map.error().code(), Code::kRefused);
 }
 
-TEST(GpuMap, UnusedGpusMayGoToAnyModel) {
+TEST(GpuMap, UnusedGpusMapToAnyModel) {
   MappableGpu other = h200(4, false);
   other.name = "A100";
   const auto map = map_gpus({h200(1, false), h200(2, true)}, {other, h200(3, true)});

@@ -1,4 +1,4 @@
-// What tests of the mover share: its two halves over a real TCP transport, and an application whose
+// What tests of the mover share: both ends over a real TCP transport, and an application whose
 // buffers they move.
 #pragma once
 
@@ -108,7 +108,7 @@ class Mover : public ::testing::Test {
     return bytes;
   }
 
-  /// An allocation of the "application", full of zeros or (seed not 0) of the seed's pattern, taken
+  /// An allocation of the "application", full of zeros (seed 0) or of the seed's pattern, taken
   /// over by the mover.
   device::Allocation& allocate(std::uint64_t number, std::uint64_t size_bytes, unsigned seed) {
     const AllocationId id{number};
@@ -164,13 +164,13 @@ class Mover : public ::testing::Test {
     return receiver.add_windowed_region(region.id, region.size_bytes);
   }
 
-  /// One round; the bytes sent.
+  /// One round; returns the bytes sent.
   Result<std::uint64_t> round() {
     GCR_ASSIGN(last_, outgoing_->find_dirty());
     return outgoing_->send(last_, *channel_);
   }
 
-  /// Verified, and every byte at the destination as the application has it now.
+  /// Verified, and every byte at the destination equals the application's now.
   void expect_arrived() {
     const auto verified = incoming_->fill_and_verify(outgoing_->digests());
     ASSERT_TRUE(verified) << verified.error().message();

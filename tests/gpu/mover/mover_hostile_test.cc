@@ -1,4 +1,5 @@
-// A source may change its buffers while its lanes write: what a lane lands goes where it belongs.
+// A source may change its buffers while its lanes write: data lands in the right place
+// nevertheless.
 #include <atomic>
 #include <thread>
 
@@ -13,15 +14,14 @@ class MoverHostile : public Mover {
   static constexpr std::uint64_t kPiece = 4 * kKiB;
   static constexpr unsigned kLanes = 2;
 
-  /// The first piece of the chunk at `offset` of buffer 1, in memory of its own.
+  /// The first part of the chunk at `offset` of buffer 1, in separate memory.
   Status arrive(transport::RegionId region, std::uint64_t offset) {
     const auto first = content_.begin() + static_cast<std::ptrdiff_t>(offset);
     auto bytes = std::make_shared<std::vector<std::byte>>(first, first + kPiece);
     return incoming_->arrived(region, offset, transport::Place(*bytes, [bytes] {}));
   }
 
-  /// Lands a piece of each chunk of buffer 1 again and again, on several threads, while `change`
-  /// runs.
+  /// Lands a part of each chunk of buffer 1 repeatedly, on several threads, while `change` runs.
   template <class Change>
   void while_lanes_land(Change change) {
     const transport::RegionId region = incoming_->region({1}).id;
@@ -49,7 +49,7 @@ class MoverHostile : public Mover {
   std::vector<std::byte> content_;
 };
 
-TEST_F(MoverHostile, LanesLandWhileBuffersComeAndGo) {
+TEST_F(MoverHostile, LanesLandWhileBuffersAreAddedAndRemoved) {
   allocate(1, kSize, 1);
   ASSERT_TRUE(connect());
   ASSERT_TRUE(round());
@@ -63,7 +63,7 @@ TEST_F(MoverHostile, LanesLandWhileBuffersComeAndGo) {
   expect_arrived();
 }
 
-TEST_F(MoverHostile, LanesLandWhilePrefillTurnsIntoReload) {
+TEST_F(MoverHostile, LanesLandDuringSwitchFromPrefillToReload) {
   allocate(1, kSize, 1);
   ASSERT_TRUE(connect());
   ASSERT_TRUE(round());

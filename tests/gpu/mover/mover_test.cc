@@ -1,5 +1,5 @@
-// The mover's two halves over a real TCP transport: what one process created arrives byte for byte
-// in VRAM of another allocation, in rounds, while it is written to; and damage is found.
+// Both ends of the mover over a real TCP transport: the VRAM of one process arrives byte for byte
+// in another allocation, in rounds, while it is written to; and damage is found.
 #include <fcntl.h>
 #include <sys/mman.h>
 
@@ -13,7 +13,7 @@
 namespace gcr::mover {
 namespace {
 
-TEST_F(Mover, VramArrivesByteForByteAndIsSentOnce) {
+TEST_F(Mover, VramArrivesIntactAndIsSentOnce) {
   for (const unsigned id : {1, 2, 3}) allocate(id, id * 6 * kMiB, id);
   ASSERT_TRUE(connect());
   const auto sent = round();
@@ -23,7 +23,7 @@ TEST_F(Mover, VramArrivesByteForByteAndIsSentOnce) {
   expect_arrived();
 }
 
-TEST_F(Mover, ZeroChunksAreNeitherFoundNorSent) {
+TEST_F(Mover, ZeroChunksAreNotSent) {
   device::Allocation& vram = allocate(1, 16 * kMiB, 0);
   const std::byte one{1};
   write(vram, 9 * kMiB, &one, 1);
@@ -35,7 +35,7 @@ TEST_F(Mover, ZeroChunksAreNeitherFoundNorSent) {
   expect_arrived();
 }
 
-TEST_F(Mover, OnlyChangedChunksAreSentAgain) {
+TEST_F(Mover, OnlyChangedChunksAreResent) {
   device::Allocation& vram = allocate(1, 32 * kMiB, 1);
   ASSERT_TRUE(connect());
   ASSERT_TRUE(round());
@@ -51,7 +51,7 @@ TEST_F(Mover, OnlyChangedChunksAreSentAgain) {
   expect_arrived();
 }
 
-TEST_F(Mover, AChunkThatBecomesZerosIsClearedWithoutBeingSent) {
+TEST_F(Mover, ChunkThatBecomesZeroIsClearedButNotSent) {
   device::Allocation& vram = allocate(1, 8 * kMiB, 1);
   ASSERT_TRUE(connect());
   ASSERT_TRUE(round());
@@ -64,7 +64,7 @@ TEST_F(Mover, AChunkThatBecomesZerosIsClearedWithoutBeingSent) {
   expect_arrived();
 }
 
-TEST_F(Mover, AProgramThatWritesWhileItIsCopiedArrivesAsItStoodStill) {
+TEST_F(Mover, WritingProgramArrivesAsItWasWhenStopped) {
   constexpr std::uint64_t kSize = 16 * kMiB;
   device::Allocation& vram = allocate(1, kSize, 1);
   ASSERT_TRUE(connect());
@@ -83,7 +83,7 @@ TEST_F(Mover, AProgramThatWritesWhileItIsCopiedArrivesAsItStoodStill) {
     for (unsigned rounds = 0; rounds < 1 + run % 3U; ++rounds) EXPECT_TRUE(round());
     stop = true;
     writer.join();
-    const auto rest = round();  // the application stands still
+    const auto rest = round();  // the application is stopped
     ASSERT_TRUE(rest) << rest.error().message();
     const auto verified = incoming_->fill_and_verify(outgoing_->digests());
     ASSERT_TRUE(verified) << "run " << run << ": " << verified.error().message();
@@ -91,7 +91,7 @@ TEST_F(Mover, AProgramThatWritesWhileItIsCopiedArrivesAsItStoodStill) {
   expect_arrived();
 }
 
-TEST_F(Mover, WithoutPrefillVramIsTakenAndFilledOnlyAtTheEnd) {
+TEST_F(Mover, WithoutPrefillVramIsAllocatedAtTheEnd) {
   incoming_->begin(key_, Mode::kReload, kLimits);
   device::Allocation& vram = allocate(1, 32 * kMiB, 1);
   allocate(2, 4 * kMiB, 0);
@@ -107,7 +107,7 @@ TEST_F(Mover, WithoutPrefillVramIsTakenAndFilledOnlyAtTheEnd) {
   expect_arrived();
 }
 
-TEST_F(Mover, WhatIsKeptTakesNoVramAndLiesInFilesThatOutliveTheMover) {
+TEST_F(Mover, KeptContentLiesInFilesThatOutliveTheMover) {
   incoming_->begin(key_, Mode::kKeep, kLimits);
   allocate(1, 6 * kMiB, 1);
   allocate(2, 4 * kMiB, 0);
@@ -131,7 +131,7 @@ TEST_F(Mover, WhatIsKeptTakesNoVramAndLiesInFilesThatOutliveTheMover) {
   ::munmap(at, 6 * kMiB);
 }
 
-TEST_F(Mover, AChangedByteInWhatIsKeptIsNamedByVerify) {
+TEST_F(Mover, VerifyFindsAChangedByteInKeptContent) {
   incoming_->begin(key_, Mode::kKeep, kLimits);
   allocate(7, 8 * kMiB, 7);
   ASSERT_TRUE(connect());
@@ -144,7 +144,7 @@ TEST_F(Mover, AChangedByteInWhatIsKeptIsNamedByVerify) {
   EXPECT_NE(verified.error().message().find("4 MiB"), std::string::npos);
 }
 
-TEST_F(Mover, WhereVramDoesNotSufficePrefillTurnsIntoReload) {
+TEST_F(Mover, PrefillBecomesReloadIfVramRunsOut) {
   allocate(1, 8 * kMiB, 1);
   allocate(2, 8 * kMiB, 2);
   const auto free = incoming_->free_bytes(gpu_);
@@ -163,7 +163,7 @@ TEST_F(Mover, WhereVramDoesNotSufficePrefillTurnsIntoReload) {
   expect_arrived();
 }
 
-TEST_F(Mover, OfALaterBufferThatDoesNotFitOnlyThatOneIsFilledAtTheEnd) {
+TEST_F(Mover, OnlyTheLateBufferThatDoesNotFitIsReloaded) {
   allocate(1, 8 * kMiB, 1);
   ASSERT_TRUE(connect());
   ASSERT_TRUE(round());
@@ -184,7 +184,7 @@ TEST_F(Mover, OfALaterBufferThatDoesNotFitOnlyThatOneIsFilledAtTheEnd) {
   expect_arrived();
 }
 
-TEST_F(Mover, HoweverMuchVramTheWindowIsAllThatItLandsIn) {
+TEST_F(Mover, AllVramLandsInTheWindow) {
   allocate(1, 64 * kMiB, 1);
   allocate(2, 2 * kMiB, 2);
   ASSERT_TRUE(connect());
@@ -199,7 +199,7 @@ TEST_F(Mover, HoweverMuchVramTheWindowIsAllThatItLandsIn) {
   EXPECT_EQ(reserved_bytes_, kLimits.most_bytes);
 }
 
-TEST_F(Mover, TheWindowIsNoLargerThanTheVram) {
+TEST_F(Mover, WindowIsNoLargerThanTheVram) {
   const IncomingVram::WindowLimits limits{.most_bytes = 4 * kGiB, .lanes = kLanes};
   EXPECT_EQ(limits.needed_for(100 * kGiB), 4 * kGiB);
   EXPECT_EQ(limits.needed_for(kGiB + 1), kGiB + kChunkBytes);
@@ -208,7 +208,7 @@ TEST_F(Mover, TheWindowIsNoLargerThanTheVram) {
   EXPECT_LE(least, 64 * kMiB);
 }
 
-TEST_F(Mover, BuffersAppearAndVanishBetweenRounds) {
+TEST_F(Mover, BuffersMayAppearAndVanishBetweenRounds) {
   allocate(1, 8 * kMiB, 1);
   allocate(2, 4 * kMiB, 2);
   ASSERT_TRUE(connect());
@@ -229,7 +229,7 @@ TEST_F(Mover, BuffersAppearAndVanishBetweenRounds) {
   expect_arrived();
 }
 
-TEST_F(Mover, LandingMemoryIsUsedAgain) {
+TEST_F(Mover, LandingMemoryIsReused) {
   incoming_->begin(key_, Mode::kReload, kLimits);
   allocate(1, 8 * kMiB, 1);
   ASSERT_TRUE(connect());
@@ -241,7 +241,7 @@ TEST_F(Mover, LandingMemoryIsUsedAgain) {
   EXPECT_EQ(reserved_bytes_, 8 * kMiB);
 }
 
-TEST_F(Mover, AFullGpuIsReadWithoutCopiesAside) {
+TEST_F(Mover, FullGpuIsReadWithoutSnapshots) {
   allocate(1, 4 * kMiB, 1);
   wanted_.clear();
   const auto free = incoming_->free_bytes(gpu_);
@@ -266,7 +266,7 @@ TEST_F(Mover, AFullGpuIsReadWithoutCopiesAside) {
   EXPECT_TRUE(verified) << verified.error().message();
 }
 
-TEST_F(Mover, AChangedByteInVramIsNamedByVerify) {
+TEST_F(Mover, VerifyFindsAChangedByteInVram) {
   allocate(7, 8 * kMiB, 7);
   ASSERT_TRUE(connect());
   ASSERT_TRUE(round());
@@ -281,7 +281,7 @@ TEST_F(Mover, AChangedByteInVramIsNamedByVerify) {
   EXPECT_NE(verified.error().message().find("4 MiB"), std::string::npos);
 }
 
-TEST_F(Mover, MissingDigestsAreNotTakenForVerified) {
+TEST_F(Mover, MissingDigestsDoNotCountAsVerified) {
   allocate(1, 4 * kMiB, 1);
   ASSERT_TRUE(connect());
   ASSERT_TRUE(round());

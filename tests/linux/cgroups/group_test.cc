@@ -1,4 +1,4 @@
-// A group that holds a process, and whoever tries to wake it.
+// A group that holds a process, and outsiders that try to wake it.
 #include "migrate-agent/linux/cgroups/group.h"
 
 #include <fmt/format.h>
@@ -20,7 +20,7 @@
 namespace gcr::cgroups {
 namespace {
 
-/// Turns of a program's loops, in memory that it shares with the test.
+/// Iterations of a program's loops, in memory that it shares with the test.
 struct Turns {
   std::atomic<std::uint64_t> main;
   std::atomic<std::uint64_t> thread;
@@ -30,8 +30,8 @@ void* count(void* turns) {
   for (;;) ++static_cast<Turns*>(turns)->thread;
 }
 
-/// Two threads that count as fast as they can; with `own_timer`, a timer of its own wakes it every
-/// millisecond.
+/// Two threads that count as fast as they can; with `own_timer`, a timer of the program wakes it
+/// every millisecond.
 class Counter {
  public:
   explicit Counter(bool own_timer) {
@@ -53,7 +53,7 @@ class Counter {
   const procfs::Process& process() const { return *process_; }
   std::uint64_t turns() const { return turns_->main + turns_->thread; }
 
-  /// Until it has counted on from now.
+  /// Returns once it has counted further.
   bool counts() const {
     const std::uint64_t before = turns();
     for (int i = 0; i < 10000 && turns() == before; ++i) ::poll(nullptr, 0, 1);
@@ -84,7 +84,7 @@ class Freezer : public testing::TestWithParam<Hierarchy> {
  protected:
   void TearDown() override { EXPECT_TRUE(group_.destroy()); }
 
-  /// Every thread has been told to go on, again and again, and the kernel has had every chance.
+  /// Every thread has been sent SIGCONT repeatedly, and the kernel has had every chance to run it.
   static void wake(const Counter& counter) {
     for (int i = 0; i < 200; ++i) {
       ASSERT_TRUE(counter.process().send(SIGCONT));
@@ -95,7 +95,7 @@ class Freezer : public testing::TestWithParam<Hierarchy> {
   Group group_{{GetParam()}, fmt::format("gcr-group-test-{}", ::getpid())};
 };
 
-TEST_P(Freezer, HoldsAProcessThatOutsidersAndItsOwnTimerContinue) {
+TEST_P(Freezer, FrozenProcessIgnoresSigcontAndItsTimer) {
   for (const bool own_timer : {false, true}) {
     Counter counter(own_timer);
     ASSERT_TRUE(counter.counts());
@@ -114,7 +114,7 @@ TEST_P(Freezer, HoldsAProcessThatOutsidersAndItsOwnTimerContinue) {
   }
 }
 
-TEST_P(Freezer, FreezesAProcessThatStopsAtTheSameTime) {
+TEST_P(Freezer, FreezesAProcessThatIsBeingStopped) {
   Counter counter(false);
   ASSERT_TRUE(counter.counts());
   ASSERT_TRUE(group_.create());
@@ -126,7 +126,7 @@ TEST_P(Freezer, FreezesAProcessThatStopsAtTheSameTime) {
   }
 }
 
-TEST_P(Freezer, KillsWhatIsFrozenWithoutLettingItRun) {
+TEST_P(Freezer, KillsFrozenProcessesWithoutRunningThem) {
   Counter counter(false);
   ASSERT_TRUE(counter.counts());
   ASSERT_TRUE(group_.create());
@@ -137,10 +137,10 @@ TEST_P(Freezer, KillsWhatIsFrozenWithoutLettingItRun) {
   EXPECT_TRUE(counter.process().has_ended());
   EXPECT_EQ(counter.turns(), before);
   EXPECT_FALSE(group_.exists());
-  EXPECT_TRUE(group_.destroy()) << "twice is as good as once";
+  EXPECT_TRUE(group_.destroy()) << "a second call succeeds";
 }
 
-TEST_P(Freezer, ReturnsAProcessToWhereItCameFrom) {
+TEST_P(Freezer, ReturnsAProcessToItsOldGroup) {
   Counter counter(false);
   const std::string home = group_.home_of(counter.process().pid()).value();
   ASSERT_TRUE(group_.create());
@@ -154,7 +154,7 @@ TEST_P(Freezer, ReturnsAProcessToWhereItCameFrom) {
   EXPECT_TRUE(counter.counts());
 }
 
-TEST_P(Freezer, TakesTheCallersOwnGroupWhereTheFirstOneIsGone) {
+TEST_P(Freezer, UsesTheCallersGroupIfTheOldOneIsGone) {
   Counter counter(false);
   ASSERT_TRUE(group_.create());
   ASSERT_TRUE(group_.add(counter.process()));
@@ -168,7 +168,7 @@ INSTANTIATE_TEST_SUITE_P(Version, Freezer, testing::ValuesIn(all_with(kFreezer))
                            return fmt::format("{}", static_cast<int>(info.param.version));
                          });
 
-TEST(Hierarchies, AreFoundWithVersionTwoFirst) {
+TEST(Hierarchies, VersionTwoComesFirst) {
   const auto found = hierarchies(
       "31 23 0:28 / /sys/fs/cgroup rw - tmpfs tmpfs rw,mode=755\n"
       "36 31 0:33 / /sys/fs/cgroup/devices rw - cgroup cgroup rw,devices\n"
@@ -178,7 +178,7 @@ TEST(Hierarchies, AreFoundWithVersionTwoFirst) {
   EXPECT_EQ(found[0].version, Version::kTwo);
   EXPECT_EQ(found[0].mount, "/sys/fs/cgroup/unified");
   EXPECT_EQ(found[0].directory_of("/a/b"), "/sys/fs/cgroup/unified/a/b");
-  EXPECT_EQ(found[0].directory_of("/../a"), std::nullopt) << "beside what is seen here";
+  EXPECT_EQ(found[0].directory_of("/../a"), std::nullopt) << "outside of the visible groups";
   EXPECT_TRUE(found[1].has("devices"));
   EXPECT_EQ(found[2].version, Version::kOne);
   EXPECT_TRUE(found[2].has(kFreezer));
@@ -186,7 +186,7 @@ TEST(Hierarchies, AreFoundWithVersionTwoFirst) {
   EXPECT_EQ(found[2].directory_of("/docker/12"), std::nullopt);
 }
 
-TEST(Hierarchies, AreNoneWhereNothingIsMounted) {
+TEST(Hierarchies, AreEmptyWithoutMounts) {
   EXPECT_THAT(hierarchies("31 23 0:28 / / rw - ext4 /dev/sda rw\n"), testing::IsEmpty());
 }
 

@@ -1,5 +1,5 @@
-// What limits a process at the source, read from real groups and kept in others: a process there is
-// held to it by the kernel.
+// The limits of a process at the source, read from real groups and applied to others; the kernel
+// enforces them there.
 #include "migrate-agent/linux/cgroups/limits.h"
 
 #include <fcntl.h>
@@ -36,7 +36,7 @@ using testing::SizeIs;
 
 constexpr std::uint64_t kMemory = 64 << 20;
 
-/// Groups two deep at the source, and the group that the agent at the destination makes.
+/// Groups two levels deep at the source, and the group that the agent at the destination creates.
 class Limits : public testing::Test {
  protected:
   void TearDown() override {
@@ -53,7 +53,7 @@ class Limits : public testing::Test {
     return *found;
   }
 
-  /// A group `depth` below the top, with the controller.
+  /// A group `depth` levels below the top, with the controller.
   fs::path make(std::string_view controller, int depth = 1) {
     const Hierarchy hierarchy = with(controller);
     fs::path group = hierarchy.mount;
@@ -83,7 +83,7 @@ class Limits : public testing::Test {
     return *read;
   }
 
-  /// What `body` returns in a process that has joined the group before.
+  /// The result of `body` in a process that has joined the group before.
   int in_group(const std::function<int()>& body) {
     const auto entries = group_.entries();
     EXPECT_TRUE(entries);
@@ -111,7 +111,7 @@ int allocate(std::uint64_t bytes) {
   return 0;
 }
 
-TEST_F(Limits, OfAGroupAndAllAboveItTheLeastCounts) {
+TEST_F(Limits, LeastLimitOfAllAncestorsCounts) {
   const fs::path below = make("memory", 2);
   const char* file = either("memory", "memory.limit_in_bytes", "memory.max");
   put(below.parent_path() / file, std::to_string(kMemory));
@@ -121,7 +121,7 @@ TEST_F(Limits, OfAGroupAndAllAboveItTheLeastCounts) {
   EXPECT_EQ(limits().memory_bytes(), kMemory / 2);
 }
 
-TEST_F(Limits, OfCpuTimeTheSmallestShareCounts) {
+TEST_F(Limits, SmallestCpuShareCounts) {
   const fs::path below = make("cpu", 2);
   const auto limit = [&](const fs::path& group, int quota, int period) {
     if (with("cpu").version == Version::kTwo)
@@ -136,8 +136,8 @@ TEST_F(Limits, OfCpuTimeTheSmallestShareCounts) {
   EXPECT_EQ(limits().cpu_period_us(), 50'000u);
 }
 
-TEST_F(Limits, AreNoneWhereNobodySetOne) {
-  // In a group of its own at the top, below which nothing is limited on a machine for tests.
+TEST_F(Limits, AreEmptyUnlessSet) {
+  // In a group of its own at the top, below which a machine for tests sets no limit.
   ASSERT_TRUE(group_.create());
   const auto process = procfs::Process::open(sleeper_->pid());
   ASSERT_TRUE(group_.add(*process));
@@ -145,7 +145,7 @@ TEST_F(Limits, AreNoneWhereNobodySetOne) {
   EXPECT_THAT(unsupported_limits(hierarchies(), limits()), IsEmpty());
 }
 
-TEST_F(Limits, AreTheSameInTheGroupThatKeepsThem) {
+TEST_F(Limits, AreCopiedToTheNewGroup) {
   proto::GroupLimits wanted;
   wanted.set_memory_bytes(kMemory);
   wanted.set_processes(7);
@@ -164,7 +164,7 @@ TEST_F(Limits, AreTheSameInTheGroupThatKeepsThem) {
       << describe(limits());
 }
 
-TEST_F(Limits, HoldAProcessToItsMemory) {
+TEST_F(Limits, MemoryLimitIsEnforced) {
   proto::GroupLimits wanted;
   wanted.set_memory_bytes(kMemory);
   wanted.set_swap_bytes(0);
@@ -173,7 +173,7 @@ TEST_F(Limits, HoldAProcessToItsMemory) {
   EXPECT_EQ(in_group([] { return allocate(2 * kMemory); }), 128 + SIGKILL);
 }
 
-TEST_F(Limits, HoldAProcessToItsNumberOfProcesses) {
+TEST_F(Limits, ProcessLimitIsEnforced) {
   proto::GroupLimits wanted;
   wanted.set_processes(3);
   ASSERT_TRUE(group_.create(wanted));
@@ -188,7 +188,7 @@ TEST_F(Limits, HoldAProcessToItsNumberOfProcesses) {
   EXPECT_EQ(forked, 2);
 }
 
-TEST_F(Limits, HoldAProcessToItsCpus) {
+TEST_F(Limits, CpuSetIsEnforced) {
   proto::GroupLimits wanted;
   wanted.set_cpus("0");
   const Status created = group_.create(wanted);
@@ -197,7 +197,7 @@ TEST_F(Limits, HoldAProcessToItsCpus) {
       in_group([] { return procfs::status_field("self", "Cpus_allowed_list") == "0" ? 0 : 1; }), 0);
 }
 
-TEST_F(Limits, ThatThisHostDoesNotHaveAreRefused) {
+TEST_F(Limits, UnsupportedLimitsAreRefused) {
   proto::GroupLimits wanted;
   wanted.set_cpus("0-9000");
   EXPECT_THAT(unsupported_limits(hierarchies(), wanted), SizeIs(1));
@@ -209,7 +209,7 @@ TEST_F(Limits, ThatThisHostDoesNotHaveAreRefused) {
   EXPECT_THAT(unsupported_limits({}, wanted), testing::ElementsAre(HasSubstr("pids")));
 }
 
-/// What a process may do with the devices that every host has.
+/// The devices of every host, with their allowed uses.
 int use_of_devices() {
   const bool null = ::access("/dev/null", R_OK | W_OK) == 0;
   const bool zero_read = ::open("/dev/zero", O_RDONLY | O_CLOEXEC) >= 0;
@@ -225,13 +225,13 @@ void allow(proto::DeviceLimits& limits, const char* path, bool may_write) {
   device.set_write(may_write);
 }
 
-/// Devices in one hierarchy: version 1 has rules, version 2 a program.
+/// Devices of one hierarchy: version 1 has rules, version 2 a program.
 class Devices : public Limits, public testing::WithParamInterface<Hierarchy> {
  protected:
   Devices() { group_ = Group({GetParam()}, fmt::format("gcr-devices-test-{}", ::getpid())); }
 };
 
-TEST_P(Devices, OtherThanTheAllowedOnesCannotBeOpened) {
+TEST_P(Devices, OnlyAllowedDevicesCanBeOpened) {
   proto::GroupLimits wanted;
   allow(*wanted.mutable_devices(), "/dev/null", true);
   allow(*wanted.mutable_devices(), "/dev/zero", false);
@@ -242,7 +242,7 @@ TEST_P(Devices, OtherThanTheAllowedOnesCannotBeOpened) {
   EXPECT_EQ(in_group(use_of_devices), 1 + 2);
 }
 
-TEST_P(Devices, AreReadFromTheGroupsOfTheProcess) {
+TEST_P(Devices, AllowedDevicesAreReadFromTheGroup) {
   EXPECT_FALSE(limits().has_devices()) << describe(limits());
   proto::GroupLimits wanted;
   allow(*wanted.mutable_devices(), "/dev/null", true);
@@ -260,9 +260,9 @@ INSTANTIATE_TEST_SUITE_P(Version, Devices, testing::ValuesIn(all_with("devices")
                            return fmt::format("{}", static_cast<int>(info.param.version));
                          });
 
-/// Runs in a child with mounts of its own: a sysfs with two GPUs of AMD's, one of which has no
-/// identifier, and a /dev.
-bool tells_gpus_of_amd(const fs::path& sysfs) {
+/// Runs in a child with its own mounts: a sysfs with two AMD GPUs, one without an identifier, and a
+/// /dev.
+bool lists_amd_gpus(const fs::path& sysfs) {
   if (::unshare(CLONE_NEWNS) != 0 ||
       ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
       ::mount(sysfs.c_str(), "/sys", nullptr, MS_BIND, nullptr) != 0 ||
@@ -284,12 +284,12 @@ bool tells_gpus_of_amd(const fs::path& sysfs) {
   return others && !none && others->allowed_size() == 1 && named(*others, "/dev/dri/renderD129");
 }
 
-TEST(Devices, GpusOfAmdAreNamedByTheirIdentifiersAndCanBeLeftOut) {
+TEST(Devices, AmdGpusAreNamedByUniqueIdAndCanBeLeftOut) {
   const SysfsTree tree;
   tree.write("class/drm/renderD128/device/unique_id", "7cf529dea4b33bad\n");
   tree.write("class/drm/renderD129/device/unique_id", "0\n");
   const pid_t child = ::fork();
-  if (child == 0) ::_exit(tells_gpus_of_amd(tree.path()) ? 0 : 1);
+  if (child == 0) ::_exit(lists_amd_gpus(tree.path()) ? 0 : 1);
   int status = 0;
   ASSERT_EQ(::waitpid(child, &status, 0), child);
   EXPECT_EQ(status, 0);

@@ -1,5 +1,5 @@
-// Numbers of processes that have ended are taken by others, and nothing meant for the first reaches
-// these: every signal goes by a pidfd of the process that was meant.
+// PIDs of ended processes are reused, and no signal for the first process reaches the second: every
+// signal is sent through a pidfd of the intended process.
 #include "migrate-agent/linux/procfs/process_handle.h"
 
 #include <fcntl.h>
@@ -31,7 +31,8 @@ namespace {
 
 using cgroups::Sleeper;
 
-/// In a PID namespace of its own, whose next number can be chosen. The exit status of `body`.
+/// Runs `body` in a PID namespace of its own, whose next PID can be chosen; returns its exit
+/// status.
 template <class Body>
 int in_new_namespace(Body body) {
   const pid_t outer = ::fork();
@@ -60,7 +61,7 @@ bool next_number_is(pid_t pid) {
   return written;
 }
 
-TEST(ReusedNumber, IsNotSignalledByWhoHoldsTheProcessThatHadIt) {
+TEST(ReusedNumber, HandleOfTheOldProcessDoesNotSignalIt) {
   EXPECT_EQ(in_new_namespace([] {
               Sleeper first;
               const auto process = Process::open(first.pid());
@@ -82,8 +83,8 @@ TEST(ReusedNumber, IsNotSignalledByWhoHoldsTheProcessThatHadIt) {
             0);
 }
 
-/// What a journal says of a process that has ended, whose number another one has.
-TEST(ReusedNumber, IsNotSignalledByRecovery) {
+/// The journal's record of a process that has ended and whose PID was reused.
+TEST(ReusedNumber, RecoveryDoesNotSignalIt) {
   const Sleeper other;
   const std::uint64_t started = Process::open(other.pid()).value().start_time();
   journal::ProcessId ended;
@@ -106,7 +107,7 @@ TEST(ReusedNumber, IsNotSignalledByRecovery) {
   EXPECT_TRUE(other.untouched());
 }
 
-/// A child that traces the threads of `traced`, except the first, until it is killed.
+/// A child that traces all threads of `traced` but the first, until it is killed.
 pid_t tracer_of(pid_t traced) {
   return test::fork_ready([traced] {
     std::vector<pid_t> tids;
@@ -117,7 +118,7 @@ pid_t tracer_of(pid_t traced) {
   });
 }
 
-TEST(KilledProcess, IsNotWaitedForWithoutLimitWhenAnotherProcessTracesIt) {
+TEST(KilledProcess, WaitIsBoundedWhileAnotherProcessTracesIt) {
   const pid_t pid = ::fork();
   if (pid == 0) {
     std::thread([] {

@@ -12,7 +12,7 @@
 
 namespace gcr::cgroups {
 
-/// Of this machine, for a test in each.
+/// The control groups of this machine, for a test in each.
 inline std::vector<Hierarchy> all_with(std::string_view controller) {
   std::vector<Hierarchy> found = hierarchies();
   std::erase_if(found, [&](const Hierarchy& one) { return !one.has(controller); });

@@ -1,4 +1,4 @@
-// The landing region on the machine's own kernel, and the accounting of claims on made-up counters.
+// The landing region on the machine's own kernel, and the accounting of claims with fake counters.
 #include "migrate-agent/linux/hostmem/landing_region.h"
 
 #include <fcntl.h>
@@ -20,7 +20,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// A directory of its own for each test, with a claims folder and counters that a test writes.
+/// A directory per test, with a claims folder and counters that a test writes.
 class LandingTest : public testing::Test {
  protected:
   LandingTest() {
@@ -30,7 +30,7 @@ class LandingTest : public testing::Test {
   }
   ~LandingTest() override { fs::remove_all(directory_); }
 
-  /// Makes the region code read, and change, these counters instead of the kernel's.
+  /// Makes the region code read and change these counters instead of the kernel's.
   void pretend(std::uint64_t free, std::uint64_t reserved, std::uint64_t surplus,
                std::uint64_t overcommit) {
     limits_.kernel_directory = directory_;
@@ -57,7 +57,7 @@ bool writable_and_zero_before(std::span<std::byte> bytes) {
   return zero;
 }
 
-TEST_F(LandingTest, AFileKeepsTheMemoryWhenTheRegionIsGone) {
+TEST_F(LandingTest, FileKeepsTheMemoryOfADestroyedRegion) {
   for (const HugepagePolicy policy : {HugepagePolicy::kNever, HugepagePolicy::kAuto}) {
     auto region = LandingRegion::create_file(3 * kMiB, policy);
     ASSERT_TRUE(region) << region.error().message();
@@ -80,7 +80,7 @@ TEST_F(LandingTest, OrdinaryPagesAreZeroWritableAndAligned) {
   EXPECT_TRUE(writable_and_zero_before(region->bytes()));
 }
 
-TEST_F(LandingTest, HugepagesComeFromARaisedLimitThatIsPutBack) {
+TEST_F(LandingTest, HugepageLimitIsRaisedAndRestored) {
   const std::uint64_t before = kernel_limit();
   const std::uint64_t bytes = free_hugepage_bytes().value() + 3 * kChunkBytes;
   {
@@ -94,7 +94,7 @@ TEST_F(LandingTest, HugepagesComeFromARaisedLimitThatIsPutBack) {
   EXPECT_EQ(kernel_limit(), before);
 }
 
-TEST_F(LandingTest, TwoRegionsAddUpAndEachPutsItsShareBack) {
+TEST_F(LandingTest, EachOfTwoRegionsRestoresItsShareOfTheLimit) {
   const std::uint64_t before = kernel_limit();
   const std::uint64_t free = free_hugepage_bytes().value();
   auto first = LandingRegion::create(free + 2 * kChunkBytes, HugepagePolicy::kRequire, limits_);
@@ -108,10 +108,9 @@ TEST_F(LandingTest, TwoRegionsAddUpAndEachPutsItsShareBack) {
   EXPECT_EQ(kernel_limit(), before);
 }
 
-/// The kernel closes the descriptors of a process that ends one after the other, and with each
-/// takes time to give its pages back: the next one may find the claim collected, and the pages
-/// still there.
-TEST_F(LandingTest, PagesBeyondTheLimitThatGoLaterAreNotInTheWay) {
+/// The kernel closes the descriptors of an ending process one after the other, and each takes time
+/// to free its pages: the next owner may find the claim released while the pages are still in use.
+TEST_F(LandingTest, PagesFreedLateDoNotBlockTheNextRegion) {
   const std::uint64_t before = kernel_limit();
   const std::string limit = std::string(kHugepageDirectory) + "/nr_overcommit_hugepages";
   auto beyond = LandingRegion::create(free_hugepage_bytes().value() + 8 * kChunkBytes,
@@ -130,7 +129,7 @@ TEST_F(LandingTest, PagesBeyondTheLimitThatGoLaterAreNotInTheWay) {
 }
 
 /// They are counted, and taken before they are mapped.
-TEST_F(LandingTest, PagesThatOthersTakeMeanwhileAreMade) {
+TEST_F(LandingTest, PagesTakenByOthersAreAllocatedAgain) {
   const std::string pool = std::string(kHugepageDirectory) + "/nr_hugepages";
   const std::uint64_t before = kernel_limit();
   const std::uint64_t pages = read_number(pool).value();
@@ -154,7 +153,7 @@ TEST_F(LandingTest, PagesThatOthersTakeMeanwhileAreMade) {
   EXPECT_TRUE(write_number(pool, pages));
 }
 
-TEST_F(LandingTest, OrdinaryPagesWithANoteWhereTheLimitsMayNotBeRaised) {
+TEST_F(LandingTest, FixedLimitMeansOrdinaryPagesAndANote) {
   pretend(1, 0, 0, 1);
   limits_.may_raise = false;
   auto region = LandingRegion::create(4 * kChunkBytes, HugepagePolicy::kAuto, limits_);
@@ -166,7 +165,7 @@ TEST_F(LandingTest, OrdinaryPagesWithANoteWhereTheLimitsMayNotBeRaised) {
   EXPECT_EQ(pretended_limit(), 1U);
 }
 
-TEST_F(LandingTest, RequiredHugepagesThatCannotBeHadAreAnErrorWithSizes) {
+TEST_F(LandingTest, MissingRequiredHugepagesAreAnErrorWithSizes) {
   pretend(1, 0, 0, 0);
   limits_.may_raise = false;
   auto region = LandingRegion::create(3 * kChunkBytes, HugepagePolicy::kRequire, limits_);
@@ -175,8 +174,8 @@ TEST_F(LandingTest, RequiredHugepagesThatCannotBeHadAreAnErrorWithSizes) {
   EXPECT_NE(region.error().message().find("6 MiB"), std::string::npos) << region.error().message();
 }
 
-TEST_F(LandingTest, LimitIsPutBackWhenTheKernelHasNoPagesAfterAll) {
-  // The pretended pool says that pages are free; the kernel's own pool has far fewer.
+TEST_F(LandingTest, LimitIsRestoredIfTheKernelHasNoPages) {
+  // The fake pool claims free pages; the kernel's own pool has far fewer.
   const std::uint64_t pages = free_hugepage_bytes().value() / kChunkBytes + 64;
   pretend(pages - 2, 0, 0, 5);
   auto region = LandingRegion::create((pages + 5) * kChunkBytes, HugepagePolicy::kAuto, limits_);
@@ -207,7 +206,7 @@ TEST_F(LandingTest, NoBytesMakeAnEmptyRegion) {
   EXPECT_TRUE(region->bytes().empty());
 }
 
-TEST_F(LandingTest, ClaimOfADeadOwnerIsGivenBackByTheNextLock) {
+TEST_F(LandingTest, NextLockReleasesClaimsOfDeadOwners) {
   pretend(0, 0, 0, 10);
   const pid_t child = ::fork();
   if (child == 0) {
@@ -223,7 +222,7 @@ TEST_F(LandingTest, ClaimOfADeadOwnerIsGivenBackByTheNextLock) {
   EXPECT_EQ(pretended_limit(), 10U);
 }
 
-TEST_F(LandingTest, ClaimsOfTheLivingSurviveTheLock) {
+TEST_F(LandingTest, NextLockKeepsClaimsOfLiveOwners) {
   pretend(0, 0, 0, 10);
   auto lock = HugepageLock::take(limits_);
   ASSERT_TRUE(lock) << lock.error().message();
@@ -242,7 +241,7 @@ TEST_F(LandingTest, CountersWithoutHugepagesInTheKernelAreUnsupported) {
   EXPECT_EQ(counters.error().code(), Code::kUnsupported);
 }
 
-TEST_F(LandingTest, AvailablePagesCountThePoolAndTheRoomForSurplus) {
+TEST_F(LandingTest, AvailablePagesAreThePoolPlusAllowedSurplus) {
   EXPECT_EQ(
       (HugepageCounters{.free = 5, .reserved = 2, .surplus = 3, .overcommit = 10}.available()),
       10U);
@@ -250,7 +249,7 @@ TEST_F(LandingTest, AvailablePagesCountThePoolAndTheRoomForSurplus) {
             0U);
 }
 
-TEST_F(LandingTest, MissingPagesCountWhatIsBeyondTheLimitToo) {
+TEST_F(LandingTest, MissingPagesIncludeThoseBeyondTheLimit) {
   const auto missing = [](HugepageCounters counters) { return counters.missing(6); };
   EXPECT_EQ(missing({.free = 8, .reserved = 2, .surplus = 9, .overcommit = 0}), 0U);
   EXPECT_EQ(missing({.free = 5, .reserved = 2, .surplus = 3, .overcommit = 10}), 0U);

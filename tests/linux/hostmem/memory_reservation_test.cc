@@ -1,5 +1,5 @@
-// Migrations that count on the same memory: who comes first has it, until it is given back or its
-// process has ended.
+// Migrations that rely on the same memory: the first one has it until it releases it or its process
+// has ended.
 #include "migrate-agent/linux/hostmem/memory_reservation.h"
 
 #include <gtest/gtest.h>
@@ -34,7 +34,7 @@ class MemoryReservationTest : public testing::Test {
   Result<Memory> free_ = Memory{kSpareMemoryBytes + 10 * kGiB, 4 * kGiB};
 };
 
-TEST_F(MemoryReservationTest, OfTwoThatFitAloneTheSecondIsRefused) {
+TEST_F(MemoryReservationTest, SecondOneBeyondFreeMemoryIsRefused) {
   const auto first = begin();
   auto second = begin();
   ASSERT_TRUE(first->add({.ordinary_bytes = 6 * kGiB}));
@@ -45,7 +45,7 @@ TEST_F(MemoryReservationTest, OfTwoThatFitAloneTheSecondIsRefused) {
   EXPECT_TRUE(second->add({.ordinary_bytes = 4 * kGiB}));
 }
 
-TEST_F(MemoryReservationTest, WhatIsGivenBackIsAnothersToHave) {
+TEST_F(MemoryReservationTest, ReleasedMemoryCanBeReservedAgain) {
   auto first = begin();
   const auto second = begin();
   ASSERT_TRUE(first->add({.ordinary_bytes = 6 * kGiB}));
@@ -53,7 +53,7 @@ TEST_F(MemoryReservationTest, WhatIsGivenBackIsAnothersToHave) {
   EXPECT_TRUE(second->add({.ordinary_bytes = 10 * kGiB}));
 }
 
-TEST_F(MemoryReservationTest, WhatIsInUseCountsOnceAsWhatIsNotFree) {
+TEST_F(MemoryReservationTest, MemoryInUseIsNotCountedTwice) {
   const auto first = begin();
   const auto second = begin();
   ASSERT_TRUE(first->add({.ordinary_bytes = 6 * kGiB}));
@@ -64,21 +64,21 @@ TEST_F(MemoryReservationTest, WhatIsInUseCountsOnceAsWhatIsNotFree) {
   EXPECT_TRUE(second->add({.ordinary_bytes = 4 * kGiB}));
 }
 
-TEST_F(MemoryReservationTest, WhatHugepagesCannotHoldIsOrdinary) {
+TEST_F(MemoryReservationTest, ExcessOverHugepagesIsOrdinaryMemory) {
   const auto first = begin();
   ASSERT_TRUE(first->add({.ordinary_bytes = 9 * kGiB, .huge_bytes = 5 * kGiB}));
   EXPECT_FALSE(begin()->add({.huge_bytes = 2 * kMiB}));
   EXPECT_FALSE(begin()->add({.ordinary_bytes = 1}));
 }
 
-TEST_F(MemoryReservationTest, SizesThatCannotBeMeantAreRefused) {
+TEST_F(MemoryReservationTest, ImpossibleSizesAreRefused) {
   const auto first = begin();
   const std::uint64_t most = ~std::uint64_t{0};
   EXPECT_FALSE(first->add({.ordinary_bytes = most, .huge_bytes = most}));
   EXPECT_EQ(reserved(), Memory());
 }
 
-TEST_F(MemoryReservationTest, ADeadProcessHasNothingReservedAndLeavesNothing) {
+TEST_F(MemoryReservationTest, ReservationsEndWithTheirProcess) {
   int ready[2];
   ASSERT_EQ(::pipe(ready), 0);
   const pid_t child = ::fork();
@@ -101,7 +101,7 @@ TEST_F(MemoryReservationTest, ADeadProcessHasNothingReservedAndLeavesNothing) {
   ::close(ready[1]);
 }
 
-TEST_F(MemoryReservationTest, AChildThatOutlivesItsOwnerHoldsNothing) {
+TEST_F(MemoryReservationTest, ChildDoesNotExtendAReservation) {
   int child_of_owner[2];
   ASSERT_EQ(::pipe(child_of_owner), 0);
   const pid_t owner = ::fork();
@@ -119,14 +119,14 @@ TEST_F(MemoryReservationTest, AChildThatOutlivesItsOwnerHoldsNothing) {
   ASSERT_EQ(::read(child_of_owner[0], &child, sizeof(child)), static_cast<ssize_t>(sizeof(child)));
   siginfo_t ended{};
   ASSERT_EQ(::waitid(P_PID, static_cast<id_t>(owner), &ended, WEXITED | WNOWAIT), 0);
-  EXPECT_EQ(reserved(), Memory()) << "nobody has waited for the owner yet";
+  EXPECT_EQ(reserved(), Memory()) << "the owner has not been reaped yet";
   EXPECT_TRUE(fs::is_empty(directory_));
   ASSERT_EQ(::waitpid(owner, nullptr, 0), owner);
   ::kill(child, SIGKILL);
   for (const int end : child_of_owner) ::close(end);
 }
 
-TEST_F(MemoryReservationTest, WhatTheKernelSaysIsFreeIsPlausible) {
+TEST_F(MemoryReservationTest, FreeMemoryIsPlausible) {
   const auto free = free_memory();
   ASSERT_TRUE(free) << free.error().message();
   EXPECT_GT(free->ordinary_bytes, 0u);

@@ -1,5 +1,5 @@
-// A source may ask for anything: what does not fit what was announced is refused before anything is
-// done.
+// A source may request anything: a request that contradicts the announcement is refused before it
+// has an effect.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -52,7 +52,7 @@ class RequestChecksHostile : public testing::Test {
   }();
 };
 
-TEST_F(RequestChecksHostile, GoodBuffersAreTaken) {
+TEST_F(RequestChecksHostile, ValidBuffersAreAccepted) {
   const proto::Buffer one = buffer(3, kRoom);
   const auto checked = add_buffers({&one, &one + 1}, gpus_, job_, kRoom);
   ASSERT_TRUE(checked);
@@ -61,12 +61,12 @@ TEST_F(RequestChecksHostile, GoodBuffersAreTaken) {
   EXPECT_EQ(checked->front().gpu, gpus_.front().to);
 }
 
-TEST_F(RequestChecksHostile, ABufferThatComesTwiceIsRefused) {
+TEST_F(RequestChecksHostile, DuplicateBufferIsRefused) {
   EXPECT_EQ(check({buffer(1, kChunkBytes)}), Code::kProtocol);
   EXPECT_EQ(check({buffer(3, kChunkBytes), buffer(3, kChunkBytes)}), Code::kProtocol);
 }
 
-TEST_F(RequestChecksHostile, MappingsThatCannotBeAreRefused) {
+TEST_F(RequestChecksHostile, ImpossibleMappingsAreRefused) {
   proto::Buffer mapped = buffer(3, kChunkBytes);
   mapped.mutable_mapped_by(0)->set_member(1);
   EXPECT_EQ(check({mapped}), Code::kProtocol) << "of another member";
@@ -77,7 +77,7 @@ TEST_F(RequestChecksHostile, MappingsThatCannotBeAreRefused) {
   ASSERT_FALSE(taken);
   EXPECT_EQ(taken.error().code(), Code::kProtocol) << "of no buffer";
   mapped.clear_mapped_by();
-  EXPECT_EQ(check({mapped}), Code::kProtocol) << "by nobody";
+  EXPECT_EQ(check({mapped}), Code::kProtocol) << "without a mapping";
   mapped.set_id(2);
   EXPECT_FALSE(remap_buffers({&mapped, &mapped + 1}, job_));
   mapped.add_mapped_by()->set_local_id(21);
@@ -85,7 +85,7 @@ TEST_F(RequestChecksHostile, MappingsThatCannotBeAreRefused) {
   EXPECT_EQ(job_.find({gpu::kRoot, 21}), gpu::AllocationId{2});
 }
 
-TEST_F(RequestChecksHostile, AJobHasMembersWithinTheLimit) {
+TEST_F(RequestChecksHostile, NumberOfMembersIsLimited) {
   constexpr int kMost = gpu::kMaxMembers;
   for (const int members : {1, 2, kMost}) EXPECT_TRUE(check_members(members)) << members;
   for (const int members : {0, kMost + 1}) {
@@ -95,7 +95,7 @@ TEST_F(RequestChecksHostile, AJobHasMembersWithinTheLimit) {
   }
 }
 
-TEST_F(RequestChecksHostile, SizesThatCannotBeAreRefused) {
+TEST_F(RequestChecksHostile, ImpossibleSizesAreRefused) {
   EXPECT_EQ(check({buffer(3, 0)}), Code::kProtocol);
   EXPECT_EQ(check({buffer(3, kChunkBytes + 1)}), Code::kProtocol);
   EXPECT_EQ(check({buffer(3, kRoom), buffer(4, kChunkBytes)}), Code::kResourceExhausted);
@@ -103,7 +103,7 @@ TEST_F(RequestChecksHostile, SizesThatCannotBeAreRefused) {
   EXPECT_EQ(check({buffer(3, kChunkBytes), buffer(4, most)}), Code::kResourceExhausted);
 }
 
-TEST_F(RequestChecksHostile, AGpuThatWasNotMappedIsRefused) {
+TEST_F(RequestChecksHostile, UnmappedGpuIsRefused) {
   proto::Buffer elsewhere = buffer(3, kChunkBytes);
   elsewhere.set_gpu_uuid(to_bytes(gpus_.front().to));
   EXPECT_EQ(check({elsewhere}), Code::kProtocol);
@@ -111,12 +111,12 @@ TEST_F(RequestChecksHostile, AGpuThatWasNotMappedIsRefused) {
   EXPECT_EQ(check({elsewhere}), Code::kProtocol);
 }
 
-TEST_F(RequestChecksHostile, MoreBuffersThanAProcessHasAreRefused) {
+TEST_F(RequestChecksHostile, TooManyBuffersAreRefused) {
   const std::vector<proto::Buffer> many(kMaxBuffers - 1, buffer(3, kChunkBytes));
   EXPECT_EQ(check(many), Code::kProtocol);
 }
 
-TEST_F(RequestChecksHostile, WhatIsNotThereOrGoneAlreadyIsNotRemoved) {
+TEST_F(RequestChecksHostile, UnknownBuffersCannotBeRemoved) {
   for (const std::vector<std::uint64_t>& ids : {std::vector<std::uint64_t>{9}, {1, 1}}) {
     gpu::Job job = job_;
     const Status checked = remove_buffers({ids.begin(), ids.end()}, job);
@@ -128,7 +128,7 @@ TEST_F(RequestChecksHostile, WhatIsNotThereOrGoneAlreadyIsNotRemoved) {
   EXPECT_TRUE(job_.allocations().empty());
 }
 
-TEST_F(RequestChecksHostile, DigestsAreOneForEachChunkOfEachBuffer) {
+TEST_F(RequestChecksHostile, EveryChunkNeedsOneDigest) {
   const auto good = digests({{2, 48}, {1, 16}});
   ASSERT_TRUE(good) << good.error().message();
   EXPECT_EQ(good->at({2}).size(), 3U);
@@ -149,13 +149,13 @@ TEST_F(RequestChecksHostile, DigestsAreOneForEachChunkOfEachBuffer) {
   }
 }
 
-TEST_F(RequestChecksHostile, AKeyOfAnotherLengthIsRefused) {
+TEST_F(RequestChecksHostile, KeyOfWrongLengthIsRefused) {
   EXPECT_TRUE(check_digest_key(std::string(32, 'k')));
   EXPECT_FALSE(check_digest_key(std::string(31, 'k')));
   EXPECT_FALSE(check_digest_key(std::string(33, 'k')));
 }
 
-TEST_F(RequestChecksHostile, MoreFilesThanThereCanBeAreRefused) {
+TEST_F(RequestChecksHostile, TooManyFilesAreRefused) {
   proto::RestoreRequest request;
   const std::string digest = images::ImageDigest{}.to_bytes();
   for (unsigned i = 0; i <= images::kMaxFiles; ++i) request.add_files()->set_digest(digest);

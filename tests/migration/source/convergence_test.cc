@@ -1,4 +1,4 @@
-// The end of pre-copy, decided from made-up programs and links.
+// The end of pre-copy, decided from synthetic programs and links.
 #include "migrate-agent/migration/engine/convergence.h"
 
 #include <gtest/gtest.h>
@@ -11,7 +11,7 @@
 namespace gcr::migration {
 namespace {
 
-/// A program with a working set, a rate of dirtying, and a link; time passes as bytes are sent.
+/// A program with a working set, a dirty rate, and a link; time advances as bytes are sent.
 struct World {
   double working_set = 0;
   double dirty_rate = 0;  // bytes per second
@@ -33,7 +33,7 @@ struct World {
   }
 };
 
-TEST(ConvergenceTest, AnIdleProgramIsSentOnceAndFits) {
+TEST(ConvergenceTest, IdleProgramNeedsOneRound) {
   Convergence convergence({});
   World world{.remaining = 8e9};
   const auto next = world.run(convergence);
@@ -43,7 +43,7 @@ TEST(ConvergenceTest, AnIdleProgramIsSentOnceAndFits) {
   EXPECT_DOUBLE_EQ(convergence.rate(), 1e9);
 }
 
-TEST(ConvergenceTest, NothingToSendFitsBeforeAnyRound) {
+TEST(ConvergenceTest, NothingToSendNeedsNoRound) {
   Convergence convergence({});
   World world;
   const auto next = world.run(convergence);
@@ -52,7 +52,7 @@ TEST(ConvergenceTest, NothingToSendFitsBeforeAnyRound) {
   EXPECT_TRUE(world.sent.empty());
 }
 
-TEST(ConvergenceTest, RoundsGoOnUntilTheRestFitsTheLimit) {
+TEST(ConvergenceTest, RoundsContinueUntilTheRestFitsTheLimit) {
   Convergence convergence({.downtime_ms = 100});
   World world{.working_set = 8e9, .dirty_rate = 5e8, .remaining = 8e9};
   const auto next = world.run(convergence);
@@ -63,7 +63,7 @@ TEST(ConvergenceTest, RoundsGoOnUntilTheRestFitsTheLimit) {
   EXPECT_EQ(world.sent.size(), 7U);
 }
 
-TEST(ConvergenceTest, AWorkingSetThatStaysTheSameIsSwitchedOverAsItIs) {
+TEST(ConvergenceTest, ConstantWorkingSetIsSwitchedOver) {
   Convergence convergence({});
   World world{.working_set = 2e9, .dirty_rate = 9e9, .remaining = 8e9};
   const auto next = world.run(convergence);
@@ -73,7 +73,7 @@ TEST(ConvergenceTest, AWorkingSetThatStaysTheSameIsSwitchedOverAsItIs) {
   EXPECT_EQ(world.sent.size(), 3U);
 }
 
-TEST(ConvergenceTest, AutoConvergeHoldsTheProgramBackUntilItFits) {
+TEST(ConvergenceTest, AutoConvergeThrottlesUntilTheRestFits) {
   Convergence convergence({.auto_converge = true});
   World world{.working_set = 8e9, .dirty_rate = 2e9, .remaining = 8e9};
   const auto next = world.run(convergence);
@@ -85,7 +85,7 @@ TEST(ConvergenceTest, AutoConvergeHoldsTheProgramBackUntilItFits) {
   EXPECT_LE(world.throttles.back(), 0.99);
 }
 
-TEST(ConvergenceTest, StrictGivesUpAndSaysWhatWouldBeNeeded) {
+TEST(ConvergenceTest, StrictFailsAndNamesTheNeededLimit) {
   Convergence convergence({.downtime_ms = 200, .strict = true});
   World world{.working_set = 2e9, .dirty_rate = 9e9, .remaining = 8e9};
   const auto next = world.run(convergence);
@@ -95,7 +95,7 @@ TEST(ConvergenceTest, StrictGivesUpAndSaysWhatWouldBeNeeded) {
   EXPECT_NE(next.error().message().find("200 ms"), std::string::npos);
 }
 
-TEST(ConvergenceTest, OnlyStrictRefusesARestThatGrewWhileTheGateClosed) {
+TEST(ConvergenceTest, OnlyStrictRefusesLateGrowth) {
   Convergence strict({.strict = true});
   Convergence lenient({});
   strict.sent(1'000'000'000, 1);
@@ -105,7 +105,7 @@ TEST(ConvergenceTest, OnlyStrictRefusesARestThatGrewWhileTheGateClosed) {
   EXPECT_TRUE(lenient.acceptable(400'000'000));
 }
 
-TEST(ConvergenceTest, RoundsEndAtTheirLimit) {
+TEST(ConvergenceTest, NumberOfRoundsIsLimited) {
   Convergence convergence({.downtime_ms = 1, .max_rounds = 4});
   World world{.working_set = 8e9, .dirty_rate = 5e8, .remaining = 8e9};
   const auto next = world.run(convergence);
@@ -114,7 +114,7 @@ TEST(ConvergenceTest, RoundsEndAtTheirLimit) {
   EXPECT_EQ(world.sent.size(), 4U);
 }
 
-TEST(ConvergenceTest, ATinyRoundHardlyMovesTheRate) {
+TEST(ConvergenceTest, TinyRoundHardlyChangesTheRate) {
   Convergence convergence({});
   convergence.sent(4'000'000'000, 4);
   convergence.sent(2 * kMiB, 0.001);

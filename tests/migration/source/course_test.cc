@@ -1,5 +1,5 @@
-// The source's course as far as it goes without a GPU process: what it asks of its target, what it
-// makes of the answers, and what operators can do beside it.
+// The source's course as far as it needs no GPU process: its requests to the target, its reaction
+// to the replies, and concurrent orders of operators.
 #include "migrate-agent/migration/source/course.h"
 
 #include <gmock/gmock.h>
@@ -88,7 +88,7 @@ class CourseTest : public testing::Test {
     std::filesystem::remove_all(folder_);
   }
 
-  /// Grants everything, until the worker's end is closed.
+  /// Grants every claim until the worker's end is closed.
   void serve_as_daemon() {
     for (;;) {
       pollfd poll{daemon_end_.get(), POLLIN, 0};
@@ -147,14 +147,14 @@ class CourseTest : public testing::Test {
   std::thread io_thread_, daemon_thread_;
 };
 
-TEST_F(CourseTest, TheTargetLearnsWhichMigrationItIsAndWhoOrderedIt) {
+TEST_F(CourseTest, TargetGetsTheMigrationIdAndTheRequester) {
   claim_it();
   EXPECT_TRUE(preflight(*claimed_, {}));
   EXPECT_EQ(target_.preflight_request.migration_id(), to_bytes(course_->run.migration));
   EXPECT_EQ(target_.preflight_request.ordered_by(), agent_->peer().common_name);
 }
 
-TEST_F(CourseTest, ABlockerOfTheTargetRefuses) {
+TEST_F(CourseTest, BlockerAtTheTargetRefusesTheMigration) {
   claim_it();
   *target_.preflight_reply->add_findings() =
       findings::make_finding(findings::kMemoryTooSmall, findings::Side::kDestination, "it is so");
@@ -164,7 +164,7 @@ TEST_F(CourseTest, ABlockerOfTheTargetRefuses) {
   EXPECT_THAT(refused.error().message(), HasSubstr("it is so"));
 }
 
-TEST_F(CourseTest, WhoGivesUpTellsTheTarget) {
+TEST_F(CourseTest, AbortIsSentToTheTarget) {
   claim_it();
   const Error reason =
       give_up(*course_, {claimed_.get()}, Error(Code::kRefused, "it does not fit"));
@@ -172,7 +172,7 @@ TEST_F(CourseTest, WhoGivesUpTellsTheTarget) {
   EXPECT_EQ(target_.aborted, "it does not fit");
 }
 
-TEST_F(CourseTest, ACancellationInterruptsTheTarget) {
+TEST_F(CourseTest, CancellationInterruptsTheTarget) {
   claim_it();
   EXPECT_FALSE(target_.interrupted());
   cancellation_.request("alice said so");
@@ -180,27 +180,27 @@ TEST_F(CourseTest, ACancellationInterruptsTheTarget) {
   EXPECT_EQ(target_.interrupted()->message(), "alice said so");
 }
 
-TEST_F(CourseTest, ACancellationBeforeTheTargetIsKnownInterruptsIt) {
+TEST_F(CourseTest, EarlyCancellationInterruptsTheTarget) {
   cancellation_.request("alice said so");
   claim_it();
   EXPECT_TRUE(target_.interrupted());
 }
 
-TEST_F(CourseTest, ACancelledCourseAsksTheTargetNothing) {
+TEST_F(CourseTest, CancelledMigrationSendsNoRequests) {
   cancellation_.request("alice said so");
   migrate(*course_);
   EXPECT_EQ(course_->run.report.code(), "cancelled");
   EXPECT_THAT(target_.calls, ElementsAre());
 }
 
-TEST_F(CourseTest, AnUnknownTargetEndsInTheReport) {
+TEST_F(CourseTest, UnknownTargetIsReported) {
   no_target_ = Error(Code::kInvalidArgument, "that is no address");
   migrate(*course_);
   EXPECT_EQ(course_->run.report.code(), "invalid-argument");
   EXPECT_EQ(course_->run.report.message(), "that is no address");
 }
 
-TEST_F(CourseTest, TheJournalKnowsOfTheRestoreBeforeTheTargetDoes) {
+TEST_F(CourseTest, RestoreIsJournaledBeforeItIsRequested) {
   begin_and_copy();
   target_.vote = Error(Code::kInternal, "it did not work");
   EXPECT_FALSE(vote());
@@ -208,7 +208,7 @@ TEST_F(CourseTest, TheJournalKnowsOfTheRestoreBeforeTheTargetDoes) {
   EXPECT_THAT(target_.calls, ElementsAre("restore"));
 }
 
-TEST_F(CourseTest, AVoteAboutOtherChunksIsDataLoss) {
+TEST_F(CourseTest, VoteOnOtherChunksIsDataLoss) {
   begin_and_copy();
   target_.vote->set_verified_chunks(7);
   const auto restored = vote();
@@ -217,7 +217,7 @@ TEST_F(CourseTest, AVoteAboutOtherChunksIsDataLoss) {
   EXPECT_FALSE(course_->run.report.verified());
 }
 
-TEST_F(CourseTest, PhasesOfTheVoteAreOnTheReportsAxis) {
+TEST_F(CourseTest, PhasesOfTheVoteUseTheReportsClock) {
   begin_and_copy();
   proto::PhaseTime& phase = *target_.vote->add_phases();
   const auto start = console_->started().time_since_epoch();
@@ -228,10 +228,10 @@ TEST_F(CourseTest, PhasesOfTheVoteAreOnTheReportsAxis) {
   EXPECT_NEAR(course_->run.report.phases(0).start_ms(), 1500, 0.01);
 }
 
-/// Longer than any test takes.
+/// Longer than each test takes.
 constexpr std::chrono::hours kLong{1};
 
-TEST_F(CourseTest, AnOrderBeforeTheWaitEndsIt) {
+TEST_F(CourseTest, EarlySwitchoverOrderEndsTheWait) {
   EXPECT_TRUE(console_->go_on());
   EXPECT_FALSE(console_->rest(kLong));
   EXPECT_TRUE(console_->may_switch_over());
@@ -240,7 +240,7 @@ TEST_F(CourseTest, AnOrderBeforeTheWaitEndsIt) {
   EXPECT_EQ(again.error().message(), "the migration switches over already");
 }
 
-TEST_F(CourseTest, ACancellationEndsTheWait) {
+TEST_F(CourseTest, CancellationEndsTheWait) {
   std::thread other([this] { cancellation_.request("alice said so"); });
   EXPECT_FALSE(console_->rest(kLong));
   other.join();
@@ -248,11 +248,11 @@ TEST_F(CourseTest, ACancellationEndsTheWait) {
   EXPECT_THAT(console_->go_on().error().message(), HasSubstr("alice said so"));
 }
 
-TEST_F(CourseTest, WithoutAnOrderTheWaitEndsByItself) {
+TEST_F(CourseTest, WaitEndsWithoutAnOrder) {
   EXPECT_TRUE(console_->rest(std::chrono::milliseconds(1)));
 }
 
-TEST_F(CourseTest, TheReportHasWhatTheVoteSays) {
+TEST_F(CourseTest, ReportIncludesTheVote) {
   begin_and_copy();
   proto::RestoreReply reply;
   reply.set_prefilled(true);
@@ -290,7 +290,7 @@ class CommitTest : public CourseTest {
   bool undone_ = false;
 };
 
-TEST_F(CommitTest, ALostCopyIsNoCommit) {
+TEST_F(CommitTest, LostCopyIsNoCommit) {
   const auto done = commit_with(commit::CommitAnswer(Error(Code::kNotFound, "the copy is lost")));
   ASSERT_FALSE(done);
   EXPECT_EQ(done.error().message(), "the copy is lost");
@@ -299,7 +299,7 @@ TEST_F(CommitTest, ALostCopyIsNoCommit) {
 }
 
 /// As on a full disk: recovery will ask again.
-TEST_F(CommitTest, ALostCopyThatCannotBeWrittenStaysCommitted) {
+TEST_F(CommitTest, UnrecordedLostCopyStaysCommitted) {
   ::signal(SIGXFSZ, SIG_IGN);
   rlimit before{};
   ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);

@@ -1,4 +1,4 @@
-// What an agent remembers of downtimes, and what it then expects.
+// The downtimes that an agent records, and its estimates from them.
 #include "migrate-agent/migration/engine/downtime_history.h"
 
 #include <gtest/gtest.h>
@@ -31,13 +31,13 @@ class DowntimeHistory : public testing::Test {
   fs::path folder_ = testing::TempDir() + "/gcr-downtimes-" + std::to_string(::getpid());
 };
 
-TEST_F(DowntimeHistory, BeforeAnythingWasMeasuredNothingIsClaimed) {
+TEST_F(DowntimeHistory, HasNoEstimateBeforeTheFirstMeasurement) {
   const SteadyDowntime steady = expect("counter");
   EXPECT_TRUE(steady.is_least);
   EXPECT_EQ(steady.with_last_round_ms(70), 70);
 }
 
-TEST_F(DowntimeHistory, TheOneInTheMiddleOfTheLastIsExpected) {
+TEST_F(DowntimeHistory, EstimateIsTheMedianOfTheLast) {
   for (const double ms : {900.0, 100.0, 300.0, 200.0, 250.0, 150.0}) {
     remember("counter", ms, ms / 10);  // six, of which five are kept
   }
@@ -47,14 +47,14 @@ TEST_F(DowntimeHistory, TheOneInTheMiddleOfTheLastIsExpected) {
   EXPECT_EQ(steady.rest_ms, 20);
 }
 
-TEST_F(DowntimeHistory, TheLastRoundCountsWhereItTakesLongerThanTheDumpBesideIt) {
+TEST_F(DowntimeHistory, SlowLastRoundCountsInsteadOfTheDump) {
   const SteadyDowntime steady{.beside_ms = 100, .rest_ms = 40, .is_least = false};
   EXPECT_EQ(steady.with_last_round_ms(0), 140);
   EXPECT_EQ(steady.with_last_round_ms(100), 140);
   EXPECT_EQ(steady.with_last_round_ms(250), 290);
 }
 
-TEST_F(DowntimeHistory, OtherKindsGiveALowerBound) {
+TEST_F(DowntimeHistory, OtherProgramsGiveALowerBound) {
   remember("python3 train.py", 800, 300);
   remember("counter", 100, 50);
   remember("stencil", 200, 50);
@@ -63,14 +63,14 @@ TEST_F(DowntimeHistory, OtherKindsGiveALowerBound) {
   EXPECT_EQ(steady.with_last_round_ms(0), 150);
 }
 
-TEST_F(DowntimeHistory, WithAndWithoutPrefillAreKeptApart) {
+TEST_F(DowntimeHistory, PrefillIsRecordedSeparately) {
   remember("counter", 100, 50, true);
   remember("counter", 100, 900, false);
   EXPECT_EQ(expect("counter", true).rest_ms, 50);
   EXPECT_EQ(expect("counter", false).rest_ms, 900);
 }
 
-TEST_F(DowntimeHistory, DamagedFileCountsAsEmptyAndIsReplaced) {
+TEST_F(DowntimeHistory, DamagedFileIsReplaced) {
   for (const std::string& content :
        {std::string("\xff\xff\xff\xff"), std::string(), std::string(1 << 20, 'x')}) {
     std::ofstream(file(), std::ios::binary) << content;
@@ -80,7 +80,7 @@ TEST_F(DowntimeHistory, DamagedFileCountsAsEmptyAndIsReplaced) {
   }
 }
 
-TEST_F(DowntimeHistory, TimesThatCannotBeAreNotBelieved) {
+TEST_F(DowntimeHistory, ImpossibleTimesAreIgnored) {
   remember("counter", 100, 50);
   for (const double ms : {-1.0, 1e12, std::nan(""), HUGE_VAL}) {
     EXPECT_FALSE(remember_downtime(folder_, "counter", true, {ms, 1}));
@@ -89,7 +89,7 @@ TEST_F(DowntimeHistory, TimesThatCannotBeAreNotBelieved) {
   EXPECT_EQ(expect("counter").beside_ms, 100);
 }
 
-TEST_F(DowntimeHistory, WorkersThatRememberAtOnceLoseNothing) {
+TEST_F(DowntimeHistory, ConcurrentWritersLoseNothing) {
   std::vector<std::thread> workers;
   for (int i = 0; i < 4; ++i) {
     workers.emplace_back([this, i] {
@@ -102,7 +102,7 @@ TEST_F(DowntimeHistory, WorkersThatRememberAtOnceLoseNothing) {
   }
 }
 
-TEST_F(DowntimeHistory, TheFileStaysSmallAndRootsOwn) {
+TEST_F(DowntimeHistory, FileStaysSmallAndOwnedByRoot) {
   for (int i = 0; i < 300; ++i) remember("kind " + std::to_string(i), 1, 1);
   EXPECT_LT(fs::file_size(file()), 64U * 1024);
   EXPECT_TRUE(expect("kind 0").is_least);
@@ -112,12 +112,12 @@ TEST_F(DowntimeHistory, TheFileStaysSmallAndRootsOwn) {
   EXPECT_EQ(info.st_mode & 0777, 0600U);
 }
 
-TEST_F(DowntimeHistory, WhereItCannotBeWrittenNothingChanges) {
+TEST_F(DowntimeHistory, FailedWriteChangesNothing) {
   EXPECT_FALSE(remember_downtime(folder_ / "nowhere", "counter", true, {1, 1}));
   EXPECT_TRUE(expect_downtime(folder_ / "nowhere", "counter", true).is_least);
 }
 
-TEST(KindOfProgram, IsTheProgramAndWhatItRuns) {
+TEST(KindOfProgram, IsTheProgramAndItsScript) {
   EXPECT_EQ(kind_of_program("/usr/bin/python3 /srv/serve.py --port 1"), "python3 serve.py");
   EXPECT_EQ(kind_of_program("./counter --port 7500"), "counter");
   EXPECT_EQ(kind_of_program("/opt/app"), "app");

@@ -1,4 +1,4 @@
-// What is expected of a member without the preload library, and what is said of it.
+// The estimates and findings for a member without the preload library.
 #include "migrate-agent/preflight/examine/driver_alone.h"
 
 #include <gmock/gmock.h>
@@ -15,21 +15,21 @@ using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-TEST(SlowDowntime, GrowsWithVramWithMemoryAndWithASlowerLink) {
+TEST(SlowDowntime, GrowsWithVramMemoryAndSlowerLinks) {
   const milliseconds least = preflight::slow_downtime(0, 0, 0);
   EXPECT_GT(least, milliseconds(0));
   const milliseconds memory = preflight::slow_downtime(0, 4 * kGiB, 0);
   const milliseconds vram = preflight::slow_downtime(4 * kGiB, 0, 0);
   EXPECT_GT(memory, least);
-  EXPECT_GT(vram, memory) << "VRAM goes the same way, and through the driver";
+  EXPECT_GT(vram, memory) << "VRAM uses the same link, and goes through the driver";
   EXPECT_EQ(preflight::slow_downtime(4 * kGiB, 0, 100'000'000'000), vram)
       << "the link is not the limit";
 
   EXPECT_GE(preflight::slow_downtime(4 * kGiB, 0, kGiB), milliseconds(4000));
 }
 
-std::vector<std::string> said_of(const preflight::DriverAlone& member,
-                                 const proto::MigrateRequest& request) {
+std::vector<std::string> findings_of(const preflight::DriverAlone& member,
+                                     const proto::MigrateRequest& request) {
   findings::Findings findings(findings::Side::kSource);
   preflight::check_slow_downtime(member, request, findings);
   std::vector<std::string> said;
@@ -37,28 +37,28 @@ std::vector<std::string> said_of(const preflight::DriverAlone& member,
   return said;
 }
 
-TEST(SlowDowntime, IsABlockerUntilItIsAllowedAndAgainWhereItIsLimited) {
+TEST(SlowDowntime, IsABlockerUnlessAllowedAndWithinTheLimit) {
   const preflight::DriverAlone member{.pid = ::getpid(),
                                       .vram = {{Uuid::random(), kGiB}, {Uuid::random(), kGiB}},
                                       .downtime = milliseconds(3210)};
   proto::MigrateRequest request;
-  EXPECT_THAT(said_of(member, request),
+  EXPECT_THAT(findings_of(member, request),
               ElementsAre(AllOf(HasSubstr("up to 2 GiB of VRAM"), HasSubstr("for about 3.2 s"),
                                 HasSubstr("[no-library]"))));
   request.set_downtime_limit_ms(300);
-  EXPECT_THAT(said_of(member, request), ElementsAre(HasSubstr("[no-library]")));
+  EXPECT_THAT(findings_of(member, request), ElementsAre(HasSubstr("[no-library]")));
   request.set_allow_slow(true);
-  EXPECT_THAT(said_of(member, request),
+  EXPECT_THAT(findings_of(member, request),
               ElementsAre(HasSubstr("[no-library-slow]"),
                           AllOf(HasSubstr("about 3.2 s is expected, and --downtime-limit allows "
                                           "0.3 s"),
                                 HasSubstr("[downtime-limit]"))));
   request.clear_downtime_limit_ms();
-  EXPECT_THAT(said_of(member, request), ElementsAre(HasSubstr("[no-library-slow]")));
+  EXPECT_THAT(findings_of(member, request), ElementsAre(HasSubstr("[no-library-slow]")));
   request.set_strict(true);
-  EXPECT_THAT(said_of(member, request), testing::Contains(HasSubstr("[downtime-limit]")));
+  EXPECT_THAT(findings_of(member, request), testing::Contains(HasSubstr("[downtime-limit]")));
   request.set_downtime_limit_ms(4000);
-  EXPECT_THAT(said_of(member, request), ElementsAre(HasSubstr("[no-library-slow]")));
+  EXPECT_THAT(findings_of(member, request), ElementsAre(HasSubstr("[no-library-slow]")));
 }
 
 }  // namespace

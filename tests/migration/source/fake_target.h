@@ -11,7 +11,7 @@
 
 namespace gcr::migration::test {
 
-/// What a FakeTarget was asked for and answers; any thread may look at `interrupted`.
+/// The calls and answers of a FakeTarget; `interrupted` may be read from any thread.
 struct FakeTargetState {
   std::vector<std::string> calls;
   proto::PreflightRequest preflight_request;

@@ -1,4 +1,4 @@
-// What an operator is told, by somebody who never waits for them.
+// Messages to an operator, from a sender that never waits for them.
 #include "migrate-agent/migration/engine/operator_link.h"
 
 #include <gmock/gmock.h>
@@ -35,12 +35,12 @@ class OperatorLinkTest : public testing::Test {
   }
 
   /// Sends until `work` has ended.
-  asio::awaitable<void> beside_writing(asio::awaitable<void> work) {
+  asio::awaitable<void> while_writing(asio::awaitable<void> work) {
     using asio::experimental::awaitable_operators::operator||;
     co_await (std::move(work) || link_->write());
   }
 
-  /// Sends all that was told; ends when the operator has it, or is gone.
+  /// Sends all messages; ends when the operator has them, or is gone.
   void send_all() {
     link_->finish();
     run(link_->write());
@@ -64,11 +64,11 @@ class OperatorLinkTest : public testing::Test {
   std::optional<OperatorLink> link_;
 };
 
-TEST_F(OperatorLinkTest, WhatIsToldArrivesInOrderAndProgressAfterIt) {
+TEST_F(OperatorLinkTest, MessagesArriveInOrderBeforeProgress) {
   link_->show(at_round(1));
   link_->tell("preflight", "one");
   link_->tell("prepare", "two");
-  run(beside_writing([this]() -> asio::awaitable<void> {
+  run(while_writing([this]() -> asio::awaitable<void> {
     std::vector<std::string> texts;
     for (int i = 0; i < 2; ++i) texts.push_back((co_await next()).event().text());
     EXPECT_THAT(texts, ElementsAre("one", "two"));
@@ -79,7 +79,7 @@ TEST_F(OperatorLinkTest, WhatIsToldArrivesInOrderAndProgressAfterIt) {
 TEST_F(OperatorLinkTest, OnlyTheNewestProgressIsSent) {
   for (unsigned round = 1; round <= 1000; ++round) link_->show(at_round(round));
   link_->tell("switchover", "closing the gate");
-  run(beside_writing([this]() -> asio::awaitable<void> {
+  run(while_writing([this]() -> asio::awaitable<void> {
     EXPECT_TRUE((co_await next()).has_event());
     EXPECT_EQ((co_await next()).progress().round(), 1000U);
     link_->show(at_round(1001));
@@ -87,12 +87,13 @@ TEST_F(OperatorLinkTest, OnlyTheNewestProgressIsSent) {
   }()));
 }
 
-TEST_F(OperatorLinkTest, WhoeverTellsDoesNotWaitForAnOperatorWhoTakesNothing) {
-  // More than any socket holds: writing stands still, telling does not, and nothing is lost.
+TEST_F(OperatorLinkTest, StalledOperatorDoesNotBlockTheSender) {
+  // More than each socket buffer holds: writing blocks, sending messages does not, and nothing is
+  // lost.
   constexpr unsigned kMessages = 64;
   const std::string much(1 << 20, 'x');
   unsigned arrived = 0;
-  run(beside_writing([&]() -> asio::awaitable<void> {
+  run(while_writing([&]() -> asio::awaitable<void> {
     for (unsigned i = 1; i <= kMessages; ++i) {
       link_->tell("precopy", much);
       link_->show(at_round(i));
@@ -103,7 +104,7 @@ TEST_F(OperatorLinkTest, WhoeverTellsDoesNotWaitForAnOperatorWhoTakesNothing) {
   EXPECT_EQ(arrived, kMessages) << "the progress comes after them";
 }
 
-TEST_F(OperatorLinkTest, WritingEndsOnceTheReportIsSent) {
+TEST_F(OperatorLinkTest, WritingEndsAfterTheReport) {
   for (int i = 0; i < 100; ++i) link_->tell("precopy", std::string(10'000, 'x'));
   proto::Envelope report;
   report.mutable_migrate_report()->set_migrated(true);
@@ -119,13 +120,13 @@ TEST_F(OperatorLinkTest, WritingEndsOnceTheReportIsSent) {
   EXPECT_EQ(events, 100U);
 }
 
-TEST_F(OperatorLinkTest, AnOperatorWhoIsGoneHoldsNothingUp) {
+TEST_F(OperatorLinkTest, DisconnectedOperatorBlocksNothing) {
   operator_->close();
   for (int i = 0; i < 100; ++i) link_->tell("precopy", std::string(100'000, 'x'));
   send_all();
 }
 
-TEST_F(OperatorLinkTest, AnOperatorWhoLeavesTooMuchIsToldNothingMore) {
+TEST_F(OperatorLinkTest, OperatorWithTooMuchUnreadGetsNothingMore) {
   for (std::size_t i = 0; i <= OperatorLink::kMaxWaiting; ++i) link_->tell("precopy", "round");
   link_->tell("precopy", "one more");
   send_all();

@@ -1,4 +1,4 @@
-// VRAM into host memory, which a keeper holds, and back, on a GPU.
+// Copies VRAM into host memory, which a keeper holds, and back, on a GPU.
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -95,10 +95,10 @@ class CopyTest : public testing::Test {
   std::optional<keeper::Keeper> keeper_;
 };
 
-TEST_F(CopyTest, WhatComesBackIsWhatWasThere) {
+TEST_F(CopyTest, CopyRestoresTheContent) {
   allocate(1, 4 * kMiB);
   ASSERT_TRUE(copy_->make_room(job_));
-  allocate(2, 6 * kMiB);  // meanwhile: it gets room of its own
+  allocate(2, 6 * kMiB);  // created meanwhile: it gets its own region
   EXPECT_EQ(copy_->missing_bytes(job_), 6 * kMiB);
   ASSERT_NO_FATAL_FAILURE(keep());
 
@@ -126,7 +126,7 @@ TEST_F(CopyTest, WhatComesBackIsWhatWasThere) {
   EXPECT_TRUE(second->end());
 }
 
-TEST_F(CopyTest, AByteThatChangedInHostMemoryIsFound) {
+TEST_F(CopyTest, ChangedByteInHostMemoryIsFound) {
   allocate(7, 4 * kMiB);
   ASSERT_NO_FATAL_FAILURE(keep());
   auto taken = keeper::take_from(keeper_->id());
@@ -148,7 +148,7 @@ TEST_F(CopyTest, AByteThatChangedInHostMemoryIsFound) {
   EXPECT_THAT(changed.error().message(), HasSubstr("chunk 1 of buffer 7"));
 }
 
-TEST_F(CopyTest, AKeeperOfSomethingElseIsRefused) {
+TEST_F(CopyTest, KeeperOfOtherContentIsRefused) {
   const UniqueFd file(::memfd_create("other", MFD_CLOEXEC));
   ASSERT_EQ(::pwrite(file.get(), "nonsense", 8, 0), 8);
   const keeper::BufferDescriptor kept{{gpu::kRoot, 0}, file.get()};
@@ -158,7 +158,7 @@ TEST_F(CopyTest, AKeeperOfSomethingElseIsRefused) {
   EXPECT_EQ(taken.error().code(), Code::kDataLoss);
 }
 
-TEST_F(CopyTest, WithoutAKeeperThereIsNothing) {
+TEST_F(CopyTest, WithoutAKeeperThereIsNoCopy) {
   const journal::ProcessId id = keeper_->id();
   ASSERT_TRUE(keeper_->end());
   const auto taken = gpu::KeptVram::take_from(id);

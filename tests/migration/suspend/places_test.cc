@@ -1,4 +1,4 @@
-// Where a suspended job returns to.
+// Where a suspended job resumes.
 #include "migrate-agent/migration/suspend/places.h"
 
 #include <gmock/gmock.h>
@@ -41,7 +41,7 @@ Result<std::vector<device::GpuPair>> choose(const std::vector<Place>& host,
   return choose_places(std::move(from), host, {{gpu(1), kNeeded}}, ordered);
 }
 
-/// Where what was on GPU 1 goes, of `host`; `ordered` to this GPU if not 0.
+/// Where the content of GPU 1 goes, of `host`; with `ordered` not 0, on request to this GPU.
 Result<Uuid> place_of_first(const std::vector<Place>& host, std::uint8_t ordered = 0) {
   std::vector<device::GpuPair> order;
   if (ordered != 0) order.push_back({gpu(1), gpu(ordered)});
@@ -53,19 +53,19 @@ Result<Uuid> place_of_first(const std::vector<Place>& host, std::uint8_t ordered
   return Error(Code::kNotFound, "no pair");
 }
 
-TEST(Places, ItsOwnGpuIsTakenWhereThereIsRoom) {
+TEST(Places, OriginalGpuIsUsedIfItHasRoom) {
   const auto place = place_of_first({h200(1, 70 * kGiB), h200(2, 140 * kGiB)});
   ASSERT_TRUE(place) << place.error().message();
   EXPECT_EQ(*place, gpu(1));
 }
 
-TEST(Places, AnotherGpuIsTakenWhereItsOwnHasNoRoom) {
+TEST(Places, AnotherGpuIsUsedIfTheOriginalIsFull) {
   const auto place = place_of_first({h200(1, 0), h200(2, 10 * kGiB), h200(3, 70 * kGiB)});
   ASSERT_TRUE(place) << place.error().message();
   EXPECT_EQ(*place, gpu(3));
 }
 
-TEST(Places, TheContextNeedsRoomToo) {
+TEST(Places, ContextNeedsRoomToo) {
   EXPECT_TRUE(place_of_first({h200(1, kNeeded + preflight::kContextReserveBytes)}));
   const auto refused = place_of_first({h200(1, kNeeded + preflight::kContextReserveBytes - 1)});
   ASSERT_FALSE(refused);
@@ -73,7 +73,7 @@ TEST(Places, TheContextNeedsRoomToo) {
   EXPECT_THAT(refused.error().message(), HasSubstr("60 GiB for buffers"));
 }
 
-TEST(Places, AnOrderIsFollowedOrRefusedWithTheFigures) {
+TEST(Places, RequestIsFollowedOrRefusedWithSizes) {
   const std::vector<Place> host{h200(1, 140 * kGiB), h200(2, 70 * kGiB), h200(3, kGiB)};
   const auto place = place_of_first(host, 2);
   ASSERT_TRUE(place) << place.error().message();
@@ -83,13 +83,13 @@ TEST(Places, AnOrderIsFollowedOrRefusedWithTheFigures) {
   EXPECT_THAT(refused.error().message(), HasSubstr("1 GiB of VRAM free"));
 }
 
-TEST(Places, AGpuThatTheAgentMayNotUseIsNotTaken) {
+TEST(Places, GpuForbiddenToTheAgentIsNotUsed) {
   const auto refused = place_of_first({h200(1, 0), h200(2, 140 * kGiB, false)});
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().code(), Code::kResourceExhausted);
 }
 
-TEST(Places, EachGpuKeepsAPairOfItsOwn) {
+TEST(Places, NoTwoGpusShareATarget) {
   const auto pairs = choose({h200(1, 140 * kGiB), h200(2, 140 * kGiB)}, {{gpu(1), gpu(2)}});
   ASSERT_TRUE(pairs) << pairs.error().message();
   ASSERT_EQ(pairs->size(), 2u);
@@ -97,7 +97,7 @@ TEST(Places, EachGpuKeepsAPairOfItsOwn) {
   EXPECT_EQ((*pairs)[1].to, gpu(1));
 }
 
-TEST(Places, AJobOfAnotherHostGoesToAGpuOfTheSameModel) {
+TEST(Places, JobOfAnotherHostGetsTheSameModel) {
   const std::vector<mover::MappableGpu> from{
       {.uuid = gpu(7), .name = "H200", .total_bytes = 141 * kGiB}};
   const auto pairs =

@@ -1,5 +1,5 @@
-// The other agent as a target: what happens where it says no, is lost, or is not waited for any
-// more. The io_context runs on a thread of its own, as in a worker.
+// The other agent as a target: it refuses, is lost, or is no longer waited for. The io_context runs
+// on its own thread, as in a worker.
 #include "migrate-agent/migration/target/agent/agent_target.h"
 
 #include <gtest/gtest.h>
@@ -30,7 +30,7 @@ class AgentTargetTest : public testing::Test {
     thread_.join();
   }
 
-  /// A destination that answers every request but `silent_` with the empty reply to it.
+  /// A destination that answers every request with an empty reply, except those of kind silent_.
   void connect(std::chrono::milliseconds silence = kPatience) {
     target_.emplace(loopback_.io(),
                     control::AgentAddress{loopback_.endpoint(), credentials_.context({}),
@@ -82,7 +82,7 @@ class AgentTargetTest : public testing::Test {
   std::optional<AgentTarget> target_;
 };
 
-TEST_F(AgentTargetTest, GivesTheReplies) {
+TEST_F(AgentTargetTest, ReturnsTheReplies) {
   connect();
   EXPECT_EQ(target_->common_name(), "");
   ASSERT_TRUE(preflight());
@@ -94,14 +94,14 @@ TEST_F(AgentTargetTest, GivesTheReplies) {
   EXPECT_TRUE(std::holds_alternative<proto::CommitReply>(*answer));
 }
 
-TEST_F(AgentTargetTest, AnAgentThatIsLostBetweenTwoRequestsIsReported) {
+TEST_F(AgentTargetTest, AgentLostBetweenRequestsIsReported) {
   connect(std::chrono::milliseconds(500));
   ASSERT_TRUE(preflight());
   close();
   EXPECT_EQ(lost_.get_future().get().code(), Code::kUnavailable);
 }
 
-TEST_F(AgentTargetTest, AnInterruptionEndsTheWaitThatHasBegun) {
+TEST_F(AgentTargetTest, InterruptionEndsAWait) {
   silent_ = Envelope::kRestoreRequest;
   connect();
   ASSERT_TRUE(preflight());
@@ -113,18 +113,18 @@ TEST_F(AgentTargetTest, AnInterruptionEndsTheWaitThatHasBegun) {
   other.join();
 }
 
-TEST_F(AgentTargetTest, AnInterruptionBeforeAWaitIsNotLost) {
+TEST_F(AgentTargetTest, InterruptionBeforeAWaitIsNotLost) {
   connect();
   ASSERT_TRUE(preflight());
   target_->interrupt(Error(Code::kCancelled, "alice said so"));
-  target_->interrupt(Error(Code::kUnavailable, "nobody is there"));
+  target_->interrupt(Error(Code::kUnavailable, "no agent answers"));
   const auto vote = target_->restore({});
   ASSERT_FALSE(vote);
   EXPECT_EQ(vote.error().message(), "alice said so");
   EXPECT_FALSE(target_->change({}));
 }
 
-TEST_F(AgentTargetTest, WhoIsInterruptedStillTellsTheAgent) {
+TEST_F(AgentTargetTest, AbortIsSentAfterAnInterruption) {
   silent_ = Envelope::kAbortRequest;
   connect(std::chrono::milliseconds(500));
   ASSERT_TRUE(preflight());
@@ -133,13 +133,13 @@ TEST_F(AgentTargetTest, WhoIsInterruptedStillTellsTheAgent) {
   EXPECT_EQ(asked_.get_future().wait_for(kPatience), std::future_status::ready);
 }
 
-TEST_F(AgentTargetTest, NobodyIsConnectedToAfterAnInterruption) {
+TEST_F(AgentTargetTest, NoConnectionIsMadeAfterAnInterruption) {
   connect();
   target_->interrupt(Error(Code::kCancelled, "alice said so"));
   const auto reply = preflight();
   ASSERT_FALSE(reply);
   EXPECT_EQ(reply.error().message(), "alice said so");
-  target_->abort("there is nobody to tell");
+  target_->abort("no agent is left");
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// A destination that answers a request with something else: an empty reply must not be read out of
-// it, least of all a vote.
+// A destination that answers a request with a reply of another kind: it must not be read as an
+// empty reply, and never as a vote.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -70,7 +70,7 @@ struct Pair {
 
 class PeerLinkAnswers : public PeerLinkHostile, public testing::WithParamInterface<Pair> {};
 
-TEST_P(PeerLinkAnswers, OnlyItsOwnReplyAnswersARequest) {
+TEST_P(PeerLinkAnswers, OnlyTheMatchingReplyIsAccepted) {
   const Envelope request = message_of(GetParam().request);
   for (int i = 0; i < bodies().field_count(); ++i) {
     const google::protobuf::FieldDescriptor& answer = *bodies().field(i);

@@ -1,5 +1,5 @@
-// A worker is killed in every state that it can leave a process in; then the process runs again,
-// and finds every word of its VRAM as it was.
+// A worker is killed at every step at which it can leave a process; then the process resumes, and
+// finds every word of its VRAM unchanged.
 #include <gmock/gmock.h>
 #include <signal.h>
 #include <sys/wait.h>
@@ -38,10 +38,10 @@ class BringBack : public testing::Test {
     end_keeper();
   }
 
-  /// Takes the program to a step, then kills who did it.
+  /// Takes the program to a step, then kills the worker.
   void leave_at(const std::string& step) {
     worker_ = start_worker(step);
-    ASSERT_TRUE(worker_->wait_for(step)) << "the worker came to: " << worker_->last();
+    ASSERT_TRUE(worker_->wait_for(step)) << "the worker reached: " << worker_->last();
     worker_->kill();
   }
 
@@ -66,7 +66,7 @@ class BringBack : public testing::Test {
     EXPECT_EQ(*found, Found::kRunning);
     program_.expect_progress();
     end_keeper();
-    // Who has closed all files, CRIU among them, may still take a moment to end.
+    // Processes that have closed all files, CRIU among them, may take a moment to end.
     const std::set<pid_t> alone{program_.pid()};
     for (int i = 0; i < 1000 && living_descendants(alone) != alone; ++i) ::usleep(10'000);
     EXPECT_EQ(living_descendants(alone), alone);
@@ -80,13 +80,13 @@ class BringBack : public testing::Test {
 
 class BringBackFrom : public BringBack, public testing::WithParamInterface<const char*> {};
 
-TEST_P(BringBackFrom, RunsAgainWithItsVramAndLeavesNoHelper) {
+TEST_P(BringBackFrom, ProgramResumesWithItsVramAndNoHelperRemains) {
   leave_at(GetParam());
   if (HasFatalFailure()) return;
   expect_brought_back();
 }
 
-TEST_P(BringBackFrom, RunsAgainForWhoHasItsDoorInHand) {
+TEST_P(BringBackFrom, ProgramResumesWhenItsDoorIsAlreadyOpen) {
   leave_at(GetParam());
   if (HasFatalFailure()) return;
   auto door = gpu::Door::open(program_.pid());
@@ -105,13 +105,13 @@ INSTANTIATE_TEST_SUITE_P(Steps, BringBackFrom,
                                          "restored", "unlocked", "offered", "attached", "done"),
                          [](const auto& info) { return std::string(info.param); });
 
-TEST_F(BringBack, WhoRunsIsLeftAlone) {
+TEST_F(BringBack, RunningProgramIsLeftAlone) {
   leave_at("done");
   ASSERT_TRUE(bring_back(lost()));
   expect_brought_back();
 }
 
-TEST_F(BringBack, WhateverMomentTheWorkerIsKilledAtTheProgramRunsAgain) {
+TEST_F(BringBack, ProgramResumesAfterAKillOfItsWorkerAtAnyTime) {
   using Clock = std::chrono::steady_clock;
   worker_ = start_worker(kNever);
   ASSERT_TRUE(worker_->wait_for("prepared"));
@@ -140,7 +140,7 @@ TEST_F(BringBack, WhateverMomentTheWorkerIsKilledAtTheProgramRunsAgain) {
   }
 }
 
-TEST_F(BringBack, KilledInTheMiddleOfTheDumpTheProgramRunsAgain) {
+TEST_F(BringBack, ProgramResumesIfItsWorkerIsKilledInTheDump) {
   std::mt19937 random(testing::UnitTest::GetInstance()->random_seed());
   for (int i = 0; i < 10 && !HasFailure(); ++i) {
     worker_ = start_worker(kNever);
@@ -153,7 +153,7 @@ TEST_F(BringBack, KilledInTheMiddleOfTheDumpTheProgramRunsAgain) {
   }
 }
 
-TEST_F(BringBack, RecoveryThatIsKilledItselfIsDoneAgain) {
+TEST_F(BringBack, KilledRecoveryIsRepeated) {
   std::mt19937 random(testing::UnitTest::GetInstance()->random_seed());
   for (int i = 0; i < 5 && !HasFailure(); ++i) {
     leave_at("dumped");
@@ -169,7 +169,7 @@ TEST_F(BringBack, RecoveryThatIsKilledItselfIsDoneAgain) {
   }
 }
 
-TEST_F(BringBack, WhoHasEndedIsGone) {
+TEST_F(BringBack, EndedProgramIsReportedAsGone) {
   leave_at("dumped");
   if (HasFatalFailure()) return;
   const Lost before = lost();
@@ -180,7 +180,7 @@ TEST_F(BringBack, WhoHasEndedIsGone) {
   end_keeper();
 }
 
-TEST_F(BringBack, WithoutTheKeeperTheLossIsSaid) {
+TEST_F(BringBack, LossOfVramIsReportedWithoutTheKeeper) {
   leave_at("detached");
   if (HasFatalFailure()) return;
   end_keeper();
@@ -189,7 +189,7 @@ TEST_F(BringBack, WithoutTheKeeperTheLossIsSaid) {
   EXPECT_EQ(found.error().code(), Code::kDataLoss) << found.error().message();
 }
 
-TEST_F(BringBack, BeforeTheDetachAStopIsTheUsersOwn) {
+TEST_F(BringBack, StopBeforeTheDetachIsTheUsers) {
   worker_ = start_worker("prepared");
   ASSERT_TRUE(worker_->wait_for("prepared"));
   worker_->kill();
@@ -204,7 +204,7 @@ TEST_F(BringBack, BeforeTheDetachAStopIsTheUsersOwn) {
   program_.expect_progress();
 }
 
-TEST_F(BringBack, AnotherAgentAtTheDoorIsWaitedFor) {
+TEST_F(BringBack, RecoveryWaitsForAnotherAgentAtTheDoor) {
   leave_at("gated");
   if (HasFatalFailure()) return;
   {
@@ -217,18 +217,18 @@ TEST_F(BringBack, AnotherAgentAtTheDoorIsWaitedFor) {
   expect_brought_back();
 }
 
-TEST_F(BringBack, AfterTheCommitTheStoppedProcessIsEndedForGood) {
+TEST_F(BringBack, StoppedProcessIsKilledAfterTheCommit) {
   leave_at("dumped");
   if (HasFatalFailure()) return;
   const journal::ProcessId id = program_.id();
   ASSERT_TRUE(end_stopped({id}, {}));
   EXPECT_EQ(procfs::state(std::to_string(id.pid())), 'Z');
   program_.kill();
-  EXPECT_TRUE(end_stopped({id}, {})) << "twice is as good as once";
+  EXPECT_TRUE(end_stopped({id}, {})) << "a second call succeeds";
   end_keeper();
 }
 
-TEST_F(BringBack, AllMembersThatHaveNotEndedRunAgain) {
+TEST_F(BringBack, AllLivingMembersResume) {
   leave_at("gated");
   if (HasFatalFailure()) return;
   const Directory elsewhere;
@@ -249,7 +249,7 @@ TEST_F(BringBack, AllMembersThatHaveNotEndedRunAgain) {
   expect_brought_back();
 }
 
-TEST_F(BringBack, AnotherProcessWithTheSameNumberIsLeftAlone) {
+TEST_F(BringBack, ReusedPidIsLeftAlone) {
   leave_at("gated");
   if (HasFatalFailure()) return;
   Lost other = lost();
@@ -261,7 +261,7 @@ TEST_F(BringBack, AnotherProcessWithTheSameNumberIsLeftAlone) {
   expect_brought_back();
 }
 
-/// A program that was not started under the library, which only the driver can unlock.
+/// A program that was started without the library, which only the driver can unlock.
 class WithoutLibrary : public testing::Test {
  protected:
   void expect_brought_back(pid_t driver_alone) {
@@ -288,14 +288,14 @@ class WithoutLibrary : public testing::Test {
 
 constexpr pid_t kNotKnown = -1;
 
-TEST_F(WithoutLibrary, IsUnlocked) {
+TEST_F(WithoutLibrary, LockedProcessIsUnlocked) {
   for (const pid_t recorded : {pid(), kNotKnown}) {
     ASSERT_TRUE(control_->lock(std::chrono::seconds(10)));
     expect_brought_back(recorded);
   }
 }
 
-TEST_F(WithoutLibrary, IsContinuedRestoredAndUnlocked) {
+TEST_F(WithoutLibrary, StoppedProcessIsRestoredAndUnlocked) {
   for (const pid_t recorded : {pid(), kNotKnown}) {
     ASSERT_TRUE(control_->lock(std::chrono::seconds(10)));
     ASSERT_TRUE(control_->checkpoint());
@@ -305,7 +305,7 @@ TEST_F(WithoutLibrary, IsContinuedRestoredAndUnlocked) {
   }
 }
 
-TEST_F(WithoutLibrary, WhoeverUsesNoCudaIsOnlyContinued) {
+TEST_F(WithoutLibrary, ProcessWithoutCudaIsOnlyContinued) {
   const pid_t sleeper = ::fork();
   if (sleeper == 0) {
     ::execl("/bin/sleep", "sleep", "1000", nullptr);

@@ -1,6 +1,5 @@
-// What becomes of a process when the caller of the driver's checkpoint functions is killed in the
-// middle of a call: it survives, its state is one of the documented ones, and another caller goes
-// on from there.
+// The caller of the driver's checkpoint functions is killed in the middle of a call: the process
+// survives, its state is one of the documented ones, and another caller continues from it.
 #include <gtest/gtest.h>
 #include <poll.h>
 
@@ -39,13 +38,13 @@ int number_from(const char* variable, int otherwise) {
 
 class KilledCaller : public testing::Test {
  protected:
-  /// All of the program's VRAM is the driver's, so that calls take time.
+  /// All VRAM of the program belongs to the driver, so that calls take time.
   Program::Options options() {
     const char* vram = std::getenv("GCR_TEST_VRAM");
     return {.preload = false, .vram = vram != nullptr ? vram : "64M"};
   }
 
-  /// Brings the process there by calls that nobody disturbs.
+  /// Brings the process to this state by undisturbed calls.
   void prepare(State wanted) {
     if (wanted == State::kRunning) return;
     ASSERT_TRUE(control_->lock(std::chrono::seconds(30)));
@@ -112,19 +111,19 @@ class KilledCaller : public testing::Test {
   std::unique_ptr<device::Control> control_ = driver_->control(program_.pid());
 };
 
-TEST_F(KilledCaller, OfLockLeavesAProcessThatGoesOn) {
+TEST_F(KilledCaller, DuringLockTheProcessCanResume) {
   kill_at_random("lock", State::kRunning, number_from("GCR_TEST_LOCK_MS", 8));
 }
 
-TEST_F(KilledCaller, OfCheckpointLeavesAProcessThatGoesOn) {
+TEST_F(KilledCaller, DuringCheckpointTheProcessCanResume) {
   kill_at_random("checkpoint", State::kLocked, number_from("GCR_TEST_CHECKPOINT_MS", 50));
 }
 
-TEST_F(KilledCaller, OfRestoreLeavesAProcessThatGoesOn) {
+TEST_F(KilledCaller, DuringRestoreTheProcessCanResume) {
   kill_at_random("restore", State::kCheckpointed, number_from("GCR_TEST_RESTORE_MS", 50));
 }
 
-TEST_F(KilledCaller, OfUnlockLeavesAProcessThatGoesOn) {
+TEST_F(KilledCaller, DuringUnlockTheProcessCanResume) {
   kill_at_random("unlock", State::kLocked, number_from("GCR_TEST_UNLOCK_MS", 8));
 }
 

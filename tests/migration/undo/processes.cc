@@ -116,7 +116,7 @@ void Program::expect_progress(std::uint64_t more) const {
     pollfd watched{changes.get(), POLLIN, 0};
     if (left.count() <= 0 || ::poll(&watched, 1, static_cast<int>(left.count())) == 0) {
       std::ifstream in(output_);
-      FAIL() << "the program does not go on, state " << procfs::state(std::to_string(pid_))
+      FAIL() << "the program does not run on, state " << procfs::state(std::to_string(pid_))
              << std::string(std::istreambuf_iterator<char>(in), {}).substr(0, 2000);
     }
     char events[4096];

@@ -22,7 +22,7 @@ using Milliseconds = std::chrono::milliseconds;
 
 journal::ProcessId identify(pid_t pid);
 
-/// Where a program or library of this build, or of GCR_TEST_BIN, is.
+/// The path of a program or library of this build, or of GCR_TEST_BIN.
 std::filesystem::path built(const std::filesystem::path& path);
 
 /// CRIU from GCR_CRIU, else the build's.
@@ -56,9 +56,9 @@ class Program {
 
   pid_t pid() const { return pid_; }
   journal::ProcessId id() const { return identify(pid_); }
-  /// The steps that it has reported; a test failure if they are not 0, 1, 2...
+  /// The steps that it has reported; a test failure unless they are 0, 1, 2...
   std::uint64_t steps() const;
-  /// Waits until it has done `more` steps than now. A test failure if it does not.
+  /// Waits until it has done `more` further steps; otherwise a test failure.
   void expect_progress(std::uint64_t more = 3) const;
   /// A test failure if it does a step in this time.
   void expect_stillness(Milliseconds time) const;
@@ -80,9 +80,9 @@ class Worker {
 
   /// Waits for the line that begins with `word`. False if the worker ends without it.
   bool wait_for(const std::string& word);
-  /// SIGKILL. What it had printed is taken note of.
+  /// Sends SIGKILL, and keeps what it had printed.
   void kill();
-  /// What a line "keeper PID START" or "restored PID START PID START" named.
+  /// The processes in a line "keeper PID START" or "restored PID START PID START".
   const std::vector<journal::ProcessId>& named() const { return named_; }
   std::optional<journal::ProcessId> keeper() const;
   const std::string& last() const { return last_; }
@@ -97,10 +97,10 @@ class Worker {
   std::vector<journal::ProcessId> named_;
 };
 
-/// Makes orphans ours, so that they can be counted and reaped. Once, in main().
+/// Makes this process the reaper of orphans, so that they can be counted. Once, in main().
 void adopt_orphans();
 
-/// Every process below this one, but for zombies, which are reaped unless they are in `children`.
+/// Every process below this one except zombies, which are reaped unless they are in `children`.
 std::set<pid_t> living_descendants(const std::set<pid_t>& children);
 
 }  // namespace gcr::undo::test

@@ -1,4 +1,4 @@
-// The restored process at the destination when its worker dies, before it was released and after.
+// The restored process at the destination when its worker dies, before its release and after.
 #include <gmock/gmock.h>
 #include <poll.h>
 #include <signal.h>
@@ -21,7 +21,7 @@ namespace {
 using criu::test::read_output;
 using criu::test::wait_for_progress;
 
-/// A program that was dumped and killed; its images are there.
+/// A program that was dumped and killed; its images exist.
 class Restored : public testing::Test {
  protected:
   void SetUp() override {
@@ -64,7 +64,7 @@ class Restored : public testing::Test {
   char state() const { return procfs::state(std::to_string(process_.pid())); }
   std::set<pid_t> living() const { return living_descendants({}); }
 
-  /// Until nothing lives below this process but `count` processes; a failure after ten seconds.
+  /// Waits until only `count` processes exist below this process; a failure after ten seconds.
   void expect_living(std::size_t count) const {
     for (int i = 0; living().size() != count && i < 1000; ++i) ::poll(nullptr, 0, 10);
     EXPECT_EQ(living().size(), count);
@@ -77,20 +77,20 @@ class Restored : public testing::Test {
   journal::ProcessId init_;
 };
 
-TEST_F(Restored, StandsStillWhenItsWorkerDiesAndRunsWhenItIsResumed) {
+TEST_F(Restored, StaysStoppedIfItsWorkerDiesUntilResumed) {
   release();
   if (HasFatalFailure()) return;
   EXPECT_EQ(state(), 'T');
   EXPECT_EQ(read_output(file()).lines, dumped_.lines);
   ASSERT_TRUE(resume_restored(restored(), {}));
   criu::test::expect_gapless(wait_for_progress(file(), dumped_, 5));
-  ASSERT_TRUE(resume_restored(restored(), {})) << "twice is as good as once";
+  ASSERT_TRUE(resume_restored(restored(), {})) << "a second call succeeds";
   criu::test::expect_gapless(wait_for_progress(file(), read_output(file()), 5));
   ASSERT_TRUE(destroy_restored(restored(), {}));
 }
 
-/// It is moved on, out of its own namespaces, by a worker that is killed.
-TEST_F(Restored, IsDumpedToTheEndByCriuWhoseWorkerDies) {
+/// It is dumped again, out of its own namespaces, by a worker that is killed.
+TEST_F(Restored, CriuFinishesTheDumpIfItsWorkerDies) {
   release();
   if (HasFatalFailure()) return;
   std::mt19937 random(testing::UnitTest::GetInstance()->random_seed());
@@ -108,25 +108,25 @@ TEST_F(Restored, IsDumpedToTheEndByCriuWhoseWorkerDies) {
     const Status waited = criu::wait_for_helpers(scratch.path(), std::chrono::seconds(60));
     EXPECT_TRUE(waited) << waited.error().message();
     EXPECT_THAT(living(), testing::UnorderedElementsAre(process_.pid(), init_.pid()));
-    if (state() != 'T') continue;  // CRIU was not let go on, and has touched nothing
+    if (state() != 'T') continue;  // CRIU was not told to continue, and has changed nothing
     EXPECT_TRUE(std::filesystem::exists(scratch.path() / "inventory.img"));
   }
   ASSERT_TRUE(resume_restored(restored(), {}));
   criu::test::expect_gapless(wait_for_progress(file(), read_output(file()), 5));
 }
 
-TEST_F(Restored, IsDestroyedWithAllThatIsInItsNamespace) {
+TEST_F(Restored, DestroyEndsEveryProcessOfItsNamespace) {
   release();
   if (HasFatalFailure()) return;
   ASSERT_TRUE(destroy_restored(restored(), {}));
   EXPECT_THAT(living(), testing::IsEmpty());
-  EXPECT_TRUE(destroy_restored(restored(), {})) << "twice is as good as once";
+  EXPECT_TRUE(destroy_restored(restored(), {})) << "a second call succeeds";
   const Status resumed = resume_restored(restored(), {});
   ASSERT_FALSE(resumed);
   EXPECT_EQ(resumed.error().code(), Code::kNotFound) << resumed.error().message();
 }
 
-TEST_F(Restored, IsGoneWhenItsWorkerDiesBeforeItWasReleased) {
+TEST_F(Restored, EndsIfItsWorkerDiesBeforeTheRelease) {
   Worker worker(arguments("restored"));
   ASSERT_TRUE(worker.wait_for("restored")) << worker.last();
   worker.kill();
@@ -134,7 +134,7 @@ TEST_F(Restored, IsGoneWhenItsWorkerDiesBeforeItWasReleased) {
   EXPECT_EQ(read_output(file()).lines, dumped_.lines);
 }
 
-TEST_F(Restored, IsGoneWhenItsWorkerDiesWhileCriuRestores) {
+TEST_F(Restored, EndsIfItsWorkerDiesDuringTheRestore) {
   std::mt19937 random(testing::UnitTest::GetInstance()->random_seed());
   for (int i = 0; i < 10 && !HasFailure(); ++i) {
     Worker worker(arguments("restored"));

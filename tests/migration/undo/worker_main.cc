@@ -1,8 +1,8 @@
 // A worker to be killed: takes a process apart, step by step as the source does, and puts it
-// together again. Prints a line after each step, and goes on for ever where it is told to stop.
+// together again. Prints a line after each step, and waits forever at the given one.
 //   recovery_worker move PID STOP KEEPER CRIU SCRATCH    STOP: a step, or "never"
 //   recovery_worker dump PID CRIU REAPER SCRATCH STOP    a process without CUDA, into files
-//   recovery_worker call PID CALL...                     the driver's calls, each named before
+//   recovery_worker call PID CALL...                     the driver's calls, each printed before
 //   recovery_worker restore CRIU REAPER IMAGES STOP      a dumped process, at the destination
 //   recovery_worker recover PID START KEEPER START SCRATCH
 #include <unistd.h>
@@ -51,7 +51,7 @@ struct Arguments {
   std::filesystem::path scratch;
 };
 
-/// As migrate-agent's source, from the export to the way back.
+/// As the source of migrate-agent does, from the export to the undo.
 class Move {
  public:
   explicit Move(Arguments arguments)
@@ -163,7 +163,7 @@ void call(pid_t pid, const std::vector<std::string>& names) {
   for (;;) ::pause();
 }
 
-/// Into files, which CRIU goes on with when nobody is there any more.
+/// Into files, which CRIU keeps writing after its worker's death.
 void dump(pid_t pid, const criu::Command& criu, const std::string& scratch,
           const std::string& stop) {
   auto prepared = must(criu::PreparedDump::to_directory(criu, pid, scratch));

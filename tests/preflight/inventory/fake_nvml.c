@@ -1,6 +1,6 @@
-// The functions of libnvidia-ml.so.1 that an agent uses. FAKE_NVML_USED: the VRAM that is used, in
-// bytes; FAKE_NVML_PROCESSES: how many processes there are, numbered from 1000, with a MiB for each
-// number from 1.
+// The functions of libnvidia-ml.so.1 that an agent uses. FAKE_NVML_USED: the used VRAM, in bytes;
+// FAKE_NVML_PROCESSES: how many processes there are, numbered from 1000, with a MiB for each number
+// from 1.
 #include <stdlib.h>
 
 struct memory {

@@ -1,4 +1,4 @@
-// Of AMD's GPUs sysfs tells how much is free, without a context.
+// For AMD GPUs sysfs reports the free VRAM, without a context.
 #include "migrate-agent/preflight/inventory/free_vram.h"
 
 #include <gtest/gtest.h>
@@ -8,7 +8,7 @@
 namespace gcr::inventory {
 namespace {
 
-/// Has one GPU, which nobody can use.
+/// A host with one GPU, which no process can use.
 class ClosedDriver final : public device::Driver {
  public:
   const std::vector<device::GpuInfo>& gpus() const override { return gpus_; }
@@ -23,7 +23,7 @@ class ClosedDriver final : public device::Driver {
       {.vendor = device::Vendor::kAmd, .uuid = *parse_gpu("GPU-7cf529dea4b33bad")}};
 };
 
-TEST(FreeVram, OfAmdsGpusSysfsTells) {
+TEST(FreeVram, OfAmdGpusComesFromSysfs) {
   const SysfsTree sysfs;
   const auto driver = std::make_shared<ClosedDriver>();
   const Uuid gpu = driver->gpus().front().uuid;

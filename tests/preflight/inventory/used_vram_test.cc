@@ -21,7 +21,7 @@ using testing::UnorderedElementsAre;
 
 class UsedVram : public testing::Test {
  protected:
-  static void say(std::uint64_t used_bytes, int processes) {
+  static void configure(std::uint64_t used_bytes, int processes) {
     ::setenv("FAKE_NVML_USED", std::to_string(used_bytes).c_str(), 1);
     ::setenv("FAKE_NVML_PROCESSES", std::to_string(processes).c_str(), 1);
   }
@@ -31,32 +31,32 @@ class UsedVram : public testing::Test {
   const Uuid gpu_ = driver_->gpus().front().uuid;
 };
 
-TEST_F(UsedVram, TheLibraryTellsOfAllProcessesHoweverManyThereAre) {
+TEST_F(UsedVram, NvmlListsAnyNumberOfProcesses) {
   const auto nvml = Nvml::load();
   ASSERT_TRUE(nvml);
   for (const int count : {0, 1, 16, 17, 1000}) {
-    say(0, count);
+    configure(0, count);
     const auto used = nvml->used_by_process(gpu_);
     ASSERT_TRUE(used) << count;
     ASSERT_EQ(used->size(), static_cast<std::size_t>(count));
     if (count == 0) continue;
     EXPECT_EQ(used->at(1000 + count - 1), count * kMiB);
   }
-  say(0, 1'000'000);
+  configure(0, 1'000'000);
   EXPECT_FALSE(nvml->used_by_process(gpu_)) << "no GPU has so many";
 }
 
-TEST_F(UsedVram, IsTheProcesssOwnWhereItsNumberIsTheHosts) {
-  say(kGiB, 20);
+TEST_F(UsedVram, IsPerProcessInTheHostsPidNamespace) {
+  configure(kGiB, 20);
   const bool first = procfs::namespace_link(::getpid(), "pid") == "pid:[4026531836]";
   EXPECT_THAT(of(1002), UnorderedElementsAre(Pair(gpu_, first ? 3 * kMiB : kGiB)));
 }
 
-TEST_F(UsedVram, IsAllThatIsUsedIfNobodyKnowsTheProcess) {
-  say(kGiB, 20);
+TEST_F(UsedVram, IsTheTotalIfTheProcessIsUnknown) {
+  configure(kGiB, 20);
   EXPECT_THAT(of(999), UnorderedElementsAre(Pair(gpu_, kGiB)));
-  say(kMiB, 20);
-  EXPECT_THAT(of(999), IsEmpty()) << "no context takes so little, and the driver tells of none";
+  configure(kMiB, 20);
+  EXPECT_THAT(of(999), IsEmpty()) << "no context uses so little, and the driver reports none";
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// How small allocations are placed, without a driver.
+// Placement of small allocations, without a driver.
 #include "preload/memory/arena.h"
 
 #include <gtest/gtest.h>
@@ -19,10 +19,10 @@ constexpr Address kStart = 0x7f00'0000'0000;
 
 Context* context(int number) { return reinterpret_cast<Context*>(std::uintptr_t(number)); }
 
-/// Arenas that grow as the library lets them, at addresses without gaps; and what is live in them.
+/// Arenas that grow as the library allows, at addresses without gaps; and their live allocations.
 class Heap {
  public:
-  /// Beside `other_bytes` of VRAM outside arenas.
+  /// With `other_bytes` of VRAM outside arenas.
   explicit Heap(std::size_t other_bytes = 0) : other_bytes_(other_bytes) {}
 
   Address allocate(std::size_t bytes) {
@@ -62,7 +62,7 @@ class Heap {
   std::size_t most_live_bytes_ = 0;
 };
 
-TEST(ArenaTest, PlacesAreTheLowestThatFitWhateverIsTakenAndGivenBack) {
+TEST(ArenaTest, LowestFittingRangeIsUsed) {
   constexpr std::size_t kUnits = 4 * kMebi / kUnit;
   Arena arena(kSmallArenas, 1, context(1), kStart, 4 * kMebi);
   std::vector<bool> used(kUnits, false);
@@ -100,7 +100,7 @@ TEST(ArenaTest, PlacesAreTheLowestThatFitWhateverIsTakenAndGivenBack) {
   }
 }
 
-TEST(ArenaTest, TheLargestSmallAllocationFillsTheSmallestArena) {
+TEST(ArenaTest, LargestSmallAllocationFillsTheSmallestArena) {
   Arena arena(kSmallArenas, 1, context(1), kStart, kSmallestMediumBytes);
   EXPECT_EQ(arena.allocate(kSmallestMediumBytes - 1), kStart);
   EXPECT_EQ(arena.allocate(1), 0u);
@@ -108,7 +108,7 @@ TEST(ArenaTest, TheLargestSmallAllocationFillsTheSmallestArena) {
   EXPECT_EQ(arena.allocate(1), kStart);
 }
 
-TEST(ArenasTest, AnArenaServesItsContextAlone) {
+TEST(ArenasTest, ArenaServesOnlyItsContext) {
   Arenas arenas;
   arenas.add(Arena(kSmallArenas, 1, context(1), kStart, 2 * kMebi));
   EXPECT_EQ(arenas.allocate(context(2), 1), 0u);
@@ -117,7 +117,7 @@ TEST(ArenasTest, AnArenaServesItsContextAlone) {
   EXPECT_EQ(arenas.find(kStart), nullptr);
 }
 
-TEST(ArenasTest, ARangeOfAnArenaThatIsGoneIsNotGivenBackToItsSuccessor) {
+TEST(ArenasTest, RangeOfARemovedArenaIsNotReturnedToAnother) {
   Arenas arenas;
   arenas.add(Arena(kSmallArenas, 1, context(1), kStart, 2 * kMebi));
   const ArenaRange range{1, arenas.allocate(context(1), kMebi), kMebi};
@@ -128,7 +128,7 @@ TEST(ArenasTest, ARangeOfAnArenaThatIsGoneIsNotGivenBackToItsSuccessor) {
   EXPECT_EQ(arenas.allocate(context(1), kMebi), kStart + kMebi);
 }
 
-TEST(ArenasTest, OfEmptyArenasTheSmallestStaysForEachContext) {
+TEST(ArenasTest, SmallestEmptyArenaOfEachContextStays) {
   Arenas arenas;
   arenas.add(Arena(kSmallArenas, 1, context(1), kStart, 4 * kMebi));
   arenas.add(Arena(kSmallArenas, 2, context(1), kStart + 4 * kMebi, 2 * kMebi));
@@ -153,7 +153,7 @@ void expect_little_unused(const char* what, const std::function<std::size_t()>& 
   }
 }
 
-TEST(ArenasTest, WithoutFreesAtMost3PerCentOr64MiBAreUnused) {
+TEST(ArenasTest, WithoutFreesAtMost3PercentOr64MiBAreUnused) {
   for (std::size_t bytes = kUnit; bytes < kSmallestMediumBytes;
        bytes += bytes / 8 / kUnit * kUnit + kUnit) {
     expect_little_unused("one size", [&] { return bytes; });
@@ -166,7 +166,7 @@ TEST(ArenasTest, WithoutFreesAtMost3PerCentOr64MiBAreUnused) {
   expect_little_unused("two sizes", [&] { return random() % 2 == 0 ? 700 * kKibi : 1900 * kKibi; });
 }
 
-TEST(ArenasTest, ALongChurnOfRandomSizesKeepsMostOfTheMemoryInUse) {
+TEST(ArenasTest, RandomChurnKeepsMostMemoryInUse) {
   Heap heap;
   std::mt19937 random(11);
   std::vector<Address> addresses;
@@ -182,10 +182,10 @@ TEST(ArenasTest, ALongChurnOfRandomSizesKeepsMostOfTheMemoryInUse) {
   EXPECT_LE(heap.arena_bytes(), heap.most_live_bytes() * 3 / 2);
 }
 
-/// Until 20 GiB are live, 256 MiB of it in allocations of their own.
-void expect_little_unused_beside_others(const char* what,
-                                        const std::function<std::size_t()>& next_bytes,
-                                        std::size_t most_percent = 3) {
+/// Until 20 GiB are live, 256 MiB of it in separate allocations.
+void expect_little_unused_with_others(const char* what,
+                                      const std::function<std::size_t()>& next_bytes,
+                                      std::size_t most_percent = 3) {
   constexpr std::size_t kOther = 256 * kMebi;
   Heap heap(kOther);
   std::size_t used = 0;
@@ -199,27 +199,27 @@ void expect_little_unused_beside_others(const char* what,
   }
 }
 
-TEST(MediumArenasTest, WithoutFreesAtMost3PerCentOfAllOr64MiBAreUnused) {
+TEST(MediumArenasTest, WithoutFreesAtMost3PercentOr64MiBAreUnused) {
   for (std::size_t bytes = 2 * kMebi; bytes <= kLargestMediumBytes; bytes += 2 * kMebi) {
-    expect_little_unused_beside_others("one size", [&] { return bytes; });
+    expect_little_unused_with_others("one size", [&] { return bytes; });
   }
   std::mt19937 random(5);
-  expect_little_unused_beside_others("all sizes",
-                                     [&] { return 2 * kMebi + random() % (14 * kMebi); });
-  expect_little_unused_beside_others(
+  expect_little_unused_with_others("all sizes",
+                                   [&] { return 2 * kMebi + random() % (14 * kMebi); });
+  expect_little_unused_with_others(
       "large sizes", [&] { return 8 * kMebi + random() % (8 * kMebi); }, 7);
-  expect_little_unused_beside_others(
+  expect_little_unused_with_others(
       "two sizes", [&] { return random() % 2 == 0 ? 6 * kMebi : 14 * kMebi; }, 5);
 }
 
-TEST(MediumArenasTest, TenThousandOf2MiBNeedFewArenas) {
+TEST(MediumArenasTest, TenThousandAllocationsNeedFewArenas) {
   constexpr std::size_t kAlone = 128;
   Heap heap(kAlone * 2 * kMebi);
   for (std::size_t i = kAlone; i < 10000; ++i) heap.allocate(2 * kMebi);
   EXPECT_LE(kAlone + heap.arenas(), 500u);
 }
 
-TEST(MediumArenasTest, PlacesAreAlignedTo2MiBAndUsedAgain) {
+TEST(MediumArenasTest, RangesAreAlignedTo2MiBAndReused) {
   Arena arena(kMediumArenas, 1, context(1), kStart, 32 * kMebi);
   EXPECT_EQ(arena.allocate(3 * kMebi), kStart);
   EXPECT_EQ(arena.allocate(16 * kMebi), kStart + 4 * kMebi);
@@ -242,7 +242,7 @@ TEST(MediumArenasTest, SmallAndMediumAllocationsDoNotShareArenas) {
   EXPECT_EQ(arenas.allocate(context(1), 2 * kMebi), kStart);
 }
 
-TEST(MediumArenasTest, AnEmptyOneIsNeverKept) {
+TEST(MediumArenasTest, EmptyArenaIsNotKept) {
   Arenas arenas;
   arenas.add(Arena(kMediumArenas, 1, context(1), kStart, 32 * kMebi));
   arenas.add(Arena(kSmallArenas, 2, context(1), kStart + 32 * kMebi, 2 * kMebi));
@@ -250,9 +250,9 @@ TEST(MediumArenasTest, AnEmptyOneIsNeverKept) {
   EXPECT_EQ(arenas.remove_empty(false), 0u);
 }
 
-/// Robson's adversary: it fills its bytes with blocks of one size, frees all but those that keep
-/// the next, doubled size out of the place they are in, and goes on with that size.
-TEST(ArenasTest, TheWorstOrderOfAllocationsNeedsNoMoreThanTheBound) {
+/// Robson's adversary: it fills its bytes with blocks of one size, frees all but those that prevent
+/// reuse for the next, doubled size, and continues with that size.
+TEST(ArenasTest, WorstAllocationOrderStaysWithinTheBound) {
   constexpr std::size_t kLive = 64 * kMebi;
   Heap heap;
   std::size_t kept_offset = 0;  // in bytes, of the bytes that no kept block leaves free

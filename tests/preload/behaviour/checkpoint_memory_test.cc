@@ -1,4 +1,4 @@
-// A driver's memory and copies while its calls are taken over, and that they are its own otherwise.
+// A driver's memory and copies while its calls are redirected, and its own calls otherwise.
 #include "preload/checkpoint_memory.h"
 
 #include <dlfcn.h>
@@ -83,7 +83,7 @@ INSTANTIATE_TEST_SUITE_P(Bound, CheckpointMemoryTest,
                                                                                     : "Lazily";
                          });
 
-TEST_P(CheckpointMemoryTest, PopulatedMemoryComesEmptyAndForHugePages) {
+TEST_P(CheckpointMemoryTest, PopulatedMemoryIsLeftUntouched) {
   for (Map* const function : {&map_, &map64_}) {
     errno = 4711;
     void* const memory = (*function)(kBytes, kReadWrite, kPopulated);
@@ -95,7 +95,7 @@ TEST_P(CheckpointMemoryTest, PopulatedMemoryComesEmptyAndForHugePages) {
   }
 }
 
-TEST_P(CheckpointMemoryTest, OtherMemoryIsTheKernels) {
+TEST_P(CheckpointMemoryTest, OtherMemoryIsLeftToTheKernel) {
   EXPECT_FALSE(is_for_huge_pages(map(kMiB, kReadWrite, kPopulated)));
   EXPECT_FALSE(is_for_huge_pages(map(kBytes, PROT_READ, kPopulated)));
   EXPECT_FALSE(is_for_huge_pages(map(kBytes, kReadWrite, MAP_SHARED | MAP_ANONYMOUS)));
@@ -105,7 +105,7 @@ TEST_P(CheckpointMemoryTest, OtherMemoryIsTheKernels) {
   EXPECT_EQ(errno, ENOMEM);
 }
 
-TEST_P(CheckpointMemoryTest, NothingIsTakenOverThatIsNotTheDrivers) {
+TEST_P(CheckpointMemoryTest, OnlyMemoryOfTheDriverIsReplaced) {
   void* const own = ::mmap(nullptr, kBytes, kReadWrite, kPopulated, -1, 0);
   ASSERT_NE(own, MAP_FAILED);
   mapped_.emplace_back(own, kBytes);
@@ -113,7 +113,7 @@ TEST_P(CheckpointMemoryTest, NothingIsTakenOverThatIsNotTheDrivers) {
   EXPECT_FALSE(is_for_huge_pages(own));
 }
 
-TEST_P(CheckpointMemoryTest, WhatWasTakenOverIsGivenBack) {
+TEST_P(CheckpointMemoryTest, ReplacedMemoryIsUnmapped) {
   checkpoint_memory::restore_calls();
   std::byte* const memory = map(kBytes, kReadWrite, kPopulated);
   EXPECT_EQ(resident_bytes(memory, kBytes), kBytes);
@@ -126,8 +126,8 @@ TEST_P(CheckpointMemoryTest, WhatWasTakenOverIsGivenBack) {
   EXPECT_EQ(resident_bytes(map(kBytes, kReadWrite, kPopulated), kBytes), kBytes);
 }
 
-/// Where the loader had made the driver's calls read-only, they are so again.
-TEST_P(CheckpointMemoryTest, TheDriversOwnPagesKeepTheirRights) {
+/// If the loader had made the driver's calls read-only, they are read-only again.
+TEST_P(CheckpointMemoryTest, PagesOfTheDriverKeepTheirProtection) {
   const auto rights = [&] {
     link_map* map = nullptr;
     EXPECT_EQ(::dlinfo(driver_, RTLD_DI_LINKMAP, &map), 0);
@@ -144,7 +144,7 @@ TEST_P(CheckpointMemoryTest, TheDriversOwnPagesKeepTheirRights) {
   EXPECT_EQ(rights(), taken_over);
 }
 
-/// Pages of zeros and others, in turns that fit neither pieces nor pages.
+/// Pages of zeros and others, in runs that fit neither pieces nor pages.
 std::vector<std::byte> pattern(std::size_t bytes) {
   std::vector<std::byte> pattern(bytes);
   for (std::size_t at = 0; at < bytes; ++at) {
@@ -153,7 +153,7 @@ std::vector<std::byte> pattern(std::size_t bytes) {
   return pattern;
 }
 
-TEST_P(CheckpointMemoryTest, CopiesAreWhole) {
+TEST_P(CheckpointMemoryTest, CopiesAreComplete) {
   std::byte* const memory = map(kBytes, kReadWrite, kPopulated);
   for (const std::size_t bytes :
        {std::size_t{1}, 100 * kKiB, 512 * kKiB, 2 * kMiB, 2 * kMiB + 777, 23 * kMiB + 5}) {
@@ -170,7 +170,7 @@ TEST_P(CheckpointMemoryTest, CopiesAreWhole) {
   }
 }
 
-TEST_P(CheckpointMemoryTest, ZerosTakeNoMemoryButReplaceWhatWasThere) {
+TEST_P(CheckpointMemoryTest, ZerosUseNoMemoryButOverwrite) {
   std::byte* const memory = map(kBytes, kReadWrite, kPopulated);
   const std::vector<std::byte> zeros(kBytes);
   copy_(memory, zeros.data(), kBytes);
@@ -184,7 +184,7 @@ TEST_P(CheckpointMemoryTest, ZerosTakeNoMemoryButReplaceWhatWasThere) {
   EXPECT_EQ(std::memcmp(memory, from.data(), kBytes), 0);
 }
 
-TEST_P(CheckpointMemoryTest, ZerosAreWrittenToMemoryOfAnotherKind) {
+TEST_P(CheckpointMemoryTest, ZerosAreWrittenToOtherMemory) {
   std::byte* const memory = map(kBytes, kReadWrite, kPrivate);
   const std::vector<std::byte> zeros(kBytes);
   copy_(memory, zeros.data(), kBytes);

@@ -1,4 +1,4 @@
-// Maps and copies as it is told to: what a driver does with the host's memory in a checkpoint.
+// Maps and copies on request: a driver's use of host memory in a checkpoint.
 #include <string.h>
 #include <sys/mman.h>
 

@@ -1,5 +1,5 @@
-// A program that forks after CUDA has started, in the way that its argument says, and prints what
-// parent and children have of the driver's device files, and what the driver answers them.
+// A program that forks after CUDA has started, in the way of its argument, and prints which device
+// files of the driver parent and children have, and the driver's answers to them.
 #include <dirent.h>
 #include <dlfcn.h>
 #include <spawn.h>
@@ -25,13 +25,13 @@
 namespace {
 
 constexpr std::size_t kMiB = std::size_t{1} << 20;
-/// CUDA's place is HIP's.
+/// HIP replaces CUDA.
 const bool uses_hip = std::getenv("SUBJECT_USES_HIP") != nullptr;
 const std::string_view kDeviceFiles = uses_hip ? "/dev/kfd" : "/dev/nvidia";
 
 gcr::preload::test::Api cu;
 
-/// What the parent made before it forked.
+/// Created by the parent before it forked.
 struct Made {
   CUcontext context = nullptr;
   CUstream stream = nullptr;
@@ -43,7 +43,7 @@ struct Made {
 };
 Made made;
 
-void say(const std::string& line) {
+void print(const std::string& line) {
   const std::string text = line + "\n";
   if (::write(STDOUT_FILENO, text.data(), text.size()) != static_cast<ssize_t>(text.size())) {
     ::_exit(99);
@@ -52,12 +52,12 @@ void say(const std::string& line) {
 
 void must(CUresult result, const char* doing) {
   if (result == CUDA_SUCCESS) return;
-  say(std::string("failed: ") + doing + " " + std::to_string(result));
+  print(std::string("failed: ") + doing + " " + std::to_string(result));
   ::_exit(98);
 }
 
 /// "mappings <n> descriptors <n>" of device files in this process.
-std::string held() {
+std::string device_files() {
   std::size_t mappings = 0, descriptors = 0;
   std::ifstream maps("/proc/self/maps");
   for (std::string line; std::getline(maps, line);)
@@ -72,14 +72,14 @@ std::string held() {
   return "mappings " + std::to_string(mappings) + " descriptors " + std::to_string(descriptors);
 }
 
-void say_end_of(pid_t child) {
+void print_end_of(pid_t child) {
   int status = 0;
   if (::waitpid(child, &status, 0) != child)
-    say("no such child");
+    print("no such child");
   else if (WIFEXITED(status))
-    say("ended with " + std::to_string(WEXITSTATUS(status)));
+    print("ended with " + std::to_string(WEXITSTATUS(status)));
   else
-    say("ended by signal " + std::to_string(WTERMSIG(status)));
+    print("ended by signal " + std::to_string(WTERMSIG(status)));
 }
 
 CUmemAllocationProp on_device() {
@@ -103,12 +103,12 @@ void start_cuda() {
 }
 
 /// The parent's GPU memory can be written and read.
-void say_whether_it_works() {
+void print_whether_it_works() {
   unsigned char byte = 0;
   must(cu.cuMemsetD8_v2(made.backed, 0x5a, 4 * kMiB), "fill");
   must(cu.cuCtxSynchronize(), "synchronize");
   must(cu.cuMemcpyDtoH_v2(&byte, made.backed + 4 * kMiB - 1, 1), "read");
-  say(byte == 0x5a ? "parent works" : "parent reads something else");
+  print(byte == 0x5a ? "parent works" : "parent reads something else");
 }
 
 /// `body` in a child, which then ends with _exit(0).
@@ -118,16 +118,16 @@ void in_child(const std::function<void()>& body) {
     body();
     ::_exit(0);
   }
-  say_end_of(child);
+  print_end_of(child);
 }
 
 void generations() {
   in_child([] {
-    say("child " + held());
-    in_child([] { say("grandchild " + held()); });
+    print("child " + device_files());
+    in_child([] { print("grandchild " + device_files()); });
   });
-  say("parent " + held());
-  say_whether_it_works();
+  print("parent " + device_files());
+  print_whether_it_works();
 }
 
 /// A second thread forks while others allocate, from the driver and from malloc.
@@ -152,7 +152,7 @@ void threads() {
       const pid_t child = ::fork();
       if (child == 0) {
         CUdeviceptr address = 0;
-        const bool clean = held() == "mappings 0 descriptors 0";
+        const bool clean = device_files() == "mappings 0 descriptors 0";
         ::_exit(clean && cu.cuMemAlloc_v2(&address, 2 * kMiB) != CUDA_SUCCESS ? 0 : 1);
       }
       int status = -1;
@@ -163,117 +163,119 @@ void threads() {
   forking.join();
   stop.store(true);
   for (std::thread& thread : allocating) thread.join();
-  say(std::to_string(good) + " of " + std::to_string(kForks) + " children are good");
-  say("parent " + held());
-  say_whether_it_works();
+  print(std::to_string(good) + " of " + std::to_string(kForks) + " children are good");
+  print("parent " + device_files());
+  print_whether_it_works();
 }
 
-#define SAY(call) say(std::string(#call) + ": " + std::to_string(cu.call))
+#define PRINT_RESULT(call) print(std::string(#call) + ": " + std::to_string(cu.call))
 
-void say_memory_results() {
+void print_memory_results() {
   CUdeviceptr address = 0;
   std::size_t size = 0, pitch = 0;
   unsigned long long value = 0;
   CUipcMemHandle ticket{};
-  SAY(cuMemAlloc_v2(&address, 4096));
-  SAY(cuMemAlloc_v2(&address, 4 * kMiB));
-  SAY(cuMemAllocPitch_v2(&address, &pitch, 4096, 4096, 4));
-  SAY(cuMemAllocManaged(&address, 4 * kMiB, 1));
-  SAY(cuMemsetD8_v2(made.backed, 1, 4 * kMiB));
-  SAY(cuMemcpyDtoH_v2(&value, made.backed, 8));
-  SAY(cuMemGetAddressRange_v2(&address, &size, made.backed));
-  SAY(cuPointerGetAttribute(&value, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, made.backed));
-  SAY(cuIpcGetMemHandle(&ticket, made.backed));
-  SAY(cuIpcOpenMemHandle_v2(&address, made.ticket, 1));
-  SAY(cuIpcCloseMemHandle(made.backed));
-  SAY(cuMemFreeAsync(made.backed, made.stream));
-  SAY(cuMemFree_v2(made.backed));
-  SAY(cuMemFree_v2(made.small));
+  PRINT_RESULT(cuMemAlloc_v2(&address, 4096));
+  PRINT_RESULT(cuMemAlloc_v2(&address, 4 * kMiB));
+  PRINT_RESULT(cuMemAllocPitch_v2(&address, &pitch, 4096, 4096, 4));
+  PRINT_RESULT(cuMemAllocManaged(&address, 4 * kMiB, 1));
+  PRINT_RESULT(cuMemsetD8_v2(made.backed, 1, 4 * kMiB));
+  PRINT_RESULT(cuMemcpyDtoH_v2(&value, made.backed, 8));
+  PRINT_RESULT(cuMemGetAddressRange_v2(&address, &size, made.backed));
+  PRINT_RESULT(cuPointerGetAttribute(&value, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, made.backed));
+  PRINT_RESULT(cuIpcGetMemHandle(&ticket, made.backed));
+  PRINT_RESULT(cuIpcOpenMemHandle_v2(&address, made.ticket, 1));
+  PRINT_RESULT(cuIpcCloseMemHandle(made.backed));
+  PRINT_RESULT(cuMemFreeAsync(made.backed, made.stream));
+  PRINT_RESULT(cuMemFree_v2(made.backed));
+  PRINT_RESULT(cuMemFree_v2(made.small));
 }
 
-void say_vmm_results() {
+void print_vmm_results() {
   CUmemGenericAllocationHandle handle = 0;
   CUmemAllocationProp properties = on_device();
   const CUmemAccessDesc access{properties.location, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
   int fd = -1;
-  SAY(cuMemCreate(&handle, 2 * kMiB, &properties, 0));
-  SAY(cuMemMap(made.reserved, 2 * kMiB, 0, made.memory, 0));
-  SAY(cuMemSetAccess(made.reserved, 2 * kMiB, &access, 1));
-  SAY(cuMemSetAccess(made.backed, 2 * kMiB, &access, 1));
-  SAY(cuMemExportToShareableHandle(&fd, made.memory, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
-  SAY(cuMemGetAllocationPropertiesFromHandle(&properties, made.memory));
-  SAY(cuMemRetainAllocationHandle(&handle, reinterpret_cast<void*>(made.backed)));
-  SAY(cuMemUnmap(made.reserved, 2 * kMiB));
-  SAY(cuMemUnmap(made.backed, 4 * kMiB));
-  SAY(cuMemAddressFree(made.reserved, 2 * kMiB));
-  SAY(cuMemAddressFree(made.backed, 4 * kMiB));
-  SAY(cuMemRelease(made.memory));
+  PRINT_RESULT(cuMemCreate(&handle, 2 * kMiB, &properties, 0));
+  PRINT_RESULT(cuMemMap(made.reserved, 2 * kMiB, 0, made.memory, 0));
+  PRINT_RESULT(cuMemSetAccess(made.reserved, 2 * kMiB, &access, 1));
+  PRINT_RESULT(cuMemSetAccess(made.backed, 2 * kMiB, &access, 1));
+  PRINT_RESULT(
+      cuMemExportToShareableHandle(&fd, made.memory, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
+  PRINT_RESULT(cuMemGetAllocationPropertiesFromHandle(&properties, made.memory));
+  PRINT_RESULT(cuMemRetainAllocationHandle(&handle, reinterpret_cast<void*>(made.backed)));
+  PRINT_RESULT(cuMemUnmap(made.reserved, 2 * kMiB));
+  PRINT_RESULT(cuMemUnmap(made.backed, 4 * kMiB));
+  PRINT_RESULT(cuMemAddressFree(made.reserved, 2 * kMiB));
+  PRINT_RESULT(cuMemAddressFree(made.backed, 4 * kMiB));
+  PRINT_RESULT(cuMemRelease(made.memory));
 }
 
-void say_context_results() {
+void print_context_results() {
   int count = 0;
   CUcontext context = nullptr;
   CUstream stream = nullptr;
   CUgraph graph = nullptr;
-  SAY(cuInit(0));
-  SAY(cuDeviceGetCount(&count));
-  SAY(cuCtxSynchronize());
-  SAY(cuStreamCreate(&stream, 0));
-  SAY(cuStreamBeginCapture_v2(made.stream, CU_STREAM_CAPTURE_MODE_RELAXED));
-  SAY(cuStreamEndCapture(made.stream, &graph));
-  SAY(cuStreamDestroy_v2(made.stream));
-  SAY(cuCtxCreate_v2(&context, 0, 0));
-  SAY(cuCtxDestroy_v2(made.context));
-  SAY(cuCtxSetLimit(CU_LIMIT_STACK_SIZE, 4096));
-  SAY(cuDevicePrimaryCtxRetain(&context, 0));
-  SAY(cuDevicePrimaryCtxRelease_v2(0));
-  SAY(cuDevicePrimaryCtxReset_v2(0));
+  PRINT_RESULT(cuInit(0));
+  PRINT_RESULT(cuDeviceGetCount(&count));
+  PRINT_RESULT(cuCtxSynchronize());
+  PRINT_RESULT(cuStreamCreate(&stream, 0));
+  PRINT_RESULT(cuStreamBeginCapture_v2(made.stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+  PRINT_RESULT(cuStreamEndCapture(made.stream, &graph));
+  PRINT_RESULT(cuStreamDestroy_v2(made.stream));
+  PRINT_RESULT(cuCtxCreate_v2(&context, 0, 0));
+  PRINT_RESULT(cuCtxDestroy_v2(made.context));
+  PRINT_RESULT(cuCtxSetLimit(CU_LIMIT_STACK_SIZE, 4096));
+  PRINT_RESULT(cuDevicePrimaryCtxRetain(&context, 0));
+  PRINT_RESULT(cuDevicePrimaryCtxRelease_v2(0));
+  PRINT_RESULT(cuDevicePrimaryCtxReset_v2(0));
 }
-#undef SAY
+#undef PRINT_RESULT
 
-/// All that the library itself does something for, in a child, with what the parent made.
+/// Every call that the library handles itself, in a child, on the parent's objects.
 void calls() {
   must(cu.cuIpcGetMemHandle(&made.ticket, made.backed), "make an IPC handle");
   in_child([] {
-    say_memory_results();
-    say_vmm_results();
-    say_context_results();
+    print_memory_results();
+    print_vmm_results();
+    print_context_results();
   });
-  say_whether_it_works();
+  print_whether_it_works();
 }
 
-/// As objects with destructors do: gives the GPU's memory back when the process ends.
+/// Like objects with destructors: frees the GPU memory when the process ends.
 void clean_up() {
-  say("free: " + std::to_string(cu.cuMemFree_v2(made.backed)));
-  say("release: " + std::to_string(cu.cuDevicePrimaryCtxRelease_v2(0)));
+  print("free: " + std::to_string(cu.cuMemFree_v2(made.backed)));
+  print("release: " + std::to_string(cu.cuDevicePrimaryCtxRelease_v2(0)));
 }
 
 void exits() {
   std::atexit(clean_up);
   const pid_t child = ::fork();
   if (child == 0) std::exit(7);
-  say_end_of(child);
-  say_whether_it_works();
+  print_end_of(child);
+  print_whether_it_works();
   std::exit(0);
 }
 
-/// Whatever becomes another program, or shares the parent's memory until it does, changes nothing.
+/// A child that executes another program, or shares the parent's memory until it does, changes
+/// nothing.
 void spawns() {
   char name[] = "/bin/true";
   char* const words[] = {name, nullptr};
   pid_t child = -1;
-  if (::posix_spawn(&child, name, nullptr, nullptr, words, nullptr) == 0) say_end_of(child);
+  if (::posix_spawn(&child, name, nullptr, nullptr, words, nullptr) == 0) print_end_of(child);
   child = ::vfork();
   if (child == 0) {
     ::execv(name, words);
     ::_exit(96);
   }
-  say_end_of(child);
-  say("system: " + std::to_string(std::system(name)));
-  say("parent " + held());
-  in_child([] { ::execl("/proc/self/exe", "fork_subject", "held", nullptr); });
-  say("parent " + held());
-  say_whether_it_works();
+  print_end_of(child);
+  print("system: " + std::to_string(std::system(name)));
+  print("parent " + device_files());
+  in_child([] { ::execl("/proc/self/exe", "fork_subject", "device_files", nullptr); });
+  print("parent " + device_files());
+  print_whether_it_works();
 }
 
 }  // namespace
@@ -285,8 +287,8 @@ int main(int argc, char** argv) {
                                                {"exits", exits},
                                                {"spawns", spawns}};
   const std::string way = argc == 2 ? argv[1] : "";
-  if (way == "held") {
-    say("program " + held());
+  if (way == "device_files") {
+    print("program " + device_files());
     return 0;
   }
   if (!ways.contains(way) || !(uses_hip ? cu.load_hip() : cu.load())) return 97;

@@ -1,5 +1,5 @@
-"""Starts CUDA, then works with multiprocessing in the way that its argument says, and prints what
-the workers hold of the driver's device files and what cuInit answers them."""
+"""Starts CUDA, then uses multiprocessing in the way of its argument, and prints which of the driver's device files the
+workers hold, and the results of cuInit there."""
 
 import ctypes
 import multiprocessing

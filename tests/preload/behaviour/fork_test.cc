@@ -1,5 +1,5 @@
-// Children of a process that uses CUDA under the library: they hold nothing of the driver's device
-// files, get the driver's own errors, and leave the parent alone.
+// Children of a process that uses CUDA under the library: they hold no device files of the driver,
+// get the driver's own errors, and leave the parent alone.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -23,7 +23,7 @@ const Lines kPythonSubject{"python3", GCR_FORK_SUBJECT_PYTHON};
 
 class ForkTest : public testing::Test {
  protected:
-  /// The output of a subject that forks in some way, and how it ended.
+  /// The output of a subject that forks in some way, and its exit status.
   Lines run(const Lines& subject, const std::string& way, const std::string& preload) {
     Lines command{"/usr/bin/env", "SOFTGPU_DEVICE_FILE=" + device_.path(), "LD_PRELOAD=" + preload};
     command.insert(command.end(), subject.begin(), subject.end());
@@ -49,14 +49,14 @@ TEST_F(ForkTest, WithoutTheLibraryAChildKeepsTheDriversFiles) {
                    "parent works", "status 0"}));
 }
 
-TEST_F(ForkTest, AChildAndItsChildHoldNothingAndTheParentKeepsAll) {
+TEST_F(ForkTest, ChildrenHoldNothingAndTheParentKeepsAll) {
   EXPECT_EQ(under("generations"),
             (Lines{"child mappings 0 descriptors 0", "grandchild mappings 0 descriptors 0",
                    "ended with 0", "ended with 0", "parent mappings 1 descriptors 1",
                    "parent works", "status 0"}));
 }
 
-TEST(ForkHipTest, ChildrenOfAProcessThatUsesHipHoldNothing) {
+TEST(ForkHipTest, ChildrenHoldNothing) {
   Machine machine{{{"aaaaaaaa000000f0", "128M"}}};
   const std::string path = "/dev/kfd-soft-" + std::to_string(::getpid());
   {
@@ -80,13 +80,13 @@ TEST(ForkHipTest, ChildrenOfAProcessThatUsesHipHoldNothing) {
   ::unlink(path.c_str());
 }
 
-TEST_F(ForkTest, AThreadForksWhileOthersAllocate) {
+TEST_F(ForkTest, ForkWorksWhileOtherThreadsAllocate) {
   EXPECT_EQ(under("threads"),
             (Lines{"30 of 30 children are good", "parent mappings 1 descriptors 1", "parent works",
                    "status 0"}));
 }
 
-TEST_F(ForkTest, AChildsCallsGetTheDriversErrors) {
+TEST_F(ForkTest, CallsOfAChildGetTheDriversErrors) {
   const Lines lines = under("calls");
   EXPECT_EQ(lines, plain("calls"));
   ASSERT_GT(lines.size(), 30u);
@@ -96,20 +96,20 @@ TEST_F(ForkTest, AChildsCallsGetTheDriversErrors) {
   EXPECT_EQ(lines[lines.size() - 2], "parent works");
 }
 
-TEST_F(ForkTest, AChildThatExitsRunsWhatTheParentRegistered) {
+TEST_F(ForkTest, ExitOfAChildRunsTheParentsHandlers) {
   EXPECT_EQ(under("exits"), (Lines{"free: 3", "release: 3", "ended with 7", "parent works",
                                    "free: 0", "release: 0", "status 0"}));
 }
 
-TEST_F(ForkTest, StartingProgramsTakesNothingFromTheParent) {
+TEST_F(ForkTest, StartingProgramsLeavesTheParentUnchanged) {
   EXPECT_EQ(under("spawns"),
             (Lines{"ended with 0", "ended with 0", "system: 0", "parent mappings 1 descriptors 1",
                    "program mappings 0 descriptors 0", "ended with 0",
                    "parent mappings 1 descriptors 1", "parent works", "status 0"}));
 }
 
-/// As the real driver lets it: what asked NVML alone has used no GPU.
-TEST_F(ForkTest, AChildOfAProcessThatAskedNvmlAloneBeginsAnew) {
+/// As with the real driver: a process that used only NVML has used no GPU.
+TEST_F(ForkTest, ChildOfAnNvmlOnlyProcessStartsAfresh) {
   Process process(machine_, {"/usr/bin/env", "SOFTGPU_DEVICE_FILE=" + device_.path(),
                              "LD_PRELOAD=" GCR_PRELOAD_LIBRARY, "python3", GCR_NVML_FORK_SUBJECT,
                              GCR_SOFTNVML});
@@ -120,12 +120,12 @@ TEST_F(ForkTest, AChildOfAProcessThatAskedNvmlAloneBeginsAnew) {
   EXPECT_EQ(process.wait(), 0);
 }
 
-TEST_F(ForkTest, PythonsForkedWorkersHoldNothing) {
+TEST_F(ForkTest, ForkedPythonWorkersHoldNothing) {
   EXPECT_EQ(python("fork"),
             (Lines{"sum 332833500", "workers (0, 0)", "init 3", "parent (1, 1) 0", "status 0"}));
 }
 
-TEST_F(ForkTest, PythonsOtherWorkersCanUseCuda) {
+TEST_F(ForkTest, SpawnedPythonWorkersCanUseCuda) {
   for (const char* way : {"forkserver", "spawn"}) {
     EXPECT_EQ(python(way),
               (Lines{"sum 332833500", "workers (0, 0)", "init 0", "parent (1, 1) 0", "status 0"}))

@@ -1,4 +1,4 @@
-// The gate alone, without a driver: who waits, who passes, and that nobody is missed.
+// The gate alone, without a driver: which threads wait, which pass, and that none is missed.
 #include "preload/gate.h"
 
 #include <gtest/gtest.h>
@@ -32,7 +32,7 @@ class GateTest : public testing::Test {
   void TearDown() override { gate::open(); }
 };
 
-/// Threads that pass the gate over and over and count it, until destroyed.
+/// Threads that pass the gate repeatedly and count it, until destroyed.
 class Passers {
  public:
   explicit Passers(int count) {
@@ -89,7 +89,7 @@ class Dweller {
   }};
 };
 
-TEST_F(GateTest, NobodyPassesWhileItIsClosedAndEverybodyGoesOnAfterwards) {
+TEST_F(GateTest, ClosedGateBlocksAllThreadsUntilItOpens) {
   const Passers passers(3);
   for (int cycle = 0; cycle < 50; ++cycle) {
     passers.wait_for_more();
@@ -106,7 +106,7 @@ TEST_F(GateTest, NobodyPassesWhileItIsClosedAndEverybodyGoesOnAfterwards) {
   passers.wait_for_more();
 }
 
-TEST_F(GateTest, ThreadsThatComeAndGoAreCountedLikeAnyOther) {
+TEST_F(GateTest, ShortLivedThreadsAreCounted) {
   std::atomic<bool> stop{false};
   std::atomic<int> inside{0};
   std::atomic<int> ended{0};
@@ -134,7 +134,7 @@ TEST_F(GateTest, ThreadsThatComeAndGoAreCountedLikeAnyOther) {
   EXPECT_EQ(gate::in_flight(), 0u);
 }
 
-TEST_F(GateTest, ItIsClosedAlthoughACallDoesNotReturn) {
+TEST_F(GateTest, ClosesAlthoughACallDoesNotReturn) {
   Dweller slow;
   EXPECT_EQ(gate::in_flight(), 1u);
   EXPECT_FALSE(gate::close(milliseconds(5)));
@@ -144,15 +144,15 @@ TEST_F(GateTest, ItIsClosedAlthoughACallDoesNotReturn) {
   EXPECT_TRUE(gate::is_closed());
 }
 
-TEST_F(GateTest, AStepLetsOneCallPassAndNoMore) {
+TEST_F(GateTest, StepLetsOneCallPass) {
   ASSERT_TRUE(gate::close(seconds(30)));
-  EXPECT_FALSE(gate::step()) << "nobody waits";
+  EXPECT_FALSE(gate::step()) << "no thread waits";
   {
     const Passers passers(3);
     while (gate::held() != 3) ::sched_yield();
     const std::uint64_t before = passers.passed();
     for (std::uint64_t steps = 1; steps <= 200; ++steps) {
-      while (!gate::step()) ::sched_yield();  // whom it woke may get no processor in time
+      while (!gate::step()) ::sched_yield();  // a woken thread may get no processor in time
       ASSERT_TRUE(gate::close(seconds(30)));
       ASSERT_EQ(passers.passed(), before + steps);
       while (gate::held() != 3) ::sched_yield();
@@ -162,7 +162,7 @@ TEST_F(GateTest, AStepLetsOneCallPassAndNoMore) {
   EXPECT_EQ(gate::held(), 0u);
 }
 
-TEST_F(GateTest, NestedCallsPassAGateThatIsClosing) {
+TEST_F(GateTest, NestedCallsPassAClosingGate) {
   std::latch entered(1);
   std::thread nesting([&] {
     const GateScope outer;
@@ -176,7 +176,7 @@ TEST_F(GateTest, NestedCallsPassAGateThatIsClosing) {
   nesting.join();
 }
 
-TEST_F(GateTest, OneThreadIsAloneInsideAtATimeAndNotWhileItIsClosed) {
+TEST_F(GateTest, OneThreadAtATimeIsExclusive) {
   const Passers passers(2);
   std::atomic<int> alone{0};
   std::atomic<std::uint64_t> times{0};
@@ -215,7 +215,7 @@ TEST_F(GateTest, OneThreadIsAloneInsideAtATimeAndNotWhileItIsClosed) {
   EXPECT_FALSE(wrong.load());
 }
 
-TEST_F(GateTest, WhoWantsToBeAloneDoesNotWaitForEver) {
+TEST_F(GateTest, ExclusiveAccessHasATimeout) {
   Dweller slow;
   {
     const GateScope scope;
@@ -228,7 +228,7 @@ TEST_F(GateTest, WhoWantsToBeAloneDoesNotWaitForEver) {
   EXPECT_TRUE(gate::Alone(seconds(30)));
 }
 
-TEST_F(GateTest, AnExemptThreadPassesAndIsNotWaitedFor) {
+TEST_F(GateTest, ExemptThreadPassesAndIsNotWaitedFor) {
   ASSERT_TRUE(gate::close(seconds(30)));
   std::latch entered(1), leave(1);
   std::thread exempt([&] {
@@ -245,7 +245,7 @@ TEST_F(GateTest, AnExemptThreadPassesAndIsNotWaitedFor) {
   exempt.join();
 }
 
-TEST_F(GateTest, WhoeverStandsAtItSleepsInTheKernel) {
+TEST_F(GateTest, BlockedThreadSleepsInTheKernel) {
   ASSERT_TRUE(gate::close(seconds(30)));
   std::atomic<pid_t> tid{0};
   std::atomic<bool> passed{false};
@@ -264,7 +264,7 @@ TEST_F(GateTest, WhoeverStandsAtItSleepsInTheKernel) {
   EXPECT_TRUE(passed.load());
 }
 
-TEST_F(GateTest, TheChildOfAForkFindsItOpenAndEmpty) {
+TEST_F(GateTest, ForkedChildFindsItOpenAndEmpty) {
   std::latch entered(1), leave(1);
   std::thread inside([&] {
     const GateScope scope;
@@ -287,7 +287,7 @@ TEST_F(GateTest, TheChildOfAForkFindsItOpenAndEmpty) {
   inside.join();
 }
 
-/// As containers do: membarrier(2) answers EPERM.
+/// As containers do: membarrier(2) returns EPERM.
 bool forbid_membarrier() {
   sock_filter program[] = {
       BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
@@ -300,7 +300,7 @@ bool forbid_membarrier() {
          ::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) == 0;
 }
 
-TEST_F(GateTest, NobodyPassesItWhereMembarrierIsForbiddenEither) {
+TEST_F(GateTest, WorksWithoutMembarrier) {
   const pid_t child = ::fork();
   if (child == 0) {
     if (!forbid_membarrier() || gate::close(seconds(1))) ::_exit(1);  // the first time only

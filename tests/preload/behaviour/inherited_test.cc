@@ -1,4 +1,4 @@
-// What release_files finds: all that has the prefix and nothing else, however long the lines are.
+// The files that release_files finds: exactly those with the prefix, for lines of any length.
 #include "preload/inherited.h"
 
 #include <fcntl.h>
@@ -33,7 +33,7 @@ class InheritedTest : public testing::Test {
 
   std::string prefix() const { return folder_ + "/device"; }
 
-  /// A new file at `path`, open and mapped; the descriptor.
+  /// Creates a file at `path`, opens and maps it; returns the descriptor.
   int hold(const std::string& path) {
     const int file = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
     EXPECT_EQ(::ftruncate(file, kPage), 0) << path;
@@ -47,7 +47,8 @@ class InheritedTest : public testing::Test {
     pages_.push_back(page);
     return page;
   }
-  /// A file below so many folders that its path has about `length` characters, made step by step.
+  /// A file below so many folders that its path has about `length` characters, created step by
+  /// step.
   int hold_deep(std::size_t length) {
     const std::string step(200, 'd');
     int at = ::open(folder_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -80,7 +81,7 @@ std::size_t mappings_with(const std::string& text) {
 
 bool is_open(int file) { return ::fcntl(file, F_GETFD) >= 0; }
 
-TEST_F(InheritedTest, AllThatHasThePrefixGoesAndNothingElse) {
+TEST_F(InheritedTest, OnlyDescriptorsWithThePrefixAreClosed) {
   const int first = hold(prefix());
   const int second = hold(prefix() + "-of another kind");
   const int shorter = hold(folder_ + "/devic");
@@ -95,7 +96,7 @@ TEST_F(InheritedTest, AllThatHasThePrefixGoesAndNothingElse) {
   EXPECT_TRUE(is_open(below));
 }
 
-TEST_F(InheritedTest, HundredsGoAtOnce) {
+TEST_F(InheritedTest, HundredsAreClosedAtOnce) {
   const int file = hold(prefix());
   for (int i = 0; i < 700; ++i) {
     map(file);
@@ -114,7 +115,7 @@ TEST_F(InheritedTest, HundredsGoAtOnce) {
   EXPECT_EQ(mappings_with(folder_ + "/kept"), 700u);
 }
 
-TEST_F(InheritedTest, LinesOfAnyLengthAreReadOver) {
+TEST_F(InheritedTest, LongLinesAreSkipped) {
   for (const std::size_t length : {200, 500, 3900, 4200, 9000}) {
     std::filesystem::remove_all(folder_);
     std::filesystem::create_directory(folder_);
@@ -129,7 +130,7 @@ TEST_F(InheritedTest, LinesOfAnyLengthAreReadOver) {
   }
 }
 
-TEST_F(InheritedTest, ADeletedFileAndANameWithALineBreakAreFound) {
+TEST_F(InheritedTest, DeletedAndOddlyNamedFilesAreFound) {
   hold(prefix() + "\nnew line");
   hold(prefix() + " deleted");
   std::filesystem::remove(prefix() + " deleted");

@@ -9,7 +9,7 @@ namespace {
 constexpr std::size_t kMiB = std::size_t{1} << 20;
 constexpr Address kBase = 0x7f00'0000'0000;
 
-TEST(InventoryTest, FindsAMappingFromEveryAddressInsideAndNoneOutside) {
+TEST(InventoryTest, FindsAMappingByEveryInnerAddress) {
   Inventory inventory(0);
   Physical& physical = inventory.add_physical(1, 4 * kMiB, 0, Origin::kLibrary);
   inventory.add_mapping(kBase, 4 * kMiB, 0, physical);
@@ -19,7 +19,7 @@ TEST(InventoryTest, FindsAMappingFromEveryAddressInsideAndNoneOutside) {
   EXPECT_EQ(inventory.find_mapping(kBase + 4 * kMiB), nullptr);
 }
 
-TEST(InventoryTest, APlainAllocationEndsWhereTheApplicationAskedFor) {
+TEST(InventoryTest, PlainAllocationEndsAtTheRequestedSize) {
   Inventory inventory(0);
   inventory.add_plain(kBase, 3 * kMiB);
   EXPECT_EQ(inventory.find_plain(kBase - 1), nullptr);
@@ -27,7 +27,7 @@ TEST(InventoryTest, APlainAllocationEndsWhereTheApplicationAskedFor) {
   EXPECT_EQ(inventory.find_plain(kBase + 3 * kMiB), nullptr);
 }
 
-TEST(InventoryTest, AMappingHasThePlainAllocationsInside) {
+TEST(InventoryTest, MappingListsItsPlainAllocations) {
   Inventory inventory(0);
   Physical& physical = inventory.add_physical(1, 4 * kMiB, 0, Origin::kLibrary);
   const Mapping& mapping = inventory.add_mapping(kBase, 4 * kMiB, 0, physical);
@@ -43,7 +43,7 @@ TEST(InventoryTest, AMappingHasThePlainAllocationsInside) {
   EXPECT_NE(inventory.add_plain(kBase, 512).buffer_id, first);
 }
 
-TEST(InventoryTest, IdsAreNeverUsedTwice) {
+TEST(InventoryTest, IdsAreNeverReused) {
   Inventory inventory(0);
   Physical& first = inventory.add_physical(1, kMiB, 0, Origin::kLibrary);
   const std::uint64_t id = first.id;
@@ -51,7 +51,7 @@ TEST(InventoryTest, IdsAreNeverUsedTwice) {
   EXPECT_NE(inventory.add_physical(2, kMiB, 0, Origin::kLibrary).id, id);
 }
 
-TEST(InventoryTest, IdsOfTwoRuntimesDifferAndTellTheRuntime) {
+TEST(InventoryTest, IdsContainTheRuntime) {
   Inventory first(0), second(1);
   const Physical& of_first = first.add_physical(1, 4096, 0, Origin::kApplication);
   Physical& of_second = second.add_physical(1, 4096, 0, Origin::kApplication);
@@ -66,7 +66,7 @@ TEST(InventoryTest, IdsOfTwoRuntimesDifferAndTellTheRuntime) {
   EXPECT_EQ(first.from_handle(handle), nullptr);
 }
 
-TEST(InventoryTest, TheGenerationTellsEveryComingAndGoing) {
+TEST(InventoryTest, GenerationChangesWithEveryAllocation) {
   Inventory inventory(0);
   const std::uint64_t empty = inventory.generation();
   Physical& physical = inventory.add_physical(1, kMiB, 0, Origin::kApplication);
@@ -89,7 +89,7 @@ TEST(InventoryTest, ImportedMemoryCountsOnceItsSizeIsKnown) {
   EXPECT_EQ(inventory.tracked_bytes(), 0u);
 }
 
-TEST(InventoryTest, AHandleIsGoodOnlyWhileTheApplicationHoldsIt) {
+TEST(InventoryTest, HandleIsValidOnlyWhileHeld) {
   Inventory inventory(0);
   Physical& physical = inventory.add_physical(77, kMiB, 0, Origin::kApplication);
   physical.references = 1;
@@ -102,7 +102,7 @@ TEST(InventoryTest, AHandleIsGoodOnlyWhileTheApplicationHoldsIt) {
   EXPECT_EQ(inventory.from_handle(77), nullptr);
 }
 
-TEST(InventoryTest, MappingsKeepCountOfTheirAllocation) {
+TEST(InventoryTest, MappingsAreCountedPerAllocation) {
   Inventory inventory(0);
   Physical& physical = inventory.add_physical(1, 4 * kMiB, 0, Origin::kApplication);
   inventory.add_mapping(kBase, 2 * kMiB, 0, physical);

@@ -1,5 +1,5 @@
-"""Asks the NVML that is named alone, forks, and uses NVML and CUDA in the child. Prints what they answer there, and how
-many doors the child and the parent have."""
+"""Calls only the named NVML, forks, and uses NVML and CUDA in the child. Prints their answers there, and how many doors
+the child and the parent have."""
 import ctypes
 import os
 import sys

@@ -1,4 +1,4 @@
-// How stream-ordered memory is placed and used again, without a driver.
+// Placement and reuse of stream-ordered memory, without a driver.
 #include "preload/memory/pool_ranges.h"
 
 #include <gtest/gtest.h>
@@ -21,7 +21,7 @@ class PoolRangesTest : public testing::Test {
   PoolRanges ranges_;
 };
 
-TEST_F(PoolRangesTest, AStreamUsesWhatItFreedItselfAtOnce) {
+TEST_F(PoolRangesTest, StreamReusesItsOwnFreesAtOnce) {
   const Address address = ranges_.allocate(1, kStretchBytes);
   EXPECT_EQ(address, kStretch);
   EXPECT_EQ(ranges_.allocate(1, kPoolUnit), 0u);
@@ -29,7 +29,7 @@ TEST_F(PoolRangesTest, AStreamUsesWhatItFreedItselfAtOnce) {
   EXPECT_EQ(ranges_.allocate(1, kStretchBytes), address);
 }
 
-TEST_F(PoolRangesTest, AnotherStreamUsesItWhenTheFirstHasPassedTheFreeAndNotBefore) {
+TEST_F(PoolRangesTest, OtherStreamReusesAFreeOnlyOnceReached) {
   ranges_.release(ranges_.allocate(1, kStretchBytes), kStretchBytes, {1, 5});
   EXPECT_EQ(ranges_.allocate(2, kPoolUnit), 0u);
   EXPECT_EQ(ranges_.allocate_joined(2, kPoolUnit), 0u);
@@ -41,7 +41,7 @@ TEST_F(PoolRangesTest, AnotherStreamUsesItWhenTheFirstHasPassedTheFreeAndNotBefo
   EXPECT_EQ(ranges_.allocate(2, kStretchBytes), kStretch);
 }
 
-TEST_F(PoolRangesTest, NeighboursOfOneStreamAreAsYoungAsTheYoungest) {
+TEST_F(PoolRangesTest, MergedRangesHaveTheLatestFree) {
   const Address first = ranges_.allocate(1, kPoolUnit);
   const Address second = ranges_.allocate(1, kStretchBytes - kPoolUnit);
   ranges_.release(first, kPoolUnit, {1, 3});
@@ -51,7 +51,7 @@ TEST_F(PoolRangesTest, NeighboursOfOneStreamAreAsYoungAsTheYoungest) {
   EXPECT_EQ(ranges_.allocate(1, kStretchBytes), kStretch);
 }
 
-TEST_F(PoolRangesTest, NeighboursOfTheStreamAndOfEverybodyAreJoinedForTheStream) {
+TEST_F(PoolRangesTest, OwnAndSharedNeighboursAreJoined) {
   const Address first = ranges_.allocate(1, 32 * kPoolUnit);
   ranges_.release(first, 32 * kPoolUnit, {1, 3});
   EXPECT_EQ(ranges_.allocate(1, kStretchBytes), 0u);
@@ -60,7 +60,7 @@ TEST_F(PoolRangesTest, NeighboursOfTheStreamAndOfEverybodyAreJoinedForTheStream)
   EXPECT_EQ(ranges_.allocate(2, kPoolUnit), 0u);
 }
 
-TEST_F(PoolRangesTest, TheRestOfAJoinedRangeIsTheStreams) {
+TEST_F(PoolRangesTest, RestOfAJoinedRangeBelongsToTheStream) {
   ranges_.release(ranges_.allocate(1, 32 * kPoolUnit), 32 * kPoolUnit, {1, 3});
   EXPECT_EQ(ranges_.allocate_joined(1, 40 * kPoolUnit), kStretch);
   EXPECT_EQ(ranges_.allocate(2, kPoolUnit), 0u);
@@ -68,7 +68,7 @@ TEST_F(PoolRangesTest, TheRestOfAJoinedRangeIsTheStreams) {
   EXPECT_EQ(ranges_.allocate(2, 24 * kPoolUnit), kStretch + 40 * kPoolUnit);
 }
 
-TEST_F(PoolRangesTest, AnAllocationLiesInOneStretch) {
+TEST_F(PoolRangesTest, AllocationLiesInOneStretch) {
   ranges_.add_stretch(kStretch + kStretchBytes, kStretchBytes);
   EXPECT_EQ(ranges_.allocate(1, kStretchBytes + kPoolUnit), 0u);
   EXPECT_EQ(ranges_.allocate_joined(1, kStretchBytes + kPoolUnit), 0u);
@@ -76,7 +76,7 @@ TEST_F(PoolRangesTest, AnAllocationLiesInOneStretch) {
   EXPECT_NE(ranges_.allocate(1, kStretchBytes), 0u);
 }
 
-TEST_F(PoolRangesTest, AStretchGoesOnlyWhenAllOfItIsEverybodys) {
+TEST_F(PoolRangesTest, StretchIsRemovedOnlyIfAllOfItIsShared) {
   const Address address = ranges_.allocate(1, kPoolUnit);
   EXPECT_EQ(ranges_.remove_free_stretch(kStretchBytes), 0u);
   ranges_.release(address, kPoolUnit, {1, 3});
@@ -88,7 +88,7 @@ TEST_F(PoolRangesTest, AStretchGoesOnlyWhenAllOfItIsEverybodys) {
   EXPECT_EQ(ranges_.allocate(1, kPoolUnit), 0u);
 }
 
-TEST_F(PoolRangesTest, OfOthersTheSmallestSufficientRangeThatMayBeTakenIsTaken) {
+TEST_F(PoolRangesTest, SmallestUsableRangeOfOthersIsTaken) {
   const Address first = ranges_.allocate(1, 20 * kPoolUnit);
   const Address second = ranges_.allocate(1, 10 * kPoolUnit);
   ranges_.allocate(1, kStretchBytes - 30 * kPoolUnit);
@@ -101,14 +101,14 @@ TEST_F(PoolRangesTest, OfOthersTheSmallestSufficientRangeThatMayBeTakenIsTaken) 
   EXPECT_EQ(ranges_.allocate_from_others(15 * kPoolUnit, any), 0u);
 }
 
-/// What is true of every unit, kept the simple way.
+/// The state of every unit, in the simplest form.
 struct Unit {
   bool live = false;
   std::uint64_t stream = StreamPoint::kAllStreams;
   std::uint64_t ticket = 0;
 };
 
-TEST(PoolRangesRandomTest, NothingIsHandedOutThatIsLiveOrThatAnotherStreamMayStillUse) {
+TEST(PoolRangesRandomTest, NoRangeInUseIsAllocatedAgain) {
   constexpr std::size_t kUnits = 512;
   constexpr std::uint64_t kStreams = 4;
   PoolRanges ranges;
@@ -161,8 +161,8 @@ TEST(PoolRangesRandomTest, NothingIsHandedOutThatIsLiveOrThatAnotherStreamMaySti
         break;
       }
       default: {
-        // A range that was joined is as young as its youngest part: only a stream that has passed
-        // everything is sure to have given all.
+        // A joined range is as young as its youngest part: only a stream that has passed all frees
+        // may reuse it.
         for (Unit& unit : units) {
           if (!unit.live && unit.stream == stream) unit.stream = StreamPoint::kAllStreams;
         }

@@ -1,4 +1,4 @@
-// Copies that threads share: each byte once, by several threads, and none of them stays.
+// Copies that threads share: each byte once, by several threads, none of which stays.
 #include "preload/shared_copy.h"
 
 #include <gtest/gtest.h>
@@ -38,7 +38,7 @@ std::size_t processors() {
   return ::sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 0;
 }
 
-/// Copies, counts what it copied, and waits until as many threads have come as are expected.
+/// Copies, counts the copied bytes, and waits until the expected number of threads has arrived.
 /// Without locks: the C library does not know these threads.
 struct Watched {
   const std::size_t expected = std::min<std::size_t>(processors(), 4);
@@ -71,7 +71,7 @@ struct Watched {
   }
 };
 
-TEST(SharedCopy, CopiesEachByteOnceByAllThreadsThatThereAreProcessorsFor) {
+TEST(SharedCopy, UsesAThreadPerProcessor) {
   const std::vector<char> from(64 * kMiB + 4711, 'x');
   std::vector<char> to(from.size());
   Watched watched;
@@ -81,7 +81,7 @@ TEST(SharedCopy, CopiesEachByteOnceByAllThreadsThatThereAreProcessorsFor) {
   EXPECT_EQ(watched.count, watched.expected);
 }
 
-TEST(SharedCopy, ItsThreadsEndSoonAndComeAgain) {
+TEST(SharedCopy, ThreadsEndWhenIdleAndRestart) {
   const std::size_t before = threads_now();
   for (int round = 0; round < 3; ++round) {
     const std::vector<char> from(8 * kMiB, static_cast<char>(round));
@@ -92,7 +92,7 @@ TEST(SharedCopy, ItsThreadsEndSoonAndComeAgain) {
   }
 }
 
-TEST(SharedCopy, ManyCopiesInARowAreAllWhole) {
+TEST(SharedCopy, ConsecutiveCopiesAreComplete) {
   std::vector<char> from(2 * kMiB + 1);
   std::vector<char> to(from.size());
   for (int round = 0; round < 300; ++round) {
@@ -103,7 +103,7 @@ TEST(SharedCopy, ManyCopiesInARowAreAllWhole) {
   }
 }
 
-TEST(SharedCopy, SeveralThreadsMayCopyAtTheSameTime) {
+TEST(SharedCopy, ConcurrentCopiesAreComplete) {
   std::vector<std::thread> threads;
   std::atomic<int> wrong{0};
   for (int thread = 0; thread < 4; ++thread) {
@@ -121,8 +121,8 @@ TEST(SharedCopy, SeveralThreadsMayCopyAtTheSameTime) {
   EXPECT_EQ(wrong, 0);
 }
 
-/// A copy that is larger than the pieces' number allows: the pieces are larger.
-TEST(SharedCopy, LargeOnesAreWholeToo) {
+/// A copy that is larger than the maximum number of pieces allows: the pieces are larger.
+TEST(SharedCopy, LargeCopiesAreComplete) {
   const std::size_t bytes = 3 * kGiB + 12'345;
   constexpr int kFlags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
   void* const from = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, kFlags, -1, 0);
@@ -143,8 +143,8 @@ TEST(SharedCopy, LargeOnesAreWholeToo) {
   ::munmap(from, bytes);
 }
 
-/// No signal of the process reaches its threads: those of the program have to take it.
-TEST(SharedCopy, SignalsGoToOthers) {
+/// No signal of the process reaches its threads: those of the program must handle it.
+TEST(SharedCopy, ItsThreadsBlockSignals) {
   static std::atomic<long> taken_by{0};
   struct sigaction action {};
   action.sa_handler = [](int) { taken_by = ::syscall(SYS_gettid); };

@@ -1,4 +1,4 @@
-// The library's syscall: no io_uring unless it is asked for, and all else as the C library has it.
+// The library's syscall: no io_uring unless requested, and everything else as in the C library.
 #include <gtest/gtest.h>
 
 #include <cerrno>
@@ -28,7 +28,7 @@ Lines run(Lines variables) {
 
 const std::string kUnder = "LD_PRELOAD=" GCR_PRELOAD_LIBRARY;
 
-TEST(Syscall, IoUringIsNotThere) {
+TEST(Syscall, IoUringIsHidden) {
   for (const Lines& variables : {Lines{kUnder}, Lines{kUnder, "GCR_IO_URING=deny"}}) {
     const Lines lines = run(variables);
     ASSERT_GT(lines.size(), 2u);
@@ -37,11 +37,11 @@ TEST(Syscall, IoUringIsNotThere) {
   }
 }
 
-TEST(Syscall, IoUringIsTheKernelsWhereItIsAskedFor) {
+TEST(Syscall, IoUringIsAvailableOnRequest) {
   EXPECT_EQ(run({kUnder, "GCR_IO_URING=allow"}), run({}));
 }
 
-TEST(Syscall, EveryOtherCallIsTheCLibrarys) {
+TEST(Syscall, OtherCallsAreThoseOfTheCLibrary) {
   Lines under = run({kUnder});
   Lines plain = run({});
   ASSERT_GT(plain.size(), 15u);

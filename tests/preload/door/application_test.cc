@@ -1,4 +1,4 @@
-// An application under the preload library sees what it sees without it.
+// An application sees the same with and without the preload library.
 #include <gtest/gtest.h>
 
 #include "preload/cuda/abi/driver_abi.h"
@@ -17,7 +17,7 @@ class ApplicationTest : public testing::Test {
     }
   }
 
-  /// What the subject says of an attribute, with addresses made relative to the buffer.
+  /// The subject's answer about an attribute, with addresses relative to the buffer.
   std::string attribute(Subject& subject, std::uint64_t address, std::uint64_t offset, int which) {
     const std::string answer = subject.answer(command("attribute", address + offset, which));
     if (!answer.starts_with("ok")) return answer;
@@ -34,7 +34,7 @@ class ApplicationTest : public testing::Test {
   std::map<Subject*, std::uint64_t> context_;
 };
 
-TEST_F(ApplicationTest, PointerAttributesOfABackedBufferAreThoseOfThePlainOne) {
+TEST_F(ApplicationTest, PointerAttributesAreThoseOfTheDriver) {
   const std::uint64_t bytes = 5 * kMiB + 12;
   const std::uint64_t under = under_.value(command("alloc", bytes));
   const std::uint64_t plain = plain_.value(command("alloc", bytes));
@@ -48,7 +48,7 @@ TEST_F(ApplicationTest, PointerAttributesOfABackedBufferAreThoseOfThePlainOne) {
   }
 }
 
-TEST_F(ApplicationTest, AttributesAskedTogetherAreThoseAskedOneByOne) {
+TEST_F(ApplicationTest, AttributesReadTogetherEqualSingleReads) {
   const std::uint64_t address = under_.value(command("alloc", 3 * kMiB));
   const auto together = under_.ask(command("attributes", address, 1, 2, 9, 10, 11, 12));
   ASSERT_EQ(together.size(), 6u);
@@ -60,14 +60,14 @@ TEST_F(ApplicationTest, AttributesAskedTogetherAreThoseAskedOneByOne) {
   EXPECT_EQ(together[5], 3 * kMiB);
 }
 
-TEST_F(ApplicationTest, TheAddressRangeIsExactlyWhatWasAskedFor) {
+TEST_F(ApplicationTest, AddressRangeIsTheRequestedOne) {
   const std::uint64_t bytes = 7 * kMiB + 1;
   const std::uint64_t address = under_.value(command("alloc", bytes));
   const auto range = under_.ask(command("range", address + 4 * kMiB));
   EXPECT_EQ(range, (std::vector<std::uint64_t>{address, bytes}));
 }
 
-TEST_F(ApplicationTest, SynchronousMemoryOperationsCanBeAskedForAndAreRemembered) {
+TEST_F(ApplicationTest, SyncMemopsAttributeIsKept) {
   const std::uint64_t address = under_.value(command("alloc", 4 * kMiB));
   under_.ask(command("sync_memops", address, 1));
   EXPECT_EQ(under_.value(command("attribute", address, 6)), 1u);
@@ -75,7 +75,7 @@ TEST_F(ApplicationTest, SynchronousMemoryOperationsCanBeAskedForAndAreRemembered
   EXPECT_EQ(under_.value(command("attribute", address, 6)), 0u);
 }
 
-TEST_F(ApplicationTest, PitchesAreTheDrivers) {
+TEST_F(ApplicationTest, PitchesAreThoseOfTheDriver) {
   for (const std::uint64_t width : {4, 100, 512, 513, 4097, 65537}) {
     for (const std::uint64_t height : {1, 600}) {
       const auto under = under_.ask(command("pitch", width, height, 4));
@@ -88,7 +88,7 @@ TEST_F(ApplicationTest, PitchesAreTheDrivers) {
   EXPECT_EQ(under_.answer("pitch 65536 600 3"), plain_.answer("pitch 65536 600 3"));
 }
 
-TEST_F(ApplicationTest, ErrorsOfFreeAreTheDrivers) {
+TEST_F(ApplicationTest, ErrorsOfFreeAreThoseOfTheDriver) {
   EXPECT_EQ(under_.answer("free 0"), plain_.answer("free 0"));
   EXPECT_EQ(under_.answer("free 4096"), plain_.answer("free 4096"));
   for (Subject* subject : {&under_, &plain_}) {
@@ -99,7 +99,7 @@ TEST_F(ApplicationTest, ErrorsOfFreeAreTheDrivers) {
   }
 }
 
-TEST_F(ApplicationTest, FreeMemoryIsToldTruly) {
+TEST_F(ApplicationTest, FreeMemoryIsCorrect) {
   const std::uint64_t before = under_.ask("info").at(0);
   const std::uint64_t address = under_.value(command("alloc", 32 * kMiB));
   EXPECT_EQ(under_.ask("info").at(0), before - 32 * kMiB);
@@ -107,13 +107,13 @@ TEST_F(ApplicationTest, FreeMemoryIsToldTruly) {
   EXPECT_EQ(under_.ask("info").at(0), before);
 }
 
-TEST_F(ApplicationTest, RunningOutOfMemoryIsTheDriversError) {
+TEST_F(ApplicationTest, OutOfMemoryIsTheDriversError) {
   const std::uint64_t total = under_.ask("info").at(1);
   EXPECT_EQ(under_.answer(command("alloc", 2 * total)), plain_.answer(command("alloc", 2 * total)));
   EXPECT_EQ(under_.answer(command("alloc", 0)), plain_.answer(command("alloc", 0)));
 }
 
-TEST(FallbackTest, WhatCannotBeBackedStaysWithTheDriverAndIsCounted) {
+TEST(FallbackTest, UnsupportedMemoryIsLeftToTheDriver) {
   Subject::Options options;
   options.environment["SOFTGPU_VMM"] = "0";
   Subject subject(options);
@@ -133,7 +133,7 @@ TEST(FallbackTest, WhatCannotBeBackedStaysWithTheDriverAndIsCounted) {
   EXPECT_EQ(good(door.hello()).untracked_bytes, 16 * kMiB);
 }
 
-TEST_F(ApplicationTest, ACaptureSurvivesAllocatingAndFreeing) {
+TEST_F(ApplicationTest, CaptureSurvivesAllocations) {
   const std::uint64_t before = under_.ask("info").at(0);
   const std::uint64_t stream = under_.value("stream");
   const std::uint64_t older = under_.value(command("alloc", 8 * kMiB));
@@ -145,7 +145,7 @@ TEST_F(ApplicationTest, ACaptureSurvivesAllocatingAndFreeing) {
   EXPECT_EQ(under_.ask("info").at(0), before);
 }
 
-TEST_F(ApplicationTest, ADestroyedStreamTakesItsCaptureWithIt) {
+TEST_F(ApplicationTest, DestroyedStreamEndsItsCapture) {
   const std::uint64_t before = under_.ask("info").at(0);
   const std::uint64_t stream = under_.value("stream");
   const std::uint64_t address = under_.value(command("alloc", 8 * kMiB));
@@ -155,7 +155,7 @@ TEST_F(ApplicationTest, ADestroyedStreamTakesItsCaptureWithIt) {
   EXPECT_EQ(under_.ask("info").at(0), before);
 }
 
-TEST_F(ApplicationTest, FreeingInStreamOrderWaitsForTheStream) {
+TEST_F(ApplicationTest, StreamOrderedFreeWaitsForTheStream) {
   const std::uint64_t before = under_.ask("info").at(0);
   const std::uint64_t stream = under_.value("stream");
   const std::uint64_t address = under_.value(command("alloc", 8 * kMiB));
@@ -169,7 +169,7 @@ TEST_F(ApplicationTest, FreeingInStreamOrderWaitsForTheStream) {
   EXPECT_EQ(under_.ask("info").at(0), before);
 }
 
-TEST_F(ApplicationTest, AContextTakesItsMemoryWithIt) {
+TEST_F(ApplicationTest, ContextFreesItsMemory) {
   const std::uint64_t before = under_.ask("info").at(0);
   const std::uint64_t context = under_.value("context 0");
   const std::uint64_t address = under_.value(command("alloc", 16 * kMiB));
@@ -179,7 +179,7 @@ TEST_F(ApplicationTest, AContextTakesItsMemoryWithIt) {
   EXPECT_EQ(under_.ask("info").at(0), before);
 }
 
-TEST_F(ApplicationTest, TheLastReleaseOfAPrimaryContextFreesItsMemory) {
+TEST_F(ApplicationTest, LastReleaseOfAPrimaryContextFreesItsMemory) {
   const std::uint64_t address = under_.value(command("alloc", 16 * kMiB));
   under_.ask("primary 0");
   under_.ask("release_primary 0");
@@ -199,8 +199,8 @@ TEST_F(ApplicationTest, MemoryIsOnTheDeviceOfTheCurrentContext) {
   EXPECT_EQ(entries[0].device_ordinal, 1u);
 }
 
-/// As the driver copies, but not what cuMemCreate has made.
-TEST_F(ApplicationTest, AContextCopiesWhatAnotherDeviceHasWithoutPeerAccess) {
+/// As the driver copies, but not memory created by cuMemCreate.
+TEST_F(ApplicationTest, ContextCopiesFromAnotherDevice) {
   for (Subject* subject : {&under_, &plain_}) {
     std::uint64_t address[2];
     for (std::uint64_t& one : address) one = subject->value(command("alloc", 4 * kMiB));

@@ -1,4 +1,4 @@
-// Allocations below 2 MiB: backed, in arenas, and to the application what the driver's would be.
+// Allocations below 2 MiB: backed, in arenas, and to the application like the driver's.
 #include <gtest/gtest.h>
 
 #include <set>
@@ -23,7 +23,7 @@ TEST_F(ArenasTest, SmallAllocationsAreTracked) {
   EXPECT_GE(told.tracked_bytes, 4 * kMiB);
 }
 
-TEST_F(ArenasTest, ManySmallAllocationsAreFewBuffersOfNoMoreMemoryThanTheyNeed) {
+TEST_F(ArenasTest, SmallAllocationsShareFewBuffers) {
   constexpr std::uint64_t kCount = 1200;
   for (std::uint64_t i = 0; i < kCount; ++i) allocate(64 * kKiB);
   const door::Summary told = summary();
@@ -31,7 +31,7 @@ TEST_F(ArenasTest, ManySmallAllocationsAreFewBuffersOfNoMoreMemoryThanTheyNeed) 
   EXPECT_LE(told.tracked_bytes, kCount * 64 * kKiB * 5 / 4);
 }
 
-TEST_F(ArenasTest, EveryOneIsAlignedAndItsRangeIsWhatWasAskedFor) {
+TEST_F(ArenasTest, AllocationsAreAlignedWithTheirRequestedRange) {
   for (const std::uint64_t bytes : kSizes) {
     const std::uint64_t address = allocate(bytes);
     EXPECT_EQ(address % 512, 0u);
@@ -44,13 +44,13 @@ TEST_F(ArenasTest, EveryOneIsAlignedAndItsRangeIsWhatWasAskedFor) {
   }
 }
 
-TEST_F(ArenasTest, TheirContentsAreTheirOwnAndSurviveADetach) {
+TEST_F(ArenasTest, ContentsSurviveADetach) {
   std::vector<std::uint64_t> sizes;
   for (std::size_t i = 0; i < 300; ++i) sizes.push_back(kSizes[i % std::size(kSizes)]);
   expect_contents_survive(sizes);
 }
 
-TEST_F(ArenasTest, AttributesTellTheAllocationAndNotTheArena) {
+TEST_F(ArenasTest, AttributesAreThoseOfTheAllocation) {
   const std::uint64_t first = allocate(1000);
   const std::uint64_t second = allocate(3000);
   const auto told = subject_.ask(
@@ -70,7 +70,7 @@ TEST_F(ArenasTest, AttributesTellTheAllocationAndNotTheArena) {
   EXPECT_NE(id(second), before);
 }
 
-TEST_F(ArenasTest, NothingIsKnownOfWhatIsNotAllocated) {
+TEST_F(ArenasTest, UnallocatedAddressesAreUnknown) {
   const std::uint64_t address = allocate(1000);
   for (const std::uint64_t elsewhere : {address + 1000, address + 64 * kKiB}) {
     EXPECT_TRUE(range(elsewhere).starts_with("error"));
@@ -80,7 +80,7 @@ TEST_F(ArenasTest, NothingIsKnownOfWhatIsNotAllocated) {
   }
 }
 
-TEST_F(ArenasTest, ErrorsOfFreeAreTheDrivers) {
+TEST_F(ArenasTest, ErrorsOfFreeAreThoseOfTheDriver) {
   const std::uint64_t address = allocate(3000);
   EXPECT_EQ(subject_.answer(command("free", address + 512)), "error 1");
   EXPECT_EQ(subject_.answer(command("free", address + 3072)), "error 1");
@@ -88,7 +88,7 @@ TEST_F(ArenasTest, ErrorsOfFreeAreTheDrivers) {
   EXPECT_EQ(subject_.answer(command("free", address)), "error 1");
 }
 
-TEST_F(ArenasTest, InAnyOrderOfFreesAllMemoryButTheSmallestArenaComesBack) {
+TEST_F(ArenasTest, FreesReleaseAllButTheSmallestArena) {
   const std::uint64_t before = free_bytes();
   for (const int order : {0, 1, 2}) {
     std::vector<std::uint64_t> addresses;
@@ -103,13 +103,13 @@ TEST_F(ArenasTest, InAnyOrderOfFreesAllMemoryButTheSmallestArenaComesBack) {
   }
 }
 
-TEST_F(ArenasTest, AnEmptyArenaIsNoReasonToRunOutOfMemory) {
+TEST_F(ArenasTest, EmptyArenaIsReleasedBeforeMemoryRunsOut) {
   subject_.ask(command("free", allocate(1)));
   const std::uint64_t left = free_bytes();
   EXPECT_NE(allocate(left + 2 * kMiB), 0u);
 }
 
-TEST_F(ArenasTest, WhatIsLeftOfTheMemoryServesSmallAllocationsToTheLastArena) {
+TEST_F(ArenasTest, SmallAllocationsUseAllRemainingMemory) {
   const std::uint64_t spare = 24 * kMiB;
   allocate(256 * kKiB);
   allocate(free_bytes() / (2 * kMiB) * (2 * kMiB) - spare);
@@ -121,7 +121,7 @@ TEST_F(ArenasTest, WhatIsLeftOfTheMemoryServesSmallAllocationsToTheLastArena) {
   EXPECT_EQ(subject_.answer(command("alloc", 256 * kKiB)), "error 2");
 }
 
-TEST_F(ArenasTest, ARangeIsNotUsedAgainBeforeTheGpuIsDoneWithIt) {
+TEST_F(ArenasTest, RangeIsNotReusedWhileTheGpuUsesIt) {
   const std::uint64_t stream = subject_.value("stream");
   const std::uint64_t address = allocate(4096);
   subject_.ask(command("stall", stream));
@@ -133,7 +133,7 @@ TEST_F(ArenasTest, ARangeIsNotUsedAgainBeforeTheGpuIsDoneWithIt) {
   EXPECT_EQ(allocate(4096), address);
 }
 
-TEST_F(ArenasTest, AFreeWaitsForTheGpu) {
+TEST_F(ArenasTest, FreeWaitsForTheGpu) {
   const std::uint64_t stream = subject_.value("stream");
   const std::uint64_t address = allocate(4096);
   subject_.ask(command("stall", stream));
@@ -142,7 +142,7 @@ TEST_F(ArenasTest, AFreeWaitsForTheGpu) {
   EXPECT_EQ(subject_.value("stalled"), 0u);
 }
 
-TEST_F(ArenasTest, DuringACaptureTheDriverAnswersAndFreesWait) {
+TEST_F(ArenasTest, DuringACaptureFreesAreDeferred) {
   const std::uint64_t stream = subject_.value("stream");
   const std::uint64_t older = allocate(4096);
   subject_.ask(command("capture", stream));
@@ -155,7 +155,7 @@ TEST_F(ArenasTest, DuringACaptureTheDriverAnswersAndFreesWait) {
   EXPECT_EQ(summary().untracked_bytes, 0u);
 }
 
-TEST_F(ArenasTest, AContextHasArenasOfItsOwnAndTakesThemWithIt) {
+TEST_F(ArenasTest, ContextHasItsOwnArenas) {
   const std::uint64_t outer = allocate(1000);
   const std::uint64_t before = free_bytes();
   const std::uint64_t inner_context = subject_.value("context 0");
@@ -170,8 +170,8 @@ TEST_F(ArenasTest, AContextHasArenasOfItsOwnAndTakesThemWithIt) {
   EXPECT_EQ(subject_.value(command("range", outer)), outer);
 }
 
-/// A part of a GPU has a context of its own, and no memory.
-TEST_F(ArenasTest, AContextThatIsPartOfAnotherLeavesItsMemoryBehind) {
+/// A part of a GPU has its own context, and no memory.
+TEST_F(ArenasTest, ContextWithinAnotherLeavesItsMemory) {
   const std::vector<std::uint64_t> sizes{3000, 3 * kMiB};
   for (int round = 0; round < 3; ++round) {
     const std::uint64_t green = subject_.value("green 0");
@@ -196,7 +196,7 @@ TEST_F(ArenasTest, AContextThatIsPartOfAnotherLeavesItsMemoryBehind) {
   }
 }
 
-TEST_F(ArenasTest, PeersReachOldAndNewAllocationsAcrossADetach) {
+TEST_F(ArenasTest, PeersReachAllocationsAcrossADetach) {
   const std::uint64_t older = allocate(4096);
   const std::uint64_t peer = subject_.value("context 1");
   subject_.ask(command("peer_enable", context_));
@@ -212,7 +212,7 @@ TEST_F(ArenasTest, PeersReachOldAndNewAllocationsAcrossADetach) {
   }
 }
 
-TEST_F(ArenasTest, SynchronousOperationsAreAskedForOneAllocation) {
+TEST_F(ArenasTest, SyncMemopsAppliesToOneAllocation) {
   const std::uint64_t first = allocate(4096);
   const std::uint64_t second = allocate(4096);
   subject_.ask(command("sync_memops", first, 1));
@@ -220,7 +220,7 @@ TEST_F(ArenasTest, SynchronousOperationsAreAskedForOneAllocation) {
   EXPECT_EQ(subject_.value(command("attribute", second, 6)), 0u);
 }
 
-TEST_F(ArenasTest, MemoryManagementCallsDoNotWorkOnThem) {
+TEST_F(ArenasTest, VirtualMemoryCallsRefuseThem) {
   const std::uint64_t address = allocate(64 * kKiB);
   EXPECT_EQ(subject_.answer(command("retain", address)), "error 1");
   EXPECT_EQ(subject_.answer(command("unmap", address, 2 * kMiB)), "error 1");
@@ -229,7 +229,7 @@ TEST_F(ArenasTest, MemoryManagementCallsDoNotWorkOnThem) {
   EXPECT_EQ(subject_.value(command("range", address)), address);
 }
 
-TEST_F(ArenasTest, SmallRowsAreBackedToo) {
+TEST_F(ArenasTest, SmallPitchedAllocationsAreTracked) {
   const auto rows = subject_.ask(command("pitch", 100, 10, 4));
   ASSERT_EQ(rows.size(), 2u);
   EXPECT_EQ(subject_.ask(command("range", rows[0])),
@@ -237,7 +237,7 @@ TEST_F(ArenasTest, SmallRowsAreBackedToo) {
   EXPECT_EQ(summary().untracked_bytes, 0u);
 }
 
-TEST_F(ArenasTest, AStormOfThreadsKeepsItsContentsThroughTenDetaches) {
+TEST_F(ArenasTest, ConcurrentThreadsSurviveTenDetaches) {
   gpu::Door door = door_of(subject_);
   storm_through_ten_detaches(subject_, door, context_);
   const door::Summary told = good(door.hello());

@@ -1,5 +1,5 @@
-// The driver's checkpoint between a detach and its attach: its host memory is made the library's
-// way, and its contents come back.
+// The driver's checkpoint between a detach and its attach: the library allocates its host memory,
+// and its content is restored.
 #include <gtest/gtest.h>
 #include <stdio.h>
 
@@ -16,7 +16,7 @@ namespace {
 
 constexpr std::uint64_t kPlainBytes = 21 * kMiB;
 
-/// Sends steps to the driver by hand; "step ok …" for each.
+/// Makes the driver's calls by hand; "step ok …" for each.
 void expect_steps(const Subject& subject, const std::string& steps) {
   std::string lines;
   for (const char step : steps) {
@@ -38,7 +38,7 @@ void expect_steps(const Subject& subject, const std::string& steps) {
   EXPECT_EQ(good, steps.size()) << output;
 }
 
-/// Mappings that are marked for huge pages, and how much of them is there, in KiB.
+/// Mappings that are marked for huge pages, and how much of them is present, in KiB.
 struct Marked {
   int count = 0;
   std::size_t resident_kib = 0;
@@ -79,7 +79,7 @@ class CheckpointedMemoryTest : public testing::Test {
   std::uint64_t sum_ = 0;
 };
 
-TEST_F(CheckpointedMemoryTest, IsForHugePagesWithoutItsZerosAndComesBack) {
+TEST_F(CheckpointedMemoryTest, UsesHugePagesAndDropsZeros) {
   gpu::Door door = door_of(subject_);
   for (int cycle = 0; cycle < 3; ++cycle) {
     good(quiesce(door, kLong, kNoLease));
@@ -96,7 +96,7 @@ TEST_F(CheckpointedMemoryTest, IsForHugePagesWithoutItsZerosAndComesBack) {
   }
 }
 
-TEST_F(CheckpointedMemoryTest, IsTheDriversOwnBeforeADetachAndAfterAnAttach) {
+TEST_F(CheckpointedMemoryTest, IsLeftToTheDriverExceptWhileDetached) {
   for (int cycle = 0; cycle < 2; ++cycle) {
     expect_steps(subject_, "lc");
     EXPECT_EQ(marked_in(subject_).count, 0);

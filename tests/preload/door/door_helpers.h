@@ -1,4 +1,4 @@
-// What several tests at the door need.
+// What several tests at the door share.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -58,7 +58,7 @@ inline void good(Status status) {
   if (!status) ADD_FAILURE() << status.error().message();
 }
 
-/// Opens the door or ends the test: nothing else makes sense then.
+/// Opens the door or ends the test: nothing else can be tested then.
 inline gpu::Door door_of(const Subject& subject) {
   auto door = gpu::Door::open(subject.pid());
   if (!door) throw std::runtime_error(door.error().message());
@@ -72,7 +72,7 @@ inline Status quiesce(gpu::Door& door, std::chrono::milliseconds timeout,
 
 using Held = std::vector<std::pair<std::uint64_t, UniqueFd>>;
 
-/// Everything exported: what an agent holds of the process.
+/// Everything exported: the descriptors that an agent holds of the process.
 inline Held take_over(gpu::Door& door) {
   std::vector<std::uint64_t> ids;
   for (const auto& allocation : good(door.allocations())) ids.push_back(allocation.local_id);
@@ -83,7 +83,7 @@ inline Held take_over(gpu::Door& door) {
   return held;
 }
 
-/// Away and back again: for a moment only the descriptors here hold the memory.
+/// Detach and attach: for a moment only the descriptors here hold the memory.
 inline void detach_and_attach(gpu::Door& door) {
   Held held = take_over(door);
   good(quiesce(door, kLong, kNoLease));
@@ -93,7 +93,7 @@ inline void detach_and_attach(gpu::Door& door) {
   good(door.resume());
 }
 
-/// A process with the first GPU's primary context, and what tests ask of it about cuMemAlloc.
+/// A process with the first GPU's primary context, and its answers about cuMemAlloc.
 class PlainMemoryTest : public testing::Test {
  protected:
   void SetUp() override {
@@ -114,7 +114,7 @@ class PlainMemoryTest : public testing::Test {
     gpu::Door door = door_of(subject_);
     return good(door.hello());
   }
-  /// Allocations of these sizes keep what is in them through a detach, and while others are freed.
+  /// Allocations of these sizes keep their content through a detach, and while others are freed.
   void expect_contents_survive(const std::vector<std::uint64_t>& sizes) {
     std::map<std::uint64_t, std::pair<std::uint64_t, std::uint64_t>> sums;
     for (std::uint64_t i = 0; i < sizes.size(); ++i) {
@@ -134,8 +134,8 @@ class PlainMemoryTest : public testing::Test {
   std::uint64_t context_ = 0;
 };
 
-/// A storm of 16 threads, with further numbers for the subject's command, through ten detaches. So
-/// many allocations that it lasts a while; GCR_STORM_ALLOCATIONS makes it longer.
+/// A storm of 16 threads, with further numbers for the subject's command, through ten detaches. The
+/// number of allocations makes it last a while; GCR_STORM_ALLOCATIONS makes it longer.
 template <class... Numbers>
 void storm_through_ten_detaches(Subject& subject, gpu::Door& door, std::uint64_t context,
                                 Numbers... numbers) {

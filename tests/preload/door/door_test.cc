@@ -1,4 +1,4 @@
-// The door from end to end: what an agent learns, takes away and brings back.
+// The door from end to end: an agent reads the state, detaches the memory and attaches it again.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -44,7 +44,7 @@ class DoorTest : public testing::Test {
   std::uint64_t context_ = 0;
 };
 
-TEST_F(DoorTest, ASummaryTellsWhatIsAllocated) {
+TEST_F(DoorTest, SummaryListsTheAllocations) {
   filled_buffer(3 * kMiB, 1);
   subject_.ask("alloc 100");
   gpu::Door door = door_of(subject_);
@@ -64,7 +64,7 @@ TEST_F(DoorTest, ASummaryTellsWhatIsAllocated) {
   EXPECT_EQ(name, "gcr-door");
 }
 
-TEST_F(DoorTest, AnInventoryOfManyPacketsIsWholeAndInOrder) {
+TEST_F(DoorTest, LongInventoryIsCompleteAndOrdered) {
   constexpr std::size_t kBuffers = 2 * door::kMaxEntries - 10;
   for (std::size_t i = 0; i < kBuffers; ++i) subject_.ask(command("alloc", 2 * kMiB));
   gpu::Door door = door_of(subject_);
@@ -77,7 +77,7 @@ TEST_F(DoorTest, AnInventoryOfManyPacketsIsWholeAndInOrder) {
   }
 }
 
-TEST_F(DoorTest, TenTimesAwayAndBackKeepsEveryByte) {
+TEST_F(DoorTest, TenDetachesAndAttachesKeepEveryByte) {
   std::map<std::uint64_t, std::uint64_t> sums;
   for (int i = 0; i < 66; ++i) {
     const std::uint64_t address = filled_buffer(2 * kMiB, i);
@@ -98,7 +98,7 @@ TEST_F(DoorTest, TenTimesAwayAndBackKeepsEveryByte) {
   for (const auto& [address, expected] : sums) EXPECT_EQ(sum(address, 2 * kMiB), expected);
 }
 
-TEST_F(DoorTest, DetachedMemoryIsHeldByTheAgentAlone) {
+TEST_F(DoorTest, DetachedMemoryIsHeldOnlyByTheAgent) {
   filled_buffer(16 * kMiB, 5);
   const std::uint64_t with_buffer = subject_.ask("info").at(0);
   gpu::Door door = door_of(subject_);
@@ -112,7 +112,7 @@ TEST_F(DoorTest, DetachedMemoryIsHeldByTheAgentAlone) {
   EXPECT_EQ(subject_.ask("info").at(0), with_buffer);
 }
 
-TEST_F(DoorTest, FreedMemoryIsGoneThoughItWasMovedBefore) {
+TEST_F(DoorTest, FreeWorksAfterAMove) {
   const std::uint64_t before = subject_.ask("info").at(0);
   const std::uint64_t address = filled_buffer(16 * kMiB, 5);
   {
@@ -123,7 +123,7 @@ TEST_F(DoorTest, FreedMemoryIsGoneThoughItWasMovedBefore) {
   EXPECT_EQ(subject_.ask("info").at(0), before);
 }
 
-TEST_F(DoorTest, DescriptorsOfMoreBuffersThanTheApplicationMayOpenAreKept) {
+TEST_F(DoorTest, DescriptorsMayExceedTheProgramsLimit) {
   Subject small{with_descriptor_limit(64)};
   small.ask("init");
   small.ask("primary 0");
@@ -136,7 +136,7 @@ TEST_F(DoorTest, DescriptorsOfMoreBuffersThanTheApplicationMayOpenAreKept) {
   }
 }
 
-TEST_F(DoorTest, WorkGoesOnAfterwardsAsIfNothingHadBeen) {
+TEST_F(DoorTest, WorkContinuesAfterAnAttach) {
   const std::uint64_t address = filled_buffer(2 * kMiB, 0);
   subject_.ask(command("work", context_, address));
   gpu::Door door = door_of(subject_);
@@ -148,7 +148,7 @@ TEST_F(DoorTest, WorkGoesOnAfterwardsAsIfNothingHadBeen) {
   EXPECT_EQ(sum(address, 2 * kMiB), sum(expected, 2 * kMiB));
 }
 
-TEST_F(DoorTest, NothingIsDetachedWithAnOpenGate) {
+TEST_F(DoorTest, DetachNeedsAClosedGate) {
   filled_buffer(2 * kMiB, 1);
   gpu::Door door = door_of(subject_);
   const Held held = take_over(door);
@@ -158,7 +158,7 @@ TEST_F(DoorTest, NothingIsDetachedWithAnOpenGate) {
   EXPECT_NE(detached.error().message().find("the gate is open"), std::string::npos);
 }
 
-TEST_F(DoorTest, NothingIsDetachedThatThisAgentHoldsNoDescriptorOf) {
+TEST_F(DoorTest, DetachNeedsAllDescriptorsAtTheAgent) {
   const std::uint64_t address = filled_buffer(2 * kMiB, 1);
   {
     gpu::Door earlier = door_of(subject_);
@@ -195,7 +195,7 @@ TEST_F(DoorTest, AttachingWaitsForTheLastDescriptor) {
   EXPECT_EQ(sum(first, 2 * kMiB), expected);
 }
 
-TEST_F(DoorTest, AWrongDescriptorIsRefusedAndTheRightOneStillWorks) {
+TEST_F(DoorTest, WrongDescriptorIsRefused) {
   const std::uint64_t address = filled_buffer(2 * kMiB, 1);
   const std::uint64_t expected = sum(address, 2 * kMiB);
   gpu::Door door = door_of(subject_);
@@ -221,7 +221,7 @@ void copy(const UniqueFd& to, const UniqueFd& from, std::uint64_t bytes) {
   ASSERT_EQ(::pwrite(to.get(), content.data(), bytes, 0), static_cast<ssize_t>(bytes));
 }
 
-TEST_F(DoorTest, ItMakesMemoryOfItsOwnInPlaceOfWhatItWasGivenAndCanBeDetachedAgain) {
+TEST_F(DoorTest, AttachMayCopyIntoNewMemory) {
   const std::uint64_t first = filled_buffer(2 * kMiB, 1);
   const std::uint64_t second = filled_buffer(6 * kMiB, 2);
   const std::uint64_t expected = sum(first, 2 * kMiB) + sum(second, 6 * kMiB);
@@ -243,7 +243,7 @@ TEST_F(DoorTest, ItMakesMemoryOfItsOwnInPlaceOfWhatItWasGivenAndCanBeDetachedAga
   EXPECT_EQ(sum(first, 2 * kMiB) + sum(second, 6 * kMiB), expected);
 }
 
-TEST_F(DoorTest, WhatIsGivenAfterItHasMadeItsOwnCounts) {
+TEST_F(DoorTest, DescriptorGivenAfterTheCopyReplacesIt) {
   const std::uint64_t address = filled_buffer(2 * kMiB, 1);
   const std::uint64_t expected = sum(address, 2 * kMiB);
   gpu::Door door = door_of(subject_);
@@ -270,7 +270,7 @@ TEST_F(DoorTest, UnknownAllocationsAreNotFound) {
   EXPECT_EQ(exported.error().code(), Code::kNotFound);
 }
 
-TEST_F(DoorTest, ManagedMemoryIsABlockerUntilItIsFreed) {
+TEST_F(DoorTest, ManagedMemoryIsABlockerUntilFreed) {
   filled_buffer(2 * kMiB, 1);
   const std::uint64_t managed = subject_.value(command("managed", 4 * kMiB));
   gpu::Door door = door_of(subject_);
@@ -285,7 +285,7 @@ TEST_F(DoorTest, ManagedMemoryIsABlockerUntilItIsFreed) {
   EXPECT_EQ(good(door.hello()).blockers, 0u);
 }
 
-TEST_F(DoorTest, ManagedVariablesAreABlockerUntilTheirModuleIsGone) {
+TEST_F(DoorTest, ManagedVariablesAreABlockerUntilUnloaded) {
   filled_buffer(2 * kMiB, 1);
   gpu::Door door = door_of(subject_);
   for (const int of_library : {0, 1}) {
@@ -298,7 +298,7 @@ TEST_F(DoorTest, ManagedVariablesAreABlockerUntilTheirModuleIsGone) {
 
 // ---- finding the door ----
 
-TEST_F(DoorTest, ASecondAgentIsTurnedAwayUntilTheFirstIsGone) {
+TEST_F(DoorTest, SecondAgentIsRefusedUntilTheFirstLeaves) {
   {
     const gpu::Door first = door_of(subject_);
     const auto second = gpu::Door::open(subject_.pid());
@@ -308,7 +308,7 @@ TEST_F(DoorTest, ASecondAgentIsTurnedAwayUntilTheFirstIsGone) {
   EXPECT_TRUE(gpu::Door::open(subject_.pid()));
 }
 
-TEST_F(DoorTest, WhoLeavesSoonIsWaitedFor) {
+TEST_F(DoorTest, AgentThatLeavesSoonIsWaitedFor) {
   std::optional<gpu::Door> looks = door_of(subject_);
   std::atomic<pid_t> tid = 0;
   auto second = std::async(std::launch::async, [&] {
@@ -321,7 +321,7 @@ TEST_F(DoorTest, WhoLeavesSoonIsWaitedFor) {
   EXPECT_TRUE(second.get());
 }
 
-TEST_F(DoorTest, AProcessWithADoorIsToldFromOneWithoutWhoeverIsAtIt) {
+TEST_F(DoorTest, DoorIsFoundEvenWhileItIsInUse) {
   Subject plain{without_library()};
   plain.ask("descriptors");
   const gpu::Door held = door_of(subject_);
@@ -330,14 +330,14 @@ TEST_F(DoorTest, AProcessWithADoorIsToldFromOneWithoutWhoeverIsAtIt) {
   EXPECT_FALSE(gpu::has_door(0x3fffffff));
 }
 
-TEST(FindDoorTest, AProcessThatDoesNotExistIsNotFound) {
+TEST(FindDoorTest, MissingProcessIsNotFound) {
   const auto door = gpu::Door::open(0x3fffffff);
   ASSERT_FALSE(door);
   EXPECT_EQ(door.error().code(), Code::kNotFound);
   EXPECT_NE(door.error().message().find("there is no process"), std::string::npos);
 }
 
-TEST(FindDoorTest, AProcessWithoutTheLibraryIsToldFromOneThatDidNotUseCudaYet) {
+TEST(FindDoorTest, MissingLibraryAndUnusedCudaAreDistinguished) {
   Subject plain{without_library()};
   plain.ask("descriptors");
   const auto none = gpu::Door::open(plain.pid());
@@ -354,7 +354,7 @@ TEST(FindDoorTest, AProcessWithoutTheLibraryIsToldFromOneThatDidNotUseCudaYet) {
             std::string::npos);
 }
 
-TEST(FindDoorTest, AnotherProtocolVersionIsNamed) {
+TEST(FindDoorTest, OtherProtocolVersionIsNamed) {
   const UniqueFd card(::memfd_create(door::kMemfdName, MFD_CLOEXEC | MFD_ALLOW_SEALING));
   const door::DoorCard content{door::kMagic, door::kVersion + 1, 0, ::getpid(), 0};
   ASSERT_EQ(::write(card.get(), &content, sizeof(content)), static_cast<ssize_t>(sizeof(content)));
@@ -364,7 +364,7 @@ TEST(FindDoorTest, AnotherProtocolVersionIsNamed) {
   EXPECT_EQ(door.error().code(), Code::kUnsupported);
 }
 
-TEST(FindDoorTest, AProcessInAPidNamespaceOfItsOwnIsReachedFromOutside) {
+TEST(FindDoorTest, ProcessInAPidNamespaceIsReached) {
   Subject inside{in_new_pid_namespace()};
   inside.ask("init");
   inside.ask("primary 0");
@@ -375,7 +375,7 @@ TEST(FindDoorTest, AProcessInAPidNamespaceOfItsOwnIsReachedFromOutside) {
   inside.ask(command("sum", address, 2 * kMiB));
 }
 
-TEST_F(DoorTest, AProcessThatEndsIsSaidToHaveEnded) {
+TEST_F(DoorTest, EndedProcessIsReported) {
   gpu::Door door = door_of(subject_);
   ASSERT_EQ(::kill(subject_.pid(), SIGKILL), 0);
   const auto summary = door.hello();
@@ -385,7 +385,7 @@ TEST_F(DoorTest, AProcessThatEndsIsSaidToHaveEnded) {
 
 // ---- bad packets ----
 
-/// The agent's end, taken without the manners of agent::Door.
+/// The agent's end, without the protocol rules of agent::Door.
 UniqueFd raw_socket(pid_t pid) {
   for (const auto& entry :
        std::filesystem::directory_iterator("/proc/" + std::to_string(pid) + "/fd")) {
@@ -409,7 +409,7 @@ door::DoorRequest valid_request(door::Op op) {
   return request;
 }
 
-TEST_F(DoorTest, GarbageIsAnsweredWithARefusalAndChangesNothing) {
+TEST_F(DoorTest, GarbageIsRefused) {
   const std::uint64_t address = filled_buffer(2 * kMiB, 9);
   const UniqueFd socket = raw_socket(subject_.pid());
   ASSERT_TRUE(socket);
@@ -450,7 +450,7 @@ TEST_F(DoorTest, GarbageIsAnsweredWithARefusalAndChangesNothing) {
   subject_.ask(command("sum", address, 2 * kMiB));
 }
 
-TEST_F(DoorTest, UninvitedDescriptorsAreClosed) {
+TEST_F(DoorTest, UnexpectedDescriptorsAreClosed) {
   const auto before = subject_.ask("descriptors");
   const UniqueFd socket = raw_socket(subject_.pid());
   door::DoorRequest request = valid_request(door::Op::kHello);
@@ -474,7 +474,7 @@ TEST_F(DoorTest, UninvitedDescriptorsAreClosed) {
   EXPECT_EQ(subject_.ask("descriptors"), before);
 }
 
-TEST_F(DoorTest, WhatADeadAgentLeftUnreadDoesNotConfuseTheNextOne) {
+TEST_F(DoorTest, UnreadRepliesDoNotReachTheNextAgent) {
   filled_buffer(2 * kMiB, 1);
   {
     const UniqueFd socket = raw_socket(subject_.pid());

@@ -1,4 +1,5 @@
-// Closing the gate of a working application: who waits, what stands in the way, who opens it again.
+// Closing the gate of a working application: which calls wait, what prevents it, and what opens it
+// again.
 #include <gtest/gtest.h>
 
 #include <fstream>
@@ -38,14 +39,14 @@ class GateClosingTest : public testing::Test {
   std::uint64_t address_ = 0;
 };
 
-TEST_F(GateClosingTest, WorkStandsStillBetweenClosingAndOpening) {
+TEST_F(GateClosingTest, NoWorkRunsWhileTheGateIsClosed) {
   start_work();
   gpu::Door door = door_of(subject_);
   for (int cycle = 0; cycle < 10; ++cycle) {
     wait_for_steps();
     good(quiesce(door, kLong, kNoLease));
     EXPECT_EQ(good(door.hello()).gated_calls_in_flight, 0u);
-    // The step that was under way may still be counted; then nothing more is.
+    // A step that was running may still be counted; no later one is.
     std::uint64_t last = steps();
     const std::uint64_t limit = last + 1;
     for (int look = 0; look < 50; ++look) last = steps();
@@ -56,7 +57,7 @@ TEST_F(GateClosingTest, WorkStandsStillBetweenClosingAndOpening) {
   EXPECT_EQ(subject_.ask("rest").at(1), 0u);
 }
 
-TEST_F(GateClosingTest, ClosingTwiceIsClosingOnce) {
+TEST_F(GateClosingTest, ClosingTwiceIsAllowed) {
   gpu::Door door = door_of(subject_);
   good(quiesce(door, kLong, kNoLease));
   good(quiesce(door, kLong, kNoLease));
@@ -64,7 +65,7 @@ TEST_F(GateClosingTest, ClosingTwiceIsClosingOnce) {
   EXPECT_EQ(good(door.hello()).gate_closed, 0u);
 }
 
-TEST_F(GateClosingTest, ACaptureKeepsItOpen) {
+TEST_F(GateClosingTest, CaptureKeepsItOpen) {
   const std::uint64_t stream = subject_.value("stream");
   subject_.ask(command("capture", stream));
   gpu::Door door = door_of(subject_);
@@ -75,7 +76,7 @@ TEST_F(GateClosingTest, ACaptureKeepsItOpen) {
   good(door.resume());
 }
 
-TEST_F(GateClosingTest, AGpuThatDoesNotFinishKeepsItOpen) {
+TEST_F(GateClosingTest, BusyGpuKeepsItOpen) {
   subject_.ask(command("stall", subject_.value("stream")));
   gpu::Door door = door_of(subject_);
   expect_timeout(door, "work on its GPUs did not finish");
@@ -85,7 +86,7 @@ TEST_F(GateClosingTest, AGpuThatDoesNotFinishKeepsItOpen) {
   good(door.resume());
 }
 
-TEST_F(GateClosingTest, ACallThatDoesNotReturnKeepsItOpen) {
+TEST_F(GateClosingTest, BlockedCallKeepsItOpen) {
   subject_.ask("stall 0");
   subject_.ask(command("stuck", context_, address_));
   gpu::Door door = door_of(subject_);
@@ -98,7 +99,7 @@ TEST_F(GateClosingTest, ACallThatDoesNotReturnKeepsItOpen) {
   good(door.resume());
 }
 
-TEST_F(GateClosingTest, ALeaseOpensItWhenTheAgentIsGone) {
+TEST_F(GateClosingTest, LeaseOpensItWithoutTheAgent) {
   start_work();
   wait_for_steps();
   {
@@ -129,7 +130,7 @@ TEST_F(GateClosingTest, NoLeaseOpensItOnceVramIsDetached) {
   EXPECT_EQ(subject_.ask("rest").at(1), 0u);
 }
 
-TEST_F(GateClosingTest, AForkWaitsUntilItOpens) {
+TEST_F(GateClosingTest, ForkWaitsUntilItOpens) {
   gpu::Door door = door_of(subject_);
   good(quiesce(door, kLong, kNoLease));
   subject_.send("fork");

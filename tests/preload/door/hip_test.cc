@@ -1,4 +1,4 @@
-// HIP's own ways, and CUDA and HIP in one process.
+// Peculiarities of HIP, and CUDA and HIP in one process.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/eventfd.h>
@@ -40,7 +40,7 @@ class BothRuntimesTest : public testing::Test {
   std::uint64_t sum(std::uint64_t address) {
     return subject_.value(command("sum", address, kBytes));
   }
-  /// What both have, asked by HIP's functions and by CUDA's.
+  /// The memory of both, asked through HIP's functions and through CUDA's.
   std::vector<std::uint64_t> sums() {
     subject_.ask("use_hip");
     std::vector<std::uint64_t> both = {sum(of_hip_)};
@@ -54,7 +54,7 @@ class BothRuntimesTest : public testing::Test {
   std::uint64_t of_hip_ = 0;
 };
 
-TEST_F(BothRuntimesTest, TheDoorHasTheMemoryOfBoth) {
+TEST_F(BothRuntimesTest, DoorListsTheMemoryOfBoth) {
   gpu::Door door = door_of(subject_);
   const auto entries = good(door.inventory());
   ASSERT_EQ(entries.size(), 2u);
@@ -67,14 +67,14 @@ TEST_F(BothRuntimesTest, TheDoorHasTheMemoryOfBoth) {
   EXPECT_EQ(summary.tracked_bytes, 2 * kBytes);
 }
 
-TEST_F(BothRuntimesTest, TheMemoryOfBothGoesAwayAndComesBack) {
+TEST_F(BothRuntimesTest, MemoryOfBothIsDetachedAndAttached) {
   const auto before = sums();
   gpu::Door door = door_of(subject_);
   for (int cycle = 0; cycle < 3; ++cycle) detach_and_attach(door);
   EXPECT_EQ(sums(), before);
 }
 
-TEST_F(BothRuntimesTest, ABlockerOfOneKeepsTheOther) {
+TEST_F(BothRuntimesTest, BlockerOfOneBlocksBoth) {
   const auto before = sums();
   subject_.ask("use_hip");
   subject_.ask("managed 4096");
@@ -88,7 +88,7 @@ TEST_F(BothRuntimesTest, ABlockerOfOneKeepsTheOther) {
   EXPECT_EQ(sums(), before);
 }
 
-TEST_F(BothRuntimesTest, AnAttachThatFailsForOneLeavesBothAway) {
+TEST_F(BothRuntimesTest, FailedAttachOfOneLeavesBothDetached) {
   const auto before = sums();
   gpu::Door door = door_of(subject_);
   const Held held = take_over(door);
@@ -105,7 +105,7 @@ TEST_F(BothRuntimesTest, AnAttachThatFailsForOneLeavesBothAway) {
   EXPECT_EQ(sums(), before);
 }
 
-TEST_F(BothRuntimesTest, WorkOfOneIsWaitedForBeforeTheGateIsClosed) {
+TEST_F(BothRuntimesTest, GateWaitsForTheWorkOfBoth) {
   const std::uint64_t stream = subject_.value("stream");
   subject_.ask(command("stall", stream));
   gpu::Door door = door_of(subject_);
@@ -131,7 +131,7 @@ class HipTest : public testing::Test {
   std::optional<Subject> subject_;
 };
 
-TEST_F(HipTest, HipStartsWithoutHipInitAndTheDoorWithIt) {
+TEST_F(HipTest, DoorStartsWithTheFirstHipCall) {
   use_hip("6.2");
   const std::uint64_t address = subject_->value(command("alloc", kBytes));
   subject_->ask(command("fill", address, kBytes, 1));
@@ -140,7 +140,7 @@ TEST_F(HipTest, HipStartsWithoutHipInitAndTheDoorWithIt) {
   detach_and_attach(door);
 }
 
-TEST_F(HipTest, BeforeRelease53NothingIsBacked) {
+TEST_F(HipTest, NothingIsBackedBefore53) {
   use_hip("5.2");
   const std::uint64_t address = subject_->value(command("alloc", kBytes));
   subject_->ask(command("fill", address, kBytes, 1));
@@ -151,17 +151,17 @@ TEST_F(HipTest, BeforeRelease53NothingIsBacked) {
   EXPECT_EQ(good(door.hello()).untracked_bytes, 0u);
 }
 
-TEST_F(HipTest, LastErrorsAreTheApplicationsOwn) {
+TEST_F(HipTest, LastErrorsAreThoseOfTheApplication) {
   for (const std::string release : {"6.2", "7.1"}) {
     SCOPED_TRACE(release);
     use_hip(release);
     const std::uint64_t address = subject_->value(command("alloc", kBytes));
     EXPECT_EQ(last_error(), "ok");
-    // The library's own refusal, which HIP never saw.
+    // The library's own refusal, which HIP never sees.
     EXPECT_EQ(subject_->answer(command("free", address + 512)), "error 1");
     EXPECT_EQ(last_error(), "error 1");
     EXPECT_EQ(last_error(), "ok");
-    // What succeeds ends an error up to 6.x, and keeps it from 7.0 on.
+    // A successful call clears an error up to 6.x, and keeps it from 7.0 on.
     EXPECT_EQ(subject_->answer(command("free", address + 512)), "error 1");
     subject_->value(command("alloc", kBytes));
     EXPECT_EQ(last_error(), release == "6.2" ? "ok" : "error 1");
@@ -170,7 +170,7 @@ TEST_F(HipTest, LastErrorsAreTheApplicationsOwn) {
   }
 }
 
-TEST_F(HipTest, AHandleOfTheApplicationsOwnMappingIsRefused) {
+TEST_F(HipTest, HandleOfAnApplicationsMappingIsRefused) {
   use_hip("6.2");
   const std::uint64_t handle = subject_->value(command("create", kBytes, 0, 1));
   const std::uint64_t address = subject_->value(command("reserve", kBytes));

@@ -1,4 +1,4 @@
-// Processes that hold something else under the name of a door's card.
+// Processes that hold other files under the name of a door's card.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <poll.h>
@@ -23,8 +23,8 @@ namespace {
 
 constexpr int kPatienceMs = 30'000;
 
-/// Runs `question` in a process of its own, which is killed if it takes too long: an agent that
-/// waits for what another process holds would wait for ever. Its answer, or -1.
+/// Runs `question` in a child process, which is killed if it takes too long: an agent that waits
+/// for another process's object would wait forever. Its answer, or -1.
 int answer_of(const std::function<bool()>& question) {
   const pid_t asking = ::fork();
   if (asking == 0) ::_exit(question() ? 1 : 0);
@@ -37,7 +37,7 @@ int answer_of(const std::function<bool()>& question) {
   return answered && WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
-/// A child that does nothing but hold a descriptor.
+/// A child that only holds a descriptor.
 class Holder {
  public:
   Holder() : pid_(::fork()) {
@@ -56,8 +56,8 @@ class Holder {
   pid_t pid_;
 };
 
-/// A descriptor of what `make` makes, whose link text is that of a card: it lies, deleted, at the
-/// top of a file system that is mounted nowhere any more.
+/// A descriptor of the file from `make`, whose link text is that of a card: it lies, deleted, at
+/// the top of a file system that is mounted nowhere any more.
 UniqueFd named_like_a_card(const std::function<bool(const std::string&)>& make, int flags) {
   const std::string directory = "/dev/shm/hostile";
   std::string path = directory;
@@ -73,7 +73,7 @@ UniqueFd named_like_a_card(const std::function<bool(const std::string&)>& make, 
   return fd;
 }
 
-/// A process that holds it has no door, and it was not opened to find out.
+/// A process that holds it has no door, and the check did not open it.
 void expect_no_door(const UniqueFd& fd) {
   ASSERT_TRUE(fd);
   const std::string path = "/proc/self/fd/" + std::to_string(fd.get());
@@ -92,20 +92,20 @@ void expect_no_door(const UniqueFd& fd) {
   EXPECT_LT(::read(opened.get(), event, sizeof(event)), 0) << "it was opened";
 }
 
-TEST(HostileDoor, AFifoWithTheNameOfACardIsNotWaitedFor) {
+TEST(HostileDoor, FifoNamedAsACardDoesNotBlock) {
   expect_no_door(
       named_like_a_card([](const std::string& path) { return ::mkfifo(path.c_str(), 0600) == 0; },
                         O_RDONLY | O_NONBLOCK));
 }
 
-TEST(HostileDoor, ADeviceWithTheNameOfACardIsNotOpened) {
+TEST(HostileDoor, DeviceNamedAsACardIsNotOpened) {
   expect_no_door(named_like_a_card(
       [](const std::string& path) { return ::mknod(path.c_str(), S_IFCHR | 0600, 0x105) == 0; },
       O_RDONLY));
 }
 
-/// Nobody can seal a file that has a name, so that it cannot be a card.
-TEST(HostileDoor, AFileWithTheNameAndTheContentOfACardIsNotBelieved) {
+/// A file that has a name cannot be sealed, so it cannot be a card.
+TEST(HostileDoor, FakeCardFileIsNotTrusted) {
   const UniqueFd file = named_like_a_card(
       [](const std::string& path) { return ::mknod(path.c_str(), S_IFREG | 0600, 0) == 0; },
       O_RDWR);

@@ -45,7 +45,7 @@ TEST_F(IpcTest, BothProcessesSeeTheSameMemory) {
   EXPECT_NE(taker_.answer(command("range", taken)).substr(0, 2), "ok");
 }
 
-TEST_F(IpcTest, OpeningTwiceGivesTheSameAddressUntilItIsClosedTwice) {
+TEST_F(IpcTest, OpenedHandleIsReferenceCounted) {
   const std::string handle = handle_of(giver_.value(command("alloc", 2 * kMiB)));
   const std::uint64_t taken = taker_.value("ipc_open " + handle);
   EXPECT_EQ(taker_.value("ipc_open " + handle), taken);
@@ -55,12 +55,12 @@ TEST_F(IpcTest, OpeningTwiceGivesTheSameAddressUntilItIsClosedTwice) {
   EXPECT_NE(taker_.answer(command("range", taken)).substr(0, 2), "ok");
 }
 
-TEST_F(IpcTest, TheGiverCannotOpenItsOwnHandle) {
+TEST_F(IpcTest, ExporterCannotOpenItsOwnHandle) {
   const std::string handle = handle_of(giver_.value(command("alloc", 2 * kMiB)));
   EXPECT_EQ(giver_.answer("ipc_open " + handle), "error 201");
 }
 
-TEST_F(IpcTest, AHandleOfAnEndedProcessIsRefused) {
+TEST_F(IpcTest, HandleOfAnEndedProcessIsRefused) {
   std::string handle;
   {
     Subject short_lived;
@@ -72,7 +72,7 @@ TEST_F(IpcTest, AHandleOfAnEndedProcessIsRefused) {
   EXPECT_EQ(taker_.answer("ipc_open " + handle).substr(0, 5), "error");
 }
 
-TEST_F(IpcTest, BothSidesLetGoOfWhatTheyShareAndGetItBackAsOne) {
+TEST_F(IpcTest, SharedMemoryIsDetachedAndAttachedAsOne) {
   const std::uint64_t given = giver_.value(command("alloc", 2 * kMiB));
   const std::uint64_t taken = taker_.value("ipc_open " + handle_of(given));
   EXPECT_EQ(blockers(giver_), 0u);
@@ -111,7 +111,7 @@ TEST_F(IpcTest, FreedMemoryLeavesNoDescriptorBehind) {
   EXPECT_EQ(giver_.ask("info").at(0), free_before);
 }
 
-TEST_F(IpcTest, SmallAllocationsAreOpenedWhereTheyAreInTheirArena) {
+TEST_F(IpcTest, SmallAllocationOpensAtItsOffset) {
   const std::uint64_t first = giver_.value("alloc 4096");
   const std::uint64_t second = giver_.value("alloc 1000");
   giver_.ask(command("fill", first, 4096, 6));
@@ -134,9 +134,9 @@ TEST_F(IpcTest, SmallAllocationsAreOpenedWhereTheyAreInTheirArena) {
   EXPECT_LT(taker_.ask("descriptors").at(0), with_arena);
 }
 
-// Handles that are under way: given out before a move and opened after it.
+// Handles in transit: exported before a move and opened after it.
 
-TEST_F(IpcTest, AHandleIsTheSameAndOpensTheSameMemoryAfterEveryMove) {
+TEST_F(IpcTest, HandleStaysValidAcrossMoves) {
   const std::uint64_t bytes = 3 * kMiB;
   giver_.ask(command("fill", giver_.value(command("alloc", bytes)), bytes, 1));
   const std::uint64_t given = giver_.value(command("alloc", bytes));
@@ -163,7 +163,7 @@ TEST_F(IpcTest, AHandleIsTheSameAndOpensTheSameMemoryAfterEveryMove) {
   }
 }
 
-TEST_F(IpcTest, MemoryThatIsOpenIsNotOpenedOnceMoreAfterAMove) {
+TEST_F(IpcTest, OpenMemoryIsNotOpenedAgainAfterAMove) {
   const std::uint64_t bytes = 2 * kMiB;
   const std::uint64_t given = giver_.value(command("alloc", bytes));
   const std::string handle = handle_of(given);
@@ -175,7 +175,7 @@ TEST_F(IpcTest, MemoryThatIsOpenIsNotOpenedOnceMoreAfterAMove) {
   EXPECT_EQ(taker_.value("ipc_open " + handle), taken);
 }
 
-TEST_F(IpcTest, TheHandleOfWhatWasFreedOpensNothingElse) {
+TEST_F(IpcTest, HandleOfFreedMemoryOpensNothing) {
   giver_.value("alloc 4096");  // keeps the arena
   for (const std::uint64_t bytes : {std::uint64_t{4096}, 2 * kMiB}) {
     const std::uint64_t given = giver_.value(command("alloc", bytes));
@@ -188,7 +188,7 @@ TEST_F(IpcTest, TheHandleOfWhatWasFreedOpensNothingElse) {
   }
 }
 
-TEST_F(IpcTest, AProcessThatComesAfterAMoveOpensWhatWasGivenOutBefore) {
+TEST_F(IpcTest, NewProcessOpensAnOldHandleAfterAMove) {
   const std::uint64_t given = giver_.value(command("alloc", 2 * kMiB));
   giver_.ask(command("fill", given, 2 * kMiB, 9));
   const std::string handle = handle_of(given);
@@ -201,7 +201,7 @@ TEST_F(IpcTest, AProcessThatComesAfterAMoveOpensWhatWasGivenOutBefore) {
             giver_.value(command("sum", given, 2 * kMiB)));
 }
 
-TEST_F(IpcTest, AHandleWithAnotherProcessesPidIsRefused) {
+TEST_F(IpcTest, HandleWithAnotherPidIsRefused) {
   Subject another;
   another.ask("init");
   another.ask("primary 0");
@@ -218,7 +218,7 @@ TEST_F(IpcTest, AHandleWithAnotherProcessesPidIsRefused) {
   EXPECT_EQ(taker_.answer("ipc_open " + forged), "error 400");
 }
 
-TEST_F(IpcTest, WhatTheDriverAllocatedKeepsItsHandles) {
+TEST_F(IpcTest, DriverMemoryKeepsItsHandles) {
   const std::uint64_t stream = giver_.value("stream");
   giver_.ask(command("capture", stream));
   const std::uint64_t given = giver_.value("alloc 4096");

@@ -1,4 +1,4 @@
-// What a host that lists its processes is told at their doors.
+// The state that a host reads at the doors of its processes.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -29,7 +29,7 @@ std::optional<inventory::FoundProcess> listed(const Subject& subject,
   return *found;
 }
 
-/// The GPU that `subject` names for its first allocation.
+/// The GPU of the first allocation of `subject`.
 proto::Gpu gpu_of(const Subject& subject) {
   gpu::Door door = door_of(subject);
   proto::Gpu gpu;
@@ -47,7 +47,7 @@ class ListingTest : public testing::Test {
   Subject subject_;
 };
 
-TEST_F(ListingTest, AProcessIsOnTheHostThatHasItsGpu) {
+TEST_F(ListingTest, ProcessBelongsToTheHostOfItsGpu) {
   const auto found = listed(subject_, {gpu_of(subject_)});
   ASSERT_TRUE(found);
   EXPECT_FALSE(found->in_use);
@@ -56,14 +56,14 @@ TEST_F(ListingTest, AProcessIsOnTheHostThatHasItsGpu) {
   EXPECT_FALSE(listed(subject_)) << "on a host without GPUs";
 }
 
-/// Whose doors would be opened while their agents look at them.
-TEST_F(ListingTest, NoProcessOfAnotherTestIsOnTheHost) {
+/// Their doors would be opened while their agents use them.
+TEST_F(ListingTest, OtherTestsProcessesAreNotListed) {
   if (std::getenv("GCR_TEST_REAL_GPU") != nullptr) GTEST_SKIP() << "this one is on a whole host";
   EXPECT_EQ(::getppid(), 1);
   EXPECT_THAT(procfs::processes(), UnorderedElementsAre(1, ::getpid(), subject_.pid()));
 }
 
-TEST_F(ListingTest, AProcessWhoseDoorIsInUseIsTheNetworkNamespaces) {
+TEST_F(ListingTest, ProcessWithABusyDoorIsListedByNetwork) {
   gpu::Door door = door_of(subject_);
   const auto found = listed(subject_);
   ASSERT_TRUE(found);
@@ -71,7 +71,7 @@ TEST_F(ListingTest, AProcessWhoseDoorIsInUseIsTheNetworkNamespaces) {
   EXPECT_THAT(found->process.gpus(), IsEmpty());
 }
 
-TEST_F(ListingTest, AProcessWhoseVramWasTakenAwayHasNoneOnTheGpuThatItStillNames) {
+TEST_F(ListingTest, DetachedProcessHasNoVramOnItsGpu) {
   Held held;
   {
     gpu::Door door = door_of(subject_);

@@ -1,6 +1,6 @@
-// Every run has software GPUs of its own, in a mount namespace with its own /dev/shm, which is gone
-// with the last process in it, and sees its own processes alone: who lists a host's processes opens
-// the door of each, and an agent that examines one at this moment finds a stranger there.
+// Every run has its own software GPUs, in a mount namespace with its own /dev/shm, which is gone
+// with the last process in it, and sees only its own processes: a process listing opens every door,
+// and a concurrently examining agent would find another one there.
 #include <gtest/gtest.h>
 #include <sched.h>
 #include <signal.h>
@@ -14,7 +14,7 @@
 
 namespace {
 
-/// In a child, in the namespaces that are made here. The exit status of `run`, or 1.
+/// In a child, in new namespaces. The exit status of `run`, or 1.
 int run_apart(int (*run)()) {
   if (::unshare(CLONE_NEWNS | CLONE_NEWPID) != 0) return 1;
   const pid_t init = ::fork();
@@ -41,7 +41,7 @@ int run_apart(int (*run)()) {
 
 int main(int argc, char** argv) {
   testing::InitGoogleTest(&argc, argv);
-  // With a real GPU there is nothing to keep apart, and CTest asks for nothing but names.
+  // A real GPU needs no separation, and CTest only asks for names.
   if (std::getenv("GCR_TEST_REAL_GPU") != nullptr || testing::GTEST_FLAG(list_tests)) {
     return RUN_ALL_TESTS();
   }

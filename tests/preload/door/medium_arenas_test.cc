@@ -1,5 +1,5 @@
-// Allocations of 2 to 16 MiB in a process that has many buffers: cut out of arenas, and to the
-// application what the driver's would be.
+// Allocations of 2 to 16 MiB in a process that has many buffers: taken from arenas, and to the
+// application like the driver's.
 #include <gtest/gtest.h>
 
 #include "preload/cuda/abi/driver_abi.h"
@@ -24,7 +24,7 @@ class MediumArenasTest : public PlainMemoryTest {
   std::vector<std::uint64_t> many_;
 };
 
-TEST_F(MediumArenasTest, FewBuffersHaveMemoryOfTheirOwnWhichGoesBackAtOnce) {
+TEST_F(MediumArenasTest, FewBuffersAreAllocatedSeparately) {
   EXPECT_EQ(buffers(), kMany);
   free(many_.back());
   EXPECT_EQ(buffers(), kMany - 1);
@@ -34,17 +34,17 @@ TEST_F(MediumArenasTest, FewBuffersHaveMemoryOfTheirOwnWhichGoesBackAtOnce) {
   EXPECT_EQ(before_ - free_bytes(), (kMany - 1) * 2 * kMiB);
 }
 
-TEST_F(MediumArenasTest, ManyMoreAreFewBuffers) {
+TEST_F(MediumArenasTest, ManyAllocationsShareFewBuffers) {
   for (int i = 0; i < 320; ++i) allocate(2 * kMiB);
   EXPECT_LE(buffers(), kMany + 320 / 8);
 }
 
-TEST_F(MediumArenasTest, LargeOnesHaveMemoryOfTheirOwn) {
+TEST_F(MediumArenasTest, LargeOnesAreAllocatedSeparately) {
   allocate(16 * kMiB + 1);
   EXPECT_EQ(before_ - free_bytes(), kMany * 2 * kMiB + 18 * kMiB);
 }
 
-TEST_F(MediumArenasTest, RangesAndAttributesAreOfTheAllocationAndNotOfTheArena) {
+TEST_F(MediumArenasTest, RangesAndAttributesAreTheAllocations) {
   for (const std::uint64_t bytes : {2 * kMiB, 3 * kMiB + 1, 16 * kMiB}) {
     const std::uint64_t address = allocate(bytes);
     EXPECT_EQ(address % (2 * kMiB), 0u);
@@ -60,13 +60,13 @@ TEST_F(MediumArenasTest, RangesAndAttributesAreOfTheAllocationAndNotOfTheArena) 
   }
 }
 
-TEST_F(MediumArenasTest, ContentsSurviveADetachAndFreesOfTheirNeighbours) {
+TEST_F(MediumArenasTest, ContentsSurviveDetachAndNeighboursFrees) {
   std::vector<std::uint64_t> sizes;
   for (std::uint64_t i = 0; i < 12; ++i) sizes.push_back((2 + i % 5) * kMiB);
   expect_contents_survive(sizes);
 }
 
-TEST_F(MediumArenasTest, InAnyOrderOfFreesAllMemoryComesBack) {
+TEST_F(MediumArenasTest, FreesReleaseAllMemory) {
   const std::uint64_t before = free_bytes();
   for (const bool reversed : {false, true}) {
     std::vector<std::uint64_t> addresses;
@@ -77,7 +77,7 @@ TEST_F(MediumArenasTest, InAnyOrderOfFreesAllMemoryComesBack) {
   }
 }
 
-TEST_F(MediumArenasTest, WhatIsLeftOfTheMemoryIsUsedToTheLast) {
+TEST_F(MediumArenasTest, AllRemainingMemoryIsUsed) {
   const std::uint64_t spare = 80 * kMiB;
   allocate(free_bytes() / (2 * kMiB) * (2 * kMiB) - spare);
   std::uint64_t allocated = 0;
@@ -86,7 +86,7 @@ TEST_F(MediumArenasTest, WhatIsLeftOfTheMemoryIsUsedToTheLast) {
   EXPECT_EQ(subject_.answer(command("alloc", 2 * kMiB)), "error 2");
 }
 
-TEST_F(MediumArenasTest, ARangeIsNotUsedAgainBeforeTheGpuIsDoneWithIt) {
+TEST_F(MediumArenasTest, RangeIsNotReusedWhileTheGpuUsesIt) {
   const std::uint64_t stream = subject_.value("stream");
   const std::uint64_t address = allocate(4 * kMiB);
   subject_.ask(command("stall", stream));
@@ -97,7 +97,7 @@ TEST_F(MediumArenasTest, ARangeIsNotUsedAgainBeforeTheGpuIsDoneWithIt) {
   EXPECT_EQ(allocate(4 * kMiB), address);
 }
 
-TEST_F(MediumArenasTest, DuringACaptureTheyHaveMemoryOfTheirOwn) {
+TEST_F(MediumArenasTest, DuringACaptureTheyAreAllocatedSeparately) {
   allocate(2 * kMiB);
   const std::uint32_t before = buffers();
   const std::uint64_t stream = subject_.value("stream");
@@ -109,7 +109,7 @@ TEST_F(MediumArenasTest, DuringACaptureTheyHaveMemoryOfTheirOwn) {
   EXPECT_EQ(buffers(), before);
 }
 
-TEST_F(MediumArenasTest, AContextHasArenasOfItsOwnAndTakesThemWithIt) {
+TEST_F(MediumArenasTest, ContextHasItsOwnArenas) {
   allocate(2 * kMiB);
   const std::uint64_t before = free_bytes();
   const std::uint64_t inner = subject_.value("context 0");
@@ -121,7 +121,7 @@ TEST_F(MediumArenasTest, AContextHasArenasOfItsOwnAndTakesThemWithIt) {
   EXPECT_EQ(free_bytes(), before);
 }
 
-TEST_F(MediumArenasTest, PeersReachOldAndNewAllocationsAcrossADetach) {
+TEST_F(MediumArenasTest, PeersReachAllocationsAcrossADetach) {
   std::vector<std::uint64_t> addresses{allocate(2 * kMiB)};
   const std::uint64_t peer = subject_.value("context 1");
   subject_.ask(command("peer_enable", context_));
@@ -133,7 +133,7 @@ TEST_F(MediumArenasTest, PeersReachOldAndNewAllocationsAcrossADetach) {
   for (const std::uint64_t address : addresses) fill(address, 4096, 7);
 }
 
-TEST_F(MediumArenasTest, AnotherProcessOpensOneAndSeesItsNeighboursNot) {
+TEST_F(MediumArenasTest, OtherProcessOpensOneWithoutItsNeighbours) {
   Subject taker;
   taker.ask("init");
   taker.ask("primary 0");
@@ -149,12 +149,12 @@ TEST_F(MediumArenasTest, AnotherProcessOpensOneAndSeesItsNeighboursNot) {
   EXPECT_TRUE(taker.answer(command("range", taken)).starts_with("error"));
 }
 
-TEST_F(MediumArenasTest, AStormOfThreadsKeepsItsContentsThroughTenDetaches) {
+TEST_F(MediumArenasTest, ConcurrentThreadsSurviveTenDetaches) {
   const std::uint64_t before = free_bytes();
   gpu::Door door = door_of(subject_);
   storm_through_ten_detaches(subject_, door, context_);
   EXPECT_EQ(good(door.hello()).fallbacks, 0u);
-  EXPECT_EQ(free_bytes(), before - 2 * kMiB);  // of small arenas the smallest stays
+  EXPECT_EQ(free_bytes(), before - 2 * kMiB);  // the smallest of the small arenas stays
 }
 
 }  // namespace

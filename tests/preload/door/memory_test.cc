@@ -1,4 +1,4 @@
-// What the door tells and gives of a program's own memory.
+// The door's answers about a program's own memory.
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -35,7 +35,7 @@ class DoorMemoryTest : public testing::Test {
   Subject subject_;
 };
 
-TEST_F(DoorMemoryTest, TheUserfaultfdIsTheAgentsAloneAndNobodyHasSetItUp) {
+TEST_F(DoorMemoryTest, UserfaultfdIsFreshAndOnlyAtTheAgent) {
   gpu::Door door = door_of(subject_);
   const UniqueFd given = good(door.watch_memory());
   char kind[64] = {};
@@ -52,7 +52,7 @@ TEST_F(DoorMemoryTest, TheUserfaultfdIsTheAgentsAloneAndNobodyHasSetItUp) {
   }
 }
 
-TEST_F(DoorMemoryTest, EachRequestGivesAnotherUserfaultfd) {
+TEST_F(DoorMemoryTest, EachRequestReturnsANewUserfaultfd) {
   gpu::Door door = door_of(subject_);
   std::vector<UniqueFd> given;
   for (int i = 0; i < 100; ++i) {
@@ -63,7 +63,7 @@ TEST_F(DoorMemoryTest, EachRequestGivesAnotherUserfaultfd) {
   }
 }
 
-TEST_F(DoorMemoryTest, RegisteredMemoryIsToldUntilItIsUnregistered) {
+TEST_F(DoorMemoryTest, RegisteredMemoryIsListedUntilUnregistered) {
   gpu::Door door = door_of(subject_);
   EXPECT_THAT(registered(door), IsEmpty());
   const std::uint64_t first = subject_.value(command("register", 3 * kMiB));
@@ -75,7 +75,7 @@ TEST_F(DoorMemoryTest, RegisteredMemoryIsToldUntilItIsUnregistered) {
   EXPECT_EQ(registered(door), (Ranges{{second, kMiB}}));
 }
 
-TEST_F(DoorMemoryTest, RegisteringTwiceFailsAndIsStillTold) {
+TEST_F(DoorMemoryTest, SecondRegistrationFailsButStaysListed) {
   gpu::Door door = door_of(subject_);
   const std::uint64_t at = subject_.value(command("register", kMiB));
   EXPECT_NE(subject_.answer(command("register_again", at, kMiB)).substr(0, 2), "ok");
@@ -84,13 +84,13 @@ TEST_F(DoorMemoryTest, RegisteringTwiceFailsAndIsStillTold) {
   EXPECT_EQ(registered(door), (Ranges{{at, kMiB}}));
 }
 
-TEST_F(DoorMemoryTest, WhatTheDriverRefusesIsNotTold) {
+TEST_F(DoorMemoryTest, RefusedRegistrationIsNotListed) {
   gpu::Door door = door_of(subject_);
   EXPECT_NE(subject_.answer(command("register_again", 4096, 0)).substr(0, 2), "ok");
   EXPECT_THAT(registered(door), IsEmpty());
 }
 
-TEST_F(DoorMemoryTest, AnyNumberOfRegistrationsIsTold) {
+TEST_F(DoorMemoryTest, AnyNumberOfRegistrationsIsListed) {
   gpu::Door door = door_of(subject_);
   Ranges expected;
   for (int i = 0; i < 2 * static_cast<int>(door::kMaxEntries) + 1; ++i) {

@@ -1,4 +1,4 @@
-// Calls past the gate, as the door tells of them and as a detach is refused for them.
+// Calls past the gate, as the door reports them, and the refusal of a detach.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -25,7 +25,7 @@ class PastGateTest : public PlainMemoryTest {
   std::uint64_t sum_ = 0;
 };
 
-TEST_F(PastGateTest, ASecondDriverIsNamed) {
+TEST_F(PastGateTest, SecondDriverIsNamed) {
   gpu::Door door = door_of(subject_);
   EXPECT_EQ(good(door.look(kLong)).past_gate, "");
   detach_and_attach(door);
@@ -34,7 +34,7 @@ TEST_F(PastGateTest, ASecondDriverIsNamed) {
   EXPECT_NE(good(door.hello()).blockers & door::kPastGate, 0u);
 }
 
-TEST_F(PastGateTest, ASecondDriverThatComesBehindTheClosedGateKeepsTheMemoryWhereItIs) {
+TEST_F(PastGateTest, DriverLoadedBehindTheGatePreventsADetach) {
   gpu::Door door = door_of(subject_);
   const Held held = take_over(door);
   good(quiesce(door, kLong, kNoLease));
@@ -48,7 +48,7 @@ TEST_F(PastGateTest, ASecondDriverThatComesBehindTheClosedGateKeepsTheMemoryWher
   EXPECT_EQ(sum(memory_, 4 * kMiB), sum_);
 }
 
-TEST(PastGateTexts, OfAProcessThatMaySayAnythingArePrintableAndEnd) {
+TEST(PastGateTexts, ArePrintableAndBounded) {
   door::DoorReply reply{};
   EXPECT_EQ(gpu::past_gate_in_words(reply), "");
   reply.summary.blockers = door::kPastGate;

@@ -1,5 +1,5 @@
-// Stream-ordered memory: tracked, in the order of streams, and to the application what the driver's
-// would be.
+// Stream-ordered memory: tracked, in the order of streams, and to the application like the
+// driver's.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -53,7 +53,7 @@ class PoolsTest : public testing::Test {
   std::uint64_t context_ = 0, pool_ = 0, first_ = 0, second_ = 0;
 };
 
-TEST_F(PoolsTest, TheirMemoryIsTrackedInFewBuffers) {
+TEST_F(PoolsTest, MemoryIsTrackedInFewBuffers) {
   for (int i = 0; i < 1000; ++i) allocate(100 * kKiB, first_);
   const door::Summary told = summary();
   EXPECT_EQ(told.untracked_bytes, 0u);
@@ -80,7 +80,7 @@ TEST_F(PoolsTest, ContentsAndAddressesSurviveADetach) {
   }
 }
 
-TEST_F(PoolsTest, AStreamUsesAgainAtOnceWhatItFreed) {
+TEST_F(PoolsTest, StreamReusesItsOwnFreesAtOnce) {
   stall(first_);
   const std::uint64_t address = allocate(4096, first_);
   free(address, first_);
@@ -88,7 +88,7 @@ TEST_F(PoolsTest, AStreamUsesAgainAtOnceWhatItFreed) {
   go_on();
 }
 
-TEST_F(PoolsTest, NoOtherStreamGetsItBeforeTheFirstHasPassedTheFree) {
+TEST_F(PoolsTest, OtherStreamReusesAFreeOnlyOnceReached) {
   keep_everything();
   for (const bool several : {false, true}) {
     const std::uint64_t address = allocate(20 * kMiB, first_);
@@ -112,7 +112,7 @@ TEST_F(PoolsTest, NoOtherStreamGetsItBeforeTheFirstHasPassedTheFree) {
   }
 }
 
-TEST_F(PoolsTest, TheDefaultStreamsOfTwoContextsAreTwoStreams) {
+TEST_F(PoolsTest, DefaultStreamsOfTwoContextsAreSeparate) {
   keep_everything();
   const std::uint64_t address = allocate(20 * kMiB, 0);
   stall(0);
@@ -127,7 +127,7 @@ TEST_F(PoolsTest, TheDefaultStreamsOfTwoContextsAreTwoStreams) {
   EXPECT_EQ(allocate(20 * kMiB, second_), address);
 }
 
-TEST_F(PoolsTest, WhatTheGpuHasPassedIsUsedAgainWithoutAnybodyWaiting) {
+TEST_F(PoolsTest, CompletedFreeIsReusedWithoutWaiting) {
   keep_everything();
   allocate(1, second_);
   const std::uint64_t address = allocate(20 * kMiB, first_);
@@ -136,7 +136,7 @@ TEST_F(PoolsTest, WhatTheGpuHasPassedIsUsedAgainWithoutAnybodyWaiting) {
   EXPECT_EQ(allocate(20 * kMiB, second_), address);
 }
 
-TEST_F(PoolsTest, WithoutOpportunismOnlyASynchronisationMakesItEverybodys) {
+TEST_F(PoolsTest, WithoutOpportunismReuseNeedsASynchronisation) {
   keep_everything();
   subject_.ask(command("set_pool_flag", pool_, CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC, 0));
   allocate(1, second_);
@@ -147,7 +147,7 @@ TEST_F(PoolsTest, WithoutOpportunismOnlyASynchronisationMakesItEverybodys) {
   EXPECT_EQ(allocate(20 * kMiB, second_), address);
 }
 
-TEST_F(PoolsTest, OutOfMemoryAStreamWaitsForAnotherIfThatIsAllowed) {
+TEST_F(PoolsTest, WithoutMemoryAStreamMayWaitForAnother) {
   for (const int allowed : {0, 1}) {
     subject_.ask(command("set_pool_flag", pool_, CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES,
                          allowed));
@@ -177,7 +177,7 @@ TEST_F(PoolsTest, OutOfMemoryAStreamWaitsForAnotherIfThatIsAllowed) {
   }
 }
 
-TEST_F(PoolsTest, AStreamThatIsDestroyedLeavesItsMemoryToTheOthers) {
+TEST_F(PoolsTest, DestroyedStreamReleasesItsMemory) {
   keep_everything();
   const std::uint64_t address = allocate(20 * kMiB, first_);
   free(address, first_);
@@ -186,7 +186,7 @@ TEST_F(PoolsTest, AStreamThatIsDestroyedLeavesItsMemoryToTheOthers) {
   EXPECT_EQ(allocate(20 * kMiB, second_), address);
 }
 
-TEST_F(PoolsTest, AContextThatIsDestroyedLeavesThePoolsMemory) {
+TEST_F(PoolsTest, ContextLeavesTheMemoryOfPools) {
   const std::uint64_t inner = subject_.value("context 0");
   const std::uint64_t stream = subject_.value("stream");
   const std::uint64_t address = allocate(4096, stream);
@@ -201,7 +201,7 @@ TEST_F(PoolsTest, AContextThatIsDestroyedLeavesThePoolsMemory) {
   EXPECT_EQ(summary().allocations, 1u);
 }
 
-TEST_F(PoolsTest, OverTheThresholdMemoryGoesBackAtASynchronisation) {
+TEST_F(PoolsTest, MemoryOverTheThresholdIsReleasedAtASync) {
   const std::uint64_t before = free_bytes();
   for (const char* wait : {"sync", "sync_stream"}) {
     free(allocate(40 * kMiB, first_), first_);
@@ -219,7 +219,7 @@ TEST_F(PoolsTest, OverTheThresholdMemoryGoesBackAtASynchronisation) {
   EXPECT_LE(number(CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT), 64 * kMiB);
 }
 
-TEST_F(PoolsTest, WhatIsInUseDoesNotGoBack) {
+TEST_F(PoolsTest, MemoryInUseIsNotReleased) {
   const std::uint64_t kept = allocate(4096, first_);
   free(allocate(4096, first_), first_);
   subject_.ask("sync");
@@ -227,7 +227,7 @@ TEST_F(PoolsTest, WhatIsInUseDoesNotGoBack) {
   subject_.ask(command("fill", kept, 4096, 1));
 }
 
-TEST_F(PoolsTest, AttributesTellWhatIsUsedAndReserved) {
+TEST_F(PoolsTest, AttributesReportUsedAndReserved) {
   const std::uint64_t address = allocate(3 * kMiB, first_);
   EXPECT_EQ(number(CU_MEMPOOL_ATTR_USED_MEM_CURRENT), 3 * kMiB);
   EXPECT_EQ(number(CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT), kStretch);
@@ -244,7 +244,7 @@ TEST_F(PoolsTest, AttributesTellWhatIsUsedAndReserved) {
   }
 }
 
-TEST_F(PoolsTest, PointersTellTheAllocationAndItsPool) {
+TEST_F(PoolsTest, PointersHaveTheirAllocationAndPool) {
   allocate(4096, first_);
   const std::uint64_t address = allocate(3000, first_);
   EXPECT_EQ(subject_.ask(command("range", address + 2999)),
@@ -260,7 +260,7 @@ TEST_F(PoolsTest, PointersTellTheAllocationAndItsPool) {
   EXPECT_EQ(subject_.answer(command("unmap", address, 2 * kMiB)), "error 1");
 }
 
-TEST_F(PoolsTest, ErrorsAreTheDrivers) {
+TEST_F(PoolsTest, ErrorsAreThoseOfTheDriver) {
   const std::uint64_t address = allocate(3000, first_);
   EXPECT_EQ(subject_.answer(command("free_async", address + 512, first_)), "error 1");
   free(address, first_);
@@ -270,14 +270,14 @@ TEST_F(PoolsTest, ErrorsAreTheDrivers) {
   EXPECT_EQ(subject_.answer(command("destroy_pool", pool_)), "error 1");
 }
 
-TEST_F(PoolsTest, AFreeWithoutAStreamMakesItEverybodys) {
+TEST_F(PoolsTest, FreeWithoutAStreamSharesTheMemory) {
   keep_everything();
   const std::uint64_t address = allocate(20 * kMiB, first_);
   EXPECT_EQ(subject_.answer(command("free", address)), "ok");
   EXPECT_EQ(allocate(20 * kMiB, second_), address);
 }
 
-TEST_F(PoolsTest, APoolOfItsOwnServesWhoNamesItAndGoesWithItsLastAllocation) {
+TEST_F(PoolsTest, ExplicitPoolLivesUntilItsLastAllocation) {
   const std::uint64_t before = free_bytes();
   const std::uint64_t own = subject_.value("pool 0");
   const std::uint64_t address = allocate(4096, first_, own);
@@ -298,7 +298,7 @@ TEST_F(PoolsTest, APoolOfItsOwnServesWhoNamesItAndGoesWithItsLastAllocation) {
   EXPECT_EQ(summary().allocations, 0u);
 }
 
-TEST_F(PoolsTest, APoolGrowsToItsOwnMostAndNoFurther) {
+TEST_F(PoolsTest, PoolGrowsToItsMaximum) {
   const std::uint64_t own = subject_.value(command("pool", 0, 6 * kMiB));
   const std::uint64_t address = allocate(4 * kMiB, first_, own);
   EXPECT_EQ(subject_.answer(command("alloc_async", 4 * kMiB, first_, own)), "error 2");
@@ -306,7 +306,7 @@ TEST_F(PoolsTest, APoolGrowsToItsOwnMostAndNoFurther) {
   EXPECT_EQ(allocate(4 * kMiB, first_, own), address);
 }
 
-TEST_F(PoolsTest, UnusedMemoryOfPoolsIsNoReasonToRunOut) {
+TEST_F(PoolsTest, UnusedPoolMemoryIsReleasedBeforeItRunsOut) {
   keep_everything();
   const std::uint64_t whole = free_bytes();
   free(allocate(whole / 2, first_), first_);
@@ -315,7 +315,7 @@ TEST_F(PoolsTest, UnusedMemoryOfPoolsIsNoReasonToRunOut) {
   EXPECT_NE(subject_.value(command("alloc", whole - 4 * kMiB)), 0u);
 }
 
-TEST_F(PoolsTest, BeforeMemoryRunsOutStreamsGetTimeToPassTheirFrees) {
+TEST_F(PoolsTest, StreamsAreWaitedForBeforeMemoryRunsOut) {
   keep_everything();
   const std::uint64_t whole = free_bytes();
   free(allocate(whole / 2, first_), first_);
@@ -328,7 +328,7 @@ TEST_F(PoolsTest, BeforeMemoryRunsOutStreamsGetTimeToPassTheirFrees) {
   EXPECT_TRUE(subject_.answer(command("alloc_async", whole * 4 / 5, second_)).starts_with("ok"));
 }
 
-TEST_F(PoolsTest, ATrimKeepsAsMuchAsIsAskedFor) {
+TEST_F(PoolsTest, TrimKeepsTheRequestedAmount) {
   keep_everything();
   free(allocate(40 * kMiB, first_), first_);
   free(allocate(64 * kMiB, first_), first_);
@@ -339,7 +339,7 @@ TEST_F(PoolsTest, ATrimKeepsAsMuchAsIsAskedFor) {
   EXPECT_EQ(number(CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT), 0u);
 }
 
-TEST_F(PoolsTest, WhatAGraphAllocatesIsTheDriversAndCounted) {
+TEST_F(PoolsTest, GraphAllocationsAreLeftToTheDriver) {
   const std::uint64_t older = allocate(4096, first_);
   subject_.ask(command("capture", first_));
   const std::uint64_t address = allocate(3 * kMiB, first_);
@@ -350,7 +350,7 @@ TEST_F(PoolsTest, WhatAGraphAllocatesIsTheDriversAndCounted) {
   free(older, first_);
 }
 
-TEST_F(PoolsTest, OtherStreamsAllocateAndFreeBesideACapture) {
+TEST_F(PoolsTest, OtherStreamsAllocateDuringACapture) {
   const std::uint64_t older = allocate(4096, second_);
   subject_.ask(command("capture", first_));
   const std::uint64_t address = allocate(64 * kMiB, second_);
@@ -361,7 +361,7 @@ TEST_F(PoolsTest, OtherStreamsAllocateAndFreeBesideACapture) {
   EXPECT_EQ(summary().untracked_bytes, 0u);
 }
 
-TEST_F(PoolsTest, DevicesThatAPoolGivesAccessReachOldAndNewMemoryAcrossADetach) {
+TEST_F(PoolsTest, PoolAccessSurvivesADetach) {
   const std::uint64_t older = allocate(4096, first_);
   EXPECT_EQ(subject_.answer(command("pool_access", pool_, 1, 3)), "ok");
   const std::uint64_t newer = allocate(64 * kMiB, first_);
@@ -374,7 +374,7 @@ TEST_F(PoolsTest, DevicesThatAPoolGivesAccessReachOldAndNewMemoryAcrossADetach) 
   }
 }
 
-TEST_F(PoolsTest, AStormOfThreadsAndStreamsKeepsItsContentsThroughTenDetaches) {
+TEST_F(PoolsTest, ConcurrentStreamsSurviveTenDetaches) {
   gpu::Door door = door_of(subject_);
   storm_through_ten_detaches(subject_, door, context_, 1);
   subject_.ask("sync");

@@ -1,5 +1,5 @@
-// What the library leaves in the process: nothing before CUDA, nothing in children, and no harm
-// when the process closes what it does not know.
+// The library's traces in the process: none before CUDA, none in children, and no harm when the
+// process closes unknown descriptors.
 #include <gtest/gtest.h>
 #include <sys/syscall.h>
 
@@ -22,21 +22,21 @@ std::size_t threads_named(const Subject& subject, const std::string& name) {
   return found;
 }
 
-TEST(ProcessTest, AProcessWithoutCudaHasNoThreadAndNoDescriptorOfOurs) {
+TEST(ProcessTest, ProcessWithoutCudaIsUnchanged) {
   Subject under;
   Subject plain{without_library()};
   EXPECT_EQ(under.ask("descriptors"), plain.ask("descriptors"));
   EXPECT_EQ(threads_named(under, "gcr-door"), 0u);
 }
 
-TEST(ProcessTest, CudaBringsOneThreadHoweverOftenItIsInitialised) {
+TEST(ProcessTest, RepeatedInitialisationStartsOneThread) {
   Subject subject;
   for (int i = 0; i < 3; ++i) subject.ask("init");
   EXPECT_EQ(threads_named(subject, "gcr-door"), 1u);
   EXPECT_EQ(subject.ask("descriptors").at(1), 1u);
 }
 
-TEST(ProcessTest, AFunctionThatNoTableKnowsIsWithheldAndCounted) {
+TEST(ProcessTest, UnknownFunctionIsWithheldAndCounted) {
   if (std::getenv("GCR_TEST_REAL_GPU") != nullptr) GTEST_SKIP() << "no such function there";
   Subject plain{without_library()};
   plain.ask("init");
@@ -55,7 +55,7 @@ TEST(ProcessTest, AFunctionThatNoTableKnowsIsWithheldAndCounted) {
   EXPECT_EQ(good(door_of(under).hello()).withheld, 2u);
 }
 
-TEST(ProcessTest, TheDoorsDescriptorsKeepOutOfTheWay) {
+TEST(ProcessTest, DoorUsesHighDescriptorNumbers) {
   Subject under;
   Subject plain{without_library()};
   const auto low_descriptors = [](Subject& subject) {
@@ -70,7 +70,7 @@ TEST(ProcessTest, TheDoorsDescriptorsKeepOutOfTheWay) {
   EXPECT_EQ(low_descriptors(under), low_descriptors(plain));
 }
 
-TEST(ProcessTest, TheChildOfAForkHasNoDoorAndKeepsNoMemoryAlive) {
+TEST(ProcessTest, ForkedChildHasNoDoorAndNoMemory) {
   Subject subject;
   subject.ask("init");
   subject.ask("primary 0");
@@ -86,7 +86,7 @@ TEST(ProcessTest, TheChildOfAForkHasNoDoorAndKeepsNoMemoryAlive) {
   detach_and_attach(door);
 }
 
-TEST(ProcessTest, AForkWaitsAtAClosedGateAndThenWorksWhileOtherStartsDoNotWait) {
+TEST(ProcessTest, OnlyForkWaitsAtAClosedGate) {
   Subject subject;
   subject.ask("init");
   gpu::Door door = door_of(subject);
@@ -100,13 +100,13 @@ TEST(ProcessTest, AForkWaitsAtAClosedGateAndThenWorksWhileOtherStartsDoNotWait) 
   detach_and_attach(door);
 }
 
-TEST(ProcessTest, AProgramStartedByExecInheritsNothing) {
+TEST(ProcessTest, ExecutedProgramInheritsNothing) {
   Subject subject;
   subject.ask("init");
   EXPECT_EQ(subject.value("exec"), 1u);
 }
 
-TEST(ProcessTest, AProcessThatClosesTheDoorsDescriptorsGoesOnWithoutIt) {
+TEST(ProcessTest, ClosingTheDoorsDescriptorsIsHarmless) {
   Subject subject;
   subject.ask("init");
   subject.ask("primary 0");
@@ -119,7 +119,7 @@ TEST(ProcessTest, AProcessThatClosesTheDoorsDescriptorsGoesOnWithoutIt) {
   EXPECT_EQ(door.error().code(), Code::kNotFound);
 }
 
-TEST(ProcessTest, LogLinesComeOnlyWhenAskedFor) {
+TEST(ProcessTest, LogLinesNeedTheVariable) {
   testing::internal::CaptureStderr();
   {
     Subject quiet;

@@ -1,5 +1,5 @@
-// Where memory has run out although arenas of medium allocations have room: a program gets what it
-// would have had from the driver alone, and what it keeps stays as and where it is.
+// Memory has run out although arenas of medium allocations have room: a program gets what the
+// driver alone would give it, and its other allocations stay unchanged and in place.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -17,7 +17,7 @@ constexpr std::uint64_t kPieces = 96;
 
 class RoomTest : public PlainMemoryTest {
  protected:
-  /// Enough buffers that medium allocations come out of arenas, and a full GPU.
+  /// Enough buffers that medium allocations come from arenas, and a full GPU.
   void SetUp() override {
     PlainMemoryTest::SetUp();
     empty_ = free_bytes();
@@ -33,7 +33,7 @@ class RoomTest : public PlainMemoryTest {
   void fill_gpu(std::uint64_t spare_bytes = 0) {
     allocate_other((free_bytes() - spare_bytes) / (2 * kMiB) * (2 * kMiB));
   }
-  /// Keeps one piece of `every`. What the driver alone would have free now.
+  /// Keeps one piece of `every`. Returns the free memory that the driver alone would have now.
   std::uint64_t thin_out(std::uint64_t every) {
     std::uint64_t i = 0;
     for (auto next = pieces_.begin(); next != pieces_.end();) {
@@ -57,8 +57,8 @@ class RoomTest : public PlainMemoryTest {
                 (std::vector<std::uint64_t>{address, bytes}));
     }
   }
-  /// Nothing of what the program frees stays with the library.
-  void expect_all_comes_back() {
+  /// The library keeps nothing that the program frees.
+  void expect_all_is_released() {
     for (const auto& [address, bytes] : pieces_) free(address);
     for (const auto& [address, bytes] : others_) free(address);
     EXPECT_EQ(free_bytes(), empty_);
@@ -78,7 +78,7 @@ class RoomTest : public PlainMemoryTest {
   std::map<std::uint64_t, std::vector<std::uint64_t>> sums_;
 };
 
-TEST_F(RoomTest, OneAllocationGetsAllThatWasFreedOfAFullGpu) {
+TEST_F(RoomTest, OneAllocationGetsAllFreedMemory) {
   fill_gpu();
   const std::uint64_t room = thin_out(3);
   allocate_other(room);
@@ -89,18 +89,18 @@ TEST_F(RoomTest, OneAllocationGetsAllThatWasFreedOfAFullGpu) {
     detach_and_attach(door);
   }
   expect_pieces_unchanged();
-  expect_all_comes_back();
+  expect_all_is_released();
 }
 
-TEST_F(RoomTest, WhatStaysIsCopiedOnTheGpuWhereItHasRoomForThat) {
+TEST_F(RoomTest, ArenasAreCompactedOnTheGpuIfThereIsRoom) {
   fill_gpu(64 * kMiB);
   const std::uint64_t room = thin_out(2);
   allocate_other(room);
   expect_pieces_unchanged();
-  expect_all_comes_back();
+  expect_all_is_released();
 }
 
-TEST_F(RoomTest, ManySmallerOnesGetItToTheLast) {
+TEST_F(RoomTest, SmallerAllocationsGetAllFreedMemory) {
   fill_gpu();
   const std::uint64_t room = thin_out(4);
   std::uint64_t allocated = 0;
@@ -110,10 +110,10 @@ TEST_F(RoomTest, ManySmallerOnesGetItToTheLast) {
   }
   EXPECT_GT(allocated + 6 * kMiB, room);
   expect_pieces_unchanged();
-  expect_all_comes_back();
+  expect_all_is_released();
 }
 
-TEST_F(RoomTest, WhereItWouldNotBeEnoughNothingIsTouched) {
+TEST_F(RoomTest, InsufficientRoomChangesNothing) {
   fill_gpu();
   const std::uint64_t room = thin_out(3);
   gpu::Door door = door_of(subject_);
@@ -122,7 +122,7 @@ TEST_F(RoomTest, WhereItWouldNotBeEnoughNothingIsTouched) {
   EXPECT_EQ(good(door.hello()).allocations, buffers);
 }
 
-TEST_F(RoomTest, PoolsAndTheApplicationsOwnMemoryGetItToo) {
+TEST_F(RoomTest, PoolsAndMappingsGetFreedMemoryToo) {
   fill_gpu();
   const std::uint64_t room = thin_out(2);
   const std::uint64_t pooled = subject_.value(command("alloc_async", room / 2, stream_));
@@ -131,10 +131,10 @@ TEST_F(RoomTest, PoolsAndTheApplicationsOwnMemoryGetItToo) {
   subject_.ask(command("release", handle));
   subject_.ask(command("free_async", pooled, stream_));
   subject_.ask("sync");
-  expect_all_comes_back();
+  expect_all_is_released();
 }
 
-TEST_F(RoomTest, WhatOtherProcessesMapStaysWhereItIs) {
+TEST_F(RoomTest, MemoryMappedByOthersIsNotMoved) {
   const std::uint64_t shared = pieces_.begin()->first;
   Subject taker;
   taker.ask("init");
@@ -150,7 +150,7 @@ TEST_F(RoomTest, WhatOtherProcessesMapStaysWhereItIs) {
   free(half);
 }
 
-TEST_F(RoomTest, NothingIsLostToAProcessThatTakesAllMemoryThereIs) {
+TEST_F(RoomTest, CompetingProcessCausesNoLoss) {
   Subject taker;
   taker.ask("init");
   const std::uint64_t context = taker.value("primary 0");
@@ -168,10 +168,10 @@ TEST_F(RoomTest, NothingIsLostToAProcessThatTakesAllMemoryThereIs) {
   }
   expect_pieces_unchanged();
   taker.ask("let_go");
-  expect_all_comes_back();
+  expect_all_is_released();
 }
 
-TEST_F(RoomTest, WhatAnAgentHoldsIsNotTakenApartForNothing) {
+TEST_F(RoomTest, MemoryHeldByAnAgentIsNotCompacted) {
   fill_gpu();
   const std::uint64_t room = thin_out(2);
   {
@@ -188,10 +188,10 @@ TEST_F(RoomTest, WhatAnAgentHoldsIsNotTakenApartForNothing) {
   }
   allocate_other(room);
   expect_pieces_unchanged();
-  expect_all_comes_back();
+  expect_all_is_released();
 }
 
-TEST_F(RoomTest, WorkThatDoesNotEndIsNotWaitedForLong) {
+TEST_F(RoomTest, WaitForRunningWorkIsBounded) {
   fill_gpu();
   const std::uint64_t room = thin_out(2);
   subject_.ask(command("stall", stream_));
@@ -199,10 +199,10 @@ TEST_F(RoomTest, WorkThatDoesNotEndIsNotWaitedForLong) {
   subject_.ask("go_on");
   allocate_other(room);
   expect_pieces_unchanged();
-  expect_all_comes_back();
+  expect_all_is_released();
 }
 
-TEST_F(RoomTest, ACaptureIsNotDisturbed) {
+TEST_F(RoomTest, CaptureIsNotDisturbed) {
   fill_gpu();
   const std::uint64_t room = thin_out(2);
   subject_.ask(command("capture", stream_));
@@ -212,7 +212,7 @@ TEST_F(RoomTest, ACaptureIsNotDisturbed) {
   expect_pieces_unchanged();
 }
 
-TEST_F(RoomTest, OtherThreadsGoOnWithWhatTheyHave) {
+TEST_F(RoomTest, OtherThreadsKeepRunning) {
   fill_gpu();
   const std::uint64_t room = thin_out(2);
   const std::uint64_t worked = pieces_.begin()->first;
@@ -230,7 +230,7 @@ TEST_F(RoomTest, OtherThreadsGoOnWithWhatTheyHave) {
   EXPECT_EQ(sum(worked, 2 * kMiB), sum(other, 2 * kMiB));
 }
 
-TEST_F(RoomTest, PeersReachWhatStays) {
+TEST_F(RoomTest, PeersReachMovedMemory) {
   const std::uint64_t peer = subject_.value("context 1");
   subject_.ask(command("peer_enable", context_));
   subject_.ask(command("current", context_));
@@ -241,7 +241,7 @@ TEST_F(RoomTest, PeersReachWhatStays) {
   for (const auto& [address, bytes] : pieces_) fill(address, bytes, 7);
 }
 
-TEST_F(RoomTest, AContextTakesWhatStaysInItWithIt) {
+TEST_F(RoomTest, ContextFreesItsMovedMemory) {
   const std::uint64_t before = free_bytes();
   const std::uint64_t inner = subject_.value("context 0");
   std::vector<std::uint64_t> inside;

@@ -1,4 +1,4 @@
-// The contexts' stack limits are lowered while VRAM is detached, and nobody can tell.
+// The contexts' stack limits are lowered while VRAM is detached, invisibly.
 #include <gtest/gtest.h>
 
 #include "tests/preload/door/door_helpers.h"
@@ -19,7 +19,7 @@ class StackLimitsTest : public testing::Test {
   Subject subject_;
 };
 
-TEST_F(StackLimitsTest, TheyAreLowWhileDetachedAndAsBeforeAfterwards) {
+TEST_F(StackLimitsTest, AreLoweredOnlyWhileDetached) {
   const std::uint64_t primary = subject_.value("primary 0");
   subject_.ask(command("set_limit", kStackSize, 4096));
   const std::uint64_t second = subject_.value("primary 1");
@@ -41,7 +41,7 @@ TEST_F(StackLimitsTest, TheyAreLowWhileDetachedAndAsBeforeAfterwards) {
   }
 }
 
-TEST_F(StackLimitsTest, TheApplicationNeverSeesALowOne) {
+TEST_F(StackLimitsTest, ApplicationNeverSeesALoweredLimit) {
   const std::uint64_t before = limit();
   gpu::Door door = door_of(subject_);
   good(quiesce(door, kLong, kNoLease));
@@ -53,8 +53,8 @@ TEST_F(StackLimitsTest, TheApplicationNeverSeesALowOne) {
   EXPECT_EQ(std::stoull(subject_.receive().substr(3), nullptr, 0), before);
 }
 
-/// Behind a host function that waits for what the program does in another stream.
-TEST_F(StackLimitsTest, TheNextLaunchAfterwardsWaitsForNothing) {
+/// After a host function that waits for the program's work in another stream.
+TEST_F(StackLimitsTest, NextLaunchIsNotDelayed) {
   constexpr int kMilliseconds = 30'000;
   const std::uint64_t memory = subject_.value("alloc 2097152");
   const std::uint64_t waiting = subject_.value("stream");
@@ -75,8 +75,8 @@ TEST_F(StackLimitsTest, TheNextLaunchAfterwardsWaitsForNothing) {
   subject_.ask(command("sync_stream", waiting));
 }
 
-/// Where threads stand still, to set one may take forever.
-TEST_F(StackLimitsTest, ContextsOfTheProgramsOwnAndThoseWhoseWaitsBlockStayAsTheyAre) {
+/// While threads are stopped, setting one may take forever.
+TEST_F(StackLimitsTest, ExplicitAndBlockingContextsAreLeftAlone) {
   constexpr int kBlockingSync = 4;  // CU_CTX_SCHED_BLOCKING_SYNC
   subject_.ask(command("primary_flags", 0, kBlockingSync));
   subject_.value("context 1");
@@ -88,7 +88,7 @@ TEST_F(StackLimitsTest, ContextsOfTheProgramsOwnAndThoseWhoseWaitsBlockStayAsThe
   good(door.resume());
 }
 
-TEST_F(StackLimitsTest, AContextWhoseLimitIsLowestAlreadyStaysAsItIs) {
+TEST_F(StackLimitsTest, LowestLimitIsLeftAlone) {
   subject_.ask(command("set_limit", kStackSize, 16));
   gpu::Door door = door_of(subject_);
   good(quiesce(door, kLong, kNoLease));

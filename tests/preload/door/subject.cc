@@ -1,5 +1,5 @@
-// A program that does with CUDA, or with HIP, what its standard input says, one command per line,
-// and answers each with one line: "ok" and values in hexadecimal, or "error" and the driver's code.
+// A program that executes commands of its standard input with CUDA, or with HIP, one per line, and
+// answers each with one line: "ok" and values in hexadecimal, or "error" and the driver's code.
 // Tests run it with and without the preload library, on the software GPU or a real one.
 #include <dirent.h>
 #include <dlfcn.h>
@@ -28,7 +28,7 @@
 
 namespace {
 
-/// What commands call: CUDA, or HIP in its place.
+/// The functions behind the commands: CUDA, or HIP in its place.
 gcr::preload::test::Api cu;
 
 using Numbers = std::vector<unsigned long long>;
@@ -47,8 +47,8 @@ unsigned long long number(T* pointer) {
   return reinterpret_cast<std::uintptr_t>(pointer);
 }
 
-/// Work that goes on beside the commands: adds one to every byte of a buffer's first 2 MiB, over
-/// and over, and counts.
+/// Work concurrent with the commands: adds one to every byte of a buffer's first 2 MiB, repeatedly,
+/// and counts.
 class Worker {
  public:
   void start(CUcontext context, CUdeviceptr address) {
@@ -77,7 +77,8 @@ class Worker {
   std::atomic<unsigned long long> failures_{0};
 };
 
-/// Takes memory in pieces of `bytes` as soon as there is any, and keeps it until told to let go.
+/// Allocates memory in pieces of `bytes` as soon as some is free, and holds it until told to free
+/// it.
 class Grabber {
  public:
   void start(CUcontext context, std::size_t bytes) {
@@ -103,9 +104,9 @@ class Grabber {
   std::vector<CUdeviceptr> grabbed_;
 };
 
-/// A storm of so many threads and rounds that goes on beside the commands. Its values: rounds done,
-/// and whether anything went wrong.
-class StormBeside {
+/// A storm of so many threads and rounds, concurrent with the commands. Its values: completed
+/// rounds, and whether an error occurred.
+class ConcurrentStorm {
  public:
   void start(CUcontext context, std::size_t threads, std::uint64_t steps, std::uint64_t rounds,
              gcr::apps::StormMemory memory) {
@@ -121,7 +122,7 @@ class StormBeside {
       }
       storm.finish();
       failure_ = storm.failure();
-      rounds_ = rounds;  // nobody waits for more of them
+      rounds_ = rounds;  // no test waits for more of them
     });
   }
   std::uint64_t rounds() const { return rounds_.load(); }
@@ -137,7 +138,7 @@ class StormBeside {
 };
 
 Grabber grabber;
-StormBeside storm;
+ConcurrentStorm storm;
 Worker worker;
 std::atomic<bool> stalled{false};
 std::map<unsigned long long, std::thread> stuck_threads;
@@ -177,7 +178,7 @@ Numbers descriptors() {
   return counts;
 }
 
-/// What the child of a fork has: descriptors, cards, and cuInit's result.
+/// The child of a fork: its descriptors, cards, and cuInit's result.
 Answer fork_child() {
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC) != 0) return {CUDA_ERROR_OPERATING_SYSTEM, {}, {}};
@@ -621,7 +622,7 @@ void add_process_commands(std::map<std::string, Command>& commands) {
   };
   commands["fork"] = [](const Numbers&) { return fork_child(); };
   commands["exec"] = [](const Numbers&) { return exec_child(); };
-  // From now on the commands are HIP's, or CUDA's again.
+  // From now on the commands use HIP, or CUDA again.
   commands["namespace"] = [](const Numbers&) {
     const bool hip = std::getenv("SUBJECT_USES_HIP") != nullptr;
     void* const driver = dlmopen(LM_ID_NEWLM, hip ? "libamdhip64.so.6" : "libcuda.so.1", RTLD_NOW);

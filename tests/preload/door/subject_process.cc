@@ -19,7 +19,7 @@ namespace {
 
 void prepare_child(const Subject::Options& options) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-  // A real driver is found where the system has it.
+  // A real driver is in the system's search path.
   if (std::getenv("GCR_TEST_REAL_GPU") == nullptr) {
     ::setenv("LD_LIBRARY_PATH", GCR_SOFTGPU_DIRECTORY ":" GCR_SOFTGPU_DIRECTORY "/hip", 1);
   }

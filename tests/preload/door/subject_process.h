@@ -1,4 +1,4 @@
-// A running subject program, under the preload library or not.
+// A running subject program, with or without the preload library.
 #pragma once
 
 #include <sys/types.h>
@@ -18,7 +18,7 @@ class Subject {
   struct Options {
     bool preload = true;
     std::map<std::string, std::string> environment;
-    unsigned long descriptor_limit = 0;  ///< soft RLIMIT_NOFILE, 0: as it is
+    unsigned long descriptor_limit = 0;  ///< soft RLIMIT_NOFILE, 0: unchanged
     bool new_pid_namespace = false;      ///< as init of a PID namespace of its own
   };
 
@@ -30,11 +30,12 @@ class Subject {
 
   pid_t pid() const { return pid_; }
 
-  /// Sends a command; the values of its "ok". Anything else fails the test and gives no values.
+  /// Sends a command; returns the values of its "ok". Anything else fails the test and returns no
+  /// values.
   std::vector<std::uint64_t> ask(const std::string& command);
   /// The first value, 0 if there is none.
   std::uint64_t value(const std::string& command);
-  /// The whole answer, be it good or bad.
+  /// The whole answer, success or error.
   std::string answer(const std::string& command);
 
   /// The two halves of answer(), for commands that do not return at once.

@@ -1,4 +1,4 @@
-// An application held back for a share of the time.
+// An application that is throttled to a share of the time.
 #include "migrate-agent/gpu/access/throttle.h"
 
 #include <gtest/gtest.h>
@@ -29,16 +29,16 @@ class ThrottleTest : public testing::Test {
     for (const std::uint64_t end = steps() + count; steps() < end;) {
     }
   }
-  /// What the times below are counted in.
+  /// The unit of the times below.
   static constexpr std::chrono::milliseconds kPeriod{100};
 
-  /// Until the gate was held for that share of so many periods more.
+  /// Waits until the gate was held for that share of so many further periods.
   static void wait_for_periods(const Throttle& throttle, int count, double share) {
     const auto end = throttle.held().held +
                      std::chrono::duration_cast<std::chrono::nanoseconds>(count * share * kPeriod);
     while (throttle.held().held < end) ::usleep(1000);
   }
-  /// How long the next closing holds the gate, or more of them together.
+  /// How long the next closing holds the gate, or several of them together.
   static std::chrono::nanoseconds held_once(const Throttle& throttle) {
     const auto before = throttle.held().held;
     while (throttle.held().held == before) ::usleep(1000);
@@ -50,7 +50,7 @@ class ThrottleTest : public testing::Test {
   std::uint64_t address_ = 0;
 };
 
-TEST_F(ThrottleTest, EachClosingHoldsForWhatTheShareAsksFor) {
+TEST_F(ThrottleTest, ClosedTimeMatchesTheShare) {
   gpu::Door door = door_of(subject_);
   gpu::Gates gate({{door.pid(), &door}});
   Throttle throttle(gate);
@@ -71,7 +71,7 @@ TEST(ThrottleHeld, IsReportedAsAShareOfTheTime) {
   EXPECT_EQ((Throttle::Held{.held = kHalf, .elapsed = 2 * kHalf}.share()), 0.5);
 }
 
-TEST_F(ThrottleTest, AfterwardsTheGateIsOpenAndTheDoorItsOwners) {
+TEST_F(ThrottleTest, GateIsOpenAndDoorUsableAfterwards) {
   gpu::Door door = door_of(subject_);
   for (const double share : {0.0, 0.5, 7.0}) {
     gpu::Gates gate({{door.pid(), &door}});
@@ -85,7 +85,7 @@ TEST_F(ThrottleTest, AfterwardsTheGateIsOpenAndTheDoorItsOwners) {
   }
 }
 
-TEST_F(ThrottleTest, ABusyGpuIsNoError) {
+TEST_F(ThrottleTest, BusyGpuIsNoError) {
   subject_.ask(command("stall", subject_.value("stream")));
   gpu::Door door = door_of(subject_);
   gpu::Gates gate({{door.pid(), &door}});
@@ -98,7 +98,7 @@ TEST_F(ThrottleTest, ABusyGpuIsNoError) {
   wait_for_steps(2);
 }
 
-TEST_F(ThrottleTest, TheApplicationGoesOnWhenItsThrottlerIsKilled) {
+TEST_F(ThrottleTest, ApplicationRunsOnWithoutItsThrottler) {
   int ready[2];
   ASSERT_EQ(::pipe(ready), 0);
   const UniqueFd reading(ready[0]), writing(ready[1]);

@@ -1,4 +1,4 @@
-// The application's own virtual memory management, tracked behind its back.
+// The application's own virtual memory management, tracked transparently.
 #include <gtest/gtest.h>
 
 #include "migrate-agent/gpu/allocations/same_memory.h"
@@ -28,7 +28,7 @@ class VmmTest : public testing::Test {
   Subject subject_;
 };
 
-TEST_F(VmmTest, AllocationsMoveWithAllTheirMappingsAndKeepTheirHandles) {
+TEST_F(VmmTest, AllocationsKeepTheirMappingsAndHandles) {
   const std::uint64_t handle = subject_.value(command("create", kBytes, 0, 0));
   const std::uint64_t whole = subject_.value(command("reserve", kBytes));
   const std::uint64_t second = subject_.value(command("reserve", kBytes));
@@ -36,7 +36,7 @@ TEST_F(VmmTest, AllocationsMoveWithAllTheirMappingsAndKeepTheirHandles) {
   subject_.ask(command("fill", whole, kBytes, 1));
   gpu::Door door = door_of(subject_);
   for (int cycle = 0; cycle < 3; ++cycle) detach_and_attach(door);
-  // The same handle, after the memory behind it was let go and taken back.
+  // The same handle, after its memory was detached and attached.
   map(second, kBytes, 0, handle);
   EXPECT_EQ(sum(second), sum(whole));
   detach_and_attach(door);
@@ -45,7 +45,7 @@ TEST_F(VmmTest, AllocationsMoveWithAllTheirMappingsAndKeepTheirHandles) {
   EXPECT_NE(sum(whole), sum(whole + 2 * kMiB));
 }
 
-TEST_F(VmmTest, AnAllocationLivesUntilItsLastHandleAndMappingAreGone) {
+TEST_F(VmmTest, AllocationLivesUntilItsLastReference) {
   const std::uint64_t before = subject_.ask("info").at(0);
   const std::uint64_t handle = subject_.value(command("create", kBytes, 0, 0));
   const std::uint64_t address = subject_.value(command("reserve", kBytes));
@@ -67,7 +67,7 @@ TEST_F(VmmTest, AnAllocationLivesUntilItsLastHandleAndMappingAreGone) {
   EXPECT_EQ(subject_.ask("info").at(0), before);
 }
 
-TEST_F(VmmTest, PropertiesAreThoseThatWereAskedFor) {
+TEST_F(VmmTest, PropertiesAreTheRequestedOnes) {
   for (const int types : {0, 1}) {
     const std::uint64_t handle = subject_.value(command("create", kBytes, 0, types));
     EXPECT_EQ(subject_.ask(command("properties", handle)),
@@ -81,12 +81,12 @@ TEST_F(VmmTest, PropertiesAreThoseThatWereAskedFor) {
   }
 }
 
-TEST_F(VmmTest, WhatWasNotMadeToBeExportedCannotBe) {
+TEST_F(VmmTest, ExportNeedsTheRequestedHandleType) {
   const std::uint64_t handle = subject_.value(command("create", kBytes, 0, 0));
   EXPECT_EQ(subject_.answer(command("export", handle)), "error 1");
 }
 
-TEST_F(VmmTest, WhatIsExportedAndImportedIsOneMemoryAndComesBackAsOne) {
+TEST_F(VmmTest, ExportedAndImportedMemoryStaysOne) {
   const std::uint64_t handle = subject_.value(command("create", kBytes, 0, 1));
   const std::uint64_t own = subject_.value(command("reserve", kBytes));
   map(own, kBytes, 0, handle);
@@ -96,7 +96,7 @@ TEST_F(VmmTest, WhatIsExportedAndImportedIsOneMemoryAndComesBackAsOne) {
   const std::uint64_t imported = subject_.value(command("import", fd));
   auto inventory = good(door.inventory());
   ASSERT_EQ(inventory.size(), 2u);
-  EXPECT_EQ(inventory[1].size_bytes, 0u) << "only a mapping tells it";
+  EXPECT_EQ(inventory[1].size_bytes, 0u) << "only a mapping reveals it";
   const std::uint64_t other = subject_.value(command("reserve", kBytes));
   map(other, kBytes, 0, imported);
   inventory = good(door.inventory());
@@ -126,7 +126,7 @@ TEST_F(VmmTest, WhatIsExportedAndImportedIsOneMemoryAndComesBackAsOne) {
   EXPECT_TRUE(good(door.inventory()).empty());
 }
 
-TEST_F(VmmTest, BackedMemoryIsNoVirtualMemoryForTheApplication) {
+TEST_F(VmmTest, VirtualMemoryCallsRefuseBackedMemory) {
   const std::uint64_t address = subject_.value(command("alloc", kBytes));
   EXPECT_EQ(subject_.answer(command("retain", address)), "error 1");
   EXPECT_EQ(subject_.answer(command("unmap", address, kBytes)), "error 1");
@@ -135,7 +135,7 @@ TEST_F(VmmTest, BackedMemoryIsNoVirtualMemoryForTheApplication) {
   subject_.ask(command("fill", address, kBytes, 1));
 }
 
-TEST_F(VmmTest, ReadOnlyMappingsComeBackReadOnly) {
+TEST_F(VmmTest, ReadOnlyMappingsStayReadOnly) {
   const std::uint64_t handle = subject_.value(command("create", kBytes, 0, 0));
   const std::uint64_t address = subject_.value(command("reserve", kBytes));
   map(address, kBytes, 0, handle);

@@ -1,4 +1,4 @@
-// The names are HIP's own; the two declarations never meet in one file.
+// The names are HIP's own; the two declarations are never in one file.
 #include <hip/hip_runtime_api.h>
 #include <hip/hiprtc.h>
 

@@ -1,11 +1,11 @@
-// Our declarations of HIP's interface against the headers of HIP 5.2, fact by fact; what came later
-// against the sizes that the headers of ROCm 6.2 give.
+// This project's declarations of the HIP interface compared with the headers of HIP 5.2, fact by
+// fact; later ones with the sizes of the headers of ROCm 6.2.
 #include <gtest/gtest.h>
 
 #include "preload/hip/abi/hip_abi.h"
 #include "tests/preload/table/abi_facts.h"
 
-// Every row's types are declared, those of later releases too.
+// Every row's types are declared, also those of later releases.
 extern "C" {
 #define GCR_HIP_FUNCTION(result, symbol, public_name, since, flavour, policy, params, args) \
   result symbol params;
@@ -38,7 +38,7 @@ static_assert(offsetof(HIP_MEMCPY3DR0600, dstXInBytes) == 80);
 static_assert(offsetof(HIP_MEMCPY3DR0600, WidthInBytes) == 160);
 static_assert(offsetof(HIP_MEMCPY3DR0600, Depth) == 176);
 
-TEST(HipAbi, AgreesWithTheHeadersOfHip52InEverySizeOffsetAndValue) {
+TEST(HipAbi, MatchesTheHeadersOfHip52) {
 #ifdef GCR_HIP_HEADERS
   const std::vector<AbiFact> ours = abi_facts_ours();
   const std::vector<AbiFact> theirs = abi_facts_theirs();

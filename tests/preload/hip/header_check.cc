@@ -11,7 +11,7 @@
 static_assert(HIP_VERSION_MAJOR == 5 && HIP_VERSION_MINOR == 2);
 
 extern "C" {
-// What came later expands to nothing.
+// Later rows expand to nothing.
 #define GCR_HIP_FUNCTION(result, symbol, public_name, since, flavour, policy, params, args) \
   GCR_IN_##since(result symbol params;)
 #define GCR_IN_502(...) __VA_ARGS__
@@ -33,7 +33,7 @@ extern "C" {
 #include "preload/hip/hip_api.def"
 }
 
-// Functions of C++ are others if their types differ.
+// C++ functions with different types are different functions.
 #define GCR_CXX(symbol, name) static_assert(std::is_same_v<decltype(&symbol), decltype(&name)>);
 GCR_CXX(_Z22hipCreateSurfaceObjectPP13__hip_surfacePK15hipResourceDesc, hipCreateSurfaceObject)
 GCR_CXX(_Z23hipDestroySurfaceObjectP13__hip_surface, hipDestroySurfaceObject)

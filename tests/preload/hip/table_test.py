@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Every function of HIP 5.2 is a row of hip_api.def or is named, with a reason, in no_row.txt.
 
-Compares with what the library exports and what its headers declare; header_check.cc has the types.
-Usage: table_test.py SOURCE [INCLUDE LIBRARY]    without the latter two it has nothing to compare with
+Compares with the library's exports and its headers' declarations; header_check.cc has the types. Usage: table_test.py
+SOURCE [INCLUDE LIBRARY]    without the latter two it has nothing to compare with
 """
 import pathlib
 import re
@@ -24,14 +24,14 @@ ROW = re.compile(
 DECLARATION = re.compile(
     r'^[ \t]*(?:DEPRECATED\([^)]*\)\s*|extern "C"\s+|inline\s+)*hipError_t\s+(\w+)\s*\(', re.MULTILINE
 )
-# What only compilers call, and code that hcc compiled.
+# Called only by compilers, and by code that hcc compiled.
 DECLARED_NOWHERE = {
     "__hipRegisterFunction",
     "__hipRegisterManagedVar",
     "__hipUnregisterFatBinary",
     "_ZN8hip_impl22hipLaunchKernelGGLImplEmRK4dim3S2_jP12ihipStream_tPPv",
 }
-# In a namespace of its own, and exported by nothing.
+# In a separate namespace, and not exported.
 DECLARED_AND_UNUSED = {"hip_init"}
 
 
@@ -64,7 +64,7 @@ class Table(unittest.TestCase):
         text = read(f"{SOURCE}/preload/hip/hip_api.def")
         self.assertEqual(len(rows()), text.count("\nGCR_HIP_FUNCTION("))
 
-    def test_every_symbol_is_a_row_or_has_a_reason_once(self):
+    def test_every_symbol_is_a_row_or_has_one_reason(self):
         names = [row.symbol for row in rows()] + sum(unused().values(), [])
         self.assertEqual(sorted({one for one in names if names.count(one) > 1}), [])
 
@@ -72,19 +72,19 @@ class Table(unittest.TestCase):
         policies = {row.policy for row in rows()}
         self.assertEqual(policies, {"kGated", "kTracked", "kWaits", "kLookup", "kPassed"})
 
-    def test_arguments_are_the_names_of_the_parameters(self):
+    def test_arguments_are_the_parameter_names(self):
         for row in rows():
             named = [re.search(r"(\w+)$", one)[1] for one in row.parameters]
             self.assertEqual(named, row.arguments, row.symbol)
 
-    def test_a_function_for_the_threads_own_stream_says_so(self):
+    def test_per_thread_stream_functions_are_marked(self):
         for row in rows():
             with self.subTest(row.symbol):
                 spt = row.symbol.endswith("_spt")
                 self.assertEqual(row.flavour, "kSpt" if spt else "kLegacy")
                 self.assertEqual(spt, row.symbol == row.name + "_spt")
 
-    def test_only_passed_functions_and_what_compilers_call_return_something_else(self):
+    def test_only_passed_and_compiler_functions_return_other_types(self):
         other = {row.symbol for row in rows() if row.result != "hipError_t" and row.policy != "kPassed"}
         self.assertEqual(other, DECLARED_NOWHERE)
 
@@ -105,7 +105,7 @@ class Installed(unittest.TestCase):
         self.assertGreater(len(self.exported), 300)
         self.assertGreater(len(self.declared), 300)
 
-    def test_a_row_is_exported_exactly_if_it_is_not_marked_as_later(self):
+    def test_exactly_the_rows_not_marked_later_are_exported(self):
         wrong = [row.symbol for row in rows() if (row.since <= 502) != (row.symbol in self.exported)]
         self.assertEqual(wrong, [])
 
@@ -119,7 +119,7 @@ class Installed(unittest.TestCase):
         known.update(row.name for row in rows() if row.symbol.startswith("_Z"))
         self.assertEqual(sorted((self.exported | self.declared) - known), [])
 
-    def test_what_has_no_row_exists_exactly_if_it_is_not_marked_as_later(self):
+    def test_exactly_the_reasons_not_marked_later_exist(self):
         for reason, names in unused().items():
             for name in names:
                 there = name in self.exported or name in self.declared

@@ -1,9 +1,9 @@
-// What a program sees of GPU memory that it allocates, with CUDA or with HIP: facts without
-// addresses, one per line, the same under the preload library as without it.
+// A program's view of GPU memory that it allocates, with CUDA or with HIP: facts without addresses,
+// one per line, the same with and without the preload library.
 //
-// Without an argument the program finds them twice, in processes of its own, without the library
-// and under it (from GCR_PRELOAD_LIBRARY, or ../lib beside it), prints both where they differ, and
-// ends with status 1 if any does. With "facts" it prints those of its own process.
+// Without an argument the program collects them twice, in child processes, without the library and
+// with it (from GCR_PRELOAD_LIBRARY, or from ../lib next to its own folder), prints both where they
+// differ, and ends with status 1 if any does. With "facts" it prints those of its own process.
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -26,7 +26,7 @@ constexpr std::size_t kKiB = 1024;
 constexpr std::size_t kMiB = 1024 * kKiB;
 
 gcr::preload::test::Api cu;
-/// CUDA's place is HIP's.
+/// HIP replaces CUDA.
 const bool uses_hip = std::getenv("SUBJECT_USES_HIP") != nullptr;
 
 void fact(const std::string& name, const std::string& value) {
@@ -35,7 +35,7 @@ void fact(const std::string& name, const std::string& value) {
 void fact(const std::string& name, bool value) { fact(name, std::string(value ? "yes" : "no")); }
 void result(const std::string& name, CUresult value) { fact(name, std::to_string(value)); }
 
-/// What nothing works without.
+/// Calls that must succeed.
 void need(CUresult value, const char* what) {
   if (value == CUDA_SUCCESS) return;
   std::fprintf(stderr, "%s failed: %d\n", what, value);
@@ -48,7 +48,7 @@ CUdeviceptr allocated(std::size_t bytes) {
   return address;
 }
 
-/// The range of an address, relative to the allocation that it should be in.
+/// The range of an address, relative to its expected allocation.
 std::string range_of(CUdeviceptr address, CUdeviceptr base) {
   CUdeviceptr start = 0;
   std::size_t bytes = 0;
@@ -131,7 +131,7 @@ void odd_calls() {
   result("free of host memory", cu.cuMemFree_v2(reinterpret_cast<CUdeviceptr>(&address)));
 }
 
-/// Copies of any addresses; where nothing is allocated they would be the host's.
+/// Copies of any addresses; without an allocation they would be the host's.
 void touching_by_address(const std::string& name, CUdeviceptr address, std::size_t bytes) {
   std::vector<unsigned char> host(bytes);
   const auto place = reinterpret_cast<CUdeviceptr>(host.data());
@@ -144,7 +144,7 @@ void touching_by_address(const std::string& name, CUdeviceptr address, std::size
   cu.cuCtxSynchronize();
 }
 
-/// Copies and fills of `bytes` from `address` on, and what each answers.
+/// Copies and fills of `bytes` from `address` on, and the result of each.
 void touching(const std::string& name, CUdeviceptr address, std::size_t bytes, CUdeviceptr other) {
   std::vector<unsigned char> host(bytes);
   CUstream stream = nullptr;
@@ -179,7 +179,7 @@ void touching(const std::string& name, CUdeviceptr address, std::size_t bytes, C
 }
 
 /// Copies and fills that reach beyond their allocation. None ends within the 512 bytes in which the
-/// allocation ends: there the library does not look. In HIP it does not look at all.
+/// allocation ends: there the library does not check. In HIP it does not check at all.
 void beyond(const std::string& prefix) {
   if (uses_hip) return;
   const CUdeviceptr other = allocated(20 * kMiB);
@@ -251,7 +251,7 @@ void many() {
     intact = intact && holds(address, bytes, static_cast<unsigned char>(bytes));
     cu.cuMemFree_v2(address);
   }
-  fact("2000 allocations keep their contents beside frees", intact);
+  fact("2000 allocations keep their contents while others are freed", intact);
 }
 
 void rows() {
@@ -291,7 +291,7 @@ bool waits(CUcontext context, unsigned int stream_flags, const Call& call) {
 
 void waiting(CUcontext context) {
   for (const std::size_t bytes : {64 * kKiB, 4 * kMiB}) {
-    const std::string name = std::to_string(bytes) + " bytes beside work";
+    const std::string name = std::to_string(bytes) + " bytes during work";
     CUdeviceptr address = 0;
     fact(name + ", allocating waits", waits(context, 1, [&] { address = allocated(bytes); }));
     fact(name + ", freeing waits for a stream",
@@ -326,7 +326,7 @@ void contexts(CUcontext primary) {
          attribute_of(CU_POINTER_ATTRIBUTE_CONTEXT, outer, outer));
     fact(name + ", range of the first's", range_of(outer, outer));
     cu.cuMemsetD8_v2(inner, 5, 4096);
-    cu.cuCtxSynchronize();  // nothing orders two contexts
+    cu.cuCtxSynchronize();  // two contexts are unordered
     cu.cuCtxSetCurrent(primary);
     result(name + ", copy from it", cu.cuMemcpyDtoD_v2(outer, inner, 4096));
     fact(name + ", copied", holds(outer, 4096, 5));
@@ -379,7 +379,7 @@ void captures() {
   }
 }
 
-/// Another process with this program; what it prints.
+/// Another process of this program; its output.
 std::string from_another(const std::vector<std::string>& words) {
   const std::string self = std::filesystem::read_symlink("/proc/self/exe").string();
   std::string command = self;
@@ -468,7 +468,7 @@ T attribute_of(CUmemoryPool pool, CUmemPool_attribute attribute) {
   return value;
 }
 
-/// What a pool hands out, and its errors.
+/// A pool's allocations, and its errors.
 void from_pool(const std::string& name, CUmemoryPool pool, CUstream stream) {
   for (const std::size_t bytes : {std::size_t{1}, std::size_t{4096}, kMiB + 1, 40 * kMiB}) {
     const std::string size = name + ", " + std::to_string(bytes);
@@ -558,7 +558,7 @@ void pools() {
   cu.cuStreamDestroy_v2(stream);
 }
 
-/// How much of a rest of 256 MiB allocations of these sizes get.
+/// How much of the last 256 MiB allocations of these sizes get.
 void running_out(const std::vector<std::size_t>& all_bytes) {
   constexpr std::size_t kRest = 256 * kMiB;
   std::size_t free_bytes = 0, total_bytes = 0;
@@ -580,7 +580,7 @@ void running_out(const std::vector<std::size_t>& all_bytes) {
   cu.cuMemFree_v2(most);
 }
 
-/// Of a full GPU, whether one allocation gets what many medium ones between others have left.
+/// On a full GPU, whether one allocation gets the space between many remaining medium ones.
 void fragments() {
   constexpr std::size_t kBytes = 4 * kMiB;
   std::vector<CUdeviceptr> kept, freed;
@@ -669,8 +669,8 @@ std::vector<std::string> lines_of(const std::string& text) {
   return lines;
 }
 
-/// The same line, or the same but for a number of MiB that is less by no more than one arena. It
-/// may be more: arenas lose less between allocations.
+/// The same line, or the same except for a number of MiB that is smaller by at most one arena. It
+/// may be larger: arenas lose less between allocations.
 bool same(const std::string& left, const std::string& right) {
   const std::size_t mark = left.find(": ~");
   if (mark == std::string::npos || right.compare(0, mark + 3, left, 0, mark + 3) != 0) {
@@ -681,10 +681,11 @@ bool same(const std::string& left, const std::string& right) {
 
 int compare() {
   const char* chosen = std::getenv("GCR_PRELOAD_LIBRARY");
-  const auto beside = std::filesystem::read_symlink("/proc/self/exe").parent_path().parent_path() /
-                      "lib/libgcr-preload.so";
+  const auto built_library =
+      std::filesystem::read_symlink("/proc/self/exe").parent_path().parent_path() /
+      "lib/libgcr-preload.so";
   const std::vector<std::string> without = lines_of(from_another({"facts"}));
-  ::setenv("LD_PRELOAD", chosen != nullptr ? chosen : beside.c_str(), 1);
+  ::setenv("LD_PRELOAD", chosen != nullptr ? chosen : built_library.c_str(), 1);
   const std::vector<std::string> under = lines_of(from_another({"facts"}));
   std::size_t different = 0;
   for (std::size_t i = 0; i < std::max(without.size(), under.size()); ++i) {

@@ -1,4 +1,4 @@
-// On the software GPU the same is true of memory under the library as without it.
+// On the software GPU memory behaves the same with and without the library.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -20,13 +20,13 @@ void expect_no_difference(const Machine& machine, const std::string& variable) {
   EXPECT_GT(lines.size(), 0u);
 }
 
-TEST(SemanticsTest, AProgramSeesTheSameOfItsMemoryUnderTheLibrary) {
+TEST(SemanticsTest, ProgramSeesTheSameMemory) {
   const Machine machine({{"aaaaaaaa-0000-4000-8000-0000000000e0", "2G"},
                          {"aaaaaaaa-0000-4000-8000-0000000000e1", "512M"}});
   expect_no_difference(machine, "USES=CUDA");
 }
 
-TEST(SemanticsTest, AProgramSeesTheSameOfItsMemoryUnderTheLibraryInHip) {
+TEST(SemanticsTest, ProgramSeesTheSameMemoryInHip) {
   const Machine machine({{"aaaaaaaa000000e0", "2G"}, {"aaaaaaaa000000e1", "512M"}});
   expect_no_difference(machine, "SUBJECT_USES_HIP=1");
 }

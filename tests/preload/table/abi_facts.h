@@ -1,5 +1,6 @@
-// Sizes, offsets and values, listed twice: from our declarations and from the vendor's header. The
-// macros make facts of names in a braced list of AbiFact, after the declarations to be looked at.
+// Sizes, offsets and values, listed twice: from this project's declarations and from the vendor's
+// header. The macros make facts of names in a braced list of AbiFact, after the declarations to
+// compare.
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,4 @@
-// The names are cuda.h's own; the two declarations never meet in one file.
+// The names are cuda.h's own; the two declarations are never in one file.
 #include <cuda.h>
 
 #include "tests/preload/table/abi_facts.h"

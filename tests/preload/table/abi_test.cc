@@ -1,4 +1,4 @@
-// Our declarations of the driver's interface against cuda.h, fact by fact.
+// This project's declarations of the driver's interface compared with cuda.h, fact by fact.
 #include <gtest/gtest.h>
 
 #include "tests/preload/table/abi_facts.h"
@@ -6,7 +6,7 @@
 namespace gcr::preload {
 namespace {
 
-TEST(DriverAbi, AgreesWithCudaHInEverySizeOffsetAndValue) {
+TEST(DriverAbi, MatchesCudaH) {
   const std::vector<AbiFact> ours = abi_facts_ours();
   const std::vector<AbiFact> theirs = abi_facts_theirs();
   ASSERT_EQ(ours.size(), theirs.size());

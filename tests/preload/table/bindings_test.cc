@@ -1,5 +1,5 @@
-// Libraries that the loader binds to the driver itself, past the preloaded library: they are
-// brought back, or named. One process each, since a driver that was found once stays so.
+// Libraries that the loader binds to the driver itself, bypassing the preloaded library: they are
+// rebound, or named. One process each, since a driver that was found once stays so.
 #include "preload/bindings.h"
 
 #include <gtest/gtest.h>
@@ -29,8 +29,7 @@ auto function(void* handle, const char* name) {
   return reinterpret_cast<Function*>(dlsym(handle, name));
 }
 
-/// How many threads were inside the gate when the driver was called last: 0 if it was called past
-/// it.
+/// How many threads were inside the gate at the last call of the driver: 0 if the call bypassed it.
 unsigned gate_at_last_call(const char* driver = kDriver) {
   const auto take = function<fake::Call()>(dlopen(driver, RTLD_NOW), fake::kTakeCall);
   const fake::Call call = take();
@@ -38,17 +37,17 @@ unsigned gate_at_last_call(const char* driver = kDriver) {
   return call.gate_in_flight;
 }
 
-Found look(std::string* culprit) {
+Found find_ungated(std::string* culprit) {
   char text[256] = "";
-  const auto look = function<int(char*, std::size_t)>(RTLD_DEFAULT, "cuTestLook");
-  const auto found = static_cast<Found>(look(text, sizeof(text)));
+  const auto find = function<int(char*, std::size_t)>(RTLD_DEFAULT, "cuTestFindUngated");
+  const auto found = static_cast<Found>(find(text, sizeof(text)));
   *culprit = text;
   return found;
 }
 
 void expect_past_the_gate(const std::string& object, const std::string& what) {
   std::string culprit;
-  EXPECT_EQ(look(&culprit), Found::kPastTheGate);
+  EXPECT_EQ(find_ungated(&culprit), Found::kPastTheGate);
   EXPECT_NE(culprit.find(object), std::string::npos) << culprit;
   EXPECT_NE(culprit.find(what), std::string::npos) << culprit;
 }
@@ -59,10 +58,10 @@ void expect_calls_through_the_gate(void* library, const char* driver = kDriver) 
     EXPECT_EQ(gate_at_last_call(driver), 1u) << name;
   }
   std::string culprit;
-  EXPECT_EQ(look(&culprit), Found::kNothing) << culprit;
+  EXPECT_EQ(find_ungated(&culprit), Found::kNothing) << culprit;
 }
 
-/// With words that the loader binds and makes read-only, and with calls bound when they are made.
+/// With bindings that the loader makes at once and read-only, and with lazy bindings.
 class EveryBinding : public testing::TestWithParam<const char*> {};
 INSTANTIATE_TEST_SUITE_P(, EveryBinding, testing::Values(GCR_DEEP_NOW, GCR_DEEP_LAZY),
                          [](const auto& one) {
@@ -70,18 +69,18 @@ INSTANTIATE_TEST_SUITE_P(, EveryBinding, testing::Values(GCR_DEEP_NOW, GCR_DEEP_
                                                                                      : "Lazy");
                          });
 
-TEST_P(EveryBinding, ALibraryThatIsOpenedDeepAfterTheDriverCallsThroughTheGate) {
+TEST_P(EveryBinding, DeepBoundLibraryCallsThroughTheGate) {
   ASSERT_NE(driver_handle(), nullptr);
   expect_calls_through_the_gate(open_deep(GetParam(), RTLD_LAZY));
 }
 
-TEST_P(EveryBinding, TheDriverThatALibraryBringsIsBoundAnew) {
+TEST_P(EveryBinding, DriverLoadedByALibraryIsRebound) {
   void* const library = open_deep(GetParam(), RTLD_LAZY);
   EXPECT_NE(dlopen(kDriver, RTLD_NOW | RTLD_NOLOAD), nullptr);
   expect_calls_through_the_gate(library);
 }
 
-TEST_P(EveryBinding, SearchesOfADeepLibraryEndAtTheShims) {
+TEST_P(EveryBinding, LookupsOfADeepBoundLibraryFindTheShims) {
   const auto search = function<void*(const char*)>(open_deep(GetParam(), RTLD_LAZY), "deep_search");
   EXPECT_EQ(object_of(search("cuMemsetD8_v2")), kTableLibrary);
   EXPECT_EQ(object_of(search("cuDeviceGetCount")), kDriver);
@@ -90,7 +89,7 @@ TEST_P(EveryBinding, SearchesOfADeepLibraryEndAtTheShims) {
   EXPECT_EQ(withheld() - before, 1u);
 }
 
-TEST_P(EveryBinding, ADriverThatADeepLibraryLoadsAndSearchesIsFound) {
+TEST_P(EveryBinding, DriverLoadedByADeepBoundLibraryIsFound) {
   const auto find = function<void*(const char*, const char*)>(
       open_deep(GetParam() == std::string(GCR_DEEP_NOW) ? GCR_DEEP_ALONE_NOW : GCR_DEEP_ALONE_LAZY,
                 RTLD_LAZY),
@@ -100,14 +99,14 @@ TEST_P(EveryBinding, ADriverThatADeepLibraryLoadsAndSearchesIsFound) {
   EXPECT_EQ(find(kDriver, "cuNeverHeardOf"), nullptr);
 }
 
-TEST(Bindings, ALibraryThatAConstructorOpensDeepCallsThroughTheGate) {
+TEST(Bindings, LibraryOpenedByAConstructorUsesTheGate) {
   ASSERT_NE(driver_handle(), nullptr);
   ASSERT_EQ(setenv("GCR_OPENS", GCR_DEEP_NOW, 1), 0);
   ASSERT_NE(dlopen(GCR_OPENING, RTLD_NOW), nullptr) << dlerror();
   EXPECT_EQ(gate_at_last_call(), 1u);
 }
 
-TEST(Bindings, TheCLibrarysOwnSearchEndsAtTheShimsOnceTheDriverIsFound) {
+TEST(Bindings, LookupsByTheCLibraryFindTheShims) {
   using Dlsym = void*(void*, const char*);
   void* const c_library = dlopen("libc.so.6", RTLD_NOW);
   const auto search = reinterpret_cast<Dlsym*>(dlvsym(c_library, "dlsym", "GLIBC_2.2.5"));
@@ -119,29 +118,29 @@ TEST(Bindings, TheCLibrarysOwnSearchEndsAtTheShimsOnceTheDriverIsFound) {
   }
 }
 
-TEST(Bindings, OfHipAreBroughtBackToo) {
+TEST(Bindings, BindingsOfHipAreRedirectedToo) {
   expect_calls_through_the_gate(open_deep(GCR_DEEP_HIP), kHip);
 }
 
-TEST(Bindings, ADriverInANamespaceOfItsOwnIsNamed) {
+TEST(Bindings, DriverInItsOwnNamespaceIsNamed) {
   ASSERT_NE(dlsym(driver_handle(), "cuInit"), nullptr);
   std::string culprit;
-  EXPECT_EQ(look(&culprit), Found::kNothing);
+  EXPECT_EQ(find_ungated(&culprit), Found::kNothing);
   void* const library = dlmopen(LM_ID_NEWLM, GCR_DEEP_NOW, RTLD_NOW);
   ASSERT_NE(library, nullptr) << dlerror();
   expect_past_the_gate(kDriver, "second copy (dlmopen)");
   expect_past_the_gate(kDriver, "second copy (dlmopen)");
   dlclose(library);
-  EXPECT_EQ(look(&culprit), Found::kNothing) << culprit;
+  EXPECT_EQ(find_ungated(&culprit), Found::kNothing) << culprit;
 }
 
-TEST(Bindings, ASecondDriverIsNamed) {
+TEST(Bindings, SecondDriverIsNamed) {
   ASSERT_NE(dlsym(driver_handle(), "cuInit"), nullptr);
   ASSERT_NE(dlopen(GCR_OLDER_DRIVER, RTLD_NOW), nullptr) << dlerror();
   expect_past_the_gate("fake_driver_older/libcuda.so.1", "second copy");
 }
 
-TEST(Bindings, AFunctionThatNobodyKnowsIsNamedWhetherItWasCalledOrNot) {
+TEST(Bindings, UnknownFunctionIsNamedEvenIfNotCalled) {
   for (const char* const path : {GCR_DEEP_UNKNOWN_NOW, GCR_DEEP_UNKNOWN_LAZY}) {
     void* const library = dlopen(path, RTLD_LAZY);
     ASSERT_NE(library, nullptr) << dlerror();
@@ -149,17 +148,17 @@ TEST(Bindings, AFunctionThatNobodyKnowsIsNamedWhetherItWasCalledOrNot) {
     expect_past_the_gate(path, "cuNeverHeardOf");
     dlclose(library);
     std::string culprit;
-    EXPECT_EQ(look(&culprit), Found::kNothing) << culprit;
+    EXPECT_EQ(find_ungated(&culprit), Found::kNothing) << culprit;
   }
 }
 
-/// From now on nobody changes the protection of these pages, or unmaps them.
+/// From now on the protection of these pages cannot be changed, and they cannot be unmapped.
 bool seal(const void* address, std::size_t bytes) {
   constexpr long kMseal = 462;
   return syscall(kMseal, address, bytes, 0) == 0;
 }
 
-TEST(Bindings, WhereTheDriversTableStaysAsItIsALibraryIsBroughtBackAllTheSame) {
+TEST(Bindings, LibraryIsReboundDespiteASealedDriver) {
   Dl_info driver{};
   ASSERT_NE(dladdr(dlsym(driver_handle(), fake::kTakeCall), &driver), 0);
   if (!seal(driver.dli_fbase, 4096)) GTEST_SKIP() << "a kernel before 6.10";
@@ -167,7 +166,7 @@ TEST(Bindings, WhereTheDriversTableStaysAsItIsALibraryIsBroughtBackAllTheSame) {
   expect_calls_through_the_gate(library);
 }
 
-TEST(Bindings, AWordThatTheKernelLetsNobodyWriteIsNamed) {
+TEST(Bindings, SealedBindingIsNamed) {
   void* const page = mmap(nullptr, 4096, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (!seal(page, 4096)) GTEST_SKIP() << "a kernel before 6.10";
   void* const library = open_deep(GCR_DEEP_SEALED);

@@ -1,7 +1,6 @@
 // A library that calls a driver, for a program that opens it with RTLD_DEEPBIND. GCR_DEEP_HIP: the
-// driver is HIP's. GCR_DEEP_ALONE: it is linked to none. GCR_DEEP_UNKNOWN: it calls a function that
-// no table knows, too. GCR_DEEP_SEALED: once it is loaded, what the loader has bound in it cannot
-// be changed.
+// driver is HIP's. GCR_DEEP_ALONE: it is linked to none. GCR_DEEP_UNKNOWN: it also calls a function
+// that no table knows. GCR_DEEP_SEALED: once it is loaded, its bindings cannot be changed.
 #include <dlfcn.h>
 #include <stddef.h>
 #include <sys/syscall.h>
@@ -32,7 +31,7 @@ void* deep_search(const char* name) {
   return found;
 }
 
-/// As a runtime that is linked to no driver does.
+/// Like a runtime that is linked to no driver.
 void* deep_find(const char* driver, const char* name) {
   void* const handle = dlopen(driver, RTLD_NOW);
   return handle == nullptr ? nullptr : dlsym(handle, name);

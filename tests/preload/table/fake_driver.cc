@@ -1,6 +1,5 @@
-// A libcuda.so.1 that does nothing but remember how it was called: every row of driver_api.def,
-// what needs none, cuGetProcAddress by the rule that its documentation gives, and two functions
-// that no table knows.
+// A libcuda.so.1 that only records how it was called: every row of driver_api.def, functions
+// without a shim, cuGetProcAddress by its documented rule, and two functions that no table knows.
 //
 // GCR_FAKE_VERSION is the newest CUDA version that its cuGetProcAddress knows.
 // GCR_FAKE_OWN_ADDRESSES: cuGetProcAddress gives addresses that the symbol table does not.
@@ -115,8 +114,8 @@ const Known kKnown[] = {
      reinterpret_cast<void*>(&cuNeverHeardOf)},
 };
 
-/// The newest form not above `version`: of the thread's flavour if that is asked for and the name
-/// has it at all. (A 580 driver was seen to do exactly this, and to refuse versions above its own.)
+/// The newest version not above `version`: the per-thread form if that is requested and the name
+/// has one. (A 580 driver was seen to do exactly this, and to refuse versions above its own.)
 const Known* find(const char* public_name, int version, cuuint64_t flags) {
   if (version > GCR_FAKE_VERSION) return nullptr;
   const Known* best[2] = {nullptr, nullptr};

@@ -1,6 +1,6 @@
 // A libamdhip64.so.6 with every function of the table and one of a later release, each of which
-// only remembers that it was called, and with what. As the real one, it calls a function of its own
-// through the loader's tables, has versions of symbols, and finds functions by dlsym.
+// only records its call and arguments. As the real one, it calls one of its own functions through
+// the loader's tables, has versioned symbols, and finds functions by dlsym.
 #include <dlfcn.h>
 
 #include <cstring>
@@ -95,7 +95,7 @@ const Known kKnown[] = {
      reinterpret_cast<void*>(&hipOfALaterRelease)},
 };
 
-/// Of the flavour that is asked for, if the name has it.
+/// The requested per-thread form, if the name has it.
 const Known* find(const char* public_name, bool thread_stream) {
   const Known* best = nullptr;
   for (const Known& known : kKnown) {

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Every function of CUDA's driver is a row of driver_api.def or is named, with a reason, in no_row.txt.
+"""Every function of the CUDA driver is a row of driver_api.def or is named, with a reason, in no_row.txt.
 
-Compares with what the toolkit's headers declare, older and per-thread forms included.
-Usage: header_test.py SOURCE [COMPILER INCLUDE]    without the latter two it has nothing to compare with
+Compares with the declarations of the toolkit's headers, including older and per-thread forms. Usage: header_test.py
+SOURCE [COMPILER INCLUDE]    without the latter two it has nothing to compare with
 """
 import os
 import pathlib
@@ -20,7 +20,7 @@ SOURCE, *INSTALLED = sys.argv[1:]
 ROW = re.compile(r"^GCR_DRIVER_FUNCTION\((\w+),\s*(\w+),\s*(\d+)", re.MULTILINE)
 DECLARATION = re.compile(r"\bCUresult\s+(cu[A-Z]\w*)\s*\(")
 HEADERS = ("cuda.h", "cudaGL.h", "cudaEGL.h", "cudaVDPAU.h", "cudaProfiler.h")
-# What they include of other projects, which need not be installed.
+# Their includes of other projects, which need not be installed.
 STAND_INS = {
     "GL/gl.h": "typedef unsigned GLuint; typedef unsigned GLenum;",
     "vdpau/vdpau.h": "",
@@ -43,7 +43,7 @@ def unused():
 class Table(unittest.TestCase):
     maxDiff = None
 
-    def test_every_symbol_is_a_row_or_has_a_reason_once(self):
+    def test_every_symbol_is_a_row_or_has_one_reason(self):
         names = [symbol for symbol, _, _ in rows()] + sum(unused().values(), [])
         self.assertEqual(sorted({one for one in names if names.count(one) > 1}), [])
 
@@ -74,7 +74,7 @@ class Installed(unittest.TestCase):
         known = {symbol for symbol, _, _ in rows()} | set(sum(unused().values(), []))
         self.assertEqual(sorted(self.declared - known), [])
 
-    def test_what_is_declared_nowhere_is_newer_than_the_toolkit(self):
+    def test_undeclared_rows_are_newer_than_the_toolkit(self):
         there = {symbol for symbol, _, since in rows() if int(since) <= self.version}
         for reason, names in unused().items():
             if not reason.startswith(("Later", "Declared in no header")):

@@ -1,4 +1,4 @@
-// Every row of hip_api.def, by every way to a function of HIP, against a library that has all of
+// Every row of hip_api.def, through every lookup of a HIP function, with a library that has all of
 // them. The program is linked to libamdhip64.so.6 and runs with the tables' library preloaded.
 #include <gtest/gtest.h>
 
@@ -33,7 +33,7 @@ unsigned int tracked_calls() {
   return reinterpret_cast<unsigned int (*)()>(dlsym(RTLD_DEFAULT, "hipTestTrackedCalls"))();
 }
 
-/// An argument of type T whose bytes nobody would guess, different for every position.
+/// An argument of type T with unusual bytes, different for every position.
 template <class Parameter, class T = std::remove_cvref_t<Parameter>>
 T pattern(std::size_t position) {
   static_assert(std::is_trivially_copyable_v<T>);
@@ -107,7 +107,7 @@ TEST_P(EveryHipRow, IsReachedByDirectLinking) {
   EXPECT_EQ(object_of(linked(GetParam()).address), home_of_hip(GetParam()));
 }
 
-TEST_P(EveryHipRow, IsFoundByHipsOwnLookupsInEachFlavour) {
+TEST_P(EveryHipRow, IsFoundByHipLookupsWithEachFlag) {
   const TestRow& row = GetParam();
   for (const bool thread_stream : {false, true}) {
     const std::uint64_t flags = thread_stream ? HIP_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM : 0;
@@ -130,7 +130,7 @@ TEST_P(EveryHipRow, IsFoundByHipsOwnLookupsInEachFlavour) {
   }
 }
 
-TEST_P(EveryHipRow, PassesArgumentsAndResultUnchangedAndIsInTheGateIfItShouldBe) {
+TEST_P(EveryHipRow, PassesArgumentsAndUsesTheGateIfGated) {
   const TestRow& row = GetParam();
   if (row.policy == RowPolicy::kLookup) {
     void* address = &address;
@@ -154,7 +154,7 @@ TEST_P(EveryHipRow, PassesArgumentsAndResultUnchangedAndIsInTheGateIfItShouldBe)
   EXPECT_EQ(call.gate_in_flight, inside ? 1u : 0u);
 }
 
-TEST_P(EveryHipRow, WhatItCallsInHipIsNotTracked) {
+TEST_P(EveryHipRow, NestedCallsInHipAreNotTracked) {
   const TestRow& row = GetParam();
   if (row.policy == RowPolicy::kLookup || row.policy == RowPolicy::kPassed) return;
   const unsigned int before = tracked_calls();
@@ -168,7 +168,7 @@ TEST_P(EveryHipRow, WhatItCallsInHipIsNotTracked) {
 INSTANTIATE_TEST_SUITE_P(Table, EveryHipRow, testing::ValuesIn(hip_rows()),
                          [](const auto& info) { return std::string(info.param.symbol); });
 
-TEST(HipLoader, GivesWhatNeedsNoShimFromHip) {
+TEST(HipLoader, ReturnsUnshimmedFunctionsOfHip) {
   for (const char* const name : {
 #define GCR_NO_ROW(symbol) #symbol,
 #include "preload/hip_no_row.inc"
@@ -183,7 +183,7 @@ TEST(HipLoader, GivesWhatNeedsNoShimFromHip) {
   }
 }
 
-TEST(HipLoader, WithholdsAFunctionThatTheTableDoesNotKnow) {
+TEST(HipLoader, WithholdsAnUnknownFunction) {
   const char* const name = "hipOfALaterRelease";
   const unsigned before = withheld();
   EXPECT_EQ(dlsym(hip_handle(), name), nullptr);
@@ -205,7 +205,7 @@ TEST(HipLoader, WithholdsAFunctionThatTheTableDoesNotKnow) {
 
 TEST(HipLoader, LeavesOtherNamesToTheCLibrary) {
   for (const char* const name :
-       {"", "_", "__", "h", "hi", "_Z", "__h", "c", "cu", "hipNobodyHasThis"}) {
+       {"", "_", "__", "h", "hi", "_Z", "__h", "c", "cu", "hipNoSuchFunction"}) {
     EXPECT_EQ(dlsym(hip_handle(), name), nullptr) << name;
   }
   EXPECT_EQ(dlsym(RTLD_DEFAULT, "gcr_fake_nest"), reinterpret_cast<void*>(&gcr_fake_nest));

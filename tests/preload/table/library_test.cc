@@ -1,5 +1,5 @@
-// libgcr-preload.so as it is shipped: what it exports, what it needs, and that a program which
-// never touches CUDA cannot tell whether it is there.
+// libgcr-preload.so as it is shipped: its exports, its dependencies, and that a program which never
+// uses CUDA cannot detect it.
 #include <gtest/gtest.h>
 #include <stdlib.h>
 
@@ -33,7 +33,7 @@ std::string preloaded(const std::string& command) {
   return "LD_PRELOAD=" + kLibrary + " " + command;
 }
 
-TEST(PreloadLibrary, ExportsTheTablesAndWhatItReplacesOfTheCLibraryOnly) {
+TEST(PreloadLibrary, ExportsOnlyTheTablesAndReplacements) {
   std::set<std::string> expected = {"dlmopen",  "dlopen",      "dlsym",   "dlvsym",
                                     "nvmlInit", "nvmlInit_v2", "syscall", "nvmlInitWithFlags"};
   for (const TestRow& row : test_rows()) {
@@ -54,7 +54,7 @@ TEST(PreloadLibrary, ExportsTheTablesAndWhatItReplacesOfTheCLibraryOnly) {
   EXPECT_EQ(exported, expected);
 }
 
-TEST(PreloadLibrary, NeedsTheCLibraryOnly) {
+TEST(PreloadLibrary, NeedsOnlyTheCLibrary) {
   const std::string dynamic = output_of("LC_ALL=C readelf -d " + kLibrary);
   std::istringstream lines(dynamic);
   std::set<std::string> needed;
@@ -85,7 +85,7 @@ TEST(PreloadLibrary, ChangesNothingForAPythonProgram) {
   EXPECT_EQ(output_of(preloaded(program)), plain);
 }
 
-TEST(PreloadLibrary, SaysNothingForAProgramThatCannotStart) {
+TEST(PreloadLibrary, PrintsNothingIfAProgramCannotStart) {
   const std::string program = "/bin/sh -c 'exec /nonexistent/program'";
   EXPECT_EQ(output_of(preloaded(program)), output_of(program));
 }

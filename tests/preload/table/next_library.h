@@ -1,4 +1,4 @@
-// A library loaded after the preloaded one, for searches that depend on where the caller stands.
+// A library loaded after the preloaded one, for lookups that depend on the caller's position.
 #pragma once
 
 extern "C" {
@@ -7,6 +7,6 @@ void* next_library_search(const char* name);
 /// Defined by the library and by the test program.
 int gcr_twice();
 int cu_twice();
-/// Begins as the driver's functions do.
+/// Begins like the driver's functions.
 int cuFileOfTheNextLibrary();
 }

@@ -1,5 +1,5 @@
-// Without a driver, and with one that is older than the table: what it lacks must not be found, as
-// if nothing were preloaded. Also: dlsym for everybody who wants something else.
+// Without a driver, and with one that is older than the table: missing functions must not be found,
+// as if nothing were preloaded. Also: dlsym for all other names.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -7,7 +7,7 @@
 #include "tests/preload/table/table_support.h"
 
 extern "C" {
-// Weak references, as in programs that use CUDA if it happens to be there.
+// Weak references, as in programs that use CUDA optionally.
 __attribute__((weak)) CUresult cuCtxCreate_v4(CUcontext*, CUctxCreateParams*, unsigned int, int);
 __attribute__((weak)) CUresult cuLaunchHostFunc(CUstream, CUhostFn, void*);
 }
@@ -18,13 +18,13 @@ extern "C" __attribute__((visibility("default"))) int cu_twice() { return 1; }
 namespace gcr::preload {
 namespace {
 
-/// Every search of this program for `symbol` that needs no driver's handle.
+/// Every lookup of this program for `symbol` that needs no handle of a driver.
 std::vector<void*> searches(const char* symbol) {
   return {dlsym(RTLD_DEFAULT, symbol), dlsym(RTLD_NEXT, symbol),
           dlsym(dlopen(nullptr, RTLD_NOW), symbol), next_library_search(symbol)};
 }
 
-// The order counts: the driver, once loaded, stays.
+// The order matters: a loaded driver stays loaded.
 TEST(WithoutDriver, NoShimIsFound) {
   for (const TestRow& row : test_rows()) {
     for (void* const found : searches(row.symbol)) EXPECT_EQ(found, nullptr) << row.symbol;
@@ -36,17 +36,17 @@ TEST(WithoutDriver, NoShimIsFound) {
   EXPECT_NE(std::strstr(error, "cuInit"), nullptr) << error;
 }
 
-TEST(WithoutDriver, AShimCalledAnywaySaysThatNothingIsInitialised) {
+TEST(WithoutDriver, ShimReturnsNotInitialised) {
   ASSERT_NE(&cuLaunchHostFunc, nullptr);
   EXPECT_EQ(cuLaunchHostFunc(nullptr, nullptr, nullptr), CUDA_ERROR_NOT_INITIALIZED);
 }
 
-TEST(WithoutDriver, OtherNamesAreFoundAsTheCallerWouldFindThem) {
+TEST(WithoutDriver, OtherNamesAreFoundInTheCallersScope) {
   EXPECT_EQ(dlsym(RTLD_DEFAULT, "getpid"), reinterpret_cast<void*>(&getpid));
   EXPECT_EQ(object_of(dlsym(RTLD_DEFAULT, "getpid")), "libc.so.6");
   EXPECT_EQ(dlsym(RTLD_DEFAULT, ""), nullptr);
   EXPECT_EQ(dlsym(RTLD_DEFAULT, "c"), nullptr);
-  // Defined by this program and by the next library; the library looks after itself.
+  // Defined by this program and by the next library; the library finds its own.
   EXPECT_EQ(dlsym(RTLD_DEFAULT, "gcr_twice"), reinterpret_cast<void*>(&gcr_twice));
   EXPECT_EQ(next_library_search("gcr_twice"), nullptr);
   EXPECT_EQ(object_of(dlsym(RTLD_NEXT, "gcr_twice")), "libgcr-test-next.so");
@@ -54,13 +54,13 @@ TEST(WithoutDriver, OtherNamesAreFoundAsTheCallerWouldFindThem) {
   EXPECT_EQ(object_of(next_library_search("getpid")), "libc.so.6");
 }
 
-TEST(WithoutDriver, VersionedSearchesStayTheCLibrarys) {
+TEST(WithoutDriver, VersionedLookupsStayWithTheCLibrary) {
   void* const found = dlvsym(RTLD_NEXT, "dlsym", "GLIBC_2.2.5");
   EXPECT_EQ(object_of(found), "libc.so.6");
   EXPECT_EQ(dlvsym(RTLD_DEFAULT, "cuInit", "GLIBC_2.2.5"), nullptr);
 }
 
-TEST(WithOlderDriver, WhatItLacksIsNotFound) {
+TEST(WithOlderDriver, MissingFunctionsAreNotFound) {
   ASSERT_NE(driver_handle(), nullptr) << dlerror();
   for (const char* symbol : {"cuCtxCreate_v4", "cuMemcpyBatchAsync_v2"}) {
     EXPECT_EQ(dlsym(driver_handle(), symbol), nullptr);
@@ -69,13 +69,13 @@ TEST(WithOlderDriver, WhatItLacksIsNotFound) {
   EXPECT_EQ(cuCtxCreate_v4(nullptr, nullptr, 0, 0), CUDA_ERROR_NOT_FOUND);
 }
 
-TEST(WithOlderDriver, WhatItHasIsFoundInTheLibrary) {
+TEST(WithOlderDriver, ExistingFunctionsAreFoundInTheLibrary) {
   ASSERT_NE(driver_handle(), nullptr) << dlerror();
   EXPECT_EQ(object_of(dlsym(driver_handle(), "cuCtxCreate_v3")), kTableLibrary);
   EXPECT_EQ(object_of(dlvsym(driver_handle(), "cuCtxCreate_v3", "GCR_FAKE")), kTableLibrary);
 }
 
-TEST(WithOlderDriver, CuGetProcAddressGivesTheShimOfTheOlderInterface) {
+TEST(WithOlderDriver, CuGetProcAddressReturnsTheOlderShim) {
   ASSERT_NE(driver_handle(), nullptr) << dlerror();
   const auto look_up = fake_function<GetProcAddressV2>("cuGetProcAddress_v2");
   EXPECT_EQ(object_of(reinterpret_cast<void*>(look_up)), kTableLibrary);
@@ -87,7 +87,7 @@ TEST(WithOlderDriver, CuGetProcAddressGivesTheShimOfTheOlderInterface) {
   EXPECT_EQ(look_up("cuCtxCreate", &address, 13000, 0, nullptr), CUDA_ERROR_INVALID_VALUE);
 }
 
-TEST(WithOlderDriver, ALibraryLoadedLaterFindsTheShimNext) {
+TEST(WithOlderDriver, LibraryLoadedLaterFindsTheShim) {
   ASSERT_NE(driver_handle(), nullptr) << dlerror();
   EXPECT_EQ(object_of(next_library_search("cuLaunchKernel")), kTableLibrary);
 }

@@ -1,5 +1,5 @@
-// Opens the library that GCR_OPENS names with RTLD_DEEPBIND while it is loaded itself, and calls
-// it.
+// Opens the library that GCR_OPENS names with RTLD_DEEPBIND while it is being loaded itself, and
+// calls it.
 #include <dlfcn.h>
 #include <stdlib.h>
 

@@ -1,4 +1,4 @@
-// A driver whose cuGetProcAddress gives other addresses than its symbol table: the name, the
+// A driver whose cuGetProcAddress returns other addresses than its symbol table: the name, the
 // version and the flags decide, not the address.
 #include <gtest/gtest.h>
 
@@ -7,7 +7,7 @@
 namespace gcr::preload {
 namespace {
 
-TEST(DriverWithAddressesOfItsOwn, IsUnderstoodByNameVersionAndFlags) {
+TEST(DriverWithAddressesOfItsOwn, ShimIsFoundByNameAndVersion) {
   ASSERT_NE(driver_handle(), nullptr) << dlerror();
   const auto look_up = fake_function<GetProcAddressV2>("cuGetProcAddress_v2");
   const auto meant = fake_function<fake::Meant>(fake::kMeant);
@@ -25,14 +25,14 @@ TEST(DriverWithAddressesOfItsOwn, IsUnderstoodByNameVersionAndFlags) {
   }
 }
 
-TEST(DriverWithAddressesOfItsOwn, KeepsAFunctionThatHasNoShim) {
+TEST(DriverWithAddressesOfItsOwn, UnshimmedFunctionIsReturned) {
   const auto look_up = fake_function<GetProcAddressV2>("cuGetProcAddress_v2");
   void* address = nullptr;
   ASSERT_EQ(look_up("cuDeviceGetCount", &address, 13000, 0, nullptr), CUDA_SUCCESS);
   EXPECT_EQ(object_of(address), kDriver);
 }
 
-TEST(DriverWithAddressesOfItsOwn, WithholdsWhatTheTableDoesNotKnow) {
+TEST(DriverWithAddressesOfItsOwn, UnknownFunctionIsWithheld) {
   const auto look_up = fake_function<GetProcAddressV2>("cuGetProcAddress_v2");
   for (const char* const name : {"cuNeverHeardOf", "cuMemcpyBatchAsync"}) {
     void* address = &address;

@@ -1,5 +1,5 @@
-// The tracked half of the library without any tracking: every function calls the driver's. With the
-// table's half it makes the library that these tests preload, so that what they see is the table.
+// The tracked half of the library without tracking: every function calls the driver's. With the
+// table's half it makes the library that these tests preload, so that they test only the table.
 #include "preload/bindings.h"
 #include "preload/cuda/real_driver.h"
 #include "preload/cuda/tracked.h"
@@ -63,7 +63,8 @@ extern "C" __attribute__((visibility("default"))) unsigned int cuTestWithheld() 
   return gcr::preload::withheld_lookups();
 }
 
-extern "C" __attribute__((visibility("default"))) int cuTestLook(char* culprit, std::size_t bytes) {
+extern "C" __attribute__((visibility("default"))) int cuTestFindUngated(char* culprit,
+                                                                        std::size_t bytes) {
   return static_cast<int>(gcr::preload::bindings::scan({culprit, bytes}));
 }
 

@@ -1,4 +1,5 @@
-// Shared by the table's tests: the rows as a test sees them, and where an address lies.
+// Shared by the table's tests: the rows as a test sees them, and the object that contains an
+// address.
 #pragma once
 
 #include <dlfcn.h>
@@ -42,7 +43,7 @@ inline const std::vector<TestRow>& hip_rows() {
   return rows;
 }
 
-/// The file name of the loaded object that an address lies in, or "nowhere".
+/// The file name of the loaded object that contains an address, or "nowhere".
 inline std::string object_of(const void* address) {
   Dl_info info{};
   if (address == nullptr || dladdr(address, &info) == 0) return "nowhere";
@@ -58,7 +59,7 @@ inline unsigned withheld() {
   return reinterpret_cast<unsigned (*)()>(dlsym(RTLD_DEFAULT, "cuTestWithheld"))();
 }
 
-/// Where a lookup of the row has to lead.
+/// The expected result of a lookup of the row.
 inline std::string home_of(const TestRow& row) {
   return row.policy == RowPolicy::kPassed ? kDriver : kTableLibrary;
 }

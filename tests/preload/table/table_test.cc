@@ -1,5 +1,5 @@
-// Every row of driver_api.def, by every way to a driver function, against a driver that has all of
-// them. The program is linked to libcuda.so.1 and runs with the table's library preloaded.
+// Every row of driver_api.def, through every lookup of a driver function, with a driver that has
+// all of them. The program is linked to libcuda.so.1 and runs with the table's library preloaded.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -18,7 +18,7 @@ extern "C" {
 namespace gcr::preload {
 namespace {
 
-/// An argument of type T whose bytes nobody would guess, different for every position.
+/// An argument of type T with unusual bytes, different for every position.
 template <class T>
 T pattern(std::size_t position) {
   static_assert(std::is_trivially_copyable_v<T>);
@@ -90,7 +90,7 @@ TEST_P(EveryRow, IsFoundByDlsymAfterTheProgram) {
   EXPECT_EQ(object_of(dlsym(RTLD_NEXT, GetParam().symbol)), home_of(GetParam()));
 }
 
-TEST_P(EveryRow, IsFoundByDlsymAfterALibraryThatComesLater) {
+TEST_P(EveryRow, IsFoundByDlsymAfterALaterLibrary) {
   EXPECT_EQ(object_of(next_library_search(GetParam().symbol)), home_of(GetParam()));
 }
 
@@ -98,7 +98,7 @@ TEST_P(EveryRow, IsReachedByDirectLinking) {
   EXPECT_EQ(object_of(linked(GetParam()).address), home_of(GetParam()));
 }
 
-TEST_P(EveryRow, IsFoundByCuGetProcAddressInEachVersionAndFlavour) {
+TEST_P(EveryRow, IsFoundByCuGetProcAddressInEachVersion) {
   const TestRow& row = GetParam();
   const auto meant = fake_function<fake::Meant>(fake::kMeant);
   for (const int version : versions_of(row.public_name)) {
@@ -138,7 +138,7 @@ TEST_P(EveryRow, PassesArgumentsAndResultUnchanged) {
   EXPECT_EQ(arrived, expected);
 }
 
-TEST_P(EveryRow, IsInsideTheGateExactlyIfItIsGatedOrTracked) {
+TEST_P(EveryRow, IsInTheGateExactlyIfGatedOrTracked) {
   const TestRow& row = GetParam();
   if (row.policy == RowPolicy::kLookup) {
     void* address = nullptr;
@@ -157,7 +157,7 @@ TEST_P(EveryRow, IsInsideTheGateExactlyIfItIsGatedOrTracked) {
 INSTANTIATE_TEST_SUITE_P(Table, EveryRow, testing::ValuesIn(test_rows()),
                          [](const auto& info) { return std::string(info.param.symbol); });
 
-TEST(Lookup, GivesItsOwnShimsByName) {
+TEST(Lookup, ReturnsItsShimsByName) {
   void* address = nullptr;
   ASSERT_EQ(cuGetProcAddress_v2("cuGetProcAddress", &address, 12000, 0, nullptr), CUDA_SUCCESS);
   EXPECT_EQ(address, reinterpret_cast<void*>(&cuGetProcAddress_v2));
@@ -165,7 +165,7 @@ TEST(Lookup, GivesItsOwnShimsByName) {
   EXPECT_EQ(address, reinterpret_cast<void*>(&cuGetProcAddress));
 }
 
-TEST(Lookup, GivesWhatNeedsNoShimFromTheDriver) {
+TEST(Lookup, ReturnsUnshimmedFunctionsOfTheDriver) {
   const auto meant = fake_function<fake::Meant>(fake::kMeant);
   for (const char* const name : {
 #define GCR_NO_ROW(symbol) #symbol,
@@ -180,7 +180,7 @@ TEST(Lookup, GivesWhatNeedsNoShimFromTheDriver) {
   }
 }
 
-/// Nothing for `name` from cuGetProcAddress, as from a driver that has no such function.
+/// cuGetProcAddress finds nothing for `name`, as in a driver without that function.
 void expect_not_found(const char* name, int version) {
   const unsigned before = withheld();
   void* address = &address;
@@ -218,11 +218,11 @@ TEST(Lookup, WithholdsAnUnknownFunction) {
   }
 }
 
-TEST(Lookup, LeavesTheNamesOfOtherLibrariesAlone) {
+TEST(Lookup, LeavesOtherLibrariesAlone) {
   const unsigned before = withheld();
   EXPECT_EQ(object_of(dlsym(RTLD_DEFAULT, "cuFileOfTheNextLibrary")), "libgcr-test-next.so");
-  EXPECT_EQ(dlsym(driver_handle(), "cuNobodyHasThis"), nullptr);
-  EXPECT_NE(std::string(dlerror()).find("undefined symbol: cuNobodyHasThis"), std::string::npos);
+  EXPECT_EQ(dlsym(driver_handle(), "cuNoSuchFunction"), nullptr);
+  EXPECT_NE(std::string(dlerror()).find("undefined symbol: cuNoSuchFunction"), std::string::npos);
   EXPECT_EQ(withheld(), before);
 }
 

@@ -1,4 +1,4 @@
-// Which addresses stand for which, and which ports are free.
+// Which addresses replace which, and which ports are free.
 #include "migrate-agent/process/inspect/addresses.h"
 
 #include <gtest/gtest.h>
@@ -15,7 +15,7 @@
 namespace gcr::process {
 namespace {
 
-TEST(Addresses, ThoseThatMeanTheSameEverywhereStay) {
+TEST(Addresses, HostIndependentAddressesStay) {
   const Addresses addresses("192.0.2.1");
   for (const char* address : {"0.0.0.0", "::", "127.0.0.1", "127.0.0.53", "::1", "224.0.0.251",
                               "255.255.255.255", "ff02::fb"}) {
@@ -23,7 +23,7 @@ TEST(Addresses, ThoseThatMeanTheSameEverywhereStay) {
   }
 }
 
-TEST(Addresses, OthersBecomeTheOneThatWasReached) {
+TEST(Addresses, HostAddressesBecomeTheReachedOne) {
   const Addresses addresses("192.0.2.1");
   EXPECT_EQ(addresses.here("198.51.100.7"), "192.0.2.1");
   EXPECT_EQ(addresses.here("::ffff:198.51.100.7"), "192.0.2.1");
@@ -31,7 +31,7 @@ TEST(Addresses, OthersBecomeTheOneThatWasReached) {
   EXPECT_EQ(Addresses("2001:db8::9").here("2001:db8::1"), "2001:db8::9");
 }
 
-TEST(Addresses, SomeHaveNoneThatStandsForThem) {
+TEST(Addresses, SomeAddressesHaveNoReplacement) {
   const Addresses addresses("192.0.2.1");
   for (const char* address : {"2001:db8::1", "fe80::1", "169.254.7.7", "", "localhost"}) {
     EXPECT_EQ(addresses.here(address), std::nullopt) << address;
@@ -39,7 +39,7 @@ TEST(Addresses, SomeHaveNoneThatStandsForThem) {
   EXPECT_EQ(Addresses("").here("198.51.100.7"), std::nullopt);
 }
 
-/// A listener that would share its port, if asked.
+/// A listener whose options would allow others on its port.
 class Listener {
  public:
   Listener() : socket_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
@@ -65,7 +65,7 @@ class Listener {
   UniqueFd socket_;
 };
 
-/// On a port that nobody else has at any address.
+/// On a port that no other socket of this host uses.
 Listener listener_alone() {
   for (int attempt = 0;; ++attempt) {
     Listener listener;
@@ -77,7 +77,7 @@ Listener listener_alone() {
   }
 }
 
-TEST(CheckFree, APortWithAListenerIsTakenEvenIfItWouldBeShared) {
+TEST(CheckFree, PortWithAListenerIsTakenDespiteReuseport) {
   Listener listener = listener_alone();
   for (const char* address : {"127.0.0.1", "0.0.0.0", "::"}) {
     const Status taken = check_free("tcp", address, listener.port);
@@ -88,8 +88,8 @@ TEST(CheckFree, APortWithAListenerIsTakenEvenIfItWouldBeShared) {
   EXPECT_TRUE(check_free("tcp", "127.0.0.1", listener.port));
 }
 
-/// Of a server that does not ask for SO_REUSEADDR, and closes its connection first.
-TEST(CheckFree, WhatIsLeftOfClosedConnectionsIsNotInTheWay) {
+/// Of a server that does not set SO_REUSEADDR, and closes its connection first.
+TEST(CheckFree, ClosedConnectionsDoNotBlockAPort) {
   const UniqueFd listener(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   sockaddr_in address{};
   address.sin_family = AF_INET;
@@ -119,7 +119,7 @@ TEST(CheckFree, WhatIsLeftOfClosedConnectionsIsNotInTheWay) {
   EXPECT_FALSE(left_over());
 }
 
-TEST(CheckFree, AnAddressThatIsNotHereIsRefused) {
+TEST(CheckFree, AddressOfAnotherHostIsRefused) {
   EXPECT_FALSE(check_free("tcp", "192.0.2.77", 80));
   EXPECT_FALSE(check_free("tcp", "nowhere", 80));
 }

@@ -1,6 +1,5 @@
-// A file of the same name and size does not become another process's by a migration: what the
-// destination has under the names of a process must be what the process had, and something that it
-// could open by itself.
+// A migration does not give a file of the same name and size to another process: the files at the
+// destination must equal those of the process, and be files that it could open itself.
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -49,7 +48,7 @@ class HostileFiles : public testing::Test {
     return directory_ / name;
   }
 
-  /// What a source would tell of a file that is there now.
+  /// The source's description of a file that exists now.
   static proto::FileFact describe(const fs::path& path, std::uint32_t access = R_OK) {
     const UniqueFd file = procfs::hold(path);
     struct stat status {};
@@ -83,7 +82,7 @@ class HostileFiles : public testing::Test {
   proto::Credentials user_;
 };
 
-/// A child that has a file open of which the kernel cannot tell the name: its path is too long.
+/// A child with an open file whose name the kernel cannot report: its path is too long.
 class Hiding {
  public:
   explicit Hiding(const fs::path& directory) {
@@ -121,69 +120,69 @@ class Hiding {
   pid_t pid_ = -1;
 };
 
-TEST_F(HostileFiles, OneWhoseNameIsTooLongIsNotPassedOver) {
+TEST_F(HostileFiles, TooLongNameIsNotSkipped) {
   const Hiding process(directory_);
   const auto files = named_files(process.pid());
-  ASSERT_FALSE(files) << "the file is not among them, and nobody is told";
+  ASSERT_FALSE(files) << "the file is missing without an error";
   EXPECT_NE(files.error().code(), Code::kNotFound);
   EXPECT_THAT(files.error().message(), HasSubstr("cannot tell what file /proc/"));
 }
 
-TEST_F(HostileFiles, TheSameFileIsFine) {
+TEST_F(HostileFiles, SameFileIsAccepted) {
   EXPECT_THAT(compared(describe(write("content"))), IsEmpty());
 }
 
-TEST_F(HostileFiles, OfAnotherOwner) {
+TEST_F(HostileFiles, OtherOwnerIsRefused) {
   const proto::FileFact told = describe(write("content"));
   ASSERT_EQ(::chown(told.path().c_str(), kUser, 0), 0);
   expect_only(told, "file-differs", "belongs to user 65534 and group 0 here, to 0 and 0");
 }
 
-TEST_F(HostileFiles, OfAnotherGroup) {
+TEST_F(HostileFiles, OtherGroupIsRefused) {
   const proto::FileFact told = describe(write("content"));
   ASSERT_EQ(::chown(told.path().c_str(), 0, kUser), 0);
   expect_only(told, "file-differs", "belongs to user 0 and group 65534 here");
 }
 
-TEST_F(HostileFiles, OfAnotherMode) {
+TEST_F(HostileFiles, OtherModeIsRefused) {
   const proto::FileFact told = describe(write("content"));
   ASSERT_EQ(::chmod(told.path().c_str(), 04755), 0);
   expect_only(told, "file-differs", "has mode 4755 here and 644 at the source");
 }
 
-TEST_F(HostileFiles, OfAnotherModeThoughTheProcessOnlyWritesToIt) {
+TEST_F(HostileFiles, OtherModeOfAWriteOnlyFileIsRefused) {
   const proto::FileFact told = describe(write("content"), W_OK);
   ASSERT_EQ(::chmod(told.path().c_str(), 0600), 0);
   expect_only(told, "file-differs", "has mode 600 here");
 }
 
-TEST_F(HostileFiles, OfTheSameSizeWithOtherContent) {
+TEST_F(HostileFiles, OtherContentOfTheSameSizeIsRefused) {
   const proto::FileFact told = describe(write("content"));
   write("CONTENT");
   expect_only(told, "file-differs", "other content");
 }
 
-TEST_F(HostileFiles, OfAnotherSize) {
+TEST_F(HostileFiles, OtherSizeIsRefused) {
   const proto::FileFact told = describe(write(""));
   write("content");
   expect_only(told, "file-differs", "has 7 bytes here and 0 at the source");
 }
 
-TEST_F(HostileFiles, OfAnotherBuildId) {
+TEST_F(HostileFiles, OtherBuildIdIsRefused) {
   proto::FileFact told = describe(write("content"));
   told.set_build_id("1234abce");
   expect_only(told, "file-differs", "build-id none here and 1234abce");
 }
 
-TEST_F(HostileFiles, OfAnotherType) {
+TEST_F(HostileFiles, OtherTypeIsRefused) {
   const fs::path path = write("");
   const proto::FileFact told = describe(path);
   fs::remove(path);
-  ASSERT_EQ(::mkfifo(path.c_str(), 0644), 0);  // opened, it would wait
+  ASSERT_EQ(::mkfifo(path.c_str(), 0644), 0);  // opening it would block
   expect_only(told, "file-differs", "is a FIFO here and a regular file at the source");
 }
 
-TEST_F(HostileFiles, WhatIsNoRegularFileIsNotOpened) {
+TEST_F(HostileFiles, NonRegularFilesAreNotOpened) {
   const proto::FileFact told = describe(write("content"));
   for (const mode_t type : {S_IFIFO, S_IFCHR}) {
     fs::remove(told.path());
@@ -197,20 +196,20 @@ TEST_F(HostileFiles, WhatIsNoRegularFileIsNotOpened) {
   }
 }
 
-TEST_F(HostileFiles, ThatIsAnotherDevice) {
+TEST_F(HostileFiles, OtherDeviceIsRefused) {
   proto::FileFact told = describe("/dev/null", R_OK | W_OK);
   EXPECT_THAT(compared(told), IsEmpty());
   told.set_device(makedev(1, 5));
   expect_only(told, "file-differs", "is device 103 here and 105 at the source");
 }
 
-TEST_F(HostileFiles, ThatIsMissing) {
+TEST_F(HostileFiles, MissingFileIsRefused) {
   const proto::FileFact told = describe(write("content"));
   fs::remove(told.path());
   expect_only(told, "file-missing", told.path());
 }
 
-TEST_F(HostileFiles, ThatTheUserMayNotRead) {
+TEST_F(HostileFiles, FileUnreadableByTheUserIsRefused) {
   const fs::path path = write("secret");
   fs::permissions(path, fs::perms(0600));
   expect_only(describe(path), "file-access", "user 65534 could not open");
@@ -218,7 +217,7 @@ TEST_F(HostileFiles, ThatTheUserMayNotRead) {
   EXPECT_THAT(compared(describe(path)), IsEmpty());
 }
 
-TEST_F(HostileFiles, ThatTheUserMayReadAndNotWrite) {
+TEST_F(HostileFiles, FileReadOnlyForTheUserIsRefused) {
   const fs::path path = write("content");
   expect_only(describe(path, R_OK | W_OK), "file-access", "Permission denied");
   ASSERT_EQ(::chown(path.c_str(), 0, 4242), 0);
@@ -228,13 +227,13 @@ TEST_F(HostileFiles, ThatTheUserMayReadAndNotWrite) {
   EXPECT_THAT(compared(describe(path, W_OK)), IsEmpty());
 }
 
-TEST_F(HostileFiles, BehindADirectoryThatTheUserMayNotEnter) {
+TEST_F(HostileFiles, FileInAClosedDirectoryIsRefused) {
   const fs::path path = write("content");
   fs::permissions(directory_, fs::perms(0700));
   expect_only(describe(path), "file-access", "Permission denied");
 }
 
-TEST_F(HostileFiles, TheRightsOfTheAgentsOwnThreadsStayAsTheyAre) {
+TEST_F(HostileFiles, RightsOfAgentThreadsStayUnchanged) {
   EXPECT_THAT(compared(describe(write("content"))), IsEmpty());
   EXPECT_EQ(::access("/root", W_OK), 0);
   EXPECT_EQ(::geteuid(), 0u);
@@ -255,7 +254,7 @@ class HostileNames : public HostileFiles {
   }
 };
 
-TEST_F(HostileNames, OfFilesThatTheSourcesAgentDoesNotTellOf) {
+TEST_F(HostileNames, FilesNotDeclaredByTheSourceAreRefused) {
   const std::string told = directory_ / "file";
   EXPECT_TRUE(vet({told}));
   EXPECT_THAT(vet({told, "/etc/shadow"}).error().message(),
@@ -264,7 +263,7 @@ TEST_F(HostileNames, OfFilesThatTheSourcesAgentDoesNotTellOf) {
   EXPECT_FALSE(vet({told, "/proc/1/environ"}));
 }
 
-TEST_F(HostileNames, RestoredFilesAreThoseThatWereVetted) {
+TEST_F(HostileNames, RestoredFilesAreTheVettedOnes) {
   const auto files = named_files(::getpid());
   ASSERT_TRUE(files);
   VettedFiles vetted;
@@ -280,13 +279,13 @@ TEST_F(HostileNames, RestoredFilesAreThoseThatWereVetted) {
   EXPECT_FALSE(check_restored_files(::getpid(), vetted));
 }
 
-TEST_F(HostileNames, RestoredFilesOfProcAreTheProcesssOwn) {
+TEST_F(HostileNames, RestoredProcFilesBelongToTheProcess) {
   const auto files = named_files(::getpid());
   ASSERT_TRUE(files);
   VettedFiles vetted;
   for (const NamedFile& file : *files) vetted[file.id] |= file.fact.access();
   const UniqueFd own(::open("/proc/self/mem", O_RDONLY | O_CLOEXEC));
-  const UniqueFd nobodys(::open("/proc/cpuinfo", O_RDONLY | O_CLOEXEC));
+  const UniqueFd foreign(::open("/proc/cpuinfo", O_RDONLY | O_CLOEXEC));
   EXPECT_TRUE(check_restored_files(::getpid(), vetted));
   const UniqueFd others(::open("/proc/1/status", O_RDONLY | O_CLOEXEC));
   const Status checked = check_restored_files(::getpid(), vetted);

@@ -1,4 +1,4 @@
-// Build-ids of good and bad files.
+// Build-ids of valid and invalid files.
 #include <elf.h>
 #include <fcntl.h>
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
-// A process that is inspected: does what its arguments say, in their order, then says so by closing
-// descriptor 3, and waits to be killed.
+// A process to inspect: executes its arguments in their order, closes descriptor 3 when it is
+// ready, and waits to be killed.
 //
 //   map FILE        maps a file, read-only
 //   open FILE       opens a file for reading
@@ -8,16 +8,16 @@
 //   pair            a Unix socket pair with both ends here
 //   listen          a listening TCP socket
 //   connect         a TCP connection to itself, not accepted
-//   accept          likewise, accepted
-//   tls             likewise, with TLS in the kernel
+//   accept          a TCP connection to itself, accepted
+//   tls             a TCP connection to itself, accepted, with TLS in the kernel
 //   io_uring        an io_uring
 //   sysv            attached System V shared memory
 //   delete FILE     unlinks a file
 //   link FILE FILE  gives a file another name
 //   child           a child process
 //   root DIR        changes its root directory
-//   hide DIR        mounts an empty file system there, for itself alone
-//   cover FILE WITH mounts another file over a file, for itself alone
+//   hide DIR        mounts an empty file system there, visible only to itself
+//   cover FILE WITH mounts another file over a file, visible only to itself
 //   share FILE      maps a file, shared and writable
 //   memfd           maps a memfd, shared
 //   fill FILE       maps a file that it writes 65 MiB to
@@ -29,7 +29,7 @@
 //   fifo FILE       opens a named pipe
 //   bind            gives a mapping a NUMA policy
 //   seal            seals a mapping
-//   cpu             runs on the first CPU that it may run on, alone
+//   cpu             runs only on the first CPU that it may run on
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <linux/bpf.h>
@@ -79,7 +79,7 @@ int listen_somewhere(sockaddr_in& address) {
   return socket;
 }
 
-/// Gives the listener.
+/// Returns the listener.
 int connect_to_self() {
   sockaddr_in address{};
   const int listener = listen_somewhere(address);

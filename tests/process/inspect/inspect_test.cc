@@ -1,5 +1,4 @@
-// What inspect() says of real processes: every blocker is provoked, and what is harmless is not
-// one.
+// What inspect() reports of real processes: a test for every blocker, and for harmless objects.
 #include "migrate-agent/process/inspect/inspect.h"
 
 #include <fcntl.h>
@@ -47,7 +46,7 @@ using testing::SizeIs;
 using namespace std::string_literals;
 
 constexpr int kReadyFd = 3;
-/// The parent of all kernel threads. In a PID namespace nobody sees any of them.
+/// The parent of all kernel threads. A PID namespace shows none of them.
 constexpr pid_t kKernelThreads = 2;
 constexpr unsigned long kIsKernelThread = 0x0020'0000;  // PF_KTHREAD, include/linux/sched.h
 
@@ -82,8 +81,8 @@ class Inspecting : public testing::Test {
     return directory_ / name;
   }
 
-  /// Starts the program with `arguments` and waits until it has done what they say. `before_exec`
-  /// runs in the child, after its standard streams were set to /dev/null.
+  /// Starts the program with `arguments` and waits until it has executed them. `before_exec` runs
+  /// in the child, after its standard streams were set to /dev/null.
   void start(
       const std::vector<std::string>& arguments, const std::function<void()>& before_exec = [] {},
       const std::string& program = GCR_HELD_PROGRAM) {
@@ -108,11 +107,11 @@ class Inspecting : public testing::Test {
     }
     writing.reset();
     char byte = 0;
-    ASSERT_EQ(::read(reading.get(), &byte, 1), 0);  // the end: it is ready, or dead
+    ASSERT_EQ(::read(reading.get(), &byte, 1), 0);  // end of file: it is ready, or dead
     ASSERT_EQ(::waitpid(pid_, nullptr, WNOHANG), 0) << "the program has ended";
   }
 
-  Inspection look() {
+  Inspection inspect_child() {
     auto inspection = inspect(pid_, Together({pid_}));
     EXPECT_TRUE(inspection) << inspection.error().message();
     return inspection ? *inspection : Inspection{};
@@ -137,7 +136,7 @@ class Inspecting : public testing::Test {
 
 TEST_F(Inspecting, PlainProcessHasFactsAndNoFindings) {
   start({"pipe", "pair", "listen"});
-  const Inspection found = look();
+  const Inspection found = inspect_child();
   EXPECT_THAT(ids(found), IsEmpty());
   EXPECT_THAT(found.facts.command(), HasSubstr("held_program pipe pair listen"));
   EXPECT_EQ(found.facts.threads(), 1u);
@@ -151,9 +150,9 @@ TEST_F(Inspecting, PlainProcessHasFactsAndNoFindings) {
   EXPECT_THAT(compared.list(), IsEmpty());
 }
 
-TEST_F(Inspecting, PreloadLibraryIsSeenByItsName) {
+TEST_F(Inspecting, PreloadLibraryIsRecognisedByName) {
   start({"map", make_file("libgcr-preload.so").string()});
-  EXPECT_TRUE(look().facts.under_preload());
+  EXPECT_TRUE(inspect_child().facts.under_preload());
 }
 
 TEST_F(Inspecting, OpenFilesAreListedAndWritableOnesWithoutSize) {
@@ -162,7 +161,7 @@ TEST_F(Inspecting, OpenFilesAreListedAndWritableOnesWithoutSize) {
   start({"open", reading.string(), "write", writing.string()}, [this] {
     if (::chdir(directory_.c_str()) != 0) ::_exit(1);
   });
-  const Inspection found = look();
+  const Inspection found = inspect_child();
   EXPECT_THAT(ids(found), IsEmpty());
   EXPECT_THAT(paths(found.facts.files()), IsSupersetOf({reading.string(), writing.string(),
                                                         directory_.string(), "/"s, "/dev/null"s}));
@@ -189,7 +188,7 @@ TEST_F(Inspecting, AbsentProcessIsNotFound) {
   pid_ = -1;
 }
 
-TEST_F(Inspecting, DeadProcessThatNobodyReapedIsNotFound) {
+TEST_F(Inspecting, ZombieIsNotFound) {
   start({});
   ::kill(pid_, SIGKILL);
   siginfo_t info{};
@@ -197,7 +196,7 @@ TEST_F(Inspecting, DeadProcessThatNobodyReapedIsNotFound) {
   EXPECT_EQ(inspect(pid_, Together({pid_})).error().code(), Code::kNotFound);
 }
 
-TEST_F(Inspecting, StartTimeTellsAProcessFromALaterOne) {
+TEST_F(Inspecting, StartTimeDistinguishesReusedPids) {
   start({});
   const auto theirs = procfs::read_stat(pid_);
   ASSERT_TRUE(theirs);
@@ -205,7 +204,7 @@ TEST_F(Inspecting, StartTimeTellsAProcessFromALaterOne) {
   EXPECT_GE(theirs->start_time, procfs::read_stat("self")->start_time);
 }
 
-TEST_F(Inspecting, KernelThreadsInitAndOurselvesAreNotOurs) {
+TEST_F(Inspecting, KernelThreadsInitAndTheAgentAreRefused) {
   std::vector<pid_t> pids = {1, ::getpid(), ::getppid()};
   if (is_kernel_thread(kKernelThreads)) pids.push_back(kKernelThreads);
   for (const pid_t pid : pids) {
@@ -215,7 +214,7 @@ TEST_F(Inspecting, KernelThreadsInitAndOurselvesAreNotOurs) {
   }
 }
 
-TEST_F(Inspecting, WhatIsSharedWithinAJobDoesNotBlock) {
+TEST_F(Inspecting, SharingWithinAJobDoesNotBlock) {
   start({"memfd", "child"});
   const auto tree = procfs::tree(pid_);
   ASSERT_EQ(tree.size(), 2u);
@@ -232,30 +231,30 @@ TEST_F(Inspecting, OtherNamespacesBlockAndAreNamed) {
   start({}, [] {
     if (::unshare(CLONE_NEWNET | CLONE_NEWUTS) != 0) ::_exit(1);
   });
-  const Inspection found = look();
+  const Inspection found = inspect_child();
   ASSERT_THAT(ids(found), ElementsAre("namespaces"));
   EXPECT_THAT(found.findings.list()[0].found(), HasSubstr("net, uts"));
 }
 
-TEST_F(Inspecting, MountNamespaceDoesNotBlockButFilesFromOutsideDo) {
+TEST_F(Inspecting, FilesOutsideTheMountNamespaceBlock) {
   start({}, [] {
     if (::unshare(CLONE_NEWNS) != 0) ::_exit(1);
     const int nothing = ::open("/dev/null", O_RDWR);
     for (int fd = 0; fd < 3; ++fd) ::dup2(nothing, fd);
   });
-  EXPECT_THAT(ids(look()), IsEmpty());
+  EXPECT_THAT(ids(inspect_child()), IsEmpty());
   end();
   start({}, [] {
     if (::unshare(CLONE_NEWNS) != 0) ::_exit(1);
     const int nothing = ::open("/dev/null", O_RDWR);
     for (const int fd : {1, 2}) ::dup2(nothing, fd);
   });
-  const Inspection found = look();
+  const Inspection found = inspect_child();
   ASSERT_THAT(ids(found), ElementsAre("foreign-mount"));
   EXPECT_THAT(found.findings.list()[0].found(), HasSubstr("standard input is /dev/null"));
 }
 
-/// What a process may do to mislead whoever examines it.
+/// Attempts of a process to mislead the agent that examines it.
 class HostileProcess : public Inspecting {
  protected:
   /// Starts a program in a mount namespace of its own, after `mounting`.
@@ -270,10 +269,10 @@ class HostileProcess : public Inspecting {
     });
   }
 
-  /// What is said of removed files.
+  /// The findings about removed files.
   std::vector<std::string> unreadable() {
     std::vector<std::string> found;
-    const Inspection inspection = look();
+    const Inspection inspection = inspect_child();
     for (const proto::Finding& finding : inspection.findings.list()) {
       if (finding.id() == "deleted-file-access") found.push_back(finding.found());
     }
@@ -281,14 +280,14 @@ class HostileProcess : public Inspecting {
   }
 
   void expect_refused(const std::string& words) {
-    const Inspection found = look();
+    const Inspection found = inspect_child();
     ASSERT_THAT(ids(found), ElementsAre("mount-namespace"));
     EXPECT_THAT(found.findings.list()[0].found(), HasSubstr(words));
     end();
   }
 };
 
-TEST_F(HostileProcess, WhatCoversAMappedFileIsNotOpened) {
+TEST_F(HostileProcess, FileMountedOverAMappedFileIsNotOpened) {
   const fs::path file = make_file("mapped");
   const fs::path fifo = directory_ / "fifo";
   const fs::path device = directory_ / "device";
@@ -298,7 +297,7 @@ TEST_F(HostileProcess, WhatCoversAMappedFileIsNotOpened) {
     start({"map", file, "cover", file, covering});
     const UniqueFd opened(::inotify_init1(IN_CLOEXEC | IN_NONBLOCK));
     ASSERT_GE(::inotify_add_watch(opened.get(), covering.c_str(), IN_OPEN), 0);
-    const Inspection found = look();
+    const Inspection found = inspect_child();
     const auto fact = std::ranges::find(found.facts.files(), file.string(), &proto::FileFact::path);
     ASSERT_NE(fact, found.facts.files().end());
     EXPECT_TRUE(S_ISREG(fact->mode())) << "the file itself, not what covers it";
@@ -308,7 +307,7 @@ TEST_F(HostileProcess, WhatCoversAMappedFileIsNotOpened) {
   }
 }
 
-TEST_F(HostileProcess, AFalseProcInItsMountNamespaceBlocks) {
+TEST_F(HostileProcess, FakeProcInItsMountNamespaceBlocks) {
   start_apart([] { return ::mount("none", "/proc", "tmpfs", 0, nullptr) == 0; });
   expect_refused("/proc is not a procfs");
   start_apart([] { return ::mount("/proc/1", "/proc", nullptr, MS_BIND, nullptr) == 0; });
@@ -325,58 +324,58 @@ TEST_F(HostileProcess, AFalseProcInItsMountNamespaceBlocks) {
   expect_refused("something is mounted over /proc/sys/kernel");
 }
 
-TEST_F(HostileProcess, ReadOnlyPartsOfProcDoNotBlock) {
+TEST_F(HostileProcess, ReadOnlyProcDoesNotBlock) {
   start_apart([] {
     return ::mount("/proc/sys", "/proc/sys", nullptr, MS_BIND, nullptr) == 0 &&
            ::mount(nullptr, "/proc/sys", nullptr, MS_BIND | MS_REMOUNT | MS_RDONLY, nullptr) == 0 &&
            ::mount("/dev/null", "/proc/kmsg", nullptr, MS_BIND, nullptr) == 0;
   });
-  EXPECT_THAT(ids(look()), IsEmpty());
+  EXPECT_THAT(ids(inspect_child()), IsEmpty());
 }
 
-TEST_F(HostileProcess, FilesOfProcThatItsNameStillLeadsToDoNotBlock) {
+TEST_F(HostileProcess, ItsOwnProcFilesDoNotBlock) {
   for (const char* file :
        {"mem", "maps", "smaps", "environ", "auxv", "pagemap", "status", "task"}) {
     start({"open", fs::path("/proc/self") / file});
-    EXPECT_THAT(ids(look()), IsEmpty()) << file;
+    EXPECT_THAT(ids(inspect_child()), IsEmpty()) << file;
     end();
   }
   start({"open", "/proc/cpuinfo", "open", "/proc/sys/kernel/pid_max"});
-  EXPECT_THAT(ids(look()), IsEmpty());
+  EXPECT_THAT(ids(inspect_child()), IsEmpty());
 }
 
-/// Programs that come and go share libraries with it, and the kernel counts them.
-TEST_F(HostileProcess, FilesOfProcThatOthersChangeDoNotBlock) {
+/// Concurrent programs share libraries with it, and the kernel counts them.
+TEST_F(HostileProcess, ChangingProcFilesDoNotBlock) {
   const std::jthread others([](const std::stop_token& end) {
     while (!end.stop_requested()) EXPECT_EQ(std::system("/bin/true"), 0);
   });
   for (const char* file : {"smaps", "smaps_rollup", "numa_maps"}) {
     if (!fs::exists(fs::path("/proc/self") / file)) continue;  // not every kernel has the last
     start({"open", fs::path("/proc/self") / file});
-    for (int i = 0; i < 50; ++i) ASSERT_THAT(ids(look()), IsEmpty()) << file;
+    for (int i = 0; i < 50; ++i) ASSERT_THAT(ids(inspect_child()), IsEmpty()) << file;
     end();
   }
 }
 
-/// Whoever shares the descriptor would get another process's, or a more powerful program's.
-TEST_F(HostileProcess, FilesOfProcOfOthersBlock) {
+/// A process that shares the descriptor would read another process, or a more privileged program.
+TEST_F(HostileProcess, ProcFilesOfOtherProcessesBlock) {
   const fs::path another = "/proc/" + std::to_string(::getpid());
   for (const fs::path& file :
        {another / "mem", another / "maps", another / "fd", another, fs::path("/proc/1/status")}) {
     start({"open", file});
-    const Inspection found = look();
+    const Inspection found = inspect_child();
     ASSERT_THAT(ids(found), ElementsAre("proc-file")) << file;
     EXPECT_THAT(found.findings.list()[0].found(), HasSubstr("of another process"));
     end();
   }
 }
 
-TEST_F(HostileProcess, FilesOfMemoryFromBeforeAnExecveBlock) {
+TEST_F(HostileProcess, ProcFilesOpenedBeforeAnExecveBlock) {
   for (const char* file : {"mem", "maps", "smaps", "environ", "auxv", "pagemap"}) {
     start({}, [file] {
       ::dup2(::open((fs::path("/proc/self") / file).c_str(), O_RDONLY), STDIN_FILENO);
     });
-    const Inspection found = look();
+    const Inspection found = inspect_child();
     ASSERT_THAT(ids(found), ElementsAre("proc-file")) << file;
     EXPECT_THAT(found.findings.list()[0].found(), HasSubstr("before an execve"));
     end();
@@ -385,7 +384,7 @@ TEST_F(HostileProcess, FilesOfMemoryFromBeforeAnExecveBlock) {
 
 TEST_F(HostileProcess, FilesOfAnotherProcfsBlock) {
   start_apart([this] { return ::mount("proc", directory_.c_str(), "proc", 0, nullptr) == 0; });
-  EXPECT_THAT(ids(look()), IsEmpty());
+  EXPECT_THAT(ids(inspect_child()), IsEmpty());
   end();
   start({}, [this] {
     if (::unshare(CLONE_NEWNS) != 0 ||
@@ -397,34 +396,34 @@ TEST_F(HostileProcess, FilesOfAnotherProcfsBlock) {
     for (int fd = 1; fd < 3; ++fd) ::dup2(nothing, fd);
     ::dup2(::open((directory_ / "self" / "status").c_str(), O_RDONLY), STDIN_FILENO);
   });
-  const Inspection found = look();
+  const Inspection found = inspect_child();
   ASSERT_THAT(ids(found), ElementsAre("proc-file"));
   EXPECT_THAT(found.findings.list()[0].found(), HasSubstr("not the one at /proc"));
 }
 
-TEST_F(HostileProcess, AMountNamespaceOfAnotherUserNamespaceBlocks) {
+TEST_F(HostileProcess, ForeignUserNamespaceOfItsMountsBlocks) {
   start({}, [] {
     if (::unshare(CLONE_NEWUSER | CLONE_NEWNS) != 0) ::_exit(1);
     const int nothing = ::open("/dev/null", O_RDWR);
     for (int fd = 0; fd < 3; ++fd) ::dup2(nothing, fd);
   });
-  const Inspection found = look();
+  const Inspection found = inspect_child();
   EXPECT_THAT(ids(found), Contains("mount-namespace"));
   EXPECT_THAT(ids(found), Contains("namespaces"));
 }
 
-TEST_F(Inspecting, WhatBelongsToTheGpuDriverDoesNotBlock) {
+TEST_F(Inspecting, GpuDriverFilesDoNotBlock) {
   std::string store = "/dev/nvidia-test-XXXXXX";
   ASSERT_NE(::mkdtemp(store.data()), nullptr);
   const fs::path file = fs::path(store) / "vram";
   std::ofstream(file) << std::string(4096, 'v');
   start({"share", file.string(), "open", file.string(), "link", file.string(),
          (fs::path(store) / "other").string(), "delete", file.string()});
-  EXPECT_THAT(ids(look()), IsEmpty());
+  EXPECT_THAT(ids(inspect_child()), IsEmpty());
   fs::remove_all(store);
 }
 
-TEST_F(Inspecting, DescriptorsOfTheControlDeviceThatNoLibraryAccountsForAreCounted) {
+TEST_F(Inspecting, UnexplainedControlDescriptorsAreCounted) {
   const auto made = [&](const char* name) {
     std::string path = (directory_ / name).string();
     std::ofstream(path) << std::string(4096, 'c');
@@ -446,19 +445,19 @@ TEST_F(Inspecting, TerminalBlocks) {
   ASSERT_TRUE(::grantpt(master.get()) == 0 && ::unlockpt(master.get()) == 0);
   const std::string name = ::ptsname(master.get());
   start({}, [&name] { ::dup2(::open(name.c_str(), O_RDWR), STDIN_FILENO); });
-  const Inspection found = look();
+  const Inspection found = inspect_child();
   ASSERT_THAT(ids(found), ElementsAre("terminal"));
   EXPECT_THAT(found.findings.list()[0].found(),
               HasSubstr("standard input is the terminal " + name));
 }
 
-TEST_F(Inspecting, PipeToAnOutsiderBlocksAndNamesHim) {
+TEST_F(Inspecting, PipeToAnOutsiderBlocksAndNamesIt) {
   int pipes[2];
   ASSERT_EQ(::pipe2(pipes, O_CLOEXEC), 0);
   const UniqueFd reading(pipes[0]);
   const UniqueFd writing(pipes[1]);
   start({}, [&] { ::dup2(writing.get(), STDOUT_FILENO); });
-  const Inspection found = look();
+  const Inspection found = inspect_child();
   ASSERT_THAT(ids(found), ElementsAre("outside-pipe"));
   EXPECT_THAT(found.findings.list()[0].found(),
               HasSubstr("standard output is a pipe to process " + std::to_string(::getpid())));
@@ -471,12 +470,12 @@ TEST_F(Inspecting, SocketToAnOutsiderBlocks) {
   UniqueFd theirs(pair[1]);
   start({}, [&] { ::dup2(theirs.get(), STDERR_FILENO); });
   theirs.reset();
-  const Inspection found = look();
+  const Inspection found = inspect_child();
   ASSERT_THAT(ids(found), ElementsAre("outside-socket"));
   EXPECT_THAT(found.findings.list()[0].found(), HasSubstr(std::to_string(::getpid())));
 }
 
-TEST_F(Inspecting, SocketWhoseBothEndsAreInsideIsFineThoughTheAgentHoldsACopy) {
+TEST_F(Inspecting, SocketWithinTheJobIsFineThoughTheAgentHasACopy) {
   int pair[2];
   ASSERT_EQ(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair), 0);
   UniqueFd one(pair[0]);
@@ -486,20 +485,20 @@ TEST_F(Inspecting, SocketWhoseBothEndsAreInsideIsFineThoughTheAgentHoldsACopy) {
     ::dup2(agents.get(), STDERR_FILENO);
   });
   one.reset();
-  EXPECT_THAT(ids(look()), IsEmpty());
+  EXPECT_THAT(ids(inspect_child()), IsEmpty());
 }
 
-TEST_F(Inspecting, TcpConnectionThatIsNotAcceptedBlocks) {
+TEST_F(Inspecting, UnacceptedTcpConnectionBlocks) {
   start({"connect"});
-  const Inspection found = look();
+  const Inspection found = inspect_child();
   ASSERT_THAT(ids(found), ElementsAre("tcp-established", "tcp-established"));
   EXPECT_THAT(found.findings.list()[0].found(), HasSubstr("wait there to be accepted: 1"));
   EXPECT_THAT(found.findings.list()[1].found(), HasSubstr("not accepted yet"));
 }
 
-TEST_F(Inspecting, TcpConnectionWithBothEndsInsideIsListed) {
+TEST_F(Inspecting, TcpConnectionWithinTheJobIsListed) {
   start({"accept"});
-  const Inspection found = look();
+  const Inspection found = inspect_child();
   EXPECT_THAT(ids(found), IsEmpty());
   ASSERT_EQ(found.facts.sockets_size(), 3);
   EXPECT_EQ(found.facts.sockets(0).remote_address(), "");
@@ -514,12 +513,12 @@ TEST_F(Inspecting, TcpConnectionWithBothEndsInsideIsListed) {
 /// In scripts/guest: see tests/vm.
 TEST_F(Inspecting, TcpConnectionWithTlsInTheKernelBlocks) {
   start({"tls"});
-  const Inspection found = look();
+  const Inspection found = inspect_child();
   ASSERT_THAT(ids(found), ElementsAre("socket-kind"));
   EXPECT_THAT(found.findings.list()[0].found(), HasSubstr("with tls in the kernel"));
 }
 
-TEST_F(Inspecting, TcpConnectionToAnOutsiderBlocksUnlessItIsToBeReset) {
+TEST_F(Inspecting, TcpConnectionToAnOutsiderBlocksUnlessReset) {
   const UniqueFd listener(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   UniqueFd inside(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   sockaddr_in address{};
@@ -535,7 +534,7 @@ TEST_F(Inspecting, TcpConnectionToAnOutsiderBlocksUnlessItIsToBeReset) {
   ASSERT_TRUE(outside);
   start({}, [&] { ::dup2(inside.get(), STDOUT_FILENO); });
   inside.reset();
-  const Inspection found = look();
+  const Inspection found = inspect_child();
   ASSERT_THAT(ids(found), ElementsAre("tcp-established"));
   const std::string said = found.findings.list()[0].found();
   EXPECT_THAT(said, HasSubstr("standard output is a TCP connection from 127.0.0.1:"));
@@ -549,17 +548,17 @@ TEST_F(Inspecting, TcpConnectionToAnOutsiderBlocksUnlessItIsToBeReset) {
 
 TEST_F(Inspecting, IoUringBlocks) {
   start({"io_uring"});
-  EXPECT_THAT(ids(look()), Contains("io-uring"));
+  EXPECT_THAT(ids(inspect_child()), Contains("io-uring"));
 }
 
 TEST_F(Inspecting, UnknownDeviceBlocksAndMemoryDevicesDoNot) {
   start({"open", "/dev/kmsg", "open", "/dev/zero", "open", "/dev/urandom"});
-  const Inspection found = look();
+  const Inspection found = inspect_child();
   ASSERT_THAT(ids(found), ElementsAre("device"));
   EXPECT_THAT(found.findings.list()[0].found(), HasSubstr("/dev/kmsg"));
 }
 
-TEST_F(Inspecting, ADeviceOfInfiniBandHasARemedyOfItsOwn) {
+TEST_F(Inspecting, InfiniBandDeviceHasItsOwnRemedy) {
   start({"open", "/dev/infiniband/uverbs0"}, [] {
     constexpr unsigned kMessages = 11;  // as /dev/kmsg
     if (::unshare(CLONE_NEWNS) != 0 ||
@@ -570,24 +569,24 @@ TEST_F(Inspecting, ADeviceOfInfiniBandHasARemedyOfItsOwn) {
       ::_exit(1);
     }
   });
-  const Inspection inspection = look();
+  const Inspection inspection = inspect_child();
   const auto& found = inspection.findings.list();
   const auto device = std::ranges::find(found, "device"s, &proto::Finding::id);
   ASSERT_NE(device, found.end());
   EXPECT_THAT(device->remedy(), HasSubstr("NCCL_IB_DISABLE=1"));
 }
 
-TEST_F(Inspecting, SystemVSharedMemoryBlocksInTheHostsNamespaceAlone) {
+TEST_F(Inspecting, SystemVMemoryBlocksOnlyInTheHostsNamespace) {
   start({"sysv"});
-  EXPECT_THAT(ids(look()), ElementsAre("system-v"));
+  EXPECT_THAT(ids(inspect_child()), ElementsAre("system-v"));
   end();
   start({"sysv"}, [] {
     if (::unshare(CLONE_NEWIPC) != 0) ::_exit(1);
   });
-  EXPECT_THAT(ids(look()), IsEmpty());
+  EXPECT_THAT(ids(inspect_child()), IsEmpty());
 }
 
-TEST_F(Inspecting, AnIpcNamespaceThatAnOutsiderHasTooBlocks) {
+TEST_F(Inspecting, IpcNamespaceSharedWithAnOutsiderBlocks) {
   start({"memfd", "child"}, [] {
     if (::unshare(CLONE_NEWIPC) != 0) ::_exit(1);
   });
@@ -604,26 +603,27 @@ TEST_F(Inspecting, AnIpcNamespaceThatAnOutsiderHasTooBlocks) {
   ::kill(tree[1], SIGKILL);
 }
 
-TEST_F(Inspecting, SmallDeletedFileMovesAndALargeOneBlocks) {
+TEST_F(Inspecting, OnlyLargeDeletedFilesBlock) {
   const fs::path small = make_file("small");
   const fs::path sparse = make_file("sparse", kDeletedFileLimitBytes + 1);
   start({"write", small.string(), "delete", small.string(), "write", sparse.string(), "delete",
          sparse.string()});
-  EXPECT_THAT(ids(look()), IsEmpty());
+  EXPECT_THAT(ids(inspect_child()), IsEmpty());
   end();
   const fs::path large = directory_ / "large";
   start({"fill", large.string(), "write", large.string(), "delete", large.string()});
-  EXPECT_THAT(ids(look()), ElementsAre("deleted-file", "deleted-file")) << "held and mapped";
+  EXPECT_THAT(ids(inspect_child()), ElementsAre("deleted-file", "deleted-file"))
+      << "held and mapped";
 }
 
-TEST_F(HostileProcess, ARemovedFileThatItMayOnlyWriteToBlocks) {
-  constexpr uid_t kNobody = 65'534;
+TEST_F(HostileProcess, RemovedWriteOnlyFileBlocks) {
+  constexpr uid_t kUnprivileged = 65'534;
   const auto start_with = [&](mode_t mode, int flags) {
     const std::string file = make_file("service.log");
     ASSERT_EQ(::chmod(file.c_str(), mode), 0);
     start({}, [&] {
-      ::dup2(::open(file.c_str(), flags), STDOUT_FILENO);  // as a service hands it out
-      if (::setgid(kNobody) != 0 || ::setuid(kNobody) != 0) ::_exit(1);
+      ::dup2(::open(file.c_str(), flags), STDOUT_FILENO);  // as a service passes it on
+      if (::setgid(kUnprivileged) != 0 || ::setuid(kUnprivileged) != 0) ::_exit(1);
     });
     fs::remove(file);
   };
@@ -642,15 +642,15 @@ TEST_F(HostileProcess, ARemovedFileThatItMayOnlyWriteToBlocks) {
   EXPECT_THAT(unreadable(), IsEmpty()) << "it could open it for reading";
 }
 
-TEST_F(HostileProcess, ARemovedProgramThatItMayNotReadBlocks) {
+TEST_F(HostileProcess, RemovedUnreadableProgramBlocks) {
   const std::string program = std::string(GCR_HELD_PROGRAM) + "-removed";
-  const auto become_nobody = [] {
+  const auto drop_privileges = [] {
     if (::setgid(65'534) != 0 || ::setuid(65'534) != 0) ::_exit(1);
   };
   const auto start_with = [&](mode_t mode) {
     fs::copy_file(GCR_HELD_PROGRAM, program, fs::copy_options::overwrite_existing);
     ASSERT_EQ(::chmod(program.c_str(), mode), 0);
-    start({}, become_nobody, program);
+    start({}, drop_privileges, program);
     fs::remove(program);
   };
   start_with(0711);
@@ -660,14 +660,14 @@ TEST_F(HostileProcess, ARemovedProgramThatItMayNotReadBlocks) {
   EXPECT_THAT(unreadable(), IsEmpty());
 }
 
-TEST_F(Inspecting, NamedFilesInMemoryAreTheJobsAffair) {
+TEST_F(Inspecting, NamedTmpfsFilesDoNotBlock) {
   start({"share", make_file("file").string()});
-  EXPECT_THAT(ids(look()), IsEmpty());
+  EXPECT_THAT(ids(inspect_child()), IsEmpty());
 }
 
-TEST_F(Inspecting, SharedMemoryOfItsOwnIsFineAndThatOfTwoBlocks) {
+TEST_F(Inspecting, SharedMemoryBlocksIfAnotherProcessMapsIt) {
   start({"memfd"});
-  EXPECT_THAT(ids(look()), IsEmpty());
+  EXPECT_THAT(ids(inspect_child()), IsEmpty());
   end();
   start({"memfd", "child"});
   const pid_t child = procfs::tree(pid_).at(1);
@@ -677,7 +677,7 @@ TEST_F(Inspecting, SharedMemoryOfItsOwnIsFineAndThatOfTwoBlocks) {
   ::kill(child, SIGKILL);
 }
 
-TEST_F(Inspecting, WhatIsSharedWithAChildThatWasBornSinceDoesNotBlock) {
+TEST_F(Inspecting, SharingWithANewChildDoesNotBlock) {
   int pipes[2];
   ASSERT_EQ(::pipe2(pipes, O_CLOEXEC), 0);
   UniqueFd reading(pipes[0]);
@@ -688,11 +688,11 @@ TEST_F(Inspecting, WhatIsSharedWithAChildThatWasBornSinceDoesNotBlock) {
   });
   reading.reset();
   writing.reset();
-  EXPECT_THAT(ids(look()), IsEmpty());  // knows the parent alone
+  EXPECT_THAT(ids(inspect_child()), IsEmpty());  // only the parent is known
   ::kill(procfs::tree(pid_).at(1), SIGKILL);
 }
 
-TEST_F(Inspecting, PipeOfAProcessThatHasEndedSinceDoesNotBlock) {
+TEST_F(Inspecting, PipeToAnEndedMemberDoesNotBlock) {
   int pipes[2];
   ASSERT_EQ(::pipe2(pipes, O_CLOEXEC), 0);
   UniqueFd reading(pipes[0]);
@@ -713,21 +713,21 @@ TEST_F(Inspecting, PipeOfAProcessThatHasEndedSinceDoesNotBlock) {
   EXPECT_EQ(together.outsider(link), 0);
 }
 
-TEST_F(Inspecting, ObjectsOfTheKernelThatCannotBeDumpedBlock) {
+TEST_F(Inspecting, UndumpableKernelObjectsBlock) {
   start({"bpf", "queue", "pidfd", std::to_string(::getpid())});
-  EXPECT_THAT(ids(look()), ElementsAre("kernel-object", "kernel-object", "kernel-object"));
+  EXPECT_THAT(ids(inspect_child()), ElementsAre("kernel-object", "kernel-object", "kernel-object"));
 }
 
-TEST_F(Inspecting, SocketsThatCannotBeDumpedBlock) {
+TEST_F(Inspecting, UndumpableSocketsBlock) {
   start({"multipath"});
-  const Inspection found = look();
+  const Inspection found = inspect_child();
   ASSERT_THAT(ids(found), ElementsAre("socket-kind"));
   EXPECT_THAT(found.findings.list()[0].found(), HasSubstr("MPTCP"));
 }
 
 TEST_F(Inspecting, BoundSocketsAreListed) {
   start({"listen"});
-  const Inspection found = look();
+  const Inspection found = inspect_child();
   EXPECT_THAT(ids(found), IsEmpty());
   ASSERT_EQ(found.facts.sockets_size(), 1);
   EXPECT_EQ(found.facts.sockets(0).protocol(), "tcp");
@@ -739,56 +739,56 @@ TEST_F(Inspecting, NamedPipesAreListed) {
   const fs::path pipe = directory_ / "pipe";
   ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
   start({"fifo", pipe.string()});
-  const Inspection found = look();
+  const Inspection found = inspect_child();
   EXPECT_THAT(ids(found), IsEmpty());
   EXPECT_THAT(paths(found.facts.files()), Contains(pipe.string()));
 }
 
 TEST_F(Inspecting, AnotherRootDirectoryBlocks) {
   start({"root", directory_.string()});
-  EXPECT_THAT(ids(look()), Contains("root-directory"));
+  EXPECT_THAT(ids(inspect_child()), Contains("root-directory"));
 }
 
-TEST_F(Inspecting, FilesThatCannotBeComparedWellAreWarnedAbout) {
+TEST_F(Inspecting, HardlyComparableFilesAreAWarning) {
   const fs::path large = make_file("large", 257 << 20);  // more than is hashed
   start({"map", large.string()});
-  const Inspection found = look();
+  const Inspection found = inspect_child();
   EXPECT_THAT(ids(found), ElementsAre("file-by-size"));
   EXPECT_FALSE(found.findings.has_blocker());
 }
 
-TEST_F(Inspecting, MappedFilesAreReadThoughTheirNamesLeadElsewhere) {
+TEST_F(Inspecting, MappedFilesAreReadDespiteReplacedNames) {
   const fs::path hidden = make_file("hidden", 100);
   start({"map", hidden.string(), "hide", directory_.string()});
-  const Inspection found = look();
+  const Inspection found = inspect_child();
   const auto file = std::ranges::find(found.facts.files(), hidden.string(), &proto::FileFact::path);
   ASSERT_NE(file, found.facts.files().end());
   EXPECT_EQ(file->size_bytes(), 100u);
   EXPECT_EQ(file->sha256().size(), 32u);
 }
 
-TEST_F(Inspecting, AMappingWithANumaPolicyOfItsOwnIsAWarning) {
+TEST_F(Inspecting, MappingWithANumaPolicyIsAWarning) {
   start({"bind"});
-  const Inspection found = look();
+  const Inspection found = inspect_child();
   EXPECT_THAT(ids(found), ElementsAre("numa-mappings"));
   EXPECT_THAT(found.findings.list()[0].found(), HasSubstr("1 of its mappings"));
 }
 
-TEST_F(Inspecting, SealedMemoryIsABlocker) {
+TEST_F(Inspecting, SealedMemoryBlocks) {
   start({"seal"});
-  const Inspection found = look();
+  const Inspection found = inspect_child();
   EXPECT_THAT(ids(found), ElementsAre("mseal"));
 }
 
-TEST_F(Inspecting, BeingPinnedToCpusIsWarnedAbout) {
+TEST_F(Inspecting, CpuAffinityIsAWarning) {
   if (std::thread::hardware_concurrency() < 2) FAIL() << "two CPUs are needed";
   start({"cpu"});
-  const Inspection found = look();
+  const Inspection found = inspect_child();
   EXPECT_THAT(ids(found), ElementsAre("cpu-affinity"));
   EXPECT_FALSE(found.findings.has_blocker());
 }
 
-TEST_F(Inspecting, LimitsOfItsControlGroupAreFacts) {
+TEST_F(Inspecting, ControlGroupLimitsAreFacts) {
   const auto hierarchy = cgroups::find(cgroups::hierarchies(), "pids");
   ASSERT_TRUE(hierarchy);
   const std::string name = "gcr-process-test-" + std::to_string(::getpid());
@@ -798,31 +798,31 @@ TEST_F(Inspecting, LimitsOfItsControlGroupAreFacts) {
   start({});
   const fs::path group = hierarchy->mount / name;
   std::ofstream(group / "cgroup.procs") << pid_;
-  const Inspection found = look();
+  const Inspection found = inspect_child();
   end();
   EXPECT_EQ(::rmdir(group.c_str()), 0);
   EXPECT_THAT(ids(found), IsEmpty());
   EXPECT_EQ(found.facts.limits().processes(), 10u);
 }
 
-TEST_F(Inspecting, ClientsOfMpsBlock) {
+TEST_F(Inspecting, MpsClientBlocks) {
   std::ofstream(directory_ / "control") << "";
   start({}, [this] { ::setenv("CUDA_MPS_PIPE_DIRECTORY", directory_.c_str(), 1); });
-  EXPECT_THAT(ids(look()), ElementsAre("mps"));
+  EXPECT_THAT(ids(inspect_child()), ElementsAre("mps"));
 }
 
-TEST_F(Inspecting, AnotherUsersProcessNeedsAnAgentThatMayReadItsLimits) {
-  constexpr uid_t kNobody = 65'534;
+TEST_F(Inspecting, ProcessOfAnotherUserNeedsAPrivilegedAgent) {
+  constexpr uid_t kUnprivileged = 65'534;
   start({}, [] {
-    if (::setgid(kNobody) != 0 || ::setuid(kNobody) != 0) ::_exit(1);
+    if (::setgid(kUnprivileged) != 0 || ::setuid(kUnprivileged) != 0) ::_exit(1);
   });
-  const Inspection found = look();
-  EXPECT_EQ(found.facts.uid(), kNobody);
-  EXPECT_EQ(found.facts.gid(), kNobody);
+  const Inspection found = inspect_child();
+  EXPECT_EQ(found.facts.uid(), kUnprivileged);
+  EXPECT_EQ(found.facts.gid(), kUnprivileged);
   EXPECT_EQ(found.facts.capabilities(), 0u);
   const pid_t limited = ::fork();
   if (limited == 0) {
-    ::prctl(PR_CAPBSET_DROP, CAP_SYS_RESOURCE);  // fails where it is gone already
+    ::prctl(PR_CAPBSET_DROP, CAP_SYS_RESOURCE);  // fails if it has ended already
     const auto seen = inspect(pid_, Together({pid_}));
     if (!seen) ::_exit(2);
     const auto found_ids = ids(*seen);
@@ -833,9 +833,9 @@ TEST_F(Inspecting, AnotherUsersProcessNeedsAnAgentThatMayReadItsLimits) {
   EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
 }
 
-TEST_F(Inspecting, FactsAboutLimitsAndIds) {
+TEST_F(Inspecting, LimitsAndIdsAreFacts) {
   start({});
-  const proto::ProcessFacts facts = look().facts;
+  const proto::ProcessFacts facts = inspect_child().facts;
   EXPECT_EQ(facts.uid(), 0u);
   EXPECT_EQ(facts.user(), "root");
   EXPECT_EQ(facts.group(), "root");
@@ -845,49 +845,50 @@ TEST_F(Inspecting, FactsAboutLimitsAndIds) {
   EXPECT_EQ(facts.hugepages_size(), 0);
 }
 
-TEST_F(Inspecting, FileDeletedUnderOneNameAndKeptUnderAnotherBlocksExceptInMemory) {
+TEST_F(Inspecting, FileOpenedByARemovedLinkBlocksUnlessOnTmpfs) {
   const auto open_link_and_delete = [this](const fs::path& directory) {
     const std::string file = directory / "file";
     std::ofstream(file) << "content";
     start({"open", file, "map", file, "link", file, directory / "other", "delete", file});
   };
   open_link_and_delete(directory_);
-  EXPECT_THAT(ids(look()), IsEmpty());
+  EXPECT_THAT(ids(inspect_child()), IsEmpty());
   end();
   // Programs are built on a disk.
   std::string disk = fs::path(GCR_HELD_PROGRAM).parent_path() / "inspect-test-XXXXXX";
   ASSERT_NE(::mkdtemp(disk.data()), nullptr);
   open_link_and_delete(disk);
-  EXPECT_THAT(ids(look()), ElementsAre("deleted-file", "deleted-file")) << "held and mapped";
+  EXPECT_THAT(ids(inspect_child()), ElementsAre("deleted-file", "deleted-file"))
+      << "held and mapped";
   fs::remove_all(disk);
 }
 
 TEST_F(Inspecting, TracerBlocks) {
   start({});
   ASSERT_EQ(::ptrace(PTRACE_SEIZE, pid_, nullptr, nullptr), 0);
-  EXPECT_THAT(ids(look()), ElementsAre("traced"));
+  EXPECT_THAT(ids(inspect_child()), ElementsAre("traced"));
 }
 
-TEST_F(Inspecting, StoppedProcessIsWarnedAbout) {
+TEST_F(Inspecting, StoppedProcessIsAWarning) {
   start({});
   ::kill(pid_, SIGSTOP);
   ASSERT_TRUE(procfs::wait_until_stopped(pid_));
-  const Inspection found = look();
+  const Inspection found = inspect_child();
   EXPECT_THAT(ids(found), ElementsAre("stopped"));
   EXPECT_FALSE(found.findings.has_blocker());
 }
 
-TEST_F(Inspecting, EverythingIsReportedAtOnce) {
+TEST_F(Inspecting, AllFindingsAreReportedAtOnce) {
   int pipes[2];
   ASSERT_EQ(::pipe2(pipes, O_CLOEXEC), 0);
   const UniqueFd reading(pipes[0]);
   const UniqueFd writing(pipes[1]);
   start({"connect", "io_uring", "sysv"}, [&] { ::dup2(writing.get(), STDOUT_FILENO); });
-  EXPECT_THAT(ids(look()),
+  EXPECT_THAT(ids(inspect_child()),
               testing::IsSupersetOf({"outside-pipe", "tcp-established", "io-uring", "system-v"}));
 }
 
-TEST(Procfs, TextOfAProcessThatEndsMeanwhileIsEmpty) {
+TEST(Procfs, TextOfAnEndingProcessIsEmpty) {
   const pid_t child = ::fork();
   if (child == 0) {
     ::pause();

@@ -1,5 +1,5 @@
-// The peer names files, and users write to the directories: nothing is followed, replaced or made
-// for anybody who could not have made it.
+// The peer names files, and users can write to the directories: no link is followed, no file is
+// replaced, and none is created for a user who could not have created it.
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -19,7 +19,7 @@ using testing::IsEmpty;
 
 class HostileIncoming : public testing::Test {
  protected:
-  /// A file "file" of kUser's.
+  /// A file "file" owned by kUser.
   FileFacts one_file() const {
     FileFacts files;
     proto::MemoryFile& file = *files.Add();
@@ -44,7 +44,7 @@ class HostileIncoming : public testing::Test {
     EXPECT_THAT(findings::reason_of(findings_.list()), HasSubstr(reason));
   }
 
-  /// With "content" in the middle of holes.
+  /// With "content" between holes.
   Result<Incoming> make(const FileFacts& files, const std::vector<proto::Credentials>& members) {
     const UniqueFd image(::open(images_.name(image_name(0)).c_str(), O_WRONLY | O_CREAT, 0600));
     EXPECT_EQ(::pwrite(image.get(), "content", 7, 1 << 20), 7);
@@ -59,7 +59,7 @@ class HostileIncoming : public testing::Test {
   findings::Findings findings_{findings::Side::kDestination};
 };
 
-TEST_F(HostileIncoming, AFileComesWholeAndWithItsOwner) {
+TEST_F(HostileIncoming, FileArrivesWholeWithItsOwner) {
   FileFacts files = one_file();
   files[0].add_names(directory_.name("link"));
   files[0].add_opened_as(directory_.name("gone"));
@@ -86,7 +86,7 @@ TEST_F(HostileIncoming, AFileComesWholeAndWithItsOwner) {
   EXPECT_TRUE(fs::is_empty(directory_.path()));
 }
 
-TEST_F(HostileIncoming, NothingIsReplacedOrRemovedThatIsAnothersByNow) {
+TEST_F(HostileIncoming, FilesReplacedByOthersAreNotTouched) {
   const auto made = make(one_file(), {rights_of(kUser)});
   ASSERT_TRUE(made) << made.error().message();
   directory_.write("file", "theirs");
@@ -98,7 +98,7 @@ TEST_F(HostileIncoming, NothingIsReplacedOrRemovedThatIsAnothersByNow) {
   expect_refused(one_file(), "is here already");
 }
 
-TEST_F(HostileIncoming, NoLinkIsFollowed) {
+TEST_F(HostileIncoming, LinksAreNotFollowed) {
   const Directory elsewhere;
   FileFacts files = one_file();
   fs::create_directory_symlink(elsewhere.path(), directory_.name("link"));
@@ -108,7 +108,7 @@ TEST_F(HostileIncoming, NoLinkIsFollowed) {
   expect_refused(one_file(), "is here already");
 }
 
-TEST_F(HostileIncoming, OnlyWhoCouldMakeItMakesIt) {
+TEST_F(HostileIncoming, FileNeedsAMemberThatCouldCreateIt) {
   const auto not_theirs = make(one_file(), {rights_of(kUser - 1)});
   ASSERT_FALSE(not_theirs);
   EXPECT_THAT(not_theirs.error().message(), HasSubstr("belongs to user 65534"));
@@ -124,7 +124,7 @@ TEST_F(HostileIncoming, OnlyWhoCouldMakeItMakesIt) {
   EXPECT_THAT(findings::reason_of(findings_.list()), HasSubstr("belongs to user 65534"));
 }
 
-TEST_F(HostileIncoming, AFileOfAGroupThatItsOwnerIsNotInIsNotMade) {
+TEST_F(HostileIncoming, FileOfAForeignGroupIsNotCreated) {
   FileFacts files = one_file();
   files[0].set_gid(0);
   const auto made = make(files, {rights_of(kUser)});
@@ -132,7 +132,7 @@ TEST_F(HostileIncoming, AFileOfAGroupThatItsOwnerIsNotInIsNotMade) {
   EXPECT_THAT(made.error().message(), HasSubstr("owner and permissions"));
 }
 
-TEST_F(HostileIncoming, OneThatBothHostsHaveIsLeftWhereItIs) {
+TEST_F(HostileIncoming, FileOnSharedStorageIsLeftInPlace) {
   const std::string path = directory_.write("file", "shared");
   FileFacts files = one_file();
   files[0].set_device(id_of(path).first);
@@ -151,7 +151,7 @@ TEST_F(HostileIncoming, OneThatBothHostsHaveIsLeftWhereItIs) {
   EXPECT_TRUE(findings_.has_blocker());
 }
 
-TEST_F(HostileIncoming, WhatNoAgentWouldSayIsRefused) {
+TEST_F(HostileIncoming, ImpossibleDescriptionsAreRefused) {
   const auto refused = [this](const std::function<void(proto::MemoryFile&)>& change) {
     FileFacts files = one_file();
     change(files[0]);
@@ -178,7 +178,7 @@ TEST_F(HostileIncoming, WhatNoAgentWouldSayIsRefused) {
   EXPECT_FALSE(look_at(many));
 }
 
-TEST_F(HostileIncoming, ADirectoryOnADiskOrWithoutRoomIsNone) {
+TEST_F(HostileIncoming, DirectoryOnDiskOrWithoutRoomIsRefused) {
   FileFacts files = one_file();
   files[0].set_held_bytes(std::uint64_t{1} << 60);
   expect_refused(files, "are free in " + directory_.path().native());

@@ -1,4 +1,4 @@
-// The list of files beside a journal, by which a recovery removes them.
+// The list of files next to a journal, from which a recovery removes them.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -34,7 +34,7 @@ class KeptFiles : public testing::Test {
   const fs::path journal_ = state_.name("journal/some-source");
 };
 
-TEST_F(KeptFiles, AreReadAgainUntilTheyAreForgotten) {
+TEST_F(KeptFiles, ListIsReadUntilItIsRemoved) {
   EXPECT_TRUE(journal::kept_files(journal_)->files().empty());
   const std::string path = memory_.write("file", "");
   ASSERT_TRUE(journal::keep_files(journal_, list_of("/one", "/two")));
@@ -48,14 +48,14 @@ TEST_F(KeptFiles, AreReadAgainUntilTheyAreForgotten) {
   EXPECT_TRUE(journal::forget_files(journal_)) << "there are none";
 }
 
-TEST_F(KeptFiles, ADamagedListIsNotTakenForAnEmptyOne) {
+TEST_F(KeptFiles, DamagedListIsAnError) {
   ASSERT_TRUE(journal::keep_files(journal_, list_of("/one", "/two")));
   std::ofstream(state_.name("files/some-source")) << "\xff\xff\xff";
   EXPECT_EQ(journal::kept_files(journal_).error().code(), Code::kDataLoss);
   EXPECT_FALSE(release(journal_, false, Which::kAll));
 }
 
-TEST_F(KeptFiles, ReleaseRemovesTheNamesAskedForOfThatFileAlone) {
+TEST_F(KeptFiles, ReleaseRemovesOnlyTheRequestedNames) {
   const std::string made = memory_.write("made", "");
   const std::string carried = memory_.name("carried");
   fs::create_hard_link(made, carried);
@@ -70,7 +70,7 @@ TEST_F(KeptFiles, ReleaseRemovesTheNamesAskedForOfThatFileAlone) {
   EXPECT_TRUE(fs::exists(carried)) << "the host was restarted: this is another file";
 }
 
-TEST_F(KeptFiles, ANameThatLeadsElsewhereByNowStays) {
+TEST_F(KeptFiles, NameOfAnotherFileStays) {
   const std::string made = memory_.write("made", "");
   const auto list = list_of(made, made);
   const std::string other = memory_.write("other", "theirs");
@@ -81,7 +81,7 @@ TEST_F(KeptFiles, ANameThatLeadsElsewhereByNowStays) {
 
 using HostileKeptFiles = KeptFiles;
 
-TEST_F(HostileKeptFiles, ANameThatItsOwnerMayNotRemoveStays) {
+TEST_F(HostileKeptFiles, NameThatItsOwnerMayNotRemoveStays) {
   const std::string theirs = memory_.write("theirs", "");
   const std::string own = memory_.write("own", "");
   ASSERT_EQ(::chown(own.c_str(), kUser, kUser), 0);

@@ -1,4 +1,4 @@
-// Mappings whose flags are known from an earlier look.
+// Mappings whose flags are known from an earlier read.
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::uint64_t kMappingBytes = 4096;
 
-/// A mapping of this process that has no neighbour to become one with.
+/// A mapping of this process that cannot be merged with a neighbour.
 class Mapping {
  public:
   Mapping() {
@@ -30,7 +30,7 @@ class Mapping {
     const auto start = reinterpret_cast<std::uintptr_t>(page());
     return {start, start + kMappingBytes};
   }
-  /// As it is among `mappings`; none if it is not.
+  /// Its entry in `mappings`; none if it has none.
   MemoryMapping in(const Result<MemoryMappings>& mappings) const {
     EXPECT_TRUE(mappings);
     const auto found = std::ranges::find(*mappings, range(), &MemoryMapping::range);
@@ -44,17 +44,17 @@ class Mapping {
 
 class KnownMappings : public testing::Test {
  protected:
-  KnownMemory look() const { return {read_mappings(::getpid()).value(), {tracked_.range()}}; }
+  KnownMemory read_known() const { return {read_mappings(::getpid()).value(), {tracked_.range()}}; }
   const Mapping plain_, tracked_;
 };
 
-TEST_F(KnownMappings, AreAsInSmaps) {
-  const KnownMemory known = look();
+TEST_F(KnownMappings, EqualThoseOfSmaps) {
+  const KnownMemory known = read_known();
   const auto again = read_mappings(::getpid(), known);
   EXPECT_TRUE(plain_.in(again).plain);
   EXPECT_FALSE(plain_.in(again).tracked);
   EXPECT_TRUE(tracked_.in(again).tracked);
-  std::size_t the_same = 0;  // looking allocates
+  std::size_t the_same = 0;  // reading allocates
   for (const MemoryMapping& before : known.mappings) {
     const auto now = std::ranges::find(*again, before.range, &MemoryMapping::range);
     if (now == again->end()) continue;
@@ -69,8 +69,8 @@ TEST_F(KnownMappings, AreAsInSmaps) {
   EXPECT_GT(the_same, known.mappings.size() / 2);
 }
 
-TEST_F(KnownMappings, WhatWasFlaggedIsNotPlainAndWhatIsNewIs) {
-  KnownMemory known = look();
+TEST_F(KnownMappings, NewMappingsArePlainAndFlaggedOnesAreNot) {
+  KnownMemory known = read_known();
   for (MemoryMapping& mapping : known.mappings) {
     if (mapping.range == plain_.range()) mapping.plain = !(mapping.flagged = true);
   }
@@ -80,8 +80,8 @@ TEST_F(KnownMappings, WhatWasFlaggedIsNotPlainAndWhatIsNewIs) {
   EXPECT_TRUE(later.in(again).plain);
 }
 
-TEST_F(KnownMappings, WhatIsLockedSinceIsSeen) {
-  const KnownMemory known = look();
+TEST_F(KnownMappings, NewlyLockedMemoryIsSeen) {
+  const KnownMemory known = read_known();
   ASSERT_EQ(::mlock(plain_.page(), kMappingBytes), 0);
   const MemoryMapping locked = plain_.in(read_mappings(::getpid(), known));
   ASSERT_EQ(::munlock(plain_.page(), kMappingBytes), 0);
@@ -89,7 +89,7 @@ TEST_F(KnownMappings, WhatIsLockedSinceIsSeen) {
   EXPECT_TRUE(locked.flagged);
 }
 
-TEST_F(KnownMappings, OfAProcessThatIsGoneAreAnError) { EXPECT_FALSE(read_mappings(0, look())); }
+TEST_F(KnownMappings, EndedProcessIsAnError) { EXPECT_FALSE(read_mappings(0, read_known())); }
 
 }  // namespace
 }  // namespace gcr::process::test

@@ -1,5 +1,5 @@
-// A program with memory of every kind, much of it zeros, that does what its standard input says:
-// one command per line, answered by "ok" and numbers in hexadecimal.
+// A program with memory of every kind, much of it zeros, that executes commands of its standard
+// input: one per line, answered by "ok" and numbers in hexadecimal.
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -26,7 +26,7 @@ unsigned char* map(std::size_t bytes, int flags, int fd = -1) {
   return at == MAP_FAILED ? nullptr : static_cast<unsigned char*>(at);
 }
 
-/// A mapping that cannot become one with its neighbours.
+/// A mapping that cannot be merged with its neighbours.
 unsigned char* map_apart(std::size_t bytes) {
   unsigned char* const all = map(bytes + 2 * kPage, MAP_PRIVATE | MAP_ANONYMOUS);
   if (all == nullptr || ::mprotect(all, kPage, PROT_NONE) != 0 ||
@@ -74,7 +74,7 @@ struct Regions {
   }
 };
 
-/// Pages that are zero one moment and are not the next, written by a thread that never rests.
+/// Pages that are alternately zero and not, written by a thread without pause.
 class Writer {
  public:
   void start() {

@@ -1,4 +1,4 @@
-// What is cut out of one mapping is written to before a dump, so that it can be one again later.
+// Parts of one mapping are written to before a dump, so that they can be merged again later.
 #include "migrate-agent/process/pages/private_memory.h"
 
 #include <gtest/gtest.h>
@@ -20,9 +20,9 @@ namespace {
 constexpr std::uint64_t kPieceBytes = kMiB;
 constexpr std::uint64_t kPiecePages = kPieceBytes / 4096;
 
-/// A child that has stopped, and a row of pieces of its memory, a letter for each: w is written to;
-/// r, x and n were never, and may now be read, executed, or nothing; g is a guard as threads have,
-/// s is shared memory, and a dot is a gap.
+/// A stopped child with a row of pieces of its memory, a letter for each: w is written to; r, x and
+/// n were never, and may now be read, executed, or neither; g is a guard page as threads have, s is
+/// shared memory, and a dot is a gap.
 class Row {
  public:
   explicit Row(std::string pieces) : pieces_(std::move(pieces)) {
@@ -44,7 +44,7 @@ class Row {
 
   pid_t child() const { return child_; }
 
-  /// How many pages of each piece are there.
+  /// How many pages of each piece are present.
   std::vector<std::uint64_t> pages() const {
     std::vector<std::uint64_t> found;
     for (std::size_t i = 0; i < pieces_.size(); ++i) {
@@ -109,7 +109,7 @@ std::vector<std::uint64_t> kept_joinable(const std::string& pieces) {
 using Pages = std::vector<std::uint64_t>;
 constexpr std::uint64_t kAll = kPiecePages;
 
-TEST(KeepJoinable, APageIsWrittenOfWhatLiesBetween) {
+TEST(KeepJoinable, OnePageIsWrittenBetweenWrittenMappings) {
   if (!can_scan_pages()) return;  // memory goes through CRIU
   EXPECT_EQ(kept_joinable("wrw"), (Pages{kAll, 1, kAll}));
   EXPECT_EQ(kept_joinable("wxw"), (Pages{kAll, 1, kAll}));
@@ -117,7 +117,7 @@ TEST(KeepJoinable, APageIsWrittenOfWhatLiesBetween) {
   EXPECT_EQ(kept_joinable("wrnxwrw"), (Pages{kAll, 1, 1, 1, kAll, 1, kAll}));
 }
 
-TEST(KeepJoinable, WhatIsAtAnEndOrWasNeverOfThePieceIsLeftAlone) {
+TEST(KeepJoinable, OuterAndSeparateMappingsAreLeftAlone) {
   if (!can_scan_pages()) return;
   EXPECT_EQ(kept_joinable("rw.wr"), (Pages{0, kAll, 0, kAll, 0}));
   EXPECT_EQ(kept_joinable("wgw"), (Pages{kAll, 0, kAll}));
@@ -126,7 +126,7 @@ TEST(KeepJoinable, WhatIsAtAnEndOrWasNeverOfThePieceIsLeftAlone) {
   EXPECT_EQ(kept_joinable("wr.rw"), (Pages{kAll, 0, 0, 0, kAll}));
 }
 
-TEST(KeepJoinable, NothingIsDifferent) {
+TEST(KeepJoinable, MappingsStayTheSame) {
   const Row row("wrwnw");
   const auto before = read_mappings(row.child()).value();
   PrivateMemory(row.child()).keep_joinable(row.child());

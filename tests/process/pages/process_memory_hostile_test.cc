@@ -1,4 +1,5 @@
-// A process that executes another program, perhaps a privileged one, after it was asked about.
+// A process that executes another program, perhaps a privileged one, after its permission was
+// checked.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -16,7 +17,7 @@
 namespace gcr::process::test {
 namespace {
 
-/// A child that executes another program when it is told to.
+/// A child that executes another program on command.
 class Changing {
  public:
   enum class From { kItsOwn, kVfork };
@@ -76,7 +77,7 @@ class Changing {
   UniqueFd executed_;
 };
 
-/// Of what the process has at the address of each mapping, how many pages can be read.
+/// How many pages at the addresses of the process's mappings can be read.
 std::size_t readable(pid_t pid, const ReadMemory& read) {
   std::size_t pages = 0;
   for (const MemoryMapping& mapping : read_mappings(pid).value()) {
@@ -86,14 +87,14 @@ std::size_t readable(pid_t pid, const ReadMemory& read) {
   return pages;
 }
 
-TEST(HostileMemory, OfTheProgramThatWasAllowedIsRead) {
+TEST(HostileMemory, MemoryOfTheAllowedProgramIsRead) {
   const Changing process;
   const auto read = open_memory(process.pid());
   ASSERT_TRUE(read) << read.error().message();
   EXPECT_GT(readable(process.pid(), *read), 0U);
 }
 
-TEST(HostileMemory, OfAProgramThatIsExecutedLaterIsNotRead) {
+TEST(HostileMemory, MemoryAfterALaterExecveIsNotRead) {
   const Changing process;
   const auto read = open_memory(process.pid());
   ASSERT_TRUE(read) << read.error().message();
@@ -102,7 +103,7 @@ TEST(HostileMemory, OfAProgramThatIsExecutedLaterIsNotRead) {
   EXPECT_GT(readable(process.pid(), open_memory(process.pid()).value()), 0U);
 }
 
-TEST(HostileMemory, OfAProgramThatIsExecutedDuringTheQuestionIsNotRead) {
+TEST(HostileMemory, MemoryAfterAConcurrentExecveIsNotRead) {
   const Changing process;
   const auto read = open_memory(process.pid(), [&process](pid_t) {
     process.execute();
@@ -112,17 +113,17 @@ TEST(HostileMemory, OfAProgramThatIsExecutedDuringTheQuestionIsNotRead) {
   EXPECT_EQ(readable(process.pid(), *read), 0U);
 }
 
-TEST(HostileMemory, OfAProcessThatMayNotBeMovedIsNotRead) {
+TEST(HostileMemory, MemoryOfAnUnmovableProcessIsNotRead) {
   const Changing process;
   const auto read = open_memory(process.pid(), [](pid_t) -> Status {
-    return Error(Code::kPermissionDenied, "it is somebody else's");
+    return Error(Code::kPermissionDenied, "it belongs to another user");
   });
   ASSERT_FALSE(read);
   EXPECT_EQ(read.error().code(), Code::kPermissionDenied);
 }
 
-/// Its parent's lives on when it executes a program.
-TEST(HostileMemory, OfAParentIsNotReadThroughItsChildInVfork) {
+/// Its parent's memory stays alive after its execve.
+TEST(HostileMemory, ParentsMemoryIsNotReadThroughItsVforkChild) {
   const Changing process(Changing::From::kVfork);
   const auto read = open_memory(process.pid());
   ASSERT_FALSE(read);

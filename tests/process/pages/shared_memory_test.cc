@@ -1,4 +1,4 @@
-// Which memory without a name goes beside CRIU, and what is read of it.
+// Which memory without a name is sent without CRIU, and what is read of it.
 #include "migrate-agent/process/pages/shared_memory.h"
 
 #include <fcntl.h>
@@ -47,7 +47,7 @@ UniqueFd file_of(std::span<char> memory) {
   return UniqueFd(::open(path.c_str(), O_RDWR));
 }
 
-/// A process that does this, and stands still. What this process maps it has inherited.
+/// A child that runs `work`, and is stopped. It inherits the mappings of this process.
 class Child {
  public:
   explicit Child(const std::function<void()>& work)
@@ -84,7 +84,7 @@ std::string read_of(const SharedMemory& memory, std::uint64_t offset, std::size_
   return content;
 }
 
-TEST(SharedMemoryTest, MemoryOfOneProcessAloneIsFound) {
+TEST(SharedMemoryTest, MemoryOfOneProcessIsFound) {
   const auto memories = found_after([] { filled(); });
   ASSERT_EQ(memories.size(), 1u);
   EXPECT_EQ(memories[0].size_bytes, kSharedBytes);
@@ -100,8 +100,8 @@ TEST(SharedMemoryTest, MemoryOfSeveralProcessesIsFoundOnce) {
   ::munmap(memory.data(), memory.size());
 }
 
-/// Parts that are unmapped, may not be touched, are locked, or are mapped twice.
-TEST(SharedMemoryTest, AllOfItIsReadHoweverItIsMapped) {
+/// Parts that are unmapped, inaccessible, locked, or mapped twice.
+TEST(SharedMemoryTest, AllOfItIsReadInEveryMappingLayout) {
   const std::vector<std::function<void(std::span<char>)>> ways{
       [](auto memory) { ::munmap(memory.data() + kPageOfShared, kMiB); },
       [](auto memory) { ::munmap(memory.data(), kMiB); },
@@ -116,9 +116,9 @@ TEST(SharedMemoryTest, AllOfItIsReadHoweverItIsMapped) {
   }
 }
 
-TEST(SharedMemoryTest, WhatIsOpenIsForCriu) {
+TEST(SharedMemoryTest, MemoryWithADescriptorIsLeftToCriu) {
   EXPECT_THAT(found_after([] { file_of(filled()).release(); }), IsEmpty());
-  // In any process of the job.
+  // In each process of the job.
   const std::span<char> memory = filled();
   const Child one([] {});
   const Child other([&] { file_of(memory).release(); });
@@ -127,9 +127,9 @@ TEST(SharedMemoryTest, WhatIsOpenIsForCriu) {
   ::munmap(memory.data(), memory.size());
 }
 
-TEST(SharedMemoryTest, MemoryOfOtherKindsIsForCriu) {
+TEST(SharedMemoryTest, OtherKindsOfMemoryAreLeftToCriu) {
   EXPECT_THAT(found_after([] { filled(MAP_PRIVATE | MAP_ANONYMOUS); }), IsEmpty());
-  EXPECT_THAT(found_after([] { mapped(MAP_SHARED | MAP_ANONYMOUS)[0] = 1; }), IsEmpty());  // little
+  EXPECT_THAT(found_after([] { mapped(MAP_SHARED | MAP_ANONYMOUS)[0] = 1; }), IsEmpty());  // few
   for (const char* const name : {"mine", "/dev/zero"}) {
     for (const unsigned flags : {0u, static_cast<unsigned>(MFD_ALLOW_SEALING)}) {
       const bool is_as_criu_makes_it = std::strcmp(name, "/dev/zero") == 0 && flags == 0;
@@ -143,7 +143,7 @@ TEST(SharedMemoryTest, MemoryOfOtherKindsIsForCriu) {
   }
 }
 
-TEST(SharedMemoryTest, WhatIsNotThereIsNotReadAndIsNotMadeByReading) {
+TEST(SharedMemoryTest, HolesAreNeitherReadNorAllocated) {
   const auto memories = found_after([] {
     const std::span<char> memory = filled();
     ::madvise(memory.data() + kPageOfShared, kMiB, MADV_REMOVE);
@@ -155,9 +155,9 @@ TEST(SharedMemoryTest, WhatIsNotThereIsNotReadAndIsNotMadeByReading) {
   EXPECT_EQ(pages_of(memories[0]).value(), pages);
 }
 
-TEST(SharedMemoryTest, LargeMemoryIsLookedThroughInParts) {
+TEST(SharedMemoryTest, LargeMemoryIsScannedInParts) {
   constexpr std::uint64_t kLarge = kGiB;
-  // The second begins within a quarter, and reaches from there over a whole one into the next.
+  // The second begins within a quarter, and extends over a whole one into the next.
   const AddressRanges pages{{0, kMiB}, {kLarge / 2 - kMiB, 3 * kLarge / 4 + kMiB}};
   const auto memories = found_after([&] {
     void* const at = ::mmap(nullptr, kLarge, PROT_READ | PROT_WRITE,
@@ -176,7 +176,7 @@ TEST(SharedMemoryTest, MemoryWithoutHolesIsOneRange) {
   EXPECT_EQ(pages_of(memories[0]).value(), (AddressRanges{{0, kSharedBytes}}));
 }
 
-TEST(SharedMemoryTest, ItIsAskedWhetherAProcessMayMoveWhenItsMemoryIsOpen) {
+TEST(SharedMemoryTest, PermissionIsCheckedAfterOpeningTheMemory) {
   const Child child([] { filled(); });
   const auto refused = shared_memories({child.pid()}, [&](pid_t pid) -> Status {
     EXPECT_EQ(pid, child.pid());

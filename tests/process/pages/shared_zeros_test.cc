@@ -25,7 +25,7 @@ namespace {
 constexpr std::size_t kPage = 4096;
 constexpr std::size_t kBytes = 4 * kMiB;
 
-/// Every fourth page has a byte that is not zero; all are in memory.
+/// Every fourth page has a byte that is not zero; all are present.
 void write_pages(std::span<char> bytes) {
   std::ranges::fill(bytes, 0);
   for (std::size_t at = kPage - 1; at < bytes.size(); at += 4 * kPage) bytes[at] = 1;
@@ -60,7 +60,7 @@ std::uint64_t bytes_in_memory(const UniqueFd& file) {
   return static_cast<std::uint64_t>(status.st_blocks) * 512;
 }
 
-/// A process that has inherited what this one has mapped, and stands still.
+/// A stopped process that has inherited the mappings of this one.
 class Stopped {
  public:
   Stopped() : pid_(fork_ready([] { return true; })) {
@@ -92,7 +92,7 @@ class SharedZerosTest : public testing::Test {
   std::vector<std::span<char>> mapped_;
 };
 
-TEST_F(SharedZerosTest, AnonymousMemoryReadsTheSameAndHasNoZerosLeft) {
+TEST_F(SharedZerosTest, ZerosAreReleasedAndAllReadsTheSame) {
   const auto memory = shared(-1);
   const UniqueFd file = file_of(memory);
   ASSERT_EQ(bytes_in_memory(file), kBytes);
@@ -100,14 +100,14 @@ TEST_F(SharedZerosTest, AnonymousMemoryReadsTheSameAndHasNoZerosLeft) {
   EXPECT_EQ(process::drop_shared_zeros({one.pid(), other.pid()}), kBytes / 4 * 3);
   EXPECT_EQ(bytes_in_memory(file), kBytes / 4);
   EXPECT_TRUE(reads_as_written(memory));
-  // What was dropped is there again when it is written, for all.
+  // Dropped pages exist again for all processes once they are written.
   memory[0] = 7;
   char byte = 0;
   EXPECT_EQ(::pread(file.get(), &byte, 1, 0), 1);
   EXPECT_EQ(byte, 7);
 }
 
-TEST_F(SharedZerosTest, LockedMemoryIsNoDifferent) {
+TEST_F(SharedZerosTest, LockedMemoryIsTreatedTheSame) {
   const auto locked = shared(-1);
   ASSERT_EQ(::mlock(locked.data(), locked.size()), 0);
   const Stopped one;
@@ -116,7 +116,7 @@ TEST_F(SharedZerosTest, LockedMemoryIsNoDifferent) {
   EXPECT_TRUE(reads_as_written(locked));
 }
 
-TEST_F(SharedZerosTest, FilesWithNamesMemfdsAndSmallOnesStayAsTheyAre) {
+TEST_F(SharedZerosTest, NamedFilesMemfdsAndSmallOnesAreLeftAlone) {
   char name[] = "/dev/shm/gcr-shared-zeros-XXXXXX";
   const UniqueFd named(::mkostemp(name, O_CLOEXEC));
   ASSERT_EQ(::ftruncate(named.get(), kBytes), 0);
@@ -135,7 +135,7 @@ TEST_F(SharedZerosTest, FilesWithNamesMemfdsAndSmallOnesStayAsTheyAre) {
   ::munmap(small.data(), small.size());
 }
 
-TEST_F(SharedZerosTest, AProcessThatIsGoneHasNone) {
+TEST_F(SharedZerosTest, EndedProcessHasNone) {
   pid_t gone = 0;
   {
     const Stopped one;

@@ -1,4 +1,4 @@
-// Writes to this process's own memory, tracked.
+// Writes to the memory of this process, tracked.
 #include "migrate-agent/process/pages/write_tracker.h"
 
 #include <fcntl.h>
@@ -30,7 +30,7 @@ UniqueFd open_userfaultfd() {
   return UniqueFd(static_cast<int>(::syscall(SYS_userfaultfd, O_CLOEXEC | UFFD_USER_MODE_ONLY)));
 }
 
-/// Private memory between two pages that cannot be used, so that it is a mapping of its own.
+/// Private memory between two inaccessible pages, so that it is a mapping of its own.
 class Memory {
  public:
   explicit Memory(std::uint64_t pages = kPages, bool filled = true) : pages_(pages) {
@@ -81,7 +81,7 @@ class WriteTrackerTest : public testing::Test {
     return pages ? *pages : AddressRanges();
   }
 
-  /// What the last round reads.
+  /// The ranges read in the last round.
   AddressRanges last(const AddressRanges& mappings) {
     const auto present = present_pages(::getpid(), mappings);
     EXPECT_TRUE(present);
@@ -90,7 +90,7 @@ class WriteTrackerTest : public testing::Test {
     return pages ? *pages : AddressRanges();
   }
 
-  /// Until nothing of it has to be read.
+  /// Repeats rounds until nothing has to be read.
   void settle(const AddressRanges& mappings) {
     EXPECT_EQ(round(mappings), mappings);
     EXPECT_EQ(round(mappings), mappings) << "all was new in the round before";
@@ -100,7 +100,7 @@ class WriteTrackerTest : public testing::Test {
   std::optional<WriteTracker> tracker_;
 };
 
-TEST_F(WriteTrackerTest, APageThatWasWrittenIsReadInThatRoundAndInTheNext) {
+TEST_F(WriteTrackerTest, WrittenPageIsReadInTwoRounds) {
   const Memory memory;
   const AddressRanges all{memory.range()};
   settle(all);
@@ -114,8 +114,8 @@ TEST_F(WriteTrackerTest, APageThatWasWrittenIsReadInThatRoundAndInTheNext) {
   EXPECT_EQ(last(all), AddressRanges());
 }
 
-TEST_F(WriteTrackerTest, EachOfManyPagesThatLieApartIsReadOnce) {
-  // The kernel tells 512 ranges at a time, and a request asks for 1,024.
+TEST_F(WriteTrackerTest, EachOfManyScatteredPagesIsReadOnce) {
+  // The kernel reports 512 ranges at a time, and a request asks for 1,024.
   const Memory memory(10240);
   const AddressRanges all{memory.range()};
   settle(all);
@@ -131,7 +131,7 @@ TEST_F(WriteTrackerTest, EachOfManyPagesThatLieApartIsReadOnce) {
   EXPECT_EQ(round(all), written);
 }
 
-TEST_F(WriteTrackerTest, WhatTheKernelWritesForTheProcessIsSeen) {
+TEST_F(WriteTrackerTest, WritesByTheKernelAreSeen) {
   const Memory memory;
   const AddressRanges all{memory.range()};
   settle(all);
@@ -146,14 +146,14 @@ TEST_F(WriteTrackerTest, WhatTheKernelWritesForTheProcessIsSeen) {
   EXPECT_EQ(last(all), (AddressRanges{memory.pages(3, 1), memory.pages(6, 1), memory.pages(9, 1)}));
 }
 
-TEST_F(WriteTrackerTest, MemoryThatIsGivenBackAndWrittenAgainIsRead) {
+TEST_F(WriteTrackerTest, ReleasedAndRewrittenMemoryIsRead) {
   const Memory memory;
   const AddressRanges all{memory.range()};
   settle(all);
   ASSERT_EQ(::madvise(memory.page(10), 3 * kPage, MADV_DONTNEED), 0);
   memory.write(11);
   EXPECT_EQ(*static_cast<const volatile unsigned char*>(memory.page(12)), 0);
-  // A page that was only read has the kernel's zeros or memory of its own: the kernel chooses.
+  // A page that was only read maps the kernel's zero page or a page of its own: the kernel chooses.
   const auto there = present_pages(::getpid(), {memory.pages(10, 3)});
   ASSERT_TRUE(there);
   EXPECT_EQ(intersection(*there, {memory.pages(10, 2)}), AddressRanges{memory.pages(11, 1)});
@@ -161,7 +161,7 @@ TEST_F(WriteTrackerTest, MemoryThatIsGivenBackAndWrittenAgainIsRead) {
   EXPECT_EQ(round(all), *there);
 }
 
-TEST_F(WriteTrackerTest, PagesThatWereNeverThereAreReadWhenTheyAreWritten) {
+TEST_F(WriteTrackerTest, NewlyWrittenPagesAreRead) {
   const Memory memory(kPages, false);
   const AddressRanges all{memory.range()};
   memory.write(1);
@@ -170,10 +170,10 @@ TEST_F(WriteTrackerTest, PagesThatWereNeverThereAreReadWhenTheyAreWritten) {
   memory.write(2);
   EXPECT_EQ(last(all), AddressRanges{memory.pages(2, 1)});
   EXPECT_EQ(present_pages(::getpid(), all).value(), AddressRanges{memory.pages(1, 2)})
-      << "nothing else has come to be";
+      << "nothing else has changed";
 }
 
-TEST_F(WriteTrackerTest, AMappingInThePlaceOfAnotherIsReadEachTime) {
+TEST_F(WriteTrackerTest, ReplacedMappingIsReadEveryRound) {
   const Memory memory(2 * kPages);
   settle({memory.range()});
   void* const part = memory.page(kPages / 2);
@@ -192,7 +192,7 @@ TEST_F(WriteTrackerTest, AMappingInThePlaceOfAnotherIsReadEachTime) {
   EXPECT_EQ(last(mappings), (AddressRanges{memory.pages(0, 1), replaced.front()}));
 }
 
-TEST_F(WriteTrackerTest, AMappingThatGrewIsReadWhereItIsNew) {
+TEST_F(WriteTrackerTest, NewPartOfAGrownMappingIsRead) {
   const Memory room(3 * kPages, false);
   ASSERT_EQ(::munmap(room.page(kPages), 2 * kPages * kPage), 0);
   std::memset(room.page(0), 1, kPages * kPage);
@@ -208,7 +208,7 @@ TEST_F(WriteTrackerTest, AMappingThatGrewIsReadWhereItIsNew) {
   EXPECT_EQ(last(all), AddressRanges{room.pages(2 * kPages + 1, 1)});
 }
 
-TEST_F(WriteTrackerTest, AMappingThatMovedIsReadWhereItIsNow) {
+TEST_F(WriteTrackerTest, MovedMappingIsReadAtItsNewAddress) {
   const Memory memory;
   const Memory room(kPages, false);
   settle({memory.range()});
@@ -218,7 +218,7 @@ TEST_F(WriteTrackerTest, AMappingThatMovedIsReadWhereItIsNow) {
   const AddressRanges all{room.range()};
   EXPECT_EQ(last(all), all);
   EXPECT_EQ(round(all), all);
-  room.write(4);  // whether a protection has come along or not
+  room.write(4);  // whether a protection was inherited or not
   EXPECT_EQ(round(all), all);
   EXPECT_NE(last(all), all);
   room.write(5);
@@ -226,7 +226,7 @@ TEST_F(WriteTrackerTest, AMappingThatMovedIsReadWhereItIsNow) {
   EXPECT_EQ(found, AddressRanges{room.pages(5, 1)});
 }
 
-TEST_F(WriteTrackerTest, ProtectionOfItsOwnChangesNothing) {
+TEST_F(WriteTrackerTest, MprotectByTheProgramChangesNothing) {
   const Memory memory;
   const AddressRanges all{memory.range()};
   settle(all);
@@ -236,7 +236,7 @@ TEST_F(WriteTrackerTest, ProtectionOfItsOwnChangesNothing) {
   EXPECT_EQ(last(all), AddressRanges{memory.pages(9, 1)});
 }
 
-TEST_F(WriteTrackerTest, WritesBesideAForkAreSeenAndTheChildIsNotTracked) {
+TEST_F(WriteTrackerTest, ForkKeepsTheParentTrackedButNotTheChild) {
   const Memory memory;
   const AddressRanges all{memory.range()};
   settle(all);
@@ -255,7 +255,7 @@ TEST_F(WriteTrackerTest, WritesBesideAForkAreSeenAndTheChildIsNotTracked) {
   EXPECT_EQ(last(all), AddressRanges{memory.pages(2, 1)});
 }
 
-TEST_F(WriteTrackerTest, AWriteToAHugePageIsSeen) {
+TEST_F(WriteTrackerTest, WriteToAHugePageIsSeen) {
   constexpr std::uint64_t kHugePages = 512;
   const Memory room(5 * kHugePages, false);
   const std::uint64_t first = (kHugePages - number_of(room.page(0)) / kPage % kHugePages);
@@ -267,7 +267,7 @@ TEST_F(WriteTrackerTest, AWriteToAHugePageIsSeen) {
   EXPECT_EQ(last(all), AddressRanges{room.pages(first + 3, 1)});
 }
 
-TEST_F(WriteTrackerTest, SmallMappingsAreReadEachTime) {
+TEST_F(WriteTrackerTest, SmallMappingsAreReadEveryRound) {
   const Memory memory(kPages - 1);
   const AddressRanges all{memory.range()};
   EXPECT_EQ(round(all), all);
@@ -276,7 +276,7 @@ TEST_F(WriteTrackerTest, SmallMappingsAreReadEachTime) {
   EXPECT_FALSE(is_tracked(memory.range()));
 }
 
-TEST_F(WriteTrackerTest, WhatIsDistrustedIsReadEachTimeFromThenOn) {
+TEST_F(WriteTrackerTest, DistrustedPagesAreReadEveryRound) {
   const Memory memory;
   const AddressRanges all{memory.range()};
   settle(all);
@@ -286,7 +286,7 @@ TEST_F(WriteTrackerTest, WhatIsDistrustedIsReadEachTimeFromThenOn) {
   EXPECT_EQ(round(all), AddressRanges{memory.pages(4, 2)});
 }
 
-TEST_F(WriteTrackerTest, MemoryWithAUserfaultfdOfItsOwnIsLeftToIt) {
+TEST_F(WriteTrackerTest, MemoryOfTheProgramsUserfaultfdIsSkipped) {
   const Memory memory;
   const UniqueFd own = open_userfaultfd();
   uffdio_api api{};
@@ -303,7 +303,7 @@ TEST_F(WriteTrackerTest, MemoryWithAUserfaultfdOfItsOwnIsLeftToIt) {
   EXPECT_TRUE(is_tracked(memory.range())) << "by its own";
 }
 
-TEST_F(WriteTrackerTest, WhatIsWrittenAllTheTimeIsNotProtectedAgainAtOnce) {
+TEST_F(WriteTrackerTest, ConstantlyWrittenPagesAreNotReprotected) {
   const Memory memory(64 * kPages);
   const AddressRanges all{memory.range()};
   settle(all);
@@ -314,7 +314,7 @@ TEST_F(WriteTrackerTest, WhatIsWrittenAllTheTimeIsNotProtectedAgainAtOnce) {
     std::memset(memory.page(7), 4, 1);
     EXPECT_EQ(round(all), all);
   } while (WriteTracker::Clock::now() >= tracker_->rests_until());
-  // All was read once more, and the page is still to be found.
+  // All was read once more, and the page is still found.
   const AddressRanges written{memory.pages(7, 1)};
   EXPECT_EQ(last(all), written);
   EXPECT_EQ(tracker_->written_bytes(), 0u);
@@ -323,7 +323,7 @@ TEST_F(WriteTrackerTest, WhatIsWrittenAllTheTimeIsNotProtectedAgainAtOnce) {
   EXPECT_EQ(tracker_->written_bytes(), kPage);
 }
 
-TEST_F(WriteTrackerTest, NothingIsLeftBehind) {
+TEST_F(WriteTrackerTest, NothingIsLeftInTheProcess) {
   const Memory memory;
   settle({memory.range()});
   EXPECT_TRUE(is_tracked(memory.range()));
@@ -332,7 +332,7 @@ TEST_F(WriteTrackerTest, NothingIsLeftBehind) {
   memory.write(1);
 }
 
-TEST_F(WriteTrackerTest, OnlyAUserfaultfdThatNobodyHasSetUpIsTaken) {
+TEST_F(WriteTrackerTest, OnlyAFreshUserfaultfdIsAccepted) {
   const auto outcome_of = [](UniqueFd fd) {
     const auto tracker = WriteTracker::create(::getpid(), std::move(fd));
     return tracker ? Code::kInternal : tracker.error().code();
@@ -346,7 +346,7 @@ TEST_F(WriteTrackerTest, OnlyAUserfaultfdThatNobodyHasSetUpIsTaken) {
   EXPECT_EQ(outcome_of(std::move(used)), Code::kUnsupported);
 }
 
-TEST_F(WriteTrackerTest, TheUserfaultfdOfAnotherProcessTracksNothing) {
+TEST_F(WriteTrackerTest, UserfaultfdOfAnotherProcessTracksNothing) {
   const Memory memory;
   int ends[2];
   ASSERT_EQ(::pipe2(ends, O_CLOEXEC), 0);

@@ -38,8 +38,8 @@ class ZeroPagesTest : public testing::Test {
     return {addresses[0], addresses[1], addresses[2], addresses[3], addresses[4]};
   }
 
-  /// Until no thread has run between two looks: what the software driver's threads map when they
-  /// begin is there.
+  /// Until no thread has run between two reads: the software driver's threads have then mapped what
+  /// they need.
   static void wait_until_all_wait(pid_t pid) {
     const std::string tasks = "/proc/" + std::to_string(pid) + "/task";
     for (std::map<std::string, std::string> before;;) {
@@ -57,7 +57,7 @@ class ZeroPagesTest : public testing::Test {
     }
   }
 
-  /// Pages in memory of a process from `address` on.
+  /// Present pages in the memory of a process from `address` on.
   static std::uint64_t present_pages(pid_t pid, std::uint64_t address, std::uint64_t bytes) {
     const std::string path = "/proc/" + std::to_string(pid) + "/pagemap";
     const UniqueFd pagemap(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
@@ -71,7 +71,7 @@ class ZeroPagesTest : public testing::Test {
   }
 };
 
-TEST_F(ZeroPagesTest, ZerosAreDroppedAndEverythingReadsAsBefore) {
+TEST_F(ZeroPagesTest, ZerosAreDroppedAndAllReadsTheSame) {
   Subject subject;
   const Regions regions = make_regions(subject);
   gpu::Door door = door_of(subject);
@@ -96,7 +96,7 @@ TEST_F(ZeroPagesTest, LockedSharedAndFileMemoryIsLeftAlone) {
   EXPECT_EQ(subject.value("wrong"), 0u);
 }
 
-TEST_F(ZeroPagesTest, AMappingOfZerosAloneIsMarkedForHugePages) {
+TEST_F(ZeroPagesTest, AllZeroMappingIsMarkedForHugePages) {
   Subject subject;
   const Regions regions = make_regions(subject);
   gpu::Door door = door_of(subject);
@@ -107,7 +107,7 @@ TEST_F(ZeroPagesTest, AMappingOfZerosAloneIsMarkedForHugePages) {
   EXPECT_EQ(flags_at(subject.pid(), regions.mixed).find(" hg"), std::string::npos);
 }
 
-TEST_F(ZeroPagesTest, WhatGoesBesideCriuIsMarkedAndStays) {
+TEST_F(ZeroPagesTest, MemorySentWithoutCriuIsMarkedButNotDropped) {
   Subject subject;
   const Regions regions = make_regions(subject);
   gpu::Door door = door_of(subject);
@@ -118,14 +118,14 @@ TEST_F(ZeroPagesTest, WhatGoesBesideCriuIsMarkedAndStays) {
   const DroppedPages dropped =
       good(process::drop_zero_pages(door, procfs::Process::open(door.pid()).value(), all));
   EXPECT_EQ(dropped.scanned_bytes, 0u);
-  EXPECT_EQ(dropped.held.count(), 0) << "it was stopped for nothing";
+  EXPECT_EQ(dropped.held.count(), 0) << "it was stopped without need";
   EXPECT_EQ(present_pages(subject.pid(), regions.zeros, kBytes), kBytes / kPage);
   const bool kernel_has_them = std::filesystem::exists("/sys/kernel/mm/transparent_hugepage");
   EXPECT_EQ(flags_at(subject.pid(), regions.zeros).find(" hg") != std::string::npos,
             kernel_has_them);
   EXPECT_EQ(flags_at(subject.pid(), regions.mixed).find(" hg"), std::string::npos);
 
-  // All but one: that one is looked through.
+  // All but one: that one is scanned.
   std::erase_if(all, [&](const AddressRange& range) { return range.start == regions.zeros; });
   const DroppedPages again =
       good(process::drop_zero_pages(door, procfs::Process::open(door.pid()).value(), all));
@@ -134,7 +134,7 @@ TEST_F(ZeroPagesTest, WhatGoesBesideCriuIsMarkedAndStays) {
   EXPECT_EQ(subject.value("wrong"), 0u);
 }
 
-TEST_F(ZeroPagesTest, AWriterThatNeverRestsLosesNothing) {
+TEST_F(ZeroPagesTest, ConstantWriterLosesNothing) {
   Subject subject;
   make_regions(subject);
   subject.ask("write");
@@ -149,7 +149,7 @@ TEST_F(ZeroPagesTest, AWriterThatNeverRestsLosesNothing) {
   EXPECT_EQ(subject.value("wrong"), 0u);
 }
 
-TEST_F(ZeroPagesTest, AProcessInAPidNamespaceBelowIsNoDifferent) {
+TEST_F(ZeroPagesTest, ProcessInANestedPidNamespaceWorksToo) {
   Subject subject(in_new_pid_namespace());
   const Regions regions = make_regions(subject);
   subject.ask("write");
@@ -160,7 +160,7 @@ TEST_F(ZeroPagesTest, AProcessInAPidNamespaceBelowIsNoDifferent) {
   EXPECT_EQ(subject.value("wrong"), 0u);
 }
 
-TEST_F(ZeroPagesTest, AProcessThatIsTracedAlreadyIsLeftAsItWas) {
+TEST_F(ZeroPagesTest, TracedProcessIsLeftAlone) {
   Subject subject;
   const Regions regions = make_regions(subject);
   gpu::Door door = door_of(subject);
@@ -176,7 +176,7 @@ TEST_F(ZeroPagesTest, AProcessThatIsTracedAlreadyIsLeftAsItWas) {
   good(process::drop_zero_pages(door, procfs::Process::open(door.pid()).value()));
 }
 
-TEST_F(ZeroPagesTest, TheDoorDropsOnlyWholePagesOfUserSpaceAndNeverItsOwnStack) {
+TEST_F(ZeroPagesTest, DoorDropsOnlyWholeUserPagesButNotItsStack) {
   Subject subject;
   const Regions regions = make_regions(subject);
   gpu::Door door = door_of(subject);
@@ -186,7 +186,7 @@ TEST_F(ZeroPagesTest, TheDoorDropsOnlyWholePagesOfUserSpaceAndNeverItsOwnStack) 
       {regions.zeros, 0}, {~0ull << 12, kPage},       {regions.zeros, ~0ull << 12},
       {stack, kPage},     {stack - kMiB, 2 * kMiB},   {kPage, stack}};
   for (const auto& pages : wrong) {
-    // The good range before it is not dropped either.
+    // The valid range before it is not dropped either.
     const gpu::Door::Pages both[] = {{regions.zeros, kPage}, pages};
     const auto dropped = door.drop_pages(both);
     ASSERT_FALSE(dropped) << std::hex << pages.address << ", " << pages.bytes;
@@ -209,7 +209,7 @@ std::string entry(std::string name, std::string flags) {
   return text.replace(text.find("{}"), 2, flags);
 }
 
-TEST(SmapsTest, OnlyPlainPrivateAnonymousMemoryMayBeDropped) {
+TEST(SmapsTest, OnlyPlainPrivateAnonymousMemoryIsDroppable) {
   const auto is_plain = [](const std::string& text) {
     const auto mappings = process::parse_smaps(text);
     return mappings && mappings->size() == 1 && mappings->front().plain;
@@ -229,7 +229,7 @@ TEST(SmapsTest, OnlyPlainPrivateAnonymousMemoryMayBeDropped) {
   EXPECT_FALSE(is_plain(of_a_file));
 }
 
-TEST(SmapsTest, TrackedMemoryIsPlainAndIsSeen) {
+TEST(SmapsTest, TrackedMemoryIsPlainAndReported) {
   const auto mappings = process::parse_smaps(entry("", "sd uw"));
   ASSERT_TRUE(mappings);
   EXPECT_TRUE(mappings->front().plain);
@@ -247,7 +247,7 @@ TEST(SmapsTest, RangesAndSizesAreRead) {
   EXPECT_TRUE(mappings->back().asynchronous_io);
 }
 
-TEST(SmapsTest, WhatIsNoSmapsFileIsRefused) {
+TEST(SmapsTest, OtherFilesAreRefused) {
   const std::string whole = entry("", "");
   EXPECT_FALSE(process::parse_smaps("hello\n"));
   EXPECT_FALSE(process::parse_smaps("VmFlags: rd\n"));
@@ -255,7 +255,7 @@ TEST(SmapsTest, WhatIsNoSmapsFileIsRefused) {
   EXPECT_FALSE(process::parse_smaps("7f0000002000-7f0000000000 rw-p 0 0:0 0\nVmFlags: rd\n"));
 }
 
-TEST(IsZeroTest, OneBitAnywhereIsSeen) {
+TEST(IsZeroTest, EverySetBitIsSeen) {
   alignas(64) std::array<std::byte, kPage> page{};
   EXPECT_TRUE(is_zero(page));
   for (std::size_t at = 0; at < page.size(); ++at) {

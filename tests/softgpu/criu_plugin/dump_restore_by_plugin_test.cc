@@ -1,5 +1,5 @@
-// A HIP process on the software GPU is dumped and restored by CRIU with a plugin: nobody asks a
-// driver for a checkpoint.
+// A HIP process on the software GPU is dumped and restored by CRIU with a plugin, without a driver
+// call for the checkpoint.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/mount.h>
@@ -28,7 +28,7 @@ using softgpu::test::Machine;
 constexpr std::chrono::seconds kAnswerPatience{60};
 const std::string kBufferBytes = "8388608";
 
-/// subject.cc, whose standard input is a FIFO and whose output is a file: both go with it.
+/// subject.cc, with a FIFO as standard input and a file as output: both are moved with it.
 class GpuProgram {
  public:
   GpuProgram(const fs::path& directory, const Machine& machine)
@@ -75,7 +75,7 @@ class GpuProgram {
   std::unique_ptr<Program> program_;
 };
 
-/// A restoring CRIU has a mount namespace of its own, so the devices are mounted before.
+/// A restoring CRIU has its own mount namespace, so the devices are mounted before.
 void mount_devices(const Machine& machine, const std::string& size) {
   const std::string device = machine.store() + "/" + machine.uuid(0);
   fs::create_directories(device);
@@ -172,7 +172,7 @@ class ByPlugin : public testing::Test {
   const Machine destination_{{{"7cf529dea4b3bbbb", "64M"}}};
 };
 
-TEST_F(ByPlugin, AProcessGoesOnOnAnotherMachine) {
+TEST_F(ByPlugin, ProcessResumesOnAnotherMachine) {
   GpuProgram program(directory_.path(), source_);
   fill_buffers(program);
   const Status dumped = dump(program, command_on(source_));
@@ -189,8 +189,8 @@ TEST_F(ByPlugin, AProcessGoesOnOnAnotherMachine) {
   EXPECT_EQ(program.ask("uuid 0"), "0 " + destination_.uuid(0));
 }
 
-/// As after a migration that failed.
-TEST_F(ByPlugin, AProcessGoesOnWhereItWasDumped) {
+/// As after a failed migration.
+TEST_F(ByPlugin, ProcessResumesWhereItWasDumped) {
   GpuProgram program(directory_.path(), source_);
   fill_buffers(program);
   const Status dumped = dump(program, command_on(source_));
@@ -201,8 +201,8 @@ TEST_F(ByPlugin, AProcessGoesOnWhereItWasDumped) {
   EXPECT_EQ(program.ask("uuid 0"), "0 " + source_.uuid(0));
 }
 
-/// As is a thread that CRIU has stopped within a call.
-TEST_F(ByPlugin, WorkThatIsUnderWayIsWaitedFor) {
+/// As if CRIU has stopped a thread within a call.
+TEST_F(ByPlugin, RunningWorkIsWaitedFor) {
   GpuProgram program(directory_.path(), source_);
   fill_buffers(program);
   ASSERT_EQ(program.ask("busy 2000"), "0");
@@ -212,7 +212,7 @@ TEST_F(ByPlugin, WorkThatIsUnderWayIsWaitedFor) {
   expect_buffers(program);
 }
 
-TEST_F(ByPlugin, ARestoreFailsIfThePluginHasPutAGpuElsewhereThanPlanned) {
+TEST_F(ByPlugin, UnplannedGpuFailsTheRestore) {
   GpuProgram program(directory_.path(), source_);
   fill_buffers(program);
   ASSERT_TRUE(dump(program, command_on(source_)));
@@ -220,13 +220,13 @@ TEST_F(ByPlugin, ARestoreFailsIfThePluginHasPutAGpuElsewhereThanPlanned) {
   const auto tree = restore(command_on(destination_), {{0xaaaa, 0xcccc}});
   ASSERT_FALSE(tree);
   EXPECT_THAT(tree.error().message(), testing::HasSubstr("GPU 0xaaaa of the source on 0xbbbb"));
-  // What a killed process had is given back a little later.
+  // The resources of a killed process are freed a little later.
   gcr::test::wait_until([&] { return destination_.used_bytes(0) == 0U; });
   EXPECT_EQ(destination_.used_bytes(0), 0U);
 }
 
-/// CRIU says that it has succeeded.
-TEST_F(ByPlugin, ARestoreFailsIfThePluginFails) {
+/// CRIU reports success.
+TEST_F(ByPlugin, FailingPluginFailsTheRestore) {
   GpuProgram program(directory_.path(), source_);
   fill_buffers(program);
   ASSERT_TRUE(dump(program, command_on(source_)));
@@ -238,7 +238,7 @@ TEST_F(ByPlugin, ARestoreFailsIfThePluginFails) {
   EXPECT_THAT(tree.error().message(), testing::HasSubstr("amdgpu_plugin: process"));
 }
 
-TEST_F(ByPlugin, ADumpWithThePluginNeedsItForTheRestoreToo) {
+TEST_F(ByPlugin, RestoreNeedsThePluginOfTheDump) {
   GpuProgram program(directory_.path(), source_);
   fill_buffers(program);
   ASSERT_TRUE(dump(program, command_on(source_)));
@@ -246,8 +246,8 @@ TEST_F(ByPlugin, ADumpWithThePluginNeedsItForTheRestoreToo) {
   EXPECT_FALSE(gcr::criu::restore(criu_command(), images_));
 }
 
-/// The copy is in namespaces of its own, which CRIU enters with what it has loaded.
-TEST_F(ByPlugin, ThePluginIsLoadedBeforeCriuEntersTheNamespacesOfTheProcess) {
+/// The copy is in its own namespaces, which CRIU enters with all libraries that it has loaded.
+TEST_F(ByPlugin, PluginIsLoadedInTheAgentsNamespaces) {
   GpuProgram program(directory_.path(), source_);
   fill_buffers(program);
   ASSERT_TRUE(dump(program, command_on(source_)));

@@ -1,8 +1,8 @@
-// amdgpu_plugin.so for the software GPU: as far as the agent can tell, what CRIU's plugin of that
-// name is to AMD's GPUs. A dump takes what the engine holds into the memory of the stopped process,
-// and gives it back when the process goes on; a restore brings it back on the devices of the
-// machine that CRIU's environment describes, says which device it has put in which place, and lets
-// the process go on with its GPU work.
+// amdgpu_plugin.so for the software GPU: behaves to the agent as CRIU's plugin of that name does
+// for AMD GPUs. A dump copies the engine's memory into the memory of the stopped process, and gives
+// it back when the process resumes; a restore puts it on the devices of the machine that CRIU's
+// environment describes, logs which device replaces which, and lets the process continue its GPU
+// work.
 //
 // It asks the engine's door (door.h), whose thread has to run for that while CRIU holds all others.
 // A thread that CRIU has stopped within a call of the engine runs as well until it has left that.
@@ -50,9 +50,9 @@ using gcr::softgpu::Result;
 constexpr char kName[] = "amdgpu_plugin";
 constexpr char kDoorThread[] = "softgpu-restore\n";
 constexpr std::uint32_t kLockTimeoutMs = 10'000;
-constexpr std::uint32_t kQuickLockTimeoutMs = 200;  ///< while nothing but the door's threads runs
+constexpr std::uint32_t kQuickLockTimeoutMs = 200;  ///< while only the door's threads run
 constexpr std::chrono::microseconds kPause{500};
-/// Named as the contents of VRAM are, so that it travels as those do.
+/// Named like the contents of VRAM, so that it is transferred as those are.
 char image_name[] = "amdgpu-softgpu.img";
 
 enum Stage { kDump = 0, kRestore = 2 };
@@ -67,12 +67,12 @@ enum Level { kError = 1, kInfo = 3 };
 DeviceTable machine;
 std::vector<pid_t> checkpointed;
 
-/// What KFD would call a device: the last digits of its name.
+/// KFD's name of a device: the last digits of its name.
 unsigned id_of(const Uuid& uuid) {
   return static_cast<unsigned>(std::stoul(machine.name_of(uuid).substr(12), nullptr, 16));
 }
 
-bool know_machine() {
+bool read_machine() {
   machine.vendor = gcr::softgpu::Vendor::kAmd;
   if (machine.count > 0 || machine.load_from_environment() == Result::kSuccess) return true;
   PLUGIN_ERROR("this machine has no devices");
@@ -96,8 +96,8 @@ std::vector<pid_t> threads_of(pid_t pid, Threads which) {
   return found;
 }
 
-/// While this lives, a thread that CRIU holds runs. A stop of its process that waits for it is put
-/// off until the end.
+/// During its lifetime, a thread that CRIU holds runs. A pending stop of its process is delayed
+/// until the end.
 class RunningThread {
  public:
   RunningThread(pid_t pid, pid_t thread) : pid_(pid), thread_(thread) {
@@ -118,7 +118,7 @@ class RunningThread {
 
   bool runs() const { return runs_; }
 
-  /// Lets it go on if it has stopped for a signal.
+  /// Continues it if it has stopped for a signal.
   void look() {
     int status = 0;
     if (::waitpid(thread_, &status, __WALL | WNOHANG) == thread_ && WIFSTOPPED(status)) {
@@ -178,7 +178,7 @@ Result ask(pid_t pid, DoorOp op) {
   return ask(pid, request);
 }
 
-/// Not ready is a process with a thread that was stopped within a call, or with work under way.
+/// Not ready is a process with a thread that was stopped within a call, or with running work.
 Result lock(pid_t pid) {
   DoorRequest request{};
   request.op = DoorOp::kLock;
@@ -189,7 +189,7 @@ Result lock(pid_t pid) {
   return ask(pid, request, Threads::kAll);
 }
 
-/// The machine's devices take the places of `before`, in their order.
+/// The machine's devices replace those of `before`, in their order.
 DoorRequest restore_request(const std::vector<Uuid>& before) {
   DoorRequest request{};
   request.version = gcr::softgpu::kDoorVersion;
@@ -206,7 +206,7 @@ DoorRequest restore_request(const std::vector<Uuid>& before) {
   return request;
 }
 
-bool bring_back(pid_t pid, const std::vector<Uuid>& before) {
+bool restore_gpu(pid_t pid, const std::vector<Uuid>& before) {
   return !ask(pid, restore_request(before)) && !ask(pid, DoorOp::kUnlock);
 }
 
@@ -216,7 +216,7 @@ std::vector<Uuid> devices_here() {
   return found;
 }
 
-/// As amdgpu_plugin.so: CRIU's options are no part of what a plugin may rely on.
+/// As amdgpu_plugin.so: CRIU's options are no stable interface for plugins.
 bool streams() {
   std::ifstream file("/proc/self/cmdline");
   const std::string arguments{std::istreambuf_iterator<char>(file), {}};
@@ -252,9 +252,9 @@ int init(int stage) {
   return 0;
 }
 
-/// Asks as soon as the process runs again, if it does not end before: until then its memory has to
-/// stay as it was dumped. A process of its own does that, which has nothing of CRIU's.
-void bring_back_when_it_runs(pid_t pid) {
+/// Asks as soon as the process runs again, unless it ends before: until then its memory has to stay
+/// as it was dumped. A separate process does that, which holds nothing of CRIU.
+void restore_gpu_once_running(pid_t pid) {
   if (::fork() != 0) return;
   ::setsid();
   if (::chdir("/") != 0) ::_exit(1);
@@ -279,19 +279,19 @@ void bring_back_when_it_runs(pid_t pid) {
   ::_exit(0);
 }
 
-/// A process that was dumped has its GPU again if it goes on, as with the real plugin.
+/// A dumped process gets its GPU back if it resumes, as with the real plugin.
 void finish(int stage, int result) {
   if (stage != kDump) return;
   for (const pid_t pid : checkpointed) {
-    if (result != 0) bring_back(pid, devices_here());
-    if (result == 0) bring_back_when_it_runs(pid);
+    if (result != 0) restore_gpu(pid, devices_here());
+    if (result == 0) restore_gpu_once_running(pid);
   }
   checkpointed.clear();
 }
 
 int checkpoint_devices(int pid) {
   if (threads_of(pid, Threads::kDoors).empty()) return 0;
-  if (!know_machine()) return -1;
+  if (!read_machine()) return -1;
   const Result locked = lock(pid);
   if (locked == Result::kNotInitialized) return 0;
   if (locked) return -1;
@@ -308,7 +308,7 @@ int checkpoint_devices(int pid) {
 int resume_devices_late(int pid) {
   if (threads_of(pid, Threads::kDoors).empty()) return 0;
   const std::vector<Uuid> before = read_image();
-  if (!know_machine()) return -1;
+  if (!read_machine()) return -1;
   const Result found = ask(pid, DoorOp::kState);
   if (found == Result::kNotInitialized) return 0;
   if (before.empty() || before.size() > static_cast<std::size_t>(machine.count)) {
@@ -320,10 +320,10 @@ int resume_devices_late(int pid) {
     PLUGIN_INFO("GPU: 0x%04X -> 0x%04X", id_of(before[i]), id_of(machine.devices[i].uuid));
   }
   PLUGIN_INFO("======================");
-  return bring_back(pid, before) ? 0 : -1;
+  return restore_gpu(pid, before) ? 0 : -1;
 }
 
-/// More room than any release has hooks.
+/// More than the number of hooks of each release.
 constexpr std::size_t kHooks = 32;
 
 struct Descriptor {

@@ -1,4 +1,4 @@
-// The software GPU's plugin for whatever CRIU the tests run.
+// The software GPU's plugin for the CRIU that the tests run.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -17,7 +17,7 @@ inline std::string content_of(const std::filesystem::path& file) {
   return {std::istreambuf_iterator<char>(in), {}};
 }
 
-/// Writes a copy that says that it was built for a CRIU with so many hooks.
+/// Writes a copy that claims to be built for a CRIU with this number of hooks.
 inline void copy_plugin(const std::filesystem::path& to, std::uint32_t hooks) {
   std::string bytes = content_of(GCR_SOFTGPU_PLUGIN);
   const std::uint32_t version_and_hooks[] = {2 << 8, 13};

@@ -22,7 +22,7 @@ class PluginFile : public testing::Test {
   const fs::path file_ = directory_.path() / "amdgpu_plugin.so";
 };
 
-TEST_F(PluginFile, FitsTheReleasesThatHaveAsManyHooks) {
+TEST_F(PluginFile, FitsReleasesWithTheSameNumberOfHooks) {
   copy_plugin(file_, 13);
   const auto opened = Plugin::open(file_, 40200);
   ASSERT_TRUE(opened) << opened.error().message();
@@ -33,7 +33,7 @@ TEST_F(PluginFile, FitsTheReleasesThatHaveAsManyHooks) {
   }
 }
 
-TEST_F(PluginFile, OfEveryReleaseOnlyItsOwnFit) {
+TEST_F(PluginFile, EveryReleaseAcceptsOnlyItsOwn) {
   const std::pair<std::uint32_t, std::uint32_t> releases[] = {
       {10, 31700}, {10, 31900}, {12, 40000}, {12, 40101}, {13, 40200}, {15, 40300}};
   for (const auto& [hooks, own] : releases) {
@@ -45,10 +45,10 @@ TEST_F(PluginFile, OfEveryReleaseOnlyItsOwnFit) {
   }
   copy_plugin(file_, 16);
   EXPECT_EQ(code_of(40300), Code::kUnsupported);
-  EXPECT_EQ(code_of(40400), Code::kInvalid);  // a release that nobody knows yet
+  EXPECT_EQ(code_of(40400), Code::kInvalid);  // a future release
 }
 
-TEST_F(PluginFile, TheErrorNamesFileHooksAndReleases) {
+TEST_F(PluginFile, ErrorNamesFileHooksAndReleases) {
   copy_plugin(file_, 12);
   const auto opened = Plugin::open(file_, 40201);
   ASSERT_FALSE(opened);
@@ -56,7 +56,7 @@ TEST_F(PluginFile, TheErrorNamesFileHooksAndReleases) {
             "CRIU's plugin " + file_.string() + " has 12 hooks, as in CRIU 4.0; CRIU here is 4.2");
 }
 
-TEST_F(PluginFile, MustBeThereAndRootsAlone) {
+TEST_F(PluginFile, MustExistAndBelongToRoot) {
   EXPECT_EQ(code_of(40200), Code::kNotFound);
   copy_plugin(file_, 13);
   fs::permissions(file_, fs::perms::group_write, fs::perm_options::add);
@@ -67,8 +67,8 @@ TEST_F(PluginFile, MustBeThereAndRootsAlone) {
   EXPECT_FALSE(Plugin::open(directory_.path(), 40200));
 }
 
-/// Whatever is cut off, nothing is read beyond the end.
-TEST_F(PluginFile, ATruncatedOneIsNoPlugin) {
+/// A file truncated anywhere is never read beyond its end.
+TEST_F(PluginFile, TruncatedFileIsRefused) {
   copy_plugin(file_, 13);
   const std::string whole = content_of(file_);
   for (std::size_t size = 0; size < whole.size(); size += 1 + whole.size() / 64) {
@@ -77,7 +77,7 @@ TEST_F(PluginFile, ATruncatedOneIsNoPlugin) {
   }
 }
 
-TEST_F(PluginFile, AnotherLibraryOrTextIsNoPlugin) {
+TEST_F(PluginFile, OtherFilesAreRefused) {
   fs::copy_file("/proc/self/exe", file_);
   EXPECT_EQ(code_of(40200), Code::kUnsupported);
   std::ofstream(file_, std::ios::trunc) << "no ELF file at all";

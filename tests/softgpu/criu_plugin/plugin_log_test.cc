@@ -1,4 +1,4 @@
-// What the agent reads of a plugin in CRIU's log.
+// The agent's parser of a plugin's lines in CRIU's log.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -22,8 +22,8 @@ class PluginLog : public testing::Test {
   const std::filesystem::path file_ = directory_.path() / "restore.log";
 };
 
-/// Two tasks that restore at the same time; the first one tries two places for its GPU.
-TEST_F(PluginLog, TheLastMapOfEachTaskCounts) {
+/// Two tasks that restore concurrently; the first one tries two places for its GPU.
+TEST_F(PluginLog, LastMapOfEachTaskCounts) {
   log("(00.000100) amdgpu_plugin: Value str: 256M\n"
       "(00.010000)     17: amdgpu_plugin: ===Maps===============\n"
       "(00.010001)     17: amdgpu_plugin: GPU: 0x6F39 -> 0x1111\n"
@@ -40,7 +40,7 @@ TEST_F(PluginLog, TheLastMapOfEachTaskCounts) {
               ElementsAre(PluginMap{{0x6f39, 0xab12}, {0x12345, 0x54321}}, PluginMap{{0x1a, 0xb}}));
 }
 
-TEST_F(PluginLog, OnlyThePluginsOwnLinesCount) {
+TEST_F(PluginLog, OnlyLinesOfThePluginCount) {
   log("(00.010000)     17: other_plugin: ===Maps===============\n"
       "(00.010001)     17: other_plugin: GPU: 0x6F39 -> 0x1111\n"
       "(00.010002)     17: Opening /tmp/x amdgpu_plugin: ===Maps===============\n"
@@ -50,7 +50,7 @@ TEST_F(PluginLog, OnlyThePluginsOwnLinesCount) {
   EXPECT_THAT(plugin_maps(directory_.path() / "none", kName), IsEmpty());
 }
 
-TEST_F(PluginLog, LinesThatAreCutOffAreNoPairs) {
+TEST_F(PluginLog, TruncatedLinesAreIgnored) {
   log("(00.010000)     17: amdgpu_plugin: ===Maps===============\n"
       "(00.010001)     17: amdgpu_plugin: GPU: 0x6F39 -> 0x\n"
       "(00.010001)     17: amdgpu_plugin: GPU: 0x6F39\n"
@@ -59,8 +59,8 @@ TEST_F(PluginLog, LinesThatAreCutOffAreNoPairs) {
   EXPECT_THAT(plugin_maps(file_, kName), ElementsAre(PluginMap{}));
 }
 
-TEST_F(PluginLog, ItsFirstErrorIsFoundAndNotThoseOfOthers) {
-  log("(00.000100) Error (criu/files.c:12): somebody else's\n"
+TEST_F(PluginLog, FirstErrorOfThePluginIsFound) {
+  log("(00.000100) Error (criu/files.c:12): not the plugin's\n"
       "(00.000150) Error (amdgpu_plugin.c:307): amdgpu_plugin: Ignoring invalid value for "
       "KFD_MAX_BUFFER_SIZE=256M, expecting a positive integer\n");
   EXPECT_EQ(plugin_error(file_, kName), "");
@@ -72,7 +72,7 @@ TEST_F(PluginLog, ItsFirstErrorIsFoundAndNotThoseOfOthers) {
             "Error (amdgpu_plugin.c:1751): amdgpu_plugin: Failed to restore (ret:-22)");
 }
 
-TEST_F(PluginLog, EveryGpuHasToBeWhereThePlanHasIt) {
+TEST_F(PluginLog, EveryGpuMustMatchThePlan) {
   const PluginMap planned{{0x10, 0xa0}, {0x20, 0xb0}};
   EXPECT_TRUE(check_plugin_maps(std::vector{PluginMap{{0x10, 0xa0}}, planned}, planned));
   const auto other = check_plugin_maps(std::vector{PluginMap{{0x10, 0xb0}}}, planned);

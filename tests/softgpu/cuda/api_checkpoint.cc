@@ -1,5 +1,5 @@
-// The checkpoint functions: requests to the library inside another process (door.h). They take no
-// part in this process's own gate, so that a process can be locked while it controls others.
+// The checkpoint functions: requests to the library inside another process (door.h). They do not
+// use this process's own gate, so that a process can be locked while it controls others.
 #include <cstring>
 
 #include "tests/softgpu/cuda/face.h"

@@ -129,7 +129,7 @@ SOFTGPU_API cuCtxGetApiVersion(CUcontext, unsigned* version) {
   });
 }
 
-// Green contexts: whatever part of the device is described, all of it works.
+// Green contexts: the whole device works, regardless of the described part.
 SOFTGPU_API cuGreenCtxCreate(CUgreenCtx* handle, CUdevResourceDesc, CUdevice ordinal, unsigned) {
   return call([&](Process& process) {
     if (handle == nullptr) return CUDA_ERROR_INVALID_VALUE;
@@ -194,7 +194,7 @@ SOFTGPU_API cuCtxSetLimit(CUlimit limit, std::size_t value) {
     if (static_cast<std::size_t>(limit) >= context.limits.size()) {
       return CUDA_ERROR_UNSUPPORTED_LIMIT;
     }
-    // The memory for it changes when the context is idle.
+    // Its memory changes when the context is idle.
     if (limit == CU_LIMIT_STACK_SIZE) {
       if (blocks(context)) process.event_thread.wait();
       const std::lock_guard lock(context.mutex);

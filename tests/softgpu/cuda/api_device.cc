@@ -1,4 +1,4 @@
-// Devices, errors, and what else needs no context.
+// Devices, errors, and other functions that need no context.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -10,13 +10,13 @@
 namespace gcr::softgpu {
 namespace {
 
-/// SOFTGPU_VMM=0: a GPU whose driver maps no memory for programs, as some virtual GPUs are.
+/// SOFTGPU_VMM=0: a GPU whose driver maps no memory for programs, like some virtual GPUs.
 bool has_virtual_memory() {
   const char* vmm = std::getenv("SOFTGPU_VMM");
   return vmm == nullptr || std::strcmp(vmm, "0") != 0;
 }
 
-/// A number that the environment sets, else `otherwise`.
+/// The number in the environment variable, else `otherwise`.
 int number_from(const char* variable, int otherwise) {
   const char* text = std::getenv(variable);
   return text != nullptr ? std::atoi(text) : otherwise;
@@ -31,7 +31,8 @@ CUuuid to_abi(const Uuid& uuid) {
   return result;
 }
 
-/// Plausible figures of a recent GPU; attributes that say "has feature" name what this driver has.
+/// Plausible values of a recent GPU; attributes that mean "has feature" name the features of this
+/// driver.
 int attribute(CUdevice_attribute what, int ordinal) {
   switch (what) {
     case CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK:

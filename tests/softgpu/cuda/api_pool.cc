@@ -1,5 +1,5 @@
-// Memory pools. Memory of a pool is allocated when asked for and given back when freed: the release
-// threshold is remembered, not acted upon.
+// Memory pools. Memory of a pool is allocated on request and released when freed: the release
+// threshold is stored, but has no effect.
 #include <fcntl.h>
 #include <sys/mman.h>
 
@@ -56,7 +56,7 @@ SOFTGPU_API cuMemPoolCreate(CUmemoryPool* handle, const CUmemPoolProps* properti
   });
 }
 
-// What is exported names a pool and nothing in it: nobody here takes memory out of it.
+// An export names a pool without its memory: this process cannot allocate from it.
 SOFTGPU_API cuMemPoolExportToShareableHandle(void* descriptor, CUmemoryPool handle,
                                              CUmemAllocationHandleType type, unsigned long long) {
   return call([&](Process& process) {

@@ -61,7 +61,7 @@ CUresult pointer_attribute(const RangeInfo& range, CUpointer_attribute what, CUd
   }
 }
 
-/// What the driver answers for an address that it does not know, in the plural form.
+/// The driver's answer for an unknown address, in the plural form.
 void put_unknown(CUpointer_attribute what, void* data) {
   const bool wide =
       what == CU_POINTER_ATTRIBUTE_CONTEXT || what == CU_POINTER_ATTRIBUTE_DEVICE_POINTER ||

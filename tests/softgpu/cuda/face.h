@@ -1,10 +1,10 @@
-// What every function of CUDA's face goes through.
+// The entry of every function of the CUDA face.
 #pragma once
 
 #include "preload/cuda/abi/driver_abi.h"
 #include "tests/softgpu/engine/process.h"
 
-/// Marks a function of the driver's interface: the only symbols that the library shows.
+/// Marks a function of the driver's interface: the only symbols that the library exports.
 #define SOFTGPU_API extern "C" __attribute__((visibility("default"))) CUresult
 
 namespace gcr::softgpu {
@@ -18,7 +18,7 @@ CUresult call(Body&& body) noexcept {
   return run_call(body);
 }
 
-/// Runs `body(process, context)` as call() does; needs a current context that had no fault.
+/// Runs `body(process, context)` as call() does; needs a current context without a fault.
 template <class Body>
 CUresult call_in_context(Body&& body) noexcept {
   return call([&](Process& process) -> CUresult {

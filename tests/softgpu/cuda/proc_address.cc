@@ -1,6 +1,6 @@
 // cuGetProcAddress: functions by public name and CUDA version. proc_table.inc lists this library's
 // own functions; taking their addresses here, inside the library, means that a preloaded library's
-// functions of the same names do not get in between.
+// functions of the same names are not used.
 #include <cstring>
 
 #include "tests/softgpu/cuda/face.h"
@@ -33,7 +33,7 @@ void* address_of(Function* function) {
   return reinterpret_cast<void*>(function);
 }
 
-/// The newest form not above `version`; null with the reason if there is none.
+/// The newest version not above `version`; null with the reason if there is none.
 const Proc* find_proc(const char* name, int version, CUdriverProcAddressQueryResult* why) {
   const Proc* best = nullptr;
   *why = CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
@@ -74,7 +74,7 @@ SOFTGPU_API cuGetProcAddress(const char* name, void** function, int version, cuu
   return result == CUDA_SUCCESS && *function == nullptr ? CUDA_ERROR_NOT_FOUND : result;
 }
 
-/// What a driver has that is newer than any table of its functions.
+/// Functions of a driver that is newer than each table of its functions.
 SOFTGPU_API cuLaterThanEveryTable() { return CUDA_SUCCESS; }
 
 }  // namespace gcr::softgpu

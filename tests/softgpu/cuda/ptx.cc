@@ -1,5 +1,5 @@
-// Reads what a PTX text declares: entries with their parameters, variables with their initial
-// values. Instructions are skipped.
+// Parses the declarations of a PTX text: entries with their parameters, variables with their
+// initial values. Instructions are skipped.
 #include "tests/softgpu/cuda/ptx.h"
 
 #include <algorithm>

@@ -7,8 +7,8 @@
 
 namespace gcr::softgpu {
 
-/// What the caller's machine answers to `call` ("lock", "checkpoint", "restore", "unlock") instead
-/// of doing it; CUDA_SUCCESS: nothing, the call goes on.
+/// The injected result of the caller's machine for `call` ("lock", "checkpoint", "restore",
+/// "unlock"); CUDA_SUCCESS: none, the call proceeds.
 CUresult refusal_of(std::string_view call);
 
 }  // namespace gcr::softgpu

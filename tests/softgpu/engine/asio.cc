@@ -1,2 +1,2 @@
-// Asio, compiled for this library alone: what it exports is the driver's API.
+// Asio, compiled for this library alone: it exports only the driver's API.
 #include <asio/impl/src.hpp>

@@ -1,4 +1,5 @@
-// What a lock of the checkpoint API closes: while it is closed, calls of the application wait.
+// The gate that a lock of the checkpoint API closes: while it is closed, calls of the application
+// wait.
 #pragma once
 
 #include <atomic>

@@ -22,8 +22,8 @@ void run(const Block& block) {
   }
 }
 
-/// Whether the driver may touch this end of a copy. NVIDIA's copies between devices without their
-/// having access to each other's memory, but not what cuMemCreate has made.
+/// Whether the driver may access this end of a copy. NVIDIA's copies between devices without access
+/// to each other's memory, except memory created by cuMemCreate.
 bool usable(const Process& process, const Stream& stream, std::uintptr_t address, std::size_t bytes,
             Side side, int protection) {
   const Memory& memory = process.memory;

@@ -22,10 +22,10 @@ Block line(To to, From from, std::size_t bytes) {
   return {(std::uintptr_t)to, (std::uintptr_t)from, bytes, 1, bytes, bytes};  // NOLINT
 }
 
-/// What an end of a copy has to be. Host memory that the driver does not know is believed.
+/// The requirement for an end of a copy. Unknown host memory is accepted.
 enum class Side { kHost, kDevice, kEither };
 
-/// kInvalidValue for memory that the driver may not touch.
+/// kInvalidValue for memory that the driver may not access.
 Result copy_block(Process& process, Stream& stream, const Block& block, Side to, Side from,
                   bool synchronous);
 

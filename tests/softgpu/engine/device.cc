@@ -23,7 +23,7 @@ namespace {
 
 constexpr char kDefaultDevices[] =
     "GPU-50f76b75-0000-4000-8000-000000000000:1G,GPU-50f76b7500000000:1G";
-/// Devices and store, each on a line, for machines that are all this project's.
+/// Devices and store, each on a line, for machines that belong to this project.
 constexpr char kSettingsFile[] = "/etc/softgpu";
 constexpr char kDefaultStore[] = "/dev/shm/softgpu";
 constexpr char kHostFileName[] = "softgpu-host";
@@ -94,7 +94,7 @@ void make_directories(const std::string& path) {
   ::mkdir(path.c_str(), 0777);
 }
 
-/// What the variable says, or else the machine's file in this line, or else the default.
+/// The variable's value, or else that line of the machine's file, or else the default.
 std::string setting(const char* variable, int line, const char* otherwise) {
   const char* value = std::getenv(variable);
   if (value != nullptr && *value != '\0') return value;
@@ -248,7 +248,7 @@ int DeviceTable::holder_of(int file) const {
   for (int i = 0; i < count; ++i) {
     if (devices[i].mounted && devices[i].file_system == status.st_dev) return i;
   }
-  // Plain directories share a file system: the file's path tells the device.
+  // Plain directories share a file system: the file's path identifies the device.
   char path[PATH_MAX];
   const std::string link = "/proc/self/fd/" + std::to_string(file);
   const ssize_t length = ::readlink(link.c_str(), path, sizeof(path));

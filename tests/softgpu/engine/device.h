@@ -1,9 +1,9 @@
-// Devices of the software GPU. The VRAM of a device is a tmpfs of its own, so that what is used and
-// what is free is the kernel's own account, across processes, and a killed process's VRAM is free
-// at once: every physical allocation is an unnamed file (O_TMPFILE) in there.
+// Devices of the software GPU. The VRAM of a device is a tmpfs of its own, so that the kernel
+// accounts for used and free memory, across processes, and a killed process's VRAM is free at once:
+// every physical allocation is an unnamed file (O_TMPFILE) in there.
 //
-// Only a directory descriptor of the tmpfs is kept: whoever restores a process hands such
-// descriptors over, so paths and mount namespaces do not matter to it.
+// Only a directory descriptor of the tmpfs is kept: a restore passes such descriptors to the
+// process, so paths and mount namespaces do not matter to it.
 #pragma once
 
 #include <sys/stat.h>
@@ -21,11 +21,11 @@
 namespace gcr::softgpu {
 
 inline constexpr int kMaxDevices = 16;
-/// Whose GPU is played. NVIDIA's are named by a UUID; AMD's by 16 hexadecimal digits, which, as
-/// text, are the bytes of their UUID.
+/// The vendor of the simulated GPU. NVIDIA's are named by a UUID; AMD's by 16 hexadecimal digits,
+/// which, as text, are the bytes of their UUID.
 enum class Vendor : std::int32_t { kNvidia = 0, kAmd = 1 };
 
-inline constexpr int kHostNumaNode = 0;  ///< the only one, whatever the machine has
+inline constexpr int kHostNumaNode = 0;  ///< the only one, regardless of the machine
 
 /// One device: its name, its size and the directory that is its VRAM.
 class Device {
@@ -36,11 +36,11 @@ class Device {
   dev_t file_system = 0;
   /// False: a plain directory (no root): `used_bytes` of this process is then the only account.
   bool mounted = false;
-  /// Of a process that saw only some of its machine's GPUs: which this one was when it started.
+  /// For a process that saw only some of its machine's GPUs: the index of this one when it started.
   std::optional<Uuid> first;
-  /// Which of its machine's GPUs this is, as a process counts them that starts now. NVIDIA's driver
-  /// tells that of imported memory, whatever the process calls the GPU since a restore onto others
-  /// (measured: H200, driver 580).
+  /// The index of this GPU on its machine, as a process counts them that starts now. NVIDIA's
+  /// driver reports it for imported memory, regardless of the GPU's index in the process since a
+  /// restore onto others (measured: H200, driver 580).
   int place = 0;
   std::atomic<std::uint64_t> used_bytes = 0;
 
@@ -51,7 +51,7 @@ class Device {
   /// Whether the driver refuses to import memory of it, as NVIDIA's does after a restore.
   bool is_strange() const { return first && *first != uuid; }
 
-  /// Opens (and, as root, mounts where nothing is mounted yet) `<store>/<name>`. Both fields above
+  /// Opens (and, as root, mounts if nothing is mounted yet) `<store>/<name>`. Both fields above
   /// must be set. Fails with Result::kSystemNotReady.
   Result open(const std::string& store, const std::string& name);
 
@@ -69,11 +69,11 @@ class Device {
 /// Memory of the host: a file of `bytes` bytes, all of them allocated, or
 /// Result::kOutOfMemory. No heap is used.
 Result create_host_file(std::uint64_t bytes, UniqueFd* file);
-/// Whether the descriptor, from whatever process, is of such a file.
+/// Whether the descriptor, from any process, is of such a file.
 bool is_host_file(int file);
 
-/// What a process has of the real driver's device files, and a forked child inherits: an open file
-/// and a shared mapping of it. Nothing unless SOFTGPU_DEVICE_FILE names a file.
+/// The traces of the real driver's device files in a process, which a forked child inherits: an
+/// open file and a shared mapping of it. Nothing unless SOFTGPU_DEVICE_FILE names a file.
 class DeviceFile {
  public:
   /// Fails with Result::kSystemNotReady. No heap is used.
@@ -97,7 +97,7 @@ struct DeviceTable {
   /// there is none.
   Result load_from_environment();
 
-  /// As the vendor writes it, without "GPU-".
+  /// In the vendor's notation, without "GPU-".
   std::string name_of(const Uuid& uuid) const;
   bool has(int ordinal) const { return ordinal >= 0 && ordinal < count; }
   Device* at(int ordinal) { return has(ordinal) ? &devices[ordinal] : nullptr; }

@@ -18,7 +18,7 @@ namespace {
 
 constexpr int kSeals = F_SEAL_SEAL | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE;
 
-/// One request with the descriptors that came along. False: the other end is gone for good.
+/// One request with its descriptors. False: the other end is closed.
 bool receive(int socket, DoorRequest* request, std::array<UniqueFd, kMaxDevices>& files) {
   iovec part{request, sizeof(*request)};
   alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int) * kMaxDevices)];
@@ -138,9 +138,9 @@ Result Door::checkpoint() {
 
 namespace {
 
-/// Which device of the new machine each ordinal becomes. Every GPU of the old machine must be
-/// named by a pair (or, without pairs, be there itself), no two may become the same one. A process
-/// that saw only some of its machine's wants no others named.
+/// Which device of the new machine each ordinal becomes. Every GPU of the old machine must be named
+/// by a pair (or, without pairs, exist itself), no two may become the same one. A process that saw
+/// only some of its machine's accepts no others in the pairs.
 Result choose_devices(const DeviceTable& old, const DoorRequest& request,
                       std::array<int, kMaxDevices>* chosen) {
   std::array<bool, kMaxDevices> taken{};
@@ -165,7 +165,7 @@ Result choose_devices(const DeviceTable& old, const DoorRequest& request,
   return Result::kSuccess;
 }
 
-/// Makes every ordinal the device of the new machine that was chosen for it.
+/// Gives every ordinal the device of the new machine that was chosen for it.
 Result adopt_devices(DeviceTable* table, const DoorRequest& request,
                      const std::array<int, kMaxDevices>& chosen,
                      std::array<UniqueFd, kMaxDevices>& directories) {

@@ -1,13 +1,13 @@
 // How the checkpoint functions, called in one process, reach this library in another.
 //
 // Once initialised, a process has, for each vendor's GPUs that it uses, a socketpair, a thread that
-// waits at one end of it, and a sealed memfd named "softgpu" that says which descriptor the other
-// end is. Whoever may ptrace the process takes that end with pidfd_getfd: no path, no port, the
-// same across mount, PID and network namespaces, and CRIU restores all of it. One packet is one
+// waits at one end of it, and a sealed memfd named "softgpu" that contains the descriptor number of
+// the other end. A process that may ptrace it takes that end with pidfd_getfd: no path, no port,
+// the same across mount, PID and network namespaces, and CRIU restores all of it. One packet is one
 // request or one reply; callers take turns by a lock on the memfd.
 //
 // The serving thread owns the process's checkpoint state. Between requests it waits in recvmsg. It
-// does what it was asked for to the end, whatever becomes of the caller meanwhile.
+// completes each request, even if the caller dies meanwhile.
 #pragma once
 
 #include <array>
@@ -38,7 +38,7 @@ enum class ProcessState : std::int32_t { kRunning = 0, kLocked = 1, kCheckpointe
 
 enum class DoorOp : std::uint32_t { kInvalid, kState, kLock, kCheckpoint, kRestore, kUnlock };
 
-/// A device of the machine that a process is restored on; its directory travels by SCM_RIGHTS.
+/// A device of the machine that a process is restored on; its directory is sent by SCM_RIGHTS.
 struct DoorDevice {
   Uuid uuid;
   std::uint64_t total_bytes;
@@ -65,7 +65,7 @@ struct DoorReply {
   Result result;
   ProcessState state;
   std::int32_t thread;     ///< the serving thread, in the target's own PID namespace
-  std::uint32_t sequence;  ///< of the request: callers that were killed leave replies behind
+  std::uint32_t sequence;  ///< of the request: killed callers leave replies behind
 };
 
 /// The owner's side.
@@ -75,7 +75,7 @@ class Door {
 
   /// Makes the card and starts the serving thread.
   Result open();
-  /// In a forked child, which has no serving thread: closes what it inherited.
+  /// In a forked child, which has no serving thread: closes the inherited descriptors.
   void forget();
 
  private:
@@ -93,10 +93,10 @@ class Door {
   ProcessState state_ = ProcessState::kRunning;
 };
 
-/// The caller's side: sends one request to the process `pid` (as the caller's namespace numbers
-/// it), about its GPUs of the machine's vendor, and waits for the reply. Restore sends the machine.
-/// Fails with Result::kInvalidValue for a process that is not there, with Result::kNotInitialized
-/// for one that uses no such software GPU.
+/// The caller's side: sends one request to the process `pid` (in the caller's PID namespace), about
+/// its GPUs of the machine's vendor, and waits for the reply. Restore sends the machine. Fails with
+/// Result::kInvalidValue for a missing process, with Result::kNotInitialized for one that uses no
+/// such software GPU.
 Result ask_door(const DeviceTable& machine, int pid, const DoorRequest& request, DoorReply* reply);
 
 }  // namespace gcr::softgpu

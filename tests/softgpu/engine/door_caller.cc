@@ -1,4 +1,4 @@
-// The side of the door that the checkpoint functions are called on.
+// The side of the door on which the checkpoint functions are called.
 #include <dirent.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -20,7 +20,7 @@
 namespace gcr::softgpu {
 namespace {
 
-/// A process's number in its own (innermost) PID namespace; -1 if it is not there.
+/// A process's number in its own (innermost) PID namespace; -1 if it has ended.
 int own_pid_of(int pid) {
   std::ifstream status("/proc/" + std::to_string(pid) + "/status");
   std::string line;

@@ -1,5 +1,6 @@
-// The thread by which a process waits where a context's waits block (CU_CTX_SCHED_BLOCKING_SYNC):
-// it takes note of what the device says, and wakes who waits. While it stands still, so do they.
+// The thread through which a process waits if a context's waits block (CU_CTX_SCHED_BLOCKING_SYNC):
+// it receives the device's notifications, and wakes the waiting threads. While it is stopped, they
+// keep waiting.
 #pragma once
 
 #include <condition_variable>

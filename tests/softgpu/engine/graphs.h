@@ -1,5 +1,5 @@
 // Stream capture and graphs. A graph's nodes run in the order in which they were added, which
-// respects every dependency, as one piece of work of the stream that it is launched into.
+// respects every dependency, as one unit of work of the stream that it is launched into.
 #pragma once
 
 #include "tests/softgpu/engine/process.h"
@@ -8,7 +8,7 @@ namespace gcr::softgpu {
 
 /// `stream` null: kStreamCaptureUnsupported, as for the legacy stream.
 Result begin_capture(Process& process, const std::shared_ptr<Stream>& stream, CaptureMode mode);
-/// `graph` receives the handle of what was captured; null if the capture failed.
+/// `graph` receives the handle of the captured graph; null if the capture failed.
 Result end_capture(Process& process, Stream& stream, const Graph** graph);
 
 /// Adds a node at the end; null if there is no such graph.

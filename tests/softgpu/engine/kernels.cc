@@ -15,7 +15,7 @@
 namespace gcr::softgpu {
 namespace {
 
-// Constants of tests/apps/kernels.cu, which says what each kernel computes.
+// Constants of tests/apps/kernels.cu, which describes each kernel's computation.
 constexpr std::uint64_t kInitMultiplier = 0x9e3779b97f4a7c15;
 constexpr std::uint64_t kStepMultiplier = 0xd1342543de82ef95;
 

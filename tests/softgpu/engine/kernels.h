@@ -39,8 +39,8 @@ struct Launch {
   std::uint64_t* variable(std::string_view name) const;
 };
 
-/// A kernel that waits for a word of memory returns Result::kNotReady as long as it has to wait.
-/// It is then called again, from its beginning.
+/// A kernel that waits for a word of memory returns Result::kNotReady as long as it has to wait. It
+/// is then called again, from its beginning.
 using KernelBody = Result (*)(const Launch&);
 
 /// The kernel of that name, or null.

@@ -56,7 +56,7 @@ bool map_file_over(std::uintptr_t address, std::uint64_t bytes, int file, std::u
 
 bool map_again(std::uintptr_t address, std::uintptr_t from, std::uint64_t bytes) {
   void* const at = reinterpret_cast<void*>(address);
-  // Of a length of 0, what is shared is mapped once more, and stays where it is.
+  // With a length of 0, shared memory is mapped once more, and its first mapping stays.
   if (::mremap(reinterpret_cast<void*>(from), 0, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, at) ==
       MAP_FAILED) {
     return false;

@@ -16,7 +16,7 @@
 namespace gcr::softgpu {
 namespace {
 
-/// What IPC puts into a handle: whose memory it is and where it is mapped there.
+/// The content of an IPC handle: the owner of the memory and its address there.
 struct IpcCard {
   std::int32_t pid;
   std::int32_t ordinal;

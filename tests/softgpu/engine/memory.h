@@ -1,10 +1,10 @@
 // The memory of the software GPU: physical allocations (files in a device's store, or memfds for
 // those on the host), the address ranges where they are mapped, and host memory that the driver
-// knows of. Who may be given a descriptor of such a file shares the memory, in any namespace.
+// knows. A process that gets a descriptor of such a file shares the memory, in each namespace.
 //
 // Device addresses are addresses of the process, so kernels and copies are ordinary code; the table
-// of ranges says what they may touch. Mappings are not inherited by forked children, as with a real
-// GPU.
+// of ranges defines the accessible ones. Mappings are not inherited by forked children, as with a
+// real GPU.
 #pragma once
 
 #include <cstdint>
@@ -25,19 +25,18 @@ class Memory {
  public:
   explicit Memory(DeviceTable* devices) : devices_(devices) {}
 
-  /// VRAM of the driver's own at an address that stays the same for its life.
+  /// VRAM of the driver itself at an address that stays the same for its lifetime.
   Result allocate(int ordinal, std::uint64_t bytes, Context* context, RangeKind kind,
                   const void* pool, std::uintptr_t* address);
-  /// Host memory, pinned or managed. Pinned memory of NVIDIA's is shared and anonymous, and copies
-  /// write to it as a device does: by a mapping of their own, so that the program's page tables
-  /// know nothing of it.
+  /// Host memory, pinned or managed. NVIDIA's pinned memory is shared and anonymous, and copies
+  /// write to it as a device does: through a separate mapping, without the program's page tables.
   Result allocate_host(std::uint64_t bytes, Context* context, RangeKind kind, unsigned flags,
                        std::uintptr_t* address);
   Result register_host(std::uintptr_t address, std::uint64_t bytes, Context* context,
                        unsigned flags);
   /// Frees the range that starts exactly there, if it is of one of the kinds (bits by RangeKind).
   Result free(std::uintptr_t address, unsigned kinds);
-  /// Frees whatever belongs to a context that ends.
+  /// Frees all memory of a context that ends.
   void free_all_of(const Context* context);
 
   // Virtual memory management, with the real driver's rules.
@@ -53,11 +52,11 @@ class Memory {
   Result map(std::uintptr_t address, std::uint64_t bytes, std::uint64_t offset,
              MemoryHandle handle);
   Result unmap(std::uintptr_t address, std::uint64_t bytes);
-  /// Changes what the given locations may, and nobody else.
+  /// Changes the access of the given locations, and of no other.
   Result set_access(std::uintptr_t address, std::uint64_t bytes,
                     std::span<const AccessGrant> accesses);
 
-  // Legacy IPC. A handle that is opened again in the same context gives the same address, and has
+  // Legacy IPC. A handle that is opened again in the same context returns the same address, and has
   // to be closed as often.
   Result ipc_handle(std::uintptr_t address, std::span<char, kIpcHandleBytes> handle);
   Result ipc_open(std::span<const char, kIpcHandleBytes> handle, Context* context,
@@ -66,7 +65,7 @@ class Memory {
 
   Result set_sync_memops(std::uintptr_t address, bool value);
 
-  /// Where copies write that are to write to this address.
+  /// The address through which copies write to this address.
   std::uintptr_t as_devices_see(std::uintptr_t address) const;
 
   /// The range that holds this address; an empty one (bytes 0) if none does.
@@ -75,20 +74,20 @@ class Memory {
   std::uint64_t bytes_of_graphs(int ordinal) const;
   /// Whether every byte is in ranges that allow copies this protection.
   bool accessible(std::uintptr_t address, std::uint64_t bytes, int protection) const;
-  /// Whether kernels in that context may do this with every byte: memory of another device is out
-  /// of reach unless set_access() or peer access gave access.
+  /// Whether kernels in that context may access every byte in this way: memory of another device is
+  /// inaccessible unless set_access() or peer access allows it.
   bool accessible_to_kernels(const Context& context, std::uintptr_t address, std::uint64_t bytes,
                              int protection) const;
 
   // Checkpoint. Called by the serving thread while the gate is closed; restore uses no heap.
   /// Why this process cannot be checkpointed now, or Result::kSuccess.
   Result checkpointable() const;
-  /// In a forked child: gives up what belongs to the parent.
+  /// In a forked child: drops what belongs to the parent.
   void forget_files();
-  /// Moves all VRAM into host memory; on failure everything is as before.
+  /// Moves all VRAM into host memory; failure leaves everything unchanged.
   Result park();
   /// Moves it back, into the devices as they are in the table now; on failure still parked. Fails
-  /// for good if any memory was shared with other processes when it was parked.
+  /// permanently if any memory was shared with other processes when it was parked.
   Result unpark();
 
   /// A pool of another process has been imported.
@@ -101,7 +100,7 @@ class Memory {
   };
   using Ranges = std::map<std::uintptr_t, Range>;
 
-  // All of these with the lock held. A Physical dies with the lock held, too.
+  // All of these with the lock held. A Physical is destroyed with the lock held, too.
   std::shared_ptr<Physical> make_physical(int ordinal, std::uint64_t bytes);
   Result create_file(int ordinal, std::uint64_t bytes, UniqueFd* file);
   void account_as_freed(const Physical& physical);
@@ -128,7 +127,8 @@ class Memory {
   std::map<std::uintptr_t, std::uint64_t> reservations_;
   std::unordered_map<MemoryHandle, Handle> handles_;
   std::set<Physical*> physicals_;
-  Result lost_ = Result::kSuccess;  ///< what every restore of the memory that is parked now answers
+  /// the result of every restore of the memory that is parked now
+  Result lost_ = Result::kSuccess;
   std::uint64_t next_id_ = 1;
 };
 

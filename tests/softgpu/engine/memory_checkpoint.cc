@@ -1,6 +1,6 @@
 // Checkpoint and restore of memory: every physical allocation moves into private anonymous memory
-// (which CRIU carries) and its mappings become bare address space; restore is the way back, into
-// whatever devices the table names then. All of it runs on the serving thread, with the call gate
+// (which CRIU dumps) and its mappings become bare address space; restore is the reverse, into the
+// devices that the table names then. All of it runs on the serving thread, with the call gate
 // closed and the application's threads possibly frozen: it takes no lock and no heap memory.
 #include <sys/mman.h>
 
@@ -33,7 +33,7 @@ Result Memory::loss() const {
 bool Memory::prepare_host_copies() {
   bool complete = true;
   for (Physical* physical : physicals_) {
-    // NVIDIA's driver has all of it populated; large buffers may be mostly empty here.
+    // NVIDIA's driver has all of it populated; here large buffers may be mostly empty.
     const int kind = physical->bytes <= 64 * kMiB ? MAP_POPULATE : MAP_NORESERVE;
     void* copy =
         ::mmap(nullptr, physical->bytes, kReadWrite, MAP_PRIVATE | MAP_ANONYMOUS | kind, -1, 0);

@@ -16,7 +16,7 @@ constexpr std::uint64_t kGranularity = kChunkBytes;
 
 bool is_multiple(std::uint64_t value) { return value % kGranularity == 0; }
 
-/// Where memory may be asked for, and with which handle types. The host has one NUMA node.
+/// The locations where memory may be requested, and the handle types. The host has one NUMA node.
 Result check_properties(const DeviceTable& devices, const AllocationProperties& properties) {
   const bool exportable = properties.handle_types != 0;
   switch (properties.location.place) {

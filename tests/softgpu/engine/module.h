@@ -1,8 +1,8 @@
-// Modules: what an image declares, and the CPU kernels that stand for its entries. The faces read
+// Modules: the declarations of an image, and the CPU kernels behind its entries. The faces parse
 // images: CUDA's are PTX texts, HIP's are code objects.
 //
-// A module is taken if every kernel of it is known to the kernel registry (kernels.h); otherwise
-// loading answers Result::kNoBinaryForGpu, as a real driver does for code of another GPU. Variables
+// A module is accepted if every kernel of it is known to the kernel registry (kernels.h); otherwise
+// loading returns Result::kNoBinaryForGpu, as a real driver does for code of another GPU. Variables
 // become VRAM, or managed memory.
 #pragma once
 
@@ -31,7 +31,7 @@ struct ImageKernel {
   std::size_t parameter_bytes() const {
     return parameters.empty() ? 0 : parameters.back().offset + parameters.back().bytes;
   }
-  /// Adds one behind the others; `bytes` 0: it takes no place.
+  /// Adds one after the others; `bytes` 0: it has no size.
   void add_parameter(std::size_t bytes, std::size_t alignment);
 };
 struct ImageVariable {
@@ -67,19 +67,19 @@ struct Function {
   ImageKernel entry;
   KernelBody body = nullptr;
   Module* module = nullptr;
-  bool instant = false;  ///< does nothing, so its launch on an idle stream is over at once
+  bool instant = false;  ///< does nothing, so its launch on an idle stream is complete at once
   int max_dynamic_shared = 48 * 1024;
 };
 
 struct Library;
 
-/// A kernel in a library: in every context a function of its own.
+/// A kernel in a library: a different function in every context.
 struct Kernel {
   std::string name;
   Library* library = nullptr;
 };
 
-/// An image that belongs to no context: its module is made in each context that needs it.
+/// An image that belongs to no context: its module is created in each context that needs it.
 struct Library {
   Image image;
   std::mutex mutex;
@@ -87,15 +87,15 @@ struct Library {
   std::map<std::string, std::shared_ptr<Kernel>> kernels;
 };
 
-/// Makes the module in a context: allocates and fills its variables.
+/// Creates the module in a context: allocates and fills its variables.
 Result load_module(Process& process, Context& context, const Image& image,
                    std::shared_ptr<Module>* module);
 /// Frees the variables.
 void unload_module(Process& process, Module& module);
-/// The library of an image that check() took.
+/// The library of an image that check() accepted.
 std::shared_ptr<Library> load_library(Process& process, Image image);
 Result unload_library(Process& process, const void* handle);
-/// The library's module in that context, made when first asked for.
+/// The library's module in that context, created on the first request.
 Result module_of(Process& process, Library& library, Context& context,
                  std::shared_ptr<Module>* module);
 /// The function behind the handle of a function or of a kernel, in the given context.

@@ -1,6 +1,5 @@
-// What the handles of the API stand for: contexts, streams, events, graphs. Objects are owned by
-// the registries of the Process; a handle is the object's address and is looked up before it is
-// believed.
+// The objects behind the API's handles: contexts, streams, events, graphs. Objects are owned by the
+// registries of the Process; a handle is the object's address and is looked up before it is used.
 #pragma once
 
 #include <array>
@@ -79,13 +78,13 @@ class Handles {
   std::unordered_map<const void*, std::shared_ptr<T>> objects_;
 };
 
-/// One thing for a stream to do, now or when a graph is launched. If it returns
-/// Result::kNotReady, it waits for memory to change and is run again. Any other error sticks to
-/// the context, as a fault on a real GPU would.
+/// One operation of a stream, now or when a graph is launched. If it returns Result::kNotReady, it
+/// waits for memory to change and is run again. Any other error sticks to the context, as a fault
+/// on a real GPU would.
 struct Operation {
   NodeType type = NodeType::kEmpty;
   std::function<Result()> run;
-  bool instant = false;  ///< takes no time: runs at once where nothing is before it
+  bool instant = false;  ///< immediate: runs at once if nothing precedes it
   bool kernel = false;   ///< takes one
 };
 
@@ -123,10 +122,10 @@ struct Event {
   TaskRef task;                      ///< null: never recorded, which counts as done
   std::shared_ptr<Capture> capture;  ///< recorded into a capture rather than on the device
   std::shared_ptr<std::atomic<std::chrono::steady_clock::rep>> time;
-  std::shared_ptr<SharedEvent> shared;  ///< of those for several processes, in the place of `task`
+  std::shared_ptr<SharedEvent> shared;  ///< for an event of several processes, in place of `task`
 };
 
-/// Nodes stand in an order in which they may run: a node's dependencies exist before it.
+/// Nodes are in an order in which they may run: a node's dependencies exist before it.
 struct GraphNode {
   Operation operation;
 };
@@ -142,11 +141,11 @@ struct Context : std::enable_shared_from_this<Context> {
   int ordinal = 0;
   unsigned flags = 0;
   bool primary = false;
-  std::shared_ptr<Context> green_of;  ///< the primary context that owns what is allocated in it
+  std::shared_ptr<Context> green_of;  ///< the primary context that owns allocations made in it
   unsigned long long id = 0;
-  /// Stack, printf, heap and more, in the interfaces' order: remembered, not acted upon.
+  /// Stack, printf, heap and more, in the interfaces' order: stored, but without effect.
   std::array<std::size_t, 8> limits{1024, 1024 * 1024, 8 * 1024 * 1024};
-  int cache = 0;                   ///< what the program prefers; nothing depends on it
+  int cache = 0;                   ///< the program's preference; nothing depends on it
   std::set<const Context*> peers;  ///< guarded by `mutex`
   std::atomic<Result> fault{Result::kSuccess};
 
@@ -154,17 +153,19 @@ struct Context : std::enable_shared_from_this<Context> {
   std::shared_ptr<Stream> legacy;
   std::unordered_map<std::thread::id, std::shared_ptr<Stream>> per_thread;
   std::vector<std::shared_ptr<Stream>> created;
-  /// The stack limit was set: the next kernel waits for an idle context, and later work for that.
+  /// The stack limit was set: the next kernel waits for an idle context, and later work for that
+  /// kernel.
   bool stack_unsettled = false;
   TaskRef settles;  ///< that kernel
 
   /// Queues an operation on a stream, or adds it to the graph that the stream is captured into.
-  /// `task` receives what to wait for, null if it is done already; `also_after` must be done first.
+  /// `task` receives the task to wait for, null if it is done already; `also_after` must be done
+  /// first.
   Result submit(Stream& stream, Operation operation, TaskRef* task = nullptr,
                 const TaskRef& also_after = nullptr);
-  /// Whether the next kernel had to wait for an idle context. The one that asks is that kernel.
+  /// Whether the next kernel had to wait for an idle context. The caller is that kernel.
   bool settle_stack();
-  /// What must be done before work submitted to this stream now could start. Mutex held.
+  /// The tasks that must be done before work submitted to this stream now could start. Mutex held.
   std::vector<TaskRef> predecessors(const Stream& stream) const;
   /// The last tasks of all streams.
   std::vector<TaskRef> tails();
@@ -172,7 +173,7 @@ struct Context : std::enable_shared_from_this<Context> {
   std::shared_ptr<Stream> stream_of_this_thread();
   Result synchronize(Stream& stream);
   Result synchronize();
-  /// Kernels of this context may touch what `other`, of another device, allocated.
+  /// Kernels of this context may access the allocations of `other`, of another device.
   bool reaches(const Context* other) const;
   /// Any of this context's streams is being captured.
   bool capturing();

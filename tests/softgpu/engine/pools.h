@@ -1,12 +1,12 @@
-// Stream-ordered memory. It exists from its allocation until the GPU has passed its free; what a
-// graph allocates, in a capture, exists from then on.
+// Stream-ordered memory. It exists from its allocation until the GPU has passed its free; an
+// allocation of a graph, in a capture, exists from then on.
 #pragma once
 
 #include "tests/softgpu/engine/process.h"
 
 namespace gcr::softgpu {
 
-/// What the plain and the stream-ordered free take.
+/// The addresses that the plain and the stream-ordered free accept.
 inline constexpr unsigned kFreeable = bit(RangeKind::kDriver) | bit(RangeKind::kPool) |
                                       bit(RangeKind::kGraph) | bit(RangeKind::kManaged);
 

@@ -5,7 +5,7 @@
 namespace gcr::softgpu {
 namespace {
 
-// Stream handles with a meaning of their own, in both interfaces.
+// Stream handles with a special meaning, in both interfaces.
 constexpr std::uintptr_t kLegacyStream = 1;
 constexpr std::uintptr_t kPerThreadStream = 2;
 
@@ -32,7 +32,7 @@ void Process::forget_parent() {
     return;
   }
   door.reset();
-  (void)scheduler.release();  // its threads are not here
+  (void)scheduler.release();  // its threads do not exist here
   device_file.leave_open();
 }
 

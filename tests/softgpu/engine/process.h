@@ -1,5 +1,5 @@
-// The one state object of the library (the ABI leaves no other place for it), and what every
-// exported function goes through before it touches that state.
+// The one state object of the library (the ABI leaves no other place for it), and the entry of
+// every exported function that touches that state.
 #pragma once
 
 #include <memory>
@@ -33,7 +33,7 @@ struct MemoryPool {
 };
 
 struct Process {
-  /// The object; made on first use and never destroyed, since threads may outlive main.
+  /// The object; created on first use and never destroyed, since threads may outlive main.
   static Process& get();
 
   /// Opens the vendor's devices, starts threads and the door. Any thread, any number of times.
@@ -42,7 +42,7 @@ struct Process {
   /// The part of it that a process needs to be checkpointed.
   Result attend(Vendor vendor);
 
-  /// In a forked child: what nobody had used begins anew, all else is unusable.
+  /// In a forked child: if the parent had not used it, it starts afresh, else it is unusable.
   void forget_parent();
 
   DeviceTable devices;
@@ -112,14 +112,14 @@ Result run_call(Body&& body) noexcept {
   }
 }
 
-/// How a function takes a null stream: some variants of functions mean the thread's own.
+/// How a function interprets a null stream: for some functions it means the thread's own.
 enum class DefaultStream { kLegacy, kPerThread };
 
 /// The stream behind a handle as seen from the current context; null if there is none.
 std::shared_ptr<Stream> resolve_stream(Process& process, Context& context, const void* handle,
                                        DefaultStream flavour);
 
-/// How the calling thread treats captures of others; returns what it was before.
+/// How the calling thread treats captures of others; returns the previous value.
 CaptureMode exchange_capture_mode(CaptureMode mode);
 
 /// Result::kStreamCaptureUnsupported if the calling thread may not allocate, synchronise and so

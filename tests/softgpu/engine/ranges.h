@@ -1,5 +1,5 @@
-// What the memory of the software GPU consists of: physical allocations, and what is known of the
-// address ranges where they are mapped.
+// The parts of the software GPU's memory: physical allocations, and the address ranges where they
+// are mapped.
 #pragma once
 
 #include <sys/mman.h>
@@ -17,25 +17,25 @@ namespace gcr::softgpu {
 struct Context;
 
 inline constexpr int kReadWrite = PROT_READ | PROT_WRITE;
-inline constexpr int kHostOrdinal = -1;  ///< in the place of a device's: memory of the host
+inline constexpr int kHostOrdinal = -1;  ///< in place of a device's: memory of the host
 inline constexpr unsigned kByDescriptor =
     1;  ///< a handle type: what can be exported as a descriptor
 
-/// Where memory is or who uses it, with both interfaces' numbers.
+/// The location or user of memory, with both interfaces' numbers.
 enum class Place { kInvalid = 0, kDevice = 1, kHost = 2, kHostNuma = 3 };
 struct Location {
   Place place = Place::kInvalid;
   int id = 0;  ///< the device's ordinal or the NUMA node
 };
 
-/// How physical memory was asked for.
+/// The request for physical memory.
 struct AllocationProperties {
   Location location;
   unsigned handle_types = 0;
-  std::array<std::byte, 8> flags{};  ///< the face's own, given back as they are
+  std::array<std::byte, 8> flags{};  ///< the face's own, returned unchanged
 };
 
-/// What a location may do from now on: PROT_NONE, PROT_READ or both.
+/// The access of a location from now on: PROT_NONE, PROT_READ or both.
 struct AccessGrant {
   Location location;
   int protection = PROT_NONE;
@@ -52,7 +52,7 @@ enum class RangeKind {
   kVmm,         ///< virtual memory management
   kIpc,         ///< another process's plain allocation
   kManaged,     ///< managed memory
-  kHost,        ///< page-locked: ours to unmap
+  kHost,        ///< page-locked: unmapped by the driver
   kHostForeign  ///< registered by the program
 };
 
@@ -61,12 +61,12 @@ enum class RangeKind {
 struct Physical {
   int ordinal = 0;  ///< kHostOrdinal: on the host
   std::uint64_t bytes = 0;
-  UniqueFd file;  ///< VMM only: driver-owned memory is held by its mapping alone
+  UniqueFd file;  ///< VMM only: driver-owned memory is held by its mapping only
   bool vmm = false;
   bool imported = false;
-  bool exported = false;   ///< a descriptor of it was given out
-  bool ipc_given = false;  ///< a legacy IPC handle of it was given out
-  dev_t file_system = 0;   ///< of imported driver-owned memory: which file it is
+  bool exported = false;   ///< a descriptor of it was exported
+  bool ipc_given = false;  ///< a legacy IPC handle of it was exported
+  dev_t file_system = 0;   ///< of imported driver-owned memory: its file
   ino_t inode = 0;
   int ipc_opens = 0;
   void* host_copy = nullptr;  ///< the content between Checkpoint and Restore
@@ -74,7 +74,7 @@ struct Physical {
   AllocationProperties properties{};
 };
 
-/// Who may do what with mapped memory: a bit for each device by ordinal, PROT_* for the CPU.
+/// Access to mapped memory: a bit for each device by ordinal, PROT_* for the CPU.
 struct Access {
   std::uint32_t readers = 0;
   std::uint32_t writers = 0;
@@ -82,18 +82,18 @@ struct Access {
 
   void give(const AccessGrant& access);
   int of_device(int ordinal) const;
-  /// What at least one of them may.
+  /// The access that at least one of them has.
   int widest() const;
 };
 
-/// What is known of a range of addresses.
+/// The state of a range of addresses.
 struct RangeInfo {
   std::uintptr_t start = 0;
   std::uint64_t bytes = 0;
   RangeKind kind = RangeKind::kDriver;
   Access access;         ///< kVmm only
   int ordinal = 0;       ///< of the device that the memory is on; kHostOrdinal: on the host
-  int told_ordinal = 0;  ///< the same as queries of a pointer tell it; from Memory::find
+  int told_ordinal = 0;  ///< the same in pointer queries; from Memory::find
   Context* context = nullptr;
   const void* pool = nullptr;
   std::uint64_t id = 0;
@@ -105,7 +105,7 @@ struct RangeInfo {
     return kind == RangeKind::kHost || kind == RangeKind::kHostForeign ||
            (kind == RangeKind::kVmm && ordinal == kHostOrdinal);
   }
-  /// PROT_* as far as copies may: what any device or the CPU may.
+  /// PROT_* for copies: the access of any device or the CPU
   int protection() const { return kind == RangeKind::kVmm ? access.widest() : kReadWrite; }
 };
 

@@ -1,4 +1,4 @@
-// What the engine answers. The numbers are those of CUresult; hipError_t has most of them too. Each
+// The engine's results. The numbers are those of CUresult; hipError_t has most of them too. Each
 // face translates into its own type: CUDA's by is_face_result, HIP's number by number.
 #pragma once
 

@@ -13,11 +13,11 @@ namespace {
 
 constexpr std::size_t kThreads = 4;
 constexpr std::size_t kMaxUnfinished = 1024;
-/// Between two looks of tasks that spin: the longer they wait, the longer the pause.
+/// Between two polls of spinning tasks: the longer they wait, the longer the pause.
 constexpr std::chrono::microseconds kShortestPause{20};
 constexpr std::chrono::microseconds kLongestPause{1000};
 
-/// Keeps the application's signals away from threads that are created while it lives.
+/// Blocks the application's signals in threads that are created during its lifetime.
 class SignalsBlocked {
  public:
   SignalsBlocked() {
@@ -51,7 +51,7 @@ TaskRef Scheduler::submit(std::function<bool()> run, std::span<const TaskRef> af
 }
 
 void Scheduler::start(TaskRef task) {
-  // From a thread of the pool: it takes this task up itself, and wakes no other for it.
+  // From a thread of the pool: it runs this task itself, and wakes no other for it.
   asio::defer(pool_, [this, task = std::move(task)] { execute(task); });
 }
 
@@ -65,7 +65,7 @@ void Scheduler::execute(const TaskRef& task) {
   }
   task->successors_.clear();
   --unfinished_;
-  // Who waits for a later task sleeps on.
+  // Waiters for a later task keep sleeping.
   if (task->awaited_ || unfinished_ == 0 || unfinished_ + 1 == kMaxUnfinished) {
     changed_.notify_all();
   }

@@ -1,9 +1,9 @@
 // Asynchronous work: tasks that wait for other tasks, run by a pool of threads.
 //
-// A stream is no more than the last task submitted to it; an event is a task; waiting for either is
-// waiting for that task. So nothing occupies a thread while it waits, and a pool of a few threads
-// cannot be blocked by many streams. The same holds for a task that waits for memory to change, as
-// kernels do that spin on a flag: it is tried again after a pause, and occupies its stream alone.
+// A stream is only the last task submitted to it; an event is a task; waiting for either is waiting
+// for that task. So nothing occupies a thread while it waits, and a pool of a few threads cannot be
+// blocked by many streams. The same holds for a task that waits for memory to change, as kernels do
+// that spin on a flag: it is retried after a pause, and blocks only its stream.
 #pragma once
 
 #include <asio/thread_pool.hpp>
@@ -30,7 +30,7 @@ class Task {
   friend class Scheduler;
   std::function<bool()> run_;
   bool spins_ = false;    ///< has been tried
-  bool awaited_ = false;  ///< somebody sleeps until it is done
+  bool awaited_ = false;  ///< a thread sleeps until it is done
   int waits_for_ = 1;
   std::atomic<bool> done_ = false;
   std::vector<std::shared_ptr<Task>> successors_;
@@ -44,7 +44,7 @@ class Scheduler {
   /// Starts the threads, with every signal blocked in them.
   Scheduler();
 
-  /// Hands over `run`, to start once every task of `after` (null ones are ignored) is done. It is
+  /// Submits `run`, to start once every task of `after` (null ones are ignored) is done. It is
   /// called again, after a pause, as long as it returns false. Blocks while very many tasks are
   /// queued already, as a real driver's launch queue does.
   TaskRef submit(std::function<bool()> run, std::span<const TaskRef> after);
@@ -52,7 +52,7 @@ class Scheduler {
   /// Returns when `task` is done (at once for null).
   void wait(const TaskRef& task);
 
-  /// Waits until nothing at all is queued or runs. False: the deadline passed first.
+  /// Waits until nothing at all is queued or running. False: the deadline passed first.
   bool wait_idle(const Deadline& deadline);
 
  private:
@@ -66,7 +66,7 @@ class Scheduler {
   std::size_t unfinished_ = 0;
   asio::thread_pool pool_;
 
-  // Tasks that spin. The thread that gives them back to the pool starts with the first one.
+  // Spinning tasks. The thread that returns them to the pool starts with the first one.
   std::mutex spinning_mutex_;
   std::condition_variable spins_;
   std::vector<TaskRef> spinning_;

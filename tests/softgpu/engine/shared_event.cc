@@ -17,7 +17,7 @@
 namespace gcr::softgpu {
 namespace {
 
-/// A handle's content.
+/// The content of a handle.
 struct Card {
   std::uint32_t uid;
   std::int32_t pid;
@@ -61,7 +61,7 @@ struct SharedEvent::File {
   static std::shared_ptr<File> create() {
     Card card{::getuid(), ::getpid(), 0, 0};
     UniqueFd file;
-    do {  // past those of a process that had this PID
+    do {  // above the numbers of an earlier process with this PID
       ++card.number;
       file.reset(::open(card.path().c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
     } while (!file && errno == EEXIST);

@@ -1,7 +1,7 @@
-// Events that processes share. As the real driver does, a process has those that it makes in files
-// on /dev/shm whose names have its user, its PID and a number; a handle names such a file and a
-// place in it. So a handle is good wherever a process with that PID has the same /dev/shm. A file
-// goes with its last event.
+// Events that processes share. As the real driver does, a process stores those that it creates in
+// files on /dev/shm whose names have its user, its PID and a number; a handle names such a file and
+// a place in it. So a handle is valid wherever a process with that PID has the same /dev/shm. A
+// file is removed with its last event.
 #pragma once
 
 #include <atomic>
@@ -15,12 +15,12 @@
 
 namespace gcr::softgpu {
 
-/// Any thread of any process. What is done with one that its maker has let go of is undefined.
+/// Any thread of any process. Using one after its creator has destroyed it is undefined.
 class SharedEvent {
  public:
   /// A new one, never recorded. Null if there is no file for it.
   static std::shared_ptr<SharedEvent> create();
-  /// kInvalidContext in the process that made it, kInvalidValue if it is gone.
+  /// kInvalidContext in the process that created it, kInvalidValue if it no longer exists.
   static Result open(std::span<const char, kIpcHandleBytes> handle,
                      std::shared_ptr<SharedEvent>* event);
   ~SharedEvent();
@@ -29,7 +29,7 @@ class SharedEvent {
 
   void write_handle(std::span<char, kIpcHandleBytes> handle) const;
 
-  /// The number of one more record, for passed() when the stream is there.
+  /// The number of a new record, for passed() when the stream has reached it.
   std::uint64_t record();
   void passed(std::uint64_t record);
   /// Of the last record of any process; 0 before the first.

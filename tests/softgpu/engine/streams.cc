@@ -21,7 +21,7 @@ Result task_of(Process& process, const void* handle, TaskRef* task) {
   return Result::kSuccess;
 }
 
-/// Null if the event is of this process alone.
+/// Null if the event belongs to this process only.
 std::shared_ptr<SharedEvent> shared_of(Process& process, const void* handle) {
   const auto event = process.events.get(handle);
   return event ? event->shared : nullptr;

@@ -15,16 +15,16 @@ std::shared_ptr<Stream> create_stream(Process& process, Context& context, unsign
 Result destroy_stream(Process& process, const void* handle);
 /// kNotReady while there is work.
 Result query_stream(Stream& stream);
-/// With the context's mutex: what a captured stream cannot be asked ends its capture in error.
+/// With the context's mutex: an invalid query of a captured stream ends its capture in error.
 Result refuse_captured(const Stream& stream);
 Result launch_host(Stream& stream, std::function<void()> function);
 
 /// kInvalidValue for an event of several processes that measures time.
 Result create_event(Process& process, Context& context, unsigned flags,
                     std::shared_ptr<Event>* event);
-/// kInvalidHandle if the event is for this process alone.
+/// kInvalidHandle if the event belongs to this process only.
 Result event_handle(Process& process, const void* event, std::span<char, kIpcHandleBytes> handle);
-/// kInvalidContext in the process that made it, kInvalidValue if it is gone.
+/// kInvalidContext in the process that created it, kInvalidValue if it no longer exists.
 Result open_event(Process& process, Context& context, std::span<const char, kIpcHandleBytes> handle,
                   std::shared_ptr<Event>* event);
 Result record_event(Process& process, const void* event, Stream& stream);

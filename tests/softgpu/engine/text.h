@@ -1,4 +1,4 @@
-// Reading program texts, for the faces' kernels.
+// Parsing program texts, for the faces' kernels.
 #pragma once
 
 #include <string>
@@ -7,9 +7,10 @@
 
 namespace gcr::softgpu {
 
-/// The text without comments as C++ has them; lines stay lines.
+/// The text without C++ comments; lines stay lines.
 std::string without_comments(std::string_view text);
-/// Its words, of letters, digits and `word_signs`, and every other sign but space by itself.
+/// Its words, of letters, digits and `word_signs`, and every other character except space by
+/// itself.
 std::vector<std::string> tokens_of(const std::string& text, std::string_view word_signs);
 
 }  // namespace gcr::softgpu

@@ -31,7 +31,7 @@ Result ring_pass(const Launch& launch) {
   const std::uint64_t* in = launch.readable(launch.argument<std::uint64_t>(8) + offset, message);
   std::uint64_t* out = launch.writable(launch.argument<std::uint64_t>(16) + offset, message);
   if (in == nullptr || out == nullptr) return Result::kIllegalAddress;
-  if (*out != step) {  // not sent when this was called before
+  if (*out != step) {  // not sent by an earlier call
     out[1] = state->token;
     for (std::uint64_t i = 0; i < words; ++i) {
       out[apps::kRingHeaderWords + i] = apps::ring_word(state->token, i);

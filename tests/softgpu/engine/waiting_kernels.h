@@ -1,4 +1,4 @@
-// The kernels of tests/apps/kernels.cu that wait for what another process writes.
+// The kernels of tests/apps/kernels.cu that wait for another process's writes.
 #pragma once
 
 #include "tests/softgpu/engine/kernels.h"

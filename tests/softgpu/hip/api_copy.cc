@@ -1,4 +1,4 @@
-// Copies and fills. Where memory is, the addresses say: the direction is checked and not needed.
+// Copies and fills. Addresses determine the locations: the direction is checked but not needed.
 #include "tests/softgpu/engine/copies.h"
 #include "tests/softgpu/hip/face.h"
 
@@ -54,7 +54,7 @@ hipError_t copy_2d_async(DefaultStream f, void* to, std::size_t to_pitch, const 
   return copy_kind(f, rows(to, to_pitch, from, from_pitch, width, height), kind, stream, false);
 }
 
-/// hipMemoryTypeHost of the release that is played.
+/// hipMemoryTypeHost of the simulated release.
 bool is_host(hipMemoryType type) {
   return int{type} == (release() < 600 ? int{hipMemoryTypeHost} : int{hipMemoryTypeHostR0600});
 }
@@ -87,7 +87,7 @@ hipError_t check_devices(int to, int from) {
   });
 }
 
-/// Of pitched memory, slice by slice; arrays are not there.
+/// Of pitched memory, slice by slice; arrays are not supported.
 hipError_t copy_3d(DefaultStream flavour, const hipMemcpy3DParms* what, hipStream_t handle,
                    bool synchronous) {
   if (what == nullptr || what->srcArray != nullptr || what->dstArray != nullptr) {

@@ -21,7 +21,8 @@ bool has_vmm() {
   return vmm == nullptr || std::strcmp(vmm, "0") != 0;
 }
 
-/// Plausible figures of a recent GPU; attributes that say "has feature" name what this face has.
+/// Plausible values of a recent GPU; attributes that mean "has feature" name the features of this
+/// face.
 int attribute(hipDeviceAttribute_t what, const Device& device, int ordinal) {
   switch (what) {
     case hipDeviceAttributeMaxThreadsPerBlock:
@@ -71,7 +72,7 @@ int attribute(hipDeviceAttribute_t what, const Device& device, int ordinal) {
   }
 }
 
-/// What both layouts of the properties have.
+/// Common to both layouts of the properties.
 template <class Properties>
 void put_properties(Properties* to, const Device& device, int ordinal) {
   *to = {};
@@ -107,7 +108,7 @@ hipError_t with_device(int ordinal, Body&& body) {
   });
 }
 
-/// 50221153 for 5.2.21153 and so on; the patch level is ours.
+/// 50221153 for 5.2.21153 and so on; the patch level is invented.
 int version_number() { return release() / 100 * 10000000 + release() % 100 * 100000; }
 
 hipError_t put_version(int* version) {
@@ -137,7 +138,7 @@ int device_of(hipCtx_t handle) {
   return context ? context->ordinal : -1;
 }
 
-/// The devices that hipCtxPushCurrent has put aside.
+/// The devices that hipCtxPushCurrent has saved.
 std::vector<int>& earlier_devices() {
   thread_local auto& stack = *new std::vector<int>;
   return stack;
@@ -367,7 +368,7 @@ SOFTHIP_API hipDeviceDisablePeerAccess(int peer) {
   return peer_access(peer, 0, disable_peer_access);
 }
 
-// A context of HIP is its device, so creating and setting one chooses the thread's device.
+// A HIP context is its device, so creating and setting one selects the thread's device.
 
 SOFTHIP_API hipCtxCreate(hipCtx_t* handle, unsigned, hipDevice_t ordinal) {
   return call([&](Process& process) {
@@ -400,7 +401,7 @@ SOFTHIP_API hipCtxPushCurrent(hipCtx_t handle) {
   });
 }
 
-/// What the device has stays: others may use it.
+/// The device's memory stays: others may use it.
 SOFTHIP_API hipCtxDestroy(hipCtx_t handle) {
   return call([&](Process& process) {
     const auto context = process.contexts.get(handle);

@@ -247,7 +247,7 @@ SOFTHIP_API hipGraphAddMemsetNode(hipGraphNode_t* node, hipGraph_t graph, const 
   });
 }
 
-/// The memory exists from now on, as what a capture allocates does.
+/// The memory exists from now on, like allocations in a capture.
 SOFTHIP_API hipGraphAddMemAllocNode(hipGraphNode_t* node, hipGraph_t graph, const hipGraphNode_t*,
                                     std::size_t, hipMemAllocNodeParams* memory) {
   return call([&](Process& process) -> Result {

@@ -48,7 +48,7 @@ hipError_t launch_threads(hipFunction_t function, dim3 threads, dim3 block, hipS
                    after);
 }
 
-/// What `<<<...>>>` leaves for the launch that follows in the thread.
+/// The configuration that `<<<...>>>` sets for the next launch in the thread.
 struct Configuration {
   dim3 grid;
   dim3 block;
@@ -122,7 +122,7 @@ SOFTHIP_API hipExtModuleLaunchKernel(SOFTHIP_LAUNCH_THREADS_PARAMETERS, std::uin
 SOFTHIP_API hipHccModuleLaunchKernel(SOFTHIP_LAUNCH_THREADS_PARAMETERS) {
   return SOFTHIP_LAUNCH_THREADS;
 }
-// The same as functions of C++, of which these are the names.
+// The same as C++ functions; these are their mangled names.
 SOFTHIP_API
 _Z24hipExtModuleLaunchKernelP18ihipModuleSymbol_tjjjjjjmP12ihipStream_tPPvS4_P11ihipEvent_tS6_j(
     SOFTHIP_LAUNCH_THREADS_PARAMETERS, std::uint32_t) {
@@ -192,7 +192,7 @@ SOFTHIP_API hipSetupArgument(const void* argument, std::size_t bytes, std::size_
   return remember(hipSuccess);
 }
 
-/// Launches by the configuration and the arguments that were set up, through its own interface.
+/// Launches with the configuration and the arguments that were set up, through its own interface.
 SOFTHIP_API hipLaunchByPtr(const void* host_function) {
   if (configurations().empty()) return remember(hipErrorMissingConfiguration);
   Configuration last = std::move(configurations().back());
@@ -211,7 +211,7 @@ SOFTHIP_API hipLaunchByPtr(const void* host_function) {
                                static_cast<unsigned>(last.shared), last.stream, nullptr, extra);
 }
 
-/// What older compilers' launches call, again through the library's own interface.
+/// Called by the launches of older compilers, again through the library's own interface.
 SOFTHIP_EXPORT void _ZN8hip_impl22hipLaunchKernelGGLImplEmRK4dim3S2_jP12ihipStream_tPPv(
     std::uintptr_t function, const dim3& grid, const dim3& block, std::uint32_t shared,
     hipStream_t stream, void** extra) {

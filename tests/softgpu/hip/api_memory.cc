@@ -1,4 +1,4 @@
-// Allocation, addresses, page-locked memory, IPC, what pointers are.
+// Allocation, addresses, page-locked memory, IPC, pointer attributes.
 #include <cstring>
 
 #include "src/base/units.h"
@@ -9,7 +9,7 @@ namespace gcr::softgpu::hip {
 namespace {
 
 constexpr std::size_t kPitchAlignment = 256;
-/// hipFree and hipHostFree both take what the other one is for.
+/// hipFree and hipHostFree accept each other's memory.
 constexpr unsigned kPlainlyFreeable = kFreeable | bit(RangeKind::kHost);
 
 hipError_t allocate(void** address, std::size_t bytes) {
@@ -55,7 +55,7 @@ RangeInfo host_range(Process& process, const void* address) {
 
 bool is_managed(const RangeInfo& range) { return range.kind == RangeKind::kManaged; }
 
-/// hipMemoryType in the numbers of the release that is played.
+/// hipMemoryType with the numbers of the simulated release.
 int type_of(const RangeInfo& range) {
   if (release() < 600) {
     if (is_managed(range)) return release() < 503 ? hipMemoryTypeUnified : hipMemoryTypeManaged;
@@ -240,7 +240,7 @@ SOFTHIP_API hipPointerGetAttribute(void* data, hipPointer_attribute what, hipDev
   });
 }
 
-/// Leaves what it cannot tell as it was.
+/// Leaves unknown values unchanged.
 SOFTHIP_API hipDrvPointerGetAttributes(unsigned count, hipPointer_attribute* what, void** data,
                                        hipDeviceptr_t address) {
   return call([&](Process& process) {

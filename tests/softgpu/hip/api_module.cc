@@ -1,4 +1,4 @@
-// Modules, libraries, functions, and what is known of them.
+// Modules, libraries, functions, and their attributes.
 #include <algorithm>
 #include <fstream>
 #include <iterator>

@@ -1,4 +1,4 @@
-// Stream-ordered memory and its pools. The release threshold is remembered, not acted upon.
+// Stream-ordered memory and its pools. The release threshold is stored, but has no effect.
 #include <cstring>
 
 #include "tests/softgpu/engine/pools.h"
@@ -92,7 +92,7 @@ SOFTHIP_API hipMemPoolSetAccess(hipMemPool_t pool, const hipMemAccessDesc*, std:
   return known_pool(pool);
 }
 
-/// Every pool's memory is on one device, and all devices reach it.
+/// Every pool's memory is on one device, and all devices can access it.
 SOFTHIP_API hipMemPoolGetAccess(hipMemAccessFlags* flags, hipMemPool_t pool, hipMemLocation*) {
   if (flags == nullptr) return remember(hipErrorInvalidValue);
   *flags = hipMemAccessFlagsProtReadWrite;

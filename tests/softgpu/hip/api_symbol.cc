@@ -6,7 +6,7 @@
 namespace gcr::softgpu::hip {
 namespace {
 
-/// Where in the variable's memory; an error if it has not so many bytes.
+/// The address in the variable's memory; an error if it is too small.
 hipError_t place_in(const void* symbol, std::size_t bytes, std::size_t offset, void** place) {
   return call_in_context([&](Process& process, Context& context) {
     Global variable;

@@ -33,7 +33,7 @@ hipMemGenericAllocationHandle_t to_abi(MemoryHandle number) {
   return reinterpret_cast<hipMemGenericAllocationHandle_t>(number);
 }
 
-/// False: the type is not one that can be asked for.
+/// False: the type cannot be requested.
 template <class Abi>
 bool read_one(const Abi& abi, unsigned handle_types, AllocationProperties* properties) {
   properties->location = from_abi(abi.location);
@@ -67,7 +67,7 @@ void write_properties(const AllocationProperties& properties, hipMemAllocationPr
   std::memcpy(&recent.allocFlags, properties.flags.data(), sizeof(recent.allocFlags));
 }
 
-/// On a device that there is, which is all that HIP maps.
+/// On an existing device: HIP maps no other memory.
 bool on_device(const Process& process, const Location& location) {
   return location.place == Place::kDevice && process.devices.has(location.id);
 }
@@ -94,7 +94,7 @@ SOFTHIP_API hipMemAddressReserve(void** address, std::size_t bytes, std::size_t 
     if (address == nullptr || flags != 0) return hipErrorInvalidValue;
     std::uintptr_t start = 0;
     const Result result = process.memory.reserve(bytes, alignment, address_of(hint), &start);
-    if (result) return hipErrorOutOfMemory;  // whatever the reason
+    if (result) return hipErrorOutOfMemory;  // for each reason
     *address = pointer_to(start);
     return hipSuccess;
   });
@@ -107,7 +107,7 @@ SOFTHIP_API hipMemAddressFree(void* address, std::size_t bytes) {
 
 SOFTHIP_API hipMemCreate(hipMemGenericAllocationHandle_t* handle, std::size_t bytes,
                          const hipMemAllocationProp* abi, unsigned long long flags) {
-  // By name, as HIP 5.2 does. Here the allocation itself tells whether there is room.
+  // By name, as HIP 5.2 does. Here the allocation itself reports whether there is room.
   std::size_t free = 0;
   std::size_t total = 0;
   const hipError_t asked = hipMemGetInfo(&free, &total);

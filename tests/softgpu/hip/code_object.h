@@ -1,5 +1,5 @@
-// The software GPU's code objects: what hipRTC makes of a program, and what modules are loaded
-// from. A text with a line for each kernel and variable, so that it ends at its first zero:
+// The software GPU's code objects: the output of hipRTC, and the input of modules. A text with a
+// line for each kernel and variable, so that it ends at its first zero:
 //
 //   software GPU code object
 //   kernel <name> <bytes of each parameter>...
@@ -14,8 +14,8 @@ namespace gcr::softgpu::hip {
 
 std::string write_code(const Image& image);
 
-/// kInvalidImage: it is none. kNoBinaryForGpu: it is code of a real GPU, or names a kernel that the
-/// engine does not know.
+/// kInvalidImage: it is no code object. kNoBinaryForGpu: it is code of a real GPU, or names a
+/// kernel that the engine does not know.
 Result read_code(const void* code, Image* image);
 
 }  // namespace gcr::softgpu::hip

@@ -144,7 +144,7 @@ hipError_t to_hip(Result result) {
 }
 
 hipError_t remember(hipError_t result) {
-  // Before 7.0 a later success wipes an error out.
+  // Before 7.0 a later success clears an error.
   if (result != hipSuccess || release() < 700) last_error = result;
   return result;
 }

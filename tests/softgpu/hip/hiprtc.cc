@@ -1,4 +1,4 @@
-// hipRTC: the compiler. Any program compiles whose kernels' parameters it understands; loading
+// hipRTC: the compiler. It compiles any program whose kernels' parameters it can parse; loading
 // decides whether the engine knows the kernels.
 #include <algorithm>
 #include <cstring>

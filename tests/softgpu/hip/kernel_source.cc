@@ -22,7 +22,7 @@ bool is_name(const std::string& token) {
   return std::isalpha(static_cast<unsigned char>(token[0])) != 0 || token[0] == '_';
 }
 
-/// The place behind the bracket that closes the one at `open`.
+/// The position after the bracket that closes the one at `open`.
 std::size_t behind(TokenSpan tokens, std::size_t open) {
   int depth = 0;
   for (std::size_t at = open; at < tokens.size(); ++at) {
@@ -38,7 +38,7 @@ struct Macro {
   Tokens body;
 };
 
-/// Expands macros; the definitions stay for the texts that follow.
+/// Expands macros; the definitions stay for later texts.
 class Preprocessor {
  public:
   Tokens run(std::string_view text) {
@@ -121,12 +121,12 @@ class Reader {
         continue;
       }
       const TokenSpan attributes = token == "__attribute__" ? bracketed() : TokenSpan();
-      const auto says = [&](std::string_view keyword, std::string_view attribute) {
+      const auto matches = [&](std::string_view keyword, std::string_view attribute) {
         return token == keyword || std::ranges::find(attributes, attribute) != attributes.end();
       };
-      if (says("__global__", "global")) {
+      if (matches("__global__", "global")) {
         read_kernel();
-      } else if (says("__device__", "device") || says("__constant__", "constant")) {
+      } else if (matches("__device__", "device") || matches("__constant__", "constant")) {
         read_variable();
       }
     }
@@ -136,14 +136,14 @@ class Reader {
  private:
   TokenSpan all() const { return tokens_; }
 
-  /// What is in the brackets that begin here; passes over it.
+  /// The content of the brackets that begin here; skips it.
   TokenSpan bracketed() {
     const std::size_t begin = at_;
     at_ = behind(all(), at_);
     return all().subspan(begin, at_ - begin);
   }
 
-  /// 0: a type that is not known.
+  /// 0: an unknown type.
   std::size_t bytes_of_type(TokenSpan type) const {
     if (std::ranges::find(type, "*") != type.end()) return sizeof(void*);
     std::size_t bytes = 0;
@@ -154,13 +154,13 @@ class Reader {
       }
       const auto found = sizes_.find(word);
       if (found == sizes_.end()) return 0;
-      // "unsigned long long int": the words besides "int" and "unsigned" decide.
+      // "unsigned long long int": the words other than "int" and "unsigned" decide.
       if (bytes == 0 || (word != "int" && word != "unsigned")) bytes = found->second;
     }
     return bytes;
   }
 
-  /// Behind "using": "<name> = <type>;", if it is that.
+  /// After "using": "<name> = <type>;", if it is that.
   void read_alias() {
     if (at_ + 1 >= tokens_.size() || tokens_[at_ + 1] != "=") return;
     const TokenSpan rest = all().subspan(at_ + 2);

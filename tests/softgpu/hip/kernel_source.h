@@ -1,5 +1,5 @@
-// Reads what a program in HIP declares: kernels with their parameters, variables with their initial
-// values. Macros are expanded without their arguments, conditionals are not looked at, and bodies
+// Parses the declarations of a HIP program: kernels with their parameters, variables with their
+// initial values. Macros are expanded without their arguments, conditionals are ignored, and bodies
 // are skipped.
 #pragma once
 

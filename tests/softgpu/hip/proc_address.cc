@@ -1,5 +1,5 @@
-// hipGetProcAddress and its like: whatever a lookup of the name in this library finds, if the
-// release that is played has it.
+// hipGetProcAddress and its like: the result of a lookup of the name in this library, if the
+// simulated release has it.
 #include <dlfcn.h>
 
 #include <cstring>
@@ -27,7 +27,7 @@ constexpr Known kKnown[] = {
 constexpr int kFirstWithPerThreadForms = 702;
 constexpr int kFirstOfOtherProperties = 600;
 
-/// The symbol that the release has for this name; null: it has none.
+/// The release's symbol for this name; null: it has none.
 const char* symbol_for(const char* name, int version, std::uint64_t flags) {
   const bool per_thread = release() >= kFirstWithPerThreadForms &&
                           flags == HIP_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM;

@@ -11,7 +11,7 @@
 namespace gcr::softgpu::hip {
 namespace {
 
-/// What clang puts around the code that it compiled for GPUs.
+/// clang's wrapper around code that it compiled for GPUs.
 struct Wrapper {
   std::uint32_t magic;
   std::uint32_t version;
@@ -52,7 +52,7 @@ Result load(Process& process, Binary& binary) {
   return Result::kSuccess;
 }
 
-/// With the mutex: what is registered under that address, with its library loaded.
+/// With the mutex: the entry registered under that address, with its library loaded.
 Result find(Process& process, const std::map<const void*, Named>& table, const void* address,
             const Named** found) {
   const auto entry = table.find(address);
@@ -118,7 +118,7 @@ SOFTHIP_EXPORT void __hipRegisterVar(void** binary, void* host_variable, char*, 
   add(registry().variables, binary, host_variable, name);
 }
 
-/// Allocated at once, unlike what the registry knows.
+/// Allocated at once, unlike entries of the registry.
 SOFTHIP_EXPORT void __hipRegisterManagedVar(void*, void** pointer, void* initial, const char*,
                                             std::size_t bytes, unsigned) {
   call_in_context([&](Process& process, Context& context) {

@@ -1,6 +1,6 @@
-// NVML for the software GPU: what programs ask that count GPUs, and who uses one. As NVIDIA's
-// (580.159) it loads the driver, whose checkpoint then takes care of the process; in a forked child
-// it is not initialised.
+// NVML for the software GPU: the functions of programs that count GPUs, or list the users of one.
+// As NVIDIA's (580.159) it loads the driver, whose checkpoint then covers the process; in a forked
+// child it is not initialised.
 #include <dlfcn.h>
 #include <fmt/format.h>
 #include <unistd.h>
@@ -53,7 +53,7 @@ int initialise() {
   return kSuccess;
 }
 
-/// A handle is the index and one, as a pointer.
+/// A handle is the index plus one, as a pointer.
 int index_of(const void* handle) {
   return static_cast<int>(reinterpret_cast<std::intptr_t>(handle)) - 1;
 }

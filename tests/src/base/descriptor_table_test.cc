@@ -18,7 +18,7 @@ std::size_t table_size() {
   return 0;
 }
 
-/// In a process of its own, whose table is as small as it gets.
+/// In a child process, whose table is as small as possible.
 template <class Body>
 int status_in_child(const Body& body) {
   const pid_t child = ::fork();
@@ -28,7 +28,7 @@ int status_in_child(const Body& body) {
   return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
-TEST(DescriptorTable, IsMadeLargeAndStaysSoWithoutAnythingOpen) {
+TEST(DescriptorTable, GrowsAndStaysLarge) {
   EXPECT_EQ(status_in_child([] {
               const std::size_t before = table_size();
               make_room_for_descriptors(STDIN_FILENO, 1000);
@@ -38,7 +38,7 @@ TEST(DescriptorTable, IsMadeLargeAndStaysSoWithoutAnythingOpen) {
             0);
 }
 
-TEST(DescriptorTable, TakesWhatTheLimitAllows) {
+TEST(DescriptorTable, GrowsToTheLimit) {
   EXPECT_EQ(status_in_child([] {
               rlimit limit{300, 300};
               if (::setrlimit(RLIMIT_NOFILE, &limit) != 0) return 2;

@@ -1,4 +1,4 @@
-// A lock that another holds is waited for, and given up with its name.
+// A lock held by another is waited for, and named in the error of a timeout.
 #include "src/base/file_lock.h"
 
 #include <fcntl.h>
@@ -15,7 +15,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-/// The same file, opened twice: flock() tells the two apart.
+/// The same file, opened twice: flock() distinguishes the two.
 class FileLock : public testing::Test {
  protected:
   UniqueFd one_{::memfd_create("gcr-lock", MFD_CLOEXEC)};
@@ -23,7 +23,7 @@ class FileLock : public testing::Test {
       ::open(("/proc/self/fd/" + std::to_string(one_.get())).c_str(), O_RDWR | O_CLOEXEC)};
 };
 
-TEST_F(FileLock, IsTheFirstOnesAndTheSecondHearsWhose) {
+TEST_F(FileLock, SecondCallerGetsAnErrorThatNamesTheLock) {
   ASSERT_TRUE(lock_file(one_.get(), "the limit", {}));
   for (const milliseconds patience : {milliseconds(0), milliseconds(20)}) {
     const Status refused = lock_file(other_.get(), "the limit", patience);
@@ -33,7 +33,7 @@ TEST_F(FileLock, IsTheFirstOnesAndTheSecondHearsWhose) {
   }
 }
 
-TEST_F(FileLock, IsWaitedFor) {
+TEST_F(FileLock, SecondCallerWaits) {
   ASSERT_TRUE(lock_file(one_.get(), "the limit", {}));
   std::jthread holder([this] {
     std::this_thread::sleep_for(milliseconds(50));
@@ -42,7 +42,7 @@ TEST_F(FileLock, IsWaitedFor) {
   EXPECT_TRUE(lock_file(other_.get(), "the limit"));
 }
 
-TEST_F(FileLock, OfWhatIsNoFileIsAnErrorAtOnce) {
+TEST_F(FileLock, InvalidDescriptorIsAnErrorAtOnce) {
   const Status failed = lock_file(-1, "nothing");
   ASSERT_FALSE(failed);
   EXPECT_NE(failed.error().code(), Code::kTimeout);

@@ -30,7 +30,7 @@ std::size_t pages_in_memory(std::span<std::byte> bytes) {
       std::ranges::count_if(there, [](unsigned char state) { return (state & 1) != 0; }));
 }
 
-TEST(RawBytes, TakeNoMemoryBeforeTheyAreUsed) {
+TEST(RawBytes, UseNoMemoryBeforeTheFirstWrite) {
   RawBytes bytes(kBytes);
   ASSERT_EQ(std::span(bytes).size(), kBytes);
   EXPECT_LE(pages_in_memory(bytes), 1u);  // a sanitizer's allocator marks the beginning
@@ -38,7 +38,7 @@ TEST(RawBytes, TakeNoMemoryBeforeTheyAreUsed) {
   EXPECT_GE(pages_in_memory(bytes), 1u);
 }
 
-TEST(RawBytes, MoveWithWhatIsInThem) {
+TEST(RawBytes, MoveKeepsTheContent) {
   RawBytes bytes(kMiB);
   std::byte* const there = bytes.data();
   bytes.data()[5] = std::byte{7};

@@ -8,7 +8,7 @@
 namespace gcr {
 namespace {
 
-TEST(ShareOut, EachNumberIsTakenOnce) {
+TEST(ShareOut, EachIndexRunsOnce) {
   for (const std::size_t count : {0, 1, 1000}) {
     std::vector<std::atomic<int>> taken(count);
     const Status status = share_out(count, 4, [&](std::size_t i) -> Status {
@@ -20,7 +20,7 @@ TEST(ShareOut, EachNumberIsTakenOnce) {
   }
 }
 
-TEST(ShareOut, AnErrorEndsItAndIsReturned) {
+TEST(ShareOut, ErrorEndsItAndIsReturned) {
   std::vector<std::size_t> taken;
   const Status status = share_out(1000, 1, [&](std::size_t i) -> Status {
     taken.push_back(i);
@@ -32,7 +32,7 @@ TEST(ShareOut, AnErrorEndsItAndIsReturned) {
   EXPECT_EQ(taken, (std::vector<std::size_t>{0, 1, 2}));
 }
 
-TEST(ShareOut, NoMoreThreadsThanAllowedWorkAtOnce) {
+TEST(ShareOut, NumberOfThreadsIsLimited) {
   std::atomic<int> working{0};
   std::atomic<int> most{0};
   ASSERT_TRUE(share_out(1000, 2, [&](std::size_t) -> Status {

@@ -1,4 +1,4 @@
-// gcr-migrate cancel, status, list, host and resolve against an agent that plays each answer.
+// gcr-migrate cancel, status, list, host and resolve, with a fake agent for each reply.
 #include <gmock/gmock.h>
 #include <google/protobuf/struct.pb.h>
 #include <google/protobuf/util/json_util.h>
@@ -78,7 +78,7 @@ google::protobuf::Struct parsed(const std::string& json) {
 
 class Ask : public testing::Test {
  protected:
-  /// `command` AGENT and then the others.
+  /// `command` AGENT and then the other arguments.
   Finished ask(std::vector<Play> plays, const std::string& command,
                const std::vector<std::string>& others) {
     FakeAgent agent(credentials_.context({}), std::move(plays));
@@ -110,7 +110,7 @@ TEST_F(Ask, CancelNamesTheMigration) {
   EXPECT_EQ(requests_[0].cancel_request().migration_id(), bytes(kOne));
 }
 
-TEST_F(Ask, AnEncryptedKeyIsAnErrorAndNobodyIsAskedForItsPassphrase) {
+TEST_F(Ask, EncryptedKeyIsAnErrorWithoutAPrompt) {
   gcr::test::write_private_file(tls_.key,
                                 gcr::test::encrypted(credentials_.authority().issue().key));
   const Finished finished = run_cli(words("list", "127.0.0.1:1", {}));
@@ -124,7 +124,7 @@ TEST_F(Ask, CancelHasJsonToo) {
   EXPECT_EQ(parsed(finished.out).fields().at("migration_id").string_value(), kOne);
 }
 
-TEST_F(Ask, BeginningOfAnIdIsEnough) {
+TEST_F(Ask, PrefixOfAnIdIsEnough) {
   const Finished finished =
       ask({answer_with(list_of({known(kOne), known(kOther)})), answer_with(cancelled())}, "cancel",
           {"6F1C2D3E-0"});
@@ -134,27 +134,27 @@ TEST_F(Ask, BeginningOfAnIdIsEnough) {
   EXPECT_EQ(requests_[1].cancel_request().migration_id(), bytes(kOne));
 }
 
-TEST_F(Ask, BothRolesOfAMigrationAreOneMigration) {
+TEST_F(Ask, BothRolesAreOneMigration) {
   const Finished finished =
       ask({answer_with(list_of({known(kOne), known(kOne)})), answer_with(cancelled())}, "cancel",
           {"6f1c2d3e"});
   EXPECT_EQ(finished.exit_status, 0) << finished.err;
 }
 
-TEST_F(Ask, BeginningOfSeveralIdsNamesThem) {
+TEST_F(Ask, AmbiguousPrefixListsTheIds) {
   const Finished finished =
       ask({answer_with(list_of({known(kOne), known(kOther)}))}, "status", {"6f1c2d3e"});
   EXPECT_EQ(finished.exit_status, 3);
   EXPECT_THAT(finished.err, HasSubstr(std::string(kOne) + " " + kOther));
 }
 
-TEST_F(Ask, BeginningOfNoIdIsNotFound) {
+TEST_F(Ask, UnknownPrefixIsNotFound) {
   const Finished finished = ask({answer_with(list_of({known(kOne)}))}, "status", {"7f1c2d3e"});
   EXPECT_EQ(finished.exit_status, 3);
   EXPECT_THAT(finished.err, HasSubstr("has no migration whose id begins with 7f1c2d3e"));
 }
 
-TEST_F(Ask, StatusTellsWhatIsKnown) {
+TEST_F(Ask, StatusPrintsAllFields) {
   const Finished finished = ask({answer_with(status_of(known(kOne)))}, "status", {kOne});
   EXPECT_EQ(finished.exit_status, 0) << finished.err;
   for (const char* part : {kOne, "undone", "4711         37  node2:7411", "2023-11-14T22:13:20Z",
@@ -164,7 +164,7 @@ TEST_F(Ask, StatusTellsWhatIsKnown) {
   EXPECT_THAT(finished.out, testing::Not(HasSubstr("operator is needed")));
 }
 
-TEST_F(Ask, WatchedMigrationIsShownWhereItChangesUntilItsEnd) {
+TEST_F(Ask, WatchPrintsChangesUntilTheEnd) {
   const Play at_work = answer_with(status_of(working()));
   const Finished finished =
       ask({at_work, at_work, answer_with(status_of(known(kOne)))}, "status", {kOne, "--watch"});
@@ -174,7 +174,7 @@ TEST_F(Ask, WatchedMigrationIsShownWhereItChangesUntilItsEnd) {
   EXPECT_EQ(requests_.size(), 3U);
 }
 
-TEST_F(Ask, WatchedMigrationIsDrawnInPlaceOnATerminal) {
+TEST_F(Ask, WatchRedrawsInPlaceOnATerminal) {
   const Play at_work = answer_with(status_of(working()));
   FakeAgent agent(credentials_.context({}),
                   {at_work, at_work, answer_with(status_of(known(kOne)))});
@@ -186,14 +186,14 @@ TEST_F(Ask, WatchedMigrationIsDrawnInPlaceOnATerminal) {
   EXPECT_THAT(terminal.screen(), testing::Not(HasSubstr("working")));
 }
 
-TEST_F(Ask, StatusSaysThatAnOperatorIsNeeded) {
+TEST_F(Ask, StatusReportsThatAnOperatorIsNeeded) {
   proto::MigrationStatus in_doubt = known(kOne);
   in_doubt.set_operator_needed(true);
   const Finished finished = ask({answer_with(status_of(in_doubt))}, "status", {kOne});
   EXPECT_THAT(finished.out, HasSubstr("an operator is needed"));
 }
 
-TEST_F(Ask, ListIsOfTheUnfinishedUnlessAllAreAskedFor) {
+TEST_F(Ask, ListHasFinishedOnesOnlyOnRequest) {
   EXPECT_EQ(ask({answer_with(list_of({}))}, "list", {}).out, "no migrations\n");
   EXPECT_FALSE(requests_.at(0).list_request().finished());
   const Finished all = ask({answer_with(list_of({known(kOne), known(kOther)}))}, "list", {"--all"});
@@ -256,7 +256,7 @@ proto::Envelope host_with_one_job() {
   return message;
 }
 
-TEST_F(Ask, HostIsToldAsTables) {
+TEST_F(Ask, HostIsPrintedAsTables) {
   const Finished finished = ask({answer_with(host_with_one_job())}, "host", {});
   EXPECT_EQ(finished.exit_status, 0) << finished.err;
   EXPECT_THAT(finished.out, HasSubstr("load 0.50 per core"));
@@ -316,7 +316,7 @@ TEST_F(Ask, HostHasJobsInJson) {
   EXPECT_EQ(use.at("vram_bytes").number_value(), static_cast<double>(std::uint64_t{80} << 30));
 }
 
-TEST_F(Ask, HostThatHasNothingHasEmptyLists) {
+TEST_F(Ask, EmptyHostHasEmptyLists) {
   proto::Envelope nothing;
   nothing.mutable_host_reply();
   const auto object = parsed(ask({answer_with(nothing)}, "host", {"--json"}).out);
@@ -332,7 +332,7 @@ proto::Envelope resolved() {
   return message;
 }
 
-TEST_F(Ask, ResolveSaysWhatWasDecidedAndDone) {
+TEST_F(Ask, ResolvePrintsTheDecisionAndItsEffect) {
   const Finished run =
       ask({answer_with(resolved())}, "resolve", {kOne, "--run-here", "--peer-is-gone"});
   EXPECT_EQ(run.exit_status, 0) << run.err;
@@ -352,7 +352,7 @@ TEST_F(Ask, ResolveHasJsonToo) {
   EXPECT_EQ(status.fields().at("migration_id").string_value(), kOne);
 }
 
-TEST_F(Ask, WhatTheAgentRefusesIsOneErrorLine) {
+TEST_F(Ask, RefusalIsOneErrorLine) {
   const std::pair<Code, int> refusals[] = {
       {Code::kRefused, 3}, {Code::kNotFound, 3}, {Code::kTimeout, 4}, {Code::kPermissionDenied, 5}};
   for (const auto& [code, exit_status] : refusals) {
@@ -363,11 +363,11 @@ TEST_F(Ask, WhatTheAgentRefusesIsOneErrorLine) {
   }
 }
 
-TEST_F(Ask, AgentThatIsNotThere) {
-  const std::string nobody = control::test::Loopback().endpoint().to_string();
-  const Finished finished = run_cli(words("list", nobody, {}));
+TEST_F(Ask, UnreachableAgentIsAnError) {
+  const std::string closed = control::test::Loopback().endpoint().to_string();
+  const Finished finished = run_cli(words("list", closed, {}));
   EXPECT_EQ(finished.exit_status, 4);
-  EXPECT_THAT(finished.err, HasSubstr("cannot reach the agent at " + nobody));
+  EXPECT_THAT(finished.err, HasSubstr("cannot reach the agent at " + closed));
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// gcr-migrate checkpoint and restore against an agent that plays each outcome.
+// gcr-migrate checkpoint and restore, with a fake agent for each outcome.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -73,7 +73,7 @@ Play status(const std::string& role, const std::string& state, int pid) {
     known.set_state(state);
     known.set_pid(pid);
     known.set_finished(true);
-    co_await say(channel, message);
+    co_await send_message(channel, message);
   };
 }
 
@@ -144,7 +144,7 @@ TEST_F(Checkpoint, RequestHasTheDefaults) {
   EXPECT_EQ(request.checkpoint().keep(), 0U);
 }
 
-TEST_F(Checkpoint, RequestSaysWhatTheCommandLineSaid) {
+TEST_F(Checkpoint, RequestHasTheOptions) {
   checkpoint(
       {report(taken_report())},
       {"--name", "nightly", "--stop", "--keep", "3", "--max-bandwidth", "3GiB", "--downtime-limit",
@@ -166,7 +166,7 @@ TEST_F(Checkpoint, RequestSaysWhatTheCommandLineSaid) {
   EXPECT_TRUE(request.pause_before_switchover());
 }
 
-TEST_F(Checkpoint, QuietPrintsTheLastLineAlone) {
+TEST_F(Checkpoint, QuietPrintsOnlyTheLastLine) {
   const Finished finished = checkpoint({report(taken_report())}, {"--quiet"});
   EXPECT_THAT(finished.out, StartsWith("checkpointed name=2026-11-25T10-00-00.123-4711 "));
   EXPECT_EQ(std::ranges::count(finished.out, '\n'), 1) << finished.out;
@@ -182,52 +182,52 @@ TEST_F(Checkpoint, JsonReportHasTheCheckpointsFields) {
 }
 
 TEST_F(Checkpoint, DetachPrintsTheId) {
-  const Finished finished = checkpoint({say_started}, {"--detach"});
+  const Finished finished = checkpoint({send_started}, {"--detach"});
   EXPECT_EQ(finished.exit_status, 0) << finished.err;
   EXPECT_EQ(finished.out, std::string("checkpoint ") + kExampleId + "\n");
 }
 
-TEST_F(Checkpoint, FailureSaysThatTheProcessRunsOnAndThatThereIsNone) {
+TEST_F(Checkpoint, FailureReportsThatTheProcessRunsOn) {
   expect_one_error(checkpoint({report(failed_report(Code::kIo, true))}), 1,
                    "the reason; the process runs on, and there is no new checkpoint\n");
 }
 
-TEST_F(Checkpoint, CancelledOneSaysTheSame) {
+TEST_F(Checkpoint, CancellationReportsThatTheProcessRunsOn) {
   expect_one_error(checkpoint({report(failed_report(Code::kCancelled, true))}), 7,
                    "the reason; the process runs on, and there is no new checkpoint\n");
 }
 
-TEST_F(Checkpoint, RefusalBeforeAnythingWasTouched) {
+TEST_F(Checkpoint, RefusalHasItsExitStatus) {
   expect_one_error(checkpoint({fail(Error(Code::kRefused, "no room"))}), 3, "no room\n");
 }
 
-TEST_F(Checkpoint, ProcessThatEndedMeanwhile) {
+TEST_F(Checkpoint, EndedProcessHasItsExitStatus) {
   expect_one_error(checkpoint({report(ended_report())}), 9,
                    "the reason; there is no new checkpoint\n");
 }
 
-TEST_F(Checkpoint, OneThatIsNotCompleteYetIsUnconfirmed) {
+TEST_F(Checkpoint, IncompleteCheckpointIsUnconfirmed) {
   proto::MigrateReport what = failed_report(Code::kIo, true);
   what.set_committed(true);
   expect_one_error(checkpoint({report(what)}), 8,
                    "the agent retries until the checkpoint is complete");
 }
 
-TEST_F(Checkpoint, AgentThatVanishesBeforeItsAnswerLeavesItUnknown) {
-  expect_one_error(checkpoint({say_event}), 6, "whether there is a new checkpoint is not known");
+TEST_F(Checkpoint, LostAgentLeavesTheOutcomeUnknown) {
+  expect_one_error(checkpoint({send_event}), 6, "whether there is a new checkpoint is not known");
 }
 
-TEST_F(Checkpoint, JournalTellsWhatTheLostReportWouldHave) {
-  const Finished finished = checkpoint({say_started, status("source", "confirmed", 4711)});
+TEST_F(Checkpoint, LostReportIsReplacedByTheJournal) {
+  const Finished finished = checkpoint({send_started, status("source", "confirmed", 4711)});
   EXPECT_EQ(finished.exit_status, 0) << finished.err;
   EXPECT_THAT(finished.out, EndsWith("\ncheckpointed name=unknown\n"));
 }
 
-TEST_F(Checkpoint, PreflightAsksAboutTheDirectoryInPlaceOfADestination) {
+TEST_F(Checkpoint, PreflightChecksTheDirectory) {
   const Play ready = [](ControlChannel& channel) -> asio::awaitable<void> {
     proto::Envelope message;
     message.mutable_check_reply();
-    co_await say(channel, message);
+    co_await send_message(channel, message);
   };
   const Finished finished =
       run_against({"preflight", "--checkpoint", "/var/checkpoints", "HOST", "4711"}, {ready});
@@ -243,7 +243,7 @@ using Series = Checkpoint;
 
 const std::vector<std::string> kAtOnce = {"--every", "1ms", "--quiet"};
 
-TEST_F(Series, GoesOnUntilTheProcessEnds) {
+TEST_F(Series, EndsWithTheProcess) {
   const Play good = report(taken_report());
   const Finished finished = checkpoint({good, good, good, report(ended_report())}, kAtOnce);
   EXPECT_EQ(finished.exit_status, 9) << finished.err;
@@ -254,7 +254,7 @@ TEST_F(Series, GoesOnUntilTheProcessEnds) {
   }
 }
 
-TEST_F(Series, AllAreOfTheProcessThatHadThePidAtTheFirst) {
+TEST_F(Series, ReusedPidEndsTheSeries) {
   proto::MigrateReport first = taken_report();
   first.set_start_time(4242);
   proto::MigrateReport second = taken_report();
@@ -266,20 +266,20 @@ TEST_F(Series, AllAreOfTheProcessThatHadThePidAtTheFirst) {
   EXPECT_EQ(requests_[2].migrate_request().start_time(), 4242U);
 }
 
-TEST_F(Series, ProcessThatIsNotFoundAnyMoreHasEnded) {
+TEST_F(Series, MissingProcessHasEnded) {
   const Finished finished =
       checkpoint({report(taken_report()), fail(Error(Code::kNotFound, "no process"))}, kAtOnce);
   EXPECT_EQ(finished.exit_status, 9);
   EXPECT_EQ(finished.err, "gcr-migrate: no process; there is no new checkpoint\n");
 }
 
-TEST_F(Series, FailureBeforeTheFirstSuccessEndsIt) {
+TEST_F(Series, FailureOfTheFirstEndsIt) {
   const Finished finished = checkpoint({fail(Error(Code::kNotFound, "no process"))}, kAtOnce);
   EXPECT_EQ(finished.exit_status, 3);
   EXPECT_EQ(finished.err, "gcr-migrate: no process\n");
 }
 
-TEST_F(Series, FailuresAreTriedAgainUntilThreeInARow) {
+TEST_F(Series, ThreeConsecutiveFailuresEndIt) {
   const Play good = report(taken_report()), bad = report(failed_report(Code::kIo, true));
   const Finished finished = checkpoint({good, bad, bad, good, bad, bad, bad}, kAtOnce);
   EXPECT_EQ(finished.exit_status, 1);
@@ -287,7 +287,7 @@ TEST_F(Series, FailuresAreTriedAgainUntilThreeInARow) {
   EXPECT_EQ(std::ranges::count(finished.err, '\n'), 5) << finished.err;
 }
 
-TEST_F(Series, SignalBetweenTwoEndsItWell) {
+TEST_F(Series, SignalBetweenTwoEndsItWithSuccess) {
   FakeAgent agent(credentials_.context({}), report(taken_report()));
   Running running(cli_words(checkpoint_words(agent.address(), {"--every", "2h"})),
                   cli_environment());
@@ -298,15 +298,15 @@ TEST_F(Series, SignalBetweenTwoEndsItWell) {
   EXPECT_EQ(agent.requests().size(), 1U);
 }
 
-TEST_F(Series, SignalCancelsTheOneUnderWayAndEndsIt) {
+TEST_F(Series, SignalCancelsTheRunningOneAndEndsIt) {
   const Play good = [](ControlChannel& channel) -> asio::awaitable<void> {
-    co_await say_report(channel, taken_report());
+    co_await send_report(channel, taken_report());
   };
   const Play to_be_cancelled = [](ControlChannel& channel) -> asio::awaitable<void> {
-    co_await say_started(channel);
+    co_await send_started(channel);
     const auto order = co_await channel.receive(kPatience);
     EXPECT_TRUE(order && order->has_cancel_request());
-    co_await say_report(channel, failed_report(Code::kCancelled, true));
+    co_await send_report(channel, failed_report(Code::kCancelled, true));
   };
   FakeAgent agent(credentials_.context({}), {good, to_be_cancelled});
   Running running(cli_words(checkpoint_words(agent.address(), {"--every", "1ms"})),
@@ -339,7 +339,7 @@ TEST_F(Restore, RequestNamesTheNewestByDefault) {
   EXPECT_TRUE(request.device_map().empty());
 }
 
-TEST_F(Restore, RequestSaysWhatTheCommandLineSaid) {
+TEST_F(Restore, RequestHasTheOptions) {
   restore({report(restored_report())},
           {"nightly", "--copy", "--no-prefill", "--device-map",
            std::string("GPU-") + kGpuOfTheCheckpoint + "=" + kGpuOfTheHost});
@@ -354,23 +354,23 @@ TEST_F(Restore, RequestSaysWhatTheCommandLineSaid) {
 }
 
 TEST_F(Restore, DetachPrintsTheId) {
-  const Finished finished = restore({say_started}, {"--detach"});
+  const Finished finished = restore({send_started}, {"--detach"});
   EXPECT_EQ(finished.out, std::string("restore ") + kExampleId + "\n");
 }
 
-TEST_F(Restore, FailureSaysThatNothingWasRestored) {
+TEST_F(Restore, FailureReportsThatNothingWasRestored) {
   expect_one_error(restore({report(failed_report(Code::kIo, true))}), 1,
                    "the reason; nothing was restored\n");
 }
 
-TEST_F(Restore, RefusalBeforeAnythingWasTouched) {
+TEST_F(Restore, RefusalHasItsExitStatus) {
   expect_one_error(restore({fail(Error(Code::kRefused, "the original runs"))}), 3,
                    "the original runs\n");
 }
 
-TEST_F(Restore, JournalTellsThePidThatTheLostReportWouldHave) {
+TEST_F(Restore, LostReportGetsThePidFromTheJournal) {
   const Play running = status("destination", "running", 55);
-  const Finished finished = restore({say_started, running, running});
+  const Finished finished = restore({send_started, running, running});
   EXPECT_EQ(finished.exit_status, 0) << finished.err;
   EXPECT_THAT(finished.out, EndsWith("\nrestored pid=55\n"));
 }

@@ -1,4 +1,4 @@
-// gcr-migrate SRC DST PID beyond the report: --detach, Ctrl-C, and an agent that is lost.
+// gcr-migrate SRC DST PID beyond the report: --detach, Ctrl-C, and a lost agent.
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -18,13 +18,13 @@ using testing::EndsWith;
 using testing::HasSubstr;
 using testing::StartsWith;
 
-/// Takes the migration on, and is gone.
+/// Accepts the migration, and closes the connection.
 asio::awaitable<void> start_and_vanish(ControlChannel& channel) {
-  co_await say_started(channel);
-  co_await say_event(channel);
+  co_await send_started(channel);
+  co_await send_event(channel);
 }
 
-/// Takes the migration on and waits to be told that it is cancelled.
+/// Accepts the migration and waits for its cancellation.
 asio::awaitable<void> start_and_be_cancelled(ControlChannel& channel) {
   co_await start_and_vanish(channel);
   const auto order = co_await channel.receive(kPatience);
@@ -63,7 +63,7 @@ Play status(const KnownState& known) {
     status.set_pid(known.pid);
     const std::string state = known.state;
     status.set_finished(state == "confirmed" || state == "undone");
-    co_await say(channel, message);
+    co_await send_message(channel, message);
   };
 }
 
@@ -82,40 +82,40 @@ class Control : public Migrate {
   std::vector<proto::Envelope> requests_;
 };
 
-TEST_F(Control, IdIsToldFirst) {
+TEST_F(Control, IdIsPrintedFirst) {
   const Finished finished = against([](ControlChannel& channel) -> asio::awaitable<void> {
-    co_await say_started(channel);
-    co_await say_report(channel, report_of(Code::kTimeout));
+    co_await send_started(channel);
+    co_await send_report(channel, report_of(Code::kTimeout));
   });
   EXPECT_THAT(finished.out, StartsWith(std::string("migration ") + kExampleId + "\n"));
   EXPECT_EQ(finished.exit_status, 1);
 }
 
-TEST_F(Control, DetachLeavesAsSoonAsTheMigrationIsTakenOn) {
-  const Finished finished = against(say_started, {"--detach"});
+TEST_F(Control, DetachReturnsOnceTheMigrationIsAccepted) {
+  const Finished finished = against(send_started, {"--detach"});
   EXPECT_EQ(finished.exit_status, 0) << finished.err;
   EXPECT_EQ(finished.out, std::string("migration ") + kExampleId + "\n");
   EXPECT_EQ(finished.err, "");
 }
 
 TEST_F(Control, DetachHasJsonToo) {
-  const Finished finished = against(say_started, {"--detach", "--json"});
+  const Finished finished = against(send_started, {"--detach", "--json"});
   EXPECT_EQ(finished.exit_status, 0) << finished.err;
   EXPECT_THAT(finished.out, StartsWith("{\"schema\":1,\"type\":\"started\","));
   EXPECT_THAT(finished.out, EndsWith(std::string("\"migration_id\":\"") + kExampleId + "\"}\n"));
 }
 
-TEST_F(Control, DetachIsToldOfARefusal) {
+TEST_F(Control, DetachReportsARefusal) {
   const Finished finished = against(fail(Error(Code::kRefused, "not this one")), {"--detach"});
   EXPECT_EQ(finished.exit_status, 3);
   EXPECT_EQ(finished.err, "gcr-migrate: not this one\n");
 }
 
-TEST_F(Control, SignalGivesTheMigrationUp) {
+TEST_F(Control, SignalCancelsTheMigration) {
   for (const int signal : {SIGINT, SIGTERM}) {
     FakeAgent agent(credentials_.context({}), [](ControlChannel& channel) -> asio::awaitable<void> {
       co_await start_and_be_cancelled(channel);
-      co_await say_report(channel, report_of(Code::kCancelled));
+      co_await send_report(channel, report_of(Code::kCancelled));
     });
     const auto running = start(agent);
     ASSERT_TRUE(running->wait_for_output("switchover: "));
@@ -126,13 +126,13 @@ TEST_F(Control, SignalGivesTheMigrationUp) {
   }
 }
 
-TEST_F(Control, SignalThatComesTooLateChangesNothing) {
+TEST_F(Control, SignalAfterTheCommitChangesNothing) {
   FakeAgent agent(credentials_.context({}), [](ControlChannel& channel) -> asio::awaitable<void> {
     co_await start_and_be_cancelled(channel);
     proto::MigrateReport migrated;
     migrated.set_migrated(true);
     migrated.set_destination_pid(77);
-    co_await say_report(channel, migrated);
+    co_await send_report(channel, migrated);
   });
   const auto running = start(agent);
   ASSERT_TRUE(running->wait_for_output("switchover: "));
@@ -142,12 +142,12 @@ TEST_F(Control, SignalThatComesTooLateChangesNothing) {
   EXPECT_THAT(finished.out, HasSubstr("\nmigrated pid=77 "));
 }
 
-TEST_F(Control, SecondSignalLeavesAtOnce) {
+TEST_F(Control, SecondSignalQuitsAtOnce) {
   FakeAgent agent(credentials_.context({}), [](ControlChannel& channel) -> asio::awaitable<void> {
     co_await start_and_be_cancelled(channel);
     proto::Envelope message;
     message.mutable_event()->set_phase("noted");
-    co_await say(channel, message);
+    co_await send_message(channel, message);
     const auto left = co_await channel.receive(kPatience);
     EXPECT_FALSE(left);
   });
@@ -161,7 +161,7 @@ TEST_F(Control, SecondSignalLeavesAtOnce) {
   EXPECT_THAT(finished.err, HasSubstr("quit while the agent cancels"));
 }
 
-TEST_F(Control, SignalBeforeTheAgentAnswersCancelsWithoutIt) {
+TEST_F(Control, SignalBeforeTheReplyEndsTheCommand) {
   UniqueFd listener(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   sockaddr_in address{};
   address.sin_family = AF_INET;
@@ -178,7 +178,7 @@ TEST_F(Control, SignalBeforeTheAgentAnswersCancelsWithoutIt) {
   EXPECT_EQ(running.finish().exit_status, 7);
 }
 
-TEST_F(Control, AfterTheConnectionIsLostTheJournalTellsOfTheFailure) {
+TEST_F(Control, LostConnectionReportsFailureFromJournal) {
   const Finished finished =
       against_all({start_and_vanish, status({.state = "undone", .code = "io", .pid = 4711})});
   EXPECT_EQ(finished.exit_status, 1);
@@ -188,27 +188,27 @@ TEST_F(Control, AfterTheConnectionIsLostTheJournalTellsOfTheFailure) {
   EXPECT_EQ(requests_[1].status_request().migration_id(), example_id_bytes());
 }
 
-TEST_F(Control, AfterTheConnectionIsLostTheJournalTellsOfTheCancel) {
+TEST_F(Control, LostConnectionReportsCancelFromJournal) {
   const Finished finished = against_all(
       {start_and_vanish, status({.state = "undone", .code = "cancelled", .pid = 4711})});
   EXPECT_EQ(finished.exit_status, 7);
 }
 
-TEST_F(Control, AfterTheConnectionIsLostTheJournalTellsThatTheProcessHasEnded) {
+TEST_F(Control, LostConnectionReportsEndedProcessFromJournal) {
   const Finished finished =
       against_all({start_and_vanish, status({.state = "undone", .code = "not-found"})});
   EXPECT_EQ(finished.exit_status, 9);
   EXPECT_THAT(finished.err, HasSubstr("it runs nowhere"));
 }
 
-TEST_F(Control, AgentIsAskedUntilItsJournalIsFinished) {
+TEST_F(Control, AgentIsPolledUntilItsJournalIsFinished) {
   const Finished finished =
       against_all({start_and_vanish, status({.state = "working"}), status({.state = "aborted"}),
                    status({.state = "undone", .code = "io", .pid = 4711})});
   EXPECT_EQ(finished.exit_status, 1);
 }
 
-TEST_F(Control, AfterTheConnectionIsLostTheDestinationTellsThePid) {
+TEST_F(Control, LostConnectionGetsPidFromTheDestination) {
   FakeAgent there(credentials_.context({}),
                   status({.role = "destination", .state = "running", .pid = 77}));
   destination_ = there.address();
@@ -219,26 +219,26 @@ TEST_F(Control, AfterTheConnectionIsLostTheDestinationTellsThePid) {
   EXPECT_THAT(finished.out, EndsWith("\nmigrated pid=77\n"));
 }
 
-TEST_F(Control, PidIsUnknownWhereTheDestinationCannotBeAsked) {
+TEST_F(Control, UnreachableDestinationLeavesPidUnknown) {
   destination_ = control::test::Loopback().endpoint().to_string();
   const Finished finished = against_all({start_and_vanish, status({.state = "confirmed"})});
   EXPECT_EQ(finished.exit_status, 0) << finished.err;
   EXPECT_THAT(finished.out, EndsWith("\nmigrated pid=unknown\n"));
 }
 
-TEST_F(Control, OutcomeIsUnknownWhereTheAgentHasForgottenTheMigration) {
+TEST_F(Control, OutcomeIsUnknownIfTheAgentHasNoJournal) {
   const Finished finished =
       against_all({start_and_vanish, fail(Error(Code::kNotFound, "no such migration"))});
   EXPECT_EQ(finished.exit_status, 6);
   EXPECT_THAT(finished.err, HasSubstr("not known here"));
 }
 
-TEST_F(Control, ReportThatIsNotSettledYetIsFollowedUp) {
+TEST_F(Control, UnsettledReportIsFollowedUp) {
   const Play unsettled = [](ControlChannel& channel) -> asio::awaitable<void> {
-    co_await say_started(channel);
+    co_await send_started(channel);
     proto::MigrateReport report = report_of(Code::kInternal);
     report.set_recovering(true);
-    co_await say_report(channel, report);
+    co_await send_report(channel, report);
   };
   const Finished finished =
       against_all({unsettled, status({.state = "undone", .code = "io", .pid = 4711})});

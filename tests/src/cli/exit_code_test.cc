@@ -1,4 +1,4 @@
-// One table of exit statuses: what --help prints is what the documentation says.
+// One table of exit statuses: --help and the documentation agree.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -22,7 +22,7 @@ std::string content(const std::string& path) {
   return text.str();
 }
 
-/// "  3  refused   what it means", and further lines that are indented more.
+/// "  3  refused   what it means", and further lines with a deeper indentation.
 Table table_of_help() {
   const std::string help = run_cli({"--help"}).out;
   const std::regex begin("^  ([0-9]+)  ([a-z-]+) +(.*)$"), more("^ {15,}(\\S.*)$");
@@ -57,18 +57,18 @@ Table table_of_page(const std::string& path) {
   return table;
 }
 
-TEST(ExitCodes, HelpHasEveryStatus) {
+TEST(ExitCodes, HelpListsEveryStatus) {
   const Table table = table_of_help();
   ASSERT_EQ(table.size(), 10U);
   EXPECT_EQ(table.begin()->first, 0);
   EXPECT_EQ(table.rbegin()->first, 9);
 }
 
-TEST(ExitCodes, TheDocumentationSaysTheSame) {
+TEST(ExitCodes, DocumentationListsTheSame) {
   EXPECT_EQ(table_of_page("docs/exit-codes.md"), table_of_help());
 }
 
-TEST(ExitCodes, TheManualPageHasEachOfThem) {
+TEST(ExitCodes, ManualPageListsEach) {
   const std::string page = content("docs/man/gcr-migrate.1");
   const auto begin = page.find(".Sh EXIT STATUS"), end = page.find(".El", begin);
   ASSERT_NE(end, std::string::npos);

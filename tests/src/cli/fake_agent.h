@@ -1,4 +1,4 @@
-// An agent that answers one operator with what a test wants it to say.
+// A fake agent that answers one operator as a test configures it.
 #pragma once
 
 #include <functional>
@@ -10,11 +10,11 @@
 
 namespace gcr::cli::test {
 
-/// What the agent does once it has read a connection's request; the channel closes afterwards.
+/// The agent's action once it has read a connection's request; the channel closes afterwards.
 using Play = std::function<asio::awaitable<void>(control::ControlChannel&)>;
 
-/// Serves as many connections as there are plays, one after the other, in a thread of its own,
-/// which ends with the last.
+/// Serves as many connections as there are plays, one after the other, in its own thread, which
+/// ends with the last.
 class FakeAgent {
  public:
   FakeAgent(std::shared_ptr<asio::ssl::context> tls, std::vector<Play> plays);
@@ -26,10 +26,10 @@ class FakeAgent {
 
   std::string address() const { return loopback_.endpoint().to_string(); }
 
-  /// Waits for the end; the requests that came.
+  /// Waits for the end; returns the received requests.
   std::vector<proto::Envelope> requests();
 
-  /// Waits for the end; the first request, if it was for a migration.
+  /// Waits for the end; returns the first request, if it was for a migration.
   std::optional<proto::MigrateRequest> request();
 
  private:

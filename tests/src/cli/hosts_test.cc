@@ -54,7 +54,7 @@ class Hosts : public testing::Test {
   control::test::Credentials credentials_;
 };
 
-TEST_F(Hosts, ANameStandsForItsAddress) {
+TEST_F(Hosts, NameIsReplacedByItsAddress) {
   FakeAgent agent(credentials_.context({}), list_nothing);
   write("near = \"" + agent.address() + "\"\n");
   const Finished listed = run_with_hosts(with_certificates({"list", "near"}));
@@ -62,7 +62,7 @@ TEST_F(Hosts, ANameStandsForItsAddress) {
   EXPECT_EQ(agent.requests().size(), 1U);
 }
 
-TEST_F(Hosts, ATableBringsItsCertificates) {
+TEST_F(Hosts, HostTableNamesTheCertificates) {
   const control::TlsFiles tls = credentials_.issue({.role = "operator"});
   FakeAgent agent(credentials_.context({}), list_nothing);
   write("[far]\nagent = \"" + agent.address() + "\"\nca = \"" + tls.authority + "\"\ncert = \"" +
@@ -72,7 +72,7 @@ TEST_F(Hosts, ATableBringsItsCertificates) {
   EXPECT_EQ(agent.requests().size(), 1U);
 }
 
-TEST_F(Hosts, WhatTheCommandLineSaysOfCertificatesCounts) {
+TEST_F(Hosts, CommandLineOverridesCertificates) {
   FakeAgent agent(credentials_.context({}), list_nothing);
   write("[far]\nagent = \"" + agent.address() +
         "\"\nca = \"/no/ca\"\ncert = \"/no/c\"\nkey = \"/no/k\"\n");
@@ -80,7 +80,7 @@ TEST_F(Hosts, WhatTheCommandLineSaysOfCertificatesCounts) {
   EXPECT_EQ(listed.exit_status, 0) << listed.err;
 }
 
-TEST_F(Hosts, TheSourceIsToldTheDestinationsAddress) {
+TEST_F(Hosts, SourceGetsTheDestinationsAddress) {
   FakeAgent agent(credentials_.context({}), refuse);
   write("near = \"" + agent.address() + "\"\n[there]\nagent = \"192.0.2.7\"\n");
   const Finished migrated = run_with_hosts(with_certificates({"near", "there", "4711"}));
@@ -89,7 +89,7 @@ TEST_F(Hosts, TheSourceIsToldTheDestinationsAddress) {
   EXPECT_EQ(agent.request()->destination(), "192.0.2.7:7411");
 }
 
-TEST_F(Hosts, ANameThatIsNotThereIsAnAddress) {
+TEST_F(Hosts, UnknownNameIsAnAddress) {
   FakeAgent agent(credentials_.context({}), list_nothing);
   write("near = \"192.0.2.7\"\n");
   const Finished listed = run_with_hosts(with_certificates({"list", agent.address()}));

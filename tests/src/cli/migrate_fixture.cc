@@ -31,40 +31,40 @@ proto::Progress example_progress() {
   return progress;
 }
 
-asio::awaitable<void> say(ControlChannel& channel, proto::Envelope message) {
+asio::awaitable<void> send_message(ControlChannel& channel, proto::Envelope message) {
   const Status sent = co_await channel.send(message);
   EXPECT_TRUE(sent);
 }
 
-asio::awaitable<void> say_started(ControlChannel& channel) {
+asio::awaitable<void> send_started(ControlChannel& channel) {
   proto::Envelope message;
   message.mutable_started()->set_migration_id(example_id_bytes());
-  co_await say(channel, std::move(message));
+  co_await send_message(channel, std::move(message));
 }
 
-asio::awaitable<void> say_progress(ControlChannel& channel, proto::Progress progress) {
+asio::awaitable<void> send_progress(ControlChannel& channel, proto::Progress progress) {
   proto::Envelope message;
   *message.mutable_progress() = std::move(progress);
-  co_await say(channel, std::move(message));
+  co_await send_message(channel, std::move(message));
 }
 
-asio::awaitable<void> say_report(ControlChannel& channel, proto::MigrateReport report) {
+asio::awaitable<void> send_report(ControlChannel& channel, proto::MigrateReport report) {
   proto::Envelope message;
   *message.mutable_migrate_report() = std::move(report);
-  co_await say(channel, std::move(message));
+  co_await send_message(channel, std::move(message));
 }
 
-asio::awaitable<void> say_event(ControlChannel& channel) {
+asio::awaitable<void> send_event(ControlChannel& channel) {
   proto::Envelope message;
   message.mutable_event()->set_phase("switchover");
   message.mutable_event()->set_text("closing the gate\x1b[2J");
-  co_await say(channel, std::move(message));
+  co_await send_message(channel, std::move(message));
 }
 
 Play report(const proto::MigrateReport& what) {
   return [what](ControlChannel& channel) -> asio::awaitable<void> {
-    co_await say_event(channel);
-    co_await say_report(channel, what);
+    co_await send_event(channel);
+    co_await send_report(channel, what);
   };
 }
 
@@ -72,7 +72,7 @@ Play fail(const Error& error) {
   return [error](ControlChannel& channel) -> asio::awaitable<void> {
     proto::Envelope message;
     *message.mutable_failure() = control::to_failure(error);
-    co_await say(channel, std::move(message));
+    co_await send_message(channel, std::move(message));
   };
 }
 

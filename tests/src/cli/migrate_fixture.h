@@ -1,4 +1,4 @@
-// What the tests of a migration share: an agent that plays an outcome, and gcr-migrate run against
+// What the tests of a migration share: a fake agent for each outcome, and gcr-migrate run against
 // it.
 #pragma once
 
@@ -13,20 +13,20 @@
 
 namespace gcr::cli::test {
 
-/// The id of every migration that is played.
+/// The id of every fake migration.
 inline constexpr const char* kExampleId = "6f1c2d3e-0000-4000-8000-000000000001";
 std::string example_id_bytes();
 
-/// Half of the third round, with figures in every field.
+/// Half of the third round, with values in every field.
 proto::Progress example_progress();
 
-asio::awaitable<void> say(control::ControlChannel& channel, proto::Envelope message);
-asio::awaitable<void> say_started(control::ControlChannel& channel);
-asio::awaitable<void> say_progress(control::ControlChannel& channel, proto::Progress progress);
-asio::awaitable<void> say_report(control::ControlChannel& channel, proto::MigrateReport report);
+asio::awaitable<void> send_message(control::ControlChannel& channel, proto::Envelope message);
+asio::awaitable<void> send_started(control::ControlChannel& channel);
+asio::awaitable<void> send_progress(control::ControlChannel& channel, proto::Progress progress);
+asio::awaitable<void> send_report(control::ControlChannel& channel, proto::MigrateReport report);
 
-/// An Event, nothing else: the agent vanishes.
-asio::awaitable<void> say_event(control::ControlChannel& channel);
+/// An Event, nothing else: then the agent disconnects.
+asio::awaitable<void> send_event(control::ControlChannel& channel);
 
 /// An Event and this report.
 Play report(const proto::MigrateReport& what);
@@ -43,14 +43,14 @@ struct PhaseFields {
 };
 void add_phase(proto::MigrateReport& report, const PhaseFields& fields);
 
-/// A round with figures in every field.
+/// A round with values in every field.
 proto::Round& add_round(proto::MigrateReport& report, unsigned number, double start_ms,
                         double duration_ms);
 
-/// "the reason" for its message.
+/// "the reason" as its message.
 proto::MigrateReport failed_report(Code code, bool touched, bool committed = false);
 
-/// One line on standard error, which says that, and no line of success.
+/// One line on standard error with this text, and no line of success.
 void expect_one_error(const Finished& finished, int exit_status, const std::string& says);
 
 class Migrate : public testing::Test {

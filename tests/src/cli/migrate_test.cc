@@ -1,4 +1,4 @@
-// gcr-migrate SRC DST PID against an agent that plays each outcome: exit status, output, report.
+// gcr-migrate SRC DST PID with a fake agent for each outcome: exit status, output, report.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -44,7 +44,7 @@ TEST_F(Migrate, SuccessEndsWithTheLineForScripts) {
   EXPECT_EQ(finished.err, "");
 }
 
-TEST_F(Migrate, RequestSaysWhatTheCommandLineSaid) {
+TEST_F(Migrate, RequestHasTheOptions) {
   const Finished finished = against(report(migrated_report()), {"--lanes", "7"});
   EXPECT_EQ(finished.exit_status, 0);
   ASSERT_TRUE(request_);
@@ -56,7 +56,7 @@ TEST_F(Migrate, RequestSaysWhatTheCommandLineSaid) {
 TEST_F(Migrate, RequestHasTheDefaults) {
   against(report(migrated_report()));
   ASSERT_TRUE(request_);
-  EXPECT_EQ(request_->downtime_limit_ms(), 0) << "not asked for";
+  EXPECT_EQ(request_->downtime_limit_ms(), 0) << "not requested";
   EXPECT_FALSE(request_->allow_slow());
   EXPECT_EQ(request_->max_rounds(), 30U);
   EXPECT_EQ(request_->max_bandwidth_bytes(), 0U);
@@ -69,7 +69,7 @@ TEST_F(Migrate, RequestHasTheDefaults) {
   EXPECT_EQ(request_->image_mode(), proto::IMAGE_MODE_AUTO);
 }
 
-TEST_F(Migrate, RequestSaysHowToPreCopy) {
+TEST_F(Migrate, RequestHasThePreCopyOptions) {
   against(report(migrated_report()),
           {"--downtime-limit", "50", "--max-rounds", "7", "--max-bandwidth", "3GiB",
            "--auto-converge", "--strict", "--no-prefill", "--compression", "zstd", "--image-mode",
@@ -88,7 +88,7 @@ TEST_F(Migrate, RequestSaysHowToPreCopy) {
   EXPECT_EQ(request_->image_mode(), proto::IMAGE_MODE_ROUNDS);
 }
 
-TEST_F(Migrate, RequestSaysWhichGpuGoesWhere) {
+TEST_F(Migrate, RequestHasTheGpuMap) {
   const std::string one = "11111111-2222-3333-4444-555555555551";
   const std::string two = "11111111-2222-3333-4444-555555555552";
   against(report(migrated_report()),
@@ -105,7 +105,7 @@ TEST_F(Migrate, RequestSaysWhichGpuGoesWhere) {
   }
 }
 
-TEST_F(Migrate, ACommandRunsOnceItIsCommitted) {
+TEST_F(Migrate, CommandRunsAfterTheCommit) {
   const std::vector<std::string> options{
       "--on-commit", "echo \"$GCR_SRC $GCR_DST $GCR_PID $GCR_MIGRATION\"; (exit 3)"};
   const Finished finished = against(report(migrated_report()), options);
@@ -127,7 +127,7 @@ TEST_F(Migrate, BandwidthHasDecimalAndBinaryUnits) {
   }
 }
 
-TEST_F(Migrate, SummaryHasThePhasesOfBothSidesInOrderOfTime) {
+TEST_F(Migrate, SummaryOrdersThePhasesOfBothSidesByTime) {
   proto::MigrateReport what = migrated_report();
   what.clear_phases();
   add_phase(what, {"criu restore", "destination", "restore", 700, 90});
@@ -146,7 +146,7 @@ TEST_F(Migrate, SummaryHasThePhasesOfBothSidesInOrderOfTime) {
   }
 }
 
-TEST_F(Migrate, SummaryTellsRoundsAndWhyTheSwitchoverCame) {
+TEST_F(Migrate, SummaryHasRoundsAndTheSwitchoverReason) {
   proto::MigrateReport what = migrated_report();
   add_round(what, 1, 100, 400);
   add_round(what, 2, 500, 120).set_last(true);
@@ -178,39 +178,39 @@ TEST_F(Migrate, SummaryTellsRoundsAndWhyTheSwitchoverCame) {
   EXPECT_THAT(out, HasSubstr("is -12.500 ms from the source's, within 0.250 ms\n"));
 }
 
-TEST_F(Migrate, SummaryIsSilentAboutWhatTheReportDoesNotSay) {
+TEST_F(Migrate, SummaryOmitsWhatTheReportLacks) {
   const std::string out = against(report(migrated_report())).out;
   for (const char* word : {"round", "switchover: what", "images:", "clocks:"}) {
     EXPECT_THAT(out, Not(HasSubstr(word)));
   }
 }
 
-TEST_F(Migrate, FailureAfterTheSwitchoverSaysThatTheSourceRunsOn) {
+TEST_F(Migrate, LateFailureReportsThatTheSourceRunsOn) {
   expect_one_error(against(report(failed_report(Code::kUnavailable, true))), 1,
                    "the reason; the process runs on at the source");
 }
 
-TEST_F(Migrate, RefusalBeforeAnythingWasTouched) {
+TEST_F(Migrate, RefusalHasItsExitStatus) {
   expect_one_error(against(report(failed_report(Code::kRefused, false))), 3, "the reason\n");
 }
 
-TEST_F(Migrate, DestinationThatCannotBeReached) {
+TEST_F(Migrate, UnreachableDestinationHasItsExitStatus) {
   expect_one_error(against(report(failed_report(Code::kUnavailable, false))), 4, "the reason\n");
 }
 
-TEST_F(Migrate, ProcessThatMayNotBeMoved) {
+TEST_F(Migrate, ForbiddenProcessHasItsExitStatus) {
   expect_one_error(against(report(failed_report(Code::kPermissionDenied, false))), 5,
                    "the reason\n");
 }
 
-TEST_F(Migrate, CommitThatIsNotConfirmedHasAStatusOfItsOwn) {
+TEST_F(Migrate, UnconfirmedCommitHasItsExitStatus) {
   expect_one_error(against(report(failed_report(Code::kTimeout, true, true))), 8,
                    "will not run at the source again");
 }
 
-TEST_F(Migrate, OutcomeIsUnknownWhereTheAgentVanishes) {
+TEST_F(Migrate, LostAgentLeavesTheOutcomeUnknown) {
   const Finished finished = against(
-      [](ControlChannel& channel) -> asio::awaitable<void> { co_await say_event(channel); });
+      [](ControlChannel& channel) -> asio::awaitable<void> { co_await send_event(channel); });
   expect_one_error(finished, 6, "closed the connection; the outcome is not known here");
 }
 
@@ -219,19 +219,19 @@ TEST_F(Migrate, RefusedCertificateIsNotAuthorised) {
                    "no operator\n");
 }
 
-TEST_F(Migrate, AgentThatIsNotThere) {
-  const std::string nobody = control::test::Loopback().endpoint().to_string();
-  expect_one_error(run_cli(words(nobody)), 4,
-                   "cannot reach the agent at " + nobody + ": connection refused");
+TEST_F(Migrate, UnreachableAgentHasItsExitStatus) {
+  const std::string closed = control::test::Loopback().endpoint().to_string();
+  expect_one_error(run_cli(words(closed)), 4,
+                   "cannot reach the agent at " + closed + ": connection refused");
 }
 
-TEST_F(Migrate, AgentOfAnotherAuthority) {
+TEST_F(Migrate, AgentOfAnotherAuthorityIsRefused) {
   control::test::Credentials strangers;
   FakeAgent agent(strangers.context({}), report(migrated_report()));
   expect_one_error(run_cli(words(agent.address())), 5, "certificates of one authority");
 }
 
-TEST_F(Migrate, CertificatesComeFromTheEnvironmentToo) {
+TEST_F(Migrate, CertificatesMayComeFromTheEnvironment) {
   FakeAgent agent(credentials_.context({}), report(migrated_report()));
   const Finished finished = run({GCR_CLI, agent.address(), "node2", "1"},
                                 {"GCR_AUTHORITY=" + tls_.authority,

@@ -1,4 +1,4 @@
-// What gcr-migrate prints while a migration goes on: lines for people, lines of JSON, nothing.
+// The output of gcr-migrate during a migration: lines for people, lines of JSON, nothing.
 #include <gmock/gmock.h>
 #include <google/protobuf/struct.pb.h>
 #include <google/protobuf/util/json_util.h>
@@ -60,10 +60,10 @@ proto::MigrateReport the_report() {
 
 /// Started, an event, progress, the report.
 asio::awaitable<void> play_all(ControlChannel& channel) {
-  co_await say_started(channel);
-  co_await say_event(channel);
-  co_await say_progress(channel, example_progress());
-  co_await say_report(channel, the_report());
+  co_await send_started(channel);
+  co_await send_event(channel);
+  co_await send_progress(channel, example_progress());
+  co_await send_report(channel, the_report());
 }
 
 TEST_F(Migrate, JsonHasALinePerEventAndTheReportLast) {
@@ -82,7 +82,7 @@ TEST_F(Migrate, JsonHasALinePerEventAndTheReportLast) {
   EXPECT_EQ(objects[3].fields().at("exit_status").number_value(), 0);
 }
 
-TEST_F(Migrate, TheReportOfJsonIsTheAgentsInFull) {
+TEST_F(Migrate, JsonReportIsTheAgentsReport) {
   const std::string out = against(play_all, {"--json", "--quiet"}).out;
   EXPECT_EQ(std::ranges::count(out, '\n'), 1);
   google::protobuf::util::JsonParseOptions options;
@@ -90,12 +90,12 @@ TEST_F(Migrate, TheReportOfJsonIsTheAgentsInFull) {
   proto::MigrateReport read;
   ASSERT_TRUE(JsonStringToMessage(out, &read, options).ok()) << out;
   proto::MigrateReport expected = the_report();
-  expected.clear_migration_id();  // written as people write it, which is not how bytes are read
+  expected.clear_migration_id();  // JSON has it as a UUID, which the parser does not read as bytes
   read.clear_migration_id();
   EXPECT_EQ(read.SerializeAsString(), expected.SerializeAsString());
 }
 
-TEST_F(Migrate, JsonTellsFailuresToo) {
+TEST_F(Migrate, JsonReportsFailures) {
   proto::MigrateReport failed;
   failed.set_code("resource-exhausted");
   failed.set_message("the reason");
@@ -108,14 +108,14 @@ TEST_F(Migrate, JsonTellsFailuresToo) {
   EXPECT_EQ(last.fields().at("code").string_value(), "resource-exhausted");
 }
 
-TEST_F(Migrate, JsonOfAnAgentThatIsNotThereIsAReportToo) {
-  const std::string nobody = control::test::Loopback().endpoint().to_string();
-  const Finished finished = run_cli(words(nobody, {"--json"}));
+TEST_F(Migrate, JsonReportsAnUnreachableAgent) {
+  const std::string closed = control::test::Loopback().endpoint().to_string();
+  const Finished finished = run_cli(words(closed, {"--json"}));
   EXPECT_EQ(finished.exit_status, 4);
   EXPECT_THAT(types_of(objects_in(finished.out)), ElementsAre("report"));
 }
 
-TEST_F(Migrate, QuietPrintsTheLastLineAlone) {
+TEST_F(Migrate, QuietPrintsOnlyTheLastLine) {
   const Finished finished = against(play_all, {"--quiet"});
   EXPECT_EQ(finished.out,
             "migrated pid=77 vram_bytes=8589934592 downtime_ms=120.5 total_ms=4000.0 "
@@ -123,21 +123,21 @@ TEST_F(Migrate, QuietPrintsTheLastLineAlone) {
   EXPECT_EQ(finished.err, "");
 }
 
-TEST_F(Migrate, QuietFailureIsOneLineOnStandardError) {
+TEST_F(Migrate, QuietFailureIsOneErrorLine) {
   const Finished finished = against(fail(Error(Code::kRefused, "not this one")), {"--quiet"});
   EXPECT_EQ(finished.out, "");
   EXPECT_EQ(finished.err, "gcr-migrate: not this one\n");
 }
 
-TEST_F(Migrate, PlainProgressComesEveryFewSecondsAndNotWithEveryMessage) {
+TEST_F(Migrate, PlainProgressIsThrottled) {
   const Finished finished = against([](ControlChannel& channel) -> asio::awaitable<void> {
-    for (int i = 0; i < 50; ++i) co_await say_progress(channel, example_progress());
-    co_await say_report(channel, the_report());
+    for (int i = 0; i < 50; ++i) co_await send_progress(channel, example_progress());
+    co_await send_report(channel, the_report());
   });
   EXPECT_THAT(finished.out, testing::Not(HasSubstr("dirtied at")));
 }
 
-TEST_F(Migrate, FiguresThatAreNoneDoNoHarm) {
+TEST_F(Migrate, InvalidValuesDoNoHarm) {
   const Finished finished = against(
       [](ControlChannel& channel) -> asio::awaitable<void> {
         proto::Progress progress;
@@ -148,8 +148,8 @@ TEST_F(Migrate, FiguresThatAreNoneDoNoHarm) {
         progress.set_rate_bytes_per_s(std::numeric_limits<double>::infinity());
         progress.set_expected_downtime_ms(std::numeric_limits<double>::quiet_NaN());
         progress.set_time_left_ms(-1);
-        co_await say_progress(channel, progress);
-        co_await say_report(channel, the_report());
+        co_await send_progress(channel, progress);
+        co_await send_report(channel, the_report());
       },
       {"--json"});
   EXPECT_EQ(finished.exit_status, 0) << finished.err;

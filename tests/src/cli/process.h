@@ -19,7 +19,7 @@ struct Finished {
   std::string err;
 };
 
-/// A command that runs beside the test. Killed at its end unless it has ended.
+/// A command that runs concurrently with the test. Killed at its end unless it has ended.
 class Running {
  public:
   /// Starts `words` with the variables of `environment` ("NAME=value") and no others.
@@ -28,7 +28,7 @@ class Running {
   Running(const Running&) = delete;
   Running& operator=(const Running&) = delete;
 
-  /// Returns once standard output has `text` in it; false if it ends without.
+  /// Returns once standard output contains `text`; false if it ends without it.
   bool wait_for_output(const std::string& text);
   pid_t pid() const { return pid_; }
   void signal(int number) const;
@@ -50,10 +50,10 @@ class Running {
 /// Runs `words` to its end.
 Finished run(const std::vector<std::string>& words, const std::vector<std::string>& environment);
 
-/// gcr-migrate with these arguments and an empty environment but for PATH.
+/// gcr-migrate with these arguments and an empty environment except for PATH.
 Finished run_cli(const std::vector<std::string>& arguments);
 
-/// The words and the environment of such a command.
+/// The arguments and the environment of such a command.
 std::vector<std::string> cli_words(const std::vector<std::string>& arguments);
 std::vector<std::string> cli_environment();
 

@@ -1,6 +1,5 @@
-// gcr-migrate run: the command gets LD_PRELOAD and nothing else, and everything that is its own.
-// With
-// --output it runs below a supervisor.
+// gcr-migrate run: the command gets LD_PRELOAD and no other change. With --output it runs below a
+// supervisor.
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -29,7 +28,7 @@ using testing::Not;
 
 class Run : public testing::Test {
  protected:
-  // The loader refuses a file that is no library with a warning and goes on: good enough here.
+  // The loader skips a file that is no library with a warning: good enough here.
   Run() {
     std::string pattern = (std::filesystem::temp_directory_path() / "gcr-run-XXXXXX").string();
     if (::mkdtemp(pattern.data()) == nullptr) throw std::runtime_error("no temporary folder");
@@ -56,7 +55,7 @@ TEST_F(Run, SetsLdPreloadAndNothingElse) {
   EXPECT_EQ(finished.out, "A=1\n" + setting + "\nZ=2\nLD_PRELOAD=" + library_ + "\n");
 }
 
-TEST_F(Run, KeepsWhatIsPreloadedAlready) {
+TEST_F(Run, KeepsPreloadedLibraries) {
   const Finished finished = run_with({"GCR_PRELOAD=" + library_, "LD_PRELOAD=/x/a.so:/x/b.so"},
                                      {"/bin/sh", "-c", "echo $LD_PRELOAD"});
   EXPECT_EQ(finished.out, library_ + ":/x/a.so:/x/b.so\n");
@@ -68,13 +67,13 @@ TEST_F(Run, DoesNotPreloadItTwice) {
   EXPECT_EQ(finished.out, "/x/a.so:" + library_ + "\n");
 }
 
-TEST_F(Run, ArgumentsArriveAsTheyAre) {
+TEST_F(Run, ArgumentsArriveUnchanged) {
   const Finished finished = run_with({"GCR_PRELOAD=" + library_},
                                      {"/usr/bin/printf", "[%s]", "--help", "--", "", "a b", "{}"});
   EXPECT_EQ(finished.out, "[--help][--][][a b][{}]");
 }
 
-TEST_F(Run, ASlurmJobIsLeftToTheProgramForThat) {
+TEST_F(Run, SlurmJobRunsThroughTheWrapper) {
   std::ofstream(folder_ + "/gcr-slurm")
       << "#!/bin/sh\nprintf '[%s]' \"$@\"\necho $GCR_CLI\nexit 4\n";
   std::filesystem::permissions(folder_ + "/gcr-slurm", std::filesystem::perms::owner_all);
@@ -86,7 +85,7 @@ TEST_F(Run, ASlurmJobIsLeftToTheProgramForThat) {
   EXPECT_EQ(before.out, "[migrate][--ca][ca.crt][4711]" GCR_CLI "\n");
 }
 
-TEST_F(Run, WithoutThatProgramNoSlurmJobIsMoved) {
+TEST_F(Run, WithoutTheWrapperASlurmJobCannotMigrate) {
   const Finished finished = run({GCR_CLI, "slurm", "4711"}, {"PATH=" + folder_});
   EXPECT_EQ(finished.exit_status, 127);
   EXPECT_THAT(finished.err, HasSubstr("cannot start gcr-slurm: No such file"));
@@ -98,27 +97,27 @@ TEST_F(Run, CommandIsFoundInThePath) {
   EXPECT_EQ(finished.out, "found");
 }
 
-TEST_F(Run, ExitStatusIsTheCommands) {
+TEST_F(Run, ExitStatusIsThatOfTheCommand) {
   EXPECT_EQ(run_with({"GCR_PRELOAD=" + library_}, {"/bin/sh", "-c", "exit 42"}).exit_status, 42);
 }
 
-TEST_F(Run, CommandThatIsNotThere) {
+TEST_F(Run, MissingCommandIsAnError) {
   const Finished finished = run_with({"GCR_PRELOAD=" + library_}, {"/nonexistent/program"});
   EXPECT_EQ(finished.exit_status, 127);
   EXPECT_THAT(finished.err, HasSubstr("cannot start /nonexistent/program"));
 }
 
-TEST_F(Run, CommandThatIsNoProgram) {
+TEST_F(Run, UnexecutableCommandIsAnError) {
   EXPECT_EQ(run_with({"GCR_PRELOAD=" + library_}, {library_}).exit_status, 126);
 }
 
-TEST_F(Run, LibraryThatIsNotThereIsNamed) {
+TEST_F(Run, MissingLibraryIsNamed) {
   const Finished finished = run_with({"GCR_PRELOAD=/nonexistent/x.so"}, {"/bin/true"});
   EXPECT_EQ(finished.exit_status, 125);
   EXPECT_THAT(finished.err, HasSubstr("/nonexistent/x.so"));
 }
 
-TEST_F(Run, LibraryInAFolderThatLdPreloadCannotNameIsRefused) {
+TEST_F(Run, LibraryPathUnfitForLdPreloadIsRefused) {
   std::filesystem::create_directory(folder_ + "/a b");
   std::filesystem::copy(library_, folder_ + "/a b");
   const Finished finished =
@@ -147,7 +146,7 @@ class Supervised : public Run {
     std::ifstream file(path);
     return {std::istreambuf_iterator<char>(file), {}};
   }
-  /// Without what the loader says about the library.
+  /// Without the loader's warnings about the library.
   std::string output() const {
     std::istringstream lines(content(file_));
     std::string all;
@@ -163,7 +162,7 @@ class Supervised : public Run {
     return gcr::test::wait_until([&] { return content(path).find(text) != std::string::npos; });
   }
 
-  /// Nobody but init reaps a job that was detached.
+  /// Only init reaps a detached job.
   static bool has_ended(pid_t pid) {
     const std::string stat = content("/proc/" + std::to_string(pid) + "/stat");
     return stat.empty() || stat.find(") Z ") != std::string::npos;
@@ -173,7 +172,7 @@ class Supervised : public Run {
   const std::vector<std::string> environment_ = {"GCR_PRELOAD=" + library_, "PATH=/usr/bin:/bin"};
 };
 
-TEST_F(Supervised, OutputIsInTheFileThePidIsPrintedAndTheExitStatusIsTheCommands) {
+TEST_F(Supervised, OutputGoesToTheFileAndThePidIsPrinted) {
   const Finished finished = supervise("echo $PPID says; echo complaint >&2; exit 42");
   EXPECT_EQ(finished.exit_status, 42);
   EXPECT_THAT(output(), AllOf(HasSubstr(finished.out.substr(0, finished.out.size() - 1) + " says"),
@@ -186,7 +185,7 @@ TEST_F(Supervised, OutputIsAppended) {
   EXPECT_THAT(output(), ContainsRegex("first\n(.|\n)*second\n"));
 }
 
-TEST_F(Supervised, JobHasASessionOfItsOwnAndNothingOfTheCallers) {
+TEST_F(Supervised, JobHasItsOwnSessionAndNoInheritedFiles) {
   const UniqueFd leaked(::open("/dev/null", O_RDONLY));  // without O_CLOEXEC
   const Finished finished = supervise(
       "cut -d' ' -f6,7 /proc/self/stat; readlink /proc/$$/fd/0;"
@@ -196,7 +195,7 @@ TEST_F(Supervised, JobHasASessionOfItsOwnAndNothingOfTheCallers) {
   EXPECT_THAT(output(), HasSubstr("\n0\n1\n2\n" + library_ + "\n"));
 }
 
-TEST_F(Supervised, SignalsThatTheCallerIgnoresOrBlocksAreTheCommandsAgain) {
+TEST_F(Supervised, IgnoredAndBlockedSignalsAreReset) {
   std::vector<std::string> command = {"/bin/sh", "-c", "trap '' INT QUIT TERM; exec \"$@\"", "sh"};
   const auto supervised = words("grep Sig[BI] /proc/self/status");
   command.insert(command.end(), supervised.begin(), supervised.end());
@@ -204,7 +203,7 @@ TEST_F(Supervised, SignalsThatTheCallerIgnoresOrBlocksAreTheCommandsAgain) {
   EXPECT_THAT(output(), ContainsRegex("SigBlk:\t0+\nSigIgn:\t[0-9a-f]+0000\n"));
 }
 
-TEST_F(Supervised, FileIsOpenedAgainOnSighup) {
+TEST_F(Supervised, FileIsReopenedOnSighup) {
   Running job(words("while :; do echo tick; sleep 0.01; done"), environment_);
   ASSERT_TRUE(wait_for(file_, "tick"));
   std::filesystem::rename(file_, file_ + ".1");
@@ -219,7 +218,7 @@ TEST_F(Supervised, FileIsOpenedAgainOnSighup) {
   EXPECT_EQ(job.finish().exit_status, 128 + SIGTERM);
 }
 
-TEST_F(Supervised, FileThatCannotBeOpenedAgainIsKeptAndSaysSo) {
+TEST_F(Supervised, FailedReopenKeepsTheFile) {
   Running job(words("while [ ! -e go ]; do sleep 0.01; done; echo done"), environment_);
   ASSERT_TRUE(job.wait_for_output("\n"));
   const std::string kept = folder_ + "/kept";
@@ -233,7 +232,7 @@ TEST_F(Supervised, FileThatCannotBeOpenedAgainIsKeptAndSaysSo) {
   EXPECT_THAT(content(kept), HasSubstr("done\n"));
 }
 
-TEST_F(Supervised, SignalsReachTheCommandAndEachOnce) {
+TEST_F(Supervised, SignalsReachTheCommandOnce) {
   Running job(words("trap 'echo one' USR1; trap 'echo two; exit 5' USR2; echo ready;"
                     "while :; do sleep 0.01; done"),
               environment_);
@@ -257,12 +256,12 @@ TEST_F(Supervised, ProcessesThatOutliveTheCommandStayInTheJob) {
   EXPECT_THAT(output(), HasSubstr("parent " + finished.out));
 }
 
-TEST_F(Supervised, ProcessesThatOutliveTheCommandGetItsSignals) {
+TEST_F(Supervised, ProcessesThatOutliveTheCommandGetSignals) {
   Running job(words("(trap 'echo it too; exit' TERM; echo ready; while :; do sleep 0.01; done) &"
                     "exit 0"),
               environment_);
   ASSERT_TRUE(wait_for(file_, "ready"));
-  // The command ends by itself, at its own time: until then the signal would be its alone.
+  // The command ends by itself, at an unknown time: until then only it would get the signal.
   ASSERT_TRUE(job.wait_for_output("\n"));
   ASSERT_TRUE(gcr::test::wait_until([&] {
     job.signal(SIGTERM);
@@ -271,7 +270,7 @@ TEST_F(Supervised, ProcessesThatOutliveTheCommandGetItsSignals) {
   EXPECT_THAT(job.finish().exit_status, testing::AnyOf(0, 128 + SIGTERM));
 }
 
-TEST_F(Supervised, AllOutputIsThereWhenTheJobHasEnded) {
+TEST_F(Supervised, OutputIsCompleteAtTheEndOfTheJob) {
   EXPECT_EQ(supervise("seq 1 200000").exit_status, 0);
   EXPECT_THAT(output(), HasSubstr("\n199999\n200000\n"));
 }
@@ -281,7 +280,7 @@ TEST_F(Supervised, FullDiskDoesNotStopTheJob) {
   EXPECT_EQ(supervise("seq 1 100000; exit 4").exit_status, 4);
 }
 
-TEST_F(Supervised, OutputThatWasLostIsToldOnceThereIsRoom) {
+TEST_F(Supervised, LostOutputIsReportedOnceThereIsRoom) {
   std::filesystem::create_symlink("/dev/full", file_);
   Running job(words("seq 1 100000; touch lost; "
                     "while [ ! -e go ]; do echo tick; sleep 0.01; done"),
@@ -297,7 +296,7 @@ TEST_F(Supervised, OutputThatWasLostIsToldOnceThereIsRoom) {
               ContainsRegex("^\ngcr-supervisor: [0-9]+ bytes of output were lost here\n"));
 }
 
-TEST_F(Supervised, DetachedJobGoesOn) {
+TEST_F(Supervised, DetachedJobRunsOn) {
   const Finished finished = supervise("while [ ! -e go ]; do sleep 0.01; done; echo done", true);
   EXPECT_EQ(finished.exit_status, 0);
   const pid_t pid = std::stoi(finished.out);
@@ -307,7 +306,7 @@ TEST_F(Supervised, DetachedJobGoesOn) {
   EXPECT_TRUE(gcr::test::wait_until([&] { return has_ended(pid); }));
 }
 
-TEST_F(Supervised, CommandThatCannotBeStartedIsToldBeforeDetaching) {
+TEST_F(Supervised, FailedStartIsReportedBeforeDetaching) {
   const std::pair<std::string, int> commands[] = {{"/nonexistent/program", 127}, {library_, 126}};
   for (const auto& [command, status] : commands) {
     const Finished finished =
@@ -318,14 +317,14 @@ TEST_F(Supervised, CommandThatCannotBeStartedIsToldBeforeDetaching) {
   }
 }
 
-TEST_F(Supervised, FileThatCannotBeOpenedIsNamed) {
+TEST_F(Supervised, UnopenableFileIsNamed) {
   const Finished finished =
       run({GCR_CLI, "run", "--output", folder_ + "/no/output", "--", "true"}, environment_);
   EXPECT_EQ(finished.exit_status, 125);
   EXPECT_THAT(finished.err, HasSubstr(folder_ + "/no/output: No such file or directory"));
 }
 
-TEST_F(Supervised, DetachingWithoutAFileIsWrongUsage) {
+TEST_F(Supervised, DetachingWithoutAFileIsAUsageError) {
   const Finished finished = run({GCR_CLI, "run", "--detach", "--", "true"}, environment_);
   EXPECT_EQ(finished.exit_status, 2);
   EXPECT_THAT(finished.err, HasSubstr("--output"));

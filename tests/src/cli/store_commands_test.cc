@@ -25,7 +25,7 @@ using testing::StartsWith;
 
 constexpr std::size_t kContentBytes = 64 * kKiB;
 
-/// What verify says of a checkpoint without a fault that this host's agent has signed.
+/// The output of verify for a valid checkpoint that this host's agent has signed.
 std::string good(const std::string& name) {
   return name + ": good: 1 contents, 64 KiB; signed by \"node1\", accepted here\n";
 }
@@ -70,7 +70,8 @@ class StoreCommands : public testing::Test {
                                    << peers;
   }
 
-  /// The authority's certificate is all that these commands get, and whom this host believes.
+  /// These commands get only the authority's certificate, and the list of trusted agents of this
+  /// host.
   Finished run_in_store(const std::string& command, std::vector<std::string> options = {},
                         const std::string& path = "") {
     std::vector<std::string> words{command, path.empty() ? folder_ / "store" : fs::path(path),
@@ -90,11 +91,11 @@ class StoreCommands : public testing::Test {
   fs::path folder_;
   control::test::Credentials credentials_;
   const control::TlsFiles own_ = credentials_.issue({.common_name = "node1"});
-  control::TlsFiles tls_ = own_;  ///< of who takes checkpoints
+  control::TlsFiles tls_ = own_;  ///< of the user who takes checkpoints
   std::int64_t now_ms_ = 1'795'600'800'000;
 };
 
-TEST_F(StoreCommands, ListHasARowForEachOldestFirst) {
+TEST_F(StoreCommands, ListHasARowPerCheckpointOldestFirst) {
   take("b", '1');
   take("a", '2', "serve --all");
   const Finished listed = run_in_store("checkpoints");
@@ -106,14 +107,14 @@ TEST_F(StoreCommands, ListHasARowForEachOldestFirst) {
   EXPECT_LT(listed.out.find("\nb "), listed.out.find("\na "));
 }
 
-TEST_F(StoreCommands, ListOfAnEmptyDirectorySaysSo) {
+TEST_F(StoreCommands, EmptyDirectoryIsReported) {
   directory();
   const Finished listed = run_in_store("checkpoints");
   EXPECT_EQ(listed.exit_status, 0) << listed.err;
   EXPECT_EQ(listed.out, "no checkpoints\n");
 }
 
-TEST_F(StoreCommands, RelativePathIsOneOfHere) {
+TEST_F(StoreCommands, RelativePathUsesTheWorkingDirectory) {
   take("a", '1');
   const std::string path = fs::relative(folder_ / "store", fs::current_path());
   ASSERT_THAT(path, Not(StartsWith("/")));
@@ -136,7 +137,7 @@ TEST_F(StoreCommands, JsonHasEveryFieldOfTheList) {
   }
 }
 
-TEST_F(StoreCommands, AnotherAuthoritysCheckpointIsUnusable) {
+TEST_F(StoreCommands, CheckpointOfAnotherAuthorityIsUnusable) {
   take("a", '1');
   control::test::Credentials strangers;
   tls_ = strangers.issue({});
@@ -155,7 +156,7 @@ TEST_F(StoreCommands, AnotherAuthoritysCheckpointIsUnusable) {
   EXPECT_FALSE(fs::exists(folder_ / "store" / "a.checkpoint"));
 }
 
-TEST_F(StoreCommands, ListSaysWhichRestoreHasACheckpoint) {
+TEST_F(StoreCommands, ListNamesTheRestoreThatHoldsACheckpoint) {
   take("a", '1');
   const Uuid restore = Uuid::random();
   ASSERT_TRUE(store::begin_restore(directory(), "a", restore));
@@ -167,7 +168,7 @@ TEST_F(StoreCommands, ListSaysWhichRestoreHasACheckpoint) {
               HasSubstr("\"restore_id\":\"" + restore.to_string() + "\""));
 }
 
-TEST_F(StoreCommands, VerifyReadsAllOrTheOneThatIsNamed) {
+TEST_F(StoreCommands, VerifyReadsAllOrTheNamedOne) {
   take("a", '1');
   take("b", '2');
   const Finished all = run_in_store("verify");
@@ -176,7 +177,7 @@ TEST_F(StoreCommands, VerifyReadsAllOrTheOneThatIsNamed) {
   EXPECT_EQ(run_in_store("verify", {"b"}).out, good("b"));
 }
 
-TEST_F(StoreCommands, BothSayWhoHasSignedAndWhetherThisHostAcceptsThat) {
+TEST_F(StoreCommands, ListAndVerifyNameTheSigner) {
   take("own", '1');
   for (const char* name : {"node2", "node3"}) {
     tls_ = credentials_.issue({.common_name = name});
@@ -199,7 +200,7 @@ TEST_F(StoreCommands, BothSayWhoHasSignedAndWhetherThisHostAcceptsThat) {
                     HasSubstr("no [[peers]] of its configuration names it")));
 }
 
-TEST_F(StoreCommands, WhomAHostAcceptsIsUnknownWithoutItsConfiguration) {
+TEST_F(StoreCommands, SignerIsUnjudgedWithoutAConfiguration) {
   take("a", '1');
   fs::remove(configuration());
   EXPECT_THAT(run_in_store("checkpoints").out, HasSubstr("  node1         unknown  "));
@@ -208,7 +209,7 @@ TEST_F(StoreCommands, WhomAHostAcceptsIsUnknownWithoutItsConfiguration) {
   EXPECT_THAT(verified.out, HasSubstr("signed by \"node1\", accepted here or not: cannot read"));
 }
 
-TEST_F(StoreCommands, VerifyFindsAByteThatWasChanged) {
+TEST_F(StoreCommands, VerifyFindsAChangedByte) {
   take("a", '1');
   damage_packs();
   const Finished verified = run_in_store("verify");
@@ -241,7 +242,7 @@ TEST_F(StoreCommands, PruneWithoutKeepRemovesNoCheckpoint) {
   EXPECT_THAT(pruned.out, HasSubstr("\"freed_bytes\":0"));
 }
 
-TEST_F(StoreCommands, PruneIsRefusedWhileSomebodyWrites) {
+TEST_F(StoreCommands, PruneIsRefusedDuringACheckpoint) {
   take("a", '1');
   const auto lock = directory().lock();
   ASSERT_TRUE(lock);
@@ -250,7 +251,7 @@ TEST_F(StoreCommands, PruneIsRefusedWhileSomebodyWrites) {
   EXPECT_EQ(std::ranges::count(pruned.err, '\n'), 1) << pruned.err;
 }
 
-TEST_F(StoreCommands, WhatIsNotThereIsAUsageError) {
+TEST_F(StoreCommands, MissingDirectoryIsAUsageError) {
   take("a", '1');
   for (const char* command : {"checkpoints", "verify", "prune"}) {
     const Finished nowhere = run_in_store(command, {}, folder_ / "nowhere");
@@ -261,7 +262,7 @@ TEST_F(StoreCommands, WhatIsNotThereIsAUsageError) {
   EXPECT_EQ(run_in_store("verify", {"../a"}).exit_status, 2);
 }
 
-TEST_F(StoreCommands, AuthorityThatIsNotThereIsAUsageError) {
+TEST_F(StoreCommands, MissingAuthorityIsAUsageError) {
   take("a", '1');
   tls_.authority = folder_ / "ca.crt";
   const Finished listed = run_in_store("checkpoints");

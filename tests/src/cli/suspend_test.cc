@@ -1,4 +1,4 @@
-// gcr-migrate suspend, resume and swap against an agent that plays each answer.
+// gcr-migrate suspend, resume and swap, with a fake agent for each reply.
 #include <gmock/gmock.h>
 #include <google/protobuf/struct.pb.h>
 #include <google/protobuf/util/json_util.h>
@@ -37,7 +37,7 @@ proto::MigrateReport failed(bool resumed, Code code, const std::string& message)
 
 class SuspendCommand : public Migrate {
  protected:
-  /// `words`: the command and what follows the agent.
+  /// `words`: the command and the arguments after the agent.
   Finished order(std::vector<Play> plays, std::vector<std::string> words) {
     FakeAgent agent(credentials_.context({}), std::move(plays));
     words.insert(words.begin() + 1, agent.address());
@@ -67,7 +67,7 @@ TEST_F(SuspendCommand, PrintsTheRatesAndALastLineForScripts) {
   EXPECT_THAT(orders_, ElementsAre("suspend 4711"));
 }
 
-TEST_F(SuspendCommand, QuietPrintsTheLastLineAlone) {
+TEST_F(SuspendCommand, QuietPrintsOnlyTheLastLine) {
   const Finished finished = order({report(done(true))}, {"resume", "4711", "--quiet"});
   EXPECT_EQ(finished.exit_status, 0) << finished.err;
   EXPECT_EQ(finished.out,
@@ -89,20 +89,20 @@ TEST_F(SuspendCommand, JsonIsOneObject) {
   EXPECT_TRUE(suspension.at("hugepages").bool_value());
 }
 
-TEST_F(SuspendCommand, ARefusalHasTheExitStatusOfARefusedMigration) {
+TEST_F(SuspendCommand, RefusalHasItsExitStatus) {
   const Finished finished =
       order({report(failed(true, Code::kResourceExhausted, "no room"))}, {"resume", "4711"});
   EXPECT_EQ(finished.exit_status, 3);
   EXPECT_EQ(finished.err, "gcr-migrate: no room\n");
 }
 
-TEST_F(SuspendCommand, AnAgentThatVanishesLeavesTheOutcomeUnknown) {
-  const Finished finished = order({say_event}, {"suspend", "4711"});
+TEST_F(SuspendCommand, LostAgentLeavesTheOutcomeUnknown) {
+  const Finished finished = order({send_event}, {"suspend", "4711"});
   EXPECT_EQ(finished.exit_status, 6);
   EXPECT_THAT(finished.err, HasSubstr("the outcome is not known here"));
 }
 
-TEST_F(SuspendCommand, AReportThatWasLostIsReadFromTheAgentsJournal) {
+TEST_F(SuspendCommand, LostReportIsReplacedByTheJournal) {
   const auto status = [](const char* state, bool finished) -> Play {
     return [=](control::ControlChannel& channel) -> asio::awaitable<void> {
       proto::Envelope message;
@@ -112,11 +112,11 @@ TEST_F(SuspendCommand, AReportThatWasLostIsReadFromTheAgentsJournal) {
       known.set_state(state);
       known.set_pid(4711);
       known.set_finished(finished);
-      co_await say(channel, message);
+      co_await send_message(channel, message);
     };
   };
   const Play accept = [](control::ControlChannel& channel) -> asio::awaitable<void> {
-    co_await say_started(channel);
+    co_await send_started(channel);
   };
   const Finished suspended = order({accept, status("suspended", false)}, {"suspend", "4711"});
   EXPECT_EQ(suspended.exit_status, 0) << suspended.err;
@@ -132,14 +132,14 @@ TEST_F(SuspendCommand, AReportThatWasLostIsReadFromTheAgentsJournal) {
   EXPECT_THAT(undone.err, EndsWith("; the process runs on\n"));
 }
 
-TEST_F(SuspendCommand, ASwapSuspendsTheFirstAndResumesTheSecond) {
+TEST_F(SuspendCommand, SwapSuspendsTheFirstAndResumesTheSecond) {
   const Finished finished =
       order({report(done(false)), report(done(true))}, {"swap", "4711", "4712"});
   EXPECT_EQ(finished.exit_status, 0) << finished.err;
   EXPECT_THAT(orders_, ElementsAre("suspend 4711", "resume 4712"));
 }
 
-TEST_F(SuspendCommand, ASwapWhoseSecondHalfFailsResumesTheFirst) {
+TEST_F(SuspendCommand, FailedResumeInASwapResumesTheFirst) {
   const Finished finished =
       order({report(done(false)), report(failed(true, Code::kResourceExhausted, "no room")),
              report(done(true))},
@@ -149,14 +149,14 @@ TEST_F(SuspendCommand, ASwapWhoseSecondHalfFailsResumesTheFirst) {
   EXPECT_THAT(orders_, ElementsAre("suspend 4711", "resume 4712", "resume 4711"));
 }
 
-TEST_F(SuspendCommand, ASwapWhoseFirstHalfFailsIsOver) {
+TEST_F(SuspendCommand, FailedSuspendEndsASwap) {
   const Finished finished = order({report(failed(false, Code::kRefused, "it has managed memory"))},
                                   {"swap", "4711", "4712"});
   EXPECT_EQ(finished.exit_status, 3);
   EXPECT_THAT(orders_, ElementsAre("suspend 4711"));
 }
 
-TEST_F(SuspendCommand, AWrongCommandLineIsUsage) {
+TEST_F(SuspendCommand, WrongOptionsAreUsageErrors) {
   EXPECT_EQ(run_cli({"suspend", "node1"}).exit_status, 2);
   EXPECT_EQ(run_cli({"suspend", "node1", "0"}).exit_status, 2);
   EXPECT_EQ(run_cli({"swap", "node1", "4711"}).exit_status, 2);

@@ -21,14 +21,14 @@ using gcr::test::Terminal;
 using testing::HasSubstr;
 using testing::Not;
 
-/// Progress again and again until the operator cancels, which is told as a failure.
+/// Sends progress until the operator cancels, which is reported as a failure.
 struct Showing {
   bool cancelled = false;
 
   asio::awaitable<void> show(ControlChannel& channel) {
     asio::steady_timer pause(co_await asio::this_coro::executor);
     while (!cancelled) {
-      co_await say_progress(channel, example_progress());
+      co_await send_progress(channel, example_progress());
       pause.expires_after(std::chrono::milliseconds(30));
       co_await pause.async_wait(asio::use_awaitable);
     }
@@ -42,15 +42,15 @@ struct Showing {
 
 asio::awaitable<void> show_until_cancelled(ControlChannel& channel) {
   using asio::experimental::awaitable_operators::operator&&;
-  co_await say_started(channel);
-  co_await say_event(channel);
+  co_await send_started(channel);
+  co_await send_event(channel);
   Showing showing;
   co_await (showing.show(channel) && showing.listen(channel));
   proto::MigrateReport report;
   report.set_code("cancelled");
   report.set_message("the operator cancelled it");
   report.set_source_touched(true);
-  co_await say_report(channel, report);
+  co_await send_report(channel, report);
 }
 
 std::size_t count(const std::string& text, const std::string& what) {
@@ -69,7 +69,7 @@ class LiveDisplay : public Migrate {
   std::unique_ptr<FakeAgent> agent_;
 };
 
-TEST_F(LiveDisplay, ShowsWhereTheMigrationStands) {
+TEST_F(LiveDisplay, ShowsTheState) {
   const Terminal terminal = start(100);
   ASSERT_TRUE(terminal.wait_for("downtime about 420 ms"));
   const std::string screen = terminal.screen();
@@ -83,7 +83,7 @@ TEST_F(LiveDisplay, ShowsWhereTheMigrationStands) {
   EXPECT_EQ(terminal.finish(), 7);
 }
 
-TEST_F(LiveDisplay, IsGoneAtTheEndAndSoIsTheEchoOfCtrlC) {
+TEST_F(LiveDisplay, IsErasedAtTheEndWithTheEchoOfCtrlC) {
   const Terminal terminal = start(100);
   ASSERT_TRUE(terminal.wait_for("downtime about"));
   terminal.press("C-c");
@@ -95,7 +95,7 @@ TEST_F(LiveDisplay, IsGoneAtTheEndAndSoIsTheEchoOfCtrlC) {
   EXPECT_THAT(all, Not(HasSubstr("^C")));
 }
 
-TEST_F(LiveDisplay, FitsNarrowTerminalsAndWindowsThatChange) {
+TEST_F(LiveDisplay, FitsNarrowAndResizedTerminals) {
   const Terminal terminal = start(100);
   ASSERT_TRUE(terminal.wait_for("downtime about"));
   for (const unsigned columns : {40U, 24U, 77U, 30U, 120U}) {
@@ -107,7 +107,7 @@ TEST_F(LiveDisplay, FitsNarrowTerminalsAndWindowsThatChange) {
         if (line.find("round 3") != std::string::npos) ++drawn;
         if (drawn > 0) widest = std::max(widest, line.size());
       }
-      // One display and no piece of an older one, which wraps to the last column or is too long.
+      // One display and no rest of an older one, which wraps to the last column or is too long.
       return drawn == 1 && widest < columns && count(screen, "so far") == 1 &&
              count(screen, "dirtied at") == 1;
     };
@@ -117,12 +117,12 @@ TEST_F(LiveDisplay, FitsNarrowTerminalsAndWindowsThatChange) {
   EXPECT_EQ(terminal.finish(), 7);
 }
 
-TEST_F(LiveDisplay, HasColoursUnlessTheyAreNotWanted) {
+TEST_F(LiveDisplay, HasColoursUnlessDisabled) {
   for (const bool wanted : {true, false}) {
     const Terminal terminal = start(100, {wanted ? "NO_COLOR=" : "NO_COLOR=1"});
     std::string screen;
     ASSERT_TRUE(terminal.wait_for([&](const std::string&) {
-      screen = terminal.screen_with_colours();  // all of the display
+      screen = terminal.screen_with_colours();  // the whole display
       return screen.find("[") != std::string::npos && screen.find("so far") != std::string::npos;
     }));
     EXPECT_EQ(count(screen, "\x1b[32m") > 0, wanted) << screen;

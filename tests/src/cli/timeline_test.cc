@@ -1,4 +1,4 @@
-// gcr-migrate timeline: the picture of a report.
+// gcr-migrate timeline: the image of a report.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -20,7 +20,7 @@ std::vector<std::smatch> all_of(const std::string& text, const std::regex& what)
 
 class Timeline : public Migrate {
  protected:
-  /// The report as --json prints it, in a file, and then as a picture.
+  /// The report as --json prints it, in a file, and then as an image.
   Finished draw(const proto::MigrateReport& what) {
     const std::string path = testing::TempDir() + "/gcr-timeline-" + std::to_string(::getpid());
     std::ofstream(path) << against(report(what), {"--json"}).out;
@@ -62,7 +62,7 @@ TEST_F(Timeline, HasEveryPhaseAndRoundInItsPlace) {
   }
 }
 
-TEST_F(Timeline, MarksTheDowntimeAndEnlargesIt) {
+TEST_F(Timeline, MarksAndEnlargesTheDowntime) {
   const std::string out = draw(a_migration()).out;
   EXPECT_THAT(out, HasSubstr("downtime: 100 ms, from the gate's closing"));
   const std::regex mark(R"x(<rect class="down" x="[0-9.]+" y="[0-9.]+" width="([0-9.]+)")x");
@@ -87,7 +87,7 @@ TEST_F(Timeline, IsOneWellFormedImageForLightAndDarkPages) {
             all_of(out, std::regex("</(rect|text|title|svg|style)>|<rect [^>]*/>")).size());
 }
 
-TEST_F(Timeline, NamesOfAPeerAreTextAndNothingElse) {
+TEST_F(Timeline, NamesFromThePeerAreEscaped) {
   proto::MigrateReport report = a_migration();
   add_phase(report, {"</title><script>", "source", "course", 0, 50});
   add_phase(report, {"elsewhere", "<other> & \"host\"", "course", 0, 50});
@@ -96,7 +96,7 @@ TEST_F(Timeline, NamesOfAPeerAreTextAndNothingElse) {
   EXPECT_THAT(out, HasSubstr("&lt;/title&gt;&lt;script&gt;"));
 }
 
-TEST_F(Timeline, BarsOfOneTrackThatMeetGetRowsOfTheirOwn) {
+TEST_F(Timeline, OverlappingBarsGetSeparateRows) {
   proto::MigrateReport report = a_migration();
   add_phase(report, {"dump", "source", "process", 805, 50});
   const std::string out = draw(report).out;
@@ -109,7 +109,7 @@ TEST_F(Timeline, BarsOfOneTrackThatMeetGetRowsOfTheirOwn) {
   EXPECT_NE(y_of("dump"), y_of("close gate"));
 }
 
-TEST_F(Timeline, ReportWithoutPhasesIsNoPicture) {
+TEST_F(Timeline, ReportWithoutPhasesHasNoImage) {
   proto::MigrateReport empty;
   empty.set_code("refused");
   const Finished finished = draw(empty);

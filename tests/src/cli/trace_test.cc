@@ -1,4 +1,4 @@
-// gcr-migrate --trace: the file is one that trace viewers read, and says what the report said.
+// gcr-migrate --trace: trace viewers can read the file, and it agrees with the report.
 #include <gmock/gmock.h>
 #include <google/protobuf/util/json_util.h>
 #include <gtest/gtest.h>
@@ -28,7 +28,7 @@ struct Slice {
   std::int64_t end_ns = 0;
 };
 
-/// What a viewer makes of the file.
+/// The file as a viewer reads it.
 struct Seen {
   std::map<int, std::string> processes;
   std::map<std::pair<int, int>, std::string> tracks;
@@ -142,7 +142,7 @@ proto::MigrateReport full_report() {
   return report;
 }
 
-TEST_F(Trace, HasBothSidesWithTheirTracksAndEveryPhaseAndRound) {
+TEST_F(Trace, HasEveryPhaseAndRoundOfBothSides) {
   const Seen seen = traced(full_report());
   EXPECT_EQ(finished_.exit_status, 0) << finished_.err;
   EXPECT_THAT(content(), HasSubstr("\"traceEvents\":["));
@@ -156,7 +156,7 @@ TEST_F(Trace, HasBothSidesWithTheirTracksAndEveryPhaseAndRound) {
   EXPECT_THAT(seen.names_on("destination", "restore"), ElementsAre("criu restore"));
 }
 
-TEST_F(Trace, TimesAreMicrosecondsAndRoundsCarryTheirFigures) {
+TEST_F(Trace, TimesAreMicrosecondsAndRoundsHaveValues) {
   traced(full_report());
   trace::TraceFile file;
   ASSERT_TRUE(google::protobuf::util::JsonStringToMessage(content(), &file).ok());
@@ -175,7 +175,7 @@ TEST_F(Trace, GateClosesAtTheSourceAndOpensAtTheDestination) {
   EXPECT_EQ(seen.instants.at("gate opened"), std::pair(2, 850'750.0));
 }
 
-TEST_F(Trace, PhasesThatOverlapLieSideBySide) {
+TEST_F(Trace, OverlappingPhasesGetSeparateTracks) {
   proto::MigrateReport what = full_report();
   what.clear_phases();
   add_phase(what, {"dump", "source", "", 10, 20});
@@ -186,16 +186,16 @@ TEST_F(Trace, PhasesThatOverlapLieSideBySide) {
   EXPECT_THAT(seen.names_on("source", "process (2)"), ElementsAre("chunks"));
 }
 
-TEST_F(Trace, PhasesThatTouchStayOnOneTrack) {
+TEST_F(Trace, AdjacentPhasesShareATrack) {
   proto::MigrateReport what = full_report();
   what.clear_phases();
-  // Sums that are not exact: 0.1 + 0.2 is more than 0.3.
+  // Inexact sums: 0.1 + 0.2 is more than 0.3.
   add_phase(what, {"first", "source", "", 0.1, 0.2});
   add_phase(what, {"second", "source", "", 0.3, 0.1});
   EXPECT_THAT(traced(what).names_on("source", "process"), ElementsAre("first", "second"));
 }
 
-TEST_F(Trace, NoTimeIsNegativeWhateverTheReportSays) {
+TEST_F(Trace, TimesAreNeverNegative) {
   proto::MigrateReport what = full_report();
   constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
   add_phase(what, {"early", "destination", "", -5, 8});
@@ -214,7 +214,7 @@ TEST_F(Trace, NoTimeIsNegativeWhateverTheReportSays) {
   }
 }
 
-TEST_F(Trace, FailedMigrationLeavesOneToo) {
+TEST_F(Trace, FailedMigrationWritesATrace) {
   proto::MigrateReport what = full_report();
   what.set_migrated(false);
   what.set_committed(false);
@@ -224,7 +224,7 @@ TEST_F(Trace, FailedMigrationLeavesOneToo) {
   EXPECT_EQ(seen.instants.at("gate opened").first, 1);
 }
 
-TEST_F(Trace, FileThatCannotBeWrittenIsFoundBeforeAnythingIsTouched) {
+TEST_F(Trace, UnwritableFileIsFoundBeforeTheMigration) {
   const Finished finished =
       run_cli(words("127.0.0.1:1", {"--trace", folder_ + "/missing/trace.json"}));
   EXPECT_EQ(finished.exit_status, 2);

@@ -65,7 +65,7 @@ INSTANTIATE_TEST_SUITE_P(
         Wrong{"CancelShortId", {"cancel", "a", "6f1c2d3"}, "at least 8 characters"},
         Wrong{"StatusOfAWord", {"status", "a", "yesterday"}, "not \"yesterday\""},
         Wrong{"ListTooMuch", {"list", "a", "b"}, "not expected"},
-        Wrong{"ListNobody", {"list"}, "AGENT"},
+        Wrong{"ListWithoutAgent", {"list"}, "AGENT"},
         Wrong{"ResolveUndecided",
               {"resolve", "a", "6f1c2d3e", "--peer-is-gone"},
               "--run-here or --discard-here"},
@@ -115,7 +115,7 @@ INSTANTIATE_TEST_SUITE_P(
         Wrong{"RunMarkOnly", {"run", "--"}, "run needs a command"}),
     [](const auto& info) { return info.param.name; });
 
-/// What --help of a command, or of none, says: its long options, and whether they take a value.
+/// From --help of a command, or of none: its long options, and whether they take a value.
 std::map<std::string, bool> options_of(const std::string& command) {
   std::vector<std::string> words{"--help"};
   if (!command.empty()) words.insert(words.begin(), command);
@@ -128,7 +128,7 @@ std::map<std::string, bool> options_of(const std::string& command) {
   return options;
 }
 
-/// All commands but slurm, whose options are gcr-slurm's.
+/// All commands except slurm, whose options are gcr-slurm's.
 std::vector<std::string> commands() {
   const std::string help = run_cli({"--help"}).out;
   const std::regex row("\n  ([a-z]+) +gcr-migrate ");
@@ -139,7 +139,7 @@ std::vector<std::string> commands() {
   return names;
 }
 
-/// Goes through each command and each option that `of` gives for it, but not all pairs of them.
+/// Iterates over each command and each of its options that `of` returns, but not all pairs of them.
 template <class Of, class Try>
 void try_each(Of of, Try attempt) {
   std::set<std::string> tried;
@@ -153,11 +153,11 @@ void try_each(Of of, Try attempt) {
   }
 }
 
-TEST(OptionsBeforeTheCommand, AreTheCommandsAsThoseAfterIt) {
+TEST(OptionsBeforeTheCommand, AreTreatedAsThoseAfterIt) {
   unsigned noticed = 0;
   try_each(options_of,
            [&](const std::string& command, const std::string& option, bool takes_value) {
-             // A flag is no word, and no file or figure is that.
+             // A flag is no word; no value is a file or a number.
              const std::string word = option + (takes_value ? "=/nonexistent/x" : "=word");
              const Finished before = run_cli({word, command, "127.0.0.1:1", "1234567890"});
              const Finished after = run_cli({command, word, "127.0.0.1:1", "1234567890"});
@@ -168,7 +168,7 @@ TEST(OptionsBeforeTheCommand, AreTheCommandsAsThoseAfterIt) {
   EXPECT_GT(noticed, 20u);
 }
 
-TEST(OptionsBeforeTheCommand, AreRefusedWhereTheCommandHasNoneSuch) {
+TEST(OptionsBeforeTheCommand, AreRefusedIfUnknownToTheCommand) {
   const auto migrations = options_of("");
   ASSERT_GT(migrations.size(), 20u);
   ASSERT_GT(commands().size(), 15u);
@@ -186,17 +186,17 @@ TEST(OptionsBeforeTheCommand, AreRefusedWhereTheCommandHasNoneSuch) {
   });
 }
 
-TEST(OptionsBeforeTheCommand, MayBeOnesThatOnlyTheCommandHas) {
+TEST(OptionsBeforeTheCommand, MayBeSpecificToTheCommand) {
   const Finished finished = run_cli({"--keep", "0", "prune", "/d"});
   EXPECT_THAT(finished.err, HasSubstr("--keep"));
 }
 
-TEST(OptionsBeforeTheCommand, MayHaveACommandsNameAsTheirValue) {
+TEST(OptionsBeforeTheCommand, MayHaveACommandNameAsValue) {
   const Finished finished = run_cli({"--ca", "list", "status", "a", "short"});
   EXPECT_THAT(finished.err, HasSubstr("at least 8 characters"));
 }
 
-TEST(OptionsBeforeTheCommand, AreRunsOwnBeforeItsCommand) {
+TEST(OptionsBeforeTheCommand, BelongToRunBeforeItsCommand) {
   const Finished finished = run_cli({"--output", "/nonexistent/log", "run", "--", "/bin/true"});
   EXPECT_THAT(finished.err, HasSubstr("/nonexistent/log"));
 }
@@ -207,7 +207,7 @@ TEST(Host, MayHaveTheNameOfACommand) {
   EXPECT_THAT(run_cli({"status", "list", "short"}).err, HasSubstr("at least 8 characters"));
 }
 
-TEST(Help, TellsTheVersion) {
+TEST(Help, PrintsTheVersion) {
   EXPECT_THAT(run_cli({"--version"}).out, testing::StartsWith("gcr-migrate 0.1.0 ("));
 }
 
@@ -239,13 +239,13 @@ class MakeCerts : public testing::Test {
   std::string folder_;
 };
 
-TEST_F(MakeCerts, AgentsAndOperatorsCanTalk) {
+TEST_F(MakeCerts, AgentsAndOperatorsCanConnect) {
   ASSERT_EQ(make({"--agent", "node1,127.0.0.1", "--operator", "alice"}).exit_status, 0);
   control::test::Loopback loopback;
   const auto agent = control::make_tls_context(files("node1"));
   const auto human = control::make_tls_context(files("alice"));
   ASSERT_TRUE(agent && human);
-  const auto [server, client] = loopback.meet(*agent, *human);
+  const auto [server, client] = loopback.connect_both(*agent, *human);
   ASSERT_TRUE(server) << server.error().message();
   ASSERT_TRUE(client) << client.error().message();
   EXPECT_TRUE((*server)->peer().is_operator);
@@ -253,18 +253,18 @@ TEST_F(MakeCerts, AgentsAndOperatorsCanTalk) {
   EXPECT_TRUE((*client)->peer().is_agent);
 }
 
-TEST_F(MakeCerts, AgentIsNotTrustedUnderAnAddressThatItDoesNotName) {
+TEST_F(MakeCerts, AgentIsRefusedUnderAnUnnamedAddress) {
   ASSERT_EQ(make({"--agent", "node1", "--operator", "alice"}).exit_status, 0);
   control::test::Loopback loopback;
   const auto agent = control::make_tls_context(files("node1"));
   const auto human = control::make_tls_context(files("alice"));
   ASSERT_TRUE(agent && human);
-  const auto [server, client] = loopback.meet(*agent, *human);
+  const auto [server, client] = loopback.connect_both(*agent, *human);
   ASSERT_FALSE(client);
   EXPECT_THAT(client.error().message(), HasSubstr("made out to another host"));
 }
 
-TEST_F(MakeCerts, SecondRunChangesNothingAndANewAddressOnlyItsCertificate) {
+TEST_F(MakeCerts, SecondRunChangesOnlyWhatIsNew) {
   ASSERT_EQ(make({"--agent", "a", "--agent", "b"}).exit_status, 0);
   const std::string authority = content("ca.crt"), a = content("a.crt"), b = content("b.crt");
   ASSERT_EQ(make({"--agent", "a", "--agent", "b"}).out, "");
@@ -275,7 +275,7 @@ TEST_F(MakeCerts, SecondRunChangesNothingAndANewAddressOnlyItsCertificate) {
   EXPECT_EQ(content("b.crt"), b);
 }
 
-TEST_F(MakeCerts, KeysAreNobodyElses) {
+TEST_F(MakeCerts, KeysAreReadableByTheOwnerOnly) {
   ASSERT_EQ(make({"--agent", "a", "--operator", "o"}).exit_status, 0);
   for (const char* key : {"ca.key", "a.key", "o.key"}) {
     struct stat info {};

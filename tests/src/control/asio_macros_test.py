@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Everything that includes Asio, however indirectly, is compiled with the same macros of Asio's.
+"""All code that includes Asio, directly or not, is compiled with the same Asio macros.
 
-Reads what ninja knows of the objects that were built: their commands and the headers they read.
-Usage: asio_macros_test.py BUILD
+Reads ninja's data about the built objects: their commands and the headers that they include. Usage: asio_macros_test.py
+BUILD
 """
 import json
 import re
@@ -21,7 +21,7 @@ REQUIRED = {
 
 
 def commands():
-    """What each object is compiled by, by its path in the build folder."""
+    """The compile command of each object, by its path in the build folder."""
     with open(f"{BUILD}/compile_commands.json", encoding="utf-8") as file:
         entries = json.load(file)
     words = (shlex.split(entry["command"]) for entry in entries)
@@ -29,7 +29,7 @@ def commands():
 
 
 def headers():
-    """What each object read when it was built. Precompiled headers have objects of their own."""
+    """The files that each object read when it was built. Precompiled headers have separate objects."""
     listing = subprocess.run(
         ["ninja", "-C", BUILD, "-t", "deps"], check=True, capture_output=True, text=True
     ).stdout
@@ -52,7 +52,7 @@ def includes_asio(name, read):
 
 
 class AsioMacros(unittest.TestCase):
-    def test_are_the_same_everywhere(self):
+    def test_asio_macros_are_the_same_everywhere(self):
         read = headers()
         users = {
             name: {word[2:] for word in command if word.startswith("-DASIO_")}

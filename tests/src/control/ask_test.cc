@@ -1,4 +1,4 @@
-// Questions on connections of their own: who is believed, and what counts as a reply.
+// Requests on separate connections: which agents are trusted, and which messages count as a reply.
 #include "src/control/ask.h"
 
 #include <gmock/gmock.h>
@@ -40,7 +40,7 @@ class Ask : public testing::Test {
     return {loopback_.endpoint(), credentials_.context({}), std::move(name), "node1", kPatience};
   }
 
-  /// What comes of a CommitRequest that the agent "node2" answers so.
+  /// The result of a CommitRequest to which the agent "node2" replies so.
   Result<Envelope> ask_commit(std::vector<Envelope> answers, const AgentAddress& agent,
                               decltype(ask)& how = ask_for_reply) {
     Result<Envelope> result = Error(Code::kInternal, "nothing came");
@@ -72,13 +72,13 @@ class Ask : public testing::Test {
   Loopback loopback_;
 };
 
-TEST_F(Ask, SignsOfLifeAreNoAnswer) {
+TEST_F(Ask, KeepAlivesAreNoReply) {
   const auto reply = ask_commit({alive(), alive(), running()}, address());
   ASSERT_TRUE(reply) << reply.error().message();
   EXPECT_EQ(reply->commit_reply().pid(), 12);
 }
 
-TEST_F(Ask, FailureIsAnAnswerButNoReply) {
+TEST_F(Ask, FailureIsNoReply) {
   const auto answer = ask_commit({refusal()}, address(), ask);
   ASSERT_TRUE(answer) << answer.error().message();
   EXPECT_EQ(answer->failure().message(), "not here");
@@ -88,18 +88,18 @@ TEST_F(Ask, FailureIsAnAnswerButNoReply) {
   EXPECT_EQ(reply.error().message(), "not here");
 }
 
-TEST_F(Ask, AnotherAgentIsNotBelieved) {
+TEST_F(Ask, ReplyOfAnotherAgentIsIgnored) {
   const auto reply = ask_commit({}, address("node3"));
   ASSERT_FALSE(reply);
   EXPECT_EQ(reply.error().code(), Code::kPermissionDenied);
   EXPECT_THAT(reply.error().message(), HasSubstr("is \"node2\", not \"node3\""));
 }
 
-TEST_F(Ask, AnyAgentIsBelievedWhereNoneIsNamed) {
+TEST_F(Ask, ReplyOfAnyAgentIsAcceptedIfNoneIsNamed) {
   EXPECT_TRUE(ask_commit({running()}, address(std::nullopt)));
 }
 
-TEST(CheckReply, EveryReplyHasTheNumberAfterItsRequests) {
+TEST(CheckReply, EveryReplyFollowsItsRequestsNumber) {
   int replies = 0;
   for (int i = 0; i < bodies().field_count(); ++i) {
     const std::string& name = bodies().field(i)->name();
@@ -113,7 +113,7 @@ TEST(CheckReply, EveryReplyHasTheNumberAfterItsRequests) {
   EXPECT_GT(replies, 10);
 }
 
-TEST(CheckReply, AReplyToAnotherQuestionIsAnErrorOfProtocol) {
+TEST(CheckReply, ReplyToAnotherRequestIsAProtocolError) {
   Envelope question;
   question.mutable_outcome_request();
   const auto reply = check_reply(question, running(), "the agent at node2:7411");

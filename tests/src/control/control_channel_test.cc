@@ -1,4 +1,4 @@
-// How a channel comes about: Hellos, versions, and agents that cannot be reached.
+// How a channel is established: Hellos, versions, and unreachable agents.
 #include "src/control/control_channel.h"
 
 #include <fmt/format.h>
@@ -40,8 +40,8 @@ class Greeting : public testing::Test {
   std::optional<ChannelResult> connected_;
 };
 
-TEST_F(Greeting, BothSidesKnowEachOther) {
-  const auto [server, client] = loopback_.meet(
+TEST_F(Greeting, BothSidesExchangeTheirNames) {
+  const auto [server, client] = loopback_.connect_both(
       credentials_.context({.role = "agent", .common_name = "node2"}),
       credentials_.context({.role = "operator", .common_name = "alice", .host = ""}));
   ASSERT_TRUE(server) << server.error().message();
@@ -58,7 +58,7 @@ TEST_F(Greeting, BothSidesKnowEachOther) {
   EXPECT_TRUE((*server)->stays_on_host());
 }
 
-TEST_F(Greeting, OtherVersionIsRefusedWithBothNumbers) {
+TEST_F(Greeting, OtherVersionIsRefusedWithBothVersions) {
   const auto client = gcr::test::make_context(TLS_client_method(), credentials_.authority().issue(),
                                               credentials_.authority().certificate());
   std::optional<proto::Envelope> answer;
@@ -82,7 +82,7 @@ TEST_F(Greeting, OtherVersionIsRefusedWithBothNumbers) {
   EXPECT_EQ(answer->failure().message(), accepted_->error().message());
 }
 
-TEST_F(Greeting, FirstMessageThatIsNoHelloIsRefused) {
+TEST_F(Greeting, FirstMessageMustBeHello) {
   const auto client = gcr::test::make_context(TLS_client_method(), credentials_.authority().issue(),
                                               credentials_.authority().certificate());
   std::thread peer([&] {
@@ -99,7 +99,7 @@ TEST_F(Greeting, FirstMessageThatIsNoHelloIsRefused) {
   EXPECT_EQ(accepted_->error().code(), Code::kProtocol);
 }
 
-TEST_F(Greeting, SilentPeerIsGivenUp) {
+TEST_F(Greeting, SilentPeerTimesOut) {
   std::optional<RawPeer> raw;
   raw.emplace(loopback_.endpoint().port, Preface{ConnectionKind::kControl, {}});
   run(store_accept(credentials_.context({}), std::chrono::milliseconds(1)));
@@ -107,25 +107,25 @@ TEST_F(Greeting, SilentPeerIsGivenUp) {
   EXPECT_EQ(accepted_->error().code(), Code::kTimeout);
 }
 
-TEST_F(Greeting, AgentThatIsNotThereIsNamedWithTheCause) {
-  const Endpoint nobody = Loopback().endpoint();  // its listener is gone when this returns
-  run(store_connect(credentials_.context({}), nobody));
+TEST_F(Greeting, UnreachableAgentIsNamedWithTheCause) {
+  const Endpoint closed = Loopback().endpoint();  // its listener is gone when this returns
+  run(store_connect(credentials_.context({}), closed));
   ASSERT_FALSE(*connected_);
   EXPECT_EQ(connected_->error().code(), Code::kUnavailable);
   EXPECT_EQ(connected_->error().message(),
-            "cannot reach the agent at " + nobody.to_string() +
+            "cannot reach the agent at " + closed.to_string() +
                 ": connection refused; is migrate-agent running there?");
 }
 
-TEST_F(Greeting, HostThatDoesNotExistIsNamed) {
+TEST_F(Greeting, UnknownHostIsNamed) {
   run(store_connect(credentials_.context({}), Endpoint{"no-such-host.invalid", 7411}));
   ASSERT_FALSE(*connected_);
   EXPECT_EQ(connected_->error().code(), Code::kUnavailable);
   EXPECT_THAT(connected_->error().message(), HasSubstr("no-such-host.invalid:7411"));
 }
 
-TEST_F(Greeting, AgentThatAnswersNothingIsGivenUp) {
-  // The kernel completes the connection; nobody accepts it.
+TEST_F(Greeting, SilentAgentTimesOut) {
+  // The kernel completes the connection; no process accepts it.
   run(store_connect(credentials_.context({}), loopback_.endpoint(), std::chrono::milliseconds(1)));
   ASSERT_FALSE(*connected_);
   EXPECT_EQ(connected_->error().code(), Code::kUnavailable);

@@ -1,4 +1,4 @@
-// Messages on an established channel: what a peer may send, and what becomes of what it may not.
+// Messages on an established channel: valid ones, and the handling of invalid ones.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -12,7 +12,8 @@ namespace {
 
 using testing::HasSubstr;
 
-/// A server of ours, and a raw client that has shaken hands and says what a test wants.
+/// A server of this project, and a raw client that has completed the handshake and sends what a
+/// test wants.
 class Framing : public testing::Test {
  protected:
   /// What the server receives after `say` ran on the client's side. The client then closes.
@@ -92,7 +93,7 @@ TEST_F(Framing, LengthZeroIsRefused) {
   EXPECT_THAT(received.error().message(), HasSubstr("0 bytes"));
 }
 
-TEST_F(Framing, LengthBeyondTheLimitIsRefusedBeforeItIsBelieved) {
+TEST_F(Framing, TooLongMessageIsRefusedBeforeAllocating) {
   for (const std::uint32_t length :
        {static_cast<std::uint32_t>(kMaxMessageBytes + 1), 0xffffffffU}) {
     const auto received = receive_after([&](RawPeer& raw) { raw.write(frame(length, "")); });
@@ -113,7 +114,7 @@ TEST_F(Framing, GarbageIsRefused) {
   }
 }
 
-TEST_F(Framing, EnvelopeWithNothingKnownInItIsRefused) {
+TEST_F(Framing, EnvelopeWithoutKnownContentIsRefused) {
   const std::string unknown_field("\xfa\x3f\x01x", 4);  // field 1023, one byte
   const auto received = receive_after([&](RawPeer& raw) { raw.write(frame(4, unknown_field)); });
   ASSERT_FALSE(received);
@@ -123,7 +124,8 @@ TEST_F(Framing, EnvelopeWithNothingKnownInItIsRefused) {
 class Conversation : public testing::Test {
  protected:
   Conversation() {
-    auto [server, client] = loopback_.meet(credentials_.context({}), credentials_.context({}));
+    auto [server, client] =
+        loopback_.connect_both(credentials_.context({}), credentials_.context({}));
     server_ = std::move(server.value());
     client_ = std::move(client.value());
   }
@@ -153,7 +155,7 @@ asio::awaitable<void> ask(ControlChannel& channel, std::optional<Result<proto::E
   reply.emplace(co_await channel.call(request, kPatience));
 }
 
-TEST_F(Conversation, CallGivesTheReply) {
+TEST_F(Conversation, CallReturnsTheReply) {
   proto::Envelope reply;
   reply.mutable_commit_reply()->set_pid(12);
   std::optional<Result<proto::Envelope>> received;
@@ -201,7 +203,7 @@ TEST_F(Conversation, LargestMessageArrivesAndALargerOneIsNotSent) {
   EXPECT_EQ((*received)->ByteSizeLong(), kMaxMessageBytes);
 }
 
-TEST_F(Conversation, SilenceEndsInATimeoutAndTheChannelIsUnusable) {
+TEST_F(Conversation, TimeoutMakesTheChannelUnusable) {
   std::optional<Result<proto::Envelope>> received;
   run(receive_from(*server_, std::chrono::milliseconds(1), received));
   ASSERT_FALSE(*received);
@@ -210,9 +212,10 @@ TEST_F(Conversation, SilenceEndsInATimeoutAndTheChannelIsUnusable) {
   EXPECT_FALSE(*received);
 }
 
-TEST_F(Conversation, SilenceAfterWhatWasNotAcknowledgedPointsAtTheNetwork) {
+TEST_F(Conversation, TimeoutNamesUnacknowledgedData) {
   Status sent;
-  run(send_to(*client_, message_of(512 * kKiB), sent));  // more than a host takes that nobody reads
+  // more than a host buffers while the peer reads nothing
+  run(send_to(*client_, message_of(512 * kKiB), sent));
   ASSERT_TRUE(sent) << sent.error().message();
   std::optional<Result<proto::Envelope>> received;
   run(receive_from(*client_, std::chrono::milliseconds(1), received));
@@ -221,7 +224,7 @@ TEST_F(Conversation, SilenceAfterWhatWasNotAcknowledgedPointsAtTheNetwork) {
   EXPECT_THAT(received->error().message(), testing::HasSubstr("has not acknowledged "));
 }
 
-TEST_F(Conversation, PeerThatLeavesIsNamed) {
+TEST_F(Conversation, DisconnectedPeerIsNamed) {
   client_.reset();
   std::optional<Result<proto::Envelope>> received;
   run(receive_from(*server_, kPatience, received));
@@ -230,25 +233,25 @@ TEST_F(Conversation, PeerThatLeavesIsNamed) {
   EXPECT_THAT(received->error().message(), HasSubstr("closed the connection"));
 }
 
-asio::awaitable<void> say_and_finish(ControlChannel& channel, proto::Envelope message) {
+asio::awaitable<void> send_and_finish(ControlChannel& channel, proto::Envelope message) {
   const Status sent = co_await channel.send(message);
   EXPECT_TRUE(sent);
   co_await channel.finish(kPatience);
 }
 
-asio::awaitable<void> hear_and_close(ControlChannel& channel,
-                                     std::optional<Result<proto::Envelope>>& received) {
+asio::awaitable<void> receive_and_close(ControlChannel& channel,
+                                        std::optional<Result<proto::Envelope>>& received) {
   received.emplace(co_await channel.receive(kPatience));
   channel.close();
 }
 
-TEST_F(Conversation, WhatIsSaidBeforeFinishArrivesThoughInputIsLeftUnread) {
+TEST_F(Conversation, FinishDeliversOutputDespiteUnreadInput) {
   Status unread;
   run(send_to(*client_, message_of(1000), unread));
   std::optional<Result<proto::Envelope>> received;
   std::vector<asio::awaitable<void>> both;
-  both.push_back(say_and_finish(*server_, message_of(200'000)));
-  both.push_back(hear_and_close(*client_, received));
+  both.push_back(send_and_finish(*server_, message_of(200'000)));
+  both.push_back(receive_and_close(*client_, received));
   loopback_.run(std::move(both));
   ASSERT_TRUE(*received) << received->error().message();
   EXPECT_EQ((*received)->ByteSizeLong(), 200'000U);

@@ -1,4 +1,4 @@
-// Prefaces, endpoints and failures: what is read from bytes and text that anybody may have written.
+// Prefaces, endpoints and failures: parsers of untrusted bytes and text.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -14,7 +14,7 @@ using PrefaceBytes = std::array<std::uint8_t, kPrefaceBytes>;
 
 Preface data_preface() { return {ConnectionKind::kData, Uuid::random()}; }
 
-TEST(Preface, ComesBackAsItWasWritten) {
+TEST(Preface, SurvivesARoundTrip) {
   const Preface sent = data_preface();
   const auto bytes = sent.encode();
   EXPECT_TRUE(std::ranges::equal(std::span(bytes).first<4>(), std::string_view("GCRM")));
@@ -53,7 +53,7 @@ INSTANTIATE_TEST_SUITE_P(EachField, DamagedPreface,
                                          Damage{"SecondReserved", 7, 255, "reserved"}),
                          [](const auto& info) { return info.param.name; });
 
-TEST(Preface, OfAWebBrowserIsRefused) {
+TEST(Preface, HttpRequestIsRefused) {
   PrefaceBytes bytes{};
   std::ranges::copy(std::string_view("GET / HTTP/1.1\r\nHost: x\r"), bytes.begin());
   const auto decoded = Preface::decode(bytes);
@@ -100,7 +100,7 @@ INSTANTIATE_TEST_SUITE_P(All, NoEndpoint,
                                          "[::1", "[::1]7411", "[]:1", "a b", "a/b", "user@a",
                                          "a\nb", std::string(300, 'a')));
 
-TEST(Failure, CarriesCodeAndMessageAcross) {
+TEST(Failure, SurvivesARoundTrip) {
   for (int value = static_cast<int>(Code::kInvalidArgument);
        value <= static_cast<int>(Code::kInternal); ++value) {
     const Error sent(static_cast<Code>(value), "cannot do it: 3 MiB free");
@@ -110,7 +110,7 @@ TEST(Failure, CarriesCodeAndMessageAcross) {
   }
 }
 
-TEST(Failure, OfAnotherReleaseIsInternalAndPrintable) {
+TEST(Failure, UnknownCodeBecomesInternal) {
   proto::Failure failure;
   failure.set_code("a-code-of-tomorrow");
   failure.set_message("first\nsecond\x1b[31m" + std::string(10'000, 'x'));

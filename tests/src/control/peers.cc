@@ -145,9 +145,9 @@ asio::awaitable<void> store(asio::awaitable<ChannelResult> from, std::optional<C
 
 }  // namespace
 
-std::pair<ChannelResult, ChannelResult> Loopback::meet(std::shared_ptr<asio::ssl::context> server,
-                                                       std::shared_ptr<asio::ssl::context> client,
-                                                       const std::string& host) {
+std::pair<ChannelResult, ChannelResult> Loopback::connect_both(
+    std::shared_ptr<asio::ssl::context> server, std::shared_ptr<asio::ssl::context> client,
+    const std::string& host) {
   std::optional<ChannelResult> accepted;
   std::optional<ChannelResult> connected;
   std::vector<asio::awaitable<void>> both;

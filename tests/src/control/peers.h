@@ -1,5 +1,5 @@
-// Two ends of a control channel on loopback: our own on an io_context, and a raw peer that blocks
-// in a thread of its own and may say anything.
+// Two ends of a control channel on loopback: this project's code on an io_context, and a raw peer
+// that blocks in its own thread and may send anything.
 #pragma once
 
 #include <asio/awaitable.hpp>
@@ -18,7 +18,7 @@ namespace gcr::control::test {
 using ChannelResult = Result<std::unique_ptr<ControlChannel>>;
 inline constexpr std::chrono::milliseconds kPatience = std::chrono::seconds(60);
 
-/// Certificates of one authority as files, in a folder that goes with it.
+/// Certificates of one authority as files, in a folder that is removed with the object.
 class Credentials {
  public:
   Credentials();
@@ -29,7 +29,7 @@ class Credentials {
   const gcr::test::TestAuthority& authority() const { return authority_; }
   /// New files for a leaf; throws if they cannot be written.
   TlsFiles issue(const gcr::test::LeafOptions& leaf);
-  /// A context of ours with such a leaf; throws if it cannot be made.
+  /// A context with such a leaf; throws if it cannot be created.
   std::shared_ptr<asio::ssl::context> context(const gcr::test::LeafOptions& leaf);
 
  private:
@@ -38,10 +38,10 @@ class Credentials {
   int issued_ = 0;
 };
 
-/// A blocking TLS client without opinions.
+/// A blocking TLS client without checks.
 class RawPeer {
  public:
-  /// Connects and sends the preface, in clear.
+  /// Connects and sends the preface, in the clear.
   RawPeer(std::uint16_t port, const Preface& preface);
   ~RawPeer();
   RawPeer(const RawPeer&) = delete;
@@ -51,7 +51,7 @@ class RawPeer {
   bool handshake(SSL_CTX* context);
   void write(const std::string& bytes);
   void write_message(const proto::Envelope& message);
-  /// The next message; nothing once the other side has closed or alerted.
+  /// The next message; nothing once the other side has closed or sent an alert.
   std::optional<proto::Envelope> read_message();
 
  private:
@@ -60,7 +60,7 @@ class RawPeer {
   SSL* ssl_ = nullptr;
 };
 
-/// A Hello as this side sends it, with another version if wanted.
+/// A Hello as this side sends it, optionally with another version.
 proto::Envelope hello(std::uint32_t version = kProtocolVersion);
 
 /// Length (4 bytes, big endian) and payload.
@@ -81,13 +81,13 @@ class Loopback {
                                          std::string host = "127.0.0.1",
                                          std::chrono::milliseconds timeout = kPatience);
 
-  /// Runs coroutines side by side to their ends; an exception in one of them leaves run().
+  /// Runs coroutines concurrently to their ends; an exception in one of them leaves run().
   void run(std::vector<asio::awaitable<void>> coroutines);
 
-  /// Both halves at once.
-  std::pair<ChannelResult, ChannelResult> meet(std::shared_ptr<asio::ssl::context> server,
-                                               std::shared_ptr<asio::ssl::context> client,
-                                               const std::string& host = "127.0.0.1");
+  /// Both halves concurrently.
+  std::pair<ChannelResult, ChannelResult> connect_both(std::shared_ptr<asio::ssl::context> server,
+                                                       std::shared_ptr<asio::ssl::context> client,
+                                                       const std::string& host = "127.0.0.1");
 
   asio::io_context& io() { return io_; }
 

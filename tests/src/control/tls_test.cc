@@ -1,4 +1,4 @@
-// Who gets in: certificates of the wrong authority, role, host, age or version of TLS do not.
+// Access: certificates of the wrong authority, role, host, age or version of TLS are refused.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -24,7 +24,7 @@ TEST_F(Tls, ClientOfAnotherAuthorityIsRefusedByTheServer) {
   mixed.key = stranger.key;
   const auto client_context = make_tls_context(mixed);
   ASSERT_TRUE(client_context) << client_context.error().message();
-  const auto [server, client] = loopback_.meet(ours_.context({}), *client_context);
+  const auto [server, client] = loopback_.connect_both(ours_.context({}), *client_context);
   ASSERT_FALSE(server);
   EXPECT_EQ(server.error().code(), Code::kPermissionDenied);
   EXPECT_THAT(server.error().message(), HasSubstr("certificate"));
@@ -34,7 +34,7 @@ TEST_F(Tls, ClientOfAnotherAuthorityIsRefusedByTheServer) {
 }
 
 TEST_F(Tls, ServerOfAnotherAuthorityIsRefusedByTheClient) {
-  const auto [server, client] = loopback_.meet(strangers_.context({}), ours_.context({}));
+  const auto [server, client] = loopback_.connect_both(strangers_.context({}), ours_.context({}));
   ASSERT_FALSE(client);
   EXPECT_EQ(client.error().code(), Code::kPermissionDenied);
   EXPECT_THAT(client.error().message(),
@@ -44,7 +44,8 @@ TEST_F(Tls, ServerOfAnotherAuthorityIsRefusedByTheClient) {
 }
 
 TEST_F(Tls, ExpiredCertificateIsRefused) {
-  const auto [server, client] = loopback_.meet(ours_.context({.expired = true}), ours_.context({}));
+  const auto [server, client] =
+      loopback_.connect_both(ours_.context({.expired = true}), ours_.context({}));
   ASSERT_FALSE(client);
   EXPECT_EQ(client.error().code(), Code::kPermissionDenied);
   EXPECT_THAT(client.error().message(), HasSubstr("expired"));
@@ -52,7 +53,7 @@ TEST_F(Tls, ExpiredCertificateIsRefused) {
 }
 
 TEST_F(Tls, ServerWithoutTheAgentRoleIsRefused) {
-  const auto [server, client] = loopback_.meet(
+  const auto [server, client] = loopback_.connect_both(
       ours_.context({.role = "operator", .common_name = "alice"}), ours_.context({}));
   ASSERT_FALSE(client);
   EXPECT_EQ(client.error().code(), Code::kPermissionDenied);
@@ -62,7 +63,7 @@ TEST_F(Tls, ServerWithoutTheAgentRoleIsRefused) {
 
 TEST_F(Tls, ServerOfAnotherHostIsRefused) {
   const auto [server, client] =
-      loopback_.meet(ours_.context({.host = "node2"}), ours_.context({}), "localhost");
+      loopback_.connect_both(ours_.context({.host = "node2"}), ours_.context({}), "localhost");
   ASSERT_FALSE(client);
   EXPECT_EQ(client.error().code(), Code::kPermissionDenied);
   EXPECT_THAT(client.error().message(), HasSubstr("made out to another host"));
@@ -70,21 +71,21 @@ TEST_F(Tls, ServerOfAnotherHostIsRefused) {
 }
 
 TEST_F(Tls, RolesAreThoseOfTheCertificate) {
-  const auto [server, client] =
-      loopback_.meet(ours_.context({}), ours_.context({.role = "", .common_name = "nobody"}));
+  const auto [server, client] = loopback_.connect_both(
+      ours_.context({}), ours_.context({.role = "", .common_name = "roleless"}));
   ASSERT_TRUE(server) << server.error().message();
   EXPECT_FALSE((*server)->peer().is_agent);
   EXPECT_FALSE((*server)->peer().is_operator);
 }
 
-TEST_F(Tls, UriThatOnlyBeginsLikeARoleIsNone) {
-  const auto [server, client] = loopback_.meet(
+TEST_F(Tls, RoleUriMustMatchWhole) {
+  const auto [server, client] = loopback_.connect_both(
       ours_.context({}), ours_.context({.role = "operator2", .common_name = "mallory"}));
   ASSERT_TRUE(server) << server.error().message();
   EXPECT_FALSE((*server)->peer().is_operator);
 }
 
-/// What the server says of a raw client with this context.
+/// The server's error for a raw client with this context.
 class RawTls : public Tls {
  protected:
   Error refusal_of(SSL_CTX* context) {
@@ -125,7 +126,7 @@ TEST_F(RawTls, ClientOfTls12IsRefused) {
   EXPECT_THAT(refusal.message(), HasSubstr("does not support TLS 1.3"));
 }
 
-TEST_F(Tls, FilesThatCannotBeUsedAreNamed) {
+TEST_F(Tls, UnusableFilesAreNamed) {
   TlsFiles files = ours_.issue({});
   const std::string other_key = ours_.issue({}).key;
   for (std::string TlsFiles::*file :
@@ -143,10 +144,10 @@ TEST_F(Tls, FilesThatCannotBeUsedAreNamed) {
   EXPECT_THAT(mismatched.error().message(), HasSubstr(other_key));
 }
 
-/// A root, an issuing authority below it and one beside that.
+/// A root, an issuing authority below it and a sibling of that.
 class Chain : public testing::Test {
  protected:
-  /// A context of ours: a leaf of `issuer`, with `appended` after it in its file.
+  /// A context: a leaf of `issuer`, with `appended` after it in its file.
   std::shared_ptr<asio::ssl::context> context(const gcr::test::TestAuthority& issuer,
                                               const std::string& trusted,
                                               const std::string& appended = "") {
@@ -165,56 +166,58 @@ class Chain : public testing::Test {
     return *made;
   }
 
-  /// Both sides trust `trusted`; the server is of `issuer`, the client of the issuing authority.
-  std::pair<ChannelResult, ChannelResult> meet(const gcr::test::TestAuthority& issuer,
-                                               const std::string& trusted,
-                                               const std::string& appended = "") {
-    return loopback_.meet(context(issuer, trusted, appended), context(issuing_, trusted, appended));
+  /// Both sides trust `trusted`; the server's certificate is from `issuer`, the client's from the
+  /// issuing authority.
+  std::pair<ChannelResult, ChannelResult> connect_both(const gcr::test::TestAuthority& issuer,
+                                                       const std::string& trusted,
+                                                       const std::string& appended = "") {
+    return loopback_.connect_both(context(issuer, trusted, appended),
+                                  context(issuing_, trusted, appended));
   }
 
   Credentials folder_;
   gcr::test::TestAuthority root_{"root"};
   gcr::test::TestAuthority issuing_{"issuing", root_};
-  gcr::test::TestAuthority beside_{"beside", root_};
+  gcr::test::TestAuthority sibling_{"sibling", root_};
   std::string revoked_;
   Loopback loopback_;
 };
 
-TEST_F(Chain, TheIssuingAuthorityAloneIsEnough) {
-  const auto [server, client] = meet(issuing_, issuing_.certificate());
+TEST_F(Chain, IssuingAuthorityAloneIsEnough) {
+  const auto [server, client] = connect_both(issuing_, issuing_.certificate());
   EXPECT_TRUE(server) << server.error().message();
   EXPECT_TRUE(client) << client.error().message();
 }
 
-TEST_F(Chain, TheIssuingAuthorityAloneTrustsNoOtherOfItsRoot) {
-  for (const gcr::test::TestAuthority* other : {&beside_, &root_}) {
-    const auto [server, client] = meet(*other, issuing_.certificate());
+TEST_F(Chain, IssuingAuthorityDoesNotTrustItsSiblings) {
+  for (const gcr::test::TestAuthority* other : {&sibling_, &root_}) {
+    const auto [server, client] = connect_both(*other, issuing_.certificate());
     ASSERT_FALSE(client);
     EXPECT_EQ(client.error().code(), Code::kPermissionDenied);
     EXPECT_THAT(client.error().message(), HasSubstr("append its certificate"));
   }
 }
 
-TEST_F(Chain, TheIssuingAuthoritysListIsHeeded) {
+TEST_F(Chain, RevocationListOfTheIssuerIsApplied) {
   revoked_ = issuing_.revocation_list({});
-  const auto [server, client] = meet(issuing_, issuing_.certificate());
+  const auto [server, client] = connect_both(issuing_, issuing_.certificate());
   EXPECT_TRUE(client) << client.error().message();
   revoked_ = root_.revocation_list({});
-  const auto [unlisted, stranger] = meet(issuing_, issuing_.certificate());
+  const auto [unlisted, stranger] = connect_both(issuing_, issuing_.certificate());
   ASSERT_FALSE(stranger);
   EXPECT_THAT(stranger.error().message(), HasSubstr("renew the file"));
 }
 
-TEST_F(Chain, TheRootNeedsTheIssuingAuthorityAnywhere) {
+TEST_F(Chain, RootAloneNeedsTheIssuingCertificate) {
   const std::string both = root_.certificate() + issuing_.certificate();
-  EXPECT_TRUE(meet(issuing_, both).second);
-  EXPECT_TRUE(meet(issuing_, root_.certificate(), issuing_.certificate()).second);
-  const auto [server, client] = meet(issuing_, root_.certificate());
+  EXPECT_TRUE(connect_both(issuing_, both).second);
+  EXPECT_TRUE(connect_both(issuing_, root_.certificate(), issuing_.certificate()).second);
+  const auto [server, client] = connect_both(issuing_, root_.certificate());
   ASSERT_FALSE(client);
   EXPECT_THAT(client.error().message(), HasSubstr("append its certificate"));
 }
 
-TEST_F(Tls, EncryptedKeyIsRefusedWithoutAsking) {
+TEST_F(Tls, EncryptedKeyIsRefusedWithoutAPrompt) {
   const TlsFiles files = ours_.issue({});
   gcr::test::write_private_file(files.key, gcr::test::encrypted(ours_.authority().issue().key));
   const auto context = make_tls_context(files);

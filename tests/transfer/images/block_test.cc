@@ -23,14 +23,14 @@ BlockHeader sound() {
   return header;
 }
 
-TEST(Block, HeaderSurvivesTheWire) {
+TEST(Block, HeaderSurvivesARoundTrip) {
   const auto decoded = decode(encode(sound()));
   ASSERT_TRUE(decoded) << decoded.error().message();
   EXPECT_EQ(*decoded, sound());
   EXPECT_EQ(decoded->payload_bytes(), 2 * kPageBytes + 100);
 }
 
-TEST(Block, HeaderSaysWhoseMemoryItIs) {
+TEST(Block, HeaderNamesTheProcess) {
   BlockHeader header = sound();
   header.memory = kMaxMemories - 1;
   EXPECT_EQ(decode(encode(header)).value(), header);
@@ -40,7 +40,7 @@ TEST(Block, HeaderSaysWhoseMemoryItIs) {
   EXPECT_FALSE(decode(encode(header)));
 }
 
-TEST(Block, HeaderThatSaysTheImpossibleIsRefused) {
+TEST(Block, ImpossibleHeaderIsRefused) {
   const std::vector<std::function<void(BlockHeader&)>> lies = {
       [](BlockHeader& h) { h.file = kMaxFiles; },
       [](BlockHeader& h) { h.file = ~0U; },
@@ -58,7 +58,7 @@ TEST(Block, HeaderThatSaysTheImpossibleIsRefused) {
       [](BlockHeader& h) { h.present.set(kPagesPerWindow - 1); },
       [](BlockHeader& h) { h.codec = store::Codec::kInvalid; },
       [](BlockHeader& h) { h.codec = static_cast<store::Codec>(4); },
-      [](BlockHeader& h) { h.codec = store::Codec::kLz4; },  // no shorter than it was
+      [](BlockHeader& h) { h.codec = store::Codec::kLz4; },  // not shortened
       [](BlockHeader& h) { h.codec = store::Codec::kZstd, h.stored_bytes = 0; },
   };
   for (std::size_t i = 0; i < lies.size(); ++i) {
@@ -78,7 +78,7 @@ TEST(Block, HeaderWithOtherMagicOrReservedBytesIsRefused) {
   }
 }
 
-TEST(Block, EveryFlippedBitIsRefusedOrGivesNumbersThatFit) {
+TEST(Block, EveryFlippedBitIsRefusedOrHarmless) {
   for (std::size_t bit = 0; bit < kBlockHeaderBytes * 8; ++bit) {
     BlockHeaderBytes bytes = encode(sound());
     bytes[bit / 8] ^= std::byte{1} << (bit % 8);
@@ -90,7 +90,7 @@ TEST(Block, EveryFlippedBitIsRefusedOrGivesNumbersThatFit) {
   }
 }
 
-TEST(Block, PackingKeepsExactlyThePagesThatAreNotZero) {
+TEST(Block, PackingKeepsExactlyTheNonzeroPages) {
   std::vector<std::byte> window(5 * kPageBytes + 10);
   window[kPageBytes - 1] = std::byte{1};      // the last byte of a page
   window[3 * kPageBytes] = std::byte{3};      // the first
@@ -104,7 +104,7 @@ TEST(Block, PackingKeepsExactlyThePagesThatAreNotZero) {
   EXPECT_EQ(window[2 * kPageBytes + 9], std::byte{5});
 }
 
-TEST(Block, AWindowOfZerosHasNoPages) {
+TEST(Block, WindowOfZerosHasNoPages) {
   std::vector<std::byte> window(kWindowBytes);
   EXPECT_TRUE(pages_with_data(window).none());
   window.resize(1);

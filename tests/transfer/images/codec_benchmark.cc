@@ -1,5 +1,5 @@
-// How fast pages are packed and compressed, and how small they get. GCR_IMAGE in the environment
-// names an image to try (a pages-1.img); without one, text of this program's making.
+// How fast pages are packed and compressed, and the resulting sizes. GCR_IMAGE in the environment
+// names an image to try (a pages-1.img); without one, generated text.
 #include <benchmark/benchmark.h>
 
 #include <cstdlib>
@@ -35,7 +35,7 @@ const std::vector<std::byte>& image() {
   return content;
 }
 
-/// One window after the other, packed; compressed with the codec, if it is one.
+/// One window after the other, packed; compressed with the codec, if there is one.
 void pack_and_compress(benchmark::State& state, store::Codec codec) {
   const auto& content = image();
   std::vector<std::byte> window(kWindowBytes);
@@ -65,7 +65,7 @@ void pack_and_compress(benchmark::State& state, store::Codec codec) {
   state.counters["sent"] = sent / raw;
 }
 
-/// What each window costs either side besides.
+/// The additional cost of each window on both sides.
 void digest(benchmark::State& state) {
   const WindowDigester digester(std::array<std::byte, 32>{});
   const auto pages = std::span(image()).first(kWindowBytes);

@@ -15,7 +15,7 @@ std::span<const std::byte> bytes_of(const std::string& text) {
 
 class Codecs : public testing::TestWithParam<store::Codec> {};
 
-TEST_P(Codecs, WhatWasCompressedComesBack) {
+TEST_P(Codecs, CompressionIsReversible) {
   const std::string raw = text(kMiB, 1);
   std::vector<std::byte> stored(raw.size());
   const std::size_t size = store::compress(GetParam(), bytes_of(raw), stored);
@@ -28,13 +28,13 @@ TEST_P(Codecs, WhatWasCompressedComesBack) {
   EXPECT_EQ(back, raw);
 }
 
-TEST_P(Codecs, NoiseIsNotWorthIt) {
+TEST_P(Codecs, NoiseIsNotCompressed) {
   const std::string raw = noise(kMiB, 2);
   std::vector<std::byte> stored(raw.size() * 2);
   EXPECT_EQ(store::compress(GetParam(), bytes_of(raw), stored), 0u);
 }
 
-TEST_P(Codecs, DamagedBytesAreRefusedOrGiveWrongOnesButNothingElse) {
+TEST_P(Codecs, DamagedInputIsRefusedOrDecodesWithinBounds) {
   const std::string raw = text(64 * kKiB, 3);
   std::vector<std::byte> stored(raw.size());
   stored.resize(store::compress(GetParam(), bytes_of(raw), stored));
@@ -57,8 +57,7 @@ INSTANTIATE_TEST_SUITE_P(All, Codecs, testing::Values(store::Codec::kLz4, store:
                            return std::string(store::to_string(info.param));
                          });
 
-/// Lets the chooser see what lz4 and zstd do with blocks of 1 MiB: seconds, and bytes that are
-/// left.
+/// Reports to the chooser how lz4 and zstd handle blocks of 1 MiB: seconds, and remaining bytes.
 store::Codec choice(double link_bytes_per_s, double lz4_seconds, std::size_t lz4_bytes,
                     double zstd_seconds, std::size_t zstd_bytes) {
   store::CodecChooser chooser(store::Compression::kAuto, link_bytes_per_s, 2);
@@ -73,16 +72,16 @@ store::Codec choice(double link_bytes_per_s, double lz4_seconds, std::size_t lz4
 
 TEST(CodecChoice, FollowsTheLink) {
   const auto at = [](double rate) { return choice(rate, 0.0015, kMiB / 4, 0.004, kMiB / 8); };
-  EXPECT_EQ(at(50e6), store::Codec::kZstd);  // the smallest is the soonest
+  EXPECT_EQ(at(50e6), store::Codec::kZstd);  // the smallest is sent soonest
   EXPECT_EQ(at(500e6), store::Codec::kLz4);  // zstd's two threads give 524 MB/s
   EXPECT_EQ(at(4e9), store::Codec::kNone);   // neither keeps up
 }
 
-TEST(CodecChoice, IsNoneForWhatDoesNotGetSmaller) {
+TEST(CodecChoice, IsNoneForIncompressibleData) {
   EXPECT_EQ(choice(100e6, 0.0001, kMiB, 0.0001, kMiB), store::Codec::kNone);
 }
 
-TEST(CodecChoice, IsNoneForAnUnknownLinkAndTheRequestedOneOtherwise) {
+TEST(CodecChoice, IsTheRequestedOneUnlessTheLinkIsUnknown) {
   EXPECT_EQ(store::CodecChooser(store::Compression::kAuto, 0, 2).next(), store::Codec::kNone);
   EXPECT_EQ(store::CodecChooser(store::Compression::kNone, 1, 2).next(), store::Codec::kNone);
   EXPECT_EQ(store::CodecChooser(store::Compression::kLz4, 1e12, 2).next(), store::Codec::kLz4);

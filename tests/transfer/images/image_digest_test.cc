@@ -1,4 +1,4 @@
-// What the digest of an image must not give away or let through.
+// What the digest of an image must not reveal or accept.
 #include "migrate-agent/transfer/images/image_digest.h"
 
 #include <gtest/gtest.h>
@@ -28,9 +28,9 @@ class ImageDigestTest : public testing::Test {
   const WindowDigester digester_{std::array<std::byte, 32>{}};
 };
 
-/// By how much a change of the same bits changes the digests of two windows: were it alike, the sum
-/// of both would stay as it is with a chance of 2^-52.
-TEST_F(ImageDigestTest, TheSameChangeToTwoWindowsChangesTheirDigestsDifferently) {
+/// How much a change of the same bits changes the digests of two windows: if it were equal, the sum
+/// of both would stay the same with a probability of 2^-52.
+TEST_F(ImageDigestTest, EqualChangesAffectDigestsDifferently) {
   const Pages before(kPageBytes, std::byte{'a'});
   Pages after = before;
   after[100] ^= std::byte{4};
@@ -43,20 +43,20 @@ TEST_F(ImageDigestTest, TheSameChangeToTwoWindowsChangesTheirDigestsDifferently)
   }
 }
 
-TEST_F(ImageDigestTest, WhereAWindowLiesIsPartOfItsDigest) {
+TEST_F(ImageDigestTest, DigestDependsOnTheWindowsAddress) {
   const Pages pages(kPageBytes, std::byte{'a'});
   EXPECT_NE(digest(0, pages), digest(1, pages));
 }
 
-TEST_F(ImageDigestTest, TheRoundIsPartOfAWindowsDigest) {
+TEST_F(ImageDigestTest, DigestDependsOnTheRound) {
   const Pages pages(kPageBytes, std::byte{'a'});
   BlockHeader later = window(0);
   later.round = 1;
   EXPECT_NE(digest(0, pages), *digester_.digest(later, pages));
 }
 
-/// A window that comes 2^k times too often must not lose k bits of each word.
-TEST_F(ImageDigestTest, TheSumCarriesFromWordToWord) {
+/// A window that is repeated 2^k times must not lose k bits of each word.
+TEST_F(ImageDigestTest, SumCarriesBetweenWords) {
   ImageDigest sum{{~std::uint64_t{0}, 7}};
   sum += ImageDigest{{1, 0}};
   EXPECT_EQ(sum, (ImageDigest{{0, 8}}));

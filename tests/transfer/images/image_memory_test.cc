@@ -1,4 +1,4 @@
-// The file system of a migration's images: as large as it was made, and nowhere to be found.
+// The file system of a migration's images: of fixed size, and mounted nowhere.
 #include "migrate-agent/transfer/images/image_memory.h"
 
 #include <fcntl.h>
@@ -23,7 +23,7 @@ std::string mounts() {
   return text.str();
 }
 
-/// How many bytes go into a new file.
+/// How many bytes fit into a new file.
 std::uint64_t fill(const std::filesystem::path& file) {
   const UniqueFd fd(::open(file.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
   const std::string block(64 * kKiB, 'x');
@@ -34,7 +34,7 @@ std::uint64_t fill(const std::filesystem::path& file) {
   return written;
 }
 
-TEST(ImageMemory, TakesNoMoreThanItsSizeUntilThatIsChanged) {
+TEST(ImageMemory, IsLimitedToItsSize) {
   auto memory = ImageMemory::create(kMiB);
   ASSERT_TRUE(memory) << memory.error().message();
   EXPECT_EQ(fill(memory->path() / "first"), kMiB);
@@ -43,7 +43,7 @@ TEST(ImageMemory, TakesNoMoreThanItsSizeUntilThatIsChanged) {
   EXPECT_FALSE(memory->resize(kMiB));
 }
 
-TEST(ImageMemory, IsATmpfsThatIsMountedNowhere) {
+TEST(ImageMemory, IsAnUnmountedTmpfs) {
   const std::string before = mounts();
   const auto memory = ImageMemory::create(kMiB);
   ASSERT_TRUE(memory) << memory.error().message();
@@ -53,7 +53,7 @@ TEST(ImageMemory, IsATmpfsThatIsMountedNowhere) {
   EXPECT_EQ(mounts(), before);
 }
 
-TEST(ImageMemory, IsReachedByDescriptorInAnotherMountNamespace) {
+TEST(ImageMemory, IsReachedByDescriptorAcrossNamespaces) {
   const auto memory = ImageMemory::create(kMiB);
   ASSERT_TRUE(memory) << memory.error().message();
   std::ofstream(memory->path() / "image") << "content";

@@ -21,7 +21,7 @@ constexpr std::uint64_t kHighAddress = 0x7f0000000000;
 
 std::string zeros(std::size_t pages) { return std::string(pages * kPageBytes, '\0'); }
 
-/// The memory of a process: what lies outside its ranges cannot be read.
+/// The memory of a process: addresses outside its ranges cannot be read.
 class Memory {
  public:
   Memory& add(std::uint64_t address, std::string content) {
@@ -76,7 +76,7 @@ class MemoryImages : public Images {
         [&](auto address, auto bytes) { return memory.read(address, bytes); }, last);
   }
 
-  /// A round that is not the last; how much it sends.
+  /// A round that is not the last; returns how much it sends.
   std::uint64_t round(const std::string& name, const Memory& memory) {
     EXPECT_TRUE(take_memory(name, memory, false));
     const auto sent = sender_->finish();
@@ -94,7 +94,7 @@ class MemoryImages : public Images {
     return found;
   }
 
-  /// What the files have that is not a hole; no two of them have the same page.
+  /// The data of the files that is not a hole; no two of them have the same page.
   Pages received_pages(const std::string& name) const {
     Pages found;
     for (const auto& path : files_of(name)) {
@@ -132,7 +132,7 @@ class MemoryImages : public Images {
   }
 };
 
-TEST_F(MemoryImages, RangesArriveAtTheirAddressesAndAllElseIsAHole) {
+TEST_F(MemoryImages, RangesArriveAtTheirAddresses) {
   connect(3, 4);
   const std::uint64_t shared = 64 * kMiB;  // a window with parts of three ranges
   Memory memory;
@@ -151,7 +151,7 @@ TEST_F(MemoryImages, RangesArriveAtTheirAddressesAndAllElseIsAHole) {
   EXPECT_EQ(received_size("memory-123"), kMaxFileBytes);
 }
 
-TEST_F(MemoryImages, PagesOfZerosAreHolesAndAreCounted) {
+TEST_F(MemoryImages, ZeroPagesAreHolesAndCounted) {
   connect(2, 2);
   Memory memory;
   memory.add(kMiB - 3 * kPageBytes, zeros(2) + noise(2 * kPageBytes, 1) + zeros(3));
@@ -165,14 +165,14 @@ TEST_F(MemoryImages, PagesOfZerosAreHolesAndAreCounted) {
   EXPECT_EQ(received_size("memory-1"), kHighAddress + 4 * kMiB);
 }
 
-TEST_F(MemoryImages, MemoryWithoutRangesIsNoImage) {
+TEST_F(MemoryImages, MemoryWithoutRangesHasNoImage) {
   connect(1, 1);
   ASSERT_TRUE(take_memory("memory-1", Memory()));
   EXPECT_EQ(finish().raw_bytes, 0u);
   EXPECT_TRUE(files_of("memory-1").empty());
 }
 
-TEST_F(MemoryImages, ALaterRoundSendsWhatHasChangedAndWhatHasBecomeZeros) {
+TEST_F(MemoryImages, LaterRoundSendsChangesAndNewZeros) {
   connect(2, 3);
   const std::string before = noise(600 * kPageBytes, 1);
   const std::string appeared = noise(2 * kPageBytes, 2);
@@ -184,7 +184,7 @@ TEST_F(MemoryImages, ALaterRoundSendsWhatHasChangedAndWhatHasBecomeZeros) {
   EXPECT_EQ(round("memory-1", Memory().add(kHighAddress, before)), 0u);
   EXPECT_EQ(round("memory-1", Memory().add(kHighAddress, now)), 3 * kPageBytes + 2 * block);
   EXPECT_EQ(round("memory-1", Memory().add(kHighAddress, now)), 0u);
-  // What is no longer in the ranges stays in the images; what was never sent is sent.
+  // Data that is no longer in the ranges stays in the images; data that was never sent is sent.
   const Memory last =
       Memory().add(kHighAddress + kPageBytes, now.substr(kPageBytes)).add(2 * kMiB, appeared);
   ASSERT_TRUE(take_memory("memory-1", last));
@@ -199,7 +199,7 @@ TEST_F(MemoryImages, ALaterRoundSendsWhatHasChangedAndWhatHasBecomeZeros) {
   EXPECT_EQ(received_pages("memory-1"), expected);
 }
 
-TEST_F(MemoryImages, ManyAtOnceArriveWholeBesideFiles) {
+TEST_F(MemoryImages, ConcurrentMemoriesAndFilesArriveWhole) {
   connect(3, 4, store::Compression::kLz4);
   const std::string file = text(3 * kMiB, 9);
   std::map<std::string, Memory> memories;
@@ -225,7 +225,7 @@ TEST_F(MemoryImages, ManyAtOnceArriveWholeBesideFiles) {
   EXPECT_EQ(received("pages-1.img"), file);
 }
 
-TEST_F(MemoryImages, AReadThatFailsEndsTheSenderWithItsErrorAndNoReadFollows) {
+TEST_F(MemoryImages, FailedReadEndsTheSender) {
   connect(3, 2);
   std::atomic<int> reads = 0;
   const std::vector<AddressRange> ranges = {{kHighAddress, kHighAddress + 64 * kMiB}};
@@ -247,7 +247,7 @@ TEST_F(MemoryImages, AReadThatFailsEndsTheSenderWithItsErrorAndNoReadFollows) {
   EXPECT_EQ(reads, reads_until_return);
 }
 
-TEST_F(MemoryImages, ABrokenNetworkEndsTheSenderWithAnError) {
+TEST_F(MemoryImages, BrokenNetworkEndsTheSender) {
   connect(2, 2);
   transfer_->cut_after(static_cast<std::int64_t>(5 * kMiB));
   const Memory memory = Memory().add(kHighAddress, noise(64 * kMiB, 1));

@@ -1,4 +1,4 @@
-// What the store does with blocks and names, sound ones and others.
+// How the store handles blocks and names, valid and invalid.
 #include "migrate-agent/transfer/images/store.h"
 
 #include <fcntl.h>
@@ -18,7 +18,7 @@ namespace {
 
 class Store : public StoreFixture {
  protected:
-  /// Puts a block with one page of `fill` into a slot; what landed() says.
+  /// Puts a block with one page of `fill` into a slot; returns the result of landed().
   Status land(ImageStore& store, BlockHeader header, char fill = 'x', std::uint64_t slot = 0) {
     const auto ring = store.ring().subspan(slot * kSlotBytes, kSlotBytes);
     const BlockHeaderBytes bytes = encode(header);
@@ -40,7 +40,7 @@ class Store : public StoreFixture {
   }
 
   const WindowDigester digester_{std::array<std::byte, 32>{}};
-  std::map<std::uint32_t, ImageDigest> digests_;  ///< of what was landed, by file
+  std::map<std::uint32_t, ImageDigest> digests_;  ///< of the landed data, by file
 
   static testing::AssertionResult refuses(const Status& status, Code code = Code::kProtocol) {
     if (status) return testing::AssertionFailure() << "it succeeded";
@@ -49,7 +49,7 @@ class Store : public StoreFixture {
   }
 };
 
-TEST_F(Store, GivesFilesTheirNamesAndSizes) {
+TEST_F(Store, FilesHaveTheirNamesAndSizes) {
   const auto store = make_store(2);
   ASSERT_TRUE(land(*store, one_page(3, 1), 'a'));
   ASSERT_TRUE(store->complete({{"pages-1.img", 3, 2 * kMiB, digests_[3]}, {"empty.img", 4, 0}}));
@@ -60,7 +60,7 @@ TEST_F(Store, GivesFilesTheirNamesAndSizes) {
   EXPECT_FALSE(std::filesystem::exists(directory_.path() / ".incoming"));
 }
 
-TEST_F(Store, AsksForMoreRoomBeforeItRefuses) {
+TEST_F(Store, RequestsRoomBeforeRefusing) {
   const ScratchDirectory directory = *ScratchDirectory::create(unique_path());
   std::uint64_t room = kPageBytes;
   const auto more = [&](std::uint64_t bytes) -> Result<std::uint64_t> {
@@ -75,7 +75,7 @@ TEST_F(Store, AsksForMoreRoomBeforeItRefuses) {
   EXPECT_TRUE(refuses(land(*store, one_page(0, 2)), Code::kResourceExhausted));
 }
 
-TEST_F(Store, APageThatALaterRoundReplacesNeedsNoMoreRoom) {
+TEST_F(Store, ReplacedPageNeedsNoMoreRoom) {
   const ScratchDirectory directory = *ScratchDirectory::create(unique_path());
   const auto store = std::move(*ImageStore::create(directory.path(), 1, kPageBytes));
   BlockHeader header = one_page(0);
@@ -89,7 +89,7 @@ TEST_F(Store, APageThatALaterRoundReplacesNeedsNoMoreRoom) {
   EXPECT_EQ(file.get(), 'b');
 }
 
-TEST_F(Store, ABlockThatIsLostChangedOrComesTwiceIsFound) {
+TEST_F(Store, LostChangedOrRepeatedBlockIsFound) {
   const BlockHeader first = one_page(0, 0);
   const BlockHeader second = one_page(0, 1);
   const std::vector<std::byte> a(kPageBytes, std::byte{'a'});
@@ -110,7 +110,7 @@ TEST_F(Store, ABlockThatIsLostChangedOrComesTwiceIsFound) {
   EXPECT_TRUE(refuses(completes({{first, 'a'}, {second, 'b'}, {second, 'b'}}), Code::kDataLoss));
 }
 
-TEST_F(Store, LinksPreDumpsToTheirParents) {
+TEST_F(Store, PreDumpsAreLinkedToTheirParents) {
   const auto store = make_store(1);
   ASSERT_TRUE(store->complete({{"pre-2/a.img", 0, 2}, {"a.img", 1, 3}, {"pre-1/a.img", 2, 1}}));
   EXPECT_EQ(std::filesystem::file_size(directory_.path() / "parent/a.img"), 2u);
@@ -118,7 +118,7 @@ TEST_F(Store, LinksPreDumpsToTheirParents) {
   EXPECT_FALSE(std::filesystem::exists(directory_.path() / "pre-1/parent"));
 }
 
-TEST_F(Store, NamesThatLeaveTheDirectoryOrAreNoImagesAreRefused) {
+TEST_F(Store, ForeignNamesAreRefused) {
   const auto store = make_store(1);
   for (const char* name : {"",
                            ".",
@@ -150,44 +150,44 @@ TEST_F(Store, NamesThatLeaveTheDirectoryOrAreNoImagesAreRefused) {
   EXPECT_EQ(std::distance(begin(entries), end(entries)), 1);  // that of files without a name
 }
 
-TEST_F(Store, APreDumpThatIsMissingIsRefused) {
+TEST_F(Store, MissingPreDumpIsRefused) {
   const auto store = make_store(1);
   EXPECT_TRUE(refuses(store->complete({{"pre-2/a.img", 0, 1}})));
 }
 
-TEST_F(Store, ANameOrAnIdThatComesTwiceIsRefused) {
+TEST_F(Store, RepeatedNameOrIdIsRefused) {
   EXPECT_TRUE(refuses(make_store(1)->complete({{"a.img", 0, 1}, {"a.img", 1, 1}})));
   const ScratchDirectory other = *ScratchDirectory::create(unique_path());
   const auto store = ImageStore::create(other.path(), 1, kGiB);
   EXPECT_TRUE(refuses((*store)->complete({{"a.img", 0, 1}, {"b.img", 0, 1}})));
 }
 
-TEST_F(Store, BlocksOfAFileWithoutANameAreRefused) {
+TEST_F(Store, BlocksOfANamelessFileAreRefused) {
   const auto store = make_store(1);
   ASSERT_TRUE(land(*store, one_page(3)));
   EXPECT_TRUE(refuses(store->complete({{"a.img", 0, 1}})));
 }
 
-TEST_F(Store, AFileThatIsSmallerThanItsBlocksIsRefused) {
+TEST_F(Store, FileSmallerThanItsBlocksIsRefused) {
   const auto store = make_store(1);
   ASSERT_TRUE(land(*store, one_page(0)));
   EXPECT_TRUE(refuses(store->complete({{"a.img", 0, kPageBytes - 1, digests_[0]}})));
 }
 
-TEST_F(Store, ASizeBeyondAllBoundsIsRefused) {
+TEST_F(Store, ExcessiveSizeIsRefused) {
   const auto store = make_store(1);
   EXPECT_TRUE(refuses(store->complete({{"a.img", 0, ~std::uint64_t{0}}})));
   EXPECT_TRUE(refuses(store->complete({{"a.img", 0, kMaxFileBytes + 1}})));
 }
 
-TEST_F(Store, AnImageMayBeAsLargeAsTheAddressSpace) {
+TEST_F(Store, ImageMayBeAsLargeAsTheAddressSpace) {
   const auto store = make_store(1);
   ASSERT_TRUE(land(*store, one_page(0, kMaxFileBytes / kWindowBytes - 1)));
   ASSERT_TRUE(store->complete({{"memory-123.img", 0, kMaxFileBytes, digests_[0]}}));
   EXPECT_EQ(std::filesystem::file_size(directory_.path() / "memory-123.img"), kMaxFileBytes);
 }
 
-TEST_F(Store, WritesThatAreNoBlocksAreRefused) {
+TEST_F(Store, MalformedBlocksAreRefused) {
   const auto store = make_store(2);
   ASSERT_TRUE(land(*store, one_page(0)));
   const std::uint64_t whole = kBlockHeaderBytes + kPageBytes;
@@ -212,14 +212,15 @@ TEST_F(Store, CompressedNoiseIsRefused) {
   }
 }
 
-TEST_F(Store, TakesNoMorePagesThanItsLimit) {
+TEST_F(Store, NumberOfPagesIsLimited) {
   const auto store = make_store(1, 2 * kPageBytes);
   EXPECT_TRUE(land(*store, one_page(0)));
   EXPECT_TRUE(land(*store, one_page(1)));
   EXPECT_TRUE(refuses(land(*store, one_page(2)), Code::kResourceExhausted));
 }
 
-/// 0 if the directory is gone although every descriptor but its own was taken when it ended.
+/// Returns 0 if the directory was removed although every descriptor but its own was taken when it
+/// ended.
 int remove_without_descriptors(const std::filesystem::path& path) {
   {
     const auto directory = ScratchDirectory::create(path);
@@ -230,7 +231,7 @@ int remove_without_descriptors(const std::filesystem::path& path) {
   return std::filesystem::exists(path) ? 1 : 0;
 }
 
-TEST_F(Store, DirectoryIsRemovedWhereNoDescriptorIsLeft) {
+TEST_F(Store, DirectoryIsRemovedWithoutADescriptor) {
   EXPECT_EXIT(::_exit(remove_without_descriptors(unique_path())), testing::ExitedWithCode(0), "");
 }
 

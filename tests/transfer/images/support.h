@@ -16,7 +16,7 @@
 
 namespace gcr::images::test {
 
-/// Bytes without a pattern.
+/// Random bytes.
 inline std::string noise(std::size_t size, std::uint64_t seed) {
   std::mt19937_64 random(seed);
   std::string bytes(size + 8, '\0');
@@ -28,7 +28,7 @@ inline std::string noise(std::size_t size, std::uint64_t seed) {
   return bytes;
 }
 
-/// Bytes that compress well and hold no page of zeros.
+/// Bytes that compress well and contain no page of zeros.
 inline std::string text(std::size_t size, std::uint64_t seed) {
   std::string bytes;
   for (std::uint64_t line = seed; bytes.size() < size; ++line) {

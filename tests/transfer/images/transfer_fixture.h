@@ -23,7 +23,7 @@ inline constexpr transport::RegionId kRegion = 9;
 /// A sender and a store with a TCP connection between them.
 class Images : public StoreFixture {
  protected:
-  // The writers of take() find their pipes broken where CRIU would.
+  // The writers of take() find their pipes broken as CRIU would.
   Images() { ::signal(SIGPIPE, SIG_IGN); }
 
   void connect(unsigned slots, unsigned lanes,
@@ -73,7 +73,7 @@ class Images : public StoreFixture {
 
   std::unique_ptr<ImageStore> store_;
   std::unique_ptr<gcr::test::Transfer> transfer_;
-  std::unique_ptr<ImageSender> sender_;  // goes first
+  std::unique_ptr<ImageSender> sender_;  // is sent first
 };
 
 }  // namespace gcr::images::test

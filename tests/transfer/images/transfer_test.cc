@@ -10,7 +10,7 @@
 namespace gcr::images::test {
 namespace {
 
-TEST_F(Images, ManyAtOnceArriveWholeWithARingThatIsMuchSmaller) {
+TEST_F(Images, ConcurrentImagesArriveThroughASmallRing) {
   connect(3, 4);
   std::map<std::string, std::string> contents;
   for (int i = 0; i < 12; ++i) {
@@ -28,7 +28,7 @@ TEST_F(Images, ManyAtOnceArriveWholeWithARingThatIsMuchSmaller) {
   for (const auto& [name, content] : contents) EXPECT_EQ(received(name), content) << name;
 }
 
-TEST_F(Images, WhatIsReadByOffsetArrivesWholeWithoutItsZeros) {
+TEST_F(Images, ImagesReadByOffsetArriveWithoutZeros) {
   connect(3, 4);
   const std::string content = noise(5 * kMiB, 1) + std::string(4 * kMiB, '\0') + noise(77'777, 2);
   const auto read = [&](std::uint64_t offset, std::span<std::byte> bytes) -> Status {
@@ -44,7 +44,7 @@ TEST_F(Images, WhatIsReadByOffsetArrivesWholeWithoutItsZeros) {
   EXPECT_EQ(received("empty.img"), "");
 }
 
-TEST_F(Images, WhatCannotBeReadIsAnError) {
+TEST_F(Images, UnreadableImageIsAnError) {
   connect(3, 4);
   const auto read = [](std::uint64_t offset, std::span<std::byte>) -> Status {
     if (offset < 2 * kMiB) return {};
@@ -55,7 +55,7 @@ TEST_F(Images, WhatCannotBeReadIsAnError) {
   EXPECT_EQ(taken.error().message(), "it is damaged");
 }
 
-TEST_F(Images, PagesOfZerosAreNotSent) {
+TEST_F(Images, ZeroPagesAreNotSent) {
   connect(4, 2);
   std::string content(40 * kMiB + 5, '\0');
   content[0] = 'a';
@@ -71,7 +71,7 @@ TEST_F(Images, PagesOfZerosAreNotSent) {
   EXPECT_EQ(received("zeros.img"), std::string(3 * kMiB + 7, '\0'));
 }
 
-TEST_F(Images, CompressedOnesArriveWholeAndAreSmaller) {
+TEST_F(Images, CompressedImagesArriveWhole) {
   for (const auto& [compression, codec] :
        {std::pair{store::Compression::kLz4, store::Codec::kLz4},
         std::pair{store::Compression::kZstd, store::Codec::kZstd}}) {
@@ -88,7 +88,7 @@ TEST_F(Images, CompressedOnesArriveWholeAndAreSmaller) {
   }
 }
 
-TEST_F(Images, DirectoriesOfPreDumpsArriveBesideTheDump) {
+TEST_F(Images, PreDumpDirectoriesArriveWithTheDump) {
   const ScratchDirectory from = *ScratchDirectory::create(unique_path());
   std::filesystem::create_directories(from.path() / "pre-1");
   std::ofstream(from.path() / "pre-1" / "pages-1.img") << "before";
@@ -102,7 +102,7 @@ TEST_F(Images, DirectoriesOfPreDumpsArriveBesideTheDump) {
   EXPECT_EQ(received("parent/pages-1.img"), "before");
 }
 
-TEST_F(Images, AStoreThatIsFullEndsTheSenderWithItsReason) {
+TEST_F(Images, FullStoreEndsTheSender) {
   connect(2, 2, store::Compression::kNone, 8 * kMiB);
   const Status taken = take("pages-1.img", noise(64 * kMiB, 1));
   const auto sent = sender_->finish();
@@ -110,7 +110,7 @@ TEST_F(Images, AStoreThatIsFullEndsTheSenderWithItsReason) {
   EXPECT_EQ(sent.error().code(), Code::kResourceExhausted) << sent.error().message();
 }
 
-TEST_F(Images, ABrokenNetworkEndsTheSenderWithAnError) {
+TEST_F(Images, BrokenNetworkEndsTheSender) {
   connect(2, 2);
   transfer_->cut_after(static_cast<std::int64_t>(5 * kMiB));
   const Status taken = take("pages-1.img", noise(64 * kMiB, 1));
@@ -120,14 +120,14 @@ TEST_F(Images, ABrokenNetworkEndsTheSenderWithAnError) {
   EXPECT_FALSE(take("a.img", "more"));
 }
 
-TEST_F(Images, ACancelledChannelWakesASenderThatWaits) {
+TEST_F(Images, CancelledChannelWakesTheSender) {
   connect(1, 1);
   transfer_->stall();
   std::jthread taker([this] { EXPECT_FALSE(take("pages-1.img", noise(64 * kMiB, 1))); });
   transfer_->channel().cancel();
 }
 
-TEST_F(Images, ARegionWithoutRoomForABlockIsRefused) {
+TEST_F(Images, RegionTooSmallForABlockIsRefused) {
   connect(1, 1);
   const auto sender = ImageSender::create(transfer_->channel(), {kRegion, kSlotBytes - 1});
   ASSERT_FALSE(sender);

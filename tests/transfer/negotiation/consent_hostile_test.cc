@@ -1,5 +1,5 @@
-// A destination's reply cannot make the source send what its own side did not consent to: nothing
-// is connected then.
+// A destination's reply cannot make the source send what its own side did not consent to: no
+// connection is made then.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <poll.h>
@@ -24,7 +24,7 @@ class ConsentHostile : public testing::Test {
     options_.offer.set_unencrypted(true);
   }
 
-  /// What became of it, and that it is an error of the peer's before anything was connected.
+  /// The result, which must be an error of the peer before any connection was made.
   std::string refusal() {
     std::vector<std::string> notes;
     std::jthread server([this] {
@@ -46,36 +46,36 @@ class ConsentHostile : public testing::Test {
   std::atomic<bool> connected_ = false;
 };
 
-TEST_F(ConsentHostile, PlaintextThatNobodyAskedForIsNotSent) {
+TEST_F(ConsentHostile, UnrequestedPlaintextIsNotSent) {
   reply_.set_encrypted(false);
   EXPECT_THAT(refusal(), HasSubstr("did not ask for data without TLS"));
 }
 
-TEST_F(ConsentHostile, PlaintextIsNotSentWithoutTheConfigurationsConsent) {
+TEST_F(ConsentHostile, PlaintextNeedsTheConfigurationsConsent) {
   reply_.set_encrypted(false);
   options_.wish.plaintext = true;
   options_.offer.set_unencrypted(false);
   EXPECT_THAT(refusal(), HasSubstr("unencrypted_data"));
 }
 
-TEST_F(ConsentHostile, RdmaIsNotTakenWithoutTheConfigurationsConsent) {
+TEST_F(ConsentHostile, RdmaNeedsTheConfigurationsConsent) {
   reply_.set_transport(proto::TRANSPORT_RDMA);
   options_.offer.set_unencrypted(false);
   EXPECT_THAT(refusal(), HasSubstr("unencrypted_data"));
 }
 
-TEST_F(ConsentHostile, RdmaIsNotTakenWhereTheOperatorWantsTcp) {
+TEST_F(ConsentHostile, RdmaIsNotUsedIfTheOperatorWantsTcp) {
   reply_.set_transport(proto::TRANSPORT_RDMA);
   options_.wish.transport = proto::TRANSPORT_TCP;
   EXPECT_THAT(refusal(), HasSubstr("another transport"));
 }
 
-TEST_F(ConsentHostile, TcpIsNotTakenWhereTheOperatorWantsRdma) {
+TEST_F(ConsentHostile, TcpIsNotUsedIfTheOperatorWantsRdma) {
   options_.wish.transport = proto::TRANSPORT_RDMA;
   EXPECT_THAT(refusal(), HasSubstr("another transport"));
 }
 
-TEST_F(ConsentHostile, ATransportThatIsNoneIsRefused) {
+TEST_F(ConsentHostile, UnknownTransportIsRefused) {
   reply_.set_transport(proto::TRANSPORT_AUTO);
   EXPECT_THAT(refusal(), HasSubstr("another transport"));
 }

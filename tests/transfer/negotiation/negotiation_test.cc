@@ -1,5 +1,5 @@
-// Which transport a migration takes, given what is wished for, what hosts have, and what their
-// configuration allows.
+// Which transport a migration uses, given the request, the hosts' hardware, and their
+// configuration.
 #include "migrate-agent/transfer/negotiation/negotiation.h"
 
 #include <gmock/gmock.h>
@@ -32,7 +32,7 @@ class Negotiation : public testing::Test {
   proto::DataOffer destination_ = offer(true, true);
 };
 
-TEST_F(Negotiation, RdmaIsTakenWhereBothHaveItAndMaySendUnencrypted) {
+TEST_F(Negotiation, RdmaIsUsedIfBothHaveItAndAllowPlaintext) {
   for (const auto wish : {proto::TRANSPORT_INVALID, proto::TRANSPORT_AUTO, proto::TRANSPORT_RDMA}) {
     const auto plan = this->plan(wish);
     ASSERT_TRUE(plan) << plan.error().message();
@@ -42,7 +42,7 @@ TEST_F(Negotiation, RdmaIsTakenWhereBothHaveItAndMaySendUnencrypted) {
   }
 }
 
-TEST_F(Negotiation, TcpByNameIsTakenWithTlsAndNeedsNoReason) {
+TEST_F(Negotiation, RequestedTcpUsesTlsAndNeedsNoReason) {
   const auto plan = this->plan(proto::TRANSPORT_TCP);
   ASSERT_TRUE(plan);
   EXPECT_EQ(plan->transport, proto::TRANSPORT_TCP);
@@ -50,7 +50,7 @@ TEST_F(Negotiation, TcpByNameIsTakenWithTlsAndNeedsNoReason) {
   EXPECT_THAT(plan->reason, IsEmpty());
 }
 
-TEST_F(Negotiation, HostWithoutRdmaMeansTcpAndIsNamed) {
+TEST_F(Negotiation, HostWithoutRdmaIsTheReasonForTcp) {
   source_ = offer(false, true);
   auto plan = this->plan(proto::TRANSPORT_AUTO);
   ASSERT_TRUE(plan);
@@ -64,7 +64,7 @@ TEST_F(Negotiation, HostWithoutRdmaMeansTcpAndIsNamed) {
   EXPECT_THAT(plan->reason, AllOf(HasSubstr("destination"), HasSubstr("no RDMA device")));
 }
 
-TEST_F(Negotiation, ConfigurationThatWantsEncryptionMeansTcpAndIsNamed) {
+TEST_F(Negotiation, RequiredEncryptionIsTheReasonForTcp) {
   source_.set_unencrypted(false);
   auto plan = this->plan(proto::TRANSPORT_AUTO);
   ASSERT_TRUE(plan);
@@ -78,7 +78,7 @@ TEST_F(Negotiation, ConfigurationThatWantsEncryptionMeansTcpAndIsNamed) {
   EXPECT_THAT(plan->reason, AllOf(HasSubstr("destination"), HasSubstr("unencrypted_data")));
 }
 
-TEST_F(Negotiation, RdmaByNameIsRefusedWhereItCannotBeHad) {
+TEST_F(Negotiation, RequestedRdmaIsRefusedIfUnavailable) {
   destination_ = offer(false, true);
   const auto plan = this->plan(proto::TRANSPORT_RDMA);
   ASSERT_FALSE(plan);
@@ -99,7 +99,7 @@ TEST_F(Negotiation, PlaintextNeedsTheConsentOfBoth) {
   }
 }
 
-TEST_F(Negotiation, RdmaThatCannotBeConnectedGivesWayToTcpUnlessItWasAskedForByName) {
+TEST_F(Negotiation, FailedRdmaFallsBackToTcpUnlessRequested) {
   const std::string reason = "cannot resolve the address";
   const auto plan =
       plan_without_rdma({.transport = proto::TRANSPORT_AUTO}, source_, destination_, reason);
@@ -114,7 +114,7 @@ TEST_F(Negotiation, RdmaThatCannotBeConnectedGivesWayToTcpUnlessItWasAskedForByN
   EXPECT_EQ(refused.error().message(), reason);
 }
 
-TEST_F(Negotiation, LanesAreThoseWishedForWithinTheLimit) {
+TEST_F(Negotiation, RequestedLanesAreLimited) {
   auto plan = plan_data({.transport = proto::TRANSPORT_TCP, .lanes = 7}, source_, destination_);
   ASSERT_TRUE(plan);
   EXPECT_EQ(plan->lanes, 7U);
@@ -140,7 +140,7 @@ TEST(DefaultLanes, FollowTheSmallerHostAndTheSlowerLink) {
   EXPECT_EQ(default_lanes(large, middle), 2U);
 }
 
-TEST(DefaultLanes, AreSoundWhateverAPeerOffers) {
+TEST(DefaultLanes, AreWithinTheLimitForEveryOffer) {
   proto::DataOffer hostile;
   hostile.set_cores(~0U);
   hostile.set_link_bytes_per_s(~std::uint64_t{0});
@@ -148,7 +148,7 @@ TEST(DefaultLanes, AreSoundWhateverAPeerOffers) {
   EXPECT_EQ(default_lanes(hostile, proto::DataOffer()), 2U);
 }
 
-TEST(DataOffer, SaysWhatThisHostHas) {
+TEST(DataOffer, DescribesThisHost) {
   const proto::DataOffer here = data_offer(true);
   EXPECT_GE(here.cores(), 1U);
   EXPECT_TRUE(here.unencrypted());

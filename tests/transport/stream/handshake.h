@@ -15,7 +15,7 @@ namespace gcr::test {
 /// The two ends of a connection over the loopback device: the client's, the server's.
 std::pair<UniqueFd, UniqueFd> connected_pair();
 
-/// What each direction's keys come from at one end.
+/// The secrets of each direction's keys at one end.
 struct Secrets {
   transport::TrafficSecret client;
   transport::TrafficSecret server;
@@ -24,7 +24,7 @@ struct Secrets {
 /// One end of the handshake that Stream makes, with `ciphers` only. Throws std::runtime_error.
 Secrets shake_hands(const UniqueFd& socket, bool client, const char* ciphers);
 
-/// Both ends' handshakes on a connection of their own: the client's secrets, the server's.
+/// Both ends' handshakes on a separate connection: the client's secrets, the server's.
 std::pair<Secrets, Secrets> agreed_secrets(const char* ciphers);
 
 }  // namespace gcr::test

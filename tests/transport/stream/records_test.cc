@@ -29,7 +29,7 @@ void append(Bytes& to, std::span<const std::byte> bytes) {
   to.insert(to.end(), bytes.begin(), bytes.end());
 }
 
-/// All of `plain` in records, as they go over the network.
+/// All of `plain` in records, as they are sent over the network.
 Bytes seal(RecordSealer& sealer, std::span<const std::byte> plain) {
   Bytes sealed;
   std::span<const std::byte> none;
@@ -50,7 +50,7 @@ Bytes seal_update(RecordSealer& sealer) {
   return sealed;
 }
 
-/// Opens all of `sealed`, in pieces of at most `piece` bytes; stops at the first error.
+/// Opens all of `sealed`, in parts of at most `piece` bytes; stops at the first error.
 Result<Bytes> open(RecordOpener& opener, std::span<const std::byte> sealed, std::size_t piece) {
   Bytes plain;
   Bytes out(piece);
@@ -74,7 +74,7 @@ class Records : public testing::TestWithParam<const char*> {
   Result<RecordOpener> opener_ = RecordOpener::create(secrets_.second.client);
 };
 
-TEST_P(Records, WhatIsSealedIsOpenedWhateverTheSizesOfBoth) {
+TEST_P(Records, SealedDataOpensInAnySizes) {
   for (const std::size_t size : {1, 31, 32, 16383, 16384, 16385, 300000}) {
     for (const std::size_t piece : {7, 4096, 16384, 1 << 20}) {
       const Bytes plain = random_bytes(size);
@@ -115,7 +115,7 @@ TEST_P(Records, EveryChangedByteIsNoticed) {
   }
 }
 
-TEST_P(Records, ARecordThatIsLostRepeatedOrMovedIsNoticed) {
+TEST_P(Records, LostRepeatedOrMovedRecordIsNoticed) {
   const Bytes one = seal(*sealer_, random_bytes(40));
   const Bytes two = seal(*sealer_, random_bytes(40));
   const auto fails = [this](std::initializer_list<const Bytes*> records) {
@@ -130,7 +130,7 @@ TEST_P(Records, ARecordThatIsLostRepeatedOrMovedIsNoticed) {
   EXPECT_TRUE(fails({&two, &one}));
 }
 
-TEST_P(Records, AfterARecordThatDoesNotHoldNothingIsOpenedAnyMore) {
+TEST_P(Records, NothingOpensAfterAnInvalidRecord) {
   const Bytes good = seal(*sealer_, random_bytes(40));
   const Bytes lost = seal(*sealer_, random_bytes(40));
   const Bytes next = seal(*sealer_, random_bytes(40));
@@ -141,7 +141,7 @@ TEST_P(Records, AfterARecordThatDoesNotHoldNothingIsOpenedAnyMore) {
   EXPECT_FALSE(open(*opener_, next, 1000));
 }
 
-TEST_P(Records, AKeySealsNoMoreRecordsThanItMay) {
+TEST_P(Records, RecordsPerKeyAreLimited) {
   auto sealer = RecordSealer::create(secrets_.first.client, 3);
   const Bytes plain = random_bytes(10 * kMaxRecordContentBytes);
   const Bytes sealed = seal(*sealer, plain);
@@ -152,7 +152,7 @@ TEST_P(Records, AKeySealsNoMoreRecordsThanItMay) {
   EXPECT_EQ(*opened, plain);
 }
 
-TEST_P(Records, KeysThatChangeAreFollowedAndOldOnesOpenNothing) {
+TEST_P(Records, KeyUpdatesAreFollowedAndOldKeysRefused) {
   const Bytes before = random_bytes(20000);
   const Bytes after = random_bytes(30000);
   Bytes sealed = seal(*sealer_, before);
@@ -168,12 +168,12 @@ TEST_P(Records, KeysThatChangeAreFollowedAndOldOnesOpenNothing) {
   EXPECT_FALSE(open(*opener_, seal(*of_old_key, before), 1000));
 }
 
-INSTANTIATE_TEST_SUITE_P(OfEveryCipher, Records,
+INSTANTIATE_TEST_SUITE_P(EveryCipher, Records,
                          testing::Values(kAes128, "TLS_AES_256_GCM_SHA384",
                                          "TLS_CHACHA20_POLY1305_SHA256"),
                          [](const auto& info) { return std::string(info.param); });
 
-TEST(TrafficSecrets, BothEndsHaveTheSameAndDirectionsAndConnectionsHaveOthers) {
+TEST(TrafficSecrets, AreSharedByBothEndsAndUniqueOtherwise) {
   const auto [client, server] = agreed_secrets(kAes128);
   const auto key = [](const TrafficSecret& secret) {
     const auto made = secret.key();
@@ -188,7 +188,7 @@ TEST(TrafficSecrets, BothEndsHaveTheSameAndDirectionsAndConnectionsHaveOthers) {
   EXPECT_NE(key(next), key(client.client));
 }
 
-/// One record, rightly sealed, of `type`: what a peer can send that this code never does.
+/// One correctly sealed record, of `type`: a peer can send it, this code never does.
 Bytes record_of(RecordCipher& cipher, const Bytes& content, std::byte type) {
   const std::size_t length = content.size() + 1 + kTagBytes;
   Bytes record = {std::byte{23}, std::byte{3}, std::byte{3}, static_cast<std::byte>(length >> 8),
@@ -202,7 +202,7 @@ Bytes record_of(RecordCipher& cipher, const Bytes& content, std::byte type) {
   return record;
 }
 
-TEST(HostileRecords, OnlyDataAndChangesOfTheKeyAreTaken) {
+TEST(HostileRecords, OnlyDataAndKeyUpdatesAreAccepted) {
   const auto [client, server] = agreed_secrets(kAes128);
   const Bytes key_update = {std::byte{24}, std::byte{0}, std::byte{0}, std::byte{1}, std::byte{0}};
   const Bytes update_both = {std::byte{24}, std::byte{0}, std::byte{0}, std::byte{1}, std::byte{1}};
@@ -223,7 +223,7 @@ TEST(HostileRecords, OnlyDataAndChangesOfTheKeyAreTaken) {
   EXPECT_FALSE(opens({}, 23, 1000));  // an empty one
 }
 
-TEST(HostileRecords, HeadersThatLieAreRefused) {
+TEST(HostileRecords, ImpossibleHeadersAreRefused) {
   const auto [client, server] = agreed_secrets(kAes128);
   const auto refused = [&](std::initializer_list<int> header) {
     auto opener = RecordOpener::create(server.client);
@@ -238,7 +238,7 @@ TEST(HostileRecords, HeadersThatLieAreRefused) {
   EXPECT_TRUE(refused({23, 3, 3, 0, 17}));
   EXPECT_TRUE(refused({23, 3, 3, 0x40, 18}));
   EXPECT_TRUE(refused({23, 3, 3, 0xff, 0xff}));
-  EXPECT_FALSE(refused({23, 3, 3, 0x40, 17}));  // the longest there is; its bytes are to come
+  EXPECT_FALSE(refused({23, 3, 3, 0x40, 17}));  // the longest possible; its bytes are still to come
 }
 
 }  // namespace

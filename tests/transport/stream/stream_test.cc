@@ -1,5 +1,5 @@
-// A Stream under TLS, over TCP, with whatever protects it here: the kernel or the records. In the
-// machine of scripts/guest it must be the kernel.
+// A Stream under TLS, over TCP, protected by the kernel or by the records. In the machine of
+// scripts/guest it must be the kernel.
 #include "transport/tcp/stream.h"
 
 #include <gmock/gmock.h>
@@ -26,7 +26,7 @@ using Bytes = std::vector<std::byte>;
 
 constexpr std::size_t kMany = 5 * kMiB + 77;
 
-Status anybody(SSL* /*ssl*/) { return {}; }
+Status accept_any_peer(SSL* /*ssl*/) { return {}; }
 
 Bytes random_bytes(std::size_t count, unsigned seed) {
   std::mt19937_64 random(seed);
@@ -37,7 +37,7 @@ Bytes random_bytes(std::size_t count, unsigned seed) {
 
 HeaderBytes some_header() { return encode(FrameHeader{.type = FrameType::kEnd}); }
 
-/// Whether the kernel has TLS: the socket is spoilt by the question.
+/// Whether the kernel has TLS: the check makes the socket unusable.
 bool kernel_has_tls() {
   const auto [client, server] = connected_pair();
   return ::setsockopt(client.get(), IPPROTO_TCP, TCP_ULP, "tls", sizeof "tls") == 0;
@@ -47,15 +47,16 @@ class StreamUnderTls : public testing::Test {
  protected:
   StreamUnderTls() : StreamUnderTls(connected_pair()) {}
 
-  /// Both handshakes; what the client's and the server's said.
-  std::pair<Status, Status> shake_hands(SSL_CTX* client, const VerifyPeer& of_server = anybody) {
+  /// Both handshakes; the results of the client and the server.
+  std::pair<Status, Status> shake_hands(SSL_CTX* client,
+                                        const VerifyPeer& of_server = accept_any_peer) {
     auto accepted = std::async(std::launch::async, [&] {
       auto result =
           server_.start_tls(test_contexts().server.get(), Stream::Side::kServer, of_server);
       if (!result) (void)server_.send(Bytes(5, std::byte{7}));
       return result;
     });
-    Status connected = client_.start_tls(client, Stream::Side::kClient, anybody);
+    Status connected = client_.start_tls(client, Stream::Side::kClient, accept_any_peer);
     return {std::move(connected), accepted.get()};
   }
 
@@ -73,8 +74,8 @@ class StreamUnderTls : public testing::Test {
       : client_(std::move(sockets.first)), server_(std::move(sockets.second)) {}
 };
 
-/// Sends `bytes` from one to the other as frames would be, with a new key after each where there
-/// are any to be had, and compares.
+/// Sends `bytes` from one to the other as frames would be, with a new key after each if key updates
+/// are available, and compares.
 Status pass(Stream& from, Stream& to, const Bytes& bytes) {
   const HeaderBytes header = some_header();
   auto sent = std::async(std::launch::async, [&]() -> Status {
@@ -97,7 +98,7 @@ Status pass(Stream& from, Stream& to, const Bytes& bytes) {
   return sent.get();
 }
 
-TEST_F(StreamUnderTls, BytesArriveInBothDirectionsAtOnceAcrossChangesOfTheKey) {
+TEST_F(StreamUnderTls, BothDirectionsWorkAcrossKeyUpdates) {
   expect_shaken();
   for (const std::size_t size : {std::size_t{1}, std::size_t{16352}, std::size_t{16384}, kMany}) {
     auto other_way = std::async(std::launch::async,
@@ -109,7 +110,7 @@ TEST_F(StreamUnderTls, BytesArriveInBothDirectionsAtOnceAcrossChangesOfTheKey) {
   }
 }
 
-TEST_F(StreamUnderTls, TheKernelProtectsItWhereItHasTls) {
+TEST_F(StreamUnderTls, KernelTlsIsUsedIfAvailable) {
   ASSERT_TRUE(std::getenv("GCR_IN_GUEST") == nullptr || kernel_has_tls());
   expect_shaken();
   for (const Stream* stream : {&client_, &server_}) {
@@ -120,7 +121,7 @@ TEST_F(StreamUnderTls, TheKernelProtectsItWhereItHasTls) {
   EXPECT_EQ(changed.has_value(), !kernel_has_tls());
 }
 
-TEST_F(StreamUnderTls, ReasonOfARefusedRoleReachesTheClient) {
+TEST_F(StreamUnderTls, ClientLearnsWhyItsRoleIsRefused) {
   const auto [connected, accepted] = shake_hands(
       test_contexts().client.get(), [](SSL*) { return Error(Code::kPermissionDenied, "no"); });
   EXPECT_TRUE(connected);
@@ -130,7 +131,7 @@ TEST_F(StreamUnderTls, ReasonOfARefusedRoleReachesTheClient) {
   EXPECT_THAT(said, testing::Each(std::byte{7}));
 }
 
-TEST_F(StreamUnderTls, NothingPassesWhereACertificateDoesNotHold) {
+TEST_F(StreamUnderTls, InvalidCertificatePassesNoData) {
   const auto [connected, accepted] = shake_hands(test_contexts().strange_client.get());
   ASSERT_FALSE(connected);
   ASSERT_FALSE(accepted);
@@ -144,7 +145,7 @@ TEST_F(StreamUnderTls, NothingPassesWhereACertificateDoesNotHold) {
   }
 }
 
-TEST_F(StreamUnderTls, AnEndBetweenRecordsOrInsideOneIsAnEnd) {
+TEST_F(StreamUnderTls, EndOfStreamIsSeenEverywhere) {
   expect_shaken();
   ASSERT_TRUE(client_.send(Bytes(10)));
   client_.shut_down();
@@ -154,7 +155,7 @@ TEST_F(StreamUnderTls, AnEndBetweenRecordsOrInsideOneIsAnEnd) {
   EXPECT_EQ(received.error().code(), Code::kUnavailable);
 }
 
-TEST(StreamsAndRecords, UnderstandEachOtherWhateverProtectsTheStream) {
+TEST(StreamsAndRecords, KernelAndUserSpaceTlsInteroperate) {
   auto [socket, other] = connected_pair();
   Stream stream(std::move(socket));
   const Bytes plain = random_bytes(40000, 3);
@@ -181,7 +182,8 @@ TEST(StreamsAndRecords, UnderstandEachOtherWhateverProtectsTheStream) {
     }
     return got;
   });
-  ASSERT_TRUE(stream.start_tls(test_contexts().client.get(), Stream::Side::kClient, anybody));
+  ASSERT_TRUE(
+      stream.start_tls(test_contexts().client.get(), Stream::Side::kClient, accept_any_peer));
   Bytes got(plain.size());
   EXPECT_TRUE(stream.receive(got));
   EXPECT_EQ(got, plain);

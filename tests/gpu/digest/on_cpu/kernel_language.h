@@ -1,5 +1,5 @@
-// What digest_kernel.cu takes from its language, on a processor: each thread of a block is a
-// context of its own, and one runs at a time until it waits for others.
+// What digest_kernel.cu needs of its language, on a processor: each thread of a block is a context
+// of its own, and one runs at a time until it waits for others.
 #pragma once
 
 #include <ucontext.h>
@@ -25,7 +25,7 @@ namespace on_cpu {
 
 constexpr unsigned kWarpLanes = 32;
 
-/// Waits of threads that all have to come.
+/// A barrier for all threads.
 struct Barrier {
   unsigned expected = 0;
   unsigned waiting = 0;
@@ -36,7 +36,7 @@ struct Thread {
   unsigned thread, block, blocks;
   Barrier* warp;
   Barrier* all;
-  std::uint64_t* given;  ///< what the lanes of its warp exchange
+  std::uint64_t* given;  ///< exchanged between the lanes of its warp
   const std::function<void()>* kernel;
   bool ended = false;
   ucontext_t context{};
