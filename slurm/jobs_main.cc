@@ -1,5 +1,5 @@
 // gcr-slurm-jobs: every job that slurmctld remembers, as `squeue --all --json` of Slurm 22.05
-// prints them, as far as scripts/lib/gcr_moves/slurm.py reads that: for clusters whose squeue
+// prints them, as far as python/gcr_moves/slurm.py reads that: for clusters whose squeue
 // prints no JSON. It opens the library of the release of Slurm that it was compiled against, and
 // works with that alone. Ends with 1, and says why, if slurmctld does not answer.
 #include <dlfcn.h>

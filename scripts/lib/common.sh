@@ -2,7 +2,7 @@
 # What the scripts share: where the programs are, and small helpers. Sourced, never run.
 #
 # The scripts work in a source tree (programs in build/release) and in a bundle (scripts/bundle),
-# which has the same scripts/ beside bin/, lib/ and criu/. GCR_BUILD names another build folder.
+# which has the same scripts/ next to bin/, lib/ and criu/. GCR_BUILD names another build folder.
 # What runs hundreds of times, as scripts/hosts in tests, starts as few processes as it can.
 
 gcr_came_from=$PWD

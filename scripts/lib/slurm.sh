@@ -2,7 +2,7 @@
 # What the scripts do with a cluster of scripts/slurm-hosts; needs common.sh and DIR/env sourced. Sourced, never run.
 # shellcheck disable=SC2154  # of those
 
-# Asks slurmctld: a command of Slurm's.
+# Asks slurmctld: a Slurm command.
 ask_slurm() { on_host "$CONTROLLER" env "SLURM_CONF=$SLURM_CONF" "$@"; }
 
 # What Slurm calls HOST.

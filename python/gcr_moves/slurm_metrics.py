@@ -8,7 +8,7 @@ DOWNTIME_BUCKETS = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 1.5, 2, 3, 5, 10, 30
 
 
 class Metrics:
-    """Nobody asked for them."""
+    """No address was given for them."""
 
     def looked(self, slurm):
         """Slurm has told which nodes are being drained."""
@@ -43,7 +43,7 @@ class Served(Metrics):
         self._waiting = prometheus.Gauge("placeholders_waiting", "Placeholders in the queue.", **mine)
         self._downtime = prometheus.Histogram("downtime_seconds", "Downtime of jobs that moved.",
                                               buckets=DOWNTIME_BUCKETS, **mine)  # fmt: skip
-        self._errors = prometheus.Counter("errors", "Commands of Slurm's that failed.", **mine)
+        self._errors = prometheus.Counter("errors", "Slurm commands that failed.", **mine)
         self._last_look = prometheus.Gauge("last_look_timestamp_seconds",
                                            "When Slurm last said which nodes are being drained.", **mine)  # fmt: skip
         self._trigger = prometheus.Gauge("trigger_registered", "Whether Slurm has the trigger.", **mine)

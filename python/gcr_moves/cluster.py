@@ -8,7 +8,7 @@ from gcr_moves import cli as program
 
 SCHEMA = 1  # of `gcr-migrate host --json`
 
-# An agent answers sooner as a rule. One that does not holds nobody up: its answer is taken when it
+# An agent answers sooner as a rule. One that does not delays no other: its answer is taken when it
 # comes, and until then nothing goes there.
 ANSWER_SECONDS = 2.0
 
@@ -34,11 +34,11 @@ class Job:
     command: str = ""
     user: str = ""
     vram: tuple = ()  # pairs of a GPU's UUID and the bytes that all its processes have there
-    migration_id: str = ""  # of the one that it is in; a suspension that nobody works on is none
+    migration_id: str = ""  # of the one that it is in; a suspension that no worker carries out is none
     suspended: bool = False
     processes: int = 1
     gpu_processes: int = 1
-    slurm_job: int = 0  # of Slurm's, which its root belongs to; 0: none
+    slurm_job: int = 0  # the Slurm job that its root belongs to; 0: none
     slurm_step: str = ""
     slurm_parent: str = ""  # the program of the root's parent
 
@@ -64,7 +64,7 @@ class Picture:
 
     @property
     def under_way(self):
-        """The migrations that are being worked on: those that wait for somebody take no room."""
+        """The migrations that are being worked on: those that wait for an operator take no room."""
         return {
             each["migration_id"]
             for each in self.migrations

@@ -62,7 +62,7 @@ def add_options(parser):
 def add_slurm_options(parser):
     """The group that they are in."""
     group = parser.add_argument_group("where Slurm places: docs/slurm.md")
-    group.add_argument("--wait-program", default=program.find_beside("gcr-slurm-wait"), metavar="FILE",
+    group.add_argument("--wait-program", default=program.find_installed("gcr-slurm-wait"), metavar="FILE",
                        help="gcr-slurm-wait on the nodes (default %(default)s)")
     group.add_argument("--folder", default="/run/gcr-migrate-slurm", metavar="DIR",
                        help="[slurm] folder of the nodes' agent.toml (default %(default)s); %%n stands for "
@@ -74,12 +74,12 @@ def add_slurm_options(parser):
 
 
 def slurm_of(options):
-    jobs_program = shutil.which(program.find_beside("gcr-slurm-jobs"))
+    jobs_program = shutil.which(program.find_installed("gcr-slurm-jobs"))
     return Slurm(options.wait_program, options.folder, options.placeholder_option, jobs_program)
 
 
 def agents_of(slurm, names, alone, parser):
-    """The agents of Slurm's nodes, by name: of `names`, and unless these are `alone` of all others."""
+    """The agents of Slurm nodes, by name: of `names`, and unless these are `alone` of all others."""
     try:
         agents = {name: node.address for name, node in slurm.nodes().items()}
     except SlurmError as error:

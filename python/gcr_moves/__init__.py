@@ -1,4 +1,5 @@
-"""Moving many jobs by gcr-migrate: what scripts/drain and scripts/rebalance share.
+"""The product's commands that move many jobs by gcr-migrate: scripts/drain, rebalance and slurm, which are
+installed as gcr-drain, gcr-rebalance and gcr-slurm together with this package.
 
     cli       gcr-migrate as a program: questions, and migrations under way
     cluster   what the agents tell about their hosts

@@ -1,8 +1,8 @@
 """Brings back jobs that drains have taken checkpoints of.
 
-A restore has its checkpoint for itself (`gcr-migrate restore --once`): the agent renames it before
-anything comes to life, and removes it once the job runs, or renames it back. So each comes to life at
-most once, whoever tries it, how often, and whatever is interrupted; nothing here has to remember.
+A restore has its checkpoint for itself (`gcr-migrate restore --once`): the agent renames it before a
+process is restored, and removes it once the job runs, or renames it back. So each is restored at most
+once, however many commands try it and wherever they are interrupted; nothing here has to remember.
 """
 
 import dataclasses
@@ -159,7 +159,7 @@ class Restores(Course):
         super()._settle()
 
     def _find_restore(self, task):
-        """Which host has the restore that somebody else began."""
+        """Which host has the restore that another command began."""
         for name in self.cluster.hosts:
             try:
                 if "source" in self.cluster.cli.status(name, task.migration_id):

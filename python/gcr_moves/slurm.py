@@ -26,7 +26,7 @@ _PENDING = ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD")
 
 
 class SlurmError(Exception):
-    """A command of Slurm's failed."""
+    """A Slurm command failed."""
 
 
 def _number(value):
@@ -202,7 +202,7 @@ class Slurm:
         return [line.split()[0] for line in said if line.endswith(f" {program}")]
 
     def set_trigger(self, program, user):
-        """slurmctld runs this command line whenever the state of a node has changed, until the trigger is
+        """slurmctld runs this command line each time that the state of a node has changed, until the trigger is
         cleared. Only SlurmUser may ask for that."""
         self._run("strigger", "--set", "--reconfig", "--flags=PERM", f"--program={program}", user=user)
 

@@ -26,7 +26,7 @@ class Drain(Course):
     """Tasks are the jobs of `source`, those that appear meanwhile too."""
 
     def __init__(self, cluster, runner, say, source, checkpoints=""):
-        """`checkpoints`: the folder for jobs that nobody takes; empty: they stay."""
+        """`checkpoints`: the folder for jobs that no host takes; empty: they stay."""
         super().__init__(cluster, runner, say)
         self.source = cluster.hosts[source]
         self._checkpoints = checkpoints
@@ -92,7 +92,7 @@ class Drain(Course):
                 self._follow_another(task, job.migration_id, now)
 
     def _follow_another(self, task, migration_id, now):
-        """Somebody else's migration, or that of an earlier drain which was interrupted."""
+        """Another command's migration, or that of an earlier drain which was interrupted."""
         task.migration_id = migration_id
         peers = {each["migration_id"]: each["peer"] for each in self.source.picture.migrations}
         peer = peers.get(migration_id, "")

@@ -2,7 +2,7 @@
 
 import dataclasses
 
-# What a restored job's context may take on each of its GPUs beside its buffers; the agents keep
+# What a restored job's context may take on each of its GPUs besides its buffers; the agents keep
 # as much (kContextReserveBytes).
 CONTEXT_BYTES = 640 << 20
 
@@ -95,7 +95,7 @@ def size_order(job):
 @dataclasses.dataclass(frozen=True)
 class Move:
     """One step of a plan. `gap` is by how much the source's share of VRAM in use is above the
-    destination's, `gain` by how much that becomes less; whatever gains lessens the spread."""
+    destination's, `gain` by how much that becomes less; each gain lessens the spread."""
 
     job: object
     source: str

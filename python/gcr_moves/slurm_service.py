@@ -22,7 +22,7 @@ from gcr_moves.slurm import SlurmError
 from gcr_moves.slurm_metrics import Metrics, Served
 from gcr_moves.slurm_trigger import Listener, Trigger
 
-DRAIN = pathlib.Path(__file__).resolve().parents[2] / "drain"
+DRAIN = pathlib.Path(__file__).resolve().parents[2] / "scripts" / "drain"
 
 _CLOCK = re.compile(r"\d\d:\d\d:\d\d ")  # before each line of a drain's progress
 
@@ -40,7 +40,7 @@ def own_options():
     seconds = command_line.positive(float)
     group = parser.add_argument_group("the service: docs/slurm.md")
     group.add_argument("--poll", type=seconds, default=60.0, metavar="S",
-                       help="seconds between two looks at Slurm's nodes while a trigger of Slurm's wakes the "
+                       help="seconds between two looks at Slurm's nodes while a Slurm trigger wakes the "
                        "service; without one it is --interval (default %(default)s)")
     group.add_argument("--again", type=seconds, default=300.0, metavar="S",
                        help="seconds before a node is drained again that a drain has left jobs on (default %(default)s)")

@@ -60,7 +60,7 @@ class Runner:
         self._ended = queue.SimpleQueue()
         self._moving = {}  # task.job.key and source -> task
         self._migrations = {}  # the same -> Migration, once it has begun
-        self._settled = set()  # ids of migrations that have ended, whatever a picture says
+        self._settled = set()  # ids of migrations that have ended, also where a picture still has them
         self._lock = threading.Lock()  # for _migrations
 
     # ---- what is under way ----
@@ -297,7 +297,7 @@ class Runner:
 
     # ---- signals ----
 
-    def heed_signals(self):
+    def handle_signals(self):
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, self._told_to_stop)
 

@@ -30,7 +30,7 @@ def find_program():
     named = os.environ.get("GCR_CLI")
     if named:
         return named
-    root = pathlib.Path(__file__).resolve().parents[3]
+    root = pathlib.Path(__file__).resolve().parents[2]
     build = pathlib.Path(os.environ.get("GCR_BUILD", root / "build" / "release"))
     for folder in (root / "bin", build / "bin"):
         if os.access(folder / "gcr-migrate", os.X_OK):
@@ -38,7 +38,7 @@ def find_program():
     return shutil.which("gcr-migrate") or "gcr-migrate"
 
 
-def find_beside(name):
+def find_installed(name):
     """A program of ours that is not in PATH, as it is installed here or was built."""
     folder = pathlib.Path(find_program()).resolve().parent
     installed = folder.parent / "libexec" / "gcr-migrate" / name
@@ -138,11 +138,11 @@ class Cli:
         return {part["role"]: part for part in parts}
 
     def preflight(self, source, destination, pid, options=()):
-        """The blockers: what stands in the way of it. CliError only if nobody could say."""
+        """The blockers: what stands in the way of it. CliError only if no agent could tell."""
         return self._blockers(*options, source, destination, str(pid))
 
     def preflight_checkpoint(self, source, pid, directory):
-        """Likewise of a checkpoint."""
+        """The same for a checkpoint."""
         return self._blockers("--checkpoint", directory, source, str(pid))
 
     def _blockers(self, *words):

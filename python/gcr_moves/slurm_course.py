@@ -1,4 +1,4 @@
-"""What a drain and a rebalancing of Slurm's nodes have in common: a job's processes move into a placeholder, a job
+"""What a drain and a rebalancing of Slurm nodes have in common: a job's processes move into a placeholder, a job
 that Slurm has started for them elsewhere."""
 
 import time
@@ -17,9 +17,9 @@ def obstacle(job, picture, slurm_jobs):
     """Why Slurm cannot let the job move away from its host, whose picture this is; empty if it can."""
     number, owner = job.slurm_job, slurm_jobs.get(job.slurm_job)
     if owner is None:
-        return f"Slurm knows no job {number}" if number else "it is in no job of Slurm's"
+        return f"Slurm knows no job {number}" if number else "it is in no Slurm job"
     if job.suspended:
-        return "it is suspended: no suspended job can move into a job of Slurm's"
+        return "it is suspended: no suspended job can move into a Slurm job"
     trees = sum(other.slurm_job == number for other in picture.jobs)
     if job.slurm_step not in ("batch", "extern"):
         return f"srun has started it, as step {number}.{job.slurm_step}"
@@ -230,7 +230,7 @@ class SlurmCourse(Course):
         self.pause(task, now)
 
     def _is_here(self, task):
-        """Whether it is known that its processes are not in its placeholder, nor on their way there: another
+        """Whether it is known that its processes are not in its placeholder, nor moving there: another
         course may have begun to move them."""
         place, job = self._jobs.get(task.placeholder), self._jobs.get(task.job.slurm_job)
         if place is None or not place.running:
@@ -244,7 +244,7 @@ class SlurmCourse(Course):
         return source.asked_at > task.since and shown is not None and not shown.migration_id
 
     def _arrived(self):
-        """The jobs of Slurm's that have processes, none of which is on its way."""
+        """The Slurm jobs that have processes, none of which is being moved."""
         pictures = [host.picture for host in self.cluster.hosts.values() if host.up]
         return {job.slurm_job for picture in pictures for job in picture.jobs if not job.migration_id}
 
@@ -269,7 +269,7 @@ class SlurmCourse(Course):
         task.enter(State.ENDED, time.monotonic(), f"another drain has moved it into job {place.id}")
 
     def _leave(self, task, place):
-        """It is gone from its source, and nobody knows how: it has ended, or another course has moved it. A
+        """It is gone from its source, and it is not known how: it has ended, or another course has moved it. A
         placeholder that Slurm has not started has nothing of it, and neither has one that is still empty when
         Slurm says that the job has ended; until then of any other that is not known."""
         job = self._jobs.get(task.job.slurm_job)

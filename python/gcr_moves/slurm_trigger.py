@@ -10,7 +10,7 @@ import pathlib
 import socket
 import threading
 
-SCRIPT = pathlib.Path(__file__).resolve().parents[2] / "slurm"
+SCRIPT = pathlib.Path(__file__).resolve().parents[2] / "scripts" / "slurm"
 
 
 def wake(path):
@@ -20,7 +20,7 @@ def wake(path):
         try:
             sender.sendto(b"", path)
         except OSError:
-            pass  # nobody listens, or it is to be woken anyway
+            pass  # no service listens, or it is to be woken anyway
 
 
 class Listener:

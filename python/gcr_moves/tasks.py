@@ -28,7 +28,7 @@ class Way(enum.Enum):
     """What is done to a task."""
 
     MIGRATE = "migrate"
-    CHECKPOINT = "checkpoint"  # because nobody takes it
+    CHECKPOINT = "checkpoint"  # because no host takes it
     RESTORE = "restore"
 
 
@@ -67,10 +67,10 @@ class Task:
     verified: bool = False  # all contents were proven; false if that is not known
     suspended: bool = False  # at the destination
     deaths: int = 0  # of the destination, when it had moved there
-    placeholder: int = 0  # the job of Slurm's that it waits for, or is moved into, until all is done
+    placeholder: int = 0  # the Slurm job that it waits for, or is moved into, until all is done
     placeholder_since: float = 0.0  # when that was submitted or found
     successor: int = 0  # that job, then
-    options: list = dataclasses.field(default_factory=list)  # of its migration, beside everybody's
+    options: list = dataclasses.field(default_factory=list)  # of its migration, besides those of all
 
     def enter(self, state, now, reason=""):
         self.state, self.since, self.reason = state, now, reason

@@ -6,7 +6,7 @@ from gcr_moves.tasks import State
 
 
 class SlurmDrain(SlurmCourse, Drain):
-    """Placeholders may start on every other node whose agent answers, whenever Slurm has room."""
+    """Placeholders may start on every other node whose agent answers, as soon as Slurm has room."""
 
     def __init__(self, cluster, runner, say, source, slurm, only=0):
         """`only`: the one job to move; 0: all."""

@@ -93,7 +93,7 @@ class Course:
     # ---- what may begin ----
 
     def rooms(self, names):
-        """Those hosts that answer, less what is on its way there or came after they were asked."""
+        """Those hosts that answer, less what moves there now or came after they were asked."""
         rooms = {}
         for name in names:
             host = self.cluster.hosts[name]

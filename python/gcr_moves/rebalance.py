@@ -24,7 +24,7 @@ class Rebalance(Course):
         return [self.goal(task)]
 
     def update(self):
-        """A job that has ended, or that somebody else moves or suspends, is none of ours any more."""
+        """A job that has ended, or that another command moves or suspends, is none of ours any more."""
         now = time.monotonic()
         for task in self.tasks:
             host = self.cluster.hosts[task.source]
