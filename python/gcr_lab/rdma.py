@@ -1,9 +1,8 @@
-#!/usr/bin/env python3
 """The RDMA transport and ib_write_bw in turns, at the same size of messages.
 
-Usage: scripts/guest … -- scripts/lib/guest-rdma-pair scripts/lib/bench_rdma BENCH_TRANSPORT REPETITIONS
+Usage: scripts/guest … -- scripts/lib/guest-rdma-pair python3 rdma.py BENCH_TRANSPORT REPETITIONS
 
-Prints a line of JSON for each measurement.
+Runs in the virtual machine by itself. Prints a line of JSON for each measurement.
 """
 
 import json
