@@ -1,15 +1,16 @@
 # The files that `cmake --install` installs, and the Debian packages that cpack makes of them: one per
 # component. scripts/package builds them.
 install(TARGETS gcr-migrate RUNTIME DESTINATION bin COMPONENT cli)
+# The scripts find python/ next to their own folder, here as in the source tree and in a bundle.
 install(PROGRAMS scripts/make-certs scripts/drain scripts/rebalance scripts/slurm
-        DESTINATION share/gcr-migrate COMPONENT cli)
-install(DIRECTORY scripts/lib/gcr_moves DESTINATION share/gcr-migrate/lib COMPONENT cli
+        DESTINATION share/gcr-migrate/scripts COMPONENT cli)
+install(DIRECTORY python/gcr_moves DESTINATION share/gcr-migrate/python COMPONENT cli
         FILES_MATCHING PATTERN "*.py")
 # In the path, scripts have names that begin with gcr-.
 set(links ${PROJECT_BINARY_DIR}/links)
 file(MAKE_DIRECTORY ${links})
 foreach(script make-certs drain rebalance slurm)
-  file(CREATE_LINK ../share/gcr-migrate/${script} ${links}/gcr-${script} SYMBOLIC)
+  file(CREATE_LINK ../share/gcr-migrate/scripts/${script} ${links}/gcr-${script} SYMBOLIC)
 endforeach()
 file(CREATE_LINK gcr-drain.1 ${links}/gcr-rebalance.1 SYMBOLIC)
 install(FILES ${links}/gcr-make-certs ${links}/gcr-drain ${links}/gcr-rebalance ${links}/gcr-slurm

@@ -1,5 +1,5 @@
 // gcr-slurm-jobs prints every job that slurmctld knows, in the format of `squeue --all --json` of
-// Slurm 22.05, with the fields that scripts/lib/gcr_moves/slurm.py reads. It is for clusters whose
+// Slurm 22.05, with the fields that python/gcr_moves/slurm.py reads. It is for clusters whose
 // squeue cannot print JSON. It opens the library of the Slurm release against which it was
 // compiled, and works only with that release. If slurmctld does not answer, it prints the reason
 // and exits with 1.

@@ -2,7 +2,7 @@
 # Code shared by the scripts: paths of the programs, and small helpers. Sourced, never run.
 #
 # The scripts work in a source tree (programs in build/release) and in a bundle (scripts/bundle),
-# which has scripts/, bin/, lib/ and criu/. GCR_BUILD names another build folder.
+# which has the same scripts/, bin/, lib/ and criu/. GCR_BUILD names another build folder.
 # Code that tests run hundreds of times, as in scripts/hosts, starts as few processes as possible.
 
 gcr_came_from=$PWD

@@ -6,14 +6,12 @@ Usage: bench_smoke_test.py SCRIPTS_BENCH
 
 import json
 import math
-import os
 import subprocess
 import sys
 import tempfile
 import unittest
 
 SCRIPT = sys.argv.pop()
-FIGURES = os.path.join(os.path.dirname(SCRIPT), "lib", "bench_figures")
 
 
 def numbers_of(line, *names):
@@ -155,41 +153,6 @@ class Smoke(unittest.TestCase):
                       "Checkpoints:", "Restores:", "Phases, taken:", "Phases, restored:",
                       "one directory"):
             self.assertIn(title, self.bench.stdout)
-
-
-class Turns(unittest.TestCase):
-    TELLS_SECONDS = "import os, sys\nfor _ in sys.stdin: print(os.environ.get('SECONDS', '0.010'), flush=True)"
-
-    def test_median_ratio_is_printed_and_failures_are_noticed(self):
-        with tempfile.TemporaryDirectory() as folder:
-            path = os.path.join(folder, "bench.jsonl")
-            turns = [FIGURES, "turns", path, "env SECONDS=0.011", sys.executable, "-c"]
-            subprocess.run([*turns, self.TELLS_SECONDS], check=True)
-            table = subprocess.run([FIGURES, "table", path], capture_output=True, text=True, check=True).stdout
-            self.assertEqual(table.split()[-5:], ["100", "10", "1.1", "1.1", "1.1"])
-            failed = subprocess.run([*turns, self.TELLS_SECONDS + "\nsys.exit(3)"], capture_output=True, check=False)
-            self.assertNotEqual(failed.returncode, 0)
-
-
-class Plots(unittest.TestCase):
-    def plot(self, *lines):
-        """The message about plots of these lines where gnuplot is not installed, on one line."""
-        with tempfile.TemporaryDirectory() as folder:
-            path = os.path.join(folder, "bench.jsonl")
-            with open(path, "w", encoding="utf-8") as file:
-                file.writelines(json.dumps(line) + "\n" for line in lines)
-            done = subprocess.run([sys.executable, FIGURES, "plot", path, folder], stdout=subprocess.PIPE,
-                                  stderr=subprocess.STDOUT, text=True, env={"PATH": folder}, check=False)  # fmt: skip
-            self.assertEqual(done.stdout.count("\n"), 1, done.stdout)
-            return done
-
-    def test_run_without_values_has_no_plots(self):
-        done = self.plot({"part": "state"})
-        self.assertEqual((done.returncode, done.stdout.split(";")[0]), (0, "plots: none"))
-
-    def test_without_gnuplot_no_plots_are_drawn(self):
-        done = self.plot({"part": "transport"})
-        self.assertEqual((done.returncode, done.stdout.split(",")[0]), (1, "plots: not drawn"))
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ import time
 import unittest
 
 sys.dont_write_bytecode = True
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "scripts" / "lib"))
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "python"))
 
 # pylint: disable=wrong-import-position
 from fake_cluster import FakeCluster, blocker  # noqa: E402

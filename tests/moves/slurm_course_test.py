@@ -8,7 +8,7 @@ import time
 import unittest
 
 sys.dont_write_bytecode = True
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "scripts" / "lib"))
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "python"))
 
 # pylint: disable=wrong-import-position
 from fake_cluster import FakeCluster  # noqa: E402
@@ -81,7 +81,7 @@ class Planning(Fixture):
         self.assertEqual([move.job.slurm_job for move in moves], [movable])
         self.assertEqual([(each.source, each.job.slurm_job, each.reason) for each in left_out], [
             ("n1", fixed, f"job {fixed} was not submitted with --migratable"),
-            ("n1", 0, "it is in no job of Slurm's"),
+            ("n1", 0, "it is in no Slurm job"),
         ])  # fmt: skip
 
     def test_suspended_job_is_skipped(self):

@@ -16,7 +16,7 @@ import unittest
 from unittest import mock
 
 sys.dont_write_bytecode = True
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "scripts" / "lib"))
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "python"))
 
 # pylint: disable=wrong-import-position
 from fake_service import FakeDrain, FakeListener, FakePrometheus, FakeSlurm, FakeTime  # noqa: E402

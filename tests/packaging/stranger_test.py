@@ -43,10 +43,11 @@ class Stranger(unittest.TestCase):
         self.tree = self.copy("tree")
 
     def copy(self, name):
-        """A clone's scripts."""
+        """A clone's scripts, and their Python."""
         tree = self.folder / name
         tree.mkdir()
-        shutil.copytree(SOURCE / "scripts", tree / "scripts")
+        for folder in ("python", "scripts"):
+            shutil.copytree(SOURCE / folder, tree / folder)
         return tree
 
     def start(self, *command, **environment):

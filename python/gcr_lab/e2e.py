@@ -1,0 +1,84 @@
+"""The end-to-end checks on a machine with a GPU, from a bundle (scripts/bundle) or a source tree. Needs root.
+
+Most parts compare what a program prints with an undisturbed run of it. Programs run until they are ended, and an
+undisturbed run goes on until it has printed as many lines: a slow machine needs longer and fails nothing. A program that
+prints nothing for three minutes fails its part. A part that fails does not stop the others. On AMD GPUs those that HIP
+has no way for are left out.
+"""
+
+import os
+import pathlib
+import re
+import sys
+
+from gcr_lab import base
+from gcr_lab.parts import campaign, programs, pytorch, saved, slurm
+from gcr_lab.registry import Lab, Parts, run_apart
+
+PARTS = Parts.of(programs, pytorch, saved, slurm, campaign)
+
+EPILOG = """Parts, all by default (the beginning of several, as checkpoint or ring, means all of these):
+%s
+
+Environment: OUT (logs go there; default ./out), VRAM (how much the large programs hold; default 8G), LIMIT (seconds
+after which a part is taken to hang, whatever it does; default 900); of the campaign MOVES and PAIRS (of hosts at a
+time; default 4).
+The last lines are a table of the results; the exit status is 1 if any part failed."""
+
+
+def descriptions(parts):
+    return "\n".join(f"  {name:19} {(getattr(part.run, 'func', part.run).__doc__ or '').splitlines()[0]}"
+                     for name, part in parts.items())  # fmt: skip
+
+
+def parse(words):
+    parser = base.Arguments(__doc__)
+    parser.epilog = EPILOG % descriptions(PARTS)
+    parser.add_argument("--gpu", choices=("real", "hip", "soft", "soft-hip"), default="real",
+                        help="real: this machine's NVIDIA GPUs (default); hip: its AMD GPUs (docs/hip.md has what they "
+                        "need); soft, soft-hip: test these checks themselves without hardware")
+    parser.add_argument("--part", help=base.HIDDEN)
+    parser.add_argument("parts", nargs="*", metavar="PART")
+    return parser.parse_args(words)
+
+
+def main(words):
+    options = parse(words)
+    base.need_root()
+    out = pathlib.Path(os.environ.get("OUT") or "out").resolve()
+    vram = base.size(os.environ.get("VRAM") or "8G")
+    if options.part:
+        PARTS[options.part].execute(Lab(options.part, options.gpu, out, vram, options))
+        return 0
+    out.mkdir(parents=True, exist_ok=True)
+    return run_parts(PARTS.select(options.parts), options.gpu, out)
+
+
+def run_parts(names, gpu, out):
+    """Runs them one after the other and prints the table; the exit status."""
+    (out / "summary.txt").unlink(missing_ok=True)
+    for name in PARTS:
+        (out / f"{name}.log").unlink(missing_ok=True)
+    limit = os.environ.get("LIMIT")
+    failed, table = False, ""
+    for name in names:
+        command = [sys.executable, sys.argv[0], "--gpu", gpu, "--part", name]
+        outcome = run_apart(command, int(limit) if limit else PARTS[name].limit, out / f"{name}.log")
+        failed |= outcome.failed
+        table += f"{name:<19} {outcome.verdict:<8} {outcome.result}\n"
+        base.say(f"{name}: {outcome.verdict}")
+    for line in details(out):
+        print(line)
+    print(table, end="", flush=True)
+    (out / "summary.txt").write_text(table, encoding="utf-8")
+    return int(failed)
+
+
+def details(out):
+    """Of the part compare its table; of suspend the phases of suspend and resume: start and duration in ms."""
+    text = {name: (out / f"{name}.log").read_text(encoding="utf-8", errors="replace")
+            for name in ("compare", "suspend") if (out / f"{name}.log").exists()}  # fmt: skip
+    found = re.search(r"(?ms)^by hand, step.*?^by hand / gcr.*?$", text.get("compare", ""))
+    printed = text.get("suspend", "").split("\n--- ")[0]  # what follows are the same lines in files
+    phases = re.findall(r"(?m)^process .* in all$|^ +[0-9.]+ +[0-9.]+  .*$", printed)
+    return (found[0].splitlines() if found else []) + phases

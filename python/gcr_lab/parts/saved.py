@@ -1,0 +1,76 @@
+"""Checkpoints of programs, and restores of each."""
+
+import re
+
+from gcr_lab import base
+from gcr_lab.base import GIB, MIB, Failure
+from gcr_lab.hosts import store
+from gcr_lab.parts import needs
+from gcr_lab.parts.pytorch import script
+from gcr_lab.parts.undisturbed import STEPS
+from gcr_lab.registry import Parts
+
+PARTS = Parts()
+
+
+def checkpointed(lab, restores, *command):
+    """A checkpoint, after which the program goes on and is ended; then so many restores of it. All lines are those of
+    an undisturbed run."""
+    with lab.hosts() as two, store(two.work, None, lab.vram * 2 + 8 * GIB) as (place, _):
+        program, pieces, took = two.start("a", "app", *command), [], []
+        program.wait_for(5, STEPS)
+        taken = two.checkpoint("a", program, place / "one")
+        program.wait_for_more(5, STEPS)
+        pieces.append(take_output(program))
+        for _ in range(restores):
+            restored = two.restore("a", place / "one")
+            program.pid = restored.destination_pid
+            program.wait_for(5, STEPS)
+            pieces.append(take_output(program))
+            took.append(f"{restored.total_ms:.1f}")
+        two.order("a", "verify", "--ca", two.folder / "tls/ca.crt", place / "one")
+        other = two.start("b", "undisturbed", *command, library=False)
+        other.wait_for(1, f"^{STEPS}{max(map(last_step, pieces))} ")
+        other.end()
+        for piece in pieces:
+            is_part_of(other.lines(STEPS), piece)
+    return (f"{sum(map(len, pieces))} lines as undisturbed; standstill {taken.downtime_ms:.1f} ms, total "
+            f"{taken.total_ms:.1f} ms; restores in ms: {' '.join(took)}")  # fmt: skip
+
+
+def take_output(program):
+    """Ends the program; its lines, which are taken out of its output."""
+    program.kill()
+    lines = program.lines(STEPS)
+    (program.output.parent / f"{program.output.stem}-before.out").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    program.output.write_bytes(b"")
+    return lines
+
+
+def last_step(lines):
+    return max(int(found[1]) for found in (re.match(rf"{STEPS}(\d+) ", line) for line in lines) if found)
+
+
+def is_part_of(undisturbed, lines):
+    """Each line is, without a gap, one of the undisturbed run."""
+    if not lines or lines[0] not in undisturbed:
+        raise Failure(f"its first line is not one of the undisturbed run: {lines[:1]}")
+    at = undisturbed.index(lines[0])
+    if undisturbed[at : at + len(lines)] != lines:
+        raise Failure("it prints other lines than an undisturbed run")
+
+
+@PARTS.part("checkpoint-stencil")
+def stencil(lab):
+    """a checkpoint, the program's end and ten restores"""
+    return checkpointed(lab, 10, base.BIN / "stencil", "--mib", lab.vram // MIB)
+
+
+TORCH = {"train": lambda lab: [], "generate": lambda lab: ["--gib", lab.vram // GIB], "resnet": lambda lab: []}
+
+
+@PARTS.part("checkpoint", needs=(needs.torch,), each={name: (name, options) for name, options in TORCH.items()})
+def torch(lab, value):
+    """the same of a program of PyTorch, two restores"""
+    name, options = value
+    return checkpointed(lab, 2, *script(f"torch_{name}.py", *options(lab)))

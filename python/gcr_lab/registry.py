@@ -1,0 +1,143 @@
+"""Parts of an experiment: what each is called, how long it may take, what it needs. Each runs in a process of its own."""
+
+import dataclasses
+import functools
+import os
+import pathlib
+import signal
+import subprocess
+import typing
+
+from gcr_lab import base
+from gcr_lab.base import Failure
+from gcr_lab.hosts import hosts
+
+KILL_AFTER_S = 30
+
+
+@dataclasses.dataclass(frozen=True)
+class Lab:
+    """What a part is given: its name, and the options of the command. `vram` is what large programs hold, in bytes."""
+
+    part: str
+    gpu: str
+    out: pathlib.Path
+    vram: int
+    options: object = None
+
+    @property
+    def log(self):
+        return self.out / f"{self.part}.log"
+
+    def hosts(self, *options, vram=None, script="hosts"):
+        return hosts(self.gpu, vram or self.vram, *options, script=script, log=self.log)
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """`run` gets a Lab and returns its result in a line, or None. Each of `needs` gets the Lab and returns why the part
+    cannot run here, or an empty text; so does `not_on_hip`, on AMD GPUs. After `limit` seconds a part has hung."""
+
+    name: str
+    run: typing.Callable
+    limit: int
+    needs: tuple
+    not_on_hip: str
+
+    def execute(self, lab):
+        """Runs it here. Its last line is the result, or why it was not run."""
+        reasons = [self.not_on_hip] if lab.gpu.endswith("hip") else []
+        reason = next(filter(None, reasons), "") or next(filter(None, (need(lab) for need in self.needs)), "")
+        try:
+            result = f"{reason}: not run" if reason else self.run(lab)
+        except base.NotRun as not_run:
+            result = f"{not_run}: not run"
+        if result:
+            print(result, flush=True)
+
+
+class Parts(dict):
+    """Parts by name, in the order in which they run."""
+
+    def part(self, name, limit=900, needs=(), not_on_hip="", each=None):
+        """Registers a function. With `each`, {suffix: value}, it is a part NAME-SUFFIX for each, and gets the value
+        besides the Lab; `not_on_hip` then has reasons by suffix."""
+
+        def register(function):
+            for suffix, value in (each or {"": None}).items():
+                full = f"{name}-{suffix}" if suffix else name
+                run = functools.partial(function, value=value) if suffix else function
+                reason = not_on_hip.get(suffix, "") if isinstance(not_on_hip, dict) else not_on_hip
+                self[full] = Part(full, run, limit, needs, reason)
+            return function
+
+        return register
+
+    @staticmethod
+    def of(*modules):
+        """All parts of these modules, each of which has its own in PARTS."""
+        return Parts((name, part) for module in modules for name, part in module.PARTS.items())
+
+    def select(self, words):
+        """The names that these words mean: parts, or the beginning of several. All without words."""
+        chosen = []
+        for word in words:
+            found = [word] if word in self else [name for name in self if name.startswith(f"{word}-")]
+            if not found:
+                raise Failure(f"no part {word} (see --help)")
+            chosen += found
+        return chosen or list(self)
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """Of a part in a process of its own."""
+
+    status: int
+    text: str
+
+    @property
+    def result(self):
+        return base.last_line(self.text)
+
+    @property
+    def verdict(self):
+        if self.status == 0:
+            return "-" if self.result.endswith("not run") else "ok"
+        return "TIMEOUT" if self.status in (124, 137) else "FAILED"
+
+    @property
+    def failed(self):
+        return self.status != 0
+
+
+def run_apart(command, limit, log):
+    """Runs a part by this command. The file `log` has what it prints, then what it adds to that file itself. Ended
+    after `limit` seconds, with all that is in its process group; also if this process is ended meanwhile."""
+    printed = log.with_suffix(".txt")
+    log.unlink(missing_ok=True)
+    with open(printed, "wb") as file:
+        child = subprocess.Popen(list(map(str, command)), stdin=subprocess.DEVNULL, stdout=file, stderr=file, process_group=0)
+    try:
+        status = child.wait(limit)
+    except subprocess.TimeoutExpired:
+        status = 124
+    finally:
+        if child.returncode is None:
+            _end_group(child)
+        text = printed.read_text(encoding="utf-8", errors="replace")
+        log.write_text(text + (log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""), encoding="utf-8")
+        printed.unlink()
+    return Outcome(status, text)
+
+
+def _end_group(child):
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        try:
+            os.killpg(child.pid, number)
+            child.wait(KILL_AFTER_S)
+            return
+        except subprocess.TimeoutExpired:
+            pass
+        except ProcessLookupError:
+            return
