@@ -4,7 +4,7 @@
 #include <functional>
 #include <map>
 
-#include "migrate-agent/gpu/allocations/job.h"
+#include "migrate-agent/gpu/allocations/allocations.h"
 #include "migrate-agent/gpu/allocations/same_memory.h"
 
 namespace gcr::gpu {

@@ -12,7 +12,7 @@
 #include <filesystem>
 #include <span>
 
-#include "migrate-agent/gpu/allocations/job.h"
+#include "migrate-agent/gpu/allocations/allocations.h"
 #include "proto/journal.pb.h"
 #include "src/base/limits.h"
 #include "src/base/result.h"

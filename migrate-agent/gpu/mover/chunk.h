@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "migrate-agent/gpu/allocations/job.h"
+#include "migrate-agent/gpu/allocations/allocations.h"
 #include "migrate-agent/gpu/device/device.h"
 #include "src/base/units.h"
 

@@ -5,7 +5,7 @@
 #include <memory>
 
 #include "migrate-agent/gpu/access/gpu_access.h"
-#include "migrate-agent/gpu/allocations/job.h"
+#include "migrate-agent/gpu/allocations/allocations.h"
 #include "migrate-agent/gpu/device/device.h"
 
 namespace gcr::mover {

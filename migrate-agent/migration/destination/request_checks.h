@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "migrate-agent/gpu/allocations/job.h"
+#include "migrate-agent/gpu/allocations/allocations.h"
 #include "migrate-agent/gpu/mover/gpu_map.h"
 #include "migrate-agent/gpu/mover/incoming_vram.h"
 #include "migrate-agent/transfer/images/store.h"

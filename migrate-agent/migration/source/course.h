@@ -19,7 +19,7 @@
 #include <vector>
 
 #include "migrate-agent/commit/states/commit_log.h"
-#include "migrate-agent/gpu/allocations/job.h"
+#include "migrate-agent/gpu/allocations/allocations.h"
 #include "migrate-agent/gpu/keeper/keeper.h"
 #include "migrate-agent/migration/engine/run.h"
 #include "migrate-agent/migration/source/outgoing_images.h"

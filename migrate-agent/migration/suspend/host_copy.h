@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "migrate-agent/gpu/allocations/job.h"
+#include "migrate-agent/gpu/allocations/allocations.h"
 #include "migrate-agent/gpu/device/device.h"
 #include "migrate-agent/gpu/host_copy/kept_copy.pb.h"
 #include "migrate-agent/gpu/keeper/keeper.h"

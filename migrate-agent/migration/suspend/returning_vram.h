@@ -6,7 +6,7 @@
 #include <memory>
 #include <vector>
 
-#include "migrate-agent/gpu/allocations/job.h"
+#include "migrate-agent/gpu/allocations/allocations.h"
 #include "migrate-agent/gpu/device/device.h"
 #include "migrate-agent/gpu/host_copy/kept_vram.h"
 #include "migrate-agent/gpu/keeper/keeper.h"

@@ -11,7 +11,7 @@
 
 #include "migrate-agent/criu/launch/plugin.h"
 #include "migrate-agent/gpu/access/gpu_access.h"
-#include "migrate-agent/gpu/allocations/job.h"
+#include "migrate-agent/gpu/allocations/allocations.h"
 #include "migrate-agent/gpu/allocations/lister.h"
 #include "migrate-agent/preflight/compare/host_facts.h"
 #include "migrate-agent/preflight/examine/driver_alone.h"
