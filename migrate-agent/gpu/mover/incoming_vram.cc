@@ -246,7 +246,7 @@ Status IncomingVram::synchronize() const {
 }
 
 /// Creates the VRAM of buffers with landing memory, and uploads everything that has landed there.
-Status IncomingVram::fill(const Expected& expected) {
+Status IncomingVram::fill(const VramDigests& expected) {
   for (auto& [id, buffer] : buffers_) {
     if (buffer.landing.empty()) continue;
     GCR_TRY(create_vram(id, buffer));
@@ -261,7 +261,7 @@ Status IncomingVram::fill(const Expected& expected) {
 }
 
 /// Clears chunks that were sent once and are expected to be zeros now: zeros are never sent.
-Status IncomingVram::settle_zeros(const Expected& expected) {
+Status IncomingVram::settle_zeros(const VramDigests& expected) {
   const Zeros zeros(digester_->key());
   for (auto& [id, buffer] : buffers_) {
     const auto& digests = expected.at(id);
@@ -294,7 +294,7 @@ Error differs(AllocationId id, std::uint64_t offset, std::uint64_t size_bytes) {
 }  // namespace
 
 /// On the CPU.
-Result<std::uint64_t> IncomingVram::verify_landing(const Expected& expected) const {
+Result<std::uint64_t> IncomingVram::verify_landing(const VramDigests& expected) const {
   struct Chunk {
     AllocationId id;
     std::span<const std::byte> buffer;
@@ -326,7 +326,7 @@ IncomingVram::Kept IncomingVram::kept(AllocationId id) const {
           static_cast<std::uint64_t>(at - region->bytes().data())};
 }
 
-Result<std::uint64_t> IncomingVram::fill_and_verify(const Expected& expected) {
+Result<std::uint64_t> IncomingVram::fill_and_verify(const VramDigests& expected) {
   for (const auto& [id, buffer] : buffers_) {
     const auto found = expected.find(id);
     if (found == expected.end() || found->second.size() != chunk_count(buffer.size_bytes)) {
@@ -340,10 +340,10 @@ Result<std::uint64_t> IncomingVram::fill_and_verify(const Expected& expected) {
   GCR_TRY(settle_zeros(expected));
   if (fault::armed("destination.vram.corrupt")) GCR_TRY(spoil());
   GCR_TRY(synchronize());
-  const std::vector<ChunkRef> chunks = chunks_of(buffers_);
+  const std::vector<VramChunk> chunks = chunks_of(buffers_);
   GCR_ASSIGN(const auto digests, digester_->digest(chunks));
   for (std::size_t i = 0; i < chunks.size(); ++i) {
-    const ChunkRef& chunk = chunks[i];
+    const VramChunk& chunk = chunks[i];
     if (digests[i] == expected.at(chunk.buffer)[chunk.number()]) continue;
     return differs(chunk.buffer, chunk.offset, chunk.vram->size_bytes());
   }

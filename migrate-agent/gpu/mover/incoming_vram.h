@@ -93,8 +93,7 @@ class IncomingVram {
   /// chunks that are expected to be zeros, waits for all copies, and compares the digest
   /// of every chunk in VRAM; in kKeep, only that in landing memory. kDataLoss names the first that
   /// differs. Returns how many were compared.
-  Result<std::uint64_t> fill_and_verify(
-      const std::map<AllocationId, std::vector<digest::Digest>>& expected);
+  Result<std::uint64_t> fill_and_verify(const VramDigests& expected);
 
   /// Of the VRAM itself; after fill_and_verify().
   Result<Descriptors> descriptors() const { return descriptors_of(buffers_); }
@@ -130,7 +129,6 @@ class IncomingVram {
     std::unique_ptr<device::Allocation> vram;
     std::vector<std::atomic<bool>> landed;  // by chunk: it has landed at least once
   };
-  using Expected = std::map<AllocationId, std::vector<digest::Digest>>;
 
   /// A GPU's: for uploads_, and for all else.
   struct Streams {
@@ -152,9 +150,9 @@ class IncomingVram {
   Status clear(AllocationId id, const Incoming& buffer, std::uint64_t offset, std::uint64_t length);
   Status upload(AllocationId id, const Incoming& buffer, std::uint64_t offset,
                 std::uint64_t length);
-  Status fill(const Expected& expected);
-  Result<std::uint64_t> verify_landing(const Expected& expected) const;
-  Status settle_zeros(const Expected& expected);
+  Status fill(const VramDigests& expected);
+  Result<std::uint64_t> verify_landing(const VramDigests& expected) const;
+  Status settle_zeros(const VramDigests& expected);
   Status spoil();
   Status synchronize() const;
 

@@ -21,9 +21,9 @@ struct Report {
 };
 
 /// Cuts `chunks` into batches, each of one GPU.
-std::vector<std::span<const ChunkRef>> batches_of(std::span<const ChunkRef> chunks,
-                                                  std::size_t batch_chunks) {
-  std::vector<std::span<const ChunkRef>> batches;
+std::vector<std::span<const VramChunk>> batches_of(std::span<const VramChunk> chunks,
+                                                   std::size_t batch_chunks) {
+  std::vector<std::span<const VramChunk>> batches;
   std::size_t start = 0;
   for (std::size_t i = 1; i <= chunks.size(); ++i) {
     if (i < chunks.size() && i - start < batch_chunks &&
@@ -44,7 +44,7 @@ class SnapshotReader::Slot {
   Status prepare(const std::shared_ptr<device::Gpu>& on);
 
   /// Starts the copies of `chunks`, at least one. settle() even after a failure.
-  Status start(std::span<const ChunkRef> chunks, const VramDigester& digester);
+  Status start(std::span<const VramChunk> chunks, const VramDigester& digester);
 
   /// Waits for what was started.
   Status wait() { return gpus_.at(&chunks_.front().vram->gpu()).stream->synchronize(); }
@@ -80,7 +80,7 @@ class SnapshotReader::Slot {
 
   std::unique_ptr<device::HostMemory> memory_;
   std::map<const device::Gpu*, Place> gpus_;
-  std::span<const ChunkRef> chunks_;
+  std::span<const VramChunk> chunks_;
 };
 
 Status SnapshotReader::Slot::prepare(const std::shared_ptr<device::Gpu>& on) {
@@ -105,7 +105,7 @@ Status SnapshotReader::Slot::copy_aside(const Place& place) {
   // Neighbours go in one copy: each copy may cost the application a change of contexts.
   for (std::size_t i = 0, end = 0; i < chunks_.size(); i = end) {
     std::uint64_t length = chunks_[i].length_bytes;
-    const auto follows = [&](const ChunkRef& chunk) {
+    const auto follows = [&](const VramChunk& chunk) {
       return chunk.vram == chunks_[i].vram && chunk.address() == chunks_[i].address() + length;
     };
     for (end = i + 1; end < chunks_.size() && follows(chunks_[end]); ++end) {
@@ -133,7 +133,8 @@ Status SnapshotReader::Slot::copy_out(const Place& place) {
   return copied ? copied : copied.error().while_doing("cannot read VRAM");
 }
 
-Status SnapshotReader::Slot::start(std::span<const ChunkRef> chunks, const VramDigester& digester) {
+Status SnapshotReader::Slot::start(std::span<const VramChunk> chunks,
+                                   const VramDigester& digester) {
   device::Gpu& gpu = chunks.front().vram->gpu();
   GCR_TRY(prepare(gpu.shared_from_this()));
   chunks_ = chunks;
@@ -148,7 +149,7 @@ Status SnapshotReader::Slot::start(std::span<const ChunkRef> chunks, const VramD
 /// each by a free thread.
 class SnapshotReader::Run {
  public:
-  Run(SnapshotReader& reader, std::span<const ChunkRef> chunks, unsigned threads,
+  Run(SnapshotReader& reader, std::span<const VramChunk> chunks, unsigned threads,
       const ChunkSink& sink)
       : reader_(reader),
         thread_count_(std::max(1U, threads)),
@@ -242,7 +243,7 @@ class SnapshotReader::Run {
   SnapshotReader& reader_;
   const unsigned thread_count_;
   const ChunkSink& sink_;
-  const std::vector<std::span<const ChunkRef>> batches_;
+  const std::vector<std::span<const VramChunk>> batches_;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::array<Turn, kSlots> turns_{};
@@ -262,7 +263,7 @@ Status SnapshotReader::prepare(const std::shared_ptr<device::Gpu>& gpu) {
   return {};
 }
 
-Status SnapshotReader::read(std::span<const ChunkRef> chunks, unsigned threads,
+Status SnapshotReader::read(std::span<const VramChunk> chunks, unsigned threads,
                             const ChunkSink& sink) {
   if (chunks.empty()) return {};
   return Run(*this, chunks, threads, sink).run();

@@ -3,20 +3,15 @@
 // that of the bytes handed on, even if the chunk changes meanwhile.
 #pragma once
 
-#include <functional>
 #include <map>
 #include <memory>
 #include <span>
 #include <vector>
 
+#include "migrate-agent/gpu/mover/chunk_sender.h"
 #include "migrate-agent/gpu/mover/vram_digester.h"
 
 namespace gcr::mover {
-
-/// Gets one chunk: its digest and its bytes (valid during the call). Called from several threads
-/// at once, once per chunk.
-using ChunkSink = std::function<Status(const ChunkRef& chunk, const digest::Digest& digest,
-                                       std::span<const std::byte> bytes)>;
 
 /// A few slots alternate: while all threads hand on the chunks of one, the next ones are being
 /// copied from the GPU. All chunks of a slot are copied aside and digested together: on a GPU that
@@ -37,7 +32,7 @@ class SnapshotReader {
   /// Blocks until every chunk has gone through `sink`, on `threads` threads, or returns the first
   /// error, after all threads have ended. One call at a time; the chunks' GPUs are prepared in the
   /// digester.
-  Status read(std::span<const ChunkRef> chunks, unsigned threads, const ChunkSink& sink);
+  Status read(std::span<const VramChunk> chunks, unsigned threads, const ChunkSink& sink);
 
   /// The memory that chunks are handed on from, as far as it is allocated; it is never moved.
   std::vector<std::span<const std::byte>> memory() const;

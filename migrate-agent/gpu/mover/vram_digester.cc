@@ -41,7 +41,7 @@ Status VramDigester::prepare(const std::shared_ptr<device::Gpu>& on, std::size_t
   return {};
 }
 
-Status VramDigester::launch(Place& place, std::span<const ChunkRef> chunks) {
+Status VramDigester::launch(Place& place, std::span<const VramChunk> chunks) {
   if (place.indices.empty()) return {};
   GCR_TRY(prepare(place.gpu, place.indices.size()));
   device::Chunk* descriptor = descriptors_in(*place.memory);
@@ -53,7 +53,7 @@ Status VramDigester::launch(Place& place, std::span<const ChunkRef> chunks) {
       on_gpu<digest::Digest>(*place.memory, place.capacity * sizeof(device::Chunk)), *place.stream);
 }
 
-Result<std::vector<digest::Digest>> VramDigester::digest(std::span<const ChunkRef> chunks) {
+Result<std::vector<digest::Digest>> VramDigester::digest(std::span<const VramChunk> chunks) {
   for (auto& [gpu, place] : gpus_) place.indices.clear();
   for (std::size_t i = 0; i < chunks.size(); ++i) {
     device::Gpu& gpu = chunks[i].vram->gpu();

@@ -22,7 +22,7 @@ class VramDigester {
 
   /// The digests of `chunks`, in their order: one launch per GPU, all GPUs at the same time. A
   /// chunk that is written meanwhile gives a useless digest, with no other effect.
-  Result<std::vector<digest::Digest>> digest(std::span<const ChunkRef> chunks);
+  Result<std::vector<digest::Digest>> digest(std::span<const VramChunk> chunks);
 
   /// The digester of a GPU that was prepared. Thread-safe, except during prepare().
   const device::Digester& on(const device::Gpu& gpu) const { return *gpus_.at(&gpu).digester; }
@@ -39,7 +39,7 @@ class VramDigester {
     std::size_t capacity = 0;
     std::vector<std::size_t> indices;  // of the chunks of this call that lie here
   };
-  Status launch(Place& place, std::span<const ChunkRef> chunks);
+  Status launch(Place& place, std::span<const VramChunk> chunks);
 
   digest::DigestKey key_;
   std::map<const device::Gpu*, Place> gpus_;

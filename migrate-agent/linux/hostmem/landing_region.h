@@ -34,7 +34,11 @@ class LandingRegion {
   static Result<LandingRegion> create_file(std::uint64_t bytes, HugepagePolicy policy,
                                            const HugepageLimits& limits = {});
 
-  /// Of the file; only after create_file().
+  /// Maps `bytes` of a file that create_file() made, maybe in another process. Its pages are those
+  /// of the file.
+  static Result<LandingRegion> open(UniqueFd file, std::uint64_t bytes);
+
+  /// Of the file; only after create_file() or open().
   int file() const { return file_.get(); }
 
   /// The memory, aligned to 2 MiB, zero at first, exactly as long as was asked for.

@@ -87,9 +87,9 @@ Status remove_buffers(const google::protobuf::RepeatedField<std::uint64_t>& ids,
   return {};
 }
 
-Result<BufferDigests> check_digests(
+Result<mover::VramDigests> check_digests(
     const google::protobuf::RepeatedPtrField<proto::BufferDigests>& buffers, const gpu::Job& job) {
-  BufferDigests checked;
+  mover::VramDigests checked;
   for (const proto::BufferDigests& buffer : buffers) {
     const gpu::AllocationId id{buffer.buffer_id()};
     const auto found = job.allocations().find(id);

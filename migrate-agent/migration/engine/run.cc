@@ -78,8 +78,11 @@ Status await_vote(Run& run) {
   return run.log->advance(commit::SourceEvent::kAskRestore, std::move(record));
 }
 
-Status ask_for_vote(Run& run, Target& target, const proto::RestoreRequest& request,
-                    std::uint64_t chunks) {
+Status ask_for_vote(Run& run, Target& target, const proto::RestoreRequest& request) {
+  std::uint64_t chunks = 0;
+  for (const proto::BufferDigests& buffer : request.digests()) {
+    chunks += buffer.digests().size() / sizeof(digest::Digest);
+  }
   GCR_ASSIGN(proto::RestoreReply vote, target.restore(request));
   if (vote.verified_chunks() != chunks) {
     return Error(Code::kDataLoss, fmt::format("the destination verified {} of {} chunks",

@@ -54,10 +54,9 @@ Status announce(Run& run);
 /// The journal says from here on that the target may vote.
 Status await_vote(Run& run);
 
-/// The target's vote on all that was sent; `chunks` of VRAM it must have verified. Its notes,
-/// phases and figures go into the report.
-Status ask_for_vote(Run& run, Target& target, const proto::RestoreRequest& request,
-                    std::uint64_t chunks);
+/// The target's vote on all that was sent: it must have verified every chunk that has a digest in
+/// `request`. Its notes, phases and figures go into the report.
+Status ask_for_vote(Run& run, Target& target, const proto::RestoreRequest& request);
 
 /// What a course adds to its commit.
 struct Commit {

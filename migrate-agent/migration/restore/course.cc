@@ -36,7 +36,7 @@ struct Loading {
   std::optional<store::Directory> directory{};
   std::optional<StoredJob> job{};
   std::unique_ptr<AgentTarget> target{};
-  StoredJob::Regions regions{};
+  google::protobuf::RepeatedPtrField<proto::BufferRegion> regions{};
   proto::RestoreRequest restore{};
   worker::Cancellation::Registration interrupting{};
 };
@@ -133,14 +133,8 @@ Status prepare(Loading& l) {
   request.set_digest_key(l.job->manifest().digest_key());
   request.set_no_prefill(l.request.no_prefill());
   *request.mutable_offer() = transfer::data_offer(l.run.worker.config.unencrypted_data);
-  GCR_ASSIGN(const Prepared prepared, l.target->prepare(request));
-  for (const proto::BufferRegion& region : prepared.reply.regions()) {
-    l.regions[region.buffer_id()] = region.region();
-  }
-  for (const proto::Buffer& buffer : l.job->manifest().buffers()) {
-    if (l.regions.contains(buffer.id())) continue;
-    return Error(Code::kProtocol, fmt::format("buffer {} has no region", buffer.id()));
-  }
+  GCR_ASSIGN(Prepared prepared, l.target->prepare(request));
+  l.regions = std::move(*prepared.reply.mutable_regions());
   return fault::point("source.load.prepared");
 }
 
@@ -164,8 +158,7 @@ Status send_all(Loading& l, images::ImageSender& sender) {
     return done;
   };
   auto vram = std::async(std::launch::async, [&l, &in_phase] {
-    return in_phase("vram",
-                    [&l] { return l.job->send_vram(l.target->channel(), l.regions, l.restore); });
+    return in_phase("vram", [&l] { return l.job->send_vram(l.regions, *l.target); });
   });
   const Status images = in_phase("images", [&]() -> Status {
     GCR_TRY(l.job->send_images(sender));
@@ -185,6 +178,7 @@ Status send(Loading& l) {
   GCR_ASSIGN(images::ImageSender* const sender,
              l.target->image_sender(store::Compression::kNone, 0));
   GCR_TRY(send_all(l, *sender));
+  l.job->add_digests(l.restore);
   GCR_ASSIGN(const images::SentImages sent, sender->finish());
   add_files(sent, l.restore);
   l.run.report.set_image_bytes(sent.raw_bytes);
@@ -196,11 +190,7 @@ Status ask_for_vote(Loading& l) {
   *l.restore.mutable_members() = l.job->manifest().members();
   l.run.console.tell("restore", "restoring");
   GCR_TRY(await_vote(l.run));
-  std::uint64_t chunks = 0;
-  for (const proto::StoredBuffer& buffer : l.job->manifest().vram()) {
-    chunks += static_cast<std::uint64_t>(buffer.contents_size());
-  }
-  GCR_TRY(migration::ask_for_vote(l.run, *l.target, l.restore, chunks));
+  GCR_TRY(migration::ask_for_vote(l.run, *l.target, l.restore));
   GCR_TRY(fault::point("source.load.voted"));
   return l.run.worker.cancellation.check();
 }

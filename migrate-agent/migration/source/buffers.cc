@@ -1,6 +1,4 @@
 // Which buffers the process has, where they go, and who keeps them.
-#include <set>
-
 #include "migrate-agent/migration/source/course.h"
 
 namespace gcr::migration::source {
@@ -68,20 +66,7 @@ Status refresh_buffers(Course& c) {
   GCR_TRY(follow_allocations(c, request));
   if (request.ByteSizeLong() == 0) return {};
   GCR_ASSIGN(const proto::BuffersReply reply, c.target->change(request));
-  return assign_regions(c, reply.regions());
-}
-
-Status assign_regions(Course& c,
-                      const google::protobuf::RepeatedPtrField<proto::BufferRegion>& regions) {
-  std::set<gpu::AllocationId> assigned;
-  for (const proto::BufferRegion& region : regions) {
-    const gpu::AllocationId id{region.buffer_id()};
-    if (!c.copying.vram->contains(id) || !assigned.insert(id).second) {
-      return Error(Code::kProtocol, "the destination prepared a buffer that was not asked for");
-    }
-    c.copying.vram->assign(id, region.region());
-  }
-  return {};
+  return c.copying.vram->assign(reply.regions());
 }
 
 /// The journal knows the keeper before it holds anything.

@@ -64,7 +64,7 @@ struct Copying {
   std::optional<images::ScratchDirectory> scratch;
   std::optional<mover::OutgoingVram> vram;
   std::optional<Precopy> precopy;
-  std::map<gpu::AllocationId, std::vector<digest::Digest>> digests;  ///< of all VRAM, as sent
+  mover::VramDigests digests;  ///< of all VRAM, as sent
   std::optional<OutgoingImages> images;
   images::Sink* sink = nullptr;  ///< the target's
   images::SentImages sent;
@@ -200,10 +200,6 @@ Status follow_allocations(Course& c, proto::BuffersRequest& changes);
 
 /// The same, and tells the target.
 Status refresh_buffers(Course& c);
-
-/// Where the target has put buffers that it was asked for.
-Status assign_regions(Course& c,
-                      const google::protobuf::RepeatedPtrField<proto::BufferRegion>& regions);
 
 Status start_keeper(Course& c);
 

@@ -124,19 +124,14 @@ Status prepare(Course& c) {
   Copying& copying = c.copying;
   c.run.console.tell("prepare", fmt::format("preparing {} buffers at {}",
                                             c.subject.job.allocations().size(), c.target->name()));
-  GCR_ASSIGN(const DigestSecret key, c.target->digest_key());
+  const DigestSecret key = c.target->digest_key();
   GCR_TRY(prepare_images(c));
-  copying.vram.emplace(
-      c.subject.driver, digest::DigestKey::expand(key),
-      [target = c.target.get()](transport::RegionId region, std::uint64_t offset,
-                                const digest::Digest& digest, std::uint64_t length_bytes) {
-        return target->has_chunk(region, offset, digest, length_bytes);
-      });
+  copying.vram.emplace(c.subject.driver, digest::DigestKey::expand(key));
   proto::BuffersRequest found;
   GCR_TRY(follow_allocations(c, found));
   GCR_TRY(start_keeper(c));
   GCR_ASSIGN(const Prepared prepared, prepare_target(c, key, std::move(*found.mutable_added())));
-  GCR_TRY(assign_regions(c, prepared.reply.regions()));
+  GCR_TRY(copying.vram->assign(prepared.reply.regions()));
   c.account.kind = kind_of_program(c.run.log->journal().began().command());
   c.account.steady =
       expect_downtime(c.run.worker.config.state_dir, c.account.kind, prepared.reply.prefill());
@@ -144,7 +139,7 @@ Status prepare(Course& c) {
     c.account.steady = {.beside_ms = in_milliseconds(alone->downtime), .is_least = false};
   }
   c.run.console.set_steady_downtime(c.account.steady);
-  copying.precopy.emplace(*copying.vram, c.target->channel(), c.run.phases, c.run.console.meter(),
+  copying.precopy.emplace(*copying.vram, *c.target, c.run.phases, c.run.console.meter(),
                           c.run.console.limits());
   return fault::point("source.prepared");
 }

@@ -282,13 +282,12 @@ Status switch_over(Course& c) {
 
 namespace {
 
-proto::RestoreRequest restore_request(Course& c, std::uint64_t& chunks) {
+proto::RestoreRequest restore_request(Course& c) {
   proto::RestoreRequest request;
   for (const auto& [id, digests] : c.copying.digests) {
     proto::BufferDigests& out = *request.add_digests();
     out.set_buffer_id(id.value);
     out.set_digests(digests.data(), digests.size() * sizeof(digest::Digest));
-    chunks += digests.size();
   }
   add_files(c.copying.sent, request);
   for (proto::DumpedMember& member : c.copying.members) *request.add_members() = std::move(member);
@@ -304,12 +303,11 @@ Status restore(Course& c) {
 }
 
 Status ask_for_vote(Course& c) {
-  std::uint64_t chunks = 0;
-  const proto::RestoreRequest request = restore_request(c, chunks);
+  const proto::RestoreRequest request = restore_request(c);
   c.run.console.tell("restore", c.request.has_checkpoint()
                                     ? fmt::format("completing {}", c.request.checkpoint().name())
                                     : fmt::format("restoring at {}", c.target->name()));
-  GCR_TRY(migration::ask_for_vote(c.run, *c.target, request, chunks));
+  GCR_TRY(migration::ask_for_vote(c.run, *c.target, request));
   return fault::point("source.voted");
 }
 

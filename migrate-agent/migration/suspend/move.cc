@@ -3,16 +3,13 @@
 // the job suspended as before (migrate-agent/migration/finish).
 #include <fmt/format.h>
 
-#include <atomic>
 #include <future>
 
 #include "migrate-agent/base/fault/fault.h"
-#include "migrate-agent/gpu/digest/digest.h"
 #include "migrate-agent/migration/entry.h"
 #include "migrate-agent/migration/source/check.h"
 #include "migrate-agent/migration/source/course.h"
 #include "migrate-agent/migration/suspend/suspended.h"
-#include "src/base/side_by_side.h"
 
 namespace gcr::migration {
 namespace move {
@@ -23,9 +20,9 @@ using source::Course;
 struct Move {
   Course& course;
   std::optional<commit::SourceLog> suspension{};  ///< until the migration has a journal
-  std::optional<gpu::KeptVram> vram{};
+  std::optional<gpu::HostCopy> copy{};
   source::DigestSecret key{};
-  std::map<std::uint64_t, transport::RegionId> regions{};  ///< by the buffer's id
+  std::optional<mover::ChunkSender> sender{};
 };
 
 /// The job moves as a whole, whichever of its processes was named.
@@ -48,8 +45,8 @@ Status take(Move& m) {
   GCR_ASSIGN(m.suspension, take_suspended(c.run.worker, entry, pid));
   GCR_TRY(take_members(m));
   const auto& records = m.suspension->journal().records();
-  GCR_ASSIGN(m.vram, take_copy(records, pid));
-  GCR_ASSIGN(c.subject.suspended, describe_suspended(records, c.subject.members, *m.vram));
+  GCR_ASSIGN(m.copy, open_copy(records, pid));
+  GCR_ASSIGN(c.subject.suspended, describe_suspended(records, c.subject.members, *m.copy));
   return source::claim_for_target(c);
 }
 
@@ -76,7 +73,7 @@ Status begin(Move& m) {
   proto::MigrateReport& report = c.run.report;
   report.set_source_touched(true);
   report.set_gpu_processes(static_cast<std::uint32_t>(c.subject.suspended->gpu_members.size()));
-  report.set_vram_bytes(m.vram->total_bytes());
+  report.set_vram_bytes(m.copy->total_bytes());
   report.set_buffers(c.subject.job.allocations().size());
   return {};
 }
@@ -86,69 +83,33 @@ Status prepare(Move& m) {
   const worker::Phases::Timer timer(c.run.phases, "course", "prepare");
   c.run.console.tell("prepare", fmt::format("preparing {} buffers at {}",
                                             c.subject.job.allocations().size(), c.target->name()));
-  GCR_ASSIGN(m.key, c.target->digest_key());
+  m.key = c.target->digest_key();
+  m.sender.emplace(digest::DigestKey::expand(m.key));
   c.request.set_image_mode(proto::IMAGE_MODE_STREAM);
   GCR_TRY(source::prepare_images(c));
   source::Buffers buffers;
   for (const auto& [id, allocation] : c.subject.job.allocations()) {
     *buffers.Add() = preflight::describe(allocation);
+    m.sender->add(id, allocation.size_bytes);
   }
   GCR_ASSIGN(const Prepared prepared, source::prepare_target(c, m.key, std::move(buffers)));
-  for (const proto::BufferRegion& region : prepared.reply.regions()) {
-    m.regions[region.buffer_id()] = region.region();
-  }
-  for (const auto& [id, allocation] : c.subject.job.allocations()) {
-    if (m.regions.contains(id.value)) continue;
-    return Error(Code::kProtocol, fmt::format("buffer {} has no region", id.value));
-  }
+  GCR_TRY(m.sender->assign(prepared.reply.regions()));
   GCR_TRY(c.copying.images->prepare());
   return fault::point("source.prepared");
 }
 
-struct Chunk {
-  const gpu::KeptBuffer* buffer;
-  std::size_t number;
-  std::span<const std::byte> bytes;
-};
-
-std::vector<Chunk> chunks_of(const gpu::KeptVram& vram) {
-  std::vector<Chunk> chunks;
-  for (const gpu::KeptBuffer& kept : vram.description().buffers()) {
-    const std::span<const std::byte> content = vram.content(kept);
-    for (std::size_t at = 0; at < content.size(); at += kChunkBytes) {
-      chunks.push_back({&kept, at / kChunkBytes,
-                        content.subspan(at, std::min(kChunkBytes, content.size() - at))});
-    }
-  }
-  return chunks;
-}
-
-/// Chunks of zeros are not sent. What differs from what was in VRAM ends the migration.
+/// What differs from what was in VRAM ends the migration.
 Status send_vram(Move& m) {
   Course& c = m.course;
-  transport::Channel& channel = c.target->channel();
-  const auto kept_key = digest::DigestKey::expand(m.vram->digest_key());
   const auto key = digest::DigestKey::expand(m.key);
-  for (const gpu::KeptBuffer& kept : m.vram->description().buffers()) {
-    c.copying.digests[{kept.buffer().id()}].resize(kept.digests().size() / sizeof(digest::Digest));
-  }
-  std::atomic<std::uint64_t> sent_bytes = 0;
-  const std::vector<Chunk> chunks = chunks_of(*m.vram);
-  GCR_TRY(share_out(chunks.size(), channel.useful_writers(), [&](std::size_t i) -> Status {
-    const auto& [kept, number, bytes] = chunks[i];
-    GCR_TRY(gpu::KeptVram::check_digest(*kept, number, digest::digest_chunk(kept_key, bytes)));
-    const std::uint64_t id = kept->buffer().id();
-    digest::Digest& digest = c.copying.digests.at({id})[number];
-    digest = digest::digest_chunk(key, bytes);
-    if (digest == digest::digest_zeros(key, bytes.size())) return {};
-    const transport::RegionId region = m.regions.at(id);
-    const std::uint64_t offset = number * kChunkBytes;
-    if (c.target->has_chunk(region, offset, digest, bytes.size())) return {};
-    sent_bytes += bytes.size();
-    return channel.write(region, offset, bytes);
-  }));
-  c.run.report.set_sent_vram_bytes(sent_bytes);
-  return channel.flush();
+  const auto source = [&](unsigned threads, const mover::ChunkSink& sink) {
+    return m.copy->read(key, threads, sink);
+  };
+  const auto sent_bytes = m.sender->send(source, *c.target);
+  c.copying.digests = m.sender->digests();
+  GCR_TRY(sent_bytes);
+  c.run.report.set_sent_vram_bytes(*sent_bytes);
+  return {};
 }
 
 /// VRAM beside images.
@@ -156,7 +117,7 @@ Status send(Move& m) {
   Course& c = m.course;
   const worker::Phases::Timer timer(c.run.phases, "course", "send");
   c.run.console.tell("send",
-                     fmt::format("sending {} of VRAM", format_bytes(m.vram->total_bytes())));
+                     fmt::format("sending {} of VRAM", format_bytes(m.copy->total_bytes())));
   c.run.console.begin_copying(c.target->channel());
   auto vram = std::async(std::launch::async, [&m, &c] {
     return worker::guarded(
@@ -201,9 +162,9 @@ Result<proto::Envelope> run_suspended_check(worker::WorkerContext& context,
   GCR_ASSIGN(const journal::Entry entry, find_suspended(context, request.pid()));
   GCR_ASSIGN(const journal::Contents contents, journal::peek(entry.path));
   GCR_ASSIGN(const auto members, living_members(context.permissions, contents.records));
-  GCR_ASSIGN(const gpu::KeptVram vram, take_copy(contents.records, request.pid()));
+  GCR_ASSIGN(const gpu::HostCopy copy, open_copy(contents.records, request.pid()));
   GCR_ASSIGN(const preflight::SuspendedJob job,
-             describe_suspended(contents.records, members, vram));
+             describe_suspended(contents.records, members, copy));
   return check(context, request, journal::pids_of(members), &job);
 }
 

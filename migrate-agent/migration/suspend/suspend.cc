@@ -3,17 +3,17 @@
 // needs no worker: it stands still, frozen by its control group, and a keeper has the copy. Until
 // then every failure leads back, as in a migration: VRAM is still there.
 #include <fmt/format.h>
-#include <openssl/rand.h>
 
 #include <algorithm>
 #include <future>
 
 #include "migrate-agent/base/fault/fault.h"
+#include "migrate-agent/gpu/host_copy/host_copy.h"
 #include "migrate-agent/linux/hostmem/memory_reservation.h"
 #include "migrate-agent/migration/entry.h"
 #include "migrate-agent/migration/source/course.h"
-#include "migrate-agent/migration/suspend/host_copy.h"
 #include "src/base/log.h"
+#include "src/base/random.h"
 
 namespace gcr::migration {
 namespace suspend {
@@ -24,10 +24,9 @@ using source::Course;
 
 struct Suspend {
   Course& course;
-  HostCopy::Secret secret{};
   std::unique_ptr<hostmem::MemoryReservation> memory{};
-  std::optional<HostCopy> copy{};
-  HostCopy::Digests digests{};
+  std::optional<gpu::HostCopy> copy{};
+  mover::VramDigests digests{};
   gpu::KeptCopy description{};             ///< of the copy
   std::optional<keeper::Keeper> keeper{};  ///< of the copy
 };
@@ -94,12 +93,10 @@ Status prepare(Suspend& s) {
   const worker::Phases::Timer timer(c.run.phases, "course", "prepare");
   c.run.console.tell("prepare", fmt::format("making room in host memory for {} buffers",
                                             c.subject.job.allocations().size()));
-  if (RAND_bytes(reinterpret_cast<unsigned char*>(s.secret.data()),
-                 static_cast<int>(s.secret.size())) != 1) {
-    return Error(Code::kInternal, "OpenSSL gives no random bytes for the digest key");
-  }
   const worker::Config& config = c.run.worker.config;
-  c.copying.vram.emplace(c.subject.driver, digest::DigestKey::expand(s.secret));
+  const auto secret = random_bytes<32>();
+  s.description.set_digest_key(secret.data(), secret.size());
+  c.copying.vram.emplace(c.subject.driver, digest::DigestKey::expand(secret));
   s.copy.emplace(c.subject.driver, config.hugepages);
   GCR_ASSIGN(s.memory,
              hostmem::MemoryReservation::create(hostmem::reservations_in(config.runtime_dir)));
@@ -152,8 +149,10 @@ Status decide(Suspend& s) {
   if (c.subject.handle->is_ending()) {
     return Error(Code::kNotFound, "the process ended while it was suspended");
   }
-  GCR_TRY(
-      s.copy->hand_over(c.subject.job, s.digests, s.secret, std::move(s.description), *s.keeper));
+  for (const auto& [id, allocation] : c.subject.job.allocations()) {
+    *s.description.add_buffers()->mutable_buffer() = preflight::describe(allocation);
+  }
+  GCR_TRY(s.copy->hand_over(std::move(s.description), s.digests, *s.keeper));
   GCR_TRY(fault::point("source.suspend.kept"));
   journal::Record record;
   record.mutable_suspended();

@@ -74,15 +74,15 @@ Result<commit::SourceLog> take_suspended(worker::WorkerContext& worker, const jo
                            pid, migration->to_string()));
 }
 
-Result<gpu::KeptVram> take_copy(std::span<const journal::Record> records, pid_t pid) {
+Result<gpu::HostCopy> open_copy(std::span<const journal::Record> records, pid_t pid) {
   const auto keeper = finish::keeper_of(records, finish::Kept::kCopy);
-  Result<gpu::KeptVram> taken = Error(Code::kNotFound, "no keeper was started");
-  if (keeper) taken = gpu::KeptVram::take_from(*keeper);
-  if (taken || taken.error().code() != Code::kNotFound) return taken;
+  Result<gpu::HostCopy> copy = Error(Code::kNotFound, "no keeper was started");
+  if (keeper) copy = gpu::HostCopy::open(*keeper);
+  if (copy || copy.error().code() != Code::kNotFound) return copy;
   return Error(Code::kDataLoss,
                fmt::format("the VRAM of process {} is lost, because the keeper of its copy has "
                            "ended ({}): the process can only be killed",
-                           pid, taken.error().message()));
+                           pid, copy.error().message()));
 }
 
 Result<journal::ProcessIds> living_members(const worker::Permissions& permissions,
@@ -101,8 +101,8 @@ Result<journal::ProcessIds> living_members(const worker::Permissions& permission
 
 Result<preflight::SuspendedJob> describe_suspended(std::span<const journal::Record> records,
                                                    const journal::ProcessIds& living,
-                                                   const gpu::KeptVram& vram) {
-  const gpu::KeptCopy& description = vram.description();
+                                                   const gpu::HostCopy& copy) {
+  const gpu::KeptCopy& description = copy.description();
   preflight::SuspendedJob suspended{.suspension = journal::id_of(records.front().began()),
                                     .job = gpu::Job(static_cast<std::uint32_t>(living.size())),
                                     .limits = description.limits(),

@@ -253,10 +253,24 @@ TEST_F(CourseTest, TheReportHasWhatTheVoteSays) {
   vote.set_stored_bytes(7);
   target_.vote = vote;
   test::FakeTarget target(target_);
-  ASSERT_TRUE(migration::ask_for_vote(course_->run, target, {}, 0));
+  ASSERT_TRUE(migration::ask_for_vote(course_->run, target, {}));
   EXPECT_TRUE(course_->run.report.prefilled());
   EXPECT_EQ(course_->run.report.stored_bytes(), 7U);
   EXPECT_THAT(course_->run.report.notes(), ElementsAre("landed in ordinary pages"));
+}
+
+TEST_F(CourseTest, AVoteOnFewerChunksThanWereSentIsDataLoss) {
+  begin_and_copy();
+  proto::RestoreRequest request;
+  request.add_digests()->set_digests(std::string(3 * sizeof(digest::Digest), 'd'));
+  proto::RestoreReply vote;
+  vote.set_verified_chunks(2);
+  target_.vote = vote;
+  test::FakeTarget target(target_);
+  const Status voted = migration::ask_for_vote(course_->run, target, request);
+  ASSERT_FALSE(voted);
+  EXPECT_EQ(voted.error().code(), Code::kDataLoss);
+  EXPECT_THAT(voted.error().message(), HasSubstr("2 of 3 chunks"));
 }
 
 class CommitTest : public CourseTest {

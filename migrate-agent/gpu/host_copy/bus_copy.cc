@@ -1,4 +1,4 @@
-#include "migrate-agent/migration/suspend/bus_copy.h"
+#include "migrate-agent/gpu/host_copy/bus_copy.h"
 
 #include <algorithm>
 #include <array>
@@ -11,7 +11,7 @@
 #include "src/base/side_by_side.h"
 #include "src/base/units.h"
 
-namespace gcr::migration {
+namespace gcr::gpu {
 namespace {
 
 constexpr std::size_t kPieceBytes = 256 * kMiB;
@@ -139,4 +139,4 @@ Status copy_in(std::span<const CopiedBuffer> buffers) {
   return side_by_side(threads, [&](std::size_t) { return send_in_turn(portions, next); });
 }
 
-}  // namespace gcr::migration
+}  // namespace gcr::gpu

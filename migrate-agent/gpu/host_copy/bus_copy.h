@@ -8,7 +8,7 @@
 #include "migrate-agent/gpu/device/device.h"
 #include "src/base/result.h"
 
-namespace gcr::migration {
+namespace gcr::gpu {
 
 /// All of an allocation, and its place in host memory.
 struct CopiedBuffer {
@@ -26,4 +26,4 @@ Status copy_out(std::span<const CopiedBuffer> buffers, std::span<std::byte> piec
 /// Copies all of `buffers` into VRAM, out of memory that is not page-locked, and waits for it.
 Status copy_in(std::span<const CopiedBuffer> buffers);
 
-}  // namespace gcr::migration
+}  // namespace gcr::gpu
