@@ -1,4 +1,6 @@
-// Copies between VRAM and host memory at the rate of the bus.
+// Copies between VRAM and host memory at the rate of the bus. Out of VRAM: into memory that is
+// page-locked, in large pieces. Into VRAM: page-locking would take as long as the copy, so threads
+// copy through small page-locked stages instead.
 #pragma once
 
 #include <cstddef>

@@ -1,7 +1,7 @@
 // How a copy is made: room for it is allocated, populated and page-locked while the job runs, since
 // that takes as long as the copy itself. Once the job is stopped, several threads copy VRAM into
-// it, each a page-locked piece, at the rate of the bus. Digests of VRAM, taken before the copy, go
-// into the description: whatever reads the copy later compares with them, so a memory error in
+// it, each a page-locked piece, at the rate of the bus. Digests of VRAM, taken before the copy, are
+// part of the description. Every reader of the copy compares with them, so a memory error in
 // between is found before the job runs. A resume page-locks nothing (bus_copy.h).
 #include "migrate-agent/gpu/host_copy/host_copy.h"
 
@@ -117,10 +117,11 @@ Status HostCopy::fill(const Job& job, const mover::OutgoingVram& vram) const {
                    [&](std::size_t i) { return copy_out(buffers, pieces[i]); });
 }
 
-Status HostCopy::hand_over(KeptCopy description, const mover::VramDigests& digests,
+Status HostCopy::hand_over(const Job& job, const mover::VramDigests& digests, KeptCopy description,
                            keeper::Keeper& keeper) const {
-  for (KeptBuffer& buffer : *description.mutable_buffers()) {
-    const AllocationId id{buffer.buffer().id()};
+  for (const auto& [id, allocation] : job.allocations()) {
+    KeptBuffer& buffer = *description.add_buffers();
+    *buffer.mutable_buffer() = to_message(allocation);
     buffer.set_part(static_cast<std::uint32_t>(places_.at(id).part));
     buffer.set_offset(places_.at(id).offset);
     const auto found = digests.find(id);
@@ -223,12 +224,7 @@ std::map<Uuid, std::uint64_t> HostCopy::bytes_by_gpu() const {
 Status HostCopy::read(const digest::DigestKey& key, unsigned threads,
                       const mover::ChunkSink& sink) const {
   const digest::DigestKey kept_key = this->key();
-  std::vector<mover::ChunkRef> chunks;
-  for (const auto& [id, place] : places_) {
-    for (const mover::ChunkRef& chunk : mover::chunks_of(id, place.size_bytes)) {
-      chunks.push_back(chunk);
-    }
-  }
+  const std::vector<mover::ChunkRef> chunks = mover::chunks_by_size(places_);
   return share_out(chunks.size(), threads, [&](std::size_t i) -> Status {
     const mover::ChunkRef& chunk = chunks[i];
     const auto bytes = content(chunk.buffer).subspan(chunk.offset, chunk.length_bytes);
@@ -242,12 +238,13 @@ Result<HostCopy::Vram> HostCopy::create_vram(const std::shared_ptr<const device:
   device::Gpus opened(driver);
   Vram made;
   for (const KeptBuffer& kept : description_.buffers()) {
-    const proto::Buffer& buffer = kept.buffer();
-    GCR_ASSIGN(const auto gpu, opened.on(place_of(to_uuid(buffer.gpu_uuid()), gpus)));
-    const auto node = buffer.has_host_node() ? std::optional(buffer.host_node()) : std::nullopt;
-    auto vram = gpu->create(buffer.size_bytes(), node);
-    if (!vram) return vram.error().while_doing(fmt::format("cannot make buffer {}", buffer.id()));
-    made.emplace(AllocationId{buffer.id()}, Buffer{std::move(*vram)});
+    const Allocation buffer = from_message(kept.buffer());
+    GCR_ASSIGN(const auto gpu, opened.on(place_of(buffer.gpu, gpus)));
+    auto vram = gpu->create(buffer.size_bytes, buffer.host_node);
+    if (!vram) {
+      return vram.error().while_doing(fmt::format("cannot make buffer {}", buffer.id.value));
+    }
+    made.emplace(buffer.id, Buffer{std::move(*vram)});
   }
   return made;
 }
@@ -271,9 +268,10 @@ Status HostCopy::hand_over_vram(const Vram& vram, keeper::Keeper& keeper) const 
   std::vector<UniqueFd> descriptors;
   std::vector<keeper::BufferDescriptor> kept;
   for (const KeptBuffer& buffer : description_.buffers()) {
-    GCR_ASSIGN(UniqueFd descriptor, vram.at({buffer.buffer().id()}).vram->duplicate_descriptor());
-    for (const proto::Mapping& mapping : buffer.buffer().mapped_by()) {
-      kept.push_back({{{mapping.member()}, mapping.local_id()}, descriptor.get()});
+    const Allocation allocation = from_message(buffer.buffer());
+    GCR_ASSIGN(UniqueFd descriptor, vram.at(allocation.id).vram->duplicate_descriptor());
+    for (const Mapping& mapping : allocation.mapped_by) {
+      kept.push_back({mapping, descriptor.get()});
     }
     descriptors.push_back(std::move(descriptor));
   }

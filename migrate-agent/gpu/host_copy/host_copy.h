@@ -43,9 +43,9 @@ class HostCopy {
   /// Copies all VRAM of the job, which has room.
   Status fill(const Job& job, const mover::OutgoingVram& vram) const;
 
-  /// Hands the copy over to a keeper that is not armed yet. `description` has the digests' key and
-  /// the buffers; where they are and their `digests` are added here.
-  Status hand_over(KeptCopy description, const mover::VramDigests& digests,
+  /// Hands the copy over to a keeper that is not armed yet. `description` has the key of `digests`;
+  /// the job's buffers are added here.
+  Status hand_over(const Job& job, const mover::VramDigests& digests, KeptCopy description,
                    keeper::Keeper& keeper) const;
 
   bool is_huge() const;

@@ -60,7 +60,17 @@ inline std::vector<ChunkRef> chunks_of(AllocationId buffer, std::uint64_t size_b
   return chunks;
 }
 
-/// All chunks of `buffers`, in order. Buffers are a map by AllocationId of what has a `vram`.
+/// All chunks of `buffers`, in order: a map by AllocationId of what has `size_bytes`.
+template <class Buffers>
+std::vector<ChunkRef> chunks_by_size(const Buffers& buffers) {
+  std::vector<ChunkRef> chunks;
+  for (const auto& [id, buffer] : buffers) {
+    for (const ChunkRef& chunk : chunks_of(id, buffer.size_bytes)) chunks.push_back(chunk);
+  }
+  return chunks;
+}
+
+/// The same in VRAM: a map by AllocationId of what has a `vram`.
 template <class Buffers>
 std::vector<VramChunk> chunks_of(const Buffers& buffers) {
   std::vector<VramChunk> chunks;

@@ -28,7 +28,7 @@ Status write(transport::Channel& channel, transport::RegionId region, std::uint6
 void ChunkSender::add(AllocationId id, std::uint64_t size_bytes) {
   std::vector<digest::Digest>& digests = digests_[id];
   for (const ChunkRef& chunk : chunks_of(id, size_bytes)) {
-    digests.push_back(zeros_.digest(chunk.length_bytes));
+    digests.push_back(digest::digest_zeros(key_, chunk.length_bytes));
   }
 }
 

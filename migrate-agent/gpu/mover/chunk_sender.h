@@ -9,7 +9,6 @@
 #include <span>
 
 #include "migrate-agent/gpu/mover/chunk.h"
-#include "migrate-agent/gpu/mover/zeros.h"
 #include "proto/control.pb.h"
 #include "transport/channel.h"
 
@@ -46,8 +45,6 @@ using ChunkSource = std::function<Status(unsigned threads, const ChunkSink& sink
 class ChunkSender {
  public:
   explicit ChunkSender(digest::DigestKey key) : key_(std::move(key)) {}
-  ChunkSender(const ChunkSender&) = delete;
-  ChunkSender& operator=(const ChunkSender&) = delete;
 
   /// Adds a buffer, which is zeros at the target; or forgets one.
   void add(AllocationId id, std::uint64_t size_bytes);
@@ -58,7 +55,7 @@ class ChunkSender {
   Status assign(const google::protobuf::RepeatedPtrField<proto::BufferRegion>& regions);
 
   bool is_zeros(const ChunkRef& chunk, const digest::Digest& digest) const {
-    return digest == zeros_.digest(chunk.length_bytes);
+    return digest == digest::digest_zeros(key_, chunk.length_bytes);
   }
 
   enum class Step {
@@ -80,7 +77,6 @@ class ChunkSender {
 
  private:
   const digest::DigestKey key_;
-  const Zeros zeros_{key_};
   VramDigests digests_;
   std::map<AllocationId, transport::RegionId> regions_;
 };

@@ -1,3 +1,6 @@
+// One launch for each GPU digests all chunks that lie there. The launch reads the chunks' addresses
+// from page-locked memory and writes the digests behind them, so nothing else is copied. All GPUs
+// are started before the first is waited for.
 #include "migrate-agent/gpu/mover/vram_digester.h"
 
 #include <algorithm>
@@ -16,7 +19,7 @@ digest::Digest* digests_in(const device::HostMemory& memory, std::size_t capacit
                                            capacity * sizeof(device::Chunk));
 }
 
-/// As the GPU has it.
+/// The same memory at its address on the GPU.
 template <class Any>
 Any* on_gpu(const device::HostMemory& memory, std::size_t offset = 0) {
   return reinterpret_cast<Any*>(memory.address() + offset);  // NOLINT(performance-no-int-to-ptr)

@@ -210,7 +210,7 @@ Status Course::keep_vram(const proto::RestoreRequest& request) {
     buffer.set_offset(place.offset);
     buffer.set_digests(digests.at(buffer.buffer().id()));
   }
-  GCR_ASSIGN(keeper_, keeper::Keeper::start_beside(context_.config.criu.reaper));
+  GCR_ASSIGN(keeper_, keeper::Keeper::start_installed(context_.config.criu.reaper));
   journal::Record record;
   *record.mutable_keeper_started()->mutable_keeper() = keeper_->id();
   record.mutable_keeper_started()->set_of_copy(true);

@@ -23,7 +23,7 @@ Status take_over(Course& c, gpu::MemberId member, std::vector<gpu::ExportedAlloc
     if (c.copying.vram->contains(id)) continue;
     const gpu::Allocation& allocation = c.subject.job.allocations().at(id);
     GCR_TRY(c.copying.vram->add(id, allocation.gpu, allocation.size_bytes, std::move(descriptor)));
-    *changes.add_added() = preflight::describe(allocation);
+    *changes.add_added() = gpu::to_message(allocation);
   }
   return {};
 }
@@ -53,7 +53,7 @@ Status follow_allocations(Course& c, proto::BuffersRequest& changes) {
     vram.remove(id);
   }
   for (const gpu::AllocationId id : followed.remapped) {
-    if (vram.contains(id)) *changes.add_remapped() = preflight::describe(job.allocations().at(id));
+    if (vram.contains(id)) *changes.add_remapped() = gpu::to_message(job.allocations().at(id));
   }
   for (std::size_t i = 0; i < listed.size(); ++i) {
     GCR_TRY(take_over(c, listed[i].member, std::move(taken[i]), changes));
@@ -71,7 +71,7 @@ Status refresh_buffers(Course& c) {
 
 /// The journal knows the keeper before it holds anything.
 Status start_keeper(Course& c) {
-  GCR_ASSIGN(c.subject.keeper, keeper::Keeper::start_beside(c.run.worker.config.criu.reaper));
+  GCR_ASSIGN(c.subject.keeper, keeper::Keeper::start_installed(c.run.worker.config.criu.reaper));
   journal::Record record;
   *record.mutable_keeper_started()->mutable_keeper() = c.subject.keeper->id();
   return c.run.log->advance(commit::SourceEvent::kKeeperStarted, std::move(record));

@@ -15,8 +15,6 @@ namespace {
 
 using std::chrono::milliseconds;
 
-/// For a process whose door closed because it ends, which takes only a moment.
-constexpr milliseconds kEndPatience{2000};
 /// For a living process to answer at its door.
 constexpr milliseconds kDoorPatience{1000};
 
@@ -33,7 +31,7 @@ void look_for_end(Course& c) {
       return !answered && answered.error().code() == Code::kNotFound;
     };
     ended = std::ranges::any_of(processes->gpu_members(), has_closed_its_door) &&
-            handle->ends_within(kEndPatience);
+            handle->ends_within(gpu::GpuAccess::kEndPatience);
   }
   c.run.report.set_process_ended(ended);
 }

@@ -89,7 +89,7 @@ Status prepare(Move& m) {
   GCR_TRY(source::prepare_images(c));
   source::Buffers buffers;
   for (const auto& [id, allocation] : c.subject.job.allocations()) {
-    *buffers.Add() = preflight::describe(allocation);
+    *buffers.Add() = gpu::to_message(allocation);
     m.sender->add(id, allocation.size_bytes);
   }
   GCR_ASSIGN(const Prepared prepared, source::prepare_target(c, m.key, std::move(buffers)));

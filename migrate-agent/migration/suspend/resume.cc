@@ -75,7 +75,7 @@ Status load(Resume& r) {
 
 /// From here on VRAM outlives this worker. The journal knows the keeper before it holds anything.
 Status keep(Resume& r) {
-  GCR_ASSIGN(r.keeper, keeper::Keeper::start_beside(r.run.worker.config.criu.reaper));
+  GCR_ASSIGN(r.keeper, keeper::Keeper::start_installed(r.run.worker.config.criu.reaper));
   journal::Record record;
   *record.mutable_keeper_started()->mutable_keeper() = r.keeper->id();
   GCR_TRY(r.run.log->advance(commit::SourceEvent::kKeeperStarted, std::move(record)));

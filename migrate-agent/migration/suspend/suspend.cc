@@ -80,7 +80,7 @@ Status take_buffers(Suspend& s) {
 /// The journal knows the keeper before it holds anything.
 Status start_copy_keeper(Suspend& s) {
   Course& c = s.course;
-  GCR_ASSIGN(s.keeper, keeper::Keeper::start_beside(c.run.worker.config.criu.reaper));
+  GCR_ASSIGN(s.keeper, keeper::Keeper::start_installed(c.run.worker.config.criu.reaper));
   journal::Record record;
   *record.mutable_keeper_started()->mutable_keeper() = s.keeper->id();
   record.mutable_keeper_started()->set_of_copy(true);
@@ -149,10 +149,7 @@ Status decide(Suspend& s) {
   if (c.subject.handle->is_ending()) {
     return Error(Code::kNotFound, "the process ended while it was suspended");
   }
-  for (const auto& [id, allocation] : c.subject.job.allocations()) {
-    *s.description.add_buffers()->mutable_buffer() = preflight::describe(allocation);
-  }
-  GCR_TRY(s.copy->hand_over(std::move(s.description), s.digests, *s.keeper));
+  GCR_TRY(s.copy->hand_over(c.subject.job, s.digests, std::move(s.description), *s.keeper));
   GCR_TRY(fault::point("source.suspend.kept"));
   journal::Record record;
   record.mutable_suspended();

@@ -18,15 +18,15 @@ bool lives(const ProcessId& member) {
 }
 
 /// The place of each member among those that live.
-Result<std::vector<gpu::Mapping>> mapped_by(const proto::Buffer& buffer,
+Result<std::vector<gpu::Mapping>> mapped_by(const std::vector<gpu::Mapping>& suspended,
                                             const journal::ProcessIds& members,
                                             const journal::ProcessIds& living) {
   std::vector<gpu::Mapping> mappings;
-  for (const proto::Mapping& mapping : buffer.mapped_by()) {
-    if (mapping.member() >= static_cast<std::uint32_t>(members.size())) {
+  for (const gpu::Mapping& mapping : suspended) {
+    if (mapping.member.value >= static_cast<std::uint32_t>(members.size())) {
       return Error(Code::kDataLoss, "the copy of VRAM is another job's");
     }
-    const ProcessId& member = members[static_cast<int>(mapping.member())];
+    const ProcessId& member = members[static_cast<int>(mapping.member.value)];
     const auto place = std::ranges::find_if(
         living, [&](const ProcessId& one) { return journal::is_same(one, member); });
     if (place == living.end()) {
@@ -35,7 +35,7 @@ Result<std::vector<gpu::Mapping>> mapped_by(const proto::Buffer& buffer,
                                "suspended: resume the others, or kill them",
                                member.pid()));
     }
-    mappings.push_back({{static_cast<std::uint32_t>(place - living.begin())}, mapping.local_id()});
+    mappings.push_back({{static_cast<std::uint32_t>(place - living.begin())}, mapping.local_id});
   }
   return mappings;
 }
@@ -112,13 +112,9 @@ Result<preflight::SuspendedJob> describe_suspended(std::span<const journal::Reco
     suspended.gpu_members[member.pid()] = {member.door_tid(), member.cuda_restore_tid()};
   }
   for (const gpu::KeptBuffer& kept : description.buffers()) {
-    const proto::Buffer& buffer = kept.buffer();
-    gpu::Allocation allocation{.id = {buffer.id()},
-                               .gpu = to_uuid(buffer.gpu_uuid()),
-                               .size_bytes = buffer.size_bytes(),
-                               .mapped_by = {}};
-    if (buffer.has_host_node()) allocation.host_node = buffer.host_node();
-    GCR_ASSIGN(allocation.mapped_by, mapped_by(buffer, journal::members_of(records), living));
+    gpu::Allocation allocation = gpu::from_message(kept.buffer());
+    GCR_ASSIGN(allocation.mapped_by,
+               mapped_by(allocation.mapped_by, journal::members_of(records), living));
     if (suspended.job.add(std::move(allocation))) continue;
     return Error(Code::kDataLoss, "the copy of VRAM names a buffer twice");
   }

@@ -486,20 +486,6 @@ void check_inventory(std::size_t allocations, findings::Findings& findings) {
                fmt::format("it has {} allocations, {} are allowed", allocations, kMaxBuffers));
 }
 
-proto::Buffer describe(const gpu::Allocation& allocation) {
-  proto::Buffer buffer;
-  buffer.set_id(allocation.id.value);
-  buffer.set_size_bytes(allocation.size_bytes);
-  buffer.set_gpu_uuid(to_bytes(allocation.gpu));
-  if (allocation.host_node) buffer.set_host_node(*allocation.host_node);
-  for (const gpu::Mapping& mapping : allocation.mapped_by) {
-    proto::Mapping& out = *buffer.add_mapped_by();
-    out.set_member(mapping.member.value);
-    out.set_local_id(mapping.local_id);
-  }
-  return buffer;
-}
-
 Status check_sizes(const gpu::Job& job) {
   const auto unknown = std::ranges::find_if(
       job.allocations(), [](const auto& entry) { return entry.second.size_bytes == 0; });
@@ -625,7 +611,7 @@ proto::PreflightRequest preflight_request(const Examination& examination,
   asked.mutable_members()->Assign(examination.members.begin(), examination.members.end());
   for (const auto& [id, one] : examination.job.allocations()) {
     proto::Buffer& buffer = *asked.add_buffers();
-    buffer = describe(one);
+    buffer = gpu::to_message(one);
     buffer.clear_id();
     buffer.clear_mapped_by();
   }

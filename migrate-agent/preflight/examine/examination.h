@@ -92,11 +92,8 @@ void check_access(const gpu::AccessState& state, findings::Findings& findings);
 /// "too-many-buffers".
 void check_inventory(std::size_t allocations, findings::Findings& findings);
 
-/// As messages describe it.
-proto::Buffer describe(const gpu::Allocation& allocation);
-
-/// kRefused if nobody of the job knows the size of an allocation: those who made it have let go of
-/// it, and those who imported it have not mapped it.
+/// kRefused if no member knows the size of an allocation: those that made it have released it, and
+/// those that imported it have not mapped it.
 Status check_sizes(const gpu::Job& job);
 
 }  // namespace gcr::preflight

@@ -71,17 +71,7 @@ class HostCopyTest : public testing::Test {
     ASSERT_TRUE(filled) << filled.error().message();
     KeptCopy description;
     description.set_digest_key(secret_.data(), secret_.size());
-    for (const auto& [id, allocation] : job_.allocations()) {
-      proto::Buffer& buffer = *description.add_buffers()->mutable_buffer();
-      buffer.set_id(id.value);
-      buffer.set_gpu_uuid(to_bytes(allocation.gpu));
-      buffer.set_size_bytes(allocation.size_bytes);
-      for (const Mapping& mapping : allocation.mapped_by) {
-        buffer.add_mapped_by()->set_member(mapping.member.value);
-        buffer.mutable_mapped_by()->rbegin()->set_local_id(mapping.local_id);
-      }
-    }
-    const Status kept = copy_->hand_over(description, *digests, *keeper_);
+    const Status kept = copy_->hand_over(job_, *digests, description, *keeper_);
     ASSERT_TRUE(kept) << kept.error().message();
     copy_.reset();
     vram_.reset();
