@@ -1,12 +1,12 @@
 #include "store/writer.h"
 
 #include <fmt/format.h>
-#include <openssl/rand.h>
 
 #include <algorithm>
 #include <cstring>
 
 #include "src/base/log.h"
+#include "src/base/random.h"
 #include "src/base/side_by_side.h"
 #include "store/compact.h"
 
@@ -14,14 +14,6 @@ namespace gcr::store {
 namespace {
 
 constexpr std::uint64_t kPackShareBytes = 64 * kMiB;
-
-Result<Key> random_key() {
-  Key key;
-  if (RAND_bytes(reinterpret_cast<unsigned char*>(key.data()), static_cast<int>(key.size())) == 1) {
-    return key;
-  }
-  return Error(Code::kInternal, "cannot generate a key: OpenSSL has no random numbers");
-}
 
 std::string text_of(const Key& key) {
   return {reinterpret_cast<const char*>(key.data()), key.size()};
@@ -123,8 +115,8 @@ Status Writer::load_earlier_checkpoints() {
   }
   const auto newest = std::ranges::max_element(earlier, {}, &EarlierCheckpoint::taken);
   if (newest == earlier.end()) {
-    GCR_ASSIGN(content_key_, random_key());
-    GCR_ASSIGN(digest_key_, random_key());
+    content_key_ = random_bytes<sizeof(Key)>();
+    digest_key_ = random_bytes<sizeof(Key)>();
     return {};
   }
   content_key_ = newest->content_key;

@@ -1,11 +1,12 @@
 #include "src/base/uuid.h"
 
 #include <fmt/format.h>
-#include <sys/random.h>
 
 #include <algorithm>
+#include <bit>
 #include <charconv>
-#include <stdexcept>
+
+#include "src/base/random.h"
 
 namespace gcr {
 namespace {
@@ -45,10 +46,7 @@ std::optional<Uuid> Uuid::parse(std::string_view text) {
 }
 
 Uuid Uuid::random() {
-  Uuid uuid;
-  if (::getrandom(uuid.bytes.data(), uuid.bytes.size(), 0) != 16) {
-    throw std::runtime_error("the kernel gives no random bytes");
-  }
+  Uuid uuid = std::bit_cast<Uuid>(random_bytes<sizeof(Uuid)>());
   uuid.bytes[6] = static_cast<std::uint8_t>((uuid.bytes[6] & 0x0f) | 0x40);
   uuid.bytes[8] = static_cast<std::uint8_t>((uuid.bytes[8] & 0x3f) | 0x80);
   return uuid;

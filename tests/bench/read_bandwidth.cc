@@ -43,7 +43,7 @@ struct Bench {
     std::unique_ptr<device::Allocation> vram;
   };
   std::map<AllocationId, Buffer> buffers;
-  std::vector<ChunkRef> chunks;
+  std::vector<VramChunk> chunks;
   std::uint64_t bytes = 0;
 
   Status make(std::uint64_t size_bytes) {

@@ -1,3 +1,7 @@
+// How gates close: all at once. A member whose GPU works is waited for. If its work does not end
+// soon, it may wait for a kernel that an idle member has not launched, because that launch is held
+// back. So the idle member that has been idle for longest may make one held call, then all are
+// looked at again. A wait begins anew each time that everything that was waited for has ended.
 #include "migrate-agent/gpu/access/gates.h"
 
 #include <fmt/format.h>
@@ -14,12 +18,13 @@ using Clock = std::chrono::steady_clock;
 using std::chrono::microseconds;
 using std::chrono::milliseconds;
 
-/// How long a GPU may compute before it is taken to wait for another's. For a member it doubles
-/// each time that a call which was let pass is what has to be waited for: it may only be long.
+/// How long a GPU may compute before it is assumed to wait for another GPU. It doubles for a member
+/// each time that the call which was let pass turns out to be what is waited for: its kernels may
+/// simply be long.
 constexpr milliseconds kFirstWait{10};
-/// How long one look waits.
+/// How long look() waits for a member.
 constexpr microseconds kLook{2000};
-/// How long the GPU of a member that was let go on may take to be idle again.
+/// How long a member that made a held call may take to be idle again.
 constexpr microseconds kStepLook{200};
 
 /// One attempt to close all gates.
@@ -29,9 +34,9 @@ class Closing {
     pid_t pid;
     GpuAccess* access;
     Held held{};
-    bool awaited = false;           ///< works, and was not let go on since
+    bool awaited = false;           ///< it has worked since this wait began
     Clock::time_point worked_at{};  ///< when it was last seen to work
-    bool stepped = false;           ///< since it was last awaited
+    bool stepped = false;           ///< it has made a held call since it was last awaited
     milliseconds patience = kFirstWait;
   };
 
@@ -61,7 +66,7 @@ class Closing {
     return list;
   }
 
-  /// At all but those that stand still with a call that could pass.
+  /// Updates the state of all members but those that are idle and have a held call.
   Status look(microseconds patience) {
     const microseconds left = std::chrono::ceil<microseconds>(timeout_ - elapsed());
     patience = std::clamp(left, microseconds(0), patience);
@@ -97,14 +102,14 @@ class Closing {
         !idle.empty()) {
       return step_and_look(idle);
     }
-    // A thread that is held may be what the GPU's work, or a call in flight, waits for.
+    // Work on a GPU, or a call in flight, may wait for a thread of the same process that is held.
     const auto busy = those([](const One& one) { return one.held.waiting > 0; });
     if (elapsed() < timeout_ / 2 || busy.empty()) return look(kLook);
     GCR_TRY(step(**std::ranges::min_element(busy, {}, &One::worked_at)));
     return look(kLook);
   }
 
-  /// For those that work by now.
+  /// A new wait, for the members that work now.
   void begin_waiting() {
     waiting_since_ = Clock::now();
     patience_ = kFirstWait;
@@ -116,7 +121,8 @@ class Closing {
     }
   }
 
-  /// Lets the one go on that has stood still for longest: it is the furthest behind, most likely.
+  /// Lets the member that has been idle for longest make one held call: most likely it is the one
+  /// that is furthest behind.
   Status step_and_look(const std::vector<One*>& members) {
     if (!std::exchange(told_, true) && watch_) {
       watch_(fmt::format("{}: calls of {} are let pass",

@@ -24,28 +24,28 @@ class Gate {
   /// unless the process is detached.
   virtual Status quiesce(Milliseconds timeout, Milliseconds lease) = 0;
 
-  /// Lets the calls pass. Needs to be attached.
+  /// Lets the calls pass. The process must be attached.
   virtual Status resume() = 0;
 };
 
-/// Members may wait for each other on their GPUs, as the kernels of a collective do. If one's gate
-/// closes before its all-reduce and another's kernel is in flight already, that kernel never ends.
-/// So the members that stand still are let go on, one held call after the other, until nobody's GPU
-/// waits any more: at the latest where the one that is furthest ahead already was.
+/// Members may wait for each other on their GPUs, as the kernels of a collective do. If one
+/// member's gate closes before its all-reduce, while another's kernel is in flight already, that
+/// kernel never ends. So idle members with a held call may make it, one call after the other, until
+/// no GPU waits any more: at the latest where the member that is furthest ahead already was.
 class Gates : public Gate {
  public:
   struct Member {
     pid_t pid;
     GpuAccess* access;  ///< outlives this
   };
-  /// Is told in words what the closing waits for; called by the thread that closes.
+  /// Is told what the closing waits for, as a sentence; called by the thread that closes.
   using Watch = std::function<void(const std::string&)>;
 
   explicit Gates(std::vector<Member> members) : members_(std::move(members)) {}
 
   void set_watch(Watch watch) { watch_ = std::move(watch); }
 
-  /// On failure all are open again, and the error says whose GPU or calls did not come to rest.
+  /// On failure all are open again, and the error names the member whose GPU or calls did not end.
   Status quiesce(Milliseconds timeout, Milliseconds lease) override;
 
   /// All of them, whether one fails or not; the first error.

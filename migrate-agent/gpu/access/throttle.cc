@@ -11,7 +11,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using std::chrono::nanoseconds;
 
-/// A gate that this process closed and forgot opens after this. Longer than the gate is ever held.
+/// If this process dies, the gate opens after this. Longer than the gate is ever held.
 constexpr std::chrono::milliseconds kLease{2000};
 /// Less is not worth closing the gate for.
 constexpr std::chrono::milliseconds kLeastHeld{1};
@@ -27,7 +27,7 @@ struct Throttle::Impl {
   void run(const std::stop_token& token) {
     while (!token.stop_requested() && status) {
       std::unique_lock lock(mutex);
-      // Nothing to hold: the next share, or the end, is what there is to wait for.
+      // While the share is too small, there is nothing to do until it changes or the throttle ends.
       changed.wait(lock, token, [this] { return time_to_hold() >= kLeastHeld; });
       if (token.stop_requested()) return;
       const nanoseconds time = time_to_hold();

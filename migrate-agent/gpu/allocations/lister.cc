@@ -3,12 +3,13 @@
 namespace gcr::gpu {
 namespace {
 
-/// A process that frees buffers all the time is looked at this often.
+/// For a process that frees buffers all the time.
 constexpr unsigned kAttempts = 100;
 
 }  // namespace
 
-/// What is freed between the look and the taking shows as kNotFound: then it looks again.
+/// An allocation that is freed between the listing and the taking shows as kNotFound: then all is
+/// listed again.
 Result<Lister::Listing> Lister::list(MemberId member, gpu::GpuAccess& access,
                                      const Wanted& wanted) {
   Listing listing{.listed = {member, {}}, .taken = {}};

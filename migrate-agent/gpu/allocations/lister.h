@@ -1,10 +1,10 @@
-// What the members of a job have allocated.
+// Lists what the members of a job have allocated.
 #pragma once
 
 #include <functional>
 #include <map>
 
-#include "migrate-agent/gpu/allocations/job.h"
+#include "migrate-agent/gpu/allocations/allocations.h"
 #include "migrate-agent/gpu/allocations/same_memory.h"
 
 namespace gcr::gpu {
@@ -13,7 +13,7 @@ namespace gcr::gpu {
 /// time.
 class Lister {
  public:
-  /// Which allocations a descriptor is wanted of.
+  /// Whether the caller wants a descriptor of an allocation.
   using Wanted = std::function<bool(const LocalAllocation&)>;
 
   struct Listing {
@@ -24,7 +24,7 @@ class Lister {
   /// All that the member has now. Errors are those of the access.
   Result<Listing> list(MemberId member, gpu::GpuAccess& access, const Wanted& wanted);
 
-  /// What members share, and others may have.
+  /// The memory that members share, to look for other processes that have it open.
   const SameMemory& shared() const { return shared_; }
 
  private:

@@ -1,4 +1,4 @@
-// Which descriptors are of the same memory.
+// Finds descriptors of the same memory.
 #pragma once
 
 #include <sys/types.h>
@@ -13,9 +13,9 @@
 
 namespace gcr::gpu {
 
-/// Numbers memory by the descriptors of it that processes share: the same memory has duplicates of
-/// one descriptor, and the kernel knows those (kcmp(2)). Two that the driver exported one after the
-/// other are not. One thread at a time.
+/// Numbers memory by its descriptors. Processes that share memory have duplicates of one
+/// descriptor, which the kernel can compare (kcmp(2)). Two descriptors that the driver exported one
+/// after the other are no duplicates, even of the same memory. One thread at a time.
 class SameMemory {
  public:
   /// The number of the memory behind `descriptor`, from 1. Keeps a duplicate of one that is new.

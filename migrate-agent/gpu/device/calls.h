@@ -1,8 +1,8 @@
-// What a driver's library does on one GPU, call by call: the one thing that an implementation
-// writes. The objects of device.h are made of it (objects.cc).
+// The calls of a driver's library on one GPU. Each vendor implements these alone; objects.cc builds
+// the objects of device.h on them.
 //
-// A call is made in a thread that has entered this GPU. Addresses and handles are the driver's own
-// numbers, and an error says what the driver said. Any thread.
+// A thread calls enter() before any other call. Addresses and handles are the driver's own numbers,
+// and an error is the driver's. Any thread.
 #pragma once
 
 #include <array>
@@ -24,7 +24,7 @@ class Calls {
   Calls(const Calls&) = delete;
   Calls& operator=(const Calls&) = delete;
 
-  /// Makes this GPU the calling thread's.
+  /// Makes this GPU the current one of the calling thread.
   virtual Status enter() const = 0;
 
   virtual Result<std::uint64_t> free_bytes() const = 0;
@@ -40,7 +40,7 @@ class Calls {
   virtual void free_addresses(Address address, std::uint64_t bytes) const = 0;
   virtual Status map(Address address, std::uint64_t bytes, Handle handle) const = 0;
   virtual void unmap(Address address, std::uint64_t bytes) const = 0;
-  /// This GPU may read and write it.
+  /// Lets this GPU read and write the range.
   virtual Status allow_access(Address address, std::uint64_t bytes) const = 0;
 
   // VRAM, and page-locked memory of the host.
@@ -50,7 +50,7 @@ class Calls {
   virtual void free_host(std::byte* address) const = 0;
   virtual Status page_lock(std::span<std::byte> bytes) const = 0;
   virtual void unlock_pages(std::byte* address) const = 0;
-  /// Of page-locked memory, as GPUs have it.
+  /// The address on the GPUs of page-locked memory.
   virtual Result<Address> address_of(std::byte* host) const = 0;
 
   virtual Result<StreamHandle> make_stream() const = 0;
@@ -61,13 +61,13 @@ class Calls {
                           StreamHandle stream) const = 0;
   virtual Status copy_in(Address to, const std::byte* from, std::uint64_t bytes,
                          StreamHandle stream) const = 0;
-  /// Returns when it is there.
+  /// Returns when the copy is complete.
   virtual Status copy_in_now(Address to, std::span<const std::byte> from) const = 0;
   virtual Status fill(Address to, std::byte value, std::uint64_t bytes,
                       StreamHandle stream) const = 0;
   virtual Status synchronize(StreamHandle stream) const = 0;
 
-  /// A kernel of ours in code for this GPU, which lives until unload().
+  /// The agent's own kernel, compiled for this GPU; valid until unload().
   struct Kernel {
     void* module = nullptr;
     void* function = nullptr;

@@ -1,6 +1,6 @@
-// GPUs as the agent uses them, whoever makes them: what the mover copies and digests with, and what
-// takes a process's control state out of the driver and back. An implementation is a folder beside
-// this file; nothing above it names a driver's types.
+// GPUs as the agent uses them, of any vendor: what the mover copies and digests with, and what
+// takes a process's control state out of the driver and back. There is a folder below this one for
+// each vendor; no other folder names a driver's types.
 //
 // An object keeps alive what it needs, and may be destroyed from any thread.
 #pragma once
@@ -24,7 +24,7 @@
 
 namespace gcr::device {
 
-/// Where a GPU has something, for calls to that GPU alone.
+/// An address as one GPU sees it, for calls to that GPU alone.
 using Address = std::uint64_t;
 
 enum class Vendor : std::uint8_t { kNvidia, kAmd };
@@ -32,10 +32,10 @@ enum class Vendor : std::uint8_t { kNvidia, kAmd };
 /// One GPU of this machine, in the driver's order.
 struct GpuInfo {
   Vendor vendor = Vendor::kNvidia;
-  int driver_version = 0;  ///< as cuDriverGetVersion() or hipRuntimeGetVersion() counts
+  int driver_version = 0;  ///< from cuDriverGetVersion() or hipRuntimeGetVersion()
   int ordinal = 0;
-  Uuid uuid;                     ///< AMD's: 16 characters, as HIP gives them
-  std::string pci_address = {};  ///< AMD's: "0000:c1:00.0"
+  Uuid uuid;                     ///< of an AMD GPU: 16 characters, as HIP gives them
+  std::string pci_address = {};  ///< of an AMD GPU alone: "0000:c1:00.0"
   std::string name = {};
   std::uint64_t total_bytes = 0;
   std::uint32_t compute_mode = 0;  ///< as the driver numbers it; 0: any process may use it
@@ -49,8 +49,8 @@ struct GpuPair {
 
 class Gpu;
 
-/// A queue of one GPU. All calls but synchronize() only enqueue, and whoever makes them keeps the
-/// memory untouched until then. Any thread, one at a time.
+/// A queue of one GPU. All calls but synchronize() only enqueue; the caller leaves the memory
+/// untouched until synchronize() has returned. Any thread, one at a time.
 class Stream {
  public:
   virtual ~Stream() = default;
@@ -60,7 +60,7 @@ class Stream {
   virtual Status fill(Address to, std::byte value, std::uint64_t bytes) = 0;
   /// Waits for all that was enqueued; an error of any of it shows here.
   virtual Status synchronize() = 0;
-  /// As the driver knows it.
+  /// The driver's own handle.
   virtual void* handle() const = 0;
 };
 
@@ -76,7 +76,7 @@ class Allocation {
   std::uint64_t size_bytes() const { return size_bytes_; }
   Gpu& gpu() const { return *gpu_; }
 
-  /// A descriptor of the same memory for somebody else.
+  /// A descriptor of the same memory, owned by the caller.
   Result<UniqueFd> duplicate_descriptor() const;
 
  protected:
@@ -89,7 +89,7 @@ class Allocation {
   UniqueFd descriptor_;
 };
 
-/// VRAM of the agent's own, for copies and tables; nobody else sees it.
+/// VRAM of the agent's own, for copies and tables, which cannot be exported.
 class Scratch {
  public:
   virtual ~Scratch() = default;
@@ -109,7 +109,7 @@ class HostMemory {
   HostMemory(const HostMemory&) = delete;
   HostMemory& operator=(const HostMemory&) = delete;
   std::span<std::byte> bytes() const { return bytes_; }
-  /// Of its first byte, as the GPUs have it.
+  /// The address of its first byte on the GPUs.
   Address address() const { return address_; }
 
  protected:
@@ -119,7 +119,7 @@ class HostMemory {
 };
 
 /// One chunk as a Digester reads it: 16-byte aligned, of any length up to kChunkBytes. Memory is
-/// read up to the next multiple of 16 bytes; what lies behind the chunk's end does not count.
+/// read up to the next multiple of 16 bytes; bytes behind the chunk's end do not change the digest.
 struct Chunk {
   Address address = 0;
   std::uint32_t length_bytes = 0;
@@ -127,8 +127,8 @@ struct Chunk {
 };
 static_assert(sizeof(Chunk) == 16);
 
-/// Digests chunks where they lie (digest.h), at memory speed. Its key lies in VRAM while it lives.
-/// Thread-safe. Destroy it when everything that it enqueued has passed.
+/// Digests chunks in place (digest.h), at memory speed. Keeps its key in VRAM. Thread-safe. Destroy
+/// it only when everything that it enqueued has been executed.
 class Digester {
  public:
   virtual ~Digester() = default;
@@ -163,18 +163,18 @@ class Gpu : public std::enable_shared_from_this<Gpu> {
   virtual Result<std::unique_ptr<Allocation>> import(UniqueFd descriptor,
                                                      std::uint64_t size_bytes) = 0;
 
-  /// kResourceExhausted if there is not so much free.
+  /// kResourceExhausted if less VRAM than that is free.
   virtual Result<std::unique_ptr<Scratch>> scratch(std::uint64_t size_bytes) = 0;
 
   virtual Result<std::unique_ptr<HostMemory>> pinned(std::uint64_t size_bytes) = 0;
 
-  /// Page-locks memory of somebody else's while the object lives.
+  /// Page-locks memory that the caller owns, as long as the returned object lives.
   virtual Result<std::unique_ptr<HostMemory>> page_lock(std::span<std::byte> bytes) = 0;
 
   virtual Result<std::unique_ptr<Stream>> stream() = 0;
 
-  /// The object keeps no reference to `key`. kResourceExhausted without 130 KiB of VRAM;
-  /// kUnsupported if what the GPU computes is not what the CPU does.
+  /// The object keeps no reference to `key`. kResourceExhausted if less than 130 KiB of VRAM are
+  /// free; kUnsupported if the GPU computes other digests than the CPU.
   virtual Result<std::unique_ptr<Digester>> digester(const digest::DigestKey& key) = 0;
 
  protected:
@@ -184,10 +184,10 @@ class Gpu : public std::enable_shared_from_this<Gpu> {
   const GpuInfo info_;
 };
 
-/// What moves a process's control state: everything that the driver holds for it beside tracked
-/// VRAM. RUNNING -lock-> LOCKED -checkpoint-> CHECKPOINTED -restore-> LOCKED -unlock-> RUNNING.
-/// Calls block and are never timed out from outside: a process that is interrupted inside one is
-/// lost. PIDs are as the caller's PID namespace sees them.
+/// Moves a process's control state: everything that the driver holds for it except tracked VRAM.
+/// RUNNING -lock-> LOCKED -checkpoint-> CHECKPOINTED -restore-> LOCKED -unlock-> RUNNING.
+/// Calls block and must never be interrupted: a process that is interrupted inside one is lost.
+/// PIDs are those of the caller's PID namespace.
 class Control {
  public:
   /// Zero is never used.
@@ -196,33 +196,33 @@ class Control {
     kRunning,
     kLocked,
     kCheckpointed,
-    kFailed,  ///< the driver could not bring it back, and cannot any more
+    kFailed,  ///< the driver could not restore it, and another attempt cannot succeed
   };
 
   virtual ~Control() = default;
 
-  /// Whether CRIU's plugin moves it in the dump and the restore: then no call here does anything,
-  /// and a process that has it is always running.
+  /// Whether CRIU's plugin moves control state in the dump and the restore. If so, no call here
+  /// does anything, and the state of a process is always kRunning.
   virtual bool goes_with_dump() const = 0;
 
-  /// What the driver says of the process now. Changes nothing. kNotFound if it does not use it.
+  /// The process's state in the driver now. kNotFound if the process does not use the driver.
   virtual Result<State> state() const = 0;
 
   /// Stops further calls and waits for submitted work. On failure the process runs on.
   virtual Status lock(std::chrono::milliseconds timeout) const = 0;
 
-  /// Moves what the driver holds into host memory. On failure the process stays locked.
+  /// Moves the control state into host memory. On failure the process stays locked.
   virtual Status checkpoint() const = 0;
 
-  /// Brings it back. `pairs` empty: onto the same GPUs; else they name every GPU of NVIDIA's that
-  /// the machine has that was left, those first that the process uses. On failure the process stays
-  /// checkpointed, and another call may succeed.
+  /// Moves it back into the driver. `pairs` empty: onto the same GPUs. Else they name every NVIDIA
+  /// GPU of the machine where the checkpoint was made, first those that the process uses. On
+  /// failure the process stays checkpointed, and another call may succeed.
   virtual Status restore(const std::vector<GpuPair>& pairs) const = 0;
 
   virtual Status unlock() const = 0;
 
-  /// The thread that has to run while restore() works, as the driver numbers it; 0: none has to.
-  /// Ask while the process runs: a stopped one does not answer.
+  /// The thread that must be able to run during restore(), as the driver numbers it; 0: none. Only
+  /// while the process runs: a stopped process does not answer.
   virtual Result<pid_t> restore_thread() const = 0;
 };
 
@@ -237,15 +237,15 @@ class Driver {
   /// One of gpus().
   virtual Result<std::shared_ptr<Gpu>> open(const GpuInfo& gpu) const = 0;
   virtual std::unique_ptr<Control> control(pid_t pid) const = 0;
-  /// Whether the process has the driver's library, which it may not use. Does not ask the process.
+  /// Whether the process has loaded the driver's library, used or not. Does not ask the process.
   virtual bool is_in(pid_t pid) const = 0;
 
  protected:
   Driver() = default;
 };
 
-/// The GPUs that somebody uses, each opened when it is first asked for and kept. One thread at a
-/// time.
+/// The GPUs that one user of a driver needs. Each is opened when it is first asked for, and kept
+/// open. One thread at a time.
 class Gpus {
  public:
   explicit Gpus(std::shared_ptr<const Driver> driver) : driver_(std::move(driver)) {}

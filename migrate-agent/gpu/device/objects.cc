@@ -1,4 +1,8 @@
-// The objects of device.h, whoever's library it is.
+// How the objects of device.h work: each holds its GPU by a shared pointer, enters that GPU on the
+// calling thread, makes the calls of calls.h, and adds to an error what was being done. So a vendor
+// implements calls only. An allocation keeps the descriptor that it was imported or exported with.
+// A digester runs its kernel once over known bytes before it is used, and compares the result with
+// the CPU's: a GPU that computes other digests is refused.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -10,7 +14,7 @@
 namespace gcr::device {
 namespace {
 
-/// A result of one call, with what it was made for.
+/// The result of one call; an error is preceded by what was being done.
 template <class Any>
 Any in_context(Any result, std::string_view doing) {
   if (result) return result;
@@ -171,14 +175,14 @@ class CallsStream final : public Stream {
   const Calls::StreamHandle stream_;
 };
 
-// Those of digest_kernel.cu.
+// As in digest_kernel.cu.
 constexpr unsigned kThreads = 256;
 constexpr unsigned kBlocksPerProcessor = 2;  // what its registers allow
 constexpr std::size_t kBlockKeyBytes = digest::kBlockKeyWords * sizeof(std::uint32_t);
 constexpr std::size_t kSumKeyBytes = digest::kSumKeyWords * sizeof(std::uint64_t);
 static_assert(kBlockKeyBytes % 16 == 0, "the kernel reads k[] in pieces of 16 bytes");
 
-/// The digest of digest.h by a kernel of ours.
+/// The digest of digest.h, by the agent's kernel.
 class CallsDigester final : public Digester {
  public:
   CallsDigester(std::shared_ptr<CallsGpu> gpu, std::unique_ptr<Scratch> key)
@@ -195,7 +199,7 @@ class CallsDigester final : public Digester {
   /// Makes the kernel ready for this GPU.
   Status load_kernel();
   Status copy_key(const digest::DigestKey& key);
-  /// That it digests as the CPU does.
+  /// kUnsupported if the kernel computes other digests than the CPU.
   Status verify(const digest::DigestKey& key) const;
 
  private:
@@ -224,7 +228,7 @@ Status CallsDigester::copy_key(const digest::DigestKey& key) {
   return in_context(calls().copy_in_now(to + kBlockKeyBytes, std::as_bytes(key.sum_key())), doing);
 }
 
-/// Lengths that take each path of the kernel, out of page-locked memory: VRAM may be scarce.
+/// The lengths cover each path of the kernel. In page-locked memory, because VRAM may be scarce.
 Status CallsDigester::verify(const digest::DigestKey& key) const {
   constexpr std::array<std::uint32_t, 4> kLengths = {1, 1025, 4096, 70'001};
   constexpr std::size_t kContentBytes = 70'016;
@@ -319,7 +323,7 @@ Result<std::unique_ptr<HostMemory>> CallsGpu::page_lock(std::span<std::byte> byt
   return host_memory(bytes, false, doing);
 }
 
-/// Owns the page-locked memory `bytes`, whatever happens.
+/// Takes over the page-locked memory `bytes`, also on failure.
 Result<std::unique_ptr<HostMemory>> CallsGpu::host_memory(std::span<std::byte> bytes, bool ours,
                                                           std::string_view doing) {
   const auto address = calls_->address_of(bytes.data());

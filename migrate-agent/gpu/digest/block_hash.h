@@ -1,4 +1,4 @@
-// Level 1 of the digest, in each of its implementations. They agree bit for bit.
+// Level 1 of the digest (digest.h), in two implementations that agree bit for bit.
 #pragma once
 
 #include <array>

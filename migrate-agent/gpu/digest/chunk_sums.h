@@ -1,5 +1,5 @@
-// Level 2 of the digest, and the whole of it from an expanded key. Needs no other code than this
-// and block_hash.cc.
+// Level 2 of the digest (digest.h), and the digest of a chunk from an expanded key. Depends on
+// block_hash.cc alone.
 #pragma once
 
 #include <cstddef>

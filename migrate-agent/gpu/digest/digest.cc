@@ -1,3 +1,5 @@
+// The digest on the CPU, as digest.h defines it: level 1 in block_hash.cc, with AVX2 where the
+// processor has it, level 2 in chunk_sums.h. The GPU's is digest_kernel.cu.
 #include "migrate-agent/gpu/digest/digest.h"
 
 #include <openssl/evp.h>
@@ -13,7 +15,7 @@
 namespace gcr::digest {
 namespace {
 
-[[noreturn]] void give_up(const char* why) {
+[[noreturn]] void abort_with(const char* why) {
   spdlog::critical("digest: {}", why);
   std::abort();
 }
@@ -26,7 +28,7 @@ class KeyStream {
     const auto* key = reinterpret_cast<const unsigned char*>(secret.data());
     if (!context_ ||
         EVP_EncryptInit_ex(context_.get(), EVP_aes_256_ctr(), nullptr, key, kCounter.data()) != 1) {
-      give_up("OpenSSL has no AES-256-CTR");
+      abort_with("OpenSSL has no AES-256-CTR");
     }
   }
 
@@ -38,7 +40,7 @@ class KeyStream {
     if (EVP_EncryptUpdate(context_.get(), bytes.data(), &count, kZeros.data(),
                           static_cast<int>(kZeros.size())) != 1 ||
         count != static_cast<int>(bytes.size())) {
-      give_up("OpenSSL failed in AES-256-CTR");
+      abort_with("OpenSSL failed in AES-256-CTR");
     }
     Word word = 0;
     std::memcpy(&word, bytes.data(), sizeof word);
@@ -53,7 +55,15 @@ class KeyStream {
 };
 
 void check_length(std::size_t length_bytes) {
-  if (length_bytes > kChunkBytes) give_up("a chunk is longer than 2 MiB");
+  if (length_bytes > kChunkBytes) abort_with("a chunk is longer than 2 MiB");
+}
+
+Digest sum_zeros(const DigestKey& key, std::size_t length_bytes) {
+  static constexpr std::array<std::byte, kBlockBytes> kZeros{};
+  const BlockHash zeros = hash_block_portable(kZeros.data(), key.block_key());
+  ChunkSums sums(key.sum_key(), length_bytes);
+  for (std::size_t at = 0; at < length_bytes; at += kBlockBytes) sums.add(zeros);
+  return sums.digest();
 }
 
 }  // namespace
@@ -67,6 +77,7 @@ DigestKey DigestKey::expand(std::span<const std::byte, 32> secret) {
     const std::uint64_t word = stream.next<std::uint64_t>() & kPrime;
     if (word != kPrime) key.sum_key_.push_back(word);
   }
+  key.zero_chunk_ = sum_zeros(key, kChunkBytes);
   return key;
 }
 
@@ -82,12 +93,8 @@ Digest digest_chunk(const DigestKey& key, std::span<const std::byte> chunk) {
 }
 
 Digest digest_zeros(const DigestKey& key, std::size_t length_bytes) {
-  static constexpr std::array<std::byte, kBlockBytes> kZeros{};
   check_length(length_bytes);
-  const BlockHash zeros = hash_block_portable(kZeros.data(), key.block_key());
-  ChunkSums sums(key.sum_key(), length_bytes);
-  for (std::size_t at = 0; at < length_bytes; at += kBlockBytes) sums.add(zeros);
-  return sums.digest();
+  return length_bytes == kChunkBytes ? key.zero_chunk() : sum_zeros(key, length_bytes);
 }
 
 }  // namespace gcr::digest

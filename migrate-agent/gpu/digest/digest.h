@@ -24,10 +24,11 @@
 //     the same argument (the last differing j, and K[j+1] which the first sum has not used) both
 //     agree with probability 1/p^2. Chunks of different lengths differ in x[0].
 //   - 2^-128 + p^-2 < 2^-121.9.
-// A migration's key is fresh, and nobody who writes chunks knows it. A store's: decision 24.
+// A migration's key is fresh, and programs that write chunks do not know it. A store's key:
+// decision 24.
 //
-// The place of a byte alone decides which key words it meets, so any number of threads can share a
-// chunk: sums of level 1 mod 2^64 within a block, sums of level 2 mod p across blocks.
+// Which key words a byte is combined with depends on its place alone, so any number of threads can
+// share a chunk: sums of level 1 mod 2^64 within a block, sums of level 2 mod p across blocks.
 #pragma once
 
 #include <array>
@@ -64,6 +65,9 @@ class DigestKey {
   /// are cut to 61 bits, and skipped where they then equal p. Ends the process if OpenSSL cannot.
   static DigestKey expand(std::span<const std::byte, 32> secret);
 
+  /// The digest of kChunkBytes of zeros.
+  const Digest& zero_chunk() const { return zero_chunk_; }
+
   /// k[] of level 1, for a kernel on a GPU.
   std::span<const std::uint32_t, kBlockKeyWords> block_key() const { return block_key_; }
 
@@ -77,13 +81,14 @@ class DigestKey {
 
   std::array<std::uint32_t, kBlockKeyWords> block_key_{};
   std::vector<std::uint64_t> sum_key_;
+  Digest zero_chunk_;
 };
 
 /// The digest of `chunk`, of any length up to kChunkBytes and any alignment. Thread-safe. A longer
 /// chunk is an error of the caller that ends the process.
 Digest digest_chunk(const DigestKey& key, std::span<const std::byte> chunk);
 
-/// The digest of `length_bytes` zeros, without reading any.
+/// The digest of `length_bytes` zeros, without reading any. Of a whole chunk the key knows it.
 Digest digest_zeros(const DigestKey& key, std::size_t length_bytes = kChunkBytes);
 
 }  // namespace gcr::digest

@@ -7,9 +7,9 @@
 // In each of its rounds a lane gives away the half of its sums that it does not need. So that this
 // is the upper half in every lane, with nothing to choose, sum [slot][place] of a lane belongs to
 // the block slot ^ (lane / 8) and the pass place ^ (lane / 2 % 4).
-// As soon as a block is hashed, the block in its place in the warp's next step is asked for.
+// As soon as a block is hashed, the read of the block in its place in the warp's next step starts.
 //
-// The compiler finds the header of its language in the folder cuda or hip beside this file. For
+// The compiler finds the header of its language in the folder cuda or hip next to this file. For
 // CUDA the project uses digest_kernel.ptx, made from this file by scripts/make-ptx.
 #include <cstdint>
 
@@ -30,7 +30,7 @@ namespace {
 
 using namespace gcr::digest;
 
-// Those of digest.h, which device code cannot include.
+// As in digest.h, which device code cannot include.
 constexpr unsigned kBlockBytes = 1024;
 constexpr unsigned kPasses = 4;
 constexpr unsigned kBlockKeyWords = 268;
@@ -220,7 +220,7 @@ gcr_digest_chunks(const Chunk* chunks, unsigned count, const std::uint32_t* key,
   for (unsigned i = GCR_BLOCK; i < count; i += GCR_BLOCKS) {
     const Chunk chunk = next;
     Chunk after{};
-    // Descriptors may lie in host memory, far away: this one travels while the chunk is read.
+    // Descriptors may lie in host memory, far away: the next one is read together with this chunk.
     if (GCR_THREAD == 0 && i + GCR_BLOCKS < count) after = chunks[i + GCR_BLOCKS];
     std::uint64_t sum = sum_of_lane(chunk, lane_key, sum_key + 1, warp, lane);
 #pragma unroll

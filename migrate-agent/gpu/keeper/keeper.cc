@@ -1,3 +1,7 @@
+// How a keeper is made: gcr-keeper is spawned with a socket and nothing else. It reports that it is
+// ready, receives the descriptors by SCM_RIGHTS, and reports that it is armed (layout.h has the
+// protocol). From then on it depends on no other process. Its descriptors are read with
+// pidfd_getfd, by the numbers that the sealed table names: the keeper takes no part in that.
 #include "migrate-agent/gpu/keeper/keeper.h"
 
 #include <errno.h>
@@ -30,9 +34,9 @@ using layout::Event;
 using layout::Report;
 using layout::TableHeader;
 
-/// The socket's number in this process, out of the way of those that the keeper gets.
+/// The socket's number in this process, above all numbers that the keeper's own descriptors get.
 constexpr int kFirstFreeFd = 10;
-/// For one packet: the keeper does nothing else than answer.
+/// For one packet: an unarmed keeper only waits for packets and answers.
 constexpr timeval kPatience{10, 0};
 constexpr int kSeals = F_SEAL_SEAL | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE;
 
@@ -41,15 +45,15 @@ Result<SocketPair> make_sockets() {
   pair.theirs = UniqueFd(::fcntl(pair.theirs.get(), F_DUPFD_CLOEXEC, kFirstFreeFd));
   for (const int limit : {SO_RCVTIMEO, SO_SNDTIMEO}) {
     if (::setsockopt(pair.ours.get(), SOL_SOCKET, limit, &kPatience, sizeof(kPatience)) != 0) {
-      return Error::from_errno(errno, "cannot limit a socket's time");
+      return Error::from_errno(errno, "cannot set a socket's timeout");
     }
   }
   if (!pair.theirs) return Error::from_errno(errno, "cannot copy a socket");
   return pair;
 }
 
-/// How the child differs from us: descriptors as in layout.h and no others, no signal blocked or
-/// ignored, a session of its own.
+/// What the child does not inherit: it has the descriptors of layout.h and no others, all signals
+/// at their defaults, and a session of its own.
 class SpawnPlan {
  public:
   explicit SpawnPlan(int socket) {
@@ -92,7 +96,7 @@ class SpawnPlan {
 
 Error failure_of(const Report& report) {
   if (report.event != Event::kFailed) {
-    return Error(Code::kInternal, "the keeper said something else than was expected");
+    return Error(Code::kInternal, "the keeper sent an unexpected report");
   }
   const Error error = Error::from_errno(report.error, "the keeper failed");
   if (report.error != EMFILE) return error;
@@ -105,7 +109,7 @@ Status expect(int socket, Event event) {
   do {
     got = ::recv(socket, &report, sizeof(report), 0);
   } while (got < 0 && errno == EINTR);
-  if (got < 0) return Error::from_errno(errno, "cannot hear from the keeper");
+  if (got < 0) return Error::from_errno(errno, "cannot read the keeper's report");
   if (got != sizeof(report)) return Error(Code::kInternal, "the keeper has ended");
   if (report.event != event) return failure_of(report);
   return {};
@@ -196,7 +200,7 @@ Keeper::~Keeper() {
   if (!armed_) (void)end();
 }
 
-Result<Keeper> Keeper::start_beside(const std::filesystem::path& reaper) {
+Result<Keeper> Keeper::start_installed(const std::filesystem::path& reaper) {
   return start(reaper.parent_path() / "gcr-keeper");
 }
 
@@ -225,7 +229,7 @@ Status Keeper::arm(std::span<const BufferDescriptor> buffers) {
   const std::string doing =
       "cannot have " + std::to_string(buffers.size()) + " buffers of VRAM kept";
   if (armed_ || !process_ || buffers.size() > kMaxBuffers) {
-    return Error(Code::kInvalidArgument, doing + ": too many, or not the first ones");
+    return Error(Code::kInvalidArgument, doing + ": too many, or the keeper was used before");
   }
   const Status armed = [&]() -> Status {
     GCR_ASSIGN(const UniqueFd table, make_table(buffers));

@@ -12,7 +12,7 @@
 #include <filesystem>
 #include <span>
 
-#include "migrate-agent/gpu/allocations/job.h"
+#include "migrate-agent/gpu/allocations/allocations.h"
 #include "proto/journal.pb.h"
 #include "src/base/limits.h"
 #include "src/base/result.h"
@@ -20,7 +20,7 @@
 
 namespace gcr::keeper {
 
-/// A descriptor that is not owned, of what a member maps.
+/// A descriptor, which is not owned here, of a buffer that a member maps.
 struct BufferDescriptor {
   gpu::Mapping mapping;
   int fd = -1;
@@ -32,8 +32,8 @@ class Keeper {
  public:
   /// Starts `program` and waits until it is ready to be armed. It inherits only its socket.
   static Result<Keeper> start(const std::filesystem::path& program);
-  /// The one that lies beside the agent's reaper.
-  static Result<Keeper> start_beside(const std::filesystem::path& reaper);
+  /// Starts the gcr-keeper that is installed in the same folder as the agent's reaper.
+  static Result<Keeper> start_installed(const std::filesystem::path& reaper);
 
   Keeper(Keeper&& other) noexcept;
   Keeper& operator=(Keeper&& other) noexcept;
@@ -42,12 +42,12 @@ class Keeper {
   /// For the journal, before it is armed.
   journal::ProcessId id() const;
 
-  /// Hands copies of the descriptors over; at most kMaxBuffers, once. On success the keeper holds
-  /// all of them until it is ended. On failure it is not armed and cannot be used: end it.
+  /// Hands over copies of the descriptors, at most kMaxBuffers; once. On success the keeper holds
+  /// all of them until it is ended. On failure it is not armed and can only be ended.
   /// kResourceExhausted if it may not open that many files.
   Status arm(std::span<const BufferDescriptor> buffers);
 
-  /// Kills it and waits until it is gone. Idempotent.
+  /// Kills it and waits until it has ended. Calling it again does nothing.
   Status end();
 
  private:

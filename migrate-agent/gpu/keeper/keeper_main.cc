@@ -1,7 +1,7 @@
-// gcr-keeper: keeps descriptors open for as long as it lives, and does nothing else (keeper.h).
-//
-// It is started by the agent with the descriptors that layout.h names. Until it is armed it ends
-// when its socket does; from then on only SIGKILL ends it.
+// gcr-keeper holds descriptors open for as long as it lives, and does nothing else (keeper.h). The
+// agent starts it with the descriptors that layout.h names. It receives others over its socket, in
+// an order that gives them known numbers, and then makes the table visible: that arms it. Until it
+// is armed it ends when its socket is closed; from then on only SIGKILL ends it.
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -25,7 +25,8 @@ void report(Event event, int error) {
   }
 }
 
-/// What is still to come is thrown away: a socket that closes on unread packets loses the report.
+/// Reads and drops further packets first: a socket that is closed with unread packets loses the
+/// report.
 [[noreturn]] void fail(int error) {
   report(Event::kFailed, error);
   char byte = 0;
@@ -34,8 +35,9 @@ void report(Event event, int error) {
   _exit(1);
 }
 
-/// As many files as the kernel lets it open, and the last to go when memory runs out: the memory of
-/// a process that cannot be made again hangs on it. What is not allowed is done without.
+/// Raises the limit of open files as far as the kernel allows, and makes this the last process that
+/// the kernel kills when memory runs out: it holds memory that cannot be restored otherwise. What
+/// the kernel refuses is skipped.
 void prepare() {
   sigset_t all;
   sigfillset(&all);
@@ -52,13 +54,13 @@ void prepare() {
   close(score);
 }
 
-/// Receives one packet, whose descriptors have to become `next` and those after it. How many.
+/// Receives one packet, whose descriptors must get the numbers from `next` on. Gives their count.
 int receive(int next) {
   char byte = 0;
   int descriptors[gcr::kMaxPassedDescriptors];
   const gcr::ReceivedMessage received =
       gcr::receive_with_descriptors(kSocketFd, gcr::writable_bytes_of(byte), descriptors, 0);
-  if (received.length <= 0) _exit(0);  // nobody is there any more
+  if (received.length <= 0) _exit(0);  // the agent has closed its end
   if (received.truncated) fail(EMFILE);
   if (received.count == 0) fail(EPROTO);
   const int count = static_cast<int>(received.count);

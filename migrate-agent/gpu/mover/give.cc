@@ -1,3 +1,6 @@
+// The process maps the given memory if its driver lets it. Otherwise it allocates memory itself, in
+// steps of at most kMostReplaced allocations: both are mapped here, the content is copied on the
+// GPU, and the given memory is freed before the next step. At the end the process maps all of it.
 #include "migrate-agent/gpu/mover/give.h"
 
 #include <spdlog/spdlog.h>
@@ -15,10 +18,10 @@ using gpu::GpuAccess;
 using gpu::LocalAllocation;
 using gpu::Replacement;
 
-/// Together, unless one alone is larger.
+/// Of the allocations that are replaced in one step, unless one alone is larger.
 constexpr std::uint64_t kMostBytes = std::uint64_t{1} << 30;
 
-/// How many of them, from the first on, are replaced in one step.
+/// How many of `rest`, from the first on, are replaced in one step.
 std::size_t step_of(std::span<const LocalAllocation> rest) {
   std::size_t count = 0;
   std::uint64_t bytes = 0;
@@ -30,7 +33,7 @@ std::size_t step_of(std::span<const LocalAllocation> rest) {
   return count;
 }
 
-/// Each GPU's, while the process's memory is mapped here.
+/// The copies on one GPU, and the memory that they need mapped until they are complete.
 struct Copies {
   std::unique_ptr<device::Stream> stream;
   std::vector<std::unique_ptr<device::Allocation>> mapped;
@@ -79,11 +82,13 @@ Status give(GpuAccess& access, gpu::LocalDescriptors vram,
   device::Gpus gpus(driver);
   const Status replaced = replace_all(access, gpus);
   if (!replaced) {
-    return Error(replaced.error().code(), attached.error().message() + "; in memory of its own: " +
+    return Error(replaced.error().code(), attached.error().message() +
+                                              "; and the process cannot use memory of its own: " +
                                               replaced.error().message());
   }
   spdlog::info(
-      "its driver takes no memory of this GPU: its VRAM was copied into memory of its own");
+      "the process's driver cannot import memory of this GPU: its VRAM was copied into memory that "
+      "the process allocated");
   return {};
 }
 

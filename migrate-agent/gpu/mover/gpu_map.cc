@@ -1,3 +1,5 @@
+// Pairs that the operator ordered are checked and taken first. Then each chosen GPU of the source
+// takes the best one that is left, and at the end the unchosen ones take what remains.
 #include "migrate-agent/gpu/mover/gpu_map.h"
 
 #include <fmt/format.h>
@@ -28,7 +30,7 @@ const MappableGpu* pick(const MappableGpu& wanted, const std::vector<MappableGpu
   return best;
 }
 
-/// Why the order cannot be followed; empty if it can.
+/// Why an ordered pair is impossible; empty if it is possible.
 std::string misfit(const device::GpuPair& pair, const std::vector<MappableGpu>& source,
                    const std::vector<MappableGpu>& destination) {
   const auto from = std::ranges::find(source, pair.from, &MappableGpu::uuid);

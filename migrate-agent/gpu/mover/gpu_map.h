@@ -1,4 +1,4 @@
-// Which GPU of the destination takes the place of which GPU of the source.
+// Decides which GPU of the destination replaces which GPU of the source.
 #pragma once
 
 #include <set>
@@ -22,10 +22,10 @@ struct MappableGpu {
 };
 
 /// Pairs every GPU of the source with a different one of the destination and the same vendor, since
-/// NVIDIA's driver requires pairs for every GPU of the machine. Chosen GPUs, and all of AMD's, go
-/// to chosen ones of the same model and at least the same memory: where `ordered` says, else to the
-/// same GPU where possible, else to the one with most VRAM free, else in order. kRefused says what
-/// is missing, or cannot be as it was ordered.
+/// NVIDIA's driver requires pairs for every GPU of the machine. Chosen GPUs, and all AMD GPUs, are
+/// paired with chosen ones of the same model and at least the same memory: as `ordered` says, else
+/// with the same GPU where possible, else with the one that has most VRAM free, else in order.
+/// kRefused says what is missing, or why the order cannot be followed.
 Result<std::vector<device::GpuPair>> map_gpus(const std::vector<MappableGpu>& source,
                                               const std::vector<MappableGpu>& destination,
                                               const std::vector<device::GpuPair>& ordered = {});

@@ -1,3 +1,10 @@
+// How VRAM is filled. With prefill, prepare() creates VRAM full of zeros; a chunk lands in a place
+// of the landing window, and a queue uploads it and frees the place. Without, chunks stay in
+// landing memory as large as the buffers, and fill_and_verify() creates and fills VRAM; where VRAM
+// is short, prepare() changes from the first way to the second, for the buffers that follow. Zeros
+// are never sent, so a chunk that landed once and is zeros now is cleared at the end. Then the GPUs
+// digest all VRAM, and every digest is compared with the sender's. Landing memory that is kept is
+// digested by the CPU instead, and no VRAM is made.
 #include "migrate-agent/gpu/mover/incoming_vram.h"
 
 #include <fmt/format.h>
@@ -10,7 +17,7 @@
 namespace gcr::mover {
 namespace {
 
-/// One that receives, and some that are being uploaded.
+/// One receives, and the others are being uploaded.
 constexpr std::uint64_t kPlacesPerLane = 4;
 
 }  // namespace
@@ -31,7 +38,7 @@ void IncomingVram::let_go() {
   for (auto& [id, buffer] : buffers_) buffer.vram.reset();
 }
 
-Result<IncomingVram::Streams*> IncomingVram::streams_of(device::Gpu& gpu) {
+Result<const IncomingVram::Streams*> IncomingVram::streams_of(device::Gpu& gpu) {
   const auto found = streams_.find(gpu.info().uuid);
   if (found != streams_.end()) return &found->second;
   Streams streams;
@@ -56,7 +63,7 @@ Result<std::span<std::byte>> IncomingVram::host_memory(std::uint64_t bytes, cons
   return memory;
 }
 
-/// If it is not open yet.
+/// Opens the window unless it is open.
 Status IncomingVram::open_window(const std::vector<Wanted>& wanted, const Reserve& reserve) {
   if (!window_.empty() || wanted.empty()) return {};
   std::uint64_t total = 0;
@@ -66,7 +73,7 @@ Status IncomingVram::open_window(const std::vector<Wanted>& wanted, const Reserv
   return {};
 }
 
-/// Adds one piece of landing memory for what does not fit the free ones.
+/// Adds one piece of landing memory for the buffers that have no place in the free ones.
 Status IncomingVram::take_landing_memory(const std::vector<Wanted>& wanted,
                                          const Reserve& reserve) {
   std::multimap<std::uint64_t, std::span<std::byte>> left = free_;
@@ -93,21 +100,14 @@ Status IncomingVram::take_landing_memory(const std::vector<Wanted>& wanted,
 
 Result<IncomingVram::Incoming> IncomingVram::place(const Wanted& wanted) {
   const std::size_t chunks = chunk_count(wanted.size_bytes);
-  Incoming buffer{.gpu = nullptr,
-                  .size_bytes = wanted.size_bytes,
-                  .host_node = wanted.host_node,
-                  .region = next_region_++,
-                  .landing = {},
-                  .place = {},
-                  .stream = nullptr,
-                  .upload_stream = nullptr,
-                  .vram = nullptr,
-                  .landed = std::vector<std::atomic<bool>>(chunks)};
+  Incoming buffer;
+  buffer.size_bytes = wanted.size_bytes;
+  buffer.host_node = wanted.host_node;
+  buffer.region = next_region_++;
+  buffer.landed = std::vector<std::atomic<bool>>(chunks);
   if (mode_ == Mode::kKeep) return buffer;
   GCR_ASSIGN(buffer.gpu, gpus_.on(wanted.gpu));
-  GCR_ASSIGN(const Streams* const streams, streams_of(*buffer.gpu));
-  buffer.stream = streams->own.get();
-  buffer.upload_stream = streams->upload.get();
+  GCR_ASSIGN(buffer.streams, streams_of(*buffer.gpu));
   if (mode_ == Mode::kPrefill) {
     if (Status created = create_vram(wanted.id, buffer); !created) return created.error();
     GCR_TRY(digester_->prepare(buffer.gpu, chunks));
@@ -115,7 +115,7 @@ Result<IncomingVram::Incoming> IncomingVram::place(const Wanted& wanted) {
   return buffer;
 }
 
-/// All VRAM of one call or none.
+/// Releases the VRAM of this call: it has all of it or none.
 Status IncomingVram::turn_into_reload(std::string why, std::map<AllocationId, Incoming>& created) {
   note_ = std::move(why) + ": it is filled after the switchover";
   mode_ = Mode::kReload;
@@ -124,7 +124,7 @@ Status IncomingVram::turn_into_reload(std::string why, std::map<AllocationId, In
   return {};
 }
 
-/// Without landing memory.
+/// Creates all buffers, without landing memory.
 Result<std::map<AllocationId, IncomingVram::Incoming>> IncomingVram::create(
     const std::vector<Wanted>& wanted) {
   std::map<AllocationId, Incoming> created;
@@ -170,7 +170,7 @@ void IncomingVram::remove(AllocationId id) {
     buffer_of_region_.erase(found->second.region);
     removed = buffers_.extract(found);
   }
-  if (uploads_) (void)uploads_->drain();  // whose errors the next arrived() has
+  if (uploads_) (void)uploads_->drain();  // the next arrived() returns its error
   const auto place = removed.mapped().place;
   if (!place.empty()) free_.emplace(place.size(), place);
 }
@@ -194,19 +194,20 @@ Status IncomingVram::create_vram(AllocationId id, Incoming& buffer) {
 
 Status IncomingVram::clear(AllocationId id, const Incoming& buffer, std::uint64_t offset,
                            std::uint64_t length) {
-  const Status filled = buffer.stream->fill(buffer.vram->address() + offset, std::byte{0}, length);
+  const Status filled =
+      buffer.streams->own->fill(buffer.vram->address() + offset, std::byte{0}, length);
   if (filled) return {};
   return filled.error().while_doing(
       fmt::format("cannot clear {} of buffer {}", format_bytes(length), id.value));
 }
 
-Status IncomingVram::upload(AllocationId id, const Incoming& buffer, std::uint64_t offset,
-                            std::uint64_t length) {
-  const Status copied = buffer.stream->copy_in(buffer.vram->address() + offset,
-                                               buffer.landing.data() + offset, length);
+Status IncomingVram::upload(const Incoming& buffer, const ChunkRef& chunk) {
+  const Status copied =
+      buffer.streams->own->copy_in(buffer.vram->address() + chunk.offset,
+                                   buffer.landing.data() + chunk.offset, chunk.length_bytes);
   if (copied) return {};
-  return copied.error().while_doing(
-      fmt::format("cannot upload {} to buffer {}", format_bytes(length), id.value));
+  return copied.error().while_doing(fmt::format(
+      "cannot upload {} to buffer {}", format_bytes(chunk.length_bytes), chunk.buffer.value));
 }
 
 /// The buffer of a region, whose chunks have landed; null if it was removed. lanes_mutex_ is held.
@@ -237,7 +238,8 @@ Status IncomingVram::arrived(transport::RegionId region, std::uint64_t offset,
   const std::lock_guard lock(lanes_mutex_);
   const Incoming* const buffer = mark_landed(region, offset, place.bytes().size());
   if (buffer == nullptr) return {};
-  return uploads_->add(*buffer->upload_stream, buffer->vram->address() + offset, std::move(place));
+  return uploads_->add(*buffer->streams->upload, buffer->vram->address() + offset,
+                       std::move(place));
 }
 
 Status IncomingVram::synchronize() const {
@@ -246,73 +248,60 @@ Status IncomingVram::synchronize() const {
 }
 
 /// Creates the VRAM of buffers with landing memory, and uploads everything that has landed there.
-Status IncomingVram::fill(const Expected& expected) {
+Status IncomingVram::fill() {
   for (auto& [id, buffer] : buffers_) {
     if (buffer.landing.empty()) continue;
     GCR_TRY(create_vram(id, buffer));
-    const auto& digests = expected.at(id);
-    for (std::size_t chunk = 0; chunk < digests.size(); ++chunk) {
-      if (!buffer.landed[chunk]) continue;
-      const std::uint64_t offset = chunk * kChunkBytes;
-      GCR_TRY(upload(id, buffer, offset, std::min(kChunkBytes, buffer.size_bytes - offset)));
+    for (const ChunkRef& chunk : chunks_of(id, buffer.size_bytes)) {
+      if (buffer.landed[chunk.number()]) GCR_TRY(upload(buffer, chunk));
     }
   }
   return {};
 }
 
 /// Clears chunks that were sent once and are expected to be zeros now: zeros are never sent.
-Status IncomingVram::settle_zeros(const Expected& expected) {
-  const Zeros zeros(digester_->key());
-  for (auto& [id, buffer] : buffers_) {
+Status IncomingVram::clear_zeros(const VramDigests& expected) {
+  for (const auto& [id, buffer] : buffers_) {
     const auto& digests = expected.at(id);
-    for (std::size_t chunk = 0; chunk < digests.size(); ++chunk) {
-      if (!buffer.landed[chunk]) continue;
-      const std::uint64_t offset = chunk * kChunkBytes;
-      const std::uint64_t length = std::min(kChunkBytes, buffer.size_bytes - offset);
-      if (digests[chunk] == zeros.digest(length)) GCR_TRY(clear(id, buffer, offset, length));
+    for (const ChunkRef& chunk : chunks_of(id, buffer.size_bytes)) {
+      if (!buffer.landed[chunk.number()]) continue;
+      const auto zeros = digest::digest_zeros(digester_->key(), chunk.length_bytes);
+      if (digests[chunk.number()] != zeros) continue;
+      GCR_TRY(clear(id, buffer, chunk.offset, chunk.length_bytes));
     }
   }
   return {};
 }
 
-/// Corrupts one byte of VRAM; what landed was right.
-Status IncomingVram::spoil() {
+/// For tests: VRAM differs from what has landed.
+Status IncomingVram::corrupt_first_byte() {
   const Incoming& buffer = buffers_.begin()->second;
   std::byte content{};
-  GCR_TRY(buffer.stream->copy_out(&content, buffer.vram->address(), 1));
+  GCR_TRY(buffer.streams->own->copy_out(&content, buffer.vram->address(), 1));
   GCR_TRY(synchronize());
-  return buffer.stream->fill(buffer.vram->address(), content ^ std::byte{1}, 1);
+  return buffer.streams->own->fill(buffer.vram->address(), content ^ std::byte{1}, 1);
 }
 
 namespace {
 
-Error differs(AllocationId id, std::uint64_t offset, std::uint64_t size_bytes) {
-  return {Code::kDataLoss, fmt::format("buffer {} differs from what was sent, at {} of {}",
-                                       id.value, format_bytes(offset), format_bytes(size_bytes))};
+Error differs(const ChunkRef& chunk, std::uint64_t size_bytes) {
+  return {Code::kDataLoss,
+          fmt::format("buffer {} differs from what was sent, at {} of {}", chunk.buffer.value,
+                      format_bytes(chunk.offset), format_bytes(size_bytes))};
 }
 
 }  // namespace
 
-/// On the CPU.
-Result<std::uint64_t> IncomingVram::verify_landing(const Expected& expected) const {
-  struct Chunk {
-    AllocationId id;
-    std::span<const std::byte> buffer;
-    std::uint64_t offset;
-    const digest::Digest* expected;
-  };
-  std::vector<Chunk> chunks;
-  for (const auto& [id, buffer] : buffers_) {
-    const auto& digests = expected.at(id);
-    for (std::size_t i = 0; i < digests.size(); ++i) {
-      chunks.push_back({id, buffer.landing, i * kChunkBytes, &digests[i]});
-    }
-  }
+/// Compares the digests of landing memory, on the CPU.
+Result<std::uint64_t> IncomingVram::verify_landing(const VramDigests& expected) const {
+  const std::vector<ChunkRef> chunks = chunks_by_size(buffers_);
   GCR_TRY(share_out(chunks.size(), chunks.size(), [&](std::size_t i) -> Status {
-    const auto& [id, buffer, offset, wanted] = chunks[i];
-    const auto bytes = buffer.subspan(offset, std::min(kChunkBytes, buffer.size() - offset));
-    if (digest::digest_chunk(digester_->key(), bytes) == *wanted) return {};
-    return differs(id, offset, buffer.size());
+    const ChunkRef& chunk = chunks[i];
+    const auto landing = buffers_.at(chunk.buffer).landing;
+    const auto now =
+        digest::digest_chunk(digester_->key(), landing.subspan(chunk.offset, chunk.length_bytes));
+    if (now == expected.at(chunk.buffer)[chunk.number()]) return {};
+    return differs(chunk, landing.size());
   }));
   return chunks.size();
 }
@@ -326,7 +315,7 @@ IncomingVram::Kept IncomingVram::kept(AllocationId id) const {
           static_cast<std::uint64_t>(at - region->bytes().data())};
 }
 
-Result<std::uint64_t> IncomingVram::fill_and_verify(const Expected& expected) {
+Result<std::uint64_t> IncomingVram::fill_and_verify(const VramDigests& expected) {
   for (const auto& [id, buffer] : buffers_) {
     const auto found = expected.find(id);
     if (found == expected.end() || found->second.size() != chunk_count(buffer.size_bytes)) {
@@ -336,16 +325,16 @@ Result<std::uint64_t> IncomingVram::fill_and_verify(const Expected& expected) {
   }
   if (mode_ == Mode::kKeep) return verify_landing(expected);
   if (uploads_) GCR_TRY(uploads_->drain());
-  GCR_TRY(fill(expected));
-  GCR_TRY(settle_zeros(expected));
-  if (fault::armed("destination.vram.corrupt")) GCR_TRY(spoil());
+  GCR_TRY(fill());
+  GCR_TRY(clear_zeros(expected));
+  if (fault::armed("destination.vram.corrupt")) GCR_TRY(corrupt_first_byte());
   GCR_TRY(synchronize());
-  const std::vector<ChunkRef> chunks = chunks_of(buffers_);
+  const std::vector<VramChunk> chunks = chunks_of(buffers_);
   GCR_ASSIGN(const auto digests, digester_->digest(chunks));
   for (std::size_t i = 0; i < chunks.size(); ++i) {
-    const ChunkRef& chunk = chunks[i];
+    const VramChunk& chunk = chunks[i];
     if (digests[i] == expected.at(chunk.buffer)[chunk.number()]) continue;
-    return differs(chunk.buffer, chunk.offset, chunk.vram->size_bytes());
+    return differs(chunk, chunk.vram->size_bytes());
   }
   return chunks.size();
 }

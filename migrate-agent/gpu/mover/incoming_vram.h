@@ -14,7 +14,6 @@
 
 #include "migrate-agent/gpu/mover/upload_queue.h"
 #include "migrate-agent/gpu/mover/vram_digester.h"
-#include "migrate-agent/gpu/mover/zeros.h"
 #include "migrate-agent/linux/hostmem/landing_region.h"
 #include "transport/channel.h"
 
@@ -34,7 +33,7 @@ class IncomingVram {
   IncomingVram(std::shared_ptr<const device::Driver> driver, hostmem::HugepagePolicy policy)
       : gpus_(std::move(driver)), policy_(policy) {}
 
-  static constexpr transport::RegionId kFirstRegion = 2;  ///< lower ones are not VRAM's
+  static constexpr transport::RegionId kFirstRegion = 2;  ///< lower ones are not VRAM
 
   struct Wanted {
     AllocationId id;
@@ -52,10 +51,10 @@ class IncomingVram {
     std::uint64_t needed_for(std::uint64_t vram_bytes) const;
   };
 
-  /// The key of the migration and the mode; before the first prepare().
+  /// Sets the key of the migration's digests and the mode; before the first prepare().
   void begin(const digest::DigestKey& key, Mode mode, const WindowLimits& limits);
 
-  /// Asked before host memory is allocated, and told how much.
+  /// Called before so much host memory is allocated; an error prevents it.
   using Reserve = std::function<Status(std::uint64_t bytes)>;
 
   /// Creates VRAM full of zeros for the buffers, and with the first of them the landing window; or,
@@ -64,8 +63,8 @@ class IncomingVram {
   /// released and the mode becomes kReload, for this call's buffers and later ones.
   Status prepare(const std::vector<Wanted>& wanted, const Reserve& reserve);
 
-  /// Releases the buffer's VRAM, when nothing is being copied into it any more; its landing memory
-  /// is kept for later buffers. Its region is closed.
+  /// Releases the buffer's VRAM; its landing memory is kept for later buffers. Its region must have
+  /// been removed from the receiver. Waits for copies in flight.
   void remove(AllocationId id);
 
   /// Where a buffer's bytes land: in landing memory, or in the window if there is none. Regions are
@@ -77,28 +76,27 @@ class IncomingVram {
   };
   Region region(AllocationId id) const;
 
-  /// The landing window, which goes to arrived(); valid while this object lives. Once a buffer has
-  /// been prefilled.
+  /// The landing window, which calls arrived(); valid while this object lives. After a buffer was
+  /// prefilled.
   transport::LandingWindow window();
 
-  /// Takes note of what has landed in landing memory. Any number of threads, also while another one
-  /// is in prepare() or remove(); what lands in a region that was removed is ignored.
+  /// Notes which chunks have landed in landing memory. Several threads at once, also while another
+  /// one is in prepare() or remove(); what lands in a region that was removed is ignored.
   Status landed(transport::RegionId region, std::uint64_t offset, std::uint64_t length_bytes);
 
-  /// Takes note of what has landed in the window, and starts its copy into VRAM. Within a chunk;
-  /// threads as for landed().
+  /// Notes a part of a chunk that has landed in the window, and enqueues its copy into VRAM.
+  /// Threads as for landed().
   Status arrived(transport::RegionId region, std::uint64_t offset, transport::Place place);
 
-  /// With `expected` from the sender: creates and fills VRAM if that was not done before, clears
-  /// chunks that are expected to be zeros, waits for all copies, and compares the digest
-  /// of every chunk in VRAM; in kKeep, only that in landing memory. kDataLoss names the first that
-  /// differs. Returns how many were compared.
-  Result<std::uint64_t> fill_and_verify(
-      const std::map<AllocationId, std::vector<digest::Digest>>& expected);
+  /// Creates and fills VRAM unless it was prefilled, clears chunks that must be zeros, waits for
+  /// all copies, and compares the digest of every chunk in VRAM with `expected`, from the sender;
+  /// in kKeep, of every chunk in landing memory. kDataLoss names the first that differs. Returns
+  /// how many were compared.
+  Result<std::uint64_t> fill_and_verify(const VramDigests& expected);
 
   /// Of the VRAM itself; after fill_and_verify().
   Result<Descriptors> descriptors() const { return descriptors_of(buffers_); }
-  /// From then on only descriptors own it. Any thread.
+  /// Releases the VRAM here: from then on only descriptors own it. Any thread.
   void let_go();
   Result<std::uint64_t> free_bytes(const Uuid& gpu);
 
@@ -113,32 +111,28 @@ class IncomingVram {
   Mode mode() const { return mode_; }
   const std::shared_ptr<const device::Driver>& driver() const { return gpus_.driver(); }
 
-  /// A note for users: why landing memory is not made of hugepages, why VRAM is not
-  /// prefilled; empty if there is nothing.
+  /// A note for users: why landing memory has no hugepages, or why VRAM is not prefilled; or empty.
   const std::string& note() const { return note_; }
 
  private:
+  /// Of one GPU.
+  struct Streams {
+    std::unique_ptr<device::Stream> upload;  // of uploads_ alone
+    std::unique_ptr<device::Stream> own;     // for all other work
+  };
   struct Incoming {
     std::shared_ptr<device::Gpu> gpu;
     std::uint64_t size_bytes = 0;
     std::optional<std::uint32_t> host_node;
     transport::RegionId region = 0;
-    std::span<std::byte> landing;  // its bytes, at the start of `place`
-    std::span<std::byte> place;
-    device::Stream* stream = nullptr;
-    device::Stream* upload_stream = nullptr;  // of uploads_ alone
+    std::span<std::byte> landing{};  // its bytes, at the start of `place`
+    std::span<std::byte> place{};
+    const Streams* streams = nullptr;
     std::unique_ptr<device::Allocation> vram;
-    std::vector<std::atomic<bool>> landed;  // by chunk: it has landed at least once
-  };
-  using Expected = std::map<AllocationId, std::vector<digest::Digest>>;
-
-  /// A GPU's: for uploads_, and for all else.
-  struct Streams {
-    std::unique_ptr<device::Stream> own;
-    std::unique_ptr<device::Stream> upload;
+    std::vector<std::atomic<bool>> landed{};  // by chunk: it has landed at least once
   };
 
-  Result<Streams*> streams_of(device::Gpu& gpu);
+  Result<const Streams*> streams_of(device::Gpu& gpu);
   Result<Incoming> place(const Wanted& wanted);
   Result<std::map<AllocationId, Incoming>> create(const std::vector<Wanted>& wanted);
   Status turn_into_reload(std::string why, std::map<AllocationId, Incoming>& created);
@@ -150,12 +144,11 @@ class IncomingVram {
                         std::uint64_t length_bytes);
   Status create_vram(AllocationId id, Incoming& buffer);
   Status clear(AllocationId id, const Incoming& buffer, std::uint64_t offset, std::uint64_t length);
-  Status upload(AllocationId id, const Incoming& buffer, std::uint64_t offset,
-                std::uint64_t length);
-  Status fill(const Expected& expected);
-  Result<std::uint64_t> verify_landing(const Expected& expected) const;
-  Status settle_zeros(const Expected& expected);
-  Status spoil();
+  Status upload(const Incoming& buffer, const ChunkRef& chunk);
+  Status fill();
+  Result<std::uint64_t> verify_landing(const VramDigests& expected) const;
+  Status clear_zeros(const VramDigests& expected);
+  Status corrupt_first_byte();
   Status synchronize() const;
 
   device::Gpus gpus_;

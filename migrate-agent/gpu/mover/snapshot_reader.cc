@@ -1,3 +1,9 @@
+// How chunks are read: they are cut into batches, each of one GPU, and each batch uses one of a few
+// slots in turn. A slot copies its chunks aside, digests the copies, and copies them to page-locked
+// memory, all on one stream. While the threads hand over the chunks of one slot, the GPU fills the
+// next ones. A batch is digested by one launch: on a GPU that the application uses too, each launch
+// costs a change of contexts. The first thread that needs a batch waits for the GPU, the others for
+// that thread; the thread that has handed over a batch's last chunk starts the slot's next batch.
 #include "migrate-agent/gpu/mover/snapshot_reader.h"
 
 #include <algorithm>
@@ -21,9 +27,9 @@ struct Report {
 };
 
 /// Cuts `chunks` into batches, each of one GPU.
-std::vector<std::span<const ChunkRef>> batches_of(std::span<const ChunkRef> chunks,
-                                                  std::size_t batch_chunks) {
-  std::vector<std::span<const ChunkRef>> batches;
+std::vector<std::span<const VramChunk>> batches_of(std::span<const VramChunk> chunks,
+                                                   std::size_t batch_chunks) {
+  std::vector<std::span<const VramChunk>> batches;
   std::size_t start = 0;
   for (std::size_t i = 1; i <= chunks.size(); ++i) {
     if (i < chunks.size() && i - start < batch_chunks &&
@@ -43,25 +49,25 @@ class SnapshotReader::Slot {
  public:
   Status prepare(const std::shared_ptr<device::Gpu>& on);
 
-  /// Starts the copies of `chunks`, at least one. settle() even after a failure.
-  Status start(std::span<const ChunkRef> chunks, const VramDigester& digester);
+  /// Starts the copies of `chunks`, at least one. Even after a failure settle() is needed.
+  Status start(std::span<const VramChunk> chunks, const VramDigester& digester);
 
   /// Waits for what was started.
   Status wait() { return gpus_.at(&chunks_.front().vram->gpu()).stream->synchronize(); }
 
-  /// As wait(), if anything was started since the last time.
+  /// As wait(), if anything was started since the last settle().
   void settle() {
     if (!chunks_.empty()) (void)wait();
     chunks_ = {};
   }
 
-  /// The memory that chunks are handed on from; empty before prepare().
+  /// The memory that chunks are handed over from; empty before prepare().
   std::span<const std::byte> bytes() const {
     return memory_ == nullptr ? std::span<const std::byte>() : memory_->bytes().first(kBatchBytes);
   }
 
-  /// Hands on the chunk `index` of the batch, after wait().
-  Status hand_on(std::size_t index, const ChunkSink& sink) {
+  /// Hands over the chunk `index` of the batch, after wait().
+  Status hand_over(std::size_t index, const ChunkSink& sink) {
     return sink(chunks_[index], report().digests[index],
                 memory_->bytes().subspan(index * kChunkBytes, chunks_[index].length_bytes));
   }
@@ -69,7 +75,7 @@ class SnapshotReader::Slot {
  private:
   struct Place {
     std::unique_ptr<device::Stream> stream;
-    std::unique_ptr<device::Scratch> snapshot;  ///< none where the GPU has no VRAM left
+    std::unique_ptr<device::Scratch> snapshot;  ///< null: the GPU has no VRAM left
   };
   Report& report() const {
     return *reinterpret_cast<Report*>(memory_->bytes().data() + kBatchBytes);
@@ -80,7 +86,7 @@ class SnapshotReader::Slot {
 
   std::unique_ptr<device::HostMemory> memory_;
   std::map<const device::Gpu*, Place> gpus_;
-  std::span<const ChunkRef> chunks_;
+  std::span<const VramChunk> chunks_;
 };
 
 Status SnapshotReader::Slot::prepare(const std::shared_ptr<device::Gpu>& on) {
@@ -102,10 +108,10 @@ Status SnapshotReader::Slot::copy_aside(const Place& place) {
   for (std::size_t i = 0; i < chunks_.size(); ++i) {
     report().chunks[i] = {to + i * kChunkBytes, chunks_[i].length_bytes};
   }
-  // Neighbours go in one copy: each copy may cost the application a change of contexts.
+  // Adjacent chunks are one copy: each copy may cost the application a change of contexts.
   for (std::size_t i = 0, end = 0; i < chunks_.size(); i = end) {
     std::uint64_t length = chunks_[i].length_bytes;
-    const auto follows = [&](const ChunkRef& chunk) {
+    const auto follows = [&](const VramChunk& chunk) {
       return chunk.vram == chunks_[i].vram && chunk.address() == chunks_[i].address() + length;
     };
     for (end = i + 1; end < chunks_.size() && follows(chunks_[end]); ++end) {
@@ -133,7 +139,8 @@ Status SnapshotReader::Slot::copy_out(const Place& place) {
   return copied ? copied : copied.error().while_doing("cannot read VRAM");
 }
 
-Status SnapshotReader::Slot::start(std::span<const ChunkRef> chunks, const VramDigester& digester) {
+Status SnapshotReader::Slot::start(std::span<const VramChunk> chunks,
+                                   const VramDigester& digester) {
   device::Gpu& gpu = chunks.front().vram->gpu();
   GCR_TRY(prepare(gpu.shared_from_this()));
   chunks_ = chunks;
@@ -144,11 +151,11 @@ Status SnapshotReader::Slot::start(std::span<const ChunkRef> chunks, const VramD
   return copy_out(place);
 }
 
-/// One read(): batch b uses slot b modulo the number of slots, and chunks are handed on in order,
+/// One read(): batch b uses slot b modulo the number of slots. Chunks are handed over in order,
 /// each by a free thread.
 class SnapshotReader::Run {
  public:
-  Run(SnapshotReader& reader, std::span<const ChunkRef> chunks, unsigned threads,
+  Run(SnapshotReader& reader, std::span<const VramChunk> chunks, unsigned threads,
       const ChunkSink& sink)
       : reader_(reader),
         thread_count_(std::max(1U, threads)),
@@ -171,7 +178,7 @@ class SnapshotReader::Run {
   enum class State { kFree, kCopying, kAwaited, kReady };
   struct Turn {
     State state = State::kFree;
-    std::size_t left = 0;  // chunks that the sink has not taken yet
+    std::size_t left = 0;  // chunks that were not handed over yet
   };
   struct Claim {
     std::size_t batch;
@@ -181,7 +188,8 @@ class SnapshotReader::Run {
   Slot& slot_of(std::size_t batch) const { return *reader_.slots_[batch % kSlots]; }
   Turn& turn_of(std::size_t batch) { return turns_[batch % kSlots]; }
 
-  /// Every free slot whose turn it is gets its batch. Under the mutex, or before there are threads.
+  /// Starts batches in order while the slot of the next one is free. Under the mutex, or before
+  /// there are threads.
   void start_batches() {
     for (; started_ < batches_.size() && turn_of(started_).state == State::kFree; ++started_) {
       turn_of(started_) = {State::kCopying, batches_[started_].size()};
@@ -207,7 +215,7 @@ class SnapshotReader::Run {
     return claimed;
   }
 
-  /// Returns when the batch's copies have arrived: the first thread to ask waits for the GPU.
+  /// Returns when the batch's copies are complete: the first thread waits for the GPU.
   void await(std::size_t batch, std::unique_lock<std::mutex>& lock) {
     Turn& turn = turn_of(batch);
     if (turn.state == State::kCopying) {
@@ -228,7 +236,7 @@ class SnapshotReader::Run {
       await(claimed->batch, lock);
       if (error_) return;
       lock.unlock();
-      Status handed = slot_of(claimed->batch).hand_on(claimed->chunk, sink_);
+      Status handed = slot_of(claimed->batch).hand_over(claimed->chunk, sink_);
       lock.lock();
       if (!handed) return fail(std::move(handed).error());
       Turn& turn = turn_of(claimed->batch);
@@ -242,7 +250,7 @@ class SnapshotReader::Run {
   SnapshotReader& reader_;
   const unsigned thread_count_;
   const ChunkSink& sink_;
-  const std::vector<std::span<const ChunkRef>> batches_;
+  const std::vector<std::span<const VramChunk>> batches_;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::array<Turn, kSlots> turns_{};
@@ -262,7 +270,7 @@ Status SnapshotReader::prepare(const std::shared_ptr<device::Gpu>& gpu) {
   return {};
 }
 
-Status SnapshotReader::read(std::span<const ChunkRef> chunks, unsigned threads,
+Status SnapshotReader::read(std::span<const VramChunk> chunks, unsigned threads,
                             const ChunkSink& sink) {
   if (chunks.empty()) return {};
   return Run(*this, chunks, threads, sink).run();

@@ -1,3 +1,6 @@
+// One thread takes all chunks that are waiting, starts a copy for each, and waits once for all of
+// them. Chunks that land meanwhile wait for the next turn. So the batches grow with the load, and a
+// place is free again as soon as its batch is in VRAM.
 #include "migrate-agent/gpu/mover/upload_queue.h"
 
 #include <fmt/format.h>
@@ -40,7 +43,7 @@ void UploadQueue::run() {
     copying_ = true;
     lock.unlock();
     const Status copied = copy(uploads);
-    uploads.clear();  // gives the places back
+    uploads.clear();  // frees the places
     lock.lock();
     copying_ = false;
     if (!copied && !error_) error_ = copied.error();
@@ -48,7 +51,7 @@ void UploadQueue::run() {
   }
 }
 
-/// Whatever fails, no copy is under way afterwards.
+/// No copy is in flight afterwards, even after an error.
 Status UploadQueue::copy(const std::vector<Upload>& uploads) {
   Status result;
   std::set<device::Stream*> streams;

@@ -1,4 +1,4 @@
-// What has landed in the window, on its way to VRAM.
+// Uploads chunks from the landing window to VRAM.
 #pragma once
 
 #include <condition_variable>
@@ -13,22 +13,21 @@
 
 namespace gcr::mover {
 
-/// Copies chunks into VRAM on a thread of its own, and gives each place back when the GPU has read
-/// it. While the GPU copies what came, the next chunks gather: one wait is for all of them.
-/// Thread-safe.
+/// Copies chunks into VRAM on a thread of its own, and frees each place of the window when the GPU
+/// has read it. Thread-safe.
 class UploadQueue {
  public:
   UploadQueue();
-  /// Waits for copies under way; what was not started is dropped.
+  /// Waits for copies in flight; copies that were not started are dropped.
   ~UploadQueue();
   UploadQueue(const UploadQueue&) = delete;
   UploadQueue& operator=(const UploadQueue&) = delete;
 
-  /// Returns at once. `stream`, which nobody else uses, and the VRAM live until drain() has
-  /// returned. Fails with what made an earlier copy fail.
+  /// Enqueues one copy and returns at once. `stream`, which only this queue uses, and the VRAM must
+  /// live until drain() has returned. Fails with the error of an earlier copy.
   Status add(device::Stream& stream, device::Address to, transport::Place place);
 
-  /// Waits until all that was added is in VRAM. Fails with what made any copy fail.
+  /// Waits until all that was added is in VRAM. Fails with the first error of a copy.
   Status drain();
 
  private:

@@ -1,3 +1,6 @@
+// One launch for each GPU digests all chunks that lie there. The launch reads the chunks' addresses
+// from page-locked memory and writes the digests behind them, so nothing else is copied. All GPUs
+// are started before the first is waited for.
 #include "migrate-agent/gpu/mover/vram_digester.h"
 
 #include <algorithm>
@@ -16,7 +19,7 @@ digest::Digest* digests_in(const device::HostMemory& memory, std::size_t capacit
                                            capacity * sizeof(device::Chunk));
 }
 
-/// As the GPU has it.
+/// The same memory at its address on the GPU.
 template <class Any>
 Any* on_gpu(const device::HostMemory& memory, std::size_t offset = 0) {
   return reinterpret_cast<Any*>(memory.address() + offset);  // NOLINT(performance-no-int-to-ptr)
@@ -41,7 +44,7 @@ Status VramDigester::prepare(const std::shared_ptr<device::Gpu>& on, std::size_t
   return {};
 }
 
-Status VramDigester::launch(Place& place, std::span<const ChunkRef> chunks) {
+Status VramDigester::launch(Place& place, std::span<const VramChunk> chunks) {
   if (place.indices.empty()) return {};
   GCR_TRY(prepare(place.gpu, place.indices.size()));
   device::Chunk* descriptor = descriptors_in(*place.memory);
@@ -53,7 +56,7 @@ Status VramDigester::launch(Place& place, std::span<const ChunkRef> chunks) {
       on_gpu<digest::Digest>(*place.memory, place.capacity * sizeof(device::Chunk)), *place.stream);
 }
 
-Result<std::vector<digest::Digest>> VramDigester::digest(std::span<const ChunkRef> chunks) {
+Result<std::vector<digest::Digest>> VramDigester::digest(std::span<const VramChunk> chunks) {
   for (auto& [gpu, place] : gpus_) place.indices.clear();
   for (std::size_t i = 0; i < chunks.size(); ++i) {
     device::Gpu& gpu = chunks[i].vram->gpu();

@@ -17,12 +17,12 @@ class VramDigester {
  public:
   explicit VramDigester(const digest::DigestKey& key) : key_(key) {}
 
-  /// Prepares for `chunks` chunks on that GPU, so that digest() need not.
+  /// Allocates what `chunks` chunks on that GPU need now instead of in digest().
   Status prepare(const std::shared_ptr<device::Gpu>& on, std::size_t chunks);
 
-  /// The digests of `chunks`, in their order: one launch per GPU, all GPUs at the same time. A
-  /// chunk that is written meanwhile gives a useless digest, with no other effect.
-  Result<std::vector<digest::Digest>> digest(std::span<const ChunkRef> chunks);
+  /// The digests of `chunks`, in their order. All GPUs work at the same time. A chunk that is
+  /// written meanwhile gives a meaningless digest, with no other effect.
+  Result<std::vector<digest::Digest>> digest(std::span<const VramChunk> chunks);
 
   /// The digester of a GPU that was prepared. Thread-safe, except during prepare().
   const device::Digester& on(const device::Gpu& gpu) const { return *gpus_.at(&gpu).digester; }
@@ -37,9 +37,9 @@ class VramDigester {
     std::unique_ptr<device::HostMemory>
         memory;  // descriptors of `capacity` chunks, then their digests
     std::size_t capacity = 0;
-    std::vector<std::size_t> indices;  // of the chunks of this call that lie here
+    std::vector<std::size_t> indices;  // of the chunks on this GPU, in one digest()
   };
-  Status launch(Place& place, std::span<const ChunkRef> chunks);
+  Status launch(Place& place, std::span<const VramChunk> chunks);
 
   digest::DigestKey key_;
   std::map<const device::Gpu*, Place> gpus_;

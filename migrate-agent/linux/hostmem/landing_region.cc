@@ -58,21 +58,21 @@ struct MappedFile {
   UniqueMapping mapping;
 };
 
-/// Maps an unnamed file. If `flags` ask for hugepages, the kernel reserves all of them now or
+Result<MappedFile> map_file(UniqueFd file, std::uint64_t bytes) {
+  void* at = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0);
+  if (at != MAP_FAILED) return MappedFile{std::move(file), UniqueMapping(at, bytes)};
+  return Error::from_errno(errno, fmt::format("mapping {} of a memfd", format_bytes(bytes)));
+}
+
+/// Maps a new unnamed file. If `flags` ask for hugepages, the kernel reserves all of them now or
 /// fails.
-Result<MappedFile> map_file(std::uint64_t bytes, unsigned flags) {
-  MappedFile mapped;
-  mapped.file = UniqueFd(::memfd_create("gcr-landing", MFD_CLOEXEC | flags));
-  if (!mapped.file) return Error::from_errno(errno, "creating a memfd");
-  if (::ftruncate(mapped.file.get(), static_cast<off_t>(bytes)) != 0) {
+Result<MappedFile> map_new_file(std::uint64_t bytes, unsigned flags) {
+  UniqueFd file(::memfd_create("gcr-landing", MFD_CLOEXEC | flags));
+  if (!file) return Error::from_errno(errno, "creating a memfd");
+  if (::ftruncate(file.get(), static_cast<off_t>(bytes)) != 0) {
     return Error::from_errno(errno, "sizing a memfd");
   }
-  void* at = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, mapped.file.get(), 0);
-  if (at == MAP_FAILED) {
-    return Error::from_errno(errno, fmt::format("reserving {} in a memfd", format_bytes(bytes)));
-  }
-  mapped.mapping = UniqueMapping(at, bytes);
-  return mapped;
+  return map_file(std::move(file), bytes);
 }
 
 /// Maps anonymous memory at an address that transparent hugepages can use.
@@ -134,7 +134,7 @@ Result<LandingRegion> LandingRegion::create_huge(std::uint64_t bytes, const Huge
       }
       GCR_ASSIGN(region.claim_, HugepageClaim::add(limits, missing, lock));
     }
-    GCR_ASSIGN(MappedFile mapped, map_file(bytes, MFD_HUGETLB | MFD_HUGE_2MB));
+    GCR_ASSIGN(MappedFile mapped, map_new_file(bytes, MFD_HUGETLB | MFD_HUGE_2MB));
     region.file_ = std::move(mapped.file);
     region.mapping_ = std::move(mapped.mapping);
   }
@@ -153,7 +153,7 @@ Result<LandingRegion> LandingRegion::create_ordinary(std::uint64_t bytes, Kind k
   }
   LandingRegion region;
   if (kind == Kind::kFile) {
-    GCR_ASSIGN(MappedFile mapped, map_file(bytes, 0));
+    GCR_ASSIGN(MappedFile mapped, map_new_file(bytes, 0));
     region.file_ = std::move(mapped.file);
     region.mapping_ = std::move(mapped.mapping);
   } else {
@@ -174,6 +174,16 @@ Result<LandingRegion> LandingRegion::create(std::uint64_t bytes, HugepagePolicy 
 Result<LandingRegion> LandingRegion::create_file(std::uint64_t bytes, HugepagePolicy policy,
                                                  const HugepageLimits& limits) {
   return make(bytes, policy, limits, Kind::kFile);
+}
+
+Result<LandingRegion> LandingRegion::open(UniqueFd file, std::uint64_t bytes) {
+  GCR_ASSIGN(MappedFile mapped, map_file(std::move(file), round_up(bytes, kChunkBytes)));
+  GCR_TRY(keep_private(mapped.mapping.bytes()));
+  LandingRegion region;
+  region.file_ = std::move(mapped.file);
+  region.mapping_ = std::move(mapped.mapping);
+  region.size_bytes_ = bytes;
+  return region;
 }
 
 Result<LandingRegion> LandingRegion::make(std::uint64_t bytes, HugepagePolicy policy,

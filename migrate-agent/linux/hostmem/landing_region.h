@@ -35,7 +35,11 @@ class LandingRegion {
   static Result<LandingRegion> create_file(std::uint64_t bytes, HugepagePolicy policy,
                                            const HugepageLimits& limits = {});
 
-  /// Returns the descriptor of the file; only after create_file().
+  /// Maps `bytes` of a file that create_file() made, maybe in another process. Its pages are those
+  /// of the file.
+  static Result<LandingRegion> open(UniqueFd file, std::uint64_t bytes);
+
+  /// Returns the descriptor of the file; only after create_file() or open().
   int file() const { return file_.get(); }
 
   /// Returns the memory, aligned to 2 MiB, initially zero, exactly as long as requested.

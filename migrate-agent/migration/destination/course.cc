@@ -9,7 +9,7 @@
 #include "migrate-agent/base/fault/fault.h"
 #include "migrate-agent/commit/states/outcome.h"
 #include "migrate-agent/criu/images/images.h"
-#include "migrate-agent/gpu/host_copy/kept_vram.h"
+#include "migrate-agent/gpu/host_copy/host_copy.h"
 #include "migrate-agent/migration/finish/destination.h"
 #include "migrate-agent/migration/finish/records.h"
 #include "migrate-agent/process/inspect/addresses.h"
@@ -171,7 +171,7 @@ Status Course::restore_process(const proto::RestoreRequest& request,
 Status Course::restore(const proto::RestoreRequest& request, proto::RestoreReply& reply) {
   GCR_TRY(expect(commit::DestinationState::kBuilding, "RestoreRequest"));
   GCR_TRY(data_->health());
-  GCR_ASSIGN(const BufferDigests sent, check_digests(request.digests(), job_));
+  GCR_ASSIGN(const mover::VramDigests sent, check_digests(request.digests(), job_));
   GCR_ASSIGN(const auto files, check_files(request.files()));
   // From now on nothing writes into the images that CRIU reads, or into the landing region.
   set_data(nullptr);
@@ -211,7 +211,7 @@ Status Course::keep_vram(const proto::RestoreRequest& request) {
     buffer.set_offset(place.offset);
     buffer.set_digests(digests.at(buffer.buffer().id()));
   }
-  GCR_ASSIGN(keeper_, keeper::Keeper::start_beside(context_.config.criu.reaper));
+  GCR_ASSIGN(keeper_, keeper::Keeper::start_installed(context_.config.criu.reaper));
   journal::Record record;
   *record.mutable_keeper_started()->mutable_keeper() = keeper_->id();
   record.mutable_keeper_started()->set_of_copy(true);

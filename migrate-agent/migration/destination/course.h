@@ -15,7 +15,7 @@
 #include "migrate-agent/commit/states/commit_log.h"
 #include "migrate-agent/criu/runs/criu.h"
 #include "migrate-agent/criu/sockets/connections.h"
-#include "migrate-agent/gpu/host_copy/kept_copy.pb.h"
+#include "migrate-agent/gpu/host_copy/description.pb.h"
 #include "migrate-agent/gpu/keeper/keeper.h"
 #include "migrate-agent/gpu/mover/incoming_vram.h"
 #include "migrate-agent/linux/cgroups/group.h"

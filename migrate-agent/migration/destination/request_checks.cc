@@ -9,21 +9,6 @@
 #include "src/base/units.h"
 
 namespace gcr::migration {
-namespace {
-
-std::vector<gpu::Mapping> mappings_of(const proto::Buffer& buffer) {
-  std::vector<gpu::Mapping> mappings;
-  for (const auto& mapping : buffer.mapped_by()) {
-    mappings.push_back({{mapping.member()}, mapping.local_id()});
-  }
-  return mappings;
-}
-
-std::optional<std::uint32_t> host_node_of(const proto::Buffer& buffer) {
-  return buffer.has_host_node() ? std::optional(buffer.host_node()) : std::nullopt;
-}
-
-}  // namespace
 
 Status check_members(int members) {
   if (members >= 1 && members <= static_cast<int>(gpu::kMaxMembers)) return {};
@@ -53,10 +38,11 @@ Result<std::vector<mover::IncomingVram::Wanted>> add_buffers(
       return std::ranges::equal(std::as_bytes(std::span(p.from.bytes)),
                                 std::as_bytes(std::span(buffer.gpu_uuid())));
     });
-    const gpu::AllocationId id{buffer.id()};
+    gpu::Allocation allocation = gpu::from_message(buffer);
+    if (pair != gpu_map.end()) allocation.gpu = pair->to;
+    wanted.push_back({allocation.id, allocation.gpu, buffer.size_bytes(), allocation.host_node});
     if (pair == gpu_map.end() || buffer.size_bytes() == 0 ||
-        buffer.size_bytes() % kChunkBytes != 0 ||
-        !job.add({id, pair->to, buffer.size_bytes(), mappings_of(buffer), host_node_of(buffer)})) {
+        buffer.size_bytes() % kChunkBytes != 0 || !job.add(std::move(allocation))) {
       return Error(Code::kProtocol, fmt::format("buffer {} ({} bytes) cannot be prepared",
                                                 buffer.id(), buffer.size_bytes()));
     }
@@ -66,14 +52,13 @@ Result<std::vector<mover::IncomingVram::Wanted>> add_buffers(
                                format_bytes(room_bytes)));
     }
     total += buffer.size_bytes();
-    wanted.push_back({id, pair->to, buffer.size_bytes(), host_node_of(buffer)});
   }
   return wanted;
 }
 
 Status remap_buffers(const Buffers& buffers, gpu::Job& job) {
   for (const proto::Buffer& buffer : buffers) {
-    if (job.remap({buffer.id()}, mappings_of(buffer))) continue;
+    if (job.remap({buffer.id()}, gpu::from_message(buffer).mapped_by)) continue;
     return Error(Code::kProtocol, fmt::format("buffer {} cannot be mapped so", buffer.id()));
   }
   return {};
@@ -87,9 +72,9 @@ Status remove_buffers(const google::protobuf::RepeatedField<std::uint64_t>& ids,
   return {};
 }
 
-Result<BufferDigests> check_digests(
+Result<mover::VramDigests> check_digests(
     const google::protobuf::RepeatedPtrField<proto::BufferDigests>& buffers, const gpu::Job& job) {
-  BufferDigests checked;
+  mover::VramDigests checked;
   for (const proto::BufferDigests& buffer : buffers) {
     const gpu::AllocationId id{buffer.buffer_id()};
     const auto found = job.allocations().find(id);

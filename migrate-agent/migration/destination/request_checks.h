@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "migrate-agent/gpu/allocations/job.h"
+#include "migrate-agent/gpu/allocations/allocations.h"
 #include "migrate-agent/gpu/mover/gpu_map.h"
 #include "migrate-agent/gpu/mover/incoming_vram.h"
 #include "migrate-agent/transfer/images/store.h"
@@ -21,7 +21,6 @@
 namespace gcr::migration {
 
 using Buffers = google::protobuf::RepeatedPtrField<proto::Buffer>;
-using BufferDigests = std::map<gpu::AllocationId, std::vector<digest::Digest>>;
 
 /// How many members a job may have: one for now. kUnsupported.
 Status check_members(int members);
@@ -43,7 +42,7 @@ Status remap_buffers(const Buffers& buffers, gpu::Job& job);
 Status remove_buffers(const google::protobuf::RepeatedField<std::uint64_t>& ids, gpu::Job& job);
 
 /// One digest for each chunk of each buffer of the job, and no others. kProtocol.
-Result<BufferDigests> check_digests(
+Result<mover::VramDigests> check_digests(
     const google::protobuf::RepeatedPtrField<proto::BufferDigests>& buffers, const gpu::Job& job);
 
 /// At most kMaxFiles, with well-formed digests. ImageStore::complete checks names and sizes.

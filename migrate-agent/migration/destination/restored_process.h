@@ -13,7 +13,7 @@
 #include "migrate-agent/criu/runs/criu.h"
 #include "migrate-agent/criu/sockets/connections.h"
 #include "migrate-agent/gpu/access/gpu_access.h"
-#include "migrate-agent/gpu/allocations/job.h"
+#include "migrate-agent/gpu/allocations/allocations.h"
 #include "migrate-agent/gpu/device/device.h"
 #include "migrate-agent/linux/cgroups/group.h"
 #include "migrate-agent/linux/ptrace/frozen_threads.h"

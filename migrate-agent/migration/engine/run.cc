@@ -112,10 +112,14 @@ Status await_vote(Run& run) {
 }
 
 Result<Vote> ask_for_vote(Run& run, Target& target, const Sent& sent) {
+  std::uint64_t chunks = 0;
+  for (const proto::BufferDigests& buffer : sent.request.digests()) {
+    chunks += buffer.digests().size() / sizeof(digest::Digest);
+  }
   GCR_ASSIGN(proto::RestoreReply reply, target.restore(sent.request));
-  if (reply.verified_chunks() != sent.chunks) {
+  if (reply.verified_chunks() != chunks) {
     return Error(Code::kDataLoss, fmt::format("the destination verified {} of {} chunks",
-                                              reply.verified_chunks(), sent.chunks));
+                                              reply.verified_chunks(), chunks));
   }
   run.report.set_verified(true);
   run.report.set_prefilled(reply.prefilled());

@@ -80,7 +80,6 @@ Status announce(Run& run);
 /// All that the target votes about: what was sent to it.
 struct Sent {
   proto::RestoreRequest request{};
-  std::uint64_t chunks = 0;  ///< of VRAM; the target must have verified as many
 };
 
 /// The target has restored the job, and holds it stopped.
@@ -92,7 +91,7 @@ struct Vote {
 Status await_vote(Run& run);
 
 /// Asks the target for its vote. Its notes, phases and figures go into the report. kDataLoss if it
-/// did not verify all chunks.
+/// did not verify every chunk that has a digest in the request.
 Result<Vote> ask_for_vote(Run& run, Target& target, const Sent& sent);
 
 /// What a course has to undo, and how it says why.

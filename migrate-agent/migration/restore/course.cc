@@ -46,7 +46,7 @@ struct Connected {
 /// The target has made room.
 struct Prepared {
   Connected& begun;
-  StoredJob::Regions regions;
+  google::protobuf::RepeatedPtrField<proto::BufferRegion> regions;
 };
 
 Result<Opened> open(Loading& loading) {
@@ -154,17 +154,9 @@ Result<Prepared> prepare(const Loading& loading, Connected& begun) {
   request.set_digest_key(manifest.digest_key());
   request.set_no_prefill(order.no_prefill());
   *request.mutable_offer() = transfer::data_offer(run.worker.config.unencrypted_data);
-  GCR_ASSIGN(const PreparedTarget ready, begun.target.prepare(request));
-  Prepared prepared{begun, {}};
-  for (const proto::BufferRegion& region : ready.reply.regions()) {
-    prepared.regions[region.buffer_id()] = region.region();
-  }
-  for (const proto::Buffer& buffer : manifest.buffers()) {
-    if (prepared.regions.contains(buffer.id())) continue;
-    return Error(Code::kProtocol, fmt::format("buffer {} has no region", buffer.id()));
-  }
+  GCR_ASSIGN(PreparedTarget ready, begun.target.prepare(request));
   GCR_TRY(fault::point("source.load.prepared"));
-  return prepared;
+  return Prepared{begun, std::move(*ready.reply.mutable_regions())};
 }
 
 /// After the images, as in a migration: which files in memory are wanted.
@@ -194,9 +186,7 @@ Result<Sent> send(Prepared& prepared) {
   GCR_TRY(send_both(
       begun.target,
       [&] {
-        return run.phases.time("vram", "read", [&] {
-          return job.send_vram(begun.target.channel(), regions, sent.request);
-        });
+        return run.phases.time("vram", "read", [&] { return job.send_vram(regions, begun.target); });
       },
       [&] {
         return run.phases.time("images", "read", [&]() -> Status {
@@ -204,9 +194,7 @@ Result<Sent> send(Prepared& prepared) {
           return send_files(begun, *sender);
         });
       }));
-  for (const proto::StoredBuffer& buffer : job.manifest().vram()) {
-    sent.chunks += static_cast<std::uint64_t>(buffer.contents_size());
-  }
+  job.add_digests(sent.request);
   GCR_ASSIGN(const images::SentImages images, sender->finish());
   add_files(images, sent.request);
   *sent.request.mutable_members() = job.manifest().members();

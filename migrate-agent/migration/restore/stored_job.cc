@@ -26,25 +26,6 @@ std::vector<AddressRange> ranges_of(const proto::StoredImage& memory) {
   return ranges;
 }
 
-/// One chunk of a buffer.
-struct Chunk {
-  int buffer;
-  std::size_t number;
-  std::uint32_t bytes;
-};
-
-std::vector<Chunk> chunks_of(const proto::Manifest& manifest) {
-  std::vector<Chunk> chunks;
-  for (int i = 0; i < manifest.vram_size(); ++i) {
-    const std::uint64_t size = manifest.buffers(i).size_bytes();
-    for (std::uint64_t at = 0; at < size; at += kChunkBytes) {
-      chunks.push_back(
-          {i, at / kChunkBytes, static_cast<std::uint32_t>(std::min(kChunkBytes, size - at))});
-    }
-  }
-  return chunks;
-}
-
 }  // namespace
 
 StoredJob::StoredJob(proto::Manifest manifest, std::unique_ptr<store::Packs> packs)
@@ -64,25 +45,54 @@ Status StoredJob::read(std::uint32_t content, std::span<std::byte> out) const {
   return packs_->read(key_, name, out);
 }
 
-Status StoredJob::send_vram(transport::Channel& channel, const Regions& regions,
-                            proto::RestoreRequest& request) const {
-  const std::vector<Chunk> chunks = chunks_of(manifest_);
-  GCR_TRY(share_out(chunks.size(), channel.useful_writers(), [&](std::size_t i) -> Status {
-    thread_local RawBytes memory(kChunkBytes);
-    const Chunk& chunk = chunks[i];
-    const proto::StoredBuffer& buffer = manifest_.vram(chunk.buffer);
-    const std::uint32_t content = buffer.contents(static_cast<int>(chunk.number));
-    if (content == 0) return {};  // zeros
-    const auto bytes = std::span(memory).first(chunk.bytes);
-    GCR_TRY(read(content - 1, bytes));
-    return channel.write(regions.at(buffer.buffer_id()), chunk.number * kChunkBytes, bytes);
-  }));
+void StoredJob::add_digests(proto::RestoreRequest& request) const {
   for (const proto::StoredBuffer& buffer : manifest_.vram()) {
     proto::BufferDigests& digests = *request.add_digests();
     digests.set_buffer_id(buffer.buffer_id());
     digests.set_digests(buffer.digests());
   }
-  return channel.flush();
+}
+
+/// Chunks of zeros are not stored.
+Status StoredJob::read_vram(unsigned threads, const mover::ChunkSink& sink) const {
+  struct Stored {
+    mover::ChunkRef chunk;
+    std::uint32_t content;
+    digest::Digest digest;
+  };
+  std::vector<Stored> stored;
+  for (int i = 0; i < manifest_.vram_size(); ++i) {
+    const proto::StoredBuffer& buffer = manifest_.vram(i);
+    for (const mover::ChunkRef& chunk :
+         mover::chunks_of({buffer.buffer_id()}, manifest_.buffers(i).size_bytes())) {
+      const std::uint32_t content = buffer.contents(static_cast<int>(chunk.number()));
+      if (content == 0) continue;
+      stored.push_back({chunk, content - 1, mover::digest_at(buffer.digests(), chunk.number())});
+    }
+  }
+  return share_out(stored.size(), threads, [&](std::size_t i) -> Status {
+    thread_local RawBytes memory(kChunkBytes);
+    const auto& [chunk, content, digest] = stored[i];
+    const auto bytes = std::span(memory).first(chunk.length_bytes);
+    GCR_TRY(read(content, bytes));
+    return sink(chunk, digest, bytes);
+  });
+}
+
+Status StoredJob::send_vram(const google::protobuf::RepeatedPtrField<proto::BufferRegion>& regions,
+                            mover::ChunkTarget& target) const {
+  std::array<std::byte, 32> secret{};
+  std::memcpy(secret.data(), manifest_.digest_key().data(), secret.size());
+  mover::ChunkSender sender(digest::DigestKey::expand(secret));
+  for (const proto::Buffer& buffer : manifest_.buffers()) {
+    sender.add({buffer.id()}, buffer.size_bytes());
+  }
+  GCR_TRY(sender.assign(regions));
+  const auto source = [this](unsigned threads, const mover::ChunkSink& sink) {
+    return read_vram(threads, sink);
+  };
+  GCR_TRY(sender.send(source, target));
+  return {};
 }
 
 /// Fills `out` with what is at `offset`.

@@ -2,34 +2,33 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <span>
 #include <string>
 
+#include "migrate-agent/gpu/mover/chunk_sender.h"
 #include "migrate-agent/transfer/images/sender.h"
 #include "proto/checkpoint.pb.h"
 #include "store/manifest.h"
 #include "store/pack.h"
-#include "transport/channel.h"
 
 namespace gcr::migration {
 
 class StoredJob {
  public:
-  /// By the buffer's id.
-  using Regions = std::map<std::uint64_t, transport::RegionId>;
-
   /// The manifest was verified. `directory` need not live longer.
   static Result<StoredJob> open(const store::Directory& directory, proto::Manifest manifest);
 
   const proto::Manifest& manifest() const { return manifest_; }
 
-  /// Sends VRAM into the regions of its buffers, by buffer, with several threads; adds to `request`
-  /// the digests that it had when the checkpoint was taken, under the manifest's key. Every byte is
-  /// proven by its content's name first.
-  Status send_vram(transport::Channel& channel, const Regions& regions,
-                   proto::RestoreRequest& request) const;
+  /// The digests that VRAM had when the checkpoint was taken, under the manifest's key, go into
+  /// `request`.
+  void add_digests(proto::RestoreRequest& request) const;
+
+  /// Sends VRAM into the `regions` of its buffers. Every byte is proven by its content's name
+  /// first.
+  Status send_vram(const google::protobuf::RepeatedPtrField<proto::BufferRegion>& regions,
+                   mover::ChunkTarget& target) const;
 
   /// Sends CRIU's images and the memories of members.
   Status send_images(images::ImageSender& sender) const;
@@ -41,6 +40,7 @@ class StoredJob {
   StoredJob(proto::Manifest manifest, std::unique_ptr<store::Packs> packs);
 
   Status read(std::uint32_t content, std::span<std::byte> out) const;
+  Status read_vram(unsigned threads, const mover::ChunkSink& sink) const;
   Status send(const proto::StoredImage& image, images::ImageSender& sender) const;
   Status send_memory(const proto::StoredImage& memory, images::ImageSender& sender) const;
   Status read_at(const proto::StoredImage& image, std::uint64_t offset,

@@ -1,6 +1,4 @@
 // Which buffers the process has, where they go, and who keeps them.
-#include <set>
-
 #include "migrate-agent/migration/source/course.h"
 
 namespace gcr::migration::source {
@@ -25,7 +23,7 @@ Status take_over(const gpu::Job& job, mover::OutgoingVram& vram, gpu::MemberId m
     if (vram.contains(id)) continue;
     const gpu::Allocation& allocation = job.allocations().at(id);
     GCR_TRY(vram.add(id, allocation.gpu, allocation.size_bytes, std::move(descriptor)));
-    *changes.add_added() = preflight::describe(allocation);
+    *changes.add_added() = gpu::to_message(allocation);
   }
   return {};
 }
@@ -33,15 +31,8 @@ Status take_over(const gpu::Job& job, mover::OutgoingVram& vram, gpu::MemberId m
 }  // namespace
 
 Result<std::unique_ptr<TakenVram>> take_vram(const Begun& begun) {
-  mover::HasChunk has_chunk;
-  if (Target* const target = begun.claimed.target.get(); target != nullptr) {
-    has_chunk = [target](transport::RegionId region, std::uint64_t offset,
-                         const digest::Digest& digest, std::uint64_t length_bytes) {
-      return target->has_chunk(region, offset, digest, length_bytes);
-    };
-  }
   GCR_ASSIGN(keeper::Keeper keeper, start_keeper(begun.course.run));
-  return std::make_unique<TakenVram>(begun, std::move(has_chunk), std::move(keeper));
+  return std::make_unique<TakenVram>(begun, std::move(keeper));
 }
 
 Result<proto::BuffersRequest> follow_allocations(Begun& begun, TakenVram& taken) {
@@ -68,7 +59,7 @@ Result<proto::BuffersRequest> follow_allocations(Begun& begun, TakenVram& taken)
     vram.remove(id);
   }
   for (const gpu::AllocationId id : followed.remapped) {
-    if (vram.contains(id)) *changes.add_remapped() = preflight::describe(job.allocations().at(id));
+    if (vram.contains(id)) *changes.add_remapped() = gpu::to_message(job.allocations().at(id));
   }
   for (std::size_t i = 0; i < listed.size(); ++i) {
     GCR_TRY(take_over(job, vram, listed[i].member, std::move(exported[i]), changes));
@@ -81,24 +72,11 @@ Status refresh_buffers(Prepared& prepared) {
              follow_allocations(prepared.begun, *prepared.vram));
   if (changes.ByteSizeLong() == 0) return {};
   GCR_ASSIGN(const proto::BuffersReply reply, prepared.claimed.target->change(changes));
-  return assign_regions(*prepared.vram, reply.regions());
-}
-
-Status assign_regions(TakenVram& vram,
-                      const google::protobuf::RepeatedPtrField<proto::BufferRegion>& regions) {
-  std::set<gpu::AllocationId> assigned;
-  for (const proto::BufferRegion& region : regions) {
-    const gpu::AllocationId id{region.buffer_id()};
-    if (!vram.outgoing.contains(id) || !assigned.insert(id).second) {
-      return Error(Code::kProtocol, "the destination prepared a buffer that was not asked for");
-    }
-    vram.outgoing.assign(id, region.region());
-  }
-  return {};
+  return prepared.vram->outgoing.assign(reply.regions());
 }
 
 Result<keeper::Keeper> start_keeper(Run& run, bool of_copy) {
-  GCR_ASSIGN(keeper::Keeper keeper, keeper::Keeper::start_beside(run.worker.config.criu.reaper));
+  GCR_ASSIGN(keeper::Keeper keeper, keeper::Keeper::start_installed(run.worker.config.criu.reaper));
   journal::Record record;
   *record.mutable_keeper_started()->mutable_keeper() = keeper.id();
   if (of_copy) record.mutable_keeper_started()->set_of_copy(true);

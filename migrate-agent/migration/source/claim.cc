@@ -1,7 +1,6 @@
 // From the order to the journal: no other migration gets the processes, and this one survives its
 // worker.
 #include <fmt/format.h>
-#include <openssl/rand.h>
 
 #include <algorithm>
 
@@ -13,6 +12,7 @@
 #include "migrate-agent/migration/source/transient.h"
 #include "migrate-agent/process/slurm/step.h"
 #include "src/base/log.h"
+#include "src/base/random.h"
 #include "src/base/side_by_side.h"
 
 namespace gcr::migration::source {
@@ -162,15 +162,6 @@ Status examine_frozen(Begun& begun) {
 
 namespace {
 
-/// For what stays on this host.
-Result<DigestSecret> random_key() {
-  DigestSecret key{};
-  if (RAND_bytes(reinterpret_cast<unsigned char*>(key.data()), static_cast<int>(key.size())) == 1) {
-    return key;
-  }
-  return Error(Code::kInternal, "OpenSSL gives no random bytes for the digest key");
-}
-
 void describe(Run& run, const Claimed& claimed) {
   const proto::MigrateRequest& request = claimed.course.request;
   if (claimed.target != nullptr) run.began.set_peer(claimed.target->name());
@@ -184,8 +175,8 @@ void describe(Run& run, const Claimed& claimed) {
 
 Result<std::unique_ptr<Begun>> begin(Claimed& claimed, preflight::Examination found) {
   Run& run = claimed.course.run;
-  GCR_ASSIGN(const DigestSecret key,
-             claimed.target != nullptr ? claimed.target->digest_key() : random_key());
+  const DigestSecret key =
+      claimed.target != nullptr ? claimed.target->digest_key() : random_bytes<32>();
   describe(run, claimed);
   GCR_TRY(begin_journal(run));
   run.report.set_processes(found.job.members());

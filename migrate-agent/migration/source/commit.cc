@@ -16,8 +16,6 @@ namespace {
 
 using std::chrono::milliseconds;
 
-/// For a process whose door closed because it ends, which takes only a moment.
-constexpr milliseconds kEndPatience{2000};
 /// For a living process to answer at its door.
 constexpr milliseconds kDoorPatience{1000};
 
@@ -29,7 +27,7 @@ bool ends_by_itself(const Claimed& claimed, const Begun* begun) {
   if (access == nullptr || access->is_driver_alone()) return false;
   const auto answered = access->look(kDoorPatience);
   return !answered && answered.error().code() == Code::kNotFound &&
-         claimed.root().ends_within(kEndPatience);
+         claimed.root().ends_within(gpu::GpuAccess::kEndPatience);
 }
 
 Error ended_by_itself(pid_t pid) {

@@ -20,7 +20,7 @@
 #include <string>
 #include <vector>
 
-#include "migrate-agent/gpu/allocations/job.h"
+#include "migrate-agent/gpu/allocations/allocations.h"
 #include "migrate-agent/gpu/keeper/keeper.h"
 #include "migrate-agent/gpu/mover/outgoing_vram.h"
 #include "migrate-agent/migration/engine/run.h"
@@ -82,8 +82,8 @@ struct Begun {
 
 /// VRAM that the migration has taken over from the members.
 struct TakenVram {
-  TakenVram(const Begun& begun, mover::HasChunk has_chunk, keeper::Keeper started)
-      : outgoing(begun.driver, digest::DigestKey::expand(begun.key), std::move(has_chunk)),
+  TakenVram(const Begun& begun, keeper::Keeper started)
+      : outgoing(begun.driver, digest::DigestKey::expand(begun.key)),
         keeper(std::move(started)) {}
 
   mover::OutgoingVram outgoing;
@@ -107,8 +107,8 @@ struct Prepared {
         begun(job),
         vram(std::move(taken)),
         images(std::move(made)),
-        precopy(vram->outgoing, claimed.target->channel(), course.run.phases,
-                course.run.console.meter(), course.run.console.limits()),
+        precopy(vram->outgoing, *claimed.target, course.run.phases, course.run.console.meter(),
+                course.run.console.limits()),
         kind(std::move(kind_of_program)),
         steady(expected) {}
   ~Prepared() { claimed.end_target(); }
@@ -232,10 +232,6 @@ Result<proto::BuffersRequest> follow_allocations(Begun& begun, TakenVram& vram);
 
 /// follow_allocations(), and tells the target.
 Status refresh_buffers(Prepared& prepared);
-
-/// Where the target has put buffers that it was asked for.
-Status assign_regions(TakenVram& vram,
-                      const google::protobuf::RepeatedPtrField<proto::BufferRegion>& regions);
 
 /// VRAM outlives this worker afterwards.
 Status arm_keeper(Begun& begun, TakenVram& vram);

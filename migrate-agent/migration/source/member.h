@@ -11,7 +11,7 @@
 
 #include "migrate-agent/commit/journal/journal.h"
 #include "migrate-agent/gpu/access/gpu_access.h"
-#include "migrate-agent/gpu/allocations/job.h"
+#include "migrate-agent/gpu/allocations/allocations.h"
 #include "migrate-agent/gpu/device/device.h"
 #include "migrate-agent/linux/procfs/process_handle.h"
 #include "migrate-agent/process/inspect/inspect.h"

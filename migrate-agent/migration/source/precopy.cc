@@ -8,7 +8,7 @@ Status Precopy::look() {
   const worker::Phases::Timer timer(phases_, "vram", "digest");
   looked_at_ = Clock::now();
   dirty_.reset();
-  GCR_ASSIGN(dirty_, vram_.find_dirty());
+  GCR_ASSIGN(dirty_, vram_.find_dirty(target_));
   digest_ms_ = in_milliseconds(Clock::now() - looked_at_);
   meter_.looked({.began = looked_at_,
                  .digest_ms = digest_ms_,
@@ -20,8 +20,8 @@ Status Precopy::look() {
 Result<proto::Round> Precopy::send_round() {
   const auto start = Clock::now();
   const auto number = static_cast<std::uint32_t>(rounds_.size()) + 1;
-  meter_.begin_round(number, channel_.statistics().payload_bytes, start);
-  GCR_ASSIGN(const std::uint64_t sent_bytes, vram_.send(*dirty_, channel_));
+  meter_.begin_round(number, target_.channel().statistics().payload_bytes, start);
+  GCR_ASSIGN(const std::uint64_t sent_bytes, vram_.send(*dirty_, target_));
   meter_.end_round(sent_bytes);
   const double seconds = in_milliseconds(Clock::now() - start) / 1000;
   convergence_.sent(sent_bytes, seconds);

@@ -17,9 +17,9 @@ namespace gcr::migration {
 class Precopy {
  public:
   /// All of them outlive this object.
-  Precopy(mover::OutgoingVram& vram, transport::Channel& channel, worker::Phases& phases,
+  Precopy(mover::OutgoingVram& vram, mover::ChunkTarget& target, worker::Phases& phases,
           ProgressMeter& meter, PrecopyLimits limits)
-      : vram_(vram), channel_(channel), phases_(phases), meter_(meter), convergence_(limits) {}
+      : vram_(vram), target_(target), phases_(phases), meter_(meter), convergence_(limits) {}
 
   /// Digests VRAM and finds what the destination lacks.
   Status look();
@@ -53,7 +53,7 @@ class Precopy {
   Result<proto::Round> send_round();
 
   mover::OutgoingVram& vram_;
-  transport::Channel& channel_;
+  mover::ChunkTarget& target_;
   worker::Phases& phases_;
   ProgressMeter& meter_;
   Convergence convergence_;

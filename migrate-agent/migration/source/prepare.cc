@@ -132,7 +132,7 @@ Result<std::unique_ptr<Prepared>> prepare(Begun& begun) {
   GCR_ASSIGN(auto vram, take_vram(begun));
   GCR_ASSIGN(proto::BuffersRequest found, follow_allocations(begun, *vram));
   GCR_ASSIGN(const PreparedTarget ready, prepare_target(begun, std::move(*found.mutable_added())));
-  GCR_TRY(assign_regions(*vram, ready.reply.regions()));
+  GCR_TRY(vram->outgoing.assign(ready.reply.regions()));
   std::string kind = kind_of_program(run.began.command());
   SteadyDowntime steady = expect_downtime(run.worker.config.state_dir, kind, ready.reply.prefill());
   if (const auto& alone = begun.driver_alone) {

@@ -269,15 +269,6 @@ Status send_control_state(Prepared& p, proto::RestoreRequest& request) {
   return {};
 }
 
-void add_digests(const mover::OutgoingVram& vram, Sent& sent) {
-  for (const auto& [id, digests] : vram.digests()) {
-    proto::BufferDigests& out = *sent.request.add_digests();
-    out.set_buffer_id(id.value);
-    out.set_digests(digests.data(), digests.size() * sizeof(digest::Digest));
-    sent.chunks += digests.size();
-  }
-}
-
 }  // namespace
 
 Result<Sent> switch_over(Prepared& prepared) {
@@ -293,7 +284,7 @@ Result<Sent> switch_over(Prepared& prepared) {
         return check_sharers(prepared.begun, members);
       },
       [&] { return send_control_state(prepared, sent.request); }));
-  add_digests(prepared.vram->outgoing, sent);
+  add_digests(prepared.vram->outgoing.digests(), sent.request);
   GCR_TRY(fault::point("source.flushed"));
   GCR_TRY(run.worker.cancellation.check());
   return sent;

@@ -3,15 +3,12 @@
 // leaves the job suspended as before (migrate-agent/migration/finish).
 #include <fmt/format.h>
 
-#include <atomic>
 
 #include "migrate-agent/base/fault/fault.h"
-#include "migrate-agent/gpu/digest/digest.h"
 #include "migrate-agent/migration/entry.h"
 #include "migrate-agent/migration/source/check.h"
 #include "migrate-agent/migration/source/course.h"
 #include "migrate-agent/migration/suspend/suspended.h"
-#include "src/base/side_by_side.h"
 
 namespace gcr::migration {
 namespace move {
@@ -23,16 +20,16 @@ using source::Claimed;
 /// A suspended job that this course has to itself.
 struct Taken {
   std::optional<commit::SourceLog> suspension;  ///< until the migration has a journal
-  gpu::KeptVram vram;
+  gpu::HostCopy copy;
   Claimed claimed;
 };
 
 /// The target is ready.
 struct Ready {
   Begun& begun;
-  const gpu::KeptVram& vram;
+  const gpu::HostCopy& copy;
   source::Images images;
-  std::map<std::uint64_t, transport::RegionId> regions;  ///< by the buffer's id
+  mover::ChunkSender sender;
 };
 
 /// The job moves as a whole, whichever of its processes was named.
@@ -51,16 +48,16 @@ Result<std::unique_ptr<Taken>> take(source::Course& course) {
              run.worker.permissions.check_process(request.pid()));
   run.began.set_uid(root.uid);
   run.began.set_gid(root.gid);
-  GCR_ASSIGN(auto vram, take_copy(records, named_pid));
+  GCR_ASSIGN(auto copy, open_copy(records, named_pid));
   Claimed claimed{course};
-  GCR_ASSIGN(claimed.suspended, describe_suspended(records, living, vram));
+  GCR_ASSIGN(claimed.suspended, describe_suspended(records, living, copy));
   for (const journal::ProcessId& member : living) {
     GCR_ASSIGN(auto process, procfs::Process::open(member.pid(), member.start_time()));
     claimed.members.push_back({std::move(process)});
   }
   GCR_TRY(source::claim_for_target(claimed));
   return std::unique_ptr<Taken>(
-      new Taken{std::move(suspension), std::move(vram), std::move(claimed)});
+      new Taken{std::move(suspension), std::move(copy), std::move(claimed)});
 }
 
 /// Members are known by their places, so all of them must still live.
@@ -86,12 +83,12 @@ Result<std::unique_ptr<Begun>> begin(Taken& taken, preflight::Examination found)
   run.report.set_source_touched(true);
   run.report.set_gpu_processes(
       static_cast<std::uint32_t>(taken.claimed.suspended->gpu_members.size()));
-  run.report.set_vram_bytes(taken.vram.total_bytes());
+  run.report.set_vram_bytes(taken.copy.total_bytes());
   run.report.set_buffers((*begun)->job.allocations().size());
   return begun;
 }
 
-Result<std::unique_ptr<Ready>> prepare(Begun& begun, const gpu::KeptVram& vram) {
+Result<std::unique_ptr<Ready>> prepare(Begun& begun, const gpu::HostCopy& copy) {
   Run& run = begun.course.run;
   const auto& allocations = begun.job.allocations();
   const worker::Phases::Timer timer(run.phases, "course", "prepare");
@@ -99,75 +96,30 @@ Result<std::unique_ptr<Ready>> prepare(Begun& begun, const gpu::KeptVram& vram) 
                                           begun.claimed.target->name()));
   begun.course.request.set_image_mode(proto::IMAGE_MODE_STREAM);
   GCR_ASSIGN(source::Images images, source::prepare_images(begun));
+  mover::ChunkSender sender(digest::DigestKey::expand(begun.key));
   source::Buffers buffers;
   for (const auto& [id, allocation] : allocations) {
-    *buffers.Add() = preflight::describe(allocation);
+    *buffers.Add() = gpu::to_message(allocation);
+    sender.add(id, allocation.size_bytes);
   }
   GCR_ASSIGN(const PreparedTarget prepared, source::prepare_target(begun, std::move(buffers)));
-  auto ready = std::unique_ptr<Ready>(new Ready{begun, vram, std::move(images), {}});
-  for (const proto::BufferRegion& region : prepared.reply.regions()) {
-    ready->regions[region.buffer_id()] = region.region();
-  }
-  for (const auto& [id, allocation] : allocations) {
-    if (ready->regions.contains(id.value)) continue;
-    return Error(Code::kProtocol, fmt::format("buffer {} has no region", id.value));
-  }
+  GCR_TRY(sender.assign(prepared.reply.regions()));
+  auto ready =
+      std::unique_ptr<Ready>(new Ready{begun, copy, std::move(images), std::move(sender)});
   GCR_TRY(ready->images.outgoing.prepare());
   GCR_TRY(fault::point("source.prepared"));
   return ready;
 }
 
-struct Chunk {
-  const gpu::KeptBuffer* buffer;
-  std::size_t number;
-  std::span<const std::byte> bytes;
-};
-
-std::vector<Chunk> chunks_of(const gpu::KeptVram& vram) {
-  std::vector<Chunk> chunks;
-  for (const gpu::KeptBuffer& kept : vram.description().buffers()) {
-    const std::span<const std::byte> content = vram.content(kept);
-    for (std::size_t at = 0; at < content.size(); at += kChunkBytes) {
-      chunks.push_back({&kept, at / kChunkBytes,
-                        content.subspan(at, std::min(kChunkBytes, content.size() - at))});
-    }
-  }
-  return chunks;
-}
-
-/// Chunks of zeros are not sent. What differs from what was in VRAM ends the migration.
-Status send_vram(Ready& r, Sent& sent) {
-  Target& target = *r.begun.claimed.target;
-  transport::Channel& channel = target.channel();
-  const auto kept_key = digest::DigestKey::expand(r.vram.digest_key());
+/// Content that differs from what was in VRAM ends the migration.
+Status send_vram(Ready& r) {
   const auto key = digest::DigestKey::expand(r.begun.key);
-  std::map<std::uint64_t, std::vector<digest::Digest>> digests;
-  for (const gpu::KeptBuffer& kept : r.vram.description().buffers()) {
-    digests[kept.buffer().id()].resize(kept.digests().size() / sizeof(digest::Digest));
-  }
-  std::atomic<std::uint64_t> sent_bytes = 0;
-  const std::vector<Chunk> chunks = chunks_of(r.vram);
-  GCR_TRY(share_out(chunks.size(), channel.useful_writers(), [&](std::size_t i) -> Status {
-    const auto& [kept, number, bytes] = chunks[i];
-    GCR_TRY(gpu::KeptVram::check_digest(*kept, number, digest::digest_chunk(kept_key, bytes)));
-    const std::uint64_t id = kept->buffer().id();
-    digest::Digest& digest = digests.at(id)[number];
-    digest = digest::digest_chunk(key, bytes);
-    if (digest == digest::digest_zeros(key, bytes.size())) return {};
-    const transport::RegionId region = r.regions.at(id);
-    const std::uint64_t offset = number * kChunkBytes;
-    if (target.has_chunk(region, offset, digest, bytes.size())) return {};
-    sent_bytes += bytes.size();
-    return channel.write(region, offset, bytes);
-  }));
-  for (const auto& [id, of_buffer] : digests) {
-    proto::BufferDigests& out = *sent.request.add_digests();
-    out.set_buffer_id(id);
-    out.set_digests(of_buffer.data(), of_buffer.size() * sizeof(digest::Digest));
-    sent.chunks += of_buffer.size();
-  }
+  const auto source = [&](unsigned threads, const mover::ChunkSink& sink) {
+    return r.copy.read(key, threads, sink);
+  };
+  GCR_ASSIGN(const std::uint64_t sent_bytes, r.sender.send(source, *r.begun.claimed.target));
   r.begun.course.run.report.set_sent_vram_bytes(sent_bytes);
-  return channel.flush();
+  return {};
 }
 
 /// VRAM and images concurrently.
@@ -175,18 +127,16 @@ Result<Sent> send(Ready& r) {
   Run& run = r.begun.course.run;
   Target& target = *r.begun.claimed.target;
   const worker::Phases::Timer timer(run.phases, "course", "send");
-  run.console.tell("send", fmt::format("sending {} of VRAM", format_bytes(r.vram.total_bytes())));
+  run.console.tell("send", fmt::format("sending {} of VRAM", format_bytes(r.copy.total_bytes())));
   run.console.begin_copying(target.channel());
-  Sent vram;
   Sent sent;
   GCR_TRY(send_both(
-      target, [&] { return run.phases.time("vram", "send", [&] { return send_vram(r, vram); }); },
+      target, [&] { return run.phases.time("vram", "send", [&] { return send_vram(r); }); },
       [&]() -> Status {
         GCR_TRY(source::open_image_sink(r.begun, r.images, 0));
         return source::send_images(r.begun, r.images, sent.request);
       }));
-  *sent.request.mutable_digests() = std::move(*vram.request.mutable_digests());
-  sent.chunks = vram.chunks;
+  add_digests(r.sender.digests(), sent.request);
   run.report.set_image_mode_reason("the job was stopped already");
   GCR_TRY(fault::point("source.flushed"));
   GCR_TRY(run.worker.cancellation.check());
@@ -200,7 +150,7 @@ void run(source::Course& course) {
   auto begun = then(run, found, [&taken](preflight::Examination& examined) {
     return begin(**taken, std::move(examined));
   });
-  auto ready = then(run, begun, [&taken](auto& job) { return prepare(*job, (*taken)->vram); });
+  auto ready = then(run, begun, [&taken](auto& job) { return prepare(*job, (*taken)->copy); });
   auto sent = then(run, ready, [](auto& prepared) { return send(*prepared); });
   Claimed* const claimed = taken ? &(*taken)->claimed : nullptr;
   const auto vote =
@@ -237,9 +187,9 @@ Result<proto::Envelope> run_suspended_check(worker::WorkerContext& context,
   GCR_ASSIGN(const journal::Entry entry, find_suspended(context, request.pid()));
   GCR_ASSIGN(const journal::Contents contents, journal::peek(entry.path));
   GCR_ASSIGN(const auto members, living_members(context.permissions, contents.records));
-  GCR_ASSIGN(const gpu::KeptVram vram, take_copy(contents.records, request.pid()));
+  GCR_ASSIGN(const gpu::HostCopy copy, open_copy(contents.records, request.pid()));
   GCR_ASSIGN(const preflight::SuspendedJob job,
-             describe_suspended(contents.records, members, vram));
+             describe_suspended(contents.records, members, copy));
   return check(context, request, journal::pids_of(members), &job);
 }
 

@@ -14,7 +14,6 @@
 #include "migrate-agent/migration/finish/source.h"
 #include "migrate-agent/migration/source/course.h"
 #include "migrate-agent/migration/suspend/places.h"
-#include "migrate-agent/migration/suspend/returning_vram.h"
 #include "migrate-agent/migration/suspend/suspended.h"
 #include "src/base/log.h"
 
@@ -27,7 +26,8 @@ using Clock = worker::Phases::Clock;
 struct Resume {
   Run run;
   const proto::ResumeRequest& request;
-  std::optional<ReturningVram> vram{};
+  std::optional<gpu::HostCopy> copy{};
+  gpu::HostCopy::Vram vram{};
   std::vector<device::GpuPair> gpus{};
   std::optional<keeper::Keeper> keeper{};  ///< of the VRAM
 };
@@ -54,21 +54,22 @@ std::vector<device::GpuPair> ordered(const proto::ResumeRequest& request) {
 /// VRAM with the content of the copy, in this worker's hands.
 Status load(Resume& r) {
   const worker::Phases::Timer timer(r.run.phases, "course", "load");
-  GCR_ASSIGN(gpu::KeptVram copy, take_copy(r.run.log->journal().records(), r.request.pid()));
-  r.vram.emplace(std::move(copy));
-  r.run.report.set_vram_bytes(r.vram->total_bytes());
-  r.run.report.set_buffers(r.vram->count());
+  GCR_ASSIGN(r.copy, open_copy(r.run.log->journal().records(), r.request.pid()));
+  r.run.report.set_vram_bytes(r.copy->total_bytes());
+  r.run.report.set_buffers(r.copy->count());
   r.run.console.tell("load", fmt::format("{} of VRAM in {} buffers",
-                                         format_bytes(r.vram->total_bytes()), r.vram->count()));
+                                         format_bytes(r.copy->total_bytes()), r.copy->count()));
   GCR_ASSIGN(const auto driver, device::load_drivers(r.run.worker.config.sysfs));
   GCR_ASSIGN(const auto places, find_places(driver, r.run.worker.config));
-  GCR_ASSIGN(r.gpus, choose_places(r.vram->origins(), places, r.vram->needs(), ordered(r.request)));
-  GCR_TRY(r.run.phases.time("vram", "create", [&] { return r.vram->create(driver, r.gpus); }));
+  GCR_ASSIGN(r.gpus,
+             choose_places(r.copy->origins(), places, r.copy->bytes_by_gpu(), ordered(r.request)));
+  GCR_ASSIGN(r.vram, r.run.phases.time("vram", "create",
+                                       [&] { return r.copy->create_vram(driver, r.gpus); }));
   GCR_TRY(r.run.worker.cancellation.check());
   const auto began = Clock::now();
-  GCR_TRY(r.run.phases.time("vram", "copy", [&] { return r.vram->fill(); }));
+  GCR_TRY(r.run.phases.time("vram", "copy", [&] { return r.copy->copy_to(r.vram); }));
   r.run.report.mutable_suspension()->set_copy_ms(in_milliseconds(Clock::now() - began));
-  GCR_TRY(r.run.phases.time("vram", "verify", [&] { return r.vram->verify(); }));
+  GCR_TRY(r.run.phases.time("vram", "verify", [&] { return r.copy->verify(r.vram); }));
   r.run.report.set_verified(true);
   return fault::point("source.resume.loaded");
 }
@@ -76,7 +77,7 @@ Status load(Resume& r) {
 /// From here on VRAM outlives this worker. The journal knows the keeper before it holds anything.
 Status keep(Resume& r) {
   GCR_ASSIGN(r.keeper, source::start_keeper(r.run));
-  GCR_TRY(r.vram->hand_over(*r.keeper));
+  GCR_TRY(r.copy->hand_over_vram(r.vram, *r.keeper));
   return fault::point("source.resume.kept");
 }
 

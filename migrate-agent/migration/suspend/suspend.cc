@@ -8,10 +8,10 @@
 #include <future>
 
 #include "migrate-agent/base/fault/fault.h"
+#include "migrate-agent/gpu/host_copy/host_copy.h"
 #include "migrate-agent/linux/hostmem/memory_reservation.h"
 #include "migrate-agent/migration/entry.h"
 #include "migrate-agent/migration/source/course.h"
-#include "migrate-agent/migration/suspend/host_copy.h"
 #include "src/base/log.h"
 
 namespace gcr::migration {
@@ -24,10 +24,10 @@ struct Suspend {
   source::Begun& begun;
   std::unique_ptr<source::TakenVram> vram;
   std::unique_ptr<hostmem::MemoryReservation> memory;
-  HostCopy copy;
+  gpu::HostCopy copy;
   gpu::KeptCopy description;  ///< of the copy
   keeper::Keeper keeper;      ///< of the copy
-  HostCopy::Digests digests{};
+  mover::VramDigests digests{};
 };
 
 /// The driver releases the control state of a GPU user whose control goes with a dump only in a
@@ -90,7 +90,7 @@ Result<std::unique_ptr<Suspend>> prepare(source::Begun& begun, gpu::KeptCopy des
   GCR_ASSIGN(keeper::Keeper keeper, source::start_keeper(run, true));
   auto s = std::unique_ptr<Suspend>(new Suspend{
       begun.course, begun.claimed, begun, std::move(vram), std::move(memory),
-      HostCopy(begun.driver, config.hugepages), std::move(description), std::move(keeper)});
+      gpu::HostCopy(begun.driver, config.hugepages), std::move(description), std::move(keeper)});
   GCR_TRY(take_buffers(*s));
   GCR_TRY(fault::point("source.prepared"));
   run.report.set_source_touched(true);

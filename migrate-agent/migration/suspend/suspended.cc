@@ -18,15 +18,15 @@ bool lives(const ProcessId& member) {
 }
 
 /// The place of each member among those that live.
-Result<std::vector<gpu::Mapping>> mapped_by(const proto::Buffer& buffer,
+Result<std::vector<gpu::Mapping>> mapped_by(const std::vector<gpu::Mapping>& suspended,
                                             const journal::ProcessIds& members,
                                             const journal::ProcessIds& living) {
   std::vector<gpu::Mapping> mappings;
-  for (const proto::Mapping& mapping : buffer.mapped_by()) {
-    if (mapping.member() >= static_cast<std::uint32_t>(members.size())) {
+  for (const gpu::Mapping& mapping : suspended) {
+    if (mapping.member.value >= static_cast<std::uint32_t>(members.size())) {
       return Error(Code::kDataLoss, "the copy of VRAM is another job's");
     }
-    const ProcessId& member = members[static_cast<int>(mapping.member())];
+    const ProcessId& member = members[static_cast<int>(mapping.member.value)];
     const auto place = std::ranges::find_if(
         living, [&](const ProcessId& one) { return journal::is_same(one, member); });
     if (place == living.end()) {
@@ -35,7 +35,7 @@ Result<std::vector<gpu::Mapping>> mapped_by(const proto::Buffer& buffer,
                                "suspended: resume the others, or kill them",
                                member.pid()));
     }
-    mappings.push_back({{static_cast<std::uint32_t>(place - living.begin())}, mapping.local_id()});
+    mappings.push_back({{static_cast<std::uint32_t>(place - living.begin())}, mapping.local_id});
   }
   return mappings;
 }
@@ -74,15 +74,15 @@ Result<commit::SourceLog> take_suspended(worker::WorkerContext& worker, const jo
                            pid, migration->to_string()));
 }
 
-Result<gpu::KeptVram> take_copy(std::span<const journal::Record> records, pid_t pid) {
+Result<gpu::HostCopy> open_copy(std::span<const journal::Record> records, pid_t pid) {
   const auto keeper = finish::keeper_of(records, finish::Kept::kCopy);
-  Result<gpu::KeptVram> taken = Error(Code::kNotFound, "no keeper was started");
-  if (keeper) taken = gpu::KeptVram::take_from(*keeper);
-  if (taken || taken.error().code() != Code::kNotFound) return taken;
+  Result<gpu::HostCopy> copy = Error(Code::kNotFound, "no keeper was started");
+  if (keeper) copy = gpu::HostCopy::open(*keeper);
+  if (copy || copy.error().code() != Code::kNotFound) return copy;
   return Error(Code::kDataLoss,
                fmt::format("the VRAM of process {} is lost, because the keeper of its copy has "
                            "ended ({}): the process can only be killed",
-                           pid, taken.error().message()));
+                           pid, copy.error().message()));
 }
 
 Result<journal::ProcessIds> living_members(const worker::Permissions& permissions,
@@ -101,8 +101,8 @@ Result<journal::ProcessIds> living_members(const worker::Permissions& permission
 
 Result<preflight::SuspendedJob> describe_suspended(std::span<const journal::Record> records,
                                                    const journal::ProcessIds& living,
-                                                   const gpu::KeptVram& vram) {
-  const gpu::KeptCopy& description = vram.description();
+                                                   const gpu::HostCopy& copy) {
+  const gpu::KeptCopy& description = copy.description();
   preflight::SuspendedJob suspended{.suspension = journal::id_of(records.front().began()),
                                     .job = gpu::Job(static_cast<std::uint32_t>(living.size())),
                                     .limits = description.limits(),
@@ -112,13 +112,9 @@ Result<preflight::SuspendedJob> describe_suspended(std::span<const journal::Reco
     suspended.gpu_members[member.pid()] = {member.door_tid(), member.cuda_restore_tid()};
   }
   for (const gpu::KeptBuffer& kept : description.buffers()) {
-    const proto::Buffer& buffer = kept.buffer();
-    gpu::Allocation allocation{.id = {buffer.id()},
-                               .gpu = to_uuid(buffer.gpu_uuid()),
-                               .size_bytes = buffer.size_bytes(),
-                               .mapped_by = {}};
-    if (buffer.has_host_node()) allocation.host_node = buffer.host_node();
-    GCR_ASSIGN(allocation.mapped_by, mapped_by(buffer, journal::members_of(records), living));
+    gpu::Allocation allocation = gpu::from_message(kept.buffer());
+    GCR_ASSIGN(allocation.mapped_by,
+               mapped_by(allocation.mapped_by, journal::members_of(records), living));
     if (suspended.job.add(std::move(allocation))) continue;
     return Error(Code::kDataLoss, "the copy of VRAM names a buffer twice");
   }

@@ -4,7 +4,7 @@
 
 #include "migrate-agent/commit/journal/journal_files.h"
 #include "migrate-agent/commit/states/commit_log.h"
-#include "migrate-agent/gpu/host_copy/kept_vram.h"
+#include "migrate-agent/gpu/host_copy/host_copy.h"
 #include "migrate-agent/preflight/examine/examination.h"
 #include "migrate-agent/worker/runtime/context.h"
 
@@ -20,7 +20,7 @@ Result<commit::SourceLog> take_suspended(worker::WorkerContext& worker, const jo
                                          pid_t pid);
 
 /// The copy of the job's VRAM. kDataLoss if its keeper has ended.
-Result<gpu::KeptVram> take_copy(std::span<const journal::Record> records, pid_t pid);
+Result<gpu::HostCopy> open_copy(std::span<const journal::Record> records, pid_t pid);
 
 /// The members that live, in their order; the asker may move all of them. kNotFound if the first
 /// has ended.
@@ -31,6 +31,6 @@ Result<journal::ProcessIds> living_members(const worker::Permissions& permission
 /// ended.
 Result<preflight::SuspendedJob> describe_suspended(std::span<const journal::Record> records,
                                                    const journal::ProcessIds& living,
-                                                   const gpu::KeptVram& vram);
+                                                   const gpu::HostCopy& copy);
 
 }  // namespace gcr::migration

@@ -12,11 +12,10 @@
 #include <string>
 
 #include "migrate-agent/commit/states/outcome.h"
-#include "migrate-agent/gpu/digest/digest.h"
+#include "migrate-agent/gpu/mover/chunk_sender.h"
 #include "migrate-agent/transfer/images/sink.h"
 #include "proto/control.pb.h"
 #include "src/base/result.h"
-#include "transport/channel.h"
 
 namespace gcr::migration {
 
@@ -37,10 +36,16 @@ inline void add_files(const images::SentImages& sent, proto::RestoreRequest& req
   }
 }
 
-class Target {
- public:
-  virtual ~Target() = default;
+inline void add_digests(const mover::VramDigests& digests, proto::RestoreRequest& request) {
+  for (const auto& [id, of_buffer] : digests) {
+    proto::BufferDigests& out = *request.add_digests();
+    out.set_buffer_id(id.value);
+    out.set_digests(of_buffer.data(), of_buffer.size() * sizeof(digest::Digest));
+  }
+}
 
+class Target : public mover::ChunkTarget {
+ public:
   /// For journals and texts: "node2:7411".
   virtual std::string name() const = 0;
 
@@ -49,19 +54,12 @@ class Target {
 
   virtual Result<proto::PreflightReply> preflight(const proto::PreflightRequest& request) = 0;
 
-  /// After preflight(). 32 bytes under which chunks and images are digested.
-  virtual Result<std::array<std::byte, 32>> digest_key() = 0;
+  /// After preflight(). The secret of the key under which chunks and images are digested.
+  virtual std::array<std::byte, 32> digest_key() = 0;
 
-  /// Makes room, and connects channel().
+  /// Makes room, and connects channel(), which lives as long as the target. Chunks are sent after
+  /// it.
   virtual Result<PreparedTarget> prepare(const proto::PrepareRequest& request) = 0;
-
-  /// After prepare(). Lives as long as the target.
-  virtual transport::Channel& channel() = 0;
-
-  /// Whether the target has these `length_bytes` already, by their digest, and puts them at
-  /// `offset` of the region by itself: then they are not sent.
-  virtual bool has_chunk(transport::RegionId region, std::uint64_t offset,
-                         const digest::Digest& digest, std::uint64_t length_bytes) = 0;
 
   /// Makes room for other buffers.
   virtual Result<proto::BuffersReply> change(const proto::BuffersRequest& request) = 0;

@@ -32,8 +32,6 @@ using gpu::GpuAccess;
 
 /// How long to wait for a CRIU that works on the process; the caller tries again.
 constexpr std::chrono::seconds kCriuPatience{60};
-/// For a process whose door closed because it ends, which takes only a moment.
-constexpr std::chrono::milliseconds kEndPatience{2000};
 /// What the preload library calls the thread that serves the door.
 constexpr char kDoorThread[] = "gcr-door";
 
@@ -313,7 +311,7 @@ Result<Found> bring_back(const Lost& lost, const InHand* in_hand) {
     std::erase_if(members, ended);
     status = bring_back_all(lost, members, in_hand);
     // Helpers go on without a process that is gone, for a moment.
-    again = !status && any_ends_within(members, kEndPatience);
+    again = !status && any_ends_within(members, GpuAccess::kEndPatience);
     if (again && std::ranges::all_of(members, ended)) {
       status = {};
       again = false;

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "migrate-agent/gpu/access/gpu_access.h"
-#include "migrate-agent/gpu/allocations/job.h"
+#include "migrate-agent/gpu/allocations/allocations.h"
 #include "migrate-agent/gpu/device/device.h"
 #include "migrate-agent/linux/cgroups/group.h"
 #include "proto/journal.pb.h"

@@ -138,7 +138,7 @@ proto::PreflightRequest preflight_request(const Examination& examination,
   asked.mutable_members()->Assign(examination.members.begin(), examination.members.end());
   for (const auto& [id, one] : examination.job.allocations()) {
     proto::Buffer& buffer = *asked.add_buffers();
-    buffer = describe(one);
+    buffer = gpu::to_message(one);
     buffer.clear_id();
     buffer.clear_mapped_by();
   }

@@ -16,7 +16,7 @@
 
 #include "migrate-agent/criu/launch/plugin.h"
 #include "migrate-agent/gpu/access/gpu_access.h"
-#include "migrate-agent/gpu/allocations/job.h"
+#include "migrate-agent/gpu/allocations/allocations.h"
 #include "migrate-agent/gpu/allocations/lister.h"
 #include "migrate-agent/preflight/compare/host_facts.h"
 #include "migrate-agent/preflight/examine/driver_alone.h"
@@ -97,9 +97,6 @@ void check_access(const gpu::AccessState& state, findings::Findings& findings);
 
 /// Adds "too-many-buffers".
 void check_inventory(std::size_t allocations, findings::Findings& findings);
-
-/// Converts an allocation to its message.
-proto::Buffer describe(const gpu::Allocation& allocation);
 
 /// Checks that the size of every allocation is known. kRefused if one is unknown to all members:
 /// its creators have released it, and its importers have not mapped it.

@@ -250,20 +250,6 @@ void check_inventory(std::size_t allocations, findings::Findings& findings) {
       fmt::format("it has {} allocations, at most {} are allowed", allocations, kMaxBuffers));
 }
 
-proto::Buffer describe(const gpu::Allocation& allocation) {
-  proto::Buffer buffer;
-  buffer.set_id(allocation.id.value);
-  buffer.set_size_bytes(allocation.size_bytes);
-  buffer.set_gpu_uuid(to_bytes(allocation.gpu));
-  if (allocation.host_node) buffer.set_host_node(*allocation.host_node);
-  for (const gpu::Mapping& mapping : allocation.mapped_by) {
-    proto::Mapping& out = *buffer.add_mapped_by();
-    out.set_member(mapping.member.value);
-    out.set_local_id(mapping.local_id);
-  }
-  return buffer;
-}
-
 Status check_sizes(const gpu::Job& job) {
   const auto unknown = std::ranges::find_if(
       job.allocations(), [](const auto& entry) { return entry.second.size_bytes == 0; });

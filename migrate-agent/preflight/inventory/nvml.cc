@@ -1,9 +1,6 @@
 #include "migrate-agent/preflight/inventory/nvml.h"
 
-#include <dlfcn.h>
-
 #include <string>
-#include <utility>
 #include <vector>
 
 namespace gcr::inventory {
@@ -43,33 +40,22 @@ constexpr unsigned kMostProcesses = 4096;
 
 }  // namespace
 
-template <class Function>
-Function* Nvml::find(const char* name) const {
-  return reinterpret_cast<Function*>(::dlsym(library_, name));
-}
-
 std::optional<Nvml> Nvml::load() {
-  void* library = ::dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL);
-  if (library == nullptr) return std::nullopt;
-  auto* init = reinterpret_cast<NvmlReturn (*)()>(::dlsym(library, "nvmlInit_v2"));
-  if (init == nullptr || init() != kSuccess) {
-    ::dlclose(library);
-    return std::nullopt;
-  }
-  return Nvml(library);
+  auto library = device::LoadedLibrary::load("libnvidia-ml.so.1", "NVML");
+  if (!library) return std::nullopt;
+  auto* const init = library->find<NvmlReturn()>("nvmlInit_v2");
+  if (init == nullptr || init() != kSuccess) return std::nullopt;
+  return Nvml(std::move(*library));
 }
-
-Nvml::Nvml(Nvml&& other) noexcept : library_(std::exchange(other.library_, nullptr)) {}
 
 Nvml::~Nvml() {
-  if (library_ == nullptr) return;
-  if (auto* shutdown = find<NvmlReturn()>("nvmlShutdown")) shutdown();
-  ::dlclose(library_);
+  if (!library_) return;
+  if (auto* shutdown = library_.find<NvmlReturn()>("nvmlShutdown")) shutdown();
 }
 
 /// Returns NVML's handle of a GPU; null if the library does not know it.
 void* Nvml::device_of(const Uuid& gpu) const {
-  auto* handle_of = find<NvmlReturn(const char*, void**)>("nvmlDeviceGetHandleByUUID");
+  auto* handle_of = library_.find<NvmlReturn(const char*, void**)>("nvmlDeviceGetHandleByUUID");
   void* device = nullptr;
   const std::string name = gpu_name(gpu);
   if (handle_of == nullptr || handle_of(name.c_str(), &device) != kSuccess) return nullptr;
@@ -77,7 +63,7 @@ void* Nvml::device_of(const Uuid& gpu) const {
 }
 
 std::optional<std::uint64_t> Nvml::free_bytes(const Uuid& gpu) const {
-  auto* memory_of = find<NvmlReturn(void*, NvmlMemory*)>("nvmlDeviceGetMemoryInfo");
+  auto* memory_of = library_.find<NvmlReturn(void*, NvmlMemory*)>("nvmlDeviceGetMemoryInfo");
   void* const device = device_of(gpu);
   NvmlMemory memory{};
   if (memory_of == nullptr || device == nullptr) return std::nullopt;
@@ -86,7 +72,7 @@ std::optional<std::uint64_t> Nvml::free_bytes(const Uuid& gpu) const {
 }
 
 std::optional<std::uint64_t> Nvml::used_bytes(const Uuid& gpu) const {
-  auto* memory_of = find<NvmlReturn(void*, NvmlMemoryV2*)>("nvmlDeviceGetMemoryInfo_v2");
+  auto* memory_of = library_.find<NvmlReturn(void*, NvmlMemoryV2*)>("nvmlDeviceGetMemoryInfo_v2");
   void* const device = device_of(gpu);
   NvmlMemoryV2 memory{};
   memory.version = kMemoryV2;
@@ -96,8 +82,8 @@ std::optional<std::uint64_t> Nvml::used_bytes(const Uuid& gpu) const {
 }
 
 std::optional<std::map<pid_t, std::uint64_t>> Nvml::used_by_process(const Uuid& gpu) const {
-  auto* list =
-      find<NvmlReturn(void*, unsigned*, NvmlProcess*)>("nvmlDeviceGetComputeRunningProcesses_v3");
+  auto* list = library_.find<NvmlReturn(void*, unsigned*, NvmlProcess*)>(
+      "nvmlDeviceGetComputeRunningProcesses_v3");
   void* const device = device_of(gpu);
   if (list == nullptr || device == nullptr) return std::nullopt;
   std::vector<NvmlProcess> processes(16);

@@ -8,6 +8,7 @@
 #include <map>
 #include <optional>
 
+#include "migrate-agent/gpu/device/loaded_library.h"
 #include "src/base/uuid.h"
 
 namespace gcr::inventory {
@@ -18,7 +19,7 @@ class Nvml {
   /// Loads the library; none if this host does not have it or it finds no driver.
   static std::optional<Nvml> load();
 
-  Nvml(Nvml&& other) noexcept;
+  Nvml(Nvml&&) noexcept = default;
   Nvml& operator=(Nvml&&) = delete;
   ~Nvml();
 
@@ -35,12 +36,10 @@ class Nvml {
   std::optional<std::map<pid_t, std::uint64_t>> used_by_process(const Uuid& gpu) const;
 
  private:
-  explicit Nvml(void* library) : library_(library) {}
+  explicit Nvml(device::LoadedLibrary library) : library_(std::move(library)) {}
   void* device_of(const Uuid& gpu) const;
-  template <class Function>
-  Function* find(const char* name) const;
 
-  void* library_;
+  device::LoadedLibrary library_;
 };
 
 }  // namespace gcr::inventory

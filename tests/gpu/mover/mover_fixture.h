@@ -61,6 +61,13 @@ class Listener {
   std::jthread acceptor_;
 };
 
+/// A target that has no chunks of its own.
+struct ChannelTarget : ChunkTarget {
+  explicit ChannelTarget(transport::Channel& to) : to(to) {}
+  transport::Channel& channel() override { return to; }
+  transport::Channel& to;
+};
+
 using Wanted = IncomingVram::Wanted;
 using Mode = IncomingVram::Mode;
 
@@ -147,12 +154,14 @@ class Mover : public ::testing::Test {
   }
 
   Status open_regions(const std::vector<Wanted>& wanted) {
+    google::protobuf::RepeatedPtrField<proto::BufferRegion> regions;
     for (const Wanted& buffer : wanted) {
       const auto region = incoming_->region(buffer.id);
       GCR_TRY(open_region(region));
-      outgoing_->assign(buffer.id, region.id);
+      regions.Add()->set_buffer_id(buffer.id.value);
+      regions.rbegin()->set_region(region.id);
     }
-    return {};
+    return outgoing_->assign(regions);
   }
 
   Status open_region(const IncomingVram::Region& region) {
@@ -166,8 +175,9 @@ class Mover : public ::testing::Test {
 
   /// One round; returns the bytes sent.
   Result<std::uint64_t> round() {
-    GCR_ASSIGN(last_, outgoing_->find_dirty());
-    return outgoing_->send(last_, *channel_);
+    ChannelTarget target(*channel_);
+    GCR_ASSIGN(last_, outgoing_->find_dirty(target));
+    return outgoing_->send(last_, target);
   }
 
   /// Verified, and every byte at the destination equals the application's now.

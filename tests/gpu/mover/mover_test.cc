@@ -256,10 +256,14 @@ TEST_F(Mover, FullGpuIsReadWithoutSnapshots) {
   incoming_->begin(key_, Mode::kReload, kLimits);
   wanted_.push_back({{1}, gpu_, 4 * kMiB});
   ASSERT_TRUE(connect());
-  crowded.assign({1}, incoming_->region({1}).id);
-  const auto dirty = crowded.find_dirty();
+  google::protobuf::RepeatedPtrField<proto::BufferRegion> regions;
+  regions.Add()->set_buffer_id(1);
+  regions.rbegin()->set_region(incoming_->region({1}).id);
+  ASSERT_TRUE(crowded.assign(regions));
+  ChannelTarget target(*channel_);
+  const auto dirty = crowded.find_dirty(target);
   ASSERT_TRUE(dirty);
-  const auto sent = crowded.send(*dirty, *channel_);
+  const auto sent = crowded.send(*dirty, target);
   ASSERT_TRUE(sent) << sent.error().message();
   EXPECT_EQ(*sent, 4 * kMiB);
   const auto verified = incoming_->fill_and_verify(crowded.digests());

@@ -31,7 +31,7 @@ class RequestChecksHostile : public testing::Test {
   }
 
   /// Digests of these lengths, in bytes, of buffers 1, 2 and so on.
-  Result<BufferDigests> digests(
+  Result<mover::VramDigests> digests(
       const std::vector<std::pair<std::uint64_t, std::size_t>>& of) const {
     proto::RestoreRequest request;
     for (const auto& [id, bytes] : of) {

@@ -265,6 +265,19 @@ TEST_F(CourseTest, ReportIncludesTheVote) {
   EXPECT_THAT(course_->run.report.notes(), ElementsAre("landed in ordinary pages"));
 }
 
+TEST_F(CourseTest, FewerVerifiedChunksThanSentAreDataLoss) {
+  begin_and_copy();
+  Sent sent;
+  sent.request.add_digests()->set_digests(std::string(3 * sizeof(digest::Digest), 'd'));
+  proto::RestoreReply reply;
+  reply.set_verified_chunks(2);
+  target_.vote = reply;
+  const auto vote = ask_for_vote(*claimed_, sent);
+  ASSERT_FALSE(vote);
+  EXPECT_EQ(vote.error().code(), Code::kDataLoss);
+  EXPECT_THAT(vote.error().message(), HasSubstr("2 of 3 chunks"));
+}
+
 class CommitTest : public CourseTest {
  protected:
   /// As after the vote.

@@ -62,11 +62,7 @@ class FakeTarget : public Target {
     state_.preflight_request = request;
     return state_.preflight_reply;
   }
-  Result<std::array<std::byte, 32>> digest_key() override { return std::array<std::byte, 32>{}; }
-  bool has_chunk(transport::RegionId, std::uint64_t, const digest::Digest&,
-                 std::uint64_t) override {
-    return false;
-  }
+  std::array<std::byte, 32> digest_key() override { return {}; }
   Result<PreparedTarget> prepare(const proto::PrepareRequest&) override {
     state_.calls.push_back("prepare");
     return PreparedTarget{};

@@ -38,8 +38,8 @@ Error from_proc(int errno_value, pid_t pid, const char* doing) {
   return Error::from_errno(errno_value, fmt::format("cannot {} of process {}", doing, pid));
 }
 
-/// Paths under /proc of the descriptors that are named like a card. A child of a raw clone may hold
-/// one of its parent.
+/// Paths under /proc of the descriptors that are named like a card. There may be several: a child
+/// that was made by clone(2) directly inherits its parent's.
 Result<std::vector<std::string>> card_paths(pid_t pid) {
   const std::string directory = proc_path(pid, "fd");
   const std::unique_ptr<DIR, int (*)(DIR*)> entries(::opendir(directory.c_str()), ::closedir);
@@ -95,8 +95,8 @@ struct Card {
   door::DoorCard content;
 };
 
-/// Whether it is on the file system of the kernel's own where all memfds are: anything may have the
-/// link text of one.
+/// Whether it is on the kernel's internal file system where all memfds are. The link text alone
+/// proves nothing: any file may have that name.
 bool is_memfd(const UniqueFd& held) {
   const UniqueFd genuine(::memfd_create("gcr-none", MFD_CLOEXEC));
   struct stat ours {};

@@ -16,11 +16,12 @@ struct FoundDoor {
   UniqueFd socket;   ///< the agent's end
 };
 
-/// Errors as Door::open documents them. Waits as long as `patience` for another agent to leave.
+/// Errors as Door::open documents them. Waits up to `patience` for another agent to release the
+/// door.
 Result<FoundDoor> find_door(pid_t pid, std::chrono::milliseconds patience);
 
 /// Whether the process has a door: it runs under the preload library and has initialised CUDA or
-/// HIP. Looks into its descriptor table alone, and keeps nobody from the door.
+/// HIP. Only reads its descriptor table, and does not lock the door.
 bool has_door(pid_t pid);
 
 }  // namespace gcr::gpu

@@ -60,12 +60,13 @@ std::string on_allocation(const door::DoorReply& reply) {
   return reply.failed_id == 0 ? "" : fmt::format(" at allocation {}", reply.failed_id);
 }
 
-/// Other codes say something else at a door: kNotFound, say, that the process has ended.
+/// Only these: other codes have a meaning of their own here. kNotFound means that the process
+/// ended.
 Code code_of(int result) {
   switch (result) {
     case CUDA_ERROR_OUT_OF_MEMORY:
       return Code::kResourceExhausted;
-    // What an import says of a GPU that the process has not known.
+    // The answers to an import for a GPU that the process did not see when it started.
     case CUDA_ERROR_NOT_INITIALIZED:
     case CUDA_ERROR_INVALID_DEVICE:
     case CUDA_ERROR_NOT_SUPPORTED:

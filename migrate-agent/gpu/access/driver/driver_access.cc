@@ -9,7 +9,7 @@ namespace {
 
 using State = device::Control::State;
 
-Error nobody_in_it() {
+Error has_no_library() {
   return Error(Code::kUnsupported, "the process was not started under the preload library");
 }
 
@@ -19,18 +19,20 @@ Result<State> DriverAccess::state() const {
   // Threads that are held by ptrace leave the driver's own running.
   if (procfs::state(std::to_string(pid_)) == 'T') {
     return Error(Code::kUnavailable,
-                 fmt::format("process {} is stopped, and the driver cannot ask it", pid_));
+                 fmt::format("process {} is stopped, so its CUDA driver cannot answer", pid_));
   }
   GCR_ASSIGN(const State state, control_->state());
   if (state != State::kFailed) return state;
-  return Error(Code::kDataLoss, fmt::format("the driver has given up on CUDA in process {}", pid_));
+  return Error(Code::kDataLoss,
+               fmt::format("the driver has failed to restore CUDA in process {}", pid_));
 }
 
 Result<Held> DriverAccess::hold(Microseconds, Milliseconds) {
   if (held_) return Held{.quiet = true};
   GCR_ASSIGN(const State now, state());
   if (now != State::kRunning) {
-    return Error(Code::kRefused, fmt::format("somebody else has locked CUDA in process {}", pid_));
+    return Error(Code::kRefused,
+                 fmt::format("another program has locked CUDA in process {}", pid_));
   }
   const Status locked = control_->lock(kLockPatience);
   held_ = locked.has_value();
@@ -64,7 +66,7 @@ Result<std::vector<LocalAllocation>> DriverAccess::allocations() {
 
 Result<std::vector<ExportedAllocation>> DriverAccess::take(std::span<const std::uint64_t> ids) {
   if (ids.empty()) return std::vector<ExportedAllocation>();
-  return Error(Code::kNotFound, "the driver tells of no allocations");
+  return Error(Code::kNotFound, "the driver does not list allocations");
 }
 
 Status DriverAccess::detach() { return {}; }
@@ -75,8 +77,8 @@ Status DriverAccess::attach(std::vector<std::pair<std::uint64_t, UniqueFd>> desc
                "buffers cannot be mapped in a process without the preload library");
 }
 
-Result<std::uint64_t> DriverAccess::drop_pages(std::span<const Pages>) { return nobody_in_it(); }
+Result<std::uint64_t> DriverAccess::drop_pages(std::span<const Pages>) { return has_no_library(); }
 
-Status DriverAccess::use_huge_pages(std::span<const Pages>) { return nobody_in_it(); }
+Status DriverAccess::use_huge_pages(std::span<const Pages>) { return has_no_library(); }
 
 }  // namespace gcr::gpu

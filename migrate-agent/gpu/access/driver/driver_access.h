@@ -23,16 +23,16 @@ class DriverAccess : public GpuAccess {
 
   bool is_driver_alone() const override { return true; }
 
-  /// Locks, unless this object has; kRefused if somebody else has. The driver holds back everything
-  /// or nothing, so this waits for up to kLockPatience whatever the patience; after that the calls
-  /// pass again. No lease. kUnavailable, as with the next three: the process is stopped, and the
-  /// driver would wait for it.
+  /// Locks, unless this object has done so; kRefused if another agent has. The driver holds back
+  /// all calls or none, so this ignores the patience and waits for up to kLockPatience; after that
+  /// the calls pass again. There is no lease. kUnavailable, also from the next three: the process
+  /// is stopped, and the driver would wait for it.
   Result<Held> hold(Microseconds patience, Milliseconds lease) override;
   /// As hold(): no single call can pass.
   Result<Held> step(Microseconds patience) override;
   /// Unlocks, if it is locked. kRefused while it is checkpointed.
   Status resume() override;
-  /// Quiet: it is not running.
+  /// `quiet` means that the process is locked or checkpointed.
   Result<AccessState> look(Milliseconds patience) override;
   Result<std::vector<LocalAllocation>> allocations() override;
   /// kNotFound for any id.
@@ -40,12 +40,12 @@ class DriverAccess : public GpuAccess {
   Status detach() override;
   /// kInvalidArgument for any descriptor.
   Status attach(std::vector<std::pair<std::uint64_t, UniqueFd>> descriptors) override;
-  /// kUnsupported, as the next: nobody in the process can do it.
+  /// kUnsupported, as the next: nothing in the process can do it.
   Result<std::uint64_t> drop_pages(std::span<const Pages> pages) override;
   Status use_huge_pages(std::span<const Pages> pages) override;
 
  private:
-  /// kDataLoss if the driver has given up.
+  /// kDataLoss if the driver reports that the process's CUDA state is lost.
   Result<device::Control::State> state() const;
 
   pid_t pid_;

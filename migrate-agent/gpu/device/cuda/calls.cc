@@ -1,4 +1,4 @@
-// A GPU by the CUDA driver: all in its primary context, which lives as long as this.
+// A GPU through the CUDA driver: everything is in its primary context, which this object holds.
 #include "migrate-agent/gpu/device/calls.h"
 
 #include <fmt/format.h>
@@ -67,7 +67,7 @@ class CudaCalls final : public Calls {
   }
 
   Result<Handle> import_memory(int descriptor) const override {
-    // The driver takes the descriptor in the place of a pointer.
+    // The driver takes the descriptor itself, as the value of the pointer.
     // NOLINTNEXTLINE(performance-no-int-to-ptr)
     void* os_handle = reinterpret_cast<void*>(static_cast<std::uintptr_t>(descriptor));
     CUmemGenericAllocationHandle handle = 0;
@@ -127,8 +127,8 @@ class CudaCalls final : public Calls {
 
   void unlock_pages(std::byte* address) const override { driver_->cuMemHostUnregister(address); }
 
-  /// All have one address, where addresses are unified, as in every 64-bit process on Linux (CUDA
-  /// C++ Programming Guide, "Unified Virtual Address Space").
+  /// Host and GPUs use the same address: addresses are unified in every 64-bit process on Linux
+  /// (CUDA C++ Programming Guide, "Unified Virtual Address Space").
   Result<Address> address_of(std::byte* host) const override {
     return reinterpret_cast<Address>(host);
   }

@@ -72,8 +72,8 @@ Status CudaControl::restore(const std::vector<GpuPair>& pairs) const {
   }
   CUresult result = driver_->cuCheckpointProcessRestore(pid_, &args);
   // The driver wants a pair for each GPU whose device file the process could open when it started
-  // CUDA, and no more: nobody else knows which those were. With others it refuses and changes
-  // nothing.
+  // CUDA, and no more. Only the driver knows which those were. With other pairs it refuses and
+  // changes nothing, so they are dropped from the end until it accepts.
   while (result == CUDA_ERROR_INVALID_VALUE && args.gpuPairsCount > 1) {
     --args.gpuPairsCount;
     result = driver_->cuCheckpointProcessRestore(pid_, &args);

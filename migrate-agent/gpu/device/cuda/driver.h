@@ -1,4 +1,4 @@
-// NVIDIA's GPUs.
+// NVIDIA GPUs.
 #pragma once
 
 #include <memory>

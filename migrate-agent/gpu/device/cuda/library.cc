@@ -1,6 +1,5 @@
 #include "migrate-agent/gpu/device/cuda/library.h"
 
-#include <dlfcn.h>
 #include <fmt/format.h>
 
 #include <array>
@@ -35,11 +34,8 @@ Code code_of(CUresult result) {
 
 Result<std::shared_ptr<const Library>> Library::load() {
   std::shared_ptr<Library> driver(new Library);
-  driver->library_ = ::dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
-  if (driver->library_ == nullptr) {
-    // dlerror's text belongs to the calling thread. NOLINTNEXTLINE(concurrency-mt-unsafe)
-    return Error(Code::kNotFound, fmt::format("this host has no CUDA driver: {}", ::dlerror()));
-  }
+  GCR_ASSIGN(driver->library_,
+             LoadedLibrary::load("libcuda.so.1", "CUDA driver", "driver 570 or newer"));
   GCR_TRY(driver->resolve());
   GCR_TRY(driver->check(driver->cuInit(0), "cannot initialise the CUDA driver"));
   GCR_TRY(driver->check(driver->cuDriverGetVersion(&driver->version_),
@@ -48,17 +44,8 @@ Result<std::shared_ptr<const Library>> Library::load() {
   return std::shared_ptr<const Library>(std::move(driver));
 }
 
-Library::~Library() {
-  if (library_ != nullptr) ::dlclose(library_);
-}
-
 Status Library::resolve() {
-#define GCR_CUDA_RESOLVE(name, params)                                                      \
-  name = reinterpret_cast<CUresult(*) params>(::dlsym(library_, #name));                    \
-  if (name == nullptr) {                                                                    \
-    return Error(Code::kUnsupported,                                                        \
-                 "this host's CUDA driver lacks " #name "; driver 570 or newer is needed"); \
-  }
+#define GCR_CUDA_RESOLVE(name, params) GCR_TRY(library_.resolve(#name, name));
   GCR_CUDA_FUNCTIONS(GCR_CUDA_RESOLVE)
 #undef GCR_CUDA_RESOLVE
   return {};

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "migrate-agent/gpu/device/device.h"
+#include "migrate-agent/gpu/device/loaded_library.h"
 #include "preload/cuda/abi/driver_abi.h"
 #include "src/base/result.h"
 
@@ -69,7 +70,6 @@ class Library final : public Driver, public std::enable_shared_from_this<Library
  public:
   /// See driver.h.
   static Result<std::shared_ptr<const Library>> load();
-  ~Library() override;
 
   const std::vector<GpuInfo>& gpus() const override { return gpus_; }
   Result<std::shared_ptr<Gpu>> open(const GpuInfo& gpu) const override;
@@ -90,7 +90,7 @@ class Library final : public Driver, public std::enable_shared_from_this<Library
   Status resolve();
   Status list_gpus();
 
-  void* library_ = nullptr;
+  LoadedLibrary library_;
   int version_ = 0;
   std::vector<GpuInfo> gpus_;
 };

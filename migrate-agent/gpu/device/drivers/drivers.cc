@@ -17,8 +17,8 @@ bool has(const Driver& driver, const Uuid& gpu) {
   return std::ranges::find(driver.gpus(), gpu, &GpuInfo::uuid) != driver.gpus().end();
 }
 
-/// Of a process that has the libraries of several drivers. One that says kNotFound is not used, and
-/// has nothing to do.
+/// The control of a process that has the libraries of several drivers. A driver that answers
+/// kNotFound is not used by the process, and is skipped.
 class JoinedControl final : public Control {
  public:
   struct Part {
@@ -32,7 +32,7 @@ class JoinedControl final : public Control {
                                [](const Part& one) { return one.control->goes_with_dump(); });
   }
 
-  /// The first that is not running is what has to be undone.
+  /// The first driver's state that is not kRunning: that is what a roll-back has to undo.
   Result<State> state() const override {
     Result<State> found = unused();
     for (const Part& part : parts_) {
@@ -126,7 +126,7 @@ class JoinedDriver final : public Driver {
   std::vector<GpuInfo> gpus_;
 };
 
-/// What each says, with the code of the first that is there.
+/// The reasons of all, with the code of the first driver that exists.
 Error no_driver(const std::vector<Error>& errors) {
   Code code = Code::kNotFound;
   std::string all;
@@ -161,7 +161,7 @@ LoadedDriver load_drivers(const std::filesystem::path& sysfs) {
   return join_drivers(
       {cuda::load(),
        has_amd ? hip::load()
-               : Error(Code::kNotFound, "this host's kernel has no driver of AMD's GPUs")});
+               : Error(Code::kNotFound, "this host's kernel has no driver for AMD GPUs")});
 }
 
 }  // namespace gcr::device

@@ -1,4 +1,4 @@
-// The GPUs of a host, whoever makes them. A host may have NVIDIA's and AMD's, and a process may use
+// The GPUs of a host, of all vendors. A host may have NVIDIA and AMD GPUs, and a process may use
 // both.
 #pragma once
 
@@ -12,15 +12,15 @@ namespace gcr::device {
 
 using LoadedDriver = Result<std::shared_ptr<const Driver>>;
 
-/// What this host has: the driver of NVIDIA's GPUs, that of AMD's, or both as one. HIP is left
-/// alone where the kernel's sysfs, which is mounted at `sysfs`, knows nothing of AMD's GPUs: to
-/// load it takes longer than all that an agent does at its start. Blocks.
+/// The drivers that this host has, for NVIDIA GPUs, AMD GPUs, or both as one. HIP is not loaded
+/// where the kernel's sysfs, mounted at `sysfs`, has no AMD GPUs: loading it takes longer than all
+/// other work of an agent at its start. Blocks.
 LoadedDriver load_drivers(const std::filesystem::path& sysfs);
 
-/// Those that could be loaded as one, whose GPUs are those of all, in this order. The control of a
-/// process is that of all drivers that it uses, and a pair of GPUs goes to the driver that has the
-/// second. A driver that is there and does not work is a line in the log. If there is none, the
-/// error says why of each; kNotFound: the host has none.
+/// Joins the drivers that could be loaded into one that has the GPUs of all, in this order. The
+/// control of a process acts on all drivers that it uses; a pair of GPUs goes to the driver that
+/// has the second. A driver that exists and does not work is a line in the log. If none could be
+/// loaded, the error has each one's reason; kNotFound: the host has none.
 LoadedDriver join_drivers(std::vector<LoadedDriver> loaded);
 
 }  // namespace gcr::device

@@ -1,4 +1,4 @@
-// A GPU by HIP: the calling thread's device is set before each call.
+// A GPU through HIP: the calling thread's device is set before each call.
 #include "migrate-agent/gpu/device/calls.h"
 
 #include <fmt/format.h>

@@ -1,4 +1,4 @@
-// AMD's GPUs.
+// AMD GPUs.
 #pragma once
 
 #include <memory>
@@ -7,7 +7,7 @@
 
 namespace gcr::device::hip {
 
-/// Loads libamdhip64.so.7, .6 or .5, whichever is found first, and initialises it. kNotFound if
+/// Loads the first of libamdhip64.so.7, .6 and .5 that exists, and initialises it. kNotFound if
 /// there is none, kUnavailable if it finds no GPU, kUnsupported if it lacks a function that is
 /// needed. Blocks.
 Result<std::shared_ptr<const Driver>> load();

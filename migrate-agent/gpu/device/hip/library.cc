@@ -1,6 +1,5 @@
 #include "migrate-agent/gpu/device/hip/library.h"
 
-#include <dlfcn.h>
 #include <fmt/format.h>
 
 #include <array>
@@ -12,8 +11,7 @@
 namespace gcr::device::hip {
 namespace {
 
-/// Of a GPU whose memory a descriptor can own: the properties of such memory have had their present
-/// layout since then.
+/// The first release with today's layout of the properties of memory that a descriptor can own.
 constexpr int kOldestVersion = 50'300'000;
 
 Code code_of(hipError_t result) {
@@ -40,16 +38,13 @@ Code code_of(hipError_t result) {
 
 Result<std::shared_ptr<const Library>> Library::load() {
   std::shared_ptr<Library> driver(new Library);
+  Result<LoadedLibrary> library;
   for (const char* const release : {"7", "6", "5"}) {
     driver->release_ = release;
-    driver->library_ =
-        ::dlopen(("libamdhip64.so." + driver->release_).c_str(), RTLD_NOW | RTLD_LOCAL);
-    if (driver->library_ != nullptr) break;
+    library = LoadedLibrary::load("libamdhip64.so." + driver->release_, "HIP", "ROCm 5.3 or newer");
+    if (library) break;
   }
-  if (driver->library_ == nullptr) {
-    // dlerror's text belongs to the calling thread. NOLINTNEXTLINE(concurrency-mt-unsafe)
-    return Error(Code::kNotFound, fmt::format("this host has no HIP: {}", ::dlerror()));
-  }
+  GCR_ASSIGN(driver->library_, std::move(library));
   GCR_TRY(driver->resolve());
   GCR_TRY(driver->check(driver->hipInit(0), "cannot initialise HIP"));
   GCR_TRY(
@@ -61,42 +56,22 @@ Result<std::shared_ptr<const Library>> Library::load() {
   return std::shared_ptr<const Library>(std::move(driver));
 }
 
-Library::~Library() {
-  if (compiler_ != nullptr) ::dlclose(compiler_);
-  if (library_ != nullptr) ::dlclose(library_);
-}
-
 Status Library::resolve() {
-#define GCR_HIP_RESOLVE(name, params)                                             \
-  name = reinterpret_cast<decltype(name)>(::dlsym(library_, #name));              \
-  if (name == nullptr) {                                                          \
-    return Error(Code::kUnsupported,                                              \
-                 "this host's HIP lacks " #name "; ROCm 5.3 or newer is needed"); \
-  }
+#define GCR_HIP_RESOLVE(name, params) GCR_TRY(library_.resolve(#name, name));
   GCR_HIP_FUNCTIONS(GCR_HIP_RESOLVE)
   GCR_HIP_RESOLVE(hipGetErrorName, )
 #undef GCR_HIP_RESOLVE
   return {};
 }
 
-/// Until ROCm 5 it is in HIP's own library.
+/// Until ROCm 5 the compiler is in HIP's own library.
 Status Library::resolve_compiler() {
-  void* where = library_;
-  if (::dlsym(library_, "hiprtcCreateProgram") == nullptr) {
-    if (compiler_ == nullptr) {
-      compiler_ = ::dlopen(("libhiprtc.so." + release_).c_str(), RTLD_NOW | RTLD_LOCAL);
-    }
-    if (compiler_ == nullptr) {
-      // NOLINTNEXTLINE(concurrency-mt-unsafe)
-      return Error(Code::kUnsupported, fmt::format("this host has no hipRTC: {}", ::dlerror()));
-    }
-    where = compiler_;
+  const bool is_inside = library_.find<void>("hiprtcCreateProgram") != nullptr;
+  if (!is_inside && !compiler_) {
+    GCR_ASSIGN(compiler_, LoadedLibrary::load("libhiprtc.so." + release_, "hipRTC"));
   }
-#define GCR_HIPRTC_RESOLVE(name, params)                                 \
-  name = reinterpret_cast<decltype(name)>(::dlsym(where, #name));        \
-  if (name == nullptr) {                                                 \
-    return Error(Code::kUnsupported, "this host's hipRTC lacks " #name); \
-  }
+  const LoadedLibrary& compiler = is_inside ? library_ : compiler_;
+#define GCR_HIPRTC_RESOLVE(name, params) GCR_TRY(compiler.resolve(#name, name));
   GCR_HIPRTC_FUNCTIONS(GCR_HIPRTC_RESOLVE)
   GCR_HIPRTC_RESOLVE(hiprtcGetErrorString, )
 #undef GCR_HIPRTC_RESOLVE
@@ -145,7 +120,7 @@ Status Library::check(hipError_t result, std::string_view doing) const {
 Status Library::check(hipError_t result) const {
   if (result == hipSuccess) return {};
   const char* const name = hipGetErrorName(result);
-  return Error(code_of(result), name != nullptr ? name : "an unknown error of HIP");
+  return Error(code_of(result), name != nullptr ? name : "an unknown HIP error");
 }
 
 Status Library::check_compiler(hiprtcResult result, std::string_view doing) const {
@@ -163,7 +138,7 @@ Result<const char*> Library::digest_code(int ordinal) const {
   return static_cast<const char*>(code.data());
 }
 
-/// For the current device, which is what hipRTC takes if it is told no other.
+/// For the current device, hipRTC's default.
 Result<std::vector<char>> Library::compile_digest() const {
   const std::string doing = "cannot compile the digest kernel";
   std::array<const char*, 2> headers = {digest::kKernelLanguageHip, digest::kIntegersHip};

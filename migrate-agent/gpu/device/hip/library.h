@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "migrate-agent/gpu/device/device.h"
+#include "migrate-agent/gpu/device/loaded_library.h"
 #include "preload/hip/abi/hip_abi.h"
 #include "src/base/result.h"
 
@@ -57,7 +58,7 @@ namespace gcr::device::hip {
   X(hipHostUnregister, (void*))                                                                    \
   X(hipHostGetDevicePointer, (void**, void*, unsigned))
 
-/// In the same library, or in libhiprtc.so of the same release.
+/// The compiler, in the same library or in libhiprtc.so of the same release.
 #define GCR_HIPRTC_FUNCTIONS(X)                                                                    \
   X(hiprtcCreateProgram, (hiprtcProgram*, const char*, const char*, int, const char**, const char**)) \
   X(hiprtcCompileProgram, (hiprtcProgram, int, const char**))                                      \
@@ -73,7 +74,6 @@ class Library final : public Driver, public std::enable_shared_from_this<Library
  public:
   /// See driver.h.
   static Result<std::shared_ptr<const Library>> load();
-  ~Library() override;
 
   const std::vector<GpuInfo>& gpus() const override { return gpus_; }
   Result<std::shared_ptr<Gpu>> open(const GpuInfo& gpu) const override;
@@ -111,10 +111,10 @@ class Library final : public Driver, public std::enable_shared_from_this<Library
 #undef GCR_HIPRTC_DECLARE
   const char* (*hiprtcGetErrorString)(hiprtcResult) = nullptr;
 
-  void* library_ = nullptr;
-  void* compiler_ = nullptr;
-  std::string release_;  ///< of its SONAME: 5, 6 or 7
-  int version_ = 0;      ///< 10000000 * major + 100000 * minor + patch
+  LoadedLibrary library_;
+  LoadedLibrary compiler_;  ///< none if the library itself compiles
+  std::string release_;     ///< of its SONAME: 5, 6 or 7
+  int version_ = 0;         ///< 10000000 * major + 100000 * minor + patch
   std::vector<GpuInfo> gpus_;
   mutable std::mutex mutex_;                              ///< guards what follows
   mutable std::map<int, std::vector<char>> digest_code_;  ///< by ordinal

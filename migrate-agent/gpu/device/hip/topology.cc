@@ -32,7 +32,7 @@ using Properties = std::map<std::string, std::uint64_t, std::less<>>;
 
 Result<std::string> read_file(const fs::path& path) {
   const auto failure = [&] { return Error::from_errno(errno, "cannot read " + path.string()); };
-  // Whatever stands there instead of a file is not waited for.
+  // O_NONBLOCK: what is not a regular file, such as a FIFO, must not block.
   const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (!file) return failure();
   struct stat status;

@@ -1,6 +1,6 @@
-// AMD's GPUs as the kernel describes them in sysfs (docs/hip.md): what two hosts have to compare
-// before a process moves from one to the other. Needs no ROCm, opens no GPU, and may be called from
-// any thread.
+// AMD GPUs as the kernel describes them in sysfs (docs/hip.md): what two hosts compare before a
+// process moves from one to the other. Needs no ROCm, opens no GPU, and may be called from any
+// thread.
 #pragma once
 
 #include <cstdint>
@@ -36,29 +36,29 @@ struct GpuNode {
   std::string product;               ///< empty if the board does not say
   std::uint64_t vram_bytes = 0;      ///< 0: it uses the host's memory
   std::string compute_partitioning;  ///< of its GPU, "SPX", "CPX"; empty: it cannot be divided
-  std::string memory_partitioning;   ///< of its GPU, "NPS1"; empty likewise
+  std::string memory_partitioning;   ///< of its GPU, "NPS1"; empty: the same
   std::uint32_t compute_dies = 1;    ///< XCCs
   std::uint64_t firmware = 0;
   std::uint64_t dma_firmware = 0;
   Xnack xnack = Xnack::kNever;
   std::map<std::string, std::uint64_t> properties;  ///< others that CRIU's plugin compares
 
-  /// What a GPU keeps from boot to boot: "7cf529dea4b33bad", of a partition after the first
-  /// "7cf529dea4b33bad/2". Without a unique id only its place tells: "pci-0000:03:00.0".
+  /// A name that stays the same from boot to boot: "7cf529dea4b33bad"; for a partition after the
+  /// first "7cf529dea4b33bad/2". Without a unique id it is the PCI address: "pci-0000:03:00.0".
   std::string identity() const;
 };
 
 struct Topology {
-  std::string driver_release;  ///< of AMD's own amdgpu; empty: the kernel's, released with it
+  std::string driver_release;  ///< of the amdgpu that AMD releases; empty: the kernel has its own
   int noretry = -1;            ///< amdgpu's parameter; -1: as the driver chooses for each GPU
   bool saves_waves = true;     ///< amdgpu's parameter cwsr_enable
   std::uint32_t hidden = 0;    ///< nodes that this process's control group may not use
   std::vector<GpuNode> gpus;   ///< by node
 };
 
-/// Reads the sysfs that is mounted there. A host without such GPUs has none. kUnsupported if a
-/// GPU's description lacks something or contradicts itself; errors of reading. Text that is too
-/// long or not printable counts as missing.
+/// Reads the sysfs that is mounted at `sysfs`. A host without AMD GPUs gives an empty list.
+/// kUnsupported if a GPU's description is incomplete or contradicts itself; also errors of reading.
+/// Text that is too long or not printable counts as missing.
 Result<Topology> read_topology(const std::filesystem::path& sysfs = "/sys");
 
 /// The node of a GPU that HIP has: by its unique id, or by its place on the bus where it has none

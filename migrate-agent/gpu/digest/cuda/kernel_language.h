@@ -1,4 +1,4 @@
-// What digest_kernel.cu takes from its language: here CUDA's, for nvcc. A warp is 32 lanes.
+// What digest_kernel.cu needs from its language: here CUDA, for nvcc. A warp is 32 lanes.
 #pragma once
 
 #define GCR_DEVICE __device__
@@ -37,7 +37,7 @@ GCR_DEVICE inline Words read_once(const std::uint8_t* from) {
   return words;
 }
 
-/// A number that nobody writes while the kernel runs.
+/// A number that does not change while the kernel runs.
 GCR_DEVICE inline std::uint64_t read_constant(const std::uint64_t* from) { return __ldg(from); }
 
 }  // namespace gcr::digest

@@ -1,6 +1,6 @@
-// What digest_kernel.cu takes from its language: here HIP's, for clang and hipRTC, by the
-// compiler's own functions: no header of ROCm's is needed (Clang's documentation, "AMDGPU support";
-// LLVM's, "User Guide for AMDGPU Backend"). A warp is 32 lanes, on a wavefront of 64 half of it.
+// What digest_kernel.cu needs from its language: here HIP, for clang and hipRTC. Only the
+// compiler's builtin functions are used, no ROCm header (Clang's documentation, "AMDGPU support";
+// LLVM's, "User Guide for AMDGPU Backend"). A warp is 32 lanes: half of a wavefront of 64.
 #pragma once
 
 #define GCR_DEVICE __attribute__((device))
@@ -53,7 +53,7 @@ GCR_DEVICE inline Words read_once(const std::uint8_t* from) {
   return __builtin_nontemporal_load((Global*)from);  // NOLINT: only this cast changes the space
 }
 
-/// A number that nobody writes while the kernel runs.
+/// A number that does not change while the kernel runs.
 GCR_DEVICE inline std::uint64_t read_constant(const std::uint64_t* from) {
   using Global = const __attribute__((address_space(1))) std::uint64_t;
   return *(Global*)from;  // NOLINT: as above

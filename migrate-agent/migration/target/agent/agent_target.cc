@@ -1,6 +1,5 @@
 #include "migrate-agent/migration/target/agent/agent_target.h"
 
-#include <openssl/rand.h>
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
@@ -79,14 +78,6 @@ Result<proto::PreflightReply> AgentTarget::preflight(const proto::PreflightReque
   // Not before: the connection begins with this request, and with no sign of life.
   asio::post(io_, [link = link_, on_lost = on_lost_] { link->watch(on_lost); });
   return std::move(*reply.mutable_preflight_reply());
-}
-
-Result<std::array<std::byte, 32>> AgentTarget::digest_key() {
-  std::array<std::byte, 32> key{};
-  if (RAND_bytes(reinterpret_cast<unsigned char*>(key.data()), static_cast<int>(key.size())) != 1) {
-    return Error(Code::kInternal, "OpenSSL gives no random bytes for the digest key");
-  }
-  return key;
 }
 
 Result<PreparedTarget> AgentTarget::prepare(const proto::PrepareRequest& request) {

@@ -11,6 +11,7 @@
 #include "migrate-agent/migration/target/agent/peer_link.h"
 #include "migrate-agent/migration/target/target.h"
 #include "migrate-agent/transfer/images/sender.h"
+#include "src/base/random.h"
 #include "src/base/uuid.h"
 #include "src/control/ask.h"
 
@@ -29,12 +30,8 @@ class AgentTarget : public Target {
   std::string name() const override { return agent_.endpoint.to_string(); }
   std::string common_name() const override;
   Result<proto::PreflightReply> preflight(const proto::PreflightRequest& request) override;
-  Result<std::array<std::byte, 32>> digest_key() override;
+  std::array<std::byte, 32> digest_key() override { return random_bytes<32>(); }
   Result<PreparedTarget> prepare(const proto::PrepareRequest& request) override;
-  bool has_chunk(transport::RegionId, std::uint64_t, const digest::Digest&,
-                 std::uint64_t) override {
-    return false;
-  }
   transport::Channel& channel() override { return *channel_; }
   Result<proto::BuffersReply> change(const proto::BuffersRequest& request) override;
   Result<images::Sink*> image_sink(store::Compression compression,

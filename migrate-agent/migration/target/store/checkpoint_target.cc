@@ -115,7 +115,6 @@ Status CheckpointTarget::open(const proto::PreflightRequest& request) {
                                                                    .packs = packs_here(),
                                                                    .tls = config_.tls,
                                                                    .rule = std::move(rule)}));
-  key_ = digest::DigestKey::expand(writer_->digest_key());
   *manifest_.mutable_job() = request;
   return {};
 }
@@ -181,33 +180,21 @@ Result<proto::CarryReply> CheckpointTarget::carry(const proto::CarryRequest& req
   return reply;
 }
 
-Status CheckpointTarget::describe_buffer(const Region& region, const std::string& digests,
-                                         proto::StoredBuffer& stored) {
-  const std::uint64_t size = region.buffer.size_bytes();
-  stored.set_buffer_id(region.buffer.id());
-  stored.set_digests(digests);
-  for (std::size_t chunk = 0; chunk * kChunkBytes < size; ++chunk) {
-    const std::uint64_t length = std::min(kChunkBytes, size - chunk * kChunkBytes);
-    const digest::Digest zeros = digest::digest_zeros(*key_, length);
-    const auto digest = std::string_view(digests).substr(chunk * sizeof(zeros), sizeof(zeros));
-    if (digest == std::string_view(reinterpret_cast<const char*>(&zeros), sizeof(zeros))) {
-      channel_->clear(region.id, chunk);
-    }
-    const auto content = channel_->content(region.id, chunk);
-    stored.add_contents(content ? *content + 1 : 0);
-  }
-  return {};
-}
-
 Status CheckpointTarget::describe_vram(const proto::RestoreRequest& request) {
   for (const proto::BufferDigests& digests : request.digests()) {
     const auto found = buffers_.find(digests.buffer_id());
     if (found == buffers_.end()) {
       return Error(Code::kInternal, fmt::format("buffer {} was never stored", digests.buffer_id()));
     }
-    *manifest_.add_buffers() = found->second.buffer;
-    GCR_TRY(describe_buffer(found->second, digests.digests(), *manifest_.add_vram()));
-    manifest_.set_vram_bytes(manifest_.vram_bytes() + found->second.buffer.size_bytes());
+    const auto& [region, buffer] = found->second;
+    *manifest_.add_buffers() = buffer;
+    manifest_.set_vram_bytes(manifest_.vram_bytes() + buffer.size_bytes());
+    proto::StoredBuffer& stored = *manifest_.add_vram();
+    stored.set_buffer_id(buffer.id());
+    stored.set_digests(digests.digests());
+    for (const auto& content : channel_->contents(region)) {
+      stored.add_contents(content ? *content + 1 : 0);
+    }
   }
   return {};
 }

@@ -10,7 +10,6 @@
 
 #include "migrate-agent/base/findings/catalogue.h"
 #include "migrate-agent/commit/journal/journal.h"
-#include "migrate-agent/gpu/digest/digest.h"
 #include "migrate-agent/migration/target/store/chunk_channel.h"
 #include "migrate-agent/migration/target/store/image_sink.h"
 #include "migrate-agent/migration/target/target.h"
@@ -43,12 +42,15 @@ class CheckpointTarget : public Target {
   std::string name() const override { return order_.directory(); }
   std::string common_name() const override { return {}; }
   Result<proto::PreflightReply> preflight(const proto::PreflightRequest& request) override;
-  Result<std::array<std::byte, 32>> digest_key() override { return writer_->digest_key(); }
+  std::array<std::byte, 32> digest_key() override { return writer_->digest_key(); }
   Result<PreparedTarget> prepare(const proto::PrepareRequest& request) override;
   transport::Channel& channel() override { return *channel_; }
   bool has_chunk(transport::RegionId region, std::uint64_t offset, const digest::Digest& digest,
                  std::uint64_t length_bytes) override {
     return channel_->take_known(region, offset, digest, length_bytes);
+  }
+  void clear_chunk(transport::RegionId region, std::uint64_t offset) override {
+    channel_->clear(region, offset);
   }
   Result<proto::BuffersReply> change(const proto::BuffersRequest& request) override;
   Result<images::Sink*> image_sink(store::Compression compression,
@@ -70,8 +72,6 @@ class CheckpointTarget : public Target {
   void add_buffers(const google::protobuf::RepeatedPtrField<proto::Buffer>& buffers,
                    google::protobuf::RepeatedPtrField<proto::BufferRegion>& regions);
   Status describe_vram(const proto::RestoreRequest& request);
-  Status describe_buffer(const Region& region, const std::string& digests,
-                         proto::StoredBuffer& stored);
   Status prune();
 
   const worker::Config& config_;
@@ -85,7 +85,6 @@ class CheckpointTarget : public Target {
   std::unique_ptr<CheckpointSink> sink_;
   std::map<std::uint64_t, Region> buffers_;  ///< by the buffer's id
   transport::RegionId next_region_ = 1;
-  std::optional<digest::DigestKey> key_;
   std::mutex mutex_;  ///< for interrupt(), and while channel_ and sink_ are made
   std::optional<Error> interrupted_;
 };

@@ -31,17 +31,11 @@ bool ChunkChannel::take_known(transport::RegionId region, std::uint64_t offset,
   return content && put(region, offset, *content);
 }
 
-void ChunkChannel::clear(transport::RegionId region, std::size_t chunk) {
+void ChunkChannel::clear(transport::RegionId region, std::uint64_t offset) {
   const std::lock_guard lock(mutex_);
-  auto& content = regions_.at(region).at(chunk);
+  auto& content = regions_.at(region).at(offset / kChunkBytes);
   if (content) writer_.drop(*content);
   content.reset();
-}
-
-std::optional<store::ContentRef> ChunkChannel::content(transport::RegionId region,
-                                                       std::size_t chunk) const {
-  const std::lock_guard lock(mutex_);
-  return regions_.at(region).at(chunk);
 }
 
 /// In the place of what the chunk was before.

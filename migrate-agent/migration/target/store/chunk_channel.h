@@ -30,10 +30,11 @@ class ChunkChannel : public transport::Channel {
                   std::uint64_t length_bytes);
 
   /// The chunk is zeros.
-  void clear(transport::RegionId region, std::size_t chunk);
+  void clear(transport::RegionId region, std::uint64_t offset);
 
-  /// What is stored of a chunk; nothing: zeros.
-  std::optional<store::ContentRef> content(transport::RegionId region, std::size_t chunk) const;
+  /// What is stored of each chunk of a region; nothing: zeros. After the last write.
+  using Chunks = std::vector<std::optional<store::ContentRef>>;
+  const Chunks& contents(transport::RegionId region) const { return regions_.at(region); }
 
   // The channel. A write is one whole chunk.
 
@@ -49,15 +50,13 @@ class ChunkChannel : public transport::Channel {
   transport::Statistics statistics() const override { return counters_.statistics(); }
 
  private:
-  using Chunks = std::vector<std::optional<store::ContentRef>>;
-
   Status put(transport::RegionId region, std::uint64_t offset, store::ContentRef content);
 
   store::Writer& writer_;
   transport::Pacer pacer_;
   transport::FirstError broken_;
   transport::Counters counters_;
-  mutable std::mutex mutex_;
+  std::mutex mutex_;
   std::map<transport::RegionId, Chunks> regions_;
 };
 

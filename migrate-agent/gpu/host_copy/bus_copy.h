@@ -1,4 +1,6 @@
-// Copies between VRAM and host memory at the rate of the bus.
+// Copies between VRAM and host memory at the rate of the bus. Out of VRAM: into memory that is
+// page-locked, in large pieces. Into VRAM: page-locking would take as long as the copy, so threads
+// copy through small page-locked stages instead.
 #pragma once
 
 #include <cstddef>
@@ -8,7 +10,7 @@
 #include "migrate-agent/gpu/device/device.h"
 #include "src/base/result.h"
 
-namespace gcr::migration {
+namespace gcr::gpu {
 
 /// All of an allocation, and its place in host memory.
 struct CopiedBuffer {
@@ -26,4 +28,4 @@ Status copy_out(std::span<const CopiedBuffer> buffers, std::span<std::byte> piec
 /// Copies all of `buffers` into VRAM, out of memory that is not page-locked, and waits for it.
 Status copy_in(std::span<const CopiedBuffer> buffers);
 
-}  // namespace gcr::migration
+}  // namespace gcr::gpu

@@ -1,4 +1,6 @@
 // Copies VRAM into host memory, which a keeper holds, and back, on a GPU.
+#include "migrate-agent/gpu/host_copy/host_copy.h"
+
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -9,18 +11,16 @@
 #include <random>
 #include <vector>
 
-#include "migrate-agent/migration/suspend/host_copy.h"
-#include "migrate-agent/migration/suspend/returning_vram.h"
 #include "src/base/units.h"
 #include "tests/support/driver_under_test.h"
 
-namespace gcr::migration {
+namespace gcr::gpu {
 namespace {
 
 using testing::HasSubstr;
 using Content = std::vector<std::byte>;
 
-class CopyTest : public testing::Test {
+class HostCopyTest : public testing::Test {
  protected:
   void SetUp() override {
     auto driver = device::load_driver_under_test();
@@ -45,7 +45,7 @@ class CopyTest : public testing::Test {
 
   /// A buffer of the job, with random content, which two members map.
   void allocate(std::uint64_t number, std::uint64_t size_bytes) {
-    const gpu::AllocationId id{number};
+    const AllocationId id{number};
     auto vram = gpu_->create(size_bytes, std::nullopt);
     ASSERT_TRUE(vram) << vram.error().message();
     Content content(size_bytes);
@@ -69,7 +69,9 @@ class CopyTest : public testing::Test {
     ASSERT_TRUE(digests) << digests.error().message();
     const Status filled = copy_->fill(job_, *vram_);
     ASSERT_TRUE(filled) << filled.error().message();
-    const Status kept = copy_->hand_over(job_, *digests, secret_, {}, *keeper_);
+    KeptCopy description;
+    description.set_digest_key(secret_.data(), secret_.size());
+    const Status kept = copy_->hand_over(job_, *digests, description, *keeper_);
     ASSERT_TRUE(kept) << kept.error().message();
     copy_.reset();
     vram_.reset();
@@ -87,35 +89,35 @@ class CopyTest : public testing::Test {
 
   std::shared_ptr<const device::Driver> driver_;
   std::shared_ptr<device::Gpu> gpu_;
-  HostCopy::Secret secret_{};
-  gpu::Job job_{2};
+  std::array<std::byte, 32> secret_{};
+  Job job_{2};
   std::map<std::uint64_t, Content> content_;
   std::optional<mover::OutgoingVram> vram_;
   std::optional<HostCopy> copy_;
   std::optional<keeper::Keeper> keeper_;
 };
 
-TEST_F(CopyTest, CopyRestoresTheContent) {
+TEST_F(HostCopyTest, CopyRestoresTheContent) {
   allocate(1, 4 * kMiB);
   ASSERT_TRUE(copy_->make_room(job_));
   allocate(2, 6 * kMiB);  // created meanwhile: it gets its own region
   EXPECT_EQ(copy_->missing_bytes(job_), 6 * kMiB);
   ASSERT_NO_FATAL_FAILURE(keep());
 
-  auto copy = gpu::KeptVram::take_from(keeper_->id());
+  const auto copy = HostCopy::open(keeper_->id());
   ASSERT_TRUE(copy) << copy.error().message();
-  ReturningVram back(*std::move(copy));
-  EXPECT_EQ(back.count(), 2u);
-  EXPECT_EQ(back.total_bytes(), 10 * kMiB);
-  EXPECT_EQ(back.needs(), (std::map<Uuid, std::uint64_t>{{gpu_->info().uuid, 10 * kMiB}}));
-  ASSERT_TRUE(back.create(driver_, {}));
-  ASSERT_TRUE(back.fill());
-  const Status same = back.verify();
+  EXPECT_EQ(copy->count(), 2u);
+  EXPECT_EQ(copy->total_bytes(), 10 * kMiB);
+  EXPECT_EQ(copy->bytes_by_gpu(), (std::map<Uuid, std::uint64_t>{{gpu_->info().uuid, 10 * kMiB}}));
+  const auto vram = copy->create_vram(driver_, {});
+  ASSERT_TRUE(vram);
+  ASSERT_TRUE(copy->copy_to(*vram));
+  const Status same = copy->verify(*vram);
   ASSERT_TRUE(same) << same.error().message();
 
   auto second = keeper::Keeper::start(GCR_KEEPER_PATH);
   ASSERT_TRUE(second);
-  ASSERT_TRUE(back.hand_over(*second));
+  ASSERT_TRUE(copy->hand_over_vram(*vram, *second));
   auto taken = keeper::take_from(second->id());
   ASSERT_TRUE(taken) << taken.error().message();
   for (auto& [number, descriptor] : (*taken)[{1}]) {
@@ -126,45 +128,45 @@ TEST_F(CopyTest, CopyRestoresTheContent) {
   EXPECT_TRUE(second->end());
 }
 
-TEST_F(CopyTest, ChangedByteInHostMemoryIsFound) {
+TEST_F(HostCopyTest, ChangedByteInHostMemoryIsFound) {
   allocate(7, 4 * kMiB);
   ASSERT_NO_FATAL_FAILURE(keep());
   auto taken = keeper::take_from(keeper_->id());
   ASSERT_TRUE(taken) << taken.error().message();
-  const UniqueFd& file = (*taken)[gpu::kRoot].at(1).second;
+  const UniqueFd& file = (*taken)[kRoot].at(1).second;
   void* at = ::mmap(nullptr, 4 * kMiB, PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0);
   ASSERT_NE(at, MAP_FAILED);
   static_cast<std::byte*>(at)[3 * kMiB] ^= std::byte{1};
   ::munmap(at, 4 * kMiB);
 
-  auto copy = gpu::KeptVram::take_from(keeper_->id());
+  const auto copy = HostCopy::open(keeper_->id());
   ASSERT_TRUE(copy) << copy.error().message();
-  ReturningVram back(*std::move(copy));
-  ASSERT_TRUE(back.create(driver_, {}));
-  ASSERT_TRUE(back.fill());
-  const Status changed = back.verify();
+  const auto vram = copy->create_vram(driver_, {});
+  ASSERT_TRUE(vram);
+  ASSERT_TRUE(copy->copy_to(*vram));
+  const Status changed = copy->verify(*vram);
   ASSERT_FALSE(changed);
   EXPECT_EQ(changed.error().code(), Code::kDataLoss);
   EXPECT_THAT(changed.error().message(), HasSubstr("chunk 1 of buffer 7"));
 }
 
-TEST_F(CopyTest, KeeperOfOtherContentIsRefused) {
+TEST_F(HostCopyTest, KeeperOfOtherContentIsRefused) {
   const UniqueFd file(::memfd_create("other", MFD_CLOEXEC));
   ASSERT_EQ(::pwrite(file.get(), "nonsense", 8, 0), 8);
-  const keeper::BufferDescriptor kept{{gpu::kRoot, 0}, file.get()};
+  const keeper::BufferDescriptor kept{{kRoot, 0}, file.get()};
   ASSERT_TRUE(keeper_->arm({&kept, 1}));
-  const auto taken = gpu::KeptVram::take_from(keeper_->id());
+  const auto taken = HostCopy::open(keeper_->id());
   ASSERT_FALSE(taken);
   EXPECT_EQ(taken.error().code(), Code::kDataLoss);
 }
 
-TEST_F(CopyTest, WithoutAKeeperThereIsNoCopy) {
+TEST_F(HostCopyTest, WithoutAKeeperThereIsNoCopy) {
   const journal::ProcessId id = keeper_->id();
   ASSERT_TRUE(keeper_->end());
-  const auto taken = gpu::KeptVram::take_from(id);
+  const auto taken = HostCopy::open(id);
   ASSERT_FALSE(taken);
   EXPECT_EQ(taken.error().code(), Code::kNotFound);
 }
 
 }  // namespace
-}  // namespace gcr::migration
+}  // namespace gcr::gpu

@@ -1,9 +1,35 @@
-#include "migrate-agent/gpu/allocations/job.h"
+#include "migrate-agent/gpu/allocations/allocations.h"
 
 #include <errno.h>
 #include <fcntl.h>
 
 namespace gcr::gpu {
+
+proto::Buffer to_message(const Allocation& allocation) {
+  proto::Buffer message;
+  message.set_id(allocation.id.value);
+  message.set_size_bytes(allocation.size_bytes);
+  message.set_gpu_uuid(to_bytes(allocation.gpu));
+  if (allocation.host_node) message.set_host_node(*allocation.host_node);
+  for (const Mapping& mapping : allocation.mapped_by) {
+    proto::Mapping& out = *message.add_mapped_by();
+    out.set_member(mapping.member.value);
+    out.set_local_id(mapping.local_id);
+  }
+  return message;
+}
+
+Allocation from_message(const proto::Buffer& message) {
+  Allocation allocation{.id = {message.id()},
+                        .gpu = to_uuid(message.gpu_uuid()),
+                        .size_bytes = message.size_bytes(),
+                        .mapped_by = {}};
+  if (message.has_host_node()) allocation.host_node = message.host_node();
+  for (const proto::Mapping& mapping : message.mapped_by()) {
+    allocation.mapped_by.push_back({{mapping.member()}, mapping.local_id()});
+  }
+  return allocation;
+}
 
 std::optional<AllocationId> Job::find(const Mapping& mapping) const {
   const auto found = by_mapping_.find(mapping);
@@ -43,7 +69,8 @@ void Job::drop(const Mapping& mapping, Changes& changes) {
 Job::Changes Job::follow(std::span<const Listed> members) {
   Changes changes;
   std::set<Mapping> present;
-  // What was somebody's own may have become shared: its new mappings come after that is known.
+  // Memory of one member may have become shared since. Its number must be known before the other
+  // members' new mappings of it are added.
   for (const auto& [member, now] : members) {
     for (const LocalAllocation& local : now) {
       const Mapping mapping{member, local.local_id};

@@ -1,4 +1,4 @@
-#include "migrate-agent/migration/suspend/bus_copy.h"
+#include "migrate-agent/gpu/host_copy/bus_copy.h"
 
 #include <algorithm>
 #include <array>
@@ -11,12 +11,12 @@
 #include "src/base/side_by_side.h"
 #include "src/base/units.h"
 
-namespace gcr::migration {
+namespace gcr::gpu {
 namespace {
 
 constexpr std::size_t kPieceBytes = 256 * kMiB;
 
-/// Threads that fill page-locked buffers on the way into VRAM: each takes 5 to 10 GB/s to one.
+/// Threads that fill page-locked stages for copies into VRAM: each copies 5 to 10 GB/s into one.
 constexpr std::size_t kInThreads = 12;
 constexpr std::size_t kStageBytes = 4 * kMiB;
 
@@ -71,7 +71,7 @@ std::vector<Portion> portions_of(std::span<const CopiedBuffer> buffers) {
   return portions;
 }
 
-/// Page-locked memory that is filled for the GPU once it has taken what was there before.
+/// Page-locked memory. It is filled again once the GPU has read what it held.
 class Stage {
  public:
   Status open(device::Gpu& gpu) {
@@ -95,7 +95,7 @@ class Stage {
   Streams streams_;
 };
 
-/// What one thread does: while the GPU takes one stage, the other is filled.
+/// The work of one thread: while the GPU reads one stage, the thread fills the other.
 Status send_in_turn(std::span<const Portion> portions, std::atomic<std::size_t>& next) {
   std::array<Stage, 2> stages;
   for (Stage& stage : stages) GCR_TRY(stage.open(portions.front().buffer->vram->gpu()));
@@ -139,4 +139,4 @@ Status copy_in(std::span<const CopiedBuffer> buffers) {
   return side_by_side(threads, [&](std::size_t) { return send_in_turn(portions, next); });
 }
 
-}  // namespace gcr::migration
+}  // namespace gcr::gpu

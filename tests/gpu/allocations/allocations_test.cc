@@ -1,4 +1,4 @@
-#include "migrate-agent/gpu/allocations/job.h"
+#include "migrate-agent/gpu/allocations/allocations.h"
 
 #include <gmock/gmock.h>
 #include <sys/mman.h>

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "migrate-agent/gpu/access/gpu_access.h"
+#include "proto/control.pb.h"
 #include "src/base/result.h"
 #include "src/base/unique_fd.h"
 #include "src/base/uuid.h"
@@ -51,9 +52,12 @@ struct Allocation {
   std::optional<std::uint32_t> host_node{};  ///< in host memory, of this NUMA node
 };
 
-using gpu::LocalAllocation;  ///< as a member knows it
+/// An allocation as messages have it, and back. Nothing is checked: bytes that are no identifier of
+/// a GPU become zeros.
+proto::Buffer to_message(const Allocation& allocation);
+Allocation from_message(const proto::Buffer& message);
 
-/// All that a member maps, as of one moment.
+/// All that a member maps at one moment.
 struct Listed {
   MemberId member;
   std::vector<LocalAllocation> now;
@@ -76,29 +80,30 @@ class Job {
   /// The allocation that the member knows by this number.
   std::optional<AllocationId> find(const Mapping& mapping) const;
 
-  /// What became of allocations that were there. Each is in one set at most.
+  /// What follow() changed of earlier allocations. Each is in one set at most.
   struct Changes {
     std::set<AllocationId> remapped;  ///< other members map it now, or under other numbers
-    std::set<AllocationId> removed;   ///< nobody maps it any more
+    std::set<AllocationId> removed;   ///< no member maps it any more
   };
 
-  /// Takes note of all that these members map now. What has the number of memory that is known is
-  /// one more mapping of it; what is new gets an id.
+  /// Updates the job to all that these members map now. An allocation whose memory is known already
+  /// becomes one more mapping of that; others get an id.
   Changes follow(std::span<const Listed> members);
 
-  /// Takes an allocation that has its number already. False, without effect: the number is taken,
-  /// or its mappings are as remap() refuses them.
+  /// Adds an allocation that has its id already. False, without effect: the id exists, or its
+  /// mappings are as remap() refuses them.
   [[nodiscard]] bool add(Allocation allocation);
 
-  /// False, without effect: there is no such allocation, nobody would map it, a member is none of
-  /// the job's, or it knows another allocation by this number.
+  /// Replaces an allocation's mappings. False, without effect: there is no such allocation,
+  /// `mapped_by` is empty, or has a member that the job lacks, or a number that the member uses for
+  /// another allocation.
   [[nodiscard]] bool remap(AllocationId id, std::vector<Mapping> mapped_by);
 
   /// False: there is no such allocation.
   [[nodiscard]] bool remove(AllocationId id);
 
-  /// For each member the descriptors of the allocations that it maps; one that several map is
-  /// copied. All of them are the job's.
+  /// Sorts descriptors of the job's allocations by the members that map them. One that several
+  /// members map is duplicated.
   Result<MemberDescriptors> split(Descriptors descriptors) const;
 
  private:
