@@ -186,7 +186,8 @@ Result<Sent> send(Prepared& prepared) {
   GCR_TRY(send_both(
       begun.target,
       [&] {
-        return run.phases.time("vram", "read", [&] { return job.send_vram(regions, begun.target); });
+        return run.phases.time("vram", "read",
+                               [&] { return job.send_vram(regions, begun.target); });
       },
       [&] {
         return run.phases.time("images", "read", [&]() -> Status {

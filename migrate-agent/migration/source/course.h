@@ -83,8 +83,7 @@ struct Begun {
 /// VRAM that the migration has taken over from the members.
 struct TakenVram {
   TakenVram(const Begun& begun, keeper::Keeper started)
-      : outgoing(begun.driver, digest::DigestKey::expand(begun.key)),
-        keeper(std::move(started)) {}
+      : outgoing(begun.driver, digest::DigestKey::expand(begun.key)), keeper(std::move(started)) {}
 
   mover::OutgoingVram outgoing;
   keeper::Keeper keeper;

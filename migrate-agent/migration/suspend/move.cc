@@ -3,7 +3,6 @@
 // leaves the job suspended as before (migrate-agent/migration/finish).
 #include <fmt/format.h>
 
-
 #include "migrate-agent/base/fault/fault.h"
 #include "migrate-agent/migration/entry.h"
 #include "migrate-agent/migration/source/check.h"
@@ -104,8 +103,7 @@ Result<std::unique_ptr<Ready>> prepare(Begun& begun, const gpu::HostCopy& copy) 
   }
   GCR_ASSIGN(const PreparedTarget prepared, source::prepare_target(begun, std::move(buffers)));
   GCR_TRY(sender.assign(prepared.reply.regions()));
-  auto ready =
-      std::unique_ptr<Ready>(new Ready{begun, copy, std::move(images), std::move(sender)});
+  auto ready = std::unique_ptr<Ready>(new Ready{begun, copy, std::move(images), std::move(sender)});
   GCR_TRY(ready->images.outgoing.prepare());
   GCR_TRY(fault::point("source.prepared"));
   return ready;
