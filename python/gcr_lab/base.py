@@ -213,12 +213,12 @@ def end_process(pid, patience=10):
 
 
 def descendants(pid):
+    """All processes below it; those of a process or thread that ends meanwhile may be missing."""
     found = []
-    for path in pathlib.Path(f"/proc/{pid}/task").glob("*/children"):
-        try:
-            children = list(map(int, path.read_text(encoding="ascii").split()))
-        except OSError:
-            continue  # that thread has ended
-        for child in children:
-            found += [child, *descendants(child)]
+    try:
+        for path in pathlib.Path(f"/proc/{pid}/task").glob("*/children"):
+            for child in map(int, path.read_text(encoding="ascii").split()):
+                found += [child, *descendants(child)]
+    except OSError:
+        pass  # it has ended
     return found

@@ -64,25 +64,20 @@ def _run_command(lab, run, command):
 class Parts(dict):
     """Parts by name, in the order in which they run."""
 
-    def part(self, name, limit=900, needs=(), not_on_hip="", each=None):
-        """Registers a function. With `each`, {suffix: value}, it is a part NAME-SUFFIX for each, and gets the value
-        besides the Lab; `not_on_hip` then has reasons by suffix."""
+    def part(self, name, limit=900, needs=(), not_on_hip=""):
+        """Registers a function, which the first line of its comment describes."""
 
         def register(function):
-            for suffix, value in (each or {"": None}).items():
-                full = f"{name}-{suffix}" if suffix else name
-                run = functools.partial(function, value=value) if suffix else function
-                reason = not_on_hip.get(suffix, "") if isinstance(not_on_hip, dict) else not_on_hip
-                self[full] = Part(full, function.__doc__.splitlines()[0], run, limit, needs, reason)
+            self[name] = Part(name, function.__doc__.splitlines()[0], function, limit, needs, not_on_hip)
             return function
 
         return register
 
-    def commands(self, run, needs, table, **options):
+    def commands(self, run, needs, table, not_on_hip=""):
         """Parts that run one command each, by `run(lab, *words)`; `table` is {name: (description, command)}."""
         for name, (about, command) in table.items():
             part = functools.partial(_run_command, run=run, command=command)
-            self[name] = Part(name, about, part, 900, needs, options.get("not_on_hip", ""))
+            self[name] = Part(name, about, part, 900, needs, not_on_hip)
 
     @staticmethod
     def of(*modules):

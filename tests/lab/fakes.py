@@ -3,6 +3,7 @@ Python. No root, no GPU, no network. What `gcr-migrate` does here: a program tha
 is the command line and the last step, with which a restore starts it again.
 """
 
+import glob
 import json
 import os
 import pathlib
@@ -250,7 +251,7 @@ def called(name):
 def left_behind():
     """Processes of these fake hosts that are alive."""
     found = []
-    for path in pathlib.Path("/proc").glob("[0-9]*/environ"):
+    for path in map(pathlib.Path, glob.glob("/proc/[0-9]*/environ")):
         try:
             environment = dict(entry.partition(b"=")[::2] for entry in path.read_bytes().split(b"\0"))
             if environment.get(b"FAKE") == str(ROOT).encode() and b"GCR_FAKE_HOSTS" in environment:

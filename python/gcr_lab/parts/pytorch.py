@@ -67,19 +67,21 @@ def server(lab):
 
 # The environments that choose NCCL's ways, on one host. NVLink multicast is not used: the driver cannot checkpoint it.
 WAYS = {
-    "cumem": (), "ipc": ("NCCL_CUMEM_ENABLE=0",), "shm": ("NCCL_P2P_DISABLE=1",),
-    "shm-files": ("NCCL_P2P_DISABLE=1", "NCCL_CUMEM_HOST_ENABLE=0"),
-    "sockets": ("NCCL_P2P_DISABLE=1", "NCCL_SHM_DISABLE=1"), "graphs": (),
+    "cumem": "", "ipc": "NCCL_CUMEM_ENABLE=0", "shm": "NCCL_P2P_DISABLE=1", "graphs": "",
+    "shm-files": "NCCL_P2P_DISABLE=1 NCCL_CUMEM_HOST_ENABLE=0", "sockets": "NCCL_P2P_DISABLE=1 NCCL_SHM_DISABLE=1",
 }  # fmt: skip
 
 
-def two_ranks(way, port, *command):
-    return ["env", "NCCL_NVLS_ENABLE=0", *WAYS[way], "torchrun", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}",
-            "--local-addr=127.0.0.1", "--nproc-per-node=2", *command]  # fmt: skip
+def two_ranks(way, program):
+    return (f"env NCCL_NVLS_ENABLE=0 {WAYS[way]} torchrun --rdzv-backend=c10d --rdzv-endpoint=127.0.0.1:29511 "
+            f"--local-addr=127.0.0.1 --nproc-per-node=2 bin/{program}")  # fmt: skip
 
 
-def ddp_command(way):
-    return two_ranks(way, 29511, base.BIN / "torch_ddp.py", *(["--graphs"] if way == "graphs" else []))
+for each in WAYS:
+    PARTS.commands(swapping, TWO_RANKS, {f"ddp-{each}": (
+        "data-parallel training, by a way of NCCL or in CUDA graphs",
+        two_ranks(each, "torch_ddp.py --graphs" if each == "graphs" else "torch_ddp.py"),
+    )}, not_on_hip="RCCL has no such way" if each == "cumem" else "")  # fmt: skip
 
 
 @PARTS.part("gates", needs=TWO_RANKS)
@@ -88,7 +90,7 @@ def gates(lab):
     results = []
     with lab.hosts() as two:
         for way in ("cumem", "ipc", "shm", "sockets"):
-            program = two.start("a", "app", *ddp_command(way))
+            program = two.start("a", "app", *words(two_ranks(way, "torch_ddp.py")))
             program.wait_for(3, STEPS)
             done = subprocess.run([base.BIN / "bench_gates", str(program.pid), "--pause-ms", "20"], text=True, check=False,
                                   stdout=subprocess.PIPE, stderr=subprocess.STDOUT)  # fmt: skip
@@ -104,8 +106,7 @@ def nccl_cost(lab):
     took = {}
     with lab.hosts() as two:
         for mib in (1, 16) * 3:
-            command = two_ranks("cumem", 29513, base.BIN / "torch_allreduce.py", "--bytes", mib << 20,
-                                "--count", 2400 // (mib + 2))  # fmt: skip
+            command = words(two_ranks("cumem", f"torch_allreduce.py --bytes {mib << 20} --count {2400 // (mib + 2)}"))
             for side, under in (("without", []), ("with", [two.cli, "run", "--"])):
                 printed = two.on("a", *under, *command, stdin=subprocess.DEVNULL)
                 took.setdefault((side, mib), []).extend(
@@ -117,12 +118,6 @@ def nccl_cost(lab):
             results.append(f"{mib} MiB, {what} of {len(took['without', mib])} loops: {without:.2f} us without, {under:.2f} us "
                            f"with the library ({100 * (under / without - 1):+.2f} %)")  # fmt: skip
     return "; ".join(results)
-
-
-@PARTS.part("ddp", needs=TWO_RANKS, each={way: way for way in WAYS}, not_on_hip={"cumem": "RCCL has no such way"})
-def ddp(lab, value):
-    """data-parallel training, by a way of NCCL or in CUDA graphs"""
-    return five(lab, *ddp_command(value), swap=True)
 
 
 @PARTS.part("profiler", needs=TORCH)
