@@ -35,7 +35,6 @@ constexpr std::uint32_t kInParent = 1;     ///< flags of a page map's entry
 constexpr std::uint32_t kPresent = 4;
 constexpr std::uint64_t kPageBytes = 4096;
 constexpr std::uint64_t kMaxPages = std::uint64_t{1} << 40;
-constexpr int kMaxParents = 1000;
 /// CRIU logs this and goes on if root has no CAP_SYS_RESOURCE.
 constexpr std::string_view kHarmless = "Can't setup RLIMIT_NOFILE for self";
 constexpr std::uint32_t kMaxRecordBytes = 1u << 20;
@@ -453,16 +452,10 @@ Result<std::string> rename_files(const std::string& image,
 }
 
 Status check_memory(const fs::path& directory) {
-  fs::path at = directory;
-  for (int parents = 0; parents < kMaxParents; ++parents) {
-    for (const std::string& name : names(at)) {
-      if (name.starts_with("pagemap-")) GCR_TRY(check_page_map(at / name));
-    }
-    std::error_code error;
-    if (!fs::is_directory(at / "parent", error)) return {};
-    at = fs::canonical(at / "parent", error);
+  for (const std::string& name : names(directory)) {
+    if (name.starts_with("pagemap-")) GCR_TRY(check_page_map(directory / name));
   }
-  return damaged(directory / "parent");
+  return {};
 }
 
 }  // namespace gcr::criu::images

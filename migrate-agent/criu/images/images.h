@@ -97,7 +97,7 @@ Result<PrivateMappings> private_mappings(const std::filesystem::path& directory,
                                          pid_t in_namespace);
 
 /// Makes CRIU map the private mappings of a task before it forks the task's children, as it does
-/// where there was a pre-dump. Nothing of the kind may be in `directory` yet.
+/// if the images have a parent: an empty one is made in `directory`, where there is none yet.
 Status map_beforehand(const std::filesystem::path& directory, pid_t in_namespace);
 
 /// Names of the image files (*.img) in `directory`, sorted: the files to send. Without logs.
@@ -136,8 +136,8 @@ inline constexpr char kFilesImage[] = "files.img";
 Result<std::string> rename_files(const std::string& image,
                                  const std::map<std::string, std::string>& renamed);
 
-/// Checks that every image of memory has as many pages as its page map says, in `directory` and in
-/// its chain of parents: CRIU would look for missing ones forever. kDataLoss if not.
+/// Checks that every image of memory in `directory` has as many pages as its page map says: CRIU
+/// would look for missing ones forever. kDataLoss if not.
 Status check_memory(const std::filesystem::path& directory);
 
 }  // namespace gcr::criu::images

@@ -6,11 +6,11 @@
 //    mount namespace, so that CRIU's file, its loader and its libraries are the agent's. Once they
 //    are mapped, and before main(), CRIU enters the namespace that the agent holds, and waits until
 //    the agent has checked what it sees there.
-// 2. A dump leaves out the memory that the agent sends by itself: pages of it do not show in what
-//    PAGEMAP_SCAN gives to CRIU, and are told to the agent instead. The agent says what it sends of
-//    a task when CRIU, which has stopped all of them, is about to look at the task's mappings.
-//    Kernels without that request (before 6.7) leave nothing out. Memory that tasks share, and that
-//    the agent sends, is all hole where CRIU looks for data.
+// 2. A dump leaves out the memory that the agent sends by itself: its pages do not show in what
+//    CRIU learns from /proc/PID/pagemap, by PAGEMAP_SCAN or, on kernels before 6.7, by reading
+//    entries; the agent is told of them instead. The agent says what it sends of a task when CRIU,
+//    which has stopped all tasks, is about to look at the task's mappings. In shared memory that
+//    the agent sends, CRIU finds only a hole where it looks for data.
 // 3. A restore waits for the agent, and does what it asks for (Hold): when CRIU reads the first of
 //    its images, so that the agent can put memory of the tasks to be into CRIU; and when every
 //    restored thread is in its last stop and none of them has run: CRIU then sends SIGSTOP to the
@@ -108,6 +108,7 @@ __attribute__((constructor)) void begin() {
   close(kLibraryFd);
 }
 
+constexpr std::uint64_t kPageBytes = 4096;
 constexpr std::uint64_t kPresentOrSwapped = pagemap::kIsPresent | pagemap::kIsSwapped;
 
 /// An array that grows; false when there is no memory. Never freed: CRIU ends soon.
@@ -126,6 +127,7 @@ class Growing {
     return true;
   }
   void clear() { size_ = 0; }
+  Item& last() { return items_[size_ - 1]; }
   std::size_t size() const { return size_; }
   const Item* begin() const { return items_; }
   const Item* end() const { return items_ + size_; }
@@ -271,6 +273,30 @@ long leave_out(const ScanArguments& scan, long count) {
     memcpy(regions, left_to_criu.begin(), left_to_criu.size() * sizeof(PageRegion));
   }
   return static_cast<long>(left_to_criu.size());
+}
+
+/// The same for entries of a page map, the first of which is that of the page at `address`.
+void leave_out(std::uint64_t* entries, std::size_t count, std::uint64_t address) {
+  constexpr std::uint64_t kThere = pagemap::kEntryPresent | pagemap::kEntrySwapped;
+  const std::uint64_t end = address + count * kPageBytes;
+  left_out.clear();
+  for (const AddressRange* range = first_beyond(address);
+       range != agents.end() && range->start < end; ++range) {
+    std::uint64_t at = range->start > address ? range->start : address;
+    for (; at < range->end && at < end; at += kPageBytes) {
+      if ((entries[(at - address) / kPageBytes] & kThere) == 0) continue;
+      if (left_out.size() != 0 && left_out.last().end == at) {
+        left_out.last().end += kPageBytes;
+      } else if (!left_out.add({at, at + kPageBytes})) {
+        return;
+      }
+    }
+  }
+  if (left_out.size() == 0 || !tell_left_out(asked_about)) return;
+  for (const AddressRange& range : left_out) {
+    const std::uint64_t first = (range.start - address) / kPageBytes;
+    memset(entries + first, 0, range.bytes() / kPageBytes * sizeof(*entries));
+  }
 }
 
 Growing<HoldMessage> takes;  ///< ascending by task and offset
@@ -443,6 +469,17 @@ EXPORTED int ioctl(int fd, unsigned long request, ...) noexcept {
     result = leave_out(*static_cast<const ScanArguments*>(argument), result);
   }
   return static_cast<int>(result);
+}
+
+EXPORTED ssize_t pread64(int fd, void* buffer, std::size_t size, off64_t offset) {
+  const bool divided = leaves_out && agent_sends(fd);
+  const ssize_t got = syscall(SYS_pread64, fd, buffer, size, offset);
+  if (divided && got > 0) {
+    auto* const entries = static_cast<std::uint64_t*>(buffer);
+    leave_out(entries, static_cast<std::size_t>(got) / sizeof(*entries),
+              static_cast<std::uint64_t>(offset) / sizeof(*entries) * kPageBytes);
+  }
+  return got;
 }
 
 EXPORTED int openat64(int directory, const char* path, int flags, ...) {

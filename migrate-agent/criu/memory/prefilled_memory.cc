@@ -200,8 +200,6 @@ Status PrefilledMemory::offer(const Area& area, pid_t process,
 Status PrefilledMemory::hand_over(const fs::path& directory,
                                   const std::map<std::uint32_t, pid_t>& owners) {
   if (areas_.empty()) return {};
-  std::error_code error;
-  const bool has_parent = fs::exists(fs::symlink_status(directory / "parent", error));
   GCR_ASSIGN(kept_, images::rseq_areas(directory));
   owners_ = owners;
   for (const auto& area : areas_) {
@@ -226,7 +224,7 @@ Status PrefilledMemory::hand_over(const fs::path& directory,
     const pid_t process = owners_.at(area->memory);
     if (valid_[process].empty()) continue;
     const auto mappings = images::private_mappings(directory, process);
-    if (!has_parent && mappings) GCR_TRY(offer(*area, process, *mappings));
+    if (mappings) GCR_TRY(offer(*area, process, *mappings));
   }
   // A region can suit one mapping best: the largest.
   std::map<pid_t, HoldMessage> largest;

@@ -51,8 +51,8 @@ AddressRanges whole_pages(const std::vector<gpu::GpuAccess::Pages>& told) {
 
 }  // namespace
 
-ChangedMemory::ChangedMemory(SourceJob& job) {
-  for (GpuMember& member : job.gpu_members()) {
+ChangedMemory::ChangedMemory(std::vector<GpuMember>& members) {
+  for (GpuMember& member : members) {
     members_.emplace(member.process.pid(), Member{member.access.get()});
   }
 }

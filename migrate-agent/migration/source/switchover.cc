@@ -246,8 +246,7 @@ Status send_control_state(Course& c) {
       if (member.access->is_driver_alone()) return {};  // nobody drops them: they are not sent
       const pid_t pid = member.process.pid();
       auto beside = copying.images->beside_criu();
-      const auto dropped = process::drop_zero_pages(*member.access, member.process,
-                                                    beside ? beside->of(pid) : AddressRanges(),
+      const auto dropped = process::drop_zero_pages(*member.access, member.process, beside.of(pid),
                                                     copying.images->known(pid));
       if (!dropped) return dropped.error();
       return {};

@@ -150,7 +150,7 @@ void compare_hosts(const proto::PreflightRequest& request, const proto::HostFact
                              request.host().software()));
   }
   check_memory(request, here, config, findings);
-  check_room(config, 0, findings);
+  check_room(config, findings);
   if (config.hugepages == hostmem::HugepagePolicy::kRequire && here.hugepages_free_bytes() == 0) {
     findings.add(findings::kNoHugepages,
                  "hugepages = \"require\" is set and no hugepages are free");

@@ -190,17 +190,11 @@ std::string missing_kernel_features() {
   return missing;
 }
 
-void check_room(const worker::Config& config, std::uint64_t image_bytes,
-                findings::Findings& findings) {
+void check_room(const worker::Config& config, findings::Findings& findings) {
   if (const std::uint64_t room = room_in(config.state_dir); room < kJournalRoomBytes) {
     findings.add(findings::kStateDirFull,
                  fmt::format("{} has {} free; {} are needed", config.state_dir.string(),
                              format_bytes(room), format_bytes(kJournalRoomBytes)));
-  }
-  if (const std::uint64_t room = room_in(config.runtime_dir); room < image_bytes) {
-    findings.add(findings::kRuntimeDirFull,
-                 fmt::format("{} has {} free; images take up to {}", config.runtime_dir.string(),
-                             format_bytes(room), format_bytes(image_bytes)));
   }
 }
 

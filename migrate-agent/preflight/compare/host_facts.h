@@ -33,10 +33,9 @@ Survey survey(const worker::Config& config, findings::Findings& findings);
 /// Kernel functions that the agent or the door needs and that are missing.
 std::string missing_kernel_features();
 
-/// "state-dir-full", "runtime-dir-full" if the agent's directories have less room than this.
+/// "state-dir-full" if the directory of journals has less room than this.
 inline constexpr std::uint64_t kJournalRoomBytes = kMiB;
-void check_room(const worker::Config& config, std::uint64_t image_bytes,
-                findings::Findings& findings);
+void check_room(const worker::Config& config, findings::Findings& findings);
 
 /// "in-migration" or "too-many-migrations" if that is what the daemon has answered.
 void note_room(const Status& answer, findings::Findings& findings);

@@ -26,7 +26,6 @@
 #include "migrate-agent/process/inspect/inspect.h"
 #include "migrate-agent/process/inspect/sharing.h"
 #include "migrate-agent/process/inspect/system_v.h"
-#include "migrate-agent/process/pages/present_pages.h"
 #include "migrate-agent/transfer/negotiation/offer.h"
 #include "src/base/limits.h"
 #include "src/base/units.h"
@@ -414,18 +413,6 @@ void look_at_plugin(const worker::Config& config, Examination& found) {
   }
 }
 
-void look_at_images(const proto::MigrateRequest& request, const worker::Config& config,
-                    Examination& found) {
-  const bool pre_dumps =
-      request.image_mode() == proto::IMAGE_MODE_ROUNDS && !process::can_scan_pages();
-  std::uint64_t image_bytes = 0;
-  for (const proto::ProcessFacts& member : found.members) image_bytes += member.image_bytes();
-  check_room(config, pre_dumps ? image_bytes : 0, found.findings);
-  if (!pre_dumps || found.host.facts.criu_version() == 0) return;
-  const Status tracking = criu::check_memory_tracking(config.criu);
-  if (!tracking) found.findings.add(findings::kNoDirtyTracking, tracking.error().message());
-}
-
 /// It was the suspend that has stopped them.
 void take_suspended(const SuspendedJob& suspended, Examination& found) {
   found.suspended = true;
@@ -517,7 +504,7 @@ Examination look_at_all(const proto::MigrateRequest& request, const worker::Conf
   if (suspended == nullptr) outlast_vforks(pids, found.findings);
   const proto::GroupLimits* limits = suspended == nullptr ? nullptr : &suspended->limits;
   if (!look_at_members(request, pids, limits, found)) return found;
-  look_at_images(request, config, found);
+  check_room(config, found.findings);
   look_at_plugin(config, found);
   if (suspended != nullptr) {
     take_suspended(*suspended, found);

@@ -21,7 +21,6 @@ constexpr std::uint64_t kAsynchronousWriteProtection = 1 << 15;
 /// to write to them once more.
 constexpr int kRestPerCost = 4;
 constexpr std::chrono::nanoseconds kCostOfFirstWrite{800};
-constexpr std::uint64_t kPageBytes = 4096;
 
 /// What only shows the kernel's page of zeros, or is not there, is not protected: whatever is
 /// written to it is a new page.

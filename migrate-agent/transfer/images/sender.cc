@@ -434,21 +434,4 @@ Result<SentImages> ImageSender::finish() {
                     .codec = impl_->chooser.chosen()};
 }
 
-Status take_directory(Sink& sink, const std::string& directory, const std::string& prefix) {
-  std::error_code error;
-  for (std::filesystem::directory_iterator at(directory, error), end; !error && at != end;
-       at.increment(error)) {
-    if (at->path().extension() != ".img") continue;
-    UniqueFd file(::open(at->path().c_str(), O_RDONLY | O_CLOEXEC));
-    if (!file) {
-      return Error::from_errno(errno, fmt::format("cannot open {}", at->path().string()));
-    }
-    GCR_TRY(sink.take(prefix + at->path().filename().string(), std::move(file)));
-  }
-  if (error) {
-    return Error::from_errno(error.value(), fmt::format("cannot list {}", directory));
-  }
-  return {};
-}
-
 }  // namespace gcr::images

@@ -18,10 +18,8 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr char kIncoming[] = ".incoming";
-constexpr std::string_view kPreDump = "pre-";
 constexpr std::string_view kExtension = ".img";
 constexpr std::size_t kMaxNameBytes = 128;
-constexpr unsigned kMaxPreDumps = 1000;
 
 bool is_plain(std::string_view name) {
   return name.size() > kExtension.size() && name.size() <= kMaxNameBytes && name.front() != '.' &&
@@ -29,25 +27,6 @@ bool is_plain(std::string_view name) {
            return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
                   c == '-' || c == '_' || c == '.';
          });
-}
-
-/// The number of the pre-dump that an image is of, 0 for the dump itself. kProtocol.
-Result<unsigned> pre_dump_of(std::string_view name) {
-  const Error refused(Code::kProtocol, "the source named an image file that cannot be one");
-  const std::size_t slash = name.find('/');
-  if (!is_plain(slash == name.npos ? name : name.substr(slash + 1))) return refused;
-  if (slash == name.npos) return 0U;
-  const std::string_view directory = name.substr(0, slash);
-  unsigned number = 0;
-  if (!directory.starts_with(kPreDump) || directory.size() > 7) return refused;
-  for (const char c : directory.substr(kPreDump.size())) {
-    if (c < '0' || c > '9') return refused;
-    number = number * 10 + static_cast<unsigned>(c - '0');
-  }
-  if (number == 0 || number > kMaxPreDumps || directory != fmt::format("pre-{}", number)) {
-    return refused;
-  }
-  return number;
 }
 
 Status write_all(int fd, std::span<const std::byte> bytes, std::uint64_t offset) {
@@ -59,24 +38,6 @@ Status write_all(int fd, std::span<const std::byte> bytes, std::uint64_t offset)
     offset += static_cast<std::uint64_t>(put);
   }
   return {};
-}
-
-/// The directories "pre-1" to "pre-N" must all be there; links each to the one before.
-Status link_parents(const fs::path& directory, const std::set<unsigned>& pre_dumps) {
-  if (pre_dumps.empty()) return {};
-  if (*pre_dumps.rbegin() != pre_dumps.size()) {
-    return Error(Code::kProtocol, "the source left out the images of a pre-dump");
-  }
-  const auto link = [](const fs::path& to, const fs::path& at) -> Status {
-    if (::symlink(to.c_str(), at.c_str()) == 0) return {};
-    return Error::from_errno(errno, fmt::format("cannot link {}", at.string()));
-  };
-  for (const unsigned number : pre_dumps) {
-    if (number == 1) continue;
-    GCR_TRY(link(fmt::format("../pre-{}", number - 1),
-                 directory / fmt::format("pre-{}", number) / "parent"));
-  }
-  return link(fmt::format("pre-{}", pre_dumps.size()), directory / "parent");
 }
 
 }  // namespace
@@ -196,18 +157,13 @@ Status ImageStore::write_pages(const BlockHeader& header, std::span<const std::b
 }
 
 Status ImageStore::complete(const std::vector<ImageFile>& files) {
-  std::set<unsigned> pre_dumps;
   std::set<std::uint32_t> ids;
   for (const ImageFile& file : files) {
-    GCR_ASSIGN(const unsigned number, pre_dump_of(file.name));
+    if (!is_plain(file.name)) {
+      return Error(Code::kProtocol, "the source named an image file that cannot be one");
+    }
     if (file.id >= kMaxFiles || file.size_bytes > kMaxFileBytes || !ids.insert(file.id).second) {
       return Error(Code::kProtocol, fmt::format("the source named {} wrongly", file.name));
-    }
-    if (number != 0 && pre_dumps.insert(number).second) {
-      const fs::path path = directory_ / fmt::format("pre-{}", number);
-      if (::mkdir(path.c_str(), 0700) != 0) {
-        return Error::from_errno(errno, fmt::format("cannot create {}", path.string()));
-      }
     }
     GCR_TRY(name_file(file));
   }
@@ -215,7 +171,7 @@ Status ImageStore::complete(const std::vector<ImageFile>& files) {
     if (errno == ENOTEMPTY) return Error(Code::kProtocol, "the source sent a file without a name");
     return Error::from_errno(errno, "cannot finish the image files");
   }
-  return link_parents(directory_, pre_dumps);
+  return {};
 }
 
 Status ImageStore::name_file(const ImageFile& named) {
