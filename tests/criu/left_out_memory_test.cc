@@ -24,9 +24,9 @@ namespace {
 namespace fs = std::filesystem;
 
 /// What is private goes beside CRIU, into files.
-class Beside : public MemoryBesideCriu {
+class Separate : public SeparateMemory {
  public:
-  Beside(pid_t root, fs::path images) : memory_(root), images_(std::move(images)) {}
+  Separate(pid_t root, fs::path images) : memory_(root), images_(std::move(images)) {}
 
   LeftOut choose(pid_t task) override { return {memory_.of(task)}; }
 
@@ -60,8 +60,8 @@ class LeftOutTest : public testing::Test {
 
   Status dump() {
     GCR_ASSIGN(auto prepared, PreparedDump::create(criu_command(), program_->pid(), logs_));
-    Beside beside(program_->pid(), images_);
-    GCR_ASSIGN(const auto threads, prepared.run(to_files(images_), {}, &beside));
+    Separate separate(program_->pid(), images_);
+    GCR_ASSIGN(const auto threads, prepared.run(to_files(images_), {}, &separate));
     EXPECT_FALSE(threads.empty());
     return {};
   }

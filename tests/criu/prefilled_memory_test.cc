@@ -70,11 +70,11 @@ class Prefilled : public testing::Test {
   void dump() {
     auto prepared = PreparedDump::create(criu_command(), program_->pid(), logs_);
     ASSERT_TRUE(prepared) << prepared.error().message();
-    Beside beside(*this);
+    Separate separate(*this);
     const auto dumped = prepared->run(
-        [this](const auto& name, UniqueFd content) { return take(name, content); }, {}, &beside);
+        [this](const auto& name, UniqueFd content) { return take(name, content); }, {}, &separate);
     ASSERT_TRUE(dumped) << dumped.error().message();
-    for (const process::SharedMemory& memory : beside.memories) {
+    for (const process::SharedMemory& memory : separate.memories) {
       ASSERT_NO_FATAL_FAILURE(send(memory));
       ASSERT_TRUE(images::write_file(images_ / images::shared_memory_map(memory.inode),
                                      images::image_of_ranges(process::pages_of(memory).value())));
@@ -100,8 +100,8 @@ class Prefilled : public testing::Test {
   }
 
   /// As a source does it: what CRIU leaves out of the dump, and what is sent of it then.
-  struct Beside : MemoryBesideCriu {
-    explicit Beside(Prefilled& test) : test(test), memory(test.program_->pid()) {}
+  struct Separate : SeparateMemory {
+    explicit Separate(Prefilled& test) : test(test), memory(test.program_->pid()) {}
 
     LeftOut choose(pid_t task) override {
       memory.keep_joinable(task);

@@ -130,7 +130,7 @@ void stop_criu(pid_t program) {
 }
 
 /// Stops CRIU when it asks.
-class StoppingCriu : public MemoryBesideCriu {
+class StoppingCriu : public SeparateMemory {
  public:
   explicit StoppingCriu(pid_t program) : program_(program) {}
   LeftOut choose(pid_t) override {

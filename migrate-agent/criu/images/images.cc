@@ -344,7 +344,7 @@ Result<std::string> record_in(const std::string& image, std::uint32_t magic) {
   std::uint32_t size = 0;
   std::string record;
   if (!read_magic(in, magic) || !read_u32(in, size) || !read_content(in, size, record)) {
-    return Error(Code::kDataLoss, "an image of CRIU's is damaged");
+    return Error(Code::kDataLoss, "a CRIU image is damaged");
   }
   return record;
 }
@@ -356,7 +356,7 @@ Result<std::vector<std::string>> records_in(const std::string& image, std::uint3
   for (std::uint32_t size = 0; whole && read_u32(in, size);) {
     whole = read_content(in, size, records.emplace_back());
   }
-  if (!whole) return Error(Code::kDataLoss, "an image of CRIU's is damaged");
+  if (!whole) return Error(Code::kDataLoss, "a CRIU image is damaged");
   return records;
 }
 

@@ -17,7 +17,7 @@ using launch::MemoryMessage;
 /// The conversation with one CRIU.
 class MemoryServer {
  public:
-  MemoryServer(int socket, pid_t root, const std::atomic<MemoryBesideCriu*>& asked)
+  MemoryServer(int socket, pid_t root, const std::atomic<SeparateMemory*>& asked)
       : socket_(socket), root_(root), asked_(asked) {}
 
   /// Until CRIU has closed its end.
@@ -27,7 +27,8 @@ class MemoryServer {
     for (;;) {
       const ssize_t got = ::recv(socket_, packet.data(), packet.size(), 0);
       if (got < 0 && errno == EINTR) continue;
-      if (got < 0) return Error::from_errno(errno, "cannot hear what CRIU leaves out");
+      if (got < 0)
+        return Error::from_errno(errno, "cannot receive from CRIU which memory it leaves out");
       if (got == 0) break;
       GCR_TRY(hear(std::span(packet).first(static_cast<std::size_t>(got))));
     }
@@ -54,7 +55,7 @@ class MemoryServer {
 
   Status answer(pid_t inner) {
     LeftOut left_out;
-    MemoryBesideCriu* const memory = asked_;
+    SeparateMemory* const memory = asked_;
     const pid_t pid = memory == nullptr ? 0 : find(inner);
     if (pid != 0) {
       tasks_[inner].pid = pid;
@@ -100,11 +101,14 @@ class MemoryServer {
     ranges = std::move(joined);
   }
 
-  static Error wrong() { return Error(Code::kInternal, "CRIU told wrongly what it leaves out"); }
+  static Error wrong() {
+    return Error(Code::kInternal,
+                 "CRIU sent a malformed message about the memory that it leaves out");
+  }
 
   const int socket_;
   const pid_t root_;
-  const std::atomic<MemoryBesideCriu*>& asked_;
+  const std::atomic<SeparateMemory*>& asked_;
   std::map<pid_t, pid_t> ours_;  ///< by PID in the namespace
   LeftOutMemory::Tasks tasks_;
 };

@@ -20,7 +20,7 @@
 
 namespace gcr::criu {
 
-/// What is left out of CRIU's images.
+/// Memory that CRIU leaves out of its images.
 struct LeftOut {
   std::vector<AddressRange> ranges{};  ///< of a task, ascending: private, anonymous, writable
   /// Of all tasks: nameless memory that they map. The caller sends it, and what says which of it
@@ -28,10 +28,11 @@ struct LeftOut {
   std::vector<launch::SharedMemoryId> shared{};
 };
 
-/// What does not go through CRIU in one dump: its owner chooses it, and sends it.
-class MemoryBesideCriu {
+/// Memory that is moved separately from the CRIU images of one dump: the implementation chooses it,
+/// and sends it.
+class SeparateMemory {
  public:
-  virtual ~MemoryBesideCriu() = default;
+  virtual ~SeparateMemory() = default;
 
   /// What CRIU leaves out of a stopped task, by its PID here. Called on one thread, which is not
   /// that of take(): during the dump, when all tasks are stopped, and before CRIU has read memory
@@ -66,7 +67,7 @@ class LeftOutMemory {
   UniqueFd take_criu_end() { return std::move(sockets_.theirs); }
 
   /// From now on `memory` is asked about each task. It outlives this object.
-  void ask(MemoryBesideCriu& memory) { *asked_ = &memory; }
+  void ask(SeparateMemory& memory) { *asked_ = &memory; }
 
   /// What was left out of the whole dump, when CRIU has ended. kInternal if it was told wrongly.
   /// Once.
@@ -75,7 +76,7 @@ class LeftOutMemory {
  private:
   explicit LeftOutMemory(SocketPair sockets) : sockets_(std::move(sockets)) {}
 
-  using Asked = std::atomic<MemoryBesideCriu*>;
+  using Asked = std::atomic<SeparateMemory*>;
 
   SocketPair sockets_;
   std::shared_ptr<Asked> asked_ = std::make_shared<Asked>(nullptr);  ///< with the thread

@@ -27,8 +27,6 @@
 #include "migrate-agent/process/inspect/credentials.h"
 #include "migrate-agent/process/inspect/outside_tcp.h"
 #include "proto/control.pb.h"
-#include "src/base/address_range.h"
-#include "src/base/read_memory.h"
 #include "src/base/result.h"
 #include "src/base/unique_fd.h"
 
@@ -51,7 +49,7 @@ Result<Facts> facts(const Command& command);
 /// if it does not, or if the bytes are not such an image.
 Status check_cpu_features(const Command& command, const std::string& features);
 
-/// Where the command's plugins are, if it does not say so: in amdgpu beside it, where
+/// Where the command's plugins are, if it does not say so: in amdgpu in its directory, where
 /// scripts/install-deps builds them, else where distributions have them.
 std::filesystem::path plugins_of(const Command& command);
 
@@ -82,7 +80,7 @@ struct DumpOptions {
   /// The cgroup.procs of the control groups in which CRIU works; valid as long as the options are.
   /// None: the caller's.
   std::span<const UniqueFd> groups{};
-  /// A CRIU that does nothing for so long, while the tasks stand still, is ended, and run() fails.
+  /// A CRIU that does nothing for so long, while the tasks are stopped, is ended, and run() fails.
   std::chrono::milliseconds patience{std::chrono::seconds(30)};
 };
 
@@ -106,12 +104,12 @@ class PreparedDump {
   /// Images go to `take` while CRIU writes them; `memory`, if there is one, sends what it has
   /// chosen itself, and is not called any more when this returns. Files that are `renamed` have
   /// other names in the images. On failure the tasks run again, and the error quotes the first
-  /// error line of CRIU's log or carries that of `take`. kDataLoss if the images give a thread
+  /// error line of the CRIU log or carries that of `take`. kDataLoss if the images give a thread
   /// other rights than it has; kTimeout if CRIU did nothing any more; for connections see
   /// settle_connections().
   Result<std::vector<process::ThreadRights>> run(
       const TakeImage& take, const std::map<std::string, std::string>& renamed = {},
-      MemoryBesideCriu* memory = nullptr);
+      SeparateMemory* memory = nullptr);
 
  private:
   struct Impl;
@@ -197,12 +195,12 @@ class PreparedRestore {
   /// PrefilledSharedMemory::place(). Any thread.
   Result<bool> place(const Window& window, std::span<const std::byte> bytes);
 
-  /// Restores from the images that are in the directory now, and fills the memory that was left out
-  /// of CRIU's (memory_filling.h) before any of the tasks runs. `members` have for each process, by
-  /// its PID in its PID namespace, the rights with which CRIU opens and makes what it has by name
-  /// (in_criu_names.h); zombies need none. `memories` are the names of the images that belong to
-  /// each memory of which place() has taken anything. Once, blocking. Starts CRIU again if it has a
-  /// PID that the tree needs. On failure nothing is left.
+  /// Restores from the images that are in the directory now, and fills the memory that came
+  /// separately (memory_filling.h) before any of the tasks runs. `members` have for each process,
+  /// by its PID in its PID namespace, the rights with which CRIU opens and makes what it has by
+  /// name (in_criu_names.h); zombies need none. `memories` are the names of the images that belong
+  /// to each memory of which place() has taken anything. Once, blocking. Starts CRIU again if it
+  /// has a PID that the tree needs. On failure nothing is left.
   Result<RestoredTree> run(const Rights& members,
                            const std::map<std::uint32_t, std::vector<std::string>>& memories = {});
 

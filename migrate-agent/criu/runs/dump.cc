@@ -1,3 +1,8 @@
+// A dump has two halves. create() starts CRIU, which probes the kernel and then waits at a FIFO in
+// the place of the first file that it reads. run() lets it go on: CRIU stops the tasks and streams
+// its images; images of memory are taken while they are written, all others are collected. When
+// CRIU has ended, the agent corrects the collected images (rights, connections, names), hands them
+// over, and has the memory sent that CRIU left out.
 #include <unistd.h>
 
 #include <optional>
@@ -72,11 +77,11 @@ struct PreparedDump::Impl {
                                                const fs::path& directory,
                                                const DumpOptions& options);
   Status start(const Command& command, const std::vector<std::string>& arguments);
-  Status run(const TakeImage& take, MemoryBesideCriu* memory);
+  Status run(const TakeImage& take, SeparateMemory* memory);
   Status wait_until_stopped();
   Status wait_until_dumped();
   Status settle(ImageContents& contents);
-  Status send_beside(const TakeImage& take, MemoryBesideCriu& memory);
+  Status send_separate(const TakeImage& take, SeparateMemory& memory);
 
   const procfs::Process process;
   const pid_t pid = process.pid();
@@ -107,18 +112,18 @@ Result<std::unique_ptr<PreparedDump::Impl>> PreparedDump::Impl::prepare(
 Status PreparedDump::Impl::start(const Command& command,
                                  const std::vector<std::string>& arguments) {
   const UniqueFd memory = left_out->take_criu_end();
-  auto beside = Session::beside(
+  auto launched = Session::in_namespaces_of(
       command, arguments, pid, directory,
       {.groups = options.groups, .plugin = options.plugin.get(), .memory_fd = memory.get()});
-  if (!beside) return explain(beside.error(), directory, kDumpLog);
-  session.emplace(std::move(*beside));
+  if (!launched) return explain(launched.error(), directory, kDumpLog);
+  session.emplace(std::move(*launched));
   GCR_ASSIGN(const bool reached, hold.wait_until_reached(*session));
   if (reached) return {};
   GCR_TRY(wait_for_success(*session, directory));
   return Error(Code::kInternal, "CRIU has done without " + std::string(kFirstDumpFile));
 }
 
-Status PreparedDump::Impl::run(const TakeImage& take, MemoryBesideCriu* memory) {
+Status PreparedDump::Impl::run(const TakeImage& take, SeparateMemory* memory) {
   GCR_TRY(session->check_namespace());
   GCR_TRY(lock_connections(procfs::tree(pid)));
   GCR_TRY(session->end_when_still(options.patience));
@@ -139,7 +144,7 @@ Status PreparedDump::Impl::run(const TakeImage& take, MemoryBesideCriu* memory) 
     GCR_ASSIGN(UniqueFd file, images::in_memory(name, content));
     GCR_TRY(take(name, std::move(file)));
   }
-  return memory == nullptr ? Status() : send_beside(take, *memory);
+  return memory == nullptr ? Status() : send_separate(take, *memory);
 }
 
 /// What is frozen need not be stopped.
@@ -179,7 +184,7 @@ Status PreparedDump::Impl::settle(ImageContents& contents) {
   return {};
 }
 
-Status PreparedDump::Impl::send_beside(const TakeImage& take, MemoryBesideCriu& memory) {
+Status PreparedDump::Impl::send_separate(const TakeImage& take, SeparateMemory& memory) {
   GCR_ASSIGN(auto tasks, left_out->finish());
   // Of those of which nothing was left out, there may be memory from before that is not true now.
   for (const auto& [inner, task] : procfs::stopped_tree_in_namespace(pid)) tasks[inner].pid = task;
@@ -207,7 +212,7 @@ Result<PreparedDump> PreparedDump::create(const Command& command, pid_t pid,
 
 Result<std::vector<process::ThreadRights>> PreparedDump::run(
     const TakeImage& take, const std::map<std::string, std::string>& renamed,
-    MemoryBesideCriu* memory) {
+    SeparateMemory* memory) {
   impl_->renamed = renamed;
   const pid_t pid = impl_->pid;
   const bool was_stopped = procfs::state(std::to_string(pid)) == 'T';

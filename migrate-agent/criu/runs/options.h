@@ -24,7 +24,7 @@ std::vector<std::string> common_arguments(const std::string& action, const std::
 Error refusal(const wire::Response& response, const std::filesystem::path& images,
               const std::string& log_name);
 
-/// Likewise for a run that ended with this wait status.
+/// The error for a run that ended with this wait status: the same from its log.
 Error refusal(int wait_status, const std::filesystem::path& images, const std::string& log_name);
 
 /// `error` with what CRIU's log says added to it, if anything.

@@ -1,7 +1,7 @@
 // How the state of a job's processes leaves the source: in one stream when they have stopped, or in
 // rounds before that, and then what has changed since.
 //
-// Ordinary memory does not go through CRIU, as far as it can be read beside it (private_memory.h,
+// Ordinary memory does not go through CRIU, as far as it can be read separately (private_memory.h,
 // shared_memory.h). A round reads that memory while the processes run, or what was written of it
 // since the round before (changed_memory.h), and sends the pages whose content is not what was sent
 // last, as for VRAM (decision 2). The dump sends what is left (stopped_memory.h). Methods block;
@@ -70,8 +70,8 @@ class OutgoingImages {
   Status prepare();
   bool prepared() const { return prepared_.has_value(); }
 
-  /// The memory of stopped processes that does not go through CRIU.
-  process::PrivateMemory beside_criu() const { return process::PrivateMemory(pid_, known_); }
+  /// The private memory of stopped processes that does not go through CRIU.
+  process::PrivateMemory private_memory() const { return process::PrivateMemory(pid_, known_); }
 
   /// Dumps and sends everything, with files `renamed`; the process is stopped afterwards. Gives the
   /// rights of all threads, which may be moved. `look`: see SourceJob::dump(); it asks about every

@@ -162,7 +162,7 @@ Result<std::vector<process::ThreadRights>> SourceJob::dump(const LastLook& last,
                                                            criu::PreparedDump& prepared,
                                                            const criu::TakeImage& take,
                                                            const memory_files::Renamed& renamed,
-                                                           criu::MemoryBesideCriu& memory) {
+                                                           criu::SeparateMemory& memory) {
   const bool by_criu = !group_.directory_for_criu().empty();
   if (by_criu) {
     GCR_TRY(freeze_outside_vfork());

@@ -92,7 +92,7 @@ class SourceJob {
                                                   criu::PreparedDump& prepared,
                                                   const criu::TakeImage& take,
                                                   const memory_files::Renamed& renamed,
-                                                  criu::MemoryBesideCriu& memory);
+                                                  criu::SeparateMemory& memory);
 
  private:
   Status freeze_outside_vfork();

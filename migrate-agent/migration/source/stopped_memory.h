@@ -38,7 +38,7 @@ Result<SharedPages> send_shared_memory(images::Sink& sink,
 
 /// For one dump of the tree under `root`. choose() runs on CRIU's thread, everything else on the
 /// caller's.
-class StoppedMemory : public criu::MemoryBesideCriu {
+class StoppedMemory : public criu::SeparateMemory {
  public:
   /// `known` is what the rounds have learnt of the processes. `changed` and `sink` outlive this
   /// object; CRIU may ask it nothing any more when it is destroyed, which waits for what is being

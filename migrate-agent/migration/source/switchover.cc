@@ -245,9 +245,9 @@ Status send_control_state(Course& c) {
     return side_by_side(processes.gpu_members(), [&copying](GpuMember& member) -> Status {
       if (member.access->is_driver_alone()) return {};  // nobody drops them: they are not sent
       const pid_t pid = member.process.pid();
-      auto beside = copying.images->beside_criu();
-      const auto dropped = process::drop_zero_pages(*member.access, member.process, beside.of(pid),
-                                                    copying.images->known(pid));
+      auto separate = copying.images->private_memory();
+      const auto dropped = process::drop_zero_pages(*member.access, member.process,
+                                                    separate.of(pid), copying.images->known(pid));
       if (!dropped) return dropped.error();
       return {};
     });

@@ -47,7 +47,7 @@ Result<std::uint64_t> find_some(int pagemap, const PageKind& kind, const Address
     append(found, {region.start, region.end});
     end = std::max(end, region.end);
   }
-  if (end <= where.start) return Error(Code::kIo, "a scan of pages does not go on");
+  if (end <= where.start) return Error(Code::kIo, "PAGEMAP_SCAN made no progress");
   return end;
 }
 

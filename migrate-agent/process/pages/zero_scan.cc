@@ -1,7 +1,5 @@
 #include "migrate-agent/process/pages/zero_scan.h"
 
-#include <errno.h>
-#include <fmt/format.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
@@ -9,6 +7,7 @@
 #include <array>
 #include <span>
 
+#include "migrate-agent/linux/procfs/memory_of.h"
 #include "migrate-agent/process/pages/present_pages.h"
 #include "src/base/side_by_side.h"
 #include "src/base/zeros.h"
@@ -23,15 +22,6 @@ constexpr std::uint64_t kSamples = 64;  ///< of a mapping
 std::uint64_t page_bytes() {
   static const auto bytes = static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
   return bytes;
-}
-
-/// Reads `bytes` bytes, which are at `there`, to `to`.
-Status read(pid_t pid, std::span<const iovec> there, std::byte* to, std::size_t bytes) {
-  const iovec here{to, bytes};
-  const ssize_t got = ::process_vm_readv(pid, &here, 1, there.data(), there.size(), 0);
-  if (got == static_cast<ssize_t>(bytes)) return {};
-  return Error::from_errno(got < 0 ? errno : EFAULT,
-                           fmt::format("cannot read the memory of process {}", pid));
 }
 
 std::vector<AddressRange> pieces_of(const std::vector<AddressRange>& ranges) {
@@ -78,8 +68,7 @@ Result<ZeroScan> find_zero_pages(const std::vector<AddressRange>& where, const R
 Result<ZeroScan> find_zero_pages(pid_t pid, const std::vector<AddressRange>& where) {
   GCR_ASSIGN(const auto present, present_pages(pid, where));
   return find_zero_pages(present, [pid](std::uint64_t address, std::span<std::byte> bytes) {
-    const iovec there{reinterpret_cast<void*>(address), bytes.size()};
-    return read(pid, {&there, 1}, bytes.data(), bytes.size());
+    return procfs::read_memory(pid, address, bytes);
   });
 }
 
@@ -99,7 +88,7 @@ Result<std::uint64_t> estimate_zero_bytes(pid_t pid, const AddressRange& mapping
     there.push_back({reinterpret_cast<void*>(piece->start + (wanted - before) * page), page});
   }
   std::vector<std::byte> sample(samples * page);
-  GCR_TRY(read(pid, there, sample.data(), sample.size()));
+  GCR_TRY(procfs::read_memory(pid, there, sample));
   std::uint64_t zeros = 0;
   for (std::uint64_t i = 0; i < samples; ++i) {
     zeros += is_zero(std::span(sample).subspan(i * page, page)) ? 1 : 0;

@@ -1,3 +1,12 @@
+// Each image is cut into windows of 1 MiB. A pool of threads takes one window at a time: it finds
+// the pages that are not zeros, drops those that the destination has already, digests, compresses,
+// and writes the rest as one block into a free slot of the ring. A fixed number of buffers bounds
+// how much is read ahead of that.
+//
+// Memory is sent in rounds. For each window it is remembered which pages were sent with data, and
+// the digest of each. A page is news if its digest differs from the one that was sent last, or if
+// it became zeros; the number of the round, in the block, tells the destination which block is
+// newer.
 #include "migrate-agent/transfer/images/sender.h"
 
 #include <fcntl.h>

@@ -1,3 +1,8 @@
+// A block that lands is copied out of the ring first, because the peer may still change it there,
+// then checked, decompressed and digested. Its pages go to the place that place_memory() knows, or
+// to a sparse file that has a number for a name. When everything has landed, the digest of each
+// file, which does not depend on the order of its windows, is compared with the sender's, and the
+// file gets its name.
 #include "migrate-agent/transfer/images/store.h"
 
 #include <fcntl.h>
@@ -67,7 +72,7 @@ Result<std::unique_ptr<ImageStore>> ImageStore::create(fs::path directory, unsig
       ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (address == MAP_FAILED) {
     return Error::from_errno(
-        errno, fmt::format("cannot map {} for images on their way", format_bytes(bytes)));
+        errno, fmt::format("cannot map {} for images that arrive", format_bytes(bytes)));
   }
   // A wish: few images need all of it, and what they do need comes with few faults.
   (void)::madvise(address, bytes, MADV_HUGEPAGE);
@@ -160,10 +165,11 @@ Status ImageStore::complete(const std::vector<ImageFile>& files) {
   std::set<std::uint32_t> ids;
   for (const ImageFile& file : files) {
     if (!is_plain(file.name)) {
-      return Error(Code::kProtocol, "the source named an image file that cannot be one");
+      return Error(Code::kProtocol, "the source sent an invalid name of an image file");
     }
     if (file.id >= kMaxFiles || file.size_bytes > kMaxFileBytes || !ids.insert(file.id).second) {
-      return Error(Code::kProtocol, fmt::format("the source named {} wrongly", file.name));
+      return Error(Code::kProtocol,
+                   fmt::format("the source sent an invalid id or size of {}", file.name));
     }
     GCR_TRY(name_file(file));
   }
