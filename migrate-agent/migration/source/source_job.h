@@ -77,13 +77,12 @@ class SourceJob {
   /// Without a dump: stops all tasks, as a dump leaves them, and freezes them.
   Status stop();
 
-  /// CRIU's images go where `prepared`, `take` and `take_memory` say; the tasks stay stopped, and
-  /// frozen. Gives the rights of all threads.
+  /// See criu::PreparedDump::run(); the tasks stay stopped, and frozen.
   Result<std::vector<process::ThreadRights>> dump(const LastLook& last,
                                                   criu::PreparedDump& prepared,
                                                   const criu::TakeImage& take,
                                                   const memory_files::Renamed& renamed,
-                                                  const criu::TakeMemory& take_memory);
+                                                  criu::SeparateMemory& memory);
 
  private:
   Status freeze_outside_vfork();
