@@ -23,7 +23,7 @@ constexpr timespec kPause{0, 1'000'000};
 
 int output = -1;
 
-void say(const std::string& line) {
+void append(const std::string& line) {
   if (::write(output, line.data(), line.size()) != static_cast<ssize_t>(line.size())) std::abort();
 }
 
@@ -65,7 +65,7 @@ class Memory {
     const std::uint64_t step = last_write(page, now);
     for (std::uint64_t word = 0; word < kWordsPerPage; ++word) {
       if (words_[page * kWordsPerPage + word] == content(page, step, word)) continue;
-      say("wrong page " + std::to_string(page) + "\n");
+      append("wrong page " + std::to_string(page) + "\n");
       std::exit(1);
     }
   }
@@ -82,10 +82,10 @@ int main(int argc, char** argv) {
   output = ::open(argv[1], O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
   if (output < 0) return 2;
   Memory memory(std::strtoull(argv[2], nullptr, 10), std::strtoull(argv[3], nullptr, 10));
-  say("ready " + std::to_string(::getpid()) + "\n");
+  append("ready " + std::to_string(::getpid()) + "\n");
   for (std::uint64_t number = 1;; ++number) {
     memory.step(number);
-    say("0 " + std::to_string(number) + "\n");
+    append("0 " + std::to_string(number) + "\n");
     ::nanosleep(&kPause, nullptr);
   }
 }
