@@ -137,8 +137,8 @@ Status decide(Suspend& s) {
   if (s.claimed.root().is_ending()) {
     return Error(Code::kNotFound, "the process ended while it was suspended");
   }
-  GCR_TRY(
-      s.copy.hand_over(s.begun.job, s.digests, s.begun.key, std::move(s.description), s.keeper));
+  s.description.set_digest_key(s.begun.key.data(), s.begun.key.size());
+  GCR_TRY(s.copy.hand_over(s.begun.job, s.digests, std::move(s.description), s.keeper));
   GCR_TRY(fault::point("source.suspend.kept"));
   journal::Record record;
   record.mutable_suspended();
