@@ -133,7 +133,7 @@ TEST_F(RequestsTest, LimitsThatCannotBeMeantAreRefused) {
   }
   proto::Envelope nothing;
   nothing.mutable_adjust_request()->set_migration_id(to_bytes(id));
-  EXPECT_EQ(ask(nothing).failure().message(), "there is nothing to change");
+  EXPECT_EQ(ask(nothing).failure().message(), "the request changes nothing");
 }
 
 TEST_F(RequestsTest, UnknownMigrationIsNotFound) {
