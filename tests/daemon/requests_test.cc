@@ -122,7 +122,7 @@ TEST_F(RequestsTest, OrdersAreForTheSource) {
   const Uuid id = write_destination(state_, DestinationState::kBuilding, {.peer = "node1:7411"});
   for (const auto& failure : {go_on(id).failure(), adjust(id, 100).failure()}) {
     EXPECT_EQ(failure.code(), "refused");
-    EXPECT_THAT(failure.message(), HasSubstr("at its source, the agent at node1:7411"));
+    EXPECT_THAT(failure.message(), HasSubstr("to its source, the agent at node1:7411"));
   }
 }
 
