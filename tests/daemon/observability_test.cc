@@ -96,7 +96,7 @@ TEST_F(Observability, HangingCheckMeansUnreadyAndDelaysNoRequest) {
   std::thread asking([&] { health = get("/healthz"); });
   EXPECT_THAT(get("/metrics"), StartsWith("HTTP/1.1 200 "));
   asking.join();
-  EXPECT_THAT(health, HasSubstr("the checks did not end within"));
+  EXPECT_THAT(health, HasSubstr("the checks of this host did not end within"));
 }
 
 TEST_F(Observability, OtherPathsAreNotFound) {

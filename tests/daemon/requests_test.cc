@@ -122,7 +122,7 @@ TEST_F(RequestsTest, OnlyTheSourceAcceptsOrders) {
   const Uuid id = write_destination(state_, DestinationState::kBuilding, {.peer = "node1:7411"});
   for (const auto& failure : {go_on(id).failure(), adjust(id, 100).failure()}) {
     EXPECT_EQ(failure.code(), "refused");
-    EXPECT_THAT(failure.message(), HasSubstr("at its source, the agent at node1:7411"));
+    EXPECT_THAT(failure.message(), HasSubstr("to its source, the agent at node1:7411"));
   }
 }
 
@@ -133,7 +133,7 @@ TEST_F(RequestsTest, ImpossibleLimitsAreRefused) {
   }
   proto::Envelope nothing;
   nothing.mutable_adjust_request()->set_migration_id(to_bytes(id));
-  EXPECT_EQ(ask(nothing).failure().message(), "there is nothing to change");
+  EXPECT_EQ(ask(nothing).failure().message(), "the request changes nothing");
 }
 
 TEST_F(RequestsTest, UnknownMigrationIsNotFound) {

@@ -452,7 +452,7 @@ TEST_F(CheckpointTest, StartTimeDistinguishesReusedPids) {
   const CommandResult another =
       checkpoint(counter.pid(), {"--start-time", std::to_string(stat->start_time + 1)});
   EXPECT_EQ(another.exit_code, kRefusedExit);
-  EXPECT_NE(another.err.find("is another one"), std::string::npos) << another.err;
+  EXPECT_NE(another.err.find("now belongs to another process"), std::string::npos) << another.err;
   EXPECT_FALSE(fs::exists(store()));
   EXPECT_EQ(checkpoint(counter.pid(), {"--start-time", std::to_string(stat->start_time)}).exit_code,
             0);

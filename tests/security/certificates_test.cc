@@ -116,7 +116,7 @@ TEST_F(Certificates, OutdatedRevocationListRefusesAll) {
   EXPECT_TRUE(agent.wait_for_log("renew the file that tls.revoked or --crl names"));
 
   gcr::test::write_private_file(list_, strangers_.authority().revocation_list({}));
-  EXPECT_THAT(refusal_of(good_, agent.endpoint()), HasSubstr("lists of revoked ones"));
+  EXPECT_THAT(refusal_of(good_, agent.endpoint()), HasSubstr("lists of revoked certificates"));
   EXPECT_TRUE(agent.wait_for_log("renew the file that tls.revoked or --crl names"));
 }
 
@@ -147,7 +147,7 @@ TEST_F(Certificates, FilesAreReadForEveryConnection) {
   EXPECT_TRUE(agent.wait_for_log("reload failed; new connections will be refused"));
   refusal_of(good_, agent.endpoint());
   replace(fresh);
-  EXPECT_TRUE(agent.wait_for_log("the certificates are good"));
+  EXPECT_TRUE(agent.wait_for_log("and the certificates; new connections use them"));
   EXPECT_EQ(list_with(good_, agent.endpoint()).exit_status, 0);
 
   write_list({text_of(good_.certificate)});

@@ -65,7 +65,7 @@ TEST_F(LocalUsers, MayMoveOnlyTheirOwnProcesses) {
   EXPECT_EQ(examined.exit_status, kRefused) << examined.output;
   const Finished refused = migrate_as(kAlice, others.pid());
   EXPECT_EQ(refused.exit_status, kNotAuthorised) << refused.output;
-  EXPECT_THAT(refused.output, HasSubstr("their own processes only"));
+  EXPECT_THAT(refused.output, HasSubstr("only their own processes"));
   EXPECT_EQ(migrate_as(kAlice, 1).exit_status, kNotAuthorised);
   EXPECT_EQ(migrate_as(0, others.pid()).exit_status, kRefused);
 }
@@ -83,7 +83,7 @@ TEST_F(LocalUsers, MayCheckpointOnlyTheirOwnProcesses) {
   };
   const Finished refused = checkpoint_as(kAlice, others.pid(), folder + "/store");
   EXPECT_EQ(refused.exit_status, kNotAuthorised) << refused.output;
-  EXPECT_THAT(refused.output, HasSubstr("their own processes only"));
+  EXPECT_THAT(refused.output, HasSubstr("only their own processes"));
   // It has no GPU memory, but its owner was no obstacle.
   const Finished examined = checkpoint_as(kAlice, own.pid(), folder + "/store");
   EXPECT_EQ(examined.exit_status, kRefused) << examined.output;
@@ -100,7 +100,7 @@ TEST_F(LocalUsers, MayRestoreOnlyFromTheirOwnDirectories) {
   };
   const Finished refused = restore_as(kAlice);
   EXPECT_EQ(refused.exit_status, kNotAuthorised) << refused.output;
-  EXPECT_THAT(refused.output, HasSubstr("their own processes only"));
+  EXPECT_THAT(refused.output, HasSubstr("only their own processes"));
   const Finished empty = restore_as(kBob);
   EXPECT_EQ(empty.exit_status, kRefused) << empty.output;
   EXPECT_THAT(empty.output, HasSubstr("has no checkpoint"));

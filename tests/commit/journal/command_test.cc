@@ -143,7 +143,7 @@ TEST_F(Command, JsonReportsDamage) {
   gcr::test::damage_byte(path, 0);
   const Struct result = json_of(path, 1);
   const auto& file = result.fields().at("journals").list_value().values(0).struct_value().fields();
-  EXPECT_THAT(file.at("damage").string_value(), HasSubstr("this is not a journal"));
+  EXPECT_THAT(file.at("damage").string_value(), HasSubstr("the file is not a journal"));
   EXPECT_EQ(file.at("records").list_value().values_size(), 0);
 }
 

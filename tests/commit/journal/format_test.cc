@@ -181,8 +181,8 @@ TEST(Format, OtherVersionsAndOtherFilesAreDistinguished) {
   file[8] = std::byte{2};
   EXPECT_THAT(damage_of(file), HasSubstr("version 2 of the format; this release reads 1"));
   file[0] = std::byte{'X'};
-  EXPECT_THAT(damage_of(file), HasSubstr("this is not a journal"));
-  EXPECT_THAT(damage_of({}), HasSubstr("this is not a journal"));
+  EXPECT_THAT(damage_of(file), HasSubstr("the file is not a journal"));
+  EXPECT_THAT(damage_of({}), HasSubstr("the file is not a journal"));
 }
 
 TEST(Format, EmptyRecordIsNotSealed) {

@@ -111,7 +111,8 @@ TEST_F(Migrate, CommandRunsAfterTheCommit) {
   const Finished finished = against(report(migrated_report()), options);
   EXPECT_EQ(finished.exit_status, 0);
   EXPECT_THAT(finished.err, HasSubstr("127.0.0.1 node2 77 "));
-  EXPECT_THAT(finished.err, HasSubstr("--on-commit ended with status 3; the process was migrated"));
+  EXPECT_THAT(finished.err,
+              HasSubstr("--on-commit command ended with status 3; the process was migrated"));
   EXPECT_THAT(finished.out, Not(HasSubstr("node2 77")));
   EXPECT_THAT(finished.out, HasSubstr("\nmigrated pid=77 "));
   expect_one_error(against(report(failed_report(Code::kInternal, true)), options), 1, "the reason");

@@ -197,7 +197,7 @@ TEST_F(StoreCommands, ListAndVerifyNameTheSigner) {
   EXPECT_THAT(verified.out, HasSubstr("signed by \"node3\", not accepted here: "));
   EXPECT_THAT(run_in_store("verify", {"node3", "--json"}).out,
               AllOf(HasSubstr("\"agent\":\"node3\""), HasSubstr("\"accepted\":\"no\""),
-                    HasSubstr("no [[peers]] of its configuration names it")));
+                    HasSubstr("no [[peers]] table of its configuration names it")));
 }
 
 TEST_F(StoreCommands, SignerIsUnjudgedWithoutAConfiguration) {
