@@ -15,6 +15,13 @@
 #include "migrate-agent/process/inspect/addresses.h"
 #include "src/base/log.h"
 
+// The destination's course. answer() takes one step for each request and checks first that the
+// request fits the state. Nothing is permanent before PrepareRequest, which creates the journal. The
+// restore has a fixed order: all data has landed, and nothing writes to it any more; CRIU restores
+// the stopped processes while VRAM is verified concurrently; VRAM is attached; the processes are
+// frozen; the vote is in the journal; the source gets the reply. After the vote the copy no longer
+// depends on this worker. A step that fails ends the course, and conclude() then undoes everything,
+// unless the vote is in the journal.
 namespace gcr::migration::destination {
 
 Course::Course(worker::WorkerContext& context) : context_(context) {
@@ -27,8 +34,8 @@ Course::~Course() {
   destroy();
 }
 
-/// Everything of the migration on this host; lanes write into landing memory and VRAM, so they end
-/// first.
+/// Releases everything of the migration on this host. The lanes end first, because they write into
+/// landing memory and VRAM.
 void Course::destroy() {
   set_data(nullptr);
   process_.reset();
@@ -38,7 +45,8 @@ void Course::destroy() {
   room_.reset();
 }
 
-/// What was there before ends without the lock: its lanes may take a while.
+/// Replaces the data channel. The old one is destroyed after the lock is released, because its
+/// lanes may take a while to end.
 void Course::set_data(std::unique_ptr<transfer::IncomingData> data) {
   const std::lock_guard lock(data_mutex_);
   std::swap(data_, data);
@@ -48,7 +56,7 @@ void Course::take_data_connection(UniqueFd socket) {
   const std::lock_guard lock(data_mutex_);
   if (data_ == nullptr) return;
   const Status added = data_->add_connection(std::move(socket));
-  if (!added) spdlog::warn("data connection refused: {}", added.error().message());
+  if (!added) spdlog::warn("refused a data connection: {}", added.error().message());
 }
 
 void Course::fail(const Error& error) {
@@ -60,13 +68,13 @@ Status Course::expect(std::optional<commit::DestinationState> state, const char*
   const auto now = log_ ? std::optional(log_->state()) : std::nullopt;
   if (!ended_ && now == state) return {};
   return Error(Code::kProtocol,
-               fmt::format("{} does not fit the state of this migration", request));
+               fmt::format("{} is not allowed in the current state of this migration", request));
 }
 
 proto::Envelope Course::answer(const proto::Envelope& request) {
   auto reply = take_step(request);
   if (reply) return std::move(*reply);
-  spdlog::error("{}", reply.error().message());
+  spdlog::error("the migration to this host failed: {}", reply.error().message());
   fail(reply.error());
   proto::Envelope failure;
   *failure.mutable_failure() = control::to_failure(reply.error());
@@ -112,7 +120,8 @@ Result<proto::Envelope> Course::take_step(const proto::Envelope& request) {
   return reply;
 }
 
-/// The daemon does not wait for a migration that waits for its operator.
+/// Notes whether the source is paused. The daemon does not wait for a migration that waits for its
+/// operator.
 void Course::follow(const proto::ClockRequest& source) {
   if (std::exchange(source_paused_, source.paused()) == source.paused()) return;
   asio::post(context_.io, [&daemon = context_.daemon, paused = source.paused()] {
@@ -120,7 +129,7 @@ void Course::follow(const proto::ClockRequest& source) {
   });
 }
 
-/// Before CRIU opens anything.
+/// Checks the names of all files in the images before CRIU opens any of them.
 Result<std::vector<process::VettedFiles>> Course::vet_files(
     const proto::RestoreRequest& request) const {
   GCR_TRY(check_members(request.members_size()));
@@ -133,7 +142,7 @@ Result<std::vector<process::VettedFiles>> Course::vet_files(
   return process::vet_files(names, request.members(), made_files_->names());
 }
 
-/// The sockets in the images become sockets of this host.
+/// Changes the sockets in the images to addresses of this host.
 Result<criu::AdaptedSockets> Course::adapt_sockets() const {
   const process::Addresses addresses(context_.channel.local_host());
   GCR_ASSIGN(auto adapted,
@@ -167,7 +176,7 @@ Status Course::restore_process(const proto::RestoreRequest& request,
   return made_files_->drop_temporary_names();
 }
 
-/// VRAM is verified beside the restore of the process.
+/// Restores the process, and verifies VRAM concurrently.
 Status Course::restore(const proto::RestoreRequest& request, proto::RestoreReply& reply) {
   GCR_TRY(expect(commit::DestinationState::kBuilding, "RestoreRequest"));
   GCR_TRY(data_->health());
@@ -196,7 +205,7 @@ Status Course::restore(const proto::RestoreRequest& request, proto::RestoreReply
   return {};
 }
 
-/// The landing memory goes to a keeper, which the journal knows before it holds anything.
+/// Hands the landing memory to a keeper, which is in the journal before it holds anything.
 Status Course::keep_vram(const proto::RestoreRequest& request) {
   gpu::KeptCopy& kept = *plan_.kept;
   int user = 0;
@@ -221,7 +230,7 @@ Status Course::keep_vram(const proto::RestoreRequest& request) {
   return gpu::hand_over(kept, parts, *keeper_);
 }
 
-/// To the process, or, if that stays suspended, to a keeper.
+/// Hands VRAM to the process, or to a keeper if the job stays suspended.
 Status Course::hand_over_vram(const proto::RestoreRequest& request) {
   if (plan_.kept) return phases_.time("vram", "keep", [&] { return keep_vram(request); });
   GCR_ASSIGN(auto descriptors, vram_->descriptors());
@@ -230,8 +239,8 @@ Status Course::hand_over_vram(const proto::RestoreRequest& request) {
       std::move(of_members), vram_->driver(), [this] { vram_->let_go(); }, phases_);
 }
 
-/// The process is frozen before the vote is in the journal, and the vote is in the journal before
-/// the source gets the reply.
+/// Votes. The process is frozen before the vote is in the journal, and the vote is in the journal
+/// before the source gets the reply.
 Status Course::vote(const proto::RestoreRequest& request, proto::RestoreReply& reply) {
   identity_ = process_->identity();
   GCR_TRY(hand_over_vram(request));
@@ -249,7 +258,7 @@ Status Course::vote(const proto::RestoreRequest& request, proto::RestoreReply& r
   return fault::point("destination.restored");
 }
 
-/// Gives the copy up, because of `cause_`.
+/// Destroys the copy, with the reason `cause_`.
 Status Course::clear(commit::DestinationEvent why) {
   destroy();
   return finish::clear(*log_, group_, why, finish::aborted(cause_));
@@ -287,7 +296,7 @@ Status Course::commit(const proto::CommitRequest& request, proto::Envelope& repl
 
 Status Course::abort(const proto::AbortRequest& request) {
   cause_ =
-      Error(Code::kCancelled, "the source aborted it: " + control::printable(request.reason()));
+      Error(Code::kCancelled, "the source aborted the migration: " + control::printable(request.reason()));
   spdlog::info("{}", cause_.message());
   if (log_ && log_->state() == commit::DestinationState::kRestored) {
     GCR_TRY(clear(commit::DestinationEvent::kToldAbort));
@@ -298,7 +307,7 @@ Status Course::abort(const proto::AbortRequest& request) {
 
 std::optional<registry::Outcome> Course::conclude() {
   const Status settled = log_ ? settle() : Status();
-  if (!settled) spdlog::error("{}", settled.error().message());
+  if (!settled) spdlog::error("cannot finish the migration on this host, a recovery continues: {}", settled.error().message());
   if (!plan_.is_migration) return std::nullopt;
   const bool migrated = released_.has_value();
   const bool unfinished = log_ && journal::unfinished(log_->journal().records());

@@ -46,7 +46,7 @@ awaitable<void> Console::attend() {
   co_await (follow_orders() && show_progress());
 }
 
-/// Orders during the migration. An operator who is gone gives none.
+/// Receives orders until the operator's connection is lost.
 awaitable<void> Console::follow_orders() {
   for (;;) {
     const auto message = co_await worker_.channel.receive(kOperatorPatience);
@@ -97,7 +97,7 @@ proto::Progress Console::progress() {
   return progress;
 }
 
-/// With the mutex.
+/// Whether an operator may change the migration now. The caller holds the mutex.
 Status Console::may_be_changed() const {
   if (cancelled_) {
     return Error(Code::kRefused, "the migration is being cancelled: " + cancelled_->message());
@@ -105,7 +105,7 @@ Status Console::may_be_changed() const {
   if (stage_ < Stage::kSwitchingOver) return {};
   return Error(Code::kRefused, stage_ == Stage::kCommitted
                                    ? "the migration is committed already"
-                                   : "the migration is in its switchover already");
+                                   : "the migration is in its switchover, in which nothing can be changed");
 }
 
 Status Console::go_on() {
@@ -115,7 +115,7 @@ Status Console::go_on() {
     return Error(Code::kRefused, "the migration does not pause before its switchover");
   }
   if (may_switch_over_) {
-    return Error(Code::kRefused, "the migration switches over already");
+    return Error(Code::kRefused, "the migration was already told to switch over");
   }
   may_switch_over_ = true;
   changed_.notify_all();
@@ -130,8 +130,8 @@ Status Console::adjust(const proto::AdjustRequest& wanted) {
     const std::uint64_t rate = wanted.max_bandwidth_bytes();
     max_bandwidth_bytes_ = rate;
     if (stage_ == Stage::kCopying) channel_->limit_rate(rate);
-    changed = rate == 0 ? "no limit of bandwidth"
-                        : fmt::format("at most {}/s are sent", format_bytes(rate));
+    changed = rate == 0 ? "bandwidth is not limited"
+                        : fmt::format("bandwidth is limited to {}/s", format_bytes(rate));
   }
   if (wanted.has_downtime_limit_ms()) {
     limits_.downtime_ms = wanted.downtime_limit_ms();

@@ -1,5 +1,6 @@
 #include "migrate-agent/migration/engine/operator_link.h"
 
+#include <fmt/format.h>
 #include <spdlog/spdlog.h>
 
 #include <asio/use_awaitable.hpp>
@@ -9,7 +10,7 @@ namespace gcr::migration {
 
 void OperatorLink::tell(proto::Envelope message) {
   if (gone_) return;
-  if (told_.size() >= kMaxWaiting) return lose("it takes nothing");
+  if (told_.size() >= kMaxWaiting) return lose(fmt::format("{} messages are unread", kMaxWaiting));
   told_.push_back(std::move(message));
   wake();
 }
@@ -45,9 +46,9 @@ std::optional<proto::Envelope> OperatorLink::next() {
   return message;
 }
 
-/// An operator who is gone does not stop a migration that is under way.
+/// A lost operator does not stop a migration in progress.
 void OperatorLink::lose(const std::string& why) {
-  spdlog::info("the operator is gone: {}", why);
+  spdlog::info("the operator is disconnected, the migration continues: {}", why);
   gone_ = true;
   told_.clear();
   shown_.reset();

@@ -19,7 +19,7 @@ double seconds(std::chrono::steady_clock::duration duration) {
 
 void ProgressMeter::looked(const Look& look) {
   const std::lock_guard lock(mutex_);
-  // The first digest finds everything that is not zero, which the program did not change just now.
+  // The first digest finds all bytes that are not zero, which says nothing about the dirty rate.
   const double since = has_looked_ ? seconds(look.began - look_.began) : 0;
   dirty_rate_ = since > 0 ? static_cast<double>(look.dirty_bytes) / since : 0;
   look_ = look;
@@ -48,7 +48,7 @@ void ProgressMeter::end_round(std::uint64_t sent_bytes) {
 void ProgressMeter::take(Sent sent) {
   if (lately_.empty()) return;
   lately_.push_back(sent);
-  // Keeps the newest sample that is old enough: rates cover at least that time.
+  // Keeps one sample older than kLately, so that a rate covers at least that time.
   while (lately_.size() > 2 &&
          (sent.at - lately_[1].at > kLately || lately_.size() > kMostSamples)) {
     lately_.pop_front();
@@ -65,7 +65,7 @@ double ProgressMeter::rate() const {
 
 std::uint64_t ProgressMeter::sent_of_round(std::uint64_t payload_bytes) const {
   if (stage_ != Stage::kSending || payload_bytes < payload_before_) return 0;
-  // Images go over the same channel.
+  // Images use the same channel, so the count may exceed the round's bytes.
   return std::min(payload_bytes - payload_before_, round_bytes_);
 }
 

@@ -1,5 +1,4 @@
-// Preflight alone: what a migration would find at both sides, without anything that a migration
-// does.
+// Preflight only: the findings of both sides, without any other step of a migration.
 #include "migrate-agent/migration/source/check.h"
 
 #include <algorithm>
@@ -16,7 +15,7 @@
 namespace gcr::migration {
 namespace {
 
-/// What the destination says of it, on a connection for this alone.
+/// Asks the destination for its findings, on a connection of its own.
 Result<proto::PreflightReply> ask_destination(worker::WorkerContext& context,
                                               const preflight::Examination& found,
                                               const proto::MigrateRequest& request) {
@@ -30,7 +29,7 @@ Result<proto::PreflightReply> ask_destination(worker::WorkerContext& context,
   return target.preflight(question);
 }
 
-/// The finding for a destination that could not be asked, or would not answer.
+/// The finding for a destination that could not be reached, or that refused the request.
 proto::Finding unheard(const Error& error) {
   const bool silent = error.code() == Code::kUnavailable || error.code() == Code::kTimeout;
   return findings::make_finding(
@@ -38,7 +37,7 @@ proto::Finding unheard(const Error& error) {
       findings::Side::kDestination, error.message());
 }
 
-/// Adds what the destination says.
+/// Adds the destination's findings and host facts.
 void compare_with_destination(worker::WorkerContext& context, const proto::MigrateRequest& request,
                               preflight::Examination& found, proto::CheckReply& reply) {
   auto answer = ask_destination(context, found, request);
@@ -47,7 +46,7 @@ void compare_with_destination(worker::WorkerContext& context, const proto::Migra
   found.findings.take({answer->findings().begin(), answer->findings().end()});
 }
 
-/// A store says only whether it has room.
+/// Adds the findings of the target. A store only reports whether it has enough space.
 Status compare_with_target(worker::WorkerContext& context, const proto::MigrateRequest& request,
                            preflight::Examination& found, proto::CheckReply& reply) {
   if (!request.has_checkpoint()) {
@@ -119,7 +118,7 @@ Result<proto::Envelope> check(worker::WorkerContext& context, const proto::Migra
     processes.rbegin()->set_start_time(allowed->start_time);
   }
   preflight::Examination found = preflight::examine(request, context.config, pids, suspended);
-  for (preflight::GpuUser& user : found.gpu_users) user.access.reset();  // others may come
+  for (preflight::GpuUser& user : found.gpu_users) user.access.reset();  // releases the doors for other agents
   preflight::add_admission_finding(
       worker::on_io(context.io,
                     context.daemon.check_admission(journal::Began::SOURCE,

@@ -1,5 +1,5 @@
-// The end of the source's course: the commit, or the undoing. Every failure before the commit leads
-// back to a running process, by the functions of migrate-agent/migration/finish.
+// The end of the source's course: the commit or the rollback. Every failure before the commit
+// resumes the process, with the functions of migrate-agent/migration/finish.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -16,10 +16,10 @@ namespace {
 
 using std::chrono::milliseconds;
 
-/// For a living process to answer at its door.
+/// The longest wait for a living process to answer at its door.
 constexpr milliseconds kDoorPatience{1000};
 
-/// Whether the claimed process has ended by itself. One whose door has closed is about to.
+/// Whether the claimed process has ended by itself, or is about to: its door has closed.
 bool ends_by_itself(const Claimed& claimed, const Begun* begun) {
   if (claimed.root().is_ending()) return true;
   if (begun == nullptr || begun->processes.is_dumped()) return false;
@@ -34,7 +34,7 @@ Error ended_by_itself(pid_t pid) {
   return Error(Code::kNotFound, fmt::format("process {} ended by itself before it was moved", pid));
 }
 
-/// After the undoing: `cause`, unless the process has ended, which then is the reason.
+/// Gives the reason of the failure after the rollback: `cause`, or that the process has ended.
 Error explain(const Claimed& claimed, const Error& cause) {
   Run& run = claimed.course.run;
   note_undone_closing(run);
@@ -76,7 +76,7 @@ Result<proto::CommitReply> commit(Begun& begun, TakenVram* vram, const Vote& vot
   GCR_ASSIGN(
       proto::CommitReply confirmed,
       migration::commit(run, *begun.claimed.target, vote, undoing(begun.claimed, hand),
-                        "; the agent keeps asking, and the stopped process is kept at the source"));
+                        "; the agent keeps asking the destination, and the stopped process is kept at the source"));
   if (request.has_checkpoint()) {
     run.report.set_checkpoint(request.checkpoint().name());
     return confirmed;
@@ -89,7 +89,7 @@ Result<proto::CommitReply> commit(Begun& begun, TakenVram* vram, const Vote& vot
 
 namespace {
 
-/// The vote and the commit of a checkpoint whose job runs already.
+/// Asks for the vote and commits, for a checkpoint whose job runs already.
 Status complete_checkpoint(Prepared& p, const Sent& sent) {
   GCR_TRY(ask_for_vote(p.claimed, sent));
   GCR_TRY(p.claimed.target->commit());
@@ -99,13 +99,14 @@ Status complete_checkpoint(Prepared& p, const Sent& sent) {
 
 }  // namespace
 
-/// Until the last record nothing says that there is a checkpoint: a recovery that finds the journal
-/// removes it, unless it has its name by then.
+/// Resumes the job first, then completes the checkpoint. Until Finished is written the journal says
+/// that the migration was aborted, so a recovery removes the checkpoint's files, unless the
+/// checkpoint already has its name.
 Status go_on(Prepared& p, const Sent& sent) {
   Run& run = p.course.run;
   const worker::Phases::Timer timer(run.phases, "course", "complete");
-  // What a recovery reads, if this worker dies before the last record.
-  const Error interrupted(Code::kInternal, "the agent died before the checkpoint was complete");
+  // The reason that a recovery reports if this worker dies before Finished is written.
+  const Error interrupted(Code::kInternal, "the source's worker died before the checkpoint was complete");
   undo::InHand hand = in_hand(p.begun, p.vram.get());
   hand.running = [&run] {
     run.report.set_downtime_ms(in_milliseconds(run.console.downtime().end()));
@@ -137,7 +138,7 @@ Error give_up(Course& course, const Reached& reached, const Error& cause) {
   if (claimed == nullptr) return migration::give_up(run, nullptr, cause);
   const bool ended = ends_by_itself(*claimed, begun);
   run.report.set_process_ended(ended);
-  if (ended) spdlog::info("the process has ended: {}", cause.message());
+  if (ended) spdlog::info("the process ended by itself, which ended the migration: {}", cause.message());
   const Error reason = ended ? ended_by_itself(claimed->root().pid()) : cause;
   Target* const target = claimed->target.get();
   if (begun == nullptr) return migration::give_up(run, target, reason);

@@ -16,7 +16,7 @@ namespace gcr::migration {
 
 class Precopy {
  public:
-  /// All of them outlive this object.
+  /// All arguments by reference outlive this object.
   Precopy(mover::OutgoingVram& vram, mover::ChunkTarget& target, worker::Phases& phases,
           ProgressMeter& meter, PrecopyLimits limits)
       : vram_(vram), target_(target), phases_(phases), meter_(meter), convergence_(limits) {}
@@ -24,26 +24,26 @@ class Precopy {
   /// Digests VRAM and finds what the destination lacks.
   Status look();
 
-  /// For the next decision.
+  /// Sets the downtime limit for the next decision.
   void set_downtime_limit(double limit_ms) { convergence_.set_downtime_limit(limit_ms); }
 
-  /// What to do after look().
+  /// Decides what to do after look().
   Result<Convergence::Next> decide() { return convergence_.decide(remaining_bytes()); }
 
-  /// With the gate closed: whether what look() found may be sent in the downtime.
+  /// With the gate closed: whether the bytes that look() found may be sent in the downtime.
   bool acceptable() const { return convergence_.acceptable(remaining_bytes()); }
 
-  /// Sends what look() found, as a round, while `throttle` throttles the process.
+  /// Sends the chunks that look() found, as one round. `throttle` throttles the process meanwhile.
   Status send(const gpu::Throttle& throttle);
 
-  /// The same with the gate closed.
+  /// Sends the last round, with the gate closed.
   Status send_last();
 
-  /// What look() found.
+  /// The bytes that look() found.
   std::uint64_t remaining_bytes() const { return dirty_ ? dirty_->bytes : 0; }
-  /// How long look() took.
+  /// The duration of the last look().
   double digest_ms() const { return digest_ms_; }
-  /// How long that takes to send; 0 if no rate is known.
+  /// The expected time to send remaining_bytes(); 0 if no rate is known.
   double expected_ms() const { return convergence_.expected_ms(remaining_bytes()); }
   const Convergence& convergence() const { return convergence_; }
 

@@ -14,11 +14,14 @@
 namespace gcr::migration {
 namespace {
 
-/// If the agent is gone, a closed gate opens by itself after this, unless VRAM was detached.
+/// A closed gate opens by itself when it has not heard from the agent for this long, unless VRAM
+/// was detached.
 constexpr std::chrono::seconds kGateLease{30};
-/// Each finds only what processes have started that the look before it had not yet moved.
+/// The most scans for new processes. Each scan finds only processes that were started since the
+/// scan before it.
 constexpr int kMostLooks = 100;
-/// A child is in vfork for less than a millisecond, but a program may start one after the other.
+/// The longest wait for children in vfork. Each is there for less than a millisecond, but a program
+/// may start them one after the other.
 constexpr std::chrono::seconds kVforkPatience{5};
 constexpr std::chrono::microseconds kVforkPause{200};
 
@@ -52,7 +55,8 @@ pid_t SourceJob::driver_alone() const {
 Status SourceJob::enter_group() {
   GCR_TRY(group_.create());
   GCR_TRY(group_.add(root_));
-  // What is born in the group stays in it; what was born outside meanwhile, the next look finds.
+  // A child of a process in the group is in the group. Children of other processes are found by the
+  // next scan.
   std::set<pid_t> moved{pid()};
   for (int look = 0; look < kMostLooks; ++look) {
     bool found_new = false;
@@ -64,7 +68,7 @@ Status SourceJob::enter_group() {
     }
     if (!found_new) return {};
   }
-  return Error(Code::kTimeout, "its processes start others faster than they can be held together");
+  return Error(Code::kTimeout, "the job starts processes faster than they can be moved into one control group");
 }
 
 Status SourceJob::close_gate(std::chrono::milliseconds timeout, gpu::Gates::Watch watch) {
@@ -99,14 +103,15 @@ Status SourceJob::checkpoint() {
     const Status done = one->control->checkpoint();
     if (done || done.error().code() != Code::kUnsupported) return done;
     if (!one->access->is_driver_alone()) return done;
-    return Error(Code::kRefused, done.error().message() + ": does it use managed memory?");
+    return Error(Code::kRefused, done.error().message() + ": the process may use managed memory, which cannot be moved");
   });
 }
 
-/// All threads of a frozen group are stopped next, by CRIU or by stop(), which waits until each
-/// has: for ever, if one waits in vfork for a child that has stopped before it executed its
-/// program. So none may when the group freezes. The kernel takes a thread for frozen a moment
-/// before it sleeps in vfork, so its state does not tell; that its child has its memory does.
+/// Freezes the group at a moment at which no thread is in vfork. The next step stops all threads
+/// and waits for each of them. It would wait for ever for a thread that waits in vfork for a child
+/// that was stopped before it executed its program. The state of a thread does not show this,
+/// because the kernel treats a thread as frozen a moment before it sleeps in vfork; but a child in
+/// vfork shares its parent's memory. If there is one, the group is thawed and frozen again.
 Status SourceJob::freeze_outside_vfork() {
   const auto end = std::chrono::steady_clock::now() + kVforkPatience;
   for (;;) {
@@ -118,13 +123,14 @@ Status SourceJob::freeze_outside_vfork() {
     GCR_TRY(group_.thaw());
     if (std::chrono::steady_clock::now() > end) {
       return Error(Code::kUnavailable,
-                   fmt::format("process {} is in vfork: it has its parent's memory still", child));
+                   fmt::format("cannot freeze the job: for {} s there was always a process in vfork, now process {}", kVforkPatience.count(), child));
     }
     std::this_thread::sleep_for(kVforkPause);
   }
 }
 
-/// A frozen task takes its SIGSTOP when it is thawed, before it runs.
+/// Thaws the group with all tasks stopped: a frozen task handles its SIGSTOP when it is thawed,
+/// before it runs.
 Status SourceJob::thaw_stopped() {
   std::vector<procfs::Process> members;
   for (const pid_t pid : group_.processes()) {

@@ -237,7 +237,7 @@ TEST_F(CourseTest, EarlySwitchoverOrderEndsTheWait) {
   EXPECT_TRUE(console_->may_switch_over());
   const Status again = console_->go_on();
   ASSERT_FALSE(again);
-  EXPECT_EQ(again.error().message(), "the migration switches over already");
+  EXPECT_EQ(again.error().message(), "the migration was already told to switch over");
 }
 
 TEST_F(CourseTest, CancellationEndsTheWait) {
