@@ -16,12 +16,12 @@
 #include "src/base/log.h"
 
 // The destination's course. answer() takes one step for each request and checks first that the
-// request fits the state. Nothing is permanent before PrepareRequest, which creates the journal. The
-// restore has a fixed order: all data has landed, and nothing writes to it any more; CRIU restores
-// the stopped processes while VRAM is verified concurrently; VRAM is attached; the processes are
-// frozen; the vote is in the journal; the source gets the reply. After the vote the copy no longer
-// depends on this worker. A step that fails ends the course, and conclude() then undoes everything,
-// unless the vote is in the journal.
+// request fits the state. Nothing is permanent before PrepareRequest, which creates the journal.
+// The restore has a fixed order: all data has landed, and nothing writes to it any more; CRIU
+// restores the stopped processes while VRAM is verified concurrently; VRAM is attached; the
+// processes are frozen; the vote is in the journal; the source gets the reply. After the vote the
+// copy no longer depends on this worker. A step that fails ends the course, and conclude() then
+// undoes everything, unless the vote is in the journal.
 namespace gcr::migration::destination {
 
 Course::Course(worker::WorkerContext& context) : context_(context) {
@@ -97,7 +97,7 @@ Result<proto::Envelope> Course::take_step(const proto::Envelope& request) {
       GCR_TRY(change_buffers(request.buffers_request(), *reply.mutable_buffers_reply()));
       break;
     case proto::Envelope::kClockRequest:
-      follow(request.clock_request());
+      note_pause(request.clock_request());
       reply.mutable_clock_reply()->set_monotonic_ns(
           std::chrono::nanoseconds(worker::Phases::Clock::now().time_since_epoch()).count());
       break;
@@ -122,7 +122,7 @@ Result<proto::Envelope> Course::take_step(const proto::Envelope& request) {
 
 /// Notes whether the source is paused. The daemon does not wait for a migration that waits for its
 /// operator.
-void Course::follow(const proto::ClockRequest& source) {
+void Course::note_pause(const proto::ClockRequest& source) {
   if (std::exchange(source_paused_, source.paused()) == source.paused()) return;
   asio::post(context_.io, [&daemon = context_.daemon, paused = source.paused()] {
     daemon.report_phase(paused ? worker::kPausedPhase : "receiving");
@@ -245,7 +245,7 @@ Status Course::vote(const proto::RestoreRequest& request, proto::RestoreReply& r
   identity_ = process_->identity();
   GCR_TRY(hand_over_vram(request));
   GCR_TRY(fault::point("destination.attached"));
-  GCR_TRY(process_->stand_still(phases_));
+  GCR_TRY(process_->stop_and_freeze(phases_));
   GCR_ASSIGN(auto refused, process_->apply_settings(request.members(), phases_));
   for (std::string& note : refused) reply.add_notes(std::move(note));
   GCR_TRY(fault::point("destination.stopped"));
@@ -259,9 +259,9 @@ Status Course::vote(const proto::RestoreRequest& request, proto::RestoreReply& r
 }
 
 /// Destroys the copy, with the reason `cause_`.
-Status Course::clear(commit::DestinationEvent why) {
+Status Course::roll_back(commit::DestinationEvent why) {
   destroy();
-  return finish::clear(*log_, group_, why, finish::aborted(cause_));
+  return finish::destroy_copy(*log_, group_, why, finish::aborted(cause_));
 }
 
 Status Course::commit(const proto::CommitRequest& request, proto::Envelope& reply) {
@@ -273,12 +273,12 @@ Status Course::commit(const proto::CommitRequest& request, proto::Envelope& repl
   journal::Record record;
   record.mutable_committed();
   GCR_ASSIGN(std::string killed,
-             finish::let_go(*log_, context_.config, group_, commit::DestinationEvent::kToldCommit,
-                            std::move(record)));
+             finish::release_copy(*log_, context_.config, group_,
+                                  commit::DestinationEvent::kToldCommit, std::move(record)));
   if (log_->state() == commit::DestinationState::kAborted) {
     const auto& lost = log_->journal().last(journal::Record::kAborted)->aborted();
     cause_ = Error(Code::kNotFound, lost.message());
-    GCR_TRY(clear(commit::DestinationEvent::kCopyLost));
+    GCR_TRY(roll_back(commit::DestinationEvent::kCopyLost));
     ended_ = true;
     reply.mutable_copy_lost()->set_reason(lost.message());
     return {};
@@ -295,11 +295,11 @@ Status Course::commit(const proto::CommitRequest& request, proto::Envelope& repl
 }
 
 Status Course::abort(const proto::AbortRequest& request) {
-  cause_ =
-      Error(Code::kCancelled, "the source aborted the migration: " + control::printable(request.reason()));
+  cause_ = Error(Code::kCancelled,
+                 "the source aborted the migration: " + control::printable(request.reason()));
   spdlog::info("{}", cause_.message());
   if (log_ && log_->state() == commit::DestinationState::kRestored) {
-    GCR_TRY(clear(commit::DestinationEvent::kToldAbort));
+    GCR_TRY(roll_back(commit::DestinationEvent::kToldAbort));
   }
   ended_ = true;
   return {};
@@ -307,7 +307,9 @@ Status Course::abort(const proto::AbortRequest& request) {
 
 std::optional<registry::Outcome> Course::conclude() {
   const Status settled = log_ ? settle() : Status();
-  if (!settled) spdlog::error("cannot finish the migration on this host, a recovery continues: {}", settled.error().message());
+  if (!settled)
+    spdlog::error("cannot finish the migration on this host, a recovery continues: {}",
+                  settled.error().message());
   if (!plan_.is_migration) return std::nullopt;
   const bool migrated = released_.has_value();
   const bool unfinished = log_ && journal::unfinished(log_->journal().records());
@@ -334,7 +336,7 @@ Status Course::settle() {
     return finish::finish_running(*log_, *released_);
   }
   if (log_->state() != commit::DestinationState::kBuilding) return {};
-  return clear(commit::DestinationEvent::kFailed);
+  return roll_back(commit::DestinationEvent::kFailed);
 }
 
 }  // namespace gcr::migration::destination

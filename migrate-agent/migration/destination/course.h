@@ -68,7 +68,7 @@ class Course {
     std::uint64_t image_bytes = 0;  ///< expected size of the images, from the source
     std::shared_ptr<const device::Driver> driver;
     std::vector<device::GpuPair> gpu_map;
-    proto::GroupLimits limits;                        ///< limits of the process, with this host's GPUs
+    proto::GroupLimits limits;  ///< limits of the process, with this host's GPUs
     std::shared_ptr<const criu::Plugin> criu_plugin;  ///< null: no member needs one
     criu::PluginMap criu_plugin_map;                  ///< the GPUs that the plugin has to use
     /// For a job that arrives suspended: the description that the keeper of its VRAM gets.
@@ -85,12 +85,12 @@ class Course {
   void take_data_connection(UniqueFd socket);
   /// kProtocol unless the migration is in `state`; nothing: in preflight.
   Status expect(std::optional<commit::DestinationState> state, const char* request) const;
-  void follow(const proto::ClockRequest& source);
+  void note_pause(const proto::ClockRequest& source);
   Result<proto::Envelope> take_step(const proto::Envelope& request);
 
   Status preflight(const proto::PreflightRequest& request, proto::PreflightReply& reply);
-  Status look(const proto::PreflightRequest& request, const Status& room,
-              proto::PreflightReply& reply);
+  Status compare_hosts(const proto::PreflightRequest& request, const Status& room,
+                       proto::PreflightReply& reply);
   journal::Began description(const proto::PreflightRequest& request) const;
   proto::GroupLimits limits_here(proto::GroupLimits limits) const;
   void hide_other_gpus(const proto::HostFacts& here);
@@ -100,7 +100,7 @@ class Course {
   Status make_room(const proto::PrepareRequest& request, const Wanted& wanted, unsigned lanes);
   Status start_criu();
   Status keep_description(const proto::PrepareRequest& request);
-  Status place(const Wanted& wanted);
+  Status allocate_buffers(const Wanted& wanted);
   Result<std::unique_ptr<transfer::IncomingData>> open_data(transfer::DataPlan& plan,
                                                             const std::string& token);
   Status open_all_regions(transfer::IncomingData& data);
@@ -125,7 +125,7 @@ class Course {
   Status commit(const proto::CommitRequest& request, proto::Envelope& reply);
   Status abort(const proto::AbortRequest& request);
   Status settle();
-  Status clear(commit::DestinationEvent why);
+  Status roll_back(commit::DestinationEvent why);
   void destroy();
 
   worker::WorkerContext& context_;
@@ -147,7 +147,7 @@ class Course {
   std::optional<mover::IncomingVram> vram_;
   cgroups::Group group_;  ///< the process is restored in it, and stays in it
   std::optional<criu::PreparedRestore> prepared_restore_;
-  std::vector<memory_files::IncomingFile> files_;     ///< files in memory that come with the job
+  std::vector<memory_files::IncomingFile> files_;     ///< memory files that come with the job
   std::optional<memory_files::Incoming> made_files_;  ///< the same files, created by the restore
   std::unique_ptr<RestoredProcess> process_;
   std::optional<keeper::Keeper> keeper_;  ///< keeper of the VRAM of a suspended job

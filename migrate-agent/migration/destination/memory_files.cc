@@ -1,11 +1,11 @@
-// Receives the files in memory that come with the job.
+// Receives the memory files that come with the job.
 #include "migrate-agent/commit/journal/held_files.h"
 #include "migrate-agent/migration/destination/course.h"
 #include "migrate-agent/process/memory_files/incoming.h"
 
 namespace gcr::migration::destination {
 
-/// Compares the files in memory that the job has after its dump, as preflight did before, and asks
+/// Compares the memory files that the job has after its dump, as preflight did before, and asks
 /// for those that this host lacks.
 Status Course::carry(const proto::CarryRequest& request, proto::CarryReply& reply) {
   GCR_TRY(expect(commit::DestinationState::kBuilding, "CarryRequest"));

@@ -82,8 +82,8 @@ journal::Began Course::description(const proto::PreflightRequest& request) const
 Status Course::preflight(const proto::PreflightRequest& request, proto::PreflightReply& reply) {
   GCR_TRY(expect(std::nullopt, "PreflightRequest"));
   if (request.buffers_size() > static_cast<int>(kMaxBuffers)) {
-    return Error(Code::kProtocol,
-                 fmt::format("the source has {} buffers, at most {} are supported", request.buffers_size(), kMaxBuffers));
+    return Error(Code::kProtocol, fmt::format("the source has {} buffers, at most {} are supported",
+                                              request.buffers_size(), kMaxBuffers));
   }
   GCR_TRY(check_members(request.members_size()));
   GCR_TRY(check_local_user(request));
@@ -123,7 +123,8 @@ Status Course::preflight(const proto::PreflightRequest& request, proto::Prefligh
   const Status room = worker::on_io(
       context_.io,
       context_.daemon.check_admission(journal::Began::DESTINATION, request.ordered_by()));
-  GCR_TRY(phases_.time("course", "compare hosts", [&] { return look(request, room, reply); }));
+  GCR_TRY(
+      phases_.time("course", "compare hosts", [&] { return compare_hosts(request, room, reply); }));
   const std::string reason =
       findings::reason_of({reply.findings().begin(), reply.findings().end()});
   if (request.only() || !reason.empty()) {
@@ -134,8 +135,8 @@ Status Course::preflight(const proto::PreflightRequest& request, proto::Prefligh
 }
 
 /// Compares this host with what the process needs, and adds the findings to the reply.
-Status Course::look(const proto::PreflightRequest& request, const Status& room,
-                    proto::PreflightReply& reply) {
+Status Course::compare_hosts(const proto::PreflightRequest& request, const Status& room,
+                             proto::PreflightReply& reply) {
   findings::Findings findings(findings::Side::kDestination);
   preflight::Survey here = preflight::survey(context_.config, findings);
   preflight::compare_hosts(request, here.facts, context_.config, findings);
@@ -270,8 +271,9 @@ Status Course::make_room(const proto::PrepareRequest& request, const Wanted& wan
     return worker::guarded(
         [this] { return phases_.time("process", "start CRIU", [this] { return start_criu(); }); });
   });
-  const Status placed = worker::guarded(
-      [&] { return phases_.time("vram", "make room for VRAM", [&] { return place(wanted); }); });
+  const Status placed = worker::guarded([&] {
+    return phases_.time("vram", "make room for VRAM", [&] { return allocate_buffers(wanted); });
+  });
   GCR_TRY(criu.get());
   return placed;
 }
@@ -284,10 +286,12 @@ Status Course::keep_description(const proto::PrepareRequest& request) {
     *plan_.kept->add_buffers()->mutable_buffer() = buffer;
   }
   if (group_.freezes()) return {};
-  return Error(Code::kRefused, "this host has no control group that can be frozen (cgroup v2, or the v1 freezer), so a job cannot be suspended here");
+  return Error(Code::kRefused,
+               "this host has no control group that can be frozen (cgroup v2, or the v1 freezer), "
+               "so a job cannot be suspended here");
 }
 
-Status Course::place(const Wanted& wanted) {
+Status Course::allocate_buffers(const Wanted& wanted) {
   std::uint64_t reserved = 0;
   GCR_TRY(vram_->prepare(wanted, [&](std::uint64_t bytes) {
     reserved = bytes;
@@ -349,7 +353,8 @@ Status Course::prepare(const proto::PrepareRequest& request, proto::PrepareReply
 
 Status Course::fall_back(const proto::FallBackRequest& request, proto::FallBackReply& reply) {
   GCR_TRY(expect(commit::DestinationState::kBuilding, "FallBackRequest"));
-  spdlog::info("the source cannot use RDMA, falling back to TCP: {}", control::printable(request.reason()));
+  spdlog::info("the source cannot use RDMA, falling back to TCP: {}",
+               control::printable(request.reason()));
   GCR_ASSIGN(const auto plan,
              plan_without_rdma(link_.wish, link_.source_offer, link_.offer, request.reason()));
   const std::lock_guard lock(data_mutex_);
@@ -362,7 +367,8 @@ Status Course::fall_back(const proto::FallBackRequest& request, proto::FallBackR
 
 Status Course::change_buffers(const proto::BuffersRequest& request, proto::BuffersReply& reply) {
   GCR_TRY(expect(commit::DestinationState::kBuilding, "BuffersRequest"));
-  if (plan_.kept) return Error(Code::kProtocol, "the source changed the buffers of a suspended job");
+  if (plan_.kept)
+    return Error(Code::kProtocol, "the source changed the buffers of a suspended job");
   GCR_TRY(remove_buffers(request.removed_ids(), job_));
   GCR_TRY(remap_buffers(request.remapped(), job_));
   for (const std::uint64_t removed : request.removed_ids()) {
@@ -372,7 +378,7 @@ Status Course::change_buffers(const proto::BuffersRequest& request, proto::Buffe
   }
   GCR_ASSIGN(const std::uint64_t room, room_for_buffers(*plan_.driver));
   GCR_ASSIGN(const auto buffers, add_buffers(request.added(), plan_.gpu_map, job_, room));
-  GCR_TRY(place(buffers));
+  GCR_TRY(allocate_buffers(buffers));
   for (const mover::IncomingVram::Wanted& buffer : buffers) {
     GCR_TRY(open_region(buffer.id, *data_));
     proto::BufferRegion& out = *reply.add_regions();

@@ -13,13 +13,15 @@ namespace gcr::migration {
 Status check_members(int members) {
   if (members >= 1 && members <= static_cast<int>(gpu::kMaxMembers)) return {};
   return Error(Code::kProtocol,
-               fmt::format("the source sent a job of {} processes; 1 to {} are supported", members, gpu::kMaxMembers));
+               fmt::format("the source sent a job of {} processes; 1 to {} are supported", members,
+                           gpu::kMaxMembers));
 }
 
 Result<std::array<std::byte, 32>> check_digest_key(const std::string& bytes) {
   std::array<std::byte, 32> secret{};
   if (bytes.size() != secret.size()) {
-    return Error(Code::kProtocol, fmt::format("the digest key has {} bytes instead of 32", bytes.size()));
+    return Error(Code::kProtocol,
+                 fmt::format("the digest key has {} bytes instead of 32", bytes.size()));
   }
   std::memcpy(secret.data(), bytes.data(), secret.size());
   return secret;
@@ -29,7 +31,8 @@ Result<std::vector<mover::IncomingVram::Wanted>> add_buffers(
     const Buffers& buffers, const std::vector<device::GpuPair>& gpu_map, gpu::Job& job,
     std::uint64_t room_bytes) {
   if (job.allocations().size() + static_cast<std::size_t>(buffers.size()) > kMaxBuffers) {
-    return Error(Code::kProtocol, fmt::format("the job has more than the supported {} buffers", kMaxBuffers));
+    return Error(Code::kProtocol,
+                 fmt::format("the job has more than the supported {} buffers", kMaxBuffers));
   }
   std::vector<mover::IncomingVram::Wanted> wanted;
   std::uint64_t total = 0;
@@ -43,8 +46,9 @@ Result<std::vector<mover::IncomingVram::Wanted>> add_buffers(
     wanted.push_back({allocation.id, allocation.gpu, buffer.size_bytes(), allocation.host_node});
     if (pair == gpu_map.end() || buffer.size_bytes() == 0 ||
         buffer.size_bytes() % kChunkBytes != 0 || !job.add(std::move(allocation))) {
-      return Error(Code::kProtocol, fmt::format("buffer {} ({} bytes) has an invalid size, GPU, id or mapping",
-                                                buffer.id(), buffer.size_bytes()));
+      return Error(Code::kProtocol,
+                   fmt::format("buffer {} ({} bytes) has an invalid size, GPU, id or mapping",
+                               buffer.id(), buffer.size_bytes()));
     }
     if (buffer.size_bytes() > room_bytes - total) {
       return Error(Code::kResourceExhausted,
@@ -59,7 +63,8 @@ Result<std::vector<mover::IncomingVram::Wanted>> add_buffers(
 Status remap_buffers(const Buffers& buffers, gpu::Job& job) {
   for (const proto::Buffer& buffer : buffers) {
     if (job.remap({buffer.id()}, gpu::from_message(buffer).mapped_by)) continue;
-    return Error(Code::kProtocol, fmt::format("the new mappings of buffer {} are invalid", buffer.id()));
+    return Error(Code::kProtocol,
+                 fmt::format("the new mappings of buffer {} are invalid", buffer.id()));
   }
   return {};
 }
@@ -98,7 +103,8 @@ Result<std::vector<images::ImageFile>> check_files(
     const google::protobuf::RepeatedPtrField<proto::ImageFile>& files) {
   if (files.size() > static_cast<int>(images::kMaxFiles)) {
     return Error(Code::kProtocol,
-                 fmt::format("the source sent {} image files, at most {} are supported", files.size(), images::kMaxFiles));
+                 fmt::format("the source sent {} image files, at most {} are supported",
+                             files.size(), images::kMaxFiles));
   }
   std::vector<images::ImageFile> checked;
   for (const proto::ImageFile& file : files) {

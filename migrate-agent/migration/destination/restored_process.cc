@@ -143,7 +143,7 @@ Status RestoredProcess::attach(gpu::MemberDescriptors vram,
   });
 }
 
-Status RestoredProcess::stand_still(worker::Phases& phases) {
+Status RestoredProcess::stop_and_freeze(worker::Phases& phases) {
   return phases.time("process", "stop copy", [&]() -> Status {
     if (!frozen_) return group_.freeze();
     for (const GpuUser& user : gpu_users_) GCR_TRY(user.access->resume());

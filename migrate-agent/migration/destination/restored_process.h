@@ -64,7 +64,7 @@ class RestoredProcess {
 
   /// After restore_control(): opens the gates, which no thread can pass yet, stops all members and
   /// freezes their group. Afterwards no thread of them runs, and only root can resume them.
-  Status stand_still(worker::Phases& phases);
+  Status stop_and_freeze(worker::Phases& phases);
 
   /// After stop_and_freeze(): applies the settings that the members had made for themselves, and
   /// gives a note for each one that this host refuses. The members are frozen again afterwards.
@@ -102,7 +102,8 @@ class RestoredProcess {
     gpu::MemberId id;
     pid_t pid;
     std::unique_ptr<device::Control> control;
-    std::unique_ptr<gpu::GpuAccess> access{};  ///< found by restore_control() for a member with the preload library
+    std::unique_ptr<gpu::GpuAccess>
+        access{};  ///< found by restore_control() for a member with the preload library
   };
   std::vector<GpuUser> gpu_users_;
   bool left_ = false;

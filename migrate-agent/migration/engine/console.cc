@@ -41,7 +41,7 @@ Console::Console(worker::WorkerContext& worker, const proto::MigrateRequest& req
         changed_.notify_all();
       })) {}
 
-awaitable<void> Console::attend() {
+awaitable<void> Console::serve_operator() {
   using asio::experimental::awaitable_operators::operator&&;
   co_await (follow_orders() && show_progress());
 }
@@ -103,9 +103,10 @@ Status Console::may_be_changed() const {
     return Error(Code::kRefused, "the migration is being cancelled: " + cancelled_->message());
   }
   if (stage_ < Stage::kSwitchingOver) return {};
-  return Error(Code::kRefused, stage_ == Stage::kCommitted
-                                   ? "the migration is committed already"
-                                   : "the migration is in its switchover, in which nothing can be changed");
+  return Error(Code::kRefused,
+               stage_ == Stage::kCommitted
+                   ? "the migration is committed already"
+                   : "the migration is in its switchover, in which nothing can be changed");
 }
 
 Status Console::go_on() {
@@ -205,7 +206,7 @@ bool Console::may_switch_over() const {
   return may_switch_over_;
 }
 
-bool Console::rest(Clock::duration patience) {
+bool Console::sleep_unless_ordered(Clock::duration patience) {
   std::unique_lock lock(mutex_);
   return !changed_.wait_for(lock, patience, [this] { return may_switch_over_ || cancelled_; });
 }
@@ -223,7 +224,7 @@ awaitable<void> run_with_console(worker::WorkerContext& context, Console& consol
     console.finish();
   };
   context.line.attach(&console);
-  co_await ((run() && console.write()) || console.attend());
+  co_await ((run() && console.write()) || console.serve_operator());
   context.line.attach(nullptr);
   if (!ran) throw std::runtime_error(ran.error().message());
 }

@@ -33,7 +33,7 @@ class Console : public worker::SourceControl {
   void finish() { link_.finish(); }
 
   /// Receives the operator's orders and sends progress, until it is cancelled.
-  asio::awaitable<void> attend();
+  asio::awaitable<void> serve_operator();
 
   proto::Progress progress() override;
   Status go_on() override;
@@ -67,7 +67,7 @@ class Console : public worker::SourceControl {
   bool may_switch_over() const;
   /// Waits for an operator's switchover order, a cancellation or the end of `patience`; an order or
   /// cancellation before the call counts too. True: `patience` has ended.
-  bool rest(Clock::duration patience);
+  bool sleep_unless_ordered(Clock::duration patience);
 
   Clock::time_point started() const { return started_; }
 

@@ -10,9 +10,9 @@
 // limit, and ends pre-copy as soon as they fit. It also compares them with what remained before the
 // last round. A round that leaves more than a fixed share of that has not helped; after kPatience
 // such rounds in a row the program is dirtying VRAM too fast. With auto-converge each such decision
-// raises the throttle by one step, up to kMostThrottle. Without it, and after the last step, pre-copy
-// ends although the remaining bytes do not fit. The rate is an average of all rounds, in which a
-// round shorter than kFullWeightSeconds has less weight.
+// raises the throttle by one step, up to kMostThrottle. Without it, and after the last step,
+// pre-copy ends although the remaining bytes do not fit. The rate is an average of all rounds, in
+// which a round shorter than kFullWeightSeconds has less weight.
 namespace gcr::migration {
 namespace {
 
@@ -50,11 +50,12 @@ void Convergence::sent(std::uint64_t bytes, double seconds) {
 
 Result<Convergence::Next> Convergence::end(Next next, std::uint64_t remaining_bytes) const {
   if (!limits_.strict) return next;
-  return Error(Code::kTimeout,
-               fmt::format("after {} rounds {} remain to be sent, which take {:.0f} ms at {}/s: more "
-                           "than the downtime limit of {:.0f} ms",
-                           rounds_, format_bytes(remaining_bytes), expected_ms(remaining_bytes),
-                           format_bytes(static_cast<std::uint64_t>(rate_)), limits_.downtime_ms));
+  return Error(
+      Code::kTimeout,
+      fmt::format("after {} rounds {} remain to be sent, which take {:.0f} ms at {}/s: more "
+                  "than the downtime limit of {:.0f} ms",
+                  rounds_, format_bytes(remaining_bytes), expected_ms(remaining_bytes),
+                  format_bytes(static_cast<std::uint64_t>(rate_)), limits_.downtime_ms));
 }
 
 Result<Convergence::Next> Convergence::decide(std::uint64_t remaining_bytes) {

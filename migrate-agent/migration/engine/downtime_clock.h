@@ -43,7 +43,8 @@ class DowntimeClock {
     return since_;
   }
 
-  /// From the last closing of the gate to end(), or until now; zero while the gate is open.
+  /// The time from the last closing of the gate to end(), or until now; zero while the gate is
+  /// open.
   Clock::duration current() const {
     const std::lock_guard lock(mutex_);
     return closed();

@@ -130,7 +130,9 @@ SteadyDowntime expect_downtime(const fs::path& state_dir, const std::string& kin
 Status remember_downtime(const fs::path& state_dir, const std::string& kind, bool prefill,
                          const SteadyDowntime& measured) {
   if (!is_time(measured.control_ms) || !is_time(measured.rest_ms)) {
-    return Error(Code::kInvalidArgument, fmt::format("cannot record a downtime of {} ms and {} ms: out of range", measured.control_ms, measured.rest_ms));
+    return Error(Code::kInvalidArgument,
+                 fmt::format("cannot record a downtime of {} ms and {} ms: out of range",
+                             measured.control_ms, measured.rest_ms));
   }
   const UniqueFd lock(::open(state_dir.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!lock) return Error::from_errno(errno, fmt::format("cannot open {}", state_dir.string()));

@@ -19,10 +19,10 @@ namespace gcr::migration {
 struct SteadyDowntime {
   double control_ms = 0;  ///< checkpoint, dump and images, concurrently with the last round
   double rest_ms = 0;     ///< everything before and after that
-  bool is_least = true;  ///< a lower bound: this kind has not been measured
+  bool is_least = true;   ///< a lower bound: this kind has not been measured
 
   double with_last_round_ms(double last_round_ms) const {
-    return rest_ms + (last_round_ms > beside_ms ? last_round_ms : beside_ms);
+    return rest_ms + (last_round_ms > control_ms ? last_round_ms : control_ms);
   }
 };
 

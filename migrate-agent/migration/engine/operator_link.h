@@ -22,7 +22,7 @@ class OperatorLink {
 
   /// `channel` outlives the link, and nothing else may send on it before write() has ended.
   OperatorLink(asio::io_context& io, control::ControlChannel& channel)
-      : channel_(channel), something_(io, 1) {}
+      : channel_(channel), wakeup_(io, 1) {}
 
   /// Queues a message. Messages are sent in order, as soon as the operator reads; none are sent
   /// after the operator has disconnected.
@@ -43,13 +43,13 @@ class OperatorLink {
 
  private:
   std::optional<proto::Envelope> next();
-  void lose(const std::string& why);
-  void wake() { something_.try_send(std::error_code(), true); }
+  void drop_operator(const std::string& why);
+  void wake() { wakeup_.try_send(std::error_code(), true); }
 
   control::ControlChannel& channel_;
-  asio::experimental::channel<void(std::error_code, bool)> something_;  ///< wakes write()
-  std::deque<proto::Envelope> told_;
-  std::optional<proto::Progress> shown_;
+  asio::experimental::channel<void(std::error_code, bool)> wakeup_;  ///< wakes write()
+  std::deque<proto::Envelope> queued_;
+  std::optional<proto::Progress> progress_;
   bool finished_ = false;
   bool gone_ = false;
 };

@@ -25,13 +25,13 @@ class ProgressMeter {
   using Clock = std::chrono::steady_clock;
 
   /// The result of one digest of all VRAM; `dirty_bytes` are to be sent.
-  struct Look {
+  struct DigestPass {
     Clock::time_point began;
     double digest_ms = 0;
     std::uint64_t vram_bytes = 0;
     std::uint64_t dirty_bytes = 0;
   };
-  void looked(const Look& look);
+  void end_digest(const DigestPass& pass);
 
   /// Begins a round, which sends what the last digest found. `payload_bytes`: the channel's count
   /// before it.
@@ -53,12 +53,12 @@ class ProgressMeter {
   std::uint64_t sent_of_round(std::uint64_t payload_bytes) const;
 
   mutable std::mutex mutex_;
-  Look look_;
-  bool has_looked_ = false;
+  DigestPass digest_;
+  bool has_digest_ = false;
   double dirty_rate_ = 0;
   unsigned round_ = 0;
   std::uint64_t round_bytes_ = 0;
-  enum class Stage { kLooked, kSending, kSent } stage_ = Stage::kLooked;
+  enum class Stage { kDigested, kSending, kSent } stage_ = Stage::kDigested;
   std::uint64_t payload_before_ = 0;
   std::uint64_t sent_before_ = 0;  ///< bytes of all completed rounds
   std::deque<Sent> lately_;        ///< recent samples of this round

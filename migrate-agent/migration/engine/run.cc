@@ -140,8 +140,11 @@ Result<Vote> ask_for_vote(Run& run, Target& target, const Sent& sent) {
 Error undone(Run& run, const Error& cause, const Status& done, const Undoing& undoing) {
   if (done) return undoing.explain(cause);
   run.recovering = true;
-  return Error(Code::kInternal, fmt::format("{}; the process could not be resumed at the source yet, and the agent keeps trying: {}",
-                                            cause.message(), done.error().message()));
+  return Error(
+      Code::kInternal,
+      fmt::format(
+          "{}; the process could not be resumed at the source yet, and the agent keeps trying: {}",
+          cause.message(), done.error().message()));
 }
 
 Error give_up(Run& run, Target* target, const Error& cause, const Undoing& undoing) {
@@ -149,7 +152,7 @@ Error give_up(Run& run, Target* target, const Error& cause, const Undoing& undoi
   if (run.log) {
     const Status done = worker::guarded([&] {
       return finish::undo(*run.log, run.worker.config, commit::SourceEvent::kFailed,
-                          finish::aborted(cause), undoing.in_hand);
+                          finish::aborted(cause), undoing.worker_state);
     });
     reason = undone(run, cause, done, undoing);
   }
@@ -180,8 +183,9 @@ Result<proto::CommitReply> commit(Run& run, Target& target, const Vote&, const U
   const auto* lost = std::get_if<Error>(&*answer);
   const Status settled =
       run.phases.time("process", lost != nullptr ? "take back" : "release source", [&] {
-        return worker::guarded(
-            [&] { return finish::settle(*run.log, run.worker.config, *answer, undoing.in_hand); });
+        return worker::guarded([&] {
+          return finish::settle(*run.log, run.worker.config, *answer, undoing.worker_state);
+        });
       });
   if (lost != nullptr) {
     run.console.set_committed(run.committed());

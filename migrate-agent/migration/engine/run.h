@@ -77,7 +77,7 @@ Status begin_journal(Run& run);
 /// Makes the migration reachable for other agents and operators, and sends its id to its operator.
 Status announce(Run& run);
 
-/// What was sent to the target, about which it votes.
+/// The request for the target's vote, with all that was sent to the target.
 struct Sent {
   proto::RestoreRequest request{};
 };
@@ -97,7 +97,7 @@ Result<Vote> ask_for_vote(Run& run, Target& target, const Sent& sent);
 /// What a course has to undo, and how it explains its failure.
 struct Undoing {
   /// The worker's state of the processes; null: the worker has not touched them.
-  const undo::InHand* in_hand = nullptr;
+  const undo::WorkerState* worker_state = nullptr;
   /// Called after the undo: gives the reason of the failure for its cause.
   std::function<Error(Error cause)> explain = [](Error cause) { return cause; };
 };

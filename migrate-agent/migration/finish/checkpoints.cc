@@ -39,7 +39,10 @@ void end_restore(const journal::Journal& journal, const control::TlsFiles& tls, 
   };
   const Status ended = end();
   if (ended || (!done && ended.error().code() == Code::kNotFound)) return;
-  spdlog::warn("{}: {}", done ? "cannot remove the restored checkpoint" : "cannot release the checkpoint after a failed restore", ended.error().message());
+  spdlog::warn("{}: {}",
+               done ? "cannot remove the restored checkpoint"
+                    : "cannot release the checkpoint after a failed restore",
+               ended.error().message());
 }
 
 }  // namespace gcr::finish

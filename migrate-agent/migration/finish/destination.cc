@@ -72,13 +72,14 @@ Status hand_to_suspension(const commit::DestinationLog& log, const cgroups::Grou
 
 /// Takes the step `event` unless the copy is lost, and checks the copy again. True: the copy is
 /// lost and the journal is aborted.
-Result<bool> decide(commit::DestinationLog& log, DestinationEvent event, journal::Record record) {
+Result<bool> advance_unless_lost(commit::DestinationLog& log, DestinationEvent event,
+                                 journal::Record record) {
   GCR_TRY(fault::point("destination.told"));
-  GCR_ASSIGN(const bool lost, give_up_lost_copy(log));
+  GCR_ASSIGN(const bool lost, abort_if_lost(log));
   if (lost) return true;
   GCR_TRY(log.advance(event, std::move(record)));
   GCR_TRY(fault::point("destination.committed"));
-  return give_up_lost_copy(log);
+  return abort_if_lost(log);
 }
 
 }  // namespace
@@ -87,7 +88,7 @@ const journal::Restored& copy_of(const commit::DestinationLog& log) {
   return log.journal().last(journal::Record::kRestored)->restored();
 }
 
-Result<bool> give_up_lost_copy(commit::DestinationLog& log) {
+Result<bool> abort_if_lost(commit::DestinationLog& log) {
   const Status found = find_copy(log);
   if (found) return false;
   if (found.error().code() != Code::kNotFound) return found.error();
@@ -98,11 +99,11 @@ Result<bool> give_up_lost_copy(commit::DestinationLog& log) {
   return true;
 }
 
-Result<std::string> let_go(commit::DestinationLog& log, const worker::Config& config,
-                           const cgroups::Group& group, DestinationEvent event,
-                           journal::Record record) {
+Result<std::string> release_copy(commit::DestinationLog& log, const worker::Config& config,
+                                 const cgroups::Group& group, DestinationEvent event,
+                                 journal::Record record) {
   if (log.state() == DestinationState::kRestored) {
-    GCR_ASSIGN(const bool lost, decide(log, event, std::move(record)));
+    GCR_ASSIGN(const bool lost, advance_unless_lost(log, event, std::move(record)));
     if (lost) return std::string();
   }
   if (!log.journal().began().suspends().empty()) {
@@ -131,8 +132,8 @@ Status finish_running(commit::DestinationLog& log, const std::string& ended) {
   return fault::point("destination.finished");
 }
 
-Status clear(commit::DestinationLog& log, const cgroups::Group& group, DestinationEvent why,
-             journal::Record record) {
+Status destroy_copy(commit::DestinationLog& log, const cgroups::Group& group, DestinationEvent why,
+                    journal::Record record) {
   if (log.state() != DestinationState::kAborted) GCR_TRY(log.advance(why, std::move(record)));
   const bool voted = log.journal().last(journal::Record::kRestored) != nullptr;
   if (voted && !host_was_restarted(log.journal().began())) {

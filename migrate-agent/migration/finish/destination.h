@@ -19,7 +19,7 @@ const journal::Restored& copy_of(const commit::DestinationLog& log);
 /// record Aborted with copy_lost and gives true. Call it only in restored, or in committed if the
 /// caller wrote that record itself and has not released the copy: only then is it certain that the
 /// copy never ran.
-Result<bool> give_up_lost_copy(commit::DestinationLog& log);
+Result<bool> abort_if_lost(commit::DestinationLog& log);
 
 /// Releases the copy. In restored: takes the step `event` with its `record` (Committed or
 /// Resolved), checks the copy before and after, and lets it run. In committed, if a dead owner
@@ -30,9 +30,9 @@ Result<bool> give_up_lost_copy(commit::DestinationLog& log);
 /// If a Slurm job is to own the copy, all of its processes join that job before any of them runs.
 /// If the Slurm job has ended by then, the copy is killed, and the result is the reason; otherwise
 /// the result is empty.
-Result<std::string> let_go(commit::DestinationLog& log, const worker::Config& config,
-                           const cgroups::Group& group, commit::DestinationEvent event,
-                           journal::Record record);
+Result<std::string> release_copy(commit::DestinationLog& log, const worker::Config& config,
+                                 const cgroups::Group& group, commit::DestinationEvent event,
+                                 journal::Record record);
 
 /// Writes Finished, after release_copy() and, if it can be sent, CommitReply. `ended`: the result
 /// of release_copy().
@@ -40,7 +40,7 @@ Status finish_running(commit::DestinationLog& log, const std::string& ended);
 
 /// Destroys the copy and its group. Takes the step `why` with its `record` (Aborted or Resolved)
 /// first, unless the journal is aborted already, and writes Finished at the end.
-Status clear(commit::DestinationLog& log, const cgroups::Group& group, commit::DestinationEvent why,
-             journal::Record record);
+Status destroy_copy(commit::DestinationLog& log, const cgroups::Group& group,
+                    commit::DestinationEvent why, journal::Record record);
 
 }  // namespace gcr::finish

@@ -43,7 +43,8 @@ void answer(worker::RecoveryContext& context, worker::Decision decision, const S
 }
 
 /// Applies an operator's decision at the source.
-Status obey(worker::RecoveryContext& context, SourceLog& log, const worker::Decision& decision) {
+Status apply_decision(worker::RecoveryContext& context, SourceLog& log,
+                      const worker::Decision& decision) {
   journal::Record record = resolved(decision.run_here, decision.by);
   if (decision.run_here) {
     return undo(log, context.config, SourceEvent::kResolvedRunHere, std::move(record));
@@ -64,9 +65,9 @@ Status finish_commit(worker::RecoveryContext& context, SourceLog& log) {
       return settle(log, context.config, **confirmed);
     }
     worker::Decision& decision = std::get<1>(next);
-    const Status obeyed = obey(context, log, decision);
-    answer(context, std::move(decision), obeyed);
-    if (log.state() != SourceState::kCommitted) return obeyed;
+    const Status applied = apply_decision(context, log, decision);
+    answer(context, std::move(decision), applied);
+    if (log.state() != SourceState::kCommitted) return applied;
   }
 }
 
@@ -85,7 +86,9 @@ Result<bool> has_voted(worker::RecoveryContext& context, const journal::Journal&
   for (Backoff backoff(context.io); context.cancellation.check();) {
     const auto vote =
         on_io(context.io, ask_outcome(destination, journal.migration(), Asked::kVote));
-    if (!vote) spdlog::warn("cannot ask the destination for its vote, trying again: {}", vote.error().message());
+    if (!vote)
+      spdlog::warn("cannot ask the destination for its vote, trying again: {}",
+                   vote.error().message());
     if (vote && *vote == proto::OutcomeReply::VOTED) return true;
     if (vote && *vote != proto::OutcomeReply::UNDECIDED) return false;
     on_io(context.io, backoff.wait());
@@ -125,10 +128,12 @@ awaitable<Result<bool>> ask_source(worker::RecoveryContext& context,
     const bool is_another = !outcome && outcome.error().code() == Code::kPermissionDenied;
     context.line.set_operator_needed(unknown || is_another);
     if (!outcome) {
-      spdlog::warn("cannot ask the source for the outcome, trying again: {}", outcome.error().message());
+      spdlog::warn("cannot ask the source for the outcome, trying again: {}",
+                   outcome.error().message());
     } else if (unknown) {
-      spdlog::error("the source's agent has no journal of this migration, so its outcome is unknown: an operator "
-                    "has to decide it (`gcr-migrate resolve`)");
+      spdlog::error(
+          "the source's agent has no journal of this migration, so its outcome is unknown: "
+          "an operator has to decide it (`gcr-migrate resolve`)");
     }
     co_await backoff.wait();
   }
@@ -154,34 +159,35 @@ Status run_copy(worker::RecoveryContext& context, DestinationLog& log, Destinati
                 journal::Record record) {
   GCR_TRY(claim(context, log));
   const cgroups::Group group = group_of(log.journal());
-  GCR_ASSIGN(const std::string ended, let_go(log, context.config, group, event, std::move(record)));
+  GCR_ASSIGN(const std::string ended,
+             release_copy(log, context.config, group, event, std::move(record)));
   if (log.state() == DestinationState::kAborted) {
-    return clear(log, group, DestinationEvent::kCopyLost, {});
+    return destroy_copy(log, group, DestinationEvent::kCopyLost, {});
   }
   return finish_running(log, ended);
 }
 
 /// Removes the migration from this host.
-Status clear_all(DestinationLog& log, DestinationEvent why, journal::Record record) {
-  return clear(log, group_of(log.journal()), why, std::move(record));
+Status remove_migration(DestinationLog& log, DestinationEvent why, journal::Record record) {
+  return destroy_copy(log, group_of(log.journal()), why, std::move(record));
 }
 
 /// Applies the outcome that the source's agent reported.
-Status told(worker::RecoveryContext& context, DestinationLog& log, bool committed) {
+Status apply_outcome(worker::RecoveryContext& context, DestinationLog& log, bool committed) {
   journal::Record record;
   record.mutable_committed();
   if (committed) return run_copy(context, log, DestinationEvent::kToldCommit, std::move(record));
-  return clear_all(log, DestinationEvent::kToldAbort,
-                   aborted(Error(Code::kCancelled, "the source aborted the migration")));
+  return remove_migration(log, DestinationEvent::kToldAbort,
+                          aborted(Error(Code::kCancelled, "the source aborted the migration")));
 }
 
 /// Applies a decision: an operator's, or the source's if its agent connected to report it.
-Status obey(worker::RecoveryContext& context, DestinationLog& log,
-            const worker::Decision& decision) {
-  if (decision.by_source) return told(context, log, decision.run_here);
+Status apply_decision(worker::RecoveryContext& context, DestinationLog& log,
+                      const worker::Decision& decision) {
+  if (decision.by_source) return apply_outcome(context, log, decision.run_here);
   journal::Record record = resolved(decision.run_here, decision.by);
   if (!decision.run_here) {
-    return clear_all(log, DestinationEvent::kResolvedDiscardHere, std::move(record));
+    return remove_migration(log, DestinationEvent::kResolvedDiscardHere, std::move(record));
   }
   GCR_TRY(undo::find_restored(copy_of(log)));
   return run_copy(context, log, DestinationEvent::kResolvedRunHere, std::move(record));
@@ -192,19 +198,19 @@ Status await_decision(worker::RecoveryContext& context, DestinationLog& log) {
   const cgroups::Group group = group_of(log.journal());
   if (!host_was_restarted(log.journal().began()) && group.exists()) GCR_TRY(group.freeze());
   for (;;) {
-    GCR_ASSIGN(const bool lost, give_up_lost_copy(log));
-    if (lost) return clear(log, group, DestinationEvent::kCopyLost, {});
+    GCR_ASSIGN(const bool lost, abort_if_lost(log));
+    if (lost) return destroy_copy(log, group, DestinationEvent::kCopyLost, {});
     auto next =
         on_io(context.io, ask_source(context, log.journal()) || context.line.next_decision());
     if (const auto* outcome = std::get_if<0>(&next)) {
       GCR_TRY(*outcome);
-      return told(context, log, **outcome);
+      return apply_outcome(context, log, **outcome);
     }
     worker::Decision& decision = std::get<1>(next);
-    const Status obeyed = obey(context, log, decision);
-    answer(context, std::move(decision), obeyed);
-    const bool refused = !obeyed && obeyed.error().code() == Code::kNotFound;
-    if (!refused || log.state() != DestinationState::kRestored) return obeyed;
+    const Status applied = apply_decision(context, log, decision);
+    answer(context, std::move(decision), applied);
+    const bool refused = !applied && applied.error().code() == Code::kNotFound;
+    if (!refused || log.state() != DestinationState::kRestored) return applied;
   }
 }
 
@@ -214,12 +220,12 @@ Status recover(worker::RecoveryContext& context, DestinationLog& log) {
   if (log.state() == DestinationState::kRestored) return await_decision(context, log);
   if (log.state() != DestinationState::kCommitted) {
     const Error cause(Code::kInternal, "the destination's worker died before it voted");
-    return clear_all(log, DestinationEvent::kRestarted, aborted(cause));
+    return remove_migration(log, DestinationEvent::kRestarted, aborted(cause));
   }
-  if (!host_was_restarted(log.journal().began())) return told(context, log, true);
+  if (!host_was_restarted(log.journal().began())) return apply_outcome(context, log, true);
   // Whether the copy ran is unknown: the source's copy may be the only one left.
   const Error cause(Code::kDataLoss, "the restored process ended with the host");
-  return clear_all(log, DestinationEvent::kHostLost, aborted(cause));
+  return remove_migration(log, DestinationEvent::kHostLost, aborted(cause));
 }
 
 /// Opens the source's journal. If it is of a suspended job, waits until no migration moves that

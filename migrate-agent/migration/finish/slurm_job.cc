@@ -60,8 +60,8 @@ Status join_all(const journal::Restored& copy, uid_t owner, slurm::JobId job,
 void check_tracked(pid_t root, slurm::JobId job) {
   if (slurm::step_of(root) == slurm::Step{job, slurm::kExtern}) return;
   spdlog::warn(
-      "Slurm has put process {} into no control group of job {}, so limits and scancel do not reach "
-      "it: set ProctrackType=proctrack/cgroup and TaskPlugin=task/cgroup in slurm.conf",
+      "Slurm has put process {} into no control group of job {}, so limits and scancel do not "
+      "reach it: set ProctrackType=proctrack/cgroup and TaskPlugin=task/cgroup in slurm.conf",
       root, job);
 }
 
@@ -83,8 +83,8 @@ Result<std::string> join_job(const journal::Journal& journal, const journal::Res
   if (!joined && joined.error().code() == Code::kNotFound) {
     GCR_TRY(undo::destroy_restored(copy, group));
     GCR_TRY(slurm::note_lost(config.slurm, job));
-    const Error ended = joined.error().while_doing(
-        fmt::format("Slurm job {}, which owned the processes, has ended, so they were killed", job));
+    const Error ended = joined.error().while_doing(fmt::format(
+        "Slurm job {}, which owned the processes, has ended, so they were killed", job));
     spdlog::error("{}", ended.message());
     return ended.message();
   }

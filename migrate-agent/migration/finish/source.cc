@@ -13,12 +13,12 @@
 #include "migrate-agent/process/memory_files/release.h"
 #include "src/base/log.h"
 
-// How the source's side of a migration ends, as source.h declares it. Each function first writes its
-// decision into the journal, then acts on the processes (migrate-agent/migration/undo), then removes
-// files and keepers, and writes Finished last. So a crash between two steps leaves a journal from
-// which the next owner repeats the remaining steps, and each step is harmless when repeated. A
-// suspended job that is being moved has two journals, the migration's and the suspension's; the
-// migration's is finished last.
+// How the source's side of a migration ends, as source.h declares it. Each function first writes
+// its decision into the journal, then acts on the processes (migrate-agent/migration/undo), then
+// removes files and keepers, and writes Finished last. So a crash between two steps leaves a
+// journal from which the next owner repeats the remaining steps, and each step is harmless when
+// repeated. A suspended job that is being moved has two journals, the migration's and the
+// suspension's; the migration's is finished last.
 namespace gcr::finish {
 namespace {
 
@@ -55,7 +55,7 @@ std::vector<device::GpuPair> gpus_of(const journal::Journal& journal) {
 /// The job as the journal describes it, for an undo. A living worker passes its state, and no CRIU
 /// is running then.
 undo::Lost lost_by(const worker::Config& config, const journal::Journal& journal,
-                   const undo::InHand* in_hand) {
+                   const undo::WorkerState* worker_state) {
   const Record* detaching = journal.last(Record::kDetaching);
   const auto& members = journal::members_of(journal.records());
   std::vector<std::string> homes;
@@ -64,9 +64,9 @@ undo::Lost lost_by(const worker::Config& config, const journal::Journal& journal
   }
   return {.members = {members.begin(), members.end()},
           .keeper = keeper_of(journal.records(), Kept::kVram),
-          .detaching = in_hand == nullptr ? detaching != nullptr : in_hand->detaching,
-          .scratch =
-              in_hand == nullptr ? config.scratch_of(journal.migration()) : std::filesystem::path(),
+          .detaching = worker_state == nullptr ? detaching != nullptr : worker_state->detaching,
+          .scratch = worker_state == nullptr ? config.scratch_of(journal.migration())
+                                             : std::filesystem::path(),
           .group = group_of(journal),
           .homes = std::move(homes),
           .driver_alone = detaching == nullptr ? 0 : detaching->detaching().driver_alone(),
@@ -102,9 +102,9 @@ Result<std::optional<commit::SourceLog>> open_suspension(const journal::Journal&
 
 /// Rolls a suspended job back: it stays suspended here. Gives the text for Finished.
 Result<std::string> suspend_again(const worker::Config& config, const journal::Journal& journal,
-                                  const undo::InHand* in_hand) {
+                                  const undo::WorkerState* worker_state) {
   if (!host_was_restarted(journal.began())) {
-    GCR_TRY(undo::stand_still(lost_by(config, journal, in_hand)));
+    GCR_TRY(undo::refreeze_suspended(lost_by(config, journal, worker_state)));
   }
   GCR_ASSIGN(auto suspension, open_suspension(journal));
   if (suspension) GCR_TRY(stay_suspended(*suspension, config));
@@ -114,8 +114,8 @@ Result<std::string> suspend_again(const worker::Config& config, const journal::J
 
 }  // namespace
 
-Result<std::string> take_back(commit::SourceLog& log, const worker::Config& config, SourceEvent why,
-                              Record record, const undo::InHand* in_hand) {
+Result<std::string> roll_back(commit::SourceLog& log, const worker::Config& config, SourceEvent why,
+                              Record record, const undo::WorkerState* worker_state) {
   const journal::Began& began = log.journal().began();
   Status noted;
   if (log.state() != SourceState::kAborted) noted = log.advance(why, std::move(record));
@@ -128,12 +128,12 @@ Result<std::string> take_back(commit::SourceLog& log, const worker::Config& conf
   if (began.loads()) {
     text = "nothing was restored";
   } else if (!began.suspension().empty()) {
-    GCR_ASSIGN(text, suspend_again(config, log.journal(), in_hand));
+    GCR_ASSIGN(text, suspend_again(config, log.journal(), worker_state));
   } else if (host_was_restarted(began)) {
     text = "the process ended with the host";
   } else {
-    const undo::Lost lost = lost_by(config, log.journal(), in_hand);
-    GCR_ASSIGN(const undo::Found found, undo::bring_back(lost, in_hand));
+    const undo::Lost lost = lost_by(config, log.journal(), worker_state);
+    GCR_ASSIGN(const undo::Found found, undo::bring_back(lost, worker_state));
     if (found == undo::Found::kGone) text = "the process has ended";
   }
   GCR_TRY(fault::point("source.recovery.resumed"));
@@ -144,8 +144,8 @@ Result<std::string> take_back(commit::SourceLog& log, const worker::Config& conf
 }
 
 Status undo(commit::SourceLog& log, const worker::Config& config, SourceEvent why, Record record,
-            const undo::InHand* in_hand) {
-  GCR_ASSIGN(const std::string text, take_back(log, config, why, std::move(record), in_hand));
+            const undo::WorkerState* worker_state) {
+  GCR_ASSIGN(const std::string text, roll_back(log, config, why, std::move(record), worker_state));
   discard_checkpoint(log.journal());
   end_restore(log.journal(), config.tls, false);
   return log.advance(SourceEvent::kRolledBack, finished(text));
@@ -211,9 +211,9 @@ Status end_copy(commit::SourceLog& log, const worker::Config& config, const std:
 }
 
 Status settle(commit::SourceLog& log, const worker::Config& config,
-              const commit::CommitAnswer& answer, const undo::InHand* in_hand) {
+              const commit::CommitAnswer& answer, const undo::WorkerState* worker_state) {
   if (const auto* lost = std::get_if<Error>(&answer)) {
-    return undo(log, config, SourceEvent::kCopyLost, aborted(*lost), in_hand);
+    return undo(log, config, SourceEvent::kCopyLost, aborted(*lost), worker_state);
   }
   GCR_TRY(fault::point("source.confirmed"));
   const journal::Began& began = log.journal().began();

@@ -17,13 +17,13 @@ namespace gcr::finish {
 /// cannot be written, the process is resumed all the same, except from committed, and the journal's
 /// Error is returned.
 Status undo(commit::SourceLog& log, const worker::Config& config, commit::SourceEvent why,
-            journal::Record record, const undo::InHand* in_hand = nullptr);
+            journal::Record record, const undo::WorkerState* worker_state = nullptr);
 
 /// The first part of undo(): the process runs here or has ended, but Finished is not written. Gives
 /// the text for Finished. For callers that have more to do before it.
-Result<std::string> take_back(commit::SourceLog& log, const worker::Config& config,
+Result<std::string> roll_back(commit::SourceLog& log, const worker::Config& config,
                               commit::SourceEvent why, journal::Record record,
-                              const undo::InHand* in_hand = nullptr);
+                              const undo::WorkerState* worker_state = nullptr);
 
 /// In committed or discarded: kills the stopped copy, ends the keeper, removes CRIU's directory and
 /// writes Finished with `text`. If the job was suspended before, finishes the journal of that
@@ -41,6 +41,6 @@ Status run_again(commit::SourceLog& log, const worker::Config& config);
 
 /// In committed: ends the source's copy after CommitReply, or rolls back after CopyLost.
 Status settle(commit::SourceLog& log, const worker::Config& config,
-              const commit::CommitAnswer& answer, const undo::InHand* in_hand = nullptr);
+              const commit::CommitAnswer& answer, const undo::WorkerState* worker_state = nullptr);
 
 }  // namespace gcr::finish

@@ -109,10 +109,11 @@ Result<std::string> own_address(const worker::WorkerContext& worker) {
     if (host.empty() || own == nullptr || !control::check_agent_role(own, host)) continue;
     return control::Endpoint{host, config.listen.port}.to_string();
   }
-  return Error(Code::kInvalidArgument,
-               "the agent cannot connect to itself, as it does to restore a checkpoint: its "
-               "certificate has none of its addresses; set `advertise` in agent.toml to a name that "
-               "the certificate has");
+  return Error(
+      Code::kInvalidArgument,
+      "the agent cannot connect to itself, as it does to restore a checkpoint: its "
+      "certificate has none of its addresses; set `advertise` in agent.toml to a name that "
+      "the certificate has");
 }
 
 }  // namespace gcr::migration

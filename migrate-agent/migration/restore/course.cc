@@ -98,7 +98,7 @@ proto::PreflightRequest question(const Loading& loading, const StoredJob& job) {
   // A restore has no alternative host, so other processes on its GPUs are only noted.
   asked.clear_accepted();
   asked.add_accepted(std::string(findings::kind_of(findings::kBusyGpu).id));
-  // Files in memory come from the checkpoint, also if files with the same names exist now.
+  // Memory files come from the checkpoint, also if files with the same names exist now.
   asked.clear_boot_id();
   asked.mutable_host()->set_unix_ns(
       std::chrono::nanoseconds(std::chrono::system_clock::now().time_since_epoch()).count());
@@ -160,7 +160,7 @@ Result<Prepared> prepare(const Loading& loading, Connected& begun) {
   return Prepared{begun, std::move(*ready.reply.mutable_regions())};
 }
 
-/// After the images: sends the files in memory that the destination wants.
+/// After the images: sends the memory files that the destination wants.
 Status send_files(Connected& begun, images::ImageSender& sender) {
   const StoredJob& job = begun.checkpoint.job;
   if (job.manifest().files().files().empty()) return {};

@@ -30,7 +30,7 @@ Result<proto::PreflightReply> ask_destination(worker::WorkerContext& context,
 }
 
 /// The finding for a destination that could not be reached, or that refused the request.
-proto::Finding unheard(const Error& error) {
+proto::Finding finding_of_failure(const Error& error) {
   const bool silent = error.code() == Code::kUnavailable || error.code() == Code::kTimeout;
   return findings::make_finding(
       silent ? findings::kDestinationUnreachable : findings::kDestinationRefused,
@@ -41,7 +41,7 @@ proto::Finding unheard(const Error& error) {
 void compare_with_destination(worker::WorkerContext& context, const proto::MigrateRequest& request,
                               preflight::Examination& found, proto::CheckReply& reply) {
   auto answer = ask_destination(context, found, request);
-  if (!answer) return found.findings.take({unheard(answer.error())});
+  if (!answer) return found.findings.take({finding_of_failure(answer.error())});
   *reply.mutable_destination() = std::move(*answer->mutable_host());
   found.findings.take({answer->findings().begin(), answer->findings().end()});
 }
@@ -96,11 +96,12 @@ Result<proto::Envelope> run_check(worker::WorkerContext& context,
                                   const proto::MigrateRequest& request) {
   for (const auto end = std::chrono::steady_clock::now() + kTransience;;) {
     const std::vector<pid_t> pids = procfs::tree(request.pid());
-    const journal::ProcessIds looked_at = identify(pids);
+    const journal::ProcessIds examined = identify(pids);
     auto answer = check(context, request, pids, nullptr);
     const bool refused =
         answer && std::ranges::any_of(answer->check_reply().findings(), findings::is_blocker);
-    if (!refused || std::chrono::steady_clock::now() >= end || !one_ends(looked_at)) return answer;
+    if (!refused || std::chrono::steady_clock::now() >= end || !any_member_ends(examined))
+      return answer;
   }
 }
 
@@ -118,7 +119,8 @@ Result<proto::Envelope> check(worker::WorkerContext& context, const proto::Migra
     processes.rbegin()->set_start_time(allowed->start_time);
   }
   preflight::Examination found = preflight::examine(request, context.config, pids, suspended);
-  for (preflight::GpuUser& user : found.gpu_users) user.access.reset();  // releases the doors for other agents
+  for (preflight::GpuUser& user : found.gpu_users)
+    user.access.reset();  // releases the doors for other agents
   preflight::add_admission_finding(
       worker::on_io(context.io,
                     context.daemon.check_admission(journal::Began::SOURCE,

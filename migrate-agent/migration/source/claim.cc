@@ -120,8 +120,9 @@ Status follow_members(Begun& begun, const std::vector<pid_t>& tree) {
   const std::size_t before = members.size();
   GCR_TRY(add_descendants(begun.claimed, tree));
   if (members.size() > gpu::kMaxMembers) {
-    return Error(Code::kRefused, fmt::format("the job has {} processes by now, at most {} are supported",
-                                             members.size(), gpu::kMaxMembers));
+    return Error(Code::kRefused,
+                 fmt::format("the job has {} processes by now, at most {} are supported",
+                             members.size(), gpu::kMaxMembers));
   }
   for (Member& member : members) {
     if (std::exchange(member.examined, true)) continue;
@@ -140,8 +141,9 @@ bool is_transient(const Claimed& claimed, const Error& refused, Clock::time_poin
   for (const Member& member : claimed.members) {
     if (late.empty() || !member.examined) *late.Add() = id_of(member);
   }
-  if (!one_ends(late)) return false;
-  spdlog::info("a process of the job has ended, so examining the job again after the refusal: {}", refused.message());
+  if (!any_member_ends(late)) return false;
+  spdlog::info("a process of the job has ended, so examining the job again after the refusal: {}",
+               refused.message());
   return true;
 }
 
@@ -156,7 +158,8 @@ Status examine_frozen(Begun& begun) {
     }
     const auto stat = procfs::read_stat(tree[i]);
     if (!stat || procfs::has_ended(*stat) || procfs::is_exiting(*stat)) return {};
-    return Error(Code::kRefused, fmt::format("process {} was started after the job was examined", tree[i]));
+    return Error(Code::kRefused,
+                 fmt::format("process {} was started after the job was examined", tree[i]));
   });
 }
 

@@ -43,13 +43,13 @@ Error explain(const Claimed& claimed, const Error& cause) {
   return ended_by_itself(claimed.root().pid());
 }
 
-Undoing undoing(const Claimed& claimed, const undo::InHand& hand) {
-  return {&hand, [&claimed](const Error& cause) { return explain(claimed, cause); }};
+Undoing undoing(const Claimed& claimed, const undo::WorkerState& state) {
+  return {&state, [&claimed](const Error& cause) { return explain(claimed, cause); }};
 }
 
 }  // namespace
 
-undo::InHand in_hand(Begun& begun, TakenVram* vram) {
+undo::WorkerState worker_state(Begun& begun, TakenVram* vram) {
   std::map<pid_t, gpu::GpuAccess*> accesses;
   for (const Member* member : begun.processes.gpu_members()) {
     accesses[member->pid()] = member->access.get();
@@ -72,11 +72,11 @@ undo::InHand in_hand(Begun& begun, TakenVram* vram) {
 Result<proto::CommitReply> commit(Begun& begun, TakenVram* vram, const Vote& vote) {
   auto& [run, find_target, request] = begun.course;
   const worker::Phases::Timer timer(run.phases, "course", "commit");
-  const undo::InHand hand = in_hand(begun, vram);
-  GCR_ASSIGN(
-      proto::CommitReply confirmed,
-      migration::commit(run, *begun.claimed.target, vote, undoing(begun.claimed, hand),
-                        "; the agent keeps asking the destination, and the stopped process is kept at the source"));
+  const undo::WorkerState state = worker_state(begun, vram);
+  GCR_ASSIGN(proto::CommitReply confirmed,
+             migration::commit(run, *begun.claimed.target, vote, undoing(begun.claimed, state),
+                               "; the agent keeps asking the destination, and the stopped process "
+                               "is kept at the source"));
   if (request.has_checkpoint()) {
     run.report.set_checkpoint(request.checkpoint().name());
     return confirmed;
@@ -102,24 +102,25 @@ Status complete_checkpoint(Prepared& p, const Sent& sent) {
 /// Resumes the job first, then completes the checkpoint. Until Finished is written the journal says
 /// that the migration was aborted, so a recovery removes the checkpoint's files, unless the
 /// checkpoint already has its name.
-Status go_on(Prepared& p, const Sent& sent) {
+Status resume_and_complete(Prepared& p, const Sent& sent) {
   Run& run = p.course.run;
   const worker::Phases::Timer timer(run.phases, "course", "complete");
   // The reason that a recovery reports if this worker dies before Finished is written.
-  const Error interrupted(Code::kInternal, "the source's worker died before the checkpoint was complete");
-  undo::InHand hand = in_hand(p.begun, p.vram.get());
-  hand.running = [&run] {
+  const Error interrupted(Code::kInternal,
+                          "the source's worker died before the checkpoint was complete");
+  undo::WorkerState state = worker_state(p.begun, p.vram.get());
+  state.running = [&run] {
     run.report.set_downtime_ms(in_milliseconds(run.console.downtime().end()));
   };
-  const auto taken_back = run.phases.time("process", "take back", [&] {
+  const auto rolled_back = run.phases.time("process", "take back", [&] {
     return worker::guarded([&] {
-      return finish::take_back(*run.log, run.worker.config, commit::SourceEvent::kFailed,
-                               finish::aborted(interrupted), &hand);
+      return finish::roll_back(*run.log, run.worker.config, commit::SourceEvent::kFailed,
+                               finish::aborted(interrupted), &state);
     });
   });
-  if (!taken_back) {
-    p.claimed.target->abort(taken_back.error().message());
-    return undone(run, interrupted, taken_back.error());
+  if (!rolled_back) {
+    p.claimed.target->abort(rolled_back.error().message());
+    return undone(run, interrupted, rolled_back.error());
   }
   const Status completed = worker::guarded([&] { return complete_checkpoint(p, sent); });
   if (!completed) p.claimed.target->abort(completed.error().message());
@@ -138,12 +139,13 @@ Error give_up(Course& course, const Reached& reached, const Error& cause) {
   if (claimed == nullptr) return migration::give_up(run, nullptr, cause);
   const bool ended = ends_by_itself(*claimed, begun);
   run.report.set_process_ended(ended);
-  if (ended) spdlog::info("the process ended by itself, which ended the migration: {}", cause.message());
+  if (ended)
+    spdlog::info("the process ended by itself, which ended the migration: {}", cause.message());
   const Error reason = ended ? ended_by_itself(claimed->root().pid()) : cause;
   Target* const target = claimed->target.get();
   if (begun == nullptr) return migration::give_up(run, target, reason);
-  const undo::InHand hand = in_hand(*begun, vram);
-  return migration::give_up(run, target, reason, undoing(*claimed, hand));
+  const undo::WorkerState state = worker_state(*begun, vram);
+  return migration::give_up(run, target, reason, undoing(*claimed, state));
 }
 
 }  // namespace gcr::migration::source

@@ -72,7 +72,7 @@ Status find_dirty(Prepared& p) {
     const worker::Phases::Timer timer(p.course.run.phases, "images", "start CRIU");
     GCR_TRY(p.images.outgoing.prepare());
   }
-  return p.precopy.look();
+  return p.precopy.find_dirty();
 }
 
 Status image_round(Prepared& p) {
@@ -107,7 +107,7 @@ Status pause(Prepared& p) {
   Clock::duration rest = kFirstPause;
   while (!run.console.may_switch_over()) {
     GCR_TRY(run.worker.cancellation.check());
-    if (!run.console.rest(rest)) continue;
+    if (!run.console.sleep_unless_ordered(rest)) continue;
     const auto began = Clock::now();
     GCR_TRY(find_dirty(p));
     if (p.precopy.remaining_bytes() > 0) GCR_TRY(copy_round(p, 0));
@@ -138,9 +138,10 @@ Status check_others_use_no_gpu(const Members& members) {
     if (member.access != nullptr || procfs::is_in_vfork(member.pid())) continue;
     const auto file = process::driver_file_in_use(member.pid());
     if (!file) continue;
-    return Error(Code::kRefused,
-                 fmt::format("process {} began to use a GPU after it was examined: it has {}; try again",
-                             process::describe_process(member.pid()), *file));
+    return Error(
+        Code::kRefused,
+        fmt::format("process {} began to use a GPU after it was examined: it has {}; try again",
+                    process::describe_process(member.pid()), *file));
   }
   return {};
 }
@@ -229,7 +230,7 @@ Result<bool> stop_for_last_round(Prepared& p) {
   GCR_TRY(close_gate(p.begun));
   GCR_TRY(refresh_buffers(p));
   if (!p.course.request.strict()) return true;
-  GCR_TRY(p.precopy.look());
+  GCR_TRY(p.precopy.find_dirty());
   if (p.precopy.acceptable()) return true;
   GCR_TRY(p.begun.processes.open_gate());
   note_undone_closing(p.course.run);

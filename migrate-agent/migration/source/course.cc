@@ -36,7 +36,9 @@ void remember(const Prepared& p, const Vote& vote) {
   const Status remembered = remember_downtime(
       run.worker.config.state_dir, p.kind, vote.reply.prefilled(),
       {.control_ms = control_ms, .rest_ms = std::max(0.0, closed_ms - overlapped_ms)});
-  if (!remembered) spdlog::warn("cannot record the downtime for later estimates: {}", remembered.error().message());
+  if (!remembered)
+    spdlog::warn("cannot record the downtime for later estimates: {}",
+                 remembered.error().message());
 }
 
 /// Names a checkpoint that has no name after the time and the process, so that names differ within
@@ -113,7 +115,7 @@ void migrate(Course& course) {
   });
   Status done;
   if (sent && course.request.has_checkpoint() && !course.request.checkpoint().stop()) {
-    done = go_on(**prepared, *sent);
+    done = resume_and_complete(**prepared, *sent);
   } else {
     const Reached reached{claimed ? &*claimed : nullptr, begun ? begun->get() : nullptr,
                           prepared ? (*prepared)->vram.get() : nullptr};

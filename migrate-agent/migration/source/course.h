@@ -58,7 +58,8 @@ struct Claimed {
   Members members{};
   std::optional<preflight::SuspendedJob> suspended{};  ///< set if the job was suspended before
   std::unique_ptr<Target> target{};                    ///< null: the job stays on this host
-  worker::Cancellation::Registration interrupting{};   ///< interrupts waits for the target on a cancellation
+  worker::Cancellation::Registration
+      interrupting{};  ///< interrupts waits for the target on a cancellation
 
   const procfs::Process& root() const { return members.front().process; }
   void end_target() {
@@ -78,7 +79,7 @@ struct Begun {
   gpu::Lister lister;
   std::optional<preflight::DriverAlone> driver_alone;  ///< the member without the preload library
   std::shared_ptr<const criu::Plugin> criu_plugin;     ///< null: no member needs one
-  std::uint64_t resident_bytes;                        ///< total of all members when they were examined
+  std::uint64_t resident_bytes;  ///< total of all members when they were examined
   SourceJob processes;
 };
 
@@ -89,7 +90,8 @@ struct TakenVram {
 
   mover::OutgoingVram outgoing;
   keeper::Keeper keeper;
-  std::optional<std::vector<gpu::Mapping>> kept{};  ///< the mappings that the keeper holds, once armed
+  std::optional<std::vector<gpu::Mapping>>
+      kept{};  ///< the mappings that the keeper holds, once armed
 };
 
 /// The members' state outside VRAM: CRIU's images, and ordinary memory that this agent reads
@@ -155,7 +157,7 @@ Status check_still_stopped(const Claimed& claimed);
 Result<proto::CommitReply> commit(Begun& begun, TakenVram* vram, const Vote& vote);
 /// Ends the checkpoint of a job that keeps running: resumes the job, then asks for the vote and
 /// commits. A failure leaves the job running.
-Status go_on(Prepared& prepared, const Sent& sent);
+Status resume_and_complete(Prepared& prepared, const Sent& sent);
 /// The steps that a course has completed when it ends; null: not reached.
 struct Reached {
   Claimed* claimed = nullptr;
@@ -215,7 +217,7 @@ Status carry_memory_files(const Begun& begun, images::Sink& sink,
                           const std::vector<memory_files::Member>& members);
 
 /// The worker's state of the processes, for an undo. `vram`: null if it was not taken over.
-undo::InHand in_hand(Begun& begun, TakenVram* vram);
+undo::WorkerState worker_state(Begun& begun, TakenVram* vram);
 
 /// Checks again whether each process may be moved, and adds processes that were started below the
 /// claimed one since the members were listed. `tree` is the claimed process and all below it.

@@ -22,12 +22,12 @@ namespace gcr::migration {
 
 struct Member {
   procfs::Process process;
-  bool examined = false;                              ///< true too if it ended before its examination
-  gpu::MemberId number{};                             ///< its index; set when the journal begins
+  bool examined = false;   ///< true too if it ended before its examination
+  gpu::MemberId number{};  ///< its index; set when the journal begins
   std::optional<process::Confinement> confinement{};  ///< its confinement when it was examined
   std::unique_ptr<gpu::GpuAccess> access{};           ///< null: it uses no GPU
-  std::unique_ptr<device::Control> control{};         ///< control by its driver; null: it uses no GPU
-  std::optional<proto::DumpedMember> dumped{};        ///< its state when the dump had stopped it
+  std::unique_ptr<device::Control> control{};   ///< control by its driver; null: it uses no GPU
+  std::optional<proto::DumpedMember> dumped{};  ///< its state when the dump had stopped it
 
   pid_t pid() const { return process.pid(); }
 };

@@ -1,4 +1,4 @@
-// Sends the job's files in memory to the target.
+// Sends the job's memory files to the target.
 #include <fmt/format.h>
 
 #include "migrate-agent/commit/journal/held_files.h"
@@ -65,7 +65,9 @@ Status carry_memory_files(const Begun& begun, images::Sink& sink,
   journal::HeldFiles carried;
   for (const std::uint32_t place : reply.wanted()) {
     if (place >= outgoing.files.size()) {
-      return Error(Code::kProtocol, fmt::format("the destination wants file {} in memory, but the job has only {}", place, outgoing.files.size()));
+      return Error(Code::kProtocol,
+                   fmt::format("the destination wants memory file {}, but the job has only {}",
+                               place, outgoing.files.size()));
     }
     *carried.add_files() = held(outgoing.files[place]);
     GCR_ASSIGN(UniqueFd content, memory_files::open(outgoing.files[place]));

@@ -16,32 +16,33 @@ namespace gcr::migration {
 
 class Precopy {
  public:
-  /// All arguments by reference outlive this object.
+  /// The arguments by reference outlive this object.
   Precopy(mover::OutgoingVram& vram, mover::ChunkTarget& target, worker::Phases& phases,
           ProgressMeter& meter, PrecopyLimits limits)
       : vram_(vram), target_(target), phases_(phases), meter_(meter), convergence_(limits) {}
 
   /// Digests VRAM and finds what the destination lacks.
-  Status look();
+  Status find_dirty();
 
   /// Sets the downtime limit for the next decision.
   void set_downtime_limit(double limit_ms) { convergence_.set_downtime_limit(limit_ms); }
 
-  /// Decides what to do after look().
+  /// Decides what to do after find_dirty().
   Result<Convergence::Next> decide() { return convergence_.decide(remaining_bytes()); }
 
-  /// With the gate closed: whether the bytes that look() found may be sent in the downtime.
+  /// With the gate closed: whether the bytes that find_dirty() found may be sent in the downtime.
   bool acceptable() const { return convergence_.acceptable(remaining_bytes()); }
 
-  /// Sends the chunks that look() found, as one round. `throttle` throttles the process meanwhile.
+  /// Sends the chunks that find_dirty() found, as one round. `throttle` throttles the process
+  /// meanwhile.
   Status send(const gpu::Throttle& throttle);
 
   /// Sends the last round, with the gate closed.
   Status send_last();
 
-  /// The bytes that look() found.
+  /// The bytes that find_dirty() found.
   std::uint64_t remaining_bytes() const { return dirty_ ? dirty_->bytes : 0; }
-  /// The duration of the last look().
+  /// The duration of the last find_dirty().
   double digest_ms() const { return digest_ms_; }
   /// The expected time to send remaining_bytes(); 0 if no rate is known.
   double expected_ms() const { return convergence_.expected_ms(remaining_bytes()); }
@@ -58,7 +59,7 @@ class Precopy {
   ProgressMeter& meter_;
   Convergence convergence_;
   std::optional<mover::OutgoingVram::Dirty> dirty_;
-  worker::Phases::Clock::time_point looked_at_{};
+  worker::Phases::Clock::time_point digest_began_{};
   double digest_ms_ = 0;
   std::vector<proto::Round> rounds_;
 };

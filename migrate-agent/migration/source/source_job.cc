@@ -19,7 +19,7 @@ namespace {
 constexpr std::chrono::seconds kGateLease{30};
 /// The most scans for new processes. Each scan finds only processes that were started since the
 /// scan before it.
-constexpr int kMostLooks = 100;
+constexpr int kMostScans = 100;
 /// The longest wait for children in vfork. Each is there for less than a millisecond, but a program
 /// may start them one after the other.
 constexpr std::chrono::seconds kVforkPatience{5};
@@ -27,13 +27,13 @@ constexpr std::chrono::microseconds kVforkPause{200};
 
 std::vector<gpu::Gates::Member> gates_of(const std::vector<Member*>& members) {
   std::vector<gpu::Gates::Member> gates;
-  for (const Member* one : members) gates.push_back({one->pid(), one->access.get()});
+  for (const Member* member : members) gates.push_back({member->pid(), member->access.get()});
   return gates;
 }
 
 std::vector<gpu::Gates::Member> under_library(std::vector<gpu::Gates::Member> members) {
   std::erase_if(members,
-                [](const gpu::Gates::Member& one) { return one.access->is_driver_alone(); });
+                [](const gpu::Gates::Member& member) { return member.access->is_driver_alone(); });
   return members;
 }
 
@@ -48,7 +48,7 @@ SourceJob::SourceJob(Members& members, cgroups::Group group)
 
 pid_t SourceJob::driver_alone() const {
   const auto found = std::ranges::find_if(
-      gpu_members_, [](const Member* one) { return one->access->is_driver_alone(); });
+      gpu_members_, [](const Member* member) { return member->access->is_driver_alone(); });
   return found == gpu_members_.end() ? 0 : (*found)->pid();
 }
 
@@ -58,7 +58,7 @@ Status SourceJob::enter_group() {
   // A child of a process in the group is in the group. Children of other processes are found by the
   // next scan.
   std::set<pid_t> moved{pid()};
-  for (int look = 0; look < kMostLooks; ++look) {
+  for (int scan = 0; scan < kMostScans; ++scan) {
     bool found_new = false;
     for (const procfs::Process& process : procfs::open_tree(root_)) {
       if (!moved.insert(process.pid()).second || group_.contains(process)) continue;
@@ -68,7 +68,8 @@ Status SourceJob::enter_group() {
     }
     if (!found_new) return {};
   }
-  return Error(Code::kTimeout, "the job starts processes faster than they can be moved into one control group");
+  return Error(Code::kTimeout,
+               "the job starts processes faster than they can be moved into member control group");
 }
 
 Status SourceJob::close_gate(std::chrono::milliseconds timeout, gpu::Gates::Watch watch) {
@@ -89,21 +90,22 @@ Status SourceJob::open_gate() {
 
 Status SourceJob::detach() {
   detaching_ = true;
-  return side_by_side(gpu_members_, [](Member* one) { return one->access->detach(); });
+  return side_by_side(gpu_members_, [](Member* member) { return member->access->detach(); });
 }
 
 Status SourceJob::lock(std::chrono::milliseconds timeout) {
-  return side_by_side(gpu_members_, [timeout](Member* one) {
-    return one->access->is_driver_alone() ? Status() : one->control->lock(timeout);
+  return side_by_side(gpu_members_, [timeout](Member* member) {
+    return member->access->is_driver_alone() ? Status() : member->control->lock(timeout);
   });
 }
 
 Status SourceJob::checkpoint() {
-  return side_by_side(gpu_members_, [](Member* one) -> Status {
-    const Status done = one->control->checkpoint();
+  return side_by_side(gpu_members_, [](Member* member) -> Status {
+    const Status done = member->control->checkpoint();
     if (done || done.error().code() != Code::kUnsupported) return done;
-    if (!one->access->is_driver_alone()) return done;
-    return Error(Code::kRefused, done.error().message() + ": the process may use managed memory, which cannot be moved");
+    if (!member->access->is_driver_alone()) return done;
+    return Error(Code::kRefused, done.error().message() +
+                                     ": the process may use managed memory, which cannot be moved");
   });
 }
 
@@ -122,8 +124,11 @@ Status SourceJob::freeze_outside_vfork() {
     const std::string child = process::describe_process(*in_vfork);
     GCR_TRY(group_.thaw());
     if (std::chrono::steady_clock::now() > end) {
-      return Error(Code::kUnavailable,
-                   fmt::format("cannot freeze the job: for {} s there was always a process in vfork, now process {}", kVforkPatience.count(), child));
+      return Error(
+          Code::kUnavailable,
+          fmt::format(
+              "cannot freeze the job: for {} s there was always a process in vfork, now process {}",
+              kVforkPatience.count(), child));
     }
     std::this_thread::sleep_for(kVforkPause);
   }
@@ -154,12 +159,12 @@ Status SourceJob::stop() {
   return group_.freeze();
 }
 
-Status SourceJob::look_in_time(bool by_criu, const LastLook& last) {
+Status SourceJob::check_in_time(bool by_criu, const LastLook& last) {
   for (;;) {
-    const Status looked = last.look();
-    if (looked || dumped_) return looked;
+    const Status checked = last.look();
+    if (checked || dumped_) return checked;
     if (by_criu) GCR_TRY(group_.thaw());
-    if (!last.once_more(looked.error())) return looked;
+    if (!last.once_more(checked.error())) return checked;
     if (by_criu) GCR_TRY(freeze_outside_vfork());
   }
 }
@@ -176,7 +181,7 @@ Result<std::vector<process::ThreadRights>> SourceJob::dump(const LastLook& last,
     GCR_TRY(thaw_stopped());  // CRIU cannot trace frozen threads
   }
   auto dumped = [&]() -> Result<std::vector<process::ThreadRights>> {
-    GCR_TRY(look_in_time(by_criu, last));
+    GCR_TRY(check_in_time(by_criu, last));
     return prepared.run(take, renamed, take_memory);
   }();
   if (!dumped) {

@@ -44,7 +44,7 @@ class SourceJob {
   /// which open by themselves if this agent dies.
   gpu::Gate& gate() { return throttled_; }
   pid_t pid() const { return root_.pid(); }  ///< the root's PID
-  pid_t driver_alone() const;                ///< PID of the member without the preload library; 0: none
+  pid_t driver_alone() const;  ///< PID of the member without the preload library; 0: none
   const cgroups::Group& group() const { return group_; }
 
   /// Whether close_gate() was called, and open_gate() has not undone it.
@@ -93,7 +93,7 @@ class SourceJob {
 
  private:
   Status freeze_outside_vfork();
-  Status look_in_time(bool by_criu, const LastLook& last);
+  Status check_in_time(bool by_criu, const LastLook& last);
   Status thaw_stopped();
 
   procfs::Process root_;

@@ -37,7 +37,7 @@ constexpr std::chrono::seconds kLastTransience{1};
 Status send_last_round(Prepared& p) {
   const auto began = Clock::now();
   // A strict migration has digested VRAM when it closed the gate.
-  if (!p.course.request.strict()) GCR_TRY(p.precopy.look());
+  if (!p.course.request.strict()) GCR_TRY(p.precopy.find_dirty());
   GCR_TRY(p.precopy.send_last());
   p.course.run.report.set_buffers(p.vram->outgoing.count());
   p.course.run.report.set_vram_bytes(p.vram->outgoing.total_bytes());
@@ -186,8 +186,9 @@ Status check_unseen(const Begun& begun) {
     if (pid == alone || procfs::is_in_vfork(pid)) continue;
     const auto file = process::driver_file_in_use(pid);
     if (!file) continue;
-    return Error(Code::kRefused, fmt::format("process {}, which was forked after the job was examined, has {}",
-                                             process::describe_process(pid), *file));
+    return Error(Code::kRefused,
+                 fmt::format("process {}, which was forked after the job was examined, has {}",
+                             process::describe_process(pid), *file));
   }
   findings::Findings findings(findings::Side::kSource);
   preflight::check_unseen_memory(pids_of(begun.claimed.members), begun.lister.shared(), findings);
@@ -195,8 +196,8 @@ Status check_unseen(const Begun& begun) {
   return Error(Code::kRefused, findings::reason_of(findings.list()));
 }
 
-/// Checks that the members hold no GPU memory that the driver would checkpoint but not restore.
-/// They released it in the detach; if the kernel still shows some, nothing is checkpointed.
+/// Checks that the members hold no GPU memory that the driver would checkpoint but not restore. The
+/// members released it in the detach; if the kernel still shows some, nothing is checkpointed.
 Status check_released(const Begun& begun) {
   for (const Member* member : begun.processes.gpu_members()) {
     const std::size_t left = process::unexplained_descriptors(member->pid());

@@ -12,6 +12,6 @@ inline constexpr std::chrono::seconds kTransience{5};
 
 /// Whether a member other than the first has ended, or ends within a second. Waits only if one of
 /// them is younger than ten seconds.
-bool one_ends(const journal::ProcessIds& members);
+bool any_member_ends(const journal::ProcessIds& members);
 
 }  // namespace gcr::migration

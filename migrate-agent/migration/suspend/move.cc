@@ -32,7 +32,7 @@ struct Ready {
 };
 
 /// Claims the whole job; the request may name any of its processes.
-Result<std::unique_ptr<Taken>> take(source::Course& course) {
+Result<std::unique_ptr<Taken>> claim_job(source::Course& course) {
   auto& [run, find_target, request] = course;
   const pid_t named_pid = request.pid();
   GCR_ASSIGN(const worker::MovableProcess named,
@@ -143,7 +143,7 @@ Result<Sent> send(Ready& r) {
 
 void run(source::Course& course) {
   Run& run = course.run;
-  auto taken = first(run, [&course] { return take(course); });
+  auto taken = first(run, [&course] { return claim_job(course); });
   auto found = then(run, taken, [](auto& job) { return examine_all(job->claimed); });
   auto begun = then(run, found, [&taken](preflight::Examination& examined) {
     return begin(**taken, std::move(examined));

@@ -40,8 +40,8 @@ Status check_room(const std::vector<Place>& host, const Needs& needs,
   for (const device::GpuPair& pair : pairs) {
     const auto need = needs.find(pair.from);
     if (need == needs.end()) continue;
-    const auto place =
-        std::ranges::find_if(host, [&](const Place& place) { return place.gpu.uuid == pair.to; });
+    const auto place = std::ranges::find_if(
+        host, [&](const Place& candidate) { return candidate.gpu.uuid == pair.to; });
     if (has_room(*place, need->second)) continue;
     return Error(
         Code::kResourceExhausted,

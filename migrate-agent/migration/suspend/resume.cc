@@ -32,7 +32,7 @@ struct Resume {
   std::optional<keeper::Keeper> keeper{};  ///< keeper of the VRAM
 };
 
-Status take(Resume& r) {
+Status claim_job(Resume& r) {
   GCR_ASSIGN(const journal::Entry entry, find_suspended(r.run.worker, r.request.pid()));
   r.run.migration = entry.migration;
   log_migration(entry.migration);
@@ -52,7 +52,7 @@ std::vector<device::GpuPair> ordered(const proto::ResumeRequest& request) {
 }
 
 /// Creates VRAM with the content of the copy, and verifies it.
-Status load(Resume& r) {
+Status load_vram(Resume& r) {
   const worker::Phases::Timer timer(r.run.phases, "course", "load");
   GCR_ASSIGN(r.copy, open_copy(r.run.log->journal().records(), r.request.pid()));
   r.run.report.set_vram_bytes(r.copy->total_bytes());
@@ -76,7 +76,7 @@ Status load(Resume& r) {
 
 /// Hands the VRAM to a keeper; from here on it survives this worker. The journal names the keeper
 /// before it holds anything.
-Status keep(Resume& r) {
+Status hand_to_keeper(Resume& r) {
   GCR_ASSIGN(r.keeper, source::start_keeper(r.run));
   GCR_TRY(r.copy->hand_over_vram(r.vram, *r.keeper));
   return fault::point("source.resume.kept");
@@ -84,7 +84,7 @@ Status keep(Resume& r) {
 
 /// Writes Resuming. If every GPU maps to itself, the record names none, because the driver then
 /// needs no pairs.
-Status decide(Resume& r) {
+Status record_resuming(Resume& r) {
   GCR_TRY(r.run.worker.cancellation.check());
   journal::Record record;
   journal::Resuming& resuming = *record.mutable_resuming();
@@ -122,14 +122,15 @@ void report_state(Resume& r, const Status& done) {
 void resume(Resume& r) {
   r.run.report.mutable_suspension()->set_resumed(true);
   const Status done = worker::guarded([&]() -> Status {
-    for (const auto step : {take, load, keep, decide})
+    for (const auto step : {claim_job, load_vram, hand_to_keeper, record_resuming})
       GCR_TRY(first(r.run, [&] { return step(r); }));
     return bring_back(r);  // cannot be cancelled any more
   });
   const bool suspended = r.run.log && r.run.log->state() == commit::SourceState::kSuspended;
   if (!done && suspended && r.keeper) {
     const Status ended = r.keeper->end();
-    if (!ended) spdlog::warn("cannot end the keeper of the failed resume: {}", ended.error().message());
+    if (!ended)
+      spdlog::warn("cannot end the keeper of the failed resume: {}", ended.error().message());
   }
   report_state(r, done);
   conclude(r.run, done, fmt::format("resume of process {} failed", r.request.pid()));

@@ -62,7 +62,9 @@ gpu::KeptCopy describe(const preflight::Examination& found) {
 /// VRAM, by a SIGCONT from any process of its user.
 Status check_freezer(const source::Begun& begun) {
   if (begun.processes.group().freezes()) return {};
-  return Error(Code::kRefused, "this host has no control group that can be frozen (cgroup v2, or the v1 freezer), so a job cannot be suspended here");
+  return Error(Code::kRefused,
+               "this host has no control group that can be frozen (cgroup v2, or the v1 freezer), "
+               "so a job cannot be suspended here");
 }
 
 /// Takes over the job's new allocations, and allocates host memory for them.
@@ -132,7 +134,7 @@ Status stop(Suspend& s) {
 }
 
 /// Writes Suspended. Afterwards the job is suspended, even if this worker dies.
-Status decide(Suspend& s) {
+Status record_suspended(Suspend& s) {
   Run& run = s.course.run;
   GCR_TRY(run.worker.cancellation.check());
   if (s.claimed.root().is_ending()) {
@@ -154,7 +156,7 @@ Status decide(Suspend& s) {
 /// Releases the VRAM. A recovery runs after every suspend and finishes the steps that this function
 /// could not take. The copy's pages stay locked until the worker ends, because unlocking them takes
 /// 14 ms per GiB (measured on an H200).
-Status release(Suspend& s) {
+Status release_vram(Suspend& s) {
   GCR_TRY(fault::point("source.suspend.decided"));
   const worker::Phases::Timer timer(s.course.run.phases, "vram", "release");
   keeper::Keeper keeper = std::move(s.vram->keeper);
@@ -178,12 +180,12 @@ void run(source::Course& course) {
   auto prepared = then(run, begun, [&](auto& job) { return prepare(*job, description); });
   Status done = then(run, prepared, [](auto& s) -> Status {
     GCR_TRY(stop(*s));
-    return decide(*s);
+    return record_suspended(*s);
   });
   if (done) {
     const std::string note = (*prepared)->copy.note();
     if (!note.empty()) run.report.add_notes(note);
-    const Status released = worker::guarded([&] { return release(**prepared); });
+    const Status released = worker::guarded([&] { return release_vram(**prepared); });
     if (!released) run.report.add_notes(released.error().message());
   } else if (done.error().code() == Code::kDataLoss && run.log) {
     run.recovering = true;  // the journal's content is unknown, so a recovery reads it again

@@ -125,15 +125,19 @@ Status bring_back_control(pid_t pid, const std::vector<device::GpuPair>& gpus,
         GCR_TRY(control->unlock());
         break;
       default:
-        return Error(Code::kDataLoss,
-                     fmt::format("the driver reports that CUDA in process {} has failed: its GPU state is lost", pid));
+        return Error(
+            Code::kDataLoss,
+            fmt::format(
+                "the driver reports that CUDA in process {} has failed: its GPU state is lost",
+                pid));
     }
   }
 }
 
-Status bring_back_controls(std::span<Member*> members, const Lost& lost, const InHand* in_hand) {
+Status bring_back_controls(std::span<Member*> members, const Lost& lost,
+                           const WorkerState* worker_state) {
   if (members.empty()) return {};
-  auto driver = in_hand == nullptr ? nullptr : in_hand->driver;
+  auto driver = worker_state == nullptr ? nullptr : worker_state->driver;
   if (driver == nullptr) {
     GCR_ASSIGN(driver, device::load_drivers(lost.sysfs));
   }
@@ -142,13 +146,14 @@ Status bring_back_controls(std::span<Member*> members, const Lost& lost, const I
   });
 }
 
-Result<gpu::MemberDescriptors> find_vram(const Lost& lost, const InHand* in_hand) {
-  if (in_hand != nullptr) return in_hand->vram();
+Result<gpu::MemberDescriptors> find_vram(const Lost& lost, const WorkerState* worker_state) {
+  if (worker_state != nullptr) return worker_state->vram();
   Result<gpu::MemberDescriptors> taken = Error(Code::kNotFound, "no keeper was started");
   if (lost.keeper) taken = keeper::take_from(*lost.keeper);
   if (taken || taken.error().code() != Code::kNotFound) return taken;
-  return Error(Code::kDataLoss, fmt::format("the VRAM of process {} is lost, because its keeper has ended: {}",
-                                            lost.members.front().pid(), taken.error().message()));
+  return Error(Code::kDataLoss,
+               fmt::format("the VRAM of process {} is lost, because no keeper holds it: {}",
+                           lost.members.front().pid(), taken.error().message()));
 }
 
 /// Finds the way to the GPU state of a process: the door of its preload library, or the driver.
@@ -168,12 +173,13 @@ Result<std::unique_ptr<GpuAccess>> find_access(pid_t pid, const Lost& lost) {
 }
 
 /// Sets `access` of all members whose GPU state may have to be undone.
-Status open_accesses(std::span<Member> members, const Lost& lost, const InHand* in_hand) {
+Status open_accesses(std::span<Member> members, const Lost& lost, const WorkerState* worker_state) {
   for (Member& member : members) {
     const pid_t pid = member.process.pid();
-    if (in_hand != nullptr) {
-      const auto access = in_hand->accesses.find(pid);
-      if (in_hand->gated && access != in_hand->accesses.end()) member.access = access->second;
+    if (worker_state != nullptr) {
+      const auto access = worker_state->accesses.find(pid);
+      if (worker_state->gated && access != worker_state->accesses.end())
+        member.access = access->second;
     } else {
       auto access = find_access(pid, lost);
       if (!access && access.error().code() == Code::kNotFound) continue;
@@ -184,16 +190,21 @@ Status open_accesses(std::span<Member> members, const Lost& lost, const InHand* 
       member.access = member.found.get();
     }
     if (member.access == nullptr || lost.detaching || !is_stopped(pid)) continue;
-    spdlog::info("leaving process {} stopped, because its user stopped it; its gate opens when its lease expires", pid);
+    spdlog::info(
+        "leaving process {} stopped, because its user stopped it; its gate opens when its "
+        "lease expires",
+        pid);
     member.access = nullptr;
   }
   return {};
 }
 
 /// Attaches the VRAM of all detached members, and notes whose gates are closed.
-Status bring_back_vram(std::span<Member*> members, const Lost& lost, const InHand* in_hand) {
+Status bring_back_vram(std::span<Member*> members, const Lost& lost,
+                       const WorkerState* worker_state) {
   std::optional<gpu::MemberDescriptors> vram;
-  std::shared_ptr<const device::Driver> driver = in_hand != nullptr ? in_hand->driver : nullptr;
+  std::shared_ptr<const device::Driver> driver =
+      worker_state != nullptr ? worker_state->driver : nullptr;
   for (Member* member : members) {
     const auto state = member->access->look();
     if (member->access->is_driver_alone() && has_no_cuda(state)) continue;
@@ -201,7 +212,7 @@ Status bring_back_vram(std::span<Member*> members, const Lost& lost, const InHan
     member->gated = state->quiet;
     if (!state->detached) continue;
     if (!vram) {
-      GCR_ASSIGN(vram, find_vram(lost, in_hand));
+      GCR_ASSIGN(vram, find_vram(lost, worker_state));
       if (driver == nullptr) {
         GCR_ASSIGN(driver, device::load_drivers(lost.sysfs));
       }
@@ -225,15 +236,16 @@ Status continue_others(std::span<const Member> members) {
 }
 
 /// Runs `work`, and reports its duration to the caller of bring_back().
-Status timed(const InHand* in_hand, const char* step, const std::function<Status()>& work) {
+Status timed(const WorkerState* worker_state, const char* step,
+             const std::function<Status()>& work) {
   const auto began = std::chrono::steady_clock::now();
   const Status done = work();
-  if (in_hand != nullptr && in_hand->took) in_hand->took(step, began);
+  if (worker_state != nullptr && worker_state->took) worker_state->took(step, began);
   return done;
 }
 
 /// Continues the members with GPU state.
-Status let_go_on(std::span<Member*> members) {
+Status continue_gpu_users(std::span<Member*> members) {
   for (Member* member : members) {
     // A failed CRIU continues the process, but may leave its AMD queues paused.
     GCR_TRY(is_stopped(member->process.pid()) ? resume(member->process, *member->access)
@@ -243,23 +255,24 @@ Status let_go_on(std::span<Member*> members) {
 }
 
 /// The sequence described at the top of this file.
-Status bring_back_all(const Lost& lost, std::span<Member> members, const InHand* in_hand) {
+Status bring_back_all(const Lost& lost, std::span<Member> members,
+                      const WorkerState* worker_state) {
   GCR_TRY(criu::wait_for_helpers(lost.scratch, kCriuPatience));
   // Frozen processes are stopped for the next steps: a SIGCONT may have ended their stop.
   GCR_TRY(thaw_stopped(members, lost.group));
   if (lost.detaching) GCR_TRY(criu::end_repair(pids_of(members), criu::Repaired::kAll));
-  GCR_TRY(open_accesses(members, lost, in_hand));
+  GCR_TRY(open_accesses(members, lost, worker_state));
   std::vector<Member*> taken_apart;
   for (Member& member : members) {
     if (member.access != nullptr) taken_apart.push_back(&member);
   }
   if (lost.detaching) {
-    GCR_TRY(timed(in_hand, "continue", [&] { return let_go_on(taken_apart); }));
-    GCR_TRY(timed(in_hand, "control restore",
-                  [&] { return bring_back_controls(taken_apart, lost, in_hand); }));
+    GCR_TRY(timed(worker_state, "continue", [&] { return continue_gpu_users(taken_apart); }));
+    GCR_TRY(timed(worker_state, "control restore",
+                  [&] { return bring_back_controls(taken_apart, lost, worker_state); }));
   }
-  GCR_TRY(
-      timed(in_hand, "attach VRAM", [&] { return bring_back_vram(taken_apart, lost, in_hand); }));
+  GCR_TRY(timed(worker_state, "attach VRAM",
+                [&] { return bring_back_vram(taken_apart, lost, worker_state); }));
   for (Member* member : taken_apart) {
     if (!member->gated) continue;
     spdlog::info("opening the gate of process {}", member->process.pid());
@@ -316,13 +329,13 @@ bool any_ends_within(std::span<const Member> members, std::chrono::milliseconds 
 
 }  // namespace
 
-Result<Found> bring_back(const Lost& lost, const InHand* in_hand) {
+Result<Found> bring_back(const Lost& lost, const WorkerState* worker_state) {
   GCR_ASSIGN(std::vector<Member> members, open_members(lost.members, lost.group));
   const auto ended = [](const Member& member) { return member.process.has_ended(); };
   Status status;
   for (bool again = true; again;) {
     std::erase_if(members, ended);
-    status = bring_back_all(lost, members, in_hand);
+    status = bring_back_all(lost, members, worker_state);
     // A step may also fail because a member is ending and its helpers have noticed first.
     again = !status && any_ends_within(members, GpuAccess::kEndPatience);
     if (again && std::ranges::all_of(members, ended)) {
@@ -330,7 +343,7 @@ Result<Found> bring_back(const Lost& lost, const InHand* in_hand) {
       again = false;
     }
   }
-  if (status && in_hand != nullptr && in_hand->running) in_hand->running();
+  if (status && worker_state != nullptr && worker_state->running) worker_state->running();
   if (status) status = lost.group.dissolve(homes_of(lost));
   if (status && std::ranges::all_of(members, ended)) return Found::kGone;
   if (status) return Found::kRunning;
@@ -338,7 +351,7 @@ Result<Found> bring_back(const Lost& lost, const InHand* in_hand) {
       fmt::format("cannot resume process {} at the source", lost.members.front().pid()));
 }
 
-Status stand_still(const Lost& lost) {
+Status refreeze_suspended(const Lost& lost) {
   GCR_TRY(criu::wait_for_helpers(lost.scratch, kCriuPatience));
   GCR_ASSIGN(const std::vector<Member> members, open_members(lost.members, lost.group));
   if (!members.empty()) GCR_TRY(lost.group.freeze());
@@ -351,8 +364,11 @@ Status stand_still(const Lost& lost) {
 Status end_stopped(const std::vector<journal::ProcessId>& members, const cgroups::Group& group) {
   GCR_ASSIGN(const std::vector<Member> found, open_members(members, group));
   const Status told = criu::end_repair(pids_of(found), criu::Repaired::kOutside);
-  if (!told) spdlog::warn("cannot close the stopped copy's TCP connections to outside peers; they will time out instead: "
-                 "{}", told.error().message());
+  if (!told)
+    spdlog::warn(
+        "cannot close the stopped copy's TCP connections to outside peers; they will time out "
+        "instead: {}",
+        told.error().message());
   for (const Member& member : found) {
     const Status sent = member.process.send(SIGKILL);
     if (!sent && sent.error().code() != Code::kNotFound) return sent;

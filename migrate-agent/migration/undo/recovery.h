@@ -47,12 +47,13 @@ struct Lost {
 };
 
 /// State that a living worker passes to the undo; without it, recovery finds the same state out.
-struct InHand {
+struct WorkerState {
   std::map<pid_t, gpu::GpuAccess*> accesses;  ///< by the member's PID
   std::shared_ptr<const device::Driver> driver;
   std::function<Result<gpu::MemberDescriptors>()> vram;
-  bool gated = false;      ///< a gate may be closed; if false, the process was not touched
-  bool detaching = false;  ///< replaces Lost::detaching; may be set before the journal has the record
+  bool gated = false;  ///< a gate may be closed; if false, the process was not touched
+  bool detaching =
+      false;  ///< replaces Lost::detaching; may be set before the journal has the record
   /// Called when all members that have not ended run again. May be null.
   std::function<void()> running{};
   /// Called after each step, with the step's name and its start time. May be null.
@@ -73,12 +74,12 @@ enum class Found {
 ///
 /// On error the members stay in the state that was reached, and a later call may succeed.
 /// kUnavailable: another agent is connected to a member's door. kDataLoss: the VRAM is lost,
-/// because its keeper has ended.
-Result<Found> bring_back(const Lost& lost, const InHand* in_hand = nullptr);
+/// because no keeper holds it.
+Result<Found> bring_back(const Lost& lost, const WorkerState* worker_state = nullptr);
 
 /// For a job that was suspended before its migration began: undoes the changes of a dump and leaves
 /// the members stopped and frozen in their group. Success if no member exists.
-Status stand_still(const Lost& lost);
+Status refreeze_suspended(const Lost& lost);
 
 /// After the commit: kills the stopped members at the source and their descendants, and waits until
 /// they have ended. Success if none exists.

@@ -76,7 +76,8 @@ Result<struct statvfs> room_of(const std::filesystem::path& directory, const sto
   }
   struct statvfs room {};
   if (::statvfs(directory.c_str(), &room) == 0) return room;
-  return Error::from_errno(errno, fmt::format("cannot read the free space of {}", directory.string()));
+  return Error::from_errno(errno,
+                           fmt::format("cannot read the free space of {}", directory.string()));
 }
 
 }  // namespace
@@ -247,7 +248,9 @@ void CheckpointTarget::abort(const std::string&) {
   const auto directory = store::Directory::open(order_.directory(), owner_);
   if (!directory) return;
   const Status discarded = store::discard(*directory, migration_, order_.name());
-  if (!discarded) spdlog::warn("cannot remove the files of the aborted checkpoint: {}", discarded.error().message());
+  if (!discarded)
+    spdlog::warn("cannot remove the files of the aborted checkpoint: {}",
+                 discarded.error().message());
 }
 
 void CheckpointTarget::interrupt(const Error& why) {
