@@ -307,9 +307,10 @@ Status Course::abort(const proto::AbortRequest& request) {
 
 std::optional<registry::Outcome> Course::conclude() {
   const Status settled = log_ ? settle() : Status();
-  if (!settled)
+  if (!settled) {
     spdlog::error("cannot finish the migration on this host, a recovery continues: {}",
                   settled.error().message());
+  }
   if (!plan_.is_migration) return std::nullopt;
   const bool migrated = released_.has_value();
   const bool unfinished = log_ && journal::unfinished(log_->journal().records());

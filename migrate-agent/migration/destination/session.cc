@@ -53,8 +53,9 @@ awaitable<void> run_destination(worker::WorkerContext& context, proto::Preflight
     outcome = course.conclude();
     return {};
   });
-  if (!concluded)
+  if (!concluded) {
     spdlog::error("cannot conclude the migration on this host: {}", concluded.error().message());
+  }
   if (outcome) context.daemon.report_outcome(std::move(*outcome));
 }
 

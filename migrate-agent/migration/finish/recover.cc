@@ -86,9 +86,10 @@ Result<bool> has_voted(worker::RecoveryContext& context, const journal::Journal&
   for (Backoff backoff(context.io); context.cancellation.check();) {
     const auto vote =
         on_io(context.io, ask_outcome(destination, journal.migration(), Asked::kVote));
-    if (!vote)
+    if (!vote) {
       spdlog::warn("cannot ask the destination for its vote, trying again: {}",
                    vote.error().message());
+    }
     if (vote && *vote == proto::OutcomeReply::VOTED) return true;
     if (vote && *vote != proto::OutcomeReply::UNDECIDED) return false;
     on_io(context.io, backoff.wait());

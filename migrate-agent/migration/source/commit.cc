@@ -139,8 +139,9 @@ Error give_up(Course& course, const Reached& reached, const Error& cause) {
   if (claimed == nullptr) return migration::give_up(run, nullptr, cause);
   const bool ended = ends_by_itself(*claimed, begun);
   run.report.set_process_ended(ended);
-  if (ended)
+  if (ended) {
     spdlog::info("the process ended by itself, which ended the migration: {}", cause.message());
+  }
   const Error reason = ended ? ended_by_itself(claimed->root().pid()) : cause;
   Target* const target = claimed->target.get();
   if (begun == nullptr) return migration::give_up(run, target, reason);

@@ -36,9 +36,10 @@ void remember(const Prepared& p, const Vote& vote) {
   const Status remembered = remember_downtime(
       run.worker.config.state_dir, p.kind, vote.reply.prefilled(),
       {.control_ms = control_ms, .rest_ms = std::max(0.0, closed_ms - overlapped_ms)});
-  if (!remembered)
+  if (!remembered) {
     spdlog::warn("cannot record the downtime for later estimates: {}",
                  remembered.error().message());
+  }
 }
 
 /// Names a checkpoint that has no name after the time and the process, so that names differ within

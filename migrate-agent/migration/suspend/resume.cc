@@ -129,8 +129,9 @@ void resume(Resume& r) {
   const bool suspended = r.run.log && r.run.log->state() == commit::SourceState::kSuspended;
   if (!done && suspended && r.keeper) {
     const Status ended = r.keeper->end();
-    if (!ended)
+    if (!ended) {
       spdlog::warn("cannot end the keeper of the failed resume: {}", ended.error().message());
+    }
   }
   report_state(r, done);
   conclude(r.run, done, fmt::format("resume of process {} failed", r.request.pid()));

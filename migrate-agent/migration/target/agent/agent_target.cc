@@ -218,8 +218,9 @@ void AgentTarget::abort(const std::string& reason) {
   Envelope envelope;
   envelope.mutable_abort_request()->set_reason(reason);
   const auto aborted = worker::on_io(io_, link_->call(envelope));
-  if (!aborted)
+  if (!aborted) {
     spdlog::info("the destination has not confirmed the abort: {}", aborted.error().message());
+  }
 }
 
 }  // namespace gcr::migration

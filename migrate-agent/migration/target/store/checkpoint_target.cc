@@ -248,9 +248,10 @@ void CheckpointTarget::abort(const std::string&) {
   const auto directory = store::Directory::open(order_.directory(), owner_);
   if (!directory) return;
   const Status discarded = store::discard(*directory, migration_, order_.name());
-  if (!discarded)
+  if (!discarded) {
     spdlog::warn("cannot remove the files of the aborted checkpoint: {}",
                  discarded.error().message());
+  }
 }
 
 void CheckpointTarget::interrupt(const Error& why) {
