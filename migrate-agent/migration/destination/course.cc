@@ -171,7 +171,7 @@ Status Course::restore_process(const proto::RestoreRequest& request,
   if (!plan_.kept) {
     GCR_TRY(process_->restore_control(plan_.running, plan_.gpu_map, phases_));
   }
-  spdlog::info("{} of memory was in place before the restore",
+  spdlog::info("{} of process memory was written before the restore",
                format_bytes(prepared_restore_->taken_bytes()));
   return made_files_->drop_temporary_names();
 }

@@ -106,7 +106,9 @@ Status Course::preflight(const proto::PreflightRequest& request, proto::Prefligh
       if (thread != 0) plan_.running.insert(thread);
     }
     if (member.driver_alone() && member.cuda_restore_tid() == 0) {
-      return Error(Code::kProtocol, "a process uses CUDA and has no thread to restore it");
+      return Error(Code::kProtocol,
+                   fmt::format("process {} uses CUDA, but the source named no thread to restore it",
+                               member.pid_in_namespace()));
     }
     if (member.door_tid() != 0 || member.driver_alone()) {
       plan_.gpu_users[{place}] = {member.pid_in_namespace(), member.driver_alone()};

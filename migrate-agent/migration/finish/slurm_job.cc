@@ -47,12 +47,12 @@ Status join_all(const journal::Restored& copy, uid_t owner, slurm::JobId job,
   for (int attempts = 0;;) {
     const auto late = outside(copy.init().pid(), step, joined);
     if (late.empty()) return {};
-    const Status taken = slurm::join_extern_step(settings, job, owner, late);
-    if (taken) {
+    const Status added = slurm::join_extern_step(settings, job, owner, late);
+    if (added) {
       joined.insert(late.begin(), late.end());
       continue;
     }
-    if (taken.error().code() != Code::kUnavailable || ++attempts == kAttempts) return taken;
+    if (added.error().code() != Code::kUnavailable || ++attempts == kAttempts) return added;
     ::poll(nullptr, 0, kPauseMs);
   }
 }

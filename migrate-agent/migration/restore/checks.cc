@@ -102,8 +102,8 @@ Result<std::string> own_address(const worker::WorkerContext& worker) {
   X509* const own = SSL_CTX_get0_certificate(worker.data_ssl());
   std::vector<std::string> hosts{config.listen.host, worker.channel.local_host(), "localhost",
                                  "127.0.0.1", config.host};
-  if (const auto told = control::Endpoint::parse(config.advertise)) {
-    hosts.insert(hosts.begin(), told->host);
+  if (const auto advertised = control::Endpoint::parse(config.advertise)) {
+    hosts.insert(hosts.begin(), advertised->host);
   }
   for (const std::string& host : hosts) {
     if (host.empty() || own == nullptr || !control::check_agent_role(own, host)) continue;

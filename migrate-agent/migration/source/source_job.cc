@@ -69,7 +69,7 @@ Status SourceJob::enter_group() {
     if (!found_new) return {};
   }
   return Error(Code::kTimeout,
-               "the job starts processes faster than they can be moved into member control group");
+               "the job starts processes faster than they can be moved into one control group");
 }
 
 Status SourceJob::close_gate(std::chrono::milliseconds timeout, gpu::Gates::Watch watch) {

@@ -254,7 +254,7 @@ Status send_images(Begun& begun, Images& images, proto::RestoreRequest& request)
 
 namespace {
 
-/// Pages that cannot be dropped are moved.
+/// Drops pages of zeros from the memory of GPU members; pages that cannot be dropped are moved.
 void drop_zero_pages(Prepared& p) {
   const auto dropped = p.course.run.phases.time("process", "drop zero pages", [&p] {
     return side_by_side(p.begun.processes.gpu_members(), [&p](Member* member) -> Status {
@@ -267,7 +267,9 @@ void drop_zero_pages(Prepared& p) {
       return {};
     });
   });
-  if (!dropped) spdlog::warn("pages of zeros stay: {}", dropped.error().message());
+  if (!dropped) {
+    spdlog::warn("cannot drop pages of zeros, so they are moved: {}", dropped.error().message());
+  }
 }
 
 Status send_control_state(Prepared& p, proto::RestoreRequest& request) {

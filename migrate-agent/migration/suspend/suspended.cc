@@ -116,7 +116,8 @@ Result<preflight::SuspendedJob> describe_suspended(std::span<const journal::Reco
     GCR_ASSIGN(allocation.mapped_by,
                mapped_by(allocation.mapped_by, journal::members_of(records), living));
     if (suspended.job.add(std::move(allocation))) continue;
-    return Error(Code::kDataLoss, "the copy of VRAM names a buffer twice");
+    return Error(Code::kDataLoss,
+                 fmt::format("the copy of VRAM names buffer {} twice", kept.buffer().id()));
   }
   return suspended;
 }

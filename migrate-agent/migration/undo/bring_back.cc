@@ -363,12 +363,13 @@ Status refreeze_suspended(const Lost& lost) {
 /// destination, so they end here without a packet.
 Status end_stopped(const std::vector<journal::ProcessId>& members, const cgroups::Group& group) {
   GCR_ASSIGN(const std::vector<Member> found, open_members(members, group));
-  const Status told = criu::end_repair(pids_of(found), criu::Repaired::kOutside);
-  if (!told)
+  const Status closed = criu::end_repair(pids_of(found), criu::Repaired::kOutside);
+  if (!closed) {
     spdlog::warn(
         "cannot close the stopped copy's TCP connections to outside peers; they will time out "
         "instead: {}",
-        told.error().message());
+        closed.error().message());
+  }
   for (const Member& member : found) {
     const Status sent = member.process.send(SIGKILL);
     if (!sent && sent.error().code() != Code::kNotFound) return sent;
