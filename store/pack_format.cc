@@ -10,6 +10,7 @@
 #include <string_view>
 
 #include "src/base/little_endian.h"
+#include "src/base/zeros.h"
 
 namespace gcr::store {
 namespace {
@@ -42,10 +43,6 @@ bool begins_with(std::span<const std::byte> bytes, std::string_view magic) {
 }
 
 Error damaged(std::string what) { return Error(Code::kDataLoss, std::move(what)); }
-
-bool is_zero(std::span<const std::byte> bytes) {
-  return std::ranges::all_of(bytes, [](std::byte byte) { return byte == std::byte{}; });
-}
 
 bool is_possible(const Location& at, const PackEnd& end) {
   const bool is_placed = at.offset >= kPackHeaderBytes && at.offset % kPlaceBytes == 0 &&

@@ -75,6 +75,25 @@ def _interrupted(*_):
     sys.exit(1)
 
 
+def comparison(text, what, part):
+    """The options that both comparisons have."""
+    parser = Arguments(text)
+    parser.add_argument("--gpu", choices=("soft", "real"), default="soft")
+    parser.add_argument("--vram", type=size, default=GIB, help=f"what {what} holds in GPU memory (default 1G)")
+    parser.add_argument("--by-hand", choices=("yes", "no"), default="yes", help="no: with gcr-migrate only")
+    parser.add_argument("--keep", metavar="DIR", type=pathlib.Path, help="keeps the programs' output and all logs in DIR")
+    parser.add_argument("--record", metavar="FILE", type=pathlib.Path, help="adds the figures to FILE as JSON lines, …")
+    parser.add_argument("--part", metavar="NAME", default=part, help=f"… as part NAME (default {part})")
+    return parser
+
+
+def kept_log(options):
+    """Where --keep has the log of a comparison, or None."""
+    if options.keep:
+        options.keep.mkdir(parents=True, exist_ok=True)
+    return options.keep and options.keep / f"{pathlib.Path(sys.argv[0]).name}.log"
+
+
 def need_root():
     if os.geteuid() != 0:
         raise Failure("must run as root, for example by sudo")
@@ -129,20 +148,28 @@ def last_line(text):
     return lines[-1] if lines else ""
 
 
-def run(*words, **options):
+def run(*command, **options):
     """What a program prints to standard output. Failure with its last line if it fails."""
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
-    done = subprocess.run(list(map(str, words)), text=True, check=False, **pipes)
+    done = subprocess.run(list(map(str, command)), text=True, check=False, **pipes)
     if done.returncode != 0:
         print(done.stdout, done.stderr or "", sep="", file=sys.stderr)
         said = last_line(done.stderr or "") or last_line(done.stdout) or f"status {done.returncode}"
-        raise Failure(f"{pathlib.Path(words[0]).name}: {said}")
+        raise Failure(f"{pathlib.Path(command[0]).name}: {said}")
     return done.stdout
 
 
 def python3():
     """The interpreter that programs of PyTorch and others run in: that of PATH."""
     return shutil.which("python3") or sys.executable
+
+
+def words(text, vram=0):
+    """A command in words, such as "python3 bin/torch_train.py --mib {mib}": bin/ is that of the build, {mib} and {gib} are
+    of `vram`."""
+    names = {"python3": python3()}
+    found = [names.get(word, word) for word in text.format(mib=vram // MIB, gib=vram // GIB).split()]
+    return [str(BIN / word[4:]) if word.startswith("bin/") else word for word in found]
 
 
 def python_has(statement):
@@ -186,12 +213,12 @@ def end_process(pid, patience=10):
 
 
 def descendants(pid):
+    """All processes below it; those of a process or thread that ends meanwhile may be missing."""
     found = []
-    for path in pathlib.Path(f"/proc/{pid}/task").glob("*/children"):
-        try:
-            children = list(map(int, path.read_text(encoding="ascii").split()))
-        except OSError:
-            continue  # that thread has ended
-        for child in children:
-            found += [child, *descendants(child)]
+    try:
+        for path in pathlib.Path(f"/proc/{pid}/task").glob("*/children"):
+            for child in map(int, path.read_text(encoding="ascii").split()):
+                found += [child, *descendants(child)]
+    except OSError:
+        pass  # it has ended
     return found

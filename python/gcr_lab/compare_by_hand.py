@@ -12,7 +12,6 @@ in which the program printed nothing).
 
 import contextlib
 import os
-import pathlib
 import shutil
 import subprocess
 import threading
@@ -101,18 +100,16 @@ class Receivers:
     the block is entered."""
 
     def __init__(self, two, folder, streams):
-        self.two, self.folder, self.streams, self.processes = two, folder, streams, []
+        self.two, self.folder, self.streams, self.processes, self.listening = two, folder, streams, [], []
 
     def _start(self, *words, **options):
-        process = subprocess.Popen(list(map(str, words)), **options)
-        self.processes.append(process)
-        return process
+        self.processes.append(subprocess.Popen(list(map(str, words)), **options))
+        return self.processes[-1]
 
     def __enter__(self):
-        self.listening = [self._start(*self.two.words("b", "nc", "-l", self.two.ip("b"), 7600 + number),
-                                      stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
-                          for number in range(self.streams + 1)]  # fmt: skip
-        self._start("tar", "-C", self.folder, "-xf", "-", stdin=self.listening[0].stdout)
+        for port in range(7600, 7601 + self.streams):
+            self.listening.append(self._start(*self.two.words("b", "nc", "-l", self.two.ip("b"), port),
+                                              stdin=subprocess.DEVNULL, stdout=subprocess.PIPE))  # fmt: skip
         if not wait_until(30, self._all_listen):
             self.__exit__()
             raise Failure("by hand: the receivers do not listen")
@@ -129,45 +126,36 @@ class Receivers:
         part = (length // self.streams // CHUNK + 1) * CHUNK
         target.touch()
         os.truncate(target, length)
+        self._pass(0, ["tar", "-C", images, "--exclude=./pages-1.img", "-cf", "-", "."], ["tar", "-C", self.folder, "-xf", "-"])
         for number in range(self.streams):
             offset = min(number * part, length)
-            count = f"count={min(part, length - offset)}"
-            self._start("dd", f"of={target}", "bs=4M", f"seek={offset}", count, "oflag=seek_bytes",
-                        "iflag=count_bytes,fullblock", "conv=notrunc", "status=none",
-                        stdin=self.listening[number + 1].stdout)  # fmt: skip
-            reader = self._start("dd", f"if={pages}", "bs=4M", f"skip={offset}", count, "iflag=skip_bytes,count_bytes",
-                                 "status=none", stdout=subprocess.PIPE)  # fmt: skip
-            self._send(7601 + number, reader)
-        self._send(7600, self._start("tar", "-C", images, "--exclude=./pages-1.img", "-cf", "-", ".", stdout=subprocess.PIPE))
-        for process in self.listening:
-            process.stdout.close()
+            some = ["bs=4M", f"count={min(part, length - offset)}", "status=none"]
+            self._pass(number + 1, ["dd", f"if={pages}", f"skip={offset}", "iflag=skip_bytes,count_bytes", *some],
+                       ["dd", f"of={target}", f"seek={offset}", "oflag=seek_bytes", "iflag=count_bytes,fullblock",
+                        "conv=notrunc", *some])  # fmt: skip
         if any([process.wait() for process in self.processes]):
             raise Failure("by hand: the images were not copied")
 
-    def _send(self, port, reader):
-        self._start(*self.two.words("a", "nc", "-N", self.two.ip("b"), port), stdin=reader.stdout)
+    def _pass(self, number, read, write):
+        """What `read` prints goes through a connection into `write`."""
+        self._start(*write, stdin=self.listening[number].stdout)
+        reader = self._start(*read, stdout=subprocess.PIPE)
+        self._start(*self.two.words("a", "nc", "-N", self.two.ip("b"), 7600 + number), stdin=reader.stdout)
         reader.stdout.close()
+        self.listening[number].stdout.close()
 
     def __exit__(self, *_):
         for process in self.processes:
             process.kill()
             process.wait()
+        for process in self.listening:
+            process.stdout.close()
 
 
 def main(words):
-    parser = base.Arguments(__doc__)
-    parser.add_argument("--gpu", choices=("soft", "real"), default="soft")
-    parser.add_argument("--vram", type=base.size, default=GIB, help="what the program (stencil) holds in GPU memory (default 1G)")
+    parser = base.comparison(__doc__, "the program (stencil)", "downtime")
     parser.add_argument("--streams", type=base.number_between(1, 32), default=4, help="that copy the images by hand (default 4)")
-    parser.add_argument("--by-hand", choices=("yes", "no"), default="yes", help="no: moves it with gcr-migrate only")
-    parser.add_argument("--keep", metavar="DIR", type=pathlib.Path, help="keeps both programs' output and all logs in DIR")
-    parser.add_argument("--record", metavar="FILE", type=pathlib.Path, help="adds the figures to FILE as JSON lines, …")
-    parser.add_argument("--part", metavar="NAME", default="downtime", help="… as part NAME (default downtime)")
     options = parser.parse_args(words)
     base.need_root()
-    log = None
-    if options.keep:
-        options.keep.mkdir(parents=True, exist_ok=True)
-        log = options.keep / "compare-by-hand.log"
     record = Record(options.record, {"part": options.part, "gpu": options.gpu})
-    compare(options.gpu, options.vram, record, options.streams, options.by_hand == "yes", log)
+    compare(options.gpu, options.vram, record, options.streams, options.by_hand == "yes", base.kept_log(options))

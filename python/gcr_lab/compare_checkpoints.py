@@ -130,26 +130,16 @@ def sizes(folder):
 
 
 def main(words):
-    parser = base.Arguments(__doc__)
-    parser.add_argument("--gpu", choices=("soft", "real"), default="soft")
+    parser = base.comparison(__doc__, "the program", "checkpoint")
     parser.add_argument("--program", choices=("stencil", "huggingface"), default="stencil")
-    parser.add_argument("--vram", type=base.size, default=GIB, help="what the program holds in GPU memory (default 1G)")
     parser.add_argument("--runs", type=base.number_between(1, 99), default=3, help="of each way (default 3)")
-    parser.add_argument("--by-hand", choices=("yes", "no"), default="yes")
     parser.add_argument("--dir", type=base.folder, help="an existing folder for the checkpoints (default: a tmpfs made for them)")
     parser.add_argument("--cold", choices=("yes", "no"), default="no",
                         help="yes: the checkpoint's files leave the page cache before it is restored")
-    parser.add_argument("--keep", metavar="DIR", type=pathlib.Path, help="keeps the programs' output and all logs in DIR")
-    parser.add_argument("--record", metavar="FILE", type=pathlib.Path, help="adds the figures to FILE as JSON lines, …")
-    parser.add_argument("--part", metavar="NAME", default="checkpoint", help="… as part NAME (default checkpoint)")
     options = parser.parse_args(words)
     base.need_root()
-    log = None
-    if options.keep:
-        options.keep.mkdir(parents=True, exist_ok=True)
-        log = options.keep / "compare-checkpoints.log"
     with tempfile.TemporaryDirectory() as work:
         path = options.record or pathlib.Path(work) / "figures.txt"
         compare(options.gpu, options.program, options.vram, Record(path, {"part": options.part, "gpu": options.gpu}),
-                options.runs, options.by_hand == "yes", options.dir, options.cold == "yes", log)  # fmt: skip
+                options.runs, options.by_hand == "yes", options.dir, options.cold == "yes", base.kept_log(options))  # fmt: skip
         tables.print_tables(path)

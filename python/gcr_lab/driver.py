@@ -41,6 +41,7 @@ class DriverTool:
                                              stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log)  # fmt: skip
         ready = select.select([self._process.stdout], [], [], 60)[0] and self._process.stdout.readline()
         if ready != "ready\n":
+            self.end()
             raise Failure(f"the checkpoint helper of host {host} does not start: {(hosts.work / f'tool-{host}.log').read_text()}")
 
     def step(self, name, pid, watch):

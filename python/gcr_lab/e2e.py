@@ -21,14 +21,13 @@ EPILOG = """Parts, all by default (the beginning of several, as checkpoint or ri
 %s
 
 Environment: OUT (logs go there; default ./out), VRAM (how much the large programs hold; default 8G), LIMIT (seconds
-after which a part is taken to hang, whatever it does; default 900); of the campaign MOVES and PAIRS (of hosts at a
+after which a part has hung; default 900); of the campaign MOVES and PAIRS (of hosts at a
 time; default 4).
 The last lines are a table of the results; the exit status is 1 if any part failed."""
 
 
 def descriptions(parts):
-    return "\n".join(f"  {name:19} {(getattr(part.run, 'func', part.run).__doc__ or '').splitlines()[0]}"
-                     for name, part in parts.items())  # fmt: skip
+    return "\n".join(f"  {name:19} {part.about}" for name, part in parts.items())
 
 
 def parse(words):

@@ -23,6 +23,7 @@ with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asker:
     print(asker.recv(1500).decode(), end="")
 """
 PORT = 7500
+LOG_LINES = 300
 
 
 class CommandFailed(Failure):
@@ -33,24 +34,11 @@ class CommandFailed(Failure):
         self.status, self.said = status, said
 
 
-@contextlib.contextmanager
-def workplace(log=None, lines=300):
-    """A folder. When the block is left, the last `lines` of each output and log below are added to the file `log`."""
-    work = pathlib.Path(tempfile.mkdtemp(prefix="gcr-lab-", dir="/tmp"))
-    work.chmod(0o755)  # munged has a user of its own
-    try:
-        yield work
-    finally:
-        if log:
-            _keep_logs(work, log, lines)
-        shutil.rmtree(work, ignore_errors=True)
-
-
-def _keep_logs(work, log, lines):
+def _keep_logs(work, log):
     patterns = ("*.out", "*.log", "hosts/*/agent.log", "hosts/slurm/*.log")
     with open(log, "a", encoding="utf-8") as out:
         for path in sorted(path for pattern in patterns for path in work.glob(pattern)):
-            text = path.read_text(encoding="utf-8", errors="replace").splitlines()[-lines:]
+            text = path.read_text(encoding="utf-8", errors="replace").splitlines()[-LOG_LINES:]
             if text:
                 print(f"--- {path.relative_to(work)} (its last lines)", *(line[:2000] for line in text), sep="\n", file=out)
 
@@ -58,20 +46,24 @@ def _keep_logs(work, log, lines):
 @contextlib.contextmanager
 def hosts(gpu, vram_bytes, *options, script="hosts", log=None):
     """Hosts a and b, with `vram_bytes` and 1 GiB more on each software GPU. `script` makes them: a name in scripts/, or
-    a path. All processes on them have ended when the block is left, and what was mounted is unmounted."""
+    a path. When the block is left, the last lines of each output and log are added to the file `log`, all processes on the
+    hosts are ended, and what was mounted is unmounted."""
     maker = str(base.SCRIPTS / script)
-    with workplace(log) as work:
-        folder = work / "hosts"
-        try:
-            with open(work / "up.txt", "w", encoding="utf-8") as said:
-                words = [maker, "up", folder, "--gpu", gpu, "--vram", vram_bytes + base.GIB, *options]
-                status = subprocess.call(list(map(str, words)), stdout=said, stderr=said)
-            if status != 0:
-                raise Failure(last_line((work / "up.txt").read_text(encoding="utf-8")) or f"{maker} ended with status {status}")
-            yield Hosts(work, folder)
-        finally:
-            if folder.exists():
-                subprocess.call([maker, "down", str(folder)])
+    work = pathlib.Path(tempfile.mkdtemp(prefix="gcr-lab-", dir="/tmp"))
+    work.chmod(0o755)  # munged has a user of its own
+    try:
+        with open(work / "up.txt", "w", encoding="utf-8") as said:
+            words = [maker, "up", work / "hosts", "--gpu", gpu, "--vram", vram_bytes + base.GIB, *options]
+            status = subprocess.call(list(map(str, words)), stdout=said, stderr=said)
+        if status != 0:
+            raise Failure(last_line((work / "up.txt").read_text(encoding="utf-8")) or f"{maker}: status {status}")
+        yield Hosts(work, work / "hosts")
+    finally:
+        if log:
+            _keep_logs(work, log)
+        if (work / "hosts").exists():
+            subprocess.call([maker, "down", str(work / "hosts")])
+        shutil.rmtree(work, ignore_errors=True)
 
 
 class Hosts:

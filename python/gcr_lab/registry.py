@@ -35,10 +35,11 @@ class Lab:
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-    """`run` gets a Lab and returns its result in a line, or None. Each of `needs` gets the Lab and returns why the part
+    """`about` is for the help. `run` gets a Lab and returns its result in a line, or None. Each of `needs` gets the Lab and returns why the part
     cannot run here, or an empty text; so does `not_on_hip`, on AMD GPUs. After `limit` seconds a part has hung."""
 
     name: str
+    about: str
     run: typing.Callable
     limit: int
     needs: tuple
@@ -56,22 +57,27 @@ class Part:
             print(result, flush=True)
 
 
+def _run_command(lab, run, command):
+    return run(lab, *base.words(command, lab.vram))
+
+
 class Parts(dict):
     """Parts by name, in the order in which they run."""
 
-    def part(self, name, limit=900, needs=(), not_on_hip="", each=None):
-        """Registers a function. With `each`, {suffix: value}, it is a part NAME-SUFFIX for each, and gets the value
-        besides the Lab; `not_on_hip` then has reasons by suffix."""
+    def part(self, name, limit=900, needs=(), not_on_hip=""):
+        """Registers a function, which the first line of its comment describes."""
 
         def register(function):
-            for suffix, value in (each or {"": None}).items():
-                full = f"{name}-{suffix}" if suffix else name
-                run = functools.partial(function, value=value) if suffix else function
-                reason = not_on_hip.get(suffix, "") if isinstance(not_on_hip, dict) else not_on_hip
-                self[full] = Part(full, run, limit, needs, reason)
+            self[name] = Part(name, function.__doc__.splitlines()[0], function, limit, needs, not_on_hip)
             return function
 
         return register
+
+    def commands(self, run, needs, table, not_on_hip=""):
+        """Parts that run one command each, by `run(lab, *words)`; `table` is {name: (description, command)}."""
+        for name, (about, command) in table.items():
+            part = functools.partial(_run_command, run=run, command=command)
+            self[name] = Part(name, about, part, 900, needs, not_on_hip)
 
     @staticmethod
     def of(*modules):

@@ -70,11 +70,8 @@ def compare_rows(lines):
 
 def size_rows(lines):
     """Medians over the runs of a size; the last column is against the smallest size."""
-    rows = []
-    for vram, here in by_size(lines):
-        downtime, total = middle(here, "downtime_ms"), middle(here, "total_ms")
-        rows.append([size(vram), len(here), downtime, total, ratio(downtime, rows[0][2] if rows else downtime)])
-    return rows
+    rows = [[size(vram), len(here), middle(here, "downtime_ms"), middle(here, "total_ms")] for vram, here in by_size(lines)]
+    return [[*row, ratio(row[2], rows[0][2])] for row in rows]
 
 
 def floor_rows(lines):
@@ -91,12 +88,9 @@ def floor_rows(lines):
 
 
 def dirty_rows(lines):
-    return [[
-        f"{line['dirty_per_second'] * 100:g} %{' ' + line['options'] if line['options'] else ''}",
-        size(line["vram_bytes"]), line["rounds"], size(line["sent_vram_bytes"]),
-        size(sum(line["sent_per_round_bytes"][1:]) if line["sent_per_round_bytes"] else None),
-        line["downtime_ms"], line["total_ms"], line["switchover_reason"] or None,
-    ] for line in lines]  # fmt: skip
+    return [[f"{line['dirty_per_second'] * 100:g} % {line['options']}".strip(), size(line["vram_bytes"]), line["rounds"],
+             size(line["sent_vram_bytes"]), size(sum(line["sent_per_round_bytes"][1:]) if line["rounds"] else None),
+             line["downtime_ms"], line["total_ms"], line["switchover_reason"] or None] for line in lines]  # fmt: skip
 
 
 def cost_rows(lines):
@@ -147,8 +141,8 @@ def checkpoint_tables(lines):
         of(lines, what="restored"), "restore_ms", "returned_ms", "total_ms", "cached"))
     reported = [line for line in lines if "phases" in line]
     for (what, program, asked_bytes, file_system, _), here in grouped(reported, "what", *CHECKPOINTED).items():
-        print_table(f"Phases, {what}: {program}, {size(asked_bytes)}, {file_system}; medians of {len(here)}",
-                    "start ms, ms, times, host, track, phase", phase_rows(here))  # fmt: skip
+        title = f"Phases, {what}: {program}, {size(asked_bytes)}, {file_system}; medians of {len(here)}"
+        print_table(title, "start ms, ms, times, host, track, phase", phase_rows(here))
 
 
 def phase_rows(lines):
@@ -190,12 +184,10 @@ def incremental_tables(lines):
 
 def launch_rows(lines):
     """A row per driver: the medians of its processes, and the least and the most overhead."""
-    rows = []
-    for (driver,), here in grouped(lines, "driver").items():
-        overheads = [line["overhead_ns"] for line in here]
-        rows.append([driver, len(here), middle(here, "direct_ns"), middle(here, "interposed_ns"),
-                     statistics.median(overheads), min(overheads), max(overheads)])  # fmt: skip
-    return rows
+    names = ("direct_ns", "interposed_ns", "overhead_ns")
+    return [[driver, len(here), *(middle(here, name) for name in names),
+             *(bound(line["overhead_ns"] for line in here) for bound in (min, max))]
+            for (driver,), here in grouped(lines, "driver").items()]  # fmt: skip
 
 
 def turns_rows(lines):

@@ -4,8 +4,8 @@ Rates over numbers of connections, of this transport and of iperf3 in turns; wha
 memory; what the receiver copies; rates over sizes of writes. docs/benchmarks.md says what it means.
 """
 
+import collections
 import contextlib
-import dataclasses
 import json
 import os
 import pathlib
@@ -20,20 +20,9 @@ COSTS = ("sender_user_s_per_gb", "sender_system_s_per_gb", "receiver_user_s_per_
 WAYS = (("plain", ()), ("TLS", ("--tls",)))
 
 
-@dataclasses.dataclass(frozen=True)
-class Scale:
-    """How much is done. `seconds` and `warmup` are of one measurement; iperf3 takes whole seconds."""
-
-    connections: tuple
-    writes_kib: tuple
-    repetitions: int
-    other_repetitions: int
-    seconds: float
-    warmup: float
-    region_mib: int
-    rdma_repetitions: int
-
-
+# How much is done. `seconds` and `warmup` are of one measurement; iperf3 takes whole seconds.
+Scale = collections.namedtuple("Scale", "connections writes_kib repetitions other_repetitions seconds warmup region_mib "
+                               "rdma_repetitions")  # fmt: skip
 SCALES = {
     "full": Scale((1, 2, 4, 8, 16), (64, 128, 256, 512, 1024, 2048, 4096), 5, 3, 1.0, 0.3, 1024, 5),
     "quick": Scale((1, 4, 16), (64, 512, 4096), 2, 1, 0.5, 0.1, 256, 2),

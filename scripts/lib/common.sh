@@ -15,13 +15,11 @@ if [[ -n ${GCR_BUILD:-} || ! -x $gcr_root/bin/migrate-agent ]]; then
   gcr_is_bundle=no
   gcr_prefix=${GCR_BUILD:-$gcr_root/build/release}
   gcr_softgpu=$gcr_prefix/tests/softgpu
-  gcr_trivial_driver=$gcr_prefix/tests/bench/trivial_driver
   gcr_criu=${GCR_DEPS_DIR:-$gcr_root/build/deps}/criu/criu
 else
   gcr_is_bundle=yes
   gcr_prefix=$gcr_root
   gcr_softgpu=$gcr_prefix/softgpu
-  gcr_trivial_driver=$gcr_prefix/trivial-driver
   gcr_criu=$gcr_root/criu/criu
   PATH=$PATH:$gcr_root/tools
 fi
@@ -126,26 +124,6 @@ on_host() {
   nsenter "--net=${!namespace}" env ${!gpu_env} "$@"
 }
 
-# start_app HOST OUTPUT COMMAND…: starts a program so that it can be migrated, as leader of a session,
-# without terminal and pipes. Sets app_pid. This shell is its parent and reaps it. It appends to OUTPUT,
-# so that a program restored from a checkpoint does not overwrite later output.
-start_app() {
-  local host=${1^^} output=$2 namespace gpu_env
-  shift 2
-  namespace=NS_$host gpu_env=GPU_ENV_$host
-  : >"$output"
-  # The program must not inherit this shell's descriptors, with which it could not be migrated.
-  # shellcheck disable=SC2086,SC2016
-  setsid nsenter "--net=${!namespace}" env ${!gpu_env} bash -c '
-    for fd in /proc/self/fd/*; do
-      fd=${fd##*/}
-      ((fd > 2)) && eval "exec $fd>&-"
-    done
-    exec "$@"' start-app "$@" </dev/null >>"$output" 2>&1 &
-  app_pid=$!
-  disown "$app_pid"
-}
-
 # Sends a UDP packet from HOST to ADDRESS:PORT and prints the answer; fails if there is none within 10 s.
 ask() {
   local host=$1 address=$2 port=$3
@@ -165,8 +143,3 @@ migrate() {
 
 # field NAME LINE: prints the value of NAME=value in a line such as gcr-migrate's last one.
 field() { sed -n "s/.*\\b$1=\\([^ ]*\\).*/\\1/p" <<<"$2"; }
-
-# report_field NAME FILE: prints a field of the report in FILE that gcr-migrate --json --quiet wrote.
-report_field() {
-  python3 -c 'import json, sys; print(json.load(open(sys.argv[2]))[sys.argv[1]])' "$1" "$2"
-}

@@ -1,5 +1,5 @@
-// The ioctl PAGEMAP_SCAN of /proc/PID/pagemap, which linux/fs.h has since 6.7; after
-// Documentation/admin-guide/mm/pagemap.rst in the kernel's sources.
+// /proc/PID/pagemap: its entries, of 64 bits for each page, and its ioctl PAGEMAP_SCAN, which
+// linux/fs.h has since 6.7; after Documentation/admin-guide/mm/pagemap.rst in the kernel's sources.
 #pragma once
 
 #include <sys/ioctl.h>
@@ -22,6 +22,11 @@ struct ScanArguments {
 };
 
 inline constexpr unsigned long kScan = _IOWR('f', 16, ScanArguments);
+
+// Bits of an entry.
+inline constexpr std::uint64_t kEntryPresent = 1ull << 63;
+inline constexpr std::uint64_t kEntrySwapped = 1ull << 62;
+inline constexpr std::uint64_t kEntryFileOrShared = 1ull << 61;
 
 // Flags.
 inline constexpr std::uint64_t kProtectMatching = 1 << 0;  ///< against writes, by the userfaultfd

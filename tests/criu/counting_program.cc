@@ -64,7 +64,7 @@ void count_in_ghost() {
   if (::pwrite(ghost, "x", 1, lines++) != 1) std::abort();
 }
 
-void say(const std::string& line) {
+void append(const std::string& line) {
   if (ghost >= 0) count_in_ghost();
   if (::write(output, line.data(), line.size()) != static_cast<ssize_t>(line.size())) std::abort();
 }
@@ -72,7 +72,7 @@ void say(const std::string& line) {
 void count(int thread, const std::function<void()>& wait) {
   for (unsigned number = 1;; ++number) {
     wait();
-    say(std::to_string(thread) + " " + std::to_string(number) + "\n");
+    append(std::to_string(thread) + " " + std::to_string(number) + "\n");
   }
 }
 
@@ -124,7 +124,7 @@ std::vector<Body> counters() {
 Body waiter(const char* name, std::function<long()> call) {
   return [name, call = std::move(call)] {
     const long result = call();
-    say("returned " + std::string(name) + " " + std::strerror(result < 0 ? errno : 0) + "\n");
+    append("returned " + std::string(name) + " " + std::strerror(result < 0 ? errno : 0) + "\n");
     ::pause();
   };
 }
@@ -218,7 +218,7 @@ class Pages {
       const unsigned mark = page == changed_page_ ? changed_mark_ : page % 3 != 0 ? mark_ : 0;
       for (unsigned i = 0; i < kWords; i += kWords / 8) {
         if (words_[page * kWords + i] == (mark == 0 ? 0 : value(page, i, mark))) continue;
-        say(std::string("lost ") + kind_ + "\n");
+        append(std::string("lost ") + kind_ + "\n");
         return;
       }
     }
@@ -255,7 +255,7 @@ void occupy_address_of_parents(std::size_t bytes) {
   ::signal(SIGALRM, tick);
   Pages before_fork("what was there before the fork", 1);
   const Pages read_only("what may only be read", 2, PROT_READ);
-  say("ready " + std::to_string(::getpid()) + "\n");
+  append("ready " + std::to_string(::getpid()) + "\n");
   const int thread = ::fork() == 0 ? 1 : 0;
   if (thread == 1) ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (thread == 1) before_fork.change(5, 77);
@@ -311,7 +311,7 @@ class Heap {
     for (std::size_t page = 0; page < marks_.size(); ++page) {
       const unsigned* const words = reinterpret_cast<const unsigned*>(at_ + page * kPage);
       if (words[0] == marks_[page] && words[kPage / sizeof(unsigned) - 1] == marks_[page]) continue;
-      say("lost page " + std::to_string(page) + " of the heap\n");
+      append("lost page " + std::to_string(page) + " of the heap\n");
       return;
     }
   }
@@ -334,7 +334,7 @@ class Heap {
   void resize(std::size_t pages) {
     void* const at = ::mremap(at_, marks_.size() * kPage, pages * kPage, MREMAP_MAYMOVE);
     if (at == MAP_FAILED) {
-      say("the heap is not one mapping any more\n");
+      append("the heap is not one mapping any more\n");
       std::abort();
     }
     at_ = static_cast<char*>(at);
@@ -351,7 +351,7 @@ class Heap {
 };
 
 [[noreturn]] void live_on_heap(bool huge, int flags) {
-  say("ready " + std::to_string(::getpid()) + "\n");
+  append("ready " + std::to_string(::getpid()) + "\n");
   const int thread = ::fork() == 0 ? 1 : 0;
   if (thread == 1) ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   // So that the child's heap lies elsewhere than its parent's: memory of both is left to CRIU.
@@ -405,7 +405,7 @@ class Shared {
       if (!is_mapped(page)) continue;
       const auto* const words = reinterpret_cast<const unsigned*>(place(page));
       if (words[0] == marks_[page] && words[kPage / sizeof(unsigned) - 1] == marks_[page]) continue;
-      say("lost page " + std::to_string(page) + " of shared memory\n");
+      append("lost page " + std::to_string(page) + " of shared memory\n");
       return;
     }
   }
@@ -432,7 +432,7 @@ class Shared {
 
 [[noreturn]] void share() {
   Shared together;
-  say("ready " + std::to_string(::getpid()) + "\n");
+  append("ready " + std::to_string(::getpid()) + "\n");
   const int thread = ::fork() == 0 ? 1 : 0;
   if (thread == 1) ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (thread == 1) together.unmap_middle();
@@ -505,7 +505,7 @@ int main(int argc, char** argv) {
     });
     started.wait(lock, [&] { return known; });
   }
-  say("ready" + tids + "\n");
+  append("ready" + tids + "\n");
   if (std::strcmp(argv[2], "leave") == 0) leave_on_signal(signals);
   threads[0].join();
 }

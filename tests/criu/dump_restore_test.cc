@@ -164,10 +164,7 @@ TEST_F(DumpRestore, AmdPluginFitsCriuAndIgnoresOtherPrograms) {
   auto plugin = open_plugin(criu_command(), kAmdGpuPlugin, criu->version);
   ASSERT_TRUE(plugin) << plugin.error().message();
   start();
-  auto dumped = PreparedDump::to_directory(criu_command(), program_->pid(), images(), {},
-                                           {.plugin = *plugin});
-  ASSERT_TRUE(dumped) << dumped.error().message();
-  const auto taken = dumped->run();
+  const auto taken = dump(criu_command(), program_->pid(), images(), {.plugin = *plugin});
   ASSERT_TRUE(taken) << taken.error().message();
   std::stringstream log;
   log << std::ifstream(images() / "dump.log").rdbuf();

@@ -7,22 +7,47 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <fstream>
 #include <vector>
 
 #include "migrate-agent/criu/images/images.h"
 #include "migrate-agent/criu/runs/criu.h"
 #include "migrate-agent/linux/procfs/procfs.h"
-#include "migrate-agent/process/pages/present_pages.h"
 #include "migrate-agent/process/pages/private_memory.h"
 #include "migrate-agent/process/pages/process_memory.h"
 #include "src/base/units.h"
 #include "tests/criu/program.h"
+#include "tests/criu/whole_runs.h"
 
 namespace gcr::criu::test {
 namespace {
 
 namespace fs = std::filesystem;
+
+/// What is private goes beside CRIU, into files.
+class Separate : public SeparateMemory {
+ public:
+  Separate(pid_t root, fs::path images) : memory_(root), images_(std::move(images)) {}
+
+  LeftOut choose(pid_t task) override { return {memory_.of(task)}; }
+
+  Status take(const std::string& name, pid_t task,
+              const std::vector<AddressRange>& pages) override {
+    GCR_ASSIGN(const ReadMemory read, process::open_memory(task));
+    const UniqueFd image(
+        ::open((images_ / (name + "-0.img")).c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
+    for (const AddressRange& range : pages) {
+      std::vector<std::byte> bytes(range.bytes());
+      GCR_TRY(read(range.start, bytes));
+      EXPECT_EQ(::pwrite(image.get(), bytes.data(), bytes.size(), static_cast<off_t>(range.start)),
+                static_cast<ssize_t>(bytes.size()));
+    }
+    return {};
+  }
+
+ private:
+  process::PrivateMemory memory_;
+  const fs::path images_;
+};
 
 class LeftOutTest : public testing::Test {
  protected:
@@ -34,19 +59,9 @@ class LeftOutTest : public testing::Test {
   }
 
   Status dump() {
-    DumpOptions options;
-    options.leave_out = [memory = process::PrivateMemory(program_->pid())](pid_t task) mutable {
-      return LeftOut{memory.of(task)};
-    };
-    GCR_ASSIGN(auto prepared,
-               PreparedDump::streaming(criu_command(), program_->pid(), logs_, options));
-    GCR_ASSIGN(
-        const auto threads,
-        prepared.run([this](const auto& name, UniqueFd content) { return take(name, content); }, {},
-                     [this](const auto& name, pid_t task, const auto& ranges) -> Status {
-                       GCR_ASSIGN(const ReadMemory read, process::open_memory(task));
-                       return take_memory(name, ranges, read);
-                     }));
+    GCR_ASSIGN(auto prepared, PreparedDump::create(criu_command(), program_->pid(), logs_));
+    Separate separate(program_->pid(), images_);
+    GCR_ASSIGN(const auto threads, prepared.run(to_files(images_), {}, &separate));
     EXPECT_FALSE(threads.empty());
     return {};
   }
@@ -67,30 +82,6 @@ class LeftOutTest : public testing::Test {
   const fs::path images_ = directory_.make("images");
   const fs::path logs_ = directory_.make("logs");
   std::unique_ptr<Program> program_;
-
- private:
-  Status take(const std::string& name, const UniqueFd& content) {
-    std::ofstream out(images_ / name, std::ios::binary);
-    std::vector<char> bytes(kMiB);
-    ssize_t got = 0;
-    while ((got = ::read(content.get(), bytes.data(), bytes.size())) > 0) {
-      out.write(bytes.data(), got);
-    }
-    return {};
-  }
-
-  Status take_memory(const std::string& name, const std::vector<AddressRange>& ranges,
-                     const ReadMemory& read) {
-    const UniqueFd image(
-        ::open((images_ / (name + "-0.img")).c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
-    for (const AddressRange& range : ranges) {
-      std::vector<std::byte> bytes(range.bytes());
-      GCR_TRY(read(range.start, bytes));
-      EXPECT_EQ(::pwrite(image.get(), bytes.data(), bytes.size(), static_cast<off_t>(range.start)),
-                static_cast<ssize_t>(bytes.size()));
-    }
-    return {};
-  }
 };
 
 TEST_F(LeftOutTest, PrivateMemorySentWithoutCriuArrivesIntact) {
@@ -103,12 +94,8 @@ TEST_F(LeftOutTest, PrivateMemorySentWithoutCriuArrivesIntact) {
   // Of 4 MiB, two thirds are filled: `own` of both processes is left out; `before_fork` and
   // `read_only` are left to CRIU, which has them once or twice.
   constexpr std::uint64_t kFilled = 2 * kMiB;
-  if (process::can_scan_pages()) {
-    EXPECT_GE(bytes_of("private-memory-"), 2 * kFilled);
-    EXPECT_LE(bytes_of("private-memory-"), 4 * kFilled);
-  } else {
-    EXPECT_EQ(bytes_of("private-memory-"), 0u);
-  }
+  EXPECT_GE(bytes_of("private-memory-"), 2 * kFilled);
+  EXPECT_LE(bytes_of("private-memory-"), 4 * kFilled);
   EXPECT_GE(bytes_of("pages-"), 2 * kFilled);
   auto tree = restore(criu_command(), images_);
   ASSERT_TRUE(tree) << tree.error().message();
@@ -132,7 +119,6 @@ TEST_F(LeftOutTest, ResumedSourceHasLostNothing) {
 }
 
 TEST_F(LeftOutTest, UnfillableMemoryLeavesNoProcess) {
-  if (!process::can_scan_pages()) return;  // nothing is left out, so nothing is filled
   start("remember");
   const Status dumped = dump();
   ASSERT_TRUE(dumped) << dumped.error().message();
@@ -152,7 +138,7 @@ TEST_F(LeftOutTest, UnfillableMemoryLeavesNoProcess) {
 }
 
 TEST(LeftOutMemory, FailedConversationDoesNotBlockCriu) {
-  auto memory = LeftOutMemory::serve(::getpid(), [](pid_t) { return LeftOut(); });
+  auto memory = LeftOutMemory::serve(::getpid());
   ASSERT_TRUE(memory) << memory.error().message();
   const UniqueFd criu = memory->take_criu_end();
   ASSERT_EQ(::send(criu.get(), "?", 1, 0), 1);  // no message

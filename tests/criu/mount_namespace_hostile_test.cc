@@ -76,7 +76,7 @@ class MountNamespace : public testing::Test {
 
   /// The genuine CRIU dumps the program: nothing mounted over it was run.
   void expect_genuine_dump() {
-    auto prepared = PreparedDump::streaming(criu_command(), program_->pid(), images());
+    auto prepared = PreparedDump::create(criu_command(), program_->pid(), images());
     EXPECT_FALSE(fs::exists(mark())) << std::ifstream(mark()).rdbuf();
     ASSERT_TRUE(prepared) << prepared.error().message();
     const auto report = prepared->run(drain);
@@ -88,7 +88,7 @@ class MountNamespace : public testing::Test {
 
   /// No CRIU is started for the program, for a reason with these words, and it runs on.
   void expect_refusal(const std::string& words) {
-    const auto prepared = PreparedDump::streaming(criu_command(), program_->pid(), images());
+    const auto prepared = PreparedDump::create(criu_command(), program_->pid(), images());
     ASSERT_FALSE(prepared);
     EXPECT_EQ(prepared.error().code(), Code::kRefused);
     EXPECT_THAT(prepared.error().message(), HasSubstr(words));
@@ -98,7 +98,7 @@ class MountNamespace : public testing::Test {
   /// `change` runs after CRIU was started, whose dump is then refused for a reason with these
   /// words; the program runs on.
   void expect_refusal_after(const std::function<void()>& change, const std::string& words) {
-    auto prepared = PreparedDump::streaming(criu_command(), program_->pid(), images());
+    auto prepared = PreparedDump::create(criu_command(), program_->pid(), images());
     ASSERT_TRUE(prepared) << prepared.error().message();
     change();
     const auto report = prepared->run(drain);
@@ -252,7 +252,7 @@ TEST_F(MountNamespace, ProcCoveredWhileCriuWaitsIsRefused) {
 
 TEST_F(MountNamespace, ProcCoveredDuringTheDumpIsRefused) {
   start("true");
-  auto prepared = PreparedDump::streaming(criu_command(), program_->pid(), images());
+  auto prepared = PreparedDump::create(criu_command(), program_->pid(), images());
   ASSERT_TRUE(prepared) << prepared.error().message();
   std::once_flag covered;
   const auto report = prepared->run([&](const std::string& name, UniqueFd content) {

@@ -30,21 +30,10 @@ class Prepared : public testing::Test {
     return wait_for_progress(file(), {}, 5);
   }
 
-  PreparedDump prepare_streaming(const DumpOptions& options = {}) {
-    auto prepared = PreparedDump::streaming(criu_command(), program_->pid(), logs(), options);
+  PreparedDump prepare(const DumpOptions& options = {}) {
+    auto prepared = PreparedDump::create(criu_command(), program_->pid(), logs(), options);
     EXPECT_TRUE(prepared) << prepared.error().message();
     return std::move(*prepared);
-  }
-
-  /// A TakeImage that writes files into images().
-  TakeImage to_files() {
-    return [this](const std::string& name, UniqueFd content) -> Status {
-      std::ofstream out(images() / name, std::ios::binary);
-      char bytes[65536];
-      ssize_t got = 0;
-      while ((got = ::read(content.get(), bytes, sizeof(bytes))) > 0) out.write(bytes, got);
-      return {};
-    };
   }
 
   void kill_program() {
@@ -58,11 +47,11 @@ class Prepared : public testing::Test {
 
 TEST_F(Prepared, StreamedDumpRestoresAndResumesWithoutGap) {
   start();
-  PreparedDump prepared = prepare_streaming();
+  PreparedDump prepared = prepare();
   auto restore = PreparedRestore::create(criu_command(), images(), {program_->pid()});
   ASSERT_TRUE(restore) << restore.error().message();
   wait_for_progress(file(), read_output(file()), 5);  // preparing costs it nothing
-  const auto report = prepared.run(to_files());
+  const auto report = prepared.run(to_files(images()));
   ASSERT_TRUE(report) << report.error().message();
   EXPECT_EQ(state_of(program_->pid()), 'T');
   const Output dumped = read_output(file());
@@ -78,7 +67,7 @@ TEST_F(Prepared, StreamedDumpRestoresAndResumesWithoutGap) {
 /// A process that may signal CRIU's restored tasks can make the restore fail, and no more.
 TEST_F(Prepared, ConstantlySignalledRestoreFinishes) {
   start();
-  const auto report = prepare_streaming().run(to_files());
+  const auto report = prepare().run(to_files(images()));
   ASSERT_TRUE(report) << report.error().message();
   const pid_t number = program_->pid();
   kill_program();
@@ -114,7 +103,7 @@ TEST_F(Prepared, ConstantlySignalledRestoreFinishes) {
 
 TEST_F(Prepared, BlockingCallsContinueOnBothSides) {
   start("wait");
-  const auto report = prepare_streaming().run(to_files());
+  const auto report = prepare().run(to_files(images()));
   ASSERT_TRUE(report) << report.error().message();
   ASSERT_TRUE(resume_stopped(program_->process()));
   expect_gapless(wait_for_progress(file(), read_output(file()), 200));
@@ -140,6 +129,20 @@ void stop_criu(pid_t program) {
   }
 }
 
+/// Stops CRIU when it asks.
+class StoppingCriu : public SeparateMemory {
+ public:
+  explicit StoppingCriu(pid_t program) : program_(program) {}
+  LeftOut choose(pid_t) override {
+    stop_criu(program_);
+    return {};
+  }
+  Status take(const std::string&, pid_t, const std::vector<AddressRange>&) override { return {}; }
+
+ private:
+  const pid_t program_;
+};
+
 constexpr std::chrono::seconds kShortPatience{1};
 
 /// CRIU waits for the tasks, which contain its code by then, and they run on.
@@ -147,16 +150,12 @@ TEST_F(Prepared, HangingCriuIsKilled) {
   start();
   DumpOptions options;
   options.patience = kShortPatience;
-  options.leave_out = [program = program_->pid()](pid_t) {
-    stop_criu(program);
-    return LeftOut{};
-  };
-  const auto nothing = [](const auto&, pid_t, const auto&) { return Status(); };
-  const auto failed = prepare_streaming(options).run(to_files(), {}, nothing);
+  StoppingCriu memory(program_->pid());
+  const auto failed = prepare(options).run(to_files(images()), {}, &memory);
   ASSERT_FALSE(failed);
   EXPECT_EQ(failed.error().code(), Code::kTimeout) << failed.error().message();
   expect_gapless(wait_for_progress(file(), read_output(file()), 20));
-  const auto report = prepare_streaming().run(to_files());
+  const auto report = prepare().run(to_files(images()));
   ASSERT_TRUE(report) << report.error().message();
 }
 
@@ -165,42 +164,16 @@ TEST_F(Prepared, CriuWaitingForItsReaderIsNotKilled) {
   DumpOptions options;
   options.patience = kShortPatience;
   const auto report =
-      prepare_streaming(options).run([&](const std::string& name, UniqueFd content) -> Status {
+      prepare(options).run([&](const std::string& name, UniqueFd content) -> Status {
         if (name.starts_with("pages-")) std::this_thread::sleep_for(3 * kShortPatience);
-        return to_files()(name, std::move(content));
+        return to_files(images())(name, std::move(content));
       });
   EXPECT_TRUE(report) << report.error().message();
 }
 
-TEST_F(Prepared, StreamedDumpEqualsOneToADirectory) {
-  start();
-  std::set<std::string> streamed;
-  std::mutex mutex;
-  const auto report =
-      prepare_streaming().run([&](const std::string& name, UniqueFd content) -> Status {
-        char bytes[65536];
-        while (::read(content.get(), bytes, sizeof(bytes)) > 0) {
-        }
-        const std::lock_guard lock(mutex);
-        EXPECT_TRUE(streamed.insert(name).second) << name << " came twice";
-        return {};
-      });
-  ASSERT_TRUE(report) << report.error().message();
-  ASSERT_TRUE(resume_stopped(program_->process()));
-  ASSERT_TRUE(dump(criu_command(), program_->pid(), images()));
-  std::set<std::string> written;
-  for (const auto& entry : fs::directory_iterator(images())) {
-    if (entry.path().extension() == ".img") written.insert(entry.path().filename());
-  }
-  // Whether there are queues depends on other programs' sockets at that moment.
-  streamed.erase("sk-queues.img");
-  written.erase("sk-queues.img");
-  EXPECT_EQ(streamed, written);
-}
-
 TEST_F(Prepared, DumpFailsIfItsMemoryIsNotRead) {
   start();
-  PreparedDump prepared = prepare_streaming();
+  PreparedDump prepared = prepare();
   const auto report = prepared.run([](const std::string& name, UniqueFd) -> Status {
     if (!name.starts_with("pages-")) return {};
     return Error(Code::kUnavailable, "the network has gone");
@@ -212,7 +185,7 @@ TEST_F(Prepared, DumpFailsIfItsMemoryIsNotRead) {
 
 TEST_F(Prepared, DumpFailsIfItsMemoryIsLost) {
   start();
-  PreparedDump prepared = prepare_streaming();
+  PreparedDump prepared = prepare();
   const auto report = prepared.run([](const std::string& name, UniqueFd content) -> Status {
     char bytes[65536];
     while (::read(content.get(), bytes, sizeof(bytes)) > 0) {
@@ -227,8 +200,8 @@ TEST_F(Prepared, DumpFailsIfItsMemoryIsLost) {
 
 TEST_F(Prepared, DumpFailsIfItsLastImageIsRefused) {
   start();
-  PreparedDump prepared = prepare_streaming();
-  const TakeImage take = to_files();
+  PreparedDump prepared = prepare();
+  const TakeImage take = to_files(images());
   const auto report = prepared.run([&](const std::string& name, UniqueFd content) -> Status {
     if (name == "pstree.img") return Error(Code::kUnavailable, "the network has gone");
     return take(name, std::move(content));
@@ -244,7 +217,7 @@ TEST_F(Prepared, RefusedDumpReportsCriusMessage) {
   program_ = std::make_unique<Program>(file(), "count", ends[1]);
   ::close(ends[1]);
   const Output before = wait_for_progress(file(), {}, 5);
-  const auto report = prepare_streaming().run(to_files());
+  const auto report = prepare().run(to_files(images()));
   ASSERT_FALSE(report);
   EXPECT_EQ(report.error().code(), Code::kUnsupported);
   EXPECT_NE(report.error().message().find("Error (criu/"), std::string::npos)
@@ -256,7 +229,7 @@ TEST_F(Prepared, UnusedSessionsLeaveNothing) {
   start();
   const std::set<pid_t> before = all_processes();
   {
-    const PreparedDump prepared = prepare_streaming();
+    const PreparedDump prepared = prepare();
     const auto restore = PreparedRestore::create(criu_command(), images(), {});
     ASSERT_TRUE(restore) << restore.error().message();
     EXPECT_GT(all_processes().size(), before.size());
@@ -267,15 +240,15 @@ TEST_F(Prepared, UnusedSessionsLeaveNothing) {
 
 TEST_F(Prepared, DumpOfAnEndedProcessIsAnError) {
   start();
-  PreparedDump prepared = prepare_streaming();
+  PreparedDump prepared = prepare();
   program_.reset();
-  const auto report = prepared.run(to_files());
+  const auto report = prepared.run(to_files(images()));
   ASSERT_FALSE(report);
 }
 
 TEST_F(Prepared, RestoreThatOccupiesAPidOfTheTreeRestarts) {
   const pid_t pid = (start(), program_->pid());
-  ASSERT_TRUE(prepare_streaming().run(to_files()));
+  ASSERT_TRUE(prepare().run(to_files(images())));
   const Output dumped = read_output(file());
   const fs::path there = directory_.make("there");
   // All numbers up to just before the program's own are reported as taken.
@@ -295,7 +268,7 @@ TEST_F(Prepared, RestoreThatOccupiesAPidOfTheTreeRestarts) {
 TEST_F(Prepared, RestoreOfATruncatedImageFailsAndLeavesNothing) {
   const std::set<pid_t> before = all_processes();
   const pid_t pid = (start(), program_->pid());
-  ASSERT_TRUE(prepare_streaming().run(to_files()));
+  ASSERT_TRUE(prepare().run(to_files(images())));
   kill_program();
   for (const std::string& name :
        {std::string("pages-1.img"), "core-" + std::to_string(pid) + ".img",
@@ -322,18 +295,6 @@ TEST_F(Prepared, RestoreWithoutImagesFailsAndLeavesNothing) {
     EXPECT_EQ(tree.error().code(), Code::kNotFound);
   }
   EXPECT_EQ(all_processes(), before);
-}
-
-/// If the kernel cannot track memory, pre_dump() fails; if it can, pre_dump() works.
-/// check_memory_tracking() must agree with it.
-TEST_F(Prepared, PreDumpWorksIfTheCheckSaysSo) {
-  start();
-  const Status tracked = check_memory_tracking(criu_command());
-  const fs::path first = directory_.make("images/pre-1");
-  const auto report = pre_dump(criu_command(), program_->pid(), first);
-  EXPECT_EQ(report.has_value(), tracked.has_value());
-  EXPECT_TRUE(tracked || tracked.error().code() == Code::kUnsupported);
-  expect_gapless(wait_for_progress(file(), read_output(file()), 20));
 }
 
 }  // namespace

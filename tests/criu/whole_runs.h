@@ -4,6 +4,8 @@
 #include <unistd.h>
 
 #include <csignal>
+#include <fstream>
+#include <string>
 
 #include "migrate-agent/criu/images/images.h"
 #include "migrate-agent/criu/runs/criu.h"
@@ -11,11 +13,23 @@
 
 namespace gcr::criu {
 
-/// PreparedDump::to_directory() and run() in one.
+/// A TakeImage that writes files into `directory`.
+inline TakeImage to_files(const std::filesystem::path& directory) {
+  return [directory](const std::string& name, UniqueFd content) -> Status {
+    std::ofstream out(directory / name, std::ios::binary);
+    char bytes[65536];
+    ssize_t got = 0;
+    while ((got = ::read(content.get(), bytes, sizeof(bytes))) > 0) out.write(bytes, got);
+    return {};
+  };
+}
+
+/// PreparedDump::create() and run() in one: everything goes through CRIU, into files.
 inline Result<std::vector<process::ThreadRights>> dump(const Command& command, pid_t pid,
-                                                       const std::filesystem::path& directory) {
-  GCR_ASSIGN(PreparedDump prepared, PreparedDump::to_directory(command, pid, directory));
-  return prepared.run();
+                                                       const std::filesystem::path& directory,
+                                                       const DumpOptions& options = {}) {
+  GCR_ASSIGN(PreparedDump prepared, PreparedDump::create(command, pid, directory, options));
+  return prepared.run(to_files(directory));
 }
 
 /// The caller's own rights for all processes of the images; none if the images are incomplete.

@@ -225,18 +225,4 @@ std::vector<std::string> UnifiedMemoryDevice::used_by(
   return words;
 }
 
-bool tracks_dirty_pages() {
-  // Bit 55 of a page's entry is set when it was written to; without the feature it is never set.
-  std::vector<std::byte> page(2 * 4096);
-  const auto address = reinterpret_cast<std::uintptr_t>(page.data()) + 4095;
-  *reinterpret_cast<volatile char*>(address / 4096 * 4096) = 1;
-  const UniqueFd pagemap(::open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC));
-  std::uint64_t entry = 0;
-  if (::pread(pagemap.get(), &entry, sizeof entry, static_cast<off_t>(address / 4096 * 8)) !=
-      sizeof entry) {
-    throw std::runtime_error("cannot read /proc/self/pagemap");
-  }
-  return ((entry >> 55) & 1) != 0;
-}
-
 }  // namespace gcr::e2e

@@ -100,7 +100,4 @@ class UnifiedMemoryDevice {
   const std::string path_;
 };
 
-/// Whether this machine's kernel reports which pages were written to (soft-dirty).
-bool tracks_dirty_pages();
-
 }  // namespace gcr::e2e

@@ -20,7 +20,6 @@
 
 #include "migrate-agent/linux/cgroups/hierarchy.h"
 #include "migrate-agent/linux/procfs/procfs.h"
-#include "migrate-agent/process/pages/present_pages.h"
 #include "src/base/units.h"
 #include "tests/e2e/apps.h"
 #include "tests/e2e/two_hosts.h"
@@ -83,7 +82,7 @@ class JobTest : public testing::Test {
     ASSERT_TRUE(migrated(outcome));
     const std::uint64_t by_criu =
         outcome.report.image_bytes() - outcome.report.memory_image_bytes();
-    EXPECT_LT(by_criu, process::can_scan_pages() ? 128 * kMiB : 512 * kMiB);
+    EXPECT_LT(by_criu, 128 * kMiB);
     ASSERT_TRUE(script.wait_for_lines(script.lines().size() + kSome)) << script.output();
     std::size_t look = 0;
     for (const std::string& line : script.lines()) EXPECT_EQ(line, fmt::format("look {}", ++look));
@@ -181,7 +180,7 @@ TEST_F(JobTest, MemoryWrittenBetweenRoundsArrivesIntact) {
     ASSERT_TRUE(script.wait_for_lines(script.lines().size() + kSome)) << script.output();
     const MigrateReport outcome = hosts_.migrate_for_report(host, pid, {});
     ASSERT_TRUE(migrated(outcome));
-    EXPECT_EQ(outcome.report.image_mode(), process::can_scan_pages() ? "rounds" : "stream");
+    EXPECT_EQ(outcome.report.image_mode(), "rounds");
     pid = static_cast<pid_t>(outcome.report.destination_pid());
     host = other(host);
   }

@@ -52,7 +52,7 @@ int main(int argc, char** argv) {
     step = reinterpret_cast<decltype(step)>(dlsym(library, "deep_step"));
   }
   gcr::apps::Pace pace(10);
-  for (unsigned n = 0; !gcr::apps::termination_asked(); ++n) {
+  for (unsigned n = 0; !gcr::apps::termination_requested(); ++n) {
     pace.begin_step();
     const int result = deep ? step(memory, n) : 0;
     const auto last = static_cast<std::uint32_t>(gpu.read_word(memory + kBytes - 8));

@@ -9,7 +9,6 @@
 #include <string>
 
 #include "migrate-agent/process/inspect/files.h"
-#include "migrate-agent/process/pages/present_pages.h"
 #include "src/base/units.h"
 #include "tests/e2e/apps.h"
 #include "tests/e2e/checkpoints.h"
@@ -30,10 +29,6 @@ bool has_memory_of_the_driver(pid_t pid) {
 
 class PinnedMemory : public CheckpointTest {
  protected:
-  void SetUp() override {
-    if (!process::can_scan_pages()) GTEST_SKIP() << "a kernel before 6.7";
-  }
-
   /// All of its lines.
   void expect_as_undisturbed(const App& app) {
     EXPECT_TRUE(printed_what_prints(app, start_pinned(hosts_, Host::kA, kPinned, 20)));

@@ -395,7 +395,7 @@ TEST(SuspendOnHip, IsRefused) {
   const App counter = start_counter(hosts, Host::kA, kCounterVram);
   const CommandResult refused = hosts.order(Host::kA, {"suspend", std::to_string(counter.pid())});
   EXPECT_EQ(refused.exit_code, kRefusedExit);
-  EXPECT_THAT(refused.err, HasSubstr("GPUs of AMD"));
+  EXPECT_THAT(refused.err, HasSubstr("AMD GPUs"));
 }
 
 }  // namespace

@@ -13,7 +13,7 @@
 #include <thread>
 
 #include "migrate-agent/process/pages/mappings.h"
-#include "migrate-agent/process/pages/present_pages.h"
+#include "migrate-agent/process/pages/page_scan.h"
 #include "src/base/pagemap_scan.h"
 #include "src/base/unique_fd.h"
 #include "src/base/units.h"
@@ -32,7 +32,9 @@ class TrackedMemoryTest : public testing::Test {
   static constexpr std::uint64_t kResting = kRestingMib * kMiB;
 
   void SetUp() override {
-    if (!process::can_scan_pages()) GTEST_SKIP() << "a kernel before 6.7";
+    const auto scan = process::PageScan::open(::getpid());
+    AddressRanges none;
+    if (!scan || !scan->find({}, {0, 4096}, none)) GTEST_SKIP() << "the kernel has no PAGEMAP_SCAN";
   }
 
   App start(const std::string& how = "") {

@@ -119,11 +119,11 @@ std::vector<std::string> seeds() {
               .text(block(5, compressed(store::Codec::kZstd, kPageBytes), 3 * kPageBytes,
                           store::Codec::kZstd, third))
               .text(name("core-1.img", 3, 13))
-              .text(name("pre-1/pages-1.img", 4, two_pages))
+              .text(name("pages-1.img", 4, two_pages))
               .text(name("mm-1.img", 5, 3 * kPageBytes)),
           Script()
               .text(name("../core-1.img", 3, 13))
-              .text(name("pre-2/core-1.img", 4, std::uint64_t{1} << 47)),
+              .text(name("pre-1/core-1.img", 4, std::uint64_t{1} << 47)),
           Script()
               .number(kRawBlock)
               .number<std::uint8_t>(0)

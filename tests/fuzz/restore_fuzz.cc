@@ -85,8 +85,8 @@ std::vector<std::string> seeds() {
   add_digests(good, 1, 16);
   add_digests(good, 2, 32);
   add_file(good, "core-1.img", 0, 100);
-  add_file(good, "pre-1/pages-1.img", 1, 4096);
-  add_file(good, "pre-2/pages-1.img", 2, 4096);
+  add_file(good, "pages-1.img", 1, 4096);
+  add_file(good, "pages-2.img", 2, 4096);
   proto::RestoreRequest bad = good;
   add_digests(bad, 2, 31);
   add_file(bad, "../core-1.img", 3, std::uint64_t{1} << 44);

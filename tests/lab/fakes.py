@@ -3,6 +3,7 @@ Python. No root, no GPU, no network. What `gcr-migrate` does here: a program tha
 is the command line and the last step, with which a restore starts it again.
 """
 
+import glob
 import json
 import os
 import pathlib
@@ -170,7 +171,7 @@ PROGRAMS = {
             case $* in *--leave-running*) ;; *) kill -STOP "$pid" ;; esac ;;
           restore)
             [ "$(stat -c %s "$images/pages-1.img")" = 9000000 ] || exit 1
-            kill -CONT "$(cat "$images/pid")" 2>/dev/null || "$FAKE/scripts/restart" ;;
+            kill -CONT "$(cat "$images/pid")" ;;
         esac""")},
     "tools": {
         "nsenter": shell(r"""shift
@@ -181,7 +182,7 @@ PROGRAMS = {
             exec "$@" """),
         "unshare": shell('shift; exec "$@"'),
         "nc": shell(r"""for port; do :; done
-            if [ "$1" = -l ]; then mkfifo "$FAKE/port-$port"; cat "$FAKE/port-$port"; rm "$FAKE/port-$port"; exit; fi
+            if [ "$1" = -l ]; then rm -f "$FAKE/port-$port"; mkfifo "$FAKE/port-$port"; cat "$FAKE/port-$port"; rm "$FAKE/port-$port"; exit; fi
             until [ -p "$FAKE/port-$port" ]; do sleep 0.01; done
             cat >"$FAKE/port-$port" """),
         "nvidia-smi": shell(r"""case $* in
@@ -206,9 +207,8 @@ PROGRAMS = {
         "sbatch": shell(r"""echo "$@" >>"$FAKE/sbatch"
             case "$*" in *--wrap*) exit ;; esac
             while [ "$1" != --output ]; do shift; done
-            sh /dev/stdin >>"$2" 2>&1 <<END &
-$(cat)
-END
+            text=$(cat)
+            sh -c "$text" >>"$2" 2>&1 </dev/null &
             echo $! >"$FAKE/job"; echo 7"""),
         "scontrol": shell(r"""case "$*" in
               *'job 7') echo 'JobState=COMPLETED Reason=None' ;; *job*) echo 'JobState=RUNNING Reason=None' ;;
@@ -249,11 +249,12 @@ def called(name):
 
 
 def left_behind():
-    """Processes of fake hosts that are alive."""
+    """Processes of these fake hosts that are alive."""
     found = []
-    for path in pathlib.Path("/proc").glob("[0-9]*/environ"):
+    for path in map(pathlib.Path, glob.glob("/proc/[0-9]*/environ")):
         try:
-            if f"GCR_FAKE_HOSTS={tempfile.gettempdir()}/gcr-lab-".encode() in path.read_bytes():
+            environment = dict(entry.partition(b"=")[::2] for entry in path.read_bytes().split(b"\0"))
+            if environment.get(b"FAKE") == str(ROOT).encode() and b"GCR_FAKE_HOSTS" in environment:
                 found.append((path.parent / "cmdline").read_text(encoding="utf-8").replace("\0", " "))
         except OSError:
             pass

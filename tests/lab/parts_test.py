@@ -65,7 +65,11 @@ class Executed(unittest.TestCase):
 
     def last_line(self, gpu="real", **options):
         parts = Parts()
-        parts.part("one", **options)(lambda lab: "done")
+        def done(lab):
+            """says so"""
+            return "done"
+
+        parts.part("one", **options)(done)
         with contextlib.redirect_stdout(io.StringIO()) as said:
             parts["one"].execute(Lab("one", gpu, pathlib.Path(), 0))
         return said.getvalue()
@@ -88,14 +92,15 @@ class Executed(unittest.TestCase):
     def test_a_part_may_find_out_later_that_it_cannot_run(self):
         parts = Parts()
 
-        @parts.part("late", each={"a": 1, "b": 2}, not_on_hip={"b": "no b"})
-        def late(lab, value):
-            raise base.NotRun(f"no {value}")
+        def late(lab, *words):
+            raise base.NotRun(f"no {' '.join(words)}")
 
+        parts.commands(late, (), {"late-a": ("a", "x {mib}")})
+        parts.commands(late, (), {"late-b": ("b", "y")}, not_on_hip="no b")
         with contextlib.redirect_stdout(io.StringIO()) as said:
             for name in parts:
-                parts[name].execute(Lab(name, "hip", pathlib.Path(), 0))
-        self.assertEqual(said.getvalue(), "no 1: not run\nno b: not run\n")
+                parts[name].execute(Lab(name, "hip", pathlib.Path(), 2 << 20))
+        self.assertEqual(said.getvalue(), "no x 2: not run\nno b: not run\n")
 
 
 class Apart(unittest.TestCase):
@@ -226,6 +231,29 @@ class AllParts(unittest.TestCase):
         self.assertIn("program: steady FAILED (status 3): broken\nx was NOT RUN\n", progress)
         self.assertEqual((self.out / "words").read_text().splitlines()[0], f"--runs 1 --out {self.out} --part size")
         self.assertEqual(self.run_bench("true")[0], 0)
+
+
+class Processes(unittest.TestCase):
+    def test_what_has_ended_is_dead_and_has_no_descendants(self):
+        process = subprocess.Popen(["true"])
+        self.assertTrue(base.wait_until(10, lambda: not base.is_alive(process.pid)))  # a zombie
+        self.assertEqual(base.descendants(process.pid), [])
+        process.wait()
+        self.assertFalse(base.is_alive(process.pid))
+        self.assertEqual(base.descendants(process.pid), [])
+        base.end_process(process.pid)
+
+    def test_one_that_ignores_sigterm_is_killed(self):
+        process = subprocess.Popen(["sh", "-c", "trap '' TERM; echo; while :; do sleep 0.1; done"], stdout=subprocess.PIPE)
+        process.stdout.readline()
+        base.end_process(process.pid, patience=0.2)
+        self.assertEqual(process.wait(), -signal.SIGKILL)
+        process.stdout.close()
+
+    def test_a_program_that_fails_is_told_by_its_last_line(self):
+        with contextlib.redirect_stderr(io.StringIO()) as said, self.assertRaisesRegex(base.Failure, "^sh: no room$"):
+            base.run("sh", "-c", "echo begun; echo why >&2; echo no room >&2; exit 2")
+        self.assertEqual(said.getvalue(), "begun\nwhy\nno room\n\n")
 
 
 class Usage(unittest.TestCase):

@@ -25,7 +25,6 @@
 
 #include "migrate-agent/linux/procfs/procfs.h"
 #include "migrate-agent/preflight/compare/comparison.h"
-#include "migrate-agent/process/pages/present_pages.h"
 #include "src/base/limits.h"
 #include "src/base/unique_fd.h"
 
@@ -92,23 +91,6 @@ TEST_F(Examining, MissingToolsDoNotHideOtherFindings) {
   config_.criu.argv = {(directory_ / "no-criu").string()};
   const auto ids = found(::getpid());
   EXPECT_THAT(ids, AllOf(Contains("criu-missing"), Contains("not-ours")));
-}
-
-TEST_F(Examining, ImageRoundsNeedDirtyTracking) {
-  const pid_t sleeper = ::fork();
-  if (sleeper == 0) {
-    ::pause();
-    ::_exit(0);
-  }
-  config_.criu.argv = {"python3", GCR_FAKE_CRIU, "9.0.0", "good"};
-  const auto blockers = found(sleeper, proto::IMAGE_MODE_ROUNDS);
-  EXPECT_THAT(blockers, Contains("no-door"));
-  if (!process::can_scan_pages()) {
-    EXPECT_THAT(blockers, Contains("no-dirty-tracking"));
-  }
-  EXPECT_THAT(found(sleeper), Not(Contains("no-dirty-tracking")));
-  ::kill(sleeper, SIGKILL);
-  ::waitpid(sleeper, nullptr, 0);
 }
 
 /// A process that looks like a CUDA process under the library, and starts a child by vfork which

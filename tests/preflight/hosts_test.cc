@@ -406,16 +406,14 @@ TEST_F(Hosts, MissingRequiredHugepagesAreAFinding) {
   EXPECT_THAT(compared(any), ElementsAre("no-hugepages"));
 }
 
-TEST_F(Hosts, FullAgentDirectoriesAreAFinding) {
+TEST_F(Hosts, FullStateDirectoryIsAFinding) {
   const proto::PreflightRequest any = request();
   ASSERT_EQ(::mount("tmpfs", config_.state_dir.c_str(), "tmpfs", 0, "size=64k"), 0);
-  ASSERT_EQ(::mount("tmpfs", config_.runtime_dir.c_str(), "tmpfs", 0, "size=64k"), 0);
   EXPECT_THAT(compared(any), ElementsAre("state-dir-full"));
   findings::Findings at_source(findings::Side::kSource);
-  check_disk_space(config_, kMiB, at_source);
-  EXPECT_THAT(ids(at_source), ElementsAre("state-dir-full", "runtime-dir-full"));
+  check_disk_space(config_, at_source);
+  EXPECT_THAT(ids(at_source), ElementsAre("state-dir-full"));
   ::umount2(config_.state_dir.c_str(), MNT_DETACH);
-  ::umount2(config_.runtime_dir.c_str(), MNT_DETACH);
 }
 
 TEST_F(Hosts, UnavailableTransportIsAFinding) {

@@ -96,7 +96,7 @@ class Blocker {
                   [](void* self) { static_cast<Blocker*>(self)->gate_.get_future().wait(); }, this),
               CUDA_SUCCESS);
   }
-  void let_go() { gate_.set_value(); }
+  void unblock() { gate_.set_value(); }
 
  private:
   std::promise<void> gate_;

@@ -148,7 +148,7 @@ TEST_P(DriverTest, SubmissionIsAsynchronousAndOrdered) {
   EXPECT_EQ(launch(fill, {address, 512, 11}, in), CUDA_SUCCESS);
   EXPECT_EQ(launch(fill, {address, 512, 22}, in), CUDA_SUCCESS);
   EXPECT_EQ(cu.cuStreamQuery(in), CUDA_ERROR_NOT_READY);
-  blocker.let_go();
+  blocker.unblock();
   EXPECT_EQ(cu.cuStreamSynchronize(in), CUDA_SUCCESS);
   EXPECT_EQ(cu.cuStreamQuery(in), CUDA_SUCCESS);
   EXPECT_EQ(word(address + 8), 22);
@@ -206,10 +206,10 @@ TEST_P(DriverTest, LegacyStreamWaitsOnlyForBlockingStreams) {
   EXPECT_EQ(cu.cuStreamQuery(nullptr), CUDA_SUCCESS);
   blocking_work.put_on(cu, blocking);
   EXPECT_EQ(cu.cuStreamQuery(nullptr), CUDA_ERROR_NOT_READY);
-  blocking_work.let_go();
+  blocking_work.unblock();
   EXPECT_EQ(cu.cuStreamSynchronize(nullptr), CUDA_SUCCESS);
   EXPECT_EQ(cu.cuStreamQuery(other), CUDA_ERROR_NOT_READY);
-  other_work.let_go();
+  other_work.unblock();
   EXPECT_EQ(cu.cuCtxSynchronize(), CUDA_SUCCESS);
 }
 
@@ -232,7 +232,7 @@ TEST_P(DriverTest, EventsOrderStreamsAndMeasureTime) {
   EXPECT_EQ(cu.cuEventQuery(end), CUDA_ERROR_NOT_READY);
   float milliseconds = -1;
   EXPECT_EQ(cu.cuEventElapsedTime(&milliseconds, start, end), CUDA_ERROR_NOT_READY);
-  blocker.let_go();
+  blocker.unblock();
   EXPECT_EQ(cu.cuStreamSynchronize(second), CUDA_SUCCESS);
   EXPECT_EQ(word(address), 2);
   EXPECT_EQ(cu.cuEventElapsedTime(&milliseconds, start, end), CUDA_SUCCESS);
@@ -333,7 +333,7 @@ TEST_P(DriverTest, PageableSourceMayChangeAfterSubmission) {
   std::uint64_t value = 1;
   EXPECT_EQ(cu.cuMemcpyHtoDAsync_v2(address, &value, 8, in), CUDA_SUCCESS);
   value = 2;
-  blocker.let_go();
+  blocker.unblock();
   EXPECT_EQ(cu.cuStreamSynchronize(in), CUDA_SUCCESS);
   EXPECT_EQ(word(address), 1);
 }
@@ -348,7 +348,7 @@ TEST_P(DriverTest, StreamOrderedMemoryIsFreedInOrder) {
   EXPECT_EQ(cu.cuMemsetD32Async(address, 1, 512, in), CUDA_SUCCESS);
   EXPECT_EQ(cu.cuMemFreeAsync(address, in), CUDA_SUCCESS);
   EXPECT_EQ(free_bytes(), before - kPiece);
-  blocker.let_go();
+  blocker.unblock();
   EXPECT_EQ(cu.cuStreamSynchronize(in), CUDA_SUCCESS);
   EXPECT_EQ(free_bytes(), before);
 }

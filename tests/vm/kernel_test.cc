@@ -11,6 +11,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
@@ -19,6 +20,7 @@
 #include <thread>
 #include <vector>
 
+#include "src/base/pagemap_scan.h"
 #include "src/base/unique_fd.h"
 
 namespace gcr {
@@ -70,28 +72,13 @@ TEST(Kernel, UsesTheHardwareClock) {
   EXPECT_LT(took.count(), (shown + 1) * 1.3);
 }
 
-TEST(Kernel, TracksWrittenPages) {
-  constexpr std::uint64_t kSoftDirty = 1ULL << 55;
-  constexpr std::size_t kPages = 4;
-  constexpr std::size_t kWritten = 2;
-  void* const mapped = ::mmap(nullptr, kPages * kPageBytes, PROT_READ | PROT_WRITE,
-                              MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  ASSERT_NE(mapped, MAP_FAILED);
-  auto* const bytes = static_cast<volatile char*>(mapped);
-  for (std::size_t page = 0; page < kPages; ++page) bytes[page * kPageBytes] = 1;
-  const UniqueFd clear_refs(::open("/proc/self/clear_refs", O_WRONLY | O_CLOEXEC));
-  ASSERT_EQ(::write(clear_refs.get(), "4", 1), 1);
-  bytes[kWritten * kPageBytes] = 2;
-
-  const UniqueFd pagemap(::open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC));
-  std::uint64_t entries[kPages] = {};
-  const auto offset = reinterpret_cast<std::uintptr_t>(mapped) / kPageBytes * sizeof(entries[0]);
-  ASSERT_EQ(::pread(pagemap.get(), entries, sizeof(entries), static_cast<off_t>(offset)),
-            static_cast<ssize_t>(sizeof(entries)));
-  for (std::size_t page = 0; page < kPages; ++page) {
-    EXPECT_EQ((entries[page] & kSoftDirty) != 0, page == kWritten) << "page " << page;
-  }
-  ::munmap(mapped, kPages * kPageBytes);
+/// So that the other way to find pages is tested (PageScan::find_present()).
+TEST(Kernel, HasNoScanOfPages) {
+  const UniqueFd pages(::open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC));
+  ASSERT_TRUE(pages);
+  pagemap::ScanArguments arguments{};
+  EXPECT_EQ(::ioctl(pages.get(), pagemap::kScan, &arguments), -1);
+  EXPECT_EQ(errno, ENOTTY);
 }
 
 TEST(Kernel, HasHugepages) {

@@ -198,7 +198,7 @@ class HostileSender {
       }));
       if (!taken_.empty()) break;
       GCR_TRY(wait(queue_pair_->completion_fd()));
-      queue_pair_->take_notification();
+      queue_pair_->acknowledge_notification();
     }
     const transport::rdma::Completion first = taken_.front();
     taken_.erase(taken_.begin());

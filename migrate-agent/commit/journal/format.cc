@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "src/base/uuid.h"
+#include "src/base/zeros.h"
 
 namespace gcr::journal {
 namespace {
@@ -43,12 +44,6 @@ void put(Slot& slot, std::size_t at, Number number) {
   for (std::size_t i = 0; i < sizeof number; ++i) {
     slot[at + i] = static_cast<std::byte>(number >> (8 * i));
   }
-}
-
-bool all_zero(std::span<const std::byte> bytes) {
-  if (bytes.empty()) return true;
-  return bytes.front() == std::byte{0} &&
-         std::memcmp(bytes.data(), bytes.data() + 1, bytes.size() - 1) == 0;
 }
 
 Error damage(std::size_t offset, std::string_view what) {
@@ -112,9 +107,9 @@ std::optional<Error> check_header(std::span<const std::byte> file) {
 /// records.
 bool read_slot(SlotView slot, std::span<const std::byte> rest, std::size_t offset, Contents& out) {
   if (slot.front() == std::byte{0} || slot.back() == std::byte{0}) {
-    if (!all_zero(rest)) {
+    if (!is_zero(rest)) {
       out.damage = damage(offset, "an incomplete record is followed by data");
-    } else if (!all_zero(slot)) {
+    } else if (!is_zero(slot)) {
       out.torn = true;
     }
     return false;

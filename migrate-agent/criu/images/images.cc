@@ -35,7 +35,6 @@ constexpr std::uint32_t kInParent = 1;     ///< flags of a page map's entry
 constexpr std::uint32_t kPresent = 4;
 constexpr std::uint64_t kPageBytes = 4096;
 constexpr std::uint64_t kMaxPages = std::uint64_t{1} << 40;
-constexpr int kMaxParents = 1000;
 /// CRIU logs this and goes on if root has no CAP_SYS_RESOURCE.
 constexpr std::string_view kHarmless = "Can't setup RLIMIT_NOFILE for self";
 constexpr std::uint32_t kMaxRecordBytes = 1u << 20;
@@ -345,7 +344,7 @@ Result<std::string> record_in(const std::string& image, std::uint32_t magic) {
   std::uint32_t size = 0;
   std::string record;
   if (!read_magic(in, magic) || !read_u32(in, size) || !read_content(in, size, record)) {
-    return Error(Code::kDataLoss, "an image of CRIU's is damaged");
+    return Error(Code::kDataLoss, "a CRIU image is damaged");
   }
   return record;
 }
@@ -357,7 +356,7 @@ Result<std::vector<std::string>> records_in(const std::string& image, std::uint3
   for (std::uint32_t size = 0; whole && read_u32(in, size);) {
     whole = read_content(in, size, records.emplace_back());
   }
-  if (!whole) return Error(Code::kDataLoss, "an image of CRIU's is damaged");
+  if (!whole) return Error(Code::kDataLoss, "a CRIU image is damaged");
   return records;
 }
 
@@ -453,16 +452,10 @@ Result<std::string> rename_files(const std::string& image,
 }
 
 Status check_memory(const fs::path& directory) {
-  fs::path at = directory;
-  for (int parents = 0; parents < kMaxParents; ++parents) {
-    for (const std::string& name : names(at)) {
-      if (name.starts_with("pagemap-")) GCR_TRY(check_page_map(at / name));
-    }
-    std::error_code error;
-    if (!fs::is_directory(at / "parent", error)) return {};
-    at = fs::canonical(at / "parent", error);
+  for (const std::string& name : names(directory)) {
+    if (name.starts_with("pagemap-")) GCR_TRY(check_page_map(directory / name));
   }
-  return damaged(directory / "parent");
+  return {};
 }
 
 }  // namespace gcr::criu::images

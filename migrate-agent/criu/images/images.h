@@ -50,8 +50,8 @@ std::string image_of(std::uint32_t magic, const std::vector<std::string>& record
 /// The cache file "irmap-cache" with nothing in it.
 std::string empty_irmap_cache();
 
-/// How the images with memory of a process that was left out of CRIU's are called, by its PID in
-/// its own PID namespace: this, "-", a number from 0 and ".img". In each of them a byte has its
+/// The names of images with memory of a process that CRIU left out, by its PID in its own PID
+/// namespace: this, "-", a number from 0 and ".img". In each of them a byte has its
 /// address as its offset.
 std::string memory_images(pid_t in_namespace);
 inline constexpr std::string_view kMemoryImages = gcr::images::kPrivateMemory;
@@ -97,7 +97,7 @@ Result<PrivateMappings> private_mappings(const std::filesystem::path& directory,
                                          pid_t in_namespace);
 
 /// Makes CRIU map the private mappings of a task before it forks the task's children, as it does
-/// where there was a pre-dump. Nothing of the kind may be in `directory` yet.
+/// if the images have a parent: an empty one is made in `directory`, where there is none yet.
 Status map_beforehand(const std::filesystem::path& directory, pid_t in_namespace);
 
 /// Names of the image files (*.img) in `directory`, sorted: the files to send. Without logs.
@@ -114,7 +114,7 @@ Result<pid_t> root_pid(const std::filesystem::path& directory);
 /// sessions. kDataLoss if pstree.img is not whole, kNotFound if it is missing.
 Result<std::set<pid_t>> used_pids(const std::filesystem::path& directory);
 
-/// Where the kernel writes whenever a thread moves to another CPU, its struct rseq: those of all
+/// Where the kernel writes each time a thread moves to another CPU, its struct rseq: those of all
 /// threads, ascending, by the PID of their process. Every process of the tree is there; a
 /// zombie has no area. kDataLoss if pstree.img or a thread's core image is not whole, or gives an
 /// area of more than 4096 bytes or beyond the last address; kNotFound if an image is missing.
@@ -125,7 +125,7 @@ Result<std::map<pid_t, std::vector<AddressRange>>> rseq_areas(
 /// image is not whole, or names files in a way that our dumps do not.
 Result<std::set<std::string>> file_names(const std::filesystem::path& directory);
 
-/// Gives files that had been removed, which CRIU would make again beside where they were, names
+/// Gives files that had been removed, which CRIU would make again in their old directories, names
 /// below launch::kRemovedFiles. kDataLoss as above.
 Status rename_removed_files(const std::filesystem::path& directory);
 
@@ -136,8 +136,8 @@ inline constexpr char kFilesImage[] = "files.img";
 Result<std::string> rename_files(const std::string& image,
                                  const std::map<std::string, std::string>& renamed);
 
-/// Checks that every image of memory has as many pages as its page map says, in `directory` and in
-/// its chain of parents: CRIU would look for missing ones forever. kDataLoss if not.
+/// Checks that every image of memory in `directory` has as many pages as its page map says: CRIU
+/// would look for missing ones forever. kDataLoss if not.
 Status check_memory(const std::filesystem::path& directory);
 
 }  // namespace gcr::criu::images

@@ -42,7 +42,7 @@ class HoldingPoint {
 
   std::filesystem::path path_;  ///< of the FIFO while it is in the directory
   UniqueFd fifo_;               ///< both ends, so that CRIU's open succeeds and its read waits
-  UniqueFd opened_;             ///< an inotify that tells of CRIU's open
+  UniqueFd opened_;             ///< an inotify that reports when CRIU opens the FIFO
 };
 
 }  // namespace gcr::criu

@@ -6,11 +6,10 @@
 //    mount namespace, so that CRIU's file, its loader and its libraries are the agent's. Once they
 //    are mapped, and before main(), CRIU enters the namespace that the agent holds, and waits until
 //    the agent has checked what it sees there.
-// 2. A dump leaves out the memory that the agent sends by itself: pages of it do not show in what
-//    PAGEMAP_SCAN gives to CRIU, and are told to the agent instead. The agent says what it sends of
-//    a task when CRIU, which has stopped all of them, is about to look at the task's mappings.
-//    Kernels without that request (before 6.7) leave nothing out. Memory that tasks share, and that
-//    the agent sends, is all hole where CRIU looks for data.
+// 2. A dump leaves out the memory that the agent sends by itself (in_criu_left_out.h). The agent
+// says
+//    what that is when CRIU, which has stopped all tasks, is about to look at a task's mappings. In
+//    shared memory that the agent sends, CRIU finds only a hole where it looks for data.
 // 3. A restore waits for the agent, and does what it asks for (Hold): when CRIU reads the first of
 //    its images, so that the agent can put memory of the tasks to be into CRIU; and when every
 //    restored thread is in its last stop and none of them has run: CRIU then sends SIGSTOP to the
@@ -36,6 +35,7 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
+#include "migrate-agent/criu/launch/in_criu_left_out.h"
 #include "migrate-agent/criu/launch/in_criu_names.h"
 #include "migrate-agent/criu/launch/launch.h"
 #include "src/base/pagemap_scan.h"
@@ -48,9 +48,9 @@ extern "C" __attribute__((weak)) int cr_dump_tasks(int pid);
 namespace {
 
 using namespace gcr::criu::launch;
-using gcr::AddressRange;
+using gcr::criu::Growing;
+using gcr::criu::receive;
 using gcr::pagemap::ScanArguments;
-using PageRegion = gcr::pagemap::Region;
 namespace pagemap = gcr::pagemap;
 
 // Whether CRIU was started with the descriptor; it may give a free number to a file of its own.
@@ -59,14 +59,6 @@ bool holds = false;       ///< kHoldFd, until the tasks are let go of
 struct stat first_file;   ///< a FIFO in the place of the first image, until it is read
 
 bool has(int fd) { return fcntl(fd, F_GETFD) >= 0; }
-
-/// Receives one packet; the number of its bytes, or -1.
-ssize_t receive(int fd, void* packet, std::size_t size) {
-  ssize_t got = 0;
-  while ((got = recv(fd, packet, size, 0)) < 0 && errno == EINTR) {
-  }
-  return got;
-}
 
 /// With all functions that it needs, so that a plugin for another CRIU shows here.
 void load_plugin() {
@@ -106,171 +98,6 @@ __attribute__((constructor)) void begin() {
   if (has(kPluginFd)) load_plugin();
   if (has(kMountsFd)) enter();
   close(kLibraryFd);
-}
-
-constexpr std::uint64_t kPresentOrSwapped = pagemap::kIsPresent | pagemap::kIsSwapped;
-
-/// An array that grows; false when there is no memory. Never freed: CRIU ends soon.
-template <class Item>
-class Growing {
- public:
-  bool add(const Item& item) {
-    if (size_ == room_) {
-      const std::size_t more = room_ == 0 ? 4096 : 2 * room_;
-      auto* const items = static_cast<Item*>(realloc(items_, more * sizeof(Item)));
-      if (items == nullptr) return false;
-      items_ = items;
-      room_ = more;
-    }
-    items_[size_++] = item;
-    return true;
-  }
-  void clear() { size_ = 0; }
-  std::size_t size() const { return size_; }
-  const Item* begin() const { return items_; }
-  const Item* end() const { return items_ + size_; }
-
- private:
-  Item* items_ = nullptr;
-  std::size_t size_ = 0;
-  std::size_t room_ = 0;
-};
-
-int asked_about = 0;             ///< the process whose memory `agents` is of
-Growing<AddressRange> agents;    ///< what the agent sends by itself, ascending
-Growing<SharedMemoryId> shared;  ///< the same, of all processes
-Growing<AddressRange> left_out;  ///< of one scan
-Growing<PageRegion> left_to_criu;
-
-/// The PID, as CRIU sees it, of the process whose directory in /proc is open as `fd`, or whose file
-/// of that `name` in there; 0 if it is another file.
-int owner_of(int fd, const char* name = nullptr) {
-  char link[32];
-  snprintf(link, sizeof(link), "/proc/self/fd/%d", fd);
-  char path[64];
-  const ssize_t length = readlink(link, path, sizeof(path) - 1);
-  if (length <= 0) return 0;
-  path[length] = '\0';
-  char* last = strrchr(path, '/');
-  if (name != nullptr) {
-    if (last == nullptr || strcmp(last + 1, name) != 0) return 0;
-    *last = '\0';
-    last = strrchr(path, '/');
-  }
-  return last == nullptr ? 0 : atoi(last + 1);
-}
-
-template <class Item>
-bool hear(Growing<Item>& items) {
-  for (;;) {
-    static Item packet[kRangesPerPacket];
-    const ssize_t got = receive(kMemoryFd, packet, sizeof(packet));
-    if (got < 0 || got % sizeof(Item) != 0) return false;
-    const std::size_t count = static_cast<std::size_t>(got) / sizeof(Item);
-    for (std::size_t i = 0; i < count; ++i) {
-      if (!items.add(packet[i])) return false;
-    }
-    if (count < kRangesPerPacket) return true;
-  }
-}
-
-/// Learns from the agent what it sends of this process, and of memory that processes share.
-bool ask_about(int pid) {
-  asked_about = 0;
-  agents.clear();
-  const MemoryMessage question{pid, 0};
-  if (send(kMemoryFd, &question, sizeof(question), MSG_NOSIGNAL) != sizeof(question)) return false;
-  Growing<SharedMemoryId> told;
-  if (!hear(agents) || !hear(told)) return false;
-  // CRIU is no process of the job, and asks about itself too.
-  if (told.size() != 0) shared = told;
-  asked_about = pid;
-  return true;
-}
-
-/// Whether the agent sends the memory that is open as `fd`.
-bool is_sent_by_agent(int fd) {
-  struct stat file;
-  if (shared.size() == 0 || fstat(fd, &file) != 0) return false;
-  for (const SharedMemoryId& one : shared) {
-    if (one.device == file.st_dev && one.inode == file.st_ino) return true;
-  }
-  return false;
-}
-
-bool tell_left_out(int pid) {
-  for (std::size_t first = 0; first < left_out.size();) {
-    const std::size_t rest = left_out.size() - first;
-    const std::size_t count = rest < kRangesPerPacket ? rest : kRangesPerPacket;
-    MemoryMessage message{pid, static_cast<std::uint32_t>(count)};
-    iovec parts[] = {
-        {&message, sizeof(message)},
-        {const_cast<AddressRange*>(left_out.begin() + first), count * sizeof(AddressRange)}};
-    msghdr packet{};
-    packet.msg_iov = parts;
-    packet.msg_iovlen = 2;
-    if (sendmsg(kMemoryFd, &packet, MSG_NOSIGNAL) < 0) return false;
-    first += count;
-  }
-  return true;
-}
-
-/// The first of the agent's ranges that ends behind `address`.
-const AddressRange* first_beyond(std::uint64_t address) {
-  const AddressRange* first = agents.begin();
-  for (std::size_t count = agents.size(); count > 0;) {
-    const AddressRange* const middle = first + count / 2;
-    if (middle->end <= address) {
-      first = middle + 1;
-      count -= count / 2 + 1;
-    } else {
-      count /= 2;
-    }
-  }
-  return first;
-}
-
-/// Divides a region between the agent and CRIU.
-bool divide(const PageRegion& region) {
-  std::uint64_t at = region.start;
-  if ((region.categories & kPresentOrSwapped) != 0 &&
-      (region.categories & pagemap::kIsGuard) == 0) {
-    for (const AddressRange* range = first_beyond(at);
-         range != agents.end() && range->start < region.end; ++range) {
-      if (range->start > at && !left_to_criu.add({at, range->start, region.categories})) {
-        return false;
-      }
-      const std::uint64_t start = range->start > at ? range->start : at;
-      at = range->end < region.end ? range->end : region.end;
-      if (!left_out.add({start, at})) return false;
-    }
-  }
-  return at == region.end || left_to_criu.add({at, region.end, region.categories});
-}
-
-/// The agent is asked once about each process, before CRIU looks at its mappings: it may write to
-/// the process and give memory of it back, shared memory too, which CRIU dumps at once.
-bool is_asked_about(int pid) { return pid != 0 && (pid == asked_about || ask_about(pid)); }
-
-/// Whether the agent sends memory of the process whose pagemap is open as `fd`.
-bool agent_sends(int fd) { return is_asked_about(owner_of(fd, "pagemap")) && agents.size() != 0; }
-
-/// Takes what the agent sends out of the answer to a scan; the number of regions that remain.
-/// If anything goes wrong, the answer stays as it is: what both send is the same.
-long leave_out(const ScanArguments& scan, long count) {
-  auto* const regions = reinterpret_cast<PageRegion*>(scan.vec);
-  left_out.clear();
-  left_to_criu.clear();
-  for (long i = 0; i < count; ++i) {
-    if (!divide(regions[i])) return count;
-  }
-  if (left_out.size() == 0 || left_to_criu.size() > scan.vec_len || !tell_left_out(asked_about)) {
-    return count;
-  }
-  if (left_to_criu.size() != 0) {
-    memcpy(regions, left_to_criu.begin(), left_to_criu.size() * sizeof(PageRegion));
-  }
-  return static_cast<long>(left_to_criu.size());
 }
 
 Growing<HoldMessage> takes;  ///< ascending by task and offset
@@ -372,7 +199,7 @@ void* map_region(const HoldMessage& take, int flags) {
   return room + before;
 }
 
-/// In place of an mmap of CRIU's; nullptr if that shall be.
+/// In place of an mmap by CRIU; nullptr if CRIU's own call is to be made.
 void* take_over(void* address, std::size_t bytes, int protection, int flags) {
   constexpr int kPrivate = MAP_PRIVATE | MAP_ANONYMOUS;
   const bool is_region = address == nullptr && protection == PROT_NONE && flags == kPrivate;
@@ -421,7 +248,7 @@ EXPORTED int memfd_create(const char* name, unsigned flags) noexcept {
 }
 
 EXPORTED off64_t lseek64(int fd, off64_t offset, int whence) noexcept {
-  if (whence == SEEK_DATA && leaves_out && is_sent_by_agent(fd)) {
+  if (whence == SEEK_DATA && leaves_out && gcr::criu::is_sent_by_agent(fd)) {
     errno = ENXIO;
     return -1;
   }
@@ -437,12 +264,23 @@ EXPORTED int ioctl(int fd, unsigned long request, ...) noexcept {
   va_start(rest, request);
   void* const argument = va_arg(rest, void*);
   va_end(rest);
-  const bool divided = request == pagemap::kScan && leaves_out && agent_sends(fd);
+  const bool divided = request == pagemap::kScan && leaves_out && gcr::criu::agent_sends(fd);
   long result = syscall(SYS_ioctl, fd, request, argument);
   if (divided && result > 0) {
-    result = leave_out(*static_cast<const ScanArguments*>(argument), result);
+    result = gcr::criu::leave_out(*static_cast<const ScanArguments*>(argument), result);
   }
   return static_cast<int>(result);
+}
+
+EXPORTED ssize_t pread64(int fd, void* buffer, std::size_t size, off64_t offset) {
+  const bool divided = leaves_out && gcr::criu::agent_sends(fd);
+  const ssize_t got = syscall(SYS_pread64, fd, buffer, size, offset);
+  if (divided && got > 0) {
+    auto* const entries = static_cast<std::uint64_t*>(buffer);
+    gcr::criu::leave_out(entries, static_cast<std::size_t>(got) / sizeof(*entries),
+                         static_cast<std::uint64_t>(offset) / sizeof(*entries));
+  }
+  return got;
 }
 
 EXPORTED int openat64(int directory, const char* path, int flags, ...) {
@@ -450,7 +288,8 @@ EXPORTED int openat64(int directory, const char* path, int flags, ...) {
   va_start(rest, flags);
   const mode_t mode = gcr::criu::names::mode_in(rest, flags);
   va_end(rest);
-  if (leaves_out && strcmp(path, "smaps") == 0) is_asked_about(owner_of(directory));
+  if (leaves_out && strcmp(path, "smaps") == 0)
+    gcr::criu::is_asked_about(gcr::criu::owner_of(directory));
   if (shared_takes.size() != 0) take_over_shared(path);
   return gcr::criu::names::open_at(directory, path, flags, mode);
 }

@@ -1,10 +1,10 @@
 // A part of gcr-in-criu.so: how a restoring CRIU uses names.
 //
 // A task that is being restored still has root's rights, and CRIU opens, makes, binds and removes
-// in it what the process had by name. Whoever may write to a directory on the way can put another
-// file there, or a symbolic link, at any moment. So each of these calls is made with the file
-// system ids, the groups and the effective capabilities of the member that the task becomes: the
-// kernel then allows what that member could do by itself, whatever the name leads to. Files that
+// in it what the process had by name. A user who may write to a directory on the path can put
+// another file there, or a symbolic link, at any moment. So each of these calls is made with the
+// file system ids, the groups and the effective capabilities of the member that the task becomes:
+// the kernel then allows what that member could do by itself, wherever the name leads. Files that
 // had been removed are made below kRemovedFiles instead, which is root's alone.
 #include "migrate-agent/criu/launch/in_criu_names.h"
 
@@ -201,8 +201,7 @@ int open_executable(int directory, const char* path, int flags) {
   return file;
 }
 
-/// A lease of somebody's would hold up an open of a regular file, each for as long as
-/// /proc/sys/fs/lease-break-time says.
+/// A lease on a regular file would delay its open by up to /proc/sys/fs/lease-break-time.
 int open_without_waiting(int directory, const char* path, int flags, mode_t mode) {
   struct stat status;
   const bool may_wait = (flags & (O_NONBLOCK | O_PATH)) == 0 &&

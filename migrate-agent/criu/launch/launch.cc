@@ -32,7 +32,7 @@ bool prepare_inside(int control, bool enters, char** environment) {
 }  // namespace
 
 void send_control(int control_fd, const ControlMessage& message, int fd) {
-  // Whoever would hear of a failure is gone then.
+  // If it fails, the receiver is gone.
   (void)send_with_descriptors(control_fd, bytes_of(message), {&fd, fd >= 0 ? 1U : 0U}, 0);
 }
 

@@ -22,7 +22,7 @@ inline constexpr int kControlFd = 7;  ///< the control socket, where there is a 
 inline constexpr int kMemoryFd = 8;   ///< a SOCK_SEQPACKET, see MemoryMessage
 inline constexpr int kHoldFd = 9;     ///< a SOCK_SEQPACKET, see HoldMessage
 inline constexpr int kPluginFd = 10;  ///< a file, which kPluginLink leads to
-/// Where the reaper finds the directory for the status of the root task, if somebody wants that.
+/// Where the reaper finds the directory for the exit status of the root task, if there is one.
 inline constexpr int kStatusFd = 11;
 
 /// A directory in the images directory that stays empty, for a CRIU that loads no plugin; and one
@@ -149,8 +149,8 @@ struct Inside {
   int status = -1;  ///< the reaper's
 };
 
-/// Sends one message, with a descriptor if `fd` is not -1. Errors are ignored: nobody could
-/// receive them.
+/// Sends one message, with a descriptor if `fd` is not -1. Errors are ignored: the
+/// receiver is gone then.
 void send_control(int control_fd, const ControlMessage& message, int fd);
 
 /// send_control(kFailed) with errno, then _exit(127).
@@ -166,8 +166,8 @@ void reset_signals();
 /// Becomes CRIU: makes the RPC's socketpair here (CRIU asks it for its peer's PID, which must exist
 /// in CRIU's own PID namespace), sends the agent's end over `control_fd`, and executes `argv` in
 /// the images directory with standard output and error going to criu.err there. `variables`: its
-/// environment beside what every CRIU has, kMostVariables at most. With `inside.mounts`, CRIU
-/// gets to the images directory by entering that namespace.
+/// environment, in addition to what every CRIU has, kMostVariables at most. With `inside.mounts`,
+/// CRIU gets to the images directory by entering that namespace.
 [[noreturn]] void exec_criu(const char* const* argv, const char* const* variables, int control_fd,
                             int images_fd, const Inside& inside);
 inline constexpr std::size_t kMostVariables = 32;

@@ -166,7 +166,7 @@ Result<Plugin> Plugin::open(const fs::path& file, std::uint32_t criu_version) {
     return Error(Code::kRefused, "others than root may write to CRIU's plugin " + file.string());
   }
   const auto hooks = hooks_of(fd.get());
-  if (!hooks) return Error(Code::kUnsupported, file.string() + " is no plugin of CRIU's");
+  if (!hooks) return Error(Code::kUnsupported, file.string() + " is no CRIU plugin");
   if (!fits(*hooks, criu_version)) {
     return Error(
         Code::kUnsupported,

@@ -5,14 +5,14 @@
 // on (launch.h):
 //   gcr-reaper <pid after which CRIU's own PIDs come, 0: any> <criu> <arguments>...
 // and perhaps with a directory as a further one, into which it writes how the root task has ended.
-// Its environment is what CRIU gets beside what every CRIU has.
+// Its environment goes to CRIU, in addition to what every CRIU has.
 // It joins a session keyring of its own, which is that of the restored process too. It starts CRIU,
-// which restores the process as a child of this namespace, then reaps whatever ends
-// and ends itself when nothing is left. Until the agent releases it over the control socket, it
-// ends when the agent dies, and the namespace with it, so that a restored process that was never
-// committed is gone. After that it is independent: it has a session of its own, holds no descriptor
-// of the agent but that directory, and survives the agent. SIGTERM and SIGINT sent to it from
-// outside go to every process of the namespace; SIGKILL ends the namespace.
+// which restores the process as a child of this namespace, then reaps all processes
+// that end, and ends itself when nothing is left. Until the agent releases it over the control
+// socket, it ends when the agent dies, and the namespace with it, so that a restored process that
+// was never committed is gone. After that it is independent: it has a session of its own, holds no
+// descriptor of the agent but that directory, and survives the agent. SIGTERM and SIGINT sent to it
+// from outside go to every process of the namespace; SIGKILL ends the namespace.
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/close_range.h>
@@ -97,7 +97,7 @@ void after_criu(int status) {
   gcr::criu::launch::send_control(kControlFd, {Event::kCriuExited, Step::kNone, status, 0}, -1);
 }
 
-/// In one piece: whoever waits for the file finds all of it. Nobody could hear of a failure.
+/// In one piece: a reader that waits for the file finds all of it. A failure cannot be reported.
 void write_status(int status) {
   char text[16];
   const int length = snprintf(text, sizeof(text), "%d\n", status);

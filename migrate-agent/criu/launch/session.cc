@@ -203,8 +203,9 @@ Session::~Session() {
 
 std::vector<std::string> service_arguments() { return {"swrk", std::to_string(launch::kRpcFd)}; }
 
-Result<Session> Session::beside(const Command& command, const std::vector<std::string>& arguments,
-                                pid_t pid, const fs::path& images, const LaunchOptions& options) {
+Result<Session> Session::in_namespaces_of(const Command& command,
+                                          const std::vector<std::string>& arguments, pid_t pid,
+                                          const fs::path& images, const LaunchOptions& options) {
   Session session;
   const Status started = session.start(command, arguments, images, pid, nullptr, options);
   if (started) return session;
@@ -222,7 +223,7 @@ Result<Session> Session::in_new_namespaces(const Command& command,
 }
 
 Status Session::start(const Command& command, const std::vector<std::string>& arguments,
-                      const fs::path& images, pid_t beside, const pid_t* first_pid,
+                      const fs::path& images, pid_t neighbour, const pid_t* first_pid,
                       const LaunchOptions& options) {
   LaunchPlan plan;
   plan.groups = options.groups;
@@ -241,9 +242,9 @@ Status Session::start(const Command& command, const std::vector<std::string>& ar
   GCR_ASSIGN(const UniqueFd directory, open_directory(images));
   GCR_TRY(make_plugin_directory(directory, has_plugin_));
   UniqueFd target;
-  if (beside != 0) {
-    GCR_ASSIGN(target, procfs::open_pidfd(beside));
-    GCR_ASSIGN(plan.inside.mounts, hold_namespaces(beside));
+  if (neighbour != 0) {
+    GCR_ASSIGN(target, procfs::open_pidfd(neighbour));
+    GCR_ASSIGN(plan.inside.mounts, hold_namespaces(neighbour));
   }
   UniqueFd library;
   if (plan.inside.mounts >= 0 || plan.inside.memory >= 0 || plan.inside.hold >= 0 || has_plugin_) {
@@ -435,7 +436,7 @@ Result<int> Session::wait() {
     const int status = criu_.wait();
     const auto watchdog = std::move(watchdog_);
     if (watchdog && watchdog->end()) {
-      return Error(Code::kTimeout, "CRIU did nothing any more, and was ended");
+      return Error(Code::kTimeout, "CRIU made no progress and was killed");
     }
     // A failed exec says so on the control socket, which is otherwise at its end.
     UniqueFd unused;

@@ -80,9 +80,10 @@ class Session {
   /// loaded from the caller's mount namespace, and reads nothing in the other one before
   /// procfs::check_view() has passed there, and procfs::check_view_of_gpus() if it has a plugin.
   /// kRefused if that does not pass.
-  static Result<Session> beside(const Command& command, const std::vector<std::string>& arguments,
-                                pid_t pid, const std::filesystem::path& images,
-                                const LaunchOptions& options = {});
+  static Result<Session> in_namespaces_of(const Command& command,
+                                          const std::vector<std::string>& arguments, pid_t pid,
+                                          const std::filesystem::path& images,
+                                          const LaunchOptions& options = {});
 
   /// CRIU in new PID and mount namespaces whose init is the command's reaper: everything that
   /// CRIU forks ends with this process. CRIU's own PIDs come after `first_pid`.
@@ -102,7 +103,8 @@ class Session {
   /// Waits until `fd` can be read (true) or CRIU has ended (false); kTimeout after a minute.
   Result<bool> wait_for(int fd);
 
-  /// From now on CRIU is ended if it does nothing for `patience` (watchdog.h). After beside().
+  /// From now on CRIU is ended if it does nothing for `patience` (watchdog.h). After
+  /// in_namespaces_of().
   Status end_when_still(std::chrono::milliseconds patience);
 
   /// Waits until CRIU itself has ended and been reaped; its wait status. kTimeout if it was ended
@@ -116,8 +118,8 @@ class Session {
   /// The init of the new namespaces, as long as it was not released.
   pid_t init_pid() const { return init_.pid(); }
 
-  /// After beside(): success if the process is still in the mount namespace that it was in then,
-  /// and what CRIU sees there still passes; else kRefused.
+  /// After in_namespaces_of(): success if the process is still in the mount namespace that it was
+  /// in then, and what CRIU sees there still passes; else kRefused.
   Status check_namespace() const;
 
   /// Ends a CRIU that is our own child and has not touched any process yet.
@@ -133,7 +135,7 @@ class Session {
  private:
   Session() = default;
   Status start(const Command& command, const std::vector<std::string>& arguments,
-               const std::filesystem::path& images, pid_t beside, const pid_t* first_pid,
+               const std::filesystem::path& images, pid_t neighbour, const pid_t* first_pid,
                const LaunchOptions& options);
   Status fork_child(const LaunchPlan& plan);
   Result<int> hold_namespaces(pid_t pid);

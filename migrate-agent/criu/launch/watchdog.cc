@@ -15,7 +15,7 @@ namespace {
 /// Looks during its patience.
 constexpr int kLooks = 20;
 
-/// Changes with whatever it does; see proc(5).
+/// A text that changes with everything it does; see proc(5).
 std::string work_of(const std::string& process, const procfs::Stat& stat) {
   const std::string work =
       std::to_string(stat.cpu_ticks) + procfs::read_text("/proc/" + process + "/io");

@@ -1,5 +1,5 @@
-// Ends a process that stands still, such as a CRIU whose tasks do not answer, so that those whom it
-// holds go on.
+// Ends a process that makes no progress, such as a CRIU whose tasks do not answer, so that the
+// tasks that it holds run again.
 #pragma once
 
 #include <chrono>
@@ -15,7 +15,7 @@ namespace gcr::criu {
 class Watchdog {
  public:
   /// Kills `watched` once it has done nothing for `patience`: used no processor, and neither read
-  /// nor written. While it writes, it waits for whoever reads, and is let be.
+  /// nor written. A process that waits for the reader of what it writes is not killed.
   Watchdog(procfs::Process watched, std::chrono::milliseconds patience);
 
   /// Ends the watching: whether it has killed it. Once.

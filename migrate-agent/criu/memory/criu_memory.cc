@@ -9,6 +9,7 @@
 #include <array>
 
 #include "migrate-agent/linux/procfs/procfs.h"
+#include "src/base/raw_bytes.h"
 #include "src/base/units.h"
 
 namespace gcr::criu {
@@ -23,7 +24,7 @@ constexpr std::uint64_t kWorthDropping = 256 * kKiB;
 
 }  // namespace
 
-/// By descriptor: whatever becomes of CRIU, nothing of another process is written to.
+/// By descriptor: even if CRIU ends and its PID is used again, no other process is written to.
 Result<CriuMemory> CriuMemory::open(HoldLine& line, pid_t init, std::uint64_t most_bytes) {
   GCR_ASSIGN(const pid_t inner, line.wait_for_criu());
   GCR_ASSIGN(const pid_t pid, procfs::find_in_namespace(init, inner));
@@ -113,6 +114,21 @@ Status PrefilledArea::write_pages(const CriuMemory& criu, std::uint64_t window, 
     GCR_TRY(criu.write(in_criu(window + first * kPageBytes), bytes.first(length)));
     bytes = bytes.subspan(length);
   }
+  return {};
+}
+
+Status PrefilledArea::copy_windows(CriuMemory& criu, const PrefilledArea& before,
+                                   const CriuMemory& old) {
+  for (const std::uint64_t block : before.blocks) {
+    (void)criu.ask(Hold::kMakeHuge, in_criu(block), kHugePageBytes);
+  }
+  RawBytes bytes(kWindowBytes);
+  for (const auto& [window, pages] : before.windows) {
+    GCR_TRY(old.read(before.in_criu(window), bytes));
+    GCR_TRY(criu.write(in_criu(window), bytes));
+  }
+  blocks = before.blocks;
+  windows = before.windows;
   return {};
 }
 

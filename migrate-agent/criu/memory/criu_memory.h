@@ -61,7 +61,8 @@ class CriuMemory {
 /// So often the kernel may have no huge page, before it is not asked any more.
 inline constexpr unsigned kMostFailures = 16;
 
-/// A part of CRIU's addresses that stands for a range of a memory, whose windows come in any order.
+/// A part of the address space of CRIU that stands for a range of a memory, whose windows arrive in
+/// any order.
 /// One thread at a time, except write_pages().
 struct PrefilledArea {
   static constexpr std::uint64_t kPageBytes = 4096;
@@ -75,7 +76,7 @@ struct PrefilledArea {
   AddressRange reserved;                     ///< in CRIU
   std::uint64_t base = 0;                    ///< of `range`, in CRIU
   std::set<std::uint64_t> blocks{};          ///< of huge pages, by place in the memory
-  std::map<std::uint64_t, Pages> windows{};  ///< what is in place, likewise
+  std::map<std::uint64_t, Pages> windows{};  ///< the pages in place, by window
 
   std::uint64_t in_criu(std::uint64_t place) const { return base + (place - range.start); }
 
@@ -87,6 +88,10 @@ struct PrefilledArea {
   /// Writes the pages of a window; `bytes` are those, without gaps.
   Status write_pages(const CriuMemory& criu, std::uint64_t window, const Pages& pages,
                      std::span<const std::byte> bytes) const;
+
+  /// Makes this area hold what `before`, in another CRIU, holds: `old` is that one's memory. Where
+  /// the kernel has no huge page, in small ones. After an error any part is in place.
+  Status copy_windows(CriuMemory& criu, const PrefilledArea& before, const CriuMemory& old);
 
   /// Makes zeros of what is not true any more: of little by writing, of more by `drop`, which gets
   /// a range of the memory.

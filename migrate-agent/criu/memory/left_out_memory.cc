@@ -17,8 +17,8 @@ using launch::MemoryMessage;
 /// The conversation with one CRIU.
 class MemoryServer {
  public:
-  MemoryServer(int socket, pid_t root, const ChooseMemory& choose)
-      : socket_(socket), root_(root), choose_(choose) {}
+  MemoryServer(int socket, pid_t root, const std::atomic<SeparateMemory*>& asked)
+      : socket_(socket), root_(root), asked_(asked) {}
 
   /// Until CRIU has closed its end.
   Result<LeftOutMemory::Tasks> run() {
@@ -27,7 +27,8 @@ class MemoryServer {
     for (;;) {
       const ssize_t got = ::recv(socket_, packet.data(), packet.size(), 0);
       if (got < 0 && errno == EINTR) continue;
-      if (got < 0) return Error::from_errno(errno, "cannot hear what CRIU leaves out");
+      if (got < 0)
+        return Error::from_errno(errno, "cannot receive from CRIU which memory it leaves out");
       if (got == 0) break;
       GCR_TRY(hear(std::span(packet).first(static_cast<std::size_t>(got))));
     }
@@ -54,9 +55,11 @@ class MemoryServer {
 
   Status answer(pid_t inner) {
     LeftOut left_out;
-    if (const pid_t pid = find(inner); pid != 0) {
+    SeparateMemory* const memory = asked_;
+    const pid_t pid = memory == nullptr ? 0 : find(inner);
+    if (pid != 0) {
       tasks_[inner].pid = pid;
-      left_out = choose_(pid);
+      left_out = memory->choose(pid);
     }
     GCR_TRY(tell(left_out.ranges));
     return tell(left_out.shared);
@@ -98,24 +101,27 @@ class MemoryServer {
     ranges = std::move(joined);
   }
 
-  static Error wrong() { return Error(Code::kInternal, "CRIU told wrongly what it leaves out"); }
+  static Error wrong() {
+    return Error(Code::kInternal,
+                 "CRIU sent a malformed message about the memory that it leaves out");
+  }
 
   const int socket_;
   const pid_t root_;
-  const ChooseMemory& choose_;
+  const std::atomic<SeparateMemory*>& asked_;
   std::map<pid_t, pid_t> ours_;  ///< by PID in the namespace
   LeftOutMemory::Tasks tasks_;
 };
 
 }  // namespace
 
-Result<LeftOutMemory> LeftOutMemory::serve(pid_t root, ChooseMemory choose) {
+Result<LeftOutMemory> LeftOutMemory::serve(pid_t root) {
   GCR_ASSIGN(SocketPair sockets, SocketPair::create("CRIU"));
   const int socket = sockets.ours.get();
   LeftOutMemory memory(std::move(sockets));
-  memory.served_ = std::async(std::launch::async, [socket, root, choose = std::move(choose)]() {
-    auto tasks = MemoryServer(socket, root, choose).run();
-    ::shutdown(socket, SHUT_RDWR);  // a CRIU that still asks dumps all itself
+  memory.served_ = std::async(std::launch::async, [socket, root, asked = memory.asked_] {
+    auto tasks = MemoryServer(socket, root, *asked).run();
+    ::shutdown(socket, SHUT_RDWR);  // a CRIU that asks again dumps everything itself
     return tasks;
   });
   return memory;

@@ -1,10 +1,11 @@
-// The memory that CRIU leaves out of a dump because its caller sends it: the agent's end of what
-// gcr-in-criu.so asks and tells while CRIU looks at the memory of stopped tasks (launch.h).
+// The memory that CRIU leaves out of a dump because the agent sends it: the agent's end of the
+// conversation with gcr-in-criu.so, which asks and tells while CRIU looks at the memory of stopped
+// tasks (launch.h).
 #pragma once
 
 #include <sys/types.h>
 
-#include <functional>
+#include <atomic>
 #include <future>
 #include <map>
 #include <memory>
@@ -19,7 +20,7 @@
 
 namespace gcr::criu {
 
-/// What is left out of CRIU's images.
+/// Memory that CRIU leaves out of its images.
 struct LeftOut {
   std::vector<AddressRange> ranges{};  ///< of a task, ascending: private, anonymous, writable
   /// Of all tasks: nameless memory that they map. The caller sends it, and what says which of it
@@ -27,11 +28,26 @@ struct LeftOut {
   std::vector<launch::SharedMemoryId> shared{};
 };
 
-/// Says it for a stopped task of the tree, by its PID here. Called on one thread, during the dump:
-/// when all tasks are stopped, and before CRIU has read memory of any.
-using ChooseMemory = std::function<LeftOut(pid_t task)>;
+/// Memory that is moved separately from the CRIU images of one dump: the implementation chooses it,
+/// and sends it.
+class SeparateMemory {
+ public:
+  virtual ~SeparateMemory() = default;
 
-/// Serves one CRIU, on a thread of its own. Destroying it ends that.
+  /// What CRIU leaves out of a stopped task, by its PID here. Called on one thread, which is not
+  /// that of take(): during the dump, when all tasks are stopped, and before CRIU has read memory
+  /// of any.
+  virtual LeftOut choose(pid_t task) = 0;
+
+  /// Sends what was left out of a task: as images `name`-0.img and so on, in which every byte has
+  /// its address as its offset, for a restore to fill the task with. Called after the dump, on the
+  /// thread of PreparedDump::run(); everything must be read when it returns. `pages` are ascending
+  /// and disjoint. An error ends the dump, and the tasks run again.
+  virtual Status take(const std::string& name, pid_t task,
+                      const std::vector<AddressRange>& pages) = 0;
+};
+
+/// Serves one CRIU, on a thread of its own. Destroying it ends that thread.
 class LeftOutMemory {
  public:
   struct Task {
@@ -40,8 +56,8 @@ class LeftOutMemory {
   };
   using Tasks = std::map<pid_t, Task>;  ///< by PID in the namespace of the tree
 
-  /// `choose` says for each task of the tree under `root` what the caller sends; see DumpOptions.
-  static Result<LeftOutMemory> serve(pid_t root, ChooseMemory choose);
+  /// For a dump of the tree under `root`. Until ask() nothing is left out.
+  static Result<LeftOutMemory> serve(pid_t root);
 
   LeftOutMemory(LeftOutMemory&&) noexcept = default;
   LeftOutMemory& operator=(LeftOutMemory&&) = delete;
@@ -50,6 +66,9 @@ class LeftOutMemory {
   /// The end for CRIU, given away once: CRIU alone may have it when finish() is called.
   UniqueFd take_criu_end() { return std::move(sockets_.theirs); }
 
+  /// From now on `memory` is asked about each task. It outlives this object.
+  void ask(SeparateMemory& memory) { *asked_ = &memory; }
+
   /// What was left out of the whole dump, when CRIU has ended. kInternal if it was told wrongly.
   /// Once.
   Result<Tasks> finish() { return served_.get(); }
@@ -57,7 +76,10 @@ class LeftOutMemory {
  private:
   explicit LeftOutMemory(SocketPair sockets) : sockets_(std::move(sockets)) {}
 
+  using Asked = std::atomic<SeparateMemory*>;
+
   SocketPair sockets_;
+  std::shared_ptr<Asked> asked_ = std::make_shared<Asked>(nullptr);  ///< with the thread
   std::future<Result<Tasks>> served_;
 };
 

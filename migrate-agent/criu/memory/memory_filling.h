@@ -1,4 +1,4 @@
-// Fills restored processes with the memory that came beside CRIU's images.
+// Fills restored processes with the memory that came separately from the CRIU images.
 //
 // Most private anonymous memory of a job does not go through CRIU. It comes as sparse files,
 // private-memory-PID-N.img, in the directory of the images. PID is that of the process in

@@ -4,16 +4,14 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/random.h>
-#include <sys/uio.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <fstream>
 #include <set>
 
-#include "migrate-agent/linux/procfs/procfs.h"
+#include "migrate-agent/linux/procfs/memory_of.h"
 #include "src/base/address_ranges.h"
-#include "src/base/raw_bytes.h"
 #include "src/base/units.h"
 
 namespace gcr::criu {
@@ -38,24 +36,6 @@ bool may_overcommit() {
   int mode = 2;
   std::ifstream("/proc/sys/vm/overcommit_memory") >> mode;
   return mode != 2;
-}
-
-Status read_from(pid_t pid, std::uint64_t address, std::span<std::byte> bytes) {
-  const iovec here{bytes.data(), bytes.size()};
-  const iovec there{reinterpret_cast<void*>(address), bytes.size()};
-  if (::process_vm_readv(pid, &here, 1, &there, 1, 0) == static_cast<ssize_t>(bytes.size())) {
-    return {};
-  }
-  return Error::from_errno(errno, fmt::format("cannot read memory of process {}", pid));
-}
-
-Status write_to(pid_t pid, std::uint64_t address, std::span<const std::byte> bytes) {
-  const iovec here{const_cast<std::byte*>(bytes.data()), bytes.size()};
-  const iovec there{reinterpret_cast<void*>(address), bytes.size()};
-  if (::process_vm_writev(pid, &here, 1, &there, 1, 0) == static_cast<ssize_t>(bytes.size())) {
-    return {};
-  }
-  return Error::from_errno(errno, fmt::format("cannot write memory of process {}", pid));
 }
 
 }  // namespace
@@ -94,8 +74,7 @@ PrefilledMemory::Area* PrefilledMemory::make_area(std::uint32_t memory, std::uin
     may_grow_ = false;
     return nullptr;
   }
-  const std::uint64_t base =
-      (reserved->start + kHugePageBytes - 1) / kHugePageBytes * kHugePageBytes;
+  const std::uint64_t base = round_up(reserved->start, kHugePageBytes);
   areas_.push_back(std::make_unique<Area>(Area{{range, *reserved, base}, memory}));
   return areas_.back().get();
 }
@@ -124,18 +103,10 @@ Result<bool> PrefilledMemory::place(std::uint32_t memory, std::uint64_t address,
 Status PrefilledMemory::move_to(CriuMemory& criu) {
   const CriuMemory& old = *std::exchange(criu_, &criu);
   for (const auto& area : areas_) {
-    const std::uint64_t old_base = area->base;
+    const PrefilledArea before = *area;
     GCR_ASSIGN(area->reserved, reserve(area->range.bytes() + kHugePageBytes));
-    area->base = (area->reserved.start + kHugePageBytes - 1) / kHugePageBytes * kHugePageBytes;
-    // What there is no huge page for is opened all the same.
-    for (const std::uint64_t block : area->blocks) {
-      (void)criu.ask(Hold::kMakeHuge, area->in_criu(block), kHugePageBytes);
-    }
-    RawBytes window(kWindowBytes);
-    for (const auto& [address, pages] : area->windows) {
-      GCR_TRY(old.read(old_base + (address - area->range.start), window));
-      GCR_TRY(criu.write(area->in_criu(address), window));
-    }
+    area->base = round_up(area->reserved.start, kHugePageBytes);
+    GCR_TRY(area->copy_windows(criu, before, old));
   }
   return {};
 }
@@ -147,7 +118,7 @@ Status PrefilledMemory::remove(const Area& area, const std::vector<AddressRange>
   });
 }
 
-/// Puts a token where nobody else writes, if anything is in place there.
+/// Puts a token where the kernel does not write, if anything is in place there.
 Status PrefilledMemory::mark(const Area& area, pid_t process, const AddressRange& range) {
   const std::vector<AddressRange> valid = intersection(valid_[process], {range});
   if (valid.empty()) return {};
@@ -200,13 +171,12 @@ Status PrefilledMemory::offer(const Area& area, pid_t process,
 Status PrefilledMemory::hand_over(const fs::path& directory,
                                   const std::map<std::uint32_t, pid_t>& owners) {
   if (areas_.empty()) return {};
-  std::error_code error;
-  const bool has_parent = fs::exists(fs::symlink_status(directory / "parent", error));
   GCR_ASSIGN(kept_, images::rseq_areas(directory));
   owners_ = owners;
   for (const auto& area : areas_) {
     const auto owner = owners.find(area->memory);
-    if (owner == owners.end()) return Error(Code::kDataLoss, "memory came without a process");
+    if (owner == owners.end())
+      return Error(Code::kDataLoss, "the images name no process for memory that arrived");
     const pid_t process = owner->second;
     if (!kept_.contains(process)) continue;  // it has ended
     GCR_ASSIGN(const auto map, images::read_ranges(directory / images::memory_map(process)));
@@ -226,7 +196,7 @@ Status PrefilledMemory::hand_over(const fs::path& directory,
     const pid_t process = owners_.at(area->memory);
     if (valid_[process].empty()) continue;
     const auto mappings = images::private_mappings(directory, process);
-    if (!has_parent && mappings) GCR_TRY(offer(*area, process, *mappings));
+    if (mappings) GCR_TRY(offer(*area, process, *mappings));
   }
   // A region can suit one mapping best: the largest.
   std::map<pid_t, HoldMessage> largest;
@@ -247,8 +217,8 @@ Result<Elsewhere> PrefilledMemory::find_taken(const std::map<pid_t, pid_t>& proc
   for (Mapping& mapping : mappings_) {
     const auto process = processes.find(mapping.process);
     Token found{};
-    if (process == processes.end() || !read_from(process->second, mapping.token_at, found) ||
-        found != mapping.token) {
+    if (process == processes.end() ||
+        !procfs::read_memory(process->second, mapping.token_at, found) || found != mapping.token) {
       GCR_TRY(criu_->write(mapping.token_in_criu, mapping.covered));
       continue;
     }
@@ -277,7 +247,7 @@ Status PrefilledMemory::let_go() {
   }
   for (const Mapping& mapping : mappings_) {
     if (mapping.taken_by == 0) continue;
-    GCR_TRY(write_to(mapping.taken_by, mapping.token_at, mapping.covered));
+    GCR_TRY(procfs::write_memory(mapping.taken_by, mapping.token_at, mapping.covered));
   }
   return {};
 }

@@ -2,8 +2,8 @@
 // that will restore them, while it waits for its first image. CRIU forks the processes, so they
 // inherit the memory, and gcr-in-criu.so moves it to where CRIU would map empty memory.
 //
-// An area of CRIU's addresses stands for a range of addresses of one process, many times as large
-// as what is known of it at first: whatever mappings there are in the end, each lies in one area.
+// An area in the CRIU process stands for a range of addresses of one process, many times as
+// large as what is known of it at first: each mapping of the final dump lies in one area.
 // Only windows that are full, or nearly so, are worth it, and only as huge pages: a fork copies a
 // page table entry for each page that is in place.
 //
@@ -49,7 +49,8 @@ class PrefilledMemory {
   Result<bool> place(std::uint32_t memory, std::uint64_t address, const Pages& pages,
                      std::span<const std::byte> bytes);
 
-  /// Moves everything to another CRIU, which waits likewise. After a failure, nothing is in place.
+  /// Moves everything to another CRIU, which waits for its first image too. After a failure,
+  /// nothing is in place.
   Status move_to(CriuMemory& criu);
 
   /// When all is there, and before CRIU reads its first image: what is in place is what the

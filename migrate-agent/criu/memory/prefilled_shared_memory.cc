@@ -14,7 +14,6 @@
 #include "migrate-agent/criu/memory/memory_filling.h"
 #include "migrate-agent/process/inspect/files.h"
 #include "migrate-agent/process/pages/shared_memory.h"
-#include "src/base/raw_bytes.h"
 #include "src/base/units.h"
 
 namespace gcr::criu {
@@ -29,7 +28,8 @@ using process::kMostSharedBytes;
 /// CRIU's addresses are enough for so many of kMostSharedBytes.
 constexpr std::size_t kMostSharedAreas = 64;
 
-/// The pages that the memory had in the end; nothing for memories that did not come beside CRIU.
+/// The pages that each memory had in the end; only memories that came separately from the CRIU
+/// images.
 Result<std::map<std::uint32_t, AddressRanges>> maps_in(const fs::path& directory) {
   std::map<std::uint32_t, AddressRanges> maps;
   for (const std::string& name : images::names(directory)) {
@@ -93,13 +93,7 @@ Status PrefilledSharedMemory::move_to(CriuMemory& criu) {
   for (auto& [memory, area] : areas_) {
     const PrefilledArea before = area;
     GCR_ASSIGN(area, make_area(kMostSharedBytes));
-    RawBytes bytes(PrefilledArea::kWindowBytes);
-    for (const std::uint64_t block : before.blocks) (void)area.make_huge(criu, block);
-    for (const auto& [window, pages] : before.windows) {
-      GCR_TRY(old.read(before.in_criu(window), bytes));
-      GCR_TRY(criu.write(area.in_criu(window), bytes));
-    }
-    area.windows = before.windows;
+    GCR_TRY(area.copy_windows(criu, before, old));
   }
   return {};
 }
@@ -151,7 +145,8 @@ Status PrefilledSharedMemory::hand_over(const fs::path& directory,
   std::map<std::uint32_t, PrefilledArea*> by_number;
   for (auto& [memory, area] : areas_) {
     const auto number = numbers.find(memory);
-    if (number == numbers.end()) return Error(Code::kDataLoss, "memory came without a name");
+    if (number == numbers.end())
+      return Error(Code::kDataLoss, "the images name no file for memory that arrived");
     by_number[number->second] = &area;
   }
   for (const auto& [number, map] : maps) {

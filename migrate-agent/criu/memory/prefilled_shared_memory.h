@@ -2,8 +2,9 @@
 // the waiting CRIU shares with the tasks that it forks. Where CRIU, in a task, makes memory of its
 // own for them, gcr-in-criu.so gives it this in its place, so that tasks map what is there already.
 //
-// All memory of this kind that came beside CRIU's images comes this way, whatever it was put in
-// place from: windows as they land, and files. What the tasks map is compared with it in the end.
+// All shared memory that came separately from the CRIU images takes this way, whether its windows
+// were put in place as they landed or come from files. What the tasks map is compared with it in
+// the end.
 #pragma once
 
 #include <sys/types.h>
@@ -33,7 +34,8 @@ class PrefilledSharedMemory {
   Result<bool> place(std::uint32_t memory, std::uint64_t window, const Pages& pages,
                      std::span<const std::byte> bytes);
 
-  /// Moves everything to another CRIU, which waits likewise. After a failure, nothing is in place.
+  /// Moves everything to another CRIU, which waits for its first image too. After a failure,
+  /// nothing is in place.
   Status move_to(CriuMemory& criu);
 
   /// When all is there, and before CRIU reads its first image: what is in place is what the

@@ -128,17 +128,6 @@ Status check_cpu_features(const Command& command, const std::string& features) {
                    directory.path());
 }
 
-Status check_memory_tracking(const Command& command) {
-  GCR_ASSIGN(const TemporaryDirectory directory, TemporaryDirectory::make());
-  wire::Request request = request_for(wire::FEATURE_CHECK);
-  request.mutable_features()->set_mem_track(true);
-  auto response = ask(command, request, directory.path());
-  if (!response) return response.error().while_doing("cannot ask CRIU for its features");
-  if (response->success() && response->features().mem_track()) return {};
-  return Error(Code::kUnsupported,
-               "the kernel cannot tell which pages are written to (CONFIG_MEM_SOFT_DIRTY)");
-}
-
 std::filesystem::path plugins_of(const Command& command) {
   if (!command.plugins.empty()) return command.plugins;
   const auto own = std::filesystem::path(command.argv.front()).parent_path() / "amdgpu";

@@ -1,4 +1,4 @@
-// The CRIU driver: dumps, pre-dumps and restores by CRIU's command line. Its RPC (`criu swrk`) is
+// The CRIU driver: dumps and restores by CRIU's command line. Its RPC (`criu swrk`) is
 // used only for versions and checks: it cannot stream images. CRIU finds no plugins to load, unless
 // a job needs one (plugin.h). Calls block; run them off the control thread. A CRIU that works is
 // not killed: the tasks that it holds would run on wherever it has them.
@@ -27,8 +27,6 @@
 #include "migrate-agent/process/inspect/credentials.h"
 #include "migrate-agent/process/inspect/outside_tcp.h"
 #include "proto/control.pb.h"
-#include "src/base/address_range.h"
-#include "src/base/read_memory.h"
 #include "src/base/result.h"
 #include "src/base/unique_fd.h"
 
@@ -51,11 +49,7 @@ Result<Facts> facts(const Command& command);
 /// if it does not, or if the bytes are not such an image.
 Status check_cpu_features(const Command& command, const std::string& features);
 
-/// Success if the kernel tracks which pages a process writes (soft-dirty), which pre_dump() needs;
-/// else kUnsupported with the reason.
-Status check_memory_tracking(const Command& command);
-
-/// Where the command's plugins are, if it does not say so: in amdgpu beside it, where
+/// Where the command's plugins are, if it does not say so: in amdgpu in its directory, where
 /// scripts/install-deps builds them, else where distributions have them.
 std::filesystem::path plugins_of(const Command& command);
 
@@ -72,13 +66,6 @@ Result<std::shared_ptr<const Plugin>> open_plugin(const Command& command, std::s
 /// settle_threads(). An error ends the dump, and the tasks run again.
 using TakeImage = std::function<Status(const std::string& name, UniqueFd content)>;
 
-/// Takes the memory of a stopped task that was left out of CRIU's images: as images `name`-0.img
-/// and so on, in which every byte has its address as its offset, for a restore to fill the task
-/// with. Called after the dump, like TakeImage for small images; all must be read when it returns
-/// (process::open_memory()). `ranges` are ascending and disjoint.
-using TakeMemory = std::function<Status(const std::string& name, pid_t task,
-                                        const std::vector<AddressRange>& ranges)>;
-
 /// What a dump may be told besides what it dumps.
 struct DumpOptions {
   /// The directory of a version 2 control group that holds only the process, and that is frozen
@@ -88,14 +75,12 @@ struct DumpOptions {
   process::OutsideTcp outside_tcp = process::OutsideTcp::kRefuse;
   /// Asked for each thread by its rights as they were dumped, before the small images are taken.
   std::function<Status(const proto::Credentials& thread)> may_move{};
-  /// For streaming dumps, and then run() needs a TakeMemory. Has no effect on kernels before 6.7.
-  ChooseMemory leave_out{};
   /// That CRIU loads; null: none.
   std::shared_ptr<const Plugin> plugin{};
   /// The cgroup.procs of the control groups in which CRIU works; valid as long as the options are.
   /// None: the caller's.
   std::span<const UniqueFd> groups{};
-  /// A CRIU that does nothing for so long, while the tasks stand still, is ended, and run() fails.
+  /// A CRIU that does nothing for so long, while the tasks are stopped, is ended, and run() fails.
   std::chrono::milliseconds patience{std::chrono::seconds(30)};
 };
 
@@ -105,18 +90,10 @@ struct DumpOptions {
 /// process which was restored into namespaces of its own can be dumped again.
 class PreparedDump {
  public:
-  /// The images go to run()'s TakeImage while CRIU writes them; `directory` only gets CRIU's log.
-  static Result<PreparedDump> streaming(const Command& command, pid_t pid,
-                                        const std::filesystem::path& directory,
-                                        const DumpOptions& options = {});
-
-  /// The images become files in `directory` (on tmpfs). `parent`: the directory of the last
-  /// pre_dump(), beside or below `directory`; only pages written since then are dumped. It must
-  /// be complete.
-  static Result<PreparedDump> to_directory(const Command& command, pid_t pid,
-                                           const std::filesystem::path& directory,
-                                           const std::filesystem::path& parent = {},
-                                           const DumpOptions& options = {});
+  /// `directory` only gets CRIU's log.
+  static Result<PreparedDump> create(const Command& command, pid_t pid,
+                                     const std::filesystem::path& directory,
+                                     const DumpOptions& options = {});
 
   PreparedDump(PreparedDump&&) noexcept;
   PreparedDump& operator=(PreparedDump&&) noexcept;
@@ -124,27 +101,21 @@ class PreparedDump {
 
   /// Dumps the process tree and leaves its tasks stopped; gives the rights of every thread, from
   /// the kernel. TCP connections are left in repair mode (see tcp_sockets.h). Once, blocking.
-  /// `take` and `take_memory` are for a streaming dump. Files that are `renamed` have other names
-  /// in the images. On failure the tasks run again, and the error quotes the first error line of
-  /// CRIU's log or carries that of `take`. kDataLoss if the images give a thread other rights than
-  /// it has; kTimeout if CRIU did nothing any more; for connections see settle_connections().
+  /// Images go to `take` while CRIU writes them; `memory`, if there is one, sends what it has
+  /// chosen itself, and is not called any more when this returns. Files that are `renamed` have
+  /// other names in the images. On failure the tasks run again, and the error quotes the first
+  /// error line of the CRIU log or carries that of `take`. kDataLoss if the images give a thread
+  /// other rights than it has; kTimeout if CRIU did nothing any more; for connections see
+  /// settle_connections().
   Result<std::vector<process::ThreadRights>> run(
-      const TakeImage& take = {}, const std::map<std::string, std::string>& renamed = {},
-      const TakeMemory& take_memory = {});
+      const TakeImage& take, const std::map<std::string, std::string>& renamed = {},
+      SeparateMemory* memory = nullptr);
 
  private:
   struct Impl;
   explicit PreparedDump(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;
 };
-
-/// Writes the memory of the tree under `pid` into `directory` while it runs (it is stopped only for
-/// moments), and makes the kernel track writes from then on. `parent` is the directory of the
-/// previous pre-dump, if any: pages that were not written since are left out. The last dump is
-/// PreparedDump::to_directory() with this one as parent; the two directories must keep their
-/// relative names. On failure the tasks keep running.
-Status pre_dump(const Command& command, pid_t pid, const std::filesystem::path& directory,
-                const std::filesystem::path& parent = {});
 
 /// Lets tasks that a dump left stopped run again (roll-back), after end_repair(), and before them
 /// their GPU queues (paused_queues.h). kNotFound if the process is gone.
@@ -224,12 +195,12 @@ class PreparedRestore {
   /// PrefilledSharedMemory::place(). Any thread.
   Result<bool> place(const Window& window, std::span<const std::byte> bytes);
 
-  /// Restores from the images that are in the directory now, and fills the memory that was left out
-  /// of CRIU's (memory_filling.h) before any of the tasks runs. `members` have for each process, by
-  /// its PID in its PID namespace, the rights with which CRIU opens and makes what it has by name
-  /// (in_criu_names.h); zombies need none. `memories` are the names of the images that belong to
-  /// each memory of which place() has taken anything. Once, blocking. Starts CRIU again if it has a
-  /// PID that the tree needs. On failure nothing is left.
+  /// Restores from the images that are in the directory now, and fills the memory that came
+  /// separately (memory_filling.h) before any of the tasks runs. `members` have for each process,
+  /// by its PID in its PID namespace, the rights with which CRIU opens and makes what it has by
+  /// name (in_criu_names.h); zombies need none. `memories` are the names of the images that belong
+  /// to each memory of which place() has taken anything. Once, blocking. Starts CRIU again if it
+  /// has a PID that the tree needs. On failure nothing is left.
   Result<RestoredTree> run(const Rights& members,
                            const std::map<std::uint32_t, std::vector<std::string>>& memories = {});
 

@@ -1,3 +1,8 @@
+// A dump has two halves. create() starts CRIU, which probes the kernel and then waits at a FIFO in
+// the place of the first file that it reads. run() lets it go on: CRIU stops the tasks and streams
+// its images; images of memory are taken while they are written, all others are collected. When
+// CRIU has ended, the agent corrects the collected images (rights, connections, names), hands them
+// over, and has the memory sent that CRIU left out.
 #include <unistd.h>
 
 #include <optional>
@@ -20,33 +25,32 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr char kDumpLog[] = "dump.log";
-constexpr char kPreDumpLog[] = "pre-dump.log";
 /// The first file that a dump reads: a cache of paths, of use to a file system without handles.
 constexpr char kFirstDumpFile[] = "irmap-cache";
 
-/// The arguments for what is dumped, and from which parent.
-Result<std::vector<std::string>> dump_arguments(const std::string& action, const char* log,
-                                                pid_t pid, const fs::path& directory,
-                                                const fs::path& parent, bool with_plugin) {
+Result<std::vector<std::string>> dump_arguments(pid_t pid, const DumpOptions& options) {
   const std::vector<pid_t> pids = procfs::namespace_pids(std::to_string(pid));
   if (pids.empty()) {
     GCR_ASSIGN(const UniqueFd alive, procfs::open_pidfd(pid));  // or the reason why not
     return Error(Code::kUnavailable, "cannot read /proc/" + std::to_string(pid) + "/status");
   }
-  std::vector<std::string> arguments = common_arguments(action, log, with_plugin);
-  arguments.insert(arguments.end(), {"--tree", std::to_string(pids.back())});
-  if (!parent.empty()) {
-    const fs::path there = fs::absolute(parent).lexically_normal();
-    const fs::path link = there.lexically_relative(fs::absolute(directory).lexically_normal());
-    arguments.insert(arguments.end(), {"--track-mem", "--prev-images-dir", link.string()});
+  auto arguments = common_arguments("dump", kDumpLog, options.plugin != nullptr);
+  arguments.insert(arguments.end(),
+                   {"--tree", std::to_string(pids.back()), "--leave-stopped", "--stream"});
+  if (!options.group.empty()) {
+    arguments.insert(arguments.end(), {"--freeze-cgroup", options.group.string()});
+  }
+  // A connection that waits to be accepted has its other end outside.
+  if (options.outside_tcp == process::OutsideTcp::kClose) {
+    arguments.emplace_back("--skip-in-flight");
   }
   return arguments;
 }
 
-Status wait_for_success(Session& session, const fs::path& directory, const char* log) {
+Status wait_for_success(Session& session, const fs::path& directory) {
   const Result<int> status = session.wait();
-  if (!status) return explain(status.error(), directory, log);
-  if (*status != 0) return refusal(*status, directory, log);
+  if (!status) return explain(status.error(), directory, kDumpLog);
+  if (*status != 0) return refusal(*status, directory, kDumpLog);
   return {};
 }
 
@@ -57,32 +61,34 @@ Error cannot(const char* what, pid_t pid, const Error& error) {
 }  // namespace
 
 struct PreparedDump::Impl {
-  Impl(procfs::Process process, fs::path directory, DumpOptions options, HoldingPoint hold)
+  Impl(procfs::Process process, fs::path directory, DumpOptions options, HoldingPoint hold,
+       Streamer streamer, LeftOutMemory left_out)
       : process(std::move(process)),
         directory(std::move(directory)),
         options(std::move(options)),
-        hold(std::move(hold)) {}
+        hold(std::move(hold)),
+        streamer(std::move(streamer)),
+        left_out(std::move(left_out)) {}
   ~Impl() {
     if (session && !started) session->kill();
   }
 
   static Result<std::unique_ptr<Impl>> prepare(const Command& command, pid_t pid,
-                                               const fs::path& directory, const fs::path& parent,
-                                               const DumpOptions& options, bool streaming);
+                                               const fs::path& directory,
+                                               const DumpOptions& options);
   Status start(const Command& command, const std::vector<std::string>& arguments);
-  Status run(const TakeImage& take, const TakeMemory& take_memory);
+  Status run(const TakeImage& take, SeparateMemory* memory);
   Status wait_until_stopped();
   Status wait_until_dumped();
-  Status settle(const ReadImage& read, const WriteImage& write);
-  Status run_streaming(const TakeImage& take, const TakeMemory& take_memory);
-  Status run_to_directory();
+  Status settle(ImageContents& contents);
+  Status send_separate(const TakeImage& take, SeparateMemory& memory);
 
   const procfs::Process process;
   const pid_t pid = process.pid();
   const fs::path directory;
   const DumpOptions options;
   HoldingPoint hold;
-  std::optional<Streamer> streamer;
+  Streamer streamer;
   std::optional<LeftOutMemory> left_out;
   std::optional<Session> session;
   std::vector<process::ThreadRights> threads;
@@ -91,61 +97,54 @@ struct PreparedDump::Impl {
 };
 
 Result<std::unique_ptr<PreparedDump::Impl>> PreparedDump::Impl::prepare(
-    const Command& command, pid_t pid, const fs::path& directory, const fs::path& parent,
-    const DumpOptions& options, bool streaming) {
-  auto made = [&]() -> Result<std::unique_ptr<Impl>> {
-    GCR_ASSIGN(auto process, procfs::Process::open(pid));
-    GCR_ASSIGN(auto arguments,
-               dump_arguments("dump", kDumpLog, pid, directory, parent, options.plugin != nullptr));
-    arguments.emplace_back("--leave-stopped");
-    if (!options.group.empty()) {
-      arguments.insert(arguments.end(), {"--freeze-cgroup", options.group.string()});
-    }
-    // A connection that waits to be accepted has its other end outside.
-    if (options.outside_tcp == process::OutsideTcp::kClose) {
-      arguments.emplace_back("--skip-in-flight");
-    }
-    GCR_ASSIGN(HoldingPoint hold, HoldingPoint::create(directory, kFirstDumpFile));
-    auto impl = std::make_unique<Impl>(std::move(process), directory, options, std::move(hold));
-    if (streaming) {
-      arguments.emplace_back("--stream");
-      GCR_ASSIGN(impl->streamer, Streamer::listen(directory));
-      if (options.leave_out) {
-        GCR_ASSIGN(auto left_out, LeftOutMemory::serve(pid, options.leave_out));
-        impl->left_out.emplace(std::move(left_out));
-      }
-    }
-    GCR_TRY(impl->start(command, arguments));
-    return impl;
-  }();
-  if (!made) return cannot("prepare a dump of", pid, made.error());
-  return made;
+    const Command& command, pid_t pid, const fs::path& directory, const DumpOptions& options) {
+  GCR_ASSIGN(auto process, procfs::Process::open(pid));
+  GCR_ASSIGN(const auto arguments, dump_arguments(pid, options));
+  GCR_ASSIGN(HoldingPoint hold, HoldingPoint::create(directory, kFirstDumpFile));
+  GCR_ASSIGN(Streamer streamer, Streamer::listen(directory));
+  GCR_ASSIGN(LeftOutMemory left_out, LeftOutMemory::serve(pid));
+  auto impl = std::make_unique<Impl>(std::move(process), directory, options, std::move(hold),
+                                     std::move(streamer), std::move(left_out));
+  GCR_TRY(impl->start(command, arguments));
+  return impl;
 }
 
 Status PreparedDump::Impl::start(const Command& command,
                                  const std::vector<std::string>& arguments) {
-  const UniqueFd memory = left_out ? left_out->take_criu_end() : UniqueFd();
-  auto beside = Session::beside(
+  const UniqueFd memory = left_out->take_criu_end();
+  auto launched = Session::in_namespaces_of(
       command, arguments, pid, directory,
       {.groups = options.groups, .plugin = options.plugin.get(), .memory_fd = memory.get()});
-  if (!beside) return explain(beside.error(), directory, kDumpLog);
-  session.emplace(std::move(*beside));
+  if (!launched) return explain(launched.error(), directory, kDumpLog);
+  session.emplace(std::move(*launched));
   GCR_ASSIGN(const bool reached, hold.wait_until_reached(*session));
   if (reached) return {};
-  GCR_TRY(wait_for_success(*session, directory, kDumpLog));
+  GCR_TRY(wait_for_success(*session, directory));
   return Error(Code::kInternal, "CRIU has done without " + std::string(kFirstDumpFile));
 }
 
-Status PreparedDump::Impl::run(const TakeImage& take, const TakeMemory& take_memory) {
+Status PreparedDump::Impl::run(const TakeImage& take, SeparateMemory* memory) {
   GCR_TRY(session->check_namespace());
   GCR_TRY(lock_connections(procfs::tree(pid)));
   GCR_TRY(session->end_when_still(options.patience));
+  if (memory != nullptr) left_out->ask(*memory);
   started = true;
   if (const Status passed = hold.pass(images::empty_irmap_cache()); !passed) {
     session->kill();
     return passed.error();
   }
-  return streamer ? run_streaming(take, take_memory) : run_to_directory();
+  auto collected = streamer.collect(take);
+  // Also if the images were lost: CRIU may have finished nevertheless, and run() can only resume
+  // tasks that have stopped.
+  const Status dumped = wait_until_dumped();
+  if (!collected) return collected.error();
+  GCR_TRY(dumped);
+  GCR_TRY(settle(*collected));
+  for (const auto& [name, content] : *collected) {
+    GCR_ASSIGN(UniqueFd file, images::in_memory(name, content));
+    GCR_TRY(take(name, std::move(file)));
+  }
+  return memory == nullptr ? Status() : send_separate(take, *memory);
 }
 
 /// What is frozen need not be stopped.
@@ -159,13 +158,20 @@ Status PreparedDump::Impl::wait_until_stopped() {
 
 /// When CRIU ends, the process is still being stopped, or frozen.
 Status PreparedDump::Impl::wait_until_dumped() {
-  GCR_TRY(wait_for_success(*session, directory, kDumpLog));
+  GCR_TRY(wait_for_success(*session, directory));
   GCR_TRY(wait_until_stopped());
   return session->check_namespace();  // else CRIU's view was not genuine
 }
 
 /// The last steps with the images of threads, connections and files.
-Status PreparedDump::Impl::settle(const ReadImage& read, const WriteImage& write) {
+Status PreparedDump::Impl::settle(ImageContents& contents) {
+  const ReadImage read = [&](const std::string& name) -> Result<std::string> {
+    return contents[name];
+  };
+  const WriteImage write = [&](const std::string& name, const std::string& content) -> Status {
+    contents[name] = content;
+    return {};
+  };
   GCR_ASSIGN(threads, settle_threads(pid, read, write));
   for (const process::ThreadRights& thread : threads) {
     if (options.may_move) GCR_TRY(options.may_move(thread.rights));
@@ -173,28 +179,12 @@ Status PreparedDump::Impl::settle(const ReadImage& read, const WriteImage& write
   GCR_TRY(settle_connections(read, write, options.outside_tcp));
   GCR_TRY(wait_until_stopped());
   if (renamed.empty()) return {};
-  GCR_ASSIGN(const std::string files, read(images::kFilesImage));
-  GCR_ASSIGN(const std::string with_names, images::rename_files(files, renamed));
-  return write(images::kFilesImage, with_names);
+  std::string& files = contents[images::kFilesImage];
+  GCR_ASSIGN(files, images::rename_files(files, renamed));
+  return {};
 }
 
-Status PreparedDump::Impl::run_streaming(const TakeImage& take, const TakeMemory& take_memory) {
-  auto collected = streamer->collect(take);
-  // Also if the images were lost: CRIU may have finished nevertheless, and run() can only resume
-  // tasks that have stopped.
-  const Status dumped = wait_until_dumped();
-  if (!collected) return collected.error();
-  GCR_TRY(dumped);
-  GCR_TRY(settle([&](const std::string& name) -> Result<std::string> { return (*collected)[name]; },
-                 [&](const std::string& name, const std::string& content) -> Status {
-                   (*collected)[name] = content;
-                   return {};
-                 }));
-  for (const auto& [name, content] : *collected) {
-    GCR_ASSIGN(UniqueFd file, images::in_memory(name, content));
-    GCR_TRY(take(name, std::move(file)));
-  }
-  if (!left_out) return {};
+Status PreparedDump::Impl::send_separate(const TakeImage& take, SeparateMemory& memory) {
   GCR_ASSIGN(auto tasks, left_out->finish());
   // Of those of which nothing was left out, there may be memory from before that is not true now.
   for (const auto& [inner, task] : procfs::stopped_tree_in_namespace(pid)) tasks[inner].pid = task;
@@ -203,17 +193,9 @@ Status PreparedDump::Impl::run_streaming(const TakeImage& take, const TakeMemory
     GCR_ASSIGN(UniqueFd file, images::in_memory(map, images::image_of_ranges(task.ranges)));
     GCR_TRY(take(map, std::move(file)));
     if (task.ranges.empty()) continue;
-    GCR_TRY(take_memory(images::memory_images(inner), task.pid, task.ranges));
+    GCR_TRY(memory.take(images::memory_images(inner), task.pid, task.ranges));
   }
   return {};
-}
-
-Status PreparedDump::Impl::run_to_directory() {
-  GCR_TRY(wait_until_dumped());
-  return settle([this](const std::string& name) { return images::read_file(directory / name); },
-                [this](const std::string& name, const std::string& content) {
-                  return images::write_file(directory / name, content);
-                });
 }
 
 PreparedDump::PreparedDump(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -221,27 +203,21 @@ PreparedDump::PreparedDump(PreparedDump&&) noexcept = default;
 PreparedDump& PreparedDump::operator=(PreparedDump&&) noexcept = default;
 PreparedDump::~PreparedDump() = default;
 
-Result<PreparedDump> PreparedDump::streaming(const Command& command, pid_t pid,
-                                             const fs::path& directory,
-                                             const DumpOptions& options) {
-  GCR_ASSIGN(auto impl, Impl::prepare(command, pid, directory, {}, options, true));
-  return PreparedDump(std::move(impl));
-}
-
-Result<PreparedDump> PreparedDump::to_directory(const Command& command, pid_t pid,
-                                                const fs::path& directory, const fs::path& parent,
-                                                const DumpOptions& options) {
-  GCR_ASSIGN(auto impl, Impl::prepare(command, pid, directory, parent, options, false));
-  return PreparedDump(std::move(impl));
+Result<PreparedDump> PreparedDump::create(const Command& command, pid_t pid,
+                                          const fs::path& directory, const DumpOptions& options) {
+  auto impl = Impl::prepare(command, pid, directory, options);
+  if (!impl) return cannot("prepare a dump of", pid, impl.error());
+  return PreparedDump(std::move(*impl));
 }
 
 Result<std::vector<process::ThreadRights>> PreparedDump::run(
     const TakeImage& take, const std::map<std::string, std::string>& renamed,
-    const TakeMemory& take_memory) {
+    SeparateMemory* memory) {
   impl_->renamed = renamed;
   const pid_t pid = impl_->pid;
   const bool was_stopped = procfs::state(std::to_string(pid)) == 'T';
-  const Status dumped = impl_->run(take, take_memory);
+  const Status dumped = impl_->run(take, memory);
+  impl_->left_out.reset();  // a CRIU that failed to end asks `memory` nothing any more
   if (!dumped) {
     // CRIU resumes the tasks when it fails; do it here if it could not, for example if the images
     // were lost. Whether they are stopped is not visible while their group is frozen.
@@ -250,20 +226,6 @@ Result<std::vector<process::ThreadRights>> PreparedDump::run(
     return cannot("dump", pid, dumped.error());
   }
   return std::move(impl_->threads);
-}
-
-Status pre_dump(const Command& command, pid_t pid, const fs::path& directory,
-                const fs::path& parent) {
-  const Status status = [&]() -> Status {
-    GCR_ASSIGN(const auto arguments,
-               dump_arguments("pre-dump", kPreDumpLog, pid, directory, parent, false));
-    GCR_ASSIGN(Session session, Session::beside(command, arguments, pid, directory));
-    GCR_TRY(session.end_when_still(DumpOptions().patience));
-    GCR_TRY(wait_for_success(session, directory, kPreDumpLog));
-    return session.check_namespace();
-  }();
-  if (!status) return cannot("pre-dump", pid, status.error());
-  return {};
 }
 
 }  // namespace gcr::criu

@@ -9,7 +9,7 @@
 namespace gcr::criu {
 namespace {
 
-/// For how long CRIU waits until all tasks have stopped, while those that have stand still.
+/// How long CRIU waits until all tasks have stopped, while some of them already have.
 constexpr char kTimeoutSeconds[] = "60";
 
 }  // namespace

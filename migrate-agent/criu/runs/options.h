@@ -13,7 +13,7 @@ namespace gcr::criu {
 /// Deleted files up to this size travel inside the images ("ghost" files).
 inline constexpr std::uint32_t kGhostFileLimitBytes = 64u << 20;
 
-/// The command line of `action` ("dump", "pre-dump", "restore") with what all of them share: the
+/// The command line of `action` ("dump", "restore") with what all of them share: the
 /// images directory, the log, no cgroups, connections without a lock on the network, and a timeout
 /// that no working CRIU reaches. `with_plugin`: the log has what a plugin says, too. CRIU's RPC is
 /// not used, because it cannot stream images: CRIU ends when asked to.
@@ -24,7 +24,7 @@ std::vector<std::string> common_arguments(const std::string& action, const std::
 Error refusal(const wire::Response& response, const std::filesystem::path& images,
               const std::string& log_name);
 
-/// Likewise for a run that ended with this wait status.
+/// The error for a run that ended with this wait status: the same from its log.
 Error refusal(int wait_status, const std::filesystem::path& images, const std::string& log_name);
 
 /// `error` with what CRIU's log says added to it, if anything.

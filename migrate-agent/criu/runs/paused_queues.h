@@ -1,4 +1,4 @@
-// The queues of AMD's GPUs that a dump has stopped. CRIU's plugin stops those of a process (KFD's
+// Queues of AMD GPUs that a dump has stopped. CRIU's plugin stops those of a process (KFD's
 // PROCESS_INFO) before it looks at them and lets them go on (UNPAUSE) at the end, but not if the
 // dump fails, or is killed, in between.
 #pragma once
@@ -28,7 +28,8 @@ inline constexpr unsigned long kKfdCriuOp = _IOWR('K', 0x22, KfdRequest);
 inline constexpr std::uint32_t kKfdUnpause = 2;  ///< an `op`, which needs nothing else
 
 /// Lets them go on. Success too if none is stopped, or the process has no such GPU open. Traces its
-/// first thread for a moment, so nobody else may, nor may control groups of version 1 freeze it.
+/// first thread for a moment: no other tracer may have it, and no control group of version 1 may
+/// freeze it.
 Status let_queues_go_on(const procfs::Process& process);
 
 }  // namespace gcr::criu

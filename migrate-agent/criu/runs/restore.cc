@@ -1,3 +1,8 @@
+// A restore has two halves too. create() starts CRIU in new namespaces, where it waits at a FIFO in
+// the place of the first image; meanwhile memory of the tasks to be is put into it. run() checks
+// the images, tells CRIU which mappings are in place, and lets it go on. When all tasks are in
+// their last stop, CRIU waits once more: memory that was not taken over is copied into them. Then
+// CRIU ends, and the tasks stay stopped.
 #include <fmt/format.h>
 
 #include <chrono>
@@ -71,7 +76,7 @@ Status find_owners(const Memories& memories, bool shared,
     for (const std::string& name : names) {
       GCR_ASSIGN(const Owner owner, owner_in(name));
       if (of.try_emplace(memory, owner).first->second != owner) {
-        return Error(Code::kDataLoss, "a memory has the images of two");
+        return Error(Code::kDataLoss, "images of one memory name two owners");
       }
     }
     if (!owners.insert(of[memory]).second) {
@@ -260,7 +265,7 @@ Result<RestoredTree> PreparedRestore::Impl::run(const Rights& members, const Own
   const Result<int> status = session->wait();
   if (!status) return explain(status.error(), directory, kRestoreLog);
   if (*status != 0) return refusal(*status, directory, kRestoreLog);
-  if (!filled) return Error(Code::kInternal, "CRIU has ended without the last stop of the tasks");
+  if (!filled) return Error(Code::kInternal, "CRIU ended before all tasks were restored");
   GCR_TRY(check_plugin());
   impl->init = session->release_init();
   impl->control = session->release_control();

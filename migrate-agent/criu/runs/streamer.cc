@@ -22,7 +22,7 @@ namespace {
 
 constexpr char kSocketName[] = "streamer-capture.sock";
 constexpr std::uint32_t kMaxRequestBytes = 4096;
-/// Of processes, and of AMD's GPUs.
+/// Memory of processes, and of AMD GPUs.
 constexpr std::string_view kMemory[] = {"pages-", "amdgpu-"};
 /// The kernel's usual limit for a pipe (fs.pipe-max-size).
 constexpr int kPipeBytes = 1 << 20;

@@ -164,7 +164,7 @@ Status check_nothing_is_missing(const ReadImage& read, const Socket& sender,
   const std::uint32_t unwritten = written(out, *sender.entry) - received(in, receiver);
   if (unwritten <= out.head.outq_len()) return {};
   return Error(Code::kUnavailable,
-               fmt::format("bytes from {} to {} were on their way during the dump; try again",
+               fmt::format("bytes from {} to {} were in flight during the dump; try again",
                            sender.ends.local.to_string(), sender.ends.remote.to_string()));
 }
 
@@ -248,9 +248,9 @@ class Adapter {
     const bool v4 = socket.ends.local.address.find(':') == std::string::npos;
     const std::string loopback = v4 ? "127.0.0.1" : "::1";
     socket.ends.local.address = socket.ends.remote.address = loopback;
-    // Small ports: nobody connects from there.
-    if (++nobody_[socket.ends.local] == 0) return damaged(kFiles);
-    socket.ends.remote.port = nobody_[socket.ends.local];
+    // Small ports: no connection comes from there.
+    if (++dead_ends_[socket.ends.local] == 0) return damaged(kFiles);
+    socket.ends.remote.port = dead_ends_[socket.ends.local];
     put_address(entry.family(), loopback, *entry.mutable_src_addr());
     put_address(entry.family(), loopback, *entry.mutable_dst_addr());
     entry.set_dst_port(socket.ends.remote.port);
@@ -289,8 +289,8 @@ class Adapter {
   };
   OpenFiles files_;
   AdaptedSockets adapted_;
-  std::set<TcpEnd> receivers_;              ///< by UDP, as the source named them
-  std::map<TcpEnd, std::uint16_t> nobody_;  ///< the last port that an end was connected to
+  std::set<TcpEnd> receivers_;                 ///< by UDP, as the source named them
+  std::map<TcpEnd, std::uint16_t> dead_ends_;  ///< the last port that an end was connected to
 };
 
 }  // namespace

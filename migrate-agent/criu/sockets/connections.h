@@ -28,7 +28,7 @@ namespace gcr::criu {
 
 /// At the source, after a dump: takes the lock (see tcp_sockets.h) out of the images. kRefused if a
 /// connection has one end outside and `outside` refuses that; kUnavailable if one was not locked in
-/// time, and bytes were on their way from one end to the other, so that neither image has them.
+/// time, and bytes were in flight from one end to the other, so that neither image has them.
 Status settle_connections(const ReadImage& read, const WriteImage& write,
                           process::OutsideTcp outside);
 

@@ -190,8 +190,8 @@ Status end_connections(const std::vector<pid_t>& pids, const TcpConnections& clo
     if (socket.connection && closing.contains(*socket.connection)) {
       done = ::shutdown(socket.fd.get(), SHUT_WR) == 0;
     } else if (socket.connection && resetting.contains(*socket.connection)) {
-      const sockaddr nobody{AF_UNSPEC, {}};
-      done = ::connect(socket.fd.get(), &nobody, sizeof(nobody)) == 0;
+      const sockaddr none{AF_UNSPEC, {}};
+      done = ::connect(socket.fd.get(), &none, sizeof(none)) == 0;
     }
     if (done || errno == ENOTCONN) return {};
     return Error::from_errno(errno, "cannot end the TCP connection from " +

@@ -1,7 +1,7 @@
 // TCP sockets of stopped processes, reached through copies of their descriptors.
 //
 // Before a dump, connections between the processes are locked: by a socket filter that drops
-// whatever arrives, so that both ends are dumped as of one moment, and no rule of the host's
+// everything that arrives, so that both ends are dumped as of one moment, and no rule of the host's
 // firewall is needed. The kernel sends again what was dropped. The dump leaves connections in
 // repair mode (TCP_REPAIR): they send nothing, and end without a word when their processes are
 // killed.

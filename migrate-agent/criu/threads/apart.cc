@@ -34,14 +34,14 @@ int run_work(void* argument) {
 Status run_apart(const std::function<Status()>& work) {
   WorkApart work_apart{work, std::nullopt};
   RawBytes stack(kWorkStackBytes);
-  // Without a signal at its end: nobody else waits for it.
+  // Without a signal at its end: only this function waits for it.
   const pid_t pid =
       ::clone(run_work, stack.end(), CLONE_VM | CLONE_VFORK | CLONE_FILES, &work_apart);
   if (pid < 0) return Error::from_errno(errno, "cannot start a process for a tracer");
   while (::waitpid(pid, nullptr, __WALL) < 0 && errno == EINTR) {
   }
   if (work_apart.done) return *std::move(work_apart.done);
-  return Error(Code::kInternal, "a process that traced for this one has ended too early");
+  return Error(Code::kInternal, "a tracer process has ended too early");
 }
 
 Status Meeting::meet(Status mine, const std::function<Status()>& once) {
@@ -64,7 +64,7 @@ void Meeting::leave() {
 
 /// With the mutex.
 void Meeting::open(const std::function<Status()>& once) {
-  if (left_ > 0 && all_) all_ = Error(Code::kInternal, "one of those who work together has ended");
+  if (left_ > 0 && all_) all_ = Error(Code::kInternal, "one of the tracers has ended");
   if (all_ && once) all_ = once();
   waiting_ = 0;
   ++meetings_;
@@ -76,7 +76,7 @@ Status run_apart(std::size_t parties,
   Meeting meeting(parties);
   std::vector<std::size_t> numbers(parties);
   std::iota(numbers.begin(), numbers.end(), std::size_t{0});
-  // Each from a thread of its own, which stands still meanwhile and whose thread-local storage it
+  // Each from a thread of its own, which is blocked meanwhile and whose thread-local storage it
   // has.
   return side_by_side(numbers, [&](std::size_t number) {
     const Status done = run_apart([&] { return work(number, meeting); });

@@ -1,4 +1,4 @@
-// Work that must not stop halfway, whatever becomes of the caller's process.
+// Work that must not stop halfway, even if the caller's process dies.
 #pragma once
 
 #include <condition_variable>
@@ -21,9 +21,9 @@ class Meeting {
  public:
   explicit Meeting(std::size_t parties) : parties_(parties) {}
 
-  /// Waits until all have come; the last one does `once` then, if all is well. Gives everybody the
-  /// same: an error of one of them or of `once`, also if one will never come. All call it equally
-  /// often.
+  /// Waits until all have come; the last one does `once` then, if all is well. Gives all parties
+  /// the same: an error of one of them or of `once`, also if one will never come. All call it
+  /// equally often.
   Status meet(Status mine, const std::function<Status()>& once = {});
 
   /// It comes to no further meeting.

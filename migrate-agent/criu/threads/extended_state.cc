@@ -73,7 +73,9 @@ ExtendedState take_state(std::span<const std::byte> image, const StateLayout& la
 Status put_state(std::span<std::byte> image, const StateLayout& layout, std::uint64_t components,
                  std::span<const std::byte> bytes) {
   if ((components & kCarriedByCriu) != 0 || components >> 63 != 0) {
-    return Error(Code::kProtocol, fmt::format("components {:#x} are not ours to set", components));
+    return Error(
+        Code::kProtocol,
+        fmt::format("components {:#x} of the extended state are carried by CRIU", components));
   }
   if (image.size() < kHeader + kHeaderBytes) {
     return Error(Code::kUnsupported, "this processor has no extended state");

@@ -1,4 +1,4 @@
-// What a stopped thread has in the processor beside what CRIU carries: components of the extended
+// Processor state of a stopped thread that CRIU does not carry: components of the extended
 // state of x86-64, tiles of AMX among them, as ptrace shows it (NT_X86_XSTATE).
 //
 // Source: Intel 64 and IA-32 Architectures Software Developer's Manual, volume 1, chapter 13:

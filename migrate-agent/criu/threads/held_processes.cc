@@ -121,7 +121,7 @@ bool Holding::is_gone(const Error& error, const ListedThread& thread) const {
   return !stat || procfs::is_exiting(*stat);
 }
 
-/// Nobody was started since they were listed.
+/// No thread was started since they were listed.
 Status Holding::check_complete() const {
   std::set<pid_t> listed;
   for (const ListedThread& thread : threads_) listed.insert(thread.tid);
@@ -130,7 +130,7 @@ Status Holding::check_complete() const {
     for (const pid_t tid : procfs::threads(processes_[i])) {
       if (listed.contains(tid)) continue;
       return Error(Code::kUnavailable,
-                   fmt::format("thread {} of process {} was started while the process stood still",
+                   fmt::format("thread {} of process {} was started while the process was stopped",
                                tid, processes_[i]));
     }
   }

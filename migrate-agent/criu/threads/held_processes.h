@@ -1,5 +1,5 @@
-// Processes that stand still, held by tracers of ours, so that their threads can be made to work
-// one by one.
+// Stopped processes, held by tracers of the agent, so that their threads can be made to work one by
+// one.
 #pragma once
 
 #include <sys/types.h>
@@ -17,11 +17,11 @@
 
 namespace gcr::criu {
 
-/// How processes stand still after a dump or a restore: stopped, and in a group that is frozen.
+/// How processes are kept from running after a dump or a restore: stopped, and in a frozen group.
 /// Their threads run for moments, one by one, and only for the agent.
 struct Standstill {
   std::function<Status()> thaw;    ///< empty if they are in no such group
-  std::function<Status()> freeze;  ///< likewise
+  std::function<Status()> freeze;  ///< empty in the same case
   bool traceable = false;          ///< threads of the frozen group can be seized (version 2)
 };
 
@@ -33,10 +33,10 @@ struct ListedThread {
   bool seccomp = false;
   Owner owner{};
   std::string store_bypass{};     ///< in the words of its status in /proc
-  std::string indirect_branch{};  ///< likewise
+  std::string indirect_branch{};  ///< as store_bypass
 };
 
-/// All threads of processes that stand still.
+/// All threads of stopped processes.
 std::vector<ListedThread> list_threads(const std::vector<pid_t>& processes);
 
 /// A thread that does not run, held by a tracer of ours.
@@ -46,8 +46,8 @@ struct Held {
   bool first = false;  ///< that can make calls, of its process
 };
 
-/// Several tracers that hold all threads of processes that stand still, each its share of them, in
-/// their order. What it is made of must outlive it.
+/// Several tracers that hold all threads of stopped processes, each its share of them, in their
+/// order. What it is made of must outlive it.
 class Holding {
  public:
   using Work = std::function<Status(std::vector<Held>& share, Meeting& others)>;
@@ -55,8 +55,8 @@ class Holding {
   Holding(const std::vector<pid_t>& processes, const std::vector<ListedThread>& threads,
           const Standstill& standstill);
 
-  /// While all threads are held, none but those that work for us can run, whoever continues them.
-  /// `work` is called by each tracer.
+  /// While all threads are held, only those that work for the agent can run, even if another
+  /// process continues them. `work` is called by each tracer.
   Status with_all_held(const Work& work);
 
  private:

@@ -128,7 +128,7 @@ Status Bystanders::prepare(const std::set<Owner>& owners) {
 }
 
 Result<Bystanders::Bystander> Bystanders::start(uid_t uid, gid_t gid) const {
-  GCR_ASSIGN(const UniqueFd namespaces, procfs::open_pidfd(beside_));
+  GCR_ASSIGN(const UniqueFd namespaces, procfs::open_pidfd(neighbour_));
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC) != 0) return Error::from_errno(errno, "cannot make a pipe");
   const UniqueFd input(ends[0]);

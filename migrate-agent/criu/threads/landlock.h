@@ -29,7 +29,7 @@ Owner owner_of(const std::map<std::string, std::string>& status);
 class Bystanders {
  public:
   /// For threads of a process, which sees them in its PID namespace.
-  explicit Bystanders(pid_t beside) : beside_(beside) {}
+  explicit Bystanders(pid_t neighbour) : neighbour_(neighbour) {}
   Bystanders(const Bystanders&) = delete;
   Bystanders& operator=(const Bystanders&) = delete;
   ~Bystanders();
@@ -38,7 +38,7 @@ class Bystanders {
   /// in a process of run_apart().
   Status prepare(const std::set<Owner>& owners);
 
-  /// The call that tells whether the thread that makes it is in a domain; none if nobody can be.
+  /// The call that tells whether the thread that makes it is in a domain; none if no thread can be.
   std::optional<ThreadCall> question(const Owner& of_thread) const;
 
   /// By what the kernel returned.
@@ -52,13 +52,13 @@ class Bystanders {
   };
   Result<Bystander> start(uid_t uid, gid_t gid) const;
 
-  const pid_t beside_;
+  const pid_t neighbour_;
   std::map<Owner, Bystander> started_;
 };
 
 /// The threads of a running process that are in a domain, among those that can have entered one by
-/// themselves: with no_new_privs or CAP_SYS_ADMIN. Each is stopped for some microseconds. Nobody
-/// else may trace the process meanwhile. What cannot be told is left out.
+/// themselves: with no_new_privs or CAP_SYS_ADMIN. Each is stopped for some microseconds. No
+/// other tracer may have the process meanwhile. What cannot be told is left out.
 std::vector<pid_t> threads_in_landlock(pid_t pid);
 
 }  // namespace gcr::criu

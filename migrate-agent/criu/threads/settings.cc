@@ -240,7 +240,7 @@ class Reading {
   std::map<std::size_t, Observed> observed_;  ///< by the place of the process
 };
 
-/// What a process that was restored here has, unless somebody sets it: what we have.
+/// What a process that was restored here has, unless it is set: what the agent has.
 std::map<std::string_view, proto::Setting> own_settings() {
   std::map<std::string_view, proto::Setting> own;
   for (const SettingRow& row : settings_table()) {

@@ -25,14 +25,14 @@ struct Observed {
 };
 
 /// Looks at all threads of `processes`; the result is in their order. Zombies have nothing. They
-/// stand still afterwards, whatever fails. Threads of 32-bit code have nothing. kUnsupported: see
-/// ThreadCalls.
+/// are stopped afterwards, also after a failure. Threads of 32-bit code have nothing. kUnsupported:
+/// see ThreadCalls.
 Result<std::vector<Observed>> read_settings(const std::vector<pid_t>& processes,
                                             const Standstill& standstill);
 
 /// Gives processes what they had; what is usual, and is not here, too. Gives a sentence for each
-/// that this host refuses. They stand still afterwards, whatever fails. kUnsupported if one that is
-/// needed is refused, kProtocol if there is something that read_settings() would not give.
+/// that this host refuses. They are stopped afterwards, also after a failure. kUnsupported if one
+/// that is needed is refused, kProtocol if there is something that read_settings() would not give.
 Result<std::vector<std::string>> apply_settings(
     const std::vector<std::pair<pid_t, Settings>>& processes, const Standstill& standstill);
 

@@ -2,8 +2,9 @@
 //
 // The thread's registers are set to a system call of the vDSO, one call after the other, and put
 // back at the end. Filters for system calls are suspended meanwhile (PTRACE_O_SUSPEND_SECCOMP), and
-// signals wait. A call that was interrupted goes on afterwards, or is made again. Whoever dies in
-// between leaves the thread with wrong registers: trace from a process that nobody ends (apart.h).
+// signals wait. A call that was interrupted goes on afterwards, or is made again. A tracer that
+// dies in between leaves the thread with wrong registers: trace from a process that is not ended
+// (apart.h).
 #pragma once
 
 #include <sys/types.h>

@@ -21,6 +21,9 @@ Any in_context(Any result, std::string_view doing) {
   return result.error().while_doing(doing);
 }
 
+/// How host memory has become page-locked: allocated by the driver, or locked for its owner.
+enum class Origin { kAllocated, kLocked };
+
 class CallsGpu final : public Gpu {
  public:
   CallsGpu(const GpuInfo& info, std::unique_ptr<const Calls> calls)
@@ -43,7 +46,7 @@ class CallsGpu final : public Gpu {
   std::shared_ptr<CallsGpu> self() {
     return std::static_pointer_cast<CallsGpu>(shared_from_this());
   }
-  Result<std::unique_ptr<HostMemory>> host_memory(std::span<std::byte> bytes, bool ours,
+  Result<std::unique_ptr<HostMemory>> host_memory(std::span<std::byte> bytes, Origin origin,
                                                   std::string_view doing);
 
   const std::unique_ptr<const Calls> calls_;
@@ -119,11 +122,11 @@ class CallsScratch final : public Scratch {
 class CallsHostMemory final : public HostMemory {
  public:
   CallsHostMemory(std::shared_ptr<CallsGpu> gpu, std::span<std::byte> bytes, Address address,
-                  bool ours)
-      : HostMemory(bytes, address), gpu_(std::move(gpu)), ours_(ours) {}
+                  Origin origin)
+      : HostMemory(bytes, address), gpu_(std::move(gpu)), origin_(origin) {}
   ~CallsHostMemory() override {
     if (!gpu_->calls().enter()) return;
-    if (ours_) {
+    if (origin_ == Origin::kAllocated) {
       gpu_->calls().free_host(bytes_.data());
     } else {
       gpu_->calls().unlock_pages(bytes_.data());
@@ -132,7 +135,7 @@ class CallsHostMemory final : public HostMemory {
 
  private:
   const std::shared_ptr<CallsGpu> gpu_;
-  const bool ours_;
+  const Origin origin_;
 };
 
 class CallsStream final : public Stream {
@@ -312,7 +315,7 @@ Result<std::unique_ptr<HostMemory>> CallsGpu::pinned(std::uint64_t size_bytes) {
   const std::string doing =
       fmt::format("cannot allocate {} of page-locked memory", format_bytes(size_bytes));
   GCR_ASSIGN(std::byte* const memory, in_context(calls_->allocate_host(size_bytes), doing));
-  return host_memory({memory, size_bytes}, true, doing);
+  return host_memory({memory, size_bytes}, Origin::kAllocated, doing);
 }
 
 Result<std::unique_ptr<HostMemory>> CallsGpu::page_lock(std::span<std::byte> bytes) {
@@ -320,14 +323,14 @@ Result<std::unique_ptr<HostMemory>> CallsGpu::page_lock(std::span<std::byte> byt
   const std::string doing =
       fmt::format("cannot page-lock {} of the landing region", format_bytes(bytes.size()));
   GCR_TRY(in_context(calls_->page_lock(bytes), doing));
-  return host_memory(bytes, false, doing);
+  return host_memory(bytes, Origin::kLocked, doing);
 }
 
 /// Takes over the page-locked memory `bytes`, also on failure.
-Result<std::unique_ptr<HostMemory>> CallsGpu::host_memory(std::span<std::byte> bytes, bool ours,
+Result<std::unique_ptr<HostMemory>> CallsGpu::host_memory(std::span<std::byte> bytes, Origin origin,
                                                           std::string_view doing) {
   const auto address = calls_->address_of(bytes.data());
-  auto made = std::make_unique<CallsHostMemory>(self(), bytes, address ? *address : 0, ours);
+  auto made = std::make_unique<CallsHostMemory>(self(), bytes, address ? *address : 0, origin);
   if (!address) return address.error().while_doing(doing);
   return made;
 }

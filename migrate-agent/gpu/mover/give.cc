@@ -87,8 +87,8 @@ Status give(GpuAccess& access, gpu::LocalDescriptors vram,
                                               replaced.error().message());
   }
   spdlog::info(
-      "the process's driver cannot import memory of this GPU: its VRAM was copied into memory that "
-      "the process allocated");
+      "the process's driver cannot import memory of this GPU: its VRAM was copied into "
+      "memory of its own");
   return {};
 }
 

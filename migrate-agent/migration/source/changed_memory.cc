@@ -51,8 +51,8 @@ AddressRanges whole_pages(const std::vector<gpu::GpuAccess::Pages>& told) {
 
 }  // namespace
 
-ChangedMemory::ChangedMemory(SourceJob& job) {
-  for (const migration::Member* member : job.gpu_members()) {
+ChangedMemory::ChangedMemory(const std::vector<migration::Member*>& members) {
+  for (const migration::Member* member : members) {
     members_.emplace(member->pid(), Member{member->access.get()});
   }
 }

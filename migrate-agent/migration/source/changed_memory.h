@@ -5,6 +5,7 @@
 #include <sys/types.h>
 
 #include <map>
+#include <vector>
 
 #include "migrate-agent/migration/source/source_job.h"
 #include "migrate-agent/process/pages/write_tracker.h"
@@ -14,8 +15,8 @@ namespace gcr::migration {
 /// Used by one thread at a time, that of the job's GpuAccess.
 class ChangedMemory {
  public:
-  /// `job` outlives this object.
-  explicit ChangedMemory(SourceJob& job);
+  /// `members` outlive this object.
+  explicit ChangedMemory(const std::vector<migration::Member*>& members);
 
   /// While the processes run: pages in `mappings`, which are private and anonymous, of one of them.
   /// They are read after this. An error if it is gone.

@@ -1,42 +1,36 @@
 // How the state of a job's processes leaves the source: in one stream when they have stopped, or in
 // rounds before that, and then what has changed since.
 //
-// With a kernel that tells which pages a process has (6.7 and newer), a round reads the memory that
-// goes beside CRIU while the processes run, or what was written of it since the round before
-// (changed_memory.h), and sends the pages whose content is not what was sent last, as for VRAM
-// (decision 2). Else a round is a pre-dump by CRIU, which needs a kernel that
-// tracks which pages are written (soft-dirty) and goes through tmpfs on both sides. Methods block;
+// Ordinary memory does not go through CRIU, as far as it can be read separately (private_memory.h,
+// shared_memory.h). A round reads that memory while the processes run, or what was written of it
+// since the round before (changed_memory.h), and sends the pages whose content is not what was sent
+// last, as for VRAM (decision 2). The dump sends what is left (stopped_memory.h). Methods block;
 // one thread at a time.
 #pragma once
 
 #include <sys/types.h>
 
 #include <filesystem>
-#include <functional>
-#include <future>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
+#include <vector>
 
+#include "migrate-agent/criu/runs/criu.h"
 #include "migrate-agent/migration/source/changed_memory.h"
 #include "migrate-agent/migration/source/source_job.h"
-#include "migrate-agent/process/pages/mappings.h"
 #include "migrate-agent/process/pages/private_memory.h"
-#include "migrate-agent/process/pages/shared_memory.h"
+#include "migrate-agent/process/pages/process_memory.h"
 #include "migrate-agent/transfer/images/sink.h"
 #include "migrate-agent/worker/runtime/authorisation.h"
 #include "proto/control.pb.h"
-#include "src/base/read_memory.h"
 #include "src/base/units.h"
 
 namespace gcr::migration {
 
-/// From so much resident memory on, rounds are used without being asked for; pre-dumps, which stop
-/// the processes for moments, from half a second of dumping on.
+/// From so much resident memory on, rounds are used without being asked for.
 inline constexpr std::uint64_t kWorthRounds = 16 * kMiB;
-inline constexpr std::uint64_t kWorthPreDumps = kGiB;
 /// From so much written memory on, or so much that was sent where shared memory is read, there is
 /// another round, as long as each finds half as much as the one before.
 inline constexpr std::uint64_t kWorthOneMore = 64 * kMiB;
@@ -44,9 +38,9 @@ inline constexpr std::uint64_t kWorthOneMore = 64 * kMiB;
 class OutgoingImages {
  public:
   /// Reads memory of processes that may be moved alone, whatever they have become meanwhile.
-  /// kRefused if rounds are asked for and the kernel cannot do it. `scratch` is a directory of this
-  /// migration on tmpfs. With a `plugin`, CRIU works where the processes' control groups allow the
-  /// devices that they have: called before SourceJob::enter_group().
+  /// `scratch` is a directory of this migration on tmpfs. With a `plugin`, CRIU works where the
+  /// processes' control groups allow the devices that they have: called before
+  /// SourceJob::enter_group(). `process` outlives this object.
   static Result<OutgoingImages> create(const criu::Command& criu, SourceJob& process,
                                        std::filesystem::path scratch,
                                        worker::Permissions permissions,
@@ -54,29 +48,30 @@ class OutgoingImages {
                                        std::uint64_t resident_bytes,
                                        std::shared_ptr<const criu::Plugin> plugin);
 
-  bool in_rounds() const { return way_ != Way::kStream; }
+  bool in_rounds() const { return in_rounds_; }
   /// Whether there shall be more rounds before the last one, whatever VRAM needs.
   bool lacks_round() const;
 
   /// How much the rounds have sent.
   std::uint64_t early_bytes() const { return early_bytes_; }
 
-  /// Why this way was chosen.
+  /// Why there are rounds, or none.
   const std::string& reason() const { return reason_; }
 
-  /// A round, while the processes run. If a pre-dump fails, images are sent as a stream from then
-  /// on, and reason() says why.
+  /// A round, while the processes run. What cannot be read any more is zeros until the last round:
+  /// the process has given it back, or executes another program. A process that was born meanwhile
+  /// is asked about like any other.
   Status round(images::Sink& sink);
 
   /// What the rounds have learnt of a process; null if nothing.
   const process::KnownMemory* known(pid_t pid) const;
 
-  /// Starts CRIU for dump(). Another pre-dump undoes it.
+  /// Starts CRIU for dump().
   Status prepare();
   bool prepared() const { return prepared_.has_value(); }
 
-  /// The memory that does not go through CRIU; null if the kernel cannot leave it out.
-  std::optional<process::PrivateMemory> beside_criu() const;
+  /// The private memory of stopped processes that does not go through CRIU.
+  process::PrivateMemory private_memory() const { return process::PrivateMemory(pid_, known_); }
 
   /// Dumps and sends everything, with files `renamed`; the process is stopped afterwards. Gives the
   /// rights of all threads, which may be moved. `look`: see SourceJob::dump(); it asks about every
@@ -88,19 +83,9 @@ class OutgoingImages {
  private:
   OutgoingImages(criu::Command criu, SourceJob& process, std::filesystem::path scratch,
                  worker::Permissions permissions);
-  Result<ReadMemory> open_memory(pid_t pid) const;
-  Status open_memories();
-  Result<ReadMemory> memory_of(pid_t pid) const;
   process::MayMove may_move() const;
-  Status send_memory(images::Sink& sink);
-  Result<AddressRanges> send_early(images::Sink& sink, pid_t pid,
-                                   const AddressRanges& mappings) const;
-  void begin_shared(images::Sink& sink) const;
-  Status send_shared_maps(images::Sink& sink) const;
-  Status send_last(images::Sink& sink, const std::string& name, pid_t pid,
-                   const AddressRanges& pages, bool check_all) const;
-  Status pre_dump(images::Sink& sink);
-  std::filesystem::path directory_of_round(unsigned round) const;
+  Status send_private(images::Sink& sink);
+  Status send_shared(images::Sink& sink);
 
   criu::Command criu_;
   pid_t pid_;
@@ -108,7 +93,7 @@ class OutgoingImages {
   std::vector<UniqueFd> device_groups_;  ///< that options_ refer to
   std::filesystem::path scratch_;
   worker::Permissions permissions_;
-  enum class Way { kStream, kMemory, kPreDumps } way_ = Way::kStream;
+  bool in_rounds_ = false;
   std::string reason_;
   unsigned rounds_ = 0;
   std::uint64_t early_bytes_ = 0;
@@ -117,24 +102,7 @@ class OutgoingImages {
   std::uint64_t sent_before_ = 0;   ///< by the round before it
   ChangedMemory changed_;
   std::uint64_t written_before_ = 0;  ///< the round before the last one had found written
-  using SharedPages = std::map<std::uint32_t, AddressRanges>;  ///< of memories, by inode
-  Result<SharedPages> send_shared(images::Sink& sink,
-                                  const std::vector<process::SharedMemory>& memories,
-                                  bool last) const;
-  struct Shared {
-    std::mutex mutex;
-    std::map<pid_t, process::KnownMemory> known;  ///< of processes with tracked memory
-    std::map<pid_t, AddressRanges> left_out;      ///< from CRIU's dump
-    std::map<pid_t, ReadMemory> memories;         ///< of all, from before CRIU's dump
-    /// Of each that CRIU has asked about; and how that begins, while there is a dump.
-    std::map<pid_t, std::shared_future<Result<AddressRanges>>> sent_early;
-    std::function<std::shared_future<Result<AddressRanges>>(pid_t, const AddressRanges&)> begin;
-    std::vector<criu::launch::SharedMemoryId> shared_left_out;  ///< from CRIU's dump
-    std::shared_future<Result<SharedPages>> shared_sent;        ///< likewise early
-    std::function<void()> begin_shared;
-  };
-  /// With the thread that CRIU asks during the dump.
-  std::shared_ptr<Shared> shared_ = std::make_shared<Shared>();
+  std::map<pid_t, process::KnownMemory> known_;  ///< of processes with tracked memory
   std::optional<criu::PreparedDump> prepared_;
 };
 

@@ -173,7 +173,7 @@ Result<std::vector<process::ThreadRights>> SourceJob::dump(const LastLook& last,
                                                            criu::PreparedDump& prepared,
                                                            const criu::TakeImage& take,
                                                            const memory_files::Renamed& renamed,
-                                                           const criu::TakeMemory& take_memory) {
+                                                           criu::SeparateMemory& memory) {
   const bool by_criu = !group_.directory_for_criu().empty();
   if (by_criu) {
     GCR_TRY(freeze_outside_vfork());
@@ -182,7 +182,7 @@ Result<std::vector<process::ThreadRights>> SourceJob::dump(const LastLook& last,
   }
   auto dumped = [&]() -> Result<std::vector<process::ThreadRights>> {
     GCR_TRY(check_in_time(by_criu, last));
-    return prepared.run(take, renamed, take_memory);
+    return prepared.run(take, renamed, &memory);
   }();
   if (!dumped) {
     if (by_criu && !dumped_) GCR_TRY(group_.thaw());

@@ -83,13 +83,13 @@ class SourceJob {
   /// Stops and freezes all tasks without a dump.
   Status stop();
 
-  /// Dumps the processes. CRIU's images go where `prepared`, `take` and `take_memory` say; the
-  /// tasks stay stopped and frozen. Gives the rights of all threads.
+  /// Dumps the processes, as criu::PreparedDump::run() describes; the tasks stay stopped and
+  /// frozen.
   Result<std::vector<process::ThreadRights>> dump(const LastLook& last,
                                                   criu::PreparedDump& prepared,
                                                   const criu::TakeImage& take,
                                                   const memory_files::Renamed& renamed,
-                                                  const criu::TakeMemory& take_memory);
+                                                  criu::SeparateMemory& memory);
 
  private:
   Status freeze_outside_vfork();

@@ -259,9 +259,8 @@ void drop_zero_pages(Prepared& p) {
   const auto dropped = p.course.run.phases.time("process", "drop zero pages", [&p] {
     return side_by_side(p.begun.processes.gpu_members(), [&p](Member* member) -> Status {
       if (member->access->is_driver_alone()) return {};  // it has no door to drop them
-      auto beside = p.images.outgoing.beside_criu();
       const auto dropped = process::drop_zero_pages(
-          *member->access, member->process, beside ? beside->of(member->pid()) : AddressRanges(),
+          *member->access, member->process, p.images.outgoing.private_memory().of(member->pid()),
           p.images.outgoing.known(member->pid()));
       if (!dropped) return dropped.error();
       return {};

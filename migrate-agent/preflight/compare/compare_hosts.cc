@@ -150,7 +150,7 @@ void compare_hosts(const proto::PreflightRequest& request, const proto::HostFact
                              request.host().software()));
   }
   check_memory(request, here, config, findings);
-  check_disk_space(config, 0, findings);
+  check_disk_space(config, findings);
   if (config.hugepages == hostmem::HugepagePolicy::kRequire && here.hugepages_free_bytes() == 0) {
     findings.add(findings::kNoHugepages,
                  "hugepages = \"require\" is set and no hugepages are free");

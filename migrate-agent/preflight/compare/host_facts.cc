@@ -191,17 +191,11 @@ std::string missing_kernel_features() {
   return missing;
 }
 
-void check_disk_space(const worker::Config& config, std::uint64_t image_bytes,
-                      findings::Findings& findings) {
+void check_disk_space(const worker::Config& config, findings::Findings& findings) {
   if (const std::uint64_t space = free_space(config.state_dir); space < kJournalRoomBytes) {
     findings.add(findings::kStateDirFull,
                  fmt::format("{} has {} free; {} are needed", config.state_dir.string(),
                              format_bytes(space), format_bytes(kJournalRoomBytes)));
-  }
-  if (const std::uint64_t space = free_space(config.runtime_dir); space < image_bytes) {
-    findings.add(findings::kRuntimeDirFull,
-                 fmt::format("{} has {} free; images take up to {}", config.runtime_dir.string(),
-                             format_bytes(space), format_bytes(image_bytes)));
   }
 }
 

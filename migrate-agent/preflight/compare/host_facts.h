@@ -35,8 +35,7 @@ std::string missing_kernel_features();
 
 /// Space that a journal needs.
 inline constexpr std::uint64_t kJournalRoomBytes = kMiB;
-void check_disk_space(const worker::Config& config, std::uint64_t image_bytes,
-                      findings::Findings& findings);
+void check_disk_space(const worker::Config& config, findings::Findings& findings);
 
 /// Adds "in-migration" or "too-many-migrations" if the daemon has refused for that reason.
 void add_admission_finding(const Status& answer, findings::Findings& findings);

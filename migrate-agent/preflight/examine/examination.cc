@@ -40,7 +40,7 @@ Examination examine_all(const proto::MigrateRequest& request, const worker::Conf
   if (suspended == nullptr) wait_for_vforks(pids, found.findings);
   const proto::GroupLimits* limits = suspended == nullptr ? nullptr : &suspended->limits;
   if (!examine_members(request, pids, limits, found)) return found;
-  check_image_space(request, config, found);
+  check_disk_space(config, found.findings);
   find_plugins(config, found);
   if (suspended != nullptr) {
     add_suspended(*suspended, found);

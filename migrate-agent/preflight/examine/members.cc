@@ -15,7 +15,6 @@
 #include "migrate-agent/process/inspect/inspect.h"
 #include "migrate-agent/process/inspect/sharing.h"
 #include "migrate-agent/process/inspect/system_v.h"
-#include "migrate-agent/process/pages/present_pages.h"
 
 namespace gcr::preflight {
 namespace {
@@ -210,18 +209,6 @@ void find_plugins(const worker::Config& config, Examination& found) {
     }
     found.criu_plugin = std::move(*plugin);
   }
-}
-
-void check_image_space(const proto::MigrateRequest& request, const worker::Config& config,
-                       Examination& found) {
-  const bool pre_dumps =
-      request.image_mode() == proto::IMAGE_MODE_ROUNDS && !process::can_scan_pages();
-  std::uint64_t image_bytes = 0;
-  for (const proto::ProcessFacts& member : found.members) image_bytes += member.image_bytes();
-  check_disk_space(config, pre_dumps ? image_bytes : 0, found.findings);
-  if (!pre_dumps || found.host.facts.criu_version() == 0) return;
-  const Status tracking = criu::check_memory_tracking(config.criu);
-  if (!tracking) found.findings.add(findings::kNoDirtyTracking, tracking.error().message());
 }
 
 }  // namespace gcr::preflight

@@ -38,10 +38,6 @@ bool examine_members(const proto::MigrateRequest& request, const std::vector<pid
 /// nothing to use.
 void find_plugins(const worker::Config& config, Examination& found);
 
-/// Checks the space for images, and the kernel's tracking of memory if they are sent in rounds.
-void check_image_space(const proto::MigrateRequest& request, const worker::Config& config,
-                       Examination& found);
-
 // gpu_users.cc
 
 /// Finds the members that use GPUs, and examines their control state, their VRAM and the GPUs.

@@ -71,7 +71,7 @@ Status act_as(const proto::Credentials& who, const std::function<void()>& work) 
     failed = errno;
   }).join();
   if (failed == 0) return {};
-  return Error::from_errno(failed, "cannot take on the ids of the process");
+  return Error::from_errno(failed, "cannot set the user and group ids of the process");
 }
 
 bool is_owner(const proto::Credentials& who, uid_t user) {

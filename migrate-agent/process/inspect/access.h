@@ -19,7 +19,7 @@ namespace gcr::process {
 /// capabilities of `who`, as far as the caller has these. An error says why that could not be done.
 Status act_as(const proto::Credentials& who, const std::function<void()>& work);
 
-/// Whether `who` is the owner of files of that user. No capability makes anybody that.
+/// Whether `who` is the owner of files of that user. No capability makes a process the owner.
 bool is_owner(const proto::Credentials& who, uid_t user);
 
 /// What a descriptor of a process lets it do: R_OK, W_OK. `process`: "/proc/7"; `number`: "3".

@@ -48,7 +48,7 @@ Result<Inspection> inspect(pid_t pid, const Together& together,
                            const proto::GroupLimits* limits = nullptr);
 
 /// Looks again at a process that inspect() has found in `before`: that it is in the same, is not
-/// traced, and has only kinds of descriptors that can be moved. Whatever takes longer is not looked
+/// traced, and has only kinds of descriptors that can be moved. What takes longer is not looked
 /// at: other processes, files and memory. Errors as those of inspect(). Thread-safe.
 Result<findings::Findings> inspect_again(pid_t pid, const Confinement& before);
 

@@ -46,7 +46,7 @@ class Names {
   Names(pid_t pid, pid_t inner, bool with_content)
       : pid_(pid), own_(fmt::format("/proc/{}/", inner)), with_content_(with_content) {}
 
-  /// `link` is the kernel's link to the file itself, whatever has its name now.
+  /// `link` is the kernel's link to the file itself, not to what has its name now.
   void add(const std::string& link, std::uint32_t access, bool content, bool mapped = false) {
     std::error_code error;
     std::string gone;
@@ -67,7 +67,7 @@ class Names {
     if (in_memory && path.ends_with(kDeleted)) {
       gone = path.substr(0, path.size() - kDeleted.size());
       add_directory_of(gone);
-      path = name_beside(gone, {status.st_dev, status.st_ino}).value_or(path);
+      path = sibling_name(gone, {status.st_dev, status.st_ino}).value_or(path);
     }
     const bool wanted =
         with_content_ && content && !path.starts_with("/proc/") && !path.starts_with("/sys/");
@@ -111,7 +111,7 @@ class Names {
   }
 
   /// Another name of the file in the directory of the one that is gone.
-  std::optional<std::string> name_beside(const std::string& gone, const FileId& id) {
+  std::optional<std::string> sibling_name(const std::string& gone, const FileId& id) {
     const std::string directory = fs::path(gone).parent_path();
     auto known = directories_.find(directory);
     if (known == directories_.end()) {

@@ -1,6 +1,6 @@
 // Removed files that a process has, and what of them it could read by itself. CRIU takes the
-// content of a removed file along, whoever may read it: into a checkpoint that is the user's, for
-// example.
+// content of a removed file along without asking who may read it: into a checkpoint that is the
+// user's, for example.
 #pragma once
 
 #include <sys/types.h>

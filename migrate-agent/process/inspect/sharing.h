@@ -24,7 +24,7 @@ bool is_under_preload(pid_t pid);
 /// CUDA context has, and those that only manage GPUs have not.
 bool has_cuda_context(pid_t pid);
 
-/// How many descriptors of NVIDIA's control device a process has beyond one for CUDA and one for
+/// How many descriptors of the NVIDIA control device a process has beyond one for CUDA and one for
 /// each other library of the driver that it has loaded. GPU memory that it holds as a descriptor is
 /// one more, and so is a pool that was exported or imported (measured: driver 580.159).
 std::size_t unexplained_descriptors(pid_t pid, std::string_view device = "/dev/nvidiactl");

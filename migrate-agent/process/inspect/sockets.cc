@@ -124,7 +124,7 @@ std::optional<InternetSocket> parse_socket(const std::string& protocol, const st
     return std::nullopt;
   }
   const bool tcp = protocol == "tcp";
-  // What waits for late packets belongs to nobody, and is in nobody's way.
+  // A socket that waits for late packets belongs to no process, and hinders none.
   socket.connection = tcp && state != TCP_LISTEN && state != TCP_CLOSE && state != TCP_TIME_WAIT;
   if (tcp && state == TCP_LISTEN) {
     std::istringstream(words[4].substr(colon + 1)) >> std::hex >> socket.waiting;

@@ -45,7 +45,7 @@ struct InternetSocket {
 std::vector<InternetSocket> internet_sockets(pid_t pid);
 
 /// Lets go of what is left of a connection in the caller's network namespace. Kernels before 6.8
-/// keep it for a minute whatever is asked.
+/// keep it for a minute all the same.
 void forget(const InternetSocket& left_over);
 
 /// One line of /proc/net/tcp and the like; none if it is no such line.

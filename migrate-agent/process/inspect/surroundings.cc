@@ -172,7 +172,7 @@ void look_at_mps(const std::string& process, Inspection& inspection) {
   inspection.findings.add(findings::kMps, "an MPS control daemon serves it from " + directory);
 }
 
-/// Whether GPUs of AMD's retry page faults of the process, where it is the process that says so.
+/// Whether AMD GPUs retry page faults of the process, where that is a setting of the process.
 void look_at_xnack(const std::string& process, Inspection& inspection) {
   if (environment_value(process, "HSA_XNACK") == "1") inspection.facts.set_xnack(true);
 }

@@ -11,7 +11,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// Agents' processes run our own program, or another build of it beside ours.
+/// Agents' processes run our own program, or another build of it in the same directory.
 bool is_agent(pid_t pid) {
   std::error_code error;
   const fs::path theirs = fs::read_symlink("/proc/" + std::to_string(pid) + "/exe", error);

@@ -31,7 +31,7 @@ class Together {
   std::multimap<std::string, pid_t> holders_;
 };
 
-/// Agents' processes run our own program, or another build of it beside ours.
+/// Agents' processes run our own program, or another build of it in the same directory.
 bool is_agent_or_gone(pid_t pid);
 
 }  // namespace gcr::process

@@ -49,7 +49,7 @@ Status check(const proto::MemoryFile& file) {
       file.size_bytes() <= kMaxFileBytes && allowed && attributes <= kMaxAttributeBytes) {
     return {};
   }
-  return Error(Code::kProtocol, "the source describes a file in memory wrongly");
+  return Error(Code::kProtocol, "the source sent an invalid description of a file in memory");
 }
 
 /// Directories and what they have, each looked at once.
@@ -175,7 +175,7 @@ UniqueFd make_unnamed(const std::string& directory) {
   return UniqueFd(::openat(opened.get(), ".", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600));
 }
 
-/// Likewise.
+/// False if the kernel refuses.
 bool set_owner_and_mode(int file, const proto::MemoryFile& fact) {
   struct stat status {};
   if (::fstat(file, &status) != 0) return false;
@@ -192,7 +192,7 @@ bool set_owner_and_mode(int file, const proto::MemoryFile& fact) {
   return ::fstat(file, &status) == 0 && status.st_mode == fact.mode();
 }
 
-/// Likewise.
+/// False if the kernel refuses.
 bool give_name(int file, const std::string& name) {
   const UniqueFd directory = procfs::open_directory(fs::path(name).parent_path());
   const std::string link = fmt::format("/proc/self/fd/{}", file);

@@ -38,7 +38,7 @@ void check_owners(const std::vector<IncomingFile>& files,
 /// The name of the image with the content of the file at this place.
 std::string image_name(std::size_t place);
 
-/// The files of a job on their way to this host. Move-only. Destroying it leaves those that have
+/// The files of a job that are moving to this host. Move-only. Destroying it leaves those that have
 /// names, and nothing of the others.
 class Incoming {
  public:

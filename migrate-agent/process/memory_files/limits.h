@@ -15,7 +15,7 @@ using FileFacts = google::protobuf::RepeatedPtrField<proto::MemoryFile>;
 
 inline constexpr int kMaxFiles = 4096;
 
-/// Of one file, holes included: all of it is read while the job stands still.
+/// Of one file, holes included: all of it is read while the job is stopped.
 inline constexpr std::uint64_t kMaxFileBytes = 64 * kGiB;
 
 /// Hard links, and names that are gone.

@@ -59,7 +59,7 @@ Uses uses_of(std::span<const Member> members) {
       use.shared |= file.shared;
     }
   }
-  // Those that nobody writes to are compared like any other file.
+  // Those that no member writes to are compared like any other file.
   std::erase_if(
       uses, [](const auto& use) { return !use.second.written && use.second.gone_names.empty(); });
   return uses;
@@ -154,7 +154,7 @@ std::string read_as_owner(const UniqueFd& held, OutgoingFile& file) {
   return done ? why : "cannot be read: " + done.error().message();
 }
 
-/// The file, by the link of a member that still has it, and what it is; none if nobody has.
+/// The file, by the link of a member that still has it, and what it is; none if no member has.
 UniqueFd hold_any(const FileId& id, const Use& use, struct stat& status) {
   for (const Holder& holder : use.holders) {
     UniqueFd held = procfs::hold(holder.link);

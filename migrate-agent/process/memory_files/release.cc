@@ -32,7 +32,7 @@ Result<bool> remove_name(const fs::path& name, const procfs::FileId& id, const U
   return true;
 }
 
-/// Likewise, each from the first view that has it.
+/// Removes all of them, each from the first view that has it.
 Status remove_all(const std::vector<std::string>& names, const procfs::FileId& id,
                   const std::vector<UniqueFd>& roots) {
   for (const std::string& name : names) {

@@ -1,4 +1,4 @@
-// Removes names of files in memory from this host, as the list beside the journal has them, with
+// Removes names of files in memory from this host, as the list next to the journal has them, with
 // the rights of the member that owns the file. A name that leads to another file by now, or that
 // the member may not remove, is left alone; no symbolic link is followed.
 #pragma once

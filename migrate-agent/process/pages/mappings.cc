@@ -13,7 +13,7 @@
 namespace gcr::process {
 namespace {
 
-/// VmFlags with which dropping a page would fail, show, or reach somebody else: shared, growing
+/// VmFlags with which dropping a page would fail, show, or reach another process: shared, growing
 /// down, of a device, locked, huge pages of hugetlbfs, mixed map, userfaultfd for missing pages.
 constexpr std::array<std::string_view, 8> kSpecialFlags{"sh", "gd", "pf", "io",
                                                         "lo", "ht", "mm", "um"};

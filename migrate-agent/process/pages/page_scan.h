@@ -1,4 +1,6 @@
-// Asks the kernel for the pages of a process that are of a kind (PAGEMAP_SCAN, Linux 6.7).
+// Asks the kernel which pages of a process are of a kind. Linux 6.7 and newer answer for whole
+// ranges (PAGEMAP_SCAN); all kernels have an entry for each page in /proc/PID/pagemap, which says
+// less.
 #pragma once
 
 #include <sys/types.h>
@@ -10,6 +12,8 @@
 #include "src/base/unique_fd.h"
 
 namespace gcr::process {
+
+inline constexpr std::uint64_t kPageBytes = 4096;
 
 /// Numbers of src/base/pagemap_scan.h.
 struct PageKind {
@@ -25,8 +29,12 @@ class PageScan {
 
   /// Appends the pages of this kind in `where`, which is behind all of `found`. kPermissionDenied
   /// if the flags ask for a userfaultfd and a mapping in `where` has none; what is protected by
-  /// then stays so.
+  /// then stays so. kUnsupported, with nothing appended, if the kernel has no PAGEMAP_SCAN.
   Status find(const PageKind& kind, const AddressRange& where, AddressRanges& found) const;
+
+  /// On any kernel: appends the anonymous pages in `where`, whole pages, that are in memory. The
+  /// kernel's page of zeros counts as one. kNotFound if the process is gone.
+  Status find_present(const AddressRange& where, AddressRanges& found) const;
 
  private:
   explicit PageScan(UniqueFd pagemap) : pagemap_(std::move(pagemap)) {}

@@ -21,7 +21,7 @@ Status read(pid_t pid, int memory, std::uint64_t address, std::span<std::byte> b
       return Error(Code::kIo,
                    fmt::format("cannot read the memory of process {} at {:#x}: {}", pid, address,
                                got < 0 ? std::generic_category().message(errno)
-                                       : "it has another one by now"));
+                                       : "the process has executed another program"));
     }
     bytes = bytes.subspan(static_cast<std::size_t>(got));
     address += static_cast<std::uint64_t>(got);

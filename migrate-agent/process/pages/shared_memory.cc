@@ -86,7 +86,7 @@ Result<AddressRange> add_pages(int file, const AddressRange& part, AddressRanges
 }
 
 /// Looks for pages, one part after the other, on several threads. The kernel looks for a hole as
-/// far as there is none, so what one thread has seen on its way no other looks at again: in memory
+/// far as there is none, so what one thread has passed no other looks at again: in memory
 /// without holes all parts would else take the time of all memory behind them.
 class PageSearch {
  public:

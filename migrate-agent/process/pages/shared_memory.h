@@ -1,10 +1,10 @@
 // Memory without a name that processes map to share it (MAP_SHARED | MAP_ANONYMOUS), such as the
-// page-locked memory of NVIDIA's driver: which of it need not go through CRIU, whose dump and
+// page-locked memory of the NVIDIA driver: which of it need not go through CRIU, whose dump and
 // restore use one thread.
 //
 // Devices and other processes write to it without a fault in any page table, so nothing tells what
-// was written: it is read by content. It is read as the file that it is, whoever maps it where: a
-// page that is not there is not read, and is not made by reading.
+// was written: it is read by content. It is read as the file that it is, independent of who maps it
+// where: a page that is not there is not read, and is not made by reading.
 #pragma once
 
 #include <sys/types.h>

@@ -21,10 +21,9 @@ constexpr std::uint64_t kAsynchronousWriteProtection = 1 << 15;
 /// to write to them once more.
 constexpr int kRestPerCost = 4;
 constexpr std::chrono::nanoseconds kCostOfFirstWrite{800};
-constexpr std::uint64_t kPageBytes = 4096;
 
-/// What only shows the kernel's page of zeros, or is not there, is not protected: whatever is
-/// written to it is a new page.
+/// What only shows the kernel's page of zeros, or is not there, is not protected: a write
+/// to it makes a new page.
 constexpr std::uint64_t kNoPages = pagemap::kIsTheZeroPage | pagemap::kIsFile;
 constexpr PageKind kWrittenToBeProtected{.flags = pagemap::kNeedsAsync | pagemap::kProtectMatching,
                                          .all_of = pagemap::kIsWritten | pagemap::kIsPresent,
@@ -44,7 +43,7 @@ Result<WriteTracker> WriteTracker::create(pid_t pid, UniqueFd userfaultfd) {
   if (error || kind != "anon_inode:[userfaultfd]") {
     return Error(Code::kUnsupported, fmt::format("process {} gave no userfaultfd", pid));
   }
-  // Works once: nobody has asked for other features.
+  // Works once per descriptor: no other features were asked for.
   uffdio_api api{};
   api.api = UFFD_API;
   api.features = kAsynchronousWriteProtection;

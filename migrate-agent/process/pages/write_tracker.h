@@ -5,14 +5,14 @@
 //
 // In a round pages are protected first and read afterwards: a write during the reading is found by
 // the next round. Two kinds of writes need more:
-// - Whoever has pinned pages, a device or a system call, may write to them after they have been
+// - A device or a system call that has pinned pages may write to them after they have been
 //   protected. Pinning them counts as a write. What is pinned for long has to be known, and is
 //   distrusted: a pin that ends before the reading has been read, one that begins later is found
 //   by the next round. What is pinned for shorter than a round takes is read in time, because a
 //   page that was written is read in that round and in the next.
 // - A mapping that was replaced by another is not tracked any more, and the kernel says so.
 //
-// Nothing is believed of the process: what it does to its userfaultfd spoils its own memory alone.
+// The process is not trusted: what it does to its userfaultfd damages its own memory alone.
 #pragma once
 
 #include <sys/types.h>
@@ -52,7 +52,7 @@ class WriteTracker {
   /// be read.
   Result<AddressRanges> last_round(const AddressRanges& mappings, const AddressRanges& pages) const;
 
-  /// What the last round has found written, and the next one reads whatever happens meanwhile.
+  /// What the last round has found written, and the next one reads in any case.
   std::uint64_t written_bytes() const { return bytes_of(written_); }
 
   /// Rounds before that protect nothing again, so that a process which writes to all of its memory

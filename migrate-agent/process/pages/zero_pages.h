@@ -41,14 +41,14 @@ struct DroppedPages {
 /// grow too. Whole mappings of which next to nothing is left are marked for huge pages: reading the
 /// zeros again, as the control restore does, then costs one fault for each 2 MiB.
 ///
-/// Mappings in `left_out`, ascending, keep their zeros, because whoever moves them leaves zeros out
+/// Mappings in `left_out`, ascending, keep their zeros, because the sender of them leaves zeros out
 /// anyway. They are marked by a sample of their pages. With nothing else to look through, no thread
 /// is stopped.
 ///
 /// If the caller dies meanwhile, the whole process stays stopped by SIGSTOP: the access's thread in
 /// it may be in the middle of a request. Before the process is continued, that thread alone must
 /// finish it.
-/// Needs the right to ptrace; kPermissionDenied if somebody else traces it. Blocks for tens of
+/// Needs the right to ptrace; kPermissionDenied if another process traces it. Blocks for tens of
 /// milliseconds; where `known` is not null, for those parts of memory alone that are not tracked.
 Result<DroppedPages> drop_zero_pages(gpu::GpuAccess& access, const procfs::Process& process,
                                      const AddressRanges& left_out = {},

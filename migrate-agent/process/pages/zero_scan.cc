@@ -1,8 +1,5 @@
 #include "migrate-agent/process/pages/zero_scan.h"
 
-#include <errno.h>
-#include <fcntl.h>
-#include <fmt/format.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
@@ -10,9 +7,9 @@
 #include <array>
 #include <span>
 
+#include "migrate-agent/linux/procfs/memory_of.h"
 #include "migrate-agent/process/pages/present_pages.h"
 #include "src/base/side_by_side.h"
-#include "src/base/unique_fd.h"
 #include "src/base/zeros.h"
 
 namespace gcr::process {
@@ -20,51 +17,11 @@ namespace {
 
 /// Small enough for a processor's second-level cache: what is copied is looked at at once.
 constexpr std::uint64_t kPieceBytes = 256 * 1024;
-constexpr std::uint64_t kEntriesAtOnce = 64 * 1024;
 constexpr std::uint64_t kSamples = 64;  ///< of a mapping
-
-// Bits of an entry of /proc/PID/pagemap.
-constexpr std::uint64_t kPresent = 1ull << 63;
-constexpr std::uint64_t kFileOrShared = 1ull << 61;
 
 std::uint64_t page_bytes() {
   static const auto bytes = static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
   return bytes;
-}
-
-/// What is present of `where`.
-Result<AddressRanges> present_ranges(pid_t pid, const AddressRanges& where) {
-  if (can_scan_pages()) return present_pages(pid, where);
-  const std::string path = fmt::format("/proc/{}/pagemap", pid);
-  const UniqueFd pagemap(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (!pagemap) return Error::from_errno(errno, "cannot open " + path);
-  const std::uint64_t page = page_bytes();
-  std::vector<AddressRange> ranges;
-  std::vector<std::uint64_t> entries(kEntriesAtOnce);
-  for (const AddressRange& range : where) {
-    for (std::uint64_t at = range.start; at < range.end;) {
-      const std::uint64_t wanted = std::min((range.end - at) / page, kEntriesAtOnce);
-      const ssize_t got = ::pread(pagemap.get(), entries.data(), wanted * sizeof(entries[0]),
-                                  static_cast<off_t>(at / page * sizeof(entries[0])));
-      if (got < static_cast<ssize_t>(sizeof(entries[0]))) {
-        return Error::from_errno(got < 0 ? errno : EIO, "cannot read " + path);
-      }
-      const std::uint64_t count = static_cast<std::uint64_t>(got) / sizeof(entries[0]);
-      for (std::uint64_t i = 0; i < count; ++i, at += page) {
-        if ((entries[i] & (kPresent | kFileOrShared)) == kPresent) append(ranges, {at, at + page});
-      }
-    }
-  }
-  return ranges;
-}
-
-/// Reads `bytes` bytes, which are at `there`, to `to`.
-Status read(pid_t pid, std::span<const iovec> there, std::byte* to, std::size_t bytes) {
-  const iovec here{to, bytes};
-  const ssize_t got = ::process_vm_readv(pid, &here, 1, there.data(), there.size(), 0);
-  if (got == static_cast<ssize_t>(bytes)) return {};
-  return Error::from_errno(got < 0 ? errno : EFAULT,
-                           fmt::format("cannot read the memory of process {}", pid));
 }
 
 std::vector<AddressRange> pieces_of(const std::vector<AddressRange>& ranges) {
@@ -109,10 +66,9 @@ Result<ZeroScan> find_zero_pages(const std::vector<AddressRange>& where, const R
 }
 
 Result<ZeroScan> find_zero_pages(pid_t pid, const std::vector<AddressRange>& where) {
-  GCR_ASSIGN(const auto present, present_ranges(pid, where));
+  GCR_ASSIGN(const auto present, present_pages(pid, where));
   return find_zero_pages(present, [pid](std::uint64_t address, std::span<std::byte> bytes) {
-    const iovec there{reinterpret_cast<void*>(address), bytes.size()};
-    return read(pid, {&there, 1}, bytes.data(), bytes.size());
+    return procfs::read_memory(pid, address, bytes);
   });
 }
 
@@ -132,7 +88,7 @@ Result<std::uint64_t> estimate_zero_bytes(pid_t pid, const AddressRange& mapping
     there.push_back({reinterpret_cast<void*>(piece->start + (wanted - before) * page), page});
   }
   std::vector<std::byte> sample(samples * page);
-  GCR_TRY(read(pid, there, sample.data(), sample.size()));
+  GCR_TRY(procfs::read_memory(pid, there, sample));
   std::uint64_t zeros = 0;
   for (std::uint64_t i = 0; i < samples; ++i) {
     zeros += is_zero(std::span(sample).subspan(i * page, page)) ? 1 : 0;

@@ -25,8 +25,8 @@ struct ZeroScan {
 /// Reads all of `where`, which is ascending and in whole pages, with several threads.
 Result<ZeroScan> find_zero_pages(const std::vector<AddressRange>& where, const ReadMemory& read);
 
-/// Likewise every page that is present in `where`, of a process. Swapped-out pages are left there.
-/// kIo if its memory cannot be read.
+/// The same for every page that is present in `where`, of a process. Swapped-out pages are left
+/// there. kIo if its memory cannot be read.
 Result<ZeroScan> find_zero_pages(pid_t pid, const std::vector<AddressRange>& where);
 
 /// About how many bytes of `mapping` are in memory and zero, by a sample of its pages. Needs a

@@ -1,4 +1,4 @@
-// gcr-slurm-adopt: speaks to the extern step of one of Slurm's jobs on this host, by Slurm's own
+// gcr-slurm-adopt: speaks to the extern step of a Slurm job on this host, by Slurm's own
 // library, so that neither the agent nor a worker ever loads that. Started by the agent; adopter.h
 // has its arguments.
 //
@@ -101,7 +101,7 @@ std::optional<Order> order_of(std::span<char* const> words) {
   return order;
 }
 
-/// Whether anybody listens at the step's socket. Slurm's library does not keep errno.
+/// Whether a process listens at the step's socket. Slurm's library does not keep errno.
 bool has_step(const Order& order) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;

@@ -15,7 +15,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Whatever the umask is.
+/// Independent of the umask.
 constexpr mode_t kReadable = 0755;
 constexpr mode_t kReadableFile = 0644;
 

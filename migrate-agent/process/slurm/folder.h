@@ -1,6 +1,5 @@
-// The folder by which a job of Slurm's, whose script waits in it, learns what becomes of the
-// processes that it owns: FOLDER/JOB/ of agent.toml's [slurm]. Only root writes there; everybody
-// may read.
+// The folder by which a Slurm job, whose script waits in it, learns what becomes of the processes
+// that it owns: FOLDER/JOB/ of agent.toml's [slurm]. Only root writes there; all users may read.
 //
 //   pid     of the root member, once all have joined the job
 //   status  how that ended, as waitpid(2) tells it, in decimal; written by gcr-reaper
@@ -20,8 +19,8 @@ Result<UniqueFd> open_folder(const Settings& settings, JobId job);
 
 Status note_pid(const Settings& settings, JobId job, pid_t pid);
 
-/// For a root member that nobody has waited for: as if SIGKILL had ended it. A status that is there
-/// stays.
+/// For a root member whose status was not waited for: as if SIGKILL had ended it. A status that is
+/// there stays.
 Status note_lost(const Settings& settings, JobId job);
 
 /// `successor`: 0 if no job owns the processes now.

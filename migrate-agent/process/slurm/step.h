@@ -1,4 +1,4 @@
-// Jobs of Slurm's on this host. A job's *extern step* is a process of Slurm's on each of its nodes,
+// Slurm jobs on this host. A job's *extern step* is a Slurm process on each of its nodes,
 // which takes processes that Slurm did not start into the job's control groups. Slurm's library,
 // which speaks to it, is loaded by gcr-slurm-adopt alone. Everything blocks; any thread.
 #pragma once

@@ -8,10 +8,10 @@
 // keys come from the migration's secret, or a store's (decision 24), so nonces come again; but
 // tags, digests and sums are never revealed. The sum is taken modulo 2^128.
 //
-// Bound. Somebody without the keys changes a windows, and drops, doubles and moves others, so that
-// n arrive or are missing. The sum is the same with a probability of at most (a l + n) / 2^128,
-// where l < 2^17 is the number of GMAC's blocks in a window: 2^-111 for one changed window, 2^-90
-// for all of 1 TiB.
+// Bound. An attacker without the keys changes a windows, and drops, doubles and moves others, so
+// that n arrive or are missing. The sum is the same with a probability of at most (a l + n) /
+// 2^128, where l < 2^17 is the number of GMAC's blocks in a window: 2^-111 for one changed window,
+// 2^-90 for all of 1 TiB.
 //   - Two contents of one window have the same tag if GHASH's secret is a root of the polynomial
 //     that is their difference, which has at most l roots among 2^128 (the nonce's pad cancels).
 //   - Else some pair of nonce and tag comes m times more often on one side, 0 < |m| <= n. HMAC's

@@ -1,4 +1,4 @@
-// How the names begin of images that have memory beside CRIU's.
+// How the names of images begin that have memory which CRIU left out.
 #pragma once
 
 #include <string_view>

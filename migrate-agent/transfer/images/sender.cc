@@ -1,3 +1,12 @@
+// Each image is cut into windows of 1 MiB. A pool of threads takes one window at a time: it finds
+// the pages that are not zeros, drops those that the destination has already, digests, compresses,
+// and writes the rest as one block into a free slot of the ring. A fixed number of buffers bounds
+// how much is read ahead of that.
+//
+// Memory is sent in rounds. For each window it is remembered which pages were sent with data, and
+// the digest of each. A page is news if its digest differs from the one that was sent last, or if
+// it became zeros; the number of the round, in the block, tells the destination which block is
+// newer.
 #include "migrate-agent/transfer/images/sender.h"
 
 #include <fcntl.h>
@@ -432,23 +441,6 @@ Result<SentImages> ImageSender::finish() {
                     .zero_bytes = impl_->zero_bytes,
                     .sent_bytes = impl_->sent_bytes,
                     .codec = impl_->chooser.chosen()};
-}
-
-Status take_directory(Sink& sink, const std::string& directory, const std::string& prefix) {
-  std::error_code error;
-  for (std::filesystem::directory_iterator at(directory, error), end; !error && at != end;
-       at.increment(error)) {
-    if (at->path().extension() != ".img") continue;
-    UniqueFd file(::open(at->path().c_str(), O_RDONLY | O_CLOEXEC));
-    if (!file) {
-      return Error::from_errno(errno, fmt::format("cannot open {}", at->path().string()));
-    }
-    GCR_TRY(sink.take(prefix + at->path().filename().string(), std::move(file)));
-  }
-  if (error) {
-    return Error::from_errno(error.value(), fmt::format("cannot list {}", directory));
-  }
-  return {};
 }
 
 }  // namespace gcr::images

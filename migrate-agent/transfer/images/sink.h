@@ -56,7 +56,4 @@ class Sink {
 /// error.
 Result<std::size_t> read_window(int fd, std::span<std::byte> window, const std::string& name);
 
-/// take() for every image (*.img) in `directory`, under `prefix` ("pre-1/", or nothing).
-Status take_directory(Sink& sink, const std::string& directory, const std::string& prefix);
-
 }  // namespace gcr::images

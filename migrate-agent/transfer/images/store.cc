@@ -1,3 +1,8 @@
+// A block that lands is copied out of the ring first, because the peer may still change it there,
+// then checked, decompressed and digested. Its pages go to the place that place_memory() knows, or
+// to a sparse file that has a number for a name. When everything has landed, the digest of each
+// file, which does not depend on the order of its windows, is compared with the sender's, and the
+// file gets its name.
 #include "migrate-agent/transfer/images/store.h"
 
 #include <fcntl.h>
@@ -18,10 +23,8 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr char kIncoming[] = ".incoming";
-constexpr std::string_view kPreDump = "pre-";
 constexpr std::string_view kExtension = ".img";
 constexpr std::size_t kMaxNameBytes = 128;
-constexpr unsigned kMaxPreDumps = 1000;
 
 bool is_plain(std::string_view name) {
   return name.size() > kExtension.size() && name.size() <= kMaxNameBytes && name.front() != '.' &&
@@ -29,25 +32,6 @@ bool is_plain(std::string_view name) {
            return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
                   c == '-' || c == '_' || c == '.';
          });
-}
-
-/// The number of the pre-dump that an image is of, 0 for the dump itself. kProtocol.
-Result<unsigned> pre_dump_of(std::string_view name) {
-  const Error refused(Code::kProtocol, "the source named an image file that cannot be one");
-  const std::size_t slash = name.find('/');
-  if (!is_plain(slash == name.npos ? name : name.substr(slash + 1))) return refused;
-  if (slash == name.npos) return 0U;
-  const std::string_view directory = name.substr(0, slash);
-  unsigned number = 0;
-  if (!directory.starts_with(kPreDump) || directory.size() > 7) return refused;
-  for (const char c : directory.substr(kPreDump.size())) {
-    if (c < '0' || c > '9') return refused;
-    number = number * 10 + static_cast<unsigned>(c - '0');
-  }
-  if (number == 0 || number > kMaxPreDumps || directory != fmt::format("pre-{}", number)) {
-    return refused;
-  }
-  return number;
 }
 
 Status write_all(int fd, std::span<const std::byte> bytes, std::uint64_t offset) {
@@ -59,24 +43,6 @@ Status write_all(int fd, std::span<const std::byte> bytes, std::uint64_t offset)
     offset += static_cast<std::uint64_t>(put);
   }
   return {};
-}
-
-/// The directories "pre-1" to "pre-N" must all be there; links each to the one before.
-Status link_parents(const fs::path& directory, const std::set<unsigned>& pre_dumps) {
-  if (pre_dumps.empty()) return {};
-  if (*pre_dumps.rbegin() != pre_dumps.size()) {
-    return Error(Code::kProtocol, "the source left out the images of a pre-dump");
-  }
-  const auto link = [](const fs::path& to, const fs::path& at) -> Status {
-    if (::symlink(to.c_str(), at.c_str()) == 0) return {};
-    return Error::from_errno(errno, fmt::format("cannot link {}", at.string()));
-  };
-  for (const unsigned number : pre_dumps) {
-    if (number == 1) continue;
-    GCR_TRY(link(fmt::format("../pre-{}", number - 1),
-                 directory / fmt::format("pre-{}", number) / "parent"));
-  }
-  return link(fmt::format("pre-{}", pre_dumps.size()), directory / "parent");
 }
 
 }  // namespace
@@ -106,7 +72,7 @@ Result<std::unique_ptr<ImageStore>> ImageStore::create(fs::path directory, unsig
       ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (address == MAP_FAILED) {
     return Error::from_errno(
-        errno, fmt::format("cannot map {} for images on their way", format_bytes(bytes)));
+        errno, fmt::format("cannot map {} for images that arrive", format_bytes(bytes)));
   }
   // A wish: few images need all of it, and what they do need comes with few faults.
   (void)::madvise(address, bytes, MADV_HUGEPAGE);
@@ -196,18 +162,14 @@ Status ImageStore::write_pages(const BlockHeader& header, std::span<const std::b
 }
 
 Status ImageStore::complete(const std::vector<ImageFile>& files) {
-  std::set<unsigned> pre_dumps;
   std::set<std::uint32_t> ids;
   for (const ImageFile& file : files) {
-    GCR_ASSIGN(const unsigned number, pre_dump_of(file.name));
-    if (file.id >= kMaxFiles || file.size_bytes > kMaxFileBytes || !ids.insert(file.id).second) {
-      return Error(Code::kProtocol, fmt::format("the source named {} wrongly", file.name));
+    if (!is_plain(file.name)) {
+      return Error(Code::kProtocol, "the source sent an invalid name of an image file");
     }
-    if (number != 0 && pre_dumps.insert(number).second) {
-      const fs::path path = directory_ / fmt::format("pre-{}", number);
-      if (::mkdir(path.c_str(), 0700) != 0) {
-        return Error::from_errno(errno, fmt::format("cannot create {}", path.string()));
-      }
+    if (file.id >= kMaxFiles || file.size_bytes > kMaxFileBytes || !ids.insert(file.id).second) {
+      return Error(Code::kProtocol,
+                   fmt::format("the source sent an invalid id or size of {}", file.name));
     }
     GCR_TRY(name_file(file));
   }
@@ -215,7 +177,7 @@ Status ImageStore::complete(const std::vector<ImageFile>& files) {
     if (errno == ENOTEMPTY) return Error(Code::kProtocol, "the source sent a file without a name");
     return Error::from_errno(errno, "cannot finish the image files");
   }
-  return link_parents(directory_, pre_dumps);
+  return {};
 }
 
 Status ImageStore::name_file(const ImageFile& named) {

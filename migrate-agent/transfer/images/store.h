@@ -58,11 +58,9 @@ class ImageStore {
   Status landed(std::uint64_t offset, std::uint64_t length_bytes);
 
   /// When everything has landed: gives the files their names and sizes. Names are plain names that
-  /// end in ".img", or such a name in one of the directories "pre-1", "pre-2", ... of pre-dumps,
-  /// each of which gets a link "parent" to the one before it, as the directory itself does to the
-  /// last. kProtocol for any other name, for one that comes twice, and for blocks of files that are
-  /// not named; kDataLoss for a file that differs from what was sent. Once, when no landed() is
-  /// under way. On failure the directory holds an unspecified part of the files.
+  /// end in ".img". kProtocol for any other name, for one that comes twice, and for blocks of files
+  /// that are not named; kDataLoss for a file that differs from what was sent. Once, when no
+  /// landed() is under way. On failure the directory holds an unspecified part of the files.
   Status complete(const std::vector<ImageFile>& files);
 
   /// After complete(): the names of the files with pages of each memory, by its number.

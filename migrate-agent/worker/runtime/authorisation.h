@@ -85,7 +85,7 @@ class Permissions {
   bool everyone_ = false;
   bool plain_only_ = false;  ///< only processes without capabilities that are traceable
   const char* denial_reason_ = "no [[operators]] of the agent's configuration allows it";
-  const char* who_may_ = "";  ///< who may still move a process that is not plain
+  const char* exception_ = "";  ///< who may still move a process that is not plain
   std::set<uid_t> uids_;
 };
 

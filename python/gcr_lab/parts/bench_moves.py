@@ -12,15 +12,15 @@ from gcr_lab.sampling import lines_over_time, most_memory, rates
 PARTS = Parts()
 
 
-def start(two, name, *command, lines=10):
+def start(two, name, command, lines=10):
     """On host a, until it works."""
-    program = two.start("a", name, *command)
+    program = two.start("a", name, *base.words(command))
     program.wait_for(lines)
     return program
 
 
 def pace(lab):
-    return ["--period-ms", 3] if lab.options.smoke else []
+    return " --period-ms 3" if lab.options.smoke else ""
 
 
 @PARTS.part("downtime", limit=560)
@@ -37,8 +37,7 @@ def sizes(lab):
     with lab.hosts(vram=max(lab.options.vram)) as two:
         for size in lab.options.vram:
             for _ in range(lab.options.runs):
-                program = start(two, "size", base.BIN / "counter", "--port", PORT, "--vram", size, "--piece", size // 128,
-                                lines=1)  # fmt: skip
+                program = start(two, "size", f"bin/counter --port {PORT} --vram {size} --piece {size // 128}", lines=1)
                 two.expect_answer("a", 101)
                 migration = two.migrate("a", "b", program)
                 two.expect_answer("b", 102)
@@ -60,7 +59,7 @@ def dirty(lab):
     with lab.hosts() as two:
         for share, options in [*((share, ()) for share in shares), (shares[-1], ("--auto-converge",))]:
             name = f"dirty-{share}{''.join(options)}"
-            program = start(two, name, base.BIN / "scribbler", "--vram", lab.vram, "--dirty-per-second", share)
+            program = start(two, name, f"bin/scribbler --vram {lab.vram} --dirty-per-second {share}")
             migration = two.migrate("a", "b", program, *options, "--trace", lab.out / f"{name}.trace.json")
             program.wait_for_more(10)
             lab.record.add(migration, program="scribbler", dirty_per_second=share, options=" ".join(options))
@@ -71,10 +70,9 @@ def dirty(lab):
 def cost(lab):
     """how much slower a program is while its GPU memory is copied"""
     # A checksum reads all memory: with each step it would be all that is measured.
-    programs = {"stencil": [base.BIN / "stencil", *pace(lab), "--mib", lab.vram // MIB, "--report", 20]}
+    programs = {"stencil": f"bin/stencil{pace(lab)} --mib {lab.vram // MIB} --report 20"}
     if has_torch(lab):
-        for name in ("torch_generate", "torch_loop"):
-            programs[name] = [base.python3(), base.BIN / f"{name}.py", "--gib", lab.vram // GIB]
+        programs |= {name: f"python3 bin/{name}.py --gib {lab.vram // GIB}" for name in ("torch_generate", "torch_loop")}
     with lab.hosts() as two:
         for limit in ("none", lab.options.bandwidth):
             for name, command in programs.items():
@@ -84,7 +82,7 @@ def cost(lab):
 def slowed(lab, two, name, limit, command):
     """How fast the program is before, while and after it is copied. The rounds have the gate open; what comes after
     them is downtime, which other parts measure."""
-    program = start(two, f"cost-{name}-{limit}", *command)
+    program = start(two, f"cost-{name}-{limit}", command)
 
     def measure():
         time.sleep(1 if lab.options.smoke else 3)
@@ -108,7 +106,7 @@ def slowed(lab, two, name, limit, command):
 
 def state_programs(lab):
     """{name: (command, VRAM in bytes)} of what this machine can run."""
-    stencil, ticker = [base.BIN / "stencil", *pace(lab)], base.BIN / "ticker"
+    stencil = f"bin/stencil{pace(lab)} --report 20"
     if lab.options.smoke:
         pools, few, mib, counts, counts_mib = (64,), 200, 64, (32,), 64
     elif lab.gpu == "real":
@@ -116,27 +114,25 @@ def state_programs(lab):
     else:
         pools, few, mib, counts, counts_mib = (256, 512), 1000, 512, (60, 600), 1200
     programs = {
-        "counter": ([base.BIN / "counter", "--port", PORT, "--vram", 70 * MIB], GIB),
-        "stencil": ([*stencil, "--mib", mib, "--report", 20], mib * MIB),
-        "small": ([*stencil, "--mib", 2, "--small", few, "--small-kib", 532, "--report", 20], 2 * GIB),
-        **{f"pool-{pool}": ([*stencil, "--mib", pool, "--pool", "--report", 20], pool * MIB) for pool in pools},
-        **{f"buffers-{count}": ([*stencil, "--mib", counts_mib, "--buffers", count, "--report", 20], (counts_mib + 64) * MIB)
-           for count in counts},
+        "counter": (f"bin/counter --port {PORT} --vram {70 * MIB}", GIB),
+        "stencil": (f"{stencil} --mib {mib}", mib * MIB),
+        "small": (f"{stencil} --mib 2 --small {few} --small-kib 532", 2 * GIB),
+        **{f"pool-{pool}": (f"{stencil} --mib {pool} --pool", pool * MIB) for pool in pools},
+        **{f"buffers-{count}": (f"{stencil} --mib {counts_mib} --buffers {count}", (counts_mib + 64) * MIB) for count in counts},
         # A program whose state is its threads, and the same without them.
-        **{f"threads-{count}": ([ticker, "--threads", count], GIB) for count in (0, 1000)},
-    }  # fmt: skip
+        **{f"threads-{count}": (f"bin/ticker --threads {count}", GIB) for count in (0, 1000)},
+    }
     if lab.options.smoke:  # the stencil moves in other parts
         programs = {name: programs[name] for name in programs if name not in ("stencil", "small", "threads-0")}
-    resnet = [base.python3(), base.BIN / "torch_resnet.py"]
     if has_torch(lab):
-        programs.update({"resnet18": (resnet, GIB), "resnet18-threads": ([*resnet, "--threads", 1000], GIB),
-                         "heap-16": ([*resnet, "--host-gib", 16], GIB)})  # fmt: skip
+        for name, options in (("resnet18", ""), ("resnet18-threads", " --threads 1000"), ("heap-16", " --host-gib 16")):
+            programs[name] = (f"python3 bin/torch_resnet.py{options}", GIB)
     if has_transformers(lab):
-        programs["huggingface"] = ([base.python3(), base.BIN / "torch_huggingface.py"], GIB)
+        programs["huggingface"] = ("python3 bin/torch_huggingface.py", GIB)
     if has_jax(lab):
         # JAX makes a context on each GPU that it sees. Where both hosts have one, it has to hold that memory twice.
         variable = "JAX_CUDA_VISIBLE_DEVICES=0" if lab.options.apart else "XLA_PYTHON_CLIENT_MEM_FRACTION=0.45"
-        programs["jax"] = (["env", variable, base.python3(), base.BIN / "jax_loop.py"], GIB)
+        programs["jax"] = (f"env {variable} python3 bin/jax_loop.py", GIB)
     return programs
 
 
@@ -156,7 +152,7 @@ def moved_to_and_fro(lab, name, side, command, vram):
     """Moves of a program by the agents of that side."""
     script = lab.options.against / "scripts/hosts" if side == "before" else "hosts"
     with lab.hosts(vram=vram, script=script) as two:
-        program = start(two, f"{name}-{side}", *command, lines=1)
+        program = start(two, f"{name}-{side}", command, lines=1)
 
         def works(host, number):
             if name == "counter":

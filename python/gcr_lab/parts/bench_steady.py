@@ -94,12 +94,11 @@ def incremental(lab):
     """one job's checkpoints, every few seconds into one directory, against full ones"""
     # Full checkpoints of training, one after the other.
     size = 8 * GIB if lab.gpu == "real" else lab.vram
-    python = base.python3()
     commands = {
-        "scribbler": [base.BIN / "scribbler", "--vram", size, "--dirty-per-second", 0.01],
-        "torch_train": [python, base.BIN / "torch_train.py", "--gib", 2],
-        "torch_generate": [python, base.BIN / "torch_generate.py", "--gib", 8],
-        "huggingface": [python, base.BIN / "torch_huggingface.py", "--gib", 8, "--context", 2048],
+        "scribbler": f"bin/scribbler --vram {size} --dirty-per-second 0.01",
+        "torch_train": "python3 bin/torch_train.py --gib 2",
+        "torch_generate": "python3 bin/torch_generate.py --gib 8",
+        "huggingface": "python3 bin/torch_huggingface.py --gib 8 --context 2048",
     }
     names = ["torch_train", "torch_generate"] if has_torch(lab) else ["scribbler"]
     names += ["huggingface"] if has_transformers(lab) else []
@@ -107,7 +106,7 @@ def incremental(lab):
         if name not in commands:
             raise Failure(f"no program {name} for this part")
         with lab.hosts(vram=size) as two, store(two.work, lab.options.dir, size * 6 + 8 * GIB) as (place, kind):
-            program = start(two, name, *commands[name])
+            program = start(two, name, commands[name])
             taking = Series(two, program, lab.record.but(program=name, file_system=kind))
             begun = time.monotonic()
             # One each interval, counted from the first one's beginning; one that is late at once.

@@ -45,16 +45,9 @@ def slurm(lab):
     return "" if there else "no Slurm or munge on this machine"
 
 
-# ---- of scripts/bench: programs that are measured on a real GPU only ----
+def on_real_gpu(module):
+    """Whether scripts/bench measures programs of this Python module here."""
+    return lambda lab: lab.gpu == "real" and python_has(f"import {module}")
 
 
-def has_torch(lab):
-    return lab.gpu == "real" and python_has("import torch")
-
-
-def has_transformers(lab):
-    return lab.gpu == "real" and python_has("import transformers")
-
-
-def has_jax(lab):
-    return lab.gpu == "real" and python_has("import jax")
+has_torch, has_transformers, has_jax = map(on_real_gpu, ("torch", "transformers", "jax"))

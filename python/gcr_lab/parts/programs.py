@@ -1,12 +1,13 @@
 """Programs of the tests that are moved: counter, stencil, storm, pinned, ticker, ring."""
 
+import functools
 import pathlib
 import re
 import statistics
 import subprocess
 
 from gcr_lab import base, compare_by_hand, launch
-from gcr_lab.base import GIB, MIB, Failure, last_line, short
+from gcr_lab.base import GIB, MIB, Failure, last_line, short, words
 from gcr_lab.figures import Record
 from gcr_lab.hosts import PORT
 from gcr_lab.parts import needs
@@ -43,7 +44,7 @@ def counter(lab):
 def stencil(lab):
     """a program with VRAM"""
     with lab.hosts() as two:
-        migration, compared = moved_once(two, base.BIN / "stencil", "--mib", lab.vram // MIB)
+        migration, compared = moved_once(two, *words("bin/stencil --mib {mib}", lab.vram))
     return f"{short(lab.vram)}; {compared}; {migration.times()}"
 
 
@@ -56,10 +57,13 @@ def semantics(lab):
             raise Failure("programs see other memory under the library")
 
 
-@PARTS.part("small")
-def small(lab):
-    """5,000 buffers"""
-    return once(lab, base.BIN / "stencil", "--mib", 2, "--small", 5000, "--small-kib", 532)
+PARTS.commands(once, (), {
+    "small": ("5,000 buffers", "bin/stencil --mib 2 --small 5000 --small-kib 532"),
+    "pool": ("1.3 GiB in the stream-ordered pool", "bin/stencil --pool --mib 1331"),
+})  # fmt: skip
+PARTS.commands(functools.partial(once, vram=32 * GIB), (), {
+    "pool-large": ("32 GiB in that pool", "bin/stencil --pool --gib 32"),
+})  # fmt: skip
 
 
 def ordered(two, action, program):
@@ -86,7 +90,7 @@ def vram_in_use(lab, pid):
 @PARTS.part("suspend", not_on_hip=CUDA_DUMP)
 def suspend(lab):
     """off the GPU and back, with its speeds"""
-    command = [base.BIN / "stencil", "--mib", lab.vram // MIB]
+    command = words("bin/stencil --mib {mib}", lab.vram)
     with lab.hosts() as two:
         program = two.start("a", "app", *command)
         program.wait_for(5, STEPS)
@@ -101,7 +105,7 @@ def suspend(lab):
     return f"{short(lab.vram)}; {count} lines as undisturbed; suspend: {result}"
 
 
-def storm_moved(lab, *options):
+def storm_moved(lab, *command):
     """Allocations that the program checks, and ten moves meanwhile. An undisturbed run at the same time must print the
     same lines."""
 
@@ -110,8 +114,8 @@ def storm_moved(lab, *options):
         return int(found[1]) if found else 0
 
     with lab.hosts() as two:
-        other = two.start("b", "undisturbed", base.BIN / "storm", *options, library=False)
-        program = two.start("a", "app", base.BIN / "storm", *options)
+        other = two.start("b", "undisturbed", *command, library=False)
+        program = two.start("a", "app", *command)
         program.wait_for(5)
         migrations = two.to_and_fro(program, 10, lambda host: program.wait_for_more(3))
         program.wait(lambda: allocations() >= 1000000)
@@ -125,57 +129,33 @@ def storm_moved(lab, *options):
         return f"{allocations()} allocations, {count} lines as undisturbed; downtimes in ms: {downtimes(migrations)}"
 
 
-@PARTS.part("storm")
-def storm(lab):
-    """a million allocations on 16 threads, ten moves"""
-    return storm_moved(lab)
+PARTS.commands(storm_moved, (), {
+    "storm": ("a million allocations on 16 threads, ten moves", "bin/storm"),
+    "pool-storm": ("the same in the order of streams", "bin/storm --pool"),
+})  # fmt: skip
 
 
-@PARTS.part("pool-storm")
-def pool_storm(lab):
-    """the same in the order of streams"""
-    return storm_moved(lab, "--pool")
-
-
-@PARTS.part("pool")
-def pool(lab):
-    """1.3 GiB in the stream-ordered pool"""
-    return once(lab, base.BIN / "stencil", "--pool", "--mib", 1331)
-
-
-@PARTS.part("pool-large")
-def pool_large(lab):
-    """32 GiB in that pool"""
-    return once(lab, base.BIN / "stencil", "--pool", "--gib", 32, vram=32 * GIB)
-
-
-def pinned_moved(lab, gib):
-    """So much page-locked memory, which both hosts have at a time, five times."""
+def pinned_moved(lab, *command):
+    """Page-locked memory, which both hosts have at a time, five times."""
+    gib = int(command[-1])
     free = int(re.search(r"MemAvailable: *(\d+)", pathlib.Path("/proc/meminfo").read_text(encoding="ascii"))[1]) >> 20
     if free <= gib * 5 // 2:
         raise base.NotRun(f"the machine has {free} GiB to spare")
     with lab.hosts() as two:
-        command = [base.BIN / "pinned", "--gib", gib, "--report", 10]
         return f"{gib} GiB: {moved_five_times(two, STEPS, command, '--period-ms', 10)[1]}"
 
 
-@PARTS.part("pinned")
-def pinned(lab):
-    """4 GiB of page-locked memory"""
-    return pinned_moved(lab, 4)
-
-
-@PARTS.part("pinned-large")
-def pinned_large(lab):
-    """32 GiB of it"""
-    return pinned_moved(lab, 32)
+PARTS.commands(pinned_moved, (), {
+    "pinned": ("4 GiB of page-locked memory", "bin/pinned --report 10 --gib 4"),
+    "pinned-large": ("32 GiB of it", "bin/pinned --report 10 --gib 32"),
+})  # fmt: skip
 
 
 @PARTS.part("without-library", not_on_hip="HIP has no call that checkpoints a process")
 def without_library(lab):
     """programs that were not started under it: refused, and moved through the driver alone (--allow-slow)"""
     mib = min(lab.vram // MIB, 1024)
-    command = [base.BIN / "stencil", "--mib", mib]
+    command = words(f"bin/stencil --mib {mib}")
     with lab.hosts() as two:
         program = two.start("a", "app", *command, library=False)
         program.wait_for(5, STEPS)
@@ -187,7 +167,7 @@ def without_library(lab):
         as_undisturbed(two, program, count, STEPS, *command)
         result = f"{mib} MiB: {count} lines as undisturbed; {there.times()}; back: {back.times()}"
         if not needs.torch(lab):
-            migration, compared = moved_once(two, base.python3(), base.BIN / "torch_train.py", library=False)
+            migration, compared = moved_once(two, *words("python3 bin/torch_train.py"), library=False)
             result += f"; PyTorch: {compared}; {migration.times()}"
     return result
 
@@ -250,12 +230,14 @@ def bench(lab):
     launch.measure(lab.gpu)
 
 
-RINGS = {"vram": (), "host": ("--host-memory",), "ipc": ("--legacy-ipc",), "graph": ("--graph",), "tcp": ("--tcp",)}
-
-
-@PARTS.part("ring", each=RINGS, not_on_hip={"host": "HIP has no memory of the host to share"})
-def ring(lab, value):
-    """processes that share memory, and whose kernels wait for each other"""
+def five_of_ring(lab, *command):
+    """Five moves of ranks that print numbers."""
     with lab.hosts() as two:
-        command = [base.BIN / "ring", "--ranks", 2, *value]
         return f"five moves, {moved_five_times(two, LINES, command, '--period-ms', 20)[1]}"
+
+
+RINGS = {"vram": "", "host": " --host-memory", "ipc": " --legacy-ipc", "graph": " --graph", "tcp": " --tcp"}
+SHARING = "processes that share memory, and whose kernels wait for each other"
+for kind, option in RINGS.items():
+    PARTS.commands(five_of_ring, (), {f"ring-{kind}": (SHARING, f"bin/ring --ranks 2{option}")},
+                   not_on_hip="HIP has no memory of the host to share" if kind == "host" else "")  # fmt: skip

@@ -1,10 +1,11 @@
 """Programs of PyTorch, CuPy and what is built on PyTorch, that are moved."""
 
+import functools
 import statistics
 import subprocess
 
 from gcr_lab import base
-from gcr_lab.base import GIB, Failure, last_line
+from gcr_lab.base import Failure, last_line, words
 from gcr_lab.hosts import PORT
 from gcr_lab.parts import needs
 from gcr_lab.parts.undisturbed import STEPS, downtimes, five, once
@@ -12,88 +13,48 @@ from gcr_lab.registry import Parts
 
 PARTS = Parts()
 TORCH, TWO_GPUS, TWO_RANKS = (needs.torch,), (needs.torch, needs.two_gpus), (needs.two_ranks,)
-
-
-def script(name, *options):
-    return [base.python3(), base.BIN / name, *options]
-
-
-@PARTS.part("pool-torch", needs=TORCH)
-def pool_torch(lab):
-    """PyTorch's training in the stream-ordered pool"""
-    return once(lab, "env", "PYTORCH_CUDA_ALLOC_CONF=backend:cudaMallocAsync", *script("torch_train.py"))
-
-
-@PARTS.part("pool-cupy", needs=(needs.cupy,), not_on_hip="CuPy is CUDA's here")
-def pool_cupy(lab):
-    """CuPy's pool"""
-    return once(lab, *script("cupy_pool.py"))
-
-
-@PARTS.part("torch", needs=TORCH)
-def torch(lab):
-    """training"""
-    return once(lab, *script("torch_train.py"))
-
-
-@PARTS.part("resnet", needs=TORCH)
-def resnet(lab):
-    """ResNet-18 in training, whose downtime is that of control state rather than of buffers"""
-    return five(lab, *script("torch_resnet.py"))
-
-
-@PARTS.part("forked", needs=TORCH)
-def forked(lab):
-    """training whose data comes from four other processes"""
-    return once(lab, *script("torch_train.py", "--workers", 4))
-
-
-@PARTS.part("spawned", needs=TORCH)
-def spawned(lab):
-    """the same with processes that are spawned"""
-    return five(lab, *script("torch_train.py", "--workers", 4, "--start", "spawn"))
-
-
-@PARTS.part("compiled", needs=TORCH)
-def compiled(lab):
-    """training of a model that torch.compile compiled"""
-    return five(lab, *script("torch_train.py", "--compile"))
-
-
-@PARTS.part("one-process", needs=TWO_GPUS)
-def one_process(lab):
-    """one process with two GPUs"""
-    return five(lab, *script("torch_train.py", "--devices", 2), swap=True)
-
-
-@PARTS.part("generate", needs=TORCH)
-def generate(lab):
-    """a language model that generates tokens"""
-    return once(lab, *script("torch_generate.py", "--gib", lab.vram // GIB))
-
-
-@PARTS.part("trainer", needs=(needs.trainer,))
-def trainer(lab):
-    """the Trainer of Hugging Face"""
-    return five(lab, "env", "CUDA_VISIBLE_DEVICES=0", *script("torch_trainer.py", "--workers", 2))
-
-
-@PARTS.part("accelerate", needs=(needs.trainer, needs.two_gpus))
-def accelerate(lab):
-    """the same on two GPUs by accelerate"""
-    return five(lab, "env", "NCCL_NVLS_ENABLE=0", "accelerate", "launch", "--num_processes", 2, "--num_machines", 1,
-                "--mixed_precision", "no", "--dynamo_backend", "no", "--main_process_port", 29512,
-                base.BIN / "torch_trainer.py", swap=True)  # fmt: skip
+swapping = functools.partial(five, swap=True)
+PARTS.commands(once, TORCH, {
+    "pool-torch": ("PyTorch's training in the stream-ordered pool",
+                   "env PYTORCH_CUDA_ALLOC_CONF=backend:cudaMallocAsync python3 bin/torch_train.py"),
+    "torch": ("training", "python3 bin/torch_train.py"),
+    "forked": ("training whose data comes from four other processes", "python3 bin/torch_train.py --workers 4"),
+    "generate": ("a language model that generates tokens", "python3 bin/torch_generate.py --gib {gib}"),
+})  # fmt: skip
+PARTS.commands(once, (needs.cupy,), {"pool-cupy": ("CuPy's pool", "python3 bin/cupy_pool.py")}, not_on_hip="CuPy is CUDA's here")
+PARTS.commands(five, TORCH, {
+    "resnet": ("ResNet-18 in training, whose downtime is that of control state, not of buffers", "python3 bin/torch_resnet.py"),
+    "spawned": ("training whose data comes from four processes that are spawned",
+                "python3 bin/torch_train.py --workers 4 --start spawn"),
+    "compiled": ("training of a model that torch.compile compiled", "python3 bin/torch_train.py --compile"),
+})  # fmt: skip
+PARTS.commands(five, (needs.trainer,), {
+    "trainer": ("the Trainer of Hugging Face", "env CUDA_VISIBLE_DEVICES=0 python3 bin/torch_trainer.py --workers 2"),
+})  # fmt: skip
+PARTS.commands(swapping, (needs.trainer, needs.two_gpus), {
+    "accelerate": ("the same on two GPUs by accelerate",
+                   "env NCCL_NVLS_ENABLE=0 accelerate launch --num_processes 2 --num_machines 1 --mixed_precision no "
+                   "--dynamo_backend no --main_process_port 29512 bin/torch_trainer.py"),
+})  # fmt: skip
+PARTS.commands(swapping, TWO_GPUS, {
+    "one-process": ("one process with two GPUs", "python3 bin/torch_train.py --devices 2"),
+    **{f"spawn-{way}": ("two ranks and a parent that asked NVML; see torch_spawn.py", f"python3 bin/torch_spawn.py --way {way}")
+       for way in ("offload", "symmetric", "graphs", "queue")},
+})  # fmt: skip
+# Where mpi4py is, Lightning starts Open MPI, whose orted asks OpenCL: that is not followed.
+PARTS.commands(swapping, (needs.lightning, needs.two_gpus), {
+    "lightning": ("Lightning on two GPUs", "env HWLOC_COMPONENTS=-opencl,-gl python3 bin/torch_lightning.py --devices 2"),
+})  # fmt: skip
 
 
 @PARTS.part("server", needs=(needs.server,))
 def server(lab):
     """an HTTP server, and a client that connects again"""
     with lab.hosts() as two:
-        program = two.start("a", "app", *script("torch_server.py", "serve", PORT))
+        program = two.start("a", "app", *words("python3 bin/torch_server.py"), "serve", PORT)
         program.wait_for(1)
         addresses = f"{two.ip('a')},{two.ip('b')}"
-        client = two.start("b", "client", *script("torch_server.py", "ask", addresses, PORT), library=False)
+        client = two.start("b", "client", *words("python3 bin/torch_server.py"), "ask", addresses, PORT, library=False)
         client.wait_for_more(5)
         migrations = two.to_and_fro(program, 5, lambda host: client.wait_for_more(5), "--tcp", "close")
         if client.lines("error:"):
@@ -106,19 +67,21 @@ def server(lab):
 
 # The environments that choose NCCL's ways, on one host. NVLink multicast is not used: the driver cannot checkpoint it.
 WAYS = {
-    "cumem": (), "ipc": ("NCCL_CUMEM_ENABLE=0",), "shm": ("NCCL_P2P_DISABLE=1",),
-    "shm-files": ("NCCL_P2P_DISABLE=1", "NCCL_CUMEM_HOST_ENABLE=0"),
-    "sockets": ("NCCL_P2P_DISABLE=1", "NCCL_SHM_DISABLE=1"), "graphs": (),
+    "cumem": "", "ipc": "NCCL_CUMEM_ENABLE=0", "shm": "NCCL_P2P_DISABLE=1", "graphs": "",
+    "shm-files": "NCCL_P2P_DISABLE=1 NCCL_CUMEM_HOST_ENABLE=0", "sockets": "NCCL_P2P_DISABLE=1 NCCL_SHM_DISABLE=1",
 }  # fmt: skip
 
 
-def two_ranks(way, port, *words):
-    return ["env", "NCCL_NVLS_ENABLE=0", *WAYS[way], "torchrun", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}",
-            "--local-addr=127.0.0.1", "--nproc-per-node=2", *words]  # fmt: skip
+def two_ranks(way, program):
+    return (f"env NCCL_NVLS_ENABLE=0 {WAYS[way]} torchrun --rdzv-backend=c10d --rdzv-endpoint=127.0.0.1:29511 "
+            f"--local-addr=127.0.0.1 --nproc-per-node=2 bin/{program}")  # fmt: skip
 
 
-def ddp_command(way):
-    return two_ranks(way, 29511, base.BIN / "torch_ddp.py", *(["--graphs"] if way == "graphs" else []))
+for each in WAYS:
+    PARTS.commands(swapping, TWO_RANKS, {f"ddp-{each}": (
+        "data-parallel training, by a way of NCCL or in CUDA graphs",
+        two_ranks(each, "torch_ddp.py --graphs" if each == "graphs" else "torch_ddp.py"),
+    )}, not_on_hip="RCCL has no such way" if each == "cumem" else "")  # fmt: skip
 
 
 @PARTS.part("gates", needs=TWO_RANKS)
@@ -127,7 +90,7 @@ def gates(lab):
     results = []
     with lab.hosts() as two:
         for way in ("cumem", "ipc", "shm", "sockets"):
-            program = two.start("a", "app", *ddp_command(way))
+            program = two.start("a", "app", *words(two_ranks(way, "torch_ddp.py")))
             program.wait_for(3, STEPS)
             done = subprocess.run([base.BIN / "bench_gates", str(program.pid), "--pause-ms", "20"], text=True, check=False,
                                   stdout=subprocess.PIPE, stderr=subprocess.STDOUT)  # fmt: skip
@@ -143,8 +106,7 @@ def nccl_cost(lab):
     took = {}
     with lab.hosts() as two:
         for mib in (1, 16) * 3:
-            command = two_ranks("cumem", 29513, base.BIN / "torch_allreduce.py", "--bytes", mib << 20,
-                                "--count", 2400 // (mib + 2))  # fmt: skip
+            command = words(two_ranks("cumem", f"torch_allreduce.py --bytes {mib << 20} --count {2400 // (mib + 2)}"))
             for side, under in (("without", []), ("with", [two.cli, "run", "--"])):
                 printed = two.on("a", *under, *command, stdin=subprocess.DEVNULL)
                 took.setdefault((side, mib), []).extend(
@@ -158,30 +120,11 @@ def nccl_cost(lab):
     return "; ".join(results)
 
 
-@PARTS.part("ddp", needs=TWO_RANKS, each={way: way for way in WAYS}, not_on_hip={"cumem": "RCCL has no such way"})
-def ddp(lab, value):
-    """data-parallel training, by a way of NCCL or in CUDA graphs"""
-    return five(lab, *ddp_command(value), swap=True)
-
-
-@PARTS.part("spawn", needs=TWO_GPUS, each={way: way for way in ("offload", "symmetric", "graphs", "queue")})
-def spawn(lab, value):
-    """two ranks and a parent that asked NVML; see torch_spawn.py"""
-    return five(lab, *script("torch_spawn.py", "--way", value), swap=True)
-
-
-@PARTS.part("lightning", needs=(needs.lightning, needs.two_gpus))
-def lightning(lab):
-    """Lightning on two GPUs"""
-    # Where mpi4py is, Lightning starts Open MPI, whose orted asks OpenCL: that is not followed.
-    return five(lab, "env", "HWLOC_COMPONENTS=-opencl,-gl", *script("torch_lightning.py", "--devices", 2), swap=True)
-
-
 @PARTS.part("profiler", needs=TORCH)
 def profiler(lab):
     """with CUPTI in it a program is refused at once, and goes on"""
     with lab.hosts() as two:
-        program = two.start("a", "app", *script("torch_resnet.py", "--profiled"))
+        program = two.start("a", "app", *words("python3 bin/torch_resnet.py"), "--profiled")
         program.wait_for(3, STEPS)
         two.refuse("a", "b", program, "profiler]")
         program.wait_for_more(5, STEPS)

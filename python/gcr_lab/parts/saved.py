@@ -1,19 +1,18 @@
 """Checkpoints of programs, and restores of each."""
 
+import functools
 import re
 
-from gcr_lab import base
-from gcr_lab.base import GIB, MIB, Failure
+from gcr_lab.base import GIB, Failure
 from gcr_lab.hosts import store
 from gcr_lab.parts import needs
-from gcr_lab.parts.pytorch import script
 from gcr_lab.parts.undisturbed import STEPS
 from gcr_lab.registry import Parts
 
 PARTS = Parts()
 
 
-def checkpointed(lab, restores, *command):
+def checkpointed(lab, *command, restores):
     """A checkpoint, after which the program goes on and is ended; then so many restores of it. All lines are those of
     an undisturbed run."""
     with lab.hosts() as two, store(two.work, None, lab.vram * 2 + 8 * GIB) as (place, _):
@@ -60,17 +59,11 @@ def is_part_of(undisturbed, lines):
         raise Failure("it prints other lines than an undisturbed run")
 
 
-@PARTS.part("checkpoint-stencil")
-def stencil(lab):
-    """a checkpoint, the program's end and ten restores"""
-    return checkpointed(lab, 10, base.BIN / "stencil", "--mib", lab.vram // MIB)
-
-
-TORCH = {"train": lambda lab: [], "generate": lambda lab: ["--gib", lab.vram // GIB], "resnet": lambda lab: []}
-
-
-@PARTS.part("checkpoint", needs=(needs.torch,), each={name: (name, options) for name, options in TORCH.items()})
-def torch(lab, value):
-    """the same of a program of PyTorch, two restores"""
-    name, options = value
-    return checkpointed(lab, 2, *script(f"torch_{name}.py", *options(lab)))
+ten_times, twice = (functools.partial(checkpointed, restores=number) for number in (10, 2))
+PARTS.commands(ten_times, (), {
+    "checkpoint-stencil": ("a checkpoint, the program's end and ten restores", "bin/stencil --mib {mib}"),
+})  # fmt: skip
+PARTS.commands(twice, (needs.torch,), {
+    f"checkpoint-{name}": ("the same of a program of PyTorch, two restores", f"python3 bin/torch_{name}.py{options}")
+    for name, options in (("train", ""), ("generate", " --gib {gib}"), ("resnet", ""))
+})  # fmt: skip

@@ -6,7 +6,6 @@ from gcr_lab import base
 from gcr_lab.base import Failure, is_alive, last_line, wait_until
 from gcr_lab.parts import needs
 from gcr_lab.parts.programs import LINES
-from gcr_lab.parts.pytorch import script
 from gcr_lab.parts.undisturbed import STEPS, as_undisturbed
 from gcr_lab.program import Program
 from gcr_lab.registry import Parts
@@ -75,22 +74,22 @@ def ring(lab):
     if lab.gpu == "real" and needs.two_gpus(lab):
         raise base.NotRun(needs.two_gpus(lab))
     with lab.hosts("--gpus", 2, "--memory", 32000, script="slurm-hosts") as two:
-        return drained(two, LINES, 2, base.BIN / "ring", "--ranks", 2, "--period-ms", 50)[0]
+        return drained(two, LINES, 2, *base.words("bin/ring --ranks 2 --period-ms 50"))[0]
 
 
 @PARTS.part("slurm-torch", needs=(needs.slurm,), not_on_hip=NO_HIP)
 def torch(lab):
     """a Slurm job of PyTorch, whose node is drained; it gets another GPU"""
-    command, gpus = [base.BIN / "stencil", "--mib", 256], []
+    command, gpus = "bin/stencil --mib 256", []
     if lab.gpu == "real":
         if reason := needs.torch(lab) or needs.two_gpus(lab):
             raise base.NotRun(reason)
-        command, gpus = script("torch_train.py", "--pace", 0.3), needs.first_gpus(lab)
+        command, gpus = "python3 bin/torch_train.py --pace 0.3", needs.first_gpus(lab)
     with lab.hosts("--gpus", 2, "--memory", 32000, script="slurm-hosts") as two:
         # The first GPU of the node that it goes to is another job's: it gets the second one.
         ask(two, "sbatch", "--gres", "gpu:1", "--nodelist", two.env["NODE_B"], "--output", "/dev/null", "--wrap",
             "exec sleep 100000")  # fmt: skip
-        result, places = drained(two, STEPS, 1, *command)
+        result, places = drained(two, STEPS, 1, *base.words(command))
     if gpus and places != f"0@{gpus[1][:12]}":
         raise Failure(f"it is not on GPU {gpus[1]}: {result}")
     return result

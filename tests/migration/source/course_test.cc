@@ -37,8 +37,8 @@ class CourseTest : public testing::Test {
     config_.state_dir = folder + "/state";
     config_.runtime_dir = folder + "/run";
     folder_ = folder;
-    auto [agent, client] =
-        loopback_.meet(credentials_.context({}), credentials_.context({.role = "operator"}));
+    auto [agent, client] = loopback_.connect_both(credentials_.context({}),
+                                                  credentials_.context({.role = "operator"}));
     agent_ = std::move(*agent);
     operator_ = std::move(*client);
     int ends[2];

@@ -21,8 +21,8 @@ using testing::ElementsAre;
 class OperatorLinkTest : public testing::Test {
  protected:
   OperatorLinkTest() {
-    auto [server, client] =
-        loopback_.meet(credentials_.context({}), credentials_.context({.role = "operator"}));
+    auto [server, client] = loopback_.connect_both(credentials_.context({}),
+                                                   credentials_.context({.role = "operator"}));
     agent_ = std::move(*server);
     operator_ = std::move(*client);
     link_.emplace(loopback_.io(), *agent_);

@@ -32,7 +32,8 @@ Envelope message_of(const char* name) {
 class PeerLinkHostile : public testing::Test {
  protected:
   PeerLinkHostile() {
-    auto [server, client] = loopback_.meet(credentials_.context({}), credentials_.context({}));
+    auto [server, client] =
+        loopback_.connect_both(credentials_.context({}), credentials_.context({}));
     destination_ = std::move(*server);
     source_.emplace(loopback_.io(), std::move(*client), kPatience);
   }

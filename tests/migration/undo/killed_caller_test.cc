@@ -78,7 +78,7 @@ class KilledCaller : public testing::Test {
     std::cout << std::endl;
   }
 
-  void expect_that_it_goes_on() {
+  void expect_progress() {
     const auto start = Clock::now();
     for (;;) {
       const auto state = control_->state();
@@ -101,7 +101,7 @@ class KilledCaller : public testing::Test {
       if (HasFatalFailure()) return;
       kill_in(call, Milliseconds(longest_ms * i / times));
       if (HasFatalFailure()) return;
-      expect_that_it_goes_on();
+      expect_progress();
     }
   }
 

@@ -90,7 +90,7 @@ TEST_F(Restored, StaysStoppedIfItsWorkerDiesUntilResumed) {
 }
 
 /// The restored process is dumped again, out of its own namespaces, by a worker that is killed.
-TEST_F(Restored, CriuFinishesTheDumpIfItsWorkerDies) {
+TEST_F(Restored, StaysAsItWasIfTheDumpingWorkerDies) {
   release();
   if (HasFatalFailure()) return;
   std::mt19937 random(testing::UnitTest::GetInstance()->random_seed());
@@ -108,8 +108,6 @@ TEST_F(Restored, CriuFinishesTheDumpIfItsWorkerDies) {
     const Status waited = criu::wait_for_helpers(scratch.path(), std::chrono::seconds(60));
     EXPECT_TRUE(waited) << waited.error().message();
     EXPECT_THAT(living(), testing::UnorderedElementsAre(process_.pid(), init_.pid()));
-    if (state() != 'T') continue;  // CRIU was not told to continue, and has changed nothing
-    EXPECT_TRUE(std::filesystem::exists(scratch.path() / "inventory.img"));
   }
   ASSERT_TRUE(resume_restored(restored(), {}));
   criu::test::expect_gapless(wait_for_progress(file(), read_output(file()), 5));

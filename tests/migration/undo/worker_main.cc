@@ -99,8 +99,8 @@ class Move {
 
   Status take_apart() {
     GCR_TRY(take_over());
-    GCR_ASSIGN(auto dump, criu::PreparedDump::streaming({{arguments_.criu}, {}}, arguments_.pid,
-                                                        arguments_.scratch));
+    GCR_ASSIGN(auto dump, criu::PreparedDump::create({{arguments_.criu}, {}}, arguments_.pid,
+                                                     arguments_.scratch));
     reached("prepared");
     GCR_TRY(start_keeper());
     GCR_TRY(door_.detach());
@@ -164,13 +164,13 @@ void call(pid_t pid, const std::vector<std::string>& names) {
   for (;;) ::pause();
 }
 
-/// Dumps the process into files, which CRIU keeps writing after its worker's death.
+/// Dumps the process into files.
 void dump(pid_t pid, const criu::Command& criu, const std::string& scratch,
           const std::string& stop) {
-  auto prepared = must(criu::PreparedDump::to_directory(criu, pid, scratch));
+  auto prepared = must(criu::PreparedDump::create(criu, pid, scratch));
   std::cout << "prepared" << std::endl;
   while (stop == "prepared") ::pause();
-  must(prepared.run());
+  must(prepared.run(criu::to_files(scratch)));
   std::cout << "dumped" << std::endl;
   for (;;) ::pause();
 }

@@ -167,7 +167,7 @@ TEST_F(RoomTest, CompetingProcessCausesNoLoss) {
     detach_and_attach(door);
   }
   expect_pieces_unchanged();
-  taker.ask("let_go");
+  taker.ask("free_all");
   expect_all_is_released();
 }
 

@@ -92,7 +92,7 @@ class Grabber {
       for (const CUdeviceptr address : grabbed_) cu.cuMemFree_v2(address);
     });
   }
-  Numbers let_go() {
+  Numbers free_all() {
     stop_.store(true);
     thread_.join();
     return {grabbed_.size()};
@@ -574,7 +574,9 @@ void add_process_commands(std::map<std::string, Command>& commands) {
     grabber.start(context_of(n[0]), n[1]);
     return Answer{};
   };
-  commands["let_go"] = [](const Numbers&) { return Answer{CUDA_SUCCESS, grabber.let_go(), {}}; };
+  commands["free_all"] = [](const Numbers&) {
+    return Answer{CUDA_SUCCESS, grabber.free_all(), {}};
+  };
   commands["storm"] = [](const Numbers& n) {
     storm.start(
         context_of(n[0]), n[1], n[2], n[3],

@@ -794,7 +794,7 @@ TEST_F(Inspecting, ControlGroupLimitsAreFacts) {
   const std::string name = "gcr-process-test-" + std::to_string(::getpid());
   proto::GroupLimits limits;
   limits.set_processes(10);
-  ASSERT_TRUE(cgroups::keep({*hierarchy}, name, limits));
+  ASSERT_TRUE(cgroups::apply_limits({*hierarchy}, name, limits));
   start({});
   const fs::path group = hierarchy->mount / name;
   std::ofstream(group / "cgroup.procs") << pid_;

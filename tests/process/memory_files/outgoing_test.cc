@@ -88,7 +88,7 @@ class OutgoingFiles : public testing::Test {
     std::vector<Member> members;
     for (std::size_t i = 0; i < pids.size(); ++i) members.push_back({pids[i], named[i]});
     meanwhile();
-    return find_outgoing_files(members);
+    return memory_files::find(members);
   }
 
   UniqueFd open(const std::string& leaf, int flags = O_RDWR | O_CREAT | O_EXCL) const {

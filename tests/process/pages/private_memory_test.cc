@@ -110,7 +110,6 @@ using Pages = std::vector<std::uint64_t>;
 constexpr std::uint64_t kAll = kPiecePages;
 
 TEST(KeepJoinable, OnePageIsWrittenBetweenWrittenMappings) {
-  if (!can_scan_pages()) return;  // memory goes through CRIU
   EXPECT_EQ(kept_joinable("wrw"), (Pages{kAll, 1, kAll}));
   EXPECT_EQ(kept_joinable("wxw"), (Pages{kAll, 1, kAll}));
   EXPECT_EQ(kept_joinable("wnw"), (Pages{kAll, 1, kAll}));
@@ -118,7 +117,6 @@ TEST(KeepJoinable, OnePageIsWrittenBetweenWrittenMappings) {
 }
 
 TEST(KeepJoinable, OuterAndSeparateMappingsAreLeftAlone) {
-  if (!can_scan_pages()) return;
   EXPECT_EQ(kept_joinable("rw.wr"), (Pages{0, kAll, 0, kAll, 0}));
   EXPECT_EQ(kept_joinable("wgw"), (Pages{kAll, 0, kAll}));
   EXPECT_EQ(kept_joinable("wrgrw"), (Pages{kAll, 0, 0, 0, kAll}));

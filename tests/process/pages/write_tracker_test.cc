@@ -69,7 +69,9 @@ bool is_tracked(const AddressRange& range) {
 class WriteTrackerTest : public testing::Test {
  protected:
   void SetUp() override {
-    if (!can_scan_pages()) GTEST_SKIP() << "a kernel before 6.7";
+    const auto scan = PageScan::open(::getpid());
+    AddressRanges none;
+    if (!scan || !scan->find({}, {0, 4096}, none)) GTEST_SKIP() << "the kernel has no PAGEMAP_SCAN";
     auto tracker = WriteTracker::create(::getpid(), open_userfaultfd());
     ASSERT_TRUE(tracker) << tracker.error().message();
     tracker_.emplace(std::move(*tracker));

@@ -132,7 +132,7 @@ class ByPlugin : public testing::Test {
     DumpOptions options;
     options.plugin = plugin(command);
     GCR_ASSIGN(auto prepared,
-               PreparedDump::streaming(command, program.pid(), directory_.make("logs"), options));
+               PreparedDump::create(command, program.pid(), directory_.make("logs"), options));
     GCR_ASSIGN(const auto credentials,
                prepared.run([this](const std::string& name, UniqueFd content) -> Status {
                  std::ofstream out(images_ / name, std::ios::binary);
@@ -261,10 +261,10 @@ TEST_F(ByPlugin, PluginIsLoadedInTheAgentsNamespaces) {
   DumpOptions options;
   const Command command = command_on(destination_);
   options.plugin = plugin(command);
-  auto prepared = PreparedDump::to_directory(command, tree->pid(), images_, {}, options);
+  auto prepared = PreparedDump::create(command, tree->pid(), images_, options);
   ASSERT_TRUE(prepared) << prepared.error().message();
   fs::remove(file_);
-  const auto dumped = prepared->run();
+  const auto dumped = prepared->run(to_files(images_));
   ASSERT_TRUE(dumped) << dumped.error().message();
   tree->kill();
 }

@@ -119,7 +119,7 @@ class RunningThread {
   bool runs() const { return runs_; }
 
   /// Continues it if it has stopped for a signal.
-  void look() {
+  void continue_if_signalled() {
     int status = 0;
     if (::waitpid(thread_, &status, __WALL | WNOHANG) == thread_ && WIFSTOPPED(status)) {
       pass(status);
@@ -160,7 +160,7 @@ Result ask(pid_t pid, DoorRequest request, Threads meanwhile = Threads::kDoors) 
     answered = true;
   });
   while (!answered) {
-    for (const auto& thread : running) thread->look();
+    for (const auto& thread : running) thread->continue_if_signalled();
     std::this_thread::sleep_for(kPause);
   }
   caller.join();

@@ -88,20 +88,6 @@ TEST_F(Images, CompressedImagesArriveWhole) {
   }
 }
 
-TEST_F(Images, PreDumpDirectoriesArriveWithTheDump) {
-  const ScratchDirectory from = *ScratchDirectory::create(unique_path());
-  std::filesystem::create_directories(from.path() / "pre-1");
-  std::ofstream(from.path() / "pre-1" / "pages-1.img") << "before";
-  std::ofstream(from.path() / "pages-1.img") << "after";
-  std::ofstream(from.path() / "dump.log") << "stays";
-  connect(2, 1);
-  ASSERT_TRUE(take_directory(*sender_, from.path() / "pre-1", "pre-1/"));
-  ASSERT_TRUE(take_directory(*sender_, from.path(), ""));
-  EXPECT_EQ(finish().files.size(), 2u);
-  EXPECT_EQ(received("pages-1.img"), "after");
-  EXPECT_EQ(received("parent/pages-1.img"), "before");
-}
-
 TEST_F(Images, FullStoreEndsTheSender) {
   connect(2, 2, store::Compression::kNone, 8 * kMiB);
   const Status taken = take("pages-1.img", noise(64 * kMiB, 1));

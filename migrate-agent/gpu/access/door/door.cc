@@ -2,10 +2,10 @@
 
 #include <fmt/format.h>
 #include <poll.h>
-#include <sys/random.h>
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cerrno>
 #include <cstring>
 #include <iterator>
@@ -13,6 +13,7 @@
 #include "migrate-agent/gpu/access/door/find_door.h"
 #include "migrate-agent/gpu/access/door/sentences.h"
 #include "src/base/descriptor_passing.h"
+#include "src/base/random.h"
 
 namespace gcr::gpu {
 namespace {
@@ -21,11 +22,11 @@ static_assert(door::kMaxEntries <= kMaxPassedDescriptors);
 
 using Clock = std::chrono::steady_clock;
 
-/// What a request may take on top of the time that the application itself was given.
+/// How long a reply may take beyond the time that the application itself was given.
 constexpr std::chrono::seconds kSlack{10};
-/// An inventory that keeps changing while it is read: each attempt is a few packets.
+/// For an inventory that keeps changing while it is read; each attempt is a few packets.
 constexpr int kInventoryAttempts = 100;
-/// More allocations than this are a list without end.
+/// With more allocations the list is taken to be endless.
 constexpr std::size_t kMaxInventory = 1 << 20;
 /// More packets than a socket holds.
 constexpr int kMaxStalePackets = 4096;
@@ -51,7 +52,7 @@ Received receive_packet(int socket, door::DoorReply* reply) {
           {descriptors.begin(), descriptors.begin() + received.count}};
 }
 
-/// Throws away what a dead agent left unread. Packets without a byte count as such, too.
+/// Drops replies that an agent left unread when it died. Packets without a byte are dropped too.
 void discard_stale(int socket) {
   door::DoorReply stale;
   pollfd readable{socket, POLLIN, 0};
@@ -62,12 +63,11 @@ void discard_stale(int socket) {
   }
 }
 
+/// Not 0.
 template <class T>
 T random_number() {
   T value = 0;
-  while (value == 0) {
-    if (::getrandom(&value, sizeof(value), 0) != sizeof(value)) value = 0;
-  }
+  while (value == 0) value = std::bit_cast<T>(random_bytes<sizeof(T)>());
   return value;
 }
 
@@ -224,35 +224,34 @@ Result<AccessState> Door::look(Milliseconds patience) {
                      .stack = summary.door_stack};
 }
 
-Result<std::vector<door::DoorEntry>> Door::inventory_once(bool* torn) {
+/// Nothing if it has changed while it was read.
+Result<std::optional<std::vector<door::DoorEntry>>> Door::inventory_once() {
   const Limit limit(pid_, "listing its allocations", patience_);
   const door::DoorRequest request = make_request(door::Op::kInventory);
   GCR_TRY(send(request, {}, limit));
   std::vector<door::DoorEntry> entries;
   std::uint64_t generation = 0;
-  *torn = false;
+  bool changed = false;
   for (bool first = true;; first = false) {
     GCR_ASSIGN(const Exchange answer, receive(request.sequence, limit));
     const door::DoorReply& reply = answer.reply;
     if (reply.outcome != door::Outcome::kOk) return refusal(reply, pid_, "list the allocations");
     if (first) generation = reply.summary.generation;
-    if (reply.summary.generation != generation) *torn = true;
+    if (reply.summary.generation != generation) changed = true;
     entries.insert(entries.end(), reply.entries, reply.entries + reply.count);
     if (entries.size() > kMaxInventory || (reply.count == 0 && reply.last == 0)) {
       return Error(Code::kProtocol, fmt::format("process {} lists allocations without end", pid_));
     }
-    if (reply.last != 0) {
-      if (reply.summary.allocations != entries.size()) *torn = true;
-      return entries;
-    }
+    if (reply.last == 0) continue;
+    if (changed || reply.summary.allocations != entries.size()) return std::nullopt;
+    return entries;
   }
 }
 
 Result<std::vector<door::DoorEntry>> Door::inventory() {
   for (int attempt = 0; attempt < kInventoryAttempts; ++attempt) {
-    bool torn = false;
-    GCR_ASSIGN(auto entries, inventory_once(&torn));
-    if (!torn) return entries;
+    GCR_ASSIGN(auto entries, inventory_once());
+    if (entries) return std::move(*entries);
   }
   return Error(Code::kUnavailable,
                fmt::format("process {} allocates faster than its allocations can be listed", pid_));
@@ -361,7 +360,7 @@ Status Door::attach(std::vector<std::pair<std::uint64_t, UniqueFd>> descriptors)
   return {};
 }
 
-/// An older library knows no such request.
+/// Older libraries do not know this request.
 Result<std::vector<Replacement>> Door::replace(std::span<const std::uint64_t> ids) {
   static_assert(kMostReplaced == door::kMaxEntries / 2);
   GCR_ASSIGN(Exchange answer, ask_for_descriptors(door::Op::kReplace, ids, 2, "make its own VRAM",
@@ -407,7 +406,7 @@ Status Door::use_huge_pages(std::span<const Pages> pages) {
   return {};
 }
 
-/// An older library knows no such request.
+/// Older libraries do not know this request.
 Result<UniqueFd> Door::watch_memory() {
   GCR_ASSIGN(Exchange answer, exchange(make_request(door::Op::kWatchMemory),
                                        {pid_, "making a userfaultfd", patience_}));

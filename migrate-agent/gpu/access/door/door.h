@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 
 #include "migrate-agent/gpu/access/gpu_access.h"
 #include "preload/door_protocol.h"
@@ -65,7 +66,7 @@ class Door : public GpuAccess {
                        std::span<const int> descriptors = {});
   Result<Exchange> ask_for_descriptors(door::Op op, std::span<const std::uint64_t> ids,
                                        std::size_t each, const char* order, const char* doing);
-  Result<std::vector<door::DoorEntry>> inventory_once(bool* torn);
+  Result<std::optional<std::vector<door::DoorEntry>>> inventory_once();
   Result<Held> drain(door::DoorRequest request, Microseconds patience, const char* doing);
   door::DoorRequest make_request(door::Op op);
   Result<std::uint64_t> advise(door::Op op, std::span<const Pages> pages, const char* doing);
