@@ -254,7 +254,7 @@ TEST_F(ExactlyOne, LostCopyIsNotReportedAsRunning) {
   process_.end();
   AgentProcess agent(credentials_, "peer_silence_ms = 60000", home_);
   for (int times = 0; times < 2; ++times) {
-    EXPECT_THAT(commit(agent, id).copy_lost().reason(), HasSubstr("ended before it was let go"));
+    EXPECT_THAT(commit(agent, id).copy_lost().reason(), HasSubstr("ended before it was released"));
   }
 }
 

@@ -104,15 +104,15 @@ INSTANTIATE_TEST_SUITE_P(
         Change{.name = "AMemberBeginsToUseAGpu",
                .does = ">$cue.gpu; sleep 1",
                .exit_code = 1,
-               .says = "began to use the GPU while it was moved: it has /dev/nvidia"},
+               .says = "began to use a GPU after it was examined: it has /dev/nvidia"},
         Change{.name = "ANewMemberUsesAGpu",
                .does = "(use_gpu) & sleep 1",
                .exit_code = 1,
-               .says = "began to use the GPU while it was moved: it has /dev/nvidia"},
+               .says = "began to use a GPU after it was examined: it has /dev/nvidia"},
         Change{.name = "TheTreeGrows",
                .does = "i=0; while [ $i -lt 250 ]; do sleep 1000 & i=$((i + 1)); done",
                .exit_code = 1,
-               .says = "processes by now, 200 are allowed"}),
+               .says = "processes by now, at most 200 are supported"}),
     [](const auto& info) { return std::string(info.param.name); });
 
 /// A process that lives for half a second, with a file that cannot be moved, starts after the job

@@ -156,7 +156,7 @@ TEST_F(ControlTest, LimitsCanChangeDuringAMigration) {
   EXPECT_EQ(free.exit_code, 0) << free.err;
   const CommandResult result = migration.finish(kPatience);
   EXPECT_TRUE(TwoHosts::parse_outcome(result).migrated());
-  EXPECT_THAT(result.out, HasSubstr("from now on: no limit of bandwidth"));
+  EXPECT_THAT(result.out, HasSubstr("from now on: bandwidth is not limited"));
   EXPECT_THAT(result.out, HasSubstr("limit 77.0 ms"));
 }
 
@@ -189,7 +189,7 @@ TEST_F(ControlTest, OutcomeIsReportedAfterALostConnection) {
   ASSERT_EQ(::kill(workers.front(), SIGKILL), 0);
   const CommandResult result = migration.finish(kPatience);
   EXPECT_EQ(result.exit_code, kFailedExit) << result.err;
-  EXPECT_THAT(result.err, HasSubstr("the agent at the source died on the way"));
+  EXPECT_THAT(result.err, HasSubstr("the source's worker died before the migration committed"));
   expect_source_progress();
 }
 

@@ -323,7 +323,7 @@ class Slurm(unittest.TestCase):
             "b", f"destination.joining run SLURM_CONF={self.cluster.env['SLURM_CONF']} nsenter --net={namespace} "
             f"scancel {job} && while ls {spool} | grep -q _{job}[.]; do sleep 0.1; done")  # fmt: skip
         _, out, err = self.cluster.move("a", "b", pid, job)
-        self.assertIn(f"Slurm's job {job}, which owned the processes, has ended", out + err)
+        self.assertIn(f"Slurm job {job}, which owned the processes, has ended", out + err)
         self.assertEqual(self.text_of("b", job, "status"), f"{signal.SIGKILL}\n")
         self.assertEqual(ticker.copies(), [])
 

@@ -15,6 +15,13 @@
 #include "migrate-agent/process/inspect/addresses.h"
 #include "src/base/log.h"
 
+// The destination's course. answer() takes one step for each request and checks first that the
+// request fits the state. Nothing is permanent before PrepareRequest, which creates the journal.
+// The restore has a fixed order: all data has landed, and nothing writes to it any more; CRIU
+// restores the stopped processes while VRAM is verified concurrently; VRAM is attached; the
+// processes are frozen; the vote is in the journal; the source gets the reply. After the vote the
+// copy no longer depends on this worker. A step that fails ends the course, and conclude() then
+// undoes everything, unless the vote is in the journal.
 namespace gcr::migration::destination {
 
 Course::Course(worker::WorkerContext& context) : context_(context) {
@@ -27,8 +34,8 @@ Course::~Course() {
   destroy();
 }
 
-/// Everything of the migration on this host; lanes write into landing memory and VRAM, so they end
-/// first.
+/// Releases everything of the migration on this host. The lanes end first, because they write into
+/// landing memory and VRAM.
 void Course::destroy() {
   set_data(nullptr);
   process_.reset();
@@ -38,7 +45,8 @@ void Course::destroy() {
   room_.reset();
 }
 
-/// What was there before ends without the lock: its lanes may take a while.
+/// Replaces the data channel. The old one is destroyed after the lock is released, because its
+/// lanes may take a while to end.
 void Course::set_data(std::unique_ptr<transfer::IncomingData> data) {
   const std::lock_guard lock(data_mutex_);
   std::swap(data_, data);
@@ -48,7 +56,7 @@ void Course::take_data_connection(UniqueFd socket) {
   const std::lock_guard lock(data_mutex_);
   if (data_ == nullptr) return;
   const Status added = data_->add_connection(std::move(socket));
-  if (!added) spdlog::warn("data connection refused: {}", added.error().message());
+  if (!added) spdlog::warn("refused a data connection: {}", added.error().message());
 }
 
 void Course::fail(const Error& error) {
@@ -60,13 +68,13 @@ Status Course::expect(std::optional<commit::DestinationState> state, const char*
   const auto now = log_ ? std::optional(log_->state()) : std::nullopt;
   if (!ended_ && now == state) return {};
   return Error(Code::kProtocol,
-               fmt::format("{} does not fit the state of this migration", request));
+               fmt::format("{} is not allowed in the current state of this migration", request));
 }
 
 proto::Envelope Course::answer(const proto::Envelope& request) {
   auto reply = take_step(request);
   if (reply) return std::move(*reply);
-  spdlog::error("{}", reply.error().message());
+  spdlog::error("the migration to this host failed: {}", reply.error().message());
   fail(reply.error());
   proto::Envelope failure;
   *failure.mutable_failure() = control::to_failure(reply.error());
@@ -89,7 +97,7 @@ Result<proto::Envelope> Course::take_step(const proto::Envelope& request) {
       GCR_TRY(change_buffers(request.buffers_request(), *reply.mutable_buffers_reply()));
       break;
     case proto::Envelope::kClockRequest:
-      follow(request.clock_request());
+      note_pause(request.clock_request());
       reply.mutable_clock_reply()->set_monotonic_ns(
           std::chrono::nanoseconds(worker::Phases::Clock::now().time_since_epoch()).count());
       break;
@@ -112,15 +120,16 @@ Result<proto::Envelope> Course::take_step(const proto::Envelope& request) {
   return reply;
 }
 
-/// The daemon does not wait for a migration that waits for its operator.
-void Course::follow(const proto::ClockRequest& source) {
+/// Notes whether the source is paused. The daemon does not wait for a migration that waits for its
+/// operator.
+void Course::note_pause(const proto::ClockRequest& source) {
   if (std::exchange(source_paused_, source.paused()) == source.paused()) return;
   asio::post(context_.io, [&daemon = context_.daemon, paused = source.paused()] {
     daemon.report_phase(paused ? worker::kPausedPhase : "receiving");
   });
 }
 
-/// Before CRIU opens anything.
+/// Checks the names of all files in the images before CRIU opens any of them.
 Result<std::vector<process::VettedFiles>> Course::vet_files(
     const proto::RestoreRequest& request) const {
   GCR_TRY(check_members(request.members_size()));
@@ -133,7 +142,7 @@ Result<std::vector<process::VettedFiles>> Course::vet_files(
   return process::vet_files(names, request.members(), made_files_->names());
 }
 
-/// The sockets in the images become sockets of this host.
+/// Changes the sockets in the images to addresses of this host.
 Result<criu::AdaptedSockets> Course::adapt_sockets() const {
   const process::Addresses addresses(context_.channel.local_host());
   GCR_ASSIGN(auto adapted,
@@ -162,12 +171,12 @@ Status Course::restore_process(const proto::RestoreRequest& request,
   if (!plan_.kept) {
     GCR_TRY(process_->restore_control(plan_.running, plan_.gpu_map, phases_));
   }
-  spdlog::info("{} of memory was in place before the restore",
+  spdlog::info("{} of process memory was written before the restore",
                format_bytes(prepared_restore_->taken_bytes()));
   return made_files_->drop_temporary_names();
 }
 
-/// VRAM is verified beside the restore of the process.
+/// Restores the process, and verifies VRAM concurrently.
 Status Course::restore(const proto::RestoreRequest& request, proto::RestoreReply& reply) {
   GCR_TRY(expect(commit::DestinationState::kBuilding, "RestoreRequest"));
   GCR_TRY(data_->health());
@@ -196,7 +205,7 @@ Status Course::restore(const proto::RestoreRequest& request, proto::RestoreReply
   return {};
 }
 
-/// The landing memory goes to a keeper, which the journal knows before it holds anything.
+/// Hands the landing memory to a keeper, which is in the journal before it holds anything.
 Status Course::keep_vram(const proto::RestoreRequest& request) {
   gpu::KeptCopy& kept = *plan_.kept;
   int user = 0;
@@ -221,7 +230,7 @@ Status Course::keep_vram(const proto::RestoreRequest& request) {
   return gpu::hand_over(kept, parts, *keeper_);
 }
 
-/// To the process, or, if that stays suspended, to a keeper.
+/// Hands VRAM to the process, or to a keeper if the job stays suspended.
 Status Course::hand_over_vram(const proto::RestoreRequest& request) {
   if (plan_.kept) return phases_.time("vram", "keep", [&] { return keep_vram(request); });
   GCR_ASSIGN(auto descriptors, vram_->descriptors());
@@ -230,13 +239,13 @@ Status Course::hand_over_vram(const proto::RestoreRequest& request) {
       std::move(of_members), vram_->driver(), [this] { vram_->let_go(); }, phases_);
 }
 
-/// The process is frozen before the vote is in the journal, and the vote is in the journal before
-/// the source gets the reply.
+/// Votes. The process is frozen before the vote is in the journal, and the vote is in the journal
+/// before the source gets the reply.
 Status Course::vote(const proto::RestoreRequest& request, proto::RestoreReply& reply) {
   identity_ = process_->identity();
   GCR_TRY(hand_over_vram(request));
   GCR_TRY(fault::point("destination.attached"));
-  GCR_TRY(process_->stand_still(phases_));
+  GCR_TRY(process_->stop_and_freeze(phases_));
   GCR_ASSIGN(auto refused, process_->apply_settings(request.members(), phases_));
   for (std::string& note : refused) reply.add_notes(std::move(note));
   GCR_TRY(fault::point("destination.stopped"));
@@ -249,10 +258,10 @@ Status Course::vote(const proto::RestoreRequest& request, proto::RestoreReply& r
   return fault::point("destination.restored");
 }
 
-/// Gives the copy up, because of `cause_`.
-Status Course::clear(commit::DestinationEvent why) {
+/// Destroys the copy, with the reason `cause_`.
+Status Course::roll_back(commit::DestinationEvent why) {
   destroy();
-  return finish::clear(*log_, group_, why, finish::aborted(cause_));
+  return finish::destroy_copy(*log_, group_, why, finish::aborted(cause_));
 }
 
 Status Course::commit(const proto::CommitRequest& request, proto::Envelope& reply) {
@@ -264,12 +273,12 @@ Status Course::commit(const proto::CommitRequest& request, proto::Envelope& repl
   journal::Record record;
   record.mutable_committed();
   GCR_ASSIGN(std::string killed,
-             finish::let_go(*log_, context_.config, group_, commit::DestinationEvent::kToldCommit,
-                            std::move(record)));
+             finish::release_copy(*log_, context_.config, group_,
+                                  commit::DestinationEvent::kToldCommit, std::move(record)));
   if (log_->state() == commit::DestinationState::kAborted) {
     const auto& lost = log_->journal().last(journal::Record::kAborted)->aborted();
     cause_ = Error(Code::kNotFound, lost.message());
-    GCR_TRY(clear(commit::DestinationEvent::kCopyLost));
+    GCR_TRY(roll_back(commit::DestinationEvent::kCopyLost));
     ended_ = true;
     reply.mutable_copy_lost()->set_reason(lost.message());
     return {};
@@ -286,11 +295,11 @@ Status Course::commit(const proto::CommitRequest& request, proto::Envelope& repl
 }
 
 Status Course::abort(const proto::AbortRequest& request) {
-  cause_ =
-      Error(Code::kCancelled, "the source aborted it: " + control::printable(request.reason()));
+  cause_ = Error(Code::kCancelled,
+                 "the source aborted the migration: " + control::printable(request.reason()));
   spdlog::info("{}", cause_.message());
   if (log_ && log_->state() == commit::DestinationState::kRestored) {
-    GCR_TRY(clear(commit::DestinationEvent::kToldAbort));
+    GCR_TRY(roll_back(commit::DestinationEvent::kToldAbort));
   }
   ended_ = true;
   return {};
@@ -298,7 +307,10 @@ Status Course::abort(const proto::AbortRequest& request) {
 
 std::optional<registry::Outcome> Course::conclude() {
   const Status settled = log_ ? settle() : Status();
-  if (!settled) spdlog::error("{}", settled.error().message());
+  if (!settled) {
+    spdlog::error("cannot finish the migration on this host, a recovery continues: {}",
+                  settled.error().message());
+  }
   if (!plan_.is_migration) return std::nullopt;
   const bool migrated = released_.has_value();
   const bool unfinished = log_ && journal::unfinished(log_->journal().records());
@@ -325,7 +337,7 @@ Status Course::settle() {
     return finish::finish_running(*log_, *released_);
   }
   if (log_->state() != commit::DestinationState::kBuilding) return {};
-  return clear(commit::DestinationEvent::kFailed);
+  return roll_back(commit::DestinationEvent::kFailed);
 }
 
 }  // namespace gcr::migration::destination

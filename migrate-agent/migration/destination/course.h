@@ -1,6 +1,6 @@
 // The destination's course: preflight, prepare, receive, restore, commit. Each request of the
 // source is one step; proto/PROTOCOL.md has the state machine. The journal's log has the state
-// (migrate-agent/commit/states); before there is a journal, the migration is in preflight.
+// (migrate-agent/commit/states); before the journal exists, the migration is in preflight.
 #pragma once
 
 #include <atomic>
@@ -30,52 +30,52 @@
 
 namespace gcr::migration::destination {
 
-/// Everything blocks, and belongs to one thread at a time, except where it says otherwise. If the
-/// course ends before the commit, for whatever reason, conclude() removes the migration from this
-/// host.
+/// All methods block, and belong to one thread at a time unless they say otherwise. If the course
+/// ends before the commit for any reason, conclude() removes the migration from this host.
 class Course {
  public:
-  /// Made and destroyed on the thread that runs the worker's io_context.
+  /// Create and destroy it on the thread that runs the worker's io_context.
   explicit Course(worker::WorkerContext& context);
   ~Course();
 
-  /// Takes the step that the request asks for; its reply, or a Failure, which ends the course. Not
-  /// on the thread that runs the worker's io_context.
+  /// Takes the step that `request` asks for. Gives its reply, or a Failure, which ends the course.
+  /// Do not call it on the thread that runs the worker's io_context.
   proto::Envelope answer(const proto::Envelope& request);
 
-  /// Ends the course: no request comes any more, or a step failed.
+  /// Ends the course after a failed step, or when the source is lost.
   void fail(const Error& error);
 
-  /// No request is expected any more.
+  /// Whether no further request is expected.
   bool ended() const { return ended_; }
 
-  /// At the end. Before the vote everything is undone. After it, and without a decision, the copy
-  /// stays frozen and recovery asks the source. What the daemon is told, unless this was a
-  /// preflight alone: a refused migration has no journal, but is reported.
+  /// Ends the migration at this host. Before the vote, undoes everything. After the vote and
+  /// without a decision, the copy stays frozen and a recovery asks the source. Gives the outcome
+  /// for the daemon; nothing if the request was for preflight only. A refused migration has no
+  /// journal, but is reported.
   std::optional<registry::Outcome> conclude();
 
  private:
   static constexpr transport::RegionId kImageRegion = mover::IncomingVram::kFirstRegion - 1;
 
   using Wanted = std::vector<mover::IncomingVram::Wanted>;
-  /// What the preflight has found about the process and this host.
+  /// What preflight has found out about the process and this host.
   struct Plan {
     journal::Began began;
-    bool is_migration = false;  ///< not preflight alone
+    bool is_migration = false;  ///< false: preflight only
     std::set<pid_t> running;
     ExpectedGpuUsers gpu_users;
     std::set<pid_t> used_pids;
     std::uint64_t image_bytes = 0;  ///< expected size of the images, from the source
     std::shared_ptr<const device::Driver> driver;
     std::vector<device::GpuPair> gpu_map;
-    proto::GroupLimits limits;                        ///< of the process, with this host's GPUs
+    proto::GroupLimits limits;  ///< limits of the process, with this host's GPUs
     std::shared_ptr<const criu::Plugin> criu_plugin;  ///< null: no member needs one
-    criu::PluginMap criu_plugin_map;                  ///< where it has to put the GPUs
-    /// Of a job that arrives suspended: what its VRAM's keeper gets.
+    criu::PluginMap criu_plugin_map;                  ///< the GPUs that the plugin has to use
+    /// For a job that arrives suspended: the description that the keeper of its VRAM gets.
     std::optional<gpu::KeptCopy> kept;
   };
 
-  /// How data comes: what both sides want and can.
+  /// The data channel: the source's wish, and what both sides offer.
   struct Link {
     transfer::DataWish wish;
     proto::DataOffer source_offer;
@@ -83,14 +83,14 @@ class Course {
   };
 
   void take_data_connection(UniqueFd socket);
-  /// `state`: nothing is in preflight.
+  /// kProtocol unless the migration is in `state`; nothing: in preflight.
   Status expect(std::optional<commit::DestinationState> state, const char* request) const;
-  void follow(const proto::ClockRequest& source);
+  void note_pause(const proto::ClockRequest& source);
   Result<proto::Envelope> take_step(const proto::Envelope& request);
 
   Status preflight(const proto::PreflightRequest& request, proto::PreflightReply& reply);
-  Status look(const proto::PreflightRequest& request, const Status& room,
-              proto::PreflightReply& reply);
+  Status compare_hosts(const proto::PreflightRequest& request, const Status& room,
+                       proto::PreflightReply& reply);
   journal::Began description(const proto::PreflightRequest& request) const;
   proto::GroupLimits limits_here(proto::GroupLimits limits) const;
   void hide_other_gpus(const proto::HostFacts& here);
@@ -100,7 +100,7 @@ class Course {
   Status make_room(const proto::PrepareRequest& request, const Wanted& wanted, unsigned lanes);
   Status start_criu();
   Status keep_description(const proto::PrepareRequest& request);
-  Status place(const Wanted& wanted);
+  Status allocate_buffers(const Wanted& wanted);
   Result<std::unique_ptr<transfer::IncomingData>> open_data(transfer::DataPlan& plan,
                                                             const std::string& token);
   Status open_all_regions(transfer::IncomingData& data);
@@ -125,36 +125,36 @@ class Course {
   Status commit(const proto::CommitRequest& request, proto::Envelope& reply);
   Status abort(const proto::AbortRequest& request);
   Status settle();
-  Status clear(commit::DestinationEvent why);
+  Status roll_back(commit::DestinationEvent why);
   void destroy();
 
   worker::WorkerContext& context_;
   std::atomic<bool> ended_ = false;
   Uuid migration_;
   Plan plan_;
-  bool source_paused_ = false;                 ///< as it told last
-  std::optional<commit::DestinationLog> log_;  ///< from PrepareRequest on
-  journal::Restored identity_;                 ///< from the vote on
-  /// After the commit: the copy runs, or why it was killed meanwhile.
+  bool source_paused_ = false;                 ///< the source's last report
+  std::optional<commit::DestinationLog> log_;  ///< exists from PrepareRequest on
+  journal::Restored identity_;                 ///< set from the vote on
+  /// Set after the commit. Empty: the copy runs; else why it was killed meanwhile.
   std::optional<std::string> released_;
-  proto::MigrateReport report_;  ///< for the daemon: what this side knows
+  proto::MigrateReport report_;  ///< what this side reports to the daemon
   worker::Phases phases_{"destination",
                          worker::Phases::Clock::time_point{}};  ///< from the preflight to the vote
-  Error cause_{Code::kCancelled, "the source ended it"};
+  Error cause_{Code::kCancelled, "the source ended the migration"};
 
   std::unique_ptr<Room> room_;
   gpu::Job job_;
   std::optional<mover::IncomingVram> vram_;
-  cgroups::Group group_;  ///< that the process is restored in, and stays in
+  cgroups::Group group_;  ///< the process is restored in it, and stays in it
   std::optional<criu::PreparedRestore> prepared_restore_;
-  std::vector<memory_files::IncomingFile> files_;     ///< in memory, that come with the job
-  std::optional<memory_files::Incoming> made_files_;  ///< likewise, from the restore on
+  std::vector<memory_files::IncomingFile> files_;     ///< memory files that come with the job
+  std::optional<memory_files::Incoming> made_files_;  ///< the same files, created by the restore
   std::unique_ptr<RestoredProcess> process_;
-  std::optional<keeper::Keeper> keeper_;  ///< of VRAM that is kept
+  std::optional<keeper::Keeper> keeper_;  ///< keeper of the VRAM of a suspended job
   Link link_;
   std::mutex data_mutex_;  ///< held while data_ changes, and in take_data_connection()
   std::unique_ptr<transfer::IncomingData> data_;
-  bool window_is_open_ = false;  ///< for data_'s receiver
+  bool window_is_open_ = false;  ///< whether data_'s receiver has the window
 };
 
 }  // namespace gcr::migration::destination

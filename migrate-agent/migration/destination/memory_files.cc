@@ -1,11 +1,12 @@
-// The files in memory that come with the job.
+// Receives the memory files that come with the job.
 #include "migrate-agent/commit/journal/held_files.h"
 #include "migrate-agent/migration/destination/course.h"
 #include "migrate-agent/process/memory_files/incoming.h"
 
 namespace gcr::migration::destination {
 
-/// As in the preflight, but for the files that the job has now.
+/// Compares the memory files that the job has after its dump, as preflight did before, and asks
+/// for those that this host lacks.
 Status Course::carry(const proto::CarryRequest& request, proto::CarryReply& reply) {
   GCR_TRY(expect(commit::DestinationState::kBuilding, "CarryRequest"));
   findings::Findings findings(findings::Side::kDestination);
@@ -19,7 +20,7 @@ Status Course::carry(const proto::CarryRequest& request, proto::CarryReply& repl
   return {};
 }
 
-/// Before CRIU opens them. Their names are on disk before they are given.
+/// Creates the files before CRIU opens them. Their names are on disk before they are given.
 Status Course::make_files(const proto::RestoreRequest& request) {
   std::vector<proto::Credentials> members;
   for (const proto::DumpedMember& member : request.members()) {

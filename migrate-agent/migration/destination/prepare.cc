@@ -21,11 +21,12 @@ namespace gcr::migration::destination {
 namespace {
 
 constexpr std::size_t kMaxNameBytes = 256;
-/// From this host itself VRAM comes no faster than it is uploaded.
+/// The largest landing window for a source on this host: VRAM arrives no faster than it is
+/// uploaded.
 constexpr std::uint64_t kWindowWithinHostBytes = 512 * kMiB;
 constexpr std::uint64_t kMaxImageBytes = std::uint64_t{1} << 46;
 
-/// More than buffers can need here: host memory, and all VRAM.
+/// An upper bound of the bytes that buffers can use here: host memory and all VRAM.
 Result<std::uint64_t> room_for_buffers(const device::Driver& driver) {
   GCR_ASSIGN(const std::uint64_t available, hostmem::available_memory_bytes());
   GCR_ASSIGN(const std::uint64_t huge, hostmem::free_hugepage_bytes());
@@ -34,12 +35,14 @@ Result<std::uint64_t> room_for_buffers(const device::Driver& driver) {
   return room;
 }
 
-/// What was given back since the last round is still in place, and must not break the limit.
+/// How much memory of the process may be in place before the restore. Memory that was freed since
+/// the last round is still in place, and must not exceed the limit of the group.
 std::uint64_t most_in_place(const proto::GroupLimits& limits) {
   return limits.has_memory_bytes() ? limits.memory_bytes() / 4 * 3 : UINT64_MAX;
 }
 
-/// A user who moves their own process without an operator must not become another user by it.
+/// Checks that a user who moves their own process without an operator does not become another user
+/// by it.
 Status check_local_user(const proto::PreflightRequest& request) {
   if (!request.ordered_by().starts_with("uid ")) return {};
   for (const proto::ProcessFacts& process : request.members()) {
@@ -57,7 +60,8 @@ Status check_local_user(const proto::PreflightRequest& request) {
 
 }  // namespace
 
-/// Where to ask the source for the outcome: the address that it gave, or the one it connected from.
+/// The beginning of the journal. Its peer, which is asked for the outcome, is the address in the
+/// request, or the one that the source connected from.
 journal::Began Course::description(const proto::PreflightRequest& request) const {
   journal::Began began;
   began.set_migration_id(to_bytes(migration_));
@@ -78,14 +82,14 @@ journal::Began Course::description(const proto::PreflightRequest& request) const
 Status Course::preflight(const proto::PreflightRequest& request, proto::PreflightReply& reply) {
   GCR_TRY(expect(std::nullopt, "PreflightRequest"));
   if (request.buffers_size() > static_cast<int>(kMaxBuffers)) {
-    return Error(Code::kProtocol,
-                 fmt::format("{} buffers are more than {}", request.buffers_size(), kMaxBuffers));
+    return Error(Code::kProtocol, fmt::format("the source has {} buffers, at most {} are supported",
+                                              request.buffers_size(), kMaxBuffers));
   }
   GCR_TRY(check_members(request.members_size()));
   GCR_TRY(check_local_user(request));
   migration_ = to_uuid(request.migration_id());
   log_migration(migration_);
-  spdlog::info("receives \"{}\" from {}", journal::short_command(request.members(0).command()),
+  spdlog::info("receiving \"{}\" from {}", journal::short_command(request.members(0).command()),
                context_.channel.peer_address());
   plan_.began = description(request);
   plan_.is_migration = !request.only();
@@ -102,7 +106,9 @@ Status Course::preflight(const proto::PreflightRequest& request, proto::Prefligh
       if (thread != 0) plan_.running.insert(thread);
     }
     if (member.driver_alone() && member.cuda_restore_tid() == 0) {
-      return Error(Code::kProtocol, "a process uses CUDA and has no thread to restore it");
+      return Error(Code::kProtocol,
+                   fmt::format("process {} uses CUDA, but the source named no thread to restore it",
+                               member.pid_in_namespace()));
     }
     if (member.door_tid() != 0 || member.driver_alone()) {
       plan_.gpu_users[{place}] = {member.pid_in_namespace(), member.driver_alone()};
@@ -119,7 +125,8 @@ Status Course::preflight(const proto::PreflightRequest& request, proto::Prefligh
   const Status room = worker::on_io(
       context_.io,
       context_.daemon.check_admission(journal::Began::DESTINATION, request.ordered_by()));
-  GCR_TRY(phases_.time("course", "compare hosts", [&] { return look(request, room, reply); }));
+  GCR_TRY(
+      phases_.time("course", "compare hosts", [&] { return compare_hosts(request, room, reply); }));
   const std::string reason =
       findings::reason_of({reply.findings().begin(), reply.findings().end()});
   if (request.only() || !reason.empty()) {
@@ -129,9 +136,9 @@ Status Course::preflight(const proto::PreflightRequest& request, proto::Prefligh
   return fault::point("destination.preflighted");
 }
 
-/// Everything about this host that matters to the process.
-Status Course::look(const proto::PreflightRequest& request, const Status& room,
-                    proto::PreflightReply& reply) {
+/// Compares this host with what the process needs, and adds the findings to the reply.
+Status Course::compare_hosts(const proto::PreflightRequest& request, const Status& room,
+                             proto::PreflightReply& reply) {
   findings::Findings findings(findings::Side::kDestination);
   preflight::Survey here = preflight::survey(context_.config, findings);
   preflight::compare_hosts(request, here.facts, context_.config, findings);
@@ -152,7 +159,7 @@ Status Course::look(const proto::PreflightRequest& request, const Status& room,
                                      plan_.gpu_map, findings);
   }
   plan_.criu_plugin_map = preflight::plugin_map(request.host(), here.facts, plan_.gpu_map);
-  // What limits a job of Slurm's are its own groups.
+  // A Slurm job is limited by the job's own groups.
   if (request.slurm_job() == 0) plan_.limits = limits_here(request.members(0).limits());
   if (plan_.criu_plugin != nullptr) hide_other_gpus(here.facts);
   *reply.mutable_host() = std::move(here.facts);
@@ -166,9 +173,10 @@ Status Course::look(const proto::PreflightRequest& request, const Status& room,
   return {};
 }
 
-/// CRIU's plugin assigns all GPUs of AMD's that it sees, and wants as many as the source had.
+/// Hides the GPUs that are not planned: CRIU's plugin uses all AMD GPUs that it sees, and requires
+/// as many as the source had.
 void Course::hide_other_gpus(const proto::HostFacts& here) {
-  if (plan_.limits.has_devices()) return;  // with the planned ones alone
+  if (plan_.limits.has_devices()) return;  // which already allow only the planned ones
   std::set<Uuid> others;
   for (const proto::Gpu& gpu : here.gpus()) {
     const Uuid uuid = to_uuid(gpu.uuid());
@@ -180,7 +188,7 @@ void Course::hide_other_gpus(const proto::HostFacts& here) {
   if (limits) *plan_.limits.mutable_devices() = std::move(*limits);
 }
 
-/// With the GPUs that replace the source's.
+/// The limits with this host's GPUs in place of the source's.
 proto::GroupLimits Course::limits_here(proto::GroupLimits limits) const {
   if (!limits.has_devices()) return limits;
   for (proto::Device& device : *limits.mutable_devices()->mutable_allowed()) {
@@ -222,7 +230,7 @@ Status Course::begin() {
   return fault::point("destination.began");
 }
 
-/// CRIU waits from now on; what comes of memory goes into it.
+/// Starts a CRIU that waits; memory that arrives is written into it.
 Status Course::start_criu() {
   GCR_ASSIGN(std::vector<UniqueFd> entries, group_.entries());
   UniqueFd status;
@@ -244,7 +252,8 @@ Status Course::start_criu() {
   return {};
 }
 
-/// Reserves memory, and creates what data connections need. CRIU is started beside VRAM.
+/// Reserves memory, and allocates what data connections need. CRIU starts concurrently with the
+/// allocation of VRAM.
 Status Course::make_room(const proto::PrepareRequest& request, const Wanted& wanted,
                          unsigned lanes) {
   using Mode = mover::IncomingVram::Mode;
@@ -264,23 +273,27 @@ Status Course::make_room(const proto::PrepareRequest& request, const Wanted& wan
     return worker::guarded(
         [this] { return phases_.time("process", "start CRIU", [this] { return start_criu(); }); });
   });
-  const Status placed = worker::guarded(
-      [&] { return phases_.time("vram", "make room for VRAM", [&] { return place(wanted); }); });
+  const Status placed = worker::guarded([&] {
+    return phases_.time("vram", "make room for VRAM", [&] { return allocate_buffers(wanted); });
+  });
   GCR_TRY(criu.get());
   return placed;
 }
 
-/// For the keeper of the VRAM. The job can stay suspended only in a group that freezes.
+/// Completes the description for the keeper of the VRAM. The job can stay suspended only in a group
+/// that can be frozen.
 Status Course::keep_description(const proto::PrepareRequest& request) {
   plan_.kept->set_digest_key(request.digest_key());
   for (const proto::Buffer& buffer : request.buffers()) {
     *plan_.kept->add_buffers()->mutable_buffer() = buffer;
   }
   if (group_.freezes()) return {};
-  return Error(Code::kRefused, "no control group can be frozen on this host");
+  return Error(Code::kRefused,
+               "this host has no control group that can be frozen (cgroup v2, or the v1 freezer), "
+               "so a job cannot be suspended here");
 }
 
-Status Course::place(const Wanted& wanted) {
+Status Course::allocate_buffers(const Wanted& wanted) {
   std::uint64_t reserved = 0;
   GCR_TRY(vram_->prepare(wanted, [&](std::uint64_t bytes) {
     reserved = bytes;
@@ -342,7 +355,8 @@ Status Course::prepare(const proto::PrepareRequest& request, proto::PrepareReply
 
 Status Course::fall_back(const proto::FallBackRequest& request, proto::FallBackReply& reply) {
   GCR_TRY(expect(commit::DestinationState::kBuilding, "FallBackRequest"));
-  spdlog::info("no RDMA: {}", control::printable(request.reason()));
+  spdlog::info("the source cannot use RDMA, falling back to TCP: {}",
+               control::printable(request.reason()));
   GCR_ASSIGN(const auto plan,
              plan_without_rdma(link_.wish, link_.source_offer, link_.offer, request.reason()));
   const std::lock_guard lock(data_mutex_);
@@ -355,7 +369,8 @@ Status Course::fall_back(const proto::FallBackRequest& request, proto::FallBackR
 
 Status Course::change_buffers(const proto::BuffersRequest& request, proto::BuffersReply& reply) {
   GCR_TRY(expect(commit::DestinationState::kBuilding, "BuffersRequest"));
-  if (plan_.kept) return Error(Code::kProtocol, "the buffers of a suspended job change");
+  if (plan_.kept)
+    return Error(Code::kProtocol, "the source changed the buffers of a suspended job");
   GCR_TRY(remove_buffers(request.removed_ids(), job_));
   GCR_TRY(remap_buffers(request.remapped(), job_));
   for (const std::uint64_t removed : request.removed_ids()) {
@@ -365,7 +380,7 @@ Status Course::change_buffers(const proto::BuffersRequest& request, proto::Buffe
   }
   GCR_ASSIGN(const std::uint64_t room, room_for_buffers(*plan_.driver));
   GCR_ASSIGN(const auto buffers, add_buffers(request.added(), plan_.gpu_map, job_, room));
-  GCR_TRY(place(buffers));
+  GCR_TRY(allocate_buffers(buffers));
   for (const mover::IncomingVram::Wanted& buffer : buffers) {
     GCR_TRY(open_region(buffer.id, *data_));
     proto::BufferRegion& out = *reply.add_regions();

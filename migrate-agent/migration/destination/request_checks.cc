@@ -13,13 +13,15 @@ namespace gcr::migration {
 Status check_members(int members) {
   if (members >= 1 && members <= static_cast<int>(gpu::kMaxMembers)) return {};
   return Error(Code::kProtocol,
-               fmt::format("a job of {} processes, not of 1 to {}", members, gpu::kMaxMembers));
+               fmt::format("the source sent a job of {} processes; 1 to {} are supported", members,
+                           gpu::kMaxMembers));
 }
 
 Result<std::array<std::byte, 32>> check_digest_key(const std::string& bytes) {
   std::array<std::byte, 32> secret{};
   if (bytes.size() != secret.size()) {
-    return Error(Code::kProtocol, "the digest key is not 32 bytes long");
+    return Error(Code::kProtocol,
+                 fmt::format("the digest key has {} bytes instead of 32", bytes.size()));
   }
   std::memcpy(secret.data(), bytes.data(), secret.size());
   return secret;
@@ -29,7 +31,8 @@ Result<std::vector<mover::IncomingVram::Wanted>> add_buffers(
     const Buffers& buffers, const std::vector<device::GpuPair>& gpu_map, gpu::Job& job,
     std::uint64_t room_bytes) {
   if (job.allocations().size() + static_cast<std::size_t>(buffers.size()) > kMaxBuffers) {
-    return Error(Code::kProtocol, fmt::format("more than {} buffers", kMaxBuffers));
+    return Error(Code::kProtocol,
+                 fmt::format("the job has more than the supported {} buffers", kMaxBuffers));
   }
   std::vector<mover::IncomingVram::Wanted> wanted;
   std::uint64_t total = 0;
@@ -43,12 +46,13 @@ Result<std::vector<mover::IncomingVram::Wanted>> add_buffers(
     wanted.push_back({allocation.id, allocation.gpu, buffer.size_bytes(), allocation.host_node});
     if (pair == gpu_map.end() || buffer.size_bytes() == 0 ||
         buffer.size_bytes() % kChunkBytes != 0 || !job.add(std::move(allocation))) {
-      return Error(Code::kProtocol, fmt::format("buffer {} ({} bytes) cannot be prepared",
-                                                buffer.id(), buffer.size_bytes()));
+      return Error(Code::kProtocol,
+                   fmt::format("buffer {} ({} bytes) has an invalid size, GPU, id or mapping",
+                               buffer.id(), buffer.size_bytes()));
     }
     if (buffer.size_bytes() > room_bytes - total) {
       return Error(Code::kResourceExhausted,
-                   fmt::format("the buffers need more than the {} that this host has",
+                   fmt::format("the buffers need more than the {} of memory that this host has",
                                format_bytes(room_bytes)));
     }
     total += buffer.size_bytes();
@@ -59,7 +63,8 @@ Result<std::vector<mover::IncomingVram::Wanted>> add_buffers(
 Status remap_buffers(const Buffers& buffers, gpu::Job& job) {
   for (const proto::Buffer& buffer : buffers) {
     if (job.remap({buffer.id()}, gpu::from_message(buffer).mapped_by)) continue;
-    return Error(Code::kProtocol, fmt::format("buffer {} cannot be mapped so", buffer.id()));
+    return Error(Code::kProtocol,
+                 fmt::format("the new mappings of buffer {} are invalid", buffer.id()));
   }
   return {};
 }
@@ -67,7 +72,7 @@ Status remap_buffers(const Buffers& buffers, gpu::Job& job) {
 Status remove_buffers(const google::protobuf::RepeatedField<std::uint64_t>& ids, gpu::Job& job) {
   for (const std::uint64_t id : ids) {
     if (job.remove({id})) continue;
-    return Error(Code::kProtocol, fmt::format("there is no buffer {} to remove", id));
+    return Error(Code::kProtocol, fmt::format("cannot remove buffer {}, which does not exist", id));
   }
   return {};
 }
@@ -81,7 +86,7 @@ Result<mover::VramDigests> check_digests(
     const std::string& bytes = buffer.digests();
     if (found == job.allocations().end() || checked.contains(id) ||
         bytes.size() != mover::chunk_count(found->second.size_bytes) * sizeof(digest::Digest)) {
-      return Error(Code::kProtocol, fmt::format("{} bytes are not the digests of buffer {}",
+      return Error(Code::kProtocol, fmt::format("{} bytes do not fit the digests of buffer {}",
                                                 bytes.size(), buffer.buffer_id()));
     }
     auto& digests = checked[id];
@@ -90,7 +95,7 @@ Result<mover::VramDigests> check_digests(
   }
   const std::size_t count = job.allocations().size();
   if (checked.size() == count) return checked;
-  return Error(Code::kProtocol, fmt::format("the source sent digests of {} buffers, not of {}",
+  return Error(Code::kProtocol, fmt::format("the source sent digests of {} buffers instead of {}",
                                             checked.size(), count));
 }
 
@@ -98,7 +103,8 @@ Result<std::vector<images::ImageFile>> check_files(
     const google::protobuf::RepeatedPtrField<proto::ImageFile>& files) {
   if (files.size() > static_cast<int>(images::kMaxFiles)) {
     return Error(Code::kProtocol,
-                 fmt::format("{} image files are more than {}", files.size(), images::kMaxFiles));
+                 fmt::format("the source sent {} image files, at most {} are supported",
+                             files.size(), images::kMaxFiles));
   }
   std::vector<images::ImageFile> checked;
   for (const proto::ImageFile& file : files) {

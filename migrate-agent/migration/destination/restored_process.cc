@@ -24,7 +24,7 @@ void identify(const procfs::Process& process, journal::ProcessId& out) {
   out.set_start_time(process.start_time());
 }
 
-/// Each member's, which are those of its first thread.
+/// The rights of each member, which are those of its first thread.
 criu::Rights rights_of(const process::DumpedMembers& members) {
   criu::Rights rights;
   for (const proto::DumpedMember& member : members) {
@@ -62,22 +62,23 @@ Status RestoredProcess::restore_control(const std::set<pid_t>& running,
   }));
   GCR_TRY(fault::point("destination.frozen"));
   GCR_TRY(phases.time("process", "control restore", [&] {
-    return side_by_side(gpu_users_, [&](GpuUser& one) { return one.control->restore(gpu_map); });
+    return side_by_side(gpu_users_, [&](GpuUser& user) { return user.control->restore(gpu_map); });
   }));
   GCR_TRY(phases.time("process", "unlock", [&] {
-    return side_by_side(gpu_users_, [](GpuUser& one) { return one.control->unlock(); });
+    return side_by_side(gpu_users_, [](GpuUser& user) { return user.control->unlock(); });
   }));
   GCR_TRY(fault::point("destination.control-restored"));
   return phases.time("process", "find door", [&] {
-    return side_by_side(gpu_users_, [](GpuUser& one) -> Status {
-      if (one.access != nullptr) return {};
-      GCR_ASSIGN(one.access, gpu::open_access(one.pid));
+    return side_by_side(gpu_users_, [](GpuUser& user) -> Status {
+      if (user.access != nullptr) return {};
+      GCR_ASSIGN(user.access, gpu::open_access(user.pid));
       return {};
     });
   });
 }
 
-/// As CRIU left it: stopped, and SIGCONT has no effect. Threads that version 1 has frozen could not
+/// Keeps the processes stopped as CRIU left them, so that SIGCONT has no effect. Without a group
+/// that CRIU can use, waits until all are stopped: threads that a v1 freezer has frozen could not
 /// be seized.
 Status RestoredProcess::hold() {
   if (!group_.directory_for_criu().empty()) return group_.freeze();
@@ -87,8 +88,8 @@ Status RestoredProcess::hold() {
   return {};
 }
 
-/// All threads below the init are those that were told, with their rights: so the members are all
-/// that there is.
+/// Opens the members. All threads below the init must be those that the source described, with the
+/// same rights, so there is no process besides the members.
 Status RestoredProcess::find_members(const process::DumpedMembers& members) {
   google::protobuf::RepeatedPtrField<proto::Credentials> threads;
   for (const proto::DumpedMember& member : members) threads.MergeFrom(member.credentials());
@@ -134,18 +135,18 @@ Status RestoredProcess::attach(gpu::MemberDescriptors vram,
                                const std::shared_ptr<const device::Driver>& driver,
                                const std::function<void()>& let_go, worker::Phases& phases) {
   return phases.time("process", "attach VRAM", [&] {
-    return side_by_side(gpu_users_, [&](GpuUser& one) -> Status {
-      const auto theirs = vram.find(one.id);
-      if (theirs == vram.end()) return one.access->attach({});
-      return mover::give(*one.access, std::move(theirs->second), driver, let_go);
+    return side_by_side(gpu_users_, [&](GpuUser& user) -> Status {
+      const auto theirs = vram.find(user.id);
+      if (theirs == vram.end()) return user.access->attach({});
+      return mover::give(*user.access, std::move(theirs->second), driver, let_go);
     });
   });
 }
 
-Status RestoredProcess::stand_still(worker::Phases& phases) {
+Status RestoredProcess::stop_and_freeze(worker::Phases& phases) {
   return phases.time("process", "stop copy", [&]() -> Status {
     if (!frozen_) return group_.freeze();
-    for (const GpuUser& one : gpu_users_) GCR_TRY(one.access->resume());
+    for (const GpuUser& user : gpu_users_) GCR_TRY(user.access->resume());
     if (!group_.freezes()) return frozen_->stop_again();
     return frozen_->stop_again(
         [&] { return phases.time("process", "freeze", [&] { return group_.freeze(); }); });

@@ -1,7 +1,7 @@
-// The processes of a job at the destination, between CRIU's restore and the vote: it is stopped
-// while its CUDA state and its VRAM are restored (design decision 9). From the vote on it stays
-// stopped without this worker, and a thaw and SIGCONT are all that it needs: see
-// migrate-agent/migration/undo. One caller at a time, from any thread; everything blocks.
+// The processes of a job at the destination, between CRIU's restore and the vote. They are stopped
+// while their CUDA state and VRAM are restored (design decision 9). From the vote on they stay
+// stopped without this worker; a thaw and SIGCONT resume them (migrate-agent/migration/undo). One
+// caller at a time, from any thread; all methods block.
 #pragma once
 
 #include <map>
@@ -27,26 +27,26 @@ namespace gcr::migration {
 /// A member that uses GPUs, as the source describes it.
 struct ExpectedGpuUser {
   pid_t pid_in_namespace = 0;
-  bool driver_alone = false;  ///< it is not under the preload library
+  bool driver_alone = false;  ///< it has no preload library
 };
 
-/// As the preflight numbers them.
+/// The members that use GPUs, by the index that preflight gave them.
 using ExpectedGpuUsers = std::map<gpu::MemberId, ExpectedGpuUser>;
 
 class RestoredProcess {
  public:
-  /// What it must be.
+  /// What the restored processes are compared with.
   struct Expected {
     const process::DumpedMembers& members;
-    const std::vector<process::VettedFiles>& files;  ///< of each member
-    const criu::AdaptedSockets& sockets;             ///< of all members
-    /// Those that use GPUs.
+    const std::vector<process::VettedFiles>& files;  ///< files of each member
+    const criu::AdaptedSockets& sockets;             ///< sockets of all members
+    /// The members that use GPUs.
     const ExpectedGpuUsers& gpu_users;
   };
 
   /// Restores the processes, none of which runs, and compares the rights of all threads and the
-  /// files with `expected`. `memories` are the images of memory that is in place. `group` is the
-  /// one that `restore` restores into. On failure nothing of the process is left.
+  /// files with `expected`. `memories` are the images of memory that is already in place. `group`
+  /// is the one that `restore` restores into. On failure nothing of the processes remains.
   static Result<std::unique_ptr<RestoredProcess>> create(
       const std::shared_ptr<const device::Driver>& driver, criu::PreparedRestore& restore,
       const images::ImageStore::Memories& memories, const Expected& expected, cgroups::Group group,
@@ -57,27 +57,29 @@ class RestoredProcess {
   Status restore_control(const std::set<pid_t>& running,
                          const std::vector<device::GpuPair>& gpu_map, worker::Phases& phases);
 
-  /// Maps the VRAM behind the descriptors where the members had it. `let_go`: see mover/give.h; any
-  /// thread, several at once.
+  /// Maps the VRAM of the descriptors at the members' original addresses. `let_go`: see
+  /// mover/give.h; it is called from any thread, also concurrently.
   Status attach(gpu::MemberDescriptors vram, const std::shared_ptr<const device::Driver>& driver,
                 const std::function<void()>& let_go, worker::Phases& phases);
 
-  /// After restore_control(), opens the gates, which no thread can pass yet. Stops all members and
-  /// freezes their group: from here on no thread of them runs, and only root can let them run.
-  Status stand_still(worker::Phases& phases);
+  /// After restore_control(): opens the gates, which no thread can pass yet, stops all members and
+  /// freezes their group. Afterwards no thread of them runs, and only root can resume them.
+  Status stop_and_freeze(worker::Phases& phases);
 
-  /// After stand_still(): gives the members what they had set for themselves, and says what this
-  /// host refuses. They stand still afterwards.
+  /// After stop_and_freeze(): applies the settings that the members had made for themselves, and
+  /// gives a note for each one that this host refuses. The members are frozen again afterwards.
   Result<std::vector<std::string>> apply_settings(const process::DumpedMembers& members,
                                                   worker::Phases& phases);
 
-  /// For the journal: all of them, and the init of their namespace.
+  /// The identities of all members and of the init of their namespace, for the journal.
   journal::Restored identity() const;
 
-  /// After stand_still(), once identity() is in the journal: it no longer depends on this worker.
+  /// Makes the processes independent of this worker. Call it after stop_and_freeze(), once
+  /// identity() is in the journal.
   void leave();
 
-  /// Unless leave() was called, kills the process before its threads are released: none runs again.
+  /// Unless leave() was called, kills the processes before their threads are released, so that none
+  /// runs again.
   ~RestoredProcess();
   RestoredProcess(const RestoredProcess&) = delete;
   RestoredProcess& operator=(const RestoredProcess&) = delete;
@@ -100,7 +102,8 @@ class RestoredProcess {
     gpu::MemberId id;
     pid_t pid;
     std::unique_ptr<device::Control> control;
-    std::unique_ptr<gpu::GpuAccess> access{};  ///< none yet for one under the preload library
+    std::unique_ptr<gpu::GpuAccess>
+        access{};  ///< found by restore_control() for a member with the preload library
   };
   std::vector<GpuUser> gpu_users_;
   bool left_ = false;

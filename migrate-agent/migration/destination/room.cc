@@ -23,7 +23,7 @@ Result<std::unique_ptr<Room>> Room::reserve(const worker::Config& config,
   std::unique_ptr<Room> room(new Room(config, image_bytes));
   GCR_ASSIGN(room->memory_,
              hostmem::MemoryReservation::create(hostmem::reservations_in(config.runtime_dir)));
-  // The process's own memory is there twice while it is restored: as images and as pages.
+  // The process's own memory exists twice during the restore: as images and as pages.
   GCR_TRY(room->memory_->add({.ordinary_bytes = room->image_room_ + image_bytes}));
   return room;
 }

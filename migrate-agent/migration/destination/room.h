@@ -1,5 +1,5 @@
-// The host memory that a migration takes at its destination. It is reserved before it is allocated,
-// so that two migrations that do not fit together do not both run out.
+// The host memory of a migration at its destination. It is reserved before it is allocated, so that
+// two migrations that do not fit together do not both run out of memory.
 #pragma once
 
 #include <array>
@@ -18,8 +18,8 @@
 
 namespace gcr::migration {
 
-/// What VRAM lands in, and CRIU's images. Everything blocks; one thread at a time, but lanes
-/// may land in images().
+/// The reservation of host memory for VRAM and images, and the images' file system. All methods
+/// block; one thread at a time, but lanes may write to images() concurrently.
 class Room {
  public:
   /// Reserves memory for images of about `image_bytes` and for the process that is restored from
@@ -30,17 +30,18 @@ class Room {
   /// Reserves memory for VRAM to land in.
   Status add_landing(std::uint64_t bytes) { return memory_->add(landing(bytes)); }
 
-  /// This much of it is allocated now.
+  /// Records that `bytes` of the reservation for VRAM are allocated.
   Status landing_taken(std::uint64_t bytes) { return memory_->taken(landing(bytes)); }
 
-  /// Makes the images' file system and what lands in it. `secret` is the migration's.
+  /// Creates the images' file system and the buffer for arriving images. `secret` is the
+  /// migration's.
   Status open_images(const std::array<std::byte, 32>& secret);
 
-  /// After open_images().
+  /// The store of images. Only after open_images().
   images::ImageStore& images() { return *images_; }
   std::filesystem::path image_directory() const { return image_memory_->path(); }
 
-  /// All images are there, and nothing lands any more.
+  /// Verifies and completes the images, when no more data arrives.
   Status complete(const std::vector<images::ImageFile>& files);
 
  private:
@@ -52,7 +53,7 @@ class Room {
   Result<std::uint64_t> more_image_room(std::uint64_t bytes);
 
   hostmem::HugepagePolicy hugepages_;
-  std::uint64_t image_room_;  ///< what is reserved for images
+  std::uint64_t image_room_;  ///< bytes reserved for images
   std::unique_ptr<hostmem::MemoryReservation> memory_;
   std::optional<images::ImageMemory> image_memory_;
   std::unique_ptr<images::ImageStore> images_;

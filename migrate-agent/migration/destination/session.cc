@@ -1,5 +1,5 @@
-// The destination's end of the control channel: requests come in and replies go out, with signs of
-// life while a step runs.
+// The destination's end of the control channel: receives requests and sends replies, with
+// heartbeats while a step runs.
 #include <spdlog/spdlog.h>
 
 #include "migrate-agent/migration/destination/course.h"
@@ -12,7 +12,7 @@ namespace {
 using asio::awaitable;
 using destination::Course;
 
-/// Sends Alive until there is an answer: a restore may take long.
+/// Takes one step, and sends Alive until it is done: a restore may take long.
 awaitable<proto::Envelope> answer(worker::WorkerContext& context, Course& course,
                                   const proto::Envelope& request) {
   AliveBeat beat(context.io, context.channel, context.config.peer_silence(), context.cancellation);
@@ -29,7 +29,7 @@ awaitable<proto::Envelope> answer(worker::WorkerContext& context, Course& course
 awaitable<void> serve(worker::WorkerContext& context, Course& course, proto::Envelope request) {
   for (;;) {
     const Status sent = co_await context.channel.send(co_await answer(context, course, request));
-    if (!sent) spdlog::warn("{}", sent.error().message());
+    if (!sent) spdlog::warn("cannot send the reply to the source: {}", sent.error().message());
     if (course.ended()) co_return;
     auto next = co_await context.channel.receive(context.config.peer_silence());
     if (!next) {
@@ -53,7 +53,9 @@ awaitable<void> run_destination(worker::WorkerContext& context, proto::Preflight
     outcome = course.conclude();
     return {};
   });
-  if (!concluded) spdlog::error("{}", concluded.error().message());
+  if (!concluded) {
+    spdlog::error("cannot conclude the migration on this host: {}", concluded.error().message());
+  }
   if (outcome) context.daemon.report_outcome(std::move(*outcome));
 }
 

@@ -41,12 +41,12 @@ Console::Console(worker::WorkerContext& worker, const proto::MigrateRequest& req
         changed_.notify_all();
       })) {}
 
-awaitable<void> Console::attend() {
+awaitable<void> Console::serve_operator() {
   using asio::experimental::awaitable_operators::operator&&;
   co_await (follow_orders() && show_progress());
 }
 
-/// Orders during the migration. An operator who is gone gives none.
+/// Receives orders until the operator's connection is lost.
 awaitable<void> Console::follow_orders() {
   for (;;) {
     const auto message = co_await worker_.channel.receive(kOperatorPatience);
@@ -97,15 +97,16 @@ proto::Progress Console::progress() {
   return progress;
 }
 
-/// With the mutex.
+/// Whether an operator may change the migration now. The caller holds the mutex.
 Status Console::may_be_changed() const {
   if (cancelled_) {
     return Error(Code::kRefused, "the migration is being cancelled: " + cancelled_->message());
   }
   if (stage_ < Stage::kSwitchingOver) return {};
-  return Error(Code::kRefused, stage_ == Stage::kCommitted
-                                   ? "the migration is committed already"
-                                   : "the migration is in its switchover already");
+  return Error(Code::kRefused,
+               stage_ == Stage::kCommitted
+                   ? "the migration is committed already"
+                   : "the migration is in its switchover, in which nothing can be changed");
 }
 
 Status Console::go_on() {
@@ -115,7 +116,7 @@ Status Console::go_on() {
     return Error(Code::kRefused, "the migration does not pause before its switchover");
   }
   if (may_switch_over_) {
-    return Error(Code::kRefused, "the migration switches over already");
+    return Error(Code::kRefused, "the migration was already told to switch over");
   }
   may_switch_over_ = true;
   changed_.notify_all();
@@ -130,8 +131,8 @@ Status Console::adjust(const proto::AdjustRequest& wanted) {
     const std::uint64_t rate = wanted.max_bandwidth_bytes();
     max_bandwidth_bytes_ = rate;
     if (stage_ == Stage::kCopying) channel_->limit_rate(rate);
-    changed = rate == 0 ? "no limit of bandwidth"
-                        : fmt::format("at most {}/s are sent", format_bytes(rate));
+    changed = rate == 0 ? "bandwidth is not limited"
+                        : fmt::format("bandwidth is limited to {}/s", format_bytes(rate));
   }
   if (wanted.has_downtime_limit_ms()) {
     limits_.downtime_ms = wanted.downtime_limit_ms();
@@ -205,7 +206,7 @@ bool Console::may_switch_over() const {
   return may_switch_over_;
 }
 
-bool Console::rest(Clock::duration patience) {
+bool Console::sleep_unless_ordered(Clock::duration patience) {
   std::unique_lock lock(mutex_);
   return !changed_.wait_for(lock, patience, [this] { return may_switch_over_ || cancelled_; });
 }
@@ -223,7 +224,7 @@ awaitable<void> run_with_console(worker::WorkerContext& context, Console& consol
     console.finish();
   };
   context.line.attach(&console);
-  co_await ((run() && console.write()) || console.attend());
+  co_await ((run() && console.write()) || console.serve_operator());
   context.line.attach(nullptr);
   if (!ran) throw std::runtime_error(ran.error().message());
 }

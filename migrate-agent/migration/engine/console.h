@@ -1,6 +1,6 @@
-// All that a migration's course shares with its operators: what they are told, what they see of the
-// progress, and what they may order. The course calls from its thread, operators come in on that of
-// the io_context; one mutex is between them.
+// What a migration's course shares with its operators: messages to them, the progress that they
+// see, and their orders. The course calls from its own thread, operators' orders arrive on the
+// thread of the io_context; one mutex protects the shared state.
 #pragma once
 
 #include <condition_variable>
@@ -26,53 +26,53 @@ class Console : public worker::SourceControl {
 
   Console(worker::WorkerContext& worker, const proto::MigrateRequest& request);
 
-  // For the thread of the io_context.
+  // Call these on the thread of the io_context.
 
-  /// Sends what is told, until all before finish() has been sent.
+  /// Sends messages to the operator, until all those before finish() have been sent.
   asio::awaitable<void> write() { return link_.write(); }
   void finish() { link_.finish(); }
 
-  /// Takes orders and shows progress, until it is cancelled.
-  asio::awaitable<void> attend();
+  /// Receives the operator's orders and sends progress, until it is cancelled.
+  asio::awaitable<void> serve_operator();
 
   proto::Progress progress() override;
   Status go_on() override;
   Status adjust(const proto::AdjustRequest& wanted) override;
 
-  // For the course, which ends before this object does.
+  // Call these from the course, which ends before this object does.
 
   void tell(const char* phase, std::string text);
   void tell(proto::Envelope message);
 
-  /// With the downtime limit that holds now.
+  /// The limits of pre-copy, with the current downtime limit.
   PrecopyLimits limits() const;
   ProgressMeter& meter() { return meter_; }
 
   void set_steady_downtime(const SteadyDowntime& steady);
 
-  /// `channel` outlives the migration; operators limit its rate from now on.
+  /// From now on operators limit the rate of `channel`, which outlives the migration.
   void begin_copying(transport::Channel& channel);
   void set_throttle(double share);
 
-  /// Operators change nothing any more.
+  /// From now on operators can change nothing.
   void begin_switchover(double expected_downtime_ms, bool expected_is_least);
-  /// The commit was ordered; it is withdrawn only by a lost copy.
+  /// The commit was ordered; only a lost copy withdraws it.
   void set_committed(bool committed);
 
-  /// The one place that knows when the job was stopped.
+  /// The only record of when the job was stopped.
   DowntimeClock& downtime() { return downtime_; }
 
   void set_paused(bool paused);
   /// Whether an operator has ordered the switchover.
   bool may_switch_over() const;
-  /// Waits for that order, a cancellation or the end of `patience`; true if it was the latter. What
-  /// came before the call counts too.
-  bool rest(Clock::duration patience);
+  /// Waits for an operator's switchover order, a cancellation or the end of `patience`; an order or
+  /// cancellation before the call counts too. True: `patience` has ended.
+  bool sleep_unless_ordered(Clock::duration patience);
 
   Clock::time_point started() const { return started_; }
 
  private:
-  /// What an operator may still change.
+  /// How far the course has come, which decides what an operator may still change.
   enum class Stage { kBeginning, kCopying, kSwitchingOver, kCommitted };
 
   asio::awaitable<void> follow_orders();
@@ -80,18 +80,18 @@ class Console : public worker::SourceControl {
   Status may_be_changed() const;
 
   worker::WorkerContext& worker_;
-  OperatorLink link_;  ///< of the io_context's thread
+  OperatorLink link_;  ///< used on the io_context's thread
   const Clock::time_point started_ = Clock::now();
   const bool pauses_;
   ProgressMeter meter_;
 
-  mutable std::mutex mutex_;  ///< for all that follows
+  mutable std::mutex mutex_;  ///< protects all members below
   std::condition_variable changed_;
-  std::optional<Error> cancelled_;  ///< why
+  std::optional<Error> cancelled_;  ///< the reason, if cancelled
   bool may_switch_over_ = false;    ///< an operator's ContinueRequest
   bool paused_ = false;
   Stage stage_ = Stage::kBeginning;
-  std::string phase_;  ///< as last told to the operator
+  std::string phase_;  ///< the phase last sent to the operator
   PrecopyLimits limits_;
   std::uint64_t max_bandwidth_bytes_;
   transport::Channel* channel_ = nullptr;
@@ -104,8 +104,8 @@ class Console : public worker::SourceControl {
   worker::Cancellation::Registration registration_;
 };
 
-/// Runs `course` on a thread of the worker's pool, and the console beside it. Throws
-/// std::runtime_error if an exception left the course.
+/// Runs `course` on a thread of the worker's pool, and the console concurrently. Throws
+/// std::runtime_error if an exception escapes the course.
 asio::awaitable<void> run_with_console(worker::WorkerContext& context, Console& console,
                                        std::function<void()> course);
 

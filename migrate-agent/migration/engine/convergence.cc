@@ -6,20 +6,28 @@
 
 #include "src/base/units.h"
 
+// decide() compares the time to send the remaining bytes, at the measured rate, with the downtime
+// limit, and ends pre-copy as soon as they fit. It also compares them with what remained before the
+// last round. A round that leaves more than a fixed share of that has not helped; after kPatience
+// such rounds in a row the program is dirtying VRAM too fast. With auto-converge each such decision
+// raises the throttle by one step, up to kMostThrottle. Without it, and after the last step,
+// pre-copy ends although the remaining bytes do not fit. The rate is an average of all rounds, in
+// which a round shorter than kFullWeightSeconds has less weight.
 namespace gcr::migration {
 namespace {
 
-/// Before any rate is known, this much counts as fitting into the downtime.
+/// Before any rate is known, this many bytes fit into the downtime.
 constexpr std::uint64_t kNegligibleBytes = 2 * kChunkBytes;
-/// A round that leaves more than this share of what the round before it left has not helped.
+/// A round has not helped if it leaves more than this share of what remained before it.
 constexpr double kHelps = 0.9;
-/// With auto-converge the threshold is QEMU's: dirtied more than half of what was sent.
+/// The share with auto-converge, which is QEMU's threshold: more than half of the sent bytes were
+/// dirtied again.
 constexpr double kConverges = 0.5;
 constexpr unsigned kPatience = 2;
 constexpr double kFirstThrottle = 0.2;  // QEMU's cpu-throttle-initial, -increment and max
 constexpr double kThrottleStep = 0.1;
 constexpr double kMostThrottle = 0.99;
-/// Shorter rounds are weighted by their share of this.
+/// A shorter round has the weight of its share of this.
 constexpr double kFullWeightSeconds = 0.1;
 
 }  // namespace
@@ -42,11 +50,12 @@ void Convergence::sent(std::uint64_t bytes, double seconds) {
 
 Result<Convergence::Next> Convergence::end(Next next, std::uint64_t remaining_bytes) const {
   if (!limits_.strict) return next;
-  return Error(Code::kTimeout,
-               fmt::format("after {} rounds {} are left, which take {:.0f} ms at {}/s: more than "
-                           "the downtime limit of {:.0f} ms",
-                           rounds_, format_bytes(remaining_bytes), expected_ms(remaining_bytes),
-                           format_bytes(static_cast<std::uint64_t>(rate_)), limits_.downtime_ms));
+  return Error(
+      Code::kTimeout,
+      fmt::format("after {} rounds {} remain to be sent, which take {:.0f} ms at {}/s: more "
+                  "than the downtime limit of {:.0f} ms",
+                  rounds_, format_bytes(remaining_bytes), expected_ms(remaining_bytes),
+                  format_bytes(static_cast<std::uint64_t>(rate_)), limits_.downtime_ms));
 }
 
 Result<Convergence::Next> Convergence::decide(std::uint64_t remaining_bytes) {

@@ -1,7 +1,7 @@
 // When pre-copy ends: the decision after each digest of VRAM. Pure arithmetic, as in QEMU's live
-// migration: the rest must fit the downtime limit at the measured rate. A program that dirties VRAM
-// faster than the link drains it never gets there by itself: then it is throttled (auto-converge),
-// the migration fails (strict), or it switches over all the same.
+// migration: the remaining bytes must fit the downtime limit at the measured rate. A program that
+// dirties VRAM faster than the link sends it never gets there by itself; then it is throttled
+// (auto-converge), the migration fails (strict), or it switches over regardless.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +13,8 @@
 namespace gcr::migration {
 
 struct PrecopyLimits {
-  double downtime_ms = worker::kDefaultDowntimeLimitMs;  ///< what sending the rest may take after
-                                                         ///< the gate has closed
+  double downtime_ms = worker::kDefaultDowntimeLimitMs;  ///< time to send the remaining bytes
+                                                         ///< after the gate has closed
   unsigned max_rounds = 30;
   bool auto_converge = false;
   bool strict = false;
@@ -24,22 +24,23 @@ class Convergence {
  public:
   enum class Next {
     kInvalid = 0,
-    kRound,   ///< send what was found, and digest again
-    kFits,    ///< switch over: the rest fits the limit
-    kStuck,   ///< switch over: rounds do not make it smaller
+    kRound,   ///< send the dirty bytes, and digest again
+    kFits,    ///< switch over: the remaining bytes fit the limit
+    kStuck,   ///< switch over: rounds do not make them fewer
     kRounds,  ///< switch over: no more rounds allowed
   };
 
   explicit Convergence(PrecopyLimits limits) : limits_(limits) {}
 
-  /// The destination lacks `remaining_bytes`. kTimeout, with the reason, if `strict` forbids the
-  /// switchover.
+  /// Decides what to do when the destination lacks `remaining_bytes`. kTimeout, with the reason, if
+  /// `strict` forbids the switchover.
   Result<Next> decide(std::uint64_t remaining_bytes);
 
-  /// For the decisions to come.
+  /// Sets the downtime limit for later decisions.
   void set_downtime_limit(double limit_ms) { limits_.downtime_ms = limit_ms; }
 
-  /// A round has sent `bytes` in `seconds`. Short rounds say little about the link and count less.
+  /// Records that a round has sent `bytes` in `seconds`. Short rounds say little about the link and
+  /// count less.
   void sent(std::uint64_t bytes, double seconds);
 
   /// Whether the dirty bytes found after the gate closed may be sent now; else the gate opens again
@@ -51,10 +52,10 @@ class Convergence {
   /// Bytes per second; 0 before anything was sent.
   double rate() const { return rate_; }
 
-  /// How long `bytes` take at that rate; 0 if the rate is not known.
+  /// How long sending `bytes` takes at the measured rate; 0 if the rate is not known.
   double expected_ms(std::uint64_t bytes) const;
 
-  /// The share of time, 0 to 0.99, for which the gate has to be closed during the next round.
+  /// The share of time, from 0 to 0.99, for which the gate has to be closed during the next round.
   double throttle() const { return throttle_; }
 
  private:
@@ -63,13 +64,13 @@ class Convergence {
 
   PrecopyLimits limits_;
   unsigned rounds_ = 0;
-  unsigned stuck_ = 0;  // rounds in a row that did not help
+  unsigned stuck_ = 0;  // consecutive rounds that did not help
   std::uint64_t last_remaining_ = 0;
   double rate_ = 0;
   double throttle_ = 0;
 };
 
-/// As the report names it: "fits", "not-shrinking", "max-rounds".
+/// The name in the report: "fits", "not-shrinking" or "max-rounds".
 const char* to_string(Convergence::Next next);
 
 }  // namespace gcr::migration

@@ -1,5 +1,5 @@
-// How long the job has been stopped: since its gate closed, with the times before at which the gate
-// opened again on this host. Any thread: the course writes, the console reads.
+// How long the job has been stopped: since its gate closed, and during earlier closings after which
+// the gate opened again on this host. Any thread may call: the course writes, the console reads.
 #pragma once
 
 #include <chrono>
@@ -13,22 +13,23 @@ class DowntimeClock {
  public:
   using Clock = std::chrono::steady_clock;
 
-  /// The gate closes, or the job was stopped before.
+  /// Starts the clock: the gate closes, or the job was stopped already.
   void begin() {
     const std::lock_guard lock(mutex_);
     since_ = Clock::now();
     until_.reset();
   }
 
-  /// The job runs again, here or elsewhere. Gives the downtime, with the closings that were undone.
+  /// Stops the clock: the job runs again, here or elsewhere. Gives the downtime, including closings
+  /// that were undone.
   Clock::duration end() {
     const std::lock_guard lock(mutex_);
     until_ = Clock::now();
     return undone_ + closed();
   }
 
-  /// The gate is open again, and the job was never taken apart, or has been put together again.
-  /// When the gate had closed; nothing if it was open.
+  /// Records that the gate is open again on this host and the job runs. Gives the time at which the
+  /// gate had closed; nothing if it was open.
   std::optional<Clock::time_point> undo() {
     const std::lock_guard lock(mutex_);
     undone_ += closed();
@@ -42,7 +43,8 @@ class DowntimeClock {
     return since_;
   }
 
-  /// From the last closing of the gate to end(), or until now; zero while the gate is open.
+  /// The time from the last closing of the gate to end(), or until now; zero while the gate is
+  /// open.
   Clock::duration current() const {
     const std::lock_guard lock(mutex_);
     return closed();

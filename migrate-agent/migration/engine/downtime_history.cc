@@ -75,7 +75,7 @@ double middle(std::vector<double> values) {
   return *half;
 }
 
-/// Removes the oldest.
+/// Removes the oldest entries, so that one more of this kind fits.
 void forget(downtimes::Downtimes& all, const std::string& kind, bool prefill) {
   auto& list = *all.mutable_measured();
   const auto same = [&](const Downtime& measured) {
@@ -112,25 +112,27 @@ std::string kind_of_program(std::string_view command_line) {
 
 SteadyDowntime expect_downtime(const fs::path& state_dir, const std::string& kind, bool prefill) {
   const Downtimes all = read(file_of(state_dir));
-  std::vector<double> beside, rest;
+  std::vector<double> control, rest;
   SteadyDowntime quickest;
   for (const Downtime& measured : all.measured()) {
     if (measured.prefill() != prefill) continue;
-    const SteadyDowntime one{measured.beside_ms(), measured.rest_ms(), true};
-    const bool first = quickest.beside_ms == 0 && quickest.rest_ms == 0;
-    if (first || one.with_last_round_ms(0) < quickest.with_last_round_ms(0)) quickest = one;
+    const SteadyDowntime entry{measured.beside_ms(), measured.rest_ms(), true};
+    const bool first = quickest.control_ms == 0 && quickest.rest_ms == 0;
+    if (first || entry.with_last_round_ms(0) < quickest.with_last_round_ms(0)) quickest = entry;
     if (measured.kind() != kind) continue;
-    beside.push_back(measured.beside_ms());
+    control.push_back(measured.beside_ms());
     rest.push_back(measured.rest_ms());
   }
-  if (beside.empty()) return quickest;
-  return {middle(std::move(beside)), middle(std::move(rest)), false};
+  if (control.empty()) return quickest;
+  return {middle(std::move(control)), middle(std::move(rest)), false};
 }
 
 Status remember_downtime(const fs::path& state_dir, const std::string& kind, bool prefill,
                          const SteadyDowntime& measured) {
-  if (!is_time(measured.beside_ms) || !is_time(measured.rest_ms)) {
-    return Error(Code::kInvalidArgument, "a downtime was measured that cannot be");
+  if (!is_time(measured.control_ms) || !is_time(measured.rest_ms)) {
+    return Error(Code::kInvalidArgument,
+                 fmt::format("cannot record a downtime of {} ms and {} ms: out of range",
+                             measured.control_ms, measured.rest_ms));
   }
   const UniqueFd lock(::open(state_dir.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!lock) return Error::from_errno(errno, fmt::format("cannot open {}", state_dir.string()));
@@ -140,7 +142,7 @@ Status remember_downtime(const fs::path& state_dir, const std::string& kind, boo
   downtimes::Downtime& added = *all.add_measured();
   added.set_kind(kind);
   added.set_prefill(prefill);
-  added.set_beside_ms(measured.beside_ms);
+  added.set_beside_ms(measured.control_ms);
   added.set_rest_ms(measured.rest_ms);
   return write(file_of(state_dir), all);
 }

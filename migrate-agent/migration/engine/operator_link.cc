@@ -1,5 +1,6 @@
 #include "migrate-agent/migration/engine/operator_link.h"
 
+#include <fmt/format.h>
 #include <spdlog/spdlog.h>
 
 #include <asio/use_awaitable.hpp>
@@ -9,8 +10,9 @@ namespace gcr::migration {
 
 void OperatorLink::tell(proto::Envelope message) {
   if (gone_) return;
-  if (told_.size() >= kMaxWaiting) return lose("it takes nothing");
-  told_.push_back(std::move(message));
+  if (queued_.size() >= kMaxWaiting)
+    return drop_operator(fmt::format("{} messages are unread", kMaxWaiting));
+  queued_.push_back(std::move(message));
   wake();
 }
 
@@ -23,45 +25,45 @@ void OperatorLink::tell(const std::string& phase, std::string text) {
 
 void OperatorLink::show(proto::Progress progress) {
   if (gone_ || finished_) return;
-  shown_ = std::move(progress);
+  progress_ = std::move(progress);
   wake();
 }
 
 void OperatorLink::finish() {
   finished_ = true;
-  shown_.reset();
+  progress_.reset();
   wake();
 }
 
 std::optional<proto::Envelope> OperatorLink::next() {
-  if (!told_.empty()) {
-    proto::Envelope message = std::move(told_.front());
-    told_.pop_front();
+  if (!queued_.empty()) {
+    proto::Envelope message = std::move(queued_.front());
+    queued_.pop_front();
     return message;
   }
-  if (!shown_) return std::nullopt;
+  if (!progress_) return std::nullopt;
   proto::Envelope message;
-  *message.mutable_progress() = *std::exchange(shown_, std::nullopt);
+  *message.mutable_progress() = *std::exchange(progress_, std::nullopt);
   return message;
 }
 
-/// An operator who is gone does not stop a migration that is under way.
-void OperatorLink::lose(const std::string& why) {
-  spdlog::info("the operator is gone: {}", why);
+/// A lost operator does not stop a migration in progress.
+void OperatorLink::drop_operator(const std::string& why) {
+  spdlog::info("the operator is disconnected, the migration continues: {}", why);
   gone_ = true;
-  told_.clear();
-  shown_.reset();
+  queued_.clear();
+  progress_.reset();
 }
 
 asio::awaitable<void> OperatorLink::write() {
   for (;;) {
     if (const auto message = next()) {
       const Status sent = co_await channel_.send(*message);
-      if (!sent) lose(sent.error().message());
+      if (!sent) drop_operator(sent.error().message());
     } else if (finished_) {
       co_return;
     } else {
-      co_await something_.async_receive(asio::use_awaitable);
+      co_await wakeup_.async_receive(asio::use_awaitable);
     }
   }
 }

@@ -17,21 +17,21 @@ double seconds(std::chrono::steady_clock::duration duration) {
 
 }  // namespace
 
-void ProgressMeter::looked(const Look& look) {
+void ProgressMeter::end_digest(const DigestPass& pass) {
   const std::lock_guard lock(mutex_);
-  // The first digest finds everything that is not zero, which the program did not change just now.
-  const double since = has_looked_ ? seconds(look.began - look_.began) : 0;
-  dirty_rate_ = since > 0 ? static_cast<double>(look.dirty_bytes) / since : 0;
-  look_ = look;
-  has_looked_ = true;
-  stage_ = Stage::kLooked;
+  // The first digest finds all bytes that are not zero, which says nothing about the dirty rate.
+  const double since = has_digest_ ? seconds(pass.began - digest_.began) : 0;
+  dirty_rate_ = since > 0 ? static_cast<double>(pass.dirty_bytes) / since : 0;
+  digest_ = pass;
+  has_digest_ = true;
+  stage_ = Stage::kDigested;
 }
 
 void ProgressMeter::begin_round(unsigned number, std::uint64_t payload_bytes,
                                 Clock::time_point now) {
   const std::lock_guard lock(mutex_);
   round_ = number;
-  round_bytes_ = look_.dirty_bytes;
+  round_bytes_ = digest_.dirty_bytes;
   stage_ = Stage::kSending;
   payload_before_ = payload_bytes;
   lately_.assign(1, {now, payload_bytes});
@@ -48,7 +48,7 @@ void ProgressMeter::end_round(std::uint64_t sent_bytes) {
 void ProgressMeter::take(Sent sent) {
   if (lately_.empty()) return;
   lately_.push_back(sent);
-  // Keeps the newest sample that is old enough: rates cover at least that time.
+  // Keeps one sample older than kLately, so that a rate covers at least that time.
   while (lately_.size() > 2 &&
          (sent.at - lately_[1].at > kLately || lately_.size() > kMostSamples)) {
     lately_.pop_front();
@@ -65,7 +65,7 @@ double ProgressMeter::rate() const {
 
 std::uint64_t ProgressMeter::sent_of_round(std::uint64_t payload_bytes) const {
   if (stage_ != Stage::kSending || payload_bytes < payload_before_) return 0;
-  // Images go over the same channel.
+  // Images use the same channel, so the count may exceed the round's bytes.
   return std::min(payload_bytes - payload_before_, round_bytes_);
 }
 
@@ -73,26 +73,26 @@ proto::Progress ProgressMeter::sample(std::uint64_t payload_bytes, Clock::time_p
                                       const DowntimeTerms& terms) {
   const std::lock_guard lock(mutex_);
   proto::Progress progress;
-  if (!has_looked_) return progress;
+  if (!has_digest_) return progress;
   take({now, payload_bytes});
   const std::uint64_t sent = sent_of_round(payload_bytes);
-  const std::uint64_t remaining = stage_ == Stage::kSent ? 0 : look_.dirty_bytes - sent;
+  const std::uint64_t remaining = stage_ == Stage::kSent ? 0 : digest_.dirty_bytes - sent;
   progress.set_round(round_);
   progress.set_round_bytes(round_bytes_);
-  progress.set_vram_bytes(look_.vram_bytes);
+  progress.set_vram_bytes(digest_.vram_bytes);
   progress.set_sent_bytes(sent_before_ + sent);
   progress.set_remaining_bytes(remaining);
   const double lately = rate();
   const CopyRates rates{lately > 0 ? lately : last_rate_, dirty_rate_};
   progress.set_rate_bytes_per_s(rates.send_bytes_per_s);
   progress.set_dirty_rate_bytes_per_s(dirty_rate_);
-  const auto vram = static_cast<double>(look_.vram_bytes);
+  const auto vram = static_cast<double>(digest_.vram_bytes);
   const double lacking =
-      std::min(vram, static_cast<double>(remaining) + dirty_rate_ * seconds(now - look_.began));
+      std::min(vram, static_cast<double>(remaining) + dirty_rate_ * seconds(now - digest_.began));
   if (rates.send_bytes_per_s == 0 && lacking > 0) return progress;
   const auto downtime = [&](double bytes) {
     const double send_ms = bytes > 0 ? bytes / rates.send_bytes_per_s * 1000 : 0;
-    return terms.steady.with_last_round_ms(look_.digest_ms + send_ms);
+    return terms.steady.with_last_round_ms(digest_.digest_ms + send_ms);
   };
   progress.set_expected_downtime_ms(downtime(lacking));
   progress.set_expected_is_least(terms.steady.is_least);

@@ -1,5 +1,5 @@
-// How far the copying of VRAM has come, for people: the copying thread reports what it does, and
-// any thread may read at any moment. Pure bookkeeping.
+// The progress of copying VRAM, for operators: the copying thread reports each step, and any thread
+// may read at any time. Pure bookkeeping.
 #pragma once
 
 #include <chrono>
@@ -13,7 +13,7 @@
 
 namespace gcr::migration {
 
-/// What a downtime depends on besides what there is to send.
+/// The inputs of a downtime estimate other than the bytes to send.
 struct DowntimeTerms {
   SteadyDowntime steady;
   double limit_ms = 0;
@@ -24,22 +24,22 @@ class ProgressMeter {
  public:
   using Clock = std::chrono::steady_clock;
 
-  /// One digest of all VRAM: `dirty_bytes` are to be sent.
-  struct Look {
+  /// The result of one digest of all VRAM; `dirty_bytes` are to be sent.
+  struct DigestPass {
     Clock::time_point began;
     double digest_ms = 0;
     std::uint64_t vram_bytes = 0;
     std::uint64_t dirty_bytes = 0;
   };
-  void looked(const Look& look);
+  void end_digest(const DigestPass& pass);
 
-  /// From now on what the last digest found is sent; `payload_bytes` is what the channel has sent
-  /// before.
+  /// Begins a round, which sends what the last digest found. `payload_bytes`: the channel's count
+  /// before it.
   void begin_round(unsigned number, std::uint64_t payload_bytes, Clock::time_point now);
   void end_round(std::uint64_t sent_bytes);
 
-  /// Bytes, rates, the expected downtime if the gate closed now, and the time until the end of the
-  /// switchover. `payload_bytes` is what the channel has sent up to now.
+  /// The progress at `now`: bytes, rates, the expected downtime if the gate closed now, and the
+  /// time until the end of the switchover. `payload_bytes`: the channel's count now.
   proto::Progress sample(std::uint64_t payload_bytes, Clock::time_point now,
                          const DowntimeTerms& terms);
 
@@ -53,16 +53,16 @@ class ProgressMeter {
   std::uint64_t sent_of_round(std::uint64_t payload_bytes) const;
 
   mutable std::mutex mutex_;
-  Look look_;
-  bool has_looked_ = false;
+  DigestPass digest_;
+  bool has_digest_ = false;
   double dirty_rate_ = 0;
   unsigned round_ = 0;
   std::uint64_t round_bytes_ = 0;
-  enum class Stage { kLooked, kSending, kSent } stage_ = Stage::kLooked;
+  enum class Stage { kDigested, kSending, kSent } stage_ = Stage::kDigested;
   std::uint64_t payload_before_ = 0;
-  std::uint64_t sent_before_ = 0;  ///< in all rounds that have ended
-  std::deque<Sent> lately_;        ///< of this round
-  double last_rate_ = 0;           ///< of the rounds that have ended
+  std::uint64_t sent_before_ = 0;  ///< bytes of all completed rounds
+  std::deque<Sent> lately_;        ///< recent samples of this round
+  double last_rate_ = 0;           ///< rate of the last completed round
 };
 
 struct CopyRates {
@@ -71,12 +71,12 @@ struct CopyRates {
 };
 
 struct Forecast {
-  double until_gate_ms = 0;  ///< rounds, until the last one
+  double until_gate_ms = 0;  ///< duration of the rounds before the last one
   double last_round_bytes = 0;
 };
 
-/// How rounds go on if the program dirties VRAM and the link sends it at these rates, until the
-/// rest fits the limit. Nothing if the remaining rounds are not enough.
+/// Predicts the rounds until the remaining bytes fit the limit, if the program dirties VRAM and the
+/// link sends it at these rates. Nothing if the remaining rounds are not enough.
 std::optional<Forecast> forecast(double lacking_bytes, const CopyRates& rates, double limit_ms,
                                  unsigned rounds_left);
 

@@ -28,7 +28,8 @@ void note(Run& run, const proto::Finding& warning) {
   if (std::ranges::find(notes, text) == notes.end()) run.report.add_notes(std::move(text));
 }
 
-/// On the course's own connection, and then for a while on new ones; after that recovery goes on.
+/// Orders the commit on the course's own connection, then for a while on new ones; after that a
+/// recovery continues.
 Result<commit::CommitAnswer> order_commit(Run& run, Target& target) {
   const auto until = Clock::now() + 2 * run.worker.config.peer_silence();
   auto answer = target.commit();
@@ -70,8 +71,9 @@ Status send_both(Target& target, const std::function<Status()>& vram,
   auto vram_sent = std::async(std::launch::async, [&] { return run(vram); });
   const Status images_sent = run(images);
   const Status other = vram_sent.get();
-  // A destination that fails gives the reason on the control channel, where images are asked about;
-  // its data connections only break. What was cancelled here has no reason of its own.
+  // A destination that fails sends the reason on the control channel, which the images' thread
+  // uses; its data connections only break. A thread that was cancelled here has no reason of its
+  // own.
   const bool ended_by_other = !images_sent && images_sent.error().code() == Code::kCancelled;
   return images_sent || (ended_by_other && !other) ? other : images_sent;
 }
@@ -138,8 +140,11 @@ Result<Vote> ask_for_vote(Run& run, Target& target, const Sent& sent) {
 Error undone(Run& run, const Error& cause, const Status& done, const Undoing& undoing) {
   if (done) return undoing.explain(cause);
   run.recovering = true;
-  return Error(Code::kInternal, fmt::format("{}; and the source could not be resumed yet: {}",
-                                            cause.message(), done.error().message()));
+  return Error(
+      Code::kInternal,
+      fmt::format(
+          "{}; the process could not be resumed at the source yet, and the agent keeps trying: {}",
+          cause.message(), done.error().message()));
 }
 
 Error give_up(Run& run, Target* target, const Error& cause, const Undoing& undoing) {
@@ -147,7 +152,7 @@ Error give_up(Run& run, Target* target, const Error& cause, const Undoing& undoi
   if (run.log) {
     const Status done = worker::guarded([&] {
       return finish::undo(*run.log, run.worker.config, commit::SourceEvent::kFailed,
-                          finish::aborted(cause), undoing.in_hand);
+                          finish::aborted(cause), undoing.worker_state);
     });
     reason = undone(run, cause, done, undoing);
   }
@@ -161,7 +166,8 @@ Result<proto::CommitReply> commit(Run& run, Target& target, const Vote&, const U
   record.mutable_committed();
   const Status decided = run.log->advance(commit::SourceEvent::kVoteReceived, std::move(record));
   if (!decided && decided.error().code() == Code::kDataLoss) {
-    // The journal's content is unknown: act as if killed here (recovery reads the journal again).
+    // It is unknown whether the journal has the record. The worker stops here, and a recovery reads
+    // the journal again.
     run.recovering = true;
     return decided.error();
   }
@@ -177,12 +183,13 @@ Result<proto::CommitReply> commit(Run& run, Target& target, const Vote&, const U
   const auto* lost = std::get_if<Error>(&*answer);
   const Status settled =
       run.phases.time("process", lost != nullptr ? "take back" : "release source", [&] {
-        return worker::guarded(
-            [&] { return finish::settle(*run.log, run.worker.config, *answer, undoing.in_hand); });
+        return worker::guarded([&] {
+          return finish::settle(*run.log, run.worker.config, *answer, undoing.worker_state);
+        });
       });
   if (lost != nullptr) {
     run.console.set_committed(run.committed());
-    // If the journal cannot be written, recovery asks again and gets the same answer.
+    // If the journal cannot be written, a recovery asks again and gets the same answer.
     if (run.committed()) return settled.error();
     return undone(run, *lost, settled, undoing);
   }

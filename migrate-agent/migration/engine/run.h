@@ -1,8 +1,8 @@
-// What all courses have in common: their steps, their findings, the journal's beginning, the vote,
-// the commit, the undoing, and what is said of them at the end.
+// What all courses share: steps, findings, the beginning of the journal, the vote, the commit, the
+// undo and the report at the end.
 //
-// A course is a list of steps. Each gives what the next one needs, as a type: a job that is Claimed
-// is examined, one that has Begun is prepared, what was Sent is voted about, what has a Vote is
+// A course is a list of steps. Each step returns the input of the next one as a type: a Claimed job
+// is examined, a Begun one is prepared, the target votes about what was Sent, and a Vote is
 // committed. A course commits with a target, or ends on this host (suspend, resume).
 #pragma once
 
@@ -24,26 +24,26 @@
 
 namespace gcr::migration {
 
-/// One course, whatever it does: what operators, recoveries and the daemon are told of it. The
-/// journal's log is the one place that knows whether it is committed. Steps write figures into the
-/// report; nothing is decided by it.
+/// The state of one course of any kind, and its report to operators, recoveries and the daemon. The
+/// journal's log is the only record of whether it is committed. Steps write figures into the
+/// report; no decision depends on it.
 struct Run {
   worker::WorkerContext& worker;
   Console& console;
   Uuid migration = Uuid::random();
   worker::Phases phases{"source", console.started()};
-  journal::Began began{};  ///< what is known so far, for the journal and the daemon
+  journal::Began began{};  ///< known so far, for the journal and the daemon
   proto::MigrateReport report{};
   std::optional<commit::SourceLog> log{};  ///< once both sides have agreed
-  bool recovering = false;                 ///< a recovery has to finish what this course could not
+  bool recovering = false;                 ///< this course could not finish: a recovery has to
 
   bool committed() const;
 };
 
-/// Fills in what is known of each course at its start.
+/// Sets the fields that every course has at its start.
 void introduce(Run& run);
 
-/// `step()`, unless the course was cancelled. An exception becomes an Error.
+/// Runs `step`, unless the course was cancelled. An exception becomes an Error.
 template <class Step>
 std::invoke_result_t<Step&> first(const Run& run, Step step) {
   return worker::guarded([&]() -> std::invoke_result_t<Step&> {
@@ -52,74 +52,74 @@ std::invoke_result_t<Step&> first(const Run& run, Step step) {
   });
 }
 
-/// The next step, `step(*before)`, unless `before` failed.
+/// Runs the next step, `step(*before)`, unless `before` failed.
 template <class Before, class Step>
 std::invoke_result_t<Step&, Before&> then(const Run& run, Result<Before>& before, Step step) {
   if (!before) return before.error();
   return first(run, [&] { return step(*before); });
 }
 
-/// Runs both concurrently on `target`'s channel. Where one fails, the channel is cancelled, which
-/// ends the other; the Error is that of the one that failed first.
+/// Runs both concurrently on `target`'s channel. If one fails, the channel is cancelled, which ends
+/// the other; the Error is that of the one that failed first.
 Status send_both(Target& target, const std::function<Status()>& vram,
                  const std::function<Status()>& images);
 
-/// Why a course failed: `failed`, or that it was cancelled, since an interrupted wait only reports
-/// the interruption.
+/// Why a course failed: `failed`, or the cancellation, since an interrupted wait reports only the
+/// interruption.
 Error reason_of(const Run& run, const Error& failed);
 
-/// Warnings become notes of the report, each once; blockers are the Error.
+/// Adds warnings to the report's notes, each once. The Error names the blockers, if any.
 Status judge(Run& run, const std::vector<proto::Finding>& findings);
 
-/// Makes the migration one that survives this worker, as run.began describes it.
+/// Creates the journal from run.began. From here on the migration survives this worker.
 Status begin_journal(Run& run);
 
-/// Other agents and operators reach this migration from now on, and its operator is told so.
+/// Makes the migration reachable for other agents and operators, and sends its id to its operator.
 Status announce(Run& run);
 
-/// All that the target votes about: what was sent to it.
+/// The request for the target's vote, with all that was sent to the target.
 struct Sent {
   proto::RestoreRequest request{};
 };
 
-/// The target has restored the job, and holds it stopped.
+/// The target's vote: it has restored the job and keeps it stopped.
 struct Vote {
   proto::RestoreReply reply;
 };
 
-/// The journal says that the target may vote.
+/// Writes the record Awaiting: from here on the target may vote.
 Status await_vote(Run& run);
 
-/// Asks the target for its vote. Its notes, phases and figures go into the report. kDataLoss if it
-/// did not verify every chunk that has a digest in the request.
+/// Asks the target for its vote, and adds the vote's notes, phases and figures to the report.
+/// kDataLoss if the target did not verify every chunk that has a digest in the request.
 Result<Vote> ask_for_vote(Run& run, Target& target, const Sent& sent);
 
-/// What a course has to undo, and how it says why.
+/// What a course has to undo, and how it explains its failure.
 struct Undoing {
-  /// What the worker has of the processes; null: nothing.
-  const undo::InHand* in_hand = nullptr;
-  /// After the undoing: why the course failed, from its cause.
+  /// The worker's state of the processes; null: the worker has not touched them.
+  const undo::WorkerState* worker_state = nullptr;
+  /// Called after the undo: gives the reason of the failure for its cause.
   std::function<Error(Error cause)> explain = [](Error cause) { return cause; };
 };
 
-/// After an undoing with the result `done`: why the course failed, from its `cause`; or why a
-/// recovery has to go on.
+/// The Error after an undo with the result `done`: the reason of the failure if the undo succeeded,
+/// else that a recovery has to continue.
 Error undone(Run& run, const Error& cause, const Status& done, const Undoing& undoing = {});
 
-/// Before the commit: undoes everything because of `cause`, then tells the target. Gives why the
-/// course failed, and whether a recovery has to go on. Never succeeds.
+/// Before the commit: undoes everything because of `cause`, then sends an abort to the target.
+/// Gives why the course failed, and whether a recovery has to continue.
 Error give_up(Run& run, Target* target, const Error& cause, const Undoing& undoing = {});
 
-/// Writes the decision, orders the commit, and does what the answer demands: the source's copy
-/// ends, or, if the target lost its copy, runs again. What the target confirmed, or an Error: then
-/// run.committed() and run.recovering say how it stands. `unconfirmed` ends the text of a commit
-/// that the target did not confirm.
+/// Writes Committed, orders the commit, and applies the answer: the source's copy ends or, if the
+/// target lost its copy, resumes. Gives the target's confirmation. After an Error run.committed()
+/// and run.recovering show the state. `unconfirmed` is appended to the Error of a commit that the
+/// target did not confirm.
 Result<proto::CommitReply> commit(Run& run, Target& target, const Vote& vote,
                                   const Undoing& undoing, const std::string& unconfirmed);
 
-/// Completes the report by how the course has ended, and tells the daemon and the operator.
-/// `failure` begins the log line of a failure: "migration of process 12 failed".
-/// `stays_suspended`: the job was suspended before, and still is.
+/// Completes the report with the result of the course, and sends it to the daemon and the operator.
+/// `failure` begins the log line of a failure: "migration of process 12 failed". `stays_suspended`:
+/// the job was suspended before and still is.
 void conclude(Run& run, const Status& done, const std::string& failure,
               bool stays_suspended = false);
 

@@ -26,7 +26,7 @@ void discard_checkpoint(const journal::Journal& journal) {
   };
   const Status discarded = discard();
   if (discarded || discarded.error().code() == Code::kNotFound) return;
-  spdlog::warn("files of a checkpoint stay: {}", discarded.error().message());
+  spdlog::warn("cannot remove the files of an aborted checkpoint: {}", discarded.error().message());
 }
 
 void end_restore(const journal::Journal& journal, const control::TlsFiles& tls, bool done) {
@@ -39,7 +39,10 @@ void end_restore(const journal::Journal& journal, const control::TlsFiles& tls, 
   };
   const Status ended = end();
   if (ended || (!done && ended.error().code() == Code::kNotFound)) return;
-  spdlog::warn("files of a checkpoint that was restored stay: {}", ended.error().message());
+  spdlog::warn("{}: {}",
+               done ? "cannot remove the restored checkpoint"
+                    : "cannot release the checkpoint after a failed restore",
+               ended.error().message());
 }
 
 }  // namespace gcr::finish

@@ -18,7 +18,8 @@ awaitable<void> Backoff::wait() {
 
 namespace {
 
-/// A store answers by what is there. Disks and shared directories may be gone for a while.
+/// Publishes the checkpoint in a store, and repeats this until it succeeds or the files are gone.
+/// Disks and shared directories may be unavailable for a while.
 awaitable<Result<commit::CommitAnswer>> deliver_to_store(
     worker::RecoveryContext& context, const journal::Journal& journal, Backoff& backoff,
     std::chrono::steady_clock::time_point until) {
@@ -30,7 +31,8 @@ awaitable<Result<commit::CommitAnswer>> deliver_to_store(
     }
     if (std::chrono::steady_clock::now() > until) co_return published.error();
     context.line.set_operator_needed(published.error().code() == Code::kPermissionDenied);
-    spdlog::warn("the checkpoint is not complete yet: {}", published.error().message());
+    spdlog::warn("cannot publish the checkpoint yet, trying again: {}",
+                 published.error().message());
     co_await backoff.wait();
   }
 }
@@ -54,7 +56,8 @@ awaitable<Result<commit::CommitAnswer>> deliver_commit(
     const Code code = reply.error().code();
     context.line.set_operator_needed(code == Code::kNotFound || code == Code::kRefused ||
                                      code == Code::kPermissionDenied);
-    spdlog::warn("the commit is not confirmed yet: {}", reply.error().message());
+    spdlog::warn("the destination has not confirmed the commit yet, asking again: {}",
+                 reply.error().message());
     co_await backoff.wait();
   }
 }

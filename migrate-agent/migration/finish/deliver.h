@@ -1,6 +1,6 @@
-// What the two agents of a migration ask each other when its own connection is gone. Each question
-// uses a connection of its own (proto/PROTOCOL.md, "After the connection is lost"). On the thread
-// that runs the io_context.
+// Requests between the two agents of a migration after its own connection was lost. Each request
+// uses a new connection (proto/PROTOCOL.md, "After the connection is lost"). Call all of this on
+// the thread that runs the io_context.
 #pragma once
 
 #include <asio/awaitable.hpp>
@@ -28,19 +28,19 @@ class Backoff {
   std::chrono::milliseconds pause_{100};
 };
 
-/// Tells the destination that the migration is committed, again and again until it answers with
-/// CommitReply or CopyLost; meanwhile `status` says whether an operator is needed. After `until` an
-/// attempt's failure is the last: kUnavailable, kTimeout: not reached; kNotFound: it knows nothing
-/// of the migration; kRefused: it has given its copy up, which may have run; kPermissionDenied: it
-/// is another agent.
+/// Tells the destination that the migration is committed, and repeats this until the destination
+/// answers with CommitReply or CopyLost. Meanwhile `status` shows whether an operator is needed.
+/// The first failure after `until` is returned. kUnavailable, kTimeout: the destination was not
+/// reached; kNotFound: it has no journal of the migration; kRefused: it has discarded its copy,
+/// which may have run; kPermissionDenied: another agent answered.
 asio::awaitable<Result<commit::CommitAnswer>> deliver_commit(
     worker::RecoveryContext& context, const journal::Journal& journal, Backoff& backoff,
     std::chrono::steady_clock::time_point until = std::chrono::steady_clock::time_point::max());
 
 enum class Asked : bool { kOutcome, kVote };
 
-/// Asks the source for the outcome or the destination for its vote, once. kUnavailable, kTimeout:
-/// not reached, try again; kPermissionDenied: it is another agent.
+/// Asks the source for the outcome, or the destination for its vote, once. kUnavailable, kTimeout:
+/// the agent was not reached, so try again; kPermissionDenied: another agent answered.
 asio::awaitable<Result<proto::OutcomeReply::Outcome>> ask_outcome(
     const control::AgentAddress& other, const Uuid& migration, Asked what);
 

@@ -16,13 +16,13 @@ using commit::DestinationState;
 
 Status find_copy(const commit::DestinationLog& log) {
   if (host_was_restarted(log.journal().began())) {
-    return Error(Code::kNotFound, "its host was restarted");
+    return Error(Code::kNotFound, "the destination's host was restarted");
   }
   return undo::find_restored(copy_of(log));
 }
 
-/// Into a frozen group of the suspension's own, out of the one that the init of the copy's
-/// namespace stays in, to which a resume brings it back.
+/// Moves the copy from its group `from` into `to`, the frozen group of the suspension. The init of
+/// the copy's namespace stays in `from`, to which a resume returns the copy.
 Status move_copy(const journal::Restored& copy, const cgroups::Group& from,
                  const cgroups::Group& to) {
   GCR_TRY(to.create());
@@ -35,7 +35,8 @@ Status move_copy(const journal::Restored& copy, const cgroups::Group& from,
   return from.thaw();
 }
 
-/// As if it had been suspended here, from Detaching on.
+/// The records, from Detaching on, of a job that was suspended on this host. `home` is the group to
+/// which a resume returns all members.
 std::vector<journal::Record> records_of_suspension(const commit::DestinationLog& log,
                                                    const std::string& home) {
   std::vector<journal::Record> records(3);
@@ -48,8 +49,8 @@ std::vector<journal::Record> records_of_suspension(const commit::DestinationLog&
   return records;
 }
 
-/// From here on the job, which has arrived suspended, belongs to a suspension with a journal of its
-/// own. If that is there already, nothing is left to do.
+/// Makes a copy that has arrived suspended a suspended job of this host, with a journal of its own.
+/// Does nothing if that journal exists.
 Status hand_to_suspension(const commit::DestinationLog& log, const cgroups::Group& group) {
   const journal::Restored& copy = copy_of(log);
   const std::filesystem::path state_dir = log.journal().path().parent_path().parent_path();
@@ -69,14 +70,16 @@ Status hand_to_suspension(const commit::DestinationLog& log, const cgroups::Grou
   return fault::point("destination.suspended");
 }
 
-/// Whether it was taken back: true if the journal is aborted now.
-Result<bool> decide(commit::DestinationLog& log, DestinationEvent told, journal::Record record) {
+/// Takes the step `event` unless the copy is lost, and checks the copy again. True: the copy is
+/// lost and the journal is aborted.
+Result<bool> advance_unless_lost(commit::DestinationLog& log, DestinationEvent event,
+                                 journal::Record record) {
   GCR_TRY(fault::point("destination.told"));
-  GCR_ASSIGN(const bool lost, give_up_lost_copy(log));
+  GCR_ASSIGN(const bool lost, abort_if_lost(log));
   if (lost) return true;
-  GCR_TRY(log.advance(told, std::move(record)));
+  GCR_TRY(log.advance(event, std::move(record)));
   GCR_TRY(fault::point("destination.committed"));
-  return give_up_lost_copy(log);
+  return abort_if_lost(log);
 }
 
 }  // namespace
@@ -85,22 +88,22 @@ const journal::Restored& copy_of(const commit::DestinationLog& log) {
   return log.journal().last(journal::Record::kRestored)->restored();
 }
 
-Result<bool> give_up_lost_copy(commit::DestinationLog& log) {
+Result<bool> abort_if_lost(commit::DestinationLog& log) {
   const Status found = find_copy(log);
   if (found) return false;
   if (found.error().code() != Code::kNotFound) return found.error();
   journal::Record record =
-      aborted(found.error().while_doing("the restored process ended before it was let go"));
+      aborted(found.error().while_doing("the restored process ended before it was released"));
   record.mutable_aborted()->set_copy_lost(true);
   GCR_TRY(log.advance(DestinationEvent::kCopyLost, std::move(record)));
   return true;
 }
 
-Result<std::string> let_go(commit::DestinationLog& log, const worker::Config& config,
-                           const cgroups::Group& group, DestinationEvent told,
-                           journal::Record record) {
+Result<std::string> release_copy(commit::DestinationLog& log, const worker::Config& config,
+                                 const cgroups::Group& group, DestinationEvent event,
+                                 journal::Record record) {
   if (log.state() == DestinationState::kRestored) {
-    GCR_ASSIGN(const bool lost, decide(log, told, std::move(record)));
+    GCR_ASSIGN(const bool lost, advance_unless_lost(log, event, std::move(record)));
     if (lost) return std::string();
   }
   if (!log.journal().began().suspends().empty()) {
@@ -110,7 +113,7 @@ Result<std::string> let_go(commit::DestinationLog& log, const worker::Config& co
   GCR_ASSIGN(std::string ended, join_job(log.journal(), copy_of(log), config, group));
   if (!ended.empty()) return ended;
   const Status resumed = undo::resume_restored(copy_of(log), group);
-  // Committed is committed: a process that has ended by now has ended here.
+  // The journal is committed: a process that has ended by now ended here.
   if (!resumed && resumed.error().code() != Code::kNotFound) return resumed.error();
   return ended;
 }
@@ -119,7 +122,7 @@ Status finish_running(commit::DestinationLog& log, const std::string& ended) {
   const Status found = find_copy(log);
   if (!found && found.error().code() != Code::kNotFound) return found;
   const bool arrives_suspended = !log.journal().began().suspends().empty();
-  // The files that came with the copy are its own now.
+  // The files that came with the copy now belong to it.
   GCR_TRY(journal::forget_files(log.journal().path()));
   GCR_TRY(log.advance(
       DestinationEvent::kResumed,
@@ -129,8 +132,8 @@ Status finish_running(commit::DestinationLog& log, const std::string& ended) {
   return fault::point("destination.finished");
 }
 
-Status clear(commit::DestinationLog& log, const cgroups::Group& group, DestinationEvent why,
-             journal::Record record) {
+Status destroy_copy(commit::DestinationLog& log, const cgroups::Group& group, DestinationEvent why,
+                    journal::Record record) {
   if (log.state() != DestinationState::kAborted) GCR_TRY(log.advance(why, std::move(record)));
   const bool voted = log.journal().last(journal::Record::kRestored) != nullptr;
   if (voted && !host_was_restarted(log.journal().began())) {

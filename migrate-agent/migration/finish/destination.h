@@ -1,5 +1,7 @@
-// What becomes of the destination's copy once the migration is decided: as source.h, for the
-// destination. `group` is the one that the copy is in.
+// Releases or destroys the destination's copy once the migration is decided. The living worker and
+// a recovery both use these functions: they need only the journal, which the caller owns. `group`
+// is the control group of the copy. All of them block. After a failure, the next owner of the
+// journal calls them again.
 #pragma once
 
 #include <string>
@@ -10,33 +12,35 @@
 
 namespace gcr::finish {
 
-/// The copy, by the journal; it is there from the vote on.
+/// The restored processes, from the journal. Only after the vote.
 const journal::Restored& copy_of(const commit::DestinationLog& log);
 
-/// Checks the restored copy; if it has ended, or the host was restarted, gives it up (copy_lost).
-/// True: it is lost, and the journal is aborted. Only in restored, or in committed if the caller
-/// has written that itself and has not let the copy run: only then it is certain that the copy
-/// never ran.
-Result<bool> give_up_lost_copy(commit::DestinationLog& log);
+/// Checks that the restored copy exists. If it has ended, or the host was restarted, writes the
+/// record Aborted with copy_lost and gives true. Call it only in restored, or in committed if the
+/// caller wrote that record itself and has not released the copy: only then is it certain that the
+/// copy never ran.
+Result<bool> abort_if_lost(commit::DestinationLog& log);
 
-/// In restored: takes the step `told` with its `record` (Committed or Resolved), checking the copy
-/// before and after, and lets it run. In committed, which a dead owner has written: lets it run if
-/// it has not ended. A copy that arrives suspended goes to a suspension instead. Afterwards the
-/// journal is committed, or aborted because the copy was lost.
+/// Releases the copy. In restored: takes the step `event` with its `record` (Committed or
+/// Resolved), checks the copy before and after, and lets it run. In committed, if a dead owner
+/// wrote that record: lets the copy run if it has not ended. A copy that arrives suspended is not
+/// run; it becomes a suspended job of this host. Afterwards the journal is committed, or aborted
+/// because the copy was lost.
 ///
-/// If a job of Slurm's is to own the copy, all of it joins that job before any of it runs. If that
-/// job has ended by then, the copy is killed: the result says so, and is empty otherwise.
-Result<std::string> let_go(commit::DestinationLog& log, const worker::Config& config,
-                           const cgroups::Group& group, commit::DestinationEvent told,
-                           journal::Record record);
+/// If a Slurm job is to own the copy, all of its processes join that job before any of them runs.
+/// If the Slurm job has ended by then, the copy is killed, and the result is the reason; otherwise
+/// the result is empty.
+Result<std::string> release_copy(commit::DestinationLog& log, const worker::Config& config,
+                                 const cgroups::Group& group, commit::DestinationEvent event,
+                                 journal::Record record);
 
-/// After let_go(), and CommitReply if that can be sent: writes Finished. `ended`: what let_go()
-/// gave.
+/// Writes Finished, after release_copy() and, if it can be sent, CommitReply. `ended`: the result
+/// of release_copy().
 Status finish_running(commit::DestinationLog& log, const std::string& ended);
 
-/// Takes the step `why` with its `record` (Aborted or Resolved) unless the journal is aborted
-/// already, destroys the copy and its group, and writes Finished.
-Status clear(commit::DestinationLog& log, const cgroups::Group& group, commit::DestinationEvent why,
-             journal::Record record);
+/// Destroys the copy and its group. Takes the step `why` with its `record` (Aborted or Resolved)
+/// first, unless the journal is aborted already, and writes Finished at the end.
+Status destroy_copy(commit::DestinationLog& log, const cgroups::Group& group,
+                    commit::DestinationEvent why, journal::Record record);
 
 }  // namespace gcr::finish

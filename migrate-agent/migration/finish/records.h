@@ -1,4 +1,5 @@
-// What either side writes into its journal to settle a migration, and finds by it on this host.
+// Journal records that settle a migration, and the processes and groups of this host that a journal
+// names.
 #pragma once
 
 #include <filesystem>
@@ -13,31 +14,33 @@ namespace gcr::finish {
 
 journal::Record aborted(const Error& cause);
 
-/// `pid`: of the process that runs here, 0 if none.
+/// The record Finished. `pid`: the process that runs on this host, 0 if none.
 journal::Record finished(const std::string& text, pid_t pid = 0);
 
 journal::Record resolved(bool run_here, const std::string& by);
 
-/// The control group of the migration's process on this host, whether it exists or not. A suspended
-/// job stays in the group in which it was suspended.
+/// The control group of the migration's processes on this host, whether it exists or not. A
+/// suspended job stays in the group in which it was suspended.
 cgroups::Group group_of(const journal::Journal& journal);
 cgroups::Group group_named_after(const std::filesystem::path& journal);
 
-/// Of a migration of a suspended job: the journal that has suspended it. Empty for others.
+/// The journal of the suspension, if this is a migration of a suspended job; otherwise empty.
 std::filesystem::path suspension_of(const journal::Journal& journal);
 
-/// The unfinished migration of a suspended job, whose journal this is: as long as there is one, the
-/// job is that one's, and nobody else's. None: nobody moves it. A journal that is damaged from its
-/// beginning may be of it. For the owner of `suspension`: nobody else begins one.
+/// The unfinished migration that moves the suspended job of the journal `suspension`; none if the
+/// job is not being moved. As long as there is one, only that migration may touch the job. A
+/// journal without a readable first record counts, because it may belong to this job. Call it as
+/// the owner of `suspension`: then no other migration can begin meanwhile.
 Result<std::optional<Uuid>> migration_of_suspended(const journal::Journal& suspension);
 
-/// What the last keeper of its kind holds: the VRAM itself, or a copy of it in host memory.
+/// What a keeper holds: the VRAM itself, or a copy of it in host memory.
 enum class Kept { kVram, kCopy };
 
-/// The last keeper of this kind; none if none was started, or it ended with the host.
+/// The keeper of this kind that was started last; none if none was started, or the host was
+/// restarted since.
 std::optional<journal::ProcessId> keeper_of(std::span<const journal::Record> records, Kept kept);
 
-/// Whether the host was restarted since the migration began: then all its processes are gone.
+/// Whether the host was restarted since the migration began; then all its processes have ended.
 bool host_was_restarted(const journal::Began& began);
 
 }  // namespace gcr::finish

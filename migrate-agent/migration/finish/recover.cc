@@ -1,10 +1,14 @@
-// Recovery of a migration whose worker has died, or has lost its source after the vote. Away from
-// this host it is undone before the commit, and finished after it. Onto this host everything is
-// cleaned up before the vote; after it the process stays frozen until the source's agent, or an
-// operator, says what became of the migration.
+// Recovery of a migration whose worker has died or, after the vote, has lost its source.
 //
-// Only the journal's decision counts; how far the process was taken apart is read from the process
-// itself (migrate-agent/migration/undo). All of it blocks, on a thread of the worker's pool.
+// At the source, a migration is rolled back before the commit and completed after it. At the
+// destination, everything is removed before the vote; after the vote the copy stays frozen until
+// the source's agent or an operator decides.
+//
+// recover() reads the state from the journal, and each state has one continuation. Waits (for the
+// destination's confirmation, for the source's outcome) are repeated without limit, concurrently
+// with a wait for an operator's decision; the first answer ends both. The journal shows only what
+// was decided: how far the process was taken apart is read from the process itself
+// (migrate-agent/migration/undo). All of this blocks, on a thread of the worker's pool.
 #include <asio/experimental/awaitable_operators.hpp>
 
 #include "migrate-agent/base/fault/fault.h"
@@ -38,8 +42,9 @@ void answer(worker::RecoveryContext& context, worker::Decision decision, const S
         [&status, decision = std::move(decision)]() mutable { decision.answer(status); });
 }
 
-/// Carries out an operator's decision.
-Status obey(worker::RecoveryContext& context, SourceLog& log, const worker::Decision& decision) {
+/// Applies an operator's decision at the source.
+Status apply_decision(worker::RecoveryContext& context, SourceLog& log,
+                      const worker::Decision& decision) {
   journal::Record record = resolved(decision.run_here, decision.by);
   if (decision.run_here) {
     return undo(log, context.config, SourceEvent::kResolvedRunHere, std::move(record));
@@ -48,7 +53,8 @@ Status obey(worker::RecoveryContext& context, SourceLog& log, const worker::Deci
   return end_copy(log, context.config, kDiscarded);
 }
 
-/// Until the destination confirms, or an operator decides. Nothing else ends this.
+/// Completes the commit: waits, without limit, until the destination confirms it or an operator
+/// decides.
 Status finish_commit(worker::RecoveryContext& context, SourceLog& log) {
   Backoff backoff(context.io);
   for (;;) {
@@ -59,26 +65,31 @@ Status finish_commit(worker::RecoveryContext& context, SourceLog& log) {
       return settle(log, context.config, **confirmed);
     }
     worker::Decision& decision = std::get<1>(next);
-    const Status obeyed = obey(context, log, decision);
-    answer(context, std::move(decision), obeyed);
-    if (log.state() != SourceState::kCommitted) return obeyed;
+    const Status applied = apply_decision(context, log, decision);
+    answer(context, std::move(decision), applied);
+    if (log.state() != SourceState::kCommitted) return applied;
   }
 }
 
-/// The process ended with this host. What the destination has voted for is all that is left of it.
+/// Whether the host was restarted while the source waited for the vote. The source's copy is gone,
+/// so the destination's copy, if it has voted, is the only one.
 bool only_the_vote_is_left(const SourceLog& log) {
   const journal::Began& began = log.journal().began();
   return log.state() == SourceState::kAwaiting && host_was_restarted(began) && !began.loads() &&
          !takes_checkpoint(began);
 }
 
-/// Until the destination answers, or an operator cancels the migration.
+/// Asks the destination whether it has voted, until it answers or an operator cancels the
+/// migration.
 Result<bool> has_voted(worker::RecoveryContext& context, const journal::Journal& journal) {
   GCR_ASSIGN(const auto destination, context.other_agent(journal.began()));
   for (Backoff backoff(context.io); context.cancellation.check();) {
     const auto vote =
         on_io(context.io, ask_outcome(destination, journal.migration(), Asked::kVote));
-    if (!vote) spdlog::warn("the vote is not known: {}", vote.error().message());
+    if (!vote) {
+      spdlog::warn("cannot ask the destination for its vote, trying again: {}",
+                   vote.error().message());
+    }
     if (vote && *vote == proto::OutcomeReply::VOTED) return true;
     if (vote && *vote != proto::OutcomeReply::UNDECIDED) return false;
     on_io(context.io, backoff.wait());
@@ -87,7 +98,7 @@ Result<bool> has_voted(worker::RecoveryContext& context, const journal::Journal&
 }
 
 Status recover(worker::RecoveryContext& context, SourceLog& log) {
-  spdlog::info("recovering the source");
+  spdlog::info("recovering the migration at the source");
   GCR_TRY(fault::point("source.recovery.begun"));
   if (only_the_vote_is_left(log)) {
     GCR_ASSIGN(const bool voted, has_voted(context, log.journal()));
@@ -99,11 +110,11 @@ Status recover(worker::RecoveryContext& context, SourceLog& log) {
   if (log.state() == SourceState::kDiscarded) return end_copy(log, context.config, kDiscarded);
   if (log.state() == SourceState::kSuspended) return stay_suspended(log, context.config);
   if (log.state() == SourceState::kResuming) return run_again(log, context.config);
-  const Error cause(Code::kInternal, "the agent at the source died on the way");
+  const Error cause(Code::kInternal, "the source's worker died before the migration committed");
   return undo(log, context.config, SourceEvent::kRestarted, aborted(cause));
 }
 
-/// True: committed; false: given up. Until the source's agent says either.
+/// Asks the source's agent for the outcome until it is known. True: committed; false: aborted.
 awaitable<Result<bool>> ask_source(worker::RecoveryContext& context,
                                    const journal::Journal& journal) {
   const auto source = context.other_agent(journal.began());
@@ -118,16 +129,20 @@ awaitable<Result<bool>> ask_source(worker::RecoveryContext& context,
     const bool is_another = !outcome && outcome.error().code() == Code::kPermissionDenied;
     context.line.set_operator_needed(unknown || is_another);
     if (!outcome) {
-      spdlog::warn("the outcome is not known: {}", outcome.error().message());
+      spdlog::warn("cannot ask the source for the outcome, trying again: {}",
+                   outcome.error().message());
     } else if (unknown) {
-      spdlog::error("the source's agent has no journal of it; `gcr-migrate resolve`");
+      spdlog::error(
+          "the source's agent has no journal of this migration, so its outcome is unknown: "
+          "an operator has to decide it (`gcr-migrate resolve`)");
     }
     co_await backoff.wait();
   }
 }
 
-/// The process may run already, and be in a migration to another host: it must not be continued
-/// while it is stopped for that. One that has arrived suspended is not continued.
+/// Claims the restored processes. They may run already and be in a migration to another host, which
+/// has stopped them: then they must not be continued here. A copy that has arrived suspended is not
+/// continued, so it needs no claim.
 Status claim(worker::RecoveryContext& context, const DestinationLog& log) {
   const journal::Journal& journal = log.journal();
   if (!journal.began().suspends().empty()) return {};
@@ -141,79 +156,81 @@ Status claim(worker::RecoveryContext& context, const DestinationLog& log) {
   }
 }
 
-Status run_copy(worker::RecoveryContext& context, DestinationLog& log, DestinationEvent told,
+Status run_copy(worker::RecoveryContext& context, DestinationLog& log, DestinationEvent event,
                 journal::Record record) {
   GCR_TRY(claim(context, log));
   const cgroups::Group group = group_of(log.journal());
-  GCR_ASSIGN(const std::string ended, let_go(log, context.config, group, told, std::move(record)));
+  GCR_ASSIGN(const std::string ended,
+             release_copy(log, context.config, group, event, std::move(record)));
   if (log.state() == DestinationState::kAborted) {
-    return clear(log, group, DestinationEvent::kCopyLost, {});
+    return destroy_copy(log, group, DestinationEvent::kCopyLost, {});
   }
   return finish_running(log, ended);
 }
 
-/// Removes everything of the migration from this host.
-Status clear_all(DestinationLog& log, DestinationEvent why, journal::Record record) {
-  return clear(log, group_of(log.journal()), why, std::move(record));
+/// Removes the migration from this host.
+Status remove_migration(DestinationLog& log, DestinationEvent why, journal::Record record) {
+  return destroy_copy(log, group_of(log.journal()), why, std::move(record));
 }
 
-/// By the source's agent.
-Status told(worker::RecoveryContext& context, DestinationLog& log, bool committed) {
+/// Applies the outcome that the source's agent reported.
+Status apply_outcome(worker::RecoveryContext& context, DestinationLog& log, bool committed) {
   journal::Record record;
   record.mutable_committed();
   if (committed) return run_copy(context, log, DestinationEvent::kToldCommit, std::move(record));
-  return clear_all(log, DestinationEvent::kToldAbort,
-                   aborted(Error(Code::kCancelled, "the source aborted it")));
+  return remove_migration(log, DestinationEvent::kToldAbort,
+                          aborted(Error(Code::kCancelled, "the source aborted the migration")));
 }
 
-/// The decision of the source's agent, on a connection of its own, or of an operator.
-Status obey(worker::RecoveryContext& context, DestinationLog& log,
-            const worker::Decision& decision) {
-  if (decision.by_source) return told(context, log, decision.run_here);
+/// Applies a decision: an operator's, or the source's if its agent connected to report it.
+Status apply_decision(worker::RecoveryContext& context, DestinationLog& log,
+                      const worker::Decision& decision) {
+  if (decision.by_source) return apply_outcome(context, log, decision.run_here);
   journal::Record record = resolved(decision.run_here, decision.by);
   if (!decision.run_here) {
-    return clear_all(log, DestinationEvent::kResolvedDiscardHere, std::move(record));
+    return remove_migration(log, DestinationEvent::kResolvedDiscardHere, std::move(record));
   }
   GCR_TRY(undo::find_restored(copy_of(log)));
   return run_copy(context, log, DestinationEvent::kResolvedRunHere, std::move(record));
 }
 
-/// In restored, until the source's agent or an operator decides.
+/// In restored: waits until the source's agent or an operator decides, and applies that.
 Status await_decision(worker::RecoveryContext& context, DestinationLog& log) {
   const cgroups::Group group = group_of(log.journal());
   if (!host_was_restarted(log.journal().began()) && group.exists()) GCR_TRY(group.freeze());
   for (;;) {
-    GCR_ASSIGN(const bool lost, give_up_lost_copy(log));
-    if (lost) return clear(log, group, DestinationEvent::kCopyLost, {});
+    GCR_ASSIGN(const bool lost, abort_if_lost(log));
+    if (lost) return destroy_copy(log, group, DestinationEvent::kCopyLost, {});
     auto next =
         on_io(context.io, ask_source(context, log.journal()) || context.line.next_decision());
     if (const auto* outcome = std::get_if<0>(&next)) {
       GCR_TRY(*outcome);
-      return told(context, log, **outcome);
+      return apply_outcome(context, log, **outcome);
     }
     worker::Decision& decision = std::get<1>(next);
-    const Status obeyed = obey(context, log, decision);
-    answer(context, std::move(decision), obeyed);
-    const bool refused = !obeyed && obeyed.error().code() == Code::kNotFound;
-    if (!refused || log.state() != DestinationState::kRestored) return obeyed;
+    const Status applied = apply_decision(context, log, decision);
+    answer(context, std::move(decision), applied);
+    const bool refused = !applied && applied.error().code() == Code::kNotFound;
+    if (!refused || log.state() != DestinationState::kRestored) return applied;
   }
 }
 
 Status recover(worker::RecoveryContext& context, DestinationLog& log) {
-  spdlog::info("recovering the destination");
+  spdlog::info("recovering the migration at the destination");
   GCR_TRY(fault::point("destination.recovery.begun"));
   if (log.state() == DestinationState::kRestored) return await_decision(context, log);
   if (log.state() != DestinationState::kCommitted) {
-    const Error cause(Code::kInternal, "the agent at the destination died on the way");
-    return clear_all(log, DestinationEvent::kRestarted, aborted(cause));
+    const Error cause(Code::kInternal, "the destination's worker died before it voted");
+    return remove_migration(log, DestinationEvent::kRestarted, aborted(cause));
   }
-  if (!host_was_restarted(log.journal().began())) return told(context, log, true);
-  // Nobody knows whether it ran: the source's copy may be the only one left.
+  if (!host_was_restarted(log.journal().began())) return apply_outcome(context, log, true);
+  // Whether the copy ran is unknown: the source's copy may be the only one left.
   const Error cause(Code::kDataLoss, "the restored process ended with the host");
-  return clear_all(log, DestinationEvent::kHostLost, aborted(cause));
+  return remove_migration(log, DestinationEvent::kHostLost, aborted(cause));
 }
 
-/// A suspended job belongs to the migration that moves it, as long as there is one.
+/// Opens the source's journal. If it is of a suspended job, waits until no migration moves that
+/// job.
 Result<SourceLog> open_source(worker::RecoveryContext& context, const std::filesystem::path& path) {
   Backoff backoff(context.io);
   for (;;) {

@@ -16,7 +16,7 @@
 namespace gcr::finish {
 namespace {
 
-/// A step that is ending refuses processes for a moment before it is gone.
+/// A Slurm step that is ending refuses processes for a moment before it is gone.
 constexpr int kAttempts = 20;
 constexpr int kPauseMs = 100;
 
@@ -27,7 +27,7 @@ Result<bool> lives(const journal::ProcessId& id) {
   return process.error();
 }
 
-/// Those below the init that are in none of the step's groups yet.
+/// The processes below the init that have not joined the step.
 std::vector<pid_t> outside(pid_t init, const slurm::Step& step, const std::set<pid_t>& joined) {
   std::vector<pid_t> found;
   for (const pid_t pid : procfs::tree(init)) {
@@ -37,8 +37,9 @@ std::vector<pid_t> outside(pid_t init, const slurm::Step& step, const std::set<p
   return found;
 }
 
-/// Until nobody is outside: a copy that runs may fork meanwhile, and what a process that has not
-/// joined forks has not joined either.
+/// Adds all processes of the copy to the job's extern step. Repeats this until none is outside: a
+/// copy that runs may fork meanwhile, and the children of a process that has not joined have not
+/// joined either.
 Status join_all(const journal::Restored& copy, uid_t owner, slurm::JobId job,
                 const slurm::Settings& settings) {
   const slurm::Step step{job, slurm::kExtern};
@@ -46,12 +47,12 @@ Status join_all(const journal::Restored& copy, uid_t owner, slurm::JobId job,
   for (int attempts = 0;;) {
     const auto late = outside(copy.init().pid(), step, joined);
     if (late.empty()) return {};
-    const Status taken = slurm::join_extern_step(settings, job, owner, late);
-    if (taken) {
+    const Status added = slurm::join_extern_step(settings, job, owner, late);
+    if (added) {
       joined.insert(late.begin(), late.end());
       continue;
     }
-    if (taken.error().code() != Code::kUnavailable || ++attempts == kAttempts) return taken;
+    if (added.error().code() != Code::kUnavailable || ++attempts == kAttempts) return added;
     ::poll(nullptr, 0, kPauseMs);
   }
 }
@@ -59,8 +60,8 @@ Status join_all(const journal::Restored& copy, uid_t owner, slurm::JobId job,
 void check_tracked(pid_t root, slurm::JobId job) {
   if (slurm::step_of(root) == slurm::Step{job, slurm::kExtern}) return;
   spdlog::warn(
-      "Slurm has put process {} into no control group of job {}: limits and scancel have no effect "
-      "on it (ProctrackType=proctrack/cgroup, TaskPlugin=task/cgroup)",
+      "Slurm has put process {} into no control group of job {}, so limits and scancel do not "
+      "reach it: set ProctrackType=proctrack/cgroup and TaskPlugin=task/cgroup in slurm.conf",
       root, job);
 }
 
@@ -82,8 +83,8 @@ Result<std::string> join_job(const journal::Journal& journal, const journal::Res
   if (!joined && joined.error().code() == Code::kNotFound) {
     GCR_TRY(undo::destroy_restored(copy, group));
     GCR_TRY(slurm::note_lost(config.slurm, job));
-    const Error ended = joined.error().while_doing(
-        fmt::format("Slurm's job {}, which owned the processes, has ended, and they with it", job));
+    const Error ended = joined.error().while_doing(fmt::format(
+        "Slurm job {}, which owned the processes, has ended, so they were killed", job));
     spdlog::error("{}", ended.message());
     return ended.message();
   }

@@ -1,5 +1,5 @@
-// What is done about jobs of Slurm's when a migration is settled, by workers and recoveries alike:
-// the processes leave the job that owned them, and join the one that is to own them.
+// Slurm jobs when a migration is settled, by a worker or a recovery: the processes leave the Slurm
+// job that owned them and join the one that is to own them.
 #pragma once
 
 #include <string>
@@ -10,15 +10,16 @@
 
 namespace gcr::finish {
 
-/// Once the commit is in the destination's journal: if a job of Slurm's is to own the copy, all of
-/// the copy joins it, and its script is told the root's PID. May be repeated, also when the copy
-/// runs. If the job has ended by then, the copy is killed: the result says so, and is empty
-/// otherwise. After any other error nothing of the copy runs that did not run before.
+/// Moves all of the copy into the Slurm job that is to own it, if there is one, and writes the
+/// root's PID for the job's script. Call it once the commit is in the destination's journal. May be
+/// repeated, also while the copy runs. If the Slurm job has ended by then, the copy is killed, and
+/// the result is the reason; otherwise the result is empty. After any other error no process of the
+/// copy runs that did not run before.
 Result<std::string> join_job(const journal::Journal& journal, const journal::Restored& copy,
                              const worker::Config& config, const cgroups::Group& group);
 
-/// At the source, after the commit and before its copy is killed: tells the script of the job that
-/// the processes leave. Success if they are in none.
+/// At the source, after the commit and before its copy is killed: tells the script of the Slurm job
+/// that its processes move away. Success if they are in none.
 Status leave_job(const journal::Began& began, const worker::Config& config);
 
 }  // namespace gcr::finish

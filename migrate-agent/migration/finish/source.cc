@@ -13,6 +13,12 @@
 #include "migrate-agent/process/memory_files/release.h"
 #include "src/base/log.h"
 
+// How the source's side of a migration ends, as source.h declares it. Each function first writes
+// its decision into the journal, then acts on the processes (migrate-agent/migration/undo), then
+// removes files and keepers, and writes Finished last. So a crash between two steps leaves a
+// journal from which the next owner repeats the remaining steps, and each step is harmless when
+// repeated. A suspended job that is being moved has two journals, the migration's and the
+// suspension's; the migration's is finished last.
 namespace gcr::finish {
 namespace {
 
@@ -20,22 +26,22 @@ using commit::SourceEvent;
 using commit::SourceState;
 using journal::Record;
 
-/// Success if there is none.
+/// Ends the keeper of this kind. Success if there is none.
 Status end_keeper(const journal::Journal& journal, Kept kept) {
   const auto keeper = keeper_of(journal.records(), kept);
   return keeper ? keeper::end_keeper(*keeper) : Status();
 }
 
-/// Ends the keepers, and removes what CRIU has written.
+/// Ends both keepers, and removes CRIU's directory.
 Status clear_helpers(const worker::Config& config, const journal::Journal& journal) {
   for (const Kept kept : {Kept::kVram, Kept::kCopy}) GCR_TRY(end_keeper(journal, kept));
   std::error_code error;
   std::filesystem::remove_all(config.scratch_of(journal.migration()), error);
-  if (error) spdlog::warn("images of a migration stay behind: {}", error.message());
+  if (error) spdlog::warn("cannot remove the directory of CRIU's images: {}", error.message());
   return {};
 }
 
-/// Those of Resuming; empty before it.
+/// The GPUs to which the job resumes, from the record Resuming; empty without that record.
 std::vector<device::GpuPair> gpus_of(const journal::Journal& journal) {
   std::vector<device::GpuPair> gpus;
   const Record* resuming = journal.last(Record::kResuming);
@@ -46,9 +52,10 @@ std::vector<device::GpuPair> gpus_of(const journal::Journal& journal) {
   return gpus;
 }
 
-/// What the journal knows of the process. A worker that lives has no CRIU at work.
+/// The job as the journal describes it, for an undo. A living worker passes its state, and no CRIU
+/// is running then.
 undo::Lost lost_by(const worker::Config& config, const journal::Journal& journal,
-                   const undo::InHand* in_hand) {
+                   const undo::WorkerState* worker_state) {
   const Record* detaching = journal.last(Record::kDetaching);
   const auto& members = journal::members_of(journal.records());
   std::vector<std::string> homes;
@@ -57,9 +64,9 @@ undo::Lost lost_by(const worker::Config& config, const journal::Journal& journal
   }
   return {.members = {members.begin(), members.end()},
           .keeper = keeper_of(journal.records(), Kept::kVram),
-          .detaching = in_hand == nullptr ? detaching != nullptr : in_hand->detaching,
-          .scratch =
-              in_hand == nullptr ? config.scratch_of(journal.migration()) : std::filesystem::path(),
+          .detaching = worker_state == nullptr ? detaching != nullptr : worker_state->detaching,
+          .scratch = worker_state == nullptr ? config.scratch_of(journal.migration())
+                                             : std::filesystem::path(),
           .group = group_of(journal),
           .homes = std::move(homes),
           .driver_alone = detaching == nullptr ? 0 : detaching->detaching().driver_alone(),
@@ -67,7 +74,7 @@ undo::Lost lost_by(const worker::Config& config, const journal::Journal& journal
           .sysfs = config.sysfs};
 }
 
-/// Removes names of files in memory from this host.
+/// Removes the names of memory files that the migration has made on this host.
 Status release_files(const journal::Journal& journal, memory_files::Which which) {
   std::vector<pid_t> pids;
   for (const journal::ProcessId& member : journal.began().members()) {
@@ -77,14 +84,14 @@ Status release_files(const journal::Journal& journal, memory_files::Which which)
   return memory_files::release(journal.path(), host_was_restarted(journal.began()), which, pids);
 }
 
-/// The job of a suspension has ended here, or has moved.
+/// Finishes a suspension whose job has ended here or has moved.
 Status end_suspension(commit::SourceLog& suspension, const worker::Config& config,
                       const std::string& text) {
   GCR_TRY(clear_helpers(config, suspension.journal()));
   return suspension.advance(SourceEvent::kEnded, finished(text));
 }
 
-/// The log of a suspended job that this migration moves; none if the suspension has ended.
+/// The log of the suspended job that this migration moves; none if the suspension has ended.
 Result<std::optional<commit::SourceLog>> open_suspension(const journal::Journal& journal) {
   auto log = commit::SourceLog::open(suspension_of(journal), journal::Lock::kWait);
   if (!log && log.error().code() == Code::kNotFound) return std::nullopt;
@@ -93,11 +100,11 @@ Result<std::optional<commit::SourceLog>> open_suspension(const journal::Journal&
   return std::move(*log);
 }
 
-/// Undoes what was done to a suspended job. Gives the text for Finished.
+/// Rolls a suspended job back: it stays suspended here. Gives the text for Finished.
 Result<std::string> suspend_again(const worker::Config& config, const journal::Journal& journal,
-                                  const undo::InHand* in_hand) {
+                                  const undo::WorkerState* worker_state) {
   if (!host_was_restarted(journal.began())) {
-    GCR_TRY(undo::stand_still(lost_by(config, journal, in_hand)));
+    GCR_TRY(undo::refreeze_suspended(lost_by(config, journal, worker_state)));
   }
   GCR_ASSIGN(auto suspension, open_suspension(journal));
   if (suspension) GCR_TRY(stay_suspended(*suspension, config));
@@ -107,26 +114,26 @@ Result<std::string> suspend_again(const worker::Config& config, const journal::J
 
 }  // namespace
 
-Result<std::string> take_back(commit::SourceLog& log, const worker::Config& config, SourceEvent why,
-                              Record record, const undo::InHand* in_hand) {
+Result<std::string> roll_back(commit::SourceLog& log, const worker::Config& config, SourceEvent why,
+                              Record record, const undo::WorkerState* worker_state) {
   const journal::Began& began = log.journal().began();
   Status noted;
   if (log.state() != SourceState::kAborted) noted = log.advance(why, std::move(record));
   if (!noted) {
     spdlog::error("{}", noted.error().message());
-    // Before the commit whoever reads the journal comes to the same decision.
+    // Before the commit, the next reader of the journal makes the same decision, so continue.
     if (log.state() == SourceState::kCommitted) return noted.error();
   }
   std::string text = "the process runs here";
   if (began.loads()) {
-    text = "nothing was loaded";
+    text = "nothing was restored";
   } else if (!began.suspension().empty()) {
-    GCR_ASSIGN(text, suspend_again(config, log.journal(), in_hand));
+    GCR_ASSIGN(text, suspend_again(config, log.journal(), worker_state));
   } else if (host_was_restarted(began)) {
     text = "the process ended with the host";
   } else {
-    const undo::Lost lost = lost_by(config, log.journal(), in_hand);
-    GCR_ASSIGN(const undo::Found found, undo::bring_back(lost, in_hand));
+    const undo::Lost lost = lost_by(config, log.journal(), worker_state);
+    GCR_ASSIGN(const undo::Found found, undo::bring_back(lost, worker_state));
     if (found == undo::Found::kGone) text = "the process has ended";
   }
   GCR_TRY(fault::point("source.recovery.resumed"));
@@ -137,8 +144,8 @@ Result<std::string> take_back(commit::SourceLog& log, const worker::Config& conf
 }
 
 Status undo(commit::SourceLog& log, const worker::Config& config, SourceEvent why, Record record,
-            const undo::InHand* in_hand) {
-  GCR_ASSIGN(const std::string text, take_back(log, config, why, std::move(record), in_hand));
+            const undo::WorkerState* worker_state) {
+  GCR_ASSIGN(const std::string text, roll_back(log, config, why, std::move(record), worker_state));
   discard_checkpoint(log.journal());
   end_restore(log.journal(), config.tls, false);
   return log.advance(SourceEvent::kRolledBack, finished(text));
@@ -184,7 +191,7 @@ Status end_copy(commit::SourceLog& log, const worker::Config& config, const std:
   if (log.state() == SourceState::kCommitted && !takes_checkpoint(began)) {
     GCR_TRY(leave_job(began, config));
   }
-  // While the members show where the files are.
+  // Before the members are killed, because their descriptors lead to the files.
   GCR_TRY(release_files(log.journal(), memory_files::Which::kAll));
   if (!host_was_restarted(began) && !began.loads()) {
     GCR_TRY(undo::end_stopped({began.members().begin(), began.members().end()},
@@ -204,9 +211,9 @@ Status end_copy(commit::SourceLog& log, const worker::Config& config, const std:
 }
 
 Status settle(commit::SourceLog& log, const worker::Config& config,
-              const commit::CommitAnswer& answer, const undo::InHand* in_hand) {
+              const commit::CommitAnswer& answer, const undo::WorkerState* worker_state) {
   if (const auto* lost = std::get_if<Error>(&answer)) {
-    return undo(log, config, SourceEvent::kCopyLost, aborted(*lost), in_hand);
+    return undo(log, config, SourceEvent::kCopyLost, aborted(*lost), worker_state);
   }
   GCR_TRY(fault::point("source.confirmed"));
   const journal::Began& began = log.journal().began();

@@ -19,7 +19,8 @@ bool has_capabilities(const proto::Credentials& thread) {
          thread.ambient() != 0;
 }
 
-/// What the user was in when the checkpoint was taken may be no group of theirs any more.
+/// Checks that the user is still in all groups of the thread: the groups may have changed since the
+/// checkpoint was taken.
 Status check_groups(const proto::Credentials& thread, uid_t user,
                     const std::vector<gid_t>& groups) {
   for (const auto* const held : {&thread.gids(), &thread.groups()}) {
@@ -54,7 +55,7 @@ Result<store::Owner> check_owner(const worker::WorkerContext& worker,
     if (error != EACCES) return Error::from_errno(error, what);
     return Error(Code::kPermissionDenied,
                  what +
-                     ": root may not look there, as with root_squash of NFS: let its owner order "
+                     ": root has no access to it, as on NFS with root_squash: let its owner order "
                      "this on the agent's host, or let others search the path (chmod o+x)");
   }
   GCR_TRY(worker.permissions.check(found.st_uid));
@@ -67,7 +68,7 @@ Status check_rights(const worker::WorkerContext& worker, const proto::Manifest& 
   const std::vector<gid_t> groups = local ? groups_of(*asker.uid) : std::vector<gid_t>();
   for (const proto::DumpedMember& member : manifest.members()) {
     if (member.credentials().empty()) {
-      return Error(Code::kDataLoss, "the checkpoint does not say whose a process is");
+      return Error(Code::kDataLoss, "the checkpoint lacks the credentials of a process");
     }
     for (const proto::Credentials& thread : member.credentials()) {
       for (const std::uint32_t uid : thread.uids()) GCR_TRY(worker.permissions.check(uid));
@@ -95,23 +96,24 @@ Status check_originals(const proto::Manifest& manifest) {
   return {};
 }
 
-/// Operators reach an agent by a name that is in its certificate; so does the agent itself.
+/// The agent connects to itself as operators do: by a name that is in its certificate.
 Result<std::string> own_address(const worker::WorkerContext& worker) {
   const worker::Config& config = worker.config;
   X509* const own = SSL_CTX_get0_certificate(worker.data_ssl());
   std::vector<std::string> hosts{config.listen.host, worker.channel.local_host(), "localhost",
                                  "127.0.0.1", config.host};
-  if (const auto told = control::Endpoint::parse(config.advertise)) {
-    hosts.insert(hosts.begin(), told->host);
+  if (const auto advertised = control::Endpoint::parse(config.advertise)) {
+    hosts.insert(hosts.begin(), advertised->host);
   }
   for (const std::string& host : hosts) {
     if (host.empty() || own == nullptr || !control::check_agent_role(own, host)) continue;
     return control::Endpoint{host, config.listen.port}.to_string();
   }
-  return Error(Code::kInvalidArgument,
-               "the agent cannot connect to itself, as it does to restore a checkpoint: its "
-               "certificate has none of its addresses; set `advertise` in agent.toml to one that "
-               "it has");
+  return Error(
+      Code::kInvalidArgument,
+      "the agent cannot connect to itself, as it does to restore a checkpoint: its "
+      "certificate has none of its addresses; set `advertise` in agent.toml to a name that "
+      "the certificate has");
 }
 
 }  // namespace gcr::migration

@@ -1,4 +1,4 @@
-// Whether a checkpoint may be loaded by whoever asks for it, and now.
+// Checks whether a requester may restore a checkpoint, and whether that is possible now.
 #pragma once
 
 #include "migrate-agent/worker/runtime/context.h"
@@ -7,21 +7,23 @@
 
 namespace gcr::migration {
 
-/// With whose rights the directory is read: its owner's, who must be one whose processes the asker
-/// may move. Where root may not look, the local user who asks, since only the owner's directory can
-/// be opened. kNotFound, kPermissionDenied, kInvalidArgument.
+/// Gives the user with whose rights the directory is read: its owner, whose processes the requester
+/// must be allowed to move. If root has no access to the directory, it is the local user who asks,
+/// since only the owner can open it then. kNotFound, kPermissionDenied, kInvalidArgument.
 Result<store::Owner> check_owner(const worker::WorkerContext& worker, const std::string& directory);
 
-/// All users of all threads must be such ones. A local user's job may hold no capabilities, and no
-/// group that this host does not give that user now; an operator's comes back as it was.
+/// Checks the rights in the checkpoint. The requester must be allowed to move processes of all
+/// users of all threads. A local user's job may hold no capabilities, and no group in which that
+/// user is not now on this host; an operator's job is restored with its rights unchanged.
 /// kPermissionDenied, naming the user or the group.
 Status check_rights(const worker::WorkerContext& worker, const proto::Manifest& manifest);
 
-/// The job from which the checkpoint was taken must not run on this host any more, suspended or
-/// not. What runs on other hosts is not seen. kRefused, naming it.
+/// Checks that the job of which the checkpoint was taken no longer runs on this host, suspended or
+/// not. Other hosts are not checked. kRefused, naming the process.
 Status check_originals(const proto::Manifest& manifest);
 
-/// The agent's own address, by a name that its certificate has. kInvalidArgument if it has none.
+/// The agent's own address, with a host name that its certificate has. kInvalidArgument if there is
+/// none.
 Result<std::string> own_address(const worker::WorkerContext& worker);
 
 }  // namespace gcr::migration

@@ -1,6 +1,6 @@
 // A restore of a checkpoint: a migration whose source is a store. The agent connects to itself as
-// the destination, which trusts this side no more than another agent; what it restores is checked
-// as in any migration.
+// the destination, which trusts this side no more than another agent and makes the same checks as
+// in any migration.
 #include <fmt/format.h>
 
 #include <chrono>
@@ -23,19 +23,19 @@
 namespace gcr::migration {
 namespace {
 
-/// What was ordered.
+/// The order of an operator, and the state of its execution.
 struct Loading {
   Run run;
   proto::LoadRequest request;
 };
 
-/// A checkpoint that may be restored by the operator who asks.
+/// A checkpoint that the operator may restore.
 struct Opened {
   store::Directory directory;
   StoredJob job;
 };
 
-/// This agent as the destination.
+/// The connection to this agent as the destination.
 struct Connected {
   Run& run;
   const Opened& checkpoint;
@@ -43,7 +43,7 @@ struct Connected {
   worker::Cancellation::Registration interrupting{};
 };
 
-/// The target has made room.
+/// The target has allocated memory.
 struct Prepared {
   Connected& begun;
   google::protobuf::RepeatedPtrField<proto::BufferRegion> regions;
@@ -77,7 +77,8 @@ Result<Opened> open(Loading& loading) {
   return Opened{std::move(directory), std::move(job)};
 }
 
-/// What a source would ask now of a job that has been stopped since the checkpoint.
+/// The preflight request that a source would send now for this job, if the job had been stopped
+/// since the checkpoint.
 proto::PreflightRequest question(const Loading& loading, const StoredJob& job) {
   const auto& [run, order] = loading;
   const worker::Config& config = run.worker.config;
@@ -87,27 +88,27 @@ proto::PreflightRequest question(const Loading& loading, const StoredJob& job) {
   asked.set_source_agent(config.advertise.empty() ? fmt::format(":{}", config.listen.port)
                                                   : config.advertise);
   asked.set_no_prefill(order.no_prefill());
-  asked.clear_suspended();  // what is restored runs
+  asked.clear_suspended();  // the restored job runs, even if it was suspended
   asked.set_transport(proto::TRANSPORT_TCP);
   asked.set_plaintext(false);
   asked.set_only(false);
   *asked.mutable_offer() = transfer::data_offer(config.unencrypted_data);
   *asked.mutable_device_map() = order.device_map();
   asked.clear_pids();
-  // A restore has no other place to go: company on its GPUs is a note.
+  // A restore has no alternative host, so other processes on its GPUs are only noted.
   asked.clear_accepted();
   asked.add_accepted(std::string(findings::kind_of(findings::kBusyGpu).id));
-  // Files in memory come from the checkpoint, whatever is there now under their names.
+  // Memory files come from the checkpoint, also if files with the same names exist now.
   asked.clear_boot_id();
   asked.mutable_host()->set_unix_ns(
       std::chrono::nanoseconds(std::chrono::system_clock::now().time_since_epoch()).count());
   return asked;
 }
 
-/// A restore survives this worker once it has a journal.
+/// Begins the journal; from here on the restore survives this worker.
 Status begin_to_restore(const Loading& loading, Connected& begun) {
   Run& run = begun.run;
-  // No process here is claimed, but the daemon has to know of the journal.
+  // No process here is claimed, but the daemon has to register the journal.
   GCR_TRY(worker::on_io(
       run.worker.io, run.worker.daemon.claim_processes(run.migration, {}, run.began.ordered_by())));
   run.began.set_peer(begun.target.name());
@@ -150,7 +151,7 @@ Result<Prepared> prepare(const Loading& loading, Connected& begun) {
   *request.mutable_buffers() = manifest.buffers();
   request.set_lanes(run.worker.config.lanes);
   request.set_transport(proto::TRANSPORT_TCP);
-  // VRAM is compared with what it was when the checkpoint was taken.
+  // VRAM is verified with the digests from the time of the checkpoint, which have this key.
   request.set_digest_key(manifest.digest_key());
   request.set_no_prefill(order.no_prefill());
   *request.mutable_offer() = transfer::data_offer(run.worker.config.unencrypted_data);
@@ -159,7 +160,7 @@ Result<Prepared> prepare(const Loading& loading, Connected& begun) {
   return Prepared{begun, std::move(*ready.reply.mutable_regions())};
 }
 
-/// After the images, as in a migration: which files in memory are wanted.
+/// After the images: sends the memory files that the destination wants.
 Status send_files(Connected& begun, images::ImageSender& sender) {
   const StoredJob& job = begun.checkpoint.job;
   if (job.manifest().files().files().empty()) return {};
@@ -250,7 +251,7 @@ asio::awaitable<void> run_restore(worker::WorkerContext& context, proto::LoadReq
   Loading loading{{context, console}, std::move(request)};
   introduce(loading.run);
   loading.run.began.set_loads(true);
-  spdlog::info("restores a checkpoint of {}", control::printable(loading.request.directory()));
+  spdlog::info("restoring a checkpoint from {}", control::printable(loading.request.directory()));
   co_await run_with_console(context, console, [&loading] { load(loading); });
 }
 

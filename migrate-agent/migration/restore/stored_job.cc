@@ -17,7 +17,7 @@ namespace {
 
 std::uint64_t end_of(const proto::Extent& extent) { return extent.offset() + extent.bytes(); }
 
-/// What a memory has, as ranges of addresses.
+/// The address ranges that a stored memory has.
 std::vector<AddressRange> ranges_of(const proto::StoredImage& memory) {
   AddressRanges ranges;
   for (const proto::Extent& extent : memory.extents()) {
@@ -38,7 +38,7 @@ Result<StoredJob> StoredJob::open(const store::Directory& directory, proto::Mani
   return StoredJob(std::move(manifest), std::move(packs));
 }
 
-/// A whole content.
+/// Reads a whole content.
 Status StoredJob::read(std::uint32_t content, std::span<std::byte> out) const {
   store::ContentName name;
   std::memcpy(name.data(), manifest_.content_names().data() + content * name.size(), name.size());
@@ -53,7 +53,7 @@ void StoredJob::add_digests(proto::RestoreRequest& request) const {
   }
 }
 
-/// Chunks of zeros are not stored.
+/// Passes all stored chunks to `sink`; chunks of zeros are not stored.
 Status StoredJob::read_vram(unsigned threads, const mover::ChunkSink& sink) const {
   struct Stored {
     mover::ChunkRef chunk;
@@ -95,7 +95,7 @@ Status StoredJob::send_vram(const google::protobuf::RepeatedPtrField<proto::Buff
   return {};
 }
 
-/// Fills `out` with what is at `offset`.
+/// Fills `out` with the bytes of the image at `offset`.
 Status StoredJob::read_at(const proto::StoredImage& image, std::uint64_t offset,
                           std::span<std::byte> out) const {
   thread_local RawBytes content(store::kMaxContentBytes);

@@ -1,4 +1,4 @@
-// A checkpoint that is loaded: what it says of a job, and its bytes.
+// A job in a checkpoint that is being restored: its description and its data.
 #pragma once
 
 #include <cstdint>
@@ -16,24 +16,24 @@ namespace gcr::migration {
 
 class StoredJob {
  public:
-  /// The manifest was verified. `directory` need not live longer.
+  /// Opens the data of a checkpoint. The caller has verified the manifest. `directory` need not
+  /// live longer.
   static Result<StoredJob> open(const store::Directory& directory, proto::Manifest manifest);
 
   const proto::Manifest& manifest() const { return manifest_; }
 
-  /// The digests that VRAM had when the checkpoint was taken, under the manifest's key, go into
-  /// `request`.
+  /// Adds to `request` the digests that VRAM had when the checkpoint was taken, under the
+  /// manifest's key.
   void add_digests(proto::RestoreRequest& request) const;
 
-  /// Sends VRAM into the `regions` of its buffers. Every byte is proven by its content's name
-  /// first.
+  /// Sends VRAM into the `regions` of its buffers. Each content is verified by its name first.
   Status send_vram(const google::protobuf::RepeatedPtrField<proto::BufferRegion>& regions,
                    mover::ChunkTarget& target) const;
 
-  /// Sends CRIU's images and the memories of members.
+  /// Sends the CRIU images and the memory of the members.
   Status send_images(images::ImageSender& sender) const;
 
-  /// Sends the image of that name, which is none of CRIU's. kDataLoss if there is none.
+  /// Sends the image `name`, which is not a CRIU image. kDataLoss if there is none.
   Status send_image(const std::string& name, images::ImageSender& sender) const;
 
  private:

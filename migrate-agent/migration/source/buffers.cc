@@ -1,11 +1,12 @@
-// Which buffers the process has, where they go, and who keeps them.
+// The job's buffers: follows allocations, tells the target about changes, and hands the VRAM to the
+// keeper.
 #include "migrate-agent/migration/source/course.h"
 
 namespace gcr::migration::source {
 namespace {
 
-/// Whether the member's access tells of something that prevents a migration by now. The driver
-/// alone tells nothing of that.
+/// Checks that the member's preload library reports nothing by now that prevents a migration. A
+/// member without the library reports nothing.
 Status check_again(gpu::GpuAccess& access) {
   if (access.is_driver_alone()) return {};
   GCR_ASSIGN(const gpu::AccessState state, access.look());
@@ -15,7 +16,8 @@ Status check_again(gpu::GpuAccess& access) {
   return Error(Code::kRefused, findings::reason_of(findings.list()));
 }
 
-/// Takes over what a member has exported. What several map is taken over once.
+/// Adds the allocations that a member has exported to `vram` and `changes`. An allocation that
+/// several members map is added once.
 Status take_over(const gpu::Job& job, mover::OutgoingVram& vram, gpu::MemberId member,
                  std::vector<gpu::ExportedAllocation> exported, proto::BuffersRequest& changes) {
   for (auto& [local, descriptor] : exported) {
@@ -84,8 +86,9 @@ Result<keeper::Keeper> start_keeper(Run& run, bool of_copy) {
   return keeper;
 }
 
-/// Costs little where the keeper has all of it already: it is armed before the gate closes, and by
-/// another one if the members have allocated or freed since.
+/// Gives the keeper all VRAM. Called before the gate closes and again after it: the second call
+/// costs little, unless the members have allocated or freed since; then a new keeper replaces the
+/// first.
 Status arm_keeper(Begun& begun, TakenVram& vram) {
   GCR_ASSIGN(const mover::Descriptors descriptors, vram.outgoing.descriptors());
   std::vector<gpu::Mapping> mappings;

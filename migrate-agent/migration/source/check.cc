@@ -1,5 +1,4 @@
-// Preflight alone: what a migration would find at both sides, without anything that a migration
-// does.
+// Preflight only: the findings of both sides, without any other step of a migration.
 #include "migrate-agent/migration/source/check.h"
 
 #include <algorithm>
@@ -16,7 +15,7 @@
 namespace gcr::migration {
 namespace {
 
-/// What the destination says of it, on a connection for this alone.
+/// Asks the destination for its findings, on a connection of its own.
 Result<proto::PreflightReply> ask_destination(worker::WorkerContext& context,
                                               const preflight::Examination& found,
                                               const proto::MigrateRequest& request) {
@@ -30,24 +29,24 @@ Result<proto::PreflightReply> ask_destination(worker::WorkerContext& context,
   return target.preflight(question);
 }
 
-/// The finding for a destination that could not be asked, or would not answer.
-proto::Finding unheard(const Error& error) {
+/// The finding for a destination that could not be reached, or that refused the request.
+proto::Finding finding_of_failure(const Error& error) {
   const bool silent = error.code() == Code::kUnavailable || error.code() == Code::kTimeout;
   return findings::make_finding(
       silent ? findings::kDestinationUnreachable : findings::kDestinationRefused,
       findings::Side::kDestination, error.message());
 }
 
-/// Adds what the destination says.
+/// Adds the destination's findings and host facts.
 void compare_with_destination(worker::WorkerContext& context, const proto::MigrateRequest& request,
                               preflight::Examination& found, proto::CheckReply& reply) {
   auto answer = ask_destination(context, found, request);
-  if (!answer) return found.findings.take({unheard(answer.error())});
+  if (!answer) return found.findings.take({finding_of_failure(answer.error())});
   *reply.mutable_destination() = std::move(*answer->mutable_host());
   found.findings.take({answer->findings().begin(), answer->findings().end()});
 }
 
-/// A store says only whether it has room.
+/// Adds the findings of the target. A store only reports whether it has enough space.
 Status compare_with_target(worker::WorkerContext& context, const proto::MigrateRequest& request,
                            preflight::Examination& found, proto::CheckReply& reply) {
   if (!request.has_checkpoint()) {
@@ -97,11 +96,12 @@ Result<proto::Envelope> run_check(worker::WorkerContext& context,
                                   const proto::MigrateRequest& request) {
   for (const auto end = std::chrono::steady_clock::now() + kTransience;;) {
     const std::vector<pid_t> pids = procfs::tree(request.pid());
-    const journal::ProcessIds looked_at = identify(pids);
+    const journal::ProcessIds examined = identify(pids);
     auto answer = check(context, request, pids, nullptr);
     const bool refused =
         answer && std::ranges::any_of(answer->check_reply().findings(), findings::is_blocker);
-    if (!refused || std::chrono::steady_clock::now() >= end || !one_ends(looked_at)) return answer;
+    if (!refused || std::chrono::steady_clock::now() >= end || !any_member_ends(examined))
+      return answer;
   }
 }
 
@@ -119,7 +119,8 @@ Result<proto::Envelope> check(worker::WorkerContext& context, const proto::Migra
     processes.rbegin()->set_start_time(allowed->start_time);
   }
   preflight::Examination found = preflight::examine(request, context.config, pids, suspended);
-  for (preflight::GpuUser& user : found.gpu_users) user.access.reset();  // others may come
+  for (preflight::GpuUser& user : found.gpu_users)
+    user.access.reset();  // releases the doors for other agents
   preflight::add_admission_finding(
       worker::on_io(context.io,
                     context.daemon.check_admission(journal::Began::SOURCE,

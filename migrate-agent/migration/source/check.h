@@ -1,4 +1,4 @@
-// Preflight alone, as run_check() of migrate-agent/worker/runtime does it.
+// Preflight only, for run_check() and run_suspended_check() (migrate-agent/migration/entry.h).
 #pragma once
 
 #include <vector>
@@ -8,8 +8,9 @@
 
 namespace gcr::migration {
 
-/// For the job whose members are `pids`, the root first; a job that is `suspended` is claimed
-/// already, and asked nothing. Null: it is not.
+/// Runs preflight for the job with the members `pids`, the root first. `suspended`: the job's
+/// description if it is suspended, else null. A suspended job is claimed already, so it is not
+/// claimed again, and its processes are not asked about their GPU state.
 Result<proto::Envelope> check(worker::WorkerContext& context, const proto::MigrateRequest& request,
                               const std::vector<pid_t>& pids,
                               const preflight::SuspendedJob* suspended);

@@ -1,5 +1,5 @@
-// From the order to the journal: no other migration gets the processes, and this one survives its
-// worker.
+// The steps from the order to the journal: claims the processes, so that no other migration moves
+// them, and begins the journal, so that the migration survives its worker.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -18,12 +18,12 @@
 namespace gcr::migration::source {
 namespace {
 
-/// Processes that are examined at a time.
+/// The most processes that are examined concurrently.
 constexpr std::size_t kMostExaminers = 8;
 
-/// A daemon that was started after the process was claimed knows of no claim, and may have given
-/// the process to another migration. Both have a name in the directory by now: of two, the later
-/// one at least sees the other.
+/// Checks that no other migration has a member. A daemon that was restarted after the claim knows
+/// of no claim, and may grant the process to a second migration. Both have a worker's entry in the
+/// directory by now, so the later of the two sees the other.
 Status check_alone(const Claimed& claimed) {
   namespace fs = std::filesystem;
   const Run& run = claimed.course.run;
@@ -44,15 +44,15 @@ Status check_alone(const Claimed& claimed) {
         return journal::is_same(ours, theirs);
       };
       if (std::ranges::none_of(members, is_theirs)) continue;
-      return Error(Code::kRefused, fmt::format("migration {} has process {}",
+      return Error(Code::kRefused, fmt::format("migration {} is already moving process {}",
                                                other->migration.to_string(), theirs.pid()));
     }
   }
   return {};
 }
 
-/// Adds those of `tree` that are not members yet, if all of `tree` may be moved: a member may have
-/// executed what is another user's. Zombies move with their parents.
+/// Adds the processes of `tree` that are not members yet. Fails if one of `tree` may not be moved:
+/// a member may have executed another user's program. Zombies move with their parents.
 Status add_descendants(Claimed& claimed, const std::vector<pid_t>& tree) {
   const worker::Permissions rights = permissions(claimed.course);
   for (const pid_t pid : tree) {
@@ -120,8 +120,9 @@ Status follow_members(Begun& begun, const std::vector<pid_t>& tree) {
   const std::size_t before = members.size();
   GCR_TRY(add_descendants(begun.claimed, tree));
   if (members.size() > gpu::kMaxMembers) {
-    return Error(Code::kRefused, fmt::format("it has {} processes by now, {} are allowed",
-                                             members.size(), gpu::kMaxMembers));
+    return Error(Code::kRefused,
+                 fmt::format("the job has {} processes by now, at most {} are supported",
+                             members.size(), gpu::kMaxMembers));
   }
   for (Member& member : members) {
     if (std::exchange(member.examined, true)) continue;
@@ -140,8 +141,9 @@ bool is_transient(const Claimed& claimed, const Error& refused, Clock::time_poin
   for (const Member& member : claimed.members) {
     if (late.empty() || !member.examined) *late.Add() = id_of(member);
   }
-  if (!one_ends(late)) return false;
-  spdlog::info("a process has ended, trying again: {}", refused.message());
+  if (!any_member_ends(late)) return false;
+  spdlog::info("a process of the job has ended, so examining the job again after the refusal: {}",
+               refused.message());
   return true;
 }
 
@@ -156,7 +158,8 @@ Status examine_frozen(Begun& begun) {
     }
     const auto stat = procfs::read_stat(tree[i]);
     if (!stat || procfs::has_ended(*stat) || procfs::is_exiting(*stat)) return {};
-    return Error(Code::kRefused, fmt::format("process {} was not examined", tree[i]));
+    return Error(Code::kRefused,
+                 fmt::format("process {} was started after the job was examined", tree[i]));
   });
 }
 

@@ -1,5 +1,5 @@
-// The end of the source's course: the commit, or the undoing. Every failure before the commit leads
-// back to a running process, by the functions of migrate-agent/migration/finish.
+// The end of the source's course: the commit or the rollback. Every failure before the commit
+// resumes the process, with the functions of migrate-agent/migration/finish.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -16,10 +16,10 @@ namespace {
 
 using std::chrono::milliseconds;
 
-/// For a living process to answer at its door.
+/// The longest wait for a living process to answer at its door.
 constexpr milliseconds kDoorPatience{1000};
 
-/// Whether the claimed process has ended by itself. One whose door has closed is about to.
+/// Whether the claimed process has ended by itself, or is about to: its door has closed.
 bool ends_by_itself(const Claimed& claimed, const Begun* begun) {
   if (claimed.root().is_ending()) return true;
   if (begun == nullptr || begun->processes.is_dumped()) return false;
@@ -34,7 +34,7 @@ Error ended_by_itself(pid_t pid) {
   return Error(Code::kNotFound, fmt::format("process {} ended by itself before it was moved", pid));
 }
 
-/// After the undoing: `cause`, unless the process has ended, which then is the reason.
+/// Gives the reason of the failure after the rollback: `cause`, or that the process has ended.
 Error explain(const Claimed& claimed, const Error& cause) {
   Run& run = claimed.course.run;
   note_undone_closing(run);
@@ -43,13 +43,13 @@ Error explain(const Claimed& claimed, const Error& cause) {
   return ended_by_itself(claimed.root().pid());
 }
 
-Undoing undoing(const Claimed& claimed, const undo::InHand& hand) {
-  return {&hand, [&claimed](const Error& cause) { return explain(claimed, cause); }};
+Undoing undoing(const Claimed& claimed, const undo::WorkerState& state) {
+  return {&state, [&claimed](const Error& cause) { return explain(claimed, cause); }};
 }
 
 }  // namespace
 
-undo::InHand in_hand(Begun& begun, TakenVram* vram) {
+undo::WorkerState worker_state(Begun& begun, TakenVram* vram) {
   std::map<pid_t, gpu::GpuAccess*> accesses;
   for (const Member* member : begun.processes.gpu_members()) {
     accesses[member->pid()] = member->access.get();
@@ -72,11 +72,11 @@ undo::InHand in_hand(Begun& begun, TakenVram* vram) {
 Result<proto::CommitReply> commit(Begun& begun, TakenVram* vram, const Vote& vote) {
   auto& [run, find_target, request] = begun.course;
   const worker::Phases::Timer timer(run.phases, "course", "commit");
-  const undo::InHand hand = in_hand(begun, vram);
-  GCR_ASSIGN(
-      proto::CommitReply confirmed,
-      migration::commit(run, *begun.claimed.target, vote, undoing(begun.claimed, hand),
-                        "; the agent keeps asking, and the stopped process is kept at the source"));
+  const undo::WorkerState state = worker_state(begun, vram);
+  GCR_ASSIGN(proto::CommitReply confirmed,
+             migration::commit(run, *begun.claimed.target, vote, undoing(begun.claimed, state),
+                               "; the agent keeps asking the destination, and the stopped process "
+                               "is kept at the source"));
   if (request.has_checkpoint()) {
     run.report.set_checkpoint(request.checkpoint().name());
     return confirmed;
@@ -89,7 +89,7 @@ Result<proto::CommitReply> commit(Begun& begun, TakenVram* vram, const Vote& vot
 
 namespace {
 
-/// The vote and the commit of a checkpoint whose job runs already.
+/// Asks for the vote and commits, for a checkpoint whose job runs already.
 Status complete_checkpoint(Prepared& p, const Sent& sent) {
   GCR_TRY(ask_for_vote(p.claimed, sent));
   GCR_TRY(p.claimed.target->commit());
@@ -99,26 +99,28 @@ Status complete_checkpoint(Prepared& p, const Sent& sent) {
 
 }  // namespace
 
-/// Until the last record nothing says that there is a checkpoint: a recovery that finds the journal
-/// removes it, unless it has its name by then.
-Status go_on(Prepared& p, const Sent& sent) {
+/// Resumes the job first, then completes the checkpoint. Until Finished is written the journal says
+/// that the migration was aborted, so a recovery removes the checkpoint's files, unless the
+/// checkpoint already has its name.
+Status resume_and_complete(Prepared& p, const Sent& sent) {
   Run& run = p.course.run;
   const worker::Phases::Timer timer(run.phases, "course", "complete");
-  // What a recovery reads, if this worker dies before the last record.
-  const Error interrupted(Code::kInternal, "the agent died before the checkpoint was complete");
-  undo::InHand hand = in_hand(p.begun, p.vram.get());
-  hand.running = [&run] {
+  // The reason that a recovery reports if this worker dies before Finished is written.
+  const Error interrupted(Code::kInternal,
+                          "the source's worker died before the checkpoint was complete");
+  undo::WorkerState state = worker_state(p.begun, p.vram.get());
+  state.running = [&run] {
     run.report.set_downtime_ms(in_milliseconds(run.console.downtime().end()));
   };
-  const auto taken_back = run.phases.time("process", "take back", [&] {
+  const auto rolled_back = run.phases.time("process", "take back", [&] {
     return worker::guarded([&] {
-      return finish::take_back(*run.log, run.worker.config, commit::SourceEvent::kFailed,
-                               finish::aborted(interrupted), &hand);
+      return finish::roll_back(*run.log, run.worker.config, commit::SourceEvent::kFailed,
+                               finish::aborted(interrupted), &state);
     });
   });
-  if (!taken_back) {
-    p.claimed.target->abort(taken_back.error().message());
-    return undone(run, interrupted, taken_back.error());
+  if (!rolled_back) {
+    p.claimed.target->abort(rolled_back.error().message());
+    return undone(run, interrupted, rolled_back.error());
   }
   const Status completed = worker::guarded([&] { return complete_checkpoint(p, sent); });
   if (!completed) p.claimed.target->abort(completed.error().message());
@@ -137,12 +139,14 @@ Error give_up(Course& course, const Reached& reached, const Error& cause) {
   if (claimed == nullptr) return migration::give_up(run, nullptr, cause);
   const bool ended = ends_by_itself(*claimed, begun);
   run.report.set_process_ended(ended);
-  if (ended) spdlog::info("the process has ended: {}", cause.message());
+  if (ended) {
+    spdlog::info("the process ended by itself, which ended the migration: {}", cause.message());
+  }
   const Error reason = ended ? ended_by_itself(claimed->root().pid()) : cause;
   Target* const target = claimed->target.get();
   if (begun == nullptr) return migration::give_up(run, target, reason);
-  const undo::InHand hand = in_hand(*begun, vram);
-  return migration::give_up(run, target, reason, undoing(*claimed, hand));
+  const undo::WorkerState state = worker_state(*begun, vram);
+  return migration::give_up(run, target, reason, undoing(*claimed, state));
 }
 
 }  // namespace gcr::migration::source

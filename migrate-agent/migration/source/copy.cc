@@ -1,5 +1,13 @@
-// The source while the process runs: rounds, the pause before the switchover, and the closing of
-// the gate.
+// Pre-copy at the source, while the process runs, up to the closing of the gate.
+//
+// Each round takes over new allocations, digests all VRAM to find the dirty chunks, and asks
+// Convergence what to do. As long as the dirty bytes do not fit the downtime limit, it sends them,
+// with the gate closed for the share of time that auto-converge demands. When they fit, or when
+// more rounds would not help, the migration may pause for its operator, during which rare rounds
+// keep the destination up to date. Then the journal gets the record Detaching, the members enter
+// their control group, and the gate closes. A strict migration digests once more with the closed
+// gate; if the dirty bytes do not fit any more, it opens the gate again and begins another series
+// of rounds.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -19,10 +27,11 @@ namespace {
 using std::chrono::seconds;
 
 constexpr seconds kGateTimeout{10};
-/// Pause between two rounds of a paused migration; doubled after each.
+/// The time between two rounds of a paused migration; doubled after each round.
 constexpr seconds kFirstPause{2};
 constexpr seconds kLongestPause{60};
-/// A paused migration waits at least this many times as long as its last round took.
+/// The shortest wait between two rounds of a paused migration, as a multiple of the last round's
+/// duration.
 constexpr int kPausePerRound = 9;
 
 store::Compression to_compression(proto::Compression compression) {
@@ -50,19 +59,20 @@ Status open_image_sink(const Begun& begun, Images& images, double link_bytes_per
 
 namespace {
 
-/// With the link's rate, if rounds have found it out.
+/// Opens the sink with the link's rate, if rounds have measured it.
 Status open_image_sink(Prepared& p) {
   return open_image_sink(p.begun, p.images, p.precopy.convergence().rate());
 }
 
 Status find_dirty(Prepared& p) {
   GCR_TRY(refresh_buffers(p));
-  // CRIU is started before the digest: what takes time after it lets the process dirty more VRAM.
+  // CRIU is started before the digest: while a step after the digest takes time, the process
+  // dirties more VRAM.
   if (!p.images.outgoing.prepared()) {
     const worker::Phases::Timer timer(p.course.run.phases, "images", "start CRIU");
     GCR_TRY(p.images.outgoing.prepare());
   }
-  return p.precopy.look();
+  return p.precopy.find_dirty();
 }
 
 Status image_round(Prepared& p) {
@@ -71,7 +81,7 @@ Status image_round(Prepared& p) {
   return p.images.outgoing.round(*p.images.sink);
 }
 
-/// While the round is sent, the process is throttled by this share.
+/// Sends a round. Meanwhile the gate is closed for `share_held` of the time.
 Status copy_round(Prepared& p, double share_held) {
   Run& run = p.course.run;
   run.console.tell("precopy", fmt::format("round {}: sending {}", p.precopy.rounds().size() + 1,
@@ -86,8 +96,8 @@ Status copy_round(Prepared& p, double share_held) {
   return run.worker.cancellation.check();
 }
 
-/// Waits for an operator's ContinueRequest. Meanwhile rounds keep the destination up to date, so
-/// rarely that they hardly load GPU and link.
+/// Waits for an operator's ContinueRequest. Rounds keep the destination up to date, so rarely that
+/// they hardly load GPU and link.
 Status pause(Prepared& p) {
   Run& run = p.course.run;
   run.console.set_paused(true);
@@ -97,7 +107,7 @@ Status pause(Prepared& p) {
   Clock::duration rest = kFirstPause;
   while (!run.console.may_switch_over()) {
     GCR_TRY(run.worker.cancellation.check());
-    if (!run.console.rest(rest)) continue;
+    if (!run.console.sleep_unless_ordered(rest)) continue;
     const auto began = Clock::now();
     GCR_TRY(find_dirty(p));
     if (p.precopy.remaining_bytes() > 0) GCR_TRY(copy_round(p, 0));
@@ -106,11 +116,11 @@ Status pause(Prepared& p) {
   }
   run.console.set_paused(false);
   p.claimed.target->tell_paused(false);
-  run.console.tell("precopy", "going on to the switchover");
+  run.console.tell("precopy", "continuing with the switchover");
   return run.worker.cancellation.check();
 }
 
-/// The expected downtime, for the report and for operators.
+/// Sets the expected downtime in the report and for operators.
 void begin_switchover(Prepared& p) {
   const Precopy& precopy = p.precopy;
   proto::MigrateReport& report = p.course.run.report;
@@ -122,15 +132,16 @@ void begin_switchover(Prepared& p) {
   p.course.run.console.begin_switchover(report.expected_downtime_ms(), report.expected_is_least());
 }
 
-/// A member without a door would keep the driver's files when it is dumped.
+/// Checks that no member without a door uses a GPU: a dump would fail on its files of the driver.
 Status check_others_use_no_gpu(const Members& members) {
   for (const Member& member : members) {
     if (member.access != nullptr || procfs::is_in_vfork(member.pid())) continue;
     const auto file = process::driver_file_in_use(member.pid());
     if (!file) continue;
-    return Error(Code::kRefused,
-                 fmt::format("process {} began to use the GPU while it was moved: it has {}",
-                             process::describe_process(member.pid()), *file));
+    return Error(
+        Code::kRefused,
+        fmt::format("process {} began to use a GPU after it was examined: it has {}; try again",
+                    process::describe_process(member.pid()), *file));
   }
   return {};
 }
@@ -168,7 +179,8 @@ namespace {
 Status copy_rounds(Prepared& p) {
   Run& run = p.course.run;
   const worker::Phases::Timer timer(run.phases, "course", "pre-copy");
-  // From here on a failure reports that the process runs on, not that nothing was touched.
+  // From here on the report of a failure says that the process keeps running, not that nothing was
+  // touched.
   run.report.set_source_touched(true);
   run.console.begin_copying(p.claimed.target->channel());
   for (;;) {
@@ -212,12 +224,13 @@ Status close_gate(Begun& begun) {
 
 namespace {
 
-/// True if the switchover goes on; false if the gate is open again, for another round.
+/// Closes the gate. True: the switchover continues; false: the gate is open again, for another
+/// round.
 Result<bool> stop_for_last_round(Prepared& p) {
   GCR_TRY(close_gate(p.begun));
   GCR_TRY(refresh_buffers(p));
   if (!p.course.request.strict()) return true;
-  GCR_TRY(p.precopy.look());
+  GCR_TRY(p.precopy.find_dirty());
   if (p.precopy.acceptable()) return true;
   GCR_TRY(p.begun.processes.open_gate());
   note_undone_closing(p.course.run);

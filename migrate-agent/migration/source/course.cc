@@ -24,22 +24,26 @@ void report_sending(Run& run, Prepared& p) {
   }
 }
 
-/// For the expected downtime of later migrations. What goes through the driver alone depends on
-/// amounts that are known each time.
+/// Records the measured times, from which later migrations estimate their downtime. Not for a job
+/// with a member without the preload library: its downtime is computed from amounts that are known
+/// each time.
 void remember(const Prepared& p, const Vote& vote) {
   if (p.begun.driver_alone) return;
   Run& run = p.course.run;
   const double closed_ms = in_milliseconds(run.console.downtime().current());
-  const double beside_ms = in_milliseconds(p.control_took);
-  const double overlapped_ms = std::max(beside_ms, in_milliseconds(p.last_round_took));
+  const double control_ms = in_milliseconds(p.control_took);
+  const double overlapped_ms = std::max(control_ms, in_milliseconds(p.last_round_took));
   const Status remembered = remember_downtime(
       run.worker.config.state_dir, p.kind, vote.reply.prefilled(),
-      {.beside_ms = beside_ms, .rest_ms = std::max(0.0, closed_ms - overlapped_ms)});
-  if (!remembered) spdlog::warn("{}", remembered.error().message());
+      {.control_ms = control_ms, .rest_ms = std::max(0.0, closed_ms - overlapped_ms)});
+  if (!remembered) {
+    spdlog::warn("cannot record the downtime for later estimates: {}",
+                 remembered.error().message());
+  }
 }
 
-/// A checkpoint without a name is called after the time and the process: those of a series, and of
-/// several jobs at once, have different names.
+/// Names a checkpoint that has no name after the time and the process, so that names differ within
+/// a series and between concurrent jobs.
 void name(proto::CheckpointOrder& order, std::int64_t pid) {
   if (!order.name().empty()) return;
   const auto now = std::chrono::floor<std::chrono::milliseconds>(std::chrono::system_clock::now());
@@ -75,7 +79,7 @@ void introduce(Course& course) {
     run.began.set_checkpoint(request.checkpoint().name());
   }
   run.began.set_peer(control::printable(destination));
-  spdlog::info("moves process {} to {}", request.pid(), run.began.peer());
+  spdlog::info("migrating process {} to {}", request.pid(), run.began.peer());
 }
 
 void report_wire(Run& run, Target& target) {
@@ -112,7 +116,7 @@ void migrate(Course& course) {
   });
   Status done;
   if (sent && course.request.has_checkpoint() && !course.request.checkpoint().stop()) {
-    done = go_on(**prepared, *sent);
+    done = resume_and_complete(**prepared, *sent);
   } else {
     const Reached reached{claimed ? &*claimed : nullptr, begun ? begun->get() : nullptr,
                           prepared ? (*prepared)->vram.get() : nullptr};

@@ -1,15 +1,17 @@
-// One migration away from this host: of a running job to another agent or into a store. Suspends,
-// and moves of what is suspended, use its steps (migrate-agent/migration/suspend).
+// The course of a migration away from this host: of a running job to another agent or into a store.
+// Suspends, and migrations of suspended jobs, use its steps (migrate-agent/migration/suspend).
 //
-// Steps block, on one thread. Each gives what the next one needs:
-//   claim.cc         Claimed: the processes are this migration's; Begun: it has a journal
+// Steps block, on one thread. Each returns the input of the next one:
+//
+//   claim.cc         Claimed: the processes belong to this migration; Begun: it has a journal
 //   prepare.cc       both preflights; Prepared: both sides are ready
-//   buffers.cc       TakenVram: which buffers there are, and who keeps them
+//   buffers.cc       TakenVram: the job's buffers and their keeper
 //   copy.cc          rounds while the job runs, the pause, the gate
 //   switchover.cc    Sent: the last round, concurrently checkpoint and dump
-//   memory_files.cc  files in memory that go along
-//   commit.cc        the commit, or the undoing
-// course.cc has their order. The Console serves operators meanwhile, on the thread of the
+//   memory_files.cc  memory files that move with the job
+//   commit.cc        the commit or the rollback
+//
+// course.cc has their order. The Console serves operators concurrently, on the thread of the
 // io_context.
 #pragma once
 
@@ -39,24 +41,25 @@ using DigestSecret = std::array<std::byte, 32>;
 using Buffers = google::protobuf::RepeatedPtrField<proto::Buffer>;
 
 struct Claimed;
-/// The target of a claimed job. kInvalidArgument if the request names none.
+/// Creates the target of a claimed job. kInvalidArgument if the request names none.
 using FindTarget = std::function<Result<std::unique_ptr<Target>>(const Claimed& claimed)>;
 
-/// What was ordered.
+/// The order of an operator, and the state of its execution.
 struct Course {
   Run run;
   FindTarget find_target;  ///< null: the job stays on this host
   proto::MigrateRequest request;
 };
 
-/// No other migration gets these processes. The members' order is final once they are examined:
-/// later ones are added at the end.
+/// Processes that no other migration can claim. The order of the members is final once they are
+/// examined: later ones are added at the end.
 struct Claimed {
   Course& course;
   Members members{};
-  std::optional<preflight::SuspendedJob> suspended{};  ///< if the job was suspended before
+  std::optional<preflight::SuspendedJob> suspended{};  ///< set if the job was suspended before
   std::unique_ptr<Target> target{};                    ///< null: the job stays on this host
-  worker::Cancellation::Registration interrupting{};   ///< of the target's waits
+  worker::Cancellation::Registration
+      interrupting{};  ///< interrupts waits for the target on a cancellation
 
   const procfs::Process& root() const { return members.front().process; }
   void end_target() {
@@ -65,39 +68,42 @@ struct Claimed {
   }
 };
 
-/// The migration has a journal, and survives this worker. Nothing was done to the processes yet.
+/// A migration with a journal, which survives this worker. The processes are still untouched.
 struct Begun {
   Course& course;
   Claimed& claimed;
-  DigestSecret key;           ///< under which all that is sent is digested
+  DigestSecret key;           ///< digests of all sent data use it
   proto::GroupLimits limits;  ///< of the members' control groups
   std::shared_ptr<const device::Driver> driver;
   gpu::Job job;
   gpu::Lister lister;
   std::optional<preflight::DriverAlone> driver_alone;  ///< the member without the preload library
   std::shared_ptr<const criu::Plugin> criu_plugin;     ///< null: no member needs one
-  std::uint64_t resident_bytes;                        ///< of all members, when they were examined
+  std::uint64_t resident_bytes;  ///< total of all members when they were examined
   SourceJob processes;
 };
 
-/// VRAM that the migration has taken over from the members.
+/// The VRAM of the members, exported to this worker, and its keeper.
 struct TakenVram {
   TakenVram(const Begun& begun, keeper::Keeper started)
       : outgoing(begun.driver, digest::DigestKey::expand(begun.key)), keeper(std::move(started)) {}
 
   mover::OutgoingVram outgoing;
   keeper::Keeper keeper;
-  std::optional<std::vector<gpu::Mapping>> kept{};  ///< what the keeper holds, once armed
+  std::optional<std::vector<gpu::Mapping>>
+      kept{};  ///< the mappings that the keeper holds, once armed
 };
 
-/// Everything of the members that goes through CRIU, or beside it: images and ordinary memory.
+/// The members' state outside VRAM: CRIU's images, and ordinary memory that this agent reads
+/// itself.
 struct Images {
   images::ScratchDirectory scratch;
   OutgoingImages outgoing;
   images::Sink* sink = nullptr;  ///< the target's, once images are sent
 };
 
-/// Both sides are ready to copy. The target ends before this: its channel reads memory of `vram`.
+/// Both sides are ready to copy. The target is destroyed before `vram`, whose memory its channel
+/// reads.
 struct Prepared {
   Prepared(Begun& job, std::unique_ptr<TakenVram> taken, Images made, std::string kind_of_program,
            const SteadyDowntime& expected)
@@ -120,8 +126,8 @@ struct Prepared {
   std::unique_ptr<TakenVram> vram;
   Images images;
   Precopy precopy;
-  std::string kind;       ///< of program, and
-  SteadyDowntime steady;  ///< what this kind takes
+  std::string kind;       ///< the kind of program, for the downtime history
+  SteadyDowntime steady;  ///< the expected times of this kind
   Clock::duration last_round_took{};
   Clock::duration control_took{};
 };
@@ -129,126 +135,134 @@ struct Prepared {
 // The steps.
 
 Result<Claimed> claim(Course& course);
-/// What this host alone can find about the job. Members that have ended are none any more.
+/// Examines the job on this host. Members that have ended are removed from the list.
 Result<preflight::Examination> examine(Claimed& claimed);
-/// What the target says of it.
+/// Asks the target for its findings, and checks that the examined processes have not ended.
 Status preflight(const Claimed& claimed, const preflight::Examination& found);
-/// Both, and again where a process that prevented it has ended meanwhile.
+/// Runs examine() and preflight(), and repeats them if they were refused because of a process that
+/// has ended meanwhile.
 Result<preflight::Examination> agree(Claimed& claimed);
-/// A migration that fails from here on leaves a journal.
+/// Begins the journal. A migration that fails from here on leaves a journal.
 Result<std::unique_ptr<Begun>> begin(Claimed& claimed, preflight::Examination found);
 Result<std::unique_ptr<Prepared>> prepare(Begun& begun);
-/// Until the gate is closed, and what is left may be sent then.
+/// Copies VRAM in rounds, and closes the gate. After success the dirty bytes that remain may be
+/// sent in the downtime.
 Status copy(Prepared& prepared);
 Result<Sent> switch_over(Prepared& prepared);
-/// The target votes. No operator has cancelled by then.
+/// Asks the target for its vote. kCancelled if an operator has cancelled meanwhile.
 Result<Vote> ask_for_vote(const Claimed& claimed, const Sent& sent);
-/// kNotFound if a process has ended that the dump had stopped.
+/// Checks that all dumped processes still exist; otherwise kNotFound.
 Status check_still_stopped(const Claimed& claimed);
-/// `vram`: null if it was not taken over. Gives what the target confirmed.
+/// Commits, and gives the target's confirmation. `vram`: null if it was not taken over.
 Result<proto::CommitReply> commit(Begun& begun, TakenVram* vram, const Vote& vote);
-/// Instead of a vote and a commit, for a checkpoint of a job that goes on: lets it go on, and then
-/// completes the checkpoint. A failure leaves the job running.
-Status go_on(Prepared& prepared, const Sent& sent);
-/// How far a course has come when it ends. Null: it has failed before.
+/// Ends the checkpoint of a job that keeps running: resumes the job, then asks for the vote and
+/// commits. A failure leaves the job running.
+Status resume_and_complete(Prepared& prepared, const Sent& sent);
+/// The steps that a course has completed when it ends; null: not reached.
 struct Reached {
   Claimed* claimed = nullptr;
   Begun* begun = nullptr;
   TakenVram* vram = nullptr;
 };
-/// Instead of a commit: undoes everything and tells the target. Gives `cause`, or why there is more
-/// to do.
+/// Ends a course before its commit: undoes everything, and sends an abort to the target. Gives
+/// `cause`, or the reason why a recovery has to continue.
 Error give_up(Course& course, const Reached& reached, const Error& cause);
 
-/// A migration of a running job from beginning to end, with its report.
+/// Runs a migration of a running job from beginning to end, and sends its report.
 void migrate(Course& course);
 
-/// The last steps, if everything was `sent`: the vote and the commit. Else the undoing.
+/// Runs the last steps: the vote and the commit if everything was `sent`, otherwise the rollback.
 Result<Vote> vote_and_commit(Course& course, const Reached& reached, Result<Sent>& sent);
 
-/// Gives a checkpoint that has none a name (after the time), and says in the log what begins.
+/// Sets the first fields of the run, names a checkpoint that has no name (after the time), and logs
+/// the beginning.
 void introduce(Course& course);
 
-/// The other agent, or a store.
+/// Creates the target that the request names: another agent or a store.
 Result<std::unique_ptr<Target>> find_target(const Claimed& claimed);
 
-/// Into the report: what went over the wire.
+/// Adds the bytes on the wire and the reconnections to the report.
 void report_wire(Run& run, Target& target);
 
-// What several steps use.
+// Functions that several steps use.
 
-/// Whose processes may be moved to where this job goes: a store is its user's to read.
+/// The rights that apply to this job's target: a store can be read by its owner, so only the
+/// owner's processes may be stored there.
 worker::Permissions permissions(const Course& course);
 
-/// Finds the target, and claims the members: those that are known, and all below the first.
+/// Creates the target, and claims the members: those that are known, and all descendants of the
+/// first.
 Status claim_for_target(Claimed& claimed);
 
 Result<Images> prepare_images(Begun& begun);
 
-/// Room for these buffers at the target, and its channel.
+/// Makes the target allocate memory for the buffers and open its channel.
 Result<PreparedTarget> prepare_target(const Begun& begun, Buffers buffers);
 
-/// Where images go; compressed for a link of this rate, 0: unknown.
+/// Opens the target's sink for images, compressed for a link of this rate; 0: unknown.
 Status open_image_sink(const Begun& begun, Images& images, double link_bytes_per_s);
 
-/// After control state was taken: the dump, and the files in memory; the sink is flushed. Adds
-/// files and members to `request`.
+/// After control state was taken: dumps the processes, sends images and memory files, and flushes
+/// the sink. Adds the files and members to `request`.
 Status send_images(Begun& begun, Images& images, proto::RestoreRequest& request);
 
-/// Right before the dump: gives files in memory the names that CRIU needs. Right after it: takes
-/// them back.
+/// Right before the dump: gives memory files the names that CRIU needs. unname_memory_files()
+/// removes the names right after it.
 Result<memory_files::Renamed> name_memory_files(const Begun& begun);
 Status unname_memory_files(const Begun& begun, const memory_files::Renamed& renamed);
 
-/// After the dump: sends the files in memory that the target wants. `members`: all, as they are
-/// now.
+/// After the dump: sends the memory files that the target wants. `members`: all members, as they
+/// are now.
 Status carry_memory_files(const Begun& begun, images::Sink& sink,
                           const std::vector<memory_files::Member>& members);
 
-/// For undoing what was done to the processes. `vram`: null if it was not taken over.
-undo::InHand in_hand(Begun& begun, TakenVram* vram);
+/// The worker's state of the processes, for an undo. `vram`: null if it was not taken over.
+undo::WorkerState worker_state(Begun& begun, TakenVram* vram);
 
-/// Asks for each process whether it may be moved, as it is now, and adds those that were born below
-/// the claimed one since the members were listed; `tree` is the claimed one and all below it.
+/// Checks again whether each process may be moved, and adds processes that were started below the
+/// claimed one since the members were listed. `tree` is the claimed process and all below it.
 Status follow_members(Begun& begun, const std::vector<pid_t>& tree);
 
-/// Whether what was refused, of members that are not examined yet, may go by itself: one of them
-/// has ended or ends soon, and is waited for, until `end`.
+/// Whether a refusal may be temporary: a member that is not examined yet has ended, or ends soon.
+/// Waits for that until `end`.
 bool is_transient(const Claimed& claimed, const Error& refused, Clock::time_point end);
 
-/// When nothing of the job runs: follow_members(), and all of them are still what was examined.
+/// When no process of the job runs: follow_members(), and a check that every member still is as it
+/// was examined.
 Status examine_frozen(Begun& begun);
 
-/// The journal knows the keeper before it holds anything.
+/// Starts a keeper, and writes it into the journal before it holds anything.
 Result<keeper::Keeper> start_keeper(Run& run, bool of_copy = false);
 
-/// Nothing of it yet; its keeper has been started.
+/// Starts the keeper; no VRAM is taken over yet.
 Result<std::unique_ptr<TakenVram>> take_vram(const Begun& begun);
 
-/// Takes over what the members have allocated since the last call, and lets go of what they have
-/// freed. Gives what the target has to be told.
+/// Exports the members' new allocations, and releases those that they have freed. Gives the changes
+/// for the target.
 Result<proto::BuffersRequest> follow_allocations(Begun& begun, TakenVram& vram);
 
-/// follow_allocations(), and tells the target.
+/// Runs follow_allocations(), and sends the changes to the target.
 Status refresh_buffers(Prepared& prepared);
 
-/// VRAM outlives this worker afterwards.
+/// Gives all VRAM to the keeper; afterwards it survives this worker.
 Status arm_keeper(Begun& begun, TakenVram& vram);
 
-/// The journal says afterwards that the processes may be taken apart, and they are in the
-/// migration's group. Once.
+/// Writes Detaching, so that from here on a recovery expects detached processes, and moves the
+/// members into the migration's control group. Does this once.
 Status note_detaching(Begun& begun, TakenVram& vram);
 
+/// Closes the gates of all members, and starts the downtime.
 Status close_gate(Begun& begun);
 
-/// With the gate closed: arms the keeper, and takes VRAM and control state from all members.
+/// With the gate closed: gives VRAM to the keeper, and takes VRAM and control state from all
+/// members.
 Status take_control_state(Begun& begun, TakenVram& vram);
 
-/// With the gate closed: no process outside the job has got memory of the job's since preflight;
-/// `members` is who had descriptors of it then.
+/// With the gate closed: checks that no process outside the job has obtained the job's GPU memory
+/// since preflight. `members`: the processes that had descriptors of it then.
 Status check_sharers(const Begun& begun, const std::vector<pid_t>& members);
 
-/// The gate is open again, and the job still runs here.
+/// Records that the gate is open again and the job still runs here.
 void note_undone_closing(Run& run);
 
 }  // namespace gcr::migration::source

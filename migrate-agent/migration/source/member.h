@@ -1,5 +1,6 @@
-// The processes of the job: the claimed one first, then all below it. One list, from the claim to
-// the target's vote; a member's place in it is its number in messages and in the job's allocations.
+// The processes of the job: the claimed one first, then all below it. The same list is used from
+// the claim to the target's vote; a member's index in it is its number in messages and in the job's
+// allocations.
 #pragma once
 
 #include <sys/types.h>
@@ -21,17 +22,17 @@ namespace gcr::migration {
 
 struct Member {
   procfs::Process process;
-  bool examined = false;                              ///< or found to have ended before that
-  gpu::MemberId number{};                             ///< its place, once the job has begun to move
-  std::optional<process::Confinement> confinement{};  ///< what it was in when it was examined
+  bool examined = false;   ///< true too if it ended before its examination
+  gpu::MemberId number{};  ///< its index; set when the journal begins
+  std::optional<process::Confinement> confinement{};  ///< its confinement when it was examined
   std::unique_ptr<gpu::GpuAccess> access{};           ///< null: it uses no GPU
-  std::unique_ptr<device::Control> control{};         ///< of its driver; null: it uses no GPU
-  std::optional<proto::DumpedMember> dumped{};        ///< what it was when the dump had stopped it
+  std::unique_ptr<device::Control> control{};   ///< control by its driver; null: it uses no GPU
+  std::optional<proto::DumpedMember> dumped{};  ///< its state when the dump had stopped it
 
   pid_t pid() const { return process.pid(); }
 };
 
-/// Members stay where they are when others are added.
+/// A deque: references to members stay valid when others are added.
 using Members = std::deque<Member>;
 
 inline std::vector<pid_t> pids_of(const Members& members) {
@@ -40,7 +41,7 @@ inline std::vector<pid_t> pids_of(const Members& members) {
   return pids;
 }
 
-/// As the journal names it.
+/// The member's identity in the journal.
 inline journal::ProcessId id_of(const Member& member) {
   journal::ProcessId id;
   id.set_pid(member.pid());
@@ -54,7 +55,7 @@ inline journal::ProcessIds ids_of(const Members& members) {
   return ids;
 }
 
-/// Those that use GPUs.
+/// The members that use GPUs.
 inline std::vector<Member*> gpu_members_of(Members& members) {
   std::vector<Member*> found;
   for (Member& member : members) {

@@ -1,4 +1,4 @@
-// The files in memory that go along with the job.
+// Sends the job's memory files to the target.
 #include <fmt/format.h>
 
 #include "migrate-agent/commit/journal/held_files.h"
@@ -17,7 +17,7 @@ const std::filesystem::path& journal_of(const Begun& begun) {
   return begun.course.run.log->journal().path();
 }
 
-/// What stays at the source until the commit, and goes then.
+/// The journal's entry of a file that stays at the source until the commit and is removed then.
 journal::HeldFile held(const memory_files::OutgoingFile& file) {
   journal::HeldFile held;
   held.set_device(file.fact.device());
@@ -65,7 +65,9 @@ Status carry_memory_files(const Begun& begun, images::Sink& sink,
   journal::HeldFiles carried;
   for (const std::uint32_t place : reply.wanted()) {
     if (place >= outgoing.files.size()) {
-      return Error(Code::kProtocol, "the destination wants a file in memory that is not there");
+      return Error(Code::kProtocol,
+                   fmt::format("the destination wants memory file {}, but the job has only {}",
+                               place, outgoing.files.size()));
     }
     *carried.add_files() = held(outgoing.files[place]);
     GCR_ASSIGN(UniqueFd content, memory_files::open(outgoing.files[place]));

@@ -4,16 +4,16 @@ namespace gcr::migration {
 
 using Clock = worker::Phases::Clock;
 
-Status Precopy::look() {
+Status Precopy::find_dirty() {
   const worker::Phases::Timer timer(phases_, "vram", "digest");
-  looked_at_ = Clock::now();
+  digest_began_ = Clock::now();
   dirty_.reset();
   GCR_ASSIGN(dirty_, vram_.find_dirty(target_));
-  digest_ms_ = in_milliseconds(Clock::now() - looked_at_);
-  meter_.looked({.began = looked_at_,
-                 .digest_ms = digest_ms_,
-                 .vram_bytes = vram_.total_bytes(),
-                 .dirty_bytes = dirty_->bytes});
+  digest_ms_ = in_milliseconds(Clock::now() - digest_began_);
+  meter_.end_digest({.began = digest_began_,
+                     .digest_ms = digest_ms_,
+                     .vram_bytes = vram_.total_bytes(),
+                     .dirty_bytes = dirty_->bytes});
   return {};
 }
 
@@ -27,7 +27,7 @@ Result<proto::Round> Precopy::send_round() {
   convergence_.sent(sent_bytes, seconds);
   proto::Round round;
   round.set_number(number);
-  round.set_start_ms(phases_.since_origin_ms(looked_at_));
+  round.set_start_ms(phases_.since_origin_ms(digest_began_));
   round.set_digest_ms(digest_ms_);
   round.set_duration_ms(digest_ms_ + seconds * 1000);
   round.set_dirty_chunks(dirty_->chunks.size() + dirty_->cleared_chunks);

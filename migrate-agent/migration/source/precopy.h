@@ -16,34 +16,35 @@ namespace gcr::migration {
 
 class Precopy {
  public:
-  /// All of them outlive this object.
+  /// The arguments by reference outlive this object.
   Precopy(mover::OutgoingVram& vram, mover::ChunkTarget& target, worker::Phases& phases,
           ProgressMeter& meter, PrecopyLimits limits)
       : vram_(vram), target_(target), phases_(phases), meter_(meter), convergence_(limits) {}
 
   /// Digests VRAM and finds what the destination lacks.
-  Status look();
+  Status find_dirty();
 
-  /// For the next decision.
+  /// Sets the downtime limit for the next decision.
   void set_downtime_limit(double limit_ms) { convergence_.set_downtime_limit(limit_ms); }
 
-  /// What to do after look().
+  /// Decides what to do after find_dirty().
   Result<Convergence::Next> decide() { return convergence_.decide(remaining_bytes()); }
 
-  /// With the gate closed: whether what look() found may be sent in the downtime.
+  /// With the gate closed: whether the bytes that find_dirty() found may be sent in the downtime.
   bool acceptable() const { return convergence_.acceptable(remaining_bytes()); }
 
-  /// Sends what look() found, as a round, while `throttle` throttles the process.
+  /// Sends the chunks that find_dirty() found, as one round. `throttle` throttles the process
+  /// meanwhile.
   Status send(const gpu::Throttle& throttle);
 
-  /// The same with the gate closed.
+  /// Sends the last round, with the gate closed.
   Status send_last();
 
-  /// What look() found.
+  /// The bytes that find_dirty() found.
   std::uint64_t remaining_bytes() const { return dirty_ ? dirty_->bytes : 0; }
-  /// How long look() took.
+  /// The duration of the last find_dirty().
   double digest_ms() const { return digest_ms_; }
-  /// How long that takes to send; 0 if no rate is known.
+  /// The expected time to send remaining_bytes(); 0 if no rate is known.
   double expected_ms() const { return convergence_.expected_ms(remaining_bytes()); }
   const Convergence& convergence() const { return convergence_; }
 
@@ -58,7 +59,7 @@ class Precopy {
   ProgressMeter& meter_;
   Convergence convergence_;
   std::optional<mover::OutgoingVram::Dirty> dirty_;
-  worker::Phases::Clock::time_point looked_at_{};
+  worker::Phases::Clock::time_point digest_began_{};
   double digest_ms_ = 0;
   std::vector<proto::Round> rounds_;
 };

@@ -1,5 +1,5 @@
-// The source's steps before anything is copied: it examines the job, asks the target, and makes
-// everything ready on both sides.
+// The source's steps before anything is copied: it examines the job, asks the target for its
+// findings, and prepares both sides.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -42,7 +42,8 @@ Result<preflight::Examination> examine(Claimed& claimed) {
   if (!found.members.empty()) {
     run.began.set_command(journal::short_command(found.members.front().command()));
   }
-  // The destination learns nothing of a process that cannot be moved.
+  // Blockers end the migration here, so the destination receives no data of a process that cannot
+  // be moved.
   std::vector<proto::Finding> findings = found.findings.list();
   if (claimed.target == nullptr) std::erase_if(findings, std::not_fn(findings::is_about_gpus));
   GCR_TRY(judge(run, findings));
@@ -67,7 +68,7 @@ Status preflight(const Claimed& claimed, const preflight::Examination& found) {
   asked.set_ordered_by(run.began.ordered_by());
   GCR_ASSIGN(const proto::PreflightReply reply, claimed.target->preflight(asked));
   GCR_TRY(judge(run, {reply.findings().begin(), reply.findings().end()}));
-  // What was examined by its number was the claimed process, if that has not been reaped.
+  // The process was examined by PID. It is the claimed one, unless that was reaped.
   if (claimed.root().has_ended()) {
     return Error(Code::kNotFound, "the process ended while it was examined");
   }
@@ -75,8 +76,8 @@ Status preflight(const Claimed& claimed, const preflight::Examination& found) {
     const auto now = procfs::read_stat(member.pid());
     if (!now || now->start_time == member.process.start_time()) continue;
     return Error(Code::kNotFound,
-                 fmt::format("process {} ended while it was examined, and another one has its "
-                             "number",
+                 fmt::format("process {} ended while it was examined, and another process now has "
+                             "its PID",
                              member.pid()));
   }
   return fault::point("source.preflighted");
@@ -136,7 +137,7 @@ Result<std::unique_ptr<Prepared>> prepare(Begun& begun) {
   std::string kind = kind_of_program(run.began.command());
   SteadyDowntime steady = expect_downtime(run.worker.config.state_dir, kind, ready.reply.prefill());
   if (const auto& alone = begun.driver_alone) {
-    steady = {.beside_ms = in_milliseconds(alone->downtime), .is_least = false};
+    steady = {.control_ms = in_milliseconds(alone->downtime), .is_least = false};
   }
   run.console.set_steady_downtime(steady);
   auto prepared = std::make_unique<Prepared>(begun, std::move(vram), std::move(images),

@@ -14,23 +14,26 @@
 namespace gcr::migration {
 namespace {
 
-/// If the agent is gone, a closed gate opens by itself after this, unless VRAM was detached.
+/// A closed gate opens by itself when it has not heard from the agent for this long, unless VRAM
+/// was detached.
 constexpr std::chrono::seconds kGateLease{30};
-/// Each finds only what processes have started that the look before it had not yet moved.
-constexpr int kMostLooks = 100;
-/// A child is in vfork for less than a millisecond, but a program may start one after the other.
+/// The most scans for new processes. Each scan finds only processes that were started since the
+/// scan before it.
+constexpr int kMostScans = 100;
+/// The longest wait for children in vfork. Each is there for less than a millisecond, but a program
+/// may start them one after the other.
 constexpr std::chrono::seconds kVforkPatience{5};
 constexpr std::chrono::microseconds kVforkPause{200};
 
 std::vector<gpu::Gates::Member> gates_of(const std::vector<Member*>& members) {
   std::vector<gpu::Gates::Member> gates;
-  for (const Member* one : members) gates.push_back({one->pid(), one->access.get()});
+  for (const Member* member : members) gates.push_back({member->pid(), member->access.get()});
   return gates;
 }
 
 std::vector<gpu::Gates::Member> under_library(std::vector<gpu::Gates::Member> members) {
   std::erase_if(members,
-                [](const gpu::Gates::Member& one) { return one.access->is_driver_alone(); });
+                [](const gpu::Gates::Member& member) { return member.access->is_driver_alone(); });
   return members;
 }
 
@@ -45,16 +48,17 @@ SourceJob::SourceJob(Members& members, cgroups::Group group)
 
 pid_t SourceJob::driver_alone() const {
   const auto found = std::ranges::find_if(
-      gpu_members_, [](const Member* one) { return one->access->is_driver_alone(); });
+      gpu_members_, [](const Member* member) { return member->access->is_driver_alone(); });
   return found == gpu_members_.end() ? 0 : (*found)->pid();
 }
 
 Status SourceJob::enter_group() {
   GCR_TRY(group_.create());
   GCR_TRY(group_.add(root_));
-  // What is born in the group stays in it; what was born outside meanwhile, the next look finds.
+  // A child of a process in the group is in the group. Children of other processes are found by the
+  // next scan.
   std::set<pid_t> moved{pid()};
-  for (int look = 0; look < kMostLooks; ++look) {
+  for (int scan = 0; scan < kMostScans; ++scan) {
     bool found_new = false;
     for (const procfs::Process& process : procfs::open_tree(root_)) {
       if (!moved.insert(process.pid()).second || group_.contains(process)) continue;
@@ -64,7 +68,8 @@ Status SourceJob::enter_group() {
     }
     if (!found_new) return {};
   }
-  return Error(Code::kTimeout, "its processes start others faster than they can be held together");
+  return Error(Code::kTimeout,
+               "the job starts processes faster than they can be moved into one control group");
 }
 
 Status SourceJob::close_gate(std::chrono::milliseconds timeout, gpu::Gates::Watch watch) {
@@ -85,28 +90,30 @@ Status SourceJob::open_gate() {
 
 Status SourceJob::detach() {
   detaching_ = true;
-  return side_by_side(gpu_members_, [](Member* one) { return one->access->detach(); });
+  return side_by_side(gpu_members_, [](Member* member) { return member->access->detach(); });
 }
 
 Status SourceJob::lock(std::chrono::milliseconds timeout) {
-  return side_by_side(gpu_members_, [timeout](Member* one) {
-    return one->access->is_driver_alone() ? Status() : one->control->lock(timeout);
+  return side_by_side(gpu_members_, [timeout](Member* member) {
+    return member->access->is_driver_alone() ? Status() : member->control->lock(timeout);
   });
 }
 
 Status SourceJob::checkpoint() {
-  return side_by_side(gpu_members_, [](Member* one) -> Status {
-    const Status done = one->control->checkpoint();
+  return side_by_side(gpu_members_, [](Member* member) -> Status {
+    const Status done = member->control->checkpoint();
     if (done || done.error().code() != Code::kUnsupported) return done;
-    if (!one->access->is_driver_alone()) return done;
-    return Error(Code::kRefused, done.error().message() + ": does it use managed memory?");
+    if (!member->access->is_driver_alone()) return done;
+    return Error(Code::kRefused, done.error().message() +
+                                     ": the process may use managed memory, which cannot be moved");
   });
 }
 
-/// All threads of a frozen group are stopped next, by CRIU or by stop(), which waits until each
-/// has: for ever, if one waits in vfork for a child that has stopped before it executed its
-/// program. So none may when the group freezes. The kernel takes a thread for frozen a moment
-/// before it sleeps in vfork, so its state does not tell; that its child has its memory does.
+/// Freezes the group at a moment at which no thread is in vfork. The next step stops all threads
+/// and waits for each of them. It would wait for ever for a thread that waits in vfork for a child
+/// that was stopped before it executed its program. The state of a thread does not show this,
+/// because the kernel treats a thread as frozen a moment before it sleeps in vfork; but a child in
+/// vfork shares its parent's memory. If there is one, the group is thawed and frozen again.
 Status SourceJob::freeze_outside_vfork() {
   const auto end = std::chrono::steady_clock::now() + kVforkPatience;
   for (;;) {
@@ -117,14 +124,18 @@ Status SourceJob::freeze_outside_vfork() {
     const std::string child = process::describe_process(*in_vfork);
     GCR_TRY(group_.thaw());
     if (std::chrono::steady_clock::now() > end) {
-      return Error(Code::kUnavailable,
-                   fmt::format("process {} is in vfork: it has its parent's memory still", child));
+      return Error(
+          Code::kUnavailable,
+          fmt::format(
+              "cannot freeze the job: for {} s there was always a process in vfork, now process {}",
+              kVforkPatience.count(), child));
     }
     std::this_thread::sleep_for(kVforkPause);
   }
 }
 
-/// A frozen task takes its SIGSTOP when it is thawed, before it runs.
+/// Thaws the group with all tasks stopped: a frozen task handles its SIGSTOP when it is thawed,
+/// before it runs.
 Status SourceJob::thaw_stopped() {
   std::vector<procfs::Process> members;
   for (const pid_t pid : group_.processes()) {
@@ -148,12 +159,12 @@ Status SourceJob::stop() {
   return group_.freeze();
 }
 
-Status SourceJob::look_in_time(bool by_criu, const LastLook& last) {
+Status SourceJob::check_in_time(bool by_criu, const LastLook& last) {
   for (;;) {
-    const Status looked = last.look();
-    if (looked || dumped_) return looked;
+    const Status checked = last.look();
+    if (checked || dumped_) return checked;
     if (by_criu) GCR_TRY(group_.thaw());
-    if (!last.once_more(looked.error())) return looked;
+    if (!last.once_more(checked.error())) return checked;
     if (by_criu) GCR_TRY(freeze_outside_vfork());
   }
 }
@@ -170,7 +181,7 @@ Result<std::vector<process::ThreadRights>> SourceJob::dump(const LastLook& last,
     GCR_TRY(thaw_stopped());  // CRIU cannot trace frozen threads
   }
   auto dumped = [&]() -> Result<std::vector<process::ThreadRights>> {
-    GCR_TRY(look_in_time(by_criu, last));
+    GCR_TRY(check_in_time(by_criu, last));
     return prepared.run(take, renamed, &memory);
   }();
   if (!dumped) {

@@ -1,9 +1,10 @@
-// The processes of a job at the source, and the steps that take them apart:
+// The processes of a job at the source, and the steps that take their GPU state from them and stop
+// them:
 //
 //   running -close_gate-> gated -detach-> detached -lock-> locked -checkpoint-> checkpointed
 //   -dump-> dumped
 //
-// recovery::bring_back() finds how far it has come, and leads back. Methods block and belong to one
+// undo::bring_back() undoes these steps, from any of the states. Methods block and belong to one
 // thread at a time.
 #pragma once
 
@@ -22,62 +23,68 @@
 
 namespace gcr::migration {
 
-/// Before CRIU touches any of the processes.
+/// The last check of the processes before CRIU touches any of them.
 struct LastLook {
-  /// Where CRIU can freeze them, nothing of them runs then. After its Error they run again.
+  /// The check. If CRIU can freeze the processes, none runs during it; after its Error they run
+  /// again.
   std::function<Status()> look;
-  /// Whether to look again after that Error; called while they run. May wait for a while.
+  /// Whether to repeat the check after its Error; called while the processes run. May wait for a
+  /// while.
   std::function<bool(const Error&)> once_more;
 };
 
 class SourceJob {
  public:
-  /// `members` outlive this object; the first one and all below it move. `group` holds all of them
-  /// from the dump on.
+  /// `members` outlive this object; the first one and all below it move. `group` contains all of
+  /// them from the dump on.
   SourceJob(Members& members, cgroups::Group group);
 
   const std::vector<Member*>& gpu_members() const { return gpu_members_; }
-  /// By which the application is throttled: of the members under the preload library, whose gates
-  /// open by themselves if this agent dies.
+  /// The gate that throttles the application: the gates of the members under the preload library,
+  /// which open by themselves if this agent dies.
   gpu::Gate& gate() { return throttled_; }
-  pid_t pid() const { return root_.pid(); }  ///< of the root
-  pid_t driver_alone() const;                ///< the member without the preload library; 0: none
+  pid_t pid() const { return root_.pid(); }  ///< the root's PID
+  pid_t driver_alone() const;  ///< PID of the member without the preload library; 0: none
   const cgroups::Group& group() const { return group_; }
 
-  /// Whether close_gate() was called, and not undone by open_gate().
+  /// Whether close_gate() was called, and open_gate() has not undone it.
   bool gated() const { return gated_; }
-  /// Whether detach() was called, or a gate is the driver's lock: from then on it does not come
-  /// back by itself, and a stop may be the dump's.
+  /// Whether detach() was called, or a gate is the driver's lock: from then on the job does not
+  /// resume by itself, and a stopped process may have been stopped by the dump.
   bool detaching() const { return detaching_; }
-  /// Whether dump() or stop() has stopped it.
+  /// Whether dump() or stop() has stopped the job.
   bool is_dumped() const { return dumped_; }
-  /// It was stopped, by stop(), before this object was made: a dump that fails leaves it so.
+  /// Records that stop() has stopped the job before this object was created: a dump that fails
+  /// leaves it stopped.
   void set_stopped() { dumped_ = true; }
 
-  /// Moves all of them into their group, where they keep running.
+  /// Moves all processes into the group, where they keep running.
   Status enter_group();
 
-  /// Holds back the application's calls and drains the GPUs. `watch` is told what it waits for.
+  /// Holds back the application's calls and drains the GPUs. `watch` receives the reason while it
+  /// waits.
   Status close_gate(std::chrono::milliseconds timeout, gpu::Gates::Watch watch);
 
-  /// The way back from gated only.
+  /// Undoes close_gate(). Only in gated.
   Status open_gate();
 
-  // All members at the same time, in each of the next three.
+  // Each of the next three acts on all members concurrently.
 
-  /// The application unmaps its VRAM; from here on only mover and keeper hold it.
+  /// Makes the application unmap its VRAM; afterwards only mover and keeper hold it.
   Status detach();
 
-  /// The driver holds back further calls and waits for submitted work, unless that was the gate.
+  /// Makes the driver hold back further calls and wait for submitted work, unless that was the
+  /// gate.
   Status lock(std::chrono::milliseconds timeout);
 
-  /// The driver moves control state into host memory.
+  /// Makes the driver move control state into host memory.
   Status checkpoint();
 
-  /// Without a dump: stops all tasks, as a dump leaves them, and freezes them.
+  /// Stops and freezes all tasks without a dump.
   Status stop();
 
-  /// See criu::PreparedDump::run(); the tasks stay stopped, and frozen.
+  /// Dumps the processes, as criu::PreparedDump::run() describes; the tasks stay stopped and
+  /// frozen.
   Result<std::vector<process::ThreadRights>> dump(const LastLook& last,
                                                   criu::PreparedDump& prepared,
                                                   const criu::TakeImage& take,
@@ -86,13 +93,13 @@ class SourceJob {
 
  private:
   Status freeze_outside_vfork();
-  Status look_in_time(bool by_criu, const LastLook& last);
+  Status check_in_time(bool by_criu, const LastLook& last);
   Status thaw_stopped();
 
   procfs::Process root_;
   std::vector<Member*> gpu_members_;
-  gpu::Gates gates_;      ///< of all
-  gpu::Gates throttled_;  ///< of those under the preload library
+  gpu::Gates gates_;      ///< gates of all GPU members
+  gpu::Gates throttled_;  ///< gates of those under the preload library
   cgroups::Group group_;
   bool gated_ = false;
   bool detaching_ = false;

@@ -1,5 +1,12 @@
-// The source with the gate closed: the last round, at the same time checkpoint and dump, and the
-// restore at the target, up to its vote.
+// The switchover at the source, with the gate closed, up to the target's vote.
+//
+// Two sequences run concurrently, since the mover holds the VRAM independently of the process. One
+// digests VRAM and sends the last round. The other takes the process apart: gives VRAM to the
+// keeper, detaches it, lets the driver checkpoint the control state, dumps the process with CRIU
+// and sends its images. If one fails, the target's channel is cancelled, which ends the other
+// (send_both()). Checks that need a stopped process run as soon as it is stopped: shared GPU
+// memory, removed files, and confinement, all of which may have changed since preflight. Finally
+// the target votes, and the dumped processes must still exist.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -24,13 +31,13 @@ namespace gcr::migration::source {
 namespace {
 
 constexpr std::chrono::seconds kLockTimeout{10};
-/// The job stays stopped for so long for processes that are about to end.
+/// How long the job stays stopped to wait for processes that are about to end.
 constexpr std::chrono::seconds kLastTransience{1};
 
 Status send_last_round(Prepared& p) {
   const auto began = Clock::now();
   // A strict migration has digested VRAM when it closed the gate.
-  if (!p.course.request.strict()) GCR_TRY(p.precopy.look());
+  if (!p.course.request.strict()) GCR_TRY(p.precopy.find_dirty());
   GCR_TRY(p.precopy.send_last());
   p.course.run.report.set_buffers(p.vram->outgoing.count());
   p.course.run.report.set_vram_bytes(p.vram->outgoing.total_bytes());
@@ -40,7 +47,7 @@ Status send_last_round(Prepared& p) {
 
 }  // namespace
 
-/// Memory that a process outside the job has too would become two memories.
+/// A migration would break the sharing with a process outside the job.
 Status check_sharers(const Begun& begun, const std::vector<pid_t>& members) {
   const auto sharers = preflight::find_sharers(begun.lister.shared(), members);
   if (sharers.empty()) return {};
@@ -49,7 +56,8 @@ Status check_sharers(const Begun& begun, const std::vector<pid_t>& members) {
 
 namespace {
 
-/// What a stopped process is and has; its threads are among those that were dumped.
+/// Describes a stopped process: its credentials and files. Its threads are among those that were
+/// dumped.
 Result<proto::DumpedMember> describe(pid_t pid, const std::vector<process::NamedFile>& named,
                                      const std::vector<process::ThreadRights>& dumped) {
   proto::DumpedMember member;
@@ -62,7 +70,7 @@ Result<proto::DumpedMember> describe(pid_t pid, const std::vector<process::Named
   return member;
 }
 
-/// Removed files are in the images with their content.
+/// Checks the removed files of a process; the images contain their content.
 Status check_removed_files(pid_t pid) {
   findings::Findings findings(findings::Side::kSource);
   GCR_TRY(process::look_at_removed_files(pid, findings));
@@ -71,8 +79,8 @@ Status check_removed_files(pid_t pid) {
                                            findings::reason_of(findings.list())));
 }
 
-/// What the dumped members and their threads have set for themselves. What confines them and cannot
-/// be carried was a blocker, if it was there when they were examined.
+/// Adds the settings that the dumped members and their threads have made for themselves. A
+/// confinement that cannot be carried is a blocker; preflight has found those that existed then.
 Status add_settings(Begun& begun) {
   Run& run = begun.course.run;
   const cgroups::Group& group = begun.processes.group();
@@ -94,34 +102,34 @@ Status add_settings(Begun& begun) {
   if (!observed) return observed.error();
   const auto& accepted = begun.course.request.accepted();
   for (std::size_t i = 0; i < pids.size(); ++i) {
-    criu::Observed& one = (*observed)[i];
+    criu::Observed& member = (*observed)[i];
     const std::string who = process::describe_process(pids[i]);
-    for (proto::Setting& setting : one.settings) {
+    for (proto::Setting& setting : member.settings) {
       if (std::ranges::find(accepted, findings::kind_of(findings::kMdwe).id) != accepted.end())
         setting.set_needed(false);
       *stopped[i]->dumped->add_settings() = std::move(setting);
     }
-    if (!one.in_landlock.empty()) {
+    if (!member.in_landlock.empty()) {
       findings.add(findings::kLandlock,
-                   fmt::format("{} threads of process {} are in a domain of Landlock",
-                               one.in_landlock.size(), who));
+                   fmt::format("{} threads of process {} are in a Landlock domain",
+                               member.in_landlock.size(), who));
     }
-    if (one.has_keyrings) {
+    if (member.has_keyrings) {
       findings.add(findings::kKeyring,
-                   fmt::format("process {} has keyrings of its own, or its threads", who));
+                   fmt::format("process {}, or one of its threads, has a keyring of its own", who));
     }
   }
   findings.accept(accepted);
   return judge(run, findings.list());
 }
 
-/// All members that the dump has stopped. `threads`: their rights, as dumped.
+/// Describes all members that the dump has stopped. `threads`: the rights of the dumped threads.
 Status describe_dumped(Begun& begun, Images& images,
                        const std::vector<process::ThreadRights>& threads) {
   Run& run = begun.course.run;
   const std::vector<pid_t> tree = procfs::stopped_tree(begun.processes.pid());
-  // Where nothing was frozen before the dump, a member may have been born, or have executed another
-  // program, since the last look.
+  // If the processes were not frozen before the dump, one may have been started, or have executed
+  // another program, since the last check.
   const bool was_frozen = !begun.processes.group().directory_for_criu().empty();
   if (!was_frozen) GCR_TRY(follow_members(begun, tree));
   std::map<pid_t, std::vector<process::NamedFile>> named;
@@ -140,7 +148,7 @@ Status describe_dumped(Begun& begun, Images& images,
                          [&] { return carry_memory_files(begun, *images.sink, with_files); });
 }
 
-/// CRIU says neither whose file of the GPU driver it met, nor which one.
+/// Adds the process and the file of the GPU driver to the error of a dump: CRIU names neither.
 Error explain(const Members& members, Error dump_failed) {
   for (const Member& member : members) {
     const auto file = process::driver_file_in_use(member.pid());
@@ -169,7 +177,8 @@ Result<std::vector<process::ThreadRights>> dump(Begun& begun, Images& images) {
   return dumped;
 }
 
-/// A member without the preload library does not tell with whom it shares GPU memory.
+/// Checks the sharing of GPU memory by a member without the preload library, which does not report
+/// it.
 Status check_unseen(const Begun& begun) {
   const pid_t alone = begun.processes.driver_alone();
   if (alone == 0) return {};
@@ -177,8 +186,9 @@ Status check_unseen(const Begun& begun) {
     if (pid == alone || procfs::is_in_vfork(pid)) continue;
     const auto file = process::driver_file_in_use(pid);
     if (!file) continue;
-    return Error(Code::kRefused, fmt::format("process {}, which was forked meanwhile, has {}",
-                                             process::describe_process(pid), *file));
+    return Error(Code::kRefused,
+                 fmt::format("process {}, which was forked after the job was examined, has {}",
+                             process::describe_process(pid), *file));
   }
   findings::Findings findings(findings::Side::kSource);
   preflight::check_unseen_memory(pids_of(begun.claimed.members), begun.lister.shared(), findings);
@@ -186,8 +196,8 @@ Status check_unseen(const Begun& begun) {
   return Error(Code::kRefused, findings::reason_of(findings.list()));
 }
 
-/// In the detach, members have released what the driver would checkpoint and not restore. If the
-/// kernel still shows some of it, nothing is checkpointed.
+/// Checks that the members hold no GPU memory that the driver would checkpoint but not restore. The
+/// members released it in the detach; if the kernel still shows some, nothing is checkpointed.
 Status check_released(const Begun& begun) {
   for (const Member* member : begun.processes.gpu_members()) {
     const std::size_t left = process::unexplained_descriptors(member->pid());
@@ -244,11 +254,11 @@ Status send_images(Begun& begun, Images& images, proto::RestoreRequest& request)
 
 namespace {
 
-/// Pages that cannot be dropped are moved.
+/// Drops pages of zeros from the memory of GPU members; pages that cannot be dropped are moved.
 void drop_zero_pages(Prepared& p) {
   const auto dropped = p.course.run.phases.time("process", "drop zero pages", [&p] {
     return side_by_side(p.begun.processes.gpu_members(), [&p](Member* member) -> Status {
-      if (member->access->is_driver_alone()) return {};  // it has no door that could drop them
+      if (member->access->is_driver_alone()) return {};  // it has no door to drop them
       const auto dropped = process::drop_zero_pages(
           *member->access, member->process, p.images.outgoing.private_memory().of(member->pid()),
           p.images.outgoing.known(member->pid()));
@@ -256,7 +266,9 @@ void drop_zero_pages(Prepared& p) {
       return {};
     });
   });
-  if (!dropped) spdlog::warn("pages of zeros stay: {}", dropped.error().message());
+  if (!dropped) {
+    spdlog::warn("cannot drop pages of zeros, so they are moved: {}", dropped.error().message());
+  }
 }
 
 Status send_control_state(Prepared& p, proto::RestoreRequest& request) {
@@ -273,7 +285,7 @@ Status send_control_state(Prepared& p, proto::RestoreRequest& request) {
 Result<Sent> switch_over(Prepared& prepared) {
   Run& run = prepared.course.run;
   const worker::Phases::Timer timer(run.phases, "course", "switchover");
-  // The mover holds VRAM, so its last round runs in parallel with the steps on the process.
+  // The mover holds VRAM, so its last round runs concurrently with the steps on the process.
   const std::vector<pid_t> members = pids_of(prepared.claimed.members);
   Sent sent;
   GCR_TRY(send_both(
@@ -304,7 +316,7 @@ Status check_still_stopped(const Claimed& claimed) {
   const bool ended = std::ranges::any_of(claimed.members, [](const Member& member) {
     return member.dumped && member.process.is_ending();
   });
-  if (ended) return Error(Code::kNotFound, "the process ended while it was moved");
+  if (ended) return Error(Code::kNotFound, "a process of the job ended during the migration");
   return {};
 }
 

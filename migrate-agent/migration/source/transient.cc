@@ -25,7 +25,7 @@ bool is_young(const procfs::Stat& stat) {
 
 }  // namespace
 
-bool one_ends(const journal::ProcessIds& members) {
+bool any_member_ends(const journal::ProcessIds& members) {
   for (const auto end = Clock::now() + kSoon;; std::this_thread::sleep_for(kPause)) {
     bool any_young = false;
     for (int i = 1; i < members.size(); ++i) {

@@ -1,4 +1,4 @@
-// Members that live for a moment: a compiler, say, whose files are gone when it is.
+// Short-lived members: a compiler, for example, whose removed files disappear with it.
 #pragma once
 
 #include <chrono>
@@ -7,12 +7,11 @@
 
 namespace gcr::migration {
 
-/// For so long a job that is refused is looked at once more whenever one of its processes has
-/// ended.
+/// How long a refused job is examined again each time one of its processes has ended.
 inline constexpr std::chrono::seconds kTransience{5};
 
-/// Whether a member other than the first has ended, or does so within a second; for that one waits
-/// only if one of them is younger than ten seconds.
-bool one_ends(const journal::ProcessIds& members);
+/// Whether a member other than the first has ended, or ends within a second. Waits only if one of
+/// them is younger than ten seconds.
+bool any_member_ends(const journal::ProcessIds& members);
 
 }  // namespace gcr::migration

@@ -1,6 +1,6 @@
-// A migration, or a checkpoint, of a job that is suspended. It is stopped already, so there are no
-// rounds: VRAM comes from the keeper's copy, concurrently with the dump. Until the commit a failure
-// leaves the job suspended as before (migrate-agent/migration/finish).
+// A migration, or a checkpoint, of a suspended job. The job is stopped already, so there are no
+// rounds: VRAM is sent from the keeper's copy, concurrently with the dump. A failure before the
+// commit leaves the job suspended as before (migrate-agent/migration/finish).
 #include <fmt/format.h>
 
 #include "migrate-agent/base/fault/fault.h"
@@ -16,7 +16,7 @@ namespace {
 using source::Begun;
 using source::Claimed;
 
-/// A suspended job that this course has to itself.
+/// A suspended job that only this course may use.
 struct Taken {
   std::optional<commit::SourceLog> suspension;  ///< until the migration has a journal
   gpu::HostCopy copy;
@@ -31,8 +31,8 @@ struct Ready {
   mover::ChunkSender sender;
 };
 
-/// The job moves as a whole, whichever of its processes was named.
-Result<std::unique_ptr<Taken>> take(source::Course& course) {
+/// Claims the whole job; the request may name any of its processes.
+Result<std::unique_ptr<Taken>> claim_job(source::Course& course) {
   auto& [run, find_target, request] = course;
   const pid_t named_pid = request.pid();
   GCR_ASSIGN(const worker::MovableProcess named,
@@ -59,7 +59,7 @@ Result<std::unique_ptr<Taken>> take(source::Course& course) {
       new Taken{std::move(suspension), std::move(copy), std::move(claimed)});
 }
 
-/// Members are known by their places, so all of them must still live.
+/// Examines the job. Members are identified by their index, so all of them must still live.
 Result<preflight::Examination> examine_all(Claimed& claimed) {
   const std::size_t members = claimed.members.size();
   GCR_ASSIGN(auto found, source::examine(claimed));
@@ -70,8 +70,8 @@ Result<preflight::Examination> examine_all(Claimed& claimed) {
   return found;
 }
 
-/// The journal says from here on that the suspended job is this migration's. Its own journal is
-/// unlocked then: an undoing needs it.
+/// Begins the migration's journal, which from here on owns the suspended job. The suspension's own
+/// journal is unlocked then, because a rollback needs it.
 Result<std::unique_ptr<Begun>> begin(Taken& taken, preflight::Examination found) {
   auto begun = source::begin(taken.claimed, std::move(found));
   taken.suspension.reset();
@@ -109,7 +109,7 @@ Result<std::unique_ptr<Ready>> prepare(Begun& begun, const gpu::HostCopy& copy) 
   return ready;
 }
 
-/// Content that differs from what was in VRAM ends the migration.
+/// Sends VRAM from the copy. Content that differs from what was in VRAM ends the migration.
 Status send_vram(Ready& r) {
   const auto key = digest::DigestKey::expand(r.begun.key);
   const auto source = [&](unsigned threads, const mover::ChunkSink& sink) {
@@ -120,7 +120,7 @@ Status send_vram(Ready& r) {
   return {};
 }
 
-/// VRAM and images concurrently.
+/// Sends VRAM and images concurrently.
 Result<Sent> send(Ready& r) {
   Run& run = r.begun.course.run;
   Target& target = *r.begun.claimed.target;
@@ -143,7 +143,7 @@ Result<Sent> send(Ready& r) {
 
 void run(source::Course& course) {
   Run& run = course.run;
-  auto taken = first(run, [&course] { return take(course); });
+  auto taken = first(run, [&course] { return claim_job(course); });
   auto found = then(run, taken, [](auto& job) { return examine_all(job->claimed); });
   auto begun = then(run, found, [&taken](preflight::Examination& examined) {
     return begin(**taken, std::move(examined));

@@ -18,7 +18,7 @@ bool has_room(const Place& place, std::uint64_t bytes) {
   return place.free_bytes >= bytes + preflight::kContextReserveBytes;
 }
 
-/// With `least_bytes`, only those with so much room are offered.
+/// Pairs the GPUs. If `least_bytes` is not 0, only GPUs with so much free VRAM are offered.
 Result<std::vector<device::GpuPair>> pair(const std::vector<mover::MappableGpu>& from,
                                           const std::vector<Place>& host,
                                           const std::vector<device::GpuPair>& ordered,
@@ -40,8 +40,8 @@ Status check_room(const std::vector<Place>& host, const Needs& needs,
   for (const device::GpuPair& pair : pairs) {
     const auto need = needs.find(pair.from);
     if (need == needs.end()) continue;
-    const auto place =
-        std::ranges::find_if(host, [&](const Place& one) { return one.gpu.uuid == pair.to; });
+    const auto place = std::ranges::find_if(
+        host, [&](const Place& candidate) { return candidate.gpu.uuid == pair.to; });
     if (has_room(*place, need->second)) continue;
     return Error(
         Code::kResourceExhausted,

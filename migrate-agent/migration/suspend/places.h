@@ -1,4 +1,4 @@
-// Which GPUs of this host a suspended job returns to.
+// Chooses the GPUs of this host on which a suspended job resumes.
 #pragma once
 
 #include <cstdint>
@@ -14,23 +14,24 @@
 
 namespace gcr::migration {
 
-/// A GPU of this host, as it is now.
+/// The current state of a GPU of this host.
 struct Place {
   device::GpuInfo gpu;
   bool allowed = false;  ///< this agent may place processes on it
   std::uint64_t free_bytes = 0;
 };
 
-/// Pairs for all GPUs in `from`, which are those of the host where the job was suspended: as
-/// `ordered` says, else each to itself if it is in `host` and there is room for `needs` (bytes of
-/// buffers by GPU), else to others with room. kRefused if the order cannot be followed;
-/// kResourceExhausted, with the figures, if there is no room. No input or output.
+/// Gives a pair for each GPU in `from`, the GPUs of the host where the job was suspended. With an
+/// order, as `ordered` says. Otherwise each GPU maps to itself if `host` has it and it has enough
+/// free VRAM for `needs` (bytes of buffers by GPU), else to another GPU with enough. kRefused if
+/// the order cannot be followed; kResourceExhausted, with the sizes, if no GPU has enough. Does no
+/// input or output.
 Result<std::vector<device::GpuPair>> choose_places(std::vector<mover::MappableGpu> from,
                                                    const std::vector<Place>& host,
                                                    const std::map<Uuid, std::uint64_t>& needs,
                                                    const std::vector<device::GpuPair>& ordered);
 
-/// This host's, now. Blocks.
+/// The current state of this host's GPUs. Blocks.
 Result<std::vector<Place>> find_places(const std::shared_ptr<const device::Driver>& driver,
                                        const worker::Config& config);
 

@@ -1,7 +1,7 @@
-// A resume: VRAM is made anew, filled from the keeper's copy and verified while the job is still
-// stopped; a keeper gets it; and from the record Resuming on the job is brought back like any that
-// a worker has left (migrate-agent/migration/finish). Until then a failure leaves it suspended as
-// before.
+// A resume. While the job is still stopped, VRAM is created, filled from the keeper's copy and
+// verified, and a keeper gets it. From the record Resuming on, the job is resumed in the same way
+// as one that a dead worker has left (migrate-agent/migration/finish). A failure before that record
+// leaves the job suspended as before.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -29,10 +29,10 @@ struct Resume {
   std::optional<gpu::HostCopy> copy{};
   gpu::HostCopy::Vram vram{};
   std::vector<device::GpuPair> gpus{};
-  std::optional<keeper::Keeper> keeper{};  ///< of the VRAM
+  std::optional<keeper::Keeper> keeper{};  ///< keeper of the VRAM
 };
 
-Status take(Resume& r) {
+Status claim_job(Resume& r) {
   GCR_ASSIGN(const journal::Entry entry, find_suspended(r.run.worker, r.request.pid()));
   r.run.migration = entry.migration;
   log_migration(entry.migration);
@@ -51,8 +51,8 @@ std::vector<device::GpuPair> ordered(const proto::ResumeRequest& request) {
   return pairs;
 }
 
-/// VRAM with the content of the copy, in this worker's hands.
-Status load(Resume& r) {
+/// Creates VRAM with the content of the copy, and verifies it.
+Status load_vram(Resume& r) {
   const worker::Phases::Timer timer(r.run.phases, "course", "load");
   GCR_ASSIGN(r.copy, open_copy(r.run.log->journal().records(), r.request.pid()));
   r.run.report.set_vram_bytes(r.copy->total_bytes());
@@ -74,15 +74,17 @@ Status load(Resume& r) {
   return fault::point("source.resume.loaded");
 }
 
-/// From here on VRAM outlives this worker. The journal knows the keeper before it holds anything.
-Status keep(Resume& r) {
+/// Hands the VRAM to a keeper; from here on it survives this worker. The journal names the keeper
+/// before it holds anything.
+Status hand_to_keeper(Resume& r) {
   GCR_ASSIGN(r.keeper, source::start_keeper(r.run));
   GCR_TRY(r.copy->hand_over_vram(r.vram, *r.keeper));
   return fault::point("source.resume.kept");
 }
 
-/// Each GPU as it stays is not named: the driver then needs no pairs.
-Status decide(Resume& r) {
+/// Writes Resuming. If every GPU maps to itself, the record names none, because the driver then
+/// needs no pairs.
+Status record_resuming(Resume& r) {
   GCR_TRY(r.run.worker.cancellation.check());
   journal::Record record;
   journal::Resuming& resuming = *record.mutable_resuming();
@@ -104,7 +106,7 @@ Status bring_back(Resume& r) {
                            [&r] { return finish::run_again(*r.run.log, r.run.worker.config); });
 }
 
-/// Whether the job has run again, or ended: or what keeps it from that.
+/// Reports whether the job runs again or has ended, or that a recovery has to resume it.
 void report_state(Resume& r, const Status& done) {
   proto::Suspension& report = *r.run.report.mutable_suspension();
   report.set_done(done.has_value());
@@ -120,14 +122,16 @@ void report_state(Resume& r, const Status& done) {
 void resume(Resume& r) {
   r.run.report.mutable_suspension()->set_resumed(true);
   const Status done = worker::guarded([&]() -> Status {
-    for (const auto step : {take, load, keep, decide})
+    for (const auto step : {claim_job, load_vram, hand_to_keeper, record_resuming})
       GCR_TRY(first(r.run, [&] { return step(r); }));
-    return bring_back(r);  // a cancellation comes too late now
+    return bring_back(r);  // cannot be cancelled any more
   });
   const bool suspended = r.run.log && r.run.log->state() == commit::SourceState::kSuspended;
   if (!done && suspended && r.keeper) {
     const Status ended = r.keeper->end();
-    if (!ended) spdlog::warn("{}", ended.error().message());
+    if (!ended) {
+      spdlog::warn("cannot end the keeper of the failed resume: {}", ended.error().message());
+    }
   }
   report_state(r, done);
   conclude(r.run, done, fmt::format("resume of process {} failed", r.request.pid()));
@@ -141,7 +145,7 @@ asio::awaitable<void> run_resume(worker::WorkerContext& context,
   Console console(context, {});
   resume::Resume course{{context, console}, request};
   course.run.began.set_role(journal::Began::SOURCE);
-  spdlog::info("resumes process {}", request.pid());
+  spdlog::info("resuming process {}", request.pid());
   co_await run_with_console(context, console, [&course] { resume::resume(course); });
 }
 

@@ -1,7 +1,7 @@
-// A suspend: the first steps of a migration (migrate-agent/migration/source), then VRAM goes into
-// host memory while the driver checkpoints the control state. From the record Suspended on the job
-// needs no worker: its control group freezes it, and a keeper holds the copy. Until then every
-// failure leads back to a running job, as in a migration: VRAM still exists.
+// A suspend: the first steps of a migration (migrate-agent/migration/source); then VRAM is copied
+// into host memory while the driver checkpoints the control state. From the record Suspended on the
+// job needs no worker: its control group is frozen, and a keeper holds the copy. Every failure
+// before that record resumes the job, as in a migration, because VRAM still exists.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -25,13 +25,13 @@ struct Suspend {
   std::unique_ptr<source::TakenVram> vram;
   std::unique_ptr<hostmem::MemoryReservation> memory;
   gpu::HostCopy copy;
-  gpu::KeptCopy description;  ///< of the copy
-  keeper::Keeper keeper;      ///< of the copy
+  gpu::KeptCopy description;  ///< description of the copy
+  keeper::Keeper keeper;      ///< keeper of the copy
   mover::VramDigests digests{};
 };
 
-/// The driver releases the control state of a GPU user whose control goes with a dump only in a
-/// dump by CRIU.
+/// Checks that the driver can release the control state of each GPU user without a dump. For AMD
+/// GPUs only a dump by CRIU does that.
 Status check_control(const preflight::Examination& found) {
   for (const preflight::GpuUser& user : found.gpu_users) {
     const pid_t pid = found.pids[user.member];
@@ -44,7 +44,7 @@ Status check_control(const preflight::Examination& found) {
   return {};
 }
 
-/// For a migration of the job while it is suspended.
+/// Describes the job for a later migration of it while it is suspended.
 gpu::KeptCopy describe(const preflight::Examination& found) {
   gpu::KeptCopy description;
   for (const preflight::GpuUser& user : found.gpu_users) {
@@ -58,13 +58,16 @@ gpu::KeptCopy describe(const preflight::Examination& found) {
   return description;
 }
 
-/// Otherwise any process of its user could let it run without its VRAM, by SIGCONT.
+/// Checks that the job can be frozen. A job that is only stopped could be continued without its
+/// VRAM, by a SIGCONT from any process of its user.
 Status check_freezer(const source::Begun& begun) {
   if (begun.processes.group().freezes()) return {};
-  return Error(Code::kRefused, "no control group can be frozen on this host");
+  return Error(Code::kRefused,
+               "this host has no control group that can be frozen (cgroup v2, or the v1 freezer), "
+               "so a job cannot be suspended here");
 }
 
-/// Takes over what the job has allocated since the last call, and makes room for it.
+/// Takes over the job's new allocations, and allocates host memory for them.
 Status take_buffers(Suspend& s) {
   GCR_TRY(source::follow_allocations(s.begun, *s.vram));
   const std::uint64_t missing = s.copy.missing_bytes(s.begun.job);
@@ -76,7 +79,7 @@ Status take_buffers(Suspend& s) {
   return s.memory->taken(memory);
 }
 
-/// All that takes time and can be done while the job runs.
+/// Takes all slow steps that are possible while the job runs.
 Result<std::unique_ptr<Suspend>> prepare(source::Begun& begun, gpu::KeptCopy description) {
   Run& run = begun.course.run;
   const worker::Config& config = run.worker.config;
@@ -111,7 +114,7 @@ Status copy_vram(Suspend& s) {
   return {};
 }
 
-/// The mover holds VRAM, so it is copied while the job is taken apart.
+/// Stops the job. The mover holds the VRAM, so it is copied while the job is taken apart.
 Status stop(Suspend& s) {
   Run& run = s.course.run;
   GCR_TRY(source::close_gate(s.begun));
@@ -130,12 +133,12 @@ Status stop(Suspend& s) {
   return fault::point("source.suspend.copied");
 }
 
-/// The job is suspended afterwards, even if this worker dies.
-Status decide(Suspend& s) {
+/// Writes Suspended. Afterwards the job is suspended, even if this worker dies.
+Status record_suspended(Suspend& s) {
   Run& run = s.course.run;
   GCR_TRY(run.worker.cancellation.check());
   if (s.claimed.root().is_ending()) {
-    return Error(Code::kNotFound, "the process ended while it was suspended");
+    return Error(Code::kNotFound, "the process ended during the suspend");
   }
   s.description.set_digest_key(s.begun.key.data(), s.begun.key.size());
   GCR_TRY(s.copy.hand_over(s.begun.job, s.digests, std::move(s.description), s.keeper));
@@ -150,9 +153,10 @@ Status decide(Suspend& s) {
   return {};
 }
 
-/// A recovery runs after every suspend, and does what this function could not. The copy's pages
-/// stay locked until the worker ends: to unlock them takes 14 ms per GiB (measured on an H200).
-Status release(Suspend& s) {
+/// Releases the VRAM. A recovery runs after every suspend and finishes the steps that this function
+/// could not take. The copy's pages stay locked until the worker ends, because unlocking them takes
+/// 14 ms per GiB (measured on an H200).
+Status release_vram(Suspend& s) {
   GCR_TRY(fault::point("source.suspend.decided"));
   const worker::Phases::Timer timer(s.course.run.phases, "vram", "release");
   keeper::Keeper keeper = std::move(s.vram->keeper);
@@ -176,15 +180,15 @@ void run(source::Course& course) {
   auto prepared = then(run, begun, [&](auto& job) { return prepare(*job, description); });
   Status done = then(run, prepared, [](auto& s) -> Status {
     GCR_TRY(stop(*s));
-    return decide(*s);
+    return record_suspended(*s);
   });
   if (done) {
     const std::string note = (*prepared)->copy.note();
     if (!note.empty()) run.report.add_notes(note);
-    const Status released = worker::guarded([&] { return release(**prepared); });
+    const Status released = worker::guarded([&] { return release_vram(**prepared); });
     if (!released) run.report.add_notes(released.error().message());
   } else if (done.error().code() == Code::kDataLoss && run.log) {
-    run.recovering = true;  // the journal's content is unknown: as if killed here
+    run.recovering = true;  // the journal's content is unknown, so a recovery reads it again
   } else {
     done = source::give_up(course,
                            {claimed ? &*claimed : nullptr, begun ? begun->get() : nullptr,
@@ -206,7 +210,7 @@ asio::awaitable<void> run_suspend(worker::WorkerContext& context,
   Console console(context, order);
   source::Course course{{context, console}, {}, std::move(order)};
   introduce(course.run);
-  spdlog::info("suspends process {}", request.pid());
+  spdlog::info("suspending process {}", request.pid());
   co_await run_with_console(context, console, [&course] { suspend::run(course); });
 }
 

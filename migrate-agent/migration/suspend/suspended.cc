@@ -17,18 +17,18 @@ bool lives(const ProcessId& member) {
   return process && !process->has_ended();
 }
 
-/// The place of each member among those that live.
+/// The mappings with the index of each member among the living ones.
 Result<std::vector<gpu::Mapping>> mapped_by(const std::vector<gpu::Mapping>& suspended,
                                             const journal::ProcessIds& members,
                                             const journal::ProcessIds& living) {
   std::vector<gpu::Mapping> mappings;
   for (const gpu::Mapping& mapping : suspended) {
     if (mapping.member.value >= static_cast<std::uint32_t>(members.size())) {
-      return Error(Code::kDataLoss, "the copy of VRAM is another job's");
+      return Error(Code::kDataLoss, "the copy of VRAM belongs to another job");
     }
     const ProcessId& member = members[static_cast<int>(mapping.member.value)];
     const auto place = std::ranges::find_if(
-        living, [&](const ProcessId& one) { return journal::is_same(one, member); });
+        living, [&](const ProcessId& candidate) { return journal::is_same(candidate, member); });
     if (place == living.end()) {
       return Error(Code::kRefused,
                    fmt::format("process {}, which has GPU memory, has ended since the job was "
@@ -116,7 +116,8 @@ Result<preflight::SuspendedJob> describe_suspended(std::span<const journal::Reco
     GCR_ASSIGN(allocation.mapped_by,
                mapped_by(allocation.mapped_by, journal::members_of(records), living));
     if (suspended.job.add(std::move(allocation))) continue;
-    return Error(Code::kDataLoss, "the copy of VRAM names a buffer twice");
+    return Error(Code::kDataLoss,
+                 fmt::format("the copy of VRAM names buffer {} twice", kept.buffer().id()));
   }
   return suspended;
 }

@@ -1,10 +1,9 @@
-// Where the source moves a process to: another agent (migrate-agent/migration/target/agent), or
-// whatever else can take it and restore it; a store of checkpoints
-// (migrate-agent/migration/target/store) keeps it.
+// The target of a migration: another agent (migrate-agent/migration/target/agent), which restores
+// the process, or a store (migrate-agent/migration/target/store), which keeps it as a checkpoint.
 //
-// Methods block and belong to one thread, in the order in which they are declared here; interrupt()
-// alone may be called from any thread. After an error of preflight(), prepare(), change() or
-// restore() only abort() is left.
+// Methods block and belong to one thread, in the order in which they are declared here; only
+// interrupt() may be called from any thread. After an error of preflight(), prepare(), change() or
+// restore(), only abort() may be called.
 #pragma once
 
 #include <array>
@@ -20,12 +19,12 @@
 namespace gcr::migration {
 
 struct PreparedTarget {
-  proto::PrepareReply reply;   ///< as the data goes in the end, with all notes
+  proto::PrepareReply reply;   ///< after a fall-back, if there was one; with all notes
   double clock_offset_ms = 0;  ///< the target's clock minus ours
   double clock_error_ms = 0;
 };
 
-/// What the target is told of the images.
+/// Adds the image files to `request`.
 inline void add_files(const images::SentImages& sent, proto::RestoreRequest& request) {
   for (const images::ImageFile& file : sent.files) {
     proto::ImageFile& out = *request.add_files();
@@ -46,46 +45,48 @@ inline void add_digests(const mover::VramDigests& digests, proto::RestoreRequest
 
 class Target : public mover::ChunkTarget {
  public:
-  /// For journals and texts: "node2:7411".
+  /// The target's name in journals and messages: "node2:7411".
   virtual std::string name() const = 0;
 
-  /// The common name of its certificate; empty before preflight(), or if it has none.
+  /// The common name of the target's certificate; empty before preflight(), or if it has none.
   virtual std::string common_name() const = 0;
 
   virtual Result<proto::PreflightReply> preflight(const proto::PreflightRequest& request) = 0;
 
-  /// After preflight(). The secret of the key under which chunks and images are digested.
+  /// The secret of the key under which chunks and images are digested. Call it after preflight().
   virtual std::array<std::byte, 32> digest_key() = 0;
 
-  /// Makes room, and connects channel(), which lives as long as the target. Chunks are sent after
-  /// it.
+  /// Allocates memory for the buffers and connects channel(), which lives as long as the target.
+  /// Chunks are sent after it.
   virtual Result<PreparedTarget> prepare(const proto::PrepareRequest& request) = 0;
 
-  /// Makes room for other buffers.
+  /// Adds, remaps and removes buffers while the copy is in progress.
   virtual Result<proto::BuffersReply> change(const proto::BuffersRequest& request) = 0;
 
-  /// Makes what images go to; once. Lives as long as the target. `link_bytes_per_s` is what was
-  /// measured; 0: unknown.
+  /// Creates the sink for images; call it once. The sink lives as long as the target.
+  /// `link_bytes_per_s` is the measured rate; 0: unknown.
   virtual Result<images::Sink*> image_sink(store::Compression compression,
                                            double link_bytes_per_s) = 0;
 
-  /// The source waits for its operator before the switchover, or no longer does. Never blocks.
+  /// Tells the target whether the source waits for its operator before the switchover. Never
+  /// blocks.
   virtual void tell_paused(bool paused) = 0;
 
-  /// After the dump: which files in memory are to be sent, as images.
+  /// After the dump: asks which memory files are to be sent as images.
   virtual Result<proto::CarryReply> carry(const proto::CarryRequest& request) = 0;
 
-  /// The target's vote. Its phases are on the time axis of this host's monotonic clock.
+  /// Gets the target's vote. The times of its phases are on this host's monotonic clock.
   virtual Result<proto::RestoreReply> restore(const proto::RestoreRequest& request) = 0;
 
-  /// One attempt. After an error it is not known whether the target has heard of the commit.
+  /// Orders the commit, in one attempt. After an error it is unknown whether the target has
+  /// received it.
   virtual Result<commit::CommitAnswer> commit() = 0;
 
-  /// Tells the target, if it can still be reached, that nothing more comes.
+  /// Tells the target, if it can still be reached, that the migration is aborted.
   virtual void abort(const std::string& reason) = 0;
 
-  /// From now on waits for the target fail, those that have begun already and those to come; only
-  /// commit() and abort() are still tried. Never blocks.
+  /// Makes all waits for the target fail, current and later ones; only commit() and abort() are
+  /// still attempted. Never blocks.
   virtual void interrupt(const Error& why) = 0;
 };
 

@@ -1,4 +1,12 @@
-// The members at the source.
+// Resumes the members of a job at the source, or keeps them frozen, or kills them.
+//
+// bring_back() does not know how far the worker came. It opens every member and every descendant
+// that still exists, then takes each step for all members before the next one: wait for CRIU, thaw,
+// continue, restore and unlock CUDA, attach VRAM, open the gates. Each step asks for the current
+// state first (the state of the tasks, the driver's state of the process, the preload library's
+// answer) and does nothing where nothing is to be undone, so the sequence can be repeated from the
+// beginning. If a member ends meanwhile, its step fails; bring_back() then removes ended members
+// from the list and repeats the sequence for the others.
 #include <fmt/format.h>
 #include <signal.h>
 
@@ -30,9 +38,9 @@ namespace {
 
 using gpu::GpuAccess;
 
-/// How long to wait for a CRIU that works on the process; the caller tries again.
+/// The longest wait for a CRIU that works on the members; after it the caller tries again.
 constexpr std::chrono::seconds kCriuPatience{60};
-/// What the preload library calls the thread that serves the door.
+/// The name that the preload library gives to the thread that serves the door.
 constexpr char kDoorThread[] = "gcr-door";
 
 bool is_stopped(pid_t pid) {
@@ -52,10 +60,11 @@ pid_t door_thread(pid_t pid) {
   return 0;
 }
 
-/// The dump has stopped it, or a worker died while it dropped pages of zeros: then the door first
-/// finishes dropping, and nothing may write to the memory before it has answered.
+/// Continues a process that was stopped by a dump, or by a worker that died while it dropped zero
+/// pages. In the second case the door first finishes dropping them: until it has answered, all
+/// other threads are held, so that nothing writes to the memory.
 Status resume(const procfs::Process& process, GpuAccess& access) {
-  spdlog::info("process {} is stopped: continuing", process.pid());
+  spdlog::info("continuing the stopped process {}", process.pid());
   if (access.is_driver_alone()) return criu::resume_stopped(process);
   tracing::HeldThreads threads(process);
   GCR_TRY(threads.hold_all_but(door_thread(process.pid())));
@@ -67,8 +76,8 @@ Status resume(const procfs::Process& process, GpuAccess& access) {
 struct Member {
   gpu::MemberId id;
   procfs::Process process;
-  std::unique_ptr<GpuAccess> found = {};  ///< unless the caller has it in hand
-  GpuAccess* access = nullptr;            ///< null if the member was not taken apart
+  std::unique_ptr<GpuAccess> found = {};  ///< owns `access`, unless the caller passed it
+  GpuAccess* access = nullptr;            ///< null: nothing of its GPU state is to be undone
   bool gated = false;
 };
 
@@ -78,7 +87,7 @@ std::vector<pid_t> pids_of(std::span<const Member> members) {
   return pids;
 }
 
-/// Makes them stopped instead of frozen.
+/// Thaws the group so that the members are stopped by SIGSTOP and no longer frozen.
 Status thaw_stopped(std::span<const Member> members, const cgroups::Group& group) {
   GCR_ASSIGN(const bool frozen, group.is_frozen());
   if (!frozen) return {};
@@ -90,13 +99,13 @@ Status thaw_stopped(std::span<const Member> members, const cgroups::Group& group
   return {};
 }
 
-/// Whether that is why the driver does not tell: then there is nothing to undo.
+/// Whether the driver reported that the process does not use CUDA; then there is nothing to undo.
 template <class T>
 bool has_no_cuda(const Result<T>& asked) {
   return !asked && asked.error().code() == Code::kNotFound;
 }
 
-/// Restores and unlocks the control state, from whatever state the driver reports.
+/// Restores and unlocks the CUDA state of the process, from any state that the driver reports.
 Status bring_back_control(pid_t pid, const std::vector<device::GpuPair>& gpus,
                           const device::Driver& driver) {
   const auto control = driver.control(pid);
@@ -108,23 +117,27 @@ Status bring_back_control(pid_t pid, const std::vector<device::GpuPair>& gpus,
       case device::Control::State::kRunning:
         return {};
       case device::Control::State::kCheckpointed:
-        spdlog::info("process {} is checkpointed: restoring", pid);
+        spdlog::info("restoring the CUDA state of the checkpointed process {}", pid);
         GCR_TRY(control->restore(gpus));
         break;
       case device::Control::State::kLocked:
-        spdlog::info("process {} is locked: unlocking", pid);
+        spdlog::info("unlocking CUDA in process {}", pid);
         GCR_TRY(control->unlock());
         break;
       default:
-        return Error(Code::kDataLoss,
-                     fmt::format("the driver has given up on CUDA in process {}", pid));
+        return Error(
+            Code::kDataLoss,
+            fmt::format(
+                "the driver reports that CUDA in process {} has failed: its GPU state is lost",
+                pid));
     }
   }
 }
 
-Status bring_back_controls(std::span<Member*> members, const Lost& lost, const InHand* in_hand) {
+Status bring_back_controls(std::span<Member*> members, const Lost& lost,
+                           const WorkerState* worker_state) {
   if (members.empty()) return {};
-  auto driver = in_hand == nullptr ? nullptr : in_hand->driver;
+  auto driver = worker_state == nullptr ? nullptr : worker_state->driver;
   if (driver == nullptr) {
     GCR_ASSIGN(driver, device::load_drivers(lost.sysfs));
   }
@@ -133,17 +146,20 @@ Status bring_back_controls(std::span<Member*> members, const Lost& lost, const I
   });
 }
 
-Result<gpu::MemberDescriptors> find_vram(const Lost& lost, const InHand* in_hand) {
-  if (in_hand != nullptr) return in_hand->vram();
+Result<gpu::MemberDescriptors> find_vram(const Lost& lost, const WorkerState* worker_state) {
+  if (worker_state != nullptr) return worker_state->vram();
   Result<gpu::MemberDescriptors> taken = Error(Code::kNotFound, "no keeper was started");
   if (lost.keeper) taken = keeper::take_from(*lost.keeper);
   if (taken || taken.error().code() != Code::kNotFound) return taken;
-  return Error(Code::kDataLoss, fmt::format("the VRAM of process {} is lost: {}",
-                                            lost.members.front().pid(), taken.error().message()));
+  return Error(Code::kDataLoss,
+               fmt::format("the VRAM of process {} is lost, because no keeper holds it: {}",
+                           lost.members.front().pid(), taken.error().message()));
 }
 
-/// kNotFound: the process was refused in preflight, or has executed another program, or has ended.
-/// It was never taken apart. The process may be stopped: the driver is not asked about it yet.
+/// Finds the way to the GPU state of a process: the door of its preload library, or the driver.
+/// kNotFound: nothing of it is to be undone, since the process was refused in preflight, has
+/// executed another program, or has ended. The process may be stopped, so the driver is not asked
+/// about it yet.
 Result<std::unique_ptr<GpuAccess>> find_access(pid_t pid, const Lost& lost) {
   if (pid != lost.driver_alone) {
     auto access = gpu::open_access(pid);
@@ -156,33 +172,39 @@ Result<std::unique_ptr<GpuAccess>> find_access(pid_t pid, const Lost& lost) {
   return std::make_unique<gpu::DriverAccess>(pid, *driver);
 }
 
-/// Finds the access to those that may have been taken apart.
-Status open_accesses(std::span<Member> members, const Lost& lost, const InHand* in_hand) {
+/// Sets `access` of all members whose GPU state may have to be undone.
+Status open_accesses(std::span<Member> members, const Lost& lost, const WorkerState* worker_state) {
   for (Member& member : members) {
     const pid_t pid = member.process.pid();
-    if (in_hand != nullptr) {
-      const auto access = in_hand->accesses.find(pid);
-      if (in_hand->gated && access != in_hand->accesses.end()) member.access = access->second;
+    if (worker_state != nullptr) {
+      const auto access = worker_state->accesses.find(pid);
+      if (worker_state->gated && access != worker_state->accesses.end())
+        member.access = access->second;
     } else {
       auto access = find_access(pid, lost);
       if (!access && access.error().code() == Code::kNotFound) continue;
       GCR_TRY(access);
-      // It was found by PID: it is this process's if the process has not been reaped.
+      // The access was found by PID. It is this process's, unless the process was reaped.
       if (member.process.has_ended()) continue;
       member.found = std::move(*access);
       member.access = member.found.get();
     }
     if (member.access == nullptr || lost.detaching || !is_stopped(pid)) continue;
-    spdlog::info("process {} was stopped by its user; its gate opens by itself", pid);
+    spdlog::info(
+        "leaving process {} stopped, because its user stopped it; its gate opens when its "
+        "lease expires",
+        pid);
     member.access = nullptr;
   }
   return {};
 }
 
-/// Attaches the VRAM of all that are detached.
-Status bring_back_vram(std::span<Member*> members, const Lost& lost, const InHand* in_hand) {
+/// Attaches the VRAM of all detached members, and notes whose gates are closed.
+Status bring_back_vram(std::span<Member*> members, const Lost& lost,
+                       const WorkerState* worker_state) {
   std::optional<gpu::MemberDescriptors> vram;
-  std::shared_ptr<const device::Driver> driver = in_hand != nullptr ? in_hand->driver : nullptr;
+  std::shared_ptr<const device::Driver> driver =
+      worker_state != nullptr ? worker_state->driver : nullptr;
   for (Member* member : members) {
     const auto state = member->access->look();
     if (member->access->is_driver_alone() && has_no_cuda(state)) continue;
@@ -190,20 +212,20 @@ Status bring_back_vram(std::span<Member*> members, const Lost& lost, const InHan
     member->gated = state->quiet;
     if (!state->detached) continue;
     if (!vram) {
-      GCR_ASSIGN(vram, find_vram(lost, in_hand));
+      GCR_ASSIGN(vram, find_vram(lost, worker_state));
       if (driver == nullptr) {
         GCR_ASSIGN(driver, device::load_drivers(lost.sysfs));
       }
     }
     gpu::LocalDescriptors& descriptors = (*vram)[member->id];
-    spdlog::info("process {} is detached: attaching {} buffers", member->process.pid(),
+    spdlog::info("attaching {1} buffers to the detached process {0}", member->process.pid(),
                  descriptors.size());
     GCR_TRY(mover::give(*member->access, std::move(descriptors), driver, [] {}));
   }
   return {};
 }
 
-/// Those without a GPU were only stopped.
+/// Continues the members without GPU state, which were only stopped.
 Status continue_others(std::span<const Member> members) {
   for (const Member& member : members) {
     if (member.access != nullptr || !is_stopped(member.process.pid())) continue;
@@ -213,51 +235,54 @@ Status continue_others(std::span<const Member> members) {
   return {};
 }
 
-/// Tells the caller of bring_back() how long `work` took.
-Status timed(const InHand* in_hand, const char* step, const std::function<Status()>& work) {
+/// Runs `work`, and reports its duration to the caller of bring_back().
+Status timed(const WorkerState* worker_state, const char* step,
+             const std::function<Status()>& work) {
   const auto began = std::chrono::steady_clock::now();
   const Status done = work();
-  if (in_hand != nullptr && in_hand->took) in_hand->took(step, began);
+  if (worker_state != nullptr && worker_state->took) worker_state->took(step, began);
   return done;
 }
 
-/// As if nobody had stopped them.
-Status let_go_on(std::span<Member*> members) {
+/// Continues the members with GPU state.
+Status continue_gpu_users(std::span<Member*> members) {
   for (Member* member : members) {
-    // A CRIU that failed has let the process go on, but perhaps not its queues.
+    // A failed CRIU continues the process, but may leave its AMD queues paused.
     GCR_TRY(is_stopped(member->process.pid()) ? resume(member->process, *member->access)
                                               : criu::let_queues_go_on(member->process));
   }
   return {};
 }
 
-/// Each step for all members before the next.
-Status bring_back_all(const Lost& lost, std::span<Member> members, const InHand* in_hand) {
+/// The sequence described at the top of this file.
+Status bring_back_all(const Lost& lost, std::span<Member> members,
+                      const WorkerState* worker_state) {
   GCR_TRY(criu::wait_for_helpers(lost.scratch, kCriuPatience));
-  // Frozen processes are stopped again for what follows: a SIGCONT may have ended their stop.
+  // Frozen processes are stopped for the next steps: a SIGCONT may have ended their stop.
   GCR_TRY(thaw_stopped(members, lost.group));
   if (lost.detaching) GCR_TRY(criu::end_repair(pids_of(members), criu::Repaired::kAll));
-  GCR_TRY(open_accesses(members, lost, in_hand));
+  GCR_TRY(open_accesses(members, lost, worker_state));
   std::vector<Member*> taken_apart;
   for (Member& member : members) {
     if (member.access != nullptr) taken_apart.push_back(&member);
   }
   if (lost.detaching) {
-    GCR_TRY(timed(in_hand, "continue", [&] { return let_go_on(taken_apart); }));
-    GCR_TRY(timed(in_hand, "control restore",
-                  [&] { return bring_back_controls(taken_apart, lost, in_hand); }));
+    GCR_TRY(timed(worker_state, "continue", [&] { return continue_gpu_users(taken_apart); }));
+    GCR_TRY(timed(worker_state, "control restore",
+                  [&] { return bring_back_controls(taken_apart, lost, worker_state); }));
   }
-  GCR_TRY(
-      timed(in_hand, "attach VRAM", [&] { return bring_back_vram(taken_apart, lost, in_hand); }));
+  GCR_TRY(timed(worker_state, "attach VRAM",
+                [&] { return bring_back_vram(taken_apart, lost, worker_state); }));
   for (Member* member : taken_apart) {
     if (!member->gated) continue;
-    spdlog::info("process {} is behind its gate: opening it", member->process.pid());
+    spdlog::info("opening the gate of process {}", member->process.pid());
     GCR_TRY(member->access->resume());
   }
   return lost.detaching ? continue_others(members) : Status();
 }
 
-/// Those that have not been reaped, and what was born below them since.
+/// Opens all members that have not been reaped, and the processes started since: their descendants,
+/// and others in `group`.
 Result<std::vector<Member>> open_members(const std::vector<journal::ProcessId>& ids,
                                          const cgroups::Group& group) {
   std::vector<Member> members;
@@ -285,7 +310,8 @@ Result<std::vector<Member>> open_members(const std::vector<journal::ProcessId>& 
   return members;
 }
 
-/// A process that was born since goes where the first member goes.
+/// Gives the group to which each process returns; one that is not a member returns with the first
+/// member.
 cgroups::Group::Homes homes_of(const Lost& lost) {
   return [&lost](pid_t pid) -> std::string {
     if (lost.homes.empty()) return "";
@@ -303,41 +329,47 @@ bool any_ends_within(std::span<const Member> members, std::chrono::milliseconds 
 
 }  // namespace
 
-Result<Found> bring_back(const Lost& lost, const InHand* in_hand) {
+Result<Found> bring_back(const Lost& lost, const WorkerState* worker_state) {
   GCR_ASSIGN(std::vector<Member> members, open_members(lost.members, lost.group));
   const auto ended = [](const Member& member) { return member.process.has_ended(); };
   Status status;
   for (bool again = true; again;) {
     std::erase_if(members, ended);
-    status = bring_back_all(lost, members, in_hand);
-    // Helpers go on without a process that is gone, for a moment.
+    status = bring_back_all(lost, members, worker_state);
+    // A step may also fail because a member is ending and its helpers have noticed first.
     again = !status && any_ends_within(members, GpuAccess::kEndPatience);
     if (again && std::ranges::all_of(members, ended)) {
       status = {};
       again = false;
     }
   }
-  if (status && in_hand != nullptr && in_hand->running) in_hand->running();
+  if (status && worker_state != nullptr && worker_state->running) worker_state->running();
   if (status) status = lost.group.dissolve(homes_of(lost));
   if (status && std::ranges::all_of(members, ended)) return Found::kGone;
   if (status) return Found::kRunning;
   return status.error().while_doing(
-      fmt::format("cannot bring process {} back", lost.members.front().pid()));
+      fmt::format("cannot resume process {} at the source", lost.members.front().pid()));
 }
 
-Status stand_still(const Lost& lost) {
+Status refreeze_suspended(const Lost& lost) {
   GCR_TRY(criu::wait_for_helpers(lost.scratch, kCriuPatience));
   GCR_ASSIGN(const std::vector<Member> members, open_members(lost.members, lost.group));
   if (!members.empty()) GCR_TRY(lost.group.freeze());
   return criu::end_repair(pids_of(members), criu::Repaired::kAll);
 }
 
-/// Nobody is thawed before all are killed. Connections to others end as if the processes had closed
-/// them; those among themselves, which go on elsewhere, end without a word.
+/// Kills all members before it thaws any. Their TCP connections to processes outside the job are
+/// closed first, as if the members had closed them; connections inside the job continue at the
+/// destination, so they end here without a packet.
 Status end_stopped(const std::vector<journal::ProcessId>& members, const cgroups::Group& group) {
   GCR_ASSIGN(const std::vector<Member> found, open_members(members, group));
-  const Status told = criu::end_repair(pids_of(found), criu::Repaired::kOutside);
-  if (!told) spdlog::warn("others will find out later: {}", told.error().message());
+  const Status closed = criu::end_repair(pids_of(found), criu::Repaired::kOutside);
+  if (!closed) {
+    spdlog::warn(
+        "cannot close the stopped copy's TCP connections to outside peers; they will time out "
+        "instead: {}",
+        closed.error().message());
+  }
   for (const Member& member : found) {
     const Status sent = member.process.send(SIGKILL);
     if (!sent && sent.error().code() != Code::kNotFound) return sent;

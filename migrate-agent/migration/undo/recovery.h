@@ -1,7 +1,7 @@
-// What is done to the members of a job that an agent, dead or about to give up, left in an unknown
-// state. Nothing here trusts a record of how far things went: the state is read from the kernel,
-// the driver and the processes themselves. Every function may be killed at any point and called
-// again; after success, calling it again changes nothing. All of them block; one caller at a time
+// Undoes, or completes, what a worker did to the members of a job before it died or gave up.
+// Nothing here trusts a record of how far the worker came: the state is read from the kernel, the
+// driver and the processes themselves. Every function may be killed at any point and called again;
+// after success, calling it again changes nothing. All functions block. Only one caller at a time
 // for one job.
 #pragma once
 
@@ -22,74 +22,79 @@
 
 namespace gcr::undo {
 
-/// A job at the source that a worker was moving.
+/// A job at the source whose migration has to be undone, as the journal describes it.
 struct Lost {
   std::vector<journal::ProcessId> members;  ///< at least one
-  /// The keeper of their VRAM, if one was started.
+  /// The process that holds the members' VRAM, if one was started.
   std::optional<journal::ProcessId> keeper;
-  /// The journal says Detaching: members may be detached, locked, checkpointed, stopped. Without it
-  /// at most their gates are closed, and a stop is their user's own.
+  /// The journal has the record Detaching: members may be detached, locked, checkpointed or
+  /// stopped. If false, at most their gates are closed, and a stopped member was stopped by its
+  /// user.
   bool detaching = false;
-  /// Where the migration's CRIU worked. Left in place. Empty: none is at work.
+  /// The directory in which the migration's CRIU worked; it is not removed here. Empty: no CRIU is
+  /// running.
   std::filesystem::path scratch;
-  /// The group that holds the members from the dump on, if it exists, and all that was born below
-  /// them since. They return to the groups that they came from.
+  /// The control group that holds the members, and the processes they have started, from the dump
+  /// on. It may not exist. The processes return from it to their former groups.
   cgroups::Group group;
-  std::vector<std::string> homes;  ///< in the order of the members; there may be fewer
-  /// The member that is reached through the driver alone; 0: none; -1: it is not known.
+  std::vector<std::string> homes;  ///< former group of each member; may be shorter than `members`
+  /// The member that does not use the preload library and is reached through the driver only; 0:
+  /// none; -1: unknown.
   pid_t driver_alone = 0;
-  /// Where control state goes that is still in host memory; empty: where it was.
+  /// The GPUs to which checkpointed control state is restored; empty: the original ones.
   std::vector<device::GpuPair> gpus{};
-  std::filesystem::path sysfs = "/sys";  ///< of this host: it tells which drivers there are
+  std::filesystem::path sysfs = "/sys";  ///< of this host; shows which drivers are loaded
 };
 
-/// What a living worker has in hand, and recovery has to look for.
-struct InHand {
-  std::map<pid_t, gpu::GpuAccess*> accesses;  ///< by member
+/// State that a living worker passes to the undo; without it, recovery finds the same state out.
+struct WorkerState {
+  std::map<pid_t, gpu::GpuAccess*> accesses;  ///< by the member's PID
   std::shared_ptr<const device::Driver> driver;
   std::function<Result<gpu::MemberDescriptors>()> vram;
-  bool gated = false;      ///< the gate may be closed; else nothing was done to the process
-  bool detaching = false;  ///< for Lost; later than the journal's
-  /// When all that have not ended run again. May be null.
+  bool gated = false;  ///< a gate may be closed; if false, the process was not touched
+  bool detaching =
+      false;  ///< replaces Lost::detaching; may be set before the journal has the record
+  /// Called when all members that have not ended run again. May be null.
   std::function<void()> running{};
-  /// Called after each step, with its name and when it began. May be null.
+  /// Called after each step, with the step's name and its start time. May be null.
   std::function<void(const char* step, std::chrono::steady_clock::time_point began)> took{};
 };
 
 enum class Found {
   kInvalid = 0,
   kGone,     ///< all members have ended
-  kRunning,  ///< those that have not run, with their VRAM, their gates open
+  kRunning,  ///< all members that have not ended run, with their VRAM and open gates
 };
 
-/// Brings the members back from whatever state they are in: ends a CRIU that waits for the dead
-/// worker, waits for a CRIU that works on them (it is never killed) and for a driver call that is
-/// under way, thaws and continues the tasks, restores and unlocks CUDA, attaches VRAM, opens the
-/// gates, and returns them to their control group. The keeper stays: end it afterwards. The CUDA
-/// driver is loaded if it is needed.
+/// Resumes the members at the source from any state that a worker can leave them in. In this order:
+/// ends a CRIU that waits for the dead worker; waits for a CRIU that works on the members (it is
+/// never killed) and for a driver call in progress; thaws and continues the tasks; restores and
+/// unlocks CUDA; attaches VRAM; opens the gates; returns the members to their control groups. Loads
+/// the CUDA driver if it is needed. Does not end the keeper: the caller does that afterwards.
 ///
-/// After an error they stay in the state that was reached; a later call may succeed.
-/// kUnavailable: another agent has a door. kDataLoss: the VRAM is lost, because nobody holds it.
-Result<Found> bring_back(const Lost& lost, const InHand* in_hand = nullptr);
+/// On error the members stay in the state that was reached, and a later call may succeed.
+/// kUnavailable: another agent is connected to a member's door. kDataLoss: the VRAM is lost,
+/// because no keeper holds it.
+Result<Found> bring_back(const Lost& lost, const WorkerState* worker_state = nullptr);
 
-/// Members that were suspended before: undoes what a dump has done to them, and leaves them stopped
-/// and frozen in their group. Success if there are none any more.
-Status stand_still(const Lost& lost);
+/// For a job that was suspended before its migration began: undoes the changes of a dump and leaves
+/// the members stopped and frozen in their group. Success if no member exists.
+Status refreeze_suspended(const Lost& lost);
 
 /// After the commit: kills the stopped members at the source and their descendants, and waits until
-/// they are gone. Success if there are none.
+/// they have ended. Success if none exists.
 Status end_stopped(const std::vector<journal::ProcessId>& members, const cgroups::Group& group);
 
-/// Whether all restored members and their init still exist, and have no pending SIGKILL. kNotFound
-/// if not.
+/// Checks that all restored members and their init exist and have no pending SIGKILL; otherwise
+/// kNotFound.
 Status find_restored(const journal::Restored& restored);
 
-/// Lets the restored members run, which are stopped and frozen at the destination. They stay in
-/// `group`. Success if they run already. kNotFound if one of them, or their init, is gone.
+/// Lets the restored members run; until then they are stopped and frozen at the destination. They
+/// stay in `group`. Success if they run already. kNotFound if a member or the init has ended.
 Status resume_restored(const journal::Restored& restored, const cgroups::Group& group);
 
-/// Kills the init of the restored members' PID namespace, and with it everything in the namespace
-/// and in `group`; waits until all of it is gone. Success if it is gone already.
+/// Kills the init of the restored members' PID namespace, and so every process in the namespace and
+/// in `group`; waits until all have ended. Success if all ended before.
 Status destroy_restored(const journal::Restored& restored, const cgroups::Group& group);
 
 }  // namespace gcr::undo

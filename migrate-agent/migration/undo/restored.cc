@@ -1,4 +1,4 @@
-// The members at the destination.
+// The restored members at the destination: checks, resumes or destroys them.
 #include <fmt/format.h>
 #include <signal.h>
 
@@ -13,14 +13,14 @@
 namespace gcr::undo {
 namespace {
 
-/// kNotFound for a process that has ended, reaped or not.
+/// Opens a process. kNotFound if it has ended, reaped or not.
 Result<procfs::Process> open_living(const journal::ProcessId& id) {
   GCR_ASSIGN(auto process, procfs::Process::open(id.pid(), id.start_time()));
   if (!process.has_ended()) return process;
   return Error(Code::kNotFound, fmt::format("process {} has ended", id.pid()));
 }
 
-/// The init of their namespace, then the members.
+/// Gives the init of the members' namespace, then the members.
 std::vector<journal::ProcessId> all_of(const journal::Restored& restored) {
   std::vector<journal::ProcessId> all{restored.init()};
   all.insert(all.end(), restored.members().begin(), restored.members().end());
@@ -60,7 +60,7 @@ Status resume_restored(const journal::Restored& restored, const cgroups::Group& 
 }
 
 Status destroy_restored(const journal::Restored& restored, const cgroups::Group& group) {
-  // When an init ends, so does its whole namespace. Only killed processes are thawed.
+  // The kernel ends the whole namespace with its init. Only killed processes are thawed.
   std::vector<procfs::Process> killed;
   for (const journal::ProcessId& id : all_of(restored)) {
     auto process = open_living(id);

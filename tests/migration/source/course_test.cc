@@ -110,14 +110,14 @@ class CourseTest : public testing::Test {
     claimed_.reset(new Claimed(std::move(*claimed)));
   }
 
-  /// As before the request to restore, with a process without buffers.
+  /// A source that is ready to request the restore, of a process without buffers.
   void begin_and_copy() {
     claim_it();
     const Status begun = begin_journal(course_->run);
     ASSERT_TRUE(begun) << begun.error().message();
   }
 
-  /// As vote_and_commit() does.
+  /// Asks for the vote in the order of vote_and_commit().
   Result<Vote> vote() {
     GCR_TRY(await_vote(course_->run));
     return ask_for_vote(*claimed_, Sent());
@@ -228,28 +228,28 @@ TEST_F(CourseTest, PhasesOfTheVoteUseTheReportsClock) {
   EXPECT_NEAR(course_->run.report.phases(0).start_ms(), 1500, 0.01);
 }
 
-/// Longer than each test takes.
+/// A wait that is longer than each test takes.
 constexpr std::chrono::hours kLong{1};
 
 TEST_F(CourseTest, EarlySwitchoverOrderEndsTheWait) {
   EXPECT_TRUE(console_->go_on());
-  EXPECT_FALSE(console_->rest(kLong));
+  EXPECT_FALSE(console_->sleep_unless_ordered(kLong));
   EXPECT_TRUE(console_->may_switch_over());
   const Status again = console_->go_on();
   ASSERT_FALSE(again);
-  EXPECT_EQ(again.error().message(), "the migration switches over already");
+  EXPECT_EQ(again.error().message(), "the migration was already told to switch over");
 }
 
 TEST_F(CourseTest, CancellationEndsTheWait) {
   std::thread other([this] { cancellation_.request("alice said so"); });
-  EXPECT_FALSE(console_->rest(kLong));
+  EXPECT_FALSE(console_->sleep_unless_ordered(kLong));
   other.join();
   EXPECT_FALSE(console_->may_switch_over());
   EXPECT_THAT(console_->go_on().error().message(), HasSubstr("alice said so"));
 }
 
 TEST_F(CourseTest, WaitEndsWithoutAnOrder) {
-  EXPECT_TRUE(console_->rest(std::chrono::milliseconds(1)));
+  EXPECT_TRUE(console_->sleep_unless_ordered(std::chrono::milliseconds(1)));
 }
 
 TEST_F(CourseTest, ReportIncludesTheVote) {
@@ -280,7 +280,7 @@ TEST_F(CourseTest, FewerVerifiedChunksThanSentAreDataLoss) {
 
 class CommitTest : public CourseTest {
  protected:
-  /// As after the vote.
+  /// A source that has received the vote.
   void SetUp() override {
     begin_and_copy();
     ASSERT_TRUE(await_vote(course_->run));
@@ -311,7 +311,7 @@ TEST_F(CommitTest, LostCopyIsNoCommit) {
   EXPECT_TRUE(undone_);
 }
 
-/// As on a full disk: recovery will ask again.
+/// The journal cannot be written, as on a full disk; a recovery will ask again.
 TEST_F(CommitTest, UnrecordedLostCopyStaysCommitted) {
   ::signal(SIGXFSZ, SIG_IGN);
   rlimit before{};
@@ -327,7 +327,7 @@ TEST_F(CommitTest, UnrecordedLostCopyStaysCommitted) {
   EXPECT_FALSE(undone_);
 }
 
-/// A channel on which whatever is sent waits until it is cancelled.
+/// A channel on which every write waits until it is cancelled.
 class SendBothTest : public CourseTest {
  protected:
   Status until_cancelled() {
@@ -349,7 +349,7 @@ class SendBothTest : public CourseTest {
   bool is_cancelled_ = false;
 };
 
-TEST_F(SendBothTest, AFailureOfImagesEndsVramAndIsTheReason) {
+TEST_F(SendBothTest, FailureOfImagesEndsVramAndIsReported) {
   test::FakeTarget target(target_);
   const Status sent = send_both(
       target, [this] { return until_cancelled(); }, fails);
@@ -357,14 +357,14 @@ TEST_F(SendBothTest, AFailureOfImagesEndsVramAndIsTheReason) {
   EXPECT_EQ(sent.error().message(), "it failed first");
 }
 
-TEST_F(SendBothTest, AFailureOfVramEndsImagesAndIsTheReason) {
+TEST_F(SendBothTest, FailureOfVramEndsImagesAndIsReported) {
   test::FakeTarget target(target_);
   const Status sent = send_both(target, fails, [this] { return until_cancelled(); });
   ASSERT_FALSE(sent);
   EXPECT_EQ(sent.error().message(), "it failed first");
 }
 
-TEST_F(SendBothTest, ATargetThatSaysWhyIsBelievedBeforeItsBrokenChannel) {
+TEST_F(SendBothTest, ReasonFromTheTargetIsReportedInsteadOfItsBrokenChannel) {
   test::FakeTarget target(target_);
   const Status sent = send_both(
       target, [] { return Status(Error(Code::kUnavailable, "connection reset")); },

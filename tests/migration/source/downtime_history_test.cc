@@ -19,8 +19,8 @@ class DowntimeHistory : public testing::Test {
   DowntimeHistory() { fs::create_directories(folder_); }
   ~DowntimeHistory() override { fs::remove_all(folder_); }
 
-  void remember(const std::string& kind, double beside_ms, double rest_ms, bool prefill = true) {
-    const Status remembered = remember_downtime(folder_, kind, prefill, {beside_ms, rest_ms});
+  void remember(const std::string& kind, double control_ms, double rest_ms, bool prefill = true) {
+    const Status remembered = remember_downtime(folder_, kind, prefill, {control_ms, rest_ms});
     ASSERT_TRUE(remembered) << remembered.error().message();
   }
   SteadyDowntime expect(const std::string& kind, bool prefill = true) const {
@@ -43,12 +43,12 @@ TEST_F(DowntimeHistory, EstimateIsTheMedianOfTheLast) {
   }
   const SteadyDowntime steady = expect("counter");
   EXPECT_FALSE(steady.is_least);
-  EXPECT_EQ(steady.beside_ms, 200);
+  EXPECT_EQ(steady.control_ms, 200);
   EXPECT_EQ(steady.rest_ms, 20);
 }
 
 TEST_F(DowntimeHistory, SlowLastRoundCountsInsteadOfTheDump) {
-  const SteadyDowntime steady{.beside_ms = 100, .rest_ms = 40, .is_least = false};
+  const SteadyDowntime steady{.control_ms = 100, .rest_ms = 40, .is_least = false};
   EXPECT_EQ(steady.with_last_round_ms(0), 140);
   EXPECT_EQ(steady.with_last_round_ms(100), 140);
   EXPECT_EQ(steady.with_last_round_ms(250), 290);
@@ -76,7 +76,7 @@ TEST_F(DowntimeHistory, DamagedFileIsReplaced) {
     std::ofstream(file(), std::ios::binary) << content;
     EXPECT_TRUE(expect("counter").is_least);
     remember("counter", 100, 50);
-    EXPECT_EQ(expect("counter").beside_ms, 100);
+    EXPECT_EQ(expect("counter").control_ms, 100);
   }
 }
 
@@ -86,7 +86,7 @@ TEST_F(DowntimeHistory, ImpossibleTimesAreIgnored) {
     EXPECT_FALSE(remember_downtime(folder_, "counter", true, {ms, 1}));
     EXPECT_FALSE(remember_downtime(folder_, "counter", true, {1, ms}));
   }
-  EXPECT_EQ(expect("counter").beside_ms, 100);
+  EXPECT_EQ(expect("counter").control_ms, 100);
 }
 
 TEST_F(DowntimeHistory, ConcurrentWritersLoseNothing) {
@@ -98,7 +98,7 @@ TEST_F(DowntimeHistory, ConcurrentWritersLoseNothing) {
   }
   for (std::thread& worker : workers) worker.join();
   for (int i = 0; i < 4; ++i) {
-    EXPECT_EQ(expect("kind " + std::to_string(i)).beside_ms, 10 + i);
+    EXPECT_EQ(expect("kind " + std::to_string(i)).control_ms, 10 + i);
   }
 }
 

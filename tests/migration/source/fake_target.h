@@ -32,7 +32,7 @@ struct FakeTargetState {
   std::optional<Error> why;
 };
 
-/// Takes everything and sends nothing.
+/// A channel that accepts all data and sends nothing.
 class FakeChannel : public transport::Channel {
  public:
   explicit FakeChannel(FakeTargetState& state) : state_(state) {}

@@ -9,16 +9,16 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr std::uint64_t kMB = 1'000'000;
-const SteadyDowntime kKnown{.beside_ms = 100, .rest_ms = 50, .is_least = false};
+const SteadyDowntime kKnown{.control_ms = 100, .rest_ms = 50, .is_least = false};
 
 class Meter : public testing::Test {
  protected:
   ProgressMeter::Clock::time_point at(int ms) const { return begin_ + milliseconds(ms); }
   void find_dirty(int ms, std::uint64_t dirty_mb) {
-    meter_.looked({.began = at(ms),
-                   .digest_ms = 10,
-                   .vram_bytes = 1000 * kMB,
-                   .dirty_bytes = dirty_mb * kMB});
+    meter_.end_digest({.began = at(ms),
+                       .digest_ms = 10,
+                       .vram_bytes = 1000 * kMB,
+                       .dirty_bytes = dirty_mb * kMB});
   }
   proto::Progress sample(int ms, std::uint64_t sent_mb) {
     return meter_.sample(sent_mb * kMB, at(ms), {steady_, 300, 30});

@@ -33,7 +33,7 @@ journal::ProcessIds members(std::initializer_list<pid_t> pids) {
 
 TEST(Transient, EndingMemberIsWaitedFor) {
   const pid_t child = start_child(200);
-  EXPECT_TRUE(one_ends(members({::getpid(), child})));
+  EXPECT_TRUE(any_member_ends(members({::getpid(), child})));
   ::waitpid(child, nullptr, 0);
 }
 
@@ -41,16 +41,16 @@ TEST(Transient, EndedMemberAndReusedPidAreRecognised) {
   const pid_t child = start_child(0);
   journal::ProcessIds ids = members({::getpid(), child});
   ::waitpid(child, nullptr, 0);
-  EXPECT_TRUE(one_ends(ids)) << "no process has the PID";
+  EXPECT_TRUE(any_member_ends(ids)) << "no process has the PID";
   ids.rbegin()->set_pid(::getpid());
   ids.rbegin()->set_start_time(1);
-  EXPECT_TRUE(one_ends(ids)) << "another process has it";
+  EXPECT_TRUE(any_member_ends(ids)) << "another process has it";
 }
 
 TEST(Transient, WaitForARunningMemberIsBounded) {
   const pid_t child = start_child(600'000);
-  EXPECT_FALSE(one_ends(members({::getpid(), child})));
-  EXPECT_FALSE(one_ends(members({child}))) << "the first alone";
+  EXPECT_FALSE(any_member_ends(members({::getpid(), child})));
+  EXPECT_FALSE(any_member_ends(members({child}))) << "the first alone";
   ::kill(child, SIGKILL);
   ::waitpid(child, nullptr, 0);
 }

@@ -1,4 +1,4 @@
-// Where a suspended job resumes.
+// The GPUs on which a suspended job resumes.
 #include "migrate-agent/migration/suspend/places.h"
 
 #include <gmock/gmock.h>
@@ -41,7 +41,8 @@ Result<std::vector<device::GpuPair>> choose(const std::vector<Place>& host,
   return choose_places(std::move(from), host, {{gpu(1), kNeeded}}, ordered);
 }
 
-/// Where the content of GPU 1 goes, of `host`; with `ordered` not 0, on request to this GPU.
+/// The GPU of `host` on which the content of GPU 1 is restored. `ordered`: the requested GPU; 0:
+/// none is requested.
 Result<Uuid> place_of_first(const std::vector<Place>& host, std::uint8_t ordered = 0) {
   std::vector<device::GpuPair> order;
   if (ordered != 0) order.push_back({gpu(1), gpu(ordered)});

@@ -60,8 +60,8 @@ class BringBack : public testing::Test {
     }
   }
 
-  void expect_brought_back(const InHand* in_hand = nullptr) {
-    const Result<Found> found = bring_back(lost(), in_hand);
+  void expect_brought_back(const WorkerState* worker_state = nullptr) {
+    const Result<Found> found = bring_back(lost(), worker_state);
     ASSERT_TRUE(found) << found.error().message();
     EXPECT_EQ(*found, Found::kRunning);
     program_.expect_progress();
@@ -91,12 +91,12 @@ TEST_P(BringBackFrom, ProgramResumesWhenItsDoorIsAlreadyOpen) {
   if (HasFatalFailure()) return;
   auto door = gpu::Door::open(program_.pid());
   ASSERT_TRUE(door) << door.error().message();
-  const InHand in_hand{.accesses = {{program_.pid(), &*door}},
-                       .driver = device::cuda::load().value(),
-                       .vram = [this] { return keeper::take_from(*worker_->keeper()); },
-                       .gated = true,
-                       .detaching = true};
-  expect_brought_back(&in_hand);
+  const WorkerState worker_state{.accesses = {{program_.pid(), &*door}},
+                                 .driver = device::cuda::load().value(),
+                                 .vram = [this] { return keeper::take_from(*worker_->keeper()); },
+                                 .gated = true,
+                                 .detaching = true};
+  expect_brought_back(&worker_state);
 }
 
 INSTANTIATE_TEST_SUITE_P(Steps, BringBackFrom,

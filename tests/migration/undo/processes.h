@@ -22,10 +22,10 @@ using Milliseconds = std::chrono::milliseconds;
 
 journal::ProcessId identify(pid_t pid);
 
-/// The path of a program or library of this build, or of GCR_TEST_BIN.
+/// The path of a program or library of this build or, if GCR_TEST_BIN is set, of that folder.
 std::filesystem::path built(const std::filesystem::path& path);
 
-/// CRIU from GCR_CRIU, else the build's.
+/// The path of CRIU: GCR_CRIU if that is set, else the build's.
 std::string criu_program();
 
 /// A directory under /dev/shm, removed at the end.
@@ -41,8 +41,8 @@ class Directory {
   std::filesystem::path path_;
 };
 
-/// The scribbler: it checks all of its VRAM in every step, ends at the first wrong word, and writes
-/// the steps' numbers to a file. Killed and reaped at the end.
+/// Runs the program scribbler, which checks all of its VRAM in every step, ends at the first wrong
+/// word, and writes the numbers of its steps to a file. Killed and reaped at the end.
 class Program {
  public:
   struct Options {
@@ -56,13 +56,13 @@ class Program {
 
   pid_t pid() const { return pid_; }
   journal::ProcessId id() const { return identify(pid_); }
-  /// The steps that it has reported; a test failure unless they are 0, 1, 2...
+  /// The numbers of the reported steps; a test failure unless they are 0, 1, 2...
   std::uint64_t steps() const;
-  /// Waits until it has done `more` further steps; otherwise a test failure.
+  /// Waits until the program has done `more` further steps; otherwise a test failure.
   void expect_progress(std::uint64_t more = 3) const;
-  /// A test failure if it does a step in this time.
+  /// A test failure if the program does a step in this time.
   void expect_stillness(Milliseconds time) const;
-  /// Ends it.
+  /// Ends the program.
   void kill();
 
  private:
@@ -70,7 +70,7 @@ class Program {
   std::filesystem::path output_;
 };
 
-/// recovery_worker. Killed and reaped at the end.
+/// Runs recovery_worker. Killed and reaped at the end.
 class Worker {
  public:
   explicit Worker(const std::vector<std::string>& arguments);
@@ -80,7 +80,7 @@ class Worker {
 
   /// Waits for the line that begins with `word`. False if the worker ends without it.
   bool wait_for(const std::string& word);
-  /// Sends SIGKILL, and keeps what it had printed.
+  /// Sends SIGKILL, and keeps the lines that it had printed.
   void kill();
   /// The processes in a line "keeper PID START" or "restored PID START PID START".
   const std::vector<journal::ProcessId>& named() const { return named_; }

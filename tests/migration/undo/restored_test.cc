@@ -89,7 +89,7 @@ TEST_F(Restored, StaysStoppedIfItsWorkerDiesUntilResumed) {
   ASSERT_TRUE(destroy_restored(restored(), {}));
 }
 
-/// It is dumped again, out of its own namespaces, by a worker that is killed.
+/// The restored process is dumped again, out of its own namespaces, by a worker that is killed.
 TEST_F(Restored, StaysAsItWasIfTheDumpingWorkerDies) {
   release();
   if (HasFatalFailure()) return;

@@ -1,5 +1,6 @@
-// A worker to be killed: takes a process apart, step by step as the source does, and puts it
-// together again. Prints a line after each step, and waits forever at the given one.
+// A worker that the tests kill. It takes a process apart in the same steps as the source, and
+// resumes it. It prints a line after each step, and waits forever at the given one.
+//
 //   recovery_worker move PID STOP KEEPER CRIU SCRATCH    STOP: a step, or "never"
 //   recovery_worker dump PID CRIU REAPER SCRATCH STOP    a process without CUDA, into files
 //   recovery_worker call PID CALL...                     the driver's calls, each printed before
@@ -51,7 +52,7 @@ struct Arguments {
   std::filesystem::path scratch;
 };
 
-/// As the source of migrate-agent does, from the export to the undo.
+/// Takes the steps of the source, from the export to the undo.
 class Move {
  public:
   explicit Move(Arguments arguments)
@@ -163,7 +164,7 @@ void call(pid_t pid, const std::vector<std::string>& names) {
   for (;;) ::pause();
 }
 
-/// Dumps into files.
+/// Dumps the process into files.
 void dump(pid_t pid, const criu::Command& criu, const std::string& scratch,
           const std::string& stop) {
   auto prepared = must(criu::PreparedDump::create(criu, pid, scratch));
@@ -179,7 +180,7 @@ std::string describe(pid_t pid) {
          std::to_string(procfs::read_stat(pid).value().start_time);
 }
 
-/// Restores, and leaves the process stopped, or dies before.
+/// Restores a process and leaves it stopped, or dies before that.
 void restore(const std::string& criu, const std::string& reaper, const std::string& images,
              const std::string& stop) {
   std::cout << "restoring" << std::endl;

@@ -42,8 +42,8 @@ Status AgentTarget::check() const {
   return {};
 }
 
-/// A call that has begun is closed with the connection; one that begins later is not made: both
-/// look on the same thread.
+/// A call in progress ends when its connection is closed. A later one is refused by check(). Both
+/// happen on the thread of `io_`, so no call is missed.
 void AgentTarget::interrupt(const Error& why) {
   const std::lock_guard lock(mutex_);
   if (!interrupted_) interrupted_ = why;
@@ -75,7 +75,7 @@ Result<proto::PreflightReply> AgentTarget::preflight(const proto::PreflightReque
   Envelope envelope;
   *envelope.mutable_preflight_request() = request;
   GCR_ASSIGN(Envelope reply, worker::on_io(io_, call(std::move(envelope))));
-  // Not before: the connection begins with this request, and with no sign of life.
+  // Heartbeats begin only now: the first message on the connection has to be this request.
   asio::post(io_, [link = link_, on_lost = on_lost_] { link->watch(on_lost); });
   return std::move(*reply.mutable_preflight_reply());
 }
@@ -118,10 +118,9 @@ Status AgentTarget::open_channel(const proto::PrepareRequest& request,
   return {};
 }
 
-/// Changes `prepared` to TCP. The destination refuses where the operator wants RDMA and nothing
-/// else.
+/// Changes `prepared` to TCP. The destination refuses if the operator has required RDMA.
 Status AgentTarget::fall_back(proto::PrepareReply& prepared, const Error& why) {
-  spdlog::info("{}", why.message());
+  spdlog::info("falling back from RDMA to TCP: {}", why.message());
   Envelope envelope;
   envelope.mutable_fall_back_request()->set_reason(why.message());
   GCR_ASSIGN(Envelope reply, worker::on_io(io_, call(std::move(envelope))));
@@ -132,9 +131,8 @@ Status AgentTarget::fall_back(proto::PrepareReply& prepared, const Error& why) {
   return {};
 }
 
-/// The offset of the two monotonic clocks, from the quickest of several questions: the answer was
-/// given somewhere between asking and hearing, most likely in the middle (as NTP reckons, RFC
-/// 5905).
+/// Measures the offset of the two monotonic clocks with the fastest of several requests. The reply
+/// was made between sending and receiving, most likely in the middle (as in NTP, RFC 5905).
 awaitable<Status> AgentTarget::compare_clocks(PreparedTarget& prepared) {
   using Clock = std::chrono::steady_clock;
   Clock::duration quickest = Clock::duration::max();
@@ -208,7 +206,8 @@ Result<commit::CommitAnswer> AgentTarget::commit() {
   if (const Status unharmed = fault::point("source.committed"); !unharmed) reply = unharmed.error();
   if (reply) reply = worker::on_io(io_, link_->call(envelope));
   if (reply) return commit::answer_of(*reply);
-  // The destination's worker ends with the connection, and its recovery listens to new ones.
+  // The destination's worker ends with its connection; then its recovery accepts requests on new
+  // connections.
   asio::post(io_, [link = link_] { link->close(); });
   return reply.error();
 }
@@ -219,7 +218,9 @@ void AgentTarget::abort(const std::string& reason) {
   Envelope envelope;
   envelope.mutable_abort_request()->set_reason(reason);
   const auto aborted = worker::on_io(io_, link_->call(envelope));
-  if (!aborted) spdlog::info("no answer to the abort: {}", aborted.error().message());
+  if (!aborted) {
+    spdlog::info("the destination has not confirmed the abort: {}", aborted.error().message());
+  }
 }
 
 }  // namespace gcr::migration

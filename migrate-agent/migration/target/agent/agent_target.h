@@ -1,5 +1,4 @@
-// The other agent as a target: requests go over the control channel, data over a channel of its
-// own.
+// Another agent as the target: requests use the control channel, data a separate channel.
 #pragma once
 
 #include <array>
@@ -19,9 +18,9 @@ namespace gcr::migration {
 
 class AgentTarget : public Target {
  public:
-  /// Connects to nobody yet. `io` runs on another thread, which may also destroy this object.
-  /// `on_lost` is called on that thread, at most once, if the agent is lost while nobody waits for
-  /// it; it may outlive this object by a moment.
+  /// Does not connect yet. `io` runs on another thread, which may also destroy this object.
+  /// `on_lost` is called on that thread, at most once, if the agent is lost while no call waits for
+  /// it; it may be called shortly after this object is destroyed.
   AgentTarget(asio::io_context& io, control::AgentAddress agent, Uuid migration,
               std::function<void(const Error&)> on_lost);
   /// interrupt() must not be under way.
@@ -36,7 +35,7 @@ class AgentTarget : public Target {
   Result<proto::BuffersReply> change(const proto::BuffersRequest& request) override;
   Result<images::Sink*> image_sink(store::Compression compression,
                                    double link_bytes_per_s) override;
-  /// The sink, as what it is; valid until the next call of either.
+  /// image_sink() with its concrete type; valid until the next call of either.
   Result<images::ImageSender*> image_sender(store::Compression compression,
                                             double link_bytes_per_s);
   void tell_paused(bool paused) override;
@@ -59,7 +58,7 @@ class AgentTarget : public Target {
   const Uuid migration_;
   const std::function<void(const Error&)> on_lost_;
 
-  mutable std::mutex mutex_;  ///< for the next three, which interrupt() uses
+  mutable std::mutex mutex_;  ///< protects the next three members, which interrupt() uses
   std::optional<Error> interrupted_;
   std::shared_ptr<PeerLink> link_;  ///< used and destroyed on the thread of `io_`
   std::unique_ptr<transport::Channel> channel_;

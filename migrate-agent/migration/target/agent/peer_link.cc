@@ -17,7 +17,7 @@ using asio::awaitable;
 using control::ControlChannel;
 using std::chrono::milliseconds;
 
-/// Holds one token: whoever takes it is next. The value says nothing; asio wants one.
+/// Holds one token, which gives its receiver the turn. The value is unused; asio requires one.
 using Token = asio::experimental::channel<void(std::error_code, bool)>;
 
 /// Waits until the timer expires or is cancelled.
@@ -28,7 +28,7 @@ awaitable<void> wait(asio::steady_timer& timer) {
 
 }  // namespace
 
-/// Shared with the watching coroutine, which may outlive the link by a moment.
+/// The link's state, shared with the coroutine of watch(), which may end shortly after the link.
 struct PeerLink::Impl : std::enable_shared_from_this<Impl> {
   Impl(asio::io_context& io, std::unique_ptr<ControlChannel> line, milliseconds patience)
       : channel(std::move(line)), silence(patience), turn(io, 1), pulse(io) {
@@ -42,7 +42,7 @@ struct PeerLink::Impl : std::enable_shared_from_this<Impl> {
   const milliseconds silence;
   Token turn;  ///< to send a request
   asio::steady_timer pulse;
-  unsigned calls = 0;  ///< that wait for their turn or for a reply
+  unsigned calls = 0;  ///< calls that wait for their turn or for a reply
   bool paused = false;
   bool closed = false;
   std::optional<Error> lost;
@@ -101,12 +101,12 @@ const control::PeerIdentity& PeerLink::peer() const { return impl_->channel->pee
 
 void PeerLink::close() {
   impl_->closed = true;
-  if (!impl_->lost) impl_->lost = Error(Code::kCancelled, "the connection was closed here");
+  if (!impl_->lost) impl_->lost = Error(Code::kCancelled, "this agent closed the connection");
   impl_->pulse.cancel();
   impl_->channel->close();
 }
 
-/// Shared with the beating coroutine.
+/// The state of AliveBeat, shared with the coroutine of beat().
 struct AliveBeat::Impl : std::enable_shared_from_this<Impl> {
   Impl(asio::io_context& io, ControlChannel& line, milliseconds between,
        worker::Cancellation& cancel)

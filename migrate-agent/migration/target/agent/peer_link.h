@@ -1,6 +1,6 @@
-// The control channel between two agents, from either side, with heartbeats: if a side hears
-// nothing from the other for `silence`, it gives the other up (proto/PROTOCOL.md, "Heartbeats").
-// All of this belongs to the thread that runs the io_context.
+// Both ends of the control channel between two agents, with heartbeats: an end that receives
+// nothing for `silence` treats the other as lost (proto/PROTOCOL.md, "Heartbeats"). All of this
+// belongs to the thread that runs the io_context.
 #pragma once
 
 #include <asio/awaitable.hpp>
@@ -15,10 +15,10 @@
 
 namespace gcr::migration {
 
-/// How many signs of life a side sends within the other's `silence`.
+/// The number of heartbeats that an end sends within the other's `silence`.
 inline constexpr int kBeatsPerSilence = 5;
 
-/// The source's end: one request at a time, and signs of life in between.
+/// The source's end: sends one request at a time, and heartbeats between requests.
 class PeerLink {
  public:
   PeerLink(asio::io_context& io, std::unique_ptr<control::ControlChannel> channel,
@@ -28,16 +28,16 @@ class PeerLink {
   PeerLink(const PeerLink&) = delete;
   PeerLink& operator=(const PeerLink&) = delete;
 
-  /// Sends a request and gives its own reply, or the Error of a Failure. Takes any time while the
-  /// peer sends signs of life. kTimeout if it is silent, kUnavailable if it is gone; no call
-  /// succeeds after either. kProtocol if it answers with anything else.
+  /// Sends a request and gives its reply, or the Error of a Failure. Waits as long as the peer
+  /// sends heartbeats. kTimeout if the peer is silent, kUnavailable if the connection is lost;
+  /// every later call fails too. kProtocol if the peer answers with another message.
   asio::awaitable<Result<proto::Envelope>> call(const proto::Envelope& request);
 
-  /// From now on asks for signs of life whenever no request is waiting. `on_lost` is called once if
-  /// none comes; not after the link is destroyed.
+  /// Starts the heartbeats, which are sent while no request is waiting. `on_lost` is called once if
+  /// one is not answered, but not after the link is destroyed.
   void watch(std::function<void(const Error&)> on_lost);
 
-  /// What signs of life tell of the source: first the next one, which is sent at once.
+  /// Sets the source's pause, which heartbeats carry; the next one is sent at once.
   void set_paused(bool paused);
 
   /// Closes the connection if a request is waiting for its reply: the call fails at once.

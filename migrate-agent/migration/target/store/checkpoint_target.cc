@@ -62,7 +62,8 @@ Status check_may_write(const std::filesystem::path& parent, const store::Owner& 
                                               describe_user(owner.uid), parent.native()));
 }
 
-/// As the owner sees it: root may not look everywhere on a network's file system.
+/// The free space of the directory. Asked with the owner's rights, because root may have no access
+/// to a network file system.
 Result<struct statvfs> room_of(const std::filesystem::path& directory, const store::Owner& owner) {
   const store::AsOwner as(owner);
   GCR_TRY(as.status());
@@ -75,13 +76,15 @@ Result<struct statvfs> room_of(const std::filesystem::path& directory, const sto
   }
   struct statvfs room {};
   if (::statvfs(directory.c_str(), &room) == 0) return room;
-  return Error::from_errno(errno, fmt::format("cannot look at {}", directory.string()));
+  return Error::from_errno(errno,
+                           fmt::format("cannot read the free space of {}", directory.string()));
 }
 
 }  // namespace
 
-/// At most all of it is needed. What earlier checkpoints there have need not be written again: how
-/// much that is, nobody knows before.
+/// Compares the free space with the size of the whole checkpoint. Data that earlier checkpoints in
+/// the directory have is not written again, but how much that is becomes known only when it is
+/// written.
 Status check_room(const proto::CheckpointOrder& order, const store::Owner& owner,
                   const proto::PreflightRequest& job, findings::Findings& findings) {
   std::filesystem::path directory = order.directory();
@@ -170,7 +173,7 @@ Result<images::Sink*> CheckpointTarget::image_sink(store::Compression, double) {
   return sink_.get();
 }
 
-/// All of them: whoever restores has other ones, if any.
+/// Wants all memory files, because the host of a restore may have none of them.
 Result<proto::CarryReply> CheckpointTarget::carry(const proto::CarryRequest& request) {
   *manifest_.mutable_files() = request;
   proto::CarryReply reply;
@@ -226,7 +229,7 @@ Result<commit::CommitAnswer> CheckpointTarget::commit() {
   GCR_TRY(fault::point("source.committed"));
   GCR_TRY(writer_->publish());
   const Status pruned = prune();
-  if (!pruned) spdlog::warn("older checkpoints stay: {}", pruned.error().message());
+  if (!pruned) spdlog::warn("cannot remove older checkpoints: {}", pruned.error().message());
   return commit::CommitAnswer(proto::CommitReply());
 }
 
@@ -245,7 +248,10 @@ void CheckpointTarget::abort(const std::string&) {
   const auto directory = store::Directory::open(order_.directory(), owner_);
   if (!directory) return;
   const Status discarded = store::discard(*directory, migration_, order_.name());
-  if (!discarded) spdlog::warn("{}", discarded.error().message());
+  if (!discarded) {
+    spdlog::warn("cannot remove the files of the aborted checkpoint: {}",
+                 discarded.error().message());
+  }
 }
 
 void CheckpointTarget::interrupt(const Error& why) {

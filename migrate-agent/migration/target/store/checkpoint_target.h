@@ -1,5 +1,5 @@
-// A store of checkpoints as the target: nobody restores anything. The vote is that all is on disk,
-// under a name that nobody reads; the commit is that the checkpoint gets its name.
+// A store of checkpoints as the target. Nothing is restored. The vote is that all data is on disk,
+// under a name that no restore reads; the commit gives the checkpoint its name.
 #pragma once
 
 #include <map>
@@ -19,15 +19,15 @@
 
 namespace gcr::migration {
 
-/// Whether there is room for a checkpoint of that job, as preflight finds it; nothing is made. Else
-/// findings, or the Error for a directory that cannot be used.
+/// Checks that the directory has space for a checkpoint of `job`, as its preflight describes it;
+/// creates nothing. Adds findings if it does not; the Error is for a directory that cannot be used.
 Status check_room(const proto::CheckpointOrder& order, const store::Owner& owner,
                   const proto::PreflightRequest& job, findings::Findings& findings);
 
 class CheckpointTarget : public Target {
  public:
-  /// `order` as it was asked for, with a name. The directory's files are `owner`'s; `originals` are
-  /// the job's members. `config` outlives this object.
+  /// `order` is the requested one, with a name. The directory's files belong to `owner`;
+  /// `originals` are the job's members. `config` outlives this object.
   CheckpointTarget(const worker::Config& config, proto::CheckpointOrder order,
                    proto::Compression compression, Uuid migration, const store::Owner& owner,
                    const journal::ProcessIds& originals)
@@ -85,7 +85,7 @@ class CheckpointTarget : public Target {
   std::unique_ptr<CheckpointSink> sink_;
   std::map<std::uint64_t, Region> buffers_;  ///< by the buffer's id
   transport::RegionId next_region_ = 1;
-  std::mutex mutex_;  ///< for interrupt(), and while channel_ and sink_ are made
+  std::mutex mutex_;  ///< for interrupt(), and while channel_ and sink_ are created
   std::optional<Error> interrupted_;
 };
 

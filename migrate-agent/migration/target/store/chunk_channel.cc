@@ -38,7 +38,7 @@ void ChunkChannel::clear(transport::RegionId region, std::uint64_t offset) {
   content.reset();
 }
 
-/// In the place of what the chunk was before.
+/// Sets the content of a chunk, and drops the earlier one.
 Status ChunkChannel::put(transport::RegionId region, std::uint64_t offset,
                          store::ContentRef content) {
   const std::lock_guard lock(mutex_);

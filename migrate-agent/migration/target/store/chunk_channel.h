@@ -1,4 +1,4 @@
-// VRAM on its way into a checkpoint: a channel whose regions are the chunks of buffers.
+// Stores VRAM in a checkpoint: a channel whose regions consist of the chunks of buffers.
 #pragma once
 
 #include <cstdint>
@@ -20,23 +20,24 @@ class ChunkChannel : public transport::Channel {
   /// `writer` outlives this object.
   explicit ChunkChannel(store::Writer& writer) : writer_(writer) {}
 
-  // For the target, between rounds.
+  // The target calls these between rounds.
 
   void add_region(transport::RegionId region, std::uint64_t size_bytes);
   void remove_region(transport::RegionId region);
 
-  /// An earlier checkpoint has this chunk: it is shown from there.
+  /// Refers to the chunk of an earlier checkpoint, if one has this digest. False: none has it.
   bool take_known(transport::RegionId region, std::uint64_t offset, const digest::Digest& digest,
                   std::uint64_t length_bytes);
 
-  /// The chunk is zeros.
+  /// Records that the chunk is all zeros.
   void clear(transport::RegionId region, std::uint64_t offset);
 
-  /// What is stored of each chunk of a region; nothing: zeros. After the last write.
+  /// The stored content of each chunk of a region; nothing: the chunk is zeros. Call it after the
+  /// last write.
   using Chunks = std::vector<std::optional<store::ContentRef>>;
   const Chunks& contents(transport::RegionId region) const { return regions_.at(region); }
 
-  // The channel. A write is one whole chunk.
+  // The channel's interface. A write is one whole chunk.
 
   Status add_source(std::span<const std::byte>) override { return {}; }
   Status write(transport::RegionId region, std::uint64_t offset,

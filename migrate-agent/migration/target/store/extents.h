@@ -1,4 +1,4 @@
-// What a checkpoint has of one file, or of one memory, while it is being taken.
+// The content of one file, or of one memory, while its checkpoint is taken.
 #pragma once
 
 #include <cstdint>
@@ -10,33 +10,32 @@
 
 namespace gcr::migration {
 
-/// Pieces of contents by their offset; what none covers is zeros. A content that no piece shows any
-/// more is dropped. One thread at a time.
+/// Maps offsets to pieces of stored contents; bytes that no piece covers are zeros. A content
+/// without pieces is dropped. One thread at a time.
 class Extents {
  public:
   /// `writer` outlives this object.
   explicit Extents(store::Writer& writer) : writer_(writer) {}
 
-  /// `content`, all of whose `bytes` belong at `offset`, replaces what is there. Takes over one use
-  /// of it.
+  /// Replaces what is at `offset` by the whole `content` of `bytes`. Takes over one use of it.
   void put(std::uint64_t offset, std::uint32_t bytes, store::ContentRef content);
 
-  /// From `start` to `end` there are zeros.
+  /// Replaces the bytes from `start` to `end` by zeros.
   void clear(std::uint64_t start, std::uint64_t end);
 
-  /// Ascending and disjoint; contents are the writer's.
+  /// Adds the pieces to `image`, ascending and disjoint, with the writer's content numbers.
   void describe(proto::StoredImage& image) const;
 
  private:
   struct Piece {
     std::uint32_t bytes;
     store::ContentRef content;
-    std::uint32_t from;  ///< in the content
+    std::uint32_t from;  ///< offset in the content
   };
-  /// Of one content.
+  /// How often one content is used.
   struct Shown {
     std::uint32_t pieces = 0;
-    std::uint32_t uses = 0;  ///< that are the writer's
+    std::uint32_t uses = 0;  ///< uses that the writer counts
   };
 
   void hide(store::ContentRef content);

@@ -15,18 +15,19 @@ namespace gcr::migration {
 namespace {
 
 constexpr std::size_t kPageBytes = 4096;
-/// What changes within one part of a memory is written anew with the rest of it: smaller ones make
-/// smaller increments, and a longer manifest.
+/// The unit in which memory is stored: if a byte of a part changes, the whole part is stored again.
+/// Smaller parts make smaller increments and a longer manifest.
 constexpr std::size_t kPartBytes = 64 * kKiB;
 constexpr std::size_t kMostThreads = 16;
-/// What is read of a file at a time, and how much of that may wait to be stored.
+/// The size of one read of a file, and how many reads may wait to be stored.
 constexpr std::size_t kWindowBytes = kMiB;
 constexpr unsigned kMostUnderWay = 64;
 constexpr std::uint64_t kAddressEnd = std::uint64_t{1} << 47;
 
 using Part = std::array<std::byte, kPartBytes>;
 
-/// The parts that `ranges` touch, each with the first range that ends behind its beginning.
+/// The parts that `ranges` touch, each with the index of the first range that ends after the part's
+/// start.
 std::vector<std::pair<std::uint64_t, std::size_t>> parts_of(std::span<const AddressRange> ranges) {
   std::vector<std::pair<std::uint64_t, std::size_t>> parts;
   for (std::size_t i = 0; i < ranges.size(); ++i) {
@@ -52,8 +53,8 @@ CheckpointSink::Image& CheckpointSink::image(Images& images, const std::string& 
   return *image;
 }
 
-/// Stores what is at `offset`, which is part of a window or of a memory: runs of pages that are not
-/// zeros, and holes.
+/// Stores `bytes`, which belong at `offset`: one content for each run of pages that are not zeros;
+/// runs of zero pages become holes.
 Status CheckpointSink::store(Image& image, std::uint64_t offset, std::span<const std::byte> bytes) {
   for (std::size_t at = 0; at < bytes.size();) {
     const auto is_hole = [&](std::size_t page) {
@@ -79,7 +80,8 @@ Status CheckpointSink::store(Image& image, std::uint64_t offset, std::span<const
   return {};
 }
 
-/// By a worker, in parts as memory is; waits while too much is under way.
+/// Stores a window on a worker thread, in parts as for memory. Waits while kMostUnderWay windows
+/// are not stored yet.
 void CheckpointSink::store_later(Image& file, std::uint64_t offset, Window window) {
   {
     std::unique_lock lock(mutex_);
@@ -115,7 +117,7 @@ Status CheckpointSink::take(const std::string& name, UniqueFd content) {
   return {};
 }
 
-/// The pages of `ranges` in the part of a memory that begins at `part`.
+/// Stores the pages of `ranges` in the part of a memory that begins at `part`.
 Status CheckpointSink::store_part(Image& image, std::uint64_t part,
                                   std::span<const AddressRange> ranges, const ReadMemory& read,
                                   bool last) {
@@ -142,7 +144,8 @@ Status CheckpointSink::take_memory(const std::string& name, std::span<const Addr
   }
   Image& memory = image(memories_, name);
   const auto parts = parts_of(ranges);
-  // CRIU works beside the last one, the program waits for it, and many readers make it slower.
+  // The last call runs concurrently with CRIU while the program is stopped, and many readers would
+  // slow CRIU down.
   const std::size_t few =
       std::clamp<std::size_t>(std::thread::hardware_concurrency() / 4, 1, kMostThreads);
   return share_out(parts.size(), last ? few : kMostThreads, [&](std::size_t i) {

@@ -1,4 +1,4 @@
-// Images and memory on their way into a checkpoint.
+// Stores images and memory in a checkpoint.
 #pragma once
 
 #include <asio/thread_pool.hpp>
@@ -26,13 +26,13 @@ class CheckpointSink : public images::Sink {
   Status take(const std::string& name, UniqueFd content) override;
   Status take_memory(const std::string& name, std::span<const AddressRange> ranges,
                      const ReadMemory& read, bool last) override;
-  /// Files have no digests: their contents have names.
+  /// Flushes. The result names no files: the manifest has their contents.
   Result<images::SentImages> finish() override;
 
-  /// Every later call fails with it. Any thread; never blocks.
+  /// Makes every later call fail with `why`. Any thread; never blocks.
   void cancel(const Error& why) { (void)broken_.set(why); }
 
-  /// When everything was taken.
+  /// Adds all images and memories to `manifest`. Call it after the last take.
   void describe(proto::Manifest& manifest);
 
  private:
@@ -43,9 +43,9 @@ class CheckpointSink : public images::Sink {
     std::uint64_t size_bytes = 0;
   };
   using Images = std::map<std::string, std::unique_ptr<Image>>;
-  /// What was read of a file at a time.
+  /// One read of a file.
   struct Window {
-    RawBytes room;  ///< most images are small
+    RawBytes room;  ///< on the heap, because most images are small
     std::size_t length = 0;
   };
 
@@ -57,14 +57,14 @@ class CheckpointSink : public images::Sink {
 
   store::Writer& writer_;
   transport::FirstError broken_;
-  std::mutex mutex_;  ///< for the maps
+  std::mutex mutex_;  ///< protects the maps and under_way_
   Images files_;
   Images memories_;
   std::atomic<std::uint64_t> raw_bytes_ = 0;
   std::atomic<std::uint64_t> memory_bytes_ = 0;
   std::atomic<std::uint64_t> stored_bytes_ = 0;
-  std::condition_variable stored_;  ///< with mutex_
-  unsigned under_way_ = 0;          ///< windows of files that were read; likewise
+  std::condition_variable stored_;  ///< notified, with mutex_, when under_way_ decreases
+  unsigned under_way_ = 0;          ///< windows that were read and are not stored yet
   asio::thread_pool workers_;
 };
 

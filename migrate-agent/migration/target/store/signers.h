@@ -1,4 +1,4 @@
-// Whose checkpoints this agent believes.
+// Which agents' checkpoints this agent restores.
 #pragma once
 
 #include "migrate-agent/worker/config/config.h"
@@ -6,8 +6,9 @@
 
 namespace gcr::migration {
 
-/// Its own, and those of the agents whose migrations it accepts ([[peers]]). kInvalidArgument if
-/// its certificate cannot be read. `config` outlives the rule.
+/// Accepts checkpoints that were signed by this agent, or by an agent whose migrations it accepts
+/// ([[peers]]). kInvalidArgument if this agent's certificate cannot be read. `config` outlives the
+/// rule.
 Result<store::SignerRule> signer_rule(const worker::Config& config);
 
 }  // namespace gcr::migration
