@@ -23,7 +23,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// What is private goes beside CRIU, into files.
+/// Private memory bypasses CRIU, into files.
 class Separate : public SeparateMemory {
  public:
   Separate(pid_t root, fs::path images) : memory_(root), images_(std::move(images)) {}

@@ -37,7 +37,7 @@ inline constexpr std::uint64_t kWorthOneMore = 64 * kMiB;
 
 class OutgoingImages {
  public:
-  /// Reads memory of processes that may be moved alone, whatever they have become meanwhile.
+  /// Reads only memory of processes that may be moved, also after one has executed another program.
   /// `scratch` is a directory of this migration on tmpfs. With a `plugin`, CRIU works where the
   /// processes' control groups allow the devices that they have: called before
   /// SourceJob::enter_group(). `process` outlives this object.
@@ -49,7 +49,7 @@ class OutgoingImages {
                                        std::shared_ptr<const criu::Plugin> plugin);
 
   bool in_rounds() const { return in_rounds_; }
-  /// Whether there shall be more rounds before the last one, whatever VRAM needs.
+  /// Whether images need another round before the last one, even if VRAM does not.
   bool lacks_round() const;
 
   /// How much the rounds have sent.

@@ -94,12 +94,12 @@ class StoppedMemoryTest : public testing::Test {
   void* own_ = nullptr;
   void* shared_ = nullptr;
   pid_t child_ = -1;
-  std::vector<GpuMember> no_members_;
+  std::vector<Member*> no_members_;
   ChangedMemory changed_{no_members_};
   RememberingSink sink_;
 };
 
-TEST_F(StoppedMemoryTest, WhatIsChosenIsSentWithoutBeingAskedForAndOnce) {
+TEST_F(StoppedMemoryTest, ChosenMemoryIsSentOnce) {
   criu::LeftOut left_out;
   {
     StoppedMemory memory(child_, {}, changed_, {}, sink_);
@@ -114,7 +114,7 @@ TEST_F(StoppedMemoryTest, WhatIsChosenIsSentWithoutBeingAskedForAndOnce) {
   EXPECT_EQ(std::ranges::count_if(pages, is_own), kBytes / kPage);
 }
 
-TEST_F(StoppedMemoryTest, OfWhatCriuHasLeftOutOnlyThatWhichIsMissingIsSentInTheEnd) {
+TEST_F(StoppedMemoryTest, OnlyMissingMemoryIsSentAtTheEnd) {
   StoppedMemory memory(child_, {}, changed_, {}, sink_);
   ASSERT_TRUE(memory.open());
   const AddressRanges mappings = memory.choose(child_).ranges;
@@ -126,7 +126,7 @@ TEST_F(StoppedMemoryTest, OfWhatCriuHasLeftOutOnlyThatWhichIsMissingIsSentInTheE
   EXPECT_TRUE(sink_.pages[name()].contains(missing.start));
 }
 
-TEST_F(StoppedMemoryTest, SharedMemoryIsLeftOutAndSentWithAMapOfItsPages) {
+TEST_F(StoppedMemoryTest, SharedMemoryIsSentWithAMapOfItsPages) {
   StoppedMemory memory(child_, {}, changed_, {}, sink_);
   ASSERT_TRUE(memory.open());
   const criu::LeftOut left_out = memory.choose(child_);
@@ -139,7 +139,7 @@ TEST_F(StoppedMemoryTest, SharedMemoryIsLeftOutAndSentWithAMapOfItsPages) {
   EXPECT_EQ(pages.begin()->second, std::string(kPage, 's'));
 }
 
-TEST_F(StoppedMemoryTest, SharedMemoryThatMayNotBeReadGoesThroughCriu) {
+TEST_F(StoppedMemoryTest, UnreadableSharedMemoryGoesThroughCriu) {
   StoppedMemory memory(child_, {}, changed_, refuse, sink_);
   ASSERT_TRUE(memory.open());
   EXPECT_THAT(memory.choose(child_).shared, IsEmpty());
@@ -147,7 +147,7 @@ TEST_F(StoppedMemoryTest, SharedMemoryThatMayNotBeReadGoesThroughCriu) {
   EXPECT_THAT(sink_.files, IsEmpty());
 }
 
-TEST_F(StoppedMemoryTest, AnErrorOfEarlySendingIsThatOfTake) {
+TEST_F(StoppedMemoryTest, EarlySendingErrorIsReturnedAtTheEnd) {
   StoppedMemory memory(child_, {}, changed_, refuse, sink_);
   const criu::LeftOut left_out = memory.choose(child_);  // without open(): it is asked
   const Status taken = memory.take(name(), child_, left_out.ranges);
