@@ -43,7 +43,7 @@ Downtimes read(const fs::path& path) {
   auto& all = *found.mutable_measured();
   all.erase(std::remove_if(all.begin(), all.end(),
                            [](const Downtime& measured) {
-                             return !is_time(measured.beside_ms()) ||
+                             return !is_time(measured.control_ms()) ||
                                     !is_time(measured.rest_ms()) ||
                                     measured.kind().size() > kMaxKindBytes;
                            }),
@@ -116,11 +116,11 @@ SteadyDowntime expect_downtime(const fs::path& state_dir, const std::string& kin
   SteadyDowntime quickest;
   for (const Downtime& measured : all.measured()) {
     if (measured.prefill() != prefill) continue;
-    const SteadyDowntime entry{measured.beside_ms(), measured.rest_ms(), true};
+    const SteadyDowntime entry{measured.control_ms(), measured.rest_ms(), true};
     const bool first = quickest.control_ms == 0 && quickest.rest_ms == 0;
     if (first || entry.with_last_round_ms(0) < quickest.with_last_round_ms(0)) quickest = entry;
     if (measured.kind() != kind) continue;
-    control.push_back(measured.beside_ms());
+    control.push_back(measured.control_ms());
     rest.push_back(measured.rest_ms());
   }
   if (control.empty()) return quickest;
@@ -142,7 +142,7 @@ Status remember_downtime(const fs::path& state_dir, const std::string& kind, boo
   downtimes::Downtime& added = *all.add_measured();
   added.set_kind(kind);
   added.set_prefill(prefill);
-  added.set_beside_ms(measured.control_ms);
+  added.set_control_ms(measured.control_ms);
   added.set_rest_ms(measured.rest_ms);
   return write(file_of(state_dir), all);
 }

@@ -37,7 +37,7 @@ Status clear_helpers(const worker::Config& config, const journal::Journal& journ
   for (const Kept kept : {Kept::kVram, Kept::kCopy}) GCR_TRY(end_keeper(journal, kept));
   std::error_code error;
   std::filesystem::remove_all(config.scratch_of(journal.migration()), error);
-  if (error) spdlog::warn("cannot remove the directory of CRIU's images: {}", error.message());
+  if (error) spdlog::warn("cannot remove the image directory: {}", error.message());
   return {};
 }
 

@@ -3,7 +3,7 @@
 //
 // CRIU asks when it has stopped all processes (choose()). From then on nothing writes to the memory
 // that it leaves out: CRIU itself writes only to what it maps, and for moments to code. So what the
-// rounds did not make true is sent at once, concurrently with the rest of CRIU's work. When the
+// rounds did not make true is sent at once, while CRIU goes on with the dump. When the
 // dump is over, CRIU's own list of the pages that were left out is compared with what was sent
 // (take()), and the rest follows.
 #pragma once

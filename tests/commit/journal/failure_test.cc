@@ -134,7 +134,8 @@ TEST_F(Failure, RecordThatCannotBeUndoneEndsTheJournal) {
     answer_syncs(SECCOMP_RET_ERRNO | EIO, 0);
     const Status appended = journal.append(committed());
     EXPECT_EQ(appended.error().code(), Code::kDataLoss);
-    EXPECT_THAT(appended.error().message(), HasSubstr("the incomplete record could not be removed"));
+    EXPECT_THAT(appended.error().message(),
+                HasSubstr("the incomplete record could not be removed"));
     EXPECT_FALSE(journal.has(Record::kCommitted));
     const Status next = journal.append(aborted("failed"));
     EXPECT_EQ(next.error().code(), Code::kDataLoss);

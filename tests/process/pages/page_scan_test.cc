@@ -21,7 +21,8 @@ TEST(PageScan, EntriesOfThePageMapTellOfTheSamePagesAsPresentPages) {
   const auto range = [&](std::uint64_t first, std::uint64_t count) {
     return AddressRange{start + first * kPageBytes, start + (first + count) * kPageBytes};
   };
-  const AddressRanges written = {range(0, 1), range(7, 3), range(65'535, 2), range(kManyPages - 1, 1)};
+  const AddressRanges written = {range(0, 1), range(7, 3), range(65'535, 2),
+                                 range(kManyPages - 1, 1)};
   for (const AddressRange& one : written) {
     for (std::uint64_t at = one.start; at < one.end; at += kPageBytes) {
       *reinterpret_cast<volatile char*>(at) = 1;
