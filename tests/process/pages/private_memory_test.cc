@@ -28,6 +28,7 @@ class Row {
   explicit Row(std::string pieces) : pieces_(std::move(pieces)) {
     at_ =
         static_cast<char*>(::mmap(nullptr, bytes(), PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+    ::madvise(at_, bytes(), MADV_NOHUGEPAGE);  // which would be larger than a piece
     child_ = ::fork();
     if (child_ == 0) live();
     int status = 0;
