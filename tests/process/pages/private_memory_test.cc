@@ -28,7 +28,6 @@ class Row {
   explicit Row(std::string pieces) : pieces_(std::move(pieces)) {
     at_ =
         static_cast<char*>(::mmap(nullptr, bytes(), PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
-    ::madvise(at_, bytes(), MADV_NOHUGEPAGE);  // which would be larger than a piece
     child_ = ::fork();
     if (child_ == 0) live();
     int status = 0;
@@ -67,6 +66,7 @@ class Row {
       }
     };
     map(at_, bytes(), PROT_READ | PROT_WRITE, MAP_PRIVATE);
+    ::madvise(at_, bytes(), MADV_NOHUGEPAGE);  // a huge page is larger than a piece
     for (std::size_t i = 0; i < pieces_.size(); ++i) {
       switch (pieces_[i]) {
         case 'w':
