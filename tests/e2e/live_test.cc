@@ -231,7 +231,6 @@ TEST(Live, ImagesTravelAsRequested) {
       hosts.migrate_for_report(Host::kA, counter.pid(), {"--image-mode", "rounds"});
   ASSERT_TRUE(migrated(in_rounds));
   EXPECT_EQ(in_rounds.report.image_mode(), "rounds");
-  EXPECT_GT(in_rounds.report.memory_image_bytes(), 0u);
   const MigrateReport streamed = hosts.migrate_for_report(
       Host::kB, static_cast<pid_t>(in_rounds.report.destination_pid()), {"--image-mode", "stream"});
   ASSERT_TRUE(migrated(streamed));

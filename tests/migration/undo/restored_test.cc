@@ -27,7 +27,8 @@ class Restored : public testing::Test {
   void SetUp() override {
     criu::test::Program original(file(), "count");
     wait_for_progress(file(), {}, 5);
-    ASSERT_TRUE(criu::dump({{criu_program()}, {}}, original.pid(), images_.path()));
+    ASSERT_TRUE(
+        criu::dump({{criu_program()}, built(GCR_REAPER_PATH)}, original.pid(), images_.path()));
     ASSERT_TRUE(criu::kill_stopped(original.process()));
     dumped_ = read_output(file());
   }

@@ -99,7 +99,8 @@ class Move {
 
   Status take_apart() {
     GCR_TRY(take_over());
-    GCR_ASSIGN(auto dump, criu::PreparedDump::create({{arguments_.criu}, {}}, arguments_.pid,
+    const auto reaper = std::filesystem::path(arguments_.keeper).replace_filename("gcr-reaper");
+    GCR_ASSIGN(auto dump, criu::PreparedDump::create({{arguments_.criu}, reaper}, arguments_.pid,
                                                      arguments_.scratch));
     reached("prepared");
     GCR_TRY(start_keeper());

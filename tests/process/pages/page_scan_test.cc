@@ -10,19 +10,19 @@
 namespace gcr::process::test {
 namespace {
 
-constexpr std::uint64_t kManyPages = 200'000;  ///< more than one read of entries has
+constexpr std::uint64_t kScanned = 200'000;  ///< more than one read of entries has
 
 TEST(PageScan, EntriesOfThePageMapTellOfTheSamePagesAsPresentPages) {
-  void* const mapped = ::mmap(nullptr, kManyPages * kPageBytes, PROT_READ | PROT_WRITE,
+  void* const mapped = ::mmap(nullptr, kScanned * kPageBytes, PROT_READ | PROT_WRITE,
                               MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   ASSERT_NE(mapped, MAP_FAILED);
-  ::madvise(mapped, kManyPages * kPageBytes, MADV_NOHUGEPAGE);
+  ::madvise(mapped, kScanned * kPageBytes, MADV_NOHUGEPAGE);
   const auto start = reinterpret_cast<std::uint64_t>(mapped);
   const auto range = [&](std::uint64_t first, std::uint64_t count) {
     return AddressRange{start + first * kPageBytes, start + (first + count) * kPageBytes};
   };
   const AddressRanges written = {range(0, 1), range(7, 3), range(65'535, 2),
-                                 range(kManyPages - 1, 1)};
+                                 range(kScanned - 1, 1)};
   for (const AddressRange& one : written) {
     for (std::uint64_t at = one.start; at < one.end; at += kPageBytes) {
       *reinterpret_cast<volatile char*>(at) = 1;
@@ -31,10 +31,10 @@ TEST(PageScan, EntriesOfThePageMapTellOfTheSamePagesAsPresentPages) {
   const auto scan = PageScan::open(::getpid());
   ASSERT_TRUE(scan);
   AddressRanges found;
-  EXPECT_TRUE(scan->find_present(range(0, kManyPages), found));
+  EXPECT_TRUE(scan->find_present(range(0, kScanned), found));
   EXPECT_EQ(found, written);
-  EXPECT_EQ(present_pages(::getpid(), {range(0, kManyPages)}).value(), written);
-  ::munmap(mapped, kManyPages * kPageBytes);
+  EXPECT_EQ(present_pages(::getpid(), {range(0, kScanned)}).value(), written);
+  ::munmap(mapped, kScanned * kPageBytes);
 }
 
 TEST(PageScan, AProcessThatIsGoneIsNotFound) {

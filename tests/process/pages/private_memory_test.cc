@@ -66,6 +66,7 @@ class Row {
       }
     };
     map(at_, bytes(), PROT_READ | PROT_WRITE, MAP_PRIVATE);
+    ::madvise(at_, bytes(), MADV_NOHUGEPAGE);  // a huge page is larger than a piece
     for (std::size_t i = 0; i < pieces_.size(); ++i) {
       switch (pieces_[i]) {
         case 'w':
