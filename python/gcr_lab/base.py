@@ -4,6 +4,7 @@ import argparse
 import os
 import pathlib
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -38,15 +39,12 @@ def say(text):
 # ---- commands ----
 
 
-HIDDEN = argparse.SUPPRESS
-
-
 class Arguments(argparse.ArgumentParser):
     """Wrong usage is a Failure, as each other failure is."""
 
     def __init__(self, text):
         super().__init__(prog=pathlib.Path(sys.argv[0]).name, description=text, allow_abbrev=False,
-                         formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
+                         formatter_class=argparse.RawDescriptionHelpFormatter)
 
     def error(self, message):
         raise Failure(f"{message} (see --help)")
@@ -60,8 +58,7 @@ def command(main):
             raise Failure(f"«{ROOT}» has blanks or one of :;\"'\\$#% in it: move it to a path without")
         path = [os.environ["PATH"], *([str(ROOT / "tools")] * IS_BUNDLE), "/usr/local/sbin:/usr/sbin:/sbin"]
         os.environ["PATH"] = ":".join(path)
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, _interrupted)
+        on_end_signals(_interrupted)
         sys.exit(main(sys.argv[1:]))
     except Failure as failure:
         sys.stdout.flush()
@@ -69,29 +66,14 @@ def command(main):
         sys.exit(1)
 
 
-def _interrupted(*_):
+def on_end_signals(handler):
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: None)  # cleaning up is not interrupted
+        signal.signal(number, handler)
+
+
+def _interrupted(*_):
+    on_end_signals(lambda *_: None)  # cleaning up is not interrupted
     sys.exit(1)
-
-
-def comparison(text, what, part):
-    """The options that both comparisons have."""
-    parser = Arguments(text)
-    parser.add_argument("--gpu", choices=("soft", "real"), default="soft")
-    parser.add_argument("--vram", type=size, default=GIB, help=f"what {what} holds in GPU memory (default 1G)")
-    parser.add_argument("--by-hand", choices=("yes", "no"), default="yes", help="no: with gcr-migrate only")
-    parser.add_argument("--keep", metavar="DIR", type=pathlib.Path, help="keeps the programs' output and all logs in DIR")
-    parser.add_argument("--record", metavar="FILE", type=pathlib.Path, help="adds the figures to FILE as JSON lines, …")
-    parser.add_argument("--part", metavar="NAME", default=part, help=f"… as part NAME (default {part})")
-    return parser
-
-
-def kept_log(options):
-    """Where --keep has the log of a comparison, or None."""
-    if options.keep:
-        options.keep.mkdir(parents=True, exist_ok=True)
-    return options.keep and options.keep / f"{pathlib.Path(sys.argv[0]).name}.log"
 
 
 def need_root():
@@ -105,12 +87,15 @@ def need_programs(*names):
             raise Failure(f"{name} is missing: run scripts/install-deps")
 
 
+# ---- types for options ----
+
+
 def size(text):
-    """A type for options: "512M", "8G" in bytes."""
+    """ "512M", "8G" in bytes."""
     match = re.fullmatch(r"([0-9]+)([KMG]?)", text)
     if not match:
         raise argparse.ArgumentTypeError(f"not a size: {text} (use for example 512M or 8G)")
-    return int(match[1]) << {"": 0, "K": 10, "M": 20, "G": 30}[match[2]]
+    return int(match[1]) << 10 * " KMG".index(match[2] or " ")
 
 
 def short(number):
@@ -122,7 +107,6 @@ def short(number):
 
 
 def folder(text):
-    """A type for options: an existing folder."""
     path = pathlib.Path(text).resolve()
     if not path.is_dir():
         raise argparse.ArgumentTypeError(f"{text} is no folder")
@@ -130,8 +114,6 @@ def folder(text):
 
 
 def number_between(least, most):
-    """A type for options: a whole number."""
-
     def convert(text):
         if not re.fullmatch("[0-9]+", text) or not least <= int(text) <= most:
             raise argparse.ArgumentTypeError(f"it is {least} to {most}, not {text}")
@@ -144,8 +126,11 @@ def number_between(least, most):
 
 
 def last_line(text):
-    lines = [line for line in text.splitlines() if line.strip()]
-    return lines[-1] if lines else ""
+    return next((line for line in reversed(text.splitlines()) if line.strip()), "")
+
+
+def read(path):
+    return path.read_text(encoding="utf-8", errors="replace")
 
 
 def run(*command, **options):
@@ -164,22 +149,15 @@ def python3():
     return shutil.which("python3") or sys.executable
 
 
-def words(text, vram=0):
-    """A command in words, such as "python3 bin/torch_train.py --mib {mib}": bin/ is that of the build, {mib} and {gib} are
-    of `vram`."""
-    names = {"python3": python3()}
-    found = [names.get(word, word) for word in text.format(mib=vram // MIB, gib=vram // GIB).split()]
+def words(command):
+    """Of a command such as "python3 bin/torch_train.py --gib 8", where bin/ is that of the build."""
+    found = [python3() if word == "python3" else word for word in shlex.split(command)]
     return [str(BIN / word[4:]) if word.startswith("bin/") else word for word in found]
-
-
-def python_has(statement):
-    """Whether this statement, an import as a rule, succeeds in programs' interpreter."""
-    return subprocess.run([python3(), "-c", statement], capture_output=True, check=False).returncode == 0
 
 
 def is_alive(pid):
     try:
-        state = pathlib.Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[0]
+        state = read(pathlib.Path(f"/proc/{pid}/stat")).rpartition(")")[2].split()[0]
         # The first of several threads may be dead before the others, which hold the files.
         return state != "Z" or len(os.listdir(f"/proc/{pid}/task")) > 1
     except OSError:

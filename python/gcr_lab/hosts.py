@@ -2,8 +2,8 @@
 
 import contextlib
 import json
-import os
 import pathlib
+import re
 import shlex
 import shutil
 import subprocess
@@ -12,7 +12,7 @@ import tempfile
 
 from gcr_lab import base
 from gcr_lab.base import Failure, last_line
-from gcr_lab.migration import Migration
+from gcr_lab.figures import Migration
 from gcr_lab.program import Program
 
 _ASK = """
@@ -38,7 +38,7 @@ def _keep_logs(work, log):
     patterns = ("*.out", "*.log", "hosts/*/agent.log", "hosts/slurm/*.log")
     with open(log, "a", encoding="utf-8") as out:
         for path in sorted(path for pattern in patterns for path in work.glob(pattern)):
-            text = path.read_text(encoding="utf-8", errors="replace").splitlines()[-LOG_LINES:]
+            text = base.read(path).splitlines()[-LOG_LINES:]
             if text:
                 print(f"--- {path.relative_to(work)} (its last lines)", *(line[:2000] for line in text), sep="\n", file=out)
 
@@ -56,7 +56,7 @@ def hosts(gpu, vram_bytes, *options, script="hosts", log=None):
             words = [maker, "up", work / "hosts", "--gpu", gpu, "--vram", vram_bytes + base.GIB, *options]
             status = subprocess.call(list(map(str, words)), stdout=said, stderr=said)
         if status != 0:
-            raise Failure(last_line((work / "up.txt").read_text(encoding="utf-8")) or f"{maker}: status {status}")
+            raise Failure(last_line(base.read(work / "up.txt")) or f"{maker}: status {status}")
         yield Hosts(work, work / "hosts")
     finally:
         if log:
@@ -71,8 +71,7 @@ class Hosts:
 
     def __init__(self, work, folder):
         self.work, self.folder = work, folder
-        words = shlex.split((folder / "env").read_text(encoding="utf-8"))
-        self.env = dict(word.split("=", 1) for word in words)
+        self.env = dict(word.split("=", 1) for word in shlex.split(base.read(folder / "env")))
         self.cli, self.tls = self.env["GCR_CLI"], self.env["GCR_TLS"].split()
 
     def ip(self, host):
@@ -89,23 +88,23 @@ class Hosts:
         """What it prints. Failure if it fails."""
         return base.run(*self.words(host, *command), **options)
 
-    def start(self, host, name, *command, library=True):
+    def start(self, host, name, command, lines=0, pattern="", library=True, **waiting):
         """Starts a program that can be migrated: a session of its own, no terminal, no pipes, no descriptors of ours. It
-        adds to NAME.out, so that what a checkpoint restores writes after what was written since."""
+        adds to NAME.out, so that what a checkpoint restores writes after what was written since. It has printed so many
+        lines when this returns."""
         output = self.work / f"{name}.out"
         output.write_bytes(b"")
         under = [self.cli, "run", "--"] if library else []
         with open(output, "ab") as file:
-            child = subprocess.Popen(self.words(host, *under, *command), stdin=subprocess.DEVNULL, stdout=file,
-                                     stderr=file, start_new_session=True)  # fmt: skip
-        return Program(output, child)
-
-    def ask(self, host):
-        """What the program `counter` of this host answers."""
-        return self.on(host, sys.executable, "-c", _ASK, self.ip(host), PORT).strip()
+            child = subprocess.Popen(self.words(host, *under, *base.words(command)), stdin=subprocess.DEVNULL, stdout=file,
+                                     stderr=file, start_new_session=True)
+        program = Program(output, child)
+        program.wait_for(lines, pattern, **waiting)
+        return program
 
     def expect_answer(self, host, wanted):
-        answer = self.ask(host)
+        """Of the program `counter`."""
+        answer = self.on(host, sys.executable, "-c", _ASK, self.ip(host), PORT).strip()
         if answer != str(wanted):
             raise Failure(f"host {host} answered {answer}, not {wanted}")
 
@@ -120,14 +119,14 @@ class Hosts:
         print(done.stderr, end="", file=sys.stderr, flush=True)
         return done.stdout
 
-    def _report(self, host, *words):
-        migration = Migration.parse(self.order(host, *words))
+    def _report(self, host, action, *words):
+        migration = Migration(self.order(host, *action, *self.tls, "--json", "--quiet", *words))
         print(migration.text(), flush=True)
         return migration
 
     def migrate(self, source, target, program, *options):
         """Moves it; all bytes were verified."""
-        migration = self._report("a", *self.tls, "--json", "--quiet", *options, self.ip(source), self.ip(target), program.pid)
+        migration = self._report("a", [], *options, self.ip(source), self.ip(target), program.pid)
         if not migration.verified:
             raise Failure(f"not verified: {json.dumps(migration.report)}")
         program.pid = migration.destination_pid
@@ -135,15 +134,15 @@ class Hosts:
 
     def refuse(self, source, target, program, finding):
         """It must not move, because of this finding."""
+        status, said = 0, ""
         try:
             self.migrate(source, target, program)
         except CommandFailed as failed:
-            if failed.status != 3:
-                raise Failure(f"exit {failed.status}: it was not refused") from failed
-            if f"[{finding}" not in failed.said:
-                raise Failure("it was refused for another reason") from failed
-            return
-        raise Failure("exit 0: it was not refused")
+            status, said = failed.status, failed.said
+        if status != 3:
+            raise Failure(f"exit {status}: it was not refused")
+        if f"[{finding}" not in said:
+            raise Failure("it was refused for another reason")
 
     def to_and_fro(self, program, moves, arrived, *options):
         """So many moves, from host a on; after each, `arrived` is called with the host that it went to."""
@@ -154,16 +153,15 @@ class Hosts:
             arrived(target)
         return migrations
 
-    def checkpoint(self, host, program, folder, *options):
-        return self._report(host, "checkpoint", *self.tls, "--json", "--quiet", *options, self.ip(host), program.pid, folder)
+    def checkpoint(self, host, program, folder):
+        return self._report(host, ["checkpoint"], self.ip(host), program.pid, folder)
 
     def restore(self, host, folder):
         """The newest checkpoint in the folder."""
-        return self._report(host, "restore", *self.tls, "--json", "--quiet", self.ip(host), folder)
+        return self._report(host, ["restore"], self.ip(host), folder)
 
     def places(self, host):
-        """Which GPUs each process of the host's jobs uses, by rank or its own PID, the one with most of its memory
-        first: 0@GPU-1a2b3c4d,GPU-5e6f7081"""
+        """Which GPUs each process of the host's jobs uses, by rank or PID, most memory first: 0@GPU-1a2b3c4d,GPU-5e6f7081"""
         found = []
         for one in json.loads(self.order("a", "host", *self.tls, self.ip(host), "--json"))["processes"]:
             uses = sorted(one["gpus"], key=lambda use: -int(use["vram_bytes"]))
@@ -173,11 +171,19 @@ class Hosts:
 
 
 def _rank(pid):
-    proc = pathlib.Path(f"/proc/{pid}")
-    entries = (proc / "environ").read_text(encoding="utf-8", errors="replace").split("\0")
-    environment = dict(entry.split("=", 1) for entry in entries if "=" in entry)
-    status = (proc / "status").read_text(encoding="utf-8")
-    return environment.get("LOCAL_RANK") or next(line.split()[-1] for line in status.splitlines() if line.startswith("NSpid:"))
+    environment, status = (base.read(pathlib.Path(f"/proc/{pid}/{name}")) for name in ("environ", "status"))
+    found = re.search("(?:^|\0)LOCAL_RANK=([^\0]+)", environment) or re.search(r"(?m)^NSpid:.*?(\d+)$", status)
+    return found[1]
+
+
+@contextlib.contextmanager
+def tmpfs(folder, size_bytes):
+    folder.mkdir(exist_ok=True)
+    base.run("mount", "-t", "tmpfs", "-o", f"size={size_bytes},mode=700", folder.name, folder)
+    try:
+        yield
+    finally:
+        subprocess.call(["umount", "-l", str(folder)])
 
 
 @contextlib.contextmanager
@@ -185,13 +191,10 @@ def store(work, folder, size_bytes):
     """A place for checkpoints and the type of its file system: in `folder`, or in a tmpfs of this size."""
     path = pathlib.Path(tempfile.mkdtemp(prefix="gcr-checkpoints-", dir=folder or work))
     try:
-        if not folder:
-            base.run("mount", "-t", "tmpfs", "-o", f"size={size_bytes},mode=700", "gcr-checkpoints", path)
-        kind = base.run("stat", "-f", "-c", "%T", path).strip()
-        base.say(f"checkpoints are in a file system of type {kind} "
-                 f"({last_line(base.run('df', '-h', '--output=source,size,avail', path))})")  # fmt: skip
-        yield path, kind
+        with contextlib.nullcontext() if folder else tmpfs(path, size_bytes):
+            kind = base.run("stat", "-f", "-c", "%T", path).strip()
+            space = last_line(base.run("df", "-h", "--output=source,size,avail", path))
+            base.say(f"checkpoints are in a file system of type {kind} ({space})")
+            yield path, kind
     finally:
-        if os.path.ismount(path):
-            subprocess.call(["umount", "-l", str(path)])
         shutil.rmtree(path, ignore_errors=True)

@@ -6,7 +6,8 @@ import signal
 import threading
 import time
 
-from gcr_lab.base import Failure, end_process, descendants, is_alive, send, wait_until
+from gcr_lab import base
+from gcr_lab.base import Failure
 
 # A program that prints nothing for so long hangs: the longest silence is that of a first start.
 PATIENCE_S = 180
@@ -20,8 +21,7 @@ class Program:
         threading.Thread(target=child.wait, daemon=True).start()  # reaped as soon as it ends
 
     def lines(self, pattern=""):
-        text = self.output.read_text(encoding="utf-8", errors="replace")
-        return [line for line in text.split("\n")[:-1] if re.search(pattern, line)]
+        return [line for line in base.read(self.output).split("\n")[:-1] if re.search(pattern, line)]
 
     def tail(self):
         return " ".join(self.lines()[-3:])
@@ -30,7 +30,7 @@ class Program:
         """Until `condition`, however long that takes, while the output grows and the program has not ended."""
         seen, end = None, 0
         while True:
-            alive = is_alive(self.pid)  # asked first: its last lines count
+            alive = base.is_alive(self.pid)  # asked first: its last lines count
             if condition():
                 return
             length = os.stat(self.output).st_size
@@ -52,13 +52,13 @@ class Program:
 
     def end(self):
         """It ends what it has started; what is left is ended too."""
-        below = descendants(self.pid)
-        end_process(self.pid, patience=60)
+        below = base.descendants(self.pid)
+        base.end_process(self.pid, patience=60)
         for pid in below:
-            end_process(pid)
+            base.end_process(pid)
 
     def kill(self):
         """Its PID is free afterwards."""
-        send(self.pid, signal.SIGKILL)
-        if not wait_until(60, lambda: not os.path.exists(f"/proc/{self.pid}")):
+        base.send(self.pid, signal.SIGKILL)
+        if not base.wait_until(60, lambda: not os.path.exists(f"/proc/{self.pid}")):
             raise Failure(f"process {self.pid} does not end")

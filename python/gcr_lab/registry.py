@@ -6,10 +6,11 @@ import os
 import pathlib
 import signal
 import subprocess
+import sys
 import typing
 
 from gcr_lab import base
-from gcr_lab.base import Failure
+from gcr_lab.base import GIB, MIB, Failure
 from gcr_lab.hosts import hosts
 
 KILL_AFTER_S = 30
@@ -35,20 +36,20 @@ class Lab:
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-    """`about` is for the help. `run` gets a Lab and returns its result in a line, or None. Each of `needs` gets the Lab and returns why the part
-    cannot run here, or an empty text; so does `not_on_hip`, on AMD GPUs. After `limit` seconds a part has hung."""
+    """`about` is for the help. `run` gets a Lab and returns its result in a line, or None. Each of `needs` gets the Lab
+    and returns why the part cannot run here, or an empty text; `not_on_hip` says so of AMD GPUs. After `limit` seconds a
+    part has hung."""
 
-    name: str
     about: str
     run: typing.Callable
-    limit: int
-    needs: tuple
-    not_on_hip: str
+    limit: int = 900
+    needs: tuple = ()
+    not_on_hip: str = ""
 
     def execute(self, lab):
         """Runs it here. Its last line is the result, or why it was not run."""
-        reasons = [self.not_on_hip] if lab.gpu.endswith("hip") else []
-        reason = next(filter(None, reasons), "") or next(filter(None, (need(lab) for need in self.needs)), "")
+        reason = self.not_on_hip if lab.gpu.endswith("hip") else ""
+        reason = reason or next(filter(None, (need(lab) for need in self.needs)), "")
         try:
             result = f"{reason}: not run" if reason else self.run(lab)
         except base.NotRun as not_run:
@@ -58,31 +59,32 @@ class Part:
 
 
 def _run_command(lab, run, command):
-    return run(lab, *base.words(command, lab.vram))
+    return run(lab, command.format(mib=lab.vram // MIB, gib=lab.vram // GIB))
 
 
 class Parts(dict):
     """Parts by name, in the order in which they run."""
 
-    def part(self, name, limit=900, needs=(), not_on_hip=""):
+    def part(self, name, **more):
         """Registers a function, which the first line of its comment describes."""
 
         def register(function):
-            self[name] = Part(name, function.__doc__.splitlines()[0], function, limit, needs, not_on_hip)
+            self[name] = Part(function.__doc__.splitlines()[0], function, **more)
             return function
 
         return register
 
-    def commands(self, run, needs, table, not_on_hip=""):
-        """Parts that run one command each, by `run(lab, *words)`; `table` is {name: (description, command)}."""
-        for name, (about, command) in table.items():
-            part = functools.partial(_run_command, run=run, command=command)
-            self[name] = Part(name, about, part, 900, needs, not_on_hip)
+    def command(self, name, run, about, command, *needs, **more):
+        """A part that is `run(lab, command)`; {mib} and {gib} in the command are the lab's VRAM."""
+        self[name] = Part(about, functools.partial(_run_command, run=run, command=command), needs=needs, **more)
 
     @staticmethod
     def of(*modules):
         """All parts of these modules, each of which has its own in PARTS."""
         return Parts((name, part) for module in modules for name, part in module.PARTS.items())
+
+    def descriptions(self):
+        return "\n".join(f"  {name:19} {part.about}" for name, part in self.items())
 
     def select(self, words):
         """The names that these words mean: parts, or the beginning of several. All without words."""
@@ -93,6 +95,11 @@ class Parts(dict):
                 raise Failure(f"no part {word} (see --help)")
             chosen += found
         return chosen or list(self)
+
+    def run_apart(self, name, words, out, limit=None):
+        """Runs this command with `words` and the part's name."""
+        command = [sys.executable, sys.argv[0], *words, "--part", name]
+        return run_apart(command, limit or self[name].limit, out / f"{name}.log")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,10 +119,6 @@ class Outcome:
             return "-" if self.result.endswith("not run") else "ok"
         return "TIMEOUT" if self.status in (124, 137) else "FAILED"
 
-    @property
-    def failed(self):
-        return self.status != 0
-
 
 def run_apart(command, limit, log):
     """Runs a part by this command. The file `log` has what it prints, then what it adds to that file itself. Ended
@@ -131,8 +134,8 @@ def run_apart(command, limit, log):
     finally:
         if child.returncode is None:
             _end_group(child)
-        text = printed.read_text(encoding="utf-8", errors="replace")
-        log.write_text(text + (log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""), encoding="utf-8")
+        text = base.read(printed)
+        log.write_text(text + (base.read(log) if log.exists() else ""), encoding="utf-8")
         printed.unlink()
     return Outcome(status, text)
 

@@ -20,7 +20,7 @@ def sampled(sample, pause):
         while not stopped.wait(pause):
             sample()
 
-    thread = threading.Thread(target=loop, daemon=True)
+    thread = threading.Thread(target=loop)
     thread.start()
     try:
         yield
@@ -57,11 +57,8 @@ def rates(samples, start, migration):
     open, and from a second after its end. What comes after the rounds is downtime."""
     first_round = migration.rounds[0]["start_ms"] / 1e3 if migration.rounds else 0
     gate_closed = migration.gate_closed_ms / 1e3
-    windows = {
-        "before": (0, start),
-        "during": (start + first_round, start + gate_closed),
-        "after": (start + migration.total_ms / 1e3 + 1, float("inf")),
-    }
+    windows = {"before": (0, start), "during": (start + first_round, start + gate_closed),
+               "after": (start + migration.total_ms / 1e3 + 1, float("inf"))}
     found = {name: rate(samples, *window) for name, window in windows.items()}
     figures = {f"{name}_per_s": float(f"{value:.4g}") for name, value in found.items() if value is not None}
     for name in ("during", "after"):
@@ -78,8 +75,7 @@ def memory_of(program):
             if os.readlink(f"/proc/{pid}/exe") != program:
                 continue
             with open(f"/proc/{pid}/status", encoding="utf-8") as file:
-                total += sum(int(line.split()[1]) << 10 for line in file
-                             if line.startswith(("RssAnon:", "HugetlbPages:")))  # fmt: skip
+                total += sum(int(line.split()[1]) << 10 for line in file if line.startswith(("RssAnon:", "HugetlbPages:")))
         except OSError:
             pass  # it has ended, or is a kernel thread
     return total

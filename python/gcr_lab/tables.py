@@ -22,7 +22,9 @@ def cell(value):
 
 
 def print_table(title, heads, rows):
-    """Nothing without rows. `heads` are separated by commas, or a list."""
+    """Nothing without rows. `heads` are separated by commas, or a list, or the first of the rows."""
+    if heads is None:
+        heads, *rows = rows
     if not rows:
         return
     heads = heads.split(", ") if isinstance(heads, str) else heads
@@ -43,16 +45,22 @@ def middle(lines, *names):
     return statistics.median(sums) if sums else None
 
 
+def middles(lines, *names):
+    """The median of each figure."""
+    return [middle(lines, name) for name in names]
+
+
 def grouped(lines, *names):
-    """{(value, …): its lines}, in the order of the lines."""
+    """{(value, …): its lines}, in the order of the lines; by one name {value: its lines}."""
     groups = {}
     for line in lines:
-        groups.setdefault(tuple(line[name] for name in names), []).append(line)
+        values = tuple(line[name] for name in names)
+        groups.setdefault(values if len(names) > 1 else values[0], []).append(line)
     return groups
 
 
 def by_size(lines):
-    return sorted((key[0], here) for key, here in grouped(lines, "asked_bytes").items())
+    return sorted(grouped(lines, "asked_bytes").items())
 
 
 # ---- migrations ----
@@ -62,25 +70,24 @@ def compare_rows(lines):
     """A row per VRAM size: medians over what was run of it."""
     rows = []
     for vram, here in by_size(lines):
-        ours, hand = of(here, way="gcr-migrate"), middle(of(here, way="by-hand"), "downtime_ms")
-        downtime, silence, total = (middle(ours, name) for name in ("downtime_ms", "silence_ms", "total_ms"))
-        rows.append([size(vram), downtime, silence, total, hand, ratio(hand, downtime)])
+        hand = middle(of(here, way="by-hand"), "downtime_ms")
+        ours = middles(of(here, way="gcr-migrate"), "downtime_ms", "silence_ms", "total_ms")
+        rows.append([size(vram), *ours, hand, ratio(hand, ours[0])])
     return rows
 
 
 def size_rows(lines):
     """Medians over the runs of a size; the last column is against the smallest size."""
-    rows = [[size(vram), len(here), middle(here, "downtime_ms"), middle(here, "total_ms")] for vram, here in by_size(lines)]
+    rows = [[size(vram), len(here), *middles(here, "downtime_ms", "total_ms")] for vram, here in by_size(lines)]
     return [[*row, ratio(row[2], rows[0][2])] for row in rows]
 
 
 def floor_rows(lines):
     """What the driver and CRIU need for it alone, against the tool's downtime; a row per run."""
-    steps = ("checkpoint_ms", "dump_ms", "criu_restore_ms", "restore_ms")
     rows = []
     for index, (ours, hand) in enumerate(zip(of(lines, way="gcr-migrate"), of(lines, way="by-hand")), 1):
-        alone = sum(hand[step] for step in steps)
-        rows.append([index, *(hand[step] for step in steps), alone, ours["downtime_ms"], ratio(ours["downtime_ms"], alone)])
+        steps = [hand[step] for step in ("checkpoint_ms", "dump_ms", "criu_restore_ms", "restore_ms")]
+        rows.append([index, *steps, sum(steps), ours["downtime_ms"], ratio(ours["downtime_ms"], sum(steps))])
     if rows:
         medians = [statistics.median(column) for column in list(zip(*rows))[1:-1]]
         rows.append(["median", *medians, ratio(medians[-1], medians[-2])])
@@ -90,7 +97,7 @@ def floor_rows(lines):
 def dirty_rows(lines):
     return [[f"{line['dirty_per_second'] * 100:g} % {line['options']}".strip(), size(line["vram_bytes"]), line["rounds"],
              size(line["sent_vram_bytes"]), size(sum(line["sent_per_round_bytes"][1:]) if line["rounds"] else None),
-             line["downtime_ms"], line["total_ms"], line["switchover_reason"] or None] for line in lines]  # fmt: skip
+             line["downtime_ms"], line["total_ms"], line["switchover_reason"] or None] for line in lines]
 
 
 def cost_rows(lines):
@@ -105,13 +112,13 @@ def phase_ms(line, name):
 def state_rows(lines):
     """A row per program: medians of the moves of either side."""
     rows = []
-    for (program,), here in grouped(lines, "program").items():
+    for program, here in grouped(lines, "program").items():
         sides = [of(here, side=side) for side in ("before", "after")]
         before, after = (middle(side, "downtime_ms") for side in sides)
         prepare = [statistics.median(phase_ms(line, "prepare") for line in side) if side else None for side in sides]
         memory = max((line["agents_memory_bytes"] for line in sides[1]), default=None)
         rows.append([program, size(middle(sides[1], "vram_bytes")), len(sides[1]), before, after, ratio(after, before),
-                     *prepare, size(memory)])  # fmt: skip
+                     *prepare, size(memory)])
     return rows
 
 
@@ -128,7 +135,7 @@ def checkpoint_rows(lines, *names):
             ours, hand = ([line for line in of(here, way=way) if name in line] for way in ("gcr-migrate", "by-hand"))
             mine, theirs = middle(ours, name), middle(hand, name)
             rows.append([program, size(asked_bytes), file_system, name, len(ours), mine, theirs, ratio(mine, theirs),
-                         ratio(theirs, mine)])  # fmt: skip
+                         ratio(theirs, mine)])
     return rows
 
 
@@ -161,22 +168,19 @@ def phase_rows(lines):
 
 def series_row(name, here, first):
     """Medians of these checkpoints."""
-    added = middle(here, "added_bytes")
-    return [name, len(here), size(middle(here, "vram_bytes")), size(middle(here, "stored_bytes")), size(added),
-            ratio(added, first), size(middle(here, "sent_vram_bytes")), middle(here, "downtime_ms"),
-            middle(here, "total_ms")]  # fmt: skip
+    vram, stored, added, sent = middles(here, "vram_bytes", "stored_bytes", "added_bytes", "sent_vram_bytes")
+    return [name, len(here), size(vram), size(stored), size(added), ratio(added, first), size(sent),
+            *middles(here, "downtime_ms", "total_ms")]
 
 
 def incremental_tables(lines):
-    for (program,), here in grouped(lines, "program").items():
+    for program, here in grouped(lines, "program").items():
         series, full = of(here, kind="series"), of(here, kind="full")
-        first = series[0]["added_bytes"]
-        rows = [series_row(f"{line['at_s']:.0f} s", [line], first) for line in series]
-        for name, some in (("median of the later", series[1:]), ("median of full ones", full)):
-            if some:
-                rows.append(series_row(name, some, first))
+        named = [*((f"{line['at_s']:.0f} s", [line]) for line in series), ("median of the later", series[1:]),
+                 ("median of full ones", full)]
         print_table(f"Checkpoints of one job in one directory: {program}",
-                    "taken, number, VRAM, stored, on disk, to the first, copied of VRAM, standstill ms, total ms", rows)
+                    "taken, number, VRAM, stored, on disk, to the first, copied of VRAM, standstill ms, total ms",
+                    [series_row(name, some, series[0]["added_bytes"]) for name, some in named if some])
 
 
 # ---- steady state ----
@@ -184,10 +188,9 @@ def incremental_tables(lines):
 
 def launch_rows(lines):
     """A row per driver: the medians of its processes, and the least and the most overhead."""
-    names = ("direct_ns", "interposed_ns", "overhead_ns")
-    return [[driver, len(here), *(middle(here, name) for name in names),
+    return [[driver, len(here), *middles(here, "direct_ns", "interposed_ns", "overhead_ns"),
              *(bound(line["overhead_ns"] for line in here) for bound in (min, max))]
-            for (driver,), here in grouped(lines, "driver").items()]  # fmt: skip
+            for driver, here in grouped(lines, "driver").items()]
 
 
 def turns_rows(lines):
@@ -198,7 +201,7 @@ def turns_rows(lines):
         ratios = sorted(map(ratio, line["under_s"], line["without_s"]))
         aside, rank = int(0.98 * len(ratios) ** 0.5) + 1, len(ratios) // 2
         rows.append([len(ratios), 1000 * statistics.median(line["without_s"]), statistics.median(ratios),
-                     ratios[rank - aside], ratios[rank + aside]])  # fmt: skip
+                     ratios[rank - aside], ratios[rank + aside]])
     return rows
 
 
@@ -213,17 +216,6 @@ def room_rows(lines):
     return rows
 
 
-def steady_tables(lines):
-    for what, title in (("launch", "a launch"), ("alloc_async", "cuMemAllocAsync and cuMemFreeAsync"),
-                        ("alloc", "cuMemAlloc and cuMemFree")):  # fmt: skip
-        print_table(f"Steady state: {title}, ns", "driver, processes, direct, interposed, overhead, at least, at most",
-                    launch_rows(of(lines, what=what)))  # fmt: skip
-    print_table("Steady state: VRAM that allocations of random sizes take",
-                "sizes, allocations, asked, without, under, more, of it", room_rows(of(lines, what="room")))
-    print_table("Steady state: 10 training steps of ResNet-18, with and without the library in turns",
-                ["turns", "without, ms", "with/without", "at least", "at most"], turns_rows(of(lines, what="turns")))
-
-
 # ---- the part transport ----
 
 
@@ -234,12 +226,14 @@ def best_of(lines, way):
 
 def tls_bound(plain, aes):
     """The most that TLS can reach, and its least cost: docs/benchmarks.md has the formula."""
-    cost = (middle(plain, *SENDER, *RECEIVER) + 1 / middle(aes, "encrypt_gb_per_cpu_s")
-            + 1 / middle(aes, "decrypt_gb_per_cpu_s"))  # fmt: skip
+    encrypt, decrypt = middles(aes, "encrypt_gb_per_cpu_s", "decrypt_gb_per_cpu_s")
+    cost = middle(plain, *SENDER, *RECEIVER) + 1 / encrypt + 1 / decrypt
     return min(middle(plain, "gb_per_s"), aes[0]["cores"] / cost), cost
 
 
 def transport_best_rows(lines):
+    if not lines:
+        return []
     rates = of(lines, what="rate")
     best = {way: best_of(rates, way) for way in ("iperf3 -P n", "n iperf3", "plain", "TLS")}
     bound, least_cost = tls_bound(best["plain"], of(lines, what="aes"))
@@ -248,19 +242,16 @@ def transport_best_rows(lines):
         if not here:
             continue
         rate, cost = middle(here, "gb_per_s"), middle(here, *SENDER, *RECEIVER)
-        peers = ("iperf3 -P n", "n iperf3") if way == "plain" else ()
-        to_peers = [ratio(rate, middle(best[peer], "gb_per_s")) for peer in peers] or [None, None]
-        to_bound = [rate / bound, least_cost / cost] if way == "TLS" else [None, None]
-        rows.append([way, here[0]["n"], len(here), rate, middle(here, *SENDER), middle(here, *RECEIVER), cost, *to_peers,
-                     *to_bound])  # fmt: skip
-    rows.append(["TLS at most", None, None, bound, None, None, least_cost, None, None, None, None])
-    return rows
+        peers = [ratio(rate, middle(best[peer], "gb_per_s")) if way == "plain" else None for peer in ("iperf3 -P n", "n iperf3")]
+        bounds = [rate / bound, least_cost / cost] if way == "TLS" else [None, None]
+        rows.append([way, here[0]["n"], len(here), rate, middle(here, *SENDER), middle(here, *RECEIVER), cost, *peers, *bounds])
+    return [*rows, ["TLS at most", None, None, bound, None, None, least_cost, None, None, None, None]]
 
 
 def transport_memory_rows(lines):
     rows = []
     for pages in ("hugetlb", "ordinary", "4k"):
-        ready, late = (of(lines, what="memory", pages=pages, populated=populated) for populated in (True, False))
+        ready, late = (of(lines, pages=pages, populated=populated) for populated in (True, False))
         if ready and late:
             rates = middle(ready, "gb_per_s"), middle(late, "gb_per_s")
             rows.append([pages, rates[0], middle(ready, *RECEIVER), rates[1], middle(late, *RECEIVER), rates[1] / rates[0]])
@@ -269,75 +260,86 @@ def transport_memory_rows(lines):
 
 def transport_copy_rows(lines):
     names = ("receiver_copied_per_byte", "receiver_user_s_per_gb", "receiver_system_s_per_gb", "sender_copied_per_byte")
-    return [[way, *(middle(here, name) for name in names)]
-            for (way,), here in grouped(of(lines, what="copies"), "way").items()]  # fmt: skip
+    return [[way, *middles(here, *names)] for way, here in grouped(lines, "way").items()]
 
 
 def transport_rdma_rows(lines):
-    here = of(lines, what="rdma")
-    theirs = middle(of(here, way="ib_write_bw"), "gb_per_s")
-    return [[way, len(some), middle(some, "gb_per_s") * 1000, middle(some, "gb_per_s") / theirs]
-            for (way,), some in grouped(here, "way").items()]  # fmt: skip
+    theirs = middle(of(lines, way="ib_write_bw"), "gb_per_s")
+    return [[way, len(here), middle(here, "gb_per_s") * 1000, middle(here, "gb_per_s") / theirs]
+            for way, here in grouped(lines, "way").items()]
+
+
+def transport_rates(lines):
+    """Its first row are the heads."""
+    ways = list(grouped(lines, "way"))
+    return [["n", *ways], *([n, *(middle(of(lines, way=way, n=n), "gb_per_s") for way in ways)]
+                            for n in sorted(grouped(lines, "n")))]
 
 
 def transport_size_curves(lines):
     """{(tls, connections): [(KiB per write, GB/s), …]}"""
     curves = grouped(of(lines, what="sizes"), "tls", "lanes")
     return {key: sorted((written // 1024, middle(here, "gb_per_s"))
-                        for (written,), here in grouped(curves[key], "write_bytes").items())
-            for key in sorted(curves)}  # fmt: skip
+                        for written, here in grouped(curves[key], "write_bytes").items()) for key in sorted(curves)}
 
 
-def transport_tables(lines):
-    if not lines:
-        return
-    print_table("Transport: each way at its best number of connections; CPU seconds per GB",
-                "way, n, runs, GB/s, sender, receiver, both, to iperf3 -P, to n iperf3, to the most, least/cost",
-                transport_best_rows(lines))  # fmt: skip
-    rates = of(lines, what="rate")
-    ways = [way for (way,) in grouped(rates, "way")]
-    print_table("Transport: GB/s over connections", ["n", *ways], [
-        [n, *(middle(of(rates, way=way, n=n), "gb_per_s") for way in ways)] for n in sorted({line["n"] for line in rates})])
-    print_table("Transport: memory that is landed in, plain; GB/s and the receiver's CPU s per GB",
-                "pages, populated, CPU, not populated, CPU, not/populated, to 4k", transport_memory_rows(lines))
-    print_table("Transport: what is copied in user mode, per byte; the receiver's CPU s per GB",
-                "way, receiver copies, user, system, sender copies", transport_copy_rows(lines))
-    print_table("Transport: RDMA over soft RoCE on an emulated processor, 1 MiB",
-                "way, runs, MB/s, to ib_write_bw", transport_rdma_rows(lines))  # fmt: skip
+def transport_sizes(lines):
+    """Its first row are the heads."""
     curves = transport_size_curves(lines)
-    print_table("Transport: GB/s over bytes per write", ["way", "n", *(
-        f"{kib} KiB" for kib, _ in next(iter(curves.values()), ()))],
-        [["TLS" if tls else "plain", n, *(rate for _, rate in curve)] for (tls, n), curve in curves.items()])
+    heads = ["way", "n", *(f"{kib} KiB" for kib, _ in next(iter(curves.values()), ()))]
+    return [heads, *(["TLS" if tls else "plain", n, *(rate for _, rate in curve)] for (tls, n), curve in curves.items())]
 
 
 # ---- all ----
 
-MIGRATIONS = (
+
+def all_figures(lines):
+    """Its first row are the heads."""
+    heads = sorted({name for line in lines for name in line} - {"part"})
+    return [heads, *([line.get(name) for name in heads] for line in lines)]
+
+
+LAUNCHES = "driver, processes, direct, interposed, overhead, at least, at most"
+# In their order: which lines, as part or part/what; title; heads, if these are always the same; what makes rows of lines.
+TABLES = (
     ("downtime", "Downtime: this tool against the way by hand",
      "VRAM, downtime ms, silence ms, total ms, by hand ms, by hand/this", compare_rows),
-    ("size", "Downtime of an idle program with 128 buffers",
-     "VRAM, runs, downtime ms, total ms, to the smallest", size_rows),
-    ("floor", "An otherwise empty context, ms",
-     "run, checkpoint, dump, criu restore, restore, alone, downtime, ratio", floor_rows),
+    ("size", "Downtime of an idle program with 128 buffers", "VRAM, runs, downtime ms, total ms, to the smallest", size_rows),
+    ("floor", "An otherwise empty context, ms", "run, checkpoint, dump, criu restore, restore, alone, downtime, ratio", floor_rows),
     ("dirty", "Programs that rewrite a share of VRAM per second",
      "rewrites, VRAM, rounds, sent, after the first, downtime ms, total ms, switchover", dirty_rows),
     ("cost", "Steps per second of a program that is moved",
      "program, bandwidth, before, during, after, during/before, for s", cost_rows),
     ("state", "Programs with state of every kind: medians of so many moves, ms",
      "program, VRAM, moves, before, after, after/before, prepare before, after, agents' memory", state_rows),
-)  # fmt: skip
+    ("checkpoint", checkpoint_tables),
+    ("incremental", incremental_tables),
+    ("steady/launch", "Steady state: a launch, ns", LAUNCHES, launch_rows),
+    ("steady/alloc_async", "Steady state: cuMemAllocAsync and cuMemFreeAsync, ns", LAUNCHES, launch_rows),
+    ("steady/alloc", "Steady state: cuMemAlloc and cuMemFree, ns", LAUNCHES, launch_rows),
+    ("steady/room", "Steady state: VRAM that allocations of random sizes take",
+     "sizes, allocations, asked, without, under, more, of it", room_rows),
+    ("steady/turns", "Steady state: 10 training steps of ResNet-18, with and without the library in turns",
+     ["turns", "without, ms", "with/without", "at least", "at most"], turns_rows),
+    ("transport", "Transport: each way at its best number of connections; CPU seconds per GB",
+     "way, n, runs, GB/s, sender, receiver, both, to iperf3 -P, to n iperf3, to the most, least/cost", transport_best_rows),
+    ("transport/rate", "Transport: GB/s over connections", None, transport_rates),
+    ("transport/memory", "Transport: memory that is landed in, plain; GB/s and the receiver's CPU s per GB",
+     "pages, populated, CPU, not populated, CPU, not/populated, to 4k", transport_memory_rows),
+    ("transport/copies", "Transport: what is copied in user mode, per byte; the receiver's CPU s per GB",
+     "way, receiver copies, user, system, sender copies", transport_copy_rows),
+    ("transport/rdma", "Transport: RDMA over soft RoCE on an emulated processor, 1 MiB",
+     "way, runs, MB/s, to ib_write_bw", transport_rdma_rows),
+    ("transport/sizes", "Transport: GB/s over bytes per write", None, transport_sizes),
+    ("digest", "Digests", None, all_figures),
+    ("read", "Reading VRAM out", None, all_figures),
+)
 
 
 def print_tables(path):
     """Everything that the file has."""
     lines = read(path)
-    for part, title, heads, rows in MIGRATIONS:
-        print_table(title, heads, rows(of(lines, part=part)))
-    checkpoint_tables(of(lines, part="checkpoint"))
-    incremental_tables(of(lines, part="incremental"))
-    steady_tables(of(lines, part="steady"))
-    transport_tables(of(lines, part="transport"))
-    for part, title in (("digest", "Digests"), ("read", "Reading VRAM out")):
-        here = of(lines, part=part)
-        heads = sorted({name for line in here for name in line} - {"part"})
-        print_table(title, heads, [[line.get(name) for name in heads] for line in here])
+    for which, *table, rows_of in TABLES:
+        rows = rows_of(of(lines, **dict(zip(("part", "what"), which.split("/")))))
+        if table:
+            print_table(*table, rows)

@@ -38,7 +38,7 @@ class Registered(unittest.TestCase):
         for name, part in [*e2e.PARTS.items(), *bench.PARTS.items()]:
             with self.subTest(name):
                 self.assertTrue(0 < part.limit <= 3600)
-                self.assertRegex(e2e.descriptions({name: part}), rf"^  {name} +\S+")
+                self.assertRegex(Parts({name: part}).descriptions(), rf"^  {name} +\S+")
 
     def test_limits_of_benchmarks_are_those_that_their_measurements_need(self):
         limits = {name: part.limit for name, part in bench.PARTS.items()}
@@ -92,15 +92,15 @@ class Executed(unittest.TestCase):
     def test_a_part_may_find_out_later_that_it_cannot_run(self):
         parts = Parts()
 
-        def late(lab, *words):
-            raise base.NotRun(f"no {' '.join(words)}")
+        def late(lab, command):
+            raise base.NotRun(f"no {command}")
 
-        parts.commands(late, (), {"late-a": ("a", "x {mib}")})
-        parts.commands(late, (), {"late-b": ("b", "y")}, not_on_hip="no b")
+        parts.command("late-a", late, "a", "x {mib} {gib}")
+        parts.command("late-b", late, "b", "y", not_on_hip="no b")
         with contextlib.redirect_stdout(io.StringIO()) as said:
             for name in parts:
-                parts[name].execute(Lab(name, "hip", pathlib.Path(), 2 << 20))
-        self.assertEqual(said.getvalue(), "no x 2: not run\nno b: not run\n")
+                parts[name].execute(Lab(name, "hip", pathlib.Path(), 2 << 30))
+        self.assertEqual(said.getvalue(), "no x 2048 2: not run\nno b: not run\n")
 
 
 class Apart(unittest.TestCase):
@@ -117,7 +117,7 @@ class Apart(unittest.TestCase):
 
     def test_its_last_line_is_the_result_and_the_log_has_all(self):
         outcome = self.run_shell(f"echo begun; echo of hosts >>{self.log}; echo 'error text' >&2; echo done; echo")
-        self.assertEqual((outcome.verdict, outcome.result, outcome.failed), ("ok", "done", False))
+        self.assertEqual((outcome.verdict, outcome.result, outcome.status), ("ok", "done", 0))
         self.assertEqual(self.log.read_text(), "begun\nerror text\ndone\n\nof hosts\n")
         self.assertEqual([path.name for path in self.out.iterdir()], ["part.log"])
 
@@ -128,16 +128,16 @@ class Apart(unittest.TestCase):
 
     def test_one_that_cannot_run_here_has_not_failed(self):
         outcome = self.run_shell("echo no PyTorch: not run")
-        self.assertEqual((outcome.verdict, outcome.failed), ("-", False))
+        self.assertEqual((outcome.verdict, outcome.status), ("-", 0))
 
     def test_one_that_fails_has_failed_also_if_it_says_not_run(self):
         outcome = self.run_shell("echo it was not run; exit 3")
-        self.assertEqual((outcome.status, outcome.verdict, outcome.failed), (3, "FAILED", True))
+        self.assertEqual((outcome.status, outcome.verdict), (3, "FAILED"))
         self.assertEqual(self.run_shell("exit 1").result, "")
 
     def test_one_that_hangs_is_ended_with_all_that_it_started(self):
         outcome = self.run_shell("sleep 1000 & echo $!; trap 'echo cleaned up; exit 1' TERM; wait", limit=0.5)
-        self.assertEqual((outcome.verdict, outcome.failed, outcome.result), ("TIMEOUT", True, "cleaned up"))
+        self.assertEqual((outcome.verdict, outcome.status, outcome.result), ("TIMEOUT", 124, "cleaned up"))
         self.assertTrue(base.wait_until(10, lambda: not base.is_alive(int(outcome.text.split()[0]))))
 
     def test_one_that_does_not_listen_is_killed(self):

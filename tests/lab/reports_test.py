@@ -18,13 +18,12 @@ import fakes
 
 # pylint: disable=wrong-import-position
 from gcr_lab import base, figures, plots, sampling, tables  # noqa: E402
-from gcr_lab.figures import Record  # noqa: E402
-from gcr_lab.migration import Migration  # noqa: E402
+from gcr_lab.figures import Migration, Record  # noqa: E402
 from gcr_lab.parts import bench_steady  # noqa: E402
 
 
 def parsed(**more):
-    return Migration.parse(json.dumps({**fakes.REPORT, **more}))
+    return Migration(json.dumps({**fakes.REPORT, **more}))
 
 
 class Reports(unittest.TestCase):
@@ -36,18 +35,18 @@ class Reports(unittest.TestCase):
 
     def test_the_report_is_the_last_of_several_lines(self):
         events = '{"type": "event", "phase": "preflight"}\n{"type": "progress"}\n'
-        self.assertEqual(Migration.parse(events + json.dumps(fakes.REPORT) + "\n\n").total_ms, 2018.4)
+        self.assertEqual(Migration(events + json.dumps(fakes.REPORT) + "\n\n").total_ms, 2018.4)
 
     def test_what_is_no_report_is_an_error(self):
         for text in ("", "migrated pid=5", '{"type": "event"}', "[1]", '"downtime_ms"'):
             with self.subTest(text), self.assertRaises(ValueError):
-                Migration.parse(text)
+                Migration(text)
 
     def test_a_report_without_a_figure_that_each_has_is_an_error(self):
         for name in ("downtime_ms", "total_ms", "verified", "vram_bytes"):
             report = {key: value for key, value in fakes.REPORT.items() if key != name}
             with self.subTest(name), self.assertRaises((ValueError, KeyError)):
-                Migration.parse(json.dumps(report))
+                Migration(json.dumps(report))
 
     def test_figures_have_rounds_and_phases_and_only_what_was_reported(self):
         found = parsed().figures()

@@ -2,21 +2,14 @@
 
 import time
 
-from gcr_lab import base, compare_by_hand
+from gcr_lab import compare_by_hand
 from gcr_lab.base import GIB, MIB, say
 from gcr_lab.hosts import PORT
-from gcr_lab.parts.needs import has_jax, has_torch, has_transformers
+from gcr_lab.parts.needs import has
 from gcr_lab.registry import Parts
 from gcr_lab.sampling import lines_over_time, most_memory, rates
 
 PARTS = Parts()
-
-
-def start(two, name, command, lines=10):
-    """On host a, until it works."""
-    program = two.start("a", name, *base.words(command))
-    program.wait_for(lines)
-    return program
 
 
 def pace(lab):
@@ -35,14 +28,13 @@ def sizes(lab):
     """how downtime depends on the size of GPU memory: an idle program"""
     # The counter's GPU is idle but for one answer at a time. It has 128 buffers at any size.
     with lab.hosts(vram=max(lab.options.vram)) as two:
-        for size in lab.options.vram:
-            for _ in range(lab.options.runs):
-                program = start(two, "size", f"bin/counter --port {PORT} --vram {size} --piece {size // 128}", lines=1)
-                two.expect_answer("a", 101)
-                migration = two.migrate("a", "b", program)
-                two.expect_answer("b", 102)
-                lab.record.add(migration, program="counter", asked_bytes=size)
-                program.kill()
+        for size in sorted(lab.options.vram * lab.options.runs, key=lab.options.vram.index):
+            program = two.start("a", "size", f"bin/counter --port {PORT} --vram {size} --piece {size // 128}", lines=1)
+            two.expect_answer("a", 101)
+            migration = two.migrate("a", "b", program)
+            two.expect_answer("b", 102)
+            lab.record.add(migration, program="counter", asked_bytes=size)
+            program.kill()
 
 
 @PARTS.part("floor", limit=240)
@@ -59,7 +51,7 @@ def dirty(lab):
     with lab.hosts() as two:
         for share, options in [*((share, ()) for share in shares), (shares[-1], ("--auto-converge",))]:
             name = f"dirty-{share}{''.join(options)}"
-            program = start(two, name, f"bin/scribbler --vram {lab.vram} --dirty-per-second {share}")
+            program = two.start("a", name, f"bin/scribbler --vram {lab.vram} --dirty-per-second {share}", lines=10)
             migration = two.migrate("a", "b", program, *options, "--trace", lab.out / f"{name}.trace.json")
             program.wait_for_more(10)
             lab.record.add(migration, program="scribbler", dirty_per_second=share, options=" ".join(options))
@@ -71,7 +63,7 @@ def cost(lab):
     """how much slower a program is while its GPU memory is copied"""
     # A checksum reads all memory: with each step it would be all that is measured.
     programs = {"stencil": f"bin/stencil{pace(lab)} --mib {lab.vram // MIB} --report 20"}
-    if has_torch(lab):
+    if has(lab, "torch"):
         programs |= {name: f"python3 bin/{name}.py --gib {lab.vram // GIB}" for name in ("torch_generate", "torch_loop")}
     with lab.hosts() as two:
         for limit in ("none", lab.options.bandwidth):
@@ -79,10 +71,11 @@ def cost(lab):
                 slowed(lab, two, name, limit, command)
 
 
-def slowed(lab, two, name, limit, command):
+def slowed(lab, two, program_name, limit, command):
     """How fast the program is before, while and after it is copied. The rounds have the gate open; what comes after
     them is downtime, which other parts measure."""
-    program = start(two, f"cost-{name}-{limit}", command)
+    name = f"cost-{program_name}-{limit}"
+    program = two.start("a", name, command, lines=10)
 
     def measure():
         time.sleep(1 if lab.options.smoke else 3)
@@ -92,12 +85,11 @@ def slowed(lab, two, name, limit, command):
         measure()
         begun = time.time()
         limiting = [] if limit == "none" else ["--max-bandwidth", limit]
-        trace = lab.out / f"cost-{name}-{limit}.trace.json"
-        migration = two.migrate("a", "b", program, *limiting, "--trace", trace)
+        migration = two.migrate("a", "b", program, *limiting, "--trace", lab.out / f"{name}.trace.json")
         program.wait_for_more(10)
         time.sleep(1)
         measure()
-    lab.record.add(migration, program=name, bandwidth=limit, **rates(samples, begun, migration))
+    lab.record.add(migration, program=program_name, bandwidth=limit, **rates(samples, begun, migration))
     program.kill()
 
 
@@ -124,12 +116,12 @@ def state_programs(lab):
     }
     if lab.options.smoke:  # the stencil moves in other parts
         programs = {name: programs[name] for name in programs if name not in ("stencil", "small", "threads-0")}
-    if has_torch(lab):
+    if has(lab, "torch"):
         for name, options in (("resnet18", ""), ("resnet18-threads", " --threads 1000"), ("heap-16", " --host-gib 16")):
             programs[name] = (f"python3 bin/torch_resnet.py{options}", GIB)
-    if has_transformers(lab):
+    if has(lab, "transformers"):
         programs["huggingface"] = ("python3 bin/torch_huggingface.py", GIB)
-    if has_jax(lab):
+    if has(lab, "jax"):
         # JAX makes a context on each GPU that it sees. Where both hosts have one, it has to hold that memory twice.
         variable = "JAX_CUDA_VISIBLE_DEVICES=0" if lab.options.apart else "XLA_PYTHON_CLIENT_MEM_FRACTION=0.45"
         programs["jax"] = (f"env {variable} python3 bin/jax_loop.py", GIB)
@@ -152,7 +144,7 @@ def moved_to_and_fro(lab, name, side, command, vram):
     """Moves of a program by the agents of that side."""
     script = lab.options.against / "scripts/hosts" if side == "before" else "hosts"
     with lab.hosts(vram=vram, script=script) as two:
-        program = start(two, f"{name}-{side}", command, lines=1)
+        program = two.start("a", f"{name}-{side}", command, lines=1)
 
         def works(host, number):
             if name == "counter":

@@ -4,7 +4,12 @@ import pathlib
 import shutil
 import subprocess
 
-from gcr_lab.base import python_has
+from gcr_lab import base
+
+
+def python_has(statement):
+    """Whether this statement, an import as a rule, succeeds in programs' interpreter."""
+    return subprocess.run([base.python3(), "-c", statement], capture_output=True, check=False).returncode == 0
 
 
 def _needs(statement, reason):
@@ -29,15 +34,19 @@ def two_gpus(lab):
 
 def first_gpus(lab):
     """The UUIDs of the machine's first two GPUs; empty if it has fewer."""
+    uuids = []
     if lab.gpu == "hip":
-        uuids = [path.read_text(encoding="ascii").strip() for path in
-                 sorted(pathlib.Path("/sys/class/drm").glob("renderD*/device/unique_id"))]  # fmt: skip
+        paths = sorted(pathlib.Path("/sys/class/drm").glob("renderD*/device/unique_id"))
+        uuids = [base.read(path).strip() for path in paths]
     elif shutil.which("nvidia-smi"):
-        uuids = subprocess.run(["nvidia-smi", "--query-gpu=uuid", "--format=csv,noheader"], check=False,
-                               capture_output=True, text=True).stdout.split()  # fmt: skip
-    else:
-        uuids = []
+        query = ["nvidia-smi", "--query-gpu=uuid", "--format=csv,noheader"]
+        uuids = subprocess.run(query, check=False, capture_output=True, text=True).stdout.split()
     return uuids[:2] if len(uuids) >= 2 else []
+
+
+def one_each(gpus):
+    """Options of scripts/hosts: each host has one of these two GPUs, if there are any."""
+    return ["--gpus-a", gpus[0], "--gpus-b", gpus[1]] if gpus else []
 
 
 def slurm(lab):
@@ -45,9 +54,6 @@ def slurm(lab):
     return "" if there else "no Slurm or munge on this machine"
 
 
-def on_real_gpu(module):
+def has(lab, module):
     """Whether scripts/bench measures programs of this Python module here."""
-    return lambda lab: lab.gpu == "real" and python_has(f"import {module}")
-
-
-has_torch, has_transformers, has_jax = map(on_real_gpu, ("torch", "transformers", "jax"))
+    return lab.gpu == "real" and python_has(f"import {module}")

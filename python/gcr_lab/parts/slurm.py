@@ -40,11 +40,11 @@ class Job(Program):
         """scancel has ended it."""
 
 
-def drained(two, pattern, gpus, *command):
+def drained(two, pattern, gpus, command):
     """A job with so many GPUs, whose node is drained. Its lines are those of an undisturbed run; Slurm knows it on the
     other node, and ends it there. The result, and its GPUs there."""
     program = Job(two.work / "app.out")
-    job = call(two, "submit_program", "a", program.output, gpus, 16000, *command).strip()
+    job = call(two, "submit_program", "a", program.output, gpus, 16000, *base.words(command)).strip()
     program.wait_for(5, pattern)
     line = last_line(call(two, "drain_node", "a"))
     print(line, flush=True)
@@ -64,8 +64,7 @@ def drained(two, pattern, gpus, *command):
     ask(two, "scancel", successor)
     if not wait_until(60, lambda: not any(map(is_alive, pids))):
         raise Failure(f"scancel of job {successor} did not end {pids}")
-    as_undisturbed(two, program, count, pattern, *command)
-    return f"{line}; {count} lines as undisturbed; on {places}", places
+    return f"{line}; {as_undisturbed(two, program, command, count, pattern)}; on {places}", places
 
 
 @PARTS.part("slurm-ring", needs=(needs.slurm,), not_on_hip=NO_HIP)
@@ -74,7 +73,7 @@ def ring(lab):
     if lab.gpu == "real" and needs.two_gpus(lab):
         raise base.NotRun(needs.two_gpus(lab))
     with lab.hosts("--gpus", 2, "--memory", 32000, script="slurm-hosts") as two:
-        return drained(two, LINES, 2, *base.words("bin/ring --ranks 2 --period-ms 50"))[0]
+        return drained(two, LINES, 2, "bin/ring --ranks 2 --period-ms 50")[0]
 
 
 @PARTS.part("slurm-torch", needs=(needs.slurm,), not_on_hip=NO_HIP)
@@ -88,8 +87,8 @@ def torch(lab):
     with lab.hosts("--gpus", 2, "--memory", 32000, script="slurm-hosts") as two:
         # The first GPU of the node that it goes to is another job's: it gets the second one.
         ask(two, "sbatch", "--gres", "gpu:1", "--nodelist", two.env["NODE_B"], "--output", "/dev/null", "--wrap",
-            "exec sleep 100000")  # fmt: skip
-        result, places = drained(two, STEPS, 1, *base.words(command))
+            "exec sleep 100000")
+        result, places = drained(two, STEPS, 1, command)
     if gpus and places != f"0@{gpus[1][:12]}":
         raise Failure(f"it is not on GPU {gpus[1]}: {result}")
     return result
