@@ -1,15 +1,6 @@
 """Where programs are, sizes, processes, failures; how a command begins and ends. scripts/lib/common.sh in Python."""
 
-import argparse
-import os
-import pathlib
-import re
-import shlex
-import shutil
-import signal
-import subprocess
-import sys
-import time
+import argparse, os, pathlib, re, shlex, shutil, signal, subprocess, sys, time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SCRIPTS = ROOT / "scripts"
@@ -23,32 +14,21 @@ else:
 BIN = PREFIX / "bin"
 MIB, GIB = 1 << 20, 1 << 30
 
-
 class Failure(Exception):
     """What went wrong, in one line for people."""
-
-
 class NotRun(Exception):
     """Why a part cannot run on this machine."""
-
-
 def say(text):
     print(f"{pathlib.Path(sys.argv[0]).name}: {text}", file=sys.stderr, flush=True)
 
-
-# ---- commands ----
-
-
 class Arguments(argparse.ArgumentParser):
     """Wrong usage is a Failure, as each other failure is."""
-
     def __init__(self, text):
         super().__init__(prog=pathlib.Path(sys.argv[0]).name, description=text, allow_abbrev=False,
                          formatter_class=argparse.RawDescriptionHelpFormatter)
 
     def error(self, message):
         raise Failure(f"{message} (see --help)")
-
 
 def command(main):
     """Runs `main` with the words of the command line, and ends this process with what it returns, or 1 after a
@@ -65,30 +45,22 @@ def command(main):
         say(failure)
         sys.exit(1)
 
-
 def on_end_signals(handler):
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, handler)
-
 
 def _interrupted(*_):
     on_end_signals(lambda *_: None)  # cleaning up is not interrupted
     sys.exit(1)
 
-
 def need_root():
     if os.geteuid() != 0:
         raise Failure("must run as root, for example by sudo")
-
 
 def need_programs(*names):
     for name in names:
         if shutil.which(name) is None:
             raise Failure(f"{name} is missing: run scripts/install-deps")
-
-
-# ---- types for options ----
-
 
 def size(text):
     """ "512M", "8G" in bytes."""
@@ -97,7 +69,6 @@ def size(text):
         raise argparse.ArgumentTypeError(f"not a size: {text} (use for example 512M or 8G)")
     return int(match[1]) << 10 * " KMG".index(match[2] or " ")
 
-
 def short(number):
     """Bytes as people write them: "512M"."""
     for unit, shift in (("G", 30), ("M", 20), ("K", 10)):
@@ -105,13 +76,11 @@ def short(number):
             return f"{number >> shift}{unit}"
     return str(number)
 
-
 def folder(text):
     path = pathlib.Path(text).resolve()
     if not path.is_dir():
         raise argparse.ArgumentTypeError(f"{text} is no folder")
     return path
-
 
 def number_between(least, most):
     def convert(text):
@@ -121,17 +90,10 @@ def number_between(least, most):
 
     return convert
 
-
-# ---- processes ----
-
-
 def last_line(text):
     return next((line for line in reversed(text.splitlines()) if line.strip()), "")
-
-
 def read(path):
     return path.read_text(encoding="utf-8", errors="replace")
-
 
 def run(*command, **options):
     """What a program prints to standard output. Failure with its last line if it fails."""
@@ -143,17 +105,14 @@ def run(*command, **options):
         raise Failure(f"{pathlib.Path(command[0]).name}: {said}")
     return done.stdout
 
-
 def python3():
     """The interpreter that programs of PyTorch and others run in: that of PATH."""
     return shutil.which("python3") or sys.executable
-
 
 def words(command):
     """Of a command such as "python3 bin/torch_train.py --gib 8", where bin/ is that of the build."""
     found = [python3() if word == "python3" else word for word in shlex.split(command)]
     return [str(BIN / word[4:]) if word.startswith("bin/") else word for word in found]
-
 
 def is_alive(pid):
     try:
@@ -162,7 +121,6 @@ def is_alive(pid):
         return state != "Z" or len(os.listdir(f"/proc/{pid}/task")) > 1
     except OSError:
         return False
-
 
 def wait_until(seconds, condition, pause=0.05):
     """Whether `condition` became true in time."""
@@ -173,13 +131,11 @@ def wait_until(seconds, condition, pause=0.05):
         time.sleep(pause)
     return True
 
-
 def send(pid, number):
     try:
         os.kill(pid, number)
     except ProcessLookupError:
         pass
-
 
 def end_process(pid, patience=10):
     """By SIGTERM, after `patience` seconds by SIGKILL."""
@@ -188,7 +144,6 @@ def end_process(pid, patience=10):
         if wait_until(patience, lambda: not is_alive(pid)):
             return
     say(f"process {pid} does not end")
-
 
 def descendants(pid):
     """All processes below it; those of a process or thread that ends meanwhile may be missing."""

@@ -7,12 +7,7 @@ bench plot DIR             draws downtime and total time over GPU memory, and th
                            gnuplot)
 """
 
-import argparse
-import contextlib
-import os
-import pathlib
-import sys
-
+import argparse, contextlib, os, pathlib, sys
 from gcr_lab import base
 from gcr_lab.base import GIB, Failure, say
 from gcr_lab.figures import Record
@@ -25,7 +20,6 @@ PARTS = Parts.of(bench_moves, bench_steady)
 # By kind of GPU: sizes for the parts downtime, size and checkpoint; for dirty, cost and incremental; a bandwidth.
 DEFAULTS = {"soft": ("1G,4G", "512M", "100M"), "real": ("8G,32G,64G", "16G", "2G"), "smoke": ("32M", "64M", "40M")}
 
-
 class BenchLab(Lab):
     @property
     def record(self):
@@ -37,10 +31,8 @@ class BenchLab(Lab):
             raise Failure("--apart needs two GPUs on this machine")
         return super().hosts(*options, *needs.one_each(gpus), **more)
 
-
 def comma_separated(convert):
     return lambda text: [convert(word) for word in text.split(",")]
-
 
 def parse(words):
     parser, sizes, seconds = base.Arguments(__doc__), comma_separated(base.size), base.number_between(1, 999999)
@@ -81,7 +73,6 @@ def parse(words):
     options.out = options.out.resolve()
     return options
 
-
 def main(words):
     if words[:1] in (["table"], ["plot"]):
         if len(words) != 2:
@@ -93,7 +84,6 @@ def main(words):
     if options.part:
         return PARTS[options.part].execute(BenchLab(options.part, options.gpu, options.out, options.program_vram, options))
     return run_parts(PARTS.select(options.parts), words, options.out)
-
 
 def run_parts(names, words, out):
     """Runs them one after the other, prints the tables and draws the plots; the exit status."""

@@ -10,19 +10,13 @@ Downtime is measured twice: by the tools (gate closed to gate open; lock to unlo
 in which the program printed nothing).
 """
 
-import contextlib
-import os
-import shutil
-import subprocess
-import threading
-
+import contextlib, os, shutil, subprocess, threading
 from gcr_lab import base
 from gcr_lab.base import GIB, MIB, Failure, is_alive, wait_until
 from gcr_lab.driver import Stopwatch, comparison, driver_tools, silence
 from gcr_lab.hosts import hosts, tmpfs
 
 CHUNK = 4 * MIB
-
 
 def compare(gpu, vram, record, streams=4, by_hand=True, log=None):
     """Prints the comparison and adds a line to `record` for each way."""
@@ -35,17 +29,17 @@ def compare(gpu, vram, record, streams=4, by_hand=True, log=None):
             print(f"{what}: downtime {ours.downtime_ms:.1f} ms, printed nothing for {ours_gap:g} ms, total {ours.total_ms:.1f} ms")
             return
         watch, hand_ms, hand_gap = with_other_tools(two, vram, gpu, record, streams)
-    print("by hand, step by step:", *(f"  {line}" for line in watch.lines()), sep="\n")
+    print("by hand, step by step:")
+    for name, ms in watch.figures.items():
+        print(f"  {name.removesuffix('_ms').replace('_', '-'):<12} {ms:g} ms")
     print(f"{what}    downtime    printed nothing for")
     print(f"  gcr-migrate               {ours.downtime_ms:9.0f} ms {ours_gap:9.0f} ms   (total {ours.total_ms:.0f} ms)")
     print(f"  by hand                   {hand_ms:9.0f} ms {hand_gap:9.0f} ms")
     print(f"by hand / gcr-migrate: {hand_ms / ours.downtime_ms:.1f} times the downtime, "
           f"{hand_gap / ours_gap:.1f} times the silence")
 
-
 def start(two, name, vram, library):
     return two.start("a", name, f"bin/stencil --mib {vram // MIB} --report 5", lines=11, library=library, patience=300)
-
 
 def with_gcr_migrate(two, vram, record):
     program = start(two, "ours", vram, library=True)
@@ -54,7 +48,6 @@ def with_gcr_migrate(two, vram, record):
     record.add(migration, way="gcr-migrate", silence_ms=gap[0])
     program.kill()
     return migration, gap[0]
-
 
 def with_other_tools(two, vram, gpu, record, streams):
     there, here = (two.work / f"images-{host}" for host in "ab")
@@ -74,7 +67,6 @@ def with_other_tools(two, vram, gpu, record, streams):
         record.add(way="by-hand", downtime_ms=hand_ms, silence_ms=gap[0], **watch.figures)
         program.kill()
     return watch, hand_ms, gap[0]
-
 
 @contextlib.contextmanager
 def receivers(two, folder, streams):
@@ -113,7 +105,6 @@ def receivers(two, folder, streams):
             raise Failure("by hand: the receivers do not listen")
         yield copy
 
-
 def pipes(images, folder, streams):
     """For each connection, the commands that read from `images` and that write into `folder`."""
     pages, target = images / "pages-1.img", folder / "pages-1.img"
@@ -127,7 +118,6 @@ def pipes(images, folder, streams):
         some = ["bs=4M", f"count={min(part, length - offset)}", "status=none"]
         yield (["dd", f"if={pages}", f"skip={offset}", "iflag=skip_bytes,count_bytes", *some],
                ["dd", f"of={target}", f"seek={offset}", "oflag=seek_bytes", "iflag=count_bytes,fullblock", "conv=notrunc", *some])
-
 
 def main(words):
     options = comparison(words, __doc__, "the program (stencil)", "downtime", streams={

@@ -9,20 +9,13 @@ Standstill is measured twice: by the tools (gate closed to gate open; lock to un
 in which the program printed nothing). A restore lasts until the program has printed a line.
 """
 
-import concurrent.futures
-import contextlib
-import os
-import pathlib
-import shutil
-import tempfile
-
+import concurrent.futures, contextlib, os, pathlib, shutil, tempfile
 from gcr_lab import base, tables
 from gcr_lab.base import GIB, MIB, Failure, run, say, wait_until
 from gcr_lab.driver import Stopwatch, comparison, driver_tools, silence
 from gcr_lab.figures import Record
 from gcr_lab.hosts import hosts, store
 from gcr_lab.sampling import bytes_of, cached, evict
-
 
 def compare(gpu, program, vram, record, runs=3, by_hand=True, folder=None, cold=False, log=None):
     """Adds a line to `record` for each checkpoint and each restore of each way."""
@@ -38,7 +31,6 @@ def compare(gpu, program, vram, record, runs=3, by_hand=True, folder=None, cold=
                 course.with_gcr_migrate()
                 for tool in tools:
                     course.with_other_tools(tool)
-
 
 class Comparison:
     def __init__(self, two, command, place, record, cold):
@@ -92,13 +84,11 @@ class Comparison:
         return cached(folder)
 
     def restored(self, program, folder, share, migration, way, restore_ms, **figures):
-        """Records a restore, and ends what was restored."""
         self.record.add(migration, way=way, what="restored", restore_ms=restore_ms, cached=share, **figures)
         say(f"{way}: restored in {restore_ms:g} ms; the page cache had {share:.3f} of the files")
         program.wait_for_more(5)
         self.end(program)
         shutil.rmtree(folder)
-
 
 def await_line(program, watch, failed=lambda: None):
     """The milliseconds of `watch` when the program has printed a line; looks every few milliseconds."""
@@ -109,10 +99,8 @@ def await_line(program, watch, failed=lambda: None):
         raise Failure(f"{program.output.stem} prints nothing after it is restored")
     return watch.ms()
 
-
 def sizes(folder):
     return {"apparent_bytes": bytes_of(folder, "--apparent-size"), "disk_bytes": bytes_of(folder)}
-
 
 def main(words):
     options = comparison(

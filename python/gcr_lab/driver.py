@@ -1,17 +1,10 @@
 """The way by hand: the driver's checkpoint steps and CRIU, each with its time; how long a program is silent. What both
 comparisons have."""
 
-import contextlib
-import pathlib
-import select
-import subprocess
-import sys
-import time
-
+import contextlib, pathlib, select, subprocess, sys, time
 from gcr_lab import base
 from gcr_lab.base import GIB, Failure
 from gcr_lab.figures import Record
-
 
 def comparison(words, text, what, part, **more):
     """The options of a comparison; `more` are its own ones. `record` and `log` are what they mean."""
@@ -34,15 +27,11 @@ def comparison(words, text, what, part, **more):
         options.keep.mkdir(parents=True, exist_ok=True)
     return options
 
-
 class Stopwatch:
     """`figures` has the milliseconds of each phase, as dump_ms."""
-
     def __init__(self):
         self.figures, self._begun = {}, time.monotonic()
-
     def ms(self):
-        """Since it was made."""
         return round((time.monotonic() - self._begun) * 1000, 1)
 
     @contextlib.contextmanager
@@ -51,13 +40,8 @@ class Stopwatch:
         yield
         self.figures[f"{name}_ms"] = round(self.ms() - begun, 1)
 
-    def lines(self):
-        return [f"{name.removesuffix('_ms').replace('_', '-'):<12} {ms:g} ms" for name, ms in self.figures.items()]
-
-
 class DriverTool:
     """A helper on a host that calls the driver's checkpoint API. It has initialised the driver once it is made."""
-
     def __init__(self, hosts, host, *options):
         self.hosts, self.host, log = hosts, host, hosts.work / f"tool-{host}.log"
         with open(log, "wb") as said:
@@ -102,7 +86,6 @@ class DriverTool:
         self._process.kill()
         self._process.communicate()
 
-
 @contextlib.contextmanager
 def driver_tools(hosts, names, gpu):
     """A DriverTool for each host. A program that moves finds the software GPU of the other host in place of its own."""
@@ -116,10 +99,8 @@ def driver_tools(hosts, names, gpu):
             tools.callback(made[-1].end)
         yield made
 
-
 def _first_gpu(words):
     return next(word.split("=", 1)[1] for word in words if word.startswith("SOFTGPU_DEVICES=")).split(":")[0]
-
 
 @contextlib.contextmanager
 def silence(program):

@@ -6,11 +6,7 @@ prints nothing for three minutes fails its part. A part that fails does not stop
 has no way for are left out.
 """
 
-import argparse
-import os
-import pathlib
-import re
-
+import argparse, os, pathlib, re
 from gcr_lab import base
 from gcr_lab.parts import campaign, programs, pytorch, saved, slurm
 from gcr_lab.registry import Lab, Parts
@@ -24,7 +20,6 @@ Environment: OUT (logs go there; default ./out), VRAM (how much the large progra
 after which a part has hung; default 900); of the campaign MOVES and PAIRS (of hosts at a
 time; default 4).
 The last lines are a table of the results; the exit status is 1 if any part failed."""
-
 
 def main(words):
     parser = base.Arguments(__doc__)
@@ -42,9 +37,7 @@ def main(words):
         return PARTS[options.part].execute(Lab(options.part, options.gpu, out, vram))
     return run_parts(PARTS.select(options.parts), options.gpu, out)
 
-
 def run_parts(names, gpu, out):
-    """Runs them one after the other and prints the table; the exit status."""
     out.mkdir(parents=True, exist_ok=True)
     for name in ("summary.txt", *(f"{name}.log" for name in PARTS)):
         (out / name).unlink(missing_ok=True)
@@ -59,7 +52,6 @@ def run_parts(names, gpu, out):
     print(table, end="", flush=True)
     (out / "summary.txt").write_text(table, encoding="utf-8")
     return int(failed)
-
 
 def details(out):
     """Of the part compare its table; of suspend the phases of suspend and resume: start and duration in ms."""

@@ -1,8 +1,6 @@
 """Figures as JSON lines, one for each measurement; what gcr-migrate --json reports of a migration, a checkpoint or a restore."""
 
-import dataclasses
-import json
-import pathlib
+import dataclasses, json, pathlib
 
 FIGURES = (
     "downtime_ms", "total_ms", "sent_vram_bytes", "sent_image_bytes", "image_bytes", "vram_bytes", "buffers",
@@ -10,11 +8,9 @@ FIGURES = (
     "verified", "gate_closed_ms", "clock_offset_ms", "clock_error_ms", "stored_bytes", "shared_bytes",
 )
 
-
 def _numbers(fields):
     """Protobuf's JSON has 64-bit integers as strings."""
     return {name: _number(value) if isinstance(value, str) else value for name, value in fields.items()}
-
 
 def _number(text):
     for kind in (int, float):
@@ -24,10 +20,8 @@ def _number(text):
             pass
     return text
 
-
 class Migration:
     """Times are in ms from the request on. `report` has all fields, also those without a name here."""
-
     def __init__(self, text):
         """From the last line of `text`. ValueError or KeyError if that is no report."""
         lines = text.strip().splitlines()
@@ -55,16 +49,13 @@ class Migration:
         phases = ("  {start_ms:12.1f} {duration_ms:12.1f}  {host:12} {track:8} {name}".format(**phase) for phase in self.phases)
         return "\n".join([self.times(), *phases, json.dumps(self.report)])
 
-
 @dataclasses.dataclass(frozen=True)
 class Record:
     """Adds lines to the file `path`, each with the figures that all of them have; without a path it adds none."""
-
     path: pathlib.Path | None
     common: dict
 
     def add(self, migration=None, **figures):
-        """One line; of a migration, what it reports too."""
         if self.path:
             line = {**self.common, **figures, **(migration.figures() if migration else {})}
             with open(self.path, "a", encoding="utf-8") as file:
@@ -80,12 +71,9 @@ class Record:
         """The same file, with other common figures."""
         return Record(self.path, {**self.common, **figures})
 
-
 def read(path):
     with open(path, encoding="utf-8") as file:
         return [json.loads(line) for line in file]
 
-
 def of(lines, **wanted):
-    """Those lines that have all these figures."""
     return [line for line in lines if all(line.get(name) == value for name, value in wanted.items())]

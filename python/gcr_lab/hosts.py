@@ -1,19 +1,9 @@
 """The hosts of scripts/hosts for the length of a block, programs on them, and gcr-migrate."""
 
-import contextlib
-import json
-import pathlib
-import re
-import shlex
-import shutil
-import subprocess
-import sys
-import tempfile
-
+import contextlib, json, os, pathlib, re, shlex, shutil, signal, subprocess, sys, tempfile, threading, time
 from gcr_lab import base
-from gcr_lab.base import Failure, last_line
+from gcr_lab.base import Failure, is_alive, last_line
 from gcr_lab.figures import Migration
-from gcr_lab.program import Program
 
 _ASK = """
 import socket, sys
@@ -24,15 +14,14 @@ with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asker:
 """
 PORT = 7500
 LOG_LINES = 300
-
+# A program that prints nothing for so long hangs: the longest silence is that of a first start.
+PATIENCE_S = 180
 
 class CommandFailed(Failure):
     """gcr-migrate ended with `status`; `said` is all that it printed."""
-
     def __init__(self, status, said):
         super().__init__(f"exit {status}: {last_line(said)}")
         self.status, self.said = status, said
-
 
 def _keep_logs(work, log):
     patterns = ("*.out", "*.log", "hosts/*/agent.log", "hosts/slurm/*.log")
@@ -41,7 +30,6 @@ def _keep_logs(work, log):
             text = base.read(path).splitlines()[-LOG_LINES:]
             if text:
                 print(f"--- {path.relative_to(work)} (its last lines)", *(line[:2000] for line in text), sep="\n", file=out)
-
 
 @contextlib.contextmanager
 def hosts(gpu, vram_bytes, *options, script="hosts", log=None):
@@ -65,10 +53,56 @@ def hosts(gpu, vram_bytes, *options, script="hosts", log=None):
             subprocess.call([maker, "down", str(work / "hosts")])
         shutil.rmtree(work, ignore_errors=True)
 
+class Program:
+    """Started with `child`, which writes to the file `output`. Its lines are counted from 0 on, complete ones alone."""
+    def __init__(self, output, child):
+        self.output, self.pid = output, child.pid
+        threading.Thread(target=child.wait, daemon=True).start()  # reaped as soon as it ends
+
+    def lines(self, pattern=""):
+        return [line for line in base.read(self.output).split("\n")[:-1] if re.search(pattern, line)]
+    def tail(self):
+        return " ".join(self.lines()[-3:])
+
+    def wait(self, condition, patience=PATIENCE_S):
+        """Until `condition`, however long that takes, while the output grows and the program has not ended."""
+        seen, end = None, 0
+        while True:
+            alive = is_alive(self.pid)  # asked first: its last lines count
+            if condition():
+                return
+            length = os.stat(self.output).st_size
+            if length != seen:
+                seen, end = length, time.monotonic() + patience
+            elif not alive:
+                raise Failure(f"it has ended: {self.tail()}")
+            elif time.monotonic() >= end:
+                raise Failure(f"no more output for {patience} s: {self.tail()}")
+            time.sleep(0.05)
+
+    def wait_for(self, count, pattern="", **options):
+        self.wait(lambda: len(self.lines(pattern)) >= count, **options)
+        return count
+
+    def wait_for_more(self, count, pattern="", **options):
+        """Until it has `count` lines more than now; how many these are in all."""
+        return self.wait_for(len(self.lines(pattern)) + count, pattern, **options)
+
+    def end(self):
+        """It ends what it has started; what is left is ended too."""
+        below = base.descendants(self.pid)
+        base.end_process(self.pid, patience=60)
+        for pid in below:
+            base.end_process(pid)
+
+    def kill(self):
+        """Its PID is free afterwards."""
+        base.send(self.pid, signal.SIGKILL)
+        if not base.wait_until(60, lambda: not os.path.exists(f"/proc/{self.pid}")):
+            raise Failure(f"process {self.pid} does not end")
 
 class Hosts:
     """`env` is what scripts/hosts tells; `work` the folder of this block."""
-
     def __init__(self, work, folder):
         self.work, self.folder = work, folder
         self.env = dict(word.split("=", 1) for word in shlex.split(base.read(folder / "env")))
@@ -76,7 +110,6 @@ class Hosts:
 
     def ip(self, host):
         return self.env[f"IP_{host.upper()}"]
-
     def gpu_env(self, host):
         return self.env[f"GPU_ENV_{host.upper()}"].split()
 
@@ -85,7 +118,6 @@ class Hosts:
         return list(map(str, ["nsenter", f"--net={self.env[f'NS_{host.upper()}']}", "env", *self.gpu_env(host), *command]))
 
     def on(self, host, *command, **options):
-        """What it prints. Failure if it fails."""
         return base.run(*self.words(host, *command), **options)
 
     def start(self, host, name, command, lines=0, pattern="", library=True, **waiting):
@@ -103,12 +135,9 @@ class Hosts:
         return program
 
     def expect_answer(self, host, wanted):
-        """Of the program `counter`."""
         answer = self.on(host, sys.executable, "-c", _ASK, self.ip(host), PORT).strip()
         if answer != str(wanted):
             raise Failure(f"host {host} answered {answer}, not {wanted}")
-
-    # ---- gcr-migrate ----
 
     def order(self, host, *words):
         """What gcr-migrate prints to standard output. CommandFailed if it fails."""
@@ -169,12 +198,10 @@ class Hosts:
                 found.append(f"{_rank(one['pid'])}@{','.join(use['uuid'][:12] for use in uses)}")
         return " ".join(sorted(found))
 
-
 def _rank(pid):
     environment, status = (base.read(pathlib.Path(f"/proc/{pid}/{name}")) for name in ("environ", "status"))
     found = re.search("(?:^|\0)LOCAL_RANK=([^\0]+)", environment) or re.search(r"(?m)^NSpid:.*?(\d+)$", status)
     return found[1]
-
 
 @contextlib.contextmanager
 def tmpfs(folder, size_bytes):
@@ -184,7 +211,6 @@ def tmpfs(folder, size_bytes):
         yield
     finally:
         subprocess.call(["umount", "-l", str(folder)])
-
 
 @contextlib.contextmanager
 def store(work, folder, size_bytes):

@@ -1,12 +1,9 @@
 """Drawings of figures, by gnuplot."""
 
-import shutil
-import subprocess
-
+import shutil, subprocess
 from gcr_lab import figures
 from gcr_lab.base import GIB, Failure
 from gcr_lab.tables import transport_size_curves
-
 
 def plot(path, folder):
     """Draws downtime.svg, total.svg and transport.svg into `folder`, as far as the file has lines for them."""
@@ -26,13 +23,11 @@ def plot(path, folder):
     draw(folder / "transport.svg", curves, "TCP transport over bytes per write", "KiB per write", "GB/s", "yrange [0:*]",
          "logscale x 2", "key outside")
 
-
 def over_memory(lines, name):
     """{way: [(GiB, seconds), …]}. By hand the program is stopped all the time: total and downtime are one."""
     curves = {way: sorted((line["asked_bytes"] / GIB, line.get(f"{name}_ms", line["downtime_ms"]) / 1e3)
                           for line in figures.of(lines, way=way)) for way in ("gcr-migrate", "by-hand")}
     return {way: points for way, points in curves.items() if points}
-
 
 def draw(target, curves, title, x, y, *settings):
     """Draws curves, {title: [(x, y), …]}; nothing if there are none."""

@@ -5,19 +5,14 @@ Usage: scripts/guest … -- scripts/lib/guest-rdma-pair python3 rdma.py BENCH_TR
 Runs in the virtual machine by itself. Prints a line of JSON for each measurement.
 """
 
-import json
-import re
-import subprocess
-import sys
+import json, re, subprocess, sys
 
 ADDRESS = "10.9.0.2"
 MESSAGE_BYTES = 1 << 20
 SECONDS = "4"
 
-
 def run(*command):
     return subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=120, check=False)
-
 
 def ib_write_bw():
     """The average rate in GB/s, as the sender says."""
@@ -33,14 +28,12 @@ def ib_write_bw():
         raise RuntimeError(f"ib_write_bw: {client.stdout[-300:]}{client.stderr[-300:]}")
     return float(found.group(1)) * (1 << 20) / 1e9
 
-
 def transport(program, *options):
     done = run(program, "--rdma", "--address", ADDRESS, "--lanes", 1, "--write", MESSAGE_BYTES, "--ring", 16 * MESSAGE_BYTES,
                "--region", 64 * MESSAGE_BYTES, "--pages", "ordinary", "--warmup", 0.5, "--seconds", SECONDS, *options)
     if done.returncode != 0:
         raise RuntimeError(done.stderr)
     return json.loads(done.stdout)["gb_per_s"]
-
 
 if __name__ == "__main__":
     if len(sys.argv) != 3:

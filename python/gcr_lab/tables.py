@@ -1,25 +1,21 @@
 """The tables of scripts/bench. docs/benchmarks.md says what each figure means."""
 
 import statistics
-
 from gcr_lab.base import GIB, MIB
 from gcr_lab.figures import of, read
 
 SENDER = ("sender_user_s_per_gb", "sender_system_s_per_gb")
 RECEIVER = ("receiver_user_s_per_gb", "receiver_system_s_per_gb")
 
-
 def size(value):
     if value is None:
         return "-"
     return f"{value / GIB:.2f} GiB" if value >= GIB else f"{value / MIB:.0f} MiB"
 
-
 def cell(value):
     if isinstance(value, float):
         return f"{value:.4g}" if abs(value) < 1000 else f"{value:.0f}"
     return "-" if value is None else str(value)
-
 
 def print_table(title, heads, rows):
     """Nothing without rows. `heads` are separated by commas, or a list, or the first of the rows."""
@@ -34,21 +30,16 @@ def print_table(title, heads, rows):
     for row in [heads, *rows]:
         print("  " + "  ".join(text.rjust(width) for text, width in zip(row, widths)))
 
-
 def ratio(above, below):
     return above / below if above is not None and below else None
-
 
 def middle(lines, *names):
     """The median over the lines that have these figures of their sum; None without such lines."""
     sums = [sum(line[name] for name in names) for line in lines if all(name in line for name in names)]
     return statistics.median(sums) if sums else None
 
-
 def middles(lines, *names):
-    """The median of each figure."""
     return [middle(lines, name) for name in names]
-
 
 def grouped(lines, *names):
     """{(value, …): its lines}, in the order of the lines; by one name {value: its lines}."""
@@ -58,16 +49,10 @@ def grouped(lines, *names):
         groups.setdefault(values if len(names) > 1 else values[0], []).append(line)
     return groups
 
-
 def by_size(lines):
     return sorted(grouped(lines, "asked_bytes").items())
 
-
-# ---- migrations ----
-
-
 def compare_rows(lines):
-    """A row per VRAM size: medians over what was run of it."""
     rows = []
     for vram, here in by_size(lines):
         hand = middle(of(here, way="by-hand"), "downtime_ms")
@@ -75,12 +60,9 @@ def compare_rows(lines):
         rows.append([size(vram), *ours, hand, ratio(hand, ours[0])])
     return rows
 
-
 def size_rows(lines):
-    """Medians over the runs of a size; the last column is against the smallest size."""
     rows = [[size(vram), len(here), *middles(here, "downtime_ms", "total_ms")] for vram, here in by_size(lines)]
     return [[*row, ratio(row[2], rows[0][2])] for row in rows]
-
 
 def floor_rows(lines):
     """What the driver and CRIU need for it alone, against the tool's downtime; a row per run."""
@@ -93,42 +75,30 @@ def floor_rows(lines):
         rows.append(["median", *medians, ratio(medians[-1], medians[-2])])
     return rows
 
-
 def dirty_rows(lines):
     return [[f"{line['dirty_per_second'] * 100:g} % {line['options']}".strip(), size(line["vram_bytes"]), line["rounds"],
              size(line["sent_vram_bytes"]), size(sum(line["sent_per_round_bytes"][1:]) if line["rounds"] else None),
              line["downtime_ms"], line["total_ms"], line["switchover_reason"] or None] for line in lines]
 
-
 def cost_rows(lines):
     names = ("before_per_s", "during_per_s", "after_per_s", "during_to_before", "during_s")
     return [[line["program"], line["bandwidth"], *map(line.get, names)] for line in lines]
 
-
-def phase_ms(line, name):
-    return sum(phase["duration_ms"] for phase in line["phases"] if phase["name"] == name)
-
-
 def state_rows(lines):
-    """A row per program: medians of the moves of either side."""
     rows = []
     for program, here in grouped(lines, "program").items():
         sides = [of(here, side=side) for side in ("before", "after")]
         before, after = (middle(side, "downtime_ms") for side in sides)
-        prepare = [statistics.median(phase_ms(line, "prepare") for line in side) if side else None for side in sides]
+        prepare = [middle([{"ms": sum(phase["duration_ms"] for phase in of(line["phases"], name="prepare"))} for line in side], "ms")
+                   for side in sides]
         memory = max((line["agents_memory_bytes"] for line in sides[1]), default=None)
         rows.append([program, size(middle(sides[1], "vram_bytes")), len(sides[1]), before, after, ratio(after, before),
                      *prepare, size(memory)])
     return rows
 
-
-# ---- checkpoints ----
-
 CHECKPOINTED = ("program", "asked_bytes", "file_system", "cold")
 
-
 def checkpoint_rows(lines, *names):
-    """A row per program, size, file system and figure: medians of each way, and ours to by hand's."""
     rows = []
     for (program, asked_bytes, file_system, _), here in grouped(lines, *CHECKPOINTED).items():
         for name in names:
@@ -137,7 +107,6 @@ def checkpoint_rows(lines, *names):
             rows.append([program, size(asked_bytes), file_system, name, len(ours), mine, theirs, ratio(mine, theirs),
                          ratio(theirs, mine)])
     return rows
-
 
 def checkpoint_tables(lines):
     heads = "program, VRAM, file system, figure, runs, this tool, by hand, this/by hand, by hand/this"
@@ -150,7 +119,6 @@ def checkpoint_tables(lines):
     for (what, program, asked_bytes, file_system, _), here in grouped(reported, "what", *CHECKPOINTED).items():
         title = f"Phases, {what}: {program}, {size(asked_bytes)}, {file_system}; medians of {len(here)}"
         print_table(title, "start ms, ms, times, host, track, phase", phase_rows(here))
-
 
 def phase_rows(lines):
     """A row per phase, in order of time: medians over the reports that have it."""
@@ -165,13 +133,10 @@ def phase_rows(lines):
         rows.append([round(start, 1), round(total_ms, 1), round(times), *key])
     return sorted(rows, key=lambda row: (row[0], -row[1]))
 
-
 def series_row(name, here, first):
-    """Medians of these checkpoints."""
     vram, stored, added, sent = middles(here, "vram_bytes", "stored_bytes", "added_bytes", "sent_vram_bytes")
     return [name, len(here), size(vram), size(stored), size(added), ratio(added, first), size(sent),
             *middles(here, "downtime_ms", "total_ms")]
-
 
 def incremental_tables(lines):
     for program, here in grouped(lines, "program").items():
@@ -182,16 +147,10 @@ def incremental_tables(lines):
                     "taken, number, VRAM, stored, on disk, to the first, copied of VRAM, standstill ms, total ms",
                     [series_row(name, some, series[0]["added_bytes"]) for name, some in named if some])
 
-
-# ---- steady state ----
-
-
 def launch_rows(lines):
-    """A row per driver: the medians of its processes, and the least and the most overhead."""
     return [[driver, len(here), *middles(here, "direct_ns", "interposed_ns", "overhead_ns"),
              *(bound(line["overhead_ns"] for line in here) for bound in (min, max))]
             for driver, here in grouped(lines, "driver").items()]
-
 
 def turns_rows(lines):
     """A row per pair of processes: the median of the turns' ratios, and between what it lies by 95 % (ranks of a
@@ -204,9 +163,7 @@ def turns_rows(lines):
                      ratios[rank - aside], ratios[rank + aside]])
     return rows
 
-
 def room_rows(lines):
-    """A row per range of sizes: what the driver says is gone, without the library and under it."""
     rows = []
     for (least, most), here in grouped(lines, "least_kib", "most_kib").items():
         sides = {line["side"]: line for line in here}
@@ -215,21 +172,15 @@ def room_rows(lines):
                      size(without), size(under), f"{(under - without) >> 20} MiB", ratio(under - without, without)])
     return rows
 
-
-# ---- the part transport ----
-
-
 def best_of(lines, way):
     """All lines of a way at the number of connections that is best for it by the median rate."""
     return max(grouped(of(lines, way=way), "n").values(), key=lambda here: middle(here, "gb_per_s"), default=[])
-
 
 def tls_bound(plain, aes):
     """The most that TLS can reach, and its least cost: docs/benchmarks.md has the formula."""
     encrypt, decrypt = middles(aes, "encrypt_gb_per_cpu_s", "decrypt_gb_per_cpu_s")
     cost = middle(plain, *SENDER, *RECEIVER) + 1 / encrypt + 1 / decrypt
     return min(middle(plain, "gb_per_s"), aes[0]["cores"] / cost), cost
-
 
 def transport_best_rows(lines):
     if not lines:
@@ -247,7 +198,6 @@ def transport_best_rows(lines):
         rows.append([way, here[0]["n"], len(here), rate, middle(here, *SENDER), middle(here, *RECEIVER), cost, *peers, *bounds])
     return [*rows, ["TLS at most", None, None, bound, None, None, least_cost, None, None, None, None]]
 
-
 def transport_memory_rows(lines):
     rows = []
     for pages in ("hugetlb", "ordinary", "4k"):
@@ -257,24 +207,19 @@ def transport_memory_rows(lines):
             rows.append([pages, rates[0], middle(ready, *RECEIVER), rates[1], middle(late, *RECEIVER), rates[1] / rates[0]])
     return [[*row, row[1] / rows[-1][1]] for row in rows]
 
-
 def transport_copy_rows(lines):
     names = ("receiver_copied_per_byte", "receiver_user_s_per_gb", "receiver_system_s_per_gb", "sender_copied_per_byte")
     return [[way, *middles(here, *names)] for way, here in grouped(lines, "way").items()]
-
 
 def transport_rdma_rows(lines):
     theirs = middle(of(lines, way="ib_write_bw"), "gb_per_s")
     return [[way, len(here), middle(here, "gb_per_s") * 1000, middle(here, "gb_per_s") / theirs]
             for way, here in grouped(lines, "way").items()]
 
-
 def transport_rates(lines):
-    """Its first row are the heads."""
     ways = list(grouped(lines, "way"))
     return [["n", *ways], *([n, *(middle(of(lines, way=way, n=n), "gb_per_s") for way in ways)]
                             for n in sorted(grouped(lines, "n")))]
-
 
 def transport_size_curves(lines):
     """{(tls, connections): [(KiB per write, GB/s), …]}"""
@@ -282,22 +227,14 @@ def transport_size_curves(lines):
     return {key: sorted((written // 1024, middle(here, "gb_per_s"))
                         for written, here in grouped(curves[key], "write_bytes").items()) for key in sorted(curves)}
 
-
 def transport_sizes(lines):
-    """Its first row are the heads."""
     curves = transport_size_curves(lines)
     heads = ["way", "n", *(f"{kib} KiB" for kib, _ in next(iter(curves.values()), ()))]
     return [heads, *(["TLS" if tls else "plain", n, *(rate for _, rate in curve)] for (tls, n), curve in curves.items())]
 
-
-# ---- all ----
-
-
 def all_figures(lines):
-    """Its first row are the heads."""
     heads = sorted({name for line in lines for name in line} - {"part"})
     return [heads, *([line.get(name) for name in heads] for line in lines)]
-
 
 LAUNCHES = "driver, processes, direct, interposed, overhead, at least, at most"
 # In their order: which lines, as part or part/what; title; heads, if these are always the same; what makes rows of lines.
@@ -335,9 +272,7 @@ TABLES = (
     ("read", "Reading VRAM out", None, all_figures),
 )
 
-
 def print_tables(path):
-    """Everything that the file has."""
     lines = read(path)
     for which, *table, rows_of in TABLES:
         rows = rows_of(of(lines, **dict(zip(("part", "what"), which.split("/")))))

@@ -4,15 +4,7 @@ Rates over numbers of connections, of this transport and of iperf3 in turns; wha
 memory; what the receiver copies; rates over sizes of writes. docs/benchmarks.md says what it means.
 """
 
-import collections
-import contextlib
-import itertools
-import json
-import os
-import pathlib
-import re
-import subprocess
-
+import collections, contextlib, itertools, json, os, pathlib, re, subprocess
 from gcr_lab import base
 from gcr_lab.base import MIB, Failure, run
 
@@ -27,7 +19,6 @@ SCALES = {
     "quick": Scale((1, 4, 16), (64, 512, 4096), 2, 1, 0.5, 0.1, 256, 2),
     "smoke": Scale((2,), (64, 4096), 1, 1, 0.1, 0.05, 64, 0),
 }
-
 
 @contextlib.contextmanager
 def namespaces():
@@ -46,25 +37,19 @@ def namespaces():
         for name in names:
             subprocess.call(["ip", "netns", "del", name], stderr=subprocess.DEVNULL)
 
-
 def measure(record, scale):
-    """Adds all figures."""
     base.need_programs("ip", "iperf3", "nsenter", "openssl")
     scale = SCALES[scale]
     with namespaces() as names:
         bench = Bench(record, scale, names)
         for _ in range(scale.repetitions):
             bench.rates()
-        for part in (bench.memory, bench.copies, bench.sizes):
-            for _ in range(scale.other_repetitions):
-                part()
+        for _ in range(scale.other_repetitions):
+            bench.others()
     if scale.rdma_repetitions:
         rdma(record, scale.rdma_repetitions)
 
-
 class Bench:
-    """Each part is measured once."""
-
     def __init__(self, record, scale, names):
         self.record, self.scale, self.names = record, scale, names
 
@@ -101,7 +86,6 @@ class Bench:
         return figures
 
     def iperf_server(self, port):
-        """Started, and listening."""
         server = self.start(1, "-s", "-1", "-p", port, "--forceflush")
         for line in server.stdout:
             if line.startswith("Server listening"):
@@ -112,21 +96,16 @@ class Bench:
         command = ["nsenter", f"--net=/run/netns/{self.names[host]}", "iperf3", *map(str, words)]
         return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 
-    def memory(self):
-        """A region once, whose pages exist before or come as it is written to."""
-        for pages, options in itertools.product(("hugetlb", "ordinary", "4k"), ((), ("--unpopulated",))):
-            total = self.scale.region_mib * MIB
+    def others(self):
+        """Memory: a region once, whose pages exist before or come as it is written to. What is copied. Sizes of writes."""
+        product, total = itertools.product, self.scale.region_mib * MIB
+        for pages, options in product(("hugetlb", "ordinary", "4k"), ((), ("--unpopulated",))):
             self.record.add(what="memory", **self.transport("--lanes", 4, "--pages", pages, "--total", total, *options))
-
-    def copies(self):
-        for (way, options), (more, copying) in itertools.product(WAYS, (("", ()), (", copied once more", ("--copy",)))):
+        for (way, options), (more, copying) in product(WAYS, (("", ()), (", copied once more", ("--copy",)))):
             figures = self.transport("--lanes", 4, "--count-copies", *options, *copying)
             self.record.add(what="copies", way=f"{way}{more}", **figures)
-
-    def sizes(self):
-        for n, kib, (_, options) in itertools.product(self.scale.connections, self.scale.writes_kib, WAYS):
+        for n, kib, (_, options) in product(self.scale.connections, self.scale.writes_kib, WAYS):
             self.record.add(what="sizes", **self.transport("--lanes", n, "--write", kib << 10, *options))
-
 
 def aes():
     """Bytes per second of CPU time on all cores at once, in both directions."""
@@ -139,7 +118,6 @@ def aes():
         found = [re.search(r"(?m)^AES-128-GCM +([0-9.]+)k$", text) for text in said]
         rates[f"{name}_gb_per_cpu_s"] = sum(float(match[1]) for match in found) / 1e6 / rates["cores"]
     return rates
-
 
 def rdma(record, repetitions):
     """Over two soft devices in a virtual machine, next to ib_write_bw."""

@@ -20,7 +20,7 @@ import fakes
 # pylint: disable=wrong-import-position
 from gcr_lab import base, bench, compare_by_hand, compare_checkpoints, e2e, figures, hosts  # noqa: E402
 from gcr_lab.parts import programs, pytorch, saved, undisturbed  # noqa: E402
-from gcr_lab.program import Program  # noqa: E402
+from gcr_lab.hosts import Program  # noqa: E402
 from gcr_lab.registry import Lab  # noqa: E402
 
 MIB, GIB = 1 << 20, 1 << 30
@@ -114,7 +114,7 @@ class EndToEnd(Experiment):
 
     def test_each_command_names_programs_that_are_built(self):
         built = {path.stem.removesuffix("_main") if path.suffix == ".cc" else path.name for path in (fakes.SOURCE / "tests/apps").iterdir()}
-        checked = [part.run.keywords["command"] for part in e2e.PARTS.values() if "command" in getattr(part.run, "keywords", {})]
+        checked = [part.command for part in e2e.PARTS.values() if part.command]
         self.assertGreater(len(checked), 25)
         for command in checked:
             named = [word for word in command.split() if word.startswith("bin/")]

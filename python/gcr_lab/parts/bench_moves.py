@@ -1,7 +1,6 @@
 """Parts of scripts/bench that move programs."""
 
 import time
-
 from gcr_lab import compare_by_hand
 from gcr_lab.base import GIB, MIB, say
 from gcr_lab.hosts import PORT
@@ -11,17 +10,14 @@ from gcr_lab.sampling import lines_over_time, most_memory, rates
 
 PARTS = Parts()
 
-
 def pace(lab):
     return " --period-ms 3" if lab.options.smoke else ""
-
 
 @PARTS.part("downtime", limit=560)
 def downtime(lab):
     """this tool against the way by hand, over GPU memory"""
     for size in lab.options.vram:
         compare_by_hand.compare(lab.gpu, size, lab.record, by_hand=size <= lab.options.by_hand_up_to, log=lab.log)
-
 
 @PARTS.part("size", limit=400)
 def sizes(lab):
@@ -36,13 +32,11 @@ def sizes(lab):
             lab.record.add(migration, program="counter", asked_bytes=size)
             program.kill()
 
-
 @PARTS.part("floor", limit=240)
 def floor(lab):
     """an otherwise empty context: what the driver and CRIU need for it alone, and this tool"""
     for _ in range(lab.options.runs):
         compare_by_hand.compare(lab.gpu, 2 * MIB, lab.record, log=lab.log)  # the smallest stencil holds 3 MiB
-
 
 @PARTS.part("dirty", limit=400)
 def dirty(lab):
@@ -57,7 +51,6 @@ def dirty(lab):
             lab.record.add(migration, program="scribbler", dirty_per_second=share, options=" ".join(options))
             program.kill()
 
-
 @PARTS.part("cost", limit=400)
 def cost(lab):
     """how much slower a program is while its GPU memory is copied"""
@@ -69,7 +62,6 @@ def cost(lab):
         for limit in ("none", lab.options.bandwidth):
             for name, command in programs.items():
                 slowed(lab, two, name, limit, command)
-
 
 def slowed(lab, two, program_name, limit, command):
     """How fast the program is before, while and after it is copied. The rounds have the gate open; what comes after
@@ -92,19 +84,13 @@ def slowed(lab, two, program_name, limit, command):
     lab.record.add(migration, program=program_name, bandwidth=limit, **rates(samples, begun, migration))
     program.kill()
 
-
-# ---- programs with state of every kind ----
-
-
 def state_programs(lab):
     """{name: (command, VRAM in bytes)} of what this machine can run."""
     stencil = f"bin/stencil{pace(lab)} --report 20"
-    if lab.options.smoke:
-        pools, few, mib, counts, counts_mib = (64,), 200, 64, (32,), 64
-    elif lab.gpu == "real":
-        pools, few, mib, counts, counts_mib = (1331, 32768), 5000, 8192, (100, 10000), 20000
-    else:
-        pools, few, mib, counts, counts_mib = (256, 512), 1000, 512, (60, 600), 1200
+    pools, few, mib, counts, counts_mib = {
+        "smoke": ((64,), 200, 64, (32,), 64),
+        "real": ((1331, 32768), 5000, 8192, (100, 10000), 20000),
+        "soft": ((256, 512), 1000, 512, (60, 600), 1200)}["smoke" if lab.options.smoke else lab.gpu]
     programs = {
         "counter": (f"bin/counter --port {PORT} --vram {70 * MIB}", GIB),
         "stencil": (f"{stencil} --mib {mib}", mib * MIB),
@@ -127,7 +113,6 @@ def state_programs(lab):
         programs["jax"] = (f"env {variable} python3 bin/jax_loop.py", GIB)
     return programs
 
-
 @PARTS.part("state", limit=2400)
 def state(lab):
     """programs with state of every kind, each moved to and fro five times"""
@@ -138,7 +123,6 @@ def state(lab):
             continue
         for side in ["before", "after"] if lab.options.against else ["after"]:
             moved_to_and_fro(lab, name, side, *programs[name])
-
 
 def moved_to_and_fro(lab, name, side, command, vram):
     """Moves of a program by the agents of that side."""

@@ -1,8 +1,6 @@
 """Parts of scripts/bench that move nothing: what the library costs, digests, checkpoints, the transport."""
 
-import subprocess
-import time
-
+import subprocess, time
 from gcr_lab import base, compare_checkpoints, launch, transport
 from gcr_lab.base import GIB, MIB, Failure, say
 from gcr_lab.hosts import store
@@ -12,7 +10,6 @@ from gcr_lab.sampling import bytes_of
 
 PARTS = Parts()
 WARM_UPS, TURNS = 5, 100
-
 
 @PARTS.part("steady", limit=300)
 def steady(lab):
@@ -33,7 +30,6 @@ def steady(lab):
     for _ in range(lab.options.runs):
         lab.record.add(what="turns", **turns(under, base.words("python3 bin/torch_resnet.py --timed")))
 
-
 def turns(launcher, command):
     """Seconds of a program with and without a launcher. It works as long as it says for each line of its input; two of
     it take turns."""
@@ -50,7 +46,6 @@ def turns(launcher, command):
         raise Failure(f"{' '.join(map(str, command))} ended with status {failed[0]}")
     return {side: taken[program][WARM_UPS:] for side, program in zip(("without_s", "under_s"), programs)}
 
-
 @PARTS.part("digests", limit=200)
 def digests(lab):
     """digests of GPU memory, and reading it out, against the memory's and PCIe's own speed"""
@@ -64,7 +59,6 @@ def digests(lab):
             print(text)
             lab.record.but(part=part).collect(text)
 
-
 @PARTS.part("checkpoint", limit=2400)
 def checkpoint(lab):
     """checkpoints and restores, this tool against the way by hand, over GPU memory"""
@@ -77,7 +71,6 @@ def checkpoint(lab):
     for name, size in wanted:
         compare_checkpoints.compare(lab.gpu, name, size, lab.record, runs=lab.options.runs, folder=lab.options.dir,
                                     cold=lab.options.cold, log=lab.log)
-
 
 @PARTS.part("incremental", limit=900)
 def incremental(lab):
@@ -107,14 +100,12 @@ def incremental(lab):
                 take(two, program, record.but(kind="full", at_s=0), place / f"full-{number}")
             program.kill()
 
-
 def take(two, program, record, folder):
     """One checkpoint, after which the program goes on."""
     before = bytes_of(folder)
     taken = two.checkpoint("a", program, folder)
     program.wait_for_more(5)
     record.add(taken, added_bytes=bytes_of(folder) - before)
-
 
 @PARTS.part("transport", limit=1200)
 def tcp_and_rdma(lab):

@@ -1,10 +1,7 @@
 """A fault campaign of programs with one GPU each: not those whose kernels on two GPUs wait for each other, which may have
 no company there."""
 
-import os
-import pathlib
-import subprocess
-
+import os, pathlib, subprocess
 from gcr_lab import base
 from gcr_lab.parts import needs
 from gcr_lab.registry import Parts
@@ -14,7 +11,6 @@ PACED = ("stencil --mib 256", "stencil --pool --mib 128", "stencil --mib 2 --sma
 TORCH = ("torch_train.py", "torch_train.py --graphs", "torch_train.py --workers 2", "torch_train.py --workers 2 --start spawn",
          "torch_resnet.py", "torch_generate.py --gib 2", "torch_huggingface.py")
 
-
 def campaign_programs(lab):
     """Lines as fault_campaign reads them: name, pattern, lines to wait for, command."""
     lines = [f"{each.split()[0]} step= 3 {base.BIN}/{each} --period-ms 20 --report 5" for each in PACED]
@@ -23,7 +19,6 @@ def campaign_programs(lab):
         executable = pathlib.Path(base.python3()).resolve().name
         lines += [f"{executable} step= 3 {base.python3()} {base.BIN}/{each} --pace 0.1" for each in scripts]
     return "\n".join(lines) + "\n"
-
 
 @PARTS.part("campaign")
 def campaign(lab):

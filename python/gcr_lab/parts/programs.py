@@ -1,12 +1,6 @@
 """Programs of the tests that are moved: counter, stencil, storm, pinned, ticker, ring."""
 
-import functools
-import pathlib
-import re
-import shlex
-import statistics
-import subprocess
-
+import functools, pathlib, re, shlex, statistics, subprocess
 from gcr_lab import base, compare_by_hand, launch
 from gcr_lab.base import GIB, MIB, Failure, last_line, short
 from gcr_lab.figures import Record
@@ -18,12 +12,10 @@ from gcr_lab.registry import Parts
 PARTS = Parts()
 LINES = "^[0-9]"
 
-
 def start_counter(two, vram):
     program = two.start("a", "app", f"bin/counter --port {PORT} --vram {vram}", lines=1)
     two.expect_answer("a", 101)
     return program
-
 
 @PARTS.part("counter")
 def counter(lab):
@@ -37,15 +29,12 @@ def counter(lab):
             two.expect_answer("b", number)
     return f"151 to 160 follow 101 to 150; {migration.times()}"
 
-
 def stencil_moved(lab, command):
     with lab.hosts() as two:
         migration, compared = moved_once(two, command)
     return f"{short(lab.vram)}; {compared}; {migration.times()}"
 
-
 PARTS.command("stencil", stencil_moved, "a program with VRAM", "bin/stencil --mib {mib}")
-
 
 @PARTS.part("semantics", not_on_hip="its program calls CUDA")
 def semantics(lab):
@@ -55,11 +44,9 @@ def semantics(lab):
         if subprocess.call(two.words("a", "env", library, base.BIN / "allocation_semantics")) != 0:
             raise Failure("programs see other memory under the library")
 
-
 PARTS.command("small", once, "5,000 buffers", "bin/stencil --mib 2 --small 5000 --small-kib 532")
 PARTS.command("pool", once, "1.3 GiB in the stream-ordered pool", "bin/stencil --pool --mib 1331")
 PARTS.command("pool-large", functools.partial(once, vram=32 * GIB), "32 GiB in that pool", "bin/stencil --pool --gib 32")
-
 
 def ordered(two, action, program):
     """Runs `gcr-migrate suspend` or `resume`. A function: the speed of VRAM by the name of a time in its last line."""
@@ -67,7 +54,6 @@ def ordered(two, action, program):
     print(text, end="", flush=True)
     fields = dict(word.split("=", 1) for word in last_line(text).split() if "=" in word)
     return lambda name: f"{int(fields['vram_bytes']) / float(fields[name]) / 1e6:.1f} GB/s"
-
 
 def vram_in_use(lab, pid):
     """What nvidia-smi tells: of the process, if it knows it, and of the GPU."""
@@ -77,7 +63,6 @@ def vram_in_use(lab, pid):
                   ("--query-compute-apps=pid,used_memory", "--query-gpu=memory.used"))
     used = sum(map(int, re.findall(rf"(?m)^{pid}, *(\d+)", apps)))
     return f"process {used} MiB, GPU {gpus.split()[0]} MiB"
-
 
 def suspended(lab, command):
     with lab.hosts() as two:
@@ -90,10 +75,8 @@ def suspended(lab, command):
         compared = as_undisturbed(two, program, command, program.wait_for_more(10, STEPS))
     return f"{short(lab.vram)}; {compared}; {result}; resume: copy {speed('copy_ms')}, in all {speed('standstill_ms')}"
 
-
 PARTS.command("suspend", suspended, "off the GPU and back, with its speeds", "bin/stencil --mib {mib}",
               not_on_hip="only CRIU's dump takes control state from AMD's driver")
-
 
 def storm_moved(lab, command):
     """Allocations that the program checks, and ten moves meanwhile. An undisturbed run at the same time must print the
@@ -117,10 +100,8 @@ def storm_moved(lab, command):
         same_first_lines(program, other, count, STEPS)
         return f"{allocations()} allocations, {count} lines as undisturbed; downtimes in ms: {downtimes(migrations)}"
 
-
 PARTS.command("storm", storm_moved, "a million allocations on 16 threads, ten moves", "bin/storm")
 PARTS.command("pool-storm", storm_moved, "the same in the order of streams", "bin/storm --pool")
-
 
 def pinned_moved(lab, command):
     """Page-locked memory, which both hosts have at a time, five times."""
@@ -131,10 +112,8 @@ def pinned_moved(lab, command):
     with lab.hosts() as two:
         return f"{gib} GiB: {moved_five_times(two, command, '--period-ms 10')[1]}"
 
-
 PARTS.command("pinned", pinned_moved, "4 GiB of page-locked memory", "bin/pinned --report 10 --gib 4")
 PARTS.command("pinned-large", pinned_moved, "32 GiB of it", "bin/pinned --report 10 --gib 32")
-
 
 @PARTS.part("without-library", not_on_hip="HIP has no call that checkpoints a process")
 def without_library(lab):
@@ -154,7 +133,6 @@ def without_library(lab):
             result += f"; PyTorch: {compared}; {migration.times()}"
     return result
 
-
 @PARTS.part("two-gpus", needs=(needs.two_gpus,))
 def two_gpus(lab):
     """from one GPU to another and back"""
@@ -167,7 +145,6 @@ def two_gpus(lab):
         back = two.migrate("b", "a", program)
         two.expect_answer("a", 103)
     return f"there: {there.times()}; back: {back.times()}"
-
 
 @PARTS.part("members")
 def members(lab):
@@ -187,7 +164,6 @@ def members(lab):
     one, two = medians
     return f"{'; '.join(results)}; medians {one:.0f} and {two:.0f} ms: {two / one:.2f} times"
 
-
 @PARTS.part("ten")
 def ten(lab):
     """ten moves to and fro"""
@@ -197,24 +173,19 @@ def ten(lab):
         migrations = two.to_and_fro(program, 10, lambda host: two.expect_answer(host, next(numbers)))
     return f"ten moves; downtimes in ms: {downtimes(migrations)}"
 
-
 @PARTS.part("compare", not_on_hip="by hand is cuda-checkpoint")
 def compare(lab):
     """its downtime next to that by hand"""
     compare_by_hand.compare(lab.gpu, lab.vram, Record(None, {}), log=lab.log)
-
 
 @PARTS.part("bench", not_on_hip="it measures calls of CUDA")
 def bench(lab):
     """what the library costs a launch and an allocation"""
     launch.measure(lab.gpu)
 
-
 def five_of_ring(lab, command):
-    """Five moves of ranks that print numbers."""
     with lab.hosts() as two:
         return f"five moves, {moved_five_times(two, command, '--period-ms 20', LINES)[1]}"
-
 
 RINGS = {"vram": "", "host": " --host-memory", "ipc": " --legacy-ipc", "graph": " --graph", "tcp": " --tcp"}
 for name, option in RINGS.items():

@@ -1,9 +1,6 @@
 """Programs of PyTorch, CuPy and what is built on PyTorch, that are moved."""
 
-import functools
-import statistics
-import subprocess
-
+import functools, statistics, subprocess
 from gcr_lab import base
 from gcr_lab.base import Failure, last_line
 from gcr_lab.hosts import PORT
@@ -19,11 +16,9 @@ WAYS = {
     "shm-files": "NCCL_P2P_DISABLE=1 NCCL_CUMEM_HOST_ENABLE=0", "sockets": "NCCL_P2P_DISABLE=1 NCCL_SHM_DISABLE=1",
 }
 
-
 def two_ranks(way, program):
     return (f"env NCCL_NVLS_ENABLE=0 {WAYS[way]} torchrun --rdzv-backend=c10d --rdzv-endpoint=127.0.0.1:29511 "
             f"--local-addr=127.0.0.1 --nproc-per-node=2 bin/{program}")
-
 
 for part, function, about, command in (
     ("pool-torch", once, "PyTorch's training in the stream-ordered pool",
@@ -56,7 +51,6 @@ for each in WAYS:
                   two_ranks(each, "torch_ddp.py --graphs" if each == "graphs" else "torch_ddp.py"), needs.two_ranks,
                   not_on_hip="RCCL has no such way" if each == "cumem" else "")
 
-
 @PARTS.part("server", needs=(needs.server,))
 def server(lab):
     """an HTTP server, and a client that connects again"""
@@ -69,7 +63,6 @@ def server(lab):
             raise Failure("a wrong answer")
         return (f"five moves, {client.lines(STEPS)[-1]} and each answer right, {len(client.lines('connected'))} "
                 f"connections; downtimes in ms: {downtimes(migrations)}")
-
 
 @PARTS.part("gates", needs=(needs.two_ranks,))
 def gates(lab):
@@ -84,7 +77,6 @@ def gates(lab):
             results.append(f"{way}: {last_line(done.stdout)}")
             program.end()
     return "; ".join(results)
-
 
 @PARTS.part("nccl-cost", needs=(needs.two_ranks,))
 def nccl_cost(lab):
@@ -103,7 +95,6 @@ def nccl_cost(lab):
             results.append(f"{mib} MiB, {what} of {len(took['without', mib])} loops: {without:.2f} us without, {under:.2f} us "
                            f"with the library ({100 * (under / without - 1):+.2f} %)")
     return "; ".join(results)
-
 
 @PARTS.part("profiler", needs=(needs.torch,))
 def profiler(lab):

@@ -1,8 +1,6 @@
 """Checkpoints of programs, and restores of each."""
 
-import functools
-import re
-
+import functools, re
 from gcr_lab.base import GIB, Failure
 from gcr_lab.hosts import store
 from gcr_lab.parts import needs
@@ -10,7 +8,6 @@ from gcr_lab.parts.undisturbed import STEPS
 from gcr_lab.registry import Parts
 
 PARTS = Parts()
-
 
 def checkpointed(lab, command, restores):
     """A checkpoint, after which the program goes on and is ended; then so many restores of it. All lines are those of
@@ -35,7 +32,6 @@ def checkpointed(lab, command, restores):
     return (f"{sum(map(len, pieces))} lines as undisturbed; standstill {taken.downtime_ms:.1f} ms, total "
             f"{taken.total_ms:.1f} ms; restores in ms:{took}")
 
-
 def take_output(program):
     """Ends the program; its lines, which are taken out of its output."""
     program.kill()
@@ -44,7 +40,6 @@ def take_output(program):
     program.output.write_bytes(b"")
     return lines
 
-
 def is_part_of(undisturbed, lines):
     """Each line is, without a gap, one of the undisturbed run."""
     if not lines or lines[0] not in undisturbed:
@@ -52,7 +47,6 @@ def is_part_of(undisturbed, lines):
     at = undisturbed.index(lines[0])
     if undisturbed[at : at + len(lines)] != lines:
         raise Failure("it prints other lines than an undisturbed run")
-
 
 PARTS.command("checkpoint-stencil", functools.partial(checkpointed, restores=10),
               "a checkpoint, the program's end and ten restores", "bin/stencil --mib {mib}")

@@ -1,44 +1,33 @@
 """Slurm jobs whose node is drained; where Slurm's daemons and munge are."""
 
 import re
-
 from gcr_lab import base
 from gcr_lab.base import Failure, is_alive, last_line, wait_until
+from gcr_lab.hosts import Program
 from gcr_lab.parts import needs
 from gcr_lab.parts.programs import LINES
 from gcr_lab.parts.undisturbed import STEPS, as_undisturbed
-from gcr_lab.program import Program
 from gcr_lab.registry import Parts
 
 PARTS = Parts()
 NO_HIP = "scripts/slurm-hosts knows no AMD GPUs"
 
-
 def call(two, function, *words):
-    """What a function of scripts/lib/slurm.sh prints."""
     library = base.SCRIPTS / "lib"
     text = f'set -euo pipefail; source {library}/common.sh; source {library}/slurm.sh; source {two.folder}/env; "$@"'
     return base.run("bash", "-c", text, base.SCRIPTS / "e2e-real", function, *words)
 
-
 def ask(two, *words):
     return call(two, "ask_slurm", *words)
 
-
-def state_of(two, job):
-    return re.search(r"JobState=([A-Z_]*)", ask(two, "scontrol", "show", "job", job))[1]
-
-
 class Job(Program):
     """A program in a Slurm job. Slurm knows its processes: `pid` is that of init, which is always alive."""
-
     def __init__(self, output):  # pylint: disable=super-init-not-called
         self.output, self.pid = output, 1
         output.write_bytes(b"")
 
     def end(self):
         """scancel has ended it."""
-
 
 def drained(two, pattern, gpus, command):
     """A job with so many GPUs, whose node is drained. Its lines are those of an undisturbed run; Slurm knows it on the
@@ -54,7 +43,7 @@ def drained(two, pattern, gpus, command):
     successor = moved[1]
     if not wait_until(60, lambda: not ask(two, "squeue", "--noheader", "--nodelist", two.env["NODE_A"])):
         raise Failure("the drained node is not empty")
-    states = [state_of(two, each) for each in (job, successor)]
+    states = [re.search(r"JobState=([A-Z_]*)", ask(two, "scontrol", "show", "job", each))[1] for each in (job, successor)]
     if states != ["COMPLETED", "RUNNING"]:
         raise Failure(f"job {job} is {states[0]}, job {successor} {states[1]}")
     count = program.wait_for_more(10, pattern)
@@ -66,7 +55,6 @@ def drained(two, pattern, gpus, command):
         raise Failure(f"scancel of job {successor} did not end {pids}")
     return f"{line}; {as_undisturbed(two, program, command, count, pattern)}; on {places}", places
 
-
 @PARTS.part("slurm-ring", needs=(needs.slurm,), not_on_hip=NO_HIP)
 def ring(lab):
     """a Slurm job of two processes that share memory, whose node is drained"""
@@ -74,7 +62,6 @@ def ring(lab):
         raise base.NotRun(needs.two_gpus(lab))
     with lab.hosts("--gpus", 2, "--memory", 32000, script="slurm-hosts") as two:
         return drained(two, LINES, 2, "bin/ring --ranks 2 --period-ms 50")[0]
-
 
 @PARTS.part("slurm-torch", needs=(needs.slurm,), not_on_hip=NO_HIP)
 def torch(lab):

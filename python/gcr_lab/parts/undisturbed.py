@@ -5,11 +5,9 @@ from gcr_lab.parts.needs import first_gpus
 
 STEPS = "step="
 
-
 def same_first_lines(program, other, count, pattern):
     if program.lines(pattern)[:count] != other.lines(pattern)[:count]:
         raise Failure("it prints other lines than an undisturbed run")
-
 
 def as_undisturbed(two, program, command, count, pattern=STEPS):
     """Ends the program. Its first `count` lines with the pattern are those that `command` prints on host b, where
@@ -20,7 +18,6 @@ def as_undisturbed(two, program, command, count, pattern=STEPS):
     same_first_lines(program, other, count, pattern)
     return f"{count} lines as undisturbed"
 
-
 def moved_once(two, command, library=True):
     """Starts it, moves it, and waits for lines well beyond the move; and it prints what an undisturbed run prints."""
     program = two.start("a", "app", command, 5, STEPS, library)
@@ -28,16 +25,13 @@ def moved_once(two, command, library=True):
     count = program.wait_for_more(10, STEPS)
     return migration, as_undisturbed(two, program, command, count)
 
-
 def once(lab, command, vram=None):
     with lab.hosts(vram=vram) as two:
         migration, compared = moved_once(two, command)
     return f"{compared}; {migration.vram_bytes} bytes tracked; {migration.times()}"
 
-
 def downtimes(migrations):
     return " ".join(f"{migration.downtime_ms:.1f}" for migration in migrations)
-
 
 def moved_five_times(two, command, pace, pattern=STEPS, swapped=()):
     """Five moves to and fro; the lines with `pattern` are those of an undisturbed run at full speed, where the value of
@@ -56,9 +50,7 @@ def moved_five_times(two, command, pace, pattern=STEPS, swapped=()):
     compared = as_undisturbed(two, program, f"{command} {pace.split()[0]} 0", len(program.lines(pattern)), pattern)
     return migrations, f"{compared}; downtimes in ms: {downtimes(migrations)}", " then ".join(places)
 
-
 def five(lab, command, swap=False):
-    """Five moves of a program with --pace."""
     with lab.hosts() as two:
         swapped = first_gpus(lab) if swap else ()
         migrations, compared, places = moved_five_times(two, command, "--pace 0.3", swapped=swapped)
