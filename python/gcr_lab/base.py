@@ -1,6 +1,6 @@
 """Where programs are, sizes, processes, failures; how a command begins and ends. scripts/lib/common.sh in Python."""
 
-import argparse, os, pathlib, re, shlex, shutil, signal, subprocess, sys, time
+import argparse, contextlib, os, pathlib, re, shlex, shutil, signal, subprocess, sys, time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SCRIPTS = ROOT / "scripts"
@@ -13,11 +13,14 @@ else:
     CRIU = pathlib.Path(os.environ.get("GCR_DEPS_DIR") or ROOT / "build/deps") / "criu/criu"
 BIN = PREFIX / "bin"
 MIB, GIB = 1 << 20, 1 << 30
+END_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 class Failure(Exception):
     """What went wrong, in one line for people."""
+
 class NotRun(Exception):
     """Why a part cannot run on this machine."""
+
 def say(text):
     print(f"{pathlib.Path(sys.argv[0]).name}: {text}", file=sys.stderr, flush=True)
 
@@ -36,21 +39,18 @@ def command(main):
     try:
         if re.search(r"[\s:;\"'\\$#%]", str(ROOT)):
             raise Failure(f"«{ROOT}» has blanks or one of :;\"'\\$#% in it: move it to a path without")
-        path = [os.environ["PATH"], *([str(ROOT / "tools")] * IS_BUNDLE), "/usr/local/sbin:/usr/sbin:/sbin"]
-        os.environ["PATH"] = ":".join(path)
-        on_end_signals(_interrupted)
+        os.environ["PATH"] += f":{ROOT}/tools" * IS_BUNDLE + ":/usr/local/sbin:/usr/sbin:/sbin"
+        for number in END_SIGNALS:
+            signal.signal(number, _interrupted)
         sys.exit(main(sys.argv[1:]))
     except Failure as failure:
         sys.stdout.flush()
         say(failure)
         sys.exit(1)
 
-def on_end_signals(handler):
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, handler)
-
 def _interrupted(*_):
-    on_end_signals(lambda *_: None)  # cleaning up is not interrupted
+    for number in END_SIGNALS:
+        signal.signal(number, lambda *_: None)  # cleaning up is not interrupted
     sys.exit(1)
 
 def need_root():
@@ -87,7 +87,6 @@ def number_between(least, most):
         if not re.fullmatch("[0-9]+", text) or not least <= int(text) <= most:
             raise argparse.ArgumentTypeError(f"it is {least} to {most}, not {text}")
         return int(text)
-
     return convert
 
 def last_line(text):
@@ -132,10 +131,8 @@ def wait_until(seconds, condition, pause=0.05):
     return True
 
 def send(pid, number):
-    try:
+    with contextlib.suppress(ProcessLookupError):
         os.kill(pid, number)
-    except ProcessLookupError:
-        pass
 
 def end_process(pid, patience=10):
     """By SIGTERM, after `patience` seconds by SIGKILL."""
@@ -148,10 +145,8 @@ def end_process(pid, patience=10):
 def descendants(pid):
     """All processes below it; those of a process or thread that ends meanwhile may be missing."""
     found = []
-    try:
+    with contextlib.suppress(OSError):  # it has ended
         for path in pathlib.Path(f"/proc/{pid}/task").glob("*/children"):
-            for child in map(int, path.read_text(encoding="ascii").split()):
+            for child in map(int, read(path).split()):
                 found += [child, *descendants(child)]
-    except OSError:
-        pass  # it has ended
     return found

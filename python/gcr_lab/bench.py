@@ -11,12 +11,12 @@ import argparse, contextlib, os, pathlib, sys
 from gcr_lab import base
 from gcr_lab.base import GIB, Failure, say
 from gcr_lab.figures import Record
-from gcr_lab.parts import bench_moves, bench_steady, needs
+from gcr_lab.parts import benchmarks, needs
 from gcr_lab.plots import plot
-from gcr_lab.registry import Lab, Parts
+from gcr_lab.registry import Lab
 from gcr_lab.tables import print_tables
 
-PARTS = Parts.of(bench_moves, bench_steady)
+PARTS = benchmarks.PARTS
 # By kind of GPU: sizes for the parts downtime, size and checkpoint; for dirty, cost and incremental; a bandwidth.
 DEFAULTS = {"soft": ("1G,4G", "512M", "100M"), "real": ("8G,32G,64G", "16G", "2G"), "smoke": ("32M", "64M", "40M")}
 
@@ -37,11 +37,9 @@ def comma_separated(convert):
 def parse(words):
     parser, sizes, seconds = base.Arguments(__doc__), comma_separated(base.size), base.number_between(1, 999999)
     parser.epilog = f"Parts (default: all):\n{PARTS.descriptions()}\n\nThe exit status is 1 if any part failed."
-
     def add(name, about, kind=None, **more):
         more |= {"type": kind} if kind else {"action": "store_true"}
         parser.add_argument(name, help=about, **more)
-
     parser.add_argument("parts", nargs="*", metavar="PART")
     parser.add_argument("--part", help=argparse.SUPPRESS)
     add("--gpu", "the software GPU (default), or this machine's own", str, choices=("soft", "real"), default="soft")
@@ -96,7 +94,8 @@ def run_parts(names, words, out):
         if outcome.status != 0:
             failed = 1
             say(f"{name} FAILED (status {outcome.status}): {outcome.result}")
-        print(*(f"{line}\n" for line in outcome.text.splitlines() if "NOT RUN" in line), sep="", end="", file=sys.stderr)
+        for line in (line for line in outcome.text.splitlines() if "NOT RUN" in line):
+            print(line, file=sys.stderr)
     with open(out / "tables.txt", "w", encoding="utf-8") as file, contextlib.redirect_stdout(file):
         print_tables(figures)
     print(base.read(out / "tables.txt"), end="", flush=True)

@@ -73,13 +73,11 @@ def receivers(two, folder, streams):
     """On host b: the small files as one archive, the pages in equal parts, which dd puts into place. They listen once
     the block is entered, with a function that copies all images."""
     with contextlib.ExitStack() as ended:
-
         def start(*words, **options):
             process = subprocess.Popen(list(map(str, words)), **options)
             ended.enter_context(process)
             ended.callback(process.kill)
             return process
-
         listening = [start(*two.words("b", "nc", "-l", two.ip("b"), 7600 + number), stdin=subprocess.DEVNULL,
                            stdout=subprocess.PIPE) for number in range(streams + 1)]
 
@@ -91,16 +89,13 @@ def receivers(two, folder, streams):
             reader.stdout.close()
             listening[number].stdout.close()
             return [writer, reader, sender, listening[number]]
-
         def copy(images):
             processes = [process for number, pipe in enumerate(pipes(images, folder, streams)) for process in transfer(number, *pipe)]
             if any([process.wait() for process in processes]):
                 raise Failure("by hand: the images were not copied")
-
         def all_listen():
             table = two.on("b", "cat", "/proc/net/tcp").splitlines()[1:]
             return sum(line.split()[3] == "0A" for line in table) >= streams + 2  # and the agent
-
         if not wait_until(30, all_listen):
             raise Failure("by hand: the receivers do not listen")
         yield copy

@@ -9,10 +9,10 @@ from gcr_lab.figures import Record
 def comparison(words, text, what, part, **more):
     """The options of a comparison; `more` are its own ones. `record` and `log` are what they mean."""
     parser = base.Arguments(text)
-    add, no_or_yes = parser.add_argument, {"choices": ("yes", "no")}
+    add = parser.add_argument
     add("--gpu", choices=("soft", "real"), default="soft")
     add("--vram", type=base.size, default=GIB, help=f"what {what} holds in GPU memory (default 1G)")
-    add("--by-hand", default="yes", help="no: with gcr-migrate only", **no_or_yes)
+    add("--by-hand", choices=("yes", "no"), default="yes", help="no: with gcr-migrate only")
     add("--keep", metavar="DIR", type=pathlib.Path, help="keeps the programs' output and all logs in DIR")
     add("--record", metavar="FILE", type=pathlib.Path, help="adds the figures to FILE as JSON lines, …")
     add("--part", metavar="NAME", default=part, help=f"… as part NAME (default {part})")
@@ -49,7 +49,7 @@ class DriverTool:
                                              stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=said)
         ready = select.select([self._process.stdout], [], [], 60)[0] and self._process.stdout.readline()
         if ready != "ready\n":
-            self.end()
+            self.close()
             raise Failure(f"the checkpoint helper of host {host} does not start: {base.read(log)}")
 
     def steps(self, pid, watch, *names):
@@ -82,7 +82,7 @@ class DriverTool:
             lines = base.read(log).splitlines() if log.exists() else []
             raise Failure(f"criu {action}: {' '.join([line for line in lines if 'Error' in line][:3])}")
 
-    def end(self):
+    def close(self):
         self._process.kill()
         self._process.communicate()
 
@@ -93,11 +93,7 @@ def driver_tools(hosts, names, gpu):
     if gpu == "soft" and len(names) > 1:
         maps = ["--map", "=".join(_first_gpu(hosts.gpu_env(host)) for host in names)]
     with contextlib.ExitStack() as tools:
-        made = []
-        for host in names:
-            made.append(DriverTool(hosts, host, *maps))
-            tools.callback(made[-1].end)
-        yield made
+        yield [tools.enter_context(contextlib.closing(DriverTool(hosts, host, *maps))) for host in names]
 
 def _first_gpu(words):
     return next(word.split("=", 1)[1] for word in words if word.startswith("SOFTGPU_DEVICES=")).split(":")[0]

@@ -1,6 +1,6 @@
 """Figures as JSON lines, one for each measurement; what gcr-migrate --json reports of a migration, a checkpoint or a restore."""
 
-import dataclasses, json, pathlib
+import contextlib, dataclasses, json, pathlib
 
 FIGURES = (
     "downtime_ms", "total_ms", "sent_vram_bytes", "sent_image_bytes", "image_bytes", "vram_bytes", "buffers",
@@ -14,10 +14,8 @@ def _numbers(fields):
 
 def _number(text):
     for kind in (int, float):
-        try:
+        with contextlib.suppress(ValueError):
             return kind(text)
-        except ValueError:
-            pass
     return text
 
 class Migration:

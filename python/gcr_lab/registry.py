@@ -1,6 +1,6 @@
 """Parts of an experiment: what each is called, how long it may take, what it needs. Each runs in a process of its own."""
 
-import collections, dataclasses, os, pathlib, signal, subprocess, sys, typing
+import collections, contextlib, dataclasses, os, pathlib, signal, subprocess, sys, typing
 from gcr_lab import base
 from gcr_lab.base import GIB, MIB, Failure
 from gcr_lab.hosts import hosts
@@ -48,13 +48,12 @@ class Part:
 
 class Parts(dict):
     """Parts by name, in the order in which they run."""
+
     def part(self, name, **more):
         """Registers a function, which the first line of its comment describes."""
-
         def register(function):
             self[name] = Part(function.__doc__.splitlines()[0], function, **more)
             return function
-
         return register
 
     def command(self, name, run, about, command, *needs, **more):
@@ -109,11 +108,7 @@ def run_apart(command, limit, log):
 
 def _end_group(child):
     for number in (signal.SIGTERM, signal.SIGKILL):
-        try:
+        with contextlib.suppress(ProcessLookupError, subprocess.TimeoutExpired):
             os.killpg(child.pid, number)
             child.wait(KILL_AFTER_S)
-            return
-        except subprocess.TimeoutExpired:
-            pass
-        except ProcessLookupError:
             return

@@ -7,12 +7,10 @@ from gcr_lab.base import Failure, read, run
 def sampled(sample, pause):
     """Calls `sample` in a thread every `pause` seconds until the block is left, and at least once."""
     stopped = threading.Event()
-
     def loop():
         sample()
         while not stopped.wait(pause):
             sample()
-
     thread = threading.Thread(target=loop)
     thread.start()
     try:
@@ -25,12 +23,10 @@ def sampled(sample, pause):
 def lines_over_time(path):
     """[(seconds since the epoch, lines), …]: grows as lines are added, at a grain of some milliseconds."""
     samples = []
-
     def sample():
         added = file.read().count(b"\n")
         if added:
             samples.append((time.time(), (samples[-1][1] if samples else 0) + added))
-
     with open(path, "rb") as file, sampled(sample, 0.002):
         yield samples
 
@@ -57,22 +53,18 @@ def memory_of(program):
     """Bytes in private pages and hugepages of all processes that execute `program`."""
     total = 0
     for process in pathlib.Path("/proc").glob("[0-9]*"):
-        try:
+        with contextlib.suppress(OSError):  # it has ended, or is a kernel thread
             if os.readlink(process / "exe") == program:
                 found = re.findall(r"(?m)^(?:RssAnon|HugetlbPages):\s*(\d+)", read(process / "status"))
                 total += sum(map(int, found)) << 10
-        except OSError:
-            pass  # it has ended, or is a kernel thread
     return total
 
 @contextlib.contextmanager
 def most_memory(program):
     """[bytes]: the most that its processes had at a time."""
     program, most = os.path.realpath(program), [0]
-
     def sample():
         most[0] = max(most[0], memory_of(program))
-
     with sampled(sample, 0.02):
         yield most
 

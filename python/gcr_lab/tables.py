@@ -1,6 +1,7 @@
 """The tables of scripts/bench. docs/benchmarks.md says what each figure means."""
 
 import statistics
+from operator import itemgetter
 from gcr_lab.base import GIB, MIB
 from gcr_lab.figures import of, read
 
@@ -42,59 +43,74 @@ def middles(lines, *names):
     return [middle(lines, name) for name in names]
 
 def grouped(lines, *names):
-    """{(value, …): its lines}, in the order of the lines; by one name {value: its lines}."""
+    """{(value, …): its lines}, in the order of the lines, sizes in their own; by one name {value: its lines}."""
     groups = {}
-    for line in lines:
-        values = tuple(line[name] for name in names)
-        groups.setdefault(values if len(names) > 1 else values[0], []).append(line)
+    for line in sorted(lines, key=itemgetter("asked_bytes")) if names == ("asked_bytes",) else lines:
+        groups.setdefault(itemgetter(*names)(line), []).append(line)
     return groups
 
-def by_size(lines):
-    return sorted(grouped(lines, "asked_bytes").items())
+TABLES = []
 
-def compare_rows(lines):
-    rows = []
-    for vram, here in by_size(lines):
-        hand = middle(of(here, way="by-hand"), "downtime_ms")
-        ours = middles(of(here, way="gcr-migrate"), "downtime_ms", "silence_ms", "total_ms")
-        rows.append([size(vram), *ours, hand, ratio(hand, ours[0])])
-    return rows
+def table(which, title="", heads=None, by=()):
+    """Of lines that are `which`, as part or part/what, in the order of these functions. With `by` the function makes a row of
+    each group of lines, otherwise all rows. Without a title it prints several tables itself."""
+    def register(function):
+        TABLES.append((dict(zip(("part", "what"), which.split("/"))), title, heads, by, function))
+        return function
+    return register
 
+def print_tables(path):
+    everything = read(path)
+    for wanted, title, heads, by, function in TABLES:
+        lines = of(everything, **wanted)
+        rows = [function(key, here) for key, here in grouped(lines, *by).items()] if by else function(lines)
+        if title:
+            print_table(title, heads, rows)
+
+@table("downtime", "Downtime: this tool against the way by hand",
+       "VRAM, downtime ms, silence ms, total ms, by hand ms, by hand/this", by=["asked_bytes"])
+def compare_row(vram, lines):
+    hand = middle(of(lines, way="by-hand"), "downtime_ms")
+    ours = middles(of(lines, way="gcr-migrate"), "downtime_ms", "silence_ms", "total_ms")
+    return [size(vram), *ours, hand, ratio(hand, ours[0])]
+
+@table("size", "Downtime of an idle program with 128 buffers", "VRAM, runs, downtime ms, total ms, to the smallest")
 def size_rows(lines):
-    rows = [[size(vram), len(here), *middles(here, "downtime_ms", "total_ms")] for vram, here in by_size(lines)]
+    rows = [[size(vram), len(here), *middles(here, "downtime_ms", "total_ms")]
+            for vram, here in grouped(lines, "asked_bytes").items()]
     return [[*row, ratio(row[2], rows[0][2])] for row in rows]
 
+@table("floor", "An otherwise empty context, ms", "run, checkpoint, dump, criu restore, restore, alone, downtime, ratio")
 def floor_rows(lines):
     """What the driver and CRIU need for it alone, against the tool's downtime; a row per run."""
     rows = []
     for index, (ours, hand) in enumerate(zip(of(lines, way="gcr-migrate"), of(lines, way="by-hand")), 1):
         steps = [hand[step] for step in ("checkpoint_ms", "dump_ms", "criu_restore_ms", "restore_ms")]
         rows.append([index, *steps, sum(steps), ours["downtime_ms"], ratio(ours["downtime_ms"], sum(steps))])
-    if rows:
-        medians = [statistics.median(column) for column in list(zip(*rows))[1:-1]]
-        rows.append(["median", *medians, ratio(medians[-1], medians[-2])])
-    return rows
+    medians = [statistics.median(column) for column in list(zip(*rows))[1:-1]]
+    return [*rows, ["median", *medians, ratio(medians[-1], medians[-2])]] if rows else []
 
+@table("dirty", "Programs that rewrite a share of VRAM per second",
+       "rewrites, VRAM, rounds, sent, after the first, downtime ms, total ms, switchover")
 def dirty_rows(lines):
     return [[f"{line['dirty_per_second'] * 100:g} % {line['options']}".strip(), size(line["vram_bytes"]), line["rounds"],
              size(line["sent_vram_bytes"]), size(sum(line["sent_per_round_bytes"][1:]) if line["rounds"] else None),
              line["downtime_ms"], line["total_ms"], line["switchover_reason"] or None] for line in lines]
 
+@table("cost", "Steps per second of a program that is moved", "program, bandwidth, before, during, after, during/before, for s")
 def cost_rows(lines):
-    names = ("before_per_s", "during_per_s", "after_per_s", "during_to_before", "during_s")
-    return [[line["program"], line["bandwidth"], *map(line.get, names)] for line in lines]
+    names = ("program", "bandwidth", "before_per_s", "during_per_s", "after_per_s", "during_to_before", "during_s")
+    return [[line.get(name) for name in names] for line in lines]
 
-def state_rows(lines):
-    rows = []
-    for program, here in grouped(lines, "program").items():
-        sides = [of(here, side=side) for side in ("before", "after")]
-        before, after = (middle(side, "downtime_ms") for side in sides)
-        prepare = [middle([{"ms": sum(phase["duration_ms"] for phase in of(line["phases"], name="prepare"))} for line in side], "ms")
-                   for side in sides]
-        memory = max((line["agents_memory_bytes"] for line in sides[1]), default=None)
-        rows.append([program, size(middle(sides[1], "vram_bytes")), len(sides[1]), before, after, ratio(after, before),
-                     *prepare, size(memory)])
-    return rows
+@table("state", "Programs with state of every kind: medians of so many moves, ms",
+       "program, VRAM, moves, before, after, after/before, prepare before, after, agents' memory", by=["program"])
+def state_row(program, lines):
+    prepared = [{**line, "prepare_ms": sum(phase["duration_ms"] for phase in of(line["phases"], name="prepare"))} for line in lines]
+    before, after = (of(prepared, side=side) for side in ("before", "after"))
+    (before_ms, prepare_before_ms), (after_ms, prepare_ms) = (middles(side, "downtime_ms", "prepare_ms") for side in (before, after))
+    memory = max((line["agents_memory_bytes"] for line in after), default=None)
+    return [program, size(middle(after, "vram_bytes")), len(after), before_ms, after_ms, ratio(after_ms, before_ms),
+            prepare_before_ms, prepare_ms, size(memory)]
 
 CHECKPOINTED = ("program", "asked_bytes", "file_system", "cold")
 
@@ -108,6 +124,7 @@ def checkpoint_rows(lines, *names):
                          ratio(theirs, mine)])
     return rows
 
+@table("checkpoint")
 def checkpoint_tables(lines):
     heads = "program, VRAM, file system, figure, runs, this tool, by hand, this/by hand, by hand/this"
     taken = [{"synced_ms": line["total_ms"], **line} for line in of(lines, what="taken")]
@@ -138,6 +155,7 @@ def series_row(name, here, first):
     return [name, len(here), size(vram), size(stored), size(added), ratio(added, first), size(sent),
             *middles(here, "downtime_ms", "total_ms")]
 
+@table("incremental")
 def incremental_tables(lines):
     for program, here in grouped(lines, "program").items():
         series, full = of(here, kind="series"), of(here, kind="full")
@@ -147,11 +165,25 @@ def incremental_tables(lines):
                     "taken, number, VRAM, stored, on disk, to the first, copied of VRAM, standstill ms, total ms",
                     [series_row(name, some, series[0]["added_bytes"]) for name, some in named if some])
 
-def launch_rows(lines):
-    return [[driver, len(here), *middles(here, "direct_ns", "interposed_ns", "overhead_ns"),
-             *(bound(line["overhead_ns"] for line in here) for bound in (min, max))]
-            for driver, here in grouped(lines, "driver").items()]
+def launch_row(driver, lines):
+    bounds = (bound(line["overhead_ns"] for line in lines) for bound in (min, max))
+    return [driver, len(lines), *middles(lines, "direct_ns", "interposed_ns", "overhead_ns"), *bounds]
 
+for what, timed in (("launch", "a launch"), ("alloc_async", "cuMemAllocAsync and cuMemFreeAsync"),
+                    ("alloc", "cuMemAlloc and cuMemFree")):
+    table(f"steady/{what}", f"Steady state: {timed}, ns", "driver, processes, direct, interposed, overhead, at least, at most",
+          by=["driver"])(launch_row)
+
+@table("steady/room", "Steady state: VRAM that allocations of random sizes take",
+       "sizes, allocations, asked, without, under, more, of it", by=["least_kib", "most_kib"])
+def room_row(kib, lines):
+    without, under = (of(lines, side=side)[-1] for side in ("without", "under"))
+    taken, more = without["taken_bytes"], under["taken_bytes"] - without["taken_bytes"]
+    return [f"{kib[0]} to {kib[1]} KiB", under["allocations"], size(under["asked_bytes"]), size(taken), size(taken + more),
+            f"{more >> 20} MiB", ratio(more, taken)]
+
+@table("steady/turns", "Steady state: 10 training steps of ResNet-18, with and without the library in turns",
+       ["turns", "without, ms", "with/without", "at least", "at most"])
 def turns_rows(lines):
     """A row per pair of processes: the median of the turns' ratios, and between what it lies by 95 % (ranks of a
     binomial distribution, approximated)."""
@@ -161,15 +193,6 @@ def turns_rows(lines):
         aside, rank = int(0.98 * len(ratios) ** 0.5) + 1, len(ratios) // 2
         rows.append([len(ratios), 1000 * statistics.median(line["without_s"]), statistics.median(ratios),
                      ratios[rank - aside], ratios[rank + aside]])
-    return rows
-
-def room_rows(lines):
-    rows = []
-    for (least, most), here in grouped(lines, "least_kib", "most_kib").items():
-        sides = {line["side"]: line for line in here}
-        without, under = (sides[side]["taken_bytes"] for side in ("without", "under"))
-        rows.append([f"{least} to {most} KiB", sides["under"]["allocations"], size(sides["under"]["asked_bytes"]),
-                     size(without), size(under), f"{(under - without) >> 20} MiB", ratio(under - without, without)])
     return rows
 
 def best_of(lines, way):
@@ -182,6 +205,8 @@ def tls_bound(plain, aes):
     cost = middle(plain, *SENDER, *RECEIVER) + 1 / encrypt + 1 / decrypt
     return min(middle(plain, "gb_per_s"), aes[0]["cores"] / cost), cost
 
+@table("transport", "Transport: each way at its best number of connections; CPU seconds per GB",
+       "way, n, runs, GB/s, sender, receiver, both, to iperf3 -P, to n iperf3, to the most, least/cost")
 def transport_best_rows(lines):
     if not lines:
         return []
@@ -198,6 +223,14 @@ def transport_best_rows(lines):
         rows.append([way, here[0]["n"], len(here), rate, middle(here, *SENDER), middle(here, *RECEIVER), cost, *peers, *bounds])
     return [*rows, ["TLS at most", None, None, bound, None, None, least_cost, None, None, None, None]]
 
+@table("transport/rate", "Transport: GB/s over connections")
+def transport_rates(lines):
+    """The first row are the heads, as wherever a table is without."""
+    ways = list(grouped(lines, "way"))
+    return [["n", *ways], *([n, *(middle(of(lines, way=way, n=n), "gb_per_s") for way in ways)] for n in sorted(grouped(lines, "n")))]
+
+@table("transport/memory", "Transport: memory that is landed in, plain; GB/s and the receiver's CPU s per GB",
+       "pages, populated, CPU, not populated, CPU, not/populated, to 4k")
 def transport_memory_rows(lines):
     rows = []
     for pages in ("hugetlb", "ordinary", "4k"):
@@ -207,19 +240,16 @@ def transport_memory_rows(lines):
             rows.append([pages, rates[0], middle(ready, *RECEIVER), rates[1], middle(late, *RECEIVER), rates[1] / rates[0]])
     return [[*row, row[1] / rows[-1][1]] for row in rows]
 
-def transport_copy_rows(lines):
-    names = ("receiver_copied_per_byte", "receiver_user_s_per_gb", "receiver_system_s_per_gb", "sender_copied_per_byte")
-    return [[way, *middles(here, *names)] for way, here in grouped(lines, "way").items()]
+@table("transport/copies", "Transport: what is copied in user mode, per byte; the receiver's CPU s per GB",
+       "way, receiver copies, user, system, sender copies", by=["way"])
+def transport_copy_row(way, lines):
+    return [way, *middles(lines, "receiver_copied_per_byte", *RECEIVER, "sender_copied_per_byte")]
 
+@table("transport/rdma", "Transport: RDMA over soft RoCE on an emulated processor, 1 MiB", "way, runs, MB/s, to ib_write_bw")
 def transport_rdma_rows(lines):
     theirs = middle(of(lines, way="ib_write_bw"), "gb_per_s")
     return [[way, len(here), middle(here, "gb_per_s") * 1000, middle(here, "gb_per_s") / theirs]
             for way, here in grouped(lines, "way").items()]
-
-def transport_rates(lines):
-    ways = list(grouped(lines, "way"))
-    return [["n", *ways], *([n, *(middle(of(lines, way=way, n=n), "gb_per_s") for way in ways)]
-                            for n in sorted(grouped(lines, "n")))]
 
 def transport_size_curves(lines):
     """{(tls, connections): [(KiB per write, GB/s), …]}"""
@@ -227,54 +257,14 @@ def transport_size_curves(lines):
     return {key: sorted((written // 1024, middle(here, "gb_per_s"))
                         for written, here in grouped(curves[key], "write_bytes").items()) for key in sorted(curves)}
 
+@table("transport/sizes", "Transport: GB/s over bytes per write")
 def transport_sizes(lines):
     curves = transport_size_curves(lines)
     heads = ["way", "n", *(f"{kib} KiB" for kib, _ in next(iter(curves.values()), ()))]
     return [heads, *(["TLS" if tls else "plain", n, *(rate for _, rate in curve)] for (tls, n), curve in curves.items())]
 
+@table("read", "Reading VRAM out")  # after the digests: the lower one registers first
+@table("digest", "Digests")
 def all_figures(lines):
     heads = sorted({name for line in lines for name in line} - {"part"})
     return [heads, *([line.get(name) for name in heads] for line in lines)]
-
-LAUNCHES = "driver, processes, direct, interposed, overhead, at least, at most"
-# In their order: which lines, as part or part/what; title; heads, if these are always the same; what makes rows of lines.
-TABLES = (
-    ("downtime", "Downtime: this tool against the way by hand",
-     "VRAM, downtime ms, silence ms, total ms, by hand ms, by hand/this", compare_rows),
-    ("size", "Downtime of an idle program with 128 buffers", "VRAM, runs, downtime ms, total ms, to the smallest", size_rows),
-    ("floor", "An otherwise empty context, ms", "run, checkpoint, dump, criu restore, restore, alone, downtime, ratio", floor_rows),
-    ("dirty", "Programs that rewrite a share of VRAM per second",
-     "rewrites, VRAM, rounds, sent, after the first, downtime ms, total ms, switchover", dirty_rows),
-    ("cost", "Steps per second of a program that is moved",
-     "program, bandwidth, before, during, after, during/before, for s", cost_rows),
-    ("state", "Programs with state of every kind: medians of so many moves, ms",
-     "program, VRAM, moves, before, after, after/before, prepare before, after, agents' memory", state_rows),
-    ("checkpoint", checkpoint_tables),
-    ("incremental", incremental_tables),
-    ("steady/launch", "Steady state: a launch, ns", LAUNCHES, launch_rows),
-    ("steady/alloc_async", "Steady state: cuMemAllocAsync and cuMemFreeAsync, ns", LAUNCHES, launch_rows),
-    ("steady/alloc", "Steady state: cuMemAlloc and cuMemFree, ns", LAUNCHES, launch_rows),
-    ("steady/room", "Steady state: VRAM that allocations of random sizes take",
-     "sizes, allocations, asked, without, under, more, of it", room_rows),
-    ("steady/turns", "Steady state: 10 training steps of ResNet-18, with and without the library in turns",
-     ["turns", "without, ms", "with/without", "at least", "at most"], turns_rows),
-    ("transport", "Transport: each way at its best number of connections; CPU seconds per GB",
-     "way, n, runs, GB/s, sender, receiver, both, to iperf3 -P, to n iperf3, to the most, least/cost", transport_best_rows),
-    ("transport/rate", "Transport: GB/s over connections", None, transport_rates),
-    ("transport/memory", "Transport: memory that is landed in, plain; GB/s and the receiver's CPU s per GB",
-     "pages, populated, CPU, not populated, CPU, not/populated, to 4k", transport_memory_rows),
-    ("transport/copies", "Transport: what is copied in user mode, per byte; the receiver's CPU s per GB",
-     "way, receiver copies, user, system, sender copies", transport_copy_rows),
-    ("transport/rdma", "Transport: RDMA over soft RoCE on an emulated processor, 1 MiB",
-     "way, runs, MB/s, to ib_write_bw", transport_rdma_rows),
-    ("transport/sizes", "Transport: GB/s over bytes per write", None, transport_sizes),
-    ("digest", "Digests", None, all_figures),
-    ("read", "Reading VRAM out", None, all_figures),
-)
-
-def print_tables(path):
-    lines = read(path)
-    for which, *table, rows_of in TABLES:
-        rows = rows_of(of(lines, **dict(zip(("part", "what"), which.split("/")))))
-        if table:
-            print_table(*table, rows)

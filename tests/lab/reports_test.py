@@ -19,7 +19,7 @@ import fakes
 # pylint: disable=wrong-import-position
 from gcr_lab import base, figures, plots, sampling, tables  # noqa: E402
 from gcr_lab.figures import Migration, Record  # noqa: E402
-from gcr_lab.parts import bench_steady  # noqa: E402
+from gcr_lab.parts import benchmarks  # noqa: E402
 
 
 def parsed(**more):
@@ -103,7 +103,7 @@ class Tables(unittest.TestCase):
 
     def test_downtime_is_the_median_of_each_way_by_size(self):
         ours = [{"part": "downtime", "way": "gcr-migrate", "asked_bytes": 1 << 30, "downtime_ms": ms, "silence_ms": ms + 1,
-                 "total_ms": 4000.0} for ms in (100, 300, 200)]  # fmt: skip
+                 "total_ms": 4000.0} for ms in (100, 300, 200)]
         hand = {"part": "downtime", "way": "by-hand", "asked_bytes": 1 << 30, "downtime_ms": 500}
         small = {**ours[0], "asked_bytes": 2 << 20}
         self.assertEqual(self.table(*ours, hand, small).splitlines()[1:], [
@@ -115,7 +115,7 @@ class Tables(unittest.TestCase):
 
     def test_rounds_after_the_first_are_summed(self):
         line = {"part": "dirty", "dirty_per_second": 0.5, "options": "--auto-converge", **parsed().figures(),
-                "sent_per_round_bytes": [100 << 20, 20 << 20, 10 << 20]}  # fmt: skip
+                "sent_per_round_bytes": [100 << 20, 20 << 20, 10 << 20]}
         self.assertIn(" 50 % --auto-converge  1 MiB       2  0 MiB           30 MiB ", self.table(line))
 
     def test_a_series_is_compared_with_its_first_checkpoint(self):
@@ -130,7 +130,7 @@ class Tables(unittest.TestCase):
             {"host": "source", "track": "vram", "name": "copy", "start_ms": start, "duration_ms": ms},
             {"host": "source", "track": "vram", "name": "copy", "start_ms": start + 50, "duration_ms": ms},
             {"host": "source", "track": "course", "name": "begin", "start_ms": 1, "duration_ms": 1}]}
-            for start, ms in ((10, 4), (20, 6), (30, 8))]  # fmt: skip
+            for start, ms in ((10, 4), (20, 6), (30, 8))]
         self.assertEqual(tables.phase_rows(lines), [[1, 1, 1, "source", "course", "begin"], [20, 12, 2, "source", "vram", "copy"]])
 
     def test_tls_is_measured_against_what_aes_allows(self):
@@ -149,10 +149,10 @@ class Turns(unittest.TestCase):
 
     def test_the_median_of_the_ratios_is_told_and_a_program_that_fails_is_noticed(self):
         launcher, command = ["env", "SECONDS=0.011"], [sys.executable, "-c", self.TELLS_SECONDS]
-        row, = tables.turns_rows([bench_steady.turns(launcher, command)])
+        row, = tables.turns_rows([benchmarks.turns(launcher, command)])
         self.assertEqual([tables.cell(value) for value in row], ["100", "10", "1.1", "1.1", "1.1"])
         with self.assertRaisesRegex(base.Failure, "ended with status 3"):
-            bench_steady.turns(launcher, [*command[:-1], self.TELLS_SECONDS + "\nsys.exit(3)"])
+            benchmarks.turns(launcher, [*command[:-1], self.TELLS_SECONDS + "\nsys.exit(3)"])
 
 
 class Plots(unittest.TestCase):

@@ -81,11 +81,9 @@ PARTS.command("suspend", suspended, "off the GPU and back, with its speeds", "bi
 def storm_moved(lab, command):
     """Allocations that the program checks, and ten moves meanwhile. An undisturbed run at the same time must print the
     same lines."""
-
     def allocations():
         found = re.match(r"step=(\d+) ", last_line("\n".join(program.lines())))
         return int(found[1]) if found else 0
-
     with lab.hosts() as two:
         other = two.start("b", "undisturbed", command, library=False)
         program = two.start("a", "app", command, lines=5)

@@ -39,13 +39,11 @@ def moved_five_times(two, command, pace, pattern=STEPS, swapped=()):
     mapping = ["--device-map", f"{swapped[0]}={swapped[1]},{swapped[1]}={swapped[0]}"] if swapped else []
     program = two.start("a", "app", f"{command} {pace}", 3, pattern)
     places = [two.places("a")]
-
     def arrived(host):
         places.append(two.places(host))
         if swapped and places[-1] == places[-2]:
             raise Failure(f"it is on the same GPUs: {places[-1]}")
         program.wait_for_more(3, pattern)
-
     migrations = two.to_and_fro(program, 5, arrived, *mapping)
     compared = as_undisturbed(two, program, f"{command} {pace.split()[0]} 0", len(program.lines(pattern)), pattern)
     return migrations, f"{compared}; downtimes in ms: {downtimes(migrations)}", " then ".join(places)
