@@ -4,5 +4,5 @@
     e2e, bench, parts        scripts/e2e-real and scripts/bench, and their parts
     compare_by_hand, compare_checkpoints, launch, transport, rdma    the other experiments
     driver, sampling         the way by hand; what is sampled while a program moves
-    figures, tables, plots   JSON lines, and what is made of them
+    figures, tables          JSON lines; the tables and drawings that are made of them
 """

@@ -12,9 +12,8 @@ from gcr_lab import base
 from gcr_lab.base import GIB, Failure, say
 from gcr_lab.figures import Record
 from gcr_lab.parts import benchmarks, needs
-from gcr_lab.plots import plot
 from gcr_lab.registry import Lab
-from gcr_lab.tables import print_tables
+from gcr_lab.tables import plot, print_tables
 
 PARTS = benchmarks.PARTS
 # By kind of GPU: sizes for the parts downtime, size and checkpoint; for dirty, cost and incremental; a bandwidth.

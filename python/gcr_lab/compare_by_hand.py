@@ -11,8 +11,7 @@ in which the program printed nothing).
 """
 
 import contextlib, os, shutil, subprocess, threading
-from gcr_lab import base
-from gcr_lab.base import GIB, MIB, Failure, is_alive, wait_until
+from gcr_lab.base import GIB, MIB, Failure, is_alive, need_programs, number_between, short, wait_until
 from gcr_lab.driver import Stopwatch, comparison, driver_tools, silence
 from gcr_lab.hosts import hosts, tmpfs
 
@@ -20,11 +19,11 @@ CHUNK = 4 * MIB
 
 def compare(gpu, vram, record, streams=4, by_hand=True, log=None):
     """Prints the comparison and adds a line to `record` for each way."""
-    base.need_programs("nc", "tar", "dd")
+    need_programs("nc", "tar", "dd")
     record = record.but(asked_bytes=vram)
     with hosts(gpu, vram, log=log) as two:
         ours, ours_gap = with_gcr_migrate(two, vram, record)
-        what = f"stencil, {base.short(vram)} of VRAM, {gpu} GPU"
+        what = f"stencil, {short(vram)} of VRAM, {gpu} GPU"
         if not by_hand:
             print(f"{what}: downtime {ours.downtime_ms:.1f} ms, printed nothing for {ours_gap:g} ms, total {ours.total_ms:.1f} ms")
             return
@@ -78,6 +77,7 @@ def receivers(two, folder, streams):
             ended.enter_context(process)
             ended.callback(process.kill)
             return process
+
         listening = [start(*two.words("b", "nc", "-l", two.ip("b"), 7600 + number), stdin=subprocess.DEVNULL,
                            stdout=subprocess.PIPE) for number in range(streams + 1)]
 
@@ -89,13 +89,16 @@ def receivers(two, folder, streams):
             reader.stdout.close()
             listening[number].stdout.close()
             return [writer, reader, sender, listening[number]]
+
         def copy(images):
             processes = [process for number, pipe in enumerate(pipes(images, folder, streams)) for process in transfer(number, *pipe)]
             if any([process.wait() for process in processes]):
                 raise Failure("by hand: the images were not copied")
+
         def all_listen():
             table = two.on("b", "cat", "/proc/net/tcp").splitlines()[1:]
             return sum(line.split()[3] == "0A" for line in table) >= streams + 2  # and the agent
+
         if not wait_until(30, all_listen):
             raise Failure("by hand: the receivers do not listen")
         yield copy
@@ -116,5 +119,5 @@ def pipes(images, folder, streams):
 
 def main(words):
     options = comparison(words, __doc__, "the program (stencil)", "downtime", streams={
-        "type": base.number_between(1, 32), "default": 4, "help": "that copy the images by hand (default 4)"})
+        "type": number_between(1, 32), "default": 4, "help": "that copy the images by hand (default 4)"})
     compare(options.gpu, options.vram, options.record, options.streams, options.by_hand, options.log)

@@ -1,8 +1,7 @@
 """Parts of an experiment: what each is called, how long it may take, what it needs. Each runs in a process of its own."""
 
 import collections, contextlib, dataclasses, os, pathlib, signal, subprocess, sys, typing
-from gcr_lab import base
-from gcr_lab.base import GIB, MIB, Failure
+from gcr_lab.base import GIB, MIB, Failure, NotRun, last_line, read
 from gcr_lab.hosts import hosts
 
 KILL_AFTER_S = 30
@@ -41,7 +40,7 @@ class Part:
         command = [self.command.format(mib=lab.vram // MIB, gib=lab.vram // GIB)] if self.command else []
         try:
             result = f"{reason}: not run" if reason else self.run(lab, *command)
-        except base.NotRun as not_run:
+        except NotRun as not_run:
             result = f"{not_run}: not run"
         if result:
             print(result, flush=True)
@@ -99,10 +98,10 @@ def run_apart(command, limit, log):
     finally:
         if child.returncode is None:
             _end_group(child)
-        text = base.read(printed)
-        log.write_text(text + (base.read(log) if log.exists() else ""), encoding="utf-8")
+        text = read(printed)
+        log.write_text(text + (read(log) if log.exists() else ""), encoding="utf-8")
         printed.unlink()
-    result = base.last_line(text)
+    result = last_line(text)
     good = "-" if result.endswith("not run") else "ok"
     return Outcome(status, text, result, {0: good, 124: "TIMEOUT", 137: "TIMEOUT"}.get(status, "FAILED"))
 

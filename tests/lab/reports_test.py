@@ -17,7 +17,7 @@ from unittest import mock
 import fakes
 
 # pylint: disable=wrong-import-position
-from gcr_lab import base, figures, plots, sampling, tables  # noqa: E402
+from gcr_lab import base, figures, sampling, tables  # noqa: E402
 from gcr_lab.figures import Migration, Record  # noqa: E402
 from gcr_lab.parts import benchmarks  # noqa: E402
 
@@ -162,7 +162,7 @@ class Plots(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder, mock.patch.dict(os.environ, {"PATH": path}):
             file = pathlib.Path(folder) / "bench.jsonl"
             file.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
-            return printed(plots.plot, file, pathlib.Path(folder))
+            return printed(tables.plot, file, pathlib.Path(folder))
 
     def test_a_run_without_figures_to_draw_has_no_plots(self):
         said = self.plot({"part": "state"})

@@ -1,8 +1,7 @@
 """Programs of PyTorch, CuPy and what is built on PyTorch, that are moved."""
 
 import functools, statistics, subprocess
-from gcr_lab import base
-from gcr_lab.base import Failure, last_line
+from gcr_lab.base import BIN, Failure, last_line, words
 from gcr_lab.hosts import PORT
 from gcr_lab.parts import needs
 from gcr_lab.parts.undisturbed import STEPS, downtimes, five, once
@@ -71,7 +70,7 @@ def gates(lab):
     with lab.hosts() as two:
         for way in ("cumem", "ipc", "shm", "sockets"):
             program = two.start("a", "app", two_ranks(way, "torch_ddp.py"), 3, STEPS)
-            done = subprocess.run([base.BIN / "bench_gates", str(program.pid), "--pause-ms", "20"], text=True, check=False,
+            done = subprocess.run([BIN / "bench_gates", str(program.pid), "--pause-ms", "20"], text=True, check=False,
                                   stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
             print(*done.stdout.splitlines()[-3:], sep="\n", flush=True)
             results.append(f"{way}: {last_line(done.stdout)}")
@@ -86,7 +85,7 @@ def nccl_cost(lab):
         for mib in (1, 16) * 3:
             command = two_ranks("cumem", f"torch_allreduce.py --bytes {mib << 20} --count {2400 // (mib + 2)}")
             for side, under in (("without", []), ("with", [two.cli, "run", "--"])):
-                printed = two.on("a", *under, *base.words(command), stdin=subprocess.DEVNULL).splitlines()
+                printed = two.on("a", *under, *words(command), stdin=subprocess.DEVNULL).splitlines()
                 took.setdefault((side, mib), []).extend(float(line[3:]) for line in printed if line.startswith("us="))
     results = []
     for mib in (1, 16):
