@@ -366,7 +366,7 @@ class Comparisons(Experiment):
 class Hosts(Experiment):
     def test_what_is_in_the_block_is_ended_also_by_an_exception(self):
         with self.assertRaises(KeyError), hosts.hosts("soft", MIB) as two:
-            program = two.start("a", "app", "sh -c 'sleep 1000 & exec sleep 1000'", library=False)
+            program = two.start("a", "app", "sh -c 'sleep 1000 & echo; exec sleep 1000'", lines=1, library=False)
             self.assertTrue(base.is_alive(program.pid))
             raise KeyError
         self.assertTrue(base.wait_until(10, lambda: not base.is_alive(program.pid)))
