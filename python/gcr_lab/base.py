@@ -1,14 +1,6 @@
 """Where programs are, sizes, processes, failures; how a command begins and ends. scripts/lib/common.sh in Python."""
 
-import argparse
-import os
-import pathlib
-import re
-import shutil
-import signal
-import subprocess
-import sys
-import time
+import argparse, contextlib, os, pathlib, re, shlex, shutil, signal, subprocess, sys, time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SCRIPTS = ROOT / "scripts"
@@ -21,36 +13,25 @@ else:
     CRIU = pathlib.Path(os.environ.get("GCR_DEPS_DIR") or ROOT / "build/deps") / "criu/criu"
 BIN = PREFIX / "bin"
 MIB, GIB = 1 << 20, 1 << 30
-
+END_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 class Failure(Exception):
     """What went wrong, in one line for people."""
 
-
 class NotRun(Exception):
     """Why a part cannot run on this machine."""
-
 
 def say(text):
     print(f"{pathlib.Path(sys.argv[0]).name}: {text}", file=sys.stderr, flush=True)
 
-
-# ---- commands ----
-
-
-HIDDEN = argparse.SUPPRESS
-
-
 class Arguments(argparse.ArgumentParser):
     """Wrong usage is a Failure, as each other failure is."""
-
     def __init__(self, text):
         super().__init__(prog=pathlib.Path(sys.argv[0]).name, description=text, allow_abbrev=False,
-                         formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
+                         formatter_class=argparse.RawDescriptionHelpFormatter)
 
     def error(self, message):
         raise Failure(f"{message} (see --help)")
-
 
 def command(main):
     """Runs `main` with the words of the command line, and ends this process with what it returns, or 1 after a
@@ -58,9 +39,8 @@ def command(main):
     try:
         if re.search(r"[\s:;\"'\\$#%]", str(ROOT)):
             raise Failure(f"«{ROOT}» has blanks or one of :;\"'\\$#% in it: move it to a path without")
-        path = [os.environ["PATH"], *([str(ROOT / "tools")] * IS_BUNDLE), "/usr/local/sbin:/usr/sbin:/sbin"]
-        os.environ["PATH"] = ":".join(path)
-        for number in (signal.SIGTERM, signal.SIGINT):
+        os.environ["PATH"] += f":{ROOT}/tools" * IS_BUNDLE + ":/usr/local/sbin:/usr/sbin:/sbin"
+        for number in END_SIGNALS:
             signal.signal(number, _interrupted)
         sys.exit(main(sys.argv[1:]))
     except Failure as failure:
@@ -68,50 +48,26 @@ def command(main):
         say(failure)
         sys.exit(1)
 
-
 def _interrupted(*_):
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in END_SIGNALS:
         signal.signal(number, lambda *_: None)  # cleaning up is not interrupted
     sys.exit(1)
-
-
-def comparison(text, what, part):
-    """The options that both comparisons have."""
-    parser = Arguments(text)
-    parser.add_argument("--gpu", choices=("soft", "real"), default="soft")
-    parser.add_argument("--vram", type=size, default=GIB, help=f"what {what} holds in GPU memory (default 1G)")
-    parser.add_argument("--by-hand", choices=("yes", "no"), default="yes", help="no: with gcr-migrate only")
-    parser.add_argument("--keep", metavar="DIR", type=pathlib.Path, help="keeps the programs' output and all logs in DIR")
-    parser.add_argument("--record", metavar="FILE", type=pathlib.Path, help="adds the figures to FILE as JSON lines, …")
-    parser.add_argument("--part", metavar="NAME", default=part, help=f"… as part NAME (default {part})")
-    return parser
-
-
-def kept_log(options):
-    """Where --keep has the log of a comparison, or None."""
-    if options.keep:
-        options.keep.mkdir(parents=True, exist_ok=True)
-    return options.keep and options.keep / f"{pathlib.Path(sys.argv[0]).name}.log"
-
 
 def need_root():
     if os.geteuid() != 0:
         raise Failure("must run as root, for example by sudo")
-
 
 def need_programs(*names):
     for name in names:
         if shutil.which(name) is None:
             raise Failure(f"{name} is missing: run scripts/install-deps")
 
-
 def size(text):
-    """A type for options: "512M", "8G" in bytes."""
+    """ "512M", "8G" in bytes."""
     match = re.fullmatch(r"([0-9]+)([KMG]?)", text)
     if not match:
         raise argparse.ArgumentTypeError(f"not a size: {text} (use for example 512M or 8G)")
-    return int(match[1]) << {"": 0, "K": 10, "M": 20, "G": 30}[match[2]]
-
+    return int(match[1]) << 10 * " KMG".index(match[2] or " ")
 
 def short(number):
     """Bytes as people write them: "512M"."""
@@ -120,33 +76,23 @@ def short(number):
             return f"{number >> shift}{unit}"
     return str(number)
 
-
 def folder(text):
-    """A type for options: an existing folder."""
     path = pathlib.Path(text).resolve()
     if not path.is_dir():
         raise argparse.ArgumentTypeError(f"{text} is no folder")
     return path
 
-
 def number_between(least, most):
-    """A type for options: a whole number."""
-
     def convert(text):
         if not re.fullmatch("[0-9]+", text) or not least <= int(text) <= most:
             raise argparse.ArgumentTypeError(f"it is {least} to {most}, not {text}")
         return int(text)
-
     return convert
 
-
-# ---- processes ----
-
-
 def last_line(text):
-    lines = [line for line in text.splitlines() if line.strip()]
-    return lines[-1] if lines else ""
-
+    return next((line for line in reversed(text.splitlines()) if line.strip()), "")
+def read(path):
+    return path.read_text(encoding="utf-8", errors="replace")
 
 def run(*command, **options):
     """What a program prints to standard output. Failure with its last line if it fails."""
@@ -158,33 +104,22 @@ def run(*command, **options):
         raise Failure(f"{pathlib.Path(command[0]).name}: {said}")
     return done.stdout
 
-
 def python3():
     """The interpreter that programs of PyTorch and others run in: that of PATH."""
     return shutil.which("python3") or sys.executable
 
-
-def words(text, vram=0):
-    """A command in words, such as "python3 bin/torch_train.py --mib {mib}": bin/ is that of the build, {mib} and {gib} are
-    of `vram`."""
-    names = {"python3": python3()}
-    found = [names.get(word, word) for word in text.format(mib=vram // MIB, gib=vram // GIB).split()]
+def words(command):
+    """Of a command such as "python3 bin/torch_train.py --gib 8", where bin/ is that of the build."""
+    found = [python3() if word == "python3" else word for word in shlex.split(command)]
     return [str(BIN / word[4:]) if word.startswith("bin/") else word for word in found]
-
-
-def python_has(statement):
-    """Whether this statement, an import as a rule, succeeds in programs' interpreter."""
-    return subprocess.run([python3(), "-c", statement], capture_output=True, check=False).returncode == 0
-
 
 def is_alive(pid):
     try:
-        state = pathlib.Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[0]
+        state = read(pathlib.Path(f"/proc/{pid}/stat")).rpartition(")")[2].split()[0]
         # The first of several threads may be dead before the others, which hold the files.
         return state != "Z" or len(os.listdir(f"/proc/{pid}/task")) > 1
     except OSError:
         return False
-
 
 def wait_until(seconds, condition, pause=0.05):
     """Whether `condition` became true in time."""
@@ -195,13 +130,9 @@ def wait_until(seconds, condition, pause=0.05):
         time.sleep(pause)
     return True
 
-
 def send(pid, number):
-    try:
+    with contextlib.suppress(ProcessLookupError):
         os.kill(pid, number)
-    except ProcessLookupError:
-        pass
-
 
 def end_process(pid, patience=10):
     """By SIGTERM, after `patience` seconds by SIGKILL."""
@@ -211,14 +142,11 @@ def end_process(pid, patience=10):
             return
     say(f"process {pid} does not end")
 
-
 def descendants(pid):
     """All processes below it; those of a process or thread that ends meanwhile may be missing."""
     found = []
-    try:
+    with contextlib.suppress(OSError):  # it has ended
         for path in pathlib.Path(f"/proc/{pid}/task").glob("*/children"):
-            for child in map(int, path.read_text(encoding="ascii").split()):
+            for child in map(int, read(path).split()):
                 found += [child, *descendants(child)]
-    except OSError:
-        pass  # it has ended
     return found

@@ -6,14 +6,10 @@ prints nothing for three minutes fails its part. A part that fails does not stop
 has no way for are left out.
 """
 
-import os
-import pathlib
-import re
-import sys
-
+import argparse, os, pathlib, re
 from gcr_lab import base
 from gcr_lab.parts import campaign, programs, pytorch, saved, slurm
-from gcr_lab.registry import Lab, Parts, run_apart
+from gcr_lab.registry import Lab, Parts
 
 PARTS = Parts.of(programs, pytorch, saved, slurm, campaign)
 
@@ -25,45 +21,30 @@ after which a part has hung; default 900); of the campaign MOVES and PAIRS (of h
 time; default 4).
 The last lines are a table of the results; the exit status is 1 if any part failed."""
 
-
-def descriptions(parts):
-    return "\n".join(f"  {name:19} {part.about}" for name, part in parts.items())
-
-
-def parse(words):
+def main(words):
     parser = base.Arguments(__doc__)
-    parser.epilog = EPILOG % descriptions(PARTS)
+    parser.epilog = EPILOG % PARTS.descriptions()
     parser.add_argument("--gpu", choices=("real", "hip", "soft", "soft-hip"), default="real",
                         help="real: this machine's NVIDIA GPUs (default); hip: its AMD GPUs (docs/hip.md has what they "
                         "need); soft, soft-hip: test these checks themselves without hardware")
-    parser.add_argument("--part", help=base.HIDDEN)
+    parser.add_argument("--part", help=argparse.SUPPRESS)
     parser.add_argument("parts", nargs="*", metavar="PART")
-    return parser.parse_args(words)
-
-
-def main(words):
-    options = parse(words)
+    options = parser.parse_args(words)
     base.need_root()
     out = pathlib.Path(os.environ.get("OUT") or "out").resolve()
     vram = base.size(os.environ.get("VRAM") or "8G")
     if options.part:
-        PARTS[options.part].execute(Lab(options.part, options.gpu, out, vram, options))
-        return 0
-    out.mkdir(parents=True, exist_ok=True)
+        return PARTS[options.part].execute(Lab(options.part, options.gpu, out, vram))
     return run_parts(PARTS.select(options.parts), options.gpu, out)
 
-
 def run_parts(names, gpu, out):
-    """Runs them one after the other and prints the table; the exit status."""
-    (out / "summary.txt").unlink(missing_ok=True)
-    for name in PARTS:
-        (out / f"{name}.log").unlink(missing_ok=True)
-    limit = os.environ.get("LIMIT")
-    failed, table = False, ""
+    out.mkdir(parents=True, exist_ok=True)
+    for name in ("summary.txt", *(f"{name}.log" for name in PARTS)):
+        (out / name).unlink(missing_ok=True)
+    failed, table = 0, ""
     for name in names:
-        command = [sys.executable, sys.argv[0], "--gpu", gpu, "--part", name]
-        outcome = run_apart(command, int(limit) if limit else PARTS[name].limit, out / f"{name}.log")
-        failed |= outcome.failed
+        outcome = PARTS.run_apart(name, ["--gpu", gpu], out, int(os.environ.get("LIMIT") or 0))
+        failed |= outcome.status != 0
         table += f"{name:<19} {outcome.verdict:<8} {outcome.result}\n"
         base.say(f"{name}: {outcome.verdict}")
     for line in details(out):
@@ -72,11 +53,9 @@ def run_parts(names, gpu, out):
     (out / "summary.txt").write_text(table, encoding="utf-8")
     return int(failed)
 
-
 def details(out):
     """Of the part compare its table; of suspend the phases of suspend and resume: start and duration in ms."""
-    text = {name: (out / f"{name}.log").read_text(encoding="utf-8", errors="replace")
-            for name in ("compare", "suspend") if (out / f"{name}.log").exists()}  # fmt: skip
+    text = {path.stem: base.read(path) for path in out.glob("*.log") if path.stem in ("compare", "suspend")}
     found = re.search(r"(?ms)^by hand, step.*?^by hand / gcr.*?$", text.get("compare", ""))
     printed = text.get("suspend", "").split("\n--- ")[0]  # what follows are the same lines in files
     phases = re.findall(r"(?m)^process .* in all$|^ +[0-9.]+ +[0-9.]+  .*$", printed)

@@ -3,13 +3,10 @@ functions, on a driver whose functions only return (so only the library's own in
 GPU or a real one.
 """
 
-import contextlib
-import json
-import tempfile
-
+import contextlib, json, tempfile
 from gcr_lab import base
-from gcr_lab.base import run
 
+TRIVIAL = [f"LD_LIBRARY_PATH={base.TRIVIAL_DRIVER}"]
 
 @contextlib.contextmanager
 def gpu_environment(gpu):
@@ -17,33 +14,22 @@ def gpu_environment(gpu):
     with tempfile.TemporaryDirectory(prefix="gcr-lab-") as work:
         yield [] if gpu == "real" else [f"LD_LIBRARY_PATH={base.SOFTGPU}", f"SOFTGPU_STORE={work}"]
 
-
 def on_gpu(environment, *words, **options):
     """What a program prints. The software GPU keeps its memory in a mount."""
     mounting = ["unshare", "--mount"] if any(word.startswith("SOFTGPU_STORE=") for word in environment) else []
-    return run("env", *environment, *mounting, *words, **options)
-
-
-def trivial():
-    return [f"LD_LIBRARY_PATH={base.TRIVIAL_DRIVER}"]
-
+    return base.run("env", *environment, *mounting, *words, **options)
 
 def record_launches(record, driver, environment):
-    """A process's figures of launches and allocations."""
-    text = on_gpu(environment, base.BIN / "bench_launch", "--benchmark_format=json")
-    for one in json.loads(text)["benchmarks"]:
+    for one in json.loads(on_gpu(environment, base.BIN / "bench_launch", "--benchmark_format=json"))["benchmarks"]:
         figures = {name: one[name] for name in ("direct_ns", "interposed_ns", "overhead_ns")}
         record.add(what=one["name"].split("/")[0], driver=driver, **figures)
 
-
 def measure(gpu):
-    """Prints the figures."""
-    titles = {"soft": "the software GPU", "real": "this machine's GPU"}
+    own = "this machine's GPU" if gpu == "real" else "the software GPU"
     with gpu_environment(gpu) as environment:
-        for title, words in (("a driver whose functions only return", trivial()), (titles[gpu], environment)):
+        for title, words in (("a driver whose functions only return", TRIVIAL), (own, environment)):
             text = on_gpu(words, base.BIN / "bench_launch", "--benchmark_color=false")
             print(f"{title}:", *text.splitlines()[3:], sep="\n", flush=True)
-
 
 def main(words):
     parser = base.Arguments(__doc__)

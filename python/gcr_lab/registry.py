@@ -1,24 +1,14 @@
 """Parts of an experiment: what each is called, how long it may take, what it needs. Each runs in a process of its own."""
 
-import dataclasses
-import functools
-import os
-import pathlib
-import signal
-import subprocess
-import typing
-
-from gcr_lab import base
-from gcr_lab.base import Failure
+import collections, contextlib, dataclasses, os, pathlib, signal, subprocess, sys, typing
+from gcr_lab.base import GIB, MIB, Failure, NotRun, last_line, read
 from gcr_lab.hosts import hosts
 
 KILL_AFTER_S = 30
 
-
 @dataclasses.dataclass(frozen=True)
 class Lab:
     """What a part is given: its name, and the options of the command. `vram` is what large programs hold, in bytes."""
-
     part: str
     gpu: str
     out: pathlib.Path
@@ -28,61 +18,54 @@ class Lab:
     @property
     def log(self):
         return self.out / f"{self.part}.log"
-
     def hosts(self, *options, vram=None, script="hosts"):
         return hosts(self.gpu, vram or self.vram, *options, script=script, log=self.log)
 
-
 @dataclasses.dataclass(frozen=True)
 class Part:
-    """`about` is for the help. `run` gets a Lab and returns its result in a line, or None. Each of `needs` gets the Lab and returns why the part
-    cannot run here, or an empty text; so does `not_on_hip`, on AMD GPUs. After `limit` seconds a part has hung."""
-
-    name: str
+    """`about` is for the help. `run` gets a Lab and returns its result in a line, or None. Each of `needs` gets the Lab
+    and returns why the part cannot run here, or an empty text; `not_on_hip` says so of AMD GPUs. After `limit` seconds a
+    part has hung."""
     about: str
     run: typing.Callable
-    limit: int
-    needs: tuple
-    not_on_hip: str
+    limit: int = 900
+    needs: tuple = ()
+    not_on_hip: str = ""
+    command: str = ""
 
     def execute(self, lab):
         """Runs it here. Its last line is the result, or why it was not run."""
-        reasons = [self.not_on_hip] if lab.gpu.endswith("hip") else []
-        reason = next(filter(None, reasons), "") or next(filter(None, (need(lab) for need in self.needs)), "")
+        reason = self.not_on_hip if lab.gpu.endswith("hip") else ""
+        reason = reason or next(filter(None, (need(lab) for need in self.needs)), "")
+        command = [self.command.format(mib=lab.vram // MIB, gib=lab.vram // GIB)] if self.command else []
         try:
-            result = f"{reason}: not run" if reason else self.run(lab)
-        except base.NotRun as not_run:
+            result = f"{reason}: not run" if reason else self.run(lab, *command)
+        except NotRun as not_run:
             result = f"{not_run}: not run"
         if result:
             print(result, flush=True)
 
-
-def _run_command(lab, run, command):
-    return run(lab, *base.words(command, lab.vram))
-
-
 class Parts(dict):
     """Parts by name, in the order in which they run."""
 
-    def part(self, name, limit=900, needs=(), not_on_hip=""):
+    def part(self, name, **more):
         """Registers a function, which the first line of its comment describes."""
-
         def register(function):
-            self[name] = Part(name, function.__doc__.splitlines()[0], function, limit, needs, not_on_hip)
+            self[name] = Part(function.__doc__.splitlines()[0], function, **more)
             return function
-
         return register
 
-    def commands(self, run, needs, table, not_on_hip=""):
-        """Parts that run one command each, by `run(lab, *words)`; `table` is {name: (description, command)}."""
-        for name, (about, command) in table.items():
-            part = functools.partial(_run_command, run=run, command=command)
-            self[name] = Part(name, about, part, 900, needs, not_on_hip)
+    def command(self, name, run, about, command, *needs, **more):
+        """A part that is `run(lab, command)`; {mib} and {gib} in the command are the lab's VRAM."""
+        self[name] = Part(about, run, needs=needs, command=command, **more)
 
     @staticmethod
     def of(*modules):
         """All parts of these modules, each of which has its own in PARTS."""
         return Parts((name, part) for module in modules for name, part in module.PARTS.items())
+
+    def descriptions(self):
+        return "\n".join(f"  {name:19} {part.about}" for name, part in self.items())
 
     def select(self, words):
         """The names that these words mean: parts, or the beginning of several. All without words."""
@@ -94,28 +77,12 @@ class Parts(dict):
             chosen += found
         return chosen or list(self)
 
+    def run_apart(self, name, words, out, limit=None):
+        command = [sys.executable, sys.argv[0], *words, "--part", name]
+        return run_apart(command, limit or self[name].limit, out / f"{name}.log")
 
-@dataclasses.dataclass(frozen=True)
-class Outcome:
-    """Of a part in a process of its own."""
-
-    status: int
-    text: str
-
-    @property
-    def result(self):
-        return base.last_line(self.text)
-
-    @property
-    def verdict(self):
-        if self.status == 0:
-            return "-" if self.result.endswith("not run") else "ok"
-        return "TIMEOUT" if self.status in (124, 137) else "FAILED"
-
-    @property
-    def failed(self):
-        return self.status != 0
-
+# Of a part in a process of its own.
+Outcome = collections.namedtuple("Outcome", "status text result verdict")
 
 def run_apart(command, limit, log):
     """Runs a part by this command. The file `log` has what it prints, then what it adds to that file itself. Ended
@@ -131,19 +98,16 @@ def run_apart(command, limit, log):
     finally:
         if child.returncode is None:
             _end_group(child)
-        text = printed.read_text(encoding="utf-8", errors="replace")
-        log.write_text(text + (log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""), encoding="utf-8")
+        text = read(printed)
+        log.write_text(text + (read(log) if log.exists() else ""), encoding="utf-8")
         printed.unlink()
-    return Outcome(status, text)
-
+    result = last_line(text)
+    good = "-" if result.endswith("not run") else "ok"
+    return Outcome(status, text, result, {0: good, 124: "TIMEOUT", 137: "TIMEOUT"}.get(status, "FAILED"))
 
 def _end_group(child):
     for number in (signal.SIGTERM, signal.SIGKILL):
-        try:
+        with contextlib.suppress(ProcessLookupError, subprocess.TimeoutExpired):
             os.killpg(child.pid, number)
             child.wait(KILL_AFTER_S)
-            return
-        except subprocess.TimeoutExpired:
-            pass
-        except ProcessLookupError:
             return

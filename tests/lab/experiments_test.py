@@ -8,6 +8,7 @@ import io
 import os
 import pathlib
 import re
+import shlex
 import signal
 import tempfile
 import time
@@ -19,7 +20,7 @@ import fakes
 # pylint: disable=wrong-import-position
 from gcr_lab import base, bench, compare_by_hand, compare_checkpoints, e2e, figures, hosts  # noqa: E402
 from gcr_lab.parts import programs, pytorch, saved, undisturbed  # noqa: E402
-from gcr_lab.program import Program  # noqa: E402
+from gcr_lab.hosts import Program  # noqa: E402
 from gcr_lab.registry import Lab  # noqa: E402
 
 MIB, GIB = 1 << 20, 1 << 30
@@ -52,14 +53,14 @@ SAYS = {
     **{name: ONCE for name in ("small", "pool", "pool-large", "pool-torch", "pool-cupy", "torch", "forked", "generate")},
     **{name: FIVE for name in ("resnet", "spawned", "compiled", "one-process", "trainer", "accelerate", "lightning")},
     **{f"ddp-{way}": FIVE for way in pytorch.WAYS}, **{f"spawn-{way}": FIVE for way in ("offload", "symmetric", "graphs", "queue")},
-}  # fmt: skip
+}
 SAYS.update({"pool-storm": SAYS["storm"], "pinned-large": r"^32 GiB: |^the machine has \d+ GiB to spare: not run$",
-             "slurm-torch": SAYS["slurm-ring"]})  # fmt: skip
+             "slurm-torch": SAYS["slurm-ring"]})
 # Others of the same function and with another command: these are not run, but their commands are checked.
 SAME = {"pool", "pool-storm", "pinned-large", "forked", "generate", "compiled", "spawned", "checkpoint-generate",
         "checkpoint-resnet", *(f"ring-{kind}" for kind in ("host", "ipc", "graph", "tcp")),
         *(f"ddp-{way}" for way in ("ipc", "shm", "sockets", "graphs")),
-        *(f"spawn-{way}" for way in ("offload", "symmetric", "graphs"))}  # fmt: skip
+        *(f"spawn-{way}" for way in ("offload", "symmetric", "graphs"))}
 SWAPPED = ["one-process", "accelerate", "lightning", *(name for name in SAYS if name.startswith(("ddp-", "spawn-")))]
 
 
@@ -77,7 +78,7 @@ class Experiment(unittest.TestCase):
         for patch in (mock.patch.object(base, "SCRIPTS", fakes.ROOT / "scripts"),
                       mock.patch.object(base, "python3", lambda: f"{fakes.ROOT}/tools/python3"),
                       # A program that CRIU dumps is stopped here, and so has its PID afterwards.
-                      mock.patch.object(compare_by_hand, "is_alive", lambda pid: False)):  # fmt: skip
+                      mock.patch.object(compare_by_hand, "is_alive", lambda pid: False)):
             patch.start()
             self.addCleanup(patch.stop)
         self.addCleanup(self.assert_nothing_is_left)
@@ -113,23 +114,22 @@ class EndToEnd(Experiment):
 
     def test_each_command_names_programs_that_are_built(self):
         built = {path.stem.removesuffix("_main") if path.suffix == ".cc" else path.name for path in (fakes.SOURCE / "tests/apps").iterdir()}
-        checked = [part.run.keywords["command"] for part in e2e.PARTS.values() if "command" in getattr(part.run, "keywords", {})]
+        checked = [part.command for part in e2e.PARTS.values() if part.command]
         self.assertGreater(len(checked), 25)
         for command in checked:
             named = [word for word in command.split() if word.startswith("bin/")]
             self.assertEqual([word for word in named if word[4:] not in built], [], command)
             self.assertEqual(len(named), 1, command)
 
-    def test_memory_in_commands_is_that_of_the_lab(self):
-        self.assertEqual(base.words("python3 bin/x.py --gib {gib} --mib {mib}", 8 * GIB),
-                         [base.python3(), f"{fakes.ROOT}/bin/x.py", "--gib", "8", "--mib", "8192"])  # fmt: skip
+    def test_programs_in_commands_are_those_of_the_build(self):
+        self.assertEqual(base.words("python3 bin/x.py --gib 8"), [base.python3(), f"{fakes.ROOT}/bin/x.py", "--gib", "8"])
 
     def test_without_modules_and_gpus_parts_say_what_is_missing(self):
         with mock.patch.dict(os.environ, {"NO_MODULES": "1", "NO_GPUS": "1"}):
             for name, reason in (("torch", "no PyTorch on this machine"), ("pool-cupy", "no CuPy on this machine"),
                                  ("ddp-ipc", "no PyTorch, or not two GPUs, on this machine"), ("two-gpus", "this machine has not two GPUs"),
                                  ("trainer", "no Trainer here"), ("server", "no aiohttp or uvloop here"),
-                                 ("slurm-ring", "this machine has not two GPUs"), ("lightning", "no Lightning here")):  # fmt: skip
+                                 ("slurm-ring", "this machine has not two GPUs"), ("lightning", "no Lightning here")):
                 with self.subTest(name):
                     self.assertEqual(self.e2e(name), f"{reason}: not run")
             self.assertNotIn("PyTorch", self.e2e("without-library"))
@@ -256,7 +256,7 @@ class Benchmarks(Experiment):
     def test_downtime_is_compared_up_to_a_size(self):
         lines = self.lines("downtime", "--vram", "1M,2M", "--by-hand-up-to", "1M")
         self.assertEqual([(line["way"], line["asked_bytes"]) for line in lines],
-                         [("gcr-migrate", MIB), ("by-hand", MIB), ("gcr-migrate", 2 * MIB)])  # fmt: skip
+                         [("gcr-migrate", MIB), ("by-hand", MIB), ("gcr-migrate", 2 * MIB)])
         hand = lines[1]
         self.assertEqual((hand["lock_ms"], hand["checkpoint_ms"], hand["restore_ms"], hand["silence_ms"]), (5, 5, 5, 12))
         self.assertGreaterEqual(hand["downtime_ms"], hand["dump_ms"] + hand["copy_ms"] + hand["criu_restore_ms"])
@@ -269,7 +269,7 @@ class Benchmarks(Experiment):
     def test_rewriting_programs_move_at_each_share_and_once_slowed_down(self):
         lines = self.lines("dirty")
         self.assertEqual([(line["dirty_per_second"], line["options"]) for line in lines],
-                         [(0, ""), (0.01, ""), (0.1, ""), (0.5, ""), (0.5, "--auto-converge")])  # fmt: skip
+                         [(0, ""), (0.01, ""), (0.1, ""), (0.5, ""), (0.5, "--auto-converge")])
         self.assertTrue((self.out / "dirty-0.5--auto-converge.trace.json").exists())
 
     def test_the_cost_has_a_line_for_each_program_and_bandwidth(self):
@@ -282,13 +282,13 @@ class Benchmarks(Experiment):
         against = ["--against", str(fakes.ROOT)]
         lines = self.lines("state", "--gpu", "real", "--programs", "counter,jax,none", *against)
         self.assertEqual([(line["program"], line["side"]) for line in lines[::5]],
-                         [(name, side) for name in ("counter", "jax") for side in ("before", "after")])  # fmt: skip
+                         [(name, side) for name in ("counter", "jax") for side in ("before", "after")])
         self.assertEqual(len(lines), 20)
         self.assertEqual({line["agents_memory_bytes"] for line in lines}, {0})
         self.assertEqual(len(self.lines("state", "--smoke")), 2 * 4)
 
     def test_programs_of_the_part_state_depend_on_the_machine(self):
-        from gcr_lab.parts.bench_moves import state_programs  # pylint: disable=import-outside-toplevel
+        from gcr_lab.parts.benchmarks import state_programs  # pylint: disable=import-outside-toplevel
         real = state_programs(self.lab("state", "--gpu", "real"))
         self.assertEqual(list(real), ["counter", "stencil", "small", "pool-1331", "pool-32768", "buffers-100", "buffers-10000",
                                       "threads-0", "threads-1000", "resnet18", "resnet18-threads", "heap-16", "huggingface", "jax"])
@@ -310,7 +310,7 @@ class Benchmarks(Experiment):
         with mock.patch.object(Program, "kill", stop):
             lines = self.lines("checkpoint", "--runs", "1", "--vram", "1M", "--programs", "stencil", "--dir", str(self.out))
         self.assertEqual([(line["what"], line["way"]) for line in lines], [
-            ("taken", "gcr-migrate"), ("restored", "gcr-migrate"), ("taken", "by-hand"), ("restored", "by-hand")])  # fmt: skip
+            ("taken", "gcr-migrate"), ("restored", "gcr-migrate"), ("taken", "by-hand"), ("restored", "by-hand")])
         self.assertTrue(all(line["cold"] == "no" and line["program"] == "stencil" for line in lines))
         self.assertGreater(lines[2]["disk_bytes"], 9000000)
         self.assertGreaterEqual(lines[3]["restore_ms"], lines[3]["criu_restore_ms"])
@@ -358,7 +358,7 @@ class Comparisons(Experiment):
 
     def test_checkpoints_in_turns_and_a_table(self):
         said = self.main(compare_checkpoints, "--vram", "1M", "--runs", "2", "--cold", "yes", "--dir", str(self.out),
-                         "--program", "huggingface")  # fmt: skip
+                         "--program", "huggingface")
         self.assertRegex(said, r"huggingface +1 MiB +\S+ +restore_ms +2 ")
         self.assertIn("--- hosts/a/agent.log", (self.out / "kept/experiments_test.py.log").read_text())
 
@@ -366,7 +366,7 @@ class Comparisons(Experiment):
 class Hosts(Experiment):
     def test_what_is_in_the_block_is_ended_also_by_an_exception(self):
         with self.assertRaises(KeyError), hosts.hosts("soft", MIB) as two:
-            program = two.start("a", "app", "sh", "-c", "sleep 1000 & exec sleep 1000", library=False)
+            program = two.start("a", "app", "sh -c 'sleep 1000 & echo; exec sleep 1000'", lines=1, library=False)
             self.assertTrue(base.is_alive(program.pid))
             raise KeyError
         self.assertTrue(base.wait_until(10, lambda: not base.is_alive(program.pid)))
@@ -374,7 +374,7 @@ class Hosts(Experiment):
     def test_a_program_inherits_no_descriptor_and_is_alone_in_its_session(self):
         with hosts.hosts("soft", MIB) as two, open("/dev/null", "rb") as other:
             os.set_inheritable(other.fileno(), True)
-            program = two.start("a", "app", "sh", "-c", "ls /proc/$$/fd; exec sleep 1000", library=False)
+            program = two.start("a", "app", "sh -c 'ls /proc/$$/fd; exec sleep 1000'", library=False)
             program.wait_for(3)
             self.assertEqual(program.lines("^[0-9]+$"), ["0", "1", "2"])
             self.assertEqual(os.getsid(program.pid), program.pid)
@@ -386,8 +386,8 @@ class Hosts(Experiment):
 
     def test_ending_a_program_ends_what_it_started(self):
         with hosts.hosts("soft", MIB) as two:
-            program = two.start("a", "app", "sh", "-c", "sh -c 'trap \"\" TERM; echo $$; sleep 0.2; exec sleep 1000' & wait", library=False)
-            program.wait_for(1)
+            text = shlex.quote("sh -c 'trap \"\" TERM; echo $$; sleep 0.2; exec sleep 1000' & wait")
+            program = two.start("a", "app", f"sh -c {text}", lines=1, library=False)
             child = int(program.lines()[0])
             self.assertIn(child, base.descendants(program.pid))
             base.end_process(child, patience=0.1)

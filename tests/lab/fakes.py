@@ -29,7 +29,7 @@ REPORT = {
                (("prepare", "source", 10), ("control checkpoint", "source", 20), ("criu restore", "destination", 30))],
     "rounds": [{"start_ms": 400, "sent_bytes": "200"}, {"start_ms": 900, "sent_bytes": "100"}],
     "switchover_reason": "", "image_mode": "",
-}  # fmt: skip
+}
 
 # Prints steps, or for ring and ticker numbers, until it is ended. START is what a restore goes on from.
 PROGRAM = r"""#!/bin/sh
@@ -133,11 +133,11 @@ JSON_LINES = {
 }
 TRANSPORT = {"gb_per_s": 2.0, "tls": False, "lanes": 2, "write_bytes": 65536, "pages": "4k", "populated": True,
              "receiver_copied_per_byte": 0, "sender_copied_per_byte": 0, "sender_user_s_per_gb": 0.1,
-             "sender_system_s_per_gb": 0.1, "receiver_user_s_per_gb": 0.1, "receiver_system_s_per_gb": 0.1}  # fmt: skip
+             "sender_system_s_per_gb": 0.1, "receiver_user_s_per_gb": 0.1, "receiver_system_s_per_gb": 0.1}
 IPERF = {"end": {"sum_received": {"bytes": 1e9, "bits_per_second": 8e9, "seconds": 1}, "cpu_utilization_percent": {
-    name: 50 for name in ("host_user", "host_system", "remote_user", "remote_system")}}}  # fmt: skip
+    name: 50 for name in ("host_user", "host_system", "remote_user", "remote_system")}}}
 LAUNCH = {"benchmarks": [{"name": f"{name}/min_time:1", "direct_ns": 2, "interposed_ns": 5, "overhead_ns": 3}
-                         for name in ("launch", "alloc_async", "alloc")]}  # fmt: skip
+                         for name in ("launch", "alloc_async", "alloc")]}
 
 
 def shell(text):
@@ -221,7 +221,7 @@ PROGRAMS = {
         "drain": shell("echo moved job=7 to job=8 on node=gcr-1-b with verified=yes"),
         "guest": shell("""for way in ib_write_bw RDMA; do echo "{\\"way\\": \\"$way\\", \\"gb_per_s\\": 0.02}"; done"""),
     },
-}  # fmt: skip
+}
 
 
 def build():

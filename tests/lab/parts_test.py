@@ -38,7 +38,7 @@ class Registered(unittest.TestCase):
         for name, part in [*e2e.PARTS.items(), *bench.PARTS.items()]:
             with self.subTest(name):
                 self.assertTrue(0 < part.limit <= 3600)
-                self.assertRegex(e2e.descriptions({name: part}), rf"^  {name} +\S+")
+                self.assertRegex(Parts({name: part}).descriptions(), rf"^  {name} +\S+")
 
     def test_limits_of_benchmarks_are_those_that_their_measurements_need(self):
         limits = {name: part.limit for name, part in bench.PARTS.items()}
@@ -52,7 +52,7 @@ class Chosen(unittest.TestCase):
     def test_a_part_is_itself_and_the_beginning_of_several_is_all_of_these(self):
         self.assertEqual(e2e.PARTS.select(["ten", "pool"]), ["ten", "pool"])
         self.assertEqual(e2e.PARTS.select(["checkpoint"]), [f"checkpoint-{name}" for name in
-                                                            ("stencil", "train", "generate", "resnet")])  # fmt: skip
+                                                            ("stencil", "train", "generate", "resnet")])
         self.assertEqual(e2e.PARTS.select(["slurm"]), ["slurm-ring", "slurm-torch"])
 
     def test_what_is_no_part_is_named(self):
@@ -79,7 +79,7 @@ class Executed(unittest.TestCase):
 
     def test_what_is_missing_is_said_the_first_of_several(self):
         self.assertEqual(self.last_line(needs=(lambda lab: "", lambda lab: "no GPU here", lambda lab: "no CPU")),
-                         "no GPU here: not run\n")  # fmt: skip
+                         "no GPU here: not run\n")
 
     def test_on_an_amd_gpu_needs_are_not_asked_for(self):
         def fails(lab):
@@ -92,15 +92,15 @@ class Executed(unittest.TestCase):
     def test_a_part_may_find_out_later_that_it_cannot_run(self):
         parts = Parts()
 
-        def late(lab, *words):
-            raise base.NotRun(f"no {' '.join(words)}")
+        def late(lab, command):
+            raise base.NotRun(f"no {command}")
 
-        parts.commands(late, (), {"late-a": ("a", "x {mib}")})
-        parts.commands(late, (), {"late-b": ("b", "y")}, not_on_hip="no b")
+        parts.command("late-a", late, "a", "x {mib} {gib}")
+        parts.command("late-b", late, "b", "y", not_on_hip="no b")
         with contextlib.redirect_stdout(io.StringIO()) as said:
             for name in parts:
-                parts[name].execute(Lab(name, "hip", pathlib.Path(), 2 << 20))
-        self.assertEqual(said.getvalue(), "no x 2: not run\nno b: not run\n")
+                parts[name].execute(Lab(name, "hip", pathlib.Path(), 2 << 30))
+        self.assertEqual(said.getvalue(), "no x 2048 2: not run\nno b: not run\n")
 
 
 class Apart(unittest.TestCase):
@@ -117,7 +117,7 @@ class Apart(unittest.TestCase):
 
     def test_its_last_line_is_the_result_and_the_log_has_all(self):
         outcome = self.run_shell(f"echo begun; echo of hosts >>{self.log}; echo 'error text' >&2; echo done; echo")
-        self.assertEqual((outcome.verdict, outcome.result, outcome.failed), ("ok", "done", False))
+        self.assertEqual((outcome.verdict, outcome.result, outcome.status), ("ok", "done", 0))
         self.assertEqual(self.log.read_text(), "begun\nerror text\ndone\n\nof hosts\n")
         self.assertEqual([path.name for path in self.out.iterdir()], ["part.log"])
 
@@ -128,16 +128,16 @@ class Apart(unittest.TestCase):
 
     def test_one_that_cannot_run_here_has_not_failed(self):
         outcome = self.run_shell("echo no PyTorch: not run")
-        self.assertEqual((outcome.verdict, outcome.failed), ("-", False))
+        self.assertEqual((outcome.verdict, outcome.status), ("-", 0))
 
     def test_one_that_fails_has_failed_also_if_it_says_not_run(self):
         outcome = self.run_shell("echo it was not run; exit 3")
-        self.assertEqual((outcome.status, outcome.verdict, outcome.failed), (3, "FAILED", True))
+        self.assertEqual((outcome.status, outcome.verdict), (3, "FAILED"))
         self.assertEqual(self.run_shell("exit 1").result, "")
 
     def test_one_that_hangs_is_ended_with_all_that_it_started(self):
         outcome = self.run_shell("sleep 1000 & echo $!; trap 'echo cleaned up; exit 1' TERM; wait", limit=0.5)
-        self.assertEqual((outcome.verdict, outcome.failed, outcome.result), ("TIMEOUT", True, "cleaned up"))
+        self.assertEqual((outcome.verdict, outcome.status, outcome.result), ("TIMEOUT", 124, "cleaned up"))
         self.assertTrue(base.wait_until(10, lambda: not base.is_alive(int(outcome.text.split()[0]))))
 
     def test_one_that_does_not_listen_is_killed(self):
@@ -154,7 +154,7 @@ sys.path.insert(0, {str(fakes.SOURCE / "python")!r})
 from gcr_lab import base, registry
 path = pathlib.Path({str(self.log)!r})
 base.command(lambda words: registry.run_apart(["sh", "-c", "echo $$ >{self.out}/pid; exec sleep 1000"], 100, path))
-""", encoding="utf-8")  # fmt: skip
+""", encoding="utf-8")
         waiting = subprocess.Popen([sys.executable, program])
         pid = self.out / "pid"
         self.assertTrue(base.wait_until(20, lambda: pid.exists() and pid.read_text()))
@@ -185,10 +185,10 @@ class AllParts(unittest.TestCase):
         (self.out / "storm.log").write_text("of an earlier run", encoding="ascii")
         status, said, progress = self.run_e2e(
             'case $part in counter) echo fine ;; torch) echo no PyTorch: not run ;; *) echo it broke >&2; exit 1 ;; esac',
-            "counter", "stencil", "torch")  # fmt: skip
+            "counter", "stencil", "torch")
         table = ("counter             ok       fine\n"
                  "stencil             FAILED   it broke\n"
-                 "torch               -        no PyTorch: not run\n")  # fmt: skip
+                 "torch               -        no PyTorch: not run\n")
         self.assertEqual((status, said), (1, table))
         self.assertEqual((self.out / "summary.txt").read_text(), table)
         self.assertEqual(progress, "program: counter: ok\nprogram: stencil: FAILED\nprogram: torch: -\n")
@@ -209,9 +209,9 @@ class AllParts(unittest.TestCase):
             compare) printf 'x\\nby hand, step by step:\\n  dump 5 ms\\nby hand / gcr-migrate: 3 times\\nlast\\n' ;;
             suspend) printf 'preflight: a\\n    578.7    0.5  process  close gate\\n2 GiB; fine\\n'
               printf -- '--- suspend.out\\n    578.7    0.5  process  close gate\\n' >>%s/suspend.log ;; esac""" % self.out,
-            "compare", "suspend")  # fmt: skip
+            "compare", "suspend")
         self.assertEqual(said.splitlines()[:4], ["by hand, step by step:", "  dump 5 ms", "by hand / gcr-migrate: 3 times",
-                                                 "    578.7    0.5  process  close gate"])  # fmt: skip
+                                                 "    578.7    0.5  process  close gate"])
         self.assertEqual(len(said.splitlines()), 6)
 
     def run_bench(self, text, *words):
@@ -224,7 +224,7 @@ class AllParts(unittest.TestCase):
         line = '{"part": "size", "asked_bytes": 1048576, "downtime_ms": 5, "total_ms": 9}'
         status, said, progress = self.run_bench(f"""echo "$*" >>{self.out}/words
             case $* in *size) echo '{line}' >>{self.out}/bench.jsonl ;; *) echo 'x was NOT RUN'; echo broken; exit 3 ;; esac""",
-            "--runs", "1")  # fmt: skip
+            "--runs", "1")
         self.assertEqual(status, 1)
         self.assertIn("1 MiB     1            5         9                1\n", said)
         self.assertEqual((self.out / "tables.txt").read_text(), said)
@@ -261,7 +261,7 @@ class Usage(unittest.TestCase):
 
     def fail(self, script, *words):
         done = subprocess.run([sys.executable, fakes.SOURCE / "scripts" / script, *words], capture_output=True, text=True,
-                              check=False)  # fmt: skip
+                              check=False)
         self.assertEqual((done.returncode, done.stdout), (1, ""), done.stderr)
         return done.stderr
 
@@ -279,7 +279,7 @@ class Usage(unittest.TestCase):
     def test_help_needs_no_root_and_names_each_part(self):
         for script, parts in (("e2e-real", E2E), ("bench", BENCH), ("bench-launch", []), ("compare-by-hand", [])):
             done = subprocess.run([sys.executable, fakes.SOURCE / "scripts" / script, "--help"], capture_output=True, text=True,
-                                  check=True)  # fmt: skip
+                                  check=True)
             for part in parts:
                 self.assertRegex(done.stdout, rf"(?m)^  {part} ")
 

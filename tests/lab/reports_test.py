@@ -17,14 +17,13 @@ from unittest import mock
 import fakes
 
 # pylint: disable=wrong-import-position
-from gcr_lab import base, figures, plots, sampling, tables  # noqa: E402
-from gcr_lab.figures import Record  # noqa: E402
-from gcr_lab.migration import Migration  # noqa: E402
-from gcr_lab.parts import bench_steady  # noqa: E402
+from gcr_lab import base, figures, sampling, tables  # noqa: E402
+from gcr_lab.figures import Migration, Record  # noqa: E402
+from gcr_lab.parts import benchmarks  # noqa: E402
 
 
 def parsed(**more):
-    return Migration.parse(json.dumps({**fakes.REPORT, **more}))
+    return Migration(json.dumps({**fakes.REPORT, **more}))
 
 
 class Reports(unittest.TestCase):
@@ -36,18 +35,18 @@ class Reports(unittest.TestCase):
 
     def test_the_report_is_the_last_of_several_lines(self):
         events = '{"type": "event", "phase": "preflight"}\n{"type": "progress"}\n'
-        self.assertEqual(Migration.parse(events + json.dumps(fakes.REPORT) + "\n\n").total_ms, 2018.4)
+        self.assertEqual(Migration(events + json.dumps(fakes.REPORT) + "\n\n").total_ms, 2018.4)
 
     def test_what_is_no_report_is_an_error(self):
         for text in ("", "migrated pid=5", '{"type": "event"}', "[1]", '"downtime_ms"'):
             with self.subTest(text), self.assertRaises(ValueError):
-                Migration.parse(text)
+                Migration(text)
 
     def test_a_report_without_a_figure_that_each_has_is_an_error(self):
         for name in ("downtime_ms", "total_ms", "verified", "vram_bytes"):
             report = {key: value for key, value in fakes.REPORT.items() if key != name}
             with self.subTest(name), self.assertRaises((ValueError, KeyError)):
-                Migration.parse(json.dumps(report))
+                Migration(json.dumps(report))
 
     def test_figures_have_rounds_and_phases_and_only_what_was_reported(self):
         found = parsed().figures()
@@ -104,7 +103,7 @@ class Tables(unittest.TestCase):
 
     def test_downtime_is_the_median_of_each_way_by_size(self):
         ours = [{"part": "downtime", "way": "gcr-migrate", "asked_bytes": 1 << 30, "downtime_ms": ms, "silence_ms": ms + 1,
-                 "total_ms": 4000.0} for ms in (100, 300, 200)]  # fmt: skip
+                 "total_ms": 4000.0} for ms in (100, 300, 200)]
         hand = {"part": "downtime", "way": "by-hand", "asked_bytes": 1 << 30, "downtime_ms": 500}
         small = {**ours[0], "asked_bytes": 2 << 20}
         self.assertEqual(self.table(*ours, hand, small).splitlines()[1:], [
@@ -116,7 +115,7 @@ class Tables(unittest.TestCase):
 
     def test_rounds_after_the_first_are_summed(self):
         line = {"part": "dirty", "dirty_per_second": 0.5, "options": "--auto-converge", **parsed().figures(),
-                "sent_per_round_bytes": [100 << 20, 20 << 20, 10 << 20]}  # fmt: skip
+                "sent_per_round_bytes": [100 << 20, 20 << 20, 10 << 20]}
         self.assertIn(" 50 % --auto-converge  1 MiB       2  0 MiB           30 MiB ", self.table(line))
 
     def test_a_series_is_compared_with_its_first_checkpoint(self):
@@ -131,7 +130,7 @@ class Tables(unittest.TestCase):
             {"host": "source", "track": "vram", "name": "copy", "start_ms": start, "duration_ms": ms},
             {"host": "source", "track": "vram", "name": "copy", "start_ms": start + 50, "duration_ms": ms},
             {"host": "source", "track": "course", "name": "begin", "start_ms": 1, "duration_ms": 1}]}
-            for start, ms in ((10, 4), (20, 6), (30, 8))]  # fmt: skip
+            for start, ms in ((10, 4), (20, 6), (30, 8))]
         self.assertEqual(tables.phase_rows(lines), [[1, 1, 1, "source", "course", "begin"], [20, 12, 2, "source", "vram", "copy"]])
 
     def test_tls_is_measured_against_what_aes_allows(self):
@@ -150,10 +149,10 @@ class Turns(unittest.TestCase):
 
     def test_the_median_of_the_ratios_is_told_and_a_program_that_fails_is_noticed(self):
         launcher, command = ["env", "SECONDS=0.011"], [sys.executable, "-c", self.TELLS_SECONDS]
-        row, = tables.turns_rows([bench_steady.turns(launcher, command)])
+        row, = tables.turns_rows([benchmarks.turns(launcher, command)])
         self.assertEqual([tables.cell(value) for value in row], ["100", "10", "1.1", "1.1", "1.1"])
         with self.assertRaisesRegex(base.Failure, "ended with status 3"):
-            bench_steady.turns(launcher, [*command[:-1], self.TELLS_SECONDS + "\nsys.exit(3)"])
+            benchmarks.turns(launcher, [*command[:-1], self.TELLS_SECONDS + "\nsys.exit(3)"])
 
 
 class Plots(unittest.TestCase):
@@ -163,7 +162,7 @@ class Plots(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder, mock.patch.dict(os.environ, {"PATH": path}):
             file = pathlib.Path(folder) / "bench.jsonl"
             file.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
-            return printed(plots.plot, file, pathlib.Path(folder))
+            return printed(tables.plot, file, pathlib.Path(folder))
 
     def test_a_run_without_figures_to_draw_has_no_plots(self):
         said = self.plot({"part": "state"})
