@@ -277,7 +277,7 @@ class Slurm(unittest.TestCase):
         mine = self.cluster.submit_placeholder("b")
         theirs = self.cluster.submit_placeholder("b", ANOTHER_USER)
         self.assertEqual(self.cluster.blockers("a", "b", pid, mine), [])
-        self.assertIn(f"job {theirs} is of user ", self.cluster.blockers("a", "b", pid, theirs)[0])
+        self.assertIn(f"Slurm job {theirs} belongs to user ", self.cluster.blockers("a", "b", pid, theirs)[0])
         self.assertEqual(
             self.cluster.blockers("a", "b", pid, 4711),
             [f"job 4711 has no extern step on node {self.cluster.node('b')}"])  # fmt: skip

@@ -76,10 +76,9 @@ awaitable<void> Console::show_progress() {
 proto::Progress Console::progress() {
   const auto now = Clock::now();
   const std::lock_guard lock(mutex_);
-  const std::uint64_t payload_bytes =
-      channel_ != nullptr ? channel_->statistics().payload_bytes : 0;
+  if (channel_ != nullptr) payload_bytes_ = channel_->statistics().payload_bytes;
   proto::Progress progress = meter_.sample(
-      payload_bytes, now,
+      payload_bytes_, now,
       {.steady = steady_, .limit_ms = limits_.downtime_ms, .max_rounds = limits_.max_rounds});
   progress.set_phase(phase_);
   progress.set_elapsed_ms(in_milliseconds(now - started_));
@@ -130,7 +129,7 @@ Status Console::adjust(const proto::AdjustRequest& wanted) {
   if (wanted.has_max_bandwidth_bytes()) {
     const std::uint64_t rate = wanted.max_bandwidth_bytes();
     max_bandwidth_bytes_ = rate;
-    if (stage_ == Stage::kCopying) channel_->limit_rate(rate);
+    if (stage_ == Stage::kCopying && channel_ != nullptr) channel_->limit_rate(rate);
     changed = rate == 0 ? "bandwidth is not limited"
                         : fmt::format("bandwidth is limited to {}/s", format_bytes(rate));
   }
@@ -176,6 +175,12 @@ void Console::begin_copying(transport::Channel& channel) {
   stage_ = Stage::kCopying;
   channel_ = &channel;
   channel.limit_rate(max_bandwidth_bytes_);
+}
+
+void Console::end_copying() {
+  const std::lock_guard lock(mutex_);
+  if (channel_ != nullptr) payload_bytes_ = channel_->statistics().payload_bytes;
+  channel_ = nullptr;
 }
 
 void Console::set_throttle(double share) {

@@ -50,8 +50,10 @@ class Console : public worker::SourceControl {
 
   void set_steady_downtime(const SteadyDowntime& steady);
 
-  /// From now on operators limit the rate of `channel`, which outlives the migration.
+  /// Operators limit the rate of `channel` from now on. It exists until end_copying().
   void begin_copying(transport::Channel& channel);
+  /// Progress shows what was sent until now. Without effect if nothing was.
+  void end_copying();
   void set_throttle(double share);
 
   /// From now on operators can change nothing.
@@ -95,6 +97,7 @@ class Console : public worker::SourceControl {
   PrecopyLimits limits_;
   std::uint64_t max_bandwidth_bytes_;
   transport::Channel* channel_ = nullptr;
+  std::uint64_t payload_bytes_ = 0;  ///< of the channel, when it was last asked
   double throttle_ = 0;
   SteadyDowntime steady_;
   double expected_downtime_ms_ = 0;

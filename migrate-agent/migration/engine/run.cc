@@ -200,6 +200,7 @@ Result<proto::CommitReply> commit(Run& run, Target& target, const Vote&, const U
 }
 
 void conclude(Run& run, const Status& done, const std::string& failure, bool stays_suspended) {
+  run.console.end_copying();  // the console lives longer than the target
   proto::MigrateReport& report = run.report;
   if (!done) {
     report.set_code(std::string(to_string(done.error().code())));
