@@ -16,6 +16,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -185,9 +186,18 @@ TwoHosts::TwoHosts(const std::vector<std::string>& options) {
   variables_ = parse_env(directory_ + "/env");
 }
 
+/// A worker may crash after its report, when no migration shows it.
 TwoHosts::~TwoHosts() {
+  bool crashed = false;
+  for (const Host host : {Host::kA, Host::kB}) {
+    const std::string log = read_file(variable("LOG", host));
+    crashed = crashed || log.find("was killed by signal 11 ") != std::string::npos;
+  }
   const CommandResult result = hosts_script({"down", directory_});
   if (result.exit_code != 0) std::fprintf(stderr, "hosts down: %s\n", result.err.c_str());
+  if (!crashed) return;
+  std::fprintf(stderr, "a worker of an agent was killed by SIGSEGV\n");
+  std::abort();
 }
 
 std::string TwoHosts::variable(const std::string& name) const { return variables_.at(name); }
