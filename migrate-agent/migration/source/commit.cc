@@ -90,11 +90,11 @@ Result<proto::CommitReply> commit(Begun& begun, TakenVram* vram, const Vote& vot
 namespace {
 
 /// Asks for the vote and commits, for a checkpoint whose job runs already.
-Status complete_checkpoint(Prepared& p, const Sent& sent) {
-  GCR_TRY(ask_for_vote(p.claimed, sent));
-  GCR_TRY(p.claimed.target->commit());
-  p.course.run.report.set_checkpoint(p.course.request.checkpoint().name());
-  return {};
+Result<Vote> complete_checkpoint(const Begun& begun, const Sent& sent) {
+  GCR_ASSIGN(Vote vote, ask_for_vote(begun.claimed, sent));
+  GCR_TRY(begun.claimed.target->commit());
+  begun.course.run.report.set_checkpoint(begun.course.request.checkpoint().name());
+  return vote;
 }
 
 }  // namespace
@@ -102,13 +102,13 @@ Status complete_checkpoint(Prepared& p, const Sent& sent) {
 /// Resumes the job first, then completes the checkpoint. Until Finished is written the journal says
 /// that the migration was aborted, so a recovery removes the checkpoint's files, unless the
 /// checkpoint already has its name.
-Status resume_and_complete(Prepared& p, const Sent& sent) {
-  Run& run = p.course.run;
+Result<Vote> resume_and_complete(Begun& begun, TakenVram* vram, const Sent& sent) {
+  Run& run = begun.course.run;
   const worker::Phases::Timer timer(run.phases, "course", "complete");
   // The reason that a recovery reports if this worker dies before Finished is written.
   const Error interrupted(Code::kInternal,
                           "the source's worker died before the checkpoint was complete");
-  undo::WorkerState state = worker_state(p.begun, p.vram.get());
+  undo::WorkerState state = worker_state(begun, vram);
   state.running = [&run] {
     run.report.set_downtime_ms(in_milliseconds(run.console.downtime().end()));
   };
@@ -119,11 +119,11 @@ Status resume_and_complete(Prepared& p, const Sent& sent) {
     });
   });
   if (!rolled_back) {
-    p.claimed.target->abort(rolled_back.error().message());
+    begun.claimed.target->abort(rolled_back.error().message());
     return undone(run, interrupted, rolled_back.error());
   }
-  const Status completed = worker::guarded([&] { return complete_checkpoint(p, sent); });
-  if (!completed) p.claimed.target->abort(completed.error().message());
+  auto completed = worker::guarded([&] { return complete_checkpoint(begun, sent); });
+  if (!completed) begun.claimed.target->abort(completed.error().message());
   journal::Record finished = finish::finished(
       completed ? fmt::format("the checkpoint {} is complete", run.report.checkpoint())
                 : "the process runs here");

@@ -88,8 +88,12 @@ void report_wire(Run& run, Target& target) {
   run.report.set_reconnections(statistics.reconnections);
 }
 
-Result<Vote> vote_and_commit(Course& course, const Reached& reached, Result<Sent>& sent) {
+Result<Vote> finish(Course& course, const Reached& reached, Result<Sent>& sent) {
   Run& run = course.run;
+  const proto::MigrateRequest& request = course.request;
+  if (sent && request.has_checkpoint() && !request.checkpoint().stop()) {
+    return resume_and_complete(*reached.begun, reached.vram, *sent);
+  }
   auto vote = then(run, sent, [&](const Sent& everything) -> Result<Vote> {
     GCR_TRY(await_vote(run));
     GCR_TRY(fault::point("source.awaiting"));
@@ -114,19 +118,15 @@ void migrate(Course& course) {
     GCR_TRY(copy(*ready));
     return switch_over(*ready);
   });
-  Status done;
-  if (sent && course.request.has_checkpoint() && !course.request.checkpoint().stop()) {
-    done = resume_and_complete(**prepared, *sent);
-  } else {
-    const Reached reached{claimed ? &*claimed : nullptr, begun ? begun->get() : nullptr,
-                          prepared ? (*prepared)->vram.get() : nullptr};
-    const auto vote = vote_and_commit(course, reached, sent);
-    if (!vote) done = vote.error();
-    if (vote && !course.request.has_checkpoint()) remember(**prepared, *vote);
-  }
+  const auto vote = finish(course,
+                           {claimed ? &*claimed : nullptr, begun ? begun->get() : nullptr,
+                            prepared ? (*prepared)->vram.get() : nullptr},
+                           sent);
+  if (vote && !course.request.has_checkpoint()) remember(**prepared, *vote);
   if (prepared) report_sending(run, **prepared);
-  run.report.set_migrated(done.has_value());
-  conclude(run, done, fmt::format("migration of process {} failed", course.request.pid()));
+  run.report.set_migrated(vote.has_value());
+  conclude(run, vote ? Status() : vote.error(),
+           fmt::format("migration of process {} failed", course.request.pid()));
 }
 
 }  // namespace gcr::migration::source

@@ -157,7 +157,7 @@ Status check_still_stopped(const Claimed& claimed);
 Result<proto::CommitReply> commit(Begun& begun, TakenVram* vram, const Vote& vote);
 /// Ends the checkpoint of a job that keeps running: resumes the job, then asks for the vote and
 /// commits. A failure leaves the job running.
-Status resume_and_complete(Prepared& prepared, const Sent& sent);
+Result<Vote> resume_and_complete(Begun& begun, TakenVram* vram, const Sent& sent);
 /// The steps that a course has completed when it ends; null: not reached.
 struct Reached {
   Claimed* claimed = nullptr;
@@ -171,8 +171,9 @@ Error give_up(Course& course, const Reached& reached, const Error& cause);
 /// Runs a migration of a running job from beginning to end, and sends its report.
 void migrate(Course& course);
 
-/// Runs the last steps: the vote and the commit if everything was `sent`, otherwise the rollback.
-Result<Vote> vote_and_commit(Course& course, const Reached& reached, Result<Sent>& sent);
+/// The last steps, if everything was `sent`: the vote and the commit, or, for a checkpoint of a job
+/// that goes on, resume_and_complete(). Otherwise the undoing.
+Result<Vote> finish(Course& course, const Reached& reached, Result<Sent>& sent);
 
 /// Sets the first fields of the run, names a checkpoint that has no name (after the time), and logs
 /// the beginning.

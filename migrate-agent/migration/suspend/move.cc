@@ -152,16 +152,14 @@ void run(source::Course& course) {
   auto sent = then(run, ready, [](auto& prepared) { return send(*prepared); });
   Claimed* const claimed = taken ? &(*taken)->claimed : nullptr;
   const auto vote =
-      source::vote_and_commit(course, {claimed, begun ? begun->get() : nullptr, nullptr}, sent);
-  Status done;
-  if (!vote) done = vote.error();
+      source::finish(course, {claimed, begun ? begun->get() : nullptr, nullptr}, sent);
   if (ready) source::report_wire(run, *claimed->target);
   const bool ended = !run.committed() && claimed != nullptr && claimed->root().has_ended();
   const bool stays_here = !run.committed() && !ended;
   run.report.set_suspended(stays_here || (run.committed() && !course.request.has_checkpoint()));
-  run.report.set_migrated(done.has_value());
-  conclude(run, done, fmt::format("migration of process {} failed", course.request.pid()),
-           stays_here);
+  run.report.set_migrated(vote.has_value());
+  conclude(run, vote ? Status() : vote.error(),
+           fmt::format("migration of process {} failed", course.request.pid()), stays_here);
   if (claimed != nullptr) claimed->end_target();  // its channel reads the copy
 }
 

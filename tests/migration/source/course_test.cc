@@ -117,7 +117,7 @@ class CourseTest : public testing::Test {
     ASSERT_TRUE(begun) << begun.error().message();
   }
 
-  /// Asks for the vote in the order of vote_and_commit().
+  /// Asks for the vote in the order of finish().
   Result<Vote> vote() {
     GCR_TRY(await_vote(course_->run));
     return ask_for_vote(*claimed_, Sent());
