@@ -91,6 +91,7 @@ void report_wire(Run& run, Target& target) {
 Result<Vote> finish(Course& course, const Reached& reached, Result<Sent>& sent) {
   Run& run = course.run;
   const proto::MigrateRequest& request = course.request;
+  run.report.set_downtime_limit_ms(run.console.limits().downtime_ms);
   if (sent && request.has_checkpoint() && !request.checkpoint().stop()) {
     return resume_and_complete(*reached.begun, reached.vram, *sent);
   }
