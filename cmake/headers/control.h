@@ -1,4 +1,5 @@
-// The headers that are precompiled for every target that links gcr_control: those of other projects only.
+// The headers that are precompiled for every target that links gcr_control:
+// those of other projects only.
 #pragma once
 
 #include <asio/awaitable.hpp>

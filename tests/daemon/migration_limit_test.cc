@@ -26,7 +26,7 @@ TEST_F(MigrationLimit, ExcessOutgoingMigrationIsRefused) {
     const auto refused = second.ask("claim", 4712, 5).event();
     EXPECT_EQ(refused.phase(), "refused");
     EXPECT_THAT(refused.text(),
-                AllOf(HasSubstr("source of 1 migrations already"), HasSubstr("max_migrations")));
+                AllOf(HasSubstr("already the source of 1 migrations"), HasSubstr("max_migrations")));
     second.release();
     ASSERT_TRUE(agent_.wait_for_log("ended with status 0"));
     first.release();
@@ -44,7 +44,7 @@ TEST_F(MigrationLimit, EachRoleHasItsOwnLimit) {
   Client another(agent_, credentials_, "agent");
   const auto refused = another.offer(Uuid::random()).event();
   EXPECT_EQ(refused.phase(), "refused");
-  EXPECT_THAT(refused.text(), HasSubstr("destination of 1 migrations already"));
+  EXPECT_THAT(refused.text(), HasSubstr("already the destination of 1 migrations"));
 }
 
 TEST_F(MigrationLimit, RecoveryIgnoresTheLimit) {

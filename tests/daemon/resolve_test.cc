@@ -106,7 +106,7 @@ TEST_F(ResolveWithPeerTest, ReachableSourceDecides) {
   write_source(peer_state_, SourceState::kAwaiting, {.peer_name = "test"}, id);
   const auto failure = resolve(id, ResolveRequest::RUN_HERE).failure();
   EXPECT_EQ(failure.code(), "refused");
-  EXPECT_THAT(failure.message(), HasSubstr(peer_.endpoint().to_string() + " answers"));
+  EXPECT_THAT(failure.message(), HasSubstr(peer_.endpoint().to_string() + " replies"));
   EXPECT_FALSE(was_resolved(id, journal::Began::DESTINATION));
 }
 

@@ -184,7 +184,11 @@ Result<std::unique_ptr<Begun>> begin(Claimed& claimed, preflight::Examination fo
   GCR_TRY(begin_journal(run));
   run.report.set_processes(found.job.members());
   run.report.set_gpu_processes(static_cast<std::uint32_t>(found.gpu_users.size()));
-  for (std::uint32_t i = 0; Member & member : claimed.members) member.number = {i++};
+  std::uint32_t number = 0;
+  for (Member& member : claimed.members) {
+    member.number = {number++};
+    member.examined = true;
+  }
   for (preflight::GpuUser& user : found.gpu_users) {
     Member& member = claimed.members[user.member];
     member.access = std::move(user.access);

@@ -51,7 +51,6 @@ Result<preflight::Examination> examine(Claimed& claimed) {
   for (Member& member : claimed.members) {
     const auto at = std::ranges::find(found.pids, member.pid());
     if (at == found.pids.end()) continue;
-    member.examined = true;
     member.confinement = found.confinements[static_cast<std::size_t>(at - found.pids.begin())];
     living.push_back(std::move(member));
   }
