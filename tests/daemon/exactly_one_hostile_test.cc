@@ -178,8 +178,8 @@ TEST_F(ExactlyOne, SourceKeepsItsCopyIfThePeersNameIsUnknown) {
   const FakeAgent stranger(credentials_, "stranger", it_runs());
   committed_source(stranger, "");
   AgentProcess agent(credentials_, {}, home_);
-  EXPECT_TRUE(agent.wait_for_log("the commit is not confirmed"));
-  EXPECT_TRUE(agent.wait_for_log("the commit is not confirmed"));
+  EXPECT_TRUE(agent.wait_for_log("has not confirmed the commit"));
+  EXPECT_TRUE(agent.wait_for_log("has not confirmed the commit"));
   EXPECT_TRUE(process_.lives());
 }
 
