@@ -65,7 +65,7 @@ class Stranger(unittest.TestCase):
 
     def test_without_a_network_the_network_is_named(self):
         last = self.lines(self.tree / "scripts/build")[-1]
-        self.assertRegex(last, "^install-deps: apt does not reach .* mirrors: check the network .*, and run this again$")
+        self.assertRegex(last, "^install-deps: apt cannot reach .* mirrors: check the network .*, and run this again$")
 
     def test_only_the_missing_package_is_named(self):
         last = self.lines(self.tree / "scripts/build", NETWORK="yes", ABSENT="spin")[-1]
@@ -99,7 +99,7 @@ class Stranger(unittest.TestCase):
                 words = ["asan"] * (script == "test-sanitized")
                 lines = self.lines(tree / "scripts" / script, *words)
                 self.assertEqual(len(lines), 1, lines)
-                self.assertRegex(lines[0], "a tree» has blanks .*: move it to a path without$")
+                self.assertRegex(lines[0], "a tree» contains a blank .*: move the folder to a path without these$")
 
     def test_two_clones_take_turns_with_apt(self):
         clones = [self.start(tree / "scripts/build", NETWORK="yes") for tree in (self.tree, self.copy("another"))]
