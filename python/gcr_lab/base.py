@@ -38,7 +38,8 @@ def command(main):
     Failure. SIGTERM and SIGINT end it like an exception, so that all blocks are left in order."""
     try:
         if re.search(r"[\s:;\"'\\$#%]", str(ROOT)):
-            raise Failure(f"«{ROOT}» has blanks or one of :;\"'\\$#% in it: move it to a path without")
+            raise Failure(f"the path «{ROOT}» contains a blank or one of :;\"'\\$#%: "
+                          "move the folder to a path without these")
         os.environ["PATH"] += f":{ROOT}/tools" * IS_BUNDLE + ":/usr/local/sbin:/usr/sbin:/sbin"
         for number in END_SIGNALS:
             signal.signal(number, _interrupted)
