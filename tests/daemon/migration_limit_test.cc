@@ -25,8 +25,8 @@ TEST_F(MigrationLimit, ExcessOutgoingMigrationIsRefused) {
     Client second(agent_, credentials_, "operator");
     const auto refused = second.ask("claim", 4712, 5).event();
     EXPECT_EQ(refused.phase(), "refused");
-    EXPECT_THAT(refused.text(),
-                AllOf(HasSubstr("already the source of 1 migrations"), HasSubstr("max_migrations")));
+    EXPECT_THAT(refused.text(), AllOf(HasSubstr("already the source of 1 migrations"),
+                                      HasSubstr("max_migrations")));
     second.release();
     ASSERT_TRUE(agent_.wait_for_log("ended with status 0"));
     first.release();
