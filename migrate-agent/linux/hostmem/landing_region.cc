@@ -61,7 +61,7 @@ struct MappedFile {
 Result<MappedFile> map_file(UniqueFd file, std::uint64_t bytes) {
   void* at = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0);
   if (at != MAP_FAILED) return MappedFile{std::move(file), UniqueMapping(at, bytes)};
-  return Error::from_errno(errno, fmt::format("mapping {} of a memfd", format_bytes(bytes)));
+  return Error::from_errno(errno, fmt::format("reserving {} in a memfd", format_bytes(bytes)));
 }
 
 /// Maps a new unnamed file. If `flags` ask for hugepages, the kernel reserves all of them now or
