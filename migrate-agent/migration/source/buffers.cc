@@ -19,7 +19,7 @@ Status check_again(gpu::GpuAccess& access) {
 /// Adds the allocations that a member has exported to `vram` and `changes`. An allocation that
 /// several members map is added once.
 Status take_over(const gpu::Job& job, mover::OutgoingVram& vram, gpu::MemberId member,
-                 std::vector<gpu::ExportedAllocation> exported, proto::BuffersRequest& changes) {
+                 std::vector<gpu::ExportedAllocation>&& exported, proto::BuffersRequest& changes) {
   for (auto& [local, descriptor] : exported) {
     const gpu::AllocationId id = *job.find({member, local.local_id});
     if (vram.contains(id)) continue;
