@@ -65,8 +65,8 @@ void Course::fail(const Error& error) {
 }
 
 Status Course::expect(std::optional<commit::DestinationState> state, const char* request) const {
-  const auto now = log_ ? std::optional(log_->state()) : std::nullopt;
-  if (!ended_ && now == state) return {};
+  const bool fits = log_ ? state == log_->state() : !state;
+  if (!ended_ && fits) return {};
   return Error(Code::kProtocol,
                fmt::format("{} is not allowed in the current state of this migration", request));
 }

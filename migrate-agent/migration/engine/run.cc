@@ -61,6 +61,12 @@ void introduce(Run& run) {
   run.began.set_ordered_by(run.worker.channel.peer().common_name);
 }
 
+worker::Cancellation::Registration interrupt_when_cancelled(const Run& run, Target& target) {
+  worker::Cancellation& cancellation = run.worker.cancellation;
+  return cancellation.on_request(
+      [&cancellation, &target] { target.interrupt(cancellation.check().error()); });
+}
+
 Status send_both(Target& target, const std::function<Status()>& vram,
                  const std::function<Status()>& images) {
   const auto run = [&target](const std::function<Status()>& send) {

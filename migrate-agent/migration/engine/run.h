@@ -59,6 +59,9 @@ std::invoke_result_t<Step&, Before&> then(const Run& run, Result<Before>& before
   return first(run, [&] { return step(*before); });
 }
 
+/// While the registration exists, a cancellation of the course interrupts waits for `target`.
+worker::Cancellation::Registration interrupt_when_cancelled(const Run& run, Target& target);
+
 /// Runs both concurrently on `target`'s channel. If one fails, the channel is cancelled, which ends
 /// the other; the Error is that of the one that failed first.
 Status send_both(Target& target, const std::function<Status()>& vram,

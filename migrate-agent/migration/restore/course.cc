@@ -137,9 +137,7 @@ Result<std::unique_ptr<Connected>> connect(Run& run, const Opened& checkpoint) {
       run, checkpoint,
       AgentTarget(run.worker.io, std::move(agent), run.migration,
                   [&cancellation](const Error& lost) { cancellation.request(lost); })});
-  begun->interrupting = cancellation.on_request([&cancellation, target = &begun->target] {
-    target->interrupt(cancellation.check().error());
-  });
+  begun->interrupting = interrupt_when_cancelled(run, begun->target);
   return begun;
 }
 

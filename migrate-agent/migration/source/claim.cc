@@ -92,10 +92,7 @@ Status claim_for_target(Claimed& claimed) {
   if (course.find_target) {
     claimed.end_target();
     GCR_ASSIGN(claimed.target, course.find_target(claimed));
-    worker::Cancellation& cancellation = course.run.worker.cancellation;
-    claimed.interrupting = cancellation.on_request([&cancellation, target = claimed.target.get()] {
-      target->interrupt(cancellation.check().error());
-    });
+    claimed.interrupting = interrupt_when_cancelled(course.run, *claimed.target);
   }
   return claim_members(claimed);
 }
@@ -117,22 +114,21 @@ Result<Claimed> claim(Course& course) {
 
 Status follow_members(Begun& begun, const std::vector<pid_t>& tree) {
   Members& members = begun.claimed.members;
-  const std::size_t before = members.size();
   GCR_TRY(add_descendants(begun.claimed, tree));
+  if (std::ranges::all_of(members, &Member::examined)) return {};
   if (members.size() > gpu::kMaxMembers) {
     return Error(Code::kRefused,
                  fmt::format("the job has {} processes by now, at most {} are supported",
                              members.size(), gpu::kMaxMembers));
   }
   for (Member& member : members) {
-    if (std::exchange(member.examined, true)) continue;
+    if (member.examined) continue;
     auto found = preflight::examine_late(begun.course.request, member.pid(), tree, begun.limits);
-    if (!found && found.error().code() == Code::kNotFound) continue;
-    if (!found) member.examined = false;
-    GCR_TRY(found);
-    member.confinement = *std::move(found);
+    if (!found && found.error().code() != Code::kNotFound) return found.error();
+    if (found) member.confinement = *std::move(found);
+    member.examined = true;
   }
-  return members.size() == before ? Status() : claim_members(begun.claimed);
+  return claim_members(begun.claimed);
 }
 
 bool is_transient(const Claimed& claimed, const Error& refused, Clock::time_point end) {

@@ -139,10 +139,10 @@ Result<std::unique_ptr<Prepared>> prepare(Begun& begun) {
     steady = {.control_ms = in_milliseconds(alone->downtime), .is_least = false};
   }
   run.console.set_steady_downtime(steady);
-  auto prepared = std::make_unique<Prepared>(begun, std::move(vram), std::move(images),
-                                             std::move(kind), steady);
   GCR_TRY(fault::point("source.prepared"));
-  return prepared;
+  // Last, since a Prepared ends the target, which a failed course tells so.
+  return std::make_unique<Prepared>(begun, std::move(vram), std::move(images), std::move(kind),
+                                    steady);
 }
 
 }  // namespace gcr::migration::source
