@@ -15,10 +15,8 @@ typedef std::uint32_t cuuint32_t;
 typedef std::uint64_t cuuint64_t;
 
 typedef unsigned long long CUdeviceptr;
-typedef CUdeviceptr CUdeviceptr_v2;
 typedef unsigned int CUdeviceptr_v1;  ///< for the functions that CUDA 3.2 replaced
 typedef int CUdevice;
-typedef CUdevice CUdevice_v1;
 typedef unsigned long long CUmemGenericAllocationHandle;
 typedef unsigned long long CUtexObject;
 typedef unsigned long long CUsurfObject;
@@ -31,8 +29,6 @@ typedef struct CUlib_st* CUlibrary;
 typedef struct CUkern_st* CUkernel;
 typedef struct CUarray_st* CUarray;
 typedef struct CUmipmappedArray_st* CUmipmappedArray;
-typedef struct CUtexref_st* CUtexref;
-typedef struct CUsurfref_st* CUsurfref;
 typedef struct CUevent_st* CUevent;
 typedef struct CUstream_st* CUstream;
 typedef struct CUgraphicsResource_st* CUgraphicsResource;
@@ -42,10 +38,7 @@ typedef struct CUgraph_st* CUgraph;
 typedef struct CUgraphNode_st* CUgraphNode;
 typedef struct CUgraphExec_st* CUgraphExec;
 typedef struct CUmemPoolHandle_st* CUmemoryPool;
-typedef struct CUuserObject_st* CUuserObject;
-typedef struct CUasyncCallbackEntry_st* CUasyncCallbackHandle;
 typedef struct CUgreenCtx_st* CUgreenCtx;
-typedef struct CUlinkState_st* CUlinkState;
 typedef struct CUdevResourceDesc_st* CUdevResourceDesc;
 
 typedef void (*CUhostFn)(void* user_data);
@@ -64,19 +57,11 @@ typedef CUresult (*CUgraphRecaptureCallback)(void* data, CUgraphNode node,
                                              const CUgraphNodeParams* recaptured,
                                              CUgraphRecaptureStatus status);
 
-#define CU_STREAM_LEGACY (reinterpret_cast<CUstream>(0x1))
 #define CU_STREAM_PER_THREAD (reinterpret_cast<CUstream>(0x2))
-#define CU_DEVICE_CPU (static_cast<CUdevice>(-1))
 #define CU_DEVICE_INVALID (static_cast<CUdevice>(-2))
 #define CU_LAUNCH_PARAM_END (reinterpret_cast<void*>(0x00))
 #define CU_LAUNCH_PARAM_BUFFER_POINTER (reinterpret_cast<void*>(0x01))
 #define CU_LAUNCH_PARAM_BUFFER_SIZE (reinterpret_cast<void*>(0x02))
 #define CU_MEMHOSTALLOC_PORTABLE 0x01
-#define CU_MEMHOSTALLOC_DEVICEMAP 0x02
-#define CU_MEMHOSTALLOC_WRITECOMBINED 0x04
 #define CU_MEMHOSTREGISTER_PORTABLE 0x01
-#define CU_MEMHOSTREGISTER_DEVICEMAP 0x02
-#define CU_MEMHOSTREGISTER_IOMEMORY 0x04
-#define CU_MEMHOSTREGISTER_READ_ONLY 0x08
 #define CU_MEM_CREATE_USAGE_TILE_POOL 0x1
-#define CU_MEM_CREATE_USAGE_HW_DECOMPRESS 0x2

@@ -13,20 +13,9 @@ typedef struct CUuuid_st {
 typedef struct CUipcMemHandle_st {
   char reserved[CU_IPC_HANDLE_SIZE];
 } CUipcMemHandle;
-typedef CUipcMemHandle CUipcMemHandle_v1;
 typedef struct CUipcEventHandle_st {
   char reserved[CU_IPC_HANDLE_SIZE];
 } CUipcEventHandle;
-typedef struct CUmemFabricHandle_st {
-  unsigned char data[CU_IPC_HANDLE_SIZE];
-} CUmemFabricHandle;
-typedef struct CUmemPoolPtrExportData_st {
-  unsigned char reserved[64];
-} CUmemPoolPtrExportData;
-typedef struct CUDA_POINTER_ATTRIBUTE_P2P_TOKENS_st {
-  unsigned long long p2pToken;
-  unsigned int vaSpaceToken;
-} CUDA_POINTER_ATTRIBUTE_P2P_TOKENS;
 
 // Virtual memory management.
 typedef struct CUmemLocation_st {
@@ -58,12 +47,6 @@ typedef struct CUmemPoolProps_st {
   unsigned short usage;
   unsigned char reserved[54];
 } CUmemPoolProps;
-typedef struct CUmulticastObjectProp_st {
-  unsigned int numDevices;
-  std::size_t size;
-  unsigned long long handleTypes;
-  unsigned long long flags;
-} CUmulticastObjectProp;
 typedef struct CUarrayMapInfo_st {
   CUresourcetype resourceType;
   union {
@@ -109,109 +92,16 @@ typedef struct CUDA_MEMCPY2D_st {
   std::size_t dstPitch;
   std::size_t WidthInBytes, Height;
 } CUDA_MEMCPY2D;
-typedef CUDA_MEMCPY2D CUDA_MEMCPY2D_v2;
-typedef struct CUDA_MEMCPY3D_st {
-  std::size_t srcXInBytes, srcY, srcZ, srcLOD;
-  CUmemorytype srcMemoryType;
-  const void* srcHost;
-  CUdeviceptr srcDevice;
-  CUarray srcArray;
-  void* reserved0;
-  std::size_t srcPitch, srcHeight;
-  std::size_t dstXInBytes, dstY, dstZ, dstLOD;
-  CUmemorytype dstMemoryType;
-  void* dstHost;
-  CUdeviceptr dstDevice;
-  CUarray dstArray;
-  void* reserved1;
-  std::size_t dstPitch, dstHeight;
-  std::size_t WidthInBytes, Height, Depth;
-} CUDA_MEMCPY3D;
-typedef CUDA_MEMCPY3D CUDA_MEMCPY3D_v2;
-typedef struct CUDA_MEMCPY3D_PEER_st {
-  std::size_t srcXInBytes, srcY, srcZ, srcLOD;
-  CUmemorytype srcMemoryType;
-  const void* srcHost;
-  CUdeviceptr srcDevice;
-  CUarray srcArray;
-  CUcontext srcContext;
-  std::size_t srcPitch, srcHeight;
-  std::size_t dstXInBytes, dstY, dstZ, dstLOD;
-  CUmemorytype dstMemoryType;
-  void* dstHost;
-  CUdeviceptr dstDevice;
-  CUarray dstArray;
-  CUcontext dstContext;
-  std::size_t dstPitch, dstHeight;
-  std::size_t WidthInBytes, Height, Depth;
-} CUDA_MEMCPY3D_PEER;
-typedef struct CUmemcpyAttributes_st {
-  CUmemcpySrcAccessOrder srcAccessOrder;
-  CUmemLocation srcLocHint;
-  CUmemLocation dstLocHint;
-  unsigned int flags;
-} CUmemcpyAttributes;
 
 // Launches.
-typedef struct CUlaunchMemSyncDomainMap_st {
-  unsigned char default_;
-  unsigned char remote;
-} CUlaunchMemSyncDomainMap;
-typedef struct CUaccessPolicyWindow_st {
-  void* base_ptr;
-  std::size_t num_bytes;
-  float hitRatio;
-  CUaccessProperty hitProp;
-  CUaccessProperty missProp;
-} CUaccessPolicyWindow;
-typedef union CUlaunchAttributeValue_union {
-  char pad[64];
-  CUaccessPolicyWindow accessPolicyWindow;
-  int cooperative;
-  CUsynchronizationPolicy syncPolicy;
-  struct {
-    unsigned int x, y, z;
-  } clusterDim;
-  CUclusterSchedulingPolicy clusterSchedulingPolicyPreference;
-  int programmaticStreamSerializationAllowed;
-  struct {
-    CUevent event;
-    int flags;
-    int triggerAtBlockStart;
-  } programmaticEvent;
-  int priority;
-  CUlaunchMemSyncDomainMap memSyncDomainMap;
-  CUlaunchMemSyncDomain memSyncDomain;
-} CUlaunchAttributeValue;
-typedef struct CUlaunchAttribute_st {
-  CUlaunchAttributeID id;
-  char pad[8 - sizeof(CUlaunchAttributeID)];
-  CUlaunchAttributeValue value;
-} CUlaunchAttribute;
 typedef struct CUlaunchConfig_st {
   unsigned int gridDimX, gridDimY, gridDimZ;
   unsigned int blockDimX, blockDimY, blockDimZ;
   unsigned int sharedMemBytes;
   CUstream hStream;
-  CUlaunchAttribute* attrs;
+  struct CUlaunchAttribute_st* attrs;
   unsigned int numAttrs;
 } CUlaunchConfig;
-typedef struct CUDA_LAUNCH_PARAMS_st {
-  CUfunction function;
-  unsigned int gridDimX, gridDimY, gridDimZ;
-  unsigned int blockDimX, blockDimY, blockDimZ;
-  unsigned int sharedMemBytes;
-  CUstream hStream;
-  void** kernelParams;
-} CUDA_LAUNCH_PARAMS;
-typedef struct CUDA_KERNEL_NODE_PARAMS_st {
-  CUfunction func;
-  unsigned int gridDimX, gridDimY, gridDimZ;
-  unsigned int blockDimX, blockDimY, blockDimZ;
-  unsigned int sharedMemBytes;
-  void** kernelParams;
-  void** extra;
-} CUDA_KERNEL_NODE_PARAMS_v1;
 typedef struct CUDA_KERNEL_NODE_PARAMS_v2_st {
   CUfunction func;
   unsigned int gridDimX, gridDimY, gridDimZ;
@@ -222,14 +112,6 @@ typedef struct CUDA_KERNEL_NODE_PARAMS_v2_st {
   CUkernel kern;
   CUcontext ctx;
 } CUDA_KERNEL_NODE_PARAMS;
-typedef CUDA_KERNEL_NODE_PARAMS CUDA_KERNEL_NODE_PARAMS_v2;
-typedef struct CUDA_MEMSET_NODE_PARAMS_st {
-  CUdeviceptr dst;
-  std::size_t pitch;
-  unsigned int value;
-  unsigned int elementSize;
-  std::size_t width, height;
-} CUDA_MEMSET_NODE_PARAMS;
 typedef struct CUDA_HOST_NODE_PARAMS_st {
   CUhostFn fn;
   void* userData;
@@ -240,47 +122,6 @@ typedef struct CUDA_GRAPH_INSTANTIATE_PARAMS_st {
   CUgraphNode hErrNode_out;
   CUgraphInstantiateResult result_out;
 } CUDA_GRAPH_INSTANTIATE_PARAMS;
-typedef struct CUgraphExecUpdateResultInfo_st {
-  CUgraphExecUpdateResult result;
-  CUgraphNode errorNode;
-  CUgraphNode errorFromNode;
-} CUgraphExecUpdateResultInfo;
-typedef struct CUgraphEdgeData_st {
-  unsigned char from_port;
-  unsigned char to_port;
-  unsigned char type;
-  unsigned char reserved[5];
-} CUgraphEdgeData;
-
-// Contexts.
-typedef struct CUexecAffinitySmCount_st {
-  unsigned int val;
-} CUexecAffinitySmCount;
-typedef struct CUexecAffinityParam_st {
-  CUexecAffinityType type;
-  union {
-    CUexecAffinitySmCount smCount;
-  } param;
-} CUexecAffinityParam;
-typedef struct CUctxCigParam_st CUctxCigParam;
-typedef struct CUctxCreateParams_st {
-  CUexecAffinityParam* execAffinityParams;
-  int numExecAffinityParams;
-  CUctxCigParam* cigParams;
-} CUctxCreateParams;
-
-// Arrays.
-typedef struct CUDA_ARRAY_DESCRIPTOR_st {
-  std::size_t Width, Height;
-  CUarray_format Format;
-  unsigned int NumChannels;
-} CUDA_ARRAY_DESCRIPTOR;
-typedef struct CUDA_ARRAY3D_DESCRIPTOR_st {
-  std::size_t Width, Height, Depth;
-  CUarray_format Format;
-  unsigned int NumChannels;
-  unsigned int Flags;
-} CUDA_ARRAY3D_DESCRIPTOR;
 
 // Checkpoint of a whole process.
 typedef struct CUcheckpointLockArgs_st {
@@ -306,6 +147,20 @@ typedef struct CUcheckpointUnlockArgs_st {
 } CUcheckpointUnlockArgs;
 
 // Passed on unchanged.
+typedef struct CUmemPoolPtrExportData_st CUmemPoolPtrExportData;
+typedef struct CUmulticastObjectProp_st CUmulticastObjectProp;
+typedef struct CUDA_MEMCPY3D_st CUDA_MEMCPY3D;
+typedef struct CUDA_MEMCPY3D_PEER_st CUDA_MEMCPY3D_PEER;
+typedef struct CUmemcpyAttributes_st CUmemcpyAttributes;
+typedef struct CUDA_LAUNCH_PARAMS_st CUDA_LAUNCH_PARAMS;
+typedef struct CUDA_KERNEL_NODE_PARAMS_st CUDA_KERNEL_NODE_PARAMS_v1;
+typedef struct CUDA_MEMSET_NODE_PARAMS_st CUDA_MEMSET_NODE_PARAMS;
+typedef struct CUgraphExecUpdateResultInfo_st CUgraphExecUpdateResultInfo;
+typedef struct CUgraphEdgeData_st CUgraphEdgeData;
+typedef struct CUexecAffinityParam_st CUexecAffinityParam;
+typedef struct CUctxCreateParams_st CUctxCreateParams;
+typedef struct CUDA_ARRAY_DESCRIPTOR_st CUDA_ARRAY_DESCRIPTOR;
+typedef struct CUDA_ARRAY3D_DESCRIPTOR_st CUDA_ARRAY3D_DESCRIPTOR;
 typedef union CUstreamBatchMemOpParams_union CUstreamBatchMemOpParams;
 typedef struct CUDA_MEMCPY3D_BATCH_OP_st CUDA_MEMCPY3D_BATCH_OP;
 typedef struct CUDA_RESOURCE_DESC_st CUDA_RESOURCE_DESC;

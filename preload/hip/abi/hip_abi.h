@@ -29,7 +29,6 @@ typedef struct ihipMemGenericAllocationHandle* hipMemGenericAllocationHandle_t;
 typedef struct ihipGraph* hipGraph_t;
 typedef struct hipGraphNode* hipGraphNode_t;
 typedef struct hipGraphExec* hipGraphExec_t;
-typedef struct hipUserObject* hipUserObject_t;               ///< since 5.3
 typedef struct ihipLibrary_t* hipLibrary_t;                  ///< since 7.2
 typedef struct ihipKernel_t* hipKernel_t;                    ///< since 7.2
 typedef struct ihipExecutionCtx_t* hipExecutionCtx_t;        ///< since 7.14
@@ -50,10 +49,8 @@ typedef void (*hipHostFn_t)(void* userData);
 
 typedef void (*hipStreamCallback_t)(hipStream_t stream, hipError_t status, void* userData);
 
-#define hipStreamLegacy (reinterpret_cast<hipStream_t>(0x1))  ///< since 6.2
 #define hipStreamPerThread (reinterpret_cast<hipStream_t>(0x2))
 #define hipCpuDeviceId (-1)
-#define hipInvalidDeviceId (-2)
 #define HIP_LAUNCH_PARAM_BUFFER_POINTER (reinterpret_cast<void*>(0x01))
 #define HIP_LAUNCH_PARAM_BUFFER_SIZE (reinterpret_cast<void*>(0x02))
 #define HIP_LAUNCH_PARAM_END (reinterpret_cast<void*>(0x03))
@@ -61,49 +58,21 @@ typedef void (*hipStreamCallback_t)(hipStream_t stream, hipError_t status, void*
 // Flags.
 #define hipStreamDefault 0x00
 #define hipStreamNonBlocking 0x01
-#define hipEventDefault 0x0
-#define hipEventBlockingSync 0x1
 #define hipEventDisableTiming 0x2
-#define hipEventInterprocess 0x4
-#define hipEventReleaseToDevice 0x40000000
-#define hipEventReleaseToSystem 0x80000000
 #define hipHostMallocDefault 0x0
 #define hipHostMallocPortable 0x1
-#define hipHostMallocMapped 0x2
-#define hipHostMallocWriteCombined 0x4
-#define hipHostMallocNumaUser 0x20000000
-#define hipHostMallocCoherent 0x40000000
-#define hipHostMallocNonCoherent 0x80000000
 #define hipMemAttachGlobal 0x01
 #define hipMemAttachHost 0x02
-#define hipMemAttachSingle 0x04
 #define hipDeviceMallocDefault 0x0
 #define hipDeviceMallocFinegrained 0x1
 #define hipMallocSignalMemory 0x2
-#define hipHostRegisterDefault 0x0
 #define hipHostRegisterPortable 0x1
-#define hipHostRegisterMapped 0x2
-#define hipHostRegisterIoMemory 0x4
-#define hipExtHostRegisterCoarseGrained 0x8
-#define hipDeviceScheduleAuto 0x0
-#define hipDeviceScheduleSpin 0x1
-#define hipDeviceScheduleYield 0x2
-#define hipDeviceScheduleBlockingSync 0x4
-#define hipDeviceScheduleMask 0x7
-#define hipDeviceMapHost 0x8
-#define hipCooperativeLaunchMultiDeviceNoPreSync 0x01
-#define hipCooperativeLaunchMultiDeviceNoPostSync 0x02
-#define hipExtAnyOrderLaunch 0x01
 #define hipStreamWaitValueGte 0x0
 #define hipStreamWaitValueEq 0x1
 #define hipStreamWaitValueAnd 0x2
 #define hipStreamWaitValueNor 0x3
-#define hipDeviceMallocUncached 0x3            ///< since 5.5
-#define hipHostRegisterReadOnly 0x8            ///< since 5.6
-#define hipEventDisableSystemFence 0x20000000  ///< since 5.6
-#define hipDeviceMallocContiguous 0x4          ///< since 6.2
+#define hipDeviceMallocUncached 0x3    ///< since 5.5
+#define hipDeviceMallocContiguous 0x4  ///< since 6.2
 
 // Flags of hipGetProcAddress, which it evaluates since 7.2.
-#define HIP_GET_PROC_ADDRESS_DEFAULT 0x0
-#define HIP_GET_PROC_ADDRESS_LEGACY_STREAM 0x1
 #define HIP_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM 0x2

@@ -204,9 +204,6 @@ typedef struct hipIpcMemHandle_st {
 typedef struct hipIpcEventHandle_st {
   char reserved[64];
 } hipIpcEventHandle_t;
-typedef struct hipMemPoolPtrExportData {
-  unsigned char reserved[64];
-} hipMemPoolPtrExportData;
 
 // Virtual memory management and pools.
 typedef struct hipMemLocation {
@@ -278,20 +275,6 @@ typedef struct hipChannelFormatDesc {
   int w;
   hipChannelFormatKind f;
 } hipChannelFormatDesc;
-typedef struct HIP_ARRAY_DESCRIPTOR {
-  std::size_t Width;
-  std::size_t Height;
-  hipArray_Format Format;
-  unsigned int NumChannels;
-} HIP_ARRAY_DESCRIPTOR;
-typedef struct HIP_ARRAY3D_DESCRIPTOR {
-  std::size_t Width;
-  std::size_t Height;
-  std::size_t Depth;
-  hipArray_Format Format;
-  unsigned int NumChannels;
-  unsigned int Flags;
-} HIP_ARRAY3D_DESCRIPTOR;
 typedef struct hip_Memcpy2D {
   std::size_t srcXInBytes;
   std::size_t srcY;
@@ -320,57 +303,6 @@ typedef struct hipMemcpy3DParms {
   hipExtent extent;
   hipMemcpyKind kind;
 } hipMemcpy3DParms;
-typedef struct HIP_MEMCPY3D {
-  unsigned int srcXInBytes;
-  unsigned int srcY;
-  unsigned int srcZ;
-  unsigned int srcLOD;
-  hipMemoryType srcMemoryType;
-  const void* srcHost;
-  hipDeviceptr_t srcDevice;
-  hipArray_t srcArray;
-  unsigned int srcPitch;
-  unsigned int srcHeight;
-  unsigned int dstXInBytes;
-  unsigned int dstY;
-  unsigned int dstZ;
-  unsigned int dstLOD;
-  hipMemoryType dstMemoryType;
-  void* dstHost;
-  hipDeviceptr_t dstDevice;
-  hipArray_t dstArray;
-  unsigned int dstPitch;
-  unsigned int dstHeight;
-  unsigned int WidthInBytes;
-  unsigned int Height;
-  unsigned int Depth;
-} HIP_MEMCPY3D;
-/// HIP_MEMCPY3D of ROCm 6.0 and later.
-typedef struct HIP_MEMCPY3DR0600 {
-  std::size_t srcXInBytes;
-  std::size_t srcY;
-  std::size_t srcZ;
-  std::size_t srcLOD;
-  hipMemoryType srcMemoryType;
-  const void* srcHost;
-  hipDeviceptr_t srcDevice;
-  hipArray_t srcArray;
-  std::size_t srcPitch;
-  std::size_t srcHeight;
-  std::size_t dstXInBytes;
-  std::size_t dstY;
-  std::size_t dstZ;
-  std::size_t dstLOD;
-  hipMemoryType dstMemoryType;
-  void* dstHost;
-  hipDeviceptr_t dstDevice;
-  hipArray_t dstArray;
-  std::size_t dstPitch;
-  std::size_t dstHeight;
-  std::size_t WidthInBytes;
-  std::size_t Height;
-  std::size_t Depth;
-} HIP_MEMCPY3DR0600;
 
 // Launches.
 typedef struct dim3 {
@@ -439,26 +371,13 @@ typedef struct hipGraphNodeParams {
   long long reserved2;
 } hipGraphNodeParams;
 
-// Memory of other interfaces. Both end in 16 more words since ROCm 6.0.
-typedef struct hipExternalMemoryHandleDesc_st {
-  hipExternalMemoryHandleType type;
-  union {
-    int fd;
-    struct {
-      void* handle;
-      const void* name;
-    } win32;
-  } handle;
-  unsigned long long size;
-  unsigned int flags;
-} hipExternalMemoryHandleDesc;
-typedef struct hipExternalMemoryBufferDesc_st {
-  unsigned long long offset;
-  unsigned long long size;
-  unsigned int flags;
-} hipExternalMemoryBufferDesc;
-
 // Passed on unchanged. HIP 5.2 has those before the blank line.
+typedef struct hipMemPoolPtrExportData hipMemPoolPtrExportData;
+typedef struct HIP_ARRAY_DESCRIPTOR HIP_ARRAY_DESCRIPTOR;
+typedef struct HIP_ARRAY3D_DESCRIPTOR HIP_ARRAY3D_DESCRIPTOR;
+typedef struct HIP_MEMCPY3D HIP_MEMCPY3D;
+typedef struct hipExternalMemoryHandleDesc_st hipExternalMemoryHandleDesc;
+typedef struct hipExternalMemoryBufferDesc_st hipExternalMemoryBufferDesc;
 typedef struct textureReference textureReference;
 typedef struct hipTextureDesc hipTextureDesc;
 typedef struct hipResourceDesc hipResourceDesc;
