@@ -5,25 +5,30 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string_view>
 
+// For a row's policy (see driver_api.def): `yes` if its functions have a shim, or if that shim
+// calls gcr::preload::tracked::<symbol>; else `no`.
+#define GCR_IF_SHIM_kGated(yes, no) yes
+#define GCR_IF_SHIM_kCopies(yes, no) yes
+#define GCR_IF_SHIM_kTracked(yes, no) yes
+#define GCR_IF_SHIM_kWaits(yes, no) yes
+#define GCR_IF_SHIM_kLookup(yes, no) yes
+#define GCR_IF_SHIM_kPassed(yes, no) no
+#define GCR_IF_TRACKED_kGated(yes, no) no
+#define GCR_IF_TRACKED_kCopies(yes, no) no
+#define GCR_IF_TRACKED_kTracked(yes, no) yes
+#define GCR_IF_TRACKED_kWaits(yes, no) yes
+#define GCR_IF_TRACKED_kLookup(yes, no) no
+#define GCR_IF_TRACKED_kPassed(yes, no) no
+
 namespace gcr::preload {
 
 class ElfObject;
-
-/// What the library does when the application calls a driver function.
-enum class Policy : unsigned char {
-  kInvalid = 0,
-  kGated,    ///< the shim enters the gate and calls the driver
-  kCopies,   ///< as kGated; if the driver refuses, opens memory to all devices and calls it again
-  kTracked,  ///< the shim enters the gate and calls gcr::preload::tracked::<symbol>
-  kWaits,    ///< the shim calls gcr::preload::tracked::<symbol> without entering the gate
-  kLookup,   ///< the shim looks up functions, and returns shims
-  kPassed,   ///< no shim
-};
 
 /// Which stream a function uses for stream 0.
 enum class Flavour : unsigned char {
@@ -40,7 +45,6 @@ struct FunctionRow {
   const char* public_name;
   int since;
   Flavour flavour;
-  Policy policy;
   void* shim;                     ///< null for kPassed
   std::size_t real_offset_bytes;  ///< of the driver's own address in RealDriver or RealHip
 };
@@ -110,5 +114,36 @@ bool is_unknown_export(const FunctionTable& table, const char* symbol, const voi
 /// concurrently: they store the same values, so the library needs no lock that it would hold
 /// together with the loader's.
 bool find_driver(const FunctionTable& table, void* addresses);
+
+/// A driver's own functions, behind the shims. `Real` has a pointer per row, under the exported
+/// name; null where this driver lacks the function. They are read from the symbol table of the
+/// loaded object: not through dlsym, which returns shims.
+template <class Real, const FunctionTable& (*kTable)()>
+class LoadedDriver {
+ public:
+  /// Null while no driver is loaded. Any thread. The first call that finds a driver reads all its
+  /// addresses and prevents its unloading; that call may take the loader's lock. Later calls are
+  /// one load. The result stays valid for the life of the process.
+  const Real* functions() {
+    const Real* const known = found_.load(std::memory_order_acquire);
+    return known != nullptr ? known : find();
+  }
+
+  /// Makes tracked shims only call the driver, as gated ones do. For the child of a fork, where the
+  /// driver refuses all work: the application then gets the driver's own errors.
+  void leave_calls_alone() { left_alone_.store(true, std::memory_order_relaxed); }
+  bool are_calls_left_alone() const { return left_alone_.load(std::memory_order_relaxed); }
+
+ private:
+  [[gnu::cold, gnu::noinline]] const Real* find() {
+    if (!find_driver(kTable(), &addresses_)) return nullptr;
+    found_.store(&addresses_, std::memory_order_release);
+    return &addresses_;
+  }
+
+  std::atomic<const Real*> found_{nullptr};
+  std::atomic<bool> left_alone_{false};
+  Real addresses_;
+};
 
 }  // namespace gcr::preload

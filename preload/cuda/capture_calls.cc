@@ -1,6 +1,6 @@
 // Stream captures, and the destruction of streams.
-#include "preload/cuda/driver_calls.h"
 #include "preload/cuda/face.h"
+#include "preload/cuda/real_driver.h"
 #include "preload/cuda/tracked.h"
 #include "preload/memory/capture.h"
 #include "preload/memory/pools.h"

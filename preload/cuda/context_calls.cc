@@ -1,6 +1,6 @@
 // Creation and destruction of contexts, and peer access between them.
-#include "preload/cuda/driver_calls.h"
 #include "preload/cuda/face.h"
+#include "preload/cuda/real_driver.h"
 #include "preload/cuda/tracked.h"
 #include "preload/memory/contexts.h"
 
@@ -123,7 +123,9 @@ CUresult cuCtxDisablePeerAccess(CUcontext owner) {
   return result;
 }
 
-bool open_to_copies() { return !calls_are_left_to_driver() && preload::open_to_copies(cuda()); }
+bool open_to_copies() {
+  return !g_real_driver.are_calls_left_alone() && preload::open_to_copies(cuda());
+}
 
 }  // namespace tracked
 }  // namespace gcr::preload

@@ -2,8 +2,8 @@
 #include <new>
 
 #include "preload/checkpoint_memory.h"
-#include "preload/cuda/driver_calls.h"
 #include "preload/cuda/face.h"
+#include "preload/cuda/real_driver.h"
 
 namespace gcr::preload {
 namespace {
@@ -262,7 +262,7 @@ class CudaDriver final : public Driver {
   void after_restore() override { checkpoint_memory::restore_calls(); }
 
   void pass_all_calls() override {
-    leave_calls_to_driver();
+    g_real_driver.leave_calls_alone();
     checkpoint_memory::restore_calls();
   }
   std::span<const std::string_view> files() override { return kFiles; }

@@ -4,7 +4,6 @@
 #include <cstring>
 
 #include "preload/checkpoint_memory.h"
-#include "preload/cuda/driver_calls.h"
 #include "preload/cuda/face.h"
 #include "preload/cuda/nvml.h"
 #include "preload/cuda/real_driver.h"

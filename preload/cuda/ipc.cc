@@ -1,8 +1,8 @@
 // Legacy IPC: see preload/memory/ipc.h.
 #include "preload/memory/ipc.h"
 
-#include "preload/cuda/driver_calls.h"
 #include "preload/cuda/face.h"
+#include "preload/cuda/real_driver.h"
 #include "preload/cuda/tracked.h"
 
 namespace gcr::preload {

@@ -1,6 +1,6 @@
 // cuMemAlloc and related functions, and registered host memory: see preload/memory/plain.h.
-#include "preload/cuda/driver_calls.h"
 #include "preload/cuda/face.h"
+#include "preload/cuda/real_driver.h"
 #include "preload/cuda/tracked.h"
 #include "preload/memory/backing.h"
 #include "preload/memory/plain.h"
@@ -78,7 +78,7 @@ CUresult cuMemHostUnregister(void* at) {
 }
 
 bounds::Range range_around(Address address) {
-  if (!calls_are_left_to_driver()) return preload::range_around(cuda(), address);
+  if (!g_real_driver.are_calls_left_alone()) return preload::range_around(cuda(), address);
   return {bounds::tag_of(cuda().number), 0, bounds::kUnlimited, bounds::kUnlimited};
 }
 

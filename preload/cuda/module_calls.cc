@@ -1,6 +1,6 @@
 // Variables of modules. A managed variable is managed memory without a call of cuMemAllocManaged.
-#include "preload/cuda/driver_calls.h"
 #include "preload/cuda/face.h"
+#include "preload/cuda/real_driver.h"
 #include "preload/cuda/tracked.h"
 #include "preload/memory/backing.h"
 

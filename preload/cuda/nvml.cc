@@ -1,6 +1,5 @@
 #include "preload/cuda/nvml.h"
 
-#include <atomic>
 #include <cstddef>
 #include <iterator>
 #include <string_view>
@@ -18,12 +17,11 @@ struct RealNvml {
   int (*nvmlInitWithFlags)(unsigned int flags) = nullptr;
 };
 
-constinit RealNvml g_nvml_addresses;
-constinit std::atomic<bool> g_nvml_found{false};
+constinit LoadedDriver<RealNvml, nvml_table> g_real_nvml;
 
 template <class Function, class... Arguments>
 int initialise(Function* RealNvml::*function, Arguments... arguments) {
-  const auto* const nvml = static_cast<const RealNvml*>(real_nvml());
+  const RealNvml* const nvml = g_real_nvml.functions();
   if (nvml == nullptr || nvml->*function == nullptr) return kNvmlFunctionNotFound;
   const int result = (nvml->*function)(arguments...);
   if (result == kNvmlSuccess) nvml_was_initialised();
@@ -51,8 +49,7 @@ namespace {
 
 template <class Function>
 FunctionRow nvml_row(const char* symbol, Function* shim, std::size_t offset_bytes) {
-  return {symbol,      symbol, 0, Flavour::kLegacy, Policy::kWaits, reinterpret_cast<void*>(shim),
-          offset_bytes};
+  return {symbol, symbol, 0, Flavour::kLegacy, reinterpret_cast<void*>(shim), offset_bytes};
 }
 
 const FunctionRow kNvmlRows[] = {
@@ -70,12 +67,6 @@ constinit const FunctionTable kNvmlTable{kNvmlRows, kNvmlBySymbol, {}, kNvmlSona
 
 const FunctionTable& nvml_table() { return kNvmlTable; }
 
-const void* real_nvml() {
-  if (!g_nvml_found.load(std::memory_order_acquire)) {
-    if (!find_driver(nvml_table(), &g_nvml_addresses)) return nullptr;
-    g_nvml_found.store(true, std::memory_order_release);
-  }
-  return &g_nvml_addresses;
-}
+const void* real_nvml() { return g_real_nvml.functions(); }
 
 }  // namespace gcr::preload

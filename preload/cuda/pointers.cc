@@ -2,8 +2,8 @@
 // that the application mapped itself, they answer with the properties that it requested.
 #include <optional>
 
-#include "preload/cuda/driver_calls.h"
 #include "preload/cuda/face.h"
+#include "preload/cuda/real_driver.h"
 #include "preload/cuda/tracked.h"
 #include "preload/memory/plain.h"
 

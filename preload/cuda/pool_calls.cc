@@ -3,8 +3,8 @@
 
 #include <cstring>
 
-#include "preload/cuda/driver_calls.h"
 #include "preload/cuda/face.h"
+#include "preload/cuda/real_driver.h"
 #include "preload/cuda/tracked.h"
 #include "preload/memory/pools.h"
 

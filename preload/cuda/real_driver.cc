@@ -1,22 +1,45 @@
 #include "preload/cuda/real_driver.h"
 
+#include <iterator>
+#include <string_view>
+
+#include "preload/cuda/shims.h"
+
 namespace gcr::preload {
 namespace {
 
-constinit RealDriver g_addresses;
+const FunctionRow kRows[] = {
+#define GCR_DRIVER_FUNCTION(symbol, public_name, since, flavour, policy, params, args) \
+  {#symbol,                                                                            \
+   #public_name,                                                                       \
+   since,                                                                              \
+   Flavour::flavour,                                                                   \
+   GCR_IF_SHIM_##policy(reinterpret_cast<void*>(&symbol), nullptr),                    \
+   offsetof(RealDriver, symbol)},
+#include "preload/cuda/driver_api.def"
+};
+
+constexpr std::string_view kSymbols[] = {
+#define GCR_DRIVER_FUNCTION(symbol, public_name, since, flavour, policy, params, args) #symbol,
+#include "preload/cuda/driver_api.def"
+};
+
+constexpr auto kBySymbol = order_by_symbol(kSymbols);
+static_assert(std::size(kRows) == std::size(kBySymbol));
+
+constexpr std::string_view kNoRow[] = {
+#define GCR_NO_ROW(symbol) #symbol,
+#include "preload/cuda_no_row.inc"
+};
+
+constexpr auto kWithoutRow = in_order(kNoRow);
+
+constexpr std::string_view kSonames[] = {kCudaSoname};
+
+constinit const FunctionTable kTable{kRows, kBySymbol, kWithoutRow, kSonames};
 
 }  // namespace
 
-namespace real_driver_internal {
+const FunctionTable& cuda_table() { return kTable; }
 
-constinit std::atomic<const RealDriver*> g_driver{nullptr};
-constinit std::atomic<bool> g_left_to_driver{false};
-
-const RealDriver* find() {
-  if (!find_driver(cuda_table(), &g_addresses)) return nullptr;
-  g_driver.store(&g_addresses, std::memory_order_release);
-  return &g_addresses;
-}
-
-}  // namespace real_driver_internal
 }  // namespace gcr::preload

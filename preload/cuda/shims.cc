@@ -40,9 +40,9 @@ CUresult copy(const Call& call) {
     return call;                                                          \
   }
 #define GCR_INSIDE const gcr::preload::GateScope inside
-#define GCR_BEHAVIOUR(symbol, args)                              \
-  gcr::preload::calls_are_left_to_driver() ? driver->symbol args \
-                                           : gcr::preload::tracked::symbol args
+#define GCR_BEHAVIOUR(symbol, args)                                        \
+  gcr::preload::g_real_driver.are_calls_left_alone() ? driver->symbol args \
+                                                     : gcr::preload::tracked::symbol args
 #define GCR_BOUNDED(public_name, args, call) \
   gcr::preload::Beyond<gcr::preload::names::public_name>::of args ? CUDA_ERROR_INVALID_VALUE : call
 #define GCR_DEFINE_kGated(symbol, public_name, params, args) \

@@ -7,25 +7,14 @@
 #pragma once
 
 #include "preload/cuda/abi/driver_abi.h"
+#include "preload/function_table.h"
 #include "preload/memory/bounds.h"
 
 namespace gcr::preload::tracked {
 
-#define GCR_DECLARE_kGated(symbol, params)
-#define GCR_DECLARE_kCopies(symbol, params)
-#define GCR_DECLARE_kLookup(symbol, params)
-#define GCR_DECLARE_kPassed(symbol, params)
-#define GCR_DECLARE_kTracked(symbol, params) CUresult symbol params;
-#define GCR_DECLARE_kWaits(symbol, params) CUresult symbol params;
 #define GCR_DRIVER_FUNCTION(symbol, public_name, since, flavour, policy, params, args) \
-  GCR_DECLARE_##policy(symbol, params)
+  GCR_IF_TRACKED_##policy(CUresult symbol params;, )
 #include "preload/cuda/driver_api.def"
-#undef GCR_DECLARE_kGated
-#undef GCR_DECLARE_kCopies
-#undef GCR_DECLARE_kLookup
-#undef GCR_DECLARE_kPassed
-#undef GCR_DECLARE_kTracked
-#undef GCR_DECLARE_kWaits
 
 /// Opens memory to all devices after a refused copy (kCopies). True: the copy may succeed now.
 bool open_to_copies();

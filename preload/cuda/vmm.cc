@@ -3,8 +3,8 @@
 
 #include <vector>
 
-#include "preload/cuda/driver_calls.h"
 #include "preload/cuda/face.h"
+#include "preload/cuda/real_driver.h"
 #include "preload/cuda/tracked.h"
 #include "preload/memory/plain.h"
 

@@ -2,7 +2,7 @@
 // library. Each one leaves hipGetLastError as it would be without the library, as far as possible:
 // up to 6.x that is the result of the thread's last call; from 7.0 on it is the last error.
 #include "preload/hip/face.h"
-#include "preload/hip/real_calls.h"
+#include "preload/hip/real_hip.h"
 #include "preload/hip/tracked.h"
 #include "preload/memory/contexts.h"
 

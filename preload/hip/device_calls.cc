@@ -1,6 +1,6 @@
 // HIP's initialisation, devices and contexts, peer access between them, and captures.
 #include "preload/hip/face.h"
-#include "preload/hip/real_calls.h"
+#include "preload/hip/real_hip.h"
 #include "preload/hip/tracked.h"
 #include "preload/memory/backing.h"
 #include "preload/memory/capture.h"

@@ -7,7 +7,7 @@
 #include <new>
 
 #include "preload/hip/face.h"
-#include "preload/hip/real_calls.h"
+#include "preload/hip/real_hip.h"
 
 namespace gcr::preload {
 namespace {
@@ -307,7 +307,7 @@ class HipDriver final : public Driver {
     return behaviour;
   }
 
-  void pass_all_calls() override { leave_calls_to_hip(); }
+  void pass_all_calls() override { g_real_hip.leave_calls_alone(); }
   std::span<const std::string_view> files() override { return kFiles; }
 
  private:

@@ -3,7 +3,6 @@
 // finds functions with dlsym, so the address may be a shim already.
 #include <limits>
 
-#include "preload/hip/hip_table.h"
 #include "preload/hip/real_hip.h"
 #include "preload/hip/shims.h"
 #include "preload/withheld.h"

@@ -4,7 +4,7 @@
 #include <optional>
 
 #include "preload/hip/face.h"
-#include "preload/hip/real_calls.h"
+#include "preload/hip/real_hip.h"
 #include "preload/hip/tracked.h"
 #include "preload/memory/backing.h"
 #include "preload/memory/plain.h"

@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "preload/hip/face.h"
-#include "preload/hip/real_calls.h"
+#include "preload/hip/real_hip.h"
 #include "preload/hip/tracked.h"
 #include "preload/memory/pools.h"
 

@@ -1,24 +1,46 @@
 #include "preload/hip/real_hip.h"
 
-#include "preload/hip/hip_table.h"
+#include <iterator>
+#include <string_view>
+
+#include "preload/hip/shims.h"
 
 namespace gcr::preload {
 namespace {
 
-constinit RealHip g_hip_addresses;
+const FunctionRow kHipRows[] = {
+#define GCR_HIP_FUNCTION(result, symbol, public_name, since, flavour, policy, params, args) \
+  {#symbol,                                                                                 \
+   #public_name,                                                                            \
+   since,                                                                                   \
+   Flavour::flavour,                                                                        \
+   GCR_IF_SHIM_##policy(reinterpret_cast<void*>(&symbol), nullptr),                         \
+   offsetof(RealHip, symbol)},
+#include "preload/hip/hip_api.def"
+};
+
+constexpr std::string_view kHipSymbols[] = {
+#define GCR_HIP_FUNCTION(result, symbol, public_name, since, flavour, policy, params, args) #symbol,
+#include "preload/hip/hip_api.def"
+};
+
+constexpr auto kHipBySymbol = order_by_symbol(kHipSymbols);
+static_assert(std::size(kHipRows) == std::size(kHipBySymbol));
+
+constexpr std::string_view kHipNoRow[] = {
+#define GCR_NO_ROW(symbol) #symbol,
+#include "preload/hip_no_row.inc"
+};
+
+constexpr auto kHipWithoutRow = in_order(kHipNoRow);
+
+constexpr std::string_view kHipSonames[] = {"libamdhip64.so.5", "libamdhip64.so.6",
+                                            "libamdhip64.so.7"};
+
+constinit const FunctionTable kHipTable{kHipRows, kHipBySymbol, kHipWithoutRow, kHipSonames};
 
 }  // namespace
 
-namespace real_hip_internal {
+const FunctionTable& hip_table() { return kHipTable; }
 
-constinit std::atomic<const RealHip*> g_hip{nullptr};
-constinit std::atomic<bool> g_left_to_hip{false};
-
-const RealHip* find() {
-  if (!find_driver(hip_table(), &g_hip_addresses)) return nullptr;
-  g_hip.store(&g_hip_addresses, std::memory_order_release);
-  return &g_hip_addresses;
-}
-
-}  // namespace real_hip_internal
 }  // namespace gcr::preload

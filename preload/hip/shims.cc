@@ -47,8 +47,9 @@ template <class Answer>
     return call;                                                 \
   }
 #define GCR_INSIDE const gcr::preload::GateScope inside
-#define GCR_BEHAVIOUR(symbol, args) \
-  gcr::preload::calls_are_left_to_hip() ? hip->symbol args : gcr::preload::tracked::symbol args
+#define GCR_BEHAVIOUR(symbol, args)                                  \
+  gcr::preload::g_real_hip.are_calls_left_alone() ? hip->symbol args \
+                                                  : gcr::preload::tracked::symbol args
 #define GCR_DEFINE_kGated(result, symbol, params, args) \
   GCR_SHIM(result, symbol, params, args, GCR_INSIDE, hip->symbol args)
 #define GCR_DEFINE_kTracked(result, symbol, params, args) \

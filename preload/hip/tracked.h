@@ -4,28 +4,19 @@
 // name. Parameters and result are HIP's.
 #pragma once
 
+#include "preload/function_table.h"
 #include "preload/hip/abi/hip_abi.h"
 
-#define GCR_DECLARE_kGated(result, symbol, params)
-#define GCR_DECLARE_kLookup(result, symbol, params)
-#define GCR_DECLARE_kPassed(result, symbol, params)
-#define GCR_DECLARE_kTracked(result, symbol, params) result symbol params;
-#define GCR_DECLARE_kWaits(result, symbol, params) result symbol params;
-#define GCR_HIP_FUNCTION(result, symbol, public_name, since, flavour, policy, params, args) \
-  GCR_DECLARE_##policy(result, symbol, params)
 namespace gcr::preload::tracked {
+#define GCR_HIP_FUNCTION(result, symbol, public_name, since, flavour, policy, params, args) \
+  GCR_IF_TRACKED_##policy(result symbol params;, )
 #include "preload/hip/hip_api.def"
 }  // namespace gcr::preload::tracked
 
 // The specific part of each tracked function, without the common parts (calls.cc). Each is defined
 // in the file of its subject.
-#define GCR_HIP_FUNCTION(result, symbol, public_name, since, flavour, policy, params, args) \
-  GCR_DECLARE_##policy(result, symbol, params)
 namespace gcr::preload::hip_calls {
+#define GCR_HIP_FUNCTION(result, symbol, public_name, since, flavour, policy, params, args) \
+  GCR_IF_TRACKED_##policy(result symbol params;, )
 #include "preload/hip/hip_api.def"
 }  // namespace gcr::preload::hip_calls
-#undef GCR_DECLARE_kGated
-#undef GCR_DECLARE_kLookup
-#undef GCR_DECLARE_kPassed
-#undef GCR_DECLARE_kTracked
-#undef GCR_DECLARE_kWaits

@@ -23,11 +23,9 @@
 #include <type_traits>
 
 #include "preload/bindings.h"
-#include "preload/cuda/driver_table.h"
 #include "preload/cuda/nvml.h"
 #include "preload/cuda/real_driver.h"
 #include "preload/elf_object.h"
-#include "preload/hip/hip_table.h"
 #include "preload/hip/real_hip.h"
 #include "preload/withheld.h"
 
