@@ -39,8 +39,8 @@ TEST_F(ApplicationTest, PointerAttributesAreThoseOfTheDriver) {
   const std::uint64_t under = under_.value(command("alloc", bytes));
   const std::uint64_t plain = plain_.value(command("alloc", bytes));
   for (const std::uint64_t offset : {std::uint64_t{0}, 3 * kMiB + 1, bytes - 1}) {
-    for (int which = CU_POINTER_ATTRIBUTE_CONTEXT; which <= CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR;
-         ++which) {
+    for (unsigned which = CU_POINTER_ATTRIBUTE_CONTEXT;
+         which <= CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR; ++which) {
       if (which == CU_POINTER_ATTRIBUTE_BUFFER_ID) continue;  // a number without a meaning
       EXPECT_EQ(attribute(under_, under, offset, which), attribute(plain_, plain, offset, which))
           << "attribute " << which << " at " << offset;

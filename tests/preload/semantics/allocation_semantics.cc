@@ -83,7 +83,7 @@ std::string attribute_of(CUpointer_attribute attribute, CUdeviceptr address, CUd
 }
 
 void attributes(const std::string& name, CUdeviceptr address, CUdeviceptr base) {
-  for (int which = CU_POINTER_ATTRIBUTE_CONTEXT; which <= CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE;
+  for (unsigned which = CU_POINTER_ATTRIBUTE_CONTEXT; which <= CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE;
        ++which) {
     if (which == CU_POINTER_ATTRIBUTE_P2P_TOKENS) continue;
     fact(name + ", attribute " + std::to_string(which),
@@ -517,7 +517,7 @@ void pools() {
   properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
   CUmemoryPool own = nullptr;
   result("a pool", cu.cuMemPoolCreate(&own, &properties));
-  for (int flag = CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES;
+  for (unsigned flag = CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES;
        flag <= CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES; ++flag) {
     const auto which = static_cast<CUmemPool_attribute>(flag);
     const std::string name = "a pool, flag " + std::to_string(flag);

@@ -56,7 +56,8 @@ hipError_t copy_2d_async(DefaultStream f, void* to, std::size_t to_pitch, const 
 
 /// hipMemoryTypeHost of the simulated release.
 bool is_host(hipMemoryType type) {
-  return int{type} == (release() < 600 ? int{hipMemoryTypeHost} : int{hipMemoryTypeHostR0600});
+  return unsigned{type} ==
+         (release() < 600 ? unsigned{hipMemoryTypeHost} : unsigned{hipMemoryTypeHostR0600});
 }
 
 hipError_t copy_described(const hip_Memcpy2D* what, hipStream_t stream, bool synchronous) {
