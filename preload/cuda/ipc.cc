@@ -30,13 +30,12 @@ CUresult cuIpcGetMemHandle(CUipcMemHandle* handle, CUdeviceptr address) {
 
 CUresult cuIpcOpenMemHandle(CUdeviceptr* address, CUipcMemHandle handle, unsigned int flags) {
   return open_handle(address, handle,
-                     [&] { return from_cuda(real::cuIpcOpenMemHandle(address, handle, flags)); });
+                     [&] { return real::cuIpcOpenMemHandle(address, handle, flags); });
 }
 
 CUresult cuIpcOpenMemHandle_v2(CUdeviceptr* address, CUipcMemHandle handle, unsigned int flags) {
-  return open_handle(address, handle, [&] {
-    return from_cuda(real::cuIpcOpenMemHandle_v2(address, handle, flags));
-  });
+  return open_handle(address, handle,
+                     [&] { return real::cuIpcOpenMemHandle_v2(address, handle, flags); });
 }
 
 CUresult cuIpcCloseMemHandle(CUdeviceptr address) {

@@ -61,20 +61,17 @@ CUresult cuMemGetHandleForAddressRange(void* handle, CUdeviceptr address, std::s
 }
 
 CUresult cuMemHostRegister(void* at, std::size_t size_bytes, unsigned int flags) {
-  return to_cuda(register_host_memory(cuda(), at, size_bytes, [&] {
-    return from_cuda(real::cuMemHostRegister(at, size_bytes, flags));
-  }));
+  return to_cuda(register_host_memory(
+      cuda(), at, size_bytes, [&] { return real::cuMemHostRegister(at, size_bytes, flags); }));
 }
 
 CUresult cuMemHostRegister_v2(void* at, std::size_t size_bytes, unsigned int flags) {
-  return to_cuda(register_host_memory(cuda(), at, size_bytes, [&] {
-    return from_cuda(real::cuMemHostRegister_v2(at, size_bytes, flags));
-  }));
+  return to_cuda(register_host_memory(
+      cuda(), at, size_bytes, [&] { return real::cuMemHostRegister_v2(at, size_bytes, flags); }));
 }
 
 CUresult cuMemHostUnregister(void* at) {
-  return to_cuda(
-      unregister_host_memory(cuda(), at, [&] { return from_cuda(real::cuMemHostUnregister(at)); }));
+  return to_cuda(unregister_host_memory(cuda(), at, [&] { return real::cuMemHostUnregister(at); }));
 }
 
 bounds::Range range_around(Address address) {

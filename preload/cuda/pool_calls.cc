@@ -37,14 +37,13 @@ CUresult node_added(CUresult result, const CUgraphNodeParams* parameters) {
 }
 
 CUresult allocate(CUdeviceptr* address, std::size_t size_bytes, CUmemoryPool pool, CUstream stream,
-                  FunctionRef<CUresult()> driver) {
-  return to_cuda(allocate_async(cuda(), address, size_bytes, from_cuda(pool), from_cuda(stream),
-                                [&] { return from_cuda(driver()); }));
+                  RealCall driver) {
+  return to_cuda(
+      allocate_async(cuda(), address, size_bytes, from_cuda(pool), from_cuda(stream), driver));
 }
 
-CUresult free_in_stream(CUdeviceptr address, CUstream stream, FunctionRef<CUresult()> driver) {
-  return to_cuda(
-      free_async(cuda(), address, from_cuda(stream), [&] { return from_cuda(driver()); }));
+CUresult free_in_stream(CUdeviceptr address, CUstream stream, RealCall driver) {
+  return to_cuda(free_async(cuda(), address, from_cuda(stream), driver));
 }
 
 CUresult stream_waited(CUresult result, CUstream stream, std::uint64_t before) {
@@ -133,8 +132,8 @@ CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool* pool, void* handle,
 }
 
 CUresult cuMemPoolDestroy(CUmemoryPool pool) {
-  return to_cuda(destroy_pool(cuda(), from_cuda(pool),
-                              [&] { return from_cuda(real::cuMemPoolDestroy(pool)); }));
+  return to_cuda(
+      destroy_pool(cuda(), from_cuda(pool), [&] { return real::cuMemPoolDestroy(pool); }));
 }
 
 CUresult cuMemPoolTrimTo(CUmemoryPool pool, std::size_t bytes_to_keep) {

@@ -56,9 +56,8 @@ CUresult cuMemAddressReserve(CUdeviceptr* address, std::size_t size_bytes, std::
 }
 
 CUresult cuMemAddressFree(CUdeviceptr address, std::size_t size_bytes) {
-  return to_cuda(free_range(cuda(), address, size_bytes, [&] {
-    return from_cuda(real::cuMemAddressFree(address, size_bytes));
-  }));
+  return to_cuda(free_range(cuda(), address, size_bytes,
+                            [&] { return real::cuMemAddressFree(address, size_bytes); }));
 }
 
 CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, std::size_t size_bytes,
@@ -81,20 +80,20 @@ CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
 CUresult cuMemMap(CUdeviceptr address, std::size_t size_bytes, std::size_t offset_bytes,
                   CUmemGenericAllocationHandle handle, unsigned long long flags) {
   return to_cuda(map_handle(cuda(), address, size_bytes, offset_bytes, handle, [&](Handle own) {
-    return from_cuda(real::cuMemMap(address, size_bytes, offset_bytes, own, flags));
+    return real::cuMemMap(address, size_bytes, offset_bytes, own, flags);
   }));
 }
 
 CUresult cuMemUnmap(CUdeviceptr address, std::size_t size_bytes) {
   return to_cuda(unmap_range(cuda(), address, size_bytes,
-                             [&] { return from_cuda(real::cuMemUnmap(address, size_bytes)); }));
+                             [&] { return real::cuMemUnmap(address, size_bytes); }));
 }
 
 CUresult cuMemSetAccess(CUdeviceptr address, std::size_t size_bytes,
                         const CUmemAccessDesc* accesses, std::size_t count) {
   return to_cuda(change_access(
       cuda(), address, size_bytes,
-      [&] { return from_cuda(real::cuMemSetAccess(address, size_bytes, accesses, count)); }, count,
+      [&] { return real::cuMemSetAccess(address, size_bytes, accesses, count); }, count,
       [&](std::size_t i) { return from_cuda(accesses[i]); }));
 }
 
@@ -106,7 +105,7 @@ CUresult cuMemGetAccess(unsigned long long* flags, const CUmemLocation* location
 CUresult cuMemExportToShareableHandle(void* shareable, CUmemGenericAllocationHandle handle,
                                       CUmemAllocationHandleType type, unsigned long long flags) {
   return to_cuda(export_handle(cuda(), handle, type, static_cast<int*>(shareable), [&] {
-    return from_cuda(real::cuMemExportToShareableHandle(shareable, handle, type, flags));
+    return real::cuMemExportToShareableHandle(shareable, handle, type, flags);
   }));
 }
 
@@ -127,16 +126,15 @@ CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp* properties,
   bool answered = false;
   const Result result = asked_of(cuda(), handle, properties == nullptr ? nullptr : &asked, [&] {
     answered = true;
-    return from_cuda(real::cuMemGetAllocationPropertiesFromHandle(properties, handle));
+    return real::cuMemGetAllocationPropertiesFromHandle(properties, handle);
   });
   if (result == Result::kSuccess && !answered) *properties = asked.kept<CUmemAllocationProp>();
   return to_cuda(result);
 }
 
 CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle* handle, void* address) {
-  return to_cuda(retain_handle(cuda(), handle, reinterpret_cast<CUdeviceptr>(address), [&] {
-    return from_cuda(real::cuMemRetainAllocationHandle(handle, address));
-  }));
+  return to_cuda(retain_handle(cuda(), handle, reinterpret_cast<CUdeviceptr>(address),
+                               [&] { return real::cuMemRetainAllocationHandle(handle, address); }));
 }
 
 CUresult cuMulticastBindMem(CUmemGenericAllocationHandle multicast, std::size_t multicast_offset,

@@ -227,13 +227,13 @@ hipError_t hipMemGetHandleForAddressRange(void* handle, hipDeviceptr_t dptr, std
 
 hipError_t hipHostRegister(void* host_ptr, std::size_t size_bytes, unsigned int flags) {
   return to_hip(register_host_memory(hip(), host_ptr, size_bytes, [&] {
-    return from_hip(real::hipHostRegister(host_ptr, size_bytes, flags));
+    return real::hipHostRegister(host_ptr, size_bytes, flags);
   }));
 }
 
 hipError_t hipHostUnregister(void* host_ptr) {
-  return to_hip(unregister_host_memory(
-      hip(), host_ptr, [&] { return from_hip(real::hipHostUnregister(host_ptr)); }));
+  return to_hip(
+      unregister_host_memory(hip(), host_ptr, [&] { return real::hipHostUnregister(host_ptr); }));
 }
 
 }  // namespace hip_calls

@@ -85,7 +85,7 @@ hipError_t hipMallocFromPoolAsync(void** dev_ptr, std::size_t size, hipMemPool_t
 
 hipError_t hipFreeAsync(void* dev_ptr, hipStream_t stream) {
   return to_hip(free_async(hip(), address_of(dev_ptr), from_hip(stream),
-                           [&] { return from_hip(real::hipFreeAsync(dev_ptr, stream)); }));
+                           [&] { return real::hipFreeAsync(dev_ptr, stream); }));
 }
 
 hipError_t hipMemPoolCreate(hipMemPool_t* mem_pool, const hipMemPoolProps* pool_props) {
@@ -119,8 +119,8 @@ hipError_t hipMemPoolImportFromShareableHandle(hipMemPool_t* mem_pool, void* sha
 }
 
 hipError_t hipMemPoolDestroy(hipMemPool_t mem_pool) {
-  return to_hip(destroy_pool(hip(), from_hip(mem_pool),
-                             [&] { return from_hip(real::hipMemPoolDestroy(mem_pool)); }));
+  return to_hip(
+      destroy_pool(hip(), from_hip(mem_pool), [&] { return real::hipMemPoolDestroy(mem_pool); }));
 }
 
 hipError_t hipMemPoolTrimTo(hipMemPool_t mem_pool, std::size_t min_bytes_to_hold) {

@@ -20,7 +20,7 @@ hipError_t hipMemAddressReserve(void** ptr, std::size_t size, std::size_t alignm
 
 hipError_t hipMemAddressFree(void* dev_ptr, std::size_t size) {
   return to_hip(free_range(hip(), address_of(dev_ptr), size,
-                           [&] { return from_hip(real::hipMemAddressFree(dev_ptr, size)); }));
+                           [&] { return real::hipMemAddressFree(dev_ptr, size); }));
 }
 
 hipError_t hipMemCreate(hipMemGenericAllocationHandle_t* handle, std::size_t size,
@@ -45,13 +45,13 @@ hipError_t hipMemRelease(hipMemGenericAllocationHandle_t handle) {
 hipError_t hipMemMap(void* ptr, std::size_t size, std::size_t offset,
                      hipMemGenericAllocationHandle_t handle, unsigned long long flags) {
   return to_hip(map_handle(hip(), address_of(ptr), size, offset, from_hip(handle), [&](Handle own) {
-    return from_hip(real::hipMemMap(ptr, size, offset, to_hip(own), flags));
+    return real::hipMemMap(ptr, size, offset, to_hip(own), flags);
   }));
 }
 
 hipError_t hipMemUnmap(void* ptr, std::size_t size) {
-  return to_hip(unmap_range(hip(), address_of(ptr), size,
-                            [&] { return from_hip(real::hipMemUnmap(ptr, size)); }));
+  return to_hip(
+      unmap_range(hip(), address_of(ptr), size, [&] { return real::hipMemUnmap(ptr, size); }));
 }
 
 // No HIP release supports this function, so its structure with handles is not declared here.
@@ -63,9 +63,8 @@ hipError_t hipMemMapArrayAsync(hipArrayMapInfo* map_info_list, unsigned int coun
 hipError_t hipMemSetAccess(void* ptr, std::size_t size, const hipMemAccessDesc* desc,
                            std::size_t count) {
   return to_hip(change_access(
-      hip(), address_of(ptr), size,
-      [&] { return from_hip(real::hipMemSetAccess(ptr, size, desc, count)); }, count,
-      [&](std::size_t i) { return from_hip(desc[i]); }));
+      hip(), address_of(ptr), size, [&] { return real::hipMemSetAccess(ptr, size, desc, count); },
+      count, [&](std::size_t i) { return from_hip(desc[i]); }));
 }
 
 hipError_t hipMemGetAccess(unsigned long long* flags, const hipMemLocation* location, void* ptr) {
@@ -78,8 +77,7 @@ hipError_t hipMemExportToShareableHandle(void* shareable_handle,
                                          unsigned long long flags) {
   return to_hip(
       export_handle(hip(), from_hip(handle), handle_type, static_cast<int*>(shareable_handle), [&] {
-        return from_hip(
-            real::hipMemExportToShareableHandle(shareable_handle, handle, handle_type, flags));
+        return real::hipMemExportToShareableHandle(shareable_handle, handle, handle_type, flags);
       }));
 }
 
@@ -103,7 +101,7 @@ hipError_t hipMemGetAllocationPropertiesFromHandle(hipMemAllocationProp* prop,
   bool answered = false;
   const Result result = asked_of(hip(), from_hip(handle), prop == nullptr ? nullptr : &asked, [&] {
     answered = true;
-    return from_hip(real::hipMemGetAllocationPropertiesFromHandle(prop, handle));
+    return real::hipMemGetAllocationPropertiesFromHandle(prop, handle);
   });
   if (result == Result::kSuccess && !answered) *prop = asked.kept<hipMemAllocationProp>();
   return to_hip(result);

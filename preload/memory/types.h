@@ -120,7 +120,8 @@ enum class PoolAttribute : int {
   kUsedHigh = 8,
 };
 
-/// A reference to a function, valid during a call. Does not allocate.
+/// A reference to a function, valid during a call. Does not allocate. Converts the answer: a
+/// driver's result becomes a Result.
 template <class Signature>
 class FunctionRef;
 template <class Answer, class... Arguments>
@@ -130,7 +131,7 @@ class FunctionRef<Answer(Arguments...)> {
   FunctionRef(const Function& function)  // NOLINT(google-explicit-constructor): converts implicitly
       : object_(std::addressof(function)),
         call_([](const void* object, Arguments... arguments) -> Answer {
-          return (*static_cast<const Function*>(object))(arguments...);
+          return static_cast<Answer>((*static_cast<const Function*>(object))(arguments...));
         }) {}
   Answer operator()(Arguments... arguments) const { return call_(object_, arguments...); }
 

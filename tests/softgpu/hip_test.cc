@@ -457,8 +457,8 @@ TEST_F(HipTest, GraphsAreBuiltByHand) {
             hipSuccess);
   hipGraphNodeType type{};
   EXPECT_EQ(hip.hipGraphNodeGetType(fill, &type), hipSuccess);
-  EXPECT_EQ(int{type},
-            release() < 503 ? int{hipGraphNodeTypeMemset} : int{hipGraphNodeTypeMemsetR0503});
+  EXPECT_EQ(unsigned{type}, release() < 503 ? unsigned{hipGraphNodeTypeMemset}
+                                            : unsigned{hipGraphNodeTypeMemsetR0503});
   hipGraphExec_t exec = nullptr;
   ASSERT_EQ(hip.hipGraphInstantiate(&exec, graph, nullptr, nullptr, 0), hipSuccess);
   EXPECT_EQ(word(words), 0);
@@ -490,14 +490,14 @@ TEST_F(HipTest, PointersHaveAttributes) {
   ASSERT_EQ(hip.hipHostMalloc(&pinned, 4096, hipHostMallocPortable), hipSuccess);
   hipPointerAttribute_t attributes{};
   ASSERT_EQ(hip.hipPointerGetAttributes(&attributes, pinned), hipSuccess);
-  EXPECT_EQ(int{attributes.memoryType},
-            release() < 600 ? int{hipMemoryTypeHost} : int{hipMemoryTypeHostR0600});
+  EXPECT_EQ(unsigned{attributes.memoryType},
+            release() < 600 ? unsigned{hipMemoryTypeHost} : unsigned{hipMemoryTypeHostR0600});
   EXPECT_EQ(attributes.hostPointer, pinned);
   EXPECT_EQ(attributes.allocationFlags, unsigned{hipHostMallocPortable});
   void* address = alloc(4096);
   ASSERT_EQ(hip.hipPointerGetAttributes(&attributes, address), hipSuccess);
-  EXPECT_EQ(int{attributes.memoryType},
-            release() < 600 ? int{hipMemoryTypeDevice} : int{hipMemoryTypeDeviceR0600});
+  EXPECT_EQ(unsigned{attributes.memoryType},
+            release() < 600 ? unsigned{hipMemoryTypeDevice} : unsigned{hipMemoryTypeDeviceR0600});
   EXPECT_EQ(hip.hipPointerGetAttributes(&attributes, &attributes), hipErrorInvalidValue);
   EXPECT_EQ(hip.hipHostFree(pinned), hipSuccess);
 }
