@@ -1,4 +1,4 @@
-// The application's own virtual memory management: see preload/memory/vmm.h.
+// The application's own virtual memory management, and IPC: see preload/memory/vmm.h and ipc.h.
 #include "preload/memory/vmm.h"
 
 #include <vector>
@@ -6,10 +6,13 @@
 #include "preload/cuda/face.h"
 #include "preload/cuda/real_driver.h"
 #include "preload/cuda/tracked.h"
+#include "preload/memory/ipc.h"
 #include "preload/memory/plain.h"
 
 namespace gcr::preload {
 namespace {
+
+static_assert(sizeof(CUipcMemHandle) == kIpcHandleBytes);
 
 /// Calls `function` for tiles of sparse arrays, with the driver's handles instead of ours. Arrays
 /// cannot be unmapped and mapped again as ranges can, so such memory cannot be detached.
@@ -64,17 +67,13 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, std::size_t size_byte
                      const CUmemAllocationProp* asked, unsigned long long flags) {
   const Asked wanted =
       handle == nullptr || asked == nullptr ? Asked() : from_cuda(*asked);  // or untracked
-  if (const auto done = create_tracked(cuda(), handle, size_bytes, wanted, flags)) {
-    return to_cuda(*done);
-  }
-  const CUresult result = real::cuMemCreate(handle, size_bytes, asked, flags);
-  if (result == CUDA_SUCCESS && wanted.trackable) note_fallback(cuda());
-  return result;
+  return to_cuda(create_tracked(cuda(), handle, size_bytes, wanted, flags, [&] {
+    return real::cuMemCreate(handle, size_bytes, asked, flags);
+  }));
 }
 
 CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
-  if (const auto done = release_handle(cuda(), handle)) return to_cuda(*done);
-  return real::cuMemRelease(handle);
+  return to_cuda(release_handle(cuda(), handle, [&] { return real::cuMemRelease(handle); }));
 }
 
 CUresult cuMemMap(CUdeviceptr address, std::size_t size_bytes, std::size_t offset_bytes,
@@ -195,6 +194,25 @@ CUresult cuMemMapArrayAsync_ptsz(CUarrayMapInfo* list, unsigned int count, CUstr
   return map_arrays(list, count, [&](CUarrayMapInfo* translated) {
     return real::cuMemMapArrayAsync_ptsz(translated, count, stream);
   });
+}
+
+CUresult cuIpcGetMemHandle(CUipcMemHandle* handle, CUdeviceptr address) {
+  return to_cuda(export_ipc(cuda(), handle, address,
+                            [&] { return real::cuIpcGetMemHandle(handle, address); }));
+}
+
+CUresult cuIpcOpenMemHandle(CUdeviceptr* address, CUipcMemHandle handle, unsigned int flags) {
+  return to_cuda(open_ipc(cuda(), address, &handle,
+                          [&] { return real::cuIpcOpenMemHandle(address, handle, flags); }));
+}
+
+CUresult cuIpcOpenMemHandle_v2(CUdeviceptr* address, CUipcMemHandle handle, unsigned int flags) {
+  return to_cuda(open_ipc(cuda(), address, &handle,
+                          [&] { return real::cuIpcOpenMemHandle_v2(address, handle, flags); }));
+}
+
+CUresult cuIpcCloseMemHandle(CUdeviceptr address) {
+  return to_cuda(close_ipc(cuda(), address, [&] { return real::cuIpcCloseMemHandle(address); }));
 }
 
 }  // namespace tracked

@@ -27,19 +27,19 @@ hipError_t hipMemCreate(hipMemGenericAllocationHandle_t* handle, std::size_t siz
                         const hipMemAllocationProp* prop, unsigned long long flags) {
   const Asked wanted = handle == nullptr || prop == nullptr ? Asked() : from_hip(*prop);
   Handle own = 0;
-  if (const auto done = create_tracked(hip(), &own, size, wanted, flags)) {
-    // NOLINTNEXTLINE(clang-analyzer-core.NullDereference): null is not trackable
-    if (*done == Result::kSuccess) *handle = to_hip(own);
-    return to_hip(*done);
-  }
-  const hipError_t result = real::hipMemCreate(handle, size, prop, flags);
-  if (result == hipSuccess && wanted.trackable) note_fallback(hip());
-  return result;
+  const Result result = create_tracked(hip(), &own, size, wanted, flags, [&] {
+    const hipError_t created = real::hipMemCreate(handle, size, prop, flags);
+    if (created == hipSuccess) own = from_hip(*handle);
+    return created;
+  });
+  // NOLINTNEXTLINE(clang-analyzer-core.NullDereference): null is refused
+  if (result == Result::kSuccess) *handle = to_hip(own);
+  return to_hip(result);
 }
 
 hipError_t hipMemRelease(hipMemGenericAllocationHandle_t handle) {
-  if (const auto done = release_handle(hip(), from_hip(handle))) return to_hip(*done);
-  return real::hipMemRelease(handle);
+  return to_hip(
+      release_handle(hip(), from_hip(handle), [&] { return real::hipMemRelease(handle); }));
 }
 
 hipError_t hipMemMap(void* ptr, std::size_t size, std::size_t offset,
@@ -120,31 +120,28 @@ hipError_t hipMemRetainAllocationHandle(hipMemGenericAllocationHandle_t* handle,
 }
 
 hipError_t hipIpcGetMemHandle(hipIpcMemHandle_t* handle, void* dev_ptr) {
-  if (const auto done = export_ipc(hip(), handle, address_of(dev_ptr))) return to_hip(*done);
-  // HIP accepts the application's own mappings, and then the kernel crashes (clr issue 265).
-  if (view_of(hip(), address_of(dev_ptr)).has_value()) return hipErrorInvalidValue;
-  const hipError_t result = real::hipIpcGetMemHandle(handle, dev_ptr);
-  if (result == hipSuccess) note_driver_ipc_exported(hip());
-  return result;
+  return to_hip(export_ipc(hip(), handle, address_of(dev_ptr), [&] {
+    // HIP accepts the application's own mappings, and then the kernel crashes (clr issue 265).
+    if (view_of(hip(), address_of(dev_ptr)).has_value()) return hipErrorInvalidValue;
+    return real::hipIpcGetMemHandle(handle, dev_ptr);
+  }));
 }
 
 hipError_t hipIpcOpenMemHandle(void** dev_ptr, hipIpcMemHandle_t handle, unsigned int flags) {
   Address address = 0;
-  if (const auto done = open_ipc(hip(), dev_ptr == nullptr ? nullptr : &address, &handle)) {
-    // NOLINTNEXTLINE(clang-analyzer-core.NullDereference): null is refused
-    if (*done == Result::kSuccess) *dev_ptr = pointer_to(address);
-    return to_hip(*done);
-  }
-  const hipError_t result = real::hipIpcOpenMemHandle(dev_ptr, handle, flags);
-  if (result == hipSuccess) note_driver_ipc_opened(hip());
-  return result;
+  const Result result = open_ipc(hip(), dev_ptr == nullptr ? nullptr : &address, &handle, [&] {
+    const hipError_t opened = real::hipIpcOpenMemHandle(dev_ptr, handle, flags);
+    if (opened == hipSuccess) address = address_of(*dev_ptr);
+    return opened;
+  });
+  // NOLINTNEXTLINE(clang-analyzer-core.NullDereference): null is refused
+  if (result == Result::kSuccess) *dev_ptr = pointer_to(address);
+  return to_hip(result);
 }
 
 hipError_t hipIpcCloseMemHandle(void* dev_ptr) {
-  if (const auto done = close_ipc(hip(), address_of(dev_ptr))) return to_hip(*done);
-  const hipError_t result = real::hipIpcCloseMemHandle(dev_ptr);
-  if (result == hipSuccess) note_driver_ipc_closed(hip());
-  return result;
+  return to_hip(
+      close_ipc(hip(), address_of(dev_ptr), [&] { return real::hipIpcCloseMemHandle(dev_ptr); }));
 }
 
 }  // namespace gcr::preload::hip_calls

@@ -199,41 +199,45 @@ Closing close_once(Runtime& r, Address address, Freed* taken) {
 
 }  // namespace
 
-std::optional<Result> export_ipc(Runtime& r, void* handle, Address address) {
-  const std::lock_guard lock(r.mutex);
-  const Plain* plain = r.inventory.find_plain(address);
-  const Mapping* mapping = r.inventory.find_mapping(address);
-  if (plain == nullptr || mapping->physical->origin != Origin::kLibrary ||
-      mapping->pool != nullptr) {
-    return std::nullopt;
+Result export_ipc(Runtime& r, void* handle, Address address, RealCall driver) {
+  {
+    const std::lock_guard lock(r.mutex);
+    const Plain* plain = r.inventory.find_plain(address);
+    const Mapping* mapping = r.inventory.find_mapping(address);
+    if (plain != nullptr && mapping->physical->origin == Origin::kLibrary &&
+        mapping->pool == nullptr) {
+      return handle == nullptr ? Result::kInvalidValue : make_ticket(r, *mapping, *plain, handle);
+    }
   }
-  return handle == nullptr ? Result::kInvalidValue : make_ticket(r, *mapping, *plain, handle);
+  const Result result = driver();
+  if (result != Result::kSuccess) return result;
+  const std::lock_guard lock(r.mutex);
+  r.driver_ipc_exported = true;
+  return result;
 }
 
 void permit_opening() { ::prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0); }
 
-void note_driver_ipc_exported(Runtime& r) {
-  const std::lock_guard lock(r.mutex);
-  r.driver_ipc_exported = true;
-}
-
-std::optional<Result> open_ipc(Runtime& r, Address* address, const void* handle) {
+Result open_ipc(Runtime& r, Address* address, const void* handle, RealCall driver) {
   IpcTicket ticket;
   ::memcpy(&ticket, handle, sizeof(ticket));
-  if (ticket.magic != kIpcMagic) return std::nullopt;
-  return open_ticket(r, address, ticket);
-}
-
-void note_driver_ipc_opened(Runtime& r) {
+  if (ticket.magic == kIpcMagic) return open_ticket(r, address, ticket);
+  const Result result = driver();
+  if (result != Result::kSuccess) return result;
   const std::lock_guard lock(r.mutex);
   ++r.driver_ipc_imported;
+  return result;
 }
 
-std::optional<Result> close_ipc(Runtime& r, Address address) {
+Result close_ipc(Runtime& r, Address address, RealCall driver) {
   Freed freed;
   switch (close_once(r, address, &freed)) {
-    case Closing::kDriver:
-      return std::nullopt;
+    case Closing::kDriver: {
+      const Result result = driver();
+      const std::lock_guard lock(r.mutex);
+      if (result == Result::kSuccess && r.driver_ipc_imported > 0) --r.driver_ipc_imported;
+      return result;
+    }
     case Closing::kStillOpen:
     case Closing::kDeferred:
       return Result::kSuccess;
@@ -243,11 +247,6 @@ std::optional<Result> close_ipc(Runtime& r, Address address) {
   const Result result = synchronize(r, freed.context);
   release(r, freed);
   return result;
-}
-
-void note_driver_ipc_closed(Runtime& r) {
-  const std::lock_guard lock(r.mutex);
-  if (r.driver_ipc_imported > 0) --r.driver_ipc_imported;
 }
 
 }  // namespace gcr::preload

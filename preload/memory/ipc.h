@@ -14,12 +14,11 @@
 // exporter's permission, which it gives (to processes of its user) with its first handle, and again
 // after a migration. Both processes must see each other's PIDs.
 //
-// Functions take the mutex unless they say otherwise. Those that return an optional return nullopt
-// if the driver must handle the call; then a note_driver_… function records what the driver did.
+// Functions take the mutex unless they say otherwise. `driver` is the application's call, made
+// without the mutex for memory that is not backed.
 #pragma once
 
 #include <cstddef>
-#include <optional>
 
 #include "preload/memory/runtime.h"
 
@@ -28,16 +27,13 @@ namespace gcr::preload {
 inline constexpr std::size_t kIpcHandleBytes = 64;
 
 /// Writes a handle of kIpcHandleBytes for the allocation at `address`; `handle` may be null.
-std::optional<Result> export_ipc(Runtime& r, void* handle, Address address);
+Result export_ipc(Runtime& r, void* handle, Address address, RealCall driver);
 /// Permits processes of the same user to open this process's handles. Takes no mutex; any thread.
 void permit_opening();
-void note_driver_ipc_exported(Runtime& r);
 
 /// Opens a handle in the current context; `address` may be null.
-std::optional<Result> open_ipc(Runtime& r, Address* address, const void* handle);
-void note_driver_ipc_opened(Runtime& r);
+Result open_ipc(Runtime& r, Address* address, const void* handle, RealCall driver);
 
-std::optional<Result> close_ipc(Runtime& r, Address address);
-void note_driver_ipc_closed(Runtime& r);
+Result close_ipc(Runtime& r, Address address, RealCall driver);
 
 }  // namespace gcr::preload

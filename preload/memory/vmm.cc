@@ -78,9 +78,9 @@ void release_imported(Runtime& r, Handle handle) {
 
 }  // namespace
 
-std::optional<Result> create_tracked(Runtime& r, Handle* handle, std::size_t size_bytes,
-                                     const Asked& asked, unsigned long long flags) {
-  if (!asked.trackable) return std::nullopt;
+Result create_tracked(Runtime& r, Handle* handle, std::size_t size_bytes, const Asked& asked,
+                      unsigned long long flags, RealCall driver) {
+  if (!asked.trackable) return driver();
   Handle own = 0;
   flush_deferred_frees(r);
   const int device = device_of(r, asked);
@@ -88,29 +88,31 @@ std::optional<Result> create_tracked(Runtime& r, Handle* handle, std::size_t siz
   if (result == Result::kOutOfMemory && asked.host_node < 0 && make_room(r, device, size_bytes)) {
     result = r.driver.create_as(&own, size_bytes, asked, flags);
   }
-  if (result != Result::kSuccess) return std::nullopt;
+  const bool tracked = result == Result::kSuccess;
+  if (!tracked) result = driver();
   const std::lock_guard lock(r.mutex);
-  Physical& physical = r.inventory.add_physical(own, size_bytes, device, Origin::kApplication);
-  add_handle(physical, asked);
-  *handle = Inventory::to_handle(physical);
-  return Result::kSuccess;
-}
-
-void note_fallback(Runtime& r) {
-  const std::lock_guard lock(r.mutex);
-  ++r.fallbacks;
-}
-
-std::optional<Result> release_handle(Runtime& r, Handle handle) {
-  const std::lock_guard lock(r.mutex);
-  if (Physical* physical = r.inventory.from_handle(handle)) {
-    --physical->references;
-    release_if_unused(r, *physical);
-    return Result::kSuccess;
+  if (tracked) {
+    Physical& physical = r.inventory.add_physical(own, size_bytes, device, Origin::kApplication);
+    add_handle(physical, asked);
+    *handle = Inventory::to_handle(physical);
+  } else if (result == Result::kSuccess) {
+    ++r.fallbacks;
   }
-  if (Inventory::is_our_handle(handle)) return Result::kInvalidValue;
-  release_imported(r, handle);
-  return std::nullopt;
+  return result;
+}
+
+Result release_handle(Runtime& r, Handle handle, RealCall driver) {
+  {
+    const std::lock_guard lock(r.mutex);
+    if (Physical* physical = r.inventory.from_handle(handle)) {
+      --physical->references;
+      release_if_unused(r, *physical);
+      return Result::kSuccess;
+    }
+    if (Inventory::is_our_handle(handle)) return Result::kInvalidValue;
+    release_imported(r, handle);
+  }
+  return driver();
 }
 
 Result map_handle(Runtime& r, Address address, std::size_t size_bytes, std::size_t offset_bytes,

@@ -5,20 +5,17 @@
 // is the application's call, made with the mutex held if the function says so.
 #pragma once
 
-#include <optional>
-
 #include "preload/memory/runtime.h"
 
 namespace gcr::preload {
 
-/// Creates tracked memory; the application gets `handle`. Nullopt: make the application's call to
-/// the driver, and call note_fallback() if that succeeds.
-std::optional<Result> create_tracked(Runtime& r, Handle* handle, std::size_t size_bytes,
-                                     const Asked& asked, unsigned long long flags);
-void note_fallback(Runtime& r);
+/// Creates tracked memory; the application gets `handle`. If that is not possible, `driver` creates
+/// memory that is not tracked.
+Result create_tracked(Runtime& r, Handle* handle, std::size_t size_bytes, const Asked& asked,
+                      unsigned long long flags, RealCall driver);
 
-/// Releases one reference of the application to `handle`. Nullopt: it is the driver's handle.
-std::optional<Result> release_handle(Runtime& r, Handle handle);
+/// Releases one reference of the application to `handle`; `driver` releases a handle of its own.
+Result release_handle(Runtime& r, Handle handle, RealCall driver);
 
 /// Maps `handle`; `driver` maps the driver's handle that it gets. Holds the mutex during that call.
 Result map_handle(Runtime& r, Address address, std::size_t size_bytes, std::size_t offset_bytes,
