@@ -6,11 +6,14 @@
 
 #include "preload/bindings.h"
 #include "preload/elf_object.h"
+#include "preload/log.h"
 
 namespace gcr::preload {
 namespace {
 
 constexpr std::size_t kMaxPathBytes = 4096;
+
+constinit std::atomic<unsigned> g_withheld{0};
 
 void store(void* addresses, const FunctionRow& row, void* address) {
   auto* slot = reinterpret_cast<void**>(static_cast<char*>(addresses) + row.real_offset_bytes);
@@ -80,6 +83,13 @@ bool lookup_needs_no_shim(const FunctionTable& table, std::string_view public_na
     return row.shim == nullptr && (row.public_name == public_name || row.symbol == public_name);
   });
 }
+
+void note_withheld(const char* name) {
+  g_withheld.fetch_add(1, std::memory_order_relaxed);
+  log_line("%s is withheld: this library does not know that driver function", name);
+}
+
+unsigned withheld_lookups() { return g_withheld.load(std::memory_order_relaxed); }
 
 bool is_unknown_export(const FunctionTable& table, const char* symbol, const void* address) {
   if (is_known(table, symbol)) return false;

@@ -73,12 +73,10 @@ constexpr auto in_order(const std::string_view (&symbols)[kCount]) {
   return ordered;
 }
 
-/// The row of an exported symbol, if it has a shim; else null. Any thread; neither locks nor
-/// allocates.
+/// The row of an exported symbol, null if it has no shim. Any thread; neither locks nor allocates.
 const FunctionRow* find_shimmed(const FunctionTable& table, const char* symbol);
 
-/// The driver's address for a row, or null. `addresses` are the driver's; null while none is
-/// loaded.
+/// The driver's address for a row, or null. `addresses` are null while no driver is loaded.
 void* address_of(const void* addresses, const FunctionRow& row);
 
 /// The row whose shim answers a lookup of a public name for which the driver returned `address`:
@@ -94,6 +92,10 @@ const FunctionRow* find_looked_up(const FunctionTable& table, const void* addres
 /// unknown function might submit work or map memory behind a closed gate, so it is withheld from
 /// the application. Any thread; neither locks nor allocates.
 bool lookup_needs_no_shim(const FunctionTable& table, std::string_view public_name);
+
+/// Counts a lookup that was withheld, and logs the function's name. Any thread; does not allocate.
+void note_withheld(const char* name);
+unsigned withheld_lookups();
 
 /// Whether `name` begins like the functions of a driver. Names of other libraries may too (cuFile,
 /// for example); the object that defines them tells the difference.
@@ -121,9 +123,8 @@ bool find_driver(const FunctionTable& table, void* addresses);
 template <class Real, const FunctionTable& (*kTable)()>
 class LoadedDriver {
  public:
-  /// Null while no driver is loaded. Any thread. The first call that finds a driver reads all its
-  /// addresses and prevents its unloading; that call may take the loader's lock. Later calls are
-  /// one load. The result stays valid for the life of the process.
+  /// Null while no driver is loaded. Any thread. The first call that finds a driver may take the
+  /// loader's lock, later ones are one load. The result stays valid for the life of the process.
   const Real* functions() {
     const Real* const known = found_.load(std::memory_order_acquire);
     return known != nullptr ? known : find();

@@ -6,7 +6,6 @@
 
 #include "preload/cuda/real_driver.h"
 #include "preload/cuda/shims.h"
-#include "preload/withheld.h"
 
 namespace gcr::preload {
 namespace {

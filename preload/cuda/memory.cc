@@ -1,4 +1,5 @@
-// cuMemAlloc and related functions, and registered host memory: see preload/memory/plain.h.
+// cuMemAlloc and related functions, variables of modules, and registered host memory: see
+// preload/memory/plain.h.
 #include "preload/cuda/face.h"
 #include "preload/cuda/real_driver.h"
 #include "preload/cuda/tracked.h"
@@ -6,6 +7,16 @@
 #include "preload/memory/plain.h"
 
 namespace gcr::preload::tracked {
+namespace {
+
+/// Notes the variable of a module, in case it is managed; `address` is null if the caller asked
+/// only for the size.
+CUresult noted(CUresult result, const CUdeviceptr* address) {
+  if (result == CUDA_SUCCESS && address != nullptr) note_variable(cuda(), *address);
+  return result;
+}
+
+}  // namespace
 
 CUresult cuMemAlloc_v2(CUdeviceptr* address, std::size_t size_bytes) {
   if (address != nullptr && allocate_plain(cuda(), address, size_bytes)) return CUDA_SUCCESS;
@@ -58,6 +69,21 @@ CUresult cuMemGetHandleForAddressRange(void* handle, CUdeviceptr address, std::s
       real::cuMemGetHandleForAddressRange(handle, address, size_bytes, type, flags);
   if (result == CUDA_SUCCESS) note_foreign(cuda(), address);
   return result;
+}
+
+CUresult cuModuleGetGlobal_v2(CUdeviceptr* address, std::size_t* size_bytes, CUmodule module,
+                              const char* name) {
+  return noted(real::cuModuleGetGlobal_v2(address, size_bytes, module, name), address);
+}
+
+CUresult cuLibraryGetGlobal(CUdeviceptr* address, std::size_t* size_bytes, CUlibrary library,
+                            const char* name) {
+  return noted(real::cuLibraryGetGlobal(address, size_bytes, library, name), address);
+}
+
+CUresult cuLibraryGetManaged(CUdeviceptr* address, std::size_t* size_bytes, CUlibrary library,
+                             const char* name) {
+  return noted(real::cuLibraryGetManaged(address, size_bytes, library, name), address);
 }
 
 CUresult cuMemHostRegister(void* at, std::size_t size_bytes, unsigned int flags) {

@@ -53,11 +53,6 @@ CUresult bound(CUdeviceptr address, CUresult result) {
 
 namespace tracked {
 
-CUresult cuMemAddressReserve(CUdeviceptr* address, std::size_t size_bytes, std::size_t alignment,
-                             CUdeviceptr wanted, unsigned long long flags) {
-  return real::cuMemAddressReserve(address, size_bytes, alignment, wanted, flags);
-}
-
 CUresult cuMemAddressFree(CUdeviceptr address, std::size_t size_bytes) {
   return to_cuda(free_range(cuda(), address, size_bytes,
                             [&] { return real::cuMemAddressFree(address, size_bytes); }));
@@ -94,11 +89,6 @@ CUresult cuMemSetAccess(CUdeviceptr address, std::size_t size_bytes,
       cuda(), address, size_bytes,
       [&] { return real::cuMemSetAccess(address, size_bytes, accesses, count); }, count,
       [&](std::size_t i) { return from_cuda(accesses[i]); }));
-}
-
-CUresult cuMemGetAccess(unsigned long long* flags, const CUmemLocation* location,
-                        CUdeviceptr address) {
-  return real::cuMemGetAccess(flags, location, address);
 }
 
 CUresult cuMemExportToShareableHandle(void* shareable, CUmemGenericAllocationHandle handle,

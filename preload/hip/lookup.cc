@@ -5,7 +5,6 @@
 
 #include "preload/hip/real_hip.h"
 #include "preload/hip/shims.h"
-#include "preload/withheld.h"
 
 namespace gcr::preload {
 namespace {

@@ -27,7 +27,6 @@
 #include "preload/cuda/real_driver.h"
 #include "preload/elf_object.h"
 #include "preload/hip/real_hip.h"
-#include "preload/withheld.h"
 
 #ifndef __x86_64__
 #error "the entries are written for x86-64"

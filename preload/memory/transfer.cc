@@ -15,6 +15,7 @@
 
 #include "preload/descriptors.h"
 #include "preload/door.h"
+#include "preload/function_table.h"
 #include "preload/gate.h"
 #include "preload/inherited.h"
 #include "preload/memory/backing.h"
@@ -25,7 +26,6 @@
 #include "preload/memory/runtime.h"
 #include "preload/memory/stack_limits.h"
 #include "preload/runtime.h"
-#include "preload/withheld.h"
 
 namespace gcr::preload {
 namespace {

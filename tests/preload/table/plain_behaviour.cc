@@ -6,7 +6,6 @@
 #include "preload/gate.h"
 #include "preload/hip/real_hip.h"
 #include "preload/hip/tracked.h"
-#include "preload/withheld.h"
 
 namespace gcr::preload::tracked {
 namespace {
