@@ -96,28 +96,21 @@ void refresh_access(Runtime& r, Context* owner) {
   }
 }
 
-/// The result of waiting for the contexts.
-enum class Idle { kYes, kTimeout, kDriver };
-
 /// Waits for all contexts. Call it while the gate is closed and empty, or from the thread with
-/// exclusive access, and only while no stream is captured. `result` is the driver's result for
-/// kDriver.
-Idle wait_for_contexts(Runtime& r, std::chrono::nanoseconds timeout, Result* result) {
+/// exclusive access, and only while no stream is captured.
+runtime::Ending wait_for_contexts(Runtime& r, std::chrono::nanoseconds timeout) {
   Waiting& waiting = r.waiting;
   const auto deadline = Clock::now() + timeout;
-  *result = Result::kSuccess;
-  if (!waiting_thread_ends(waiting, deadline)) return Idle::kTimeout;
+  if (!waiting_thread_ends(waiting, deadline)) return {door::Outcome::kTimeout};
   join_waiting_thread(waiting);
   copy_contexts(r);
-  if (waiting.count == 0) return Idle::kYes;
-  if (!start_waiting_thread(r)) {
-    *result = Result::kOperatingSystem;
-    return Idle::kDriver;
-  }
-  if (!waiting_thread_ends(waiting, deadline)) return Idle::kTimeout;
+  if (waiting.count == 0) return {};
+  if (!start_waiting_thread(r)) return {door::Outcome::kDriver, number(Result::kOperatingSystem)};
+  if (!waiting_thread_ends(waiting, deadline)) return {door::Outcome::kTimeout};
   join_waiting_thread(waiting);
-  *result = waiting.result.load();
-  return *result == Result::kSuccess ? Idle::kYes : Idle::kDriver;
+  const Result result = waiting.result.load();
+  if (result != Result::kSuccess) return {door::Outcome::kDriver, number(result)};
+  return {};
 }
 
 }  // namespace
@@ -249,10 +242,8 @@ runtime::Ending wait_until_idle(Runtime& r, std::chrono::nanoseconds timeout,
   }
   *obstacle = capturing ? door::Obstacle::kCapture : door::Obstacle::kGpuWork;
   if (capturing) return {door::Outcome::kTimeout};
-  Result result = Result::kSuccess;
-  const Idle idle = wait_for_contexts(r, timeout, &result);
-  if (idle == Idle::kTimeout) return {door::Outcome::kTimeout};
-  if (idle == Idle::kDriver) return {door::Outcome::kDriver, number(result)};
+  const runtime::Ending ending = wait_for_contexts(r, timeout);
+  if (ending.outcome != door::Outcome::kOk) return ending;
   {
     const std::lock_guard lock(r.mutex);
     note_all_passed(r);

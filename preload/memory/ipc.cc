@@ -182,21 +182,6 @@ Result open_ticket(Runtime& r, Address* address, const IpcTicket& ticket) {
   return Result::kSuccess;
 }
 
-enum class Closing { kDriver, kStillOpen, kDeferred, kTaken };
-
-Closing close_once(Runtime& r, Address address, Freed* taken) {
-  const std::lock_guard lock(r.mutex);
-  Plain* plain = r.inventory.find_plain(address);
-  if (plain == nullptr || plain->address != address || plain->ipc_opens == 0) {
-    return Closing::kDriver;
-  }
-  if (--plain->ipc_opens > 0) return Closing::kStillOpen;
-  *taken = remove_from_inventory(r, *r.inventory.find_mapping(address), address);
-  if (!any_capture(r)) return Closing::kTaken;
-  r.deferred_frees.push_back({std::move(*taken), nullptr});
-  return Closing::kDeferred;
-}
-
 }  // namespace
 
 Result export_ipc(Runtime& r, void* handle, Address address, RealCall driver) {
@@ -230,20 +215,22 @@ Result open_ipc(Runtime& r, Address* address, const void* handle, RealCall drive
 }
 
 Result close_ipc(Runtime& r, Address address, RealCall driver) {
-  Freed freed;
-  switch (close_once(r, address, &freed)) {
-    case Closing::kDriver: {
-      const Result result = driver();
-      const std::lock_guard lock(r.mutex);
-      if (result == Result::kSuccess && r.driver_ipc_imported > 0) --r.driver_ipc_imported;
-      return result;
-    }
-    case Closing::kStillOpen:
-    case Closing::kDeferred:
-      return Result::kSuccess;
-    case Closing::kTaken:
-      break;
+  std::unique_lock lock(r.mutex);
+  Plain* plain = r.inventory.find_plain(address);
+  if (plain == nullptr || plain->address != address || plain->ipc_opens == 0) {
+    lock.unlock();
+    const Result result = driver();
+    lock.lock();
+    if (result == Result::kSuccess && r.driver_ipc_imported > 0) --r.driver_ipc_imported;
+    return result;
   }
+  if (--plain->ipc_opens > 0) return Result::kSuccess;
+  Freed freed = remove_from_inventory(r, *r.inventory.find_mapping(address), address);
+  if (any_capture(r)) {
+    r.deferred_frees.push_back({std::move(freed), nullptr});
+    return Result::kSuccess;
+  }
+  lock.unlock();
   const Result result = synchronize(r, freed.context);
   release(r, freed);
   return result;

@@ -32,21 +32,6 @@ std::size_t pitch_alignment(Runtime& r) {
   return pitch_bytes;
 }
 
-enum class Ownership { kDriver, kRefused, kDeferred, kTaken };
-
-/// Removes a backed allocation from the inventory. The caller must release `taken`; during a
-/// capture the release is deferred instead.
-Ownership prepare_free(Runtime& r, Address address, Freed* taken) {
-  const std::lock_guard lock(r.mutex);
-  Mapping* mapping = r.inventory.find_mapping(address);
-  if (mapping == nullptr || !mapping->holds_plains()) return Ownership::kDriver;
-  if (!is_backed(r, *mapping, address)) return Ownership::kRefused;
-  *taken = remove_from_inventory(r, *mapping, address);
-  if (!any_capture(r)) return Ownership::kTaken;
-  r.deferred_frees.push_back({std::move(*taken), nullptr});
-  return Ownership::kDeferred;
-}
-
 /// Records registered host memory; returns whether it is new.
 bool note_registered(Runtime& r, const void* at, std::size_t size_bytes) {
   const std::lock_guard lock(r.mutex);
@@ -95,18 +80,19 @@ bool allocate_pitched(Runtime& r, Address* address, std::size_t* pitch_bytes,
 std::optional<Result> free_plain(Runtime& r, Address address) {
   if (const std::optional<Result> of_pool = free_unused(r, address)) return *of_pool;
   Freed freed;
-  switch (prepare_free(r, address, &freed)) {
-    case Ownership::kDriver: {
-      const std::lock_guard lock(r.mutex);
+  {
+    const std::lock_guard lock(r.mutex);
+    Mapping* mapping = r.inventory.find_mapping(address);
+    if (mapping == nullptr || !mapping->holds_plains()) {
       r.inventory.remove_untracked(address);
       return std::nullopt;
     }
-    case Ownership::kRefused:
-      return Result::kInvalidValue;
-    case Ownership::kDeferred:
+    if (!is_backed(r, *mapping, address)) return Result::kInvalidValue;
+    freed = remove_from_inventory(r, *mapping, address);
+    if (any_capture(r)) {
+      r.deferred_frees.push_back({std::move(freed), nullptr});
       return Result::kSuccess;
-    case Ownership::kTaken:
-      break;
+    }
   }
   const Result result = synchronize(r, freed.context);
   release(r, freed);
