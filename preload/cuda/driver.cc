@@ -145,10 +145,7 @@ class CudaDriver final : public Driver {
   }
 
   Result current(Context** context) override {
-    CUcontext own = nullptr;
-    const CUresult result = real::cuCtxGetCurrent(&own);
-    *context = from_cuda(own);
-    return from_cuda(result);
+    return get<CUcontext>(context, [&](auto* own) { return real::cuCtxGetCurrent(own); });
   }
   Result current_device(int* device) override { return from_cuda(real::cuCtxGetDevice(device)); }
   Result enter(Context* context, Context**) override {
@@ -221,10 +218,8 @@ class CudaDriver final : public Driver {
     return from_cuda(result);
   }
   Result create_event(Event** event) override {
-    CUevent own = nullptr;
-    const CUresult result = real::cuEventCreate(&own, CU_EVENT_DISABLE_TIMING);
-    *event = reinterpret_cast<Event*>(own);
-    return from_cuda(result);
+    return get<CUevent>(
+        event, [&](auto* own) { return real::cuEventCreate(own, CU_EVENT_DISABLE_TIMING); });
   }
   void destroy_event(Event* event) override { real::cuEventDestroy_v2(to_cuda(event)); }
   Result record(Event* event, Stream* stream) override {
@@ -239,16 +234,12 @@ class CudaDriver final : public Driver {
   }
 
   Result current_pool(int device, PoolHandle** pool) override {
-    CUmemoryPool own = nullptr;
-    const CUresult result = real::cuDeviceGetMemPool(&own, device);
-    *pool = from_cuda(own);
-    return from_cuda(result);
+    return get<CUmemoryPool>(pool,
+                             [&](auto* own) { return real::cuDeviceGetMemPool(own, device); });
   }
   Result default_pool(int device, PoolHandle** pool) override {
-    CUmemoryPool own = nullptr;
-    const CUresult result = real::cuDeviceGetDefaultMemPool(&own, device);
-    *pool = from_cuda(own);
-    return from_cuda(result);
+    return get<CUmemoryPool>(
+        pool, [&](auto* own) { return real::cuDeviceGetDefaultMemPool(own, device); });
   }
   PoolBehaviour behaviour_of(PoolHandle* pool) override {
     const CUmemoryPool own = to_cuda(pool);

@@ -264,10 +264,9 @@ class HipDriver final : public Driver {
     return from_hip(result);
   }
   Result create_event(Event** event) override {
-    hipEvent_t own = nullptr;
-    const hipError_t result = real::hipEventCreateWithFlags(&own, hipEventDisableTiming);
-    *event = reinterpret_cast<Event*>(own);
-    return from_hip(result);
+    return get<hipEvent_t>(event, [&](auto* own) {
+      return real::hipEventCreateWithFlags(own, hipEventDisableTiming);
+    });
   }
   void destroy_event(Event* event) override { real::hipEventDestroy(to_hip(event)); }
   Result record(Event* event, Stream* stream) override {
@@ -283,16 +282,12 @@ class HipDriver final : public Driver {
   }
 
   Result current_pool(int device, PoolHandle** pool) override {
-    hipMemPool_t own = nullptr;
-    const hipError_t result = real::hipDeviceGetMemPool(&own, device);
-    *pool = from_hip(own);
-    return from_hip(result);
+    return get<hipMemPool_t>(pool,
+                             [&](auto* own) { return real::hipDeviceGetMemPool(own, device); });
   }
   Result default_pool(int device, PoolHandle** pool) override {
-    hipMemPool_t own = nullptr;
-    const hipError_t result = real::hipDeviceGetDefaultMemPool(&own, device);
-    *pool = from_hip(own);
-    return from_hip(result);
+    return get<hipMemPool_t>(
+        pool, [&](auto* own) { return real::hipDeviceGetDefaultMemPool(own, device); });
   }
   PoolBehaviour behaviour_of(PoolHandle* pool) override {
     PoolBehaviour behaviour;

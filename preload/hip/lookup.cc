@@ -20,12 +20,15 @@ void* replace_hip(const RealHip& hip, const char* symbol, bool thread_stream, vo
   return nullptr;
 }
 
-template <class Status, class Ask>
-hipError_t look_up(const char* symbol, void** address, bool thread_stream, Status* status,
-                   Status not_found, const Ask& ask) {
+/// Calls HIP's `function` with the arguments of the application, and replaces the address that it
+/// finds.
+template <class Function, class Status, class... Options>
+hipError_t look_up(Function* RealHip::*function, bool thread_stream, Status not_found,
+                   const char* symbol, void** address, Status* status, Options... options) {
   const RealHip* hip = real_hip();
   if (hip == nullptr) return hipErrorNotInitialized;
-  const hipError_t result = ask(*hip);
+  if (hip->*function == nullptr) return hipErrorNotSupported;
+  const hipError_t result = (hip->*function)(symbol, address, options..., status);
   if (result != hipSuccess || *address == nullptr) return result;
   *address = replace_hip(*hip, symbol, thread_stream, *address);
   if (*address != nullptr) return result;
@@ -45,34 +48,22 @@ using gcr::preload::RealHip;
 extern "C" hipError_t hipGetProcAddress(const char* symbol, void** pfn, int hip_version,
                                         std::uint64_t flags,
                                         hipDriverProcAddressQueryResult* symbol_status) {
-  return gcr::preload::look_up(symbol, pfn, gcr::preload::wants_thread_stream(flags), symbol_status,
-                               HIP_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND, [&](const RealHip& hip) {
-                                 return hip.hipGetProcAddress == nullptr
-                                            ? hipErrorNotSupported
-                                            : hip.hipGetProcAddress(symbol, pfn, hip_version, flags,
-                                                                    symbol_status);
-                               });
+  return gcr::preload::look_up(
+      &RealHip::hipGetProcAddress, gcr::preload::wants_thread_stream(flags),
+      HIP_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND, symbol, pfn, symbol_status, hip_version, flags);
 }
 
 extern "C" hipError_t hipGetDriverEntryPoint(const char* symbol, void** func_ptr,
                                              unsigned long long flags,
                                              hipDriverEntryPointQueryResult* status) {
-  return gcr::preload::look_up(symbol, func_ptr, gcr::preload::wants_thread_stream(flags), status,
-                               hipDriverEntryPointSymbolNotFound, [&](const RealHip& hip) {
-                                 return hip.hipGetDriverEntryPoint == nullptr
-                                            ? hipErrorNotSupported
-                                            : hip.hipGetDriverEntryPoint(symbol, func_ptr, flags,
-                                                                         status);
-                               });
+  return gcr::preload::look_up(&RealHip::hipGetDriverEntryPoint,
+                               gcr::preload::wants_thread_stream(flags),
+                               hipDriverEntryPointSymbolNotFound, symbol, func_ptr, status, flags);
 }
 
 extern "C" hipError_t hipGetDriverEntryPoint_spt(const char* symbol, void** func_ptr,
                                                  unsigned long long flags,
                                                  hipDriverEntryPointQueryResult* status) {
-  return gcr::preload::look_up(
-      symbol, func_ptr, true, status, hipDriverEntryPointSymbolNotFound, [&](const RealHip& hip) {
-        return hip.hipGetDriverEntryPoint_spt == nullptr
-                   ? hipErrorNotSupported
-                   : hip.hipGetDriverEntryPoint_spt(symbol, func_ptr, flags, status);
-      });
+  return gcr::preload::look_up(&RealHip::hipGetDriverEntryPoint_spt, true,
+                               hipDriverEntryPointSymbolNotFound, symbol, func_ptr, status, flags);
 }

@@ -120,6 +120,15 @@ class Driver {
 
  protected:
   ~Driver() = default;
+
+  /// Gets one of the driver's objects by `call`, null if that fails.
+  template <class Theirs, class Ours, class Call>
+  static Result get(Ours** object, const Call& call) {
+    Theirs own = nullptr;
+    const Result result = static_cast<Result>(call(&own));
+    *object = reinterpret_cast<Ours*>(own);
+    return result;
+  }
 };
 
 }  // namespace gcr::preload
