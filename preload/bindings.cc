@@ -29,8 +29,7 @@ struct Extent {
 
 Extent extent_of(const dl_phdr_info& info) {
   Extent extent{~ElfW(Addr){0}, 0};
-  for (int i = 0; i < info.dlpi_phnum; ++i) {
-    const ElfW(Phdr)& segment = info.dlpi_phdr[i];
+  for (const ElfW(Phdr) & segment : segments_of(info)) {
     if (segment.p_type != PT_LOAD) continue;
     extent.begin = std::min(extent.begin, info.dlpi_addr + segment.p_vaddr);
     extent.end = std::max(extent.end, info.dlpi_addr + segment.p_vaddr + segment.p_memsz);
@@ -72,11 +71,10 @@ static_assert(std::atomic<CleanScan>::is_always_lock_free);
 class Writable {
  public:
   Writable(const dl_phdr_info& info, ElfW(Addr) begin, ElfW(Addr) end) {
-    for (int i = 0; i < info.dlpi_phnum; ++i) {
-      const ElfW(Phdr)& segment = info.dlpi_phdr[i];
+    for (const ElfW(Phdr) & segment : segments_of(info)) {
       const ElfW(Addr) start = info.dlpi_addr + segment.p_vaddr;
       if (segment.p_type != PT_LOAD || begin < start || end > start + segment.p_filesz) continue;
-      begin_ = reinterpret_cast<void*>(begin / kLoaderPageBytes * kLoaderPageBytes);
+      begin_ = page_of(begin);
       bytes_ = end - reinterpret_cast<ElfW(Addr)>(begin_);
       protection_ = PROT_READ | ((segment.p_flags & PF_W) != 0 ? PROT_WRITE : 0) |
                     ((segment.p_flags & PF_X) != 0 ? PROT_EXEC : 0);
@@ -279,8 +277,7 @@ void Scan::check_unbound(const Binding& binding) {
 
 void Scan::rebind(const Binding& binding, void* ours) {
   if (*binding.slot == ours) return;
-  void* const page = reinterpret_cast<void*>(reinterpret_cast<ElfW(Addr)>(binding.slot) /
-                                             kLoaderPageBytes * kLoaderPageBytes);
+  void* const page = page_of(reinterpret_cast<ElfW(Addr)>(binding.slot));
   const bool read_only = is_read_only(*info_, binding.slot);
   // If the page is not read-only yet, the loader is still binding this object and must be able to
   // write to it.

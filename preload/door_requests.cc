@@ -53,7 +53,7 @@ class DoorServer {
   void handle(Packet& packet);
   void handle_hello(door::DoorReply& reply);
   void handle_detach(const door::DoorRequest& request, door::DoorReply& reply);
-  void handle_inventory(const Packet& packet, door::DoorReply& reply);
+  void handle_inventory(door::DoorReply& reply);
   void handle_export(const Packet& packet, door::DoorReply& reply);
   void handle_replace(const Packet& packet, door::DoorReply& reply);
   void handle_watch_memory(door::DoorReply& reply);
@@ -204,7 +204,7 @@ void DoorServer::handle_detach(const door::DoorRequest& request, door::DoorReply
   answer(reply, ending, nullptr);
 }
 
-void DoorServer::handle_inventory(const Packet&, door::DoorReply& reply) {
+void DoorServer::handle_inventory(door::DoorReply& reply) {
   std::uint64_t after_id = 0;
   for (;;) {
     const std::size_t count = runtime::list(after_id, reply.entries);
@@ -299,7 +299,7 @@ void DoorServer::handle(Packet& packet) {
     case door::Op::kHello:
       return handle_hello(reply);
     case door::Op::kInventory:
-      return handle_inventory(packet, reply);
+      return handle_inventory(reply);
     case door::Op::kExport:
       return handle_export(packet, reply);
     case door::Op::kCloseGate:

@@ -143,9 +143,9 @@ void** ElfObject::find_call(const char* name) const {
 }
 
 const ElfW(Dyn) * dynamic_section(const dl_phdr_info& info) {
-  for (int i = 0; i < info.dlpi_phnum; ++i) {
-    if (info.dlpi_phdr[i].p_type == PT_DYNAMIC) {
-      return reinterpret_cast<const ElfW(Dyn)*>(info.dlpi_addr + info.dlpi_phdr[i].p_vaddr);
+  for (const ElfW(Phdr) & segment : segments_of(info)) {
+    if (segment.p_type == PT_DYNAMIC) {
+      return reinterpret_cast<const ElfW(Dyn)*>(info.dlpi_addr + segment.p_vaddr);
     }
   }
   return nullptr;
@@ -153,8 +153,7 @@ const ElfW(Dyn) * dynamic_section(const dl_phdr_info& info) {
 
 bool contains(const dl_phdr_info& info, const void* address) {
   const auto value = reinterpret_cast<ElfW(Addr)>(address);
-  for (int i = 0; i < info.dlpi_phnum; ++i) {
-    const ElfW(Phdr)& segment = info.dlpi_phdr[i];
+  for (const ElfW(Phdr) & segment : segments_of(info)) {
     const ElfW(Addr) begin = info.dlpi_addr + segment.p_vaddr;
     if (segment.p_type == PT_LOAD && value >= begin && value - begin < segment.p_memsz) return true;
   }
@@ -163,8 +162,7 @@ bool contains(const dl_phdr_info& info, const void* address) {
 
 bool is_read_only(const dl_phdr_info& info, const void* address) {
   const auto value = reinterpret_cast<ElfW(Addr)>(address);
-  for (int i = 0; i < info.dlpi_phnum; ++i) {
-    const ElfW(Phdr)& segment = info.dlpi_phdr[i];
+  for (const ElfW(Phdr) & segment : segments_of(info)) {
     if (segment.p_type != PT_GNU_RELRO) continue;
     // The loader protects whole pages only, and leaves a partial last page writable.
     const ElfW(Addr) begin = info.dlpi_addr + segment.p_vaddr;
@@ -175,8 +173,7 @@ bool is_read_only(const dl_phdr_info& info, const void* address) {
 }
 
 bool store_pointer(void** slot, void* value, bool read_only) {
-  void* const page = reinterpret_cast<void*>(reinterpret_cast<ElfW(Addr)>(slot) / kLoaderPageBytes *
-                                             kLoaderPageBytes);
+  void* const page = page_of(reinterpret_cast<ElfW(Addr)>(slot));
   if (read_only && ::mprotect(page, kLoaderPageBytes, PROT_READ | PROT_WRITE) != 0) return false;
   __atomic_store_n(slot, value, __ATOMIC_RELEASE);
   if (read_only) ::mprotect(page, kLoaderPageBytes, PROT_READ);

@@ -6,11 +6,21 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 namespace gcr::preload {
 
 /// The unit in which the loader protects memory on x86-64.
 inline constexpr ElfW(Addr) kLoaderPageBytes = 4096;
+
+/// The start of the page that contains an address.
+inline void* page_of(ElfW(Addr) address) {
+  return reinterpret_cast<void*>(address / kLoaderPageBytes * kLoaderPageBytes);
+}
+
+inline std::span<const ElfW(Phdr)> segments_of(const dl_phdr_info& info) {
+  return {info.dlpi_phdr, info.dlpi_phnum};
+}
 
 /// A word of an object in which the loader stores a symbol's address.
 struct Binding {

@@ -10,19 +10,6 @@
 namespace gcr::preload {
 namespace {
 
-// The widths of boolean and bit-mask answers are not documented, so only their lowest byte is
-// changed; it holds every defined value.
-void clear_bits(void* data, unsigned int bits) {
-  auto* lowest = static_cast<unsigned char*>(data);
-  *lowest = static_cast<unsigned char>(*lowest & ~bits);
-}
-
-template <class T>
-bool put(void* data, T value) {
-  *static_cast<T*>(data) = value;
-  return true;
-}
-
 /// Whether a plain allocation has the attribute although the driver refuses it for mapped memory.
 bool answers_without_driver(CUpointer_attribute attribute) {
   return attribute != CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES &&
@@ -34,7 +21,7 @@ bool answers_without_driver(CUpointer_attribute attribute) {
 bool override_answer(const View& view, CUpointer_attribute attribute, CUdeviceptr address,
                      void* data) {
   if (attribute == CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES) {
-    clear_bits(data, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR & ~view.handle_types);
+    keep_requested_types(data, view);
     return false;
   }
   // After a restore on other GPUs, the driver reports the device of imported memory with the

@@ -33,18 +33,10 @@ void note(const void* pointer, std::size_t size_bytes, bool managed = false) {
   note_driver_allocation(hip(), address_of(pointer), size_bytes, managed);
 }
 
-template <class T>
-bool put(void* data, T value) {
-  *static_cast<T*>(data) = value;
-  return true;
-}
-
 /// Corrects HIP's answer in `data`. Returns true if the answer does not depend on HIP's.
 bool correct(const View& view, hipPointer_attribute attribute, void* data) {
   if (attribute == HIP_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES) {
-    // All defined values are in the lowest byte.
-    auto* lowest = static_cast<unsigned char*>(data);
-    *lowest = static_cast<unsigned char>(*lowest & ~(kFileDescriptor & ~view.handle_types));
+    keep_requested_types(data, view);
     return false;
   }
   if (attribute == HIP_POINTER_ATTRIBUTE_DEVICE_ORDINAL && !view.on_host) {

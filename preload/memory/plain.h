@@ -46,6 +46,20 @@ struct View {
   unsigned handle_types = 0;  ///< of the application's own mapping
 };
 
+/// Writes an answer to a query of an attribute; true.
+template <class T>
+bool put(void* data, T value) {
+  *static_cast<T*>(data) = value;
+  return true;
+}
+/// Removes the type of descriptors from a driver's answer, unless the application requested it. The
+/// width of the answer is not documented, so only its lowest byte is changed; it holds every
+/// defined value.
+inline void keep_requested_types(void* data, const View& view) {
+  auto* lowest = static_cast<unsigned char*>(data);
+  *lowest = static_cast<unsigned char>(*lowest & ~(kFileDescriptor & ~view.handle_types));
+}
+
 /// Returns the view of an address; nullopt if the library does not manage it. Takes the mutex.
 std::optional<View> view_of(Runtime& r, Address address);
 
