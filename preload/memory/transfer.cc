@@ -38,11 +38,11 @@ constinit Runtime* g_started[kMaxRuntimes] = {};
 constinit int g_loose[door::kMaxEntries] = {};
 constinit std::size_t g_loose_count = 0;
 
-/// Calls `function` for each runtime that has started, in the order of numbers. The caller holds
-/// g_mutex.
+/// Calls `function` for each runtime that has started, in the order of numbers, below `end`. The
+/// caller holds g_mutex.
 template <class Function>
-void for_each_runtime(const Function& function) {
-  for (Runtime* const runtime : g_started) {
+void for_each_runtime(const Function& function, std::size_t end = kMaxRuntimes) {
+  for (Runtime* const runtime : std::span(g_started).first(end)) {
     if (runtime != nullptr) function(*runtime);
   }
 }
@@ -196,8 +196,9 @@ Result unmap_all(Runtime& r, MappingIterator* stopped_at) {
   return Result::kSuccess;
 }
 
-void unmap_from(Runtime& r, MappingIterator next) {
-  for (; next != r.inventory.mappings().end(); ++next) {
+/// Unmaps the mappings before `end`; the driver refuses those that are not mapped.
+void unmap_before(Runtime& r, MappingIterator end) {
+  for (auto next = r.inventory.mappings().begin(); next != end; ++next) {
     r.driver.unmap(next->first, next->second.size_bytes);
   }
 }
@@ -205,14 +206,11 @@ void unmap_from(Runtime& r, MappingIterator next) {
 /// Maps all mappings before `end`; on failure none is mapped, and `failed_id` is the one that
 /// failed.
 Result map_all(Runtime& r, MappingIterator end, std::uint64_t* failed_id) {
-  auto& mappings = r.inventory.mappings();
-  for (auto next = mappings.begin(); next != end; ++next) {
+  for (auto next = r.inventory.mappings().begin(); next != end; ++next) {
     const Result result = remap(r, next->second);
     if (result == Result::kSuccess) continue;
     *failed_id = next->second.physical->id;
-    for (auto undo = mappings.begin(); undo != next; ++undo) {
-      r.driver.unmap(undo->first, undo->second.size_bytes);
-    }
+    unmap_before(r, next);
     return result;
   }
   return Result::kSuccess;
@@ -232,11 +230,13 @@ void release_all(Runtime& r, Ending* ending) {
   r.detached = true;
 }
 
+void release_handle(Runtime& r, Physical& physical) {
+  if (physical.handle != 0) r.driver.release(physical.handle);
+  physical.handle = 0;
+}
+
 void release_handles(Runtime& r) {
-  for (auto& [id, physical] : r.inventory.physicals()) {
-    if (physical.handle != 0) r.driver.release(physical.handle);
-    physical.handle = 0;
-  }
+  for (auto& [id, physical] : r.inventory.physicals()) release_handle(r, physical);
 }
 
 /// Imports all offered descriptors; skips allocations with a handle, which kReplace has created.
@@ -288,11 +288,8 @@ Result recreate(Runtime& r, Physical& physical, int* descriptor) {
 
 /// Releases memory from recreate() that the agent has not filled.
 void discard_replacement(std::uint64_t id) {
-  Physical& physical = *find_physical(id);
-  const Runtime& r = *g_started[Inventory::runtime_of(id)];
-  if (!r.detached || physical.handle == 0) return;
-  r.driver.release(physical.handle);
-  physical.handle = 0;
+  Runtime& r = *g_started[Inventory::runtime_of(id)];
+  if (r.detached) release_handle(r, *find_physical(id));
 }
 
 void settle_after_attach(Runtime& r) {
@@ -321,18 +318,15 @@ Ending unmap_runtimes() {
     if (unmapped == Result::kSuccess) continue;
     ending = driver_failed(unmapped, stopped_at->second.physical->id);
     std::uint64_t lost_id = 0;
-    bool back = map_all(*g_started[i], stopped_at, &lost_id) == Result::kSuccess;
-    for (std::size_t before = 0; before < i && back; ++before) {
-      if (g_started[before] == nullptr) continue;
-      auto& mappings = g_started[before]->inventory.mappings();
-      back = map_all(*g_started[before], mappings.end(), &lost_id) == Result::kSuccess;
-    }
+    const auto maps_again = [&](Runtime& r, MappingIterator end) {
+      return map_all(r, end, &lost_id) == Result::kSuccess;
+    };
+    bool back = maps_again(*g_started[i], stopped_at);
+    for_each_runtime(
+        [&](Runtime& r) { back = back && maps_again(r, r.inventory.mappings().end()); }, i);
     if (back) return ending;
     ending.outcome = Outcome::kBroken;
-  }
-  if (ending.outcome == Outcome::kBroken) {
-    // Unmaps what is still mapped; the driver refuses the other calls.
-    for_each_runtime([](Runtime& r) { unmap_from(r, r.inventory.mappings().begin()); });
+    for_each_runtime([](Runtime& r) { unmap_before(r, r.inventory.mappings().end()); });
     Ending ignored;
     for_each_runtime([&](Runtime& r) { release_all(r, &ignored); });
   }
@@ -523,11 +517,12 @@ Ending attach() {
     const Result result =
         g_started[i] == nullptr ? Result::kSuccess : attach_runtime(*g_started[i], &failed_id);
     if (result == Result::kSuccess) continue;
-    while (i-- > 0) {
-      if (g_started[i] == nullptr) continue;
-      unmap_from(*g_started[i], g_started[i]->inventory.mappings().begin());
-      release_handles(*g_started[i]);
-    }
+    for_each_runtime(
+        [](Runtime& before) {
+          unmap_before(before, before.inventory.mappings().end());
+          release_handles(before);
+        },
+        i);
     return driver_failed(result, failed_id);
   }
   for_each_runtime([](Runtime& r) { settle_after_attach(r); });
