@@ -20,13 +20,17 @@
 #include <new>
 
 namespace gcr::preload {
-namespace gate_internal {
 
-constinit std::atomic<std::uint32_t> g_attention{0};
-constinit thread_local GateSlot* t_slot __attribute__((tls_model("initial-exec"))) = nullptr;
-constinit thread_local bool t_exempt __attribute__((tls_model("initial-exec"))) = false;
+constinit std::atomic<std::uint32_t> gate_internal::g_attention{0};
+constinit thread_local GateSlot* gate_internal::t_slot __attribute__((tls_model("initial-exec"))) =
+    nullptr;
+constinit thread_local bool gate_internal::t_exempt __attribute__((tls_model("initial-exec"))) =
+    false;
 
 namespace {
+
+using gate_internal::g_attention;
+using gate_internal::t_slot;
 
 constexpr std::uint32_t kClosed = 1;  ///< callers wait
 constexpr std::uint32_t kFenced = 2;  ///< no membarrier: callers execute a fence themselves
@@ -126,7 +130,7 @@ bool wait_while_closed(GateSlot* slot) {
 
 }  // namespace
 
-GateSlot* claim_slot() {
+GateSlot* gate_internal::claim_slot() {
   const int saved_errno = errno;
   pthread_once(&g_key_once, make_key);
   GateSlot* slot = reuse_slot();
@@ -138,7 +142,7 @@ GateSlot* claim_slot() {
   return slot;
 }
 
-void enter_slowly(GateSlot* slot) {
+void gate_internal::enter_slowly(GateSlot* slot) {
   if (slot == &g_uncounted) return;
   for (;;) {
     // Either the closing thread sees this depth, or this thread sees the gate closed.
@@ -150,20 +154,9 @@ void enter_slowly(GateSlot* slot) {
   }
 }
 
-}  // namespace gate_internal
-
 namespace gate {
 namespace {
 
-using gate_internal::g_attention;
-using gate_internal::g_slots;
-using gate_internal::g_uncounted;
-using gate_internal::kAlone;
-using gate_internal::kClosed;
-using gate_internal::kFenced;
-using gate_internal::kShut;
-using gate_internal::kStep;
-using gate_internal::t_slot;
 using Clock = std::chrono::steady_clock;
 
 /// How long a woken thread may take to use its pass.
@@ -243,15 +236,15 @@ bool close(std::chrono::nanoseconds timeout) {
 
 bool step() {
   if (held() == 0) return false;
-  gate_internal::g_passes.store(1, std::memory_order_release);
+  g_passes.store(1, std::memory_order_release);
   g_attention.fetch_add(kStep, std::memory_order_release);
   ::syscall(SYS_futex, &g_attention, FUTEX_WAKE_PRIVATE, 1, nullptr, nullptr, 0);
   // Withdraw the pass of a thread that does not run now: it must not enter unexpectedly later.
   const auto deadline = Clock::now() + kStepPatience;
-  while (gate_internal::g_passes.load(std::memory_order_acquire) != 0) {
+  while (g_passes.load(std::memory_order_acquire) != 0) {
     if (Clock::now() < deadline) {
       sleep_for(std::chrono::microseconds(10));
-    } else if (gate_internal::g_passes.exchange(0) != 0) {
+    } else if (g_passes.exchange(0) != 0) {
       return false;
     }
   }
@@ -285,27 +278,27 @@ Alone::~Alone() {
   if (alone_) reopen(kAlone);
 }
 
-std::uint32_t held() { return gate_internal::g_held.load(std::memory_order_acquire); }
+std::uint32_t held() { return g_held.load(std::memory_order_acquire); }
 
 bool is_closed() { return (g_attention.load(std::memory_order_acquire) & kClosed) != 0; }
 
 std::uint32_t in_flight() { return inside_besides(nullptr); }
 
 void exempt_this_thread() {
-  gate_internal::t_slot = &gate_internal::g_uncounted;
+  t_slot = &g_uncounted;
   gate_internal::t_exempt = true;
 }
 
 void reset_after_fork() {
-  GateSlot* const own = gate_internal::t_slot;
+  GateSlot* const own = t_slot;
   for (GateSlot* slot = g_slots.load(std::memory_order_relaxed); slot; slot = slot->next) {
     if (slot == own) continue;
     slot->depth.store(0, std::memory_order_relaxed);
     slot->taken.store(0, std::memory_order_relaxed);
   }
   g_attention.store(0, std::memory_order_relaxed);
-  gate_internal::g_held.store(0, std::memory_order_relaxed);
-  gate_internal::g_passes.store(0, std::memory_order_relaxed);
+  g_held.store(0, std::memory_order_relaxed);
+  g_passes.store(0, std::memory_order_relaxed);
 }
 
 }  // namespace gate
