@@ -46,6 +46,11 @@ UniqueFd make_card(int agent_fd) {
   return UniqueFd(move_high(card.release()));
 }
 
+void close_door() {
+  UniqueFd own(g_door.own_fd), agent(g_door.agent_fd), card(g_door.card_fd);
+  g_door.own_fd = g_door.agent_fd = g_door.card_fd = -1;
+}
+
 void* door_thread(void*) {
   gate::exempt_this_thread();
   pages::note_own_stack();
@@ -73,10 +78,7 @@ void after_fork_in_parent() {
 }
 
 void after_fork_in_child() {
-  for (int* fd : {&g_door.own_fd, &g_door.agent_fd, &g_door.card_fd}) {
-    if (*fd >= 0) ::close(*fd);
-    *fd = -1;
-  }
+  close_door();
   g_door.thread_id.store(0);
   g_door.started.store(runtime::after_fork_in_child());
   gate::reset_after_fork();
@@ -94,11 +96,6 @@ bool open_door() {
   g_door.agent_fd = agent.release();
   g_door.card_fd = card.release();
   return true;
-}
-
-void close_door() {
-  UniqueFd own(g_door.own_fd), agent(g_door.agent_fd), card(g_door.card_fd);
-  g_door.own_fd = g_door.agent_fd = g_door.card_fd = -1;
 }
 
 }  // namespace

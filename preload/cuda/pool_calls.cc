@@ -11,21 +11,18 @@
 namespace gcr::preload {
 namespace {
 
-static_assert(static_cast<int>(PoolAttribute::kReuseAllowOpportunistic) ==
-              CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC);
-static_assert(static_cast<int>(PoolAttribute::kReuseAllowInternalDependencies) ==
-              CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES);
-static_assert(static_cast<int>(PoolAttribute::kReleaseThreshold) ==
-              CU_MEMPOOL_ATTR_RELEASE_THRESHOLD);
-static_assert(static_cast<int>(PoolAttribute::kReservedCurrent) ==
-              CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT);
-static_assert(static_cast<int>(PoolAttribute::kReservedHigh) == CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH);
-static_assert(static_cast<int>(PoolAttribute::kUsedCurrent) == CU_MEMPOOL_ATTR_USED_MEM_CURRENT);
-static_assert(static_cast<int>(PoolAttribute::kUsedHigh) == CU_MEMPOOL_ATTR_USED_MEM_HIGH);
-
-PoolAttribute neutral(CUmemPool_attribute attribute) {
+constexpr PoolAttribute neutral(CUmemPool_attribute attribute) {
   return static_cast<PoolAttribute>(attribute);
 }
+static_assert(neutral(CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC) ==
+              PoolAttribute::kReuseAllowOpportunistic);
+static_assert(neutral(CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES) ==
+              PoolAttribute::kReuseAllowInternalDependencies);
+static_assert(neutral(CU_MEMPOOL_ATTR_RELEASE_THRESHOLD) == PoolAttribute::kReleaseThreshold);
+static_assert(neutral(CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT) == PoolAttribute::kReservedCurrent);
+static_assert(neutral(CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH) == PoolAttribute::kReservedHigh);
+static_assert(neutral(CU_MEMPOOL_ATTR_USED_MEM_CURRENT) == PoolAttribute::kUsedCurrent);
+static_assert(neutral(CU_MEMPOOL_ATTR_USED_MEM_HIGH) == PoolAttribute::kUsedHigh);
 
 /// Notes a graph node that was added, if it allocates. Its parameters begin with its type.
 CUresult node_added(CUresult result, const CUgraphNodeParams* parameters) {

@@ -1,6 +1,8 @@
 // Common parts of all tracked calls. The first one that succeeds starts HIP's runtime in this
 // library. Each one leaves hipGetLastError as it would be without the library, as far as possible:
 // up to 6.x that is the result of the thread's last call; from 7.0 on it is the last error.
+#include <string_view>
+
 #include "preload/hip/face.h"
 #include "preload/hip/real_hip.h"
 #include "preload/hip/tracked.h"
@@ -60,20 +62,13 @@ auto tracked_call(const Call& call) {
 
 }  // namespace
 
-#define GCR_DEFINE_kGated(result, symbol, params, args)
-#define GCR_DEFINE_kLookup(result, symbol, params, args)
-#define GCR_DEFINE_kPassed(result, symbol, params, args)
-#define GCR_DEFINE_kTracked(result, symbol, params, args)              \
-  result symbol params {                                               \
-    return tracked_call<true>([&] { return hip_calls::symbol args; }); \
-  }
-#define GCR_DEFINE_kWaits(result, symbol, params, args)                 \
-  result symbol params {                                                \
-    return tracked_call<false>([&] { return hip_calls::symbol args; }); \
-  }
-#define GCR_HIP_FUNCTION(result, symbol, public_name, since, flavour, policy, params, args) \
-  GCR_DEFINE_##policy(result, symbol, params, args)
 namespace tracked {
+#define GCR_HIP_FUNCTION(result, symbol, public_name, since, flavour, policy, params, args) \
+  GCR_IF_TRACKED_##policy(                                                                  \
+      result symbol params {                                                                \
+        return tracked_call<std::string_view(#policy) == "kTracked">(                       \
+            [&] { return hip_calls::symbol args; });                                        \
+      }, )
 #include "preload/hip/hip_api.def"
 }  // namespace tracked
 

@@ -11,18 +11,18 @@
 namespace gcr::preload {
 namespace {
 
-static_assert(static_cast<int>(PoolAttribute::kReuseAllowOpportunistic) ==
-              hipMemPoolReuseAllowOpportunistic);
-static_assert(static_cast<int>(PoolAttribute::kReuseAllowInternalDependencies) ==
-              hipMemPoolReuseAllowInternalDependencies);
-static_assert(static_cast<int>(PoolAttribute::kReleaseThreshold) == hipMemPoolAttrReleaseThreshold);
-static_assert(static_cast<int>(PoolAttribute::kReservedCurrent) ==
-              hipMemPoolAttrReservedMemCurrent);
-static_assert(static_cast<int>(PoolAttribute::kReservedHigh) == hipMemPoolAttrReservedMemHigh);
-static_assert(static_cast<int>(PoolAttribute::kUsedCurrent) == hipMemPoolAttrUsedMemCurrent);
-static_assert(static_cast<int>(PoolAttribute::kUsedHigh) == hipMemPoolAttrUsedMemHigh);
-
-PoolAttribute neutral(hipMemPoolAttr attribute) { return static_cast<PoolAttribute>(attribute); }
+constexpr PoolAttribute neutral(hipMemPoolAttr attribute) {
+  return static_cast<PoolAttribute>(attribute);
+}
+static_assert(neutral(hipMemPoolReuseAllowOpportunistic) ==
+              PoolAttribute::kReuseAllowOpportunistic);
+static_assert(neutral(hipMemPoolReuseAllowInternalDependencies) ==
+              PoolAttribute::kReuseAllowInternalDependencies);
+static_assert(neutral(hipMemPoolAttrReleaseThreshold) == PoolAttribute::kReleaseThreshold);
+static_assert(neutral(hipMemPoolAttrReservedMemCurrent) == PoolAttribute::kReservedCurrent);
+static_assert(neutral(hipMemPoolAttrReservedMemHigh) == PoolAttribute::kReservedHigh);
+static_assert(neutral(hipMemPoolAttrUsedMemCurrent) == PoolAttribute::kUsedCurrent);
+static_assert(neutral(hipMemPoolAttrUsedMemHigh) == PoolAttribute::kUsedHigh);
 
 /// Allocates from `pool`; `driver` is the application's call, which allocates into `*pointer`.
 hipError_t allocate(void** pointer, std::size_t size, hipMemPool_t pool, hipStream_t stream,

@@ -14,10 +14,6 @@ Capture capture_of(Stream* stream, bool per_thread) {
   return {stream, 0};
 }
 
-bool same(const Capture& left, const Capture& right) {
-  return left.stream == right.stream && left.thread == right.thread;
-}
-
 }  // namespace
 
 bool any_capture(Runtime& r) {
@@ -42,8 +38,7 @@ Result capture_ended(Runtime& r, Result result, Stream* stream, bool per_thread)
   {
     const std::lock_guard lock(r.mutex);
     if (r.captures.empty()) return result;
-    const Capture capture = capture_of(stream, per_thread);
-    std::erase_if(r.captures, [&](const Capture& known) { return same(known, capture); });
+    std::erase(r.captures, capture_of(stream, per_thread));
   }
   flush_deferred_frees(r);
   return result;

@@ -48,6 +48,7 @@ struct PeerAccess {
 struct Capture {
   Stream* stream;
   pthread_t thread;
+  bool operator==(const Capture&) const = default;
 };
 
 /// An allocation that the application freed: removed from the inventory, but the GPU may still use
