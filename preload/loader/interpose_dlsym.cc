@@ -32,11 +32,8 @@
 #error "the entries are written for x86-64"
 #endif
 
+namespace gcr::preload {
 namespace {
-
-using gcr::preload::ElfObject;
-using gcr::preload::FunctionRow;
-using gcr::preload::may_be_of_driver;
 
 using Dlsym = void* (*)(void* handle, const char* name);
 using Dlvsym = void* (*)(void* handle, const char* name, const char* version);
@@ -62,20 +59,20 @@ struct Interposed {
 
 /// Finds all loaded drivers, so that their symbol tables name the shims from now on.
 void find_drivers() {
-  gcr::preload::real_driver();
-  gcr::preload::real_hip();
+  real_driver();
+  real_hip();
 }
 
 /// Finds the row and the driver's address of `name`; without a row, `name` is not interposed.
 Interposed find_interposed(const char* name) {
-  if (const FunctionRow* row = gcr::preload::find_shimmed(gcr::preload::cuda_table(), name)) {
-    return {row, gcr::preload::address_of(gcr::preload::real_driver(), *row)};
+  if (const FunctionRow* row = find_shimmed(cuda_table(), name)) {
+    return {row, address_of(real_driver(), *row)};
   }
-  if (const FunctionRow* row = gcr::preload::find_shimmed(gcr::preload::hip_table(), name)) {
-    return {row, gcr::preload::address_of(gcr::preload::real_hip(), *row)};
+  if (const FunctionRow* row = find_shimmed(hip_table(), name)) {
+    return {row, address_of(real_hip(), *row)};
   }
-  if (const FunctionRow* row = gcr::preload::find_shimmed(gcr::preload::nvml_table(), name)) {
-    return {row, gcr::preload::address_of(gcr::preload::real_nvml(), *row)};
+  if (const FunctionRow* row = find_shimmed(nvml_table(), name)) {
+    return {row, address_of(real_nvml(), *row)};
   }
   return {};
 }
@@ -83,8 +80,8 @@ Interposed find_interposed(const char* name) {
 /// Whether `found`, the definition of `name`, is a driver function that the driver's table does not
 /// know. A null `found` stands for any definition.
 bool is_unknown(const char* name, const void* found) {
-  return gcr::preload::is_unknown_export(gcr::preload::cuda_table(), name, found) ||
-         gcr::preload::is_unknown_export(gcr::preload::hip_table(), name, found);
+  return is_unknown_export(cuda_table(), name, found) ||
+         is_unknown_export(hip_table(), name, found);
 }
 
 /// The next definition of `name` after this library in load order; if there is none (because this
@@ -151,7 +148,7 @@ namespace {
 
 /// Functions that an object opened with RTLD_DEEPBIND binds to the C library instead of this
 /// library.
-const gcr::preload::bindings::Replaced kReplaced[] = {
+const bindings::Replaced kReplaced[] = {
     {"dlsym", reinterpret_cast<void*>(&dlsym)},     {"dlvsym", reinterpret_cast<void*>(&dlvsym)},
     {"dlopen", reinterpret_cast<void*>(&dlopen)},   {"dlmopen", reinterpret_cast<void*>(&dlmopen)},
     {"syscall", reinterpret_cast<void*>(&syscall)},
@@ -160,7 +157,7 @@ const gcr::preload::bindings::Replaced kReplaced[] = {
 void scan_after_deep_open() {
   if (__atomic_exchange_n(&gcr_preload_opened_deep, 0, __ATOMIC_ACQ_REL) == 0) return;
   find_drivers();
-  gcr::preload::bindings::scan({});
+  bindings::scan({});
 }
 
 /// Continues a search that ended at this library's shim of a function that no loaded driver has:
@@ -175,9 +172,9 @@ Answer search_after_this_library(const char* name) {
 void* find_next(const char* name, const void* caller) {
   void* found = nullptr;
   bool passed_caller = false;
-  gcr::preload::visit_objects([&](const ElfObject& object, const dl_phdr_info& info) {
+  visit_objects([&](const ElfObject& object, const dl_phdr_info& info) {
     if (!passed_caller) {
-      passed_caller = gcr::preload::contains(info, caller);
+      passed_caller = contains(info, caller);
       return false;
     }
     found = object.find_function(name);
@@ -189,7 +186,7 @@ void* find_next(const char* name, const void* caller) {
 /// Returns null and sets dlerror, by making the C library look up a name that no object has.
 template <class Ask>
 Answer withhold(const char* name, const Ask& ask) {
-  gcr::preload::note_withheld(name);
+  note_withheld(name);
   char reason[256];
   std::snprintf(reason, sizeof(reason),
                 "%.128s (libgcr-preload withholds driver functions that it does not know)", name);
@@ -201,7 +198,7 @@ Answer withhold(const char* name, const Ask& ask) {
 void gcr_preload_before_deep_open() {
   const int saved_errno = errno;
   find_drivers();
-  gcr::preload::bindings::expect_deep_binding(kReplaced);
+  bindings::expect_deep_binding(kReplaced);
   __atomic_store_n(&gcr_preload_opened_deep, 1, __ATOMIC_RELEASE);
   errno = saved_errno;
 }
@@ -238,6 +235,8 @@ Answer gcr_preload_choose_dlvsym(void* handle, const char* name, const char* ver
   return withhold(
       name, [&](const char* reason) { return gcr_preload_real_dlvsym(handle, reason, version); });
 }
+
+}  // namespace gcr::preload
 
 // The entries. They examine names that begin with "cu", "hi", "nv", "__h" or "_Z", and all names
 // after an object was opened with RTLD_DEEPBIND. Arguments: rdi handle, rsi name, rdx version; the
