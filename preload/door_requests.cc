@@ -60,8 +60,8 @@ class DoorServer {
   void handle_registered_memory(const door::DoorRequest& request, door::DoorReply& reply);
   void handle_close_gate(const door::DoorRequest& request, door::DoorReply& reply);
   void handle_step(const door::DoorRequest& request, door::DoorReply& reply);
-  void answer(door::DoorReply& reply, const runtime::Ending& ending, const int* descriptors,
-              std::size_t descriptors_each = 1);
+  void answer(door::DoorReply& reply, const runtime::Ending& ending,
+              const int* descriptors = nullptr, std::size_t descriptors_each = 1);
   void send(const door::DoorReply& reply, const int* descriptors, std::size_t count) const;
   int milliseconds_to_lease_end() const;
   void end_lease();
@@ -190,7 +190,7 @@ void DoorServer::handle_hello(door::DoorReply& reply) {
   if (!gate::is_closed() && bindings::scan(reply.past_gate) == bindings::Found::kPastTheGate) {
     reply.summary.blockers = door::kPastGate;
   }
-  answer(reply, {}, nullptr);
+  answer(reply, {});
 }
 
 void DoorServer::handle_detach(const door::DoorRequest& request, door::DoorReply& reply) {
@@ -201,7 +201,7 @@ void DoorServer::handle_detach(const door::DoorRequest& request, door::DoorReply
     ending = runtime::detach(request.session);
   }
   if (runtime::is_detached()) lease_ = nanoseconds(0);
-  answer(reply, ending, nullptr);
+  answer(reply, ending);
 }
 
 void DoorServer::handle_inventory(door::DoorReply& reply) {
@@ -215,7 +215,7 @@ void DoorServer::handle_inventory(door::DoorReply& reply) {
     reply.summary = runtime::summarize();
     send(reply, nullptr, 0);
   }
-  answer(reply, {}, nullptr);
+  answer(reply, {});
 }
 
 void DoorServer::handle_export(const Packet& packet, door::DoorReply& reply) {
@@ -224,38 +224,36 @@ void DoorServer::handle_export(const Packet& packet, door::DoorReply& reply) {
   const runtime::Ending ending =
       runtime::export_all(packet.request.session, {packet.request.ids, count},
                           {reply.entries, count}, {descriptors, count});
-  const bool exported = ending.outcome == door::Outcome::kOk;
-  reply.count = exported ? packet.request.count : 0;
-  answer(reply, ending, exported && count > 0 ? descriptors : nullptr);
+  reply.count = ending.outcome == door::Outcome::kOk ? packet.request.count : 0;
+  answer(reply, ending, descriptors);
   runtime::close_loose();
 }
 
 void DoorServer::handle_replace(const Packet& packet, door::DoorReply& reply) {
   const std::size_t count = packet.request.count;
-  if (count > door::kMaxEntries / 2) return answer(reply, {door::Outcome::kBadRequest}, nullptr);
+  if (count > door::kMaxEntries / 2) return answer(reply, {door::Outcome::kBadRequest});
   int descriptors[door::kMaxEntries];
   const runtime::Ending ending =
       runtime::replace(packet.request.session, {packet.request.ids, count}, {reply.entries, count},
                        {descriptors, 2 * count});
   reply.count = ending.outcome == door::Outcome::kOk ? packet.request.count : 0;
-  answer(reply, ending, reply.count > 0 ? descriptors : nullptr, 2);
+  answer(reply, ending, descriptors, 2);
   runtime::close_loose();
 }
 
 void DoorServer::handle_watch_memory(door::DoorReply& reply) {
   int descriptor = -1;
   const runtime::Ending ending = runtime::open_userfaultfd(&descriptor);
-  const bool made = ending.outcome == door::Outcome::kOk;
-  reply.count = made ? 1 : 0;
-  answer(reply, ending, made ? &descriptor : nullptr);
+  reply.count = ending.outcome == door::Outcome::kOk ? 1 : 0;
+  answer(reply, ending, &descriptor);
   runtime::close_loose();
 }
 
 void DoorServer::handle_registered_memory(const door::DoorRequest& request,
                                           door::DoorReply& reply) {
-  if (request.count != 1) return answer(reply, {door::Outcome::kBadRequest}, nullptr);
+  if (request.count != 1) return answer(reply, {door::Outcome::kBadRequest});
   reply.count = static_cast<std::uint32_t>(runtime::list_registered(request.ids[0], reply.entries));
-  answer(reply, {}, nullptr);
+  answer(reply, {});
 }
 
 /// Closes the gate and waits until all calls and all GPU work behind it have ended.
@@ -271,18 +269,18 @@ nanoseconds timeout_of(const door::DoorRequest& request) {
 }
 
 void DoorServer::handle_close_gate(const door::DoorRequest& request, door::DoorReply& reply) {
-  if (runtime::is_detached()) return answer(reply, {}, nullptr);
+  if (runtime::is_detached()) return answer(reply, {});
   const runtime::Ending ending = drain(timeout_of(request), &reply.obstacle);
   lease_ = milliseconds(request.lease_ms);
-  answer(reply, ending, nullptr);
+  answer(reply, ending);
 }
 
 void DoorServer::handle_step(const door::DoorRequest& request, door::DoorReply& reply) {
   if (!gate::is_closed() || runtime::is_detached()) {
-    return answer(reply, {door::Outcome::kBadRequest}, nullptr);
+    return answer(reply, {door::Outcome::kBadRequest});
   }
-  if (!gate::step()) return answer(reply, {door::Outcome::kNotFound}, nullptr);
-  answer(reply, drain(timeout_of(request), &reply.obstacle), nullptr);
+  if (!gate::step()) return answer(reply, {door::Outcome::kNotFound});
+  answer(reply, drain(timeout_of(request), &reply.obstacle));
 }
 
 void DoorServer::handle(Packet& packet) {
@@ -309,23 +307,20 @@ void DoorServer::handle(Packet& packet) {
     case door::Op::kDetach:
       return handle_detach(request, reply);
     case door::Op::kOffer:
-      return answer(reply,
-                    runtime::offer({request.ids, request.count},
-                                   {packet.descriptors, packet.descriptor_count}),
-                    nullptr);
+      return answer(reply, runtime::offer({request.ids, request.count},
+                                          {packet.descriptors, packet.descriptor_count}));
     case door::Op::kReplace:
       return handle_replace(packet, reply);
     case door::Op::kAttach:
-      return answer(reply, runtime::attach(), nullptr);
+      return answer(reply, runtime::attach());
     case door::Op::kOpenGate:
-      if (runtime::is_detached()) return answer(reply, {door::Outcome::kBadRequest}, nullptr);
+      if (runtime::is_detached()) return answer(reply, {door::Outcome::kBadRequest});
       gate::open();
       lease_ = nanoseconds(0);
-      return answer(reply, {}, nullptr);
+      return answer(reply, {});
     case door::Op::kDropPages:
     case door::Op::kUseHugePages:
-      return answer(reply, pages::advise(op, {request.ids, request.count}, &reply.advised_bytes),
-                    nullptr);
+      return answer(reply, pages::advise(op, {request.ids, request.count}, &reply.advised_bytes));
     case door::Op::kWatchMemory:
       return handle_watch_memory(reply);
     case door::Op::kRegisteredMemory:
@@ -333,7 +328,7 @@ void DoorServer::handle(Packet& packet) {
     case door::Op::kInvalid:
       break;
   }
-  answer(reply, {door::Outcome::kBadRequest}, nullptr);
+  answer(reply, {door::Outcome::kBadRequest});
 }
 
 }  // namespace

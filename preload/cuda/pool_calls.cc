@@ -158,8 +158,8 @@ CUresult cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attribute attribute,
 CUresult cuMemPoolSetAccess(CUmemoryPool pool, const CUmemAccessDesc* access, std::size_t count) {
   const CUresult result = real::cuMemPoolSetAccess(pool, access, count);
   if (result != CUDA_SUCCESS) return result;
-  return to_cuda(pool_access_was_set(cuda(), from_cuda(pool), count,
-                                     [&](std::size_t i) { return from_cuda(access[i]); }));
+  return to_cuda(set_pool_access(cuda(), from_cuda(pool), count,
+                                 [&](std::size_t i) { return from_cuda(access[i]); }));
 }
 
 CUresult cuDeviceSetMemPool(CUdevice device, CUmemoryPool pool) {

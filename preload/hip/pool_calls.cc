@@ -145,8 +145,8 @@ hipError_t hipMemPoolSetAccess(hipMemPool_t mem_pool, const hipMemAccessDesc* de
                                std::size_t count) {
   const hipError_t result = real::hipMemPoolSetAccess(mem_pool, desc_list, count);
   if (result != hipSuccess) return result;
-  return to_hip(pool_access_was_set(hip(), from_hip(mem_pool), count,
-                                    [&](std::size_t i) { return from_hip(desc_list[i]); }));
+  return to_hip(set_pool_access(hip(), from_hip(mem_pool), count,
+                                [&](std::size_t i) { return from_hip(desc_list[i]); }));
 }
 
 hipError_t hipDeviceSetMemPool(int device, hipMemPool_t mem_pool) {

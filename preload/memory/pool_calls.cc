@@ -76,19 +76,6 @@ void note_unrestorable_pool(Runtime& r) {
   r.has_unrestorable_pool = true;
 }
 
-Result destroy_pool(Runtime& r, PoolHandle* pool, RealCall driver) {
-  // Before the driver's call: the driver may give the handle to a new pool at once.
-  Pool* const known = forget_pool(r, pool);
-  const Result result = driver();
-  if (known != nullptr) end_pool(r, *known, result == Result::kSuccess ? nullptr : pool);
-  current_pools_changed(r);
-  return result;
-}
-
-void trim_pool(Runtime& r, PoolHandle* pool, std::size_t bytes_to_keep) {
-  if (Pool* const known = pool_of(r, pool)) trim(r, *known, bytes_to_keep);
-}
-
 void attribute_was_set(Runtime& r, PoolHandle* pool, PoolAttribute attribute, const void* value) {
   Pool* const known = pool_of(r, pool);
   if (known == nullptr) return;
@@ -130,12 +117,6 @@ void add_to_attribute(Runtime& r, PoolHandle* pool, PoolAttribute attribute, voi
     default:
       return;
   }
-}
-
-Result pool_access_was_set(Runtime& r, PoolHandle* pool, std::size_t count,
-                           FunctionRef<Access(std::size_t)> access_at) {
-  Pool* const known = pool_of(r, pool);
-  return known == nullptr ? Result::kSuccess : set_access(r, *known, count, access_at);
 }
 
 void current_pools_changed(Runtime& r) {

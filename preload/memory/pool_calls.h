@@ -21,19 +21,11 @@ void note_graph_memory(Runtime& r);
 /// pools).
 void note_unrestorable_pool(Runtime& r);
 
-/// Destroys a pool with `driver`.
-Result destroy_pool(Runtime& r, PoolHandle* pool, RealCall driver);
-
-/// Trims the library's part of a pool, after the driver has trimmed its own.
-void trim_pool(Runtime& r, PoolHandle* pool, std::size_t bytes_to_keep);
 /// Applies an attribute that the application has set: `value` is an int for those that begin with
 /// kReuse, 64 bits for the others.
 void attribute_was_set(Runtime& r, PoolHandle* pool, PoolAttribute attribute, const void* value);
 /// Adds the library's share to `value`, the driver's answer for an attribute.
 void add_to_attribute(Runtime& r, PoolHandle* pool, PoolAttribute attribute, void* value);
-/// Applies access rights of a pool that the driver has accepted.
-Result pool_access_was_set(Runtime& r, PoolHandle* pool, std::size_t count,
-                           FunctionRef<Access(std::size_t)> access_at);
 
 /// Drops the cached current pools, because the application may have changed them.
 void current_pools_changed(Runtime& r);

@@ -481,31 +481,39 @@ void note_pool(Runtime& r, PoolHandle* handle, const PoolWanted& wanted) {
   add_pool(r, handle, wanted.device, wanted.plain, wanted.most_bytes);
 }
 
-Pool* forget_pool(Runtime& r, PoolHandle* handle) {
-  const std::lock_guard lock(r.mutex);
-  Pool* known = known_pool(r, handle);
-  if (known != nullptr) known->handle = nullptr;
-  return known;
-}
-
-void end_pool(Runtime& r, Pool& pool, PoolHandle* handle) {
+Result destroy_pool(Runtime& r, PoolHandle* handle, RealCall driver) {
+  Pool* pool = nullptr;
   {
     const std::lock_guard lock(r.mutex);
-    pool.handle = handle;
-    if (handle != nullptr) return;
-    pool.destroyed = true;
-    if (!pool.ranges.has_stretches()) {
-      std::erase_if(r.pools.all, [&](const Pool& other) { return &other == &pool; });
-      return;
+    pool = known_pool(r, handle);
+    // Before the driver's call: the driver may give the handle to a new pool at once.
+    if (pool != nullptr) pool->handle = nullptr;
+  }
+  const Result result = driver();
+  {
+    const std::lock_guard lock(r.mutex);
+    std::ranges::fill(r.pools.current, nullptr);
+    if (pool == nullptr) return result;
+    pool->destroyed = result == Result::kSuccess;
+    if (!pool->destroyed) {
+      pool->handle = handle;
+      return result;
+    }
+    if (!pool->ranges.has_stretches()) {
+      std::erase_if(r.pools.all, [&](const Pool& other) { return &other == pool; });
+      return result;
     }
     poll_all_marks(r);
-    apply_passed(r, pool);
+    apply_passed(r, *pool);
   }
   release_unused(r, false);
+  return result;
 }
 
-Result set_access(Runtime& r, Pool& pool, std::size_t count,
-                  FunctionRef<Access(std::size_t)> access_at) {
+Result set_pool_access(Runtime& r, PoolHandle* handle, std::size_t count,
+                       FunctionRef<Access(std::size_t)> access_at) {
+  Pool* const pool = pool_of(r, handle);
+  if (pool == nullptr) return Result::kSuccess;
   const std::lock_guard lock(r.mutex);
   for (std::size_t i = 0; i < count; ++i) {
     const Access access = access_at(i);
@@ -514,10 +522,10 @@ Result set_access(Runtime& r, Pool& pool, std::size_t count,
     }
     const std::uint64_t bit = std::uint64_t{1} << access.id;
     const bool may = access.rights != Rights::kNone;
-    pool.accessors = may ? pool.accessors | bit : pool.accessors & ~bit;
+    pool->accessors = may ? pool->accessors | bit : pool->accessors & ~bit;
   }
   for (auto& [address, mapping] : r.inventory.mappings()) {
-    if (mapping.pool != &pool) continue;
+    if (mapping.pool != pool) continue;
     if (const Result result = apply_access(r, mapping); result != Result::kSuccess) return result;
   }
   return Result::kSuccess;
@@ -573,15 +581,16 @@ void forget_streams_of(Runtime& r, Context* context) {
   });
 }
 
-void trim(Runtime& r, Pool& pool, std::size_t bytes_to_keep) {
-  for (;;) {
+void trim_pool(Runtime& r, PoolHandle* handle, std::size_t bytes_to_keep) {
+  Pool* const pool = pool_of(r, handle);
+  while (pool != nullptr) {
     std::optional<Mapping> stretch;
     {
       const std::lock_guard lock(r.mutex);
       if (any_capture(r)) return;
       poll_all_marks(r);
-      apply_passed(r, pool);
-      stretch = remove_stretch_of(r, pool, bytes_to_keep);
+      apply_passed(r, *pool);
+      stretch = remove_stretch_of(r, *pool, bytes_to_keep);
     }
     if (!stretch.has_value()) return;
     unmap_and_release(r, *stretch);

@@ -107,16 +107,13 @@ struct PoolWanted {
 /// Records a pool that was created, if its memory is on a device. Takes the mutex.
 void note_pool(Runtime& r, PoolHandle* handle, const PoolWanted& wanted);
 
-/// Called around the driver's destruction of a pool. forget_pool() clears the handle and returns
-/// the pool, null if it is unknown. end_pool() then marks the pool as destroyed if `handle` is
-/// null, or restores its handle if the driver failed. Existing allocations stay valid. Both take
-/// the mutex.
-Pool* forget_pool(Runtime& r, PoolHandle* handle);
-void end_pool(Runtime& r, Pool& pool, PoolHandle* handle);
+/// Destroys a pool by the application's call `driver`. Existing allocations stay valid. Takes the
+/// mutex.
+Result destroy_pool(Runtime& r, PoolHandle* handle, RealCall driver);
 
-/// Changes which devices may use the memory of a pool. Takes the mutex.
-Result set_access(Runtime& r, Pool& pool, std::size_t count,
-                  FunctionRef<Access(std::size_t)> access_at);
+/// Applies access rights of a pool that the driver has accepted. Takes the mutex.
+Result set_pool_access(Runtime& r, PoolHandle* handle, std::size_t count,
+                       FunctionRef<Access(std::size_t)> access_at);
 
 /// Marks the last free of a stream before the stream is destroyed, so that all streams can reuse
 /// its ranges. Takes the mutex.
@@ -135,8 +132,9 @@ void note_event_waited(Runtime& r);
 void note_all_passed(Runtime& r);
 void forget_streams_of(Runtime& r, Context* context);
 
-/// Releases empty stretches of `pool` as long as at least `bytes_to_keep` remain. Takes the mutex.
-void trim(Runtime& r, Pool& pool, std::size_t bytes_to_keep);
+/// Releases empty stretches of a pool, after the driver has trimmed its own part, as long as at
+/// least `bytes_to_keep` remain. Takes the mutex.
+void trim_pool(Runtime& r, PoolHandle* handle, std::size_t bytes_to_keep);
 
 /// Removes one empty stretch of any pool from the inventory; the caller unmaps and releases it.
 /// Considers pools above their release thresholds, or `all`. Nullopt if there is none. The caller
