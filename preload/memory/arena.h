@@ -13,10 +13,9 @@
 //
 // - small: the last arena has a fifth of all, at most 40 MiB. Unused are up to 64 MiB or 3 %, the
 //   larger of the two; 72 MiB or 4 % if all allocations are larger than 1 MiB and of random sizes.
-// - medium: the last arena has a 64th of the process's VRAM, at least 16 and at most 128 MiB.
-// Unused
-//   are up to 64 MiB or 3 % of that VRAM; 5 % for two sizes that do not fill an arena together; 7 %
-//   if all medium allocations are larger than 8 MiB and of random sizes.
+// - medium: the last arena has a 64th of the process's VRAM, at least 16 and at most 128 MiB. Up to
+//   64 MiB or 3 % of that VRAM are unused; 5 % for two sizes that do not fill an arena together;
+//   7 % if all medium allocations are larger than 8 MiB and of random sizes.
 //
 // When memory runs out, unused memory in arenas is reclaimed (room.h).
 #pragma once

@@ -1,7 +1,5 @@
-// Waiting for idle contexts: the driver's synchronisation has no timeout, so a separate thread
-// synchronises one context after the other and wakes the caller by a futex. The caller waits for
-// the futex with a timeout. If that expires, the thread continues, and the next call waits for it
-// before it starts another one.
+// Waiting for idle contexts: a separate thread synchronises one context after the other and wakes
+// the caller by a futex, for which the caller waits with a timeout.
 #include "preload/memory/contexts.h"
 
 #include <limits.h>

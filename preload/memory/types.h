@@ -34,7 +34,6 @@ enum class Result : unsigned {
   kSuccess = 0,
   kInvalidValue = 1,
   kOutOfMemory = 2,
-  kNotInitialized = 3,
   kDeinitialized = 4,
   kInvalidContext = 201,
   kMapFailed = 205,
