@@ -16,7 +16,7 @@ namespace names {
 }  // namespace names
 
 inline bool stays_inside(Address address, std::size_t bytes) {
-  return bounds::stays_inside<0>(address, bytes, tracked::range_around);
+  return bounds::stays_inside(address, bytes, tracked::range_around);
 }
 
 /// Tells whether a call of the function reaches beyond an allocation. The default, for functions

@@ -102,7 +102,7 @@ CUresult cuMemHostUnregister(void* at) {
 
 bounds::Range range_around(Address address) {
   if (!g_real_driver.are_calls_left_alone()) return preload::range_around(cuda(), address);
-  return {bounds::tag_of(cuda().number), 0, bounds::kUnlimited, bounds::kUnlimited};
+  return {bounds::current_tag(), 0, bounds::kUnlimited, bounds::kUnlimited};
 }
 
 }  // namespace gcr::preload::tracked

@@ -16,7 +16,7 @@ namespace gcr::preload::bounds {
 
 /// A copy that begins in [begin, end) may touch memory before `limit`; 0: none.
 struct Range {
-  std::uint64_t tag = 0;  ///< tag_of() when it was found; 0: never
+  std::uint64_t tag = 0;  ///< current_tag() when it was found; 0: never
   Address begin = 0;
   Address end = 0;
   Address limit = 0;
@@ -28,10 +28,8 @@ inline constexpr Address kUnlimited = ~Address{0};  ///< the limit if the driver
 inline constinit std::atomic<std::uint64_t> g_changes{1};
 inline void note_change() { g_changes.fetch_add(1, std::memory_order_release); }
 
-/// The tag of a range of runtime number `runtime` that is found now.
-inline std::uint64_t tag_of(unsigned runtime) {
-  return g_changes.load(std::memory_order_acquire) * 2 + runtime;
-}
+/// The tag of a range that is found now.
+inline std::uint64_t current_tag() { return g_changes.load(std::memory_order_acquire); }
 
 inline constexpr std::size_t kRemembered = 8;
 inline constinit thread_local Range t_ranges[kRemembered]
@@ -39,11 +37,10 @@ inline constinit thread_local Range t_ranges[kRemembered]
 
 /// Whether `bytes` from `address` on are in one allocation; true for memory that the library did
 /// not allocate. `find` returns the range around an address. Call it inside the gate.
-template <unsigned kRuntime, class Find>
+template <class Find>
 inline bool stays_inside(Address address, std::size_t bytes, const Find& find) {
   Range& known = t_ranges[(address >> 21) % kRemembered];
-  if (known.tag != tag_of(kRuntime) || address - known.begin >= known.end - known.begin)
-      [[unlikely]] {
+  if (known.tag != current_tag() || address - known.begin >= known.end - known.begin) [[unlikely]] {
     known = find(address);
   }
   return known.limit == kUnlimited || bytes == 0 ||

@@ -147,7 +147,7 @@ std::optional<View> view_of(Runtime& r, Address address) {
 bounds::Range range_around(Runtime& r, Address address) {
   constexpr Address kUnitBytes = 512;
   const std::lock_guard lock(r.mutex);
-  bounds::Range range{bounds::tag_of(r.number), 0, bounds::kUnlimited, bounds::kUnlimited};
+  bounds::Range range{bounds::current_tag(), 0, bounds::kUnlimited, bounds::kUnlimited};
   const Mapping* mapping = r.inventory.find_mapping(address);
   if (mapping == nullptr) {
     r.inventory.gap_around(address, &range.begin, &range.end);

@@ -14,34 +14,23 @@ unsigned int g_tracked_calls = 0;  // of HIP
 
 }  // namespace
 
-#define GCR_PLAIN_kGated(symbol, params, args)
-#define GCR_PLAIN_kCopies(symbol, params, args)
-#define GCR_PLAIN_kLookup(symbol, params, args)
-#define GCR_PLAIN_kPassed(symbol, params, args)
-#define GCR_PLAIN_kTracked(symbol, params, args) \
-  CUresult symbol params { return real_driver()->symbol args; }
-#define GCR_PLAIN_kWaits GCR_PLAIN_kTracked
 #define GCR_DRIVER_FUNCTION(symbol, public_name, since, flavour, policy, params, args) \
-  GCR_PLAIN_##policy(symbol, params, args)
+  GCR_IF_TRACKED_##policy(                                                             \
+      CUresult symbol params { return real_driver()->symbol args; }, )
 #include "preload/cuda/driver_api.def"
 
 bool open_to_copies() { return false; }
 
 bounds::Range range_around(Address) {
-  return {bounds::tag_of(0), 0, bounds::kUnlimited, bounds::kUnlimited};
+  return {bounds::current_tag(), 0, bounds::kUnlimited, bounds::kUnlimited};
 }
 
-#define GCR_HIP_PLAIN_kGated(result, symbol, params, args)
-#define GCR_HIP_PLAIN_kLookup GCR_HIP_PLAIN_kGated
-#define GCR_HIP_PLAIN_kPassed GCR_HIP_PLAIN_kGated
-#define GCR_HIP_PLAIN_kTracked(result, symbol, params, args) \
-  result symbol params {                                     \
-    ++g_tracked_calls;                                       \
-    return real_hip()->symbol args;                          \
-  }
-#define GCR_HIP_PLAIN_kWaits GCR_HIP_PLAIN_kTracked
 #define GCR_HIP_FUNCTION(result, symbol, public_name, since, flavour, policy, params, args) \
-  GCR_HIP_PLAIN_##policy(result, symbol, params, args)
+  GCR_IF_TRACKED_##policy(                                                                  \
+      result symbol params {                                                                \
+        ++g_tracked_calls;                                                                  \
+        return real_hip()->symbol args;                                                     \
+      }, )
 #include "preload/hip/hip_api.def"
 
 }  // namespace gcr::preload::tracked
