@@ -47,15 +47,13 @@ extern "C" {
 namespace gcr::preload {
 namespace {
 
-template <class Function>
-FunctionRow nvml_row(const char* symbol, Function* shim, std::size_t offset_bytes) {
-  return {symbol, symbol, 0, Flavour::kLegacy, reinterpret_cast<void*>(shim), offset_bytes};
-}
-
 const FunctionRow kNvmlRows[] = {
-    nvml_row("nvmlInit", &nvmlInit, offsetof(RealNvml, nvmlInit)),
-    nvml_row("nvmlInitWithFlags", &nvmlInitWithFlags, offsetof(RealNvml, nvmlInitWithFlags)),
-    nvml_row("nvmlInit_v2", &nvmlInit_v2, offsetof(RealNvml, nvmlInit_v2)),
+    {"nvmlInit", "nvmlInit", 0, Flavour::kLegacy, reinterpret_cast<void*>(&nvmlInit),
+     offsetof(RealNvml, nvmlInit)},
+    {"nvmlInitWithFlags", "nvmlInitWithFlags", 0, Flavour::kLegacy,
+     reinterpret_cast<void*>(&nvmlInitWithFlags), offsetof(RealNvml, nvmlInitWithFlags)},
+    {"nvmlInit_v2", "nvmlInit_v2", 0, Flavour::kLegacy, reinterpret_cast<void*>(&nvmlInit_v2),
+     offsetof(RealNvml, nvmlInit_v2)},
 };
 constexpr std::uint16_t kNvmlBySymbol[] = {0, 1, 2};
 static_assert(std::size(kNvmlRows) == std::size(kNvmlBySymbol));
