@@ -3,7 +3,6 @@
 #include <map>
 #include <memory>
 
-#include "src/cli/checkpoint_series.h"
 #include "src/cli/command.h"
 #include "src/cli/request_options.h"
 #include "store/directory.h"

@@ -1,5 +1,4 @@
-#include "src/cli/checkpoint_series.h"
-
+// `gcr-migrate checkpoint --every`: checkpoints at intervals.
 #include <fmt/format.h>
 
 #include <asio/io_context.hpp>

@@ -1,5 +1,3 @@
-#include "src/cli/conversation.h"
-
 #include <algorithm>
 #include <asio/co_spawn.hpp>
 #include <asio/experimental/awaitable_operators.hpp>
@@ -15,6 +13,8 @@
 #include <memory>
 #include <optional>
 #include <utility>
+
+#include "src/cli/migration_view.h"
 
 namespace gcr::cli {
 namespace {

@@ -7,7 +7,7 @@
 #include <fstream>
 
 #include "src/cli/answer_text.h"
-#include "src/cli/conversation.h"
+#include "src/cli/migration_view.h"
 #include "src/cli/trace.h"
 
 namespace gcr::cli {

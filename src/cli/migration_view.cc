@@ -10,7 +10,6 @@
 
 #include "src/cli/json.h"
 #include "src/cli/progress_text.h"
-#include "src/cli/summary.h"
 #include "src/cli/terminal_block.h"
 #include "src/control/wire.h"
 
