@@ -1,14 +1,14 @@
-// Packs are visited by descending share of needed contents. If a later pack has a content that an
-// earlier one has too, and the earlier copy can be read and verified, the later copy counts as
-// unneeded. Everything on which a removal relies is synced before. A rewritten pack gets its name
-// before the old one is removed, so each needed content is in a named pack at every moment.
-#include "store/compact.h"
-
+// remove_unneeded() of survey.h. Packs are visited by descending share of needed contents. If a
+// later pack has a content that an earlier one has too, and the earlier copy can be read and
+// verified, the later copy counts as unneeded. Everything on which a removal relies is synced
+// before. A rewritten pack gets its name before the old one is removed, so each needed content is
+// in a named pack at every moment.
 #include <fcntl.h>
 
 #include <algorithm>
 
 #include "src/base/log.h"
+#include "store/survey.h"
 
 namespace gcr::store {
 namespace {

@@ -97,7 +97,7 @@ bool is_entry(std::string_view name) {
   return name.ends_with(".checkpoint") && is_name(name.substr(0, name.size() - 11));
 }
 
-Result<Directory> Directory::open_checked(const std::filesystem::path& path, const Owner& owner) {
+Result<Directory> Directory::open(const std::filesystem::path& path, const Owner& owner) {
   if (!path.is_absolute()) {
     return Error(Code::kInvalidArgument,
                  fmt::format("{} is not an absolute path: give the full path", path.native()));
@@ -133,15 +133,11 @@ Result<Directory> Directory::create(const std::filesystem::path& path, const Own
       return Error::from_errno(errno, fmt::format("cannot create {}", path.native()));
     }
   }
-  GCR_ASSIGN(Directory directory, open_checked(path, owner));
+  GCR_ASSIGN(Directory directory, open(path, owner));
   GCR_TRY(directory.check_entries());
   GCR_TRY(directory.sync_parent());
   GCR_TRY(directory.make_packs());
   return directory;
-}
-
-Result<Directory> Directory::open(const std::filesystem::path& path, const Owner& owner) {
-  return open_checked(path, owner);
 }
 
 Result<Directory> Directory::duplicate() const {
@@ -211,9 +207,10 @@ Result<UniqueFd> Directory::open_file(const std::string& name, int flags) const 
   const AsOwner as(owner_);
   GCR_TRY(as.status());
   UniqueFd file(open_below(fd_.get(), name, flags));
-  if (!file) return failed(errno, fmt::format("cannot open {}", name));
   struct stat facts {};
-  if (::fstat(file.get(), &facts) != 0) return failed(errno, fmt::format("cannot open {}", name));
+  if (!file || ::fstat(file.get(), &facts) != 0) {
+    return failed(errno, fmt::format("cannot open {}", name));
+  }
   if (!S_ISREG(facts.st_mode)) {
     return Error(Code::kRefused, fmt::format("{}/{} is not a regular file", path_.native(), name));
   }

@@ -102,7 +102,6 @@ class Directory {
   Directory(std::filesystem::path path, const Owner& owner, UniqueFd fd)
       : path_(std::move(path)), owner_(owner), fd_(std::move(fd)) {}
 
-  static Result<Directory> open_checked(const std::filesystem::path& path, const Owner& owner);
   Status check_entries() const;
   Status sync_parent() const;
   Result<UniqueFd> folder_of(const std::string& name) const;

@@ -47,9 +47,6 @@ class Packs {
   /// finished.
   static Result<std::unique_ptr<Packs>> open(const Directory& directory);
 
-  /// The location of a content; the first one if several packs have it.
-  std::optional<Location> find(const ContentName& name) const;
-
   /// Reads a content of exactly out.size() bytes, and verifies it by its name. If several packs
   /// have it, one good copy is enough. kNotFound, kDataLoss, kIo.
   Status read(const Key& key, const ContentName& name, std::span<std::byte> out) const;
@@ -65,6 +62,7 @@ class Packs {
     std::string file_name;  ///< "packs/ID-N.pack"
     std::uint64_t file_bytes = 0;
     std::vector<IndexEntry> index;  ///< ascending by name; Location::pack is the index in packs()
+    UniqueFd file;
   };
   const std::vector<Pack>& packs() const { return packs_; }
 
@@ -75,10 +73,9 @@ class Packs {
   Packs() = default;
 
   static Result<std::unique_ptr<Packs>> try_to_open(const Directory& directory);
-  Status add(const Directory& directory, const std::string& file_name);
+  Result<std::size_t> add(const Directory& directory, const std::string& file_name);
 
   std::vector<Pack> packs_;
-  std::vector<UniqueFd> files_;
   std::vector<std::string> others_;
 };
 

@@ -8,7 +8,7 @@
 
 #include "src/base/side_by_side.h"
 #include "src/control/wire.h"
-#include "store/compact.h"
+#include "store/survey.h"
 
 namespace gcr::store {
 namespace {
@@ -33,11 +33,6 @@ std::optional<Error> find_missing(const Names& there, const proto::Manifest& man
   if (missing == 0) return std::nullopt;
   return Error(Code::kDataLoss, fmt::format("{} of the {} contents of {} are missing", missing,
                                             count, manifest.name()));
-}
-
-bool is_older(const proto::Manifest& one, const proto::Manifest& other) {
-  return std::pair(one.taken_unix_ms(), one.name()) <
-         std::pair(other.taken_unix_ms(), other.name());
 }
 
 std::string name_of_file(const std::string& file_name) {
