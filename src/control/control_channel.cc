@@ -8,7 +8,7 @@
 #include <asio/this_coro.hpp>
 #include <asio/write.hpp>
 
-#include "src/base/host_name.h"
+#include "src/base/users.h"
 #include "src/control/deadline.h"
 #include "src/control/stream.h"
 #include "src/control/tls.h"
