@@ -19,14 +19,9 @@ bool set_groups(const std::vector<gid_t>& groups) {
 
 // setfsuid and setfsgid return the previous id, even on failure; with -1 they change nothing. So
 // the result of a change must be queried.
-bool set_user(uid_t uid) {
-  ::syscall(SYS_setfsuid, uid);
-  return static_cast<uid_t>(::syscall(SYS_setfsuid, -1)) == uid;
-}
-
-bool set_group(gid_t gid) {
-  ::syscall(SYS_setfsgid, gid);
-  return static_cast<gid_t>(::syscall(SYS_setfsgid, -1)) == gid;
+bool set_id(long call, unsigned id) {
+  ::syscall(call, id);
+  return static_cast<unsigned>(::syscall(call, -1)) == id;
 }
 
 std::vector<gid_t> own_groups() {
@@ -45,7 +40,7 @@ AsOwner::AsOwner(const Owner& owner) {
   gid_ = static_cast<gid_t>(::syscall(SYS_setfsgid, -1));
   changed_ = true;
   // The user id last: without root's id the other calls would fail.
-  failed_ = !set_groups({}) || !set_group(owner.gid) || !set_user(owner.uid);
+  failed_ = !set_groups({}) || !set_id(SYS_setfsgid, owner.gid) || !set_id(SYS_setfsuid, owner.uid);
   if (failed_) restore();
 }
 
@@ -53,7 +48,7 @@ AsOwner::~AsOwner() { restore(); }
 
 void AsOwner::restore() {
   if (!std::exchange(changed_, false)) return;
-  if (set_user(uid_) && set_group(gid_) && set_groups(groups_)) return;
+  if (set_id(SYS_setfsuid, uid_) && set_id(SYS_setfsgid, gid_) && set_groups(groups_)) return;
   spdlog::critical("internal error: cannot restore the file access rights of this thread");
   std::abort();
 }

@@ -61,13 +61,6 @@ Result<std::string> as_text(const Certificates& certificates) {
   return std::string(text, static_cast<std::size_t>(length));
 }
 
-Result<Openssl<X509_STORE>> trusted(const control::TlsFiles& files) {
-  Openssl<X509_STORE> store(X509_STORE_new());
-  if (!store) return Error(Code::kInternal, "cannot verify certificates");
-  GCR_TRY(control::trust_authority(store.get(), files));
-  return store;
-}
-
 /// Verifies a chain at the present time; the error is the reason.
 Status check_chain(X509_STORE* store, const Certificates& chain) {
   const Openssl<X509_STORE_CTX> context(X509_STORE_CTX_new());
@@ -118,7 +111,9 @@ Result<Signer> Signer::verify(const std::string& chain, const control::TlsFiles&
   if (certificates.empty()) return Error(Code::kPermissionDenied, "it shows no certificate");
   X509* const leaf = certificates.front().get();
   std::string name = control::common_name(leaf);
-  GCR_ASSIGN(const auto store, trusted(files));
+  const Openssl<X509_STORE> store(X509_STORE_new());
+  if (!store) return Error(Code::kInternal, "cannot verify certificates");
+  GCR_TRY(control::trust_authority(store.get(), files));
   if (const Status accepted = check_chain(store.get(), certificates); !accepted) {
     return accepted.error().while_doing(
         fmt::format("it was taken by \"{}\", whose certificate is not accepted here", name));

@@ -22,12 +22,52 @@ class Series {
   explicit Series(Order order)
       : order_(std::move(order)), timer_(io_), signals_(io_, SIGINT, SIGTERM) {}
 
-  ExitCode run(std::chrono::milliseconds every);
+  ExitCode run(std::chrono::milliseconds every) {
+    for (;;) {
+      const auto began = Clock::now();
+      const ExitCode last = take();
+      if (is_over(last) || !wait_until(began + every)) return last;
+    }
+  }
 
  private:
-  ExitCode take();
-  bool is_over(ExitCode last);
-  bool wait_until(Clock::time_point due);
+  ExitCode take() {
+    const auto view = make_view(order_);
+    Outcome outcome = perform(order_, *view);
+    proto::MigrateRequest& request = *order_.request.mutable_migrate_request();
+    if (request.start_time() == 0) request.set_start_time(outcome.report.start_time());
+    const bool gone = outcome.report.code() == to_string(Code::kNotFound);
+    if (gone && succeeded_) outcome.exit_code = ExitCode::kEnded;
+    return show_outcome(*view, Task::kCheckpoint, outcome);
+  }
+
+  bool is_over(ExitCode last) {
+    if (last == ExitCode::kEnded) return true;
+    failures_ = last == ExitCode::kMigrated ? 0 : failures_ + 1;
+    succeeded_ = succeeded_ || failures_ == 0;
+    return !succeeded_ || failures_ == kMostFailures;
+  }
+
+  /// Waits until `due`; false if a signal arrived before or during the wait.
+  bool wait_until(Clock::time_point due) {
+    const std::chrono::duration<double, std::milli> left = due - Clock::now();
+    if (left.count() > 0 && !order_.json && !order_.quiet) {
+      print_now(fmt::format("the next checkpoint is due in {}\n", duration_text(left.count())));
+    }
+    bool signalled = false;
+    timer_.expires_at(due);
+    timer_.async_wait([this](std::error_code error) {
+      if (!error) signals_.cancel();
+    });
+    signals_.async_wait([&](std::error_code error, int) {
+      if (error) return;
+      signalled = true;
+      timer_.cancel();
+    });
+    io_.restart();
+    io_.run();
+    return !signalled;
+  }
 
   Order order_;  ///< from the first checkpoint on only for that process, not for a later one with
                  ///< its PID
@@ -37,52 +77,6 @@ class Series {
   bool succeeded_ = false;
   int failures_ = 0;  ///< in a row
 };
-
-ExitCode Series::run(std::chrono::milliseconds every) {
-  for (;;) {
-    const auto began = Clock::now();
-    const ExitCode last = take();
-    if (is_over(last) || !wait_until(began + every)) return last;
-  }
-}
-
-ExitCode Series::take() {
-  const auto view = make_view(order_);
-  Outcome outcome = perform(order_, *view);
-  proto::MigrateRequest& request = *order_.request.mutable_migrate_request();
-  if (request.start_time() == 0) request.set_start_time(outcome.report.start_time());
-  const bool gone = outcome.report.code() == to_string(Code::kNotFound);
-  if (gone && succeeded_) outcome.exit_code = ExitCode::kEnded;
-  return show_outcome(*view, Task::kCheckpoint, outcome);
-}
-
-bool Series::is_over(ExitCode last) {
-  if (last == ExitCode::kEnded) return true;
-  failures_ = last == ExitCode::kMigrated ? 0 : failures_ + 1;
-  succeeded_ = succeeded_ || failures_ == 0;
-  return !succeeded_ || failures_ == kMostFailures;
-}
-
-/// Waits until `due`; false if a signal arrived before or during the wait.
-bool Series::wait_until(Clock::time_point due) {
-  const std::chrono::duration<double, std::milli> left = due - Clock::now();
-  if (left.count() > 0 && !order_.json && !order_.quiet) {
-    print_now(fmt::format("the next checkpoint is due in {}\n", duration_text(left.count())));
-  }
-  bool signalled = false;
-  timer_.expires_at(due);
-  timer_.async_wait([this](std::error_code error) {
-    if (!error) signals_.cancel();
-  });
-  signals_.async_wait([&](std::error_code error, int) {
-    if (error) return;
-    signalled = true;
-    timer_.cancel();
-  });
-  io_.restart();
-  io_.run();
-  return !signalled;
-}
 
 }  // namespace
 

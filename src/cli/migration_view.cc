@@ -96,9 +96,6 @@ class QuietView : public MigrationView {
  public:
   explicit QuietView(Task task) : task_(task) {}
 
-  void started(const Uuid&) override {}
-  void event(const std::string&, const std::string&) override {}
-  void progress(const proto::Progress&) override {}
   void ended(const Outcome& outcome) override { print_now(last_line(task_, outcome)); }
 
  private:

@@ -9,13 +9,8 @@
 namespace gcr::cli {
 namespace {
 
+using control::code_of;
 using control::printable;
-
-Code code_of(const std::string& name) {
-  proto::Failure failure;
-  failure.set_code(name);
-  return control::from_failure(failure).code();
-}
 
 /// What differs between the kinds of orders.
 struct TaskTexts {

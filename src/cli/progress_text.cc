@@ -1,10 +1,12 @@
 #include "src/cli/progress_text.h"
 
+#include <fmt/chrono.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
+#include <ctime>
 
 #include "src/base/units.h"
 
@@ -37,6 +39,12 @@ std::string duration_text(double ms) {
   const auto seconds = static_cast<long long>(ms / 1000);
   if (ms < kHourMs) return fmt::format("{} min {} s", seconds / 60, seconds % 60);
   return fmt::format("{} h {} min", seconds / 3600, seconds / 60 % 60);
+}
+
+std::string time_text(std::int64_t unix_ms) {
+  if (unix_ms <= 0) return "-";
+  return fmt::format("{:%Y-%m-%dT%H:%M:%SZ}",
+                     fmt::gmtime(static_cast<std::time_t>(unix_ms / 1000)));
 }
 
 double share_sent(const proto::Progress& progress) {
