@@ -102,8 +102,7 @@ Result<Directory> Directory::open(const std::filesystem::path& path, const Owner
     return Error(Code::kInvalidArgument,
                  fmt::format("{} is not an absolute path: give the full path", path.native()));
   }
-  const AsOwner as(owner);
-  GCR_TRY(as.status());
+  GCR_ASSIGN(const AsOwner as, AsOwner::take(owner));
   UniqueFd fd(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!fd) return Error::from_errno(errno, fmt::format("cannot open {}", path.native()));
   struct stat facts {};
@@ -127,8 +126,7 @@ Result<Directory> Directory::open(const std::filesystem::path& path, const Owner
 
 Result<Directory> Directory::create(const std::filesystem::path& path, const Owner& owner) {
   {
-    const AsOwner as(owner);
-    GCR_TRY(as.status());
+    GCR_ASSIGN(const AsOwner as, AsOwner::take(owner));
     if (path.is_absolute() && ::mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) {
       return Error::from_errno(errno, fmt::format("cannot create {}", path.native()));
     }
@@ -160,8 +158,7 @@ Status Directory::check_entries() const {
 /// Makes the directory's name durable. If the owner may not read the parent, syncs its whole file
 /// system.
 Status Directory::sync_parent() const {
-  const AsOwner as(owner_);
-  GCR_TRY(as.status());
+  GCR_ASSIGN(const AsOwner as, AsOwner::take(owner_));
   const UniqueFd parent(::open(path_.parent_path().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   int error = parent ? sync_folder(parent.get()) : errno;
   if (error == EACCES) error = ::syncfs(fd_.get()) == 0 ? 0 : errno;
@@ -169,8 +166,7 @@ Status Directory::sync_parent() const {
 }
 
 Status Directory::make_packs() const {
-  const AsOwner as(owner_);
-  GCR_TRY(as.status());
+  GCR_ASSIGN(const AsOwner as, AsOwner::take(owner_));
   if (::mkdirat(fd_.get(), "packs", 0700) == 0 || errno == EEXIST) return {};
   return failed(errno, "cannot create packs");
 }
@@ -204,8 +200,7 @@ Result<UniqueFd> Directory::lock() const {
 }
 
 Result<UniqueFd> Directory::open_file(const std::string& name, int flags) const {
-  const AsOwner as(owner_);
-  GCR_TRY(as.status());
+  GCR_ASSIGN(const AsOwner as, AsOwner::take(owner_));
   UniqueFd file(open_below(fd_.get(), name, flags));
   struct stat facts {};
   if (!file || ::fstat(file.get(), &facts) != 0) {
@@ -218,16 +213,14 @@ Result<UniqueFd> Directory::open_file(const std::string& name, int flags) const 
 }
 
 Result<UniqueFd> Directory::make_unnamed(const std::string& folder) const {
-  const AsOwner as(owner_);
-  GCR_TRY(as.status());
+  GCR_ASSIGN(const AsOwner as, AsOwner::take(owner_));
   UniqueFd file(open_below(fd_.get(), folder, O_RDWR | O_TMPFILE));
   if (file || errno == EOPNOTSUPP || errno == EISDIR || errno == ENOSYS) return file;
   return failed(errno, fmt::format("cannot create a file in {}", folder));
 }
 
 Status Directory::give_name(const UniqueFd& file, const std::string& name) const {
-  const AsOwner as(owner_);
-  GCR_TRY(as.status());
+  GCR_ASSIGN(const AsOwner as, AsOwner::take(owner_));
   GCR_ASSIGN(const UniqueFd folder, folder_of(name));
   const std::string link = fmt::format("/proc/self/fd/{}", file.get());
   if (::linkat(AT_FDCWD, link.c_str(), folder.get(), leaf_of(name).c_str(), AT_SYMLINK_FOLLOW) ==
@@ -238,8 +231,7 @@ Status Directory::give_name(const UniqueFd& file, const std::string& name) const
 }
 
 Result<bool> Directory::exists(const std::string& name) const {
-  const AsOwner as(owner_);
-  GCR_TRY(as.status());
+  GCR_ASSIGN(const AsOwner as, AsOwner::take(owner_));
   struct stat facts {};
   if (::fstatat(fd_.get(), name.c_str(), &facts, AT_SYMLINK_NOFOLLOW) == 0) return true;
   if (errno == ENOENT) return false;
@@ -256,8 +248,7 @@ Result<UniqueFd> Directory::folder_of(const std::string& name) const {
 }
 
 Status Directory::rename(const std::string& from, const std::string& to) const {
-  const AsOwner as(owner_);
-  GCR_TRY(as.status());
+  GCR_ASSIGN(const AsOwner as, AsOwner::take(owner_));
   GCR_ASSIGN(const UniqueFd from_folder, folder_of(from));
   GCR_ASSIGN(const UniqueFd to_folder, folder_of(to));
   const std::string old_leaf = leaf_of(from);
@@ -279,8 +270,7 @@ Status Directory::rename(const std::string& from, const std::string& to) const {
 }
 
 Status Directory::remove(const std::string& name) const {
-  const AsOwner as(owner_);
-  GCR_TRY(as.status());
+  GCR_ASSIGN(const AsOwner as, AsOwner::take(owner_));
   const auto folder = folder_of(name);
   if (!folder && folder.error().code() == Code::kNotFound) return {};
   GCR_TRY(folder);
@@ -297,16 +287,15 @@ bool Directory::remove_if_empty() const {
   if (!entries || !packs || !packs->empty() || !std::ranges::all_of(*entries, is_rest)) {
     return false;
   }
-  const AsOwner as(owner_);
-  if (!as.status()) return false;
+  const auto as = AsOwner::take(owner_);
+  if (!as) return false;
   (void)::unlinkat(fd_.get(), "packs", AT_REMOVEDIR);
   (void)::unlinkat(fd_.get(), kLockFile, 0);
   return ::rmdir(path_.c_str()) == 0;
 }
 
 Status Directory::sync() const {
-  const AsOwner as(owner_);
-  GCR_TRY(as.status());
+  GCR_ASSIGN(const AsOwner as, AsOwner::take(owner_));
   const UniqueFd packs(open_below(fd_.get(), "packs", O_RDONLY | O_DIRECTORY));
   if (!packs && errno != ENOENT) return failed(errno, "cannot open packs");
   const int packs_failed = packs ? sync_folder(packs.get()) : 0;
@@ -316,8 +305,7 @@ Status Directory::sync() const {
 }
 
 Result<std::vector<std::string>> Directory::list(const std::string& directory) const {
-  const AsOwner as(owner_);
-  GCR_TRY(as.status());
+  GCR_ASSIGN(const AsOwner as, AsOwner::take(owner_));
   UniqueFd fd(open_below(fd_.get(), directory.empty() ? "." : directory, O_RDONLY | O_DIRECTORY));
   if (!fd && errno == ENOENT) return std::vector<std::string>();
   if (!fd) return failed(errno, fmt::format("cannot list {}", directory));

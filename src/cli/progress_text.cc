@@ -79,12 +79,11 @@ std::vector<std::string> progress_details(const proto::Progress& progress) {
 }
 
 std::string progress_line(const proto::Progress& progress) {
-  std::vector<std::string> parts;
+  std::vector<std::string> parts = progress_details(progress);
   if (progress.round() > 0) {
-    parts.push_back(
-        fmt::format("round {}, {:.0f} %", progress.round(), share_sent(progress) * 100));
+    parts.insert(parts.begin(),
+                 fmt::format("round {}, {:.0f} %", progress.round(), share_sent(progress) * 100));
   }
-  for (std::string& detail : progress_details(progress)) parts.push_back(std::move(detail));
   parts.push_back(duration_text(progress.elapsed_ms()) + " so far");
   return fmt::format("{}", fmt::join(parts, ", "));
 }

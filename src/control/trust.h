@@ -20,6 +20,7 @@ struct FreeOpenssl {
   void operator()(EVP_PKEY* key) const { EVP_PKEY_free(key); }
   void operator()(GENERAL_NAMES* names) const { GENERAL_NAMES_free(names); }
   void operator()(X509* certificate) const { X509_free(certificate); }
+  void operator()(X509_CRL* list) const { X509_CRL_free(list); }
   void operator()(X509_STORE* store) const { X509_STORE_free(store); }
   void operator()(X509_STORE_CTX* context) const { X509_STORE_CTX_free(context); }
   void operator()(STACK_OF(X509) * stack) const { sk_X509_free(stack); }  ///< not what is in it
