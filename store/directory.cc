@@ -138,12 +138,6 @@ Result<Directory> Directory::create(const std::filesystem::path& path, const Own
   return directory;
 }
 
-Result<Directory> Directory::duplicate() const {
-  UniqueFd fd(::fcntl(fd_.get(), F_DUPFD_CLOEXEC, 0));
-  if (!fd) return failed(errno, "cannot open the directory a second time");
-  return Directory(path_, owner_, std::move(fd));
-}
-
 Status Directory::check_entries() const {
   GCR_ASSIGN(const auto entries, list(""));
   const auto foreign = std::ranges::find_if_not(entries, is_entry);

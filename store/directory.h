@@ -13,8 +13,6 @@
 // free.
 #pragma once
 
-#include <sys/types.h>
-
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
@@ -50,12 +48,7 @@ class Directory {
   /// user, or is accessible to others.
   static Result<Directory> open(const std::filesystem::path& path, const Owner& owner);
 
-  /// Opens the same directory a second time.
-  Result<Directory> duplicate() const;
-
   const std::filesystem::path& path() const { return path_; }
-  const Owner& owner() const { return owner_; }
-  int fd() const { return fd_.get(); }
 
   /// Names of all complete checkpoints, unordered.
   Result<std::vector<std::string>> names() const;

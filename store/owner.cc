@@ -1,8 +1,6 @@
 // Uses system calls directly, because glibc's setgroups() changes all threads of the process.
 #include "store/owner.h"
 
-#include <fmt/format.h>
-#include <sys/fsuid.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 

@@ -84,6 +84,7 @@ class Packs {
 /// threads may write concurrently.
 class PackWriter {
  public:
+  /// `directory` must outlive it.
   static Result<std::unique_ptr<PackWriter>> create(const Directory& directory,
                                                     const std::string& file_name);
 
@@ -103,8 +104,8 @@ class PackWriter {
   std::uint64_t live_bytes() const;  ///< of contents that were not removed
 
  private:
-  PackWriter(Directory directory, std::string file_name, UniqueFd file, bool is_unnamed)
-      : directory_(std::move(directory)),
+  PackWriter(const Directory& directory, std::string file_name, UniqueFd file, bool is_unnamed)
+      : directory_(directory),
         file_name_(std::move(file_name)),
         file_(std::move(file)),
         is_unnamed_(is_unnamed) {}
@@ -112,7 +113,7 @@ class PackWriter {
   Error failed(int error) const;
   void begin_writeback(std::uint64_t written);
 
-  const Directory directory_;
+  const Directory& directory_;
   const std::string file_name_;
   const UniqueFd file_;
   const bool is_unnamed_;  ///< the file has no name until finish()

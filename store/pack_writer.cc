@@ -23,14 +23,13 @@ std::uint64_t place_bytes(std::uint64_t stored_bytes) {
 
 Result<std::unique_ptr<PackWriter>> PackWriter::create(const Directory& directory,
                                                        const std::string& file_name) {
-  GCR_ASSIGN(Directory own, directory.duplicate());
   GCR_ASSIGN(UniqueFd file, directory.make_unnamed("packs"));
   const bool is_unnamed = static_cast<bool>(file);
   if (!is_unnamed) {
     GCR_ASSIGN(file, directory.open_file(file_name, O_RDWR | O_CREAT | O_EXCL));
   }
   std::unique_ptr<PackWriter> pack(
-      new PackWriter(std::move(own), file_name, std::move(file), is_unnamed));
+      new PackWriter(directory, file_name, std::move(file), is_unnamed));
   const int error = write_all(pack->file_.get(), pack_header(), 0);
   if (error == 0) return pack;
   if (!is_unnamed) (void)directory.remove(file_name);
