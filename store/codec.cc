@@ -21,11 +21,6 @@ const char* chars(std::span<const std::byte> bytes) {
 }
 char* chars(std::span<std::byte> bytes) { return reinterpret_cast<char*>(bytes.data()); }
 
-/// The output size for a result that must be smaller than the input.
-std::size_t room(std::span<const std::byte> raw, std::span<std::byte> out) {
-  return raw.empty() ? 0 : std::min(out.size(), raw.size() - 1);
-}
-
 /// The codec of all blocks; none if the blocks decide.
 std::optional<Codec> fixed_codec(Compression requested, double link_bytes_per_s) {
   switch (requested) {
@@ -58,7 +53,7 @@ std::string_view to_string(Codec codec) {
 }
 
 std::size_t compress(Codec codec, std::span<const std::byte> raw, std::span<std::byte> out) {
-  const std::size_t limit = room(raw, out);
+  const std::size_t limit = raw.empty() ? 0 : std::min(out.size(), raw.size() - 1);
   if (codec == Codec::kLz4) {
     return static_cast<std::size_t>(
         std::max(0, LZ4_compress_default(chars(raw), chars(out), static_cast<int>(raw.size()),

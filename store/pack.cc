@@ -32,11 +32,6 @@ Result<std::vector<IndexEntry>> read_index(int file, std::uint64_t file_bytes) {
   return parse_index(index, end);
 }
 
-const IndexEntry* find_in(const Packs::Pack& pack, const ContentName& name) {
-  const auto found = std::ranges::lower_bound(pack.index, name, {}, &IndexEntry::name);
-  return found != pack.index.end() && found->name == name ? &*found : nullptr;
-}
-
 }  // namespace
 
 /// Opens and adds one pack; returns the number of its contents, 0 if it skips the pack. kNotFound:
@@ -96,8 +91,8 @@ Result<std::unique_ptr<Packs>> Packs::open(const Directory& directory) {
 Status Packs::read(const Key& key, const ContentName& name, std::span<std::byte> out) const {
   Status done = Error(Code::kNotFound, "no pack has this content");
   for (const Pack& pack : packs_) {
-    const IndexEntry* entry = find_in(pack, name);
-    if (entry == nullptr) continue;
+    const auto entry = std::ranges::lower_bound(pack.index, name, {}, &IndexEntry::name);
+    if (entry == pack.index.end() || entry->name != name) continue;
     done = read_at(key, name, entry->location, out);
     if (done) break;
   }

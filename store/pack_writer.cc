@@ -15,10 +15,6 @@ namespace {
 /// Writeback is started after this many bytes, so that finish() waits less.
 constexpr std::uint64_t kWritebackBytes = 64 * kMiB;
 
-std::uint64_t place_bytes(std::uint64_t stored_bytes) {
-  return round_up(stored_bytes, kPlaceBytes);
-}
-
 }  // namespace
 
 Result<std::unique_ptr<PackWriter>> PackWriter::create(const Directory& directory,
@@ -63,7 +59,7 @@ Result<Location> PackWriter::add(const ContentName& name, std::span<const std::b
       return Error(Code::kResourceExhausted, fmt::format("{} has {} contents, the most of a pack",
                                                          file_name_, kMaxPackEntries));
     }
-    location.offset = places_.allocate(place_bytes(stored.size()));
+    location.offset = places_.allocate(round_up(stored.size(), kPlaceBytes));
     index_.emplace(name, location);
     live_bytes_ += stored.size();
   }
@@ -82,7 +78,7 @@ void PackWriter::remove(const ContentName& name) {
   const auto found = index_.find(name);
   if (found == index_.end()) return;
   const Location& location = found->second;
-  places_.release(location.offset, place_bytes(location.stored_bytes));
+  places_.release(location.offset, round_up(location.stored_bytes, kPlaceBytes));
   live_bytes_ -= location.stored_bytes;
   index_.erase(found);
 }

@@ -175,10 +175,11 @@ struct Supervised {
   int error = 0;   ///< errno, if the command was not executed; then there is no process
 };
 
-/// Starts the command below the supervisor, which appends its output to the file, and returns once
-/// it has been executed or that has failed. Afterwards kPassedOn and SIGCHLD are blocked in this
-/// process. The command gets our environment and working directory, default signal handling and
-/// only the descriptors of its three streams. Returns an Error if the supervisor fails before.
+/// Starts the command below the supervisor, which appends the job's output to the file. Returns
+/// once the command has been executed or that has failed. Afterwards kPassedOn and SIGCHLD are
+/// blocked in this process. The command gets our environment and working directory, default signal
+/// handling and only the descriptors of its three streams. Returns an Error if the supervisor fails
+/// before.
 Result<Supervised> start_supervised(const std::string& output,
                                     const std::vector<std::string>& command) {
   GCR_ASSIGN(const auto supervisor, find_supervisor());
