@@ -10,7 +10,7 @@
 //             32  offset  u64
 //             40  stored  u32  bytes in the pack
 //             44  raw     u32  bytes of the content: 1 to 2 MiB
-//             48  codec   u16  images::Codec; zeros to 64
+//             48  codec   u16  store::Codec; zeros to 64
 //            then the last 64 bytes of the file:
 //              0  magic    "GCRINDX1"
 //              8  index    u64  its offset

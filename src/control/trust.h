@@ -1,5 +1,5 @@
-// Loads the files of TlsFiles into OpenSSL, in the same way for TLS and for the signatures of
-// checkpoints. Nothing here asks for a passphrase. Any thread. No Asio.
+// Owners of OpenSSL's objects. Loads the files of TlsFiles into OpenSSL, in the same way for TLS
+// and for the signatures of checkpoints. Nothing here asks for a passphrase. Any thread. No Asio.
 #pragma once
 
 #include <openssl/evp.h>
