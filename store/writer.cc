@@ -74,9 +74,9 @@ Status Writer::load_earlier_checkpoints() {
       spdlog::warn("not reusing contents of {}: {}", found.file_name, accepted.error().message());
       return;
     }
-    found.manifest->clear_images();  // to save memory
+    found.manifest->clear_images();
     found.manifest->clear_memories();
-    earlier.push_back(*std::move(found.manifest));
+    earlier.push_back(*found.manifest);  // the copy has no memory of the cleared fields
   }));
   if (needs.problem()) {
     spdlog::warn("not removing leftovers of earlier writers: {}", needs.problem()->message());
