@@ -1,5 +1,5 @@
-// Owners of OpenSSL's objects. Loads the files of TlsFiles into OpenSSL, in the same way for TLS
-// and for the signatures of checkpoints. Nothing here asks for a passphrase. Any thread. No Asio.
+// Owners of OpenSSL objects. Loads the files of TlsFiles into OpenSSL, in the same way for TLS and
+// for the signatures of checkpoints. Nothing here asks for a passphrase. Any thread. No Asio.
 #pragma once
 
 #include <openssl/evp.h>
@@ -26,7 +26,7 @@ struct FreeOpenssl {
   void operator()(STACK_OF(X509) * stack) const { sk_X509_free(stack); }  ///< not what is in it
 };
 
-/// Owns an object of OpenSSL.
+/// Owns an OpenSSL object.
 template <class T>
 using Openssl = std::unique_ptr<T, FreeOpenssl>;
 
