@@ -21,9 +21,19 @@ const char* chars(std::span<const std::byte> bytes) {
 }
 char* chars(std::span<std::byte> bytes) { return reinterpret_cast<char*>(bytes.data()); }
 
-/// The output size for a result that must be smaller than the input.
-std::size_t room(std::span<const std::byte> raw, std::span<std::byte> out) {
-  return raw.empty() ? 0 : std::min(out.size(), raw.size() - 1);
+/// The codec of all blocks; none if the blocks decide.
+std::optional<Codec> fixed_codec(Compression requested, double link_bytes_per_s) {
+  switch (requested) {
+    case Compression::kNone:
+      return Codec::kNone;
+    case Compression::kLz4:
+      return Codec::kLz4;
+    case Compression::kZstd:
+      return Codec::kZstd;
+    case Compression::kAuto:
+      break;
+  }
+  return link_bytes_per_s > 0 ? std::nullopt : std::optional(Codec::kNone);
 }
 
 }  // namespace
@@ -43,7 +53,7 @@ std::string_view to_string(Codec codec) {
 }
 
 std::size_t compress(Codec codec, std::span<const std::byte> raw, std::span<std::byte> out) {
-  const std::size_t limit = room(raw, out);
+  const std::size_t limit = raw.empty() ? 0 : std::min(out.size(), raw.size() - 1);
   if (codec == Codec::kLz4) {
     return static_cast<std::size_t>(
         std::max(0, LZ4_compress_default(chars(raw), chars(out), static_cast<int>(raw.size()),
@@ -77,20 +87,12 @@ Status decompress(Codec codec, std::span<const std::byte> stored, std::span<std:
 }
 
 CodecChooser::CodecChooser(Compression requested, double link_bytes_per_s, unsigned threads)
-    : requested_(requested), link_bytes_per_s_(link_bytes_per_s), threads_(std::max(1U, threads)) {}
+    : fixed_(fixed_codec(requested, link_bytes_per_s)),
+      link_bytes_per_s_(link_bytes_per_s),
+      threads_(std::max(1U, threads)) {}
 
 Codec CodecChooser::next() {
-  switch (requested_) {
-    case Compression::kNone:
-      return Codec::kNone;
-    case Compression::kLz4:
-      return Codec::kLz4;
-    case Compression::kZstd:
-      return Codec::kZstd;
-    case Compression::kAuto:
-      break;
-  }
-  if (link_bytes_per_s_ <= 0) return Codec::kNone;
+  if (fixed_) return *fixed_;
   const std::lock_guard lock(mutex_);
   for (std::size_t i = 0; i < kTried.size(); ++i) {
     if (observed_[i].asked < kTrials) {
@@ -113,11 +115,9 @@ void CodecChooser::observe(Codec codec, std::size_t raw_bytes, std::size_t store
 }
 
 Codec CodecChooser::chosen() const {
-  if (requested_ == Compression::kNone) return Codec::kNone;
-  if (requested_ == Compression::kLz4) return Codec::kLz4;
-  if (requested_ == Compression::kZstd) return Codec::kZstd;
+  if (fixed_) return *fixed_;
   const std::lock_guard lock(mutex_);
-  return link_bytes_per_s_ > 0 ? best() : Codec::kNone;
+  return best();
 }
 
 Codec CodecChooser::best() const {

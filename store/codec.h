@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string_view>
 
@@ -58,7 +59,7 @@ class CodecChooser {
   };
   Codec best() const;
 
-  const Compression requested_;
+  const std::optional<Codec> fixed_;  ///< none: best() decides
   const double link_bytes_per_s_;
   const unsigned threads_;
   mutable std::mutex mutex_;

@@ -1,14 +1,14 @@
-// Packs are visited by descending share of needed contents. If a later pack has a content that an
-// earlier one has too, and the earlier copy can be read and verified, the later copy counts as
-// unneeded. Everything on which a removal relies is synced before. A rewritten pack gets its name
-// before the old one is removed, so each needed content is in a named pack at every moment.
-#include "store/compact.h"
-
+// remove_unneeded() of survey.h. Packs are visited by descending share of needed contents. If a
+// later pack has a content that an earlier one has too, and the earlier copy can be read and
+// verified, the later copy counts as unneeded. Everything on which a removal relies is synced
+// before. A rewritten pack gets its name before the old one is removed, so each needed content is
+// in a named pack at every moment.
 #include <fcntl.h>
 
 #include <algorithm>
 
 #include "src/base/log.h"
+#include "store/survey.h"
 
 namespace gcr::store {
 namespace {
@@ -25,7 +25,8 @@ class Collector {
   Collector(const Directory& directory, const Needs& needs, const Packs& packs)
       : directory_(directory), needs_(needs), packs_(packs) {}
 
-  Status run(bool rewrite) {
+  /// Returns the number of bytes freed.
+  Result<std::uint64_t> run(bool rewrite) {
     const std::vector<Use> uses = divide();
     GCR_TRY(make_durable(uses));
     for (const Use& use : uses) {
@@ -36,10 +37,9 @@ class Collector {
       const bool is_sparse = use.needed_bytes * 2 < use.pack->file_bytes;
       if (rewrite && !use.needed.empty() && is_sparse) GCR_TRY(rewrite_pack(use));
     }
-    return directory_.sync();
+    GCR_TRY(directory_.sync());
+    return freed_bytes_;
   }
-
-  std::uint64_t freed_bytes() const { return freed_bytes_; }
 
  private:
   /// Determines for which needed contents each pack is used. If several packs have a content, the
@@ -138,13 +138,6 @@ class Collector {
   /// disk.
   Result<std::uint64_t> copy_to(const std::string& file_name, const Use& use) {
     GCR_ASSIGN(const auto fresh, PackWriter::create(directory_, file_name));
-    GCR_TRY(copy(use, *fresh));
-    GCR_TRY(fresh->finish());
-    GCR_TRY(directory_.sync());
-    return fresh->live_bytes();
-  }
-
-  Status copy(const Use& use, PackWriter& to) {
     std::vector<std::byte> stored;
     for (const auto& [name, location] : use.needed) {
       const Needs::Need& need = *needs_.find(name);
@@ -152,9 +145,11 @@ class Collector {
       raw_.resize(location.raw_bytes);
       GCR_TRY(packs_.read_stored(location, stored));
       GCR_TRY(decode(need.key, name, location, stored, raw_));
-      GCR_TRY(to.add(name, stored, location.raw_bytes, location.codec));
+      GCR_TRY(fresh->add(name, stored, location.raw_bytes, location.codec));
     }
-    return {};
+    GCR_TRY(fresh->finish());
+    GCR_TRY(directory_.sync());
+    return fresh->live_bytes();
   }
 
   const Directory& directory_;
@@ -173,9 +168,7 @@ Result<std::uint64_t> remove_unneeded(const Directory& directory, const Needs& n
     return Error(Code::kInternal,
                  "a manifest is invalid, so it is unknown which contents are needed");
   GCR_ASSIGN(const auto packs, Packs::open(directory));
-  Collector collector(directory, needs, *packs);
-  GCR_TRY(collector.run(rewrite));
-  return collector.freed_bytes();
+  return Collector(directory, needs, *packs).run(rewrite);
 }
 
 }  // namespace gcr::store

@@ -97,13 +97,12 @@ bool is_entry(std::string_view name) {
   return name.ends_with(".checkpoint") && is_name(name.substr(0, name.size() - 11));
 }
 
-Result<Directory> Directory::open_checked(const std::filesystem::path& path, const Owner& owner) {
+Result<Directory> Directory::open(const std::filesystem::path& path, const Owner& owner) {
   if (!path.is_absolute()) {
     return Error(Code::kInvalidArgument,
                  fmt::format("{} is not an absolute path: give the full path", path.native()));
   }
-  const AsOwner as(owner);
-  GCR_TRY(as.status());
+  GCR_ASSIGN(const AsOwner as, AsOwner::take(owner));
   UniqueFd fd(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!fd) return Error::from_errno(errno, fmt::format("cannot open {}", path.native()));
   struct stat facts {};
@@ -127,27 +126,16 @@ Result<Directory> Directory::open_checked(const std::filesystem::path& path, con
 
 Result<Directory> Directory::create(const std::filesystem::path& path, const Owner& owner) {
   {
-    const AsOwner as(owner);
-    GCR_TRY(as.status());
+    GCR_ASSIGN(const AsOwner as, AsOwner::take(owner));
     if (path.is_absolute() && ::mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) {
       return Error::from_errno(errno, fmt::format("cannot create {}", path.native()));
     }
   }
-  GCR_ASSIGN(Directory directory, open_checked(path, owner));
+  GCR_ASSIGN(Directory directory, open(path, owner));
   GCR_TRY(directory.check_entries());
   GCR_TRY(directory.sync_parent());
   GCR_TRY(directory.make_packs());
   return directory;
-}
-
-Result<Directory> Directory::open(const std::filesystem::path& path, const Owner& owner) {
-  return open_checked(path, owner);
-}
-
-Result<Directory> Directory::duplicate() const {
-  UniqueFd fd(::fcntl(fd_.get(), F_DUPFD_CLOEXEC, 0));
-  if (!fd) return failed(errno, "cannot open the directory a second time");
-  return Directory(path_, owner_, std::move(fd));
 }
 
 Status Directory::check_entries() const {
@@ -164,8 +152,7 @@ Status Directory::check_entries() const {
 /// Makes the directory's name durable. If the owner may not read the parent, syncs its whole file
 /// system.
 Status Directory::sync_parent() const {
-  const AsOwner as(owner_);
-  GCR_TRY(as.status());
+  GCR_ASSIGN(const AsOwner as, AsOwner::take(owner_));
   const UniqueFd parent(::open(path_.parent_path().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   int error = parent ? sync_folder(parent.get()) : errno;
   if (error == EACCES) error = ::syncfs(fd_.get()) == 0 ? 0 : errno;
@@ -173,8 +160,7 @@ Status Directory::sync_parent() const {
 }
 
 Status Directory::make_packs() const {
-  const AsOwner as(owner_);
-  GCR_TRY(as.status());
+  GCR_ASSIGN(const AsOwner as, AsOwner::take(owner_));
   if (::mkdirat(fd_.get(), "packs", 0700) == 0 || errno == EEXIST) return {};
   return failed(errno, "cannot create packs");
 }
@@ -208,12 +194,12 @@ Result<UniqueFd> Directory::lock() const {
 }
 
 Result<UniqueFd> Directory::open_file(const std::string& name, int flags) const {
-  const AsOwner as(owner_);
-  GCR_TRY(as.status());
+  GCR_ASSIGN(const AsOwner as, AsOwner::take(owner_));
   UniqueFd file(open_below(fd_.get(), name, flags));
-  if (!file) return failed(errno, fmt::format("cannot open {}", name));
   struct stat facts {};
-  if (::fstat(file.get(), &facts) != 0) return failed(errno, fmt::format("cannot open {}", name));
+  if (!file || ::fstat(file.get(), &facts) != 0) {
+    return failed(errno, fmt::format("cannot open {}", name));
+  }
   if (!S_ISREG(facts.st_mode)) {
     return Error(Code::kRefused, fmt::format("{}/{} is not a regular file", path_.native(), name));
   }
@@ -221,16 +207,14 @@ Result<UniqueFd> Directory::open_file(const std::string& name, int flags) const 
 }
 
 Result<UniqueFd> Directory::make_unnamed(const std::string& folder) const {
-  const AsOwner as(owner_);
-  GCR_TRY(as.status());
+  GCR_ASSIGN(const AsOwner as, AsOwner::take(owner_));
   UniqueFd file(open_below(fd_.get(), folder, O_RDWR | O_TMPFILE));
   if (file || errno == EOPNOTSUPP || errno == EISDIR || errno == ENOSYS) return file;
   return failed(errno, fmt::format("cannot create a file in {}", folder));
 }
 
 Status Directory::give_name(const UniqueFd& file, const std::string& name) const {
-  const AsOwner as(owner_);
-  GCR_TRY(as.status());
+  GCR_ASSIGN(const AsOwner as, AsOwner::take(owner_));
   GCR_ASSIGN(const UniqueFd folder, folder_of(name));
   const std::string link = fmt::format("/proc/self/fd/{}", file.get());
   if (::linkat(AT_FDCWD, link.c_str(), folder.get(), leaf_of(name).c_str(), AT_SYMLINK_FOLLOW) ==
@@ -241,8 +225,7 @@ Status Directory::give_name(const UniqueFd& file, const std::string& name) const
 }
 
 Result<bool> Directory::exists(const std::string& name) const {
-  const AsOwner as(owner_);
-  GCR_TRY(as.status());
+  GCR_ASSIGN(const AsOwner as, AsOwner::take(owner_));
   struct stat facts {};
   if (::fstatat(fd_.get(), name.c_str(), &facts, AT_SYMLINK_NOFOLLOW) == 0) return true;
   if (errno == ENOENT) return false;
@@ -259,8 +242,7 @@ Result<UniqueFd> Directory::folder_of(const std::string& name) const {
 }
 
 Status Directory::rename(const std::string& from, const std::string& to) const {
-  const AsOwner as(owner_);
-  GCR_TRY(as.status());
+  GCR_ASSIGN(const AsOwner as, AsOwner::take(owner_));
   GCR_ASSIGN(const UniqueFd from_folder, folder_of(from));
   GCR_ASSIGN(const UniqueFd to_folder, folder_of(to));
   const std::string old_leaf = leaf_of(from);
@@ -282,8 +264,7 @@ Status Directory::rename(const std::string& from, const std::string& to) const {
 }
 
 Status Directory::remove(const std::string& name) const {
-  const AsOwner as(owner_);
-  GCR_TRY(as.status());
+  GCR_ASSIGN(const AsOwner as, AsOwner::take(owner_));
   const auto folder = folder_of(name);
   if (!folder && folder.error().code() == Code::kNotFound) return {};
   GCR_TRY(folder);
@@ -300,16 +281,15 @@ bool Directory::remove_if_empty() const {
   if (!entries || !packs || !packs->empty() || !std::ranges::all_of(*entries, is_rest)) {
     return false;
   }
-  const AsOwner as(owner_);
-  if (!as.status()) return false;
+  const auto as = AsOwner::take(owner_);
+  if (!as) return false;
   (void)::unlinkat(fd_.get(), "packs", AT_REMOVEDIR);
   (void)::unlinkat(fd_.get(), kLockFile, 0);
   return ::rmdir(path_.c_str()) == 0;
 }
 
 Status Directory::sync() const {
-  const AsOwner as(owner_);
-  GCR_TRY(as.status());
+  GCR_ASSIGN(const AsOwner as, AsOwner::take(owner_));
   const UniqueFd packs(open_below(fd_.get(), "packs", O_RDONLY | O_DIRECTORY));
   if (!packs && errno != ENOENT) return failed(errno, "cannot open packs");
   const int packs_failed = packs ? sync_folder(packs.get()) : 0;
@@ -319,8 +299,7 @@ Status Directory::sync() const {
 }
 
 Result<std::vector<std::string>> Directory::list(const std::string& directory) const {
-  const AsOwner as(owner_);
-  GCR_TRY(as.status());
+  GCR_ASSIGN(const AsOwner as, AsOwner::take(owner_));
   UniqueFd fd(open_below(fd_.get(), directory.empty() ? "." : directory, O_RDONLY | O_DIRECTORY));
   if (!fd && errno == ENOENT) return std::vector<std::string>();
   if (!fd) return failed(errno, fmt::format("cannot list {}", directory));

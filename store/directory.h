@@ -13,8 +13,6 @@
 // free.
 #pragma once
 
-#include <sys/types.h>
-
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
@@ -50,12 +48,7 @@ class Directory {
   /// user, or is accessible to others.
   static Result<Directory> open(const std::filesystem::path& path, const Owner& owner);
 
-  /// Opens the same directory a second time.
-  Result<Directory> duplicate() const;
-
   const std::filesystem::path& path() const { return path_; }
-  const Owner& owner() const { return owner_; }
-  int fd() const { return fd_.get(); }
 
   /// Names of all complete checkpoints, unordered.
   Result<std::vector<std::string>> names() const;
@@ -102,7 +95,6 @@ class Directory {
   Directory(std::filesystem::path path, const Owner& owner, UniqueFd fd)
       : path_(std::move(path)), owner_(owner), fd_(std::move(fd)) {}
 
-  static Result<Directory> open_checked(const std::filesystem::path& path, const Owner& owner);
   Status check_entries() const;
   Status sync_parent() const;
   Result<UniqueFd> folder_of(const std::string& name) const;

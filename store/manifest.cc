@@ -119,19 +119,6 @@ Status check_name(const std::string& file_name, const proto::Manifest& manifest)
       fmt::format("it was renamed: its manifest names the checkpoint {}", manifest.name()));
 }
 
-Result<proto::Manifest> read_accepted(const Directory& directory, const std::string& file_name,
-                                      const control::TlsFiles& files, const SignerRule& rule) {
-  GCR_ASSIGN(const UniqueFd file, directory.open_file(file_name, O_RDONLY));
-  auto manifest = read_signed(file.get(), files);
-  Status good;
-  if (!manifest) good = manifest.error();
-  if (good) good = check_name(file_name, *manifest);
-  if (good && rule) good = rule(manifest->agent());
-  if (good) return manifest;
-  return good.error().while_doing(
-      fmt::format("the checkpoint {}/{} cannot be used", directory.path().native(), file_name));
-}
-
 Status write_durably(const Directory& directory, const std::string& file_name,
                      std::span<const std::byte> head, std::span<const std::byte> body) {
   const std::string fresh = file_name + ".new";
@@ -178,8 +165,16 @@ Status write_manifest(const Directory& directory, const std::string& file_name,
 }
 
 Result<proto::Manifest> read_manifest(const Directory& directory, const std::string& file_name,
-                                      const control::TlsFiles& files) {
-  return read_accepted(directory, file_name, files, {});
+                                      const control::TlsFiles& files, const SignerRule& rule) {
+  GCR_ASSIGN(const UniqueFd file, directory.open_file(file_name, O_RDONLY));
+  auto manifest = read_signed(file.get(), files);
+  Status good;
+  if (!manifest) good = manifest.error();
+  if (good) good = check_name(file_name, *manifest);
+  if (good && rule) good = rule(manifest->agent());
+  if (good) return manifest;
+  return good.error().while_doing(
+      fmt::format("the checkpoint {}/{} cannot be used", directory.path().native(), file_name));
 }
 
 Result<proto::Manifest> find_manifest(const Directory& directory, const std::string& name,
@@ -189,7 +184,7 @@ Result<proto::Manifest> find_manifest(const Directory& directory, const std::str
                                                      control::printable(name)));
   }
   if (!name.empty()) {
-    auto named = read_accepted(directory, file_of(name), files, rule);
+    auto named = read_manifest(directory, file_of(name), files, rule);
     if (named || named.error().code() != Code::kNotFound) return named;
     return Error(Code::kNotFound,
                  fmt::format("{} has no checkpoint {}", directory.path().native(), name));
@@ -198,12 +193,11 @@ Result<proto::Manifest> find_manifest(const Directory& directory, const std::str
   std::optional<proto::Manifest> newest;
   std::string problem;
   for (const std::string& one : names) {
-    auto manifest = read_accepted(directory, file_of(one), files, rule);
+    auto manifest = read_manifest(directory, file_of(one), files, rule);
     if (!manifest) {
       spdlog::warn("{}", manifest.error().message());
       problem = "; " + manifest.error().message();
-    } else if (!newest || std::pair(manifest->taken_unix_ms(), manifest->name()) >
-                              std::pair(newest->taken_unix_ms(), newest->name())) {
+    } else if (!newest || is_older(*newest, *manifest)) {
       newest = *std::move(manifest);
     }
   }
@@ -224,6 +218,11 @@ Result<std::optional<Uuid>> claimed_id(const Directory& directory, const std::st
   if (!lengths && is_another(lengths.error())) return std::nullopt;
   GCR_TRY(lengths);
   return lengths->checkpoint;
+}
+
+bool is_older(const proto::Manifest& one, const proto::Manifest& other) {
+  return std::pair(one.taken_unix_ms(), one.name()) <
+         std::pair(other.taken_unix_ms(), other.name());
 }
 
 std::string file_of(const std::string& name) { return name + ".checkpoint"; }

@@ -13,7 +13,6 @@
 #pragma once
 
 #include <cstddef>
-#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -37,11 +36,11 @@ Status write_manifest(const Directory& directory, const std::string& file_name,
                       proto::Manifest manifest, const control::TlsFiles& files);
 
 /// Reads and verifies a file. kNotFound; kPermissionDenied: not signed by an agent of the
-/// authority; kDataLoss: altered, truncated, or inconsistent; kUnsupported: another format version.
-/// On success all references inside the manifest are in range, extents ascend, and all sizes are
-/// within limits.
+/// authority, or one that `rule` does not accept; kDataLoss: altered, truncated, or inconsistent;
+/// kUnsupported: another format version. On success all references inside the manifest are in
+/// range, extents ascend, and all sizes are within limits.
 Result<proto::Manifest> read_manifest(const Directory& directory, const std::string& file_name,
-                                      const control::TlsFiles& files);
+                                      const control::TlsFiles& files, const SignerRule& rule = {});
 
 /// Finds the named checkpoint or, without a name, the newest one (by the time when it was taken)
 /// that can be read and whose signer `rule` accepts. kNotFound if there is none; the rule's error
@@ -58,6 +57,9 @@ Status check_manifest(const proto::Manifest& manifest);
 /// The checkpoint id in a file's header, which is not verified. Nullopt if there is no such file,
 /// or it is no manifest; an error if the file cannot be read.
 Result<std::optional<Uuid>> claimed_id(const Directory& directory, const std::string& file_name);
+
+/// Whether `one` was taken before `other`, or has the lesser name.
+bool is_older(const proto::Manifest& one, const proto::Manifest& other);
 
 /// "NAME.checkpoint".
 std::string file_of(const std::string& name);

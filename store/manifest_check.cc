@@ -6,7 +6,6 @@
 #include <limits>
 #include <unordered_set>
 
-#include "src/base/limits.h"
 #include "src/base/units.h"
 #include "store/manifest.h"
 #include "store/pack.h"

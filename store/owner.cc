@@ -1,8 +1,6 @@
 // Uses system calls directly, because glibc's setgroups() changes all threads of the process.
 #include "store/owner.h"
 
-#include <fmt/format.h>
-#include <sys/fsuid.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -19,14 +17,9 @@ bool set_groups(const std::vector<gid_t>& groups) {
 
 // setfsuid and setfsgid return the previous id, even on failure; with -1 they change nothing. So
 // the result of a change must be queried.
-bool set_user(uid_t uid) {
-  ::syscall(SYS_setfsuid, uid);
-  return static_cast<uid_t>(::syscall(SYS_setfsuid, -1)) == uid;
-}
-
-bool set_group(gid_t gid) {
-  ::syscall(SYS_setfsgid, gid);
-  return static_cast<gid_t>(::syscall(SYS_setfsgid, -1)) == gid;
+bool set_id(long call, unsigned id) {
+  ::syscall(call, id);
+  return static_cast<unsigned>(::syscall(call, -1)) == id;
 }
 
 std::vector<gid_t> own_groups() {
@@ -38,31 +31,27 @@ std::vector<gid_t> own_groups() {
 
 }  // namespace
 
-AsOwner::AsOwner(const Owner& owner) {
-  if (::geteuid() != 0) return;
-  groups_ = own_groups();
-  uid_ = static_cast<uid_t>(::syscall(SYS_setfsuid, -1));
-  gid_ = static_cast<gid_t>(::syscall(SYS_setfsgid, -1));
-  changed_ = true;
+Result<AsOwner> AsOwner::take(const Owner& owner) {
+  AsOwner as;
+  if (::geteuid() != 0) return as;
+  as.previous_ = {static_cast<uid_t>(::syscall(SYS_setfsuid, -1)),
+                  static_cast<gid_t>(::syscall(SYS_setfsgid, -1)), own_groups()};
   // The user id last: without root's id the other calls would fail.
-  failed_ = !set_groups({}) || !set_group(owner.gid) || !set_user(owner.uid);
-  if (failed_) restore();
-}
-
-AsOwner::~AsOwner() { restore(); }
-
-void AsOwner::restore() {
-  if (!std::exchange(changed_, false)) return;
-  if (set_user(uid_) && set_group(gid_) && set_groups(groups_)) return;
-  spdlog::critical("internal error: cannot restore the file access rights of this thread");
-  std::abort();
-}
-
-Status AsOwner::status() const {
-  if (!failed_) return {};
+  if (set_groups({}) && set_id(SYS_setfsgid, owner.gid) && set_id(SYS_setfsuid, owner.uid)) {
+    return as;
+  }
   return Error(Code::kPermissionDenied,
                "cannot access files with their owner's rights: the kernel refuses setfsuid, which "
                "needs CAP_SETUID and CAP_SETGID");
+}
+
+AsOwner::~AsOwner() {
+  if (!previous_ || (set_id(SYS_setfsuid, previous_->uid) && set_id(SYS_setfsgid, previous_->gid) &&
+                     set_groups(previous_->groups))) {
+    return;
+  }
+  spdlog::critical("internal error: cannot restore the file access rights of this thread");
+  std::abort();
 }
 
 }  // namespace gcr::store

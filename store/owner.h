@@ -3,6 +3,8 @@
 
 #include <sys/types.h>
 
+#include <optional>
+#include <utility>
 #include <vector>
 
 #include "src/base/result.h"
@@ -18,23 +20,23 @@ struct Owner {
 /// lives. Other threads are not affected. Does nothing if this process is not root.
 class AsOwner {
  public:
-  explicit AsOwner(const Owner& owner);
-  ~AsOwner();
-  AsOwner(const AsOwner&) = delete;
-  AsOwner& operator=(const AsOwner&) = delete;
-
-  /// kPermissionDenied if the kernel refused the change: then the thread has its previous rights,
+  /// kPermissionDenied if the kernel refuses the change: then the thread has its previous rights,
   /// and must not access files.
-  Status status() const;
+  static Result<AsOwner> take(const Owner& owner);
+
+  AsOwner(AsOwner&& other) noexcept : previous_(std::exchange(other.previous_, std::nullopt)) {}
+  ~AsOwner();
 
  private:
-  void restore();
+  struct Rights {
+    uid_t uid;
+    gid_t gid;
+    std::vector<gid_t> groups;
+  };
 
-  uid_t uid_ = 0;
-  gid_t gid_ = 0;
-  std::vector<gid_t> groups_;
-  bool changed_ = false;
-  bool failed_ = false;
+  AsOwner() = default;
+
+  std::optional<Rights> previous_;  ///< of the thread; none if nothing was changed
 };
 
 }  // namespace gcr::store

@@ -32,20 +32,15 @@ Result<std::vector<IndexEntry>> read_index(int file, std::uint64_t file_bytes) {
   return parse_index(index, end);
 }
 
-const IndexEntry* find_in(const Packs::Pack& pack, const ContentName& name) {
-  const auto found = std::ranges::lower_bound(pack.index, name, {}, &IndexEntry::name);
-  return found != pack.index.end() && found->name == name ? &*found : nullptr;
-}
-
 }  // namespace
 
-/// Opens and adds one pack; succeeds also if it skips the pack. kNotFound: the pack was removed
-/// since the directory was listed.
-Status Packs::add(const Directory& directory, const std::string& file_name) {
+/// Opens and adds one pack; returns the number of its contents, 0 if it skips the pack. kNotFound:
+/// the pack was removed since the directory was listed.
+Result<std::size_t> Packs::add(const Directory& directory, const std::string& file_name) {
   auto file = directory.open_file(file_name, O_RDONLY);
   if (!file && file.error().code() == Code::kRefused) {
     spdlog::warn("{}; skipping this pack", file.error().message());
-    return {};
+    return 0;
   }
   GCR_TRY(file);
   struct stat facts {};
@@ -57,14 +52,13 @@ Status Packs::add(const Directory& directory, const std::string& file_name) {
     spdlog::info("skipping the pack {}/{}: {}", directory.path().native(), file_name,
                  index.error().message());
     others_.push_back(file_name);
-    return {};
+    return 0;
   }
   for (IndexEntry& entry : *index) {
     entry.location.pack = static_cast<std::uint32_t>(packs_.size());
   }
-  packs_.push_back({file_name, file_bytes, *std::move(index)});
-  files_.push_back(*std::move(file));
-  return {};
+  packs_.push_back({file_name, file_bytes, *std::move(index), *std::move(file)});
+  return packs_.back().index.size();
 }
 
 Result<std::unique_ptr<Packs>> Packs::try_to_open(const Directory& directory) {
@@ -75,9 +69,8 @@ Result<std::unique_ptr<Packs>> Packs::try_to_open(const Directory& directory) {
   for (const std::string& entry : entries) {
     const std::string file_name = "packs/" + entry;
     if (!writer_of_pack(file_name)) continue;
-    const std::size_t before = packs->packs_.size();
-    GCR_TRY(packs->add(directory, file_name));
-    if (packs->packs_.size() != before) contents += packs->packs_.back().index.size();
+    GCR_ASSIGN(const std::size_t added, packs->add(directory, file_name));
+    contents += added;
     if (contents > kMaxContents) {
       return Error(Code::kResourceExhausted, fmt::format("{} has more than {} contents",
                                                          directory.path().native(), kMaxContents));
@@ -95,18 +88,11 @@ Result<std::unique_ptr<Packs>> Packs::open(const Directory& directory) {
   }
 }
 
-std::optional<Location> Packs::find(const ContentName& name) const {
-  for (const Pack& pack : packs_) {
-    if (const IndexEntry* entry = find_in(pack, name)) return entry->location;
-  }
-  return std::nullopt;
-}
-
 Status Packs::read(const Key& key, const ContentName& name, std::span<std::byte> out) const {
   Status done = Error(Code::kNotFound, "no pack has this content");
   for (const Pack& pack : packs_) {
-    const IndexEntry* entry = find_in(pack, name);
-    if (entry == nullptr) continue;
+    const auto entry = std::ranges::lower_bound(pack.index, name, {}, &IndexEntry::name);
+    if (entry == pack.index.end() || entry->name != name) continue;
     done = read_at(key, name, entry->location, out);
     if (done) break;
   }
@@ -134,7 +120,7 @@ Status Packs::read_at(const Key& key, const ContentName& name, const Location& l
 }
 
 Status Packs::read_stored(const Location& location, std::span<std::byte> stored) const {
-  return read_all(files_.at(location.pack).get(), stored, location.offset);
+  return read_all(packs_.at(location.pack).file.get(), stored, location.offset);
 }
 
 std::string pack_file_of(const Uuid& checkpoint, unsigned number) {

@@ -10,7 +10,7 @@
 //             32  offset  u64
 //             40  stored  u32  bytes in the pack
 //             44  raw     u32  bytes of the content: 1 to 2 MiB
-//             48  codec   u16  images::Codec; zeros to 64
+//             48  codec   u16  store::Codec; zeros to 64
 //            then the last 64 bytes of the file:
 //              0  magic    "GCRINDX1"
 //              8  index    u64  its offset
@@ -47,9 +47,6 @@ class Packs {
   /// finished.
   static Result<std::unique_ptr<Packs>> open(const Directory& directory);
 
-  /// The location of a content; the first one if several packs have it.
-  std::optional<Location> find(const ContentName& name) const;
-
   /// Reads a content of exactly out.size() bytes, and verifies it by its name. If several packs
   /// have it, one good copy is enough. kNotFound, kDataLoss, kIo.
   Status read(const Key& key, const ContentName& name, std::span<std::byte> out) const;
@@ -65,6 +62,7 @@ class Packs {
     std::string file_name;  ///< "packs/ID-N.pack"
     std::uint64_t file_bytes = 0;
     std::vector<IndexEntry> index;  ///< ascending by name; Location::pack is the index in packs()
+    UniqueFd file;
   };
   const std::vector<Pack>& packs() const { return packs_; }
 
@@ -75,10 +73,9 @@ class Packs {
   Packs() = default;
 
   static Result<std::unique_ptr<Packs>> try_to_open(const Directory& directory);
-  Status add(const Directory& directory, const std::string& file_name);
+  Result<std::size_t> add(const Directory& directory, const std::string& file_name);
 
   std::vector<Pack> packs_;
-  std::vector<UniqueFd> files_;
   std::vector<std::string> others_;
 };
 
@@ -87,6 +84,7 @@ class Packs {
 /// threads may write concurrently.
 class PackWriter {
  public:
+  /// `directory` must outlive it.
   static Result<std::unique_ptr<PackWriter>> create(const Directory& directory,
                                                     const std::string& file_name);
 
@@ -106,8 +104,8 @@ class PackWriter {
   std::uint64_t live_bytes() const;  ///< of contents that were not removed
 
  private:
-  PackWriter(Directory directory, std::string file_name, UniqueFd file, bool is_unnamed)
-      : directory_(std::move(directory)),
+  PackWriter(const Directory& directory, std::string file_name, UniqueFd file, bool is_unnamed)
+      : directory_(directory),
         file_name_(std::move(file_name)),
         file_(std::move(file)),
         is_unnamed_(is_unnamed) {}
@@ -115,7 +113,7 @@ class PackWriter {
   Error failed(int error) const;
   void begin_writeback(std::uint64_t written);
 
-  const Directory directory_;
+  const Directory& directory_;
   const std::string file_name_;
   const UniqueFd file_;
   const bool is_unnamed_;  ///< the file has no name until finish()

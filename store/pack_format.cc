@@ -1,16 +1,15 @@
 #include "store/pack_format.h"
 
 #include <fmt/format.h>
-#include <openssl/evp.h>
 
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
-#include <memory>
 #include <string_view>
 
 #include "src/base/little_endian.h"
 #include "src/base/zeros.h"
+#include "src/control/trust.h"
 
 namespace gcr::store {
 namespace {
@@ -18,14 +17,10 @@ namespace {
 constexpr std::string_view kMagic = "GCRPACK1";
 constexpr std::string_view kEndMagic = "GCRINDX1";
 
-struct FreeContext {
-  void operator()(EVP_MD_CTX* context) const { EVP_MD_CTX_free(context); }
-};
-
 using Sum = std::array<std::byte, 32>;
 
 Sum sha256(std::span<const std::byte> first, std::span<const std::byte> second) {
-  thread_local const std::unique_ptr<EVP_MD_CTX, FreeContext> context(EVP_MD_CTX_new());
+  thread_local const control::Openssl<EVP_MD_CTX> context(EVP_MD_CTX_new());
   thread_local EVP_MD* const algorithm = EVP_MD_fetch(nullptr, "SHA256", nullptr);
   Sum sum;
   if (!context || EVP_DigestInit_ex2(context.get(), algorithm, nullptr) != 1 ||

@@ -15,22 +15,17 @@ namespace {
 /// Writeback is started after this many bytes, so that finish() waits less.
 constexpr std::uint64_t kWritebackBytes = 64 * kMiB;
 
-std::uint64_t place_bytes(std::uint64_t stored_bytes) {
-  return round_up(stored_bytes, kPlaceBytes);
-}
-
 }  // namespace
 
 Result<std::unique_ptr<PackWriter>> PackWriter::create(const Directory& directory,
                                                        const std::string& file_name) {
-  GCR_ASSIGN(Directory own, directory.duplicate());
   GCR_ASSIGN(UniqueFd file, directory.make_unnamed("packs"));
   const bool is_unnamed = static_cast<bool>(file);
   if (!is_unnamed) {
     GCR_ASSIGN(file, directory.open_file(file_name, O_RDWR | O_CREAT | O_EXCL));
   }
   std::unique_ptr<PackWriter> pack(
-      new PackWriter(std::move(own), file_name, std::move(file), is_unnamed));
+      new PackWriter(directory, file_name, std::move(file), is_unnamed));
   const int error = write_all(pack->file_.get(), pack_header(), 0);
   if (error == 0) return pack;
   if (!is_unnamed) (void)directory.remove(file_name);
@@ -64,7 +59,7 @@ Result<Location> PackWriter::add(const ContentName& name, std::span<const std::b
       return Error(Code::kResourceExhausted, fmt::format("{} has {} contents, the most of a pack",
                                                          file_name_, kMaxPackEntries));
     }
-    location.offset = places_.allocate(place_bytes(stored.size()));
+    location.offset = places_.allocate(round_up(stored.size(), kPlaceBytes));
     index_.emplace(name, location);
     live_bytes_ += stored.size();
   }
@@ -83,7 +78,7 @@ void PackWriter::remove(const ContentName& name) {
   const auto found = index_.find(name);
   if (found == index_.end()) return;
   const Location& location = found->second;
-  places_.release(location.offset, place_bytes(location.stored_bytes));
+  places_.release(location.offset, round_up(location.stored_bytes, kPlaceBytes));
   live_bytes_ -= location.stored_bytes;
   index_.erase(found);
 }

@@ -2,35 +2,25 @@
 
 #include <fmt/format.h>
 #include <openssl/err.h>
-#include <openssl/evp.h>
 #include <openssl/pem.h>
-#include <openssl/x509.h>
-#include <openssl/x509_vfy.h>
 
 #include "src/control/identity.h"
-#include "src/control/trust.h"
 
 namespace gcr::store {
 namespace {
 
+using control::Openssl;
+
 constexpr std::size_t kMaxCertificates = 16;
 
-struct FreeOpenssl {
-  void operator()(BIO* bio) const { BIO_free(bio); }
-  void operator()(X509* certificate) const { X509_free(certificate); }
-  void operator()(X509_STORE* store) const { X509_STORE_free(store); }
-  void operator()(X509_STORE_CTX* context) const { X509_STORE_CTX_free(context); }
-  void operator()(EVP_MD_CTX* context) const { EVP_MD_CTX_free(context); }
-  void operator()(STACK_OF(X509) * stack) const { sk_X509_free(stack); }
-};
-template <class T>
-using Openssl = std::unique_ptr<T, FreeOpenssl>;
 using Certificates = std::vector<Openssl<X509>>;
 
-Certificates read_certificates(BIO* from) {
+/// None if `from` is null or has none.
+Certificates read_certificates(const Openssl<BIO>& from) {
   Certificates certificates;
+  if (!from) return certificates;
   while (certificates.size() < kMaxCertificates) {
-    X509* const one = PEM_read_bio_X509(from, nullptr, control::no_passphrase, nullptr);
+    X509* const one = PEM_read_bio_X509(from.get(), nullptr, control::no_passphrase, nullptr);
     if (one == nullptr) break;
     certificates.emplace_back(one);
   }
@@ -40,8 +30,7 @@ Certificates read_certificates(BIO* from) {
 
 Result<Certificates> own_certificates(const control::TlsFiles& files) {
   const Openssl<BIO> file(BIO_new_file(files.certificate.c_str(), "r"));
-  if (!file) return control::unusable_file("certificate", files.certificate);
-  Certificates certificates = read_certificates(file.get());
+  Certificates certificates = read_certificates(file);
   if (certificates.empty()) return control::unusable_file("certificate", files.certificate);
   return certificates;
 }
@@ -72,13 +61,6 @@ Result<std::string> as_text(const Certificates& certificates) {
   return std::string(text, static_cast<std::size_t>(length));
 }
 
-Result<Openssl<X509_STORE>> trusted(const control::TlsFiles& files) {
-  Openssl<X509_STORE> store(X509_STORE_new());
-  if (!store) return Error(Code::kInternal, "cannot verify certificates");
-  GCR_TRY(control::trust_authority(store.get(), files));
-  return store;
-}
-
 /// Verifies a chain at the present time; the error is the reason.
 Status check_chain(X509_STORE* store, const Certificates& chain) {
   const Openssl<X509_STORE_CTX> context(X509_STORE_CTX_new());
@@ -98,7 +80,7 @@ Status check_chain(X509_STORE* store, const Certificates& chain) {
 
 Result<Signed> sign(std::span<const std::byte> bytes, const control::TlsFiles& files) {
   GCR_ASSIGN(const Certificates certificates, own_certificates(files));
-  GCR_ASSIGN(const control::PrivateKey key, control::read_private_key(files.key));
+  GCR_ASSIGN(const auto key, control::read_private_key(files.key));
   if (X509_check_private_key(certificates.front().get(), key.get()) != 1) {
     return control::unusable_file("private key", files.key);
   }
@@ -123,42 +105,31 @@ Result<std::string> own_name(const control::TlsFiles& files) {
   return control::common_name(certificates.front().get());
 }
 
-struct Signer::Chain {
-  Certificates certificates;
-};
-
-Signer::Signer(std::unique_ptr<Chain> chain, std::string name)
-    : chain_(std::move(chain)), name_(std::move(name)) {}
-Signer::Signer(Signer&&) noexcept = default;
-Signer::~Signer() = default;
-
 Result<Signer> Signer::verify(const std::string& chain, const control::TlsFiles& files) {
   const Openssl<BIO> memory(BIO_new_mem_buf(chain.data(), static_cast<int>(chain.size())));
-  auto read = std::make_unique<Chain>();
-  if (memory) read->certificates = read_certificates(memory.get());
-  if (read->certificates.empty()) {
-    return Error(Code::kPermissionDenied, "it shows no certificate");
-  }
-  X509* const leaf = read->certificates.front().get();
+  const Certificates certificates = read_certificates(memory);
+  if (certificates.empty()) return Error(Code::kPermissionDenied, "it shows no certificate");
+  X509* const leaf = certificates.front().get();
   std::string name = control::common_name(leaf);
-  GCR_ASSIGN(const auto store, trusted(files));
-  if (const Status accepted = check_chain(store.get(), read->certificates); !accepted) {
+  const Openssl<X509_STORE> store(X509_STORE_new());
+  if (!store) return Error(Code::kInternal, "cannot verify certificates");
+  GCR_TRY(control::trust_authority(store.get(), files));
+  if (const Status accepted = check_chain(store.get(), certificates); !accepted) {
     return accepted.error().while_doing(
         fmt::format("it was taken by \"{}\", whose certificate is not accepted here", name));
   }
   GCR_TRY(control::check_agent_role(leaf));
-  return Signer(std::move(read), std::move(name));
+  return Signer(Openssl<EVP_PKEY>(X509_get_pubkey(leaf)), std::move(name));
 }
 
 bool Signer::has_signed(std::span<const std::byte> bytes,
                         std::span<const std::byte> signature) const {
-  EVP_PKEY* const key = X509_get0_pubkey(chain_->certificates.front().get());
   const Openssl<EVP_MD_CTX> context(EVP_MD_CTX_new());
-  const bool good =
-      key != nullptr && context &&
-      EVP_DigestVerifyInit(context.get(), nullptr, digest_for(key), nullptr, key) == 1 &&
-      EVP_DigestVerify(context.get(), raw(signature), signature.size(), raw(bytes), bytes.size()) ==
-          1;
+  const bool good = key_ && context &&
+                    EVP_DigestVerifyInit(context.get(), nullptr, digest_for(key_.get()), nullptr,
+                                         key_.get()) == 1 &&
+                    EVP_DigestVerify(context.get(), raw(signature), signature.size(), raw(bytes),
+                                     bytes.size()) == 1;
   ERR_clear_error();
   return good;
 }

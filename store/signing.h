@@ -4,13 +4,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <memory>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "src/base/result.h"
-#include "src/control/tls_files.h"
+#include "src/control/trust.h"
 
 namespace gcr::store {
 
@@ -40,19 +39,16 @@ class Signer {
   /// authority, is valid now and not revoked; else kPermissionDenied with the reason.
   static Result<Signer> verify(const std::string& chain, const control::TlsFiles& files);
 
-  Signer(Signer&&) noexcept;
-  ~Signer();
-
   const std::string& name() const { return name_; }  ///< its common name
 
   /// Whether `signature` is the signer's signature of `bytes`.
   bool has_signed(std::span<const std::byte> bytes, std::span<const std::byte> signature) const;
 
  private:
-  struct Chain;
-  Signer(std::unique_ptr<Chain> chain, std::string name);
+  Signer(control::Openssl<EVP_PKEY> key, std::string name)
+      : key_(std::move(key)), name_(std::move(name)) {}
 
-  std::unique_ptr<Chain> chain_;
+  control::Openssl<EVP_PKEY> key_;  ///< null if OpenSSL cannot use it
   std::string name_;
 };
 

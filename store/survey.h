@@ -1,6 +1,7 @@
-// The contents that the checkpoints of a directory need.
+// The contents that the checkpoints of a directory need, and the removal of all others.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <optional>
 #include <set>
@@ -56,5 +57,11 @@ class Needs {
   std::set<Uuid> checkpoints_;
   std::optional<Error> problem_;
 };
+
+/// Removes packs without a needed content, and leftovers of writers that died. With `rewrite`,
+/// copies the needed contents of a pack to a new one if they are less than half of it. The caller
+/// holds the directory's lock; all manifests must be valid, else kInternal. Returns the number of
+/// bytes freed. If the process is killed at any moment, no needed content is lost.
+Result<std::uint64_t> remove_unneeded(const Directory& directory, const Needs& needs, bool rewrite);
 
 }  // namespace gcr::store

@@ -8,7 +8,7 @@
 
 #include "src/base/side_by_side.h"
 #include "src/control/wire.h"
-#include "store/compact.h"
+#include "store/survey.h"
 
 namespace gcr::store {
 namespace {
@@ -28,20 +28,12 @@ Names names_in(const Packs& packs) {
 std::optional<Error> find_missing(const Names& there, const proto::Manifest& manifest) {
   const auto count = static_cast<std::size_t>(manifest.content_bytes_size());
   std::size_t missing = 0;
-  for (std::size_t i = 0; i < count; ++i)
-    missing += there.contains(content_name(manifest, i)) ? 0 : 1;
+  for (std::size_t i = 0; i < count; ++i) {
+    if (!there.contains(content_name(manifest, i))) ++missing;
+  }
   if (missing == 0) return std::nullopt;
   return Error(Code::kDataLoss, fmt::format("{} of the {} contents of {} are missing", missing,
                                             count, manifest.name()));
-}
-
-bool is_older(const proto::Manifest& one, const proto::Manifest& other) {
-  return std::pair(one.taken_unix_ms(), one.name()) <
-         std::pair(other.taken_unix_ms(), other.name());
-}
-
-std::string name_of_file(const std::string& file_name) {
-  return file_name.substr(0, file_name.rfind('.'));
 }
 
 /// All published manifests, oldest first; kRefused if one is invalid.
@@ -105,7 +97,8 @@ Result<std::vector<Listed>> list(const Directory& directory, const control::TlsF
   GCR_TRY(visit_manifests(directory, tls, [&](Found found) {
     const auto restore = restore_of(found.file_name);
     if (!found.is_published && !restore) return;
-    Listed one{.name = name_of_file(found.file_name), .restore = restore};
+    const std::string& file_name = found.file_name;
+    Listed one{.name = file_name.substr(0, file_name.rfind('.')), .restore = restore};
     if (restore && found.manifest) one.name = found.manifest->name();
     if (!found.manifest) {
       one.problem = found.manifest.error();

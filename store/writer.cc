@@ -8,7 +8,6 @@
 #include "src/base/log.h"
 #include "src/base/random.h"
 #include "src/base/side_by_side.h"
-#include "store/compact.h"
 
 namespace gcr::store {
 namespace {
@@ -34,37 +33,6 @@ struct Writer::Content {
   std::uint32_t uses = 0;
   PackWriter* pack = nullptr;  ///< null: in a pack of an earlier checkpoint
   State state = State::kReady;
-};
-
-/// The parts of an earlier checkpoint that can be reused.
-struct Writer::EarlierCheckpoint {
-  using Digest = std::array<std::byte, kDigestBytes>;
-
-  Key content_key{};
-  Key digest_key{};
-  std::pair<std::int64_t, std::string> taken;
-  std::vector<std::pair<ContentName, std::uint32_t>> contents;
-  std::vector<std::pair<Digest, std::uint32_t>> chunks;  ///< with indexes in `contents`
-
-  explicit EarlierCheckpoint(const proto::Manifest& manifest)
-      : content_key(key_of(manifest.content_key())),
-        digest_key(key_of(manifest.digest_key())),
-        taken(manifest.taken_unix_ms(), manifest.name()) {
-    for (int i = 0; i < manifest.content_bytes_size(); ++i) {
-      contents.emplace_back(content_name(manifest, static_cast<std::size_t>(i)),
-                            manifest.content_bytes(i));
-    }
-    for (const proto::StoredBuffer& buffer : manifest.vram()) {
-      for (int chunk = 0; chunk < buffer.contents_size(); ++chunk) {
-        if (buffer.contents(chunk) == 0) continue;
-        Digest digest;
-        std::memcpy(digest.data(),
-                    buffer.digests().data() + static_cast<std::size_t>(chunk) * digest.size(),
-                    digest.size());
-        chunks.emplace_back(digest, buffer.contents(chunk) - 1);
-      }
-    }
-  }
 };
 
 Writer::Writer(Directory directory, Options options)
@@ -96,52 +64,67 @@ Result<std::unique_ptr<Writer>> Writer::create(Directory directory, Options opti
 
 /// Reads the earlier checkpoints: removes leftovers, chooses keys, and finds reusable contents.
 Status Writer::load_earlier_checkpoints() {
-  std::vector<EarlierCheckpoint> earlier;
+  std::vector<proto::Manifest> earlier;
   Needs needs;
-  GCR_TRY(visit_manifests(directory_, options_.tls, [&](const Found& found) {
+  GCR_TRY(visit_manifests(directory_, options_.tls, [&](Found found) {
     needs.add(found);
     if (!found.manifest || !found.is_published) return;
     const Status accepted = options_.rule ? options_.rule(found.manifest->agent()) : Status{};
-    if (accepted) {
-      earlier.emplace_back(*found.manifest);
-    } else {
+    if (!accepted) {
       spdlog::warn("not reusing contents of {}: {}", found.file_name, accepted.error().message());
+      return;
     }
+    found.manifest->clear_images();
+    found.manifest->clear_memories();
+    earlier.push_back(*found.manifest);  // the copy has no memory of the cleared fields
   }));
   if (needs.problem()) {
     spdlog::warn("not removing leftovers of earlier writers: {}", needs.problem()->message());
   } else {
     GCR_TRY(remove_unneeded(directory_, needs, false));
   }
-  const auto newest = std::ranges::max_element(earlier, {}, &EarlierCheckpoint::taken);
+  const auto newest = std::ranges::max_element(earlier, is_older);
   if (newest == earlier.end()) {
     content_key_ = random_bytes<sizeof(Key)>();
     digest_key_ = random_bytes<sizeof(Key)>();
     return {};
   }
-  content_key_ = newest->content_key;
-  digest_key_ = newest->digest_key;
+  content_key_ = key_of(newest->content_key());
+  digest_key_ = key_of(newest->digest_key());
   GCR_ASSIGN(const auto packs, Packs::open(directory_));
   reuse(earlier, *packs);
   return {};
 }
 
-void Writer::reuse(const std::vector<EarlierCheckpoint>& earlier, const Packs& packs) {
+void Writer::reuse(const std::vector<proto::Manifest>& earlier, const Packs& packs) {
   std::unordered_map<ContentName, std::uint32_t, HashName> in_packs;
   for (const Packs::Pack& pack : packs.packs()) {
     for (const IndexEntry& entry : pack.index)
       in_packs.emplace(entry.name, entry.location.raw_bytes);
   }
-  for (const EarlierCheckpoint& one : earlier) {
-    if (one.content_key != content_key_) continue;
-    for (const auto& [name, raw_bytes] : one.contents) {
-      const auto found = in_packs.find(name);
-      if (found != in_packs.end() && found->second == raw_bytes) existing_.emplace(name, raw_bytes);
+  for (const proto::Manifest& one : earlier) {
+    if (key_of(one.content_key()) != content_key_) continue;
+    for (int i = 0; i < one.content_bytes_size(); ++i) {
+      const auto found = in_packs.find(content_name(one, static_cast<std::size_t>(i)));
+      if (found != in_packs.end() && found->second == one.content_bytes(i)) {
+        existing_.insert(*found);
+      }
     }
-    if (one.digest_key != digest_key_) continue;
-    for (const auto& [digest, place] : one.chunks) {
-      const ContentName& name = one.contents[place].first;
-      if (existing_.contains(name)) chunks_.emplace(digest, name);
+    if (key_of(one.digest_key()) == digest_key_) reuse_chunks(one);
+  }
+}
+
+void Writer::reuse_chunks(const proto::Manifest& earlier) {
+  for (const proto::StoredBuffer& buffer : earlier.vram()) {
+    for (int chunk = 0; chunk < buffer.contents_size(); ++chunk) {
+      if (buffer.contents(chunk) == 0) continue;  // zeros
+      const ContentName name = content_name(earlier, buffer.contents(chunk) - 1);
+      if (!existing_.contains(name)) continue;
+      std::array<std::byte, kDigestBytes> digest;
+      std::memcpy(digest.data(),
+                  buffer.digests().data() + static_cast<std::size_t>(chunk) * digest.size(),
+                  digest.size());
+      chunks_.emplace(digest, name);
     }
   }
 }
@@ -205,7 +188,7 @@ Result<Location> Writer::write(PackWriter& pack, const ContentName& name,
     thread_local std::vector<std::byte> smaller;
     smaller.resize(bytes.size());
     const std::size_t length = compress(options_.codec, bytes, smaller);
-    if (length != 0 && length < bytes.size()) {
+    if (length != 0) {
       return pack.add(name, std::span(smaller).first(length), raw_bytes, options_.codec);
     }
   }

@@ -82,13 +82,13 @@ class Writer {
 
  private:
   struct Content;
-  struct EarlierCheckpoint;
 
   Writer(Directory directory, Options options);
 
   Status load_earlier_checkpoints();
   Status begin_packs();
-  void reuse(const std::vector<EarlierCheckpoint>& earlier, const Packs& packs);
+  void reuse(const std::vector<proto::Manifest>& earlier, const Packs& packs);
+  void reuse_chunks(const proto::Manifest& earlier);
   std::optional<ContentRef> reuse_content(std::unique_lock<std::mutex>& lock,
                                           const ContentName& name, std::uint32_t raw_bytes,
                                           Status& failure);

@@ -1,13 +1,20 @@
-// Sets of addresses: lists of ranges in ascending order that do not overlap.
+// Addresses in the memory of a process: ranges and sets.
 #pragma once
 
 #include <cstdint>
 #include <vector>
 
-#include "src/base/address_range.h"
-
 namespace gcr {
 
+struct AddressRange {
+  std::uint64_t start = 0;
+  std::uint64_t end = 0;  ///< exclusive
+
+  std::uint64_t bytes() const { return end - start; }
+  bool operator==(const AddressRange&) const = default;
+};
+
+/// A set of addresses: ranges in ascending order that do not overlap.
 using AddressRanges = std::vector<AddressRange>;
 
 /// Appends `range`, which must not start before the last range ends; adjacent ranges are merged.

@@ -1,7 +1,6 @@
 #include "src/base/executable.h"
 
 #include <link.h>
-#include <sys/auxv.h>
 
 #include <cstdint>
 #include <fstream>

@@ -15,6 +15,9 @@ inline constexpr std::uint64_t kGiB = 1024 * kMiB;
 /// driver's allocation granularity.
 inline constexpr std::uint64_t kChunkBytes = 2 * kMiB;
 
+/// Maximum number of VRAM buffers in one migration.
+inline constexpr std::uint32_t kMaxBuffers = 65'536;
+
 constexpr std::uint64_t round_up(std::uint64_t value, std::uint64_t unit) {
   return (value + unit - 1) / unit * unit;
 }

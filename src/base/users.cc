@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 #include <grp.h>
 #include <pwd.h>
+#include <unistd.h>
 
+#include <array>
 #include <cerrno>
 #include <charconv>
 #include <vector>
@@ -29,6 +31,11 @@ std::optional<Entry> look_up(Lookup lookup, Key key, std::vector<char>& space) {
 }
 
 }  // namespace
+
+std::string host_name() {
+  std::array<char, 256> name{};
+  return ::gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "localhost";
+}
 
 std::string user_name(uid_t uid) {
   std::vector<char> space;

@@ -1,5 +1,5 @@
-// Names and ids of this host's users and groups. Thread-safe; asks the name service, which may
-// block.
+// Names and ids of this host, its users and groups. Thread-safe; asks the name service about users
+// and groups, which may block.
 #pragma once
 
 #include <sys/types.h>
@@ -9,6 +9,9 @@
 #include <vector>
 
 namespace gcr {
+
+/// Returns this host's name, or "localhost" if the kernel does not say.
+std::string host_name();
 
 /// Returns the name; empty if the host has none for the id.
 std::string user_name(uid_t uid);

@@ -50,10 +50,17 @@ std::vector<path> folders() {
   return {path(home) / ".config" / "gcr-migrate", kSystemFolder};
 }
 
-TlsFiles default_files() {
-  path folder = folders().front();
+/// Returns the first folder that has the file; if none has it, the system's.
+path folder_with(const char* file) {
   std::error_code ignored;
-  if (!std::filesystem::exists(folder / "operator.crt", ignored)) folder = kSystemFolder;
+  const auto all = folders();
+  const auto found = std::ranges::find_if(
+      all, [&](const path& one) { return std::filesystem::exists(one / file, ignored); });
+  return found == all.end() ? path(kSystemFolder) : *found;
+}
+
+TlsFiles default_files() {
+  const path folder = folder_with("operator.crt");
   return {folder / "ca.crt", folder / "operator.crt", folder / "operator.key"};
 }
 
@@ -154,13 +161,7 @@ void describe_certificates(CLI::App& app, TlsFiles& tls) {
 }
 
 Result<TlsFiles> find_authority(TlsFiles given) {
-  if (given.authority.empty()) {
-    std::error_code ignored;
-    const auto all = folders();
-    const auto found = std::ranges::find_if(
-        all, [&](const path& one) { return std::filesystem::exists(one / "ca.crt", ignored); });
-    given.authority = (found == all.end() ? path(kSystemFolder) : *found) / "ca.crt";
-  }
+  if (given.authority.empty()) given.authority = folder_with("ca.crt") / "ca.crt";
   errno = 0;
   if (std::ifstream(given.authority)) return given;
   return Error(Code::kInvalidArgument,

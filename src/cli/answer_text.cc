@@ -1,10 +1,8 @@
 #include "src/cli/answer_text.h"
 
-#include <fmt/chrono.h>
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <ctime>
 #include <iterator>
 
 #include "src/base/units.h"
@@ -26,12 +24,6 @@ constexpr int kPreflightSchema = 1;
 std::string or_dash(const std::string& text) { return text.empty() ? "-" : printable(text); }
 
 std::string or_dash(std::int64_t number) { return number > 0 ? std::to_string(number) : "-"; }
-
-std::string time_text(std::int64_t unix_ms) {
-  if (unix_ms <= 0) return "-";
-  return fmt::format("{:%Y-%m-%dT%H:%M:%SZ}",
-                     fmt::gmtime(static_cast<std::time_t>(unix_ms / 1000)));
-}
 
 void append_row(std::string& text, const proto::MigrationStatus& status) {
   auto out = std::back_inserter(text);

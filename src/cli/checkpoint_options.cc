@@ -3,7 +3,6 @@
 #include <map>
 #include <memory>
 
-#include "src/cli/checkpoint_series.h"
 #include "src/cli/command.h"
 #include "src/cli/request_options.h"
 #include "store/directory.h"
@@ -143,19 +142,16 @@ CLI::App* describe_restore(CLI::App& app, CheckpointLine& line) {
   return restore;
 }
 
-Status check_name(const std::string& name) {
-  if (name.empty() || store::is_name(name)) return {};
-  return Error(
-      Code::kInvalidArgument,
-      fmt::format("a checkpoint's name has 1 to 128 of A-Z a-z 0-9 . _ - and no dot at its "
-                  "beginning: \"{}\" is not one",
-                  control::printable(name)));
-}
-
 /// Checks the arguments that both commands have; kInvalidArgument says what is wrong.
 Status check_common(CheckpointLine& line) {
   GCR_TRY(check_checkpoints(line.directory));
-  GCR_TRY(check_name(line.name));
+  if (!line.name.empty() && !store::is_name(line.name)) {
+    return Error(
+        Code::kInvalidArgument,
+        fmt::format("a checkpoint's name has 1 to 128 of A-Z a-z 0-9 . _ - and no dot at its "
+                    "beginning: \"{}\" is not one",
+                    control::printable(line.name)));
+  }
   GCR_ASSIGN(line.order.agent, find_agent(line.host, line.tls));
   return {};
 }

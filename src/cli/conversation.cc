@@ -1,5 +1,3 @@
-#include "src/cli/conversation.h"
-
 #include <algorithm>
 #include <asio/co_spawn.hpp>
 #include <asio/experimental/awaitable_operators.hpp>
@@ -15,6 +13,8 @@
 #include <memory>
 #include <optional>
 #include <utility>
+
+#include "src/cli/migration_view.h"
 
 namespace gcr::cli {
 namespace {
@@ -47,20 +47,143 @@ class Conversation {
         signals_(io, SIGINT, SIGTERM) {}
 
   /// Runs the order to its end. Call it once.
-  awaitable<Outcome> run();
+  awaitable<Outcome> run() {
+    using asio::experimental::awaitable_operators::operator||;
+    auto ended = co_await (send_and_follow() || handle_signals());
+    co_return std::get<0>(std::move(ended));
+  }
 
  private:
-  awaitable<Outcome> send_and_follow();
-  awaitable<Outcome> follow();
-  std::optional<Outcome> handle(const proto::Envelope& message);
-  awaitable<Outcome> query_outcome(Outcome lost);
+  awaitable<Outcome> send_and_follow() {
+    const control::Preface preface{control::ConnectionKind::kControl, {}};
+    auto channel =
+        co_await ControlChannel::connect(agent_.endpoint, preface, agent_.tls, agent_.silence);
+    if (!channel) co_return outcome_of(channel.error(), false);
+    channel_ = std::move(*channel);
+    asked_ = true;
+    const Status sent = co_await channel_->send(order_.request);
+    if (!sent) co_return outcome_of(sent.error(), false);
+    Outcome outcome = co_await follow();
+    channel_->close();
+    const bool settled =
+        outcome.exit_code != ExitCode::kUnknown && outcome.exit_code != ExitCode::kUnconfirmed;
+    if (settled || !id_) co_return outcome;
+    co_return co_await query_outcome(std::move(outcome));
+  }
+
+  /// Reads until the report or a Failure, which an agent sends only before it changes anything.
+  awaitable<Outcome> follow() {
+    for (;;) {
+      const auto message = co_await channel_->receive(kNextMessageTimeout);
+      if (!message) co_return outcome_of(message.error(), true);
+      if (auto outcome = handle(*message)) co_return *std::move(outcome);
+    }
+  }
+
+  std::optional<Outcome> handle(const proto::Envelope& message) {
+    if (message.has_migrate_report()) return outcome_of(message.migrate_report());
+    if (message.has_failure()) {
+      const Error failure = control::from_failure(message.failure());
+      return outcome_of(failure, failure.code() == Code::kInternal);
+    }
+    if (message.has_event()) view_.event(message.event().phase(), message.event().text());
+    if (message.has_progress()) view_.progress(message.progress());
+    if (!message.has_started()) return std::nullopt;
+    id_ = to_uuid(message.started().migration_id());
+    if (order_.detach) {
+      Outcome outcome{.exit_code = ExitCode::kMigrated, .report = {}, .detached = true};
+      outcome.report.set_migration_id(message.started().migration_id());
+      return outcome;
+    }
+    view_.started(*id_);
+    return std::nullopt;
+  }
+
+  /// Queries the agent until its journal is finished or no outcome can be expected soon.
+  awaitable<Outcome> query_outcome(Outcome lost) {
+    const Error why(Code::kUnavailable, printable(lost.report.message()));
+    view_.event("status", why.message() + "; querying the agent for the outcome");
+    asio::steady_timer pause(io_);
+    auto next_pause = kFirstPause;
+    std::optional<Clock::time_point> committed_since;
+    for (const auto end = Clock::now() + kOutcomePatience; Clock::now() < end;) {
+      const auto part =
+          co_await ask_part(agent_, task_ == Task::kRestore ? "destination" : "source");
+      if (part) {
+        auto outcome = outcome_of(task_, *part, why);
+        if (outcome) {
+          co_await complete(*outcome);
+          co_return *std::move(outcome);
+        }
+        lost.report.set_committed(part->state() == "committed");
+        if (!lost.report.committed()) committed_since.reset();
+        if (lost.report.committed() && !committed_since) committed_since = Clock::now();
+      } else if (part.error().code() == Code::kNotFound) {
+        break;
+      }
+      if (committed_since && Clock::now() - *committed_since > kConfirmPatience) break;
+      pause.expires_after(next_pause);
+      next_pause = std::min(2 * next_pause, kLongestPause);
+      co_await pause.async_wait(asio::use_awaitable);
+    }
+    lost.exit_code = ExitCode::kUnknown;
+    if (lost.report.committed()) {
+      lost.exit_code = ExitCode::kUnconfirmed;
+      lost.report.set_message(why.message() + "; the migration is committed but not yet confirmed");
+    }
+    co_return lost;
+  }
+
   /// Queries an agent's part of the migration; kNotFound if it has none.
-  awaitable<Result<proto::MigrationStatus>> ask_part(const AgentAddress& agent, const char* role);
-  awaitable<void> complete(Outcome& outcome);
-  awaitable<void> handle_signals();
-  awaitable<void> cancel();
-  Outcome outcome_on_quit() const;
-  [[noreturn]] void quit(const Outcome& outcome);
+  awaitable<Result<proto::MigrationStatus>> ask_part(const AgentAddress& agent, const char* role) {
+    proto::Envelope question;
+    question.mutable_status_request()->set_migration_id(to_bytes(*id_));
+    GCR_CO_ASSIGN(const proto::Envelope answer,
+                  co_await control::ask_for_reply(agent, {}, question));
+    for (const proto::MigrationStatus& part : answer.status_reply().migrations()) {
+      if (part.role() == role) co_return part;
+    }
+    co_return Error(Code::kNotFound, "the agent does not know this migration");
+  }
+
+  /// Adds the PID of the process where it runs now, if the agent there can be reached from here.
+  awaitable<void> complete(Outcome& outcome) {
+    const bool arrives = task_ == Task::kMigration || task_ == Task::kRestore;
+    if (!outcome.report.migrated() || !arrives) co_return;
+    AgentAddress destination = agent_;
+    if (task_ == Task::kMigration) destination.endpoint = order_.destination;
+    const auto there = co_await ask_part(destination, "destination");
+    if (there) outcome.report.set_destination_pid(there->pid());
+  }
+
+  awaitable<void> handle_signals() {
+    std::error_code error;
+    co_await signals_.async_wait(asio::redirect_error(asio::use_awaitable, error));
+    if (error) co_return;
+    if (!asked_) quit(outcome_of(Error(Code::kCancelled, "cancelled"), false));
+    view_.event("cancel", "asking the agent to cancel; press Ctrl-C again to quit at once");
+    co_await cancel();
+    co_await signals_.async_wait(asio::redirect_error(asio::use_awaitable, error));
+    if (error) co_return;
+    Outcome outcome = outcome_of(Error(Code::kCancelled, "quit while the agent cancels"), true);
+    if (id_) outcome.report.set_migration_id(to_bytes(*id_));
+    quit(outcome);
+  }
+
+  /// Sends the cancel on the order's connection, or on a new one if that is lost.
+  awaitable<void> cancel() {
+    proto::Envelope request;
+    request.mutable_cancel_request();
+    if (id_) request.mutable_cancel_request()->set_migration_id(to_bytes(*id_));
+    const Status sent = co_await channel_->send(request);
+    if (sent || !id_) co_return;
+    const auto answer = co_await control::ask_for_reply(agent_, {}, request);
+    if (!answer) view_.event("cancel", answer.error().message());
+  }
+
+  [[noreturn]] void quit(const Outcome& outcome) {
+    std::_Exit(static_cast<int>(show_outcome(view_, task_, outcome)));
+  }
 
   asio::io_context& io_;
   const Order& order_;
@@ -72,145 +195,6 @@ class Conversation {
   bool asked_ = false;
   std::optional<Uuid> id_;  ///< once the agent has accepted the order
 };
-
-awaitable<Outcome> Conversation::run() {
-  using asio::experimental::awaitable_operators::operator||;
-  auto ended = co_await (send_and_follow() || handle_signals());
-  co_return std::get<0>(std::move(ended));
-}
-
-awaitable<Outcome> Conversation::send_and_follow() {
-  const control::Preface preface{control::ConnectionKind::kControl, {}};
-  auto channel =
-      co_await ControlChannel::connect(agent_.endpoint, preface, agent_.tls, agent_.silence);
-  if (!channel) co_return outcome_of(channel.error(), false);
-  channel_ = std::move(*channel);
-  asked_ = true;
-  const Status sent = co_await channel_->send(order_.request);
-  if (!sent) co_return outcome_of(sent.error(), false);
-  Outcome outcome = co_await follow();
-  channel_->close();
-  const bool settled =
-      outcome.exit_code != ExitCode::kUnknown && outcome.exit_code != ExitCode::kUnconfirmed;
-  if (settled || !id_) co_return outcome;
-  co_return co_await query_outcome(std::move(outcome));
-}
-
-/// Reads until the report or a Failure, which an agent sends only before it changes anything.
-awaitable<Outcome> Conversation::follow() {
-  for (;;) {
-    const auto message = co_await channel_->receive(kNextMessageTimeout);
-    if (!message) co_return outcome_of(message.error(), true);
-    if (auto outcome = handle(*message)) co_return *std::move(outcome);
-  }
-}
-
-std::optional<Outcome> Conversation::handle(const proto::Envelope& message) {
-  if (message.has_migrate_report()) return outcome_of(message.migrate_report());
-  if (message.has_failure()) {
-    const Error failure = control::from_failure(message.failure());
-    return outcome_of(failure, failure.code() == Code::kInternal);
-  }
-  if (message.has_event()) view_.event(message.event().phase(), message.event().text());
-  if (message.has_progress()) view_.progress(message.progress());
-  if (!message.has_started()) return std::nullopt;
-  id_ = to_uuid(message.started().migration_id());
-  if (order_.detach) {
-    Outcome outcome{.exit_code = ExitCode::kMigrated, .report = {}, .detached = true};
-    outcome.report.set_migration_id(message.started().migration_id());
-    return outcome;
-  }
-  view_.started(*id_);
-  return std::nullopt;
-}
-
-/// Queries the agent until its journal is finished or no outcome can be expected soon.
-awaitable<Outcome> Conversation::query_outcome(Outcome lost) {
-  const Error why(Code::kUnavailable, printable(lost.report.message()));
-  view_.event("status", why.message() + "; querying the agent for the outcome");
-  asio::steady_timer pause(io_);
-  auto next_pause = kFirstPause;
-  std::optional<Clock::time_point> committed_since;
-  for (const auto end = Clock::now() + kOutcomePatience; Clock::now() < end;) {
-    const auto part = co_await ask_part(agent_, task_ == Task::kRestore ? "destination" : "source");
-    if (part) {
-      auto outcome = outcome_of(task_, *part, why);
-      if (outcome) {
-        co_await complete(*outcome);
-        co_return *std::move(outcome);
-      }
-      lost.report.set_committed(part->state() == "committed");
-      if (!lost.report.committed()) committed_since.reset();
-      if (lost.report.committed() && !committed_since) committed_since = Clock::now();
-    } else if (part.error().code() == Code::kNotFound) {
-      break;
-    }
-    if (committed_since && Clock::now() - *committed_since > kConfirmPatience) break;
-    pause.expires_after(next_pause);
-    next_pause = std::min(2 * next_pause, kLongestPause);
-    co_await pause.async_wait(asio::use_awaitable);
-  }
-  lost.exit_code = ExitCode::kUnknown;
-  if (lost.report.committed()) {
-    lost.exit_code = ExitCode::kUnconfirmed;
-    lost.report.set_message(why.message() + "; the migration is committed but not yet confirmed");
-  }
-  co_return lost;
-}
-
-awaitable<Result<proto::MigrationStatus>> Conversation::ask_part(const AgentAddress& agent,
-                                                                 const char* role) {
-  proto::Envelope question;
-  question.mutable_status_request()->set_migration_id(to_bytes(*id_));
-  const auto answer = co_await control::ask_for_reply(agent, {}, question);
-  GCR_CO_TRY(answer);
-  for (const proto::MigrationStatus& part : answer->status_reply().migrations()) {
-    if (part.role() == role) co_return part;
-  }
-  co_return Error(Code::kNotFound, "the agent does not know this migration");
-}
-
-/// Adds the PID of the process where it runs now, if the agent there can be reached from here.
-awaitable<void> Conversation::complete(Outcome& outcome) {
-  const bool arrives = task_ == Task::kMigration || task_ == Task::kRestore;
-  if (!outcome.report.migrated() || !arrives) co_return;
-  AgentAddress destination = agent_;
-  if (task_ == Task::kMigration) destination.endpoint = order_.destination;
-  const auto there = co_await ask_part(destination, "destination");
-  if (there) outcome.report.set_destination_pid(there->pid());
-}
-
-awaitable<void> Conversation::handle_signals() {
-  std::error_code error;
-  co_await signals_.async_wait(asio::redirect_error(asio::use_awaitable, error));
-  if (error) co_return;
-  if (!asked_) quit(outcome_of(Error(Code::kCancelled, "cancelled"), false));
-  view_.event("cancel", "asking the agent to cancel; press Ctrl-C again to quit at once");
-  co_await cancel();
-  co_await signals_.async_wait(asio::redirect_error(asio::use_awaitable, error));
-  if (!error) quit(outcome_on_quit());
-}
-
-/// Sends the cancel on the order's connection, or on a new one if that is lost.
-awaitable<void> Conversation::cancel() {
-  proto::Envelope request;
-  request.mutable_cancel_request();
-  if (id_) request.mutable_cancel_request()->set_migration_id(to_bytes(*id_));
-  const Status sent = co_await channel_->send(request);
-  if (sent || !id_) co_return;
-  const auto answer = co_await control::ask_for_reply(agent_, {}, request);
-  if (!answer) view_.event("cancel", answer.error().message());
-}
-
-Outcome Conversation::outcome_on_quit() const {
-  Outcome outcome = outcome_of(Error(Code::kCancelled, "quit while the agent cancels"), true);
-  if (id_) outcome.report.set_migration_id(to_bytes(*id_));
-  return outcome;
-}
-
-void Conversation::quit(const Outcome& outcome) {
-  std::_Exit(static_cast<int>(show_outcome(view_, task_, outcome)));
-}
 
 }  // namespace
 

@@ -2,7 +2,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <optional>
 #include <utility>
 
 #include "src/cli/command.h"
@@ -42,16 +41,6 @@ std::pair<Words, std::size_t> options_ahead(const CLI::App& app, const Words& wo
   return {options, std::min(at, words.size())};
 }
 
-/// Returns the first option that the command does not have. gcr-slurm itself checks the options of
-/// slurm.
-std::optional<std::string> unknown_to(const CLI::App& command, const Words& options) {
-  if (command.get_name() == kSlurm) return std::nullopt;
-  const auto found = std::ranges::find_if(options, [&](const std::string& option) {
-    return command.get_option_no_throw(option) == nullptr;
-  });
-  return found == options.end() ? std::nullopt : std::optional(*found);
-}
-
 /// Moves the command's name before the options that precede it, which belong to the command.
 /// Disables all other commands for CLI11, so that a host may have a command's name. Returns null if
 /// the words name no command: then they order a migration. kInvalidArgument names an option that
@@ -65,9 +54,11 @@ Result<CLI::App*> take_command(CLI::App& app, Words& words) {
     if (!one->get_disabled()) command = one;
   }
   if (command == nullptr) return command;
-  if (const auto unknown = unknown_to(*command, options)) {
+  for (const std::string& option : options) {
+    // gcr-slurm itself checks the options of slurm.
+    if (command->get_name() == kSlurm || command->get_option_no_throw(option) != nullptr) continue;
     return Error(Code::kInvalidArgument, fmt::format("{} has no option {}", command->get_name(),
-                                                     control::printable(*unknown)));
+                                                     control::printable(option)));
   }
   const auto place = words.begin() + static_cast<Words::difference_type>(at);
   std::rotate(words.begin(), place, std::next(place));

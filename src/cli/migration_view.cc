@@ -10,7 +10,6 @@
 
 #include "src/cli/json.h"
 #include "src/cli/progress_text.h"
-#include "src/cli/summary.h"
 #include "src/cli/terminal_block.h"
 #include "src/control/wire.h"
 
@@ -97,9 +96,6 @@ class QuietView : public MigrationView {
  public:
   explicit QuietView(Task task) : task_(task) {}
 
-  void started(const Uuid&) override {}
-  void event(const std::string&, const std::string&) override {}
-  void progress(const proto::Progress&) override {}
   void ended(const Outcome& outcome) override { print_now(last_line(task_, outcome)); }
 
  private:

@@ -15,10 +15,10 @@ class MigrationView {
  public:
   virtual ~MigrationView() = default;
 
-  /// Called when the agent has accepted the order.
-  virtual void started(const Uuid& id) = 0;
-  virtual void event(const std::string& phase, const std::string& text) = 0;
-  virtual void progress(const proto::Progress& progress) = 0;
+  /// Called when the agent has accepted the order. By default a view shows nothing before the end.
+  virtual void started(const Uuid&) {}
+  virtual void event(const std::string& /*phase*/, const std::string& /*text*/) {}
+  virtual void progress(const proto::Progress&) {}
 
   /// Called last. The caller writes errors to standard error.
   virtual void ended(const Outcome& outcome) = 0;

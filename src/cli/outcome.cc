@@ -2,131 +2,72 @@
 
 #include <fmt/format.h>
 
+#include <array>
+
 #include "src/control/wire.h"
 
 namespace gcr::cli {
 namespace {
 
+using control::code_of;
 using control::printable;
 
-Code code_of(const std::string& name) {
-  proto::Failure failure;
-  failure.set_code(name);
-  return control::from_failure(failure).code();
-}
+/// What differs between the kinds of orders.
+struct TaskTexts {
+  std::string_view name;
+  std::string_view success;  ///< the journal's last state (migrate-agent/commit/states/states.h)
+  // What the operator most needs to know after an error: whether the process still runs, and where.
+  std::string_view failed;  ///< or cancelled
+  std::string_view ended;
+  std::string_view unknown;
+  std::string_view unconfirmed;
+};
 
-/// Returns what the operator most needs to know after an error: whether the process still runs, and
-/// where.
-std::string_view after_migration(ExitCode exit_code) {
-  switch (exit_code) {
-    case ExitCode::kFailed:
-    case ExitCode::kCancelled:
-      return "; the process runs on at the source";
-    case ExitCode::kEnded:
-      return "; it runs nowhere";
-    case ExitCode::kUnknown:
-      return "; the outcome is not known here: ask both agents (`gcr-migrate status`) before "
-             "starting anything";
-    case ExitCode::kUnconfirmed:
-      return "; the process will not run at the source again: the agents retry until the "
-             "destination confirms (`gcr-migrate status`)";
-    default:
-      return "";
-  }
-}
+constexpr std::string_view kRunsNowhere = "; it runs nowhere";
+constexpr std::string_view kAskForList =
+    "; the outcome is not known here: ask the agent (`gcr-migrate list`)";
 
-std::string_view after_checkpoint(ExitCode exit_code) {
-  switch (exit_code) {
-    case ExitCode::kFailed:
-    case ExitCode::kCancelled:
-      return "; the process runs on, and there is no new checkpoint";
-    case ExitCode::kEnded:
-      return "; there is no new checkpoint";
-    case ExitCode::kUnknown:
-      return "; whether there is a new checkpoint is not known here: ask the agent "
-             "(`gcr-migrate status`)";
-    case ExitCode::kUnconfirmed:
-      return "; the agent retries until the checkpoint is complete (`gcr-migrate status`)";
-    default:
-      return "";
-  }
-}
+/// By Task.
+constexpr std::array kTasks{
+    TaskTexts{"migration", "confirmed", "; the process runs on at the source", kRunsNowhere,
+              "; the outcome is not known here: ask both agents (`gcr-migrate status`) before "
+              "starting anything",
+              "; the process will not run at the source again: the agents retry until the "
+              "destination confirms (`gcr-migrate status`)"},
+    TaskTexts{"checkpoint", "confirmed", "; the process runs on, and there is no new checkpoint",
+              "; there is no new checkpoint",
+              "; whether there is a new checkpoint is not known here: ask the agent "
+              "(`gcr-migrate status`)",
+              "; the agent retries until the checkpoint is complete (`gcr-migrate status`)"},
+    TaskTexts{"restore", "running", "; nothing was restored", kRunsNowhere,
+              "; the outcome is not known here: ask the agent (`gcr-migrate status`) before "
+              "starting anything",
+              "; the agent retries until the process runs (`gcr-migrate status`)"},
+    TaskTexts{"suspend", "suspended", "; the process runs on", kRunsNowhere, kAskForList, ""},
+    TaskTexts{"resume", "resumed", "", kRunsNowhere, kAskForList, ""}};
 
-std::string_view after_restore(ExitCode exit_code) {
-  switch (exit_code) {
-    case ExitCode::kFailed:
-    case ExitCode::kCancelled:
-      return "; nothing was restored";
-    case ExitCode::kEnded:
-      return "; it runs nowhere";
-    case ExitCode::kUnknown:
-      return "; the outcome is not known here: ask the agent (`gcr-migrate status`) before "
-             "starting anything";
-    case ExitCode::kUnconfirmed:
-      return "; the agent retries until the process runs (`gcr-migrate status`)";
-    default:
-      return "";
-  }
-}
-
-std::string_view after_suspension(Task task, ExitCode exit_code) {
-  switch (exit_code) {
-    case ExitCode::kFailed:
-    case ExitCode::kCancelled:
-      return task == Task::kSuspend ? "; the process runs on" : "";
-    case ExitCode::kEnded:
-      return "; it runs nowhere";
-    case ExitCode::kUnknown:
-      return "; the outcome is not known here: ask the agent (`gcr-migrate list`)";
-    default:
-      return "";
-  }
-}
+const TaskTexts& texts_of(Task task) { return kTasks.at(static_cast<std::size_t>(task)); }
 
 std::string_view consequence(Task task, ExitCode exit_code) {
-  switch (task) {
-    case Task::kCheckpoint:
-      return after_checkpoint(exit_code);
-    case Task::kRestore:
-      return after_restore(exit_code);
-    case Task::kSuspend:
-    case Task::kResume:
-      return after_suspension(task, exit_code);
+  const TaskTexts& texts = texts_of(task);
+  switch (exit_code) {
+    case ExitCode::kFailed:
+    case ExitCode::kCancelled:
+      return texts.failed;
+    case ExitCode::kEnded:
+      return texts.ended;
+    case ExitCode::kUnknown:
+      return texts.unknown;
+    case ExitCode::kUnconfirmed:
+      return texts.unconfirmed;
     default:
-      return after_migration(exit_code);
-  }
-}
-
-/// Returns the last state of a journal after success (migrate-agent/commit/states/states.h).
-std::string_view success_of(Task task) {
-  switch (task) {
-    case Task::kRestore:
-      return "running";
-    case Task::kSuspend:
-      return "suspended";
-    case Task::kResume:
-      return "resumed";
-    default:
-      return "confirmed";
+      return "";
   }
 }
 
 }  // namespace
 
-std::string_view to_string(Task task) {
-  switch (task) {
-    case Task::kCheckpoint:
-      return "checkpoint";
-    case Task::kRestore:
-      return "restore";
-    case Task::kSuspend:
-      return "suspend";
-    case Task::kResume:
-      return "resume";
-    default:
-      return "migration";
-  }
-}
+std::string_view to_string(Task task) { return texts_of(task).name; }
 
 ExitCode untouched_exit_code(Code code) {
   switch (code) {
@@ -184,7 +125,7 @@ Outcome outcome_of(const Error& error, bool asked) {
 
 std::optional<Outcome> outcome_of(Task task, const proto::MigrationStatus& status,
                                   const Error& lost) {
-  const bool succeeded = status.state() == success_of(task);
+  const bool succeeded = status.state() == texts_of(task).success;
   // The worker that resumed the job is dead, and no other one does.
   const bool stays =
       task == Task::kResume && status.state() == "suspended" && status.phase().empty();

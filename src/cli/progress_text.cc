@@ -1,10 +1,12 @@
 #include "src/cli/progress_text.h"
 
+#include <fmt/chrono.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
+#include <ctime>
 
 #include "src/base/units.h"
 
@@ -39,6 +41,12 @@ std::string duration_text(double ms) {
   return fmt::format("{} h {} min", seconds / 3600, seconds / 60 % 60);
 }
 
+std::string time_text(std::int64_t unix_ms) {
+  if (unix_ms <= 0) return "-";
+  return fmt::format("{:%Y-%m-%dT%H:%M:%SZ}",
+                     fmt::gmtime(static_cast<std::time_t>(unix_ms / 1000)));
+}
+
 double share_sent(const proto::Progress& progress) {
   if (progress.round_bytes() == 0) return 0;
   return static_cast<double>(sent_of_round(progress)) / static_cast<double>(progress.round_bytes());
@@ -71,12 +79,11 @@ std::vector<std::string> progress_details(const proto::Progress& progress) {
 }
 
 std::string progress_line(const proto::Progress& progress) {
-  std::vector<std::string> parts;
+  std::vector<std::string> parts = progress_details(progress);
   if (progress.round() > 0) {
-    parts.push_back(
-        fmt::format("round {}, {:.0f} %", progress.round(), share_sent(progress) * 100));
+    parts.insert(parts.begin(),
+                 fmt::format("round {}, {:.0f} %", progress.round(), share_sent(progress) * 100));
   }
-  for (std::string& detail : progress_details(progress)) parts.push_back(std::move(detail));
   parts.push_back(duration_text(progress.elapsed_ms()) + " so far");
   return fmt::format("{}", fmt::join(parts, ", "));
 }

@@ -1,6 +1,7 @@
-// A migration's Progress in words. Text and numbers from an agent may have any value.
+// Times, and a migration's Progress, in words. Text and numbers from an agent may have any value.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -10,6 +11,9 @@ namespace gcr::cli {
 
 /// Formats a duration: "420 ms", "3.1 s", "2 min 5 s", "1 h 3 min"; "-" if it is not valid.
 std::string duration_text(double ms);
+
+/// Formats a time: "2025-03-01T12:00:00Z"; "-" if it is not known.
+std::string time_text(std::int64_t unix_ms);
 
 /// Returns the part of this round that has been sent, 0 to 1; 0 before the first round.
 double share_sent(const proto::Progress& progress);

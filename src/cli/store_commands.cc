@@ -1,14 +1,12 @@
-#include <fmt/chrono.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <chrono>
 #include <filesystem>
 #include <map>
 #include <memory>
+#include <utility>
 
 #include "migrate-agent/worker/config/config.h"
 #include "migrate-agent/worker/config/peers.h"
@@ -17,6 +15,7 @@
 #include "src/cli/agents.h"
 #include "src/cli/command.h"
 #include "src/cli/json.h"
+#include "src/cli/progress_text.h"
 #include "store/upkeep.h"
 
 namespace gcr::cli {
@@ -71,7 +70,6 @@ class AcceptedSigners {
   Result<std::string> self_ = std::string();
 };
 
-/// The result of verifying a checkpoint.
 struct Checked {
   Listed listed;
   store::Verified verified;
@@ -87,12 +85,6 @@ Result<store::Directory> open_directory(const std::string& path) {
   return store::Directory::open(absolute.lexically_normal(), owner);
 }
 
-std::string time_taken(const proto::Manifest& manifest) {
-  const std::chrono::milliseconds time(manifest.taken_unix_ms());
-  const auto seconds = std::chrono::floor<std::chrono::seconds>(time);
-  return fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(seconds.count()));
-}
-
 std::string command_of(const proto::Manifest& manifest) {
   const auto& members = manifest.job().members();
   return members.empty() ? "" : members[0].command();
@@ -105,12 +97,12 @@ std::string row_of(const Listed& one, const AcceptedSigners& signers) {
                        printable(one.problem->message()));
   }
   const proto::Manifest& manifest = one.manifest;
-  const std::string row =
-      fmt::format("{:<24}  {:<20}  {:>9}  {:>10}  {:>10}  {:>10}  {:<12}  {:<8}  {}\n",
-                  printable(one.name), time_taken(manifest), manifest.job().members_size(),
-                  format_bytes(manifest.vram_bytes()), format_bytes(manifest.memory_bytes()),
-                  format_bytes(manifest.new_bytes()), printable(manifest.agent()),
-                  signers.answer_for(manifest.agent()).answer, printable(command_of(manifest)));
+  const std::string row = fmt::format(
+      "{:<24}  {:<20}  {:>9}  {:>10}  {:>10}  {:>10}  {:<12}  {:<8}  {}\n", printable(one.name),
+      time_text(manifest.taken_unix_ms()), manifest.job().members_size(),
+      format_bytes(manifest.vram_bytes()), format_bytes(manifest.memory_bytes()),
+      format_bytes(manifest.new_bytes()), printable(manifest.agent()),
+      signers.answer_for(manifest.agent()).answer, printable(command_of(manifest)));
   if (!one.restore) return row;
   return fmt::format("{}    restore {} has locked it\n", row, one.restore->to_string());
 }
@@ -192,15 +184,9 @@ Result<std::vector<Listed>> chosen(const StoreLine& line, const store::Directory
     return Error(Code::kInvalidArgument, "\"" + line.name + "\" is not a checkpoint's name");
   }
   auto manifest = store::find_manifest(directory, line.name, line.tls);
-  std::vector<Listed> result(1);
-  result.front().name = line.name;
-  if (manifest) {
-    result.front().manifest = *std::move(manifest);
-  } else {
-    if (manifest.error().code() == Code::kNotFound) return manifest.error();
-    result.front().problem = manifest.error();
-  }
-  return result;
+  if (manifest) return std::vector{Listed{.name = line.name, .manifest = *std::move(manifest)}};
+  if (manifest.error().code() == Code::kNotFound) return manifest.error();
+  return std::vector{Listed{.name = line.name, .problem = manifest.error()}};
 }
 
 Checked check_one(const store::Directory& directory, Listed listed) {
@@ -259,14 +245,11 @@ ExitCode verify_checkpoints(const StoreLine& line, const store::Directory& direc
 }
 
 ExitCode prune_failed(const Error& error) {
-  switch (error.code()) {
-    case Code::kRefused:
-      return fail(ExitCode::kRefused, error.message());
-    case Code::kNotFound:
-      return fail(ExitCode::kUsage, error.message());
-    default:
-      return fail(ExitCode::kFailed, error.message());
-  }
+  const Code code = error.code();
+  return fail(code == Code::kRefused    ? ExitCode::kRefused
+              : code == Code::kNotFound ? ExitCode::kUsage
+                                        : ExitCode::kFailed,
+              error.message());
 }
 
 void print_removed(const std::vector<std::string>& names) {
@@ -285,16 +268,15 @@ ExitCode prune_checkpoints(const StoreLine& line, const store::Directory& direct
     Struct object;
     set(object, "schema", kStoreSchema);
     make_list(object, "removed");
-    pruned->removed.insert(pruned->removed.begin(), line.removed.begin(), line.removed.end());
-    for (const std::string& name : pruned->removed) {
-      set(add_object(object, "removed"), "name", name);
+    for (const auto* names : {&line.removed, &std::as_const(pruned->removed)}) {
+      for (const std::string& name : *names) set(add_object(object, "removed"), "name", name);
     }
     set(object, "freed_bytes", static_cast<double>(pruned->freed_bytes));
     fmt::print("{}\n", to_json(object));
-    return ExitCode::kMigrated;
+  } else {
+    print_removed(pruned->removed);
+    fmt::print("freed {}\n", format_bytes(pruned->freed_bytes));
   }
-  print_removed(pruned->removed);
-  fmt::print("freed {}\n", format_bytes(pruned->freed_bytes));
   return ExitCode::kMigrated;
 }
 

@@ -1,11 +1,10 @@
-#include "src/cli/summary.h"
-
 #include <fmt/format.h>
 
 #include <iterator>
 
 #include "src/base/units.h"
 #include "src/base/uuid.h"
+#include "src/cli/order.h"
 #include "src/cli/trace.h"
 #include "src/control/wire.h"
 

@@ -31,6 +31,7 @@ Ctrl-C cancels the order unless it is already decided. Exit status: as for a mig
 
 /// The command line of suspend, resume and swap.
 struct OrderLine {
+  CLI::App* command = nullptr;
   std::string host;
   int second = 0;  ///< PID2 of swap
   google::protobuf::RepeatedPtrField<proto::GpuPair> device_map;
@@ -93,12 +94,10 @@ class SuspensionView : public MigrationView {
  public:
   SuspensionView(const Order& order, int pid) : order_(order), pid_(pid) {}
 
-  void started(const Uuid&) override {}
   void event(const std::string& phase, const std::string& text) override {
     if (order_.json || order_.quiet) return;
     print_now(fmt::format("{}: {}\n", printable(phase), printable(text)));
   }
-  void progress(const proto::Progress&) override {}
   void ended(const Outcome& outcome) override {
     if (order_.json) return print_now(json_of(outcome, pid_));
     if (outcome.exit_code != ExitCode::kMigrated) return;
@@ -157,9 +156,9 @@ ExitCode run(OrderLine& line, Work work) {
 }
 
 std::shared_ptr<OrderLine> add(CLI::App& app, Commands& commands, const char* name,
-                               const char* description, Work work, CLI::App** added) {
+                               const char* description, Work work) {
   const auto line = std::make_shared<OrderLine>();
-  CLI::App* command = app.add_subcommand(name, description);
+  CLI::App* const command = line->command = app.add_subcommand(name, description);
   command->footer(kSuspendFooter);
   command
       ->add_option("HOST", line->host,
@@ -174,30 +173,28 @@ std::shared_ptr<OrderLine> add(CLI::App& app, Commands& commands, const char* na
   command->add_flag("--quiet", line->order.quiet, "Print nothing but errors and the last line");
   describe_certificates(*command, line->tls);
   commands[command] = [line, work] { return run(*line, work); };
-  *added = command;
   return line;
 }
 
 }  // namespace
 
 void add_suspensions(CLI::App& app, Commands& commands) {
-  CLI::App* command = nullptr;
   add(app, commands, "suspend",
       "gcr-migrate suspend HOST PID: take a job off its GPUs; its memory there goes into host "
       "memory, and its processes are frozen until `resume`",
-      suspend, &command);
+      suspend);
   auto line = add(app, commands, "resume", "gcr-migrate resume HOST PID: run a suspended job again",
-                  resume, &command);
-  describe_gpus(*command, line->device_map, kDeviceMap);
+                  resume);
+  describe_gpus(*line->command, line->device_map, kDeviceMap);
   line =
       add(app, commands, "swap",
           "gcr-migrate swap HOST PID PID2: suspend PID, and resume PID2, which was suspended; if "
           "that fails, PID runs again",
-          swap, &command);
-  command->add_option("PID2", line->second, "The suspended process")
+          swap);
+  line->command->add_option("PID2", line->second, "The suspended process")
       ->required()
       ->check(CLI::PositiveNumber);
-  describe_gpus(*command, line->device_map, kDeviceMap);
+  describe_gpus(*line->command, line->device_map, kDeviceMap);
 }
 
 }  // namespace gcr::cli

@@ -34,16 +34,16 @@ asio::awaitable<Result<Envelope>> ask(const AgentAddress& agent, Uuid migration,
             describe(agent)));
   }
   const Preface preface{ConnectionKind::kControl, migration};
-  auto channel = co_await ControlChannel::connect(agent.endpoint, preface, agent.tls, agent.silence,
-                                                  agent.own_host);
-  GCR_CO_TRY(channel);
-  const std::string& name = (*channel)->peer().common_name;
+  GCR_CO_ASSIGN(const auto channel,
+                co_await ControlChannel::connect(agent.endpoint, preface, agent.tls, agent.silence,
+                                                 agent.own_host));
+  const std::string& name = channel->peer().common_name;
   if (agent.name && name != *agent.name) {
     co_return Error(
         Code::kPermissionDenied,
         fmt::format("{} is \"{}\", not \"{}\"", describe(agent), printable(name), *agent.name));
   }
-  co_return co_await (*channel)->call(question, agent.silence);
+  co_return co_await channel->call(question, agent.silence);
 }
 
 asio::awaitable<Result<Envelope>> ask_for_reply(const AgentAddress& agent, Uuid migration,

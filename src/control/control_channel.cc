@@ -8,7 +8,7 @@
 #include <asio/this_coro.hpp>
 #include <asio/write.hpp>
 
-#include "src/base/host_name.h"
+#include "src/base/users.h"
 #include "src/control/deadline.h"
 #include "src/control/stream.h"
 #include "src/control/tls.h"
@@ -23,109 +23,80 @@ using Milliseconds = ControlChannel::Milliseconds;
 constexpr Milliseconds kSendTimeout = std::chrono::seconds(30);
 constexpr Milliseconds kRefusalTimeout = std::chrono::seconds(2);
 
-/// Limits how many messages a peer sends per second.
-class MessageRate {
- public:
-  /// Counts a message; false if the peer exceeded the limit for this second.
-  bool admit() {
-    const auto now = std::chrono::steady_clock::now();
-    if (now - since_ >= std::chrono::seconds(1)) {
-      since_ = now;
-      count_ = 0;
-    }
-    return ++count_ <= kMaxMessagesPerSecond;
-  }
-
- private:
-  std::chrono::steady_clock::time_point since_{};
-  unsigned count_ = 0;
-};
-
 }  // namespace
 
-struct ControlChannel::Impl {
-  Impl(Stream::Socket socket, std::shared_ptr<asio::ssl::context> tls, std::string name)
-      : stream(std::move(socket), std::move(tls)), peer_name(std::move(name)) {
-    address = stream.peer_address();
-    local_host = stream.local_host();
+ControlChannel::ControlChannel(Stream::Socket socket, std::shared_ptr<asio::ssl::context> tls,
+                               std::string peer_name)
+    : stream_(std::move(socket), std::move(tls)),
+      peer_name_(std::move(peer_name)),
+      address_(stream_.peer_address()),
+      local_host_(stream_.local_host()) {}
+
+Error ControlChannel::error_of(const std::error_code& error) {
+  return stream_error(stream_.ssl(), error, peer_name_);
+}
+
+Error ControlChannel::timeout_error(std::string_view what, Milliseconds timeout) const {
+  return Error(Code::kTimeout, fmt::format("{} {} for {} ms", peer_name_, what, timeout.count()));
+}
+
+/// `unacknowledged_bytes` had been sent to the peer and were not acknowledged at the timeout.
+Error ControlChannel::silence_error(Milliseconds timeout, std::size_t unacknowledged_bytes) const {
+  const Error silent = timeout_error("sent nothing", timeout);
+  if (unacknowledged_bytes == 0) return silent;
+  return Error(silent.code(), fmt::format("{}, and its host has not acknowledged {} bytes: {}",
+                                          silent.message(), unacknowledged_bytes, kUnacknowledged));
+}
+
+/// Counts a message; false if the peer exceeded the limit for this second.
+bool ControlChannel::admit_message() {
+  const auto now = std::chrono::steady_clock::now();
+  if (now - second_began_ >= std::chrono::seconds(1)) {
+    second_began_ = now;
+    messages_ = 0;
   }
+  return ++messages_ <= kMaxMessagesPerSecond;
+}
 
-  void close() { stream.close(); }
-  Error error_of(const std::error_code& error) { return stream.error_of(error, peer_name); }
-  Error timeout_error(std::string_view what, Milliseconds timeout) const {
-    return Error(Code::kTimeout, fmt::format("{} {} for {} ms", peer_name, what, timeout.count()));
-  }
-
-  /// `unacknowledged_bytes` had been sent to the peer and were not acknowledged at the timeout.
-  Error silence_error(Milliseconds timeout, std::size_t unacknowledged_bytes) const {
-    const Error silent = timeout_error("sent nothing", timeout);
-    if (unacknowledged_bytes == 0) return silent;
-    return Error(silent.code(),
-                 fmt::format("{}, and its host has not acknowledged {} bytes: {}", silent.message(),
-                             unacknowledged_bytes, kUnacknowledged));
-  }
-
-  asio::awaitable<Status> write(const proto::Envelope& message);
-  asio::awaitable<Result<proto::Envelope>> read();
-  asio::awaitable<Status> exchange_hellos(std::string host);
-  Status check_hello(const proto::Envelope& message);
-  asio::awaitable<Status> start_client(const std::string& host);
-  asio::awaitable<Status> start_server();
-  Status trust_local_agent();
-  Status recognise_local_user();
-  asio::awaitable<void> refuse(const Error& error);
-
-  Stream stream;
-  std::string peer_name;  ///< "the agent at 10.0.0.2:7411"
-  std::string address;
-  std::string local_host;
-  PeerIdentity identity;
-  proto::Hello hello;
-  std::size_t longest_message = kMaxHelloBytes;  ///< that the peer may send now
-  MessageRate rate;
-};
-
-asio::awaitable<Status> ControlChannel::Impl::write(const proto::Envelope& message) {
-  const auto frame = encode_message(message);
-  if (!frame) co_return frame.error();
-  const std::error_code error = co_await stream.write(asio::buffer(*frame));
+asio::awaitable<Status> ControlChannel::write(const proto::Envelope& message) {
+  GCR_CO_ASSIGN(const std::string frame, encode_message(message));
+  const std::error_code error = co_await stream_.write(asio::buffer(frame));
   if (error) co_return error_of(error);
   co_return Status{};
 }
 
-asio::awaitable<Result<proto::Envelope>> ControlChannel::Impl::read() {
+asio::awaitable<Result<proto::Envelope>> ControlChannel::read() {
   LengthBytes header{};
-  std::error_code error = co_await stream.read(asio::buffer(header));
+  std::error_code error = co_await stream_.read(asio::buffer(header));
   if (error) co_return error_of(error);
-  if (!rate.admit()) {
+  if (!admit_message()) {
     co_return Error(Code::kProtocol, fmt::format("{} sends more than {} messages per second",
-                                                 peer_name, kMaxMessagesPerSecond));
+                                                 peer_name_, kMaxMessagesPerSecond));
   }
-  const auto length = decode_length(header, peer_name, longest_message);
-  if (!length) co_return length.error();
-  std::string payload(*length, '\0');
-  error = co_await stream.read(asio::buffer(payload));
+  GCR_CO_ASSIGN(const std::size_t length, decode_length(header, peer_name_, longest_message_));
+  std::string payload(length, '\0');
+  error = co_await stream_.read(asio::buffer(payload));
   if (error) co_return error_of(error);
-  co_return decode_message(payload, peer_name);
+  co_return decode_message(payload, peer_name_);
 }
 
-Status ControlChannel::Impl::check_hello(const proto::Envelope& message) {
+Status ControlChannel::check_hello(const proto::Envelope& message) {
   if (message.has_failure()) return from_failure(message.failure());
   if (!message.has_hello()) {
-    return Error(Code::kProtocol, peer_name + " does not begin with a Hello");
+    return Error(Code::kProtocol, peer_name_ + " does not begin with a Hello");
   }
-  hello = message.hello();
-  hello.set_software(printable(hello.software()));
-  hello.set_host(printable(hello.host()));
-  if (hello.protocol_version() == kProtocolVersion) return {};
+  hello_ = message.hello();
+  hello_.set_software(printable(hello_.software()));
+  hello_.set_host(printable(hello_.host()));
+  if (hello_.protocol_version() == kProtocolVersion) return {};
   return Error(Code::kProtocol,
                fmt::format("{} speaks version {} of the protocol ({}), this side version {} ({}); "
                            "install the same release on both",
-                           peer_name, hello.protocol_version(), hello.software(), kProtocolVersion,
-                           GCR_SOFTWARE));
+                           peer_name_, hello_.protocol_version(), hello_.software(),
+                           kProtocolVersion, GCR_SOFTWARE));
 }
 
-asio::awaitable<Status> ControlChannel::Impl::exchange_hellos(std::string host) {
+asio::awaitable<Status> ControlChannel::exchange_hellos(std::string host) {
   proto::Envelope ours;
   ours.mutable_hello()->set_protocol_version(kProtocolVersion);
   ours.mutable_hello()->set_software(GCR_SOFTWARE);
@@ -133,67 +104,63 @@ asio::awaitable<Status> ControlChannel::Impl::exchange_hellos(std::string host) 
   const Status sent = co_await write(ours);
   // If the peer refused this side's certificate, the write may fail; the peer's own error is more
   // useful.
-  const Result<proto::Envelope> theirs = co_await read();
-  if (!theirs) co_return theirs.error();
-  if (!sent) co_return sent.error();
-  longest_message = identity.is_agent ? kMaxMessageBytes : kMaxQuestionBytes;
-  co_return check_hello(*theirs);
+  GCR_CO_ASSIGN(const proto::Envelope theirs, co_await read());
+  GCR_CO_TRY(sent);
+  longest_message_ = identity_.is_agent ? kMaxMessageBytes : kMaxQuestionBytes;
+  co_return check_hello(theirs);
 }
 
 /// Only root can create a socket in a directory that only root may write; checks the peer's uid all
 /// the same.
-Status ControlChannel::Impl::trust_local_agent() {
-  GCR_ASSIGN(const uid_t uid, stream.peer_uid());
+Status ControlChannel::trust_local_agent() {
+  GCR_ASSIGN(const uid_t uid, stream_.peer_uid());
   if (uid != 0 && uid != ::geteuid()) {
-    return Error(Code::kPermissionDenied,
-                 fmt::format("cannot trust {}: it belongs to uid {}, not to root", peer_name, uid));
+    return Error(
+        Code::kPermissionDenied,
+        fmt::format("cannot trust {}: it belongs to uid {}, not to root", peer_name_, uid));
   }
-  identity.common_name = fmt::format("uid {}", uid);
-  identity.is_agent = true;
+  identity_.common_name = fmt::format("uid {}", uid);
+  identity_.is_agent = true;
   return {};
 }
 
-Status ControlChannel::Impl::recognise_local_user() {
-  GCR_ASSIGN(const uid_t uid, stream.peer_uid());
-  identity.common_name = fmt::format("uid {}", uid);
-  identity.uid = uid;
-  peer_name = "the local user with " + identity.common_name;
+Status ControlChannel::recognise_local_user() {
+  GCR_ASSIGN(const uid_t uid, stream_.peer_uid());
+  identity_.common_name = fmt::format("uid {}", uid);
+  identity_.uid = uid;
+  peer_name_ = "the local user with " + identity_.common_name;
   return {};
 }
 
-asio::awaitable<Status> ControlChannel::Impl::start_client(const std::string& host) {
-  if (stream.is_local()) co_return trust_local_agent();
-  GCR_CO_TRY(expect_host(stream.ssl(), host));
-  const std::error_code error = co_await stream.handshake(stream_base::client);
+asio::awaitable<Status> ControlChannel::start_client(const std::string& host) {
+  if (stream_.is_local()) co_return trust_local_agent();
+  GCR_CO_TRY(expect_host(stream_.ssl(), host));
+  const std::error_code error = co_await stream_.handshake(stream_base::client);
   if (error) co_return error_of(error);
-  auto peer = peer_identity(stream.ssl());
-  if (!peer) co_return peer.error();
-  identity = std::move(*peer);
-  const Status agent = verify_agent(stream.ssl());
-  if (!agent) co_return agent.error().while_doing("cannot trust " + peer_name);
+  GCR_CO_ASSIGN(identity_, peer_identity(stream_.ssl()));
+  const Status agent = verify_agent(stream_.ssl());
+  if (!agent) co_return agent.error().while_doing("cannot trust " + peer_name_);
   co_return Status{};
 }
 
-asio::awaitable<Status> ControlChannel::Impl::start_server() {
-  if (stream.is_local()) co_return recognise_local_user();
-  const std::error_code error = co_await stream.handshake(stream_base::server);
+asio::awaitable<Status> ControlChannel::start_server() {
+  if (stream_.is_local()) co_return recognise_local_user();
+  const std::error_code error = co_await stream_.handshake(stream_base::server);
   if (error) co_return error_of(error);
-  auto peer = peer_identity(stream.ssl());
-  if (!peer) co_return peer.error();
-  identity = std::move(*peer);
-  peer_name = fmt::format("\"{}\" at {}", identity.common_name, address);
+  GCR_CO_ASSIGN(identity_, peer_identity(stream_.ssl()));
+  peer_name_ = fmt::format("\"{}\" at {}", identity_.common_name, address_);
   co_return Status{};
 }
 
 /// Sends `error` to the peer if the connection allows it, and closes.
-asio::awaitable<void> ControlChannel::Impl::refuse(const Error& error) {
-  if (stream.is_local() || SSL_is_init_finished(stream.ssl()) == 1) {
-    const Deadline deadline(stream.executor(), kRefusalTimeout, [this] { close(); });
+asio::awaitable<void> ControlChannel::refuse(const Error& error) {
+  if (stream_.is_local() || SSL_is_init_finished(stream_.ssl()) == 1) {
+    const Deadline deadline(stream_.executor(), kRefusalTimeout, [this] { close(); });
     proto::Envelope message;
     *message.mutable_failure() = to_failure(error);
     const Status ignored = co_await write(message);
   }
-  co_await stream.drain(kRefusalTimeout);
+  co_await stream_.drain(kRefusalTimeout);
 }
 
 namespace {
@@ -263,72 +230,69 @@ asio::awaitable<Result<std::unique_ptr<ControlChannel>>> ControlChannel::connect
                                 endpoint.to_string()));
   }
   auto connecting = endpoint.is_local() ? connect_local(endpoint) : connect_tcp(endpoint, timeout);
-  auto socket = co_await std::move(connecting);
-  if (!socket) co_return socket.error();
-  auto impl = std::make_unique<Impl>(std::move(*socket), std::move(tls),
-                                     "the agent at " + endpoint.to_string());
+  GCR_CO_ASSIGN(Stream::Socket socket, co_await std::move(connecting));
+  std::unique_ptr<ControlChannel> channel(new ControlChannel(
+      std::move(socket), std::move(tls), "the agent at " + endpoint.to_string()));
   const auto left =
       std::chrono::duration_cast<Milliseconds>(give_up_at - std::chrono::steady_clock::now());
-  const Deadline deadline(executor, left, [&impl] { impl->close(); });
+  const Deadline deadline(executor, left, [&channel] { channel->close(); });
   std::error_code error;
   if (!endpoint.is_local()) {
     const auto bytes = preface.encode();
-    co_await asio::async_write(impl->stream.socket(), asio::buffer(bytes), into(error));
+    co_await asio::async_write(channel->stream_.socket(), asio::buffer(bytes), into(error));
   }
-  Status started = error ? Status(impl->error_of(error)) : Status{};
-  if (started) started = co_await impl->start_client(endpoint.host);
-  if (started) started = co_await impl->exchange_hellos(std::move(host));
+  Status started = error ? Status(channel->error_of(error)) : Status{};
+  if (started) started = co_await channel->start_client(endpoint.host);
+  if (started) started = co_await channel->exchange_hellos(std::move(host));
   if (deadline.expired()) co_return too_slow(endpoint, timeout);
   if (!started) {
-    impl->close();
+    channel->close();
     co_return started.error();
   }
-  co_return std::unique_ptr<ControlChannel>(new ControlChannel(std::move(impl)));
+  co_return channel;
 }
 
 asio::awaitable<Result<std::unique_ptr<ControlChannel>>> ControlChannel::accept(
     UniqueFd socket, std::shared_ptr<asio::ssl::context> tls, Milliseconds timeout,
     std::string host) {
   const auto executor = co_await asio::this_coro::executor;
-  auto connection = Stream::adopt(executor, socket);
-  if (!connection) co_return connection.error();
-  if (connection->local_endpoint().protocol().family() == AF_UNIX) tls.reset();
-  auto impl = std::make_unique<Impl>(std::move(*connection), std::move(tls), "");
-  impl->peer_name = "the peer at " + impl->address;
+  GCR_CO_ASSIGN(Stream::Socket connection, Stream::adopt(executor, socket));
+  if (connection.local_endpoint().protocol().family() == AF_UNIX) tls.reset();
+  std::unique_ptr<ControlChannel> channel(
+      new ControlChannel(std::move(connection), std::move(tls), ""));
+  channel->peer_name_ = "the peer at " + channel->address_;
   Status started;
   {
-    const Deadline deadline(executor, timeout, [&impl] { impl->close(); });
-    started = co_await impl->start_server();
-    if (started) started = co_await impl->exchange_hellos(std::move(host));
-    if (deadline.expired()) co_return impl->timeout_error("did not finish its handshake", timeout);
+    const Deadline deadline(executor, timeout, [&channel] { channel->close(); });
+    started = co_await channel->start_server();
+    if (started) started = co_await channel->exchange_hellos(std::move(host));
+    if (deadline.expired())
+      co_return channel->timeout_error("did not finish its handshake", timeout);
   }
   if (!started) {
     const Error refusal = started.error();
-    co_await impl->refuse(refusal);
+    co_await channel->refuse(refusal);
     co_return refusal;
   }
-  co_return std::unique_ptr<ControlChannel>(new ControlChannel(std::move(impl)));
+  co_return channel;
 }
 
-ControlChannel::ControlChannel(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
-ControlChannel::~ControlChannel() = default;
-
 asio::awaitable<Status> ControlChannel::send(const proto::Envelope& message) {
-  const Deadline deadline(impl_->stream.executor(), kSendTimeout, [this] { impl_->close(); });
-  Status sent = co_await impl_->write(message);
-  if (deadline.expired()) co_return impl_->timeout_error("accepted no data", kSendTimeout);
+  const Deadline deadline(stream_.executor(), kSendTimeout, [this] { close(); });
+  Status sent = co_await write(message);
+  if (deadline.expired()) co_return timeout_error("accepted no data", kSendTimeout);
   co_return sent;
 }
 
 asio::awaitable<Result<proto::Envelope>> ControlChannel::receive(Milliseconds timeout) {
   std::size_t unacknowledged_bytes = 0;
-  const Deadline deadline(impl_->stream.executor(), timeout, [&] {
-    unacknowledged_bytes = impl_->stream.unacknowledged_bytes();
-    impl_->close();
+  const Deadline deadline(stream_.executor(), timeout, [&] {
+    unacknowledged_bytes = stream_.unacknowledged_bytes();
+    close();
   });
-  Result<proto::Envelope> message = co_await impl_->read();
-  if (deadline.expired()) co_return impl_->silence_error(timeout, unacknowledged_bytes);
-  if (!message && message.error().code() != Code::kCancelled) impl_->close();
+  Result<proto::Envelope> message = co_await read();
+  if (deadline.expired()) co_return silence_error(timeout, unacknowledged_bytes);
+  if (!message && message.error().code() != Code::kCancelled) close();
   co_return message;
 }
 
@@ -346,19 +310,9 @@ asio::awaitable<Result<proto::Envelope>> ControlChannel::call(const proto::Envel
   co_return co_await receive_past_alive(silence);
 }
 
-const PeerIdentity& ControlChannel::peer() const { return impl_->identity; }
-const proto::Hello& ControlChannel::peer_hello() const { return impl_->hello; }
-std::string ControlChannel::peer_address() const { return impl_->address; }
-std::string ControlChannel::local_host() const { return impl_->local_host; }
-
 bool ControlChannel::stays_on_host() const {
-  const auto peer = Endpoint::parse(impl_->address);
-  return peer && !impl_->local_host.empty() && peer->host == impl_->local_host;
-}
-void ControlChannel::close() { impl_->close(); }
-
-asio::awaitable<void> ControlChannel::finish(Milliseconds timeout) {
-  co_await impl_->stream.drain(timeout);
+  const auto peer = Endpoint::parse(address_);
+  return peer && !local_host_.empty() && peer->host == local_host_;
 }
 
 }  // namespace gcr::control

@@ -20,6 +20,7 @@
 #include "src/base/result.h"
 #include "src/base/unique_fd.h"
 #include "src/control/identity.h"
+#include "src/control/stream.h"
 #include "src/control/tls_files.h"
 #include "src/control/wire.h"
 
@@ -63,7 +64,8 @@ class ControlChannel {
       UniqueFd socket, std::shared_ptr<asio::ssl::context> tls, Milliseconds timeout,
       std::string host = {});
 
-  ~ControlChannel();
+  ControlChannel(const ControlChannel&) = delete;
+  ControlChannel& operator=(const ControlChannel&) = delete;
 
   /// Sends one message. kUnavailable, naming the peer, if it is gone; kTimeout if it accepts no
   /// data for 30 s. The channel is unusable after either.
@@ -83,26 +85,51 @@ class ControlChannel {
   asio::awaitable<Result<proto::Envelope>> call(const proto::Envelope& request,
                                                 Milliseconds silence);
 
-  const PeerIdentity& peer() const;
-  const proto::Hello& peer_hello() const;
-  std::string peer_address() const;  ///< "10.0.0.2:7411", or "local" for a local user
-  std::string local_host() const;    ///< this end's address, "10.0.0.1"; or empty
+  const PeerIdentity& peer() const { return identity_; }
+  const proto::Hello& peer_hello() const { return hello_; }
+  /// "10.0.0.2:7411", or "local" for a local user.
+  const std::string& peer_address() const { return address_; }
+  /// This end's address, "10.0.0.1"; or empty.
+  const std::string& local_host() const { return local_host_; }
 
   /// Returns whether both ends have the same address: such a connection does not leave the host.
   bool stays_on_host() const;
 
   /// Closes the connection at once; pending operations fail, and must have ended before this object
   /// is destroyed.
-  void close();
+  void close() { stream_.close(); }
 
   /// Half-closes the connection and waits until the peer has closed its side or `timeout` has
   /// passed, so that the last message arrives; then closes. Data that still arrives is dropped.
-  asio::awaitable<void> finish(Milliseconds timeout);
+  asio::awaitable<void> finish(Milliseconds timeout) { return stream_.drain(timeout); }
 
  private:
-  struct Impl;
-  explicit ControlChannel(std::unique_ptr<Impl> impl);
-  std::unique_ptr<Impl> impl_;
+  ControlChannel(Stream::Socket socket, std::shared_ptr<asio::ssl::context> tls,
+                 std::string peer_name);
+
+  Error error_of(const std::error_code& error);
+  Error timeout_error(std::string_view what, Milliseconds timeout) const;
+  Error silence_error(Milliseconds timeout, std::size_t unacknowledged_bytes) const;
+  bool admit_message();
+  asio::awaitable<Status> write(const proto::Envelope& message);
+  asio::awaitable<Result<proto::Envelope>> read();
+  asio::awaitable<Status> exchange_hellos(std::string host);
+  Status check_hello(const proto::Envelope& message);
+  asio::awaitable<Status> start_client(const std::string& host);
+  asio::awaitable<Status> start_server();
+  Status trust_local_agent();
+  Status recognise_local_user();
+  asio::awaitable<void> refuse(const Error& error);
+
+  Stream stream_;
+  std::string peer_name_;  ///< "the agent at 10.0.0.2:7411"
+  const std::string address_;
+  const std::string local_host_;
+  PeerIdentity identity_;
+  proto::Hello hello_;
+  std::size_t longest_message_ = kMaxHelloBytes;  ///< that the peer may send now
+  std::chrono::steady_clock::time_point second_began_{};
+  unsigned messages_ = 0;  ///< received in the second
 };
 
 }  // namespace gcr::control

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <optional>
 
 #include "src/control/wire.h"
 
@@ -25,18 +26,15 @@ bool is_host_character(char c) {
 Result<Endpoint> Endpoint::parse(const std::string& text) {
   Endpoint endpoint;
   std::string_view rest = text;
-  std::string_view port;
-  bool has_port = false;
+  std::optional<std::string_view> port;
   if (rest.starts_with('[')) {
     const auto end = rest.find(']');
     if (end == std::string_view::npos) return bad_endpoint(text, "the \"]\" is missing");
     endpoint.host = rest.substr(1, end - 1);
     rest.remove_prefix(end + 1);
-    has_port = !rest.empty();
-    if (has_port && rest[0] != ':') return bad_endpoint(text, "after \"]\" comes \":port\"");
-    if (has_port) port = rest.substr(1);
+    if (!rest.empty() && rest[0] != ':') return bad_endpoint(text, "after \"]\" comes \":port\"");
+    if (!rest.empty()) port = rest.substr(1);
   } else if (std::ranges::count(rest, ':') == 1) {
-    has_port = true;
     port = rest.substr(rest.find(':') + 1);
     endpoint.host = rest.substr(0, rest.find(':'));
   } else {
@@ -47,9 +45,9 @@ Result<Endpoint> Endpoint::parse(const std::string& text) {
   if (!std::ranges::all_of(endpoint.host, is_host_character)) {
     return bad_endpoint(text, "a host has only letters, digits, \".\", \"-\", \"_\" and \":\"");
   }
-  if (has_port) {
-    const auto [end, error] = std::from_chars(port.begin(), port.end(), endpoint.port);
-    if (error != std::errc{} || end != port.end() || endpoint.port == 0) {
+  if (port) {
+    const auto [end, error] = std::from_chars(port->begin(), port->end(), endpoint.port);
+    if (error != std::errc{} || end != port->end() || endpoint.port == 0) {
       return bad_endpoint(text, "a port is a number from 1 to 65535");
     }
   }

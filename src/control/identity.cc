@@ -2,12 +2,11 @@
 
 #include <arpa/inet.h>
 #include <fmt/format.h>
-#include <openssl/x509v3.h>
 
 #include <array>
-#include <memory>
 #include <string_view>
 
+#include "src/control/trust.h"
 #include "src/control/wire.h"
 
 namespace gcr::control {
@@ -15,16 +14,6 @@ namespace {
 
 constexpr std::string_view kAgentRole = "gcr:role:agent";
 constexpr std::string_view kOperatorRole = "gcr:role:operator";
-
-struct FreeNames {
-  void operator()(GENERAL_NAMES* names) const { GENERAL_NAMES_free(names); }
-};
-using UniqueNames = std::unique_ptr<GENERAL_NAMES, FreeNames>;
-
-UniqueNames alternative_names(const X509* certificate) {
-  return UniqueNames(static_cast<GENERAL_NAMES*>(
-      X509_get_ext_d2i(certificate, NID_subject_alt_name, nullptr, nullptr)));
-}
 
 }  // namespace
 
@@ -41,7 +30,8 @@ Result<PeerIdentity> identity_of(const X509* certificate) {
   if (identity.common_name.empty()) {
     return Error(Code::kPermissionDenied, "the peer's certificate has no common name");
   }
-  const UniqueNames names = alternative_names(certificate);
+  const Openssl<GENERAL_NAMES> names(static_cast<GENERAL_NAMES*>(
+      X509_get_ext_d2i(certificate, NID_subject_alt_name, nullptr, nullptr)));
   for (int i = 0; i < sk_GENERAL_NAME_num(names.get()); ++i) {
     const GENERAL_NAME* name = sk_GENERAL_NAME_value(names.get(), i);
     if (name->type != GEN_URI) continue;

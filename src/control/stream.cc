@@ -98,10 +98,6 @@ asio::awaitable<std::error_code> Stream::write(asio::const_buffer buffer) {
   co_return error;
 }
 
-Error Stream::error_of(const std::error_code& error, std::string_view peer) {
-  return stream_error(ssl(), error, peer);
-}
-
 Result<uid_t> Stream::peer_uid() {
   ucred credentials{};
   socklen_t length = sizeof(credentials);

@@ -48,9 +48,6 @@ class Stream {
   asio::awaitable<std::error_code> read(asio::mutable_buffer buffer);
   asio::awaitable<std::error_code> write(asio::const_buffer buffer);
 
-  /// Converts the error of a failed operation; `peer` names the other side.
-  Error error_of(const std::error_code& error, std::string_view peer);
-
   /// Returns the uid of the peer on a local socket. kIo if the kernel does not say.
   Result<uid_t> peer_uid();
 

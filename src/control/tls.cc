@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 #include <openssl/err.h>
-#include <openssl/x509v3.h>
 
 #include <cctype>
 
@@ -11,11 +10,6 @@
 
 namespace gcr::control {
 namespace {
-
-struct X509Deleter {
-  void operator()(X509* certificate) const { X509_free(certificate); }
-};
-using UniqueX509 = std::unique_ptr<X509, X509Deleter>;
 
 Error no_certificate() { return Error(Code::kPermissionDenied, "the peer shows no certificate"); }
 
@@ -31,7 +25,7 @@ Status configure(SSL_CTX* context, const TlsFiles& files) {
   if (SSL_CTX_use_certificate_chain_file(context, files.certificate.c_str()) != 1) {
     return unusable_file("certificate", files.certificate);
   }
-  GCR_ASSIGN(const PrivateKey key, read_private_key(files.key));
+  GCR_ASSIGN(const auto key, read_private_key(files.key));
   if (SSL_CTX_use_PrivateKey(context, key.get()) != 1) {
     return unusable_file("private key", files.key);
   }
@@ -143,7 +137,7 @@ Result<std::shared_ptr<asio::ssl::context>> make_tls_context(const TlsFiles& fil
 }
 
 Result<PeerIdentity> peer_identity(SSL* ssl) {
-  const UniqueX509 certificate(SSL_get1_peer_certificate(ssl));
+  const Openssl<X509> certificate(SSL_get1_peer_certificate(ssl));
   if (!certificate) return no_certificate();
   return identity_of(certificate.get());
 }
@@ -155,7 +149,7 @@ Result<PeerIdentity> own_identity(SSL_CTX* context) {
 }
 
 Status verify_agent(SSL* ssl, const std::string& host) {
-  const UniqueX509 certificate(SSL_get1_peer_certificate(ssl));
+  const Openssl<X509> certificate(SSL_get1_peer_certificate(ssl));
   return certificate ? check_agent_role(certificate.get(), host) : no_certificate();
 }
 

@@ -11,10 +11,6 @@
 namespace gcr::control {
 namespace {
 
-struct FreeBio {
-  void operator()(BIO* bio) const { BIO_free(bio); }
-};
-
 /// Fails and records that OpenSSL asked for a passphrase, which it does only for an encrypted key.
 int note_and_fail(char*, int, int, void* wanted) {
   *static_cast<bool*>(wanted) = true;
@@ -25,12 +21,12 @@ int note_and_fail(char*, int, int, void* wanted) {
 
 int no_passphrase(char*, int, int, void*) { return -1; }
 
-Result<PrivateKey> read_private_key(const std::string& path) {
+Result<Openssl<EVP_PKEY>> read_private_key(const std::string& path) {
   ERR_clear_error();
-  const std::unique_ptr<BIO, FreeBio> file(BIO_new_file(path.c_str(), "r"));
+  const Openssl<BIO> file(BIO_new_file(path.c_str(), "r"));
   bool encrypted = false;
-  PrivateKey key(file ? PEM_read_bio_PrivateKey(file.get(), nullptr, note_and_fail, &encrypted)
-                      : nullptr);
+  Openssl<EVP_PKEY> key(
+      file ? PEM_read_bio_PrivateKey(file.get(), nullptr, note_and_fail, &encrypted) : nullptr);
   if (key) return key;
   if (!encrypted) return unusable_file("private key", path);
   ERR_clear_error();

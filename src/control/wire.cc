@@ -23,14 +23,6 @@ struct PrefaceLayout {
 };
 static_assert(sizeof(PrefaceLayout) == kPrefaceBytes);
 
-Code code_of_name(std::string_view name) {
-  for (int value = static_cast<int>(Code::kInvalidArgument);
-       value <= static_cast<int>(Code::kInternal); ++value) {
-    if (to_string(static_cast<Code>(value)) == name) return static_cast<Code>(value);
-  }
-  return Code::kInternal;
-}
-
 }  // namespace
 
 PrefaceBytes Preface::encode() const {
@@ -104,8 +96,16 @@ proto::Failure to_failure(const Error& error) {
   return failure;
 }
 
+Code code_of(std::string_view name) {
+  for (int value = static_cast<int>(Code::kInvalidArgument);
+       value <= static_cast<int>(Code::kInternal); ++value) {
+    if (to_string(static_cast<Code>(value)) == name) return static_cast<Code>(value);
+  }
+  return Code::kInternal;
+}
+
 Error from_failure(const proto::Failure& failure) {
-  return Error(code_of_name(failure.code()), printable(failure.message()));
+  return Error(code_of(failure.code()), printable(failure.message()));
 }
 
 std::string printable(std::string_view text) {

@@ -55,8 +55,10 @@ Result<std::size_t> decode_length(const LengthBytes& bytes, const std::string& f
 /// understand it. `from` names the sender.
 Result<proto::Envelope> decode_message(const std::string& payload, const std::string& from);
 
-/// Convert between Failure and Error. An unknown code (of another release) becomes kInternal; the
-/// text is made printable.
+/// Returns the code that to_string() names so; kInternal for an unknown one, of another release.
+Code code_of(std::string_view name);
+
+/// Convert between Failure and Error. The text is made printable.
 proto::Failure to_failure(const Error& error);
 Error from_failure(const proto::Failure& failure);
 

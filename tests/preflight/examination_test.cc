@@ -25,8 +25,8 @@
 
 #include "migrate-agent/linux/procfs/procfs.h"
 #include "migrate-agent/preflight/compare/comparison.h"
-#include "src/base/limits.h"
 #include "src/base/unique_fd.h"
+#include "src/base/units.h"
 
 namespace gcr::preflight {
 namespace {

@@ -173,8 +173,8 @@ TEST_F(OtherUsers, NeedReadPermission) {
 
 TEST_F(OtherUsers, OnlyTheCallingThreadActsAsThem) {
   std::thread([&] {  // the thread whose groups, and so on, end with it
-    const AsOwner as(other_user_);
-    ASSERT_TRUE(as.status());
+    const auto as = AsOwner::take(other_user_);
+    ASSERT_TRUE(as);
     const struct stat own = new_file(home_ / "own");
     EXPECT_EQ(own.st_uid, kOtherUser);
     EXPECT_EQ(own.st_gid, kOtherUser);
@@ -189,7 +189,7 @@ TEST_F(OtherUsers, OnlyTheCallingThreadActsAsThem) {
 }
 
 TEST_F(OtherUsers, ThreadRegainsItsRights) {
-  { const AsOwner as(other_user_); }
+  { const auto as = AsOwner::take(other_user_); }
   EXPECT_EQ(::setfsuid(static_cast<uid_t>(-1)), 0);
   EXPECT_EQ(::setfsgid(static_cast<gid_t>(-1)), 0);
   EXPECT_EQ(new_file(home_ / "after").st_uid, 0u);  // CAP_DAC_OVERRIDE too: it is another's

@@ -26,8 +26,8 @@ class GrowingPacks : public Store {
 
   /// As the user: a second name, in a directory of their own, for every existing pack.
   void keep_packs() const {
-    const AsOwner as(owner_);
-    ASSERT_TRUE(as.status());
+    const auto as = AsOwner::take(owner_);
+    ASSERT_TRUE(as);
     for (const fs::path& pack : packs()) {
       std::error_code error;
       fs::create_hard_link(pack, kept_ / pack.filename(), error);
@@ -37,7 +37,7 @@ class GrowingPacks : public Store {
 
   /// What the user can read of the linked files.
   std::vector<std::string> readable() const {
-    const AsOwner as(owner_);
+    const auto as = AsOwner::take(owner_);
     std::vector<std::string> names;
     for (const auto& entry : fs::directory_iterator(kept_)) {
       if (!read_file(entry.path()).empty()) names.push_back(entry.path().filename());
@@ -81,7 +81,7 @@ TEST_F(GrowingPacks, PackNeverReplacesAFile) {
   const auto manifest = describe(*writing, {noise(1)});
   const fs::path theirs = path_ / pack_file_of(wanted.checkpoint, 0);
   {
-    const AsOwner as(owner_);
+    const auto as = AsOwner::take(owner_);
     write_file(theirs, noise(9, 10));
   }
   const Status sealed = writing->seal(manifest.value());

@@ -30,7 +30,7 @@ class NetworkDisk : public OnTestDisk {
   }
 
   void remove(const std::filesystem::path& file) const {
-    const AsOwner as(owner_);
+    const auto as = AsOwner::take(owner_);
     EXPECT_TRUE(std::filesystem::remove(file));
   }
 
@@ -170,7 +170,7 @@ TEST_F(NetworkDisk, InterruptedRenameByLinkIsFinished) {
   take("first", {noise(1)});
   const Uuid restore = Uuid::random();
   {
-    const AsOwner as(owner_);
+    const auto as = AsOwner::take(owner_);
     std::filesystem::create_hard_link(manifest_file("first"), path_ / restoring_file_of(restore));
   }
   const Status given_back = cancel_restore(directory(), "first", restore);

@@ -1,5 +1,5 @@
 // Listing, verifying and pruning.
-#include "store/compact.h"
+#include "store/survey.h"
 #include "tests/store/support.h"
 
 namespace gcr::store::test {

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "migrate-agent/transfer/images/memory_names.h"
-#include "src/base/address_range.h"
+#include "src/base/address_ranges.h"
 #include "src/base/result.h"
 #include "src/base/unique_fd.h"
 

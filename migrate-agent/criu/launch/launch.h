@@ -8,7 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "src/base/address_range.h"
+#include "src/base/address_ranges.h"
 
 namespace gcr::criu::launch {
 

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "migrate-agent/criu/launch/launch.h"
-#include "src/base/address_range.h"
+#include "src/base/address_ranges.h"
 #include "src/base/result.h"
 #include "src/base/socket_pair.h"
 #include "src/base/unique_fd.h"

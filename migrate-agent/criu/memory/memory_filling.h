@@ -16,7 +16,7 @@
 #include <string>
 #include <vector>
 
-#include "src/base/address_range.h"
+#include "src/base/address_ranges.h"
 #include "src/base/result.h"
 
 namespace gcr::criu {

@@ -26,7 +26,7 @@
 #include "migrate-agent/criu/images/images.h"
 #include "migrate-agent/criu/memory/criu_memory.h"
 #include "migrate-agent/criu/memory/memory_filling.h"
-#include "src/base/address_range.h"
+#include "src/base/address_ranges.h"
 #include "src/base/result.h"
 #include "src/base/unique_fd.h"
 

@@ -14,9 +14,9 @@
 
 #include "migrate-agent/gpu/allocations/allocations.h"
 #include "proto/journal.pb.h"
-#include "src/base/limits.h"
 #include "src/base/result.h"
 #include "src/base/unique_fd.h"
+#include "src/base/units.h"
 
 namespace gcr::keeper {
 

@@ -13,7 +13,7 @@
 
 #include "migrate-agent/gpu/keeper/layout.h"
 #include "src/base/descriptor_passing.h"
-#include "src/base/limits.h"
+#include "src/base/units.h"
 
 namespace {
 

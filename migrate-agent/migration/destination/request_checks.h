@@ -15,8 +15,8 @@
 #include "migrate-agent/gpu/mover/incoming_vram.h"
 #include "migrate-agent/transfer/images/store.h"
 #include "proto/control.pb.h"
-#include "src/base/limits.h"
 #include "src/base/result.h"
+#include "src/base/units.h"
 
 namespace gcr::migration {
 

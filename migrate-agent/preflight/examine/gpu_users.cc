@@ -15,7 +15,6 @@
 #include "migrate-agent/process/inspect/descriptors.h"
 #include "migrate-agent/process/inspect/inspect.h"
 #include "migrate-agent/transfer/negotiation/offer.h"
-#include "src/base/limits.h"
 #include "src/base/units.h"
 
 namespace gcr::preflight {

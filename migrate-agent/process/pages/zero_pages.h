@@ -22,7 +22,7 @@
 #include "migrate-agent/gpu/access/gpu_access.h"
 #include "migrate-agent/linux/procfs/process_handle.h"
 #include "migrate-agent/process/pages/mappings.h"
-#include "src/base/address_range.h"
+#include "src/base/address_ranges.h"
 #include "src/base/result.h"
 
 namespace gcr::process {

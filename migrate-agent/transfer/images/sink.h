@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "migrate-agent/transfer/images/image_digest.h"
-#include "src/base/address_range.h"
+#include "src/base/address_ranges.h"
 #include "src/base/read_memory.h"
 #include "src/base/result.h"
 #include "src/base/unique_fd.h"

@@ -6,7 +6,6 @@
 #include <openssl/x509_vfy.h>
 
 #include <ctime>
-#include <memory>
 #include <optional>
 
 #include "src/control/control_channel.h"
@@ -15,14 +14,7 @@
 namespace gcr::worker {
 namespace {
 
-struct OpensslDeleter {
-  void operator()(BIO* file) const { BIO_free(file); }
-  void operator()(X509* certificate) const { X509_free(certificate); }
-  void operator()(X509_CRL* list) const { X509_CRL_free(list); }
-  void operator()(X509_STORE_CTX* verification) const { X509_STORE_CTX_free(verification); }
-};
-template <class T>
-using Unique = std::unique_ptr<T, OpensslDeleter>;
+using control::Openssl;
 
 std::optional<double> seconds_of(const ASN1_TIME* time) {
   std::tm utc{};
@@ -32,9 +24,9 @@ std::optional<double> seconds_of(const ASN1_TIME* time) {
 
 /// Reads the first object in a PEM file; null if there is none.
 template <class T>
-Unique<T> read_pem(const std::string& path, T* (*read)(BIO*, T**, pem_password_cb*, void*)) {
-  const Unique<BIO> file(BIO_new_file(path.c_str(), "r"));
-  return Unique<T>(file ? read(file.get(), nullptr, control::no_passphrase, nullptr) : nullptr);
+Openssl<T> read_pem(const std::string& path, T* (*read)(BIO*, T**, pem_password_cb*, void*)) {
+  const Openssl<BIO> file(BIO_new_file(path.c_str(), "r"));
+  return Openssl<T>(file ? read(file.get(), nullptr, control::no_passphrase, nullptr) : nullptr);
 }
 
 std::optional<double> end_of_certificate(const std::string& path) {
@@ -53,7 +45,7 @@ Status check_own_certificate(const control::TlsFiles& files, const std::string& 
   GCR_ASSIGN(const auto context, control::make_tls_context(files));
   SSL_CTX* tls = context->native_handle();
   X509* certificate = SSL_CTX_get0_certificate(tls);
-  const Unique<X509_STORE_CTX> verification(X509_STORE_CTX_new());
+  const Openssl<X509_STORE_CTX> verification(X509_STORE_CTX_new());
   STACK_OF(X509)* chain = nullptr;
   SSL_CTX_get0_chain_certs(tls, &chain);
   if (!verification || X509_STORE_CTX_init(verification.get(), SSL_CTX_get_cert_store(tls),

@@ -16,8 +16,8 @@
 #include "migrate-agent/criu/launch/launch.h"
 #include "migrate-agent/transfer/negotiation/negotiation.h"
 #include "src/base/executable.h"
-#include "src/base/host_name.h"
 #include "src/base/units.h"
+#include "src/base/users.h"
 #include "src/control/wire.h"
 
 namespace gcr::worker {

@@ -55,8 +55,7 @@ std::uint64_t expected_bytes(const proto::PreflightRequest& request) {
 
 /// Whether the owner can make a directory there.
 Status check_may_write(const std::filesystem::path& parent, const store::Owner& owner) {
-  const store::AsOwner as(owner);
-  GCR_TRY(as.status());
+  GCR_ASSIGN(const store::AsOwner as, store::AsOwner::take(owner));
   if (::faccessat(AT_FDCWD, parent.c_str(), W_OK | X_OK, AT_EACCESS) == 0) return {};
   return Error::from_errno(errno, fmt::format("{} cannot make a directory of checkpoints in {}",
                                               describe_user(owner.uid), parent.native()));
@@ -65,8 +64,7 @@ Status check_may_write(const std::filesystem::path& parent, const store::Owner& 
 /// The free space of the directory. Asked with the owner's rights, because root may have no access
 /// to a network file system.
 Result<struct statvfs> room_of(const std::filesystem::path& directory, const store::Owner& owner) {
-  const store::AsOwner as(owner);
-  GCR_TRY(as.status());
+  GCR_ASSIGN(const store::AsOwner as, store::AsOwner::take(owner));
   struct statfs kind {};
   if (::statfs(directory.c_str(), &kind) == 0 && kind.f_type == HUGETLBFS_MAGIC) {
     return Error(Code::kUnsupported,
