@@ -212,8 +212,8 @@ Result<std::shared_ptr<Gpu>> Library::open(const GpuInfo& info) const {
   const std::string doing = fmt::format("cannot create a context on {}", gpu_name(info.uuid));
   GCR_TRY(check(cuDeviceGet(&device, info.ordinal), doing));
   GCR_TRY(check(cuDevicePrimaryCtxRetain(&context, device), doing));
-  return make_gpu(info,
-                  std::make_unique<CudaCalls>(shared_from_this(), info.ordinal, device, context));
+  return std::make_shared<Gpu>(
+      info, std::make_unique<CudaCalls>(shared_from_this(), info.ordinal, device, context));
 }
 
 }  // namespace gcr::device::cuda

@@ -208,7 +208,7 @@ class HipCalls final : public Calls {
 Result<std::shared_ptr<Gpu>> Library::open(const GpuInfo& info) const {
   auto calls = std::make_unique<HipCalls>(shared_from_this(), info.ordinal);
   GCR_TRY(calls->enter());
-  return make_gpu(info, std::move(calls));
+  return std::make_shared<Gpu>(info, std::move(calls));
 }
 
 }  // namespace gcr::device::hip
