@@ -1,5 +1,5 @@
-// The calls of a driver's library on one GPU. Each vendor implements these alone; the objects
-// of device.h are built on them.
+// The calls of a driver's library on one GPU. Each vendor implements these alone (mostly
+// in common_calls.h); the objects of device.h are built on them.
 //
 // A thread calls enter() before any other call. Addresses and handles are the driver's own numbers,
 // and an error is the driver's. Any thread.
@@ -77,5 +77,12 @@ class Calls {
  protected:
   Calls() = default;
 };
+
+/// The result of one call; an error is preceded by what was being done.
+template <class Any>
+Any in_context(Any result, std::string_view doing) {
+  if (result) return result;
+  return result.error().while_doing(doing);
+}
 
 }  // namespace gcr::device

@@ -16,16 +16,6 @@
 #include "src/base/units.h"
 
 namespace gcr::device {
-namespace {
-
-/// The result of one call; an error is preceded by what was being done.
-template <class Any>
-Any in_context(Any result, std::string_view doing) {
-  if (result) return result;
-  return result.error().while_doing(doing);
-}
-
-}  // namespace
 
 Stream::~Stream() {
   if (gpu_->calls().enter()) gpu_->calls().destroy_stream(handle_);
