@@ -40,9 +40,6 @@ class DriverAccess : public GpuAccess {
   Status detach() override;
   /// kInvalidArgument for any descriptor.
   Status attach(std::vector<std::pair<std::uint64_t, UniqueFd>> descriptors) override;
-  /// kUnsupported, as the next: nothing in the process can do it.
-  Result<std::uint64_t> drop_pages(std::span<const Pages> pages) override;
-  Status use_huge_pages(std::span<const Pages> pages) override;
 
  private:
   /// kDataLoss if the driver reports that the process's CUDA state is lost.
