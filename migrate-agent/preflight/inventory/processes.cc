@@ -1,3 +1,4 @@
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -7,7 +8,6 @@
 #include <string>
 
 #include "migrate-agent/gpu/access/door/door.h"
-#include "migrate-agent/gpu/access/door/find_door.h"
 #include "migrate-agent/linux/procfs/procfs.h"
 #include "migrate-agent/preflight/inventory/host_state.h"
 #include "migrate-agent/process/inspect/inspect.h"

@@ -1,5 +1,4 @@
-#include "migrate-agent/gpu/access/door/find_door.h"
-
+// Finding the door of a process in its descriptor table.
 #include <dirent.h>
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -17,8 +16,8 @@
 #include <string>
 #include <vector>
 
+#include "migrate-agent/gpu/access/door/door.h"
 #include "migrate-agent/linux/procfs/procfs.h"
-#include "preload/door_protocol.h"
 #include "src/base/file_lock.h"
 
 namespace gcr::gpu {

@@ -6,6 +6,7 @@
 
 #include "migrate-agent/gpu/device/hip/driver.h"
 #include "migrate-agent/gpu/digest/digest_kernel_hip.h"
+#include "migrate-agent/linux/procfs/procfs.h"
 
 namespace gcr::device::hip {
 namespace {
@@ -32,6 +33,51 @@ Code code_of(hipError_t result) {
       return Code::kInternal;
   }
 }
+
+/// A GPU through HIP: the calling thread's device is set before each call.
+class HipCalls final : public CommonCalls<Library> {
+ public:
+  HipCalls(std::shared_ptr<const Library> library, int ordinal)
+      : CommonCalls(std::move(library), ordinal, ordinal) {}
+
+  Status enter() const override {
+    return driver_->check(driver_->hipSetDevice(ordinal_), "cannot choose the agent's GPU");
+  }
+
+  /// Registered memory may have another address on the GPU.
+  Result<Address> address_of(std::byte* host) const override {
+    void* address = nullptr;
+    GCR_TRY(driver_->check(driver_->hipHostGetDevicePointer(&address, host, 0)));
+    return reinterpret_cast<Address>(address);
+  }
+
+  Result<Kernel> load_digest_kernel() const override {
+    GCR_ASSIGN(const char* const code, driver_->digest_code(ordinal_));
+    return load_kernel(code);
+  }
+};
+
+constexpr char kLibrary[] = "libamdhip64.so";
+
+/// HIP has no call that checkpoints a process: CRIU's plugin moves its control state.
+class HipControl final : public Control {
+ public:
+  explicit HipControl(pid_t pid) : pid_(pid) {}
+
+  bool goes_with_dump() const override { return true; }
+  Result<State> state() const override {
+    if (procfs::has_library(pid_, kLibrary)) return State::kRunning;
+    return Error(Code::kNotFound, fmt::format("process {} does not use HIP", pid_));
+  }
+  Status lock(std::chrono::milliseconds) const override { return {}; }
+  Status checkpoint() const override { return {}; }
+  Status restore(const std::vector<GpuPair>&) const override { return {}; }
+  Status unlock() const override { return {}; }
+  Result<pid_t> restore_thread() const override { return pid_t{0}; }
+
+ private:
+  const pid_t pid_;
+};
 
 }  // namespace
 
@@ -146,6 +192,18 @@ Result<std::vector<char>> Library::compile_digest() const {
   hiprtcDestroyProgram(&program);
   return code;
 }
+
+Result<std::shared_ptr<Gpu>> Library::open(const GpuInfo& info) const {
+  auto calls = std::make_unique<HipCalls>(shared_from_this(), info.ordinal);
+  GCR_TRY(calls->enter());
+  return std::make_shared<Gpu>(info, std::move(calls));
+}
+
+std::unique_ptr<Control> Library::control(pid_t pid) const {
+  return std::make_unique<HipControl>(pid);
+}
+
+bool Library::is_in(pid_t pid) const { return procfs::has_library(pid, kLibrary); }
 
 Result<std::shared_ptr<const Driver>> load() { return Library::load(); }
 
