@@ -109,13 +109,13 @@ class CommonCalls : public Calls {
   Result<std::uint64_t> free_bytes() const override {
     std::size_t free = 0;
     std::size_t total = 0;
-    GCR_TRY(driver_->check(driver_->memory_info(&free, &total)));
+    GCR_TRY(check(driver_->memory_info(&free, &total)));
     return static_cast<std::uint64_t>(free);
   }
 
   Result<unsigned> processors() const override {
     int processors = 0;
-    GCR_TRY(driver_->check(driver_->device_attribute(&processors, Library::kProcessors, device_)));
+    GCR_TRY(check(driver_->device_attribute(&processors, Library::kProcessors, device_)));
     return static_cast<unsigned>(processors);
   }
 
@@ -128,14 +128,14 @@ class CommonCalls : public Calls {
     properties.location.id = ordinal_;
     if (host_node) GCR_TRY(Library::place_on_host(properties, *host_node));
     Memory handle{};
-    GCR_TRY(driver_->check(driver_->create_memory(&handle, bytes, &properties, 0)));
+    GCR_TRY(check(driver_->create_memory(&handle, bytes, &properties, 0)));
     return as<Handle>(handle);
   }
 
   Result<UniqueFd> export_memory(Handle handle) const override {
     int descriptor = -1;
-    GCR_TRY(driver_->check(
-        driver_->export_memory(&descriptor, as<Memory>(handle), Library::kDescriptor, 0)));
+    GCR_TRY(
+        check(driver_->export_memory(&descriptor, as<Memory>(handle), Library::kDescriptor, 0)));
     return UniqueFd(descriptor);
   }
 
@@ -143,8 +143,8 @@ class CommonCalls : public Calls {
     // NOLINTNEXTLINE(performance-no-int-to-ptr)
     void* const value = reinterpret_cast<void*>(static_cast<std::uintptr_t>(descriptor));
     Memory handle{};
-    GCR_TRY(driver_->check(driver_->import_memory(
-        &handle, driver_->imports_by_value() ? value : &descriptor, Library::kDescriptor)));
+    GCR_TRY(check(driver_->import_memory(&handle, driver_->imports_by_value() ? value : &descriptor,
+                                         Library::kDescriptor)));
     return as<Handle>(handle);
   }
 
@@ -152,7 +152,7 @@ class CommonCalls : public Calls {
 
   Result<Address> reserve(std::uint64_t bytes) const override {
     Pointer address{};
-    GCR_TRY(driver_->check(driver_->reserve(&address, bytes, 0, Pointer{}, 0)));
+    GCR_TRY(check(driver_->reserve(&address, bytes, 0, Pointer{}, 0)));
     return as<Address>(address);
   }
 
@@ -161,7 +161,7 @@ class CommonCalls : public Calls {
   }
 
   Status map(Address address, std::uint64_t bytes, Handle handle) const override {
-    return driver_->check(driver_->map(as<Pointer>(address), bytes, 0, as<Memory>(handle), 0));
+    return check(driver_->map(as<Pointer>(address), bytes, 0, as<Memory>(handle), 0));
   }
 
   void unmap(Address address, std::uint64_t bytes) const override {
@@ -173,12 +173,12 @@ class CommonCalls : public Calls {
     access.location.type = Library::kOnDevice;
     access.location.id = ordinal_;
     access.flags = Library::kReadWrite;
-    return driver_->check(driver_->set_access(as<Pointer>(address), bytes, &access, 1));
+    return check(driver_->set_access(as<Pointer>(address), bytes, &access, 1));
   }
 
   Result<Address> allocate(std::uint64_t bytes) const override {
     Pointer address{};
-    GCR_TRY(driver_->check(driver_->allocate(&address, bytes)));
+    GCR_TRY(check(driver_->allocate(&address, bytes)));
     return as<Address>(address);
   }
 
@@ -186,58 +186,56 @@ class CommonCalls : public Calls {
 
   Result<std::byte*> allocate_host(std::uint64_t bytes) const override {
     void* address = nullptr;
-    GCR_TRY(driver_->check(driver_->allocate_host(&address, bytes, Library::kAllocatedForAll)));
+    GCR_TRY(check(driver_->allocate_host(&address, bytes, Library::kAllocatedForAll)));
     return static_cast<std::byte*>(address);
   }
 
   void free_host(std::byte* address) const override { driver_->free_host(address); }
 
   Status page_lock(std::span<std::byte> bytes) const override {
-    return driver_->check(driver_->page_lock(bytes.data(), bytes.size(), Library::kLockedForAll));
+    return check(driver_->page_lock(bytes.data(), bytes.size(), Library::kLockedForAll));
   }
 
   void unlock_pages(std::byte* address) const override { driver_->unlock_pages(address); }
 
   Result<StreamHandle> make_stream() const override {
     Stream stream = nullptr;
-    GCR_TRY(driver_->check(driver_->create_stream(&stream, Library::kNonBlocking)));
+    GCR_TRY(check(driver_->create_stream(&stream, Library::kNonBlocking)));
     return static_cast<StreamHandle>(stream);
   }
 
   void destroy_stream(StreamHandle stream) const override {
-    driver_->destroy_stream(static_cast<Stream>(stream));
+    driver_->destroy_stream(as<Stream>(stream));
   }
 
   Status copy_within(Address to, Address from, std::uint64_t bytes,
                      StreamHandle stream) const override {
-    return driver_->check(driver_->copy_within(as<Pointer>(to), as<Pointer>(from), bytes,
-                                               static_cast<Stream>(stream)));
+    return check(
+        driver_->copy_within(as<Pointer>(to), as<Pointer>(from), bytes, as<Stream>(stream)));
   }
 
   Status copy_out(std::byte* to, Address from, std::uint64_t bytes,
                   StreamHandle stream) const override {
-    return driver_->check(
-        driver_->copy_out(to, as<Pointer>(from), bytes, static_cast<Stream>(stream)));
+    return check(driver_->copy_out(to, as<Pointer>(from), bytes, as<Stream>(stream)));
   }
 
   Status copy_in(Address to, const std::byte* from, std::uint64_t bytes,
                  StreamHandle stream) const override {
-    return driver_->check(
-        driver_->copy_in(as<Pointer>(to), from, bytes, static_cast<Stream>(stream)));
+    return check(driver_->copy_in(as<Pointer>(to), from, bytes, as<Stream>(stream)));
   }
 
   Status copy_in_now(Address to, std::span<const std::byte> from) const override {
-    return driver_->check(driver_->copy_in_now(as<Pointer>(to), from.data(), from.size()));
+    return check(driver_->copy_in_now(as<Pointer>(to), from.data(), from.size()));
   }
 
   Status fill(Address to, std::byte value, std::uint64_t bytes,
               StreamHandle stream) const override {
-    return driver_->check(driver_->fill(as<Pointer>(to), std::to_integer<unsigned char>(value),
-                                        bytes, static_cast<Stream>(stream)));
+    return check(driver_->fill(as<Pointer>(to), std::to_integer<unsigned char>(value), bytes,
+                               as<Stream>(stream)));
   }
 
   Status synchronize(StreamHandle stream) const override {
-    return driver_->check(driver_->synchronize(static_cast<Stream>(stream)));
+    return check(driver_->synchronize(as<Stream>(stream)));
   }
 
   void unload(const Kernel& kernel) const override {
@@ -246,18 +244,19 @@ class CommonCalls : public Calls {
 
   Status launch(const Kernel& kernel, unsigned blocks, unsigned threads, std::span<void*> arguments,
                 StreamHandle stream) const override {
-    return driver_->check(driver_->launch(static_cast<typename Library::Function>(kernel.function),
-                                          blocks, 1, 1, threads, 1, 1, 0,
-                                          static_cast<Stream>(stream), arguments.data(), nullptr));
+    return check(driver_->launch(static_cast<typename Library::Function>(kernel.function), blocks,
+                                 1, 1, threads, 1, 1, 0, as<Stream>(stream), arguments.data(),
+                                 nullptr));
   }
 
  protected:
+  Status check(auto result) const { return driver_->check(result); }
+
   Result<Kernel> load_kernel(const char* code) const {
     typename Library::Module module = nullptr;
     typename Library::Function function = nullptr;
-    GCR_TRY(driver_->check(driver_->load_module(&module, code)));
-    const Status found =
-        driver_->check(driver_->find_function(&function, module, digest::kDigestKernel));
+    GCR_TRY(check(driver_->load_module(&module, code)));
+    const Status found = check(driver_->find_function(&function, module, digest::kDigestKernel));
     if (found) return Kernel{module, function};
     driver_->unload_module(module);
     return found.error();
