@@ -103,7 +103,7 @@ class GpuAccess {
   };
 
   /// The process's state; changes nothing.
-  virtual Result<AccessState> look(Milliseconds patience = kPatience) = 0;
+  virtual Result<AccessState> read_state(Milliseconds patience = kPatience) = 0;
 
   /// All allocations in the order of ids, as of one moment.
   virtual Result<std::vector<LocalAllocation>> allocations() = 0;

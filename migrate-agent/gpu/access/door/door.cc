@@ -203,7 +203,7 @@ Result<door::DoorReply> Door::greet(Milliseconds patience) {
   return answer.reply;
 }
 
-Result<AccessState> Door::look(Milliseconds patience) {
+Result<AccessState> Door::read_state(Milliseconds patience) {
   GCR_ASSIGN(const door::DoorReply reply, greet(patience));
   const door::Summary& summary = reply.summary;
   const auto has = [&](std::uint32_t blockers) { return (summary.blockers & blockers) != 0; };

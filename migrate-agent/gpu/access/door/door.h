@@ -39,7 +39,7 @@ class Door : public GpuAccess {
 
   pid_t pid() const { return pid_; }
 
-  /// Counts, blockers, the state of the gate: look() in full.
+  /// Counts, blockers, the state of the gate: read_state() in full.
   Result<door::Summary> hello(Milliseconds patience = kPatience);
 
   /// allocations() in full.
@@ -48,7 +48,7 @@ class Door : public GpuAccess {
   /// The first half of attach(): hands descriptors to a detached application, any number of times.
   Status offer(std::vector<std::pair<std::uint64_t, UniqueFd>> descriptors);
 
-  Result<AccessState> look(Milliseconds patience) override;
+  Result<AccessState> read_state(Milliseconds patience) override;
   Result<std::vector<LocalAllocation>> allocations() override;
   Result<std::vector<ExportedAllocation>> take(std::span<const std::uint64_t> ids) override;
   /// Closes the gate.

@@ -48,7 +48,7 @@ Status DriverAccess::resume() {
   return {};
 }
 
-Result<AccessState> DriverAccess::look(Milliseconds) {
+Result<AccessState> DriverAccess::read_state(Milliseconds) {
   GCR_ASSIGN(const State now, state());
   return AccessState{.quiet = now != State::kRunning};
 }

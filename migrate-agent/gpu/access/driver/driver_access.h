@@ -33,7 +33,7 @@ class DriverAccess : public GpuAccess {
   /// Unlocks, if it is locked. kRefused while it is checkpointed.
   Status resume() override;
   /// `quiet` means that the process is locked or checkpointed.
-  Result<AccessState> look(Milliseconds patience) override;
+  Result<AccessState> read_state(Milliseconds patience) override;
   Result<std::vector<LocalAllocation>> allocations() override;
   /// kNotFound for any id.
   Result<std::vector<ExportedAllocation>> take(std::span<const std::uint64_t> ids) override;
