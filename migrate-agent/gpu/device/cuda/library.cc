@@ -2,10 +2,12 @@
 
 #include <fmt/format.h>
 
+#include <cstring>
 #include <string>
 
 #include "migrate-agent/gpu/device/cuda/driver.h"
 #include "migrate-agent/gpu/digest/digest_kernel_ptx.h"
+#include "migrate-agent/linux/procfs/procfs.h"
 
 namespace gcr::device::cuda {
 namespace {
@@ -58,6 +60,86 @@ class CudaCalls final : public CommonCalls<Library> {
   const CUcontext context_;
 };
 
+/// The driver's checkpoint API, applied to another process.
+class CudaControl final : public Control {
+ public:
+  CudaControl(std::shared_ptr<const Library> library, pid_t pid)
+      : driver_(std::move(library)), pid_(pid) {}
+
+  bool goes_with_dump() const override { return false; }
+
+  Result<State> state() const override {
+    CUprocessState state{};
+    GCR_TRY(driver_->check(driver_->cuCheckpointProcessGetState(pid_, &state),
+                           fmt::format("cannot read the state of CUDA in process {}", pid_)));
+    switch (state) {
+      case CU_PROCESS_STATE_RUNNING:
+        return State::kRunning;
+      case CU_PROCESS_STATE_LOCKED:
+        return State::kLocked;
+      case CU_PROCESS_STATE_CHECKPOINTED:
+        return State::kCheckpointed;
+      case CU_PROCESS_STATE_FAILED:
+        return State::kFailed;
+    }
+    return Error(Code::kInternal, fmt::format("CUDA in process {} is in an unknown state, {}", pid_,
+                                              static_cast<int>(state)));
+  }
+
+  Status lock(std::chrono::milliseconds timeout) const override {
+    CUcheckpointLockArgs args{};
+    args.timeoutMs = static_cast<unsigned>(timeout.count());
+    return driver_->check(
+        driver_->cuCheckpointProcessLock(pid_, &args),
+        fmt::format("cannot lock CUDA in process {} within {} ms", pid_, timeout.count()));
+  }
+
+  Status checkpoint() const override {
+    CUcheckpointCheckpointArgs args{};
+    return driver_->check(driver_->cuCheckpointProcessCheckpoint(pid_, &args),
+                          fmt::format("cannot checkpoint CUDA in process {}", pid_));
+  }
+
+  Status restore(const std::vector<GpuPair>& pairs) const override {
+    std::vector<CUcheckpointGpuPair> driver_pairs(pairs.size());
+    for (std::size_t i = 0; i < pairs.size(); ++i) {
+      std::memcpy(driver_pairs[i].oldUuid.bytes, pairs[i].from.bytes.data(), 16);
+      std::memcpy(driver_pairs[i].newUuid.bytes, pairs[i].to.bytes.data(), 16);
+    }
+    CUcheckpointRestoreArgs args{};
+    if (!pairs.empty()) {
+      args.gpuPairs = driver_pairs.data();
+      args.gpuPairsCount = static_cast<unsigned>(driver_pairs.size());
+    }
+    CUresult result = driver_->cuCheckpointProcessRestore(pid_, &args);
+    // The driver wants a pair for each GPU whose device file the process could open when it started
+    // CUDA, and no more. Only the driver knows which those were. With other pairs it refuses and
+    // changes nothing, so they are dropped from the end until it accepts.
+    while (result == CUDA_ERROR_INVALID_VALUE && args.gpuPairsCount > 1) {
+      --args.gpuPairsCount;
+      result = driver_->cuCheckpointProcessRestore(pid_, &args);
+    }
+    return driver_->check(result, fmt::format("cannot restore CUDA in process {}", pid_));
+  }
+
+  Status unlock() const override {
+    CUcheckpointUnlockArgs args{};
+    return driver_->check(driver_->cuCheckpointProcessUnlock(pid_, &args),
+                          fmt::format("cannot unlock CUDA in process {}", pid_));
+  }
+
+  Result<pid_t> restore_thread() const override {
+    int tid = 0;
+    GCR_TRY(driver_->check(driver_->cuCheckpointProcessGetRestoreThreadId(pid_, &tid),
+                           fmt::format("cannot find the CUDA restore thread of process {}", pid_)));
+    return static_cast<pid_t>(tid);
+  }
+
+ private:
+  const std::shared_ptr<const Library> driver_;
+  const pid_t pid_;
+};
+
 }  // namespace
 
 Result<std::shared_ptr<const Library>> Library::load() {
@@ -102,6 +184,12 @@ Result<std::shared_ptr<Gpu>> Library::open(const GpuInfo& info) const {
   return std::make_shared<Gpu>(
       info, std::make_unique<CudaCalls>(shared_from_this(), info.ordinal, device, context));
 }
+
+std::unique_ptr<Control> Library::control(pid_t pid) const {
+  return std::make_unique<CudaControl>(shared_from_this(), pid);
+}
+
+bool Library::is_in(pid_t pid) const { return procfs::has_library(pid, "libcuda.so"); }
 
 Result<std::shared_ptr<const Driver>> load() { return Library::load(); }
 
