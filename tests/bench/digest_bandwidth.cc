@@ -141,8 +141,8 @@ class Gpu {
 double read_vram(const Gpu& gpu, const Options& options) {
   CUmodule module = nullptr;
   CUfunction kernel = nullptr;
-  gpu.check(gpu.library().cuModuleLoadData(&module, kReadKernelPtx), "load the read kernel");
-  gpu.check(gpu.library().cuModuleGetFunction(&kernel, module, "gcr_bench_read"), "find it");
+  gpu.check(gpu.library().load_module(&module, kReadKernelPtx), "load the read kernel");
+  gpu.check(gpu.library().find_function(&kernel, module, "gcr_bench_read"), "find it");
   double best = 0;
   for (const unsigned threads : {256U, 512U, 1024U}) {
     for (const unsigned blocks : {132U, 264U, 528U, 1056U, 2112U}) {
@@ -152,15 +152,15 @@ double read_vram(const Gpu& gpu, const Options& options) {
       CUdeviceptr to = sums->address();
       std::array<void*, 3> arguments = {&from, &pieces, &to};
       const double seconds = median_seconds(static_cast<std::size_t>(options.repetitions), [&] {
-        gpu.check(gpu.library().cuLaunchKernel(kernel, blocks, 1, 1, threads, 1, 1, 0,
-                                               gpu.cuda_stream(), arguments.data(), nullptr),
+        gpu.check(gpu.library().launch(kernel, blocks, 1, 1, threads, 1, 1, 0, gpu.cuda_stream(),
+                                       arguments.data(), nullptr),
                   "read VRAM");
         gpu.synchronize();
       });
       best = std::max(best, static_cast<double>(gpu.bytes()) / seconds);
     }
   }
-  gpu.check(gpu.library().cuModuleUnload(module), "unload the read kernel");
+  gpu.check(gpu.library().unload_module(module), "unload the read kernel");
   return best;
 }
 

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "migrate-agent/base/fault/fault.h"
+#include "tests/fault/points.h"
 
 namespace gcr::fault {
 namespace {

@@ -7,7 +7,7 @@
 
 namespace gcr::fault::test {
 
-/// Every point of migrate-agent/base/fault/fault.h: boundaries with each kind of harm, points of
+/// Every point of points.h: boundaries with each kind of harm, points of
 /// the recovery after a crash that leads there, points that corrupt bytes, calls that fail.
 std::vector<Scenario> matrix();
 

@@ -6,7 +6,7 @@
 #include <optional>
 #include <string>
 
-#include "migrate-agent/base/fault/fault.h"
+#include "tests/fault/points.h"
 
 namespace gcr::fault::test {
 

@@ -59,7 +59,7 @@ TEST(Catalogue, DocumentHasTheSameTable) {
     const bool blocker = kind.severity == proto::Finding::BLOCKER;
     expected +=
         fmt::format("| `{}` | {} | {} | {} | {} |\n", kind.id, blocker ? "blocker" : "warning",
-                    kSides[static_cast<int>(kind.where)], kind.why, kind.remedy);
+                    kSides[static_cast<int>(kind.side)], kind.why, kind.remedy);
   }
   EXPECT_THAT(read(GCR_SOURCE_DIR "/docs/preflight.md"), HasSubstr(expected));
 }

@@ -9,7 +9,7 @@ namespace {
 
 constexpr auto kCatalogue = std::to_array<Kind>({
 #define GCR_FINDING(name, id, severity, side, about_gpus, acceptable, why, remedy) \
-  {id, proto::Finding::severity, Where::side, about_gpus, acceptable, why, remedy},
+  {id, proto::Finding::severity, Side::side, about_gpus, acceptable, why, remedy},
 #include "migrate-agent/base/findings/catalogue.def"
 #undef GCR_FINDING
 });
@@ -69,8 +69,7 @@ bool Findings::has(std::string_view id, std::string_view found) const {
 
 proto::Finding* Findings::append(Id id, std::string found) {
   if (has(kind_of(id).id, found)) return nullptr;
-  assert(kind_of(id).where == Where::kEither ||
-         (kind_of(id).where == Where::kSource) == (side_ == Side::kSource));
+  assert(kind_of(id).side == Side::kEither || kind_of(id).side == side_);
   const std::size_t number = ++added_[id];
   if (number > kMostOfAKind) return nullptr;
   if (number == kMostOfAKind) found += ", and there are more like this";

@@ -21,13 +21,13 @@ enum class Id : std::uint8_t {
 };
 using enum Id;
 
-/// The side whose agent reports the finding.
-enum class Where { kSource, kDestination, kEither };
+/// The host of a finding. kEither: in the catalogue alone.
+enum class Side { kSource, kDestination, kEither };
 
 struct Kind {
   std::string_view id;
   proto::Finding::Severity severity;
-  Where where;
+  Side side;        ///< whose agent reports the finding
   bool about_gpus;  ///< concerns taking a job off its GPUs; the others concern moving it to another
                     ///< host
   bool acceptable;  ///< a blocker that an operator may turn into a warning with --accept ID
@@ -52,9 +52,6 @@ std::span<const ObjectRemedy> object_remedies();
 /// Returns whether an operator may turn this blocker into a warning.
 bool can_be_accepted(std::string_view id);
 
-/// The host of a finding.
-enum class Side { kSource, kDestination };
-
 /// Creates a finding; `found` is a sentence without a final full stop, with names and figures.
 proto::Finding make_finding(Id id, Side side, std::string found);
 
@@ -69,7 +66,6 @@ class Findings {
  public:
   explicit Findings(Side side) : side_(side) {}
 
-  Side side() const { return side_; }
   /// Adds a finding; at most kMostOfAKind of one kind, and the last one says that there are more.
   void add(Id id, std::string found);
   /// Adds a finding about a device or kernel object called `name`, which may have its own remedy.

@@ -22,10 +22,10 @@ using std::chrono::milliseconds;
 /// each time that the call which was let pass turns out to be what is waited for: its kernels may
 /// simply be long.
 constexpr milliseconds kFirstWait{10};
-/// How long look() waits for a member.
-constexpr microseconds kLook{2000};
+/// How long update() waits for a member.
+constexpr microseconds kUpdatePatience{2000};
 /// How long a member that made a held call may take to be idle again.
-constexpr microseconds kStepLook{200};
+constexpr microseconds kStepPatience{200};
 
 /// One attempt to close all gates.
 class Closing {
@@ -47,7 +47,7 @@ class Closing {
   }
 
   Status run() {
-    GCR_TRY(look(std::min<microseconds>(kFirstWait, timeout_)));
+    GCR_TRY(update(std::min<microseconds>(kFirstWait, timeout_)));
     while (!std::ranges::all_of(members_, [](const One& one) { return one.held.quiet; })) {
       if (elapsed() >= timeout_) return timed_out();
       GCR_TRY(go_on());
@@ -67,7 +67,7 @@ class Closing {
   }
 
   /// Updates the state of all members but those that are idle and have a held call.
-  Status look(microseconds patience) {
+  Status update(microseconds patience) {
     const microseconds left = std::chrono::ceil<microseconds>(timeout_ - elapsed());
     patience = std::clamp(left, microseconds(0), patience);
     const auto members =
@@ -83,7 +83,7 @@ class Closing {
   Status step(One& one) {
     ++steps_;
     one.stepped = true;
-    GCR_ASSIGN(one.held, one.access->step(kStepLook));
+    GCR_ASSIGN(one.held, one.access->step(kStepPatience));
     one.worked_at = Clock::now();
     return {};
   }
@@ -94,19 +94,19 @@ class Closing {
     if (const auto capturing =
             those([](const One& one) { return one.held.capturing && one.held.waiting > 0; });
         !capturing.empty()) {
-      return step_and_look(capturing);
+      return step_and_update(capturing);
     }
-    if (Clock::now() - waiting_since_ < patience_) return look(kLook);
+    if (Clock::now() - waiting_since_ < patience_) return update(kUpdatePatience);
     if (const auto idle =
             those([](const One& one) { return one.held.quiet && one.held.waiting > 0; });
         !idle.empty()) {
-      return step_and_look(idle);
+      return step_and_update(idle);
     }
     // Work on a GPU, or a call in flight, may wait for a thread of the same process that is held.
     const auto busy = those([](const One& one) { return one.held.waiting > 0; });
-    if (elapsed() < timeout_ / 2 || busy.empty()) return look(kLook);
+    if (elapsed() < timeout_ / 2 || busy.empty()) return update(kUpdatePatience);
     GCR_TRY(step(**std::ranges::min_element(busy, {}, &One::worked_at)));
-    return look(kLook);
+    return update(kUpdatePatience);
   }
 
   /// A new wait, for the members that work now.
@@ -123,14 +123,14 @@ class Closing {
 
   /// Lets the member that has been idle for longest make one held call: most likely it is the one
   /// that is furthest behind.
-  Status step_and_look(const std::vector<One*>& members) {
+  Status step_and_update(const std::vector<One*>& members) {
     if (!std::exchange(told_, true) && watch_) {
       watch_(fmt::format("{}: calls of {} are let pass",
                          names([](const One& o) { return o.awaited; }),
                          fmt::join(pids(members), ", ")));
     }
     GCR_TRY(step(**std::ranges::min_element(members, {}, &One::worked_at)));
-    return look(kStepLook);
+    return update(kStepPatience);
   }
 
   static std::vector<pid_t> pids(const std::vector<One*>& members) {

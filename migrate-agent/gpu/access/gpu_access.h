@@ -103,7 +103,7 @@ class GpuAccess {
   };
 
   /// The process's state; changes nothing.
-  virtual Result<AccessState> look(Milliseconds patience = kPatience) = 0;
+  virtual Result<AccessState> read_state(Milliseconds patience = kPatience) = 0;
 
   /// All allocations in the order of ids, as of one moment.
   virtual Result<std::vector<LocalAllocation>> allocations() = 0;
@@ -135,12 +135,13 @@ class GpuAccess {
 
   /// Gives pages of zeros back to the kernel. The caller ensures that they are private anonymous
   /// memory and stay zeros meanwhile (migrate-agent/process/pages/zero_pages.h). Gives the number
-  /// of bytes; on failure some pages may be gone.
-  virtual Result<std::uint64_t> drop_pages(std::span<const Pages> pages) = 0;
+  /// of bytes; on failure some pages may be gone. kUnsupported, as the next: nothing in the process
+  /// can do it.
+  virtual Result<std::uint64_t> drop_pages(std::span<const Pages>) { return has_no_library(); }
 
   /// Marks whole mappings for huge pages, which does not change their content. kNotFound if the
   /// kernel has no huge pages, or an address is not mapped.
-  virtual Status use_huge_pages(std::span<const Pages> pages) = 0;
+  virtual Status use_huge_pages(std::span<const Pages>) { return has_no_library(); }
 
   /// A new userfaultfd of the process's memory, made by the process, which closes its own copy
   /// (migrate-agent/process/pages/write_tracker.h). kUnsupported: the process cannot make one.
@@ -151,6 +152,11 @@ class GpuAccess {
   /// The process's memory to which a device may write by itself now, in the order of addresses, not
   /// in whole pages.
   virtual Result<std::vector<Pages>> registered_memory() { return std::vector<Pages>(); }
+
+ private:
+  static Error has_no_library() {
+    return Error(Code::kUnsupported, "the process was not started under the preload library");
+  }
 };
 
 }  // namespace gcr::gpu

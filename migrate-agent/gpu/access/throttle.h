@@ -4,7 +4,9 @@
 #pragma once
 
 #include <chrono>
-#include <memory>
+#include <condition_variable>
+#include <mutex>
+#include <thread>
 
 #include "migrate-agent/gpu/access/gates.h"
 #include "src/base/result.h"
@@ -29,12 +31,10 @@ class Throttle {
   };
 
   /// Does not throttle yet. `gate` is open and outlives the throttle, which uses it alone until
-  /// stop().
+  /// stop(), which the destructor calls if it was not called.
   explicit Throttle(Gate& gate);
-  Throttle(Throttle&&) noexcept;
-  Throttle& operator=(Throttle&&) noexcept;
-  /// Calls stop() if it was not called.
-  ~Throttle();
+  Throttle(const Throttle&) = delete;
+  Throttle& operator=(const Throttle&) = delete;
 
   /// The share of time for which the gate is closed from now on; clamped to 0 to kMostShare.
   void set_share(double share);
@@ -49,8 +49,21 @@ class Throttle {
   Status stop();
 
  private:
-  struct Impl;
-  std::unique_ptr<Impl> impl_;
+  using Clock = std::chrono::steady_clock;
+
+  void run(const std::stop_token& token);
+  std::chrono::nanoseconds time_to_hold() const;
+  Status hold_for(std::chrono::nanoseconds time, const std::stop_token& token);
+  void wait_until(Clock::time_point end, const std::stop_token& token);
+
+  Gate& gate_;
+  const Clock::time_point start_ = Clock::now();
+  mutable std::mutex mutex_;
+  std::condition_variable_any changed_;
+  double share_ = 0;  ///< guarded by the mutex, as `held_`
+  std::chrono::nanoseconds held_{0};
+  Status status_;  ///< of the thread, until it has ended
+  std::jthread thread_;
 };
 
 }  // namespace gcr::gpu

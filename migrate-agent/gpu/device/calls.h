@@ -1,5 +1,5 @@
-// The calls of a driver's library on one GPU. Each vendor implements these alone; objects.cc builds
-// the objects of device.h on them.
+// The calls of a driver's library on one GPU. Each vendor implements these alone (mostly
+// in common_calls.h); the objects of device.h are built on them.
 //
 // A thread calls enter() before any other call. Addresses and handles are the driver's own numbers,
 // and an error is the driver's. Any thread.
@@ -67,11 +67,7 @@ class Calls {
                       StreamHandle stream) const = 0;
   virtual Status synchronize(StreamHandle stream) const = 0;
 
-  /// The agent's own kernel, compiled for this GPU; valid until unload().
-  struct Kernel {
-    void* module = nullptr;
-    void* function = nullptr;
-  };
+  /// Valid until unload().
   virtual Result<Kernel> load_digest_kernel() const = 0;
   virtual void unload(const Kernel& kernel) const = 0;
   /// Copies the arguments, which `arguments` points to, before it returns.
@@ -82,7 +78,11 @@ class Calls {
   Calls() = default;
 };
 
-/// The GPU of `info` by these calls.
-std::shared_ptr<Gpu> make_gpu(const GpuInfo& info, std::unique_ptr<const Calls> calls);
+/// The result of one call; an error is preceded by what was being done.
+template <class Any>
+Any in_context(Any result, std::string_view doing) {
+  if (result) return result;
+  return result.error().while_doing(doing);
+}
 
 }  // namespace gcr::device

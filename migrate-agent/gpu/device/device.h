@@ -15,6 +15,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "migrate-agent/gpu/digest/digest.h"
@@ -47,28 +48,40 @@ struct GpuPair {
   Uuid to;
 };
 
+class Calls;  // calls.h
 class Gpu;
 
 /// A queue of one GPU. All calls but synchronize() only enqueue; the caller leaves the memory
 /// untouched until synchronize() has returned. Any thread, one at a time.
 class Stream {
  public:
-  virtual ~Stream() = default;
-  virtual Status copy_within(Address to, Address from, std::uint64_t bytes) = 0;
-  virtual Status copy_out(std::byte* to, Address from, std::uint64_t bytes) = 0;
-  virtual Status copy_in(Address to, const std::byte* from, std::uint64_t bytes) = 0;
-  virtual Status fill(Address to, std::byte value, std::uint64_t bytes) = 0;
+  /// Takes over the driver's own handle.
+  Stream(std::shared_ptr<Gpu> gpu, void* handle) : gpu_(std::move(gpu)), handle_(handle) {}
+  ~Stream();
+  Stream(const Stream&) = delete;
+  Stream& operator=(const Stream&) = delete;
+
+  Status copy_within(Address to, Address from, std::uint64_t bytes);
+  Status copy_out(std::byte* to, Address from, std::uint64_t bytes);
+  Status copy_in(Address to, const std::byte* from, std::uint64_t bytes);
+  Status fill(Address to, std::byte value, std::uint64_t bytes);
   /// Waits for all that was enqueued; an error of any of it shows here.
-  virtual Status synchronize() = 0;
-  /// The driver's own handle.
-  virtual void* handle() const = 0;
+  Status synchronize();
+  void* handle() const { return handle_; }
+
+ private:
+  const std::shared_ptr<Gpu> gpu_;
+  void* const handle_;
 };
 
 /// VRAM, or host memory, in physical memory of its own, mapped here for reading and writing, and
 /// owned through a descriptor that outlives any one process (design decision 1).
 class Allocation {
  public:
-  virtual ~Allocation() = default;
+  /// Has no memory yet: Gpu::create() and import() give it some.
+  Allocation(std::shared_ptr<Gpu> gpu, std::uint64_t size_bytes)
+      : gpu_(std::move(gpu)), size_bytes_(size_bytes) {}
+  ~Allocation();
   Allocation(const Allocation&) = delete;
   Allocation& operator=(const Allocation&) = delete;
 
@@ -79,43 +92,57 @@ class Allocation {
   /// A descriptor of the same memory, owned by the caller.
   Result<UniqueFd> duplicate_descriptor() const;
 
- protected:
-  Allocation(std::shared_ptr<Gpu> gpu, std::uint64_t size_bytes)
-      : gpu_(std::move(gpu)), size_bytes_(size_bytes) {}
+ private:
+  friend class Gpu;
+  const Calls& calls() const;
+  Status create(std::optional<std::uint32_t> host_node);
+  Status import(UniqueFd descriptor);
+  Status map();
 
-  std::shared_ptr<Gpu> gpu_;
-  std::uint64_t size_bytes_;
+  const std::shared_ptr<Gpu> gpu_;
+  const std::uint64_t size_bytes_;
   Address address_ = 0;
-  UniqueFd descriptor_;
+  UniqueFd descriptor_;  ///< that it was imported or exported with
+  std::uint64_t handle_ = 0;
+  bool mapped_ = false;
 };
 
 /// VRAM of the agent's own, for copies and tables, which cannot be exported.
 class Scratch {
  public:
-  virtual ~Scratch() = default;
+  /// Takes over the VRAM at `address`.
+  Scratch(std::shared_ptr<Gpu> gpu, Address address) : gpu_(std::move(gpu)), address_(address) {}
+  ~Scratch();
   Scratch(const Scratch&) = delete;
   Scratch& operator=(const Scratch&) = delete;
   Address address() const { return address_; }
 
- protected:
-  explicit Scratch(Address address) : address_(address) {}
+ private:
+  const std::shared_ptr<Gpu> gpu_;
   const Address address_;
 };
 
 /// Page-locked host memory, which every GPU of the machine reads and writes.
 class HostMemory {
  public:
-  virtual ~HostMemory() = default;
+  /// How it has become page-locked: allocated by the driver, or locked for its owner.
+  enum class Origin { kAllocated, kLocked };
+
+  /// Takes over page-locked memory, which is at `address` on the GPUs.
+  HostMemory(std::shared_ptr<Gpu> gpu, std::span<std::byte> bytes, Address address, Origin origin)
+      : gpu_(std::move(gpu)), bytes_(bytes), address_(address), origin_(origin) {}
+  ~HostMemory();
   HostMemory(const HostMemory&) = delete;
   HostMemory& operator=(const HostMemory&) = delete;
   std::span<std::byte> bytes() const { return bytes_; }
   /// The address of its first byte on the GPUs.
   Address address() const { return address_; }
 
- protected:
-  HostMemory(std::span<std::byte> bytes, Address address) : bytes_(bytes), address_(address) {}
+ private:
+  const std::shared_ptr<Gpu> gpu_;
   const std::span<std::byte> bytes_;
   const Address address_;
+  const Origin origin_;
 };
 
 /// One chunk as a Digester reads it: 16-byte aligned, of any length up to kChunkBytes. Memory is
@@ -127,61 +154,88 @@ struct Chunk {
 };
 static_assert(sizeof(Chunk) == 16);
 
+/// The agent's own kernel, compiled for one GPU.
+struct Kernel {
+  void* module = nullptr;
+  void* function = nullptr;
+};
+
 /// Digests chunks in place (digest.h), at memory speed. Keeps its key in VRAM. Thread-safe. Destroy
 /// it only when everything that it enqueued has been executed.
 class Digester {
  public:
-  virtual ~Digester() = default;
+  /// Not usable yet: see Gpu::digester().
+  Digester(std::shared_ptr<Gpu> gpu, std::unique_ptr<Scratch> key)
+      : gpu_(std::move(gpu)), key_(std::move(key)) {}
+  ~Digester();
+  Digester(const Digester&) = delete;
+  Digester& operator=(const Digester&) = delete;
 
   /// Enqueues on `stream`, which is of the same GPU, one launch that puts the digest of chunks[i],
   /// equal to digest_chunk() of its bytes, into digests[i]. Both arrays lie in VRAM or in
   /// page-locked memory, 16-byte aligned. Nothing is enqueued for a count of 0 or after a failure.
   /// Bad addresses or lengths are an error of the caller that the stream shows.
-  virtual Status enqueue(const Chunk* chunks, std::size_t count, digest::Digest* digests,
-                         Stream& stream) const = 0;
+  Status enqueue(const Chunk* chunks, std::size_t count, digest::Digest* digests,
+                 Stream& stream) const;
+
+ private:
+  friend class Gpu;
+  const Calls& calls() const;
+  Status load_kernel();
+  Status copy_key(const digest::DigestKey& key);
+  Status verify(const digest::DigestKey& key) const;
+
+  const std::shared_ptr<Gpu> gpu_;
+  const std::unique_ptr<Scratch> key_;  ///< k[], then K[]
+  Kernel kernel_;
+  unsigned max_blocks_ = 0;  ///< as many as the GPU can run at the same time
 };
 
-/// One GPU that is in use: while this lives, the driver holds a context on it. Any thread.
+/// One GPU that is in use: while this lives, the driver holds a context on it. Owned by shared
+/// pointers. Any thread.
 class Gpu : public std::enable_shared_from_this<Gpu> {
  public:
-  virtual ~Gpu() = default;
+  Gpu(GpuInfo info, std::unique_ptr<const Calls> calls);
+  ~Gpu();
   Gpu(const Gpu&) = delete;
   Gpu& operator=(const Gpu&) = delete;
 
   const GpuInfo& info() const { return info_; }
+  const Calls& calls() const { return *calls_; }
 
   /// VRAM that is free now.
-  virtual Result<std::uint64_t> free_bytes() = 0;
+  Result<std::uint64_t> free_bytes();
 
   /// `size_bytes` is a multiple of 2 MiB. In VRAM, or in host memory of a NUMA node.
   /// kResourceExhausted says how much VRAM is free.
-  virtual Result<std::unique_ptr<Allocation>> create(std::uint64_t size_bytes,
-                                                     std::optional<std::uint32_t> host_node) = 0;
+  Result<std::unique_ptr<Allocation>> create(std::uint64_t size_bytes,
+                                             std::optional<std::uint32_t> host_node);
 
   /// Maps what an application has exported. The descriptor is kept: an imported allocation cannot
   /// be exported again, and a rollback hands it back.
-  virtual Result<std::unique_ptr<Allocation>> import(UniqueFd descriptor,
-                                                     std::uint64_t size_bytes) = 0;
+  Result<std::unique_ptr<Allocation>> import(UniqueFd descriptor, std::uint64_t size_bytes);
 
   /// kResourceExhausted if less VRAM than that is free.
-  virtual Result<std::unique_ptr<Scratch>> scratch(std::uint64_t size_bytes) = 0;
+  Result<std::unique_ptr<Scratch>> scratch(std::uint64_t size_bytes);
 
-  virtual Result<std::unique_ptr<HostMemory>> pinned(std::uint64_t size_bytes) = 0;
+  Result<std::unique_ptr<HostMemory>> pinned(std::uint64_t size_bytes);
 
   /// Page-locks memory that the caller owns, as long as the returned object lives.
-  virtual Result<std::unique_ptr<HostMemory>> page_lock(std::span<std::byte> bytes) = 0;
+  Result<std::unique_ptr<HostMemory>> page_lock(std::span<std::byte> bytes);
 
-  virtual Result<std::unique_ptr<Stream>> stream() = 0;
+  Result<std::unique_ptr<Stream>> stream();
 
   /// The object keeps no reference to `key`. kResourceExhausted if less than 130 KiB of VRAM are
   /// free; kUnsupported if the GPU computes other digests than the CPU.
-  virtual Result<std::unique_ptr<Digester>> digester(const digest::DigestKey& key) = 0;
-
- protected:
-  explicit Gpu(GpuInfo info) : info_(std::move(info)) {}
+  Result<std::unique_ptr<Digester>> digester(const digest::DigestKey& key);
 
  private:
+  Result<std::unique_ptr<HostMemory>> host_memory(std::span<std::byte> bytes,
+                                                  HostMemory::Origin origin,
+                                                  std::string_view doing);
+
   const GpuInfo info_;
+  const std::unique_ptr<const Calls> calls_;
 };
 
 /// Moves a process's control state: everything that the driver holds for it except tracked VRAM.

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <dlfcn.h>
+#include <fmt/format.h>
 
 #include <memory>
 #include <string>
@@ -18,7 +19,17 @@ class LoadedLibrary {
   /// Loads `file`. `what` it is and which release is `needed` are for errors: "CUDA driver",
   /// "driver 570 or newer". kNotFound, with the loader's reason.
   static Result<LoadedLibrary> load(const std::string& file, std::string what,
-                                    std::string needed = {});
+                                    std::string needed = {}) {
+    LoadedLibrary library;
+    library.handle_.reset(::dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL));
+    if (!library) {
+      // dlerror's text belongs to the calling thread. NOLINTNEXTLINE(concurrency-mt-unsafe)
+      return Error(Code::kNotFound, fmt::format("this host has no {}: {}", what, ::dlerror()));
+    }
+    library.what_ = std::move(what);
+    library.needed_ = std::move(needed);
+    return library;
+  }
 
   explicit operator bool() const { return handle_ != nullptr; }
 
@@ -32,14 +43,16 @@ class LoadedLibrary {
   template <class Function>
   Status resolve(const char* name, Function*& function) const {
     function = find<Function>(name);
-    return function != nullptr ? Status() : lacks(name);
+    if (function != nullptr) return {};
+    return Error(Code::kUnsupported,
+                 fmt::format("this host's {} lacks {}{}", what_, name,
+                             needed_.empty() ? "" : "; " + needed_ + " is needed"));
   }
 
  private:
   struct Unload {
     void operator()(void* handle) const { ::dlclose(handle); }
   };
-  Error lacks(const char* name) const;
 
   std::unique_ptr<void, Unload> handle_;
   std::string what_;

@@ -1,5 +1,5 @@
 // The digest on the CPU, as digest.h defines it: level 1 in block_hash.cc, with AVX2 where the
-// processor has it, level 2 in chunk_sums.h. The GPU's is digest_kernel.cu.
+// processor has it, level 2 in block_hash.h. The GPU's is digest_kernel.cu.
 #include "migrate-agent/gpu/digest/digest.h"
 
 #include <openssl/evp.h>
@@ -10,7 +10,6 @@
 #include <memory>
 
 #include "migrate-agent/gpu/digest/block_hash.h"
-#include "migrate-agent/gpu/digest/chunk_sums.h"
 
 namespace gcr::digest {
 namespace {

@@ -52,47 +52,35 @@ Result<SocketPair> make_sockets() {
   return pair;
 }
 
-/// What the child does not inherit: it has the descriptors of layout.h and no others, all signals
-/// at their defaults, and a session of its own.
-class SpawnPlan {
- public:
-  explicit SpawnPlan(int socket) {
-    ::posix_spawn_file_actions_init(&actions_);
-    ::posix_spawn_file_actions_addopen(&actions_, STDIN_FILENO, "/dev/null", O_RDWR, 0);
-    for (const int fd : {STDOUT_FILENO, STDERR_FILENO, layout::kTableFd}) {
-      ::posix_spawn_file_actions_adddup2(&actions_, STDIN_FILENO, fd);
-    }
-    ::posix_spawn_file_actions_adddup2(&actions_, socket, layout::kSocketFd);
-    ::posix_spawn_file_actions_addclosefrom_np(&actions_, layout::kTableFd + 1);
-    ::posix_spawn_file_actions_addchdir_np(&actions_, "/");
-    ::posix_spawnattr_init(&attributes_);
-    sigset_t all;
-    ::sigfillset(&all);
-    ::posix_spawnattr_setsigdefault(&attributes_, &all);
-    ::posix_spawnattr_setflags(&attributes_, POSIX_SPAWN_SETSID | POSIX_SPAWN_SETSIGDEF);
+/// Starts the keeper with the descriptors of layout.h and no others, all signals at their defaults,
+/// an empty environment, and a session of its own.
+Result<pid_t> spawn(const std::filesystem::path& program, int socket) {
+  const std::string path = std::filesystem::absolute(program).string();
+  std::string name = program.filename().string();
+  char* const argv[] = {name.data(), nullptr};
+  char* const environment[] = {nullptr};
+  posix_spawn_file_actions_t actions;
+  ::posix_spawn_file_actions_init(&actions);
+  ::posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDWR, 0);
+  for (const int fd : {STDOUT_FILENO, STDERR_FILENO, layout::kTableFd}) {
+    ::posix_spawn_file_actions_adddup2(&actions, STDIN_FILENO, fd);
   }
-  SpawnPlan(const SpawnPlan&) = delete;
-  SpawnPlan& operator=(const SpawnPlan&) = delete;
-  ~SpawnPlan() {
-    ::posix_spawn_file_actions_destroy(&actions_);
-    ::posix_spawnattr_destroy(&attributes_);
-  }
-
-  Result<pid_t> run(const std::filesystem::path& program) const {
-    const std::string path = std::filesystem::absolute(program).string();
-    std::string name = program.filename().string();
-    char* const argv[] = {name.data(), nullptr};
-    char* const environment[] = {nullptr};
-    pid_t pid = 0;
-    const int error = ::posix_spawn(&pid, path.c_str(), &actions_, &attributes_, argv, environment);
-    if (error != 0) return Error::from_errno(error, "cannot start " + path);
-    return pid;
-  }
-
- private:
-  posix_spawn_file_actions_t actions_;
-  posix_spawnattr_t attributes_;
-};
+  ::posix_spawn_file_actions_adddup2(&actions, socket, layout::kSocketFd);
+  ::posix_spawn_file_actions_addclosefrom_np(&actions, layout::kTableFd + 1);
+  ::posix_spawn_file_actions_addchdir_np(&actions, "/");
+  posix_spawnattr_t attributes;
+  ::posix_spawnattr_init(&attributes);
+  sigset_t all;
+  ::sigfillset(&all);
+  ::posix_spawnattr_setsigdefault(&attributes, &all);
+  ::posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSID | POSIX_SPAWN_SETSIGDEF);
+  pid_t pid = 0;
+  const int error = ::posix_spawn(&pid, path.c_str(), &actions, &attributes, argv, environment);
+  ::posix_spawn_file_actions_destroy(&actions);
+  ::posix_spawnattr_destroy(&attributes);
+  if (error != 0) return Error::from_errno(error, "cannot start " + path);
+  return pid;
+}
 
 Error failure_of(const Report& report) {
   if (report.event != Event::kFailed) {
@@ -207,7 +195,7 @@ Result<Keeper> Keeper::start_installed(const std::filesystem::path& reaper) {
 Result<Keeper> Keeper::start(const std::filesystem::path& program) {
   auto started = [&]() -> Result<Keeper> {
     GCR_ASSIGN(SocketPair sockets, make_sockets());
-    GCR_ASSIGN(const pid_t pid, SpawnPlan(sockets.theirs.get()).run(program));
+    GCR_ASSIGN(const pid_t pid, spawn(program, sockets.theirs.get()));
     Keeper keeper(pid, procfs::pidfd_of_child(pid), std::move(sockets.ours));
     sockets.theirs.reset();  // so that its end shows here
     GCR_TRY(expect(keeper.socket_.get(), Event::kReady));

@@ -9,7 +9,7 @@ namespace {
 /// member without the library reports nothing.
 Status check_again(gpu::GpuAccess& access) {
   if (access.is_driver_alone()) return {};
-  GCR_ASSIGN(const gpu::AccessState state, access.look());
+  GCR_ASSIGN(const gpu::AccessState state, access.read_state());
   findings::Findings findings(findings::Side::kSource);
   preflight::check_access(state, findings);
   if (!findings.has_blocker()) return {};

@@ -25,7 +25,7 @@ bool ends_by_itself(const Claimed& claimed, const Begun* begun) {
   if (begun == nullptr || begun->processes.is_dumped()) return false;
   gpu::GpuAccess* const access = claimed.members.front().access.get();
   if (access == nullptr || access->is_driver_alone()) return false;
-  const auto answered = access->look(kDoorPatience);
+  const auto answered = access->read_state(kDoorPatience);
   return !answered && answered.error().code() == Code::kNotFound &&
          claimed.root().ends_within(gpu::GpuAccess::kEndPatience);
 }

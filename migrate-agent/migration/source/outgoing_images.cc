@@ -121,12 +121,12 @@ Status OutgoingImages::prepare() {
 }
 
 Result<std::vector<process::ThreadRights>> OutgoingImages::dump(
-    SourceJob& process, const LastLook& last, images::Sink& sink,
+    SourceJob& process, const LastCheck& last, images::Sink& sink,
     const memory_files::Renamed& renamed) {
   StoppedMemory memory(pid_, known_, changed_, may_move(), sink);
   const auto look = [&]() -> Status {
     GCR_TRY(memory.open());
-    return last.look();
+    return last.check();
   };
   const auto take = [&](const std::string& name, UniqueFd content) {
     return sink.take(name, std::move(content));

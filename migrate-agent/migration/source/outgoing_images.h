@@ -76,7 +76,7 @@ class OutgoingImages {
   /// Dumps and sends everything, with files `renamed`; the process is stopped afterwards. Gives the
   /// rights of all threads, which may be moved. `look`: see SourceJob::dump(); it asks about every
   /// process.
-  Result<std::vector<process::ThreadRights>> dump(SourceJob& process, const LastLook& last,
+  Result<std::vector<process::ThreadRights>> dump(SourceJob& process, const LastCheck& last,
                                                   images::Sink& sink,
                                                   const memory_files::Renamed& renamed);
 

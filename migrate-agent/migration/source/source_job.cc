@@ -159,9 +159,9 @@ Status SourceJob::stop() {
   return group_.freeze();
 }
 
-Status SourceJob::check_in_time(bool by_criu, const LastLook& last) {
+Status SourceJob::check_in_time(bool by_criu, const LastCheck& last) {
   for (;;) {
-    const Status checked = last.look();
+    const Status checked = last.check();
     if (checked || dumped_) return checked;
     if (by_criu) GCR_TRY(group_.thaw());
     if (!last.once_more(checked.error())) return checked;
@@ -169,7 +169,7 @@ Status SourceJob::check_in_time(bool by_criu, const LastLook& last) {
   }
 }
 
-Result<std::vector<process::ThreadRights>> SourceJob::dump(const LastLook& last,
+Result<std::vector<process::ThreadRights>> SourceJob::dump(const LastCheck& last,
                                                            criu::PreparedDump& prepared,
                                                            const criu::TakeImage& take,
                                                            const memory_files::Renamed& renamed,

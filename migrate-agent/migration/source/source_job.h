@@ -24,10 +24,10 @@
 namespace gcr::migration {
 
 /// The last check of the processes before CRIU touches any of them.
-struct LastLook {
+struct LastCheck {
   /// The check. If CRIU can freeze the processes, none runs during it; after its Error they run
   /// again.
-  std::function<Status()> look;
+  std::function<Status()> check;
   /// Whether to repeat the check after its Error; called while the processes run. May wait for a
   /// while.
   std::function<bool(const Error&)> once_more;
@@ -85,7 +85,7 @@ class SourceJob {
 
   /// Dumps the processes, as criu::PreparedDump::run() describes; the tasks stay stopped and
   /// frozen.
-  Result<std::vector<process::ThreadRights>> dump(const LastLook& last,
+  Result<std::vector<process::ThreadRights>> dump(const LastCheck& last,
                                                   criu::PreparedDump& prepared,
                                                   const criu::TakeImage& take,
                                                   const memory_files::Renamed& renamed,
@@ -93,7 +93,7 @@ class SourceJob {
 
  private:
   Status freeze_outside_vfork();
-  Status check_in_time(bool by_criu, const LastLook& last);
+  Status check_in_time(bool by_criu, const LastCheck& last);
   Status thaw_stopped();
 
   procfs::Process root_;

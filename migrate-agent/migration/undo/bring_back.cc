@@ -68,7 +68,7 @@ Status resume(const procfs::Process& process, GpuAccess& access) {
   if (access.is_driver_alone()) return criu::resume_stopped(process);
   tracing::HeldThreads threads(process);
   GCR_TRY(threads.hold_all_but(door_thread(process.pid())));
-  GCR_TRY(access.look());
+  GCR_TRY(access.read_state());
   threads.release();
   return criu::resume_stopped(process);
 }
@@ -206,7 +206,7 @@ Status bring_back_vram(std::span<Member*> members, const Lost& lost,
   std::shared_ptr<const device::Driver> driver =
       worker_state != nullptr ? worker_state->driver : nullptr;
   for (Member* member : members) {
-    const auto state = member->access->look();
+    const auto state = member->access->read_state();
     if (member->access->is_driver_alone() && has_no_cuda(state)) continue;
     GCR_TRY(state);
     member->gated = state->quiet;

@@ -34,7 +34,7 @@ double seconds(std::uint64_t bytes, double bytes_per_second) {
 bool reports_no_sharing(pid_t pid) {
   const auto access = gpu::open_access(pid, kDoorLockPatience, kDoorAnswerPatience);
   if (!access) return false;
-  const auto state = (*access)->look(kDoorAnswerPatience);
+  const auto state = (*access)->read_state(kDoorAnswerPatience);
   if (!state || state->ipc_memory || state->foreign_handles || state->lost_pools ||
       !state->past_gate.empty()) {
     return false;

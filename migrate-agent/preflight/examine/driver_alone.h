@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "migrate-agent/base/findings/catalogue.h"
-#include "migrate-agent/gpu/allocations/same_memory.h"
+#include "migrate-agent/gpu/allocations/lister.h"
 #include "proto/control.pb.h"
 #include "src/base/result.h"
 #include "src/base/uuid.h"

@@ -179,7 +179,7 @@ void find_gpu_users(Examination& found) {
 /// Lists the VRAM of one member; false, with a finding, if that fails.
 bool list_vram(GpuUser& user, Examination& found, std::vector<gpu::Listed>& listed) {
   const gpu::MemberId id{static_cast<std::uint32_t>(user.member)};
-  const auto state = user.access->look();
+  const auto state = user.access->read_state();
   auto listing = found.lister.list(id, *user.access, [](const auto&) { return false; });
   if (!state || !listing) {
     found.findings.add(findings::kNoDoor, (state ? listing.error() : state.error()).message());

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "migrate-agent/gpu/allocations/same_memory.h"
+#include "migrate-agent/gpu/allocations/lister.h"
 
 namespace gcr::preflight {
 

@@ -1,3 +1,4 @@
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -7,7 +8,6 @@
 #include <string>
 
 #include "migrate-agent/gpu/access/door/door.h"
-#include "migrate-agent/gpu/access/door/find_door.h"
 #include "migrate-agent/linux/procfs/procfs.h"
 #include "migrate-agent/preflight/inventory/host_state.h"
 #include "migrate-agent/process/inspect/inspect.h"
@@ -30,7 +30,7 @@ constexpr Milliseconds kTotalPatience{3000};
 /// the process still lists its GPUs then.
 Result<std::map<std::string, std::uint64_t>> vram_of(pid_t pid, Milliseconds patience) {
   GCR_ASSIGN(const auto access, gpu::open_access(pid, kLockPatience, patience));
-  GCR_ASSIGN(const gpu::AccessState state, access->look(patience));
+  GCR_ASSIGN(const gpu::AccessState state, access->read_state(patience));
   if (state.detached)
     return Error(Code::kUnavailable, "process is detached: a migration holds its VRAM");
   GCR_ASSIGN(const auto allocations, access->allocations());

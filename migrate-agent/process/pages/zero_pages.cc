@@ -94,7 +94,7 @@ Result<DroppedPages> drop_zero_pages(GpuAccess& access, const procfs::Process& p
   const auto read = [&] {
     return known == nullptr ? read_mappings(process.pid()) : read_mappings(process.pid(), *known);
   };
-  GCR_ASSIGN(const gpu::AccessState state, access.look());
+  GCR_ASSIGN(const gpu::AccessState state, access.read_state());
   DroppedPages dropped;
   mark(access, look_nearly_empty(process.pid(), left_out));
   GCR_ASSIGN(auto mappings, read());

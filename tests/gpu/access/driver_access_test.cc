@@ -39,12 +39,12 @@ class ThroughTheDriver : public testing::Test {
 
 TEST_F(ThroughTheDriver, HoldLocksAndResumeUnlocks) {
   EXPECT_TRUE(access_.is_driver_alone());
-  EXPECT_FALSE(access_.look().value().quiet);
+  EXPECT_FALSE(access_.read_state().value().quiet);
   for (int time = 0; time < 2; ++time) {
     EXPECT_TRUE(hold().quiet);
     EXPECT_EQ(hold().waiting, 0u);
     EXPECT_TRUE(access_.step(milliseconds(1)).value().quiet);
-    EXPECT_TRUE(access_.look().value().quiet);
+    EXPECT_TRUE(access_.read_state().value().quiet);
     EXPECT_EQ(state(), Control::State::kLocked);
     process_.send("holds " + buffer_ + " 7");
     EXPECT_FALSE(process_.has_output()) << "the call is delayed";
@@ -59,7 +59,7 @@ TEST_F(ThroughTheDriver, CheckpointedProcessIsQuietAndNotResumed) {
   ASSERT_TRUE(hold().quiet);
   EXPECT_TRUE(access_.detach());
   ASSERT_TRUE(control_->checkpoint());
-  EXPECT_TRUE(access_.look().value().quiet);
+  EXPECT_TRUE(access_.read_state().value().quiet);
   EXPECT_TRUE(hold().quiet);
   const Status refused = access_.resume();
   ASSERT_FALSE(refused);
@@ -68,7 +68,7 @@ TEST_F(ThroughTheDriver, CheckpointedProcessIsQuietAndNotResumed) {
 }
 
 TEST_F(ThroughTheDriver, HasNoDescriptorsToMoveOrPagesToDrop) {
-  const AccessState state = access_.look().value();
+  const AccessState state = access_.read_state().value();
   EXPECT_EQ(state.thread, 0);
   EXPECT_FALSE(state.detached);
   EXPECT_THAT(access_.allocations().value(), testing::IsEmpty());
@@ -107,7 +107,7 @@ TEST_F(ThroughTheDriver, StoppedProcessIsNotQueried) {
   process_.signal(SIGSTOP);
   int status = 0;
   ASSERT_EQ(::waitpid(process_.pid(), &status, WUNTRACED), process_.pid());
-  EXPECT_EQ(access_.look().error().code(), Code::kUnavailable);
+  EXPECT_EQ(access_.read_state().error().code(), Code::kUnavailable);
   EXPECT_EQ(access_.hold(milliseconds(1), milliseconds(0)).error().code(), Code::kUnavailable);
   EXPECT_EQ(access_.resume().error().code(), Code::kUnavailable);
   process_.signal(SIGCONT);
@@ -117,7 +117,7 @@ TEST_F(ThroughTheDriver, StoppedProcessIsNotQueried) {
 TEST_F(ThroughTheDriver, EndedProcessIsAnError) {
   process_.signal(SIGKILL);
   process_.wait();
-  EXPECT_FALSE(access_.look());
+  EXPECT_FALSE(access_.read_state());
   EXPECT_FALSE(access_.hold(milliseconds(1), milliseconds(0)));
   EXPECT_FALSE(access_.resume());
 }

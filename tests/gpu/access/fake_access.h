@@ -61,8 +61,8 @@ class FakeAccess : public gpu::GpuAccess {
 
   Calls calls;
 
-  Result<gpu::AccessState> look(Milliseconds) override {
-    calls.note("look");
+  Result<gpu::AccessState> read_state(Milliseconds) override {
+    calls.note("read_state");
     return state;
   }
   Result<std::vector<gpu::LocalAllocation>> allocations() override {

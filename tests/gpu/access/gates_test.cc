@@ -66,7 +66,7 @@ class Rank : public gpu::GpuAccess {
     open = true;
     return {};
   }
-  Result<gpu::AccessState> look(Milliseconds) override { return nothing(); }
+  Result<gpu::AccessState> read_state(Milliseconds) override { return nothing(); }
   Result<std::vector<gpu::LocalAllocation>> allocations() override { return nothing(); }
   Result<std::vector<gpu::ExportedAllocation>> take(std::span<const std::uint64_t>) override {
     return nothing();

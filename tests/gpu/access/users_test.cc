@@ -80,7 +80,7 @@ TEST_F(DropZeroPages, AllZeroPagesButTheStackInUseAreDropped) {
   EXPECT_EQ(bytes_within(access_.dropped, zeros_), kBytes);
   EXPECT_EQ(bytes_within(access_.dropped, stack_), 0u);
   EXPECT_EQ(bytes_within(access_.made_huge, zeros_), kBytes);
-  EXPECT_THAT(access_.calls.wait_for(), ElementsAre("look", "drop_pages", "use_huge_pages"));
+  EXPECT_THAT(access_.calls.wait_for(), ElementsAre("read_state", "drop_pages", "use_huge_pages"));
 }
 
 TEST_F(DropZeroPages, ProcessRunsOnIfZeroPagesCannotBeDropped) {

@@ -5,7 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "migrate-agent/gpu/allocations/same_memory.h"
+#include "migrate-agent/gpu/allocations/lister.h"
 
 namespace gcr::gpu {
 namespace {

@@ -79,7 +79,7 @@ class FakeCalls final : public Calls {
 
 Result<std::unique_ptr<Digester>> digester_with(const Launch& launch) {
   const GpuInfo info{.uuid = *parse_gpu("GPU-7cf529dea4b33bad"), .name = "AMD Instinct"};
-  const auto gpu = make_gpu(info, std::make_unique<FakeCalls>(launch));
+  const auto gpu = std::make_shared<Gpu>(info, std::make_unique<FakeCalls>(launch));
   std::array<std::byte, 32> secret{};
   return gpu->digester(digest::DigestKey::expand(secret));
 }

@@ -1,4 +1,6 @@
 // The door from end to end: an agent reads the state, detaches the memory and attaches it again.
+#include "migrate-agent/gpu/access/door/door.h"
+
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -16,7 +18,6 @@
 #include <optional>
 #include <thread>
 
-#include "migrate-agent/gpu/access/door/find_door.h"
 #include "preload/door_protocol.h"
 #include "tests/preload/door/door_helpers.h"
 #include "tests/support/threads.h"

@@ -13,7 +13,7 @@
 #include <functional>
 #include <string>
 
-#include "migrate-agent/gpu/access/door/find_door.h"
+#include "migrate-agent/gpu/access/door/door.h"
 #include "migrate-agent/linux/procfs/procfs.h"
 #include "preload/door_protocol.h"
 #include "src/base/unique_fd.h"

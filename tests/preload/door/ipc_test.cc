@@ -2,7 +2,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include "migrate-agent/gpu/allocations/same_memory.h"
+#include "migrate-agent/gpu/allocations/lister.h"
 #include "preload/door_protocol.h"
 #include "tests/preload/door/door_helpers.h"
 

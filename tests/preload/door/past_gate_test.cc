@@ -27,10 +27,10 @@ class PastGateTest : public PlainMemoryTest {
 
 TEST_F(PastGateTest, SecondDriverIsNamed) {
   gpu::Door door = door_of(subject_);
-  EXPECT_EQ(good(door.look(kLong)).past_gate, "");
+  EXPECT_EQ(good(door.read_state(kLong)).past_gate, "");
   detach_and_attach(door);
   subject_.ask("namespace");
-  EXPECT_THAT(good(door.look(kLong)).past_gate, HasSubstr("second copy"));
+  EXPECT_THAT(good(door.read_state(kLong)).past_gate, HasSubstr("second copy"));
   EXPECT_NE(good(door.hello()).blockers & door::kPastGate, 0u);
 }
 

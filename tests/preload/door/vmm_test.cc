@@ -1,7 +1,7 @@
 // The application's own virtual memory management, tracked transparently.
 #include <gtest/gtest.h>
 
-#include "migrate-agent/gpu/allocations/same_memory.h"
+#include "migrate-agent/gpu/allocations/lister.h"
 #include "preload/cuda/abi/driver_abi.h"
 #include "preload/door_protocol.h"
 #include "tests/preload/door/door_helpers.h"

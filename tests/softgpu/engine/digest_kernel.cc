@@ -8,7 +8,6 @@
 #include <thread>
 
 #include "migrate-agent/gpu/digest/block_hash.h"
-#include "migrate-agent/gpu/digest/chunk_sums.h"
 #include "tests/softgpu/engine/memory.h"
 
 namespace gcr::softgpu {

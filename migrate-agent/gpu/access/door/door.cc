@@ -10,7 +10,6 @@
 #include <cstring>
 #include <iterator>
 
-#include "migrate-agent/gpu/access/door/find_door.h"
 #include "migrate-agent/gpu/access/door/sentences.h"
 #include "src/base/descriptor_passing.h"
 #include "src/base/random.h"
@@ -99,11 +98,9 @@ struct Door::Limit {
   Error silence;
 };
 
-Door::Door(pid_t pid, UniqueFd process, UniqueFd lock, UniqueFd socket, Milliseconds patience)
+Door::Door(pid_t pid, FoundDoor found, Milliseconds patience)
     : pid_(pid),
-      process_(std::move(process)),
-      lock_(std::move(lock)),
-      socket_(std::move(socket)),
+      found_(std::move(found)),
       patience_(patience),
       session_(random_number<std::uint64_t>()),
       sequence_(random_number<std::uint32_t>()) {}
@@ -111,8 +108,7 @@ Door::Door(pid_t pid, UniqueFd process, UniqueFd lock, UniqueFd socket, Millisec
 Result<Door> Door::open(pid_t pid, Milliseconds lock_patience, Milliseconds patience) {
   GCR_ASSIGN(FoundDoor found, find_door(pid, lock_patience));
   discard_stale(found.socket.get());
-  return Door(pid, std::move(found.process), std::move(found.card), std::move(found.socket),
-              patience);
+  return Door(pid, std::move(found), patience);
 }
 
 Result<std::unique_ptr<GpuAccess>> open_access(pid_t pid, GpuAccess::Milliseconds lock_patience,
@@ -136,12 +132,13 @@ Error Door::ended() const {
 
 Status Door::send(const door::DoorRequest& request, std::span<const int> descriptors,
                   const Limit& limit) {
-  while (send_with_descriptors(socket_.get(), bytes_of(request), descriptors, MSG_DONTWAIT) < 0) {
+  while (send_with_descriptors(found_.socket.get(), bytes_of(request), descriptors, MSG_DONTWAIT) <
+         0) {
     if (errno == EPIPE || errno == ECONNRESET) return ended();
     if (errno != EAGAIN) {
       return Error::from_errno(errno, fmt::format("cannot write to the door of process {}", pid_));
     }
-    pollfd room{socket_.get(), POLLOUT, 0};
+    pollfd room{found_.socket.get(), POLLOUT, 0};
     if (::poll(&room, 1, milliseconds_until(limit.deadline)) == 0) return limit.silence;
   }
   return {};
@@ -150,13 +147,13 @@ Status Door::send(const door::DoorRequest& request, std::span<const int> descrip
 Result<Door::Exchange> Door::receive(std::uint32_t sequence, const Limit& limit) {
   for (;;) {
     Exchange exchange;
-    Received received = receive_packet(socket_.get(), &exchange.reply);
+    Received received = receive_packet(found_.socket.get(), &exchange.reply);
     if (received.length < 0 && errno != EAGAIN) {
       if (errno == ECONNRESET) return ended();
       return Error::from_errno(errno, fmt::format("cannot read from the door of process {}", pid_));
     }
     if (received.length < 0) {
-      pollfd waiting[2] = {{socket_.get(), POLLIN, 0}, {process_.get(), POLLIN, 0}};
+      pollfd waiting[2] = {{found_.socket.get(), POLLIN, 0}, {found_.process.get(), POLLIN, 0}};
       if (::poll(waiting, 2, milliseconds_until(limit.deadline)) == 0) return limit.silence;
       if ((waiting[0].revents & POLLIN) == 0 && waiting[1].revents != 0) return ended();
       continue;
@@ -206,7 +203,7 @@ Result<door::DoorReply> Door::greet(Milliseconds patience) {
   return answer.reply;
 }
 
-Result<AccessState> Door::look(Milliseconds patience) {
+Result<AccessState> Door::read_state(Milliseconds patience) {
   GCR_ASSIGN(const door::DoorReply reply, greet(patience));
   const door::Summary& summary = reply.summary;
   const auto has = [&](std::uint32_t blockers) { return (summary.blockers & blockers) != 0; };

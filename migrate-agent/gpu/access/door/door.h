@@ -10,6 +10,20 @@
 
 namespace gcr::gpu {
 
+struct FoundDoor {
+  UniqueFd process;  ///< pidfd
+  UniqueFd card;     ///< the memfd, locked against other agents as long as it is open
+  UniqueFd socket;   ///< the agent's end
+};
+
+/// Finds the door in the process's descriptor table. Errors as of Door::open(). Waits up to
+/// `patience` for another agent to release the door.
+Result<FoundDoor> find_door(pid_t pid, std::chrono::milliseconds patience);
+
+/// Whether the process has a door: it runs under the preload library and has initialised CUDA or
+/// HIP. Only reads its descriptor table, and does not lock the door.
+bool has_door(pid_t pid);
+
 class Door : public GpuAccess {
  public:
   static constexpr Milliseconds kLockPatience = std::chrono::seconds(1);
@@ -25,7 +39,7 @@ class Door : public GpuAccess {
 
   pid_t pid() const { return pid_; }
 
-  /// Counts, blockers, the state of the gate: look() in full.
+  /// Counts, blockers, the state of the gate: read_state() in full.
   Result<door::Summary> hello(Milliseconds patience = kPatience);
 
   /// allocations() in full.
@@ -34,7 +48,7 @@ class Door : public GpuAccess {
   /// The first half of attach(): hands descriptors to a detached application, any number of times.
   Status offer(std::vector<std::pair<std::uint64_t, UniqueFd>> descriptors);
 
-  Result<AccessState> look(Milliseconds patience) override;
+  Result<AccessState> read_state(Milliseconds patience) override;
   Result<std::vector<LocalAllocation>> allocations() override;
   Result<std::vector<ExportedAllocation>> take(std::span<const std::uint64_t> ids) override;
   /// Closes the gate.
@@ -54,7 +68,7 @@ class Door : public GpuAccess {
   struct Exchange;
   struct Limit;
 
-  Door(pid_t pid, UniqueFd process, UniqueFd lock, UniqueFd socket, Milliseconds patience);
+  Door(pid_t pid, FoundDoor found, Milliseconds patience);
 
   Result<door::DoorReply> greet(Milliseconds patience);
   Status send(const door::DoorRequest& request, std::span<const int> descriptors,
@@ -73,9 +87,7 @@ class Door : public GpuAccess {
   Error ended() const;
 
   pid_t pid_;
-  UniqueFd process_;  ///< pidfd
-  UniqueFd lock_;     ///< the door's memfd, locked against other agents
-  UniqueFd socket_;
+  FoundDoor found_;
   Milliseconds patience_;
   std::uint64_t session_;
   std::uint32_t sequence_;

@@ -1,5 +1,4 @@
-#include "migrate-agent/gpu/access/door/find_door.h"
-
+// Finding the door of a process in its descriptor table.
 #include <dirent.h>
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -12,22 +11,17 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <fstream>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "migrate-agent/gpu/access/door/door.h"
 #include "migrate-agent/linux/procfs/procfs.h"
-#include "preload/door_protocol.h"
 #include "src/base/file_lock.h"
 
 namespace gcr::gpu {
 namespace {
-
-std::string proc_path(pid_t pid, const std::string& name) {
-  return fmt::format("/proc/{}/{}", pid, name);
-}
 
 Error no_such_process(pid_t pid) {
   return Error(Code::kNotFound, fmt::format("there is no process {}", pid));
@@ -41,7 +35,7 @@ Error from_proc(int errno_value, pid_t pid, const char* doing) {
 /// Paths under /proc of the descriptors that are named like a card. There may be several: a child
 /// that was made by clone(2) directly inherits its parent's.
 Result<std::vector<std::string>> card_paths(pid_t pid) {
-  const std::string directory = proc_path(pid, "fd");
+  const std::string directory = fmt::format("/proc/{}/fd", pid);
   const std::unique_ptr<DIR, int (*)(DIR*)> entries(::opendir(directory.c_str()), ::closedir);
   if (!entries) return from_proc(errno, pid, "list the descriptors");
   const std::string wanted = fmt::format("/memfd:{} (deleted)", door::kMemfdName);
@@ -55,29 +49,14 @@ Result<std::vector<std::string>> card_paths(pid_t pid) {
   return paths;
 }
 
-/// The PID that the process has in its own PID namespace.
-std::optional<pid_t> own_pid(pid_t pid) {
-  std::ifstream status(proc_path(pid, "status"));
-  std::string line;
-  while (std::getline(status, line)) {
-    if (!line.starts_with("NSpid:")) continue;
-    const std::size_t last = line.find_last_of(" \t");
-    return static_cast<pid_t>(std::strtol(line.c_str() + last + 1, nullptr, 10));
-  }
-  return std::nullopt;
-}
-
-bool is_under_preload(pid_t pid) {
-  std::ifstream maps(proc_path(pid, "maps"));
-  std::string line;
-  while (std::getline(maps, line)) {
-    if (line.find("/libgcr-preload.so") != std::string::npos) return true;
-  }
-  return false;
+/// The PID that the process has in its own PID namespace; 0 if it is gone.
+pid_t own_pid(pid_t pid) {
+  const std::vector<pid_t> pids = procfs::namespace_pids(std::to_string(pid));
+  return pids.empty() ? 0 : pids.back();
 }
 
 Error no_door(pid_t pid) {
-  if (is_under_preload(pid)) {
+  if (procfs::has_library(pid, "libgcr-preload.so")) {
     return Error(
         Code::kNotFound,
         fmt::format("process {} runs under the preload library, but has initialised neither "
@@ -123,11 +102,11 @@ std::optional<Card> read_card(const std::string& path) {
 
 Result<Card> find_card(pid_t pid) {
   GCR_ASSIGN(const auto paths, card_paths(pid));
-  const std::optional<pid_t> owner = own_pid(pid);
-  if (!owner) return no_such_process(pid);
+  const pid_t owner = own_pid(pid);
+  if (owner == 0) return no_such_process(pid);
   for (const std::string& path : paths) {
     std::optional<Card> card = read_card(path);
-    if (!card || card->content.pid != *owner) continue;
+    if (!card || card->content.pid != owner) continue;
     if (card->content.version != door::kVersion) {
       return Error(Code::kUnsupported,
                    fmt::format("the preload library in process {} speaks version {} of the door's "
@@ -162,11 +141,11 @@ bool is_packet_socket(int fd) {
 bool has_door(pid_t pid) {
   const auto paths = card_paths(pid);
   if (!paths || paths->empty()) return false;
-  const std::optional<pid_t> owner = own_pid(pid);
-  return std::ranges::any_of(*paths, [&](const std::string& path) {
-    const std::optional<Card> card = read_card(path);
-    return card && owner && card->content.pid == *owner;
-  });
+  const pid_t owner = own_pid(pid);
+  return owner != 0 && std::ranges::any_of(*paths, [&](const std::string& path) {
+           const std::optional<Card> card = read_card(path);
+           return card && card->content.pid == owner;
+         });
 }
 
 Result<FoundDoor> find_door(pid_t pid, std::chrono::milliseconds patience) {

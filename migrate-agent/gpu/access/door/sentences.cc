@@ -38,24 +38,6 @@ std::string state_in_words(const door::DoorReply& reply) {
   return words.empty() ? "the request does not fit its state" : words;
 }
 
-}  // namespace
-
-const char* obstacle_in_words(door::Obstacle obstacle) {
-  switch (obstacle) {
-    case door::Obstacle::kCallsInFlight:
-      return "CUDA calls did not return";
-    case door::Obstacle::kCapture:
-      return "a stream is being captured";
-    case door::Obstacle::kGpuWork:
-      return "work on its GPUs did not finish";
-    case door::Obstacle::kNone:
-      break;
-  }
-  return "it took too long";
-}
-
-namespace {
-
 std::string on_allocation(const door::DoorReply& reply) {
   return reply.failed_id == 0 ? "" : fmt::format(" at allocation {}", reply.failed_id);
 }
@@ -76,8 +58,7 @@ Code code_of(int result) {
   }
 }
 
-}  // namespace
-
+/// "CUDA_ERROR_OUT_OF_MEMORY"; "CUDA error 4711" for a code without a name here.
 std::string cu_result_name(int result) {
   switch (result) {
 #define GCR_NAME(name) \
@@ -117,6 +98,22 @@ std::string cu_result_name(int result) {
     default:
       return fmt::format("CUDA error {}", result);
   }
+}
+
+}  // namespace
+
+const char* obstacle_in_words(door::Obstacle obstacle) {
+  switch (obstacle) {
+    case door::Obstacle::kCallsInFlight:
+      return "CUDA calls did not return";
+    case door::Obstacle::kCapture:
+      return "a stream is being captured";
+    case door::Obstacle::kGpuWork:
+      return "work on its GPUs did not finish";
+    case door::Obstacle::kNone:
+      break;
+  }
+  return "it took too long";
 }
 
 Error refusal(const door::DoorReply& reply, pid_t pid, const std::string& doing) {

@@ -10,9 +10,6 @@
 
 namespace gcr::gpu {
 
-/// "CUDA_ERROR_OUT_OF_MEMORY"; "CUDA error 4711" for a code without a name here.
-std::string cu_result_name(int result);
-
 /// "work on its GPUs did not finish", and the like.
 const char* obstacle_in_words(door::Obstacle obstacle);
 

@@ -5,15 +5,8 @@
 #include "migrate-agent/linux/procfs/procfs.h"
 
 namespace gcr::gpu {
-namespace {
 
 using State = device::Control::State;
-
-Error has_no_library() {
-  return Error(Code::kUnsupported, "the process was not started under the preload library");
-}
-
-}  // namespace
 
 Result<State> DriverAccess::state() const {
   // Threads that are held by ptrace leave the driver's own running.
@@ -55,7 +48,7 @@ Status DriverAccess::resume() {
   return {};
 }
 
-Result<AccessState> DriverAccess::look(Milliseconds) {
+Result<AccessState> DriverAccess::read_state(Milliseconds) {
   GCR_ASSIGN(const State now, state());
   return AccessState{.quiet = now != State::kRunning};
 }
@@ -76,9 +69,5 @@ Status DriverAccess::attach(std::vector<std::pair<std::uint64_t, UniqueFd>> desc
   return Error(Code::kInvalidArgument,
                "buffers cannot be mapped in a process without the preload library");
 }
-
-Result<std::uint64_t> DriverAccess::drop_pages(std::span<const Pages>) { return has_no_library(); }
-
-Status DriverAccess::use_huge_pages(std::span<const Pages>) { return has_no_library(); }
 
 }  // namespace gcr::gpu

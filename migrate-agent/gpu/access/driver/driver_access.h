@@ -33,16 +33,13 @@ class DriverAccess : public GpuAccess {
   /// Unlocks, if it is locked. kRefused while it is checkpointed.
   Status resume() override;
   /// `quiet` means that the process is locked or checkpointed.
-  Result<AccessState> look(Milliseconds patience) override;
+  Result<AccessState> read_state(Milliseconds patience) override;
   Result<std::vector<LocalAllocation>> allocations() override;
   /// kNotFound for any id.
   Result<std::vector<ExportedAllocation>> take(std::span<const std::uint64_t> ids) override;
   Status detach() override;
   /// kInvalidArgument for any descriptor.
   Status attach(std::vector<std::pair<std::uint64_t, UniqueFd>> descriptors) override;
-  /// kUnsupported, as the next: nothing in the process can do it.
-  Result<std::uint64_t> drop_pages(std::span<const Pages> pages) override;
-  Status use_huge_pages(std::span<const Pages> pages) override;
 
  private:
   /// kDataLoss if the driver reports that the process's CUDA state is lost.

@@ -3,10 +3,10 @@
 #include <fmt/format.h>
 
 #include <array>
-#include <cstring>
 
 #include "migrate-agent/gpu/device/hip/driver.h"
 #include "migrate-agent/gpu/digest/digest_kernel_hip.h"
+#include "migrate-agent/linux/procfs/procfs.h"
 
 namespace gcr::device::hip {
 namespace {
@@ -34,6 +34,51 @@ Code code_of(hipError_t result) {
   }
 }
 
+/// A GPU through HIP: the calling thread's device is set before each call.
+class HipCalls final : public CommonCalls<Library> {
+ public:
+  HipCalls(std::shared_ptr<const Library> library, int ordinal)
+      : CommonCalls(std::move(library), ordinal, ordinal) {}
+
+  Status enter() const override {
+    return driver_->check(driver_->hipSetDevice(ordinal_), "cannot choose the agent's GPU");
+  }
+
+  /// Registered memory may have another address on the GPU.
+  Result<Address> address_of(std::byte* host) const override {
+    void* address = nullptr;
+    GCR_TRY(driver_->check(driver_->hipHostGetDevicePointer(&address, host, 0)));
+    return reinterpret_cast<Address>(address);
+  }
+
+  Result<Kernel> load_digest_kernel() const override {
+    GCR_ASSIGN(const char* const code, driver_->digest_code(ordinal_));
+    return load_kernel(code);
+  }
+};
+
+constexpr char kLibrary[] = "libamdhip64.so";
+
+/// HIP has no call that checkpoints a process: CRIU's plugin moves its control state.
+class HipControl final : public Control {
+ public:
+  explicit HipControl(pid_t pid) : pid_(pid) {}
+
+  bool goes_with_dump() const override { return true; }
+  Result<State> state() const override {
+    if (procfs::has_library(pid_, kLibrary)) return State::kRunning;
+    return Error(Code::kNotFound, fmt::format("process {} does not use HIP", pid_));
+  }
+  Status lock(std::chrono::milliseconds) const override { return {}; }
+  Status checkpoint() const override { return {}; }
+  Status restore(const std::vector<GpuPair>&) const override { return {}; }
+  Status unlock() const override { return {}; }
+  Result<pid_t> restore_thread() const override { return pid_t{0}; }
+
+ private:
+  const pid_t pid_;
+};
+
 }  // namespace
 
 Result<std::shared_ptr<const Library>> Library::load() {
@@ -46,21 +91,24 @@ Result<std::shared_ptr<const Library>> Library::load() {
   }
   GCR_ASSIGN(driver->library_, std::move(library));
   GCR_TRY(driver->resolve());
-  GCR_TRY(driver->check(driver->hipInit(0), "cannot initialise HIP"));
-  GCR_TRY(
-      driver->check(driver->hipRuntimeGetVersion(&driver->version_), "cannot read HIP's version"));
+  GCR_TRY(driver->check(driver->init(0), "cannot initialise HIP"));
+  GCR_TRY(driver->check(driver->driver_version(&driver->version_), "cannot read HIP's version"));
   if (driver->version_ < kOldestVersion) {
     return Error(Code::kUnsupported, "this host's HIP is too old; ROCm 5.3 or newer is needed");
   }
-  GCR_TRY(driver->list_gpus());
+  GCR_ASSIGN(driver->gpus_, device::list_gpus(*driver, Vendor::kAmd, driver->version_));
+  GCR_TRY(driver->read_pci_addresses());
   return std::shared_ptr<const Library>(std::move(driver));
 }
 
 Status Library::resolve() {
+#define GCR_COMMON_RESOLVE(name, cuda, hip, params) GCR_TRY(library_.resolve(#hip, name));
 #define GCR_HIP_RESOLVE(name, params) GCR_TRY(library_.resolve(#name, name));
+  GCR_COMMON_FUNCTIONS(GCR_COMMON_RESOLVE)
   GCR_HIP_FUNCTIONS(GCR_HIP_RESOLVE)
   GCR_HIP_RESOLVE(hipGetErrorName, )
 #undef GCR_HIP_RESOLVE
+#undef GCR_COMMON_RESOLVE
   return {};
 }
 
@@ -78,43 +126,15 @@ Status Library::resolve_compiler() {
   return {};
 }
 
-Status Library::list_gpus() {
-  int count = 0;
-  GCR_TRY(check(hipGetDeviceCount(&count), "cannot count the GPUs"));
-  for (int ordinal = 0; ordinal < count; ++ordinal) {
-    const std::string doing = fmt::format("cannot query GPU {}", ordinal);
-    hipDevice_t device = 0;
-    std::array<char, 128> name{};
-    std::array<char, 64> bus_id{};
-    hipUUID given{};
-    std::size_t total = 0;
-    int mode = 0;
-    GCR_TRY(check(hipDeviceGet(&device, ordinal), doing));
-    GCR_TRY(check(hipDeviceGetName(name.data(), static_cast<int>(name.size()) - 1, device), doing));
-    GCR_TRY(check(hipDeviceGetPCIBusId(bus_id.data(), static_cast<int>(bus_id.size()) - 1, ordinal),
-                  doing));
-    GCR_TRY(check(hipDeviceGetUuid(&given, device), doing));
-    GCR_TRY(check(hipDeviceTotalMem(&total, device), doing));
-    GCR_TRY(check(hipDeviceGetAttribute(&mode, hipDeviceAttributeComputeMode, ordinal), doing));
-    Uuid uuid;
-    static_assert(sizeof(given.bytes) == sizeof(uuid.bytes));
-    std::memcpy(uuid.bytes.data(), given.bytes, sizeof(given.bytes));
-    gpus_.push_back({.vendor = Vendor::kAmd,
-                     .driver_version = version_,
-                     .ordinal = ordinal,
-                     .uuid = uuid,
-                     .pci_address = bus_id.data(),
-                     .name = name.data(),
-                     .total_bytes = total,
-                     .compute_mode = static_cast<std::uint32_t>(mode)});
+Status Library::read_pci_addresses() {
+  for (GpuInfo& gpu : gpus_) {
+    std::array<char, 64> address{};
+    GCR_TRY(check(
+        hipDeviceGetPCIBusId(address.data(), static_cast<int>(address.size()) - 1, gpu.ordinal),
+        fmt::format("cannot query GPU {}", gpu.ordinal)));
+    gpu.pci_address = address.data();
   }
   return {};
-}
-
-Status Library::check(hipError_t result, std::string_view doing) const {
-  const Status checked = check(result);
-  if (checked) return {};
-  return checked.error().while_doing(doing);
 }
 
 Status Library::check(hipError_t result) const {
@@ -172,6 +192,18 @@ Result<std::vector<char>> Library::compile_digest() const {
   hiprtcDestroyProgram(&program);
   return code;
 }
+
+Result<std::shared_ptr<Gpu>> Library::open(const GpuInfo& info) const {
+  auto calls = std::make_unique<HipCalls>(shared_from_this(), info.ordinal);
+  GCR_TRY(calls->enter());
+  return std::make_shared<Gpu>(info, std::move(calls));
+}
+
+std::unique_ptr<Control> Library::control(pid_t pid) const {
+  return std::make_unique<HipControl>(pid);
+}
+
+bool Library::is_in(pid_t pid) const { return procfs::has_library(pid, kLibrary); }
 
 Result<std::shared_ptr<const Driver>> load() { return Library::load(); }
 

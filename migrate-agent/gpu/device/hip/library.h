@@ -9,55 +9,19 @@
 #include <string_view>
 #include <vector>
 
-#include "migrate-agent/gpu/device/device.h"
+#include "migrate-agent/gpu/device/common_calls.h"
 #include "migrate-agent/gpu/device/loaded_library.h"
 #include "preload/hip/abi/hip_abi.h"
-#include "src/base/result.h"
 
 namespace gcr::device::hip {
 
-// clang-format off
-#define GCR_HIP_FUNCTIONS(X)                                                                       \
-  X(hipInit, (unsigned))                                                                           \
-  X(hipRuntimeGetVersion, (int*))                                                                  \
-  X(hipGetDeviceCount, (int*))                                                                     \
-  X(hipSetDevice, (int))                                                                           \
-  X(hipDeviceGet, (hipDevice_t*, int))                                                             \
-  X(hipDeviceGetName, (char*, int, hipDevice_t))                                                   \
-  X(hipDeviceGetUuid, (hipUUID*, hipDevice_t))                                                     \
-  X(hipDeviceGetPCIBusId, (char*, int, int))                                                       \
-  X(hipDeviceTotalMem, (size_t*, hipDevice_t))                                                     \
-  X(hipDeviceGetAttribute, (int*, hipDeviceAttribute_t, int))                                      \
-  X(hipMemGetInfo, (size_t*, size_t*))                                                             \
-  X(hipMalloc, (void**, size_t))                                                                   \
-  X(hipFree, (void*))                                                                              \
-  X(hipMemCreate, (hipMemGenericAllocationHandle_t*, size_t, const hipMemAllocationPropR0503*, unsigned long long)) \
-  X(hipMemRelease, (hipMemGenericAllocationHandle_t))                                              \
-  X(hipMemExportToShareableHandle, (void*, hipMemGenericAllocationHandle_t, hipMemAllocationHandleType, unsigned long long)) \
-  X(hipMemImportFromShareableHandle, (hipMemGenericAllocationHandle_t*, void*, hipMemAllocationHandleType)) \
-  X(hipMemAddressReserve, (void**, size_t, size_t, void*, unsigned long long))                     \
-  X(hipMemAddressFree, (void*, size_t))                                                            \
-  X(hipMemMap, (void*, size_t, size_t, hipMemGenericAllocationHandle_t, unsigned long long))       \
-  X(hipMemUnmap, (void*, size_t))                                                                  \
-  X(hipMemSetAccess, (void*, size_t, const hipMemAccessDesc*, size_t))                             \
-  X(hipMemcpyDtoHAsync, (void*, hipDeviceptr_t, size_t, hipStream_t))                              \
-  X(hipMemcpyHtoDAsync, (hipDeviceptr_t, void*, size_t, hipStream_t))                              \
-  X(hipMemcpyDtoDAsync, (hipDeviceptr_t, hipDeviceptr_t, size_t, hipStream_t))                     \
-  X(hipMemcpyHtoD, (hipDeviceptr_t, void*, size_t))                                                \
-  X(hipMemsetD8Async, (hipDeviceptr_t, unsigned char, size_t, hipStream_t))                        \
-  X(hipModuleLoadData, (hipModule_t*, const void*))                                                \
-  X(hipModuleUnload, (hipModule_t))                                                                \
-  X(hipModuleGetFunction, (hipFunction_t*, hipModule_t, const char*))                              \
-  X(hipModuleLaunchKernel, (hipFunction_t, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, hipStream_t, void**, void**)) \
-  X(hipStreamCreateWithFlags, (hipStream_t*, unsigned))                                            \
-  X(hipStreamDestroy, (hipStream_t))                                                               \
-  X(hipStreamSynchronize, (hipStream_t))                                                           \
-  X(hipHostMalloc, (void**, size_t, unsigned))                                                     \
-  X(hipHostFree, (void*))                                                                          \
-  X(hipHostRegister, (void*, size_t, unsigned))                                                    \
-  X(hipHostUnregister, (void*))                                                                    \
+/// X(symbol, parameters): those that CUDA does not have, or not in this form.
+#define GCR_HIP_FUNCTIONS(X)                 \
+  X(hipSetDevice, (int))                     \
+  X(hipDeviceGetPCIBusId, (char*, int, int)) \
   X(hipHostGetDevicePointer, (void**, void*, unsigned))
 
+// clang-format off
 /// The compiler, in the same library or in libhiprtc.so of the same release.
 #define GCR_HIPRTC_FUNCTIONS(X)                                                                    \
   X(hiprtcCreateProgram, (hiprtcProgram*, const char*, const char*, int, const char**, const char**)) \
@@ -83,7 +47,9 @@ class Library final : public Driver, public std::enable_shared_from_this<Library
   /// Success for hipSuccess, else "<hipErrorName>" with the fitting code, after "<doing>: " if that
   /// is given.
   Status check(hipError_t result) const;
-  Status check(hipError_t result, std::string_view doing) const;
+  Status check(hipError_t result, std::string_view doing) const {
+    return in_context(check(result), doing);
+  }
 
   /// hipMemImportFromShareableHandle takes the descriptor itself from ROCm 7.1 on; before, a
   /// pointer to it (rocm-systems 759, 11020).
@@ -93,8 +59,36 @@ class Library final : public Driver, public std::enable_shared_from_this<Library
   /// long as this. Blocks; any thread.
   Result<const char*> digest_code(int ordinal) const;
 
+  static Status place_on_host(hipMemAllocationPropR0503&, std::uint32_t) {
+    return Error(Code::kUnsupported, "HIP makes no host memory of this kind");
+  }
+
+  using Device = hipDevice_t;
+  using DeviceUuid = hipUUID;
+  using Attribute = hipDeviceAttribute_t;
+  using Pointer = hipDeviceptr_t;
+  using Memory = hipMemGenericAllocationHandle_t;
+  using MemoryProperties = hipMemAllocationPropR0503;
+  using HandleType = hipMemAllocationHandleType;
+  using Access = hipMemAccessDesc;
+  using Stream = hipStream_t;
+  using Module = hipModule_t;
+  using Function = hipFunction_t;
+  static constexpr auto kComputeMode = hipDeviceAttributeComputeMode;
+  static constexpr auto kProcessors = hipDeviceAttributeMultiprocessorCount;
+  static constexpr auto kPinned = hipMemAllocationTypePinned;
+  static constexpr auto kOnDevice = hipMemLocationTypeDevice;
+  static constexpr auto kDescriptor = hipMemHandleTypePosixFileDescriptor;
+  static constexpr auto kReadWrite = hipMemAccessFlagsProtReadWrite;
+  static constexpr unsigned kAllocatedForAll = hipHostMallocPortable;
+  static constexpr unsigned kLockedForAll = hipHostRegisterPortable;
+  static constexpr unsigned kNonBlocking = hipStreamNonBlocking;
+
 #define GCR_HIP_DECLARE(name, params) hipError_t(*name) params = nullptr;
+#define GCR_COMMON_DECLARE(name, cuda, hip, params) GCR_HIP_DECLARE(name, params)
+  GCR_COMMON_FUNCTIONS(GCR_COMMON_DECLARE)
   GCR_HIP_FUNCTIONS(GCR_HIP_DECLARE)
+#undef GCR_COMMON_DECLARE
 #undef GCR_HIP_DECLARE
   const char* (*hipGetErrorName)(hipError_t) = nullptr;
 
@@ -102,7 +96,7 @@ class Library final : public Driver, public std::enable_shared_from_this<Library
   Library() = default;
   Status resolve();
   Status resolve_compiler();
-  Status list_gpus();
+  Status read_pci_addresses();
   Status check_compiler(hiprtcResult result, std::string_view doing) const;
   Result<std::vector<char>> compile_digest() const;
 
