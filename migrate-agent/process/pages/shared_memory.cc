@@ -16,7 +16,7 @@
 
 #include "migrate-agent/linux/procfs/procfs.h"
 #include "migrate-agent/process/inspect/files.h"
-#include "migrate-agent/process/pages/zero_scan.h"
+#include "migrate-agent/process/pages/page_scan.h"
 #include "src/base/side_by_side.h"
 #include "src/base/units.h"
 
@@ -64,11 +64,6 @@ std::shared_ptr<const UniqueFd> open(pid_t pid, const Mapping& mapping, std::uin
   return worth && size_bytes <= kMostSharedBytes ? file : nullptr;
 }
 
-std::uint64_t page_bytes() {
-  static const auto bytes = static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
-  return bytes;
-}
-
 /// Appends the pages in a part of the memory. Gives the last run of pages that it has seen, which
 /// may reach far behind the part.
 Result<AddressRange> add_pages(int file, const AddressRange& part, AddressRanges& pages) {
@@ -79,7 +74,7 @@ Result<AddressRange> add_pages(int file, const AddressRange& part, AddressRanges
     const off_t hole = data < 0 ? data : ::lseek(file, data, SEEK_HOLE);
     if (hole < 0) return Error::from_errno(errno, "cannot find the pages of shared memory");
     run = {static_cast<std::uint64_t>(data),
-           round_up(static_cast<std::uint64_t>(hole), page_bytes())};
+           round_up(static_cast<std::uint64_t>(hole), kPageBytes)};
     if (run.start < part.end) append(pages, {run.start, std::min(run.end, part.end)});
   }
   return run;
@@ -109,7 +104,7 @@ class PageSearch {
   };
 
   AddressRange range_of(std::size_t part) const {
-    const std::uint64_t size = round_up(memory_.size_bytes, page_bytes());
+    const std::uint64_t size = round_up(memory_.size_bytes, kPageBytes);
     return {part * kPartBytes, std::min((part + 1) * kPartBytes, size)};
   }
 
@@ -140,7 +135,7 @@ bool is_full(const SharedMemory& memory) {
   struct stat status {};
   return ::fstat(memory.file->get(), &status) == 0 &&
          static_cast<std::uint64_t>(status.st_blocks) * 512 >=
-             round_up(memory.size_bytes, page_bytes());
+             round_up(memory.size_bytes, kPageBytes);
 }
 
 }  // namespace
@@ -190,7 +185,7 @@ AddressRanges data_of(const UniqueFd& file) {
 }
 
 Result<AddressRanges> pages_of(const SharedMemory& memory) {
-  if (is_full(memory)) return AddressRanges{{0, round_up(memory.size_bytes, page_bytes())}};
+  if (is_full(memory)) return AddressRanges{{0, round_up(memory.size_bytes, kPageBytes)}};
   return PageSearch(memory).run();
 }
 

@@ -8,7 +8,7 @@
 #include <filesystem>
 #include <utility>
 
-#include "migrate-agent/process/pages/present_pages.h"
+#include "migrate-agent/process/pages/page_scan.h"
 #include "src/base/pagemap_scan.h"
 
 namespace gcr::process {
