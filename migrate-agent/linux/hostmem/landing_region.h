@@ -7,7 +7,6 @@
 #include <string>
 
 #include "migrate-agent/linux/hostmem/hugepage_claim.h"
-#include "migrate-agent/linux/hostmem/hugepage_policy.h"
 #include "migrate-agent/linux/hostmem/memory_info.h"
 #include "src/base/result.h"
 #include "src/base/unique_fd.h"

@@ -11,7 +11,6 @@
 #include "migrate-agent/linux/hostmem/memory_info.h"
 #include "migrate-agent/preflight/compare/comparison.h"
 #include "migrate-agent/preflight/compare/security_labels.h"
-#include "migrate-agent/process/inspect/addresses.h"
 #include "migrate-agent/process/inspect/named_files.h"
 #include "migrate-agent/process/inspect/sockets.h"
 #include "migrate-agent/process/inspect/surroundings.h"

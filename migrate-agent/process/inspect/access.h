@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "migrate-agent/base/findings/catalogue.h"
 #include "proto/control.pb.h"
 #include "src/base/result.h"
 #include "src/base/unique_fd.h"
@@ -41,5 +42,12 @@ struct WantedAccess {
 /// error says why this could not be done.
 Result<std::vector<int>> try_access(const proto::Credentials& who,
                                     const std::vector<WantedAccess>& wanted);
+
+/// Adds "deleted-file-access" for each regular file without a name that `pid` has, but not open for
+/// reading, and that none of its threads could open for reading: CRIU takes its content along
+/// without asking who may read it, into a checkpoint that is the user's, for example. The program
+/// counts: it may be executed by who may not read it. Opens nothing. kNotFound if the process is
+/// gone; other errors if its rights cannot be tried.
+Status look_at_removed_files(pid_t pid, findings::Findings& findings);
 
 }  // namespace gcr::process

@@ -13,10 +13,10 @@
 
 #include "migrate-agent/linux/procfs/mount_namespace.h"
 #include "migrate-agent/linux/procfs/procfs.h"
+#include "migrate-agent/process/inspect/access.h"
 #include "migrate-agent/process/inspect/credentials.h"
 #include "migrate-agent/process/inspect/descriptors.h"
 #include "migrate-agent/process/inspect/named_files.h"
-#include "migrate-agent/process/inspect/removed_files.h"
 #include "migrate-agent/process/inspect/sharing.h"
 #include "migrate-agent/process/inspect/surroundings.h"
 

@@ -23,8 +23,7 @@ namespace fs = std::filesystem;
 
 constexpr char kPreloadLibrary[] = "libgcr-preload.so";
 
-/// Device and inode.
-using FileId = std::pair<std::uint64_t, std::uint64_t>;
+using procfs::FileId;
 
 /// The first outsider but ourselves that maps one of these, for each of them.
 std::map<FileId, pid_t> outside_mappers(const Together& together,

@@ -18,7 +18,7 @@
 #include "migrate-agent/process/inspect/credentials.h"
 #include "migrate-agent/process/inspect/descriptors.h"
 #include "migrate-agent/process/inspect/files.h"
-#include "migrate-agent/process/memory_files/outsiders.h"
+#include "migrate-agent/process/inspect/together.h"
 #include "src/base/units.h"
 
 namespace gcr::memory_files {
@@ -262,7 +262,7 @@ Outgoing find(std::span<const Member> members) {
   std::set<FileId> ids;
   for (const Member& member : members) pids.insert(member.pid);
   for (const auto& [id, use] : uses) ids.insert(id);
-  const auto others = outsiders(ids, pids);
+  const auto others = process::outsiders(ids, pids);
   Owners owners;
   for (const auto& [id, use] : uses) {
     const auto other = others.find(id);
