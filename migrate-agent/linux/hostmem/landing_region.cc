@@ -103,15 +103,6 @@ LandingRegion& LandingRegion::operator=(LandingRegion&& other) noexcept {
   return *this;
 }
 
-Result<LandingRegion> LandingRegion::create_huge(std::uint64_t bytes,
-                                                 const HugepageLimits& limits) {
-  auto region = create_huge(bytes, limits, Raise::kWhatIsMissing);
-  if (region || !limits.may_raise) return region;
-  // Programs that do not use our lock may have taken hugepages since they were counted.
-  auto again = create_huge(bytes, limits, Raise::kAll);
-  return again ? std::move(again) : std::move(region);
-}
-
 Result<LandingRegion> LandingRegion::create_huge(std::uint64_t bytes, const HugepageLimits& limits,
                                                  Raise raise) {
   const std::uint64_t pages = bytes / kChunkBytes;
@@ -166,16 +157,6 @@ Result<LandingRegion> LandingRegion::create_ordinary(std::uint64_t bytes, Kind k
   return region;
 }
 
-Result<LandingRegion> LandingRegion::create(std::uint64_t bytes, HugepagePolicy policy,
-                                            const HugepageLimits& limits) {
-  return make(bytes, policy, limits, Kind::kMemory);
-}
-
-Result<LandingRegion> LandingRegion::create_file(std::uint64_t bytes, HugepagePolicy policy,
-                                                 const HugepageLimits& limits) {
-  return make(bytes, policy, limits, Kind::kFile);
-}
-
 Result<LandingRegion> LandingRegion::open(UniqueFd file, std::uint64_t bytes) {
   GCR_ASSIGN(MappedFile mapped, map_file(std::move(file), round_up(bytes, kChunkBytes)));
   GCR_TRY(keep_private(mapped.mapping.bytes()));
@@ -186,8 +167,8 @@ Result<LandingRegion> LandingRegion::open(UniqueFd file, std::uint64_t bytes) {
   return region;
 }
 
-Result<LandingRegion> LandingRegion::make(std::uint64_t bytes, HugepagePolicy policy,
-                                          const HugepageLimits& limits, Kind kind) {
+Result<LandingRegion> LandingRegion::create(std::uint64_t bytes, HugepagePolicy policy,
+                                            const HugepageLimits& limits, Kind kind) {
   if (bytes == 0) return LandingRegion();
   if (bytes > (std::uint64_t{1} << 46)) {
     return Error(Code::kInvalidArgument,
@@ -196,7 +177,12 @@ Result<LandingRegion> LandingRegion::make(std::uint64_t bytes, HugepagePolicy po
   const std::uint64_t whole = round_up(bytes, kChunkBytes);
   std::string note;
   if (policy != HugepagePolicy::kNever) {
-    auto region = create_huge(whole, limits);
+    auto region = create_huge(whole, limits, Raise::kWhatIsMissing);
+    if (!region && limits.may_raise) {
+      // Programs that do not use our lock may have taken hugepages since they were counted.
+      auto again = create_huge(whole, limits, Raise::kAll);
+      if (again) region = std::move(again);
+    }
     if (region) {
       if (kind == Kind::kMemory)
         region->file_.reset();  // an open file would keep the memory after unmapping

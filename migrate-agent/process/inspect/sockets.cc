@@ -137,6 +137,31 @@ bool read_end(const std::string& word, std::string& address, std::uint16_t& port
   return !address.empty();
 }
 
+/// One line of /proc/net/tcp and the like; none if it is no such line.
+std::optional<InternetSocket> parse_socket(const std::string& protocol, const std::string& line) {
+  // sl local remote state queues timer retransmits uid timeout inode
+  std::istringstream fields(line);
+  const std::vector<std::string> words{std::istream_iterator<std::string>(fields), {}};
+  if (words.size() < 10) return std::nullopt;
+  InternetSocket socket{};
+  socket.protocol = protocol;
+  unsigned state = 0;
+  const std::size_t colon = words[4].find(':');
+  if (!read_end(words[1], socket.address, socket.port) ||
+      !read_end(words[2], socket.remote_address, socket.remote_port) ||
+      !(std::istringstream(words[3]) >> std::hex >> state) || colon == std::string::npos ||
+      !(std::istringstream(words[9]) >> socket.inode)) {
+    return std::nullopt;
+  }
+  const bool tcp = protocol == "tcp";
+  // A socket that waits for late packets belongs to no process, and hinders none.
+  socket.connection = tcp && state != TCP_LISTEN && state != TCP_CLOSE && state != TCP_TIME_WAIT;
+  if (tcp && state == TCP_LISTEN) {
+    std::istringstream(words[4].substr(colon + 1)) >> std::hex >> socket.waiting;
+  }
+  return socket;
+}
+
 /// False if there is nothing left over, or something else has the port too.
 bool forget_left_over(std::uint16_t port) {
   std::vector<InternetSocket> sockets = internet_sockets(::getpid());
@@ -218,30 +243,6 @@ void forget(const InternetSocket& left_over) {
   if (::nl_send_simple(socket.get(), SOCK_DESTROY, NLM_F_ACK, &request, sizeof(request)) < 0)
     return;
   (void)::nl_wait_for_ack(socket.get());
-}
-
-std::optional<InternetSocket> parse_socket(const std::string& protocol, const std::string& line) {
-  // sl local remote state queues timer retransmits uid timeout inode
-  std::istringstream fields(line);
-  const std::vector<std::string> words{std::istream_iterator<std::string>(fields), {}};
-  if (words.size() < 10) return std::nullopt;
-  InternetSocket socket{};
-  socket.protocol = protocol;
-  unsigned state = 0;
-  const std::size_t colon = words[4].find(':');
-  if (!read_end(words[1], socket.address, socket.port) ||
-      !read_end(words[2], socket.remote_address, socket.remote_port) ||
-      !(std::istringstream(words[3]) >> std::hex >> state) || colon == std::string::npos ||
-      !(std::istringstream(words[9]) >> socket.inode)) {
-    return std::nullopt;
-  }
-  const bool tcp = protocol == "tcp";
-  // A socket that waits for late packets belongs to no process, and hinders none.
-  socket.connection = tcp && state != TCP_LISTEN && state != TCP_CLOSE && state != TCP_TIME_WAIT;
-  if (tcp && state == TCP_LISTEN) {
-    std::istringstream(words[4].substr(colon + 1)) >> std::hex >> socket.waiting;
-  }
-  return socket;
 }
 
 std::vector<InternetSocket> internet_sockets(pid_t pid) {

@@ -56,9 +56,6 @@ std::vector<InternetSocket> internet_sockets(pid_t pid);
 /// keep it for a minute all the same.
 void forget(const InternetSocket& left_over);
 
-/// One line of /proc/net/tcp and the like; none if it is no such line.
-std::optional<InternetSocket> parse_socket(const std::string& protocol, const std::string& line);
-
 /// An address in numbers, IPv4-mapped ones as IPv4: "::ffff:10.0.0.1" -> "10.0.0.1".
 std::string unmapped(const std::string& address);
 

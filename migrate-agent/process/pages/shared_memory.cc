@@ -130,6 +130,13 @@ class PageSearch {
   std::vector<Part> parts_;
 };
 
+/// The file system of memory without a name, which no process can mount; 0 if it cannot be told.
+dev_t device_of_nameless_memory() {
+  const UniqueFd memory(::memfd_create("gcr", MFD_CLOEXEC));
+  struct stat status {};
+  return memory && ::fstat(memory.get(), &status) == 0 ? status.st_dev : 0;
+}
+
 /// Without holes, as page-locked memory is.
 bool is_full(const SharedMemory& memory) {
   struct stat status {};
@@ -139,12 +146,6 @@ bool is_full(const SharedMemory& memory) {
 }
 
 }  // namespace
-
-dev_t device_of_nameless_memory() {
-  const UniqueFd memory(::memfd_create("gcr", MFD_CLOEXEC));
-  struct stat status {};
-  return memory && ::fstat(memory.get(), &status) == 0 ? status.st_dev : 0;
-}
 
 Result<std::vector<SharedMemory>> shared_memories(const std::vector<pid_t>& pids,
                                                   const MayMove& may_move) {
@@ -176,12 +177,6 @@ Result<std::vector<SharedMemory>> shared_memories(const std::vector<pid_t>& pids
     if (!for_criu.contains(inode)) memories.push_back(std::move(memory));
   }
   return memories;
-}
-
-AddressRanges data_of(const UniqueFd& file) {
-  AddressRanges pages;
-  (void)add_pages(file.get(), {0, std::numeric_limits<std::int64_t>::max()}, pages);
-  return pages;
 }
 
 Result<AddressRanges> pages_of(const SharedMemory& memory) {
