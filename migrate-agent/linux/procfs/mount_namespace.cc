@@ -61,27 +61,6 @@ UniqueFd open_in(const UniqueFd& root, const char* path) {
   return UniqueFd(static_cast<int>(::syscall(SYS_openat2, root.get(), path, &how, sizeof(how))));
 }
 
-struct Mount {
-  std::uint64_t parent;
-  std::string device, root, point;
-};
-
-using MountTable = std::map<std::uint64_t, Mount>;
-
-MountTable mounts_of(pid_t pid) {
-  MountTable table;
-  std::istringstream lines(read_text(path_of(pid, "mountinfo")));
-  for (std::string line; std::getline(lines, line);) {
-    std::istringstream fields(line);
-    std::uint64_t id = 0;
-    Mount mount{};
-    if (fields >> id >> mount.parent >> mount.device >> mount.root >> mount.point) {
-      table.emplace(id, std::move(mount));
-    }
-  }
-  return table;
-}
-
 bool is_below(const MountTable& table, std::uint64_t id, std::uint64_t top) {
   // A mount whose parent is itself would make this loop endless.
   for (std::size_t steps = 0; steps < table.size() && id != top; ++steps) {
@@ -234,6 +213,20 @@ Result<UniqueFd> root_of(pid_t pid) {
 }
 
 }  // namespace
+
+MountTable mounts_of(pid_t pid) {
+  MountTable table;
+  std::istringstream lines(read_text(path_of(pid, "mountinfo")));
+  for (std::string line; std::getline(lines, line);) {
+    std::istringstream fields(line);
+    std::uint64_t id = 0;
+    Mount mount;
+    if (fields >> id >> mount.parent >> mount.device >> mount.root >> mount.point) {
+      table.emplace(id, std::move(mount));
+    }
+  }
+  return table;
+}
 
 Result<MountNamespace> MountNamespace::of(pid_t pid) {
   UniqueFd fd(::open(path_of(pid, "ns/mnt").c_str(), O_RDONLY | O_CLOEXEC));

@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <linux/kcmp.h>
 #include <poll.h>
 #include <sys/stat.h>
@@ -37,6 +38,17 @@ std::vector<pid_t> numbers_in(const std::string& directory) {
     if (problem == std::errc{} && stop == name.data() + name.size()) numbers.push_back(number);
   }
   return numbers;
+}
+
+/// Returns the rest of the line "`name`:" without leading blanks; empty if there is none.
+std::string field_of(const std::string& path, const std::string& name) {
+  std::ifstream file(path);
+  for (std::string line; std::getline(file, line);) {
+    if (line.compare(0, name.size(), name) != 0 || line[name.size()] != ':') continue;
+    const std::size_t start = line.find_first_not_of(" \t", name.size() + 1);
+    return start == std::string::npos ? "" : line.substr(start);
+  }
+  return "";
 }
 
 pid_t parent_of(pid_t pid) { return read_stat(pid).value_or(Stat()).parent; }
@@ -89,13 +101,11 @@ pid_t innermost_pid(const std::map<std::string, std::string>& status) {
 }
 
 std::string status_field(const std::string& task, const std::string& name) {
-  std::ifstream file("/proc/" + task + "/status");
-  for (std::string line; std::getline(file, line);) {
-    if (line.compare(0, name.size(), name) != 0 || line[name.size()] != ':') continue;
-    const std::size_t start = line.find_first_not_of(" \t", name.size() + 1);
-    return start == std::string::npos ? "" : line.substr(start);
-  }
-  return "";
+  return field_of("/proc/" + task + "/status", name);
+}
+
+std::string descriptor_field(pid_t pid, int number, const std::string& name) {
+  return field_of(fmt::format("/proc/{}/fdinfo/{}", pid, number), name);
 }
 
 std::uint64_t status_bits(const std::string& task, const std::string& name) {

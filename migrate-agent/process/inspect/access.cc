@@ -94,7 +94,7 @@ RemovedFiles removed_files_of(pid_t pid) {
   RemovedFiles removed;
   for (const auto& [number, link] : procfs::descriptor_links(pid)) {
     if (!link.starts_with('/') || is_driver_file(link)) continue;
-    const bool reads = (open_mode(process, std::to_string(number)) & R_OK) != 0;
+    const bool reads = (open_mode(pid, number) & R_OK) != 0;
     add_if_removed(fmt::format("{}/fd/{}", process, number),
                    fmt::format("descriptor {}, {},", number, link), reads, removed);
   }
@@ -119,10 +119,9 @@ bool is_owner(const proto::Credentials& who, uid_t user) {
   return has_ids(who) && who.uids(kFileSystemId) == user;
 }
 
-std::uint32_t open_mode(const std::string& process, const std::string& number) {
-  const std::string text = procfs::read_text(process + "/fdinfo/" + number);
-  const std::size_t at = text.find("flags:");
-  const auto flags = at == std::string::npos ? 0 : std::strtoul(text.c_str() + at + 6, nullptr, 8);
+std::uint32_t open_mode(pid_t pid, int number) {
+  const auto flags =
+      std::strtoul(procfs::descriptor_field(pid, number, "flags").c_str(), nullptr, 8);
   if ((flags & O_PATH) != 0) return F_OK;
   switch (flags & O_ACCMODE) {
     case O_RDONLY:

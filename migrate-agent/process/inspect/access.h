@@ -23,8 +23,8 @@ Status act_as(const proto::Credentials& who, const std::function<void()>& work);
 /// Whether `who` is the owner of files of that user. No capability makes a process the owner.
 bool is_owner(const proto::Credentials& who, uid_t user);
 
-/// What a descriptor of a process lets it do: R_OK, W_OK. `process`: "/proc/7"; `number`: "3".
-std::uint32_t open_mode(const std::string& process, const std::string& number);
+/// What a descriptor of a process lets it do: R_OK, W_OK.
+std::uint32_t open_mode(pid_t pid, int number);
 
 /// Whether the calling thread may do this with a held file, by the kernel's word: R_OK, W_OK, X_OK.
 /// 0 or an errno. Nothing is opened.

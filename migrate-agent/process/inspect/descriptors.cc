@@ -17,10 +17,9 @@
 #include <array>
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
 #include <map>
-#include <set>
 
+#include "migrate-agent/linux/procfs/mount_namespace.h"
 #include "migrate-agent/linux/procfs/procfs.h"
 #include "migrate-agent/process/inspect/files.h"
 #include "migrate-agent/process/inspect/proc_files.h"
@@ -40,7 +39,7 @@ struct Descriptor {
   int number = -1;
   std::string link;  ///< "/path", "pipe:[1]", "socket:[2]", "anon_inode:[eventfd]"
   struct stat status {};
-  int mount = -1;  ///< the kernel's number
+  std::string mount{};  ///< the kernel's number, of what has a path
 
   std::string name() const {
     switch (number) {
@@ -55,24 +54,6 @@ struct Descriptor {
     }
   }
 };
-
-/// Decimal "mnt_id:" of /proc/PID/fdinfo/N.
-void read_information(const std::string& process, Descriptor& fd) {
-  std::ifstream file(process + "/fdinfo/" + std::to_string(fd.number));
-  for (std::string line; std::getline(file, line);) {
-    if (line.starts_with("mnt_id:")) {
-      fd.mount = std::atoi(line.c_str() + 7);
-    }
-  }
-}
-
-/// The mounts of the process's mount namespace, by the kernel's numbers.
-std::set<int> mounts_of(pid_t pid) {
-  std::ifstream file("/proc/" + std::to_string(pid) + "/mountinfo");
-  std::set<int> mounts;
-  for (std::string line; std::getline(file, line);) mounts.insert(std::atoi(line.c_str()));
-  return mounts;
-}
 
 Result<std::vector<Descriptor>> read_descriptors(pid_t pid) {
   const std::string process = "/proc/" + std::to_string(pid);
@@ -89,7 +70,7 @@ Result<std::vector<Descriptor>> read_descriptors(pid_t pid) {
     std::error_code gone;
     one.link = fs::read_symlink(it->path(), gone);
     if (gone || ::stat(it->path().c_str(), &one.status) != 0) continue;  // closed meanwhile
-    if (one.link.starts_with('/')) read_information(process, one);
+    if (one.link.starts_with('/')) one.mount = procfs::descriptor_field(pid, one.number, "mnt_id");
     descriptors.push_back(std::move(one));
   }
   return descriptors;
@@ -108,7 +89,7 @@ struct Look {
   std::map<std::uint64_t, std::uint64_t> unix_peers{};
   std::map<std::uint64_t, InternetSocket> internet{};           ///< by inode
   std::map<InternetSocket::Ends, std::uint64_t> connections{};  ///< their inodes
-  std::set<int> mounts{};
+  procfs::MountTable mounts{};
 };
 
 bool is_terminal(const struct stat& status) {
@@ -126,8 +107,7 @@ bool is_plain_memory_device(const struct stat& status) {
 
 void look_at_device(const Descriptor& fd, Look& look) {
   if (is_terminal(fd.status)) {
-    look.inspection.findings.add(findings::kTerminal,
-                                 fd.name() + " is the terminal " + fd.link + "");
+    look.inspection.findings.add(findings::kTerminal, fd.name() + " is the terminal " + fd.link);
     return;
   }
   if (is_plain_memory_device(fd.status) || is_driver_file(fd.link)) return;
@@ -139,16 +119,20 @@ void look_at_pipe(const Descriptor& fd, Look& look) {
   const pid_t holder = look.together != nullptr ? look.together->outsider(fd.link) : 0;
   if (holder == 0) return;
   look.inspection.findings.add(findings::kOutsidePipe,
-                               fd.name() + " is a pipe to " + holder_text(holder) + "");
+                               fd.name() + " is a pipe to " + holder_text(holder));
+}
+
+/// The kernel's link to the file itself.
+std::string link_to(const Descriptor& fd, pid_t holder) {
+  return "/proc/" + std::to_string(holder) + "/fd/" + std::to_string(fd.number);
 }
 
 /// The kernel's name for the protocol: "TCP", "UNIX-STREAM", "NETLINK", … Empty if it does not
 /// tell.
 std::string socket_kind(const Descriptor& fd, pid_t holder) {
-  const std::string path = "/proc/" + std::to_string(holder) + "/fd/" + std::to_string(fd.number);
   std::array<char, 64> name{};
   const ssize_t length =
-      ::getxattr(path.c_str(), "system.sockprotoname", name.data(), name.size() - 1);
+      ::getxattr(link_to(fd, holder).c_str(), "system.sockprotoname", name.data(), name.size() - 1);
   return length > 0 ? name.data() : "";
 }
 
@@ -246,11 +230,8 @@ void look_at_socket(const Descriptor& fd, Look& look) {
 
 /// The process that a pidfd stands for, as the reader sees it; -1 if it is gone.
 pid_t pid_of_pidfd(const Descriptor& fd, pid_t holder) {
-  std::ifstream file("/proc/" + std::to_string(holder) + "/fdinfo/" + std::to_string(fd.number));
-  for (std::string line; std::getline(file, line);) {
-    if (line.starts_with("Pid:")) return static_cast<pid_t>(std::atol(line.c_str() + 4));
-  }
-  return -1;
+  const std::string pid = procfs::descriptor_field(holder, fd.number, "Pid");
+  return pid.empty() ? -1 : std::atoi(pid.c_str());
 }
 
 /// CRIU 4.1's list, tested one by one.
@@ -271,11 +252,6 @@ void look_at_anonymous(const Descriptor& fd, Look& look) {
   }
 }
 
-/// The kernel's link to the file itself.
-std::string link_to(const Descriptor& fd, pid_t holder) {
-  return "/proc/" + std::to_string(holder) + "/fd/" + std::to_string(fd.number);
-}
-
 /// Its magic number; 0 if it cannot be told.
 long file_system_of(const Descriptor& fd, pid_t holder) {
   struct statfs system {};
@@ -286,7 +262,7 @@ void look_at_deleted(const Descriptor& fd, Look& look) {
   const auto size = static_cast<std::uint64_t>(fd.status.st_blocks) * 512;  // as CRIU computes it
   if (fd.link.starts_with("/memfd:") || is_driver_file(fd.link)) return;
   if (fd.status.st_nlink != 0) {
-    if (file_system_of(fd, look.pid) == TMPFS_MAGIC) return;  // migrate-agent/process/files
+    if (file_system_of(fd, look.pid) == TMPFS_MAGIC) return;  // migrate-agent/process/memory_files
     look.inspection.findings.add(
         findings::kDeletedFile,
         fd.name() + " is " + fd.link + ", which still exists under another name");
@@ -322,7 +298,10 @@ void look_at_file(const Descriptor& fd, Look& look) {
 void look_at_mount(const Descriptor& fd, Look& look) {
   const bool has_name = fd.link.starts_with("/") && !fd.link.starts_with("/memfd:") &&
                         !fd.link.ends_with(kDeleted) && !fd.link.starts_with("/dmabuf:");
-  if (!has_name || fd.mount < 0 || look.mounts.contains(fd.mount)) return;
+  if (!has_name || fd.mount.empty() ||
+      look.mounts.contains(std::strtoull(fd.mount.c_str(), nullptr, 10))) {
+    return;
+  }
   if (is_terminal(fd.status) || is_message_queue(fd, look.pid)) return;  // blockers of their own
   if (is_driver_file(fd.link)) return;
   look.inspection.findings.add(
@@ -352,9 +331,8 @@ void look_at(const Descriptor& fd, Look& look) {
 }  // namespace
 
 std::string describe_process(pid_t pid) {
-  std::ifstream file("/proc/" + std::to_string(pid) + "/comm");
-  std::string name;
-  std::getline(file, name);
+  const std::string text = procfs::read_text("/proc/" + std::to_string(pid) + "/comm");
+  const std::string name = text.substr(0, text.find('\n'));
   return std::to_string(pid) + " (" + (name.empty() ? "gone" : name) + ")";
 }
 
@@ -377,7 +355,7 @@ Status inspect_descriptors(pid_t pid, const Together& together, bool same_networ
       inspection.findings.add(findings::kCannotInspect, peers.error().message());
     }
   }
-  look.mounts = mounts_of(pid);
+  look.mounts = procfs::mounts_of(pid);
   for (const Descriptor& fd : descriptors) look_at(fd, look);
   return {};
 }
@@ -385,7 +363,7 @@ Status inspect_descriptors(pid_t pid, const Together& together, bool same_networ
 Status inspect_descriptor_kinds(pid_t pid, Inspection& inspection) {
   GCR_ASSIGN(const std::vector<Descriptor> descriptors, read_descriptors(pid));
   Look look{pid, nullptr, OutsideTcp::kRefuse, inspection};
-  look.mounts = mounts_of(pid);
+  look.mounts = procfs::mounts_of(pid);
   for (const Descriptor& fd : descriptors) look_at(fd, look);
   return {};
 }

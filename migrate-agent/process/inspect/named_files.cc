@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdlib>
 #include <filesystem>
 #include <optional>
 
@@ -158,11 +159,11 @@ class Names {
   std::optional<Error> missed_;
 };
 
-void add_descriptors(const std::string& process, Names& names) {
+void add_descriptors(pid_t pid, const std::string& process, Names& names) {
   std::error_code error;
   fs::directory_iterator it(process + "/fd", error);
   for (const fs::directory_iterator end; !error && it != end; it.increment(error)) {
-    const std::uint32_t access = open_mode(process, it->path().filename());
+    const std::uint32_t access = open_mode(pid, std::atoi(it->path().filename().c_str()));
     names.add(it->path(), access, (access & W_OK) == 0);
   }
 }
@@ -184,7 +185,7 @@ Result<std::vector<NamedFile>> named_files(pid_t pid, bool with_content) {
   Names names(pid, inner, with_content);
   std::error_code error;
   const std::string program = fs::read_symlink(process + "/exe", error);
-  add_descriptors(process, names);
+  add_descriptors(pid, process, names);
   add_mappings(pid, process, program, names);
   names.add(process + "/exe", X_OK, true, true);
   names.add(process + "/cwd", X_OK, false);

@@ -65,7 +65,7 @@ bool is_on_tmpfs(pid_t pid, const Mapping& mapping) {
 }
 
 /// A file in memory that was opened by a name that is gone, and still has others: it belongs to the
-/// job as a whole (migrate-agent/process/files).
+/// job as a whole (migrate-agent/process/memory_files).
 bool has_other_names(pid_t pid, const Mapping& mapping) {
   return status_of(pid, mapping).st_nlink != 0 && is_on_tmpfs(pid, mapping);
 }
