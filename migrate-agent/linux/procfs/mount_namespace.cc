@@ -22,6 +22,7 @@
 #include <string_view>
 #include <vector>
 
+#include "migrate-agent/linux/procfs/directory.h"
 #include "migrate-agent/linux/procfs/procfs.h"
 
 namespace gcr::procfs {
@@ -49,9 +50,7 @@ Error refused(const std::string& what) {
   return Error(Code::kRefused, "in the mount namespace of the process " + what);
 }
 
-bool same_file(const struct stat& one, const struct stat& other) {
-  return one.st_dev == other.st_dev && one.st_ino == other.st_ino;
-}
+bool is_same(const FileId& one, const FileId& other) { return one != FileId() && one == other; }
 
 /// Opens `path` as a process with that root directory sees it; no link leads out of it.
 UniqueFd open_in(const UniqueFd& root, const char* path) {
@@ -99,10 +98,8 @@ bool shows_pid_namespace_of(pid_t pid, const UniqueFd& proc) {
   if (numbers.empty()) return false;
   const std::string there =
       "self/fd/" + std::to_string(proc.get()) + "/" + std::to_string(numbers.back());
-  struct stat own {};
-  struct stat shown {};
-  return namespace_pids(there).size() == 1 && ::stat(path_of(pid, "ns/pid").c_str(), &own) == 0 &&
-         ::stat(("/proc/" + there + "/ns/pid").c_str(), &shown) == 0 && same_file(own, shown);
+  return namespace_pids(there).size() == 1 &&
+         is_same(id_of(path_of(pid, "ns/pid")), id_of("/proc/" + there + "/ns/pid"));
 }
 
 Status check_proc(pid_t pid, const UniqueFd& root) {
@@ -125,10 +122,8 @@ Status check_proc(pid_t pid, const UniqueFd& root) {
 Status check_is_ours_or_missing(const UniqueFd& root, const char* path) {
   const UniqueFd theirs = open_in(root, path);
   if (!theirs && errno == ENOENT) return {};
-  struct stat theirs_status {};
   struct stat ours {};
-  if (theirs && ::fstat(theirs.get(), &theirs_status) == 0 && ::lstat(path, &ours) == 0 &&
-      same_file(theirs_status, ours)) {
+  if (theirs && ::lstat(path, &ours) == 0 && is_same(id_of(theirs), {ours.st_dev, ours.st_ino})) {
     return {};
   }
   return refused(std::string(path) + " is not this host's");
@@ -236,20 +231,12 @@ Result<MountNamespace> MountNamespace::of(pid_t pid) {
 }
 
 bool MountNamespace::is_that_of(pid_t pid) const {
-  struct stat held {};
-  struct stat theirs {};
-  return ::fstat(fd_.get(), &held) == 0 && ::stat(path_of(pid, "ns/mnt").c_str(), &theirs) == 0 &&
-         same_file(held, theirs);
+  return is_same(id_of(fd_), id_of(path_of(pid, "ns/mnt")));
 }
 
 Status MountNamespace::check_owner() const {
   const UniqueFd owner(::ioctl(fd_.get(), NS_GET_USERNS));  // the kernel closes it at exec
-  struct stat theirs {};
-  struct stat ours {};
-  if (owner && ::fstat(owner.get(), &theirs) == 0 && ::stat("/proc/self/ns/user", &ours) == 0 &&
-      same_file(theirs, ours)) {
-    return {};
-  }
+  if (is_same(id_of(owner), id_of("/proc/self/ns/user"))) return {};
   return Error(Code::kRefused,
                "its mount namespace belongs to a user namespace other than the agent's");
 }

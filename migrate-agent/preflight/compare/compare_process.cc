@@ -171,7 +171,7 @@ void compare_process(const proto::ProcessFacts& process, const proto::HostFacts&
 Result<std::set<std::string>> compare_memory_files(const proto::PreflightRequest& request,
                                                    findings::Findings& findings) {
   GCR_ASSIGN(const auto files,
-             memory_files::look(request.memory_files(), request.boot_id(), findings));
+             memory_files::plan(request.memory_files(), request.boot_id(), findings));
   std::vector<proto::Credentials> members;
   for (const proto::ProcessFacts& member : request.members()) {
     members.push_back(member.credentials());

@@ -14,6 +14,7 @@
 #include <set>
 #include <string_view>
 
+#include "migrate-agent/linux/procfs/directory.h"
 #include "migrate-agent/linux/procfs/procfs.h"
 #include "migrate-agent/process/inspect/files.h"
 #include "migrate-agent/process/pages/page_scan.h"
@@ -40,11 +41,9 @@ std::set<std::uint64_t> opened(pid_t pid, dev_t device) {
     std::string_view link = descriptor.link;
     if (!link.ends_with(kDeleted)) continue;
     link.remove_suffix(kDeleted.size());
-    struct stat status {};
-    const std::string path = fmt::format("/proc/{}/fd/{}", pid, descriptor.number);
-    if (is_nameless(link) && ::stat(path.c_str(), &status) == 0 && status.st_dev == device) {
-      inodes.insert(status.st_ino);
-    }
+    if (!is_nameless(link)) continue;
+    const auto id = procfs::id_of(fmt::format("/proc/{}/fd/{}", pid, descriptor.number));
+    if (id.first == device) inodes.insert(id.second);
   }
   return inodes;
 }
@@ -133,8 +132,7 @@ class PageSearch {
 /// The file system of memory without a name, which no process can mount; 0 if it cannot be told.
 dev_t device_of_nameless_memory() {
   const UniqueFd memory(::memfd_create("gcr", MFD_CLOEXEC));
-  struct stat status {};
-  return memory && ::fstat(memory.get(), &status) == 0 ? status.st_dev : 0;
+  return procfs::id_of(memory).first;
 }
 
 /// Without holes, as page-locked memory is.
