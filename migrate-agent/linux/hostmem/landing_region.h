@@ -54,6 +54,8 @@ class LandingRegion {
   enum class Raise { kWhatIsMissing, kAll };
   static Result<LandingRegion> create_huge(std::uint64_t bytes, const HugepageLimits& limits,
                                            Raise raise);
+  static Result<LandingRegion> map_file(UniqueFd file, std::uint64_t bytes);
+  static Result<LandingRegion> map_new_file(std::uint64_t bytes, unsigned flags);
   static Result<LandingRegion> create_ordinary(std::uint64_t bytes, Kind kind);
 
   // Members are destroyed in reverse order: the pages are freed before the limit is lowered.

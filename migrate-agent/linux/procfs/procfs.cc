@@ -51,8 +51,6 @@ std::string field_of(const std::string& path, const std::string& name) {
   return "";
 }
 
-pid_t parent_of(pid_t pid) { return read_stat(pid).value_or(Stat()).parent; }
-
 }  // namespace
 
 UniqueFd pidfd_of_child(pid_t pid) {
@@ -177,10 +175,8 @@ std::uint64_t resident_bytes(const Stat& stat) {
 }
 
 uid_t owner_of(pid_t pid) {
-  const std::string ids = status_field(std::to_string(pid), "Uid");
-  uid_t uid = 0;
-  std::from_chars(ids.data(), ids.data() + ids.size(), uid);
-  return uid;
+  return static_cast<uid_t>(
+      std::strtoul(status_field(std::to_string(pid), "Uid").c_str(), nullptr, 10));
 }
 
 char state(const std::string& task) { return read_stat(task).value_or(Stat()).state; }
@@ -235,7 +231,7 @@ std::vector<pid_t> processes() { return numbers_in("/proc"); }
 std::vector<pid_t> tree(pid_t pid) {
   std::multimap<pid_t, pid_t> children;
   for (const pid_t candidate : processes()) {
-    children.emplace(parent_of(candidate), candidate);
+    children.emplace(read_stat(candidate).value_or(Stat()).parent, candidate);
   }
   std::vector<pid_t> found{pid};
   for (std::size_t at = 0; at < found.size(); ++at) {

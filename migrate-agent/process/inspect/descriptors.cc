@@ -22,7 +22,6 @@
 #include "migrate-agent/linux/procfs/mount_namespace.h"
 #include "migrate-agent/linux/procfs/procfs.h"
 #include "migrate-agent/process/inspect/files.h"
-#include "migrate-agent/process/inspect/proc_files.h"
 #include "migrate-agent/process/inspect/sharing.h"
 #include "migrate-agent/process/inspect/sockets.h"
 #include "src/base/units.h"
@@ -336,14 +335,14 @@ std::string describe_process(pid_t pid) {
   return std::to_string(pid) + " (" + (name.empty() ? "gone" : name) + ")";
 }
 
-Status inspect_descriptors(pid_t pid, const Together& together, bool same_network,
+Status inspect_descriptors(pid_t pid, const Together* together, bool same_network,
                            OutsideTcp outside_tcp, Inspection& inspection) {
   GCR_ASSIGN(const std::vector<Descriptor> descriptors, read_descriptors(pid));
-  Look look{pid, &together, outside_tcp, inspection};
+  Look look{pid, together, outside_tcp, inspection};
   const bool has_sockets = std::ranges::any_of(
       descriptors, [](const Descriptor& fd) { return S_ISSOCK(fd.status.st_mode); });
   // The kernel looks through the table of all connections for it.
-  if (has_sockets && same_network) {
+  if (together != nullptr && has_sockets && same_network) {
     for (InternetSocket& socket : internet_sockets(pid)) {
       if (socket.connection) look.connections.emplace(socket.ends(), socket.inode);
       look.internet.emplace(socket.inode, std::move(socket));
@@ -355,14 +354,6 @@ Status inspect_descriptors(pid_t pid, const Together& together, bool same_networ
       inspection.findings.add(findings::kCannotInspect, peers.error().message());
     }
   }
-  look.mounts = procfs::mounts_of(pid);
-  for (const Descriptor& fd : descriptors) look_at(fd, look);
-  return {};
-}
-
-Status inspect_descriptor_kinds(pid_t pid, Inspection& inspection) {
-  GCR_ASSIGN(const std::vector<Descriptor> descriptors, read_descriptors(pid));
-  Look look{pid, nullptr, OutsideTcp::kRefuse, inspection};
   look.mounts = procfs::mounts_of(pid);
   for (const Descriptor& fd : descriptors) look_at(fd, look);
   return {};

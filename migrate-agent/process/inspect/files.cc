@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <openssl/evp.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
@@ -85,9 +86,7 @@ std::string map_files_name(const std::string& range) {
   char* end = nullptr;
   const auto from = std::strtoull(range.c_str(), &end, 16);
   const auto to = *end == '-' ? std::strtoull(end + 1, nullptr, 16) : 0;
-  std::ostringstream name;
-  name << std::hex << from << '-' << to;
-  return name.str();
+  return fmt::format("{:x}-{:x}", from, to);
 }
 
 }  // namespace

@@ -16,9 +16,9 @@
 
 #include "migrate-agent/linux/procfs/procfs.h"
 #include "migrate-agent/process/inspect/access.h"
+#include "migrate-agent/process/inspect/descriptors.h"
 #include "migrate-agent/process/inspect/files.h"
 #include "migrate-agent/process/inspect/inspect.h"
-#include "migrate-agent/process/inspect/proc_files.h"
 #include "migrate-agent/process/inspect/sharing.h"
 #include "src/base/unique_fd.h"
 
@@ -32,8 +32,8 @@ constexpr std::array<std::string_view, 8> kMemory = {
     "/memfd:",        "/dmabuf:", "/SYSV",      "/dev/zero (deleted)",
     "/anon_hugepage", "/[aio]",   "/secretmem", "/drm mm"};
 
-bool starts_with_any(const std::string& path, const auto& prefixes) {
-  return std::ranges::any_of(prefixes, [&](auto prefix) { return path.starts_with(prefix); });
+bool is_memory(const std::string& path) {
+  return std::ranges::any_of(kMemory, [&](auto name) { return path.starts_with(name); });
 }
 
 bool is_on_tmpfs(const UniqueFd& file) {
@@ -53,7 +53,7 @@ class Names {
     std::string gone;
     std::string path = fs::read_symlink(link, error);
     if (error) return miss(link, error.value());
-    if (!path.starts_with('/') || starts_with_any(path, kMemory) || is_driver_file(path) ||
+    if (!path.starts_with('/') || is_memory(path) || is_driver_file(path) ||
         path.starts_with(own_)) {
       return;
     }

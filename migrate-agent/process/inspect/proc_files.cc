@@ -1,5 +1,4 @@
-#include "migrate-agent/process/inspect/proc_files.h"
-
+// Descriptors on a procfs.
 #include <elf.h>
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -17,6 +16,7 @@
 
 #include "migrate-agent/linux/procfs/mount_namespace.h"
 #include "migrate-agent/linux/procfs/procfs.h"
+#include "migrate-agent/process/inspect/descriptors.h"
 #include "migrate-agent/process/inspect/files.h"
 #include "src/base/unique_fd.h"
 
