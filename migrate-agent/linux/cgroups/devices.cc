@@ -15,13 +15,10 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <map>
 #include <span>
 #include <sstream>
 
 #include "migrate-agent/linux/procfs/procfs.h"
-#include "src/base/unique_fd.h"
-#include "src/base/uuid.h"
 
 namespace gcr::cgroups {
 namespace {

@@ -16,9 +16,7 @@
 #include <array>
 #include <charconv>
 #include <filesystem>
-#include <map>
 #include <sstream>
-#include <string>
 #include <string_view>
 #include <vector>
 

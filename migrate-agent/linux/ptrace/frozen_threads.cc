@@ -10,12 +10,10 @@
 #include <signal.h>
 #include <sys/ptrace.h>
 
-#include <algorithm>
 #include <future>
 #include <map>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "migrate-agent/linux/procfs/procfs.h"
 #include "migrate-agent/linux/ptrace/tracing.h"

@@ -1,7 +1,5 @@
 #include "migrate-agent/process/inspect/descriptors.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <linux/magic.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>

@@ -1,10 +1,7 @@
 #include "migrate-agent/process/inspect/files.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <openssl/evp.h>
-#include <sys/stat.h>
 #include <sys/sysmacros.h>
 
 #include <array>
@@ -19,7 +16,6 @@
 #include "migrate-agent/linux/procfs/procfs.h"
 #include "migrate-agent/process/inspect/elf.h"
 #include "migrate-agent/process/inspect/named_files.h"
-#include "src/base/unique_fd.h"
 
 namespace gcr::process {
 namespace {

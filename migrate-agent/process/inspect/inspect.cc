@@ -6,9 +6,6 @@
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
-#include <map>
-#include <sstream>
 #include <thread>
 
 #include "migrate-agent/linux/procfs/mount_namespace.h"

@@ -1,7 +1,6 @@
 #include "migrate-agent/process/inspect/named_files.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <linux/magic.h>
 #include <sys/stat.h>

@@ -8,7 +8,6 @@
 #include <array>
 #include <filesystem>
 #include <map>
-#include <optional>
 #include <set>
 
 #include "migrate-agent/linux/procfs/procfs.h"

@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 #include <linux/capability.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -10,7 +9,6 @@
 #include <fstream>
 #include <iterator>
 #include <map>
-#include <optional>
 #include <sstream>
 #include <vector>
 
