@@ -1,6 +1,7 @@
 #include "migrate-agent/linux/ptrace/held_threads.h"
 
 #include <errno.h>
+#include <fmt/format.h>
 #include <signal.h>
 #include <sys/ptrace.h>
 #include <sys/wait.h>
@@ -30,9 +31,8 @@ Status HeldThreads::hold_all_but(pid_t running) {
     const std::string task = std::to_string(pid_) + "/task/" + std::to_string(tid);
     const std::string tracer = procfs::status_field(task, "TracerPid");
     if (tracer.empty() || tracer == "0") continue;
-    return Error(Code::kPermissionDenied, "process " + tracer + " traces thread " +
-                                              std::to_string(tid) + " of process " +
-                                              std::to_string(pid_));
+    return Error(Code::kPermissionDenied,
+                 fmt::format("process {} traces thread {} of process {}", tracer, tid, pid_));
   }
   GCR_TRY(process_.send(SIGSTOP));
   stopped_ = true;

@@ -1,5 +1,6 @@
 #include "migrate-agent/process/inspect/descriptors.h"
 
+#include <fmt/format.h>
 #include <linux/magic.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -34,6 +35,7 @@ constexpr long kMessageQueueMagic = 0x19800202;  // MQUEUE_MAGIC of the kernel
 
 struct Descriptor {
   int number = -1;
+  std::string path;  ///< the kernel's link to the file itself: "/proc/7/fd/3"
   std::string link;  ///< "/path", "pipe:[1]", "socket:[2]", "anon_inode:[eventfd]"
   struct stat status {};
   std::string mount{};  ///< the kernel's number, of what has a path
@@ -64,9 +66,10 @@ Result<std::vector<Descriptor>> read_descriptors(pid_t pid) {
   for (const fs::directory_iterator end; !error && it != end; it.increment(error)) {
     Descriptor one;
     one.number = std::atoi(it->path().filename().c_str());
+    one.path = it->path();
     std::error_code gone;
-    one.link = fs::read_symlink(it->path(), gone);
-    if (gone || ::stat(it->path().c_str(), &one.status) != 0) continue;  // closed meanwhile
+    one.link = fs::read_symlink(one.path, gone);
+    if (gone || ::stat(one.path.c_str(), &one.status) != 0) continue;  // closed meanwhile
     if (one.link.starts_with('/')) one.mount = procfs::descriptor_field(pid, one.number, "mnt_id");
     descriptors.push_back(std::move(one));
   }
@@ -87,6 +90,13 @@ struct Look {
   std::map<std::uint64_t, InternetSocket> internet{};           ///< by inode
   std::map<InternetSocket::Ends, std::uint64_t> connections{};  ///< their inodes
   procfs::MountTable mounts{};
+
+  void add(findings::Id finding, const Descriptor& fd, const std::string& what) {
+    inspection.findings.add(finding, fd.name() + " " + what);
+  }
+  void add_object(findings::Id finding, const Descriptor& fd, const std::string& what) {
+    inspection.findings.add_object(finding, fd.name() + " " + what, fd.link);
+  }
 };
 
 bool is_terminal(const struct stat& status) {
@@ -104,32 +114,23 @@ bool is_plain_memory_device(const struct stat& status) {
 
 void look_at_device(const Descriptor& fd, Look& look) {
   if (is_terminal(fd.status)) {
-    look.inspection.findings.add(findings::kTerminal, fd.name() + " is the terminal " + fd.link);
-    return;
+    return look.add(findings::kTerminal, fd, "is the terminal " + fd.link);
   }
   if (is_plain_memory_device(fd.status) || is_driver_file(fd.link)) return;
-  look.inspection.findings.add_object(findings::kDevice, fd.name() + " is the device " + fd.link,
-                                      fd.link);
+  look.add_object(findings::kDevice, fd, "is the device " + fd.link);
 }
 
 void look_at_pipe(const Descriptor& fd, Look& look) {
   const pid_t holder = look.together != nullptr ? look.together->outsider(fd.link) : 0;
-  if (holder == 0) return;
-  look.inspection.findings.add(findings::kOutsidePipe,
-                               fd.name() + " is a pipe to " + holder_text(holder));
-}
-
-/// The kernel's link to the file itself.
-std::string link_to(const Descriptor& fd, pid_t holder) {
-  return "/proc/" + std::to_string(holder) + "/fd/" + std::to_string(fd.number);
+  if (holder != 0) look.add(findings::kOutsidePipe, fd, "is a pipe to " + holder_text(holder));
 }
 
 /// The kernel's name for the protocol: "TCP", "UNIX-STREAM", "NETLINK", … Empty if it does not
 /// tell.
-std::string socket_kind(const Descriptor& fd, pid_t holder) {
+std::string socket_kind(const Descriptor& fd) {
   std::array<char, 64> name{};
   const ssize_t length =
-      ::getxattr(link_to(fd, holder).c_str(), "system.sockprotoname", name.data(), name.size() - 1);
+      ::getxattr(fd.path.c_str(), "system.sockprotoname", name.data(), name.size() - 1);
   return length > 0 ? name.data() : "";
 }
 
@@ -151,9 +152,9 @@ proto::BoundSocket& add_socket(const InternetSocket& socket, Look& look) {
 }
 
 /// What becomes of what cannot move depends on what the operator has asked for.
-void add_outside_tcp(const std::string& what, Look& look) {
+void add_outside_tcp(const Descriptor& fd, const std::string& what, Look& look) {
   const bool refuse = look.outside_tcp == OutsideTcp::kRefuse;
-  look.inspection.findings.add(refuse ? findings::kTcpEstablished : findings::kTcpReset, what);
+  look.add(refuse ? findings::kTcpEstablished : findings::kTcpReset, fd, what);
 }
 
 /// What works on top of a TCP connection in the kernel, such as "tls"; empty if nothing does.
@@ -177,33 +178,31 @@ void look_at_connection(const Descriptor& fd, const InternetSocket& socket, Look
     inside.set_remote_port(socket.remote_port);
     const std::string upper = upper_layer(fd, look.pid);
     if (upper.empty()) return;
-    look.inspection.findings.add(
-        findings::kSocketKind, fd.name() + " is a TCP connection with " + upper + " in the kernel");
-    return;
+    return look.add(findings::kSocketKind, fd,
+                    "is a TCP connection with " + upper + " in the kernel");
   }
   std::string whose = "outside of it";
   if (on_this_host && inode == 0) whose = "not accepted yet, or closed";
   if (inode != 0) whose = "in " + holder_text(look.together->outsider(socket_link(inode)));
-  add_outside_tcp(fd.name() + " is a TCP connection from " + socket.local_name() + " to " +
-                      socket.remote_name() + ", whose other end is " + whose,
+  add_outside_tcp(fd,
+                  fmt::format("is a TCP connection from {} to {}, whose other end is {}",
+                              socket.local_name(), socket.remote_name(), whose),
                   look);
 }
 
 void look_at_listener(const Descriptor& fd, const InternetSocket& socket, Look& look) {
   add_socket(socket, look);
   if (socket.waiting == 0) return;
-  add_outside_tcp(
-      fd.name() + " listens on " + socket.local_name() +
-          ", and connections wait there to be accepted: " + std::to_string(socket.waiting),
-      look);
+  add_outside_tcp(fd,
+                  fmt::format("listens on {}, and connections wait there to be accepted: {}",
+                              socket.local_name(), socket.waiting),
+                  look);
 }
 
 void look_at_socket(const Descriptor& fd, Look& look) {
   const std::uint64_t inode = fd.status.st_ino;
-  if (!can_be_dumped(socket_kind(fd, look.pid))) {
-    look.inspection.findings.add(
-        findings::kSocketKind, fd.name() + " is a socket of the kind " + socket_kind(fd, look.pid));
-  }
+  const std::string kind = socket_kind(fd);
+  if (!can_be_dumped(kind)) look.add(findings::kSocketKind, fd, "is a socket of the kind " + kind);
   if (look.together == nullptr) return;
   const auto internet = look.internet.find(inode);
   if (internet != look.internet.end() && internet->second.connection) {
@@ -220,8 +219,7 @@ void look_at_socket(const Descriptor& fd, Look& look) {
     if (other != 0) holder = other;
   }
   if (outside || holder != 0) {
-    look.inspection.findings.add(findings::kOutsideSocket,
-                                 fd.name() + " is a socket shared with " + holder_text(holder));
+    look.add(findings::kOutsideSocket, fd, "is a socket shared with " + holder_text(holder));
   }
 }
 
@@ -242,52 +240,45 @@ bool can_be_dumped(const Descriptor& fd, pid_t holder) {
 
 void look_at_anonymous(const Descriptor& fd, Look& look) {
   if (fd.link == "anon_inode:[io_uring]") {
-    look.inspection.findings.add(findings::kIoUring, fd.name() + " is an io_uring");
+    look.add(findings::kIoUring, fd, "is an io_uring");
   } else if (!can_be_dumped(fd, look.pid)) {
-    look.inspection.findings.add_object(findings::kKernelObject, fd.name() + " is " + fd.link,
-                                        fd.link);
+    look.add_object(findings::kKernelObject, fd, "is " + fd.link);
   }
 }
 
 /// Its magic number; 0 if it cannot be told.
-long file_system_of(const Descriptor& fd, pid_t holder) {
+long file_system_of(const Descriptor& fd) {
   struct statfs system {};
-  return ::statfs(link_to(fd, holder).c_str(), &system) == 0 ? system.f_type : 0;
+  return ::statfs(fd.path.c_str(), &system) == 0 ? system.f_type : 0;
 }
 
 void look_at_deleted(const Descriptor& fd, Look& look) {
   const auto size = static_cast<std::uint64_t>(fd.status.st_blocks) * 512;  // as CRIU computes it
   if (fd.link.starts_with("/memfd:") || is_driver_file(fd.link)) return;
   if (fd.status.st_nlink != 0) {
-    if (file_system_of(fd, look.pid) == TMPFS_MAGIC) return;  // migrate-agent/process/memory_files
-    look.inspection.findings.add(
-        findings::kDeletedFile,
-        fd.name() + " is " + fd.link + ", which still exists under another name");
+    if (file_system_of(fd) == TMPFS_MAGIC) return;  // migrate-agent/process/memory_files
+    look.add(findings::kDeletedFile, fd,
+             "is " + fd.link + ", which still exists under another name");
   } else if (size > kDeletedFileLimitBytes) {
-    look.inspection.findings.add(findings::kDeletedFile, fd.name() + " is " + fd.link + " with " +
-                                                             format_bytes(size) + "; at most " +
-                                                             format_bytes(kDeletedFileLimitBytes) +
-                                                             " of a deleted file can be moved");
+    look.add(findings::kDeletedFile, fd,
+             fmt::format("is {} with {}; at most {} of a deleted file can be moved", fd.link,
+                         format_bytes(size), format_bytes(kDeletedFileLimitBytes)));
   }
 }
 
 void look_at_proc(const Descriptor& fd, Look& look) {
-  const std::string reason = why_not_by_name(look.pid, fd.number, link_to(fd, look.pid));
+  const std::string reason = why_not_by_name(look.pid, fd.number, fd.path);
   if (reason.empty()) return;
-  look.inspection.findings.add_object(findings::kProcFile,
-                                      fd.name() + " is " + fd.link + ", a file " + reason, fd.link);
+  look.add_object(findings::kProcFile, fd, "is " + fd.link + ", a file " + reason);
 }
 
-bool is_message_queue(const Descriptor& fd, pid_t holder) {
-  return file_system_of(fd, holder) == kMessageQueueMagic;
-}
+bool is_message_queue(const Descriptor& fd) { return file_system_of(fd) == kMessageQueueMagic; }
 
 void look_at_file(const Descriptor& fd, Look& look) {
-  if (fd.link.starts_with("/dmabuf:") || is_message_queue(fd, look.pid)) {
-    look.inspection.findings.add(findings::kKernelObject, fd.name() + " is " + fd.link);
-    return;
+  if (fd.link.starts_with("/dmabuf:") || is_message_queue(fd)) {
+    return look.add(findings::kKernelObject, fd, "is " + fd.link);
   }
-  if (file_system_of(fd, look.pid) == PROC_SUPER_MAGIC) return look_at_proc(fd, look);
+  if (file_system_of(fd) == PROC_SUPER_MAGIC) return look_at_proc(fd, look);
   if (fd.link.ends_with(kDeleted)) look_at_deleted(fd, look);
 }
 
@@ -299,11 +290,9 @@ void look_at_mount(const Descriptor& fd, Look& look) {
       look.mounts.contains(std::strtoull(fd.mount.c_str(), nullptr, 10))) {
     return;
   }
-  if (is_terminal(fd.status) || is_message_queue(fd, look.pid)) return;  // blockers of their own
+  if (is_terminal(fd.status) || is_message_queue(fd)) return;  // blockers of their own
   if (is_driver_file(fd.link)) return;
-  look.inspection.findings.add(
-      findings::kForeignMount,
-      fd.name() + " is " + fd.link + " on a mount of another mount namespace");
+  look.add(findings::kForeignMount, fd, "is " + fd.link + " on a mount of another mount namespace");
 }
 
 void look_at(const Descriptor& fd, Look& look) {
