@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "migrate-agent/linux/procfs/memory_of.h"
-#include "migrate-agent/linux/ptrace/held_threads.h"
+#include "migrate-agent/linux/ptrace/tracing.h"
 #include "migrate-agent/process/pages/page_scan.h"
 #include "migrate-agent/process/pages/process_memory.h"
 #include "src/base/side_by_side.h"
