@@ -30,10 +30,6 @@ namespace {
 
 constexpr char kMapped[] = "::ffff:";
 
-struct FreeInterfaces {
-  void operator()(ifaddrs* list) const { ::freeifaddrs(list); }
-};
-
 struct SocketAddress {
   sockaddr_storage storage{};
   socklen_t length = 0;
@@ -65,7 +61,7 @@ std::set<std::string> own_addresses() {
   std::set<std::string> addresses;
   ifaddrs* list = nullptr;
   if (::getifaddrs(&list) != 0) return addresses;
-  const std::unique_ptr<ifaddrs, FreeInterfaces> interfaces(list);
+  const std::unique_ptr<ifaddrs, decltype(&::freeifaddrs)> interfaces(list, &::freeifaddrs);
   for (const ifaddrs* at = list; at != nullptr; at = at->ifa_next) {
     if (at->ifa_addr == nullptr) continue;
     const int family = at->ifa_addr->sa_family;
