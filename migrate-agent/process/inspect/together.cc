@@ -16,7 +16,6 @@ namespace {
 namespace fs = std::filesystem;
 using procfs::FileId;
 
-/// Agents' processes run our own program, or another build of it in the same directory.
 bool is_agent(pid_t pid) {
   std::error_code error;
   const fs::path theirs = fs::read_symlink("/proc/" + std::to_string(pid) + "/exe", error);
