@@ -5,7 +5,6 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-
 namespace gcr::process::test {
 namespace {
 
