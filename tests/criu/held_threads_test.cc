@@ -1,6 +1,4 @@
 // One thread runs while the rest of its process is held, and nothing runs when the tracer dies.
-#include "migrate-agent/linux/ptrace/held_threads.h"
-
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <signal.h>
@@ -8,6 +6,7 @@
 #include <unistd.h>
 
 #include "migrate-agent/linux/procfs/procfs.h"
+#include "migrate-agent/linux/ptrace/tracing.h"
 #include "tests/criu/program.h"
 
 namespace gcr::criu::test {

@@ -17,7 +17,7 @@
 #include "migrate-agent/criu/images/images.h"
 #include "migrate-agent/criu/runs/criu.h"
 #include "migrate-agent/linux/procfs/procfs.h"
-#include "migrate-agent/process/pages/present_pages.h"
+#include "migrate-agent/process/pages/page_scan.h"
 #include "migrate-agent/process/pages/private_memory.h"
 #include "migrate-agent/process/pages/process_memory.h"
 #include "migrate-agent/process/pages/shared_memory.h"

@@ -25,7 +25,7 @@
 #include "migrate-agent/criu/memory/left_out_memory.h"
 #include "migrate-agent/linux/procfs/process_handle.h"
 #include "migrate-agent/process/inspect/credentials.h"
-#include "migrate-agent/process/inspect/outside_tcp.h"
+#include "migrate-agent/process/inspect/sockets.h"
 #include "proto/control.pb.h"
 #include "src/base/result.h"
 #include "src/base/unique_fd.h"

@@ -13,7 +13,7 @@
 
 #include "migrate-agent/criu/images/images.h"
 #include "migrate-agent/criu/launch/criu_rpc.pb.h"
-#include "migrate-agent/process/inspect/addresses.h"
+#include "migrate-agent/process/inspect/sockets.h"
 
 namespace gcr::criu {
 namespace {

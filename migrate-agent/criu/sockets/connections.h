@@ -21,7 +21,7 @@
 
 #include "migrate-agent/criu/images/core_images.h"
 #include "migrate-agent/criu/sockets/tcp_sockets.h"
-#include "migrate-agent/process/inspect/outside_tcp.h"
+#include "migrate-agent/process/inspect/sockets.h"
 #include "src/base/result.h"
 
 namespace gcr::criu {

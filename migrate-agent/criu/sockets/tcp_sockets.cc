@@ -13,7 +13,7 @@
 #include <optional>
 
 #include "migrate-agent/linux/procfs/procfs.h"
-#include "migrate-agent/process/inspect/addresses.h"
+#include "migrate-agent/process/inspect/sockets.h"
 #include "src/base/unique_fd.h"
 
 namespace gcr::criu {

@@ -87,7 +87,8 @@ std::uint64_t HostCopy::missing_bytes(const Job& job) const {
 Status HostCopy::make_room(const Job& job) {
   const std::uint64_t bytes = missing_bytes(job);
   if (bytes == 0) return {};
-  GCR_ASSIGN(auto region, hostmem::LandingRegion::create_file(bytes, policy_));
+  GCR_ASSIGN(auto region, hostmem::LandingRegion::create(bytes, policy_, {},
+                                                         hostmem::LandingRegion::Kind::kFile));
   GCR_ASSIGN(const auto gpu, gpus_.on(job.allocations().begin()->second.gpu));
   const auto pieces = pieces_of(region.bytes());
   std::vector<std::unique_ptr<device::HostMemory>> locked(pieces.size());

@@ -51,8 +51,9 @@ Result<std::span<std::byte>> IncomingVram::host_memory(std::uint64_t bytes, cons
                                                        const Reserve& reserve) {
   const bool keeps = mode_ == Mode::kKeep;
   GCR_TRY(reserve(bytes));
-  GCR_ASSIGN(auto region, keeps ? hostmem::LandingRegion::create_file(bytes, policy_)
-                                : hostmem::LandingRegion::create(bytes, policy_));
+  using Kind = hostmem::LandingRegion::Kind;
+  GCR_ASSIGN(auto region, hostmem::LandingRegion::create(bytes, policy_, {},
+                                                         keeps ? Kind::kFile : Kind::kMemory));
   if (!keeps) {
     GCR_ASSIGN(const auto opened, gpus_.on(gpu));
     GCR_ASSIGN(page_locked_.emplace_back(), opened->page_lock(region.bytes()));

@@ -14,12 +14,11 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <map>
+#include <cstddef>
+#include <span>
 #include <sstream>
 
 #include "migrate-agent/linux/procfs/procfs.h"
-#include "src/base/unique_fd.h"
-#include "src/base/uuid.h"
 
 namespace gcr::cgroups {
 namespace {
@@ -36,8 +35,8 @@ constexpr int kPatienceMs = 10'000;
 constexpr int kMostDevices = 4096;
 
 /// Bits for the ways to open a device that access(2) allows.
-constexpr unsigned char kRead = 1;
-constexpr unsigned char kWrite = 2;
+constexpr std::byte kRead{1};
+constexpr std::byte kWrite{2};
 
 /// Returns the device nodes of NVIDIA GPUs, as /proc/driver/nvidia lists them.
 std::map<Uuid, std::string> nvidia_nodes() {
@@ -98,38 +97,19 @@ bool is_forbidden(const char* path, int mode) {
   return ::faccessat(AT_FDCWD, path, mode, 0) != 0 && (errno == EPERM || errno == EACCES);
 }
 
-/// Joins the groups and tests all paths. Runs in the forked child of a process with other threads,
-/// so it allocates no memory.
+/// Joins the groups and tests all paths, with one byte of `allowed` for each. Runs in the forked
+/// child of a process with other threads, so it allocates no memory.
 [[noreturn]] void probe(const std::vector<UniqueFd>& groups, const std::vector<const char*>& paths,
-                        unsigned char* allowed) {
+                        std::span<std::byte> allowed) {
   for (const UniqueFd& group : groups) {
     if (::write(group.get(), "0", 1) != 1) ::_exit(errno);
   }
   for (std::size_t i = 0; i < paths.size(); ++i) {
-    allowed[i] = static_cast<unsigned char>((is_forbidden(paths[i], R_OK) ? 0 : kRead) |
-                                            (is_forbidden(paths[i], W_OK) ? 0 : kWrite));
+    if (!is_forbidden(paths[i], R_OK)) allowed[i] |= kRead;
+    if (!is_forbidden(paths[i], W_OK)) allowed[i] |= kWrite;
   }
   ::_exit(0);
 }
-
-/// Shared memory in which probe() leaves its results, one byte for each path.
-class Answers {
- public:
-  explicit Answers(std::size_t count) : bytes_(std::max<std::size_t>(count, 1)) {
-    memory_ = ::mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-  }
-  Answers(const Answers&) = delete;
-  Answers& operator=(const Answers&) = delete;
-  ~Answers() {
-    if (*this) ::munmap(memory_, bytes_);
-  }
-  explicit operator bool() const { return memory_ != MAP_FAILED; }
-  unsigned char* begin() const { return static_cast<unsigned char*>(memory_); }
-
- private:
-  std::size_t bytes_;
-  void* memory_;
-};
 
 /// Waits for a child, and kills it if it does not end within kPatienceMs.
 Status reap(pid_t child) {
@@ -295,20 +275,23 @@ Result<std::optional<proto::DeviceLimits>> devices_of(const std::vector<Hierarch
   for (const proto::Device& device : devices) names.push_back(path_of(device, gpus));
   std::vector<const char*> paths;
   for (const std::string& name : names) paths.push_back(name.c_str());
-  const Answers answers(paths.size());
-  if (!answers) return Error::from_errno(errno, "cannot share memory with a child");
+  const std::size_t size = std::max<std::size_t>(paths.size(), 1);
+  void* const shared =
+      ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  if (shared == MAP_FAILED) return Error::from_errno(errno, "cannot share memory with a child");
+  const UniqueMapping answers(shared, size);
   const pid_t child = ::fork();
   if (child < 0) return Error::from_errno(errno, "cannot fork");
-  if (child == 0) probe(groups, paths, answers.begin());
+  if (child == 0) probe(groups, paths, answers.bytes());
   GCR_TRY(reap(child));
   proto::DeviceLimits limits;
   bool any = false;
   for (std::size_t i = 0; i < devices.size(); ++i) {
-    const unsigned char ways = answers.begin()[i];
+    const std::byte ways = answers.bytes()[i];
     any = any || ways != (kRead | kWrite);
-    if (ways == 0) continue;
-    devices[i].set_read((ways & kRead) != 0);
-    devices[i].set_write((ways & kWrite) != 0);
+    if (ways == std::byte{}) continue;
+    devices[i].set_read((ways & kRead) != std::byte{});
+    devices[i].set_write((ways & kWrite) != std::byte{});
     *limits.add_allowed() = std::move(devices[i]);
   }
   if (!any) return std::nullopt;

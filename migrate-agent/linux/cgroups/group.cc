@@ -9,7 +9,6 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -100,8 +99,6 @@ Status Group::freeze() const {
   return freezer_->version == Version::kTwo ? freeze_v2() : freeze_v1();
 }
 
-/// Freezes in version 1. Repeats the request each time: a thread that enters another stop misses
-/// the first.
 Status Group::freeze_v1() const {
   const auto deadline = Clock::now() + kPatience;
   for (;;) {
@@ -147,7 +144,6 @@ Status Group::thaw() const {
                                             : write(directory_ / "freezer.state", "THAWED");
 }
 
-/// Evicts processes until the group is empty: they may fork meanwhile.
 Status Group::until_empty(const std::function<Status(const std::string& pid)>& evict) const {
   const auto deadline = Clock::now() + kPatience;
   for (;;) {

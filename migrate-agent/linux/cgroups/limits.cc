@@ -1,10 +1,7 @@
-// How limits are read and applied. A process is limited by its own group and by all groups above
-// it, so the effective limit is the tightest value of these levels (Levels::least); for CPUs and
-// memory nodes the kernel computes the effective list itself. To apply limits, the destination
-// creates a group at the top of each hierarchy with a controller that is needed, enables the
-// controller there (version 2), and writes the values in the order of settings().
-// proto::GroupLimits has the limits of version 2. Version 1 has other file names, and limits memory
-// and swap together, so the swap limit is converted.
+// How limits are read and applied. The effective limit is the tightest one of a group and all
+// groups above it (Levels::least); for CPUs and memory nodes the kernel computes the effective list
+// itself. proto::GroupLimits has the limits of version 2. Version 1 has other file names, and
+// limits memory and swap together, so the swap limit is converted.
 #include "migrate-agent/linux/cgroups/limits.h"
 
 #include <errno.h>
@@ -46,8 +43,7 @@ std::optional<std::uint64_t> number(std::string_view text) {
   return value;
 }
 
-/// A group and all its visible ancestors, the group first. The effective limit is the tightest of
-/// them.
+/// A group and all its visible ancestors, the group first.
 class Levels {
  public:
   Levels(const Hierarchy& hierarchy, const fs::path& group) : version_(hierarchy.version) {
@@ -93,7 +89,6 @@ void read_memory(const Levels& levels, proto::GroupLimits& limits) {
   const auto memory = levels.least(levels.either("memory.limit_in_bytes", "memory.max"));
   if (memory) limits.set_memory_bytes(*memory);
   auto swap = levels.least(levels.either("memory.memsw.limit_in_bytes", "memory.swap.max"));
-  // Version 1 limits memory and swap together.
   if (swap && levels.is_of_version_one()) *swap -= std::min(*swap, memory.value_or(0));
   if (swap) limits.set_swap_bytes(*swap);
 }

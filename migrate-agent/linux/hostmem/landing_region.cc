@@ -53,28 +53,6 @@ Status keep_private(std::span<std::byte> bytes) {
   return {};
 }
 
-struct MappedFile {
-  UniqueFd file;
-  UniqueMapping mapping;
-};
-
-Result<MappedFile> map_file(UniqueFd file, std::uint64_t bytes) {
-  void* at = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0);
-  if (at != MAP_FAILED) return MappedFile{std::move(file), UniqueMapping(at, bytes)};
-  return Error::from_errno(errno, fmt::format("reserving {} in a memfd", format_bytes(bytes)));
-}
-
-/// Maps a new unnamed file. If `flags` ask for hugepages, the kernel reserves all of them now or
-/// fails.
-Result<MappedFile> map_new_file(std::uint64_t bytes, unsigned flags) {
-  UniqueFd file(::memfd_create("gcr-landing", MFD_CLOEXEC | flags));
-  if (!file) return Error::from_errno(errno, "creating a memfd");
-  if (::ftruncate(file.get(), static_cast<off_t>(bytes)) != 0) {
-    return Error::from_errno(errno, "sizing a memfd");
-  }
-  return map_file(std::move(file), bytes);
-}
-
 /// Maps anonymous memory at an address that transparent hugepages can use.
 Result<UniqueMapping> map_ordinary(std::uint64_t bytes) {
   const std::uint64_t room = bytes + kChunkBytes;
@@ -103,18 +81,32 @@ LandingRegion& LandingRegion::operator=(LandingRegion&& other) noexcept {
   return *this;
 }
 
-Result<LandingRegion> LandingRegion::create_huge(std::uint64_t bytes,
-                                                 const HugepageLimits& limits) {
-  auto region = create_huge(bytes, limits, Raise::kWhatIsMissing);
-  if (region || !limits.may_raise) return region;
-  // Programs that do not use our lock may have taken hugepages since they were counted.
-  auto again = create_huge(bytes, limits, Raise::kAll);
-  return again ? std::move(again) : std::move(region);
+Result<LandingRegion> LandingRegion::map_file(UniqueFd file, std::uint64_t bytes) {
+  void* at = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0);
+  if (at == MAP_FAILED) {
+    return Error::from_errno(errno, fmt::format("reserving {} in a memfd", format_bytes(bytes)));
+  }
+  LandingRegion region;
+  region.file_ = std::move(file);
+  region.mapping_ = UniqueMapping(at, bytes);
+  return region;
+}
+
+/// Maps a new unnamed file. If `flags` ask for hugepages, the kernel reserves all of them now or
+/// fails.
+Result<LandingRegion> LandingRegion::map_new_file(std::uint64_t bytes, unsigned flags) {
+  UniqueFd file(::memfd_create("gcr-landing", MFD_CLOEXEC | flags));
+  if (!file) return Error::from_errno(errno, "creating a memfd");
+  if (::ftruncate(file.get(), static_cast<off_t>(bytes)) != 0) {
+    return Error::from_errno(errno, "sizing a memfd");
+  }
+  return map_file(std::move(file), bytes);
 }
 
 Result<LandingRegion> LandingRegion::create_huge(std::uint64_t bytes, const HugepageLimits& limits,
                                                  Raise raise) {
   const std::uint64_t pages = bytes / kChunkBytes;
+  HugepageClaim claim;
   LandingRegion region;
   {
     GCR_ASSIGN(const HugepageLock lock, HugepageLock::take(limits));
@@ -132,11 +124,10 @@ Result<LandingRegion> LandingRegion::create_huge(std::uint64_t bytes, const Huge
                                           format_bytes(memory))
                             : ""));
       }
-      GCR_ASSIGN(region.claim_, HugepageClaim::add(limits, missing, lock));
+      GCR_ASSIGN(claim, HugepageClaim::add(limits, missing, lock));
     }
-    GCR_ASSIGN(MappedFile mapped, map_new_file(bytes, MFD_HUGETLB | MFD_HUGE_2MB));
-    region.file_ = std::move(mapped.file);
-    region.mapping_ = std::move(mapped.mapping);
+    GCR_ASSIGN(region, map_new_file(bytes, MFD_HUGETLB | MFD_HUGE_2MB));
+    region.claim_ = std::move(claim);
   }
   GCR_TRY(keep_private(region.mapping_.bytes()));
   GCR_TRY(populate(region.mapping_.bytes()));
@@ -153,9 +144,7 @@ Result<LandingRegion> LandingRegion::create_ordinary(std::uint64_t bytes, Kind k
   }
   LandingRegion region;
   if (kind == Kind::kFile) {
-    GCR_ASSIGN(MappedFile mapped, map_new_file(bytes, 0));
-    region.file_ = std::move(mapped.file);
-    region.mapping_ = std::move(mapped.mapping);
+    GCR_ASSIGN(region, map_new_file(bytes, 0));
   } else {
     GCR_ASSIGN(region.mapping_, map_ordinary(bytes));
   }
@@ -166,28 +155,15 @@ Result<LandingRegion> LandingRegion::create_ordinary(std::uint64_t bytes, Kind k
   return region;
 }
 
-Result<LandingRegion> LandingRegion::create(std::uint64_t bytes, HugepagePolicy policy,
-                                            const HugepageLimits& limits) {
-  return make(bytes, policy, limits, Kind::kMemory);
-}
-
-Result<LandingRegion> LandingRegion::create_file(std::uint64_t bytes, HugepagePolicy policy,
-                                                 const HugepageLimits& limits) {
-  return make(bytes, policy, limits, Kind::kFile);
-}
-
 Result<LandingRegion> LandingRegion::open(UniqueFd file, std::uint64_t bytes) {
-  GCR_ASSIGN(MappedFile mapped, map_file(std::move(file), round_up(bytes, kChunkBytes)));
-  GCR_TRY(keep_private(mapped.mapping.bytes()));
-  LandingRegion region;
-  region.file_ = std::move(mapped.file);
-  region.mapping_ = std::move(mapped.mapping);
+  GCR_ASSIGN(LandingRegion region, map_file(std::move(file), round_up(bytes, kChunkBytes)));
+  GCR_TRY(keep_private(region.mapping_.bytes()));
   region.size_bytes_ = bytes;
   return region;
 }
 
-Result<LandingRegion> LandingRegion::make(std::uint64_t bytes, HugepagePolicy policy,
-                                          const HugepageLimits& limits, Kind kind) {
+Result<LandingRegion> LandingRegion::create(std::uint64_t bytes, HugepagePolicy policy,
+                                            const HugepageLimits& limits, Kind kind) {
   if (bytes == 0) return LandingRegion();
   if (bytes > (std::uint64_t{1} << 46)) {
     return Error(Code::kInvalidArgument,
@@ -196,7 +172,11 @@ Result<LandingRegion> LandingRegion::make(std::uint64_t bytes, HugepagePolicy po
   const std::uint64_t whole = round_up(bytes, kChunkBytes);
   std::string note;
   if (policy != HugepagePolicy::kNever) {
-    auto region = create_huge(whole, limits);
+    auto region = create_huge(whole, limits, Raise::kWhatIsMissing);
+    if (!region && limits.may_raise) {
+      auto again = create_huge(whole, limits, Raise::kAll);
+      if (again) region = std::move(again);
+    }
     if (region) {
       if (kind == Kind::kMemory)
         region->file_.reset();  // an open file would keep the memory after unmapping

@@ -7,7 +7,6 @@
 #include <string>
 
 #include "migrate-agent/linux/hostmem/hugepage_claim.h"
-#include "migrate-agent/linux/hostmem/hugepage_policy.h"
 #include "migrate-agent/linux/hostmem/memory_info.h"
 #include "src/base/result.h"
 #include "src/base/unique_fd.h"
@@ -22,24 +21,22 @@ class LandingRegion {
   LandingRegion(LandingRegion&&) noexcept = default;
   LandingRegion& operator=(LandingRegion&& other) noexcept;
 
+  /// kFile: in an unnamed file, whose descriptor keeps the memory alive after the region.
+  enum class Kind { kMemory, kFile };
+
   /// Maps and populates `bytes` (0 gives an empty region) with up to 16 threads. Takes free
   /// hugepages; if they do not suffice and `limits` allows it, raises the kernel's limit of surplus
   /// pages by the number that is missing until the region is destroyed. kResourceExhausted, with
   /// sizes, if the memory or (kRequire) the hugepages cannot be allocated; then nothing is left
   /// behind.
   static Result<LandingRegion> create(std::uint64_t bytes, HugepagePolicy policy,
-                                      const HugepageLimits& limits = {});
+                                      const HugepageLimits& limits = {}, Kind kind = Kind::kMemory);
 
-  /// Creates the region in an unnamed file, whose descriptor keeps the memory alive after the
-  /// region. Otherwise like create().
-  static Result<LandingRegion> create_file(std::uint64_t bytes, HugepagePolicy policy,
-                                           const HugepageLimits& limits = {});
-
-  /// Maps `bytes` of a file that create_file() made, maybe in another process. Its pages are those
-  /// of the file.
+  /// Maps `bytes` of a region's file, which maybe another process made. Its pages are those of the
+  /// file.
   static Result<LandingRegion> open(UniqueFd file, std::uint64_t bytes);
 
-  /// Returns the descriptor of the file; only after create_file() or open().
+  /// Returns the descriptor of the file; only of kFile and after open().
   int file() const { return file_.get(); }
 
   /// Returns the memory, aligned to 2 MiB, initially zero, exactly as long as requested.
@@ -53,14 +50,12 @@ class LandingRegion {
   const std::string& note() const { return note_; }
 
  private:
-  enum class Kind { kMemory, kFile };
-  static Result<LandingRegion> make(std::uint64_t bytes, HugepagePolicy policy,
-                                    const HugepageLimits& limits, Kind kind);
   /// How far the limit of hugepages is raised: by the missing pages, or by all that are needed.
   enum class Raise { kWhatIsMissing, kAll };
-  static Result<LandingRegion> create_huge(std::uint64_t bytes, const HugepageLimits& limits);
   static Result<LandingRegion> create_huge(std::uint64_t bytes, const HugepageLimits& limits,
                                            Raise raise);
+  static Result<LandingRegion> map_file(UniqueFd file, std::uint64_t bytes);
+  static Result<LandingRegion> map_new_file(std::uint64_t bytes, unsigned flags);
   static Result<LandingRegion> create_ordinary(std::uint64_t bytes, Kind kind);
 
   // Members are destroyed in reverse order: the pages are freed before the limit is lowered.

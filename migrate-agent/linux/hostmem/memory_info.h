@@ -8,6 +8,13 @@
 
 namespace gcr::hostmem {
 
+enum class HugepagePolicy {
+  kInvalid = 0,
+  kAuto,     ///< hugepages, or ordinary pages with a note
+  kRequire,  ///< hugepages or nothing
+  kNever,    ///< ordinary pages
+};
+
 /// Directory of the kernel's counters and limits of 2 MiB hugepages.
 inline constexpr const char* kHugepageDirectory = "/sys/kernel/mm/hugepages/hugepages-2048kB";
 

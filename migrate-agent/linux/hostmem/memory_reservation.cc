@@ -10,7 +10,6 @@
 #include <charconv>
 #include <fstream>
 
-#include "migrate-agent/linux/hostmem/memory_info.h"
 #include "migrate-agent/linux/procfs/procfs.h"
 #include "src/base/file_lock.h"
 #include "src/base/uuid.h"

@@ -12,7 +12,7 @@
 #include <memory>
 #include <mutex>
 
-#include "migrate-agent/linux/hostmem/hugepage_policy.h"
+#include "migrate-agent/linux/hostmem/memory_info.h"
 #include "src/base/result.h"
 #include "src/base/unique_fd.h"
 #include "src/base/units.h"

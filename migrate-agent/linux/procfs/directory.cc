@@ -9,6 +9,8 @@
 
 #include <memory>
 
+#include "migrate-agent/linux/procfs/procfs.h"
+
 namespace gcr::procfs {
 namespace {
 
@@ -58,5 +60,13 @@ FileId file_at(const UniqueFd& directory, const std::string& name) {
   if (::fstatat(directory.get(), name.c_str(), &status, AT_SYMLINK_NOFOLLOW) != 0) return {};
   return {status.st_dev, status.st_ino};
 }
+
+FileId id_of(const UniqueFd& file) {
+  struct stat status {};
+  if (::fstat(file.get(), &status) != 0) return {};
+  return {status.st_dev, status.st_ino};
+}
+
+FileId id_of(const std::string& path) { return id_of(hold(path)); }
 
 }  // namespace gcr::procfs

@@ -33,4 +33,9 @@ std::multimap<ino_t, std::string> regular_files(const UniqueFd& directory);
 /// Follows no link.
 FileId file_at(const UniqueFd& directory, const std::string& name);
 
+/// Returns the identity of an open file, or of the file at a path, through links; {0, 0}, with
+/// errno set, if there is none.
+FileId id_of(const UniqueFd& file);
+FileId id_of(const std::string& path);
+
 }  // namespace gcr::procfs

@@ -16,12 +16,11 @@
 #include <array>
 #include <charconv>
 #include <filesystem>
-#include <map>
 #include <sstream>
-#include <string>
 #include <string_view>
 #include <vector>
 
+#include "migrate-agent/linux/procfs/directory.h"
 #include "migrate-agent/linux/procfs/procfs.h"
 
 namespace gcr::procfs {
@@ -49,9 +48,7 @@ Error refused(const std::string& what) {
   return Error(Code::kRefused, "in the mount namespace of the process " + what);
 }
 
-bool same_file(const struct stat& one, const struct stat& other) {
-  return one.st_dev == other.st_dev && one.st_ino == other.st_ino;
-}
+bool is_same(const FileId& one, const FileId& other) { return one != FileId() && one == other; }
 
 /// Opens `path` as a process with that root directory sees it; no link leads out of it.
 UniqueFd open_in(const UniqueFd& root, const char* path) {
@@ -59,27 +56,6 @@ UniqueFd open_in(const UniqueFd& root, const char* path) {
   how.flags = O_PATH | O_NOFOLLOW | O_CLOEXEC;
   how.resolve = RESOLVE_IN_ROOT | RESOLVE_NO_MAGICLINKS;
   return UniqueFd(static_cast<int>(::syscall(SYS_openat2, root.get(), path, &how, sizeof(how))));
-}
-
-struct Mount {
-  std::uint64_t parent;
-  std::string device, root, point;
-};
-
-using MountTable = std::map<std::uint64_t, Mount>;
-
-MountTable mounts_of(pid_t pid) {
-  MountTable table;
-  std::istringstream lines(read_text(path_of(pid, "mountinfo")));
-  for (std::string line; std::getline(lines, line);) {
-    std::istringstream fields(line);
-    std::uint64_t id = 0;
-    Mount mount{};
-    if (fields >> id >> mount.parent >> mount.device >> mount.root >> mount.point) {
-      table.emplace(id, std::move(mount));
-    }
-  }
-  return table;
 }
 
 bool is_below(const MountTable& table, std::uint64_t id, std::uint64_t top) {
@@ -120,10 +96,8 @@ bool shows_pid_namespace_of(pid_t pid, const UniqueFd& proc) {
   if (numbers.empty()) return false;
   const std::string there =
       "self/fd/" + std::to_string(proc.get()) + "/" + std::to_string(numbers.back());
-  struct stat own {};
-  struct stat shown {};
-  return namespace_pids(there).size() == 1 && ::stat(path_of(pid, "ns/pid").c_str(), &own) == 0 &&
-         ::stat(("/proc/" + there + "/ns/pid").c_str(), &shown) == 0 && same_file(own, shown);
+  return namespace_pids(there).size() == 1 &&
+         is_same(id_of(path_of(pid, "ns/pid")), id_of("/proc/" + there + "/ns/pid"));
 }
 
 Status check_proc(pid_t pid, const UniqueFd& root) {
@@ -146,10 +120,8 @@ Status check_proc(pid_t pid, const UniqueFd& root) {
 Status check_is_ours_or_missing(const UniqueFd& root, const char* path) {
   const UniqueFd theirs = open_in(root, path);
   if (!theirs && errno == ENOENT) return {};
-  struct stat theirs_status {};
   struct stat ours {};
-  if (theirs && ::fstat(theirs.get(), &theirs_status) == 0 && ::lstat(path, &ours) == 0 &&
-      same_file(theirs_status, ours)) {
+  if (theirs && ::lstat(path, &ours) == 0 && is_same(id_of(theirs), {ours.st_dev, ours.st_ino})) {
     return {};
   }
   return refused(std::string(path) + " is not this host's");
@@ -235,6 +207,20 @@ Result<UniqueFd> root_of(pid_t pid) {
 
 }  // namespace
 
+MountTable mounts_of(pid_t pid) {
+  MountTable table;
+  std::istringstream lines(read_text(path_of(pid, "mountinfo")));
+  for (std::string line; std::getline(lines, line);) {
+    std::istringstream fields(line);
+    std::uint64_t id = 0;
+    Mount mount;
+    if (fields >> id >> mount.parent >> mount.device >> mount.root >> mount.point) {
+      table.emplace(id, std::move(mount));
+    }
+  }
+  return table;
+}
+
 Result<MountNamespace> MountNamespace::of(pid_t pid) {
   UniqueFd fd(::open(path_of(pid, "ns/mnt").c_str(), O_RDONLY | O_CLOEXEC));
   if (fd) return MountNamespace(std::move(fd));
@@ -243,20 +229,12 @@ Result<MountNamespace> MountNamespace::of(pid_t pid) {
 }
 
 bool MountNamespace::is_that_of(pid_t pid) const {
-  struct stat held {};
-  struct stat theirs {};
-  return ::fstat(fd_.get(), &held) == 0 && ::stat(path_of(pid, "ns/mnt").c_str(), &theirs) == 0 &&
-         same_file(held, theirs);
+  return is_same(id_of(fd_), id_of(path_of(pid, "ns/mnt")));
 }
 
 Status MountNamespace::check_owner() const {
   const UniqueFd owner(::ioctl(fd_.get(), NS_GET_USERNS));  // the kernel closes it at exec
-  struct stat theirs {};
-  struct stat ours {};
-  if (owner && ::fstat(owner.get(), &theirs) == 0 && ::stat("/proc/self/ns/user", &ours) == 0 &&
-      same_file(theirs, ours)) {
-    return {};
-  }
+  if (is_same(id_of(owner), id_of("/proc/self/ns/user"))) return {};
   return Error(Code::kRefused,
                "its mount namespace belongs to a user namespace other than the agent's");
 }

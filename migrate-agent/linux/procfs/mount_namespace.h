@@ -1,8 +1,12 @@
-// The mount namespace of a process. The process controls its mounts, so this checks whether a
-// program of ours may work inside it.
+// The mounts of a process, and its mount namespace. The process controls its mounts, so this checks
+// whether a program of ours may work inside it.
 #pragma once
 
 #include <sys/types.h>
+
+#include <cstdint>
+#include <map>
+#include <string>
 
 #include "src/base/result.h"
 #include "src/base/unique_fd.h"
@@ -29,6 +33,16 @@ class MountNamespace {
 
   UniqueFd fd_;
 };
+
+/// A mount, as a line of /proc/PID/mountinfo has it.
+struct Mount {
+  std::uint64_t parent = 0;
+  std::string device, root, point;
+};
+
+/// The mounts that a process sees, by the kernel's numbers. Empty if it is gone.
+using MountTable = std::map<std::uint64_t, Mount>;
+MountTable mounts_of(pid_t pid);
 
 /// Succeeds if CRIU can trust what it reads in a mount namespace, as seen by `pid`, a process in
 /// it: /proc is a whole procfs of the PID namespace of `pid` with nothing mounted in it, and CRIU's

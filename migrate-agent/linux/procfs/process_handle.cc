@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <string>
-#include <vector>
 
 #include "migrate-agent/linux/procfs/procfs.h"
 

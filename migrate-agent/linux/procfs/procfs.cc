@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <linux/kcmp.h>
 #include <poll.h>
 #include <sys/stat.h>
@@ -15,7 +16,6 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
-#include <map>
 #include <sstream>
 
 namespace gcr::procfs {
@@ -39,7 +39,16 @@ std::vector<pid_t> numbers_in(const std::string& directory) {
   return numbers;
 }
 
-pid_t parent_of(pid_t pid) { return read_stat(pid).value_or(Stat()).parent; }
+/// Returns the rest of the line "`name`:" without leading blanks; empty if there is none.
+std::string field_of(const std::string& path, const std::string& name) {
+  std::ifstream file(path);
+  for (std::string line; std::getline(file, line);) {
+    if (line.compare(0, name.size(), name) != 0 || line[name.size()] != ':') continue;
+    const std::size_t start = line.find_first_not_of(" \t", name.size() + 1);
+    return start == std::string::npos ? "" : line.substr(start);
+  }
+  return "";
+}
 
 }  // namespace
 
@@ -89,13 +98,11 @@ pid_t innermost_pid(const std::map<std::string, std::string>& status) {
 }
 
 std::string status_field(const std::string& task, const std::string& name) {
-  std::ifstream file("/proc/" + task + "/status");
-  for (std::string line; std::getline(file, line);) {
-    if (line.compare(0, name.size(), name) != 0 || line[name.size()] != ':') continue;
-    const std::size_t start = line.find_first_not_of(" \t", name.size() + 1);
-    return start == std::string::npos ? "" : line.substr(start);
-  }
-  return "";
+  return field_of("/proc/" + task + "/status", name);
+}
+
+std::string descriptor_field(pid_t pid, int number, const std::string& name) {
+  return field_of(fmt::format("/proc/{}/fdinfo/{}", pid, number), name);
 }
 
 std::uint64_t status_bits(const std::string& task, const std::string& name) {
@@ -167,10 +174,8 @@ std::uint64_t resident_bytes(const Stat& stat) {
 }
 
 uid_t owner_of(pid_t pid) {
-  const std::string ids = status_field(std::to_string(pid), "Uid");
-  uid_t uid = 0;
-  std::from_chars(ids.data(), ids.data() + ids.size(), uid);
-  return uid;
+  return static_cast<uid_t>(
+      std::strtoul(status_field(std::to_string(pid), "Uid").c_str(), nullptr, 10));
 }
 
 char state(const std::string& task) { return read_stat(task).value_or(Stat()).state; }
@@ -225,7 +230,7 @@ std::vector<pid_t> processes() { return numbers_in("/proc"); }
 std::vector<pid_t> tree(pid_t pid) {
   std::multimap<pid_t, pid_t> children;
   for (const pid_t candidate : processes()) {
-    children.emplace(parent_of(candidate), candidate);
+    children.emplace(read_stat(candidate).value_or(Stat()).parent, candidate);
   }
   std::vector<pid_t> found{pid};
   for (std::size_t at = 0; at < found.size(); ++at) {

@@ -66,15 +66,16 @@ uid_t owner_of(pid_t pid);
 /// there is none.
 std::string status_field(const std::string& task, const std::string& name);
 
-/// Returns a field of /proc/`task`/status that is a set of bits in hexadecimal, such as
-/// capabilities or signals; 0 if there is none.
-std::uint64_t status_bits(const std::string& task, const std::string& name);
+/// Returns the same of /proc/`pid`/fdinfo/`number`.
+std::string descriptor_field(pid_t pid, int number, const std::string& name);
 
 /// Returns every line "Name:" of /proc/`task`/status, without leading blanks. Empty if the task is
 /// gone.
 std::map<std::string, std::string> status_fields(const std::string& task);
 
-/// Returns a field of `status` that is a set of bits in hexadecimal; 0 if there is none.
+/// Returns a field of `status`, or of /proc/`task`/status, that is a set of bits in hexadecimal,
+/// such as capabilities or signals; 0 if there is none.
+std::uint64_t status_bits(const std::string& task, const std::string& name);
 std::uint64_t bits_in(const std::map<std::string, std::string>& status, const std::string& name);
 
 /// Returns the id in the innermost PID namespace ("NSpid:") from `status`; 0 if there is none.

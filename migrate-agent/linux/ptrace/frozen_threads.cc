@@ -1,21 +1,15 @@
-// How threads are held. All ptrace calls for a thread must come from the thread that seized it, so
-// each FrozenThreads runs a Tracer in a thread of its own: it seizes, reports the number of
-// threads, waits for the order how to end (std::promise<End>), and releases. While the processes
-// are stopped, every thread but `running` is seized; then SIGCONT continues the processes, and only
-// `running` and threads that it creates do run. stop_again() sends SIGSTOP and freezes the group
-// before it releases the threads, so that none of them runs in between.
+// Each FrozenThreads runs a Tracer in a thread of its own: it seizes, reports the number of
+// threads, waits for the order how to end (std::promise<End>), and releases.
 #include "migrate-agent/linux/ptrace/frozen_threads.h"
 
 #include <errno.h>
 #include <signal.h>
 #include <sys/ptrace.h>
 
-#include <algorithm>
 #include <future>
 #include <map>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "migrate-agent/linux/procfs/procfs.h"
 #include "migrate-agent/linux/ptrace/tracing.h"

@@ -12,7 +12,7 @@
 #include "migrate-agent/gpu/host_copy/host_copy.h"
 #include "migrate-agent/migration/finish/destination.h"
 #include "migrate-agent/migration/finish/records.h"
-#include "migrate-agent/process/inspect/addresses.h"
+#include "migrate-agent/process/inspect/sockets.h"
 #include "src/base/log.h"
 
 // The destination's course. answer() takes one step for each request and checks first that the

@@ -10,7 +10,7 @@ namespace gcr::migration::destination {
 Status Course::carry(const proto::CarryRequest& request, proto::CarryReply& reply) {
   GCR_TRY(expect(commit::DestinationState::kBuilding, "CarryRequest"));
   findings::Findings findings(findings::Side::kDestination);
-  GCR_ASSIGN(files_, memory_files::look(request.files(), request.boot_id(), findings));
+  GCR_ASSIGN(files_, memory_files::plan(request.files(), request.boot_id(), findings));
   if (findings.has_blocker()) {
     return Error(Code::kRefused, findings::reason_of(findings.list()));
   }

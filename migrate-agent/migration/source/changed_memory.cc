@@ -7,7 +7,7 @@
 #include <cstdlib>
 
 #include "migrate-agent/linux/procfs/procfs.h"
-#include "migrate-agent/process/pages/present_pages.h"
+#include "migrate-agent/process/pages/page_scan.h"
 #include "src/base/log.h"
 
 namespace gcr::migration {

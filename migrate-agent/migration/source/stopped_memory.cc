@@ -8,7 +8,7 @@
 #include "migrate-agent/criu/images/images.h"
 #include "migrate-agent/linux/procfs/procfs.h"
 #include "migrate-agent/process/inspect/inspect.h"
-#include "migrate-agent/process/pages/present_pages.h"
+#include "migrate-agent/process/pages/page_scan.h"
 
 namespace gcr::migration {
 

@@ -27,7 +27,7 @@
 #include "migrate-agent/gpu/keeper/keeper.h"
 #include "migrate-agent/gpu/mover/give.h"
 #include "migrate-agent/linux/procfs/procfs.h"
-#include "migrate-agent/linux/ptrace/held_threads.h"
+#include "migrate-agent/linux/ptrace/tracing.h"
 #include "migrate-agent/migration/undo/recovery.h"
 #include "migrate-agent/process/inspect/sharing.h"
 #include "src/base/log.h"

@@ -11,7 +11,6 @@
 #include "migrate-agent/linux/hostmem/memory_info.h"
 #include "migrate-agent/preflight/compare/comparison.h"
 #include "migrate-agent/preflight/compare/security_labels.h"
-#include "migrate-agent/process/inspect/addresses.h"
 #include "migrate-agent/process/inspect/named_files.h"
 #include "migrate-agent/process/inspect/sockets.h"
 #include "migrate-agent/process/inspect/surroundings.h"
@@ -172,7 +171,7 @@ void compare_process(const proto::ProcessFacts& process, const proto::HostFacts&
 Result<std::set<std::string>> compare_memory_files(const proto::PreflightRequest& request,
                                                    findings::Findings& findings) {
   GCR_ASSIGN(const auto files,
-             memory_files::look(request.memory_files(), request.boot_id(), findings));
+             memory_files::plan(request.memory_files(), request.boot_id(), findings));
   std::vector<proto::Credentials> members;
   for (const proto::ProcessFacts& member : request.members()) {
     members.push_back(member.credentials());

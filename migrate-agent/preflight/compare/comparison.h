@@ -18,7 +18,7 @@
 #include "migrate-agent/gpu/mover/gpu_map.h"
 #include "migrate-agent/gpu/mover/incoming_vram.h"
 #include "migrate-agent/preflight/compare/host_facts.h"
-#include "migrate-agent/process/inspect/addresses.h"
+#include "migrate-agent/process/inspect/sockets.h"
 #include "proto/control.pb.h"
 
 namespace gcr::preflight {

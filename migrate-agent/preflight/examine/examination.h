@@ -21,7 +21,7 @@
 #include "migrate-agent/preflight/compare/host_facts.h"
 #include "migrate-agent/preflight/examine/driver_alone.h"
 #include "migrate-agent/process/inspect/inspect.h"
-#include "migrate-agent/process/inspect/outside_tcp.h"
+#include "migrate-agent/process/inspect/sockets.h"
 #include "migrate-agent/process/memory_files/outgoing.h"
 #include "proto/control.pb.h"
 

@@ -14,7 +14,7 @@
 #include "migrate-agent/preflight/examine/steps.h"
 #include "migrate-agent/process/inspect/inspect.h"
 #include "migrate-agent/process/inspect/sharing.h"
-#include "migrate-agent/process/inspect/system_v.h"
+#include "migrate-agent/process/inspect/surroundings.h"
 
 namespace gcr::preflight {
 namespace {

@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <linux/capability.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -9,9 +10,13 @@
 
 #include <array>
 #include <cstdlib>
+#include <map>
 #include <thread>
 
+#include "migrate-agent/linux/procfs/directory.h"
 #include "migrate-agent/linux/procfs/procfs.h"
+#include "migrate-agent/process/inspect/credentials.h"
+#include "migrate-agent/process/inspect/sharing.h"
 
 namespace gcr::process {
 namespace {
@@ -61,6 +66,42 @@ int try_one(const WantedAccess& wanted) {
   return wanted.access == 0 ? 0 : try_held(file, wanted.access);
 }
 
+struct RemovedFile {
+  UniqueFd file;
+  std::string what;  ///< "descriptor 3, /var/log/service (deleted)"
+  bool reads = false;
+};
+
+using RemovedFiles = std::map<procfs::FileId, RemovedFile>;
+
+/// `link` is the kernel's link to the file itself.
+void add_if_removed(const std::string& link, const std::string& what, bool reads,
+                    RemovedFiles& removed) {
+  UniqueFd file = procfs::hold(link);
+  struct stat status {};
+  if (!file || ::fstat(file.get(), &status) != 0) return;
+  if (!S_ISREG(status.st_mode) || status.st_nlink != 0) return;
+  RemovedFile& one = removed[{status.st_dev, status.st_ino}];
+  one.reads |= reads;
+  if (!one.file) {
+    one.file = std::move(file);
+    one.what = what;
+  }
+}
+
+RemovedFiles removed_files_of(pid_t pid) {
+  const std::string process = fmt::format("/proc/{}", pid);
+  RemovedFiles removed;
+  for (const auto& [number, link] : procfs::descriptor_links(pid)) {
+    if (!link.starts_with('/') || is_driver_file(link)) continue;
+    const bool reads = (open_mode(pid, number) & R_OK) != 0;
+    add_if_removed(fmt::format("{}/fd/{}", process, number),
+                   fmt::format("descriptor {}, {},", number, link), reads, removed);
+  }
+  add_if_removed(process + "/exe", "its program", false, removed);
+  return removed;
+}
+
 }  // namespace
 
 Status act_as(const proto::Credentials& who, const std::function<void()>& work) {
@@ -78,10 +119,9 @@ bool is_owner(const proto::Credentials& who, uid_t user) {
   return has_ids(who) && who.uids(kFileSystemId) == user;
 }
 
-std::uint32_t open_mode(const std::string& process, const std::string& number) {
-  const std::string text = procfs::read_text(process + "/fdinfo/" + number);
-  const std::size_t at = text.find("flags:");
-  const auto flags = at == std::string::npos ? 0 : std::strtoul(text.c_str() + at + 6, nullptr, 8);
+std::uint32_t open_mode(pid_t pid, int number) {
+  const auto flags =
+      std::strtoul(procfs::descriptor_field(pid, number, "flags").c_str(), nullptr, 8);
   if ((flags & O_PATH) != 0) return F_OK;
   switch (flags & O_ACCMODE) {
     case O_RDONLY:
@@ -108,6 +148,25 @@ Result<std::vector<int>> try_access(const proto::Credentials& who,
     for (std::size_t at = 0; at < wanted.size(); ++at) results[at] = try_one(wanted[at]);
   }));
   return results;
+}
+
+Status look_at_removed_files(pid_t pid, findings::Findings& findings) {
+  RemovedFiles unread = removed_files_of(pid);
+  std::erase_if(unread, [](const auto& one) { return one.second.reads; });
+  if (unread.empty()) return {};
+  Status tried;
+  GCR_TRY(find_rights(pid, [&](const proto::Credentials& who) {
+    tried = act_as(who, [&] {
+      std::erase_if(unread, [](const auto& one) { return try_held(one.second.file, R_OK) == 0; });
+    });
+    return !tried || unread.empty();
+  }));
+  GCR_TRY(tried);
+  for (const auto& [id, one] : unread) {
+    findings.add(findings::kDeletedFileAccess,
+                 fmt::format("{} is a removed file that the process may not read", one.what));
+  }
+  return {};
 }
 
 }  // namespace gcr::process

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "migrate-agent/base/findings/catalogue.h"
 #include "proto/control.pb.h"
 #include "src/base/result.h"
 #include "src/base/unique_fd.h"
@@ -22,8 +23,8 @@ Status act_as(const proto::Credentials& who, const std::function<void()>& work);
 /// Whether `who` is the owner of files of that user. No capability makes a process the owner.
 bool is_owner(const proto::Credentials& who, uid_t user);
 
-/// What a descriptor of a process lets it do: R_OK, W_OK. `process`: "/proc/7"; `number`: "3".
-std::uint32_t open_mode(const std::string& process, const std::string& number);
+/// What a descriptor of a process lets it do: R_OK, W_OK.
+std::uint32_t open_mode(pid_t pid, int number);
 
 /// Whether the calling thread may do this with a held file, by the kernel's word: R_OK, W_OK, X_OK.
 /// 0 or an errno. Nothing is opened.
@@ -41,5 +42,12 @@ struct WantedAccess {
 /// error says why this could not be done.
 Result<std::vector<int>> try_access(const proto::Credentials& who,
                                     const std::vector<WantedAccess>& wanted);
+
+/// Adds "deleted-file-access" for each regular file without a name that `pid` has, but not open for
+/// reading, and that none of its threads could open for reading: CRIU takes its content along
+/// without asking who may read it, into a checkpoint that is the user's, for example. The program
+/// counts: it may be executed by who may not read it. Opens nothing. kNotFound if the process is
+/// gone; other errors if its rights cannot be tried.
+Status look_at_removed_files(pid_t pid, findings::Findings& findings);
 
 }  // namespace gcr::process

@@ -1,5 +1,4 @@
 // How the destination compares its own files.
-#include <errno.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
 

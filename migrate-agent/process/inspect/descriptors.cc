@@ -1,7 +1,6 @@
 #include "migrate-agent/process/inspect/descriptors.h"
 
-#include <errno.h>
-#include <fcntl.h>
+#include <fmt/format.h>
 #include <linux/magic.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -17,13 +16,11 @@
 #include <array>
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
 #include <map>
-#include <set>
 
+#include "migrate-agent/linux/procfs/mount_namespace.h"
 #include "migrate-agent/linux/procfs/procfs.h"
 #include "migrate-agent/process/inspect/files.h"
-#include "migrate-agent/process/inspect/proc_files.h"
 #include "migrate-agent/process/inspect/sharing.h"
 #include "migrate-agent/process/inspect/sockets.h"
 #include "src/base/units.h"
@@ -38,9 +35,10 @@ constexpr long kMessageQueueMagic = 0x19800202;  // MQUEUE_MAGIC of the kernel
 
 struct Descriptor {
   int number = -1;
+  std::string path;  ///< the kernel's link to the file itself: "/proc/7/fd/3"
   std::string link;  ///< "/path", "pipe:[1]", "socket:[2]", "anon_inode:[eventfd]"
   struct stat status {};
-  int mount = -1;  ///< the kernel's number
+  std::string mount{};  ///< the kernel's number, of what has a path
 
   std::string name() const {
     switch (number) {
@@ -56,24 +54,6 @@ struct Descriptor {
   }
 };
 
-/// Decimal "mnt_id:" of /proc/PID/fdinfo/N.
-void read_information(const std::string& process, Descriptor& fd) {
-  std::ifstream file(process + "/fdinfo/" + std::to_string(fd.number));
-  for (std::string line; std::getline(file, line);) {
-    if (line.starts_with("mnt_id:")) {
-      fd.mount = std::atoi(line.c_str() + 7);
-    }
-  }
-}
-
-/// The mounts of the process's mount namespace, by the kernel's numbers.
-std::set<int> mounts_of(pid_t pid) {
-  std::ifstream file("/proc/" + std::to_string(pid) + "/mountinfo");
-  std::set<int> mounts;
-  for (std::string line; std::getline(file, line);) mounts.insert(std::atoi(line.c_str()));
-  return mounts;
-}
-
 Result<std::vector<Descriptor>> read_descriptors(pid_t pid) {
   const std::string process = "/proc/" + std::to_string(pid);
   std::error_code error;
@@ -86,10 +66,11 @@ Result<std::vector<Descriptor>> read_descriptors(pid_t pid) {
   for (const fs::directory_iterator end; !error && it != end; it.increment(error)) {
     Descriptor one;
     one.number = std::atoi(it->path().filename().c_str());
+    one.path = it->path();
     std::error_code gone;
-    one.link = fs::read_symlink(it->path(), gone);
-    if (gone || ::stat(it->path().c_str(), &one.status) != 0) continue;  // closed meanwhile
-    if (one.link.starts_with('/')) read_information(process, one);
+    one.link = fs::read_symlink(one.path, gone);
+    if (gone || ::stat(one.path.c_str(), &one.status) != 0) continue;  // closed meanwhile
+    if (one.link.starts_with('/')) one.mount = procfs::descriptor_field(pid, one.number, "mnt_id");
     descriptors.push_back(std::move(one));
   }
   return descriptors;
@@ -108,7 +89,14 @@ struct Look {
   std::map<std::uint64_t, std::uint64_t> unix_peers{};
   std::map<std::uint64_t, InternetSocket> internet{};           ///< by inode
   std::map<InternetSocket::Ends, std::uint64_t> connections{};  ///< their inodes
-  std::set<int> mounts{};
+  procfs::MountTable mounts{};
+
+  void add(findings::Id finding, const Descriptor& fd, const std::string& what) {
+    inspection.findings.add(finding, fd.name() + " " + what);
+  }
+  void add_object(findings::Id finding, const Descriptor& fd, const std::string& what) {
+    inspection.findings.add_object(finding, fd.name() + " " + what, fd.link);
+  }
 };
 
 bool is_terminal(const struct stat& status) {
@@ -126,29 +114,23 @@ bool is_plain_memory_device(const struct stat& status) {
 
 void look_at_device(const Descriptor& fd, Look& look) {
   if (is_terminal(fd.status)) {
-    look.inspection.findings.add(findings::kTerminal,
-                                 fd.name() + " is the terminal " + fd.link + "");
-    return;
+    return look.add(findings::kTerminal, fd, "is the terminal " + fd.link);
   }
   if (is_plain_memory_device(fd.status) || is_driver_file(fd.link)) return;
-  look.inspection.findings.add_object(findings::kDevice, fd.name() + " is the device " + fd.link,
-                                      fd.link);
+  look.add_object(findings::kDevice, fd, "is the device " + fd.link);
 }
 
 void look_at_pipe(const Descriptor& fd, Look& look) {
   const pid_t holder = look.together != nullptr ? look.together->outsider(fd.link) : 0;
-  if (holder == 0) return;
-  look.inspection.findings.add(findings::kOutsidePipe,
-                               fd.name() + " is a pipe to " + holder_text(holder) + "");
+  if (holder != 0) look.add(findings::kOutsidePipe, fd, "is a pipe to " + holder_text(holder));
 }
 
 /// The kernel's name for the protocol: "TCP", "UNIX-STREAM", "NETLINK", … Empty if it does not
 /// tell.
-std::string socket_kind(const Descriptor& fd, pid_t holder) {
-  const std::string path = "/proc/" + std::to_string(holder) + "/fd/" + std::to_string(fd.number);
+std::string socket_kind(const Descriptor& fd) {
   std::array<char, 64> name{};
   const ssize_t length =
-      ::getxattr(path.c_str(), "system.sockprotoname", name.data(), name.size() - 1);
+      ::getxattr(fd.path.c_str(), "system.sockprotoname", name.data(), name.size() - 1);
   return length > 0 ? name.data() : "";
 }
 
@@ -170,9 +152,9 @@ proto::BoundSocket& add_socket(const InternetSocket& socket, Look& look) {
 }
 
 /// What becomes of what cannot move depends on what the operator has asked for.
-void add_outside_tcp(const std::string& what, Look& look) {
+void add_outside_tcp(const Descriptor& fd, const std::string& what, Look& look) {
   const bool refuse = look.outside_tcp == OutsideTcp::kRefuse;
-  look.inspection.findings.add(refuse ? findings::kTcpEstablished : findings::kTcpReset, what);
+  look.add(refuse ? findings::kTcpEstablished : findings::kTcpReset, fd, what);
 }
 
 /// What works on top of a TCP connection in the kernel, such as "tls"; empty if nothing does.
@@ -196,33 +178,31 @@ void look_at_connection(const Descriptor& fd, const InternetSocket& socket, Look
     inside.set_remote_port(socket.remote_port);
     const std::string upper = upper_layer(fd, look.pid);
     if (upper.empty()) return;
-    look.inspection.findings.add(
-        findings::kSocketKind, fd.name() + " is a TCP connection with " + upper + " in the kernel");
-    return;
+    return look.add(findings::kSocketKind, fd,
+                    "is a TCP connection with " + upper + " in the kernel");
   }
   std::string whose = "outside of it";
   if (on_this_host && inode == 0) whose = "not accepted yet, or closed";
   if (inode != 0) whose = "in " + holder_text(look.together->outsider(socket_link(inode)));
-  add_outside_tcp(fd.name() + " is a TCP connection from " + socket.local_name() + " to " +
-                      socket.remote_name() + ", whose other end is " + whose,
+  add_outside_tcp(fd,
+                  fmt::format("is a TCP connection from {} to {}, whose other end is {}",
+                              socket.local_name(), socket.remote_name(), whose),
                   look);
 }
 
 void look_at_listener(const Descriptor& fd, const InternetSocket& socket, Look& look) {
   add_socket(socket, look);
   if (socket.waiting == 0) return;
-  add_outside_tcp(
-      fd.name() + " listens on " + socket.local_name() +
-          ", and connections wait there to be accepted: " + std::to_string(socket.waiting),
-      look);
+  add_outside_tcp(fd,
+                  fmt::format("listens on {}, and connections wait there to be accepted: {}",
+                              socket.local_name(), socket.waiting),
+                  look);
 }
 
 void look_at_socket(const Descriptor& fd, Look& look) {
   const std::uint64_t inode = fd.status.st_ino;
-  if (!can_be_dumped(socket_kind(fd, look.pid))) {
-    look.inspection.findings.add(
-        findings::kSocketKind, fd.name() + " is a socket of the kind " + socket_kind(fd, look.pid));
-  }
+  const std::string kind = socket_kind(fd);
+  if (!can_be_dumped(kind)) look.add(findings::kSocketKind, fd, "is a socket of the kind " + kind);
   if (look.together == nullptr) return;
   const auto internet = look.internet.find(inode);
   if (internet != look.internet.end() && internet->second.connection) {
@@ -239,18 +219,14 @@ void look_at_socket(const Descriptor& fd, Look& look) {
     if (other != 0) holder = other;
   }
   if (outside || holder != 0) {
-    look.inspection.findings.add(findings::kOutsideSocket,
-                                 fd.name() + " is a socket shared with " + holder_text(holder));
+    look.add(findings::kOutsideSocket, fd, "is a socket shared with " + holder_text(holder));
   }
 }
 
 /// The process that a pidfd stands for, as the reader sees it; -1 if it is gone.
 pid_t pid_of_pidfd(const Descriptor& fd, pid_t holder) {
-  std::ifstream file("/proc/" + std::to_string(holder) + "/fdinfo/" + std::to_string(fd.number));
-  for (std::string line; std::getline(file, line);) {
-    if (line.starts_with("Pid:")) return static_cast<pid_t>(std::atol(line.c_str() + 4));
-  }
-  return -1;
+  const std::string pid = procfs::descriptor_field(holder, fd.number, "Pid");
+  return pid.empty() ? -1 : std::atoi(pid.c_str());
 }
 
 /// CRIU 4.1's list, tested one by one.
@@ -264,57 +240,45 @@ bool can_be_dumped(const Descriptor& fd, pid_t holder) {
 
 void look_at_anonymous(const Descriptor& fd, Look& look) {
   if (fd.link == "anon_inode:[io_uring]") {
-    look.inspection.findings.add(findings::kIoUring, fd.name() + " is an io_uring");
+    look.add(findings::kIoUring, fd, "is an io_uring");
   } else if (!can_be_dumped(fd, look.pid)) {
-    look.inspection.findings.add_object(findings::kKernelObject, fd.name() + " is " + fd.link,
-                                        fd.link);
+    look.add_object(findings::kKernelObject, fd, "is " + fd.link);
   }
 }
 
-/// The kernel's link to the file itself.
-std::string link_to(const Descriptor& fd, pid_t holder) {
-  return "/proc/" + std::to_string(holder) + "/fd/" + std::to_string(fd.number);
-}
-
 /// Its magic number; 0 if it cannot be told.
-long file_system_of(const Descriptor& fd, pid_t holder) {
+long file_system_of(const Descriptor& fd) {
   struct statfs system {};
-  return ::statfs(link_to(fd, holder).c_str(), &system) == 0 ? system.f_type : 0;
+  return ::statfs(fd.path.c_str(), &system) == 0 ? system.f_type : 0;
 }
 
 void look_at_deleted(const Descriptor& fd, Look& look) {
   const auto size = static_cast<std::uint64_t>(fd.status.st_blocks) * 512;  // as CRIU computes it
   if (fd.link.starts_with("/memfd:") || is_driver_file(fd.link)) return;
   if (fd.status.st_nlink != 0) {
-    if (file_system_of(fd, look.pid) == TMPFS_MAGIC) return;  // migrate-agent/process/files
-    look.inspection.findings.add(
-        findings::kDeletedFile,
-        fd.name() + " is " + fd.link + ", which still exists under another name");
+    if (file_system_of(fd) == TMPFS_MAGIC) return;  // migrate-agent/process/memory_files
+    look.add(findings::kDeletedFile, fd,
+             "is " + fd.link + ", which still exists under another name");
   } else if (size > kDeletedFileLimitBytes) {
-    look.inspection.findings.add(findings::kDeletedFile, fd.name() + " is " + fd.link + " with " +
-                                                             format_bytes(size) + "; at most " +
-                                                             format_bytes(kDeletedFileLimitBytes) +
-                                                             " of a deleted file can be moved");
+    look.add(findings::kDeletedFile, fd,
+             fmt::format("is {} with {}; at most {} of a deleted file can be moved", fd.link,
+                         format_bytes(size), format_bytes(kDeletedFileLimitBytes)));
   }
 }
 
 void look_at_proc(const Descriptor& fd, Look& look) {
-  const std::string reason = why_not_by_name(look.pid, fd.number, link_to(fd, look.pid));
+  const std::string reason = why_not_by_name(look.pid, fd.number, fd.path);
   if (reason.empty()) return;
-  look.inspection.findings.add_object(findings::kProcFile,
-                                      fd.name() + " is " + fd.link + ", a file " + reason, fd.link);
+  look.add_object(findings::kProcFile, fd, "is " + fd.link + ", a file " + reason);
 }
 
-bool is_message_queue(const Descriptor& fd, pid_t holder) {
-  return file_system_of(fd, holder) == kMessageQueueMagic;
-}
+bool is_message_queue(const Descriptor& fd) { return file_system_of(fd) == kMessageQueueMagic; }
 
 void look_at_file(const Descriptor& fd, Look& look) {
-  if (fd.link.starts_with("/dmabuf:") || is_message_queue(fd, look.pid)) {
-    look.inspection.findings.add(findings::kKernelObject, fd.name() + " is " + fd.link);
-    return;
+  if (fd.link.starts_with("/dmabuf:") || is_message_queue(fd)) {
+    return look.add(findings::kKernelObject, fd, "is " + fd.link);
   }
-  if (file_system_of(fd, look.pid) == PROC_SUPER_MAGIC) return look_at_proc(fd, look);
+  if (file_system_of(fd) == PROC_SUPER_MAGIC) return look_at_proc(fd, look);
   if (fd.link.ends_with(kDeleted)) look_at_deleted(fd, look);
 }
 
@@ -322,12 +286,13 @@ void look_at_file(const Descriptor& fd, Look& look) {
 void look_at_mount(const Descriptor& fd, Look& look) {
   const bool has_name = fd.link.starts_with("/") && !fd.link.starts_with("/memfd:") &&
                         !fd.link.ends_with(kDeleted) && !fd.link.starts_with("/dmabuf:");
-  if (!has_name || fd.mount < 0 || look.mounts.contains(fd.mount)) return;
-  if (is_terminal(fd.status) || is_message_queue(fd, look.pid)) return;  // blockers of their own
+  if (!has_name || fd.mount.empty() ||
+      look.mounts.contains(std::strtoull(fd.mount.c_str(), nullptr, 10))) {
+    return;
+  }
+  if (is_terminal(fd.status) || is_message_queue(fd)) return;  // blockers of their own
   if (is_driver_file(fd.link)) return;
-  look.inspection.findings.add(
-      findings::kForeignMount,
-      fd.name() + " is " + fd.link + " on a mount of another mount namespace");
+  look.add(findings::kForeignMount, fd, "is " + fd.link + " on a mount of another mount namespace");
 }
 
 void look_at(const Descriptor& fd, Look& look) {
@@ -352,20 +317,19 @@ void look_at(const Descriptor& fd, Look& look) {
 }  // namespace
 
 std::string describe_process(pid_t pid) {
-  std::ifstream file("/proc/" + std::to_string(pid) + "/comm");
-  std::string name;
-  std::getline(file, name);
+  const std::string text = procfs::read_text("/proc/" + std::to_string(pid) + "/comm");
+  const std::string name = text.substr(0, text.find('\n'));
   return std::to_string(pid) + " (" + (name.empty() ? "gone" : name) + ")";
 }
 
-Status inspect_descriptors(pid_t pid, const Together& together, bool same_network,
+Status inspect_descriptors(pid_t pid, const Together* together, bool same_network,
                            OutsideTcp outside_tcp, Inspection& inspection) {
   GCR_ASSIGN(const std::vector<Descriptor> descriptors, read_descriptors(pid));
-  Look look{pid, &together, outside_tcp, inspection};
+  Look look{pid, together, outside_tcp, inspection};
   const bool has_sockets = std::ranges::any_of(
       descriptors, [](const Descriptor& fd) { return S_ISSOCK(fd.status.st_mode); });
   // The kernel looks through the table of all connections for it.
-  if (has_sockets && same_network) {
+  if (together != nullptr && has_sockets && same_network) {
     for (InternetSocket& socket : internet_sockets(pid)) {
       if (socket.connection) look.connections.emplace(socket.ends(), socket.inode);
       look.internet.emplace(socket.inode, std::move(socket));
@@ -377,15 +341,7 @@ Status inspect_descriptors(pid_t pid, const Together& together, bool same_networ
       inspection.findings.add(findings::kCannotInspect, peers.error().message());
     }
   }
-  look.mounts = mounts_of(pid);
-  for (const Descriptor& fd : descriptors) look_at(fd, look);
-  return {};
-}
-
-Status inspect_descriptor_kinds(pid_t pid, Inspection& inspection) {
-  GCR_ASSIGN(const std::vector<Descriptor> descriptors, read_descriptors(pid));
-  Look look{pid, nullptr, OutsideTcp::kRefuse, inspection};
-  look.mounts = mounts_of(pid);
+  look.mounts = procfs::mounts_of(pid);
   for (const Descriptor& fd : descriptors) look_at(fd, look);
   return {};
 }

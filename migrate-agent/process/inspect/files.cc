@@ -1,9 +1,7 @@
 #include "migrate-agent/process/inspect/files.h"
 
-#include <errno.h>
-#include <fcntl.h>
+#include <fmt/format.h>
 #include <openssl/evp.h>
-#include <sys/stat.h>
 #include <sys/sysmacros.h>
 
 #include <array>
@@ -18,7 +16,6 @@
 #include "migrate-agent/linux/procfs/procfs.h"
 #include "migrate-agent/process/inspect/elf.h"
 #include "migrate-agent/process/inspect/named_files.h"
-#include "src/base/unique_fd.h"
 
 namespace gcr::process {
 namespace {
@@ -85,9 +82,7 @@ std::string map_files_name(const std::string& range) {
   char* end = nullptr;
   const auto from = std::strtoull(range.c_str(), &end, 16);
   const auto to = *end == '-' ? std::strtoull(end + 1, nullptr, 16) : 0;
-  std::ostringstream name;
-  name << std::hex << from << '-' << to;
-  return name.str();
+  return fmt::format("{:x}-{:x}", from, to);
 }
 
 }  // namespace

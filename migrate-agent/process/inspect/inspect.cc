@@ -6,17 +6,14 @@
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
-#include <map>
-#include <sstream>
 #include <thread>
 
 #include "migrate-agent/linux/procfs/mount_namespace.h"
 #include "migrate-agent/linux/procfs/procfs.h"
+#include "migrate-agent/process/inspect/access.h"
 #include "migrate-agent/process/inspect/credentials.h"
 #include "migrate-agent/process/inspect/descriptors.h"
 #include "migrate-agent/process/inspect/named_files.h"
-#include "migrate-agent/process/inspect/removed_files.h"
 #include "migrate-agent/process/inspect/sharing.h"
 #include "migrate-agent/process/inspect/surroundings.h"
 
@@ -173,7 +170,7 @@ Result<findings::Findings> inspect_again(pid_t pid, const Confinement& before) {
   compare(before, confinement_of(pid), inspection.findings);
   look_at_tracer(pid, status, inspection.findings);
   GCR_TRY(look_at_removed_files(pid, inspection.findings));
-  GCR_TRY(inspect_descriptor_kinds(pid, inspection));
+  GCR_TRY(inspect_descriptors(pid, nullptr, false, OutsideTcp::kRefuse, inspection));
   return std::move(inspection.findings);
 }
 
@@ -208,7 +205,7 @@ Result<Inspection> inspect(pid_t pid, const Together& together, OutsideTcp outsi
   look_at_state(pid, status, inspection);
   const bool same_network =
       procfs::namespace_link(pid, "net") == procfs::namespace_link(::getpid(), "net");
-  GCR_TRY(inspect_descriptors(pid, together, same_network, outside_tcp, inspection));
+  GCR_TRY(inspect_descriptors(pid, &together, same_network, outside_tcp, inspection));
   inspect_mappings(pid, together, inspection);
   GCR_TRY(look_at_files(pid, inspection));
   GCR_TRY(look_at_removed_files(pid, inspection.findings));

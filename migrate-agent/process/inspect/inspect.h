@@ -9,7 +9,7 @@
 #include <string>
 
 #include "migrate-agent/base/findings/catalogue.h"
-#include "migrate-agent/process/inspect/outside_tcp.h"
+#include "migrate-agent/process/inspect/sockets.h"
 #include "migrate-agent/process/inspect/together.h"
 #include "proto/control.pb.h"
 #include "src/base/result.h"

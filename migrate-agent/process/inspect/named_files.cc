@@ -1,7 +1,6 @@
 #include "migrate-agent/process/inspect/named_files.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <linux/magic.h>
 #include <sys/stat.h>
@@ -10,14 +9,15 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdlib>
 #include <filesystem>
 #include <optional>
 
 #include "migrate-agent/linux/procfs/procfs.h"
 #include "migrate-agent/process/inspect/access.h"
+#include "migrate-agent/process/inspect/descriptors.h"
 #include "migrate-agent/process/inspect/files.h"
 #include "migrate-agent/process/inspect/inspect.h"
-#include "migrate-agent/process/inspect/proc_files.h"
 #include "migrate-agent/process/inspect/sharing.h"
 #include "src/base/unique_fd.h"
 
@@ -31,8 +31,8 @@ constexpr std::array<std::string_view, 8> kMemory = {
     "/memfd:",        "/dmabuf:", "/SYSV",      "/dev/zero (deleted)",
     "/anon_hugepage", "/[aio]",   "/secretmem", "/drm mm"};
 
-bool starts_with_any(const std::string& path, const auto& prefixes) {
-  return std::ranges::any_of(prefixes, [&](auto prefix) { return path.starts_with(prefix); });
+bool is_memory(const std::string& path) {
+  return std::ranges::any_of(kMemory, [&](auto name) { return path.starts_with(name); });
 }
 
 bool is_on_tmpfs(const UniqueFd& file) {
@@ -52,7 +52,7 @@ class Names {
     std::string gone;
     std::string path = fs::read_symlink(link, error);
     if (error) return miss(link, error.value());
-    if (!path.starts_with('/') || starts_with_any(path, kMemory) || is_driver_file(path) ||
+    if (!path.starts_with('/') || is_memory(path) || is_driver_file(path) ||
         path.starts_with(own_)) {
       return;
     }
@@ -158,11 +158,11 @@ class Names {
   std::optional<Error> missed_;
 };
 
-void add_descriptors(const std::string& process, Names& names) {
+void add_descriptors(pid_t pid, const std::string& process, Names& names) {
   std::error_code error;
   fs::directory_iterator it(process + "/fd", error);
   for (const fs::directory_iterator end; !error && it != end; it.increment(error)) {
-    const std::uint32_t access = open_mode(process, it->path().filename());
+    const std::uint32_t access = open_mode(pid, std::atoi(it->path().filename().c_str()));
     names.add(it->path(), access, (access & W_OK) == 0);
   }
 }
@@ -184,7 +184,7 @@ Result<std::vector<NamedFile>> named_files(pid_t pid, bool with_content) {
   Names names(pid, inner, with_content);
   std::error_code error;
   const std::string program = fs::read_symlink(process + "/exe", error);
-  add_descriptors(process, names);
+  add_descriptors(pid, process, names);
   add_mappings(pid, process, program, names);
   names.add(process + "/exe", X_OK, true, true);
   names.add(process + "/cwd", X_OK, false);

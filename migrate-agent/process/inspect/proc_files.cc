@@ -1,5 +1,4 @@
-#include "migrate-agent/process/inspect/proc_files.h"
-
+// Descriptors on a procfs.
 #include <elf.h>
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -9,13 +8,14 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
-#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <optional>
 #include <sstream>
 
+#include "migrate-agent/linux/procfs/mount_namespace.h"
 #include "migrate-agent/linux/procfs/procfs.h"
+#include "migrate-agent/process/inspect/descriptors.h"
 #include "migrate-agent/process/inspect/files.h"
 #include "src/base/unique_fd.h"
 
@@ -30,24 +30,13 @@ std::string first_component(const std::string& path) {
   return path.substr(kProc.size(), path.find('/', kProc.size()) - kProc.size());
 }
 
-/// Whether the mount of the process's with this number is all of a procfs, at /proc.
-bool is_at_proc(pid_t pid, int mount) {
-  std::ifstream file(fmt::format("/proc/{}/mountinfo", pid));
-  for (std::string line; std::getline(file, line);) {
-    // number, parent, device, root, mount point
-    std::istringstream fields(line);
-    int number = -1, parent = -1;
-    std::string device, root, point;
-    if (!(fields >> number >> parent >> device >> root >> point) || number != mount) continue;
-    return root == "/" && point == "/proc";
-  }
-  return false;
-}
-
-int mount_of(const std::string& link) {
+/// Whether `link` leads to a mount of the process's that is all of a procfs, at /proc.
+bool is_at_proc(pid_t pid, const std::string& link) {
   struct statx status {};
-  const bool told = ::statx(AT_FDCWD, link.c_str(), AT_NO_AUTOMOUNT, STATX_MNT_ID, &status) == 0;
-  return told ? static_cast<int>(status.stx_mnt_id) : -1;
+  if (::statx(AT_FDCWD, link.c_str(), AT_NO_AUTOMOUNT, STATX_MNT_ID, &status) != 0) return false;
+  const procfs::MountTable mounts = procfs::mounts_of(pid);
+  const auto mount = mounts.find(status.stx_mnt_id);
+  return mount != mounts.end() && mount->second.root == "/" && mount->second.point == "/proc";
 }
 
 /// Where the kernel has put 16 random bytes into the memory of the program when it was executed.
@@ -136,7 +125,7 @@ std::string why_not_by_name(pid_t pid, int number, const std::string& link) {
   if (error) return "which cannot be looked at";
   if (path.ends_with(kDeleted))
     path.resize(path.size() - kDeleted.size());  // of one that has ended
-  if (!is_at_proc(pid, mount_of(link))) return "on a procfs that is not the one at /proc";
+  if (!is_at_proc(pid, link)) return "on a procfs that is not the one at /proc";
   if (!is_of_process(path)) return "";
   const auto numbers = procfs::namespace_pids(std::to_string(pid));
   if (numbers.empty() || first_component(path) != std::to_string(numbers.back())) {

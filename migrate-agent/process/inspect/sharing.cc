@@ -1,5 +1,6 @@
 #include "migrate-agent/process/inspect/sharing.h"
 
+#include <fmt/format.h>
 #include <linux/magic.h>
 #include <sys/stat.h>
 #include <sys/vfs.h>
@@ -8,7 +9,6 @@
 #include <array>
 #include <filesystem>
 #include <map>
-#include <optional>
 #include <set>
 
 #include "migrate-agent/linux/procfs/procfs.h"
@@ -23,8 +23,7 @@ namespace fs = std::filesystem;
 
 constexpr char kPreloadLibrary[] = "libgcr-preload.so";
 
-/// Device and inode.
-using FileId = std::pair<std::uint64_t, std::uint64_t>;
+using procfs::FileId;
 
 /// The first outsider but ourselves that maps one of these, for each of them.
 std::map<FileId, pid_t> outside_mappers(const Together& together,
@@ -40,20 +39,25 @@ std::map<FileId, pid_t> outside_mappers(const Together& together,
   return mappers;
 }
 
+/// Memory that never had a name in a file system.
+bool is_nameless_memory(const Mapping& mapping) {
+  return mapping.path.starts_with("/memfd:") || mapping.path.starts_with("/dev/zero") ||
+         mapping.path.starts_with("/anon_hugepage");
+}
+
 bool is_memory_alone(const Mapping& mapping) {
-  return mapping.deleted || mapping.path.starts_with("/memfd:") ||
-         mapping.path.starts_with("/dev/zero") || mapping.path.starts_with("/anon_hugepage");
+  return mapping.deleted || is_nameless_memory(mapping);
 }
 
-/// Where the caller finds the file that `pid` calls `path`.
-std::string reachable(pid_t pid, const std::string& path) {
-  return "/proc/" + std::to_string(pid) + "/root" + path;
+/// The kernel's own link to a file that is mapped.
+std::string link_of(pid_t pid, const Mapping& mapping) {
+  return fmt::format("/proc/{}/map_files/{}", pid, mapping.range);
 }
 
-/// A file that is mapped, by the kernel's own link to it; nothing if it cannot be told.
+/// Nothing if it cannot be told.
 struct stat status_of(pid_t pid, const Mapping& mapping) {
   struct stat status {};
-  const std::string link = "/proc/" + std::to_string(pid) + "/map_files/" + mapping.range;
+  const std::string link = link_of(pid, mapping);
   const bool is_it = ::stat(link.c_str(), &status) == 0 && status.st_ino == mapping.inode;
   if (!is_it) status = {};
   return status;
@@ -61,21 +65,17 @@ struct stat status_of(pid_t pid, const Mapping& mapping) {
 
 bool is_on_tmpfs(pid_t pid, const Mapping& mapping) {
   struct statfs system {};
-  const std::string link = "/proc/" + std::to_string(pid) + "/map_files/" + mapping.range;
-  return ::statfs(link.c_str(), &system) == 0 && system.f_type == TMPFS_MAGIC;
+  return ::statfs(link_of(pid, mapping).c_str(), &system) == 0 && system.f_type == TMPFS_MAGIC;
 }
 
 /// A file in memory that was opened by a name that is gone, and still has others: it belongs to the
-/// job as a whole (migrate-agent/process/files).
+/// job as a whole (migrate-agent/process/memory_files).
 bool has_other_names(pid_t pid, const Mapping& mapping) {
   return status_of(pid, mapping).st_nlink != 0 && is_on_tmpfs(pid, mapping);
 }
 
 void look_at_deleted(pid_t pid, const Mapping& mapping, Inspection& inspection) {
-  if (mapping.path.starts_with("/memfd:") || mapping.path.starts_with("/dev/zero") ||
-      mapping.path.starts_with("/anon_hugepage")) {
-    return;
-  }
+  if (is_nameless_memory(mapping)) return;
   const struct stat status = status_of(pid, mapping);
   const std::uint64_t bytes = static_cast<std::uint64_t>(status.st_blocks) * 512;
   const std::string what = mapping.path + ", which is mapped, is deleted and ";
@@ -84,13 +84,13 @@ void look_at_deleted(pid_t pid, const Mapping& mapping, Inspection& inspection) 
     inspection.findings.add(findings::kDeletedFile, what + "still exists under another name");
   } else if (bytes > kDeletedFileLimitBytes) {
     inspection.findings.add(findings::kDeletedFile,
-                            what + "has " + format_bytes(bytes) + "; at most " +
-                                format_bytes(kDeletedFileLimitBytes) + " can be moved");
+                            fmt::format("{}has {}; at most {} can be moved", what,
+                                        format_bytes(bytes), format_bytes(kDeletedFileLimitBytes)));
   }
 }
 
 void look_at_file(pid_t pid, const Mapping& mapping, Inspection& inspection) {
-  const std::string real_path = reachable(pid, mapping.path);
+  const std::string real_path = fmt::format("/proc/{}/root{}", pid, mapping.path);
   struct stat status {};
   if (::stat(real_path.c_str(), &status) == 0 &&
       (S_ISCHR(status.st_mode) || S_ISBLK(status.st_mode))) {
@@ -106,9 +106,10 @@ bool is_preload_library(const Mapping& mapping) {
 /// In an IPC namespace of the job's own, System V objects move with the namespace.
 void look_at_segment(pid_t pid, const Mapping& mapping, Inspection& inspection) {
   if (procfs::namespace_link(pid, "ipc") != procfs::namespace_link(::getpid(), "ipc")) return;
-  inspection.findings.add(findings::kSystemV, "it has System V shared memory attached (id " +
-                                                  std::to_string(mapping.inode) +
-                                                  ") in the host's IPC namespace");
+  inspection.findings.add(findings::kSystemV,
+                          fmt::format("it has System V shared memory attached (id {}) in the "
+                                      "host's IPC namespace",
+                                      mapping.inode));
 }
 
 void look_at(pid_t pid, const Mapping& mapping, Inspection& inspection) {

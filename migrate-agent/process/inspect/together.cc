@@ -1,17 +1,21 @@
 #include "migrate-agent/process/inspect/together.h"
 
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
+
 #include <algorithm>
 #include <filesystem>
 
 #include "migrate-agent/linux/procfs/procfs.h"
+#include "migrate-agent/process/inspect/files.h"
 
 namespace gcr::process {
-
-namespace fs = std::filesystem;
-
 namespace {
 
-/// Agents' processes run our own program, or another build of it in the same directory.
+namespace fs = std::filesystem;
+using procfs::FileId;
+
 bool is_agent(pid_t pid) {
   std::error_code error;
   const fs::path theirs = fs::read_symlink("/proc/" + std::to_string(pid) + "/exe", error);
@@ -19,6 +23,29 @@ bool is_agent(pid_t pid) {
   const fs::path ours = fs::read_symlink("/proc/self/exe", error);
   return theirs == ours || (theirs.parent_path() == ours.parent_path() &&
                             theirs.filename().string().starts_with("migrate-agent"));
+}
+
+/// The file behind a descriptor; no file server is asked.
+FileId file_behind(pid_t pid, int descriptor) {
+  const std::string link = "/proc/" + std::to_string(pid) + "/fd/" + std::to_string(descriptor);
+  struct statx status {};
+  if (::statx(AT_FDCWD, link.c_str(), AT_STATX_DONT_SYNC, STATX_INO, &status) != 0) return {};
+  return {makedev(status.stx_dev_major, status.stx_dev_minor), status.stx_ino};
+}
+
+/// Those of `files` that the process has.
+std::set<FileId> had_by(pid_t pid, const std::set<FileId>& files) {
+  std::set<FileId> had;
+  for (const Mapping& mapping : named_mappings(pid)) {
+    const FileId id{mapping.device, mapping.inode};
+    if (files.contains(id)) had.insert(id);
+  }
+  for (const auto& [number, link] : procfs::descriptor_links(pid)) {
+    if (!link.starts_with('/')) continue;
+    const FileId id = file_behind(pid, number);
+    if (files.contains(id)) had.insert(id);
+  }
+  return had;
 }
 
 }  // namespace
@@ -53,6 +80,18 @@ pid_t Together::outsider(const std::string& link, Agents agents) const {
     if (agents == Agents::kCounted || !is_agent(holder)) return holder;
   }
   return 0;
+}
+
+std::map<FileId, pid_t> outsiders(const std::set<FileId>& files, const std::set<pid_t>& members) {
+  std::map<FileId, pid_t> found;
+  if (files.empty()) return found;
+  for (const pid_t pid : procfs::processes()) {
+    if (members.contains(pid)) continue;
+    const std::set<FileId> had = had_by(pid, files);
+    if (had.empty() || is_agent_or_gone(pid)) continue;
+    for (const FileId& file : had) found.emplace(file, pid);
+  }
+  return found;
 }
 
 }  // namespace gcr::process

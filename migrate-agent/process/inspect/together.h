@@ -1,4 +1,4 @@
-// The processes that move together, and who else has their pipes and sockets.
+// The processes that move together, and who else has their pipes, sockets and files.
 #pragma once
 
 #include <sys/types.h>
@@ -6,6 +6,8 @@
 #include <map>
 #include <set>
 #include <string>
+
+#include "migrate-agent/linux/procfs/directory.h"
 
 namespace gcr::process {
 
@@ -33,5 +35,10 @@ class Together {
 
 /// Agents' processes run our own program, or another build of it in the same directory.
 bool is_agent_or_gone(pid_t pid);
+
+/// For each of `files` that a process outside of `members` has open or mapped, one such process.
+/// Agents are none: they hold files for moments. Looks at every process, unless `files` is empty.
+std::map<procfs::FileId, pid_t> outsiders(const std::set<procfs::FileId>& files,
+                                          const std::set<pid_t>& members);
 
 }  // namespace gcr::process

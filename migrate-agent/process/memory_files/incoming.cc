@@ -57,27 +57,29 @@ class Places {
  public:
   explicit Places(findings::Findings& findings) : findings_(findings) {}
 
-  /// True if its names are free here, or all of them the same file, the source's.
-  bool look(const proto::MemoryFile& file, bool same_kernel, bool& shared) {
+  /// True if all of its names are the same file here, the source's. A finding if they are neither
+  /// that nor free.
+  bool is_shared(const proto::MemoryFile& file, bool same_kernel) {
     const FileId theirs{file.device(), file.inode()};
     bool fits = true;
     int found = 0;
     for (const std::string& name : file.names()) {
-      const FileId here = look_at(name, fits);
+      const FileId here = id_of(name, fits);
       found += same_kernel && here == theirs ? 1 : 0;
       if (here == FileId() || (same_kernel && here == theirs)) continue;
       fits = refuse("{} is here already, and moves with the process from the source", name);
     }
-    shared = found == file.names_size();
+    const bool shared = found == file.names_size();
     if (found != 0 && !shared) fits = refuse("{} has further names at the source", file.names(0));
     for (const std::string& name : file.opened_as()) {
-      if (look_at(name, fits) != FileId()) fits = refuse("{} is here already", name);
+      if (id_of(name, fits) != FileId()) fits = refuse("{} is here already", name);
     }
     if (fits && !shared) needed_[device_of(file.names(0))] += file.held_bytes();
-    return fits;
+    return shared;
   }
 
-  void look_at_space() {
+  /// A finding for each file system that lacks the space for all files seen so far.
+  void check_space() {
     for (const auto& [path, directory] : directories_) {
       struct statfs system {};
       const auto needed = needed_.find(device_of(directory));
@@ -101,7 +103,7 @@ class Places {
     return false;
   }
 
-  FileId look_at(const std::string& name, bool& fits) {
+  FileId id_of(const std::string& name, bool& fits) {
     const UniqueFd& directory = open(fs::path(name).parent_path());
     if (!directory) {
       fits = false;
@@ -207,16 +209,14 @@ UniqueFd hold_shared(const proto::MemoryFile& fact) {
   if (!directory) return {};
   UniqueFd file(
       ::openat(directory.get(), name.filename().c_str(), O_PATH | O_NOFOLLOW | O_CLOEXEC));
-  struct stat status {};
-  if (!file || ::fstat(file.get(), &status) != 0) return {};
+  if (!file || procfs::id_of(file) == FileId{fact.device(), fact.inode()}) return file;
   errno = ESTALE;
-  if (FileId{status.st_dev, status.st_ino} != FileId{fact.device(), fact.inode()}) file.reset();
-  return file;
+  return {};
 }
 
 }  // namespace
 
-Result<std::vector<IncomingFile>> look(const FileFacts& files, const std::string& boot_id,
+Result<std::vector<IncomingFile>> plan(const FileFacts& files, const std::string& boot_id,
                                        findings::Findings& findings) {
   if (files.size() > kMaxFiles) {
     return Error(Code::kProtocol,
@@ -228,11 +228,9 @@ Result<std::vector<IncomingFile>> look(const FileFacts& files, const std::string
   Places places(findings);
   for (const proto::MemoryFile& file : files) {
     GCR_TRY(check(file));
-    bool shared = false;
-    (void)places.look(file, same_kernel, shared);
-    incoming.push_back({file, shared});
+    incoming.push_back({file, places.is_shared(file, same_kernel)});
   }
-  places.look_at_space();
+  places.check_space();
   return incoming;
 }
 
@@ -294,10 +292,10 @@ Status Incoming::add(const IncomingFile& file, const fs::path& image,
     if (failed != 0) return Error::from_errno(failed, "cannot give it its owner and permissions");
     for (const std::string& name : file.fact.names()) made.held.add_made(name);
   }
-  struct stat status {};
-  if (::fstat(made.file.get(), &status) != 0) return Error::from_errno(errno, "cannot look at it");
-  made.held.set_device(status.st_dev);
-  made.held.set_inode(status.st_ino);
+  const FileId id = procfs::id_of(made.file);
+  if (id == FileId()) return Error::from_errno(errno, "cannot look at it");
+  made.held.set_device(id.first);
+  made.held.set_inode(id.second);
   *made.held.mutable_owner() = made.owner;
   journal::HeldFile temporary = made.held;
   *temporary.mutable_made() = file.fact.opened_as();

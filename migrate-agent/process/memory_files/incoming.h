@@ -25,7 +25,7 @@ struct IncomingFile {
 
 /// What has to become of each file here; "memory-file" for each that cannot be made. `boot_id`: of
 /// the source's kernel. kProtocol for what no agent would say.
-Result<std::vector<IncomingFile>> look(const FileFacts& files, const std::string& boot_id,
+Result<std::vector<IncomingFile>> plan(const FileFacts& files, const std::string& boot_id,
                                        findings::Findings& findings);
 
 /// The names that files will have which are to be made.

@@ -18,7 +18,7 @@
 #include "migrate-agent/process/inspect/credentials.h"
 #include "migrate-agent/process/inspect/descriptors.h"
 #include "migrate-agent/process/inspect/files.h"
-#include "migrate-agent/process/memory_files/outsiders.h"
+#include "migrate-agent/process/inspect/together.h"
 #include "src/base/units.h"
 
 namespace gcr::memory_files {
@@ -216,16 +216,14 @@ void refuse(const Use& use, const std::string& why, Outgoing& found) {
                   process::describe_process(use.holders.front().pid), use.name(), why));
 }
 
-FileId id_of(const OutgoingFile& file) { return {file.fact.device(), file.fact.inode()}; }
+FileId told_id(const proto::MemoryFile& fact) { return {fact.device(), fact.inode()}; }
 
 /// The file, as long as the member has it; none, with errno set, if not.
 UniqueFd hold(const OutgoingFile& file) {
   UniqueFd held = procfs::hold(file.link);
-  struct stat status {};
-  if (!held || ::fstat(held.get(), &status) != 0) return {};
+  if (!held || procfs::id_of(held) == told_id(file.fact)) return held;
   errno = ESTALE;
-  if (FileId{status.st_dev, status.st_ino} != id_of(file)) held.reset();
-  return held;
+  return {};
 }
 
 /// With the rights of the calling thread. True if the file has the name afterwards.
@@ -245,8 +243,9 @@ Status give_name(const OutgoingFile& file, const std::string& name) {
   const UniqueFd held = root ? hold(file) : UniqueFd();
   int failed = errno;
   if (held) {
-    GCR_TRY(process::act_as(
-        file.owner, [&] { failed = link_below(root, name, held, id_of(file)) ? 0 : errno; }));
+    GCR_TRY(process::act_as(file.owner, [&] {
+      failed = link_below(root, name, held, told_id(file.fact)) ? 0 : errno;
+    }));
     if (failed == 0) return {};
   }
   return Error(Code::kUnavailable, fmt::format("cannot name a file in memory {} for the dump: {}",
@@ -262,7 +261,7 @@ Outgoing find(std::span<const Member> members) {
   std::set<FileId> ids;
   for (const Member& member : members) pids.insert(member.pid);
   for (const auto& [id, use] : uses) ids.insert(id);
-  const auto others = outsiders(ids, pids);
+  const auto others = process::outsiders(ids, pids);
   Owners owners;
   for (const auto& [id, use] : uses) {
     const auto other = others.find(id);

@@ -14,9 +14,10 @@
 #include <set>
 #include <string_view>
 
+#include "migrate-agent/linux/procfs/directory.h"
 #include "migrate-agent/linux/procfs/procfs.h"
 #include "migrate-agent/process/inspect/files.h"
-#include "migrate-agent/process/pages/zero_scan.h"
+#include "migrate-agent/process/pages/page_scan.h"
 #include "src/base/side_by_side.h"
 #include "src/base/units.h"
 
@@ -40,11 +41,9 @@ std::set<std::uint64_t> opened(pid_t pid, dev_t device) {
     std::string_view link = descriptor.link;
     if (!link.ends_with(kDeleted)) continue;
     link.remove_suffix(kDeleted.size());
-    struct stat status {};
-    const std::string path = fmt::format("/proc/{}/fd/{}", pid, descriptor.number);
-    if (is_nameless(link) && ::stat(path.c_str(), &status) == 0 && status.st_dev == device) {
-      inodes.insert(status.st_ino);
-    }
+    if (!is_nameless(link)) continue;
+    const auto id = procfs::id_of(fmt::format("/proc/{}/fd/{}", pid, descriptor.number));
+    if (id.first == device) inodes.insert(id.second);
   }
   return inodes;
 }
@@ -64,11 +63,6 @@ std::shared_ptr<const UniqueFd> open(pid_t pid, const Mapping& mapping, std::uin
   return worth && size_bytes <= kMostSharedBytes ? file : nullptr;
 }
 
-std::uint64_t page_bytes() {
-  static const auto bytes = static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
-  return bytes;
-}
-
 /// Appends the pages in a part of the memory. Gives the last run of pages that it has seen, which
 /// may reach far behind the part.
 Result<AddressRange> add_pages(int file, const AddressRange& part, AddressRanges& pages) {
@@ -79,7 +73,7 @@ Result<AddressRange> add_pages(int file, const AddressRange& part, AddressRanges
     const off_t hole = data < 0 ? data : ::lseek(file, data, SEEK_HOLE);
     if (hole < 0) return Error::from_errno(errno, "cannot find the pages of shared memory");
     run = {static_cast<std::uint64_t>(data),
-           round_up(static_cast<std::uint64_t>(hole), page_bytes())};
+           round_up(static_cast<std::uint64_t>(hole), kPageBytes)};
     if (run.start < part.end) append(pages, {run.start, std::min(run.end, part.end)});
   }
   return run;
@@ -109,7 +103,7 @@ class PageSearch {
   };
 
   AddressRange range_of(std::size_t part) const {
-    const std::uint64_t size = round_up(memory_.size_bytes, page_bytes());
+    const std::uint64_t size = round_up(memory_.size_bytes, kPageBytes);
     return {part * kPartBytes, std::min((part + 1) * kPartBytes, size)};
   }
 
@@ -135,21 +129,21 @@ class PageSearch {
   std::vector<Part> parts_;
 };
 
+/// The file system of memory without a name, which no process can mount; 0 if it cannot be told.
+dev_t device_of_nameless_memory() {
+  const UniqueFd memory(::memfd_create("gcr", MFD_CLOEXEC));
+  return procfs::id_of(memory).first;
+}
+
 /// Without holes, as page-locked memory is.
 bool is_full(const SharedMemory& memory) {
   struct stat status {};
   return ::fstat(memory.file->get(), &status) == 0 &&
          static_cast<std::uint64_t>(status.st_blocks) * 512 >=
-             round_up(memory.size_bytes, page_bytes());
+             round_up(memory.size_bytes, kPageBytes);
 }
 
 }  // namespace
-
-dev_t device_of_nameless_memory() {
-  const UniqueFd memory(::memfd_create("gcr", MFD_CLOEXEC));
-  struct stat status {};
-  return memory && ::fstat(memory.get(), &status) == 0 ? status.st_dev : 0;
-}
 
 Result<std::vector<SharedMemory>> shared_memories(const std::vector<pid_t>& pids,
                                                   const MayMove& may_move) {
@@ -183,14 +177,8 @@ Result<std::vector<SharedMemory>> shared_memories(const std::vector<pid_t>& pids
   return memories;
 }
 
-AddressRanges data_of(const UniqueFd& file) {
-  AddressRanges pages;
-  (void)add_pages(file.get(), {0, std::numeric_limits<std::int64_t>::max()}, pages);
-  return pages;
-}
-
 Result<AddressRanges> pages_of(const SharedMemory& memory) {
-  if (is_full(memory)) return AddressRanges{{0, round_up(memory.size_bytes, page_bytes())}};
+  if (is_full(memory)) return AddressRanges{{0, round_up(memory.size_bytes, kPageBytes)}};
   return PageSearch(memory).run();
 }
 

@@ -43,13 +43,7 @@ Result<std::vector<SharedMemory>> shared_memories(const std::vector<pid_t>& pids
 /// The pages that are there, as offsets; swapped-out ones too. All others read as zeros.
 Result<AddressRanges> pages_of(const SharedMemory& memory);
 
-/// The same of any file, on one thread.
-AddressRanges data_of(const UniqueFd& file);
-
 /// Reads at offsets; zeros where nothing is. It may outlive `memory`.
 ReadMemory reader_of(const SharedMemory& memory);
-
-/// The file system of memory without a name, which no process can mount; 0 if it cannot be told.
-dev_t device_of_nameless_memory();
 
 }  // namespace gcr::process

@@ -1,6 +1,5 @@
 #include "migrate-agent/process/pages/write_tracker.h"
 
-#include <errno.h>
 #include <fmt/format.h>
 #include <linux/userfaultfd.h>
 #include <sys/ioctl.h>
@@ -8,7 +7,6 @@
 #include <filesystem>
 #include <utility>
 
-#include "migrate-agent/process/pages/present_pages.h"
 #include "src/base/pagemap_scan.h"
 
 namespace gcr::process {

@@ -17,7 +17,6 @@
 
 #include <chrono>
 #include <cstdint>
-#include <vector>
 
 #include "migrate-agent/gpu/access/gpu_access.h"
 #include "migrate-agent/linux/procfs/process_handle.h"

@@ -31,17 +31,6 @@ constexpr std::chrono::seconds kStart{5};
 constexpr std::chrono::milliseconds kPause{100};
 constexpr std::size_t kMostOutput = 4096;
 
-struct Pipe {
-  UniqueFd read;
-  UniqueFd write;
-};
-
-Result<Pipe> make_pipe() {
-  int ends[2];
-  if (::pipe2(ends, O_CLOEXEC) != 0) return Error::from_errno(errno, "cannot make a pipe");
-  return Pipe{UniqueFd(ends[0]), UniqueFd(ends[1])};
-}
-
 /// Starts the adopter with its output, of both kinds, going to `output`, and nothing else open.
 Result<pid_t> start(std::vector<std::string>& words, int output) {
   posix_spawn_file_actions_t actions;
@@ -118,11 +107,14 @@ Result<std::string> adopt(const Settings& settings, JobId job,
   std::vector<std::string> words{settings.adopter, settings.library, settings.spool, settings.node,
                                  std::to_string(job)};
   words.insert(words.end(), more.begin(), more.end());
-  GCR_ASSIGN(Pipe pipe, make_pipe());
-  GCR_ASSIGN(const pid_t pid, start(words, pipe.write.get()));
-  pipe.write.reset();
+  int ends[2];
+  if (::pipe2(ends, O_CLOEXEC) != 0) return Error::from_errno(errno, "cannot make a pipe");
+  const UniqueFd output(ends[0]);
+  UniqueFd input(ends[1]);
+  GCR_ASSIGN(const pid_t pid, start(words, input.get()));
+  input.reset();
   std::string said;
-  const bool ended = read_output(pipe.read.get(), said);
+  const bool ended = read_output(output.get(), said);
   if (!ended) ::kill(pid, SIGKILL);
   const int status = wait_for(pid);
   while (!said.empty() && said.back() == '\n') said.pop_back();

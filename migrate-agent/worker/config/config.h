@@ -87,8 +87,8 @@
 #include <vector>
 
 #include "migrate-agent/criu/launch/command.h"
-#include "migrate-agent/linux/hostmem/hugepage_policy.h"
-#include "migrate-agent/process/slurm/settings.h"
+#include "migrate-agent/linux/hostmem/memory_info.h"
+#include "migrate-agent/process/slurm/step.h"
 #include "src/base/result.h"
 #include "src/base/units.h"
 #include "src/base/uuid.h"

@@ -20,7 +20,7 @@
 #include "migrate-agent/criu/runs/criu.h"
 #include "migrate-agent/linux/procfs/procfs.h"
 #include "migrate-agent/linux/ptrace/frozen_threads.h"
-#include "migrate-agent/linux/ptrace/held_threads.h"
+#include "migrate-agent/linux/ptrace/tracing.h"
 #include "migrate-agent/migration/undo/recovery.h"
 #include "tests/criu/whole_runs.h"
 #include "tests/linux/cgroups/support.h"

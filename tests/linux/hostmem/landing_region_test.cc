@@ -59,7 +59,7 @@ bool writable_and_zero_before(std::span<std::byte> bytes) {
 
 TEST_F(LandingTest, FileKeepsTheMemoryOfADestroyedRegion) {
   for (const HugepagePolicy policy : {HugepagePolicy::kNever, HugepagePolicy::kAuto}) {
-    auto region = LandingRegion::create_file(3 * kMiB, policy);
+    auto region = LandingRegion::create(3 * kMiB, policy, {}, LandingRegion::Kind::kFile);
     ASSERT_TRUE(region) << region.error().message();
     EXPECT_TRUE(writable_and_zero_before(region->bytes()));
     const UniqueFd file(::fcntl(region->file(), F_DUPFD_CLOEXEC, 0));

@@ -1,5 +1,4 @@
 // Which addresses replace which, and which ports are free.
-#include "migrate-agent/process/inspect/addresses.h"
 
 #include <gtest/gtest.h>
 #include <netinet/in.h>

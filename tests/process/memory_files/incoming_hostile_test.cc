@@ -36,7 +36,7 @@ class HostileIncoming : public testing::Test {
 
   Result<std::vector<IncomingFile>> look_at(const FileFacts& files, const std::string& boot = "") {
     findings_ = findings::Findings(findings::Side::kDestination);
-    return look(files, boot, findings_);
+    return plan(files, boot, findings_);
   }
 
   void expect_refused(const FileFacts& files, const std::string& reason) {

@@ -5,8 +5,6 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "migrate-agent/process/pages/present_pages.h"
-
 namespace gcr::process::test {
 namespace {
 

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "migrate-agent/process/pages/present_pages.h"
+#include "migrate-agent/process/pages/page_scan.h"
 #include "src/base/units.h"
 
 namespace gcr::process::test {

@@ -16,7 +16,7 @@
 #include <thread>
 
 #include "migrate-agent/process/pages/mappings.h"
-#include "migrate-agent/process/pages/present_pages.h"
+#include "migrate-agent/process/pages/page_scan.h"
 
 namespace gcr::process::test {
 namespace {
