@@ -9,6 +9,7 @@
 #include "migrate-agent/linux/procfs/procfs.h"
 #include "migrate-agent/preflight/amd/amd.h"
 #include "migrate-agent/preflight/examine/steps.h"
+#include "migrate-agent/process/inspect/descriptors.h"
 #include "migrate-agent/process/inspect/inspect.h"
 #include "migrate-agent/transfer/negotiation/offer.h"
 #include "src/control/wire.h"
@@ -22,11 +23,11 @@ void add_suspended(const SuspendedJob& suspended, Examination& found) {
   found.suspended = true;
   found.job = suspended.job;
   *found.host.facts.mutable_gpus() = suspended.gpus;
-  for (std::size_t i = 0; i < found.pids.size(); ++i) {
-    const auto threads = suspended.gpu_members.find(found.pids[i]);
+  for (Member& member : found.members) {
+    const auto threads = suspended.gpu_members.find(member.pid);
     if (threads == suspended.gpu_members.end()) continue;
-    found.members[i].set_door_tid(threads->second.door);
-    found.members[i].set_cuda_restore_tid(threads->second.cuda_restore);
+    member.facts.set_door_tid(threads->second.door);
+    member.facts.set_cuda_restore_tid(threads->second.cuda_restore);
   }
   std::vector<proto::Finding> findings = found.findings.release();
   std::erase_if(findings, [](const proto::Finding& one) { return one.id() == "stopped"; });
@@ -46,7 +47,7 @@ Examination examine_all(const proto::MigrateRequest& request, const worker::Conf
     add_suspended(*suspended, found);
     return found;
   }
-  check_amd_processes(found.pids, found.host.topology, config.sysfs, found.findings);
+  check_amd_processes(found.pids(), found.host.topology, config.sysfs, found.findings);
   examine_gpu_users(request, config, found);
   return found;
 }
@@ -56,7 +57,7 @@ Examination examine_all(const proto::MigrateRequest& request, const worker::Conf
 /// anyway.
 void check_landlock(Examination& found) {
   if (found.findings.has_blocker() || found.driver_alone) return;
-  for (const pid_t pid : found.pids) {
+  for (const pid_t pid : found.pids()) {
     const std::vector<pid_t> threads = criu::threads_in_landlock(pid);
     if (threads.empty()) continue;
     found.findings.add(findings::kLandlock,
@@ -78,6 +79,12 @@ Status judge_member(pid_t pid, findings::Findings findings) {
 }
 
 }  // namespace
+
+std::vector<pid_t> Examination::pids() const {
+  std::vector<pid_t> pids;
+  for (const Member& member : members) pids.push_back(member.pid);
+  return pids;
+}
 
 Status check_accepted(const proto::MigrateRequest& request) {
   for (const std::string& id : request.accepted()) {
@@ -126,7 +133,6 @@ proto::PreflightRequest preflight_request(const Examination& examination,
   asked.set_no_prefill(request.no_prefill() || examination.suspended);
   asked.set_suspended(examination.suspended);
   *asked.mutable_device_map() = request.device_map();
-  asked.mutable_pids()->Assign(examination.pids.begin(), examination.pids.end());
   *asked.mutable_accepted() = request.accepted();
   asked.set_slurm_job(request.slurm_job());
   asked.set_source_agent(config.advertise.empty() ? fmt::format(":{}", config.listen.port)
@@ -135,7 +141,10 @@ proto::PreflightRequest preflight_request(const Examination& examination,
   asked.set_plaintext(request.plaintext());
   *asked.mutable_offer() = transfer::data_offer(config.unencrypted_data);
   *asked.mutable_host() = examination.host.facts;
-  asked.mutable_members()->Assign(examination.members.begin(), examination.members.end());
+  for (const Member& member : examination.members) {
+    asked.add_pids(member.pid);
+    *asked.add_members() = member.facts;
+  }
   for (const auto& [id, one] : examination.job.allocations()) {
     proto::Buffer& buffer = *asked.add_buffers();
     buffer = gpu::to_message(one);

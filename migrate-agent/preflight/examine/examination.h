@@ -27,19 +27,18 @@
 
 namespace gcr::preflight {
 
-/// A member that uses GPUs.
-struct GpuUser {
-  std::size_t member;  ///< its index among the members
-  std::unique_ptr<gpu::GpuAccess> access;
+/// A living process of the job.
+struct Member {
+  pid_t pid;
+  proto::ProcessFacts facts;
+  process::Confinement confinement;
+  std::unique_ptr<gpu::GpuAccess> access{};  ///< null: it uses no GPU
 };
 
 /// Everything that is known of a job and its host.
 struct Examination {
   Survey host;
-  std::vector<pid_t> pids;                         ///< of the living members, the root first
-  std::vector<proto::ProcessFacts> members;        ///< in the order of `pids`
-  std::vector<process::Confinement> confinements;  ///< in the order of `pids`
-  std::vector<GpuUser> gpu_users;
+  std::vector<Member> members;                      ///< the root first
   gpu::Job job;                                     ///< the members with all their allocations
   gpu::Lister lister;                               ///< the lister that listed them
   std::optional<DriverAlone> driver_alone;          ///< the GPU user without the preload library
@@ -47,6 +46,8 @@ struct Examination {
   memory_files::FileFacts memory_files;
   bool suspended = false;
   findings::Findings findings{findings::Side::kSource};
+
+  std::vector<pid_t> pids() const;
 };
 
 /// Facts about a suspended job that cannot be read while it is suspended; recorded at the suspend.
@@ -69,7 +70,7 @@ Status check_accepted(const proto::MigrateRequest& request);
 /// `request`. Everything that is missing is a finding. Without blockers there is a GPU user and a
 /// driver. The processes are not disturbed, except that with a kernel that has Landlock, threads
 /// that may be in a domain stop for some microseconds. Processes other than the first may end
-/// meanwhile. A `suspended` job is not queried: there are no GPU users. Blocks.
+/// meanwhile. A `suspended` job is not queried: its members have no access. Blocks.
 Examination examine(const proto::MigrateRequest& request, const worker::Config& config,
                     const std::vector<pid_t>& pids, const SuspendedJob* suspended = nullptr);
 

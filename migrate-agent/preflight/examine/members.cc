@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <deque>
 #include <set>
 #include <span>
 #include <sstream>
@@ -58,9 +59,7 @@ bool examine_root(pid_t pid, const Scope& scope, Examination& found) {
                        inspection.error().message());
     return false;
   }
-  found.pids.push_back(pid);
-  found.members.push_back(std::move(inspection->facts));
-  found.confinements.push_back(std::move(inspection->confinement));
+  found.members.push_back({pid, std::move(inspection->facts), std::move(inspection->confinement)});
   const bool ours = std::ranges::none_of(inspection->findings.list(), [](const auto& finding) {
     return findings::is(finding, findings::kNotOurs);
   });
@@ -70,15 +69,14 @@ bool examine_root(pid_t pid, const Scope& scope, Examination& found) {
 
 /// Examines another member. Zombies move with their parents and are not examined.
 void examine_member(pid_t pid, const Scope& scope, Examination& found) {
-  const pid_t root = found.pids.front();
-  const proto::GroupLimits limits = found.members.front().limits();
+  const pid_t root = found.members.front().pid;
+  const proto::GroupLimits limits = found.members.front().facts.limits();
   auto inspection = process::inspect(pid, scope.together, scope.outside_tcp,
                                      in_same_groups(pid, root) ? &limits : scope.limits);
   if (inspection) {
     compare_with_root(pid, root, *inspection, limits);
-    found.pids.push_back(pid);
-    found.members.push_back(std::move(inspection->facts));
-    found.confinements.push_back(std::move(inspection->confinement));
+    found.members.push_back(
+        {pid, std::move(inspection->facts), std::move(inspection->confinement)});
     found.findings.take(findings_of_member(pid, std::move(inspection->findings)));
   } else if (inspection.error().code() != Code::kNotFound) {
     found.findings.add(findings::kCannotInspect, inspection.error().message());
@@ -87,13 +85,13 @@ void examine_member(pid_t pid, const Scope& scope, Examination& found) {
 
 /// Finds the memory files that only the job uses: they move with it.
 void find_memory_files(Examination& found) {
-  std::vector<std::vector<process::NamedFile>> named;
-  for (const pid_t pid : found.pids) {
-    auto files = process::named_files(pid, false);
-    named.push_back(files ? std::move(*files) : std::vector<process::NamedFile>());
-  }
+  using NamedFiles = std::vector<process::NamedFile>;
+  std::deque<NamedFiles> named;  // `members` refers to its elements
   std::vector<memory_files::Member> members;
-  for (std::size_t i = 0; i < found.pids.size(); ++i) members.push_back({found.pids[i], named[i]});
+  for (const Member& member : found.members) {
+    named.push_back(process::named_files(member.pid, false).value_or(NamedFiles()));
+    members.push_back({member.pid, named.back()});
+  }
   memory_files::Outgoing outgoing = memory_files::find(members);
   found.findings.take(outgoing.findings.release());
   std::uint64_t bytes = 0;
@@ -101,10 +99,10 @@ void find_memory_files(Examination& found) {
     bytes += file.fact.held_bytes();
     *found.memory_files.Add() = std::move(file.fact);
   }
-  proto::ProcessFacts& root = found.members.front();
+  proto::ProcessFacts& root = found.members.front().facts;
   root.set_image_bytes(root.image_bytes() + bytes);
-  for (proto::ProcessFacts& member : found.members) {
-    for (proto::FileFact& file : *member.mutable_files()) {
+  for (Member& member : found.members) {
+    for (proto::FileFact& file : *member.facts.mutable_files()) {
       const auto other = outgoing.shared_with.find(file.path());
       if (other != outgoing.shared_with.end()) file.set_shared_with(other->second);
     }
@@ -113,12 +111,12 @@ void find_memory_files(Examination& found) {
 
 /// Warns about System V objects of the host's namespace that may belong to the job.
 void check_system_v(Examination& found) {
-  if (procfs::namespace_link(found.pids.front(), "ipc") !=
+  if (procfs::namespace_link(found.members.front().pid, "ipc") !=
       procfs::namespace_link(::getpid(), "ipc")) {
     return;
   }
   std::set<uid_t> users;
-  for (const proto::ProcessFacts& member : found.members) users.insert(member.uid());
+  for (const Member& member : found.members) users.insert(member.facts.uid());
   const std::string objects = process::unattached_objects(users);
   if (objects.empty()) return;
   found.findings.add(findings::kSystemVStays,
@@ -186,7 +184,7 @@ bool examine_members(const proto::MigrateRequest& request, const std::vector<pid
   }
   for (const pid_t pid : std::span(pids).subspan(1)) examine_member(pid, scope, found);
   for (const pid_t pid : pids) {
-    for (const pid_t used : used_pids(pid)) found.members.front().add_used_pids(used);
+    for (const pid_t used : used_pids(pid)) found.members.front().facts.add_used_pids(used);
   }
   find_memory_files(found);
   check_system_v(found);
@@ -196,10 +194,10 @@ bool examine_members(const proto::MigrateRequest& request, const std::vector<pid
 void find_plugins(const worker::Config& config, Examination& found) {
   const bool has_gpus = std::ranges::any_of(
       found.host.facts.gpus(), [](const proto::Gpu& gpu) { return gpu.kfd_id() != 0; });
-  for (std::size_t i = 0; i < found.members.size(); ++i) {
-    const std::string name = criu::plugin_for(found.pids[i]);
-    if (name.empty() || (!has_gpus && !procfs::uses_kfd(found.pids[i]))) continue;
-    found.members[i].set_needs_amdgpu_plugin(true);
+  for (Member& member : found.members) {
+    const std::string name = criu::plugin_for(member.pid);
+    if (name.empty() || (!has_gpus && !procfs::uses_kfd(member.pid))) continue;
+    member.facts.set_needs_amdgpu_plugin(true);
     const std::uint32_t release = found.host.facts.criu_version();
     if (found.criu_plugin != nullptr || release == 0) continue;
     auto plugin = criu::open_plugin(config.criu, name, release);
