@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -21,13 +22,13 @@ enum class Id : std::uint8_t {
 };
 using enum Id;
 
-/// The side whose agent reports the finding.
-enum class Where { kSource, kDestination, kEither };
+/// The host of a finding.
+enum class Side { kSource, kDestination };
 
 struct Kind {
   std::string_view id;
   proto::Finding::Severity severity;
-  Where where;
+  std::optional<Side> side;  ///< whose agent reports it; none: either
   bool about_gpus;  ///< concerns taking a job off its GPUs; the others concern moving it to another
                     ///< host
   bool acceptable;  ///< a blocker that an operator may turn into a warning with --accept ID
@@ -51,9 +52,6 @@ std::span<const ObjectRemedy> object_remedies();
 
 /// Returns whether an operator may turn this blocker into a warning.
 bool can_be_accepted(std::string_view id);
-
-/// The host of a finding.
-enum class Side { kSource, kDestination };
 
 /// Creates a finding; `found` is a sentence without a final full stop, with names and figures.
 proto::Finding make_finding(Id id, Side side, std::string found);
