@@ -103,4 +103,10 @@ void check_inventory(std::size_t allocations, findings::Findings& findings);
 /// its creators have released it, and its importers have not mapped it.
 Status check_sizes(const gpu::Job& job);
 
+/// Returns a sentence for each process outside `members`, except this one and its children, that
+/// has a descriptor of memory that the job shares. The preload library keeps a descriptor of memory
+/// that a process imported. Reads /proc only if anything is shared.
+std::vector<std::string> find_sharers(const gpu::SameMemory& shared,
+                                      const std::vector<pid_t>& members);
+
 }  // namespace gcr::preflight

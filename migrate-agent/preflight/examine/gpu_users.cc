@@ -1,7 +1,9 @@
 // The part of the examination that looks at the members that use GPUs, and at their VRAM.
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <optional>
 #include <set>
 
@@ -9,7 +11,6 @@
 #include "migrate-agent/gpu/access/driver/driver_access.h"
 #include "migrate-agent/gpu/device/device.h"
 #include "migrate-agent/linux/procfs/procfs.h"
-#include "migrate-agent/preflight/examine/shared_vram.h"
 #include "migrate-agent/preflight/examine/steps.h"
 #include "migrate-agent/preflight/inventory/used_vram.h"
 #include "migrate-agent/process/inspect/descriptors.h"
@@ -190,6 +191,19 @@ bool list_vram(gpu::MemberId id, Member& user, Examination& found,
   return true;
 }
 
+/// Returns whether the process has a descriptor of shared memory; `file` is the link target of the
+/// driver's memory descriptors.
+bool has_any(pid_t pid, const gpu::SameMemory& shared, const std::string& file) {
+  return std::ranges::any_of(procfs::descriptor_links(pid), [&](const auto& descriptor) {
+    return descriptor.link == file && shared.find(pid, descriptor.number);
+  });
+}
+
+/// Returns whether the process is this one or the keeper that it started.
+bool is_ours(pid_t pid) {
+  return pid == ::getpid() || procfs::read_stat(pid).value_or(procfs::Stat()).parent == ::getpid();
+}
+
 /// Combines the members' VRAM into that of the job, and checks it.
 void examine_allocations(const std::vector<gpu::Listed>& listed, Examination& found) {
   found.job = gpu::Job(static_cast<std::uint32_t>(found.members.size()));
@@ -255,6 +269,23 @@ Status check_sizes(const gpu::Job& job) {
   return Error(Code::kRefused,
                "GPU memory of unknown size: it was imported and never mapped, and no process of "
                "the job created it");
+}
+
+std::vector<std::string> find_sharers(const gpu::SameMemory& shared,
+                                      const std::vector<pid_t>& members) {
+  std::vector<std::string> sharers;
+  if (shared.any() < 0) return sharers;
+  std::error_code error;
+  const std::string file =
+      std::filesystem::read_symlink(fmt::format("/proc/self/fd/{}", shared.any()), error);
+  for (const pid_t pid : procfs::processes()) {
+    if (std::ranges::find(members, pid) != members.end()) continue;
+    if (!has_any(pid, shared, file) || is_ours(pid)) continue;
+    sharers.push_back(
+        fmt::format("process {} has GPU memory of the job, but is not a descendant of process {}",
+                    process::describe_process(pid), process::describe_process(members.front())));
+  }
+  return sharers;
 }
 
 void examine_gpu_users(const proto::MigrateRequest& request, const worker::Config& config,
