@@ -5,12 +5,12 @@
 
 #include <algorithm>
 #include <cctype>
+#include <fstream>
 #include <vector>
 
 #include "migrate-agent/linux/cgroups/limits.h"
 #include "migrate-agent/linux/hostmem/memory_info.h"
 #include "migrate-agent/preflight/compare/comparison.h"
-#include "migrate-agent/preflight/compare/security_labels.h"
 #include "migrate-agent/process/inspect/addresses.h"
 #include "migrate-agent/process/inspect/named_files.h"
 #include "migrate-agent/process/inspect/sockets.h"
@@ -41,6 +41,41 @@ void compare_ids(const proto::ProcessFacts& process, const proto::HostFacts& her
     findings.add(findings::kCapabilities, fmt::format("the process has {}, which the agent lacks",
                                                       capability_names(beyond)));
   }
+}
+
+bool has_profile(const std::string& profile) {
+  std::ifstream profiles("/sys/kernel/security/apparmor/profiles");
+  for (std::string line; std::getline(profiles, line);) {
+    if (line.starts_with(profile + " (")) return true;
+  }
+  return false;
+}
+
+void compare_profile(const std::string& profile, findings::Findings& findings) {
+  if (has_profile(profile)) return;
+  findings.add(findings::kSecurityLabel,
+               fmt::format("this host has no AppArmor profile \"{}\"", profile));
+}
+
+/// Compares SELinux contexts: a restored process gets that of the agent. If this host has no
+/// SELinux, a process that was unconfined loses nothing.
+void compare_context(const std::string& there, findings::Findings& findings) {
+  const std::string here = process::selinux_context(::getpid());
+  const bool confined = there.find(":unconfined_t:") == std::string::npos;
+  if (here == there || (here.empty() && !confined)) return;
+  findings.add(findings::kSecurityLabel,
+               here.empty() ? fmt::format("the process has the SELinux context {}, and this host "
+                                          "has no SELinux",
+                                          there)
+                            : fmt::format("the process has the SELinux context {}, and would get "
+                                          "that of the agent here, {}",
+                                          there, here));
+}
+
+/// Adds "security-label" if AppArmor or SELinux would confine the process differently here.
+void compare_security_labels(const proto::ProcessFacts& process, findings::Findings& findings) {
+  if (!process.apparmor_profile().empty()) compare_profile(process.apparmor_profile(), findings);
+  if (!process.selinux_context().empty()) compare_context(process.selinux_context(), findings);
 }
 
 /// Returns a limit of /proc/sys; 0 if it cannot be read.
