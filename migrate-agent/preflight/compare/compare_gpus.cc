@@ -13,8 +13,8 @@
 #include "migrate-agent/linux/procfs/procfs.h"
 #include "migrate-agent/preflight/amd/amd.h"
 #include "migrate-agent/preflight/compare/comparison.h"
-#include "migrate-agent/preflight/inventory/free_vram.h"
 #include "migrate-agent/preflight/inventory/nvml.h"
+#include "migrate-agent/preflight/inventory/vram.h"
 #include "migrate-agent/process/inspect/descriptors.h"
 #include "migrate-agent/process/inspect/together.h"
 

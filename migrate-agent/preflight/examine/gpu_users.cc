@@ -12,7 +12,7 @@
 #include "migrate-agent/gpu/device/device.h"
 #include "migrate-agent/linux/procfs/procfs.h"
 #include "migrate-agent/preflight/examine/steps.h"
-#include "migrate-agent/preflight/inventory/used_vram.h"
+#include "migrate-agent/preflight/inventory/vram.h"
 #include "migrate-agent/process/inspect/descriptors.h"
 #include "migrate-agent/process/inspect/inspect.h"
 #include "migrate-agent/process/inspect/sharing.h"

@@ -6,7 +6,7 @@
 #include "migrate-agent/gpu/device/drivers/drivers.h"
 #include "migrate-agent/linux/cgroups/devices.h"
 #include "migrate-agent/linux/hostmem/landing_region.h"
-#include "migrate-agent/preflight/inventory/free_vram.h"
+#include "migrate-agent/preflight/inventory/vram.h"
 #include "migrate-agent/preflight/inventory/host_state.h"
 
 namespace gcr::inventory {
