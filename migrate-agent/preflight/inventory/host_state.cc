@@ -1,5 +1,6 @@
 #include "migrate-agent/preflight/inventory/host_state.h"
 
+#include <fmt/format.h>
 #include <sys/utsname.h>
 #include <unistd.h>
 
