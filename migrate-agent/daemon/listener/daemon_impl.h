@@ -24,8 +24,8 @@
 
 namespace gcr::daemon {
 
-/// The daemon behind Daemon. Its methods belong to the thread that runs `io`.
-struct Daemon::Impl : std::enable_shared_from_this<Impl> {
+/// The daemon. Its methods belong to the thread that runs `io`.
+struct Daemon : std::enable_shared_from_this<Daemon> {
   /// A worker process. When it has been reaped, its entry is removed, and what it owned is released
   /// or passed to a recovery.
   struct Worker {
@@ -50,8 +50,8 @@ struct Daemon::Impl : std::enable_shared_from_this<Impl> {
     std::string ordered_by;  ///< the operator who ordered its migration
   };
 
-  Impl(asio::io_context& context, worker::Config settings, std::vector<std::string> command,
-       std::vector<std::string> arguments)
+  Daemon(asio::io_context& context, worker::Config settings, std::vector<std::string> command,
+         std::vector<std::string> arguments)
       : io(context),
         config(std::move(settings)),
         worker_command(std::move(command)),
@@ -104,6 +104,7 @@ struct Daemon::Impl : std::enable_shared_from_this<Impl> {
   // daemon.cc
   asio::awaitable<void> handle_stop_signals();
   asio::awaitable<void> handle_reload_signals();
+  Result<std::string> start();
   Status reload();
   Present present() const;
   void end_if_idle();

@@ -10,7 +10,7 @@
 #include "migrate-agent/worker/runtime/packet.h"
 
 namespace gcr::daemon {
-asio::awaitable<void> Daemon::Impl::read_messages(WorkerId id) {
+asio::awaitable<void> Daemon::read_messages(WorkerId id) {
   const auto self = shared_from_this();
   for (auto found = workers.find(id); found != workers.end(); found = workers.find(id)) {
     asio::posix::stream_descriptor& socket = found->second.socket;
@@ -30,7 +30,7 @@ asio::awaitable<void> Daemon::Impl::read_messages(WorkerId id) {
   }
 }
 
-void Daemon::Impl::handle(WorkerId id, Worker& worker, const registry::FromWorker& message) {
+void Daemon::handle(WorkerId id, Worker& worker, const registry::FromWorker& message) {
   if (message.has_phase()) {
     worker.phase = message.phase().name();
     spdlog::info("{}: {}", worker.name(), worker.phase);
@@ -55,7 +55,7 @@ void Daemon::Impl::handle(WorkerId id, Worker& worker, const registry::FromWorke
   }
 }
 
-Status Daemon::Impl::answer(WorkerId id, Worker& worker, const registry::FromWorker& message) {
+Status Daemon::answer(WorkerId id, Worker& worker, const registry::FromWorker& message) {
   if (message.has_authenticated()) return admit_peer(worker, message.authenticated());
   if (message.has_claim_processes()) return claim(id, worker, message.claim_processes());
   if (message.has_take_suspended()) return take_suspended(id, worker, message.take_suspended());
@@ -69,7 +69,7 @@ Status Daemon::Impl::answer(WorkerId id, Worker& worker, const registry::FromWor
   return Error(Code::kUnsupported, "the daemon does not know this request");
 }
 
-Status Daemon::Impl::admit_peer(Worker& worker, const registry::Authenticated& peer) {
+Status Daemon::admit_peer(Worker& worker, const registry::Authenticated& peer) {
   worker.peer = peer.peer();
   worker.token.reset();
   GCR_ASSIGN(worker.place, peers.admit(peer.peer(), peer.is_agent()));
@@ -78,8 +78,8 @@ Status Daemon::Impl::admit_peer(Worker& worker, const registry::Authenticated& p
 
 /// Checks whether this host may take part in one more migration in this role, in all and for the
 /// operator.
-Status Daemon::Impl::check_migration_limits(const Worker& worker, journal::Role role,
-                                            const std::string& ordered_by) const {
+Status Daemon::check_migration_limits(const Worker& worker, journal::Role role,
+                                      const std::string& ordered_by) const {
   const auto has_part = [role](const Worker& one) {
     return std::ranges::find(one.journals, role, &journal::Entry::role) != one.journals.end();
   };
@@ -107,7 +107,7 @@ Status Daemon::Impl::check_migration_limits(const Worker& worker, journal::Role 
 
 /// Claims processes for a worker. Recoveries do not count towards the limits: they may wait for an
 /// operator.
-Status Daemon::Impl::claim(WorkerId id, Worker& worker, const registry::ClaimProcesses& wanted) {
+Status Daemon::claim(WorkerId id, Worker& worker, const registry::ClaimProcesses& wanted) {
   GCR_ASSIGN(const Uuid migration, journal::parse_id(wanted.migration_id()));
   const bool recovers = recoveries.contains(id);
   if (!recovers)
@@ -119,8 +119,7 @@ Status Daemon::Impl::claim(WorkerId id, Worker& worker, const registry::ClaimPro
   return {};
 }
 
-Status Daemon::Impl::take_suspended(WorkerId id, Worker& worker,
-                                    const registry::TakeSuspended& wanted) {
+Status Daemon::take_suspended(WorkerId id, Worker& worker, const registry::TakeSuspended& wanted) {
   GCR_ASSIGN(const Uuid migration, journal::parse_id(wanted.migration_id()));
   const auto entry = journal::entry(config.state_dir, migration, journal::Began::SOURCE);
   GCR_ASSIGN(const journal::ProcessIds processes, recoveries.take_suspended(entry));
@@ -131,8 +130,8 @@ Status Daemon::Impl::take_suspended(WorkerId id, Worker& worker,
   return {};
 }
 
-Status Daemon::Impl::register_migration(WorkerId id, Worker& worker,
-                                        const registry::RegisterMigration& wanted) {
+Status Daemon::register_migration(WorkerId id, Worker& worker,
+                                  const registry::RegisterMigration& wanted) {
   GCR_ASSIGN(const Uuid migration, journal::parse_id(wanted.migration_id()));
   GCR_TRY(check_migration_limits(worker, journal::Began::DESTINATION, wanted.ordered_by()));
   GCR_TRY(registry.register_migration(id, migration));

@@ -27,20 +27,19 @@ std::string describe_exit(int status) {
 }  // namespace
 
 /// Starts this program again, as a worker with the additional arguments `more`.
-Result<WorkerProcess> Daemon::Impl::spawn(const std::vector<std::string>& more,
-                                          UniqueFd connection) const {
+Result<WorkerProcess> Daemon::spawn(const std::vector<std::string>& more,
+                                    UniqueFd connection) const {
   std::vector<std::string> arguments = worker_arguments;
   arguments.insert(arguments.end(), more.begin(), more.end());
   return spawn_worker(worker_command, arguments, std::move(connection));
 }
 
-void Daemon::Impl::add_worker(WorkerId id, WorkerProcess process, Startups::Token token) {
+void Daemon::add_worker(WorkerId id, WorkerProcess process, Startups::Token token) {
   workers.try_emplace(id, io, std::move(process), std::move(token));
   asio::co_spawn(io, read_messages(id), asio::detached);
 }
 
-void Daemon::Impl::start_worker(UniqueFd connection, const std::string& address,
-                                Startups::Token token) {
+void Daemon::start_worker(UniqueFd connection, const std::string& address, Startups::Token token) {
   auto process = spawn({}, std::move(connection));
   if (!process) {
     spdlog::error("closed a connection from {}: {}", address, process.error().message());
@@ -50,7 +49,7 @@ void Daemon::Impl::start_worker(UniqueFd connection, const std::string& address,
   add_worker(++last_worker, std::move(*process), std::move(token));
 }
 
-bool Daemon::Impl::start_recovery(WorkerId id, const std::string& name) {
+bool Daemon::start_recovery(WorkerId id, const std::string& name) {
   auto process = spawn({"--recover", name});
   if (!process) {
     spdlog::error("cannot recover {} now: {}", name, process.error().message());
@@ -61,8 +60,7 @@ bool Daemon::Impl::start_recovery(WorkerId id, const std::string& name) {
   return true;
 }
 
-asio::awaitable<void> Daemon::Impl::reap_children() {
-  const auto self = shared_from_this();
+asio::awaitable<void> Daemon::reap_children() {
   for (;;) {
     int status = 0;
     for (pid_t pid = ::waitpid(-1, &status, WNOHANG); pid > 0;
@@ -75,7 +73,7 @@ asio::awaitable<void> Daemon::Impl::reap_children() {
   }
 }
 
-void Daemon::Impl::reap(pid_t pid, int status) {
+void Daemon::reap(pid_t pid, int status) {
   if (monitoring.process_ended(pid)) return;
   if (pid == sweeper) return sweeper.reset();
   const auto found =
@@ -108,7 +106,7 @@ void Daemon::Impl::reap(pid_t pid, int status) {
 
 /// Returns whether a worker still has this journal: a job may be resumed before the worker that
 /// suspended it has ended.
-bool Daemon::Impl::has_worker(const journal::Entry& entry) const {
+bool Daemon::has_worker(const journal::Entry& entry) const {
   return std::ranges::any_of(workers, [&](const auto& one) {
     return std::ranges::find(one.second.journals, entry.path, &journal::Entry::path) !=
            one.second.journals.end();
@@ -118,7 +116,7 @@ bool Daemon::Impl::has_worker(const journal::Entry& entry) const {
 /// Removes the groups of processes that arrived here and have ended or left. Not during a
 /// migration: a process that is in another group meanwhile may return to its own. A separate
 /// process removes them, because the daemon lacks the capability.
-void Daemon::Impl::remove_groups() {
+void Daemon::remove_groups() {
   if (!workers.empty() || !recoveries.empty() || sweeper) return;
   std::vector<std::string> arguments;
   for (const std::string& group : cgroups::empty_groups(cgroups::hierarchies())) {
