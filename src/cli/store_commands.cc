@@ -11,7 +11,7 @@
 #include <memory>
 
 #include "migrate-agent/worker/config/config.h"
-#include "migrate-agent/worker/config/peers.h"
+#include "migrate-agent/worker/config/certificates.h"
 #include "src/base/units.h"
 #include "src/base/uuid.h"
 #include "src/cli/agents.h"

@@ -22,7 +22,7 @@
 #include "migrate-agent/linux/hostmem/memory_reservation.h"
 #include "migrate-agent/migration/entry.h"
 #include "migrate-agent/worker/config/check.h"
-#include "migrate-agent/worker/config/peers.h"
+#include "migrate-agent/worker/config/certificates.h"
 #include "migrate-agent/worker/runtime/packet.h"
 #include "src/base/descriptor_table.h"
 #include "src/base/log.h"
