@@ -62,17 +62,11 @@ const proto::Gpu* find_gpu(const proto::HostFacts& host, const Uuid& uuid) {
   return found == host.gpus().end() ? nullptr : &*found;
 }
 
-/// Returns the free VRAM; without prefill the total, since VRAM that is in use may be free by the
-/// switchover.
-Result<std::uint64_t> usable_vram(const proto::Gpu& gpu, bool no_prefill,
-                                  mover::IncomingVram& vram) {
-  if (!no_prefill) return vram.free_bytes(to_uuid(gpu.uuid()));
-  return gpu.total_bytes();
-}
-
 void check_vram(const proto::Gpu& gpu, std::uint64_t bytes, bool no_prefill,
                 mover::IncomingVram& vram, findings::Findings& findings) {
-  const auto free = usable_vram(gpu, no_prefill, vram);
+  // Without prefill VRAM that is in use now may be free by the switchover.
+  const auto free =
+      no_prefill ? Result<std::uint64_t>(gpu.total_bytes()) : vram.free_bytes(to_uuid(gpu.uuid()));
   if (!free) {
     findings.add(findings::kGpuUnusable, free.error().message());
   } else if (*free < bytes + kContextReserveBytes) {
@@ -127,14 +121,6 @@ void leave_out_unused(const proto::PreflightRequest& request,
   });
 }
 
-void compare_amd(const proto::PreflightRequest& request, const proto::Gpu& from,
-                 const proto::Gpu& to, findings::Findings& findings) {
-  compare_amd_gpus(from, to, findings);
-  for (const proto::ProcessFacts& process : request.members()) {
-    compare_xnack(process, from, to, findings);
-  }
-}
-
 }  // namespace
 
 std::map<Uuid, std::uint64_t> wanted_vram(const proto::PreflightRequest& request,
@@ -180,7 +166,11 @@ std::vector<device::GpuPair> map_gpus(const proto::PreflightRequest& request,
   for (const device::GpuPair& pair : *map) {
     const proto::Gpu* from = find_gpu(request.host(), pair.from);
     const proto::Gpu* to = find_gpu(here, pair.to);
-    if (from->has_amd()) compare_amd(request, *from, *to, findings);
+    if (!from->has_amd()) continue;
+    compare_amd_gpus(*from, *to, findings);
+    for (const proto::ProcessFacts& process : request.members()) {
+      compare_xnack(process, *from, *to, findings);
+    }
   }
   return std::move(*map);
 }

@@ -52,7 +52,7 @@ bool has_profile(const std::string& profile) {
 }
 
 void compare_profile(const std::string& profile, findings::Findings& findings) {
-  if (has_profile(profile)) return;
+  if (profile.empty() || has_profile(profile)) return;
   findings.add(findings::kSecurityLabel,
                fmt::format("this host has no AppArmor profile \"{}\"", profile));
 }
@@ -62,7 +62,7 @@ void compare_profile(const std::string& profile, findings::Findings& findings) {
 void compare_context(const std::string& there, findings::Findings& findings) {
   const std::string here = process::selinux_context(::getpid());
   const bool confined = there.find(":unconfined_t:") == std::string::npos;
-  if (here == there || (here.empty() && !confined)) return;
+  if (there.empty() || here == there || (here.empty() && !confined)) return;
   findings.add(findings::kSecurityLabel,
                here.empty() ? fmt::format("the process has the SELinux context {}, and this host "
                                           "has no SELinux",
@@ -70,12 +70,6 @@ void compare_context(const std::string& there, findings::Findings& findings) {
                             : fmt::format("the process has the SELinux context {}, and would get "
                                           "that of the agent here, {}",
                                           there, here));
-}
-
-/// Adds "security-label" if AppArmor or SELinux would confine the process differently here.
-void compare_security_labels(const proto::ProcessFacts& process, findings::Findings& findings) {
-  if (!process.apparmor_profile().empty()) compare_profile(process.apparmor_profile(), findings);
-  if (!process.selinux_context().empty()) compare_context(process.selinux_context(), findings);
 }
 
 /// Returns a limit of /proc/sys; 0 if it cannot be read.
@@ -197,7 +191,8 @@ void compare_process(const proto::ProcessFacts& process, const proto::HostFacts&
                      const process::Addresses& addresses, const std::set<std::string>& coming,
                      findings::Findings& findings) {
   compare_ids(process, here, findings);
-  compare_security_labels(process, findings);
+  compare_profile(process.apparmor_profile(), findings);
+  compare_context(process.selinux_context(), findings);
   check_limits(process, here, findings);
   check_hugepages(process, findings);
   check_addresses(process, addresses, findings);
