@@ -10,7 +10,6 @@
 #include "migrate-agent/preflight/amd/amd.h"
 #include "migrate-agent/preflight/examine/steps.h"
 #include "migrate-agent/process/inspect/descriptors.h"
-#include "migrate-agent/process/inspect/inspect.h"
 #include "migrate-agent/transfer/negotiation/offer.h"
 #include "src/control/wire.h"
 
@@ -66,18 +65,6 @@ void check_landlock(Examination& found) {
   }
 }
 
-/// Succeeds if there is no blocker. kNotFound if the process is ending, which may be the reason of
-/// the blockers.
-Status judge_member(pid_t pid, findings::Findings findings) {
-  const std::string reason = findings::reason_of(findings_of_member(pid, std::move(findings)));
-  if (reason.empty()) return {};
-  const auto stat = procfs::read_stat(pid);
-  if (!stat || procfs::has_ended(*stat) || procfs::is_exiting(*stat)) {
-    return Error(Code::kNotFound, "it ended while it was examined");
-  }
-  return Error(Code::kRefused, reason);
-}
-
 }  // namespace
 
 std::vector<pid_t> Examination::pids() const {
@@ -105,25 +92,6 @@ Examination examine(const proto::MigrateRequest& request, const worker::Config& 
 
 process::OutsideTcp outside_tcp(const proto::MigrateRequest& request) {
   return request.close_tcp() ? process::OutsideTcp::kClose : process::OutsideTcp::kRefuse;
-}
-
-Result<process::Confinement> examine_late(const proto::MigrateRequest& request, pid_t pid,
-                                          const std::vector<pid_t>& pids,
-                                          const proto::GroupLimits& limits) {
-  const process::Together together({pids.begin(), pids.end()});
-  GCR_ASSIGN(auto inspection,
-             process::inspect(pid, together, outside_tcp(request),
-                              in_same_groups(pid, request.pid()) ? &limits : nullptr));
-  compare_with_root(pid, request.pid(), inspection, limits);
-  inspection.findings.accept(request.accepted());
-  GCR_TRY(judge_member(pid, std::move(inspection.findings)));
-  return std::move(inspection.confinement);
-}
-
-Status examine_again(pid_t pid, const process::Confinement& before) {
-  auto findings = process::inspect_again(pid, before);
-  const Status fits = findings ? judge_member(pid, std::move(*findings)) : findings.error();
-  return !fits && fits.error().code() == Code::kNotFound ? Status() : fits;
 }
 
 proto::PreflightRequest preflight_request(const Examination& examination,

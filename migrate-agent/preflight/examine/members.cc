@@ -13,6 +13,7 @@
 #include "migrate-agent/criu/runs/criu.h"
 #include "migrate-agent/linux/procfs/procfs.h"
 #include "migrate-agent/preflight/examine/steps.h"
+#include "migrate-agent/process/inspect/descriptors.h"
 #include "migrate-agent/process/inspect/inspect.h"
 #include "migrate-agent/process/inspect/sharing.h"
 #include "migrate-agent/process/inspect/system_v.h"
@@ -41,6 +42,51 @@ std::set<pid_t> used_pids(pid_t pid) {
   for (const pid_t tid : procfs::threads(pid)) used.insert(in_own_namespace(pid, tid));
   used.erase(0);
   return used;
+}
+
+/// Returns whether two processes are in the same control groups.
+bool in_same_groups(pid_t pid, pid_t other) {
+  return procfs::read_text(fmt::format("/proc/{}/cgroup", pid)) ==
+         procfs::read_text(fmt::format("/proc/{}/cgroup", other));
+}
+
+/// Adds findings for namespaces and limits in which a member differs from the root: they cannot be
+/// restored for one member alone.
+void compare_with_root(pid_t pid, pid_t root, process::Inspection& member,
+                       const proto::GroupLimits& root_limits) {
+  for (const char* kind : {"mnt", "pid", "time", "ipc"}) {
+    if (procfs::namespace_link(pid, kind) == procfs::namespace_link(root, kind)) continue;
+    member.findings.add(findings::kNamespaces,
+                        fmt::format("it is in another {} namespace than process {}", kind,
+                                    process::describe_process(root)));
+  }
+  if (member.facts.limits().SerializeAsString() == root_limits.SerializeAsString()) return;
+  member.findings.add(findings::kCgroupLimits,
+                      fmt::format("its control groups have other limits than "
+                                  "those of process {}",
+                                  process::describe_process(root)));
+}
+
+/// Prefixes each finding with the member that it concerns.
+std::vector<proto::Finding> findings_of_member(pid_t pid, findings::Findings findings) {
+  std::vector<proto::Finding> list = findings.release();
+  const std::string who = process::describe_process(pid);
+  for (proto::Finding& finding : list) {
+    finding.set_found(fmt::format("in process {}: {}", who, finding.found()));
+  }
+  return list;
+}
+
+/// Succeeds if there is no blocker. kNotFound if the process is ending, which may be the reason of
+/// the blockers.
+Status judge_member(pid_t pid, findings::Findings findings) {
+  const std::string reason = findings::reason_of(findings_of_member(pid, std::move(findings)));
+  if (reason.empty()) return {};
+  const auto stat = procfs::read_stat(pid);
+  if (!stat || procfs::has_ended(*stat) || procfs::is_exiting(*stat)) {
+    return Error(Code::kNotFound, "it ended while it was examined");
+  }
+  return Error(Code::kRefused, reason);
 }
 
 /// Parameters of the examination of each member.
@@ -130,35 +176,6 @@ pid_t in_own_namespace(pid_t pid, pid_t tid) {
   return pids.empty() ? tid : pids.back();
 }
 
-bool in_same_groups(pid_t pid, pid_t other) {
-  return procfs::read_text(fmt::format("/proc/{}/cgroup", pid)) ==
-         procfs::read_text(fmt::format("/proc/{}/cgroup", other));
-}
-
-void compare_with_root(pid_t pid, pid_t root, process::Inspection& member,
-                       const proto::GroupLimits& root_limits) {
-  for (const char* kind : {"mnt", "pid", "time", "ipc"}) {
-    if (procfs::namespace_link(pid, kind) == procfs::namespace_link(root, kind)) continue;
-    member.findings.add(findings::kNamespaces,
-                        fmt::format("it is in another {} namespace than process {}", kind,
-                                    process::describe_process(root)));
-  }
-  if (member.facts.limits().SerializeAsString() == root_limits.SerializeAsString()) return;
-  member.findings.add(findings::kCgroupLimits,
-                      fmt::format("its control groups have other limits than "
-                                  "those of process {}",
-                                  process::describe_process(root)));
-}
-
-std::vector<proto::Finding> findings_of_member(pid_t pid, findings::Findings findings) {
-  std::vector<proto::Finding> list = findings.release();
-  const std::string who = process::describe_process(pid);
-  for (proto::Finding& finding : list) {
-    finding.set_found(fmt::format("in process {}: {}", who, finding.found()));
-  }
-  return list;
-}
-
 void wait_for_vforks(const std::vector<pid_t>& pids, findings::Findings& findings) {
   const auto end = std::chrono::steady_clock::now() + kExecutionPatience;
   for (const pid_t pid : pids) {
@@ -170,6 +187,25 @@ void wait_for_vforks(const std::vector<pid_t>& pids, findings::Findings& finding
                  fmt::format("process {} still shares its parent's memory, as in vfork",
                              process::describe_process(pid)));
   }
+}
+
+Result<process::Confinement> examine_late(const proto::MigrateRequest& request, pid_t pid,
+                                          const std::vector<pid_t>& pids,
+                                          const proto::GroupLimits& limits) {
+  const process::Together together({pids.begin(), pids.end()});
+  GCR_ASSIGN(auto inspection,
+             process::inspect(pid, together, outside_tcp(request),
+                              in_same_groups(pid, request.pid()) ? &limits : nullptr));
+  compare_with_root(pid, request.pid(), inspection, limits);
+  inspection.findings.accept(request.accepted());
+  GCR_TRY(judge_member(pid, std::move(inspection.findings)));
+  return std::move(inspection.confinement);
+}
+
+Status examine_again(pid_t pid, const process::Confinement& before) {
+  auto findings = process::inspect_again(pid, before);
+  const Status fits = findings ? judge_member(pid, std::move(*findings)) : findings.error();
+  return !fits && fits.error().code() == Code::kNotFound ? Status() : fits;
 }
 
 bool examine_members(const proto::MigrateRequest& request, const std::vector<pid_t>& pids,
