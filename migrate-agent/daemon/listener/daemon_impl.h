@@ -56,14 +56,6 @@ struct Daemon : std::enable_shared_from_this<Daemon> {
         config(std::move(settings)),
         worker_command(std::move(command)),
         worker_arguments(std::move(arguments)),
-        acceptor(io),
-        stop_signals(io),
-        child_signals(io),
-        reload_signals(io),
-        startups(config.max_startups),
-        local_startups(config.max_startups),
-        known_startups(config.max_startups),
-        peers(config.max_connections),
         recoveries(
             io, registry, [this] { return ++last_worker; },
             [this](WorkerId id, const std::string& name) { return start_recovery(id, name); },
@@ -113,17 +105,18 @@ struct Daemon : std::enable_shared_from_this<Daemon> {
   worker::Config config;
   std::vector<std::string> worker_command;
   std::vector<std::string> worker_arguments;
-  asio::ip::tcp::acceptor acceptor;
+  asio::ip::tcp::acceptor acceptor{io};
   std::optional<LocalListener> local;
-  asio::signal_set stop_signals;
-  asio::signal_set child_signals;
-  asio::signal_set reload_signals;
-  Startups startups;
-  Startups local_startups;  ///< separate, so that local users and network clients do not displace
-                            ///< each other
-  Startups known_startups;  ///< separate, for clients that name a migration of this host
+  asio::signal_set stop_signals{io};
+  asio::signal_set child_signals{io};
+  asio::signal_set reload_signals{io};
+  Startups startups{config.max_startups};
+  /// separate, so that local users and network clients do not displace each other
+  Startups local_startups{config.max_startups};
+  /// separate, for clients that name a migration of this host
+  Startups known_startups{config.max_startups};
   ExcessConnections excess;
-  Peers peers;
+  Peers peers{config.max_connections};
   Registry registry;
   std::unordered_map<WorkerId, Worker> workers;
   WorkerId last_worker = 0;
