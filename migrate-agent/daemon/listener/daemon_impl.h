@@ -43,7 +43,6 @@ struct Daemon : std::enable_shared_from_this<Daemon> {
     asio::posix::stream_descriptor socket;
     Startups::Token token;  ///< while its peer has not shown a certificate
     Peers::Place place;     ///< once its peer has shown a certificate
-    std::string peer;
     std::string phase;
     std::vector<journal::Entry>
         journals;            ///< of the migrations that it claimed or registered; not all exist

@@ -70,7 +70,6 @@ Status Daemon::answer(WorkerId id, Worker& worker, const registry::FromWorker& m
 }
 
 Status Daemon::admit_peer(Worker& worker, const registry::Authenticated& peer) {
-  worker.peer = peer.peer();
   worker.token.reset();
   GCR_ASSIGN(worker.place, peers.admit(peer.peer(), peer.is_agent()));
   return {};

@@ -21,27 +21,27 @@ Error not_known(const Uuid& migration) {
                fmt::format("this agent knows no migration {}", migration.to_string()));
 }
 
-/// Returns the error for an order about a migration of which this host is not the source.
-Error not_the_source(const worker::WorkerContext& context, const Uuid& migration) {
-  const auto known = read_journal(context, migration, Began::DESTINATION);
-  if (!known) return not_known(migration);
+/// Reads the source's journal. kRefused if this host is not the migration's source.
+Result<KnownJournal> read_at_source(const worker::WorkerContext& context, const Uuid& migration) {
+  auto known = read_journal(context, migration, Began::SOURCE);
+  if (known || known.error().code() != Code::kNotFound) return known;
+  const auto arrival = read_journal(context, migration, Began::DESTINATION);
+  if (!arrival) return not_known(migration);
   return Error(Code::kRefused,
                fmt::format("orders for a migration go to its source, the agent at {}",
-                           known->began().peer()));
+                           arrival->began().peer()));
 }
 
 /// Passes an order to the source's worker, which accepts it only during pre-copy. Refused later and
 /// during recovery.
 Status give_order(const worker::WorkerContext& context, const Uuid& migration,
                   const registry::ToWorker& order) {
-  const auto known = read_journal(context, migration, Began::SOURCE);
-  if (!known && known.error().code() == Code::kNotFound) return not_the_source(context, migration);
-  GCR_TRY(known);
-  if (!known->is(commit::SourceState::kWorking)) {
+  GCR_ASSIGN(const KnownJournal known, read_at_source(context, migration));
+  if (!known.is(commit::SourceState::kWorking)) {
     return Error(Code::kRefused, fmt::format("migration {} accepts no more orders: it is {}",
-                                             migration.to_string(), to_string(known->state)));
+                                             migration.to_string(), to_string(known.state)));
   }
-  const auto done = ask_owner(context, known->entry, order, kOrderPatience);
+  const auto done = ask_owner(context, known.entry, order, kOrderPatience);
   if (!done && done.error().code() == Code::kNotFound) {
     return Error(Code::kRefused,
                  fmt::format("migration {} is being rolled back: its worker is gone",
@@ -72,31 +72,28 @@ Reply answer_cancel(worker::WorkerContext& context, const Uuid& migration) {
   cancel.mutable_cancel()->set_why(
       fmt::format("the operator \"{}\" cancelled it", context.channel.peer().common_name));
   for (const auto end = Clock::now() + kCancelPatience; Clock::now() < end;) {
-    const auto known = read_journal(context, migration, Began::SOURCE);
-    if (!known && known.error().code() == Code::kNotFound)
-      return not_the_source(context, migration);
-    GCR_TRY(known);
-    if (known->is(commit::SourceState::kSuspended) &&
-        !journal::is_owned(known->entry.path).value_or(false)) {
+    GCR_ASSIGN(const KnownJournal known, read_at_source(context, migration));
+    if (known.is(commit::SourceState::kSuspended) &&
+        !journal::is_owned(known.entry.path).value_or(false)) {
       return Error(Code::kRefused,
                    fmt::format("migration {} can no longer be cancelled: its process is suspended; "
                                "`gcr-migrate resume` lets it run",
                                migration.to_string()));
     }
-    const auto outcome = commit::outcome_of(std::get<commit::SourceState>(known->state));
+    const auto outcome = commit::outcome_of(std::get<commit::SourceState>(known.state));
     if (outcome == proto::OutcomeReply::ABORTED) return cancel_reply();
     if (outcome == proto::OutcomeReply::COMMITTED) {
       return Error(
           Code::kRefused,
           fmt::format("migration {} can no longer be cancelled: it is {}; the process "
                       "continues at {}",
-                      migration.to_string(), to_string(known->state), known->began().peer()));
+                      migration.to_string(), to_string(known.state), known.began().peer()));
     }
-    const auto passed = ask_owner(context, known->entry, cancel, kCancelPatience);
+    const auto passed = ask_owner(context, known.entry, cancel, kCancelPatience);
     if (passed) return cancel_reply();
     const bool no_worker = passed.error().code() == Code::kNotFound;
     // A journal before its commit without an owner is rolled back as soon as recovery starts.
-    if (no_worker && !journal::is_owned(known->entry.path).value_or(false)) {
+    if (no_worker && !journal::is_owned(known.entry.path).value_or(false)) {
       return cancel_reply();
     }
     pause_before_next_poll();

@@ -86,11 +86,6 @@ bool same_file(pid_t one, int of_one, pid_t other, int of_other) {
   return ::syscall(SYS_kcmp, one, other, KCMP_FILE, of_one, of_other) == 0;
 }
 
-struct KfdUser {
-  pid_t pid;
-  int descriptor;
-};
-
 }  // namespace
 
 bool AmdFiles::any() const {
@@ -146,7 +141,7 @@ void check_amd_processes(const std::vector<pid_t>& pids, const device::hip::Topo
                          const fs::path& sysfs, findings::Findings& findings) {
   const bool first_namespace =
       procfs::namespace_link(::getpid(), "pid") == procfs::kFirstPidNamespace;
-  std::vector<KfdUser> users;
+  std::vector<std::pair<pid_t, int>> users;  // with their descriptors of /dev/kfd
   for (const pid_t pid : pids) {
     const AmdFiles files = amd_files_of(pid);
     if (!files.any()) continue;
@@ -155,14 +150,13 @@ void check_amd_processes(const std::vector<pid_t>& pids, const device::hip::Topo
     const int kfd = lowest(files.descriptors, kKfd);
     if (kfd < 0) continue;
     if (first_namespace) check_kfd_process(pid, sysfs, findings);
-    for (const KfdUser& other : users) {
-      if (!same_file(pid, kfd, other.pid, other.descriptor)) continue;
-      findings.add(
-          findings::kAmdInherited,
-          fmt::format("process {} uses the /dev/kfd that process {} opened",
-                      process::describe_process(pid), process::describe_process(other.pid)));
+    for (const auto& [other, descriptor] : users) {
+      if (!same_file(pid, kfd, other, descriptor)) continue;
+      findings.add(findings::kAmdInherited,
+                   fmt::format("process {} uses the /dev/kfd that process {} opened",
+                               process::describe_process(pid), process::describe_process(other)));
     }
-    users.push_back({pid, kfd});
+    users.emplace_back(pid, kfd);
   }
 }
 

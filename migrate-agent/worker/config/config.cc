@@ -253,12 +253,11 @@ void read_gpus(Table& table, Config& config) {
   for (const std::string& text : texts) {
     const auto uuid = parse_gpu(text);
     if (!uuid) {
-      table.fail(
+      return table.fail(
           "gpus",
           fmt::format(
               "has \"{}\", which is not a GPU's UUID; `nvidia-smi -L` and `rocminfo` list them",
               control::printable(text)));
-      return;
     }
     config.gpus.push_back(*uuid);
   }
