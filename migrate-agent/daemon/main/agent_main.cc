@@ -46,8 +46,7 @@ struct Options {
 void describe(CLI::App& app, Options& options) {
   app.description(
       "Moves running GPU processes from and to this host. Runs as a daemon; on SIGTERM it lets "
-      "running "
-      "migrations finish first. Under systemd use KillMode=process: migrated processes "
+      "running migrations finish first. Under systemd use KillMode=process: migrated processes "
       "outlive the agent.");
   app.set_version_flag("--version",
                        fmt::format("{} {} ({})", kProgram, release(), source_commit()));

@@ -91,8 +91,7 @@ void check_limits(const proto::ProcessFacts& process, const proto::HostFacts& he
   const std::uint64_t mappings = kernel_limit("vm/max_map_count");
   if (process.mappings() > mappings) {
     findings.add(findings::kMappingLimit,
-                 fmt::format("the process has {} mappings, here at most {} are "
-                             "allowed",
+                 fmt::format("the process has {} mappings, here at most {} are allowed",
                              process.mappings(), mappings));
   }
   const auto greatest = std::ranges::max_element(process.used_pids());
@@ -128,8 +127,7 @@ void check_connection(const proto::BoundSocket& socket, const process::InternetS
   if (!is_taken) return;
   findings.add(
       findings::kAddressInUse,
-      fmt::format("a program here has a TCP connection from {} port {} "
-                  "to {} port {}",
+      fmt::format("a program here has a TCP connection from {} port {} to {} port {}",
                   std::get<0>(ends), socket.port(), std::get<2>(ends), socket.remote_port()));
 }
 

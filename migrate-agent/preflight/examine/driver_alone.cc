@@ -82,8 +82,7 @@ void check_unseen_memory(const std::vector<pid_t>& members, const gpu::SameMemor
     if (!process::has_cuda_context(pid) || is_agent_or_keeper(pid)) continue;
     if (procfs::is_in_vfork(pid) || reports_no_sharing(pid)) continue;
     findings.add(findings::kUnseenMemory,
-                 fmt::format("process {} also uses CUDA, and may share memory with "
-                             "it",
+                 fmt::format("process {} also uses CUDA, and may share memory with it",
                              process::describe_process(pid)));
   }
 }

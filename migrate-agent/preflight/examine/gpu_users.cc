@@ -102,10 +102,9 @@ void examine_doorless(std::vector<Doorless> doorless, Examination& found) {
   const pid_t pid = one.member->pid;
   const char state = procfs::state(std::to_string(pid));
   if (state == 'T' || state == 't') {
-    found.findings.add(findings::kCudaState,
-                       fmt::format("process {} is stopped, and the driver cannot query "
-                                   "it",
-                                   describe(one)));
+    found.findings.add(
+        findings::kCudaState,
+        fmt::format("process {} is stopped, and the driver cannot query it", describe(one)));
   } else if (!found.host.driver || !found.host.driver->control(pid)->state() ||
              found.host.driver->control(pid)->goes_with_dump()) {
     refuse(one);

@@ -62,8 +62,7 @@ void compare_with_root(pid_t pid, pid_t root, process::Inspection& member,
   }
   if (member.facts.limits().SerializeAsString() == root_limits.SerializeAsString()) return;
   member.findings.add(findings::kCgroupLimits,
-                      fmt::format("its control groups have other limits than "
-                                  "those of process {}",
+                      fmt::format("its control groups have other limits than those of process {}",
                                   process::describe_process(root)));
 }
 
