@@ -81,7 +81,6 @@ struct Daemon : std::enable_shared_from_this<Daemon> {
   bool has_worker(const journal::Entry& entry) const;
   void remove_groups();
 
-  // worker_messages.cc
   asio::awaitable<void> read_messages(WorkerId id);
   void handle(WorkerId id, Worker& worker, const registry::FromWorker& message);
   Status answer(WorkerId id, Worker& worker, const registry::FromWorker& message);

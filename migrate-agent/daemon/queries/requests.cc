@@ -1,20 +1,33 @@
-// Queries and orders of operators about migrations.
+// Requests of migrations' other agents, and queries and orders of operators.
+#include "migrate-agent/daemon/queries/requests.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
 
 #include "migrate-agent/commit/states/outcome.h"
 #include "migrate-agent/daemon/queries/journals.h"
-#include "migrate-agent/daemon/queries/requests.h"
 
 namespace gcr::daemon {
 namespace {
 
 using Clock = std::chrono::steady_clock;
 using journal::Began;
+using journal::Record;
 
 constexpr std::chrono::milliseconds kCancelPatience = std::chrono::seconds(10);
 constexpr std::chrono::milliseconds kOrderPatience = std::chrono::seconds(5);
+
+/// Checks that the peer's certificate is that of the migration's other agent.
+Status check_peer(const worker::WorkerContext& context, std::span<const Record> records) {
+  const Record* began = journal::last(records, Record::kBegan);
+  const std::string expected = began == nullptr ? "" : began->began().peer_name();
+  const std::string& name = context.channel.peer().common_name;
+  if (!expected.empty() && expected == name) return {};
+  return Error(
+      Code::kPermissionDenied,
+      fmt::format("the migration is with the agent \"{}\", not with \"{}\"", expected, name));
+}
 
 Error not_known(const Uuid& migration) {
   return Error(Code::kNotFound,
@@ -66,6 +79,37 @@ bool may_see(const worker::Permissions& permissions, const Result<journal::Conte
 }
 
 }  // namespace
+
+Reply answer_outcome(worker::WorkerContext& context, const Uuid& migration, bool of_vote) {
+  const auto contents = journal::read_durable(journal::path_of(
+      context.config.state_dir, migration, of_vote ? Began::DESTINATION : Began::SOURCE));
+  const auto outcome = of_vote ? commit::vote_of(contents) : commit::outcome_of(contents);
+  // It is no secret that there is no usable journal.
+  if (contents && outcome != proto::OutcomeReply::UNKNOWN) {
+    GCR_TRY(check_peer(context, contents->records));
+  }
+  proto::Envelope reply;
+  reply.mutable_outcome_reply()->set_outcome(outcome);
+  return reply;
+}
+
+Reply answer_commit(worker::WorkerContext& context, const Uuid& migration) {
+  registry::ToWorker decide;
+  decide.mutable_decide()->set_decision(registry::Decide::COMMITTED);
+  decide.mutable_decide()->set_by(context.channel.peer().common_name);
+  for (const auto end = Clock::now() + context.config.peer_silence() / 2; Clock::now() < end;) {
+    GCR_ASSIGN(const KnownJournal known, read_journal(context, migration, Began::DESTINATION));
+    GCR_TRY(check_peer(context, known.contents.records));
+    auto reply = commit::commit_answer(known.state, known.contents.records);
+    if (reply) return *std::move(reply);
+    if (known.is(commit::DestinationState::kRestored)) {
+      const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(end - Clock::now());
+      if (ask_owner(context, known.entry, decide, left)) continue;
+    }
+    pause_before_next_poll();
+  }
+  return Error(Code::kTimeout, "the process does not run here yet; ask again");
+}
 
 Reply answer_cancel(worker::WorkerContext& context, const Uuid& migration) {
   registry::ToWorker cancel;
