@@ -1,5 +1,6 @@
-#include "migrate-agent/preflight/examine/driver_alone.h"
-
+// The part of the examination that looks at a member that was not started under the preload library
+// and so moves through the driver alone (design decision 23): the expected downtime, and shared
+// memory that can only be inferred from outside.
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -8,6 +9,7 @@
 
 #include "migrate-agent/gpu/access/door/door.h"
 #include "migrate-agent/linux/procfs/procfs.h"
+#include "migrate-agent/preflight/examine/examination.h"
 #include "migrate-agent/process/inspect/descriptors.h"
 #include "migrate-agent/process/inspect/sharing.h"
 #include "migrate-agent/process/inspect/together.h"
@@ -18,6 +20,13 @@ namespace gcr::preflight {
 namespace {
 
 using std::chrono::milliseconds;
+
+/// Rates at which the driver moves VRAM into main memory and back (measured on an H200). In between
+/// the content is read, sent and written like other memory: at the link's rate, or at about
+/// kMemoryBytesPerSecond.
+constexpr double kCheckpointBytesPerSecond = 2.4e9;
+constexpr double kRestoreBytesPerSecond = 7e9;
+constexpr double kMemoryBytesPerSecond = 4e9;
 
 /// The part of a downtime that does not depend on the amount of memory.
 constexpr milliseconds kLeastDowntime{500};

@@ -9,6 +9,7 @@
 
 #include <sys/types.h>
 
+#include <chrono>
 #include <map>
 #include <memory>
 #include <optional>
@@ -19,7 +20,6 @@
 #include "migrate-agent/gpu/allocations/allocations.h"
 #include "migrate-agent/gpu/allocations/lister.h"
 #include "migrate-agent/preflight/compare/host_facts.h"
-#include "migrate-agent/preflight/examine/driver_alone.h"
 #include "migrate-agent/process/inspect/inspect.h"
 #include "migrate-agent/process/inspect/outside_tcp.h"
 #include "migrate-agent/process/memory_files/outgoing.h"
@@ -33,6 +33,16 @@ struct Member {
   proto::ProcessFacts facts;
   process::Confinement confinement;
   std::unique_ptr<gpu::GpuAccess> access{};  ///< null: it uses no GPU
+};
+
+/// A member that moves through the driver alone.
+struct DriverAlone {
+  pid_t pid = 0;
+  /// upper bounds in bytes; the driver copies it to ordinary memory
+  std::map<Uuid, std::uint64_t> vram;
+  std::chrono::milliseconds downtime{};  ///< expected, approximately
+
+  std::uint64_t vram_bytes() const;
 };
 
 /// Everything that is known of a job and its host.
@@ -108,5 +118,21 @@ Status check_sizes(const gpu::Job& job);
 /// that a process imported. Reads /proc only if anything is shared.
 std::vector<std::string> find_sharers(const gpu::SameMemory& shared,
                                       const std::vector<pid_t>& members);
+
+/// Estimates the downtime of a job with this much VRAM that the driver moves and this much other
+/// memory. `link_bytes_per_s` 0: unknown.
+std::chrono::milliseconds slow_downtime(std::uint64_t vram_bytes, std::uint64_t memory_bytes,
+                                        std::uint64_t link_bytes_per_s);
+
+/// Adds "unseen-memory" for processes that share memory with the member or may, as far as can be
+/// seen from outside: shared memory makes the driver's restore fail after a checkpoint that
+/// succeeded. `members`: all of the job; `shared`: the memory that members under the library share.
+/// Queries other processes' doors. Blocks.
+void check_unseen_memory(const std::vector<pid_t>& members, const gpu::SameMemory& shared,
+                         findings::Findings& findings);
+
+/// Adds "no-library" or "no-library-slow", and "downtime-limit".
+void check_slow_downtime(const DriverAlone& member, const proto::MigrateRequest& request,
+                         findings::Findings& findings);
 
 }  // namespace gcr::preflight
