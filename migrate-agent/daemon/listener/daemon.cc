@@ -119,11 +119,8 @@ Result<std::string> Daemon::start() {
 }
 
 Result<std::string> start_daemon(asio::io_context& io, worker::Config config,
-                                 std::vector<std::string> worker_command,
-                                 std::vector<std::string> worker_arguments) {
-  return std::make_shared<Daemon>(io, std::move(config), std::move(worker_command),
-                                  std::move(worker_arguments))
-      ->start();
+                                 std::vector<std::string> worker_command) {
+  return std::make_shared<Daemon>(io, std::move(config), std::move(worker_command))->start();
 }
 
 }  // namespace gcr::daemon

@@ -16,9 +16,8 @@ namespace gcr::daemon {
 
 /// Binds and listens, and starts the recovery of unfinished migrations; then the caller runs `io`,
 /// which owns the daemon. The process has no other threads. `worker_command` is the command line
-/// that starts this program again; `worker_arguments` make it a worker. Returns "address:port" as
-/// bound. Makes this process the reaper of orphaned descendants: the init processes of migrated
-/// processes.
+/// that starts this program again, as a worker. Returns "address:port" as bound. Makes this process
+/// the reaper of orphaned descendants: the init processes of migrated processes.
 ///
 /// On SIGHUP the daemon checks the configuration file and the certificates again, and logs
 /// problems.
@@ -27,7 +26,6 @@ namespace gcr::daemon {
 /// recoveries; data connections still reach their workers, and the daemon ends with its last worker
 /// or recovery. The second signal ends it at once; the workers continue without it.
 Result<std::string> start_daemon(asio::io_context& io, worker::Config config,
-                                 std::vector<std::string> worker_command,
-                                 std::vector<std::string> worker_arguments);
+                                 std::vector<std::string> worker_command);
 
 }  // namespace gcr::daemon

@@ -49,12 +49,10 @@ struct Daemon : std::enable_shared_from_this<Daemon> {
     std::string ordered_by;  ///< the operator who ordered its migration
   };
 
-  Daemon(asio::io_context& context, worker::Config settings, std::vector<std::string> command,
-         std::vector<std::string> arguments)
+  Daemon(asio::io_context& context, worker::Config settings, std::vector<std::string> command)
       : io(context),
         config(std::move(settings)),
         worker_command(std::move(command)),
-        worker_arguments(std::move(arguments)),
         recoveries(
             io, registry, [this] { return ++last_worker; },
             [this](WorkerId id, const std::string& name) { return start_recovery(id, name); },
@@ -102,7 +100,6 @@ struct Daemon : std::enable_shared_from_this<Daemon> {
   asio::io_context& io;
   worker::Config config;
   std::vector<std::string> worker_command;
-  std::vector<std::string> worker_arguments;
   asio::ip::tcp::acceptor acceptor{io};
   std::optional<LocalListener> local;
   asio::signal_set stop_signals{io};

@@ -32,9 +32,9 @@ std::string describe_exit(int status) {
 /// Starts this program again, as a worker with the additional arguments `more`.
 Result<WorkerProcess> Daemon::spawn(const std::vector<std::string>& more,
                                     UniqueFd connection) const {
-  std::vector<std::string> arguments = worker_arguments;
-  arguments.insert(arguments.end(), more.begin(), more.end());
-  return spawn_worker(worker_command, arguments, std::move(connection));
+  std::vector<std::string> command = worker_command;
+  command.insert(command.end(), more.begin(), more.end());
+  return spawn_worker(command, std::move(connection));
 }
 
 void Daemon::add_worker(WorkerId id, WorkerProcess process, Startups::Token token) {

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <optional>
 #include <set>
+#include <tuple>
 
 #include "migrate-agent/gpu/access/door/door.h"
 #include "migrate-agent/gpu/access/driver/driver_access.h"
@@ -219,27 +220,20 @@ void examine_allocations(const std::vector<gpu::Listed>& listed, Examination& fo
 }  // namespace
 
 void check_access(const gpu::AccessState& state, findings::Findings& findings) {
-  if (state.managed_memory) {
-    findings.add(findings::kManagedMemory,
-                 "the process uses managed memory (cudaMallocManaged, hipMallocManaged)");
-  }
-  if (state.ipc_memory) {
-    findings.add(
-        findings::kIpcMemory,
-        "the process shares allocations of less than 2 MiB with another one by legacy IPC");
-  }
-  if (state.foreign_handles) {
-    findings.add(findings::kForeignHandles,
-                 "GPU memory is exported in a way that cannot be undone: bound to a multicast "
-                 "object or a sparse array, as a dma-buf or by a fabric handle");
-  }
-  if (state.lost_pools) {
-    findings.add(findings::kPoolMemory,
-                 "a memory pool was exported or imported (cudaMemPoolExportToShareableHandle), or "
-                 "has memory on the host");
-  }
-  if (state.profiled) {
-    findings.add(findings::kProfiler, "a profiler has attached to CUDA through CUPTI");
+  const std::tuple<bool, findings::Id, const char*> facts[] = {
+      {state.managed_memory, findings::kManagedMemory,
+       "the process uses managed memory (cudaMallocManaged, hipMallocManaged)"},
+      {state.ipc_memory, findings::kIpcMemory,
+       "the process shares allocations of less than 2 MiB with another one by legacy IPC"},
+      {state.foreign_handles, findings::kForeignHandles,
+       "GPU memory is exported in a way that cannot be undone: bound to a multicast object or a "
+       "sparse array, as a dma-buf or by a fabric handle"},
+      {state.lost_pools, findings::kPoolMemory,
+       "a memory pool was exported or imported (cudaMemPoolExportToShareableHandle), or has memory "
+       "on the host"},
+      {state.profiled, findings::kProfiler, "a profiler has attached to CUDA through CUPTI"}};
+  for (const auto& [is_so, id, what] : facts) {
+    if (is_so) findings.add(id, what);
   }
   if (!state.past_gate.empty()) findings.add(findings::kPastGate, state.past_gate);
   if (state.untracked_bytes > 0 && !state.managed_memory) {
