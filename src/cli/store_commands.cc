@@ -10,8 +10,8 @@
 #include <map>
 #include <memory>
 
-#include "migrate-agent/worker/config/config.h"
 #include "migrate-agent/worker/config/certificates.h"
+#include "migrate-agent/worker/config/config.h"
 #include "src/base/units.h"
 #include "src/base/uuid.h"
 #include "src/cli/agents.h"

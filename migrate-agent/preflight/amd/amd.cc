@@ -210,8 +210,8 @@ void compare_xnack(const proto::ProcessFacts& process, const proto::Gpu& from, c
 }
 
 bool AmdFiles::any() const {
-  return lowest(descriptors, procfs::kComputeDevice) >= 0 || lowest(descriptors, kRenderNode) >= 0 ||
-         !buffer_mappings(maps).empty();
+  return lowest(descriptors, procfs::kComputeDevice) >= 0 ||
+         lowest(descriptors, kRenderNode) >= 0 || !buffer_mappings(maps).empty();
 }
 
 AmdFiles amd_files_of(pid_t pid) {
