@@ -8,8 +8,8 @@
 #include <memory>
 #include <utility>
 
+#include "migrate-agent/worker/config/certificates.h"
 #include "migrate-agent/worker/config/config.h"
-#include "migrate-agent/worker/config/peers.h"
 #include "src/base/units.h"
 #include "src/base/uuid.h"
 #include "src/cli/agents.h"

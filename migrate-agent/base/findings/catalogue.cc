@@ -7,9 +7,12 @@
 namespace gcr::findings {
 namespace {
 
+using enum Side;
+constexpr std::optional<Side> kEither;
+
 constexpr auto kCatalogue = std::to_array<Kind>({
 #define GCR_FINDING(name, id, severity, side, about_gpus, acceptable, why, remedy) \
-  {id, proto::Finding::severity, Side::side, about_gpus, acceptable, why, remedy},
+  {id, proto::Finding::severity, side, about_gpus, acceptable, why, remedy},
 #include "migrate-agent/base/findings/catalogue.def"
 #undef GCR_FINDING
 });
@@ -26,7 +29,7 @@ constexpr auto kObjectRemedies = std::to_array<ObjectRemedy>({
      "(UCX_TLS=^ib,gdr_copy without InfiniBand too)."},
 });
 
-const char* host_name(Side side) { return side == Side::kSource ? "source" : "destination"; }
+const char* host_name(Side side) { return side == kSource ? "source" : "destination"; }
 
 /// Returns a flag of the kind with this id; false for an id of another release.
 bool is_one_with(bool Kind::*column, std::string_view id) {
@@ -69,7 +72,7 @@ bool Findings::has(std::string_view id, std::string_view found) const {
 
 proto::Finding* Findings::append(Id id, std::string found) {
   if (has(kind_of(id).id, found)) return nullptr;
-  assert(kind_of(id).side == Side::kEither || kind_of(id).side == side_);
+  assert(kind_of(id).side.value_or(side_) == side_);
   const std::size_t number = ++added_[id];
   if (number > kMostOfAKind) return nullptr;
   if (number == kMostOfAKind) found += ", and there are more like this";

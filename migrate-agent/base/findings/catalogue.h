@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -21,13 +22,13 @@ enum class Id : std::uint8_t {
 };
 using enum Id;
 
-/// The host of a finding. kEither: in the catalogue alone.
-enum class Side { kSource, kDestination, kEither };
+/// The host of a finding.
+enum class Side { kSource, kDestination };
 
 struct Kind {
   std::string_view id;
   proto::Finding::Severity severity;
-  Side side;        ///< whose agent reports the finding
+  std::optional<Side> side;  ///< whose agent reports it; none: either
   bool about_gpus;  ///< concerns taking a job off its GPUs; the others concern moving it to another
                     ///< host
   bool acceptable;  ///< a blocker that an operator may turn into a warning with --accept ID
@@ -66,6 +67,7 @@ class Findings {
  public:
   explicit Findings(Side side) : side_(side) {}
 
+  Side side() const { return side_; }
   /// Adds a finding; at most kMostOfAKind of one kind, and the last one says that there are more.
   void add(Id id, std::string found);
   /// Adds a finding about a device or kernel object called `name`, which may have its own remedy.

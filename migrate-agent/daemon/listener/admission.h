@@ -39,7 +39,7 @@ class NamedCount {
   std::shared_ptr<Names> names_ = std::make_shared<Names>();
 };
 
-/// Limits connections that have not shown a certificate yet: in all and for each address.
+/// The first stage.
 class Startups {
  public:
   /// A connection's entry; reset it when the peer has shown its certificate.
@@ -56,9 +56,7 @@ class Startups {
   NamedCount startups_;
 };
 
-/// Holds connections beyond the limit of Startups until their prefaces have been read. A new one
-/// displaces the oldest, so that a client that sends its preface at once is served even if many
-/// others are silent.
+/// The second stage.
 class ExcessConnections {
  public:
   static constexpr std::size_t kLimit = 64;
@@ -75,7 +73,7 @@ class ExcessConnections {
   std::shared_ptr<List> waiting_ = std::make_shared<List>();
 };
 
-/// Limits authenticated connections, each of which has a worker process.
+/// The third stage. Each of its connections has a worker process.
 class Peers {
  public:
   /// The entries of one connection; they last as long as it.
@@ -85,7 +83,7 @@ class Peers {
   };
 
   /// Admits at most `limit` (1 or more) at once, half of it (rounded up) for one peer. A quarter
-  /// (rounded down) is reserved for agents: their connections settle the outcome of migrations.
+  /// (rounded down) is reserved for agents.
   explicit Peers(unsigned limit) : limit_(limit) {}
 
   /// Counts one connection. kResourceExhausted, naming the limit that is reached.

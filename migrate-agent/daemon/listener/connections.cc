@@ -22,7 +22,7 @@ constexpr std::chrono::milliseconds kExcessPatience = std::chrono::seconds(1);
 
 }  // namespace
 
-asio::awaitable<void> Daemon::Impl::accept_all() {
+asio::awaitable<void> Daemon::accept_all() {
   asio::steady_timer pause(io);
   while (acceptor.is_open()) {
     std::error_code error;
@@ -42,7 +42,7 @@ asio::awaitable<void> Daemon::Impl::accept_all() {
   }
 }
 
-Status Daemon::Impl::listen_locally() {
+Status Daemon::listen_locally() {
   if (config.local_socket.empty()) return {};
   GCR_ASSIGN(auto listening, LocalListener::listen(io, config.local_socket));
   local.emplace(std::move(listening));
@@ -51,7 +51,7 @@ Status Daemon::Impl::listen_locally() {
   return {};
 }
 
-asio::awaitable<void> Daemon::Impl::accept_local() {
+asio::awaitable<void> Daemon::accept_local() {
   const auto self = shared_from_this();
   asio::steady_timer pause(io);
   for (;;) {
@@ -76,8 +76,8 @@ asio::awaitable<void> Daemon::Impl::accept_local() {
 
 /// Reads the preface of a connection and passes the connection on. Without a token, it is accepted
 /// only if it belongs to a migration that this host knows.
-asio::awaitable<void> Daemon::Impl::admit(tcp::socket socket, std::string address,
-                                          Startups::Token token) {
+asio::awaitable<void> Daemon::admit(tcp::socket socket, std::string address,
+                                    Startups::Token token) {
   const auto self = shared_from_this();
   const std::chrono::milliseconds patience(config.startup_timeout_ms);
   const ExcessConnections::Entry waiting = token ? ExcessConnections::Entry() : excess.add(socket);
@@ -110,7 +110,7 @@ asio::awaitable<void> Daemon::Impl::admit(tcp::socket socket, std::string addres
 
 /// Migration ids are random, so only participants of the migration, or those who can read its
 /// packets, can name it.
-Startups::Token Daemon::Impl::admit_known_migration(const Uuid& migration) {
+Startups::Token Daemon::admit_known_migration(const Uuid& migration) {
   std::error_code error;
   for (const journal::Role role : {journal::Began::SOURCE, journal::Began::DESTINATION}) {
     if (!std::filesystem::exists(journal::path_of(config.state_dir, migration, role), error)) {
@@ -121,8 +121,8 @@ Startups::Token Daemon::Impl::admit_known_migration(const Uuid& migration) {
   return {};
 }
 
-void Daemon::Impl::pass_data_connection(UniqueFd connection, const Uuid& migration,
-                                        const std::string& address) {
+void Daemon::pass_data_connection(UniqueFd connection, const Uuid& migration,
+                                  const std::string& address) {
   const auto owner = registry.owner_of(migration);
   const auto found = owner ? workers.find(*owner) : workers.end();
   if (found == workers.end()) {

@@ -17,7 +17,7 @@
 
 namespace gcr::daemon {
 
-asio::awaitable<void> Daemon::Impl::handle_stop_signals() {
+asio::awaitable<void> Daemon::handle_stop_signals() {
   const auto self = shared_from_this();
   std::error_code error;
   const int signal =
@@ -36,7 +36,7 @@ asio::awaitable<void> Daemon::Impl::handle_stop_signals() {
 
 /// Checks the configuration and certificates that the next worker will read. The daemon itself
 /// applies only the limits on migrations and the log level.
-Status Daemon::Impl::reload() {
+Status Daemon::reload() {
   GCR_ASSIGN(worker::Config fresh, worker::load_config(config.source));
   GCR_TRY(worker::check_own_certificate(fresh.tls, {}));
   spdlog::set_level(spdlog::level::from_str(fresh.log_level));
@@ -46,7 +46,7 @@ Status Daemon::Impl::reload() {
   return {};
 }
 
-asio::awaitable<void> Daemon::Impl::handle_reload_signals() {
+asio::awaitable<void> Daemon::handle_reload_signals() {
   const auto self = shared_from_this();
   for (;;) {
     std::error_code error;
@@ -65,7 +65,7 @@ asio::awaitable<void> Daemon::Impl::handle_reload_signals() {
 
 /// Ends the daemon when all workers but those that wait for an operator have ended: these may wait
 /// for days, and continue without a daemon.
-void Daemon::Impl::end_if_idle() {
+void Daemon::end_if_idle() {
   if (!stopping) return;
   for (const auto& [id, worker] : workers) {
     if (worker.phase != worker::kPausedPhase) return;
@@ -75,7 +75,7 @@ void Daemon::Impl::end_if_idle() {
   io.stop();
 }
 
-Present Daemon::Impl::present() const {
+Present Daemon::present() const {
   Present now;
   now.workers = workers.size();
   now.certificate_expiry = worker::certificate_expiry(config.tls);
@@ -92,37 +92,35 @@ Present Daemon::Impl::present() const {
   return now;
 }
 
-Daemon::Daemon(asio::io_context& io, worker::Config config, std::vector<std::string> worker_command,
-               std::vector<std::string> worker_arguments)
-    : impl_(std::make_shared<Impl>(io, std::move(config), std::move(worker_command),
-                                   std::move(worker_arguments))) {}
-
-Daemon::~Daemon() = default;
-
 Result<std::string> Daemon::start() {
   if (::prctl(PR_SET_CHILD_SUBREAPER, 1) != 0) {
     return Error::from_errno(errno, "cannot become the reaper of orphaned descendants");
   }
-  GCR_ASSIGN(std::string where, listen_on(impl_->acceptor, impl_->config.listen));
+  GCR_ASSIGN(std::string where, listen_on(acceptor, config.listen));
   std::error_code error;
-  for (const int signal : {SIGTERM, SIGINT}) impl_->stop_signals.add(signal, error);
-  if (!error) impl_->child_signals.add(SIGCHLD, error);
-  if (!error) impl_->reload_signals.add(SIGHUP, error);
+  for (const int signal : {SIGTERM, SIGINT}) stop_signals.add(signal, error);
+  if (!error) child_signals.add(SIGCHLD, error);
+  if (!error) reload_signals.add(SIGHUP, error);
   if (error) return Error(Code::kIo, "cannot handle signals: " + error.message());
-  asio::co_spawn(impl_->io, impl_->accept_all(), asio::detached);
-  asio::co_spawn(impl_->io, impl_->reap_children(), asio::detached);
-  asio::co_spawn(impl_->io, impl_->handle_stop_signals(), asio::detached);
-  asio::co_spawn(impl_->io, impl_->handle_reload_signals(), asio::detached);
-  GCR_TRY(impl_->listen_locally());
-  if (impl_->config.metrics_listen) {
-    GCR_TRY(impl_->monitoring.serve(*impl_->config.metrics_listen));
-  }
-  impl_->recoveries.begin(impl_->config.state_dir);
+  asio::co_spawn(io, accept_all(), asio::detached);
+  // This keeps the daemon until `io` is destroyed.
+  asio::co_spawn(
+      io, [self = shared_from_this()] { return self->reap_children(); }, asio::detached);
+  asio::co_spawn(io, handle_stop_signals(), asio::detached);
+  asio::co_spawn(io, handle_reload_signals(), asio::detached);
+  GCR_TRY(listen_locally());
+  if (config.metrics_listen) GCR_TRY(monitoring.serve(*config.metrics_listen));
+  recoveries.begin(config.state_dir);
   // After the recoveries have begun: a worker that is just ending either still has its journal, and
   // a recovery waits for it and cleans up, or no longer has it.
-  remove_dead_worker_sockets(impl_->config);
-  impl_->remove_groups();
+  remove_dead_worker_sockets(config);
+  remove_groups();
   return where;
+}
+
+Result<std::string> start_daemon(asio::io_context& io, worker::Config config,
+                                 std::vector<std::string> worker_command) {
+  return std::make_shared<Daemon>(io, std::move(config), std::move(worker_command))->start();
 }
 
 }  // namespace gcr::daemon

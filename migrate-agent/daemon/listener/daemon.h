@@ -6,8 +6,6 @@
 #pragma once
 
 #include <asio/io_context.hpp>
-#include <functional>
-#include <memory>
 #include <string>
 #include <vector>
 
@@ -16,29 +14,18 @@
 
 namespace gcr::daemon {
 
-/// The daemon. Belongs to the thread that runs the io_context; the process has no other threads.
-class Daemon {
- public:
-  /// `worker_command` is the command line that starts this program again; `worker_arguments` make
-  /// it a worker.
-  Daemon(asio::io_context& io, worker::Config config, std::vector<std::string> worker_command,
-         std::vector<std::string> worker_arguments);
-  ~Daemon();
-
-  /// Binds and listens, and starts the recovery of unfinished migrations; then the caller runs the
-  /// io_context. Returns "address:port" as bound. Makes this process the reaper of orphaned
-  /// descendants: the init processes of migrated processes.
-  ///
-  /// On SIGHUP it checks the configuration file and the certificates again, and logs problems.
-  ///
-  /// After the first SIGTERM or SIGINT it accepts no more control connections and starts no more
-  /// recoveries; data connections still reach their workers, and the daemon ends with its last
-  /// worker or recovery. The second signal ends it at once; the workers continue without it.
-  Result<std::string> start();
-
- private:
-  struct Impl;
-  std::shared_ptr<Impl> impl_;
-};
+/// Binds and listens, and starts the recovery of unfinished migrations; then the caller runs `io`,
+/// which owns the daemon. The process has no other threads. `worker_command` is the command line
+/// that starts this program again, as a worker. Returns "address:port" as bound. Makes this process
+/// the reaper of orphaned descendants: the init processes of migrated processes.
+///
+/// On SIGHUP the daemon checks the configuration file and the certificates again, and logs
+/// problems.
+///
+/// After the first SIGTERM or SIGINT it accepts no more control connections and starts no more
+/// recoveries; data connections still reach their workers, and the daemon ends with its last worker
+/// or recovery. The second signal ends it at once; the workers continue without it.
+Result<std::string> start_daemon(asio::io_context& io, worker::Config config,
+                                 std::vector<std::string> worker_command);
 
 }  // namespace gcr::daemon

@@ -24,8 +24,8 @@
 
 namespace gcr::daemon {
 
-/// The daemon behind Daemon. Its methods belong to the thread that runs `io`.
-struct Daemon::Impl : std::enable_shared_from_this<Impl> {
+/// The daemon. Its methods belong to the thread that runs `io`.
+struct Daemon : std::enable_shared_from_this<Daemon> {
   /// A worker process. When it has been reaped, its entry is removed, and what it owned is released
   /// or passed to a recovery.
   struct Worker {
@@ -43,27 +43,16 @@ struct Daemon::Impl : std::enable_shared_from_this<Impl> {
     asio::posix::stream_descriptor socket;
     Startups::Token token;  ///< while its peer has not shown a certificate
     Peers::Place place;     ///< once its peer has shown a certificate
-    std::string peer;
     std::string phase;
     std::vector<journal::Entry>
         journals;            ///< of the migrations that it claimed or registered; not all exist
     std::string ordered_by;  ///< the operator who ordered its migration
   };
 
-  Impl(asio::io_context& context, worker::Config settings, std::vector<std::string> command,
-       std::vector<std::string> arguments)
+  Daemon(asio::io_context& context, worker::Config settings, std::vector<std::string> command)
       : io(context),
         config(std::move(settings)),
         worker_command(std::move(command)),
-        worker_arguments(std::move(arguments)),
-        acceptor(io),
-        stop_signals(io),
-        child_signals(io),
-        reload_signals(io),
-        startups(config.max_startups),
-        local_startups(config.max_startups),
-        known_startups(config.max_startups),
-        peers(config.max_connections),
         recoveries(
             io, registry, [this] { return ++last_worker; },
             [this](WorkerId id, const std::string& name) { return start_recovery(id, name); },
@@ -90,7 +79,6 @@ struct Daemon::Impl : std::enable_shared_from_this<Impl> {
   bool has_worker(const journal::Entry& entry) const;
   void remove_groups();
 
-  // worker_messages.cc
   asio::awaitable<void> read_messages(WorkerId id);
   void handle(WorkerId id, Worker& worker, const registry::FromWorker& message);
   Status answer(WorkerId id, Worker& worker, const registry::FromWorker& message);
@@ -104,6 +92,7 @@ struct Daemon::Impl : std::enable_shared_from_this<Impl> {
   // daemon.cc
   asio::awaitable<void> handle_stop_signals();
   asio::awaitable<void> handle_reload_signals();
+  Result<std::string> start();
   Status reload();
   Present present() const;
   void end_if_idle();
@@ -111,18 +100,18 @@ struct Daemon::Impl : std::enable_shared_from_this<Impl> {
   asio::io_context& io;
   worker::Config config;
   std::vector<std::string> worker_command;
-  std::vector<std::string> worker_arguments;
-  asio::ip::tcp::acceptor acceptor;
+  asio::ip::tcp::acceptor acceptor{io};
   std::optional<LocalListener> local;
-  asio::signal_set stop_signals;
-  asio::signal_set child_signals;
-  asio::signal_set reload_signals;
-  Startups startups;
-  Startups local_startups;  ///< separate, so that local users and network clients do not displace
-                            ///< each other
-  Startups known_startups;  ///< separate, for clients that name a migration of this host
+  asio::signal_set stop_signals{io};
+  asio::signal_set child_signals{io};
+  asio::signal_set reload_signals{io};
+  Startups startups{config.max_startups};
+  /// separate, so that local users and network clients do not displace each other
+  Startups local_startups{config.max_startups};
+  /// separate, for clients that name a migration of this host
+  Startups known_startups{config.max_startups};
   ExcessConnections excess;
-  Peers peers;
+  Peers peers{config.max_connections};
   Registry registry;
   std::unordered_map<WorkerId, Worker> workers;
   WorkerId last_worker = 0;

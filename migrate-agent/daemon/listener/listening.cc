@@ -40,9 +40,6 @@ using asio::ip::tcp;
 Result<std::string> listen_on(asio::ip::tcp::acceptor& acceptor,
                               const control::Endpoint& endpoint) {
   const std::string where = endpoint.to_string();
-  const auto fail = [&where](const std::error_code& error) {
-    return Error::from_errno(error.value(), "cannot listen on " + where);
-  };
   std::error_code error;
   tcp::resolver resolver(acceptor.get_executor());
   const auto found =
@@ -54,16 +51,12 @@ Result<std::string> listen_on(asio::ip::tcp::acceptor& acceptor,
   }
   const tcp::endpoint address = found.begin()->endpoint();
   acceptor.open(address.protocol(), error);
-  if (error) return fail(error);
   // Connections of an earlier daemon, which its workers still use, must not keep the port busy.
-  acceptor.set_option(tcp::acceptor::reuse_address(true), error);
-  if (error) return fail(error);
-  acceptor.bind(address, error);
-  if (error) return fail(error);
-  acceptor.listen(tcp::acceptor::max_listen_connections, error);
-  if (error) return fail(error);
-  const tcp::endpoint bound = acceptor.local_endpoint(error);
-  if (error) return fail(error);
+  if (!error) acceptor.set_option(tcp::acceptor::reuse_address(true), error);
+  if (!error) acceptor.bind(address, error);
+  if (!error) acceptor.listen(tcp::acceptor::max_listen_connections, error);
+  const tcp::endpoint bound = error ? tcp::endpoint() : acceptor.local_endpoint(error);
+  if (error) return Error::from_errno(error.value(), "cannot listen on " + where);
   return control::Endpoint{bound.address().to_string(), bound.port()}.to_string();
 }
 

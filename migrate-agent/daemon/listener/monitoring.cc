@@ -68,7 +68,7 @@ asio::awaitable<std::vector<std::string>> Monitoring::probe() {
 Status Monitoring::serve(const control::Endpoint& endpoint) {
   asio::ip::tcp::acceptor listening(io_);
   GCR_ASSIGN(const std::string where, listen_on(listening, endpoint));
-  http_.emplace(std::move(listening), [this](std::string path) { return answer(std::move(path)); });
+  serve_http(std::move(listening), [this](std::string path) { return answer(std::move(path)); });
   spdlog::info("metrics and /healthz at {}", where);
   return {};
 }

@@ -60,7 +60,6 @@ class Monitoring {
   std::optional<Clock::time_point> known_at_;
   std::vector<std::string> problems_;  ///< found by the last probe; empty: this host is ready
   std::function<Present()> present_;
-  std::optional<HttpServer> http_;
   bool stopping_ = false;
 };
 

@@ -90,8 +90,7 @@ void Recoveries::begin(const std::filesystem::path& state_dir) {
   }
   for (const journal::Entry& entry : *entries) {
     const Need need = need_of(entry.path);
-    if (need != Need::kRecovery && need != Need::kSuspended) continue;
-    if (const WorkerId id = add(entry); id != 0) start(id, recoveries_.at(id));
+    if (need == Need::kRecovery || need == Need::kSuspended) add(entry);
   }
 }
 
@@ -99,22 +98,17 @@ void Recoveries::add_after(const journal::Entry& entry, bool well) {
   if (const auto suspension = suspension_in(entry)) add_after(*suspension, well);
   if (well && is_finished(peek_or_damaged(entry.path))) return;
   const Need need = need_of(entry.path);
-  if (need == Need::kNone || need == Need::kOperator) return;
-  if (const WorkerId id = add(entry); id != 0) start(id, recoveries_.at(id));
+  if (need != Need::kNone && need != Need::kOperator) add(entry);
 }
 
-bool Recoveries::has(const journal::Entry& entry) const {
-  return std::ranges::any_of(
+/// Begins a recovery, unless the journal already has one or no more are started.
+void Recoveries::add(const journal::Entry& entry) {
+  const bool has_one = std::ranges::any_of(
       recoveries_, [&](const auto& other) { return other.second.entry.path == entry.path; });
-}
-
-/// Returns 0 if the journal already has a recovery or no more are started.
-WorkerId Recoveries::add(const journal::Entry& entry) {
-  if (stopped_ || has(entry)) return 0;
+  if (stopped_ || has_one) return;
   const WorkerId id = next_id_();
   claim_processes(id, entry);
-  recoveries_.emplace(id, Recovery{entry, asio::steady_timer(io_)});
-  return id;
+  start(id, recoveries_.emplace(id, Recovery{entry, asio::steady_timer(io_)}).first->second);
 }
 
 Result<journal::ProcessIds> Recoveries::take_suspended(const journal::Entry& entry) {

@@ -71,8 +71,7 @@ class Recoveries {
   enum class Need : std::uint8_t;
 
   Need need_of(const std::filesystem::path& path) const;
-  WorkerId add(const journal::Entry& entry);
-  bool has(const journal::Entry& entry) const;
+  void add(const journal::Entry& entry);
   void open_members(Recovery& recovery);
   void wait_suspended(WorkerId id, Recovery& recovery);
   void start(WorkerId id, Recovery& recovery);

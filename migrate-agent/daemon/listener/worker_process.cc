@@ -79,8 +79,7 @@ Result<std::vector<std::string>> self_command(int own_arguments) {
   return words;
 }
 
-Result<WorkerProcess> spawn_worker(const std::vector<std::string>& command,
-                                   const std::vector<std::string>& arguments, UniqueFd connection) {
+Result<WorkerProcess> spawn_worker(const std::vector<std::string>& command, UniqueFd connection) {
   GCR_ASSIGN(SocketPair pair, SocketPair::create("a worker"));
   WorkerProcess worker;
   worker.socket = std::move(pair.ours);
@@ -89,13 +88,11 @@ Result<WorkerProcess> spawn_worker(const std::vector<std::string>& command,
   if (connection) {
     GCR_ASSIGN(connection_end, move_above_worker_fds(std::move(connection)));
   }
-  std::vector<std::string> words = command;
-  words.insert(words.end(), arguments.begin(), arguments.end());
   SpawnPlan plan;
   int error = prepare(plan, connection_end.get(), daemon_end.get());
   if (error == 0) {
     error = posix_spawn(&worker.pid, "/proc/self/exe", &plan.actions, &plan.attributes,
-                        pointers_to(words).data(), environ);
+                        pointers_to(command).data(), environ);
   }
   if (error != 0) return Error::from_errno(error, "cannot start a worker");
   return worker;

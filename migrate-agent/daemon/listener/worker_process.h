@@ -25,11 +25,10 @@ struct WorkerProcess {
 /// loader with options and then its name. `own_arguments` is argc - 1.
 Result<std::vector<std::string>> self_command(int own_arguments);
 
-/// Runs `/proc/self/exe` as `command` with `arguments`. Besides the standard descriptors it
+/// Runs `/proc/self/exe` with the command line `command`. Besides the standard descriptors it
 /// inherits only the connection and the socket to the daemon, or only the latter if there is no
 /// `connection`. The caller reaps the process. On failure no process runs and `connection` is
 /// closed.
-Result<WorkerProcess> spawn_worker(const std::vector<std::string>& command,
-                                   const std::vector<std::string>& arguments, UniqueFd connection);
+Result<WorkerProcess> spawn_worker(const std::vector<std::string>& command, UniqueFd connection);
 
 }  // namespace gcr::daemon

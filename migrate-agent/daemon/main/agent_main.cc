@@ -46,8 +46,7 @@ struct Options {
 void describe(CLI::App& app, Options& options) {
   app.description(
       "Moves running GPU processes from and to this host. Runs as a daemon; on SIGTERM it lets "
-      "running "
-      "migrations finish first. Under systemd use KillMode=process: migrated processes "
+      "running migrations finish first. Under systemd use KillMode=process: migrated processes "
       "outlive the agent.");
   app.set_version_flag("--version",
                        fmt::format("{} {} ({})", kProgram, release(), source_commit()));
@@ -124,9 +123,9 @@ Status run_daemon(const Options& options, const worker::Config& config, int own_
   warn_unless_in_memory(config.runtime_dir);
   for (const std::string& warning : worker::warnings_of(config)) spdlog::warn("{}", warning);
   GCR_ASSIGN(std::vector<std::string> command, self_command(own_arguments));
+  command.insert(command.end(), {"--worker", "--config", options.config});
   asio::io_context io(1);
-  Daemon daemon(io, config, std::move(command), {"--worker", "--config", options.config});
-  GCR_ASSIGN(const std::string where, daemon.start());
+  GCR_ASSIGN(const std::string where, start_daemon(io, config, std::move(command)));
   GCR_TRY(drop_privileges(Part::kDaemon));
   GCR_TRY(announce(where, options.ready_fd));
   io.run();

@@ -18,7 +18,7 @@ namespace {
 
 constexpr std::size_t kMaxValueBytes = 512;
 
-std::string quoted(std::string_view text) {
+std::string quoted(const std::string& text) {
   std::string out = "\"";
   for (const unsigned char c : text.substr(0, kMaxValueBytes)) {
     const bool plain = c >= 0x20 && c < 0x7f && c != '"' && c != '\\';
@@ -26,20 +26,6 @@ std::string quoted(std::string_view text) {
   }
   return out + '"';
 }
-
-/// Builds an audit line from its fields.
-class Line {
- public:
-  Line& add(std::string_view key, std::string_view value) {
-    if (!text_.empty()) text_ += ' ';
-    text_ += fmt::format("{}={}", key, quoted(value));
-    return *this;
-  }
-  std::string take() { return std::move(text_); }
-
- private:
-  std::string text_;
-};
 
 bool has_ended(const registry::Outcome& outcome) {
   const proto::MigrateReport& report = outcome.report();
@@ -81,28 +67,31 @@ std::string audit_line(const registry::Outcome& outcome, const std::string& host
     return outcome.recovered() ? std::string() : fmt::format(fmt::runtime(format), value);
   };
   const int pid = is_source ? journal::root_pid(began.members()) : report.destination_pid();
-  return Line()
-      .add("time",
-           fmt::format("{:%Y-%m-%dT%H:%M:%S}.{:03}Z",
-                       fmt::gmtime(std::chrono::system_clock::to_time_t(when)), milliseconds))
-      .add("host", host)
-      .add("role", journal::to_string(began.role()))
-      .add("migration", id ? id->to_string() : "")
-      .add("ordered_by", began.ordered_by())
-      .add("uid", std::to_string(began.uid()))
-      .add("user", describe_user(began.uid()))
-      .add("pid", pid > 0 ? std::to_string(pid) : "")
-      .add("processes", processes_of(outcome))
-      .add("command", began.command())
-      .add("from", is_source ? host : began.peer())
-      .add("to", is_source ? began.peer() : host)
-      .add("outcome", outcome_word(outcome))
-      .add("recovered", outcome.recovered() ? "yes" : "no")
-      .add("sent_bytes",
-           is_source ? figure(report.sent_vram_bytes() + report.sent_image_bytes(), "{}") : "")
-      .add("downtime_ms", is_source ? figure(report.downtime_ms(), "{:.1f}") : "")
-      .add("reason", report.migrated() ? "" : report.message())
-      .take();
+  const std::pair<const char*, std::string> fields[] = {
+      {"time", fmt::format("{:%Y-%m-%dT%H:%M:%S}.{:03}Z",
+                           fmt::gmtime(std::chrono::system_clock::to_time_t(when)), milliseconds)},
+      {"host", host},
+      {"role", std::string(journal::to_string(began.role()))},
+      {"migration", id ? id->to_string() : ""},
+      {"ordered_by", began.ordered_by()},
+      {"uid", std::to_string(began.uid())},
+      {"user", describe_user(began.uid())},
+      {"pid", pid > 0 ? std::to_string(pid) : ""},
+      {"processes", processes_of(outcome)},
+      {"command", began.command()},
+      {"from", is_source ? host : began.peer()},
+      {"to", is_source ? began.peer() : host},
+      {"outcome", std::string(outcome_word(outcome))},
+      {"recovered", outcome.recovered() ? "yes" : "no"},
+      {"sent_bytes",
+       is_source ? figure(report.sent_vram_bytes() + report.sent_image_bytes(), "{}") : ""},
+      {"downtime_ms", is_source ? figure(report.downtime_ms(), "{:.1f}") : ""},
+      {"reason", report.migrated() ? "" : report.message()}};
+  std::string line;
+  for (const auto& [key, value] : fields) {
+    line += fmt::format("{}{}={}", line.empty() ? "" : " ", key, quoted(value));
+  }
+  return line;
 }
 
 void audit(const worker::Config& config, const registry::Outcome& outcome) {

@@ -21,8 +21,8 @@
 #include "migrate-agent/linux/hostmem/hugepage_claim.h"
 #include "migrate-agent/linux/hostmem/memory_reservation.h"
 #include "migrate-agent/migration/entry.h"
+#include "migrate-agent/worker/config/certificates.h"
 #include "migrate-agent/worker/config/check.h"
-#include "migrate-agent/worker/config/peers.h"
 #include "migrate-agent/worker/runtime/packet.h"
 #include "src/base/descriptor_table.h"
 #include "src/base/log.h"
@@ -75,22 +75,10 @@ asio::awaitable<Status> refuse(ControlChannel& channel, const Error& why) {
 
 /// Returns the id of the migration that a request concerns; empty for other requests.
 std::string subject_of(const Envelope& request) {
-  switch (request.body_case()) {
-    case Envelope::kCancelRequest:
-      return request.cancel_request().migration_id();
-    case Envelope::kContinueRequest:
-      return request.continue_request().migration_id();
-    case Envelope::kAdjustRequest:
-      return request.adjust_request().migration_id();
-    case Envelope::kStatusRequest:
-      return request.status_request().migration_id();
-    case Envelope::kResolveRequest:
-      return request.resolve_request().migration_id();
-    case Envelope::kOutcomeRequest:
-      return request.outcome_request().migration_id();
-    default:
-      return request.commit_request().migration_id();
-  }
+  const auto* body = Envelope::descriptor()->FindFieldByNumber(request.body_case());
+  const auto& message = Envelope::GetReflection()->GetMessage(request, body);
+  const auto* id = message.GetDescriptor()->FindFieldByName("migration_id");
+  return id == nullptr ? "" : message.GetReflection()->GetString(message, id);
 }
 
 /// Answers requests of operators and local users about one migration.

@@ -13,6 +13,7 @@
 #include <asio/use_awaitable.hpp>
 #include <asio/write.hpp>
 #include <chrono>
+#include <memory>
 #include <optional>
 #include <string_view>
 
@@ -68,52 +69,14 @@ std::string head_of(const HttpAnswer& answer) {
       answer.status == 405 ? "Allow: GET, HEAD\r\n" : "");
 }
 
-}  // namespace
-
-struct HttpServer::Impl : std::enable_shared_from_this<Impl> {
-  Impl(tcp::acceptor listening, HttpAnswerer who, HttpLimits bounds)
-      : acceptor(std::move(listening)), answerer(std::move(who)), limits(bounds) {}
-
-  asio::awaitable<void> accept_all();
-  asio::awaitable<void> serve(tcp::socket socket);
-  asio::awaitable<void> answer(tcp::socket& socket);
-
+struct Server {
   tcp::acceptor acceptor;
   HttpAnswerer answerer;
   HttpLimits limits;
   unsigned connections = 0;
 };
 
-asio::awaitable<void> HttpServer::Impl::accept_all() {
-  const auto self = shared_from_this();
-  asio::steady_timer pause(acceptor.get_executor());
-  while (acceptor.is_open()) {
-    std::error_code error;
-    tcp::socket socket =
-        co_await acceptor.async_accept(asio::redirect_error(asio::use_awaitable, error));
-    if (error == asio::error::operation_aborted) co_return;
-    if (error) {
-      spdlog::warn("cannot accept a connection for metrics: {}", error.message());
-      pause.expires_after(kAcceptPause);
-      co_await pause.async_wait(asio::redirect_error(asio::use_awaitable, error));
-    } else if (connections < limits.connections) {
-      asio::co_spawn(acceptor.get_executor(), serve(std::move(socket)), asio::detached);
-    }
-  }
-}
-
-asio::awaitable<void> HttpServer::Impl::serve(tcp::socket socket) {
-  const auto self = shared_from_this();
-  ++connections;
-  const control::Deadline deadline(socket.get_executor(), limits.patience, [&socket] {
-    std::error_code ignored;
-    socket.close(ignored);
-  });
-  co_await answer(socket);
-  --connections;
-}
-
-asio::awaitable<void> HttpServer::Impl::answer(tcp::socket& socket) {
+asio::awaitable<void> answer(tcp::socket& socket, const HttpAnswerer& answerer) {
   std::string text;
   std::error_code error;
   co_await asio::async_read_until(socket, asio::dynamic_buffer(text, kMaxRequestBytes), "\r\n\r\n",
@@ -141,14 +104,40 @@ asio::awaitable<void> HttpServer::Impl::answer(tcp::socket& socket) {
   }
 }
 
-HttpServer::HttpServer(tcp::acceptor acceptor, HttpAnswerer answerer, HttpLimits limits)
-    : impl_(std::make_shared<Impl>(std::move(acceptor), std::move(answerer), limits)) {
-  asio::co_spawn(impl_->acceptor.get_executor(), impl_->accept_all(), asio::detached);
+asio::awaitable<void> serve(std::shared_ptr<Server> server, tcp::socket socket) {
+  ++server->connections;
+  const control::Deadline deadline(socket.get_executor(), server->limits.patience, [&socket] {
+    std::error_code ignored;
+    socket.close(ignored);
+  });
+  co_await answer(socket, server->answerer);
+  --server->connections;
 }
 
-HttpServer::~HttpServer() {
-  std::error_code ignored;
-  impl_->acceptor.close(ignored);
+asio::awaitable<void> accept_all(std::shared_ptr<Server> server) {
+  tcp::acceptor& acceptor = server->acceptor;
+  asio::steady_timer pause(acceptor.get_executor());
+  for (;;) {
+    std::error_code error;
+    tcp::socket socket =
+        co_await acceptor.async_accept(asio::redirect_error(asio::use_awaitable, error));
+    if (error) {
+      spdlog::warn("cannot accept a connection for metrics: {}", error.message());
+      pause.expires_after(kAcceptPause);
+      co_await pause.async_wait(asio::redirect_error(asio::use_awaitable, error));
+    } else if (server->connections < server->limits.connections) {
+      asio::co_spawn(acceptor.get_executor(), serve(server, std::move(socket)), asio::detached);
+    }
+  }
+}
+
+}  // namespace
+
+void serve_http(tcp::acceptor acceptor, HttpAnswerer answerer, HttpLimits limits) {
+  const auto executor = acceptor.get_executor();
+  const auto server =
+      std::make_shared<Server>(Server{std::move(acceptor), std::move(answerer), limits});
+  asio::co_spawn(executor, accept_all(server), asio::detached);
 }
 
 }  // namespace gcr::daemon

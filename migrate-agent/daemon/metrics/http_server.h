@@ -8,7 +8,6 @@
 #include <asio/ip/tcp.hpp>
 #include <chrono>
 #include <functional>
-#include <memory>
 #include <string>
 
 namespace gcr::daemon {
@@ -19,7 +18,7 @@ struct HttpAnswer {
   std::string body;
 };
 
-/// Returns the answer for a path ("/metrics"); must outlive the server.
+/// Returns the answer for a path ("/metrics"); must outlive the io_context.
 using HttpAnswerer = std::function<asio::awaitable<HttpAnswer>(std::string path)>;
 
 struct HttpLimits {
@@ -27,18 +26,7 @@ struct HttpLimits {
   std::chrono::milliseconds patience = std::chrono::seconds(10);
 };
 
-class HttpServer {
- public:
-  /// Starts to accept. `acceptor` must be listening.
-  HttpServer(asio::ip::tcp::acceptor acceptor, HttpAnswerer answerer, HttpLimits limits = {});
-  /// Stops accepting; requests that are being answered are completed.
-  ~HttpServer();
-  HttpServer(const HttpServer&) = delete;
-  HttpServer& operator=(const HttpServer&) = delete;
-
- private:
-  struct Impl;
-  std::shared_ptr<Impl> impl_;
-};
+/// Starts to accept, until the io_context is destroyed. `acceptor` must be listening.
+void serve_http(asio::ip::tcp::acceptor acceptor, HttpAnswerer answerer, HttpLimits limits = {});
 
 }  // namespace gcr::daemon

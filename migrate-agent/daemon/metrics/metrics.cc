@@ -70,12 +70,7 @@ constexpr std::array kPhases = {"preflight",
                                 "make files",
                                 "adapt sockets"};
 
-Buckets downtime_buckets() {
-  return {0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 1.5, 2, 3, 5, 10, 30, 60};
-}
-Buckets duration_buckets() { return {1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1800, 3600}; }
 Buckets phase_buckets() { return {0.001, 0.005, 0.02, 0.1, 0.25, 0.5, 1, 2.5, 10, 60, 600}; }
-Buckets process_buckets() { return {1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024}; }
 Buckets rate_buckets() { return {1e7, 3e7, 1e8, 3e8, 1e9, 2e9, 3e9, 5e9, 1e10, 2e10, 5e10, 1e11}; }
 
 template <class Names>
@@ -125,21 +120,25 @@ Metrics::Metrics()
                            "Bytes of data connections to other hosts, before encryption.")),
       reconnections_(counters("gcr_reconnections_total",
                               "Data connections that were lost and reestablished.")),
-      downtime_(histograms("gcr_migration_downtime_seconds",
-                           "Downtime of processes that were moved away.")),
+      downtime_(
+          histograms("gcr_migration_downtime_seconds",
+                     "Downtime of processes that were moved away.")
+              .Add({}, Buckets{0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 1.5, 2, 3, 5, 10, 30, 60})),
       duration_(histograms("gcr_migration_duration_seconds",
-                           "Duration of migrations away from this host, from order to report.")),
+                           "Duration of migrations away from this host, from order to report.")
+                    .Add({}, Buckets{1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1800, 3600})),
       processes_(histograms("gcr_migration_processes",
-                            "Number of processes per migration away from this host.")),
+                            "Number of processes per migration away from this host.")
+                     .Add({}, Buckets{1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024})),
       phases_(histograms("gcr_migration_phase_seconds", "Duration of phases of migrations.")),
       rate_(histograms("gcr_migration_rate_bytes_per_second",
                        "Rates at which migrations sent GPU memory.")),
       in_progress_(gauges("gcr_migrations_in_progress", "Migrations that are running.")),
-      recoveries_in_progress_(
-          gauges("gcr_recoveries_in_progress",
-                 "Migrations that are being recovered after a worker's death.")),
+      recoveries_in_progress_(gauges("gcr_recoveries_in_progress",
+                                     "Migrations that are being recovered after a worker's death.")
+                                  .Add({})),
       connections_(gauges("gcr_connections", "Control connections.")),
-      workers_(gauges("gcr_workers", "Worker processes.")),
+      workers_(gauges("gcr_workers", "Worker processes.").Add({})),
       certificate_expiry_(gauges("gcr_certificate_expiry_timestamp_seconds",
                                  "When a certificate or revocation list expires.")),
       startups_refused_(counters("gcr_startups_refused_total",
@@ -166,9 +165,6 @@ Metrics::Metrics()
     reconnections_.Add({{"transport", transport}});
     rate_.Add({{"transport", transport}}, rate_buckets());
   }
-  downtime_.Add({}, downtime_buckets());
-  duration_.Add({}, duration_buckets());
-  processes_.Add({}, process_buckets());
 }
 
 void Metrics::ended(const registry::Outcome& outcome) {
@@ -187,9 +183,9 @@ void Metrics::timed(const proto::MigrateReport& report, const std::string& role)
         .Observe(seconds(phase.duration_ms()));
   }
   if (role != kRoles.front() || !report.migrated()) return;
-  downtime_.Add({}, downtime_buckets()).Observe(seconds(report.downtime_ms()));
-  duration_.Add({}, duration_buckets()).Observe(seconds(report.total_ms()));
-  processes_.Add({}, process_buckets()).Observe(report.processes());
+  downtime_.Observe(seconds(report.downtime_ms()));
+  duration_.Observe(seconds(report.total_ms()));
+  processes_.Observe(report.processes());
 }
 
 void Metrics::sent(const proto::MigrateReport& report, double rate_bytes_per_s) {
@@ -209,10 +205,10 @@ void Metrics::sent(const proto::MigrateReport& report, double rate_bytes_per_s) 
 std::string Metrics::text(const Present& present) {
   in_progress_.Add({{"role", "source"}}).Set(present.outgoing);
   in_progress_.Add({{"role", "destination"}}).Set(present.incoming);
-  recoveries_in_progress_.Add({}).Set(present.recoveries);
+  recoveries_in_progress_.Set(present.recoveries);
   connections_.Add({{"state", "unauthenticated"}}).Set(present.unauthenticated);
   connections_.Add({{"state", "authenticated"}}).Set(present.authenticated);
-  workers_.Add({}).Set(present.workers);
+  workers_.Set(present.workers);
   for (const auto& [name, when] : present.certificate_expiry) {
     certificate_expiry_.Add({{"certificate", name}}).Set(when);
   }

@@ -6,7 +6,6 @@
 // thread of the worker's pool. The id of the migration in a request is a separate parameter.
 #pragma once
 
-#include "migrate-agent/commit/journal/journal_files.h"
 #include "migrate-agent/worker/runtime/context.h"
 #include "proto/control.pb.h"
 #include "src/base/result.h"
@@ -45,12 +44,6 @@ Reply answer_status(worker::WorkerContext& context, const Uuid& migration);
 /// Describes this host for an operator or a local user: its resources, the processes that the
 /// caller may move, and their running migrations. kUnsupported if it has no CUDA driver.
 Reply answer_host(worker::WorkerContext& context);
-
-/// Applies an operator's decision to a migration whose journal is damaged: writes the journal anew
-/// with the decision; recovery begins when this worker ends. kInvalidArgument if neither the
-/// journal nor `request` names the process.
-Status resolve_damaged(worker::WorkerContext& context, const journal::Entry& entry,
-                       const proto::ResolveRequest& request);
 
 /// Passes an operator's decision to the migration's owner, unless the other agent can be reached
 /// and can decide. kInvalidArgument, kRefused, kNotFound: nothing was decided. kTimeout: the owner

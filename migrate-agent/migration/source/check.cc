@@ -56,7 +56,7 @@ Status compare_with_target(worker::WorkerContext& context, const proto::MigrateR
   GCR_ASSIGN(const worker::MovableProcess process,
              context.permissions.check_process(request.pid()));
   const worker::Permissions stored = context.permissions.for_store_of(process.uid);
-  for (const pid_t pid : found.pids) {
+  for (const pid_t pid : found.pids()) {
     const auto allowed = stored.check_process(pid);
     if (!allowed && allowed.error().code() == Code::kPermissionDenied) return allowed.error();
   }
@@ -119,8 +119,8 @@ Result<proto::Envelope> check(worker::WorkerContext& context, const proto::Migra
     processes.rbegin()->set_start_time(allowed->start_time);
   }
   preflight::Examination found = preflight::examine(request, context.config, pids, suspended);
-  for (preflight::GpuUser& user : found.gpu_users)
-    user.access.reset();  // releases the doors for other agents
+  // Releases the doors for other agents.
+  for (preflight::Member& member : found.members) member.access.reset();
   preflight::add_admission_finding(
       worker::on_io(context.io,
                     context.daemon.check_admission(journal::Began::SOURCE,
@@ -139,7 +139,7 @@ Result<proto::Envelope> check(worker::WorkerContext& context, const proto::Migra
   std::ranges::stable_partition(findings, findings::is_blocker);
   for (proto::Finding& finding : findings) *reply.add_findings() = std::move(finding);
   add_use(found, reply);
-  reply.mutable_members()->Assign(found.members.begin(), found.members.end());
+  for (preflight::Member& member : found.members) *reply.add_members() = std::move(member.facts);
   *reply.mutable_source() = std::move(found.host.facts);
   return envelope;
 }

@@ -179,21 +179,20 @@ Result<std::unique_ptr<Begun>> begin(Claimed& claimed, preflight::Examination fo
   describe(run, claimed);
   GCR_TRY(begin_journal(run));
   run.report.set_processes(found.job.members());
-  run.report.set_gpu_processes(static_cast<std::uint32_t>(found.gpu_users.size()));
   std::uint32_t number = 0;
-  for (Member& member : claimed.members) {
+  std::uint64_t resident_bytes = 0;
+  for (preflight::Member& examined : found.members) {
+    Member& member = claimed.members[number];
     member.number = {number++};
     member.examined = true;
-  }
-  for (preflight::GpuUser& user : found.gpu_users) {
-    Member& member = claimed.members[user.member];
-    member.access = std::move(user.access);
+    resident_bytes += examined.facts.resident_bytes();
+    if (!examined.access) continue;
+    member.access = std::move(examined.access);
     member.control = found.host.driver->control(member.pid());
+    run.report.set_gpu_processes(run.report.gpu_processes() + 1);
   }
-  std::uint64_t resident_bytes = 0;
-  for (const auto& facts : found.members) resident_bytes += facts.resident_bytes();
   auto begun = std::make_unique<Begun>(
-      Begun{claimed.course, claimed, key, found.members.front().limits(),
+      Begun{claimed.course, claimed, key, found.members.front().facts.limits(),
             std::move(found.host.driver), std::move(found.job), std::move(found.lister),
             std::move(found.driver_alone), std::move(found.criu_plugin), resident_bytes,
             SourceJob(claimed.members, finish::group_of(run.log->journal()))});

@@ -40,7 +40,7 @@ Result<preflight::Examination> examine(Claimed& claimed) {
                               claimed.suspended ? &*claimed.suspended : nullptr);
   });
   if (!found.members.empty()) {
-    run.began.set_command(journal::short_command(found.members.front().command()));
+    run.began.set_command(journal::short_command(found.members.front().facts.command()));
   }
   // Blockers end the migration here, so the destination receives no data of a process that cannot
   // be moved.
@@ -49,9 +49,9 @@ Result<preflight::Examination> examine(Claimed& claimed) {
   GCR_TRY(judge(run, findings));
   Members living;
   for (Member& member : claimed.members) {
-    const auto at = std::ranges::find(found.pids, member.pid());
-    if (at == found.pids.end()) continue;
-    member.confinement = found.confinements[static_cast<std::size_t>(at - found.pids.begin())];
+    const auto at = std::ranges::find(found.members, member.pid(), &preflight::Member::pid);
+    if (at == found.members.end()) continue;
+    member.confinement = at->confinement;
     living.push_back(std::move(member));
   }
   claimed.members = std::move(living);

@@ -17,7 +17,6 @@
 #include "migrate-agent/criu/threads/settings.h"
 #include "migrate-agent/linux/procfs/procfs.h"
 #include "migrate-agent/migration/source/course.h"
-#include "migrate-agent/preflight/examine/shared_vram.h"
 #include "migrate-agent/process/inspect/access.h"
 #include "migrate-agent/process/inspect/descriptors.h"
 #include "migrate-agent/process/inspect/inspect.h"

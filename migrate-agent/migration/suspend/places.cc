@@ -6,7 +6,7 @@
 
 #include "migrate-agent/gpu/mover/gpu_map.h"
 #include "migrate-agent/preflight/compare/host_facts.h"
-#include "migrate-agent/preflight/inventory/free_vram.h"
+#include "migrate-agent/preflight/inventory/vram.h"
 #include "src/base/units.h"
 
 namespace gcr::migration {

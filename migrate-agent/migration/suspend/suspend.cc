@@ -33,13 +33,12 @@ struct Suspend {
 /// Checks that the driver can release the control state of each GPU user without a dump. For AMD
 /// GPUs only a dump by CRIU does that.
 Status check_control(const preflight::Examination& found) {
-  for (const preflight::GpuUser& user : found.gpu_users) {
-    const pid_t pid = found.pids[user.member];
-    if (!found.host.driver->control(pid)->goes_with_dump()) continue;
+  for (const preflight::Member& member : found.members) {
+    if (!member.access || !found.host.driver->control(member.pid)->goes_with_dump()) continue;
     return Error(Code::kRefused,
                  fmt::format("process {} uses AMD GPUs: only a dump by CRIU takes their control "
                              "state from the driver, so it cannot be suspended",
-                             pid));
+                             member.pid));
   }
   return {};
 }
@@ -47,13 +46,14 @@ Status check_control(const preflight::Examination& found) {
 /// Describes the job for a later migration of it while it is suspended.
 gpu::KeptCopy describe(const preflight::Examination& found) {
   gpu::KeptCopy description;
-  for (const preflight::GpuUser& user : found.gpu_users) {
+  for (const preflight::Member& member : found.members) {
+    if (!member.access) continue;
     gpu::KeptMember& kept = *description.add_members();
-    kept.set_pid(found.pids[user.member]);
-    kept.set_door_tid(found.members[user.member].door_tid());
-    kept.set_cuda_restore_tid(found.members[user.member].cuda_restore_tid());
+    kept.set_pid(member.pid);
+    kept.set_door_tid(member.facts.door_tid());
+    kept.set_cuda_restore_tid(member.facts.cuda_restore_tid());
   }
-  *description.mutable_limits() = found.members.front().limits();
+  *description.mutable_limits() = found.members.front().facts.limits();
   *description.mutable_gpus() = found.host.facts.gpus();
   return description;
 }

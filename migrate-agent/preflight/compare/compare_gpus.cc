@@ -4,14 +4,19 @@
 // buffers and the memory that the driver restores must fit, and for AMD GPUs all properties on
 // which CRIU's plugin insists must be equal.
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <map>
 #include <set>
 
+#include "migrate-agent/linux/procfs/procfs.h"
 #include "migrate-agent/preflight/amd/amd.h"
 #include "migrate-agent/preflight/compare/comparison.h"
-#include "migrate-agent/preflight/inventory/free_vram.h"
+#include "migrate-agent/preflight/inventory/nvml.h"
+#include "migrate-agent/preflight/inventory/vram.h"
+#include "migrate-agent/process/inspect/descriptors.h"
+#include "migrate-agent/process/inspect/together.h"
 
 namespace gcr::preflight {
 namespace {
@@ -57,17 +62,11 @@ const proto::Gpu* find_gpu(const proto::HostFacts& host, const Uuid& uuid) {
   return found == host.gpus().end() ? nullptr : &*found;
 }
 
-/// Returns the free VRAM; without prefill the total, since VRAM that is in use may be free by the
-/// switchover.
-Result<std::uint64_t> usable_vram(const proto::Gpu& gpu, bool no_prefill,
-                                  mover::IncomingVram& vram) {
-  if (!no_prefill) return vram.free_bytes(to_uuid(gpu.uuid()));
-  return gpu.total_bytes();
-}
-
 void check_vram(const proto::Gpu& gpu, std::uint64_t bytes, bool no_prefill,
                 mover::IncomingVram& vram, findings::Findings& findings) {
-  const auto free = usable_vram(gpu, no_prefill, vram);
+  // Without prefill VRAM that is in use now may be free by the switchover.
+  const auto free =
+      no_prefill ? Result<std::uint64_t>(gpu.total_bytes()) : vram.free_bytes(to_uuid(gpu.uuid()));
   if (!free) {
     findings.add(findings::kGpuUnusable, free.error().message());
   } else if (*free < bytes + kContextReserveBytes) {
@@ -122,14 +121,6 @@ void leave_out_unused(const proto::PreflightRequest& request,
   });
 }
 
-void compare_amd(const proto::PreflightRequest& request, const proto::Gpu& from,
-                 const proto::Gpu& to, findings::Findings& findings) {
-  compare_amd_gpus(from, to, findings);
-  for (const proto::ProcessFacts& process : request.members()) {
-    compare_xnack(process, from, to, findings);
-  }
-}
-
 }  // namespace
 
 std::map<Uuid, std::uint64_t> wanted_vram(const proto::PreflightRequest& request,
@@ -175,9 +166,45 @@ std::vector<device::GpuPair> map_gpus(const proto::PreflightRequest& request,
   for (const device::GpuPair& pair : *map) {
     const proto::Gpu* from = find_gpu(request.host(), pair.from);
     const proto::Gpu* to = find_gpu(here, pair.to);
-    if (from->has_amd()) compare_amd(request, *from, *to, findings);
+    if (!from->has_amd()) continue;
+    compare_amd_gpus(*from, *to, findings);
+    for (const proto::ProcessFacts& process : request.members()) {
+      compare_xnack(process, *from, *to, findings);
+    }
   }
   return std::move(*map);
+}
+
+criu::PluginMap plugin_map(const proto::HostFacts& source, const proto::HostFacts& here,
+                           const std::vector<device::GpuPair>& gpu_map) {
+  criu::PluginMap map;
+  for (const device::GpuPair& pair : gpu_map) {
+    const proto::Gpu* from = find_gpu(source, pair.from);
+    const proto::Gpu* to = find_gpu(here, pair.to);
+    if (from->kfd_id() != 0 && to->kfd_id() != 0) map[from->kfd_id()] = to->kfd_id();
+  }
+  return map;
+}
+
+void check_other_gpu_users(const proto::PreflightRequest& request, bool same_machine,
+                           const std::vector<device::GpuPair>& gpu_map,
+                           findings::Findings& findings) {
+  const auto wanted = wanted_vram(request, gpu_map);
+  if (wanted.size() < 2) return;
+  if (procfs::namespace_link(::getpid(), "pid") != procfs::kFirstPidNamespace) return;
+  const auto nvml = inventory::Nvml::load();
+  if (!nvml) return;
+  std::set<pid_t> members;
+  if (same_machine) members.insert(request.pids().begin(), request.pids().end());
+  for (const auto& [gpu, wanted_bytes] : wanted) {
+    const auto users = nvml->used_by_process(gpu);
+    if (!users) continue;
+    for (const auto& [pid, bytes] : *users) {
+      if (members.contains(pid) || process::is_agent_or_gone(pid)) continue;
+      findings.add(findings::kBusyGpu, fmt::format("{} is used by process {}", gpu_name(gpu),
+                                                   process::describe_process(pid)));
+    }
+  }
 }
 
 }  // namespace gcr::preflight

@@ -122,23 +122,6 @@ std::shared_ptr<const criu::Plugin> find_plugin(const proto::PreflightRequest& r
   return nullptr;
 }
 
-criu::PluginMap plugin_map(const proto::HostFacts& source, const proto::HostFacts& here,
-                           const std::vector<device::GpuPair>& gpu_map) {
-  const auto id_of = [](const proto::HostFacts& host, const Uuid& uuid) -> std::uint32_t {
-    for (const proto::Gpu& gpu : host.gpus()) {
-      if (gpu.uuid() == to_bytes(uuid)) return gpu.kfd_id();
-    }
-    return 0;
-  };
-  criu::PluginMap map;
-  for (const device::GpuPair& pair : gpu_map) {
-    const std::uint32_t from = id_of(source, pair.from);
-    const std::uint32_t to = id_of(here, pair.to);
-    if (from != 0 && to != 0) map[from] = to;
-  }
-  return map;
-}
-
 void compare_hosts(const proto::PreflightRequest& request, const proto::HostFacts& here,
                    const worker::Config& config, findings::Findings& findings) {
   compare_drivers(request.host(), here, findings);

@@ -5,12 +5,12 @@
 
 #include <algorithm>
 #include <cctype>
+#include <fstream>
 #include <vector>
 
 #include "migrate-agent/linux/cgroups/limits.h"
 #include "migrate-agent/linux/hostmem/memory_info.h"
 #include "migrate-agent/preflight/compare/comparison.h"
-#include "migrate-agent/preflight/compare/security_labels.h"
 #include "migrate-agent/process/inspect/named_files.h"
 #include "migrate-agent/process/inspect/sockets.h"
 #include "migrate-agent/process/inspect/surroundings.h"
@@ -42,6 +42,35 @@ void compare_ids(const proto::ProcessFacts& process, const proto::HostFacts& her
   }
 }
 
+bool has_profile(const std::string& profile) {
+  std::ifstream profiles("/sys/kernel/security/apparmor/profiles");
+  for (std::string line; std::getline(profiles, line);) {
+    if (line.starts_with(profile + " (")) return true;
+  }
+  return false;
+}
+
+void compare_profile(const std::string& profile, findings::Findings& findings) {
+  if (profile.empty() || has_profile(profile)) return;
+  findings.add(findings::kSecurityLabel,
+               fmt::format("this host has no AppArmor profile \"{}\"", profile));
+}
+
+/// Compares SELinux contexts: a restored process gets that of the agent. If this host has no
+/// SELinux, a process that was unconfined loses nothing.
+void compare_context(const std::string& there, findings::Findings& findings) {
+  const std::string here = process::selinux_context(::getpid());
+  const bool confined = there.find(":unconfined_t:") == std::string::npos;
+  if (there.empty() || here == there || (here.empty() && !confined)) return;
+  findings.add(findings::kSecurityLabel,
+               here.empty() ? fmt::format("the process has the SELinux context {}, and this host "
+                                          "has no SELinux",
+                                          there)
+                            : fmt::format("the process has the SELinux context {}, and would get "
+                                          "that of the agent here, {}",
+                                          there, here));
+}
+
 /// Returns a limit of /proc/sys; 0 if it cannot be read.
 std::uint64_t kernel_limit(const char* name) {
   return hostmem::read_number(std::string("/proc/sys/") + name).value_or(0);
@@ -61,8 +90,7 @@ void check_limits(const proto::ProcessFacts& process, const proto::HostFacts& he
   const std::uint64_t mappings = kernel_limit("vm/max_map_count");
   if (process.mappings() > mappings) {
     findings.add(findings::kMappingLimit,
-                 fmt::format("the process has {} mappings, here at most {} are "
-                             "allowed",
+                 fmt::format("the process has {} mappings, here at most {} are allowed",
                              process.mappings(), mappings));
   }
   const auto greatest = std::ranges::max_element(process.used_pids());
@@ -98,8 +126,7 @@ void check_connection(const proto::BoundSocket& socket, const process::InternetS
   if (!is_taken) return;
   findings.add(
       findings::kAddressInUse,
-      fmt::format("a program here has a TCP connection from {} port {} "
-                  "to {} port {}",
+      fmt::format("a program here has a TCP connection from {} port {} to {} port {}",
                   std::get<0>(ends), socket.port(), std::get<2>(ends), socket.remote_port()));
 }
 
@@ -161,7 +188,8 @@ void compare_process(const proto::ProcessFacts& process, const proto::HostFacts&
                      const process::Addresses& addresses, const std::set<std::string>& coming,
                      findings::Findings& findings) {
   compare_ids(process, here, findings);
-  compare_security_labels(process, findings);
+  compare_profile(process.apparmor_profile(), findings);
+  compare_context(process.selinux_context(), findings);
   check_limits(process, here, findings);
   check_hugepages(process, findings);
   check_addresses(process, addresses, findings);

@@ -167,12 +167,6 @@ void add_gpus(const worker::Config& config, Survey& survey, findings::Findings& 
   for (const device::GpuInfo& info : survey.driver->gpus()) add_gpu(info, config, survey);
 }
 
-std::uint64_t free_space(const fs::path& directory) {
-  std::error_code error;
-  const auto space = fs::space(directory, error);
-  return error ? 0 : space.available;
-}
-
 }  // namespace
 
 std::string missing_kernel_features() {
@@ -192,11 +186,13 @@ std::string missing_kernel_features() {
 }
 
 void check_disk_space(const worker::Config& config, findings::Findings& findings) {
-  if (const std::uint64_t space = free_space(config.state_dir); space < kJournalRoomBytes) {
-    findings.add(findings::kStateDirFull,
-                 fmt::format("{} has {} free; {} are needed", config.state_dir.string(),
-                             format_bytes(space), format_bytes(kJournalRoomBytes)));
-  }
+  std::error_code error;
+  const auto space = fs::space(config.state_dir, error);
+  const std::uint64_t free = error ? 0 : space.available;
+  if (free >= kJournalRoomBytes) return;
+  findings.add(findings::kStateDirFull,
+               fmt::format("{} has {} free; {} are needed", config.state_dir.string(),
+                           format_bytes(free), format_bytes(kJournalRoomBytes)));
 }
 
 void add_admission_finding(const Status& answer, findings::Findings& findings) {

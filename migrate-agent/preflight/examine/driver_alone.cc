@@ -1,5 +1,6 @@
-#include "migrate-agent/preflight/examine/driver_alone.h"
-
+// The part of the examination that looks at a member that was not started under the preload library
+// and so moves through the driver alone (design decision 23): the expected downtime, and shared
+// memory that can only be inferred from outside.
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -8,6 +9,7 @@
 
 #include "migrate-agent/gpu/access/door/door.h"
 #include "migrate-agent/linux/procfs/procfs.h"
+#include "migrate-agent/preflight/examine/examination.h"
 #include "migrate-agent/process/inspect/descriptors.h"
 #include "migrate-agent/process/inspect/sharing.h"
 #include "migrate-agent/process/inspect/together.h"
@@ -18,6 +20,13 @@ namespace gcr::preflight {
 namespace {
 
 using std::chrono::milliseconds;
+
+/// Rates at which the driver moves VRAM into main memory and back (measured on an H200). In between
+/// the content is read, sent and written like other memory: at the link's rate, or at about
+/// kMemoryBytesPerSecond.
+constexpr double kCheckpointBytesPerSecond = 2.4e9;
+constexpr double kRestoreBytesPerSecond = 7e9;
+constexpr double kMemoryBytesPerSecond = 4e9;
 
 /// The part of a downtime that does not depend on the amount of memory.
 constexpr milliseconds kLeastDowntime{500};
@@ -82,8 +91,7 @@ void check_unseen_memory(const std::vector<pid_t>& members, const gpu::SameMemor
     if (!process::has_cuda_context(pid) || is_agent_or_keeper(pid)) continue;
     if (procfs::is_in_vfork(pid) || reports_no_sharing(pid)) continue;
     findings.add(findings::kUnseenMemory,
-                 fmt::format("process {} also uses CUDA, and may share memory with "
-                             "it",
+                 fmt::format("process {} also uses CUDA, and may share memory with it",
                              process::describe_process(pid)));
   }
 }

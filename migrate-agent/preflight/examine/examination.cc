@@ -9,7 +9,7 @@
 #include "migrate-agent/linux/procfs/procfs.h"
 #include "migrate-agent/preflight/amd/amd.h"
 #include "migrate-agent/preflight/examine/steps.h"
-#include "migrate-agent/process/inspect/inspect.h"
+#include "migrate-agent/process/inspect/descriptors.h"
 #include "migrate-agent/transfer/negotiation/offer.h"
 #include "src/control/wire.h"
 
@@ -22,11 +22,11 @@ void add_suspended(const SuspendedJob& suspended, Examination& found) {
   found.suspended = true;
   found.job = suspended.job;
   *found.host.facts.mutable_gpus() = suspended.gpus;
-  for (std::size_t i = 0; i < found.pids.size(); ++i) {
-    const auto threads = suspended.gpu_members.find(found.pids[i]);
+  for (Member& member : found.members) {
+    const auto threads = suspended.gpu_members.find(member.pid);
     if (threads == suspended.gpu_members.end()) continue;
-    found.members[i].set_door_tid(threads->second.door);
-    found.members[i].set_cuda_restore_tid(threads->second.cuda_restore);
+    member.facts.set_door_tid(threads->second.door);
+    member.facts.set_cuda_restore_tid(threads->second.cuda_restore);
   }
   std::vector<proto::Finding> findings = found.findings.release();
   std::erase_if(findings, [](const proto::Finding& one) { return one.id() == "stopped"; });
@@ -46,7 +46,7 @@ Examination examine_all(const proto::MigrateRequest& request, const worker::Conf
     add_suspended(*suspended, found);
     return found;
   }
-  check_amd_processes(found.pids, found.host.topology, config.sysfs, found.findings);
+  check_amd_processes(found.pids(), found.host.topology, config.sysfs, found.findings);
   examine_gpu_users(request, config, found);
   return found;
 }
@@ -56,7 +56,7 @@ Examination examine_all(const proto::MigrateRequest& request, const worker::Conf
 /// anyway.
 void check_landlock(Examination& found) {
   if (found.findings.has_blocker() || found.driver_alone) return;
-  for (const pid_t pid : found.pids) {
+  for (const pid_t pid : found.pids()) {
     const std::vector<pid_t> threads = criu::threads_in_landlock(pid);
     if (threads.empty()) continue;
     found.findings.add(findings::kLandlock,
@@ -65,19 +65,13 @@ void check_landlock(Examination& found) {
   }
 }
 
-/// Succeeds if there is no blocker. kNotFound if the process is ending, which may be the reason of
-/// the blockers.
-Status judge_member(pid_t pid, findings::Findings findings) {
-  const std::string reason = findings::reason_of(findings_of_member(pid, std::move(findings)));
-  if (reason.empty()) return {};
-  const auto stat = procfs::read_stat(pid);
-  if (!stat || procfs::has_ended(*stat) || procfs::is_exiting(*stat)) {
-    return Error(Code::kNotFound, "it ended while it was examined");
-  }
-  return Error(Code::kRefused, reason);
-}
-
 }  // namespace
+
+std::vector<pid_t> Examination::pids() const {
+  std::vector<pid_t> pids;
+  for (const Member& member : members) pids.push_back(member.pid);
+  return pids;
+}
 
 Status check_accepted(const proto::MigrateRequest& request) {
   for (const std::string& id : request.accepted()) {
@@ -100,25 +94,6 @@ process::OutsideTcp outside_tcp(const proto::MigrateRequest& request) {
   return request.close_tcp() ? process::OutsideTcp::kClose : process::OutsideTcp::kRefuse;
 }
 
-Result<process::Confinement> examine_late(const proto::MigrateRequest& request, pid_t pid,
-                                          const std::vector<pid_t>& pids,
-                                          const proto::GroupLimits& limits) {
-  const process::Together together({pids.begin(), pids.end()});
-  GCR_ASSIGN(auto inspection,
-             process::inspect(pid, together, outside_tcp(request),
-                              in_same_groups(pid, request.pid()) ? &limits : nullptr));
-  compare_with_root(pid, request.pid(), inspection, limits);
-  inspection.findings.accept(request.accepted());
-  GCR_TRY(judge_member(pid, std::move(inspection.findings)));
-  return std::move(inspection.confinement);
-}
-
-Status examine_again(pid_t pid, const process::Confinement& before) {
-  auto findings = process::inspect_again(pid, before);
-  const Status fits = findings ? judge_member(pid, std::move(*findings)) : findings.error();
-  return !fits && fits.error().code() == Code::kNotFound ? Status() : fits;
-}
-
 proto::PreflightRequest preflight_request(const Examination& examination,
                                           const proto::MigrateRequest& request,
                                           const worker::Config& config) {
@@ -126,7 +101,6 @@ proto::PreflightRequest preflight_request(const Examination& examination,
   asked.set_no_prefill(request.no_prefill() || examination.suspended);
   asked.set_suspended(examination.suspended);
   *asked.mutable_device_map() = request.device_map();
-  asked.mutable_pids()->Assign(examination.pids.begin(), examination.pids.end());
   *asked.mutable_accepted() = request.accepted();
   asked.set_slurm_job(request.slurm_job());
   asked.set_source_agent(config.advertise.empty() ? fmt::format(":{}", config.listen.port)
@@ -135,7 +109,10 @@ proto::PreflightRequest preflight_request(const Examination& examination,
   asked.set_plaintext(request.plaintext());
   *asked.mutable_offer() = transfer::data_offer(config.unencrypted_data);
   *asked.mutable_host() = examination.host.facts;
-  asked.mutable_members()->Assign(examination.members.begin(), examination.members.end());
+  for (const Member& member : examination.members) {
+    asked.add_pids(member.pid);
+    *asked.add_members() = member.facts;
+  }
   for (const auto& [id, one] : examination.job.allocations()) {
     proto::Buffer& buffer = *asked.add_buffers();
     buffer = gpu::to_message(one);

@@ -9,6 +9,7 @@
 
 #include <sys/types.h>
 
+#include <chrono>
 #include <map>
 #include <memory>
 #include <optional>
@@ -19,7 +20,6 @@
 #include "migrate-agent/gpu/allocations/allocations.h"
 #include "migrate-agent/gpu/allocations/lister.h"
 #include "migrate-agent/preflight/compare/host_facts.h"
-#include "migrate-agent/preflight/examine/driver_alone.h"
 #include "migrate-agent/process/inspect/inspect.h"
 #include "migrate-agent/process/inspect/sockets.h"
 #include "migrate-agent/process/memory_files/outgoing.h"
@@ -27,19 +27,28 @@
 
 namespace gcr::preflight {
 
-/// A member that uses GPUs.
-struct GpuUser {
-  std::size_t member;  ///< its index among the members
-  std::unique_ptr<gpu::GpuAccess> access;
+/// A living process of the job.
+struct Member {
+  pid_t pid;
+  proto::ProcessFacts facts;
+  process::Confinement confinement;
+  std::unique_ptr<gpu::GpuAccess> access{};  ///< null: it uses no GPU
+};
+
+/// A member that moves through the driver alone.
+struct DriverAlone {
+  pid_t pid = 0;
+  /// upper bounds in bytes; the driver copies it to ordinary memory
+  std::map<Uuid, std::uint64_t> vram;
+  std::chrono::milliseconds downtime{};  ///< expected, approximately
+
+  std::uint64_t vram_bytes() const;
 };
 
 /// Everything that is known of a job and its host.
 struct Examination {
   Survey host;
-  std::vector<pid_t> pids;                         ///< of the living members, the root first
-  std::vector<proto::ProcessFacts> members;        ///< in the order of `pids`
-  std::vector<process::Confinement> confinements;  ///< in the order of `pids`
-  std::vector<GpuUser> gpu_users;
+  std::vector<Member> members;                      ///< the root first
   gpu::Job job;                                     ///< the members with all their allocations
   gpu::Lister lister;                               ///< the lister that listed them
   std::optional<DriverAlone> driver_alone;          ///< the GPU user without the preload library
@@ -47,6 +56,8 @@ struct Examination {
   memory_files::FileFacts memory_files;
   bool suspended = false;
   findings::Findings findings{findings::Side::kSource};
+
+  std::vector<pid_t> pids() const;
 };
 
 /// Facts about a suspended job that cannot be read while it is suspended; recorded at the suspend.
@@ -69,7 +80,7 @@ Status check_accepted(const proto::MigrateRequest& request);
 /// `request`. Everything that is missing is a finding. Without blockers there is a GPU user and a
 /// driver. The processes are not disturbed, except that with a kernel that has Landlock, threads
 /// that may be in a domain stop for some microseconds. Processes other than the first may end
-/// meanwhile. A `suspended` job is not queried: there are no GPU users. Blocks.
+/// meanwhile. A `suspended` job is not queried: its members have no access. Blocks.
 Examination examine(const proto::MigrateRequest& request, const worker::Config& config,
                     const std::vector<pid_t>& pids, const SuspendedJob* suspended = nullptr);
 
@@ -101,5 +112,27 @@ void check_inventory(std::size_t allocations, findings::Findings& findings);
 /// Checks that the size of every allocation is known. kRefused if one is unknown to all members:
 /// its creators have released it, and its importers have not mapped it.
 Status check_sizes(const gpu::Job& job);
+
+/// Returns a sentence for each process outside `members`, except this one and its children, that
+/// has a descriptor of memory that the job shares. The preload library keeps a descriptor of memory
+/// that a process imported. Reads /proc only if anything is shared.
+std::vector<std::string> find_sharers(const gpu::SameMemory& shared,
+                                      const std::vector<pid_t>& members);
+
+/// Estimates the downtime of a job with this much VRAM that the driver moves and this much other
+/// memory. `link_bytes_per_s` 0: unknown.
+std::chrono::milliseconds slow_downtime(std::uint64_t vram_bytes, std::uint64_t memory_bytes,
+                                        std::uint64_t link_bytes_per_s);
+
+/// Adds "unseen-memory" for processes that share memory with the member or may, as far as can be
+/// seen from outside: shared memory makes the driver's restore fail after a checkpoint that
+/// succeeded. `members`: all of the job; `shared`: the memory that members under the library share.
+/// Queries other processes' doors. Blocks.
+void check_unseen_memory(const std::vector<pid_t>& members, const gpu::SameMemory& shared,
+                         findings::Findings& findings);
+
+/// Adds "no-library" or "no-library-slow", and "downtime-limit".
+void check_slow_downtime(const DriverAlone& member, const proto::MigrateRequest& request,
+                         findings::Findings& findings);
 
 }  // namespace gcr::preflight

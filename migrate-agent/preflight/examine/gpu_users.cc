@@ -1,19 +1,22 @@
 // The part of the examination that looks at the members that use GPUs, and at their VRAM.
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <optional>
 #include <set>
+#include <tuple>
 
 #include "migrate-agent/gpu/access/door/door.h"
 #include "migrate-agent/gpu/access/driver/driver_access.h"
 #include "migrate-agent/gpu/device/device.h"
 #include "migrate-agent/linux/procfs/procfs.h"
-#include "migrate-agent/preflight/examine/shared_vram.h"
 #include "migrate-agent/preflight/examine/steps.h"
-#include "migrate-agent/preflight/inventory/used_vram.h"
+#include "migrate-agent/preflight/inventory/vram.h"
 #include "migrate-agent/process/inspect/descriptors.h"
 #include "migrate-agent/process/inspect/inspect.h"
+#include "migrate-agent/process/inspect/sharing.h"
 #include "migrate-agent/transfer/negotiation/offer.h"
 #include "src/base/units.h"
 
@@ -21,9 +24,8 @@ namespace gcr::preflight {
 namespace {
 
 /// Checks the control state of a member, and finds the thread that restores it.
-void examine_control(const GpuUser& user, Examination& found) {
-  const pid_t pid = found.pids[user.member];
-  const auto control = found.host.driver->control(pid);
+void examine_control(Member& user, Examination& found) {
+  const auto control = found.host.driver->control(user.pid);
   const auto state = control->state();
   if (!state) {
     found.findings.add(findings::kCudaState, state.error().message());
@@ -37,7 +39,7 @@ void examine_control(const GpuUser& user, Examination& found) {
   const auto thread = control->restore_thread();
   if (thread && *thread == 0) return;
   if (thread) {
-    found.members[user.member].set_cuda_restore_tid(in_own_namespace(pid, *thread));
+    user.facts.set_cuda_restore_tid(in_own_namespace(user.pid, *thread));
   } else {
     found.findings.add(findings::kCudaState, thread.error().message());
   }
@@ -67,7 +69,7 @@ void examine_gpus(Examination& found) {
 
 /// A member that has files of the GPU's driver open but no door, and the reason.
 struct Doorless {
-  std::size_t member;
+  Member* member;
   Error reason;
 };
 
@@ -76,7 +78,7 @@ struct Doorless {
 /// may be a forked child.
 void examine_doorless(std::vector<Doorless> doorless, Examination& found) {
   const auto describe = [&](const Doorless& one) {
-    return process::describe_process(found.pids[one.member]);
+    return process::describe_process(one.member->pid);
   };
   const auto refuse = [&](const Doorless& one) {
     found.findings.add(findings::kNoDoor, fmt::format("process {} uses the GPU's driver: {}",
@@ -85,7 +87,7 @@ void examine_doorless(std::vector<Doorless> doorless, Examination& found) {
   // The preload library has changed the process's memory so that the driver alone cannot restore
   // it.
   std::erase_if(doorless, [&](const Doorless& one) {
-    const bool under_preload = found.members[one.member].under_preload();
+    const bool under_preload = one.member->facts.under_preload();
     if (under_preload) refuse(one);
     return under_preload;
   });
@@ -97,21 +99,19 @@ void examine_doorless(std::vector<Doorless> doorless, Examination& found) {
   }
   if (doorless.size() != 1) return;
   const Doorless& one = doorless.front();
-  const pid_t pid = found.pids[one.member];
+  const pid_t pid = one.member->pid;
   const char state = procfs::state(std::to_string(pid));
   if (state == 'T' || state == 't') {
-    found.findings.add(findings::kCudaState,
-                       fmt::format("process {} is stopped, and the driver cannot query "
-                                   "it",
-                                   describe(one)));
+    found.findings.add(
+        findings::kCudaState,
+        fmt::format("process {} is stopped, and the driver cannot query it", describe(one)));
   } else if (!found.host.driver || !found.host.driver->control(pid)->state() ||
              found.host.driver->control(pid)->goes_with_dump()) {
     refuse(one);
   } else {
     found.driver_alone.emplace().pid = pid;
-    found.members[one.member].set_driver_alone(true);
-    found.gpu_users.push_back(
-        {one.member, std::make_unique<gpu::DriverAccess>(pid, *found.host.driver)});
+    one.member->facts.set_driver_alone(true);
+    one.member->access = std::make_unique<gpu::DriverAccess>(pid, *found.host.driver);
   }
 }
 
@@ -127,18 +127,18 @@ void examine_driver_alone(const proto::MigrateRequest& request, const worker::Co
   }
   alone.vram = *std::move(vram);
   std::uint64_t resident = 0;
-  for (proto::ProcessFacts& member : found.members) {
-    resident += member.resident_bytes();
-    if (!member.driver_alone()) continue;
-    member.set_image_bytes(member.image_bytes() + alone.vram_bytes());
+  for (Member& member : found.members) {
+    resident += member.facts.resident_bytes();
+    if (!member.facts.driver_alone()) continue;
+    member.facts.set_image_bytes(member.facts.image_bytes() + alone.vram_bytes());
   }
   if (alone.vram.size() > 1) {
     found.findings.add(findings::kUnseenMemory,
                        fmt::format("process {} may use {} GPUs, and a multicast object on them",
                                    process::describe_process(alone.pid), alone.vram.size()));
   }
-  check_unseen_memory(found.pids, found.lister.shared(), found.findings);
-  const proto::GroupLimits& limits = found.members.front().limits();
+  check_unseen_memory(found.pids(), found.lister.shared(), found.findings);
+  const proto::GroupLimits& limits = found.members.front().facts.limits();
   if (limits.has_memory_bytes() && limits.memory_bytes() < resident + alone.vram_bytes()) {
     found.findings.add(
         findings::kMemoryTooSmall,
@@ -156,29 +156,28 @@ void examine_driver_alone(const proto::MigrateRequest& request, const worker::Co
 void find_gpu_users(Examination& found) {
   std::vector<Doorless> doorless;
   std::optional<Error> none;
-  bool busy = false;
-  for (std::size_t i = 0; i < found.pids.size(); ++i) {
-    const pid_t pid = found.pids[i];
-    if (procfs::is_in_vfork(pid)) continue;  // its resources are its parent's
-    auto access = gpu::open_access(pid);
+  bool found_one = false;
+  for (Member& member : found.members) {
+    if (procfs::is_in_vfork(member.pid)) continue;  // its resources are its parent's
+    auto access = gpu::open_access(member.pid);
     if (access) {
-      found.gpu_users.push_back({i, std::move(*access)});
+      member.access = std::move(*access);
     } else if (access.error().code() == Code::kUnavailable) {
       found.findings.add(findings::kInMigration, access.error().message());
-      busy = true;
     } else {
       if (!none) none = access.error();
-      if (process::driver_file_in_use(pid)) doorless.push_back({i, access.error()});
+      if (!process::driver_file_in_use(member.pid)) continue;
+      doorless.push_back({&member, access.error()});
     }
+    found_one = true;
   }
-  examine_doorless(doorless, found);
-  if (!found.gpu_users.empty() || !doorless.empty() || busy || !none) return;
-  found.findings.add(findings::kNoDoor, none->message());
+  examine_doorless(std::move(doorless), found);
+  if (!found_one && none) found.findings.add(findings::kNoDoor, none->message());
 }
 
 /// Lists the VRAM of one member; false, with a finding, if that fails.
-bool list_vram(GpuUser& user, Examination& found, std::vector<gpu::Listed>& listed) {
-  const gpu::MemberId id{static_cast<std::uint32_t>(user.member)};
+bool list_vram(gpu::MemberId id, Member& user, Examination& found,
+               std::vector<gpu::Listed>& listed) {
   const auto state = user.access->read_state();
   auto listing = found.lister.list(id, *user.access, [](const auto&) { return false; });
   if (!state || !listing) {
@@ -186,9 +185,22 @@ bool list_vram(GpuUser& user, Examination& found, std::vector<gpu::Listed>& list
     return false;
   }
   check_access(*state, found.findings);
-  found.members[user.member].set_door_tid(state->thread);
+  user.facts.set_door_tid(state->thread);
   listed.push_back(std::move(listing->listed));
   return true;
+}
+
+/// Returns whether the process has a descriptor of shared memory; `file` is the link target of the
+/// driver's memory descriptors.
+bool has_any(pid_t pid, const gpu::SameMemory& shared, const std::string& file) {
+  return std::ranges::any_of(procfs::descriptor_links(pid), [&](const auto& descriptor) {
+    return descriptor.link == file && shared.find(pid, descriptor.number);
+  });
+}
+
+/// Returns whether the process is this one or the keeper that it started.
+bool is_ours(pid_t pid) {
+  return pid == ::getpid() || procfs::read_stat(pid).value_or(procfs::Stat()).parent == ::getpid();
 }
 
 /// Combines the members' VRAM into that of the job, and checks it.
@@ -199,7 +211,7 @@ void examine_allocations(const std::vector<gpu::Listed>& listed, Examination& fo
   if (const Status known = check_sizes(found.job); !known) {
     found.findings.add(findings::kForeignHandles, known.error().message());
   }
-  for (std::string& sharer : find_sharers(found.lister.shared(), found.pids)) {
+  for (std::string& sharer : find_sharers(found.lister.shared(), found.pids())) {
     found.findings.add(findings::kForeignHandles, std::move(sharer));
   }
 }
@@ -207,27 +219,20 @@ void examine_allocations(const std::vector<gpu::Listed>& listed, Examination& fo
 }  // namespace
 
 void check_access(const gpu::AccessState& state, findings::Findings& findings) {
-  if (state.managed_memory) {
-    findings.add(findings::kManagedMemory,
-                 "the process uses managed memory (cudaMallocManaged, hipMallocManaged)");
-  }
-  if (state.ipc_memory) {
-    findings.add(
-        findings::kIpcMemory,
-        "the process shares allocations of less than 2 MiB with another one by legacy IPC");
-  }
-  if (state.foreign_handles) {
-    findings.add(findings::kForeignHandles,
-                 "GPU memory is exported in a way that cannot be undone: bound to a multicast "
-                 "object or a sparse array, as a dma-buf or by a fabric handle");
-  }
-  if (state.lost_pools) {
-    findings.add(findings::kPoolMemory,
-                 "a memory pool was exported or imported (cudaMemPoolExportToShareableHandle), or "
-                 "has memory on the host");
-  }
-  if (state.profiled) {
-    findings.add(findings::kProfiler, "a profiler has attached to CUDA through CUPTI");
+  const std::tuple<bool, findings::Id, const char*> facts[] = {
+      {state.managed_memory, findings::kManagedMemory,
+       "the process uses managed memory (cudaMallocManaged, hipMallocManaged)"},
+      {state.ipc_memory, findings::kIpcMemory,
+       "the process shares allocations of less than 2 MiB with another one by legacy IPC"},
+      {state.foreign_handles, findings::kForeignHandles,
+       "GPU memory is exported in a way that cannot be undone: bound to a multicast object or a "
+       "sparse array, as a dma-buf or by a fabric handle"},
+      {state.lost_pools, findings::kPoolMemory,
+       "a memory pool was exported or imported (cudaMemPoolExportToShareableHandle), or has memory "
+       "on the host"},
+      {state.profiled, findings::kProfiler, "a profiler has attached to CUDA through CUPTI"}};
+  for (const auto& [is_so, id, what] : facts) {
+    if (is_so) findings.add(id, what);
   }
   if (!state.past_gate.empty()) findings.add(findings::kPastGate, state.past_gate);
   if (state.untracked_bytes > 0 && !state.managed_memory) {
@@ -258,13 +263,33 @@ Status check_sizes(const gpu::Job& job) {
                "the job created it");
 }
 
+std::vector<std::string> find_sharers(const gpu::SameMemory& shared,
+                                      const std::vector<pid_t>& members) {
+  std::vector<std::string> sharers;
+  if (shared.any() < 0) return sharers;
+  std::error_code error;
+  const std::string file =
+      std::filesystem::read_symlink(fmt::format("/proc/self/fd/{}", shared.any()), error);
+  for (const pid_t pid : procfs::processes()) {
+    if (std::ranges::find(members, pid) != members.end()) continue;
+    if (!has_any(pid, shared, file) || is_ours(pid)) continue;
+    sharers.push_back(
+        fmt::format("process {} has GPU memory of the job, but is not a descendant of process {}",
+                    process::describe_process(pid), process::describe_process(members.front())));
+  }
+  return sharers;
+}
+
 void examine_gpu_users(const proto::MigrateRequest& request, const worker::Config& config,
                        Examination& found) {
   find_gpu_users(found);
   std::vector<gpu::Listed> listed;
-  for (GpuUser& user : found.gpu_users) {
-    const bool is_listed = list_vram(user, found, listed);
-    if (is_listed && found.host.driver) examine_control(user, found);
+  std::uint32_t number = 0;
+  for (Member& member : found.members) {
+    const gpu::MemberId id{number++};
+    if (!member.access) continue;
+    const bool is_listed = list_vram(id, member, found, listed);
+    if (is_listed && found.host.driver) examine_control(member, found);
   }
   examine_allocations(listed, found);
   if (found.driver_alone) examine_driver_alone(request, config, found);

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <deque>
 #include <set>
 #include <span>
 #include <sstream>
@@ -12,6 +13,7 @@
 #include "migrate-agent/criu/runs/criu.h"
 #include "migrate-agent/linux/procfs/procfs.h"
 #include "migrate-agent/preflight/examine/steps.h"
+#include "migrate-agent/process/inspect/descriptors.h"
 #include "migrate-agent/process/inspect/inspect.h"
 #include "migrate-agent/process/inspect/sharing.h"
 #include "migrate-agent/process/inspect/surroundings.h"
@@ -42,6 +44,50 @@ std::set<pid_t> used_pids(pid_t pid) {
   return used;
 }
 
+/// Returns whether two processes are in the same control groups.
+bool in_same_groups(pid_t pid, pid_t other) {
+  return procfs::read_text(fmt::format("/proc/{}/cgroup", pid)) ==
+         procfs::read_text(fmt::format("/proc/{}/cgroup", other));
+}
+
+/// Adds findings for namespaces and limits in which a member differs from the root: they cannot be
+/// restored for one member alone.
+void compare_with_root(pid_t pid, pid_t root, process::Inspection& member,
+                       const proto::GroupLimits& root_limits) {
+  for (const char* kind : {"mnt", "pid", "time", "ipc"}) {
+    if (procfs::namespace_link(pid, kind) == procfs::namespace_link(root, kind)) continue;
+    member.findings.add(findings::kNamespaces,
+                        fmt::format("it is in another {} namespace than process {}", kind,
+                                    process::describe_process(root)));
+  }
+  if (member.facts.limits().SerializeAsString() == root_limits.SerializeAsString()) return;
+  member.findings.add(findings::kCgroupLimits,
+                      fmt::format("its control groups have other limits than those of process {}",
+                                  process::describe_process(root)));
+}
+
+/// Prefixes each finding with the member that it concerns.
+std::vector<proto::Finding> findings_of_member(pid_t pid, findings::Findings findings) {
+  std::vector<proto::Finding> list = findings.release();
+  const std::string who = process::describe_process(pid);
+  for (proto::Finding& finding : list) {
+    finding.set_found(fmt::format("in process {}: {}", who, finding.found()));
+  }
+  return list;
+}
+
+/// Succeeds if there is no blocker. kNotFound if the process is ending, which may be the reason of
+/// the blockers.
+Status judge_member(pid_t pid, findings::Findings findings) {
+  const std::string reason = findings::reason_of(findings_of_member(pid, std::move(findings)));
+  if (reason.empty()) return {};
+  const auto stat = procfs::read_stat(pid);
+  if (!stat || procfs::has_ended(*stat) || procfs::is_exiting(*stat)) {
+    return Error(Code::kNotFound, "it ended while it was examined");
+  }
+  return Error(Code::kRefused, reason);
+}
+
 /// Parameters of the examination of each member.
 struct Scope {
   process::Together together;
@@ -58,9 +104,7 @@ bool examine_root(pid_t pid, const Scope& scope, Examination& found) {
                        inspection.error().message());
     return false;
   }
-  found.pids.push_back(pid);
-  found.members.push_back(std::move(inspection->facts));
-  found.confinements.push_back(std::move(inspection->confinement));
+  found.members.push_back({pid, std::move(inspection->facts), std::move(inspection->confinement)});
   const bool ours = std::ranges::none_of(inspection->findings.list(), [](const auto& finding) {
     return findings::is(finding, findings::kNotOurs);
   });
@@ -70,15 +114,14 @@ bool examine_root(pid_t pid, const Scope& scope, Examination& found) {
 
 /// Examines another member. Zombies move with their parents and are not examined.
 void examine_member(pid_t pid, const Scope& scope, Examination& found) {
-  const pid_t root = found.pids.front();
-  const proto::GroupLimits limits = found.members.front().limits();
+  const pid_t root = found.members.front().pid;
+  const proto::GroupLimits limits = found.members.front().facts.limits();
   auto inspection = process::inspect(pid, scope.together, scope.outside_tcp,
                                      in_same_groups(pid, root) ? &limits : scope.limits);
   if (inspection) {
     compare_with_root(pid, root, *inspection, limits);
-    found.pids.push_back(pid);
-    found.members.push_back(std::move(inspection->facts));
-    found.confinements.push_back(std::move(inspection->confinement));
+    found.members.push_back(
+        {pid, std::move(inspection->facts), std::move(inspection->confinement)});
     found.findings.take(findings_of_member(pid, std::move(inspection->findings)));
   } else if (inspection.error().code() != Code::kNotFound) {
     found.findings.add(findings::kCannotInspect, inspection.error().message());
@@ -87,13 +130,13 @@ void examine_member(pid_t pid, const Scope& scope, Examination& found) {
 
 /// Finds the memory files that only the job uses: they move with it.
 void find_memory_files(Examination& found) {
-  std::vector<std::vector<process::NamedFile>> named;
-  for (const pid_t pid : found.pids) {
-    auto files = process::named_files(pid, false);
-    named.push_back(files ? std::move(*files) : std::vector<process::NamedFile>());
-  }
+  using NamedFiles = std::vector<process::NamedFile>;
+  std::deque<NamedFiles> named;  // `members` refers to its elements
   std::vector<memory_files::Member> members;
-  for (std::size_t i = 0; i < found.pids.size(); ++i) members.push_back({found.pids[i], named[i]});
+  for (const Member& member : found.members) {
+    named.push_back(process::named_files(member.pid, false).value_or(NamedFiles()));
+    members.push_back({member.pid, named.back()});
+  }
   memory_files::Outgoing outgoing = memory_files::find(members);
   found.findings.take(outgoing.findings.release());
   std::uint64_t bytes = 0;
@@ -101,10 +144,10 @@ void find_memory_files(Examination& found) {
     bytes += file.fact.held_bytes();
     *found.memory_files.Add() = std::move(file.fact);
   }
-  proto::ProcessFacts& root = found.members.front();
+  proto::ProcessFacts& root = found.members.front().facts;
   root.set_image_bytes(root.image_bytes() + bytes);
-  for (proto::ProcessFacts& member : found.members) {
-    for (proto::FileFact& file : *member.mutable_files()) {
+  for (Member& member : found.members) {
+    for (proto::FileFact& file : *member.facts.mutable_files()) {
       const auto other = outgoing.shared_with.find(file.path());
       if (other != outgoing.shared_with.end()) file.set_shared_with(other->second);
     }
@@ -113,12 +156,12 @@ void find_memory_files(Examination& found) {
 
 /// Warns about System V objects of the host's namespace that may belong to the job.
 void check_system_v(Examination& found) {
-  if (procfs::namespace_link(found.pids.front(), "ipc") !=
+  if (procfs::namespace_link(found.members.front().pid, "ipc") !=
       procfs::namespace_link(::getpid(), "ipc")) {
     return;
   }
   std::set<uid_t> users;
-  for (const proto::ProcessFacts& member : found.members) users.insert(member.uid());
+  for (const Member& member : found.members) users.insert(member.facts.uid());
   const std::string objects = process::unattached_objects(users);
   if (objects.empty()) return;
   found.findings.add(findings::kSystemVStays,
@@ -130,35 +173,6 @@ void check_system_v(Examination& found) {
 pid_t in_own_namespace(pid_t pid, pid_t tid) {
   const auto pids = procfs::namespace_pids(fmt::format("{}/task/{}", pid, tid));
   return pids.empty() ? tid : pids.back();
-}
-
-bool in_same_groups(pid_t pid, pid_t other) {
-  return procfs::read_text(fmt::format("/proc/{}/cgroup", pid)) ==
-         procfs::read_text(fmt::format("/proc/{}/cgroup", other));
-}
-
-void compare_with_root(pid_t pid, pid_t root, process::Inspection& member,
-                       const proto::GroupLimits& root_limits) {
-  for (const char* kind : {"mnt", "pid", "time", "ipc"}) {
-    if (procfs::namespace_link(pid, kind) == procfs::namespace_link(root, kind)) continue;
-    member.findings.add(findings::kNamespaces,
-                        fmt::format("it is in another {} namespace than process {}", kind,
-                                    process::describe_process(root)));
-  }
-  if (member.facts.limits().SerializeAsString() == root_limits.SerializeAsString()) return;
-  member.findings.add(findings::kCgroupLimits,
-                      fmt::format("its control groups have other limits than "
-                                  "those of process {}",
-                                  process::describe_process(root)));
-}
-
-std::vector<proto::Finding> findings_of_member(pid_t pid, findings::Findings findings) {
-  std::vector<proto::Finding> list = findings.release();
-  const std::string who = process::describe_process(pid);
-  for (proto::Finding& finding : list) {
-    finding.set_found(fmt::format("in process {}: {}", who, finding.found()));
-  }
-  return list;
 }
 
 void wait_for_vforks(const std::vector<pid_t>& pids, findings::Findings& findings) {
@@ -174,6 +188,25 @@ void wait_for_vforks(const std::vector<pid_t>& pids, findings::Findings& finding
   }
 }
 
+Result<process::Confinement> examine_late(const proto::MigrateRequest& request, pid_t pid,
+                                          const std::vector<pid_t>& pids,
+                                          const proto::GroupLimits& limits) {
+  const process::Together together({pids.begin(), pids.end()});
+  GCR_ASSIGN(auto inspection,
+             process::inspect(pid, together, outside_tcp(request),
+                              in_same_groups(pid, request.pid()) ? &limits : nullptr));
+  compare_with_root(pid, request.pid(), inspection, limits);
+  inspection.findings.accept(request.accepted());
+  GCR_TRY(judge_member(pid, std::move(inspection.findings)));
+  return std::move(inspection.confinement);
+}
+
+Status examine_again(pid_t pid, const process::Confinement& before) {
+  auto findings = process::inspect_again(pid, before);
+  const Status fits = findings ? judge_member(pid, std::move(*findings)) : findings.error();
+  return !fits && fits.error().code() == Code::kNotFound ? Status() : fits;
+}
+
 bool examine_members(const proto::MigrateRequest& request, const std::vector<pid_t>& pids,
                      const proto::GroupLimits* limits, Examination& found) {
   const Scope scope{process::Together({pids.begin(), pids.end()}), outside_tcp(request), limits};
@@ -186,7 +219,7 @@ bool examine_members(const proto::MigrateRequest& request, const std::vector<pid
   }
   for (const pid_t pid : std::span(pids).subspan(1)) examine_member(pid, scope, found);
   for (const pid_t pid : pids) {
-    for (const pid_t used : used_pids(pid)) found.members.front().add_used_pids(used);
+    for (const pid_t used : used_pids(pid)) found.members.front().facts.add_used_pids(used);
   }
   find_memory_files(found);
   check_system_v(found);
@@ -196,10 +229,10 @@ bool examine_members(const proto::MigrateRequest& request, const std::vector<pid
 void find_plugins(const worker::Config& config, Examination& found) {
   const bool has_gpus = std::ranges::any_of(
       found.host.facts.gpus(), [](const proto::Gpu& gpu) { return gpu.kfd_id() != 0; });
-  for (std::size_t i = 0; i < found.members.size(); ++i) {
-    const std::string name = criu::plugin_for(found.pids[i]);
-    if (name.empty() || (!has_gpus && !procfs::uses_kfd(found.pids[i]))) continue;
-    found.members[i].set_needs_amdgpu_plugin(true);
+  for (Member& member : found.members) {
+    const std::string name = criu::plugin_for(member.pid);
+    if (name.empty() || (!has_gpus && !procfs::uses_kfd(member.pid))) continue;
+    member.facts.set_needs_amdgpu_plugin(true);
     const std::uint32_t release = found.host.facts.criu_version();
     if (found.criu_plugin != nullptr || release == 0) continue;
     auto plugin = criu::open_plugin(config.criu, name, release);

@@ -14,17 +14,6 @@ namespace gcr::preflight {
 /// caller's namespace, which differ for a process that was restored into its own namespace.
 pid_t in_own_namespace(pid_t pid, pid_t tid);
 
-/// Returns whether two processes are in the same control groups.
-bool in_same_groups(pid_t pid, pid_t other);
-
-/// Adds findings for namespaces and limits in which a member differs from the root: they cannot be
-/// restored for one member alone.
-void compare_with_root(pid_t pid, pid_t root, process::Inspection& member,
-                       const proto::GroupLimits& root_limits);
-
-/// Prefixes each finding with the member that it concerns.
-std::vector<proto::Finding> findings_of_member(pid_t pid, findings::Findings findings);
-
 /// Waits until children in vfork execute their programs, which takes a moment: until then their
 /// parents, and so the job, cannot be stopped. Adds "in-vfork" after 2 s.
 void wait_for_vforks(const std::vector<pid_t>& pids, findings::Findings& findings);

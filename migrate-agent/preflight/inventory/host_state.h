@@ -2,9 +2,7 @@
 // only: no process is delayed, and VRAM is used only during the call. Blocks.
 //
 // offer() describes the host. processes() finds the GPU processes: it asks each door in /proc for
-// its VRAM, with a limit of 250 ms per process and 3 s in all. jobs() groups them into jobs by one
-// snapshot of the host's process tree: a job is the topmost ancestor under the preload library that
-// can move together with the process, and everything below it.
+// its VRAM, with a limit of 250 ms per process and 3 s in all. jobs() groups them into jobs.
 #pragma once
 
 #include <sys/types.h>
@@ -49,8 +47,9 @@ struct FoundJob {
 /// processes.
 ///
 /// The root of a process's job is the topmost of its ancestors that is under the preload library,
-/// or the process itself. The search ends below the first ancestor that has a controlling terminal
-/// or is in another mount, PID or time namespace: such an ancestor cannot move with the job.
+/// or the process itself; its members are the root and all processes below it. The search ends
+/// below the first ancestor that has a controlling terminal or is in another mount, PID or time
+/// namespace: such an ancestor cannot move with the job.
 std::vector<FoundJob> jobs(std::vector<FoundProcess>& processes);
 
 /// Returns the number of runnable threads per core, averaged over the last minute.

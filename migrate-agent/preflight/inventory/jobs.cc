@@ -1,7 +1,4 @@
-// How jobs are found. One pass over /proc takes a snapshot of every process and its parent. From
-// each GPU process the search climbs the ancestors while they could move together with it, and
-// remembers the topmost one under the preload library: the root of the job. Processes with the same
-// root form a job, whose members are the root and all its descendants in the snapshot.
+// Finds jobs in a snapshot of every process and its parent, from one pass over /proc.
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -86,9 +86,9 @@ std::optional<std::map<pid_t, std::uint64_t>> Nvml::used_by_process(const Uuid& 
       "nvmlDeviceGetComputeRunningProcesses_v3");
   void* const device = device_of(gpu);
   if (list == nullptr || device == nullptr) return std::nullopt;
-  std::vector<NvmlProcess> processes(16);
-  auto count = static_cast<unsigned>(processes.size());
-  NvmlReturn answer = list(device, &count, processes.data());
+  std::vector<NvmlProcess> processes(8);
+  unsigned count = 0;
+  NvmlReturn answer = kInsufficientSize;
   while (answer == kInsufficientSize && processes.size() < kMostProcesses) {
     processes.resize(2 * processes.size());
     count = static_cast<unsigned>(processes.size());

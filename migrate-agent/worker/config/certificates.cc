@@ -5,6 +5,7 @@
 #include <openssl/ssl.h>
 #include <openssl/x509_vfy.h>
 
+#include <algorithm>
 #include <ctime>
 #include <optional>
 
@@ -70,6 +71,17 @@ std::map<std::string, double> certificate_expiry(const control::TlsFiles& files)
   if (files.revoked.empty()) return ends;
   if (const auto end = end_of_revocations(files.revoked)) ends["revocations"] = *end;
   return ends;
+}
+
+Status check_peer(const std::vector<std::string>& peers, const std::string& self,
+                  const std::string& agent, std::string_view what) {
+  if (peers.empty() || (agent == self && !self.empty()) || std::ranges::count(peers, agent) > 0)
+    return {};
+  return Error(
+      Code::kPermissionDenied,
+      fmt::format("this agent accepts no {} of the agent \"{}\": no [[peers]] table of its "
+                  "configuration names it",
+                  what, agent));
 }
 
 }  // namespace gcr::worker

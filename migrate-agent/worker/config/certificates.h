@@ -1,8 +1,10 @@
-// Checks of an agent's own certificates that need no peer.
+// Checks of an agent's own certificates that need no peer, and of the name in a peer's.
 #pragma once
 
 #include <map>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "src/base/result.h"
 #include "src/control/tls_files.h"
@@ -17,5 +19,11 @@ Status check_own_certificate(const control::TlsFiles& files, const std::string& 
 /// Returns when each certificate expires, in seconds since 1970: "authority", "agent" and, if one
 /// is configured, "revocations". Files that cannot be read are omitted.
 std::map<std::string, double> certificate_expiry(const control::TlsFiles& files);
+
+/// Checks that this agent, whose common name is `self`, accepts `what` ("migrations") of the agent
+/// with that common name: one of `peers` ([[peers]] of agent.toml), or any if `peers` is empty;
+/// always its own. kPermissionDenied. Any thread.
+Status check_peer(const std::vector<std::string>& peers, const std::string& self,
+                  const std::string& agent, std::string_view what);
 
 }  // namespace gcr::worker

@@ -24,18 +24,7 @@ using asio::ip::tcp;
 
 std::string reason(int error_number) { return std::generic_category().message(error_number); }
 
-/// Collects a sentence for each problem.
-class Problems {
- public:
-  void add(std::string problem) { found_.push_back(std::move(problem)); }
-  void add(const Status& status) {
-    if (!status) add(status.error().message());
-  }
-  std::vector<std::string> take() { return std::move(found_); }
-
- private:
-  std::vector<std::string> found_;
-};
+using Problems = std::vector<std::string>;
 
 /// Checks that a directory exists or can be created when the agent starts.
 void check_directory(Problems& problems, const char* key, const fs::path& path) {
@@ -43,10 +32,11 @@ void check_directory(Problems& problems, const char* key, const fs::path& path) 
   fs::path there = path;
   while (!fs::exists(there, error) && there.has_relative_path()) there = there.parent_path();
   if (!fs::is_directory(there, error)) {
-    return problems.add(fmt::format("{}: {} is not a directory", key, there.string()));
+    return problems.push_back(fmt::format("{}: {} is not a directory", key, there.string()));
   }
   if (::access(there.c_str(), W_OK | X_OK) != 0) {
-    problems.add(fmt::format("{}: cannot write to {}: {}", key, there.string(), reason(errno)));
+    problems.push_back(
+        fmt::format("{}: cannot write to {}: {}", key, there.string(), reason(errno)));
   }
 }
 
@@ -70,16 +60,16 @@ bool is_found(const std::string& program) {
 
 void check_program(Problems& problems, const char* key, const std::string& program) {
   if (is_found(program)) return;
-  problems.add(fmt::format("{}: there is no program {}", key, program));
+  problems.push_back(fmt::format("{}: there is no program {}", key, program));
 }
 
 void check_slurm(Problems& problems, const slurm::Settings& slurm) {
   std::error_code error;
   if (!fs::is_directory(slurm.spool, error)) {
-    problems.add(fmt::format("slurm.spool: {} is not a directory", slurm.spool.string()));
+    problems.push_back(fmt::format("slurm.spool: {} is not a directory", slurm.spool.string()));
   }
   if (!fs::is_regular_file(slurm.library, error)) {
-    problems.add(fmt::format("slurm.library: there is no file {}", slurm.library.string()));
+    problems.push_back(fmt::format("slurm.library: there is no file {}", slurm.library.string()));
   }
   check_directory(problems, "slurm.folder", slurm.folder);
   check_program(problems, "criu.reaper", slurm.adopter);
@@ -96,20 +86,20 @@ void check_address(Problems& problems, const char* key, const std::string& host)
     socket.open(endpoint.protocol(), error);
     if (!error) socket.bind(endpoint, error);
   }
-  if (error) problems.add(fmt::format("{}: {}: {}", key, host, error.message()));
+  if (error) problems.push_back(fmt::format("{}: {}: {}", key, host, error.message()));
 }
 
 void check_advertised(Problems& problems, const std::string& host) {
   asio::io_context io;
   std::error_code error;
   tcp::resolver(io).resolve(host, "0", error);
-  if (error) problems.add(fmt::format("advertise: {}: {}", host, error.message()));
+  if (error) problems.push_back(fmt::format("advertise: {}: {}", host, error.message()));
 }
 
 void check_users(Problems& problems, const OperatorRule& rule) {
   for (const std::string& user : rule.users) {
     if (user == "*" || user_id(user)) continue;
-    problems.add(
+    problems.push_back(
         fmt::format("operators: \"{}\" may move the processes of \"{}\", but this "
                     "host has no such user",
                     control::printable(rule.name), control::printable(user)));
@@ -122,7 +112,9 @@ std::vector<std::string> problems_of(const Config& config) {
   Problems problems;
   const auto advertised = control::Endpoint::parse(config.advertise);
   const std::string host = advertised ? advertised->host : std::string();
-  problems.add(check_own_certificate(config.tls, host));
+  if (const Status valid = check_own_certificate(config.tls, host); !valid) {
+    problems.push_back(valid.error().message());
+  }
   check_directory(problems, "state_dir", config.state_dir);
   check_directory(problems, "runtime_dir", config.runtime_dir);
   const std::pair<const char*, const fs::path&> files[] = {{"local_socket", config.local_socket},
@@ -143,7 +135,7 @@ std::vector<std::string> problems_of(const Config& config) {
   }
   if (!host.empty()) check_advertised(problems, host);
   for (const OperatorRule& rule : config.operators) check_users(problems, rule);
-  return problems.take();
+  return problems;
 }
 
 std::vector<std::string> warnings_of(const Config& config) {

@@ -38,7 +38,7 @@ std::optional<std::uint64_t> parse_size(std::string_view text) {
 /// One table of the file, read key by key. Keeps the first error, which finish() returns.
 class Table {
  public:
-  Table(const toml::table& table, std::string file, std::string prefix)
+  Table(const toml::table& table, std::string file, std::string prefix = {})
       : table_(table), file_(std::move(file)), prefix_(std::move(prefix)) {}
 
   const toml::node* find(std::string_view key) {
@@ -67,6 +67,11 @@ class Table {
     const auto found = value<std::string>(key, "must be a string");
     if (found && found->empty()) return fail(key, "must not be empty");
     if (found) target = *found;
+  }
+
+  void required_text(std::string_view key, std::string& target) {
+    text(key, target);
+    if (target.empty()) fail(table_, key, "is missing");
   }
 
   /// Reads a path; an empty text selects the default.
@@ -137,6 +142,31 @@ class Table {
     if (target.size() > criu::launch::kMostVariables) fail(key, "has too many variables");
   }
 
+  using Read = void (*)(Table&, Config&);
+
+  /// Reads the table [key], if there is one. Returns its first error.
+  Status section(std::string_view key, Read read, Config& config) {
+    const toml::node* node = find(key);
+    if (node == nullptr) return {};
+    if (node->is_table()) return inner(*node->as_table(), key, read, config);
+    fail(key, fmt::format("must be a table: [{}]", key));
+    return {};
+  }
+
+  /// Reads all tables [[key]]. Returns their first error.
+  Status sections(std::string_view key, Read read, Config& config) {
+    const toml::node* node = find(key);
+    if (node == nullptr) return {};
+    if (!node->is_array_of_tables()) {
+      fail(key, fmt::format("must be tables: [[{}]]", key));
+      return {};
+    }
+    for (const toml::node& element : *node->as_array()) {
+      GCR_TRY(inner(*element.as_table(), key, read, config));
+    }
+    return {};
+  }
+
   /// Records an error of a key that is present.
   void fail(std::string_view key, std::string_view what) { fail(*table_.get(key), key, what); }
 
@@ -157,6 +187,12 @@ class Table {
   }
 
  private:
+  Status inner(const toml::table& table, std::string_view key, Read read, Config& config) const {
+    Table part(table, file_, fmt::format("{}.", key));
+    read(part, config);
+    return part.finish();
+  }
+
   const toml::table& table_;
   std::string file_;
   std::string prefix_;
@@ -174,21 +210,12 @@ Result<control::Endpoint> parse_listen(const std::string& text) {
   return endpoint;
 }
 
-void read_listen(Table& table, Config& config) {
-  std::string text;
-  table.text("listen", text);
+template <class Target>
+void read_listen(Table& table, std::string_view key, const std::string& text, Target& target) {
   if (text.empty()) return;
   auto endpoint = parse_listen(text);
-  if (!endpoint) return table.fail("listen", endpoint.error().message());
-  config.listen = std::move(*endpoint);
-}
-
-void read_metrics_listen(Table& table, Config& config) {
-  const std::string text = table.text("metrics_listen");
-  if (text.empty()) return;
-  auto endpoint = parse_listen(text);
-  if (!endpoint) return table.fail("metrics_listen", endpoint.error().message());
-  config.metrics_listen = std::move(*endpoint);
+  if (!endpoint) return table.fail(key, endpoint.error().message());
+  target = std::move(*endpoint);
 }
 
 void read_advertise(Table& table, Config& config) {
@@ -226,61 +253,33 @@ void read_gpus(Table& table, Config& config) {
   for (const std::string& text : texts) {
     const auto uuid = parse_gpu(text);
     if (!uuid) {
-      table.fail(
+      return table.fail(
           "gpus",
           fmt::format(
               "has \"{}\", which is not a GPU's UUID; `nvidia-smi -L` and `rocminfo` list them",
               control::printable(text)));
-      return;
     }
     config.gpus.push_back(*uuid);
   }
 }
 
-Status read_tls(const toml::table& node, const std::string& name, Config& config) {
-  Table table(node, name, "tls.");
+void read_tls(Table& table, Config& config) {
   table.text("authority", config.tls.authority);
   table.text("certificate", config.tls.certificate);
   table.text("key", config.tls.key);
   std::filesystem::path revoked;
   table.optional_path("revoked", revoked);
   config.tls.revoked = revoked;
-  return table.finish();
 }
 
-Status read_operator(const toml::table& node, const std::string& name, Config& config) {
-  Table table(node, name, "operators.");
-  OperatorRule rule;
-  table.text("name", rule.name);
+void read_operator(Table& table, Config& config) {
+  OperatorRule& rule = config.operators.emplace_back();
+  table.required_text("name", rule.name);
   table.strings("users", rule.users);
-  if (rule.name.empty()) table.fail(node, "name", "is missing");
-  config.operators.push_back(std::move(rule));
-  return table.finish();
 }
 
-Status read_peer(const toml::table& node, const std::string& name, Config& config) {
-  Table table(node, name, "peers.");
-  std::string peer;
-  table.text("name", peer);
-  if (peer.empty()) table.fail(node, "name", "is missing");
-  config.peers.push_back(std::move(peer));
-  return table.finish();
-}
-
-using ReadSection = Status (*)(const toml::table&, const std::string&, Config&);
-
-Status read_tables(Table& root, std::string_view key, const std::string& name, ReadSection read,
-                   Config& config) {
-  const toml::node* node = root.find(key);
-  if (node == nullptr) return {};
-  if (!node->is_array_of_tables()) {
-    root.fail(*node, key, fmt::format("must be tables: [[{}]]", key));
-    return {};
-  }
-  for (const toml::node& element : *node->as_array()) {
-    GCR_TRY(read(*element.as_table(), name, config));
-  }
-  return {};
+void read_peer(Table& table, Config& config) {
+  table.required_text("name", config.peers.emplace_back());
 }
 
 /// Returns the directory of the programs that are installed with an agent in `folder`, unless they
@@ -308,41 +307,28 @@ std::vector<std::string> default_criu() {
   return {"criu"};
 }
 
-Status read_criu(const toml::table& node, const std::string& name, Config& config) {
-  Table table(node, name, "criu.");
+void read_criu(Table& table, Config& config) {
   table.strings("command", config.criu.argv);
   if (config.criu.argv.empty()) config.criu.argv = default_criu();
   table.optional_text("reaper", config.criu.reaper);
   table.optional_text("plugins", config.criu.plugins);
   table.variables("plugin_environment", config.criu.plugin_environment);
-  return table.finish();
 }
 
-Status read_slurm(const toml::table& node, const std::string& name, Config& config) {
-  Table table(node, name, "slurm.");
+void read_slurm(Table& table, Config& config) {
   slurm::Settings& slurm = config.slurm;
   slurm.node = table.text("node");
   if (slurm.node.find('/') != std::string::npos) table.fail("node", "must not contain \"/\"");
   table.absolute_path("spool", slurm.spool);
   table.absolute_path("library", slurm.library);
   table.absolute_path("folder", slurm.folder);
-  return table.finish();
-}
-
-Status read_section(Table& root, std::string_view key, const std::string& name, ReadSection read,
-                    Config& config) {
-  const toml::node* node = root.find(key);
-  if (node == nullptr) return {};
-  if (!node->is_table()) {
-    root.fail(*node, key, fmt::format("must be a table: [{}]", key));
-    return {};
-  }
-  return read(*node->as_table(), name, config);
 }
 
 Status read_root(const toml::table& node, const std::string& name, Config& config) {
-  Table root(node, name, "");
-  read_listen(root, config);
+  Table root(node, name);
+  std::string listen;
+  root.text("listen", listen);
+  read_listen(root, "listen", listen, config.listen);
   read_advertise(root, config);
   root.optional_text("host", config.host);
   root.number("lanes", 0, transfer::kMaxLanes, config.lanes);
@@ -361,16 +347,16 @@ Status read_root(const toml::table& node, const std::string& name, Config& confi
   root.number("max_migrations", 1, 1024, config.max_migrations);
   root.number("max_migrations_per_user", 0, 1024, config.max_migrations_per_user);
   root.optional_path("local_socket", config.local_socket);
-  read_metrics_listen(root, config);
+  read_listen(root, "metrics_listen", root.text("metrics_listen"), config.metrics_listen);
   root.optional_path("audit_log", config.audit_log);
   root.text("sysfs", config.sysfs);
   root.text("state_dir", config.state_dir);
   root.text("runtime_dir", config.runtime_dir);
-  GCR_TRY(read_section(root, "tls", name, read_tls, config));
-  GCR_TRY(read_section(root, "criu", name, read_criu, config));
-  GCR_TRY(read_section(root, "slurm", name, read_slurm, config));
-  GCR_TRY(read_tables(root, "operators", name, read_operator, config));
-  GCR_TRY(read_tables(root, "peers", name, read_peer, config));
+  GCR_TRY(root.section("tls", read_tls, config));
+  GCR_TRY(root.section("criu", read_criu, config));
+  GCR_TRY(root.section("slurm", read_slurm, config));
+  GCR_TRY(root.sections("operators", read_operator, config));
+  GCR_TRY(root.sections("peers", read_peer, config));
   return root.finish();
 }
 

@@ -104,8 +104,7 @@ Permissions Permissions::for_store_of(uid_t owner) const {
   stored.plain_only_ = true;
   stored.denial_reason_ =
       "the owner of a checkpoint can read it, so it may hold only that user's processes, unless "
-      "the "
-      "operator may move those of all users";
+      "the operator may move those of all users";
   stored.exception_ = "only an operator who may move all users' processes may store it";
   return stored;
 }
@@ -145,8 +144,7 @@ Status Permissions::check_traceable(const std::string& task, pid_t pid) const {
   if (may_move(info.st_uid)) return {};
   return too_privileged(
       std::to_string(pid),
-      "protects itself from being traced by its user (PR_SET_DUMPABLE, or a setuid "
-      "program)");
+      "protects itself from being traced by its user (PR_SET_DUMPABLE, or a setuid program)");
 }
 
 Status Permissions::check_thread(const proto::Credentials& thread) const {

@@ -1,6 +1,6 @@
 // Authorisation of requests. The role in a certificate, or being a local user, decides which
 // requests are allowed; [[operators]] of agent.toml decides for which users' processes, [[peers]]
-// from which agents (migrate-agent/worker/config/peers.h).
+// from which agents (migrate-agent/worker/config/certificates.h).
 #pragma once
 
 #include <sys/types.h>

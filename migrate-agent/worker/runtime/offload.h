@@ -1,6 +1,5 @@
 // Blocking work and coroutines: offload() runs a callable on a thread pool while the io_context
-// continues, and resumes the coroutine on its own executor; on_io() runs a coroutine from such a
-// thread.
+// continues; on_io() runs a coroutine from such a thread.
 #pragma once
 
 #include <asio/async_result.hpp>
@@ -33,10 +32,10 @@ std::invoke_result_t<Work&> guarded(Work&& work) {
   }
 }
 
-/// Runs `work()`, which returns a Result<T> or Status, on a thread of `pool`, and returns its
-/// result. An exception becomes an Error of kInternal. Objects that `work` refers to must live
-/// until it has returned; the awaiting coroutine does. Cancelling the coroutine does not interrupt
-/// `work`: the coroutine resumes only after `work` has returned, so nothing is left running.
+/// Returns guarded(work), which runs on a thread of `pool`; the coroutine resumes on its own
+/// executor. Objects that `work` refers to must live until it has returned; the awaiting coroutine
+/// does. Cancelling the coroutine does not interrupt `work`: the coroutine resumes only after
+/// `work` has returned, so nothing is left running.
 ///
 ///   auto dumped = co_await offload(context.blocking, [&] { return criu::dump(...); });
 template <class Work>

@@ -80,12 +80,7 @@ struct WorkerServer::Impl : std::enable_shared_from_this<Impl> {
 
   Impl(asio::io_context& context, const Config& settings, Cancellation& wish,
        const DaemonClient& line)
-      : io(context),
-        config(settings),
-        cancellation(wish),
-        daemon(line),
-        listener(io),
-        decisions(io, kMaxDecisions) {}
+      : io(context), config(settings), cancellation(wish), daemon(line) {}
 
   static asio::awaitable<void> accept_all(std::shared_ptr<Impl> self);
   asio::awaitable<void> serve(Connection connection);
@@ -98,8 +93,8 @@ struct WorkerServer::Impl : std::enable_shared_from_this<Impl> {
   const Config& config;
   Cancellation& cancellation;
   const DaemonClient& daemon;
-  stream_descriptor listener;
-  asio::experimental::channel<void(std::error_code, Decision)> decisions;
+  stream_descriptor listener{io};
+  asio::experimental::channel<void(std::error_code, Decision)> decisions{io, kMaxDecisions};
   std::set<Connection> connections;
   std::optional<WorkerAddress> address;
   SourceControl* control = nullptr;

@@ -49,7 +49,7 @@ class HttpServerTest : public testing::Test {
   void serve(HttpLimits limits = {}) {
     tcp::acceptor acceptor(io_, {asio::ip::address_v4::loopback(), 0});
     endpoint_ = acceptor.local_endpoint();
-    server_.emplace(std::move(acceptor), answer, limits);
+    serve_http(std::move(acceptor), answer, limits);
     thread_ = std::thread([this] { io_.run(); });
   }
   ~HttpServerTest() override {
@@ -64,7 +64,6 @@ class HttpServerTest : public testing::Test {
 
   asio::io_context io_{1};
   tcp::endpoint endpoint_;
-  std::optional<HttpServer> server_;
   std::thread thread_;
 };
 

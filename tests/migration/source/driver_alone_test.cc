@@ -1,10 +1,9 @@
 // The estimates and findings for a member without the preload library.
-#include "migrate-agent/preflight/examine/driver_alone.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include "migrate-agent/preflight/examine/examination.h"
 #include "src/base/units.h"
 
 namespace gcr::migration {

@@ -1,8 +1,7 @@
 // For AMD GPUs sysfs reports the free VRAM, without a context.
-#include "migrate-agent/preflight/inventory/free_vram.h"
-
 #include <gtest/gtest.h>
 
+#include "migrate-agent/preflight/inventory/vram.h"
 #include "tests/support/sysfs_tree.h"
 
 namespace gcr::inventory {

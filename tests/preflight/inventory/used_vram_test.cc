@@ -1,5 +1,3 @@
-#include "migrate-agent/preflight/inventory/used_vram.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>
@@ -10,6 +8,7 @@
 #include "migrate-agent/gpu/device/cuda/driver.h"
 #include "migrate-agent/linux/procfs/procfs.h"
 #include "migrate-agent/preflight/inventory/nvml.h"
+#include "migrate-agent/preflight/inventory/vram.h"
 #include "src/base/units.h"
 
 namespace gcr::inventory {

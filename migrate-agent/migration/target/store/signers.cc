@@ -1,6 +1,6 @@
 #include "migrate-agent/migration/target/store/signers.h"
 
-#include "migrate-agent/worker/config/peers.h"
+#include "migrate-agent/worker/config/certificates.h"
 
 namespace gcr::migration {
 

@@ -1,8 +1,12 @@
-// Reads the amount of free VRAM by the cheapest method that the host offers.
+// Reads by the cheapest method that the host offers how much VRAM is free, and estimates what a
+// process uses.
 #pragma once
+
+#include <sys/types.h>
 
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <optional>
 
@@ -33,5 +37,11 @@ class FreeVram {
   const std::filesystem::path sysfs_;
   device::hip::Topology topology_;
 };
+
+/// Returns an upper bound in bytes for each NVIDIA GPU on which the process may have VRAM. If NVML
+/// does not list the process, that is the VRAM that all processes use. Errors like FreeVram.
+/// Blocks.
+Result<std::map<Uuid, std::uint64_t>> used_vram(
+    pid_t pid, const std::shared_ptr<const device::Driver>& driver);
 
 }  // namespace gcr::inventory
