@@ -12,8 +12,6 @@
 #include <sys/syscall.h>
 #include <sys/wait.h>
 
-#include <optional>
-
 #include "migrate-agent/linux/procfs/procfs.h"
 #include "src/base/descriptor_passing.h"
 #include "src/base/raw_bytes.h"

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cstring>
 
-#include "migrate-agent/criu/launch/launch.h"
 #include "migrate-agent/linux/procfs/procfs.h"
 
 namespace gcr::criu {

@@ -8,8 +8,6 @@
 
 #include <algorithm>
 #include <array>
-#include <string>
-#include <vector>
 
 #include "migrate-agent/criu/images/images.h"
 #include "src/base/address_ranges.h"

@@ -1,14 +1,11 @@
 #include "migrate-agent/criu/memory/prefilled_memory.h"
 
 #include <errno.h>
-#include <fcntl.h>
-#include <fmt/format.h>
 #include <sys/random.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <fstream>
-#include <set>
 
 #include "migrate-agent/linux/procfs/memory_of.h"
 #include "src/base/address_ranges.h"

@@ -12,14 +12,12 @@
 #pragma once
 
 #include <array>
-#include <bitset>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <map>
 #include <memory>
 #include <mutex>
-#include <set>
 #include <span>
 #include <vector>
 
@@ -28,7 +26,6 @@
 #include "migrate-agent/criu/memory/memory_filling.h"
 #include "src/base/address_range.h"
 #include "src/base/result.h"
-#include "src/base/unique_fd.h"
 
 namespace gcr::criu {
 

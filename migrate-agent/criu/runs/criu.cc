@@ -1,12 +1,10 @@
 #include "migrate-agent/criu/runs/criu.h"
 
-#include <poll.h>
 #include <signal.h>
 #include <stdlib.h>
 
 #include "migrate-agent/criu/images/images.h"
 #include "migrate-agent/criu/launch/criu_rpc.pb.h"
-#include "migrate-agent/criu/launch/launch.h"
 #include "migrate-agent/criu/launch/session.h"
 #include "migrate-agent/criu/runs/options.h"
 #include "migrate-agent/criu/runs/paused_queues.h"

@@ -20,7 +20,6 @@
 #include <vector>
 
 #include "migrate-agent/criu/launch/command.h"
-#include "migrate-agent/criu/launch/launch.h"
 #include "migrate-agent/criu/launch/plugin.h"
 #include "migrate-agent/criu/memory/left_out_memory.h"
 #include "migrate-agent/linux/procfs/process_handle.h"

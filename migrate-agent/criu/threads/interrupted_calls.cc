@@ -1,11 +1,9 @@
 #include "migrate-agent/criu/threads/interrupted_calls.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <signal.h>
 #include <sys/ptrace.h>
 #include <sys/syscall.h>
-#include <sys/user.h>
 
 #include <algorithm>
 #include <array>
@@ -16,8 +14,6 @@
 #include "migrate-agent/linux/ptrace/tracing.h"
 
 namespace gcr::criu {
-
-#ifdef __x86_64__
 
 namespace {
 
@@ -152,13 +148,5 @@ void make_again(pid_t pid, pid_t tid, user_regs_struct& registers) {
   seen.set_r10(registers.r10);
   if (const auto restart = plan_restart(pid, seen)) apply(*restart, registers);
 }
-
-#else
-
-void make_again(pid_t, pid_t, user_regs_struct&) {}
-
-Result<bool> restart_interrupted_call(pid_t, pid_t, wire::Core&) { return false; }
-
-#endif
 
 }  // namespace gcr::criu

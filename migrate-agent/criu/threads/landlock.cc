@@ -13,7 +13,6 @@
 
 #include <cstddef>
 #include <cstdlib>
-#include <string>
 
 #include "migrate-agent/criu/threads/apart.h"
 #include "migrate-agent/linux/procfs/procfs.h"

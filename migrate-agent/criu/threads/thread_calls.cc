@@ -14,18 +14,13 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <chrono>
 #include <fstream>
-#include <optional>
 #include <string>
-#include <vector>
 
 #include "migrate-agent/criu/threads/extended_state.h"
 #include "migrate-agent/criu/threads/interrupted_calls.h"
-#include "migrate-agent/linux/procfs/procfs.h"
 #include "migrate-agent/linux/ptrace/tracing.h"
-#include "src/base/unique_fd.h"
 
 namespace gcr::criu {
 
@@ -36,8 +31,6 @@ ThreadCall ThreadCall::with_bytes_at(std::uint64_t address, std::size_t bytes) c
   }
   return call;
 }
-
-#ifdef __x86_64__
 
 namespace {
 
@@ -447,31 +440,5 @@ Status ThreadCalls::execute(std::span<const std::byte> instructions) {
   GCR_TRY(impl_->make_at(impl_->site->instruction, {SYS_munmap, {address, code.size()}}));
   return done;
 }
-
-#else
-
-struct ThreadCalls::Impl {};
-ThreadCalls::ThreadCalls(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
-ThreadCalls::ThreadCalls(ThreadCalls&&) noexcept = default;
-ThreadCalls::~ThreadCalls() = default;
-pid_t ThreadCalls::tid() const { return 0; }
-bool ThreadCalls::can_call() const { return false; }
-Status ThreadCalls::let_go() { return {}; }
-Result<std::shared_ptr<const CallSite>> CallSite::find(pid_t) {
-  return Error(Code::kUnsupported, "system calls in a thread are made on x86-64 alone");
-}
-Result<ThreadCalls> ThreadCalls::seize(std::shared_ptr<const CallSite>, pid_t, bool) {
-  return Error(Code::kUnsupported, "system calls in a thread are made on x86-64 alone");
-}
-Status ThreadCalls::wait_until_stopped() { return {}; }
-Status ThreadCalls::call_all(std::span<Made>) { return {}; }
-Result<std::vector<std::byte>> ThreadCalls::read_state() const { return std::vector<std::byte>(); }
-Status ThreadCalls::write_state(std::span<const std::byte>) { return {}; }
-Status ThreadCalls::execute(std::span<const std::byte>) { return {}; }
-Result<std::int64_t> ThreadCalls::call(const ThreadCall&, std::span<std::byte>) {
-  return Error(Code::kUnsupported, "system calls in a thread are made on x86-64 alone");
-}
-
-#endif
 
 }  // namespace gcr::criu

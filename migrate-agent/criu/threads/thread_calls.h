@@ -44,8 +44,7 @@ struct CallSite {
   std::uint64_t instruction;  ///< a system call; 0 if the process has no vDSO
 };
 
-/// One traced thread. Belongs to the thread that made it. x86-64 only: elsewhere stop() fails with
-/// kUnsupported.
+/// One traced thread. Belongs to the thread that made it. x86-64 only.
 class ThreadCalls {
  public:
   /// Attaches to a thread, running or stopped. kNotFound if it has ended, kPermissionDenied if
