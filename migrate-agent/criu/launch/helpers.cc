@@ -4,6 +4,7 @@
 #include <poll.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <optional>
 #include <string>
 
@@ -27,15 +28,9 @@ bool is_below(const fs::path& directory, const std::string& target) {
 }
 
 bool has_open(pid_t pid, const fs::path& directory) {
-  std::error_code error;
-  const fs::path descriptors = "/proc/" + std::to_string(pid) + "/fd";
-  for (fs::directory_iterator it(descriptors, error), end; !error && it != end;
-       it.increment(error)) {
-    std::error_code closed;
-    const fs::path target = fs::read_symlink(it->path(), closed);
-    if (!closed && is_below(directory, target.native())) return true;
-  }
-  return false;
+  return std::ranges::any_of(
+      procfs::descriptor_links(pid),
+      [&](const procfs::DescriptorLink& one) { return is_below(directory, one.link); });
 }
 
 struct Helper {

@@ -15,7 +15,7 @@
 #include <span>
 #include <string>
 
-#include "migrate-agent/criu/launch/hold_line.h"
+#include "migrate-agent/criu/launch/holding_point.h"
 #include "src/base/address_ranges.h"
 #include "src/base/result.h"
 #include "src/base/unique_fd.h"

@@ -10,7 +10,6 @@
 #include <set>
 
 #include "migrate-agent/criu/images/images.h"
-#include "migrate-agent/criu/launch/hold_line.h"
 #include "migrate-agent/criu/launch/holding_point.h"
 #include "migrate-agent/criu/launch/plugin.h"
 #include "migrate-agent/criu/launch/session.h"
