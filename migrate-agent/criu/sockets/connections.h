@@ -17,7 +17,7 @@
 #include <string>
 #include <vector>
 
-#include "migrate-agent/criu/images/core_images.h"
+#include "migrate-agent/criu/images/images.h"
 #include "migrate-agent/criu/sockets/tcp_sockets.h"
 #include "migrate-agent/process/inspect/outside_tcp.h"
 #include "src/base/result.h"
@@ -27,7 +27,7 @@ namespace gcr::criu {
 /// At the source, after a dump: takes the lock (see tcp_sockets.h) out of the images. kRefused if a
 /// connection has one end outside and `outside` refuses that; kUnavailable if one was not locked in
 /// time, and bytes were in flight from one end to the other, so that neither image has them.
-Status settle_connections(const ReadImage& read, const WriteImage& write,
+Status settle_connections(const images::ReadImage& read, const images::WriteImage& write,
                           process::OutsideTcp outside);
 
 /// What a restore makes, with addresses of this host.

@@ -8,7 +8,7 @@
 
 #include <vector>
 
-#include "migrate-agent/criu/images/core_images.h"
+#include "migrate-agent/criu/images/images.h"
 #include "migrate-agent/process/inspect/credentials.h"
 #include "src/base/result.h"
 
@@ -24,7 +24,7 @@ namespace gcr::criu {
 ///
 /// The kernel does not tell securebits: an image in which they are not 0 is refused. A thread that
 /// forges a 0 loses restrictions that its parents had set, and gains no id and no capability.
-Result<std::vector<process::ThreadRights>> settle_threads(pid_t root, const ReadImage& read,
-                                                          const WriteImage& write);
+Result<std::vector<process::ThreadRights>> settle_threads(pid_t root, const images::ReadImage& read,
+                                                          const images::WriteImage& write);
 
 }  // namespace gcr::criu

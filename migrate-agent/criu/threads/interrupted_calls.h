@@ -12,7 +12,7 @@
 #include <sys/types.h>
 #include <sys/user.h>
 
-#include "migrate-agent/criu/images/core_images.h"
+#include "migrate-agent/criu/launch/criu_rpc.pb.h"
 #include "src/base/result.h"
 
 namespace gcr::criu {
