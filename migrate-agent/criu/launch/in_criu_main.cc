@@ -78,7 +78,7 @@ void enter() {
   }
   // CRIU looks for programs in the images directory, and finds none.
   if (setenv("PATH", "", 1) != 0) fail_and_exit(kControlFd, Step::kEnterNamespaces);
-  send_control(kControlFd, {Event::kEntered, Step::kNone, 0, 0}, -1);
+  send_control(kControlFd, {Event::kEntered});
   ControlMessage answer{};
   if (receive(kControlFd, &answer, sizeof(answer)) != sizeof(answer) ||
       answer.event != Event::kMayGoOn) {

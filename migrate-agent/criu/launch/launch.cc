@@ -37,7 +37,7 @@ void send_control(int control_fd, const ControlMessage& message, int fd) {
 }
 
 void fail_and_exit(int control_fd, Step step) {
-  send_control(control_fd, {Event::kFailed, step, errno, 0}, -1);
+  send_control(control_fd, {Event::kFailed, step, errno});
   _exit(127);
 }
 
@@ -80,7 +80,7 @@ void exec_criu(const char* const* argv, const char* const* variables, int contro
   if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) != 0) {
     fail_and_exit(control, Step::kSocketpair);
   }
-  send_control(control, {Event::kRpcSocket, Step::kNone, 0, 0}, pair[0]);
+  send_control(control, {Event::kRpcSocket}, pair[0]);
   // The control socket, which reports a failed exec, ends with a successful one.
   if (!arrange_descriptors(pair[1], images_fd, inside)) fail_and_exit(control, Step::kDescriptors);
   const int nothing = open("/dev/null", O_RDWR | O_CLOEXEC);

@@ -65,12 +65,10 @@ enum class Step : std::uint32_t {
 
 /// One packet of the control socket, a SOCK_SEQPACKET pair between the agent and what it starts.
 struct ControlMessage {
-  Event event;
-  Step step;
-  std::int32_t value;
-  std::uint32_t reserved;
+  Event event = Event::kInvalid;
+  Step step = Step::kNone;
+  std::int32_t value = 0;
 };
-static_assert(sizeof(ControlMessage) == 16);
 
 /// What gcr-in-criu.so sends on kMemoryFd, about a process by its PID as CRIU sees it. With `count`
 /// 0 it asks which memory the agent sends by itself, and the answer is packets of kRangesPerPacket
@@ -149,9 +147,9 @@ struct Inside {
   int status = -1;  ///< the reaper's
 };
 
-/// Sends one message, with a descriptor if `fd` is not -1. Errors are ignored: the
-/// receiver is gone then.
-void send_control(int control_fd, const ControlMessage& message, int fd);
+/// Sends one message, with a descriptor if `fd` is not -1. Errors are ignored: the receiver is gone
+/// then.
+void send_control(int control_fd, const ControlMessage& message, int fd = -1);
 
 /// send_control(kFailed) with errno, then _exit(127).
 [[noreturn]] void fail_and_exit(int control_fd, Step step);

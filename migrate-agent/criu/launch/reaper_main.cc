@@ -91,10 +91,6 @@ void number_after(const char* pid) {
   close(fd);
 }
 
-void after_criu(int status) {
-  gcr::criu::launch::send_control(kControlFd, {Event::kCriuExited, Step::kNone, status, 0}, -1);
-}
-
 /// In one piece: a reader that waits for the file finds all of it. A failure cannot be reported.
 void write_status(int status) {
   char text[16];
@@ -117,7 +113,9 @@ bool reap(const Tree& tree) {
   for (;;) {
     int status = 0;
     const pid_t pid = waitpid(-1, &status, WNOHANG | __WALL);
-    if (pid == tree.criu) after_criu(status);
+    if (pid == tree.criu) {
+      gcr::criu::launch::send_control(kControlFd, {Event::kCriuExited, Step::kNone, status});
+    }
     if (pid > 0 && pid == tree.root) write_status(status);
     if (pid == 0) return true;
     if (pid < 0 && errno != EINTR) return false;

@@ -43,43 +43,29 @@ constexpr std::size_t kMaxResponseBytes = 1u << 20;
 /// CRIU's answers take a tenth of a second.
 constexpr milliseconds kAnswerPatience = std::chrono::minutes(1);
 
-std::string_view to_string(Step step) {
-  switch (step) {
-    case Step::kNone:
-      break;
-    case Step::kDescriptors:
-      return "passing descriptors on";
-    case Step::kEnterNamespaces:
-      return "entering the namespaces of the process";
-    case Step::kFork:
-      return "forking";
-    case Step::kMountsPrivate:
-      return "separating the mounts of the new namespace";
-    case Step::kMountProc:
-      return "mounting /proc in the new namespace";
-    case Step::kMountRemovedFiles:
-      return "mounting a tmpfs for removed files in the new namespace";
-    case Step::kFirstPid:
-      return "setting ns_last_pid in the new namespace";
-    case Step::kJoinGroup:
-      return "joining the control group of the process";
-    case Step::kSocketpair:
-      return "making a socket pair";
-    case Step::kExecReaper:
-      return "executing the reaper";
-    case Step::kExecCriu:
-      return "executing CRIU";
-    case Step::kLoadPlugin:
-      return "loading its plugin";
-    case Step::kKeyring:
-      return "leaving the agent's session keyring";
-  }
-  return "starting";
-}
+/// What each step does, in the order of Step.
+constexpr const char* kSteps[] = {
+    "starting",
+    "passing descriptors on",
+    "entering the namespaces of the process",
+    "forking",
+    "separating the mounts of the new namespace",
+    "mounting /proc in the new namespace",
+    "mounting a tmpfs for removed files in the new namespace",
+    "setting ns_last_pid in the new namespace",
+    "joining the control group of the process",
+    "making a socket pair",
+    "executing the reaper",
+    "executing CRIU",
+    "loading its plugin",
+    "leaving the agent's session keyring",
+};
+static_assert(std::size(kSteps) == static_cast<std::size_t>(Step::kKeyring) + 1);
 
 Error failure_of(const ControlMessage& message) {
-  return Error::from_errno(message.value,
-                           "cannot start CRIU, " + std::string(to_string(message.step)));
+  const auto step = static_cast<std::size_t>(message.step);
+  return Error::from_errno(message.value, std::string("cannot start CRIU, ") +
+                                              kSteps[step < std::size(kSteps) ? step : 0]);
 }
 
 pid_t raw_fork(unsigned long flags) {
@@ -103,7 +89,7 @@ void join_groups(const LaunchPlan& plan) {
   const pid_t pid = raw_fork(CLONE_PARENT);
   if (pid < 0) launch::fail_and_exit(plan.control_fd, Step::kFork);
   if (pid > 0) {
-    launch::send_control(plan.control_fd, {Event::kStarted, Step::kNone, pid, 0}, -1);
+    launch::send_control(plan.control_fd, {Event::kStarted, Step::kNone, pid});
     ::_exit(0);
   }
   launch::exec_criu(plan.argv.data(), plan.variables.data(), plan.control_fd, plan.images_fd,
@@ -282,8 +268,7 @@ Result<int> Session::hold_namespaces(pid_t pid) {
 /// CRIU is loaded, and waits inside the namespace before it reads anything there.
 Status Session::let_enter() {
   if (!waits_inside_) {
-    UniqueFd unused;
-    GCR_ASSIGN(const ControlMessage message, receive_control(&unused));
+    GCR_ASSIGN(const ControlMessage message, receive_control());
     if (message.event == Event::kFailed) return failure_of(message);
     waits_inside_ = message.event == Event::kEntered;
   }
@@ -291,7 +276,7 @@ Status Session::let_enter() {
     return Error(Code::kInternal, "CRIU is not in the mount namespace of the process");
   }
   GCR_TRY(check_view_of(criu_.pid()));
-  launch::send_control(control_.get(), {Event::kMayGoOn, Step::kNone, 0, 0}, -1);
+  launch::send_control(control_.get(), {Event::kMayGoOn});
   entered_ = true;
   return {};
 }
@@ -332,7 +317,7 @@ Status Session::fork_child(const LaunchPlan& plan) {
   return {};
 }
 
-Result<ControlMessage> Session::receive_control(UniqueFd* fd) {
+Result<ControlMessage> Session::receive_control() {
   ControlMessage message{};
   if (!ends_within(kAnswerPatience)) {
     return Error(Code::kTimeout, "the process that starts CRIU does not answer");
@@ -343,7 +328,7 @@ Result<ControlMessage> Session::receive_control(UniqueFd* fd) {
   if (got.length < 0) {
     return Error::from_errno(errno, "cannot hear from the process that starts CRIU");
   }
-  if (descriptor >= 0) fd->reset(descriptor);
+  if (descriptor >= 0) rpc_.reset(descriptor);
   if (got.length != sizeof(message)) {
     return Error(Code::kInternal, "CRIU's process ended before it was ready");
   }
@@ -354,7 +339,7 @@ Status Session::receive_rpc_socket() {
   std::optional<Error> failure;
   // CRIU's PID may come after CRIU's own messages; it is needed in any case, to reap CRIU.
   while ((!rpc_ && !failure) || (!criu_ && !init_)) {
-    const Result<ControlMessage> message = receive_control(&rpc_);
+    const Result<ControlMessage> message = receive_control();
     if (!message) return failure ? *failure : message.error();
     if (message->event == Event::kRpcSocket && !rpc_) {
       failure = Error(Code::kResourceExhausted, "no descriptor is left for a line to CRIU");
@@ -407,10 +392,9 @@ Result<bool> Session::wait_for(int fd) {
   return watched[0].revents != 0;
 }
 
+/// A failed exec says so on the control socket, which is otherwise at its end.
 Error Session::ended_silently() {
-  // A failed exec says so on the control socket, which is otherwise at its end.
-  UniqueFd unused;
-  const Result<ControlMessage> message = receive_control(&unused);
+  const Result<ControlMessage> message = receive_control();
   if (message && message->event == Event::kFailed) return failure_of(*message);
   return Error(Code::kInternal, "CRIU ended without an answer");
 }
@@ -430,22 +414,19 @@ Status Session::end_when_still(milliseconds patience) {
 }
 
 Result<int> Session::wait() {
+  std::optional<int> status;
   if (criu_) {
-    const int status = criu_.wait();
+    status = criu_.wait();
     const auto watchdog = std::move(watchdog_);
     if (watchdog && watchdog->end()) {
       return Error(Code::kTimeout, "CRIU made no progress and was killed");
     }
-    // A failed exec says so on the control socket, which is otherwise at its end.
-    UniqueFd unused;
-    const Result<ControlMessage> message = receive_control(&unused);
-    if (message && message->event == Event::kFailed) return failure_of(*message);
-    return status;
   }
-  UniqueFd unused;
-  GCR_ASSIGN(const ControlMessage message, receive_control(&unused));
-  if (message.event == Event::kFailed) return failure_of(message);
-  return message.value;
+  const Result<ControlMessage> message = receive_control();  // as in ended_silently()
+  if (message && message->event == Event::kFailed) return failure_of(*message);
+  if (status) return *status;
+  GCR_TRY(message);
+  return message->value;
 }
 
 }  // namespace gcr::criu

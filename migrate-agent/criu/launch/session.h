@@ -143,7 +143,8 @@ class Session {
   Status check_view_of(pid_t pid) const;
   Status receive_rpc_socket();
   Error ended_silently();
-  Result<launch::ControlMessage> receive_control(UniqueFd* fd);
+  /// The agent's end of the RPC, the only descriptor that comes, becomes rpc_.
+  Result<launch::ControlMessage> receive_control();
 
   UniqueFd control_;
   UniqueFd rpc_;

@@ -138,8 +138,7 @@ void RestoredTree::kill() { impl_->init.kill(); }
 
 void RestoredTree::release() {
   launch::send_control(impl_->control.get(),
-                       {launch::Event::kReleased, launch::Step::kNone, impl_->root_in_namespace, 0},
-                       -1);
+                       {launch::Event::kReleased, launch::Step::kNone, impl_->root_in_namespace});
   impl_->control.reset();
   impl_->init.forget();
 }
