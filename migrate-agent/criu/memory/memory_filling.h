@@ -16,31 +16,24 @@
 #include <string>
 #include <vector>
 
-#include "src/base/address_range.h"
+#include "src/base/address_ranges.h"
 #include "src/base/result.h"
 
 namespace gcr::criu {
 
-/// Memory that does not come from the images. Ranges are ascending and disjoint; processes are by
-/// PID in their own namespace.
-struct Elsewhere {
-  /// What is to be written from another file, in which all of it is.
-  struct Source {
-    pid_t process;
-    std::string path;
-    std::uint64_t shift;  ///< from an address to its place in the file, modulo 2^64
-    std::vector<AddressRange> where;
-  };
-  std::map<pid_t, std::vector<AddressRange>> in_place;  ///< what is not written from images
-  std::vector<Source> sources;
-};
-
-/// Memory of a process that is to be written from a sparse file.
+/// Memory of a process that is to be written from a file.
 struct MemoryFromFile {
   pid_t pid;  ///< in the caller's PID namespace
   std::string path;
-  std::vector<AddressRange> where;  ///< in the process, ascending; the rest of the file is ignored
-  std::uint64_t shift = 0;          ///< from an address to its place in the file, modulo 2^64
+  AddressRanges where;      ///< in the process; the rest of the file is ignored
+  std::uint64_t shift = 0;  ///< from an address to its place in the file, modulo 2^64
+};
+
+/// Memory that does not come from the images.
+struct Elsewhere {
+  /// What is not written from images, by the PID of the process in its own namespace.
+  std::map<pid_t, AddressRanges> in_place;
+  std::vector<MemoryFromFile> sources;  ///< all of it is in these files, which have no holes there
 };
 
 /// Writes the data of all files, on up to 16 threads; holes leave what is there. Errors as below.

@@ -80,7 +80,7 @@ class PrefilledMemory {
     std::uint64_t token_at;
     std::uint64_t token_in_criu;
     Token token;
-    Token covered;  ///< what belongs where the token is
+    Token covered{};  ///< what belongs where the token is
     pid_t taken_by = 0;
   };
 

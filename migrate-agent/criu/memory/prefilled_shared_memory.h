@@ -14,6 +14,7 @@
 #include <map>
 #include <mutex>
 #include <span>
+#include <utility>
 
 #include "migrate-agent/criu/memory/criu_memory.h"
 #include "src/base/result.h"
@@ -52,15 +53,12 @@ class PrefilledSharedMemory {
   std::uint64_t taken_bytes() const { return taken_bytes_; }
 
  private:
-  struct File {
-    std::uint64_t device;
-    std::uint64_t inode;
-  };
+  using File = std::pair<std::uint64_t, std::uint64_t>;  ///< device and inode
 
   PrefilledArea* area_of(std::uint32_t memory);
   Result<PrefilledArea> make_area(std::uint64_t bytes);
   Status complete(const std::filesystem::path& directory, std::uint32_t number,
-                  std::uint64_t size_bytes, PrefilledArea& area);
+                  const AddressRanges& had, std::uint64_t size_bytes, PrefilledArea& area);
 
   CriuMemory* criu_;
   std::mutex mutex_;  ///< guards all below, until the last place() has returned
