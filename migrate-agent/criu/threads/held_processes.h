@@ -42,7 +42,7 @@ std::vector<ListedThread> list_threads(const std::vector<pid_t>& processes);
 /// A thread that does not run, held by a tracer of ours.
 struct Held {
   const ListedThread* thread;
-  ThreadCalls calls;
+  std::unique_ptr<ThreadCalls> calls;
   bool first = false;  ///< that can make calls, of its process
 };
 
