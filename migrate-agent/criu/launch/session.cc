@@ -106,12 +106,6 @@ void join_groups(const LaunchPlan& plan) {
   launch::fail_and_exit(control, Step::kExecReaper);
 }
 
-Result<UniqueFd> open_directory(const fs::path& path) {
-  UniqueFd fd(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (!fd) return Error::from_errno(errno, "cannot open the images directory " + path.string());
-  return fd;
-}
-
 Status make_plugin_directory(const UniqueFd& images, bool with_plugin) {
   const char* const name = with_plugin ? launch::kPluginDirectory : launch::kNoPlugins;
   const std::string plugin = fmt::format("/proc/self/fd/{}", launch::kPluginFd);
@@ -157,10 +151,6 @@ Result<UniqueFd> open_library(const Command& command) {
   return library;
 }
 
-bool is_in_our_pid_namespace(pid_t pid) {
-  return procfs::namespace_link(pid, "pid") == procfs::namespace_link(::getpid(), "pid");
-}
-
 }  // namespace
 
 int Child::wait() {
@@ -184,8 +174,6 @@ Session::~Session() {
   init_.kill();
   criu_.wait();
 }
-
-std::vector<std::string> service_arguments() { return {"swrk", std::to_string(launch::kRpcFd)}; }
 
 Result<Session> Session::in_namespaces_of(const Command& command,
                                           const std::vector<std::string>& arguments, pid_t pid,
@@ -223,7 +211,10 @@ Status Session::start(const Command& command, const std::vector<std::string>& ar
     GCR_ASSIGN(const std::string program, resolve(command.reaper.string()));
     full.insert(full.begin(), {program, std::to_string(*first_pid)});
   }
-  GCR_ASSIGN(const UniqueFd directory, open_directory(images));
+  const UniqueFd directory(::open(images.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!directory) {
+    return Error::from_errno(errno, "cannot open the images directory " + images.string());
+  }
   GCR_TRY(make_plugin_directory(directory, has_plugin_));
   UniqueFd target;
   if (neighbour != 0) {
@@ -260,7 +251,9 @@ Result<int> Session::hold_namespaces(pid_t pid) {
   target_ = pid;
   GCR_ASSIGN(mounts_, procfs::MountNamespace::of(pid));
   const bool ours = mounts_->is_that_of(::getpid());
-  if (ours && is_in_our_pid_namespace(pid)) return -1;
+  if (ours && procfs::namespace_link(pid, "pid") == procfs::namespace_link(::getpid(), "pid")) {
+    return -1;
+  }
   if (!ours) GCR_TRY(mounts_->check_owner());
   return mounts_->fd();
 }

@@ -55,9 +55,6 @@ class Child {
   UniqueFd pidfd_;
 };
 
-/// CRIU's arguments for serving requests.
-std::vector<std::string> service_arguments();
-
 /// What a run may have besides its command; all of it is used only while CRIU is started.
 struct LaunchOptions {
   /// The cgroup.procs of the control groups to start it in. None: the caller's.

@@ -96,9 +96,6 @@ Result<Owners> owners_of(const Memories& memories) {
 Result<std::string> in_launch_format(const Rights& members) {
   constexpr int kOfFiles = 3;  // among the ids
   std::string all;
-  const auto add = [&all](const void* bytes, std::size_t size) {
-    all.append(static_cast<const char*>(bytes), size);
-  };
   for (const auto& [pid, rights] : members) {
     if (rights.uids_size() <= kOfFiles || rights.gids_size() <= kOfFiles) {
       return Error(Code::kProtocol, fmt::format("the ids of process {} are missing", pid));
@@ -108,8 +105,9 @@ Result<std::string> in_launch_format(const Rights& members) {
                                     .gid = rights.gids(kOfFiles),
                                     .groups = static_cast<std::uint32_t>(rights.groups_size()),
                                     .effective = rights.effective()};
-    add(&head, sizeof(head));
-    add(rights.groups().data(), rights.groups_size() * sizeof(std::uint32_t));
+    all.append(reinterpret_cast<const char*>(&head), sizeof(head));
+    all.append(reinterpret_cast<const char*>(rights.groups().data()),
+               rights.groups_size() * sizeof(std::uint32_t));
   }
   return all;
 }
