@@ -7,13 +7,12 @@
 //    are mapped, and before main(), CRIU enters the namespace that the agent holds, and waits until
 //    the agent has checked what it sees there.
 // 2. A dump leaves out the memory that the agent sends by itself (in_criu_left_out.h). The agent
-// says
-//    what that is when CRIU, which has stopped all tasks, is about to look at a task's mappings. In
-//    shared memory that the agent sends, CRIU finds only a hole where it looks for data.
-// 3. A restore waits for the agent, and does what it asks for (Hold): when CRIU reads the first of
-//    its images, so that the agent can put memory of the tasks to be into CRIU; and when every
-//    restored thread is in its last stop and none of them has run: CRIU then sends SIGSTOP to the
-//    first of them, and lets go of all.
+//    says what that is when CRIU, which has stopped all tasks, is about to look at a task's
+//    mappings. In shared memory that the agent sends, CRIU finds only a hole.
+// 3. A restore waits for the agent, and does what it asks for (Hold): when CRIU reads its first
+//    image, so that the agent can put memory of the tasks to be into CRIU; and when every restored
+//    thread is in its last stop and none has run: CRIU then sends SIGSTOP to the first of them, and
+//    lets go of all.
 // 4. A restored task takes over the memory that it has inherited from CRIU, where CRIU would map
 //    empty memory for it. Where CRIU makes memory for tasks to share, it gets that of the agent's.
 // 5. CRIU's plugin is loaded, with all libraries that it needs, before 1: CRIU finds it loaded.

@@ -1,7 +1,5 @@
 // Starting CRIU in a child process: what the agent (after a fork), the reaper and gcr-in-criu.so
-// share.
-//
-// Everything here may run in the forked child of a process with many threads: system calls only, no
+// share. It may run in the forked child of a process with many threads: system calls only, no
 // memory from the heap, no locks.
 #pragma once
 
@@ -25,10 +23,9 @@ inline constexpr int kPluginFd = 10;  ///< a file, which kPluginLink leads to
 /// Where the reaper finds the directory for the exit status of the root task, if there is one.
 inline constexpr int kStatusFd = 11;
 
-/// A directory in the images directory that stays empty, for a CRIU that loads no plugin; and one
-/// with nothing but a link to kPluginFd. gcr-in-criu.so loads the plugin by that name while it is
-/// in the agent's mount namespace, and closes the descriptor: CRIU, which loads by the same name,
-/// gets what is loaded, or nothing.
+/// Directories in the images directory: one that stays empty, for a CRIU that loads no plugin; and
+/// one with a link to kPluginFd. gcr-in-criu.so loads the plugin by that name while it is in the
+/// agent's mount namespace, and closes the descriptor: CRIU then gets what is loaded, or nothing.
 inline constexpr char kNoPlugins[] = "no-plugins";
 inline constexpr char kPluginDirectory[] = "plugin";
 inline constexpr char kPluginLink[] = "plugin/plugin.so";

@@ -1,18 +1,16 @@
 // gcr-reaper: the init of the PID namespace that a restored process lives in.
 //
-// Started by the agent as process 1 of a new PID and mount namespace with the control socket and
-// the images directory as descriptors 3 and 4, and perhaps with gcr-in-criu.so and what that waits
-// on (launch.h):
+// Started by the agent as process 1 of a new PID and mount namespace, with descriptors as launch.h
+// says:
 //   gcr-reaper <pid after which CRIU's own PIDs come, 0: any> <criu> <arguments>...
-// and perhaps with a directory as a further one, into which it writes how the root task has ended.
 // Its environment goes to CRIU, in addition to what every CRIU has.
 // It joins a session keyring of its own, which is that of the restored process too. It starts CRIU,
-// which restores the process as a child of this namespace, then reaps all processes
-// that end, and ends itself when nothing is left. Until the agent releases it over the control
-// socket, it ends when the agent dies, and the namespace with it, so that a restored process that
-// was never committed is gone. After that it is independent: it has a session of its own, holds no
-// descriptor of the agent but that directory, and survives the agent. SIGTERM and SIGINT sent to it
-// from outside go to every process of the namespace; SIGKILL ends the namespace.
+// which restores the process as a child of this namespace, then reaps all processes that end, and
+// ends itself when nothing is left. Until the agent releases it over the control socket, it ends
+// when the agent dies, and the namespace with it, so that a restored process that was never
+// committed is gone. After that it survives the agent: it has a session of its own, and no
+// descriptor of the agent but the directory for the exit status. SIGTERM and SIGINT sent to it from
+// outside go to every process of the namespace; SIGKILL ends the namespace.
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/close_range.h>

@@ -68,9 +68,8 @@ struct LaunchOptions {
 
 /// A running CRIU. Blocking; one thread at a time. `images` is the directory that CRIU finds as
 /// launch::kImagesFd, `arguments` follow those that every run has. Destroying it closes the
-/// sockets, and waits for CRIU if CRIU is our own child (it ends when its work is done or its
-/// socket is closed; it is not killed). Destroying one made by in_new_namespaces() before
-/// release_init() kills the namespace.
+/// sockets, and waits for CRIU if that is our own child: it ends with its work or its socket, and
+/// is not killed. Destroying one of in_new_namespaces() before release_init() kills the namespace.
 class Session {
  public:
   /// CRIU in the PID and mount namespaces of `pid`, if those are not the caller's own. It is still
@@ -82,8 +81,8 @@ class Session {
                                           const std::filesystem::path& images,
                                           const LaunchOptions& options = {});
 
-  /// CRIU in new PID and mount namespaces whose init is the command's reaper: everything that
-  /// CRIU forks ends with this process. CRIU's own PIDs come after `first_pid`.
+  /// CRIU in new PID and mount namespaces whose init is the command's reaper: all that CRIU forks
+  /// ends with this process. CRIU's own PIDs come after `first_pid`.
   static Result<Session> in_new_namespaces(const Command& command,
                                            const std::vector<std::string>& arguments,
                                            pid_t first_pid, const std::filesystem::path& images,

@@ -2,13 +2,13 @@
 // that will restore them, while it waits for its first image. CRIU forks the processes, so they
 // inherit the memory, and gcr-in-criu.so moves it to where CRIU would map empty memory.
 //
-// An area in the CRIU process stands for a range of addresses of one process, many times as
-// large as what is known of it at first: each mapping of the final dump lies in one area.
-// Only windows that are full, or nearly so, are worth it, and only as huge pages: a fork copies a
-// page table entry for each page that is in place.
+// An area in the CRIU process stands for a range of addresses of one process, many times as large
+// as what is known of it at first: each mapping of the final dump lies in one area. Only windows
+// that are full, or nearly so, are worth it, and only as huge pages: a fork copies a page table
+// entry for each page that is in place.
 //
-// Content does not depend on what CRIU does with it. What a process has taken over is proven by a
-// random token in each mapping; the rest is copied (memory_filling.h).
+// What a process has taken over is proven by a random token in each mapping; the rest is copied
+// (memory_filling.h).
 #pragma once
 
 #include <array>

@@ -1,10 +1,8 @@
 // Memory that the processes to be restored share, put in place before their restore: as memory that
 // the waiting CRIU shares with the tasks that it forks. Where CRIU, in a task, makes memory of its
-// own for them, gcr-in-criu.so gives it this in its place, so that tasks map what is there already.
-//
-// All shared memory that came separately from the CRIU images takes this way, whether its windows
-// were put in place as they landed or come from files. What the tasks map is compared with it in
-// the end.
+// own for them, gcr-in-criu.so puts this in its place. All shared memory that came separately from
+// the CRIU images takes this way, whether its windows were put in place as they landed or come from
+// files. What the tasks map is compared with it in the end.
 #pragma once
 
 #include <sys/types.h>

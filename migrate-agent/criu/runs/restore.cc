@@ -1,8 +1,7 @@
-// A restore has two halves too. create() starts CRIU in new namespaces, where it waits at a FIFO in
-// the place of the first image; meanwhile memory of the tasks to be is put into it. run() checks
-// the images, tells CRIU which mappings are in place, and lets it go on. When all tasks are in
-// their last stop, CRIU waits once more: memory that was not taken over is copied into them. Then
-// CRIU ends, and the tasks stay stopped.
+// create() starts CRIU in new namespaces, where it waits at a FIFO in the place of the first image;
+// meanwhile memory of the tasks to be is put into it. run() checks the images, tells CRIU which
+// mappings are in place, and lets it go on. When all tasks are in their last stop, CRIU waits once
+// more: memory that was not taken over is copied into them. Then CRIU ends, and they stay stopped.
 #include <fmt/format.h>
 
 #include <chrono>

@@ -3,12 +3,10 @@
 // A TCP connection moves if both of its ends do. CRIU takes over queues, sequence numbers and
 // windows, each end for itself and in any order. Without a lock on the network, which would be a
 // firewall's rule on the host, nothing may be sent before both ends exist: what was never sent is
-// restored as sent and not confirmed, and an end that was closed is restored open, to be closed
-// when both are there.
-//
-// An end whose other end does not move is connected to a port of the loopback interface behind
-// which there is nothing, with what it had received: as soon as CRIU lets go of it, the kernel
-// resets it.
+// restored as sent and not confirmed, and a closed end is restored open, to be closed when both are
+// there. An end whose other end does not move is connected, with what it had received, to a port of
+// the loopback interface behind which there is nothing: when CRIU lets go of it, the kernel resets
+// it.
 #pragma once
 
 #include <filesystem>

@@ -74,12 +74,6 @@ Result<wire::Core> core_in(const std::string& image) {
   return core;
 }
 
-bool forget_parent_death_signal(wire::Core& core) {
-  if (!core.thread_core().has_pdeath_sig()) return false;
-  core.mutable_thread_core()->clear_pdeath_sig();
-  return true;
-}
-
 }  // namespace
 
 Result<std::vector<process::ThreadRights>> settle_threads(pid_t root, const images::ReadImage& read,
@@ -95,7 +89,10 @@ Result<std::vector<process::ThreadRights>> settle_threads(pid_t root, const imag
     contents[i].clear();
     GCR_TRY(check_rights(rights, core.thread_core()));
     GCR_ASSIGN(bool changed, restart_interrupted_call(pid, tid, core));
-    if (pid == root) changed = forget_parent_death_signal(core) || changed;
+    if (pid == root && core.thread_core().has_pdeath_sig()) {
+      core.mutable_thread_core()->clear_pdeath_sig();
+      changed = true;
+    }
     if (changed) contents[i] = images::image_of(images::kCoreMagic, core.SerializeAsString());
     return {};
   };

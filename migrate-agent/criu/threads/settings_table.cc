@@ -156,15 +156,8 @@ constexpr auto kRows = std::to_array<SettingRow>({
 std::span<const SettingRow> settings_table() { return kRows; }
 
 std::size_t bytes_of(SettingForm form) {
-  switch (form) {
-    case SettingForm::kResult:
-      return 0;
-    case SettingForm::kInt:
-      return sizeof(int);
-    case SettingForm::kPolicy:
-      break;
-  }
-  return sizeof(CallBytes);
+  if (form == SettingForm::kResult) return 0;
+  return form == SettingForm::kInt ? sizeof(int) : sizeof(CallBytes);
 }
 
 std::optional<proto::Setting> setting_of(const SettingRow& row, std::int64_t result,

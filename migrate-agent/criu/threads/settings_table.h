@@ -26,10 +26,6 @@ enum class SettingForm : std::uint8_t {
   kPolicy,  ///< it writes an int and a mask of NUMA nodes
 };
 
-/// Which values can be seen from outside, as the calls would give them; none: the thread has to be
-/// asked.
-using FromOutside = std::optional<std::uint64_t> (*)(const ListedThread& thread);
-
 struct SettingRow {
   std::string_view name;
   bool of_process;
@@ -39,7 +35,9 @@ struct SettingRow {
   std::uint64_t usual;
   /// From what `get` says to what `set` takes; null: the same.
   std::uint64_t (*value)(std::uint64_t) = nullptr;
-  FromOutside outside = nullptr;
+  /// What can be seen from outside, as `get` would give it; null, or none: the thread has to be
+  /// asked.
+  std::optional<std::uint64_t> (*outside)(const ListedThread& thread) = nullptr;
   std::string_view finding{};  ///< of one that confines a process
   bool needed = false;         ///< a program that has it cannot go on without
 };

@@ -7,6 +7,7 @@
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/ptrace.h>
+#include <sys/rseq.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
 #include <sys/user.h>
@@ -15,6 +16,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstddef>
 #include <fstream>
 #include <string>
 
@@ -87,40 +89,27 @@ std::uint64_t find_call(pid_t pid, int memory) {
   return 0;
 }
 
-/// As in linux/rseq.h.
-struct RestartableSequence {
-  std::uint32_t version;
-  std::uint32_t flags;
-  std::uint64_t start;
-  std::uint64_t length;
-  std::uint64_t abort;
-};
-
 /// The kernel would not notice any more that the thread was stopped in such a sequence: it begins
 /// again, as after any interruption.
 void abort_sequence(pid_t tid, int memory, user_regs_struct& registers) {
-  struct {
-    std::uint64_t area;
-    std::uint32_t size;
-    std::uint32_t signature;
-    std::uint32_t flags;
-    std::uint32_t pad;
-  } configuration{};
-  if (::ptrace(PTRACE_GET_RSEQ_CONFIGURATION, tid, sizeof(configuration), &configuration) <= 0 ||
-      configuration.area == 0) {
+  __ptrace_rseq_configuration area{};
+  if (::ptrace(PTRACE_GET_RSEQ_CONFIGURATION, tid, sizeof(area), &area) <= 0 ||
+      area.rseq_abi_pointer == 0) {
     return;
   }
   std::uint64_t address = 0;
-  RestartableSequence sequence{};
-  constexpr off_t kSequence = 8;  // of the pointer in struct rseq
+  rseq_cs sequence{};
   if (::pread(memory, &address, sizeof(address),
-              static_cast<off_t>(configuration.area) + kSequence) != sizeof(address) ||
+              static_cast<off_t>(area.rseq_abi_pointer + offsetof(rseq, rseq_cs))) !=
+          sizeof(address) ||
       address == 0 ||
       ::pread(memory, &sequence, sizeof(sequence), static_cast<off_t>(address)) !=
           sizeof(sequence)) {
     return;
   }
-  if (registers.rip - sequence.start < sequence.length) registers.rip = sequence.abort;
+  if (registers.rip - sequence.start_ip < sequence.post_commit_offset) {
+    registers.rip = sequence.abort_ip;
+  }
 }
 
 void set_call(user_regs_struct& registers, std::uint64_t address, const ThreadCall& call) {
