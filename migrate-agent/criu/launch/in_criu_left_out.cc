@@ -1,8 +1,5 @@
-#include "migrate-agent/criu/launch/in_criu_left_out.h"
-
 #include <errno.h>
 #include <stdio.h>
-#include <string.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/uio.h>
@@ -10,6 +7,7 @@
 
 #include <algorithm>
 
+#include "migrate-agent/criu/launch/in_criu.h"
 #include "migrate-agent/criu/launch/launch.h"
 
 namespace gcr::criu {

@@ -6,15 +6,10 @@
 // file system ids, the groups and the effective capabilities of the member that the task becomes:
 // the kernel then allows what that member could do by itself, wherever the name leads. Files that
 // had been removed are made below kRemovedFiles instead, which is root's alone.
-#include "migrate-agent/criu/launch/in_criu_names.h"
-
 #include <errno.h>
-#include <fcntl.h>
 #include <linux/capability.h>
 #include <stddef.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -24,9 +19,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "migrate-agent/criu/launch/in_criu.h"
 #include "migrate-agent/criu/launch/launch.h"
-
-#define EXPORTED extern "C" __attribute__((visibility("default")))
 
 namespace gcr::criu::names {
 namespace {

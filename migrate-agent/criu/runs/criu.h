@@ -197,7 +197,7 @@ class PreparedRestore {
   /// Restores from the images that are in the directory now, and fills the memory that came
   /// separately (memory_filling.h) before any of the tasks runs. `members` have for each process,
   /// by its PID in its PID namespace, the rights with which CRIU opens and makes what it has by
-  /// name (in_criu_names.h); zombies need none. `memories` are the names of the images that belong
+  /// name (in_criu_names.cc); zombies need none. `memories` are the names of the images that belong
   /// to each memory of which place() has taken anything. Once, blocking. Starts CRIU again if it
   /// has a PID that the tree needs. On failure nothing is left.
   Result<RestoredTree> run(const Rights& members,
