@@ -1,5 +1,4 @@
-// CRIU's images directory as this project reads it. Images may come from another host: every length
-// is checked.
+// CRIU's images directory. Images may come from another host: every length is checked.
 #pragma once
 
 #include <sys/types.h>

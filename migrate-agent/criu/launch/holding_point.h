@@ -24,8 +24,7 @@ class HoldingPoint {
   HoldingPoint& operator=(HoldingPoint&&) = delete;
   ~HoldingPoint() { remove(); }
 
-  /// Puts the FIFO `name` into `directory`, in the place of any file of that name. Before CRIU is
-  /// started.
+  /// Before CRIU is started: puts the FIFO `name` into `directory`, in the place of any such file.
   static Result<HoldingPoint> create(const std::filesystem::path& directory,
                                      const std::string& name);
 

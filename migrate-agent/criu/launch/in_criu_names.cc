@@ -167,9 +167,8 @@ bool opens_members_file(int directory, const char* path) {
   return is_root_directory(directory);
 }
 
-/// CRIU reads the program's file and the working directory, of which the member needs to execute
-/// and to search alone. That no descriptor comes of it that may do more, the agent checks in the
-/// end.
+/// CRIU reads the program's file and the working directory, which the member needs only to execute
+/// and to search. In the end the agent checks that no descriptor comes of it that may do more.
 int open_executable(int directory, const char* path, int flags) {
   int found = -1;
   {

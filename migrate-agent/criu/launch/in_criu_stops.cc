@@ -1,7 +1,7 @@
 // CRIU waits for the next stop of any of its threads in turn (wait4(-1)), and the kernel looks at
 // all of them each time: with n threads, n times n looks. Here it is asked for one thread after the
-// other, beginning with the one that has run for longest. Only if none of them has stopped, the
-// kernel waits for any.
+// other, beginning with the one that has run for longest. It waits for any only if none has
+// stopped.
 #include <errno.h>
 #include <sys/ptrace.h>
 #include <sys/resource.h>
@@ -13,8 +13,7 @@
 
 namespace {
 
-/// Threads that CRIU has let run, in that order. One that is not in it is only waited for more
-/// slowly.
+/// Threads that CRIU has let run, in that order. For others CRIU only waits more slowly.
 class Running {
  public:
   void add(pid_t tid) {

@@ -19,9 +19,8 @@ bool place(int from, int to) {
   return dup2(from, to) == to;  // the copy survives exec
 }
 
-/// Working directory and environment for gcr-in-criu.so, whose descriptors are in place. If that
-/// does not run, a CRIU that has to enter a namespace starts in a directory in which it can do
-/// nothing.
+/// Working directory and environment for gcr-in-criu.so, whose descriptors are in place. Without it
+/// a CRIU that has to enter a namespace starts in a directory in which it can do nothing.
 bool prepare_inside(int control, bool enters, char** environment) {
   static char preload[] = "LD_PRELOAD=/proc/self/fd/5";
   static_assert(kLibraryFd == 5);

@@ -84,8 +84,8 @@ struct SharedMemoryId {
 };
 static_assert(sizeof(SharedMemoryId) == sizeof(AddressRange));
 
-/// A restoring CRIU waits for the agent twice: when it reads the first of its images, and when all
-/// restored threads are in their last stop. Zero is never used.
+/// A restoring CRIU waits for the agent when it reads its first image, and when all restored
+/// threads are in their last stop. Zero is never used.
 enum class Hold : std::uint32_t {
   kInvalid = 0,
   kWaiting = 1,      ///< from CRIU: it waits; `pid` is its own, as it sees it
@@ -144,8 +144,7 @@ struct Inside {
   int status = -1;  ///< the reaper's
 };
 
-/// Sends one message, with a descriptor if `fd` is not -1. Errors are ignored: the receiver is gone
-/// then.
+/// Sends one message, with a descriptor if `fd` is not -1. Ignores errors: the receiver is gone.
 void send_control(int control_fd, const ControlMessage& message, int fd = -1);
 
 /// send_control(kFailed) with errno, then _exit(127).

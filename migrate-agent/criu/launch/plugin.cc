@@ -18,8 +18,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// The symbol of a plugin's descriptor: name, init, exit, version, max_hooks (CRIU's
-/// criu-plugin.h).
+/// The symbol of a plugin's descriptor: name, init, exit, version, max_hooks (criu-plugin.h).
 constexpr char kDescriptor[] = "CR_PLUGIN_DESC";
 constexpr std::uint64_t kMaxHooksOffset = 28;
 constexpr std::size_t kMaxSections = 1024;

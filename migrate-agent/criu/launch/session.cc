@@ -199,11 +199,11 @@ Status Session::start(const Command& command, const std::vector<std::string>& ar
                       const LaunchOptions& options) {
   LaunchPlan plan;
   plan.groups = options.groups;
-  plan.inside.memory = options.memory_fd;
-  plan.inside.hold = options.hold_fd;
-  plan.inside.status = options.status_fd;
   has_plugin_ = options.plugin != nullptr;
-  if (has_plugin_) plan.inside.plugin = options.plugin->fd();
+  plan.inside = {.memory = options.memory_fd,
+                 .hold = options.hold_fd,
+                 .plugin = has_plugin_ ? options.plugin->fd() : -1,
+                 .status = options.status_fd};
   GCR_ASSIGN(std::vector<std::string> full,
              full_command(command, arguments,
                           has_plugin_ ? launch::kPluginDirectory : launch::kNoPlugins));

@@ -99,12 +99,11 @@ class Session {
   /// Waits until `fd` can be read (true) or CRIU has ended (false); kTimeout after a minute.
   Result<bool> wait_for(int fd);
 
-  /// From now on CRIU is ended if it does nothing for `patience` (watchdog.h). After
-  /// in_namespaces_of().
+  /// After in_namespaces_of(): from now on CRIU is ended if it does nothing for `patience`.
   Status end_when_still(std::chrono::milliseconds patience);
 
-  /// Waits until CRIU itself has ended and been reaped; its wait status. kTimeout if it was ended
-  /// because it did nothing.
+  /// Waits until CRIU itself is reaped; its wait status. kTimeout if it was ended as it did
+  /// nothing.
   Result<int> wait();
 
   /// Whether CRIU ends within `patience`, or has ended; also true as soon as `fd`, if there is one,

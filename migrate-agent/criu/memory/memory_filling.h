@@ -1,8 +1,7 @@
 // Fills restored processes with the memory that came separately from the CRIU images: as sparse
 // files, private-memory-PID-N.img, in the directory of the images. PID is that of the process in
 // its own PID namespace, an offset in the file is an address. A hole is memory that stays as CRIU
-// restored it. Files and images may come from another host: names, addresses and lengths are
-// checked.
+// restored it. All of it may come from another host: names, addresses and lengths are checked.
 #pragma once
 
 #include <sys/types.h>

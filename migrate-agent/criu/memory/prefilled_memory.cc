@@ -129,8 +129,8 @@ Status PrefilledMemory::mark(const Area& area, pid_t process, const AddressRange
   return criu_->write(marked.token_in_criu, marked.token);
 }
 
-/// Offers all or none of the mappings that touch each other: the kernel can make one of them only
-/// if they come from one.
+/// Offers all or none of the mappings that touch: the kernel makes one of what comes from one
+/// alone.
 Status PrefilledMemory::offer(const Area& area, pid_t process,
                               const images::PrivateMappings& mappings) {
   const auto may_be_taken = [&](const images::PrivateMapping& one) {

@@ -7,8 +7,7 @@
 // that are full, or nearly so, are worth it, and only as huge pages: a fork copies a page table
 // entry for each page that is in place.
 //
-// What a process has taken over is proven by a random token in each mapping; the rest is copied
-// (memory_filling.h).
+// A random token in each mapping proves what was taken over; the rest is copied (memory_filling.h).
 #pragma once
 
 #include <array>
@@ -46,18 +45,17 @@ class PrefilledMemory {
   Result<bool> place(std::uint32_t memory, std::uint64_t address, const Pages& pages,
                      std::span<const std::byte> bytes);
 
-  /// Moves everything to another CRIU, which waits for its first image too. After a failure,
-  /// nothing is in place.
+  /// Moves all to another CRIU that waits for its first image. On failure nothing is in place.
   Status move_to(CriuMemory& criu);
 
   /// When all is there, and before CRIU reads its first image: what is in place is what the
-  /// processes have, and CRIU knows which mappings are taken over. `owners` has the PID of each
-  /// memory's process in its own PID namespace. kDataLoss and kNotFound as for fill_memory().
+  /// processes have, and CRIU knows which mappings are taken over. `owners` has each memory's
+  /// process. Here and below those are by PID in their own namespace. Errors as of fill_memory().
   Status hand_over(const std::filesystem::path& directory,
                    const std::map<std::uint32_t, pid_t>& owners);
 
-  /// When all threads are in their last stop: finds which mappings were taken over. `processes` by
-  /// their PID in their own namespace. Gives what fill_memory() has to know.
+  /// When all threads are in their last stop: finds which mappings were taken over. Gives what
+  /// fill_memory() has to know.
   Result<Elsewhere> find_taken(const std::map<pid_t, pid_t>& processes);
 
   /// After that: CRIU lets go of all memory, and it belongs to the processes alone.

@@ -28,8 +28,7 @@ using process::kMostSharedBytes;
 /// CRIU's addresses are enough for so many of kMostSharedBytes.
 constexpr std::size_t kMostSharedAreas = 64;
 
-/// The pages that each memory had in the end; only memories that came separately from the CRIU
-/// images.
+/// The pages that each memory that came separately from the CRIU images had in the end.
 Result<std::map<std::uint32_t, AddressRanges>> maps_in(const fs::path& directory) {
   std::map<std::uint32_t, AddressRanges> maps;
   for (const std::string& name : images::names(directory)) {

@@ -26,14 +26,11 @@ class PrefilledSharedMemory {
   /// In a CRIU that waits for its first image; `criu` must outlive this object.
   explicit PrefilledSharedMemory(CriuMemory& criu) : criu_(&criu) {}
 
-  /// Puts pages of a window of a memory in place, as PrefilledMemory::place(): `window` is an
-  /// offset in it. False if there is no room; never false for a window of which anything is in
-  /// place. Any thread.
+  /// As PrefilledMemory::place(); `window` is an offset in the memory. False if there is no room.
   Result<bool> place(std::uint32_t memory, std::uint64_t window, const Pages& pages,
                      std::span<const std::byte> bytes);
 
-  /// Moves everything to another CRIU, which waits for its first image too. After a failure,
-  /// nothing is in place.
+  /// Moves all to another CRIU that waits for its first image. On failure nothing is in place.
   Status move_to(CriuMemory& criu);
 
   /// When all is there, and before CRIU reads its first image: what is in place is what the

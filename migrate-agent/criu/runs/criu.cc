@@ -25,8 +25,7 @@ Result<gcr::images::ScratchDirectory> temporary_directory() {
                                                ("gcr-criu-" + Uuid::random().to_string()));
 }
 
-/// CRIU stops its own children while it probes the kernel: in new namespaces none of them outlives
-/// this process.
+/// In new namespaces, so that children that CRIU stops while it probes the kernel end with us.
 Result<Session> start(const Command& command, const fs::path& images) {
   return Session::in_new_namespaces(command, {"swrk", std::to_string(launch::kRpcFd)}, 0, images);
 }

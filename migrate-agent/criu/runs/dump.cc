@@ -1,8 +1,7 @@
 // create() starts CRIU, which probes the kernel and then waits at a FIFO in the place of the first
 // file that it reads. run() lets it go on: CRIU stops the tasks and streams its images; images of
 // memory are taken while they are written, all others are collected. When CRIU has ended, the agent
-// corrects these (rights, connections, names), hands them over, and has the memory sent that CRIU
-// left out.
+// corrects these (rights, connections, names), hands them over, and sends what CRIU left out.
 #include <unistd.h>
 
 #include <optional>

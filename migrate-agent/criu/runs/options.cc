@@ -43,9 +43,8 @@ std::vector<std::string> common_arguments(const std::string& action, const std::
       log_name,
       // Errors and warnings. A log of everything costs a tenth of a dump's time.
       with_plugin ? "-v3" : "-v2",
-      // The session leader is mostly outside the tree; for a restored process it is the reaper.
-      // For a process that leads its own session this changes nothing; terminals are refused in
-      // preflight.
+      // The session leader is mostly outside the tree; for a restored process it is the reaper. Of
+      // no effect for a process that leads its session. Preflight refuses terminals.
       "--shell-job",
       "--file-locks",
       "--manage-cgroups=ignore",

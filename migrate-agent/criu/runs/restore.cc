@@ -61,8 +61,7 @@ struct Owners {
 
 using Memories = std::map<std::uint32_t, std::vector<std::string>>;
 
-/// For those of `memories` that are shared, or those that are not: one owner each, and each
-/// another.
+/// For those of `memories` that are shared, or those that are not: one owner each, all different.
 template <class Owner>
 Status find_owners(const Memories& memories, bool shared,
                    Result<Owner> (*owner_in)(std::string_view),
@@ -212,8 +211,7 @@ Status PreparedRestore::Impl::watch(pid_t root) {
   }
 }
 
-/// Fills the tasks, which are in their last stop. If that fails, CRIU goes no further, and all ends
-/// with its namespace.
+/// Fills the tasks, which are in their last stop. On failure all ends with CRIU's namespace.
 Status PreparedRestore::Impl::fill() {
   const auto fill_and_let_go = [&]() -> Status {
     GCR_TRY(line.wait_for_criu());

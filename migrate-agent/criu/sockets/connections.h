@@ -5,8 +5,7 @@
 // firewall's rule on the host, nothing may be sent before both ends exist: what was never sent is
 // restored as sent and not confirmed, and a closed end is restored open, to be closed when both are
 // there. An end whose other end does not move is connected, with what it had received, to a port of
-// the loopback interface behind which there is nothing: when CRIU lets go of it, the kernel resets
-// it.
+// the loopback interface on which nothing listens: when CRIU lets go of it, the kernel resets it.
 #pragma once
 
 #include <filesystem>

@@ -19,8 +19,8 @@ Result<std::uint64_t> capabilities(const Words& words) {
   return words[0] | (words.size() > 1 ? std::uint64_t{words[1]} << 32 : 0);
 }
 
-/// The rights that a thread would get. The number of its seccomp filters is the kernel's: CRIU
-/// reads them by ptrace.
+/// The rights that a thread would get. CRIU reads seccomp filters by ptrace: their number is the
+/// kernel's.
 Result<proto::Credentials> in_image(const wire::ThreadCore& core,
                                     const proto::Credentials& kernel) {
   const wire::Creds& creds = core.creds();

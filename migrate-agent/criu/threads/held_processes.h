@@ -1,5 +1,4 @@
-// Stopped processes, held by tracers of the agent, so that their threads can be made to work one by
-// one.
+// Stopped processes, held by tracers of the agent, which make their threads work one by one.
 #pragma once
 
 #include <sys/types.h>

@@ -315,8 +315,7 @@ Result<std::int64_t> ThreadCalls::call(const ThreadCall& call, std::span<std::by
   return made.result;
 }
 
-/// One step of all after the other: while a thread runs to its next stop, others are let go to
-/// theirs.
+/// One step of all after the other: while one runs to its next stop, others are let go to theirs.
 Status ThreadCalls::call_all(std::span<Made> calls) {
   for (Made& one : calls) {
     ThreadCalls& thread = *one.thread;

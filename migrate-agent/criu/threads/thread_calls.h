@@ -3,8 +3,7 @@
 // The thread's registers are set to a system call of the vDSO, one call after the other, and put
 // back at the end. Filters for system calls are suspended meanwhile (PTRACE_O_SUSPEND_SECCOMP), and
 // signals wait. A call that was interrupted goes on afterwards, or is made again. A tracer that
-// dies in between leaves the thread with wrong registers: trace from a process that is not ended
-// (apart.h).
+// dies in between leaves wrong registers: trace from a process that is not ended (apart.h).
 #pragma once
 
 #include <sys/types.h>
@@ -24,8 +23,7 @@ namespace gcr::criu {
 
 /// A call by its number, and its arguments.
 struct ThreadCall {
-  /// As an argument: the address of the bytes that go with the call; kBytes + 8 is that of the
-  /// ninth.
+  /// As an argument: the address of the bytes that go with the call; kBytes + 8: of the ninth.
   static constexpr std::uint64_t kBytes = 0xb17e'5000'0000'0000;
 
   long number = 0;
@@ -68,8 +66,7 @@ class ThreadCalls {
   bool can_call() const { return kept_; }
 
   /// What the kernel returns: -EPERM as -EPERM. An error only if the thread could not make it, or
-  /// made another one: its code was changed. The call finds `bytes` in the thread's memory and may
-  /// change them.
+  /// made another one: its code was changed. `bytes` are in the thread's memory, for both ways.
   Result<std::int64_t> call(const ThreadCall& call, std::span<std::byte> bytes = {});
 
   /// A call of one thread, and what the kernel returned.
