@@ -213,8 +213,7 @@ void* take_over(void* address, std::size_t bytes, int protection, int flags) {
 }
 
 /// CRIU, in a task, has made memory for tasks to share, and is about to fill it from this image: it
-/// becomes the agent's, which the task has inherited. On failure CRIU's own stays; the agent sees
-/// it.
+/// becomes the agent's, which the task has inherited. The agent sees it if CRIU's own stays.
 void take_over_shared(const char* image) {
   constexpr char kImage[] = "pagemap-shmem-";
   if (made_memory < 0 || strncmp(image, kImage, sizeof(kImage) - 1) != 0) return;

@@ -1,7 +1,6 @@
 // CRIU waits for the next stop of any of its threads in turn (wait4(-1)), and the kernel looks at
 // all of them each time: with n threads, n times n looks. Here it is asked for one thread after the
-// other, beginning with the one that has run for longest. It waits for any only if none has
-// stopped.
+// other, beginning with the one that has run for longest, and for any only if none has stopped.
 #include <errno.h>
 #include <sys/ptrace.h>
 #include <sys/resource.h>

@@ -1,7 +1,6 @@
 // gcr-reaper: the init of the PID namespace that a restored process lives in.
 //
-// The agent starts it as process 1 of a new PID and mount namespace, with descriptors as in
-// launch.h:
+// Process 1 of a new PID and mount namespace. The agent starts it with descriptors as in launch.h:
 //   gcr-reaper <pid after which CRIU's own PIDs come, 0: any> <criu> <arguments>...
 // Its environment goes to CRIU, in addition to what every CRIU has.
 // It joins a session keyring of its own, which is that of the restored process too. It starts CRIU,

@@ -102,8 +102,7 @@ class Session {
   /// After in_namespaces_of(): from now on CRIU is ended if it does nothing for `patience`.
   Status end_when_still(std::chrono::milliseconds patience);
 
-  /// Waits until CRIU itself is reaped; its wait status. kTimeout if it was ended as it did
-  /// nothing.
+  /// Waits until CRIU itself is reaped; its wait status. kTimeout if end_when_still() ended it.
   Result<int> wait();
 
   /// Whether CRIU ends within `patience`, or has ended; also true as soon as `fd`, if there is one,

@@ -129,8 +129,7 @@ Status PrefilledMemory::mark(const Area& area, pid_t process, const AddressRange
   return criu_->write(marked.token_in_criu, marked.token);
 }
 
-/// Offers all or none of the mappings that touch: the kernel makes one of what comes from one
-/// alone.
+/// Offers all or none of the mappings that touch: the kernel merges only what comes from one.
 Status PrefilledMemory::offer(const Area& area, pid_t process,
                               const images::PrivateMappings& mappings) {
   const auto may_be_taken = [&](const images::PrivateMapping& one) {

@@ -74,7 +74,7 @@ struct DumpOptions {
   std::function<Status(const proto::Credentials& thread)> may_move{};
   /// That CRIU loads; null: none.
   std::shared_ptr<const Plugin> plugin{};
-  /// The cgroup.procs of CRIU's control groups, valid as long as the options. None: the caller's.
+  /// The cgroup.procs of the groups that CRIU works in, valid as these options. None: the caller's.
   std::span<const UniqueFd> groups{};
   /// A CRIU that does nothing for so long, while the tasks are stopped, is ended, and run() fails.
   std::chrono::milliseconds patience{std::chrono::seconds(30)};

@@ -19,8 +19,7 @@ Result<std::uint64_t> capabilities(const Words& words) {
   return words[0] | (words.size() > 1 ? std::uint64_t{words[1]} << 32 : 0);
 }
 
-/// The rights that a thread would get. CRIU reads seccomp filters by ptrace: their number is the
-/// kernel's.
+/// The rights that a thread would get, but the kernel's seccomp filters: CRIU reads them by ptrace.
 Result<proto::Credentials> in_image(const wire::ThreadCore& core,
                                     const proto::Credentials& kernel) {
   const wire::Creds& creds = core.creds();
