@@ -106,13 +106,16 @@ void join_groups(const LaunchPlan& plan) {
   launch::fail_and_exit(control, Step::kExecReaper);
 }
 
-Status make_plugin_directory(const UniqueFd& images, bool with_plugin) {
+/// The images directory, in which there is one for plugins then.
+Result<UniqueFd> open_images(const fs::path& path, bool with_plugin) {
+  UniqueFd images(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!images) return Error::from_errno(errno, "cannot open the images directory " + path.string());
   const char* const name = with_plugin ? launch::kPluginDirectory : launch::kNoPlugins;
   const std::string plugin = fmt::format("/proc/self/fd/{}", launch::kPluginFd);
   if ((::mkdirat(images.get(), name, 0700) == 0 || errno == EEXIST) &&
       (!with_plugin || ::symlinkat(plugin.c_str(), images.get(), launch::kPluginLink) == 0 ||
        errno == EEXIST)) {
-    return {};
+    return images;
   }
   return Error::from_errno(errno, "cannot make a directory in the images directory");
 }
@@ -211,11 +214,7 @@ Status Session::start(const Command& command, const std::vector<std::string>& ar
     GCR_ASSIGN(const std::string program, resolve(command.reaper.string()));
     full.insert(full.begin(), {program, std::to_string(*first_pid)});
   }
-  const UniqueFd directory(::open(images.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (!directory) {
-    return Error::from_errno(errno, "cannot open the images directory " + images.string());
-  }
-  GCR_TRY(make_plugin_directory(directory, has_plugin_));
+  GCR_ASSIGN(const UniqueFd directory, open_images(images, has_plugin_));
   UniqueFd target;
   if (neighbour != 0) {
     GCR_ASSIGN(target, procfs::open_pidfd(neighbour));
