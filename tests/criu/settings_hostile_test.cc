@@ -164,9 +164,9 @@ TEST_F(SettingsTest, UnexpectedSystemCallIsDetected) {
   Result<std::int64_t> made = 0;
   ASSERT_TRUE(run_apart([&]() -> Status {
     GCR_ASSIGN(auto thread, ThreadCalls::seize(*site, program_->pid(), false));
-    GCR_TRY(thread.wait_until_stopped());
-    made = thread.call({SYS_gettid, {}});
-    return thread.let_go();
+    GCR_TRY(thread->wait_until_stopped());
+    made = thread->call({SYS_gettid, {}});
+    return thread->let_go();
   }));
   ASSERT_FALSE(made);
   EXPECT_EQ(made.error().code(), Code::kDataLoss);

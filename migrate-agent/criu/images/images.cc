@@ -1,6 +1,7 @@
 #include "migrate-agent/criu/images/images.h"
 
 #include <errno.h>
+#include <fmt/format.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -19,8 +20,6 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::uint32_t kCommonMagic = 0x54564319;
-constexpr std::uint32_t kServiceMagic = 0x55105940;
-constexpr std::uint32_t kIrmapCacheMagic = 0x57004059;
 constexpr std::uint32_t kPageMapMagic = 0x56084025;
 constexpr std::uint32_t kRemapMagic = 0x59133954;
 constexpr std::uint32_t kMemoryMapMagic = 0x57492820;
@@ -35,20 +34,15 @@ constexpr std::uint32_t kInParent = 1;     ///< flags of a page map's entry
 constexpr std::uint32_t kPresent = 4;
 constexpr std::uint64_t kPageBytes = 4096;
 constexpr std::uint64_t kMaxPages = std::uint64_t{1} << 40;
-/// CRIU logs this and goes on if root has no CAP_SYS_RESOURCE.
-constexpr std::string_view kHarmless = "Can't setup RLIMIT_NOFILE for self";
 constexpr std::uint32_t kMaxRecordBytes = 1u << 20;
 constexpr std::uint32_t kMaxRseqBytes = 4096;
 
 void put_u32(std::string& bytes, std::uint32_t value) {
-  for (int shift = 0; shift < 32; shift += 8) bytes += static_cast<char>(value >> shift & 0xff);
+  bytes.append(reinterpret_cast<const char*>(&value), sizeof(value));
 }
 
 bool read_u32(std::istream& in, std::uint32_t& value) {
-  unsigned char bytes[4];
-  if (!in.read(reinterpret_cast<char*>(bytes), sizeof(bytes))) return false;
-  value = bytes[0] | bytes[1] << 8 | bytes[2] << 16 | static_cast<std::uint32_t>(bytes[3]) << 24;
-  return true;
+  return static_cast<bool>(in.read(reinterpret_cast<char*>(&value), sizeof(value)));
 }
 
 bool read_magic(std::istream& in, std::uint32_t magic) {
@@ -63,34 +57,11 @@ bool read_content(std::istream& in, std::uint32_t size, std::string& record) {
   return static_cast<bool>(in.read(record.data(), size));
 }
 
-std::string first_line(const fs::path& path) {
-  std::ifstream file(path);
-  std::string line;
-  std::getline(file, line);
-  return line;
-}
-
-Error damaged(const fs::path& path) {
-  return Error(Code::kDataLoss, "CRIU's image " + path.string() + " is damaged");
-}
-
-template <class Entry>
-Result<std::vector<Entry>> parse_records(const std::string& image, const fs::path& path,
-                                         std::uint32_t magic) {
-  const auto records = records_in(image, magic);
-  if (!records) return damaged(path);
-  std::vector<Entry> entries;
-  for (const std::string& record : *records) {
-    if (!entries.emplace_back().ParseFromString(record)) return damaged(path);
-  }
-  return entries;
-}
-
 /// All records of an image.
 template <class Entry>
 Result<std::vector<Entry>> read_records(const fs::path& path, std::uint32_t magic) {
   GCR_ASSIGN(const std::string image, read_file(path));
-  return parse_records<Entry>(image, path, magic);
+  return entries_in<Entry>(image, magic, path);
 }
 
 /// The records of pstree.img, at least one; the root comes first.
@@ -126,6 +97,23 @@ Result<std::set<std::uint32_t>> removed_files(const fs::path& directory) {
     ids.insert(entry.orig_id());
   }
   return ids;
+}
+
+/// The number in a name that begins with `prefix`, has the number of a `part` behind it if images
+/// of this kind have parts, and no other form.
+template <class Number>
+Result<Number> number_in(std::string_view name, std::string_view prefix, bool has_part,
+                         Number least, const char* what) {
+  const char* const end = name.data() + name.size();
+  Number number = least;
+  unsigned part = 0;
+  if (name.starts_with(prefix)) {
+    const char* const dash = std::from_chars(name.data() + prefix.size(), end, number).ptr;
+    if (dash != end) std::from_chars(dash + 1, end, part);
+  }
+  const std::string rest = has_part ? fmt::format("-{}.img", part) : ".img";
+  if (number >= least && name == fmt::format("{}{}{}", prefix, number, rest)) return number;
+  return Error(Code::kDataLoss, fmt::format("\"{}\" does not name {}", name, what));
 }
 
 /// Whether the pages of an entry are in the image that belongs to its page map.
@@ -170,21 +158,20 @@ std::string memory_map(pid_t in_namespace) {
 }
 
 std::string image_of_ranges(std::span<const AddressRange> ranges) {
-  std::vector<std::string> records;
+  std::vector<wire::PageMapEntry> entries;
   for (const AddressRange& range : ranges) {
     const std::uint64_t pages = range.bytes() / kPageBytes;
-    wire::PageMapEntry entry;
+    wire::PageMapEntry& entry = entries.emplace_back();
     entry.set_vaddr(range.start);
     entry.set_compat_nr_pages(static_cast<std::uint32_t>(pages));
     entry.set_nr_pages(pages);
-    records.push_back(entry.SerializeAsString());
   }
-  return image_of(kPageMapMagic, records);
+  return image_of(kPageMapMagic, entries);
 }
 
-Result<std::vector<AddressRange>> read_ranges(const fs::path& path) {
+Result<AddressRanges> read_ranges(const fs::path& path) {
   GCR_ASSIGN(const auto entries, read_records<wire::PageMapEntry>(path, kPageMapMagic));
-  std::vector<AddressRange> ranges;
+  AddressRanges ranges;
   for (const wire::PageMapEntry& entry : entries) {
     const std::uint64_t start = entry.vaddr();
     const bool follows = ranges.empty() || start >= ranges.back().end;
@@ -197,16 +184,7 @@ Result<std::vector<AddressRange>> read_ranges(const fs::path& path) {
 }
 
 Result<pid_t> process_of_memory(std::string_view name) {
-  const char* const end = name.data() + name.size();
-  pid_t pid = 0;
-  unsigned part = 0;
-  if (name.starts_with(kMemoryImages)) {
-    const char* const dash = std::from_chars(name.data() + kMemoryImages.size(), end, pid).ptr;
-    if (dash != end) std::from_chars(dash + 1, end, part);
-  }
-  if (pid > 0 && name == memory_images(pid) + "-" + std::to_string(part) + ".img") return pid;
-  return Error(Code::kDataLoss,
-               "\"" + std::string(name) + "\" does not name the memory of a process");
+  return number_in<pid_t>(name, kMemoryImages, true, 1, "the memory of a process");
 }
 
 std::string shared_memory_images(std::uint32_t number) {
@@ -218,25 +196,11 @@ std::string shared_memory_map(std::uint32_t number) {
 }
 
 Result<std::uint32_t> number_of_shared_memory(std::string_view name) {
-  const char* const end = name.data() + name.size();
-  std::uint32_t number = 0;
-  unsigned part = 0;
-  if (name.starts_with(gcr::images::kSharedMemory)) {
-    const char* const dash =
-        std::from_chars(name.data() + gcr::images::kSharedMemory.size(), end, number).ptr;
-    if (dash != end) std::from_chars(dash + 1, end, part);
-  }
-  if (name == shared_memory_images(number) + "-" + std::to_string(part) + ".img") return number;
-  return Error(Code::kDataLoss, "\"" + std::string(name) + "\" does not name a shared memory");
+  return number_in<std::uint32_t>(name, gcr::images::kSharedMemory, true, 0, "a shared memory");
 }
 
 Result<std::uint32_t> number_of_shared_map(std::string_view name) {
-  std::uint32_t number = 0;
-  if (name.starts_with(kSharedMaps)) {
-    std::from_chars(name.data() + kSharedMaps.size(), name.data() + name.size(), number);
-  }
-  if (name == shared_memory_map(number)) return number;
-  return Error(Code::kDataLoss, "\"" + std::string(name) + "\" does not name a shared memory");
+  return number_in<std::uint32_t>(name, kSharedMaps, false, 0, "a shared memory");
 }
 
 Result<std::map<std::uint32_t, std::uint64_t>> shared_memories(const fs::path& directory) {
@@ -298,24 +262,6 @@ std::vector<std::string> names(const fs::path& directory) {
   return found;
 }
 
-std::string first_error(const fs::path& directory, const std::string& name) {
-  std::ifstream log(directory / name);
-  for (std::string line; std::getline(log, line);) {
-    const std::size_t at = line.find("Error (");
-    if (at != std::string::npos && line.find(kHarmless) == std::string::npos) {
-      return line.substr(at);
-    }
-  }
-  return first_line(directory / "criu.err");
-}
-
-std::string empty_irmap_cache() {
-  std::string bytes;
-  put_u32(bytes, kServiceMagic);
-  put_u32(bytes, kIrmapCacheMagic);
-  return bytes;
-}
-
 Result<std::string> read_file(const fs::path& path) {
   std::ifstream file(path, std::ios::binary);
   if (!file) return Error(Code::kNotFound, "CRIU's image " + path.string() + " is missing");
@@ -337,6 +283,10 @@ Result<UniqueFd> in_memory(const std::string& name, const std::string& content) 
     return Error::from_errno(errno, "cannot keep CRIU's image " + name + " in memory");
   }
   return file;
+}
+
+Error damaged(const fs::path& path) {
+  return Error(Code::kDataLoss, "CRIU's image " + path.string() + " is damaged");
 }
 
 Result<std::string> record_in(const std::string& image, std::uint32_t magic) {
@@ -392,11 +342,11 @@ Result<std::set<pid_t>> used_pids(const fs::path& directory) {
   return pids;
 }
 
-Result<std::map<pid_t, std::vector<AddressRange>>> rseq_areas(const fs::path& directory) {
+Result<std::map<pid_t, AddressRanges>> rseq_areas(const fs::path& directory) {
   GCR_ASSIGN(const auto entries, process_tree(directory));
-  std::map<pid_t, std::vector<AddressRange>> areas;
+  std::map<pid_t, AddressRanges> areas;
   for (const wire::ProcessTreeEntry& entry : entries) {
-    std::vector<AddressRange>& of_process = areas[static_cast<pid_t>(entry.pid())];
+    AddressRanges& of_process = areas[static_cast<pid_t>(entry.pid())];
     for (const std::uint32_t thread : entry.threads()) {
       GCR_ASSIGN(const AddressRange area,
                  rseq_area(directory / ("core-" + std::to_string(thread) + ".img")));
@@ -428,27 +378,23 @@ Status rename_removed_files(const fs::path& directory) {
   GCR_ASSIGN(const auto removed, removed_files(directory));
   if (removed.empty()) return {};
   GCR_ASSIGN(auto entries, read_records<wire::FileEntry>(path, kFilesMagic));
-  std::vector<std::string> records;
   for (wire::FileEntry& entry : entries) {
     if (entry.has_reg() && removed.contains(entry.reg().id())) {
       entry.mutable_reg()->set_name(fs::path(launch::kRemovedFiles) /
                                     std::to_string(entry.reg().id()));
     }
-    records.push_back(entry.SerializeAsString());
   }
-  return write_file(path, image_of(kFilesMagic, records));
+  return write_file(path, image_of(kFilesMagic, entries));
 }
 
 Result<std::string> rename_files(const std::string& image,
                                  const std::map<std::string, std::string>& renamed) {
-  GCR_ASSIGN(auto entries, parse_records<wire::FileEntry>(image, kFilesImage, kFilesMagic));
-  std::vector<std::string> records;
+  GCR_ASSIGN(auto entries, entries_in<wire::FileEntry>(image, kFilesMagic, kFilesImage));
   for (wire::FileEntry& entry : entries) {
     const auto name = renamed.find(entry.reg().name());
     if (entry.has_reg() && name != renamed.end()) entry.mutable_reg()->set_name(name->second);
-    records.push_back(entry.SerializeAsString());
   }
-  return image_of(kFilesMagic, records);
+  return image_of(kFilesMagic, entries);
 }
 
 Status check_memory(const fs::path& directory) {

@@ -1,11 +1,11 @@
-// CRIU's images directory as this project reads it. Images may come from another host: every length
-// is checked.
+// CRIU's images directory. Images may come from another host: every length is checked.
 #pragma once
 
 #include <sys/types.h>
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <set>
 #include <span>
@@ -20,39 +20,56 @@
 
 namespace gcr::criu::images {
 
-/// The second words of a core-*.img and of pstree.img.
+inline constexpr char kFilesImage[] = "files.img";  ///< names files
+/// The second words of a core-*.img, of pstree.img, kFilesImage and a tcp-stream-*.img.
 inline constexpr std::uint32_t kCoreMagic = 0x55053847;
 inline constexpr std::uint32_t kProcessTreeMagic = 0x50273030;
-
-/// The whole of a file. kNotFound if it is missing.
-Result<std::string> read_file(const std::filesystem::path& path);
-
-/// Replaces a file.
-Status write_file(const std::filesystem::path& path, const std::string& content);
-
-/// An unnamed file with the content of an image, positioned at its start.
-Result<UniqueFd> in_memory(const std::string& name, const std::string& content);
-
-/// The second words of files.img and of a tcp-stream-*.img.
 inline constexpr std::uint32_t kFilesMagic = 0x56303138;
 inline constexpr std::uint32_t kTcpStreamMagic = 0x51465506;
 
-/// The first record of an image. kDataLoss if that is not whole.
-Result<std::string> record_in(const std::string& image, std::uint32_t magic);
+/// The whole content of an image of a dump that is still with the agent, by CRIU's name for it.
+using ReadImage = std::function<Result<std::string>(const std::string& name)>;
+using WriteImage = std::function<Status(const std::string& name, const std::string& content)>;
 
-/// All records of an image. kDataLoss if it is not whole.
+/// The whole of a file. kNotFound if it is missing.
+Result<std::string> read_file(const std::filesystem::path& path);
+/// Replaces a file.
+Status write_file(const std::filesystem::path& path, const std::string& content);
+/// An unnamed file with the content of an image, positioned at its start.
+Result<UniqueFd> in_memory(const std::string& name, const std::string& content);
+
+/// The first record of an image, or all. kDataLoss if what is asked for is not whole.
+Result<std::string> record_in(const std::string& image, std::uint32_t magic);
 Result<std::vector<std::string>> records_in(const std::string& image, std::uint32_t magic);
+
+/// kDataLoss: the image at `path` is damaged.
+Error damaged(const std::filesystem::path& path);
+
+/// All records of the image at `path`, which has this content. damaged() if it is not whole.
+template <class Entry>
+Result<std::vector<Entry>> entries_in(const std::string& image, std::uint32_t magic,
+                                      const std::filesystem::path& path) {
+  const auto records = records_in(image, magic);
+  if (!records) return damaged(path);
+  std::vector<Entry> entries;
+  for (const std::string& record : *records) {
+    if (!entries.emplace_back().ParseFromString(record)) return damaged(path);
+  }
+  return entries;
+}
 
 /// An image with one record, or several.
 std::string image_of(std::uint32_t magic, const std::string& record);
 std::string image_of(std::uint32_t magic, const std::vector<std::string>& records);
-
-/// The cache file "irmap-cache" with nothing in it.
-std::string empty_irmap_cache();
+template <class Entry>
+std::string image_of(std::uint32_t magic, const std::vector<Entry>& entries) {
+  std::vector<std::string> records;
+  for (const Entry& entry : entries) records.push_back(entry.SerializeAsString());
+  return image_of(magic, records);
+}
 
 /// The names of images with memory of a process that CRIU left out, by its PID in its own PID
-/// namespace: this, "-", a number from 0 and ".img". In each of them a byte has its
-/// address as its offset.
+/// namespace: this, "-", a number from 0 and ".img". A byte has its address as its offset.
 std::string memory_images(pid_t in_namespace);
 inline constexpr std::string_view kMemoryImages = gcr::images::kPrivateMemory;
 
@@ -62,13 +79,12 @@ inline constexpr std::string_view kMemoryImages = gcr::images::kPrivateMemory;
 std::string memory_map(pid_t in_namespace);
 std::string image_of_ranges(std::span<const AddressRange> ranges);
 /// kDataLoss if the image at `path` is none of ranges, kNotFound if it is missing.
-Result<std::vector<AddressRange>> read_ranges(const std::filesystem::path& path);
-
+Result<AddressRanges> read_ranges(const std::filesystem::path& path);
 /// The process whose memory an image of this name has. kDataLoss if the name has another form.
 Result<pid_t> process_of_memory(std::string_view name);
 
-/// The same for memory that processes share, by the number that CRIU's images give it: its inode at
-/// the source. An offset is one in that memory.
+/// The same for memory that processes share, by its number in CRIU's images: its inode at the
+/// source. An offset is one in that memory.
 std::string shared_memory_images(std::uint32_t number);
 std::string shared_memory_map(std::uint32_t number);
 /// The number in a name of either kind. kDataLoss if the name has another form.
@@ -91,48 +107,38 @@ struct PrivateMappings {
   std::uint64_t region_bytes = 0;
   std::vector<PrivateMapping> mappings{};
 };
-/// Those that CRIU maps beforehand, if it does, as CRIU 4.1 and 4.2 do it. kDataLoss if the image
-/// is not whole or has more than 1 MiB, kNotFound if it is missing.
+/// Those that CRIU 4.1 and 4.2 map beforehand, if they do. kDataLoss if the image is not whole or
+/// has more than 1 MiB, kNotFound if it is missing.
 Result<PrivateMappings> private_mappings(const std::filesystem::path& directory,
                                          pid_t in_namespace);
 
 /// Makes CRIU map the private mappings of a task before it forks the task's children, as it does
-/// if the images have a parent: an empty one is made in `directory`, where there is none yet.
+/// if the images have a parent: makes an empty one in `directory`.
 Status map_beforehand(const std::filesystem::path& directory, pid_t in_namespace);
 
 /// Names of the image files (*.img) in `directory`, sorted: the files to send. Without logs.
 std::vector<std::string> names(const std::filesystem::path& directory);
 
-/// The first line with "Error (" in CRIU's log `name`, without its time stamp; else the first line
-/// of what CRIU wrote to standard error; empty if there is neither.
-std::string first_error(const std::filesystem::path& directory, const std::string& name);
-
-/// The PID of the dumped tree's root in its own PID namespace. Errors as for used_pids().
-Result<pid_t> root_pid(const std::filesystem::path& directory);
-
 /// Every PID that the dumped tree uses in its PID namespace: processes, threads, process groups,
 /// sessions. kDataLoss if pstree.img is not whole, kNotFound if it is missing.
 Result<std::set<pid_t>> used_pids(const std::filesystem::path& directory);
+/// That of the tree's root. Errors as above.
+Result<pid_t> root_pid(const std::filesystem::path& directory);
 
 /// Where the kernel writes each time a thread moves to another CPU, its struct rseq: those of all
-/// threads, ascending, by the PID of their process. Every process of the tree is there; a
-/// zombie has no area. kDataLoss if pstree.img or a thread's core image is not whole, or gives an
-/// area of more than 4096 bytes or beyond the last address; kNotFound if an image is missing.
-Result<std::map<pid_t, std::vector<AddressRange>>> rseq_areas(
-    const std::filesystem::path& directory);
+/// threads, ascending, by the PID of their process. Every process of the tree is there; a zombie
+/// has no area. Errors as above, also for a thread's core image; kDataLoss too if that gives an
+/// area of more than 4096 bytes or beyond the last address.
+Result<std::map<pid_t, AddressRanges>> rseq_areas(const std::filesystem::path& directory);
 
-/// The names of files that CRIU would open, without files that had been removed. kDataLoss if an
-/// image is not whole, or names files in a way that our dumps do not.
+/// The names of files that CRIU would open, but not of removed ones. kDataLoss if an image is not
+/// whole, or names files in a way that our dumps do not.
 Result<std::set<std::string>> file_names(const std::filesystem::path& directory);
 
-/// Gives files that had been removed, which CRIU would make again in their old directories, names
-/// below launch::kRemovedFiles. kDataLoss as above.
+/// Gives removed files, which CRIU would make again in their old directories, names below
+/// launch::kRemovedFiles. kDataLoss as above.
 Status rename_removed_files(const std::filesystem::path& directory);
-
-/// The image that names files.
-inline constexpr char kFilesImage[] = "files.img";
-
-/// Its content with other names. kDataLoss if it is not whole.
+/// The content of kFilesImage with other names. kDataLoss if it is not whole.
 Result<std::string> rename_files(const std::string& image,
                                  const std::map<std::string, std::string>& renamed);
 

@@ -11,8 +11,7 @@ struct Command {
   /// The program and the arguments before its own, e.g. a private dynamic loader.
   std::vector<std::string> argv;
   /// The init program of new namespaces in which CRIU is started: for checks, and for restores,
-  /// where it stays with the process and ends when the last task there has ended. Dumps do not need
-  /// it.
+  /// where it stays with the process and ends when the last task there has ended. Not for dumps.
   std::filesystem::path reaper;
   /// Where plugins are, which CRIU loads only for jobs that need one. Empty: plugins_of().
   std::filesystem::path plugins{};

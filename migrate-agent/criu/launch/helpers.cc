@@ -1,12 +1,13 @@
 #include "migrate-agent/criu/launch/helpers.h"
 
 #include <fcntl.h>
-#include <poll.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <optional>
 #include <string>
 
+#include "migrate-agent/linux/procfs/process_handle.h"
 #include "migrate-agent/linux/procfs/procfs.h"
 #include "src/base/unique_fd.h"
 
@@ -17,7 +18,7 @@ namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 
 /// How often descriptors and FIFOs are checked while CRIU runs.
-constexpr int kLookMs = 20;
+constexpr std::chrono::milliseconds kLookInterval{20};
 
 bool is_below(const fs::path& directory, const std::string& target) {
   const std::string& prefix = directory.native();
@@ -27,29 +28,17 @@ bool is_below(const fs::path& directory, const std::string& target) {
 }
 
 bool has_open(pid_t pid, const fs::path& directory) {
-  std::error_code error;
-  const fs::path descriptors = "/proc/" + std::to_string(pid) + "/fd";
-  for (fs::directory_iterator it(descriptors, error), end; !error && it != end;
-       it.increment(error)) {
-    std::error_code closed;
-    const fs::path target = fs::read_symlink(it->path(), closed);
-    if (!closed && is_below(directory, target.native())) return true;
-  }
-  return false;
+  return std::ranges::any_of(procfs::descriptor_links(pid), [&](const procfs::DescriptorLink& one) {
+    return is_below(directory, one.link);
+  });
 }
-
-struct Helper {
-  pid_t pid;
-  UniqueFd process;  ///< pidfd
-};
 
 /// A process other than this one that has something open there. It may be the dumped process
 /// itself, which has CRIU's log open for a while.
-std::optional<Helper> find_helper(const fs::path& scratch) {
+std::optional<procfs::Process> find_helper(const fs::path& scratch) {
   for (const pid_t pid : procfs::processes()) {
     if (pid == ::getpid() || !has_open(pid, scratch)) continue;
-    auto process = procfs::open_pidfd(pid);
-    if (process) return Helper{pid, std::move(*process)};
+    if (const auto process = procfs::Process::open(pid)) return *process;
   }
   return std::nullopt;
 }
@@ -65,15 +54,15 @@ void release_waiting(const fs::path& scratch) {
   }
 }
 
-Status wait_until_done(const Helper& helper, const fs::path& scratch, Clock::time_point deadline) {
-  while (has_open(helper.pid, scratch)) {
+Status wait_until_done(const procfs::Process& helper, const fs::path& scratch,
+                       Clock::time_point deadline) {
+  while (has_open(helper.pid(), scratch)) {
     release_waiting(scratch);
     if (Clock::now() > deadline) {
-      return Error(Code::kTimeout, "process " + std::to_string(helper.pid) +
+      return Error(Code::kTimeout, "process " + std::to_string(helper.pid()) +
                                        " is still at work in " + scratch.string());
     }
-    pollfd ended{helper.process.get(), POLLIN, 0};
-    ::poll(&ended, 1, kLookMs);
+    (void)helper.ends_within(kLookInterval);
   }
   return {};
 }

@@ -1,13 +1,13 @@
-#include "migrate-agent/criu/launch/in_criu_left_out.h"
-
 #include <errno.h>
 #include <stdio.h>
-#include <string.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
+#include <algorithm>
+
+#include "migrate-agent/criu/launch/in_criu.h"
 #include "migrate-agent/criu/launch/launch.h"
 
 namespace gcr::criu {
@@ -75,17 +75,8 @@ bool tell_left_out(int pid) {
 
 /// The first of the agent's ranges that ends behind `address`.
 const AddressRange* first_beyond(std::uint64_t address) {
-  const AddressRange* first = agents.begin();
-  for (std::size_t count = agents.size(); count > 0;) {
-    const AddressRange* const middle = first + count / 2;
-    if (middle->end <= address) {
-      first = middle + 1;
-      count -= count / 2 + 1;
-    } else {
-      count /= 2;
-    }
-  }
-  return first;
+  return std::upper_bound(agents.begin(), agents.end(), address,
+                          [](std::uint64_t at, const AddressRange& one) { return at < one.end; });
 }
 
 /// Divides a region between the agent and CRIU.

@@ -6,44 +6,34 @@
 //    mount namespace, so that CRIU's file, its loader and its libraries are the agent's. Once they
 //    are mapped, and before main(), CRIU enters the namespace that the agent holds, and waits until
 //    the agent has checked what it sees there.
-// 2. A dump leaves out the memory that the agent sends by itself (in_criu_left_out.h). The agent
-// says
-//    what that is when CRIU, which has stopped all tasks, is about to look at a task's mappings. In
-//    shared memory that the agent sends, CRIU finds only a hole where it looks for data.
-// 3. A restore waits for the agent, and does what it asks for (Hold): when CRIU reads the first of
-//    its images, so that the agent can put memory of the tasks to be into CRIU; and when every
-//    restored thread is in its last stop and none of them has run: CRIU then sends SIGSTOP to the
-//    first of them, and lets go of all.
+// 2. A dump leaves out the memory that the agent sends by itself (in_criu_left_out.cc). The agent
+//    says what that is when CRIU, which has stopped all tasks, is about to look at a task's
+//    mappings. In shared memory that the agent sends, CRIU finds only a hole.
+// 3. A restore waits for the agent, and does what it asks for (Hold): when CRIU reads its first
+//    image, so that the agent can put memory of the tasks to be into CRIU; and when every restored
+//    thread is in its last stop and none has run: CRIU then sends SIGSTOP to the first of them, and
+//    lets go of all.
 // 4. A restored task takes over the memory that it has inherited from CRIU, where CRIU would map
 //    empty memory for it. Where CRIU makes memory for tasks to share, it gets that of the agent's.
 // 5. CRIU's plugin is loaded, with all libraries that it needs, before 1: CRIU finds it loaded.
-// 6. A restored task uses names with the rights of the member that it becomes (in_criu_names.h).
+// 6. A restored task uses names with the rights of the member that it becomes (in_criu_names.cc).
 // 7. CRIU waits for many threads without looking at all of them each time (in_criu_stops.cc).
 #include <dlfcn.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <sched.h>
 #include <signal.h>
-#include <stdarg.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
-#include <sys/uio.h>
 #include <unistd.h>
 
-#include "migrate-agent/criu/launch/in_criu_left_out.h"
-#include "migrate-agent/criu/launch/in_criu_names.h"
+#include "migrate-agent/criu/launch/in_criu.h"
 #include "migrate-agent/criu/launch/launch.h"
-#include "src/base/pagemap_scan.h"
 
 // CRIU exports its functions, for its plugins.
 extern "C" __attribute__((weak)) int cr_dump_tasks(int pid);
-
-#define EXPORTED extern "C" __attribute__((visibility("default")))
 
 namespace {
 
@@ -79,7 +69,7 @@ void enter() {
   }
   // CRIU looks for programs in the images directory, and finds none.
   if (setenv("PATH", "", 1) != 0) fail_and_exit(kControlFd, Step::kEnterNamespaces);
-  send_control(kControlFd, {Event::kEntered, Step::kNone, 0, 0}, -1);
+  send_control(kControlFd, {Event::kEntered});
   ControlMessage answer{};
   if (receive(kControlFd, &answer, sizeof(answer)) != sizeof(answer) ||
       answer.event != Event::kMayGoOn) {
@@ -223,8 +213,7 @@ void* take_over(void* address, std::size_t bytes, int protection, int flags) {
 }
 
 /// CRIU, in a task, has made memory for tasks to share, and is about to fill it from this image: it
-/// becomes the agent's, which the task has inherited. If that fails, CRIU goes on with its own, and
-/// the agent sees it.
+/// becomes the agent's, which the task has inherited. The agent sees it if CRIU's own stays.
 void take_over_shared(const char* image) {
   constexpr char kImage[] = "pagemap-shmem-";
   if (made_memory < 0 || strncmp(image, kImage, sizeof(kImage) - 1) != 0) return;

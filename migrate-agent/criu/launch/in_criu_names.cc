@@ -6,15 +6,10 @@
 // file system ids, the groups and the effective capabilities of the member that the task becomes:
 // the kernel then allows what that member could do by itself, wherever the name leads. Files that
 // had been removed are made below kRemovedFiles instead, which is root's alone.
-#include "migrate-agent/criu/launch/in_criu_names.h"
-
 #include <errno.h>
-#include <fcntl.h>
 #include <linux/capability.h>
 #include <stddef.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -24,9 +19,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "migrate-agent/criu/launch/in_criu.h"
 #include "migrate-agent/criu/launch/launch.h"
-
-#define EXPORTED extern "C" __attribute__((visibility("default")))
 
 namespace gcr::criu::names {
 namespace {
@@ -173,9 +167,8 @@ bool opens_members_file(int directory, const char* path) {
   return is_root_directory(directory);
 }
 
-/// CRIU reads the program's file and the working directory, of which the member needs to execute
-/// and to search alone. That no descriptor comes of it that may do more, the agent checks in the
-/// end.
+/// CRIU reads the program's file and the working directory, which the member needs only to execute
+/// and to search. In the end the agent checks that no descriptor comes of it that may do more.
 int open_executable(int directory, const char* path, int flags) {
   int found = -1;
   {

@@ -1,31 +1,30 @@
 // CRIU waits for the next stop of any of its threads in turn (wait4(-1)), and the kernel looks at
 // all of them each time: with n threads, n times n looks. Here it is asked for one thread after the
-// other, beginning with the one that has run for longest. Only if none of them has stopped, the
-// kernel waits for any.
+// other, beginning with the one that has run for longest, and for any only if none has stopped.
 #include <errno.h>
-#include <stdarg.h>
-#include <stdlib.h>
 #include <sys/ptrace.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define EXPORTED extern "C" __attribute__((visibility("default")))
+#include "migrate-agent/criu/launch/in_criu.h"
 
 namespace {
 
-/// Threads that CRIU has let run, in that order. One that is not in it is only waited for more
-/// slowly.
+/// Threads that CRIU has let run, in that order. For others CRIU only waits more slowly.
 class Running {
  public:
   void add(pid_t tid) {
-    if (end_ == room_ && !make_room()) return;
-    tids_[end_++] = tid;
+    if (begin_ > 0 && begin_ >= tids_.size() / 2) {
+      tids_.drop_first(begin_);
+      begin_ = 0;
+    }
+    (void)tids_.add(tid);
   }
 
   void remove(pid_t tid) {
-    for (std::size_t i = begin_; i < end_; ++i) {
+    for (std::size_t i = begin_; i < tids_.size(); ++i) {
       if (tids_[i] != tid) continue;
       for (; i > begin_; --i) tids_[i] = tids_[i - 1];  // mostly none
       ++begin_;
@@ -35,7 +34,7 @@ class Running {
 
   /// As wait4() of any, of those that have stopped; 0 if none has.
   pid_t find_stopped(int* status, int options, rusage* usage) {
-    for (std::size_t left = end_ - begin_; left > 0; --left) {
+    for (std::size_t left = tids_.size() - begin_; left > 0; --left) {
       const pid_t tid = tids_[begin_++];
       const long seen = syscall(SYS_wait4, tid, status, options | WNOHANG, usage);
       if (seen == tid) return tid;
@@ -45,25 +44,8 @@ class Running {
   }
 
  private:
-  bool make_room() {
-    if (begin_ > 0 && begin_ >= end_ / 2) {
-      for (std::size_t i = begin_; i < end_; ++i) tids_[i - begin_] = tids_[i];
-      end_ -= begin_;
-      begin_ = 0;
-      return true;
-    }
-    const std::size_t more = room_ == 0 ? 4096 : 2 * room_;
-    auto* const tids = static_cast<pid_t*>(realloc(tids_, more * sizeof(pid_t)));
-    if (tids == nullptr) return false;
-    tids_ = tids;
-    room_ = more;
-    return true;
-  }
-
-  pid_t* tids_ = nullptr;
-  std::size_t begin_ = 0;
-  std::size_t end_ = 0;
-  std::size_t room_ = 0;
+  gcr::criu::Growing<pid_t> tids_;
+  std::size_t begin_ = 0;  ///< those before are gone
 };
 
 Running running;

@@ -19,9 +19,8 @@ bool place(int from, int to) {
   return dup2(from, to) == to;  // the copy survives exec
 }
 
-/// Working directory and environment for gcr-in-criu.so, whose descriptors are in place. If that
-/// does not run, a CRIU that has to enter a namespace starts in a directory in which it can do
-/// nothing.
+/// Working directory and environment for gcr-in-criu.so, whose descriptors are in place. Without it
+/// a CRIU that has to enter a namespace starts in a directory in which it can do nothing.
 bool prepare_inside(int control, bool enters, char** environment) {
   static char preload[] = "LD_PRELOAD=/proc/self/fd/5";
   static_assert(kLibraryFd == 5);
@@ -37,7 +36,7 @@ void send_control(int control_fd, const ControlMessage& message, int fd) {
 }
 
 void fail_and_exit(int control_fd, Step step) {
-  send_control(control_fd, {Event::kFailed, step, errno, 0}, -1);
+  send_control(control_fd, {Event::kFailed, step, errno});
   _exit(127);
 }
 
@@ -80,7 +79,7 @@ void exec_criu(const char* const* argv, const char* const* variables, int contro
   if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) != 0) {
     fail_and_exit(control, Step::kSocketpair);
   }
-  send_control(control, {Event::kRpcSocket, Step::kNone, 0, 0}, pair[0]);
+  send_control(control, {Event::kRpcSocket}, pair[0]);
   // The control socket, which reports a failed exec, ends with a successful one.
   if (!arrange_descriptors(pair[1], images_fd, inside)) fail_and_exit(control, Step::kDescriptors);
   const int nothing = open("/dev/null", O_RDWR | O_CLOEXEC);

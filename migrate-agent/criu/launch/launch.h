@@ -1,7 +1,5 @@
 // Starting CRIU in a child process: what the agent (after a fork), the reaper and gcr-in-criu.so
-// share.
-//
-// Everything here may run in the forked child of a process with many threads: system calls only, no
+// share. It may run in the forked child of a process with many threads: system calls only, no
 // memory from the heap, no locks.
 #pragma once
 
@@ -25,10 +23,9 @@ inline constexpr int kPluginFd = 10;  ///< a file, which kPluginLink leads to
 /// Where the reaper finds the directory for the exit status of the root task, if there is one.
 inline constexpr int kStatusFd = 11;
 
-/// A directory in the images directory that stays empty, for a CRIU that loads no plugin; and one
-/// with nothing but a link to kPluginFd. gcr-in-criu.so loads the plugin by that name while it is
-/// in the agent's mount namespace, and closes the descriptor: CRIU, which loads by the same name,
-/// gets what is loaded, or nothing.
+/// Directories in the images directory: one that stays empty, for a CRIU that loads no plugin; and
+/// one with a link to kPluginFd. gcr-in-criu.so loads the plugin by that name while it is in the
+/// agent's mount namespace, and closes the descriptor: CRIU then gets what is loaded, or nothing.
 inline constexpr char kNoPlugins[] = "no-plugins";
 inline constexpr char kPluginDirectory[] = "plugin";
 inline constexpr char kPluginLink[] = "plugin/plugin.so";
@@ -65,12 +62,10 @@ enum class Step : std::uint32_t {
 
 /// One packet of the control socket, a SOCK_SEQPACKET pair between the agent and what it starts.
 struct ControlMessage {
-  Event event;
-  Step step;
-  std::int32_t value;
-  std::uint32_t reserved;
+  Event event = Event::kInvalid;
+  Step step = Step::kNone;
+  std::int32_t value = 0;
 };
-static_assert(sizeof(ControlMessage) == 16);
 
 /// What gcr-in-criu.so sends on kMemoryFd, about a process by its PID as CRIU sees it. With `count`
 /// 0 it asks which memory the agent sends by itself, and the answer is packets of kRangesPerPacket
@@ -89,8 +84,8 @@ struct SharedMemoryId {
 };
 static_assert(sizeof(SharedMemoryId) == sizeof(AddressRange));
 
-/// A restoring CRIU waits for the agent twice: when it reads the first of its images, and when all
-/// restored threads are in their last stop. Zero is never used.
+/// A restoring CRIU waits for the agent when it reads its first image, and when all restored
+/// threads are in their last stop. Zero is never used.
 enum class Hold : std::uint32_t {
   kInvalid = 0,
   kWaiting = 1,      ///< from CRIU: it waits; `pid` is its own, as it sees it
@@ -149,9 +144,8 @@ struct Inside {
   int status = -1;  ///< the reaper's
 };
 
-/// Sends one message, with a descriptor if `fd` is not -1. Errors are ignored: the
-/// receiver is gone then.
-void send_control(int control_fd, const ControlMessage& message, int fd);
+/// Sends one message, with a descriptor if `fd` is not -1. Ignores errors: the receiver is gone.
+void send_control(int control_fd, const ControlMessage& message, int fd = -1);
 
 /// send_control(kFailed) with errno, then _exit(127).
 [[noreturn]] void fail_and_exit(int control_fd, Step step);

@@ -18,8 +18,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// The symbol of a plugin's descriptor: name, init, exit, version, max_hooks (CRIU's
-/// criu-plugin.h).
+/// The symbol of a plugin's descriptor: name, init, exit, version, max_hooks (criu-plugin.h).
 constexpr char kDescriptor[] = "CR_PLUGIN_DESC";
 constexpr std::uint64_t kMaxHooksOffset = 28;
 constexpr std::size_t kMaxSections = 1024;
@@ -115,14 +114,10 @@ bool fits(std::uint32_t hooks, std::uint32_t criu_version) {
   return is_known ? hooks == found->count : hooks >= found->count;
 }
 
-/// A line of a log that a plugin has written: "(00.012345)     17: amdgpu_plugin: TEXT". The number
-/// is that of the restored task, which CRIU itself leaves out.
-struct PluginLine {
-  std::string task;
-  std::string text;
-};
-
-std::optional<PluginLine> line_of(const std::string& line, const std::string& name) {
+/// Task and text of a log's line that a plugin has written: "(00.012345)     17: amdgpu_plugin:
+/// TEXT". The number is that of the restored task, which CRIU itself leaves out.
+std::optional<std::pair<std::string, std::string>> line_of(const std::string& line,
+                                                           const std::string& name) {
   const std::size_t time = line.find(") ");
   const std::size_t at = line.find(name + ": ");
   if (!line.starts_with('(') || time == std::string::npos || at == std::string::npos || at < time) {
@@ -130,7 +125,7 @@ std::optional<PluginLine> line_of(const std::string& line, const std::string& na
   }
   const std::string task = line.substr(time + 2, at - time - 2);
   if (task.find_first_not_of(" 0123456789:") != std::string::npos) return {};
-  return PluginLine{task, line.substr(at + name.size() + 2)};
+  return std::pair(task, line.substr(at + name.size() + 2));
 }
 
 /// "GPU: 0x1234 -> 0x5678"
@@ -182,9 +177,10 @@ std::vector<PluginMap> plugin_maps(const fs::path& log, const std::string& name)
   for (std::string line; std::getline(file, line);) {
     const auto said = line_of(line, name);
     if (!said) continue;
-    if (said->text.starts_with("===Maps===")) last[said->task].clear();
-    const auto pair = pair_in(said->text);
-    const auto map = last.find(said->task);
+    const auto& [task, text] = *said;
+    if (text.starts_with("===Maps===")) last[task].clear();
+    const auto pair = pair_in(text);
+    const auto map = last.find(task);
     if (pair && map != last.end()) map->second[pair->first] = pair->second;
   }
   std::vector<PluginMap> maps;

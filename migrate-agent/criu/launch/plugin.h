@@ -27,9 +27,8 @@ std::string plugin_for(pid_t process);
 /// A plugin's file that can be loaded into CRIU. Move-only.
 class Plugin {
  public:
-  /// `criu_version` as of version() in criu.h. kNotFound if there is no such file, kRefused if
-  /// others than root may write to it, kUnsupported if it is no plugin, or one for another release
-  /// of CRIU.
+  /// `criu_version` is a Facts::version (criu.h). kNotFound if there is no such file, kRefused if
+  /// others than root may write to it, kUnsupported if it is no plugin, or one for another CRIU.
   static Result<Plugin> open(const std::filesystem::path& file, std::uint32_t criu_version);
 
   int fd() const { return file_.get(); }

@@ -1,32 +1,27 @@
 // gcr-reaper: the init of the PID namespace that a restored process lives in.
 //
-// Started by the agent as process 1 of a new PID and mount namespace with the control socket and
-// the images directory as descriptors 3 and 4, and perhaps with gcr-in-criu.so and what that waits
-// on (launch.h):
+// Process 1 of a new PID and mount namespace. The agent starts it with descriptors as in launch.h:
 //   gcr-reaper <pid after which CRIU's own PIDs come, 0: any> <criu> <arguments>...
-// and perhaps with a directory as a further one, into which it writes how the root task has ended.
 // Its environment goes to CRIU, in addition to what every CRIU has.
 // It joins a session keyring of its own, which is that of the restored process too. It starts CRIU,
-// which restores the process as a child of this namespace, then reaps all processes
-// that end, and ends itself when nothing is left. Until the agent releases it over the control
-// socket, it ends when the agent dies, and the namespace with it, so that a restored process that
-// was never committed is gone. After that it is independent: it has a session of its own, holds no
-// descriptor of the agent but that directory, and survives the agent. SIGTERM and SIGINT sent to it
-// from outside go to every process of the namespace; SIGKILL ends the namespace.
+// which restores the process as a child of this namespace, then reaps all processes that end, and
+// ends itself when nothing is left. Until the agent releases it over the control socket, it ends
+// when the agent dies, and the namespace with it, so that a restored process that was never
+// committed is gone. After that it survives the agent: it has a session of its own, and no
+// descriptor of the agent but the directory for the exit status. SIGTERM and SIGINT sent to it from
+// outside go to every process of the namespace; SIGKILL ends the namespace.
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/close_range.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -93,10 +88,6 @@ void number_after(const char* pid) {
   close(fd);
 }
 
-void after_criu(int status) {
-  gcr::criu::launch::send_control(kControlFd, {Event::kCriuExited, Step::kNone, status, 0}, -1);
-}
-
 /// In one piece: a reader that waits for the file finds all of it. A failure cannot be reported.
 void write_status(int status) {
   char text[16];
@@ -119,7 +110,9 @@ bool reap(const Tree& tree) {
   for (;;) {
     int status = 0;
     const pid_t pid = waitpid(-1, &status, WNOHANG | __WALL);
-    if (pid == tree.criu) after_criu(status);
+    if (pid == tree.criu) {
+      gcr::criu::launch::send_control(kControlFd, {Event::kCriuExited, Step::kNone, status});
+    }
     if (pid > 0 && pid == tree.root) write_status(status);
     if (pid == 0) return true;
     if (pid < 0 && errno != EINTR) return false;

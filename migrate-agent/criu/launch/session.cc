@@ -12,8 +12,6 @@
 #include <sys/syscall.h>
 #include <sys/wait.h>
 
-#include <optional>
-
 #include "migrate-agent/linux/procfs/procfs.h"
 #include "src/base/descriptor_passing.h"
 #include "src/base/raw_bytes.h"
@@ -45,43 +43,29 @@ constexpr std::size_t kMaxResponseBytes = 1u << 20;
 /// CRIU's answers take a tenth of a second.
 constexpr milliseconds kAnswerPatience = std::chrono::minutes(1);
 
-std::string_view to_string(Step step) {
-  switch (step) {
-    case Step::kNone:
-      break;
-    case Step::kDescriptors:
-      return "passing descriptors on";
-    case Step::kEnterNamespaces:
-      return "entering the namespaces of the process";
-    case Step::kFork:
-      return "forking";
-    case Step::kMountsPrivate:
-      return "separating the mounts of the new namespace";
-    case Step::kMountProc:
-      return "mounting /proc in the new namespace";
-    case Step::kMountRemovedFiles:
-      return "mounting a tmpfs for removed files in the new namespace";
-    case Step::kFirstPid:
-      return "setting ns_last_pid in the new namespace";
-    case Step::kJoinGroup:
-      return "joining the control group of the process";
-    case Step::kSocketpair:
-      return "making a socket pair";
-    case Step::kExecReaper:
-      return "executing the reaper";
-    case Step::kExecCriu:
-      return "executing CRIU";
-    case Step::kLoadPlugin:
-      return "loading its plugin";
-    case Step::kKeyring:
-      return "leaving the agent's session keyring";
-  }
-  return "starting";
-}
+/// What each step does, in the order of Step.
+constexpr const char* kSteps[] = {
+    "starting",
+    "passing descriptors on",
+    "entering the namespaces of the process",
+    "forking",
+    "separating the mounts of the new namespace",
+    "mounting /proc in the new namespace",
+    "mounting a tmpfs for removed files in the new namespace",
+    "setting ns_last_pid in the new namespace",
+    "joining the control group of the process",
+    "making a socket pair",
+    "executing the reaper",
+    "executing CRIU",
+    "loading its plugin",
+    "leaving the agent's session keyring",
+};
+static_assert(std::size(kSteps) == static_cast<std::size_t>(Step::kKeyring) + 1);
 
 Error failure_of(const ControlMessage& message) {
-  return Error::from_errno(message.value,
-                           "cannot start CRIU, " + std::string(to_string(message.step)));
+  const auto step = static_cast<std::size_t>(message.step);
+  return Error::from_errno(message.value, std::string("cannot start CRIU, ") +
+                                              kSteps[step < std::size(kSteps) ? step : 0]);
 }
 
 pid_t raw_fork(unsigned long flags) {
@@ -105,7 +89,7 @@ void join_groups(const LaunchPlan& plan) {
   const pid_t pid = raw_fork(CLONE_PARENT);
   if (pid < 0) launch::fail_and_exit(plan.control_fd, Step::kFork);
   if (pid > 0) {
-    launch::send_control(plan.control_fd, {Event::kStarted, Step::kNone, pid, 0}, -1);
+    launch::send_control(plan.control_fd, {Event::kStarted, Step::kNone, pid});
     ::_exit(0);
   }
   launch::exec_criu(plan.argv.data(), plan.variables.data(), plan.control_fd, plan.images_fd,
@@ -122,19 +106,16 @@ void join_groups(const LaunchPlan& plan) {
   launch::fail_and_exit(control, Step::kExecReaper);
 }
 
-Result<UniqueFd> open_directory(const fs::path& path) {
-  UniqueFd fd(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (!fd) return Error::from_errno(errno, "cannot open the images directory " + path.string());
-  return fd;
-}
-
-Status make_plugin_directory(const UniqueFd& images, bool with_plugin) {
+/// The images directory, in which there is one for plugins then.
+Result<UniqueFd> open_images(const fs::path& path, bool with_plugin) {
+  UniqueFd images(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!images) return Error::from_errno(errno, "cannot open the images directory " + path.string());
   const char* const name = with_plugin ? launch::kPluginDirectory : launch::kNoPlugins;
   const std::string plugin = fmt::format("/proc/self/fd/{}", launch::kPluginFd);
   if ((::mkdirat(images.get(), name, 0700) == 0 || errno == EEXIST) &&
       (!with_plugin || ::symlinkat(plugin.c_str(), images.get(), launch::kPluginLink) == 0 ||
        errno == EEXIST)) {
-    return {};
+    return images;
   }
   return Error::from_errno(errno, "cannot make a directory in the images directory");
 }
@@ -173,10 +154,6 @@ Result<UniqueFd> open_library(const Command& command) {
   return library;
 }
 
-bool is_in_our_pid_namespace(pid_t pid) {
-  return procfs::namespace_link(pid, "pid") == procfs::namespace_link(::getpid(), "pid");
-}
-
 }  // namespace
 
 int Child::wait() {
@@ -200,8 +177,6 @@ Session::~Session() {
   init_.kill();
   criu_.wait();
 }
-
-std::vector<std::string> service_arguments() { return {"swrk", std::to_string(launch::kRpcFd)}; }
 
 Result<Session> Session::in_namespaces_of(const Command& command,
                                           const std::vector<std::string>& arguments, pid_t pid,
@@ -227,11 +202,11 @@ Status Session::start(const Command& command, const std::vector<std::string>& ar
                       const LaunchOptions& options) {
   LaunchPlan plan;
   plan.groups = options.groups;
-  plan.inside.memory = options.memory_fd;
-  plan.inside.hold = options.hold_fd;
-  plan.inside.status = options.status_fd;
   has_plugin_ = options.plugin != nullptr;
-  if (has_plugin_) plan.inside.plugin = options.plugin->fd();
+  plan.inside = {.memory = options.memory_fd,
+                 .hold = options.hold_fd,
+                 .plugin = has_plugin_ ? options.plugin->fd() : -1,
+                 .status = options.status_fd};
   GCR_ASSIGN(std::vector<std::string> full,
              full_command(command, arguments,
                           has_plugin_ ? launch::kPluginDirectory : launch::kNoPlugins));
@@ -239,8 +214,7 @@ Status Session::start(const Command& command, const std::vector<std::string>& ar
     GCR_ASSIGN(const std::string program, resolve(command.reaper.string()));
     full.insert(full.begin(), {program, std::to_string(*first_pid)});
   }
-  GCR_ASSIGN(const UniqueFd directory, open_directory(images));
-  GCR_TRY(make_plugin_directory(directory, has_plugin_));
+  GCR_ASSIGN(const UniqueFd directory, open_images(images, has_plugin_));
   UniqueFd target;
   if (neighbour != 0) {
     GCR_ASSIGN(target, procfs::open_pidfd(neighbour));
@@ -276,7 +250,9 @@ Result<int> Session::hold_namespaces(pid_t pid) {
   target_ = pid;
   GCR_ASSIGN(mounts_, procfs::MountNamespace::of(pid));
   const bool ours = mounts_->is_that_of(::getpid());
-  if (ours && is_in_our_pid_namespace(pid)) return -1;
+  if (ours && procfs::namespace_link(pid, "pid") == procfs::namespace_link(::getpid(), "pid")) {
+    return -1;
+  }
   if (!ours) GCR_TRY(mounts_->check_owner());
   return mounts_->fd();
 }
@@ -284,8 +260,7 @@ Result<int> Session::hold_namespaces(pid_t pid) {
 /// CRIU is loaded, and waits inside the namespace before it reads anything there.
 Status Session::let_enter() {
   if (!waits_inside_) {
-    UniqueFd unused;
-    GCR_ASSIGN(const ControlMessage message, receive_control(&unused));
+    GCR_ASSIGN(const ControlMessage message, receive_control());
     if (message.event == Event::kFailed) return failure_of(message);
     waits_inside_ = message.event == Event::kEntered;
   }
@@ -293,7 +268,7 @@ Status Session::let_enter() {
     return Error(Code::kInternal, "CRIU is not in the mount namespace of the process");
   }
   GCR_TRY(check_view_of(criu_.pid()));
-  launch::send_control(control_.get(), {Event::kMayGoOn, Step::kNone, 0, 0}, -1);
+  launch::send_control(control_.get(), {Event::kMayGoOn});
   entered_ = true;
   return {};
 }
@@ -334,7 +309,7 @@ Status Session::fork_child(const LaunchPlan& plan) {
   return {};
 }
 
-Result<ControlMessage> Session::receive_control(UniqueFd* fd) {
+Result<ControlMessage> Session::receive_control() {
   ControlMessage message{};
   if (!ends_within(kAnswerPatience)) {
     return Error(Code::kTimeout, "the process that starts CRIU does not answer");
@@ -345,7 +320,7 @@ Result<ControlMessage> Session::receive_control(UniqueFd* fd) {
   if (got.length < 0) {
     return Error::from_errno(errno, "cannot hear from the process that starts CRIU");
   }
-  if (descriptor >= 0) fd->reset(descriptor);
+  if (descriptor >= 0) rpc_.reset(descriptor);
   if (got.length != sizeof(message)) {
     return Error(Code::kInternal, "CRIU's process ended before it was ready");
   }
@@ -356,7 +331,7 @@ Status Session::receive_rpc_socket() {
   std::optional<Error> failure;
   // CRIU's PID may come after CRIU's own messages; it is needed in any case, to reap CRIU.
   while ((!rpc_ && !failure) || (!criu_ && !init_)) {
-    const Result<ControlMessage> message = receive_control(&rpc_);
+    const Result<ControlMessage> message = receive_control();
     if (!message) return failure ? *failure : message.error();
     if (message->event == Event::kRpcSocket && !rpc_) {
       failure = Error(Code::kResourceExhausted, "no descriptor is left for a line to CRIU");
@@ -409,10 +384,9 @@ Result<bool> Session::wait_for(int fd) {
   return watched[0].revents != 0;
 }
 
+/// A failed exec says so on the control socket, which is otherwise at its end.
 Error Session::ended_silently() {
-  // A failed exec says so on the control socket, which is otherwise at its end.
-  UniqueFd unused;
-  const Result<ControlMessage> message = receive_control(&unused);
+  const Result<ControlMessage> message = receive_control();
   if (message && message->event == Event::kFailed) return failure_of(*message);
   return Error(Code::kInternal, "CRIU ended without an answer");
 }
@@ -432,22 +406,19 @@ Status Session::end_when_still(milliseconds patience) {
 }
 
 Result<int> Session::wait() {
+  std::optional<int> status;
   if (criu_) {
-    const int status = criu_.wait();
+    status = criu_.wait();
     const auto watchdog = std::move(watchdog_);
     if (watchdog && watchdog->end()) {
       return Error(Code::kTimeout, "CRIU made no progress and was killed");
     }
-    // A failed exec says so on the control socket, which is otherwise at its end.
-    UniqueFd unused;
-    const Result<ControlMessage> message = receive_control(&unused);
-    if (message && message->event == Event::kFailed) return failure_of(*message);
-    return status;
   }
-  UniqueFd unused;
-  GCR_ASSIGN(const ControlMessage message, receive_control(&unused));
-  if (message.event == Event::kFailed) return failure_of(message);
-  return message.value;
+  const Result<ControlMessage> message = receive_control();  // as in ended_silently()
+  if (message && message->event == Event::kFailed) return failure_of(*message);
+  if (status) return *status;
+  GCR_TRY(message);
+  return message->value;
 }
 
 }  // namespace gcr::criu

@@ -55,9 +55,6 @@ class Child {
   UniqueFd pidfd_;
 };
 
-/// CRIU's arguments for serving requests.
-std::vector<std::string> service_arguments();
-
 /// What a run may have besides its command; all of it is used only while CRIU is started.
 struct LaunchOptions {
   /// The cgroup.procs of the control groups to start it in. None: the caller's.
@@ -71,9 +68,8 @@ struct LaunchOptions {
 
 /// A running CRIU. Blocking; one thread at a time. `images` is the directory that CRIU finds as
 /// launch::kImagesFd, `arguments` follow those that every run has. Destroying it closes the
-/// sockets, and waits for CRIU if CRIU is our own child (it ends when its work is done or its
-/// socket is closed; it is not killed). Destroying one made by in_new_namespaces() before
-/// release_init() kills the namespace.
+/// sockets, and waits for CRIU if that is our own child: it ends with its work or its socket, and
+/// is not killed. Destroying one of in_new_namespaces() before release_init() kills the namespace.
 class Session {
  public:
   /// CRIU in the PID and mount namespaces of `pid`, if those are not the caller's own. It is still
@@ -85,8 +81,8 @@ class Session {
                                           const std::filesystem::path& images,
                                           const LaunchOptions& options = {});
 
-  /// CRIU in new PID and mount namespaces whose init is the command's reaper: everything that
-  /// CRIU forks ends with this process. CRIU's own PIDs come after `first_pid`.
+  /// CRIU in new PID and mount namespaces whose init is the command's reaper: all that CRIU forks
+  /// ends with this process. CRIU's own PIDs come after `first_pid`.
   static Result<Session> in_new_namespaces(const Command& command,
                                            const std::vector<std::string>& arguments,
                                            pid_t first_pid, const std::filesystem::path& images,
@@ -103,12 +99,10 @@ class Session {
   /// Waits until `fd` can be read (true) or CRIU has ended (false); kTimeout after a minute.
   Result<bool> wait_for(int fd);
 
-  /// From now on CRIU is ended if it does nothing for `patience` (watchdog.h). After
-  /// in_namespaces_of().
+  /// After in_namespaces_of(): from now on CRIU is ended if it does nothing for `patience`.
   Status end_when_still(std::chrono::milliseconds patience);
 
-  /// Waits until CRIU itself has ended and been reaped; its wait status. kTimeout if it was ended
-  /// because it did nothing.
+  /// Waits until CRIU itself is reaped; its wait status. kTimeout if end_when_still() ended it.
   Result<int> wait();
 
   /// Whether CRIU ends within `patience`, or has ended; also true as soon as `fd`, if there is one,
@@ -143,7 +137,8 @@ class Session {
   Status check_view_of(pid_t pid) const;
   Status receive_rpc_socket();
   Error ended_silently();
-  Result<launch::ControlMessage> receive_control(UniqueFd* fd);
+  /// The agent's end of the RPC, the only descriptor that comes, becomes rpc_.
+  Result<launch::ControlMessage> receive_control();
 
   UniqueFd control_;
   UniqueFd rpc_;

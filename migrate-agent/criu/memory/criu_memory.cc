@@ -39,11 +39,7 @@ Result<HoldMessage> CriuMemory::ask(const HoldMessage& request) {
 }
 
 Result<HoldMessage> CriuMemory::ask(Hold what, std::uint64_t address, std::uint64_t bytes) {
-  HoldMessage request{};
-  request.what = what;
-  request.address = address;
-  request.bytes = bytes;
-  return ask(request);
+  return ask({.what = what, .address = address, .bytes = bytes});
 }
 
 Status CriuMemory::write(std::uint64_t address, std::span<const std::byte> bytes) const {

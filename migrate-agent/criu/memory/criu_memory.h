@@ -1,5 +1,4 @@
-// The memory of a CRIU that waits at its line: what is put into it before it forks, the tasks
-// inherit.
+// The memory of a CRIU that waits: what is put into it before it forks, the tasks inherit.
 #pragma once
 
 #include <sys/types.h>
@@ -15,7 +14,7 @@
 #include <span>
 #include <string>
 
-#include "migrate-agent/criu/launch/hold_line.h"
+#include "migrate-agent/criu/launch/holding_point.h"
 #include "src/base/address_ranges.h"
 #include "src/base/result.h"
 #include "src/base/unique_fd.h"
@@ -62,8 +61,7 @@ class CriuMemory {
 inline constexpr unsigned kMostFailures = 16;
 
 /// A part of the address space of CRIU that stands for a range of a memory, whose windows arrive in
-/// any order.
-/// One thread at a time, except write_pages().
+/// any order. One thread at a time, except write_pages().
 struct PrefilledArea {
   static constexpr std::uint64_t kPageBytes = 4096;
   static constexpr std::uint64_t kWindowPages = 256;
@@ -80,9 +78,8 @@ struct PrefilledArea {
 
   std::uint64_t in_criu(std::uint64_t place) const { return base + (place - range.start); }
 
-  /// Makes the block of `place` of a huge page, if the kernel has one. Blocks behind it are made
-  /// with it, as many as there are before it: each request of this kind has to wait for all
-  /// processors.
+  /// Makes the block of `place` of a huge page, if the kernel has one. With it as many blocks
+  /// behind it as there are before it: each request of this kind has to wait for all processors.
   bool make_huge(CriuMemory& criu, std::uint64_t place);
 
   /// Writes the pages of a window; `bytes` are those, without gaps.

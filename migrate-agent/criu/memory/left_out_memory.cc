@@ -6,8 +6,8 @@
 #include <algorithm>
 #include <cstring>
 
-#include "migrate-agent/criu/launch/launch.h"
 #include "migrate-agent/linux/procfs/procfs.h"
+#include "src/base/address_ranges.h"
 
 namespace gcr::criu {
 namespace {
@@ -32,7 +32,10 @@ class MemoryServer {
       if (got == 0) break;
       GCR_TRY(hear(std::span(packet).first(static_cast<std::size_t>(got))));
     }
-    for (auto& [inner, task] : tasks_) join(task.ranges);
+    for (auto& [inner, task] : tasks_) {
+      std::ranges::sort(task.ranges, {}, &AddressRange::start);
+      task.ranges = united(task.ranges, {});  // a scan may be made twice
+    }
     return std::move(tasks_);
   }
 
@@ -85,20 +88,6 @@ class MemoryServer {
     if (found != ours_.end()) return found->second;
     ours_.clear();
     return 0;
-  }
-
-  /// A scan may be made twice.
-  static void join(std::vector<AddressRange>& ranges) {
-    std::ranges::sort(ranges, {}, &AddressRange::start);
-    std::vector<AddressRange> joined;
-    for (const AddressRange& range : ranges) {
-      if (!joined.empty() && range.start <= joined.back().end) {
-        joined.back().end = std::max(joined.back().end, range.end);
-      } else {
-        joined.push_back(range);
-      }
-    }
-    ranges = std::move(joined);
   }
 
   static Error wrong() {

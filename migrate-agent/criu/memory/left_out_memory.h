@@ -1,6 +1,5 @@
 // The memory that CRIU leaves out of a dump because the agent sends it: the agent's end of the
-// conversation with gcr-in-criu.so, which asks and tells while CRIU looks at the memory of stopped
-// tasks (launch.h).
+// conversation with gcr-in-criu.so (launch.h).
 #pragma once
 
 #include <sys/types.h>
@@ -28,15 +27,13 @@ struct LeftOut {
   std::vector<launch::SharedMemoryId> shared{};
 };
 
-/// Memory that is moved separately from the CRIU images of one dump: the implementation chooses it,
-/// and sends it.
+/// Chooses and sends the memory that is moved separately from the CRIU images of one dump.
 class SeparateMemory {
  public:
   virtual ~SeparateMemory() = default;
 
   /// What CRIU leaves out of a stopped task, by its PID here. Called on one thread, which is not
-  /// that of take(): during the dump, when all tasks are stopped, and before CRIU has read memory
-  /// of any.
+  /// that of take(), when all tasks are stopped and before CRIU has read memory of any.
   virtual LeftOut choose(pid_t task) = 0;
 
   /// Sends what was left out of a task: as images `name`-0.img and so on, in which every byte has
@@ -69,8 +66,7 @@ class LeftOutMemory {
   /// From now on `memory` is asked about each task. It outlives this object.
   void ask(SeparateMemory& memory) { *asked_ = &memory; }
 
-  /// What was left out of the whole dump, when CRIU has ended. kInternal if it was told wrongly.
-  /// Once.
+  /// Once, when CRIU has ended: what was left out of the whole dump. kInternal if told wrongly.
   Result<Tasks> finish() { return served_.get(); }
 
  private:

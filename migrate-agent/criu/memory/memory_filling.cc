@@ -8,11 +8,8 @@
 
 #include <algorithm>
 #include <array>
-#include <string>
-#include <vector>
 
 #include "migrate-agent/criu/images/images.h"
-#include "src/base/address_ranges.h"
 #include "src/base/side_by_side.h"
 #include "src/base/unique_fd.h"
 #include "src/base/units.h"
@@ -25,23 +22,18 @@ namespace fs = std::filesystem;
 constexpr std::uint64_t kPieceBytes = kMiB;
 constexpr std::size_t kMostFillers = 16;
 
-struct MemoryFile {
-  std::string name;
-  pid_t process;  ///< in its PID namespace
-};
+using Memory = MemoryFromFile;
 
-/// The files with memory, and whose it is.
-Result<std::vector<MemoryFile>> memory_files(const fs::path& directory) {
-  std::vector<MemoryFile> files;
+/// The files with memory, by the PID of their process in its own namespace.
+Result<std::map<pid_t, std::vector<fs::path>>> memory_files(const fs::path& directory) {
+  std::map<pid_t, std::vector<fs::path>> files;
   for (const std::string& name : images::names(directory)) {
     if (!name.starts_with(images::kMemoryImages)) continue;
     GCR_ASSIGN(const pid_t pid, images::process_of_memory(name));
-    files.push_back({name, pid});
+    files[pid].push_back(directory / name);
   }
   return files;
 }
-
-using Memory = MemoryFromFile;
 
 /// For a short time: there may be more files than descriptors.
 Result<UniqueFd> open(const Memory& memory) {
@@ -196,30 +188,23 @@ Status fill_memory(const fs::path& directory, const std::map<pid_t, pid_t>& proc
   GCR_ASSIGN(const auto files, memory_files(directory));
   if (files.empty()) return {};
   GCR_ASSIGN(const auto kept, images::rseq_areas(directory));
-  std::map<pid_t, std::vector<AddressRange>> where;
   MemoryFilling filling;
-  for (const MemoryFile& file : files) {
-    const fs::path path = directory / file.name;
-    const auto areas = kept.find(file.process);
-    const auto process = processes.find(file.process);
+  for (const auto& [inner, paths] : files) {
+    const auto areas = kept.find(inner);
+    const auto process = processes.find(inner);
     if (areas == kept.end()) continue;
     if (process == processes.end()) {
-      return Error(Code::kDataLoss, path.string() + ": CRIU restored no such process");
+      return Error(Code::kDataLoss, paths.front().string() + ": CRIU restored no such process");
     }
-    const auto [ranges, is_new] = where.try_emplace(file.process);
-    if (is_new) {
-      GCR_ASSIGN(const auto map, images::read_ranges(directory / images::memory_map(file.process)));
-      ranges->second = difference(map, areas->second);
-      const auto in_place = elsewhere.in_place.find(file.process);
-      if (in_place != elsewhere.in_place.end()) {
-        ranges->second = difference(ranges->second, in_place->second);
-      }
+    GCR_ASSIGN(const auto map, images::read_ranges(directory / images::memory_map(inner)));
+    AddressRanges where = difference(map, areas->second);
+    const auto in_place = elsewhere.in_place.find(inner);
+    if (in_place != elsewhere.in_place.end()) where = difference(where, in_place->second);
+    for (const fs::path& path : paths) {
+      GCR_TRY(filling.add({process->second, path.string(), where}));
     }
-    GCR_TRY(filling.add({process->second, path.string(), ranges->second}));
   }
-  for (const Elsewhere::Source& source : elsewhere.sources) {
-    filling.add_all({processes.at(source.process), source.path, source.where, source.shift});
-  }
+  for (const MemoryFromFile& source : elsewhere.sources) filling.add_all(source);
   return filling.fill();
 }
 

@@ -1,11 +1,7 @@
-// Fills restored processes with the memory that came separately from the CRIU images.
-//
-// Most private anonymous memory of a job does not go through CRIU. It comes as sparse files,
-// private-memory-PID-N.img, in the directory of the images. PID is that of the process in
-// its own PID namespace. An offset in the file is an address in the process. A hole is memory that
-// stays as CRIU restored it.
-//
-// The files and the images may come from another host: names, addresses and lengths are checked.
+// Fills restored processes with the memory that came separately from the CRIU images: as sparse
+// files, private-memory-PID-N.img, in the directory of the images. PID is that of the process in
+// its own PID namespace, an offset in the file is an address. A hole is memory that stays as CRIU
+// restored it. All of it may come from another host: names, addresses and lengths are checked.
 #pragma once
 
 #include <sys/types.h>
@@ -21,26 +17,19 @@
 
 namespace gcr::criu {
 
-/// Memory that does not come from the images. Ranges are ascending and disjoint; processes are by
-/// PID in their own namespace.
-struct Elsewhere {
-  /// What is to be written from another file, in which all of it is.
-  struct Source {
-    pid_t process;
-    std::string path;
-    std::uint64_t shift;  ///< from an address to its place in the file, modulo 2^64
-    std::vector<AddressRange> where;
-  };
-  std::map<pid_t, std::vector<AddressRange>> in_place;  ///< what is not written from images
-  std::vector<Source> sources;
-};
-
-/// Memory of a process that is to be written from a sparse file.
+/// Memory of a process that is to be written from a file.
 struct MemoryFromFile {
   pid_t pid;  ///< in the caller's PID namespace
   std::string path;
-  std::vector<AddressRange> where;  ///< in the process, ascending; the rest of the file is ignored
-  std::uint64_t shift = 0;          ///< from an address to its place in the file, modulo 2^64
+  AddressRanges where;      ///< in the process; the rest of the file is ignored
+  std::uint64_t shift = 0;  ///< from an address to its place in the file, modulo 2^64
+};
+
+/// Memory that does not come from the images.
+struct Elsewhere {
+  /// What is not written from images, by the PID of the process in its own namespace.
+  std::map<pid_t, AddressRanges> in_place;
+  std::vector<MemoryFromFile> sources;  ///< all of it is in these files, which have no holes there
 };
 
 /// Writes the data of all files, on up to 16 threads; holes leave what is there. Errors as below.
@@ -48,22 +37,17 @@ Status fill_from_files(const std::vector<MemoryFromFile>& memories);
 
 /// Writes the data of every private-memory-PID-N.img in `directory` into its process, one of
 /// `processes`, which are by PID in their own namespace. Without such a file it succeeds and reads
-/// nothing else.
-///
-/// What is `elsewhere` is written from there, or left as it is.
+/// nothing else. What is `elsewhere` is written from there, or left as it is.
 ///
 /// Call it while CRIU holds all restored threads and none has run; they must not run before it
 /// returns. The caller needs the right to ptrace them and need not be the tracer. What
-/// images::rseq_areas() gives is left as it is, because the kernel has written there.
-///
-/// A process that is not in pstree.img has ended since its memory was sent: nothing is filled.
+/// images::rseq_areas() gives is left as it is, because the kernel has written there. A process
+/// that is not in pstree.img has ended since its memory was sent: nothing is filled.
 ///
 /// After a failure, any part of the memory may be filled: the processes must not run. kDataLoss if
 /// a name has another form, if a process is in pstree.img and not in `processes`, if its memory
 /// at an address of the file is not mapped or not writable, or if an image is damaged; kNotFound if
-/// an image is missing; errors of the kernel.
-///
-/// Blocks, and works on up to 16 threads.
+/// an image is missing; errors of the kernel. Blocks, and works on up to 16 threads.
 Status fill_memory(const std::filesystem::path& directory, const std::map<pid_t, pid_t>& processes,
                    const Elsewhere& elsewhere = {});
 

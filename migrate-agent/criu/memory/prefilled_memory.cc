@@ -1,17 +1,13 @@
 #include "migrate-agent/criu/memory/prefilled_memory.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/random.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <fstream>
-#include <set>
 
 #include "migrate-agent/linux/procfs/memory_of.h"
 #include "src/base/address_ranges.h"
+#include "src/base/random.h"
 #include "src/base/units.h"
 
 namespace gcr::criu {
@@ -126,18 +122,14 @@ Status PrefilledMemory::mark(const Area& area, pid_t process, const AddressRange
   const auto place = std::ranges::find_if(
       untouched, [](const AddressRange& one) { return one.bytes() >= sizeof(Token); });
   if (place == untouched.end()) return {};
-  Mapping& marked = mappings_.emplace_back(
-      Mapping{process, range, bytes_of(valid), place->start, area.in_criu(place->start), {}, {}});
-  if (::getrandom(marked.token.data(), marked.token.size(), 0) !=
-      static_cast<ssize_t>(marked.token.size())) {
-    return Error::from_errno(errno, "cannot make a token");
-  }
+  Mapping& marked =
+      mappings_.emplace_back(Mapping{process, range, bytes_of(valid), place->start,
+                                     area.in_criu(place->start), random_bytes<sizeof(Token)>()});
   GCR_TRY(criu_->read(marked.token_in_criu, marked.covered));
   return criu_->write(marked.token_in_criu, marked.token);
 }
 
-/// Offers all or none of the mappings that touch each other: the kernel can make one of them only
-/// if they come from one.
+/// Offers all or none of the mappings that touch: the kernel merges only what comes from one.
 Status PrefilledMemory::offer(const Area& area, pid_t process,
                               const images::PrivateMappings& mappings) {
   const auto may_be_taken = [&](const images::PrivateMapping& one) {
@@ -234,8 +226,12 @@ Result<Elsewhere> PrefilledMemory::find_taken(const std::map<pid_t, pid_t>& proc
         difference(intersection(valid_[process], {area->range}), taken[process]);
     rest = difference(rest, kept_[process]);
     if (rest.empty()) continue;
+    const auto found = processes.find(process);
+    if (found == processes.end()) {
+      return Error(Code::kDataLoss, fmt::format("CRIU restored no process {}", process));
+    }
     elsewhere.sources.push_back(
-        {process, criu_->path(), area->base - area->range.start, std::move(rest)});
+        {found->second, criu_->path(), std::move(rest), area->base - area->range.start});
   }
   elsewhere.in_place = valid_;
   return elsewhere;

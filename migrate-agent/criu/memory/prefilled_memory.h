@@ -2,24 +2,21 @@
 // that will restore them, while it waits for its first image. CRIU forks the processes, so they
 // inherit the memory, and gcr-in-criu.so moves it to where CRIU would map empty memory.
 //
-// An area in the CRIU process stands for a range of addresses of one process, many times as
-// large as what is known of it at first: each mapping of the final dump lies in one area.
-// Only windows that are full, or nearly so, are worth it, and only as huge pages: a fork copies a
-// page table entry for each page that is in place.
+// An area in the CRIU process stands for a range of addresses of one process, many times as large
+// as what is known of it at first: each mapping of the final dump lies in one area. Only windows
+// that are full, or nearly so, are worth it, and only as huge pages: a fork copies a page table
+// entry for each page that is in place.
 //
-// Content does not depend on what CRIU does with it. What a process has taken over is proven by a
-// random token in each mapping; the rest is copied (memory_filling.h).
+// A random token in each mapping proves what was taken over; the rest is copied (memory_filling.h).
 #pragma once
 
 #include <array>
-#include <bitset>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <map>
 #include <memory>
 #include <mutex>
-#include <set>
 #include <span>
 #include <vector>
 
@@ -28,7 +25,6 @@
 #include "migrate-agent/criu/memory/memory_filling.h"
 #include "src/base/address_ranges.h"
 #include "src/base/result.h"
-#include "src/base/unique_fd.h"
 
 namespace gcr::criu {
 
@@ -49,18 +45,17 @@ class PrefilledMemory {
   Result<bool> place(std::uint32_t memory, std::uint64_t address, const Pages& pages,
                      std::span<const std::byte> bytes);
 
-  /// Moves everything to another CRIU, which waits for its first image too. After a failure,
-  /// nothing is in place.
+  /// Moves all to another CRIU that waits for its first image. On failure nothing is in place.
   Status move_to(CriuMemory& criu);
 
   /// When all is there, and before CRIU reads its first image: what is in place is what the
-  /// processes have, and CRIU knows which mappings are taken over. `owners` has the PID of each
-  /// memory's process in its own PID namespace. kDataLoss and kNotFound as for fill_memory().
+  /// processes have, and CRIU knows which mappings are taken over. `owners` has each memory's
+  /// process. Here and below those are by PID in their own namespace. Errors as of fill_memory().
   Status hand_over(const std::filesystem::path& directory,
                    const std::map<std::uint32_t, pid_t>& owners);
 
-  /// When all threads are in their last stop: finds which mappings were taken over. `processes` by
-  /// their PID in their own namespace. Gives what fill_memory() has to know.
+  /// When all threads are in their last stop: finds which mappings were taken over. Gives what
+  /// fill_memory() has to know.
   Result<Elsewhere> find_taken(const std::map<pid_t, pid_t>& processes);
 
   /// After that: CRIU lets go of all memory, and it belongs to the processes alone.
@@ -83,7 +78,7 @@ class PrefilledMemory {
     std::uint64_t token_at;
     std::uint64_t token_in_criu;
     Token token;
-    Token covered;  ///< what belongs where the token is
+    Token covered{};  ///< what belongs where the token is
     pid_t taken_by = 0;
   };
 

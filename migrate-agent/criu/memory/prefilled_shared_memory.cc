@@ -28,8 +28,7 @@ using process::kMostSharedBytes;
 /// CRIU's addresses are enough for so many of kMostSharedBytes.
 constexpr std::size_t kMostSharedAreas = 64;
 
-/// The pages that each memory had in the end; only memories that came separately from the CRIU
-/// images.
+/// The pages that each memory that came separately from the CRIU images had in the end.
 Result<std::map<std::uint32_t, AddressRanges>> maps_in(const fs::path& directory) {
   std::map<std::uint32_t, AddressRanges> maps;
   for (const std::string& name : images::names(directory)) {
@@ -100,9 +99,8 @@ Status PrefilledSharedMemory::move_to(CriuMemory& criu) {
 
 /// Writes what files have of it into the area.
 Status PrefilledSharedMemory::complete(const fs::path& directory, std::uint32_t number,
-                                       std::uint64_t size_bytes, PrefilledArea& area) {
-  GCR_ASSIGN(const AddressRanges had,
-             images::read_ranges(directory / images::shared_memory_map(number)));
+                                       const AddressRanges& had, std::uint64_t size_bytes,
+                                       PrefilledArea& area) {
   // The last page may reach beyond the end.
   const AddressRanges map =
       intersection(had, {{0, round_up(size_bytes, PrefilledArea::kPageBytes)}});
@@ -129,12 +127,10 @@ Status PrefilledSharedMemory::complete(const fs::path& directory, std::uint32_t 
   }
   handed_over_[number] = {status.st_dev, status.st_ino};
   taken_bytes_ += bytes_of(intersection(in_place, map));
-  HoldMessage take{};
-  take.what = Hold::kTakeShared;
-  take.address = area.reserved.start;
-  take.bytes = area.reserved.bytes();
-  take.number = number;
-  GCR_TRY(criu_->ask(take));
+  GCR_TRY(criu_->ask({.what = Hold::kTakeShared,
+                      .address = area.reserved.start,
+                      .bytes = area.reserved.bytes(),
+                      .number = number}));
   return {};
 }
 
@@ -159,10 +155,10 @@ Status PrefilledSharedMemory::hand_over(const fs::path& directory,
     }
     const auto placed = by_number.find(number);
     if (placed != by_number.end()) {
-      GCR_TRY(complete(directory, number, size->second, *placed->second));
+      GCR_TRY(complete(directory, number, map, size->second, *placed->second));
     } else {
       GCR_ASSIGN(PrefilledArea area, make_area(size->second));
-      GCR_TRY(complete(directory, number, size->second, area));
+      GCR_TRY(complete(directory, number, map, size->second, area));
     }
   }
   return {};
@@ -170,14 +166,14 @@ Status PrefilledSharedMemory::hand_over(const fs::path& directory,
 
 Status PrefilledSharedMemory::check_taken(const std::map<pid_t, pid_t>& tasks) {
   if (handed_over_.empty()) return {};
-  std::set<std::pair<std::uint64_t, std::uint64_t>> mapped;
+  std::set<File> mapped;
   for (const auto& [inner, pid] : tasks) {
     for (const process::Mapping& mapping : process::named_mappings(pid, "/dev/zero")) {
       mapped.insert({mapping.device, mapping.inode});
     }
   }
   for (const auto& [number, file] : handed_over_) {
-    if (mapped.contains({file.device, file.inode})) continue;
+    if (mapped.contains(file)) continue;
     return Error(Code::kDataLoss,
                  fmt::format("CRIU has not taken over the shared memory {}", number));
   }

@@ -1,10 +1,8 @@
 // Memory that the processes to be restored share, put in place before their restore: as memory that
 // the waiting CRIU shares with the tasks that it forks. Where CRIU, in a task, makes memory of its
-// own for them, gcr-in-criu.so gives it this in its place, so that tasks map what is there already.
-//
-// All shared memory that came separately from the CRIU images takes this way, whether its windows
-// were put in place as they landed or come from files. What the tasks map is compared with it in
-// the end.
+// own for them, gcr-in-criu.so puts this in its place. All shared memory that came separately from
+// the CRIU images takes this way, whether its windows were put in place as they landed or come from
+// files. What the tasks map is compared with it in the end.
 #pragma once
 
 #include <sys/types.h>
@@ -12,9 +10,9 @@
 #include <cstdint>
 #include <filesystem>
 #include <map>
-#include <memory>
 #include <mutex>
 #include <span>
+#include <utility>
 
 #include "migrate-agent/criu/memory/criu_memory.h"
 #include "src/base/result.h"
@@ -28,14 +26,11 @@ class PrefilledSharedMemory {
   /// In a CRIU that waits for its first image; `criu` must outlive this object.
   explicit PrefilledSharedMemory(CriuMemory& criu) : criu_(&criu) {}
 
-  /// Puts pages of a window of a memory in place, as PrefilledMemory::place(): `window` is an
-  /// offset in it. False if there is no room; never false for a window of which anything is in
-  /// place. Any thread.
+  /// As PrefilledMemory::place(); `window` is an offset in the memory. False if there is no room.
   Result<bool> place(std::uint32_t memory, std::uint64_t window, const Pages& pages,
                      std::span<const std::byte> bytes);
 
-  /// Moves everything to another CRIU, which waits for its first image too. After a failure,
-  /// nothing is in place.
+  /// Moves all to another CRIU that waits for its first image. On failure nothing is in place.
   Status move_to(CriuMemory& criu);
 
   /// When all is there, and before CRIU reads its first image: what is in place is what the
@@ -53,15 +48,12 @@ class PrefilledSharedMemory {
   std::uint64_t taken_bytes() const { return taken_bytes_; }
 
  private:
-  struct File {
-    std::uint64_t device;
-    std::uint64_t inode;
-  };
+  using File = std::pair<std::uint64_t, std::uint64_t>;  ///< device and inode
 
   PrefilledArea* area_of(std::uint32_t memory);
   Result<PrefilledArea> make_area(std::uint64_t bytes);
   Status complete(const std::filesystem::path& directory, std::uint32_t number,
-                  std::uint64_t size_bytes, PrefilledArea& area);
+                  const AddressRanges& had, std::uint64_t size_bytes, PrefilledArea& area);
 
   CriuMemory* criu_;
   std::mutex mutex_;  ///< guards all below, until the last place() has returned

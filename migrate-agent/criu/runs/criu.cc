@@ -1,16 +1,15 @@
 #include "migrate-agent/criu/runs/criu.h"
 
-#include <poll.h>
 #include <signal.h>
-#include <stdlib.h>
 
 #include "migrate-agent/criu/images/images.h"
 #include "migrate-agent/criu/launch/criu_rpc.pb.h"
-#include "migrate-agent/criu/launch/launch.h"
 #include "migrate-agent/criu/launch/session.h"
 #include "migrate-agent/criu/runs/options.h"
 #include "migrate-agent/criu/runs/paused_queues.h"
 #include "migrate-agent/linux/procfs/procfs.h"
+#include "migrate-agent/transfer/images/scratch_directory.h"
+#include "src/base/uuid.h"
 
 namespace gcr::criu {
 namespace {
@@ -21,35 +20,14 @@ constexpr char kCheckLog[] = "check.log";
 constexpr int kCheckLogLevel = 2;
 constexpr char kCpuImage[] = "cpuinfo.img";
 
-/// A directory that exists as long as this object.
-class TemporaryDirectory {
- public:
-  static Result<TemporaryDirectory> make() {
-    std::string path = (fs::temp_directory_path() / "gcr-criu-XXXXXX").string();
-    if (::mkdtemp(path.data()) == nullptr) {
-      return Error::from_errno(errno, "cannot make a directory like " + path);
-    }
-    return TemporaryDirectory(path);
-  }
-  TemporaryDirectory(TemporaryDirectory&& other) noexcept : path_(std::move(other.path_)) {
-    other.path_.clear();
-  }
-  TemporaryDirectory& operator=(TemporaryDirectory&&) = delete;
-  ~TemporaryDirectory() {
-    std::error_code ignored;
-    if (!path_.empty()) fs::remove_all(path_, ignored);
-  }
-  const fs::path& path() const { return path_; }
+Result<gcr::images::ScratchDirectory> temporary_directory() {
+  return gcr::images::ScratchDirectory::create(fs::temp_directory_path() /
+                                               ("gcr-criu-" + Uuid::random().to_string()));
+}
 
- private:
-  explicit TemporaryDirectory(fs::path path) : path_(std::move(path)) {}
-  fs::path path_;
-};
-
-/// CRIU stops its own children while it probes the kernel: in new namespaces none of them outlives
-/// this process.
+/// In new namespaces, so that children that CRIU stops while it probes the kernel end with us.
 Result<Session> start(const Command& command, const fs::path& images) {
-  return Session::in_new_namespaces(command, service_arguments(), 0, images);
+  return Session::in_new_namespaces(command, {"swrk", std::to_string(launch::kRpcFd)}, 0, images);
 }
 
 Result<wire::Response> answer(Session& session, const wire::Request& request,
@@ -96,12 +74,12 @@ Status ability(const Result<wire::Response>& response, const fs::path& directory
 }  // namespace
 
 Status check(const Command& command) {
-  GCR_ASSIGN(const TemporaryDirectory directory, TemporaryDirectory::make());
+  GCR_ASSIGN(const auto directory, temporary_directory());
   return ability(ask(command, request_for(wire::CHECK), directory.path()), directory.path());
 }
 
 Result<Facts> facts(const Command& command) {
-  GCR_ASSIGN(const TemporaryDirectory directory, TemporaryDirectory::make());
+  GCR_ASSIGN(const auto directory, temporary_directory());
   constexpr char kAsking[] = "cannot ask CRIU for its version";
   auto session = start(command, directory.path());
   if (!session) return session.error().while_doing(kAsking);
@@ -122,7 +100,7 @@ Result<Facts> facts(const Command& command) {
 }
 
 Status check_cpu_features(const Command& command, const std::string& features) {
-  GCR_ASSIGN(const TemporaryDirectory directory, TemporaryDirectory::make());
+  GCR_ASSIGN(const auto directory, temporary_directory());
   GCR_TRY(images::write_file(directory.path() / kCpuImage, features));
   return yes_or_no(ask(command, request_for(wire::CPUINFO_CHECK), directory.path()),
                    directory.path());

@@ -20,7 +20,6 @@
 #include <vector>
 
 #include "migrate-agent/criu/launch/command.h"
-#include "migrate-agent/criu/launch/launch.h"
 #include "migrate-agent/criu/launch/plugin.h"
 #include "migrate-agent/criu/memory/left_out_memory.h"
 #include "migrate-agent/linux/procfs/process_handle.h"
@@ -60,34 +59,31 @@ Result<std::shared_ptr<const Plugin>> open_plugin(const Command& command, std::s
 
 /// Takes one image of a dump. `name` is CRIU's own ("pages-1.img"); `content` is read from its
 /// current offset to its end. Images of memory (of processes, "pages-*.img", and of GPUs,
-/// "amdgpu-*.img") come as pipes during the dump, each
-/// on a thread of its own and possibly several at once: CRIU blocks until they are read. All others
-/// come after the dump, one after the other, on the thread that called run(), and after
-/// settle_threads(). An error ends the dump, and the tasks run again.
+/// "amdgpu-*.img") come as pipes during the dump, each on a thread of its own: CRIU blocks until
+/// they are read. All others come after the dump and settle_threads(), one after the other, on the
+/// thread that called run(). An error ends the dump, and the tasks run again.
 using TakeImage = std::function<Status(const std::string& name, UniqueFd content)>;
 
 /// What a dump may be told besides what it dumps.
 struct DumpOptions {
-  /// The directory of a version 2 control group that holds only the process, and that is frozen
-  /// when run() is called. CRIU thaws it while it holds the threads itself, and freezes it again
-  /// before it releases them. Empty: none.
+  /// A version 2 control group that holds only the process, and is frozen when run() is called.
+  /// CRIU thaws it while it holds the threads, and freezes it before it releases them. Empty: none.
   std::filesystem::path group{};
   process::OutsideTcp outside_tcp = process::OutsideTcp::kRefuse;
   /// Asked for each thread by its rights as they were dumped, before the small images are taken.
   std::function<Status(const proto::Credentials& thread)> may_move{};
   /// That CRIU loads; null: none.
   std::shared_ptr<const Plugin> plugin{};
-  /// The cgroup.procs of the control groups in which CRIU works; valid as long as the options are.
-  /// None: the caller's.
+  /// The cgroup.procs of the groups that CRIU works in, valid as these options. None: the caller's.
   std::span<const UniqueFd> groups{};
   /// A CRIU that does nothing for so long, while the tasks are stopped, is ended, and run() fails.
   std::chrono::milliseconds patience{std::chrono::seconds(30)};
 };
 
-/// A CRIU that was started for a process and has done everything that it can do before it touches
-/// the process; run() does the rest. Move-only. Destroying it before run() ends CRIU and leaves the
+/// A CRIU that was started for a process and has done all that it can do before it touches the
+/// process; run() does the rest. Move-only. Destroying it before run() ends CRIU and leaves the
 /// process as it is. CRIU runs inside the PID and mount namespaces of the process, so that a
-/// process which was restored into namespaces of its own can be dumped again.
+/// restored process can be dumped again.
 class PreparedDump {
  public:
   /// `directory` only gets CRIU's log.
@@ -146,9 +142,8 @@ class RestoredTree {
 
 /// How a tree is restored.
 struct RestoreOptions {
-  /// The cgroup.procs of the control groups to restore into, one of which the caller freezes as
-  /// soon as run() has ended: then run() does not wait until the tasks are stopped. None: the
-  /// caller's own groups.
+  /// The cgroup.procs of the control groups to restore into, one of which the caller freezes when
+  /// run() has ended: run() does not wait until the tasks are stopped. None: the caller's own.
   std::vector<UniqueFd> groups{};
   /// Bounds what place() takes, which counts as memory of these groups.
   std::uint64_t most_in_place = UINT64_MAX;
@@ -156,8 +151,8 @@ struct RestoreOptions {
   std::shared_ptr<const Plugin> plugin{};
   /// Where the plugin has to put the GPUs: else run() fails.
   PluginMap planned{};
-  /// Where the reaper writes, once the tree was released, how the root task has ended: a file
-  /// `status` with what waitpid(2) tells, in decimal. None: nowhere.
+  /// Where the reaper of a released tree writes how the root task has ended: a file `status` with
+  /// what waitpid(2) tells, in decimal. None: nowhere.
   UniqueFd status_directory{};
   /// Asked twice a second while CRIU restores; an error ends the restore. None: it goes on. Called
   /// by the thread that calls run().
@@ -196,11 +191,11 @@ class PreparedRestore {
   Result<bool> place(const Window& window, std::span<const std::byte> bytes);
 
   /// Restores from the images that are in the directory now, and fills the memory that came
-  /// separately (memory_filling.h) before any of the tasks runs. `members` have for each process,
-  /// by its PID in its PID namespace, the rights with which CRIU opens and makes what it has by
-  /// name (in_criu_names.h); zombies need none. `memories` are the names of the images that belong
-  /// to each memory of which place() has taken anything. Once, blocking. Starts CRIU again if it
-  /// has a PID that the tree needs. On failure nothing is left.
+  /// separately (memory_filling.h) before any of the tasks runs. `members` have the rights with
+  /// which CRIU opens and makes what each process has by name (in_criu_names.cc); zombies need
+  /// none. `memories` are the names of the images that belong to each memory of which place() has
+  /// taken anything. Once, blocking. Starts CRIU again if it has a PID that the tree needs. On
+  /// failure nothing is left.
   Result<RestoredTree> run(const Rights& members,
                            const std::map<std::uint32_t, std::vector<std::string>>& memories = {});
 

@@ -1,8 +1,7 @@
-// A dump has two halves. create() starts CRIU, which probes the kernel and then waits at a FIFO in
-// the place of the first file that it reads. run() lets it go on: CRIU stops the tasks and streams
-// its images; images of memory are taken while they are written, all others are collected. When
-// CRIU has ended, the agent corrects the collected images (rights, connections, names), hands them
-// over, and has the memory sent that CRIU left out.
+// create() starts CRIU, which probes the kernel and then waits at a FIFO in the place of the first
+// file that it reads. run() lets it go on: CRIU stops the tasks and streams its images; images of
+// memory are taken while they are written, all others are collected. When CRIU has ended, the agent
+// corrects these (rights, connections, names), hands them over, and sends what CRIU left out.
 #include <unistd.h>
 
 #include <optional>
@@ -27,6 +26,8 @@ namespace fs = std::filesystem;
 constexpr char kDumpLog[] = "dump.log";
 /// The first file that a dump reads: a cache of paths, of use to a file system without handles.
 constexpr char kFirstDumpFile[] = "irmap-cache";
+/// With nothing but its magic numbers, 0x55105940 and 0x57004059.
+constexpr std::string_view kEmptyCache("\x40\x59\x10\x55\x59\x40\x00\x57", 8);
 
 Result<std::vector<std::string>> dump_arguments(pid_t pid, const DumpOptions& options) {
   const std::vector<pid_t> pids = procfs::namespace_pids(std::to_string(pid));
@@ -73,9 +74,6 @@ struct PreparedDump::Impl {
     if (session && !started) session->kill();
   }
 
-  static Result<std::unique_ptr<Impl>> prepare(const Command& command, pid_t pid,
-                                               const fs::path& directory,
-                                               const DumpOptions& options);
   Status start(const Command& command, const std::vector<std::string>& arguments);
   Status run(const TakeImage& take, SeparateMemory* memory);
   Status wait_until_stopped();
@@ -95,19 +93,6 @@ struct PreparedDump::Impl {
   std::map<std::string, std::string> renamed;  ///< names that files have in the images
   bool started = false;
 };
-
-Result<std::unique_ptr<PreparedDump::Impl>> PreparedDump::Impl::prepare(
-    const Command& command, pid_t pid, const fs::path& directory, const DumpOptions& options) {
-  GCR_ASSIGN(auto process, procfs::Process::open(pid));
-  GCR_ASSIGN(const auto arguments, dump_arguments(pid, options));
-  GCR_ASSIGN(HoldingPoint hold, HoldingPoint::create(directory, kFirstDumpFile));
-  GCR_ASSIGN(Streamer streamer, Streamer::listen(directory));
-  GCR_ASSIGN(LeftOutMemory left_out, LeftOutMemory::serve(pid));
-  auto impl = std::make_unique<Impl>(std::move(process), directory, options, std::move(hold),
-                                     std::move(streamer), std::move(left_out));
-  GCR_TRY(impl->start(command, arguments));
-  return impl;
-}
 
 Status PreparedDump::Impl::start(const Command& command,
                                  const std::vector<std::string>& arguments) {
@@ -129,7 +114,7 @@ Status PreparedDump::Impl::run(const TakeImage& take, SeparateMemory* memory) {
   GCR_TRY(session->end_when_still(options.patience));
   if (memory != nullptr) left_out->ask(*memory);
   started = true;
-  if (const Status passed = hold.pass(images::empty_irmap_cache()); !passed) {
+  if (const Status passed = hold.pass(std::string(kEmptyCache)); !passed) {
     session->kill();
     return passed.error();
   }
@@ -165,10 +150,11 @@ Status PreparedDump::Impl::wait_until_dumped() {
 
 /// The last steps with the images of threads, connections and files.
 Status PreparedDump::Impl::settle(ImageContents& contents) {
-  const ReadImage read = [&](const std::string& name) -> Result<std::string> {
+  const images::ReadImage read = [&](const std::string& name) -> Result<std::string> {
     return contents[name];
   };
-  const WriteImage write = [&](const std::string& name, const std::string& content) -> Status {
+  const images::WriteImage write = [&](const std::string& name,
+                                       const std::string& content) -> Status {
     contents[name] = content;
     return {};
   };
@@ -205,7 +191,17 @@ PreparedDump::~PreparedDump() = default;
 
 Result<PreparedDump> PreparedDump::create(const Command& command, pid_t pid,
                                           const fs::path& directory, const DumpOptions& options) {
-  auto impl = Impl::prepare(command, pid, directory, options);
+  auto impl = [&]() -> Result<std::unique_ptr<Impl>> {
+    GCR_ASSIGN(auto process, procfs::Process::open(pid));
+    GCR_ASSIGN(const auto arguments, dump_arguments(pid, options));
+    GCR_ASSIGN(HoldingPoint hold, HoldingPoint::create(directory, kFirstDumpFile));
+    GCR_ASSIGN(Streamer streamer, Streamer::listen(directory));
+    GCR_ASSIGN(LeftOutMemory left_out, LeftOutMemory::serve(pid));
+    auto made = std::make_unique<Impl>(std::move(process), directory, options, std::move(hold),
+                                       std::move(streamer), std::move(left_out));
+    GCR_TRY(made->start(command, arguments));
+    return made;
+  }();
   if (!impl) return cannot("prepare a dump of", pid, impl.error());
   return PreparedDump(std::move(*impl));
 }

@@ -15,8 +15,7 @@
 namespace gcr::criu {
 namespace {
 
-/// The process's own /dev/kfd: KFD knows a process by the file that it has opened. A file of that
-/// name may be anything.
+/// The process's own: KFD knows a process by the file that it has opened. A name proves nothing.
 UniqueFd compute_device_of(const procfs::Process& process) {
   struct stat kernels {};
   if (::stat(procfs::kComputeDevice, &kernels) != 0 || !S_ISCHR(kernels.st_mode)) return {};

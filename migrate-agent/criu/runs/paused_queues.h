@@ -28,8 +28,7 @@ inline constexpr unsigned long kKfdCriuOp = _IOWR('K', 0x22, KfdRequest);
 inline constexpr std::uint32_t kKfdUnpause = 2;  ///< an `op`, which needs nothing else
 
 /// Lets them go on. Success too if none is stopped, or the process has no such GPU open. Traces its
-/// first thread for a moment: no other tracer may have it, and no control group of version 1 may
-/// freeze it.
+/// first thread for a moment: no other tracer, and no frozen group of version 1, may have it.
 Status let_queues_go_on(const procfs::Process& process);
 
 }  // namespace gcr::criu

@@ -1,8 +1,7 @@
-// A restore has two halves too. create() starts CRIU in new namespaces, where it waits at a FIFO in
-// the place of the first image; meanwhile memory of the tasks to be is put into it. run() checks
-// the images, tells CRIU which mappings are in place, and lets it go on. When all tasks are in
-// their last stop, CRIU waits once more: memory that was not taken over is copied into them. Then
-// CRIU ends, and the tasks stay stopped.
+// create() starts CRIU in new namespaces, where it waits at a FIFO in the place of the first image;
+// meanwhile memory of the tasks to be is put into it. run() checks the images, tells CRIU which
+// mappings are in place, and lets it go on. When all tasks are in their last stop, CRIU waits once
+// more: memory that was not taken over is copied into them. Then CRIU ends, and they stay stopped.
 #include <fmt/format.h>
 
 #include <chrono>
@@ -10,7 +9,6 @@
 #include <set>
 
 #include "migrate-agent/criu/images/images.h"
-#include "migrate-agent/criu/launch/hold_line.h"
 #include "migrate-agent/criu/launch/holding_point.h"
 #include "migrate-agent/criu/launch/plugin.h"
 #include "migrate-agent/criu/launch/session.h"
@@ -63,8 +61,7 @@ struct Owners {
 
 using Memories = std::map<std::uint32_t, std::vector<std::string>>;
 
-/// For those of `memories` that are shared, or those that are not: one owner each, and each
-/// another.
+/// For those of `memories` that are shared, or those that are not: one owner each, all different.
 template <class Owner>
 Status find_owners(const Memories& memories, bool shared,
                    Result<Owner> (*owner_in)(std::string_view),
@@ -97,9 +94,6 @@ Result<Owners> owners_of(const Memories& memories) {
 Result<std::string> in_launch_format(const Rights& members) {
   constexpr int kOfFiles = 3;  // among the ids
   std::string all;
-  const auto add = [&all](const void* bytes, std::size_t size) {
-    all.append(static_cast<const char*>(bytes), size);
-  };
   for (const auto& [pid, rights] : members) {
     if (rights.uids_size() <= kOfFiles || rights.gids_size() <= kOfFiles) {
       return Error(Code::kProtocol, fmt::format("the ids of process {} are missing", pid));
@@ -109,8 +103,9 @@ Result<std::string> in_launch_format(const Rights& members) {
                                     .gid = rights.gids(kOfFiles),
                                     .groups = static_cast<std::uint32_t>(rights.groups_size()),
                                     .effective = rights.effective()};
-    add(&head, sizeof(head));
-    add(rights.groups().data(), rights.groups_size() * sizeof(std::uint32_t));
+    all.append(reinterpret_cast<const char*>(&head), sizeof(head));
+    all.append(reinterpret_cast<const char*>(rights.groups().data()),
+               rights.groups_size() * sizeof(std::uint32_t));
   }
   return all;
 }
@@ -139,8 +134,7 @@ void RestoredTree::kill() { impl_->init.kill(); }
 
 void RestoredTree::release() {
   launch::send_control(impl_->control.get(),
-                       {launch::Event::kReleased, launch::Step::kNone, impl_->root_in_namespace, 0},
-                       -1);
+                       {launch::Event::kReleased, launch::Step::kNone, impl_->root_in_namespace});
   impl_->control.reset();
   impl_->init.forget();
 }
@@ -217,8 +211,7 @@ Status PreparedRestore::Impl::watch(pid_t root) {
   }
 }
 
-/// Fills the tasks, which are in their last stop. If that fails, CRIU goes no further, and all ends
-/// with its namespace.
+/// Fills the tasks, which are in their last stop. On failure all ends with CRIU's namespace.
 Status PreparedRestore::Impl::fill() {
   const auto fill_and_let_go = [&]() -> Status {
     GCR_TRY(line.wait_for_criu());

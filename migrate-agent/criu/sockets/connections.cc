@@ -6,12 +6,10 @@
 #include <netinet/tcp.h>
 #include <sys/socket.h>
 
-#include <algorithm>
 #include <array>
 #include <map>
 #include <utility>
 
-#include "migrate-agent/criu/images/images.h"
 #include "migrate-agent/criu/launch/criu_rpc.pb.h"
 #include "migrate-agent/process/inspect/sockets.h"
 
@@ -20,18 +18,17 @@ namespace {
 
 namespace fs = std::filesystem;
 
+using images::damaged;
+using images::kFilesImage;
+using images::ReadImage;
+using images::WriteImage;
 using Words = google::protobuf::RepeatedField<std::uint32_t>;
 
-constexpr char kFiles[] = "files.img";
 constexpr char kOldSockets[] = "inetsk.img";
 constexpr std::size_t kMagicBytes = 8;
 constexpr std::size_t kLengthBytes = 4;
 constexpr std::uint32_t kForReading = 1;  ///< bits of a shutdown
 constexpr std::uint32_t kForWriting = 2;
-
-Error damaged(const std::string& name) {
-  return Error(Code::kDataLoss, "CRIU's image " + name + " is damaged");
-}
 
 /// Empty if it is none.
 std::string address_in(std::uint32_t family, const Words& words) {
@@ -94,12 +91,10 @@ struct OpenFiles {
 };
 
 Result<OpenFiles> read_files(const ReadImage& read) {
-  GCR_ASSIGN(const std::string image, read(kFiles));
-  GCR_ASSIGN(const auto records, images::records_in(image, images::kFilesMagic));
+  GCR_ASSIGN(const std::string image, read(kFilesImage));
   OpenFiles files;
-  for (const std::string& record : records) {
-    if (!files.entries.emplace_back().ParseFromString(record)) return damaged(kFiles);
-  }
+  GCR_ASSIGN(files.entries,
+             images::entries_in<wire::FileEntry>(image, images::kFilesMagic, kFilesImage));
   for (wire::FileEntry& entry : files.entries) {
     if (!entry.has_isk()) continue;
     wire::InternetSocket& socket = *entry.mutable_isk();
@@ -107,22 +102,16 @@ Result<OpenFiles> read_files(const ReadImage& read) {
     const std::string remote = address_in(socket.family(), socket.dst_addr());
     if (local.empty() || remote.empty() || socket.src_port() > UINT16_MAX ||
         socket.dst_port() > UINT16_MAX) {
-      return damaged(kFiles);
+      return damaged(kFilesImage);
     }
     const TcpConnection ends{{local, static_cast<std::uint16_t>(socket.src_port())},
                              {remote, static_cast<std::uint16_t>(socket.dst_port())}};
     files.sockets.push_back({&socket, ends});
     if (is_connection(socket) && !files.connections.emplace(ends, &socket).second) {
-      return damaged(kFiles);
+      return damaged(kFilesImage);
     }
   }
   return files;
-}
-
-std::string image_of(const OpenFiles& files) {
-  std::vector<std::string> records;
-  for (const wire::FileEntry& entry : files.entries) records.push_back(entry.SerializeAsString());
-  return images::image_of(images::kFilesMagic, records);
 }
 
 /// A tcp-stream-*.img.
@@ -194,7 +183,8 @@ class Adapter {
         GCR_TRY(adapt_inside(socket));
       }
     }
-    GCR_TRY(images::write_file(directory_ / kFiles, image_of(files_)));
+    GCR_TRY(images::write_file(directory_ / kFilesImage,
+                               images::image_of(images::kFilesMagic, files_.entries)));
     return std::move(adapted_);
   }
 
@@ -249,7 +239,7 @@ class Adapter {
     const std::string loopback = v4 ? "127.0.0.1" : "::1";
     socket.ends.local.address = socket.ends.remote.address = loopback;
     // Small ports: no connection comes from there.
-    if (++dead_ends_[socket.ends.local] == 0) return damaged(kFiles);
+    if (++dead_ends_[socket.ends.local] == 0) return damaged(kFilesImage);
     socket.ends.remote.port = dead_ends_[socket.ends.local];
     put_address(entry.family(), loopback, *entry.mutable_src_addr());
     put_address(entry.family(), loopback, *entry.mutable_dst_addr());
@@ -304,7 +294,7 @@ Status settle_connections(const ReadImage& read, const WriteImage& write,
     socket.entry->mutable_opts()->clear_so_filter();
     locked = true;
   }
-  if (locked) GCR_TRY(write(kFiles, image_of(files)));
+  if (locked) GCR_TRY(write(kFilesImage, images::image_of(images::kFilesMagic, files.entries)));
   for (const Socket& socket : files.sockets) {
     if (!is_connection(*socket.entry) || socket.entry->state() == TCP_CLOSE) continue;
     const wire::InternetSocket* const other = files.other_end(socket);

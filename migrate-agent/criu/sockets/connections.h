@@ -3,23 +3,18 @@
 // A TCP connection moves if both of its ends do. CRIU takes over queues, sequence numbers and
 // windows, each end for itself and in any order. Without a lock on the network, which would be a
 // firewall's rule on the host, nothing may be sent before both ends exist: what was never sent is
-// restored as sent and not confirmed, and an end that was closed is restored open, to be closed
-// when both are there.
-//
-// An end whose other end does not move is connected to a port of the loopback interface behind
-// which there is nothing, with what it had received: as soon as CRIU lets go of it, the kernel
-// resets it.
+// restored as sent and not confirmed, and a closed end is restored open, to be closed when both are
+// there. An end whose other end does not move is connected, with what it had received, to a port of
+// the loopback interface on which nothing listens: when CRIU lets go of it, the kernel resets it.
 #pragma once
 
-#include <cstdint>
 #include <filesystem>
 #include <functional>
 #include <optional>
-#include <set>
 #include <string>
 #include <vector>
 
-#include "migrate-agent/criu/images/core_images.h"
+#include "migrate-agent/criu/images/images.h"
 #include "migrate-agent/criu/sockets/tcp_sockets.h"
 #include "migrate-agent/process/inspect/sockets.h"
 #include "src/base/result.h"
@@ -29,7 +24,7 @@ namespace gcr::criu {
 /// At the source, after a dump: takes the lock (see tcp_sockets.h) out of the images. kRefused if a
 /// connection has one end outside and `outside` refuses that; kUnavailable if one was not locked in
 /// time, and bytes were in flight from one end to the other, so that neither image has them.
-Status settle_connections(const ReadImage& read, const WriteImage& write,
+Status settle_connections(const images::ReadImage& read, const images::WriteImage& write,
                           process::OutsideTcp outside);
 
 /// What a restore makes, with addresses of this host.

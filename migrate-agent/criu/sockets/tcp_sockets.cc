@@ -84,8 +84,7 @@ Status visit_sockets_of(pid_t pid, std::set<std::string>& known, const Visit& vi
   return {};
 }
 
-/// Each TCP socket of the processes, once. One is open at a time: there may be more than an agent
-/// may have.
+/// Each TCP socket of the processes, once. One is open at a time: all may be too many.
 Status visit_sockets(const std::vector<pid_t>& pids, const Visit& visit) {
   std::set<std::string> known;
   for (const pid_t pid : pids) GCR_TRY(visit_sockets_of(pid, known, visit));

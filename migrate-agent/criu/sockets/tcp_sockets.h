@@ -3,8 +3,7 @@
 // Before a dump, connections between the processes are locked: by a socket filter that drops
 // everything that arrives, so that both ends are dumped as of one moment, and no rule of the host's
 // firewall is needed. The kernel sends again what was dropped. The dump leaves connections in
-// repair mode (TCP_REPAIR): they send nothing, and end without a word when their processes are
-// killed.
+// repair mode (TCP_REPAIR): they send nothing, also when their processes are killed.
 #pragma once
 
 #include <sys/types.h>
@@ -43,8 +42,7 @@ enum class Repaired {
   kOutside,  ///< those whose other end none of the processes has
 };
 
-/// Locks the connections that have both ends in the processes, but those with a filter of their
-/// own.
+/// Locks the connections with both ends in the processes, but not those with a filter of their own.
 Status lock_connections(const std::vector<pid_t>& pids);
 
 /// Unlocks connections of the processes and takes them out of repair mode: they go on as before the

@@ -5,7 +5,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <cstddef>
 #include <numeric>
 #include <optional>
 #include <vector>
@@ -76,8 +75,7 @@ Status run_apart(std::size_t parties,
   Meeting meeting(parties);
   std::vector<std::size_t> numbers(parties);
   std::iota(numbers.begin(), numbers.end(), std::size_t{0});
-  // Each from a thread of its own, which is blocked meanwhile and whose thread-local storage it
-  // has.
+  // Each from a thread of its own, which is blocked meanwhile: they have its thread-local storage.
   return side_by_side(numbers, [&](std::size_t number) {
     const Status done = run_apart([&] { return work(number, meeting); });
     meeting.leave();

@@ -21,9 +21,8 @@ class Meeting {
  public:
   explicit Meeting(std::size_t parties) : parties_(parties) {}
 
-  /// Waits until all have come; the last one does `once` then, if all is well. Gives all parties
-  /// the same: an error of one of them or of `once`, also if one will never come. All call it
-  /// equally often.
+  /// Waits until all have come; the last one does `once` then, if all is well. Gives all the same:
+  /// an error of one of them or of `once`, also if one will never come. All call it equally often.
   Status meet(Status mine, const std::function<Status()>& once = {});
 
   /// It comes to no further meeting.
@@ -41,8 +40,7 @@ class Meeting {
   Status all_;                ///< what became of them; an error stays
 };
 
-/// run_apart() with `parties` processes at the same time, the number of each from 0 on. The first
-/// error in their order.
+/// run_apart() with `parties` processes at once, numbered from 0. The first error in their order.
 Status run_apart(std::size_t parties,
                  const std::function<Status(std::size_t number, Meeting& others)>& work);
 

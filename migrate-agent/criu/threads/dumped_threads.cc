@@ -4,7 +4,6 @@
 
 #include <algorithm>
 
-#include "migrate-agent/criu/images/images.h"
 #include "migrate-agent/criu/launch/criu_rpc.pb.h"
 #include "migrate-agent/criu/threads/interrupted_calls.h"
 #include "src/base/side_by_side.h"
@@ -20,8 +19,7 @@ Result<std::uint64_t> capabilities(const Words& words) {
   return words[0] | (words.size() > 1 ? std::uint64_t{words[1]} << 32 : 0);
 }
 
-/// The rights that a thread would get. The number of its seccomp filters is the kernel's: CRIU
-/// reads them by ptrace.
+/// The rights that a thread would get, but the kernel's seccomp filters: CRIU reads them by ptrace.
 Result<proto::Credentials> in_image(const wire::ThreadCore& core,
                                     const proto::Credentials& kernel) {
   const wire::Creds& creds = core.creds();
@@ -63,38 +61,47 @@ Status check_rights(const proto::Credentials& kernel, const wire::ThreadCore& co
                            kernel.thread(), core.creds().secbits()));
 }
 
-bool forget_parent_death_signal(wire::Core& core) {
-  if (!core.thread_core().has_pdeath_sig()) return false;
-  core.mutable_thread_core()->clear_pdeath_sig();
-  return true;
+/// Of the thread, by its id in its own PID namespace.
+std::string image_name(const process::ThreadRights& thread) {
+  return fmt::format("core-{}.img", thread.rights.thread());
+}
+
+Result<wire::Core> core_in(const std::string& image) {
+  GCR_ASSIGN(const std::string record, images::record_in(image, images::kCoreMagic));
+  wire::Core core;
+  if (!core.ParseFromString(record)) return Error(Code::kDataLoss, "the image cannot be read");
+  return core;
 }
 
 }  // namespace
 
-Result<std::vector<process::ThreadRights>> settle_threads(pid_t root, const ReadImage& read,
-                                                          const WriteImage& write) {
+Result<std::vector<process::ThreadRights>> settle_threads(pid_t root, const images::ReadImage& read,
+                                                          const images::WriteImage& write) {
   GCR_ASSIGN(auto threads, process::read_credentials(root));
-  std::vector<std::string> images;
+  std::vector<std::string> contents;
   for (const auto& thread : threads) {
-    GCR_ASSIGN(images.emplace_back(), read(core_image(thread.rights.thread())));
+    GCR_ASSIGN(contents.emplace_back(), read(image_name(thread)));
   }
   const auto settle = [&](std::size_t i) -> Status {
     const auto& [pid, tid, rights] = threads[i];
-    GCR_ASSIGN(wire::Core core, core_in(images[i]));
-    images[i].clear();
+    GCR_ASSIGN(wire::Core core, core_in(contents[i]));
+    contents[i].clear();
     GCR_TRY(check_rights(rights, core.thread_core()));
     GCR_ASSIGN(bool changed, restart_interrupted_call(pid, tid, core));
-    if (pid == root) changed = forget_parent_death_signal(core) || changed;
-    if (changed) images[i] = image_of(core);
+    if (pid == root && core.thread_core().has_pdeath_sig()) {
+      core.mutable_thread_core()->clear_pdeath_sig();
+      changed = true;
+    }
+    if (changed) contents[i] = images::image_of(images::kCoreMagic, core.SerializeAsString());
     return {};
   };
   GCR_TRY(share_out_brief(threads.size(), [&](std::size_t i) -> Status {
     const Status settled = settle(i);
-    if (!settled) return settled.error().while_doing(core_image(threads[i].rights.thread()));
+    if (!settled) return settled.error().while_doing(image_name(threads[i]));
     return {};
   }));
   for (std::size_t i = 0; i < threads.size(); ++i) {
-    if (!images[i].empty()) GCR_TRY(write(core_image(threads[i].rights.thread()), images[i]));
+    if (!contents[i].empty()) GCR_TRY(write(image_name(threads[i]), contents[i]));
   }
   return threads;
 }

@@ -8,7 +8,7 @@
 
 #include <vector>
 
-#include "migrate-agent/criu/images/core_images.h"
+#include "migrate-agent/criu/images/images.h"
 #include "migrate-agent/process/inspect/credentials.h"
 #include "src/base/result.h"
 
@@ -18,13 +18,12 @@ namespace gcr::criu {
 /// - its rights, which are returned, are the same by the kernel and in its image; kDataLoss with
 ///   thread, field and both values if they are not,
 /// - calls that CRIU has interrupted are made again (interrupted_calls.h),
-/// - in the images of `root` no thread has asked for a signal at its parent's death
-///   (PR_SET_PDEATHSIG): CRIU, the parent of what it restores, would end after that is restored.
-///   What threads had is one of their settings (settings.h).
+/// - in the images of `root` no thread asks for a signal at its parent's death (PR_SET_PDEATHSIG),
+///   which is one of its settings (settings.h): CRIU, its parent, ends when it is restored.
 ///
 /// The kernel does not tell securebits: an image in which they are not 0 is refused. A thread that
 /// forges a 0 loses restrictions that its parents had set, and gains no id and no capability.
-Result<std::vector<process::ThreadRights>> settle_threads(pid_t root, const ReadImage& read,
-                                                          const WriteImage& write);
+Result<std::vector<process::ThreadRights>> settle_threads(pid_t root, const images::ReadImage& read,
+                                                          const images::WriteImage& write);
 
 }  // namespace gcr::criu

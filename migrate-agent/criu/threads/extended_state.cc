@@ -1,9 +1,7 @@
 #include "migrate-agent/criu/threads/extended_state.h"
 
-#include <fmt/format.h>
-#ifdef __x86_64__
 #include <cpuid.h>
-#endif
+#include <fmt/format.h>
 
 #include <bit>
 #include <cstring>
@@ -31,7 +29,6 @@ unsigned next(std::uint64_t& components) {
 
 StateLayout StateLayout::of_this_processor() {
   StateLayout layout;
-#ifdef __x86_64__
   constexpr unsigned kLeaf = 13;
   constexpr unsigned kFirstExtended = 2;
   for (unsigned i = kFirstExtended; i < layout.components.size(); ++i) {
@@ -43,7 +40,6 @@ StateLayout StateLayout::of_this_processor() {
     const bool of_kernel = (flags & 1) != 0;
     if (size != 0 && !of_kernel) layout.components[i] = {offset, size};
   }
-#endif
   return layout;
 }
 

@@ -106,7 +106,7 @@ Status Holding::hold_share(std::size_t tracer) {
   }
   std::vector<Held> held;
   for (Held& one : share) {
-    const Status stopped = one.calls.wait_until_stopped();
+    const Status stopped = one.calls->wait_until_stopped();
     if (!stopped && !is_gone(stopped.error(), *one.thread)) return stopped;
     if (stopped) held.push_back(std::move(one));
   }
@@ -141,7 +141,7 @@ void Holding::mark_first() {
   std::set<std::size_t> marked;
   for (std::vector<Held>& share : shares_) {
     for (Held& held : share) {
-      held.first = held.calls.can_call() && marked.insert(held.thread->process).second;
+      held.first = held.calls->can_call() && marked.insert(held.thread->process).second;
     }
   }
 }

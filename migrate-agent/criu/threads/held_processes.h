@@ -1,5 +1,4 @@
-// Stopped processes, held by tracers of the agent, so that their threads can be made to work one by
-// one.
+// Stopped processes, held by tracers of the agent, which make their threads work one by one.
 #pragma once
 
 #include <sys/types.h>
@@ -42,7 +41,7 @@ std::vector<ListedThread> list_threads(const std::vector<pid_t>& processes);
 /// A thread that does not run, held by a tracer of ours.
 struct Held {
   const ListedThread* thread;
-  ThreadCalls calls;
+  std::unique_ptr<ThreadCalls> calls;
   bool first = false;  ///< that can make calls, of its process
 };
 

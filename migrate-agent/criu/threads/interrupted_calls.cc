@@ -1,11 +1,10 @@
 #include "migrate-agent/criu/threads/interrupted_calls.h"
 
 #include <errno.h>
-#include <fcntl.h>
+#include <fmt/format.h>
 #include <signal.h>
 #include <sys/ptrace.h>
 #include <sys/syscall.h>
-#include <sys/user.h>
 
 #include <algorithm>
 #include <array>
@@ -16,8 +15,6 @@
 #include "migrate-agent/linux/ptrace/tracing.h"
 
 namespace gcr::criu {
-
-#ifdef __x86_64__
 
 namespace {
 
@@ -41,16 +38,12 @@ bool repeatable(std::uint64_t call) {
          kRepeatable.end();
 }
 
-bool signal_is_due(const std::string& task) {
-  const auto status = procfs::status_fields(task);
+bool signal_is_due(pid_t pid, pid_t tid) {
+  const auto status = procfs::status_fields(fmt::format("{}/task/{}", pid, tid));
   const auto set = [&status](const char* name) { return procfs::bits_in(status, name); };
   // The stop that the dump ended with interrupts no call.
   constexpr std::uint64_t kStop = 1ull << (SIGSTOP - 1);
   return ((set("SigPnd") | set("ShdPnd")) & ~set("SigBlk") & ~kStop) != 0;
-}
-
-std::string name_of_task(pid_t pid, pid_t tid) {
-  return std::to_string(pid) + "/task/" + std::to_string(tid);
 }
 
 /// A call that was already continued once appears as restart_syscall. The instruction before tells
@@ -120,28 +113,23 @@ Status restart_in_thread(pid_t tid, const Restart& restart) {
   return Error::from_errno(error, "cannot set the registers of thread " + std::to_string(tid));
 }
 
-void restart_in_image(wire::RegistersX86& registers, const Restart& restart) {
-  registers.set_ax(restart.call);
-  registers.set_ip(restart.ip);
-  registers.set_di(restart.di);
-  registers.set_dx(restart.dx);
-}
-
 }  // namespace
 
 Result<bool> restart_interrupted_call(pid_t pid, pid_t tid, wire::Core& image) {
   if (image.machine() != kX86 || !image.thread().has_registers()) return false;
   const auto restart = plan_restart(pid, image.thread().registers());
-  if (!restart || signal_is_due(name_of_task(pid, tid))) return false;
-  restart_in_image(*image.mutable_thread()->mutable_registers(), *restart);
+  if (!restart || signal_is_due(pid, tid)) return false;
+  wire::RegistersX86& registers = *image.mutable_thread()->mutable_registers();
+  registers.set_ax(restart->call);
+  registers.set_ip(restart->ip);
+  registers.set_di(restart->di);
+  registers.set_dx(restart->dx);
   GCR_TRY(restart_in_thread(tid, *restart));
   return true;
 }
 
 void make_again(pid_t pid, pid_t tid, user_regs_struct& registers) {
-  if (registers.rax != kInterrupted || signal_is_due(name_of_task(pid, tid))) {
-    return;
-  }
+  if (registers.rax != kInterrupted || signal_is_due(pid, tid)) return;
   wire::RegistersX86 seen;
   seen.set_ax(registers.rax);
   seen.set_orig_ax(registers.orig_rax);
@@ -152,13 +140,5 @@ void make_again(pid_t pid, pid_t tid, user_regs_struct& registers) {
   seen.set_r10(registers.r10);
   if (const auto restart = plan_restart(pid, seen)) apply(*restart, registers);
 }
-
-#else
-
-void make_again(pid_t, pid_t, user_regs_struct&) {}
-
-Result<bool> restart_interrupted_call(pid_t, pid_t, wire::Core&) { return false; }
-
-#endif
 
 }  // namespace gcr::criu

@@ -3,16 +3,16 @@
 // as failed with EINTR. Programs that do not expect this would fail because they were moved.
 //
 // After a dump the registers of such threads are set back to before the call, in the images and in
-// the stopped process, so that the call is made again, wherever the thread goes on. Time limits
-// start again; clock_nanosleep and nanosleep continue with the remaining time if the program asked
-// for it. A call that was stopped and continued before the dump can only be made again if the code
-// before it tells which call it is; C libraries' functions do, syscall(2) itself does not.
+// the stopped process, so that the call is made again. Time limits start again; clock_nanosleep and
+// nanosleep continue with the remaining time if the program asked for it. A call that was stopped
+// and continued before the dump can only be made again if the code before it tells which call it
+// is; C libraries' functions do, syscall(2) itself does not.
 #pragma once
 
 #include <sys/types.h>
 #include <sys/user.h>
 
-#include "migrate-agent/criu/images/core_images.h"
+#include "migrate-agent/criu/launch/criu_rpc.pb.h"
 #include "src/base/result.h"
 
 namespace gcr::criu {

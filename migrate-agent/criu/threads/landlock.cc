@@ -13,7 +13,6 @@
 
 #include <cstddef>
 #include <cstdlib>
-#include <string>
 
 #include "migrate-agent/criu/threads/apart.h"
 #include "migrate-agent/linux/procfs/procfs.h"
@@ -95,9 +94,9 @@ Result<bool> ask(const Bystanders& bystanders, const std::shared_ptr<const CallS
   const auto question = bystanders.question(owner_of(status));
   if (!question) return false;
   GCR_ASSIGN(auto thread, ThreadCalls::seize(site, tid, status["Seccomp"] != "0"));
-  GCR_TRY(thread.wait_until_stopped());
-  GCR_ASSIGN(const std::int64_t answer, thread.call(*question));
-  GCR_TRY(thread.let_go());
+  GCR_TRY(thread->wait_until_stopped());
+  GCR_ASSIGN(const std::int64_t answer, thread->call(*question));
+  GCR_TRY(thread->let_go());
   return Bystanders::is_in_domain(answer);
 }
 

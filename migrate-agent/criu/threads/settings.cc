@@ -85,7 +85,7 @@ const StateLayout& layout_here() {
 Status read_state(const Held& held, Observed& observed) {
   static const bool exists = layout_here().exceeds_criu();
   if (!exists) return {};
-  GCR_ASSIGN(const std::vector<std::byte> image, held.calls.read_state());
+  GCR_ASSIGN(const std::vector<std::byte> image, held.calls->read_state());
   const ExtendedState state = take_state(image, layout_here());
   if (state.components == 0) return {};
   proto::Setting& setting = *observed.settings.Add();
@@ -130,7 +130,7 @@ class Reading {
   /// Only those that can make calls.
   explicit Reading(std::vector<Held>& share) {
     for (Held& held : share) {
-      if (held.calls.can_call()) threads_.push_back(&held);
+      if (held.calls->can_call()) threads_.push_back(&held);
     }
   }
 
@@ -174,7 +174,8 @@ class Reading {
     std::vector<CallBytes> bytes(asked.size());
     std::vector<ThreadCalls::Made> calls;
     for (std::size_t i = 0; i < asked.size(); ++i) {
-      calls.push_back({&asked[i]->calls, row.get, std::span(bytes[i]).first(bytes_of(row.form))});
+      calls.push_back(
+          {asked[i]->calls.get(), row.get, std::span(bytes[i]).first(bytes_of(row.form))});
     }
     GCR_TRY(ThreadCalls::call_all(calls));
     for (std::size_t i = 0; i < asked.size(); ++i) {
@@ -194,7 +195,7 @@ class Reading {
     const auto id = static_cast<std::uint64_t>(static_cast<std::int64_t>(keyring));
     std::vector<ThreadCalls::Made> calls;
     for (Held* held : threads_) {
-      calls.push_back({&held->calls, {SYS_keyctl, {KEYCTL_GET_KEYRING_ID, id, 0}}});
+      calls.push_back({held->calls.get(), {SYS_keyctl, {KEYCTL_GET_KEYRING_ID, id, 0}}});
     }
     GCR_TRY(ThreadCalls::call_all(calls));
     for (std::size_t i = 0; i < threads_.size(); ++i) {
@@ -209,7 +210,7 @@ class Reading {
     for (Held* held : threads_) {
       const auto question = bystanders.question(held->thread->owner);
       if (!question) continue;
-      calls.push_back({&held->calls, *question});
+      calls.push_back({held->calls.get(), *question});
       asked.push_back(held);
     }
     GCR_TRY(ThreadCalls::call_all(calls));
@@ -222,7 +223,7 @@ class Reading {
 
   /// By its first thread.
   Status read_process(pid_t pid, Held& first) {
-    GCR_ASSIGN(const int locks, read_lock_future(pid, first.calls));
+    GCR_ASSIGN(const int locks, read_lock_future(pid, *first.calls));
     add(of(first), kLockFuture, static_cast<std::uint64_t>(locks), 0);
     add(of(first), kCoredumpFilter, read_filter(pid), kUsualCoredumpFilter);
     return {};
@@ -289,7 +290,7 @@ class Applying {
     // With the permission that its process has by now.
     for (Held& held : share) {
       const proto::Setting* state = find(held, kExtendedState, held.thread->inner);
-      if (state != nullptr && held.calls.can_call()) GCR_TRY(write_state(held.calls, *state));
+      if (state != nullptr && held.calls->can_call()) GCR_TRY(write_state(*held.calls, *state));
     }
     return {};
   }
@@ -314,7 +315,7 @@ class Applying {
       const pid_t pid = processes[held.thread->process];
       GCR_TRY(apply_filter(held, pid));
       if (const proto::Setting* locks = find(held, kLockFuture, 0)) {
-        GCR_ASSIGN(const auto result, held.calls.call({SYS_mlockall, {locks->value()}}));
+        GCR_ASSIGN(const auto result, held.calls->call({SYS_mlockall, {locks->value()}}));
         GCR_TRY(judge(pid, *locks, result, {}));
       }
       GCR_TRY(set_rows(held, processes, true));
@@ -332,14 +333,14 @@ class Applying {
   }
 
   Status set_rows(Held& held, const std::vector<pid_t>& processes, bool of_process) {
-    if (!held.calls.can_call()) return {};
+    if (!held.calls->can_call()) return {};
     for (const SettingRow& row : settings_table()) {
       if (row.of_process != of_process) continue;
       const proto::Setting* told = find(held, row.name, of_process ? 0 : held.thread->inner);
       const auto own = own_.find(row.name);
       const proto::Setting wanted = told != nullptr ? *told : usual(row);
       if (is_same(wanted, own == own_.end() ? usual(row) : own->second)) continue;
-      GCR_ASSIGN(const auto result, set_row(row, wanted, held.calls));
+      GCR_ASSIGN(const auto result, set_row(row, wanted, *held.calls));
       GCR_TRY(judge(processes[held.thread->process], wanted, result, row.finding));
     }
     return {};

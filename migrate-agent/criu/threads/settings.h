@@ -24,9 +24,8 @@ struct Observed {
   bool has_keyrings = false;       ///< of the process, or of a thread
 };
 
-/// Looks at all threads of `processes`; the result is in their order. Zombies have nothing. They
-/// are stopped afterwards, also after a failure. Threads of 32-bit code have nothing. kUnsupported:
-/// see ThreadCalls.
+/// Looks at all threads of `processes`, which are stopped afterwards, also after a failure; the
+/// result is in their order. Zombies and threads of 32-bit code have nothing.
 Result<std::vector<Observed>> read_settings(const std::vector<pid_t>& processes,
                                             const Standstill& standstill);
 

@@ -28,13 +28,11 @@ constexpr int kSetMemoryMerge = 67;
 constexpr int kGetMemoryMerge = 68;
 
 constexpr int kCacheFlush = 2;  // PR_SPEC_L1D_FLUSH, Linux 5.15
-#ifdef __x86_64__
 // asm/prctl.h
 constexpr int kGetCpuid = 0x1011;
 constexpr int kSetCpuid = 0x1012;
 constexpr int kGetPermissions = 0x1022;
 constexpr int kRequestPermission = 0x1023;
-#endif
 
 constexpr std::uint64_t kOwnProcess = 1;  ///< IOPRIO_WHO_PROCESS
 constexpr std::uint64_t kUsualTimerSlackNs = 50'000;
@@ -48,13 +46,15 @@ std::uint64_t controlled(std::uint64_t value) {
 }
 
 /// The permission is asked for by the number of its bit.
-[[maybe_unused]] std::uint64_t amx(std::uint64_t value) {
-  return (value >> kTileData & 1) != 0 ? kTileData : 0;
-}
+std::uint64_t amx(std::uint64_t value) { return (value >> kTileData & 1) != 0 ? kTileData : 0; }
 
+constexpr ThreadCall call(long number, std::uint64_t first, std::uint64_t second = 0,
+                          std::uint64_t third = 0) {
+  return {number, {first, second, third}};
+}
 constexpr ThreadCall control(std::uint64_t option, std::uint64_t second = 0,
                              std::uint64_t third = 0) {
-  return {SYS_prctl, {option, second, third}};
+  return call(SYS_prctl, option, second, third);
 }
 
 std::optional<std::uint64_t> number_in(const std::string& path, int base) {
@@ -105,34 +105,20 @@ std::optional<std::uint64_t> cache_flush_of(const ListedThread&) {
   if (!can_be_chosen<kCacheFlush>()) return PR_SPEC_NOT_AFFECTED;
   return std::nullopt;
 }
-#ifdef __x86_64__
 /// Where no thread can be denied it, all may use it.
 std::optional<std::uint64_t> cpuid_of(const ListedThread&) {
   static const bool can_be_denied = ::syscall(SYS_arch_prctl, kSetCpuid, 1) == 0 || errno != ENODEV;
   if (can_be_denied) return std::nullopt;
   return 1;
 }
-#endif
 
 constexpr auto kRows = std::to_array<SettingRow>({
     {"timer-slack", false, SettingForm::kResult, control(PR_GET_TIMERSLACK),
      control(PR_SET_TIMERSLACK, kValue), kUsualTimerSlackNs, timer_slack, timer_slack_of},
-    {"io-priority",
-     false,
-     SettingForm::kResult,
-     {SYS_ioprio_get, {kOwnProcess}},
-     {SYS_ioprio_set, {kOwnProcess, 0, kValue}},
-     0,
-     io_priority,
-     io_priority_of},
-    {"personality",
-     false,
-     SettingForm::kResult,
-     {SYS_personality, {0xffffffff}},
-     {SYS_personality, {kValue}},
-     0,
-     nullptr,
-     personality_of},
+    {"io-priority", false, SettingForm::kResult, call(SYS_ioprio_get, kOwnProcess),
+     call(SYS_ioprio_set, kOwnProcess, 0, kValue), 0, io_priority, io_priority_of},
+    {"personality", false, SettingForm::kResult, call(SYS_personality, 0xffffffff),
+     call(SYS_personality, kValue), 0, nullptr, personality_of},
     {"io-flusher", false, SettingForm::kResult, control(PR_GET_IO_FLUSHER),
      control(PR_SET_IO_FLUSHER, kValue), 0},
     {"machine-check", false, SettingForm::kResult, control(PR_MCE_KILL_GET),
@@ -152,32 +138,13 @@ constexpr auto kRows = std::to_array<SettingRow>({
      control(PR_SET_TSC, kValue), PR_TSC_ENABLE},
     {"parent-death-signal", false, SettingForm::kInt, control(PR_GET_PDEATHSIG, kBytes),
      control(PR_SET_PDEATHSIG, kValue), 0},
-    {"numa-policy",
-     false,
-     SettingForm::kPolicy,
-     {SYS_get_mempolicy, {kBytes, kBytes + kNodesAt, 8 * kNodeBytes}},
-     {SYS_set_mempolicy, {kValue, kBytes + kNodesAt, 8 * kNodeBytes}},
-     MPOL_DEFAULT},
-#ifdef __x86_64__
-    {"cpuid",
-     false,
-     SettingForm::kResult,
-     {SYS_arch_prctl, {kGetCpuid}},
-     {SYS_arch_prctl, {kSetCpuid, kValue}},
-     1,
-     nullptr,
-     cpuid_of},
-    {"amx",
-     true,
-     SettingForm::kInt,
-     {SYS_arch_prctl, {kGetPermissions, kBytes}},
-     {SYS_arch_prctl, {kRequestPermission, kValue}},
-     0,
-     amx,
-     nullptr,
-     {},
-     true},
-#endif
+    {"numa-policy", false, SettingForm::kPolicy,
+     call(SYS_get_mempolicy, kBytes, kBytes + kNodesAt, 8 * kNodeBytes),
+     call(SYS_set_mempolicy, kValue, kBytes + kNodesAt, 8 * kNodeBytes), MPOL_DEFAULT},
+    {"cpuid", false, SettingForm::kResult, call(SYS_arch_prctl, kGetCpuid),
+     call(SYS_arch_prctl, kSetCpuid, kValue), 1, nullptr, cpuid_of},
+    {"amx", true, SettingForm::kInt, call(SYS_arch_prctl, kGetPermissions, kBytes),
+     call(SYS_arch_prctl, kRequestPermission, kValue), 0, amx, nullptr, "", true},
     {"memory-merge", true, SettingForm::kResult, control(kGetMemoryMerge),
      control(kSetMemoryMerge, kValue), 0},
     {"memory-deny-write-execute", true, SettingForm::kResult, control(kGetMdwe),
@@ -189,15 +156,8 @@ constexpr auto kRows = std::to_array<SettingRow>({
 std::span<const SettingRow> settings_table() { return kRows; }
 
 std::size_t bytes_of(SettingForm form) {
-  switch (form) {
-    case SettingForm::kResult:
-      return 0;
-    case SettingForm::kInt:
-      return sizeof(int);
-    case SettingForm::kPolicy:
-      break;
-  }
-  return sizeof(CallBytes);
+  if (form == SettingForm::kResult) return 0;
+  return form == SettingForm::kInt ? sizeof(int) : sizeof(CallBytes);
 }
 
 std::optional<proto::Setting> setting_of(const SettingRow& row, std::int64_t result,

@@ -26,10 +26,6 @@ enum class SettingForm : std::uint8_t {
   kPolicy,  ///< it writes an int and a mask of NUMA nodes
 };
 
-/// Which values can be seen from outside, as the calls would give them; none: the thread has to be
-/// asked.
-using FromOutside = std::optional<std::uint64_t> (*)(const ListedThread& thread);
-
 struct SettingRow {
   std::string_view name;
   bool of_process;
@@ -39,7 +35,8 @@ struct SettingRow {
   std::uint64_t usual;
   /// From what `get` says to what `set` takes; null: the same.
   std::uint64_t (*value)(std::uint64_t) = nullptr;
-  FromOutside outside = nullptr;
+  /// What is seen from outside, as `get` would give it. Null, or none: the thread has to be asked.
+  std::optional<std::uint64_t> (*outside)(const ListedThread& thread) = nullptr;
   std::string_view finding{};  ///< of one that confines a process
   bool needed = false;         ///< a program that has it cannot go on without
 };
@@ -50,8 +47,7 @@ std::span<const SettingRow> settings_table();
 /// How many bytes the call that reads it writes.
 std::size_t bytes_of(SettingForm form);
 
-/// What the kernel said to a row's question. None if it is the usual, or the kernel does not know
-/// it.
+/// What the kernel said to a row's question. None if that is the usual, or unknown to the kernel.
 std::optional<proto::Setting> setting_of(const SettingRow& row, std::int64_t result,
                                          const CallBytes& bytes);
 

@@ -7,6 +7,7 @@
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/ptrace.h>
+#include <sys/rseq.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
 #include <sys/user.h>
@@ -14,18 +15,14 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <chrono>
+#include <cstddef>
 #include <fstream>
-#include <optional>
 #include <string>
-#include <vector>
 
 #include "migrate-agent/criu/threads/extended_state.h"
 #include "migrate-agent/criu/threads/interrupted_calls.h"
-#include "migrate-agent/linux/procfs/procfs.h"
 #include "migrate-agent/linux/ptrace/tracing.h"
-#include "src/base/unique_fd.h"
 
 namespace gcr::criu {
 
@@ -36,8 +33,6 @@ ThreadCall ThreadCall::with_bytes_at(std::uint64_t address, std::size_t bytes) c
   }
   return call;
 }
-
-#ifdef __x86_64__
 
 namespace {
 
@@ -94,107 +89,27 @@ std::uint64_t find_call(pid_t pid, int memory) {
   return 0;
 }
 
-/// As in linux/rseq.h.
-struct RestartableSequence {
-  std::uint32_t version;
-  std::uint32_t flags;
-  std::uint64_t start;
-  std::uint64_t length;
-  std::uint64_t abort;
-};
-
 /// The kernel would not notice any more that the thread was stopped in such a sequence: it begins
 /// again, as after any interruption.
 void abort_sequence(pid_t tid, int memory, user_regs_struct& registers) {
-  struct {
-    std::uint64_t area;
-    std::uint32_t size;
-    std::uint32_t signature;
-    std::uint32_t flags;
-    std::uint32_t pad;
-  } configuration{};
-  if (::ptrace(PTRACE_GET_RSEQ_CONFIGURATION, tid, sizeof(configuration), &configuration) <= 0 ||
-      configuration.area == 0) {
+  __ptrace_rseq_configuration area{};
+  if (::ptrace(PTRACE_GET_RSEQ_CONFIGURATION, tid, sizeof(area), &area) <= 0 ||
+      area.rseq_abi_pointer == 0) {
     return;
   }
   std::uint64_t address = 0;
-  RestartableSequence sequence{};
-  constexpr off_t kSequence = 8;  // of the pointer in struct rseq
+  rseq_cs sequence{};
   if (::pread(memory, &address, sizeof(address),
-              static_cast<off_t>(configuration.area) + kSequence) != sizeof(address) ||
+              static_cast<off_t>(area.rseq_abi_pointer + offsetof(rseq, rseq_cs))) !=
+          sizeof(address) ||
       address == 0 ||
       ::pread(memory, &sequence, sizeof(sequence), static_cast<off_t>(address)) !=
           sizeof(sequence)) {
     return;
   }
-  if (registers.rip - sequence.start < sequence.length) registers.rip = sequence.abort;
-}
-
-}  // namespace
-
-struct ThreadCalls::Impl {
-  Impl(std::shared_ptr<const CallSite> site, pid_t tid) : site(std::move(site)), tid(tid) {}
-  ~Impl() { (void)end(); }
-
-  Status settle();
-  Status keep_registers();
-  Status prepare();
-  Status begin(std::uint64_t address, const ThreadCall& call);
-  Status go_to_call_stop(int deliver = 0) const;
-  Status wait_for_call_stop();
-  Status finish_call();
-  Result<std::int64_t> result_of(const ThreadCall& call) const;
-  Result<std::int64_t> make_at(std::uint64_t address, const ThreadCall& call);
-  Status lend(std::span<const std::byte> bytes);
-  Status take_back(std::span<std::byte> bytes);
-  Status put_back_stack();
-  off_t address_of(std::size_t bytes) const;
-  Status end();
-
-  Error cannot(const char* what) const {
-    return Error::from_errno(errno,
-                             std::string("cannot ") + what + " thread " + std::to_string(tid));
+  if (registers.rip - sequence.start_ip < sequence.post_commit_offset) {
+    registers.rip = sequence.abort_ip;
   }
-
-  const std::shared_ptr<const CallSite> site;
-  const pid_t tid;
-  user_regs_struct saved{};
-  std::uint64_t blocked = 0;
-  bool attached = false;
-  bool kept = false;            ///< `saved` is true
-  bool changed = false;         ///< signals are blocked
-  int stops_left = 0;           ///< until the call that the thread makes is done
-  std::vector<std::byte> lent;  ///< what was where the bytes of a call are
-};
-
-/// Past signals that were about to be delivered: they are.
-Status ThreadCalls::Impl::settle() {
-  for (;;) {
-    GCR_ASSIGN(const int status, wait_for_stop(tid));
-    if (status >> 16 == PTRACE_EVENT_STOP) return {};
-    if (::ptrace(PTRACE_CONT, tid, nullptr, WSTOPSIG(status)) != 0) return cannot("continue");
-  }
-}
-
-Status ThreadCalls::Impl::keep_registers() {
-  if (::ptrace(PTRACE_GETREGS, tid, nullptr, &saved) != 0) return cannot("read the registers of");
-  if (saved.cs != kNativeCode || site->instruction == 0) return {};
-  abort_sequence(tid, site->memory.get(), saved);
-  make_again(site->pid, tid, saved);
-  kept = true;
-  return {};
-}
-
-/// Before the first call: the thread may have been frozen when it stopped.
-Status ThreadCalls::Impl::prepare() {
-  if (changed) return {};
-  if (::ptrace(PTRACE_GETSIGMASK, tid, kSignalBytes, &blocked) != 0) {
-    return cannot("read the signals of");
-  }
-  const std::uint64_t all = ~0ull;
-  if (::ptrace(PTRACE_SETSIGMASK, tid, kSignalBytes, &all) != 0) return cannot("block signals of");
-  changed = true;
-  return {};
 }
 
 void set_call(user_regs_struct& registers, std::uint64_t address, const ThreadCall& call) {
@@ -218,133 +133,159 @@ bool is_call(const user_regs_struct& registers, const ThreadCall& call) {
          std::ranges::equal(arguments, call.arguments);
 }
 
+}  // namespace
+
+Error ThreadCalls::cannot(const char* what) const {
+  return Error::from_errno(errno,
+                           std::string("cannot ") + what + " thread " + std::to_string(tid_));
+}
+
+/// Past signals that were about to be delivered: they are.
+Status ThreadCalls::wait_until_stopped() {
+  for (;;) {
+    GCR_ASSIGN(const int status, wait_for_stop(tid_));
+    if (status >> 16 == PTRACE_EVENT_STOP) break;
+    if (::ptrace(PTRACE_CONT, tid_, nullptr, WSTOPSIG(status)) != 0) return cannot("continue");
+  }
+  if (::ptrace(PTRACE_GETREGS, tid_, nullptr, &saved_) != 0) return cannot("read the registers of");
+  if (saved_.cs != kNativeCode || site_->instruction == 0) return {};
+  abort_sequence(tid_, site_->memory.get(), saved_);
+  make_again(site_->pid, tid_, saved_);
+  kept_ = true;
+  return {};
+}
+
+/// Before the first call: the thread may have been frozen when it stopped.
+Status ThreadCalls::prepare() {
+  if (changed_) return {};
+  if (::ptrace(PTRACE_GETSIGMASK, tid_, kSignalBytes, &blocked_) != 0) {
+    return cannot("read the signals of");
+  }
+  const std::uint64_t all = ~0ull;
+  if (::ptrace(PTRACE_SETSIGMASK, tid_, kSignalBytes, &all) != 0) return cannot("block signals of");
+  changed_ = true;
+  return {};
+}
+
 /// Lets the thread begin a call; `address` leads to a system call.
-Status ThreadCalls::Impl::begin(std::uint64_t address, const ThreadCall& call) {
-  if (!kept) {
-    return Error(Code::kUnsupported, "thread " + std::to_string(tid) + " runs 32-bit code");
+Status ThreadCalls::begin(std::uint64_t address, const ThreadCall& call) {
+  if (!kept_) {
+    return Error(Code::kUnsupported, "thread " + std::to_string(tid_) + " runs 32-bit code");
   }
   GCR_TRY(prepare());
-  user_regs_struct registers = saved;
+  user_regs_struct registers = saved_;
   set_call(registers, address, call);
-  if (::ptrace(PTRACE_SETREGS, tid, nullptr, &registers) != 0) {
+  if (::ptrace(PTRACE_SETREGS, tid_, nullptr, &registers) != 0) {
     return cannot("set the registers of");
   }
   GCR_TRY(go_to_call_stop());
-  stops_left = 2;
+  stops_left_ = 2;
   return {};
 }
 
 /// Up to the stop after it.
-Status ThreadCalls::Impl::finish_call() {
-  while (stops_left > 0) {
+Status ThreadCalls::finish_call() {
+  while (stops_left_ > 0) {
     GCR_TRY(wait_for_call_stop());
-    if (stops_left > 0) GCR_TRY(go_to_call_stop());
+    if (stops_left_ > 0) GCR_TRY(go_to_call_stop());
   }
   return {};
 }
 
-Status ThreadCalls::Impl::go_to_call_stop(int deliver) const {
-  if (::ptrace(PTRACE_SYSCALL, tid, nullptr, deliver) != 0) return cannot("continue");
+Status ThreadCalls::go_to_call_stop(int deliver) const {
+  if (::ptrace(PTRACE_SYSCALL, tid_, nullptr, deliver) != 0) return cannot("continue");
   return {};
 }
 
 /// A stop that comes meanwhile comes into force; the thread goes on all the same.
-Status ThreadCalls::Impl::wait_for_call_stop() {
+Status ThreadCalls::wait_for_call_stop() {
   for (;;) {
-    GCR_ASSIGN(const int status, wait_for_stop(tid));
+    GCR_ASSIGN(const int status, wait_for_stop(tid_));
     const int signal_number = WSTOPSIG(status);
     const int event = status >> 16;
     if (event == 0 && signal_number == kCallStop) {
-      --stops_left;
+      --stops_left_;
       return {};
     }
     if (event == 0 && signal_number != SIGSTOP) {
-      stops_left = 0;
-      return Error(Code::kInternal, "thread " + std::to_string(tid) + " gets signal " +
+      stops_left_ = 0;
+      return Error(Code::kInternal, "thread " + std::to_string(tid_) + " gets signal " +
                                         std::to_string(signal_number) + " in a call");
     }
     GCR_TRY(go_to_call_stop(event == 0 ? SIGSTOP : 0));
   }
 }
 
-Result<std::int64_t> ThreadCalls::Impl::result_of(const ThreadCall& call) const {
+Result<std::int64_t> ThreadCalls::result_of(const ThreadCall& call) const {
   user_regs_struct registers{};
-  if (::ptrace(PTRACE_GETREGS, tid, nullptr, &registers) != 0) {
+  if (::ptrace(PTRACE_GETREGS, tid_, nullptr, &registers) != 0) {
     return cannot("read the registers of");
   }
   if (is_call(registers, call)) return static_cast<std::int64_t>(registers.rax);
-  return Error(Code::kDataLoss,
-               "thread " + std::to_string(tid) + " has not made the call that it was told to make");
+  return Error(Code::kDataLoss, "thread " + std::to_string(tid_) +
+                                    " has not made the call that it was told to make");
 }
 
-Result<std::int64_t> ThreadCalls::Impl::make_at(std::uint64_t address, const ThreadCall& call) {
+Result<std::int64_t> ThreadCalls::make_at(std::uint64_t address, const ThreadCall& call) {
   GCR_TRY(begin(address, call));
   GCR_TRY(finish_call());
   return result_of(call);
 }
 
 /// Below the stack.
-off_t ThreadCalls::Impl::address_of(std::size_t bytes) const {
+off_t ThreadCalls::address_of(std::size_t bytes) const {
   constexpr std::uint64_t kAlignment = 16;
-  return static_cast<off_t>((saved.rsp - kRedZoneBytes - bytes) / kAlignment * kAlignment);
+  return static_cast<off_t>((saved_.rsp - kRedZoneBytes - bytes) / kAlignment * kAlignment);
 }
 
-Status ThreadCalls::Impl::lend(std::span<const std::byte> bytes) {
-  const int memory = site->memory.get();
+Status ThreadCalls::lend(std::span<const std::byte> bytes) {
+  const int memory = site_->memory.get();
   const off_t address = address_of(bytes.size());
   const auto size = static_cast<ssize_t>(bytes.size());
   std::vector<std::byte> before(bytes.size());
   if (::pread(memory, before.data(), before.size(), address) != size) {
     return cannot("read the stack of");
   }
-  lent = std::move(before);
+  lent_ = std::move(before);
   if (::pwrite(memory, bytes.data(), bytes.size(), address) != size)
     return cannot("use the stack of");
   return {};
 }
 
-Status ThreadCalls::Impl::take_back(std::span<std::byte> bytes) {
+Status ThreadCalls::take_back(std::span<std::byte> bytes) {
   const auto size = static_cast<ssize_t>(bytes.size());
-  if (::pread(site->memory.get(), bytes.data(), bytes.size(), address_of(bytes.size())) != size) {
+  if (::pread(site_->memory.get(), bytes.data(), bytes.size(), address_of(bytes.size())) != size) {
     return cannot("read the stack of");
   }
   return put_back_stack();
 }
 
-Status ThreadCalls::Impl::put_back_stack() {
-  const std::vector<std::byte> before = std::move(lent);
-  lent.clear();
+Status ThreadCalls::put_back_stack() {
+  const std::vector<std::byte> before = std::move(lent_);
+  lent_.clear();
   const off_t address = address_of(before.size());
-  if (::pwrite(site->memory.get(), before.data(), before.size(), address) !=
+  if (::pwrite(site_->memory.get(), before.data(), before.size(), address) !=
       static_cast<ssize_t>(before.size())) {
     return cannot("put back the stack of");
   }
   return {};
 }
 
-Status ThreadCalls::Impl::end() {
-  if (!attached) return {};
-  attached = false;
+Status ThreadCalls::let_go() {
+  if (!attached_) return {};
+  attached_ = false;
   Status status = finish_call();
-  if (!lent.empty()) {
+  if (!lent_.empty()) {
     const Status whole = put_back_stack();
     if (status) status = whole;
   }
-  if (kept && ::ptrace(PTRACE_SETREGS, tid, nullptr, &saved) != 0 && errno != ESRCH) {
+  if (kept_ && ::ptrace(PTRACE_SETREGS, tid_, nullptr, &saved_) != 0 && errno != ESRCH) {
     status = cannot("put back the registers of");
   }
-  if (changed) ::ptrace(PTRACE_SETSIGMASK, tid, kSignalBytes, &blocked);
-  if (!tracing::detach(tid, 0) && errno != ESRCH && status) status = cannot("let go of");
+  if (changed_) ::ptrace(PTRACE_SETSIGMASK, tid_, kSignalBytes, &blocked_);
+  if (!tracing::detach(tid_, 0) && errno != ESRCH && status) status = cannot("let go of");
   return status;
 }
-
-ThreadCalls::ThreadCalls(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
-ThreadCalls::ThreadCalls(ThreadCalls&&) noexcept = default;
-ThreadCalls::~ThreadCalls() = default;
-
-pid_t ThreadCalls::tid() const { return impl_->tid; }
-bool ThreadCalls::can_call() const { return impl_->kept; }
-Status ThreadCalls::let_go() { return impl_->end(); }
 
 Result<std::shared_ptr<const CallSite>> CallSite::find(pid_t pid) {
   const std::string path = "/proc/" + std::to_string(pid) + "/mem";
@@ -355,22 +296,17 @@ Result<std::shared_ptr<const CallSite>> CallSite::find(pid_t pid) {
   return std::make_shared<const CallSite>(pid, std::move(memory), instruction);
 }
 
-Result<ThreadCalls> ThreadCalls::seize(std::shared_ptr<const CallSite> site, pid_t tid,
-                                       bool seccomp) {
-  auto impl = std::make_unique<Impl>(std::move(site), tid);
+Result<std::unique_ptr<ThreadCalls>> ThreadCalls::seize(std::shared_ptr<const CallSite> site,
+                                                        pid_t tid, bool seccomp) {
+  std::unique_ptr<ThreadCalls> thread(new ThreadCalls(std::move(site), tid));
   const unsigned long options = PTRACE_O_TRACESYSGOOD | (seccomp ? kSuspendSeccomp : 0);
   if (::ptrace(PTRACE_SEIZE, tid, nullptr, options) != 0) {
     if (errno == ESRCH) return thread_ended(tid);
-    return impl->cannot("seize");
+    return thread->cannot("seize");
   }
-  impl->attached = true;
+  thread->attached_ = true;
   if (::ptrace(PTRACE_INTERRUPT, tid, nullptr, nullptr) != 0) return thread_ended(tid);
-  return ThreadCalls(std::move(impl));
-}
-
-Status ThreadCalls::wait_until_stopped() {
-  GCR_TRY(impl_->settle());
-  return impl_->keep_registers();
+  return thread;
 }
 
 Result<std::int64_t> ThreadCalls::call(const ThreadCall& call, std::span<std::byte> bytes) {
@@ -379,24 +315,23 @@ Result<std::int64_t> ThreadCalls::call(const ThreadCall& call, std::span<std::by
   return made.result;
 }
 
-/// One step of all after the other: while a thread runs to its next stop, others are let go to
-/// theirs.
+/// One step of all after the other: while one runs to its next stop, others are let go to theirs.
 Status ThreadCalls::call_all(std::span<Made> calls) {
   for (Made& one : calls) {
-    Impl& thread = *one.thread->impl_;
+    ThreadCalls& thread = *one.thread;
     if (!one.bytes.empty()) {
       GCR_TRY(thread.lend(one.bytes));
       const auto address = static_cast<std::uint64_t>(thread.address_of(one.bytes.size()));
       one.call = one.call.with_bytes_at(address, one.bytes.size());
     }
-    GCR_TRY(thread.begin(thread.site->instruction, one.call));
+    GCR_TRY(thread.begin(thread.site_->instruction, one.call));
   }
   for (const Made& one : calls) {
-    GCR_TRY(one.thread->impl_->wait_for_call_stop());
-    GCR_TRY(one.thread->impl_->go_to_call_stop());
+    GCR_TRY(one.thread->wait_for_call_stop());
+    GCR_TRY(one.thread->go_to_call_stop());
   }
   for (Made& one : calls) {
-    Impl& thread = *one.thread->impl_;
+    ThreadCalls& thread = *one.thread;
     GCR_TRY(thread.finish_call());
     GCR_ASSIGN(one.result, thread.result_of(one.call));
     if (!one.bytes.empty()) GCR_TRY(thread.take_back(one.bytes));
@@ -407,8 +342,8 @@ Status ThreadCalls::call_all(std::span<Made> calls) {
 Result<std::vector<std::byte>> ThreadCalls::read_state() const {
   std::vector<std::byte> state(kMaxStateBytes);
   iovec all{state.data(), state.size()};
-  if (::ptrace(PTRACE_GETREGSET, impl_->tid, NT_X86_XSTATE, &all) != 0) {
-    return impl_->cannot("read the extended state of");
+  if (::ptrace(PTRACE_GETREGSET, tid_, NT_X86_XSTATE, &all) != 0) {
+    return cannot("read the extended state of");
   }
   state.resize(all.iov_len);
   return state;
@@ -416,8 +351,8 @@ Result<std::vector<std::byte>> ThreadCalls::read_state() const {
 
 Status ThreadCalls::write_state(std::span<const std::byte> state) {
   iovec all{const_cast<std::byte*>(state.data()), state.size()};
-  if (::ptrace(PTRACE_SETREGSET, impl_->tid, NT_X86_XSTATE, &all) != 0) {
-    return impl_->cannot("set the extended state of");
+  if (::ptrace(PTRACE_SETREGSET, tid_, NT_X86_XSTATE, &all) != 0) {
+    return cannot("set the extended state of");
   }
   return {};
 }
@@ -430,48 +365,22 @@ Status ThreadCalls::execute(std::span<const std::byte> instructions) {
   code.insert(code.end(), kSystemCall.begin(), kSystemCall.end());
   const ThreadCall map{
       SYS_mmap, {0, code.size(), PROT_READ | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS, ~0ull, 0}};
-  GCR_ASSIGN(const std::int64_t mapped, impl_->make_at(impl_->site->instruction, map));
+  GCR_ASSIGN(const std::int64_t mapped, make_at(site_->instruction, map));
   if (mapped < 0) {
     errno = static_cast<int>(-mapped);
-    return impl_->cannot("map code in");
+    return cannot("map code in");
   }
   const auto address = static_cast<std::uint64_t>(mapped);
   Status done;
-  if (::pwrite(impl_->site->memory.get(), code.data(), code.size(), static_cast<off_t>(mapped)) !=
+  if (::pwrite(site_->memory.get(), code.data(), code.size(), static_cast<off_t>(mapped)) !=
       static_cast<ssize_t>(code.size())) {
-    done = impl_->cannot("write code of");
+    done = cannot("write code of");
   } else {
-    const auto executed = impl_->make_at(address, {SYS_getpid, {}});
+    const auto executed = make_at(address, {SYS_getpid, {}});
     if (!executed) done = executed.error();
   }
-  GCR_TRY(impl_->make_at(impl_->site->instruction, {SYS_munmap, {address, code.size()}}));
+  GCR_TRY(make_at(site_->instruction, {SYS_munmap, {address, code.size()}}));
   return done;
 }
-
-#else
-
-struct ThreadCalls::Impl {};
-ThreadCalls::ThreadCalls(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
-ThreadCalls::ThreadCalls(ThreadCalls&&) noexcept = default;
-ThreadCalls::~ThreadCalls() = default;
-pid_t ThreadCalls::tid() const { return 0; }
-bool ThreadCalls::can_call() const { return false; }
-Status ThreadCalls::let_go() { return {}; }
-Result<std::shared_ptr<const CallSite>> CallSite::find(pid_t) {
-  return Error(Code::kUnsupported, "system calls in a thread are made on x86-64 alone");
-}
-Result<ThreadCalls> ThreadCalls::seize(std::shared_ptr<const CallSite>, pid_t, bool) {
-  return Error(Code::kUnsupported, "system calls in a thread are made on x86-64 alone");
-}
-Status ThreadCalls::wait_until_stopped() { return {}; }
-Status ThreadCalls::call_all(std::span<Made>) { return {}; }
-Result<std::vector<std::byte>> ThreadCalls::read_state() const { return std::vector<std::byte>(); }
-Status ThreadCalls::write_state(std::span<const std::byte>) { return {}; }
-Status ThreadCalls::execute(std::span<const std::byte>) { return {}; }
-Result<std::int64_t> ThreadCalls::call(const ThreadCall&, std::span<std::byte>) {
-  return Error(Code::kUnsupported, "system calls in a thread are made on x86-64 alone");
-}
-
-#endif
 
 }  // namespace gcr::criu

@@ -1,17 +1,18 @@
-// What gcr-in-criu.so hides from a dumping CRIU, because the agent sends it by itself
-// (left_out_memory.h): CRIU learns which pages a task has from /proc/PID/pagemap, by PAGEMAP_SCAN
-// or, on kernels before 6.7, by reading entries. Answers to both pass through here. What the agent
-// sends is taken out of them, and the agent is told what was there. If anything goes wrong, the
-// answer stays as it is: what both send is the same.
+// What the parts of gcr-in-criu.so (in_criu_main.cc) have for each other.
 #pragma once
 
+#include <fcntl.h>
+#include <stdarg.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/types.h>
 
 #include <cstddef>
 #include <cstdint>
 
 #include "src/base/pagemap_scan.h"
+
+#define EXPORTED extern "C" __attribute__((visibility("default")))
 
 namespace gcr::criu {
 
@@ -34,6 +35,11 @@ class Growing {
     return true;
   }
   void clear() { size_ = 0; }
+  void drop_first(std::size_t count) {
+    size_ -= count;
+    memmove(items_, items_ + count, size_ * sizeof(Item));
+  }
+  Item& operator[](std::size_t i) { return items_[i]; }
   Item& last() { return items_[size_ - 1]; }
   std::size_t size() const { return size_; }
   const Item* begin() const { return items_; }
@@ -44,6 +50,12 @@ class Growing {
   std::size_t size_ = 0;
   std::size_t room_ = 0;
 };
+
+// in_criu_left_out.cc: what is hidden from a dumping CRIU, because the agent sends it by itself
+// (left_out_memory.h). CRIU learns which pages a task has from /proc/PID/pagemap, by PAGEMAP_SCAN
+// or, on kernels before 6.7, by reading entries. Answers to both pass through here: what the agent
+// sends is taken out of them, and the agent is told what was there. If anything goes wrong, the
+// answer stays as it is: what both send is the same.
 
 /// The PID, as CRIU sees it, of the process whose directory in /proc is open as `fd`, or whose file
 /// of that `name` in there; 0 if it is another file.
@@ -68,3 +80,23 @@ long leave_out(const pagemap::ScanArguments& scan, long count);
 void leave_out(std::uint64_t* entries, std::size_t count, std::uint64_t first_page);
 
 }  // namespace gcr::criu
+
+// in_criu_names.cc: names that come from the processes that move. Their users decide what is under
+// them, so a restoring CRIU must not use them as root.
+namespace gcr::criu::names {
+
+/// From now on this CRIU, which restores and is in the images directory, uses names with the rights
+/// of members, as kMemberRights has them. CRIU itself, and what it forks that is no member, makes,
+/// changes and removes nothing by name. If the file is missing or damaged, there are no members.
+void restrict_to_members();
+
+/// The mode that an open with these flags has as its next argument; 0 if it has none.
+inline mode_t mode_in(va_list rest, int flags) {
+  const bool creates = (flags & O_CREAT) != 0 || (flags & O_TMPFILE) == O_TMPFILE;
+  return creates ? va_arg(rest, mode_t) : 0;
+}
+
+/// openat(2) with these rights.
+int open_at(int directory, const char* path, int flags, mode_t mode);
+
+}  // namespace gcr::criu::names
