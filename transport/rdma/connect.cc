@@ -15,7 +15,6 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
-constexpr std::uint64_t kMaxPieceBytes = kPlaceBytes;
 constexpr int kResolveMs = 200;
 constexpr int kRefusedByApplication = 28;  // InfiniBand, 12.6.7.2: "consumer reject"
 
@@ -56,10 +55,10 @@ Status check(const rdma_cm_event& event, rdma_cm_event_type wanted) {
 Status RdmaSender::prepare() {
   if (options_.lanes == 0 || options_.lanes > kMaxLanes || options_.depth == 0 ||
       options_.depth > kMaxDepth || options_.token.size() > kMaxRdmaTokenBytes ||
-      options_.piece_bytes == 0 || options_.piece_bytes > kMaxPieceBytes) {
+      options_.piece_bytes == 0 || options_.piece_bytes > kPlaceBytes) {
     return Error(Code::kInvalidArgument,
                  fmt::format("an RDMA channel has 1 to {} lanes of depth 1 to {}, pieces of 1 byte "
-                             "to 1 GiB, and a token of at most {} bytes",
+                             "to 2 MiB, and a token of at most {} bytes",
                              kMaxLanes, kMaxDepth, kMaxRdmaTokenBytes));
   }
   GCR_TRY(check_rdma_available());
@@ -128,8 +127,8 @@ Status RdmaSender::connect_lane(const Address& address, unsigned lane) {
 
 }  // namespace rdma
 
-Result<std::unique_ptr<RdmaChannel>> connect_rdma(const std::vector<Address>& addresses,
-                                                  const RdmaOptions& options) {
+Result<std::unique_ptr<Channel>> connect_rdma(const std::vector<Address>& addresses,
+                                              const RdmaOptions& options) {
   std::vector<Address> reachable = addresses;
   if (reachable.empty()) return Error(Code::kInvalidArgument, "no address to connect to");
   auto sender = std::make_unique<rdma::RdmaSender>(options);

@@ -9,11 +9,11 @@ constexpr int kWritableFromAfar = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRI
 
 }  // namespace
 
-Status Regions::add(RegionId region, const DmaBuf& memory) {
-  GCR_ASSIGN(auto registered, domains.register_all(memory, kWritableFromAfar));
-  GCR_TRY(table_.add(region, memory.addresses));
+Status Regions::add(RegionId region, std::span<std::byte> bytes) {
+  GCR_ASSIGN(auto registered, domains.register_all(bytes, kWritableFromAfar));
+  GCR_TRY(table_.add(region, bytes));
   const std::lock_guard lock(mutex_);
-  regions_[region] = {memory.addresses.size(), std::move(registered)};
+  regions_[region] = {bytes.size(), std::move(registered)};
   return {};
 }
 
@@ -21,7 +21,7 @@ Status Regions::open_window(std::span<std::byte> bytes, unsigned lanes) {
   const std::lock_guard lock(mutex_);
   if (!window_.empty())
     return Error(Code::kInvalidArgument, "the landing window was opened before");
-  GCR_ASSIGN(window_, domains.register_all({.addresses = bytes}, kWritableFromAfar));
+  GCR_ASSIGN(window_, domains.register_all(bytes, kWritableFromAfar));
   parts_.open(bytes, lanes);
   return {};
 }

@@ -19,7 +19,7 @@ class Regions {
   /// Protection domains of the devices that may write; complete before the first region is added.
   Domains domains;
 
-  Status add(RegionId region, const DmaBuf& memory);
+  Status add(RegionId region, std::span<std::byte> bytes);
   /// Registers the landing window, for at most `lanes` lanes. Call once, before the first region
   /// without memory of its own.
   Status open_window(std::span<std::byte> bytes, unsigned lanes);

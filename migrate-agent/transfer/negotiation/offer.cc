@@ -13,7 +13,7 @@
 #include <thread>
 
 #include "src/base/unique_fd.h"
-#include "transport/rdma/devices.h"
+#include "transport/rdma/rdma.h"
 
 namespace gcr::transfer {
 namespace {
@@ -64,7 +64,7 @@ proto::DataOffer data_offer(bool unencrypted) {
   offer.set_unencrypted(unencrypted);
   offer.set_cores(std::max(1U, std::thread::hardware_concurrency()));
   offer.set_link_bytes_per_s(fastest_link());
-  offer.set_no_rdma(transport::rdma_devices().reason);
+  offer.set_no_rdma(transport::why_no_rdma());
   return offer;
 }
 
