@@ -26,10 +26,6 @@ namespace {
 // RFC 5705: labels that begin with EXPERIMENTAL need no registration.
 constexpr std::string_view kBindingLabel = "EXPERIMENTAL gcr-migrate transfer";
 
-struct FreeSsl {
-  void operator()(SSL* ssl) const { SSL_free(ssl); }
-};
-
 // AES-128-GCM first: with AES instructions it is the fastest, and as strong as the handshake.
 constexpr const char* kCipherSuites =
     "TLS_AES_128_GCM_SHA256:TLS_AES_256_GCM_SHA384:TLS_CHACHA20_POLY1305_SHA256";
@@ -160,7 +156,7 @@ Result<bool> enable_kernel_tls(int socket, int direction, const TrafficSecret& s
 Status Stream::start_tls(SSL_CTX* context, Side side, const VerifyPeer& verify_peer,
                          const Uuid& transfer) {
   usable_ = false;
-  const std::unique_ptr<SSL, FreeSsl> ssl(SSL_new(context));
+  const std::unique_ptr<SSL, decltype(&SSL_free)> ssl(SSL_new(context), SSL_free);
   if (!ssl || SSL_set_fd(ssl.get(), socket_.get()) != 1 ||
       SSL_set_min_proto_version(ssl.get(), TLS1_3_VERSION) != 1 ||
       SSL_set_ciphersuites(ssl.get(), kCipherSuites) != 1 ||

@@ -82,7 +82,6 @@ class TcpChannel final : public Channel {
   void finish_sending(Lock& lock, Lane& lane);
   void wait_for_end();
   Status fail(Error error);
-  Status fail_locked(Error error);
   Error with_address(const Lane& lane, const Error& error) const;
 
   // Lanes' threads (sender_lane.cc).

@@ -20,10 +20,6 @@ namespace {
 
 constexpr std::uint64_t kBytesPerMegabit = 1'000'000 / 8;
 
-struct FreeInterfaces {
-  void operator()(ifaddrs* list) const { ::freeifaddrs(list); }
-};
-
 template <class Command>
 bool ask_driver(int socket, const char* interface, Command& command) {
   ifreq request{};
@@ -48,7 +44,7 @@ std::uint64_t fastest_link() {
   const UniqueFd socket(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
   ifaddrs* list = nullptr;
   if (!socket || ::getifaddrs(&list) != 0) return 0;
-  const std::unique_ptr<ifaddrs, FreeInterfaces> interfaces(list);
+  const std::unique_ptr<ifaddrs, decltype(&::freeifaddrs)> owner(list, ::freeifaddrs);
   std::uint64_t fastest = 0;
   for (const ifaddrs* at = list; at != nullptr; at = at->ifa_next) {
     if ((at->ifa_flags & IFF_LOOPBACK) != 0 || (at->ifa_flags & IFF_RUNNING) == 0) continue;
