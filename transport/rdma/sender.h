@@ -16,7 +16,6 @@
 #include <vector>
 
 #include "src/base/unique_fd.h"
-#include "transport/pacer.h"
 #include "transport/rdma/sender_lane.h"
 #include "transport/transfer.h"
 

@@ -20,10 +20,10 @@
 #include "src/base/uuid.h"
 #include "transport/address.h"
 #include "transport/channel.h"
-#include "transport/pacer.h"
 #include "transport/tcp/frame_log.h"
 #include "transport/tcp/sender_connection.h"
 #include "transport/tcp/tcp.h"
+#include "transport/transfer.h"
 
 namespace gcr::transport {
 

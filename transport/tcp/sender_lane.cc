@@ -9,7 +9,6 @@
 
 #include "transport/lane_thread.h"
 #include "transport/tcp/sender.h"
-#include "transport/tcp/socket.h"
 
 namespace gcr::transport {
 namespace {
