@@ -9,7 +9,7 @@
 //        20  stored   u32   bytes that follow the header
 //        24  codec    u16   Codec
 //        26  memory   u16   whose pages the image has: a number below kMaxMemories, or 0 for no
-//                           memory's; with the highest bit, shared memory's (memory_names.h)
+//                           memory's; with the highest bit, shared memory's
 //        28  round    u32   below kMaxRounds: a page replaces what an earlier round sent for it
 //        32  present  256 bits, the lowest first: pages that the payload holds, in order
 //        64  payload        these pages, compressed by the codec; the last page of an image may be
@@ -23,6 +23,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string_view>
 
 #include "src/base/result.h"
 #include "src/base/units.h"
@@ -39,6 +40,12 @@ inline constexpr std::uint32_t kMaxFiles = 65536;
 inline constexpr std::uint64_t kMaxFileBytes = std::uint64_t{1} << 47;  ///< an address fits
 inline constexpr std::uint32_t kMaxRounds = kWindowBytes;
 inline constexpr std::uint32_t kMaxMemories = 1 << 15;
+
+/// How the names of images begin that have memory which CRIU left out.
+/// Of one process: an offset is an address.
+inline constexpr std::string_view kPrivateMemory = "private-memory-";
+/// Without a name, for processes to map: an offset is one in the memory.
+inline constexpr std::string_view kSharedMemory = "shared-memory-";
 
 using PresentPages = std::bitset<kPagesPerWindow>;
 

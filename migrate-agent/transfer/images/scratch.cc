@@ -1,12 +1,39 @@
-#include "migrate-agent/transfer/images/scratch_directory.h"
+#include "migrate-agent/transfer/images/scratch.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <linux/mount.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cerrno>
 
 #include "src/base/log.h"
+#include "src/base/units.h"
 
 namespace gcr::images {
+namespace {
+
+// glibc has these since 2.36, in a header that conflicts with the kernel's.
+int fs_open(const char* type) {
+  return static_cast<int>(::syscall(SYS_fsopen, type, FSOPEN_CLOEXEC));
+}
+int fs_pick(int root) {
+  return static_cast<int>(::syscall(SYS_fspick, root, "", FSPICK_EMPTY_PATH | FSPICK_CLOEXEC));
+}
+bool set(int context, const char* key, const std::string& value) {
+  return ::syscall(SYS_fsconfig, context, FSCONFIG_SET_STRING, key, value.c_str(), 0) == 0;
+}
+bool act(int context, unsigned command) {
+  return ::syscall(SYS_fsconfig, context, command, nullptr, nullptr, 0) == 0;
+}
+int mount_nowhere(int context) {
+  return static_cast<int>(::syscall(SYS_fsmount, context, FSMOUNT_CLOEXEC,
+                                    MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | MOUNT_ATTR_NOEXEC));
+}
+
+}  // namespace
 
 Result<ScratchDirectory> ScratchDirectory::create(const std::filesystem::path& path) {
   std::error_code error;
@@ -32,6 +59,34 @@ ScratchDirectory::~ScratchDirectory() {
   std::error_code error;
   std::filesystem::remove_all(path_, error);
   if (error) spdlog::warn("cannot remove {}: {}", path_.string(), error.message());
+}
+
+Result<ImageMemory> ImageMemory::create(std::uint64_t max_bytes) {
+  const UniqueFd context(fs_open("tmpfs"));
+  UniqueFd root;
+  if (context && set(context.get(), "size", std::to_string(max_bytes)) &&
+      set(context.get(), "mode", "0700") && act(context.get(), FSCONFIG_CMD_CREATE)) {
+    root.reset(mount_nowhere(context.get()));
+  }
+  if (!root) {
+    return Error::from_errno(
+        errno, fmt::format("cannot make a tmpfs of {} for images", format_bytes(max_bytes)));
+  }
+  return ImageMemory(std::move(root));
+}
+
+Status ImageMemory::resize(std::uint64_t max_bytes) {
+  const UniqueFd context(fs_pick(root_.get()));
+  if (context && set(context.get(), "size", std::to_string(max_bytes)) &&
+      act(context.get(), FSCONFIG_CMD_RECONFIGURE)) {
+    return {};
+  }
+  return Error::from_errno(
+      errno, fmt::format("cannot make the images' tmpfs {} large", format_bytes(max_bytes)));
+}
+
+std::filesystem::path ImageMemory::path() const {
+  return fmt::format("/proc/self/fd/{}", root_.get());
 }
 
 }  // namespace gcr::images

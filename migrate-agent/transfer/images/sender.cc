@@ -30,7 +30,6 @@
 
 #include "migrate-agent/gpu/digest/digest.h"
 #include "migrate-agent/transfer/images/block.h"
-#include "migrate-agent/transfer/images/memory_names.h"
 #include "migrate-agent/transfer/images/slots.h"
 #include "src/base/raw_bytes.h"
 #include "src/base/side_by_side.h"
