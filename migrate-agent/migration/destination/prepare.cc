@@ -13,7 +13,7 @@
 #include "migrate-agent/preflight/compare/host_facts.h"
 #include "migrate-agent/process/inspect/surroundings.h"
 #include "migrate-agent/process/slurm/folder.h"
-#include "migrate-agent/transfer/negotiation/offer.h"
+#include "migrate-agent/transfer/negotiation/negotiation.h"
 #include "src/base/log.h"
 #include "src/base/users.h"
 

@@ -14,7 +14,7 @@
 #include "migrate-agent/preflight/inventory/used_vram.h"
 #include "migrate-agent/process/inspect/descriptors.h"
 #include "migrate-agent/process/inspect/inspect.h"
-#include "migrate-agent/transfer/negotiation/offer.h"
+#include "migrate-agent/transfer/negotiation/negotiation.h"
 #include "src/base/limits.h"
 #include "src/base/units.h"
 
