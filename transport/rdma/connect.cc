@@ -18,6 +18,13 @@ using std::chrono::steady_clock;
 constexpr int kResolveMs = 200;
 constexpr int kRefusedByApplication = 28;  // InfiniBand, 12.6.7.2: "consumer reject"
 
+/// Decodes the receiver's answer, which comes with an acceptance or rejection.
+Result<std::optional<Error>> answer_in(const rdma_cm_event& event) {
+  const auto& data = event.param.conn;
+  return decode_answer(
+      std::as_bytes(std::span(static_cast<const char*>(data.private_data), data.private_data_len)));
+}
+
 /// Converts a failed connection to an error, with the receiver's reason if it sent one.
 Error refusal(const rdma_cm_event& event) {
   if (event.event != RDMA_CM_EVENT_REJECTED) {
@@ -25,29 +32,22 @@ Error refusal(const rdma_cm_event& event) {
     return Error(unheard ? Code::kTimeout : Code::kUnavailable,
                  fmt::format("{} ({})", rdma_event_str(event.event), std::strerror(-event.status)));
   }
-  const auto& data = event.param.conn;
-  if (event.status != kRefusedByApplication || data.private_data == nullptr) {
+  if (event.status != kRefusedByApplication || event.param.conn.private_data == nullptr) {
     return Error(Code::kUnavailable, "no RDMA receiver listens at this address");
   }
-  auto answer = decode_answer(
-      std::as_bytes(std::span(static_cast<const char*>(data.private_data), data.private_data_len)));
-  if (!answer) return std::move(answer).error();
-  if (!*answer)
-    return Error(Code::kProtocol, "the receiver refused the connection without a reason");
-  return (*answer)->while_doing("the receiver reports");
+  const auto answer = answer_in(event);
+  if (!answer) return answer.error();
+  if (*answer) return (*answer)->while_doing("the receiver reports");
+  return Error(Code::kProtocol, "the receiver refused the connection without a reason");
 }
 
 /// Succeeds if `event` is the `wanted` one.
 Status check(const rdma_cm_event& event, rdma_cm_event_type wanted) {
   if (event.event != wanted) return refusal(event);
   if (wanted != RDMA_CM_EVENT_ESTABLISHED) return {};
-  const auto& data = event.param.conn;
-  GCR_ASSIGN(const auto refused,
-             decode_answer(std::as_bytes(
-                 std::span(static_cast<const char*>(data.private_data), data.private_data_len))));
-  if (refused)
-    return Error(Code::kProtocol, "the receiver accepted the connection and sent an error with it");
-  return {};
+  GCR_ASSIGN(const auto refused, answer_in(event));
+  if (!refused) return {};
+  return Error(Code::kProtocol, "the receiver accepted the connection and sent an error with it");
 }
 
 }  // namespace

@@ -58,7 +58,7 @@ struct BlockHeader {
   std::uint16_t memory = 0;
   bool shared = false;  ///< the memory
   std::uint32_t round = 0;
-  PresentPages present;
+  PresentPages present = {};
 
   bool operator==(const BlockHeader&) const = default;
 
