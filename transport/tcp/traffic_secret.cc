@@ -28,11 +28,6 @@ constexpr Suite kSuites[] = {
     {TLS1_3_CK_AES_256_GCM_SHA384 & 0xffff, EVP_aes_256_gcm, "SHA384", 48},
     {TLS1_3_CK_CHACHA20_POLY1305_SHA256 & 0xffff, EVP_chacha20_poly1305, "SHA256", 32}};
 
-struct FreeKdf {
-  void operator()(EVP_KDF* kdf) const { EVP_KDF_free(kdf); }
-  void operator()(EVP_KDF_CTX* context) const { EVP_KDF_CTX_free(context); }
-};
-
 Error cannot_derive() {
   return Error(Code::kInternal, "OpenSSL cannot derive the keys of a data connection");
 }
@@ -71,9 +66,10 @@ Result<TrafficSecret> TrafficSecret::export_from(SSL* ssl, From from) {
 
 /// Computes HKDF-Expand-Label (RFC 8446, 7.1) without a context.
 Status TrafficSecret::expand(const char* label, std::span<unsigned char> out) const {
-  const std::unique_ptr<EVP_KDF, FreeKdf> kdf(
-      EVP_KDF_fetch(nullptr, OSSL_KDF_NAME_TLS1_3_KDF, nullptr));
-  const std::unique_ptr<EVP_KDF_CTX, FreeKdf> context(EVP_KDF_CTX_new(kdf.get()));
+  const std::unique_ptr<EVP_KDF, decltype(&EVP_KDF_free)> kdf(
+      EVP_KDF_fetch(nullptr, OSSL_KDF_NAME_TLS1_3_KDF, nullptr), EVP_KDF_free);
+  const std::unique_ptr<EVP_KDF_CTX, decltype(&EVP_KDF_CTX_free)> context(
+      EVP_KDF_CTX_new(kdf.get()), EVP_KDF_CTX_free);
   if (!context) return cannot_derive();
   int mode = EVP_KDF_HKDF_MODE_EXPAND_ONLY;
   const std::array<OSSL_PARAM, 7> parameters = {

@@ -16,21 +16,15 @@ namespace gcr::images {
 namespace {
 
 // glibc has these since 2.36, in a header that conflicts with the kernel's.
-int fs_open(const char* type) {
-  return static_cast<int>(::syscall(SYS_fsopen, type, FSOPEN_CLOEXEC));
-}
-int fs_pick(int root) {
-  return static_cast<int>(::syscall(SYS_fspick, root, "", FSPICK_EMPTY_PATH | FSPICK_CLOEXEC));
+template <class... Arguments>
+UniqueFd open_by(long call, Arguments... arguments) {
+  return UniqueFd(static_cast<int>(::syscall(call, arguments...)));
 }
 bool set(int context, const char* key, const std::string& value) {
   return ::syscall(SYS_fsconfig, context, FSCONFIG_SET_STRING, key, value.c_str(), 0) == 0;
 }
 bool act(int context, unsigned command) {
   return ::syscall(SYS_fsconfig, context, command, nullptr, nullptr, 0) == 0;
-}
-int mount_nowhere(int context) {
-  return static_cast<int>(::syscall(SYS_fsmount, context, FSMOUNT_CLOEXEC,
-                                    MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | MOUNT_ATTR_NOEXEC));
 }
 
 }  // namespace
@@ -62,11 +56,12 @@ ScratchDirectory::~ScratchDirectory() {
 }
 
 Result<ImageMemory> ImageMemory::create(std::uint64_t max_bytes) {
-  const UniqueFd context(fs_open("tmpfs"));
+  const UniqueFd context = open_by(SYS_fsopen, "tmpfs", FSOPEN_CLOEXEC);
   UniqueFd root;
   if (context && set(context.get(), "size", std::to_string(max_bytes)) &&
       set(context.get(), "mode", "0700") && act(context.get(), FSCONFIG_CMD_CREATE)) {
-    root.reset(mount_nowhere(context.get()));
+    root = open_by(SYS_fsmount, context.get(), FSMOUNT_CLOEXEC,
+                   MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | MOUNT_ATTR_NOEXEC);
   }
   if (!root) {
     return Error::from_errno(
@@ -76,7 +71,7 @@ Result<ImageMemory> ImageMemory::create(std::uint64_t max_bytes) {
 }
 
 Status ImageMemory::resize(std::uint64_t max_bytes) {
-  const UniqueFd context(fs_pick(root_.get()));
+  const UniqueFd context = open_by(SYS_fspick, root_.get(), "", FSPICK_EMPTY_PATH | FSPICK_CLOEXEC);
   if (context && set(context.get(), "size", std::to_string(max_bytes)) &&
       act(context.get(), FSCONFIG_CMD_RECONFIGURE)) {
     return {};
