@@ -7,7 +7,6 @@
 #include <sys/stat.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 
 #include "migrate-agent/commit/journal/journal_files.h"

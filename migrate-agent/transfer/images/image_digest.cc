@@ -6,7 +6,7 @@
 #include <openssl/params.h>
 #include <openssl/sha.h>
 
-#include <cstring>
+#include <memory>
 #include <tuple>
 
 #include "src/base/little_endian.h"

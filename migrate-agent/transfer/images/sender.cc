@@ -20,8 +20,6 @@
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
-#include <cstring>
-#include <filesystem>
 #include <map>
 #include <mutex>
 #include <optional>
