@@ -121,42 +121,31 @@ const DestinationTransition* find(DestinationState state, DestinationEvent event
 }
 
 std::string_view to_string(SourceState state) {
-  constexpr std::array<std::string_view, 11> kNames = {
-      "invalid", "working", "awaiting",  "committed", "discarded", "confirmed",
-      "aborted", "undone",  "suspended", "resuming",  "resumed"};
+  constexpr auto kNames = std::to_array<std::string_view>(
+      {"invalid", "working", "awaiting", "committed", "discarded", "confirmed", "aborted", "undone",
+       "suspended", "resuming", "resumed"});
   return kNames.at(static_cast<std::size_t>(state));
 }
 
 std::string_view to_string(SourceEvent event) {
-  constexpr std::array<std::string_view, 17> kNames = {
-      "invalid",       "keeper_started", "detaching",         "ask_restore",
-      "vote_received", "failed",         "restarted",         "commit_confirmed",
-      "copy_lost",     "rolled_back",    "resolved_run_here", "resolved_discard_here",
-      "cleared",       "suspended",      "resuming",          "resumed",
-      "ended"};
+  constexpr auto kNames = std::to_array<std::string_view>(
+      {"invalid", "keeper_started", "detaching", "ask_restore", "vote_received", "failed",
+       "restarted", "commit_confirmed", "copy_lost", "rolled_back", "resolved_run_here",
+       "resolved_discard_here", "cleared", "suspended", "resuming", "resumed", "ended"});
   return kNames.at(static_cast<std::size_t>(event));
 }
 
 std::string_view to_string(DestinationState state) {
-  constexpr std::array<std::string_view, 7> kNames = {
-      "invalid", "building", "restored", "committed", "running", "aborted", "gone"};
+  constexpr auto kNames = std::to_array<std::string_view>(
+      {"invalid", "building", "restored", "committed", "running", "aborted", "gone"});
   return kNames.at(static_cast<std::size_t>(state));
 }
 
 std::string_view to_string(DestinationEvent event) {
-  constexpr std::array<std::string_view, 13> kNames = {"invalid",
-                                                       "keeper_started",
-                                                       "restored",
-                                                       "failed",
-                                                       "restarted",
-                                                       "told_commit",
-                                                       "told_abort",
-                                                       "copy_lost",
-                                                       "host_lost",
-                                                       "resumed",
-                                                       "cleared",
-                                                       "resolved_run_here",
-                                                       "resolved_discard_here"};
+  constexpr auto kNames = std::to_array<std::string_view>(
+      {"invalid", "keeper_started", "restored", "failed", "restarted", "told_commit", "told_abort",
+       "copy_lost", "host_lost", "resumed", "cleared", "resolved_run_here",
+       "resolved_discard_here"});
   return kNames.at(static_cast<std::size_t>(event));
 }
 
