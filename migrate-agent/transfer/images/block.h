@@ -41,10 +41,10 @@ inline constexpr std::uint64_t kMaxFileBytes = std::uint64_t{1} << 47;  ///< an 
 inline constexpr std::uint32_t kMaxRounds = kWindowBytes;
 inline constexpr std::uint32_t kMaxMemories = 1 << 15;
 
-/// How the names of images begin that have memory which CRIU left out.
-/// Of one process: an offset is an address.
+/// How the names of images begin that have memory of one process which CRIU left out: an offset is
+/// an address.
 inline constexpr std::string_view kPrivateMemory = "private-memory-";
-/// Without a name, for processes to map: an offset is one in the memory.
+/// The same for memory without a name that processes map: an offset is one in the memory.
 inline constexpr std::string_view kSharedMemory = "shared-memory-";
 
 using PresentPages = std::bitset<kPagesPerWindow>;
