@@ -3,11 +3,15 @@
 // moved the bytes to their destination. The window may be much smaller than the regions.
 #pragma once
 
+#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
+#include <mutex>
 #include <span>
 #include <utility>
+#include <vector>
 
 #include "src/base/result.h"
 #include "src/base/units.h"
@@ -51,6 +55,27 @@ struct LandingWindow {
 
   /// Fails with kInvalidArgument if there are fewer places than `lanes`, or no `on_arrived`.
   Status check(unsigned lanes) const;
+};
+
+/// The free places of a window that any lane may claim, as a stack. Thread-safe. Claimed places
+/// keep it alive.
+class PlacePool : public std::enable_shared_from_this<PlacePool> {
+ public:
+  explicit PlacePool(std::span<std::byte> window);
+
+  /// Claims a place for `length_bytes`, at most kPlaceBytes; waits until one is free. Prefers the
+  /// place that was released last, because its bytes may be in the cache. Fails with kCancelled
+  /// after close().
+  Result<Place> take(std::uint64_t length_bytes);
+
+  /// Makes all running and later waits in take() fail. Never blocks.
+  void close();
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable place_released_;
+  std::vector<std::byte*> free_;  ///< guarded by mutex_
+  bool closed_ = false;           ///< guarded by mutex_
 };
 
 }  // namespace gcr::transport

@@ -324,9 +324,8 @@ void print(const Options& options, double seconds, std::uint64_t bytes, const Us
 Result<std::unique_ptr<transport::Channel>> connect(const Options& options, SSL_CTX* tls,
                                                     std::uint16_t port) {
   if (options.rdma) {
-    GCR_ASSIGN(auto channel, transport::connect_rdma({{.host = options.address, .port = port}},
-                                                     {.lanes = options.lanes, .token = kToken}));
-    return std::unique_ptr<transport::Channel>(std::move(channel));
+    return transport::connect_rdma({{.host = options.address, .port = port}},
+                                   {.lanes = options.lanes, .token = kToken});
   }
   transport::TcpOptions how{.lanes = options.lanes, .token = kToken};
   if (options.tls) {

@@ -63,7 +63,7 @@ class RdmaTransfer : public Transfer {
   std::chrono::milliseconds peer_timeout_ = transport::RdmaOptions{}.peer_timeout;
   std::unique_ptr<transport::RdmaReceiver> receiver_;
   std::vector<transport::Address> addresses_;
-  std::unique_ptr<transport::RdmaChannel> channel_;
+  std::unique_ptr<transport::Channel> channel_;
   RdmaLink link_;  ///< repaired before the ends say goodbye
 };
 

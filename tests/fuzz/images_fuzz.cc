@@ -4,7 +4,7 @@
 
 #include <filesystem>
 
-#include "migrate-agent/transfer/images/scratch_directory.h"
+#include "migrate-agent/transfer/images/scratch.h"
 #include "migrate-agent/transfer/images/store.h"
 #include "tests/fuzz/input.h"
 

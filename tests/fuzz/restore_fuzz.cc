@@ -5,7 +5,7 @@
 #include <filesystem>
 
 #include "migrate-agent/migration/destination/request_checks.h"
-#include "migrate-agent/transfer/images/scratch_directory.h"
+#include "migrate-agent/transfer/images/scratch.h"
 #include "migrate-agent/transfer/images/store.h"
 #include "tests/fuzz/input.h"
 #include "tests/fuzz/requests.h"

@@ -15,8 +15,6 @@ class RdmaLink {
  public:
   static constexpr const char* kSenderAddress = "10.9.0.1";
   static constexpr const char* kReceiverAddress = "10.9.0.2";
-  static constexpr const char* kSenderDevice = "rxe-a";
-  static constexpr const char* kReceiverDevice = "rxe-b";
 
   RdmaLink() = default;
   RdmaLink(const RdmaLink&) = delete;

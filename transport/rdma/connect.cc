@@ -15,9 +15,15 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
-constexpr std::uint64_t kMaxPieceBytes = kPlaceBytes;
 constexpr int kResolveMs = 200;
 constexpr int kRefusedByApplication = 28;  // InfiniBand, 12.6.7.2: "consumer reject"
+
+/// Decodes the receiver's answer, which comes with an acceptance or rejection.
+Result<std::optional<Error>> answer_in(const rdma_cm_event& event) {
+  const auto& data = event.param.conn;
+  return decode_answer(
+      std::as_bytes(std::span(static_cast<const char*>(data.private_data), data.private_data_len)));
+}
 
 /// Converts a failed connection to an error, with the receiver's reason if it sent one.
 Error refusal(const rdma_cm_event& event) {
@@ -26,29 +32,22 @@ Error refusal(const rdma_cm_event& event) {
     return Error(unheard ? Code::kTimeout : Code::kUnavailable,
                  fmt::format("{} ({})", rdma_event_str(event.event), std::strerror(-event.status)));
   }
-  const auto& data = event.param.conn;
-  if (event.status != kRefusedByApplication || data.private_data == nullptr) {
+  if (event.status != kRefusedByApplication || event.param.conn.private_data == nullptr) {
     return Error(Code::kUnavailable, "no RDMA receiver listens at this address");
   }
-  auto answer = decode_answer(
-      std::as_bytes(std::span(static_cast<const char*>(data.private_data), data.private_data_len)));
-  if (!answer) return std::move(answer).error();
-  if (!*answer)
-    return Error(Code::kProtocol, "the receiver refused the connection without a reason");
-  return (*answer)->while_doing("the receiver reports");
+  const auto answer = answer_in(event);
+  if (!answer) return answer.error();
+  if (*answer) return (*answer)->while_doing("the receiver reports");
+  return Error(Code::kProtocol, "the receiver refused the connection without a reason");
 }
 
 /// Succeeds if `event` is the `wanted` one.
 Status check(const rdma_cm_event& event, rdma_cm_event_type wanted) {
   if (event.event != wanted) return refusal(event);
   if (wanted != RDMA_CM_EVENT_ESTABLISHED) return {};
-  const auto& data = event.param.conn;
-  GCR_ASSIGN(const auto refused,
-             decode_answer(std::as_bytes(
-                 std::span(static_cast<const char*>(data.private_data), data.private_data_len))));
-  if (refused)
-    return Error(Code::kProtocol, "the receiver accepted the connection and sent an error with it");
-  return {};
+  GCR_ASSIGN(const auto refused, answer_in(event));
+  if (!refused) return {};
+  return Error(Code::kProtocol, "the receiver accepted the connection and sent an error with it");
 }
 
 }  // namespace
@@ -56,10 +55,10 @@ Status check(const rdma_cm_event& event, rdma_cm_event_type wanted) {
 Status RdmaSender::prepare() {
   if (options_.lanes == 0 || options_.lanes > kMaxLanes || options_.depth == 0 ||
       options_.depth > kMaxDepth || options_.token.size() > kMaxRdmaTokenBytes ||
-      options_.piece_bytes == 0 || options_.piece_bytes > kMaxPieceBytes) {
+      options_.piece_bytes == 0 || options_.piece_bytes > kPlaceBytes) {
     return Error(Code::kInvalidArgument,
                  fmt::format("an RDMA channel has 1 to {} lanes of depth 1 to {}, pieces of 1 byte "
-                             "to 1 GiB, and a token of at most {} bytes",
+                             "to 2 MiB, and a token of at most {} bytes",
                              kMaxLanes, kMaxDepth, kMaxRdmaTokenBytes));
   }
   GCR_TRY(check_rdma_available());
@@ -128,8 +127,8 @@ Status RdmaSender::connect_lane(const Address& address, unsigned lane) {
 
 }  // namespace rdma
 
-Result<std::unique_ptr<RdmaChannel>> connect_rdma(const std::vector<Address>& addresses,
-                                                  const RdmaOptions& options) {
+Result<std::unique_ptr<Channel>> connect_rdma(const std::vector<Address>& addresses,
+                                              const RdmaOptions& options) {
   std::vector<Address> reachable = addresses;
   if (reachable.empty()) return Error(Code::kInvalidArgument, "no address to connect to");
   auto sender = std::make_unique<rdma::RdmaSender>(options);

@@ -17,13 +17,6 @@ std::uint64_t identity(Completion::Kind kind, unsigned slot) {
   return static_cast<std::uint64_t>(kind) << kKindShift | slot;
 }
 
-Completion completion_of(const ibv_wc& raw) {
-  return {.kind = static_cast<Completion::Kind>(raw.wr_id >> kKindShift),
-          .slot = static_cast<unsigned>(raw.wr_id),
-          .length_bytes = raw.byte_len,
-          .raw = raw};
-}
-
 /// Converts the result of a call that returns an errno value instead of setting errno.
 Error posting_error(int error, std::string_view doing) {
   errno = error;
@@ -154,7 +147,10 @@ Status QueuePair::drain(const std::function<Status(const Completion&)>& take) {
     const int count = ibv_poll_cq(completions_.get(), some.size(), some.data());
     if (count < 0) return Error(Code::kIo, "cannot poll the completion queue of an RDMA device");
     for (const ibv_wc& raw : std::span(some).first(static_cast<std::size_t>(count))) {
-      const Completion completion = completion_of(raw);
+      const Completion completion{.kind = static_cast<Completion::Kind>(raw.wr_id >> kKindShift),
+                                  .slot = static_cast<unsigned>(raw.wr_id),
+                                  .length_bytes = raw.byte_len,
+                                  .raw = raw};
       if (completion.succeeded()) last_heard_ = std::chrono::steady_clock::now();
       if (completion.succeeded() && completion.kind == Completion::Kind::kProbe) {
         probing_ = false;

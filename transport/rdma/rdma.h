@@ -7,14 +7,13 @@
 // reconnect. messages.h has the protocol.
 //
 // Tested only over soft RoCE (rdma_rxe). Not tested, for lack of hardware: InfiniBand, several
-// devices of different speed, and everything about dma-bufs except their refusal.
+// devices of different speed.
 #pragma once
 
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <span>
 #include <string>
 #include <vector>
 
@@ -22,20 +21,16 @@
 #include "src/base/units.h"
 #include "transport/address.h"
 #include "transport/channel.h"
-#include "transport/rdma/devices.h"
 
 namespace gcr::transport {
 
 /// The longest token, in bytes: it must fit the private data of a connection request.
 inline constexpr std::size_t kMaxRdmaTokenBytes = 32;
 
-/// Memory of a device, such as VRAM, that its driver exports as a dma-buf.
-struct DmaBuf {
-  int fd = -1;                     ///< used during the call only; -1: ordinary memory
-  std::uint64_t offset_bytes = 0;  ///< of the memory in the dma-buf
-  /// The addresses by which writes name the memory, one per byte. Never dereferenced.
-  std::span<std::byte> addresses;
-};
+/// Returns why no device of this host can be used, as a sentence for the operator; empty if one
+/// can. Looks in the calling thread's network namespace, and opens each device briefly: takes
+/// milliseconds.
+std::string why_no_rdma();
 
 struct RdmaOptions {
   unsigned lanes = 1;      ///< number of queue pairs, 1 to 64
@@ -49,14 +44,6 @@ struct RdmaOptions {
   unsigned depth = 16;
 };
 
-/// The sender's end over RDMA.
-class RdmaChannel : public Channel {
- public:
-  /// Adds memory of a device as a source: writes may then name bytes within `source.addresses`.
-  /// Fails with kUnsupported if RdmaDevice::dma_buf is false, and leaves the channel intact.
-  virtual Status add_source_dmabuf(const DmaBuf& source) = 0;
-};
-
 /// Connects all lanes, spread over the receiver's addresses in turn, and returns once the receiver
 /// has accepted each. The addresses must belong to interfaces of RDMA devices; an address that
 /// cannot be reached is skipped if another can. On failure nothing stays open; the error has the
@@ -67,8 +54,8 @@ class RdmaChannel : public Channel {
 /// not be reused for other memory. The receiver's device refuses a write with a revoked key, which
 /// breaks the channel with kNotFound; for a region without memory of its own, the receiver refuses
 /// the write. The destructor ends the transfer if the channel is intact; call flush() before.
-Result<std::unique_ptr<RdmaChannel>> connect_rdma(const std::vector<Address>& addresses,
-                                                  const RdmaOptions& options);
+Result<std::unique_ptr<Channel>> connect_rdma(const std::vector<Address>& addresses,
+                                              const RdmaOptions& options);
 
 struct RdmaReceiverOptions {
   std::vector<Address> addresses;  ///< at least one; port 0: any
@@ -88,10 +75,6 @@ class RdmaReceiver : public Receiver {
  public:
   /// The addresses for connect_rdma() at the peer: those of the options, with the actual ports.
   virtual std::vector<Address> addresses() const = 0;
-
-  /// Adds a region in memory of a device. Fails with kUnsupported, and adds nothing, if
-  /// RdmaDevice::dma_buf is false.
-  virtual Status add_region_dmabuf(RegionId region, const DmaBuf& memory) = 0;
 };
 
 /// Listens on addresses of RDMA devices. Fails with kUnsupported if an address, or this host, has

@@ -31,10 +31,7 @@ class RdmaListener final : public RdmaReceiver {
 
   std::vector<Address> addresses() const override { return options_.addresses; }
   Status add_region(RegionId region, std::span<std::byte> bytes) override {
-    return incoming_.regions.add(region, {.addresses = bytes});
-  }
-  Status add_region_dmabuf(RegionId region, const DmaBuf& memory) override {
-    return incoming_.regions.add(region, memory);
+    return incoming_.regions.add(region, bytes);
   }
   Status open_window(LandingWindow window) override {
     GCR_TRY(window.check(options_.max_lanes));

@@ -39,28 +39,21 @@ Error RdmaSender::fail(Error error) {
 }
 
 Status RdmaSender::add_source(std::span<const std::byte> bytes) {
-  return add_source_dmabuf(
-      {.addresses = {const_cast<std::byte*>(bytes.data()), bytes.size()}});  // only read from
-}
-
-Status RdmaSender::add_source_dmabuf(const DmaBuf& source) {
-  GCR_ASSIGN(auto registered, domains_.register_all(source, 0));
+  GCR_ASSIGN(auto registered, domains_.register_all(bytes, 0));
   const std::unique_lock lock(sources_mutex_);
-  sources_.push_back({.addresses = source.addresses,
-                      .readable = source.fd < 0,
-                      .registered = std::move(registered)});
+  sources_.push_back({.bytes = bytes, .registered = std::move(registered)});
   return {};
 }
 
 /// The key with which a lane of `domain` reads `bytes` in place; nullopt if they must be copied.
 std::optional<std::uint32_t> RdmaSender::local_key(std::span<const std::byte> bytes,
                                                    const ibv_pd* domain) const {
+  if (bytes.size() <= kCopiedBytes) return std::nullopt;
   const std::shared_lock lock(sources_mutex_);
   const std::less_equal<> not_after;
   for (const Source& source : sources_) {
-    if (not_after(source.addresses.data(), bytes.data()) &&
-        not_after(bytes.data() + bytes.size(), source.addresses.data() + source.addresses.size())) {
-      if (source.readable && bytes.size() <= kCopiedBytes) return std::nullopt;
+    if (not_after(source.bytes.data(), bytes.data()) &&
+        not_after(bytes.data() + bytes.size(), source.bytes.data() + source.bytes.size())) {
       return of_domain(source.registered, domain)->lkey;
     }
   }

@@ -16,13 +16,12 @@
 #include <vector>
 
 #include "src/base/unique_fd.h"
-#include "transport/pacer.h"
 #include "transport/rdma/sender_lane.h"
 #include "transport/transfer.h"
 
 namespace gcr::transport::rdma {
 
-class RdmaSender final : public RdmaChannel {
+class RdmaSender final : public Channel {
  public:
   explicit RdmaSender(const RdmaOptions& options) : options_(options) {}
   ~RdmaSender() override;
@@ -34,7 +33,6 @@ class RdmaSender final : public RdmaChannel {
   Status start(std::string peer);
 
   Status add_source(std::span<const std::byte> bytes) override;
-  Status add_source_dmabuf(const DmaBuf& source) override;
   Status write(RegionId region, std::uint64_t offset, std::span<const std::byte> bytes) override;
   Status flush() override;
   void limit_rate(std::uint64_t bytes_per_second) override { pacer_.limit(bytes_per_second); }
@@ -44,8 +42,7 @@ class RdmaSender final : public RdmaChannel {
 
  private:
   struct Source {
-    std::span<const std::byte> addresses;
-    bool readable = true;  ///< by the CPU
+    std::span<const std::byte> bytes;
     std::vector<MemoryRegion> registered;
   };
 

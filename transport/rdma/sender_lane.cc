@@ -38,8 +38,7 @@ Status SenderLane::wait(std::unique_lock<std::mutex>& lock,
 Result<unsigned> SenderLane::claim_slot(std::unique_lock<std::mutex>& lock, MessageType request) {
   auto free = slots_.end();
   GCR_TRY(wait(lock, [&] {
-    free = std::find_if(slots_.begin(), slots_.end(),
-                        [](const Slot& slot) { return slot.request == MessageType::kInvalid; });
+    free = std::ranges::find(slots_, MessageType::kInvalid, &Slot::request);
     return free != slots_.end();
   }));
   const auto slot = static_cast<unsigned>(free - slots_.begin());

@@ -17,20 +17,6 @@ namespace {
 constexpr std::uint8_t kAttemptsWithoutReceive = 3;
 constexpr std::uint8_t kRetries = 7;  // the largest value of a queue pair
 
-Result<MemoryRegion> register_dmabuf(ibv_pd* domain, const DmaBuf& memory, int access) {
-  MemoryRegion region(ibv_reg_dmabuf_mr(domain, memory.offset_bytes, memory.addresses.size(),
-                                        reinterpret_cast<std::uint64_t>(memory.addresses.data()),
-                                        memory.fd, access));
-  if (region) return region;
-  const char* const device = ibv_get_device_name(domain->context->device);
-  if (errno == EOPNOTSUPP || errno == EPROTONOSUPPORT) {
-    return Error(Code::kUnsupported,
-                 fmt::format("{} cannot register memory of other devices (dma-buf)", device));
-  }
-  return verbs_error(fmt::format("register {} of a dma-buf with {}",
-                                 format_bytes(memory.addresses.size()), device));
-}
-
 }  // namespace
 
 Error verbs_error(std::string_view doing) {
@@ -104,12 +90,6 @@ Result<MemoryRegion> register_memory(ibv_pd* domain, std::span<const std::byte> 
   return region;
 }
 
-bool can_register_dmabuf(ibv_pd* domain) {
-  // An invalid descriptor: a driver without dma-buf support fails with another errno.
-  const MemoryRegion none(ibv_reg_dmabuf_mr(domain, 0, 4096, 0, -1, IBV_ACCESS_LOCAL_WRITE));
-  return errno == EBADF;
-}
-
 Result<ibv_pd*> Domains::add(ibv_context* device) {
   if (ibv_pd* const known = find(device)) return known;
   GCR_ASSIGN(ProtectionDomain domain, make_protection_domain(device));
@@ -123,13 +103,12 @@ ibv_pd* Domains::find(const ibv_context* device) const {
   return nullptr;
 }
 
-Result<std::vector<MemoryRegion>> Domains::register_all(const DmaBuf& memory, int access) const {
+Result<std::vector<MemoryRegion>> Domains::register_all(std::span<const std::byte> bytes,
+                                                        int access) const {
   std::vector<MemoryRegion> regions;
   for (const ProtectionDomain& domain : domains_) {
-    if (memory.addresses.empty()) break;
-    GCR_ASSIGN(MemoryRegion region, memory.fd < 0
-                                        ? register_memory(domain.get(), memory.addresses, access)
-                                        : register_dmabuf(domain.get(), memory, access));
+    if (bytes.empty()) break;
+    GCR_ASSIGN(MemoryRegion region, register_memory(domain.get(), bytes, access));
     regions.push_back(std::move(region));
   }
   return regions;

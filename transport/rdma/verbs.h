@@ -13,7 +13,6 @@
 #include <vector>
 
 #include "src/base/result.h"
-#include "transport/rdma/rdma.h"
 
 namespace gcr::transport::rdma {
 
@@ -70,7 +69,8 @@ class Domains {
   ibv_pd* find(const ibv_context* device) const;
 
   /// Registers memory with every device.
-  Result<std::vector<MemoryRegion>> register_all(const DmaBuf& memory, int access) const;
+  Result<std::vector<MemoryRegion>> register_all(std::span<const std::byte> bytes,
+                                                 int access) const;
 
  private:
   std::vector<ProtectionDomain> domains_;
@@ -78,9 +78,6 @@ class Domains {
 
 /// Finds the registration with `domain` in the result of register_all(); null if there is none.
 const ibv_mr* of_domain(const std::vector<MemoryRegion>& regions, const ibv_pd* domain);
-
-/// Whether the device can register dma-bufs.
-bool can_register_dmabuf(ibv_pd* domain);
 
 /// Makes the device of `id` fail when the peer acknowledges nothing for about `peer_timeout`. Call
 /// it before connect or accept.

@@ -13,8 +13,6 @@ namespace {
 constexpr std::uint32_t kMagic = 0x31524347;  // "GCR1"
 
 static_assert(4 + 2 + 2 + 4 + 4 + 8 + 8 == kHeaderBytes);
-static_assert(sizeof(HeaderBytes) == kHeaderBytes);
-static_assert(sizeof(HelloBytes) == kHelloBytes);
 static_assert(sizeof(Uuid::bytes) == 16);
 
 bool length_fits(FrameType type, std::uint32_t length) {

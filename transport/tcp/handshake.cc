@@ -26,10 +26,6 @@ namespace {
 // RFC 5705: labels that begin with EXPERIMENTAL need no registration.
 constexpr std::string_view kBindingLabel = "EXPERIMENTAL gcr-migrate transfer";
 
-struct FreeSsl {
-  void operator()(SSL* ssl) const { SSL_free(ssl); }
-};
-
 // AES-128-GCM first: with AES instructions it is the fastest, and as strong as the handshake.
 constexpr const char* kCipherSuites =
     "TLS_AES_128_GCM_SHA256:TLS_AES_256_GCM_SHA384:TLS_CHACHA20_POLY1305_SHA256";
@@ -56,24 +52,13 @@ class SigpipeGuard {
   sigset_t before_;
 };
 
-/// Whether `reason` is an alert, or an error of this side, about a certificate.
-bool about_certificate(int reason) {
-  switch (reason) {
-    case SSL_R_CERTIFICATE_VERIFY_FAILED:
-    case SSL_R_PEER_DID_NOT_RETURN_A_CERTIFICATE:
-    case SSL_R_SSLV3_ALERT_BAD_CERTIFICATE:
-    case SSL_R_SSLV3_ALERT_CERTIFICATE_EXPIRED:
-    case SSL_R_SSLV3_ALERT_CERTIFICATE_REVOKED:
-    case SSL_R_SSLV3_ALERT_CERTIFICATE_UNKNOWN:
-    case SSL_R_SSLV3_ALERT_UNSUPPORTED_CERTIFICATE:
-    case SSL_R_TLSV1_ALERT_UNKNOWN_CA:
-    case SSL_R_TLSV1_ALERT_ACCESS_DENIED:
-    case SSL_R_TLSV13_ALERT_CERTIFICATE_REQUIRED:
-      return true;
-    default:
-      return false;
-  }
-}
+// Reasons of alerts, and of errors of this side, that are about a certificate.
+constexpr int kAboutCertificates[] = {
+    SSL_R_CERTIFICATE_VERIFY_FAILED,           SSL_R_PEER_DID_NOT_RETURN_A_CERTIFICATE,
+    SSL_R_SSLV3_ALERT_BAD_CERTIFICATE,         SSL_R_SSLV3_ALERT_CERTIFICATE_EXPIRED,
+    SSL_R_SSLV3_ALERT_CERTIFICATE_REVOKED,     SSL_R_SSLV3_ALERT_CERTIFICATE_UNKNOWN,
+    SSL_R_SSLV3_ALERT_UNSUPPORTED_CERTIFICATE, SSL_R_TLSV1_ALERT_UNKNOWN_CA,
+    SSL_R_TLSV1_ALERT_ACCESS_DENIED,           SSL_R_TLSV13_ALERT_CERTIFICATE_REQUIRED};
 
 // The only place where OpenSSL's errors are converted.
 Error handshake_error(SSL* ssl, int result) {
@@ -99,7 +84,8 @@ Error handshake_error(SSL* ssl, int result) {
                                               X509_verify_cert_error_string(verdict));
   }
   const char* text = ERR_reason_error_string(code);
-  return Error(about_certificate(reason) ? Code::kPermissionDenied : Code::kProtocol,
+  const bool about_certificate = std::ranges::count(kAboutCertificates, reason) > 0;
+  return Error(about_certificate ? Code::kPermissionDenied : Code::kProtocol,
                what + ": " + (text != nullptr ? text : "unknown TLS error"));
 }
 
@@ -160,7 +146,7 @@ Result<bool> enable_kernel_tls(int socket, int direction, const TrafficSecret& s
 Status Stream::start_tls(SSL_CTX* context, Side side, const VerifyPeer& verify_peer,
                          const Uuid& transfer) {
   usable_ = false;
-  const std::unique_ptr<SSL, FreeSsl> ssl(SSL_new(context));
+  const std::unique_ptr<SSL, decltype(&SSL_free)> ssl(SSL_new(context), SSL_free);
   if (!ssl || SSL_set_fd(ssl.get(), socket_.get()) != 1 ||
       SSL_set_min_proto_version(ssl.get(), TLS1_3_VERSION) != 1 ||
       SSL_set_ciphersuites(ssl.get(), kCipherSuites) != 1 ||

@@ -8,7 +8,6 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
-#include <array>
 #include <condition_variable>
 #include <list>
 #include <mutex>
@@ -20,8 +19,6 @@
 #include "transport/lane_thread.h"
 #include "transport/region_table.h"
 #include "transport/tcp/frame.h"
-#include "transport/tcp/place_pool.h"
-#include "transport/tcp/socket.h"
 #include "transport/tcp/stream.h"
 #include "transport/tcp/tcp.h"
 #include "transport/transfer.h"
@@ -36,6 +33,8 @@ using std::chrono::steady_clock;
 constexpr std::size_t kMaxPendingConnections = 16;
 // How long a broken connection waits for its sender to read the reason.
 constexpr milliseconds kLinger{5000};
+
+static_assert(kMaxFramePayloadBytes <= kPlaceBytes, "a frame lands in one place");
 
 class FrameReceiver final : public TcpReceiver {
  public:

@@ -222,15 +222,11 @@ Result<std::size_t> RecordOpener::open_record(std::span<const std::byte> record,
   }
   std::memcpy(said.data(), out.data(), direct);
   std::memcpy(said.data() + direct, overflow_.data(), content.size() - direct);
-  GCR_TRY(take_update(said));
-  return std::size_t{0};
-}
-
-Status RecordOpener::take_update(std::span<const std::byte> content) {
-  if (!std::ranges::equal(content, kKeyUpdate)) {
+  if (said != kKeyUpdate) {
     return Error(Code::kProtocol, "receiving data: an unexpected TLS message");
   }
-  return cipher_.update();
+  GCR_TRY(cipher_.update());
+  return std::size_t{0};
 }
 
 }  // namespace gcr::transport

@@ -49,16 +49,13 @@ class RecordCipher {
   Status finish_opening(const std::byte* tag);
 
  private:
-  struct Free {
-    void operator()(EVP_CIPHER_CTX* context) const { EVP_CIPHER_CTX_free(context); }
-  };
-
   RecordCipher(const TrafficSecret& secret, bool seal) : secret_(secret), seal_(seal) {}
   Status start_key();
 
   TrafficSecret secret_;
   bool seal_;
-  std::unique_ptr<EVP_CIPHER_CTX, Free> context_;
+  std::unique_ptr<EVP_CIPHER_CTX, decltype(&EVP_CIPHER_CTX_free)> context_{nullptr,
+                                                                           EVP_CIPHER_CTX_free};
   std::array<unsigned char, kNonceBytes> nonce_{};
   std::uint64_t sequence_ = 0;
 };
@@ -116,7 +113,6 @@ class RecordOpener {
   explicit RecordOpener(RecordCipher cipher);
   Result<std::size_t> open_next(std::span<std::byte> out);
   Result<std::size_t> open_record(std::span<const std::byte> record, std::span<std::byte> out);
-  Status take_update(std::span<const std::byte> content);
 
   RecordCipher cipher_;
   bool failed_ = false;

@@ -66,13 +66,9 @@ Error TcpChannel::with_address(const Lane& lane, const Error& error) const {
   return error.while_doing("data connection to " + describe(places_[lane.place].address));
 }
 
-Status TcpChannel::fail(Error error) {
-  const std::lock_guard lock(mutex_);
-  return fail_locked(std::move(error));
-}
-
 /// Breaks the channel with `error` unless it was broken before; returns the error that broke it.
-Status TcpChannel::fail_locked(Error error) {
+/// mutex_ is held.
+Status TcpChannel::fail(Error error) {
   if (!error_) {
     error_ = std::move(error);
     for (const auto& lane : lanes_) {
@@ -87,7 +83,10 @@ Status TcpChannel::fail_locked(Error error) {
   return *error_;
 }
 
-void TcpChannel::cancel() { (void)fail(Error(Code::kCancelled, "the transfer was cancelled")); }
+void TcpChannel::cancel() {
+  const std::lock_guard lock(mutex_);
+  (void)fail(Error(Code::kCancelled, "the transfer was cancelled"));
+}
 
 Status TcpChannel::write(RegionId region, std::uint64_t offset, std::span<const std::byte> bytes) {
   WaitingWriter writer;
@@ -178,9 +177,7 @@ void TcpChannel::send_on(Lock& lock, Lane& lane, const FrameHeader& header,
   // The sending and the lane's thread both see the failure; only the first gets the real reason.
   if (std::exchange(lane.connected, false)) lane.lost = sent.error();
   lane.connection->shut_down();
-  if (!is_network(sent.error())) {
-    (void)fail_locked(with_address(lane, sent.error()));
-  }
+  if (!is_network(sent.error())) (void)fail(with_address(lane, sent.error()));
 }
 
 void TcpChannel::finish_sending(Lock& lock, Lane& lane) {

@@ -20,10 +20,10 @@
 #include "src/base/uuid.h"
 #include "transport/address.h"
 #include "transport/channel.h"
-#include "transport/pacer.h"
 #include "transport/tcp/frame_log.h"
 #include "transport/tcp/sender_connection.h"
 #include "transport/tcp/tcp.h"
+#include "transport/transfer.h"
 
 namespace gcr::transport {
 
@@ -82,7 +82,6 @@ class TcpChannel final : public Channel {
   void finish_sending(Lock& lock, Lane& lane);
   void wait_for_end();
   Status fail(Error error);
-  Status fail_locked(Error error);
   Error with_address(const Lane& lane, const Error& error) const;
 
   // Lanes' threads (sender_lane.cc).

@@ -9,7 +9,6 @@
 
 #include "transport/lane_thread.h"
 #include "transport/tcp/sender.h"
-#include "transport/tcp/socket.h"
 
 namespace gcr::transport {
 namespace {
@@ -92,7 +91,7 @@ void TcpChannel::run(Lane& lane) {
     const Status again = reconnect(lane, ended);
     if (again) continue;
     const std::lock_guard lock(mutex_);
-    if (!ending_) (void)fail_locked(again.error());
+    if (!ending_) (void)fail(again.error());
     lane.ended = true;
     changed_.notify_all();
     return;

@@ -12,9 +12,11 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "src/base/result.h"
 #include "src/base/unique_fd.h"
+#include "transport/address.h"
 #include "transport/tcp/frame.h"
 #include "transport/tcp/records.h"
 
@@ -29,6 +31,16 @@ using Binding = std::array<unsigned char, 32>;
 inline bool is_network(const Error& error) {
   return error.code() == Code::kUnavailable || error.code() == Code::kTimeout;
 }
+
+/// Sets the socket options of a lane: no delay, and failure when the peer is silent for
+/// `peer_timeout`, both with unacknowledged data (TCP_USER_TIMEOUT) and without (keepalive).
+Status tune_socket(int fd, std::chrono::milliseconds peer_timeout);
+
+/// Connects to the first of `addresses` that answers; `timeout` applies to each. Fails with
+/// kCancelled as soon as `stop` is readable, with kTimeout if the last address did not answer, and
+/// with kUnavailable otherwise. The socket blocks.
+Result<UniqueFd> dial(const std::vector<SocketAddress>& addresses,
+                      std::chrono::milliseconds timeout, int stop);
 
 /// A connection. One thread may send while another receives; only shut_down() may be called from
 /// any thread. All calls fail with kUnavailable if the peer is gone.

@@ -5,7 +5,8 @@
 #include <openssl/evp.h>
 #include <openssl/kdf.h>
 
-#include <cstring>
+#include <algorithm>
+#include <iterator>
 #include <memory>
 #include <string_view>
 
@@ -15,10 +16,17 @@ namespace {
 // RFC 5705: labels that begin with EXPERIMENTAL need no registration.
 constexpr std::string_view kLaneLabel = "EXPERIMENTAL gcr-migrate lane";
 
-struct FreeKdf {
-  void operator()(EVP_KDF* kdf) const { EVP_KDF_free(kdf); }
-  void operator()(EVP_KDF_CTX* context) const { EVP_KDF_CTX_free(context); }
+struct Suite {
+  std::uint16_t id;
+  const EVP_CIPHER* (*cipher)();
+  const char* hash;
+  std::size_t secret_bytes;
 };
+
+constexpr Suite kSuites[] = {
+    {TLS1_3_CK_AES_128_GCM_SHA256 & 0xffff, EVP_aes_128_gcm, "SHA256", 32},
+    {TLS1_3_CK_AES_256_GCM_SHA384 & 0xffff, EVP_aes_256_gcm, "SHA384", 48},
+    {TLS1_3_CK_CHACHA20_POLY1305_SHA256 & 0xffff, EVP_chacha20_poly1305, "SHA256", 32}};
 
 Error cannot_derive() {
   return Error(Code::kInternal, "OpenSSL cannot derive the keys of a data connection");
@@ -38,27 +46,15 @@ RecordKey::~RecordKey() {
 TrafficSecret::~TrafficSecret() { OPENSSL_cleanse(secret_.data(), secret_.size()); }
 
 Result<TrafficSecret> TrafficSecret::export_from(SSL* ssl, From from) {
-  TrafficSecret made;
-  switch (SSL_CIPHER_get_protocol_id(SSL_get_current_cipher(ssl))) {
-    case TLS1_3_CK_AES_128_GCM_SHA256 & 0xffff:
-      made.cipher_ = EVP_aes_128_gcm();
-      made.hash_ = "SHA256";
-      made.secret_bytes_ = 32;
-      break;
-    case TLS1_3_CK_AES_256_GCM_SHA384 & 0xffff:
-      made.cipher_ = EVP_aes_256_gcm();
-      made.hash_ = "SHA384";
-      made.secret_bytes_ = 48;
-      break;
-    case TLS1_3_CK_CHACHA20_POLY1305_SHA256 & 0xffff:
-      made.cipher_ = EVP_chacha20_poly1305();
-      made.hash_ = "SHA256";
-      made.secret_bytes_ = 32;
-      break;
-    default:
-      return Error(Code::kUnsupported,
-                   "the data connection uses a TLS cipher that is not supported");
+  const auto id = SSL_CIPHER_get_protocol_id(SSL_get_current_cipher(ssl));
+  const auto* const suite = std::ranges::find(kSuites, id, &Suite::id);
+  if (suite == std::end(kSuites)) {
+    return Error(Code::kUnsupported, "the data connection uses a TLS cipher that is not supported");
   }
+  TrafficSecret made;
+  made.cipher_ = suite->cipher();
+  made.hash_ = suite->hash;
+  made.secret_bytes_ = suite->secret_bytes;
   const std::string_view who = from == From::kClient ? "client" : "server";
   if (SSL_export_keying_material(
           ssl, made.secret_.data(), made.secret_bytes_, kLaneLabel.data(), kLaneLabel.size(),
@@ -70,9 +66,10 @@ Result<TrafficSecret> TrafficSecret::export_from(SSL* ssl, From from) {
 
 /// Computes HKDF-Expand-Label (RFC 8446, 7.1) without a context.
 Status TrafficSecret::expand(const char* label, std::span<unsigned char> out) const {
-  const std::unique_ptr<EVP_KDF, FreeKdf> kdf(
-      EVP_KDF_fetch(nullptr, OSSL_KDF_NAME_TLS1_3_KDF, nullptr));
-  const std::unique_ptr<EVP_KDF_CTX, FreeKdf> context(EVP_KDF_CTX_new(kdf.get()));
+  const std::unique_ptr<EVP_KDF, decltype(&EVP_KDF_free)> kdf(
+      EVP_KDF_fetch(nullptr, OSSL_KDF_NAME_TLS1_3_KDF, nullptr), EVP_KDF_free);
+  const std::unique_ptr<EVP_KDF_CTX, decltype(&EVP_KDF_CTX_free)> context(
+      EVP_KDF_CTX_new(kdf.get()), EVP_KDF_CTX_free);
   if (!context) return cannot_derive();
   int mode = EVP_KDF_HKDF_MODE_EXPAND_ONLY;
   const std::array<OSSL_PARAM, 7> parameters = {

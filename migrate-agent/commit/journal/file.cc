@@ -7,7 +7,6 @@
 #include <sys/stat.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 
 #include "migrate-agent/commit/journal/journal_files.h"
@@ -31,27 +30,6 @@ bool set_content_lock(int fd, short type) {
 }
 
 Error lock_failed() { return Error::from_errno(errno, "cannot lock the journal"); }
-
-Status try_to_own(int fd) {
-  while (flock(fd, LOCK_EX | LOCK_NB) != 0) {
-    if (errno != EWOULDBLOCK && errno != EINTR) return lock_failed();
-    GCR_ASSIGN(const bool taken, owned(fd));
-    if (taken) return Error(Code::kUnavailable, "the journal is owned by a live process");
-    sched_yield();  // another process holds the lock only to check for an owner
-  }
-  return {};
-}
-
-Status wait_to_own(int fd, bool through_signals) {
-  while (flock(fd, LOCK_EX) != 0) {
-    if (errno != EINTR) return lock_failed();
-    if (!through_signals) {
-      return Error(Code::kCancelled,
-                   "interrupted by a signal while another process owns the journal");
-    }
-  }
-  return {};
-}
 
 void check_name(const std::filesystem::path& path, Contents& contents) {
   const auto entry = entry_of(path);
@@ -106,7 +84,14 @@ Result<UniqueFd> open_file(const std::filesystem::path& path, int flags) {
 }
 
 Status own(int fd, Lock how) {
-  return how == Lock::kTry ? try_to_own(fd) : wait_to_own(fd, how == Lock::kWait);
+  while (flock(fd, how == Lock::kTry ? LOCK_EX | LOCK_NB : LOCK_EX) != 0) {
+    if (errno == EINTR) continue;
+    if (errno != EWOULDBLOCK) return lock_failed();
+    GCR_ASSIGN(const bool taken, owned(fd));
+    if (taken) return Error(Code::kUnavailable, "the journal is owned by a live process");
+    sched_yield();  // another process holds the lock only to check for an owner
+  }
+  return {};
 }
 
 Result<bool> owned(int fd) {

@@ -4,9 +4,7 @@
 
 #include <cstdint>
 #include <filesystem>
-#include <optional>
 #include <span>
-#include <string>
 #include <vector>
 
 #include "migrate-agent/commit/journal/format.h"

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "src/base/little_endian.h"
 #include "src/base/uuid.h"
 #include "src/base/zeros.h"
 
@@ -30,22 +31,6 @@ Checksum crc_of(SlotView slot) {
       crc32_z(0, reinterpret_cast<const Bytef*>(slot.data()), slot.size()));
 }
 
-template <class Number>
-Number get(SlotView slot, std::size_t at) {
-  Number number = 0;
-  for (std::size_t i = 0; i < sizeof number; ++i) {
-    number |= static_cast<Number>(std::to_integer<Number>(slot[at + i]) << (8 * i));
-  }
-  return number;
-}
-
-template <class Number>
-void put(Slot& slot, std::size_t at, Number number) {
-  for (std::size_t i = 0; i < sizeof number; ++i) {
-    slot[at + i] = static_cast<std::byte>(number >> (8 * i));
-  }
-}
-
 Error damage(std::size_t offset, std::string_view what) {
   return {Code::kDataLoss, fmt::format("at byte {}: {}", offset, what)};
 }
@@ -58,12 +43,12 @@ struct Unsealed {
 /// Decodes a slot that was written completely. The Error does not have the offset.
 Result<Unsealed> unseal(SlotView view, Checksum previous) {
   Unsealed unsealed;
-  unsealed.checksum = get<Checksum>(view, kChecksumAt);
+  unsealed.checksum = load_little_endian<Checksum>(&view[kChecksumAt]);
   Slot slot;
   std::ranges::copy(view, slot.begin());
-  put(slot, kChecksumAt, previous);
+  store_little_endian(&slot[kChecksumAt], previous);
   if (crc_of(slot) != unsealed.checksum) return Error(Code::kDataLoss, "a wrong checksum");
-  const auto length = get<std::uint16_t>(slot, kLengthAt);
+  const auto length = load_little_endian<std::uint16_t>(&slot[kLengthAt]);
   if (slot.front() != kBegin || slot.back() != kEnd || length > kMaxBodyBytes ||
       !unsealed.record.ParseFromArray(slot.data() + kBodyAt, length) ||
       unsealed.record.body_case() == Record::BODY_NOT_SET) {
@@ -94,7 +79,7 @@ std::optional<Error> check_header(std::span<const std::byte> file) {
     return damage(0, "the file is not a journal");
   }
   const auto slot = file.first<kSlotBytes>();
-  const auto version = get<std::uint32_t>(slot, kVersionAt);
+  const auto version = load_little_endian<std::uint32_t>(&slot[kVersionAt]);
   if (version != kVersion) {
     return damage(kVersionAt, fmt::format("version {} of the format; this release reads {}",
                                           version, kVersion));
@@ -130,7 +115,7 @@ bool read_slot(SlotView slot, std::span<const std::byte> rest, std::size_t offse
 Sealed header() {
   Sealed sealed;
   std::memcpy(sealed.slot.data(), kMagic.data(), kMagic.size());
-  put(sealed.slot, kVersionAt, kVersion);
+  store_little_endian(&sealed.slot[kVersionAt], kVersion);
   sealed.checksum = crc_of(sealed.slot);
   return sealed;
 }
@@ -145,11 +130,11 @@ Result<Sealed> seal(const Record& record, Checksum previous) {
   Sealed sealed;
   sealed.slot.front() = kBegin;
   sealed.slot.back() = kEnd;
-  put(sealed.slot, kLengthAt, static_cast<std::uint16_t>(size_bytes));
+  store_little_endian(&sealed.slot[kLengthAt], static_cast<std::uint16_t>(size_bytes));
   record.SerializeToArray(sealed.slot.data() + kBodyAt, static_cast<int>(size_bytes));
-  put(sealed.slot, kChecksumAt, previous);
+  store_little_endian(&sealed.slot[kChecksumAt], previous);
   sealed.checksum = crc_of(sealed.slot);
-  put(sealed.slot, kChecksumAt, sealed.checksum);
+  store_little_endian(&sealed.slot[kChecksumAt], sealed.checksum);
   return sealed;
 }
 
@@ -160,7 +145,7 @@ std::vector<Record> salvage(std::span<const std::byte> file) {
        at += kSlotBytes) {
     const auto slot = file.subspan(at).first<kSlotBytes>();
     if (auto good = unseal(slot, previous)) records.push_back(std::move(good->record));
-    previous = get<Checksum>(slot, kChecksumAt);
+    previous = load_little_endian<Checksum>(&slot[kChecksumAt]);
   }
   return records;
 }

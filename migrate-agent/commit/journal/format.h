@@ -28,7 +28,6 @@
 #include <cstdint>
 #include <optional>
 #include <span>
-#include <string>
 #include <vector>
 
 #include "proto/journal.pb.h"

@@ -1,12 +1,9 @@
-// How an append works. The record is completed and encoded into a slot whose checksum is chained to
-// that of the slot before. Under the content lock, so that no reader sees an intermediate state,
-// the slot is written in place and synced. If that fails, the bytes that may have changed are
-// overwritten with zeros and synced: the file is then as before, and the append has failed. If that
-// fails too, a reader may or may not find the record: the journal is lost for this process, which
-// must act as if it had been killed.
-//
-// open() is the other half: it takes the owner's lock, writes the last record and the free slot
-// after it to disk once more (load_durable), and clears a slot that a crash left incomplete.
+// How an append works. Under the content lock, so that no reader sees an intermediate state, a slot
+// is written in place and synced. If that fails, the bytes that may have changed are overwritten
+// with zeros and synced: the file is then as before, and the append has failed. If that fails too,
+// the journal is lost for this process. open() is the other half: it writes the last record and the
+// free slot after it to disk once more (load_durable), and clears a slot that a crash left
+// incomplete.
 #include "migrate-agent/commit/journal/journal.h"
 
 #include <fcntl.h>
@@ -165,8 +162,7 @@ Journal::Journal(UniqueFd file, std::filesystem::path path, Contents contents)
       path_(std::move(path)),
       migration_(id_of(contents.records.front().began())),
       records_(std::move(contents.records)),
-      checksum_(contents.checksum),
-      torn_(contents.torn) {}
+      checksum_(contents.checksum) {}
 
 Result<Journal> Journal::create(const std::filesystem::path& state_dir, const Uuid& migration,
                                 Role role, Began began, std::vector<Record> others) {
@@ -205,10 +201,9 @@ Result<Journal> Journal::open(const std::filesystem::path& path, Lock how) {
   GCR_ASSIGN(const ContentLock held, ContentLock::take(file.get(), F_WRLCK));
   GCR_ASSIGN(Contents contents, load_durable(file.get(), path));
   if (contents.damage) return *contents.damage;
+  const bool torn = contents.torn;
   Journal journal(std::move(file), path, std::move(contents));
-  if (journal.torn_) {
-    GCR_TRY(journal.clear(journal.end_bytes(), kSlotBytes));
-  }
+  if (torn) GCR_TRY(journal.clear(journal.end_bytes(), kSlotBytes));
   return journal;
 }
 

@@ -72,9 +72,8 @@ bool suspended(std::span<const Record> records);
 /// How open() treats a journal that another process owns.
 enum class Lock : std::uint8_t {
   kInvalid = 0,
-  kTry,          ///< fails at once with kUnavailable
-  kWait,         ///< waits until the owner has ended, through signals
-  kWaitOrSignal  ///< waits; kCancelled if a signal handler ran meanwhile
+  kTry,   ///< fails at once with kUnavailable
+  kWait,  ///< waits until the owner has ended, through signals
 };
 
 /// An open journal that this process owns. Move-only; one thread at a time.
@@ -89,7 +88,7 @@ class Journal {
                                 Role role, Began began, std::vector<Record> others = {});
 
   /// Takes over an existing journal and reads it as read_durable() does. Removes an incomplete last
-  /// record; torn() then returns true. kNotFound, also if the journal was pruned while this call
+  /// record. kNotFound, also if the journal was pruned while this call
   /// waited; kUnavailable if it is owned (Lock::kTry); kDataLoss, naming file and offset, if it is
   /// damaged, and then the file is not changed.
   static Result<Journal> open(const std::filesystem::path& path, Lock how);
@@ -116,9 +115,6 @@ class Journal {
   const Record* last(Record::BodyCase kind) const { return journal::last(records_, kind); }
   bool has(Record::BodyCase kind) const { return last(kind) != nullptr; }
 
-  /// Returns whether open() found an incomplete last record.
-  bool torn() const { return torn_; }
-
  private:
   Journal(UniqueFd file, std::filesystem::path path, Contents contents);
 
@@ -131,7 +127,6 @@ class Journal {
   Uuid migration_;
   std::vector<Record> records_;
   Checksum checksum_ = 0;
-  bool torn_ = false;
   bool lost_ = false;  ///< a record could not be removed
 };
 

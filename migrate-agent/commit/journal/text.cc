@@ -16,10 +16,7 @@ using google::protobuf::Message;
 
 constexpr std::size_t kMaxCommandBytes = 200;
 
-struct CloseConverter {
-  void operator()(iconv_t converter) const { iconv_close(converter); }
-};
-using Converter = std::unique_ptr<void, CloseConverter>;
+using Converter = std::unique_ptr<void, decltype(&iconv_close)>;
 
 std::string fitting(Converter& converter, std::string text, std::size_t max_bytes) {
   std::string result(max_bytes, '\0');
@@ -70,7 +67,7 @@ Status make_fit(Message& message, std::size_t max_bytes) {
   if (opened == reinterpret_cast<iconv_t>(-1)) {
     return Error::from_errno(errno, "cannot convert the texts of a record");
   }
-  Converter converter(opened);
+  Converter converter(opened, iconv_close);
   make_fit(converter, message, max_bytes);
   return {};
 }

@@ -25,24 +25,6 @@ double sending_rate(const proto::MigrateReport& report) {
   return seconds > 0 ? bytes / seconds : 0;
 }
 
-}  // namespace
-
-OutcomeReply::Outcome outcome_of(SourceState state) {
-  switch (state) {
-    case SourceState::kCommitted:
-    case SourceState::kDiscarded:
-    case SourceState::kConfirmed:
-      return OutcomeReply::COMMITTED;
-    case SourceState::kAborted:
-    case SourceState::kUndone:
-      return OutcomeReply::ABORTED;
-    default:
-      return OutcomeReply::UNDECIDED;
-  }
-}
-
-namespace {
-
 OutcomeReply::Outcome vote_of(DestinationState state) {
   switch (state) {
     case DestinationState::kRestored:
@@ -71,6 +53,20 @@ OutcomeReply::Outcome answer_from(const Result<journal::Contents>& read, journal
 }
 
 }  // namespace
+
+OutcomeReply::Outcome outcome_of(SourceState state) {
+  switch (state) {
+    case SourceState::kCommitted:
+    case SourceState::kDiscarded:
+    case SourceState::kConfirmed:
+      return OutcomeReply::COMMITTED;
+    case SourceState::kAborted:
+    case SourceState::kUndone:
+      return OutcomeReply::ABORTED;
+    default:
+      return OutcomeReply::UNDECIDED;
+  }
+}
 
 OutcomeReply::Outcome outcome_of(const Result<journal::Contents>& read) {
   return answer_from<SourceState>(read, journal::Began::SOURCE, outcome_of);

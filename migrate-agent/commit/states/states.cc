@@ -1,8 +1,7 @@
-// How the tables are used. find() returns the row for an event in a state: CommitLog writes the
-// row's record before it takes the row's new state. replay() is the inverse: it starts in the first
-// state, finds for each record a row of the current state with this record, and continues in that
-// row's state. This is unambiguous: rows of one state with the same record lead to the same state,
-// except the two with Resolved, whose record states which of the two decisions it was.
+// CommitLog writes the record of an event's row before it takes the row's new state. replay() is
+// the inverse: it finds for each record a row of the current state, and continues in that row's
+// state. This is unambiguous: rows of one state with the same record lead to the same state, except
+// the two with Resolved, whose record states which of the two decisions it was.
 #include "migrate-agent/commit/states/states.h"
 
 #include <fmt/format.h>
@@ -88,7 +87,11 @@ bool fits(const Record& record, std::string_view event) {
 }
 
 template <class Row, class State>
-Result<State> replay(std::span<const Row> rows, State state, std::span<const Record> records) {
+Result<State> replay(std::span<const Row> rows, State state, journal::Began::Role role,
+                     std::span<const Record> records) {
+  if (records.empty() || !records.front().has_began() || records.front().began().role() != role) {
+    return Error(Code::kDataLoss, "the journal does not begin with Began of this role");
+  }
   for (std::size_t i = 1; i < records.size(); ++i) {
     const auto found = std::ranges::find_if(rows, [&](const Row& row) {
       return row.from == state && row.record == records[i].body_case() &&
@@ -102,13 +105,6 @@ Result<State> replay(std::span<const Row> rows, State state, std::span<const Rec
     state = found->to;
   }
   return state;
-}
-
-Status begins_with_began(std::span<const Record> records, journal::Began::Role role) {
-  if (!records.empty() && records.front().has_began() && records.front().began().role() == role) {
-    return {};
-  }
-  return Error(Code::kDataLoss, "the journal does not begin with Began of this role");
 }
 
 }  // namespace
@@ -125,42 +121,31 @@ const DestinationTransition* find(DestinationState state, DestinationEvent event
 }
 
 std::string_view to_string(SourceState state) {
-  constexpr std::array<std::string_view, 11> kNames = {
-      "invalid", "working", "awaiting",  "committed", "discarded", "confirmed",
-      "aborted", "undone",  "suspended", "resuming",  "resumed"};
+  constexpr auto kNames = std::to_array<std::string_view>(
+      {"invalid", "working", "awaiting", "committed", "discarded", "confirmed", "aborted", "undone",
+       "suspended", "resuming", "resumed"});
   return kNames.at(static_cast<std::size_t>(state));
 }
 
 std::string_view to_string(SourceEvent event) {
-  constexpr std::array<std::string_view, 17> kNames = {
-      "invalid",       "keeper_started", "detaching",         "ask_restore",
-      "vote_received", "failed",         "restarted",         "commit_confirmed",
-      "copy_lost",     "rolled_back",    "resolved_run_here", "resolved_discard_here",
-      "cleared",       "suspended",      "resuming",          "resumed",
-      "ended"};
+  constexpr auto kNames = std::to_array<std::string_view>(
+      {"invalid", "keeper_started", "detaching", "ask_restore", "vote_received", "failed",
+       "restarted", "commit_confirmed", "copy_lost", "rolled_back", "resolved_run_here",
+       "resolved_discard_here", "cleared", "suspended", "resuming", "resumed", "ended"});
   return kNames.at(static_cast<std::size_t>(event));
 }
 
 std::string_view to_string(DestinationState state) {
-  constexpr std::array<std::string_view, 7> kNames = {
-      "invalid", "building", "restored", "committed", "running", "aborted", "gone"};
+  constexpr auto kNames = std::to_array<std::string_view>(
+      {"invalid", "building", "restored", "committed", "running", "aborted", "gone"});
   return kNames.at(static_cast<std::size_t>(state));
 }
 
 std::string_view to_string(DestinationEvent event) {
-  constexpr std::array<std::string_view, 13> kNames = {"invalid",
-                                                       "keeper_started",
-                                                       "restored",
-                                                       "failed",
-                                                       "restarted",
-                                                       "told_commit",
-                                                       "told_abort",
-                                                       "copy_lost",
-                                                       "host_lost",
-                                                       "resumed",
-                                                       "cleared",
-                                                       "resolved_run_here",
-                                                       "resolved_discard_here"};
+  constexpr auto kNames = std::to_array<std::string_view>(
+      {"invalid", "keeper_started", "restored", "failed", "restarted", "told_commit", "told_abort",
+       "copy_lost", "host_lost", "resumed", "cleared", "resolved_run_here",
+       "resolved_discard_here"});
   return kNames.at(static_cast<std::size_t>(event));
 }
 
@@ -169,13 +154,12 @@ std::string_view to_string(AnyState state) {
 }
 
 Result<SourceState> replay_source(std::span<const Record> records) {
-  GCR_TRY(begins_with_began(records, journal::Began::SOURCE));
-  return replay(source_transitions(), SourceState::kWorking, records);
+  return replay(source_transitions(), SourceState::kWorking, journal::Began::SOURCE, records);
 }
 
 Result<DestinationState> replay_destination(std::span<const Record> records) {
-  GCR_TRY(begins_with_began(records, journal::Began::DESTINATION));
-  return replay(destination_transitions(), DestinationState::kBuilding, records);
+  return replay(destination_transitions(), DestinationState::kBuilding, journal::Began::DESTINATION,
+                records);
 }
 
 Result<AnyState> replay(journal::Began::Role role, std::span<const Record> records) {

@@ -13,7 +13,7 @@
 #include <string_view>
 #include <vector>
 
-#include "migrate-agent/transfer/images/memory_names.h"
+#include "migrate-agent/transfer/images/block.h"
 #include "src/base/address_ranges.h"
 #include "src/base/result.h"
 #include "src/base/unique_fd.h"

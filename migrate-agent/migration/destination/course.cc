@@ -179,7 +179,7 @@ Status Course::restore_process(const proto::RestoreRequest& request,
 /// Restores the process, and verifies VRAM concurrently.
 Status Course::restore(const proto::RestoreRequest& request, proto::RestoreReply& reply) {
   GCR_TRY(expect(commit::DestinationState::kBuilding, "RestoreRequest"));
-  GCR_TRY(data_->health());
+  GCR_TRY(data_->receiver().health());
   GCR_ASSIGN(const mover::VramDigests sent, check_digests(request.digests(), job_));
   GCR_ASSIGN(const auto files, check_files(request.files()));
   // From now on nothing writes into the images that CRIU reads, or into the landing region.

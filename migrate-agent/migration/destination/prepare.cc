@@ -13,7 +13,7 @@
 #include "migrate-agent/preflight/compare/host_facts.h"
 #include "migrate-agent/process/inspect/surroundings.h"
 #include "migrate-agent/process/slurm/folder.h"
-#include "migrate-agent/transfer/negotiation/offer.h"
+#include "migrate-agent/transfer/negotiation/negotiation.h"
 #include "src/base/log.h"
 #include "src/base/users.h"
 
@@ -201,14 +201,14 @@ proto::GroupLimits Course::limits_here(proto::GroupLimits limits) const {
 
 Status Course::open_region(gpu::AllocationId id, transfer::IncomingData& data) {
   const auto region = vram_->region(id);
-  if (!region.landing.empty()) return data.add_region(region.id, region.landing);
-  if (!std::exchange(window_is_open_, true)) GCR_TRY(data.open_window(vram_->window()));
-  return data.add_windowed_region(region.id, region.size_bytes);
+  if (!region.landing.empty()) return data.receiver().add_region(region.id, region.landing);
+  if (!std::exchange(window_is_open_, true)) GCR_TRY(data.receiver().open_window(vram_->window()));
+  return data.receiver().add_windowed_region(region.id, region.size_bytes);
 }
 
 Status Course::open_all_regions(transfer::IncomingData& data) {
   window_is_open_ = false;
-  GCR_TRY(data.add_region(kImageRegion, room_->images().ring()));
+  GCR_TRY(data.receiver().add_region(kImageRegion, room_->images().ring()));
   for (const auto& [id, allocation] : job_.allocations()) GCR_TRY(open_region(id, data));
   return {};
 }
@@ -375,7 +375,7 @@ Status Course::change_buffers(const proto::BuffersRequest& request, proto::Buffe
   GCR_TRY(remap_buffers(request.remapped(), job_));
   for (const std::uint64_t removed : request.removed_ids()) {
     const gpu::AllocationId id{removed};
-    GCR_TRY(data_->remove_region(vram_->region(id).id));
+    GCR_TRY(data_->receiver().remove_region(vram_->region(id).id));
     vram_->remove(id);
   }
   GCR_ASSIGN(const std::uint64_t room, room_for_buffers(*plan_.driver));

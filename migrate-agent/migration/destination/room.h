@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "migrate-agent/linux/hostmem/memory_reservation.h"
-#include "migrate-agent/transfer/images/image_memory.h"
+#include "migrate-agent/transfer/images/scratch.h"
 #include "migrate-agent/transfer/images/store.h"
 #include "migrate-agent/worker/config/config.h"
 #include "src/base/result.h"

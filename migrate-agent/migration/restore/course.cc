@@ -15,7 +15,7 @@
 #include "migrate-agent/migration/target/agent/agent_target.h"
 #include "migrate-agent/migration/target/store/signers.h"
 #include "migrate-agent/process/memory_files/incoming.h"
-#include "migrate-agent/transfer/negotiation/offer.h"
+#include "migrate-agent/transfer/negotiation/negotiation.h"
 #include "src/base/log.h"
 #include "src/control/wire.h"
 #include "store/upkeep.h"

@@ -32,7 +32,7 @@
 #include "migrate-agent/migration/source/source_job.h"
 #include "migrate-agent/migration/target/target.h"
 #include "migrate-agent/preflight/examine/examination.h"
-#include "migrate-agent/transfer/images/scratch_directory.h"
+#include "migrate-agent/transfer/images/scratch.h"
 
 namespace gcr::migration::source {
 

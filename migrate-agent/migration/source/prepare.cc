@@ -11,7 +11,7 @@
 #include "migrate-agent/migration/source/course.h"
 #include "migrate-agent/migration/source/transient.h"
 #include "migrate-agent/preflight/compare/host_facts.h"
-#include "migrate-agent/transfer/negotiation/offer.h"
+#include "migrate-agent/transfer/negotiation/negotiation.h"
 
 namespace gcr::migration::source {
 namespace {

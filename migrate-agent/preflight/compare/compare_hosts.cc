@@ -8,7 +8,6 @@
 #include "migrate-agent/preflight/compare/comparison.h"
 #include "migrate-agent/process/slurm/step.h"
 #include "migrate-agent/transfer/negotiation/negotiation.h"
-#include "migrate-agent/transfer/negotiation/offer.h"
 
 namespace gcr::preflight {
 namespace {

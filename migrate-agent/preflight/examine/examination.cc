@@ -10,7 +10,8 @@
 #include "migrate-agent/preflight/amd/amd.h"
 #include "migrate-agent/preflight/examine/steps.h"
 #include "migrate-agent/process/inspect/descriptors.h"
-#include "migrate-agent/transfer/negotiation/offer.h"
+#include "migrate-agent/process/inspect/inspect.h"
+#include "migrate-agent/transfer/negotiation/negotiation.h"
 #include "src/control/wire.h"
 
 namespace gcr::preflight {

@@ -17,7 +17,7 @@
 #include "migrate-agent/process/inspect/descriptors.h"
 #include "migrate-agent/process/inspect/inspect.h"
 #include "migrate-agent/process/inspect/sharing.h"
-#include "migrate-agent/transfer/negotiation/offer.h"
+#include "migrate-agent/transfer/negotiation/negotiation.h"
 #include "src/base/units.h"
 
 namespace gcr::preflight {

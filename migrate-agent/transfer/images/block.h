@@ -9,7 +9,7 @@
 //        20  stored   u32   bytes that follow the header
 //        24  codec    u16   Codec
 //        26  memory   u16   whose pages the image has: a number below kMaxMemories, or 0 for no
-//                           memory's; with the highest bit, shared memory's (memory_names.h)
+//                           memory's; with the highest bit, shared memory's
 //        28  round    u32   below kMaxRounds: a page replaces what an earlier round sent for it
 //        32  present  256 bits, the lowest first: pages that the payload holds, in order
 //        64  payload        these pages, compressed by the codec; the last page of an image may be
@@ -23,6 +23,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string_view>
 
 #include "src/base/result.h"
 #include "src/base/units.h"
@@ -40,6 +41,12 @@ inline constexpr std::uint64_t kMaxFileBytes = std::uint64_t{1} << 47;  ///< an 
 inline constexpr std::uint32_t kMaxRounds = kWindowBytes;
 inline constexpr std::uint32_t kMaxMemories = 1 << 15;
 
+/// How the names of images begin that have memory of one process which CRIU left out: an offset is
+/// an address.
+inline constexpr std::string_view kPrivateMemory = "private-memory-";
+/// The same for memory without a name that processes map: an offset is one in the memory.
+inline constexpr std::string_view kSharedMemory = "shared-memory-";
+
 using PresentPages = std::bitset<kPagesPerWindow>;
 
 struct BlockHeader {
@@ -51,7 +58,7 @@ struct BlockHeader {
   std::uint16_t memory = 0;
   bool shared = false;  ///< the memory
   std::uint32_t round = 0;
-  PresentPages present;
+  PresentPages present = {};
 
   bool operator==(const BlockHeader&) const = default;
 

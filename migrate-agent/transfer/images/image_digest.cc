@@ -6,7 +6,7 @@
 #include <openssl/params.h>
 #include <openssl/sha.h>
 
-#include <cstring>
+#include <memory>
 #include <tuple>
 
 #include "src/base/little_endian.h"
@@ -19,11 +19,6 @@ constexpr std::size_t kNonceBytes = 12;
 constexpr std::size_t kTagBytes = 16;
 constexpr std::string_view kTags = "gcr-migrate: tags of images";
 constexpr std::string_view kDigests = "gcr-migrate: digests of images";
-
-struct FreeMac {
-  void operator()(EVP_MAC* mac) const { EVP_MAC_free(mac); }
-  void operator()(EVP_MAC_CTX* context) const { EVP_MAC_CTX_free(context); }
-};
 
 ImageDigest digest_of(std::span<const std::byte, kDigestBytes> bytes) {
   return {
@@ -80,9 +75,11 @@ Result<ImageDigest> WindowDigester::digest(const BlockHeader& header,
   store_little_endian(nonce, header.file);
   store_little_endian(nonce + sizeof(header.file), header.offset | header.round);
   static_assert(kMaxRounds <= kWindowBytes, "offsets leave the nonce room for the round");
-  static const std::unique_ptr<EVP_MAC, FreeMac> gmac(EVP_MAC_fetch(nullptr, "GMAC", nullptr));
+  static const std::unique_ptr<EVP_MAC, decltype(&EVP_MAC_free)> gmac(
+      EVP_MAC_fetch(nullptr, "GMAC", nullptr), EVP_MAC_free);
   if (gmac == nullptr) return failed();
-  const std::unique_ptr<EVP_MAC_CTX, FreeMac> context(EVP_MAC_CTX_new(gmac.get()));
+  const std::unique_ptr<EVP_MAC_CTX, decltype(&EVP_MAC_CTX_free)> context(
+      EVP_MAC_CTX_new(gmac.get()), EVP_MAC_CTX_free);
   char cipher[] = "AES-256-GCM";
   const std::array<OSSL_PARAM, 3> parameters = {
       OSSL_PARAM_construct_utf8_string(OSSL_MAC_PARAM_CIPHER, cipher, 0),

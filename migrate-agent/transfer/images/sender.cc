@@ -20,8 +20,6 @@
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
-#include <cstring>
-#include <filesystem>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -30,7 +28,6 @@
 
 #include "migrate-agent/gpu/digest/digest.h"
 #include "migrate-agent/transfer/images/block.h"
-#include "migrate-agent/transfer/images/memory_names.h"
 #include "migrate-agent/transfer/images/slots.h"
 #include "src/base/raw_bytes.h"
 #include "src/base/side_by_side.h"
@@ -334,10 +331,8 @@ Status ImageSender::take(const std::string& name, UniqueFd content) {
       if (!got) return got.error();
       break;
     }
-    BlockHeader header;
-    header.file = file.id;
-    header.offset = file.size_bytes;
-    header.raw_bytes = static_cast<std::uint32_t>(*got);
+    const BlockHeader header{
+        .file = file.id, .offset = file.size_bytes, .raw_bytes = static_cast<std::uint32_t>(*got)};
     file.size_bytes += *got;
     asio::post(impl_->workers, [impl = impl_.get(), buffer = std::move(buffer), header]() mutable {
       impl->process_window(std::move(buffer), header);
@@ -356,15 +351,14 @@ Status ImageSender::take_content(const std::string& name, std::uint64_t size_byt
   const std::size_t windows = round_up(size_bytes, kWindowBytes) / kWindowBytes;
   GCR_TRY(share_out(windows, impl_->threads, [&](std::size_t i) -> Status {
     GCR_TRY(impl_->health());
-    BlockHeader header;
-    header.file = file.id;
-    header.offset = i * kWindowBytes;
-    header.raw_bytes = static_cast<std::uint32_t>(
-        std::min<std::uint64_t>(kWindowBytes, size_bytes - header.offset));
+    const std::uint64_t offset = i * kWindowBytes;
+    const auto size = std::min<std::uint64_t>(kWindowBytes, size_bytes - offset);
     Buffer buffer = impl_->acquire_buffer();
-    const Status read = content(header.offset, window_of(buffer).first(header.raw_bytes));
+    const Status read = content(offset, window_of(buffer).first(size));
     if (read) {
-      impl_->process_window(std::move(buffer), header);
+      impl_->process_window(
+          std::move(buffer),
+          {.file = file.id, .offset = offset, .raw_bytes = static_cast<std::uint32_t>(size)});
     } else {
       impl_->release_buffer(std::move(buffer));
     }
@@ -391,12 +385,11 @@ Status ImageSender::take_memory(const std::string& name, std::span<const Address
     if (memory->number == 0) memory->number = static_cast<std::uint16_t>(impl_->memories.size());
   }
   MemoryRound round{read, last};
-  BlockHeader header;
-  header.memory = memory->number;
-  header.shared = name.starts_with(kSharedMemory);
-  header.round = memory->round++;
+  BlockHeader header{.raw_bytes = kWindowBytes,
+                     .memory = memory->number,
+                     .shared = name.starts_with(kSharedMemory),
+                     .round = memory->round++};
   if (header.round == kMaxRounds) impl_->fail(Error(Code::kUnsupported, "too many rounds"));
-  header.raw_bytes = kWindowBytes;
   for (std::uint64_t end = 0; !ranges.empty() && impl_->health();
        end = header.offset + kWindowBytes) {
     while (!ranges.empty() && ranges.front().end <= end) ranges = ranges.subspan(1);

@@ -38,7 +38,7 @@ class Sink {
   /// the address is the offset; what is in another one of them, what never was in the ranges and
   /// pages that always were zeros are holes at the destination. Reads several parts at once.
   /// Returns when all of it is read and `read` is not called any more; parts of it may not have
-  /// landed yet. `name` begins as in memory_names.h. An error of `read` is returned. kUnsupported
+  /// landed yet. `name` begins as in block.h. An error of `read` is returned. kUnsupported
   /// for addresses of 2^47 and more. Otherwise like take().
   ///
   /// May be called again for the same name after finish(): sends those pages of `ranges` whose

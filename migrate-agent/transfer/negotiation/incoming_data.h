@@ -5,9 +5,7 @@
 #include <openssl/ssl.h>
 
 #include <chrono>
-#include <cstddef>
 #include <memory>
-#include <span>
 #include <string>
 #include <vector>
 
@@ -20,7 +18,8 @@
 
 namespace gcr::transfer {
 
-/// Methods belong to one thread, except for health(); `on_landed` comes on the transport's threads.
+/// Methods belong to one thread, those of receiver() to any; `on_landed` comes on the transport's
+/// threads.
 class IncomingData {
  public:
   struct Options {
@@ -39,18 +38,9 @@ class IncomingData {
   /// For the source: where its connections should go.
   const std::vector<proto::DataAddress>& addresses() const { return addresses_; }
 
-  /// As transport::Receiver's. A region's memory stays until it is removed or this is destroyed.
-  /// The window, too, is opened once for each receiver.
-  Status open_window(transport::LandingWindow window) {
-    return receiver_->open_window(std::move(window));
-  }
-  Status add_windowed_region(transport::RegionId region, std::uint64_t size_bytes) {
-    return receiver_->add_windowed_region(region, size_bytes);
-  }
-  Status add_region(transport::RegionId region, std::span<std::byte> bytes) {
-    return receiver_->add_region(region, bytes);
-  }
-  Status remove_region(transport::RegionId region) { return receiver_->remove_region(region); }
+  /// For regions, the window and health(); fall_back() replaces it. A region's memory stays until
+  /// it is removed or this is destroyed.
+  transport::Receiver& receiver() const { return *receiver_; }
 
   /// Takes a TCP connection whose preface was read. kRefused if none is expected.
   Status add_connection(UniqueFd socket);
@@ -58,8 +48,6 @@ class IncomingData {
   /// Replaces the RDMA receiver by a TCP receiver without regions, before anything was written.
   /// kProtocol if it is TCP already.
   Status fall_back(const DataPlan& plan);
-
-  Status health() const { return receiver_->health(); }
 
  private:
   explicit IncomingData(Options options) : options_(std::move(options)) {}

@@ -1,5 +1,5 @@
 // Which transport a migration's data takes, and over how many connections. The destination decides,
-// from the operator's request and from what both hosts can do and may do. Pure functions.
+// from the operator's request and from what both hosts can do and may do.
 #pragma once
 
 #include <string>
@@ -45,5 +45,10 @@ Status check_decision(const DataWish& wish, const proto::DataOffer& source,
 /// prepare the data need cores too: half of the smaller host's cores, but not more than fill the
 /// slower link at the rate at which one core encrypts and sends; at least 2, at most 16.
 unsigned default_lanes(const proto::DataOffer& source, const proto::DataOffer& destination);
+
+/// Looks at the host, in a millisecond or so. `unencrypted` is what the agent's configuration says.
+/// Only interfaces of the caller's network namespace that sit on a bus count for the link: a
+/// virtual one's speed says nothing.
+proto::DataOffer data_offer(bool unencrypted);
 
 }  // namespace gcr::transfer

@@ -44,11 +44,10 @@ Result<std::unique_ptr<transport::Channel>> open_tcp(const proto::PrepareReply& 
 
 Result<std::unique_ptr<transport::Channel>> open_rdma(const proto::PrepareReply& prepared,
                                                       const OutgoingOptions& options) {
-  GCR_ASSIGN(auto channel, transport::connect_rdma(addresses(prepared, options),
-                                                   {.lanes = prepared.lanes(),
-                                                    .token = prepared.data_token(),
-                                                    .peer_timeout = options.peer_timeout}));
-  return std::unique_ptr<transport::Channel>(std::move(channel));
+  return transport::connect_rdma(addresses(prepared, options),
+                                 {.lanes = prepared.lanes(),
+                                  .token = prepared.data_token(),
+                                  .peer_timeout = options.peer_timeout});
 }
 
 }  // namespace

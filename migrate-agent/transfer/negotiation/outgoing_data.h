@@ -4,7 +4,6 @@
 #include <openssl/ssl.h>
 
 #include <chrono>
-#include <functional>
 #include <memory>
 #include <string>
 #include <vector>

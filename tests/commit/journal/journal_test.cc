@@ -73,7 +73,6 @@ TEST_F(JournalTest, RecordsAreReadInOrderWithTheirTime) {
   EXPECT_TRUE(journal->has(Record::kCommitted));
   EXPECT_FALSE(journal->has(Record::kAborted));
   EXPECT_EQ(journal->last(Record::kKeeperStarted)->keeper_started().keeper().pid(), 6);
-  EXPECT_FALSE(journal->torn());
   for (const Record& record : journal->records()) {
     using std::chrono::milliseconds;
     EXPECT_GE(milliseconds(record.unix_ms()),
@@ -179,7 +178,6 @@ TEST_F(JournalTest, NextOwnerRemovesATornRecord) {
   EXPECT_EQ(bytes_of(path_), torn);  // reading changes nothing
   auto journal = Journal::open(path_, Lock::kTry);
   ASSERT_TRUE(journal) << journal.error().message();
-  EXPECT_TRUE(journal->torn());
   EXPECT_FALSE(journal->has(Record::kCommitted));
   EXPECT_EQ(bytes_of(path_), whole);
   ASSERT_TRUE(journal->append(aborted("torn")));

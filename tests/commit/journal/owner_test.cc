@@ -126,15 +126,7 @@ void handle_signals(int flags) {
   ASSERT_EQ(::sigaction(SIGUSR1, &action, nullptr), 0);
 }
 
-TEST_F(OwnerTest, SignalEndsAnInterruptibleWait) {
-  handle_signals(0);
-  const auto last = Journal::open(path_, Lock::kTry);
-  Opener next(path_, Lock::kWaitOrSignal);
-  ::pthread_kill(next.handle(), SIGUSR1);
-  EXPECT_EQ(next.result().error().code(), Code::kCancelled);
-}
-
-TEST_F(OwnerTest, SignalEndsNoOtherWait) {
+TEST_F(OwnerTest, SignalEndsNoWait) {
   handle_signals(0);
   signals = 0;
   std::optional<Journal> last(Journal::open(path_, Lock::kTry).value());

@@ -1,6 +1,4 @@
 // The file system of a migration's images: of fixed size, and mounted nowhere.
-#include "migrate-agent/transfer/images/image_memory.h"
-
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <linux/magic.h>
@@ -12,6 +10,7 @@
 #include <sstream>
 #include <string>
 
+#include "migrate-agent/transfer/images/scratch.h"
 #include "src/base/units.h"
 
 namespace gcr::images::test {

@@ -11,7 +11,7 @@
 #include <random>
 #include <string>
 
-#include "migrate-agent/transfer/images/scratch_directory.h"
+#include "migrate-agent/transfer/images/scratch.h"
 #include "migrate-agent/transfer/images/store.h"
 
 namespace gcr::images::test {

@@ -5,8 +5,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "migrate-agent/transfer/negotiation/offer.h"
-
 namespace gcr::transfer {
 namespace {
 

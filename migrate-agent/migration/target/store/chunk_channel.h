@@ -10,7 +10,6 @@
 #include "migrate-agent/gpu/digest/digest.h"
 #include "store/writer.h"
 #include "transport/channel.h"
-#include "transport/pacer.h"
 #include "transport/transfer.h"
 
 namespace gcr::migration {

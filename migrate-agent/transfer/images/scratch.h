@@ -1,7 +1,8 @@
-// A directory for the duration of one migration.
+// What lasts as long as one migration: a directory, and a tmpfs for images at the destination.
 #pragma once
 
 #include <array>
+#include <cstdint>
 #include <filesystem>
 #include <utility>
 
@@ -36,6 +37,24 @@ class ScratchDirectory {
 
   std::filesystem::path path_;
   Reserve reserve_;
+};
+
+/// A tmpfs that is mounted nowhere: it is reached through this object and through descriptors of
+/// its files, and is gone with the last of them, however their owners end. Move-only.
+class ImageMemory {
+ public:
+  /// An empty one (0700) for up to `max_bytes`. Needs CAP_SYS_ADMIN.
+  static Result<ImageMemory> create(std::uint64_t max_bytes);
+
+  /// Changes its size. kIo if it holds more than that.
+  Status resize(std::uint64_t max_bytes);
+
+  /// A path for this process and, as long as they have its descriptor, its children.
+  std::filesystem::path path() const;
+
+ private:
+  explicit ImageMemory(UniqueFd root) : root_(std::move(root)) {}
+  UniqueFd root_;
 };
 
 }  // namespace gcr::images
