@@ -146,11 +146,10 @@ Result<Vote> ask_for_vote(Run& run, Target& target, const Sent& sent) {
 Error undone(Run& run, const Error& cause, const Status& done, const Undoing& undoing) {
   if (done) return undoing.explain(cause);
   run.recovering = true;
-  return Error(
-      Code::kInternal,
-      fmt::format(
-          "{}; the process could not be resumed at the source yet, and the agent keeps trying: {}",
-          cause.message(), done.error().message()));
+  const char* const failed = run.began.loads() ? "the restore could not be undone"
+                                               : "the process could not be resumed at the source";
+  return Error(Code::kInternal, fmt::format("{}; {} yet, and the agent keeps trying: {}",
+                                            cause.message(), failed, done.error().message()));
 }
 
 Error give_up(Run& run, Target* target, const Error& cause, const Undoing& undoing) {
