@@ -73,7 +73,7 @@ Status refresh_buffers(Prepared& prepared) {
   GCR_ASSIGN(const proto::BuffersRequest changes,
              follow_allocations(prepared.begun, *prepared.vram));
   if (changes.ByteSizeLong() == 0) return {};
-  GCR_ASSIGN(const proto::BuffersReply reply, prepared.claimed.target->change(changes));
+  GCR_ASSIGN(const proto::BuffersReply reply, prepared.begun.claimed.target->change(changes));
   return prepared.vram->outgoing.assign(reply.regions());
 }
 

@@ -69,21 +69,21 @@ Status find_dirty(Prepared& p) {
   // CRIU is started before the digest: while a step after the digest takes time, the process
   // dirties more VRAM.
   if (!p.images.outgoing.prepared()) {
-    const worker::Phases::Timer timer(p.course.run.phases, "images", "start CRIU");
+    const worker::Phases::Timer timer(p.begun.course.run.phases, "images", "start CRIU");
     GCR_TRY(p.images.outgoing.prepare());
   }
   return p.precopy.find_dirty();
 }
 
 Status image_round(Prepared& p) {
-  const worker::Phases::Timer dumping(p.course.run.phases, "images", "images round");
+  const worker::Phases::Timer dumping(p.begun.course.run.phases, "images", "images round");
   GCR_TRY(open_image_sink(p));
   return p.images.outgoing.round(*p.images.sink);
 }
 
 /// Sends a round. Meanwhile the gate is closed for `share_held` of the time.
 Status copy_round(Prepared& p, double share_held) {
-  Run& run = p.course.run;
+  Run& run = p.begun.course.run;
   run.console.tell("precopy", fmt::format("round {}: sending {}", p.precopy.rounds().size() + 1,
                                           format_bytes(p.precopy.remaining_bytes())));
   gpu::Throttle throttle(p.begun.processes.gate());
@@ -99,9 +99,9 @@ Status copy_round(Prepared& p, double share_held) {
 /// Waits for an operator's ContinueRequest. Rounds keep the destination up to date, so rarely that
 /// they hardly load GPU and link.
 Status pause(Prepared& p) {
-  Run& run = p.course.run;
+  Run& run = p.begun.course.run;
   run.console.set_paused(true);
-  p.claimed.target->tell_paused(true);
+  p.begun.claimed.target->tell_paused(true);
   run.console.tell(worker::kPausedPhase.data(),
                    "waiting for `gcr-migrate continue` before the switchover");
   Clock::duration rest = kFirstPause;
@@ -115,7 +115,7 @@ Status pause(Prepared& p) {
                                      kPausePerRound * (Clock::now() - began));
   }
   run.console.set_paused(false);
-  p.claimed.target->tell_paused(false);
+  p.begun.claimed.target->tell_paused(false);
   run.console.tell("precopy", "continuing with the switchover");
   return run.worker.cancellation.check();
 }
@@ -123,13 +123,14 @@ Status pause(Prepared& p) {
 /// Sets the expected downtime in the report and for operators.
 void begin_switchover(Prepared& p) {
   const Precopy& precopy = p.precopy;
-  proto::MigrateReport& report = p.course.run.report;
+  proto::MigrateReport& report = p.begun.course.run.report;
   const double send_ms = precopy.expected_ms();
   const bool rate_is_known = precopy.remaining_bytes() == 0 || send_ms > 0;
   report.set_expected_send_ms(send_ms);
   report.set_expected_downtime_ms(p.steady.with_last_round_ms(precopy.digest_ms() + send_ms));
   report.set_expected_is_least(p.steady.is_least || !rate_is_known);
-  p.course.run.console.begin_switchover(report.expected_downtime_ms(), report.expected_is_least());
+  p.begun.course.run.console.begin_switchover(report.expected_downtime_ms(),
+                                              report.expected_is_least());
 }
 
 /// Checks that no member without a door uses a GPU: a dump would fail on its files of the driver.
@@ -177,12 +178,12 @@ Status note_detaching(Begun& begun, TakenVram& vram) {
 namespace {
 
 Status copy_rounds(Prepared& p) {
-  Run& run = p.course.run;
+  Run& run = p.begun.course.run;
   const worker::Phases::Timer timer(run.phases, "course", "pre-copy");
   // From here on the report of a failure says that the process keeps running, not that nothing was
   // touched.
   run.report.set_source_touched(true);
-  run.console.begin_copying(p.claimed.target->channel());
+  run.console.begin_copying(p.begun.claimed.target->channel());
   for (;;) {
     GCR_TRY(find_dirty(p));
     p.precopy.set_downtime_limit(run.console.limits().downtime_ms);
@@ -191,7 +192,7 @@ Status copy_rounds(Prepared& p) {
     run.console.set_throttle(share_held);
     if (next == Convergence::Next::kRound) {
       GCR_TRY(copy_round(p, share_held));
-    } else if (p.course.request.pause_before_switchover() && !run.console.may_switch_over()) {
+    } else if (p.begun.course.request.pause_before_switchover() && !run.console.may_switch_over()) {
       GCR_TRY(pause(p));
     } else if (p.images.outgoing.lacks_round()) {
       GCR_TRY(image_round(p));
@@ -229,11 +230,11 @@ namespace {
 Result<bool> stop_for_last_round(Prepared& p) {
   GCR_TRY(close_gate(p.begun));
   GCR_TRY(refresh_buffers(p));
-  if (!p.course.request.strict()) return true;
+  if (!p.begun.course.request.strict()) return true;
   GCR_TRY(p.precopy.find_dirty());
   if (p.precopy.acceptable()) return true;
   GCR_TRY(p.begun.processes.open_gate());
-  note_undone_closing(p.course.run);
+  note_undone_closing(p.begun.course.run);
   return false;
 }
 

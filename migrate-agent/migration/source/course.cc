@@ -17,7 +17,7 @@ namespace gcr::migration::source {
 namespace {
 
 void report_sending(Run& run, Prepared& p) {
-  report_wire(run, *p.claimed.target);
+  report_wire(run, *p.begun.claimed.target);
   for (const proto::Round& round : p.precopy.rounds()) {
     run.report.set_sent_vram_bytes(run.report.sent_vram_bytes() + round.sent_bytes());
     *run.report.add_rounds() = round;
@@ -29,7 +29,7 @@ void report_sending(Run& run, Prepared& p) {
 /// each time.
 void remember(const Prepared& p, const Vote& vote) {
   if (p.begun.driver_alone) return;
-  Run& run = p.course.run;
+  Run& run = p.begun.course.run;
   const double closed_ms = in_milliseconds(run.console.downtime().current());
   const double control_ms = in_milliseconds(p.control_took);
   const double overlapped_ms = std::max(control_ms, in_milliseconds(p.last_round_took));

@@ -105,23 +105,8 @@ struct Images {
 /// Both sides are ready to copy. The target is destroyed before `vram`, whose memory its channel
 /// reads.
 struct Prepared {
-  Prepared(Begun& job, std::unique_ptr<TakenVram> taken, Images made, std::string kind_of_program,
-           const SteadyDowntime& expected)
-      : course(job.course),
-        claimed(job.claimed),
-        begun(job),
-        vram(std::move(taken)),
-        images(std::move(made)),
-        precopy(vram->outgoing, *claimed.target, course.run.phases, course.run.console.meter(),
-                course.run.console.limits()),
-        kind(std::move(kind_of_program)),
-        steady(expected) {}
-  ~Prepared() { claimed.end_target(); }
-  Prepared(const Prepared&) = delete;
-  Prepared& operator=(const Prepared&) = delete;
+  ~Prepared() { begun.claimed.end_target(); }
 
-  Course& course;
-  Claimed& claimed;
   Begun& begun;
   std::unique_ptr<TakenVram> vram;
   Images images;

@@ -141,8 +141,11 @@ Result<std::unique_ptr<Prepared>> prepare(Begun& begun) {
   run.console.set_steady_downtime(steady);
   GCR_TRY(fault::point("source.prepared"));
   // Last, since a Prepared ends the target, which a failed course tells so.
-  return std::make_unique<Prepared>(begun, std::move(vram), std::move(images), std::move(kind),
-                                    steady);
+  mover::OutgoingVram& outgoing = vram->outgoing;
+  return std::unique_ptr<Prepared>(
+      new Prepared{begun, std::move(vram), std::move(images),
+                   Precopy(outgoing, target, run.phases, run.console.meter(), run.console.limits()),
+                   std::move(kind), steady});
 }
 
 }  // namespace gcr::migration::source

@@ -37,10 +37,10 @@ constexpr std::chrono::seconds kLastTransience{1};
 Status send_last_round(Prepared& p) {
   const auto began = Clock::now();
   // A strict migration has digested VRAM when it closed the gate.
-  if (!p.course.request.strict()) GCR_TRY(p.precopy.find_dirty());
+  if (!p.begun.course.request.strict()) GCR_TRY(p.precopy.find_dirty());
   GCR_TRY(p.precopy.send_last());
-  p.course.run.report.set_buffers(p.vram->outgoing.count());
-  p.course.run.report.set_vram_bytes(p.vram->outgoing.total_bytes());
+  p.begun.course.run.report.set_buffers(p.vram->outgoing.count());
+  p.begun.course.run.report.set_vram_bytes(p.vram->outgoing.total_bytes());
   p.last_round_took = Clock::now() - began;
   return {};
 }
@@ -256,7 +256,7 @@ namespace {
 
 /// Drops pages of zeros from the memory of GPU members; pages that cannot be dropped are moved.
 void drop_zero_pages(Prepared& p) {
-  const auto dropped = p.course.run.phases.time("process", "drop zero pages", [&p] {
+  const auto dropped = p.begun.course.run.phases.time("process", "drop zero pages", [&p] {
     return side_by_side(p.begun.processes.gpu_members(), [&p](Member* member) -> Status {
       if (member->access->is_driver_alone()) return {};  // it has no door to drop them
       const auto dropped = process::drop_zero_pages(
@@ -283,13 +283,13 @@ Status send_control_state(Prepared& p, proto::RestoreRequest& request) {
 }  // namespace
 
 Result<Sent> switch_over(Prepared& prepared) {
-  Run& run = prepared.course.run;
+  Run& run = prepared.begun.course.run;
   const worker::Phases::Timer timer(run.phases, "course", "switchover");
   // The mover holds VRAM, so its last round runs concurrently with the steps on the process.
-  const std::vector<pid_t> members = pids_of(prepared.claimed.members);
+  const std::vector<pid_t> members = pids_of(prepared.begun.claimed.members);
   Sent sent;
   GCR_TRY(send_both(
-      *prepared.claimed.target,
+      *prepared.begun.claimed.target,
       [&]() -> Status {
         GCR_TRY(send_last_round(prepared));
         return check_sharers(prepared.begun, members);

@@ -19,8 +19,6 @@ namespace suspend {
 namespace {
 
 struct Suspend {
-  source::Course& course;
-  source::Claimed& claimed;
   source::Begun& begun;
   std::unique_ptr<source::TakenVram> vram;
   std::unique_ptr<hostmem::MemoryReservation> memory;
@@ -73,7 +71,7 @@ Status take_buffers(Suspend& s) {
   const std::uint64_t missing = s.copy.missing_bytes(s.begun.job);
   if (missing == 0) return {};
   const hostmem::Memory memory =
-      hostmem::needed_for_landing(s.course.run.worker.config.hugepages, missing);
+      hostmem::needed_for_landing(s.begun.course.run.worker.config.hugepages, missing);
   GCR_TRY(s.memory->add(memory));
   GCR_TRY(s.copy.make_room(s.begun.job));
   return s.memory->taken(memory);
@@ -91,9 +89,9 @@ Result<std::unique_ptr<Suspend>> prepare(source::Begun& begun, gpu::KeptCopy des
              hostmem::MemoryReservation::create(hostmem::reservations_in(config.runtime_dir)));
   GCR_ASSIGN(auto vram, source::take_vram(begun));
   GCR_ASSIGN(keeper::Keeper keeper, source::start_keeper(run, true));
-  auto s = std::unique_ptr<Suspend>(new Suspend{
-      begun.course, begun.claimed, begun, std::move(vram), std::move(memory),
-      gpu::HostCopy(begun.driver, config.hugepages), std::move(description), std::move(keeper)});
+  auto s = std::unique_ptr<Suspend>(new Suspend{begun, std::move(vram), std::move(memory),
+                                                gpu::HostCopy(begun.driver, config.hugepages),
+                                                std::move(description), std::move(keeper)});
   GCR_TRY(take_buffers(*s));
   GCR_TRY(fault::point("source.prepared"));
   run.report.set_source_touched(true);
@@ -103,7 +101,7 @@ Result<std::unique_ptr<Suspend>> prepare(source::Begun& begun, gpu::KeptCopy des
 }
 
 Status copy_vram(Suspend& s) {
-  Run& run = s.course.run;
+  Run& run = s.begun.course.run;
   mover::OutgoingVram& vram = s.vram->outgoing;
   GCR_ASSIGN(s.digests, run.phases.time("vram", "digest", [&vram] { return vram.digest_now(); }));
   const auto began = source::Clock::now();
@@ -116,10 +114,10 @@ Status copy_vram(Suspend& s) {
 
 /// Stops the job. The mover holds the VRAM, so it is copied while the job is taken apart.
 Status stop(Suspend& s) {
-  Run& run = s.course.run;
+  Run& run = s.begun.course.run;
   GCR_TRY(source::close_gate(s.begun));
   const worker::Phases::Timer timer(run.phases, "course", "standstill");
-  const std::vector<pid_t> members = pids_of(s.claimed.members);
+  const std::vector<pid_t> members = pids_of(s.begun.claimed.members);
   GCR_TRY(take_buffers(s));
   auto copied = std::async(std::launch::async, [&s, &members]() -> Status {
     GCR_TRY(copy_vram(s));
@@ -135,9 +133,9 @@ Status stop(Suspend& s) {
 
 /// Writes Suspended. Afterwards the job is suspended, even if this worker dies.
 Status record_suspended(Suspend& s) {
-  Run& run = s.course.run;
+  Run& run = s.begun.course.run;
   GCR_TRY(run.worker.cancellation.check());
-  if (s.claimed.root().is_ending()) {
+  if (s.begun.claimed.root().is_ending()) {
     return Error(Code::kNotFound, "the process ended during the suspend");
   }
   s.description.set_digest_key(s.begun.key.data(), s.begun.key.size());
@@ -158,7 +156,7 @@ Status record_suspended(Suspend& s) {
 /// 14 ms per GiB (measured on an H200).
 Status release_vram(Suspend& s) {
   GCR_TRY(fault::point("source.suspend.decided"));
-  const worker::Phases::Timer timer(s.course.run.phases, "vram", "release");
+  const worker::Phases::Timer timer(s.begun.course.run.phases, "vram", "release");
   keeper::Keeper keeper = std::move(s.vram->keeper);
   s.vram.reset();
   GCR_TRY(keeper.end());
