@@ -9,7 +9,6 @@
 #include "migrate-agent/linux/procfs/procfs.h"
 #include "migrate-agent/migration/finish/records.h"
 #include "migrate-agent/migration/source/course.h"
-#include "migrate-agent/migration/source/transient.h"
 #include "migrate-agent/process/slurm/step.h"
 #include "src/base/log.h"
 #include "src/base/random.h"

@@ -16,7 +16,6 @@
 #include "migrate-agent/gpu/access/throttle.h"
 #include "migrate-agent/linux/procfs/procfs.h"
 #include "migrate-agent/migration/source/course.h"
-#include "migrate-agent/migration/source/transient.h"
 #include "migrate-agent/process/inspect/descriptors.h"
 #include "migrate-agent/process/inspect/sharing.h"
 #include "src/base/units.h"

@@ -170,6 +170,14 @@ Result<std::unique_ptr<Target>> find_target(const Claimed& claimed);
 /// Adds the bytes on the wire and the reconnections to the report.
 void report_wire(Run& run, Target& target);
 
+/// Preflight alone, for run_check() and run_suspended_check(), of the job with the members `pids`,
+/// the root first. `suspended`: the job's description if it is suspended, else null. A suspended
+/// job is claimed already, so it is not claimed again, and its processes are not asked about their
+/// GPU state.
+Result<proto::Envelope> check(worker::WorkerContext& context, const proto::MigrateRequest& request,
+                              const std::vector<pid_t>& pids,
+                              const preflight::SuspendedJob* suspended);
+
 // Functions that several steps use.
 
 /// The rights that apply to this job's target: a store can be read by its owner, so only the

@@ -9,7 +9,6 @@
 #include "migrate-agent/commit/journal/text.h"
 #include "migrate-agent/linux/procfs/procfs.h"
 #include "migrate-agent/migration/source/course.h"
-#include "migrate-agent/migration/source/transient.h"
 #include "migrate-agent/preflight/compare/host_facts.h"
 #include "migrate-agent/transfer/negotiation/offer.h"
 

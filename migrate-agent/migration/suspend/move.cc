@@ -5,7 +5,6 @@
 
 #include "migrate-agent/base/fault/fault.h"
 #include "migrate-agent/migration/entry.h"
-#include "migrate-agent/migration/source/check.h"
 #include "migrate-agent/migration/source/course.h"
 #include "migrate-agent/migration/suspend/suspended.h"
 
@@ -186,7 +185,7 @@ Result<proto::Envelope> run_suspended_check(worker::WorkerContext& context,
   GCR_ASSIGN(const gpu::HostCopy copy, open_copy(contents.records, request.pid()));
   GCR_ASSIGN(const preflight::SuspendedJob job,
              describe_suspended(contents.records, members, copy));
-  return check(context, request, journal::pids_of(members), &job);
+  return source::check(context, request, journal::pids_of(members), &job);
 }
 
 }  // namespace gcr::migration

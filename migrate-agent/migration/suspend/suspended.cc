@@ -6,6 +6,7 @@
 
 #include "migrate-agent/linux/procfs/process_handle.h"
 #include "migrate-agent/migration/finish/records.h"
+#include "migrate-agent/migration/source/member.h"
 
 namespace gcr::migration {
 namespace {
@@ -45,9 +46,7 @@ Result<std::vector<gpu::Mapping>> mapped_by(const std::vector<gpu::Mapping>& sus
 Result<journal::Entry> find_suspended(const worker::WorkerContext& worker, pid_t pid) {
   GCR_ASSIGN(const worker::MovableProcess process, worker.permissions.check_process(pid));
   GCR_ASSIGN(const auto entries, journal::list(worker.config.state_dir));
-  ProcessId wanted;
-  wanted.set_pid(pid);
-  wanted.set_start_time(process.start_time);
+  const ProcessId wanted = id_of(pid, process.start_time);
   for (const journal::Entry& entry : entries) {
     const auto contents = journal::peek(entry.path);
     if (!contents || contents->damage || !journal::suspended(contents->records)) continue;
