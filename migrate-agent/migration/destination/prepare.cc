@@ -261,7 +261,10 @@ Status Course::make_room(const proto::PrepareRequest& request, const Wanted& wan
   GCR_ASSIGN(room_, Room::reserve(context_.config, plan_.image_bytes));
   GCR_TRY(room_->open_images(secret));
   group_ = finish::group_of(log_->journal());
-  if (plan_.kept) GCR_TRY(keep_description(request));
+  if (plan_.kept) {
+    keep_description(request);
+    GCR_TRY(finish::check_freezer(group_));
+  }
   GCR_TRY(group_.create(plan_.limits));
   const std::uint64_t most = context_.config.landing_window_bytes;
   const std::uint64_t window =
@@ -280,17 +283,12 @@ Status Course::make_room(const proto::PrepareRequest& request, const Wanted& wan
   return placed;
 }
 
-/// Completes the description for the keeper of the VRAM. The job can stay suspended only in a group
-/// that can be frozen.
-Status Course::keep_description(const proto::PrepareRequest& request) {
+/// Completes the description for the keeper of the VRAM.
+void Course::keep_description(const proto::PrepareRequest& request) {
   plan_.kept->set_digest_key(request.digest_key());
   for (const proto::Buffer& buffer : request.buffers()) {
     *plan_.kept->add_buffers()->mutable_buffer() = buffer;
   }
-  if (group_.freezes()) return {};
-  return Error(Code::kRefused,
-               "this host has no control group that can be frozen (cgroup v2, or the v1 freezer), "
-               "so a job cannot be suspended here");
 }
 
 Status Course::allocate_buffers(const Wanted& wanted) {

@@ -16,10 +16,10 @@ using destination::Course;
 awaitable<proto::Envelope> answer(worker::WorkerContext& context, Course& course,
                                   const proto::Envelope& request) {
   AliveBeat beat(context.io, context.channel, context.config.peer_silence(), context.cancellation);
-  auto reply = co_await worker::offload(
-      context.blocking, [&]() -> Result<proto::Envelope> { return course.answer(request); });
+  auto reply = co_await worker::offload(context.blocking, [&] { return course.answer(request); });
   co_await beat.stop();
   if (reply) co_return std::move(*reply);
+  spdlog::error("the migration to this host failed: {}", reply.error().message());
   course.fail(reply.error());
   proto::Envelope failure;
   *failure.mutable_failure() = control::to_failure(reply.error());

@@ -40,6 +40,13 @@ enum class Kept { kVram, kCopy };
 /// restarted since.
 std::optional<journal::ProcessId> keeper_of(std::span<const journal::Record> records, Kept kept);
 
+/// kRefused if the group cannot be frozen. A job that is only stopped could be continued without
+/// its VRAM, by a SIGCONT from any process of its user.
+Status check_freezer(const cgroups::Group& group);
+
+/// Whether the process has not ended.
+bool is_alive(const journal::ProcessId& id);
+
 /// Whether the host was restarted since the migration began; then all its processes have ended.
 bool host_was_restarted(const journal::Began& began);
 

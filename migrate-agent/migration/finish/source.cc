@@ -155,13 +155,9 @@ Status stay_suspended(commit::SourceLog& log, const worker::Config& config) {
   const journal::Journal& journal = log.journal();
   const bool restarted = host_was_restarted(journal.began());
   GCR_TRY(end_keeper(journal, Kept::kVram));
-  const auto lives = [](const journal::ProcessId& member) {
-    const auto process = procfs::Process::open(member.pid(), member.start_time());
-    return process && !process->has_ended();
-  };
-  const std::vector<journal::ProcessId> members = lost_by(config, journal, nullptr).members;
+  const auto& members = journal::members_of(journal.records());
   const cgroups::Group group = group_of(journal);
-  if (!restarted && (std::ranges::any_of(members, lives) || !group.is_empty())) {
+  if (!restarted && (std::ranges::any_of(members, is_alive) || !group.is_empty())) {
     return group.freeze();
   }
   if (!restarted) GCR_TRY(group.dissolve());

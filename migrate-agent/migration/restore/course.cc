@@ -13,7 +13,7 @@
 #include "migrate-agent/migration/restore/checks.h"
 #include "migrate-agent/migration/restore/stored_job.h"
 #include "migrate-agent/migration/target/agent/agent_target.h"
-#include "migrate-agent/migration/target/store/signers.h"
+#include "migrate-agent/migration/target/store/checkpoint_target.h"
 #include "migrate-agent/process/memory_files/incoming.h"
 #include "migrate-agent/transfer/negotiation/offer.h"
 #include "src/base/log.h"

@@ -11,6 +11,7 @@
 #include "migrate-agent/gpu/host_copy/host_copy.h"
 #include "migrate-agent/linux/hostmem/memory_reservation.h"
 #include "migrate-agent/migration/entry.h"
+#include "migrate-agent/migration/finish/records.h"
 #include "migrate-agent/migration/source/course.h"
 #include "src/base/log.h"
 
@@ -56,15 +57,6 @@ gpu::KeptCopy describe(const preflight::Examination& found) {
   return description;
 }
 
-/// Checks that the job can be frozen. A job that is only stopped could be continued without its
-/// VRAM, by a SIGCONT from any process of its user.
-Status check_freezer(const source::Begun& begun) {
-  if (begun.processes.group().freezes()) return {};
-  return Error(Code::kRefused,
-               "this host has no control group that can be frozen (cgroup v2, or the v1 freezer), "
-               "so a job cannot be suspended here");
-}
-
 /// Takes over the job's new allocations, and allocates host memory for them.
 Status take_buffers(Suspend& s) {
   GCR_TRY(source::follow_allocations(s.begun, *s.vram));
@@ -82,7 +74,7 @@ Result<std::unique_ptr<Suspend>> prepare(source::Begun& begun, gpu::KeptCopy des
   Run& run = begun.course.run;
   const worker::Config& config = run.worker.config;
   const worker::Phases::Timer timer(run.phases, "course", "prepare");
-  GCR_TRY(check_freezer(begun));
+  GCR_TRY(finish::check_freezer(begun.processes.group()));
   run.console.tell("prepare", fmt::format("making room in host memory for {} buffers",
                                           begun.job.allocations().size()));
   GCR_ASSIGN(auto memory,

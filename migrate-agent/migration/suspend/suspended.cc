@@ -4,7 +4,6 @@
 
 #include <algorithm>
 
-#include "migrate-agent/linux/procfs/process_handle.h"
 #include "migrate-agent/migration/finish/records.h"
 #include "migrate-agent/migration/source/member.h"
 
@@ -12,11 +11,6 @@ namespace gcr::migration {
 namespace {
 
 using journal::ProcessId;
-
-bool lives(const ProcessId& member) {
-  const auto process = procfs::Process::open(member.pid(), member.start_time());
-  return process && !process->has_ended();
-}
 
 /// The mappings with the index of each member among the living ones.
 Result<std::vector<gpu::Mapping>> mapped_by(const std::vector<gpu::Mapping>& suspended,
@@ -88,7 +82,7 @@ Result<journal::ProcessIds> living_members(const worker::Permissions& permission
                                            std::span<const journal::Record> records) {
   journal::ProcessIds living;
   for (const ProcessId& member : journal::members_of(records)) {
-    if (!lives(member)) continue;
+    if (!finish::is_alive(member)) continue;
     GCR_TRY(permissions.check_process(member.pid()));
     *living.Add() = member;
   }

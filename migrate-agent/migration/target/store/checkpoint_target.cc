@@ -10,11 +10,10 @@
 #include <algorithm>
 #include <chrono>
 #include <filesystem>
-#include <span>
 #include <thread>
 
 #include "migrate-agent/base/fault/fault.h"
-#include "migrate-agent/migration/target/store/signers.h"
+#include "migrate-agent/worker/config/peers.h"
 #include "src/base/log.h"
 #include "src/base/units.h"
 #include "src/base/users.h"
@@ -107,6 +106,13 @@ Status check_room(const proto::CheckpointOrder& order, const store::Owner& owner
                fmt::format("{} has {} free, and the checkpoint needs up to {}", directory.string(),
                            format_bytes(free_bytes), format_bytes(bytes)));
   return {};
+}
+
+Result<store::SignerRule> signer_rule(const worker::Config& config) {
+  GCR_ASSIGN(const std::string self, store::own_name(config.tls));
+  return [&peers = config.peers, self](const std::string& agent) {
+    return worker::check_peer(peers, self, agent, "checkpoints");
+  };
 }
 
 Status CheckpointTarget::open(const proto::PreflightRequest& request) {
