@@ -5,7 +5,6 @@
 #include <asio/experimental/awaitable_operators.hpp>
 #include <asio/post.hpp>
 #include <asio/steady_timer.hpp>
-#include <cmath>
 #include <stdexcept>
 
 #include "src/base/units.h"
@@ -15,14 +14,12 @@ namespace {
 
 constexpr std::chrono::hours kOperatorPatience{24 * 365};
 constexpr std::chrono::milliseconds kProgressInterval{200};
-constexpr unsigned kDefaultMaxRounds = 30;
 
 PrecopyLimits limits_of(const proto::MigrateRequest& request) {
-  return {.downtime_ms = request.downtime_limit_ms() > 0 ? request.downtime_limit_ms()
-                                                         : worker::kDefaultDowntimeLimitMs,
-          .max_rounds = request.max_rounds() > 0 ? request.max_rounds() : kDefaultMaxRounds,
-          .auto_converge = request.auto_converge(),
-          .strict = request.strict()};
+  PrecopyLimits limits{.auto_converge = request.auto_converge(), .strict = request.strict()};
+  if (request.downtime_limit_ms() > 0) limits.downtime_ms = request.downtime_limit_ms();
+  if (request.max_rounds() > 0) limits.max_rounds = request.max_rounds();
+  return limits;
 }
 
 }  // namespace

@@ -87,7 +87,7 @@ Status copy_round(Prepared& p, double share_held) {
                                           format_bytes(p.precopy.remaining_bytes())));
   gpu::Throttle throttle(p.begun.processes.gate());
   throttle.set_share(share_held);
-  const Status sent = p.precopy.send(throttle);
+  const Status sent = p.precopy.send(&throttle);
   GCR_TRY(throttle.stop());
   GCR_TRY(sent);
   if (p.images.outgoing.in_rounds()) GCR_TRY(image_round(p));
@@ -121,9 +121,9 @@ Status pause(Prepared& p) {
 
 /// Sets the expected downtime in the report and for operators.
 void begin_switchover(Prepared& p) {
-  const Precopy& precopy = p.precopy;
+  Precopy& precopy = p.precopy;
   proto::MigrateReport& report = p.begun.course.run.report;
-  const double send_ms = precopy.expected_ms();
+  const double send_ms = precopy.convergence().expected_ms(precopy.remaining_bytes());
   const bool rate_is_known = precopy.remaining_bytes() == 0 || send_ms > 0;
   report.set_expected_send_ms(send_ms);
   report.set_expected_downtime_ms(p.steady.with_last_round_ms(precopy.digest_ms() + send_ms));
@@ -183,11 +183,12 @@ Status copy_rounds(Prepared& p) {
   // touched.
   run.report.set_source_touched(true);
   run.console.begin_copying(p.begun.claimed.target->channel());
+  Convergence& convergence = p.precopy.convergence();
   for (;;) {
     GCR_TRY(find_dirty(p));
-    p.precopy.set_downtime_limit(run.console.limits().downtime_ms);
-    GCR_ASSIGN(const auto next, p.precopy.decide());
-    const double share_held = p.precopy.convergence().throttle();
+    convergence.set_downtime_limit(run.console.limits().downtime_ms);
+    GCR_ASSIGN(const auto next, convergence.decide(p.precopy.remaining_bytes()));
+    const double share_held = convergence.throttle();
     run.console.set_throttle(share_held);
     if (next == Convergence::Next::kRound) {
       GCR_TRY(copy_round(p, share_held));
@@ -231,7 +232,7 @@ Result<bool> stop_for_last_round(Prepared& p) {
   GCR_TRY(refresh_buffers(p));
   if (!p.begun.course.request.strict()) return true;
   GCR_TRY(p.precopy.find_dirty());
-  if (p.precopy.acceptable()) return true;
+  if (p.precopy.convergence().acceptable(p.precopy.remaining_bytes())) return true;
   GCR_TRY(p.begun.processes.open_gate());
   note_undone_closing(p.begun.course.run);
   return false;

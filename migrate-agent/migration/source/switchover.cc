@@ -38,7 +38,7 @@ Status send_last_round(Prepared& p) {
   const auto began = Clock::now();
   // A strict migration has digested VRAM when it closed the gate.
   if (!p.begun.course.request.strict()) GCR_TRY(p.precopy.find_dirty());
-  GCR_TRY(p.precopy.send_last());
+  GCR_TRY(p.precopy.send(nullptr));
   p.begun.course.run.report.set_buffers(p.vram->outgoing.count());
   p.begun.course.run.report.set_vram_bytes(p.vram->outgoing.total_bytes());
   p.last_round_took = Clock::now() - began;
