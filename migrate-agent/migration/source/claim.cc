@@ -78,6 +78,15 @@ Status claim_members(const Claimed& claimed) {
                                                          run.began.ordered_by()));
 }
 
+void describe(Run& run, const Claimed& claimed) {
+  const proto::MigrateRequest& request = claimed.course.request;
+  if (claimed.target != nullptr) run.began.set_peer(claimed.target->name());
+  if (claimed.target != nullptr) run.began.set_peer_name(claimed.target->common_name());
+  if (const auto step = slurm::step_of(claimed.root().pid())) run.began.set_slurm_left(step->job);
+  run.began.set_slurm_job(request.slurm_job());
+  if (claimed.suspended) run.began.set_suspension(to_bytes(claimed.suspended->suspension));
+}
+
 }  // namespace
 
 worker::Permissions permissions(const Course& course) {
@@ -157,19 +166,6 @@ Status examine_frozen(Begun& begun) {
                  fmt::format("process {} was started after the job was examined", tree[i]));
   });
 }
-
-namespace {
-
-void describe(Run& run, const Claimed& claimed) {
-  const proto::MigrateRequest& request = claimed.course.request;
-  if (claimed.target != nullptr) run.began.set_peer(claimed.target->name());
-  if (claimed.target != nullptr) run.began.set_peer_name(claimed.target->common_name());
-  if (const auto step = slurm::step_of(claimed.root().pid())) run.began.set_slurm_left(step->job);
-  run.began.set_slurm_job(request.slurm_job());
-  if (claimed.suspended) run.began.set_suspension(to_bytes(claimed.suspended->suspension));
-}
-
-}  // namespace
 
 Result<std::unique_ptr<Begun>> begin(Claimed& claimed, preflight::Examination found) {
   Run& run = claimed.course.run;

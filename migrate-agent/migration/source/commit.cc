@@ -47,6 +47,14 @@ Undoing undoing(const Claimed& claimed, const undo::WorkerState& state) {
   return {&state, [&claimed](const Error& cause) { return explain(claimed, cause); }};
 }
 
+/// Asks for the vote and commits, for a checkpoint whose job runs already.
+Result<Vote> complete_checkpoint(const Begun& begun, const Sent& sent) {
+  GCR_ASSIGN(Vote vote, ask_for_vote(begun.claimed, sent));
+  GCR_TRY(begun.claimed.target->commit());
+  begun.course.run.report.set_checkpoint(begun.course.request.checkpoint().name());
+  return vote;
+}
+
 }  // namespace
 
 undo::WorkerState worker_state(Begun& begun, TakenVram* vram) {
@@ -86,18 +94,6 @@ Result<proto::CommitReply> commit(Begun& begun, TakenVram* vram, const Vote& vot
                                          begun.claimed.target->name()));
   return confirmed;
 }
-
-namespace {
-
-/// Asks for the vote and commits, for a checkpoint whose job runs already.
-Result<Vote> complete_checkpoint(const Begun& begun, const Sent& sent) {
-  GCR_ASSIGN(Vote vote, ask_for_vote(begun.claimed, sent));
-  GCR_TRY(begun.claimed.target->commit());
-  begun.course.run.report.set_checkpoint(begun.course.request.checkpoint().name());
-  return vote;
-}
-
-}  // namespace
 
 /// Resumes the job first, then completes the checkpoint. Until Finished is written the journal says
 /// that the migration was aborted, so a recovery removes the checkpoint's files, unless the

@@ -46,18 +46,6 @@ store::Compression to_compression(proto::Compression compression) {
   }
 }
 
-}  // namespace
-
-Status open_image_sink(const Begun& begun, Images& images, double link_bytes_per_s) {
-  if (images.sink != nullptr) return {};
-  GCR_ASSIGN(images.sink,
-             begun.claimed.target->image_sink(to_compression(begun.course.request.compression()),
-                                              link_bytes_per_s));
-  return {};
-}
-
-namespace {
-
 /// Opens the sink with the link's rate, if rounds have measured it.
 Status open_image_sink(Prepared& p) {
   return open_image_sink(p.begun, p.images, p.precopy.convergence().rate());
@@ -154,28 +142,6 @@ Status follow_members_in_time(Begun& begun) {
   }
 }
 
-}  // namespace
-
-Status note_detaching(Begun& begun, TakenVram& vram) {
-  Run& run = begun.course.run;
-  if (run.log->journal().last(journal::Record::kDetaching) != nullptr) return {};
-  GCR_TRY(arm_keeper(begun, vram));
-  GCR_TRY(follow_members_in_time(begun));
-  GCR_TRY(check_others_use_no_gpu(begun.claimed.members));
-  journal::Record record;
-  journal::Detaching& detaching = *record.mutable_detaching();
-  detaching.set_driver_alone(begun.processes.driver_alone());
-  for (const Member& member : begun.claimed.members) {
-    const auto home = begun.processes.group().home_of(member.pid());
-    *detaching.add_homes() = home ? *home : std::string();
-    *detaching.add_members() = id_of(member);
-  }
-  GCR_TRY(run.log->advance(commit::SourceEvent::kDetaching, std::move(record)));
-  return begun.processes.enter_group();
-}
-
-namespace {
-
 Status copy_rounds(Prepared& p) {
   Run& run = p.begun.course.run;
   const worker::Phases::Timer timer(run.phases, "course", "pre-copy");
@@ -206,7 +172,46 @@ Status copy_rounds(Prepared& p) {
   return note_detaching(p.begun, *p.vram);
 }
 
+/// Closes the gate. True: the switchover continues; false: the gate is open again, for another
+/// round.
+Result<bool> stop_for_last_round(Prepared& p) {
+  GCR_TRY(close_gate(p.begun));
+  GCR_TRY(refresh_buffers(p));
+  if (!p.begun.course.request.strict()) return true;
+  GCR_TRY(p.precopy.find_dirty());
+  if (p.precopy.convergence().acceptable(p.precopy.remaining_bytes())) return true;
+  GCR_TRY(p.begun.processes.open_gate());
+  note_undone_closing(p.begun.course.run);
+  return false;
+}
+
 }  // namespace
+
+Status open_image_sink(const Begun& begun, Images& images, double link_bytes_per_s) {
+  if (images.sink != nullptr) return {};
+  GCR_ASSIGN(images.sink,
+             begun.claimed.target->image_sink(to_compression(begun.course.request.compression()),
+                                              link_bytes_per_s));
+  return {};
+}
+
+Status note_detaching(Begun& begun, TakenVram& vram) {
+  Run& run = begun.course.run;
+  if (run.log->journal().last(journal::Record::kDetaching) != nullptr) return {};
+  GCR_TRY(arm_keeper(begun, vram));
+  GCR_TRY(follow_members_in_time(begun));
+  GCR_TRY(check_others_use_no_gpu(begun.claimed.members));
+  journal::Record record;
+  journal::Detaching& detaching = *record.mutable_detaching();
+  detaching.set_driver_alone(begun.processes.driver_alone());
+  for (const Member& member : begun.claimed.members) {
+    const auto home = begun.processes.group().home_of(member.pid());
+    *detaching.add_homes() = home ? *home : std::string();
+    *detaching.add_members() = id_of(member);
+  }
+  GCR_TRY(run.log->advance(commit::SourceEvent::kDetaching, std::move(record)));
+  return begun.processes.enter_group();
+}
 
 Status close_gate(Begun& begun) {
   Run& run = begun.course.run;
@@ -222,23 +227,6 @@ Status close_gate(Begun& begun) {
   GCR_TRY(fault::point("source.gated"));
   return run.worker.cancellation.check();
 }
-
-namespace {
-
-/// Closes the gate. True: the switchover continues; false: the gate is open again, for another
-/// round.
-Result<bool> stop_for_last_round(Prepared& p) {
-  GCR_TRY(close_gate(p.begun));
-  GCR_TRY(refresh_buffers(p));
-  if (!p.begun.course.request.strict()) return true;
-  GCR_TRY(p.precopy.find_dirty());
-  if (p.precopy.convergence().acceptable(p.precopy.remaining_bytes())) return true;
-  GCR_TRY(p.begun.processes.open_gate());
-  note_undone_closing(p.begun.course.run);
-  return false;
-}
-
-}  // namespace
 
 Status copy(Prepared& prepared) {
   for (bool stopped = false; !stopped;) {

@@ -45,17 +45,6 @@ Status send_last_round(Prepared& p) {
   return {};
 }
 
-}  // namespace
-
-/// A migration would break the sharing with a process outside the job.
-Status check_sharers(const Begun& begun, const std::vector<pid_t>& members) {
-  const auto sharers = preflight::find_sharers(begun.lister.shared(), members);
-  if (sharers.empty()) return {};
-  return Error(Code::kRefused, sharers.front());
-}
-
-namespace {
-
 /// Describes a stopped process: its credentials and files. Its threads are among those that were
 /// dumped.
 Result<proto::DumpedMember> describe(pid_t pid, const std::vector<process::NamedFile>& named,
@@ -210,7 +199,40 @@ Status check_released(const Begun& begun) {
   return {};
 }
 
+/// Drops pages of zeros from the memory of GPU members; pages that cannot be dropped are moved.
+void drop_zero_pages(Prepared& p) {
+  const auto dropped = p.begun.course.run.phases.time("process", "drop zero pages", [&p] {
+    return side_by_side(p.begun.processes.gpu_members(), [&p](Member* member) -> Status {
+      if (member->access->is_driver_alone()) return {};  // it has no door to drop them
+      const auto dropped = process::drop_zero_pages(
+          *member->access, member->process, p.images.outgoing.private_memory().of(member->pid()),
+          p.images.outgoing.known(member->pid()));
+      if (!dropped) return dropped.error();
+      return {};
+    });
+  });
+  if (!dropped) {
+    spdlog::warn("cannot drop pages of zeros, so they are moved: {}", dropped.error().message());
+  }
+}
+
+Status send_control_state(Prepared& p, proto::RestoreRequest& request) {
+  const auto began = Clock::now();
+  GCR_TRY(take_control_state(p.begun, *p.vram));
+  drop_zero_pages(p);
+  GCR_TRY(send_images(p.begun, p.images, request));
+  p.control_took = Clock::now() - began;
+  return {};
+}
+
 }  // namespace
+
+/// A migration would break the sharing with a process outside the job.
+Status check_sharers(const Begun& begun, const std::vector<pid_t>& members) {
+  const auto sharers = preflight::find_sharers(begun.lister.shared(), members);
+  if (sharers.empty()) return {};
+  return Error(Code::kRefused, sharers.front());
+}
 
 Status take_control_state(Begun& begun, TakenVram& vram) {
   worker::Phases& phases = begun.course.run.phases;
@@ -251,36 +273,6 @@ Status send_images(Begun& begun, Images& images, proto::RestoreRequest& request)
   report.set_image_mode_reason(images.outgoing.reason());
   return {};
 }
-
-namespace {
-
-/// Drops pages of zeros from the memory of GPU members; pages that cannot be dropped are moved.
-void drop_zero_pages(Prepared& p) {
-  const auto dropped = p.begun.course.run.phases.time("process", "drop zero pages", [&p] {
-    return side_by_side(p.begun.processes.gpu_members(), [&p](Member* member) -> Status {
-      if (member->access->is_driver_alone()) return {};  // it has no door to drop them
-      const auto dropped = process::drop_zero_pages(
-          *member->access, member->process, p.images.outgoing.private_memory().of(member->pid()),
-          p.images.outgoing.known(member->pid()));
-      if (!dropped) return dropped.error();
-      return {};
-    });
-  });
-  if (!dropped) {
-    spdlog::warn("cannot drop pages of zeros, so they are moved: {}", dropped.error().message());
-  }
-}
-
-Status send_control_state(Prepared& p, proto::RestoreRequest& request) {
-  const auto began = Clock::now();
-  GCR_TRY(take_control_state(p.begun, *p.vram));
-  drop_zero_pages(p);
-  GCR_TRY(send_images(p.begun, p.images, request));
-  p.control_took = Clock::now() - began;
-  return {};
-}
-
-}  // namespace
 
 Result<Sent> switch_over(Prepared& prepared) {
   Run& run = prepared.begun.course.run;
