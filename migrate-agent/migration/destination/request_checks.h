@@ -6,12 +6,10 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <map>
 #include <string>
 #include <vector>
 
 #include "migrate-agent/gpu/allocations/allocations.h"
-#include "migrate-agent/gpu/mover/gpu_map.h"
 #include "migrate-agent/gpu/mover/incoming_vram.h"
 #include "migrate-agent/transfer/images/store.h"
 #include "proto/control.pb.h"

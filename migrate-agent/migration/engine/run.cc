@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <asio/post.hpp>
 #include <chrono>
+#include <future>
 
 #include "migrate-agent/base/findings/catalogue.h"
 #include "migrate-agent/commit/states/outcome.h"

@@ -6,11 +6,10 @@
 // committed. A course commits with a target, or ends on this host (suspend, resume).
 #pragma once
 
-#include <future>
+#include <functional>
 #include <optional>
 #include <string>
 #include <type_traits>
-#include <utility>
 #include <vector>
 
 #include "migrate-agent/commit/states/commit_log.h"

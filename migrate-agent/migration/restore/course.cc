@@ -252,7 +252,7 @@ asio::awaitable<void> run_restore(worker::WorkerContext& context, proto::LoadReq
   introduce(loading.run);
   loading.run.began.set_loads(true);
   spdlog::info("restoring a checkpoint from {}", control::printable(loading.request.directory()));
-  co_await run_with_console(context, console, [&loading] { load(loading); });
+  co_await console.run([&loading] { load(loading); });
 }
 
 }  // namespace gcr::migration

@@ -9,7 +9,6 @@
 #include "migrate-agent/gpu/mover/chunk_sender.h"
 #include "migrate-agent/transfer/images/sender.h"
 #include "proto/checkpoint.pb.h"
-#include "store/manifest.h"
 #include "store/pack.h"
 
 namespace gcr::migration {

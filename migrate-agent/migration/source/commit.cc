@@ -2,9 +2,6 @@
 // resumes the process, with the functions of migrate-agent/migration/finish.
 #include <fmt/format.h>
 
-#include <algorithm>
-
-#include "migrate-agent/base/fault/fault.h"
 #include "migrate-agent/migration/finish/records.h"
 #include "migrate-agent/migration/finish/source.h"
 #include "migrate-agent/migration/source/course.h"

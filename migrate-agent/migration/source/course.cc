@@ -138,7 +138,7 @@ asio::awaitable<void> run_source(worker::WorkerContext& context, proto::MigrateR
   Console console(context, request);
   source::Course course{{context, console}, source::find_target, std::move(request)};
   source::introduce(course);
-  co_await run_with_console(context, console, [&course] { source::migrate(course); });
+  co_await console.run([&course] { source::migrate(course); });
 }
 
 }  // namespace gcr::migration

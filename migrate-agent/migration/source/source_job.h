@@ -9,9 +9,7 @@
 #pragma once
 
 #include <chrono>
-#include <filesystem>
 #include <functional>
-#include <memory>
 #include <vector>
 
 #include "migrate-agent/criu/runs/criu.h"

@@ -174,7 +174,7 @@ asio::awaitable<void> run_suspended_source(worker::WorkerContext& context,
   Console console(context, request);
   source::Course course{{context, console}, source::find_target, std::move(request)};
   source::introduce(course);
-  co_await run_with_console(context, console, [&course] { move::run(course); });
+  co_await console.run([&course] { move::run(course); });
 }
 
 Result<proto::Envelope> run_suspended_check(worker::WorkerContext& context,

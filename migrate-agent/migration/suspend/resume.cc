@@ -43,14 +43,6 @@ Status claim_job(Resume& r) {
   return fault::point("source.resume.begun");
 }
 
-std::vector<device::GpuPair> ordered(const proto::ResumeRequest& request) {
-  std::vector<device::GpuPair> pairs;
-  for (const proto::GpuPair& pair : request.device_map()) {
-    pairs.push_back({to_uuid(pair.source_uuid()), to_uuid(pair.destination_uuid())});
-  }
-  return pairs;
-}
-
 /// Creates VRAM with the content of the copy, and verifies it.
 Status load_vram(Resume& r) {
   const worker::Phases::Timer timer(r.run.phases, "course", "load");
@@ -61,8 +53,8 @@ Status load_vram(Resume& r) {
                                          format_bytes(r.copy->total_bytes()), r.copy->count()));
   GCR_ASSIGN(const auto driver, device::load_drivers(r.run.worker.config.sysfs));
   GCR_ASSIGN(const auto places, find_places(driver, r.run.worker.config));
-  GCR_ASSIGN(r.gpus,
-             choose_places(r.copy->origins(), places, r.copy->bytes_by_gpu(), ordered(r.request)));
+  GCR_ASSIGN(r.gpus, choose_places(r.copy->origins(), places, r.copy->bytes_by_gpu(),
+                                   mover::pairs_of(r.request.device_map())));
   GCR_ASSIGN(r.vram, r.run.phases.time("vram", "create",
                                        [&] { return r.copy->create_vram(driver, r.gpus); }));
   GCR_TRY(r.run.worker.cancellation.check());
@@ -146,7 +138,7 @@ asio::awaitable<void> run_resume(worker::WorkerContext& context,
   resume::Resume course{{context, console}, request};
   course.run.began.set_role(journal::Began::SOURCE);
   spdlog::info("resuming process {}", request.pid());
-  co_await run_with_console(context, console, [&course] { resume::resume(course); });
+  co_await console.run([&course] { resume::resume(course); });
 }
 
 }  // namespace gcr::migration

@@ -4,7 +4,6 @@
 // before that record resumes the job, as in a migration, because VRAM still exists.
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <future>
 
 #include "migrate-agent/base/fault/fault.h"
@@ -201,7 +200,7 @@ asio::awaitable<void> run_suspend(worker::WorkerContext& context,
   source::Course course{{context, console}, {}, std::move(order)};
   introduce(course.run);
   spdlog::info("suspending process {}", request.pid());
-  co_await run_with_console(context, console, [&course] { suspend::run(course); });
+  co_await console.run([&course] { suspend::run(course); });
 }
 
 }  // namespace gcr::migration
