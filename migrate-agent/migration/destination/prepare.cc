@@ -347,8 +347,7 @@ Status Course::prepare(const proto::PrepareRequest& request, proto::PrepareReply
   reply.set_encrypted(plan.encrypted);
   for (const auto& address : data->addresses()) *reply.add_data_addresses() = address;
   set_data(std::move(data));
-  GCR_TRY(fault::point("destination.prepared"));
-  return {};
+  return fault::point("destination.prepared");
 }
 
 Status Course::fall_back(const proto::FallBackRequest& request, proto::FallBackReply& reply) {

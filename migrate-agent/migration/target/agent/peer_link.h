@@ -1,4 +1,4 @@
-// Both ends of the control channel between two agents, with heartbeats: an end that receives
+// The source's end of the control channel between two agents, with heartbeats: an end that receives
 // nothing for `silence` treats the other as lost (proto/PROTOCOL.md, "Heartbeats"). All of this
 // belongs to the thread that runs the io_context.
 #pragma once
@@ -12,7 +12,6 @@
 #include <memory>
 #include <optional>
 
-#include "migrate-agent/worker/runtime/cancellation.h"
 #include "src/base/result.h"
 #include "src/control/control_channel.h"
 
@@ -24,7 +23,7 @@ inline constexpr int kBeatsPerSilence = 5;
 /// Holds one token, which gives its receiver the turn. The value is unused; asio requires one.
 using Token = asio::experimental::channel<void(std::error_code, bool)>;
 
-/// The source's end: sends one request at a time, and heartbeats between requests. Owned by a
+/// Sends one request at a time, and heartbeats between requests. Owned by a
 /// shared_ptr, since the heartbeats may end shortly after close().
 class PeerLink : public std::enable_shared_from_this<PeerLink> {
  public:
@@ -62,20 +61,6 @@ class PeerLink : public std::enable_shared_from_this<PeerLink> {
   bool paused_ = false;
   bool closed_ = false;
   std::optional<Error> lost_;
-};
-
-/// The destination's end: sends Alive on `channel` at intervals, from construction until stop() has
-/// been awaited. Nothing else may send meanwhile. If the source is gone, it requests
-/// `cancellation`, which must outlive stop().
-class AliveBeat {
- public:
-  AliveBeat(asio::io_context& io, control::ControlChannel& channel,
-            std::chrono::milliseconds silence, worker::Cancellation& cancellation);
-  asio::awaitable<void> stop();
-
- private:
-  struct Impl;
-  std::shared_ptr<Impl> impl_;
 };
 
 }  // namespace gcr::migration
