@@ -35,8 +35,7 @@ Course::~Course() {
   destroy();
 }
 
-/// Releases everything of the migration on this host. The lanes end first, because they write into
-/// landing memory and VRAM.
+/// Releases everything. The lanes end first: they write into landing memory and VRAM.
 void Course::destroy() {
   set_data(nullptr);
   process_.reset();
@@ -111,8 +110,7 @@ Result<proto::Envelope> Course::answer(const proto::Envelope& request) {
   return reply;
 }
 
-/// Notes whether the source is paused. The daemon does not wait for a migration that waits for its
-/// operator.
+/// Notes the source's pause, since the daemon does not wait for a paused migration.
 void Course::note_pause(const proto::ClockRequest& source) {
   if (std::exchange(source_paused_, source.paused()) == source.paused()) return;
   asio::post(context_.io, [&daemon = context_.daemon, paused = source.paused()] {

@@ -47,10 +47,9 @@ class Course {
   /// Whether no further request is expected.
   bool ended() const { return ended_; }
 
-  /// Ends the migration at this host. Before the vote, undoes everything. After the vote and
-  /// without a decision, the copy stays frozen and a recovery asks the source. Gives the outcome
-  /// for the daemon; nothing if the request was for preflight only. A refused migration has no
-  /// journal, but is reported.
+  /// Ends the migration here. Before the vote, undoes everything. After it and without a decision,
+  /// the copy stays frozen and a recovery asks the source. Gives the outcome for the daemon, also
+  /// of a refused migration; nothing if the request was for preflight only.
   std::optional<registry::Outcome> conclude();
 
  private:

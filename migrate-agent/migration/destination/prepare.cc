@@ -1,5 +1,4 @@
-// The destination's steps before the process is restored: preflight, allocating memory, and
-// receiving data.
+// The destination's steps before the restore: preflight, allocating memory, receiving data.
 #include <fmt/format.h>
 
 #include <future>
@@ -41,8 +40,7 @@ std::uint64_t most_in_place(const proto::GroupLimits& limits) {
   return limits.has_memory_bytes() ? limits.memory_bytes() / 4 * 3 : UINT64_MAX;
 }
 
-/// Checks that a user who moves their own process without an operator does not become another user
-/// by it.
+/// Checks that a user who moves their own process does not become another user by it.
 Status check_local_user(const proto::PreflightRequest& request) {
   if (!request.ordered_by().starts_with("uid ")) return {};
   for (const proto::ProcessFacts& process : request.members()) {
@@ -173,8 +171,7 @@ Status Course::compare_hosts(const proto::PreflightRequest& request, const Statu
   return {};
 }
 
-/// Hides the GPUs that are not planned: CRIU's plugin uses all AMD GPUs that it sees, and requires
-/// as many as the source had.
+/// Hides unplanned AMD GPUs: CRIU's plugin uses all that it sees, and needs the source's number.
 void Course::hide_other_gpus(const proto::HostFacts& here) {
   if (plan_.limits.has_devices()) return;  // which already allow only the planned ones
   std::set<Uuid> others;
@@ -252,8 +249,7 @@ Status Course::start_criu() {
   return {};
 }
 
-/// Reserves memory, and allocates what data connections need. CRIU starts concurrently with the
-/// allocation of VRAM.
+/// Reserves and allocates memory for the data. CRIU starts while VRAM is allocated.
 Status Course::make_room(const proto::PrepareRequest& request, const Wanted& wanted,
                          unsigned lanes) {
   using Mode = mover::IncomingVram::Mode;

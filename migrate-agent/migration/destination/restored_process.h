@@ -78,8 +78,7 @@ class RestoredProcess {
   /// identity() is in the journal.
   void leave();
 
-  /// Unless leave() was called, kills the processes before their threads are released, so that none
-  /// runs again.
+  /// Without leave(), kills the processes before it releases their threads: none runs again.
   ~RestoredProcess();
   RestoredProcess(const RestoredProcess&) = delete;
   RestoredProcess& operator=(const RestoredProcess&) = delete;

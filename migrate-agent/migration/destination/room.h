@@ -22,8 +22,7 @@ namespace gcr::migration {
 /// block; one thread at a time, but lanes may write to images() concurrently.
 class Room {
  public:
-  /// Reserves memory for images of about `image_bytes` and for the process that is restored from
-  /// them.
+  /// Reserves memory for images of about `image_bytes`, and for the process itself.
   static Result<std::unique_ptr<Room>> reserve(const worker::Config& config,
                                                std::uint64_t image_bytes);
 
@@ -33,8 +32,7 @@ class Room {
   /// Records that `bytes` of the reservation for VRAM are allocated.
   Status landing_taken(std::uint64_t bytes) { return memory_->taken(landing(bytes)); }
 
-  /// Creates the images' file system and the buffer for arriving images. `secret` is the
-  /// migration's.
+  /// Creates the images' file system and buffer. `secret` is the migration's.
   Status open_images(const std::array<std::byte, 32>& secret);
 
   /// The store of images. Only after open_images().

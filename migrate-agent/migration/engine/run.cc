@@ -29,8 +29,7 @@ void note(Run& run, const proto::Finding& warning) {
   if (std::ranges::find(notes, text) == notes.end()) run.report.add_notes(std::move(text));
 }
 
-/// Orders the commit on the course's own connection, then for a while on new ones; after that a
-/// recovery continues.
+/// Orders the commit on the course's own connection, then on new ones until a recovery takes over.
 Result<commit::CommitAnswer> order_commit(Run& run, Target& target) {
   const auto until = Clock::now() + 2 * run.worker.config.peer_silence();
   auto answer = target.commit();
@@ -78,9 +77,8 @@ Status send_both(Target& target, const std::function<Status()>& vram,
   auto vram_sent = std::async(std::launch::async, [&] { return run(vram); });
   const Status images_sent = run(images);
   const Status other = vram_sent.get();
-  // A destination that fails sends the reason on the control channel, which the images' thread
-  // uses; its data connections only break. A thread that was cancelled here has no reason of its
-  // own.
+  // A failing destination sends the reason on the control channel, which the images' thread uses. A
+  // thread that was cancelled here has no reason of its own.
   const bool ended_by_other = !images_sent && images_sent.error().code() == Code::kCancelled;
   return images_sent || (ended_by_other && !other) ? other : images_sent;
 }
@@ -172,8 +170,7 @@ Result<proto::CommitReply> commit(Run& run, Target& target, const Vote&, const U
   record.mutable_committed();
   const Status decided = run.log->advance(commit::SourceEvent::kVoteReceived, std::move(record));
   if (!decided && decided.error().code() == Code::kDataLoss) {
-    // It is unknown whether the journal has the record. The worker stops here, and a recovery reads
-    // the journal again.
+    // Whether the journal has the record is unknown: a recovery reads the journal again.
     run.recovering = true;
     return decided.error();
   }

@@ -66,8 +66,7 @@ worker::Cancellation::Registration interrupt_when_cancelled(const Run& run, Targ
 Status send_both(Target& target, const std::function<Status()>& vram,
                  const std::function<Status()>& images);
 
-/// Why a course failed: `failed`, or the cancellation, since an interrupted wait reports only the
-/// interruption.
+/// Why a course failed: the cancellation if there is one, since it interrupts waits; else `failed`.
 Error reason_of(const Run& run, const Error& failed);
 
 /// Adds warnings to the report's notes, each once. The Error names the blockers, if any.

@@ -52,8 +52,7 @@ Status apply_decision(RecoveryContext& context, SourceLog& log, const Decision& 
   return end_copy(log, context.config, kDiscarded);
 }
 
-/// Completes the commit: waits, without limit, until the destination confirms it or an operator
-/// decides.
+/// Completes the commit: waits until the destination confirms it or an operator decides.
 Status finish_commit(RecoveryContext& context, SourceLog& log) {
   Backoff backoff(context.io);
   for (;;) {
@@ -78,8 +77,7 @@ bool only_the_vote_is_left(const SourceLog& log) {
          !takes_checkpoint(began);
 }
 
-/// Asks the destination whether it has voted, until it answers or an operator cancels the
-/// migration.
+/// Asks the destination whether it has voted, until it answers or an operator cancels.
 Result<bool> has_voted(RecoveryContext& context, const journal::Journal& journal) {
   GCR_ASSIGN(const auto destination, context.other_agent(journal.began()));
   for (Backoff backoff(context.io); context.cancellation.check();) {
@@ -226,8 +224,7 @@ Status recover(RecoveryContext& context, DestinationLog& log) {
   return remove_migration(log, DestinationEvent::kHostLost, aborted(cause));
 }
 
-/// Opens the source's journal. If it is of a suspended job, waits until no migration moves that
-/// job.
+/// Opens the source's journal. Waits until no migration moves the job, if it is a suspended one.
 Result<SourceLog> open_source(RecoveryContext& context, const std::filesystem::path& path) {
   Backoff backoff(context.io);
   for (;;) {

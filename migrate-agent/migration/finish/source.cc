@@ -52,8 +52,7 @@ std::vector<device::GpuPair> gpus_of(const journal::Journal& journal) {
   return gpus;
 }
 
-/// The job as the journal describes it, for an undo. A living worker passes its state, and no CRIU
-/// is running then.
+/// The job as the journal describes it. If a living worker passes its state, no CRIU is running.
 undo::Lost lost_by(const worker::Config& config, const journal::Journal& journal,
                    const undo::WorkerState* worker_state) {
   const Record* detaching = journal.last(Record::kDetaching);

@@ -1,6 +1,5 @@
 // A restore of a checkpoint: a migration whose source is a store. The agent connects to itself as
-// the destination, which trusts this side no more than another agent and makes the same checks as
-// in any migration.
+// the destination, which makes the same checks as in any migration.
 #include <fmt/format.h>
 
 #include <chrono>

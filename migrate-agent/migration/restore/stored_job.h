@@ -15,14 +15,12 @@ namespace gcr::migration {
 
 class StoredJob {
  public:
-  /// Opens the data of a checkpoint. The caller has verified the manifest. `directory` need not
-  /// live longer.
+  /// Opens the data. The caller has verified the manifest. `directory` need not live longer.
   static Result<StoredJob> open(const store::Directory& directory, proto::Manifest manifest);
 
   const proto::Manifest& manifest() const { return manifest_; }
 
-  /// Adds to `request` the digests that VRAM had when the checkpoint was taken, under the
-  /// manifest's key.
+  /// Adds the digests of VRAM at the time of the checkpoint, under the manifest's key.
   void add_digests(proto::RestoreRequest& request) const;
 
   /// Sends VRAM into the `regions` of its buffers. Each content is verified by its name first.

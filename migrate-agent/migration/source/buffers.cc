@@ -1,5 +1,4 @@
-// The job's buffers: follows allocations, tells the target about changes, and hands the VRAM to the
-// keeper.
+// Follows the job's allocations, and hands the VRAM to the keeper.
 #include "migrate-agent/migration/source/course.h"
 
 namespace gcr::migration::source {
@@ -86,9 +85,8 @@ Result<keeper::Keeper> start_keeper(Run& run, bool of_copy) {
   return keeper;
 }
 
-/// Gives the keeper all VRAM. Called before the gate closes and again after it: the second call
-/// costs little, unless the members have allocated or freed since; then a new keeper replaces the
-/// first.
+/// Called before the gate closes and again after it: the second call costs little, unless members
+/// have allocated or freed since. Then a new keeper replaces the first.
 Status arm_keeper(Begun& begun, TakenVram& vram) {
   GCR_ASSIGN(const mover::Descriptors descriptors, vram.outgoing.descriptors());
   std::vector<gpu::Mapping> mappings;

@@ -1,13 +1,11 @@
 // Pre-copy at the source, while the process runs, up to the closing of the gate.
 //
 // Each round takes over new allocations, digests all VRAM to find the dirty chunks, and asks
-// Convergence what to do. As long as the dirty bytes do not fit the downtime limit, it sends them,
-// with the gate closed for the share of time that auto-converge demands. When they fit, or when
-// more rounds would not help, the migration may pause for its operator, during which rare rounds
-// keep the destination up to date. Then the journal gets the record Detaching, the members enter
-// their control group, and the gate closes. A strict migration digests once more with the closed
-// gate; if the dirty bytes do not fit any more, it opens the gate again and begins another series
-// of rounds.
+// Convergence what to do. As long as they do not fit the downtime limit, it sends them, throttled
+// if auto-converge demands it. When they fit, or more rounds would not help, the migration may
+// pause for its operator, during which rounds are rare. Then the journal gets Detaching, the
+// members enter their control group, and the gate closes. A strict migration digests once more
+// then; if the dirty bytes do not fit any more, it opens the gate for another series of rounds.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -29,8 +27,7 @@ constexpr seconds kGateTimeout{10};
 /// The time between two rounds of a paused migration; doubled after each round.
 constexpr seconds kFirstPause{2};
 constexpr seconds kLongestPause{60};
-/// The shortest wait between two rounds of a paused migration, as a multiple of the last round's
-/// duration.
+/// The shortest wait between rounds in a pause, as a multiple of the last round's duration.
 constexpr int kPausePerRound = 9;
 
 store::Compression to_compression(proto::Compression compression) {
@@ -53,8 +50,7 @@ Status open_image_sink(Prepared& p) {
 
 Status find_dirty(Prepared& p) {
   GCR_TRY(refresh_buffers(p));
-  // CRIU is started before the digest: while a step after the digest takes time, the process
-  // dirties more VRAM.
+  // CRIU starts before the digest: during a step after it the process dirties more VRAM.
   if (!p.images.outgoing.prepared()) {
     const worker::Phases::Timer timer(p.begun.course.run.phases, "images", "start CRIU");
     GCR_TRY(p.images.outgoing.prepare());
@@ -145,8 +141,7 @@ Status follow_members_in_time(Begun& begun) {
 Status copy_rounds(Prepared& p) {
   Run& run = p.begun.course.run;
   const worker::Phases::Timer timer(run.phases, "course", "pre-copy");
-  // From here on the report of a failure says that the process keeps running, not that nothing was
-  // touched.
+  // The report of a failure says from now on that the process keeps running.
   run.report.set_source_touched(true);
   run.console.begin_copying(p.begun.claimed.target->channel());
   Convergence& convergence = p.precopy.convergence();
@@ -172,8 +167,7 @@ Status copy_rounds(Prepared& p) {
   return note_detaching(p.begun, *p.vram);
 }
 
-/// Closes the gate. True: the switchover continues; false: the gate is open again, for another
-/// round.
+/// Closes the gate. False: it is open again, for another round.
 Result<bool> stop_for_last_round(Prepared& p) {
   GCR_TRY(close_gate(p.begun));
   GCR_TRY(refresh_buffers(p));

@@ -24,9 +24,8 @@ void report_sending(Run& run, Prepared& p) {
   }
 }
 
-/// Records the measured times, from which later migrations estimate their downtime. Not for a job
-/// with a member without the preload library: its downtime is computed from amounts that are known
-/// each time.
+/// Records the times for later estimates; not for a job with a member without the preload library,
+/// whose downtime is computed from known amounts.
 void remember(const Prepared& p, const Vote& vote) {
   if (p.begun.driver_alone) return;
   Run& run = p.begun.course.run;

@@ -1,6 +1,5 @@
-// The processes of the job: the claimed one first, then all below it. The same list is used from
-// the claim to the target's vote; a member's index in it is its number in messages and in the job's
-// allocations.
+// The processes of the job: the claimed one first, then all below it. A member's index in the list
+// is its number in messages and in the job's allocations.
 #pragma once
 
 #include <sys/types.h>

@@ -41,8 +41,7 @@ Result<preflight::Examination> examine(Claimed& claimed) {
   if (!found.members.empty()) {
     run.began.set_command(journal::short_command(found.members.front().command()));
   }
-  // Blockers end the migration here, so the destination receives no data of a process that cannot
-  // be moved.
+  // Blockers end the migration before the destination receives data of the process.
   std::vector<proto::Finding> findings = found.findings.list();
   if (claimed.target == nullptr) std::erase_if(findings, std::not_fn(findings::is_about_gpus));
   GCR_TRY(judge(run, findings));

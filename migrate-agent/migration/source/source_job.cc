@@ -14,11 +14,9 @@
 namespace gcr::migration {
 namespace {
 
-/// A closed gate opens by itself when it has not heard from the agent for this long, unless VRAM
-/// was detached.
+/// A closed gate opens by itself after so long without the agent, unless VRAM was detached.
 constexpr std::chrono::seconds kGateLease{30};
-/// The most scans for new processes. Each scan finds only processes that were started since the
-/// scan before it.
+/// The most scans, each for processes that were started since the one before.
 constexpr int kMostScans = 100;
 /// The longest wait for children in vfork. Each is there for less than a millisecond, but a program
 /// may start them one after the other.
@@ -55,8 +53,7 @@ pid_t SourceJob::driver_alone() const {
 Status SourceJob::enter_group() {
   GCR_TRY(group_.create());
   GCR_TRY(group_.add(root_));
-  // A child of a process in the group is in the group. Children of other processes are found by the
-  // next scan.
+  // Children of processes in the group are in it, too; the next scan finds the others.
   std::set<pid_t> moved{pid()};
   for (int scan = 0; scan < kMostScans; ++scan) {
     bool found_new = false;
@@ -134,8 +131,7 @@ Status SourceJob::freeze_outside_vfork() {
   }
 }
 
-/// Thaws the group with all tasks stopped: a frozen task handles its SIGSTOP when it is thawed,
-/// before it runs.
+/// Thaws the group with all tasks stopped: they handle SIGSTOP before they run.
 Status SourceJob::thaw_stopped() {
   std::vector<procfs::Process> members;
   for (const pid_t pid : group_.processes()) {

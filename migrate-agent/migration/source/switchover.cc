@@ -44,8 +44,7 @@ Status send_last_round(Prepared& p) {
   return {};
 }
 
-/// Describes a stopped process: its credentials and files. Its threads are among those that were
-/// dumped.
+/// The credentials and files of a stopped process, whose threads are among the dumped ones.
 Result<proto::DumpedMember> describe(pid_t pid, const std::vector<process::NamedFile>& named,
                                      const std::vector<process::ThreadRights>& dumped) {
   proto::DumpedMember member;
@@ -165,8 +164,7 @@ Result<std::vector<process::ThreadRights>> dump(Begun& begun, Images& images) {
   return dumped;
 }
 
-/// Checks the sharing of GPU memory by a member without the preload library, which does not report
-/// it.
+/// Checks the sharing of GPU memory by a member without the preload library.
 Status check_unseen(const Begun& begun) {
   const pid_t alone = begun.processes.driver_alone();
   if (alone == 0) return {};

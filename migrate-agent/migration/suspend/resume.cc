@@ -66,16 +66,14 @@ Status load_vram(Resume& r) {
   return fault::point("source.resume.loaded");
 }
 
-/// Hands the VRAM to a keeper; from here on it survives this worker. The journal names the keeper
-/// before it holds anything.
+/// Hands the VRAM to a keeper, named in the journal before: from here on it survives this worker.
 Status hand_to_keeper(Resume& r) {
   GCR_ASSIGN(r.keeper, source::start_keeper(r.run));
   GCR_TRY(r.copy->hand_over_vram(r.vram, *r.keeper));
   return fault::point("source.resume.kept");
 }
 
-/// Writes Resuming. If every GPU maps to itself, the record names none, because the driver then
-/// needs no pairs.
+/// Writes Resuming, without pairs if every GPU maps to itself: the driver needs none then.
 Status record_resuming(Resume& r) {
   GCR_TRY(r.run.worker.cancellation.check());
   journal::Record record;

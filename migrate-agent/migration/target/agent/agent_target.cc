@@ -206,8 +206,7 @@ Result<commit::CommitAnswer> AgentTarget::commit() {
   if (const Status unharmed = fault::point("source.committed"); !unharmed) reply = unharmed.error();
   if (reply) reply = worker::on_io(io_, link_->call(envelope));
   if (reply) return commit::answer_of(*reply);
-  // The destination's worker ends with its connection; then its recovery accepts requests on new
-  // connections.
+  // The destination's worker ends with its connection, and its recovery accepts new ones.
   asio::post(io_, [link = link_] { link->close(); });
   return reply.error();
 }

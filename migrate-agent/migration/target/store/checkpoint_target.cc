@@ -61,8 +61,7 @@ Status check_may_write(const std::filesystem::path& parent, const store::Owner& 
                                               describe_user(owner.uid), parent.native()));
 }
 
-/// The free space of the directory. Asked with the owner's rights, because root may have no access
-/// to a network file system.
+/// The free space, asked as the owner: root may have no access to a network file system.
 Result<struct statvfs> room_of(const std::filesystem::path& directory, const store::Owner& owner) {
   const store::AsOwner as(owner);
   GCR_TRY(as.status());
@@ -81,9 +80,8 @@ Result<struct statvfs> room_of(const std::filesystem::path& directory, const sto
 
 }  // namespace
 
-/// Compares the free space with the size of the whole checkpoint. Data that earlier checkpoints in
-/// the directory have is not written again, but how much that is becomes known only when it is
-/// written.
+/// Compares the free space with the size of the whole checkpoint. How much of it earlier
+/// checkpoints in the directory have becomes known only when it is written.
 Status check_room(const proto::CheckpointOrder& order, const store::Owner& owner,
                   const proto::PreflightRequest& job, findings::Findings& findings) {
   std::filesystem::path directory = order.directory();

@@ -24,9 +24,8 @@ namespace gcr::migration {
 Status check_room(const proto::CheckpointOrder& order, const store::Owner& owner,
                   const proto::PreflightRequest& job, findings::Findings& findings);
 
-/// Accepts checkpoints that were signed by this agent, or by an agent whose migrations it accepts
-/// ([[peers]]). kInvalidArgument if this agent's certificate cannot be read. `config` outlives the
-/// rule.
+/// Accepts checkpoints signed by this agent, or by one whose migrations it accepts ([[peers]]).
+/// kInvalidArgument if its own certificate cannot be read. `config` outlives the rule.
 Result<store::SignerRule> signer_rule(const worker::Config& config);
 
 class CheckpointTarget : public Target {

@@ -26,8 +26,7 @@ constexpr std::uint64_t kAddressEnd = std::uint64_t{1} << 47;
 
 using Part = std::array<std::byte, kPartBytes>;
 
-/// The parts that `ranges` touch, each with the index of the first range that ends after the part's
-/// start.
+/// The parts that `ranges` touch, each with the index of the first range that ends after its start.
 std::vector<std::pair<std::uint64_t, std::size_t>> parts_of(std::span<const AddressRange> ranges) {
   std::vector<std::pair<std::uint64_t, std::size_t>> parts;
   for (std::size_t i = 0; i < ranges.size(); ++i) {
@@ -80,8 +79,7 @@ Status CheckpointSink::store(Image& image, std::uint64_t offset, std::span<const
   return {};
 }
 
-/// Stores a window on a worker thread, in parts as for memory. Waits while kMostUnderWay windows
-/// are not stored yet.
+/// Stores a window on a worker thread, in parts. Waits while kMostUnderWay are not stored yet.
 void CheckpointSink::store_later(Image& file, std::uint64_t offset, Window window) {
   {
     std::unique_lock lock(mutex_);
@@ -144,8 +142,7 @@ Status CheckpointSink::take_memory(const std::string& name, std::span<const Addr
   }
   Image& memory = image(memories_, name);
   const auto parts = parts_of(ranges);
-  // The last call runs concurrently with CRIU while the program is stopped, and many readers would
-  // slow CRIU down.
+  // The last call runs while the program is stopped: many readers would slow CRIU down.
   const std::size_t few =
       std::clamp<std::size_t>(std::thread::hardware_concurrency() / 4, 1, kMostThreads);
   return share_out(parts.size(), last ? few : kMostThreads, [&](std::size_t i) {
