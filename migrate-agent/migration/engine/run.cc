@@ -23,12 +23,6 @@ using Clock = worker::Phases::Clock;
 
 constexpr std::chrono::milliseconds kCommitPause{200};
 
-void note(Run& run, const proto::Finding& warning) {
-  std::string text = findings::note_of(warning);
-  const auto& notes = run.report.notes();
-  if (std::ranges::find(notes, text) == notes.end()) run.report.add_notes(std::move(text));
-}
-
 /// Orders the commit on the course's own connection, then on new ones until a recovery takes over.
 Result<commit::CommitAnswer> order_commit(Run& run, Target& target) {
   const auto until = Clock::now() + 2 * run.worker.config.peer_silence();
@@ -89,8 +83,11 @@ Error reason_of(const Run& run, const Error& failed) {
 }
 
 Status judge(Run& run, const std::vector<proto::Finding>& findings) {
+  const auto& notes = run.report.notes();
   for (const proto::Finding& finding : findings) {
-    if (!findings::is_blocker(finding)) note(run, finding);
+    if (findings::is_blocker(finding)) continue;
+    std::string text = findings::note_of(finding);
+    if (std::ranges::find(notes, text) == notes.end()) run.report.add_notes(std::move(text));
   }
   std::string reason = findings::reason_of(findings);
   if (reason.empty()) return {};

@@ -28,8 +28,7 @@ journal::Record resolved(bool run_here, const std::string& by) {
 
 cgroups::Group group_of(const journal::Journal& journal) {
   const auto suspension = suspension_of(journal);
-  const auto& path = suspension.empty() ? journal.path() : suspension;
-  return group_named_after(path);
+  return group_named_after(suspension.empty() ? journal.path() : suspension);
 }
 
 cgroups::Group group_named_after(const std::filesystem::path& journal) {

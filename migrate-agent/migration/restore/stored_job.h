@@ -39,7 +39,6 @@ class StoredJob {
   Status read(std::uint32_t content, std::span<std::byte> out) const;
   Status read_vram(unsigned threads, const mover::ChunkSink& sink) const;
   Status send(const proto::StoredImage& image, images::ImageSender& sender) const;
-  Status send_memory(const proto::StoredImage& memory, images::ImageSender& sender) const;
   Status read_at(const proto::StoredImage& image, std::uint64_t offset,
                  std::span<std::byte> out) const;
 

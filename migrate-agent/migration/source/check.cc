@@ -27,19 +27,17 @@ Result<proto::PreflightReply> ask_destination(worker::WorkerContext& context,
   return target.preflight(question);
 }
 
-/// The finding for a destination that could not be reached, or that refused the request.
-proto::Finding finding_of_failure(const Error& error) {
-  const bool silent = error.code() == Code::kUnavailable || error.code() == Code::kTimeout;
-  return findings::make_finding(
-      silent ? findings::kDestinationUnreachable : findings::kDestinationRefused,
-      findings::Side::kDestination, error.message());
-}
-
 /// Adds the destination's findings and host facts.
 void compare_with_destination(worker::WorkerContext& context, const proto::MigrateRequest& request,
                               preflight::Examination& found, proto::CheckReply& reply) {
   auto answer = ask_destination(context, found, request);
-  if (!answer) return found.findings.take({finding_of_failure(answer.error())});
+  if (!answer) {
+    const Code code = answer.error().code();
+    const bool silent = code == Code::kUnavailable || code == Code::kTimeout;
+    return found.findings.take({findings::make_finding(
+        silent ? findings::kDestinationUnreachable : findings::kDestinationRefused,
+        findings::Side::kDestination, answer.error().message())});
+  }
   *reply.mutable_destination() = std::move(*answer->mutable_host());
   found.findings.take({answer->findings().begin(), answer->findings().end()});
 }

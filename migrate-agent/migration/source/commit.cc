@@ -31,17 +31,15 @@ Error ended_by_itself(pid_t pid) {
   return Error(Code::kNotFound, fmt::format("process {} ended by itself before it was moved", pid));
 }
 
-/// Gives the reason of the failure after the rollback: `cause`, or that the process has ended.
-Error explain(const Claimed& claimed, const Error& cause) {
-  Run& run = claimed.course.run;
-  note_undone_closing(run);
-  if (!claimed.root().has_ended()) return cause;
-  run.report.set_process_ended(true);
-  return ended_by_itself(claimed.root().pid());
-}
-
+/// After the rollback, the reason of the failure is its cause, or that the process has ended.
 Undoing undoing(const Claimed& claimed, const undo::WorkerState& state) {
-  return {&state, [&claimed](const Error& cause) { return explain(claimed, cause); }};
+  return {&state, [&claimed](const Error& cause) {
+            Run& run = claimed.course.run;
+            note_undone_closing(run);
+            if (!claimed.root().has_ended()) return cause;
+            run.report.set_process_ended(true);
+            return ended_by_itself(claimed.root().pid());
+          }};
 }
 
 /// Asks for the vote and commits, for a checkpoint whose job runs already.

@@ -23,16 +23,13 @@ constexpr int kMostScans = 100;
 constexpr std::chrono::seconds kVforkPatience{5};
 constexpr std::chrono::microseconds kVforkPause{200};
 
-std::vector<gpu::Gates::Member> gates_of(const std::vector<Member*>& members) {
+std::vector<gpu::Gates::Member> gates_of(const std::vector<Member*>& members, bool driver_alone) {
   std::vector<gpu::Gates::Member> gates;
-  for (const Member* member : members) gates.push_back({member->pid(), member->access.get()});
+  for (const Member* member : members) {
+    if (!driver_alone && member->access->is_driver_alone()) continue;
+    gates.push_back({member->pid(), member->access.get()});
+  }
   return gates;
-}
-
-std::vector<gpu::Gates::Member> under_library(std::vector<gpu::Gates::Member> members) {
-  std::erase_if(members,
-                [](const gpu::Gates::Member& member) { return member.access->is_driver_alone(); });
-  return members;
 }
 
 }  // namespace
@@ -40,8 +37,8 @@ std::vector<gpu::Gates::Member> under_library(std::vector<gpu::Gates::Member> me
 SourceJob::SourceJob(Members& members, cgroups::Group group)
     : root_(members.front().process),
       gpu_members_(gpu_members_of(members)),
-      gates_(gates_of(gpu_members_)),
-      throttled_(under_library(gates_of(gpu_members_))),
+      gates_(gates_of(gpu_members_, /*driver_alone=*/true)),
+      throttled_(gates_of(gpu_members_, /*driver_alone=*/false)),
       group_(std::move(group)) {}
 
 pid_t SourceJob::driver_alone() const {

@@ -91,11 +91,6 @@ Status record_resuming(Resume& r) {
   return fault::point("source.resume.decided");
 }
 
-Status bring_back(Resume& r) {
-  return r.run.phases.time("process", "bring back",
-                           [&r] { return finish::run_again(*r.run.log, r.run.worker.config); });
-}
-
 /// Reports whether the job runs again or has ended, or that a recovery has to resume it.
 void report_state(Resume& r, const Status& done) {
   proto::Suspension& report = *r.run.report.mutable_suspension();
@@ -114,7 +109,9 @@ void resume(Resume& r) {
   const Status done = worker::guarded([&]() -> Status {
     for (const auto step : {claim_job, load_vram, hand_to_keeper, record_resuming})
       GCR_TRY(first(r.run, [&] { return step(r); }));
-    return bring_back(r);  // cannot be cancelled any more
+    // From here on it cannot be cancelled.
+    return r.run.phases.time("process", "bring back",
+                             [&r] { return finish::run_again(*r.run.log, r.run.worker.config); });
   });
   const bool suspended = r.run.log && r.run.log->state() == commit::SourceState::kSuspended;
   if (!done && suspended && r.keeper) {

@@ -79,19 +79,20 @@ Status CheckpointSink::store(Image& image, std::uint64_t offset, std::span<const
   return {};
 }
 
-/// Stores a window on a worker thread, in parts. Waits while kMostUnderWay are not stored yet.
-void CheckpointSink::store_later(Image& file, std::uint64_t offset, Window window) {
+/// Stores the first `length` bytes of a window on a worker thread, in parts. Waits while
+/// kMostUnderWay are not stored yet.
+void CheckpointSink::store_later(Image& file, std::uint64_t offset, RawBytes window,
+                                 std::size_t length) {
   {
     std::unique_lock lock(mutex_);
     stored_.wait(lock, [this] { return under_way_ < kMostUnderWay; });
     ++under_way_;
   }
-  asio::post(workers_, [this, &file, offset, window = std::move(window)] {
-    const auto bytes = std::span(window.room).first(window.length);
+  asio::post(workers_, [this, &file, offset, length, window = std::move(window)] {
+    const auto bytes = std::span(window).first(length);
     Status done = broken_.status();
     for (std::size_t at = 0; done && at < bytes.size(); at += kPartBytes) {
-      const std::size_t length = std::min(kPartBytes, bytes.size() - at);
-      done = store(file, offset + at, bytes.subspan(at, length));
+      done = store(file, offset + at, bytes.subspan(at, std::min(kPartBytes, length - at)));
     }
     if (!done) (void)broken_.set(done.error());
     const std::lock_guard lock(mutex_);
@@ -104,13 +105,12 @@ Status CheckpointSink::take(const std::string& name, UniqueFd content) {
   Image& file = image(files_, name);
   for (bool ended = false; !ended;) {
     GCR_TRY(broken_.status());
-    Window window{RawBytes(kWindowBytes)};
-    GCR_ASSIGN(window.length, images::read_window(content.get(), window.room, name));
-    ended = window.length < kWindowBytes;
-    const std::uint64_t offset = file.size_bytes;
-    file.size_bytes += window.length;
-    raw_bytes_ += window.length;
-    store_later(file, offset, std::move(window));
+    RawBytes window(kWindowBytes);  // on the heap, because most images are small
+    GCR_ASSIGN(const std::size_t length, images::read_window(content.get(), window, name));
+    ended = length < kWindowBytes;
+    store_later(file, file.size_bytes, std::move(window), length);
+    file.size_bytes += length;
+    raw_bytes_ += length;
   }
   return {};
 }
