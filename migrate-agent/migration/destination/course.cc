@@ -118,8 +118,7 @@ void Course::note_pause(const proto::ClockRequest& source) {
   });
 }
 
-/// Compares the memory files that the job has after its dump, as preflight did before, and asks
-/// for those that this host lacks.
+/// Compares the memory files that the job has after its dump; asks for those that this host lacks.
 Status Course::carry(const proto::CarryRequest& request, proto::CarryReply& reply) {
   GCR_TRY(expect(commit::DestinationState::kBuilding, "CarryRequest"));
   findings::Findings findings(findings::Side::kDestination);

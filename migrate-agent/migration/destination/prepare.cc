@@ -288,12 +288,12 @@ void Course::keep_description(const proto::PrepareRequest& request) {
 }
 
 Status Course::allocate_buffers(const Wanted& wanted) {
-  std::uint64_t reserved = 0;
+  hostmem::Memory reserved;
   GCR_TRY(vram_->prepare(wanted, [&](std::uint64_t bytes) {
-    reserved = bytes;
-    return room_->add_landing(bytes);
+    reserved = hostmem::needed_for_landing(context_.config.hugepages, bytes);
+    return room_->memory().add(reserved);
   }));
-  return room_->landing_taken(reserved);
+  return room_->memory().taken(reserved);
 }
 
 /// Changes `plan` to TCP if RDMA cannot be set up.

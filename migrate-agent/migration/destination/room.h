@@ -26,11 +26,8 @@ class Room {
   static Result<std::unique_ptr<Room>> reserve(const worker::Config& config,
                                                std::uint64_t image_bytes);
 
-  /// Reserves memory for VRAM to land in.
-  Status add_landing(std::uint64_t bytes) { return memory_->add(landing(bytes)); }
-
-  /// Records that `bytes` of the reservation for VRAM are allocated.
-  Status landing_taken(std::uint64_t bytes) { return memory_->taken(landing(bytes)); }
+  /// The reservation, also for VRAM to land in.
+  hostmem::MemoryReservation& memory() { return *memory_; }
 
   /// Creates the images' file system and buffer. `secret` is the migration's.
   Status open_images(const std::array<std::byte, 32>& secret);
@@ -43,14 +40,10 @@ class Room {
   Status complete(const std::vector<images::ImageFile>& files);
 
  private:
-  Room(const worker::Config& config, std::uint64_t image_bytes);
+  explicit Room(std::uint64_t image_bytes);
 
-  hostmem::Memory landing(std::uint64_t bytes) const {
-    return hostmem::needed_for_landing(hugepages_, bytes);
-  }
   Result<std::uint64_t> more_image_room(std::uint64_t bytes);
 
-  hostmem::HugepagePolicy hugepages_;
   std::uint64_t image_room_;  ///< bytes reserved for images
   std::unique_ptr<hostmem::MemoryReservation> memory_;
   std::optional<images::ImageMemory> image_memory_;

@@ -1,5 +1,4 @@
-// The destination's end of the control channel: receives requests and sends replies, with
-// heartbeats while a step runs.
+// The destination's end of the control channel: requests, replies, and heartbeats meanwhile.
 #include <spdlog/spdlog.h>
 
 #include <asio/co_spawn.hpp>

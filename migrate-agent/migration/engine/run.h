@@ -1,5 +1,4 @@
-// What all courses share: steps, findings, the beginning of the journal, the vote, the commit, the
-// undo and the report at the end.
+// What all courses share: steps, findings, the journal, the vote, the commit, undo and report.
 //
 // A course is a list of steps. Each step returns the input of the next one as a type: a Claimed job
 // is examined, a Begun one is prepared, the target votes about what was Sent, and a Vote is

@@ -76,8 +76,7 @@ Result<Opened> open(Loading& loading) {
   return Opened{std::move(directory), std::move(job)};
 }
 
-/// The preflight request that a source would send now for this job, if the job had been stopped
-/// since the checkpoint.
+/// The preflight request for this job, as if it had been stopped since the checkpoint.
 proto::PreflightRequest question(const Loading& loading, const StoredJob& job) {
   const auto& [run, order] = loading;
   const worker::Config& config = run.worker.config;

@@ -15,8 +15,7 @@ Status check_again(gpu::GpuAccess& access) {
   return Error(Code::kRefused, findings::reason_of(findings.list()));
 }
 
-/// Adds the allocations that a member has exported to `vram` and `changes`. An allocation that
-/// several members map is added once.
+/// Adds what a member has exported, unless it is there: several members may map an allocation.
 Status take_over(const gpu::Job& job, mover::OutgoingVram& vram, gpu::MemberId member,
                  std::vector<gpu::ExportedAllocation>&& exported, proto::BuffersRequest& changes) {
   for (auto& [local, descriptor] : exported) {

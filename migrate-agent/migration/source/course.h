@@ -191,8 +191,7 @@ Status open_image_sink(const Begun& begun, Images& images, double link_bytes_per
 /// the sink. Adds the files and members to `request`.
 Status send_images(Begun& begun, Images& images, proto::RestoreRequest& request);
 
-/// Right before the dump: gives memory files the names that CRIU needs. unname_memory_files()
-/// removes the names right after it.
+/// Right before the dump: gives memory files the names that CRIU needs; right after: removes them.
 Result<memory_files::Renamed> name_memory_files(const Begun& begun);
 Status unname_memory_files(const Begun& begun, const memory_files::Renamed& renamed);
 

@@ -1,5 +1,4 @@
-// The source's steps before anything is copied: it examines the job, asks the target for its
-// findings, and prepares both sides.
+// The source's steps before anything is copied: examination, preflight, preparation.
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -18,8 +18,7 @@ namespace {
 constexpr std::chrono::seconds kGateLease{30};
 /// The most scans, each for processes that were started since the one before.
 constexpr int kMostScans = 100;
-/// The longest wait for children in vfork. Each is there for less than a millisecond, but a program
-/// may start them one after the other.
+/// The longest wait for children in vfork: each takes under a millisecond, but they may be many.
 constexpr std::chrono::seconds kVforkPatience{5};
 constexpr std::chrono::microseconds kVforkPause{200};
 

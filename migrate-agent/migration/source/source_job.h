@@ -1,11 +1,9 @@
-// The processes of a job at the source, and the steps that take their GPU state from them and stop
-// them:
+// The processes of a job at the source, and the steps that stop them and take their GPU state:
 //
 //   running -close_gate-> gated -detach-> detached -lock-> locked -checkpoint-> checkpointed
 //   -dump-> dumped
 //
-// undo::bring_back() undoes these steps, from any of the states. Methods block and belong to one
-// thread at a time.
+// undo::bring_back() undoes these steps, from any state. Methods block; one thread at a time.
 #pragma once
 
 #include <chrono>

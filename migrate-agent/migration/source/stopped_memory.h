@@ -1,5 +1,4 @@
-// The memory of a job's stopped processes in one dump: what CRIU leaves out, and what of it was
-// sent.
+// The memory of a job's stopped processes in one dump: what CRIU leaves out, and what was sent.
 //
 // CRIU asks when it has stopped all processes (choose()). From then on nothing writes to the memory
 // that it leaves out: CRIU itself writes only to what it maps, and for moments to code. So what the

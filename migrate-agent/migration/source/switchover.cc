@@ -115,8 +115,7 @@ Status describe_dumped(Begun& begun, Images& images,
                        const std::vector<process::ThreadRights>& threads) {
   Run& run = begun.course.run;
   const std::vector<pid_t> tree = procfs::stopped_tree(begun.processes.pid());
-  // If the processes were not frozen before the dump, one may have been started, or have executed
-  // another program, since the last check.
+  // Processes that were not frozen may have been started, or executed a program, since the check.
   const bool was_frozen = !begun.processes.group().directory_for_criu().empty();
   if (!was_frozen) GCR_TRY(follow_members(begun, tree));
   std::map<pid_t, std::vector<process::NamedFile>> named;

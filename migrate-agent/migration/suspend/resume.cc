@@ -1,7 +1,6 @@
-// A resume. While the job is still stopped, VRAM is created, filled from the keeper's copy and
-// verified, and a keeper gets it. From the record Resuming on, the job is resumed in the same way
-// as one that a dead worker has left (migrate-agent/migration/finish). A failure before that record
-// leaves the job suspended as before.
+// A resume. While the job is stopped, VRAM is created, filled from the keeper's copy, verified, and
+// given to a keeper. From the record Resuming on, the job is resumed as one that a dead worker has
+// left (migrate-agent/migration/finish). A failure before that leaves it suspended.
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -28,8 +28,7 @@ struct Suspend {
   mover::VramDigests digests{};
 };
 
-/// Checks that the driver can release the control state of each GPU user without a dump. For AMD
-/// GPUs only a dump by CRIU does that.
+/// Checks that the driver can release control state without a dump, which AMD's cannot.
 Status check_control(const preflight::Examination& found) {
   for (const preflight::GpuUser& user : found.gpu_users) {
     const pid_t pid = found.pids[user.member];

@@ -1,5 +1,4 @@
-// Finds and describes suspended jobs, from their journals and keepers. All of it blocks; call it on
-// a thread of the worker's pool.
+// Finds and describes suspended jobs, from journals and keepers. Blocks: for the worker's pool.
 #pragma once
 
 #include "migrate-agent/commit/journal/journal_files.h"

@@ -82,8 +82,7 @@ class Target : public mover::ChunkTarget {
   /// Tells the target, if it can still be reached, that the migration is aborted.
   virtual void abort(const std::string& reason) = 0;
 
-  /// Makes all waits for the target fail, current and later ones; only commit() and abort() are
-  /// still attempted. Never blocks.
+  /// Makes all waits fail, now and later, but those of commit() and abort(). Never blocks.
   virtual void interrupt(const Error& why) = 0;
 };
 

@@ -52,8 +52,7 @@ CheckpointSink::Image& CheckpointSink::image(Images& images, const std::string& 
   return *image;
 }
 
-/// Stores `bytes`, which belong at `offset`: one content for each run of pages that are not zeros;
-/// runs of zero pages become holes.
+/// Stores `bytes` at `offset`, one content for each run of pages; pages of zeros become holes.
 Status CheckpointSink::store(Image& image, std::uint64_t offset, std::span<const std::byte> bytes) {
   for (std::size_t at = 0; at < bytes.size();) {
     const auto is_hole = [&](std::size_t page) {
@@ -79,8 +78,7 @@ Status CheckpointSink::store(Image& image, std::uint64_t offset, std::span<const
   return {};
 }
 
-/// Stores the first `length` bytes of a window on a worker thread, in parts. Waits while
-/// kMostUnderWay are not stored yet.
+/// Stores a window on a worker thread, in parts. Waits while kMostUnderWay are not stored yet.
 void CheckpointSink::store_later(Image& file, std::uint64_t offset, RawBytes window,
                                  std::size_t length) {
   {
