@@ -21,8 +21,7 @@ namespace gcr::migration {
 /// exception that escapes is logged and sent as a Failure.
 asio::awaitable<void> run_source(worker::WorkerContext& context, proto::MigrateRequest request);
 
-/// Receives a process: answers `request` and the source's further requests, until the commit, an
-/// abort, or the loss of the source.
+/// Receives a process: answers all requests until the commit, an abort, or the loss of the source.
 asio::awaitable<void> run_destination(worker::WorkerContext& context,
                                       proto::PreflightRequest request);
 

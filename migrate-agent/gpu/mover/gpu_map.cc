@@ -61,6 +61,15 @@ Result<std::vector<device::GpuPair>> follow(const std::vector<device::GpuPair>& 
 
 }  // namespace
 
+std::vector<device::GpuPair> pairs_of(
+    const google::protobuf::RepeatedPtrField<proto::GpuPair>& message) {
+  std::vector<device::GpuPair> pairs;
+  for (const proto::GpuPair& pair : message) {
+    pairs.push_back({to_uuid(pair.source_uuid()), to_uuid(pair.destination_uuid())});
+  }
+  return pairs;
+}
+
 Result<std::vector<device::GpuPair>> map_gpus(const std::vector<MappableGpu>& source,
                                               const std::vector<MappableGpu>& destination,
                                               const std::vector<device::GpuPair>& ordered) {

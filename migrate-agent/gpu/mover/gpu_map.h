@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "migrate-agent/gpu/device/device.h"
+#include "proto/control.pb.h"
 #include "src/base/result.h"
 #include "src/base/uuid.h"
 
@@ -20,6 +21,10 @@ struct MappableGpu {
   std::uint64_t free_bytes = 0;  ///< destination: of those that fit, the one with most is chosen
   device::Vendor vendor = device::Vendor::kNvidia;
 };
+
+/// The pairs in a message; bytes that are no identifier of a GPU become zeros.
+std::vector<device::GpuPair> pairs_of(
+    const google::protobuf::RepeatedPtrField<proto::GpuPair>& message);
 
 /// Pairs every GPU of the source with a different one of the destination and the same vendor, since
 /// NVIDIA's driver requires pairs for every GPU of the machine. Chosen GPUs, and all AMD GPUs, are

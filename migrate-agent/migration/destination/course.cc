@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "migrate-agent/base/fault/fault.h"
+#include "migrate-agent/commit/journal/held_files.h"
 #include "migrate-agent/commit/states/outcome.h"
 #include "migrate-agent/criu/images/images.h"
 #include "migrate-agent/gpu/host_copy/host_copy.h"
@@ -34,8 +35,7 @@ Course::~Course() {
   destroy();
 }
 
-/// Releases everything of the migration on this host. The lanes end first, because they write into
-/// landing memory and VRAM.
+/// Releases everything. The lanes end first: they write into landing memory and VRAM.
 void Course::destroy() {
   set_data(nullptr);
   process_.reset();
@@ -71,17 +71,7 @@ Status Course::expect(std::optional<commit::DestinationState> state, const char*
                fmt::format("{} is not allowed in the current state of this migration", request));
 }
 
-proto::Envelope Course::answer(const proto::Envelope& request) {
-  auto reply = take_step(request);
-  if (reply) return std::move(*reply);
-  spdlog::error("the migration to this host failed: {}", reply.error().message());
-  fail(reply.error());
-  proto::Envelope failure;
-  *failure.mutable_failure() = control::to_failure(reply.error());
-  return failure;
-}
-
-Result<proto::Envelope> Course::take_step(const proto::Envelope& request) {
+Result<proto::Envelope> Course::answer(const proto::Envelope& request) {
   proto::Envelope reply;
   switch (request.body_case()) {
     case proto::Envelope::kPreflightRequest:
@@ -120,13 +110,39 @@ Result<proto::Envelope> Course::take_step(const proto::Envelope& request) {
   return reply;
 }
 
-/// Notes whether the source is paused. The daemon does not wait for a migration that waits for its
-/// operator.
+/// Notes the source's pause, since the daemon does not wait for a paused migration.
 void Course::note_pause(const proto::ClockRequest& source) {
   if (std::exchange(source_paused_, source.paused()) == source.paused()) return;
   asio::post(context_.io, [&daemon = context_.daemon, paused = source.paused()] {
     daemon.report_phase(paused ? worker::kPausedPhase : "receiving");
   });
+}
+
+/// Compares the memory files that the job has after its dump; asks for those that this host lacks.
+Status Course::carry(const proto::CarryRequest& request, proto::CarryReply& reply) {
+  GCR_TRY(expect(commit::DestinationState::kBuilding, "CarryRequest"));
+  findings::Findings findings(findings::Side::kDestination);
+  GCR_ASSIGN(files_, memory_files::plan(request.files(), request.boot_id(), findings));
+  if (findings.has_blocker()) {
+    return Error(Code::kRefused, findings::reason_of(findings.list()));
+  }
+  for (std::size_t place = 0; place < files_.size(); ++place) {
+    if (!files_[place].shared) reply.add_wanted(static_cast<std::uint32_t>(place));
+  }
+  return {};
+}
+
+/// Creates the files before CRIU opens them. Their names are on disk before they are given.
+Status Course::make_files(const proto::RestoreRequest& request) {
+  std::vector<proto::Credentials> members;
+  for (const proto::DumpedMember& member : request.members()) {
+    if (!member.credentials().empty()) members.push_back(member.credentials(0));
+  }
+  GCR_ASSIGN(made_files_,
+             memory_files::Incoming::make(std::move(files_), room_->image_directory(), members));
+  if (made_files_->held().files().empty()) return {};
+  GCR_TRY(journal::keep_files(log_->journal().path(), made_files_->held()));
+  return made_files_->give_names();
 }
 
 /// Checks the names of all files in the images before CRIU opens any of them.
@@ -169,7 +185,7 @@ Status Course::restore_process(const proto::RestoreRequest& request,
                            plan_.driver, *prepared_restore_, room_->images().memories(),
                            {request.members(), vetted, sockets, plan_.gpu_users}, group_, phases_));
   if (!plan_.kept) {
-    GCR_TRY(process_->restore_control(plan_.running, plan_.gpu_map, phases_));
+    GCR_TRY(process_->restore_control(plan_.running, plan_.gpu_map));
   }
   spdlog::info("{} of process memory was written before the restore",
                format_bytes(prepared_restore_->taken_bytes()));
@@ -235,8 +251,7 @@ Status Course::hand_over_vram(const proto::RestoreRequest& request) {
   if (plan_.kept) return phases_.time("vram", "keep", [&] { return keep_vram(request); });
   GCR_ASSIGN(auto descriptors, vram_->descriptors());
   GCR_ASSIGN(auto of_members, job_.split(std::move(descriptors)));
-  return process_->attach(
-      std::move(of_members), vram_->driver(), [this] { vram_->let_go(); }, phases_);
+  return process_->attach(std::move(of_members), vram_->driver(), [this] { vram_->let_go(); });
 }
 
 /// Votes. The process is frozen before the vote is in the journal, and the vote is in the journal
@@ -245,8 +260,8 @@ Status Course::vote(const proto::RestoreRequest& request, proto::RestoreReply& r
   identity_ = process_->identity();
   GCR_TRY(hand_over_vram(request));
   GCR_TRY(fault::point("destination.attached"));
-  GCR_TRY(process_->stop_and_freeze(phases_));
-  GCR_ASSIGN(auto refused, process_->apply_settings(request.members(), phases_));
+  GCR_TRY(process_->stop_and_freeze());
+  GCR_ASSIGN(auto refused, process_->apply_settings(request.members()));
   for (std::string& note : refused) reply.add_notes(std::move(note));
   GCR_TRY(fault::point("destination.stopped"));
   journal::Record record;

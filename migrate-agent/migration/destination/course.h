@@ -4,7 +4,6 @@
 #pragma once
 
 #include <atomic>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -38,9 +37,9 @@ class Course {
   explicit Course(worker::WorkerContext& context);
   ~Course();
 
-  /// Takes the step that `request` asks for. Gives its reply, or a Failure, which ends the course.
-  /// Do not call it on the thread that runs the worker's io_context.
-  proto::Envelope answer(const proto::Envelope& request);
+  /// Takes the step that `request` asks for, and gives its reply. After an Error, call fail(). Do
+  /// not call it on the thread that runs the worker's io_context.
+  Result<proto::Envelope> answer(const proto::Envelope& request);
 
   /// Ends the course after a failed step, or when the source is lost.
   void fail(const Error& error);
@@ -48,10 +47,9 @@ class Course {
   /// Whether no further request is expected.
   bool ended() const { return ended_; }
 
-  /// Ends the migration at this host. Before the vote, undoes everything. After the vote and
-  /// without a decision, the copy stays frozen and a recovery asks the source. Gives the outcome
-  /// for the daemon; nothing if the request was for preflight only. A refused migration has no
-  /// journal, but is reported.
+  /// Ends the migration here. Before the vote, undoes everything. After it and without a decision,
+  /// the copy stays frozen and a recovery asks the source. Gives the outcome for the daemon, also
+  /// of a refused migration; nothing if the request was for preflight only.
   std::optional<registry::Outcome> conclude();
 
  private:
@@ -86,7 +84,6 @@ class Course {
   /// kProtocol unless the migration is in `state`; nothing: in preflight.
   Status expect(std::optional<commit::DestinationState> state, const char* request) const;
   void note_pause(const proto::ClockRequest& source);
-  Result<proto::Envelope> take_step(const proto::Envelope& request);
 
   Status preflight(const proto::PreflightRequest& request, proto::PreflightReply& reply);
   Status compare_hosts(const proto::PreflightRequest& request, const Status& room,
@@ -99,7 +96,7 @@ class Course {
   Status begin();
   Status make_room(const proto::PrepareRequest& request, const Wanted& wanted, unsigned lanes);
   Status start_criu();
-  Status keep_description(const proto::PrepareRequest& request);
+  void keep_description(const proto::PrepareRequest& request);
   Status allocate_buffers(const Wanted& wanted);
   Result<std::unique_ptr<transfer::IncomingData>> open_data(transfer::DataPlan& plan,
                                                             const std::string& token);

@@ -1,5 +1,4 @@
-// The destination's steps before the process is restored: preflight, allocating memory, and
-// receiving data.
+// The destination's steps before the restore: preflight, allocating memory, receiving data.
 #include <fmt/format.h>
 
 #include <future>
@@ -41,8 +40,7 @@ std::uint64_t most_in_place(const proto::GroupLimits& limits) {
   return limits.has_memory_bytes() ? limits.memory_bytes() / 4 * 3 : UINT64_MAX;
 }
 
-/// Checks that a user who moves their own process without an operator does not become another user
-/// by it.
+/// Checks that a user who moves their own process does not become another user by it.
 Status check_local_user(const proto::PreflightRequest& request) {
   if (!request.ordered_by().starts_with("uid ")) return {};
   for (const proto::ProcessFacts& process : request.members()) {
@@ -173,8 +171,7 @@ Status Course::compare_hosts(const proto::PreflightRequest& request, const Statu
   return {};
 }
 
-/// Hides the GPUs that are not planned: CRIU's plugin uses all AMD GPUs that it sees, and requires
-/// as many as the source had.
+/// Hides unplanned AMD GPUs: CRIU's plugin uses all that it sees, and needs the source's number.
 void Course::hide_other_gpus(const proto::HostFacts& here) {
   if (plan_.limits.has_devices()) return;  // which already allow only the planned ones
   std::set<Uuid> others;
@@ -252,8 +249,7 @@ Status Course::start_criu() {
   return {};
 }
 
-/// Reserves memory, and allocates what data connections need. CRIU starts concurrently with the
-/// allocation of VRAM.
+/// Reserves and allocates memory for the data. CRIU starts while VRAM is allocated.
 Status Course::make_room(const proto::PrepareRequest& request, const Wanted& wanted,
                          unsigned lanes) {
   using Mode = mover::IncomingVram::Mode;
@@ -261,7 +257,10 @@ Status Course::make_room(const proto::PrepareRequest& request, const Wanted& wan
   GCR_ASSIGN(room_, Room::reserve(context_.config, plan_.image_bytes));
   GCR_TRY(room_->open_images(secret));
   group_ = finish::group_of(log_->journal());
-  if (plan_.kept) GCR_TRY(keep_description(request));
+  if (plan_.kept) {
+    keep_description(request);
+    GCR_TRY(finish::check_freezer(group_));
+  }
   GCR_TRY(group_.create(plan_.limits));
   const std::uint64_t most = context_.config.landing_window_bytes;
   const std::uint64_t window =
@@ -280,26 +279,21 @@ Status Course::make_room(const proto::PrepareRequest& request, const Wanted& wan
   return placed;
 }
 
-/// Completes the description for the keeper of the VRAM. The job can stay suspended only in a group
-/// that can be frozen.
-Status Course::keep_description(const proto::PrepareRequest& request) {
+/// Completes the description for the keeper of the VRAM.
+void Course::keep_description(const proto::PrepareRequest& request) {
   plan_.kept->set_digest_key(request.digest_key());
   for (const proto::Buffer& buffer : request.buffers()) {
     *plan_.kept->add_buffers()->mutable_buffer() = buffer;
   }
-  if (group_.freezes()) return {};
-  return Error(Code::kRefused,
-               "this host has no control group that can be frozen (cgroup v2, or the v1 freezer), "
-               "so a job cannot be suspended here");
 }
 
 Status Course::allocate_buffers(const Wanted& wanted) {
-  std::uint64_t reserved = 0;
+  hostmem::Memory reserved;
   GCR_TRY(vram_->prepare(wanted, [&](std::uint64_t bytes) {
-    reserved = bytes;
-    return room_->add_landing(bytes);
+    reserved = hostmem::needed_for_landing(context_.config.hugepages, bytes);
+    return room_->memory().add(reserved);
   }));
-  return room_->landing_taken(reserved);
+  return room_->memory().taken(reserved);
 }
 
 /// Changes `plan` to TCP if RDMA cannot be set up.
@@ -349,8 +343,7 @@ Status Course::prepare(const proto::PrepareRequest& request, proto::PrepareReply
   reply.set_encrypted(plan.encrypted);
   for (const auto& address : data->addresses()) *reply.add_data_addresses() = address;
   set_data(std::move(data));
-  GCR_TRY(fault::point("destination.prepared"));
-  return {};
+  return fault::point("destination.prepared");
 }
 
 Status Course::fall_back(const proto::FallBackRequest& request, proto::FallBackReply& reply) {

@@ -6,12 +6,10 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <map>
 #include <string>
 #include <vector>
 
 #include "migrate-agent/gpu/allocations/allocations.h"
-#include "migrate-agent/gpu/mover/gpu_map.h"
 #include "migrate-agent/gpu/mover/incoming_vram.h"
 #include "migrate-agent/transfer/images/store.h"
 #include "proto/control.pb.h"
@@ -35,8 +33,7 @@ Result<std::vector<mover::IncomingVram::Wanted>> add_buffers(
     const Buffers& buffers, const std::vector<device::GpuPair>& gpu_map, gpu::Job& job,
     std::uint64_t room_bytes);
 
-/// Changes the mappings of buffers of the job. kProtocol if one is unknown or its mappings are
-/// taken.
+/// Changes mappings of buffers. kProtocol if a buffer is unknown or its mappings are taken.
 Status remap_buffers(const Buffers& buffers, gpu::Job& job);
 
 /// Removes buffers from the job. kProtocol if one is unknown or named twice.

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <csignal>
-#include <map>
 
 #include "migrate-agent/base/fault/fault.h"
 #include "migrate-agent/criu/threads/settings.h"
@@ -42,7 +41,8 @@ Result<std::unique_ptr<RestoredProcess>> RestoredProcess::create(
   GCR_ASSIGN(auto tree, phases.time("process", "criu restore", [&] {
     return restore.run(rights_of(expected.members), memories);
   }));
-  std::unique_ptr<RestoredProcess> process(new RestoredProcess(std::move(tree), std::move(group)));
+  std::unique_ptr<RestoredProcess> process(
+      new RestoredProcess(std::move(tree), std::move(group), phases));
   GCR_TRY(phases.time("process", "freeze", [&] { return process->hold(); }));
   GCR_TRY(fault::point("destination.criu-restored"));
   GCR_TRY(phases.time("process", "compare rights", [&]() -> Status {
@@ -55,20 +55,19 @@ Result<std::unique_ptr<RestoredProcess>> RestoredProcess::create(
 }
 
 Status RestoredProcess::restore_control(const std::set<pid_t>& running,
-                                        const std::vector<device::GpuPair>& gpu_map,
-                                        worker::Phases& phases) {
-  GCR_ASSIGN(frozen_, phases.time("process", "seize", [&] {
+                                        const std::vector<device::GpuPair>& gpu_map) {
+  GCR_ASSIGN(frozen_, phases_.time("process", "seize", [&] {
     return tracing::FrozenThreads::seize(members_, running, [&] { return group_.thaw(); });
   }));
   GCR_TRY(fault::point("destination.frozen"));
-  GCR_TRY(phases.time("process", "control restore", [&] {
+  GCR_TRY(phases_.time("process", "control restore", [&] {
     return side_by_side(gpu_users_, [&](GpuUser& user) { return user.control->restore(gpu_map); });
   }));
-  GCR_TRY(phases.time("process", "unlock", [&] {
+  GCR_TRY(phases_.time("process", "unlock", [&] {
     return side_by_side(gpu_users_, [](GpuUser& user) { return user.control->unlock(); });
   }));
   GCR_TRY(fault::point("destination.control-restored"));
-  return phases.time("process", "find door", [&] {
+  return phases_.time("process", "find door", [&] {
     return side_by_side(gpu_users_, [](GpuUser& user) -> Status {
       if (user.access != nullptr) return {};
       GCR_ASSIGN(user.access, gpu::open_access(user.pid));
@@ -133,8 +132,8 @@ Status RestoredProcess::end_connections(const criu::AdaptedSockets& sockets) con
 
 Status RestoredProcess::attach(gpu::MemberDescriptors vram,
                                const std::shared_ptr<const device::Driver>& driver,
-                               const std::function<void()>& let_go, worker::Phases& phases) {
-  return phases.time("process", "attach VRAM", [&] {
+                               const std::function<void()>& let_go) {
+  return phases_.time("process", "attach VRAM", [&] {
     return side_by_side(gpu_users_, [&](GpuUser& user) -> Status {
       const auto theirs = vram.find(user.id);
       if (theirs == vram.end()) return user.access->attach({});
@@ -143,23 +142,23 @@ Status RestoredProcess::attach(gpu::MemberDescriptors vram,
   });
 }
 
-Status RestoredProcess::stop_and_freeze(worker::Phases& phases) {
-  return phases.time("process", "stop copy", [&]() -> Status {
+Status RestoredProcess::stop_and_freeze() {
+  return phases_.time("process", "stop copy", [&]() -> Status {
     if (!frozen_) return group_.freeze();
     for (const GpuUser& user : gpu_users_) GCR_TRY(user.access->resume());
     if (!group_.freezes()) return frozen_->stop_again();
     return frozen_->stop_again(
-        [&] { return phases.time("process", "freeze", [&] { return group_.freeze(); }); });
+        [&] { return phases_.time("process", "freeze", [&] { return group_.freeze(); }); });
   });
 }
 
 Result<std::vector<std::string>> RestoredProcess::apply_settings(
-    const process::DumpedMembers& members, worker::Phases& phases) {
+    const process::DumpedMembers& members) {
   std::vector<std::pair<pid_t, criu::Settings>> settings;
   for (std::size_t i = 0; i < members_.size(); ++i) {
     settings.emplace_back(members_[i].pid(), members[static_cast<int>(i)].settings());
   }
-  return phases.time("process", "apply settings", [&] {
+  return phases_.time("process", "apply settings", [&] {
     return criu::apply_settings(settings,
                                 {[&] { return group_.thaw(); }, [&] { return group_.freeze(); },
                                  !group_.directory_for_criu().empty()});

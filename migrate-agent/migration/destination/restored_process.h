@@ -46,7 +46,8 @@ class RestoredProcess {
 
   /// Restores the processes, none of which runs, and compares the rights of all threads and the
   /// files with `expected`. `memories` are the images of memory that is already in place. `group`
-  /// is the one that `restore` restores into. On failure nothing of the processes remains.
+  /// is the one that `restore` restores into. `phases` outlives the object. On failure nothing of
+  /// the processes remains.
   static Result<std::unique_ptr<RestoredProcess>> create(
       const std::shared_ptr<const device::Driver>& driver, criu::PreparedRestore& restore,
       const images::ImageStore::Memories& memories, const Expected& expected, cgroups::Group group,
@@ -55,21 +56,20 @@ class RestoredProcess {
   /// Lets only the threads in `running` run (those that CUDA and the preload library need, by
   /// thread id in the process's own PID namespace), and restores and unlocks CUDA.
   Status restore_control(const std::set<pid_t>& running,
-                         const std::vector<device::GpuPair>& gpu_map, worker::Phases& phases);
+                         const std::vector<device::GpuPair>& gpu_map);
 
   /// Maps the VRAM of the descriptors at the members' original addresses. `let_go`: see
   /// mover/give.h; it is called from any thread, also concurrently.
   Status attach(gpu::MemberDescriptors vram, const std::shared_ptr<const device::Driver>& driver,
-                const std::function<void()>& let_go, worker::Phases& phases);
+                const std::function<void()>& let_go);
 
   /// After restore_control(): opens the gates, which no thread can pass yet, stops all members and
   /// freezes their group. Afterwards no thread of them runs, and only root can resume them.
-  Status stop_and_freeze(worker::Phases& phases);
+  Status stop_and_freeze();
 
   /// After stop_and_freeze(): applies the settings that the members had made for themselves, and
   /// gives a note for each one that this host refuses. The members are frozen again afterwards.
-  Result<std::vector<std::string>> apply_settings(const process::DumpedMembers& members,
-                                                  worker::Phases& phases);
+  Result<std::vector<std::string>> apply_settings(const process::DumpedMembers& members);
 
   /// The identities of all members and of the init of their namespace, for the journal.
   journal::Restored identity() const;
@@ -78,15 +78,14 @@ class RestoredProcess {
   /// identity() is in the journal.
   void leave();
 
-  /// Unless leave() was called, kills the processes before their threads are released, so that none
-  /// runs again.
+  /// Without leave(), kills the processes before it releases their threads: none runs again.
   ~RestoredProcess();
   RestoredProcess(const RestoredProcess&) = delete;
   RestoredProcess& operator=(const RestoredProcess&) = delete;
 
  private:
-  RestoredProcess(criu::RestoredTree tree, cgroups::Group group)
-      : tree_(std::move(tree)), group_(std::move(group)) {}
+  RestoredProcess(criu::RestoredTree tree, cgroups::Group group, worker::Phases& phases)
+      : tree_(std::move(tree)), group_(std::move(group)), phases_(phases) {}
 
   Status hold();
   Status find_members(const process::DumpedMembers& members);
@@ -97,6 +96,7 @@ class RestoredProcess {
   criu::RestoredTree tree_;
   std::vector<procfs::Process> members_;  ///< in the source's order
   cgroups::Group group_;
+  worker::Phases& phases_;
   std::optional<tracing::FrozenThreads> frozen_;
   struct GpuUser {
     gpu::MemberId id;

@@ -15,12 +15,11 @@ constexpr std::uint64_t kImageOverheadBytes = 64 * kMiB;
 
 }  // namespace
 
-Room::Room(const worker::Config& config, std::uint64_t image_bytes)
-    : hugepages_(config.hugepages), image_room_(image_bytes + kImageStepBytes) {}
+Room::Room(std::uint64_t image_bytes) : image_room_(image_bytes + kImageStepBytes) {}
 
 Result<std::unique_ptr<Room>> Room::reserve(const worker::Config& config,
                                             std::uint64_t image_bytes) {
-  std::unique_ptr<Room> room(new Room(config, image_bytes));
+  std::unique_ptr<Room> room(new Room(image_bytes));
   GCR_ASSIGN(room->memory_,
              hostmem::MemoryReservation::create(hostmem::reservations_in(config.runtime_dir)));
   // The process's own memory exists twice during the restore: as images and as pages.

@@ -22,19 +22,14 @@ namespace gcr::migration {
 /// block; one thread at a time, but lanes may write to images() concurrently.
 class Room {
  public:
-  /// Reserves memory for images of about `image_bytes` and for the process that is restored from
-  /// them.
+  /// Reserves memory for images of about `image_bytes`, and for the process itself.
   static Result<std::unique_ptr<Room>> reserve(const worker::Config& config,
                                                std::uint64_t image_bytes);
 
-  /// Reserves memory for VRAM to land in.
-  Status add_landing(std::uint64_t bytes) { return memory_->add(landing(bytes)); }
+  /// The reservation, also for VRAM to land in.
+  hostmem::MemoryReservation& memory() { return *memory_; }
 
-  /// Records that `bytes` of the reservation for VRAM are allocated.
-  Status landing_taken(std::uint64_t bytes) { return memory_->taken(landing(bytes)); }
-
-  /// Creates the images' file system and the buffer for arriving images. `secret` is the
-  /// migration's.
+  /// Creates the images' file system and buffer. `secret` is the migration's.
   Status open_images(const std::array<std::byte, 32>& secret);
 
   /// The store of images. Only after open_images().
@@ -45,14 +40,10 @@ class Room {
   Status complete(const std::vector<images::ImageFile>& files);
 
  private:
-  Room(const worker::Config& config, std::uint64_t image_bytes);
+  explicit Room(std::uint64_t image_bytes);
 
-  hostmem::Memory landing(std::uint64_t bytes) const {
-    return hostmem::needed_for_landing(hugepages_, bytes);
-  }
   Result<std::uint64_t> more_image_room(std::uint64_t bytes);
 
-  hostmem::HugepagePolicy hugepages_;
   std::uint64_t image_room_;  ///< bytes reserved for images
   std::unique_ptr<hostmem::MemoryReservation> memory_;
   std::optional<images::ImageMemory> image_memory_;

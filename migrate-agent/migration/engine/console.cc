@@ -5,7 +5,6 @@
 #include <asio/experimental/awaitable_operators.hpp>
 #include <asio/post.hpp>
 #include <asio/steady_timer.hpp>
-#include <cmath>
 #include <stdexcept>
 
 #include "src/base/units.h"
@@ -15,14 +14,12 @@ namespace {
 
 constexpr std::chrono::hours kOperatorPatience{24 * 365};
 constexpr std::chrono::milliseconds kProgressInterval{200};
-constexpr unsigned kDefaultMaxRounds = 30;
 
 PrecopyLimits limits_of(const proto::MigrateRequest& request) {
-  return {.downtime_ms = request.downtime_limit_ms() > 0 ? request.downtime_limit_ms()
-                                                         : worker::kDefaultDowntimeLimitMs,
-          .max_rounds = request.max_rounds() > 0 ? request.max_rounds() : kDefaultMaxRounds,
-          .auto_converge = request.auto_converge(),
-          .strict = request.strict()};
+  PrecopyLimits limits{.auto_converge = request.auto_converge(), .strict = request.strict()};
+  if (request.downtime_limit_ms() > 0) limits.downtime_ms = request.downtime_limit_ms();
+  if (request.max_rounds() > 0) limits.max_rounds = request.max_rounds();
+  return limits;
 }
 
 }  // namespace
@@ -41,6 +38,7 @@ Console::Console(worker::WorkerContext& worker, const proto::MigrateRequest& req
         changed_.notify_all();
       })) {}
 
+/// Receives the operator's orders and sends progress, until it is cancelled.
 awaitable<void> Console::serve_operator() {
   using asio::experimental::awaitable_operators::operator&&;
   co_await (follow_orders() && show_progress());
@@ -216,21 +214,20 @@ bool Console::sleep_unless_ordered(Clock::duration patience) {
   return !changed_.wait_for(lock, patience, [this] { return may_switch_over_ || cancelled_; });
 }
 
-awaitable<void> run_with_console(worker::WorkerContext& context, Console& console,
-                                 std::function<void()> course) {
+awaitable<void> Console::run(std::function<void()> course) {
   using asio::experimental::awaitable_operators::operator&&;
   using asio::experimental::awaitable_operators::operator||;
   Status ran;
   const auto run = [&]() -> awaitable<void> {
-    ran = co_await worker::offload(context.blocking, [&]() -> Status {
+    ran = co_await worker::offload(worker_.blocking, [&]() -> Status {
       course();
       return {};
     });
-    console.finish();
+    link_.finish();
   };
-  context.line.attach(&console);
-  co_await ((run() && console.write()) || console.serve_operator());
-  context.line.attach(nullptr);
+  worker_.line.attach(this);
+  co_await ((run() && link_.write()) || serve_operator());
+  worker_.line.attach(nullptr);
   if (!ran) throw std::runtime_error(ran.error().message());
 }
 

@@ -28,12 +28,9 @@ class Console : public worker::SourceControl {
 
   // Call these on the thread of the io_context.
 
-  /// Sends messages to the operator, until all those before finish() have been sent.
-  asio::awaitable<void> write() { return link_.write(); }
-  void finish() { link_.finish(); }
-
-  /// Receives the operator's orders and sends progress, until it is cancelled.
-  asio::awaitable<void> serve_operator();
+  /// Runs `course` on a thread of the worker's pool, and serves the operator concurrently. Throws
+  /// std::runtime_error if an exception escapes the course.
+  asio::awaitable<void> run(std::function<void()> course);
 
   proto::Progress progress() override;
   Status go_on() override;
@@ -77,6 +74,7 @@ class Console : public worker::SourceControl {
   /// How far the course has come, which decides what an operator may still change.
   enum class Stage { kBeginning, kCopying, kSwitchingOver, kCommitted };
 
+  asio::awaitable<void> serve_operator();
   asio::awaitable<void> follow_orders();
   asio::awaitable<void> show_progress();
   Status may_be_changed() const;
@@ -106,10 +104,5 @@ class Console : public worker::SourceControl {
   DowntimeClock downtime_;
   worker::Cancellation::Registration registration_;
 };
-
-/// Runs `course` on a thread of the worker's pool, and the console concurrently. Throws
-/// std::runtime_error if an exception escapes the course.
-asio::awaitable<void> run_with_console(worker::WorkerContext& context, Console& console,
-                                       std::function<void()> course);
 
 }  // namespace gcr::migration

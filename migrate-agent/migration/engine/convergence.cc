@@ -20,8 +20,7 @@ namespace {
 constexpr std::uint64_t kNegligibleBytes = 2 * kChunkBytes;
 /// A round has not helped if it leaves more than this share of what remained before it.
 constexpr double kHelps = 0.9;
-/// The share with auto-converge, which is QEMU's threshold: more than half of the sent bytes were
-/// dirtied again.
+/// The share with auto-converge, as in QEMU: more than half of the sent bytes are dirty again.
 constexpr double kConverges = 0.5;
 constexpr unsigned kPatience = 2;
 constexpr double kFirstThrottle = 0.2;  // QEMU's cpu-throttle-initial, -increment and max

@@ -39,8 +39,7 @@ class Convergence {
   /// Sets the downtime limit for later decisions.
   void set_downtime_limit(double limit_ms) { limits_.downtime_ms = limit_ms; }
 
-  /// Records that a round has sent `bytes` in `seconds`. Short rounds say little about the link and
-  /// count less.
+  /// Records that a round has sent `bytes` in `seconds`. Short rounds count less.
   void sent(std::uint64_t bytes, double seconds);
 
   /// Whether the dirty bytes found after the gate closed may be sent now; else the gate opens again

@@ -20,8 +20,7 @@ class DowntimeClock {
     until_.reset();
   }
 
-  /// Stops the clock: the job runs again, here or elsewhere. Gives the downtime, including closings
-  /// that were undone.
+  /// Stops the clock: the job runs again. Gives the downtime, with closings that were undone.
   Clock::duration end() {
     const std::lock_guard lock(mutex_);
     until_ = Clock::now();
@@ -43,8 +42,7 @@ class DowntimeClock {
     return since_;
   }
 
-  /// The time from the last closing of the gate to end(), or until now; zero while the gate is
-  /// open.
+  /// The time from the last closing to end(), or until now; zero while the gate is open.
   Clock::duration current() const {
     const std::lock_guard lock(mutex_);
     return closed();

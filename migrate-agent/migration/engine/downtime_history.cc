@@ -89,8 +89,7 @@ void forget(downtimes::Downtimes& all, const std::string& kind, bool prefill) {
 }
 
 std::string_view name_of(std::string_view word) {
-  const auto slash = word.rfind('/');
-  return slash == std::string_view::npos ? word : word.substr(slash + 1);
+  return word.substr(word.rfind('/') + 1);  // all of it if there is no slash
 }
 
 }  // namespace

@@ -1,6 +1,5 @@
-// Messages to the operator of a migration. They are queued here and sent one after the other, so
-// that a stalled terminal never blocks the migration. All of this belongs to the thread that runs
-// the io_context.
+// Messages to the operator of a migration, which are queued here, so that a stalled terminal never
+// blocks it. All of this belongs to the thread that runs the io_context.
 #pragma once
 
 #include <asio/awaitable.hpp>
@@ -34,8 +33,7 @@ class OperatorLink {
   /// Sets the progress to send when no other message is queued; only the newest is kept.
   void show(proto::Progress progress);
 
-  /// Ends the messages: nothing may be queued after this, and Progress that was not sent is
-  /// dropped.
+  /// Ends the messages: nothing may be queued after this. Drops Progress that was not sent.
   void finish();
 
   /// Sends until all messages before finish() have been sent or the operator has disconnected.

@@ -33,8 +33,7 @@ class ProgressMeter {
   };
   void end_digest(const DigestPass& pass);
 
-  /// Begins a round, which sends what the last digest found. `payload_bytes`: the channel's count
-  /// before it.
+  /// Begins to send what the last digest found. `payload_bytes`: the channel's count before it.
   void begin_round(unsigned number, std::uint64_t payload_bytes, Clock::time_point now);
   void end_round(std::uint64_t sent_bytes);
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <asio/post.hpp>
 #include <chrono>
+#include <future>
 
 #include "migrate-agent/base/findings/catalogue.h"
 #include "migrate-agent/commit/states/outcome.h"
@@ -22,14 +23,7 @@ using Clock = worker::Phases::Clock;
 
 constexpr std::chrono::milliseconds kCommitPause{200};
 
-void note(Run& run, const proto::Finding& warning) {
-  std::string text = findings::note_of(warning);
-  const auto& notes = run.report.notes();
-  if (std::ranges::find(notes, text) == notes.end()) run.report.add_notes(std::move(text));
-}
-
-/// Orders the commit on the course's own connection, then for a while on new ones; after that a
-/// recovery continues.
+/// Orders the commit on the course's own connection, then on new ones until a recovery takes over.
 Result<commit::CommitAnswer> order_commit(Run& run, Target& target) {
   const auto until = Clock::now() + 2 * run.worker.config.peer_silence();
   auto answer = target.commit();
@@ -77,9 +71,8 @@ Status send_both(Target& target, const std::function<Status()>& vram,
   auto vram_sent = std::async(std::launch::async, [&] { return run(vram); });
   const Status images_sent = run(images);
   const Status other = vram_sent.get();
-  // A destination that fails sends the reason on the control channel, which the images' thread
-  // uses; its data connections only break. A thread that was cancelled here has no reason of its
-  // own.
+  // A failing destination sends the reason on the control channel, which the images' thread uses. A
+  // thread that was cancelled here has no reason of its own.
   const bool ended_by_other = !images_sent && images_sent.error().code() == Code::kCancelled;
   return images_sent || (ended_by_other && !other) ? other : images_sent;
 }
@@ -90,8 +83,11 @@ Error reason_of(const Run& run, const Error& failed) {
 }
 
 Status judge(Run& run, const std::vector<proto::Finding>& findings) {
+  const auto& notes = run.report.notes();
   for (const proto::Finding& finding : findings) {
-    if (!findings::is_blocker(finding)) note(run, finding);
+    if (findings::is_blocker(finding)) continue;
+    std::string text = findings::note_of(finding);
+    if (std::ranges::find(notes, text) == notes.end()) run.report.add_notes(std::move(text));
   }
   std::string reason = findings::reason_of(findings);
   if (reason.empty()) return {};
@@ -146,11 +142,10 @@ Result<Vote> ask_for_vote(Run& run, Target& target, const Sent& sent) {
 Error undone(Run& run, const Error& cause, const Status& done, const Undoing& undoing) {
   if (done) return undoing.explain(cause);
   run.recovering = true;
-  return Error(
-      Code::kInternal,
-      fmt::format(
-          "{}; the process could not be resumed at the source yet, and the agent keeps trying: {}",
-          cause.message(), done.error().message()));
+  const char* const failed = run.began.loads() ? "the restore could not be undone"
+                                               : "the process could not be resumed at the source";
+  return Error(Code::kInternal, fmt::format("{}; {} yet, and the agent keeps trying: {}",
+                                            cause.message(), failed, done.error().message()));
 }
 
 Error give_up(Run& run, Target* target, const Error& cause, const Undoing& undoing) {
@@ -172,8 +167,7 @@ Result<proto::CommitReply> commit(Run& run, Target& target, const Vote&, const U
   record.mutable_committed();
   const Status decided = run.log->advance(commit::SourceEvent::kVoteReceived, std::move(record));
   if (!decided && decided.error().code() == Code::kDataLoss) {
-    // It is unknown whether the journal has the record. The worker stops here, and a recovery reads
-    // the journal again.
+    // Whether the journal has the record is unknown: a recovery reads the journal again.
     run.recovering = true;
     return decided.error();
   }

@@ -1,16 +1,14 @@
-// What all courses share: steps, findings, the beginning of the journal, the vote, the commit, the
-// undo and the report at the end.
+// What all courses share: steps, findings, the journal, the vote, the commit, undo and report.
 //
 // A course is a list of steps. Each step returns the input of the next one as a type: a Claimed job
 // is examined, a Begun one is prepared, the target votes about what was Sent, and a Vote is
 // committed. A course commits with a target, or ends on this host (suspend, resume).
 #pragma once
 
-#include <future>
+#include <functional>
 #include <optional>
 #include <string>
 #include <type_traits>
-#include <utility>
 #include <vector>
 
 #include "migrate-agent/commit/states/commit_log.h"
@@ -67,8 +65,7 @@ worker::Cancellation::Registration interrupt_when_cancelled(const Run& run, Targ
 Status send_both(Target& target, const std::function<Status()>& vram,
                  const std::function<Status()>& images);
 
-/// Why a course failed: `failed`, or the cancellation, since an interrupted wait reports only the
-/// interruption.
+/// Why a course failed: the cancellation if there is one, since it interrupts waits; else `failed`.
 Error reason_of(const Run& run, const Error& failed);
 
 /// Adds warnings to the report's notes, each once. The Error names the blockers, if any.

@@ -1,6 +1,5 @@
-// Requests between the two agents of a migration after its own connection was lost. Each request
-// uses a new connection (proto/PROTOCOL.md, "After the connection is lost"). Call all of this on
-// the thread that runs the io_context.
+// Requests between the two agents after the migration's connection was lost, each on a new one
+// (proto/PROTOCOL.md, "After the connection is lost"), on the thread that runs the io_context.
 #pragma once
 
 #include <asio/awaitable.hpp>

@@ -35,8 +35,7 @@ Status move_copy(const journal::Restored& copy, const cgroups::Group& from,
   return from.thaw();
 }
 
-/// The records, from Detaching on, of a job that was suspended on this host. `home` is the group to
-/// which a resume returns all members.
+/// The records of a job that was suspended here, from Detaching on; it resumes in the group `home`.
 std::vector<journal::Record> records_of_suspension(const commit::DestinationLog& log,
                                                    const std::string& home) {
   std::vector<journal::Record> records(3);

@@ -1,7 +1,6 @@
-// Releases or destroys the destination's copy once the migration is decided. The living worker and
-// a recovery both use these functions: they need only the journal, which the caller owns. `group`
-// is the control group of the copy. All of them block. After a failure, the next owner of the
-// journal calls them again.
+// Releases or destroys the destination's copy once the migration is decided, for workers and
+// recoveries. Functions block and need only the journal, which the caller owns; after a failure its
+// next owner calls them again. `group` is the control group of the copy.
 #pragma once
 
 #include <string>
@@ -34,8 +33,7 @@ Result<std::string> release_copy(commit::DestinationLog& log, const worker::Conf
                                  const cgroups::Group& group, commit::DestinationEvent event,
                                  journal::Record record);
 
-/// Writes Finished, after release_copy() and, if it can be sent, CommitReply. `ended`: the result
-/// of release_copy().
+/// Writes Finished, after CommitReply was sent if it can be. `ended`: the result of release_copy().
 Status finish_running(commit::DestinationLog& log, const std::string& ended);
 
 /// Destroys the copy and its group. Takes the step `why` with its `record` (Aborted or Resolved)

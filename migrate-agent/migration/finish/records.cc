@@ -1,6 +1,7 @@
 #include "migrate-agent/migration/finish/records.h"
 
 #include "migrate-agent/commit/journal/journal_files.h"
+#include "migrate-agent/linux/procfs/process_handle.h"
 
 namespace gcr::finish {
 
@@ -27,8 +28,7 @@ journal::Record resolved(bool run_here, const std::string& by) {
 
 cgroups::Group group_of(const journal::Journal& journal) {
   const auto suspension = suspension_of(journal);
-  const auto& path = suspension.empty() ? journal.path() : suspension;
-  return group_named_after(path);
+  return group_named_after(suspension.empty() ? journal.path() : suspension);
 }
 
 cgroups::Group group_named_after(const std::filesystem::path& journal) {
@@ -67,6 +67,18 @@ std::optional<journal::ProcessId> keeper_of(std::span<const journal::Record> rec
     if (started.of_copy() == (kept == Kept::kCopy)) keeper = started.keeper();
   }
   return keeper;
+}
+
+Status check_freezer(const cgroups::Group& group) {
+  if (group.freezes()) return {};
+  return Error(Code::kRefused,
+               "this host has no control group that can be frozen (cgroup v2, or the v1 freezer), "
+               "so a job cannot be suspended here");
+}
+
+bool is_alive(const journal::ProcessId& id) {
+  const auto process = procfs::Process::open(id.pid(), id.start_time());
+  return process && !process->has_ended();
 }
 
 bool host_was_restarted(const journal::Began& began) {

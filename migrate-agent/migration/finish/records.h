@@ -1,5 +1,4 @@
-// Journal records that settle a migration, and the processes and groups of this host that a journal
-// names.
+// Journal records that settle a migration; processes and groups that a journal names.
 #pragma once
 
 #include <filesystem>
@@ -36,9 +35,15 @@ Result<std::optional<Uuid>> migration_of_suspended(const journal::Journal& suspe
 /// What a keeper holds: the VRAM itself, or a copy of it in host memory.
 enum class Kept { kVram, kCopy };
 
-/// The keeper of this kind that was started last; none if none was started, or the host was
-/// restarted since.
+/// The last keeper of this kind; none if none was started, or the host was restarted since.
 std::optional<journal::ProcessId> keeper_of(std::span<const journal::Record> records, Kept kept);
+
+/// kRefused if the group cannot be frozen. A job that is only stopped could be continued without
+/// its VRAM, by a SIGCONT from any process of its user.
+Status check_freezer(const cgroups::Group& group);
+
+/// Whether the process has not ended.
+bool is_alive(const journal::ProcessId& id);
 
 /// Whether the host was restarted since the migration began; then all its processes have ended.
 bool host_was_restarted(const journal::Began& began);

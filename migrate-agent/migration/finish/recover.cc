@@ -37,14 +37,13 @@ using commit::SourceState;
 
 constexpr const char* kDiscarded = "an operator discarded the copy here";
 
-void answer(worker::RecoveryContext& context, worker::Decision decision, const Status& status) {
+void answer(RecoveryContext& context, Decision decision, const Status& status) {
   on_io(context.io,
         [&status, decision = std::move(decision)]() mutable { decision.answer(status); });
 }
 
 /// Applies an operator's decision at the source.
-Status apply_decision(worker::RecoveryContext& context, SourceLog& log,
-                      const worker::Decision& decision) {
+Status apply_decision(RecoveryContext& context, SourceLog& log, const Decision& decision) {
   journal::Record record = resolved(decision.run_here, decision.by);
   if (decision.run_here) {
     return undo(log, context.config, SourceEvent::kResolvedRunHere, std::move(record));
@@ -53,9 +52,8 @@ Status apply_decision(worker::RecoveryContext& context, SourceLog& log,
   return end_copy(log, context.config, kDiscarded);
 }
 
-/// Completes the commit: waits, without limit, until the destination confirms it or an operator
-/// decides.
-Status finish_commit(worker::RecoveryContext& context, SourceLog& log) {
+/// Completes the commit: waits until the destination confirms it or an operator decides.
+Status finish_commit(RecoveryContext& context, SourceLog& log) {
   Backoff backoff(context.io);
   for (;;) {
     auto next = on_io(context.io, deliver_commit(context, log.journal(), backoff) ||
@@ -64,7 +62,7 @@ Status finish_commit(worker::RecoveryContext& context, SourceLog& log) {
       GCR_TRY(*confirmed);
       return settle(log, context.config, **confirmed);
     }
-    worker::Decision& decision = std::get<1>(next);
+    Decision& decision = std::get<1>(next);
     const Status applied = apply_decision(context, log, decision);
     answer(context, std::move(decision), applied);
     if (log.state() != SourceState::kCommitted) return applied;
@@ -79,9 +77,8 @@ bool only_the_vote_is_left(const SourceLog& log) {
          !takes_checkpoint(began);
 }
 
-/// Asks the destination whether it has voted, until it answers or an operator cancels the
-/// migration.
-Result<bool> has_voted(worker::RecoveryContext& context, const journal::Journal& journal) {
+/// Asks the destination whether it has voted, until it answers or an operator cancels.
+Result<bool> has_voted(RecoveryContext& context, const journal::Journal& journal) {
   GCR_ASSIGN(const auto destination, context.other_agent(journal.began()));
   for (Backoff backoff(context.io); context.cancellation.check();) {
     const auto vote =
@@ -97,7 +94,7 @@ Result<bool> has_voted(worker::RecoveryContext& context, const journal::Journal&
   return false;
 }
 
-Status recover(worker::RecoveryContext& context, SourceLog& log) {
+Status recover(RecoveryContext& context, SourceLog& log) {
   spdlog::info("recovering the migration at the source");
   GCR_TRY(fault::point("source.recovery.begun"));
   if (only_the_vote_is_left(log)) {
@@ -115,8 +112,7 @@ Status recover(worker::RecoveryContext& context, SourceLog& log) {
 }
 
 /// Asks the source's agent for the outcome until it is known. True: committed; false: aborted.
-awaitable<Result<bool>> ask_source(worker::RecoveryContext& context,
-                                   const journal::Journal& journal) {
+awaitable<Result<bool>> ask_source(RecoveryContext& context, const journal::Journal& journal) {
   const auto source = context.other_agent(journal.began());
   GCR_CO_TRY(source);
   Backoff backoff(context.io);
@@ -143,7 +139,7 @@ awaitable<Result<bool>> ask_source(worker::RecoveryContext& context,
 /// Claims the restored processes. They may run already and be in a migration to another host, which
 /// has stopped them: then they must not be continued here. A copy that has arrived suspended is not
 /// continued, so it needs no claim.
-Status claim(worker::RecoveryContext& context, const DestinationLog& log) {
+Status claim(RecoveryContext& context, const DestinationLog& log) {
   const journal::Journal& journal = log.journal();
   if (!journal.began().suspends().empty()) return {};
   Backoff backoff(context.io);
@@ -156,7 +152,7 @@ Status claim(worker::RecoveryContext& context, const DestinationLog& log) {
   }
 }
 
-Status run_copy(worker::RecoveryContext& context, DestinationLog& log, DestinationEvent event,
+Status run_copy(RecoveryContext& context, DestinationLog& log, DestinationEvent event,
                 journal::Record record) {
   GCR_TRY(claim(context, log));
   const cgroups::Group group = group_of(log.journal());
@@ -174,7 +170,7 @@ Status remove_migration(DestinationLog& log, DestinationEvent why, journal::Reco
 }
 
 /// Applies the outcome that the source's agent reported.
-Status apply_outcome(worker::RecoveryContext& context, DestinationLog& log, bool committed) {
+Status apply_outcome(RecoveryContext& context, DestinationLog& log, bool committed) {
   journal::Record record;
   record.mutable_committed();
   if (committed) return run_copy(context, log, DestinationEvent::kToldCommit, std::move(record));
@@ -183,8 +179,7 @@ Status apply_outcome(worker::RecoveryContext& context, DestinationLog& log, bool
 }
 
 /// Applies a decision: an operator's, or the source's if its agent connected to report it.
-Status apply_decision(worker::RecoveryContext& context, DestinationLog& log,
-                      const worker::Decision& decision) {
+Status apply_decision(RecoveryContext& context, DestinationLog& log, const Decision& decision) {
   if (decision.by_source) return apply_outcome(context, log, decision.run_here);
   journal::Record record = resolved(decision.run_here, decision.by);
   if (!decision.run_here) {
@@ -195,7 +190,7 @@ Status apply_decision(worker::RecoveryContext& context, DestinationLog& log,
 }
 
 /// In restored: waits until the source's agent or an operator decides, and applies that.
-Status await_decision(worker::RecoveryContext& context, DestinationLog& log) {
+Status await_decision(RecoveryContext& context, DestinationLog& log) {
   const cgroups::Group group = group_of(log.journal());
   if (!host_was_restarted(log.journal().began()) && group.exists()) GCR_TRY(group.freeze());
   for (;;) {
@@ -207,7 +202,7 @@ Status await_decision(worker::RecoveryContext& context, DestinationLog& log) {
       GCR_TRY(*outcome);
       return apply_outcome(context, log, **outcome);
     }
-    worker::Decision& decision = std::get<1>(next);
+    Decision& decision = std::get<1>(next);
     const Status applied = apply_decision(context, log, decision);
     answer(context, std::move(decision), applied);
     const bool refused = !applied && applied.error().code() == Code::kNotFound;
@@ -215,7 +210,7 @@ Status await_decision(worker::RecoveryContext& context, DestinationLog& log) {
   }
 }
 
-Status recover(worker::RecoveryContext& context, DestinationLog& log) {
+Status recover(RecoveryContext& context, DestinationLog& log) {
   spdlog::info("recovering the migration at the destination");
   GCR_TRY(fault::point("destination.recovery.begun"));
   if (log.state() == DestinationState::kRestored) return await_decision(context, log);
@@ -229,9 +224,8 @@ Status recover(worker::RecoveryContext& context, DestinationLog& log) {
   return remove_migration(log, DestinationEvent::kHostLost, aborted(cause));
 }
 
-/// Opens the source's journal. If it is of a suspended job, waits until no migration moves that
-/// job.
-Result<SourceLog> open_source(worker::RecoveryContext& context, const std::filesystem::path& path) {
+/// Opens the source's journal. Waits until no migration moves the job, if it is a suspended one.
+Result<SourceLog> open_source(RecoveryContext& context, const std::filesystem::path& path) {
   Backoff backoff(context.io);
   for (;;) {
     {
@@ -245,7 +239,7 @@ Result<SourceLog> open_source(worker::RecoveryContext& context, const std::files
 }
 
 template <class Log>
-Status recover(worker::RecoveryContext& context, Result<Log> log) {
+Status recover(RecoveryContext& context, Result<Log> log) {
   GCR_TRY(log);
   const journal::Journal& journal = log->journal();
   if (!journal::unfinished(journal.records())) return {};

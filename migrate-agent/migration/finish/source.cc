@@ -52,8 +52,7 @@ std::vector<device::GpuPair> gpus_of(const journal::Journal& journal) {
   return gpus;
 }
 
-/// The job as the journal describes it, for an undo. A living worker passes its state, and no CRIU
-/// is running then.
+/// The job as the journal describes it. If a living worker passes its state, no CRIU is running.
 undo::Lost lost_by(const worker::Config& config, const journal::Journal& journal,
                    const undo::WorkerState* worker_state) {
   const Record* detaching = journal.last(Record::kDetaching);
@@ -155,13 +154,9 @@ Status stay_suspended(commit::SourceLog& log, const worker::Config& config) {
   const journal::Journal& journal = log.journal();
   const bool restarted = host_was_restarted(journal.began());
   GCR_TRY(end_keeper(journal, Kept::kVram));
-  const auto lives = [](const journal::ProcessId& member) {
-    const auto process = procfs::Process::open(member.pid(), member.start_time());
-    return process && !process->has_ended();
-  };
-  const std::vector<journal::ProcessId> members = lost_by(config, journal, nullptr).members;
+  const auto& members = journal::members_of(journal.records());
   const cgroups::Group group = group_of(journal);
-  if (!restarted && (std::ranges::any_of(members, lives) || !group.is_empty())) {
+  if (!restarted && (std::ranges::any_of(members, is_alive) || !group.is_empty())) {
     return group.freeze();
   }
   if (!restarted) GCR_TRY(group.dissolve());

@@ -19,8 +19,7 @@ bool has_capabilities(const proto::Credentials& thread) {
          thread.ambient() != 0;
 }
 
-/// Checks that the user is still in all groups of the thread: the groups may have changed since the
-/// checkpoint was taken.
+/// Checks that the user is still in all groups that the thread had at the checkpoint.
 Status check_groups(const proto::Credentials& thread, uid_t user,
                     const std::vector<gid_t>& groups) {
   for (const auto* const held : {&thread.gids(), &thread.groups()}) {

@@ -22,8 +22,7 @@ Status check_rights(const worker::WorkerContext& worker, const proto::Manifest& 
 /// not. Other hosts are not checked. kRefused, naming the process.
 Status check_originals(const proto::Manifest& manifest);
 
-/// The agent's own address, with a host name that its certificate has. kInvalidArgument if there is
-/// none.
+/// The agent's own address, with a name that its certificate has; else kInvalidArgument.
 Result<std::string> own_address(const worker::WorkerContext& worker);
 
 }  // namespace gcr::migration

@@ -1,6 +1,5 @@
 // A restore of a checkpoint: a migration whose source is a store. The agent connects to itself as
-// the destination, which trusts this side no more than another agent and makes the same checks as
-// in any migration.
+// the destination, which makes the same checks as in any migration.
 #include <fmt/format.h>
 
 #include <chrono>
@@ -13,7 +12,7 @@
 #include "migrate-agent/migration/restore/checks.h"
 #include "migrate-agent/migration/restore/stored_job.h"
 #include "migrate-agent/migration/target/agent/agent_target.h"
-#include "migrate-agent/migration/target/store/signers.h"
+#include "migrate-agent/migration/target/store/checkpoint_target.h"
 #include "migrate-agent/process/memory_files/incoming.h"
 #include "migrate-agent/transfer/negotiation/negotiation.h"
 #include "src/base/log.h"
@@ -37,7 +36,7 @@ struct Opened {
 
 /// The connection to this agent as the destination.
 struct Connected {
-  Run& run;
+  Loading& loading;
   const Opened& checkpoint;
   AgentTarget target;
   worker::Cancellation::Registration interrupting{};
@@ -77,8 +76,7 @@ Result<Opened> open(Loading& loading) {
   return Opened{std::move(directory), std::move(job)};
 }
 
-/// The preflight request that a source would send now for this job, if the job had been stopped
-/// since the checkpoint.
+/// The preflight request for this job, as if it had been stopped since the checkpoint.
 proto::PreflightRequest question(const Loading& loading, const StoredJob& job) {
   const auto& [run, order] = loading;
   const worker::Config& config = run.worker.config;
@@ -106,8 +104,8 @@ proto::PreflightRequest question(const Loading& loading, const StoredJob& job) {
 }
 
 /// Begins the journal; from here on the restore survives this worker.
-Status begin_to_restore(const Loading& loading, Connected& begun) {
-  Run& run = begun.run;
+Status begin_to_restore(Connected& begun) {
+  auto& [run, order] = begun.loading;
   // No process here is claimed, but the daemon has to register the journal.
   GCR_TRY(worker::on_io(
       run.worker.io, run.worker.daemon.claim_processes(run.migration, {}, run.began.ordered_by())));
@@ -115,36 +113,38 @@ Status begin_to_restore(const Loading& loading, Connected& begun) {
   run.began.set_peer_name(begun.target.common_name());
   GCR_TRY(begin_journal(run));
   GCR_TRY(announce(run));
-  if (loading.request.once()) {
+  if (order.once()) {
     GCR_TRY(
         store::begin_restore(begun.checkpoint.directory, run.began.checkpoint(), run.migration));
   }
   return fault::point("source.load.began");
 }
 
-Status preflight(const Loading& loading, Connected& begun) {
-  const worker::Phases::Timer timer(begun.run.phases, "course", "preflight");
+Status preflight(Connected& begun) {
+  Run& run = begun.loading.run;
+  const worker::Phases::Timer timer(run.phases, "course", "preflight");
   GCR_ASSIGN(const proto::PreflightReply reply,
-             begun.target.preflight(question(loading, begun.checkpoint.job)));
-  return judge(begun.run, {reply.findings().begin(), reply.findings().end()});
+             begun.target.preflight(question(begun.loading, begun.checkpoint.job)));
+  return judge(run, {reply.findings().begin(), reply.findings().end()});
 }
 
-Result<std::unique_ptr<Connected>> connect(Run& run, const Opened& checkpoint) {
+Result<std::unique_ptr<Connected>> connect(Loading& loading, const Opened& checkpoint) {
+  Run& run = loading.run;
   GCR_ASSIGN(const std::string address, own_address(run.worker));
   GCR_ASSIGN(auto agent, run.worker.agent_at(address));
   worker::Cancellation& cancellation = run.worker.cancellation;
   auto begun = std::unique_ptr<Connected>(new Connected{
-      run, checkpoint,
+      loading, checkpoint,
       AgentTarget(run.worker.io, std::move(agent), run.migration,
                   [&cancellation](const Error& lost) { cancellation.request(lost); })});
   begun->interrupting = interrupt_when_cancelled(run, begun->target);
   return begun;
 }
 
-Result<Prepared> prepare(const Loading& loading, Connected& begun) {
-  const auto& [run, order] = loading;
+Result<Prepared> prepare(Connected& begun) {
+  auto& [run, order] = begun.loading;
   const proto::Manifest& manifest = begun.checkpoint.job.manifest();
-  const worker::Phases::Timer timer(begun.run.phases, "course", "prepare");
+  const worker::Phases::Timer timer(run.phases, "course", "prepare");
   proto::PrepareRequest request;
   *request.mutable_buffers() = manifest.buffers();
   request.set_lanes(run.worker.config.lanes);
@@ -173,7 +173,7 @@ Status send_files(Connected& begun, images::ImageSender& sender) {
 
 Result<Sent> send(Prepared& prepared) {
   auto& [begun, regions] = prepared;
-  Run& run = begun.run;
+  Run& run = begun.loading.run;
   const StoredJob& job = begun.checkpoint.job;
   const worker::Phases::Timer timer(run.phases, "course", "read");
   run.console.tell("read",
@@ -204,7 +204,7 @@ Result<Sent> send(Prepared& prepared) {
 }
 
 Result<Vote> ask_for_vote(Connected& begun, const Sent& sent) {
-  Run& run = begun.run;
+  Run& run = begun.loading.run;
   const worker::Phases::Timer timer(run.phases, "course", "restore");
   run.console.tell("restore", "restoring");
   GCR_TRY(await_vote(run));
@@ -215,7 +215,7 @@ Result<Vote> ask_for_vote(Connected& begun, const Sent& sent) {
 }
 
 Status commit(Connected& begun, const Vote& vote) {
-  Run& run = begun.run;
+  Run& run = begun.loading.run;
   GCR_ASSIGN(const proto::CommitReply confirmed,
              migration::commit(run, begun.target, vote, {}, "; the agent keeps asking"));
   run.report.set_destination_pid(confirmed.pid());
@@ -226,12 +226,12 @@ Status commit(Connected& begun, const Vote& vote) {
 void load(Loading& loading) {
   Run& run = loading.run;
   auto opened = first(run, [&loading] { return open(loading); });
-  auto begun = then(run, opened, [&run](const Opened& job) { return connect(run, job); });
-  auto prepared = then(run, begun, [&loading](auto& job) -> Result<Prepared> {
-    GCR_TRY(preflight(loading, *job));
-    GCR_TRY(loading.run.worker.cancellation.check());
-    GCR_TRY(begin_to_restore(loading, *job));
-    return prepare(loading, *job);
+  auto begun = then(run, opened, [&loading](const Opened& job) { return connect(loading, job); });
+  auto prepared = then(run, begun, [&run](auto& job) -> Result<Prepared> {
+    GCR_TRY(preflight(*job));
+    GCR_TRY(run.worker.cancellation.check());
+    GCR_TRY(begin_to_restore(*job));
+    return prepare(*job);
   });
   auto sent = then(run, prepared, send);
   auto vote = then(run, sent, [&begun](const Sent& all) { return ask_for_vote(**begun, all); });
@@ -250,7 +250,7 @@ asio::awaitable<void> run_restore(worker::WorkerContext& context, proto::LoadReq
   introduce(loading.run);
   loading.run.began.set_loads(true);
   spdlog::info("restoring a checkpoint from {}", control::printable(loading.request.directory()));
-  co_await run_with_console(context, console, [&loading] { load(loading); });
+  co_await console.run([&loading] { load(loading); });
 }
 
 }  // namespace gcr::migration

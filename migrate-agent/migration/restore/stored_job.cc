@@ -18,7 +18,7 @@ namespace {
 std::uint64_t end_of(const proto::Extent& extent) { return extent.offset() + extent.bytes(); }
 
 /// The address ranges that a stored memory has.
-std::vector<AddressRange> ranges_of(const proto::StoredImage& memory) {
+AddressRanges ranges_of(const proto::StoredImage& memory) {
   AddressRanges ranges;
   for (const proto::Extent& extent : memory.extents()) {
     append(ranges, {extent.offset(), end_of(extent)});
@@ -121,23 +121,17 @@ Status StoredJob::send(const proto::StoredImage& image, images::ImageSender& sen
                              });
 }
 
-Status StoredJob::send_memory(const proto::StoredImage& memory, images::ImageSender& sender) const {
-  const std::vector<AddressRange> ranges = ranges_of(memory);
-  return sender.take_memory(
-      memory.name(), ranges,
-      [&](std::uint64_t address, std::span<std::byte> bytes) {
-        return read_at(memory, address, bytes);
-      },
-      true);
-}
-
 Status StoredJob::send_images(images::ImageSender& sender) const {
   std::set<std::string> files;
   for (int place = 0; place < manifest_.files().files_size(); ++place) {
     files.insert(memory_files::image_name(static_cast<std::size_t>(place)));
   }
-  for (const proto::StoredImage& memory : manifest_.memories())
-    GCR_TRY(send_memory(memory, sender));
+  for (const proto::StoredImage& memory : manifest_.memories()) {
+    const auto read_it = [&](std::uint64_t address, std::span<std::byte> bytes) {
+      return read_at(memory, address, bytes);
+    };
+    GCR_TRY(sender.take_memory(memory.name(), ranges_of(memory), read_it, true));
+  }
   for (const proto::StoredImage& image : manifest_.images()) {
     if (!files.contains(image.name())) GCR_TRY(send(image, sender));
   }

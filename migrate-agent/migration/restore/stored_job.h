@@ -9,21 +9,18 @@
 #include "migrate-agent/gpu/mover/chunk_sender.h"
 #include "migrate-agent/transfer/images/sender.h"
 #include "proto/checkpoint.pb.h"
-#include "store/manifest.h"
 #include "store/pack.h"
 
 namespace gcr::migration {
 
 class StoredJob {
  public:
-  /// Opens the data of a checkpoint. The caller has verified the manifest. `directory` need not
-  /// live longer.
+  /// Opens the data. The caller has verified the manifest. `directory` need not live longer.
   static Result<StoredJob> open(const store::Directory& directory, proto::Manifest manifest);
 
   const proto::Manifest& manifest() const { return manifest_; }
 
-  /// Adds to `request` the digests that VRAM had when the checkpoint was taken, under the
-  /// manifest's key.
+  /// Adds the digests of VRAM at the time of the checkpoint, under the manifest's key.
   void add_digests(proto::RestoreRequest& request) const;
 
   /// Sends VRAM into the `regions` of its buffers. Each content is verified by its name first.
@@ -42,7 +39,6 @@ class StoredJob {
   Status read(std::uint32_t content, std::span<std::byte> out) const;
   Status read_vram(unsigned threads, const mover::ChunkSink& sink) const;
   Status send(const proto::StoredImage& image, images::ImageSender& sender) const;
-  Status send_memory(const proto::StoredImage& memory, images::ImageSender& sender) const;
   Status read_at(const proto::StoredImage& image, std::uint64_t offset,
                  std::span<std::byte> out) const;
 

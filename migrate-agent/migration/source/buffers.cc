@@ -1,5 +1,4 @@
-// The job's buffers: follows allocations, tells the target about changes, and hands the VRAM to the
-// keeper.
+// Follows the job's allocations, and hands the VRAM to the keeper.
 #include "migrate-agent/migration/source/course.h"
 
 namespace gcr::migration::source {
@@ -16,8 +15,7 @@ Status check_again(gpu::GpuAccess& access) {
   return Error(Code::kRefused, findings::reason_of(findings.list()));
 }
 
-/// Adds the allocations that a member has exported to `vram` and `changes`. An allocation that
-/// several members map is added once.
+/// Adds what a member has exported, unless it is there: several members may map an allocation.
 Status take_over(const gpu::Job& job, mover::OutgoingVram& vram, gpu::MemberId member,
                  std::vector<gpu::ExportedAllocation>&& exported, proto::BuffersRequest& changes) {
   for (auto& [local, descriptor] : exported) {
@@ -73,7 +71,7 @@ Status refresh_buffers(Prepared& prepared) {
   GCR_ASSIGN(const proto::BuffersRequest changes,
              follow_allocations(prepared.begun, *prepared.vram));
   if (changes.ByteSizeLong() == 0) return {};
-  GCR_ASSIGN(const proto::BuffersReply reply, prepared.claimed.target->change(changes));
+  GCR_ASSIGN(const proto::BuffersReply reply, prepared.begun.claimed.target->change(changes));
   return prepared.vram->outgoing.assign(reply.regions());
 }
 
@@ -86,9 +84,8 @@ Result<keeper::Keeper> start_keeper(Run& run, bool of_copy) {
   return keeper;
 }
 
-/// Gives the keeper all VRAM. Called before the gate closes and again after it: the second call
-/// costs little, unless the members have allocated or freed since; then a new keeper replaces the
-/// first.
+/// Called before the gate closes and again after it: the second call costs little, unless members
+/// have allocated or freed since. Then a new keeper replaces the first.
 Status arm_keeper(Begun& begun, TakenVram& vram) {
   GCR_ASSIGN(const mover::Descriptors descriptors, vram.outgoing.descriptors());
   std::vector<gpu::Mapping> mappings;

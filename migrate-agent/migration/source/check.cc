@@ -1,6 +1,4 @@
 // Preflight only: the findings of both sides, without any other step of a migration.
-#include "migrate-agent/migration/source/check.h"
-
 #include <algorithm>
 #include <map>
 
@@ -8,11 +6,11 @@
 #include "migrate-agent/gpu/device/drivers/drivers.h"
 #include "migrate-agent/linux/procfs/procfs.h"
 #include "migrate-agent/migration/entry.h"
-#include "migrate-agent/migration/source/transient.h"
+#include "migrate-agent/migration/source/course.h"
 #include "migrate-agent/migration/target/agent/agent_target.h"
 #include "migrate-agent/migration/target/store/checkpoint_target.h"
 
-namespace gcr::migration {
+namespace gcr::migration::source {
 namespace {
 
 /// Asks the destination for its findings, on a connection of its own.
@@ -29,19 +27,17 @@ Result<proto::PreflightReply> ask_destination(worker::WorkerContext& context,
   return target.preflight(question);
 }
 
-/// The finding for a destination that could not be reached, or that refused the request.
-proto::Finding finding_of_failure(const Error& error) {
-  const bool silent = error.code() == Code::kUnavailable || error.code() == Code::kTimeout;
-  return findings::make_finding(
-      silent ? findings::kDestinationUnreachable : findings::kDestinationRefused,
-      findings::Side::kDestination, error.message());
-}
-
 /// Adds the destination's findings and host facts.
 void compare_with_destination(worker::WorkerContext& context, const proto::MigrateRequest& request,
                               preflight::Examination& found, proto::CheckReply& reply) {
   auto answer = ask_destination(context, found, request);
-  if (!answer) return found.findings.take({finding_of_failure(answer.error())});
+  if (!answer) {
+    const Code code = answer.error().code();
+    const bool silent = code == Code::kUnavailable || code == Code::kTimeout;
+    return found.findings.take({findings::make_finding(
+        silent ? findings::kDestinationUnreachable : findings::kDestinationRefused,
+        findings::Side::kDestination, answer.error().message())});
+  }
   *reply.mutable_destination() = std::move(*answer->mutable_host());
   found.findings.take({answer->findings().begin(), answer->findings().end()});
 }
@@ -80,30 +76,7 @@ void add_use(const preflight::Examination& found, proto::CheckReply& reply) {
   }
 }
 
-journal::ProcessIds identify(const std::vector<pid_t>& pids) {
-  journal::ProcessIds ids;
-  for (const pid_t pid : pids) {
-    const auto stat = procfs::read_stat(pid);
-    ids.Add()->set_pid(pid);
-    ids.rbegin()->set_start_time(stat ? stat->start_time : 0);
-  }
-  return ids;
-}
-
 }  // namespace
-
-Result<proto::Envelope> run_check(worker::WorkerContext& context,
-                                  const proto::MigrateRequest& request) {
-  for (const auto end = std::chrono::steady_clock::now() + kTransience;;) {
-    const std::vector<pid_t> pids = procfs::tree(request.pid());
-    const journal::ProcessIds examined = identify(pids);
-    auto answer = check(context, request, pids, nullptr);
-    const bool refused =
-        answer && std::ranges::any_of(answer->check_reply().findings(), findings::is_blocker);
-    if (!refused || std::chrono::steady_clock::now() >= end || !any_member_ends(examined))
-      return answer;
-  }
-}
 
 Result<proto::Envelope> check(worker::WorkerContext& context, const proto::MigrateRequest& request,
                               const std::vector<pid_t>& pids,
@@ -115,8 +88,7 @@ Result<proto::Envelope> check(worker::WorkerContext& context, const proto::Migra
     const auto allowed = context.permissions.check_process(pid);
     if (!allowed && allowed.error().code() == Code::kPermissionDenied) return allowed.error();
     if (!allowed || suspended != nullptr) continue;
-    processes.Add()->set_pid(pid);
-    processes.rbegin()->set_start_time(allowed->start_time);
+    *processes.Add() = id_of(pid, allowed->start_time);
   }
   preflight::Examination found = preflight::examine(request, context.config, pids, suspended);
   // Releases the doors for other agents.
@@ -142,6 +114,27 @@ Result<proto::Envelope> check(worker::WorkerContext& context, const proto::Migra
   for (preflight::Member& member : found.members) *reply.add_members() = std::move(member.facts);
   *reply.mutable_source() = std::move(found.host.facts);
   return envelope;
+}
+
+}  // namespace gcr::migration::source
+
+namespace gcr::migration {
+
+Result<proto::Envelope> run_check(worker::WorkerContext& context,
+                                  const proto::MigrateRequest& request) {
+  for (const auto end = std::chrono::steady_clock::now() + kTransience;;) {
+    const std::vector<pid_t> pids = procfs::tree(request.pid());
+    journal::ProcessIds examined;
+    for (const pid_t pid : pids) {
+      const auto stat = procfs::read_stat(pid);
+      *examined.Add() = id_of(pid, stat ? stat->start_time : 0);
+    }
+    auto answer = source::check(context, request, pids, nullptr);
+    const bool refused =
+        answer && std::ranges::any_of(answer->check_reply().findings(), findings::is_blocker);
+    if (!refused || std::chrono::steady_clock::now() >= end || !any_member_ends(examined))
+      return answer;
+  }
 }
 
 std::vector<std::string> host_problems(const worker::Config& config) {

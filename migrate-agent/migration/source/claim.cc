@@ -9,7 +9,6 @@
 #include "migrate-agent/linux/procfs/procfs.h"
 #include "migrate-agent/migration/finish/records.h"
 #include "migrate-agent/migration/source/course.h"
-#include "migrate-agent/migration/source/transient.h"
 #include "migrate-agent/process/slurm/step.h"
 #include "src/base/log.h"
 #include "src/base/random.h"
@@ -77,6 +76,15 @@ Status claim_members(const Claimed& claimed) {
   return worker::on_io(run.worker.io,
                        run.worker.daemon.claim_processes(run.migration, run.began.members(),
                                                          run.began.ordered_by()));
+}
+
+void describe(Run& run, const Claimed& claimed) {
+  const proto::MigrateRequest& request = claimed.course.request;
+  if (claimed.target != nullptr) run.began.set_peer(claimed.target->name());
+  if (claimed.target != nullptr) run.began.set_peer_name(claimed.target->common_name());
+  if (const auto step = slurm::step_of(claimed.root().pid())) run.began.set_slurm_left(step->job);
+  run.began.set_slurm_job(request.slurm_job());
+  if (claimed.suspended) run.began.set_suspension(to_bytes(claimed.suspended->suspension));
 }
 
 }  // namespace
@@ -158,19 +166,6 @@ Status examine_frozen(Begun& begun) {
                  fmt::format("process {} was started after the job was examined", tree[i]));
   });
 }
-
-namespace {
-
-void describe(Run& run, const Claimed& claimed) {
-  const proto::MigrateRequest& request = claimed.course.request;
-  if (claimed.target != nullptr) run.began.set_peer(claimed.target->name());
-  if (claimed.target != nullptr) run.began.set_peer_name(claimed.target->common_name());
-  if (const auto step = slurm::step_of(claimed.root().pid())) run.began.set_slurm_left(step->job);
-  run.began.set_slurm_job(request.slurm_job());
-  if (claimed.suspended) run.began.set_suspension(to_bytes(claimed.suspended->suspension));
-}
-
-}  // namespace
 
 Result<std::unique_ptr<Begun>> begin(Claimed& claimed, preflight::Examination found) {
   Run& run = claimed.course.run;

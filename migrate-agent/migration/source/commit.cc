@@ -2,9 +2,6 @@
 // resumes the process, with the functions of migrate-agent/migration/finish.
 #include <fmt/format.h>
 
-#include <algorithm>
-
-#include "migrate-agent/base/fault/fault.h"
 #include "migrate-agent/migration/finish/records.h"
 #include "migrate-agent/migration/finish/source.h"
 #include "migrate-agent/migration/source/course.h"
@@ -34,17 +31,23 @@ Error ended_by_itself(pid_t pid) {
   return Error(Code::kNotFound, fmt::format("process {} ended by itself before it was moved", pid));
 }
 
-/// Gives the reason of the failure after the rollback: `cause`, or that the process has ended.
-Error explain(const Claimed& claimed, const Error& cause) {
-  Run& run = claimed.course.run;
-  note_undone_closing(run);
-  if (!claimed.root().has_ended()) return cause;
-  run.report.set_process_ended(true);
-  return ended_by_itself(claimed.root().pid());
+/// After the rollback, the reason of the failure is its cause, or that the process has ended.
+Undoing undoing(const Claimed& claimed, const undo::WorkerState& state) {
+  return {&state, [&claimed](const Error& cause) {
+            Run& run = claimed.course.run;
+            note_undone_closing(run);
+            if (!claimed.root().has_ended()) return cause;
+            run.report.set_process_ended(true);
+            return ended_by_itself(claimed.root().pid());
+          }};
 }
 
-Undoing undoing(const Claimed& claimed, const undo::WorkerState& state) {
-  return {&state, [&claimed](const Error& cause) { return explain(claimed, cause); }};
+/// Asks for the vote and commits, for a checkpoint whose job runs already.
+Result<Vote> complete_checkpoint(const Begun& begun, const Sent& sent) {
+  GCR_ASSIGN(Vote vote, ask_for_vote(begun.claimed, sent));
+  GCR_TRY(begun.claimed.target->commit());
+  begun.course.run.report.set_checkpoint(begun.course.request.checkpoint().name());
+  return vote;
 }
 
 }  // namespace
@@ -86,18 +89,6 @@ Result<proto::CommitReply> commit(Begun& begun, TakenVram* vram, const Vote& vot
                                          begun.claimed.target->name()));
   return confirmed;
 }
-
-namespace {
-
-/// Asks for the vote and commits, for a checkpoint whose job runs already.
-Result<Vote> complete_checkpoint(const Begun& begun, const Sent& sent) {
-  GCR_ASSIGN(Vote vote, ask_for_vote(begun.claimed, sent));
-  GCR_TRY(begun.claimed.target->commit());
-  begun.course.run.report.set_checkpoint(begun.course.request.checkpoint().name());
-  return vote;
-}
-
-}  // namespace
 
 /// Resumes the job first, then completes the checkpoint. Until Finished is written the journal says
 /// that the migration was aborted, so a recovery removes the checkpoint's files, unless the

@@ -1,13 +1,11 @@
 // Pre-copy at the source, while the process runs, up to the closing of the gate.
 //
 // Each round takes over new allocations, digests all VRAM to find the dirty chunks, and asks
-// Convergence what to do. As long as the dirty bytes do not fit the downtime limit, it sends them,
-// with the gate closed for the share of time that auto-converge demands. When they fit, or when
-// more rounds would not help, the migration may pause for its operator, during which rare rounds
-// keep the destination up to date. Then the journal gets the record Detaching, the members enter
-// their control group, and the gate closes. A strict migration digests once more with the closed
-// gate; if the dirty bytes do not fit any more, it opens the gate again and begins another series
-// of rounds.
+// Convergence what to do. As long as they do not fit the downtime limit, it sends them, throttled
+// if auto-converge demands it. When they fit, or more rounds would not help, the migration may
+// pause for its operator, during which rounds are rare. Then the journal gets Detaching, the
+// members enter their control group, and the gate closes. A strict migration digests once more
+// then; if the dirty bytes do not fit any more, it opens the gate for another series of rounds.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -16,7 +14,6 @@
 #include "migrate-agent/gpu/access/throttle.h"
 #include "migrate-agent/linux/procfs/procfs.h"
 #include "migrate-agent/migration/source/course.h"
-#include "migrate-agent/migration/source/transient.h"
 #include "migrate-agent/process/inspect/descriptors.h"
 #include "migrate-agent/process/inspect/sharing.h"
 #include "src/base/units.h"
@@ -30,8 +27,7 @@ constexpr seconds kGateTimeout{10};
 /// The time between two rounds of a paused migration; doubled after each round.
 constexpr seconds kFirstPause{2};
 constexpr seconds kLongestPause{60};
-/// The shortest wait between two rounds of a paused migration, as a multiple of the last round's
-/// duration.
+/// The shortest wait between rounds in a pause, as a multiple of the last round's duration.
 constexpr int kPausePerRound = 9;
 
 store::Compression to_compression(proto::Compression compression) {
@@ -47,18 +43,6 @@ store::Compression to_compression(proto::Compression compression) {
   }
 }
 
-}  // namespace
-
-Status open_image_sink(const Begun& begun, Images& images, double link_bytes_per_s) {
-  if (images.sink != nullptr) return {};
-  GCR_ASSIGN(images.sink,
-             begun.claimed.target->image_sink(to_compression(begun.course.request.compression()),
-                                              link_bytes_per_s));
-  return {};
-}
-
-namespace {
-
 /// Opens the sink with the link's rate, if rounds have measured it.
 Status open_image_sink(Prepared& p) {
   return open_image_sink(p.begun, p.images, p.precopy.convergence().rate());
@@ -66,29 +50,28 @@ Status open_image_sink(Prepared& p) {
 
 Status find_dirty(Prepared& p) {
   GCR_TRY(refresh_buffers(p));
-  // CRIU is started before the digest: while a step after the digest takes time, the process
-  // dirties more VRAM.
+  // CRIU starts before the digest: during a step after it the process dirties more VRAM.
   if (!p.images.outgoing.prepared()) {
-    const worker::Phases::Timer timer(p.course.run.phases, "images", "start CRIU");
+    const worker::Phases::Timer timer(p.begun.course.run.phases, "images", "start CRIU");
     GCR_TRY(p.images.outgoing.prepare());
   }
   return p.precopy.find_dirty();
 }
 
 Status image_round(Prepared& p) {
-  const worker::Phases::Timer dumping(p.course.run.phases, "images", "images round");
+  const worker::Phases::Timer dumping(p.begun.course.run.phases, "images", "images round");
   GCR_TRY(open_image_sink(p));
   return p.images.outgoing.round(*p.images.sink);
 }
 
 /// Sends a round. Meanwhile the gate is closed for `share_held` of the time.
 Status copy_round(Prepared& p, double share_held) {
-  Run& run = p.course.run;
+  Run& run = p.begun.course.run;
   run.console.tell("precopy", fmt::format("round {}: sending {}", p.precopy.rounds().size() + 1,
                                           format_bytes(p.precopy.remaining_bytes())));
   gpu::Throttle throttle(p.begun.processes.gate());
   throttle.set_share(share_held);
-  const Status sent = p.precopy.send(throttle);
+  const Status sent = p.precopy.send(&throttle);
   GCR_TRY(throttle.stop());
   GCR_TRY(sent);
   if (p.images.outgoing.in_rounds()) GCR_TRY(image_round(p));
@@ -99,9 +82,9 @@ Status copy_round(Prepared& p, double share_held) {
 /// Waits for an operator's ContinueRequest. Rounds keep the destination up to date, so rarely that
 /// they hardly load GPU and link.
 Status pause(Prepared& p) {
-  Run& run = p.course.run;
+  Run& run = p.begun.course.run;
   run.console.set_paused(true);
-  p.claimed.target->tell_paused(true);
+  p.begun.claimed.target->tell_paused(true);
   run.console.tell(worker::kPausedPhase.data(),
                    "waiting for `gcr-migrate continue` before the switchover");
   Clock::duration rest = kFirstPause;
@@ -115,21 +98,22 @@ Status pause(Prepared& p) {
                                      kPausePerRound * (Clock::now() - began));
   }
   run.console.set_paused(false);
-  p.claimed.target->tell_paused(false);
+  p.begun.claimed.target->tell_paused(false);
   run.console.tell("precopy", "continuing with the switchover");
   return run.worker.cancellation.check();
 }
 
 /// Sets the expected downtime in the report and for operators.
 void begin_switchover(Prepared& p) {
-  const Precopy& precopy = p.precopy;
-  proto::MigrateReport& report = p.course.run.report;
-  const double send_ms = precopy.expected_ms();
+  Precopy& precopy = p.precopy;
+  proto::MigrateReport& report = p.begun.course.run.report;
+  const double send_ms = precopy.convergence().expected_ms(precopy.remaining_bytes());
   const bool rate_is_known = precopy.remaining_bytes() == 0 || send_ms > 0;
   report.set_expected_send_ms(send_ms);
   report.set_expected_downtime_ms(p.steady.with_last_round_ms(precopy.digest_ms() + send_ms));
   report.set_expected_is_least(p.steady.is_least || !rate_is_known);
-  p.course.run.console.begin_switchover(report.expected_downtime_ms(), report.expected_is_least());
+  p.begun.course.run.console.begin_switchover(report.expected_downtime_ms(),
+                                              report.expected_is_least());
 }
 
 /// Checks that no member without a door uses a GPU: a dump would fail on its files of the driver.
@@ -154,7 +138,56 @@ Status follow_members_in_time(Begun& begun) {
   }
 }
 
+Status copy_rounds(Prepared& p) {
+  Run& run = p.begun.course.run;
+  const worker::Phases::Timer timer(run.phases, "course", "pre-copy");
+  // The report of a failure says from now on that the process keeps running.
+  run.report.set_source_touched(true);
+  run.console.begin_copying(p.begun.claimed.target->channel());
+  Convergence& convergence = p.precopy.convergence();
+  for (;;) {
+    GCR_TRY(find_dirty(p));
+    convergence.set_downtime_limit(run.console.limits().downtime_ms);
+    GCR_ASSIGN(const auto next, convergence.decide(p.precopy.remaining_bytes()));
+    const double share_held = convergence.throttle();
+    run.console.set_throttle(share_held);
+    if (next == Convergence::Next::kRound) {
+      GCR_TRY(copy_round(p, share_held));
+    } else if (p.begun.course.request.pause_before_switchover() && !run.console.may_switch_over()) {
+      GCR_TRY(pause(p));
+    } else if (p.images.outgoing.lacks_round()) {
+      GCR_TRY(image_round(p));
+    } else {
+      run.report.set_switchover_reason(to_string(next));
+      break;
+    }
+  }
+  begin_switchover(p);
+  GCR_TRY(open_image_sink(p));
+  return note_detaching(p.begun, *p.vram);
+}
+
+/// Closes the gate. False: it is open again, for another round.
+Result<bool> stop_for_last_round(Prepared& p) {
+  GCR_TRY(close_gate(p.begun));
+  GCR_TRY(refresh_buffers(p));
+  if (!p.begun.course.request.strict()) return true;
+  GCR_TRY(p.precopy.find_dirty());
+  if (p.precopy.convergence().acceptable(p.precopy.remaining_bytes())) return true;
+  GCR_TRY(p.begun.processes.open_gate());
+  note_undone_closing(p.begun.course.run);
+  return false;
+}
+
 }  // namespace
+
+Status open_image_sink(const Begun& begun, Images& images, double link_bytes_per_s) {
+  if (images.sink != nullptr) return {};
+  GCR_ASSIGN(images.sink,
+             begun.claimed.target->image_sink(to_compression(begun.course.request.compression()),
+                                              link_bytes_per_s));
+  return {};
+}
 
 Status note_detaching(Begun& begun, TakenVram& vram) {
   Run& run = begun.course.run;
@@ -174,39 +207,6 @@ Status note_detaching(Begun& begun, TakenVram& vram) {
   return begun.processes.enter_group();
 }
 
-namespace {
-
-Status copy_rounds(Prepared& p) {
-  Run& run = p.course.run;
-  const worker::Phases::Timer timer(run.phases, "course", "pre-copy");
-  // From here on the report of a failure says that the process keeps running, not that nothing was
-  // touched.
-  run.report.set_source_touched(true);
-  run.console.begin_copying(p.claimed.target->channel());
-  for (;;) {
-    GCR_TRY(find_dirty(p));
-    p.precopy.set_downtime_limit(run.console.limits().downtime_ms);
-    GCR_ASSIGN(const auto next, p.precopy.decide());
-    const double share_held = p.precopy.convergence().throttle();
-    run.console.set_throttle(share_held);
-    if (next == Convergence::Next::kRound) {
-      GCR_TRY(copy_round(p, share_held));
-    } else if (p.course.request.pause_before_switchover() && !run.console.may_switch_over()) {
-      GCR_TRY(pause(p));
-    } else if (p.images.outgoing.lacks_round()) {
-      GCR_TRY(image_round(p));
-    } else {
-      run.report.set_switchover_reason(to_string(next));
-      break;
-    }
-  }
-  begin_switchover(p);
-  GCR_TRY(open_image_sink(p));
-  return note_detaching(p.begun, *p.vram);
-}
-
-}  // namespace
-
 Status close_gate(Begun& begun) {
   Run& run = begun.course.run;
   GCR_TRY(fault::point("source.closing"));
@@ -221,23 +221,6 @@ Status close_gate(Begun& begun) {
   GCR_TRY(fault::point("source.gated"));
   return run.worker.cancellation.check();
 }
-
-namespace {
-
-/// Closes the gate. True: the switchover continues; false: the gate is open again, for another
-/// round.
-Result<bool> stop_for_last_round(Prepared& p) {
-  GCR_TRY(close_gate(p.begun));
-  GCR_TRY(refresh_buffers(p));
-  if (!p.course.request.strict()) return true;
-  GCR_TRY(p.precopy.find_dirty());
-  if (p.precopy.acceptable()) return true;
-  GCR_TRY(p.begun.processes.open_gate());
-  note_undone_closing(p.course.run);
-  return false;
-}
-
-}  // namespace
 
 Status copy(Prepared& prepared) {
   for (bool stopped = false; !stopped;) {

@@ -17,19 +17,18 @@ namespace gcr::migration::source {
 namespace {
 
 void report_sending(Run& run, Prepared& p) {
-  report_wire(run, *p.claimed.target);
+  report_wire(run, *p.begun.claimed.target);
   for (const proto::Round& round : p.precopy.rounds()) {
     run.report.set_sent_vram_bytes(run.report.sent_vram_bytes() + round.sent_bytes());
     *run.report.add_rounds() = round;
   }
 }
 
-/// Records the measured times, from which later migrations estimate their downtime. Not for a job
-/// with a member without the preload library: its downtime is computed from amounts that are known
-/// each time.
+/// Records the times for later estimates; not for a job with a member without the preload library,
+/// whose downtime is computed from known amounts.
 void remember(const Prepared& p, const Vote& vote) {
   if (p.begun.driver_alone) return;
-  Run& run = p.course.run;
+  Run& run = p.begun.course.run;
   const double closed_ms = in_milliseconds(run.console.downtime().current());
   const double control_ms = in_milliseconds(p.control_took);
   const double overlapped_ms = std::max(control_ms, in_milliseconds(p.last_round_took));
@@ -138,7 +137,7 @@ asio::awaitable<void> run_source(worker::WorkerContext& context, proto::MigrateR
   Console console(context, request);
   source::Course course{{context, console}, source::find_target, std::move(request)};
   source::introduce(course);
-  co_await run_with_console(context, console, [&course] { source::migrate(course); });
+  co_await console.run([&course] { source::migrate(course); });
 }
 
 }  // namespace gcr::migration

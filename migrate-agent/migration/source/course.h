@@ -11,8 +11,7 @@
 //   memory_files.cc  memory files that move with the job
 //   commit.cc        the commit or the rollback
 //
-// course.cc has their order. The Console serves operators concurrently, on the thread of the
-// io_context.
+// course.cc has their order. The Console serves operators on the thread of the io_context.
 #pragma once
 
 #include <array>
@@ -94,34 +93,17 @@ struct TakenVram {
       kept{};  ///< the mappings that the keeper holds, once armed
 };
 
-/// The members' state outside VRAM: CRIU's images, and ordinary memory that this agent reads
-/// itself.
+/// The members' state outside VRAM: CRIU's images, and memory that this agent reads itself.
 struct Images {
   images::ScratchDirectory scratch;
   OutgoingImages outgoing;
   images::Sink* sink = nullptr;  ///< the target's, once images are sent
 };
 
-/// Both sides are ready to copy. The target is destroyed before `vram`, whose memory its channel
-/// reads.
+/// Both sides are ready. The target is destroyed before `vram`, whose memory its channel reads.
 struct Prepared {
-  Prepared(Begun& job, std::unique_ptr<TakenVram> taken, Images made, std::string kind_of_program,
-           const SteadyDowntime& expected)
-      : course(job.course),
-        claimed(job.claimed),
-        begun(job),
-        vram(std::move(taken)),
-        images(std::move(made)),
-        precopy(vram->outgoing, *claimed.target, course.run.phases, course.run.console.meter(),
-                course.run.console.limits()),
-        kind(std::move(kind_of_program)),
-        steady(expected) {}
-  ~Prepared() { claimed.end_target(); }
-  Prepared(const Prepared&) = delete;
-  Prepared& operator=(const Prepared&) = delete;
+  ~Prepared() { begun.claimed.end_target(); }
 
-  Course& course;
-  Claimed& claimed;
   Begun& begun;
   std::unique_ptr<TakenVram> vram;
   Images images;
@@ -139,14 +121,12 @@ Result<Claimed> claim(Course& course);
 Result<preflight::Examination> examine(Claimed& claimed);
 /// Asks the target for its findings, and checks that the examined processes have not ended.
 Status preflight(const Claimed& claimed, const preflight::Examination& found);
-/// Runs examine() and preflight(), and repeats them if they were refused because of a process that
-/// has ended meanwhile.
+/// Runs examine() and preflight(); repeats them after a refusal because of an ended process.
 Result<preflight::Examination> agree(Claimed& claimed);
 /// Begins the journal. A migration that fails from here on leaves a journal.
 Result<std::unique_ptr<Begun>> begin(Claimed& claimed, preflight::Examination found);
 Result<std::unique_ptr<Prepared>> prepare(Begun& begun);
-/// Copies VRAM in rounds, and closes the gate. After success the dirty bytes that remain may be
-/// sent in the downtime.
+/// Copies VRAM in rounds, and closes the gate once the rest may be sent in the downtime.
 Status copy(Prepared& prepared);
 Result<Sent> switch_over(Prepared& prepared);
 /// Asks the target for its vote. kCancelled if an operator has cancelled meanwhile.
@@ -175,8 +155,7 @@ void migrate(Course& course);
 /// that goes on, resume_and_complete(). Otherwise the undoing.
 Result<Vote> finish(Course& course, const Reached& reached, Result<Sent>& sent);
 
-/// Sets the first fields of the run, names a checkpoint that has no name (after the time), and logs
-/// the beginning.
+/// Sets the run's first fields, names a checkpoint that has no name, and logs the beginning.
 void introduce(Course& course);
 
 /// Creates the target that the request names: another agent or a store.
@@ -185,14 +164,19 @@ Result<std::unique_ptr<Target>> find_target(const Claimed& claimed);
 /// Adds the bytes on the wire and the reconnections to the report.
 void report_wire(Run& run, Target& target);
 
+/// Preflight alone, of the job with the members `pids`, the root first. `suspended`: null, or the
+/// description of a suspended job, which is neither claimed again nor asked about its GPU state.
+Result<proto::Envelope> check(worker::WorkerContext& context, const proto::MigrateRequest& request,
+                              const std::vector<pid_t>& pids,
+                              const preflight::SuspendedJob* suspended);
+
 // Functions that several steps use.
 
 /// The rights that apply to this job's target: a store can be read by its owner, so only the
 /// owner's processes may be stored there.
 worker::Permissions permissions(const Course& course);
 
-/// Creates the target, and claims the members: those that are known, and all descendants of the
-/// first.
+/// Creates the target, and claims the known members and all descendants of the first.
 Status claim_for_target(Claimed& claimed);
 
 Result<Images> prepare_images(Begun& begun);
@@ -207,13 +191,11 @@ Status open_image_sink(const Begun& begun, Images& images, double link_bytes_per
 /// the sink. Adds the files and members to `request`.
 Status send_images(Begun& begun, Images& images, proto::RestoreRequest& request);
 
-/// Right before the dump: gives memory files the names that CRIU needs. unname_memory_files()
-/// removes the names right after it.
+/// Right before the dump: gives memory files the names that CRIU needs; right after: removes them.
 Result<memory_files::Renamed> name_memory_files(const Begun& begun);
 Status unname_memory_files(const Begun& begun, const memory_files::Renamed& renamed);
 
-/// After the dump: sends the memory files that the target wants. `members`: all members, as they
-/// are now.
+/// After the dump of `members`: sends the memory files that the target wants.
 Status carry_memory_files(const Begun& begun, images::Sink& sink,
                           const std::vector<memory_files::Member>& members);
 
@@ -228,8 +210,7 @@ Status follow_members(Begun& begun, const std::vector<pid_t>& tree);
 /// Waits for that until `end`.
 bool is_transient(const Claimed& claimed, const Error& refused, Clock::time_point end);
 
-/// When no process of the job runs: follow_members(), and a check that every member still is as it
-/// was examined.
+/// When no process runs: follow_members(), and a check that no member has changed since.
 Status examine_frozen(Begun& begun);
 
 /// Starts a keeper, and writes it into the journal before it holds anything.
@@ -238,8 +219,7 @@ Result<keeper::Keeper> start_keeper(Run& run, bool of_copy = false);
 /// Starts the keeper; no VRAM is taken over yet.
 Result<std::unique_ptr<TakenVram>> take_vram(const Begun& begun);
 
-/// Exports the members' new allocations, and releases those that they have freed. Gives the changes
-/// for the target.
+/// Exports new allocations, and releases freed ones. Gives the changes for the target.
 Result<proto::BuffersRequest> follow_allocations(Begun& begun, TakenVram& vram);
 
 /// Runs follow_allocations(), and sends the changes to the target.
@@ -255,8 +235,7 @@ Status note_detaching(Begun& begun, TakenVram& vram);
 /// Closes the gates of all members, and starts the downtime.
 Status close_gate(Begun& begun);
 
-/// With the gate closed: gives VRAM to the keeper, and takes VRAM and control state from all
-/// members.
+/// With the gate closed: gives the keeper all VRAM, and detaches and checkpoints all members.
 Status take_control_state(Begun& begun, TakenVram& vram);
 
 /// With the gate closed: checks that no process outside the job has obtained the job's GPU memory

@@ -1,10 +1,11 @@
-// The processes of the job: the claimed one first, then all below it. The same list is used from
-// the claim to the target's vote; a member's index in it is its number in messages and in the job's
-// allocations.
+// The processes of the job: the claimed one first, then all below it. A member's index in the list
+// is its number in messages and in the job's allocations.
 #pragma once
 
 #include <sys/types.h>
 
+#include <chrono>
+#include <cstdint>
 #include <deque>
 #include <memory>
 #include <optional>
@@ -41,12 +42,16 @@ inline std::vector<pid_t> pids_of(const Members& members) {
   return pids;
 }
 
-/// The member's identity in the journal.
-inline journal::ProcessId id_of(const Member& member) {
+/// A process's identity in the journal.
+inline journal::ProcessId id_of(pid_t pid, std::uint64_t start_time) {
   journal::ProcessId id;
-  id.set_pid(member.pid());
-  id.set_start_time(member.process.start_time());
+  id.set_pid(pid);
+  id.set_start_time(start_time);
   return id;
+}
+
+inline journal::ProcessId id_of(const Member& member) {
+  return id_of(member.pid(), member.process.start_time());
 }
 
 inline journal::ProcessIds ids_of(const Members& members) {
@@ -63,5 +68,13 @@ inline std::vector<Member*> gpu_members_of(Members& members) {
   }
   return found;
 }
+
+/// How long a refused job is examined again each time one of its processes has ended: a
+/// short-lived one, such as a compiler, whose removed files disappear with it.
+inline constexpr std::chrono::seconds kTransience{5};
+
+/// Whether a member other than the first has ended, or ends within a second. Waits only if one of
+/// them is younger than ten seconds.
+bool any_member_ends(const journal::ProcessIds& members);
 
 }  // namespace gcr::migration

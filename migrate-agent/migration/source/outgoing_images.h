@@ -1,11 +1,10 @@
 // How the state of a job's processes leaves the source: in one stream when they have stopped, or in
 // rounds before that, and then what has changed since.
 //
-// Ordinary memory does not go through CRIU, as far as it can be read separately (private_memory.h,
-// shared_memory.h). A round reads that memory while the processes run, or what was written of it
-// since the round before (changed_memory.h), and sends the pages whose content is not what was sent
-// last, as for VRAM (decision 2). The dump sends what is left (stopped_memory.h). Methods block;
-// one thread at a time.
+// Ordinary memory bypasses CRIU, as far as it can be read separately (private_memory.h,
+// shared_memory.h). A round reads it while the processes run, or what was written of it since the
+// last round (changed_memory.h), and sends pages with changed content, as for VRAM (decision 2).
+// The dump sends what is left (stopped_memory.h). Methods block; one thread at a time.
 #pragma once
 
 #include <sys/types.h>

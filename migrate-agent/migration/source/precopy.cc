@@ -17,7 +17,9 @@ Status Precopy::find_dirty() {
   return {};
 }
 
-Result<proto::Round> Precopy::send_round() {
+Status Precopy::send(const gpu::Throttle* throttle) {
+  const bool last = throttle == nullptr;
+  const worker::Phases::Timer timer(phases_, "vram", last ? "last round" : "round");
   const auto start = Clock::now();
   const auto number = static_cast<std::uint32_t>(rounds_.size()) + 1;
   meter_.begin_round(number, target_.channel().statistics().payload_bytes, start);
@@ -25,7 +27,7 @@ Result<proto::Round> Precopy::send_round() {
   meter_.end_round(sent_bytes);
   const double seconds = in_milliseconds(Clock::now() - start) / 1000;
   convergence_.sent(sent_bytes, seconds);
-  proto::Round round;
+  proto::Round& round = rounds_.emplace_back();
   round.set_number(number);
   round.set_start_ms(phases_.since_origin_ms(digest_began_));
   round.set_digest_ms(digest_ms_);
@@ -34,23 +36,9 @@ Result<proto::Round> Precopy::send_round() {
   round.set_zero_chunks(dirty_->zero_chunks);
   round.set_sent_bytes(sent_bytes);
   round.set_rate_bytes_per_s(sent_bytes == 0 ? 0 : static_cast<double>(sent_bytes) / seconds);
+  round.set_last(last);
+  if (!last) round.set_throttle(throttle->held().share());
   dirty_.reset();
-  return round;
-}
-
-Status Precopy::send(const gpu::Throttle& throttle) {
-  const worker::Phases::Timer timer(phases_, "vram", "round");
-  GCR_ASSIGN(proto::Round round, send_round());
-  round.set_throttle(throttle.held().share());
-  rounds_.push_back(std::move(round));
-  return {};
-}
-
-Status Precopy::send_last() {
-  const worker::Phases::Timer timer(phases_, "vram", "last round");
-  GCR_ASSIGN(proto::Round round, send_round());
-  round.set_last(true);
-  rounds_.push_back(std::move(round));
   return {};
 }
 

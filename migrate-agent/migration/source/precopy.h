@@ -24,35 +24,19 @@ class Precopy {
   /// Digests VRAM and finds what the destination lacks.
   Status find_dirty();
 
-  /// Sets the downtime limit for the next decision.
-  void set_downtime_limit(double limit_ms) { convergence_.set_downtime_limit(limit_ms); }
-
-  /// Decides what to do after find_dirty().
-  Result<Convergence::Next> decide() { return convergence_.decide(remaining_bytes()); }
-
-  /// With the gate closed: whether the bytes that find_dirty() found may be sent in the downtime.
-  bool acceptable() const { return convergence_.acceptable(remaining_bytes()); }
-
   /// Sends the chunks that find_dirty() found, as one round. `throttle` throttles the process
-  /// meanwhile.
-  Status send(const gpu::Throttle& throttle);
-
-  /// Sends the last round, with the gate closed.
-  Status send_last();
+  /// meanwhile; null: it is the last round, with the gate closed.
+  Status send(const gpu::Throttle* throttle);
 
   /// The bytes that find_dirty() found.
   std::uint64_t remaining_bytes() const { return dirty_ ? dirty_->bytes : 0; }
   /// The duration of the last find_dirty().
   double digest_ms() const { return digest_ms_; }
-  /// The expected time to send remaining_bytes(); 0 if no rate is known.
-  double expected_ms() const { return convergence_.expected_ms(remaining_bytes()); }
-  const Convergence& convergence() const { return convergence_; }
+  Convergence& convergence() { return convergence_; }
 
   std::vector<proto::Round>& rounds() { return rounds_; }
 
  private:
-  Result<proto::Round> send_round();
-
   mover::OutgoingVram& vram_;
   mover::ChunkTarget& target_;
   worker::Phases& phases_;

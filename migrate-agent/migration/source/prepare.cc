@@ -1,5 +1,4 @@
-// The source's steps before anything is copied: it examines the job, asks the target for its
-// findings, and prepares both sides.
+// The source's steps before anything is copied: examination, preflight, preparation.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -9,7 +8,6 @@
 #include "migrate-agent/commit/journal/text.h"
 #include "migrate-agent/linux/procfs/procfs.h"
 #include "migrate-agent/migration/source/course.h"
-#include "migrate-agent/migration/source/transient.h"
 #include "migrate-agent/preflight/compare/host_facts.h"
 #include "migrate-agent/transfer/negotiation/negotiation.h"
 
@@ -42,8 +40,7 @@ Result<preflight::Examination> examine(Claimed& claimed) {
   if (!found.members.empty()) {
     run.began.set_command(journal::short_command(found.members.front().facts.command()));
   }
-  // Blockers end the migration here, so the destination receives no data of a process that cannot
-  // be moved.
+  // Blockers end the migration before the destination receives data of the process.
   std::vector<proto::Finding> findings = found.findings.list();
   if (claimed.target == nullptr) std::erase_if(findings, std::not_fn(findings::is_about_gpus));
   GCR_TRY(judge(run, findings));
@@ -141,8 +138,11 @@ Result<std::unique_ptr<Prepared>> prepare(Begun& begun) {
   run.console.set_steady_downtime(steady);
   GCR_TRY(fault::point("source.prepared"));
   // Last, since a Prepared ends the target, which a failed course tells so.
-  return std::make_unique<Prepared>(begun, std::move(vram), std::move(images), std::move(kind),
-                                    steady);
+  mover::OutgoingVram& outgoing = vram->outgoing;
+  return std::unique_ptr<Prepared>(
+      new Prepared{begun, std::move(vram), std::move(images),
+                   Precopy(outgoing, target, run.phases, run.console.meter(), run.console.limits()),
+                   std::move(kind), steady});
 }
 
 }  // namespace gcr::migration::source

@@ -14,27 +14,21 @@
 namespace gcr::migration {
 namespace {
 
-/// A closed gate opens by itself when it has not heard from the agent for this long, unless VRAM
-/// was detached.
+/// A closed gate opens by itself after so long without the agent, unless VRAM was detached.
 constexpr std::chrono::seconds kGateLease{30};
-/// The most scans for new processes. Each scan finds only processes that were started since the
-/// scan before it.
+/// The most scans, each for processes that were started since the one before.
 constexpr int kMostScans = 100;
-/// The longest wait for children in vfork. Each is there for less than a millisecond, but a program
-/// may start them one after the other.
+/// The longest wait for children in vfork: each takes under a millisecond, but they may be many.
 constexpr std::chrono::seconds kVforkPatience{5};
 constexpr std::chrono::microseconds kVforkPause{200};
 
-std::vector<gpu::Gates::Member> gates_of(const std::vector<Member*>& members) {
+std::vector<gpu::Gates::Member> gates_of(const std::vector<Member*>& members, bool driver_alone) {
   std::vector<gpu::Gates::Member> gates;
-  for (const Member* member : members) gates.push_back({member->pid(), member->access.get()});
+  for (const Member* member : members) {
+    if (!driver_alone && member->access->is_driver_alone()) continue;
+    gates.push_back({member->pid(), member->access.get()});
+  }
   return gates;
-}
-
-std::vector<gpu::Gates::Member> under_library(std::vector<gpu::Gates::Member> members) {
-  std::erase_if(members,
-                [](const gpu::Gates::Member& member) { return member.access->is_driver_alone(); });
-  return members;
 }
 
 }  // namespace
@@ -42,8 +36,8 @@ std::vector<gpu::Gates::Member> under_library(std::vector<gpu::Gates::Member> me
 SourceJob::SourceJob(Members& members, cgroups::Group group)
     : root_(members.front().process),
       gpu_members_(gpu_members_of(members)),
-      gates_(gates_of(gpu_members_)),
-      throttled_(under_library(gates_of(gpu_members_))),
+      gates_(gates_of(gpu_members_, /*driver_alone=*/true)),
+      throttled_(gates_of(gpu_members_, /*driver_alone=*/false)),
       group_(std::move(group)) {}
 
 pid_t SourceJob::driver_alone() const {
@@ -55,8 +49,7 @@ pid_t SourceJob::driver_alone() const {
 Status SourceJob::enter_group() {
   GCR_TRY(group_.create());
   GCR_TRY(group_.add(root_));
-  // A child of a process in the group is in the group. Children of other processes are found by the
-  // next scan.
+  // Children of processes in the group are in it, too; the next scan finds the others.
   std::set<pid_t> moved{pid()};
   for (int scan = 0; scan < kMostScans; ++scan) {
     bool found_new = false;
@@ -134,8 +127,7 @@ Status SourceJob::freeze_outside_vfork() {
   }
 }
 
-/// Thaws the group with all tasks stopped: a frozen task handles its SIGSTOP when it is thawed,
-/// before it runs.
+/// Thaws the group with all tasks stopped: they handle SIGSTOP before they run.
 Status SourceJob::thaw_stopped() {
   std::vector<procfs::Process> members;
   for (const pid_t pid : group_.processes()) {

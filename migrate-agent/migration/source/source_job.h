@@ -1,17 +1,13 @@
-// The processes of a job at the source, and the steps that take their GPU state from them and stop
-// them:
+// The processes of a job at the source, and the steps that stop them and take their GPU state:
 //
 //   running -close_gate-> gated -detach-> detached -lock-> locked -checkpoint-> checkpointed
 //   -dump-> dumped
 //
-// undo::bring_back() undoes these steps, from any of the states. Methods block and belong to one
-// thread at a time.
+// undo::bring_back() undoes these steps, from any state. Methods block; one thread at a time.
 #pragma once
 
 #include <chrono>
-#include <filesystem>
 #include <functional>
-#include <memory>
 #include <vector>
 
 #include "migrate-agent/criu/runs/criu.h"
@@ -25,18 +21,15 @@ namespace gcr::migration {
 
 /// The last check of the processes before CRIU touches any of them.
 struct LastCheck {
-  /// The check. If CRIU can freeze the processes, none runs during it; after its Error they run
-  /// again.
+  /// The check. If CRIU can freeze the processes, none runs during it; all do after its Error.
   std::function<Status()> check;
-  /// Whether to repeat the check after its Error; called while the processes run. May wait for a
-  /// while.
+  /// Whether to repeat a failed check; called while the processes run. May wait for a while.
   std::function<bool(const Error&)> once_more;
 };
 
 class SourceJob {
  public:
-  /// `members` outlive this object; the first one and all below it move. `group` contains all of
-  /// them from the dump on.
+  /// `members` outlive this; the first and all below it move. `group` has all from the dump on.
   SourceJob(Members& members, cgroups::Group group);
 
   const std::vector<Member*>& gpu_members() const { return gpu_members_; }
@@ -54,15 +47,13 @@ class SourceJob {
   bool detaching() const { return detaching_; }
   /// Whether dump() or stop() has stopped the job.
   bool is_dumped() const { return dumped_; }
-  /// Records that stop() has stopped the job before this object was created: a dump that fails
-  /// leaves it stopped.
+  /// Records that the job was stopped before: a dump that fails leaves it stopped.
   void set_stopped() { dumped_ = true; }
 
   /// Moves all processes into the group, where they keep running.
   Status enter_group();
 
-  /// Holds back the application's calls and drains the GPUs. `watch` receives the reason while it
-  /// waits.
+  /// Holds back calls and drains the GPUs. `watch` receives the reason while it waits.
   Status close_gate(std::chrono::milliseconds timeout, gpu::Gates::Watch watch);
 
   /// Undoes close_gate(). Only in gated.
@@ -73,8 +64,7 @@ class SourceJob {
   /// Makes the application unmap its VRAM; afterwards only mover and keeper hold it.
   Status detach();
 
-  /// Makes the driver hold back further calls and wait for submitted work, unless that was the
-  /// gate.
+  /// Makes the driver hold back calls and wait for the GPUs, unless that was the gate.
   Status lock(std::chrono::milliseconds timeout);
 
   /// Makes the driver move control state into host memory.
@@ -83,8 +73,7 @@ class SourceJob {
   /// Stops and freezes all tasks without a dump.
   Status stop();
 
-  /// Dumps the processes, as criu::PreparedDump::run() describes; the tasks stay stopped and
-  /// frozen.
+  /// Dumps as criu::PreparedDump::run() describes; the tasks stay stopped and frozen.
   Result<std::vector<process::ThreadRights>> dump(const LastCheck& last,
                                                   criu::PreparedDump& prepared,
                                                   const criu::TakeImage& take,

@@ -1,5 +1,4 @@
-// The memory of a job's stopped processes in one dump: what CRIU leaves out, and what of it was
-// sent.
+// The memory of a job's stopped processes in one dump: what CRIU leaves out, and what was sent.
 //
 // CRIU asks when it has stopped all processes (choose()). From then on nothing writes to the memory
 // that it leaves out: CRIU itself writes only to what it maps, and for moments to code. So what the
@@ -36,13 +35,11 @@ Result<SharedPages> send_shared_memory(images::Sink& sink,
                                        const std::vector<process::SharedMemory>& memories,
                                        bool last);
 
-/// For one dump of the tree under `root`. choose() runs on CRIU's thread, everything else on the
-/// caller's.
+/// For one dump of the tree under `root`. choose() runs on CRIU's thread, all else on the caller's.
 class StoppedMemory : public criu::SeparateMemory {
  public:
-  /// `known` is what the rounds have learnt of the processes. `changed` and `sink` outlive this
-  /// object; CRIU may ask it nothing any more when it is destroyed, which waits for what is being
-  /// sent.
+  /// `known` is what the rounds have learnt. `changed` and `sink` outlive this object, which
+  /// outlives CRIU's use of it. Its destruction waits for what is being sent.
   StoppedMemory(pid_t root, std::map<pid_t, process::KnownMemory> known,
                 const ChangedMemory& changed, process::MayMove may_move, images::Sink& sink);
   StoppedMemory(const StoppedMemory&) = delete;

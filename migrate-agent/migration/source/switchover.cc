@@ -10,7 +10,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <future>
 #include <map>
 
 #include "migrate-agent/base/fault/fault.h"
@@ -36,27 +35,15 @@ constexpr std::chrono::seconds kLastTransience{1};
 Status send_last_round(Prepared& p) {
   const auto began = Clock::now();
   // A strict migration has digested VRAM when it closed the gate.
-  if (!p.course.request.strict()) GCR_TRY(p.precopy.find_dirty());
-  GCR_TRY(p.precopy.send_last());
-  p.course.run.report.set_buffers(p.vram->outgoing.count());
-  p.course.run.report.set_vram_bytes(p.vram->outgoing.total_bytes());
+  if (!p.begun.course.request.strict()) GCR_TRY(p.precopy.find_dirty());
+  GCR_TRY(p.precopy.send(nullptr));
+  p.begun.course.run.report.set_buffers(p.vram->outgoing.count());
+  p.begun.course.run.report.set_vram_bytes(p.vram->outgoing.total_bytes());
   p.last_round_took = Clock::now() - began;
   return {};
 }
 
-}  // namespace
-
-/// A migration would break the sharing with a process outside the job.
-Status check_sharers(const Begun& begun, const std::vector<pid_t>& members) {
-  const auto sharers = preflight::find_sharers(begun.lister.shared(), members);
-  if (sharers.empty()) return {};
-  return Error(Code::kRefused, sharers.front());
-}
-
-namespace {
-
-/// Describes a stopped process: its credentials and files. Its threads are among those that were
-/// dumped.
+/// The credentials and files of a stopped process, whose threads are among the dumped ones.
 Result<proto::DumpedMember> describe(pid_t pid, const std::vector<process::NamedFile>& named,
                                      const std::vector<process::ThreadRights>& dumped) {
   proto::DumpedMember member;
@@ -127,8 +114,7 @@ Status describe_dumped(Begun& begun, Images& images,
                        const std::vector<process::ThreadRights>& threads) {
   Run& run = begun.course.run;
   const std::vector<pid_t> tree = procfs::stopped_tree(begun.processes.pid());
-  // If the processes were not frozen before the dump, one may have been started, or have executed
-  // another program, since the last check.
+  // Processes that were not frozen may have been started, or executed a program, since the check.
   const bool was_frozen = !begun.processes.group().directory_for_criu().empty();
   if (!was_frozen) GCR_TRY(follow_members(begun, tree));
   std::map<pid_t, std::vector<process::NamedFile>> named;
@@ -176,8 +162,7 @@ Result<std::vector<process::ThreadRights>> dump(Begun& begun, Images& images) {
   return dumped;
 }
 
-/// Checks the sharing of GPU memory by a member without the preload library, which does not report
-/// it.
+/// Checks the sharing of GPU memory by a member without the preload library.
 Status check_unseen(const Begun& begun) {
   const pid_t alone = begun.processes.driver_alone();
   if (alone == 0) return {};
@@ -209,7 +194,40 @@ Status check_released(const Begun& begun) {
   return {};
 }
 
+/// Drops pages of zeros from the memory of GPU members; pages that cannot be dropped are moved.
+void drop_zero_pages(Prepared& p) {
+  const auto dropped = p.begun.course.run.phases.time("process", "drop zero pages", [&p] {
+    return side_by_side(p.begun.processes.gpu_members(), [&p](Member* member) -> Status {
+      if (member->access->is_driver_alone()) return {};  // it has no door to drop them
+      const auto dropped = process::drop_zero_pages(
+          *member->access, member->process, p.images.outgoing.private_memory().of(member->pid()),
+          p.images.outgoing.known(member->pid()));
+      if (!dropped) return dropped.error();
+      return {};
+    });
+  });
+  if (!dropped) {
+    spdlog::warn("cannot drop pages of zeros, so they are moved: {}", dropped.error().message());
+  }
+}
+
+Status send_control_state(Prepared& p, proto::RestoreRequest& request) {
+  const auto began = Clock::now();
+  GCR_TRY(take_control_state(p.begun, *p.vram));
+  drop_zero_pages(p);
+  GCR_TRY(send_images(p.begun, p.images, request));
+  p.control_took = Clock::now() - began;
+  return {};
+}
+
 }  // namespace
+
+/// A migration would break the sharing with a process outside the job.
+Status check_sharers(const Begun& begun, const std::vector<pid_t>& members) {
+  const auto sharers = preflight::find_sharers(begun.lister.shared(), members);
+  if (sharers.empty()) return {};
+  return Error(Code::kRefused, sharers.front());
+}
 
 Status take_control_state(Begun& begun, TakenVram& vram) {
   worker::Phases& phases = begun.course.run.phases;
@@ -251,44 +269,14 @@ Status send_images(Begun& begun, Images& images, proto::RestoreRequest& request)
   return {};
 }
 
-namespace {
-
-/// Drops pages of zeros from the memory of GPU members; pages that cannot be dropped are moved.
-void drop_zero_pages(Prepared& p) {
-  const auto dropped = p.course.run.phases.time("process", "drop zero pages", [&p] {
-    return side_by_side(p.begun.processes.gpu_members(), [&p](Member* member) -> Status {
-      if (member->access->is_driver_alone()) return {};  // it has no door to drop them
-      const auto dropped = process::drop_zero_pages(
-          *member->access, member->process, p.images.outgoing.private_memory().of(member->pid()),
-          p.images.outgoing.known(member->pid()));
-      if (!dropped) return dropped.error();
-      return {};
-    });
-  });
-  if (!dropped) {
-    spdlog::warn("cannot drop pages of zeros, so they are moved: {}", dropped.error().message());
-  }
-}
-
-Status send_control_state(Prepared& p, proto::RestoreRequest& request) {
-  const auto began = Clock::now();
-  GCR_TRY(take_control_state(p.begun, *p.vram));
-  drop_zero_pages(p);
-  GCR_TRY(send_images(p.begun, p.images, request));
-  p.control_took = Clock::now() - began;
-  return {};
-}
-
-}  // namespace
-
 Result<Sent> switch_over(Prepared& prepared) {
-  Run& run = prepared.course.run;
+  Run& run = prepared.begun.course.run;
   const worker::Phases::Timer timer(run.phases, "course", "switchover");
   // The mover holds VRAM, so its last round runs concurrently with the steps on the process.
-  const std::vector<pid_t> members = pids_of(prepared.claimed.members);
+  const std::vector<pid_t> members = pids_of(prepared.begun.claimed.members);
   Sent sent;
   GCR_TRY(send_both(
-      *prepared.claimed.target,
+      *prepared.begun.claimed.target,
       [&]() -> Status {
         GCR_TRY(send_last_round(prepared));
         return check_sharers(prepared.begun, members);

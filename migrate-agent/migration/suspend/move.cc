@@ -5,7 +5,6 @@
 
 #include "migrate-agent/base/fault/fault.h"
 #include "migrate-agent/migration/entry.h"
-#include "migrate-agent/migration/source/check.h"
 #include "migrate-agent/migration/source/course.h"
 #include "migrate-agent/migration/suspend/suspended.h"
 
@@ -175,7 +174,7 @@ asio::awaitable<void> run_suspended_source(worker::WorkerContext& context,
   Console console(context, request);
   source::Course course{{context, console}, source::find_target, std::move(request)};
   source::introduce(course);
-  co_await run_with_console(context, console, [&course] { move::run(course); });
+  co_await console.run([&course] { move::run(course); });
 }
 
 Result<proto::Envelope> run_suspended_check(worker::WorkerContext& context,
@@ -186,7 +185,7 @@ Result<proto::Envelope> run_suspended_check(worker::WorkerContext& context,
   GCR_ASSIGN(const gpu::HostCopy copy, open_copy(contents.records, request.pid()));
   GCR_ASSIGN(const preflight::SuspendedJob job,
              describe_suspended(contents.records, members, copy));
-  return check(context, request, journal::pids_of(members), &job);
+  return source::check(context, request, journal::pids_of(members), &job);
 }
 
 }  // namespace gcr::migration

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 
-#include "migrate-agent/gpu/mover/gpu_map.h"
 #include "migrate-agent/preflight/compare/host_facts.h"
 #include "migrate-agent/preflight/inventory/vram.h"
 #include "src/base/units.h"

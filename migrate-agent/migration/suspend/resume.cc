@@ -1,7 +1,6 @@
-// A resume. While the job is still stopped, VRAM is created, filled from the keeper's copy and
-// verified, and a keeper gets it. From the record Resuming on, the job is resumed in the same way
-// as one that a dead worker has left (migrate-agent/migration/finish). A failure before that record
-// leaves the job suspended as before.
+// A resume. While the job is stopped, VRAM is created, filled from the keeper's copy, verified, and
+// given to a keeper. From the record Resuming on, the job is resumed as one that a dead worker has
+// left (migrate-agent/migration/finish). A failure before that leaves it suspended.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -43,14 +42,6 @@ Status claim_job(Resume& r) {
   return fault::point("source.resume.begun");
 }
 
-std::vector<device::GpuPair> ordered(const proto::ResumeRequest& request) {
-  std::vector<device::GpuPair> pairs;
-  for (const proto::GpuPair& pair : request.device_map()) {
-    pairs.push_back({to_uuid(pair.source_uuid()), to_uuid(pair.destination_uuid())});
-  }
-  return pairs;
-}
-
 /// Creates VRAM with the content of the copy, and verifies it.
 Status load_vram(Resume& r) {
   const worker::Phases::Timer timer(r.run.phases, "course", "load");
@@ -61,8 +52,8 @@ Status load_vram(Resume& r) {
                                          format_bytes(r.copy->total_bytes()), r.copy->count()));
   GCR_ASSIGN(const auto driver, device::load_drivers(r.run.worker.config.sysfs));
   GCR_ASSIGN(const auto places, find_places(driver, r.run.worker.config));
-  GCR_ASSIGN(r.gpus,
-             choose_places(r.copy->origins(), places, r.copy->bytes_by_gpu(), ordered(r.request)));
+  GCR_ASSIGN(r.gpus, choose_places(r.copy->origins(), places, r.copy->bytes_by_gpu(),
+                                   mover::pairs_of(r.request.device_map())));
   GCR_ASSIGN(r.vram, r.run.phases.time("vram", "create",
                                        [&] { return r.copy->create_vram(driver, r.gpus); }));
   GCR_TRY(r.run.worker.cancellation.check());
@@ -74,16 +65,14 @@ Status load_vram(Resume& r) {
   return fault::point("source.resume.loaded");
 }
 
-/// Hands the VRAM to a keeper; from here on it survives this worker. The journal names the keeper
-/// before it holds anything.
+/// Hands the VRAM to a keeper, named in the journal before: from here on it survives this worker.
 Status hand_to_keeper(Resume& r) {
   GCR_ASSIGN(r.keeper, source::start_keeper(r.run));
   GCR_TRY(r.copy->hand_over_vram(r.vram, *r.keeper));
   return fault::point("source.resume.kept");
 }
 
-/// Writes Resuming. If every GPU maps to itself, the record names none, because the driver then
-/// needs no pairs.
+/// Writes Resuming, without pairs if every GPU maps to itself: the driver needs none then.
 Status record_resuming(Resume& r) {
   GCR_TRY(r.run.worker.cancellation.check());
   journal::Record record;
@@ -99,11 +88,6 @@ Status record_resuming(Resume& r) {
   GCR_TRY(r.run.log->advance(commit::SourceEvent::kResuming, std::move(record)));
   r.run.report.set_source_touched(true);
   return fault::point("source.resume.decided");
-}
-
-Status bring_back(Resume& r) {
-  return r.run.phases.time("process", "bring back",
-                           [&r] { return finish::run_again(*r.run.log, r.run.worker.config); });
 }
 
 /// Reports whether the job runs again or has ended, or that a recovery has to resume it.
@@ -124,7 +108,9 @@ void resume(Resume& r) {
   const Status done = worker::guarded([&]() -> Status {
     for (const auto step : {claim_job, load_vram, hand_to_keeper, record_resuming})
       GCR_TRY(first(r.run, [&] { return step(r); }));
-    return bring_back(r);  // cannot be cancelled any more
+    // From here on it cannot be cancelled.
+    return r.run.phases.time("process", "bring back",
+                             [&r] { return finish::run_again(*r.run.log, r.run.worker.config); });
   });
   const bool suspended = r.run.log && r.run.log->state() == commit::SourceState::kSuspended;
   if (!done && suspended && r.keeper) {
@@ -146,7 +132,7 @@ asio::awaitable<void> run_resume(worker::WorkerContext& context,
   resume::Resume course{{context, console}, request};
   course.run.began.set_role(journal::Began::SOURCE);
   spdlog::info("resuming process {}", request.pid());
-  co_await run_with_console(context, console, [&course] { resume::resume(course); });
+  co_await console.run([&course] { resume::resume(course); });
 }
 
 }  // namespace gcr::migration

@@ -4,13 +4,13 @@
 // before that record resumes the job, as in a migration, because VRAM still exists.
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <future>
 
 #include "migrate-agent/base/fault/fault.h"
 #include "migrate-agent/gpu/host_copy/host_copy.h"
 #include "migrate-agent/linux/hostmem/memory_reservation.h"
 #include "migrate-agent/migration/entry.h"
+#include "migrate-agent/migration/finish/records.h"
 #include "migrate-agent/migration/source/course.h"
 #include "src/base/log.h"
 
@@ -19,8 +19,6 @@ namespace suspend {
 namespace {
 
 struct Suspend {
-  source::Course& course;
-  source::Claimed& claimed;
   source::Begun& begun;
   std::unique_ptr<source::TakenVram> vram;
   std::unique_ptr<hostmem::MemoryReservation> memory;
@@ -30,8 +28,7 @@ struct Suspend {
   mover::VramDigests digests{};
 };
 
-/// Checks that the driver can release the control state of each GPU user without a dump. For AMD
-/// GPUs only a dump by CRIU does that.
+/// Checks that the driver can release control state without a dump, which AMD's cannot.
 Status check_control(const preflight::Examination& found) {
   for (const preflight::Member& member : found.members) {
     if (!member.access || !found.host.driver->control(member.pid)->goes_with_dump()) continue;
@@ -58,22 +55,13 @@ gpu::KeptCopy describe(const preflight::Examination& found) {
   return description;
 }
 
-/// Checks that the job can be frozen. A job that is only stopped could be continued without its
-/// VRAM, by a SIGCONT from any process of its user.
-Status check_freezer(const source::Begun& begun) {
-  if (begun.processes.group().freezes()) return {};
-  return Error(Code::kRefused,
-               "this host has no control group that can be frozen (cgroup v2, or the v1 freezer), "
-               "so a job cannot be suspended here");
-}
-
 /// Takes over the job's new allocations, and allocates host memory for them.
 Status take_buffers(Suspend& s) {
   GCR_TRY(source::follow_allocations(s.begun, *s.vram));
   const std::uint64_t missing = s.copy.missing_bytes(s.begun.job);
   if (missing == 0) return {};
   const hostmem::Memory memory =
-      hostmem::needed_for_landing(s.course.run.worker.config.hugepages, missing);
+      hostmem::needed_for_landing(s.begun.course.run.worker.config.hugepages, missing);
   GCR_TRY(s.memory->add(memory));
   GCR_TRY(s.copy.make_room(s.begun.job));
   return s.memory->taken(memory);
@@ -84,16 +72,16 @@ Result<std::unique_ptr<Suspend>> prepare(source::Begun& begun, gpu::KeptCopy des
   Run& run = begun.course.run;
   const worker::Config& config = run.worker.config;
   const worker::Phases::Timer timer(run.phases, "course", "prepare");
-  GCR_TRY(check_freezer(begun));
+  GCR_TRY(finish::check_freezer(begun.processes.group()));
   run.console.tell("prepare", fmt::format("making room in host memory for {} buffers",
                                           begun.job.allocations().size()));
   GCR_ASSIGN(auto memory,
              hostmem::MemoryReservation::create(hostmem::reservations_in(config.runtime_dir)));
   GCR_ASSIGN(auto vram, source::take_vram(begun));
   GCR_ASSIGN(keeper::Keeper keeper, source::start_keeper(run, true));
-  auto s = std::unique_ptr<Suspend>(new Suspend{
-      begun.course, begun.claimed, begun, std::move(vram), std::move(memory),
-      gpu::HostCopy(begun.driver, config.hugepages), std::move(description), std::move(keeper)});
+  auto s = std::unique_ptr<Suspend>(new Suspend{begun, std::move(vram), std::move(memory),
+                                                gpu::HostCopy(begun.driver, config.hugepages),
+                                                std::move(description), std::move(keeper)});
   GCR_TRY(take_buffers(*s));
   GCR_TRY(fault::point("source.prepared"));
   run.report.set_source_touched(true);
@@ -103,7 +91,7 @@ Result<std::unique_ptr<Suspend>> prepare(source::Begun& begun, gpu::KeptCopy des
 }
 
 Status copy_vram(Suspend& s) {
-  Run& run = s.course.run;
+  Run& run = s.begun.course.run;
   mover::OutgoingVram& vram = s.vram->outgoing;
   GCR_ASSIGN(s.digests, run.phases.time("vram", "digest", [&vram] { return vram.digest_now(); }));
   const auto began = source::Clock::now();
@@ -116,10 +104,10 @@ Status copy_vram(Suspend& s) {
 
 /// Stops the job. The mover holds the VRAM, so it is copied while the job is taken apart.
 Status stop(Suspend& s) {
-  Run& run = s.course.run;
+  Run& run = s.begun.course.run;
   GCR_TRY(source::close_gate(s.begun));
   const worker::Phases::Timer timer(run.phases, "course", "standstill");
-  const std::vector<pid_t> members = pids_of(s.claimed.members);
+  const std::vector<pid_t> members = pids_of(s.begun.claimed.members);
   GCR_TRY(take_buffers(s));
   auto copied = std::async(std::launch::async, [&s, &members]() -> Status {
     GCR_TRY(copy_vram(s));
@@ -135,9 +123,9 @@ Status stop(Suspend& s) {
 
 /// Writes Suspended. Afterwards the job is suspended, even if this worker dies.
 Status record_suspended(Suspend& s) {
-  Run& run = s.course.run;
+  Run& run = s.begun.course.run;
   GCR_TRY(run.worker.cancellation.check());
-  if (s.claimed.root().is_ending()) {
+  if (s.begun.claimed.root().is_ending()) {
     return Error(Code::kNotFound, "the process ended during the suspend");
   }
   s.description.set_digest_key(s.begun.key.data(), s.begun.key.size());
@@ -158,7 +146,7 @@ Status record_suspended(Suspend& s) {
 /// 14 ms per GiB (measured on an H200).
 Status release_vram(Suspend& s) {
   GCR_TRY(fault::point("source.suspend.decided"));
-  const worker::Phases::Timer timer(s.course.run.phases, "vram", "release");
+  const worker::Phases::Timer timer(s.begun.course.run.phases, "vram", "release");
   keeper::Keeper keeper = std::move(s.vram->keeper);
   s.vram.reset();
   GCR_TRY(keeper.end());
@@ -211,7 +199,7 @@ asio::awaitable<void> run_suspend(worker::WorkerContext& context,
   source::Course course{{context, console}, {}, std::move(order)};
   introduce(course.run);
   spdlog::info("suspending process {}", request.pid());
-  co_await run_with_console(context, console, [&course] { suspend::run(course); });
+  co_await console.run([&course] { suspend::run(course); });
 }
 
 }  // namespace gcr::migration

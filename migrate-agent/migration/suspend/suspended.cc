@@ -4,18 +4,13 @@
 
 #include <algorithm>
 
-#include "migrate-agent/linux/procfs/process_handle.h"
 #include "migrate-agent/migration/finish/records.h"
+#include "migrate-agent/migration/source/member.h"
 
 namespace gcr::migration {
 namespace {
 
 using journal::ProcessId;
-
-bool lives(const ProcessId& member) {
-  const auto process = procfs::Process::open(member.pid(), member.start_time());
-  return process && !process->has_ended();
-}
 
 /// The mappings with the index of each member among the living ones.
 Result<std::vector<gpu::Mapping>> mapped_by(const std::vector<gpu::Mapping>& suspended,
@@ -45,9 +40,7 @@ Result<std::vector<gpu::Mapping>> mapped_by(const std::vector<gpu::Mapping>& sus
 Result<journal::Entry> find_suspended(const worker::WorkerContext& worker, pid_t pid) {
   GCR_ASSIGN(const worker::MovableProcess process, worker.permissions.check_process(pid));
   GCR_ASSIGN(const auto entries, journal::list(worker.config.state_dir));
-  ProcessId wanted;
-  wanted.set_pid(pid);
-  wanted.set_start_time(process.start_time);
+  const ProcessId wanted = id_of(pid, process.start_time);
   for (const journal::Entry& entry : entries) {
     const auto contents = journal::peek(entry.path);
     if (!contents || contents->damage || !journal::suspended(contents->records)) continue;
@@ -89,7 +82,7 @@ Result<journal::ProcessIds> living_members(const worker::Permissions& permission
                                            std::span<const journal::Record> records) {
   journal::ProcessIds living;
   for (const ProcessId& member : journal::members_of(records)) {
-    if (!lives(member)) continue;
+    if (!finish::is_alive(member)) continue;
     GCR_TRY(permissions.check_process(member.pid()));
     *living.Add() = member;
   }

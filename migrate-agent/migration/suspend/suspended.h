@@ -1,5 +1,4 @@
-// Finds and describes suspended jobs, from their journals and keepers. All of it blocks; call it on
-// a thread of the worker's pool.
+// Finds and describes suspended jobs, from journals and keepers. Blocks: for the worker's pool.
 #pragma once
 
 #include "migrate-agent/commit/journal/journal_files.h"
@@ -10,8 +9,7 @@
 
 namespace gcr::migration {
 
-/// Finds the journal of the suspension of `pid`, a process that the requester may move. kNotFound:
-/// it is not suspended.
+/// Finds the suspension's journal; the requester may move `pid`. kNotFound: it is not suspended.
 Result<journal::Entry> find_suspended(const worker::WorkerContext& worker, pid_t pid);
 
 /// Gives this worker the job and its journal as long as the log lives; then the job is suspended
@@ -22,13 +20,11 @@ Result<commit::SourceLog> take_suspended(worker::WorkerContext& worker, const jo
 /// Opens the copy of the job's VRAM. kDataLoss if its keeper has ended.
 Result<gpu::HostCopy> open_copy(std::span<const journal::Record> records, pid_t pid);
 
-/// The members that have not ended, in their order; the requester may move all of them. kNotFound
-/// if the first one has ended.
+/// The members that live; the requester may move all. kNotFound if the first one has ended.
 Result<journal::ProcessIds> living_members(const worker::Permissions& permissions,
                                            std::span<const journal::Record> records);
 
-/// Describes the suspended job with the members `living`. kRefused if a member that used GPUs has
-/// ended.
+/// Describes the job with the members `living`. kRefused if one that used GPUs has ended.
 Result<preflight::SuspendedJob> describe_suspended(std::span<const journal::Record> records,
                                                    const journal::ProcessIds& living,
                                                    const gpu::HostCopy& copy);

@@ -57,7 +57,6 @@ class Target : public mover::ChunkTarget {
   virtual std::array<std::byte, 32> digest_key() = 0;
 
   /// Allocates memory for the buffers and connects channel(), which lives as long as the target.
-  /// Chunks are sent after it.
   virtual Result<PreparedTarget> prepare(const proto::PrepareRequest& request) = 0;
 
   /// Adds, remaps and removes buffers while the copy is in progress.
@@ -68,8 +67,7 @@ class Target : public mover::ChunkTarget {
   virtual Result<images::Sink*> image_sink(store::Compression compression,
                                            double link_bytes_per_s) = 0;
 
-  /// Tells the target whether the source waits for its operator before the switchover. Never
-  /// blocks.
+  /// Tells the target whether the source waits for its operator. Never blocks.
   virtual void tell_paused(bool paused) = 0;
 
   /// After the dump: asks which memory files are to be sent as images.
@@ -78,15 +76,13 @@ class Target : public mover::ChunkTarget {
   /// Gets the target's vote. The times of its phases are on this host's monotonic clock.
   virtual Result<proto::RestoreReply> restore(const proto::RestoreRequest& request) = 0;
 
-  /// Orders the commit, in one attempt. After an error it is unknown whether the target has
-  /// received it.
+  /// Orders the commit once. After an Error it is unknown whether the target has received it.
   virtual Result<commit::CommitAnswer> commit() = 0;
 
   /// Tells the target, if it can still be reached, that the migration is aborted.
   virtual void abort(const std::string& reason) = 0;
 
-  /// Makes all waits for the target fail, current and later ones; only commit() and abort() are
-  /// still attempted. Never blocks.
+  /// Makes all waits fail, now and later, but those of commit() and abort(). Never blocks.
   virtual void interrupt(const Error& why) = 0;
 };
 

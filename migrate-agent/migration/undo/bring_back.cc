@@ -156,10 +156,9 @@ Result<gpu::MemberDescriptors> find_vram(const Lost& lost, const WorkerState* wo
                            lost.members.front().pid(), taken.error().message()));
 }
 
-/// Finds the way to the GPU state of a process: the door of its preload library, or the driver.
-/// kNotFound: nothing of it is to be undone, since the process was refused in preflight, has
-/// executed another program, or has ended. The process may be stopped, so the driver is not asked
-/// about it yet.
+/// The door of a process, or the driver. kNotFound: nothing is to be undone, since the process was
+/// refused in preflight, has executed another program, or has ended. The driver is not asked about
+/// the process, which may be stopped.
 Result<std::unique_ptr<GpuAccess>> find_access(pid_t pid, const Lost& lost) {
   if (pid != lost.driver_alone) {
     auto access = gpu::open_access(pid);
@@ -281,8 +280,7 @@ Status bring_back_all(const Lost& lost, std::span<Member> members,
   return lost.detaching ? continue_others(members) : Status();
 }
 
-/// Opens all members that have not been reaped, and the processes started since: their descendants,
-/// and others in `group`.
+/// Opens all members not reaped, and processes started since: descendants, and those in `group`.
 Result<std::vector<Member>> open_members(const std::vector<journal::ProcessId>& ids,
                                          const cgroups::Group& group) {
   std::vector<Member> members;
@@ -310,8 +308,7 @@ Result<std::vector<Member>> open_members(const std::vector<journal::ProcessId>& 
   return members;
 }
 
-/// Gives the group to which each process returns; one that is not a member returns with the first
-/// member.
+/// The group to which each process returns: that of the first member if it is no member.
 cgroups::Group::Homes homes_of(const Lost& lost) {
   return [&lost](pid_t pid) -> std::string {
     if (lost.homes.empty()) return "";

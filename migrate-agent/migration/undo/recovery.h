@@ -1,8 +1,7 @@
-// Undoes, or completes, what a worker did to the members of a job before it died or gave up.
-// Nothing here trusts a record of how far the worker came: the state is read from the kernel, the
-// driver and the processes themselves. Every function may be killed at any point and called again;
-// after success, calling it again changes nothing. All functions block. Only one caller at a time
-// for one job.
+// Undoes, or completes, what a worker did to a job before it died or gave up. No record of how far
+// the worker came is trusted: kernel, driver and processes are asked. Every function blocks, may be
+// killed at any point, and may be called again; after a success that changes nothing. One caller at
+// a time for one job.
 #pragma once
 
 #include <chrono>
@@ -27,19 +26,16 @@ struct Lost {
   std::vector<journal::ProcessId> members;  ///< at least one
   /// The process that holds the members' VRAM, if one was started.
   std::optional<journal::ProcessId> keeper;
-  /// The journal has the record Detaching: members may be detached, locked, checkpointed or
-  /// stopped. If false, at most their gates are closed, and a stopped member was stopped by its
-  /// user.
+  /// The journal has Detaching: members may be detached, locked, checkpointed or stopped. Else at
+  /// most their gates are closed, and a stopped one was stopped by its user.
   bool detaching = false;
-  /// The directory in which the migration's CRIU worked; it is not removed here. Empty: no CRIU is
-  /// running.
+  /// The directory of the migration's CRIU; it is not removed here. Empty: no CRIU is running.
   std::filesystem::path scratch;
   /// The control group that holds the members, and the processes they have started, from the dump
   /// on. It may not exist. The processes return from it to their former groups.
   cgroups::Group group;
   std::vector<std::string> homes;  ///< former group of each member; may be shorter than `members`
-  /// The member that does not use the preload library and is reached through the driver only; 0:
-  /// none; -1: unknown.
+  /// The member without the preload library, reached by the driver; 0: none; -1: unknown.
   pid_t driver_alone = 0;
   /// The GPUs to which checkpointed control state is restored; empty: the original ones.
   std::vector<device::GpuPair> gpus{};
@@ -85,8 +81,7 @@ Status refreeze_suspended(const Lost& lost);
 /// they have ended. Success if none exists.
 Status end_stopped(const std::vector<journal::ProcessId>& members, const cgroups::Group& group);
 
-/// Checks that all restored members and their init exist and have no pending SIGKILL; otherwise
-/// kNotFound.
+/// kNotFound unless all restored members and their init exist without a pending SIGKILL.
 Status find_restored(const journal::Restored& restored);
 
 /// Lets the restored members run; until then they are stopped and frozen at the destination. They

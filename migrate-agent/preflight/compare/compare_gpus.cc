@@ -79,14 +79,6 @@ void check_vram(const proto::Gpu& gpu, std::uint64_t bytes, bool no_prefill,
   }
 }
 
-std::vector<device::GpuPair> ordered(const proto::PreflightRequest& request) {
-  std::vector<device::GpuPair> pairs;
-  for (const proto::GpuPair& pair : request.device_map()) {
-    pairs.push_back({to_uuid(pair.source_uuid()), to_uuid(pair.destination_uuid())});
-  }
-  return pairs;
-}
-
 /// Returns whether the job's control groups let it open this GPU of the source.
 bool may_open(const proto::PreflightRequest& request, const Uuid& gpu) {
   const proto::GroupLimits& limits = request.members(0).limits();
@@ -152,7 +144,8 @@ std::vector<device::GpuPair> map_gpus(const proto::PreflightRequest& request,
                              gpu_name(gpu)));
   }
   leave_out_unused(request, source);
-  auto map = mover::map_gpus(source, places(here, vram.driver(), config), ordered(request));
+  auto map = mover::map_gpus(source, places(here, vram.driver(), config),
+                             mover::pairs_of(request.device_map()));
   if (!map) {
     findings.add(findings::kGpuMap, map.error().message());
     return {};

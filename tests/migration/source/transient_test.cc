@@ -1,5 +1,3 @@
-#include "migrate-agent/migration/source/transient.h"
-
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/wait.h>
@@ -8,6 +6,7 @@
 #include <chrono>
 
 #include "migrate-agent/linux/procfs/procfs.h"
+#include "migrate-agent/migration/source/member.h"
 
 namespace gcr::migration {
 namespace {
@@ -25,8 +24,7 @@ pid_t start_child(unsigned milliseconds) {
 journal::ProcessIds members(std::initializer_list<pid_t> pids) {
   journal::ProcessIds ids;
   for (const pid_t pid : pids) {
-    ids.Add()->set_pid(pid);
-    ids.rbegin()->set_start_time(procfs::read_stat(pid)->start_time);
+    *ids.Add() = id_of(pid, procfs::read_stat(pid)->start_time);
   }
   return ids;
 }

@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <optional>
+#include <memory>
 
 #include "migrate-agent/migration/target/agent/peer_link.h"
 #include "tests/src/control/peers.h"
@@ -35,7 +35,7 @@ class PeerLinkHostile : public testing::Test {
     auto [server, client] =
         loopback_.connect_both(credentials_.context({}), credentials_.context({}));
     destination_ = std::move(*server);
-    source_.emplace(loopback_.io(), std::move(*client), kPatience);
+    source_ = std::make_shared<PeerLink>(loopback_.io(), std::move(*client), kPatience);
   }
 
   Result<Envelope> call(const Envelope& request, const Envelope& answer) {
@@ -61,7 +61,7 @@ class PeerLinkHostile : public testing::Test {
   control::test::Credentials credentials_;
   control::test::Loopback loopback_;
   std::unique_ptr<control::ControlChannel> destination_;
-  std::optional<PeerLink> source_;
+  std::shared_ptr<PeerLink> source_;
 };
 
 struct Pair {

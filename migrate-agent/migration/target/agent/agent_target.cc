@@ -29,7 +29,9 @@ AgentTarget::AgentTarget(asio::io_context& io, control::AgentAddress agent, Uuid
 AgentTarget::~AgentTarget() {
   images_.reset();
   channel_.reset();
-  asio::post(io_, [link = std::move(link_)] {});
+  asio::post(io_, [link = std::move(link_)] {
+    if (link != nullptr) link->close();
+  });
 }
 
 std::string AgentTarget::common_name() const {
@@ -66,24 +68,28 @@ awaitable<Status> AgentTarget::connect() {
 
 awaitable<Result<Envelope>> AgentTarget::call(Envelope request) {
   GCR_CO_TRY(check());
-  co_return co_await link_->call(request);
+  co_return co_await link_->call(std::move(request));
+}
+
+/// Sends `request` in an envelope, and gives the reply's.
+template <class Request>
+Result<Envelope> AgentTarget::ask(Request* (Envelope::*field)(), const Request& request) {
+  Envelope envelope;
+  *(envelope.*field)() = request;
+  return worker::on_io(io_, call(std::move(envelope)));
 }
 
 Result<proto::PreflightReply> AgentTarget::preflight(const proto::PreflightRequest& request) {
   GCR_TRY(worker::on_io(io_, connect()));
   GCR_TRY(fault::point("source.connected"));
-  Envelope envelope;
-  *envelope.mutable_preflight_request() = request;
-  GCR_ASSIGN(Envelope reply, worker::on_io(io_, call(std::move(envelope))));
+  GCR_ASSIGN(Envelope reply, ask(&Envelope::mutable_preflight_request, request));
   // Heartbeats begin only now: the first message on the connection has to be this request.
   asio::post(io_, [link = link_, on_lost = on_lost_] { link->watch(on_lost); });
   return std::move(*reply.mutable_preflight_reply());
 }
 
 Result<PreparedTarget> AgentTarget::prepare(const proto::PrepareRequest& request) {
-  Envelope envelope;
-  *envelope.mutable_prepare_request() = request;
-  GCR_ASSIGN(Envelope reply, worker::on_io(io_, call(std::move(envelope))));
+  GCR_ASSIGN(Envelope reply, ask(&Envelope::mutable_prepare_request, request));
   PreparedTarget prepared{std::move(*reply.mutable_prepare_reply())};
   GCR_TRY(open_channel(request, prepared.reply));
   std::ranges::copy(std::as_bytes(std::span(request.digest_key())).first(secret_.size()),
@@ -121,9 +127,9 @@ Status AgentTarget::open_channel(const proto::PrepareRequest& request,
 /// Changes `prepared` to TCP. The destination refuses if the operator has required RDMA.
 Status AgentTarget::fall_back(proto::PrepareReply& prepared, const Error& why) {
   spdlog::info("falling back from RDMA to TCP: {}", why.message());
-  Envelope envelope;
-  envelope.mutable_fall_back_request()->set_reason(why.message());
-  GCR_ASSIGN(Envelope reply, worker::on_io(io_, call(std::move(envelope))));
+  proto::FallBackRequest request;
+  request.set_reason(why.message());
+  GCR_ASSIGN(Envelope reply, ask(&Envelope::mutable_fall_back_request, request));
   prepared.set_transport(proto::TRANSPORT_TCP);
   prepared.set_transport_reason(why.message());
   prepared.set_encrypted(reply.fall_back_reply().encrypted());
@@ -154,9 +160,7 @@ awaitable<Status> AgentTarget::compare_clocks(PreparedTarget& prepared) {
 }
 
 Result<proto::BuffersReply> AgentTarget::change(const proto::BuffersRequest& request) {
-  Envelope envelope;
-  *envelope.mutable_buffers_request() = request;
-  GCR_ASSIGN(Envelope reply, worker::on_io(io_, call(std::move(envelope))));
+  GCR_ASSIGN(Envelope reply, ask(&Envelope::mutable_buffers_request, request));
   return std::move(*reply.mutable_buffers_reply());
 }
 
@@ -181,17 +185,13 @@ Result<images::ImageSender*> AgentTarget::image_sender(store::Compression compre
 }
 
 Result<proto::CarryReply> AgentTarget::carry(const proto::CarryRequest& request) {
-  Envelope envelope;
-  *envelope.mutable_carry_request() = request;
-  GCR_ASSIGN(Envelope reply, worker::on_io(io_, call(std::move(envelope))));
+  GCR_ASSIGN(Envelope reply, ask(&Envelope::mutable_carry_request, request));
   return std::move(*reply.mutable_carry_reply());
 }
 
 Result<proto::RestoreReply> AgentTarget::restore(const proto::RestoreRequest& request) {
   if (channel_) channel_->end();
-  Envelope envelope;
-  *envelope.mutable_restore_request() = request;
-  GCR_ASSIGN(Envelope reply, worker::on_io(io_, call(std::move(envelope))));
+  GCR_ASSIGN(Envelope reply, ask(&Envelope::mutable_restore_request, request));
   proto::RestoreReply& vote = *reply.mutable_restore_reply();
   for (proto::PhaseTime& phase : *vote.mutable_phases()) {
     phase.set_start_ms(phase.start_ms() - clock_offset_ms_);
@@ -206,8 +206,7 @@ Result<commit::CommitAnswer> AgentTarget::commit() {
   if (const Status unharmed = fault::point("source.committed"); !unharmed) reply = unharmed.error();
   if (reply) reply = worker::on_io(io_, link_->call(envelope));
   if (reply) return commit::answer_of(*reply);
-  // The destination's worker ends with its connection; then its recovery accepts requests on new
-  // connections.
+  // The destination's worker ends with its connection, and its recovery accepts new ones.
   asio::post(io_, [link = link_] { link->close(); });
   return reply.error();
 }

@@ -48,6 +48,8 @@ class AgentTarget : public Target {
  private:
   asio::awaitable<Status> connect();
   asio::awaitable<Result<proto::Envelope>> call(proto::Envelope request);
+  template <class Request>
+  Result<proto::Envelope> ask(Request* (proto::Envelope::*field)(), const Request& request);
   asio::awaitable<Status> compare_clocks(PreparedTarget& prepared);
   Status open_channel(const proto::PrepareRequest& request, proto::PrepareReply& prepared);
   Status fall_back(proto::PrepareReply& prepared, const Error& why);

@@ -10,11 +10,10 @@
 #include <algorithm>
 #include <chrono>
 #include <filesystem>
-#include <span>
 #include <thread>
 
 #include "migrate-agent/base/fault/fault.h"
-#include "migrate-agent/migration/target/store/signers.h"
+#include "migrate-agent/worker/config/certificates.h"
 #include "src/base/log.h"
 #include "src/base/units.h"
 #include "src/base/users.h"
@@ -61,8 +60,7 @@ Status check_may_write(const std::filesystem::path& parent, const store::Owner& 
                                               describe_user(owner.uid), parent.native()));
 }
 
-/// The free space of the directory. Asked with the owner's rights, because root may have no access
-/// to a network file system.
+/// The free space, asked as the owner: root may have no access to a network file system.
 Result<struct statvfs> room_of(const std::filesystem::path& directory, const store::Owner& owner) {
   GCR_ASSIGN(const store::AsOwner as, store::AsOwner::take(owner));
   struct statfs kind {};
@@ -80,9 +78,8 @@ Result<struct statvfs> room_of(const std::filesystem::path& directory, const sto
 
 }  // namespace
 
-/// Compares the free space with the size of the whole checkpoint. Data that earlier checkpoints in
-/// the directory have is not written again, but how much that is becomes known only when it is
-/// written.
+/// Compares the free space with the size of the whole checkpoint. How much of it earlier
+/// checkpoints in the directory have becomes known only when it is written.
 Status check_room(const proto::CheckpointOrder& order, const store::Owner& owner,
                   const proto::PreflightRequest& job, findings::Findings& findings) {
   std::filesystem::path directory = order.directory();
@@ -105,6 +102,13 @@ Status check_room(const proto::CheckpointOrder& order, const store::Owner& owner
                fmt::format("{} has {} free, and the checkpoint needs up to {}", directory.string(),
                            format_bytes(free_bytes), format_bytes(bytes)));
   return {};
+}
+
+Result<store::SignerRule> signer_rule(const worker::Config& config) {
+  GCR_ASSIGN(const std::string self, store::own_name(config.tls));
+  return [&peers = config.peers, self](const std::string& agent) {
+    return worker::check_peer(peers, self, agent, "checkpoints");
+  };
 }
 
 Status CheckpointTarget::open(const proto::PreflightRequest& request) {

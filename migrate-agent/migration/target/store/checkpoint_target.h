@@ -24,6 +24,10 @@ namespace gcr::migration {
 Status check_room(const proto::CheckpointOrder& order, const store::Owner& owner,
                   const proto::PreflightRequest& job, findings::Findings& findings);
 
+/// Accepts checkpoints signed by this agent, or by one whose migrations it accepts ([[peers]]).
+/// kInvalidArgument if its own certificate cannot be read. `config` outlives the rule.
+Result<store::SignerRule> signer_rule(const worker::Config& config);
+
 class CheckpointTarget : public Target {
  public:
   /// `order` is the requested one, with a name. The directory's files belong to `owner`;

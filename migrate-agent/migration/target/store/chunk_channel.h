@@ -31,8 +31,7 @@ class ChunkChannel : public transport::Channel {
   /// Records that the chunk is all zeros.
   void clear(transport::RegionId region, std::uint64_t offset);
 
-  /// The stored content of each chunk of a region; nothing: the chunk is zeros. Call it after the
-  /// last write.
+  /// The content of each chunk after the last write; nothing: the chunk is zeros.
   using Chunks = std::vector<std::optional<store::ContentRef>>;
   const Chunks& contents(transport::RegionId region) const { return regions_.at(region); }
 

@@ -26,8 +26,7 @@ constexpr std::uint64_t kAddressEnd = std::uint64_t{1} << 47;
 
 using Part = std::array<std::byte, kPartBytes>;
 
-/// The parts that `ranges` touch, each with the index of the first range that ends after the part's
-/// start.
+/// The parts that `ranges` touch, each with the index of the first range that ends after its start.
 std::vector<std::pair<std::uint64_t, std::size_t>> parts_of(std::span<const AddressRange> ranges) {
   std::vector<std::pair<std::uint64_t, std::size_t>> parts;
   for (std::size_t i = 0; i < ranges.size(); ++i) {
@@ -53,8 +52,7 @@ CheckpointSink::Image& CheckpointSink::image(Images& images, const std::string& 
   return *image;
 }
 
-/// Stores `bytes`, which belong at `offset`: one content for each run of pages that are not zeros;
-/// runs of zero pages become holes.
+/// Stores `bytes` at `offset`, one content for each run of pages; pages of zeros become holes.
 Status CheckpointSink::store(Image& image, std::uint64_t offset, std::span<const std::byte> bytes) {
   for (std::size_t at = 0; at < bytes.size();) {
     const auto is_hole = [&](std::size_t page) {
@@ -80,20 +78,19 @@ Status CheckpointSink::store(Image& image, std::uint64_t offset, std::span<const
   return {};
 }
 
-/// Stores a window on a worker thread, in parts as for memory. Waits while kMostUnderWay windows
-/// are not stored yet.
-void CheckpointSink::store_later(Image& file, std::uint64_t offset, Window window) {
+/// Stores a window on a worker thread, in parts. Waits while kMostUnderWay are not stored yet.
+void CheckpointSink::store_later(Image& file, std::uint64_t offset, RawBytes window,
+                                 std::size_t length) {
   {
     std::unique_lock lock(mutex_);
     stored_.wait(lock, [this] { return under_way_ < kMostUnderWay; });
     ++under_way_;
   }
-  asio::post(workers_, [this, &file, offset, window = std::move(window)] {
-    const auto bytes = std::span(window.room).first(window.length);
+  asio::post(workers_, [this, &file, offset, length, window = std::move(window)] {
+    const auto bytes = std::span(window).first(length);
     Status done = broken_.status();
     for (std::size_t at = 0; done && at < bytes.size(); at += kPartBytes) {
-      const std::size_t length = std::min(kPartBytes, bytes.size() - at);
-      done = store(file, offset + at, bytes.subspan(at, length));
+      done = store(file, offset + at, bytes.subspan(at, std::min(kPartBytes, length - at)));
     }
     if (!done) (void)broken_.set(done.error());
     const std::lock_guard lock(mutex_);
@@ -106,13 +103,12 @@ Status CheckpointSink::take(const std::string& name, UniqueFd content) {
   Image& file = image(files_, name);
   for (bool ended = false; !ended;) {
     GCR_TRY(broken_.status());
-    Window window{RawBytes(kWindowBytes)};
-    GCR_ASSIGN(window.length, images::read_window(content.get(), window.room, name));
-    ended = window.length < kWindowBytes;
-    const std::uint64_t offset = file.size_bytes;
-    file.size_bytes += window.length;
-    raw_bytes_ += window.length;
-    store_later(file, offset, std::move(window));
+    RawBytes window(kWindowBytes);  // on the heap, because most images are small
+    GCR_ASSIGN(const std::size_t length, images::read_window(content.get(), window, name));
+    ended = length < kWindowBytes;
+    store_later(file, file.size_bytes, std::move(window), length);
+    file.size_bytes += length;
+    raw_bytes_ += length;
   }
   return {};
 }
@@ -144,8 +140,7 @@ Status CheckpointSink::take_memory(const std::string& name, std::span<const Addr
   }
   Image& memory = image(memories_, name);
   const auto parts = parts_of(ranges);
-  // The last call runs concurrently with CRIU while the program is stopped, and many readers would
-  // slow CRIU down.
+  // The last call runs while the program is stopped: many readers would slow CRIU down.
   const std::size_t few =
       std::clamp<std::size_t>(std::thread::hardware_concurrency() / 4, 1, kMostThreads);
   return share_out(parts.size(), last ? few : kMostThreads, [&](std::size_t i) {

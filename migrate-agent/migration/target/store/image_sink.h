@@ -43,14 +43,9 @@ class CheckpointSink : public images::Sink {
     std::uint64_t size_bytes = 0;
   };
   using Images = std::map<std::string, std::unique_ptr<Image>>;
-  /// One read of a file.
-  struct Window {
-    RawBytes room;  ///< on the heap, because most images are small
-    std::size_t length = 0;
-  };
 
   Image& image(Images& images, const std::string& name);
-  void store_later(Image& file, std::uint64_t offset, Window window);
+  void store_later(Image& file, std::uint64_t offset, RawBytes window, std::size_t length);
   Status store(Image& image, std::uint64_t offset, std::span<const std::byte> bytes);
   Status store_part(Image& image, std::uint64_t part, std::span<const AddressRange> ranges,
                     const ReadMemory& read, bool last);

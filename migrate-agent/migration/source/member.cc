@@ -1,4 +1,4 @@
-#include "migrate-agent/migration/source/transient.h"
+#include "migrate-agent/migration/source/member.h"
 
 #include <time.h>
 #include <unistd.h>
