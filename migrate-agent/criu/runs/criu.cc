@@ -8,7 +8,7 @@
 #include "migrate-agent/criu/runs/options.h"
 #include "migrate-agent/criu/runs/paused_queues.h"
 #include "migrate-agent/linux/procfs/procfs.h"
-#include "migrate-agent/transfer/images/scratch_directory.h"
+#include "migrate-agent/transfer/images/scratch.h"
 #include "src/base/uuid.h"
 
 namespace gcr::criu {
