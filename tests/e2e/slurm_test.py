@@ -246,7 +246,8 @@ class Slurm(unittest.TestCase):
         mine = int(re.search(r"GRES=gpu[^ ]*\(IDX:(\d)\)", self.cluster.details(job)).group(1))
         devices = [self.cluster.folder / "slurm" / f"gpu{number}" for number in (mine, 1 - mine)]
         group = group_of(root, "devices")
-        self.assertEqual(reason_not_to_open(devices[0], group), errno.ENXIO, "no driver is behind it")
+        # Allowed: whether it can be opened depends on whether this machine has NVIDIA's driver.
+        self.assertIn(reason_not_to_open(devices[0], group), (0, errno.ENXIO))
         self.assertEqual(reason_not_to_open(devices[1], group), errno.EPERM)
 
     def test_scancel_ends_a_moved_job(self):

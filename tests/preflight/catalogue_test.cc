@@ -100,7 +100,7 @@ TEST(Catalogue, EveryFindingHasATest) {
 }
 
 TEST(Findings, RefusalNamesTheBlockersAndWarningsAreNotes) {
-  Findings findings(Side::kDestination);
+  Findings findings(Side::kSource);
   findings.add(kStopped, "it is stopped");
   EXPECT_FALSE(findings.has_blocker());
   EXPECT_EQ(reason_of(findings.list()), "");
@@ -110,7 +110,7 @@ TEST(Findings, RefusalNamesTheBlockersAndWarningsAreNotes) {
   EXPECT_EQ(reason_of(findings.list()),
             "standard input is a terminal [terminal]; descriptor 5 is a device [device]");
   EXPECT_EQ(note_of(findings.list()[0]), "it is stopped [stopped]");
-  EXPECT_EQ(findings.list()[0].host(), "destination");
+  EXPECT_EQ(findings.list()[0].host(), "source");
 }
 
 TEST(Findings, SomeDevicesHaveTheirOwnRemedies) {
@@ -133,7 +133,7 @@ TEST(Findings, NumberOfOneKindIsLimitedByTheMessage) {
   for (int file = 0; file < 100'000; ++file)
     findings.add(kFileMissing, "file " + std::to_string(file) + " is missing");
 
-  findings.add(kTerminal, "a terminal");
+  findings.add(kClockSkew, "a clock");
   ASSERT_EQ(findings.list().size(), 65u);
   EXPECT_THAT(findings.list()[63].found(), HasSubstr("there are more"));
 }
@@ -149,7 +149,7 @@ TEST(Findings, DuplicatesAreDropped) {
     all.take(findings.release());
   }
   all.add(kClockSkew, "first");
-  all.add(kCpuAffinity, "first");
+  all.add(kFileMissing, "first");
   ASSERT_EQ(all.list().size(), 3u);
 }
 
