@@ -124,6 +124,7 @@ class HostileWindowTest : public RawSenderTest {
     EXPECT_TRUE(receiver_->open_window({window_, take}));
     EXPECT_TRUE(receiver_->add_windowed_region(kWindowed, kSize));
   }
+  ~HostileWindowTest() override { receiver_.reset(); }  // its lanes write into the window
 
   static FrameHeader chunk_header(std::uint64_t sequence, std::uint64_t offset = 0) {
     return {.type = FrameType::kWrite,

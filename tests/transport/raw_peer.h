@@ -137,7 +137,7 @@ class RawSenderTest : public testing::Test {
   Bytes region_ = Bytes(1000);
   std::atomic<int> landed_ = 0;
   test::LoopbackListener listener_;
-  const std::unique_ptr<TcpReceiver> receiver_;
+  std::unique_ptr<TcpReceiver> receiver_;
 
  private:
   TcpReceiverOptions with_defaults(TcpReceiverOptions options) {
