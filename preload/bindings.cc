@@ -231,7 +231,7 @@ void Scan::check(const Binding& binding) {
   }
   if (is_to_be_bound(binding, value)) return check_unbound(binding);
   for (const KnownDriver& known : g_drivers) {
-    if (!known.extent.contains(value)) continue;
+    if (known.table == nullptr || !known.extent.contains(value)) continue;
     if (const FunctionRow* row = find_shimmed(*known.table, binding.name())) {
       rebind(binding, row->shim);
     } else if (may_be_of_driver(binding.name()) && !is_known(*known.table, binding.name())) {

@@ -115,6 +115,7 @@ hipError_t hipMemRetainAllocationHandle(hipMemGenericAllocationHandle_t* handle,
         if (retained == hipSuccess) own = from_hip(*handle);
         return from_hip(retained);
       });
+  // NOLINTNEXTLINE(clang-analyzer-core.NullDereference): null is refused
   if (result == Result::kSuccess) *handle = to_hip(own);
   return to_hip(result);
 }

@@ -78,6 +78,7 @@ Words take_after_mark(Words& words) {
 }  // namespace
 }  // namespace gcr::cli
 
+// NOLINTNEXTLINE(bugprone-exception-escape): an unexpected exception must abort
 int main(int argc, char** argv) {
   using namespace gcr::cli;
   Words words(argv + 1, argv + argc);

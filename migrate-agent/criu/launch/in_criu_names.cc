@@ -376,6 +376,7 @@ EXPORTED int open(const char* path, int flags, ...) {
 }
 
 // What a C library's headers call where flags are only known when it runs.
+// NOLINTBEGIN(bugprone-reserved-identifier): glibc's names
 EXPORTED int __openat64_2(int directory, const char* path, int flags) {
   return openat64(directory, path, flags);
 }
@@ -384,3 +385,4 @@ EXPORTED int __openat_2(int directory, const char* path, int flags) {
 }
 EXPORTED int __open64_2(const char* path, int flags) { return openat64(AT_FDCWD, path, flags); }
 EXPORTED int __open_2(const char* path, int flags) { return openat64(AT_FDCWD, path, flags); }
+// NOLINTEND(bugprone-reserved-identifier)

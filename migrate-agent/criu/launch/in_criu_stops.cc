@@ -54,7 +54,7 @@ Running running;
 
 EXPORTED long ptrace(__ptrace_request request, ...) noexcept {
   va_list rest;
-  va_start(rest, request);
+  va_start(rest, request);  // NOLINT(clang-diagnostic-varargs): glibc's signature
   const pid_t tid = va_arg(rest, pid_t);
   void* const address = va_arg(rest, void*);
   void* data = va_arg(rest, void*);

@@ -83,7 +83,8 @@ Result<bool> PrefilledMemory::place(std::uint32_t memory, std::uint64_t address,
     area = find_area(memory, address);
     if (area == nullptr || !area->windows.contains(address)) {
       if (!may_grow_ || pages.count() < worth_pages_) return false;
-      if (area == nullptr && (area = make_area(memory, address)) == nullptr) return false;
+      if (area == nullptr) area = make_area(memory, address);
+      if (area == nullptr) return false;
       if (!criu_->take_room(kWindowBytes)) return false;
       if (!area->make_huge(*criu_, address)) {
         if (++failures_ == kMostFailures) may_grow_ = false;

@@ -37,6 +37,7 @@ Result<WorkerProcess> Daemon::spawn(const std::vector<std::string>& more,
   return spawn_worker(command, std::move(connection));
 }
 
+// NOLINTNEXTLINE(performance-unnecessary-value-param): the worker takes the token over
 void Daemon::add_worker(WorkerId id, WorkerProcess process, Startups::Token token) {
   workers.try_emplace(id, io, std::move(process), std::move(token));
   asio::co_spawn(io, read_messages(id), asio::detached);

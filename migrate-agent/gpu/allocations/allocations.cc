@@ -141,6 +141,7 @@ bool Job::remove(AllocationId id) {
   return true;
 }
 
+// NOLINTNEXTLINE(performance-unnecessary-value-param): the result takes the descriptors over
 Result<MemberDescriptors> Job::split(Descriptors descriptors) const {
   MemberDescriptors split;
   for (auto& [id, descriptor] : descriptors) {

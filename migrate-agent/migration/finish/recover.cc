@@ -24,16 +24,15 @@ namespace gcr::finish {
 namespace {
 
 using asio::awaitable;
-using worker::Decision;
-using worker::on_io;
-using worker::RecoveryContext;
-using asio::experimental::awaitable_operators::operator||;
 using commit::DestinationEvent;
 using commit::DestinationLog;
 using commit::DestinationState;
 using commit::SourceEvent;
 using commit::SourceLog;
 using commit::SourceState;
+using worker::Decision;
+using worker::on_io;
+using worker::RecoveryContext;
 
 constexpr const char* kDiscarded = "an operator discarded the copy here";
 
@@ -54,6 +53,7 @@ Status apply_decision(RecoveryContext& context, SourceLog& log, const Decision& 
 
 /// Completes the commit: waits until the destination confirms it or an operator decides.
 Status finish_commit(RecoveryContext& context, SourceLog& log) {
+  using asio::experimental::awaitable_operators::operator||;
   Backoff backoff(context.io);
   for (;;) {
     auto next = on_io(context.io, deliver_commit(context, log.journal(), backoff) ||
@@ -191,6 +191,7 @@ Status apply_decision(RecoveryContext& context, DestinationLog& log, const Decis
 
 /// In restored: waits until the source's agent or an operator decides, and applies that.
 Status await_decision(RecoveryContext& context, DestinationLog& log) {
+  using asio::experimental::awaitable_operators::operator||;
   const cgroups::Group group = group_of(log.journal());
   if (!host_was_restarted(log.journal().began()) && group.exists()) GCR_TRY(group.freeze());
   for (;;) {

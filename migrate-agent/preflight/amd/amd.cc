@@ -20,7 +20,6 @@ namespace {
 
 namespace fs = std::filesystem;
 using device::hip::Xnack;
-using findings::Findings;
 
 /// The first releases that save the queues of all dies of a GPU. AMD's driver release is one that
 /// was reported to work; the kernel's patch came too late for 6.17.

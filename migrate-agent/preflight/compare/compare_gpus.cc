@@ -22,7 +22,6 @@ namespace gcr::preflight {
 namespace {
 
 using device::Vendor;
-using findings::Findings;
 
 /// Returns the part of a GPU's description that must be equal on both sides.
 std::string model_of(const proto::Gpu& gpu) {

@@ -12,8 +12,6 @@
 namespace gcr::preflight {
 namespace {
 
-using findings::Findings;
-
 /// A difference that a program may notice, and more than the time that a request takes to arrive.
 constexpr double kNoticeableSeconds = 2;
 

@@ -20,8 +20,6 @@
 namespace gcr::preflight {
 namespace {
 
-using findings::Findings;
-
 void compare_name(const char* kind, unsigned id, const std::string& there, const std::string& here,
                   findings::Findings& findings) {
   if (there == here) return;

@@ -33,7 +33,6 @@ namespace gcr::preflight {
 namespace {
 
 namespace fs = std::filesystem;
-using findings::Findings;
 
 /// Values of CUcomputemode.
 constexpr std::uint32_t kSharedMode = 0;

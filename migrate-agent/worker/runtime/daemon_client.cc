@@ -122,7 +122,7 @@ asio::awaitable<Status> DaemonClient::admit(const control::PeerIdentity& peer) {
 }
 
 asio::awaitable<Status> DaemonClient::claim_processes(Uuid migration, journal::ProcessIds processes,
-                                                      std::string ordered_by) {
+                                                      const std::string& ordered_by) {
   registry::FromWorker message;
   message.mutable_claim_processes()->set_migration_id(to_bytes(migration));
   *message.mutable_claim_processes()->mutable_processes() = std::move(processes);
@@ -130,21 +130,24 @@ asio::awaitable<Status> DaemonClient::claim_processes(Uuid migration, journal::P
   return impl_->request(std::move(message));
 }
 
-asio::awaitable<Status> DaemonClient::take_suspended(Uuid migration, std::string ordered_by) {
+asio::awaitable<Status> DaemonClient::take_suspended(Uuid migration,
+                                                     const std::string& ordered_by) {
   registry::FromWorker message;
   message.mutable_take_suspended()->set_migration_id(to_bytes(migration));
   message.mutable_take_suspended()->set_ordered_by(ordered_by.substr(0, kMaxTextBytes));
   return impl_->request(std::move(message));
 }
 
-asio::awaitable<Status> DaemonClient::register_migration(Uuid migration, std::string ordered_by) {
+asio::awaitable<Status> DaemonClient::register_migration(Uuid migration,
+                                                         const std::string& ordered_by) {
   registry::FromWorker message;
   message.mutable_register_migration()->set_migration_id(to_bytes(migration));
   message.mutable_register_migration()->set_ordered_by(ordered_by.substr(0, kMaxTextBytes));
   return impl_->request(std::move(message));
 }
 
-asio::awaitable<Status> DaemonClient::check_admission(journal::Role role, std::string ordered_by,
+asio::awaitable<Status> DaemonClient::check_admission(journal::Role role,
+                                                      const std::string& ordered_by,
                                                       journal::ProcessIds processes) {
   registry::FromWorker message;
   message.mutable_ask_room()->set_role(role);

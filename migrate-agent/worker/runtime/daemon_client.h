@@ -45,18 +45,18 @@ class DaemonClient {
   /// host, or the user who ordered the migration, has too many migrations; kUnavailable if the
   /// daemon is gone.
   asio::awaitable<Status> claim_processes(Uuid migration, journal::ProcessIds processes,
-                                          std::string ordered_by);
+                                          const std::string& ordered_by);
 
   /// Claims a suspended job for this worker until it ends. kRefused if another worker resumes it.
-  asio::awaitable<Status> take_suspended(Uuid migration, std::string ordered_by);
+  asio::awaitable<Status> take_suspended(Uuid migration, const std::string& ordered_by);
 
   /// Directs data connections whose preface names `migration` to this worker. kRefused if another
   /// worker has registered it; kResourceExhausted like claim_processes().
-  asio::awaitable<Status> register_migration(Uuid migration, std::string ordered_by);
+  asio::awaitable<Status> register_migration(Uuid migration, const std::string& ordered_by);
 
   /// Returns the result that claim_processes() (for a source, with its `processes`) or
   /// register_migration() would have now; claims nothing.
-  asio::awaitable<Status> check_admission(journal::Role role, std::string ordered_by,
+  asio::awaitable<Status> check_admission(journal::Role role, const std::string& ordered_by,
                                           journal::ProcessIds processes = {});
 
   /// Sets the handler of data connections, which runs on this thread. It gets connected TCP sockets

@@ -24,8 +24,9 @@ CUresult remember(const char* symbol, bool looked_up, Arguments... arguments) {
   g_call.symbol = symbol;
   g_call.looked_up = looked_up;
   [[maybe_unused]] const auto keep = [](const auto& argument) {
-    std::memcpy(g_call.arguments.data() + g_call.argument_bytes, &argument, sizeof(argument));
-    g_call.argument_bytes += sizeof(argument);
+    const std::size_t bytes = sizeof(argument);  // NOLINT(bugprone-sizeof-expression): or a pointer
+    std::memcpy(g_call.arguments.data() + g_call.argument_bytes, &argument, bytes);
+    g_call.argument_bytes += bytes;
   };
   (keep(arguments), ...);
   using InFlight = unsigned int (*)();
