@@ -29,6 +29,7 @@ void log_line(const char* format, ...) {
   int used = ::snprintf(line, sizeof(line), "gcr-preload[%d]: ", static_cast<int>(::getpid()));
   va_list arguments;
   va_start(arguments, format);
+  // NOLINTNEXTLINE(clang-analyzer-valist.Uninitialized): it does not follow va_start here
   const int wrote = ::vsnprintf(line + used, sizeof(line) - used - 1, format, arguments);
   va_end(arguments);
   used = std::min<int>(used + std::max(wrote, 0), sizeof(line) - 2);
