@@ -69,7 +69,9 @@ int run(const Options& options) {
   auto& times = measured.closed_ms;
   std::ranges::sort(times);
   const auto at = [&](double share) {
-    return times.empty() ? 0 : times[static_cast<std::size_t>(share * (times.size() - 1))];
+    return times.empty()
+               ? 0
+               : times[static_cast<std::size_t>(share * static_cast<double>(times.size() - 1))];
   };
   fmt::print(
       "processes={} closings={} failed={} stepped={} min_ms={:.1f} median_ms={:.1f} "

@@ -158,8 +158,9 @@ class Gpu {
 };
 
 double median(std::vector<double>& values) {
-  std::nth_element(values.begin(), values.begin() + values.size() / 2, values.end());
-  return values[values.size() / 2];
+  const auto middle = values.begin() + std::ssize(values) / 2;
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
 }
 
 /// Batches of both ways alternate, in changing order, so that a change on the machine affects both.

@@ -31,7 +31,6 @@ namespace {
 
 namespace fs = std::filesystem;
 using testing::HasSubstr;
-using testing::Not;
 
 constexpr int kTell = 40;     // of states.c
 constexpr int kConfine = 41;  // of states.c

@@ -6,6 +6,7 @@
 #include <spawn.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <asio/co_spawn.hpp>
@@ -14,8 +15,7 @@
 #include <fstream>
 #include <sstream>
 #include <stdexcept>
-
-extern char** environ;
+#include <utility>
 
 namespace gcr::daemon::test {
 
@@ -204,8 +204,8 @@ Client::Client(const control::Endpoint& agent, std::shared_ptr<asio::ssl::contex
                const Uuid& migration) {
   const control::Preface preface{control::ConnectionKind::kControl, migration};
   std::optional<Error> error;
-  asio::co_spawn(io_, control::ControlChannel::connect(agent, preface, tls, kPatience),
-                 [&](std::exception_ptr, control::test::ChannelResult connected) {
+  asio::co_spawn(io_, control::ControlChannel::connect(agent, preface, std::move(tls), kPatience),
+                 [&](const std::exception_ptr&, control::test::ChannelResult connected) {
                    if (connected)
                      channel_ = std::move(*connected);
                    else
@@ -217,7 +217,7 @@ Client::Client(const control::Endpoint& agent, std::shared_ptr<asio::ssl::contex
 
 void Client::send(const proto::Envelope& message) {
   io_.restart();
-  asio::co_spawn(io_, channel_->send(message), [](std::exception_ptr, Status sent) {
+  asio::co_spawn(io_, channel_->send(message), [](const std::exception_ptr&, Status sent) {
     if (!sent) throw std::runtime_error(sent.error().message());
   });
   io_.run();
@@ -227,7 +227,7 @@ Result<proto::Envelope> Client::receive_any() {
   std::optional<Result<proto::Envelope>> received;
   io_.restart();
   asio::co_spawn(io_, channel_->receive(kPatience),
-                 [&](std::exception_ptr, Result<proto::Envelope> message) {
+                 [&](const std::exception_ptr&, Result<proto::Envelope> message) {
                    received.emplace(std::move(message));
                  });
   io_.run();

@@ -67,7 +67,7 @@ class FakeAgent {
       : tls_(credentials.context({.role = "agent", .common_name = name})),
         answer_(std::move(answer)),
         vote_(std::move(vote)) {
-    asio::co_spawn(loopback_.io(), serve(), [](std::exception_ptr) {});
+    asio::co_spawn(loopback_.io(), serve(), [](const std::exception_ptr&) {});
     thread_ = std::thread([this] { loopback_.io().run(); });
   }
   FakeAgent(const FakeAgent&) = delete;

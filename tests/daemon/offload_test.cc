@@ -19,7 +19,7 @@ class Offload : public testing::Test {
     using Value = std::invoke_result_t<Work&>;
     std::optional<Value> value;
     asio::co_spawn(io_, store(std::move(work), value),
-                   [](std::exception_ptr exception) { EXPECT_FALSE(exception); });
+                   [](const std::exception_ptr& exception) { EXPECT_FALSE(exception); });
     io_.run();
     return std::move(*value);
   }

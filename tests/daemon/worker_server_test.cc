@@ -46,8 +46,9 @@ class WorkerServerTest : public testing::Test {
   std::shared_ptr<std::optional<ReplyResult>> ask(const registry::ToWorker& question,
                                                   std::chrono::milliseconds patience = kPatience) {
     auto result = std::make_shared<std::optional<ReplyResult>>();
-    asio::co_spawn(io_, ask_worker(address(), question, patience),
-                   [result](std::exception_ptr, ReplyResult reply) { *result = std::move(reply); });
+    asio::co_spawn(
+        io_, ask_worker(address(), question, patience),
+        [result](const std::exception_ptr&, ReplyResult reply) { *result = std::move(reply); });
     return result;
   }
   ReplyResult answer(const registry::ToWorker& question,
@@ -63,7 +64,7 @@ class WorkerServerTest : public testing::Test {
   worker::Decision decision() {
     std::optional<worker::Decision> next;
     asio::co_spawn(io_, server_->next_decision(),
-                   [&](std::exception_ptr, worker::Decision got) { next = std::move(got); });
+                   [&](const std::exception_ptr&, worker::Decision got) { next = std::move(got); });
     io_.restart();
     while (!next) io_.run_one();
     return std::move(*next);

@@ -148,7 +148,7 @@ std::unique_ptr<BackgroundCommand> start_agent_of_another_version(const TwoHosts
   const std::string tls = hosts.directory() + "/tls/";
   const std::string own = tls + (host == Host::kA ? "host-a" : "host-b");
   auto agent = std::make_unique<BackgroundCommand>(
-      hosts.on_host(host, {"python3", GCR_SOURCE_DIR "/tests/e2e/agent_of_another_version.py",
+      hosts.on_host(host, {"python3", (GCR_SOURCE_DIR "/tests/e2e/agent_of_another_version.py"),
                            hosts.address(host), tls + "ca.crt", own + ".crt", own + ".key"}));
   const auto listens = [](const std::string& text) {
     return text.find("listening") != std::string::npos;

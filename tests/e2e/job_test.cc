@@ -149,7 +149,7 @@ TEST_F(JobTest, ParentThatUsedNvmlMovesAndCanUseItAgain) {
   const UnifiedMemoryDevice device;
   const App parent = hosts_.start_app(
       Host::kA,
-      device.used_by({"python3", GCR_SOURCE_DIR "/tests/e2e/nvml_parent.py", GCR_SOFTNVML,
+      device.used_by({"python3", (GCR_SOURCE_DIR "/tests/e2e/nvml_parent.py"), GCR_SOFTNVML,
                       "/bin/sh", "-c",
                       "exec " + joined(counter_command(hosts_, 16 * kMiB)) + " > " + gpu_output_}));
   wait_for_counter();

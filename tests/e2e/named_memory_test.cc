@@ -23,7 +23,6 @@ namespace fs = std::filesystem;
 using testing::AllOf;
 using testing::HasSubstr;
 using testing::IsEmpty;
-using testing::Not;
 
 /// `command`, to be run where host a's agent runs.
 std::vector<std::string> in_mounts_of_a(const TwoHosts& hosts, std::vector<std::string> command) {
@@ -49,7 +48,7 @@ class NamedMemoryTest : public testing::Test {
   /// `before`: a command prefix that starts it in another place.
   App start(const std::string& kinds, const std::vector<std::string>& before = {}) {
     std::vector<std::string> command = before;
-    command.insert(command.end(), {"python3", "-B", GCR_SOURCE_DIR "/tests/e2e/named_memory.py",
+    command.insert(command.end(), {"python3", "-B", (GCR_SOURCE_DIR "/tests/e2e/named_memory.py"),
                                    gpu_output_, kinds});
     const auto counter = counter_command(hosts_, 16 * kMiB);
     command.insert(command.end(), counter.begin(), counter.end());
@@ -219,7 +218,7 @@ TEST(SharedTmpfsTest, FilesOnSharedTmpfsStayInPlace) {
   const std::string mount = "mount --bind " + shm + " /dev/shm";
   TwoHosts hosts({"--prepare-a", mount, "--prepare-b", mount});
   std::vector<std::string> command =
-      in_mounts_of_a(hosts, {"python3", "-B", GCR_SOURCE_DIR "/tests/e2e/named_memory.py",
+      in_mounts_of_a(hosts, {"python3", "-B", (GCR_SOURCE_DIR "/tests/e2e/named_memory.py"),
                              hosts.directory() + "/gpu.out", "spawn,shm_open,semaphores"});
   const auto counter = counter_command(hosts, 16 * kMiB);
   command.insert(command.end(), counter.begin(), counter.end());

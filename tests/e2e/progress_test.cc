@@ -15,8 +15,6 @@
 namespace gcr::e2e {
 namespace {
 
-using testing::HasSubstr;
-
 /// The accuracy of the estimate is a benchmark's question (scripts/bench).
 TEST(Progress, DowntimeIsPredictedForAKnownProgram) {
   TwoHosts hosts;

@@ -276,7 +276,7 @@ TEST_F(RefusalTest, OperatorOfAnotherAuthorityIsRefused) {
   ASSERT_NO_FATAL_FAILURE(start());
   const std::string strangers = hosts_->directory() + "/strangers";
   const CommandResult made =
-      run({GCR_SOURCE_DIR "/scripts/make-certs", "--dir", strangers, "--operator", "operator"},
+      run({(GCR_SOURCE_DIR "/scripts/make-certs"), "--dir", strangers, "--operator", "operator"},
           Milliseconds(60'000));
   ASSERT_EQ(made.exit_code, 0) << made.err;
   auto command = hosts_->migrate_command(Host::kA, Host::kB, counter_->pid());
@@ -293,7 +293,7 @@ TEST_F(RefusalTest, DestinationOfAnotherAuthorityIsRefused) {
   ASSERT_NO_FATAL_FAILURE(start());
   const std::string tls = hosts_->directory() + "/tls";
   const std::string strangers = hosts_->directory() + "/strangers";
-  const CommandResult made = run({GCR_SOURCE_DIR "/scripts/make-certs", "--dir", strangers,
+  const CommandResult made = run({(GCR_SOURCE_DIR "/scripts/make-certs"), "--dir", strangers,
                                   "--agent", "host-b," + hosts_->address(Host::kB)},
                                  Milliseconds(60'000));
   ASSERT_EQ(made.exit_code, 0) << made.err;

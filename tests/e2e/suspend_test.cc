@@ -40,7 +40,7 @@ class SuspendTest : public testing::Test {
     running_ = hosts_->use(Host::kA);
   }
 
-  CommandResult order(Words words) const { return hosts_->order(Host::kA, words); }
+  CommandResult order(const Words& words) const { return hosts_->order(Host::kA, words); }
   CommandResult suspend() const { return order({"suspend", pid()}); }
   CommandResult resume(const Words& options = {}) const {
     Words words{"resume", pid()};

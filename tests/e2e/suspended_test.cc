@@ -52,7 +52,7 @@ class SuspendedTest : public testing::Test {
 
   std::string pid() const { return std::to_string(counter_->pid()); }
   std::string store() const { return hosts_->directory() + "/checkpoints"; }
-  CommandResult order(Words words, Host host = Host::kA) const {
+  CommandResult order(const Words& words, Host host = Host::kA) const {
     return hosts_->order(host, words);
   }
   CommandResult checkpoint(const Words& options = {}) const {

@@ -2,6 +2,7 @@
 // files below its directory are written.
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 
 #include "migrate-agent/transfer/images/scratch.h"
@@ -34,8 +35,9 @@ void land(ImageStore& store, std::uint64_t offset, std::span<const std::byte> he
           std::span<const std::byte> payload) {
   const std::size_t length = header.size() + payload.size();
   if (offset < store.ring().size() && length <= store.ring().size() - offset) {
-    std::copy(header.begin(), header.end(), store.ring().begin() + offset);
-    std::copy(payload.begin(), payload.end(), store.ring().begin() + offset + header.size());
+    const auto landing = store.ring().subspan(offset, length);
+    std::ranges::copy(header, landing.begin());
+    std::ranges::copy(payload, landing.subspan(header.size()).begin());
   }
   (void)store.landed(offset, length);
 }

@@ -19,7 +19,6 @@ namespace gcr::fuzz {
 namespace {
 
 using namespace gcr::store;
-using gcr::test::LeafOptions;
 using gcr::test::TestAuthority;
 
 constexpr std::size_t kHeaderBytes = 40;

@@ -16,10 +16,7 @@
 namespace gcr::preflight {
 namespace {
 
-using findings::Findings;
-using findings::Side;
 using testing::ElementsAre;
-using testing::HasSubstr;
 using testing::IsEmpty;
 
 constexpr std::uint64_t kUniqueId = 0x7cf529dea4b33bad;

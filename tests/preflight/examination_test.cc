@@ -111,7 +111,7 @@ class Vforking {
     parent_ = ::fork();
     if (parent_ == 0) {
       ::close(go[1]);
-      ::mmap(nullptr, 4096, PROT_READ, MAP_PRIVATE, code.get(), 0);
+      (void)::mmap(nullptr, 4096, PROT_READ, MAP_PRIVATE, code.get(), 0);
       execute_by_vfork(wait.get());
       for (;;) ::pause();
     }
@@ -134,8 +134,8 @@ class Vforking {
     char name[] = "/bin/sleep", time[] = "1000";
     char* const words[] = {name, time, nullptr};
     char byte = 0;
-    if (::vfork() != 0) return;
-    while (::read(wait, &byte, 1) < 0) continue;
+    if (::vfork() != 0) return;  // NOLINT(clang-analyzer-security.insecureAPI.vfork): on purpose
+    while (::read(wait, &byte, 1) < 0) continue;  // NOLINT(clang-analyzer-unix.Vfork): on purpose
     ::execv(name, words);
     ::_exit(1);
   }

@@ -7,6 +7,7 @@
 #include <linux/capability.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
+#include <netinet/in.h>
 #include <stdlib.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
@@ -29,8 +30,6 @@ namespace gcr::preflight {
 namespace {
 
 namespace fs = std::filesystem;
-using findings::Findings;
-using findings::Side;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;

@@ -64,7 +64,7 @@ class HostJobs : public testing::Test {
         ::mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     auto& shared = *new (memory) Shared{};
     const pid_t top = ::fork();
-    if (top == 0) become(levels, 0, shared);
+    if (top == 0) become(levels, shared);
     started_.push_back(top);
     while (shared.ready < static_cast<int>(levels.size())) {
       if (::waitpid(top, nullptr, WNOHANG) != 0) throw std::runtime_error("it has ended");
@@ -97,13 +97,17 @@ class HostJobs : public testing::Test {
 
  private:
   /// The next process is started first: it inherits no mapping.
-  [[noreturn]] void become(const std::vector<Level>& levels, std::size_t at, Shared& shared) {
-    levels[at].enter();
-    ::prctl(PR_SET_PDEATHSIG, SIGKILL);  // which another user would lose
-    if (at + 1 < levels.size() && ::fork() == 0) become(levels, at + 1, shared);
+  [[noreturn]] void become(const std::vector<Level>& levels, Shared& shared) {
+    const auto enter = [](const Level& level) {
+      level.enter();
+      ::prctl(PR_SET_PDEATHSIG, SIGKILL);  // which another user would lose
+    };
+    std::size_t at = 0;
+    enter(levels[at]);
+    while (at + 1 < levels.size() && ::fork() == 0) enter(levels[++at]);
     if (levels[at].under_library) {
       const int fd = ::open(library_.c_str(), O_RDONLY | O_CLOEXEC);
-      ::mmap(nullptr, 4096, PROT_READ, MAP_PRIVATE, fd, 0);
+      (void)::mmap(nullptr, 4096, PROT_READ, MAP_PRIVATE, fd, 0);
       ::close(fd);
     }
     shared.pids[at] = ::getpid();

@@ -11,14 +11,12 @@
 namespace gcr::preflight {
 namespace {
 
-using findings::Findings;
-using findings::Side;
 using testing::ElementsAre;
 using testing::IsEmpty;
 
 class MixedHost : public testing::Test, protected SysfsTree {
  protected:
-  static constexpr Node kNode{.gpu_id = 47'056, .unique_id = 0xe9, .vram_bytes = 64 * kMiB};
+  inline static const Node kNode{.gpu_id = 47'056, .unique_id = 0xe9, .vram_bytes = 64 * kMiB};
 
   MixedHost() {
     config_.criu.argv = {"python3", GCR_FAKE_CRIU, "4.2.0", "good"};

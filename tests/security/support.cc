@@ -52,7 +52,9 @@ Sleeper::Sleeper(const std::function<void()>& prepare) {
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
     prepare();
     const bool told = ::write(ready[1], "x", 1) == 1;
-    while (told) ::pause();
+    if (told) {
+      for (;;) ::pause();
+    }
     ::_exit(1);
   }
   char byte = 0;

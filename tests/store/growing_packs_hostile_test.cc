@@ -11,7 +11,6 @@ namespace {
 namespace fs = std::filesystem;
 using testing::IsEmpty;
 using testing::Not;
-using testing::SizeIs;
 
 constexpr Owner kTheirs{4711, 4711};
 

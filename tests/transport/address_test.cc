@@ -18,7 +18,6 @@ namespace gcr::transport {
 namespace {
 
 using test::LoopbackListener;
-using test::TcpRelay;
 using Bytes = std::vector<std::byte>;
 
 /// A port without a listener.

@@ -28,7 +28,7 @@ class TlsTest : public testing::Test {
     return test::make_context(TLS_client_method(), own, authority_.certificate());
   }
 
-  Status connect_both(TcpOptions sender, TcpReceiverOptions receiver_options,
+  Status connect_both(const TcpOptions& sender, TcpReceiverOptions receiver_options,
                       const std::string& host) {
     const auto receiver = receive_tcp(std::move(receiver_options));
     GCR_TRY(receiver->add_region(1, region_));

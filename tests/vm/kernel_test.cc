@@ -26,8 +26,6 @@
 namespace gcr {
 namespace {
 
-constexpr std::size_t kPageBytes = 4096;
-
 testing::AssertionResult runs(const std::string& command) {
   const int status = std::system(command.c_str());
   if (status == 0) return testing::AssertionSuccess();

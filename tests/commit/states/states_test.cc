@@ -15,8 +15,6 @@
 namespace gcr::commit::test {
 namespace {
 
-using ::testing::HasSubstr;
-
 template <class Role>
 class States : public ::testing::Test {};
 using Roles = ::testing::Types<Source, Destination>;

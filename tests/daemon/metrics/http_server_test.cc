@@ -16,7 +16,6 @@ namespace {
 
 using asio::ip::tcp;
 using testing::HasSubstr;
-using testing::Not;
 using testing::StartsWith;
 
 asio::awaitable<HttpAnswer> answer(std::string path) {

@@ -60,7 +60,7 @@ class FakeControl final : public Control {
 
 class FakeDriver final : public Driver {
  public:
-  FakeDriver(std::string name, Log& log, std::vector<std::uint8_t> gpus)
+  FakeDriver(std::string name, Log& log, const std::vector<std::uint8_t>& gpus)
       : name_(std::move(name)), log_(log) {
     for (const std::uint8_t gpu : gpus) gpus_.push_back({.uuid = uuid(gpu), .name = name_});
   }

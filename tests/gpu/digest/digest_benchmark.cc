@@ -20,16 +20,16 @@ void digest_chunks(benchmark::State& state, BlockHashFunction hash_block) {
   const auto chunks = static_cast<std::size_t>(state.range(0));
   std::vector<std::byte> bytes(chunks * kChunkBytes, std::byte{7});
   std::size_t next = 0;
-  for (auto _ : state) {
+  for ([[maybe_unused]] auto _ : state) {
     const auto chunk = std::span(bytes).subspan(next * kChunkBytes, kChunkBytes);
     benchmark::DoNotOptimize(digest_chunk_with(hash_block, key, chunk));
     next = (next + 1) % chunks;
   }
-  state.SetBytesProcessed(static_cast<std::int64_t>(state.iterations()) * kChunkBytes);
+  state.SetBytesProcessed(static_cast<std::int64_t>(state.iterations() * kChunkBytes));
 }
 
 void expand_key(benchmark::State& state) {
-  for (auto _ : state) benchmark::DoNotOptimize(some_key());
+  for ([[maybe_unused]] auto _ : state) benchmark::DoNotOptimize(some_key());
 }
 
 BENCHMARK_CAPTURE(digest_chunks, portable, hash_block_portable)->Arg(1)->Arg(128);

@@ -63,7 +63,7 @@ TEST(GpuMap, RequestedPairsComeFirst) {
 TEST(GpuMap, ImpossibleRequestIsRefusedWithItsReason) {
   const std::vector<MappableGpu> source{h200(1, true), h200(2, true)};
   const std::vector<MappableGpu> destination{h200(1, true), h200(2, true), h200(3, false)};
-  const auto reason = [&](std::vector<device::GpuPair> ordered) {
+  const auto reason = [&](const std::vector<device::GpuPair>& ordered) {
     const auto map = map_gpus(source, destination, ordered);
     return map ? "" : map.error().message();
   };

@@ -138,7 +138,7 @@ class Mover : public ::testing::Test {
         .token = "token",
         .max_lanes = kLanes,
         .on_landed = [&](transport::RegionId region, std::uint64_t offset, std::uint64_t length) {
-          return incoming_->landed({region}, offset, length);
+          return incoming_->landed(region, offset, length);
         }});
     GCR_TRY(open_regions(wanted_));
     GCR_ASSIGN(channel_, transport::connect({{"127.0.0.1", listener_->port()}},

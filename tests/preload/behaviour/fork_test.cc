@@ -65,7 +65,7 @@ TEST(ForkHipTest, ChildrenHoldNothing) {
   }
   for (const std::string way : {"generations", "threads"}) {
     Process process(machine, {"/usr/bin/env", "SUBJECT_USES_HIP=1", "SOFTGPU_DEVICE_FILE=" + path,
-                              "LD_PRELOAD=" GCR_PRELOAD_LIBRARY, GCR_FORK_SUBJECT, way});
+                              ("LD_PRELOAD=" GCR_PRELOAD_LIBRARY), GCR_FORK_SUBJECT, way});
     Lines lines;
     for (std::string line; !(line = process.receive()).empty();) lines.push_back(line);
     lines.push_back("status " + std::to_string(process.wait()));
@@ -111,7 +111,7 @@ TEST_F(ForkTest, StartingProgramsLeavesTheParentUnchanged) {
 /// As with the real driver: a process that used only NVML has used no GPU.
 TEST_F(ForkTest, ChildOfAnNvmlOnlyProcessStartsAfresh) {
   Process process(machine_, {"/usr/bin/env", "SOFTGPU_DEVICE_FILE=" + device_.path(),
-                             "LD_PRELOAD=" GCR_PRELOAD_LIBRARY, "python3", GCR_NVML_FORK_SUBJECT,
+                             ("LD_PRELOAD=" GCR_PRELOAD_LIBRARY), "python3", GCR_NVML_FORK_SUBJECT,
                              GCR_SOFTNVML});
   Lines lines;
   for (std::string line; !(line = process.receive()).empty();) lines.push_back(line);

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "preload/cuda/abi/driver_abi.h"
 #include "tests/preload/door/door_helpers.h"
 
 namespace gcr::test {

@@ -173,7 +173,8 @@ void touching(const std::string& name, CUdeviceptr address, std::size_t bytes, C
          cu.cuMemcpyPeerAsync(address, context, other, context, bytes, stream));
   result(name + ", read in the thread's stream",
          cu.cuMemcpyDtoH_v2_ptds(host.data(), address, bytes));
-  result(name + ", set in the thread's stream", cu.cuMemsetD8Async_ptsz(address, 1, bytes, 0));
+  result(name + ", set in the thread's stream",
+         cu.cuMemsetD8Async_ptsz(address, 1, bytes, nullptr));
   result(name + ", then", cu.cuCtxSynchronize());
   cu.cuStreamDestroy_v2(stream);
 }

@@ -31,8 +31,8 @@ auto function(void* handle, const char* name) {
 
 /// How many threads were inside the gate at the last call of the driver: 0 if the call bypassed it.
 unsigned gate_at_last_call(const char* driver = kDriver) {
-  const auto take = function<fake::Call()>(dlopen(driver, RTLD_NOW), fake::kTakeCall);
-  const fake::Call call = take();
+  const auto take = function<const fake::Call*()>(dlopen(driver, RTLD_NOW), fake::kTakeCall);
+  const fake::Call call = *take();
   EXPECT_NE(call.symbol, nullptr);
   return call.gate_in_flight;
 }

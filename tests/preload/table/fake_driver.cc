@@ -8,6 +8,7 @@
 #include <dlfcn.h>
 
 #include <cstring>
+#include <utility>
 
 #include "preload/cuda/abi/driver_abi.h"
 
@@ -24,7 +25,7 @@ CUresult remember(const char* symbol, bool looked_up, Arguments... arguments) {
   g_call.symbol = symbol;
   g_call.looked_up = looked_up;
   [[maybe_unused]] const auto keep = [](const auto& argument) {
-    const std::size_t bytes = sizeof(argument);  // NOLINT(bugprone-sizeof-expression): or a pointer
+    constexpr std::size_t bytes = sizeof(argument);  // NOLINT(bugprone-sizeof-expression): pointers
     std::memcpy(g_call.arguments.data() + g_call.argument_bytes, &argument, bytes);
     g_call.argument_bytes += bytes;
   };
@@ -164,10 +165,10 @@ CUresult cuGetProcAddress_v2(const char* symbol, void** pfn, int cuda_version, c
   return result == CUDA_ERROR_NOT_FOUND ? CUDA_SUCCESS : result;
 }
 
-GCR_FAKE_EXPORT Call gcr_fake_take_call() {
-  const Call call = gcr::preload::fake::g_call;
-  gcr::preload::fake::g_call = Call{};
-  return call;
+GCR_FAKE_EXPORT const Call* gcr_fake_take_call() {
+  static Call taken;
+  taken = std::exchange(gcr::preload::fake::g_call, Call{});
+  return &taken;
 }
 
 GCR_FAKE_EXPORT const char* gcr_fake_meant(const char* public_name, int version,

@@ -18,8 +18,8 @@ struct Call {
 /// Returned by every function; not used as a result elsewhere.
 inline constexpr int kResult = 717;
 
-/// Exported: the latest call, cleared by reading it.
-using TakeCall = Call (*)();
+/// Exported: the latest call, cleared by reading it. Valid until the next reading.
+using TakeCall = const Call* (*)();
 inline constexpr char kTakeCall[] = "gcr_fake_take_call";
 
 /// Exported: the symbol that cuGetProcAddress should return, or null: a test's expectation.

@@ -4,6 +4,7 @@
 #include <dlfcn.h>
 
 #include <cstring>
+#include <utility>
 
 #include "preload/hip/abi/hip_abi.h"
 #include "tests/preload/table/fake_driver.h"
@@ -22,7 +23,7 @@ Answer remember(const char* symbol, bool looked_up, Arguments... arguments) {
   g_call.symbol = symbol;
   g_call.looked_up = looked_up;
   [[maybe_unused]] const auto keep = [](const auto& argument) {
-    const std::size_t bytes = sizeof(argument);  // NOLINT(bugprone-sizeof-expression): or a pointer
+    constexpr std::size_t bytes = sizeof(argument);  // NOLINT(bugprone-sizeof-expression): pointers
     std::memcpy(g_call.arguments.data() + g_call.argument_bytes, &argument, bytes);
     g_call.argument_bytes += bytes;
   };
@@ -140,10 +141,10 @@ hipError_t hipGetDriverEntryPoint_spt(const char* symbol, void** func_ptr, unsig
   return look_up(symbol, func_ptr, true, false);
 }
 
-GCR_FAKE_EXPORT Call gcr_fake_take_call() {
-  const Call call = gcr::preload::fake::g_call;
-  gcr::preload::fake::g_call = Call{};
-  return call;
+GCR_FAKE_EXPORT const Call* gcr_fake_take_call() {
+  static Call taken;
+  taken = std::exchange(gcr::preload::fake::g_call, Call{});
+  return &taken;
 }
 
 /// The next function calls hipFree.

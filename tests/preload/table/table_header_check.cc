@@ -1,6 +1,7 @@
 // Compiled, never run: every row of driver_api.def compared with the function of that name in
 // cuda.h and with the typedef of that version in cudaTypedefs.h, as far as the toolkit is new
 // enough.
+// NOLINTNEXTLINE(bugprone-reserved-identifier): a name of CUDA
 #define __CUDA_API_VERSION_INTERNAL  // declares every symbol under its exported name
 #include <cuda.h>
 #include <cudaTypedefs.h>

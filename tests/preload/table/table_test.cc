@@ -22,12 +22,13 @@ namespace {
 template <class T>
 T pattern(std::size_t position) {
   static_assert(std::is_trivially_copyable_v<T>);
+  // NOLINTNEXTLINE(bugprone-sizeof-expression): T may be a pointer
   std::array<unsigned char, sizeof(T)> bytes;
   for (std::size_t i = 0; i < bytes.size(); ++i) {
     bytes[i] = static_cast<unsigned char>(17 * (position + 1) + 5 * i + 1);
   }
   T value;
-  std::memcpy(&value, bytes.data(), sizeof(T));
+  std::memcpy(&value, bytes.data(), bytes.size());
   return value;
 }
 
@@ -38,6 +39,7 @@ std::vector<unsigned char> call_with_patterns(CUresult (*function)(Parameters...
   std::vector<unsigned char> expected;
   [[maybe_unused]] const auto keep = [&expected](const auto& value) {
     const auto* bytes = reinterpret_cast<const unsigned char*>(&value);
+    // NOLINTNEXTLINE(bugprone-sizeof-expression): the value may be a pointer
     expected.insert(expected.end(), bytes, bytes + sizeof(value));
   };
   (keep(pattern<Parameters>(Positions)), ...);
@@ -130,7 +132,7 @@ TEST_P(EveryRow, PassesArgumentsAndResultUnchanged) {
   const auto take_call = fake_function<fake::TakeCall>(fake::kTakeCall);
   CUresult result = CUDA_SUCCESS;
   const std::vector<unsigned char> expected = linked(row).call(linked(row).address, &result);
-  const fake::Call call = take_call();
+  const fake::Call call = *take_call();
   EXPECT_EQ(static_cast<int>(result), fake::kResult);
   ASSERT_STREQ(call.symbol, row.symbol);
   const std::vector<unsigned char> arrived(call.arguments.begin(),
@@ -148,7 +150,7 @@ TEST_P(EveryRow, IsInTheGateExactlyIfGatedOrTracked) {
   }
   CUresult result = CUDA_SUCCESS;
   linked(row).call(linked(row).address, &result);
-  const fake::Call call = fake_function<fake::TakeCall>(fake::kTakeCall)();
+  const fake::Call call = *fake_function<fake::TakeCall>(fake::kTakeCall)();
   const bool inside = row.policy == RowPolicy::kGated || row.policy == RowPolicy::kCopies ||
                       row.policy == RowPolicy::kTracked;
   EXPECT_EQ(call.gate_in_flight, inside ? 1u : 0u);

@@ -117,11 +117,11 @@ TEST(SharedMemoryTest, AllOfItIsReadInEveryMappingLayout) {
 }
 
 TEST(SharedMemoryTest, MemoryWithADescriptorIsLeftToCriu) {
-  EXPECT_THAT(found_after([] { file_of(filled()).release(); }), IsEmpty());
+  EXPECT_THAT(found_after([] { (void)file_of(filled()).release(); }), IsEmpty());
   // In each process of the job.
   const std::span<char> memory = filled();
   const Child one([] {});
-  const Child other([&] { file_of(memory).release(); });
+  const Child other([&] { (void)file_of(memory).release(); });
   EXPECT_THAT(found({one.pid(), other.pid()}), IsEmpty());
   EXPECT_THAT(found({other.pid(), one.pid()}), IsEmpty());
   ::munmap(memory.data(), memory.size());

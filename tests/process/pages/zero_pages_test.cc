@@ -203,7 +203,7 @@ constexpr char kEntry[] =
     "7f0000000000-7f0000002000 rw-p 00000000 00:00 0 {}\n"
     "Size:                  8 kB\nAnonymous:             4 kB\nVmFlags: rd wr mr mw me ac {}\n";
 
-std::string entry(std::string name, std::string flags) {
+std::string entry(const std::string& name, const std::string& flags) {
   std::string text = kEntry;
   text.replace(text.find("{}"), 2, name);
   return text.replace(text.find("{}"), 2, flags);

@@ -59,10 +59,11 @@ enum Stage { kDump = 0, kRestore = 2 };
 enum Hook { kResumeDevicesLate = 9, kCheckpointDevices = 11 };
 enum Level { kError = 1, kInfo = 3 };
 
-#define PLUGIN_ERROR(format, ...)                                                      \
-  print_on_level(kError, "Error (%s:%d): %s: " format "\n", __FILE__, __LINE__, kName, \
-                 ##__VA_ARGS__)
-#define PLUGIN_INFO(format, ...) print_on_level(kInfo, "%s: " format "\n", kName, ##__VA_ARGS__)
+#define PLUGIN_ERROR(format, ...)                                               \
+  print_on_level(kError, "Error (%s:%d): %s: " format "\n", __FILE__, __LINE__, \
+                 kName __VA_OPT__(, ) __VA_ARGS__)
+#define PLUGIN_INFO(format, ...) \
+  print_on_level(kInfo, "%s: " format "\n", kName __VA_OPT__(, ) __VA_ARGS__)
 
 DeviceTable machine;
 std::vector<pid_t> checkpointed;

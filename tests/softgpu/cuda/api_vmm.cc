@@ -11,7 +11,7 @@ namespace {
 
 template <class T>
 CUresult put(void* data, const T& value) {
-  std::memcpy(data, &value, sizeof(value));
+  std::memcpy(data, &value, sizeof(value));  // NOLINT(bugprone-sizeof-expression): pointers too
   return CUDA_SUCCESS;
 }
 

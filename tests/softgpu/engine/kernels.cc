@@ -58,7 +58,9 @@ Result stencil_step(const Launch& launch) {
   std::uint64_t* to = launch.writable(launch.argument<std::uint64_t>(0) + first * 8, count);
   const std::uint64_t* from = launch.readable(launch.argument<std::uint64_t>(8), source_words);
   std::uint64_t* steps = launch.variable("gcr_stencil_steps");
-  if (to == nullptr || from == nullptr || steps == nullptr) return Result::kIllegalAddress;
+  if (to == nullptr || from == nullptr || steps == nullptr || source_words == 0) {
+    return Result::kIllegalAddress;
+  }
   std::uint64_t left = first % source_words;
   for (std::uint64_t i = 0; i < count; ++i) {
     const std::uint64_t right = left + 1 == source_words ? 0 : left + 1;

@@ -97,9 +97,9 @@ Result Memory::allocate_host(std::uint64_t bytes, Context* context, RangeKind ki
   void* at = ::mmap(nullptr, whole, kReadWrite, (shared ? MAP_SHARED : MAP_PRIVATE) | MAP_ANONYMOUS,
                     -1, 0);
   if (at == MAP_FAILED) return Result::kOutOfMemory;
-  std::uintptr_t by_devices = 0;
-  if (shared && ((by_devices = reserve_addresses(whole, kPageBytes)) == 0 ||
-                 !map_again(by_devices, reinterpret_cast<std::uintptr_t>(at), whole))) {
+  const std::uintptr_t by_devices = shared ? reserve_addresses(whole, kPageBytes) : 0;
+  if (shared &&
+      (by_devices == 0 || !map_again(by_devices, reinterpret_cast<std::uintptr_t>(at), whole))) {
     ::munmap(at, whole);
     if (by_devices != 0) ::munmap(reinterpret_cast<void*>(by_devices), whole);
     return Result::kOutOfMemory;

@@ -25,7 +25,7 @@ Result ring_pass(const Launch& launch) {
   const std::uint64_t message = words + apps::kRingHeaderWords;
   auto* state = reinterpret_cast<apps::RingState*>(
       launch.writable(launch.argument<std::uint64_t>(0), sizeof(apps::RingState) / 8));
-  if (state == nullptr) return Result::kIllegalAddress;
+  if (state == nullptr || ranks == 0) return Result::kIllegalAddress;
   const std::uint64_t step = state->step + 1;
   const std::uint64_t offset = step % ranks * message * 8;
   const std::uint64_t* in = launch.readable(launch.argument<std::uint64_t>(8) + offset, message);

@@ -24,7 +24,6 @@ namespace {
 using testing::AllOf;
 using testing::ContainsRegex;
 using testing::HasSubstr;
-using testing::Not;
 
 class Run : public testing::Test {
  protected:
@@ -38,7 +37,8 @@ class Run : public testing::Test {
   }
   ~Run() override { std::filesystem::remove_all(folder_); }
 
-  Finished run_with(std::vector<std::string> environment, const std::vector<std::string>& command) {
+  Finished run_with(const std::vector<std::string>& environment,
+                    const std::vector<std::string>& command) {
     std::vector<std::string> words = {GCR_CLI, "run", "--"};
     words.insert(words.end(), command.begin(), command.end());
     return run(words, environment);

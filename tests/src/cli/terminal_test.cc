@@ -123,7 +123,7 @@ TEST_F(LiveDisplay, HasColoursUnlessDisabled) {
     std::string screen;
     ASSERT_TRUE(terminal.wait_for([&](const std::string&) {
       screen = terminal.screen_with_colours();  // the whole display
-      return screen.find("[") != std::string::npos && screen.find("so far") != std::string::npos;
+      return screen.find('[') != std::string::npos && screen.find("so far") != std::string::npos;
     }));
     EXPECT_EQ(count(screen, "\x1b[32m") > 0, wanted) << screen;
     terminal.press("C-c");

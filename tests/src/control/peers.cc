@@ -128,7 +128,7 @@ asio::awaitable<ChannelResult> Loopback::connect(std::shared_ptr<asio::ssl::cont
 void Loopback::run(std::vector<asio::awaitable<void>> coroutines) {
   std::exception_ptr failure;
   for (auto& coroutine : coroutines) {
-    asio::co_spawn(io_, std::move(coroutine), [&failure](std::exception_ptr exception) {
+    asio::co_spawn(io_, std::move(coroutine), [&failure](const std::exception_ptr& exception) {
       if (exception) failure = exception;
     });
   }

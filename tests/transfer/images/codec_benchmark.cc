@@ -44,7 +44,7 @@ void pack_and_compress(benchmark::State& state, store::Codec codec) {
   double raw = 0;
   double packed = 0;
   double sent = 0;
-  for (auto _ : state) {
+  for ([[maybe_unused]] auto _ : state) {
     window.assign(content.begin() + static_cast<std::ptrdiff_t>(at),
                   content.begin() + static_cast<std::ptrdiff_t>(at + kWindowBytes));
     at = (at + kWindowBytes) % content.size();
@@ -72,7 +72,7 @@ void digest(benchmark::State& state) {
   BlockHeader header;
   header.raw_bytes = kWindowBytes;
   header.present.set();
-  for (auto _ : state) benchmark::DoNotOptimize(digester.digest(header, pages));
+  for ([[maybe_unused]] auto _ : state) benchmark::DoNotOptimize(digester.digest(header, pages));
   state.SetBytesProcessed(static_cast<std::int64_t>(state.iterations() * kWindowBytes));
 }
 

@@ -203,12 +203,12 @@ Bytes record_of(RecordCipher& cipher, const Bytes& content, std::byte type) {
 }
 
 TEST(HostileRecords, OnlyDataAndKeyUpdatesAreAccepted) {
-  const auto [client, server] = agreed_secrets(kAes128);
+  const auto secrets = agreed_secrets(kAes128);
   const Bytes key_update = {std::byte{24}, std::byte{0}, std::byte{0}, std::byte{1}, std::byte{0}};
   const Bytes update_both = {std::byte{24}, std::byte{0}, std::byte{0}, std::byte{1}, std::byte{1}};
   const auto opens = [&](const Bytes& content, int type, std::size_t piece) {
-    auto cipher = RecordCipher::create(client.client, true);
-    auto opener = RecordOpener::create(server.client);
+    auto cipher = RecordCipher::create(secrets.first.client, true);
+    auto opener = RecordOpener::create(secrets.second.client);
     return open(*opener, record_of(*cipher, content, static_cast<std::byte>(type)), piece)
         .has_value();
   };
@@ -224,9 +224,9 @@ TEST(HostileRecords, OnlyDataAndKeyUpdatesAreAccepted) {
 }
 
 TEST(HostileRecords, ImpossibleHeadersAreRefused) {
-  const auto [client, server] = agreed_secrets(kAes128);
+  const auto secrets = agreed_secrets(kAes128);
   const auto refused = [&](std::initializer_list<int> header) {
-    auto opener = RecordOpener::create(server.client);
+    auto opener = RecordOpener::create(secrets.second.client);
     Bytes bytes;
     for (const int byte : header) bytes.push_back(static_cast<std::byte>(byte));
     const auto opened = open(*opener, bytes, 1000);
