@@ -73,23 +73,19 @@ struct BufferMapping {
   }
 };
 
-std::optional<BufferMapping> parse_mapping(const std::string& line) {
-  BufferMapping mapping{};
-  char dash = 0;
-  std::string rights, device, inode;
-  std::istringstream fields(line);
-  fields >> std::hex >> mapping.from >> dash >> mapping.to >> rights >> mapping.offset >> device >>
-      inode >> mapping.node;
-  if (!fields || dash != '-' || mapping.to <= mapping.from) return std::nullopt;
-  if (!mapping.node.starts_with(kRenderNode)) return std::nullopt;
-  return mapping;
-}
-
+/// The mappings of render nodes among the lines of /proc/PID/maps.
 std::vector<BufferMapping> buffer_mappings(const std::string& maps) {
   std::vector<BufferMapping> found;
   std::istringstream lines(maps);
   for (std::string line; std::getline(lines, line);) {
-    if (auto mapping = parse_mapping(line)) found.push_back(std::move(*mapping));
+    BufferMapping mapping{};
+    char dash = 0;
+    std::string rights, device, inode;
+    std::istringstream fields(line);
+    fields >> std::hex >> mapping.from >> dash >> mapping.to >> rights >> mapping.offset >>
+        device >> inode >> mapping.node;
+    const bool is_mapping = fields && dash == '-' && mapping.to > mapping.from;
+    if (is_mapping && mapping.node.starts_with(kRenderNode)) found.push_back(std::move(mapping));
   }
   return found;
 }
