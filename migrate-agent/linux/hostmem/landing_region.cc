@@ -174,6 +174,7 @@ Result<LandingRegion> LandingRegion::create(std::uint64_t bytes, HugepagePolicy 
   if (policy != HugepagePolicy::kNever) {
     auto region = create_huge(whole, limits, Raise::kWhatIsMissing);
     if (!region && limits.may_raise) {
+      // Programs that do not use our lock may have taken hugepages since they were counted.
       auto again = create_huge(whole, limits, Raise::kAll);
       if (again) region = std::move(again);
     }
