@@ -278,23 +278,25 @@ TEST_F(CourseTest, FewerVerifiedChunksThanSentAreDataLoss) {
   EXPECT_THAT(vote.error().message(), HasSubstr("2 of 3 chunks"));
 }
 
+/// What a run says whose undo failed. A recovery goes on with it.
+std::string after_failed_undo(Run& run) {
+  const Error left =
+      undone(run, Error(Code::kTimeout, "it took too long"), Error(Code::kIo, "the disk is full"));
+  EXPECT_TRUE(run.recovering);
+  return left.message();
+}
+
 TEST_F(CourseTest, FailedUndoOfAMigrationIsOneOfItsSource) {
-  const Error left = undone(course_->run, Error(Code::kTimeout, "it took too long"),
-                            Error(Code::kIo, "the disk is full"));
-  EXPECT_EQ(left.message(),
+  EXPECT_EQ(after_failed_undo(course_->run),
             "it took too long; the process could not be resumed at the source yet, and the agent "
             "keeps trying: the disk is full");
-  EXPECT_TRUE(course_->run.recovering);
 }
 
 TEST_F(CourseTest, FailedUndoOfARestoreNamesNoSource) {
   course_->run.began.set_loads(true);
-  const Error left = undone(course_->run, Error(Code::kTimeout, "it took too long"),
-                            Error(Code::kIo, "the disk is full"));
-  EXPECT_EQ(left.message(),
+  EXPECT_EQ(after_failed_undo(course_->run),
             "it took too long; the restore could not be undone yet, and the agent keeps trying: "
             "the disk is full");
-  EXPECT_TRUE(course_->run.recovering);
 }
 
 class CommitTest : public CourseTest {
