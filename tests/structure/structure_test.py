@@ -14,7 +14,7 @@ import sys
 import unittest
 
 SOURCE = sys.argv.pop()
-PRODUCT = ("src", "proto", "transport", "store", "preload", "migrate-agent", "slurm")
+PRODUCT = ("src", "proto", "transport", "store", "preload", "migrate-agent", "slurm", "container")
 WITH_ROOMS = ("src", "migrate-agent")  # the others are rooms themselves
 SUFFIXES = (".h", ".cc", ".cu", ".c", ".def", ".proto")
 INCLUDE = re.compile(r'\s*(?:#\s*include|import) +"([^"]+)"')
