@@ -51,6 +51,14 @@ if(TARGET gcr-slurm-jobs)
   install(TARGETS gcr-slurm-jobs RUNTIME DESTINATION libexec/gcr-migrate COMPONENT cli)
 endif()
 
+# Next to an engine's runtime, and in containers.
+install(TARGETS gcr-runtime RUNTIME DESTINATION bin COMPONENT containers)
+install(TARGETS gcr-init RUNTIME DESTINATION libexec/gcr-migrate COMPONENT containers)
+install(FILES cmake/packaging/containers/runtime.toml DESTINATION /etc/gcr-migrate COMPONENT containers)
+install(FILES cmake/packaging/containers/gcr-migrate.json
+        DESTINATION share/containers/oci/hooks.d COMPONENT containers)
+install(FILES docs/man/gcr-runtime.8 DESTINATION share/man/man8 COMPONENT containers)
+
 # A CRIU with its own libraries and loader, of a newer release than the distribution's
 # (scripts/install-deps --criu-private), which scripts/package puts there.
 install(DIRECTORY build/deps-bundle/criu/ DESTINATION libexec/gcr-migrate/criu
@@ -71,7 +79,7 @@ set(CPACK_INSTALL_PREFIX /usr)
 set(CPACK_SET_DESTDIR ON)
 set(CPACK_STRIP_FILES ON)
 set(CPACK_COMPONENTS_GROUPING ONE_PER_GROUP)
-set(CPACK_COMPONENTS_ALL cli agent preload criu)
+set(CPACK_COMPONENTS_ALL cli agent preload containers criu)
 
 set(CPACK_DEB_COMPONENT_INSTALL ON)
 set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
@@ -114,6 +122,16 @@ set(CPACK_COMPONENT_PRELOAD_DESCRIPTION "the library in GPU programs
  `gcr-migrate run` preloads it into programs so that they can be migrated. With
  the supervisor that `gcr-migrate run --output` starts them under.")
 set(CPACK_DEBIAN_PRELOAD_PACKAGE_RECOMMENDS gcr-migrate)
+
+set(CPACK_DEBIAN_CONTAINERS_PACKAGE_NAME gcr-migrate-containers)
+set(CPACK_COMPONENT_CONTAINERS_DESCRIPTION "containers whose processes can be migrated
+ An OCI runtime that podman, docker and containerd call instead of runc or
+ crun. It puts gcr-init and the preload library into containers.")
+set(CPACK_DEBIAN_CONTAINERS_PACKAGE_DEPENDS "gcr-migrate-preload (= ${version})")
+set(CPACK_DEBIAN_CONTAINERS_PACKAGE_RECOMMENDS "runc | crun")
+set(CPACK_DEBIAN_CONTAINERS_PACKAGE_CONTROL_EXTRA
+    ${PROJECT_SOURCE_DIR}/cmake/packaging/debian/containers/conffiles
+    ${PROJECT_SOURCE_DIR}/cmake/packaging/debian/containers/postrm)
 
 set(CPACK_DEBIAN_CRIU_PACKAGE_NAME gcr-migrate-criu)
 set(CPACK_COMPONENT_CRIU_DESCRIPTION "a CRIU for kernels newer than the distribution's

@@ -11,7 +11,8 @@ import tempfile
 import unittest
 
 SOURCE, CLI, AGENT = (os.path.abspath(path) for path in sys.argv[1:4])
-PAGES = ["gcr-migrate.1", "gcr-drain.1", "gcr-slurm.1", "gcr-migrate-hosts.5", "agent.toml.5", "migrate-agent.8"]
+PAGES = ["gcr-migrate.1", "gcr-drain.1", "gcr-slurm.1", "gcr-migrate-hosts.5", "agent.toml.5", "migrate-agent.8",
+         "gcr-runtime.8"]
 COMPLETIONS = os.path.join(SOURCE, "cmake/packaging/completions")
 
 
@@ -145,6 +146,17 @@ class Configuration(unittest.TestCase):
         comment = read("migrate-agent/worker/config/config.h").split("#pragma once")[0]
         for key in self.keys():
             self.assertRegex(comment, rf"//   {key} +=")
+
+
+class RuntimeConfiguration(unittest.TestCase):
+    """That the shipped file has just the keys of the parser is tested with the parser."""
+
+    def test_man_page_has_every_key_with_its_default(self):
+        page = page_text("gcr-runtime.8")
+        keys = re.findall(r"^#(\w+) = (.*)$", read("cmake/packaging/containers/runtime.toml"), re.M)
+        self.assertGreater(len(keys), 4)
+        for key, value in keys:
+            self.assertIn(f"{key} = {value}", page)
 
 
 class Completions(unittest.TestCase):
