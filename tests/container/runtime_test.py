@@ -15,7 +15,7 @@ import unittest
 sys.dont_write_bytecode = True
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 
-from containers import RUNC, RUNTIME, Case, Lines, children_of, inner_pid, name_of, send_order, wait_until  # noqa: E402  # pylint: disable=wrong-import-position
+from containers import BUILD, JOB, RUNC, RUNTIME, Case, Lines, children_of, inner_pid, name_of, send_order, wait_until  # noqa: E402  # pylint: disable=wrong-import-position
 
 LIBRARY = "/dev/.gcr/libgcr-preload.so"
 
@@ -56,15 +56,20 @@ class Programs(Case):
 
         self.assert_starts_as_without_runtime(change)
 
-    def test_ignored_signals_stay_ignored(self):
-        lines = {}
-        for runtime in (RUNC, RUNTIME):
-            container = self.container("facts")
-            ignore = lambda: [signal.signal(each, signal.SIG_IGN) for each in (signal.SIGUSR2, signal.SIGCHLD)]  # noqa: E731
-            done = container.run(runtime=runtime, preexec_fn=ignore)
-            self.assertEqual(done.returncode, 0, done.stderr)
-            lines[runtime] = [line for line in done.stdout.splitlines() if line.startswith("Sig")]
-        self.assertEqual(lines[RUNTIME], lines[RUNC])
+    def test_ignored_and_blocked_signals_stay_so(self):
+        """Without runc, which resets some of them."""
+
+        def change():
+            for number in (signal.SIGUSR2, signal.SIGCHLD):
+                signal.signal(number, signal.SIG_IGN)
+            signal.pthread_sigmask(signal.SIG_SETMASK, [signal.SIGUSR1])
+
+        lines = []
+        for program in ([JOB], [BUILD / "bin/gcr-init", "run", JOB]):
+            done = subprocess.run([*program, "facts"], capture_output=True, text=True, check=True, preexec_fn=change)
+            lines.append([line for line in done.stdout.splitlines() if line.startswith("Sig")])
+        self.assertIn(f"SigBlk:\t{1 << (signal.SIGUSR1 - 1):016x}", lines[0])
+        self.assertEqual(lines[1], lines[0])
 
     def test_signals_reach_the_program(self):
         container = self.container("signals").start()
