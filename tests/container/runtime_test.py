@@ -10,6 +10,7 @@ import pty
 import signal
 import subprocess
 import sys
+import tty
 import unittest
 
 sys.dont_write_bytecode = True
@@ -153,11 +154,13 @@ class Terminals(Case):
         container.process["terminal"] = True
         container.save()
         controller, terminal = pty.openpty()
+        tty.setraw(terminal)  # runc does it too, but after it has begun to copy
         self.addCleanup(os.close, controller)
         process = subprocess.Popen(container.command("run"), stdin=terminal, stdout=terminal, stderr=terminal,
                                    env=self.environment)  # fmt: skip
         os.close(terminal)
         self.addCleanup(process.wait)
+        self.addCleanup(container.delete)  # first
         return process, Lines(controller)
 
     def test_program_has_the_terminal_in_the_foreground(self):
