@@ -198,6 +198,64 @@ Status check_render_nodes(pid_t pid, const UniqueFd& root) {
                            "cannot examine the GPUs of process " + std::to_string(pid));
 }
 
+std::vector<std::string_view> split(std::string_view text, char separator) {
+  std::vector<std::string_view> parts;
+  for (std::size_t end = 0; (end = text.find(separator)) != std::string_view::npos;) {
+    parts.push_back(text.substr(0, end));
+    text.remove_prefix(end + 1);
+  }
+  parts.push_back(text);
+  return parts;
+}
+
+bool is_octal(std::string_view text) {
+  return std::ranges::all_of(text, [](char digit) { return digit >= '0' && digit <= '7'; });
+}
+
+/// Without the kernel's escapes, three octal digits after a backslash.
+std::string unescaped(std::string_view text) {
+  std::string plain;
+  for (std::size_t at = 0; at < text.size(); ++at) {
+    const std::string_view code = text.substr(at + 1, 3);
+    if (text[at] != '\\' || code.size() < 3 || !is_octal(code)) {
+      plain += text[at];
+      continue;
+    }
+    plain += static_cast<char>((code[0] - '0') * 64 + (code[1] - '0') * 8 + (code[2] - '0'));
+    at += code.size();
+  }
+  return plain;
+}
+
+bool has_option(std::string_view options, std::string_view name) {
+  const auto all = split(options, ',');
+  return std::ranges::find(all, name) != all.end();
+}
+
+/// A line of mountinfo (proc_pid_mountinfo(5)); none if it is not one.
+std::optional<Mount> read_mount(std::string_view line, std::uint64_t& id) {
+  // 36 35 98:0 ROOT POINT OPTIONS … - TYPE SOURCE SUPER-OPTIONS
+  constexpr std::string_view kDash = " - ";
+  const std::size_t dash = line.find(kDash);
+  if (dash == std::string_view::npos) return std::nullopt;
+  const auto before = split(line.substr(0, dash), ' ');
+  const auto after = split(line.substr(dash + kDash.size()), ' ');
+  if (before.size() < 6 || after.size() < 3) return std::nullopt;
+  Mount mount;
+  const auto number = [](std::string_view text, std::uint64_t& value) {
+    return std::from_chars(text.data(), text.data() + text.size(), value).ec == std::errc();
+  };
+  if (!number(before[0], id) || !number(before[1], mount.parent)) return std::nullopt;
+  mount.device = before[2];
+  mount.root = unescaped(before[3]);
+  mount.point = unescaped(before[4]);
+  mount.type = after[0];
+  mount.source = unescaped(after[1]);
+  mount.options = after[2];
+  mount.read_only = has_option(before[5], "ro") || has_option(mount.options, "ro");
+  return mount;
+}
+
 Result<UniqueFd> root_of(pid_t pid) {
   UniqueFd root(::open(path_of(pid, "root").c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
   if (root) return root;
@@ -211,14 +269,20 @@ MountTable mounts_of(pid_t pid) {
   MountTable table;
   std::istringstream lines(read_text(path_of(pid, "mountinfo")));
   for (std::string line; std::getline(lines, line);) {
-    std::istringstream fields(line);
     std::uint64_t id = 0;
-    Mount mount;
-    if (fields >> id >> mount.parent >> mount.device >> mount.root >> mount.point) {
-      table.emplace(id, std::move(mount));
-    }
+    std::optional<Mount> mount = read_mount(line, id);
+    if (mount) table.emplace(id, std::move(*mount));
   }
   return table;
+}
+
+std::optional<std::string> option_of(const Mount& mount, std::string_view name) {
+  for (const std::string_view option : split(mount.options, ',')) {
+    if (!option.starts_with(name)) continue;
+    if (option.size() == name.size()) return "";
+    if (option[name.size()] == '=') return unescaped(option.substr(name.size() + 1));
+  }
+  return std::nullopt;
 }
 
 Result<MountNamespace> MountNamespace::of(pid_t pid) {

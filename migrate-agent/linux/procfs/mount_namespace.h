@@ -6,7 +6,9 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
+#include <string_view>
 
 #include "src/base/result.h"
 #include "src/base/unique_fd.h"
@@ -34,15 +36,21 @@ class MountNamespace {
   UniqueFd fd_;
 };
 
-/// A mount, as a line of /proc/PID/mountinfo has it.
+/// A mount, as a line of /proc/PID/mountinfo has it. Names are plain; options are escaped.
 struct Mount {
   std::uint64_t parent = 0;
   std::string device, root, point;
+  std::string type, source;
+  std::string options;     ///< of the file system: option_of() reads them
+  bool read_only = false;  ///< the mount, or the file system
 };
 
 /// The mounts that a process sees, by the kernel's numbers. Empty if it is gone.
 using MountTable = std::map<std::uint64_t, Mount>;
 MountTable mounts_of(pid_t pid);
+
+/// The value of an option in Mount::options: "" if it has none; nothing if the option is not there.
+std::optional<std::string> option_of(const Mount& mount, std::string_view name);
 
 /// Succeeds if CRIU can trust what it reads in a mount namespace, as seen by `pid`, a process in
 /// it: /proc is a whole procfs of the PID namespace of `pid` with nothing mounted in it, and CRIU's
