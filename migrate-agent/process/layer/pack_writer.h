@@ -1,0 +1,37 @@
+// A pack: changes of a tree as an OCI image layer changeset, a pax tar archive.
+//
+// Removed names are files ".wh.NAME", emptied directories have a file ".wh..wh..opq". Names are
+// bytes (hdrcharset=BINARY), attributes are SCHILY.xattr, sparse files are GNU's of version 1.0.
+// A directory comes before what is in it, and the first name of a file before its others. An
+// archive ends with two blocks of zeros; nothing follows them.
+#pragma once
+
+#include <cstdint>
+
+#include "migrate-agent/process/layer/changes.h"
+#include "migrate-agent/process/layer/rules.h"
+#include "migrate-agent/process/layer/snapshot.h"
+#include "migrate-agent/process/layer/tree.h"
+#include "src/base/result.h"
+
+namespace gcr::layer {
+
+struct PackOptions {
+  std::uint64_t max_bytes = 0;  ///< of contents without holes; kResourceExhausted if there are more
+  Files left_out;               ///< files that are carried by other means
+};
+
+struct Packed {
+  std::uint64_t bytes = 0;  ///< contents without holes
+  Notes notes;
+};
+
+/// Writes the changes to `fd`, which remains the caller's. Contents are read through the
+/// container's view. What has vanished or changed its type since the scan is left out, and a file
+/// that shrinks or grows has the size that it had when it was opened: the next scan shows that.
+/// Blocks until the reader has taken all. After an error the pack is incomplete, and its reader
+/// finds that.
+Result<Packed> write_pack(const Tree& tree, const Changes& changes, int fd,
+                          const PackOptions& options);
+
+}  // namespace gcr::layer
