@@ -27,7 +27,7 @@ bool is_other_directory(const Entry* was, const Entry& now) {
 }
 
 bool differs(const Entry* was, const Entry& now) {
-  return was == nullptr || now.is_mapped || !was->is_settled || was->is_whiteout ||
+  return was == nullptr || now.is_mapped || !was->is_settled || was->is_absent() ||
          was->is_from_image != now.is_from_image || was->facts != now.facts;
 }
 
@@ -47,15 +47,12 @@ class Comparison {
  private:
   void compare(const std::string& path, const Entry& now) {
     if (has_rebuilt_ && is_below(path, rebuilt_)) {
-      if (!now.is_whiteout && !S_ISSOCK(now.facts.mode)) add(path, Action::kSend, now);
+      if (!now.is_absent()) add(path, Action::kSend, now);
       return;
     }
     const Entry* const was = entry_at(before_, path);
-    if (now.is_whiteout) {
-      if (was == nullptr || !was->is_whiteout) add(path, Action::kRemove, {});
-    } else if (S_ISSOCK(now.facts.mode)) {
-      // CRIU binds it again, if nothing else is there.
-      if (was == nullptr || !S_ISSOCK(was->facts.mode)) add(path, Action::kRemove, now);
+    if (now.is_absent()) {
+      if (was == nullptr || !was->is_absent()) add(path, Action::kRemove, now);
     } else if (S_ISDIR(now.facts.mode) && is_other_directory(was, now)) {
       add(path, Action::kRebuild, now);
       has_rebuilt_ = true;
@@ -91,7 +88,7 @@ class Comparison {
     }
     if (sent.empty()) return;
     for (const auto& [path, entry] : now_.entries) {
-      const bool is_file = entry.facts.links > 1 && !entry.is_whiteout;
+      const bool is_file = entry.facts.links > 1 && !entry.is_absent();
       if (is_file && sent.contains(entry.facts.id)) add(path, Action::kSend, entry);
     }
   }

@@ -117,8 +117,8 @@ Header header_of(const std::string& path, mode_t mode) {
 
 class Writer {
  public:
-  Writer(const Tree& tree, int fd, const PackOptions& options)
-      : tree_(tree), options_(options), archive_(fd) {}
+  Writer(const Tree& tree, int fd, std::uint64_t max_bytes)
+      : tree_(tree), max_bytes_(max_bytes), archive_(fd) {}
 
   Result<Packed> run(const Changes& changes) {
     void* const holes =
@@ -150,8 +150,7 @@ class Writer {
     }
     if (!status && is_gone(errno)) return {};
     if (!status) return Error::from_errno(errno, "cannot open it");
-    const bool is_same_type = ((status->stx_mode ^ change.entry.facts.mode) & S_IFMT) == 0;
-    if (!is_same_type || options_.left_out.contains(procfs::id_of(held))) return {};
+    if (((status->stx_mode ^ change.entry.facts.mode) & S_IFMT) != 0) return {};
     GCR_TRY(add_file(path, change.entry.facts, held, *status));
     return change.action == Action::kRebuild ? add_marker(path, kOpaqueName) : Status();
   }
@@ -229,10 +228,10 @@ class Writer {
   /// Zeros in place of what the file has lost meanwhile.
   Status add_data(const UniqueFd& file, const Extent& extent) {
     packed_.bytes += extent.bytes;
-    if (packed_.bytes > options_.max_bytes) {
+    if (packed_.bytes > max_bytes_) {
       return Error(Code::kResourceExhausted,
                    fmt::format("there is more than {}, which is the limit for writable layers",
-                               format_bytes(options_.max_bytes)));
+                               format_bytes(max_bytes_)));
     }
     for (std::uint64_t at = extent.offset; at < extent.end();) {
       const std::size_t wanted = std::min<std::uint64_t>(extent.end() - at, buffer_.size());
@@ -247,7 +246,7 @@ class Writer {
   }
 
   const Tree& tree_;
-  const PackOptions& options_;
+  const std::uint64_t max_bytes_;
   Archive archive_;
   UniqueMapping holes_;
   RawBytes buffer_{kReadBytes};
@@ -258,8 +257,8 @@ class Writer {
 }  // namespace
 
 Result<Packed> write_pack(const Tree& tree, const Changes& changes, int fd,
-                          const PackOptions& options) {
-  auto packed = Writer(tree, fd, options).run(changes);
+                          std::uint64_t max_bytes) {
+  auto packed = Writer(tree, fd, max_bytes).run(changes);
   if (packed) return packed;
   return packed.error().while_doing("cannot carry the container's own files in " +
                                     shown(tree.point));

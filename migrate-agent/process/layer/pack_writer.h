@@ -16,11 +16,6 @@
 
 namespace gcr::layer {
 
-struct PackOptions {
-  std::uint64_t max_bytes = 0;  ///< of contents without holes; kResourceExhausted if there are more
-  Files left_out;               ///< files that are carried by other means
-};
-
 struct Packed {
   std::uint64_t bytes = 0;  ///< contents without holes
   Notes notes;
@@ -29,9 +24,10 @@ struct Packed {
 /// Writes the changes to `fd`, which remains the caller's. Contents are read through the
 /// container's view. What has vanished or changed its type since the scan is left out, and a file
 /// that shrinks or grows has the size that it had when it was opened: the next scan shows that.
-/// Blocks until the reader has taken all. After an error the pack is incomplete, and its reader
-/// finds that.
+/// Blocks until the reader has taken all; the caller ignores SIGPIPE. kResourceExhausted if the
+/// contents without holes are more than `max_bytes`. After an error the pack is incomplete, and its
+/// reader finds that.
 Result<Packed> write_pack(const Tree& tree, const Changes& changes, int fd,
-                          const PackOptions& options);
+                          std::uint64_t max_bytes);
 
 }  // namespace gcr::layer

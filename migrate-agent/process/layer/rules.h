@@ -1,8 +1,8 @@
 // What of a container's file system is carried, and the bounds of it; both ends keep them.
 //
 // Not carried: Unix sockets, which CRIU binds again; attributes other than those of
-// is_carried_attribute(). An error: devices other than those of check_device(), and names that
-// begin with ".wh.", which have another meaning in a pack.
+// is_carried_attribute(); inode flags (chattr), access times. An error: devices other than those of
+// check_device(), and names that begin with ".wh.", which have another meaning in a pack.
 #pragma once
 
 #include <limits.h>

@@ -54,11 +54,11 @@ Facts facts_of(const struct statx& status) {
 
 class Scan {
  public:
-  Scan(const Tree& tree, const Limits& limits, const Files& mapped)
+  Scan(const Tree& tree, const Limits& limits, const KnownFiles& known)
       : tree_(tree),
         source_(tree.is_overlay() ? tree.upper : tree.view),
         limits_(limits),
-        mapped_(mapped) {}
+        known_(known) {}
 
   Result<Snapshot> run() {
     GCR_TRY(add(source_, "", "", {}));
@@ -79,14 +79,14 @@ class Scan {
   };
 
   Status read(const Directory& directory) {
-    std::set<std::string> known;
+    std::set<std::string> own;
     if (!directory.is_from_image) {
-      GCR_ASSIGN(known, names(source_, directory.path));
-      GCR_TRY(add_all(source_, known, directory));
+      GCR_ASSIGN(own, names(source_, directory.path));
+      GCR_TRY(add_all(source_, own, directory));
     }
     if (!directory.is_renamed) return {};
     GCR_ASSIGN(auto seen, names(tree_.view, directory.path));
-    std::erase_if(seen, [&](const std::string& name) { return known.contains(name); });
+    std::erase_if(seen, [&](const std::string& name) { return own.contains(name); });
     Directory of_image = directory;
     of_image.is_from_image = true;
     return add_all(tree_.view, seen, of_image);
@@ -196,9 +196,9 @@ class Scan {
   Status count_content(const std::string& path, Entry& entry, const struct statx& status,
                        bool is_shell) {
     if (entry.is_whiteout || S_ISDIR(status.stx_mode)) return {};
-    if (!mapped_.empty()) entry.is_mapped = is_mapped(path);
+    if (!known_.mapped.empty() || !known_.left_out.empty()) recognise(path, entry);
     const bool is_first = status.stx_nlink == 1 || ++names_[entry.facts.id] == 1;
-    if (!S_ISREG(status.stx_mode) || !is_first) return {};
+    if (!S_ISREG(status.stx_mode) || !is_first || entry.is_left_out) return {};
     entry.content_bytes = status.stx_size;
     if (!is_shell && !entry.is_from_image) {
       entry.content_bytes =
@@ -227,9 +227,11 @@ class Scan {
     return {};
   }
 
-  bool is_mapped(const std::string& path) const {
+  void recognise(const std::string& path, Entry& entry) const {
     const UniqueFd held = hold_beneath(tree_.view, path);
-    return held && mapped_.contains(procfs::id_of(held));
+    const auto id = held ? procfs::id_of(held) : procfs::FileId();
+    entry.is_mapped = known_.mapped.contains(id);
+    entry.is_left_out = known_.left_out.contains(id);
   }
 
   Error too_many() const {
@@ -240,7 +242,7 @@ class Scan {
   const Tree& tree_;
   const UniqueFd& source_;
   const Limits& limits_;
-  const Files& mapped_;
+  const KnownFiles& known_;
   const Time start_ = now();
   std::vector<Directory> directories_;
   std::map<procfs::FileId, std::uint32_t> names_;  ///< how many, of files that have several
@@ -251,8 +253,8 @@ class Scan {
 
 }  // namespace
 
-Result<Snapshot> scan(const Tree& tree, const Limits& limits, const Files& mapped) {
-  auto found = Scan(tree, limits, mapped).run();
+Result<Snapshot> scan(const Tree& tree, const Limits& limits, const KnownFiles& known) {
+  auto found = Scan(tree, limits, known).run();
   if (found) return found;
   return found.error().while_doing("the container's own files in " + shown(tree.point));
 }

@@ -2,6 +2,7 @@
 // it, the next scan shows. Any thread; blocking.
 #pragma once
 
+#include <sys/stat.h>
 #include <sys/types.h>
 
 #include <compare>
@@ -45,9 +46,13 @@ struct Entry {
   std::string redirect;             ///< the directory has that of another name of the image in it
   bool is_from_image = false;       ///< it is in no upper directory, but in one that was renamed
   bool is_mapped = false;           ///< a process may write to it without a trace
+  bool is_left_out = false;         ///< it is carried by other means
   std::uint64_t content_bytes = 0;  ///< without holes; 0 of further names of a file
   /// A later change has a later time. Times come from a clock that ticks every few milliseconds.
   bool is_settled = false;
+
+  /// The destination has nothing there.
+  bool is_absent() const { return is_whiteout || is_left_out || S_ISSOCK(facts.mode); }
 };
 
 /// By path.
@@ -62,11 +67,15 @@ struct Snapshot {
 /// Files by the identity that stat(2) shows in the container.
 using Files = std::set<procfs::FileId>;
 
+struct KnownFiles {
+  Files mapped;    ///< that processes map shared and writable: times do not show all changes
+  Files left_out;  ///< that are carried by other means, such as memory files of the job
+};
+
 /// Reads what the container has changed: the upper directory of an overlay, with what is in renamed
-/// directories of the image; all of a tmpfs, but not what is mounted in it. `mapped`: files that
-/// processes map shared and writable, whose changes times do not show.
+/// directories of the image; all of a tmpfs, but not what is mounted in it.
 /// kResourceExhausted if the tree exceeds the limits, kRefused or kUnsupported if something in it
 /// cannot be carried.
-Result<Snapshot> scan(const Tree& tree, const Limits& limits, const Files& mapped = {});
+Result<Snapshot> scan(const Tree& tree, const Limits& limits, const KnownFiles& known = {});
 
 }  // namespace gcr::layer

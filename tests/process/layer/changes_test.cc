@@ -112,6 +112,20 @@ TEST_P(EveryChange, IsSameAtTheDestination) {
 INSTANTIATE_TEST_SUITE_P(Layer, EveryChange, testing::ValuesIn(kCases),
                          [](const auto& info) { return info.param.name; });
 
+TEST_F(TwoContainers, ListingsShowEveryDifference) {
+  start();
+  for (const char* const change :
+       {"echo > new", "rm big", "printf X 1<> big", "chmod 4755 usr/bin/tool", "chown 1 data",
+        "touch -d 2001-01-01 usr", "ln -sfn x link", "ln etc/passwd etc/more",
+        "truncate -s 5 etc/hosts"}) {
+    source_->run(change);
+    EXPECT_THAT(differences(listing_of(source_->root()), listing_of(destination_->root())),
+                testing::Not(testing::IsEmpty()))
+        << change;
+    ASSERT_NO_FATAL_FAILURE(expect_carried()) << change;
+  }
+}
+
 TEST_F(TwoContainers, HardLinkOfTheImageIsBrokenWhenItIsWrittenTo) {
   start();
   source_->run("echo more >> hard2; ln usr/lib/two usr/lib/third");

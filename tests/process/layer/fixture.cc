@@ -71,22 +71,22 @@ void TwoContainers::use_tree(const std::string& point) {
   before_ = {};
 }
 
-Changes TwoContainers::next_changes(const Files& mapped) const {
-  const auto now = scan(*find(from_, point_), kLimits, mapped);
+Changes TwoContainers::next_changes(const KnownFiles& known) const {
+  const auto now = scan(*find(from_, point_), kLimits, known);
   if (!now) throw std::runtime_error(now.error().message());
   return changes(before_, *now);
 }
 
-Result<UniqueFd> TwoContainers::pack(const Changes& changes, const PackOptions& options) const {
+Result<UniqueFd> TwoContainers::pack(const Changes& changes, std::uint64_t max_bytes) const {
   UniqueFd file = memory_file();
-  GCR_TRY(write_pack(*find(from_, point_), changes, file.get(), options));
+  GCR_TRY(write_pack(*find(from_, point_), changes, file.get(), max_bytes));
   ::lseek(file.get(), 0, SEEK_SET);
   return file;
 }
 
-Result<Notes> TwoContainers::carry(const Files& mapped, const PackOptions& options) {
-  GCR_ASSIGN(Snapshot now, scan(*find(from_, point_), kLimits, mapped));
-  GCR_ASSIGN(const UniqueFd file, pack(changes(before_, now), options));
+Result<Notes> TwoContainers::carry(const KnownFiles& known) {
+  GCR_ASSIGN(Snapshot now, scan(*find(from_, point_), kLimits, known));
+  GCR_ASSIGN(const UniqueFd file, pack(changes(before_, now)));
   before_ = std::move(now);
   return apply_pack(*find(to_, point_), file.get(), kLimits);
 }

@@ -36,13 +36,13 @@ class TwoContainers : public testing::Test {
   void use_tree(const std::string& point);
 
   /// One round; the first takes all.
-  Result<Notes> carry(const Files& mapped = {}, const PackOptions& options = {64 * kMiB, {}});
+  Result<Notes> carry(const KnownFiles& known = {});
 
   /// What a scan now has to send.
-  Changes next_changes(const Files& mapped = {}) const;
+  Changes next_changes(const KnownFiles& known = {}) const;
 
   /// A pack in a file; read from its beginning.
-  Result<UniqueFd> pack(const Changes& changes, const PackOptions& options = {64 * kMiB, {}}) const;
+  Result<UniqueFd> pack(const Changes& changes, std::uint64_t max_bytes = kLimits.max_bytes) const;
 
   std::filesystem::path at_source(const std::string& path) const { return source_->root() / path; }
   std::filesystem::path at_destination(const std::string& path) const {

@@ -313,7 +313,7 @@ TEST_F(HostilePack, TruncatedPackIsRefusedWhereverItEnds) {
 TEST_F(HostilePack, PackOfAWriterThatFailedIsRefused) {
   source_->run("echo > new; seq 100000 > zlarge");
   const UniqueFd file = memory_file();
-  ASSERT_FALSE(write_pack(*find(from_, "/"), next_changes(), file.get(), {100 * kKiB, {}}));
+  ASSERT_FALSE(write_pack(*find(from_, "/"), next_changes(), file.get(), 100 * kKiB));
   ::lseek(file.get(), 0, SEEK_SET);
   const Status applied = apply(file);
   ASSERT_FALSE(applied);

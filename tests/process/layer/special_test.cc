@@ -165,7 +165,7 @@ TEST_F(ContainersFiles, FileOfManyExtentsIsCarried) {
   Limits limits{kGiB};
   auto now = scan(*find(from_, "/"), limits);
   ASSERT_TRUE(now) << now.error().message();
-  const auto packed = pack(changes({}, *now), {kGiB, {}});
+  const auto packed = pack(changes({}, *now), kGiB);
   ASSERT_TRUE(packed) << packed.error().message();
   const auto applied = apply_pack(*find(to_, "/"), packed->get(), limits);
   ASSERT_TRUE(applied) << applied.error().message();
@@ -192,8 +192,7 @@ TEST_F(ContainersFiles, SocketIsLeftOutAndNothingElseHasItsName) {
     at_source(name).string().copy(address.sun_path, sizeof(address.sun_path) - 1);
     ASSERT_EQ(::bind(bound.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
   }
-  const auto packed =
-      write_pack(*find(from_, "/"), next_changes(), memory_file().get(), {kMiB, {}});
+  const auto packed = write_pack(*find(from_, "/"), next_changes(), memory_file().get(), kMiB);
   ASSERT_TRUE(packed) << packed.error().message();
   EXPECT_THAT(packed->notes.list(), testing::SizeIs(3));
   EXPECT_THAT(packed->notes.list(), Contains(HasSubstr("the socket /hard1")));
@@ -241,7 +240,7 @@ TEST_F(ContainersFiles, WritesThroughAMappingAreCarriedIfItIsNamed) {
   void* const address = ::mmap(nullptr, 4, PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0);
   ASSERT_NE(address, MAP_FAILED);
   std::memcpy(address, "5678", 4);
-  const Files mapped{procfs::id_of(file)};
+  const KnownFiles mapped{{procfs::id_of(file)}, {}};
   ASSERT_TRUE(gcr::test::wait_until([&] { return carry() && next_changes().empty(); }));
   std::memcpy(address, "9abc", 4);
   EXPECT_THAT(next_changes(mapped), testing::SizeIs(1));
@@ -250,13 +249,18 @@ TEST_F(ContainersFiles, WritesThroughAMappingAreCarriedIfItIsNamed) {
   EXPECT_EQ(read(at_destination("etc/passwd")), "9abc\n");
 }
 
-TEST_F(ContainersFiles, FilesThatAreCarriedByOtherMeansAreLeftOut) {
+TEST_F(ContainersFiles, NothingHasTheNamesOfFilesThatAreCarriedByOtherMeans) {
   start();
-  source_->run("echo a > mine; echo b > other; ln mine second");
-  ASSERT_TRUE(carry({}, {kMiB, {procfs::id_of(at_source("mine").string())}}));
-  EXPECT_FALSE(fs::exists(at_destination("mine")));
-  EXPECT_FALSE(fs::exists(at_destination("second")));
+  source_->run("echo a > mine; echo b > other; ln mine second; echo > etc/passwd");
+  const procfs::FileId mine = procfs::id_of(at_source("mine").string());
+  const procfs::FileId of_image = procfs::id_of(at_source("etc/passwd").string());
+  ASSERT_NO_FATAL_FAILURE(expect_carried()) << "before it was known";
+  ASSERT_TRUE(carry({{}, {mine, of_image}}));
+  for (const char* const name : {"mine", "second", "etc/passwd"}) {
+    EXPECT_FALSE(fs::exists(at_destination(name))) << name;
+  }
   EXPECT_TRUE(fs::exists(at_destination("other")));
+  expect_carried();
 }
 
 TEST_F(ContainersFiles, FileThatChangesWhileItIsPackedIsSentAgain) {
@@ -271,7 +275,7 @@ TEST_F(ContainersFiles, FileThatChangesWhileItIsPackedIsSentAgain) {
   ASSERT_EQ(::pipe2(pipe, O_CLOEXEC), 0);
   Result<Packed> packed = Error(Code::kInternal, "not done");
   std::thread writer([&, to = UniqueFd(pipe[1])] {
-    packed = write_pack(*find(from_, "/"), changes({}, *now), to.get(), {64 * kMiB, {}});
+    packed = write_pack(*find(from_, "/"), changes({}, *now), to.get(), 64 * kMiB);
   });
   const UniqueFd from(pipe[0]);
   const UniqueFd file = memory_file();
@@ -312,7 +316,7 @@ TEST_F(ContainersFiles, LayerBeyondTheLimitIsRefused) {
   EXPECT_EQ(beyond.error().code(), Code::kResourceExhausted);
   EXPECT_THAT(beyond.error().message(), HasSubstr("2 MiB"));
   EXPECT_EQ(scan(*find(from_, "/"), {kGiB, 3}).error().code(), Code::kResourceExhausted);
-  EXPECT_EQ(pack(next_changes(), {2 * kMiB, {}}).error().code(), Code::kResourceExhausted);
+  EXPECT_EQ(pack(next_changes(), 2 * kMiB).error().code(), Code::kResourceExhausted);
   const auto file = pack(next_changes());
   ASSERT_TRUE(file);
   EXPECT_EQ(apply_pack(*find(to_, "/"), file->get(), {2 * kMiB}).error().code(),
@@ -323,7 +327,7 @@ TEST_F(ContainersFiles, PackThatCannotBeWrittenOrReadSaysWhy) {
   start();
   source_->run("echo > new");
   const UniqueFd full(::open("/dev/full", O_WRONLY));
-  const auto packed = write_pack(*find(from_, "/"), next_changes(), full.get(), {kMiB, {}});
+  const auto packed = write_pack(*find(from_, "/"), next_changes(), full.get(), kMiB);
   ASSERT_FALSE(packed);
   EXPECT_EQ(packed.error().code(), Code::kResourceExhausted) << packed.error().message();
   EXPECT_EQ(apply_pack(*find(to_, "/"), full.get(), kLimits).error().code(), Code::kIo);
