@@ -144,11 +144,8 @@ class Writer {
     }
     const UniqueFd held = hold_beneath(tree_.view, path);
     const auto status = held ? look(held, "") : std::nullopt;
-    if (!status && errno == EXDEV) {
-      packed_.notes.add(fmt::format("{} is a mount point and not carried", shown_path(path)));
-      return {};
-    }
-    if (!status && is_gone(errno)) return {};
+    // A mount point is the engine's: Trees lists it.
+    if (!status && (is_gone(errno) || errno == EXDEV)) return {};
     if (!status) return Error::from_errno(errno, "cannot open it");
     if (((status->stx_mode ^ change.entry.facts.mode) & S_IFMT) != 0) return {};
     GCR_TRY(add_file(path, change.entry.facts, held, *status));

@@ -18,15 +18,15 @@ namespace gcr::layer {
 
 struct Packed {
   std::uint64_t bytes = 0;  ///< contents without holes
-  Notes notes;
+  Notes notes;              ///< sockets
 };
 
 /// Writes the changes to `fd`, which remains the caller's. Contents are read through the
-/// container's view. What has vanished or changed its type since the scan is left out, and a file
-/// that shrinks or grows has the size that it had when it was opened: the next scan shows that.
-/// Blocks until the reader has taken all; the caller ignores SIGPIPE. kResourceExhausted if the
-/// contents without holes are more than `max_bytes`. After an error the pack is incomplete, and its
-/// reader finds that.
+/// container's view. Mount points, and what has vanished or changed its type since the scan, are
+/// left out; a file that shrinks or grows has the size that it had when it was opened: the next
+/// scan shows that. Blocks until the reader has taken all; the caller ignores SIGPIPE.
+/// kResourceExhausted if the contents without holes are more than `max_bytes`. After an error the
+/// pack is incomplete, and its reader finds that.
 Result<Packed> write_pack(const Tree& tree, const Changes& changes, int fd,
                           std::uint64_t max_bytes);
 
