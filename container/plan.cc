@@ -25,24 +25,22 @@ Plan leave(const std::string& reason) {
 }
 
 /// Sets the key if the container has not received a job yet.
-Status plan_receipt(const std::string& name, const std::string& key, const RuntimeConfig& config,
-                    Plan& plan) {
-  GCR_ASSIGN(const auto received, Received::open(config.state));
-  GCR_ASSIGN(const bool before, received.has(name));
+Status plan_receipt(const std::string& key, const RuntimeConfig& config, Plan& plan) {
+  GCR_ASSIGN(const bool before, has_received(config.state, key));
   if (before) {
     plan.note = "it has received a job before: its program is started";
     return {};
   }
   plan.note = "it waits for the job of migration " + key;
   plan.insertion->key = key;
-  plan.receiver = name;
+  plan.receives = true;
   return {};
 }
 
 }  // namespace
 
 Result<Plan> plan_container(const Spec& spec, const std::filesystem::path& bundle,
-                            const std::string& container, const RuntimeConfig& config) {
+                            const RuntimeConfig& config) {
   if (const auto reason = out_of_scope(spec)) return leave(*reason);
   GCR_ASSIGN(const auto key, receive_key(spec));
   if (const auto reason = unfit_with_image(spec, bundle)) {
@@ -53,10 +51,7 @@ Result<Plan> plan_container(const Spec& spec, const std::filesystem::path& bundl
   GCR_ASSIGN(const auto init, find_init(config));
   GCR_ASSIGN(const auto library, find_library(config));
   plan.insertion = Insertion{init, library, std::nullopt, config.allow_userfaultfd};
-  if (key) {
-    GCR_ASSIGN(const std::string name, receiver_name(spec, container));
-    GCR_TRY(plan_receipt(name, *key, config, plan));
-  }
+  if (key) GCR_TRY(plan_receipt(*key, config, plan));
   return plan;
 }
 

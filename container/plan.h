@@ -12,13 +12,13 @@ namespace gcr::container {
 struct Plan {
   std::optional<Insertion> insertion;  ///< none: the container is left as it is
   std::string note;                    ///< for the log, a clause about the container; may be empty
-  std::string receiver;  ///< receiver_name() if the container receives a job now; else empty
+  bool receives = false;               ///< the container waits for a job
 };
 
-/// Examines the configuration, the image and the record of containers that have received a job.
-/// `container` is the id. Fails if the container asks to receive a job and cannot: started instead,
-/// its program would run twice. Also fails if gcr-init or the preload library is not installed.
+/// Examines the configuration, the image and the notes of jobs that have come. Fails if the
+/// container asks to receive a job and cannot: started instead, its program would run twice. Also
+/// fails if gcr-init or the preload library is not installed.
 Result<Plan> plan_container(const Spec& spec, const std::filesystem::path& bundle,
-                            const std::string& container, const RuntimeConfig& config);
+                            const RuntimeConfig& config);
 
 }  // namespace gcr::container

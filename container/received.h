@@ -1,37 +1,20 @@
-// Which containers have received a job. A container does that once: if it is started again, by its
-// engine or by hand, it starts its program, because no job comes a second time.
+// Which migrations have brought their jobs. A container receives once: the agent notes the key of a
+// migration when its job is about to run in the container. If the engine starts that container
+// again, it starts its program, because no job comes a second time. Until then a container that is
+// started again waits again.
 //
-// A note is an empty file in a directory that only root may write to. Names are those of
-// receiver_name().
+// A note is an empty file that has the key as its name, in a directory that only root may write to.
 #pragma once
 
 #include <filesystem>
 #include <string>
 
 #include "src/base/result.h"
-#include "src/base/unique_fd.h"
 
 namespace gcr::container {
 
-class Received {
- public:
-  /// Opens the directory; creates it if necessary. kRefused if another user may write to it.
-  static Result<Received> open(const std::filesystem::path& path);
-
-  /// Returns whether the container has received a job.
-  Result<bool> has(const std::string& name) const;
-
-  /// Records that it has. On disk when this returns.
-  Status add(const std::string& name) const;
-
-  const std::filesystem::path& path() const { return path_; }
-
- private:
-  Received(std::filesystem::path path, UniqueFd folder)
-      : path_(std::move(path)), folder_(std::move(folder)) {}
-
-  std::filesystem::path path_;
-  UniqueFd folder_;
-};
+/// Returns whether the job of the migration with this key has come. kRefused if another user may
+/// write to the directory.
+Result<bool> has_received(const std::filesystem::path& directory, const std::string& key);
 
 }  // namespace gcr::container

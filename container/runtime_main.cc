@@ -24,7 +24,6 @@
 #include "container/command_line.h"
 #include "container/last_pid.h"
 #include "container/plan.h"
-#include "container/received.h"
 #include "container/report.h"
 #include "container/runtime_config.h"
 #include "container/spec.h"
@@ -80,39 +79,38 @@ class Runtime {
   Result<int> run() {
     GCR_ASSIGN(const fs::path next, next_runtime(config_));
     if (!command_.creates()) return become(next, command_.words);
-    GCR_ASSIGN(const std::string receiver, edit());
-    if (receiver.empty()) return become(next, command_.words);
-    return create_receiver(next, receiver);
+    GCR_ASSIGN(const bool receives, edit());
+    return receives ? create_receiver(next) : become(next, command_.words);
   }
 
  private:
-  /// Edits the configuration; returns under which name the container receives a job, if it does.
-  Result<std::string> edit() const {
+  /// Edits the configuration; returns whether the container receives a job.
+  Result<bool> edit() const {
     const fs::path path = command_.spec_path();
     GCR_ASSIGN(const std::string text, read_file(path));
     auto spec = parse_spec(text);
     if (!spec) return spec.error().while_doing(path.string());
-    auto plan = plan_container(*spec, command_.bundle, command_.container, config_);
+    auto plan = plan_container(*spec, command_.bundle, config_);
     if (!plan) return plan.error().while_doing("container " + command_.container);
-    if (!plan->receiver.empty() && command_.verb() == "run" && !command_.detach) {
+    if (plan->receives && command_.verb() == "run" && !command_.detach) {
       return Error(Code::kUnsupported, about(command_.container,
                                              "it cannot receive a job in the foreground: use "
                                              "`create`, or `run --detach`"));
     }
     if (!plan->note.empty()) log_line(config_.log, about(command_.container, plan->note));
-    if (!plan->insertion) return std::string();
+    if (!plan->insertion) return false;
     insert(*spec, *plan->insertion);
     GCR_TRY(replace_file(path, spec->dump()));
-    return plan->receiver;
+    return plan->receives;
   }
 
-  Result<int> create_receiver(const fs::path& next, const std::string& receiver) {
-    GCR_ASSIGN(const auto received, Received::open(config_.state));
+  /// Makes room for the job's PIDs before any other process of the container can take them.
+  Result<int> create_receiver(const fs::path& next) {
     const bool own_file = command_.pid_file.empty();
-    if (own_file) command_.add_pid_file(received.path() / fmt::format(".{}.pid", ::getpid()));
+    if (own_file) command_.add_pid_file(fs::absolute(command_.bundle) / "gcr-runtime.pid");
     const auto status = run_next(next, command_.words);
     if (!status || *status != 0) return status;
-    const Status done = reserve(received, receiver);
+    const Status done = make_room();
     if (own_file) ::unlink(command_.pid_file.c_str());
     if (done) return 0;
     // Its engine must not start a container that no job can be restored in.
@@ -120,10 +118,9 @@ class Runtime {
     return done.error().while_doing("container " + command_.container);
   }
 
-  Status reserve(const Received& received, const std::string& receiver) const {
+  Status make_room() const {
     GCR_ASSIGN(const pid_t init, read_pid_file(command_.pid_file));
-    GCR_TRY(raise_last_pid(init));
-    return received.add(receiver);
+    return raise_last_pid(init);
   }
 
   CommandLine command_;
@@ -158,7 +155,7 @@ Result<std::string> edited(const std::string& text, const RuntimeConfig& config)
                    "a hook cannot make a container that receives a job: use --runtime gcr-runtime");
     }
   }
-  GCR_ASSIGN(const Plan plan, plan_container(spec, ".", "", config));
+  GCR_ASSIGN(const Plan plan, plan_container(spec, ".", config));
   if (!plan.note.empty()) log_line(config.log, "precreate: " + plan.note);
   if (!plan.insertion) return text;
   insert(spec, *plan.insertion);

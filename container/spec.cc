@@ -14,7 +14,6 @@ namespace {
 
 constexpr std::string_view kPreload = "LD_PRELOAD=";
 constexpr std::string_view kPreloadSeparators = ": ";
-constexpr std::size_t kMaxNameBytes = 200;
 /// Programs that work only as PID 1; podman takes all but the first one for systemd.
 constexpr std::string_view kInitSystems[] = {"/init", "/sbin/init", "/usr/sbin/init",
                                              "/usr/local/sbin/init"};
@@ -90,13 +89,6 @@ std::string receive_variable(const Spec& spec) {
     if (each.starts_with(prefix)) return each.substr(prefix.size());
   }
   return {};
-}
-
-bool is_file_name(std::string_view name) {
-  constexpr std::string_view kAllowed =
-      "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-";
-  return !name.empty() && name != "." && name != ".." && name.size() <= kMaxNameBytes &&
-         name.find_first_not_of(kAllowed) == std::string_view::npos;
 }
 
 bool lists(std::string_view preload, std::string_view library) {
@@ -207,20 +199,6 @@ Result<std::optional<std::string>> receive_key(const Spec& spec) {
 std::filesystem::path root_of(const Spec& spec, const std::filesystem::path& bundle) {
   const std::string path = text(member(spec, "root"), "path");
   return path.empty() ? std::filesystem::path() : bundle / path;
-}
-
-Result<std::string> receiver_name(const Spec& spec, const std::string& container) {
-  const std::string sandbox = annotation(spec, "io.kubernetes.cri.sandbox-id");
-  const std::string in_pod = annotation(spec, "io.kubernetes.cri.container-name");
-  const bool of_pod = !sandbox.empty() && !in_pod.empty();
-  // No id has a colon.
-  const std::string name = of_pod ? sandbox + ":" + in_pod : container;
-  const bool valid = of_pod ? is_file_name(sandbox) && is_file_name(in_pod) : is_file_name(name);
-  if (valid && name.size() <= kMaxNameBytes) return name;
-  return Error(Code::kInvalidArgument,
-               fmt::format("the container's id has other characters than letters, digits, '_', '.' "
-                           "and '-', or more than {}",
-                           kMaxNameBytes));
 }
 
 void insert(Spec& spec, const Insertion& insertion) {

@@ -31,11 +31,6 @@ Result<std::optional<std::string>> receive_key(const Spec& spec);
 /// Returns the root directory; empty if the configuration has none.
 std::filesystem::path root_of(const Spec& spec, const std::filesystem::path& bundle);
 
-/// Returns the name under which it is recorded that this container has received a job. In a pod
-/// that is the name of the sandbox and of the container in it, because a restarted one has another
-/// id. kInvalidArgument if a part cannot be a file name.
-Result<std::string> receiver_name(const Spec& spec, const std::string& container);
-
 /// What is put into a container.
 struct Insertion {
   std::filesystem::path init;

@@ -97,23 +97,6 @@ TEST(Spec, RootIsInTheBundleUnlessItIsAbsolute) {
   EXPECT_EQ(root_of(spec, "/bundle"), "/var/image");
 }
 
-TEST(Spec, ReceiverHasTheNameOfItsContainer) {
-  EXPECT_EQ(receiver_name(container(), "a_B.c-1").value(), "a_B.c-1");
-  for (const std::string& id : {std::string(), std::string("."), std::string(".."),
-                                std::string("a/b"), std::string("a:b"), std::string(201, 'a')}) {
-    EXPECT_FALSE(receiver_name(container(), id)) << id;
-  }
-}
-
-TEST(Spec, ReceiverInAPodHasTheNameOfItsSandboxAndItsOwn) {
-  Spec spec = container();
-  spec["annotations"] = {{"io.kubernetes.cri.sandbox-id", "5a"},
-                         {"io.kubernetes.cri.container-name", "main"}};
-  EXPECT_EQ(receiver_name(spec, "id").value(), "5a:main");
-  spec["annotations"]["io.kubernetes.cri.container-name"] = "../main";
-  EXPECT_FALSE(receiver_name(spec, "id"));
-}
-
 /// A profile after the call is allowed in it.
 std::string allowed(const char* profile) {
   Spec seccomp = Spec::parse(profile);
