@@ -71,8 +71,20 @@ bool is_below(const MountTable& table, std::uint64_t id, std::uint64_t top) {
 /// Returns whether a mount does not change what CRIU reads: it is a part of the same procfs in its
 /// own place, as for read-only parts, or it covers a file that CRIU never reads.
 bool is_harmless(const Mount& mount, const Mount& proc) {
-  static constexpr std::array<std::string_view, 4> kUnread = {
-      "/proc/kallsyms", "/proc/kcore", "/proc/kmsg", "/proc/sys/fs/binfmt_misc"};
+  // Container engines cover most of these.
+  static constexpr std::array<std::string_view, 13> kUnread = {"/proc/acpi",
+                                                               "/proc/asound",
+                                                               "/proc/interrupts",
+                                                               "/proc/kallsyms",
+                                                               "/proc/kcore",
+                                                               "/proc/keys",
+                                                               "/proc/kmsg",
+                                                               "/proc/latency_stats",
+                                                               "/proc/sched_debug",
+                                                               "/proc/scsi",
+                                                               "/proc/sys/fs/binfmt_misc",
+                                                               "/proc/timer_list",
+                                                               "/proc/timer_stats"};
   if (std::ranges::find(kUnread, mount.point) != kUnread.end()) return true;
   return mount.device == proc.device && mount.point == proc.point + mount.root;
 }

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <chrono>
 #include <cstdlib>
@@ -113,6 +114,20 @@ UniqueFd hold(const std::string& path) {
   return UniqueFd(::open(path.c_str(), O_PATH | O_CLOEXEC));
 }
 
+int own_proc() {
+  static const UniqueFd proc(::open("/proc", O_PATH | O_DIRECTORY | O_CLOEXEC));
+  return proc.get();
+}
+
+std::string read_own_proc(const std::string& path) {
+  const UniqueFd file(::openat(own_proc(), path.c_str(), O_RDONLY | O_CLOEXEC));
+  std::string text;
+  std::array<char, 1 << 16> part;
+  ssize_t got = 0;
+  while ((got = ::read(file.get(), part.data(), part.size())) > 0) text.append(part.data(), got);
+  return got == 0 ? text : "";
+}
+
 UniqueFd open_regular(const UniqueFd& held) {
   // AT_STATX_DONT_SYNC: do not ask a file server.
   struct statx status {};
@@ -123,8 +138,8 @@ UniqueFd open_regular(const UniqueFd& held) {
     errno = EINVAL;
     return {};
   }
-  const std::string path = "/proc/self/fd/" + std::to_string(held.get());
-  return UniqueFd(::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
+  const std::string path = "self/fd/" + std::to_string(held.get());
+  return UniqueFd(::openat(own_proc(), path.c_str(), O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
 }
 
 std::string read_text(const std::string& path) {

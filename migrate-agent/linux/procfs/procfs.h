@@ -30,6 +30,14 @@ bool send_signal(int pidfd, int signal_number);
 /// first for names that come from a process. None, with errno set, if there is no such file.
 UniqueFd hold(const std::string& path);
 
+/// A descriptor of the agent's /proc. Paths below it ("self/fd/3") also work in a thread that has
+/// entered another mount namespace, where "/proc" is another directory. Lives as long as the
+/// process; the first call must not come from such a thread.
+int own_proc();
+
+/// Returns the content of a file below own_proc(), as read_text() does.
+std::string read_own_proc(const std::string& path);
+
 /// Opens a held file for reading if it is a regular file. None, with errno set, if it is of another
 /// kind (EINVAL) or cannot be opened.
 UniqueFd open_regular(const UniqueFd& held);
