@@ -7,6 +7,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <poll.h>
 #include <signal.h>
 #include <unistd.h>
@@ -215,6 +216,36 @@ bool Group::contains(const procfs::Process& process) const {
   if (!freezer_) return false;
   const auto group = group_of(*freezer_, process.pid());
   return group && freezer_->directory_of(*group) == directory_ && !process.has_ended();
+}
+
+Result<Group> group_in_container(const std::vector<Hierarchy>& hierarchies,
+                                 const std::string& parent, const std::string& name) {
+  const auto freezer = find(hierarchies, kFreezer);
+  if (!freezer) return Group();
+  const auto directory = freezer->directory_of(parent);
+  if (directory) return Group({*freezer}, directory->lexically_relative(freezer->mount) / name);
+  return Error(Code::kUnsupported,
+               fmt::format("the control group {} of the container is not visible here", parent));
+}
+
+Result<std::vector<UniqueFd>> entries_of(const std::vector<Hierarchy>& hierarchies, pid_t pid,
+                                         const Group& group) {
+  GCR_ASSIGN(std::vector<UniqueFd> files, group.entries());
+  const auto freezer = find(hierarchies, kFreezer);
+  for (const Hierarchy& hierarchy : hierarchies) {
+    if (freezer && hierarchy.mount == freezer->mount) continue;
+    GCR_ASSIGN(const std::string name, group_of(hierarchy, pid));
+    const auto directory = hierarchy.directory_of(name);
+    if (!directory) {
+      return Error(
+          Code::kUnsupported,
+          fmt::format("the control group {} of process {} is not visible here", name, pid));
+    }
+    const fs::path path = *directory / kProcesses;
+    UniqueFd& file = files.emplace_back(::open(path.c_str(), O_WRONLY | O_CLOEXEC));
+    if (!file) return Error::from_errno(errno, "cannot open " + path.string());
+  }
+  return files;
 }
 
 std::set<std::string> empty_groups(const std::vector<Hierarchy>& hierarchies) {

@@ -5,7 +5,8 @@
 //
 // Groups are created at the top of the hierarchy, which belongs to root, and not below the group of
 // the process: in version 2 the owner of a delegated group may move processes among the groups
-// below it, and so out of a frozen one.
+// below it, and so out of a frozen one. A container's groups belong to its engine, which is root
+// too, so the group of a copy that arrives in a container is below them.
 //
 // Signals to a frozen process take effect: SIGCONT ends a stop, and the process runs when it is
 // thawed; SIGKILL ends the process (in version 1 only when it is thawed). Moving a process into
@@ -107,6 +108,18 @@ class Group {
   std::optional<Hierarchy> freezer_;
   std::filesystem::path directory_;  ///< in the hierarchy that can freeze
 };
+
+/// Returns a group of this name below that of a container. `parent`: the container's group in the
+/// hierarchy that can freeze, as /proc/PID/cgroup names it. Only there does it differ from the
+/// container's own groups, so all limits of the container hold. kUnsupported if the parent is not
+/// visible here.
+Result<Group> group_in_container(const std::vector<Hierarchy>& hierarchies,
+                                 const std::string& parent, const std::string& name);
+
+/// Opens the files to which a process writes "0" in order to join the groups that `pid` is in, and
+/// `group` in the hierarchy that can freeze. kNotFound if `pid` is gone.
+Result<std::vector<UniqueFd>> entries_of(const std::vector<Hierarchy>& hierarchies, pid_t pid,
+                                         const Group& group);
 
 /// Returns the names of the migrations' groups that have no processes.
 std::set<std::string> empty_groups(const std::vector<Hierarchy>& hierarchies);
