@@ -14,7 +14,7 @@
 
 namespace gcr::control {
 
-inline constexpr std::uint32_t kProtocolVersion = 16;
+inline constexpr std::uint32_t kProtocolVersion = 17;
 /// Longest messages: of an agent; a Hello; a request of an operator or local user.
 inline constexpr std::size_t kMaxMessageBytes = 16u << 20;
 inline constexpr std::size_t kMaxHelloBytes = 4u << 10;
