@@ -16,6 +16,7 @@
 
 #include "migrate-agent/linux/procfs/directory.h"
 #include "migrate-agent/linux/procfs/mount_namespace.h"
+#include "migrate-agent/process/layer/beneath.h"
 
 namespace gcr::layer {
 namespace {
@@ -161,6 +162,26 @@ Result<Trees> trees_of(pid_t init) {
   UniqueFd root = procfs::hold_root(init);
   if (!root) return Error::from_errno(errno, fmt::format("cannot open the root of {}", init));
   return Finder(init, std::move(root)).run();
+}
+
+bool is_carried(const Trees& trees, const std::string& path) {
+  const auto is_in = [&path](const std::string& point) {
+    return point == "/" || path == point || path.starts_with(point + "/");
+  };
+  const Tree* tree = nullptr;
+  std::size_t longest = 0;
+  for (const Tree& one : trees.trees) {
+    if (!is_in(one.point) || one.point.size() < longest) continue;
+    tree = &one;
+    longest = one.point.size();
+  }
+  const bool is_in_volume = std::ranges::any_of(trees.volumes, [&](const Volume& volume) {
+    return volume.point.size() > longest && is_in(volume.point);
+  });
+  if (tree == nullptr || is_in_volume) return false;
+  if (!tree->is_overlay()) return true;
+  const std::size_t name = path.find_first_not_of('/');
+  return name != path.npos && static_cast<bool>(hold_beneath(tree->upper, path.substr(name)));
 }
 
 const Tree* find(const Trees& trees, std::string_view point) {

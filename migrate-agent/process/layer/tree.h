@@ -45,6 +45,11 @@ struct Trees {
 /// root is writable, and no overlay that this host has mounted with this upper directory.
 Result<Trees> trees_of(pid_t init);
 
+/// Whether a file of the container is carried: it is in a tmpfs tree, or the container has made or
+/// changed it in the layer of its root. Not known of files in directories of the image that were
+/// renamed: false.
+bool is_carried(const Trees& trees, const std::string& path);
+
 /// The tree at that point; null if there is none.
 const Tree* find(const Trees& trees, std::string_view point);
 
