@@ -373,18 +373,18 @@ Result<std::set<std::string>> file_names(const fs::path& directory) {
   return names;
 }
 
-Status rename_removed_files(const fs::path& directory) {
+Result<bool> rename_removed_files(const fs::path& directory, const fs::path& there) {
   const fs::path path = directory / kFilesImage;
   GCR_ASSIGN(const auto removed, removed_files(directory));
-  if (removed.empty()) return {};
+  if (removed.empty()) return false;
   GCR_ASSIGN(auto entries, read_records<wire::FileEntry>(path, kFilesMagic));
   for (wire::FileEntry& entry : entries) {
     if (entry.has_reg() && removed.contains(entry.reg().id())) {
-      entry.mutable_reg()->set_name(fs::path(launch::kRemovedFiles) /
-                                    std::to_string(entry.reg().id()));
+      entry.mutable_reg()->set_name(there / std::to_string(entry.reg().id()));
     }
   }
-  return write_file(path, image_of(kFilesMagic, entries));
+  GCR_TRY(write_file(path, image_of(kFilesMagic, entries)));
+  return true;
 }
 
 Result<std::string> rename_files(const std::string& image,

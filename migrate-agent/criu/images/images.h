@@ -135,9 +135,10 @@ Result<std::map<pid_t, AddressRanges>> rseq_areas(const std::filesystem::path& d
 /// whole, or names files in a way that our dumps do not.
 Result<std::set<std::string>> file_names(const std::filesystem::path& directory);
 
-/// Gives removed files, which CRIU would make again in their old directories, names below
-/// launch::kRemovedFiles. kDataLoss as above.
-Status rename_removed_files(const std::filesystem::path& directory);
+/// Gives removed files, which CRIU would make again in their old directories, names in `there`.
+/// Whether there are any; kDataLoss as above.
+Result<bool> rename_removed_files(const std::filesystem::path& directory,
+                                  const std::filesystem::path& there);
 /// The content of kFilesImage with other names. kDataLoss if it is not whole.
 Result<std::string> rename_files(const std::string& image,
                                  const std::map<std::string, std::string>& renamed);

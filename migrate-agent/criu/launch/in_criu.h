@@ -90,6 +90,10 @@ namespace gcr::criu::names {
 /// changes and removes nothing by name. If the file is missing or damaged, there are no members.
 void restrict_to_members();
 
+/// Before CRIU enters the mount namespace of a process: from now on it reads its cache of the
+/// kernel's features as the agent has it, and writes none.
+void keep_kernel_features();
+
 /// The mode that an open with these flags has as its next argument; 0 if it has none.
 inline mode_t mode_in(va_list rest, int flags) {
   const bool creates = (flags & O_CREAT) != 0 || (flags & O_TMPFILE) == O_TMPFILE;

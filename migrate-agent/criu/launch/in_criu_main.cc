@@ -2,7 +2,9 @@
 // preloaded, and each part is in force where its descriptor is (launch.h). Other programs that run
 // with this object (a shell that starts CRIU) are not affected.
 //
-// 1. It enters the mount namespace of the process that it dumps. The agent executes CRIU in its own
+// 1. It enters the mount namespace of the process that it dumps, or of the container that it
+// restores
+//    a process into. The agent executes CRIU in its own
 //    mount namespace, so that CRIU's file, its loader and its libraries are the agent's. Once they
 //    are mapped, and before main(), CRIU enters the namespace that the agent holds, and waits until
 //    the agent has checked what it sees there.
@@ -64,6 +66,7 @@ void load_plugin() {
 }
 
 void enter() {
+  gcr::criu::names::keep_kernel_features();
   if (setns(kMountsFd, CLONE_NEWNS) != 0 || fchdir(kImagesFd) != 0) {
     fail_and_exit(kControlFd, Step::kEnterNamespaces);
   }
@@ -84,9 +87,9 @@ __attribute__((constructor)) void begin() {
   if (unsetenv("LD_PRELOAD") != 0) fail_and_exit(kControlFd, Step::kEnterNamespaces);
   leaves_out = has(kMemoryFd);
   holds = has(kHoldFd);
-  if (!holds || stat("inventory.img", &first_file) != 0) first_file.st_ino = 0;
   if (has(kPluginFd)) load_plugin();
-  if (has(kMountsFd)) enter();
+  if (has(kMountsFd)) enter();  // after it the images directory is the working directory
+  if (!holds || stat("inventory.img", &first_file) != 0) first_file.st_ino = 0;
   close(kLibraryFd);
 }
 

@@ -5,7 +5,8 @@
 // another file there, or a symbolic link, at any moment. So each of these calls is made with the
 // file system ids, the groups and the effective capabilities of the member that the task becomes:
 // the kernel then allows what that member could do by itself, wherever the name leads. Files that
-// had been removed are made below kRemovedFiles instead, which is root's alone.
+// had been removed are made below kRemovedFiles or kRemovedInContainer instead, which is root's
+// alone.
 #include <errno.h>
 #include <linux/capability.h>
 #include <stddef.h>
@@ -31,6 +32,12 @@ pid_t criu = 0;          ///< the process that restricts; 0: none yet
 char* rights = nullptr;  ///< kMemberRights, for good
 std::size_t rights_size = 0;
 struct stat root_directory;
+
+/// CRIU's cache of the kernel's features, as the agent's mount namespace has it; names in the
+/// process's would be hostile. -1: there is none.
+constexpr char kFeatures[] = "/run/criu.kdat";
+constexpr int kNotEntered = -2;
+int features = kNotEntered;
 
 /// An integer of a system call's result, with errno.
 template <class... Arguments>
@@ -151,12 +158,17 @@ bool is_root_directory(int directory) {
 
 bool begins(const char* path, const char* with) { return strncmp(path, with, strlen(with)) == 0; }
 
-/// Whether the name is below kRemovedFiles. The agent has named these: nothing in them leads out.
+/// Whether a name, without the first slash, is below this directory.
+bool is_below(const char* name, const char* directory) {
+  const std::size_t length = strlen(directory + 1);
+  return strncmp(name, directory + 1, length) == 0 && name[length] == '/';
+}
+
+/// Whether it is a name that the agent has given to a removed file: nothing in them leads out.
 bool is_removed_file(int directory, const char* path) {
-  constexpr std::size_t kLength = sizeof(launch::kRemovedFiles) - 1;
   if (path[0] != '/' && !is_root_directory(directory)) return false;
   const char* const name = path[0] == '/' ? path + 1 : path;
-  return strncmp(name, launch::kRemovedFiles + 1, kLength - 1) == 0 && name[kLength - 1] == '/';
+  return is_below(name, launch::kRemovedFiles) || is_below(name, launch::kRemovedInContainer);
 }
 
 /// What a task opens by name is either the process's, from the root directory on, or CRIU's own:
@@ -194,6 +206,14 @@ int open_executable(int directory, const char* path, int flags) {
   return file;
 }
 
+/// The cache is read, and never written.
+int open_features(const char* path) {
+  if (features >= 0 && strcmp(path, kFeatures) == 0)
+    return call(SYS_fcntl, features, F_DUPFD_CLOEXEC, 0);
+  errno = features >= 0 ? EROFS : ENOENT;
+  return -1;
+}
+
 /// A lease on a regular file would delay its open by up to /proc/sys/fs/lease-break-time.
 int open_without_waiting(int directory, const char* path, int flags, mode_t mode) {
   struct stat status;
@@ -218,7 +238,7 @@ template <class Work>
 int change(int directory, const char* path, const Work& work) {
   const bool is_by_name = path[0] != '\0';  // else what `directory` is
   if (!is_restricted() || !is_by_name || is_removed_file(directory, path)) return work();
-  if (is_criu_itself() && begins(path, "/run/criu.kdat")) return work();
+  if (is_criu_itself() && begins(path, kFeatures)) return work();
   const AsMember member;
   return member.ok() ? work() : -1;
 }
@@ -250,7 +270,12 @@ void restrict_to_members() {
   criu = getpid();
 }
 
+void keep_kernel_features() {
+  features = call(SYS_openat, AT_FDCWD, kFeatures, O_RDONLY | O_CLOEXEC);
+}
+
 int open_at(int directory, const char* path, int flags, mode_t mode) {
+  if (features != kNotEntered && begins(path, kFeatures)) return open_features(path);
   if (!opens_members_file(directory, path)) {
     return call(SYS_openat, directory, path, flags, mode);
   }

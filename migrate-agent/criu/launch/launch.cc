@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <linux/close_range.h>
 #include <signal.h>
+#include <string.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -13,7 +14,7 @@
 namespace gcr::criu::launch {
 namespace {
 
-constexpr int kFirstFreeFd = 12;  // above every fixed descriptor
+constexpr int kFirstFreeFd = kGroupFd + 1;  // above every fixed descriptor
 
 bool place(int from, int to) {
   return dup2(from, to) == to;  // the copy survives exec
@@ -41,10 +42,12 @@ void fail_and_exit(int control_fd, Step step) {
 }
 
 bool arrange_descriptors(int third_fd, int images_fd, const Inside& inside) {
-  const int from[] = {third_fd,      images_fd,   inside.library, inside.mounts,
-                      inside.memory, inside.hold, inside.plugin,  inside.status};
-  const int to[] = {kRpcFd,    kImagesFd, kLibraryFd, kMountsFd,
-                    kMemoryFd, kHoldFd,   kPluginFd,  kStatusFd};
+  const int from[] = {third_fd,          images_fd,         inside.library,    inside.mounts,
+                      inside.memory,     inside.hold,       inside.plugin,     inside.status,
+                      inside.streams[0], inside.streams[1], inside.streams[2], inside.group};
+  const int to[] = {
+      kRpcFd,    kImagesFd, kLibraryFd,     kMountsFd,          kMemoryFd,          kHoldFd,
+      kPluginFd, kStatusFd, kFirstStreamFd, kFirstStreamFd + 1, kFirstStreamFd + 2, kGroupFd};
   constexpr int kCount = sizeof(to) / sizeof(to[0]);
   // Any of them may be in another's place.
   int copies[kCount];
@@ -68,6 +71,16 @@ void reset_signals() {
   sigset_t none;
   sigemptyset(&none);
   sigprocmask(SIG_SETMASK, &none, nullptr);
+}
+
+bool number_after(const char* pid) {
+  const int fd = open("/proc/sys/kernel/ns_last_pid", O_WRONLY | O_CLOEXEC);
+  const ssize_t length = static_cast<ssize_t>(strlen(pid));
+  const bool set = fd >= 0 && write(fd, pid, length) == length;
+  const int error = errno;
+  if (fd >= 0) close(fd);
+  errno = error;
+  return set;
 }
 
 void exec_criu(const char* const* argv, const char* const* variables, int control_fd, int images_fd,

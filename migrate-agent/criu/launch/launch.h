@@ -22,6 +22,11 @@ inline constexpr int kHoldFd = 9;     ///< a SOCK_SEQPACKET, see HoldMessage
 inline constexpr int kPluginFd = 10;  ///< a file, which kPluginLink leads to
 /// Where the reaper finds the directory for the exit status of the root task, if there is one.
 inline constexpr int kStatusFd = 11;
+/// Where CRIU finds the standard streams that the tasks get in a container, as far as they get any.
+inline constexpr int kFirstStreamFd = 12;
+inline constexpr int kStreams = 3;
+/// Where CRIU finds the directory above that of the control group that it freezes, in a container.
+inline constexpr int kGroupFd = kFirstStreamFd + kStreams;
 
 /// Directories in the images directory: one that stays empty, for a CRIU that loads no plugin; and
 /// one with a link to kPluginFd. gcr-in-criu.so loads the plugin by that name while it is in the
@@ -132,6 +137,8 @@ static_assert(sizeof(MemberRights) == 24);
 /// Where CRIU makes files again that had been removed: a tmpfs of the reaper's mount namespace, in
 /// which root alone finds anything.
 inline constexpr char kRemovedFiles[] = "/run/gcr-removed";
+/// The same in a container: of its own mount namespace.
+inline constexpr char kRemovedInContainer[] = "/dev/.gcr/removed";
 
 /// Descriptors that CRIU gets for gcr-in-criu.so, and the reaper its own; -1 is none. Without
 /// `library`, nothing of gcr-in-criu.so is in force.
@@ -142,6 +149,8 @@ struct Inside {
   int hold = -1;
   int plugin = -1;
   int status = -1;  ///< the reaper's
+  int streams[kStreams] = {-1, -1, -1};
+  int group = -1;
 };
 
 /// Sends one message, with a descriptor if `fd` is not -1. Ignores errors: the receiver is gone.
@@ -156,6 +165,10 @@ bool arrange_descriptors(int third_fd, int images_fd, const Inside& inside);
 
 /// Sets all signals to their default action, none blocked.
 void reset_signals();
+
+/// Makes the kernel count on from this PID in the caller's PID namespace, so that CRIU's own
+/// processes take no PID that the restored process needs. False with errno set on failure.
+bool number_after(const char* pid);
 
 /// Becomes CRIU: makes the RPC's socketpair here (CRIU asks it for its peer's PID, which must exist
 /// in CRIU's own PID namespace), sends the agent's end over `control_fd`, and executes `argv` in

@@ -79,15 +79,6 @@ void make_mounts() {
   }
 }
 
-/// CRIU's own processes must not take a PID that the restored process needs.
-void number_after(const char* pid) {
-  if (strcmp(pid, "0") == 0) return;
-  const int fd = open("/proc/sys/kernel/ns_last_pid", O_WRONLY | O_CLOEXEC);
-  const ssize_t length = static_cast<ssize_t>(strlen(pid));
-  if (fd < 0 || write(fd, pid, length) != length) fail_and_exit(kControlFd, Step::kFirstPid);
-  close(fd);
-}
-
 /// In one piece: a reader that waits for the file finds all of it. A failure cannot be reported.
 void write_status(int status) {
   char text[16];
@@ -158,7 +149,9 @@ int main(int argc, char** argv) {
   stand_alone();
   if (!gcr::leave_session_keyring()) fail_and_exit(kControlFd, Step::kKeyring);
   make_mounts();
-  number_after(argv[1]);
+  if (strcmp(argv[1], "0") != 0 && !gcr::criu::launch::number_after(argv[1])) {
+    fail_and_exit(kControlFd, Step::kFirstPid);
+  }
   const auto own = [](int fd) { return fcntl(fd, F_GETFD) >= 0 ? fd : -1; };
   const gcr::criu::launch::Inside inside{
       .library = own(kLibraryFd), .hold = own(kHoldFd), .plugin = own(kPluginFd)};

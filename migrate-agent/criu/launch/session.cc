@@ -12,9 +12,12 @@
 #include <sys/syscall.h>
 #include <sys/wait.h>
 
+#include <algorithm>
+
 #include "migrate-agent/linux/procfs/procfs.h"
 #include "src/base/descriptor_passing.h"
 #include "src/base/raw_bytes.h"
+#include "src/base/session_keyring.h"
 #include "src/base/socket_pair.h"
 
 namespace gcr::criu {
@@ -29,6 +32,8 @@ struct LaunchPlan {
   launch::Inside inside;     ///< with `mounts` where CRIU has to work in namespaces of the target
   bool with_reaper = false;  ///< argv starts the reaper, in new namespaces
   std::span<const UniqueFd> groups;  ///< cgroup.procs of the groups that it joins
+  bool in_container = false;
+  std::string first_pid;  ///< in a container; empty: any
 };
 
 namespace {
@@ -68,6 +73,14 @@ Error failure_of(const ControlMessage& message) {
                                               kSteps[step < std::size(kSteps) ? step : 0]);
 }
 
+bool any_is_readable(int fd, int other, milliseconds patience) {
+  pollfd watched[] = {{fd, POLLIN, 0}, {other, POLLIN, 0}};
+  int ready = 0;
+  while ((ready = ::poll(watched, 2, static_cast<int>(patience.count()))) < 0 && errno == EINTR) {
+  }
+  return ready > 0;
+}
+
 pid_t raw_fork(unsigned long flags) {
   return static_cast<pid_t>(::syscall(SYS_clone, flags | SIGCHLD, nullptr, nullptr, nullptr, 0));
 }
@@ -83,7 +96,9 @@ void join_groups(const LaunchPlan& plan) {
 /// of our parent, which learns its PID. CRIU enters the mount namespace by itself, when it and all
 /// its libraries are loaded.
 [[noreturn]] void join_and_exec(const LaunchPlan& plan) {
-  if (::setns(plan.target_pidfd, CLONE_NEWPID) != 0) {
+  constexpr int kOfContainer = CLONE_NEWNET | CLONE_NEWUTS | CLONE_NEWIPC | CLONE_NEWCGROUP;
+  const int others = plan.in_container ? kOfContainer : 0;
+  if (::setns(plan.target_pidfd, CLONE_NEWPID | others) != 0) {
     launch::fail_and_exit(plan.control_fd, Step::kEnterNamespaces);
   }
   const pid_t pid = raw_fork(CLONE_PARENT);
@@ -91,6 +106,12 @@ void join_groups(const LaunchPlan& plan) {
   if (pid > 0) {
     launch::send_control(plan.control_fd, {Event::kStarted, Step::kNone, pid});
     ::_exit(0);
+  }
+  if (plan.in_container && !leave_session_keyring()) {
+    launch::fail_and_exit(plan.control_fd, Step::kKeyring);
+  }
+  if (!plan.first_pid.empty() && !launch::number_after(plan.first_pid.c_str())) {
+    launch::fail_and_exit(plan.control_fd, Step::kFirstPid);
   }
   launch::exec_criu(plan.argv.data(), plan.variables.data(), plan.control_fd, plan.images_fd,
                     plan.inside);
@@ -207,6 +228,13 @@ Status Session::start(const Command& command, const std::vector<std::string>& ar
                  .hold = options.hold_fd,
                  .plugin = has_plugin_ ? options.plugin->fd() : -1,
                  .status = options.status_fd};
+  if (options.container != nullptr) {
+    plan.in_container = true;
+    if (options.container->first_pid)
+      plan.first_pid = std::to_string(*options.container->first_pid);
+    std::ranges::copy(options.container->streams, plan.inside.streams);
+    plan.inside.group = options.container->group_fd;
+  }
   GCR_ASSIGN(std::vector<std::string> full,
              full_command(command, arguments,
                           has_plugin_ ? launch::kPluginDirectory : launch::kNoPlugins));
@@ -311,7 +339,7 @@ Status Session::fork_child(const LaunchPlan& plan) {
 
 Result<ControlMessage> Session::receive_control() {
   ControlMessage message{};
-  if (!ends_within(kAnswerPatience)) {
+  if (!any_is_readable(control_.get(), -1, kAnswerPatience)) {
     return Error(Code::kTimeout, "the process that starts CRIU does not answer");
   }
   int descriptor = -1;
@@ -392,11 +420,8 @@ Error Session::ended_silently() {
 }
 
 bool Session::ends_within(milliseconds patience, int fd) const {
-  pollfd watched[] = {{control_.get(), POLLIN, 0}, {fd, POLLIN, 0}};
-  int ready = 0;
-  while ((ready = ::poll(watched, 2, static_cast<int>(patience.count()))) < 0 && errno == EINTR) {
-  }
-  return ready > 0;
+  // A CRIU that has entered a namespace has closed the control socket.
+  return any_is_readable(entered_ ? criu_.pidfd() : control_.get(), fd, patience);
 }
 
 Status Session::end_when_still(milliseconds patience) {

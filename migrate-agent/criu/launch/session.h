@@ -55,6 +55,14 @@ class Child {
   UniqueFd pidfd_;
 };
 
+/// What a run in a container has besides.
+struct InContainer {
+  /// Of the PID namespace: PIDs up to this one are the job's.
+  std::optional<pid_t> first_pid{};
+  int streams[launch::kStreams] = {-1, -1, -1};  ///< become launch::kFirstStreamFd and the next
+  int group_fd = -1;                             ///< becomes launch::kGroupFd
+};
+
 /// What a run may have besides its command; all of it is used only while CRIU is started.
 struct LaunchOptions {
   /// The cgroup.procs of the control groups to start it in. None: the caller's.
@@ -64,6 +72,9 @@ struct LaunchOptions {
   int memory_fd = -1;  ///< becomes launch::kMemoryFd
   int hold_fd = -1;    ///< becomes launch::kHoldFd
   int status_fd = -1;  ///< becomes launch::kStatusFd, for in_new_namespaces()
+  /// For in_namespaces_of(), if the process is in a container: CRIU also joins its network, UTS,
+  /// IPC and cgroup namespaces, and a session keyring of its own.
+  const InContainer* container = nullptr;
 };
 
 /// A running CRIU. Blocking; one thread at a time. `images` is the directory that CRIU finds as
@@ -106,17 +117,18 @@ class Session {
   Result<int> wait();
 
   /// Whether CRIU ends within `patience`, or has ended; also true as soon as `fd`, if there is one,
-  /// can be read. After in_new_namespaces().
+  /// can be read.
   bool ends_within(std::chrono::milliseconds patience, int fd = -1) const;
 
-  /// The init of the new namespaces, as long as it was not released.
-  pid_t init_pid() const { return init_.pid(); }
+  /// The init of the new namespaces, as long as it was not released; after in_namespaces_of(), the
+  /// process named there.
+  pid_t init_pid() const { return init_ ? init_.pid() : target_; }
 
   /// After in_namespaces_of(): success if the process is still in the mount namespace that it was
   /// in then, and what CRIU sees there still passes; else kRefused.
   Status check_namespace() const;
 
-  /// Ends a CRIU that is our own child and has not touched any process yet.
+  /// After in_namespaces_of(): ends a CRIU that has not touched any process yet.
   void kill() { criu_.kill(); }
 
   /// The init of the new namespaces; the caller owns it from here.

@@ -13,6 +13,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <span>
 #include <string>
@@ -78,6 +79,8 @@ struct DumpOptions {
   std::span<const UniqueFd> groups{};
   /// A CRIU that does nothing for so long, while the tasks are stopped, is ended, and run() fails.
   std::chrono::milliseconds patience{std::chrono::seconds(30)};
+  /// The process is the root of a container's job: CRIU works inside all namespaces of it.
+  bool in_container = false;
 };
 
 /// A CRIU that was started for a process and has done all that it can do before it touches the
@@ -117,8 +120,9 @@ class PreparedDump {
 /// their GPU queues (paused_queues.h). kNotFound if the process is gone.
 Status resume_stopped(const procfs::Process& process);
 
-/// A restored tree in a PID and mount namespace of its own, whose tasks are stopped. Destroying it
-/// kills the namespace; release() leaves it behind for good, with its reaper.
+/// A restored tree whose tasks are stopped, in a PID and mount namespace of its own or in a
+/// container. Destroying it kills the namespace or the container; release() leaves it behind for
+/// good, with its init.
 class RestoredTree {
  public:
   RestoredTree(RestoredTree&&) noexcept;
@@ -127,7 +131,8 @@ class RestoredTree {
 
   const procfs::Process& root() const;  ///< the root task
   pid_t pid() const;                    ///< its PID in the caller's PID namespace
-  const procfs::Process& init() const;  ///< the reaper
+  const procfs::Process& init() const;  ///< the reaper, or the container's init
+  bool has_reaper() const;              ///< false: it is in a container
 
   /// Kills everything in the namespace and waits for it.
   void kill();
@@ -138,6 +143,16 @@ class RestoredTree {
   struct Impl;
   explicit RestoredTree(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;
+};
+
+/// The container that a tree is restored into.
+struct RestoreContainer {
+  procfs::Process init;
+  struct Stream {
+    UniqueFd descriptor;     ///< of the init
+    std::uint64_t pipe = 0;  ///< that the tasks have in its place in the images
+  };
+  std::vector<Stream> streams{};  ///< at most three
 };
 
 /// How a tree is restored.
@@ -157,13 +172,16 @@ struct RestoreOptions {
   /// Asked twice a second while CRIU restores; an error ends the restore. None: it goes on. Called
   /// by the thread that calls run().
   std::function<Status()> go_on{};
+  /// None: new namespaces. A restore that fails once it has begun kills the container.
+  std::optional<RestoreContainer> container{};
 };
 
 /// Of processes, by their PIDs in their PID namespace.
 using Rights = std::map<pid_t, proto::Credentials>;
 
-/// A CRIU that was started in new namespaces and waits for the first of its images; run() does the
-/// rest. Move-only. Destroying it before run() leaves nothing.
+/// A CRIU that was started in new namespaces or in a container, and waits for the first of its
+/// images; run() does the rest. Move-only. Destroying it before run() leaves nothing, or the
+/// container as it was.
 class PreparedRestore {
  public:
   /// The images will be files in `directory`, which exists; they may be written from now on.

@@ -2,8 +2,11 @@
 // file that it reads. run() lets it go on: CRIU stops the tasks and streams its images; images of
 // memory are taken while they are written, all others are collected. When CRIU has ended, the agent
 // corrects these (rights, connections, names), hands them over, and sends what CRIU left out.
+#include <fcntl.h>
+#include <fmt/format.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <optional>
 
 #include "migrate-agent/criu/images/images.h"
@@ -39,7 +42,11 @@ Result<std::vector<std::string>> dump_arguments(pid_t pid, const DumpOptions& op
   arguments.insert(arguments.end(),
                    {"--tree", std::to_string(pids.back()), "--leave-stopped", "--stream"});
   if (!options.group.empty()) {
-    arguments.insert(arguments.end(), {"--freeze-cgroup", options.group.string()});
+    // The path means something else in a container.
+    const std::string inside =
+        fmt::format("/proc/self/fd/{}/{}", launch::kGroupFd, options.group.filename().string());
+    arguments.insert(arguments.end(),
+                     {"--freeze-cgroup", options.in_container ? inside : options.group.string()});
   }
   // A connection that waits to be accepted has its other end outside.
   if (options.outside_tcp == process::OutsideTcp::kClose) {
@@ -97,9 +104,19 @@ struct PreparedDump::Impl {
 Status PreparedDump::Impl::start(const Command& command,
                                  const std::vector<std::string>& arguments) {
   const UniqueFd memory = left_out->take_criu_end();
-  auto launched = Session::in_namespaces_of(
-      command, arguments, pid, directory,
-      {.groups = options.groups, .plugin = options.plugin.get(), .memory_fd = memory.get()});
+  UniqueFd group;
+  if (options.in_container && !options.group.empty()) {
+    const fs::path above = options.group.parent_path();
+    group.reset(::open(above.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
+    if (!group) return Error::from_errno(errno, "cannot open " + above.string());
+  }
+  const InContainer inside{.group_fd = group.get()};
+  auto launched =
+      Session::in_namespaces_of(command, arguments, pid, directory,
+                                {.groups = options.groups,
+                                 .plugin = options.plugin.get(),
+                                 .memory_fd = memory.get(),
+                                 .container = options.in_container ? &inside : nullptr});
   if (!launched) return explain(launched.error(), directory, kDumpLog);
   session.emplace(std::move(*launched));
   GCR_ASSIGN(const bool reached, hold.wait_until_reached(*session));

@@ -2,11 +2,19 @@
 // meanwhile memory of the tasks to be is put into it. run() checks the images, tells CRIU which
 // mappings are in place, and lets it go on. When all tasks are in their last stop, CRIU waits once
 // more: memory that was not taken over is copied into them. Then CRIU ends, and they stay stopped.
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
 
+#include <algorithm>
+#include <cerrno>
 #include <chrono>
+#include <csignal>
+#include <cstdlib>
 #include <optional>
 #include <set>
+#include <utility>
 
 #include "migrate-agent/criu/images/images.h"
 #include "migrate-agent/criu/launch/holding_point.h"
@@ -17,6 +25,8 @@
 #include "migrate-agent/criu/memory/prefilled_shared_memory.h"
 #include "migrate-agent/criu/runs/criu.h"
 #include "migrate-agent/criu/runs/options.h"
+#include "migrate-agent/linux/procfs/container.h"
+#include "migrate-agent/linux/procfs/directory.h"
 #include "migrate-agent/linux/procfs/procfs.h"
 #include "src/base/socket_pair.h"
 
@@ -51,6 +61,15 @@ pid_t free_range(const std::set<pid_t>& used) {
     last = *used.upper_bound(last);
   }
   return last;
+}
+
+/// The same for a container, whose other processes get their PIDs behind the range: it begins after
+/// all that the job has now, and some that it may start meanwhile.
+pid_t range_in_container(const std::set<pid_t>& used) {
+  constexpr pid_t kMayCome = 1000;
+  const pid_t end = std::atoi(procfs::read_text("/proc/sys/kernel/pid_max").c_str());
+  const pid_t last = std::max(end / 2, used.empty() ? 0 : *used.rbegin() + kMayCome);
+  return last < end - 2 * kCriuNeedsPids ? last : free_range(used);
 }
 
 /// Whose each memory is, from the names of its images.
@@ -110,16 +129,25 @@ Result<std::string> in_launch_format(const Rights& members) {
   return all;
 }
 
+/// The kernel ends a container with its init.
+void kill_container(const procfs::Process& init) {
+  if (init.send(SIGKILL)) (void)init.wait_until_ended();
+}
+
 }  // namespace
 
 struct RestoredTree::Impl {
-  Child init;
-  UniqueFd control;  ///< to the init, which ends with the whole namespace when this closes
+  Child init;        ///< the reaper; none in a container
+  UniqueFd control;  ///< to the reaper, which ends with the whole namespace when this closes
   std::optional<procfs::Process> init_process;
   std::optional<procfs::Process> root;
   pid_t root_in_namespace = 0;
+  bool released = false;
 
-  ~Impl() { init.kill(); }
+  ~Impl() {
+    init.kill();
+    if (init_process && !released) kill_container(*init_process);
+  }
 };
 
 RestoredTree::RestoredTree(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -130,9 +158,15 @@ RestoredTree::~RestoredTree() = default;
 const procfs::Process& RestoredTree::root() const { return *impl_->root; }
 pid_t RestoredTree::pid() const { return impl_->root->pid(); }
 const procfs::Process& RestoredTree::init() const { return *impl_->init_process; }
-void RestoredTree::kill() { impl_->init.kill(); }
+bool RestoredTree::has_reaper() const { return static_cast<bool>(impl_->init); }
+void RestoredTree::kill() {
+  impl_->init.kill();
+  kill_container(*impl_->init_process);
+}
 
 void RestoredTree::release() {
+  impl_->released = true;
+  if (!impl_->control) return;  // in a container
   launch::send_control(impl_->control.get(),
                        {launch::Event::kReleased, launch::Step::kNone, impl_->root_in_namespace});
   impl_->control.reset();
@@ -148,11 +182,18 @@ struct PreparedRestore::Impl {
         options(std::move(options)),
         hold(std::move(hold)) {}
 
+  ~Impl();
+
   Status start();
+  Result<Session> start_session(const std::vector<std::string>& arguments, int hold_fd) const;
   static Result<std::unique_ptr<Impl>> make(const Command& command, const fs::path& directory,
                                             const std::set<pid_t>& used_pids,
                                             RestoreOptions options);
   Result<RestoredTree> run(const Rights& members, const Owners& owners);
+  Result<RestoredTree> restore(const Rights& members, const Owners& owners);
+  Status make_room_for_removed_files() const;
+  Result<RestoredTree> take_over(pid_t root);
+  void end();
   Status watch(pid_t root);
   Status fill();
   Status check_plugin() const;
@@ -164,22 +205,54 @@ struct PreparedRestore::Impl {
   HoldingPoint hold;
   HoldLine line;
   std::optional<Session> session;
+  bool begun = false;  ///< there may be tasks, which nothing else owns
   std::unique_ptr<CriuMemory> in_criu;
   std::unique_ptr<PrefilledMemory> memory;
   std::unique_ptr<PrefilledSharedMemory> shared;
 };
 
+PreparedRestore::Impl::~Impl() { end(); }
+
+/// Ends CRIU and all tasks that it has made.
+void PreparedRestore::Impl::end() {
+  line = {};
+  if (session && options.container) {
+    if (std::exchange(begun, false)) kill_container(options.container->init);
+    session->kill();
+  }
+  session.reset();
+}
+
+Result<Session> PreparedRestore::Impl::start_session(const std::vector<std::string>& arguments,
+                                                     int hold_fd) const {
+  LaunchOptions launched{.groups = options.groups,
+                         .plugin = options.plugin.get(),
+                         .hold_fd = hold_fd,
+                         .status_fd = options.status_directory.get()};
+  if (!options.container) {
+    return Session::in_new_namespaces(command, arguments, first_pid, directory, launched);
+  }
+  InContainer inside{.first_pid = first_pid};
+  std::vector<std::string> all = arguments;
+  int fd = 0;
+  for (const RestoreContainer::Stream& stream : options.container->streams) {
+    inside.streams[fd] = stream.descriptor.get();
+    all.insert(all.end(), {"--inherit-fd", fmt::format("fd[{}]:pipe:[{}]",
+                                                       launch::kFirstStreamFd + fd, stream.pipe)});
+    ++fd;
+  }
+  launched.container = &inside;
+  return Session::in_namespaces_of(command, all, options.container->init.pid(), directory,
+                                   launched);
+}
+
 Status PreparedRestore::Impl::start() {
   GCR_ASSIGN(SocketPair pair, SocketPair::create("CRIU"));
   line = HoldLine(std::move(pair.ours));
-  const Plugin* const plugin = options.plugin.get();
-  std::vector<std::string> arguments = common_arguments("restore", kRestoreLog, plugin != nullptr);
+  std::vector<std::string> arguments =
+      common_arguments("restore", kRestoreLog, options.plugin != nullptr);
   arguments.insert(arguments.end(), {"--leave-stopped", "--restore-detached"});
-  auto started = Session::in_new_namespaces(command, arguments, first_pid, directory,
-                                            {.groups = options.groups,
-                                             .plugin = plugin,
-                                             .hold_fd = pair.theirs.get(),
-                                             .status_fd = options.status_directory.get()});
+  auto started = start_session(arguments, pair.theirs.get());
   if (!started) return started.error();
   session.emplace(std::move(*started));
   GCR_ASSIGN(const bool reached, hold.wait_until_reached(*session));
@@ -198,34 +271,26 @@ Status PreparedRestore::Impl::watch(pid_t root) {
     if (may_go_on && std::chrono::steady_clock::now() > end) {
       may_go_on = Error(Code::kTimeout, "CRIU has not restored the process within 10 minutes");
     }
-    if (!may_go_on) {
-      session.reset();
-      return may_go_on;
-    }
+    GCR_TRY(may_go_on);
     if (session->ends_within(kLookInterval, line.fd())) return {};
     const auto pid = procfs::find_in_namespace(session->init_pid(), root);
     stops = pid && procfs::state(std::to_string(*pid)) == 't' ? stops + 1 : 0;
     if (stops < kMostStops) continue;
-    session.reset();
     return Error(Code::kUnavailable, "the process got a signal while CRIU restored it");
   }
 }
 
-/// Fills the tasks, which are in their last stop. On failure all ends with CRIU's namespace.
+/// Fills the tasks, which are in their last stop.
 Status PreparedRestore::Impl::fill() {
-  const auto fill_and_let_go = [&]() -> Status {
-    GCR_TRY(line.wait_for_criu());
-    const auto processes = procfs::stopped_tree_in_namespace(session->init_pid());
-    GCR_TRY(shared->check_taken(processes));
-    GCR_ASSIGN(const Elsewhere elsewhere, memory->find_taken(processes));
-    GCR_TRY(fill_memory(directory, processes, elsewhere));
-    GCR_TRY(memory->let_go());
-    return line.let_go_on();
-  };
-  const Status filled = fill_and_let_go();
+  GCR_TRY(line.wait_for_criu());
+  const auto processes = procfs::stopped_tree_in_namespace(session->init_pid());
+  GCR_TRY(shared->check_taken(processes));
+  GCR_ASSIGN(const Elsewhere elsewhere, memory->find_taken(processes));
+  GCR_TRY(fill_memory(directory, processes, elsewhere));
+  GCR_TRY(memory->let_go());
+  GCR_TRY(line.let_go_on());
   line = {};
-  if (!filled) session.reset();
-  return filled;
+  return {};
 }
 
 /// CRIU itself ignores what a plugin's last hook returns.
@@ -237,10 +302,44 @@ Status PreparedRestore::Impl::check_plugin() const {
   return check_plugin_maps(plugin_maps(log, options.plugin->name()), options.planned);
 }
 
+/// A new tmpfs where removed files are made again. Reached without names, which belong to the
+/// container.
+Status PreparedRestore::Impl::make_room_for_removed_files() const {
+  return procfs::Container(options.container->init).inside([]() -> Status {
+    const fs::path path = launch::kRemovedInContainer;
+    const UniqueFd above = procfs::open_directory(path.parent_path());
+    const char* const name = path.filename().c_str();
+    ::mkdirat(above.get(), name, 0700);
+    const UniqueFd directory(
+        ::openat(above.get(), name, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+    const UniqueFd system(::fsopen("tmpfs", FSOPEN_CLOEXEC));
+    if (directory && system &&
+        ::fsconfig(system.get(), FSCONFIG_SET_STRING, "mode", "700", 0) == 0 &&
+        ::fsconfig(system.get(), FSCONFIG_CMD_CREATE, nullptr, nullptr, 0) == 0) {
+      const UniqueFd mount(::fsmount(system.get(), FSMOUNT_CLOEXEC, MOUNT_ATTR_NOSUID));
+      if (mount && ::move_mount(mount.get(), "", directory.get(), "",
+                                MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_EMPTY_PATH) == 0) {
+        return {};
+      }
+    }
+    return Error::from_errno(errno, "cannot mount " + path.string() + " in the container");
+  });
+}
+
 Result<RestoredTree> PreparedRestore::Impl::run(const Rights& members, const Owners& owners) {
-  auto impl = std::make_unique<RestoredTree::Impl>();
+  auto tree = restore(members, owners);
+  if (!tree) end();
+  begun = false;
+  return tree;
+}
+
+Result<RestoredTree> PreparedRestore::Impl::restore(const Rights& members, const Owners& owners) {
+  const bool in_container = options.container.has_value();
   GCR_TRY(images::check_memory(directory));
-  GCR_TRY(images::rename_removed_files(directory));
+  GCR_ASSIGN(const bool removed_files,
+             images::rename_removed_files(
+                 directory, in_container ? launch::kRemovedInContainer : launch::kRemovedFiles));
+  if (removed_files && in_container) GCR_TRY(make_room_for_removed_files());
   GCR_ASSIGN(const std::string rights, in_launch_format(members));
   GCR_TRY(images::write_file(directory / launch::kMemberRights, rights));
   GCR_ASSIGN(const pid_t root, images::root_pid(directory));
@@ -248,6 +347,7 @@ Result<RestoredTree> PreparedRestore::Impl::run(const Rights& members, const Own
   GCR_TRY(memory->hand_over(directory, owners.processes));
   GCR_TRY(shared->hand_over(directory, owners.shared));
   GCR_TRY(line.let_go_on());
+  begun = true;
   GCR_TRY(hold.pass(inventory));
   GCR_TRY(watch(root));
   const bool filled = line.has_word();
@@ -260,13 +360,25 @@ Result<RestoredTree> PreparedRestore::Impl::run(const Rights& members, const Own
   if (*status != 0) return refusal(*status, directory, kRestoreLog);
   if (!filled) return Error(Code::kInternal, "CRIU ended before all tasks were restored");
   GCR_TRY(check_plugin());
+  return take_over(root);
+}
+
+/// Takes the tasks over from CRIU, which has ended.
+Result<RestoredTree> PreparedRestore::Impl::take_over(pid_t root) {
+  auto impl = std::make_unique<RestoredTree::Impl>();
+  const pid_t init = session->init_pid();
   impl->init = session->release_init();
   impl->control = session->release_control();
-  GCR_ASSIGN(impl->init_process, procfs::Process::open(impl->init.pid()));
-  GCR_ASSIGN(const pid_t pid, procfs::find_in_namespace(impl->init.pid(), root));
+  if (options.container) {
+    impl->control.reset();
+    impl->init_process = options.container->init;
+  } else {
+    GCR_ASSIGN(impl->init_process, procfs::Process::open(init));
+  }
+  GCR_ASSIGN(const pid_t pid, procfs::find_in_namespace(init, root));
   GCR_ASSIGN(impl->root, procfs::Process::open(pid));
   impl->root_in_namespace = root;
-  GCR_ASSIGN(const pid_t again, procfs::find_in_namespace(impl->init.pid(), root));
+  GCR_ASSIGN(const pid_t again, procfs::find_in_namespace(init, root));
   if (again != pid) return Error(Code::kNotFound, "the restored process has ended");
   // The caller freezes a process in a group of its own at once.
   if (options.groups.empty()) GCR_TRY(procfs::wait_until_stopped(pid));
@@ -282,8 +394,9 @@ Result<std::unique_ptr<PreparedRestore::Impl>> PreparedRestore::Impl::make(
     const Command& command, const fs::path& directory, const std::set<pid_t>& used_pids,
     RestoreOptions options) {
   GCR_ASSIGN(HoldingPoint hold, HoldingPoint::create(directory, kFirstRestoreFile));
-  auto impl = std::make_unique<Impl>(command, directory, free_range(used_pids), std::move(options),
-                                     std::move(hold));
+  const pid_t first = options.container ? range_in_container(used_pids) : free_range(used_pids);
+  auto impl =
+      std::make_unique<Impl>(command, directory, first, std::move(options), std::move(hold));
   GCR_TRY(impl->start());
   GCR_ASSIGN(CriuMemory in_criu,
              CriuMemory::open(impl->line, impl->session->init_pid(), impl->options.most_in_place));
