@@ -146,6 +146,7 @@ std::vector<Scenario> matrix() {
       case Kind::kCheckpoint:
       case Kind::kSuspension:
       case Kind::kSlurm:
+      case Kind::kContainer:
       case Kind::kCheck:
         break;  // of the end-to-end tests
     }

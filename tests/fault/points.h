@@ -13,6 +13,7 @@ enum class Kind : std::uint8_t {
   kCheckpoint,  ///< between two phases of taking or loading a checkpoint alone
   kSuspension,  ///< between two phases of a suspend or a resume
   kSlurm,       ///< around the adoption by a Slurm job
+  kContainer,   ///< around a container's leaving and receiving of the job
   kRecovery,    ///< in what cleans up after a crash
   kCorruption,  ///< for armed(): bytes are corrupted
   kFailure,     ///< a lower-level call that fails; `error` only
@@ -78,9 +79,12 @@ inline constexpr Point kPoints[] = {
     {"source.suspension.ended", Side::kSource, Kind::kSuspension,
      true},  // for a job that has moved
     {"destination.suspended", Side::kDestination, Kind::kSuspension,
-     true},                                                           // it has arrived suspended
-    {"destination.joining", Side::kDestination, Kind::kSlurm, true},  // Committed is written
-    {"destination.joined", Side::kDestination, Kind::kSlurm, true},   // before SIGCONT
+     true},                                                            // it has arrived suspended
+    {"destination.joining", Side::kDestination, Kind::kSlurm, true},   // Committed is written
+    {"destination.joined", Side::kDestination, Kind::kSlurm, true},    // before SIGCONT
+    {"source.container.left", Side::kSource, Kind::kContainer, true},  // its copy is not killed
+    {"destination.container.told", Side::kDestination, Kind::kContainer, true},  // before SIGCONT
+    {"destination.container.joined", Side::kDestination, Kind::kContainer, true},
     {"source.recovery.begun", Side::kSource, Kind::kRecovery, false},
     {"source.recovery.resumed", Side::kSource, Kind::kRecovery, false},
     {"destination.recovery.begun", Side::kDestination, Kind::kRecovery, false},

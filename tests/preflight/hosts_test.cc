@@ -106,7 +106,8 @@ class Hosts : public testing::Test {
 
   std::vector<std::string> compared(const proto::ProcessFacts& process) {
     findings::Findings findings(findings::Side::kDestination);
-    compare_process(process, here_.facts, process::Addresses("127.0.0.1"), {}, findings);
+    compare_process(process, here_.facts, false, findings);
+    compare_place(process, process::Addresses("127.0.0.1"), {}, findings);
     compare_groups(process, findings);
     return ids(findings);
   }

@@ -26,6 +26,11 @@ constexpr auto kWorkers = std::to_array<KeptCapability>({
     {CAP_NET_ADMIN, "CAP_NET_ADMIN", "take TCP connections out of the repair mode of a dump"},
     {CAP_NET_BIND_SERVICE, "CAP_NET_BIND_SERVICE", "test whether a port below 1024 is free"},
     {CAP_IPC_LOCK, "CAP_IPC_LOCK", "pin the landing region for the GPU and for RDMA"},
+    {CAP_CHOWN, "CAP_CHOWN", "give files of a container that arrives to their owners"},
+    {CAP_FOWNER, "CAP_FOWNER", "give these files their modes, times and attributes"},
+    {CAP_FSETID, "CAP_FSETID", "give these files their setuid and setgid bits"},
+    {CAP_SETFCAP, "CAP_SETFCAP", "give these files their capabilities"},
+    {CAP_MKNOD, "CAP_MKNOD", "make a container's device nodes, such as null and zero"},
 });
 
 }  // namespace

@@ -1,5 +1,6 @@
 #include "migrate-agent/migration/destination/course.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 
 #include <asio/post.hpp>
@@ -13,7 +14,9 @@
 #include "migrate-agent/gpu/host_copy/host_copy.h"
 #include "migrate-agent/migration/finish/destination.h"
 #include "migrate-agent/migration/finish/records.h"
+#include "migrate-agent/preflight/compare/comparison.h"
 #include "migrate-agent/process/inspect/sockets.h"
+#include "migrate-agent/process/layer/apply.h"
 #include "src/base/log.h"
 
 // The destination's course. answer() takes one step for each request and checks first that the
@@ -24,6 +27,11 @@
 // copy no longer depends on this worker. A step that fails ends the course, and conclude() then
 // undoes everything, unless the vote is in the journal.
 namespace gcr::migration::destination {
+
+namespace fs = std::filesystem;
+
+/// Of one pack; the operator's own limit is the source's.
+constexpr std::uint64_t kMaxLayerBytes = 64 * kGiB;
 
 Course::Course(worker::WorkerContext& context) : context_(context) {
   context_.daemon.on_data_connection(
@@ -122,12 +130,42 @@ void Course::note_pause(const proto::ClockRequest& source) {
 Status Course::carry(const proto::CarryRequest& request, proto::CarryReply& reply) {
   GCR_TRY(expect(commit::DestinationState::kBuilding, "CarryRequest"));
   findings::Findings findings(findings::Side::kDestination);
-  GCR_ASSIGN(files_, memory_files::plan(request.files(), request.boot_id(), findings));
+  GCR_TRY(in_place([&]() -> Status {
+    GCR_ASSIGN(files_, memory_files::plan(request.files(), request.boot_id(), findings));
+    return {};
+  }));
   if (findings.has_blocker()) {
     return Error(Code::kRefused, findings::reason_of(findings.list()));
   }
   for (std::size_t place = 0; place < files_.size(); ++place) {
     if (!files_[place].shared) reply.add_wanted(static_cast<std::uint32_t>(place));
+  }
+  return {};
+}
+
+/// Applies what the source's container had changed to the container that receives the job.
+Status Course::apply_layers(const proto::RestoreRequest& request) {
+  if (request.layers().empty()) return {};
+  if (!container_) return Error(Code::kProtocol, "a job from no container comes with layers");
+  GCR_ASSIGN(const layer::Trees trees, layer::trees_of(container_->init().pid()));
+  const fs::path directory = room_->image_directory();
+  for (const proto::Layer& one : request.layers()) {
+    const layer::Tree* const tree = layer::find(trees, one.point());
+    if (tree == nullptr) {
+      return Error(Code::kRefused,
+                   fmt::format("the job's container has files of its own at {}, where the "
+                               "receiving container has none",
+                               control::printable(one.point())));
+    }
+    for (const std::string& name : one.packs()) {
+      const fs::path path = directory / fs::path(name).filename();
+      const UniqueFd pack(::open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC));
+      if (!pack) return Error::from_errno(errno, "cannot open " + path.string());
+      GCR_ASSIGN(const layer::Notes notes,
+                 layer::apply_pack(*tree, pack.get(), {.max_bytes = kMaxLayerBytes}));
+      for (const std::string& note : notes.list()) spdlog::info("{}", note);
+      ::unlink(path.c_str());  // its memory is needed no longer
+    }
   }
   return {};
 }
@@ -138,14 +176,20 @@ Status Course::make_files(const proto::RestoreRequest& request) {
   for (const proto::DumpedMember& member : request.members()) {
     if (!member.credentials().empty()) members.push_back(member.credentials(0));
   }
-  GCR_ASSIGN(made_files_,
-             memory_files::Incoming::make(std::move(files_), room_->image_directory(), members));
+  const fs::path directory = room_->image_directory();
+  const UniqueFd images(::open(directory.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
+  if (!images) return Error::from_errno(errno, "cannot open " + directory.string());
+  GCR_TRY(in_place([&]() -> Status {
+    GCR_ASSIGN(made_files_, memory_files::Incoming::make(std::move(files_), images, members));
+    return {};
+  }));
   if (made_files_->held().files().empty()) return {};
   GCR_TRY(journal::keep_files(log_->journal().path(), made_files_->held()));
-  return made_files_->give_names();
+  return in_place([&] { return made_files_->give_names(); });
 }
 
-/// Checks the names of all files in the images before CRIU opens any of them.
+/// Checks the names of all files in the images before CRIU opens any of them, and the rights of all
+/// threads before CRIU gives them to any.
 Result<std::vector<process::VettedFiles>> Course::vet_files(
     const proto::RestoreRequest& request) const {
   GCR_TRY(check_members(request.members_size()));
@@ -155,19 +199,33 @@ Result<std::vector<process::VettedFiles>> Course::vet_files(
     return Error(Code::kProtocol, fmt::format("the images are of process {}, not of {}", root,
                                               request.members(0).pid_in_namespace()));
   }
-  return process::vet_files(names, request.members(), made_files_->names());
+  if (container_) {
+    for (const proto::DumpedMember& member : request.members()) {
+      for (const proto::Credentials& thread : member.credentials()) {
+        GCR_TRY(preflight::check_confinement(thread, container_->init().pid()));
+      }
+    }
+  }
+  std::vector<process::VettedFiles> vetted;
+  GCR_TRY(in_place([&]() -> Status {
+    GCR_ASSIGN(vetted, process::vet_files(names, request.members(), made_files_->names()));
+    return {};
+  }));
+  return vetted;
 }
 
 /// Changes the sockets in the images to addresses of this host.
 Result<criu::AdaptedSockets> Course::adapt_sockets() const {
-  const process::Addresses addresses(context_.channel.local_host());
+  GCR_ASSIGN(const process::Addresses here, addresses());
   GCR_ASSIGN(auto adapted,
-             criu::adapt_sockets(room_->image_directory(), [&](const std::string& address) {
-               return addresses.here(address);
-             }));
-  for (const auto& [protocol, end] : adapted.bound) {
-    GCR_TRY(process::check_free(protocol, end.address, end.port));
-  }
+             criu::adapt_sockets(room_->image_directory(),
+                                 [&](const std::string& address) { return here.here(address); }));
+  GCR_TRY(in_place([&]() -> Status {
+    for (const auto& [protocol, end] : adapted.bound) {
+      GCR_TRY(process::check_free(protocol, end.address, end.port));
+    }
+    return {};
+  }));
   return adapted;
 }
 
@@ -175,6 +233,7 @@ Status Course::restore_process(const proto::RestoreRequest& request,
                                const std::vector<images::ImageFile>& files) {
   GCR_TRY(phases_.time("images", "complete images", [&] { return room_->complete(files); }));
   GCR_TRY(fault::point("destination.imaged"));
+  GCR_TRY(phases_.time("process", "apply layers", [&] { return apply_layers(request); }));
   GCR_TRY(phases_.time("process", "make files", [&] { return make_files(request); }));
   GCR_TRY(fault::point("destination.carried"));
   GCR_ASSIGN(const auto vetted,
@@ -189,7 +248,7 @@ Status Course::restore_process(const proto::RestoreRequest& request,
   }
   spdlog::info("{} of process memory was written before the restore",
                format_bytes(prepared_restore_->taken_bytes()));
-  return made_files_->drop_temporary_names();
+  return in_place([&] { return made_files_->drop_temporary_names(); });
 }
 
 /// Restores the process, and verifies VRAM concurrently.

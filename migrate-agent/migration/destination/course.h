@@ -4,6 +4,7 @@
 #pragma once
 
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -18,6 +19,7 @@
 #include "migrate-agent/gpu/keeper/keeper.h"
 #include "migrate-agent/gpu/mover/incoming_vram.h"
 #include "migrate-agent/linux/cgroups/group.h"
+#include "migrate-agent/linux/procfs/container.h"
 #include "migrate-agent/migration/destination/request_checks.h"
 #include "migrate-agent/migration/destination/restored_process.h"
 #include "migrate-agent/migration/destination/room.h"
@@ -69,6 +71,7 @@ class Course {
     proto::GroupLimits limits;  ///< limits of the process, with this host's GPUs
     std::shared_ptr<const criu::Plugin> criu_plugin;  ///< null: no member needs one
     criu::PluginMap criu_plugin_map;                  ///< the GPUs that the plugin has to use
+    proto::JobContainer from_container;               ///< the container that the job leaves
     /// For a job that arrives suspended: the description that the keeper of its VRAM gets.
     std::optional<gpu::KeptCopy> kept;
   };
@@ -86,6 +89,13 @@ class Course {
   void note_pause(const proto::ClockRequest& source);
 
   Status preflight(const proto::PreflightRequest& request, proto::PreflightReply& reply);
+  Status find_container(const proto::PreflightRequest& request);
+  Status check_container(const proto::PreflightRequest& request) const;
+  Status in_place(const std::function<Status()>& work) const;
+  Result<process::Addresses> addresses() const;
+  Status compare_place(const proto::PreflightRequest& request, findings::Findings& findings);
+  Result<std::vector<UniqueFd>> group_entries() const;
+  Result<criu::RestoreContainer> restore_container() const;
   Status compare_hosts(const proto::PreflightRequest& request, const Status& room,
                        proto::PreflightReply& reply);
   journal::Began description(const proto::PreflightRequest& request) const;
@@ -108,6 +118,7 @@ class Course {
   Status change_buffers(const proto::BuffersRequest& request, proto::BuffersReply& reply);
 
   Status carry(const proto::CarryRequest& request, proto::CarryReply& reply);
+  Status apply_layers(const proto::RestoreRequest& request);
   Status make_files(const proto::RestoreRequest& request);
 
   Status restore(const proto::RestoreRequest& request, proto::RestoreReply& reply);
@@ -129,9 +140,10 @@ class Course {
   std::atomic<bool> ended_ = false;
   Uuid migration_;
   Plan plan_;
-  bool source_paused_ = false;                 ///< the source's last report
-  std::optional<commit::DestinationLog> log_;  ///< exists from PrepareRequest on
-  journal::Restored identity_;                 ///< set from the vote on
+  std::optional<procfs::Container> container_;  ///< that receives the job
+  bool source_paused_ = false;                  ///< the source's last report
+  std::optional<commit::DestinationLog> log_;   ///< exists from PrepareRequest on
+  journal::Restored identity_;                  ///< set from the vote on
   /// Set after the commit. Empty: the copy runs; else why it was killed meanwhile.
   std::optional<std::string> released_;
   proto::MigrateReport report_;  ///< what this side reports to the daemon

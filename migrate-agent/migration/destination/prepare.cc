@@ -1,12 +1,19 @@
 // The destination's steps before the restore: preflight, allocating memory, receiving data.
 #include <fmt/format.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
+#include <algorithm>
+#include <cctype>
+#include <cerrno>
 #include <future>
 
 #include "migrate-agent/base/fault/fault.h"
 #include "migrate-agent/commit/journal/text.h"
 #include "migrate-agent/linux/cgroups/devices.h"
+#include "migrate-agent/linux/cgroups/limits.h"
 #include "migrate-agent/migration/destination/course.h"
+#include "migrate-agent/migration/finish/container.h"
 #include "migrate-agent/migration/finish/records.h"
 #include "migrate-agent/preflight/compare/comparison.h"
 #include "migrate-agent/preflight/compare/host_facts.h"
@@ -56,6 +63,12 @@ Status check_local_user(const proto::PreflightRequest& request) {
   return {};
 }
 
+bool is_container_key(const std::string& key) {
+  constexpr std::size_t kDigits = 32;
+  return key.size() == kDigits &&
+         std::ranges::all_of(key, [](unsigned char digit) { return std::isxdigit(digit) != 0; });
+}
+
 }  // namespace
 
 /// The beginning of the journal. Its peer, which is asked for the outcome, is the address in the
@@ -77,6 +90,88 @@ journal::Began Course::description(const proto::PreflightRequest& request) const
   return began;
 }
 
+/// Finds the container that the operator has named, before anything is compared inside it. kRefused
+/// if it cannot receive a job.
+Status Course::find_container(const proto::PreflightRequest& request) {
+  if (!request.has_container()) return {};
+  const proto::ReceivingContainer& named = request.container();
+  if (!is_container_key(named.key())) {
+    return Error(Code::kInvalidArgument, "the key of a container has 32 hexadecimal digits");
+  }
+  if (request.ordered_by().starts_with("uid ")) {
+    return Error(Code::kPermissionDenied, "only operators move jobs into containers");
+  }
+  GCR_ASSIGN(procfs::Process init, procfs::Process::open(named.init()));
+  procfs::Container found(std::move(init));
+  GCR_TRY(found.check_waits(context_.config.criu.reaper.parent_path() / "gcr-init", named.key()));
+  const auto hierarchies = cgroups::hierarchies();
+  journal::Container& described = *plan_.began.mutable_container();
+  described.mutable_init()->set_pid(found.init().pid());
+  described.mutable_init()->set_start_time(found.init().start_time());
+  described.set_key(named.key());
+  if (const auto freezer = cgroups::find(hierarchies, cgroups::kFreezer)) {
+    GCR_ASSIGN(*described.mutable_group(), cgroups::group_of(*freezer, found.init().pid()));
+  }
+  GCR_ASSIGN(plan_.limits, cgroups::limits_of(hierarchies, found.init().pid()));
+  plan_.limits.clear_devices();
+  plan_.from_container = request.from_container();
+  container_ = std::move(found);
+  return {};
+}
+
+/// Whether the job may be in this container. kRefused, with the reason.
+Status Course::check_container(const proto::PreflightRequest& request) const {
+  if (request.has_from_container() != container_.has_value()) {
+    return Error(Code::kRefused, "a job from a container moves into a container, and no other");
+  }
+  if (!container_) return {};
+  if (request.suspended()) {
+    return Error(Code::kRefused, "a suspended job in a container cannot be moved");
+  }
+  const pid_t init = container_->init().pid();
+  const std::set<pid_t> taken = container_->used_pids();
+  for (const proto::ProcessFacts& member : request.members()) {
+    GCR_TRY(preflight::check_confinement(member.credentials(), init));
+    GCR_TRY(preflight::check_labels(member, init));
+    for (const pid_t pid : member.used_pids()) {
+      // Sessions and process groups may be named after the init itself.
+      if (pid == 1 || !taken.contains(pid)) continue;
+      return Error(Code::kRefused,
+                   fmt::format("the job needs the PID {}, which another process of the receiving "
+                               "container has",
+                               pid));
+    }
+  }
+  return {};
+}
+
+/// Runs `work` where the names and addresses of the job lead: here, or in its container.
+Status Course::in_place(const std::function<Status()>& work) const {
+  return container_ ? container_->inside(work) : work();
+}
+
+Result<process::Addresses> Course::addresses() const {
+  if (!container_) return process::Addresses(context_.channel.local_host());
+  std::optional<process::Addresses> found;
+  GCR_TRY(container_->inside([&]() -> Status {
+    found.emplace(process::first_address());
+    return {};
+  }));
+  return std::move(*found);
+}
+
+/// Compares what the job has by name, and its addresses.
+Status Course::compare_place(const proto::PreflightRequest& request, findings::Findings& findings) {
+  GCR_ASSIGN(const process::Addresses here, addresses());
+  return in_place([&]() -> Status {
+    GCR_ASSIGN(const auto coming, preflight::compare_memory_files(request, findings));
+    for (const proto::ProcessFacts& member : request.members()) {
+      preflight::compare_place(member, here, coming, findings);
+    }
+    return {};
+  });
+}
+
 Status Course::preflight(const proto::PreflightRequest& request, proto::PreflightReply& reply) {
   GCR_TRY(expect(std::nullopt, "PreflightRequest"));
   if (request.buffers_size() > static_cast<int>(kMaxBuffers)) {
@@ -91,6 +186,7 @@ Status Course::preflight(const proto::PreflightRequest& request, proto::Prefligh
                context_.channel.peer_address());
   plan_.began = description(request);
   plan_.is_migration = !request.only();
+  GCR_TRY(find_container(request));
   GCR_TRY(control::Endpoint::parse(plan_.began.peer()));
   job_ = gpu::Job(static_cast<std::uint32_t>(request.members_size()));
   if (request.suspended()) {
@@ -141,11 +237,13 @@ Status Course::compare_hosts(const proto::PreflightRequest& request, const Statu
   preflight::Survey here = preflight::survey(context_.config, findings);
   preflight::compare_hosts(request, here.facts, context_.config, findings);
   plan_.criu_plugin = preflight::find_plugin(request, here.facts, context_.config, findings);
-  GCR_ASSIGN(const auto coming, preflight::compare_memory_files(request, findings));
-  const process::Addresses addresses(context_.channel.local_host());
+  const Status fits = check_container(request);
+  if (!fits) findings.add(findings::kContainer, fits.error().message());
+  GCR_TRY(compare_place(request, findings));
+  const bool has_own_groups = request.slurm_job() == 0 && !container_;
   for (const proto::ProcessFacts& member : request.members()) {
-    preflight::compare_process(member, here.facts, addresses, coming, findings);
-    if (request.slurm_job() == 0) preflight::compare_groups(member, findings);
+    preflight::compare_process(member, here.facts, container_.has_value(), findings);
+    if (has_own_groups) preflight::compare_groups(member, findings);
   }
   preflight::add_admission_finding(room, findings);
   if (here.driver) {
@@ -157,8 +255,8 @@ Status Course::compare_hosts(const proto::PreflightRequest& request, const Statu
                                      plan_.gpu_map, findings);
   }
   plan_.criu_plugin_map = preflight::plugin_map(request.host(), here.facts, plan_.gpu_map);
-  // A Slurm job is limited by the job's own groups.
-  if (request.slurm_job() == 0) plan_.limits = limits_here(request.members(0).limits());
+  // A Slurm job is limited by the job's own groups, a container by its own.
+  if (has_own_groups) plan_.limits = limits_here(request.members(0).limits());
   if (plan_.criu_plugin != nullptr) hide_other_gpus(here.facts);
   *reply.mutable_host() = std::move(here.facts);
   findings.accept(request.accepted());
@@ -227,9 +325,41 @@ Status Course::begin() {
   return fault::point("destination.began");
 }
 
+/// The groups that the job is restored into.
+Result<std::vector<UniqueFd>> Course::group_entries() const {
+  if (!container_) return group_.entries();
+  return cgroups::entries_of(cgroups::hierarchies(), container_->init().pid(), group_);
+}
+
+/// The container, with the standard streams that the job gets.
+Result<criu::RestoreContainer> Course::restore_container() const {
+  constexpr std::uint32_t kStreams = 3;
+  criu::RestoreContainer container{.init = container_->init()};
+  std::set<std::uint64_t> pipes;
+  for (const proto::ContainerStream& stream : plan_.from_container.streams()) {
+    if (stream.number() >= kStreams) {
+      return Error(Code::kProtocol, fmt::format("{} is no standard stream", stream.number()));
+    }
+    if (!pipes.insert(stream.pipe()).second) continue;
+    UniqueFd own(static_cast<int>(
+        ::syscall(SYS_pidfd_getfd, container.init.pidfd(), static_cast<int>(stream.number()), 0)));
+    if (!own) {
+      return Error::from_errno(errno, fmt::format("cannot get the standard stream {} of the "
+                                                  "container",
+                                                  stream.number()));
+    }
+    container.streams.push_back({std::move(own), stream.pipe()});
+  }
+  return container;
+}
+
 /// Starts a CRIU that waits; memory that arrives is written into it.
 Status Course::start_criu() {
-  GCR_ASSIGN(std::vector<UniqueFd> entries, group_.entries());
+  GCR_ASSIGN(std::vector<UniqueFd> entries, group_entries());
+  std::optional<criu::RestoreContainer> container;
+  if (container_) {
+    GCR_ASSIGN(container, restore_container());
+  }
   UniqueFd status;
   if (const slurm::JobId owner = plan_.began.slurm_job(); owner != 0) {
     GCR_ASSIGN(status, slurm::open_folder(context_.config.slurm, owner));
@@ -241,7 +371,8 @@ Status Course::start_criu() {
                                      .plugin = plan_.criu_plugin,
                                      .planned = plan_.criu_plugin_map,
                                      .status_directory = std::move(status),
-                                     .go_on = [this] { return context_.cancellation.check(); }}));
+                                     .go_on = [this] { return context_.cancellation.check(); },
+                                     .container = std::move(container)}));
   room_->images().place_memory([&restore = *prepared_restore_](const images::BlockHeader& header,
                                                                std::span<const std::byte> pages) {
     return restore.place({header.memory, header.shared, header.offset, header.present}, pages);
@@ -256,12 +387,17 @@ Status Course::make_room(const proto::PrepareRequest& request, const Wanted& wan
   GCR_ASSIGN(const auto secret, check_digest_key(request.digest_key()));
   GCR_ASSIGN(room_, Room::reserve(context_.config, plan_.image_bytes));
   GCR_TRY(room_->open_images(secret));
-  group_ = finish::group_of(log_->journal());
+  if (container_) {
+    GCR_ASSIGN(group_, finish::group_in_container(log_->journal()));
+    GCR_TRY(finish::check_freezer(group_));
+  } else {
+    group_ = finish::group_of(log_->journal());
+  }
   if (plan_.kept) {
     keep_description(request);
     GCR_TRY(finish::check_freezer(group_));
   }
-  GCR_TRY(group_.create(plan_.limits));
+  GCR_TRY(container_ ? group_.create() : group_.create(plan_.limits));
   const std::uint64_t most = context_.config.landing_window_bytes;
   const std::uint64_t window =
       context_.channel.stays_on_host() ? std::min(most, kWindowWithinHostBytes) : most;

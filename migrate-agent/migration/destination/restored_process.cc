@@ -88,13 +88,15 @@ Status RestoredProcess::hold() {
 }
 
 /// Opens the members. All threads below the init must be those that the source described, with the
-/// same rights, so there is no process besides the members.
+/// same rights, so there is no process besides the members. In a container only the root counts of
+/// the init's children.
 Status RestoredProcess::find_members(const process::DumpedMembers& members) {
   google::protobuf::RepeatedPtrField<proto::Credentials> threads;
   for (const proto::DumpedMember& member : members) threads.MergeFrom(member.credentials());
-  const pid_t init = tree_.init().pid();
-  GCR_TRY(process::check_restored_credentials(init, threads));
-  std::map<pid_t, pid_t> restored = procfs::stopped_tree_in_namespace(init);
+  const bool in_container = !tree_.has_reaper();
+  GCR_TRY(process::check_restored_credentials(tree_.init().pid(), threads,
+                                              in_container ? tree_.pid() : 0));
+  std::map<pid_t, pid_t> restored = procfs::stopped_tree_in_namespace(tree_.pid());
   for (const proto::DumpedMember& member : members) {
     GCR_ASSIGN(auto process, procfs::Process::open(restored[member.pid_in_namespace()]));
     members_.push_back(std::move(process));

@@ -3,6 +3,7 @@
 #include "migrate-agent/commit/journal/held_files.h"
 #include "migrate-agent/gpu/keeper/keeper.h"
 #include "migrate-agent/linux/procfs/process_handle.h"
+#include "migrate-agent/migration/finish/container.h"
 #include "migrate-agent/migration/finish/records.h"
 #include "migrate-agent/migration/finish/slurm_job.h"
 #include "migrate-agent/migration/undo/recovery.h"
@@ -111,9 +112,11 @@ Result<std::string> release_copy(commit::DestinationLog& log, const worker::Conf
   }
   GCR_ASSIGN(std::string ended, join_job(log.journal(), copy_of(log), config, group));
   if (!ended.empty()) return ended;
+  GCR_TRY(enter_container(log.journal(), copy_of(log), config));
   const Status resumed = undo::resume_restored(copy_of(log), group);
   // The journal is committed: a process that has ended by now ended here.
   if (!resumed && resumed.error().code() != Code::kNotFound) return resumed.error();
+  GCR_TRY(join_container(log.journal().began(), group));
   return ended;
 }
 
@@ -138,6 +141,7 @@ Status destroy_copy(commit::DestinationLog& log, const cgroups::Group& group, De
   if (voted && !host_was_restarted(log.journal().began())) {
     GCR_TRY(undo::destroy_restored(copy_of(log), group));
   }
+  if (!host_was_restarted(log.journal().began())) GCR_TRY(end_container(log.journal().began()));
   GCR_TRY(group.destroy());
   const auto keeper = keeper_of(log.journal().records(), Kept::kCopy);
   if (keeper) GCR_TRY(keeper::end_keeper(*keeper));

@@ -2,6 +2,7 @@
 
 #include "migrate-agent/commit/journal/journal_files.h"
 #include "migrate-agent/linux/procfs/process_handle.h"
+#include "migrate-agent/migration/finish/container.h"
 
 namespace gcr::finish {
 
@@ -27,6 +28,10 @@ journal::Record resolved(bool run_here, const std::string& by) {
 }
 
 cgroups::Group group_of(const journal::Journal& journal) {
+  const journal::Began& began = journal.began();
+  if (began.has_container() && began.role() == journal::Began::DESTINATION) {
+    return group_in_container(journal).value_or(cgroups::Group());
+  }
   const auto suspension = suspension_of(journal);
   return group_named_after(suspension.empty() ? journal.path() : suspension);
 }

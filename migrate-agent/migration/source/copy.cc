@@ -64,6 +64,12 @@ Status image_round(Prepared& p) {
   return p.images.outgoing.round(*p.images.sink);
 }
 
+Status layer_round(Prepared& p) {
+  const worker::Phases::Timer timer(p.begun.course.run.phases, "images", "layer round");
+  GCR_TRY(open_image_sink(p));
+  return p.images.layers.send(*p.images.sink);
+}
+
 /// Sends a round. Meanwhile the gate is closed for `share_held` of the time.
 Status copy_round(Prepared& p, double share_held) {
   Run& run = p.begun.course.run;
@@ -75,6 +81,7 @@ Status copy_round(Prepared& p, double share_held) {
   GCR_TRY(throttle.stop());
   GCR_TRY(sent);
   if (p.images.outgoing.in_rounds()) GCR_TRY(image_round(p));
+  if (p.begun.in_container()) GCR_TRY(layer_round(p));
   GCR_TRY(fault::point("source.copied"));
   return run.worker.cancellation.check();
 }

@@ -25,6 +25,7 @@
 #include "migrate-agent/gpu/keeper/keeper.h"
 #include "migrate-agent/gpu/mover/outgoing_vram.h"
 #include "migrate-agent/migration/engine/run.h"
+#include "migrate-agent/migration/source/layers.h"
 #include "migrate-agent/migration/source/member.h"
 #include "migrate-agent/migration/source/outgoing_images.h"
 #include "migrate-agent/migration/source/precopy.h"
@@ -80,6 +81,8 @@ struct Begun {
   std::shared_ptr<const criu::Plugin> criu_plugin;     ///< null: no member needs one
   std::uint64_t resident_bytes;  ///< total of all members when they were examined
   SourceJob processes;
+
+  bool in_container() const { return course.run.began.has_container(); }
 };
 
 /// The VRAM of the members, exported to this worker, and its keeper.
@@ -97,6 +100,7 @@ struct TakenVram {
 struct Images {
   images::ScratchDirectory scratch;
   OutgoingImages outgoing;
+  OutgoingLayers layers{};
   images::Sink* sink = nullptr;  ///< the target's, once images are sent
 };
 

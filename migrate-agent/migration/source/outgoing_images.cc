@@ -7,6 +7,7 @@
 
 #include "migrate-agent/criu/images/images.h"
 #include "migrate-agent/linux/cgroups/devices.h"
+#include "migrate-agent/linux/procfs/container.h"
 #include "migrate-agent/linux/procfs/procfs.h"
 #include "migrate-agent/migration/source/stopped_memory.h"
 #include "migrate-agent/preflight/examine/examination.h"
@@ -36,6 +37,8 @@ Result<OutgoingImages> OutgoingImages::create(const criu::Command& criu, SourceJ
                                               std::shared_ptr<const criu::Plugin> plugin) {
   OutgoingImages images(criu, process, std::move(scratch), std::move(permissions));
   images.options_.outside_tcp = preflight::outside_tcp(request);
+  GCR_ASSIGN(const auto container, procfs::Container::of_root(process.pid()));
+  images.options_.in_container = container.has_value();
   if (plugin != nullptr) {
     GCR_ASSIGN(images.device_groups_,
                cgroups::device_groups_of(cgroups::hierarchies(), process.pid()));

@@ -93,6 +93,9 @@ Result<preflight::Examination> agree(Claimed& claimed) {
   }
 }
 
+/// The default of --max-layer.
+constexpr std::uint64_t kMaxLayerBytes = kGiB;
+
 Result<Images> prepare_images(Begun& begun) {
   auto& [run, find_target, request] = begun.course;
   const worker::Config& config = run.worker.config;
@@ -100,7 +103,14 @@ Result<Images> prepare_images(Begun& begun) {
   GCR_ASSIGN(auto outgoing, OutgoingImages::create(config.criu, begun.processes, scratch.path(),
                                                    permissions(begun.course), request,
                                                    begun.resident_bytes, begun.criu_plugin));
-  return Images{std::move(scratch), std::move(outgoing)};
+  Images images{std::move(scratch), std::move(outgoing)};
+  if (begun.in_container()) {
+    const pid_t init = run.began.container().init().pid();
+    GCR_ASSIGN(images.layers,
+               OutgoingLayers::open(init, request.max_layer_bytes() != 0 ? request.max_layer_bytes()
+                                                                         : kMaxLayerBytes));
+  }
+  return images;
 }
 
 Result<PreparedTarget> prepare_target(const Begun& begun, Buffers buffers) {

@@ -18,6 +18,7 @@
 #include "migrate-agent/migration/source/course.h"
 #include "migrate-agent/process/inspect/access.h"
 #include "migrate-agent/process/inspect/descriptors.h"
+#include "migrate-agent/process/inspect/files.h"
 #include "migrate-agent/process/inspect/inspect.h"
 #include "migrate-agent/process/inspect/named_files.h"
 #include "migrate-agent/process/inspect/sharing.h"
@@ -109,6 +110,26 @@ Status add_settings(Begun& begun) {
   return judge(run, findings.list());
 }
 
+/// Sends the last changes of the container's files. Memory files of the job are carried by
+/// themselves; what members have mapped shared may have changed without a trace.
+Status send_layers(Begun& begun, Images& images, const std::vector<memory_files::Member>& members) {
+  if (!begun.in_container()) return {};
+  layer::KnownFiles known;
+  for (const memory_files::OutgoingFile& file : memory_files::find(members).files) {
+    known.left_out.insert({file.fact.device(), file.fact.inode()});
+  }
+  for (const memory_files::Member& member : members) {
+    for (const process::Mapping& mapping : process::named_mappings(member.pid)) {
+      if (!mapping.shared || !mapping.writable) continue;
+      known.mapped.insert(
+          procfs::id_of(fmt::format("/proc/{}/map_files/{}", member.pid, mapping.range)));
+    }
+  }
+  GCR_TRY(images.layers.send(*images.sink, known));
+  for (const std::string& note : images.layers.notes()) begun.course.run.report.add_notes(note);
+  return {};
+}
+
 /// Describes all members that the dump has stopped. `threads`: the rights of the dumped threads.
 Status describe_dumped(Begun& begun, Images& images,
                        const std::vector<process::ThreadRights>& threads) {
@@ -129,8 +150,10 @@ Status describe_dumped(Begun& begun, Images& images,
   }
   run.report.set_processes(static_cast<std::uint32_t>(with_files.size()));
   GCR_TRY(run.phases.time("process", "read settings", [&] { return add_settings(begun); }));
-  return run.phases.time("images", "read files in memory",
-                         [&] { return carry_memory_files(begun, *images.sink, with_files); });
+  GCR_TRY(run.phases.time("images", "read files in memory",
+                          [&] { return carry_memory_files(begun, *images.sink, with_files); }));
+  return run.phases.time("images", "read layers",
+                         [&] { return send_layers(begun, images, with_files); });
 }
 
 /// Adds the process and the file of the GPU driver to the error of a dump: CRIU names neither.
@@ -255,6 +278,7 @@ Status send_images(Begun& begun, Images& images, proto::RestoreRequest& request)
   GCR_ASSIGN(const images::SentImages sent,
              run.phases.time("images", "flush images", [&] { return images.sink->finish(); }));
   add_files(sent, request);
+  for (proto::Layer& layer : images.layers.sent()) *request.add_layers() = std::move(layer);
   for (const Member& member : begun.claimed.members) {
     if (member.dumped) *request.add_members() = *member.dumped;
   }

@@ -29,10 +29,13 @@ void compare_name(const char* kind, unsigned id, const std::string& there, const
                            here.empty() ? "unknown" : '"' + here + '"'));
 }
 
-void compare_ids(const proto::ProcessFacts& process, const proto::HostFacts& here,
-                 findings::Findings& findings) {
+void compare_names(const proto::ProcessFacts& process, findings::Findings& findings) {
   compare_name("user", process.uid(), process.user(), user_name(process.uid()), findings);
   compare_name("group", process.gid(), process.group(), group_name(process.gid()), findings);
+}
+
+void compare_capabilities(const proto::ProcessFacts& process, const proto::HostFacts& here,
+                          findings::Findings& findings) {
   const std::uint64_t beyond = process.capabilities() & ~here.capabilities();
   if (beyond != 0) {
     findings.add(findings::kCapabilities, fmt::format("the process has {}, which the agent lacks",
@@ -135,7 +138,7 @@ void check_addresses(const proto::ProcessFacts& process, const process::Addresse
   };
   std::vector<process::InternetSocket> taken;
   if (std::ranges::any_of(process.sockets(), is_connection)) {
-    taken = process::internet_sockets(::getpid());
+    taken = process::internet_sockets();
   }
   for (const proto::BoundSocket& socket : process.sockets()) {
     const bool connection = is_connection(socket);
@@ -183,15 +186,23 @@ void compare_groups(const proto::ProcessFacts& process, findings::Findings& find
 }
 
 void compare_process(const proto::ProcessFacts& process, const proto::HostFacts& here,
-                     const process::Addresses& addresses, const std::set<std::string>& coming,
-                     findings::Findings& findings) {
-  compare_ids(process, here, findings);
+                     bool in_container, findings::Findings& findings) {
+  if (!in_container) compare_names(process, findings);
+  compare_capabilities(process, here, findings);
   compare_profile(process.apparmor_profile(), findings);
-  compare_context(process.selinux_context(), findings);
+  if (!in_container) compare_context(process.selinux_context(), findings);
   check_limits(process, here, findings);
   check_hugepages(process, findings);
+}
+
+void compare_place(const proto::ProcessFacts& process, const process::Addresses& addresses,
+                   const std::set<std::string>& coming, findings::Findings& findings) {
   check_addresses(process, addresses, findings);
-  process::compare_files(process.files(), process.credentials(), findings, coming);
+  std::set<std::string> not_here = coming;
+  for (const proto::FileFact& file : process.files()) {
+    if (file.carried()) not_here.insert(file.path());
+  }
+  process::compare_files(process.files(), process.credentials(), findings, not_here);
 }
 
 Result<std::set<std::string>> compare_memory_files(const proto::PreflightRequest& request,

@@ -31,11 +31,24 @@ void compare_hosts(const proto::PreflightRequest& request, const proto::HostFact
 /// Checks that this host can apply the process's control group limits.
 void compare_groups(const proto::ProcessFacts& process, findings::Findings& findings);
 
-/// Compares ids, capabilities, limits, addresses and files of the process. `addresses` maps the
-/// addresses of its sockets, `coming` has the names of files that move with the job.
+/// Compares ids, capabilities, labels, limits and hugepages of the process. The users of a
+/// container are those of its image, and its label is compared by check_confinement().
 void compare_process(const proto::ProcessFacts& process, const proto::HostFacts& here,
-                     const process::Addresses& addresses, const std::set<std::string>& coming,
-                     findings::Findings& findings);
+                     bool in_container, findings::Findings& findings);
+
+/// Compares addresses and files of the process with those that the calling thread sees: for a
+/// container, call it inside. `addresses` maps the addresses of its sockets, `coming` has the names
+/// of files that move with the job.
+void compare_place(const proto::ProcessFacts& process, const process::Addresses& addresses,
+                   const std::set<std::string>& coming, findings::Findings& findings);
+
+/// Whether a job from a container may run in the container of `init`: kRefused, with the reason, if
+/// one of its threads has a right that the container does not give, or was not confined by what
+/// confines the container. `init` has what the engine gave the container.
+Status check_confinement(const proto::Credentials& thread, pid_t init);
+
+/// The same for what a process has besides: its AppArmor profile and SELinux context.
+Status check_labels(const proto::ProcessFacts& process, pid_t init);
 
 /// Returns the names of the memory files that move with the job; adds "memory-file" for each
 /// obstacle. kProtocol for a request that no agent would send.

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdlib>
+#include <cstring>
 
 #include "migrate-agent/commit/journal/journal.h"
 #include "migrate-agent/criu/threads/landlock.h"
@@ -11,6 +13,7 @@
 #include "migrate-agent/preflight/examine/steps.h"
 #include "migrate-agent/process/inspect/descriptors.h"
 #include "migrate-agent/process/inspect/inspect.h"
+#include "migrate-agent/process/layer/tree.h"
 #include "migrate-agent/transfer/negotiation/negotiation.h"
 #include "src/control/wire.h"
 
@@ -63,6 +66,25 @@ void check_landlock(Examination& found) {
     found.findings.add(findings::kLandlock,
                        fmt::format("{} threads of process {} are in a Landlock domain",
                                    threads.size(), process::describe_process(pid)));
+  }
+}
+
+void add_streams(const procfs::Container& container, proto::JobContainer& facts) {
+  for (const auto& [number, link] : process::streams_of(container)) {
+    proto::ContainerStream& stream = *facts.add_streams();
+    stream.set_number(static_cast<std::uint32_t>(number));
+    stream.set_pipe(std::strtoull(link.c_str() + std::strlen("pipe:["), nullptr, 10));
+  }
+}
+
+/// Marks the files that come with the container: the destination has none of them yet.
+void mark_carried(const procfs::Container& container, proto::PreflightRequest& asked) {
+  const auto trees = layer::trees_of(container.init().pid());
+  if (!trees) return;  // check_layers() says why
+  for (proto::ProcessFacts& member : *asked.mutable_members()) {
+    for (proto::FileFact& file : *member.mutable_files()) {
+      file.set_carried(layer::is_carried(*trees, file.path()));
+    }
   }
 }
 
@@ -128,6 +150,11 @@ proto::PreflightRequest preflight_request(const Examination& examination,
     }
   }
   *asked.mutable_memory_files() = examination.memory_files;
+  if (examination.container) {
+    *asked.mutable_container() = request.container();
+    add_streams(*examination.container, *asked.mutable_from_container());
+    mark_carried(*examination.container, asked);
+  }
   const auto boot_id = journal::boot_id();
   if (boot_id) asked.set_boot_id(*boot_id);
   return asked;

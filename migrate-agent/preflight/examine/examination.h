@@ -19,6 +19,7 @@
 #include "migrate-agent/gpu/access/gpu_access.h"
 #include "migrate-agent/gpu/allocations/allocations.h"
 #include "migrate-agent/gpu/allocations/lister.h"
+#include "migrate-agent/linux/procfs/container.h"
 #include "migrate-agent/preflight/compare/host_facts.h"
 #include "migrate-agent/process/inspect/inspect.h"
 #include "migrate-agent/process/inspect/sockets.h"
@@ -55,6 +56,7 @@ struct Examination {
   std::shared_ptr<const criu::Plugin> criu_plugin;  ///< null: no member needs one
   memory_files::FileFacts memory_files;
   bool suspended = false;
+  std::optional<procfs::Container> container;  ///< that the job is in
   findings::Findings findings{findings::Side::kSource};
 
   std::vector<pid_t> pids() const;

@@ -11,12 +11,14 @@
 #include <thread>
 
 #include "migrate-agent/criu/runs/criu.h"
+#include "migrate-agent/linux/procfs/container.h"
 #include "migrate-agent/linux/procfs/procfs.h"
 #include "migrate-agent/preflight/examine/steps.h"
 #include "migrate-agent/process/inspect/descriptors.h"
 #include "migrate-agent/process/inspect/inspect.h"
 #include "migrate-agent/process/inspect/sharing.h"
 #include "migrate-agent/process/inspect/surroundings.h"
+#include "migrate-agent/process/layer/tree.h"
 
 namespace gcr::preflight {
 namespace {
@@ -154,18 +156,54 @@ void find_memory_files(Examination& found) {
   }
 }
 
-/// Warns about System V objects of the host's namespace that may belong to the job.
-void check_system_v(Examination& found) {
+/// Warns about System V objects of the host's namespace that may belong to the job. Those of a
+/// container belong to it, and would be lost.
+void check_system_v(const process::Together& together, Examination& found) {
   if (procfs::namespace_link(found.members.front().pid, "ipc") !=
-      procfs::namespace_link(::getpid(), "ipc")) {
+      procfs::namespace_link(together.in_place_of(), "ipc")) {
     return;
   }
   std::set<uid_t> users;
   for (const Member& member : found.members) users.insert(member.facts.uid());
-  const std::string objects = process::unattached_objects(users);
+  std::string objects;
+  const Status looked = together.in_place([&]() -> Status {
+    objects = process::unattached_objects(users);
+    return {};
+  });
+  if (!looked) found.findings.add(findings::kCannotInspect, looked.error().message());
   if (objects.empty()) return;
-  found.findings.add(findings::kSystemVStays,
-                     fmt::format("the users of the job have {} on this host", objects));
+  const bool in_container = together.container().has_value();
+  found.findings.add(in_container ? findings::kSystemV : findings::kSystemVStays,
+                     fmt::format("the users of the job have {} {}", objects,
+                                 in_container ? "in its container" : "on this host"));
+}
+
+/// A job that leaves a container needs one that receives it; others need none.
+void check_container(const proto::MigrateRequest& request,
+                     const std::optional<procfs::Container>& container, Examination& found) {
+  found.container = container;
+  const bool leaves = request.has_checkpoint() || !request.destination().empty();
+  if (container && leaves && !request.has_container()) {
+    found.findings.add(findings::kContainer,
+                       request.has_checkpoint()
+                           ? "it is in a container, of which no checkpoints can be taken"
+                           : "it is in a container, and no container was named to receive it");
+  } else if (!container && request.has_container()) {
+    found.findings.add(findings::kContainer,
+                       "a container was named to receive it, but it is in none that gcr-runtime "
+                       "has started");
+  }
+}
+
+/// A container whose files cannot be carried cannot be left.
+void check_layers(const procfs::Container& container, Examination& found) {
+  const auto trees = layer::trees_of(container.init().pid());
+  if (!trees) found.findings.add(findings::kContainer, trees.error().message());
+}
+
+/// The container whose job has this root. None also if the root is gone.
+std::optional<procfs::Container> container_of(pid_t root) {
+  return procfs::Container::of_root(root).value_or(std::nullopt);
 }
 
 }  // namespace
@@ -191,7 +229,7 @@ void wait_for_vforks(const std::vector<pid_t>& pids, findings::Findings& finding
 Result<process::Confinement> examine_late(const proto::MigrateRequest& request, pid_t pid,
                                           const std::vector<pid_t>& pids,
                                           const proto::GroupLimits& limits) {
-  const process::Together together({pids.begin(), pids.end()});
+  const process::Together together({pids.begin(), pids.end()}, container_of(request.pid()));
   GCR_ASSIGN(auto inspection,
              process::inspect(pid, together, outside_tcp(request),
                               in_same_groups(pid, request.pid()) ? &limits : nullptr));
@@ -209,8 +247,11 @@ Status examine_again(pid_t pid, const process::Confinement& before) {
 
 bool examine_members(const proto::MigrateRequest& request, const std::vector<pid_t>& pids,
                      const proto::GroupLimits* limits, Examination& found) {
-  const Scope scope{process::Together({pids.begin(), pids.end()}), outside_tcp(request), limits};
+  const Scope scope{process::Together({pids.begin(), pids.end()}, container_of(pids.front())),
+                    outside_tcp(request), limits};
   if (!examine_root(pids.front(), scope, found)) return false;
+  check_container(request, scope.together.container(), found);
+  if (found.container && request.has_container()) check_layers(*found.container, found);
   if (pids.size() > gpu::kMaxMembers) {
     found.findings.add(
         findings::kTooManyProcesses,
@@ -222,7 +263,7 @@ bool examine_members(const proto::MigrateRequest& request, const std::vector<pid
     for (const pid_t used : used_pids(pid)) found.members.front().facts.add_used_pids(used);
   }
   find_memory_files(found);
-  check_system_v(found);
+  check_system_v(scope.together, found);
   return true;
 }
 

@@ -47,9 +47,9 @@ struct FoundJob {
 /// processes.
 ///
 /// The root of a process's job is the topmost of its ancestors that is under the preload library,
-/// or the process itself; its members are the root and all processes below it. The search ends
-/// below the first ancestor that has a controlling terminal or is in another mount, PID or time
-/// namespace: such an ancestor cannot move with the job.
+/// or the supervisor of its container, or the process itself; its members are the root and all
+/// processes below it. The search ends below the first ancestor that has a controlling terminal or
+/// is in another mount, PID or time namespace: such an ancestor cannot move with the job.
 std::vector<FoundJob> jobs(std::vector<FoundProcess>& processes);
 
 /// Returns the number of runnable threads per core, averaged over the last minute.

@@ -7,6 +7,7 @@
 #include <map>
 #include <string>
 
+#include "migrate-agent/linux/procfs/container.h"
 #include "migrate-agent/linux/procfs/procfs.h"
 #include "migrate-agent/preflight/inventory/host_state.h"
 #include "migrate-agent/process/inspect/inspect.h"
@@ -18,6 +19,12 @@ namespace gcr::inventory {
 namespace {
 
 using procfs::Stat;
+
+/// The init of the container whose job has this root; 0: none.
+pid_t container_of(pid_t root) {
+  const auto container = procfs::Container::of_root(root);
+  return container && *container ? (*container)->init().pid() : 0;
+}
 
 /// A snapshot of every process of the host, except those that are exiting.
 class Processes {
@@ -44,7 +51,7 @@ class Processes {
   pid_t root_of(pid_t process) const {
     pid_t root = process;
     for (pid_t at = parent_of(process); can_move_with(at, process); at = parent_of(at)) {
-      if (process::is_under_preload(at)) root = at;
+      if (process::is_under_preload(at) || container_of(at) != 0) root = at;
     }
     return root;
   }
@@ -97,6 +104,7 @@ FoundJob describe(pid_t root, const Processes& all) {
     job.set_slurm_step(step->name);
     job.set_slurm_parent(program_of(all.parent_of(root)));
   }
+  job.set_container_init(container_of(root));
   job.set_processes(static_cast<std::uint32_t>(found.members.size()));
   for (const pid_t member : found.members) {
     found.owners.insert(procfs::owner_of(member));

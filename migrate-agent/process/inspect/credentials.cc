@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <map>
 #include <set>
-#include <span>
 #include <sstream>
 #include <string_view>
 
@@ -127,7 +126,7 @@ Status compare_credentials(const proto::Credentials& left, const std::string& wh
 }
 
 Status check_restored_credentials(
-    pid_t init, const google::protobuf::RepeatedPtrField<proto::Credentials>& told) {
+    pid_t init, const google::protobuf::RepeatedPtrField<proto::Credentials>& told, pid_t root) {
   if (told.empty() || told.size() > kMaxThreads) {
     return Error(Code::kProtocol, fmt::format("the source reports the rights of {} threads, not of "
                                               "1 to {}",
@@ -139,8 +138,9 @@ Status check_restored_credentials(
     if (expected.emplace(thread.thread(), &thread).second) continue;
     return disagreement(thread.thread(), "is reported twice by the source");
   }
-  GCR_ASSIGN(const auto restored, read_credentials(init));
-  for (const ThreadRights& one : std::span(restored).subspan(1)) {  // without the init
+  GCR_ASSIGN(const auto restored, read_credentials(root == 0 ? init : root));
+  for (const ThreadRights& one : restored) {
+    if (one.pid == init) continue;
     const proto::Credentials& thread = one.rights;
     const auto found = expected.find(thread.thread());
     if (found == expected.end()) {

@@ -43,7 +43,9 @@ Status compare_credentials(const proto::Credentials& left, const std::string& wh
 /// At the destination: checks that the threads below `init`, the init of a restored tree, are
 /// exactly those of the source's agent, with the rights that it reported, plus what this process
 /// passes on to everything that it starts: its bounding set, no_new_privs and seccomp filters.
+/// The init of a container may have other children, of the engine's: with `root`, the threads of
+/// the tree's root and below it count.
 Status check_restored_credentials(
-    pid_t init, const google::protobuf::RepeatedPtrField<proto::Credentials>& told);
+    pid_t init, const google::protobuf::RepeatedPtrField<proto::Credentials>& told, pid_t root = 0);
 
 }  // namespace gcr::process

@@ -121,7 +121,8 @@ void look_at_device(const Descriptor& fd, Look& look) {
 }
 
 void look_at_pipe(const Descriptor& fd, Look& look) {
-  const pid_t holder = look.together != nullptr ? look.together->outsider(fd.link) : 0;
+  if (look.together == nullptr || look.together->is_stream(fd.link)) return;
+  const pid_t holder = look.together->outsider(fd.link);
   if (holder != 0) look.add(findings::kOutsidePipe, fd, "is a pipe to " + holder_text(holder));
 }
 
@@ -334,12 +335,11 @@ Status inspect_descriptors(pid_t pid, const Together* together, bool same_networ
       if (socket.connection) look.connections.emplace(socket.ends(), socket.inode);
       look.internet.emplace(socket.inode, std::move(socket));
     }
-    auto peers = unix_peers();
-    if (peers) {
-      look.unix_peers = std::move(*peers);
-    } else {
-      inspection.findings.add(findings::kCannotInspect, peers.error().message());
-    }
+    const Status found = together->in_place([&]() -> Status {
+      GCR_ASSIGN(look.unix_peers, unix_peers());
+      return {};
+    });
+    if (!found) inspection.findings.add(findings::kCannotInspect, found.error().message());
   }
   look.mounts = procfs::mounts_of(pid);
   for (const Descriptor& fd : descriptors) look_at(fd, look);

@@ -12,8 +12,8 @@ namespace gcr::process {
 /// Adds findings and bound sockets for every descriptor of `pid`. kPermissionDenied if
 /// its descriptors may not be read. `together` null: only findings about what descriptors are, not
 /// about who else has them, without a look at other processes or at the kernel's tables of
-/// connections. `same_network`: the process is in our network namespace; otherwise sockets are not
-/// looked at.
+/// connections. `same_network`: the process is in our network namespace or that of its container;
+/// otherwise sockets are not looked at.
 Status inspect_descriptors(pid_t pid, const Together* together, bool same_network,
                            OutsideTcp outside_tcp, Inspection& inspection);
 

@@ -1,5 +1,6 @@
 #include "migrate-agent/process/inspect/inspect.h"
 
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -45,22 +46,23 @@ void look_at_kind(pid_t pid, Inspection& inspection) {
   }
 }
 
-void look_at_namespaces(pid_t pid, Inspection& inspection) {
+void look_at_namespaces(pid_t pid, const Together& together, Inspection& inspection) {
   std::string others;
-  for (const char* kind : {"net", "uts", "user", "cgroup"}) {
-    const std::string theirs = procfs::namespace_link(pid, kind);
-    if (theirs == procfs::namespace_link(::getpid(), kind)) continue;
-    others += (others.empty() ? "" : ", ") + std::string(kind);
+  for (const std::string kind : {"net", "uts", "user", "cgroup"}) {
+    const pid_t owner = kind == "user" ? ::getpid() : together.in_place_of();
+    if (procfs::namespace_link(pid, kind) == procfs::namespace_link(owner, kind)) continue;
+    others += (others.empty() ? "" : ", ") + kind;
   }
   if (others.empty()) return;
   inspection.findings.add(findings::kNamespaces,
-                          "it is in " + others + " namespaces other than the agent's");
+                          fmt::format("it is in {} namespaces other than the {}", others,
+                                      together.container() ? "container's" : "agent's"));
 }
 
-/// An IPC namespace moves as a whole, unless it is that of the host.
+/// An IPC namespace moves as a whole, unless it is that of the host or of a container.
 void look_at_ipc(pid_t pid, const Together& together, Inspection& inspection) {
   const std::string theirs = procfs::namespace_link(pid, "ipc");
-  if (theirs == procfs::namespace_link(::getpid(), "ipc")) return;
+  if (theirs == procfs::namespace_link(together.in_place_of(), "ipc")) return;
   for (const pid_t other : procfs::processes()) {
     if (together.contains(other) || procfs::namespace_link(other, "ipc") != theirs) continue;
     inspection.findings.add(findings::kNamespaces,
@@ -199,12 +201,12 @@ Result<Inspection> inspect(pid_t pid, const Together& together, OutsideTcp outsi
   look_at_kind(pid, inspection);
   if (inspection.findings.has_blocker())
     return inspection;  // the process must not be examined further
-  look_at_namespaces(pid, inspection);
+  look_at_namespaces(pid, together, inspection);
   look_at_ipc(pid, together, inspection);
   look_at_mounts(pid, inspection);
   look_at_state(pid, status, inspection);
   const bool same_network =
-      procfs::namespace_link(pid, "net") == procfs::namespace_link(::getpid(), "net");
+      procfs::namespace_link(pid, "net") == procfs::namespace_link(together.in_place_of(), "net");
   GCR_TRY(inspect_descriptors(pid, &together, same_network, outside_tcp, inspection));
   inspect_mappings(pid, together, inspection);
   GCR_TRY(look_at_files(pid, inspection));

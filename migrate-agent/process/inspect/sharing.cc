@@ -104,18 +104,21 @@ bool is_preload_library(const Mapping& mapping) {
 }
 
 /// In an IPC namespace of the job's own, System V objects move with the namespace.
-void look_at_segment(pid_t pid, const Mapping& mapping, Inspection& inspection) {
-  if (procfs::namespace_link(pid, "ipc") != procfs::namespace_link(::getpid(), "ipc")) return;
-  inspection.findings.add(findings::kSystemV,
-                          fmt::format("it has System V shared memory attached (id {}) in the "
-                                      "host's IPC namespace",
-                                      mapping.inode));
+void look_at_segment(pid_t pid, const Mapping& mapping, const Together& together,
+                     Inspection& inspection) {
+  if (procfs::namespace_link(pid, "ipc") != procfs::namespace_link(together.in_place_of(), "ipc")) {
+    return;
+  }
+  inspection.findings.add(
+      findings::kSystemV,
+      fmt::format("it has System V shared memory attached (id {}) in the {}'s IPC namespace",
+                  mapping.inode, together.container() ? "container" : "host"));
 }
 
-void look_at(pid_t pid, const Mapping& mapping, Inspection& inspection) {
+void look_at(pid_t pid, const Mapping& mapping, const Together& together, Inspection& inspection) {
   if (is_preload_library(mapping)) inspection.facts.set_under_preload(true);
   if (mapping.path.starts_with("/SYSV")) {
-    look_at_segment(pid, mapping, inspection);
+    look_at_segment(pid, mapping, together, inspection);
   } else if (mapping.path.starts_with("/secretmem")) {
     inspection.findings.add(findings::kKernelObject, "it has secret memory (memfd_secret)");
   } else if (is_memory_alone(mapping)) {
@@ -179,7 +182,7 @@ void inspect_mappings(pid_t pid, const Together& together, Inspection& inspectio
   std::map<FileId, std::string> shared;
   for (const Mapping& mapping : named_mappings(pid)) {
     if (is_driver_file(mapping.path)) continue;
-    look_at(pid, mapping, inspection);
+    look_at(pid, mapping, together, inspection);
     if (mapping.shared && is_memory_alone(mapping) && !mapping.path.starts_with("/SYSV") &&
         !has_other_names(pid, mapping)) {
       shared.emplace(FileId{mapping.device, mapping.inode}, mapping.path);

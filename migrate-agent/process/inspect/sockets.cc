@@ -18,11 +18,11 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
-#include <fstream>
 #include <iterator>
 #include <memory>
 #include <sstream>
 
+#include "migrate-agent/linux/procfs/procfs.h"
 #include "src/base/unique_fd.h"
 
 namespace gcr::process {
@@ -160,7 +160,7 @@ std::optional<InternetSocket> parse_socket(const std::string& protocol, const st
 
 /// False if there is nothing left over, or something else has the port too.
 bool forget_left_over(std::uint16_t port) {
-  std::vector<InternetSocket> sockets = internet_sockets(::getpid());
+  std::vector<InternetSocket> sockets = internet_sockets();
   std::erase_if(sockets, [port](const InternetSocket& one) {
     return one.protocol != "tcp" || one.port != port;
   });
@@ -174,6 +174,17 @@ bool forget_left_over(std::uint16_t port) {
 std::string unmapped(const std::string& address) {
   const bool mapped = address.starts_with(kMapped) && address.find('.') != std::string::npos;
   return mapped ? address.substr(std::strlen(kMapped)) : address;
+}
+
+std::string first_address() {
+  std::string first;
+  for (const std::string& address : own_addresses()) {
+    const SocketAddress parsed = parse(address);
+    if (is_everywhere(parsed) || is_link_local(parsed)) continue;
+    if (parsed.family() == AF_INET) return address;
+    if (first.empty()) first = address;
+  }
+  return first;
 }
 
 std::string address_text(int family, const void* number) {
@@ -244,7 +255,8 @@ void forget(const InternetSocket& left_over) {
 std::vector<InternetSocket> internet_sockets(pid_t pid) {
   std::vector<InternetSocket> sockets;
   for (const char* name : {"tcp", "tcp6", "udp", "udp6"}) {
-    std::ifstream file("/proc/" + std::to_string(pid) + "/net/" + name);
+    const std::string task = pid == 0 ? "thread-self" : std::to_string(pid);
+    std::istringstream file(procfs::read_own_proc(task + "/net/" + name));
     std::string line;
     std::getline(file, line);  // the heading
     while (std::getline(file, line)) {

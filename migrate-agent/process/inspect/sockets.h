@@ -49,8 +49,8 @@ struct InternetSocket {
   Ends other_ends() const { return {remote_address, remote_port, address, port}; }
 };
 
-/// Those of the network namespace of `pid`.
-std::vector<InternetSocket> internet_sockets(pid_t pid);
+/// Those of the network namespace of `pid`; 0: of the calling thread.
+std::vector<InternetSocket> internet_sockets(pid_t pid = 0);
 
 /// Lets go of what is left of a connection in the caller's network namespace. Kernels before 6.8
 /// keep it for a minute all the same.
@@ -58,6 +58,10 @@ void forget(const InternetSocket& left_over);
 
 /// An address in numbers, IPv4-mapped ones as IPv4: "::ffff:10.0.0.1" -> "10.0.0.1".
 std::string unmapped(const std::string& address);
+
+/// The first address of the calling thread's network namespace that is neither a loopback nor a
+/// link-local address, IPv4 before IPv6; empty if there is none.
+std::string first_address();
 
 /// Knows this host's addresses as they were when it was made. Immutable: any thread.
 class Addresses {

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -52,7 +53,19 @@ std::set<FileId> had_by(pid_t pid, const std::set<FileId>& files) {
 
 bool is_agent_or_gone(pid_t pid) { return procfs::has_ended(pid) || is_agent(pid); }
 
-Together::Together(std::set<pid_t> pids) : pids_(std::move(pids)) {
+std::map<int, std::string> streams_of(const procfs::Container& container) {
+  std::map<int, std::string> streams;
+  for (const auto& [number, link] : procfs::descriptor_links(container.init().pid())) {
+    if (number <= STDERR_FILENO && link.starts_with("pipe:[")) streams.emplace(number, link);
+  }
+  return streams;
+}
+
+Together::Together(std::set<pid_t> pids, std::optional<procfs::Container> container)
+    : pids_(std::move(pids)), container_(std::move(container)) {
+  if (container_) {
+    for (auto& [number, link] : streams_of(*container_)) streams_.insert(std::move(link));
+  }
   for (const pid_t pid : procfs::processes()) {
     for (const auto& [number, link] : procfs::descriptor_links(pid)) holders_.emplace(link, pid);
   }
@@ -80,6 +93,12 @@ pid_t Together::outsider(const std::string& link, Agents agents) const {
     if (agents == Agents::kCounted || !is_agent(holder)) return holder;
   }
   return 0;
+}
+
+pid_t Together::in_place_of() const { return container_ ? container_->init().pid() : ::getpid(); }
+
+Status Together::in_place(const std::function<Status()>& work) const {
+  return container_ ? container_->inside(work) : work();
 }
 
 std::map<FileId, pid_t> outsiders(const std::set<FileId>& files, const std::set<pid_t>& members) {

@@ -3,11 +3,15 @@
 
 #include <sys/types.h>
 
+#include <functional>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 
+#include "migrate-agent/linux/procfs/container.h"
 #include "migrate-agent/linux/procfs/directory.h"
+#include "src/base/result.h"
 
 namespace gcr::process {
 
@@ -16,7 +20,8 @@ class Together {
  public:
   enum class Agents { kCounted, kSkipped };
 
-  explicit Together(std::set<pid_t> pids);
+  /// `container`: the one that they are in, if its init is gcr-init.
+  explicit Together(std::set<pid_t> pids, std::optional<procfs::Container> container = {});
 
   /// Whether it is one of them, or below one of them now: born since they were listed.
   bool contains(pid_t pid) const;
@@ -28,10 +33,28 @@ class Together {
   /// they hold their end of a door.
   pid_t outsider(const std::string& link, Agents agents = Agents::kCounted) const;
 
+  /// None: the processes are in no container.
+  const std::optional<procfs::Container>& container() const { return container_; }
+
+  /// The process whose network, UTS, IPC and cgroup namespaces they have to be in: the init of the
+  /// container, or else the caller.
+  pid_t in_place_of() const;
+
+  /// Whether it is a standard stream of the container: at the destination it is that container's.
+  bool is_stream(const std::string& link) const { return streams_.contains(link); }
+
+  /// Runs `work` where absolute paths, addresses and System V objects are those of the processes.
+  Status in_place(const std::function<Status()>& work) const;
+
  private:
   std::set<pid_t> pids_;
+  std::optional<procfs::Container> container_;
+  std::set<std::string> streams_;
   std::multimap<std::string, pid_t> holders_;
 };
+
+/// The pipes among the standard streams of a container's init, by their numbers.
+std::map<int, std::string> streams_of(const procfs::Container& container);
 
 /// Agents' processes run our own program, or another build of it in the same directory.
 bool is_agent_or_gone(pid_t pid);

@@ -16,6 +16,7 @@
 
 #include "migrate-agent/commit/journal/journal.h"
 #include "migrate-agent/linux/procfs/directory.h"
+#include "migrate-agent/linux/procfs/procfs.h"
 #include "migrate-agent/process/inspect/access.h"
 #include "migrate-agent/process/inspect/named_files.h"
 #include "migrate-agent/process/memory_files/release.h"
@@ -197,8 +198,8 @@ bool set_owner_and_mode(int file, const proto::MemoryFile& fact) {
 /// False if the kernel refuses.
 bool give_name(int file, const std::string& name) {
   const UniqueFd directory = procfs::open_directory(fs::path(name).parent_path());
-  const std::string link = fmt::format("/proc/self/fd/{}", file);
-  return directory && ::linkat(AT_FDCWD, link.c_str(), directory.get(),
+  const std::string link = fmt::format("self/fd/{}", file);
+  return directory && ::linkat(procfs::own_proc(), link.c_str(), directory.get(),
                                fs::path(name).filename().c_str(), AT_SYMLINK_FOLLOW) == 0;
 }
 
@@ -268,7 +269,7 @@ void check_owners(const std::vector<IncomingFile>& files,
 
 std::string image_name(std::size_t place) { return fmt::format("memory-{}.img", place); }
 
-Status Incoming::add(const IncomingFile& file, const fs::path& image,
+Status Incoming::add(const IncomingFile& file, int images, const std::string& image,
                      const std::vector<proto::Credentials>& members) {
   const proto::Credentials* owner = owner_of(file.fact, members);
   if (owner == nullptr) return no_owner(file.fact);
@@ -281,10 +282,10 @@ Status Incoming::add(const IncomingFile& file, const fs::path& image,
   }));
   if (failed != 0) return Error::from_errno(failed, "cannot make it");
   if (!file.shared) {
-    const UniqueFd content(::open(image.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC));
+    const UniqueFd content(::openat(images, image.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC));
     if (!content) return Error::from_errno(errno, "its content has not come");
     GCR_TRY(copy(content.get(), made.file.get(), file.fact.size_bytes()));
-    ::unlink(image.c_str());  // its memory is needed no longer
+    ::unlinkat(images, image.c_str(), 0);  // its memory is needed no longer
     GCR_TRY(process::act_as(*owner, [&] {
       errno = EPERM;
       failed = set_owner_and_mode(made.file.get(), file.fact) ? 0 : errno;
@@ -306,13 +307,13 @@ Status Incoming::add(const IncomingFile& file, const fs::path& image,
   return {};
 }
 
-Result<Incoming> Incoming::make(std::vector<IncomingFile> files, const fs::path& images,
+Result<Incoming> Incoming::make(std::vector<IncomingFile> files, const UniqueFd& images,
                                 const std::vector<proto::Credentials>& members) {
   Incoming incoming;
   for (std::size_t place = 0; place < files.size(); ++place) {
     const IncomingFile& file = files[place];
     if (file.shared && file.fact.opened_as().empty()) continue;
-    const Status added = incoming.add(file, images / image_name(place), members);
+    const Status added = incoming.add(file, images.get(), image_name(place), members);
     if (!added) return added.error().while_doing(file.fact.names(0));
   }
   return incoming;

@@ -43,8 +43,10 @@ std::string image_name(std::size_t place);
 class Incoming {
  public:
   /// Makes the files that are not shared, without names, with the content from `images`, a
-  /// directory; removes images as they are used up. An error says why one cannot be made.
-  static Result<Incoming> make(std::vector<IncomingFile> files, const std::filesystem::path& images,
+  /// directory; removes images as they are used up. An error says why one cannot be made. This,
+  /// and all that is done with names, is done where the calling thread's absolute paths lead: for a
+  /// container, call it inside.
+  static Result<Incoming> make(std::vector<IncomingFile> files, const UniqueFd& images,
                                const std::vector<proto::Credentials>& members);
 
   /// What is to be kept on disk before give_names().
@@ -65,7 +67,7 @@ class Incoming {
     proto::Credentials owner;
     journal::HeldFile held;
   };
-  Status add(const IncomingFile& file, const std::filesystem::path& image,
+  Status add(const IncomingFile& file, int images, const std::string& image,
              const std::vector<proto::Credentials>& members);
 
   std::vector<Made> made_;

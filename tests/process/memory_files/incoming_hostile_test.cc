@@ -51,7 +51,11 @@ class HostileIncoming : public testing::Test {
     EXPECT_EQ(::ftruncate(image.get(), 3 << 20), 0);
     GCR_ASSIGN(auto incoming, look_at(files));
     EXPECT_THAT(findings_.list(), IsEmpty());
-    return Incoming::make(std::move(incoming), images_.path(), members);
+    return Incoming::make(std::move(incoming), images(), members);
+  }
+
+  UniqueFd images() const {
+    return UniqueFd(::open(images_.path().c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
   }
 
   const Directory directory_;
@@ -144,7 +148,7 @@ TEST_F(HostileIncoming, FileOnSharedStorageIsLeftInPlace) {
   EXPECT_THAT(findings_.list(), IsEmpty());
   EXPECT_TRUE(incoming->front().shared);
   EXPECT_THAT(coming_names(*incoming), IsEmpty());
-  const auto made = Incoming::make(*incoming, images_.path(), {rights_of(kUser)});
+  const auto made = Incoming::make(*incoming, images(), {rights_of(kUser)});
   ASSERT_TRUE(made);
   EXPECT_THAT(made->held().files(), IsEmpty());
   ASSERT_TRUE(look_at(files, "another kernel's"));

@@ -1,0 +1,84 @@
+#include "migrate-agent/migration/finish/container.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+
+#include "container/messages.h"
+#include "migrate-agent/base/fault/fault.h"
+#include "migrate-agent/linux/procfs/container.h"
+#include "migrate-agent/linux/procfs/procfs.h"
+#include "src/base/unique_fd.h"
+
+namespace gcr::finish {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// The container's init; none if it has ended, or there is no container.
+Result<std::optional<procfs::Process>> init_of(const journal::Began& began) {
+  if (!began.has_container()) return std::optional<procfs::Process>();
+  const journal::ProcessId& id = began.container().init();
+  auto init = procfs::Process::open(id.pid(), id.start_time());
+  if (init && !init->has_ended()) return std::optional(std::move(*init));
+  if (init || init.error().code() == Code::kNotFound) return std::optional<procfs::Process>();
+  return init.error();
+}
+
+/// gcr-runtime looks for this file when the engine creates the container again.
+Status note_received(const fs::path& directory, const std::string& key) {
+  if (::mkdir(directory.c_str(), 0700) != 0 && errno != EEXIST) {
+    return Error::from_errno(errno, "cannot make " + directory.string());
+  }
+  const fs::path path = directory / key;
+  const UniqueFd file(::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
+  const UniqueFd above(::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (file && above && ::fsync(file.get()) == 0 && ::fsync(above.get()) == 0) return {};
+  return Error::from_errno(errno, "cannot write " + path.string());
+}
+
+}  // namespace
+
+Result<cgroups::Group> group_in_container(const journal::Journal& journal) {
+  return cgroups::group_in_container(cgroups::hierarchies(), journal.began().container().group(),
+                                     cgroups::kGroupPrefix + journal.path().filename().string());
+}
+
+Status leave_container(const journal::Began& began) {
+  GCR_ASSIGN(const auto init, init_of(began));
+  if (!init) return {};
+  GCR_TRY(procfs::Container(*init).order(container::kMoved));
+  return fault::point("source.container.left");
+}
+
+Status enter_container(const journal::Journal& journal, const journal::Restored& copy,
+                       const worker::Config& config) {
+  const journal::Began& began = journal.began();
+  if (!began.has_container()) return {};
+  GCR_TRY(note_received(config.state_dir / "received", began.container().key()));
+  GCR_ASSIGN(const auto init, init_of(began));
+  // It runs already if it has been told before.
+  const auto inner = procfs::namespace_pids(std::to_string(copy.members(0).pid()));
+  if (!init || inner.empty()) return {};
+  GCR_TRY(procfs::Container(*init).order(inner.back()));
+  return fault::point("destination.container.told");
+}
+
+Status join_container(const journal::Began& began, const cgroups::Group& group) {
+  if (!began.has_container()) return {};
+  GCR_TRY(group.dissolve([&](pid_t) { return began.container().group(); }));
+  return fault::point("destination.container.joined");
+}
+
+Status end_container(const journal::Began& began) {
+  GCR_ASSIGN(const auto init, init_of(began));
+  if (!init) return {};
+  const Status sent = init->send(SIGKILL);
+  if (!sent) return sent.error().code() == Code::kNotFound ? Status() : sent;
+  return init->wait_until_ended();
+}
+
+}  // namespace gcr::finish

@@ -1,0 +1,33 @@
+// Containers when a migration is settled, by a worker or a recovery: the job leaves its container,
+// or is handed to the one that was started to receive it. May be repeated.
+#pragma once
+
+#include "migrate-agent/commit/journal/journal.h"
+#include "migrate-agent/linux/cgroups/group.h"
+#include "migrate-agent/worker/config/config.h"
+
+namespace gcr::finish {
+
+/// The group of the migration below the control groups of the container that receives the job.
+Result<cgroups::Group> group_in_container(const journal::Journal& journal);
+
+/// At the source, after the commit and before its copy is killed: tells the container's init that
+/// the job has moved, so that the container does not end with it. Success if the job is in none, or
+/// the container has ended. Otherwise the copy must stay: its death could let the engine start the
+/// program anew.
+Status leave_container(const journal::Began& began);
+
+/// At the destination, once the commit is in its journal and before the copy runs: notes that the
+/// container has received its job (when the engine starts it again, the program starts), and tells
+/// its init which process is the job's root. Success if there is no container.
+Status enter_container(const journal::Journal& journal, const journal::Restored& copy,
+                       const worker::Config& config);
+
+/// Moves the copy, which runs, into the container's own groups. Success if there is no container.
+Status join_container(const journal::Began& began, const cgroups::Group& group);
+
+/// Before the commit: ends the container that was to receive the job, and all that is in it.
+/// Success if there is none.
+Status end_container(const journal::Began& began);
+
+}  // namespace gcr::finish
