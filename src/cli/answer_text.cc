@@ -215,7 +215,7 @@ std::string host_json(const proto::HostReply& host) {
     Struct& entry = add_object(object, "jobs");
     set_fields(entry, job,
                {"pid", "start_time", "command", "uid", "user", "processes", "gpu_processes",
-                "resident_bytes", "slurm_job", "slurm_step", "slurm_parent"});
+                "resident_bytes", "slurm_job", "slurm_step", "slurm_parent", "container_init"});
     set(entry, "migration_id", migration_of(job));
     set_uses(entry, job.gpus());
   }
