@@ -1,0 +1,295 @@
+#!/usr/bin/env python3
+"""Jobs in containers: real runc, gcr-runtime, agents, CRIU, software GPUs.
+
+Usage: container_test.py [unittest options], as root; GCR_BUILD names the build folder
+"""
+
+import ctypes
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import unittest
+
+sys.dont_write_bytecode = True
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+
+from containers import Container, ContainerHosts, children_of, complaint, name_of, new_key  # noqa: E402
+from ticker_hosts import ROOT, TICKER, wait_for  # noqa: E402
+
+REFUSED = 3
+MOVES = 10
+MEMORY_BYTES = 1 << 30
+# Changes of every kind that a program makes to its image, and to a tmpfs of its own.
+FILES = """
+mkdir /srv/gcr
+echo content >/srv/gcr/file
+chmod 640 /srv/gcr/file
+ln /srv/gcr/file /srv/gcr/other-name
+ln -s /absent /srv/gcr/link
+rm /etc/issue.net
+echo more >>/etc/issue
+echo memory >/mnt/file
+"""
+LIST_FILES = """
+cd /; for each in srv/gcr/* etc/issue* mnt/*; do
+  echo "$(cat $each 2>/dev/null) $(stat -c '%a %h %N' $each | sed s/^[0-9]*/\\&/)"
+done; stat -c '%a /%n' srv/gcr/file | sed 's/^/content /'
+"""
+LIBC = ctypes.CDLL(None, use_errno=True)
+LIBC.prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER: containers become our children, as an engine's
+
+
+def fault_points():
+    """The points between the steps of a migration: name, side, whether the job runs at the destination afterwards."""
+    text = (ROOT / "tests/fault/points.h").read_text(encoding="ascii")
+    rows = re.findall(r'\{"([a-z.-]+)", Side::k(\w+), Kind::k(?:Boundary|Container), (true|false)\}', text)
+    return [(name, side, decided == "true") for name, side, decided in rows]
+
+
+class Case(unittest.TestCase):
+    options = ()
+
+    def setUp(self):
+        self.hosts = ContainerHosts(2, *self.options)
+        self.addCleanup(self.hosts.close)
+        self.disk = pathlib.Path(tempfile.mkdtemp(prefix="gcr-containers-"))
+        self.addCleanup(self.disk.rmdir)
+        subprocess.run(["mount", "-t", "tmpfs", "tmpfs", self.disk], check=True)
+        self.addCleanup(subprocess.run, ["umount", "--lazy", self.disk], check=True)
+        self.runtime = pathlib.Path(self.hosts.env["PREFIX"]) / "bin/gcr-runtime"
+        self.configs = {}
+        for host in "ab":
+            self.configs[host] = self.disk / f"runtime-{host}.toml"
+            state = self.hosts.env[f"STATE_{host.upper()}"]
+            self.configs[host].write_text(f'state = "{state}/received"\nlog = "{self.disk}/runtime.log"\n', encoding="utf-8")
+        self.program = f"{self.hosts.env['PREFIX']}/bin/{TICKER}"
+
+    def ticker(self, host, *words, **options):
+        container = Container(self, host, *words or (self.program,), **options)
+        wait_for("the ticker starts", lambda: len(container.lines) >= 2)
+        return container
+
+    def receiver(self, host, **options):
+        container = Container(self, host, self.program, key=new_key(), **options)
+        container.wait_for_name("gcr-receiving")
+        return container
+
+    def wait_for_progress(self, container):
+        before = len(container.lines)
+        wait_for("it goes on", lambda: len(container.lines) >= before + 3)
+
+    def move(self, source, target, *options):
+        ran, report = self.hosts.migrate(source, target, *options)
+        self.assertEqual(ran.returncode, 0, ran.stderr)
+        self.assertTrue(report["verified"])
+        return report
+
+    def refuse(self, reason, source, target, **options):
+        ran, _ = self.hosts.migrate(source, target, **options)
+        self.assertEqual(ran.returncode, REFUSED, ran.stderr)
+        self.assertIn(reason, ran.stderr)
+        self.wait_for_progress(source)
+
+    def stop(self, container, status):
+        """As an engine does."""
+        container.signal(signal.SIGTERM)
+        self.assertEqual(container.status(), status)
+
+
+class Moves(Case):
+    def test_job_goes_to_and_fro(self):
+        containers = [self.ticker("a")]
+        for number in range(MOVES):
+            containers.append(self.receiver("ba"[number % 2]))
+            self.move(*containers[-2:])
+            self.wait_for_progress(containers[-1])
+            self.assertEqual(name_of(containers[-2].pid), "gcr-moved")
+            self.stop(containers[-2], 0)
+        self.assertEqual(complaint([line for each in containers for line in each.lines]), "")
+        self.stop(containers[-1], 0)
+
+    def test_job_has_the_groups_and_namespaces_of_its_container(self):
+        def limited(spec):
+            spec["linux"]["resources"]["memory"] = {"limit": MEMORY_BYTES}
+
+        source, target = self.ticker("a", edit=limited), self.receiver("b", edit=limited)
+        self.move(source, target)
+        self.wait_for_progress(target)
+        for what in ("cgroup", "oom_score_adj"):
+            paths = [pathlib.Path(f"/proc/{pid}/{what}").read_text(encoding="ascii") for pid in (target.job, target.pid)]
+            self.assertEqual(*paths)
+        for kind in ("cgroup", "ipc", "mnt", "net", "pid", "uts"):
+            self.assertEqual(*(os.readlink(f"/proc/{pid}/ns/{kind}") for pid in (target.job, target.pid)))
+
+    def test_files_of_the_container_come_along(self):
+        def with_tmpfs(spec):
+            spec["mounts"].append({"destination": "/mnt", "type": "tmpfs", "source": "tmpfs"})
+
+        source, target = self.ticker("a", edit=with_tmpfs), self.receiver("b", edit=with_tmpfs)
+        changed = source.execute("sh", "-ec", FILES)
+        self.assertEqual(changed.returncode, 0, changed.stderr)
+        self.move(source, target)
+        self.wait_for_progress(target)
+        listed = [each.execute("sh", "-c", LIST_FILES) for each in (source, target)]
+        self.assertEqual(*(each.stdout for each in listed))
+        self.assertIn("content 640 /srv/gcr/file", listed[0].stdout, listed[0].stderr)
+        self.assertNotIn("issue.net", listed[1].stdout)
+
+    def test_open_files_of_the_layer_come_along(self):
+        script = f"mkdir /srv/job; cd /srv/job; echo written >file; exec 3>>file 4<file; exec {self.program}"
+        source, target = self.ticker("a", "sh", "-ec", script), self.receiver("b")
+        self.move(source, target)
+        self.wait_for_progress(target)
+        (ticker,) = children_of(target.job)
+        for number, what in (("fd/3", "/srv/job/file"), ("fd/4", "/srv/job/file"), ("cwd", "/srv/job")):
+            self.assertEqual(os.readlink(f"/proc/{ticker}/{number}"), what)
+        self.assertEqual(target.execute("cat", "/srv/job/file").stdout, "written\n")
+
+    def test_too_many_bytes_in_the_layer_end_the_migration(self):
+        source, target = self.ticker("a"), self.receiver("b")
+        self.assertEqual(source.execute("dd", "if=/dev/urandom", "of=/srv/bytes", "bs=1M", "count=2").returncode, 0)
+        ran, _ = self.hosts.migrate(source, target, "--max-layer", "1M")
+        self.assertEqual(ran.returncode, 1, ran.stderr)
+        self.assertIn("1 MiB", ran.stderr)
+        self.wait_for_progress(source)
+
+    def test_commands_run_in_either_container(self):
+        source, target = self.ticker("a"), self.receiver("b")
+        inner = source.execute("cat", "/proc/2/comm", "/proc/self/stat")
+        self.assertEqual(target.execute("true").returncode, 0)
+        self.move(source, target)
+        self.wait_for_progress(target)
+        listed = target.execute("sh", "-c", "cat /proc/[0-9]*/comm").stdout
+        self.assertIn("ticker\n", listed, inner.stderr)
+        self.assertEqual(source.execute("true").returncode, 0)
+
+    def test_job_is_suspended_and_resumed_in_its_container(self):
+        source = self.ticker("a")
+        for command in ("suspend", "resume"):
+            ran = subprocess.run(
+                self.hosts.on("a", self.hosts.env["GCR_CLI"], command, *self.hosts.env["GCR_TLS"].split(),
+                              self.hosts.address("a"), str(source.job)),
+                capture_output=True, text=True, check=False)  # fmt: skip
+            self.assertEqual(ran.returncode, 0, ran.stderr)
+        self.wait_for_progress(source)
+        self.assertEqual(complaint(source.lines), "")
+        groups = [pathlib.Path(f"/proc/{pid}/cgroup").read_text(encoding="ascii") for pid in (source.job, source.pid)]
+        self.assertEqual(*groups)
+
+    def test_restarted_container_starts_its_program_once_its_job_has_ended(self):
+        source, target = self.ticker("a"), self.receiver("b")
+        self.move(source, target)
+        self.wait_for_progress(target)
+        self.stop(target, 0)
+        target.call("delete", target.id)
+        target.lines.clear()
+        target.start()
+        wait_for("the program starts", lambda: len(target.lines) >= 2)
+        self.assertEqual(complaint(target.lines), "")
+
+
+    def test_host_lists_the_job_with_its_container(self):
+        source = self.ticker("a")
+        (job,) = self.hosts.ask("host", self.hosts.address("a"))["jobs"]
+        self.assertEqual((job["pid"], job["container_init"], job["processes"]), (source.job, source.pid, 2))
+
+
+class Refusals(Case):
+    def test_unsuitable_containers_are_refused(self):
+        source, target = self.ticker("a"), self.receiver("b")
+        bare = Container(self, "b", "sleep", "1000000")
+        bare.key = new_key()
+        self.refuse("it does not wait with this key", source, bare)
+        wrong = target.key
+        target.key = new_key()
+        self.refuse("it does not wait with this key", source, target)
+        target.key = wrong
+        ran = subprocess.run(self.hosts.on("a", self.hosts.env["GCR_CLI"], *self.hosts.env["GCR_TLS"].split(),
+                                           self.hosts.address("a"), self.hosts.address("b"), str(source.job)),
+                             capture_output=True, text=True, check=False)  # fmt: skip
+        self.assertEqual(ran.returncode, REFUSED, ran.stderr)
+        self.assertIn("no container was named to receive it", ran.stderr)
+        outside = self.hosts.start_ticker("a")
+        ran, _ = self.hosts.migrate(source, target, pid=outside.copies()[0])
+        self.assertEqual(ran.returncode, REFUSED, ran.stderr)
+        self.assertIn("it is in none that gcr-runtime has started", ran.stderr)
+        self.move(source, target)
+        self.wait_for_progress(target)
+
+    def test_looser_jobs_are_refused(self):
+        def more(spec):
+            for kind in ("bounding", "effective", "permitted"):
+                spec["process"]["capabilities"][kind].append("CAP_SYS_ADMIN")
+
+        def privileged(spec):
+            spec["process"]["noNewPrivileges"] = False
+
+        def filtered(spec):
+            spec["linux"]["seccomp"] = {"defaultAction": "SCMP_ACT_ALLOW"}
+
+        self.refuse("it may have CAP_SYS_ADMIN", self.ticker("a", edit=more), self.receiver("b"))
+        self.refuse("it may gain privileges", self.ticker("a", edit=privileged), self.receiver("b"))
+        self.refuse("seccomp filters", self.ticker("a"), self.receiver("b", edit=filtered))
+
+
+class Faults(Case):
+    options = ("--fault-points", "true", "--peer-silence-ms", "4000")
+
+    def arm(self, side, text):
+        host = {"Source": "a", "Destination": "b"}[side]
+        path = self.hosts.folder / host / "faults"
+        path.with_suffix(".hit").unlink(missing_ok=True)
+        path.with_suffix(".new").write_text(text + "\n", encoding="ascii")
+        path.with_suffix(".new").rename(path)
+        return path
+
+    def running(self, source, target):
+        """The container in which the job goes on, when the agents have settled it."""
+        wait_for("nothing is unfinished", lambda: not any(
+            not each["finished"] for host in "ab" for each in self.hosts.migrations(host)))  # fmt: skip
+        seen = [len(source.lines), len(target.lines)]
+        wait_for("one goes on", lambda: [len(source.lines), len(target.lines)] != seen)
+        return source if len(source.lines) != seen[0] else target
+
+    def check(self, source, target, point, moved):
+        here = self.running(source, target)
+        self.assertEqual(here.host, "b" if moved else "a", point)
+        self.wait_for_progress(here)
+        self.assertEqual(complaint(source.lines + target.lines), "", point)
+        if moved:
+            self.stop(source, 0)
+        elif target.has_ended():
+            self.assertEqual(target.status(), 128 + signal.SIGKILL)
+        else:  # the destination's agent did not know of the migration yet
+            self.assertEqual(name_of(target.pid), "gcr-receiving")
+            self.stop(target, 128 + signal.SIGTERM)
+
+    def test_one_copy_goes_on_when_an_agent_is_killed(self):
+        for point, side, decided in fault_points():
+            with self.subTest(point=point):
+                source, target = self.ticker("a"), self.receiver("b")
+                armed = self.arm(side, f"{point} kill")
+                self.hosts.migrate(source, target)
+                self.assertFalse(armed.exists(), "the point was not reached")
+                self.check(source, target, point, decided)
+                self.stop(target if decided else source, 0)
+
+    def test_job_stays_when_the_receiving_container_ends(self):
+        for point, side, decided in fault_points():
+            if decided or side == "Source":
+                continue
+            with self.subTest(point=point):
+                source, target = self.ticker("a"), self.receiver("b")
+                armed = self.arm(side, f"{point} run kill -9 {target.pid}")
+                self.hosts.migrate(source, target)
+                self.assertFalse(armed.exists(), "the point was not reached")
+                self.check(source, target, point, False)
+                self.stop(source, 0)
+
+
+if __name__ == "__main__":
+    unittest.main()
