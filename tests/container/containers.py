@@ -16,6 +16,7 @@ import unittest
 BUILD = pathlib.Path(os.environ["GCR_BUILD"])
 RUNTIME = BUILD / "bin/gcr-runtime"
 JOB = BUILD / "bin/container-job"
+LIBRARY = BUILD / "lib/libgcr-preload.so"
 RUNC = shutil.which("runc") or "/usr/sbin/runc"
 PATIENCE_S = 120
 ORDER = signal.SIGRTMAX - 1
@@ -70,10 +71,10 @@ def programs_libraries(program):
 
 
 def make_root(folder):
-    """An image with the job and this machine's C library."""
+    """An image with the job and all of this machine's C library that the job and the preload library need."""
     for name in ("dev", "etc", "proc", "sys", "tmp"):
         (folder / name).mkdir(parents=True)
-    for source, target in [(JOB, "/bin/job")] + [(path, path) for path in programs_libraries(JOB)]:
+    for source, target in [(JOB, "/bin/job")] + [(path, path) for path in {*programs_libraries(JOB), *programs_libraries(LIBRARY)}]:
         place = folder / target.lstrip("/")
         place.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(source, place)
