@@ -3,11 +3,10 @@
 // with this object (a shell that starts CRIU) are not affected.
 //
 // 1. It enters the mount namespace of the process that it dumps, or of the container that it
-// restores
-//    a process into. The agent executes CRIU in its own
-//    mount namespace, so that CRIU's file, its loader and its libraries are the agent's. Once they
-//    are mapped, and before main(), CRIU enters the namespace that the agent holds, and waits until
-//    the agent has checked what it sees there.
+//    restores a process into. The agent executes CRIU in its own mount namespace, so that CRIU's
+//    file, its loader and its libraries are the agent's. Once they are mapped, and before main(),
+//    CRIU enters the namespace that the agent holds, and waits until the agent has checked what it
+//    sees there.
 // 2. A dump leaves out the memory that the agent sends by itself (in_criu_left_out.cc). The agent
 //    says what that is when CRIU, which has stopped all tasks, is about to look at a task's
 //    mappings. In shared memory that the agent sends, CRIU finds only a hole.
