@@ -1,4 +1,4 @@
-// What gcr-runtime, gcr-init and the agent agree on. Constants only.
+// What gcr-runtime, gcr-init and the agent agree on.
 //
 // Orders. The agent orders gcr-init by sigqueue(3): kOrderSignal, with a value:
 //   N > 1    process N of gcr-init's PID namespace is the job's root: signals are passed on to it,
@@ -13,6 +13,8 @@
 #pragma once
 
 #include <signal.h>
+
+#include <string_view>
 
 namespace gcr::container {
 
@@ -34,6 +36,12 @@ inline constexpr char kModeRun[] = "run";
 inline constexpr char kModeReceive[] = "receive";
 /// Hexadecimal digits in the key of a migration that a container is to receive.
 inline constexpr int kKeyDigits = 32;
+
+/// Whether `text` can be such a key.
+constexpr bool is_key(std::string_view text) {
+  return text.size() == kKeyDigits &&
+         text.find_first_not_of("0123456789abcdefABCDEF") == std::string_view::npos;
+}
 
 // ---- in every edited container ----
 

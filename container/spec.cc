@@ -75,11 +75,6 @@ bool has_mount_in_folder(const Spec& spec) {
   });
 }
 
-bool is_key(std::string_view text) {
-  return text.size() == kKeyDigits &&
-         text.find_first_not_of("0123456789abcdefABCDEF") == std::string_view::npos;
-}
-
 std::string receive_prefix() { return std::string(kReceiveVariable) + "="; }
 
 std::string receive_variable(const Spec& spec) {

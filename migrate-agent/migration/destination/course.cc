@@ -200,9 +200,11 @@ Result<std::vector<process::VettedFiles>> Course::vet_files(
                                               request.members(0).pid_in_namespace()));
   }
   if (container_) {
+    GCR_ASSIGN(const proto::Credentials rights,
+               preflight::rights_of_container(container_->init().pid()));
     for (const proto::DumpedMember& member : request.members()) {
       for (const proto::Credentials& thread : member.credentials()) {
-        GCR_TRY(preflight::check_confinement(thread, container_->init().pid()));
+        GCR_TRY(preflight::check_confinement(thread, rights));
       }
     }
   }

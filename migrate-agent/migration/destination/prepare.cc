@@ -4,10 +4,10 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cctype>
 #include <cerrno>
 #include <future>
 
+#include "container/messages.h"
 #include "migrate-agent/base/fault/fault.h"
 #include "migrate-agent/commit/journal/text.h"
 #include "migrate-agent/linux/cgroups/devices.h"
@@ -63,12 +63,6 @@ Status check_local_user(const proto::PreflightRequest& request) {
   return {};
 }
 
-bool is_container_key(const std::string& key) {
-  constexpr std::size_t kDigits = 32;
-  return key.size() == kDigits &&
-         std::ranges::all_of(key, [](unsigned char digit) { return std::isxdigit(digit) != 0; });
-}
-
 }  // namespace
 
 /// The beginning of the journal. Its peer, which is asked for the outcome, is the address in the
@@ -95,8 +89,10 @@ journal::Began Course::description(const proto::PreflightRequest& request) const
 Status Course::find_container(const proto::PreflightRequest& request) {
   if (!request.has_container()) return {};
   const proto::ReceivingContainer& named = request.container();
-  if (!is_container_key(named.key())) {
-    return Error(Code::kInvalidArgument, "the key of a container has 32 hexadecimal digits");
+  if (!container::is_key(named.key())) {
+    return Error(
+        Code::kInvalidArgument,
+        fmt::format("the key of a container has {} hexadecimal digits", container::kKeyDigits));
   }
   if (request.ordered_by().starts_with("uid ")) {
     return Error(Code::kPermissionDenied, "only operators move jobs into containers");
@@ -129,9 +125,10 @@ Status Course::check_container(const proto::PreflightRequest& request) const {
     return Error(Code::kRefused, "a suspended job in a container cannot be moved");
   }
   const pid_t init = container_->init().pid();
+  GCR_ASSIGN(const proto::Credentials rights, preflight::rights_of_container(init));
   const std::set<pid_t> taken = container_->used_pids();
   for (const proto::ProcessFacts& member : request.members()) {
-    GCR_TRY(preflight::check_confinement(member.credentials(), init));
+    GCR_TRY(preflight::check_confinement(member.credentials(), rights));
     GCR_TRY(preflight::check_labels(member, init));
     for (const pid_t pid : member.used_pids()) {
       // Sessions and process groups may be named after the init itself.

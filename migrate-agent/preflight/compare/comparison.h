@@ -42,12 +42,16 @@ void compare_process(const proto::ProcessFacts& process, const proto::HostFacts&
 void compare_place(const proto::ProcessFacts& process, const process::Addresses& addresses,
                    const std::set<std::string>& coming, findings::Findings& findings);
 
-/// Whether a job from a container may run in the container of `init`: kRefused, with the reason, if
-/// one of its threads has a right that the container does not give, or was not confined by what
-/// confines the container. `init` has what the engine gave the container.
-Status check_confinement(const proto::Credentials& thread, pid_t init);
+/// What the engine gave a container: the rights of its `init`.
+Result<proto::Credentials> rights_of_container(pid_t init);
 
-/// The same for what a process has besides: its AppArmor profile and SELinux context.
+/// Whether a thread of a job from a container may run in a container with these rights: kRefused,
+/// with the reason, if it has a right that the container does not give, or was not confined by what
+/// confines the container.
+Status check_confinement(const proto::Credentials& thread, const proto::Credentials& container);
+
+/// The same for what a process has besides: its AppArmor profile and SELinux context, and those of
+/// the container's `init`.
 Status check_labels(const proto::ProcessFacts& process, pid_t init);
 
 /// Returns the names of the memory files that move with the job; adds "memory-file" for each

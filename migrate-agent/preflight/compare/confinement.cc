@@ -19,7 +19,18 @@ Error other_label(const char* kind, const std::string& there, const std::string&
       fmt::format("its {} is \"{}\", that of the container is \"{}\"", kind, there, here));
 }
 
-Status compare(const proto::Credentials& thread, const proto::Credentials& container) {
+}  // namespace
+
+Result<proto::Credentials> rights_of_container(pid_t init) {
+  proto::Credentials rights;
+  GCR_TRY(process::find_rights(init, [&](const proto::Credentials& first) {
+    rights = first;
+    return true;
+  }));
+  return rights;
+}
+
+Status check_confinement(const proto::Credentials& thread, const proto::Credentials& container) {
   const std::uint64_t all = thread.bounding() | thread.permitted() | thread.inheritable();
   const std::uint64_t beyond = all & ~container.bounding();
   if (beyond != 0) return looser("it may have " + capability_names(beyond));
@@ -32,17 +43,6 @@ Status compare(const proto::Credentials& thread, const proto::Credentials& conta
                               thread.seccomp_filters(), container.seccomp_filters()));
   }
   return {};
-}
-
-}  // namespace
-
-Status check_confinement(const proto::Credentials& thread, pid_t init) {
-  proto::Credentials container;
-  GCR_TRY(process::find_rights(init, [&](const proto::Credentials& first) {
-    container = first;
-    return true;
-  }));
-  return compare(thread, container);
 }
 
 Status check_labels(const proto::ProcessFacts& process, pid_t init) {

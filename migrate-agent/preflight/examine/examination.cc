@@ -78,12 +78,10 @@ void add_streams(const procfs::Container& container, proto::JobContainer& facts)
 }
 
 /// Marks the files that come with the container: the destination has none of them yet.
-void mark_carried(const procfs::Container& container, proto::PreflightRequest& asked) {
-  const auto trees = layer::trees_of(container.init().pid());
-  if (!trees) return;  // check_layers() says why
+void mark_carried(const layer::Trees& carried, proto::PreflightRequest& asked) {
   for (proto::ProcessFacts& member : *asked.mutable_members()) {
     for (proto::FileFact& file : *member.mutable_files()) {
-      file.set_carried(layer::is_carried(*trees, file.path()));
+      file.set_carried(layer::is_carried(carried, file.path()));
     }
   }
 }
@@ -153,7 +151,7 @@ proto::PreflightRequest preflight_request(const Examination& examination,
   if (examination.container) {
     *asked.mutable_container() = request.container();
     add_streams(*examination.container, *asked.mutable_from_container());
-    mark_carried(*examination.container, asked);
+    mark_carried(examination.carried, asked);
   }
   const auto boot_id = journal::boot_id();
   if (boot_id) asked.set_boot_id(*boot_id);

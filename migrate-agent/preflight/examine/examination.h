@@ -23,6 +23,7 @@
 #include "migrate-agent/preflight/compare/host_facts.h"
 #include "migrate-agent/process/inspect/inspect.h"
 #include "migrate-agent/process/inspect/sockets.h"
+#include "migrate-agent/process/layer/tree.h"
 #include "migrate-agent/process/memory_files/outgoing.h"
 #include "proto/control.pb.h"
 
@@ -57,6 +58,7 @@ struct Examination {
   memory_files::FileFacts memory_files;
   bool suspended = false;
   std::optional<procfs::Container> container;  ///< that the job is in
+  layer::Trees carried;                        ///< its files that move with the job
   findings::Findings findings{findings::Side::kSource};
 
   std::vector<pid_t> pids() const;

@@ -197,8 +197,12 @@ void check_container(const proto::MigrateRequest& request,
 
 /// A container whose files cannot be carried cannot be left.
 void check_layers(const procfs::Container& container, Examination& found) {
-  const auto trees = layer::trees_of(container.init().pid());
-  if (!trees) found.findings.add(findings::kContainer, trees.error().message());
+  auto trees = layer::trees_of(container.init().pid());
+  if (trees) {
+    found.carried = std::move(*trees);
+  } else {
+    found.findings.add(findings::kContainer, trees.error().message());
+  }
 }
 
 /// The container whose job has this root. None also if the root is gone.
