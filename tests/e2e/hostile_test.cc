@@ -13,6 +13,7 @@
 #include <filesystem>
 #include <fstream>
 #include <optional>
+#include <set>
 #include <string>
 
 #include "migrate-agent/linux/procfs/procfs.h"
@@ -232,6 +233,33 @@ TEST_F(SandboxTest, LandlockEnteredAfterPreflightIsRefused) {
   arm(Host::kA,
       "source.prepared run kill -" + std::to_string(kConfine) + " " + std::to_string(thread));
   expect_failure(HasSubstr("1 threads of process"));
+}
+
+/// Of all threads of a process, as the kernel tells them.
+std::set<std::string> filters_of(pid_t pid) {
+  std::set<std::string> all;
+  for (const pid_t tid : procfs::threads(pid)) {
+    const std::string thread = std::to_string(pid) + "/task/" + std::to_string(tid);
+    all.insert(procfs::status_field(thread, "Seccomp") + " " +
+               procfs::status_field(thread, "Seccomp_filters"));
+  }
+  return all;
+}
+
+TEST_F(SandboxTest, AllThreadsKeepTheFilterOfTheirProcess) {
+  ASSERT_NO_FATAL_FAILURE(start_in("filter"));
+  pid_t pid = counter_->pid();
+  ASSERT_GT(procfs::threads(pid).size(), 1U);
+  const std::set<std::string> kFiltered = {"2 1"};
+  ASSERT_EQ(filters_of(pid), kFiltered);
+  int expected = kCounterFirst;
+  for (const Host from : {Host::kA, Host::kB}) {
+    const MigrateReport outcome = hosts_->migrate_for_report(from, pid, {});
+    ASSERT_TRUE(migrated(outcome)) << outcome.err;
+    pid = static_cast<pid_t>(outcome.report.destination_pid());
+    EXPECT_EQ(ask_counter(*client_, *hosts_, other(from)), ++expected);
+    EXPECT_EQ(filters_of(pid), kFiltered);
+  }
 }
 
 TEST_F(SandboxTest, SealedMemoryIsABlockerUnlessAccepted) {

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 
 #include "migrate-agent/criu/launch/criu_rpc.pb.h"
 #include "migrate-agent/criu/threads/interrupted_calls.h"
@@ -19,9 +20,21 @@ Result<std::uint64_t> capabilities(const Words& words) {
   return words[0] | (words.size() > 1 ? std::uint64_t{words[1]} << 32 : 0);
 }
 
+/// Seccomp modes by process: those of the leading threads, in their images.
+using LeaderModes = std::map<pid_t, std::uint32_t>;
+
+/// The mode that a thread would get. Where all threads of a process have the same filters, CRIU
+/// writes the leader's alone, and the restored leader sets them for all
+/// (SECCOMP_FILTER_FLAG_TSYNC).
+std::uint32_t seccomp_mode(const wire::ThreadCore& core, const proto::Credentials& kernel,
+                           std::uint32_t leader) {
+  const bool by_leader = core.seccomp_mode() == 0 && kernel.seccomp_mode() != 0;
+  return by_leader ? leader : core.seccomp_mode();
+}
+
 /// The rights that a thread would get, but the kernel's seccomp filters: CRIU reads them by ptrace.
-Result<proto::Credentials> in_image(const wire::ThreadCore& core,
-                                    const proto::Credentials& kernel) {
+Result<proto::Credentials> in_image(const wire::ThreadCore& core, const proto::Credentials& kernel,
+                                    std::uint32_t leader) {
   const wire::Creds& creds = core.creds();
   proto::Credentials thread;
   thread.set_thread(kernel.thread());
@@ -44,16 +57,17 @@ Result<proto::Credentials> in_image(const wire::ThreadCore& core,
   thread.set_bounding(bounding);
   thread.set_ambient(ambient);
   thread.set_no_new_privileges(creds.no_new_privs() != 0);
-  thread.set_seccomp_mode(core.seccomp_mode());
+  thread.set_seccomp_mode(seccomp_mode(core, kernel, leader));
   thread.set_seccomp_filters(kernel.seccomp_filters());
   return thread;
 }
 
-Status check_rights(const proto::Credentials& kernel, const wire::ThreadCore& core) {
+Status check_rights(const proto::Credentials& kernel, const wire::ThreadCore& core,
+                    std::uint32_t leader) {
   if (!core.has_creds()) {
     return Error(Code::kDataLoss, "the image does not tell the thread's rights");
   }
-  GCR_ASSIGN(const proto::Credentials dumped, in_image(core, kernel));
+  GCR_ASSIGN(const proto::Credentials dumped, in_image(core, kernel, leader));
   GCR_TRY(process::compare_credentials(dumped, "in CRIU's image", kernel, "by the kernel"));
   if (core.creds().secbits() == 0) return {};
   return Error(Code::kDataLoss,
@@ -73,6 +87,17 @@ Result<wire::Core> core_in(const std::string& image) {
   return core;
 }
 
+Result<LeaderModes> leader_modes(const std::vector<process::ThreadRights>& threads,
+                                 const std::vector<std::string>& contents) {
+  LeaderModes modes;
+  for (std::size_t i = 0; i < threads.size(); ++i) {
+    if (threads[i].pid != threads[i].tid || threads[i].rights.seccomp_mode() == 0) continue;
+    GCR_ASSIGN(const wire::Core core, core_in(contents[i]));
+    modes[threads[i].pid] = core.thread_core().seccomp_mode();
+  }
+  return modes;
+}
+
 }  // namespace
 
 Result<std::vector<process::ThreadRights>> settle_threads(pid_t root, const images::ReadImage& read,
@@ -82,11 +107,13 @@ Result<std::vector<process::ThreadRights>> settle_threads(pid_t root, const imag
   for (const auto& thread : threads) {
     GCR_ASSIGN(contents.emplace_back(), read(image_name(thread)));
   }
+  GCR_ASSIGN(LeaderModes leaders, leader_modes(threads, contents));
   const auto settle = [&](std::size_t i) -> Status {
     const auto& [pid, tid, rights] = threads[i];
     GCR_ASSIGN(wire::Core core, core_in(contents[i]));
     contents[i].clear();
-    GCR_TRY(check_rights(rights, core.thread_core()));
+    const auto leader = leaders.find(pid);
+    GCR_TRY(check_rights(rights, core.thread_core(), leader == leaders.end() ? 0 : leader->second));
     GCR_ASSIGN(bool changed, restart_interrupted_call(pid, tid, core));
     if (pid == root && core.thread_core().has_pdeath_sig()) {
       core.mutable_thread_core()->clear_pdeath_sig();
