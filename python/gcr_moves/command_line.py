@@ -50,6 +50,11 @@ def add_options(parser):
     group.add_argument("--json", action="store_true",
                        help="print the report as one JSON object on standard output")
     group.add_argument("--quiet", action="store_true", help="no lines of progress on standard error")
+    add_program_options(group)
+
+
+def add_program_options(group):
+    """How gcr-migrate is called."""
     group.add_argument("--cli", default=program.find_program(), metavar="FILE",
                        help="gcr-migrate (default %(default)s)")
     for name, what in CERTIFICATES:
@@ -57,6 +62,15 @@ def add_options(parser):
     group.add_argument("--migrate-option", action="append", default=[], metavar="WORD",
                        help="passed on to every migration, such as --migrate-option=--strict; may be "
                        "given again")
+
+
+def certificates_of(options):
+    """As words for gcr-migrate."""
+    words = []
+    for name, _ in CERTIFICATES:
+        value = getattr(options, name.removeprefix("--"))
+        words += [name, value] if value else []
+    return words
 
 
 def add_slurm_options(parser):
@@ -102,10 +116,6 @@ def hosts_of_file(path, parser):
 
 def make(options, names):
     """The cluster, the runner and the function for lines of progress."""
-    certificates = []
-    for name, _ in CERTIFICATES:
-        value = getattr(options, name.removeprefix("--"))
-        certificates += [name, value] if value else []
     limits = Limits(
         per_host=options.per_host,
         total=options.total,
@@ -115,7 +125,7 @@ def make(options, names):
         interval_seconds=options.interval,
     )
     say = text.progress_to(sys.stderr, options.quiet)
-    cluster = Cluster(program.Cli(options.cli, certificates), names, options.pause)
+    cluster = Cluster(program.Cli(options.cli, certificates_of(options)), names, options.pause)
     checkpoint_options = getattr(options, "checkpoint_option", ())
     return cluster, Runner(cluster, limits, say, options.migrate_option, checkpoint_options), say
 

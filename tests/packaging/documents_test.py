@@ -11,8 +11,8 @@ import tempfile
 import unittest
 
 SOURCE, CLI, AGENT = (os.path.abspath(path) for path in sys.argv[1:4])
-PAGES = ["gcr-migrate.1", "gcr-drain.1", "gcr-slurm.1", "gcr-migrate-hosts.5", "agent.toml.5", "migrate-agent.8",
-         "gcr-runtime.8"]
+PAGES = ["gcr-migrate.1", "gcr-container.1", "gcr-drain.1", "gcr-slurm.1", "gcr-migrate-hosts.5", "agent.toml.5",
+         "migrate-agent.8", "gcr-runtime.8"]
 COMPLETIONS = os.path.join(SOURCE, "cmake/packaging/completions")
 
 
@@ -103,6 +103,13 @@ class ManPages(unittest.TestCase):
 
     def test_man_page_has_the_options_of_slurm_commands(self):
         self.assert_has_just_the_options("gcr-slurm.1", (["slurm", "migrate"], ["slurm", "serve"]), "--wake-socket")
+
+    def test_man_page_has_the_options_of_container(self):
+        self.assert_has_just_the_options("gcr-container.1", (["container", "migrate"],), "--shell")
+        statuses = re.findall(r"^  ([0-9]+)  ", self.script_help("container"), re.M)
+        self.assertGreater(len(statuses), 5)
+        page = page_text("gcr-container.1").split("\nEXIT STATUS\n")[1].split("\nEXAMPLES\n")[0]
+        self.assertEqual(re.findall(r"(?m)^ +([0-9]+) ", page), statuses)
 
     def test_man_page_has_every_exit_status_of_slurm_migrate(self):
         statuses = re.findall(r"^  ([0-9]+)  ", self.script_help("slurm"), re.M)

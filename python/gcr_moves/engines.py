@@ -1,0 +1,149 @@
+"""Containers as their engines tell them: what gcr-container asks podman, through a shell of its host."""
+
+import dataclasses
+import json
+import shlex
+import subprocess
+
+RECEIVE = "gcr-migrate.receive"  # annotation: the key of the migration that the container receives
+SOURCE = "gcr-migrate.source"  # label: the container that its job comes from
+
+QUESTION_SECONDS = 120
+STOP_SECONDS = 10  # then podman kills a container that it removes
+NO_SUCH = 1  # status of `podman container exists`
+
+
+class EngineError(Exception):
+    """An engine or a shell that did not do what it was asked for."""
+
+
+class Host:
+    """The shell of a host."""
+
+    def __init__(self, agent, shell):
+        """`shell`: words, %h among them for the name of the host; a command line is appended."""
+        address, _, port = agent.rpartition(":")
+        name = (address if address and port.isdigit() else agent).strip("[]")
+        self.agent = agent
+        self._shell = [word.replace("%h", name) for word in shell]
+
+    def run(self, *words, fine=(0,)):
+        """The status and the standard output of a command."""
+        line = shlex.join(words)
+        try:
+            ran = subprocess.run(
+                [*self._shell, line],
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=QUESTION_SECONDS,
+                start_new_session=True,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            raise EngineError(f"{self.agent}: {words[0]} does not end") from None
+        except OSError as error:
+            raise EngineError(f"{self.agent}: cannot run {self._shell[0]}: {error.strerror}") from None
+        if ran.returncode not in fine:
+            said = (ran.stderr.strip().splitlines() or [f"status {ran.returncode}"])[-1]
+            raise EngineError(f"{self.agent}: {' '.join(words[:3])}: {said}")
+        return ran.returncode, ran.stdout
+
+
+@dataclasses.dataclass(frozen=True)
+class Container:
+    """A container, as it was when its engine was asked."""
+
+    id: str
+    name: str
+    image: str  # by its content
+    image_name: str
+    status: str  # "running", "paused", "exited"
+    init: int  # PID of its first process on its host; 0 if it does not run
+    terminal: bool
+    pod: str
+    command: tuple  # that made it
+    annotations: dict
+    labels: dict
+
+    @property
+    def running(self):
+        return self.status == "running" and self.init > 0
+
+
+def receiving_command(container, key):
+    """The command that made a container, for one that receives its job."""
+    words = list(container.command)
+    verb = next((at for at, word in enumerate(words) if word in ("run", "create")), None)
+    if verb is None:
+        raise EngineError(f"{container.name} was not made by podman run or create")
+    own = [
+        ["--annotation", f"{RECEIVE}={key}"],
+        ["--label", f"{SOURCE}={container.id}"],
+        ["--name", container.name],
+    ]
+    rest = words[verb + 1 :]
+    # A container that has received before has such words already, in this order.
+    for option, value in own:
+        if rest[:1] == [option] and rest[1].partition("=")[0] == value.partition("=")[0]:
+            rest = rest[2:]
+    rest = rest[1:] if rest[:1] == ["--detach"] else rest
+    detach = ["--detach"] if words[verb] == "run" else []
+    return ["podman", *words[1 : verb + 1], *(word for pair in own for word in pair), *detach, *rest]
+
+
+class Podman:
+    """The podman of a host, as root."""
+
+    def __init__(self, host):
+        self.host = host
+
+    def find(self, name):
+        """The container with this name or id; None if there is none."""
+        status, _ = self.host.run("podman", "container", "exists", name, fine=(0, NO_SUCH))
+        if status == NO_SUCH:
+            return None
+        _, answer = self.host.run("podman", "container", "inspect", name)
+        try:
+            its = json.loads(answer)[0]
+            return Container(
+                id=its["Id"],
+                name=its["Name"],
+                image=its["Image"],
+                image_name=its["ImageName"],
+                status=its["State"]["Status"],
+                init=int(its["State"]["Pid"]),
+                terminal=bool(its["Config"].get("Tty")),
+                pod=its.get("Pod") or "",
+                command=tuple(its["Config"].get("CreateCommand") or ()),
+                annotations=its["Config"].get("Annotations") or {},
+                labels=its["Config"].get("Labels") or {},
+            )
+        except (ValueError, LookupError, TypeError) as error:
+            raise EngineError(f"{self.host.agent}: podman's answer is not understood: {error}") from None
+
+    def has_image(self, image):
+        status, _ = self.host.run("podman", "image", "exists", image, fine=(0, NO_SUCH))
+        return status == 0
+
+    def start_receiver(self, container, key):
+        """Makes and starts a container that receives the job of this one; returns it."""
+        words = receiving_command(container, key)
+        _, said = self.host.run(*words)
+        made = (said.split() or [container.name])[-1]
+        if "--detach" not in words:
+            self.host.run("podman", "start", made)
+        return self.find(made)
+
+    def remove(self, container):
+        """Stops and removes it; it may be gone."""
+        self.host.run("podman", "rm", "--force", "--ignore", "--time", str(STOP_SECONDS), container.id)
+
+    def name_of_init(self, container):
+        """What its gcr-init calls itself (container/messages.h); empty if it has ended."""
+        _, name = self.host.run("cat", f"/proc/{container.init}/comm", fine=(0, 1))
+        return name.strip()
+
+
+ENGINES = {"podman": Podman}
