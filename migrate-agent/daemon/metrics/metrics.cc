@@ -68,7 +68,20 @@ constexpr std::array kPhases = {"preflight",
                                 "compare rights",
                                 "read files in memory",
                                 "make files",
-                                "adapt sockets"};
+                                "adapt sockets",
+                                "read layers",
+                                "layer round",
+                                "apply layers",
+                                "standstill",
+                                "stop",
+                                "copy",
+                                "verify",
+                                "keep",
+                                "send",
+                                "load",
+                                "create",
+                                "release",
+                                "bring back"};
 
 Buckets phase_buckets() { return {0.001, 0.005, 0.02, 0.1, 0.25, 0.5, 1, 2.5, 10, 60, 600}; }
 Buckets rate_buckets() { return {1e7, 3e7, 1e8, 3e8, 1e9, 2e9, 3e9, 5e9, 1e10, 2e10, 5e10, 1e11}; }
