@@ -5,6 +5,7 @@ Usage: container_test.py [unittest options], as root; GCR_BUILD names the build 
 """
 
 import ctypes
+import json
 import os
 import pathlib
 import re
@@ -213,11 +214,14 @@ class Refusals(Case):
         target.key = new_key()
         self.refuse("it does not wait with this key", source, target)
         target.key = wrong
-        ran = subprocess.run(self.hosts.on("a", self.hosts.env["GCR_CLI"], *self.hosts.env["GCR_TLS"].split(),
-                                           self.hosts.address("a"), self.hosts.address("b"), str(source.job)),
+        alone = [*self.hosts.env["GCR_TLS"].split(), self.hosts.address("a"), self.hosts.address("b"), str(source.job)]
+        ran = subprocess.run(self.hosts.on("a", self.hosts.env["GCR_CLI"], *alone),
                              capture_output=True, text=True, check=False)  # fmt: skip
         self.assertEqual(ran.returncode, REFUSED, ran.stderr)
         self.assertIn("no container was named to receive it", ran.stderr)
+        ran = subprocess.run(self.hosts.on("a", self.hosts.env["GCR_CLI"], "preflight", *alone, "--json"),
+                             capture_output=True, text=True, check=False)  # fmt: skip
+        self.assertIn("container", {each["id"] for each in json.loads(ran.stdout)["findings"]})
         outside = self.hosts.start_ticker("a")
         ran, _ = self.hosts.migrate(source, target, pid=outside.copies()[0])
         self.assertEqual(ran.returncode, REFUSED, ran.stderr)

@@ -27,7 +27,8 @@ std::string sources(const std::vector<std::string>& folders) {
   for (const std::string& folder : folders) {
     for (const auto& entry : fs::recursive_directory_iterator(fs::path(GCR_SOURCE_DIR) / folder)) {
       const fs::path& path = entry.path();
-      if (path.extension() == ".cc" && path.filename() != "catalogue.cc" &&
+      const bool is_source = path.extension() == ".cc" || path.extension() == ".py";
+      if (is_source && path.filename() != "catalogue.cc" &&
           path.filename() != "catalogue_test.cc") {
         text += read(path);
       }
