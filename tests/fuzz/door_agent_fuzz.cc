@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "migrate-agent/gpu/access/door/door.h"
+#include "migrate-agent/linux/procfs/procfs.h"
 #include "tests/fuzz/input.h"
 #include "tests/fuzz/send_packet.h"
 
@@ -125,6 +126,7 @@ void converse(Input input) {
 
 void take(Input input) {
   static const UniqueFd made_once(::eventfd(0, EFD_CLOEXEC));
+  (void)procfs::own_proc();  // as this
   send_packet(-1, {}, 0);
   const std::ptrdiff_t before = descriptors();
   converse(input);
