@@ -42,8 +42,12 @@ class Move:
     def stop(self):
         """Cancels the migration; the second time the agents are left alone with it. From a signal handler."""
         self._stopping += 1
-        if self._migration is not None:
-            self._migration.cancel() if self._stopping == 1 else self._migration.leave()
+        if self._migration is None:
+            return
+        if self._stopping == 1:
+            self._migration.cancel()
+        else:
+            self._migration.leave()
 
     def run(self, name, options=()):
         """The whole of it, or what an earlier run has left of it. Raises Refused, CliError or EngineError: it stays."""
@@ -58,7 +62,8 @@ class Move:
             if outcome.status != program.FAILED:
                 return outcome
         job = self._job_of(container)
-        receiver = self._receiver(container, key := secrets.token_hex(KEY_BYTES))
+        key = secrets.token_hex(KEY_BYTES)
+        receiver = self._receiver(container, key)
         ended = self._migrate(container, receiver, key, job, options)
         outcome = self._settle(container, receiver)
         outcome.migration = ended
