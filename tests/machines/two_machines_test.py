@@ -53,6 +53,27 @@ class TwoMachines(JobTest):
             journal = self.machines.run(node, "journalctl -u migrate-agent -o cat", user="alice")
             self.assertEqual(len(re.findall(r'audit: .*user="alice".*outcome="migrated"', journal)), 2, journal)
 
+    def test_31_metrics(self):
+        for node in NODES:
+            self.machines.run(node, "sed -i 's/^#metrics_listen = .*/metrics_listen = \"127.0.0.1:9411\"/' "
+                                    "/etc/gcr-migrate/agent.toml && systemctl restart migrate-agent")
+            self.assertIn('"ready":true', self.machines.run(node, "curl -sf http://127.0.0.1:9411/healthz"))
+        self.assert_progress()  # restarting the agent does not restart the job
+        self.move()
+        self.move()
+        metrics = self.machines.run("node1", "curl -sf http://127.0.0.1:9411/metrics")
+        moved = re.findall(r'^gcr_migrations_total\{(.*)\} (\d+)', metrics, re.MULTILINE)
+        self.assertEqual(sum(int(count) for labels, count in moved if 'outcome="migrated"' in labels), 2, metrics)
+
+    def test_40_user_with_another_id_is_refused(self):
+        for node in NODES:
+            self.machines.run(node, "cp ~alice/serve.py ~bob/ && chown bob: ~bob/serve.py")
+        pid = self.machines.run("node1", "gcr-migrate run --output serve.log --detach -- python3 serve.py", user="bob")
+        said = self.machines.run("node1", f"gcr-migrate preflight node1 node2 {pid}", status=3)
+        self.assertIn('is "bob" at the source and "carol" here', said)
+        self.assertIn("blocker file-differs at the destination", said)
+        self.machines.run("node1", f"kill {pid}")
+
     def test_50_checkpoints(self):
         self.machines.run("node1", "install -d -o alice -g alice /checkpoints")
         said = self.type_one("usage.md", "gcr-migrate checkpoint")
@@ -65,9 +86,16 @@ class TwoMachines(JobTest):
         self.start_new_file()
         self.assert_progress()
 
+    def test_51_checkpoint_is_restored_on_the_other_machine(self):
+        said = self.machines.run("node1", f"gcr-migrate checkpoint --stop node1 {self.pid} /checkpoints/train")
+        self.assertIn("checkpointed name=", said)
+        self.machines.run("node1", "scp -qpr /checkpoints node2:/ && ssh node2 chown -R alice: /checkpoints")
+        said = self.machines.run("node1", "gcr-migrate restore node2 /checkpoints/train")
+        self.settle("node2", value("pid", said))
+        self.assert_one_copy()
+        self.assert_progress()
+
     def test_52_drain(self):
-        if self.node == "node1":
-            self.move()
         said = self.machines.run("node1", "gcr-drain node2 --to node1")
         self.settle("node1", self.machines.run("node1", "pgrep -x gcr-supervisor"))
         self.assert_one_copy()
@@ -94,45 +122,6 @@ class TwoMachines(JobTest):
         said = self.type_one("usage.md", "gcr-migrate run --output FILE -- ", FILE="said.log", COMMAND="echo done")
         self.assertRegex(said, r"^\d+$")
         self.assertEqual(self.machines.run("node1", "cat said.log", user="alice"), "done")
-
-    def test_90_every_documented_command_was_run(self):
-        for document in ("install.md", "usage.md"):
-            for block in blocks(document):
-                self.assertLessEqual(set(block.lines), self.typed)
-
-
-class AtLength(TwoMachines):
-    """Has steps between these: scripts/test --long."""
-
-    def test_31_metrics(self):
-        for node in NODES:
-            self.machines.run(node, "sed -i 's/^#metrics_listen = .*/metrics_listen = \"127.0.0.1:9411\"/' "
-                                    "/etc/gcr-migrate/agent.toml && systemctl restart migrate-agent")
-            self.assertIn('"ready":true', self.machines.run(node, "curl -sf http://127.0.0.1:9411/healthz"))
-        self.assert_progress()  # restarting the agent does not restart the job
-        self.move()
-        self.move()
-        metrics = self.machines.run("node1", "curl -sf http://127.0.0.1:9411/metrics")
-        moved = re.findall(r'^gcr_migrations_total\{(.*)\} (\d+)', metrics, re.MULTILINE)
-        self.assertEqual(sum(int(count) for labels, count in moved if 'outcome="migrated"' in labels), 2, metrics)
-
-    def test_40_user_with_another_id_is_refused(self):
-        for node in NODES:
-            self.machines.run(node, "cp ~alice/serve.py ~bob/ && chown bob: ~bob/serve.py")
-        pid = self.machines.run("node1", "gcr-migrate run --output serve.log --detach -- python3 serve.py", user="bob")
-        said = self.machines.run("node1", f"gcr-migrate preflight node1 node2 {pid}", status=3)
-        self.assertIn('is "bob" at the source and "carol" here', said)
-        self.assertIn("blocker file-differs at the destination", said)
-        self.machines.run("node1", f"kill {pid}")
-
-    def test_51_checkpoint_is_restored_on_the_other_machine(self):
-        said = self.machines.run("node1", f"gcr-migrate checkpoint --stop node1 {self.pid} /checkpoints/train")
-        self.assertIn("checkpointed name=", said)
-        self.machines.run("node1", "scp -qpr /checkpoints node2:/ && ssh node2 chown -R alice: /checkpoints")
-        said = self.machines.run("node1", "gcr-migrate restore node2 /checkpoints/train")
-        self.settle("node2", value("pid", said))
-        self.assert_one_copy()
-        self.assert_progress()
 
     def test_60_upgrade_with_a_suspended_and_a_paused_job(self):
         """Another one, whose migration pauses before its switchover."""
@@ -161,6 +150,11 @@ class AtLength(TwoMachines):
                 self.machines.copy(archive, node, "/root/next.tar")
                 self.machines.run(node, "rm -f *.deb && tar -xf next.tar && apt-get -qq install -y ./*.deb")
                 self.assertIn("-2~", self.machines.run(node, "dpkg-query -f '${Version}' -W gcr-migrate"))
+
+    def test_90_every_documented_command_was_run(self):
+        for document in ("install.md", "usage.md"):
+            for block in blocks(document):
+                self.assertLessEqual(set(block.lines), self.typed)
 
 
 if __name__ == "__main__":
