@@ -144,29 +144,24 @@ class Move:
         trouble = ""
         while time.monotonic() < end and self._stopping < 2:
             try:
-                outcome = self._settled(container, receiver)
-                if outcome is not None:
-                    return outcome
+                here = self._source.find(container.id)
+                if here is None or (here.running and self._source.name_of_init(here) == MOVED):
+                    self._source.remove(container)
+                    return Outcome(program.DONE)
                 if self._is_migrating(container):
                     end = time.monotonic() + self._patience
+                # Only now: a migration that has ended when the agent was asked has brought the job, or never will.
+                elif here.running and not self._has_job(receiver):
+                    self._destination.remove(receiver)
+                    return Outcome(program.FAILED, f"{container.name} runs on at {self._source.host.agent}")
             except (program.CliError, engines.EngineError) as error:
                 trouble = f": {error}"
             time.sleep(LOOK_SECONDS)
         return Outcome(program.UNKNOWN, f"which container of {container.name} has the job is not known yet{trouble}")
 
-    def _settled(self, container, receiver):
-        """None if that is not decided, or not known to both inits."""
-        here, there = self._source.find(container.id), self._destination.find(receiver.id)
-        if here is None or (here.running and self._source.name_of_init(here) == MOVED):
-            self._source.remove(container)
-            return Outcome(program.DONE)
-        if not here.running:
-            return None
-        arrived = there is not None and there.running and self._destination.name_of_init(there) == WITH_JOB
-        if arrived or self._is_migrating(here):
-            return None
-        self._destination.remove(receiver)
-        return Outcome(program.FAILED, f"{container.name} runs on at {self._source.host.agent}")
+    def _has_job(self, receiver):
+        there = self._destination.find(receiver.id)
+        return there is not None and there.running and self._destination.name_of_init(there) == WITH_JOB
 
     def _is_migrating(self, container):
         jobs = self._cli.host(self._source.host.agent)["jobs"]
