@@ -50,6 +50,20 @@ def last_line(text):
     return lines[-1].removeprefix("gcr-migrate: ") if lines else ""
 
 
+def run_to_end(command, seconds):
+    """A command without input, in a session of its own; TimeoutExpired or OSError if it does not end or begin."""
+    return subprocess.run(
+        command,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        timeout=seconds,
+        start_new_session=True,
+        check=False,
+    )
+
+
 @dataclasses.dataclass
 class Ended:
     """How a migration ended, as far as gcr-migrate knows."""
@@ -174,16 +188,7 @@ class Cli:
     def _ask(self, command, *words, fine=(DONE,), options=None):
         options = self._options if options is None else options
         try:
-            ran = subprocess.run(
-                [self._program, command, *options, *words, "--json"],
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                errors="replace",
-                timeout=QUESTION_SECONDS,
-                start_new_session=True,
-                check=False,
-            )
+            ran = run_to_end([self._program, command, *options, *words, "--json"], QUESTION_SECONDS)
         except subprocess.TimeoutExpired:
             raise CliError(UNREACHABLE, f"gcr-migrate {command} does not end") from None
         except OSError as error:

@@ -5,6 +5,8 @@ import json
 import shlex
 import subprocess
 
+from gcr_moves import cli as program
+
 RECEIVE = "gcr-migrate.receive"  # annotation: the key of the migration that the container receives
 SOURCE = "gcr-migrate.source"  # label: the container that its job comes from
 
@@ -29,24 +31,14 @@ class Host:
 
     def run(self, *words, fine=(0,)):
         """The status and the standard output of a command."""
-        line = shlex.join(words)
         try:
-            ran = subprocess.run(
-                [*self._shell, line],
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                errors="replace",
-                timeout=QUESTION_SECONDS,
-                start_new_session=True,
-                check=False,
-            )
+            ran = program.run_to_end([*self._shell, shlex.join(words)], QUESTION_SECONDS)
         except subprocess.TimeoutExpired:
             raise EngineError(f"{self.agent}: {words[0]} does not end") from None
         except OSError as error:
             raise EngineError(f"{self.agent}: cannot run {self._shell[0]}: {error.strerror}") from None
         if ran.returncode not in fine:
-            said = (ran.stderr.strip().splitlines() or [f"status {ran.returncode}"])[-1]
+            said = program.last_line(ran.stderr) or f"status {ran.returncode}"
             raise EngineError(f"{self.agent}: {' '.join(words[:3])}: {said}")
         return ran.returncode, ran.stdout
 
@@ -64,7 +56,6 @@ class Container:
     terminal: bool
     pod: str
     command: tuple  # that made it
-    annotations: dict
     labels: dict
 
     @property
@@ -117,7 +108,6 @@ class Podman:
                 terminal=bool(its["Config"].get("Tty")),
                 pod=its.get("Pod") or "",
                 command=tuple(its["Config"].get("CreateCommand") or ()),
-                annotations=its["Config"].get("Annotations") or {},
                 labels=its["Config"].get("Labels") or {},
             )
         except (ValueError, LookupError, TypeError) as error:
