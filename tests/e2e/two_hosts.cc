@@ -238,18 +238,18 @@ std::vector<std::string> TwoHosts::migrate_command(Host from, Host to, pid_t pid
 }
 
 /// Again if an agent was too slow to answer: 10 s can be short in a virtual machine on a busy one.
-CommandResult TwoHosts::run_patiently(const std::vector<std::string>& command) {
-  CommandResult result = run(command, kHangs);
+CommandResult TwoHosts::run_patiently(const std::vector<std::string>& command, Milliseconds limit) {
+  CommandResult result = run(command, limit);
   for (int left = 9; left > 0 && result.exit_code == kUnreachableExit; --left) {
     if (result.err.find("no answer within") == std::string::npos) break;
-    result = run(command, kHangs);
+    result = run(command, limit);
   }
   return result;
 }
 
 MigrateOutcome TwoHosts::migrate(Host from, pid_t pid,
                                  const std::vector<std::string>& options) const {
-  return parse_outcome(run_patiently(migrate_command(from, other(from), pid, options)));
+  return parse_outcome(run_patiently(migrate_command(from, other(from), pid, options), kHangs));
 }
 
 std::vector<std::string> TwoHosts::order_command(Host agent,
@@ -261,7 +261,7 @@ std::vector<std::string> TwoHosts::order_command(Host agent,
 }
 
 CommandResult TwoHosts::order(Host agent, const std::vector<std::string>& request) const {
-  return run_patiently(order_command(agent, request));
+  return run_patiently(order_command(agent, request), kPatience);
 }
 
 google::protobuf::Struct TwoHosts::ask(Host host, const std::string& question,
@@ -281,7 +281,7 @@ MigrateReport TwoHosts::migrate_for_report(Host from, pid_t pid,
   std::vector<std::string> command = migrate_command(from, other(from), pid);
   command.insert(command.end(), {"--json", "--quiet"});
   command.insert(command.end(), options.begin(), options.end());
-  const CommandResult result = run_patiently(command);
+  const CommandResult result = run_patiently(command, kHangs);
   MigrateReport outcome{result.exit_code, result.err, {}};
   google::protobuf::util::JsonParseOptions parsing;
   parsing.ignore_unknown_fields = true;  // schema, type and the like: docs/events.md

@@ -126,7 +126,7 @@ class TwoHosts {
   MigrateReport migrate_for_report(Host from, pid_t pid,
                                    const std::vector<std::string>& options) const;
   static MigrateOutcome parse_outcome(const CommandResult& result);
-  static CommandResult run_patiently(const std::vector<std::string>& command);
+  static CommandResult run_patiently(const std::vector<std::string>& command, Milliseconds limit);
 
   void stop_agent(Host host);
   void start_agent(Host host);
