@@ -14,8 +14,7 @@ foreach(script make-certs container drain rebalance slurm)
 endforeach()
 file(CREATE_LINK gcr-drain.1 ${links}/gcr-rebalance.1 SYMBOLIC)
 install(FILES ${links}/gcr-make-certs ${links}/gcr-container ${links}/gcr-drain ${links}/gcr-rebalance
-        ${links}/gcr-slurm
-        DESTINATION bin COMPONENT cli)
+        ${links}/gcr-slurm DESTINATION bin COMPONENT cli)
 install(FILES docs/man/gcr-container.1 docs/man/gcr-drain.1 ${links}/gcr-rebalance.1 docs/man/gcr-slurm.1
         DESTINATION share/man/man1 COMPONENT cli)
 install(FILES cmake/packaging/systemd/gcr-slurm.service DESTINATION lib/systemd/system COMPONENT cli)

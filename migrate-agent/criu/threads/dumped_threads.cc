@@ -107,7 +107,7 @@ Result<std::vector<process::ThreadRights>> settle_threads(pid_t root, const imag
   for (const auto& thread : threads) {
     GCR_ASSIGN(contents.emplace_back(), read(image_name(thread)));
   }
-  GCR_ASSIGN(LeaderModes leaders, leader_modes(threads, contents));
+  GCR_ASSIGN(const LeaderModes leaders, leader_modes(threads, contents));
   const auto settle = [&](std::size_t i) -> Status {
     const auto& [pid, tid, rights] = threads[i];
     GCR_ASSIGN(wire::Core core, core_in(contents[i]));
