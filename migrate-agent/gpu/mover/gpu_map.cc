@@ -1,10 +1,13 @@
 // Pairs that the operator ordered are checked and taken first. Then each chosen GPU of the source
-// takes the best one that is left, and at the end the unchosen ones take what remains.
+// takes the best one that is left, then the unchosen ones, and at the end the optional ones take
+// what remains.
 #include "migrate-agent/gpu/mover/gpu_map.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <tuple>
+#include <utility>
 
 #include "src/base/units.h"
 
@@ -17,15 +20,18 @@ bool fits(const MappableGpu& wanted, const MappableGpu& place) {
   return place.chosen && place.name == wanted.name && place.total_bytes >= wanted.total_bytes;
 }
 
-/// The best GPU that is not taken yet: the same one, else the first of those that fit with most
-/// VRAM free.
+/// The best GPU that is not taken yet: one that processes may be placed on, if the process can open
+/// the wanted one; the same one; the first of those with most VRAM free.
 const MappableGpu* pick(const MappableGpu& wanted, const std::vector<MappableGpu>& candidates,
                         const std::set<Uuid>& taken) {
+  const auto rank = [&](const MappableGpu& gpu) {
+    return std::tuple(gpu.chosen && !wanted.optional, gpu.uuid == wanted.uuid,
+                      wanted.chosen ? gpu.free_bytes : 0);
+  };
   const MappableGpu* best = nullptr;
   for (const MappableGpu& gpu : candidates) {
     if (taken.contains(gpu.uuid) || !fits(wanted, gpu)) continue;
-    if (gpu.uuid == wanted.uuid) return &gpu;
-    if (best == nullptr || (wanted.chosen && gpu.free_bytes > best->free_bytes)) best = &gpu;
+    if (best == nullptr || rank(gpu) > rank(*best)) best = &gpu;
   }
   return best;
 }
@@ -80,10 +86,11 @@ Result<std::vector<device::GpuPair>> map_gpus(const std::vector<MappableGpu>& so
   std::erase_if(rest, [&](const MappableGpu& gpu) {
     return std::ranges::count(ordered, gpu.uuid, &device::GpuPair::from) > 0;
   });
-  std::stable_partition(rest.begin(), rest.end(),
-                        [](const MappableGpu& gpu) { return gpu.chosen; });
+  std::ranges::stable_sort(
+      rest, {}, [](const MappableGpu& gpu) { return std::pair(!gpu.chosen, gpu.optional); });
   for (const MappableGpu& gpu : rest) {
     const MappableGpu* place = pick(gpu, destination, taken);
+    if (place == nullptr && gpu.optional) continue;
     if (place == nullptr && (gpu.chosen || gpu.vendor == device::Vendor::kAmd)) {
       return Error(Code::kRefused,
                    fmt::format("the destination has no free GPU for {} ({}, {})",

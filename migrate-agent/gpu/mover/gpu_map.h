@@ -18,6 +18,7 @@ struct MappableGpu {
   std::string name;
   std::uint64_t total_bytes = 0;
   bool chosen = false;  ///< source: the process uses it; destination: processes may be placed on it
+  bool optional = false;  ///< source: the process cannot open it, so it may do without a pair
   std::uint64_t free_bytes = 0;  ///< destination: of those that fit, the one with most is chosen
   device::Vendor vendor = device::Vendor::kNvidia;
 };
@@ -27,10 +28,11 @@ std::vector<device::GpuPair> pairs_of(
     const google::protobuf::RepeatedPtrField<proto::GpuPair>& message);
 
 /// Pairs every GPU of the source with a different one of the destination and the same vendor, since
-/// NVIDIA's driver requires pairs for every GPU of the machine. Chosen GPUs, and all AMD GPUs, are
-/// paired with chosen ones of the same model and at least the same memory: as `ordered` says, else
-/// with the same GPU where possible, else with the one that has most VRAM free, else in order.
-/// kRefused says what is missing, or why the order cannot be followed.
+/// NVIDIA's driver requires pairs for every GPU that the process can open. Chosen GPUs, and all AMD
+/// GPUs, are paired with chosen ones of the same model and at least the same memory: as `ordered`
+/// says, else with the same GPU where possible, else with the one that has most VRAM free, else in
+/// order. Chosen GPUs come first in the result, optional ones last. kRefused says what is missing,
+/// or why the order cannot be followed.
 Result<std::vector<device::GpuPair>> map_gpus(const std::vector<MappableGpu>& source,
                                               const std::vector<MappableGpu>& destination,
                                               const std::vector<device::GpuPair>& ordered = {});

@@ -18,6 +18,7 @@
 #include <span>
 #include <sstream>
 
+#include "migrate-agent/linux/procfs/directory.h"
 #include "migrate-agent/linux/procfs/procfs.h"
 
 namespace gcr::cgroups {
@@ -132,6 +133,19 @@ std::string path_of(const proto::Device& device, const std::map<Uuid, std::strin
   if (device.gpu_uuid().empty()) return device.path();
   const auto node = gpus.find(to_uuid(device.gpu_uuid()));
   return node == gpus.end() ? "" : node->second;
+}
+
+/// Returns whether a root directory has the same device node as this host. No symbolic link is
+/// followed.
+bool has_node(const UniqueFd& root, const std::string& path) {
+  const fs::path node(path);
+  const UniqueFd directory = procfs::open_directory(node.parent_path(), root);
+  struct stat here {};
+  struct stat there {};
+  return directory &&
+         ::fstatat(directory.get(), node.filename().c_str(), &there, AT_SYMLINK_NOFOLLOW) == 0 &&
+         ::stat(path.c_str(), &here) == 0 && S_ISCHR(here.st_mode) && S_ISCHR(there.st_mode) &&
+         here.st_rdev == there.st_rdev;
 }
 
 /// A rule for a device, identified by its numbers.
@@ -296,6 +310,24 @@ Result<std::optional<proto::DeviceLimits>> devices_of(const std::vector<Hierarch
   }
   if (!any) return std::nullopt;
   return limits;
+}
+
+Result<std::set<Uuid>> gpus_open_to(const std::vector<Hierarchy>& hierarchies, pid_t pid,
+                                    const std::map<Uuid, std::string>& nodes) {
+  GCR_ASSIGN(const auto limits, devices_of(hierarchies, pid));
+  const auto gpus = gpu_nodes();
+  std::set<std::string> allowed;
+  if (limits) {
+    for (const proto::Device& device : limits->allowed()) {
+      if (device.read() && device.write()) allowed.insert(path_of(device, gpus));
+    }
+  }
+  const UniqueFd root = procfs::hold_root(pid);
+  std::set<Uuid> open;
+  for (const auto& [uuid, node] : nodes) {
+    if ((!limits || allowed.contains(node)) && has_node(root, node)) open.insert(uuid);
+  }
+  return open;
 }
 
 std::optional<proto::DeviceLimits> devices_without(const std::set<Uuid>& gpus) {

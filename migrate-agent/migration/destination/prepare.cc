@@ -243,6 +243,7 @@ Status Course::compare_hosts(const proto::PreflightRequest& request, const Statu
     if (has_own_groups) preflight::compare_groups(member, findings);
   }
   preflight::add_admission_finding(room, findings);
+  GCR_TRY(keep_gpus_of_container(here.facts));
   if (here.driver) {
     plan_.driver = here.driver;
     vram_.emplace(here.driver, context_.config.hugepages);
@@ -262,6 +263,22 @@ Status Course::compare_hosts(const proto::PreflightRequest& request, const Statu
     proto::GpuPair& out = *reply.add_gpu_map();
     out.set_source_uuid(to_bytes(pair.from));
     out.set_destination_uuid(to_bytes(pair.to));
+  }
+  return {};
+}
+
+/// Allows only those of this host's GPUs that the container can open.
+Status Course::keep_gpus_of_container(proto::HostFacts& here) const {
+  if (!container_) return {};
+  std::map<Uuid, std::string> nodes;
+  for (const proto::Gpu& gpu : here.gpus()) {
+    if (!gpu.device_file().empty()) nodes[to_uuid(gpu.uuid())] = gpu.device_file();
+  }
+  GCR_ASSIGN(const std::set<Uuid> open,
+             cgroups::gpus_open_to(cgroups::hierarchies(), container_->init().pid(), nodes));
+  for (proto::Gpu& gpu : *here.mutable_gpus()) {
+    const Uuid uuid = to_uuid(gpu.uuid());
+    if (nodes.contains(uuid) && !open.contains(uuid)) gpu.set_allowed(false);
   }
   return {};
 }

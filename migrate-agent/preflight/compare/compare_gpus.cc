@@ -87,9 +87,10 @@ bool may_open(const proto::PreflightRequest& request, const Uuid& gpu) {
          });
 }
 
-/// Removes GPUs of the source that need no pair. CUDA needs a pair for each NVIDIA GPU if any
-/// member uses CUDA. CRIU's plugin needs one for each AMD GPU that the job may open, whether or not
-/// it is used.
+/// Removes GPUs of the source that need no pair. If any member uses CUDA, CUDA needs a pair for
+/// each NVIDIA GPU that the job may open; the others become optional, since limits can have changed
+/// after CUDA started. CRIU's plugin needs one for each AMD GPU that the job may open, whether or
+/// not it is used.
 void leave_out_unused(const proto::PreflightRequest& request,
                       std::vector<mover::MappableGpu>& source) {
   const auto uses = [&](Vendor vendor) {
@@ -110,6 +111,9 @@ void leave_out_unused(const proto::PreflightRequest& request,
     return gpu.vendor == Vendor::kAmd ? !has_hip_state || !may_open(request, gpu.uuid)
                                       : !needs_nvidia;
   });
+  for (mover::MappableGpu& gpu : source) {
+    gpu.optional = !gpu.chosen && !may_open(request, gpu.uuid);
+  }
 }
 
 }  // namespace

@@ -35,6 +35,30 @@ TEST(GpuMap, EverySourceGpuGetsADistinctCounterpart) {
   EXPECT_EQ((*map)[1].to, gpu(1));
 }
 
+TEST(GpuMap, GpusThatTheProcessCanOpenComeFirstAndGetOnesThatItMayUse) {
+  MappableGpu hidden = h200(1, false);
+  hidden.optional = true;
+  const auto map = map_gpus({hidden, h200(2, false), h200(3, true)},
+                            {h200(2, false), h200(3, false), h200(4, true), h200(5, true)});
+  ASSERT_TRUE(map) << map.error().message();
+  ASSERT_EQ(map->size(), 3U);
+  EXPECT_EQ((*map)[0].from, gpu(3));
+  EXPECT_EQ((*map)[0].to, gpu(4));
+  EXPECT_EQ((*map)[1].from, gpu(2));
+  EXPECT_EQ((*map)[1].to, gpu(5));
+  EXPECT_EQ((*map)[2].from, gpu(1));
+  EXPECT_EQ((*map)[2].to, gpu(2));
+}
+
+TEST(GpuMap, GpuThatTheProcessCannotOpenNeedsNoCounterpart) {
+  MappableGpu hidden = h200(1, false);
+  hidden.optional = true;
+  const auto map = map_gpus({hidden, h200(2, true)}, {h200(3, true)});
+  ASSERT_TRUE(map) << map.error().message();
+  ASSERT_EQ(map->size(), 1U);
+  EXPECT_EQ((*map)[0].to, gpu(3));
+}
+
 TEST(GpuMap, FittingGpuWithMostFreeVramIsTakenFirst) {
   MappableGpu full = h200(3, true);
   MappableGpu half = h200(4, true);

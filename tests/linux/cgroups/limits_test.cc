@@ -255,6 +255,36 @@ TEST_P(Devices, AllowedDevicesAreReadFromTheGroup) {
   EXPECT_TRUE(differencer.Compare(read, wanted)) << read.DebugString();
 }
 
+TEST_P(Devices, GpusOfAProcessAreThoseOfItsRootAndItsGroups) {
+  const SysfsTree root;
+  ASSERT_TRUE(fs::create_directory(root.path() / "dev"));
+  const auto make_node = [&](const char* name, dev_t numbers) {
+    return ::mknod((root.path() / "dev" / name).c_str(), S_IFCHR | 0600, numbers) == 0;
+  };
+  ASSERT_TRUE(make_node("null", ::makedev(1, 3)) && make_node("zero", ::makedev(1, 5)) &&
+              make_node("random", ::makedev(1, 9)));
+  const auto gpu = [](char name) { return to_uuid(std::string(sizeof(Uuid::bytes), name)); };
+  const std::map<Uuid, std::string> nodes{{gpu('n'), "/dev/null"},
+                                          {gpu('z'), "/dev/zero"},
+                                          {gpu('f'), "/dev/full"},
+                                          {gpu('r'), "/dev/random"}};
+  sleeper_.emplace(root.path());
+  const auto unlimited = gpus_open_to(hierarchies(), sleeper_->pid(), nodes);
+  ASSERT_TRUE(unlimited) << unlimited.error().message();
+  EXPECT_THAT(*unlimited, testing::UnorderedElementsAre(gpu('n'), gpu('z')))
+      << "/dev/full is not there, and /dev/random has other numbers";
+
+  proto::GroupLimits wanted;
+  allow(*wanted.mutable_devices(), "/dev/null", true);
+  allow(*wanted.mutable_devices(), "/dev/zero", false);
+  allow(*wanted.mutable_devices(), "/dev/full", true);
+  ASSERT_TRUE(group_.create(wanted));
+  join(GetParam().mount / fmt::format("gcr-devices-test-{}", ::getpid()));
+  const auto limited = gpus_open_to(hierarchies(), sleeper_->pid(), nodes);
+  ASSERT_TRUE(limited) << limited.error().message();
+  EXPECT_THAT(*limited, testing::ElementsAre(gpu('n')));
+}
+
 INSTANTIATE_TEST_SUITE_P(Version, Devices, testing::ValuesIn(all_with("devices")),
                          [](const auto& info) {
                            return fmt::format("{}", static_cast<int>(info.param.version));

@@ -1,10 +1,12 @@
 // What the tests of control groups share.
 #pragma once
 
+#include <fmt/format.h>
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <filesystem>
 #include <string_view>
 #include <vector>
 
@@ -22,9 +24,14 @@ inline std::vector<Hierarchy> all_with(std::string_view controller) {
 /// A child that sleeps. Killed and reaped at the end.
 class Sleeper {
  public:
-  Sleeper() : pid_(::fork()) {
-    if (pid_ != 0) return;
-    for (;;) ::pause();
+  /// `root` is its root directory.
+  explicit Sleeper(const std::filesystem::path& root = "/") : pid_(::fork()) {
+    if (pid_ == 0) {
+      if (::chroot(root.c_str()) != 0) ::_exit(1);
+      for (;;) ::pause();
+    }
+    const auto link = fmt::format("/proc/{}/root", pid_);
+    while (std::filesystem::read_symlink(link) != root) ::usleep(1000);
   }
   Sleeper(const Sleeper&) = delete;
   Sleeper& operator=(const Sleeper&) = delete;
