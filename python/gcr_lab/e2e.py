@@ -8,10 +8,10 @@ has no way for are left out.
 
 import argparse, os, pathlib, re
 from gcr_lab import base
-from gcr_lab.parts import campaign, programs, pytorch, saved, slurm
+from gcr_lab.parts import campaign, containers, programs, pytorch, saved, slurm
 from gcr_lab.registry import Lab, Parts
 
-PARTS = Parts.of(programs, pytorch, saved, slurm, campaign)
+PARTS = Parts.of(programs, pytorch, containers, saved, slurm, campaign)
 
 EPILOG = """Parts, all by default (the beginning of several, as checkpoint or ring, means all of these):
 %s

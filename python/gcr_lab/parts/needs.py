@@ -38,6 +38,10 @@ def one_each(gpus):
     """Options of scripts/hosts: each host has one of these two GPUs, if there are any."""
     return ["--gpus-a", gpus[0], "--gpus-b", gpus[1]] if gpus else []
 
+def podman(lab):
+    there = all(map(shutil.which, ("podman", "runc")))
+    return "" if there else "no podman or runc on this machine"
+
 def slurm(lab):
     there = all(map(shutil.which, ("slurmctld", "slurmd", "munged")))
     return "" if there else "no Slurm or munge on this machine"

@@ -1,0 +1,223 @@
+"""Hosts of scripts/hosts with a podman each, whose programs run in containers that gcr-container moves.
+
+Each podman has a storage of its own, and GPUs of its own that CDI offers it.
+"""
+
+import contextlib, ctypes, json, os, pathlib, re, resource, shlex, shutil, subprocess, sys, tarfile
+from gcr_lab import base
+from gcr_lab.base import BIN, PREFIX, Failure
+from gcr_lab.figures import Migration
+from gcr_lab.hosts import Hosts, Program
+
+IMAGE = "localhost/gcr-lab"
+GPU = "gcr.lab/gpu"
+PROGRAMS = ("sh", "cat", "env", "sleep")
+FOLDERS = ("dev", "etc", "mnt", "proc", "root", "run", "srv", "sys", "tmp", "var")
+DRIVER_NODES = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset")
+PASSED_ON = "CUDA_|HF_|NCCL_|NVSHMEM_|PYTORCH_|TORCH_"  # environment variables of programs, by their beginnings
+CONFIGURATION = """
+[containers]
+default_ulimits = ["nofile={files}:{files}", "nproc=4096:4096"]
+[engine]
+cgroup_manager = "cgroupfs"
+events_logger = "file"
+lock_type = "file"
+static_dir = "{disk}/static"
+tmp_dir = "{disk}/tmp"
+volume_path = "{disk}/volumes"
+runtime = "gcr"
+[engine.runtimes]
+gcr = ["{home}/gcr"]
+"""
+STORAGE = """
+[storage]
+driver = "overlay"
+graphroot = "{disk}/storage"
+runroot = "{disk}/run"
+[storage.options.overlay]
+skip_mount_home = "true"
+"""
+OWN_GPUS = 'mount --bind "$0" /run/cdi && exec "$@"'
+_ASK_PYTHON = """
+import json, os, sys, sysconfig
+own = [sys.prefix] if sys.prefix != sys.base_prefix else []
+print(json.dumps([os.path.realpath(sys.executable), sysconfig.get_path("stdlib"), *sys.path, *own]))
+"""
+
+def python_paths():
+    """The files and folders that programs' interpreter loads from."""
+    found = {pathlib.Path(path) for path in json.loads(base.run(base.python3(), "-c", _ASK_PYTHON)) if os.path.exists(path)}
+    return sorted(path for path in found if not found & set(path.parents))
+
+def libraries_of(*files):
+    """The shared libraries that these files load."""
+    said = subprocess.run(["ldd", *files], capture_output=True, text=True, check=False).stdout
+    return {pathlib.Path(path) for path in re.findall(r"(/\S+) \(0x", said)}
+
+def make_image(path, volumes):
+    """A root file system for `podman import`: this machine's C library and what the programs load besides `volumes`."""
+    programs = {pathlib.Path(shutil.which(name)) for name in PROGRAMS}
+    extensions = [file for volume in volumes for name in ("lib-dynload/*.so", "**/torch/lib/libtorch_python.so")
+                  for file in volume.glob(name)]
+    loaded = libraries_of(*programs, *(path for path in volumes if path.is_file()), *extensions,
+                          *BIN.glob("[a-z]*[a-z]"), *(PREFIX / "lib").glob("*.so"), *base.SOFTGPU.glob("*.so.1"))
+    with tarfile.open(path, "w") as image:
+        for name in FOLDERS:
+            folder = tarfile.TarInfo(name)
+            folder.type, folder.mode = tarfile.DIRTYPE, 0o1777 if name == "tmp" else 0o755
+            image.addfile(folder)
+        for file in sorted(file for file in programs | loaded if not set(volumes) & set(file.parents)):
+            image.add(file.resolve(), str(file).lstrip("/"))
+
+def driver_files():
+    """The libraries of this machine's NVIDIA driver."""
+    ctypes.CDLL("libcuda.so.1")
+    library = re.search(r"/\S*/libcuda\.so\S*", base.read(pathlib.Path("/proc/self/maps")))[0]
+    folder = pathlib.Path(library).parent
+    return sorted(path for name in ("libcuda", "libnvidia-") for path in folder.glob(f"{name}*.so*"))
+
+def gpu_nodes():
+    """The device node of each NVIDIA GPU, by UUID."""
+    nodes = {}
+    for path in pathlib.Path("/proc/driver/nvidia/gpus").glob("*/information"):
+        fields = dict(re.findall(r"(?m)^([^:]+):\s*(.*)$", base.read(path)))
+        nodes[fields["GPU UUID"]] = f"/dev/nvidia{fields['Device Minor']}"
+    return nodes
+
+def cdi(gpus):
+    """What the Container Device Interface offers: this machine's GPUs, or those with these UUIDs, as one device."""
+    files = driver_files()
+    folders = sorted({str(file.parent) for file in files})
+    nodes = [node for uuid, node in gpu_nodes().items() if not gpus or uuid in gpus]
+    common = [f"/dev/{name}" for name in DRIVER_NODES if os.path.exists(f"/dev/{name}")]
+    mounts = [{"hostPath": str(file), "containerPath": str(file), "options": ["ro", "nosuid", "nodev", "bind"]} for file in files]
+    return {
+        "cdiVersion": "0.5.0", "kind": GPU,
+        "devices": [{"name": "all", "containerEdits": {"deviceNodes": [{"path": node} for node in nodes]}}],
+        "containerEdits": {"deviceNodes": [{"path": node} for node in common], "mounts": mounts,
+                           "env": [f"LD_LIBRARY_PATH={':'.join(folders)}"]},
+    }
+
+class Podman:
+    """The podman of one host. All its containers are removed at the end."""
+    def __init__(self, home, state, devices, image):
+        self.home, self._disk = home, home / "disk"
+        self._disk.mkdir(parents=True)
+        (home / "cdi").mkdir()
+        files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]  # not every root may raise its limits
+        texts = {
+            "containers.conf": CONFIGURATION.format(home=home, disk=self._disk, files=files),
+            "storage.conf": STORAGE.format(disk=self._disk),
+            "runtime.toml": f'state = "{state}/received"\nlog = "{home}/runtime.log"\n'
+                            f'library = "{PREFIX}/lib/libgcr-preload.so"\n',
+            "gcr": f'#!/bin/sh\nGCR_RUNTIME_CONFIG={home}/runtime.toml exec {BIN}/gcr-runtime "$@"\n',
+            "cdi/gcr-lab.json": json.dumps(devices),
+        }
+        for name, text in texts.items():
+            (home / name).write_text(text, encoding="utf-8")
+        (home / "gcr").chmod(0o755)
+        self._own_gpus = ["unshare", "--mount", "--propagation", "unchanged", "sh", "-c", OWN_GPUS, home / "cdi"] if devices else []
+        base.run("mount", "-t", "tmpfs", "tmpfs", self._disk)
+        base.run("mount", "--make-shared", self._disk)  # agents look for what is mounted in it
+        self.run("import", "--quiet", image, IMAGE)
+
+    def words(self, *command):
+        """A command line that runs `command` with the configuration of this podman."""
+        return list(map(str, [*self._own_gpus, "env", f"CONTAINERS_CONF={self.home}/containers.conf",
+                              f"CONTAINERS_STORAGE_CONF={self.home}/storage.conf", *command]))
+
+    def run(self, *words):
+        return base.run(*self.words("podman", *words), stdin=subprocess.DEVNULL)
+
+    def close(self):
+        with contextlib.suppress(Failure):
+            self.run("rm", "--all", "--force", "--time", "0")
+        subprocess.call(["umount", "--recursive", "--lazy", self._disk])
+
+class Contained(Program):
+    """A program in a container. `output` continues in the log of the container that it is moved into."""
+    def __init__(self, output, name, podman):  # pylint: disable=super-init-not-called
+        self.output, self._name = output, name
+        self._follow(podman)
+
+    def _follow(self, podman):
+        self._podman = podman
+        self.pid = int(podman.run("inspect", self._name, "--format", "{{.State.Pid}}"))
+        with open(self.output, "ab") as file:
+            self._follower = subprocess.Popen(podman.words("podman", "logs", "--follow", self._name), stdout=file, stderr=file)
+
+    def moved_to(self, podman):
+        self._follower.wait(60)  # the whole log of the container that was removed
+        self._follow(podman)
+
+    def end(self):
+        self._podman.run("stop", "--time", "60", self._name)
+        self._follower.wait(60)
+        self._podman.run("rm", "--force", self._name)
+
+class ContainerHosts(Hosts):
+    """Programs under the library start in containers with this host's GPUs."""
+    def __init__(self, two, podmans, options):
+        super().__init__(two.work, two.folder)
+        self._podmans, self._options = podmans, options
+        lines = ["#!/bin/sh", "case $1 in"]
+        lines += [f"{self.ip(host)}) exec {shlex.join(podman.words('sh', '-c'))} \"$2\" ;;" for host, podman in podmans.items()]
+        self._shell = self.work / "shell"
+        self._shell.write_text("\n".join([*lines, "esac", ""]), encoding="utf-8")
+        self._shell.chmod(0o755)
+
+    def start(self, host, name, command, lines=0, pattern="", library=True, **waiting):
+        if not library:
+            return super().start(host, name, command, lines, pattern, library, **waiting)
+        passed = [f"{variable}={value}" for variable, value in os.environ.items() if re.match(PASSED_ON, variable)]
+        environment = [word for pair in [*passed, *self.gpu_env(host)] for word in ("--env", pair)]
+        output = self.work / f"{name}.out"
+        output.write_bytes(b"")
+        podman = self._podmans[host]
+        podman.run("run", "--detach", "--name", name, *self._options, *environment, IMAGE, *base.words(command))
+        program = Contained(output, name, podman)
+        program.wait_for(lines, pattern, **waiting)
+        return program
+
+    def migrate(self, source, target, program, *options):
+        more = [word for option in options for word in ("--migrate-option", option)]
+        words = [base.SCRIPTS / "container", "migrate", "podman:app", self.ip(source), self.ip(target), "--json",
+                 "--shell", f"{self._shell} %h", *self.tls, "--cli", self.cli, *more]
+        migration = Migration(json.dumps({"vram_bytes": 0, **json.loads(self.on("a", *words, stderr=sys.stderr))}))
+        print(migration.text(), flush=True)
+        if not migration.verified:
+            raise Failure(f"not verified: {json.dumps(migration.report)}")
+        program.moved_to(self._podmans[target])
+        return migration
+
+@contextlib.contextmanager
+def private_cdi():
+    """What is mounted on /run/cdi meanwhile is seen in the mount namespace of the caller alone."""
+    base.run("mkdir", "-p", "/run/cdi")
+    base.run("mount", "--bind", "/run/cdi", "/run/cdi")
+    try:
+        base.run("mount", "--make-private", "/run/cdi")
+        yield
+    finally:
+        subprocess.call(["umount", "/run/cdi"])
+
+@contextlib.contextmanager
+def podman_hosts(lab, *options, gpus=((), ())):
+    """Hosts a and b, whose containers have the GPUs with these UUIDs: all of the machine's if there are none. The
+    image is the archive of a root file system that $IMAGE names, else it is made of this machine's files."""
+    volumes = [*python_paths(), PREFIX]
+    with lab.hosts(*options) as two, contextlib.ExitStack() as stack:
+        if lab.gpu == "real":
+            stack.enter_context(private_cdi())
+        image = os.environ.get("IMAGE")
+        if not image:
+            image = two.work / "image.tar"
+            make_image(image, volumes)
+        podmans = {}
+        for host, own in zip("ab", gpus):
+            devices = cdi(own) if lab.gpu == "real" else {}
+            podmans[host] = stack.enter_context(contextlib.closing(
+                Podman(two.work / f"podman-{host}", two.env[f"STATE_{host.upper()}"], devices, image)))
+        own_options = ["--network", "none", "--shm-size", "8g", "--pids-limit", "-1"]
+        own_options += ["--device", f"{GPU}=all"] if lab.gpu == "real" else []
+        yield ContainerHosts(two, podmans, own_options + [f"--volume={path}:{path}:ro" for path in volumes])
