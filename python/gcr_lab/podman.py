@@ -14,7 +14,7 @@ GPU = "gcr.lab/gpu"
 PROGRAMS = ("sh", "cat", "env", "sleep")
 FOLDERS = ("dev", "etc", "mnt", "proc", "root", "run", "srv", "sys", "tmp", "var")
 DRIVER_NODES = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset")
-PASSED_ON = "CUDA_|HF_|NCCL_|NVSHMEM_|PYTORCH_|TORCH_"  # environment variables of programs, by their beginnings
+PASSED_ON = "PATH$|CUDA_|HF_|NCCL_|NVSHMEM_|PYTORCH_|TORCH_"  # environment variables of programs, by their beginnings
 CONFIGURATION = """
 [containers]
 default_ulimits = ["nofile={files}:{files}", "nproc=4096:4096"]
