@@ -129,9 +129,12 @@ Result<std::string> in_launch_format(const Rights& members) {
   return all;
 }
 
-/// The kernel ends a container with its init.
-void kill_container(const procfs::Process& init) {
-  if (init.send(SIGKILL)) (void)init.wait_until_ended();
+/// The kernel ends a container with its init, which then waits until CRIU, if that is in the
+/// container, has been reaped too.
+void kill_container(const procfs::Process& init, Session* criu = nullptr) {
+  const bool sent = init.send(SIGKILL).has_value();
+  if (criu != nullptr) criu->kill();
+  if (sent) (void)init.wait_until_ended();
 }
 
 }  // namespace
@@ -195,7 +198,7 @@ struct PreparedRestore::Impl {
   Result<RestoredTree> take_over(pid_t root);
   void end();
   Status watch(pid_t root);
-  Status fill();
+  Status fill(pid_t root);
   Status check_plugin() const;
 
   const Command command;
@@ -217,8 +220,11 @@ PreparedRestore::Impl::~Impl() { end(); }
 void PreparedRestore::Impl::end() {
   line = {};
   if (session && options.container) {
-    if (std::exchange(begun, false)) kill_container(options.container->init);
-    session->kill();
+    if (std::exchange(begun, false)) {
+      kill_container(options.container->init, &*session);
+    } else {
+      session->kill();
+    }
   }
   session.reset();
 }
@@ -281,9 +287,11 @@ Status PreparedRestore::Impl::watch(pid_t root) {
 }
 
 /// Fills the tasks, which are in their last stop.
-Status PreparedRestore::Impl::fill() {
+Status PreparedRestore::Impl::fill(pid_t root) {
   GCR_TRY(line.wait_for_criu());
-  const auto processes = procfs::stopped_tree_in_namespace(session->init_pid());
+  // In a container they are below CRIU, which is not below the init.
+  GCR_ASSIGN(const pid_t pid, procfs::find_in_namespace(session->init_pid(), root));
+  const auto processes = procfs::stopped_tree_in_namespace(pid);
   GCR_TRY(shared->check_taken(processes));
   GCR_ASSIGN(const Elsewhere elsewhere, memory->find_taken(processes));
   GCR_TRY(fill_memory(directory, processes, elsewhere));
@@ -352,7 +360,7 @@ Result<RestoredTree> PreparedRestore::Impl::restore(const Rights& members, const
   GCR_TRY(watch(root));
   const bool filled = line.has_word();
   if (filled) {
-    GCR_TRY(fill());
+    GCR_TRY(fill(root));
     GCR_TRY(watch(root));
   }
   const Result<int> status = session->wait();
