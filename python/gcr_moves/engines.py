@@ -75,8 +75,8 @@ def first_obstacle(obstacles):
 
 def anonymous_volumes(mounts):
     """Where they are mounted, by the answer of an engine's `inspect`. Their content is at one host only."""
-    volumes = [each for each in mounts or () if each.get("Type") == "volume" and ANONYMOUS.fullmatch(each.get("Name", ""))]
-    return ", ".join(each["Destination"] for each in volumes)
+    volumes = [each for each in mounts or () if each.get("Type") == "volume"]
+    return ", ".join(each["Destination"] for each in volumes if ANONYMOUS.fullmatch(each.get("Name", "")))
 
 
 class Engine:

@@ -93,7 +93,8 @@ class EngineHosts(Hosts):
         (home / "disk").mkdir(parents=True)
         subprocess.run(["mount", "-t", "tmpfs", "tmpfs", home / "disk"], check=True)
         state = self.env[f"STATE_{host.upper()}"]
-        (home / "runtime.toml").write_text(f'state = "{state}/received"\nlog = "{home}/runtime.log"\n', encoding="utf-8")
+        settings = f'state = "{state}/received"\nlog = "{home}/runtime.log"\n'
+        (home / "runtime.toml").write_text(settings, encoding="utf-8")
         lines = f'#!/bin/sh\nGCR_RUNTIME_CONFIG={home}/runtime.toml exec {self.prefix}/bin/gcr-runtime "$@"\n'
         (home / "gcr").write_text(lines, encoding="utf-8")
         (home / "gcr").chmod(0o755)
@@ -104,9 +105,10 @@ class EngineHosts(Hosts):
     def _write_shell(self):
         """Runs a command line with the engine of the host that has an address."""
         lines = ["#!/bin/sh", "case $1 in"]
-        lines += [f"{self.address(host)}) exec env {' '.join(self._variables(host))} /bin/sh -c \"$2\" ;;" for host in "ab"]
+        lines += [f"{self.address(host)}) export {' '.join(self._variables(host))} ;;" for host in "ab"]
+        lines += ["esac", 'exec /bin/sh -c "$2"', ""]
         script = self.folder / "shell"
-        script.write_text("\n".join([*lines, "esac", ""]), encoding="utf-8")
+        script.write_text("\n".join(lines), encoding="utf-8")
         script.chmod(0o755)
         return script
 

@@ -13,8 +13,8 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "python"))
 from gcr_moves import cli as program  # noqa: E402
 from gcr_moves import containers, engines  # noqa: E402
 
-HERE = engines.Container(id="1" * 64, name="train", image="sha256:" + "a" * 64, image_name="train:1", status="running", init=10,
-                         obstacle="", labels={}, recipe=None)  # fmt: skip
+HERE = engines.Container(id="1" * 64, name="train", image="sha256:" + "a" * 64, image_name="train:1", status="running",
+                         init=10, obstacle="", labels={}, recipe=None)  # fmt: skip
 
 
 class FakeEngine(engines.Engine):
@@ -102,7 +102,7 @@ class Moves(unittest.TestCase):
 
     def test_container_without_its_image_or_with_an_obstacle_is_refused(self):
         self.destination.images = ()
-        with self.assertRaisesRegex(containers.Refused, r"the image train:1 \(aaaaaaaaaaaa\): a courier brings it there"):
+        with self.assertRaisesRegex(containers.Refused, r"train:1 \(aaaaaaaaaaaa\): a courier brings it there"):
             self.move(self.fail)
         self.source.containers = [dataclasses.replace(HERE, obstacle="has a terminal")]
         with self.assertRaisesRegex(containers.Refused, "train has a terminal"):
