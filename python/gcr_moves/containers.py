@@ -158,7 +158,7 @@ class Move:
                 if self._is_migrating(container):
                     end = time.monotonic() + self._patience
                 # Only now: a migration that has ended when the agent was asked has brought the job, or never will.
-                elif here.running and not self._has_job(receiver):
+                elif here.running and self._source.name_of_init(here) == WITH_JOB and not self._has_job(receiver):
                     self._destination.remove(receiver)
                     return Outcome(program.FAILED, f"{container.name} runs on at {self._source.host.agent}")
             except (program.CliError, engines.EngineError) as error:
@@ -171,5 +171,7 @@ class Move:
         return there is not None and there.running and self._destination.name_of_init(there) == WITH_JOB
 
     def _is_migrating(self, container):
-        jobs = self._cli.host(self._source.host.agent)["jobs"]
-        return any(each["container_init"] == container.init and each["migration_id"] for each in jobs)
+        """By the journals, because the agent lists no job that is off its GPU for a switchover."""
+        children = self._source.children_of_init(container)
+        migrations = self._cli.host(self._source.host.agent)["migrations"]
+        return any(children.intersection(each["members"]) for each in migrations)

@@ -107,6 +107,12 @@ class Engine:
         _, name = self.host.run("cat", f"/proc/{container.init}/comm", fine=(0, 1))
         return name.strip()
 
+    def children_of_init(self, container):
+        """PIDs: of its job's root, and of programs that left their parents. None if it has ended."""
+        path = f"/proc/{container.init}/task/{container.init}/children"
+        _, children = self.host.run("cat", path, fine=(0, 1))
+        return {int(each) for each in children.split()}
+
     def understood(self, answer, read):
         """read(answer), of an answer of the engine."""
         try:

@@ -46,6 +46,9 @@ class FakeEngine(engines.Engine):
     def name_of_init(self, container):
         return self.names[container.init]
 
+    def children_of_init(self, container):
+        return {11}
+
 
 class FakeCli:
     """`course`: changes the engines as a migration does, and returns how it ended."""
@@ -54,7 +57,7 @@ class FakeCli:
         self.wait = course
 
     def host(self, _):
-        return {"jobs": [{"container_init": HERE.init, "pid": 11, "migration_id": ""}]}
+        return {"jobs": [{"container_init": HERE.init, "pid": 11, "migration_id": ""}], "migrations": []}
 
     def migrate(self, *_):
         return self
@@ -98,6 +101,21 @@ class Moves(unittest.TestCase):
         self.destination.start_receiver(HERE, "")
         self.arrive()
         self.assertEqual(self.move(self.fail, HERE.id).status, program.DONE)
+        self.assert_at(source=0, destination=1)
+
+    def test_receiver_stays_as_long_as_a_migration_of_an_earlier_run_has_the_job(self):
+        self.destination.start_receiver(HERE, "")
+        answers = [{"jobs": [], "migrations": [{"members": [11, 12]}]}] * 2
+
+        def answer(_):  # the job arrives while the last one is given
+            if len(answers) == 1:
+                self.arrive()
+            return answers.pop()
+
+        cli = FakeCli(self.fail)
+        cli.host = answer
+        moving = containers.Move(cli, self.source, self.destination, lambda _: None, 60)
+        self.assertEqual(moving.run("train").status, program.DONE)
         self.assert_at(source=0, destination=1)
 
     def test_container_without_its_image_or_with_an_obstacle_is_refused(self):
