@@ -13,8 +13,13 @@ from gcr_moves import engines
 
 KEY_BYTES = 16
 RECEIVING, WITH_JOB, MOVED = "gcr-receiving", "gcr-init", "gcr-moved"
+STAYED = (program.FAILED, program.REFUSED, program.CANCELLED)  # statuses of migrations that brought no job
 START_SECONDS = 30  # for an init to say that it waits
 LOOK_SECONDS = 0.1
+
+
+def short(digest):
+    return digest.removeprefix("sha256:")[:12]
 
 
 class Refused(Exception):
@@ -31,7 +36,7 @@ class Outcome:
 
 
 class Move:
-    """Of one container from an engine to another. Both are of one class of engines.ENGINES."""
+    """Of one container from an engine to another of the same kind."""
 
     def __init__(self, cli, source, destination, say, patience):
         self._cli, self._source, self._destination = cli, source, destination
@@ -51,7 +56,8 @@ class Move:
 
     def run(self, name, options=()):
         """The whole of it, or what an earlier run has left of it. Raises Refused, CliError or EngineError: it stays."""
-        container, receiver = self._source.find(name), self._destination.find(name)
+        container = self._source.find(name)
+        receiver = self._destination.find(container.name if container else name)
         if container is None:
             return self._moved_already(name, receiver)
         if receiver is not None:
@@ -65,7 +71,7 @@ class Move:
         key = secrets.token_hex(KEY_BYTES)
         receiver = self._receiver(container, key)
         ended = self._migrate(container, receiver, key, job, options)
-        outcome = self._settle(container, receiver)
+        outcome = self._settle(container, receiver, ended.status in STAYED)
         outcome.migration = ended
         if outcome.status == program.FAILED and ended.status != program.DONE:
             outcome = Outcome(ended.status, ended.message, ended)
@@ -84,10 +90,8 @@ class Move:
         """The PID of its job's root. Refused if it has none that could move."""
         if not container.running:
             raise Refused(f"{container.name} is {container.status}, not running")
-        if container.terminal:
-            raise Refused(f"{container.name} has a terminal, which cannot move")
-        if container.pod:
-            raise Refused(f"{container.name} shares the namespaces of a pod")
+        if container.obstacle:
+            raise Refused(f"{container.name} {container.obstacle}")
         if self._source.name_of_init(container) != WITH_JOB:
             raise Refused(f"{container.name} was not started by gcr-runtime, or has no job")
         jobs = self._cli.host(self._source.host.agent)["jobs"]
@@ -102,14 +106,14 @@ class Move:
         """A container at the destination that waits for the job."""
         if not self._destination.has_image(container.image):
             raise Refused(f"{self._destination.host.agent} does not have the image {container.image_name} "
-                          f"({container.image[:12]}): podman image scp brings it there")  # fmt: skip
+                          f"({short(container.image)}): {self._source.IMAGE_BY} brings it there")  # fmt: skip
         receiver = self._destination.start_receiver(container, key)
         try:
             if receiver is None:
                 raise Refused(f"{container.name} ended at once at {self._destination.host.agent}")
             if receiver.image != container.image:
                 raise Refused(f"{container.image_name} at {self._destination.host.agent} is another image: "
-                              f"{receiver.image[:12]}, not {container.image[:12]}")  # fmt: skip
+                              f"{short(receiver.image)}, not {short(container.image)}")  # fmt: skip
             self._wait_until_it_waits(receiver)
         except Exception:
             if receiver is not None:
@@ -138,20 +142,23 @@ class Move:
 
     # ---- what became of it ----
 
-    def _settle(self, container, receiver):
-        """Waits until one of the two has the job, and removes the other."""
+    def _settle(self, container, receiver, stayed=False):
+        """Waits until one of the two has the job, and removes the other. `stayed`: no job has been brought."""
         end = time.monotonic() + self._patience
         trouble = ""
         while time.monotonic() < end and self._stopping < 2:
             try:
                 here = self._source.find(container.id)
+                if stayed and not (here and here.running):
+                    self._destination.remove(receiver)
+                    return Outcome(program.FAILED, f"{container.name} has ended at {self._source.host.agent}")
                 if here is None or (here.running and self._source.name_of_init(here) == MOVED):
                     self._source.remove(container)
                     return Outcome(program.DONE)
                 if self._is_migrating(container):
                     end = time.monotonic() + self._patience
                 # Only now: a migration that has ended when the agent was asked has brought the job, or never will.
-                elif here.running and not self._has_job(receiver):
+                elif here.running and self._source.name_of_init(here) == WITH_JOB and not self._has_job(receiver):
                     self._destination.remove(receiver)
                     return Outcome(program.FAILED, f"{container.name} runs on at {self._source.host.agent}")
             except (program.CliError, engines.EngineError) as error:
@@ -164,5 +171,7 @@ class Move:
         return there is not None and there.running and self._destination.name_of_init(there) == WITH_JOB
 
     def _is_migrating(self, container):
-        jobs = self._cli.host(self._source.host.agent)["jobs"]
-        return any(each["container_init"] == container.init and each["migration_id"] for each in jobs)
+        """By the journals, because the agent lists no job that is off its GPU for a switchover."""
+        children = self._source.children_of_init(container)
+        migrations = self._cli.host(self._source.host.agent)["migrations"]
+        return any(children.intersection(each["members"]) for each in migrations)

@@ -1,7 +1,10 @@
-"""Containers as their engines tell them: what gcr-container asks podman, through a shell of its host."""
+"""Containers as their engines tell them: what gcr-container asks of each engine, through a shell of its host.
+
+One module for each engine: podman.py, docker.py.
+"""
 
 import dataclasses
-import json
+import re
 import shlex
 import subprocess
 
@@ -11,8 +14,7 @@ RECEIVE = "gcr-migrate.receive"  # annotation: the key of the migration that the
 SOURCE = "gcr-migrate.source"  # label: the container that its job comes from
 
 QUESTION_SECONDS = 120
-STOP_SECONDS = 10  # then podman kills a container that it removes
-NO_SUCH = 1  # status of `podman container exists`
+ANONYMOUS = re.compile("[0-9a-f]{64}")  # the name of a volume to which its owner gave none
 
 
 class EngineError(Exception):
@@ -29,10 +31,14 @@ class Host:
         self.agent = agent
         self._shell = [word.replace("%h", name) for word in shell]
 
+    def command(self, *words):
+        """The command here that runs a command there."""
+        return [*self._shell, shlex.join(words)]
+
     def run(self, *words, fine=(0,)):
         """The status and the standard output of a command."""
         try:
-            ran = program.run_to_end([*self._shell, shlex.join(words)], QUESTION_SECONDS)
+            ran = program.run_to_end(self.command(*words), QUESTION_SECONDS)
         except subprocess.TimeoutExpired:
             raise EngineError(f"{self.agent}: {words[0]} does not end") from None
         except OSError as error:
@@ -53,87 +59,63 @@ class Container:
     image_name: str
     status: str  # "running", "paused", "exited"
     init: int  # PID of its first process on its host; 0 if it does not run
-    terminal: bool
-    pod: str
-    command: tuple  # that made it
+    obstacle: str  # why it cannot move, after its name; empty if its engine knows no reason
     labels: dict
+    recipe: object  # what its engine makes another one from
 
     @property
     def running(self):
         return self.status == "running" and self.init > 0
 
 
-def receiving_command(container, key):
-    """The command that made a container, for one that receives its job."""
-    words = list(container.command)
-    verb = next((at for at, word in enumerate(words) if word in ("run", "create")), None)
-    if verb is None:
-        raise EngineError(f"{container.name} was not made by podman run or create")
-    own = [
-        ["--annotation", f"{RECEIVE}={key}"],
-        ["--label", f"{SOURCE}={container.id}"],
-        ["--name", container.name],
-    ]
-    rest = words[verb + 1 :]
-    # A container that has received before has such words already, in this order.
-    for option, value in own:
-        if rest[:1] == [option] and rest[1].partition("=")[0] == value.partition("=")[0]:
-            rest = rest[2:]
-    rest = rest[1:] if rest[:1] == ["--detach"] else rest
-    detach = ["--detach"] if words[verb] == "run" else []
-    return ["podman", *words[1 : verb + 1], *(word for pair in own for word in pair), *detach, *rest]
+def first_obstacle(obstacles):
+    """Of (whether it is there, its text)."""
+    return next((text for there, text in obstacles if there), "")
 
 
-class Podman:
-    """The podman of a host, as root."""
+def anonymous_volumes(mounts):
+    """Where they are mounted, by the answer of an engine's `inspect`. Their content is at one host only."""
+    volumes = [each for each in mounts or () if each.get("Type") == "volume"]
+    return ", ".join(each["Destination"] for each in volumes if ANONYMOUS.fullmatch(each.get("Name", "")))
+
+
+class Engine:
+    """The engine of a host, as root."""
+
+    IMAGE_BY = ""  # what brings an image to another host
 
     def __init__(self, host):
         self.host = host
 
     def find(self, name):
         """The container with this name or id; None if there is none."""
-        status, _ = self.host.run("podman", "container", "exists", name, fine=(0, NO_SUCH))
-        if status == NO_SUCH:
-            return None
-        _, answer = self.host.run("podman", "container", "inspect", name)
-        try:
-            its = json.loads(answer)[0]
-            return Container(
-                id=its["Id"],
-                name=its["Name"],
-                image=its["Image"],
-                image_name=its["ImageName"],
-                status=its["State"]["Status"],
-                init=int(its["State"]["Pid"]),
-                terminal=bool(its["Config"].get("Tty")),
-                pod=its.get("Pod") or "",
-                command=tuple(its["Config"].get("CreateCommand") or ()),
-                labels=its["Config"].get("Labels") or {},
-            )
-        except (ValueError, LookupError, TypeError) as error:
-            raise EngineError(f"{self.host.agent}: podman's answer is not understood: {error}") from None
+        raise NotImplementedError
 
     def has_image(self, image):
-        status, _ = self.host.run("podman", "image", "exists", image, fine=(0, NO_SUCH))
-        return status == 0
+        raise NotImplementedError
 
     def start_receiver(self, container, key):
-        """Makes and starts a container that receives the job of this one; returns it."""
-        words = receiving_command(container, key)
-        _, said = self.host.run(*words)
-        made = (said.split() or [container.name])[-1]
-        if "--detach" not in words:
-            self.host.run("podman", "start", made)
-        return self.find(made)
+        """Makes and starts a container that receives the job of this one; returns it, or None if it is gone already."""
+        raise NotImplementedError
 
     def remove(self, container):
-        """Stops and removes it; it may be gone."""
-        self.host.run("podman", "rm", "--force", "--ignore", "--time", str(STOP_SECONDS), container.id)
+        """Ends and removes it, for good; it may be gone."""
+        raise NotImplementedError
 
     def name_of_init(self, container):
         """What its gcr-init calls itself (container/messages.h); empty if it has ended."""
         _, name = self.host.run("cat", f"/proc/{container.init}/comm", fine=(0, 1))
         return name.strip()
 
+    def children_of_init(self, container):
+        """PIDs: of its job's root, and of programs that left their parents. None if it has ended."""
+        path = f"/proc/{container.init}/task/{container.init}/children"
+        _, children = self.host.run("cat", path, fine=(0, 1))
+        return {int(each) for each in children.split()}
 
-ENGINES = {"podman": Podman}
+    def understood(self, answer, read):
+        """read(answer), of an answer of the engine."""
+        try:
+            return read(answer)
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
+            raise EngineError(f"{self.host.agent}: the engine's answer is not understood: {error}") from None

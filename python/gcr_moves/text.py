@@ -13,7 +13,7 @@ def progress_to(stream, quiet=False):
 
     def say(line):
         if not quiet:
-            print(f"{time.strftime('%H:%M:%S')} {line}", file=stream, flush=True)
+            print(f"{time.strftime('%H:%M:%S')} {printable(line)}", file=stream, flush=True)
 
     return say
 

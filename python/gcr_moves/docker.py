@@ -1,0 +1,232 @@
+"""docker, by its Engine API: it keeps the options of a container, not the command that made it.
+
+The API is reached by `docker system dial-stdio`, as docker's own clients reach it through ssh. It needs no other program
+at the host, follows the host's choice of a daemon, and takes requests of any length on its standard input.
+"""
+
+import http.client
+import json
+import socket
+import subprocess
+import tempfile
+import urllib.parse
+
+from gcr_moves import cli as program
+from gcr_moves.engines import (
+    QUESTION_SECONDS,
+    RECEIVE,
+    SOURCE,
+    Container,
+    Engine,
+    EngineError,
+    anonymous_volumes,
+    first_obstacle,
+)
+
+RECEIVE_VARIABLE = "GCR_RECEIVE"  # for the annotation, which docker has from API 1.43 on; gcr-runtime removes it
+DIAL = ("docker", "system", "dial-stdio")
+OF_SWARM = "com.docker.swarm.service.id"
+SHORT_ID = 12  # characters: the host name and an alias of a container without others
+OWN_NETWORKS = ("bridge", "default", "host", "none")  # have no addresses and aliases to choose
+OF_ANOTHER = "container:"
+NO_OPTIONS = ("ConsoleSize", "ContainerIDFile")  # of a HostConfig: about the command that made the container
+DONE, ABSENT, CONFLICT = (200, 201, 204, 304), 404, 409
+END_SECONDS = 10  # for a command whose standard input has ended
+
+
+class Connection(http.client.HTTPConnection):
+    """To a server that reads and writes the standard streams of a command. Begins with connect()."""
+
+    auto_open = 0  # one command alone
+
+    def __init__(self, command):
+        super().__init__("docker", timeout=QUESTION_SECONDS)
+        self._command = command
+        self._process = None
+        self._errors = tempfile.TemporaryFile()  # pylint: disable=consider-using-with
+
+    def connect(self):
+        self.sock, theirs = socket.socketpair()
+        self.sock.settimeout(self.timeout)
+        with theirs:
+            self._process = subprocess.Popen(  # pylint: disable=consider-using-with
+                self._command, stdin=theirs, stdout=theirs, stderr=self._errors, start_new_session=True)  # fmt: skip
+
+    def end(self):
+        """What the command wrote to its standard error."""
+        self.close()
+        if self._process is not None:
+            try:
+                self._process.wait(END_SECONDS)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+        with self._errors as errors:
+            errors.seek(0)
+            return errors.read().decode(errors="replace")
+
+
+# ---- the receiving container ----
+
+
+def other_networks(its):
+    """Those that are not its network mode."""
+    mode = its["HostConfig"]["NetworkMode"]
+    main = "bridge" if mode == "default" else mode
+    return [name for name in its["NetworkSettings"]["Networks"] if name != main]
+
+
+def endpoint(its, network):
+    """What its owner chose, without what docker has made of it."""
+    made = its["NetworkSettings"]["Networks"].get(network) or {}
+    aliases = [alias for alias in made.get("Aliases") or () if alias != its["Id"][:SHORT_ID]]
+    return {"IPAMConfig": made.get("IPAMConfig"), "Aliases": aliases, "DriverOpts": made.get("DriverOpts")}
+
+
+def receiving_request(its, key):
+    """A container like this one, which receives its job: the body of /containers/create, from what `inspect` says."""
+    config, options = its["Config"], its["HostConfig"]
+    request = dict(config)
+    request["Env"] = [each for each in config.get("Env") or () if each.partition("=")[0] != RECEIVE_VARIABLE]
+    request["Env"].append(f"{RECEIVE_VARIABLE}={key}")
+    request["Labels"] = {**(config.get("Labels") or {}), SOURCE: its["Id"]}
+    # With none, docker would take the image's, which `--entrypoint ""` has removed; this is how that is said.
+    request["Entrypoint"] = config.get("Entrypoint") or [""]
+    mode = options["NetworkMode"]
+    # docker's choice, from the container's id or the host's name.
+    if mode == "host" or config.get("Hostname") == its["Id"][:SHORT_ID]:
+        request["Hostname"] = ""
+    notes = {name: value for name, value in (options.get("Annotations") or {}).items() if name != RECEIVE}
+    request["HostConfig"] = {**options, "Annotations": notes} if "Annotations" in options else options
+    if mode not in OWN_NETWORKS:
+        request["NetworkingConfig"] = {"EndpointsConfig": {mode: endpoint(its, mode)}}
+    return request
+
+
+def lost_options(wanted, made):
+    """Of two HostConfigs: what an engine of another release, or a kernel with fewer control groups, has dropped."""
+    return [name for name, value in wanted.items() if value and name not in NO_OPTIONS and not made.get(name)]
+
+
+# ---- the engine ----
+
+
+def obstacle_of(its):
+    config, options = its["Config"], its["HostConfig"]
+    volumes = anonymous_volumes(its.get("Mounts"))
+    modes = {name: options.get(name) or "" for name in ("NetworkMode", "IpcMode", "PidMode")}
+    shared = [name for name, mode in modes.items() if mode.startswith(OF_ANOTHER)]
+    networks = its["NetworkSettings"]["Networks"] or {}
+    links = options.get("Links") or any((each or {}).get("Links") for each in networks.values())
+    return first_obstacle((
+        (config.get("Tty"), "has a terminal, which cannot move"),
+        (OF_SWARM in (config.get("Labels") or {}), "is of a swarm service, which starts another one in its place"),
+        (shared, f"shares namespaces with another container ({', '.join(shared)})"),
+        (modes["PidMode"] == "host", "has the PIDs of its host, which cannot be kept"),
+        (links, "has links to other containers"),
+        (options.get("VolumesFrom"), "has the volumes of another container"),
+        (volumes, f"has a volume without a name, whose content would not move: {volumes}"),
+    ))  # fmt: skip
+
+
+def container_of(its):
+    return Container(
+        id=its["Id"],
+        name=its["Name"].lstrip("/"),
+        image=its["Image"],
+        image_name=its["Config"]["Image"],
+        status=its["State"]["Status"],
+        init=int(its["State"]["Pid"]),
+        obstacle=obstacle_of(its),
+        labels=its["Config"].get("Labels") or {},
+        recipe=its,
+    )
+
+
+def quoted(name):
+    return urllib.parse.quote(name, safe="")
+
+
+class Docker(Engine):
+    """The docker of a host."""
+
+    IMAGE_BY = "docker save, and docker load there,"
+
+    def __init__(self, host):
+        super().__init__(host)
+        self._version = ""
+
+    def find(self, name):
+        status, its = self._ask("GET", f"/containers/{quoted(name)}/json", fine=(ABSENT,))
+        return None if status == ABSENT else self.understood(its, container_of)
+
+    def has_image(self, image):
+        status, _ = self._ask("GET", f"/images/{quoted(image)}/json", fine=(ABSENT,))
+        return status != ABSENT
+
+    def start_receiver(self, container, key):
+        request = self.understood(container.recipe, lambda its: receiving_request(its, key))
+        _, answer = self._ask("POST", f"/containers/create?name={quoted(container.name)}", request)
+        made = self.understood(answer, lambda its: its["Id"])
+        try:
+            self._complete(made, container.recipe)
+            self._ask("POST", f"/containers/{made}/start")
+        except EngineError:
+            self._remove(made)
+            raise
+        return self.find(made)
+
+    def remove(self, container):
+        self._remove(container.id)
+
+    def _complete(self, made, its):
+        """Checks that it has all options, and connects it to further networks."""
+        receiver = self.find(made)
+        lost = receiver and lost_options(its["HostConfig"], receiver.recipe["HostConfig"])
+        if lost:
+            raise EngineError(f"{self.host.agent}: its docker or kernel does not support {', '.join(lost)}")
+        for network in other_networks(its):
+            joining = {"Container": made, "EndpointConfig": endpoint(its, network)}
+            self._ask("POST", f"/networks/{quoted(network)}/connect", joining)
+
+    def _remove(self, container_id):
+        # One request, which docker finishes also if this program ends. Its restart policy does not start it again.
+        self._ask("DELETE", f"/containers/{container_id}?force=1", fine=(ABSENT, CONFLICT))
+
+    # ---- the Engine API ----
+
+    def _ask(self, method, path, body=None, fine=()):
+        """The status and the content of an answer."""
+        connection = Connection(self.host.command(*DIAL))
+        trouble = None
+        try:
+            connection.connect()
+            if not self._version:
+                self._version = self._exchange(connection, "GET", "/_ping")[0].getheader("Api-Version")
+            # Without a version it is no docker, and what it says of containers counts for nothing.
+            if not self._version:
+                raise http.client.HTTPException("not the Engine API of docker")
+            response, content = self._exchange(connection, method, f"/v{self._version}{path}", body)
+        except (OSError, http.client.HTTPException) as error:
+            trouble = str(error) or type(error).__name__
+        said = program.last_line(connection.end())
+        if trouble is not None:
+            raise EngineError(f"{self.host.agent}: {' '.join(DIAL)}: {trouble}{said and ': ' + said}")
+        return response.status, self._content(response.status, content, fine)
+
+    @staticmethod
+    def _exchange(connection, method, path, body=None):
+        headers = {"Content-Type": "application/json"} if body is not None else {}
+        connection.request(method, path, None if body is None else json.dumps(body).encode(), headers)
+        response = connection.getresponse()
+        return response, response.read()
+
+    def _content(self, status, content, fine):
+        try:
+            answer = json.loads(content) if content.strip() else {}
+        except ValueError:
+            answer = {}
+        if status not in DONE and status not in fine:
+            said = answer.get("message") if isinstance(answer, dict) else ""
+            raise EngineError(f"{self.host.agent}: docker: {said or f'status {status}'}")
+        return answer

@@ -1,0 +1,146 @@
+"""Hosts of scripts/hosts that have a container engine each, which has its storage and its configuration for itself.
+
+Their image has this machine's C library and a few programs. The sample programs are in a volume.
+"""
+
+import json
+import pathlib
+import re
+import shutil
+import subprocess
+import tarfile
+
+from ticker_hosts import HANGS_S, ROOT, TICKER, Hosts
+
+IMAGE = "localhost/gcr-test"
+PROGRAMS = ("sh", "cat", "sleep", "mkdir")
+FOLDERS = ("dev", "etc", "mnt", "proc", "run", "srv", "sys", "tmp")
+
+
+def libraries_of(program):
+    said = subprocess.run(["ldd", program], capture_output=True, text=True, check=True).stdout
+    return {pathlib.Path(path) for path in re.findall(r"(/\S+) \(0x", said)}
+
+
+def make_image(path, *of_volume):
+    """An archive for an engine's `import`, with the libraries of these programs too."""
+    programs = {pathlib.Path(shutil.which(name)) for name in PROGRAMS}
+    files = programs.union(*map(libraries_of, [*programs, *of_volume]))
+    with tarfile.open(path, "w") as image:
+        for name in FOLDERS:
+            folder = tarfile.TarInfo(name)
+            folder.type, folder.mode = tarfile.DIRTYPE, 0o755
+            image.addfile(folder)
+        for file in sorted(files):
+            image.add(file.resolve(), str(file).lstrip("/"))
+
+
+class EngineHosts(Hosts):
+    """`shell` is for gcr-container."""
+
+    ENGINE = ""  # as gcr-container calls it, and its command
+    REMOVE = ("rm", "--force")  # at once
+
+    def __init__(self, *options):
+        super().__init__(2, *options)
+        self.prefix = pathlib.Path(self.env["PREFIX"])
+        self.program = self.prefix / "bin" / TICKER
+        self.image = self.folder / "image.tar"
+        make_image(self.image, self.program,
+                   *(self.prefix / path for path in ("lib/libgcr-preload.so", "tests/softgpu/libcuda.so.1")))
+        for host in "ab":
+            self._make_home(host)
+            self.configure(host)
+        self.take_image()
+        self.shell = [str(self._write_shell()), "%h"]
+
+    def close(self):
+        for host in "ab":
+            for name in self.states(host):
+                self.engine(host, *self.REMOVE, name, check=False)
+            self.end(host)
+            subprocess.run(["umount", "--recursive", "--lazy", self.home(host) / "disk"], check=True)
+        super().close()
+
+    # ---- what engines differ in ----
+
+    def configure(self, host):
+        """Its engine, with home()/gcr as the runtime of all containers and home()/disk as its storage."""
+        raise NotImplementedError
+
+    def end(self, host):
+        """Of its engine, which has no containers now."""
+
+    def environment(self, host):
+        """For its engine's command."""
+        raise NotImplementedError
+
+    def take_image(self):
+        """The same one for all engines, as IMAGE."""
+        raise NotImplementedError
+
+    def states(self, host):
+        """Of all its containers, by name."""
+        raise NotImplementedError
+
+    # ---- what they have in common ----
+
+    def home(self, host):
+        return self.folder / f"{self.ENGINE}-{host}"
+
+    def _make_home(self, host):
+        home = self.home(host)
+        (home / "disk").mkdir(parents=True)
+        subprocess.run(["mount", "-t", "tmpfs", "tmpfs", home / "disk"], check=True)
+        state = self.env[f"STATE_{host.upper()}"]
+        settings = f'state = "{state}/received"\nlog = "{home}/runtime.log"\n'
+        (home / "runtime.toml").write_text(settings, encoding="utf-8")
+        lines = f'#!/bin/sh\nGCR_RUNTIME_CONFIG={home}/runtime.toml exec {self.prefix}/bin/gcr-runtime "$@"\n'
+        (home / "gcr").write_text(lines, encoding="utf-8")
+        (home / "gcr").chmod(0o755)
+
+    def _variables(self, host):
+        return [f"{name}={value}" for name, value in self.environment(host).items()]
+
+    def _write_shell(self):
+        """Runs a command line with the engine of the host that has an address."""
+        lines = ["#!/bin/sh", "case $1 in"]
+        lines += [f"{self.address(host)}) export {' '.join(self._variables(host))} ;;" for host in "ab"]
+        lines += ["esac", 'exec /bin/sh -c "$2"', ""]
+        script = self.folder / "shell"
+        script.write_text("\n".join(lines), encoding="utf-8")
+        script.chmod(0o755)
+        return script
+
+    def engine_command(self, host, *words):
+        return ["env", *self._variables(host), self.ENGINE, *map(str, words)]
+
+    def engine(self, host, *words, check=True):
+        """The finished command."""
+        ran = subprocess.run(self.engine_command(host, *words), stdin=subprocess.DEVNULL, capture_output=True, text=True,
+                             check=False, timeout=HANGS_S)  # fmt: skip
+        if check and ran.returncode != 0:
+            raise AssertionError(f"{self.ENGINE} {words[0]}: status {ran.returncode}: {ran.stderr}")
+        return ran
+
+    def start_container(self, host, name, *options):
+        """A ticker, in a container under gcr-runtime."""
+        environment = [word for pair in self.env[f"GPU_ENV_{host.upper()}"].split() for word in ("--env", pair)]
+        self.engine(host, "run", "--detach", "--name", name, "--network", "none", "--volume",
+                    f"{self.prefix}:{self.prefix}", *environment, *options, IMAGE, self.program)  # fmt: skip
+
+    def lines(self, host, name):
+        return self.engine(host, "logs", name).stdout.splitlines()
+
+    def move_command(self, name, source, target, *words, shell=None):
+        """gcr-container, on host a."""
+        return self.on(
+            "a", ROOT / "scripts/container", "migrate", f"{self.ENGINE}:{name}", self.address(source),
+            self.address(target), "--json", "--shell", " ".join(shell or self.shell), *self.env["GCR_TLS"].split(),
+            "--cli", self.env["GCR_CLI"], *words)
+
+    def move(self, name, source, target, **options):
+        """The finished command, and its report."""
+        ran = subprocess.run(self.move_command(name, source, target, **options), capture_output=True, text=True,
+                             check=False, timeout=HANGS_S)  # fmt: skip
+        return ran, json.loads(ran.stdout) if ran.stdout else {}
