@@ -100,19 +100,6 @@ class Moves(Case):
         self.assertIn("ticker\n", listed, inner.stderr)
         self.assertEqual(source.execute("true").returncode, 0)
 
-    def test_job_is_suspended_and_resumed_in_its_container(self):
-        source = self.ticker("a")
-        for command in ("suspend", "resume"):
-            ran = subprocess.run(
-                self.hosts.on("a", self.hosts.env["GCR_CLI"], command, *self.hosts.env["GCR_TLS"].split(),
-                              self.hosts.address("a"), str(source.job)),
-                capture_output=True, text=True, check=False)  # fmt: skip
-            self.assertEqual(ran.returncode, 0, ran.stderr)
-        self.wait_for_progress(source)
-        self.assertEqual(complaint(source.lines), "")
-        groups = [pathlib.Path(f"/proc/{pid}/cgroup").read_text(encoding="ascii") for pid in (source.job, source.pid)]
-        self.assertEqual(*groups)
-
     def test_restarted_container_starts_its_program_once_its_job_has_ended(self):
         source, target = self.ticker("a"), self.receiver("b")
         self.move(source, target)

@@ -121,9 +121,6 @@ Status Course::check_container(const proto::PreflightRequest& request) const {
     return Error(Code::kRefused, "a job from a container moves into a container, and no other");
   }
   if (!container_) return {};
-  if (request.suspended()) {
-    return Error(Code::kRefused, "a suspended job in a container cannot be moved");
-  }
   const pid_t init = container_->init().pid();
   GCR_ASSIGN(const proto::Credentials rights, preflight::rights_of_container(init));
   const std::set<pid_t> taken = container_->used_pids();
