@@ -18,8 +18,9 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 
 from containers import (  # noqa: E402
     FILES, LIST_FILES, REFUSED, Case, Container, children_of, complaint, name_of, new_key, with_tmpfs)  # fmt: skip
-from ticker_hosts import ROOT, wait_for  # noqa: E402
+from ticker_hosts import ROOT, begin_command, wait_for  # noqa: E402
 
+CANCELLED = 7
 MOVES = 10
 MEMORY_BYTES = 1 << 30
 
@@ -142,6 +143,19 @@ class Refusals(Case):
         self.assertIn("it is in none that gcr-runtime has started", ran.stderr)
         self.move(source, target)
         self.wait_for_progress(target)
+
+    def test_container_with_a_job_survives_the_end_of_another_migration_into_it(self):
+        source, other, target = self.ticker("a"), self.ticker("a"), self.receiver("b")
+        paused = begin_command(self, self.hosts.migration(other, target, "--pause-before-switchover"))
+        wait_for("it waits", lambda: any(each.get("phase") == "paused" for each in self.hosts.migrations("a")))
+        (waiting,) = (each["migration_id"] for each in self.hosts.migrations("a") if not each["finished"])
+        self.move(source, target)
+        self.wait_for_progress(target)
+        self.succeed("a", "cancel", waiting)
+        self.assertEqual(paused.wait(), CANCELLED)
+        wait_for("nothing is unfinished", lambda: all(each["finished"] for each in self.hosts.migrations("b")))
+        self.wait_for_progress(target)
+        self.wait_for_progress(other)
 
     def test_looser_jobs_are_refused(self):
         def more(spec):

@@ -100,6 +100,12 @@ Status Course::find_container(const proto::PreflightRequest& request) {
   GCR_ASSIGN(procfs::Process init, procfs::Process::open(named.init()));
   procfs::Container found(std::move(init));
   GCR_TRY(found.check_waits(context_.config.criu.reaper.parent_path() / "gcr-init", named.key()));
+  GCR_ASSIGN(const bool received, finish::has_received(context_.config.state_dir, named.key()));
+  if (received) {
+    return Error(Code::kRefused, fmt::format("a job has come into the container of process {} "
+                                             "already, and it receives once",
+                                             named.init()));
+  }
   const auto hierarchies = cgroups::hierarchies();
   journal::Container& described = *plan_.began.mutable_container();
   described.mutable_init()->set_pid(found.init().pid());

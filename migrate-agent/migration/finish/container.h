@@ -2,6 +2,9 @@
 // or is handed to the one that was started to receive it. May be repeated.
 #pragma once
 
+#include <filesystem>
+#include <string>
+
 #include "migrate-agent/commit/journal/journal.h"
 #include "migrate-agent/linux/cgroups/group.h"
 #include "migrate-agent/worker/config/config.h"
@@ -28,8 +31,12 @@ Status enter_container(const journal::Journal& journal, const journal::Restored&
 /// is still in it. Success if there is no container.
 Status join_container(const journal::Began& began, const cgroups::Group& group);
 
+/// Whether a job has come into the container that waits with this key: it receives no other.
+Result<bool> has_received(const std::filesystem::path& state_dir, const std::string& key);
+
 /// Before the commit: ends the container that was to receive the job, and all that is in it.
-/// Success if there is none.
-Status end_container(const journal::Began& began);
+/// Success if there is none, or another migration has brought its job meanwhile: what is in it is
+/// that job's then.
+Status end_container(const journal::Journal& journal);
 
 }  // namespace gcr::finish

@@ -151,7 +151,7 @@ Status destroy_copy(commit::DestinationLog& log, const cgroups::Group& group, De
   if (voted && !host_was_restarted(log.journal().began())) {
     GCR_TRY(undo::destroy_restored(copy_of(log), group));
   }
-  if (!host_was_restarted(log.journal().began())) GCR_TRY(end_container(log.journal().began()));
+  if (!host_was_restarted(log.journal().began())) GCR_TRY(end_container(log.journal()));
   GCR_TRY(group.destroy());
   const auto keeper = keeper_of(log.journal().records(), Kept::kCopy);
   if (keeper) GCR_TRY(keeper::end_keeper(*keeper));
