@@ -123,8 +123,14 @@ Status Course::find_container(const proto::PreflightRequest& request) {
 
 /// Whether the job may be in this container. kRefused, with the reason.
 Status Course::check_container(const proto::PreflightRequest& request) const {
-  if (request.has_from_container() != container_.has_value()) {
-    return Error(Code::kRefused, "a job from a container moves into a container, and no other");
+  if (request.has_from_container() && !container_) {
+    return Error(Code::kRefused,
+                 "it is from a container, and no container was named to receive it");
+  }
+  if (!request.has_from_container() && container_) {
+    return Error(Code::kRefused,
+                 "a container was named to receive it, but it is from none that gcr-runtime has "
+                 "started");
   }
   if (!container_) return {};
   const pid_t init = container_->init().pid();
