@@ -139,13 +139,32 @@ Status check_images(const proto::Manifest& manifest) {
   return {};
 }
 
+/// Checks what the job's container has for itself: its packs are among the images, each once.
+Status check_layers(const proto::Manifest& manifest) {
+  std::unordered_set<std::string_view> images;
+  for (const proto::StoredImage& image : manifest.images()) images.insert(image.name());
+  std::unordered_set<std::string_view> points;
+  for (const proto::Layer& layer : manifest.layers()) {
+    if (!layer.point().starts_with('/') || layer.point().size() > kMaxImageName ||
+        !points.insert(layer.point()).second) {
+      return wrong("a layer has an invalid mount point");
+    }
+    for (const std::string& pack : layer.packs()) {
+      if (images.erase(pack) == 0) return wrong("a layer has a pack that is not one of its images");
+    }
+  }
+  if (manifest.layers().empty() || manifest.job().has_from_container()) return {};
+  return wrong("it has layers, but its job is from no container");
+}
+
 }  // namespace
 
 Status check_manifest(const proto::Manifest& manifest) {
   GCR_TRY(check_head(manifest));
   GCR_TRY(check_contents(manifest));
   GCR_TRY(check_buffers(manifest));
-  return check_images(manifest);
+  GCR_TRY(check_images(manifest));
+  return check_layers(manifest);
 }
 
 Result<proto::Manifest> parse_body(std::span<const std::byte> body) {

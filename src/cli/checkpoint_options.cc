@@ -109,6 +109,7 @@ CLI::App* describe_checkpoint(CLI::App& app, CheckpointLine& line) {
   describe_pre_copy(*checkpoint, line.request());
   describe_compression(*checkpoint, line.request(),
                        "Compression of what is stored (default auto: the agent chooses)");
+  describe_max_layer(*checkpoint, line.request());
   describe_concessions(*checkpoint, line.request(),
                        "TCP connections with one end outside of the job: refuse the checkpoint "
                        "(default), or close them where it is restored; here they stay open");
@@ -134,6 +135,10 @@ CLI::App* describe_restore(CLI::App& app, CheckpointLine& line) {
            "and unlocked if the restore fails");
   add_flag(*restore, "--no-prefill", line.load(), &LoadRequest::set_no_prefill,
            "Fill GPU memory only once the process is restored; it need not be free before");
+  describe_container(
+      *restore, [&line]() -> auto& { return *line.load().mutable_container(); },
+      "A container that waits at HOST, for a checkpoint of a job in a container: the PID of its "
+      "init, as the agent at HOST sees it, and the key that it waits with");
   describe_gpus(*restore, *line.load().mutable_device_map(),
                 "Which GPU of HOST takes the place of which GPU of the checkpoint, by UUID "
                 "(default, and for those that are not named: the agent chooses)");

@@ -1,6 +1,5 @@
 #include <fmt/format.h>
 
-#include <charconv>
 #include <map>
 #include <memory>
 #include <string>
@@ -103,35 +102,12 @@ void describe_slurm(CLI::App& app, MigrateRequest& request) {
       ->check(CLI::Range(1U, 0xfffffff0U));
 }
 
-/// "4711:0123456789abcdef0123456789abcdef"
-void read_container(const std::string& text, proto::ReceivingContainer& container) {
-  const std::size_t colon = text.find(':');
-  const std::string pid = text.substr(0, colon);
-  const std::string key = colon == text.npos ? "" : text.substr(colon + 1);
-  int init = 0;
-  const auto [end, error] = std::from_chars(pid.data(), pid.data() + pid.size(), init);
-  if (error != std::errc() || end != pid.data() + pid.size() || init < 1 || key.empty()) {
-    throw CLI::ValidationError("--container", "\"" + text + "\" is not PID:KEY");
-  }
-  container.set_init(init);
-  container.set_key(key);
-}
-
-void describe_container(CLI::App& app, MigrateRequest& request) {
-  app.add_option_function<std::string>(
-         "--container",
-         [&request](const std::string& text) {
-           read_container(text, *request.mutable_container());
-         },
-         "A container that waits at DST for a job from a container: the PID of its init, as the "
-         "agent at DST sees it, and the key that it waits with")
-      ->option_text("PID:KEY");
-  app.add_option_function<std::uint64_t>(
-         "--max-layer", [&request](std::uint64_t bytes) { request.set_max_layer_bytes(bytes); },
-         "How much a container may have written to its root, and to each of its tmpfs mounts "
-         "(default 1 GiB)")
-      ->option_text("SIZE")
-      ->transform(CLI::AsSizeValue(false));
+void describe_receiver(CLI::App& app, MigrateRequest& request) {
+  describe_container(
+      app, [&request]() -> auto& { return *request.mutable_container(); },
+      "A container that waits at DST for a job from a container: the PID of its init, as the agent "
+      "at DST sees it, and the key that it waits with");
+  describe_max_layer(app, request);
 }
 
 void describe_images(CLI::App& app, MigrateRequest& request) {
@@ -180,7 +156,7 @@ void describe_migrate(CLI::App& app, MigrateLine& line) {
   describe_tcp_and_slow(app, line.request());
   describe_device_map(app, line.request());
   describe_slurm(app, line.request());
-  describe_container(app, line.request());
+  describe_receiver(app, line.request());
   describe_output(app, line.order);
   describe_on_commit(app, line.order);
   describe_certificates(app, line.tls);
@@ -205,7 +181,7 @@ CLI::App* describe_preflight(CLI::App& app, MigrateLine& line) {
   describe_downtime_limit(*preflight, line.request());
   describe_device_map(*preflight, line.request());
   describe_slurm(*preflight, line.request());
-  describe_container(*preflight, line.request());
+  describe_receiver(*preflight, line.request());
   preflight->add_flag("--json", line.order.json, "Print one JSON object and nothing else");
   describe_certificates(*preflight, line.tls);
   return preflight;

@@ -4,6 +4,7 @@
 
 #include <charconv>
 #include <map>
+#include <utility>
 #include <vector>
 
 namespace gcr::cli {
@@ -29,6 +30,20 @@ proto::GpuPair parse_pair(const std::string& text) {
   pair.set_source_uuid(to_bytes(*from));
   pair.set_destination_uuid(to_bytes(*to));
   return pair;
+}
+
+/// Parses "4711:0123456789abcdef0123456789abcdef"; throws CLI::ValidationError for any other text.
+proto::ReceivingContainer parse_container(const std::string& text) {
+  const std::size_t colon = text.find(':');
+  const auto init = parse_pid(text.substr(0, colon));
+  if (!init || colon == text.npos || colon + 1 == text.size()) {
+    throw CLI::ValidationError("--container",
+                               "\"" + control::printable(text) + "\" is not PID:KEY");
+  }
+  proto::ReceivingContainer container;
+  container.set_init(*init);
+  container.set_key(text.substr(colon + 1));
+  return container;
 }
 
 }  // namespace
@@ -103,6 +118,26 @@ void describe_gpus(CLI::App& app, google::protobuf::RepeatedPtrField<proto::GpuP
       ->option_text("GPU=GPU,…")
       ->delimiter(',')
       ->allow_extra_args(false);
+}
+
+void describe_container(CLI::App& app, std::function<proto::ReceivingContainer&()> message,
+                        const char* text) {
+  app.add_option_function<std::string>(
+         "--container",
+         [message = std::move(message)](const std::string& given) {
+           message() = parse_container(given);
+         },
+         text)
+      ->option_text("PID:KEY");
+}
+
+void describe_max_layer(CLI::App& app, MigrateRequest& request) {
+  app.add_option_function<std::uint64_t>(
+         "--max-layer", [&request](std::uint64_t bytes) { request.set_max_layer_bytes(bytes); },
+         "How much a container may have written to its root, and to each of its tmpfs mounts "
+         "(default 1 GiB)")
+      ->option_text("SIZE")
+      ->transform(CLI::AsSizeValue(false));
 }
 
 void describe_output(CLI::App& app, Order& order) {

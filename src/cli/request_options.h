@@ -3,6 +3,7 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <functional>
 #include <string>
 
 #include "src/cli/order.h"
@@ -39,6 +40,13 @@ void describe_compression(CLI::App& app, proto::MigrateRequest& request, const c
 
 void describe_gpus(CLI::App& app, google::protobuf::RepeatedPtrField<proto::GpuPair>& map,
                    const char* text);
+
+/// Adds --container; `message` gives the message that is filled, if the option is used.
+void describe_container(CLI::App& app, std::function<proto::ReceivingContainer&()> message,
+                        const char* text);
+
+/// Adds --max-layer.
+void describe_max_layer(CLI::App& app, proto::MigrateRequest& request);
 
 /// Adds --trace, --json, --quiet and --detach.
 void describe_output(CLI::App& app, Order& order);

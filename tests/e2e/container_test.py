@@ -4,7 +4,6 @@
 Usage: container_test.py [unittest options], as root; GCR_BUILD names the build folder
 """
 
-import ctypes
 import json
 import os
 import pathlib
@@ -12,36 +11,18 @@ import re
 import signal
 import subprocess
 import sys
-import tempfile
 import unittest
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 
-from containers import Container, ContainerHosts, children_of, complaint, name_of, new_key  # noqa: E402
-from ticker_hosts import ROOT, TICKER, wait_for  # noqa: E402
+from containers import (  # noqa: E402
+    FILES, LIST_FILES, REFUSED, Case, Container, children_of, complaint, name_of, new_key, with_tmpfs)  # fmt: skip
+from ticker_hosts import ROOT, begin_command, wait_for  # noqa: E402
 
-REFUSED = 3
+CANCELLED = 7
 MOVES = 10
 MEMORY_BYTES = 1 << 30
-# Changes of every kind that a program makes to its image, and to a tmpfs of its own.
-FILES = """
-mkdir /srv/gcr
-echo content >/srv/gcr/file
-chmod 640 /srv/gcr/file
-ln /srv/gcr/file /srv/gcr/other-name
-ln -s /absent /srv/gcr/link
-rm /etc/issue.net
-echo more >>/etc/issue
-echo memory >/mnt/file
-"""
-LIST_FILES = """
-cd /; for each in srv/gcr/* etc/issue* mnt/*; do
-  echo "$(cat $each 2>/dev/null) $(stat -c '%a %h %N' $each | sed s/^[0-9]*/\\&/)"
-done; stat -c '%a /%n' srv/gcr/file | sed 's/^/content /'
-"""
-LIBC = ctypes.CDLL(None, use_errno=True)
-LIBC.prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER: containers become our children, as an engine's
 
 
 def fault_points():
@@ -54,56 +35,6 @@ def fault_points():
     # Where a container makes a difference: from its restore to the end.
     first = next(number for number, point in enumerate(points) if point[0] == "destination.imaged")
     return [point for point in points[first:] if point[1] == "Destination" or point[2]]
-
-
-class Case(unittest.TestCase):
-    options = ()
-
-    def setUp(self):
-        self.hosts = ContainerHosts(2, *self.options)
-        self.addCleanup(self.hosts.close)
-        self.disk = pathlib.Path(tempfile.mkdtemp(prefix="gcr-containers-"))
-        self.addCleanup(self.disk.rmdir)
-        subprocess.run(["mount", "-t", "tmpfs", "tmpfs", self.disk], check=True)
-        self.addCleanup(subprocess.run, ["umount", "--lazy", self.disk], check=True)
-        self.runtime = pathlib.Path(self.hosts.env["PREFIX"]) / "bin/gcr-runtime"
-        self.configs = {}
-        for host in "ab":
-            self.configs[host] = self.disk / f"runtime-{host}.toml"
-            state = self.hosts.env[f"STATE_{host.upper()}"]
-            self.configs[host].write_text(f'state = "{state}/received"\nlog = "{self.disk}/runtime.log"\n', encoding="utf-8")
-        self.program = f"{self.hosts.env['PREFIX']}/bin/{TICKER}"
-
-    def ticker(self, host, *words, **options):
-        container = Container(self, host, *words or (self.program,), **options)
-        wait_for("the ticker starts", lambda: len(container.lines) >= 2)
-        return container
-
-    def receiver(self, host, **options):
-        container = Container(self, host, self.program, key=new_key(), **options)
-        container.wait_for_name("gcr-receiving")
-        return container
-
-    def wait_for_progress(self, container):
-        before = len(container.lines)
-        wait_for("it goes on", lambda: len(container.lines) >= before + 3)
-
-    def move(self, source, target, *options):
-        ran, report = self.hosts.migrate(source, target, *options)
-        self.assertEqual(ran.returncode, 0, ran.stderr)
-        self.assertTrue(report["verified"])
-        return report
-
-    def refuse(self, reason, source, target, **options):
-        ran, _ = self.hosts.migrate(source, target, **options)
-        self.assertEqual(ran.returncode, REFUSED, ran.stderr)
-        self.assertIn(reason, ran.stderr)
-        self.wait_for_progress(source)
-
-    def stop(self, container, status):
-        """As an engine does."""
-        container.signal(signal.SIGTERM)
-        self.assertEqual(container.status(), status)
 
 
 class Moves(Case):
@@ -132,9 +63,6 @@ class Moves(Case):
             self.assertEqual(*(os.readlink(f"/proc/{pid}/ns/{kind}") for pid in (target.job, target.pid)))
 
     def test_files_of_the_container_come_along(self):
-        def with_tmpfs(spec):
-            spec["mounts"].append({"destination": "/mnt", "type": "tmpfs", "source": "tmpfs"})
-
         source, target = self.ticker("a", edit=with_tmpfs), self.receiver("b", edit=with_tmpfs)
         changed = source.execute("sh", "-ec", FILES)
         self.assertEqual(changed.returncode, 0, changed.stderr)
@@ -172,19 +100,6 @@ class Moves(Case):
         listed = target.execute("sh", "-c", "cat /proc/[0-9]*/comm").stdout
         self.assertIn("ticker\n", listed, inner.stderr)
         self.assertEqual(source.execute("true").returncode, 0)
-
-    def test_job_is_suspended_and_resumed_in_its_container(self):
-        source = self.ticker("a")
-        for command in ("suspend", "resume"):
-            ran = subprocess.run(
-                self.hosts.on("a", self.hosts.env["GCR_CLI"], command, *self.hosts.env["GCR_TLS"].split(),
-                              self.hosts.address("a"), str(source.job)),
-                capture_output=True, text=True, check=False)  # fmt: skip
-            self.assertEqual(ran.returncode, 0, ran.stderr)
-        self.wait_for_progress(source)
-        self.assertEqual(complaint(source.lines), "")
-        groups = [pathlib.Path(f"/proc/{pid}/cgroup").read_text(encoding="ascii") for pid in (source.job, source.pid)]
-        self.assertEqual(*groups)
 
     def test_restarted_container_starts_its_program_once_its_job_has_ended(self):
         source, target = self.ticker("a"), self.receiver("b")
@@ -229,6 +144,19 @@ class Refusals(Case):
         self.move(source, target)
         self.wait_for_progress(target)
 
+    def test_container_with_a_job_survives_the_end_of_another_migration_into_it(self):
+        source, other, target = self.ticker("a"), self.ticker("a"), self.receiver("b")
+        paused = begin_command(self, self.hosts.migration(other, target, "--pause-before-switchover"))
+        wait_for("it waits", lambda: any(each.get("phase") == "paused" for each in self.hosts.migrations("a")))
+        (waiting,) = (each["migration_id"] for each in self.hosts.migrations("a") if not each["finished"])
+        self.move(source, target)
+        self.wait_for_progress(target)
+        self.succeed("a", "cancel", waiting)
+        self.assertEqual(paused.wait(), CANCELLED)
+        wait_for("nothing is unfinished", lambda: all(each["finished"] for each in self.hosts.migrations("b")))
+        self.wait_for_progress(target)
+        self.wait_for_progress(other)
+
     def test_looser_jobs_are_refused(self):
         def more(spec):
             for kind in ("bounding", "effective", "permitted"):
@@ -247,14 +175,6 @@ class Refusals(Case):
 
 class Faults(Case):
     options = ("--fault-points", "true", "--peer-silence-ms", "4000")
-
-    def arm(self, side, text):
-        host = {"Source": "a", "Destination": "b"}[side]
-        path = self.hosts.folder / host / "faults"
-        path.with_suffix(".hit").unlink(missing_ok=True)
-        path.with_suffix(".new").write_text(text + "\n", encoding="ascii")
-        path.with_suffix(".new").rename(path)
-        return path
 
     def running(self, source, target):
         """The container in which the job goes on, when the agents have settled it."""
@@ -281,7 +201,7 @@ class Faults(Case):
         for point, side, decided in fault_points():
             with self.subTest(point=point):
                 source, target = self.ticker("a"), self.receiver("b")
-                armed = self.arm(side, f"{point} kill")
+                armed = self.arm({"Source": "a", "Destination": "b"}[side], f"{point} kill")
                 self.hosts.migrate(source, target)
                 self.assertFalse(armed.exists(), "the point was not reached")
                 self.check(source, target, point, decided)
@@ -293,7 +213,7 @@ class Faults(Case):
                 continue
             with self.subTest(point=point):
                 source, target = self.ticker("a"), self.receiver("b")
-                armed = self.arm(side, f"{point} run kill -9 {target.pid}")
+                armed = self.arm({"Source": "a", "Destination": "b"}[side], f"{point} run kill -9 {target.pid}")
                 self.hosts.migrate(source, target)
                 self.assertFalse(armed.exists(), "the point was not reached")
                 self.check(source, target, point, False)

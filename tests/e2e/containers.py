@@ -3,6 +3,7 @@
 Their root is an overlay over this machine's own root, so the two hosts have the same image.
 """
 
+import ctypes
 import json
 import os
 import pathlib
@@ -10,10 +11,30 @@ import secrets
 import shutil
 import signal
 import subprocess
+import tempfile
 import threading
+import unittest
 
-from ticker_hosts import HANGS_S, Hosts, checksum, wait_for
+from ticker_hosts import HANGS_S, TICKER, Hosts, checksum, wait_for
 
+REFUSED = 3
+# Changes of every kind that a program makes to its image, and to a tmpfs of its own.
+FILES = """
+mkdir /srv/gcr
+echo content >/srv/gcr/file
+chmod 640 /srv/gcr/file
+ln /srv/gcr/file /srv/gcr/other-name
+ln -s /absent /srv/gcr/link
+rm /etc/issue.net
+echo more >>/etc/issue
+echo memory >/mnt/file
+"""
+LIST_FILES = """
+cd /; for each in srv/gcr/* etc/issue* mnt/*; do
+  echo "$(cat $each 2>/dev/null) $(stat -c '%a %h %N' $each | sed s/^[0-9]*/\\&/)"
+done; stat -c '%a /%n' srv/gcr/file | sed 's/^/content /'
+"""
+LIBC = ctypes.CDLL(None, use_errno=True)
 RUNC = shutil.which("runc") or "/usr/sbin/runc"
 
 
@@ -118,13 +139,94 @@ class Container:
 class ContainerHosts(Hosts):
     """Hosts whose agents and containers share the notes of what was received."""
 
-    def migrate(self, source, target, *options, pid=None):
-        """The finished command, and its report."""
+    def migration(self, source, target, *options, pid=None):
+        """The command that moves the job of one container into another."""
         command = [self.env["GCR_CLI"], *self.env["GCR_TLS"].split(), self.address(source.host), self.address(target.host),
                    str(pid or source.job), "--container", f"{target.pid}:{target.key}", "--json", *options]  # fmt: skip
-        ran = subprocess.run(self.on("a", *command), capture_output=True, text=True, check=False, timeout=HANGS_S)
+        return self.on("a", *command)
+
+    def migrate(self, *words, **options):
+        """The finished command, and its report."""
+        command = self.migration(*words, **options)
+        ran = subprocess.run(command, capture_output=True, text=True, check=False, timeout=HANGS_S)
         lines = ran.stdout.splitlines()
         return ran, json.loads(lines[-1]) if lines else {}
+
+
+def with_tmpfs(spec):
+    """Of the container itself, as LIST_FILES expects."""
+    spec["mounts"].append({"destination": "/mnt", "type": "tmpfs", "source": "tmpfs"})
+
+
+class Case(unittest.TestCase):
+    """Two hosts, and what tests do with containers on them."""
+
+    options = ()
+
+    def setUp(self):
+        LIBC.prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER: containers become our children, as an engine's
+        self.hosts = ContainerHosts(2, *self.options)
+        self.addCleanup(self.hosts.close)
+        self.disk = pathlib.Path(tempfile.mkdtemp(prefix="gcr-containers-"))
+        self.addCleanup(self.disk.rmdir)
+        subprocess.run(["mount", "-t", "tmpfs", "tmpfs", self.disk], check=True)
+        self.addCleanup(subprocess.run, ["umount", "--lazy", self.disk], check=True)
+        self.runtime = pathlib.Path(self.hosts.env["PREFIX"]) / "bin/gcr-runtime"
+        self.configs = {}
+        for host in "ab":
+            self.configs[host] = self.disk / f"runtime-{host}.toml"
+            state = self.hosts.env[f"STATE_{host.upper()}"]
+            self.configs[host].write_text(f'state = "{state}/received"\nlog = "{self.disk}/runtime.log"\n', encoding="utf-8")
+        self.program = f"{self.hosts.env['PREFIX']}/bin/{TICKER}"
+
+    def ticker(self, host, *words, **options):
+        container = Container(self, host, *words or (self.program,), **options)
+        wait_for("the ticker starts", lambda: len(container.lines) >= 2)
+        return container
+
+    def receiver(self, host, **options):
+        container = Container(self, host, self.program, key=new_key(), **options)
+        container.wait_for_name("gcr-receiving")
+        return container
+
+    def wait_for_progress(self, container):
+        before = len(container.lines)
+        wait_for("it goes on", lambda: len(container.lines) >= before + 3)
+
+    def move(self, source, target, *options):
+        ran, report = self.hosts.migrate(source, target, *options)
+        self.assertEqual(ran.returncode, 0, ran.stderr)
+        self.assertTrue(report["verified"])
+        return report
+
+    def refuse(self, reason, source, target, **options):
+        ran, _ = self.hosts.migrate(source, target, **options)
+        self.assertEqual(ran.returncode, REFUSED, ran.stderr)
+        self.assertIn(reason, ran.stderr)
+        self.wait_for_progress(source)
+
+    def stop(self, container, status):
+        """As an engine does."""
+        container.signal(signal.SIGTERM)
+        self.assertEqual(container.status(), status)
+
+    def order(self, host, verb, *words):
+        """A command of gcr-migrate to the agent of a host; the finished command."""
+        command = [self.hosts.env["GCR_CLI"], verb, *self.hosts.env["GCR_TLS"].split(), self.hosts.address(host)]
+        return subprocess.run(self.hosts.on(host, *command, *words),
+                              capture_output=True, text=True, check=False, timeout=HANGS_S)  # fmt: skip
+
+    def succeed(self, host, verb, *words):
+        ran = self.order(host, verb, *words)
+        self.assertEqual(ran.returncode, 0, ran.stderr)
+
+    def arm(self, host, text):
+        """A fault point of that host's agent; the file that is gone once it was reached."""
+        path = self.hosts.folder / host / "faults"
+        path.with_suffix(".hit").unlink(missing_ok=True)
+        path.with_suffix(".new").write_text(text + "\n", encoding="ascii")
+        path.with_suffix(".new").rename(path)
+        return path
 
 
 def new_key():

@@ -197,6 +197,21 @@ TEST_F(ManifestFile, WithoutAKeyNothingIsWritten) {
   EXPECT_FALSE(std::filesystem::exists(manifest_file("first")));
 }
 
+/// A layer of the job's container; its pack is an image of the checkpoint.
+proto::Layer& add_layer(proto::Manifest& manifest, const std::string& point) {
+  manifest.mutable_job()->mutable_from_container();
+  proto::Layer& layer = *manifest.add_layers();
+  layer.set_point(point);
+  return layer;
+}
+
+TEST_F(ManifestFile, LayersOfAContainerAreAccepted) {
+  proto::Manifest manifest = read("first");
+  add_layer(manifest, "/").add_packs(manifest.images(0).name());
+  add_layer(manifest, "/tmp");
+  EXPECT_TRUE(check_manifest(manifest));
+}
+
 using Change = void (*)(proto::Manifest&);
 
 class Inconsistent : public Store, public testing::WithParamInterface<Change> {};
@@ -245,6 +260,18 @@ INSTANTIATE_TEST_SUITE_P(
         +[](proto::Manifest& m) { m.mutable_images(0)->mutable_extents(1)->set_offset(1); },
         +[](proto::Manifest& m) {
           m.mutable_images(0)->mutable_extents(1)->set_offset(~std::uint64_t{0});
+        },
+        +[](proto::Manifest& m) { add_layer(m, "tmp"); },
+        +[](proto::Manifest& m) { add_layer(m, "/").add_packs("absent"); },
+        +[](proto::Manifest& m) {
+          for (const char* point : {"/", "/tmp"}) add_layer(m, point).add_packs(m.images(0).name());
+        },
+        +[](proto::Manifest& m) {
+          for (const char* point : {"/", "/"}) add_layer(m, point);
+        },
+        +[](proto::Manifest& m) {
+          add_layer(m, "/");
+          m.mutable_job()->clear_from_container();
         }));
 
 }  // namespace

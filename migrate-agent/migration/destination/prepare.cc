@@ -100,6 +100,12 @@ Status Course::find_container(const proto::PreflightRequest& request) {
   GCR_ASSIGN(procfs::Process init, procfs::Process::open(named.init()));
   procfs::Container found(std::move(init));
   GCR_TRY(found.check_waits(context_.config.criu.reaper.parent_path() / "gcr-init", named.key()));
+  GCR_ASSIGN(const bool received, finish::has_received(context_.config.state_dir, named.key()));
+  if (received) {
+    return Error(Code::kRefused, fmt::format("a job has come into the container of process {} "
+                                             "already, and it receives once",
+                                             named.init()));
+  }
   const auto hierarchies = cgroups::hierarchies();
   journal::Container& described = *plan_.began.mutable_container();
   described.mutable_init()->set_pid(found.init().pid());
@@ -117,13 +123,16 @@ Status Course::find_container(const proto::PreflightRequest& request) {
 
 /// Whether the job may be in this container. kRefused, with the reason.
 Status Course::check_container(const proto::PreflightRequest& request) const {
-  if (request.has_from_container() != container_.has_value()) {
-    return Error(Code::kRefused, "a job from a container moves into a container, and no other");
+  if (request.has_from_container() && !container_) {
+    return Error(Code::kRefused,
+                 "it is from a container, and no container was named to receive it");
+  }
+  if (!request.has_from_container() && container_) {
+    return Error(Code::kRefused,
+                 "a container was named to receive it, but it is from none that gcr-runtime has "
+                 "started");
   }
   if (!container_) return {};
-  if (request.suspended()) {
-    return Error(Code::kRefused, "a suspended job in a container cannot be moved");
-  }
   const pid_t init = container_->init().pid();
   GCR_ASSIGN(const proto::Credentials rights, preflight::rights_of_container(init));
   const std::set<pid_t> taken = container_->used_pids();

@@ -8,6 +8,7 @@
 #include <cerrno>
 
 #include "container/messages.h"
+#include "container/received.h"
 #include "migrate-agent/base/fault/fault.h"
 #include "migrate-agent/linux/procfs/container.h"
 #include "migrate-agent/linux/procfs/procfs.h"
@@ -27,6 +28,9 @@ Result<std::optional<procfs::Process>> init_of(const journal::Began& began) {
   if (init || init.error().code() == Code::kNotFound) return std::optional<procfs::Process>();
   return init.error();
 }
+
+/// The notes of the keys whose jobs have come.
+fs::path notes_in(const fs::path& state_dir) { return state_dir / "received"; }
 
 /// gcr-runtime looks for this file when the engine creates the container again.
 Status note_received(const fs::path& directory, const std::string& key) {
@@ -58,7 +62,7 @@ Status enter_container(const journal::Journal& journal, const journal::Restored&
                        const worker::Config& config) {
   const journal::Began& began = journal.began();
   if (!began.has_container()) return {};
-  GCR_TRY(note_received(config.state_dir / "received", began.container().key()));
+  GCR_TRY(note_received(notes_in(config.state_dir), began.container().key()));
   GCR_ASSIGN(const auto init, init_of(began));
   // It runs already if it has been told before.
   const auto inner = procfs::namespace_pids(std::to_string(copy.members(0).pid()));
@@ -73,9 +77,17 @@ Status join_container(const journal::Began& began, const cgroups::Group& group) 
   return fault::point("destination.container.joined");
 }
 
-Status end_container(const journal::Began& began) {
+Result<bool> has_received(const fs::path& state_dir, const std::string& key) {
+  return container::has_received(notes_in(state_dir), key);
+}
+
+Status end_container(const journal::Journal& journal) {
+  const journal::Began& began = journal.began();
   GCR_ASSIGN(const auto init, init_of(began));
   if (!init) return {};
+  const fs::path state_dir = journal.path().parent_path().parent_path();
+  GCR_ASSIGN(const bool received, has_received(state_dir, began.container().key()));
+  if (received) return {};
   const Status sent = init->send(SIGKILL);
   if (!sent) return sent.error().code() == Code::kNotFound ? Status() : sent;
   return init->wait_until_ended();

@@ -2,6 +2,9 @@
 // or is handed to the one that was started to receive it. May be repeated.
 #pragma once
 
+#include <filesystem>
+#include <string>
+
 #include "migrate-agent/commit/journal/journal.h"
 #include "migrate-agent/linux/cgroups/group.h"
 #include "migrate-agent/worker/config/config.h"
@@ -17,17 +20,23 @@ Result<cgroups::Group> group_in_container(const journal::Journal& journal);
 /// program anew.
 Status leave_container(const journal::Began& began);
 
-/// At the destination, once the commit is in its journal and before the copy runs: notes that the
-/// container has received its job (when the engine starts it again, the program starts), and tells
-/// its init which process is the job's root. Success if there is no container.
+/// At the destination, once the commit is in its journal and before the copy runs or is handed to a
+/// suspension: notes that the container has received its job (when the engine starts it again, the
+/// program starts), and tells its init which process is the job's root. Success if there is no
+/// container.
 Status enter_container(const journal::Journal& journal, const journal::Restored& copy,
                        const worker::Config& config);
 
-/// Moves the copy, which runs, into the container's own groups. Success if there is no container.
+/// Removes the migration's group below those of the container, and moves the copy into these if it
+/// is still in it. Success if there is no container.
 Status join_container(const journal::Began& began, const cgroups::Group& group);
 
+/// Whether a job has come into the container that waits with this key: it receives no other.
+Result<bool> has_received(const std::filesystem::path& state_dir, const std::string& key);
+
 /// Before the commit: ends the container that was to receive the job, and all that is in it.
-/// Success if there is none.
-Status end_container(const journal::Began& began);
+/// Success if there is none, or another migration has brought its job meanwhile: what is in it is
+/// that job's then.
+Status end_container(const journal::Journal& journal);
 
 }  // namespace gcr::finish

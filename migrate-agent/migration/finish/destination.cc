@@ -36,6 +36,13 @@ Status move_copy(const journal::Restored& copy, const cgroups::Group& from,
   return from.thaw();
 }
 
+/// The group to which a resume returns the copy: its container's, or that of its namespace's init.
+Result<std::string> home_of(const journal::Began& began, const journal::Restored& copy,
+                            const cgroups::Group& group) {
+  if (began.has_container()) return began.container().group();
+  return group.home_of(copy.init().pid());
+}
+
 /// The records of a job that was suspended here, from Detaching on; it resumes in the group `home`.
 std::vector<journal::Record> records_of_suspension(const commit::DestinationLog& log,
                                                    const std::string& home) {
@@ -50,8 +57,9 @@ std::vector<journal::Record> records_of_suspension(const commit::DestinationLog&
 }
 
 /// Makes a copy that has arrived suspended a suspended job of this host, with a journal of its own.
-/// Does nothing if that journal exists.
-Status hand_to_suspension(const commit::DestinationLog& log, const cgroups::Group& group) {
+/// Does nothing if that journal exists: the job may have been resumed, and have moved on.
+Status hand_to_suspension(const commit::DestinationLog& log, const worker::Config& config,
+                          const cgroups::Group& group) {
   const journal::Restored& copy = copy_of(log);
   const std::filesystem::path state_dir = log.journal().path().parent_path().parent_path();
   journal::Began began = log.journal().began();
@@ -59,8 +67,9 @@ Status hand_to_suspension(const commit::DestinationLog& log, const cgroups::Grou
   const auto path = journal::path_of(state_dir, suspension, journal::Began::SOURCE);
   std::error_code error;
   if (std::filesystem::exists(path, error)) return {};
+  GCR_TRY(enter_container(log.journal(), copy, config));
   GCR_TRY(move_copy(copy, group, group_named_after(path)));
-  GCR_ASSIGN(const std::string home, group.home_of(copy.init().pid()));
+  GCR_ASSIGN(const std::string home, home_of(began, copy, group));
   began.clear_suspends();
   began.clear_peer();
   began.clear_peer_name();
@@ -107,7 +116,8 @@ Result<std::string> release_copy(commit::DestinationLog& log, const worker::Conf
     if (lost) return std::string();
   }
   if (!log.journal().began().suspends().empty()) {
-    GCR_TRY(hand_to_suspension(log, group));
+    GCR_TRY(hand_to_suspension(log, config, group));
+    GCR_TRY(join_container(log.journal().began(), group));
     return std::string();
   }
   GCR_ASSIGN(std::string ended, join_job(log.journal(), copy_of(log), config, group));
@@ -141,7 +151,7 @@ Status destroy_copy(commit::DestinationLog& log, const cgroups::Group& group, De
   if (voted && !host_was_restarted(log.journal().began())) {
     GCR_TRY(undo::destroy_restored(copy_of(log), group));
   }
-  if (!host_was_restarted(log.journal().began())) GCR_TRY(end_container(log.journal().began()));
+  if (!host_was_restarted(log.journal().began())) GCR_TRY(end_container(log.journal()));
   GCR_TRY(group.destroy());
   const auto keeper = keeper_of(log.journal().records(), Kept::kCopy);
   if (keeper) GCR_TRY(keeper::end_keeper(*keeper));

@@ -187,7 +187,7 @@ Status end_copy(commit::SourceLog& log, const worker::Config& config, const std:
   if (log.state() == SourceState::kCommitted && !takes_checkpoint(began)) {
     GCR_TRY(leave_job(began, config));
   }
-  if (!takes_checkpoint(began) && !host_was_restarted(began)) GCR_TRY(leave_container(began));
+  if (!host_was_restarted(began)) GCR_TRY(leave_container(began));
   // Before the members are killed, because their descriptors lead to the files.
   GCR_TRY(release_files(log.journal(), memory_files::Which::kAll));
   if (!host_was_restarted(began) && !began.loads()) {

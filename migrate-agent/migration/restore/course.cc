@@ -92,6 +92,8 @@ proto::PreflightRequest question(const Loading& loading, const StoredJob& job) {
   asked.set_only(false);
   *asked.mutable_offer() = transfer::data_offer(config.unencrypted_data);
   *asked.mutable_device_map() = order.device_map();
+  asked.clear_container();
+  if (order.has_container()) *asked.mutable_container() = order.container();
   asked.clear_pids();
   // A restore has no alternative host, so other processes on its GPUs are only noted.
   asked.clear_accepted();
@@ -198,6 +200,7 @@ Result<Sent> send(Prepared& prepared) {
   GCR_ASSIGN(const images::SentImages images, sender->finish());
   add_files(images, sent.request);
   *sent.request.mutable_members() = job.manifest().members();
+  *sent.request.mutable_layers() = job.manifest().layers();
   run.report.set_image_bytes(images.raw_bytes);
   GCR_TRY(fault::point("source.load.sent"));
   return sent;

@@ -51,12 +51,14 @@ Status compare_with_target(worker::WorkerContext& context, const proto::MigrateR
   }
   GCR_ASSIGN(const worker::MovableProcess process,
              context.permissions.check_process(request.pid()));
-  const worker::Permissions stored = context.permissions.for_store_of(process.uid);
+  GCR_ASSIGN(const store::Owner owner,
+             owner_of(context, request, process, found.container.has_value()));
+  const worker::Permissions stored = context.permissions.for_store_of(owner.uid);
   for (const pid_t pid : found.pids()) {
     const auto allowed = stored.check_process(pid);
     if (!allowed && allowed.error().code() == Code::kPermissionDenied) return allowed.error();
   }
-  return check_room(request.checkpoint(), {process.uid, process.gid},
+  return check_room(request.checkpoint(), owner,
                     preflight::preflight_request(found, request, context.config), found.findings);
 }
 

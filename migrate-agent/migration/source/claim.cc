@@ -6,6 +6,7 @@
 
 #include "migrate-agent/base/fault/fault.h"
 #include "migrate-agent/commit/journal/journal_files.h"
+#include "migrate-agent/linux/procfs/container.h"
 #include "migrate-agent/linux/procfs/procfs.h"
 #include "migrate-agent/migration/finish/records.h"
 #include "migrate-agent/migration/source/course.h"
@@ -98,6 +99,24 @@ worker::Permissions permissions(const Course& course) {
   return course.run.worker.permissions.for_store_of(course.run.began.uid());
 }
 
+Result<store::Owner> owner_of(const worker::WorkerContext& worker,
+                              const proto::MigrateRequest& request,
+                              const worker::MovableProcess& root, bool in_container) {
+  if (!request.has_checkpoint() || !in_container) return store::Owner{root.uid, root.gid};
+  const Status allowed = worker.permissions.check(0);
+  if (allowed) return store::Owner{0, 0};
+  return allowed.error().while_doing("a checkpoint of a container's job belongs to root");
+}
+
+Status note_owner(Course& course, pid_t pid, const worker::MovableProcess& root) {
+  GCR_ASSIGN(const auto container, procfs::Container::of_root(pid));
+  GCR_ASSIGN(const store::Owner owner,
+             owner_of(course.run.worker, course.request, root, container.has_value()));
+  course.run.began.set_uid(owner.uid);
+  course.run.began.set_gid(owner.gid);
+  return {};
+}
+
 Status claim_for_target(Claimed& claimed) {
   Course& course = claimed.course;
   GCR_TRY(add_descendants(claimed, procfs::tree(claimed.root().pid())));
@@ -115,8 +134,7 @@ Result<Claimed> claim(Course& course) {
   GCR_ASSIGN(const worker::MovableProcess named,
              run.worker.permissions.check_process(pid, course.request.start_time()));
   run.report.set_start_time(named.start_time);
-  run.began.set_uid(named.uid);
-  run.began.set_gid(named.gid);
+  GCR_TRY(note_owner(course, pid, named));
   Claimed claimed{course};
   GCR_ASSIGN(procfs::Process root, procfs::Process::open(pid, named.start_time));
   claimed.members.push_back({std::move(root)});

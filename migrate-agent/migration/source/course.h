@@ -33,6 +33,7 @@
 #include "migrate-agent/migration/target/target.h"
 #include "migrate-agent/preflight/examine/examination.h"
 #include "migrate-agent/transfer/images/scratch.h"
+#include "store/owner.h"
 
 namespace gcr::migration::source {
 
@@ -179,6 +180,16 @@ Result<proto::Envelope> check(worker::WorkerContext& context, const proto::Migra
 /// The rights that apply to this job's target: a store can be read by its owner, so only the
 /// owner's processes may be stored there.
 worker::Permissions permissions(const Course& course);
+
+/// The owner of the job with this root or, for a checkpoint, of its files. Those of a container's
+/// job are root's, because files of all users of the container are among them: kPermissionDenied if
+/// the requester may not move root's processes.
+Result<store::Owner> owner_of(const worker::WorkerContext& worker,
+                              const proto::MigrateRequest& request,
+                              const worker::MovableProcess& root, bool in_container);
+
+/// Writes that owner into the journal's beginning.
+Status note_owner(Course& course, pid_t pid, const worker::MovableProcess& root);
 
 /// Creates the target, and claims the known members and all descendants of the first.
 Status claim_for_target(Claimed& claimed);

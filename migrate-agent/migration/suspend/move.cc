@@ -44,8 +44,7 @@ Result<std::unique_ptr<Taken>> claim_job(source::Course& course) {
   request.set_pid(journal::root_pid(living));
   GCR_ASSIGN(const worker::MovableProcess root,
              run.worker.permissions.check_process(request.pid()));
-  run.began.set_uid(root.uid);
-  run.began.set_gid(root.gid);
+  GCR_TRY(source::note_owner(course, request.pid(), root));
   GCR_ASSIGN(auto copy, open_copy(records, named_pid));
   Claimed claimed{course};
   GCR_ASSIGN(claimed.suspended, describe_suspended(records, living, copy));

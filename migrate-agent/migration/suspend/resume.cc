@@ -8,6 +8,7 @@
 #include "migrate-agent/base/fault/fault.h"
 #include "migrate-agent/commit/journal/journal_files.h"
 #include "migrate-agent/gpu/device/drivers/drivers.h"
+#include "migrate-agent/linux/cgroups/devices.h"
 #include "migrate-agent/migration/entry.h"
 #include "migrate-agent/migration/finish/records.h"
 #include "migrate-agent/migration/finish/source.h"
@@ -42,6 +43,21 @@ Status claim_job(Resume& r) {
   return fault::point("source.resume.begun");
 }
 
+/// This host's GPUs; of a container's job, none that the container cannot open is allowed.
+Result<std::vector<Place>> places_for(const Resume& r,
+                                      const std::shared_ptr<const device::Driver>& driver) {
+  GCR_ASSIGN(auto places, find_places(driver, r.run.worker.config));
+  if (!r.run.began.has_container()) return places;
+  const auto nodes = cgroups::gpu_nodes();
+  GCR_ASSIGN(const auto open, cgroups::gpus_open_to(cgroups::hierarchies(),
+                                                    r.run.began.container().init().pid(), nodes));
+  for (Place& place : places) {
+    const Uuid& gpu = place.gpu.uuid;
+    if (nodes.contains(gpu) && !open.contains(gpu)) place.allowed = false;
+  }
+  return places;
+}
+
 /// Creates VRAM with the content of the copy, and verifies it.
 Status load_vram(Resume& r) {
   const worker::Phases::Timer timer(r.run.phases, "course", "load");
@@ -51,7 +67,7 @@ Status load_vram(Resume& r) {
   r.run.console.tell("load", fmt::format("{} of VRAM in {} buffers",
                                          format_bytes(r.copy->total_bytes()), r.copy->count()));
   GCR_ASSIGN(const auto driver, device::load_drivers(r.run.worker.config.sysfs));
-  GCR_ASSIGN(const auto places, find_places(driver, r.run.worker.config));
+  GCR_ASSIGN(const auto places, places_for(r, driver));
   GCR_ASSIGN(r.gpus, choose_places(r.copy->origins(), places, r.copy->bytes_by_gpu(),
                                    mover::pairs_of(r.request.device_map())));
   GCR_ASSIGN(r.vram, r.run.phases.time("vram", "create",

@@ -149,7 +149,7 @@ proto::PreflightRequest preflight_request(const Examination& examination,
   }
   *asked.mutable_memory_files() = examination.memory_files;
   if (examination.container) {
-    *asked.mutable_container() = request.container();
+    if (request.has_container()) *asked.mutable_container() = request.container();
     add_streams(*examination.container, *asked.mutable_from_container());
     mark_carried(examination.carried, asked);
   }

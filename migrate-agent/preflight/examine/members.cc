@@ -178,16 +178,19 @@ void check_system_v(const process::Together& together, Examination& found) {
                                  in_container ? "in its container" : "on this host"));
 }
 
-/// A job that leaves a container needs one that receives it; others need none.
+/// Whether the job goes elsewhere: to another host, or into a checkpoint.
+bool goes_elsewhere(const proto::MigrateRequest& request) {
+  return request.has_checkpoint() || !request.destination().empty();
+}
+
+/// A job that leaves a container for another host needs one that receives it; others need none.
 void check_container(const proto::MigrateRequest& request,
                      const std::optional<procfs::Container>& container, Examination& found) {
   found.container = container;
-  const bool leaves = request.has_checkpoint() || !request.destination().empty();
-  if (container && leaves && !request.has_container()) {
+  const bool needs_one = !request.has_checkpoint() && goes_elsewhere(request);
+  if (container && needs_one && !request.has_container()) {
     found.findings.add(findings::kContainer,
-                       request.has_checkpoint()
-                           ? "it is in a container, of which no checkpoints can be taken"
-                           : "it is in a container, and no container was named to receive it");
+                       "it is in a container, and no container was named to receive it");
   } else if (!container && request.has_container()) {
     found.findings.add(findings::kContainer,
                        "a container was named to receive it, but it is in none that gcr-runtime "
@@ -255,7 +258,7 @@ bool examine_members(const proto::MigrateRequest& request, const std::vector<pid
                     outside_tcp(request), limits};
   if (!examine_root(pids.front(), scope, found)) return false;
   check_container(request, scope.together.container(), found);
-  if (found.container && request.has_container()) check_layers(*found.container, found);
+  if (found.container && goes_elsewhere(request)) check_layers(*found.container, found);
   if (pids.size() > gpu::kMaxMembers) {
     found.findings.add(
         findings::kTooManyProcesses,

@@ -17,6 +17,7 @@ using testing::HasSubstr;
 using testing::Not;
 using testing::StartsWith;
 
+constexpr const char* kKey = "0123456789abcdef0123456789abcdef";
 constexpr const char* kGpuOfTheCheckpoint = "11111111-2222-3333-4444-555555555551";
 constexpr const char* kGpuOfTheHost = "11111111-2222-3333-4444-555555555552";
 
@@ -145,17 +146,34 @@ TEST_F(Checkpoint, RequestHasTheDefaults) {
 }
 
 TEST_F(Checkpoint, RequestHasTheOptions) {
-  checkpoint(
-      {report(taken_report())},
-      {"--name", "nightly", "--stop", "--keep", "3", "--max-bandwidth", "3GiB", "--downtime-limit",
-       "50", "--max-rounds", "7", "--auto-converge", "--strict", "--compression", "zstd", "--tcp",
-       "close", "--allow-slow", "--pause-before-switchover"});
+  checkpoint({report(taken_report())}, {"--name",
+                                        "nightly",
+                                        "--stop",
+                                        "--keep",
+                                        "3",
+                                        "--max-bandwidth",
+                                        "3GiB",
+                                        "--downtime-limit",
+                                        "50",
+                                        "--max-rounds",
+                                        "7",
+                                        "--auto-converge",
+                                        "--strict",
+                                        "--compression",
+                                        "zstd",
+                                        "--tcp",
+                                        "close",
+                                        "--allow-slow",
+                                        "--pause-before-switchover",
+                                        "--max-layer",
+                                        "2G"});
   ASSERT_EQ(requests_.size(), 1U);
   const proto::MigrateRequest& request = requests_.front().migrate_request();
   EXPECT_EQ(request.checkpoint().name(), "nightly");
   EXPECT_TRUE(request.checkpoint().stop());
   EXPECT_EQ(request.checkpoint().keep(), 3U);
   EXPECT_EQ(request.max_bandwidth_bytes(), 3ULL << 30);
+  EXPECT_EQ(request.max_layer_bytes(), 2ULL << 30);
   EXPECT_EQ(request.downtime_limit_ms(), 50);
   EXPECT_EQ(request.max_rounds(), 7U);
   EXPECT_TRUE(request.auto_converge());
@@ -341,13 +359,15 @@ TEST_F(Restore, RequestNamesTheNewestByDefault) {
 
 TEST_F(Restore, RequestHasTheOptions) {
   restore({report(restored_report())},
-          {"nightly", "--copy", "--no-prefill", "--device-map",
-           std::string("GPU-") + kGpuOfTheCheckpoint + "=" + kGpuOfTheHost});
+          {"nightly", "--copy", "--no-prefill", "--container", std::string("4711:") + kKey,
+           "--device-map", std::string("GPU-") + kGpuOfTheCheckpoint + "=" + kGpuOfTheHost});
   ASSERT_EQ(requests_.size(), 1U);
   const proto::LoadRequest& request = requests_.front().load_request();
   EXPECT_EQ(request.name(), "nightly");
   EXPECT_TRUE(request.copy());
   EXPECT_TRUE(request.no_prefill());
+  EXPECT_EQ(request.container().init(), 4711);
+  EXPECT_EQ(request.container().key(), kKey);
   ASSERT_EQ(request.device_map_size(), 1);
   EXPECT_EQ(to_uuid(request.device_map(0).source_uuid()).to_string(), kGpuOfTheCheckpoint);
   EXPECT_EQ(to_uuid(request.device_map(0).destination_uuid()).to_string(), kGpuOfTheHost);

@@ -126,6 +126,9 @@ Status CheckpointTarget::open(const proto::PreflightRequest& request) {
 
 Result<proto::PreflightReply> CheckpointTarget::preflight(const proto::PreflightRequest& request) {
   findings::Findings findings(findings::Side::kSource);
+  if (request.has_from_container() && owner_.uid != 0) {
+    return Error(Code::kRefused, "the job has come into its container since it was claimed");
+  }
   GCR_TRY(check_room(order_, owner_, request, findings));
   if (!findings.has_blocker()) GCR_TRY(open(request));
   proto::PreflightReply reply;
@@ -208,6 +211,7 @@ Result<proto::RestoreReply> CheckpointTarget::restore(const proto::RestoreReques
   GCR_TRY(fault::point("source.checkpoint.stored"));
   GCR_TRY(describe_vram(request));
   *manifest_.mutable_members() = request.members();
+  *manifest_.mutable_layers() = request.layers();
   sink_->describe(manifest_);
   manifest_.set_taken_unix_ms(unix_ms());
   manifest_.set_agent(config_.host);
