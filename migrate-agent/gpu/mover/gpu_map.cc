@@ -1,5 +1,5 @@
 // Pairs that the operator ordered are checked and taken first. Then each chosen GPU of the source
-// takes the best one that is left, then the unchosen ones, and at the end the optional ones take
+// takes the best one that is left, then the unchosen ones, and at the end the hidden ones take
 // what remains.
 #include "migrate-agent/gpu/mover/gpu_map.h"
 
@@ -15,7 +15,7 @@ namespace gcr::mover {
 namespace {
 
 bool fits(const MappableGpu& wanted, const MappableGpu& place) {
-  if (wanted.vendor != place.vendor) return false;
+  if (wanted.vendor != place.vendor || (place.hidden && !wanted.hidden)) return false;
   if (!wanted.chosen && wanted.vendor == device::Vendor::kNvidia) return true;
   return place.chosen && place.name == wanted.name && place.total_bytes >= wanted.total_bytes;
 }
@@ -25,7 +25,7 @@ bool fits(const MappableGpu& wanted, const MappableGpu& place) {
 const MappableGpu* pick(const MappableGpu& wanted, const std::vector<MappableGpu>& candidates,
                         const std::set<Uuid>& taken) {
   const auto rank = [&](const MappableGpu& gpu) {
-    return std::tuple(gpu.chosen && !wanted.optional, gpu.uuid == wanted.uuid,
+    return std::tuple(gpu.chosen && !wanted.hidden, gpu.uuid == wanted.uuid,
                       wanted.chosen ? gpu.free_bytes : 0);
   };
   const MappableGpu* best = nullptr;
@@ -87,10 +87,10 @@ Result<std::vector<device::GpuPair>> map_gpus(const std::vector<MappableGpu>& so
     return std::ranges::count(ordered, gpu.uuid, &device::GpuPair::from) > 0;
   });
   std::ranges::stable_sort(
-      rest, {}, [](const MappableGpu& gpu) { return std::pair(!gpu.chosen, gpu.optional); });
+      rest, {}, [](const MappableGpu& gpu) { return std::pair(!gpu.chosen, gpu.hidden); });
   for (const MappableGpu& gpu : rest) {
     const MappableGpu* place = pick(gpu, destination, taken);
-    if (place == nullptr && gpu.optional) continue;
+    if (place == nullptr && gpu.hidden) continue;
     if (place == nullptr && (gpu.chosen || gpu.vendor == device::Vendor::kAmd)) {
       return Error(Code::kRefused,
                    fmt::format("the destination has no free GPU for {} ({}, {})",
@@ -98,12 +98,14 @@ Result<std::vector<device::GpuPair>> map_gpus(const std::vector<MappableGpu>& so
     }
     if (place == nullptr) {
       const auto number = [&](const std::vector<MappableGpu>& gpus) {
-        return std::ranges::count(gpus, gpu.vendor, &MappableGpu::vendor);
+        return std::ranges::count_if(
+            gpus, [&](const MappableGpu& one) { return one.vendor == gpu.vendor && !one.hidden; });
       };
       return Error(Code::kRefused,
-                   fmt::format("the destination has {} GPUs and the source {}: the driver can only "
-                               "restore where every GPU of the source has a counterpart",
-                               number(destination), number(source)));
+                   fmt::format("the process could open {} GPUs at the source, and can open {} at "
+                               "the destination: the driver only restores it where each of them "
+                               "has a counterpart",
+                               number(source), number(destination)));
     }
     taken.insert(place->uuid);
     pairs.push_back({gpu.uuid, place->uuid});

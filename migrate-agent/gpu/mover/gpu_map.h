@@ -18,7 +18,8 @@ struct MappableGpu {
   std::string name;
   std::uint64_t total_bytes = 0;
   bool chosen = false;  ///< source: the process uses it; destination: processes may be placed on it
-  bool optional = false;  ///< source: the process cannot open it, so it may do without a pair
+  bool hidden = false;  ///< the process cannot open it, here or there; needs no pair, and is no
+                        ///< pair for one that it can open
   std::uint64_t free_bytes = 0;  ///< destination: of those that fit, the one with most is chosen
   device::Vendor vendor = device::Vendor::kNvidia;
 };
@@ -31,7 +32,7 @@ std::vector<device::GpuPair> pairs_of(
 /// NVIDIA's driver requires pairs for every GPU that the process can open. Chosen GPUs, and all AMD
 /// GPUs, are paired with chosen ones of the same model and at least the same memory: as `ordered`
 /// says, else with the same GPU where possible, else with the one that has most VRAM free, else in
-/// order. Chosen GPUs come first in the result, optional ones last. kRefused says what is missing,
+/// order. Chosen GPUs come first in the result, hidden ones last. kRefused says what is missing,
 /// or why the order cannot be followed.
 Result<std::vector<device::GpuPair>> map_gpus(const std::vector<MappableGpu>& source,
                                               const std::vector<MappableGpu>& destination,

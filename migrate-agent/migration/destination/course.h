@@ -99,7 +99,7 @@ class Course {
   Status compare_hosts(const proto::PreflightRequest& request, const Status& room,
                        proto::PreflightReply& reply);
   journal::Began description(const proto::PreflightRequest& request) const;
-  Status keep_gpus_of_container(proto::HostFacts& here) const;
+  Status mark_hidden_gpus(proto::HostFacts& here) const;
   proto::GroupLimits limits_here(proto::GroupLimits limits) const;
   void hide_other_gpus(const proto::HostFacts& here);
 

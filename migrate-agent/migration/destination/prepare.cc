@@ -252,7 +252,7 @@ Status Course::compare_hosts(const proto::PreflightRequest& request, const Statu
     if (has_own_groups) preflight::compare_groups(member, findings);
   }
   preflight::add_admission_finding(room, findings);
-  GCR_TRY(keep_gpus_of_container(here.facts));
+  GCR_TRY(mark_hidden_gpus(here.facts));
   if (here.driver) {
     plan_.driver = here.driver;
     vram_.emplace(here.driver, context_.config.hugepages);
@@ -276,8 +276,8 @@ Status Course::compare_hosts(const proto::PreflightRequest& request, const Statu
   return {};
 }
 
-/// Allows only those of this host's GPUs that the container can open.
-Status Course::keep_gpus_of_container(proto::HostFacts& here) const {
+/// Marks the GPUs of this host that the container cannot open.
+Status Course::mark_hidden_gpus(proto::HostFacts& here) const {
   if (!container_) return {};
   std::map<Uuid, std::string> nodes;
   for (const proto::Gpu& gpu : here.gpus()) {
@@ -287,7 +287,7 @@ Status Course::keep_gpus_of_container(proto::HostFacts& here) const {
              cgroups::gpus_open_to(cgroups::hierarchies(), container_->init().pid(), nodes));
   for (proto::Gpu& gpu : *here.mutable_gpus()) {
     const Uuid uuid = to_uuid(gpu.uuid());
-    if (nodes.contains(uuid) && !open.contains(uuid)) gpu.set_allowed(false);
+    if (nodes.contains(uuid) && !open.contains(uuid)) gpu.set_hidden(true);
   }
   return {};
 }

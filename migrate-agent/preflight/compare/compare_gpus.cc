@@ -35,7 +35,8 @@ std::vector<mover::MappableGpu> mappable(const proto::HostFacts& host) {
     gpus.push_back({.uuid = to_uuid(gpu.uuid()),
                     .name = model_of(gpu),
                     .total_bytes = gpu.total_bytes(),
-                    .chosen = gpu.allowed(),
+                    .chosen = gpu.allowed() && !gpu.hidden(),
+                    .hidden = gpu.hidden(),
                     .vendor = gpu.has_amd() ? Vendor::kAmd : Vendor::kNvidia});
   }
   return gpus;
@@ -88,9 +89,9 @@ bool may_open(const proto::PreflightRequest& request, const Uuid& gpu) {
 }
 
 /// Removes GPUs of the source that need no pair. If any member uses CUDA, CUDA needs a pair for
-/// each NVIDIA GPU that the job may open; the others become optional, since limits can have changed
-/// after CUDA started. CRIU's plugin needs one for each AMD GPU that the job may open, whether or
-/// not it is used.
+/// each NVIDIA GPU that the job may open; the others are hidden, and their pairs come last,
+/// since limits can have changed after CUDA started. CRIU's plugin needs one for each AMD GPU that
+/// the job may open, whether or not it is used.
 void leave_out_unused(const proto::PreflightRequest& request,
                       std::vector<mover::MappableGpu>& source) {
   const auto uses = [&](Vendor vendor) {
@@ -112,7 +113,7 @@ void leave_out_unused(const proto::PreflightRequest& request,
                                       : !needs_nvidia;
   });
   for (mover::MappableGpu& gpu : source) {
-    gpu.optional = !gpu.chosen && !may_open(request, gpu.uuid);
+    gpu.hidden = !gpu.chosen && !may_open(request, gpu.uuid);
   }
 }
 

@@ -37,7 +37,7 @@ TEST(GpuMap, EverySourceGpuGetsADistinctCounterpart) {
 
 TEST(GpuMap, GpusThatTheProcessCanOpenComeFirstAndGetOnesThatItMayUse) {
   MappableGpu hidden = h200(1, false);
-  hidden.optional = true;
+  hidden.hidden = true;
   const auto map = map_gpus({hidden, h200(2, false), h200(3, true)},
                             {h200(2, false), h200(3, false), h200(4, true), h200(5, true)});
   ASSERT_TRUE(map) << map.error().message();
@@ -52,11 +52,21 @@ TEST(GpuMap, GpusThatTheProcessCanOpenComeFirstAndGetOnesThatItMayUse) {
 
 TEST(GpuMap, GpuThatTheProcessCannotOpenNeedsNoCounterpart) {
   MappableGpu hidden = h200(1, false);
-  hidden.optional = true;
+  hidden.hidden = true;
   const auto map = map_gpus({hidden, h200(2, true)}, {h200(3, true)});
   ASSERT_TRUE(map) << map.error().message();
   ASSERT_EQ(map->size(), 1U);
   EXPECT_EQ((*map)[0].to, gpu(3));
+}
+
+TEST(GpuMap, GpuThatTheProcessCanOpenGetsNoneThatItCannotOpen) {
+  MappableGpu hidden = h200(4, false);
+  hidden.hidden = true;
+  const auto map = map_gpus({h200(1, true), h200(2, false)}, {h200(3, true), hidden});
+  ASSERT_FALSE(map);
+  EXPECT_NE(map.error().message().find("could open 2 GPUs at the source, and can open 1"),
+            std::string::npos)
+      << map.error().message();
 }
 
 TEST(GpuMap, FittingGpuWithMostFreeVramIsTakenFirst) {
