@@ -312,8 +312,8 @@ Result<std::optional<proto::DeviceLimits>> devices_of(const std::vector<Hierarch
   return limits;
 }
 
-Result<std::set<Uuid>> gpus_open_to(const std::vector<Hierarchy>& hierarchies, pid_t pid,
-                                    const std::map<Uuid, std::string>& nodes) {
+Result<std::set<Uuid>> hidden_gpus(const std::vector<Hierarchy>& hierarchies, pid_t pid,
+                                   const std::map<Uuid, std::string>& nodes) {
   GCR_ASSIGN(const auto limits, devices_of(hierarchies, pid));
   const auto gpus = gpu_nodes();
   std::set<std::string> allowed;
@@ -323,11 +323,11 @@ Result<std::set<Uuid>> gpus_open_to(const std::vector<Hierarchy>& hierarchies, p
     }
   }
   const UniqueFd root = procfs::hold_root(pid);
-  std::set<Uuid> open;
+  std::set<Uuid> hidden;
   for (const auto& [uuid, node] : nodes) {
-    if ((!limits || allowed.contains(node)) && has_node(root, node)) open.insert(uuid);
+    if ((limits && !allowed.contains(node)) || !has_node(root, node)) hidden.insert(uuid);
   }
-  return open;
+  return hidden;
 }
 
 std::optional<proto::DeviceLimits> devices_without(const std::set<Uuid>& gpus) {

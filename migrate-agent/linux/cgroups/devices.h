@@ -34,11 +34,11 @@ Result<std::vector<UniqueFd>> device_groups_of(const std::vector<Hierarchy>& hie
 Result<std::optional<proto::DeviceLimits>> devices_of(const std::vector<Hierarchy>& hierarchies,
                                                       pid_t pid);
 
-/// Returns which of these GPUs, by UUID and device node of this host, a process can open: the node
-/// exists in the process's root directory, with the same device numbers, and its control groups
-/// allow it. Fails as devices_of() does.
-Result<std::set<Uuid>> gpus_open_to(const std::vector<Hierarchy>& hierarchies, pid_t pid,
-                                    const std::map<Uuid, std::string>& nodes);
+/// Returns those of these GPUs, by UUID and device node of this host, that a process cannot open:
+/// the node is missing in the process's root directory or has other device numbers there, or its
+/// control groups forbid it. Fails as devices_of() does.
+Result<std::set<Uuid>> hidden_gpus(const std::vector<Hierarchy>& hierarchies, pid_t pid,
+                                   const std::map<Uuid, std::string>& nodes = gpu_nodes());
 
 /// Returns all devices that this host has now, except these GPUs. None if this host has none of
 /// these GPUs.

@@ -279,16 +279,9 @@ Status Course::compare_hosts(const proto::PreflightRequest& request, const Statu
 /// Marks the GPUs of this host that the container cannot open.
 Status Course::mark_hidden_gpus(proto::HostFacts& here) const {
   if (!container_) return {};
-  std::map<Uuid, std::string> nodes;
-  for (const proto::Gpu& gpu : here.gpus()) {
-    if (!gpu.device_file().empty()) nodes[to_uuid(gpu.uuid())] = gpu.device_file();
-  }
-  GCR_ASSIGN(const std::set<Uuid> open,
-             cgroups::gpus_open_to(cgroups::hierarchies(), container_->init().pid(), nodes));
-  for (proto::Gpu& gpu : *here.mutable_gpus()) {
-    const Uuid uuid = to_uuid(gpu.uuid());
-    if (nodes.contains(uuid) && !open.contains(uuid)) gpu.set_hidden(true);
-  }
+  GCR_ASSIGN(const std::set<Uuid> hidden,
+             cgroups::hidden_gpus(cgroups::hierarchies(), container_->init().pid()));
+  for (proto::Gpu& gpu : *here.mutable_gpus()) gpu.set_hidden(hidden.contains(to_uuid(gpu.uuid())));
   return {};
 }
 

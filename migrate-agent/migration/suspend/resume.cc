@@ -48,13 +48,9 @@ Result<std::vector<Place>> places_for(const Resume& r,
                                       const std::shared_ptr<const device::Driver>& driver) {
   GCR_ASSIGN(auto places, find_places(driver, r.run.worker.config));
   if (!r.run.began.has_container()) return places;
-  const auto nodes = cgroups::gpu_nodes();
-  GCR_ASSIGN(const auto open, cgroups::gpus_open_to(cgroups::hierarchies(),
-                                                    r.run.began.container().init().pid(), nodes));
-  for (Place& place : places) {
-    const Uuid& gpu = place.gpu.uuid;
-    if (nodes.contains(gpu) && !open.contains(gpu)) place.allowed = false;
-  }
+  GCR_ASSIGN(const auto hidden,
+             cgroups::hidden_gpus(cgroups::hierarchies(), r.run.began.container().init().pid()));
+  for (Place& place : places) place.allowed = place.allowed && !hidden.contains(place.gpu.uuid);
   return places;
 }
 
