@@ -3,7 +3,7 @@
 Each podman has a storage of its own, and GPUs of its own that CDI offers it.
 """
 
-import contextlib, ctypes, json, os, pathlib, re, resource, shlex, shutil, subprocess, sys, tarfile
+import contextlib, ctypes, json, os, pathlib, re, resource, shlex, shutil, subprocess, tarfile
 from gcr_lab import base
 from gcr_lab.base import BIN, PREFIX, Failure
 from gcr_lab.figures import Migration
@@ -11,6 +11,7 @@ from gcr_lab.hosts import Hosts, Program
 
 IMAGE = "localhost/gcr-lab"
 GPU = "gcr.lab/gpu"
+CDI = "/run/cdi"
 PROGRAMS = ("sh", "cat", "env", "sleep")
 FOLDERS = ("dev", "etc", "mnt", "proc", "root", "run", "srv", "sys", "tmp", "var")
 DRIVER_NODES = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset")
@@ -37,7 +38,7 @@ runroot = "{disk}/run"
 [storage.options.overlay]
 skip_mount_home = "true"
 """
-OWN_GPUS = 'mount --bind "$0" /run/cdi && exec "$@"'
+OWN_GPUS = 'mount --bind "$0" "$1" && shift && exec "$@"'
 _ASK_PYTHON = """
 import json, os, sys, sysconfig
 own = [sys.prefix] if sys.prefix != sys.base_prefix else []
@@ -116,7 +117,7 @@ class Podman:
         for name, text in texts.items():
             (home / name).write_text(text, encoding="utf-8")
         (home / "gcr").chmod(0o755)
-        self._own_gpus = ["unshare", "--mount", "--propagation", "unchanged", "sh", "-c", OWN_GPUS, home / "cdi"] if devices else []
+        self._own_gpus = ["unshare", "--mount", "--propagation", "unchanged", "sh", "-c", OWN_GPUS, home / "cdi", CDI] if devices else []
         base.run("mount", "-t", "tmpfs", "tmpfs", self._disk)
         base.run("mount", "--make-shared", self._disk)  # agents look for what is mounted in it
         self.run("import", "--quiet", image, IMAGE)
@@ -183,7 +184,7 @@ class ContainerHosts(Hosts):
         more = [word for option in options for word in ("--migrate-option", option)]
         words = [base.SCRIPTS / "container", "migrate", "podman:app", self.ip(source), self.ip(target), "--json",
                  "--shell", f"{self._shell} %h", *self.tls, "--cli", self.cli, *more]
-        migration = Migration(json.dumps({"vram_bytes": 0, **json.loads(self.on("a", *words, stderr=sys.stderr))}))
+        migration = Migration(json.dumps({"vram_bytes": 0, **json.loads(self.on("a", *words, stderr=None))}))
         print(migration.text(), flush=True)
         if not migration.verified:
             raise Failure(f"not verified: {json.dumps(migration.report)}")
@@ -192,14 +193,14 @@ class ContainerHosts(Hosts):
 
 @contextlib.contextmanager
 def private_cdi():
-    """What is mounted on /run/cdi meanwhile is seen in the mount namespace of the caller alone."""
-    base.run("mkdir", "-p", "/run/cdi")
-    base.run("mount", "--bind", "/run/cdi", "/run/cdi")
+    """What is mounted on CDI's folder meanwhile is seen in the mount namespace of the caller alone."""
+    base.run("mkdir", "-p", CDI)
+    base.run("mount", "--bind", CDI, CDI)
     try:
-        base.run("mount", "--make-private", "/run/cdi")
+        base.run("mount", "--make-private", CDI)
         yield
     finally:
-        subprocess.call(["umount", "/run/cdi"])
+        subprocess.call(["umount", CDI])
 
 @contextlib.contextmanager
 def podman_hosts(lab, *options, gpus=((), ())):

@@ -18,7 +18,7 @@ from unittest import mock
 import fakes
 
 # pylint: disable=wrong-import-position
-from gcr_lab import base, bench, compare_by_hand, compare_checkpoints, e2e, figures, hosts  # noqa: E402
+from gcr_lab import base, bench, compare_by_hand, compare_checkpoints, e2e, figures, hosts, podman  # noqa: E402
 from gcr_lab.parts import programs, pytorch, saved, undisturbed  # noqa: E402
 from gcr_lab.hosts import Program  # noqa: E402
 from gcr_lab.registry import Lab  # noqa: E402
@@ -37,6 +37,9 @@ SAYS = {
     "pinned": r"^4 GiB: \d+ lines as undisturbed",
     "without-library": r"^64 MiB: \d+ lines as undisturbed; .*; back: .*; PyTorch: \d+ lines as undisturbed; ",
     "two-gpus": "^there: downtime .*; back: downtime",
+    "container": r"^64M; \d+ lines as undisturbed; downtime 237.3 ms",
+    "container-resnet": r"^5 moves, \d+ lines as undisturbed; downtimes in ms:( 237.3){5}; rank and GPU: 0@",
+    "container-gpus": r"^5 moves, \d+ lines as undisturbed; downtimes in ms:( 237.3){5}; rank and GPU: 0@",
     "members": "^one:( 237.3){5}; two:( 237.3){5}; medians 237 and 237 ms: 1.00 times$",
     "ten": "^ten moves; downtimes in ms:( 237.3){10}$",
     "compare": r"^by hand / gcr-migrate: \d+\.\d times the downtime, 1.0 times the silence$",
@@ -54,11 +57,12 @@ SAYS = {
     **{name: FIVE for name in ("resnet", "spawned", "compiled", "one-process", "trainer", "accelerate", "lightning")},
     **{f"ddp-{way}": FIVE for way in pytorch.WAYS}, **{f"spawn-{way}": FIVE for way in ("offload", "symmetric", "graphs", "queue")},
 }
+SAYS.update({"container-generate": SAYS["container-resnet"], "container-ddp": SAYS["container-resnet"]})
 SAYS.update({"pool-storm": SAYS["storm"], "pinned-large": r"^32 GiB: |^the machine has \d+ GiB to spare: not run$",
              "slurm-torch": SAYS["slurm-ring"]})
 # Others of the same function and with another command: these are not run, but their commands are checked.
 SAME = {"pool", "pool-storm", "pinned-large", "forked", "generate", "compiled", "spawned", "checkpoint-generate",
-        "checkpoint-resnet", *(f"ring-{kind}" for kind in ("host", "ipc", "graph", "tcp")),
+        "checkpoint-resnet", "container-resnet", "container-generate", "container-ddp", *(f"ring-{kind}" for kind in ("host", "ipc", "graph", "tcp")),
         *(f"ddp-{way}" for way in ("ipc", "shm", "sockets", "graphs")),
         *(f"spawn-{way}" for way in ("offload", "symmetric", "graphs"))}
 SWAPPED = ["one-process", "accelerate", "lightning", *(name for name in SAYS if name.startswith(("ddp-", "spawn-")))]
@@ -77,6 +81,10 @@ class Experiment(unittest.TestCase):
         self.out = pathlib.Path(folder.name)
         for patch in (mock.patch.object(base, "SCRIPTS", fakes.ROOT / "scripts"),
                       mock.patch.object(base, "python3", lambda: f"{fakes.ROOT}/tools/python3"),
+                      mock.patch.object(podman, "CDI", str(self.out / "cdi")),
+                      mock.patch.object(podman, "python_paths", lambda: []),
+                      mock.patch.object(podman, "driver_files", lambda: [pathlib.Path("/usr/lib/libcuda.so.1")]),
+                      mock.patch.object(podman, "gpu_nodes", lambda: {"GPU-aaaaaaaa-1": "/dev/nvidia0", "GPU-bbbbbbbb-1": "/dev/nvidia1"}),
                       # A program that CRIU dumps is stopped here, and so has its PID afterwards.
                       mock.patch.object(compare_by_hand, "is_alive", lambda pid: False)):
             patch.start()

@@ -92,6 +92,35 @@ elif words[0] != "verify":
     report(destination_pid=int(pid))
 '''
 
+# One container, whose log is followed until it moves or ends, and from then on by the next follower.
+PODMAN = f"#!{sys.executable}\n" + r'''
+import os, pathlib, subprocess, sys, time
+FAKE = pathlib.Path(os.environ["FAKE"])
+PID, LOG, TOLD, MOVES = (FAKE / name for name in ("container-pid", "container-log", "container-told", "moves"))
+verb, words = sys.argv[1], sys.argv[2:]
+if verb == "run":
+    with open(LOG, "wb") as log:
+        child = subprocess.Popen(words[words.index("localhost/gcr-lab") + 1:], stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                                 start_new_session=True)
+    PID.write_text(str(child.pid))
+    TOLD.write_text("0")
+    MOVES.write_text("")
+elif verb == "inspect":
+    print(PID.read_text())
+elif verb == "logs":
+    moves, told, over = MOVES.read_text(), int(TOLD.read_text()), False
+    while not over:
+        over = MOVES.read_text() != moves or not os.path.exists(f"/proc/{PID.read_text()}/fd/1")
+        text = LOG.read_bytes()[told:]
+        sys.stdout.buffer.write(text)
+        sys.stdout.flush()
+        told += len(text)
+        TOLD.write_text(str(told))
+        time.sleep(0.01)
+elif verb == "stop":
+    os.kill(int(PID.read_text()), 15)
+'''
+
 HOSTS = r"""#!/bin/sh
 echo "$0 $*" >>"$FAKE/hosts-calls"
 case $1 in
@@ -103,9 +132,11 @@ case $1 in
 IP_A='10.77.0.1'
 NS_A='/run/netns/a'
 GPU_ENV_A='$env'
+STATE_A='$2/a/state'
 IP_B='10.77.0.2'
 NS_B='/run/netns/b'
 GPU_ENV_B='$env'
+STATE_B='$2/b/state'
 NODE_A='gcr-1-a'
 NODE_B='gcr-1-b'
 IP_C='10.77.0.3'
@@ -180,7 +211,8 @@ PROGRAMS = {
               */proc/net/tcp*) for n in 1 2 3 4 5 6 7 8; do echo "$n: x y 0A"; done; exit ;;
             esac
             exec "$@" """),
-        "unshare": shell('shift; exec "$@"'),
+        "unshare": shell('while :; do case $1 in --propagation) shift 2 ;; -*) shift ;; *) break ;; esac; done; exec "$@"'),
+        "podman": PODMAN,
         "nc": shell(r"""for port; do :; done
             if [ "$1" = -l ]; then rm -f "$FAKE/port-$port"; mkfifo "$FAKE/port-$port"; cat "$FAKE/port-$port"; rm "$FAKE/port-$port"; exit; fi
             until [ -p "$FAKE/port-$port" ]; do sleep 0.01; done
@@ -202,7 +234,7 @@ PROGRAMS = {
               *--version*) echo iperf 3.12 ;; *-s*) echo "Server listening on"; sleep 0.2 ;; *) echo '{json.dumps(IPERF)}' ;;
             esac"""),
         "openssl": shell("echo 'AES-128-GCM  2000000.5k'"),
-        **{name: shell("exit 0") for name in ("ip", "mount", "umount", "sync", "slurmctld", "slurmd", "munged")},
+        **{name: shell("exit 0") for name in ("ip", "mount", "umount", "runc", "sync", "slurmctld", "slurmd", "munged")},
         "squeue": shell("exit 0"),
         "sbatch": shell(r"""echo "$@" >>"$FAKE/sbatch"
             case "$*" in *--wrap*) exit ;; esac
@@ -218,6 +250,8 @@ PROGRAMS = {
     },
     "scripts": {
         "hosts": HOSTS, "slurm-hosts": HOSTS,
+        "container": shell("""echo "$@" >>"$FAKE/container-calls"; echo >>"$FAKE/moves"
+            echo '{"downtime_ms": 237.28, "total_ms": 2018.4, "verified": true, "destination_pid": 7}'"""),
         "drain": shell("echo moved job=7 to job=8 on node=gcr-1-b with verified=yes"),
         "guest": shell("""for way in ib_write_bw RDMA; do echo "{\\"way\\": \\"$way\\", \\"gb_per_s\\": 0.02}"; done"""),
     },
