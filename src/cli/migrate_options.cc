@@ -117,15 +117,20 @@ void read_container(const std::string& text, proto::ReceivingContainer& containe
   container.set_key(key);
 }
 
-void describe_container(CLI::App& app, MigrateRequest& request) {
+/// `of_preflight`: it may be one that does not exist yet.
+void describe_container(CLI::App& app, MigrateRequest& request, bool of_preflight) {
+  std::string text =
+      "A container that waits at DST for a job from a container: the PID of its init, as the "
+      "agent at DST sees it, and the key that it waits with";
+  if (of_preflight) text += "; or \"new\": one that will be made";
   app.add_option_function<std::string>(
          "--container",
-         [&request](const std::string& text) {
-           read_container(text, *request.mutable_container());
+         [&request, of_preflight](const std::string& named) {
+           proto::ReceivingContainer& container = *request.mutable_container();
+           if (!of_preflight || named != "new") read_container(named, container);
          },
-         "A container that waits at DST for a job from a container: the PID of its init, as the "
-         "agent at DST sees it, and the key that it waits with")
-      ->option_text("PID:KEY");
+         text)
+      ->option_text(of_preflight ? "PID:KEY|new" : "PID:KEY");
   app.add_option_function<std::uint64_t>(
          "--max-layer", [&request](std::uint64_t bytes) { request.set_max_layer_bytes(bytes); },
          "How much a container may have written to its root, and to each of its tmpfs mounts "
@@ -180,7 +185,7 @@ void describe_migrate(CLI::App& app, MigrateLine& line) {
   describe_tcp_and_slow(app, line.request());
   describe_device_map(app, line.request());
   describe_slurm(app, line.request());
-  describe_container(app, line.request());
+  describe_container(app, line.request(), false);
   describe_output(app, line.order);
   describe_on_commit(app, line.order);
   describe_certificates(app, line.tls);
@@ -205,7 +210,7 @@ CLI::App* describe_preflight(CLI::App& app, MigrateLine& line) {
   describe_downtime_limit(*preflight, line.request());
   describe_device_map(*preflight, line.request());
   describe_slurm(*preflight, line.request());
-  describe_container(*preflight, line.request());
+  describe_container(*preflight, line.request(), true);
   preflight->add_flag("--json", line.order.json, "Print one JSON object and nothing else");
   describe_certificates(*preflight, line.tls);
   return preflight;
