@@ -13,6 +13,8 @@ SOURCE = "gcr-migrate.source"  # label: the container that its job comes from
 QUESTION_SECONDS = 120
 STOP_SECONDS = 10  # then podman kills a container that it removes
 NO_SUCH = 1  # status of `podman container exists`
+FAILED = 125  # of any podman
+NOT_INSTALLED = 127  # of a shell
 
 
 class EngineError(Exception):
@@ -113,9 +115,34 @@ class Podman:
         except (ValueError, LookupError, TypeError) as error:
             raise EngineError(f"{self.host.agent}: podman's answer is not understood: {error}") from None
 
+    def find_by_init(self, pid):
+        """The running container whose first process has this PID; None if there is none, or no podman."""
+        status, answer = self.host.run("podman", "ps", "--format", "json", fine=(0, NOT_INSTALLED))
+        try:
+            running = json.loads(answer) if status == 0 else []
+            its = [each["Id"] for each in running if each["Pid"] == pid]
+        except (ValueError, LookupError, TypeError) as error:
+            raise EngineError(f"{self.host.agent}: podman's answer is not understood: {error}") from None
+        return self.find(its[0]) if its else None
+
     def has_image(self, image):
         status, _ = self.host.run("podman", "image", "exists", image, fine=(0, NO_SUCH))
         return status == 0
+
+    def image_named(self, name):
+        """What a new container would get under this name, by its content; empty if that is not here."""
+        words = ("podman", "image", "inspect", "--format", "{{.Id}}", name)
+        _, image = self.host.run(*words, fine=(0, NO_SUCH, FAILED))
+        return image.strip()
+
+    @staticmethod
+    def obstacle(container):
+        """Why no other podman could make such a container; empty if one can."""
+        try:
+            receiving_command(container, "")
+        except EngineError as error:
+            return str(error)
+        return ""
 
     def start_receiver(self, container, key):
         """Makes and starts a container that receives the job of this one; returns it."""
@@ -134,6 +161,3 @@ class Podman:
         """What its gcr-init calls itself (container/messages.h); empty if it has ended."""
         _, name = self.host.run("cat", f"/proc/{container.init}/comm", fine=(0, 1))
         return name.strip()
-
-
-ENGINES = {"podman": Podman}

@@ -1,0 +1,291 @@
+#!/usr/bin/env python3
+"""Jobs that move with their containers, between hosts and engines that exist in memory."""
+
+import argparse
+import importlib.machinery
+import importlib.util
+import json
+import pathlib
+import sys
+import threading
+import unittest
+import unittest.mock
+
+sys.dont_write_bytecode = True
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "python"))
+
+# pylint: disable=wrong-import-position
+from fake_cluster import FakeCluster, blocker  # noqa: E402
+from fake_engines import FakeEngines  # noqa: E402
+from gcr_moves import cli, container_jobs, engines, plan, text  # noqa: E402
+from gcr_moves.cluster import Cluster, parse  # noqa: E402
+from gcr_moves.containers import Move  # noqa: E402
+from gcr_moves.drain import Drain  # noqa: E402
+from gcr_moves.rebalance import Rebalance  # noqa: E402
+from gcr_moves.runner import Limits, Runner  # noqa: E402
+
+SHELL = ["shell", "%h"]
+
+
+class Fixture(unittest.TestCase):
+    def setUp(self):
+        self.fake = FakeCluster()
+        for name in ("src", "one", "two"):
+            self.fake.add_host(name)
+        self.engines = FakeEngines(self.fake)
+        known = unittest.mock.patch.dict(container_jobs.ENGINES, {"fake": self.engines}, clear=True)
+        known.start()
+        self.addCleanup(known.stop)
+        self.said = []
+
+    def make(self, kind, *arguments, **limits):
+        quick = {"pause_seconds": 0.02, "interval_seconds": 0.02, "patience_seconds": 0.5, "tries": 2}
+        limits = Limits(**{**quick, **limits})
+        cluster = Cluster(self.fake, self.fake.hosts, ask_again_seconds=0.02)
+        cluster.look()
+        containers = container_jobs.Containers(self.fake, SHELL, self.said.append, limits.patience_seconds)
+        runner = Runner(cluster, limits, self.said.append, containers=containers)
+        return kind(cluster, runner, self.said.append, *arguments)
+
+    def drain(self, **limits):
+        drain = self.make(Drain, "src", **limits)
+        drain.run()
+        return drain
+
+    def states(self, course):
+        return sorted(task.state.value for task in course.tasks)
+
+    def move(self, destination="one"):
+        here, there = (self.engines(engines.Host(agent, SHELL)) for agent in ("src", destination))
+        return Move(self.fake, here, there, self.said.append, 0.5)
+
+
+class Draining(Fixture):
+    def test_container_moves_with_its_job_and_others_without(self):
+        self.engines.add_container("src", "train", 9)
+        self.fake.add_job("src", 5)
+        drain = self.drain()
+        self.assertEqual((drain.status(), self.states(drain)), (cli.DONE, ["moved", "moved"]))
+        goal = drain.tasks[0].destination
+        self.assertEqual((self.engines.names("src"), self.engines.names(goal)), ([], ["train"]))
+        told = text.task_json(drain.tasks[0])
+        self.assertEqual((told["container"], told["destination_pid"]), ("fake:train", drain.tasks[0].pid))
+        self.assertEqual(text.task_json(drain.tasks[1])["container"], "")
+        self.assertIn("alice, fake:train, 9.0 GiB", text.name(drain.tasks[0]))
+
+    def test_no_shell_is_needed_without_containers(self):
+        self.fake.add_job("src", 5)
+        self.assertEqual(self.drain().status(), cli.DONE)
+        self.assertEqual(self.engines.asked, set())
+
+    def test_limits_hold_for_containers(self):
+        for number in range(6):
+            self.engines.add_container("src", f"train{number}", 1)
+        self.assertEqual(self.drain(total=2).status(), cli.DONE)
+        self.assertLessEqual(self.fake.most_under_way, 2)
+        self.assertEqual(self.engines.names("src"), [])
+
+    def test_container_that_no_engine_has_stays_with_the_reason(self):
+        self.engines.add_container("src", "train", 9)
+        self.engines.containers["src"].clear()
+        drain = self.drain()
+        self.assertEqual((drain.status(), self.states(drain)), (cli.FAILED, ["left"]))
+        self.assertIn("no engine of src has its container", drain.tasks[0].reason)
+        self.assertEqual(len(drain.tasks[0].tries), 2)  # no other destination would help
+
+    def test_refused_container_stays_with_the_reason(self):
+        self.engines.add_container("src", "train", 9, terminal=True)
+        drain = self.drain()
+        self.assertEqual((drain.status(), self.states(drain)), (cli.FAILED, ["left"]))
+        self.assertIn("train has a terminal, which cannot move [engine]", drain.tasks[0].reason)
+        self.assertEqual((self.engines.names("src"), self.engines.started), (["train"], []))
+
+    def test_host_without_the_image_is_not_tried(self):
+        self.engines.add_container("src", "train", 9)
+        self.engines.images["one"].clear()
+        drain = self.drain()
+        self.assertEqual(self.states(drain), ["moved"])
+        self.assertEqual(self.engines.started, [("two", "train")])
+
+    def test_shell_that_does_not_answer_leaves_it_where_it_is(self):
+        self.engines.add_container("src", "train", 9)
+        self.engines.silent.add("src")
+        drain = self.drain()
+        self.assertEqual((drain.status(), self.states(drain)), (cli.FAILED, ["left"]))
+        self.assertIn("the shell does not answer", drain.tasks[0].reason)
+
+    def test_failed_migration_leaves_no_receiving_container(self):
+        pid = self.engines.add_container("src", "train", 9)
+        self.fake.outcomes[pid] = [(cli.FAILED, "the link broke")] * 9
+        drain = self.drain()
+        self.assertEqual((drain.status(), self.states(drain)), (cli.FAILED, ["left"]))
+        self.assertEqual(drain.tasks[0].reason, "the link broke")
+        self.assertEqual([self.engines.names(host) for host in ("src", "one", "two")], [["train"], [], []])
+
+    def test_dry_run_asks_the_engines_and_changes_nothing(self):
+        self.engines.add_container("src", "train", 9)
+        self.engines.add_container("src", "shell", 5, terminal=True)
+        loader = importlib.machinery.SourceFileLoader("drain", str(ROOT / "scripts" / "drain"))
+        script = importlib.util.module_from_spec(importlib.util.spec_from_loader("drain", loader))
+        loader.exec_module(script)
+        drain = self.make(Drain, "src")
+        options = argparse.Namespace(slurm=False, host="src", to=["one", "two"], else_checkpoint="")
+        self.assertEqual(script.dry_run(drain, options), cli.FAILED)
+        told = {(task.container, task.state.value) for task in drain.tasks}
+        self.assertEqual(told, {("fake:train", "moved"), ("fake:shell", "left")})
+        self.assertEqual((self.engines.started, self.fake.started), ([], []))
+
+    def test_second_signal_cancels_and_the_container_stays(self):
+        self.engines.add_container("src", "train", 9)
+        self.fake.hold = True
+        drain = self.make(Drain, "src")
+        original = self.fake.migrate
+
+        def migrate(*arguments):
+            threading.Timer(0.01, tell).start()
+            return original(*arguments)
+
+        def tell():
+            drain.runner._told_to_stop()  # pylint: disable=protected-access
+            drain.runner._told_to_stop()  # pylint: disable=protected-access
+
+        self.fake.migrate = migrate
+        drain.run()
+        self.assertEqual((drain.status(), self.states(drain)), (cli.CANCELLED, ["waiting"]))
+        self.assertEqual([self.engines.names(host) for host in ("src", "one", "two")], [["train"], [], []])
+
+    def test_move_of_a_killed_drain_is_finished(self):
+        pid = self.engines.add_container("src", "train", 9)
+        container = self.engines.containers["src"][0]
+        receiver = self.engines.make("two", "train", {engines.SOURCE: container.id, engines.RECEIVE: "key"})
+        job = self.fake.hosts["src"]["jobs"][0]
+        job["migration_id"] = "earlier"
+        self.fake.hosts["src"]["migrations"].append({
+            "migration_id": "earlier", "peer": "two:7411", "phase": "copy", "state": "copying", "members": [pid],
+            "operator_needed": False,
+        })  # fmt: skip
+        drain = self.make(Drain, "src", patience_seconds=30)
+
+        def commit():
+            job["migration_id"] = ""
+            self.fake.move("src", "two", pid, ["--container", f"{receiver.init}:key"])
+
+        threading.Timer(0.3, commit).start()
+        drain.run()
+        self.assertEqual((drain.status(), self.states(drain)), (cli.DONE, ["moved"]))
+        self.assertEqual(drain.tasks[0].destination, "two")
+        self.assertEqual((self.engines.names("src"), self.engines.names("two")), ([], ["train"]))
+        self.assertEqual(self.engines.started, [])
+
+    def test_outcome_is_asked_of_the_engines_once_they_answer(self):
+        self.engines.add_container("src", "train", 9)
+        original = self.fake.move
+
+        def move(*arguments):
+            self.engines.silent.add("src")
+            return original(*arguments)
+
+        self.fake.move = move
+        drain = self.make(Drain, "src", patience_seconds=1)
+
+        def say(line):
+            if "not settled" in line:
+                self.engines.silent.clear()
+
+        drain.runner.say = say
+        drain.run()
+        self.assertEqual((drain.status(), self.states(drain)), (cli.DONE, ["moved"]))
+        self.assertEqual(self.engines.names("src"), [])
+
+
+class Rebalancing(Fixture):
+    def test_container_goes_where_the_plan_says(self):
+        self.engines.add_container("src", "train", 40)
+        self.engines.add_container("src", "serve", 30)
+        pictures = {name: parse(self.fake.host(name)) for name in ("src", "one")}
+        moves, _ = plan.balance(pictures, 0.01)
+        course = self.make(Rebalance, moves)
+        course.run()
+        self.assertEqual((course.status(), self.states(course)), (cli.DONE, ["moved"]))
+        self.assertEqual(self.engines.started, [("one", "serve")])
+        self.assertEqual(self.engines.names("src"), ["train"])
+
+
+class Preflight(Fixture):
+    def found(self, name="train"):
+        findings = self.move().preflight(name)
+        self.assertEqual(self.engines.started, [])
+        return [(each["host"], each["found"]) for each in findings]
+
+    def test_nothing_is_in_the_way_of_a_good_container(self):
+        self.engines.add_container("src", "train", 9)
+        self.assertEqual(self.found(), [])
+
+    def test_all_obstacles_are_reported_together(self):
+        pid = self.engines.add_container("src", "train", 9, terminal=True, pod="p", command=())
+        self.engines.make("one", "train", {})
+        self.engines.images["one"].clear()
+        self.fake.blockers[(pid, "one")] = [blocker("destination")]
+        self.assertEqual(self.found(), [
+            ("source", "train has a terminal, which cannot move"),
+            ("source", "train shares the namespaces of a pod"),
+            ("source", "train was not made by a command"),
+            ("destination", "one has a container train, which does not wait for this one"),
+            ("destination", f"one does not have the image app ({'1' * 12}): podman image scp brings it there"),
+            ("destination", "something"),
+        ])  # fmt: skip
+
+    def test_image_of_the_same_name_is_compared_by_content(self):
+        self.engines.add_container("src", "train", 9)
+        self.engines.images["one"] = {"kept": "1" * 64, "app": "2" * 64}
+        self.assertEqual(self.found(), [("destination", f"app at one is another image: {'2' * 12}, not {'1' * 12}")])
+
+    def test_absent_stopped_and_moving_ones_are_told_apart(self):
+        self.assertEqual(self.found(), [("source", "src has no container train")])
+        self.engines.make("src", "train", {}, status="exited", init=0)
+        self.assertEqual(self.found(), [("source", "train is exited, not running")])
+        self.engines.add_container("src", "busy", 9)
+        self.fake.hosts["src"]["jobs"][0]["migration_id"] = "other"
+        self.assertEqual(self.found("busy"), [("source", "the job of busy is in a migration already: other")])
+
+
+class FakeShell:
+    """A host whose shell gives the same answers."""
+
+    agent = "src"
+
+    def __init__(self, answers):
+        self.answers = answers  # by the second word, or the second and third
+
+    def run(self, *words, fine=(0,)):
+        status, said = self.answers.get(words[1]) or self.answers[" ".join(words[1:3])]
+        if status not in fine:
+            raise engines.EngineError(f"status {status}")
+        return status, said
+
+
+class OfPodman(unittest.TestCase):
+    INSPECTED = [{"Id": "abc", "Name": "train", "Image": "1", "ImageName": "app", "Config": {},
+                  "State": {"Status": "running", "Pid": 12}}]  # fmt: skip
+
+    def find(self, pid, **answers):
+        answers = {"container exists": (0, ""), "container inspect": (0, json.dumps(self.INSPECTED)), **answers}
+        return container_jobs.find_by_init(FakeShell(answers), pid)
+
+    def test_container_is_found_by_its_first_process(self):
+        running = json.dumps([{"Id": "other", "Pid": 7}, {"Id": "abc", "Pid": 12}])
+        name, container = self.find(12, ps=(0, running))
+        self.assertEqual((name, container.id), ("podman", "abc"))
+        self.assertIsNone(self.find(13, ps=(0, running)))
+
+    def test_absent_engine_has_none_and_a_failing_one_is_an_error(self):
+        self.assertIsNone(self.find(12, ps=(127, "")))
+        with self.assertRaises(engines.EngineError):
+            self.find(12, ps=(125, ""))
+        with self.assertRaisesRegex(engines.EngineError, "not understood"):
+            self.find(12, ps=(0, "[{}]"))
+
+
+if __name__ == "__main__":
+    unittest.main()
