@@ -90,6 +90,26 @@ class Moves(Case):
         self.assertEqual(complaint(lines + self.hosts.lines("a", NAME)), "")
 
 
+class Drains(Case):
+    def test_drain_moves_a_container_and_a_plain_job(self):
+        self.start("--memory", str(MEMORY_BYTES), "--tmpfs", "/mnt")
+        plain = self.hosts.start_ticker("a")
+        follower = self.follow("a")
+        status, report, said = self.hosts.moves(
+            "drain", self.hosts.address("a"), "--to", self.hosts.address("b"), "--shell", " ".join(self.hosts.shell))
+        self.assertEqual(status, DONE, said)
+        outcomes = {(each["container"], each["outcome"]) for each in report["processes"]}
+        self.assertEqual(outcomes, {(f"podman:{NAME}", "moved"), ("", "moved")})
+        self.assertTrue(all(each["verified"] for each in report["processes"]), report)
+        lines = follower.communicate(timeout=HANGS_S)[0].splitlines()
+        self.wait_for_progress("b")
+        self.assert_only_at("b", "a")
+        self.assertEqual(complaint(lines + self.hosts.lines("b", NAME)), "")
+        plain.wait_for_progress()
+        self.assertEqual((plain.complaint(), len(plain.copies())), ("", 1))
+        self.assertEqual(self.hosts.processes("a"), set())
+
+
 class Refusals(Case):
     def refuse(self, reason):
         before = self.hosts.states("b")
@@ -113,6 +133,8 @@ class Refusals(Case):
 
     def test_places_where_it_cannot_go(self):
         self.start()
+        ran, answer = self.hosts.preflight(NAME, "a", "b")
+        self.assertEqual((ran.returncode, answer.get("ready")), (DONE, True), ran.stdout + ran.stderr)
         self.hosts.start_container("b", NAME)
         self.refuse("has a container job, which does not wait for this one")
         self.hosts.podman("b", "rm", "--force", "--time", "0", NAME)
@@ -122,6 +144,9 @@ class Refusals(Case):
         self.refuse("is another image")
         self.hosts.podman("b", "rmi", "--all", "--force")
         self.refuse("does not have the image")
+        ran, answer = self.hosts.preflight(NAME, "a", "b")
+        self.assertEqual((ran.returncode, answer["ready"]), (REFUSED, False), ran.stderr)
+        self.assertIn("does not have the image", answer["findings"][0]["found"])
         self.wait_for_progress("a")
         self.assertEqual(complaint(self.hosts.lines("a", NAME)), "")
 
