@@ -8,6 +8,8 @@ installed as gcr-drain, gcr-rebalance and gcr-slurm together with this package.
     runner    the migrations under way, within limits; outcomes that have to be found out; signals
     drain     empties a host
     rebalance evens out the use of VRAM
+    container_jobs, containers: jobs that move with their containers
+    engines, podman, docker: what is asked of container engines
     restores  brings back what a drain has taken checkpoints of
     slurm     Slurm by its commands
     slurm_course, slurm_drain, slurm_rebalance: the same where Slurm places

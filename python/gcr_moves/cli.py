@@ -50,6 +50,10 @@ def last_line(text):
     return lines[-1].removeprefix("gcr-migrate: ") if lines else ""
 
 
+def blockers_of(findings):
+    return [finding for finding in findings if finding["severity"] != "warning"]
+
+
 def run_to_end(command, seconds):
     """A command without input, in a session of its own; TimeoutExpired or OSError if it does not end or begin."""
     return subprocess.run(
@@ -151,17 +155,20 @@ class Cli:
         parts = self._ask("status", agent, migration_id)["migrations"]
         return {part["role"]: part for part in parts}
 
+    def findings(self, source, destination, pid, options=()):
+        """All findings of a preflight. CliError only if no agent could tell."""
+        return self._findings(*options, source, destination, str(pid))
+
     def preflight(self, source, destination, pid, options=()):
-        """The blockers: what stands in the way of it. CliError only if no agent could tell."""
-        return self._blockers(*options, source, destination, str(pid))
+        """The blockers: what stands in the way of it."""
+        return blockers_of(self.findings(source, destination, pid, options))
 
     def preflight_checkpoint(self, source, pid, directory):
         """The same for a checkpoint."""
-        return self._blockers("--checkpoint", directory, source, str(pid))
+        return blockers_of(self._findings("--checkpoint", directory, source, str(pid)))
 
-    def _blockers(self, *words):
-        answer = self._ask("preflight", *words, fine=(DONE, REFUSED))
-        return [finding for finding in answer["findings"] if finding["severity"] != "warning"]
+    def _findings(self, *words):
+        return self._ask("preflight", *words, fine=(DONE, REFUSED))["findings"]
 
     def checkpoints(self, directory):
         """`gcr-migrate checkpoints` of a directory of this machine: no agent is asked."""

@@ -41,6 +41,7 @@ class Job:
     slurm_job: int = 0  # the Slurm job that its root belongs to; 0: none
     slurm_step: str = ""
     slurm_parent: str = ""  # the program of the root's parent
+    container_init: int = 0  # the first process of the container that it is in; 0: in none
 
     @property
     def key(self):
@@ -112,6 +113,7 @@ def parse(answer):
             slurm_job=each["slurm_job"],
             slurm_step=each["slurm_step"],
             slurm_parent=each["slurm_parent"],
+            container_init=each["container_init"],
         )
         for each, (migration_id, suspended) in zip(answer["jobs"], states, strict=True)
     )

@@ -1,12 +1,14 @@
-"""The options that scripts/drain and scripts/rebalance share."""
+"""The options that scripts/drain, scripts/rebalance and scripts/container share."""
 
 import argparse
+import shlex
 import shutil
 import sys
 
 from gcr_moves import cli as program
 from gcr_moves import text
 from gcr_moves.cluster import Cluster
+from gcr_moves.container_jobs import Containers
 from gcr_moves.runner import Limits, Runner
 from gcr_moves.slurm import Slurm, SlurmError
 
@@ -62,6 +64,12 @@ def add_program_options(group):
     group.add_argument("--migrate-option", action="append", default=[], metavar="WORD",
                        help="passed on to every migration, such as --migrate-option=--strict; may be "
                        "given again")
+
+
+def add_shell_option(parser):
+    parser.add_argument("--shell", metavar="WORDS", type=shlex.split, default="ssh -o BatchMode=yes root@%h",
+                        help="runs a command line on host %%h, to reach the engines of containers (default "
+                        "%(default)s)")
 
 
 def certificates_of(options):
@@ -125,9 +133,12 @@ def make(options, names):
         interval_seconds=options.interval,
     )
     say = text.progress_to(sys.stderr, options.quiet)
-    cluster = Cluster(program.Cli(options.cli, certificates_of(options)), names, options.pause)
+    cli = program.Cli(options.cli, certificates_of(options))
+    cluster = Cluster(cli, names, options.pause)
+    shell = getattr(options, "shell", None)
+    containers = Containers(cli, shell, say, limits.patience_seconds) if shell else None
     checkpoint_options = getattr(options, "checkpoint_option", ())
-    return cluster, Runner(cluster, limits, say, options.migrate_option, checkpoint_options), say
+    return cluster, Runner(cluster, limits, say, options.migrate_option, checkpoint_options, containers), say
 
 
 def absolute(words):

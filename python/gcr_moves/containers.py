@@ -35,6 +35,12 @@ class Outcome:
     migration: program.Ended = dataclasses.field(default_factory=lambda: program.Ended(program.UNKNOWN))
 
 
+def in_the_way(host, found):
+    """What an engine has against a move, like a finding of `gcr-migrate preflight`. `host`: "source" or
+    "destination"."""
+    return {"id": "engine", "severity": "blocker", "host": host, "found": found, "why": "", "remedy": ""}
+
+
 class Move:
     """Of one container from an engine to another of the same kind."""
 
@@ -44,20 +50,50 @@ class Move:
         self._migration = None
         self._stopping = 0
 
-    def stop(self):
-        """Cancels the migration; the second time the agents are left alone with it. From a signal handler."""
-        self._stopping += 1
-        if self._migration is None:
-            return
-        if self._stopping == 1:
+    @property
+    def migration_id(self):
+        return self._migration.migration_id if self._migration else ""
+
+    # From another thread or a signal handler.
+
+    def cancel(self):
+        self._stopping = max(self._stopping, 1)
+        if self._migration is not None:
             self._migration.cancel()
-        else:
+
+    def leave(self):
+        """The agents are left alone with the migration, and the containers as they are."""
+        self._stopping = 2
+        if self._migration is not None:
             self._migration.leave()
+
+    # ---- what one may want of it ----
+
+    def preflight(self, name, options=()):
+        """What is in the way, as findings; changes nothing. `options`: of `gcr-migrate preflight`. CliError or
+        EngineError: not everything is known."""
+        container, receiver = self._find(name)
+        if container is None:
+            return [in_the_way("source", f"{self._source.host.agent} has no container {name}")]
+        obstacles, job = self._look_at(container)
+        findings = [in_the_way("source", each) for each in obstacles]
+        findings += [in_the_way("destination", each) for each in self._obstacles_there(container, receiver)]
+        if job is not None:
+            source, destination = self._source.host.agent, self._destination.host.agent
+            findings += self._cli.findings(source, destination, job["pid"], ["--container", "new", *options])
+        return findings
+
+    def settle(self, name):
+        """Finishes what an earlier run has begun, and begins nothing. None if its container is gone."""
+        container, receiver = self._find(name)
+        if container is None:
+            return None
+        ours = receiver is not None and receiver.labels.get(engines.SOURCE) == container.id
+        return self._settle(container, receiver if ours else None)
 
     def run(self, name, options=()):
         """The whole of it, or what an earlier run has left of it. Raises Refused, CliError or EngineError: it stays."""
-        container = self._source.find(name)
-        receiver = self._destination.find(container.name if container else name)
+        container, receiver = self._find(name)
         if container is None:
             return self._moved_already(name, receiver)
         if receiver is not None:
@@ -73,11 +109,16 @@ class Move:
         ended = self._migrate(container, receiver, key, job, options)
         outcome = self._settle(container, receiver, ended.status in STAYED)
         outcome.migration = ended
-        if outcome.status == program.FAILED and ended.status != program.DONE:
+        if outcome.status == program.FAILED and ended.status not in (program.DONE, program.UNKNOWN):
             outcome = Outcome(ended.status, ended.message, ended)
         return outcome
 
     # ---- the steps ----
+
+    def _find(self, name):
+        """The container with this name or id, and the one at the destination with its name; None if it is not there."""
+        container = self._source.find(name)
+        return container, self._destination.find(container.name if container else name)
 
     def _moved_already(self, name, receiver):
         if receiver is None or engines.SOURCE not in receiver.labels:
@@ -88,32 +129,54 @@ class Move:
 
     def _job_of(self, container):
         """The PID of its job's root. Refused if it has none that could move."""
+        obstacles, job = self._look_at(container)
+        if obstacles:
+            raise Refused(obstacles[0])
+        return job["pid"]
+
+    def _look_at(self, container):
+        """Why it cannot leave its host, and its job, if it has one that could be moved."""
         if not container.running:
-            raise Refused(f"{container.name} is {container.status}, not running")
-        if container.obstacle:
-            raise Refused(f"{container.name} {container.obstacle}")
+            return [f"{container.name} is {container.status}, not running"], None
+        obstacles = [f"{container.name} {each}" for each in container.obstacles]
         if self._source.name_of_init(container) != WITH_JOB:
-            raise Refused(f"{container.name} was not started by gcr-runtime, or has no job")
+            return [*obstacles, f"{container.name} was not started by gcr-runtime, or has no job"], None
         jobs = self._cli.host(self._source.host.agent)["jobs"]
         job = next((each for each in jobs if each["container_init"] == container.init), None)
         if job is None:
-            raise Refused(f"no process in {container.name} uses a GPU under the preload library")
-        if job["migration_id"]:
-            raise Refused(f"the job of {container.name} is in a migration already: {job['migration_id']}")
-        return job["pid"]
+            obstacles.append(f"no process in {container.name} uses a GPU under the preload library")
+        elif job["migration_id"]:
+            obstacles.append(f"the job of {container.name} is in a migration already: {job['migration_id']}")
+            job = None
+        return obstacles, job
+
+    def _obstacles_there(self, container, receiver):
+        """Why the destination cannot make a container for it. `receiver`: what has its name there, or None."""
+        agent = self._destination.host.agent
+        if receiver is not None and receiver.labels.get(engines.SOURCE) != container.id:
+            yield f"{agent} has a container {receiver.name}, which does not wait for this one"
+        if not self._destination.has_image(container.image):
+            yield (f"{agent} does not have the image {container.image_name} ({short(container.image)}): "
+                   f"{self._source.IMAGE_BY} brings it there")  # fmt: skip
+            return
+        named = self._destination.image_named(container.image_name)
+        if named not in ("", container.image):
+            yield self._is_another_image(container, named)
+
+    def _is_another_image(self, container, image):
+        return (f"{container.image_name} at {self._destination.host.agent} is another image: "
+                f"{short(image)}, not {short(container.image)}")  # fmt: skip
 
     def _receiver(self, container, key):
         """A container at the destination that waits for the job."""
-        if not self._destination.has_image(container.image):
-            raise Refused(f"{self._destination.host.agent} does not have the image {container.image_name} "
-                          f"({short(container.image)}): {self._source.IMAGE_BY} brings it there")  # fmt: skip
+        for obstacle in self._obstacles_there(container, None):
+            raise Refused(obstacle)
         receiver = self._destination.start_receiver(container, key)
         try:
             if receiver is None:
                 raise Refused(f"{container.name} ended at once at {self._destination.host.agent}")
             if receiver.image != container.image:
-                raise Refused(f"{container.image_name} at {self._destination.host.agent} is another image: "
-                              f"{short(receiver.image)}, not {short(container.image)}")  # fmt: skip
+                raise Refused(self._is_another_image(container, receiver.image))
             self._wait_until_it_waits(receiver)
         except Exception:
             if receiver is not None:
@@ -136,6 +199,8 @@ class Move:
             return program.Ended(program.CANCELLED, "it was interrupted")
         words = ["--container", f"{receiver.init}:{key}", *options]
         self._migration = self._cli.migrate(source, destination, pid, words)
+        if self._stopping:
+            self._migration.cancel()
         ended = self._migration.wait()
         self._say(f"{container.name}: " + (ended.message or "the migration has ended"))
         return ended
@@ -143,7 +208,8 @@ class Move:
     # ---- what became of it ----
 
     def _settle(self, container, receiver, stayed=False):
-        """Waits until one of the two has the job, and removes the other. `stayed`: no job has been brought."""
+        """Waits until one of the two has the job, and removes the other. `receiver`: None if there is none. `stayed`: no
+        job has been brought."""
         end = time.monotonic() + self._patience
         trouble = ""
         while time.monotonic() < end and self._stopping < 2:
@@ -159,7 +225,8 @@ class Move:
                     end = time.monotonic() + self._patience
                 # Only now: a migration that has ended when the agent was asked has brought the job, or never will.
                 elif here.running and self._source.name_of_init(here) == WITH_JOB and not self._has_job(receiver):
-                    self._destination.remove(receiver)
+                    if receiver is not None:
+                        self._destination.remove(receiver)
                     return Outcome(program.FAILED, f"{container.name} runs on at {self._source.host.agent}")
             except (program.CliError, engines.EngineError) as error:
                 trouble = f": {error}"
@@ -167,7 +234,7 @@ class Move:
         return Outcome(program.UNKNOWN, f"which container of {container.name} has the job is not known yet{trouble}")
 
     def _has_job(self, receiver):
-        there = self._destination.find(receiver.id)
+        there = self._destination.find(receiver.id) if receiver is not None else None
         return there is not None and there.running and self._destination.name_of_init(there) == WITH_JOB
 
     def _is_migrating(self, container):

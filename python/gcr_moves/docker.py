@@ -6,6 +6,7 @@ at the host, follows the host's choice of a daemon, and takes requests of any le
 
 import http.client
 import json
+import re
 import socket
 import subprocess
 import tempfile
@@ -13,6 +14,7 @@ import urllib.parse
 
 from gcr_moves import cli as program
 from gcr_moves.engines import (
+    NOT_INSTALLED,
     QUESTION_SECONDS,
     RECEIVE,
     SOURCE,
@@ -20,18 +22,23 @@ from gcr_moves.engines import (
     Engine,
     EngineError,
     anonymous_volumes,
-    first_obstacle,
+    those_there,
 )
 
 RECEIVE_VARIABLE = "GCR_RECEIVE"  # for the annotation, which docker has from API 1.43 on; gcr-runtime removes it
 DIAL = ("docker", "system", "dial-stdio")
 OF_SWARM = "com.docker.swarm.service.id"
+ID = re.compile("[0-9a-f]{64}")  # of a container, which names its control groups
 SHORT_ID = 12  # characters: the host name and an alias of a container without others
 OWN_NETWORKS = ("bridge", "default", "host", "none")  # have no addresses and aliases to choose
 OF_ANOTHER = "container:"
 NO_OPTIONS = ("ConsoleSize", "ContainerIDFile")  # of a HostConfig: about the command that made the container
 DONE, ABSENT, CONFLICT = (200, 201, 204, 304), 404, 409
 END_SECONDS = 10  # for a command whose standard input has ended
+
+
+class NotInstalled(EngineError):
+    """There is no docker."""
 
 
 class Connection(http.client.HTTPConnection):
@@ -51,6 +58,11 @@ class Connection(http.client.HTTPConnection):
         with theirs:
             self._process = subprocess.Popen(  # pylint: disable=consider-using-with
                 self._command, stdin=theirs, stdout=theirs, stderr=self._errors, start_new_session=True)  # fmt: skip
+
+    @property
+    def status(self):
+        """Of the command, once it has ended."""
+        return self._process and self._process.returncode
 
     def end(self):
         """What the command wrote to its standard error."""
@@ -111,14 +123,14 @@ def lost_options(wanted, made):
 # ---- the engine ----
 
 
-def obstacle_of(its):
+def obstacles_of(its):
     config, options = its["Config"], its["HostConfig"]
     volumes = anonymous_volumes(its.get("Mounts"))
     modes = {name: options.get(name) or "" for name in ("NetworkMode", "IpcMode", "PidMode")}
     shared = [name for name, mode in modes.items() if mode.startswith(OF_ANOTHER)]
     networks = its["NetworkSettings"]["Networks"] or {}
     links = options.get("Links") or any((each or {}).get("Links") for each in networks.values())
-    return first_obstacle((
+    return those_there((
         (config.get("Tty"), "has a terminal, which cannot move"),
         (OF_SWARM in (config.get("Labels") or {}), "is of a swarm service, which starts another one in its place"),
         (shared, f"shares namespaces with another container ({', '.join(shared)})"),
@@ -137,7 +149,7 @@ def container_of(its):
         image_name=its["Config"]["Image"],
         status=its["State"]["Status"],
         init=int(its["State"]["Pid"]),
-        obstacle=obstacle_of(its),
+        obstacles=obstacles_of(its),
         labels=its["Config"].get("Labels") or {},
         recipe=its,
     )
@@ -160,9 +172,21 @@ class Docker(Engine):
         status, its = self._ask("GET", f"/containers/{quoted(name)}/json", fine=(ABSENT,))
         return None if status == ABSENT else self.understood(its, container_of)
 
+    def find_by_init(self, pid):
+        # docker lists no PIDs.
+        _, groups = self.host.run("cat", f"/proc/{pid}/cgroup", fine=(0, 1))
+        try:
+            named = [self.find(each) for each in sorted(set(ID.findall(groups)))]
+        except NotInstalled:
+            return None
+        return next((each for each in named if each is not None and each.init == pid), None)
+
     def has_image(self, image):
-        status, _ = self._ask("GET", f"/images/{quoted(image)}/json", fine=(ABSENT,))
-        return status != ABSENT
+        return self.image_named(image) != ""
+
+    def image_named(self, name):
+        status, answer = self._ask("GET", f"/images/{quoted(name)}/json", fine=(ABSENT,))
+        return "" if status == ABSENT else self.understood(answer, lambda its: its["Id"])
 
     def start_receiver(self, container, key):
         request = self.understood(container.recipe, lambda its: receiving_request(its, key))
@@ -211,7 +235,8 @@ class Docker(Engine):
             trouble = str(error) or type(error).__name__
         said = program.last_line(connection.end())
         if trouble is not None:
-            raise EngineError(f"{self.host.agent}: {' '.join(DIAL)}: {trouble}{said and ': ' + said}")
+            kind = NotInstalled if connection.status == NOT_INSTALLED else EngineError
+            raise kind(f"{self.host.agent}: {' '.join(DIAL)}: {trouble}{said and ': ' + said}")
         return response.status, self._content(response.status, content, fine)
 
     @staticmethod

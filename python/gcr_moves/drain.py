@@ -39,8 +39,9 @@ class Drain(Course):
         return [name for name in self.cluster.hosts if name != self.source.name]
 
     def last_resort(self, task):
-        """A checkpoint. After one that failed everything is tried again: there may be room now."""
-        if not self._checkpoints:
+        """A checkpoint. After one that failed everything is tried again: there may be room now. None of a job in a
+        container, which would stay, and start the program again with its host."""
+        if not self._checkpoints or task.job.container_init:
             return False
         taken = [each for each in task.tries if each.checkpoint]
         if len(taken) >= self.limits.tries:

@@ -14,6 +14,7 @@ RECEIVE = "gcr-migrate.receive"  # annotation: the key of the migration that the
 SOURCE = "gcr-migrate.source"  # label: the container that its job comes from
 
 QUESTION_SECONDS = 120
+NOT_INSTALLED = 127  # status of a shell
 ANONYMOUS = re.compile("[0-9a-f]{64}")  # the name of a volume to which its owner gave none
 
 
@@ -59,7 +60,7 @@ class Container:
     image_name: str
     status: str  # "running", "paused", "exited"
     init: int  # PID of its first process on its host; 0 if it does not run
-    obstacle: str  # why it cannot move, after its name; empty if its engine knows no reason
+    obstacles: tuple  # why it cannot move, after its name; empty if its engine knows no reason
     labels: dict
     recipe: object  # what its engine makes another one from
 
@@ -68,9 +69,9 @@ class Container:
         return self.status == "running" and self.init > 0
 
 
-def first_obstacle(obstacles):
+def those_there(obstacles):
     """Of (whether it is there, its text)."""
-    return next((text for there, text in obstacles if there), "")
+    return tuple(text for there, text in obstacles if there)
 
 
 def anonymous_volumes(mounts):
@@ -91,7 +92,15 @@ class Engine:
         """The container with this name or id; None if there is none."""
         raise NotImplementedError
 
+    def find_by_init(self, pid):
+        """The container whose first process has this PID; None if there is none, or no such engine."""
+        raise NotImplementedError
+
     def has_image(self, image):
+        raise NotImplementedError
+
+    def image_named(self, name):
+        """What a new container would get under this name, by its content; empty if that is not here."""
         raise NotImplementedError
 
     def start_receiver(self, container, key):

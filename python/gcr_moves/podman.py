@@ -2,18 +2,21 @@
 
 import json
 
-from gcr_moves.engines import RECEIVE, SOURCE, Container, Engine, EngineError, anonymous_volumes, first_obstacle
+from gcr_moves.engines import NOT_INSTALLED, RECEIVE, SOURCE, Container, Engine, anonymous_volumes, those_there
 
 STOP_SECONDS = 10  # then podman kills a container that it removes
 NO_SUCH = 1  # status of `podman container exists`
+FAILED = 125  # of any podman
+
+
+def verb_of(command):
+    """Where `run` or `create` is in the command that made a container; None if another command did."""
+    return next((at for at, word in enumerate(command) if word in ("run", "create")), None)
 
 
 def receiving_command(container, key):
     """The command that made a container, for one that receives its job."""
-    words = list(container.recipe)
-    verb = next((at for at, word in enumerate(words) if word in ("run", "create")), None)
-    if verb is None:
-        raise EngineError(f"{container.name} was not made by podman run or create")
+    words, verb = list(container.recipe), verb_of(container.recipe)
     own = [
         ["--annotation", f"{RECEIVE}={key}"],
         ["--label", f"{SOURCE}={container.id}"],
@@ -31,6 +34,7 @@ def receiving_command(container, key):
 
 def container_of(answer):
     its = json.loads(answer)[0]
+    command = tuple(its["Config"].get("CreateCommand") or ())
     volumes = anonymous_volumes(its.get("Mounts"))
     return Container(
         id=its["Id"],
@@ -39,13 +43,14 @@ def container_of(answer):
         image_name=its["ImageName"],
         status=its["State"]["Status"],
         init=int(its["State"]["Pid"]),
-        obstacle=first_obstacle((
+        obstacles=those_there((
             (its["Config"].get("Tty"), "has a terminal, which cannot move"),
             (its.get("Pod"), "shares the namespaces of a pod"),
             (volumes, f"has a volume without a name, whose content would not move: {volumes}"),
+            (verb_of(command) is None, "was not made by podman run or create"),
         )),
         labels=its["Config"].get("Labels") or {},
-        recipe=tuple(its["Config"].get("CreateCommand") or ()),
+        recipe=command,
     )  # fmt: skip
 
 
@@ -61,9 +66,21 @@ class Podman(Engine):
         _, answer = self.host.run("podman", "container", "inspect", name)
         return self.understood(answer, container_of)
 
+    def find_by_init(self, pid):
+        status, answer = self.host.run("podman", "ps", "--format", "json", fine=(0, NOT_INSTALLED))
+        if status == NOT_INSTALLED:
+            return None
+        its = self.understood(answer, lambda said: [each["Id"] for each in json.loads(said) if each["Pid"] == pid])
+        return self.find(its[0]) if its else None
+
     def has_image(self, image):
         status, _ = self.host.run("podman", "image", "exists", image, fine=(0, NO_SUCH))
         return status == 0
+
+    def image_named(self, name):
+        words = ("podman", "image", "inspect", "--format", "{{.Id}}", name)
+        _, image = self.host.run(*words, fine=(0, NO_SUCH, FAILED))
+        return image.strip()
 
     def start_receiver(self, container, key):
         words = receiving_command(container, key)

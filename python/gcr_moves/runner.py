@@ -7,6 +7,7 @@ migration is refused to any other.
 """
 
 import dataclasses
+import functools
 import queue
 import signal
 import threading
@@ -15,11 +16,12 @@ import time
 from gcr_moves import cli as program
 from gcr_moves import text
 from gcr_moves.cluster import at_rest
+from gcr_moves.containers import in_the_way
 from gcr_moves.tasks import State, Way
 
 CHECKPOINT_NAME = "drained"  # of the checkpoint that a drain takes, alone in its directory
-OF_PREFLIGHT = {"--accept", "--allow-slow", "--device-map", "--downtime-limit", "--lanes", "--no-prefill", "--plaintext",
-                "--slurm-job", "--tcp", "--transport"}  # fmt: skip
+OF_PREFLIGHT = {"--accept", "--allow-slow", "--device-map", "--downtime-limit", "--lanes", "--max-layer", "--no-prefill",
+                "--plaintext", "--slurm-job", "--tcp", "--transport"}  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,7 +50,8 @@ def for_preflight(words):
 class Runner:
     """The main thread owns it and all tasks."""
 
-    def __init__(self, cluster, limits, say, migrate_options=(), checkpoint_options=()):
+    def __init__(self, cluster, limits, say, migrate_options=(), checkpoint_options=(), containers=None):
+        """`containers`: a container_jobs.Containers; None: jobs in containers are not moved."""
         self.cluster = cluster
         self.limits = limits
         self.say = say
@@ -56,10 +59,12 @@ class Runner:
         self._options = list(migrate_options)
         self.preflight_options = for_preflight(migrate_options)
         self._checkpoint_options = list(checkpoint_options)
-        # (task, Ended, source_blocks), or (None, a line of a signal handler or None, None)
+        self._containers = containers
+        # What is left to do in the main thread: functions that return the task whose state has changed, or None
         self._ended = queue.SimpleQueue()
         self._moving = {}  # task.job.key and source -> task
         self._migrations = {}  # the same -> Migration, once it has begun
+        self._settling = set()  # keys as above: whose containers are being asked
         self._settled = set()  # ids of migrations that have ended, also where a picture still has them
         self._lock = threading.Lock()  # for _migrations
 
@@ -118,29 +123,44 @@ class Runner:
             ended, source_blocks = self._carry_out(task, destination)
         except program.CliError as error:
             ended, source_blocks = program.Ended(error.status, str(error)), False
-        self._ended.put((task, ended, source_blocks))
+        self._ended.put(functools.partial(self._conclude, task, ended, source_blocks))
 
     def _carry_out(self, task, destination):
-        blockers = self._preflight(task, destination)
+        blockers, moving = self._look(task, destination)
         if blockers:
             at_source = all(finding["host"] == "source" for finding in blockers)
             return program.Ended(program.REFUSED, text.blockers(blockers)), at_source
         with self._lock:
             if self.stopping:
                 return program.Ended(program.CANCELLED, "told to stop"), False
-            migration = self._order(task, destination)
+            migration = self._order(task, destination, moving)
             self._migrations[self._key(task)] = migration
         if self.stopping > 1:
             migration.cancel()
         return migration.wait(), False
 
-    def _preflight(self, task, destination):
+    def preflight(self, task, destination):
+        """The blockers. CliError if they are not known."""
+        return self._look(task, destination)[0]
+
+    def _look(self, task, destination):
+        """The blockers, and the container with which the job would move."""
         if task.way is Way.RESTORE:
-            return []  # the restore begins with it
+            return [], None  # the restore begins with it
         if task.way is Way.CHECKPOINT:
-            return self.cluster.cli.preflight_checkpoint(task.source, task.job.pid, task.checkpoint)
+            return self.cluster.cli.preflight_checkpoint(task.source, task.job.pid, task.checkpoint), None
         options = [*self.preflight_options, *task.options]
-        return self.cluster.cli.preflight(task.source, destination, task.job.pid, options)
+        if not task.job.container_init or self._containers is None:
+            return self.cluster.cli.preflight(task.source, destination, task.job.pid, options), None
+        moving = self._containers.find(task.job, task.source, destination)
+        if moving is None:
+            return [in_the_way("source", f"no engine of {task.source} has its container, whose first process is "
+                               f"{task.job.container_init}")], None  # fmt: skip
+        return moving.preflight(options), moving
+
+    def container_of(self, task):
+        """The name of the container that it is in; empty if it is in none, or that is not known."""
+        return self._containers.name_of(task.job, task.source) if self._containers else ""
 
     def cancel(self, task):
         """What becomes of it then is for the agents to say."""
@@ -149,7 +169,7 @@ class Runner:
         if migration:
             migration.cancel()
 
-    def _order(self, task, destination):
+    def _order(self, task, destination, moving):
         cli, pid = self.cluster.cli, task.job.pid
         if task.way is Way.RESTORE:
             return cli.restore(destination, task.checkpoint, CHECKPOINT_NAME)
@@ -157,7 +177,8 @@ class Runner:
         if task.way is Way.CHECKPOINT:
             options = [*self._checkpoint_options, *same]
             return cli.checkpoint(task.source, pid, task.checkpoint, CHECKPOINT_NAME, options)
-        return cli.migrate(task.source, destination, pid, [*self._options, *task.options, *same])
+        options = [*self._options, *task.options, *same]
+        return moving.order(options) if moving else cli.migrate(task.source, destination, pid, options)
 
     # ---- how it ended ----
 
@@ -165,9 +186,9 @@ class Runner:
         """Waits until a migration has ended, or so long; the tasks whose migrations ended."""
         done = []
         try:
-            done.append(self._conclude(*self._ended.get(timeout=max(seconds, 0.0))))
+            done.append(self._ended.get(timeout=max(seconds, 0.0))())
             while True:
-                done.append(self._conclude(*self._ended.get_nowait()))
+                done.append(self._ended.get_nowait()())
         except queue.Empty:
             pass
         for key, migration in list(self._migrations.items()):
@@ -176,14 +197,14 @@ class Runner:
         return [task for task in done if task is not None]
 
     def _conclude(self, task, ended, source_blocks):
-        if task is None:
-            if ended:
-                self.say(ended)
-            return None
-        now = time.monotonic()
         del self._moving[self._key(task)]
         with self._lock:
             self._migrations.pop(self._key(task), None)
+        return self._judge(task, ended, source_blocks)
+
+    def _judge(self, task, ended, source_blocks=False):
+        now = time.monotonic()
+        task.container = self.container_of(task)
         task.migration_id = ended.migration_id or task.migration_id
         if ended.status == program.DONE:
             task.downtime_ms, task.total_ms = ended.downtime_ms, ended.total_ms
@@ -224,8 +245,40 @@ class Runner:
     # ---- what has to be found out ----
 
     def settle(self, task):
-        """Asks the agents what became of the migration that an unsettled task is in. The agent that
-        restores has both parts."""
+        """Finds out what became of the migration that an unsettled task is in. The task changes now, or at a later
+        wait()."""
+        if self._key(task) in self._settling:
+            return
+        if not task.job.container_init or self._containers is None or not task.destination:
+            self._settle_by_agents(task)
+            return
+        self._settling.add(self._key(task))
+        threading.Thread(target=self._ask_engines, args=(task,), daemon=True).start()
+
+    def _ask_engines(self, task):
+        """In a thread of its own: one of two containers has the job, and the other is removed."""
+        try:
+            moving = self._containers.find(task.job, task.source, task.destination, self.limits.interval_seconds)
+            ended = moving and moving.settle()
+            if ended and ended.status == program.DONE:
+                ended.pid = self._pid_at_destination(task)
+        except program.CliError as error:
+            ended = program.Ended(program.UNKNOWN, str(error))
+        self._ended.put(functools.partial(self._conclude_settling, task, ended))
+
+    def _conclude_settling(self, task, ended):
+        """Without its container the agents tell; returns the task if it is settled."""
+        self._settling.discard(self._key(task))
+        if ended is None:
+            self._settle_by_agents(task)
+        elif ended.status == program.UNKNOWN:
+            task.reason = ended.message
+        else:
+            self._judge(task, ended)
+        return None if task.state is State.UNSETTLED else task
+
+    def _settle_by_agents(self, task):
+        """Asks both agents. The one that restores has both parts."""
         agent = task.destination if task.way is Way.RESTORE else task.source
         try:
             source = self._ask(task, agent, "source")
@@ -315,4 +368,4 @@ class Runner:
         else:
             for migration in list(self._migrations.values()):
                 migration.leave()
-        self._ended.put((None, line, None))
+        self._ended.put(lambda: self.say(line) if line else None)

@@ -20,6 +20,8 @@ def obstacle(job, picture, slurm_jobs):
         return f"Slurm knows no job {number}" if number else "it is in no Slurm job"
     if job.suspended:
         return "it is suspended: no suspended job can move into a Slurm job"
+    if job.container_init:
+        return "it is in a container, and no container can move into a Slurm job"
     trees = sum(other.slurm_job == number for other in picture.jobs)
     if job.slurm_step not in ("batch", "extern"):
         return f"srun has started it, as step {number}.{job.slurm_step}"

@@ -67,6 +67,7 @@ class Task:
     verified: bool = False  # all contents were proven; false if that is not known
     suspended: bool = False  # at the destination
     deaths: int = 0  # of the destination, when it had moved there
+    container: str = ""  # the name of the one that it is in at its source, once that is known
     placeholder: int = 0  # the Slurm job that it waits for, or is moved into, until all is done
     placeholder_since: float = 0.0  # when that was submitted or found
     successor: int = 0  # that job, then

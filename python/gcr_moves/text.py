@@ -42,14 +42,16 @@ def extent(job):
     return f"{vram}{gpus}{processes}"
 
 
-def job_name(job, source=""):
-    """`source`: what names a job that does not run."""
+def job_name(job, source="", container=""):
+    """`source`: what names a job that does not run. `container`: the name of its container, if that is known."""
     owner = f", job {job.slurm_job}" if job.slurm_job else ""
+    if job.container_init:
+        owner += f", {printable(container)}" if container else ", in a container"
     return f"{job.pid or source} ({command(job)}, {printable(job.user)}{owner}, {extent(job)})"
 
 
 def name(task):
-    return job_name(task.job, task.source)
+    return job_name(task.job, task.source, task.container)
 
 
 def place(task):
@@ -115,6 +117,7 @@ def task_json(task):
         "reason": task.reason,
         "destination": task.destination,
         "checkpoint": task.checkpoint,
+        "container": task.container,
         "destination_pid": task.pid,
         "slurm_job": job.slurm_job,
         "slurm_successor": task.successor,

@@ -36,6 +36,9 @@ void add_run(CLI::App& app, Commands& commands, const std::vector<std::string>& 
 /// `gcr-migrate slurm JOBID`: executes `gcr-slurm migrate JOBID`.
 void add_slurm(CLI::App& app, Commands& commands);
 
+/// `gcr-migrate container [preflight] ENGINE:NAME SRC DST`: executes gcr-container.
+void add_container(CLI::App& app, Commands& commands);
+
 /// `gcr-migrate journal`: prints every record of the journals that the paths name, the oldest
 /// journal of a directory first, and any damage. Takes no lock and changes nothing.
 void add_journal(CLI::App& app, Commands& commands);

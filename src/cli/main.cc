@@ -15,6 +15,7 @@ using Words = std::vector<std::string>;
 // Commands whose words CLI11 parses only in part, or not at all.
 constexpr const char* kRun = "run";
 constexpr const char* kSlurm = "slurm";
+constexpr const char* kContainer = "container";
 
 /// Returns whether the option's value is the next word. An option means the same in every command
 /// that has it.
@@ -46,7 +47,7 @@ std::pair<Words, std::size_t> options_ahead(const CLI::App& app, const Words& wo
 /// the words name no command: then they order a migration. kInvalidArgument names an option that
 /// the command does not have.
 Result<CLI::App*> take_command(CLI::App& app, Words& words) {
-  const auto [options, at] = options_ahead(app, words);
+  auto [options, at] = options_ahead(app, words);
   CLI::App* command = nullptr;
   if (at == words.size()) return command;
   for (CLI::App* one : app.get_subcommands({})) {
@@ -54,9 +55,10 @@ Result<CLI::App*> take_command(CLI::App& app, Words& words) {
     if (!one->get_disabled()) command = one;
   }
   if (command == nullptr) return command;
+  // gcr-slurm and gcr-container check theirs.
+  if (command->get_name() == kSlurm || command->get_name() == kContainer) options.clear();
   for (const std::string& option : options) {
-    // gcr-slurm itself checks the options of slurm.
-    if (command->get_name() == kSlurm || command->get_option_no_throw(option) != nullptr) continue;
+    if (command->get_option_no_throw(option) != nullptr) continue;
     return Error(Code::kInvalidArgument, fmt::format("{} has no option {}", command->get_name(),
                                                      control::printable(option)));
   }
@@ -91,6 +93,7 @@ int main(int argc, char** argv) {
   add_store(app, commands);
   add_run(app, commands, after_mark);
   add_slurm(app, commands);
+  add_container(app, commands);
   add_journal(app, commands);
   add_timeline(app, commands);
   add_suspensions(app, commands);

@@ -102,11 +102,12 @@ void describe_slurm(CLI::App& app, MigrateRequest& request) {
       ->check(CLI::Range(1U, 0xfffffff0U));
 }
 
-void describe_receiver(CLI::App& app, MigrateRequest& request) {
+void describe_receiver(CLI::App& app, MigrateRequest& request, bool or_new) {
   describe_container(
       app, [&request]() -> auto& { return *request.mutable_container(); },
       "A container that waits at DST for a job from a container: the PID of its init, as the agent "
-      "at DST sees it, and the key that it waits with");
+      "at DST sees it, and the key that it waits with",
+      or_new);
   describe_max_layer(app, request);
 }
 
@@ -156,7 +157,7 @@ void describe_migrate(CLI::App& app, MigrateLine& line) {
   describe_tcp_and_slow(app, line.request());
   describe_device_map(app, line.request());
   describe_slurm(app, line.request());
-  describe_receiver(app, line.request());
+  describe_receiver(app, line.request(), false);
   describe_output(app, line.order);
   describe_on_commit(app, line.order);
   describe_certificates(app, line.tls);
@@ -181,7 +182,7 @@ CLI::App* describe_preflight(CLI::App& app, MigrateLine& line) {
   describe_downtime_limit(*preflight, line.request());
   describe_device_map(*preflight, line.request());
   describe_slurm(*preflight, line.request());
-  describe_receiver(*preflight, line.request());
+  describe_receiver(*preflight, line.request(), true);
   preflight->add_flag("--json", line.order.json, "Print one JSON object and nothing else");
   describe_certificates(*preflight, line.tls);
   return preflight;

@@ -121,14 +121,15 @@ void describe_gpus(CLI::App& app, google::protobuf::RepeatedPtrField<proto::GpuP
 }
 
 void describe_container(CLI::App& app, std::function<proto::ReceivingContainer&()> message,
-                        const char* text) {
+                        const std::string& text, bool or_new) {
   app.add_option_function<std::string>(
          "--container",
-         [message = std::move(message)](const std::string& given) {
-           message() = parse_container(given);
+         [message = std::move(message), or_new](const std::string& given) {
+           const bool is_new = or_new && given == "new";
+           message() = is_new ? proto::ReceivingContainer() : parse_container(given);
          },
-         text)
-      ->option_text("PID:KEY");
+         text + (or_new ? "; or \"new\": one that will be made" : ""))
+      ->option_text(or_new ? "PID:KEY|new" : "PID:KEY");
 }
 
 void describe_max_layer(CLI::App& app, MigrateRequest& request) {

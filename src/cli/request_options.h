@@ -41,9 +41,10 @@ void describe_compression(CLI::App& app, proto::MigrateRequest& request, const c
 void describe_gpus(CLI::App& app, google::protobuf::RepeatedPtrField<proto::GpuPair>& map,
                    const char* text);
 
-/// Adds --container; `message` gives the message that is filled, if the option is used.
+/// Adds --container; `message` gives the message that is filled, if the option is used. `or_new`:
+/// the option may be "new", for a container that will be made; the message is empty then.
 void describe_container(CLI::App& app, std::function<proto::ReceivingContainer&()> message,
-                        const char* text);
+                        const std::string& text, bool or_new = false);
 
 /// Adds --max-layer.
 void describe_max_layer(CLI::App& app, proto::MigrateRequest& request);

@@ -38,7 +38,11 @@ constexpr const char* kSlurmDescription =
     "gcr-migrate slurm JOBID [OPTION...]: move a Slurm job, like gcr-slurm migrate, which "
     "has more options";
 
-constexpr const char* kSlurmProgram = "gcr-slurm";
+constexpr const char* kContainerDescription =
+    "gcr-migrate container [preflight] CONTAINER SRC DST [OPTION...]: move the job of a container, "
+    "such as podman:NAME, into one of another host, or list what prevents that, like "
+    "gcr-container, which has more options";
+
 constexpr const char* kLibrary = "libgcr-preload.so";
 constexpr const char* kSupervisor = "gcr-supervisor";
 constexpr const char* kSeparators = ": ";  // of LD_PRELOAD
@@ -255,17 +259,38 @@ ExitCode start(const RunOptions& options, const std::vector<std::string>& comman
   return options.output.empty() ? become(command) : supervise(options, command);
 }
 
-/// Executes gcr-slurm from this program's directory or PATH; it calls this program again.
-ExitCode move_slurm_job(const std::vector<std::string>& words) {
+/// Executes one of our scripts from this program's directory or PATH; it calls this program again.
+ExitCode become_script(const char* name, const std::vector<std::string>& words) {
   const auto own = executable_path();
   if (!own) return fail(ExitCode::kRunOwnFailure, own.error().message());
   ::setenv("GCR_CLI", own->c_str(), 0);
-  const auto neighbour = own->parent_path() / kSlurmProgram;
+  const auto neighbour = own->parent_path() / name;
   std::error_code ignored;
-  std::vector<std::string> command{
-      std::filesystem::exists(neighbour, ignored) ? neighbour.string() : kSlurmProgram, "migrate"};
+  std::vector<std::string> command{std::filesystem::exists(neighbour, ignored) ? neighbour.string()
+                                                                               : name};
   command.insert(command.end(), words.begin(), words.end());
   return become(command);
+}
+
+ExitCode move_slurm_job(std::vector<std::string> words) {
+  words.insert(words.begin(), "migrate");
+  return become_script("gcr-slurm", words);
+}
+
+/// The verb of gcr-container may follow options that came before the command; ENGINE:NAME comes
+/// after it.
+ExitCode move_container(std::vector<std::string> words) {
+  const auto verb = std::ranges::find_if(
+      words, [](const std::string& word) { return word == "migrate" || word == "preflight"; });
+  const auto name = std::ranges::find_if(words, [](const std::string& word) {
+    return !word.starts_with('-') && word.find(':') != word.npos;
+  });
+  if (verb < name) {
+    std::rotate(words.begin(), verb, std::next(verb));
+  } else {
+    words.insert(words.begin(), "migrate");
+  }
+  return become_script("gcr-container", words);
 }
 
 }  // namespace
@@ -292,6 +317,12 @@ void add_slurm(CLI::App& app, Commands& commands) {
   CLI::App* slurm = app.add_subcommand("slurm", kSlurmDescription);
   slurm->prefix_command();
   commands[slurm] = [slurm] { return move_slurm_job(slurm->remaining()); };
+}
+
+void add_container(CLI::App& app, Commands& commands) {
+  CLI::App* container = app.add_subcommand("container", kContainerDescription);
+  container->prefix_command();
+  commands[container] = [container] { return move_container(container->remaining()); };
 }
 
 }  // namespace gcr::cli

@@ -137,6 +137,10 @@ class Refusals(Case):
         ran = subprocess.run(self.hosts.on("a", self.hosts.env["GCR_CLI"], "preflight", *alone, "--json"),
                              capture_output=True, text=True, check=False)  # fmt: skip
         self.assertIn("container", {each["id"] for each in json.loads(ran.stdout)["findings"]})
+        ran = subprocess.run(
+            self.hosts.on("a", self.hosts.env["GCR_CLI"], "preflight", *alone, "--container", "new", "--json"),
+            capture_output=True, text=True, check=False)  # fmt: skip
+        self.assertEqual((ran.returncode, json.loads(ran.stdout)["ready"]), (0, True), ran.stdout)
         outside = self.hosts.start_ticker("a")
         ran, _ = self.hosts.migrate(source, target, pid=outside.copies()[0])
         self.assertEqual(ran.returncode, REFUSED, ran.stderr)

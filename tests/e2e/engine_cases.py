@@ -90,6 +90,26 @@ class Case(unittest.TestCase):
         self.assertEqual(self.hosts.states("b"), before)
 
 
+class Drains(Case):
+    def test_drain_moves_a_container_and_a_plain_job(self):
+        self.start("--memory", MEMORY_BYTES, "--tmpfs", "/mnt")
+        plain = self.hosts.start_ticker("a")
+        follower = self.follow("a")
+        status, report, said = self.hosts.moves(
+            "drain", self.hosts.address("a"), "--to", self.hosts.address("b"), "--shell", " ".join(self.hosts.shell))
+        self.assertEqual(status, DONE, said)
+        outcomes = {(each["container"], each["outcome"]) for each in report["processes"]}
+        self.assertEqual(outcomes, {(f"{self.hosts.ENGINE}:{NAME}", "moved"), ("", "moved")})
+        self.assertTrue(all(each["verified"] for each in report["processes"]), report)
+        lines = follower.communicate(timeout=HANGS_S)[0].splitlines()
+        self.wait_for_progress("b")
+        self.assert_only_at("b", "a")
+        self.assertEqual(complaint(lines + self.hosts.lines("b", NAME)), "")
+        plain.wait_for_progress()
+        self.assertEqual((plain.complaint(), len(plain.copies())), ("", 1))
+        self.assertEqual(self.hosts.processes("a"), set())
+
+
 class Deaths(Case):
     """gcr-container is killed, and the command is given again."""
 

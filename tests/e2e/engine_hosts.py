@@ -4,6 +4,7 @@ Their image has this machine's C library and a few programs. The sample programs
 """
 
 import json
+import os
 import pathlib
 import re
 import shutil
@@ -132,12 +133,26 @@ class EngineHosts(Hosts):
     def lines(self, host, name):
         return self.engine(host, "logs", name).stdout.splitlines()
 
+    def container_words(self, name, source, target, shell=None):
+        """For gcr-container."""
+        return [f"{self.ENGINE}:{name}", self.address(source), self.address(target), "--json",
+                "--shell", " ".join(shell or self.shell), *self.env["GCR_TLS"].split()]  # fmt: skip
+
+    def preflight(self, name, source, target):
+        """By `gcr-migrate container`, which finds gcr-container in the path: the finished command, and its answer."""
+        wrapper = self.folder / "bin" / "gcr-container"
+        if not wrapper.exists():
+            wrapper.parent.mkdir()
+            wrapper.symlink_to(ROOT / "scripts/container")
+        command = self.on("a", f"PATH={wrapper.parent}:{os.environ['PATH']}", self.env["GCR_CLI"], "container",
+                          "preflight", *self.container_words(name, source, target))  # fmt: skip
+        ran = subprocess.run(command, capture_output=True, text=True, check=False, timeout=HANGS_S)
+        return ran, json.loads(ran.stdout) if ran.stdout else {}
+
     def move_command(self, name, source, target, *words, shell=None):
         """gcr-container, on host a."""
-        return self.on(
-            "a", ROOT / "scripts/container", "migrate", f"{self.ENGINE}:{name}", self.address(source),
-            self.address(target), "--json", "--shell", " ".join(shell or self.shell), *self.env["GCR_TLS"].split(),
-            "--cli", self.env["GCR_CLI"], *words)
+        return self.on("a", ROOT / "scripts/container", "migrate", *self.container_words(name, source, target, shell),
+                       "--cli", self.env["GCR_CLI"], *words)  # fmt: skip
 
     def move(self, name, source, target, **options):
         """The finished command, and its report."""

@@ -13,7 +13,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 
 import engine_cases  # noqa: E402
 from containers import complaint  # noqa: E402
-from engine_cases import NAME  # noqa: E402
+from engine_cases import DONE, NAME, REFUSED  # noqa: E402
 from engine_hosts import IMAGE  # noqa: E402
 from podman_hosts import PodmanHosts  # noqa: E402
 
@@ -25,6 +25,10 @@ class Moves(engine_cases.Case):
 
     def test_container_goes_to_and_fro_under_its_engines(self):
         self.go_to_and_fro(MOVES)
+
+
+class Drains(engine_cases.Drains):
+    HOSTS = PodmanHosts
 
 
 class Refusals(engine_cases.Case):
@@ -46,6 +50,8 @@ class Refusals(engine_cases.Case):
 
     def test_places_where_it_cannot_go(self):
         self.start()
+        ran, answer = self.hosts.preflight(NAME, "a", "b")
+        self.assertEqual((ran.returncode, answer.get("ready")), (DONE, True), ran.stdout + ran.stderr)
         self.hosts.start_container("b", NAME)
         self.refuse("has a container job, which does not wait for this one")
         self.hosts.engine("b", *self.hosts.REMOVE, NAME)
@@ -55,6 +61,9 @@ class Refusals(engine_cases.Case):
         self.refuse("is another image")
         self.hosts.engine("b", "rmi", "--all", "--force")
         self.refuse("does not have the image")
+        ran, answer = self.hosts.preflight(NAME, "a", "b")
+        self.assertEqual((ran.returncode, answer["ready"]), (REFUSED, False), ran.stderr)
+        self.assertIn("does not have the image", answer["findings"][0]["found"])
         self.wait_for_progress("a")
         self.assertEqual(complaint(self.hosts.lines("a", NAME)), "")
 

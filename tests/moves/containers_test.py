@@ -1,131 +1,348 @@
 #!/usr/bin/env python3
-"""What gcr-container does with two engines, which exist in memory."""
+"""Jobs that move with their containers, between hosts and engines that exist in memory."""
 
+import argparse
 import dataclasses
+import importlib.machinery
+import importlib.util
 import pathlib
 import sys
+import threading
 import unittest
+import unittest.mock
 
 sys.dont_write_bytecode = True
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "python"))
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "python"))
 
 # pylint: disable=wrong-import-position
-from gcr_moves import cli as program  # noqa: E402
-from gcr_moves import containers, engines  # noqa: E402
+from fake_cluster import FakeCluster, blocker  # noqa: E402
+from fake_engines import FakeEngines  # noqa: E402
+from gcr_moves import cli, container_jobs, engines, plan, text  # noqa: E402
+from gcr_moves.cluster import Cluster, parse  # noqa: E402
+from gcr_moves.containers import Move, Refused  # noqa: E402
+from gcr_moves.drain import Drain  # noqa: E402
+from gcr_moves.rebalance import Rebalance  # noqa: E402
+from gcr_moves.runner import Limits, Runner  # noqa: E402
 
-HERE = engines.Container(id="1" * 64, name="train", image="sha256:" + "a" * 64, image_name="train:1", status="running",
-                         init=10, obstacle="", labels={}, recipe=None)  # fmt: skip
-
-
-class FakeEngine(engines.Engine):
-    """`names`: of inits, by PID."""
-
-    IMAGE_BY = "a courier"
-
-    def __init__(self, agent, *present, images=(HERE.image,)):
-        super().__init__(engines.Host(agent, ["false"]))
-        self.containers = list(present)
-        self.names = {each.init: containers.WITH_JOB for each in present}
-        self.images = images
-
-    def find(self, name):
-        return next((each for each in self.containers if name in (each.id, each.name)), None)
-
-    def has_image(self, image):
-        return image in self.images
-
-    def start_receiver(self, container, key):
-        made = dataclasses.replace(container, id="2" * 64, init=20, labels={engines.SOURCE: container.id})
-        self.containers.append(made)
-        self.names[made.init] = containers.RECEIVING
-        return made
-
-    def remove(self, container):
-        self.containers = [each for each in self.containers if each.id != container.id]
-
-    def name_of_init(self, container):
-        return self.names[container.init]
-
-    def children_of_init(self, container):
-        return {11}
+SHELL = ["shell", "%h"]
 
 
-class FakeCli:
-    """`course`: changes the engines as a migration does, and returns how it ended."""
-
-    def __init__(self, course):
-        self.wait = course
-
-    def host(self, _):
-        return {"jobs": [{"container_init": HERE.init, "pid": 11, "migration_id": ""}], "migrations": []}
-
-    def migrate(self, *_):
-        return self
-
-
-class Moves(unittest.TestCase):
+class Fixture(unittest.TestCase):
     def setUp(self):
-        self.source, self.destination = FakeEngine("a", HERE), FakeEngine("b")
+        self.fake = FakeCluster()
+        for name in ("src", "one", "two"):
+            self.fake.add_host(name)
+        self.engines = FakeEngines(self.fake)
+        known = unittest.mock.patch.dict(container_jobs.ENGINES, {"fake": self.engines}, clear=True)
+        known.start()
+        self.addCleanup(known.stop)
+        self.said = []
 
-    def move(self, course, name="train"):
-        return containers.Move(FakeCli(course), self.source, self.destination, lambda _: None, 60).run(name)
+    def make(self, kind, *arguments, **limits):
+        quick = {"pause_seconds": 0.02, "interval_seconds": 0.02, "patience_seconds": 0.5, "tries": 2}
+        limits = Limits(**{**quick, **limits})
+        cluster = Cluster(self.fake, self.fake.hosts, ask_again_seconds=0.02)
+        cluster.look()
+        containers = container_jobs.Containers(self.fake, SHELL, self.said.append, limits.patience_seconds)
+        runner = Runner(cluster, limits, self.said.append, containers=containers)
+        return kind(cluster, runner, self.said.append, *arguments)
+
+    def drain(self, **limits):
+        drain = self.make(Drain, "src", **limits)
+        drain.run()
+        return drain
+
+    def states(self, course):
+        return sorted(task.state.value for task in course.tasks)
+
+    def move(self, destination="one"):
+        here, there = (self.engines(engines.Host(agent, SHELL)) for agent in ("src", destination))
+        return Move(self.fake, here, there, self.said.append, 60)
+
+
+class Moves(Fixture):
+    """What gcr-container does with two engines."""
+
+    def setUp(self):
+        super().setUp()
+        self.pid = self.engines.add_container("src", "train", 9)
+        self.container = self.engines.containers["src"][0]
 
     def assert_at(self, *, source, destination):
-        self.assertEqual(len(self.source.containers), source)
-        self.assertEqual(len(self.destination.containers), destination)
+        self.assertEqual(len(self.engines.names("src")), source)
+        self.assertEqual(len(self.engines.names("one")), destination)
 
-    def arrive(self):
-        self.source.names[10], self.destination.names[20] = containers.MOVED, containers.WITH_JOB
-        return program.Ended(program.DONE)
+    def make_receiver(self):
+        """Of an earlier run."""
+        return self.engines.make("one", "train", {engines.SOURCE: self.container.id, engines.RECEIVE: "key"})
+
+    def arrive(self, receiver):
+        self.fake.move("src", "one", self.pid, ["--container", f"{receiver.init}:key"])
 
     def test_container_that_was_left_is_removed(self):
-        self.assertEqual(self.move(self.arrive).status, program.DONE)
+        self.assertEqual(self.move().run("train").status, cli.DONE)
         self.assert_at(source=0, destination=1)
 
     def test_container_stays_if_the_migration_fails(self):
-        self.assertEqual(self.move(lambda: program.Ended(program.FAILED, "no")).message, "no")
+        self.fake.outcomes[self.pid] = [(cli.FAILED, "no")]
+        self.assertEqual(self.move().run("train").message, "no")
         self.assert_at(source=1, destination=0)
 
     def test_no_receiver_stays_if_the_program_ends_before_it_moves(self):
-        def end(*left):
-            self.source.containers = list(left)
-            return program.Ended(program.FAILED, "it has ended")
+        for left in ((), (dataclasses.replace(self.container, status="exited", init=0),)):  # with --rm and without
+            self.engines.containers["src"][:] = [self.container]
 
-        for left in ((), (dataclasses.replace(HERE, status="exited", init=0),)):  # with --rm and without
-            self.setUp()
-            outcome = self.move(lambda left=left: end(*left))
-            self.assertEqual((outcome.status, outcome.message), (program.FAILED, "it has ended"))
+            def end(*_, left=left):
+                self.engines.containers["src"][:] = left
+                return cli.FAILED, "it has ended"
+
+            self.fake.outcome_of = end
+            outcome = self.move().run("train")
+            self.assertEqual((outcome.status, outcome.message), (cli.FAILED, "it has ended"))
             self.assert_at(source=len(left), destination=0)
 
     def test_receiver_of_an_earlier_run_is_found_by_the_id_of_its_source_too(self):
-        self.destination.start_receiver(HERE, "")
-        self.arrive()
-        self.assertEqual(self.move(self.fail, HERE.id).status, program.DONE)
-        self.assert_at(source=0, destination=1)
+        for finish in (lambda move: move.run(self.container.id), lambda move: move.settle(self.container.id)):
+            self.setUp()
+            self.arrive(self.make_receiver())
+            self.assertEqual(finish(self.move()).status, cli.DONE)
+            self.assert_at(source=0, destination=1)
+            self.assertEqual(self.engines.started, [])
 
     def test_receiver_stays_as_long_as_a_migration_of_an_earlier_run_has_the_job(self):
-        self.destination.start_receiver(HERE, "")
-        answers = [{"jobs": [], "migrations": [{"members": [11, 12]}]}] * 2
+        receiver = self.make_receiver()
+        answers = [{"jobs": [], "migrations": [{"members": [self.pid, self.pid + 1]}]}] * 2
 
         def answer(_):  # the job arrives while the last one is given
             if len(answers) == 1:
-                self.arrive()
+                self.arrive(receiver)
             return answers.pop()
 
-        cli = FakeCli(self.fail)
-        cli.host = answer
-        moving = containers.Move(cli, self.source, self.destination, lambda _: None, 60)
-        self.assertEqual(moving.run("train").status, program.DONE)
+        self.fake.host = answer
+        self.assertEqual(self.move().run("train").status, cli.DONE)
         self.assert_at(source=0, destination=1)
+        self.assertEqual(self.engines.started, [])
 
     def test_container_without_its_image_or_with_an_obstacle_is_refused(self):
-        self.destination.images = ()
-        with self.assertRaisesRegex(containers.Refused, r"train:1 \(aaaaaaaaaaaa\): a courier brings it there"):
-            self.move(self.fail)
-        self.source.containers = [dataclasses.replace(HERE, obstacle="has a terminal")]
-        with self.assertRaisesRegex(containers.Refused, "train has a terminal"):
-            self.move(self.fail)
+        self.engines.images["one"].clear()
+        with self.assertRaisesRegex(Refused, rf"app \({'1' * 12}\): a courier brings it there"):
+            self.move().run("train")
+        self.engines.containers["src"][:] = [dataclasses.replace(self.container, obstacles=("has a terminal",))]
+        with self.assertRaisesRegex(Refused, "train has a terminal"):
+            self.move().run("train")
         self.assert_at(source=1, destination=0)
+        self.assertEqual(self.fake.started, [])
+
+
+class Draining(Fixture):
+    def test_container_moves_with_its_job_and_others_without(self):
+        self.engines.add_container("src", "train", 9)
+        self.fake.add_job("src", 5)
+        drain = self.drain()
+        self.assertEqual((drain.status(), self.states(drain)), (cli.DONE, ["moved", "moved"]))
+        goal = drain.tasks[0].destination
+        self.assertEqual((self.engines.names("src"), self.engines.names(goal)), ([], ["train"]))
+        told = text.task_json(drain.tasks[0])
+        self.assertEqual((told["container"], told["destination_pid"]), ("fake:train", drain.tasks[0].pid))
+        self.assertEqual(text.task_json(drain.tasks[1])["container"], "")
+        self.assertIn("alice, fake:train, 9.0 GiB", text.name(drain.tasks[0]))
+
+    def test_no_shell_is_needed_without_containers(self):
+        self.fake.add_job("src", 5)
+        self.assertEqual(self.drain().status(), cli.DONE)
+        self.assertEqual(self.engines.asked, set())
+
+    def test_limits_hold_for_containers(self):
+        for number in range(6):
+            self.engines.add_container("src", f"train{number}", 1)
+        self.assertEqual(self.drain(total=2).status(), cli.DONE)
+        self.assertLessEqual(self.fake.most_under_way, 2)
+        self.assertEqual(self.engines.names("src"), [])
+
+    def test_container_that_no_engine_has_stays_with_the_reason(self):
+        self.engines.add_container("src", "train", 9)
+        self.engines.containers["src"].clear()
+        drain = self.drain()
+        self.assertEqual((drain.status(), self.states(drain)), (cli.FAILED, ["left"]))
+        self.assertIn("no engine of src has its container", drain.tasks[0].reason)
+        self.assertEqual(len(drain.tasks[0].tries), 2)  # no other destination would help
+
+    def test_refused_container_stays_with_the_reason(self):
+        self.engines.add_container("src", "train", 9, obstacles=("has a terminal",))
+        drain = self.drain()
+        self.assertEqual((drain.status(), self.states(drain)), (cli.FAILED, ["left"]))
+        self.assertIn("train has a terminal [engine]", drain.tasks[0].reason)
+        self.assertEqual((self.engines.names("src"), self.engines.started), (["train"], []))
+
+    def test_host_without_the_image_is_not_tried(self):
+        self.engines.add_container("src", "train", 9)
+        self.engines.images["one"].clear()
+        drain = self.drain()
+        self.assertEqual(self.states(drain), ["moved"])
+        self.assertEqual(self.engines.started, [("two", "train")])
+
+    def test_shell_that_does_not_answer_leaves_it_where_it_is(self):
+        self.engines.add_container("src", "train", 9)
+        self.engines.silent.add("src")
+        drain = self.drain()
+        self.assertEqual((drain.status(), self.states(drain)), (cli.FAILED, ["left"]))
+        self.assertIn("the shell does not answer", drain.tasks[0].reason)
+
+    def test_failed_migration_leaves_no_receiving_container(self):
+        pid = self.engines.add_container("src", "train", 9)
+        self.fake.outcomes[pid] = [(cli.FAILED, "the link broke")] * 9
+        drain = self.drain()
+        self.assertEqual((drain.status(), self.states(drain)), (cli.FAILED, ["left"]))
+        self.assertEqual(drain.tasks[0].reason, "the link broke")
+        self.assertEqual([self.engines.names(host) for host in ("src", "one", "two")], [["train"], [], []])
+
+    def test_dry_run_asks_the_engines_and_changes_nothing(self):
+        self.engines.add_container("src", "train", 9)
+        self.engines.add_container("src", "shell", 5, obstacles=("has a terminal",))
+        loader = importlib.machinery.SourceFileLoader("drain", str(ROOT / "scripts" / "drain"))
+        script = importlib.util.module_from_spec(importlib.util.spec_from_loader("drain", loader))
+        loader.exec_module(script)
+        drain = self.make(Drain, "src")
+        options = argparse.Namespace(slurm=False, host="src", to=["one", "two"], else_checkpoint="")
+        self.assertEqual(script.dry_run(drain, options), cli.FAILED)
+        told = {(task.container, task.state.value) for task in drain.tasks}
+        self.assertEqual(told, {("fake:train", "moved"), ("fake:shell", "left")})
+        self.assertEqual((self.engines.started, self.fake.started), ([], []))
+
+    def test_second_signal_cancels_and_the_container_stays(self):
+        self.engines.add_container("src", "train", 9)
+        self.fake.hold = True
+        drain = self.make(Drain, "src")
+        original = self.fake.migrate
+
+        def migrate(*arguments):
+            threading.Timer(0.01, tell).start()
+            return original(*arguments)
+
+        def tell():
+            drain.runner._told_to_stop()  # pylint: disable=protected-access
+            drain.runner._told_to_stop()  # pylint: disable=protected-access
+
+        self.fake.migrate = migrate
+        drain.run()
+        self.assertEqual((drain.status(), self.states(drain)), (cli.CANCELLED, ["waiting"]))
+        self.assertEqual([self.engines.names(host) for host in ("src", "one", "two")], [["train"], [], []])
+
+    def test_move_of_a_killed_drain_is_finished(self):
+        pid = self.engines.add_container("src", "train", 9)
+        container = self.engines.containers["src"][0]
+        receiver = self.engines.make("two", "train", {engines.SOURCE: container.id, engines.RECEIVE: "key"})
+        job = self.fake.hosts["src"]["jobs"][0]
+        job["migration_id"] = "earlier"
+        self.fake.hosts["src"]["migrations"].append({
+            "migration_id": "earlier", "peer": "two:7411", "phase": "copy", "state": "copying", "members": [pid],
+            "operator_needed": False,
+        })  # fmt: skip
+        drain = self.make(Drain, "src", patience_seconds=30)
+
+        def commit():
+            job["migration_id"] = ""
+            self.fake.move("src", "two", pid, ["--container", f"{receiver.init}:key"])
+
+        threading.Timer(0.3, commit).start()
+        drain.run()
+        self.assertEqual((drain.status(), self.states(drain)), (cli.DONE, ["moved"]))
+        self.assertEqual(drain.tasks[0].destination, "two")
+        self.assertEqual((self.engines.names("src"), self.engines.names("two")), ([], ["train"]))
+        self.assertEqual(self.engines.started, [])
+
+    def test_outcome_is_asked_of_the_engines_once_they_answer(self):
+        self.engines.add_container("src", "train", 9)
+        original = self.fake.move
+
+        def move(*arguments):
+            self.engines.silent.add("src")
+            return original(*arguments)
+
+        self.fake.move = move
+        drain = self.make(Drain, "src", patience_seconds=1)
+
+        def say(line):
+            if "not settled" in line:
+                self.engines.silent.clear()
+
+        drain.runner.say = say
+        drain.run()
+        self.assertEqual((drain.status(), self.states(drain)), (cli.DONE, ["moved"]))
+        self.assertEqual(self.engines.names("src"), [])
+
+
+    def test_no_checkpoint_is_taken_of_a_container(self):
+        self.engines.add_container("src", "train", 9, obstacles=("has a terminal",))
+        drain = self.make(Drain, "src", "/checkpoints")
+        drain.run()
+        self.assertEqual(self.states(drain), ["left"])
+        self.assertEqual((self.fake.checkpointed, self.engines.names("src")), ([], ["train"]))
+
+
+class Rebalancing(Fixture):
+    def test_container_goes_where_the_plan_says(self):
+        self.engines.add_container("src", "train", 40)
+        self.engines.add_container("src", "serve", 30)
+        pictures = {name: parse(self.fake.host(name)) for name in ("src", "one")}
+        moves, _ = plan.balance(pictures, 0.01)
+        course = self.make(Rebalance, moves)
+        course.run()
+        self.assertEqual((course.status(), self.states(course)), (cli.DONE, ["moved"]))
+        self.assertEqual(self.engines.started, [("one", "serve")])
+        self.assertEqual(self.engines.names("src"), ["train"])
+
+
+class Finding(Fixture):
+    def test_engine_that_fails_matters_only_if_no_other_has_the_container(self):
+        self.engines.add_container("src", "train", 9)
+        container = self.engines.containers["src"][0]
+        host, broken = engines.Host("src", SHELL), FakeEngines(self.fake)
+        broken.silent.add("src")
+        known = {"broken": broken, "fake": self.engines}
+        with unittest.mock.patch.dict(container_jobs.ENGINES, known, clear=True):
+            self.assertEqual(container_jobs.find_by_init(host, container.init), ("fake", container))
+            with self.assertRaisesRegex(engines.EngineError, "does not answer"):
+                container_jobs.find_by_init(host, 1)
+        self.assertIsNone(container_jobs.find_by_init(host, 1))
+
+
+class Preflight(Fixture):
+    def found(self, name="train"):
+        findings = self.move().preflight(name)
+        self.assertEqual(self.engines.started, [])
+        return [(each["host"], each["found"]) for each in findings]
+
+    def test_nothing_is_in_the_way_of_a_good_container(self):
+        self.engines.add_container("src", "train", 9)
+        self.assertEqual(self.found(), [])
+
+    def test_all_obstacles_are_reported_together(self):
+        pid = self.engines.add_container("src", "train", 9, obstacles=("has a terminal", "is in a pod"))
+        self.engines.make("one", "train", {})
+        self.engines.images["one"].clear()
+        self.fake.blockers[(pid, "one")] = [blocker("destination")]
+        self.assertEqual(self.found(), [
+            ("source", "train has a terminal"),
+            ("source", "train is in a pod"),
+            ("destination", "one has a container train, which does not wait for this one"),
+            ("destination", f"one does not have the image app ({'1' * 12}): a courier brings it there"),
+            ("destination", "something"),
+        ])  # fmt: skip
+
+    def test_image_of_the_same_name_is_compared_by_content(self):
+        self.engines.add_container("src", "train", 9)
+        self.engines.images["one"] = {"kept": "1" * 64, "app": "2" * 64}
+        self.assertEqual(self.found(), [("destination", f"app at one is another image: {'2' * 12}, not {'1' * 12}")])
+
+    def test_absent_stopped_and_moving_ones_are_told_apart(self):
+        self.assertEqual(self.found(), [("source", "src has no container train")])
+        self.engines.make("src", "train", {}, status="exited", init=0)
+        self.assertEqual(self.found(), [("source", "train is exited, not running")])
+        self.engines.add_container("src", "busy", 9)
+        self.fake.hosts["src"]["jobs"][0]["migration_id"] = "other"
+        self.assertEqual(self.found("busy"), [("source", "the job of busy is in a migration already: other")])
 
 
 if __name__ == "__main__":

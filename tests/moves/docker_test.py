@@ -15,6 +15,8 @@ from gcr_moves import docker, engines  # noqa: E402
 
 ID = "af016242f267435cfde342c3940c1740dc3c40d51487f6e42e104d3c8c70da3a"
 KEY = "0123456789abcdef0123456789abcdef"
+OTHER = ID[::-1]
+GROUPS = f"2:memory:/docker/{OTHER}/docker/{ID}\n0::/system.slice/docker-{ID}.scope"
 VOLUME = {"Type": "volume", "Name": ID, "Destination": "/data"}
 # Of docker 20.10.24, with what matters here.
 INSPECTED = {
@@ -39,10 +41,13 @@ INSPECTED = {
         "bridge": {"IPAMConfig": None, "Aliases": None, "DriverOpts": None, "IPAddress": "172.17.0.2"},
     }},
 }  # fmt: skip
-# Answers on the socket that is its standard input, as a docker of VERSION.
+# The shell of a host. There a docker of VERSION answers on the socket that is its standard input.
 SERVER = """
-VERSION = "{}"
-import http.server, json, socket
+VERSION, GROUPS, CONTAINERS = {!r}, {!r}, {!r}
+import http.server, json, socket, sys
+if sys.argv[1].startswith("cat /proc/"):
+    print(GROUPS)
+    sys.exit(0 if GROUPS else 1)
 class Handler(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     log_message = lambda *_: None
@@ -54,7 +59,10 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(content)
     def do_GET(self):
-        if "absent" in self.path:
+        name = self.path.split("/")[-2]
+        if name in CONTAINERS:
+            self.answer(200, json.dumps(CONTAINERS[name]).encode())
+        elif "absent" in name or len(name) == 64:
             self.answer(404, b'{{"message": "No such thing"}}')
         else:
             self.answer(200, b"OK" if self.path == "/_ping" else b'{{"no": "container"}}')
@@ -117,7 +125,7 @@ class Requests(unittest.TestCase):
 class Refusals(unittest.TestCase):
     def test_container_of_the_common_kind_can_move(self):
         container = docker.container_of(INSPECTED)
-        self.assertEqual((container.name, container.obstacle, container.running), ("train", "", True))
+        self.assertEqual((container.name, container.obstacles, container.running), ("train", (), True))
         self.assertFalse(docker.container_of(inspected("State", Status="paused")).running)
 
     def test_container_that_cannot_move_is_refused_with_the_reason(self):
@@ -134,7 +142,8 @@ class Refusals(unittest.TestCase):
             ("would not move: /data", inspected(Mounts=[VOLUME])),
         ):
             with self.subTest(words):
-                self.assertIn(words, docker.container_of(its).obstacle)
+                (obstacle,) = docker.container_of(its).obstacles
+                self.assertIn(words, obstacle)
 
 
 class Questions(unittest.TestCase):
@@ -143,8 +152,8 @@ class Questions(unittest.TestCase):
     def docker(self, *command):
         return docker.Docker(engines.Host("b:7443", list(command)))
 
-    def server(self, version="1.41"):
-        return self.docker(sys.executable, "-c", SERVER.format(version))
+    def server(self, version="1.41", groups=GROUPS):
+        return self.docker(sys.executable, "-c", SERVER.format(version, groups, {ID: INSPECTED}))
 
     def assert_fails(self, reason, ask):
         with self.assertRaisesRegex(engines.EngineError, reason):
@@ -167,6 +176,24 @@ class Questions(unittest.TestCase):
         self.assert_fails("cannot connect", lambda: unreachable.find("a"))
         self.assert_fails("welcome", lambda: self.docker("echo", "welcome").find("a"))
         self.assert_fails("No such file", lambda: self.docker("/nonexistent").find("a"))
+
+    def test_container_is_found_by_its_first_process(self):
+        pid = INSPECTED["State"]["Pid"]
+        self.assertEqual(self.server().find_by_init(pid).id, ID)
+        self.assertIsNone(self.server().find_by_init(pid + 1))  # another process of it
+        self.assertIsNone(self.server(groups="0::/user.slice").find_by_init(pid))
+        self.assertIsNone(self.server(groups="").find_by_init(pid))  # there is no such process
+
+    def test_absent_engine_has_none_and_a_failing_one_is_an_error(self):
+        def host_whose_docker_ends_with(status):
+            return self.docker("sh", "-c", f'case $0 in cat*) echo "{GROUPS}";; *) exit {status};; esac')
+
+        self.assertIsNone(host_whose_docker_ends_with(127).find_by_init(1))
+        self.assert_fails("dial-stdio", lambda: host_whose_docker_ends_with(1).find_by_init(1))
+
+    def test_image_is_named_by_its_content(self):
+        self.assertEqual(self.server().image_named("absent"), "")
+        self.assertEqual(self.server().image_named(ID), ID)
 
     def test_names_stay_one_part_of_a_path(self):
         self.assertEqual(docker.quoted("a/../b?c #"), "a%2F..%2Fb%3Fc%20%23")

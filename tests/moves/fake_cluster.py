@@ -87,7 +87,8 @@ class FakeCluster:
             "migration_id": "",
             "gpus": [{"uuid": f"{host}-{gpu}", "vram_bytes": int(size_gib * GIB)} for gpu in gpus],
             "processes": 1 + len(gpus), "gpu_processes": len(gpus),
-            "slurm_job": 0, "slurm_step": "", "slurm_parent": "", **fields,
+            "slurm_job": 0, "slurm_step": "", "slurm_parent": "", "container_init": 0,
+            **fields,
         })  # fmt: skip
         return self._next_pid
 
@@ -139,7 +140,9 @@ class FakeCluster:
             gpus = [{**use, "uuid": places.get(use["uuid"], f"{destination}-{n}")}
                     for n, use in enumerate(job["gpus"])]  # fmt: skip
             slurm_job = int(given.get("--slurm-job", job["slurm_job"]))
-            self._put(destination, {**job, "pid": self._next_pid, "gpus": gpus, "slurm_job": slurm_job})
+            init = int(given.get("--container", "0:").split(":")[0])
+            self._put(destination, {**job, "pid": self._next_pid, "gpus": gpus, "slurm_job": slurm_job,
+                                    "container_init": init})  # fmt: skip
             if suspended:
                 self._take_over(destination, self._next_pid)
             return self._next_pid
@@ -175,9 +178,11 @@ class FakeCluster:
             raise cli.CliError(cli.REFUSED, "this agent knows no such migration")
         return {part["role"]: part for part in self.verdicts[migration_id].get(agent, [])}
 
-    def preflight(self, source, destination, pid, _options=()):
+    def findings(self, source, destination, pid, _options=()):
         self._answering(source)
         return self.blockers.get((pid, destination), self.blockers.get(pid, []))
+
+    preflight = findings
 
     def migrate(self, source, destination, pid, options=()):
         self.started.append((source, destination, pid))

@@ -105,7 +105,7 @@ class ManPages(unittest.TestCase):
         self.assert_has_just_the_options("gcr-slurm.1", (["slurm", "migrate"], ["slurm", "serve"]), "--wake-socket")
 
     def test_man_page_has_the_options_of_container(self):
-        self.assert_has_just_the_options("gcr-container.1", (["container", "migrate"],), "--shell")
+        self.assert_has_just_the_options("gcr-container.1", (["container", "migrate"], ["container", "preflight"]), "--shell")
         statuses = re.findall(r"^  ([0-9]+)  ", self.script_help("container"), re.M)
         self.assertGreater(len(statuses), 5)
         page = page_text("gcr-container.1").split("\nEXIT STATUS\n")[1].split("\nEXAMPLES\n")[0]
@@ -215,6 +215,8 @@ class Completions(unittest.TestCase):
             self.assertEqual(self.bash(""), everything)
             self.assertEqual(self.bash("near1", "f"), {"far1"})
             self.assertEqual(self.bash("status", "n"), {"near1"})
+            self.assertEqual(self.bash("container", "p"), {"preflight"})
+            self.assertIn("preflight", self.fish("gcr-migrate container p"))
             self.assertEqual(self.fish("gcr-migrate ") & everything, everything)
 
     def test_numbers_and_rates_are_not_completed(self):

@@ -50,7 +50,9 @@ _gcr_migrate() {
   elif [[ $subcommand =~ ^(journal|timeline|checkpoints|verify|prune)$ || $current == /* ]]; then
     mapfile -t COMPREPLY < <(compgen -f -- "$current")
   else
-    [[ $COMP_CWORD == 1 ]] && words=$(_gcr_migrate_subcommands "$program") || words=''
+    words=''
+    [[ $COMP_CWORD == 1 ]] && words=$(_gcr_migrate_subcommands "$program")
+    [[ $subcommand == container && $COMP_CWORD == 2 ]] && words=preflight
     mapfile -t COMPREPLY < <(compgen -W "$words local $(_gcr_migrate_hosts)" -- "$current")
   fi
 }

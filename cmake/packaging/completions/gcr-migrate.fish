@@ -61,5 +61,6 @@ complete -c gcr-migrate -n __gcr_migrate_takes_file -F
 complete -c gcr-migrate -n 'not __gcr_migrate_takes_value' -a '(__gcr_migrate_options)'
 complete -c gcr-migrate -n 'not __gcr_migrate_takes_value; and __gcr_migrate_first' -a '(__gcr_migrate_subcommands)'
 complete -c gcr-migrate -n 'not __gcr_migrate_takes_value' -a '(__gcr_migrate_hosts)'
+complete -c gcr-migrate -n '__fish_seen_subcommand_from container' -a preflight
 complete -c gcr-migrate -n '__fish_seen_subcommand_from journal timeline checkpoint restore checkpoints verify prune' -F
 complete -c gcr-migrate -n '__fish_seen_subcommand_from run' -a '(__fish_complete_subcommand)'

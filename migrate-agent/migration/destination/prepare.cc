@@ -63,6 +63,11 @@ Status check_local_user(const proto::PreflightRequest& request) {
   return {};
 }
 
+/// Whether the operator only asks, about a container that does not exist yet.
+bool will_be_made(const proto::PreflightRequest& request) {
+  return request.only() && request.has_container() && request.container().init() == 0;
+}
+
 }  // namespace
 
 /// The beginning of the journal. Its peer, which is asked for the outcome, is the address in the
@@ -85,17 +90,18 @@ journal::Began Course::description(const proto::PreflightRequest& request) const
 }
 
 /// Finds the container that the operator has named, before anything is compared inside it. kRefused
-/// if it cannot receive a job.
+/// if it cannot receive a job. None yet if the question is about one that will be made.
 Status Course::find_container(const proto::PreflightRequest& request) {
   if (!request.has_container()) return {};
+  if (request.ordered_by().starts_with("uid ")) {
+    return Error(Code::kPermissionDenied, "only operators move jobs into containers");
+  }
+  if (will_be_made(request)) return {};
   const proto::ReceivingContainer& named = request.container();
   if (!container::is_key(named.key())) {
     return Error(
         Code::kInvalidArgument,
         fmt::format("the key of a container has {} hexadecimal digits", container::kKeyDigits));
-  }
-  if (request.ordered_by().starts_with("uid ")) {
-    return Error(Code::kPermissionDenied, "only operators move jobs into containers");
   }
   GCR_ASSIGN(procfs::Process init, procfs::Process::open(named.init()));
   procfs::Container found(std::move(init));
@@ -123,11 +129,11 @@ Status Course::find_container(const proto::PreflightRequest& request) {
 
 /// Whether the job may be in this container. kRefused, with the reason.
 Status Course::check_container(const proto::PreflightRequest& request) const {
-  if (request.has_from_container() && !container_) {
+  if (request.has_from_container() && !request.has_container()) {
     return Error(Code::kRefused,
                  "it is from a container, and no container was named to receive it");
   }
-  if (!request.has_from_container() && container_) {
+  if (!request.has_from_container() && request.has_container()) {
     return Error(Code::kRefused,
                  "a container was named to receive it, but it is from none that gcr-runtime has "
                  "started");
@@ -168,6 +174,7 @@ Result<process::Addresses> Course::addresses() const {
 
 /// Compares what the job has by name, and its addresses.
 Status Course::compare_place(const proto::PreflightRequest& request, findings::Findings& findings) {
+  if (will_be_made(request)) return {};
   GCR_ASSIGN(const process::Addresses here, addresses());
   return in_place([&]() -> Status {
     GCR_ASSIGN(const auto coming, preflight::compare_memory_files(request, findings));
@@ -246,9 +253,9 @@ Status Course::compare_hosts(const proto::PreflightRequest& request, const Statu
   const Status fits = check_container(request);
   if (!fits) findings.add(findings::kContainer, fits.error().message());
   GCR_TRY(compare_place(request, findings));
-  const bool has_own_groups = request.slurm_job() == 0 && !container_;
+  const bool has_own_groups = request.slurm_job() == 0 && !request.has_container();
   for (const proto::ProcessFacts& member : request.members()) {
-    preflight::compare_process(member, here.facts, container_.has_value(), findings);
+    preflight::compare_process(member, here.facts, request.has_container(), findings);
     if (has_own_groups) preflight::compare_groups(member, findings);
   }
   preflight::add_admission_finding(room, findings);

@@ -105,6 +105,12 @@ TEST_F(Migrate, RequestHasTheGpuMap) {
   }
 }
 
+TEST_F(Migrate, ContainerThatWillBeMadeIsForPreflightAlone) {
+  const Finished refused = run_cli(words("127.0.0.1:1", {"--container", "new"}));
+  EXPECT_EQ(refused.exit_status, 2);
+  EXPECT_THAT(refused.err, HasSubstr("\"new\" is not PID:KEY"));
+}
+
 TEST_F(Migrate, CommandRunsAfterTheCommit) {
   const std::vector<std::string> options{
       "--on-commit", "echo \"$GCR_SRC $GCR_DST $GCR_PID $GCR_MIGRATION\"; (exit 3)"};

@@ -91,6 +91,26 @@ TEST_F(Run, WithoutTheWrapperASlurmJobCannotMigrate) {
   EXPECT_THAT(finished.err, HasSubstr("cannot start gcr-slurm: No such file"));
 }
 
+TEST_F(Run, ContainerMovesThroughTheWrapper) {
+  std::ofstream(folder_ + "/gcr-container")
+      << "#!/bin/sh\nprintf '[%s]' \"$@\"\necho $GCR_CLI\nexit 4\n";
+  std::filesystem::permissions(folder_ + "/gcr-container", std::filesystem::perms::owner_all);
+  const auto said = [&](std::vector<std::string> words) {
+    words.insert(words.begin(), GCR_CLI);
+    const Finished finished = run(words, {"PATH=" + folder_});
+    EXPECT_EQ(finished.exit_status, 4);
+    return finished.out;
+  };
+  EXPECT_EQ(said({"container", "podman:train", "node1", "node2", "--json"}),
+            "[migrate][podman:train][node1][node2][--json]" GCR_CLI "\n");
+  EXPECT_EQ(said({"container", "preflight", "podman:train", "node1", "node2"}),
+            "[preflight][podman:train][node1][node2]" GCR_CLI "\n");
+  EXPECT_EQ(said({"--ca", "ca.crt", "container", "preflight", "podman:train", "preflight", "b"}),
+            "[preflight][--ca][ca.crt][podman:train][preflight][b]" GCR_CLI "\n");
+  EXPECT_EQ(said({"container", "podman:train", "preflight", "node2"}),
+            "[migrate][podman:train][preflight][node2]" GCR_CLI "\n");
+}
+
 TEST_F(Run, CommandIsFoundInThePath) {
   const Finished finished =
       run_with({"GCR_PRELOAD=" + library_, "PATH=/usr/bin:/bin"}, {"printf", "found"});

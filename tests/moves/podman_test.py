@@ -1,0 +1,67 @@
+#!/usr/bin/env python3
+"""How gcr-container asks podman, and what it makes of the answers."""
+
+import json
+import pathlib
+import sys
+import unittest
+
+sys.dont_write_bytecode = True
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "python"))
+
+# pylint: disable=wrong-import-position
+from gcr_moves import engines, podman  # noqa: E402
+
+INSPECTED = {"Id": "abc", "Name": "train", "Image": "1", "ImageName": "app", "State": {"Status": "running", "Pid": 12},
+             "Config": {"CreateCommand": ["podman", "run", "app"]}}  # fmt: skip
+
+
+class FakeShell:
+    """A host whose shell gives the same answers."""
+
+    agent = "src"
+
+    def __init__(self, answers):
+        self.answers = answers  # by the second word, or the second and third
+
+    def run(self, *words, fine=(0,)):
+        status, said = self.answers.get(words[1]) or self.answers[" ".join(words[1:3])]
+        if status not in fine:
+            raise engines.EngineError(f"status {status}")
+        return status, said
+
+
+class Obstacles(unittest.TestCase):
+    def test_container_of_the_common_kind_can_move(self):
+        container = podman.container_of(json.dumps([INSPECTED]))
+        self.assertEqual((container.name, container.obstacles, container.running), ("train", (), True))
+
+    def test_all_reasons_why_it_cannot_move_are_told(self):
+        volume = {"Type": "volume", "Name": "f" * 64, "Destination": "/data"}
+        its = {**INSPECTED, "Config": {"Tty": True}, "Pod": "p", "Mounts": [volume]}
+        obstacles = podman.container_of(json.dumps([its])).obstacles
+        self.assertEqual(len(obstacles), 4)
+        for words, obstacle in zip(("a terminal", "a pod", "would not move: /data", "not made by podman"), obstacles):
+            self.assertIn(words, obstacle)
+
+
+class Questions(unittest.TestCase):
+    def find(self, pid, **answers):
+        answers = {"container exists": (0, ""), "container inspect": (0, json.dumps([INSPECTED])), **answers}
+        return podman.Podman(FakeShell(answers)).find_by_init(pid)
+
+    def test_container_is_found_by_its_first_process(self):
+        running = json.dumps([{"Id": "other", "Pid": 7}, {"Id": "abc", "Pid": 12}])
+        self.assertEqual(self.find(12, ps=(0, running)).id, "abc")
+        self.assertIsNone(self.find(13, ps=(0, running)))
+
+    def test_absent_engine_has_none_and_a_failing_one_is_an_error(self):
+        self.assertIsNone(self.find(12, ps=(127, "")))
+        with self.assertRaises(engines.EngineError):
+            self.find(12, ps=(125, ""))
+        with self.assertRaisesRegex(engines.EngineError, "not understood"):
+            self.find(12, ps=(0, "[{}]"))
+
+
+if __name__ == "__main__":
+    unittest.main()
