@@ -24,6 +24,10 @@ class Moves(engine_cases.Case):
         self.go_to_and_fro(MOVES)
 
 
+class Drains(engine_cases.Drains):
+    HOSTS = DockerHosts
+
+
 class Deaths(engine_cases.Deaths):
     HOSTS = DockerHosts
 
