@@ -83,6 +83,16 @@ class Moves(Case):
             self.assertEqual(os.readlink(f"/proc/{ticker}/{number}"), what)
         self.assertEqual(target.execute("cat", "/srv/job/file").stdout, "written\n")
 
+    def test_memory_that_agents_send_comes_along(self):
+        words = [f"{self.hosts.env['PREFIX']}/bin/pinned", "--mib", "16", "--report", "5", "--period-ms", "20"]
+        source, target = self.ticker("a", *words), self.receiver("b")
+        self.move(source, target)
+        self.wait_for_progress(target)
+        lines = source.lines + target.lines
+        undisturbed = self.hosts.on("b", *words[:-2], "--steps", 5 * len(lines))
+        wanted = subprocess.run(undisturbed, capture_output=True, text=True, check=True).stdout.splitlines()
+        self.assertEqual(lines, wanted[: len(lines)])
+
     def test_too_many_bytes_in_the_layer_end_the_migration(self):
         source, target = self.ticker("a"), self.receiver("b")
         self.assertEqual(source.execute("dd", "if=/dev/urandom", "of=/srv/bytes", "bs=1M", "count=2").returncode, 0)
@@ -111,7 +121,6 @@ class Moves(Case):
         target.start()
         wait_for("the program starts", lambda: len(target.lines) >= 2)
         self.assertEqual(complaint(target.lines), "")
-
 
     def test_host_lists_the_job_with_its_container(self):
         source = self.ticker("a")
