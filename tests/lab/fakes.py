@@ -117,7 +117,7 @@ elif verb == "logs":
         told += len(text)
         TOLD.write_text(str(told))
         time.sleep(0.01)
-elif verb == "stop":
+elif verb in ("stop", "rm") and os.path.exists(f"/proc/{PID.read_text()}/fd/1"):
     os.kill(int(PID.read_text()), 15)
 '''
 
