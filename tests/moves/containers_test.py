@@ -16,45 +16,30 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "python"))
 
 # pylint: disable=wrong-import-position
-from fake_cluster import FakeCluster, blocker  # noqa: E402
+import courses  # noqa: E402
+from fake_cluster import blocker  # noqa: E402
 from fake_engines import FakeEngines  # noqa: E402
 from gcr_moves import cli, container_jobs, engines, plan, text  # noqa: E402
-from gcr_moves.cluster import Cluster, parse  # noqa: E402
+from gcr_moves.cluster import parse  # noqa: E402
 from gcr_moves.containers import Move, Refused  # noqa: E402
 from gcr_moves.drain import Drain  # noqa: E402
 from gcr_moves.rebalance import Rebalance  # noqa: E402
-from gcr_moves.runner import Limits, Runner  # noqa: E402
 
 SHELL = ["shell", "%h"]
 
 
-class Fixture(unittest.TestCase):
+class Fixture(courses.Fixture):
+    TRIES = 2
+
     def setUp(self):
-        self.fake = FakeCluster()
-        for name in ("src", "one", "two"):
-            self.fake.add_host(name)
+        super().setUp()
         self.engines = FakeEngines(self.fake)
         known = unittest.mock.patch.dict(container_jobs.ENGINES, {"fake": self.engines}, clear=True)
         known.start()
         self.addCleanup(known.stop)
-        self.said = []
 
-    def make(self, kind, *arguments, **limits):
-        quick = {"pause_seconds": 0.02, "interval_seconds": 0.02, "patience_seconds": 0.5, "tries": 2}
-        limits = Limits(**{**quick, **limits})
-        cluster = Cluster(self.fake, self.fake.hosts, ask_again_seconds=0.02)
-        cluster.look()
-        containers = container_jobs.Containers(self.fake, SHELL, self.said.append, limits.patience_seconds)
-        runner = Runner(cluster, limits, self.said.append, containers=containers)
-        return kind(cluster, runner, self.said.append, *arguments)
-
-    def drain(self, **limits):
-        drain = self.make(Drain, "src", **limits)
-        drain.run()
-        return drain
-
-    def states(self, course):
-        return sorted(task.state.value for task in course.tasks)
+    def containers(self, limits):
+        return container_jobs.Containers(self.fake, SHELL, self.said.append, limits.patience_seconds)
 
     def move(self, destination="one"):
         here, there = (self.engines(engines.Host(agent, SHELL)) for agent in ("src", destination))

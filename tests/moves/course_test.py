@@ -12,36 +12,13 @@ sys.dont_write_bytecode = True
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "python"))
 
 # pylint: disable=wrong-import-position
-from fake_cluster import FakeCluster, blocker  # noqa: E402
+from courses import Fixture  # noqa: E402
+from fake_cluster import blocker  # noqa: E402
 from gcr_moves import cli, plan, restores, text  # noqa: E402
-from gcr_moves.cluster import Cluster, parse  # noqa: E402
+from gcr_moves.cluster import parse  # noqa: E402
 from gcr_moves.drain import Drain  # noqa: E402
 from gcr_moves.rebalance import Rebalance  # noqa: E402
-from gcr_moves.runner import Limits, Runner  # noqa: E402
 from gcr_moves.tasks import State  # noqa: E402
-
-
-class Fixture(unittest.TestCase):
-    def setUp(self):
-        self.fake = FakeCluster()
-        for name in ("src", "one", "two"):
-            self.fake.add_host(name)
-        self.said = []
-
-    def make(self, kind, *arguments, **limits):
-        quick = {"pause_seconds": 0.02, "interval_seconds": 0.02, "patience_seconds": 0.5, "tries": 3}
-        cluster = Cluster(self.fake, self.fake.hosts, ask_again_seconds=0.02)
-        cluster.look()
-        runner = Runner(cluster, Limits(**{**quick, **limits}), self.said.append)
-        return kind(cluster, runner, self.said.append, *arguments)
-
-    def drain(self, **limits):
-        drain = self.make(Drain, "src", **limits)
-        drain.run()
-        return drain
-
-    def states(self, course):
-        return sorted(task.state.value for task in course.tasks)
 
 
 class Draining(Fixture):
