@@ -16,16 +16,17 @@ PROGRAMS = ("sh", "cat", "env", "sleep")
 FOLDERS = ("dev", "etc", "mnt", "proc", "root", "run", "srv", "sys", "tmp", "var")
 DRIVER_NODES = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset")
 PASSED_ON = "PATH$|CUDA_|HF_|NCCL_|NVSHMEM_|PYTORCH_|TORCH_"  # environment variables of programs, by their beginnings
+PROCESSES = 4096  # of a container
 CONFIGURATION = """
 [containers]
-default_ulimits = ["nofile={files}:{files}", "nproc=4096:4096"]
+default_ulimits = ["nofile={files}:{files}", "nproc={processes}:{processes}"]
 [engine]
 cgroup_manager = "cgroupfs"
 events_logger = "file"
 lock_type = "file"
-static_dir = "{disk}/static"
-tmp_dir = "{disk}/tmp"
-volume_path = "{disk}/volumes"
+static_dir = "{home}/disk/static"
+tmp_dir = "{home}/disk/tmp"
+volume_path = "{home}/disk/volumes"
 runtime = "gcr"
 [engine.runtimes]
 gcr = ["{home}/gcr"]
@@ -33,8 +34,8 @@ gcr = ["{home}/gcr"]
 STORAGE = """
 [storage]
 driver = "overlay"
-graphroot = "{disk}/storage"
-runroot = "{disk}/run"
+graphroot = "{home}/disk/storage"
+runroot = "{home}/disk/run"
 [storage.options.overlay]
 skip_mount_home = "true"
 """
@@ -50,10 +51,30 @@ def python_paths():
     found = {pathlib.Path(path) for path in json.loads(base.run(base.python3(), "-c", _ASK_PYTHON)) if os.path.exists(path)}
     return sorted(path for path in found if not found & set(path.parents))
 
-def libraries_of(*files):
-    """The shared libraries that these files load."""
-    said = subprocess.run(["ldd", *files], capture_output=True, text=True, check=False).stdout
+def libraries_of(*files, check=False):
+    """The shared libraries that these files load. `check`: each of them must load some."""
+    said = subprocess.run(["ldd", *files], capture_output=True, text=True, check=check).stdout
     return {pathlib.Path(path) for path in re.findall(r"(/\S+) \(0x", said)}
+
+def write_image(path, files):
+    """A root file system with these files, and with folders for what engines mount."""
+    with tarfile.open(path, "w") as image:
+        for name in FOLDERS:
+            folder = tarfile.TarInfo(name)
+            folder.type, folder.mode = tarfile.DIRTYPE, 0o1777 if name == "tmp" else 0o755
+            image.addfile(folder)
+        for file in sorted(files):
+            image.add(file.resolve(), str(file).lstrip("/"))
+
+def write_configuration(home, processes):
+    """Of a podman that has everything in the folders `home` and home/disk; its runtime is the file home/gcr."""
+    files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]  # not every root may raise its limits
+    for name, text in (("containers.conf", CONFIGURATION), ("storage.conf", STORAGE)):
+        (home / name).write_text(text.format(home=home, files=files, processes=processes), encoding="utf-8")
+
+def configuration_of(home):
+    """The environment variables that name it. CONTAINERS_CONF is podman's only file then."""
+    return {"CONTAINERS_CONF": home / "containers.conf", "CONTAINERS_STORAGE_CONF": home / "storage.conf"}
 
 def make_image(path, volumes):
     """A root file system for `podman import`: this machine's C library and what the programs load besides `volumes`."""
@@ -62,13 +83,7 @@ def make_image(path, volumes):
                   for file in volume.glob(name)]
     loaded = libraries_of(*programs, *(path for path in volumes if path.is_file()), *extensions,
                           *BIN.glob("[a-z]*[a-z]"), *(PREFIX / "lib").glob("*.so"), *base.SOFTGPU.glob("*.so.1"))
-    with tarfile.open(path, "w") as image:
-        for name in FOLDERS:
-            folder = tarfile.TarInfo(name)
-            folder.type, folder.mode = tarfile.DIRTYPE, 0o1777 if name == "tmp" else 0o755
-            image.addfile(folder)
-        for file in sorted(file for file in programs | loaded if not set(volumes) & set(file.parents)):
-            image.add(file.resolve(), str(file).lstrip("/"))
+    write_image(path, {file for file in programs | loaded if not set(volumes) & set(file.parents)})
 
 def driver_files():
     """The libraries of this machine's NVIDIA driver."""
@@ -105,10 +120,8 @@ class Podman:
         self.home, self._disk = home, home / "disk"
         self._disk.mkdir(parents=True)
         (home / "cdi").mkdir()
-        files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]  # not every root may raise its limits
+        write_configuration(home, PROCESSES)
         texts = {
-            "containers.conf": CONFIGURATION.format(home=home, disk=self._disk, files=files),
-            "storage.conf": STORAGE.format(disk=self._disk),
             "runtime.toml": f'state = "{state}/received"\nlog = "{home}/runtime.log"\n'
                             f'library = "{PREFIX}/lib/libgcr-preload.so"\n',
             "gcr": f'#!/bin/sh\nGCR_RUNTIME_CONFIG={home}/runtime.toml exec {BIN}/gcr-runtime "$@"\n',
@@ -124,8 +137,8 @@ class Podman:
 
     def words(self, *command):
         """A command line that runs `command` with the configuration of this podman."""
-        return list(map(str, [*self._own_gpus, "env", f"CONTAINERS_CONF={self.home}/containers.conf",
-                              f"CONTAINERS_STORAGE_CONF={self.home}/storage.conf", *command]))
+        environment = [f"{name}={value}" for name, value in configuration_of(self.home).items()]
+        return list(map(str, [*self._own_gpus, "env", *environment, *command]))
 
     def run(self, *words):
         return base.run(*self.words("podman", *words), stdin=subprocess.DEVNULL)

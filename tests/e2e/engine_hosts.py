@@ -6,34 +6,24 @@ Their image has this machine's C library and a few programs. The sample programs
 import json
 import os
 import pathlib
-import re
 import shutil
 import subprocess
-import tarfile
+import sys
 
 from ticker_hosts import HANGS_S, ROOT, TICKER, Hosts
 
+sys.path.insert(0, str(ROOT / "python"))
+
+from gcr_lab import podman  # noqa: E402
+
 IMAGE = "localhost/gcr-test"
 PROGRAMS = ("sh", "cat", "sleep", "mkdir")
-FOLDERS = ("dev", "etc", "mnt", "proc", "run", "srv", "sys", "tmp")
-
-
-def libraries_of(program):
-    said = subprocess.run(["ldd", program], capture_output=True, text=True, check=True).stdout
-    return {pathlib.Path(path) for path in re.findall(r"(/\S+) \(0x", said)}
 
 
 def make_image(path, *of_volume):
     """An archive for an engine's `import`, with the libraries of these programs too."""
     programs = {pathlib.Path(shutil.which(name)) for name in PROGRAMS}
-    files = programs.union(*map(libraries_of, [*programs, *of_volume]))
-    with tarfile.open(path, "w") as image:
-        for name in FOLDERS:
-            folder = tarfile.TarInfo(name)
-            folder.type, folder.mode = tarfile.DIRTYPE, 0o755
-            image.addfile(folder)
-        for file in sorted(files):
-            image.add(file.resolve(), str(file).lstrip("/"))
+    podman.write_image(path, programs | podman.libraries_of(*programs, *of_volume, check=True))
 
 
 class EngineHosts(Hosts):
