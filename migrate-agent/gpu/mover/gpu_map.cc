@@ -1,6 +1,6 @@
 // Pairs that the operator ordered are checked and taken first. Then each chosen GPU of the source
 // takes the best one that is left, then the unchosen ones, and at the end the hidden ones take
-// what remains.
+// what remains. No pair has a GPU that the process cannot open at the destination.
 #include "migrate-agent/gpu/mover/gpu_map.h"
 
 #include <fmt/format.h>
@@ -15,7 +15,7 @@ namespace gcr::mover {
 namespace {
 
 bool fits(const MappableGpu& wanted, const MappableGpu& place) {
-  if (wanted.vendor != place.vendor || (place.hidden && !wanted.hidden)) return false;
+  if (wanted.vendor != place.vendor || place.hidden) return false;
   if (!wanted.chosen && wanted.vendor == device::Vendor::kNvidia) return true;
   return place.chosen && place.name == wanted.name && place.total_bytes >= wanted.total_bytes;
 }

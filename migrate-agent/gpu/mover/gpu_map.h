@@ -18,8 +18,8 @@ struct MappableGpu {
   std::string name;
   std::uint64_t total_bytes = 0;
   bool chosen = false;  ///< source: the process uses it; destination: processes may be placed on it
-  bool hidden = false;  ///< the process cannot open it, here or there; needs no pair, and is no
-                        ///< pair for one that it can open
+  bool hidden = false;  ///< the process cannot open it; at the source it needs no pair, at the
+                        ///< destination it is in none
   std::uint64_t free_bytes = 0;  ///< destination: of those that fit, the one with most is chosen
   device::Vendor vendor = device::Vendor::kNvidia;
 };

@@ -69,6 +69,17 @@ TEST(GpuMap, GpuThatTheProcessCanOpenGetsNoneThatItCannotOpen) {
       << map.error().message();
 }
 
+TEST(GpuMap, GpuThatTheProcessCannotOpenIsInNoPair) {
+  MappableGpu hidden_here = h200(2, false);
+  MappableGpu hidden_there = h200(1, false);
+  hidden_here.hidden = hidden_there.hidden = true;
+  const auto map = map_gpus({h200(1, true), hidden_here}, {hidden_there, h200(2, true)});
+  ASSERT_TRUE(map) << map.error().message();
+  ASSERT_EQ(map->size(), 1U);
+  EXPECT_EQ((*map)[0].from, gpu(1));
+  EXPECT_EQ((*map)[0].to, gpu(2));
+}
+
 TEST(GpuMap, FittingGpuWithMostFreeVramIsTakenFirst) {
   MappableGpu full = h200(3, true);
   MappableGpu half = h200(4, true);

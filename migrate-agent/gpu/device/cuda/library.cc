@@ -114,14 +114,16 @@ class CudaControl final : public Control {
     CUresult result = driver_->cuCheckpointProcessRestore(pid_, &args);
     // The driver wants a pair for each GPU whose device file the process could open when it started
     // CUDA, and no more. Only the driver knows which those were. With other pairs it refuses and
-    // changes nothing, so they are dropped from the end until it accepts. A pair whose second GPU
-    // the process cannot open now is NOT_SUPPORTED (measured: driver 580.159).
-    while ((result == CUDA_ERROR_INVALID_VALUE || result == CUDA_ERROR_NOT_SUPPORTED) &&
-           args.gpuPairsCount > 1) {
+    // changes nothing, so they are dropped from the end until it accepts.
+    while (result == CUDA_ERROR_INVALID_VALUE && args.gpuPairsCount > 1) {
       --args.gpuPairsCount;
       result = driver_->cuCheckpointProcessRestore(pid_, &args);
     }
-    return driver_->check(result, fmt::format("cannot restore CUDA in process {}", pid_));
+    std::string places;
+    for (const GpuPair& pair : pairs) {
+      places += fmt::format(", {} as {}", gpu_name(pair.from), gpu_name(pair.to));
+    }
+    return driver_->check(result, fmt::format("cannot restore CUDA in process {}{}", pid_, places));
   }
 
   Status unlock() const override {
