@@ -1,6 +1,7 @@
 // gcr-init: PID 1 of a container. It never moves; the job below it does.
 //
 //   gcr-init run PROGRAM [ARGUMENT...]           starts the program below a supervisor
+//   gcr-init run-tracked PROGRAM [ARGUMENT...]   the same
 //   gcr-init receive KEY PROGRAM [ARGUMENT...]   starts nothing: waits for a job that the agent
 //                                                restores in this container. KEY is the
 //                                                migration's, for the agent; the program is for
@@ -161,8 +162,13 @@ int complain_about_usage() {
 }
 
 int run_init(int argc, char** argv) {
-  const bool receives = argc > 3 && strcmp(argv[1], kModeReceive) == 0;
-  if (!receives && (argc < 3 || strcmp(argv[1], kModeRun) != 0)) return complain_about_usage();
+  const auto has_mode = [&](const char* mode, int words) {
+    return argc >= words && strcmp(argv[1], mode) == 0;
+  };
+  const bool receives = has_mode(kModeReceive, 4);
+  if (!receives && !has_mode(kModeRun, 3) && !has_mode(kModeRunTracked, 3)) {
+    return complain_about_usage();
+  }
   const Signals signals;
   Init init(signals);
   if (receives) {

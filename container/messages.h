@@ -33,6 +33,9 @@ inline constexpr char kNameSupervisor[] = "gcr-supervisor";
 // ---- command lines: PID 1 has kInitPath, a mode, the key after kModeReceive, the program ----
 
 inline constexpr char kModeRun[] = "run";
+/// As kModeRun; the container's seccomp filters allow userfaultfd(2). The job's root has the same
+/// command line, and keeps it when it moves.
+inline constexpr char kModeRunTracked[] = "run-tracked";
 inline constexpr char kModeReceive[] = "receive";
 /// Hexadecimal digits in the key of a migration that a container is to receive.
 inline constexpr int kKeyDigits = 32;

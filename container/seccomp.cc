@@ -26,17 +26,6 @@ bool has_conditions(const Spec& rule) {
   return conditions != rule.end() && !conditions->empty();
 }
 
-/// The first rule that names the call decides; one with conditions allows only some calls.
-bool refuses(const Spec& seccomp) {
-  const auto rules = seccomp.find("syscalls");
-  if (rules != seccomp.end()) {
-    for (const Spec& rule : *rules) {
-      if (names_call(rule)) return has_conditions(rule) || !allows(rule, "action");
-    }
-  }
-  return !allows(seccomp, "defaultAction");
-}
-
 /// Runtimes skip rules whose action is the default one. So where the default allows the call, it is
 /// taken out of the rules that refuse it.
 void remove_call(Spec& rules) {
@@ -53,8 +42,20 @@ void remove_call(Spec& rules) {
 
 }  // namespace
 
+// The first rule that names the call decides; one with conditions allows only some calls.
+bool allows_userfaultfd(const Spec& seccomp) {
+  if (!seccomp.is_object()) return false;
+  const auto rules = seccomp.find("syscalls");
+  if (rules != seccomp.end()) {
+    for (const Spec& rule : *rules) {
+      if (names_call(rule)) return !has_conditions(rule) && allows(rule, "action");
+    }
+  }
+  return allows(seccomp, "defaultAction");
+}
+
 void allow_userfaultfd(Spec& seccomp) {
-  if (!seccomp.is_object() || !refuses(seccomp)) return;
+  if (!seccomp.is_object() || allows_userfaultfd(seccomp)) return;
   Spec& rules = seccomp["syscalls"];
   if (rules.is_null()) rules = Spec::array();
   if (!rules.is_array()) return;

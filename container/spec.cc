@@ -118,10 +118,11 @@ void insert_variables(Spec& process) {
   insert_preload(variables);
 }
 
-void insert_arguments(Spec& process, const std::optional<std::string>& key) {
-  Spec before{kInitPath, key ? kModeReceive : kModeRun};
+void insert_arguments(Spec& spec, const std::optional<std::string>& key) {
+  const bool tracked = allows_userfaultfd(member(member(spec, "linux"), "seccomp"));
+  Spec before{kInitPath, key ? kModeReceive : tracked ? kModeRunTracked : kModeRun};
   if (key) before.push_back(*key);
-  Spec& words = process["args"];
+  Spec& words = spec["process"]["args"];
   words.insert(words.begin(), before.begin(), before.end());
 }
 
@@ -197,9 +198,7 @@ std::filesystem::path root_of(const Spec& spec, const std::filesystem::path& bun
 }
 
 void insert(Spec& spec, const Insertion& insertion) {
-  Spec& process = spec["process"];
-  insert_arguments(process, insertion.key);
-  insert_variables(process);
+  insert_variables(spec["process"]);
   Spec& mounts = spec["mounts"];
   mounts.push_back(mount_of(kInitPath, insertion.init));
   mounts.push_back(mount_of(kLibraryPath, insertion.library));
@@ -207,6 +206,7 @@ void insert(Spec& spec, const Insertion& insertion) {
   if (insertion.allow_userfaultfd && linux_part.contains("seccomp")) {
     allow_userfaultfd(linux_part["seccomp"]);
   }
+  insert_arguments(spec, insertion.key);
 }
 
 }  // namespace gcr::container

@@ -31,6 +31,19 @@ TEST(Spec, ArgumentsOfAContainerThatReceivesHaveTheKey) {
             Spec::parse(R"(["/dev/.gcr/init", "run", "/bin/program", "word"])"));
 }
 
+TEST(Spec, ArgumentsTellWhetherTheFilterAllowsUserfaultfd) {
+  const auto mode = [](const char* profile, bool allow) {
+    Spec spec = container();
+    spec["linux"]["seccomp"] = Spec::parse(profile);
+    insert(spec, Insertion{"/l/gcr-init", "/l/libgcr-preload.so", std::nullopt, allow});
+    return spec["process"]["args"][1].get<std::string>();
+  };
+  const char* refuses = R"({"defaultAction": "SCMP_ACT_ERRNO"})";
+  EXPECT_EQ(mode(refuses, true), "run-tracked");
+  EXPECT_EQ(mode(refuses, false), "run");
+  EXPECT_EQ(mode(R"({"defaultAction": "SCMP_ACT_ALLOW"})", false), "run-tracked");
+}
+
 TEST(Spec, LibraryIsFirstInEveryList) {
   const auto preload = [](const char* variable) {
     Spec spec = container();

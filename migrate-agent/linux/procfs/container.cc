@@ -72,6 +72,12 @@ Result<std::optional<Container>> Container::of_root(pid_t root) {
   return std::optional<Container>(std::move(init));
 }
 
+bool Container::allows_userfaultfd(pid_t root) {
+  const auto words = words_of(root);
+  return words.size() > 1 && words[0] == container::kInitPath &&
+         words[1] == container::kModeRunTracked;
+}
+
 Status Container::check_waits(const std::string& program, const std::string& key) const {
   const pid_t pid = init_.pid();
   if (!is_init_of_namespace(pid)) {

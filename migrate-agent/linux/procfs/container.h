@@ -29,6 +29,10 @@ class Container {
 
   const Process& init() const { return init_; }
 
+  /// Whether the root of its job says that the filters which it was started with allow
+  /// userfaultfd(2). An untrue answer of the root harms its own job alone.
+  static bool allows_userfaultfd(pid_t root);
+
   /// Success if the init is the first process of a PID namespace below the caller's, in our user
   /// namespace, executes this host's gcr-init, which is the file `program`, and waits with `key`;
   /// else kRefused.

@@ -5,7 +5,9 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <utility>
 
+#include "migrate-agent/linux/procfs/container.h"
 #include "migrate-agent/linux/procfs/procfs.h"
 #include "migrate-agent/process/pages/page_scan.h"
 #include "src/base/log.h"
@@ -19,10 +21,19 @@ constexpr std::uint64_t kPageBytes = 4096;
 /// The highest address of user space with five levels of page tables.
 constexpr std::uint64_t kUserSpaceEnd = std::uint64_t{1} << 56;
 
-/// A filter may end the process for a system call that it does not expect.
-bool has_filters(pid_t pid) {
-  return std::ranges::any_of(procfs::threads(pid), [pid](pid_t thread) {
-    return procfs::status_field(fmt::format("{}/task/{}", pid, thread), "Seccomp") != "0";
+/// The mode and the number of the seccomp filters of a task.
+std::pair<std::string, std::string> filters_of(const std::string& task) {
+  return {procfs::status_field(task, "Seccomp"), procfs::status_field(task, "Seccomp_filters")};
+}
+
+/// Whether a thread has filters that may end its process for calling userfaultfd(2). Those of a
+/// container allow it if gcr-runtime says so; filters are only ever added to them.
+bool has_unknown_filters(pid_t pid, pid_t root) {
+  const std::pair<std::string, std::string> known = procfs::Container::allows_userfaultfd(root)
+                                                        ? filters_of(std::to_string(root))
+                                                        : std::pair("0", "0");
+  return std::ranges::any_of(procfs::threads(pid), [&](pid_t thread) {
+    return filters_of(fmt::format("{}/task/{}", pid, thread)) != known;
   });
 }
 
@@ -51,7 +62,8 @@ AddressRanges whole_pages(const std::vector<gpu::GpuAccess::Pages>& told) {
 
 }  // namespace
 
-ChangedMemory::ChangedMemory(const std::vector<migration::Member*>& members) {
+ChangedMemory::ChangedMemory(pid_t root, const std::vector<migration::Member*>& members)
+    : root_(root) {
   for (const migration::Member* member : members) {
     members_.emplace(member->pid(), Member{member->access.get()});
   }
@@ -60,7 +72,9 @@ ChangedMemory::ChangedMemory(const std::vector<migration::Member*>& members) {
 /// Begins to track the writes of a process, once.
 Status ChangedMemory::track(pid_t pid, Member& member) const {
   if (std::exchange(member.asked, true)) return {};
-  if (has_filters(pid)) return Error(Code::kUnsupported, "it has filters for system calls");
+  if (has_unknown_filters(pid, root_)) {
+    return Error(Code::kUnsupported, "it has filters for system calls");
+  }
   GCR_ASSIGN(UniqueFd userfaultfd, member.access->watch_memory());
   GCR_ASSIGN(auto tracker, WriteTracker::create(pid, std::move(userfaultfd)));
   member.tracker.emplace(std::move(tracker));

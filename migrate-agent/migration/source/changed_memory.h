@@ -15,8 +15,8 @@ namespace gcr::migration {
 /// Used by one thread at a time, that of the job's GpuAccess.
 class ChangedMemory {
  public:
-  /// `members` outlive this object.
-  explicit ChangedMemory(const std::vector<migration::Member*>& members);
+  /// Of the job with this root. `members` outlive this object.
+  ChangedMemory(pid_t root, const std::vector<migration::Member*>& members);
 
   /// While the processes run: pages in `mappings`, which are private and anonymous, of one of them.
   /// They are read after this. An error if it is gone.
@@ -45,6 +45,7 @@ class ChangedMemory {
 
   Status track(pid_t pid, Member& member) const;
 
+  pid_t root_;
   std::map<pid_t, Member> members_;
 };
 

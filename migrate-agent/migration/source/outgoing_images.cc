@@ -24,7 +24,7 @@ OutgoingImages::OutgoingImages(criu::Command criu, SourceJob& process, fs::path 
       options_{process.group().directory_for_criu(), process::OutsideTcp::kRefuse},
       scratch_(std::move(scratch)),
       permissions_(std::move(permissions)),
-      changed_(process.gpu_members()) {
+      changed_(process.pid(), process.gpu_members()) {
   options_.may_move = [permissions = permissions_](const proto::Credentials& thread) {
     return permissions.check_thread(thread);
   };

@@ -95,7 +95,7 @@ class StoppedMemoryTest : public testing::Test {
   void* shared_ = nullptr;
   pid_t child_ = -1;
   std::vector<Member*> no_members_;
-  ChangedMemory changed_{no_members_};
+  ChangedMemory changed_{::getpid(), no_members_};
   RememberingSink sink_;
 };
 
