@@ -68,9 +68,9 @@ def with_other_tools(two, vram, gpu, record, streams):
     return watch, hand_ms, gap[0]
 
 @contextlib.contextmanager
-def receivers(two, folder, streams):
-    """On host b: the small files as one archive, the pages in equal parts, which dd puts into place. They listen once
-    the block is entered, with a function that copies all images."""
+def receivers(two, folder, streams, large="pages-1.img"):
+    """On host b: the small files as one archive, the large file in equal parts, which dd puts into place. They listen once
+    the block is entered, with a function that copies a folder."""
     with contextlib.ExitStack() as ended:
         def start(*words, **options):
             process = subprocess.Popen(list(map(str, words)), **options)
@@ -91,7 +91,8 @@ def receivers(two, folder, streams):
             return [writer, reader, sender, listening[number]]
 
         def copy(images):
-            processes = [process for number, pipe in enumerate(pipes(images, folder, streams)) for process in transfer(number, *pipe)]
+            processes = [process for number, pipe in enumerate(pipes(images, folder, streams, large))
+                         for process in transfer(number, *pipe)]
             if any([process.wait() for process in processes]):
                 raise Failure("by hand: the images were not copied")
 
@@ -103,14 +104,14 @@ def receivers(two, folder, streams):
             raise Failure("by hand: the receivers do not listen")
         yield copy
 
-def pipes(images, folder, streams):
+def pipes(images, folder, streams, large):
     """For each connection, the commands that read from `images` and that write into `folder`."""
-    pages, target = images / "pages-1.img", folder / "pages-1.img"
+    pages, target = images / large, folder / large
     length = pages.stat().st_size
     part = (length // streams // CHUNK + 1) * CHUNK
     target.touch()
     os.truncate(target, length)
-    yield ["tar", "-C", images, "--exclude=./pages-1.img", "-cf", "-", "."], ["tar", "-C", folder, "-xf", "-"]
+    yield ["tar", "-C", images, f"--exclude=./{large}", "-cf", "-", "."], ["tar", "-C", folder, "-xf", "-"]
     for number in range(streams):
         offset = min(number * part, length)
         some = ["bs=4M", f"count={min(part, length - offset)}", "status=none"]

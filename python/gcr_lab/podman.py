@@ -11,6 +11,7 @@ from gcr_lab.hosts import Hosts, Program
 
 IMAGE = "localhost/gcr-lab"
 GPU = "gcr.lab/gpu"
+LEFT_ALONE = ("--annotation", "gcr-migrate.off=true")  # options of a container that gcr-runtime does not edit
 CDI = "/run/cdi"
 PROGRAMS = ("sh", "cat", "env", "sleep")
 FOLDERS = ("dev", "etc", "mnt", "proc", "root", "run", "srv", "sys", "tmp", "var")
@@ -143,6 +144,16 @@ class Podman:
     def run(self, *words):
         return base.run(*self.words("podman", *words), stdin=subprocess.DEVNULL)
 
+    def with_criu(self, *words):
+        """podman and its runtime find CRIU in the path."""
+        path = f"PATH={base.CRIU.parent}:{os.environ['PATH']}"
+        try:
+            base.run(*self.words("env", path, "podman", "container", *words), stdin=subprocess.DEVNULL)
+        except Failure as error:
+            logs = self._disk.glob("storage/overlay-containers/*/userdata/*.log")
+            errors = [line for log in logs for line in base.read(log).splitlines() if "Error" in line]
+            raise Failure(f"{error}: {'; '.join(errors[:5])}") from None
+
     def close(self):
         with contextlib.suppress(Failure):
             self.run("rm", "--all", "--force", "--time", "0")
@@ -151,29 +162,29 @@ class Podman:
 class Contained(Program):
     """A program in a container. `output` continues in the log of the container that it is moved into."""
     def __init__(self, output, name, podman):  # pylint: disable=super-init-not-called
-        self.output, self._name = output, name
+        self.output, self.name = output, name
         self._follow(podman)
 
     def _follow(self, podman):
         self._podman = podman
-        self.pid = int(podman.run("inspect", self._name, "--format", "{{.State.Pid}}"))
+        self.pid = int(podman.run("inspect", self.name, "--format", "{{.State.Pid}}"))
         with open(self.output, "ab") as file:
-            self._follower = subprocess.Popen(podman.words("podman", "logs", "--follow", self._name), stdout=file, stderr=file)
+            self._follower = subprocess.Popen(podman.words("podman", "logs", "--follow", self.name), stdout=file, stderr=file)
 
     def moved_to(self, podman):
         self._follower.wait(60)  # the whole log of the container that was removed
         self._follow(podman)
 
     def end(self):
-        self._podman.run("stop", "--time", "60", self._name)
+        self._podman.run("stop", "--time", "60", self.name)
         self._follower.wait(60)
-        self._podman.run("rm", "--force", self._name)
+        self._podman.run("rm", "--force", self.name)
 
 class ContainerHosts(Hosts):
     """Programs under the library start in containers with this host's GPUs."""
     def __init__(self, two, podmans, options):
         super().__init__(two.work, two.folder)
-        self._podmans, self._options = podmans, options
+        self.podmans, self._options = podmans, options
         lines = ["#!/bin/sh", "case $1 in"]
         lines += [f"{self.ip(host)}) exec {shlex.join(podman.words('sh', '-c'))} \"$2\" ;;" for host, podman in podmans.items()]
         self._shell = self.work / "shell"
@@ -183,12 +194,15 @@ class ContainerHosts(Hosts):
     def start(self, host, name, command, lines=0, pattern="", library=True, **waiting):
         if not library:
             return super().start(host, name, command, lines, pattern, library, **waiting)
+        return self.start_container(host, name, command, lines, pattern, **waiting)
+
+    def start_container(self, host, name, command, lines=0, pattern="", options=(), **waiting):
         passed = [f"{variable}={value}" for variable, value in os.environ.items() if re.match(PASSED_ON, variable)]
         environment = [word for pair in [*passed, *self.gpu_env(host)] for word in ("--env", pair)]
         output = self.work / f"{name}.out"
         output.write_bytes(b"")
-        podman = self._podmans[host]
-        podman.run("run", "--detach", "--name", name, *self._options, *environment, IMAGE, *base.words(command))
+        podman = self.podmans[host]
+        podman.run("run", "--detach", "--name", name, *self._options, *options, *environment, IMAGE, *base.words(command))
         program = Contained(output, name, podman)
         program.wait_for(lines, pattern, **waiting)
         return program
@@ -201,7 +215,7 @@ class ContainerHosts(Hosts):
         print(migration.text(), flush=True)
         if not migration.verified:
             raise Failure(f"not verified: {json.dumps(migration.report)}")
-        program.moved_to(self._podmans[target])
+        program.moved_to(self.podmans[target])
         return migration
 
 @contextlib.contextmanager
@@ -233,5 +247,7 @@ def podman_hosts(lab, *options, gpus=((), ())):
             podmans[host] = stack.enter_context(contextlib.closing(
                 Podman(two.work / f"podman-{host}", two.env[f"STATE_{host.upper()}"], devices, image)))
         own_options = ["--network", "none", "--shm-size", "8g", "--pids-limit", "-1"]
-        own_options += ["--device", f"{GPU}=all"] if lab.gpu == "real" else []
+        if lab.gpu == "real":
+            # Without that capability programs do not make the nodes of GPUs that the container does not have.
+            own_options += ["--device", f"{GPU}=all", "--cap-drop", "MKNOD"]
         yield ContainerHosts(two, podmans, own_options + [f"--volume={path}:{path}:ro" for path in volumes])

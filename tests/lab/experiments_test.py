@@ -40,6 +40,8 @@ SAYS = {
     "container": r"^64M; \d+ lines as undisturbed; downtime 237.3 ms",
     "container-resnet": r"^5 moves, \d+ lines as undisturbed; downtimes in ms:( 237.3){5}; rank and GPU: 0@",
     "container-gpus": r"^5 moves, \d+ lines as undisturbed; downtimes in ms:( 237.3){5}; rank and GPU: 0@",
+    "container-by-hand": r"^64M; downtime 237.3 ms, total 2018.4 ms, silent for 12 ms; by hand \d+\.?\d* ms \(lock 5, checkpoint 5, "
+                         r"podman_checkpoint .*, copy .*, podman_restore .*, restore 5, unlock 5\), silent for 12 ms, \d+ lines as undisturbed$",
     "members": "^one:( 237.3){5}; two:( 237.3){5}; medians 237 and 237 ms: 1.00 times$",
     "ten": "^ten moves; downtimes in ms:( 237.3){10}$",
     "compare": r"^by hand / gcr-migrate: \d+\.\d times the downtime, 1.0 times the silence$",

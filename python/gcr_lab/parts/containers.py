@@ -1,14 +1,20 @@
 """Programs in containers of podman, moved by gcr-container."""
 
-from gcr_lab.base import short
+import contextlib
+from gcr_lab.base import GIB, MIB, need_programs, short
+from gcr_lab.compare_by_hand import receivers
+from gcr_lab.driver import Stopwatch, driver_tools, silence
+from gcr_lab.hosts import tmpfs
 from gcr_lab.parts import needs
 from gcr_lab.parts.pytorch import two_ranks
-from gcr_lab.parts.undisturbed import moved_five_times, moved_once
-from gcr_lab.podman import podman_hosts
+from gcr_lab.parts.undisturbed import STEPS, as_undisturbed, moved_five_times, moved_once
+from gcr_lab.podman import LEFT_ALONE, podman_hosts
 from gcr_lab.registry import Parts
 
 PARTS = Parts()
 NO_HIP = "no AMD GPU is offered to containers here"
+EXPORT = "container.tar"
+STREAMS = 4
 
 @PARTS.part("container", needs=(needs.podman,), not_on_hip=NO_HIP)
 def container(lab):
@@ -34,3 +40,49 @@ PARTS.command("container-gpus", five_between_gpus, "training in containers that 
               "python3 bin/torch_resnet.py", needs.podman, needs.torch, needs.two_gpus, not_on_hip=NO_HIP)
 PARTS.command("container-ddp", five, "two ranks in one container with two GPUs", two_ranks("cumem", "torch_ddp.py"),
               needs.podman, needs.two_ranks, not_on_hip=NO_HIP)
+
+def by_hand_options(two):
+    """Of a container that podman can checkpoint."""
+    configuration = two.work / "criu.conf"
+    # It has no connections to keep. With mount engine 2 CRIU does not restore CDI's mounts of single files.
+    configuration.write_text("network-lock skip\nmntns-compat-mode\n", encoding="ascii")
+    # Its program is PID 1, which SIGTERM would not end.
+    return (*LEFT_ALONE, "--annotation", f"org.criu.config={configuration}", "--stop-signal", "KILL")
+
+def moved_by_hand(lab, two, program):
+    """From host a to b: the driver's checkpoint, podman's, a copy, podman's restore, the driver's. Its steps in ms."""
+    folders = there, here = [two.work / f"export-{host}" for host in "ab"]
+    with contextlib.ExitStack() as stack:
+        for folder in folders:
+            stack.enter_context(tmpfs(folder, lab.vram + 16 * GIB))
+        source, target = stack.enter_context(driver_tools(two, "ab", lab.gpu))
+        copy = stack.enter_context(receivers(two, here, STREAMS, EXPORT))
+        watch = Stopwatch()
+        source.steps(program.pid, watch, "lock", "checkpoint")
+        with watch.phase("podman_checkpoint"):
+            two.podmans["a"].with_criu("checkpoint", "--compress", "none", "--export", there / EXPORT, program.name)
+        with watch.phase("copy"):
+            copy(there)
+        with watch.phase("podman_restore"):
+            two.podmans["b"].with_criu("restore", "--import", here / EXPORT)
+        program.moved_to(two.podmans["b"])
+        target.steps(program.pid, watch, "restore", "unlock")
+        return watch.ms(), watch.figures
+
+@PARTS.part("container-by-hand", needs=(needs.podman,), not_on_hip=NO_HIP)
+def by_hand(lab):
+    """containers moved by gcr-container, and by podman's checkpoint with the driver's around it"""
+    need_programs("nc", "tar", "dd")
+    command = f"bin/stencil --mib {lab.vram // MIB} --report 5"
+    with podman_hosts(lab) as two:
+        program = two.start("a", "app", command, 5, STEPS)
+        with silence(program) as ours:
+            migration = two.migrate("a", "b", program)
+        program.end()
+        program = two.start_container("a", "app", command, 5, STEPS, by_hand_options(two))
+        with silence(program) as theirs:
+            downtime_ms, steps = moved_by_hand(lab, two, program)
+        compared = as_undisturbed(two, program, command, len(program.lines(STEPS)))
+    figures = ", ".join(f"{name.removesuffix('_ms')} {ms:g}" for name, ms in steps.items())
+    return (f"{short(lab.vram)}; {migration.times()}, silent for {ours[0]:g} ms; by hand {downtime_ms:g} ms ({figures}), "
+            f"silent for {theirs[0]:g} ms, {compared}")
