@@ -14,14 +14,12 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 import engine_cases  # noqa: E402
 from docker_hosts import DockerHosts  # noqa: E402
 
-MOVES = 2
-
 
 class Moves(engine_cases.Case):
     HOSTS = DockerHosts
 
     def test_container_goes_to_and_fro_under_its_engines(self):
-        self.go_to_and_fro(MOVES)
+        self.go_to_and_fro()
 
 
 class Drains(engine_cases.Drains):

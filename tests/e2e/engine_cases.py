@@ -11,6 +11,7 @@ from ticker_hosts import HANGS_S, begin_command, wait_for
 DONE, FAILED, USAGE, REFUSED = range(4)
 KILLED = -9
 MEMORY_BYTES = 1 << 30
+MOVES = int(os.environ.get("GCR_MOVES", "2"))
 NAME = "job"
 # A shell that kills gcr-container before or after its Nth command line. Arguments: N, when, a file for counting, the
 # shell.
@@ -61,7 +62,7 @@ class Case(unittest.TestCase):
         self.hosts.engine(host, "stop", "--time", "60", NAME)
         return int(self.hosts.engine(host, "inspect", NAME, "--format", "{{.State.ExitCode}}").stdout)
 
-    def go_to_and_fro(self, moves):
+    def go_to_and_fro(self, moves=MOVES):
         """A container that its engine would restart, with a limit and with files."""
         self.start("--memory", MEMORY_BYTES, "--restart", "always", "--tmpfs", "/mnt")
         write = "mkdir /srv/new; echo content >/srv/new/file; echo more >/mnt/file"

@@ -18,6 +18,7 @@ from gcr_lab import podman  # noqa: E402
 
 IMAGE = "localhost/gcr-test"
 PROGRAMS = ("sh", "cat", "sleep", "mkdir")
+RUNTIME = os.environ.get("GCR_NEXT_RUNTIME", "")  # below gcr-runtime; empty: its own choice
 
 
 def make_image(path, *of_volume):
@@ -84,7 +85,7 @@ class EngineHosts(Hosts):
         (home / "disk").mkdir(parents=True)
         subprocess.run(["mount", "-t", "tmpfs", "tmpfs", home / "disk"], check=True)
         state = self.env[f"STATE_{host.upper()}"]
-        settings = f'state = "{state}/received"\nlog = "{home}/runtime.log"\n'
+        settings = f'state = "{state}/received"\nlog = "{home}/runtime.log"\nruntime = "{RUNTIME}"\n'
         (home / "runtime.toml").write_text(settings, encoding="utf-8")
         lines = f'#!/bin/sh\nGCR_RUNTIME_CONFIG={home}/runtime.toml exec {self.prefix}/bin/gcr-runtime "$@"\n'
         (home / "gcr").write_text(lines, encoding="utf-8")

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Containers of podman, moved by gcr-container: real podman, runc, gcr-runtime, agents, CRIU, software GPUs.
 
-Usage: podman_test.py [unittest options], as root; GCR_BUILD names the build folder
+Usage: podman_test.py [unittest options], as root; GCR_BUILD names the build folder, and GCR_NEXT_RUNTIME the runtime in
+the place of runc, such as /usr/bin/crun
 """
 
 import pathlib
@@ -14,17 +15,15 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 import engine_cases  # noqa: E402
 from containers import complaint  # noqa: E402
 from engine_cases import DONE, NAME, REFUSED  # noqa: E402
-from engine_hosts import IMAGE  # noqa: E402
-from podman_hosts import PodmanHosts  # noqa: E402
-
-MOVES = 10
+from engine_hosts import IMAGE, RUNTIME  # noqa: E402
+from podman_hosts import PodmanHosts, use_version_1_alone  # noqa: E402
 
 
 class Moves(engine_cases.Case):
     HOSTS = PodmanHosts
 
     def test_container_goes_to_and_fro_under_its_engines(self):
-        self.go_to_and_fro(MOVES)
+        self.go_to_and_fro()
 
 
 class Drains(engine_cases.Drains):
@@ -73,4 +72,6 @@ class Deaths(engine_cases.Deaths):
 
 
 if __name__ == "__main__":
+    if RUNTIME.endswith("crun"):
+        use_version_1_alone()
     unittest.main()
