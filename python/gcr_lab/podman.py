@@ -18,6 +18,7 @@ FOLDERS = ("dev", "etc", "mnt", "proc", "root", "run", "srv", "sys", "tmp", "var
 DRIVER_NODES = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset")
 PASSED_ON = "PATH$|CUDA_|HF_|NCCL_|NVSHMEM_|PYTORCH_|TORCH_"  # environment variables of programs, by their beginnings
 PROCESSES = 4096  # of a container
+# static_dir: as without the option, because what podman runs when a container ends has other options in its place.
 CONFIGURATION = """
 [containers]
 default_ulimits = ["nofile={files}:{files}", "nproc={processes}:{processes}"]
@@ -25,7 +26,7 @@ default_ulimits = ["nofile={files}:{files}", "nproc={processes}:{processes}"]
 cgroup_manager = "cgroupfs"
 events_logger = "file"
 lock_type = "file"
-static_dir = "{home}/disk/static"
+static_dir = "{home}/disk/storage/libpod"
 tmp_dir = "{home}/disk/tmp"
 volume_path = "{home}/disk/volumes"
 runtime = "gcr"

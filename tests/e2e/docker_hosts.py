@@ -24,6 +24,7 @@ OPTIONS = ("--storage-driver", "overlay2", "--default-runtime", "gcr", "--bridge
 
 class DockerHosts(EngineHosts):
     ENGINE = "docker"
+    CHECKED = ("--health-interval", "1s", "--health-retries", "1")
 
     def __init__(self, *options):
         self._daemons = {host: [] for host in "ab"}
@@ -68,3 +69,7 @@ class DockerHosts(EngineHosts):
     def states(self, host):
         said = self.engine(host, "ps", "--all", "--format", "{{.Names}} {{.State}}").stdout
         return dict(line.split() for line in said.splitlines())
+
+    def is_healthy(self, host, name):
+        said = self.engine(host, "inspect", name, "--format", "{{.State.Health.Status}}", check=False).stdout.strip()
+        return {"healthy": True, "unhealthy": False}.get(said)

@@ -5,6 +5,7 @@ import pathlib
 import subprocess
 import unittest
 
+import visits
 from containers import complaint
 from ticker_hosts import HANGS_S, begin_command, wait_for
 
@@ -13,6 +14,15 @@ KILLED = -9
 MEMORY_BYTES = 1 << 30
 MOVES = int(os.environ.get("GCR_MOVES", "2"))
 NAME = "job"
+# Programs that run a ticker as their child, and end it.
+ENDS_WITH_7 = ("sh", "-c", "trap 'kill -TERM $!' TERM; $0 & wait $!; wait $!; exit 7")
+END_TICKER = """
+for file in /proc/[0-9]*/comm; do
+  read -r name <$file || continue
+  process=${file#/proc/}
+  [ $name != ticker ] || kill -TERM ${process%/comm}
+done
+"""
 # A shell that kills gcr-container before or after its Nth command line. Arguments: N, when, a file for counting, the
 # shell.
 KILLER = """#!/bin/sh
@@ -33,8 +43,8 @@ class Case(unittest.TestCase):
         self.hosts = self.HOSTS()
         self.addCleanup(self.hosts.close)
 
-    def start(self, *options):
-        self.hosts.start_container("a", NAME, *options)
+    def start(self, *options, program=()):
+        self.hosts.start_container("a", NAME, *options, program=program)
         wait_for("the ticker starts", lambda: len(self.hosts.lines("a", NAME)) >= 2)
 
     def wait_for_progress(self, host):
@@ -63,25 +73,54 @@ class Case(unittest.TestCase):
         return int(self.hosts.engine(host, "inspect", NAME, "--format", "{{.State.ExitCode}}").stdout)
 
     def go_to_and_fro(self, moves=MOVES):
-        """A container that its engine would restart, with a limit and with files."""
-        self.start("--memory", MEMORY_BYTES, "--restart", "always", "--tmpfs", "/mnt")
+        """A container that its engine would restart, with a limit and with files. Health checks and commands run in it
+        and in those that receive it."""
+        options = ("--memory", MEMORY_BYTES, "--restart", "always", "--tmpfs", "/mnt", "--health-cmd", "cat /dev/null")
+        self.start(*options, *self.hosts.CHECKED, program=ENDS_WITH_7)
         write = "mkdir /srv/new; echo content >/srv/new/file; echo more >/mnt/file"
         self.hosts.engine("a", "exec", NAME, "sh", "-c", write)
         lines = []
-        for number in range(moves):
-            source, target = "ab"[number % 2], "ba"[number % 2]
-            follower = self.follow(source)
-            ran, report = self.hosts.move(NAME, source, target)
-            self.assertEqual(ran.returncode, DONE, ran.stdout + ran.stderr)
-            self.assertTrue(report["verified"], report)
-            lines += follower.communicate(timeout=HANGS_S)[0].splitlines()
-            self.wait_for_progress(target)
-            self.assert_only_at(target, source)
-        files = self.hosts.engine("a", "exec", NAME, "cat", "/srv/new/file", "/mnt/file")
+        with visits.Visits(self.hosts, NAME) as made:
+            for number in range(moves):
+                lines += self.move_and_check("ab"[number % 2], "ba"[number % 2])
+        self.assertEqual({*made.health["a"], *made.health["b"]}, {True}, made.health)
+        self.assertEqual({*made.said["a"], *made.said["b"]}, {"cat\n"})
+        self.assertTrue(all((*made.health.values(), *made.said.values())))
+        last = "ab"[moves % 2]
+        files = self.hosts.engine(last, "exec", NAME, "cat", "/srv/new/file", "/mnt/file")
         self.assertEqual(files.stdout, "content\nmore\n")
-        self.assertEqual(self.memory_limit("a"), MEMORY_BYTES)
-        self.assertEqual(self.stop("a"), 0)
-        self.assertEqual(complaint(lines + self.hosts.lines("a", NAME)), "")
+        self.assertEqual(self.memory_limit(last), MEMORY_BYTES)
+        return last, lines
+
+    def move_and_check(self, source, target):
+        """The lines of the log at the source."""
+        follower = self.follow(source)
+        ran, report = self.hosts.move(NAME, source, target)
+        self.assertEqual(ran.returncode, DONE, ran.stdout + ran.stderr)
+        self.assertTrue(report["verified"], report)
+        lines = follower.communicate(timeout=HANGS_S)[0].splitlines()
+        self.wait_for_progress(target)
+        self.assert_only_at(target, source)
+        return lines
+
+    def end_it(self, host, lines):
+        """Its engine starts it again if its program ends, and not if the engine has stopped it. `lines`: of its log
+        elsewhere."""
+        self.hosts.engine(host, "exec", NAME, "sh", "-c", END_TICKER)
+
+        def logs():
+            """Before the restart, and since."""
+            log = self.hosts.lines(host, NAME)
+            first = next((number for number, line in enumerate(log) if line.startswith("1 ")), len(log))
+            return lines + log[:first], log[first:]
+
+        wait_for("its engine starts it again", lambda: len(logs()[1]) >= 3)
+        restarts = self.hosts.engine(host, "inspect", NAME, "--format", "{{.RestartCount}}").stdout
+        self.assertEqual(int(restarts), 1)
+        self.assertEqual(self.stop(host), 7)
+        self.assertEqual(self.hosts.states(host), {NAME: "exited"})
+        for each in logs():
+            self.assertEqual(complaint(each), "")
 
     def refuse(self, reason):
         before = self.hosts.states("b")

@@ -17,13 +17,14 @@ sys.path.insert(0, str(ROOT / "python"))
 from gcr_lab import podman  # noqa: E402
 
 IMAGE = "localhost/gcr-test"
+SHELL = pathlib.Path("/bin/sh")  # of health checks
 PROGRAMS = ("sh", "cat", "sleep", "mkdir")
 RUNTIME = os.environ.get("GCR_NEXT_RUNTIME", "")  # below gcr-runtime; empty: its own choice
 
 
 def make_image(path, *of_volume):
     """An archive for an engine's `import`, with the libraries of these programs too."""
-    programs = {pathlib.Path(shutil.which(name)) for name in PROGRAMS}
+    programs = {SHELL, *(pathlib.Path(shutil.which(name)) for name in PROGRAMS)}
     podman.write_image(path, programs | podman.libraries_of(*programs, *of_volume, check=True))
 
 
@@ -32,6 +33,7 @@ class EngineHosts(Hosts):
 
     ENGINE = ""  # as gcr-container calls it, and its command
     REMOVE = ("rm", "--force")  # at once
+    CHECKED = ()  # options of containers whose health is_healthy() tells
 
     def __init__(self, *options):
         super().__init__(2, *options)
@@ -75,6 +77,10 @@ class EngineHosts(Hosts):
         """Of all its containers, by name."""
         raise NotImplementedError
 
+    def is_healthy(self, host, name):
+        """As its health check says; None if it has not said so yet, or there is no such container."""
+        raise NotImplementedError
+
     # ---- what they have in common ----
 
     def home(self, host):
@@ -115,11 +121,11 @@ class EngineHosts(Hosts):
             raise AssertionError(f"{self.ENGINE} {words[0]}: status {ran.returncode}: {ran.stderr}")
         return ran
 
-    def start_container(self, host, name, *options):
-        """A ticker, in a container under gcr-runtime."""
+    def start_container(self, host, name, *options, program=()):
+        """A ticker, in a container under gcr-runtime. `program`: words that start it."""
         environment = [word for pair in self.env[f"GPU_ENV_{host.upper()}"].split() for word in ("--env", pair)]
         self.engine(host, "run", "--detach", "--name", name, "--network", "none", "--volume",
-                    f"{self.prefix}:{self.prefix}", *environment, *options, IMAGE, self.program)  # fmt: skip
+                    f"{self.prefix}:{self.prefix}", *environment, *options, IMAGE, *program, self.program)  # fmt: skip
 
     def lines(self, host, name):
         return self.engine(host, "logs", name).stdout.splitlines()

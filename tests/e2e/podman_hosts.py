@@ -26,6 +26,7 @@ def use_version_1_alone():
 class PodmanHosts(EngineHosts):
     ENGINE = "podman"
     REMOVE = ("rm", "--force", "--time", "0")
+    CHECKED = ("--health-interval", "disable")  # systemd would run the checks
 
     def configure(self, host):
         podman.write_configuration(self.home(host), PROCESSES)
@@ -40,3 +41,6 @@ class PodmanHosts(EngineHosts):
     def states(self, host):
         said = self.engine(host, "ps", "--all", "--format", "json").stdout
         return {each["Names"][0]: each["State"] for each in json.loads(said)}
+
+    def is_healthy(self, host, name):
+        return {0: True, 1: False}.get(self.engine(host, "healthcheck", "run", name, check=False).returncode)

@@ -23,7 +23,7 @@ class Moves(engine_cases.Case):
     HOSTS = PodmanHosts
 
     def test_container_goes_to_and_fro_under_its_engines(self):
-        self.go_to_and_fro()
+        self.end_it(*self.go_to_and_fro())
 
 
 class Drains(engine_cases.Drains):
