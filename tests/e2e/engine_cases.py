@@ -5,6 +5,7 @@ import pathlib
 import subprocess
 import unittest
 
+import layer_changes
 import visits
 from containers import complaint
 from ticker_hosts import HANGS_S, begin_command, wait_for
@@ -62,6 +63,9 @@ class Case(unittest.TestCase):
     def init(self, host):
         return int(self.hosts.engine(host, "inspect", NAME, "--format", "{{.State.Pid}}").stdout)
 
+    def root(self, host):
+        return f"/proc/{self.init(host)}/root"
+
     def memory_limit(self, host):
         lines = pathlib.Path(f"/proc/{self.init(host)}/cgroup").read_text("ascii").split()
         group = next(path for _, names, path in (line.split(":") for line in lines) if names == "memory")
@@ -73,12 +77,12 @@ class Case(unittest.TestCase):
         return int(self.hosts.engine(host, "inspect", NAME, "--format", "{{.State.ExitCode}}").stdout)
 
     def go_to_and_fro(self, moves=MOVES):
-        """A container that its engine would restart, with a limit and with files. Health checks and commands run in it
-        and in those that receive it."""
+        """A container that its engine would restart, with a limit and with changes to files. Health checks and commands
+        run in it and in those that receive it."""
         options = ("--memory", MEMORY_BYTES, "--restart", "always", "--tmpfs", "/mnt", "--health-cmd", "cat /dev/null")
         self.start(*options, *self.hosts.CHECKED, program=ENDS_WITH_7)
-        write = "mkdir /srv/new; echo content >/srv/new/file; echo more >/mnt/file"
-        self.hosts.engine("a", "exec", NAME, "sh", "-c", write)
+        layer_changes.make(self.root("a"))
+        files = layer_changes.listing(self.root("a"))
         lines = []
         with visits.Visits(self.hosts, NAME) as made:
             for number in range(moves):
@@ -87,8 +91,8 @@ class Case(unittest.TestCase):
         self.assertEqual({*made.said["a"], *made.said["b"]}, {"cat\n"})
         self.assertTrue(all((*made.health.values(), *made.said.values())))
         last = "ab"[moves % 2]
-        files = self.hosts.engine(last, "exec", NAME, "cat", "/srv/new/file", "/mnt/file")
-        self.assertEqual(files.stdout, "content\nmore\n")
+        self.maxDiff = None
+        self.assertEqual(layer_changes.listing(self.root(last)), files)
         self.assertEqual(self.memory_limit(last), MEMORY_BYTES)
         return last, lines
 

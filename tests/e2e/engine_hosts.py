@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 
+import layer_changes
 from ticker_hosts import HANGS_S, ROOT, TICKER, Hosts
 
 sys.path.insert(0, str(ROOT / "python"))
@@ -26,6 +27,7 @@ def make_image(path, *of_volume):
     """An archive for an engine's `import`, with the libraries of these programs too."""
     programs = {SHELL, *(pathlib.Path(shutil.which(name)) for name in PROGRAMS)}
     podman.write_image(path, programs | podman.libraries_of(*programs, *of_volume, check=True))
+    layer_changes.add_to_image(path)
 
 
 class EngineHosts(Hosts):

@@ -39,6 +39,7 @@ class Refusals(engine_cases.Case):
             ("has a terminal", "--tty"),
             ("was not started by gcr-runtime", "--annotation", "gcr-migrate.off=true"),
             ("whose content would not move: /srv", "--volume", "/srv"),
+            ("has no volume models", "--volume", "models:/models"),
             ("is paused, not running",),
         ):
             self.start(*options)
