@@ -41,6 +41,11 @@ def in_the_way(host, found):
     return {"id": "engine", "severity": "blocker", "host": host, "found": found, "why": "", "remedy": ""}
 
 
+def left_behind(container):
+    """What does not move with it, and is no reason to refuse it."""
+    return [f"the content of volume {name} is not moved" for name in container.volumes]
+
+
 class Move:
     """Of one container from an engine to another of the same kind."""
 
@@ -78,6 +83,7 @@ class Move:
         obstacles, job = self._look_at(container)
         findings = [in_the_way("source", each) for each in obstacles]
         findings += [in_the_way("destination", each) for each in self._obstacles_there(container, receiver)]
+        findings += [{**in_the_way("source", each), "severity": "warning"} for each in left_behind(container)]
         if job is not None:
             source, destination = self._source.host.agent, self._destination.host.agent
             findings += self._cli.findings(source, destination, job["pid"], ["--container", "new", *options])
@@ -162,6 +168,11 @@ class Move:
         named = self._destination.image_named(container.image_name)
         if named not in ("", container.image):
             yield self._is_another_image(container, named)
+        for name in container.volumes:
+            if not self._destination.has_volume(name):
+                yield f"{agent} has no volume {name}: make it there, with the same content"
+        for path in self._destination.absent(container.folders):
+            yield f"{agent} has no {path}, which {container.name} has mounted"
 
     def _is_another_image(self, container, image):
         return (f"{container.image_name} at {self._destination.host.agent} is another image: "
@@ -171,6 +182,8 @@ class Move:
         """A container at the destination that waits for the job."""
         for obstacle in self._obstacles_there(container, None):
             raise Refused(obstacle)
+        for each in left_behind(container):
+            self._say(each)
         receiver = self._destination.start_receiver(container, key)
         try:
             if receiver is None:

@@ -22,6 +22,8 @@ from gcr_moves.engines import (
     Engine,
     EngineError,
     anonymous_volumes,
+    mounted_folders,
+    named_volumes,
     those_there,
 )
 
@@ -152,6 +154,8 @@ def container_of(its):
         obstacles=obstacles_of(its),
         labels=its["Config"].get("Labels") or {},
         recipe=its,
+        volumes=named_volumes(its.get("Mounts")),
+        folders=mounted_folders(its.get("Mounts")),
     )
 
 
@@ -187,6 +191,9 @@ class Docker(Engine):
     def image_named(self, name):
         status, answer = self._ask("GET", f"/images/{quoted(name)}/json", fine=(ABSENT,))
         return "" if status == ABSENT else self.understood(answer, lambda its: its["Id"])
+
+    def has_volume(self, name):
+        return self._ask("GET", f"/volumes/{quoted(name)}", fine=(ABSENT,))[0] != ABSENT
 
     def start_receiver(self, container, key):
         request = self.understood(container.recipe, lambda its: receiving_request(its, key))

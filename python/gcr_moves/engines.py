@@ -14,6 +14,7 @@ RECEIVE = "gcr-migrate.receive"  # annotation: the key of the migration that the
 SOURCE = "gcr-migrate.source"  # label: the container that its job comes from
 
 QUESTION_SECONDS = 120
+TELL_ABSENT = 'for each; do [ -e "$each" ] || printf "%s\\n" "$each"; done'
 NOT_INSTALLED = 127  # status of a shell
 ANONYMOUS = re.compile("[0-9a-f]{64}")  # the name of a volume to which its owner gave none
 
@@ -63,6 +64,8 @@ class Container:
     obstacles: tuple  # why it cannot move, after its name; empty if its engine knows no reason
     labels: dict
     recipe: object  # what its engine makes another one from
+    volumes: tuple = ()  # names of its volumes, whose content stays at its host
+    folders: tuple = ()  # files and folders of its host that it has too
 
     @property
     def running(self):
@@ -78,6 +81,17 @@ def anonymous_volumes(mounts):
     """Where they are mounted, by the answer of an engine's `inspect`. Their content is at one host only."""
     volumes = [each for each in mounts or () if each.get("Type") == "volume"]
     return ", ".join(each["Destination"] for each in volumes if ANONYMOUS.fullmatch(each.get("Name", "")))
+
+
+def named_volumes(mounts):
+    """The names of the others, whose owner gives their content to each host."""
+    volumes = [each.get("Name", "") for each in mounts or () if each.get("Type") == "volume"]
+    return tuple(dict.fromkeys(name for name in volumes if name and not ANONYMOUS.fullmatch(name)))
+
+
+def mounted_folders(mounts):
+    """Of the host, by the answer of an engine's `inspect`."""
+    return tuple(dict.fromkeys(each["Source"] for each in mounts or () if each.get("Type") == "bind"))
 
 
 class Engine:
@@ -102,6 +116,16 @@ class Engine:
     def image_named(self, name):
         """What a new container would get under this name, by its content; empty if that is not here."""
         raise NotImplementedError
+
+    def has_volume(self, name):
+        raise NotImplementedError
+
+    def absent(self, paths):
+        """Those of the paths that the host does not have. docker would make empty folders of them."""
+        if not paths:
+            return []
+        _, said = self.host.run("sh", "-c", TELL_ABSENT, "sh", *paths)
+        return said.splitlines()
 
     def start_receiver(self, container, key):
         """Makes and starts a container that receives the job of this one; returns it, or None if it is gone already."""

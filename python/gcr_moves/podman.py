@@ -2,10 +2,20 @@
 
 import json
 
-from gcr_moves.engines import NOT_INSTALLED, RECEIVE, SOURCE, Container, Engine, anonymous_volumes, those_there
+from gcr_moves.engines import (
+    NOT_INSTALLED,
+    RECEIVE,
+    SOURCE,
+    Container,
+    Engine,
+    anonymous_volumes,
+    mounted_folders,
+    named_volumes,
+    those_there,
+)
 
 STOP_SECONDS = 10  # then podman kills a container that it removes
-NO_SUCH = 1  # status of `podman container exists`
+NO_SUCH = 1  # status of `podman container exists` and others
 FAILED = 125  # of any podman
 
 
@@ -51,6 +61,8 @@ def container_of(answer):
         )),
         labels=its["Config"].get("Labels") or {},
         recipe=command,
+        volumes=named_volumes(its.get("Mounts")),
+        folders=mounted_folders(its.get("Mounts")),
     )  # fmt: skip
 
 
@@ -81,6 +93,10 @@ class Podman(Engine):
         words = ("podman", "image", "inspect", "--format", "{{.Id}}", name)
         _, image = self.host.run(*words, fine=(0, NO_SUCH, FAILED))
         return image.strip()
+
+    def has_volume(self, name):
+        status, _ = self.host.run("podman", "volume", "exists", name, fine=(0, NO_SUCH))
+        return status == 0
 
     def start_receiver(self, container, key):
         words = receiving_command(container, key)

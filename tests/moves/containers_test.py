@@ -120,6 +120,24 @@ class Moves(Fixture):
         self.assertEqual(self.fake.started, [])
 
 
+    def test_content_of_a_volume_is_said_to_stay(self):
+        self.engines.containers["src"][:] = [dataclasses.replace(self.container, volumes=("models",))]
+        self.engines.volumes["one"].add("models")
+        self.assertEqual(self.move().run("train").status, cli.DONE)
+        self.assertIn("the content of volume models is not moved", self.said)
+
+    def test_host_without_a_volume_or_a_mounted_folder_is_refused(self):
+        for fields, reason in (
+            ({"volumes": ("models",)}, "one has no volume models"),
+            ({"folders": ("/data",)}, "one has no /data"),
+        ):
+            self.engines.containers["src"][:] = [dataclasses.replace(self.container, **fields)]
+            with self.assertRaisesRegex(Refused, reason):
+                self.move().run("train")
+            self.assert_at(source=1, destination=0)
+        self.assertEqual((self.engines.started, self.fake.started), ([], []))
+
+
 class Draining(Fixture):
     def test_container_moves_with_its_job_and_others_without(self):
         self.engines.add_container("src", "train", 9)
@@ -320,6 +338,18 @@ class Preflight(Fixture):
         self.engines.add_container("src", "train", 9)
         self.engines.images["one"] = {"kept": "1" * 64, "app": "2" * 64}
         self.assertEqual(self.found(), [("destination", f"app at one is another image: {'2' * 12}, not {'1' * 12}")])
+
+    def test_volumes_are_a_warning_where_they_are_and_a_blocker_where_they_are_not(self):
+        self.engines.add_container("src", "train", 9, volumes=("models", "data"), folders=("/data",))
+        self.engines.volumes["one"] = {"models"}
+        self.assertEqual(self.found(), [
+            ("destination", "one has no volume data: make it there, with the same content"),
+            ("destination", "one has no /data, which train has mounted"),
+            ("source", "the content of volume models is not moved"),
+            ("source", "the content of volume data is not moved"),
+        ])  # fmt: skip
+        severities = {each["severity"] for each in self.move().preflight("train") if each["host"] == "source"}
+        self.assertEqual(severities, {"warning"})
 
     def test_absent_stopped_and_moving_ones_are_told_apart(self):
         self.assertEqual(self.found(), [("source", "src has no container train")])

@@ -62,7 +62,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         name = self.path.split("/")[-2]
         if name in CONTAINERS:
             self.answer(200, json.dumps(CONTAINERS[name]).encode())
-        elif "absent" in name or len(name) == 64:
+        elif "absent" in self.path or len(name) == 64:
             self.answer(404, b'{{"message": "No such thing"}}')
         else:
             self.answer(200, b"OK" if self.path == "/_ping" else b'{{"no": "container"}}')
@@ -126,6 +126,7 @@ class Refusals(unittest.TestCase):
     def test_container_of_the_common_kind_can_move(self):
         container = docker.container_of(INSPECTED)
         self.assertEqual((container.name, container.obstacles, container.running), ("train", (), True))
+        self.assertEqual((container.volumes, container.folders), (("models",), ("/work",)))
         self.assertFalse(docker.container_of(inspected("State", Status="paused")).running)
 
     def test_container_that_cannot_move_is_refused_with_the_reason(self):
@@ -169,6 +170,7 @@ class Questions(unittest.TestCase):
         server = self.server()
         self.assertIsNone(server.find("absent"))
         self.assertFalse(server.has_image("absent"))
+        self.assertEqual((server.has_volume("absent"), server.has_volume("models")), (False, True))
         self.assert_fails("not understood", lambda: server.find("train"))
         self.assert_fails("not the Engine API", lambda: self.server("").find("absent"))
         self.assert_fails("no-docker-here", lambda: self.docker("sh", "-c", "no-docker-here").find("absent"))

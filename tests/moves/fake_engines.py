@@ -14,6 +14,7 @@ class FakeEngines:
         self.cluster = cluster
         self.containers = {name: [] for name in cluster.hosts}
         self.images = {name: {"app": IMAGE} for name in cluster.hosts}  # by name: the content
+        self.volumes = {name: set() for name in cluster.hosts}
         self.silent = set()  # hosts whose shells do not answer
         self.asked = set()
         self.started = []  # (host, name) of every receiving container
@@ -64,6 +65,12 @@ class FakeEngine(engines.Engine):
 
     def image_named(self, name):
         return self._all.images[self.host.agent].get(name, "")
+
+    def has_volume(self, name):
+        return name in self._all.volumes[self.host.agent]
+
+    def absent(self, paths):
+        return [path for path in paths if path not in self._all.volumes[self.host.agent]]
 
     def start_receiver(self, container, key):
         self._all.started.append((self.host.agent, container.name))

@@ -45,6 +45,28 @@ class Obstacles(unittest.TestCase):
             self.assertIn(words, obstacle)
 
 
+class Volumes(unittest.TestCase):
+    def test_names_of_volumes_and_folders_of_the_host_are_told_apart(self):
+        mounts = [{"Type": "volume", "Name": "models", "Source": "/var/models", "Destination": "/models"},
+                  {"Type": "volume", "Name": "models", "Source": "/var/models", "Destination": "/again"},
+                  {"Type": "volume", "Name": "f" * 64, "Source": "/var/f", "Destination": "/data"},
+                  {"Type": "bind", "Source": "/work", "Destination": "/work"}, {"Type": "tmpfs"}]  # fmt: skip
+        container = podman.container_of(json.dumps([{**INSPECTED, "Mounts": mounts}]))
+        self.assertEqual((container.volumes, container.folders), (("models",), ("/work",)))
+
+    def test_absent_volume_is_not_an_error(self):
+        for status, there in ((0, True), (1, False)):
+            asked = podman.Podman(FakeShell({"volume exists": (status, "")}))
+            self.assertEqual(asked.has_volume("models"), there)
+        with self.assertRaises(engines.EngineError):
+            podman.Podman(FakeShell({"volume exists": (125, "")})).has_volume("models")
+
+    def test_absent_folders_are_asked_of_a_shell(self):
+        here = podman.Podman(engines.Host("here", ["sh", "-c"]))
+        self.assertEqual(here.absent(("/proc/self", "/nonexistent/$a 'b\"", "/dev/null")), ["/nonexistent/$a 'b\""])
+        self.assertEqual(podman.Podman(None).absent(()), [])
+
+
 class Questions(unittest.TestCase):
     def find(self, pid, **answers):
         answers = {"container exists": (0, ""), "container inspect": (0, json.dumps([INSPECTED])), **answers}
