@@ -12,7 +12,7 @@ import signal
 import subprocess
 
 # Exit statuses of gcr-migrate; its --help has the same table.
-DONE, FAILED, USAGE, REFUSED, UNREACHABLE, NOT_AUTHORISED, UNKNOWN, CANCELLED, UNCONFIRMED = range(9)
+DONE, FAILED, USAGE, REFUSED, UNREACHABLE, NOT_AUTHORISED, UNKNOWN, CANCELLED, UNCONFIRMED, ENDED = range(10)
 
 QUESTION_SECONDS = 60  # a backstop: gcr-migrate itself gives up sooner
 
@@ -80,6 +80,7 @@ class Ended:
     total_ms: float = 0
     verified: bool = False  # all contents were proven
     suspended: bool = False  # it was before, and is there
+    gone: bool = False  # it ended by itself before it was moved, and runs nowhere
 
 
 class Migration:
@@ -114,6 +115,7 @@ class Migration:
             self._take(line)
         message = last_line(self._process.stderr.read())
         status = self._process.wait()
+        gone = status == ENDED
         if not DONE <= status <= CANCELLED:
             message = message or f"gcr-migrate ended with status {status}"
             status = UNKNOWN
@@ -127,6 +129,7 @@ class Migration:
             total_ms=float(report.get("total_ms", 0)),
             verified=bool(report.get("verified")),
             suspended=bool(report.get("suspended")),
+            gone=gone,
         )
 
     def _take(self, line):

@@ -113,7 +113,7 @@ class Move:
         key = secrets.token_hex(KEY_BYTES)
         receiver = self._receiver(container, key)
         ended = self._migrate(container, receiver, key, job, options)
-        outcome = self._settle(container, receiver, ended.status in STAYED)
+        outcome = self._settle(container, receiver, ended.gone or ended.status in STAYED)
         outcome.migration = ended
         if outcome.status == program.FAILED and ended.status not in (program.DONE, program.UNKNOWN):
             outcome = Outcome(ended.status, ended.message, ended)
@@ -227,31 +227,57 @@ class Move:
         trouble = ""
         while time.monotonic() < end and self._stopping < 2:
             try:
-                here = self._source.find(container.id)
-                if stayed and not (here and here.running):
-                    self._destination.remove(receiver)
-                    return Outcome(program.FAILED, f"{container.name} has ended at {self._source.host.agent}")
-                if here is None or (here.running and self._source.name_of_init(here) == MOVED):
-                    self._source.remove(container)
-                    return Outcome(program.DONE)
-                if self._is_migrating(container):
+                # Before the containers: a migration that has ended now has brought the job, or never will.
+                migrating = self._is_migrating(container)
+                outcome = self._look(container, receiver, stayed, migrating)
+                if outcome is not None:
+                    return outcome
+                if migrating:
                     end = time.monotonic() + self._patience
-                # Only now: a migration that has ended when the agent was asked has brought the job, or never will.
-                elif here.running and self._source.name_of_init(here) == WITH_JOB and not self._has_job(receiver):
-                    if receiver is not None:
-                        self._destination.remove(receiver)
-                    return Outcome(program.FAILED, f"{container.name} runs on at {self._source.host.agent}")
             except (program.CliError, engines.EngineError) as error:
                 trouble = f": {error}"
             time.sleep(LOOK_SECONDS)
         return Outcome(program.UNKNOWN, f"which container of {container.name} has the job is not known yet{trouble}")
 
-    def _has_job(self, receiver):
+    def _look(self, container, receiver, stayed, migrating):
+        """The outcome, and the container that is left is removed; None if it is not known yet."""
+        here = self._source.find(container.id)
         there = self._destination.find(receiver.id) if receiver is not None else None
-        return there is not None and there.running and self._destination.name_of_init(there) == WITH_JOB
+        if here is None or not here.running:
+            return self._look_there(container, there, stayed, migrating)
+        name = self._source.name_of_init(here)
+        if name == MOVED:
+            self._source.remove(here)
+            return Outcome(program.DONE)
+        if migrating or name != WITH_JOB or self._has_job(there):
+            return None
+        self._remove_there(there)
+        return Outcome(program.FAILED, f"{container.name} runs on at {self._source.host.agent}")
+
+    def _look_there(self, container, there, stayed, migrating):
+        """The same when the container at the source has ended: its job has, too, unless it had left."""
+        if self._has_job(there):
+            self._source.remove(container)
+            return Outcome(program.DONE)
+        if migrating and not stayed:
+            return None
+        # One that has ended may have had the job, and has its exit status then.
+        if stayed or (there is not None and there.running):
+            self._remove_there(there)
+        return Outcome(program.FAILED, f"{container.name} has ended at {self._source.host.agent}")
+
+    def _remove_there(self, receiver):
+        if receiver is not None:
+            self._destination.remove(receiver)
+
+    def _has_job(self, receiver):
+        return receiver is not None and receiver.running and self._destination.name_of_init(receiver) == WITH_JOB
 
     def _is_migrating(self, container):
         """By the journals, because the agent lists no job that is off its GPU for a switchover."""
         children = self._source.children_of_init(container)
         migrations = self._cli.host(self._source.host.agent)["migrations"]
-        return any(children.intersection(each["members"]) for each in migrations)
+        if children:
+            return any(children.intersection(each["members"]) for each in migrations)
+        # Its job has ended, and its copy elsewhere may be in any of those whose members have.
+        return any(not each["members"] for each in migrations)

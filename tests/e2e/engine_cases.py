@@ -44,8 +44,8 @@ class Case(unittest.TestCase):
         self.hosts = self.HOSTS()
         self.addCleanup(self.hosts.close)
 
-    def start(self, *options, program=()):
-        self.hosts.start_container("a", NAME, *options, program=program)
+    def start(self, *options, words=()):
+        self.hosts.start_container("a", NAME, *options, words=words)
         wait_for("the ticker starts", lambda: len(self.hosts.lines("a", NAME)) >= 2)
 
     def wait_for_progress(self, host):
@@ -80,7 +80,7 @@ class Case(unittest.TestCase):
         """A container that its engine would restart, with a limit and with changes to files. Health checks and commands
         run in it and in those that receive it."""
         options = ("--memory", MEMORY_BYTES, "--restart", "always", "--tmpfs", "/mnt", "--health-cmd", "cat /dev/null")
-        self.start(*options, *self.hosts.CHECKED, program=ENDS_WITH_7)
+        self.start(*options, *self.hosts.CHECKED, words=[*ENDS_WITH_7, self.hosts.program])
         layer_changes.make(self.root("a"))
         files = layer_changes.listing(self.root("a"))
         lines = []

@@ -123,11 +123,11 @@ class EngineHosts(Hosts):
             raise AssertionError(f"{self.ENGINE} {words[0]}: status {ran.returncode}: {ran.stderr}")
         return ran
 
-    def start_container(self, host, name, *options, program=()):
-        """A ticker, in a container under gcr-runtime. `program`: words that start it."""
+    def start_container(self, host, name, *options, words=()):
+        """A ticker, or these words, in a container under gcr-runtime."""
         environment = [word for pair in self.env[f"GPU_ENV_{host.upper()}"].split() for word in ("--env", pair)]
         self.engine(host, "run", "--detach", "--name", name, "--network", "none", "--volume",
-                    f"{self.prefix}:{self.prefix}", *environment, *options, IMAGE, *program, self.program)  # fmt: skip
+                    f"{self.prefix}:{self.prefix}", *environment, *options, IMAGE, *words or [self.program])  # fmt: skip
 
     def lines(self, host, name):
         return self.engine(host, "logs", name).stdout.splitlines()

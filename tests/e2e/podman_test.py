@@ -5,7 +5,9 @@ Usage: podman_test.py [unittest options], as root; GCR_BUILD names the build fol
 the place of runc, such as /usr/bin/crun
 """
 
+import os
 import pathlib
+import signal
 import sys
 import unittest
 
@@ -13,6 +15,7 @@ sys.dont_write_bytecode = True
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 
 import engine_cases  # noqa: E402
+import engine_faults  # noqa: E402
 from containers import complaint  # noqa: E402
 from engine_cases import DONE, NAME, REFUSED  # noqa: E402
 from engine_hosts import IMAGE, RUNTIME  # noqa: E402
@@ -70,6 +73,22 @@ class Refusals(engine_cases.Case):
 
 class Deaths(engine_cases.Deaths):
     HOSTS = PodmanHosts
+
+
+class Faults(engine_faults.Faults):
+    """podman has no daemon, but a conmon for each container, which has its streams and its exit status."""
+
+    HOSTS = PodmanHosts
+    POINTS = {}
+
+    def kill_conmon(self, host):
+        os.kill(int(self.hosts.engine(host, "inspect", NAME, "--format", "{{.State.ConmonPid}}").stdout), signal.SIGKILL)
+
+    def test_one_copy_is_left_when_the_conmon_at_the_source_is_killed(self):
+        self.at_points("source conmon", lambda cell: self.kill_conmon("a"))
+
+    def test_one_copy_is_left_when_the_conmon_at_the_destination_is_killed(self):
+        self.at_points("destination conmon", lambda cell: self.kill_conmon("b"))
 
 
 if __name__ == "__main__":
