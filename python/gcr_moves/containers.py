@@ -243,9 +243,10 @@ class Move:
         """The outcome, and the container that is left is removed; None if it is not known yet."""
         here = self._source.find(container.id)
         there = self._destination.find(receiver.id) if receiver is not None else None
-        if here is None or not here.running:
+        # Without its conmon, podman calls a container running that has ended.
+        name = self._source.name_of_init(here) if here is not None and here.running else ""
+        if not name:
             return self._look_there(container, there, stayed, migrating)
-        name = self._source.name_of_init(here)
         if name == MOVED:
             self._source.remove(here)
             return Outcome(program.DONE)

@@ -25,6 +25,7 @@ OPTIONS = ("--storage-driver", "overlay2", "--default-runtime", "gcr", "--bridge
 class DockerHosts(EngineHosts):
     ENGINE = "docker"
     CHECKED = ("--health-interval", "1s", "--health-retries", "1")
+    SETTINGS = {}  # of daemon.json
 
     def __init__(self, *options):
         self._daemons = {host: [] for host in "ab"}
@@ -35,13 +36,14 @@ class DockerHosts(EngineHosts):
         (home / "containerd.toml").write_text(CONTAINERD.format(folder=home), encoding="utf-8")
         self._start(host, "containerd", "--config", home / "containerd.toml")
         wait_for("containerd listens", (home / "containerd.sock").exists)
-        (home / "daemon.json").write_text(json.dumps({"runtimes": {"gcr": {"path": f"{home}/gcr"}}}), encoding="utf-8")
+        settings = {"runtimes": {"gcr": {"path": f"{home}/gcr"}}, **self.SETTINGS}
+        (home / "daemon.json").write_text(json.dumps(settings), encoding="utf-8")
         self._start(host, "dockerd", "--config-file", home / "daemon.json", "--host", f"unix://{home}/docker.sock",
                     "--containerd", home / "containerd.sock", "--data-root", home / "disk/docker",
                     "--exec-root", home / "disk/docker-run", "--pidfile", home / "docker.pid", *OPTIONS)  # fmt: skip
 
     def _start(self, host, program, *words):
-        with open(self.home(host) / f"{program}.log", "wb") as log:
+        with open(self.home(host) / f"{program}.log", "ab") as log:
             command = ["env", *(f"{name}={value}" for name, value in self.environment(host).items()), program]
             self._daemons[host].append(subprocess.Popen(  # pylint: disable=consider-using-with
                 self.on(host, *command, *words), stdin=subprocess.DEVNULL, stdout=log, stderr=log,
@@ -52,6 +54,21 @@ class DockerHosts(EngineHosts):
             daemon.terminate()
             daemon.wait()
 
+    def kill_engine(self, host):
+        """Its engine, without warning; the shims of its containers go on."""
+        for daemon in self._daemons[host]:
+            daemon.kill()
+            daemon.wait()
+        self._daemons[host].clear()
+
+    def start_engine(self, host):
+        """An engine that was killed."""
+        self.configure(host)
+        self._wait(host)
+
+    def _wait(self, host):
+        wait_for("docker answers", lambda: self.engine(host, "version", check=False).returncode == 0)
+
     def environment(self, host):
         home = self.home(host)
         path = f"{PROGRAMS}:{os.environ['PATH']}"
@@ -61,7 +78,7 @@ class DockerHosts(EngineHosts):
         # An imported one would have the time of its import, and so another digest, at each host.
         kept = self.folder / "docker-image.tar"
         for host in "ab":
-            wait_for("docker answers", lambda host=host: self.engine(host, "version", check=False).returncode == 0)
+            self._wait(host)
         self.engine("a", "import", self.image, IMAGE)
         self.engine("a", "save", "--output", kept, IMAGE)
         self.engine("b", "load", "--input", kept)
@@ -73,3 +90,9 @@ class DockerHosts(EngineHosts):
     def is_healthy(self, host, name):
         said = self.engine(host, "inspect", name, "--format", "{{.State.Health.Status}}", check=False).stdout.strip()
         return {"healthy": True, "unhealthy": False}.get(said)
+
+
+class LiveDockerHosts(DockerHosts):
+    """Containers run on without their engine, which finds them again."""
+
+    SETTINGS = {"live-restore": True}

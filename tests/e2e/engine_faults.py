@@ -6,10 +6,9 @@ is given again. After that one copy of the program runs, in the only container o
 it. The program writes into a volume that both hosts have: each step of any copy is there, of containers that are gone
 too.
 
-Environment: GCR_ALL_POINTS for all points, or GCR_POINT for one; by default each harm has a few.
+Environment: GCR_ALL_POINTS for all points, or GCR_POINTS for those, with commas; by default each harm has a few.
 """
 
-import json
 import os
 import pathlib
 import re
@@ -177,7 +176,9 @@ def of_process(pid, name):
         return b""
 
 
-class Faults(unittest.TestCase):
+class Matrix(unittest.TestCase):
+    """What is true after a fault."""
+
     HOSTS = None
     POINTS = {}  # of harms, by default
 
@@ -193,9 +194,9 @@ class Faults(unittest.TestCase):
 
     @classmethod
     def end_hosts(cls):
-        if cls.hosts is not None:
-            cls.hosts.close()
-        cls.hosts = None
+        hosts, cls.hosts = cls.hosts, None
+        if hosts is not None:
+            hosts.close()
 
     def begin(self, point):
         """A cell, on hosts that have nothing left of earlier ones."""
@@ -209,9 +210,7 @@ class Faults(unittest.TestCase):
 
     def at_points(self, harm, inflict, mend=lambda cell: None, judge=None):
         """`inflict`, `mend` and `judge` take a cell."""
-        every = list(fault_points())
-        chosen = every if "GCR_ALL_POINTS" in os.environ else self.POINTS.get(harm, ())
-        for point in [os.environ["GCR_POINT"]] if "GCR_POINT" in os.environ else chosen:
+        for point in self.points(harm):
             with self.subTest(harm=harm, point=point):
                 self.table.setdefault(point, {})[harm] = "FAILED"
                 cell = self.begin(point)
@@ -224,6 +223,15 @@ class Faults(unittest.TestCase):
                     raise
                 self.table[point][harm] = place
                 print(f"{harm} at {point}: {place}", file=sys.stderr, flush=True)
+
+    def points(self, harm):
+        if "GCR_POINTS" in os.environ:
+            return os.environ["GCR_POINTS"].split(",")
+        return fault_points() if "GCR_ALL_POINTS" in os.environ else self.POINTS.get(harm, ())
+
+    def engine_is_killed(self, harm, host, judge):
+        """Of engines that are daemons."""
+        self.at_points(harm, lambda cell: self.hosts.kill_engine(host), lambda cell: self.hosts.start_engine(host), judge)
 
     def keep_logs(self, harm, point):
         folder = os.environ.get("GCR_KEEP_LOGS")
@@ -273,6 +281,14 @@ class Faults(unittest.TestCase):
         self.assertIn(self.hosts.states("a"), ({}, {NAME: "exited"}))
         self.assertEqual(cell.copies(), [])
 
+    def lives_or_was_stopped_there(self, cell, status, place):
+        """The same, by the engine that has received the job."""
+        if place == NOWHERE and self.hosts.states("b") == {NAME: "exited"}:
+            self.assertEqual(status if status == DONE else cell.give_again(), DONE)
+            self.assertEqual((self.hosts.states("a"), cell.copies()), ({}, []))
+        else:
+            self.lives_unless_committed(cell, status, place)
+
     def lives_unless_committed(self, cell, status, place):
         if not cell.decided:
             self.assertEqual(place, "a")
@@ -281,6 +297,10 @@ class Faults(unittest.TestCase):
     def assert_only(self, host):
         other = "a" if host == "b" else "b"
         self.assertEqual((self.hosts.states(host), self.hosts.states(other)), ({NAME: "running"}, {}))
+
+
+class Faults(Matrix):
+    """What can happen under each engine."""
 
     # ---- agents ----
 
@@ -338,9 +358,9 @@ def print_table(table):
     harms = list(dict.fromkeys(harm for row in table.values() for harm in row))
     if not harms:
         return
-    lines = [f"{'after a fault at':32}" + "".join(f"{harm:19}" for harm in harms)]
+    lines = [f"{'after a fault at':32}" + "".join(f"{harm:27}" for harm in harms)]
     for point in [each for each in fault_points() if each in table]:
-        lines.append(f"{point:32}" + "".join(f"{table[point].get(harm, '-'):19}" for harm in harms))
+        lines.append(f"{point:32}" + "".join(f"{table[point].get(harm, '-'):27}" for harm in harms))
     cells = [place for row in table.values() for place in row.values()]
     lines.append(f"points={len(table)} harms={len(harms)} cells={len(cells)} failures={cells.count('FAILED')}")
     print("\n".join(lines), file=sys.stderr, flush=True)

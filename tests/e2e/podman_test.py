@@ -79,7 +79,13 @@ class Faults(engine_faults.Faults):
     """podman has no daemon, but a conmon for each container, which has its streams and its exit status."""
 
     HOSTS = PodmanHosts
-    POINTS = {}
+    POINTS = {
+        "source agent": ["source.committed"],
+        "destination conmon": ["destination.restored"],
+        "gcr-container": ["source.container.left"],
+        "receiver removed": ["destination.container.told"],
+        "container removed": ["source.dumped"],
+    }
 
     def kill_conmon(self, host):
         os.kill(int(self.hosts.engine(host, "inspect", NAME, "--format", "{{.State.ConmonPid}}").stdout), signal.SIGKILL)

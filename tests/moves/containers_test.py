@@ -74,18 +74,46 @@ class Moves(Fixture):
         self.assertEqual(self.move().run("train").message, "no")
         self.assert_at(source=1, destination=0)
 
+    def ended_sources(self):
+        """With --rm and without."""
+        return (), (dataclasses.replace(self.container, status="exited", init=0),)
+
     def test_no_receiver_stays_if_the_program_ends_before_it_moves(self):
-        for left in ((), (dataclasses.replace(self.container, status="exited", init=0),)):  # with --rm and without
+        for left, status, said in (
+            (left, *each) for left in self.ended_sources()
+            for each in ((cli.FAILED, "no"), (cli.ENDED, "train has ended at src"))
+        ):  # fmt: skip
             self.engines.containers["src"][:] = [self.container]
 
-            def end(*_, left=left):
+            def end(*_, left=left, status=status):
                 self.engines.containers["src"][:] = left
-                return cli.FAILED, "it has ended"
+                return status, "no"
 
             self.fake.outcome_of = end
             outcome = self.move().run("train")
-            self.assertEqual((outcome.status, outcome.message), (cli.FAILED, "it has ended"))
+            self.assertEqual((outcome.status, outcome.message), (cli.FAILED, said))
             self.assert_at(source=len(left), destination=0)
+
+    def test_receiver_of_an_earlier_run_does_not_outlive_a_container_that_was_stopped(self):
+        self.make_receiver()
+        self.engines.containers["src"][:] = self.ended_sources()[1]
+        self.fake.hosts["src"]["jobs"].clear()
+        with self.assertRaisesRegex(Refused, "train is exited, not running"):
+            self.move().run("train")
+        self.assert_at(source=1, destination=0)
+
+    def test_receiver_has_the_job_if_the_container_that_it_left_was_stopped(self):
+        self.arrive(self.make_receiver())
+        self.engines.containers["src"][:] = self.ended_sources()[1]
+        self.assertEqual(self.move().run("train").status, cli.DONE)
+        self.assert_at(source=0, destination=1)
+
+    def test_receiver_that_has_ended_keeps_the_exit_status_that_the_job_may_have_had(self):
+        receiver = self.make_receiver()
+        self.engines.containers["one"][:] = [dataclasses.replace(receiver, status="exited", init=0)]
+        self.engines.containers["src"][:] = self.ended_sources()[1]
+        self.assertEqual(self.move().settle("train").status, cli.FAILED)
+        self.assert_at(source=1, destination=1)
 
     def test_receiver_of_an_earlier_run_is_found_by_the_id_of_its_source_too(self):
         for finish in (lambda move: move.run(self.container.id), lambda move: move.settle(self.container.id)):

@@ -33,6 +33,8 @@ class FakeMigration:
         if self.cancelled:
             script = (cli.CANCELLED, "cancelled")
         status, message = script
+        gone = status == cli.ENDED
+        status = cli.UNKNOWN if gone else status
         new_pid = 0
         if status == cli.DONE:
             new_pid = self._act()
@@ -40,7 +42,8 @@ class FakeMigration:
             hosts.unsettled[self.migration_id] = (source, destination, pid)
         hosts.end(self)
         suspended = status == cli.DONE and bool(destination) and hosts.is_suspended(destination, new_pid)
-        return cli.Ended(status, message, self.migration_id, new_pid, downtime_ms=10, total_ms=100, suspended=suspended)
+        return cli.Ended(status, message, self.migration_id, new_pid, downtime_ms=10, total_ms=100, suspended=suspended,
+                         gone=gone)  # fmt: skip
 
 
 class FakeCluster:
