@@ -22,6 +22,13 @@ def short(digest):
     return digest.removeprefix("sha256:")[:12]
 
 
+def has_moved(ended):
+    """Whether a migration has brought its job; None if that is not known."""
+    if ended.status == program.DONE:
+        return True
+    return False if ended.gone or ended.status in STAYED else None
+
+
 class Refused(Exception):
     """The container cannot move; nothing was changed."""
 
@@ -113,7 +120,7 @@ class Move:
         key = secrets.token_hex(KEY_BYTES)
         receiver = self._receiver(container, key)
         ended = self._migrate(container, receiver, key, job, options)
-        outcome = self._settle(container, receiver, ended.gone or ended.status in STAYED)
+        outcome = self._settle(container, receiver, has_moved(ended))
         outcome.migration = ended
         if outcome.status == program.FAILED and ended.status not in (program.DONE, program.UNKNOWN):
             outcome = Outcome(ended.status, ended.message, ended)
@@ -220,52 +227,57 @@ class Move:
 
     # ---- what became of it ----
 
-    def _settle(self, container, receiver, stayed=False):
-        """Waits until one of the two has the job, and removes the other. `receiver`: None if there is none. `stayed`: no
-        job has been brought."""
+    def _settle(self, container, receiver, moved=None):
+        """Waits until one of the two has the job, and removes the other. `receiver`: None if there is none. `moved`:
+        whether its job has been brought, if that is known."""
         end = time.monotonic() + self._patience
         trouble = ""
         while time.monotonic() < end and self._stopping < 2:
             try:
-                # Before the containers: a migration that has ended now has brought the job, or never will.
-                migrating = self._is_migrating(container)
-                outcome = self._look(container, receiver, stayed, migrating)
+                outcome = self._look(container, receiver, moved)
+                if outcome is None and self._is_migrating(container):
+                    end = time.monotonic() + self._patience
+                elif outcome is None:
+                    outcome = self._look_after(container, receiver)
                 if outcome is not None:
                     return outcome
-                if migrating:
-                    end = time.monotonic() + self._patience
             except (program.CliError, engines.EngineError) as error:
                 trouble = f": {error}"
             time.sleep(LOOK_SECONDS)
         return Outcome(program.UNKNOWN, f"which container of {container.name} has the job is not known yet{trouble}")
 
-    def _look(self, container, receiver, stayed, migrating):
-        """The outcome, and the container that is left is removed; None if it is not known yet."""
-        here = self._source.find(container.id)
-        there = self._destination.find(receiver.id) if receiver is not None else None
-        # Without its conmon, podman calls a container running that has ended.
-        name = self._source.name_of_init(here) if here is not None and here.running else ""
-        if not name:
-            return self._look_there(container, there, stayed, migrating)
-        if name == MOVED:
-            self._source.remove(here)
+    def _look(self, container, receiver, moved):
+        """The outcome, if it can be told without the agents."""
+        here = self._name_here(container)
+        if here == MOVED or (here == "" and (moved or self._has_job(self._there(receiver)))):
+            self._source.remove(container)
             return Outcome(program.DONE)
-        if migrating or name != WITH_JOB or self._has_job(there):
+        if here == "" and moved is False:
+            return self._has_ended(container, self._there(receiver))
+        return None
+
+    def _look_after(self, container, receiver):
+        """The outcome, as no migration has the job any more: it has brought the job, or never will."""
+        here, there = self._name_here(container), self._there(receiver)
+        if self._has_job(there) or here not in (WITH_JOB, ""):
             return None
+        if here == "":
+            # One that has ended may have had the job, and has its exit status then.
+            return self._has_ended(container, there if there and there.running else None)
         self._remove_there(there)
         return Outcome(program.FAILED, f"{container.name} runs on at {self._source.host.agent}")
 
-    def _look_there(self, container, there, stayed, migrating):
-        """The same when the container at the source has ended: its job has, too, unless it had left."""
-        if self._has_job(there):
-            self._source.remove(container)
-            return Outcome(program.DONE)
-        if migrating and not stayed:
-            return None
-        # One that has ended may have had the job, and has its exit status then.
-        if stayed or (there is not None and there.running):
-            self._remove_there(there)
+    def _has_ended(self, container, receiver):
+        self._remove_there(receiver)
         return Outcome(program.FAILED, f"{container.name} has ended at {self._source.host.agent}")
+
+    def _name_here(self, container):
+        """Of its init; empty if it has ended, also if podman calls it running because its conmon was killed."""
+        here = self._source.find(container.id)
+        return self._source.name_of_init(here) if here is not None and here.running else ""
+
+    def _there(self, receiver):
+        return self._destination.find(receiver.id) if receiver is not None else None
 
     def _remove_there(self, receiver):
         if receiver is not None:
