@@ -232,7 +232,7 @@ class Move:
         whether its job has been brought, if that is known."""
         end = time.monotonic() + self._patience
         trouble = ""
-        while time.monotonic() < end and self._stopping < 2:
+        while (looked := time.monotonic()) < end and self._stopping < 2:
             try:
                 outcome = self._look(container, receiver, moved)
                 if outcome is None and self._is_migrating(container):
@@ -243,7 +243,8 @@ class Move:
                     return outcome
             except (program.CliError, engines.EngineError) as error:
                 trouble = f": {error}"
-            time.sleep(LOOK_SECONDS)
+            # Looking, which starts programs, takes half of the time at most.
+            time.sleep(max(LOOK_SECONDS, time.monotonic() - looked))
         return Outcome(program.UNKNOWN, f"which container of {container.name} has the job is not known yet{trouble}")
 
     def _look(self, container, receiver, moved):
