@@ -80,7 +80,6 @@ class Faults(engine_faults.Faults):
 
     HOSTS = PodmanHosts
     POINTS = {
-        "source agent": ["source.committed"],
         "destination conmon": ["destination.restored"],
         "gcr-container": ["source.container.left"],
         "receiver removed": ["destination.container.told"],
