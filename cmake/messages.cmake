@@ -25,3 +25,18 @@ function(gcr_add_messages target)
     target_compile_options(${target} PRIVATE -fno-sanitize=all -O0)
   endif()
 endfunction()
+
+# gcr_add_python_messages(TARGET FILE): makes FILE_pb2.py of FILE.proto of the current folder, in python/gcr_moves of the
+# build folder.
+function(gcr_add_python_messages target file)
+  string(REPLACE .proto "" name ${file})
+  set(folder ${PROJECT_BINARY_DIR}/python/gcr_moves)
+  file(MAKE_DIRECTORY ${folder})
+  add_custom_command(
+    OUTPUT ${folder}/${name}_pb2.py
+    COMMAND protobuf::protoc -I ${CMAKE_CURRENT_SOURCE_DIR} --python_out=${folder} ${file}
+    DEPENDS ${file} protobuf::protoc
+    WORKING_DIRECTORY ${CMAKE_CURRENT_SOURCE_DIR}
+    COMMENT "Compiling ${file} for Python" VERBATIM)
+  add_custom_target(${target} ALL DEPENDS ${folder}/${name}_pb2.py)
+endfunction()

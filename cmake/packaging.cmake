@@ -6,6 +6,8 @@ install(PROGRAMS scripts/make-certs scripts/container scripts/drain scripts/reba
         DESTINATION share/gcr-migrate/scripts COMPONENT cli)
 install(DIRECTORY python/gcr_moves DESTINATION share/gcr-migrate/python COMPONENT cli
         FILES_MATCHING PATTERN "*.py")
+install(FILES ${PROJECT_BINARY_DIR}/python/gcr_moves/cri_pb2.py DESTINATION share/gcr-migrate/python/gcr_moves
+        COMPONENT cli)
 # In the path, scripts have names that begin with gcr-.
 set(links ${PROJECT_BINARY_DIR}/links)
 file(MAKE_DIRECTORY ${links})
@@ -103,7 +105,7 @@ set(CPACK_COMPONENT_CLI_DESCRIPTION "the command
  Orders migrations of running GPU processes between hosts, and asks agents
  about them.")
 set(CPACK_DEBIAN_CLI_PACKAGE_DEPENDS python3)
-set(CPACK_DEBIAN_CLI_PACKAGE_RECOMMENDS openssl)
+set(CPACK_DEBIAN_CLI_PACKAGE_RECOMMENDS "openssl, python3-grpcio, python3-protobuf")
 set(CPACK_DEBIAN_CLI_PACKAGE_CONTROL_EXTRA ${control}/cli/postinst ${control}/cli/prerm ${control}/cli/postrm)
 set(CPACK_DEBIAN_CLI_PACKAGE_SUGGESTS "gcr-migrate-agent, gcr-migrate-preload, python3-prometheus-client")
 

@@ -8,10 +8,11 @@ import dataclasses
 from gcr_moves import cli as program
 from gcr_moves import engines
 from gcr_moves.containers import Move, Refused
+from gcr_moves.cri import Cri
 from gcr_moves.docker import Docker
 from gcr_moves.podman import Podman
 
-ENGINES = {"podman": Podman, "docker": Docker}
+ENGINES = {"podman": Podman, "docker": Docker, "cri": Cri}
 
 
 def find_by_init(host, pid):

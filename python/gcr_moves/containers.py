@@ -13,6 +13,7 @@ from gcr_moves import engines
 
 KEY_BYTES = 16
 RECEIVING, WITH_JOB, MOVED = "gcr-receiving", "gcr-init", "gcr-moved"
+CREATED = "created"  # status of a container that was never started
 STAYED = (program.FAILED, program.REFUSED, program.CANCELLED)  # statuses of migrations that brought no job
 START_SECONDS = 30  # for an init to say that it waits
 LOOK_SECONDS = 0.1
@@ -136,8 +137,9 @@ class Move:
     def _moved_already(self, name, receiver):
         if receiver is None or engines.SOURCE not in receiver.labels:
             raise Refused(f"{self._source.host.agent} has no container {name}")
-        if self._destination.name_of_init(receiver) == RECEIVING:
+        if receiver.status == CREATED or self._destination.name_of_init(receiver) == RECEIVING:
             raise Refused(f"{name} waits at {self._destination.host.agent} for a job that is gone: remove it")
+        self._source.remove_rest(receiver)
         return Outcome(program.DONE, f"{name} is at {self._destination.host.agent} already")
 
     def _job_of(self, container):
@@ -168,6 +170,7 @@ class Move:
         agent = self._destination.host.agent
         if receiver is not None and receiver.labels.get(engines.SOURCE) != container.id:
             yield f"{agent} has a container {receiver.name}, which does not wait for this one"
+        yield from (f"{agent} {each}" for each in self._destination.obstacles_to(container))
         if not self._destination.has_image(container.image):
             yield (f"{agent} does not have the image {container.image_name} ({short(container.image)}): "
                    f"{self._source.IMAGE_BY} brings it there")  # fmt: skip

@@ -6,10 +6,7 @@ at the host, follows the host's choice of a daemon, and takes requests of any le
 
 import http.client
 import json
-import re
 import socket
-import subprocess
-import tempfile
 import urllib.parse
 
 from gcr_moves import cli as program
@@ -26,17 +23,16 @@ from gcr_moves.engines import (
     named_volumes,
     those_there,
 )
+from gcr_moves.streams import Joined
 
 RECEIVE_VARIABLE = "GCR_RECEIVE"  # for the annotation, which docker has from API 1.43 on; gcr-runtime removes it
 DIAL = ("docker", "system", "dial-stdio")
 OF_SWARM = "com.docker.swarm.service.id"
-ID = re.compile("[0-9a-f]{64}")  # of a container, which names its control groups
 SHORT_ID = 12  # characters: the host name and an alias of a container without others
 OWN_NETWORKS = ("bridge", "default", "host", "none")  # have no addresses and aliases to choose
 OF_ANOTHER = "container:"
 NO_OPTIONS = ("ConsoleSize", "ContainerIDFile")  # of a HostConfig: about the command that made the container
 DONE, ABSENT, CONFLICT = (200, 201, 204, 304), 404, 409
-END_SECONDS = 10  # for a command whose standard input has ended
 
 
 class NotInstalled(EngineError):
@@ -51,33 +47,23 @@ class Connection(http.client.HTTPConnection):
     def __init__(self, command):
         super().__init__("docker", timeout=QUESTION_SECONDS)
         self._command = command
-        self._process = None
-        self._errors = tempfile.TemporaryFile()  # pylint: disable=consider-using-with
+        self._joined = None
 
     def connect(self):
         self.sock, theirs = socket.socketpair()
         self.sock.settimeout(self.timeout)
         with theirs:
-            self._process = subprocess.Popen(  # pylint: disable=consider-using-with
-                self._command, stdin=theirs, stdout=theirs, stderr=self._errors, start_new_session=True)  # fmt: skip
+            self._joined = Joined(self._command, theirs)
 
     @property
     def status(self):
         """Of the command, once it has ended."""
-        return self._process and self._process.returncode
+        return self._joined and self._joined.status
 
     def end(self):
         """What the command wrote to its standard error."""
         self.close()
-        if self._process is not None:
-            try:
-                self._process.wait(END_SECONDS)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-                self._process.wait()
-        with self._errors as errors:
-            errors.seek(0)
-            return errors.read().decode(errors="replace")
+        return self._joined.end() if self._joined else ""
 
 
 # ---- the receiving container ----
@@ -178,12 +164,10 @@ class Docker(Engine):
 
     def find_by_init(self, pid):
         # docker lists no PIDs.
-        _, groups = self.host.run("cat", f"/proc/{pid}/cgroup", fine=(0, 1))
         try:
-            named = [self.find(each) for each in sorted(set(ID.findall(groups)))]
+            return self.find_by_groups(pid)
         except NotInstalled:
             return None
-        return next((each for each in named if each is not None and each.init == pid), None)
 
     def has_image(self, image):
         return self.image_named(image) != ""

@@ -1,6 +1,6 @@
 """Containers as their engines tell them: what gcr-container asks of each engine, through a shell of its host.
 
-One module for each engine: podman.py, docker.py.
+One module for each engine: podman.py, docker.py, cri.py.
 """
 
 import dataclasses
@@ -16,6 +16,7 @@ SOURCE = "gcr-migrate.source"  # label: the container that its job comes from
 QUESTION_SECONDS = 120
 TELL_ABSENT = 'for each; do [ -e "$each" ] || printf "%s\\n" "$each"; done'
 NOT_INSTALLED = 127  # status of a shell
+ID = re.compile("[0-9a-f]{64}")  # of a container, which names its control groups
 ANONYMOUS = re.compile("[0-9a-f]{64}")  # the name of a volume to which its owner gave none
 
 
@@ -127,6 +128,10 @@ class Engine:
         _, said = self.host.run("sh", "-c", TELL_ABSENT, "sh", *paths)
         return said.splitlines()
 
+    def obstacles_to(self, container):
+        """Why it cannot make a container like this one, besides the image."""
+        return ()
+
     def start_receiver(self, container, key):
         """Makes and starts a container that receives the job of this one; returns it, or None if it is gone already."""
         raise NotImplementedError
@@ -134,6 +139,15 @@ class Engine:
     def remove(self, container):
         """Ends and removes it, for good; it may be gone."""
         raise NotImplementedError
+
+    def remove_rest(self, container):
+        """Removes what an interrupted remove() has left of the container whose job this one, of another host, has."""
+
+    def find_by_groups(self, pid):
+        """find_by_init(), by the id of a container in the names of the process's control groups."""
+        _, groups = self.host.run("cat", f"/proc/{pid}/cgroup", fine=(0, 1))
+        named = [self.find(each) for each in sorted(set(ID.findall(groups)))]
+        return next((each for each in named if each is not None and each.init == pid), None)
 
     def name_of_init(self, container):
         """What its gcr-init calls itself (container/messages.h); empty if it has ended."""
