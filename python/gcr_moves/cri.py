@@ -1,7 +1,6 @@
-"""containerd, by its CRI: it keeps the options of a container and of its pod, which are those of the receiving ones too.
+"""containerd, by its CRI: it keeps the options of a container and of its pod, from which the receiving ones are made.
 
-A container is named NAMESPACE/POD/CONTAINER, because no two pods with these names and an equal uid can be at one host. Its
-pod is made and removed with it.
+A container is named NAMESPACE/POD/CONTAINER. Its pod is made and removed with it.
 """
 
 import base64
@@ -63,8 +62,8 @@ def unfinished(name, pods, containers):
 
 
 def plain_environment(variables, spec):
-    """The variables of a ContainerConfig in JSON, whose values newer containerds give in base64; which, follows from the
-    runtime's specification. ValueError if neither fits."""
+    """The variables of a ContainerConfig in JSON. Newer containerds give values in base64: the runtime's specification
+    tells. ValueError if it fits neither."""
     there = set((spec.get("process") or {}).get("env") or ())
 
     def fits(values):
@@ -92,7 +91,8 @@ def receiving_options(libraries, container, key):
 
 def lost_options(wanted, made):
     """Of two messages: the names of fields that differ."""
-    return [field.name for field in wanted.DESCRIPTOR.fields if getattr(wanted, field.name) != getattr(made, field.name)]
+    names = [field.name for field in wanted.DESCRIPTOR.fields]
+    return [name for name in names if getattr(wanted, name) != getattr(made, name)]
 
 
 # ---- what is in the way ----

@@ -1,7 +1,7 @@
 """The Container Runtime Interface of a host, by gRPC through its shell.
 
-A command there joins its standard streams with the socket of the CRI. gRPC connects to sockets only, so it gets one here,
-in a folder that no other user can enter, and the command gets that connection.
+A command there joins its standard streams with the socket of the CRI. gRPC connects to sockets only, so it gets one
+here, in a folder that no other user can enter, and the command gets that connection.
 """
 
 import importlib
@@ -37,7 +37,7 @@ class NotInstalled(EngineError):
 
 
 def _folder_of_messages():
-    """Where the build has put cri_pb2, made of proto/cri.proto; installed, it is beside this module."""
+    """Where the build has put cri_pb2, made of proto/cri.proto; installed, it is next to this module."""
     root = pathlib.Path(__file__).resolve().parents[2]
     return pathlib.Path(os.environ.get("GCR_BUILD", root / "build" / "release")) / "python" / "gcr_moves"
 

@@ -143,7 +143,7 @@ class Drains(Case):
             "drain", self.hosts.address("a"), "--to", self.hosts.address("b"), "--shell", " ".join(self.hosts.shell))
         self.assertEqual(status, DONE, said)
         outcomes = {(each["container"], each["outcome"]) for each in report["processes"]}
-        self.assertEqual(outcomes, {(f"{self.hosts.ENGINE}:{NAME}", "moved"), ("", "moved")})
+        self.assertEqual(outcomes, {(f"{self.hosts.ENGINE}:{self.hosts.full_name(NAME)}", "moved"), ("", "moved")})
         self.assertTrue(all(each["verified"] for each in report["processes"]), report)
         lines = follower.communicate(timeout=HANGS_S)[0].splitlines()
         self.wait_for_progress("b")

@@ -83,6 +83,10 @@ class EngineHosts(Hosts):
         """As its health check says; None if it has not said so yet, or there is no such container."""
         raise NotImplementedError
 
+    def full_name(self, name):
+        """As gcr-container calls a container."""
+        return name
+
     # ---- what they have in common ----
 
     def home(self, host):
@@ -134,7 +138,7 @@ class EngineHosts(Hosts):
 
     def container_words(self, name, source, target, shell=None):
         """For gcr-container."""
-        return [f"{self.ENGINE}:{name}", self.address(source), self.address(target), "--json",
+        return [f"{self.ENGINE}:{self.full_name(name)}", self.address(source), self.address(target), "--json",
                 "--shell", " ".join(shell or self.shell), *self.env["GCR_TLS"].split()]  # fmt: skip
 
     def preflight(self, name, source, target):

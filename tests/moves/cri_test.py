@@ -1,6 +1,5 @@
 #!/usr/bin/env python3
-"""How gcr-container asks containerd's CRI, what it makes of the answers, and what of a container is left by a run that was
-killed."""
+"""How gcr-container asks containerd's CRI, what it makes of the answers, and what a run that was killed leaves."""
 
 import base64
 import pathlib
@@ -159,7 +158,8 @@ class Obstacles(Fixture):
 
     def test_environment_is_that_of_the_program_in_both_spellings(self):
         def spelled(said):
-            coded = [{**each, "value": base64.b64encode(each["value"].encode()).decode()} for each in said["config"]["envs"]]
+            coded = [{**each, "value": base64.b64encode(each["value"].encode()).decode()}
+                     for each in said["config"]["envs"]]  # fmt: skip
             return {**said, "config": {**said["config"], "envs": coded}}
 
         made = self.here.add_container()

@@ -133,7 +133,8 @@ class FakeCri(grpc.GenericRpcHandler):
     @staticmethod
     def json(message):
         """As Go writes it."""
-        return LIBRARIES.json_format.MessageToDict(message, preserving_proto_field_name=True, use_integers_for_enums=True)
+        return LIBRARIES.json_format.MessageToDict(
+            message, preserving_proto_field_name=True, use_integers_for_enums=True)  # fmt: skip
 
     def _image(self, name):
         if name not in {*self.images, *self.images.values()}:

@@ -1,0 +1,36 @@
+#!/usr/bin/env python3
+"""Containers of containerd's CRI, moved by gcr-container: real containerd, runc, gcr-runtime, agents, CRIU, software GPUs.
+
+Usage: cri_test.py [unittest options], as root; GCR_BUILD names the build folder
+"""
+
+import pathlib
+import sys
+import unittest
+
+sys.dont_write_bytecode = True
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+
+import engine_cases  # noqa: E402
+from cri_hosts import CriHosts  # noqa: E402
+
+MOVES = 2
+
+
+class Moves(engine_cases.Case):
+    HOSTS = CriHosts
+
+    def test_container_goes_to_and_fro_under_its_engines(self):
+        self.go_to_and_fro(MOVES)
+
+
+class Drains(engine_cases.Drains):
+    HOSTS = CriHosts
+
+
+class Deaths(engine_cases.Deaths):
+    HOSTS = CriHosts
+
+
+if __name__ == "__main__":
+    unittest.main()
