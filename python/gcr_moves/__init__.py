@@ -9,7 +9,8 @@ installed as gcr-drain, gcr-rebalance and gcr-slurm together with this package.
     drain     empties a host
     rebalance evens out the use of VRAM
     container_jobs, containers: jobs that move with their containers
-    engines, podman, docker: what is asked of container engines
+    engines, podman, docker, cri: what is asked of container engines
+    streams, cri_client: connections to engines through the shells of their hosts
     restores  brings back what a drain has taken checkpoints of
     slurm     Slurm by its commands
     slurm_course, slurm_drain, slurm_rebalance: the same where Slurm places
