@@ -77,28 +77,32 @@ class Session:
 
     def __init__(self, host, libraries):
         self._host, self._libraries = host, libraries
-        self._joined = self._channel = None
+        self._folder = self._listener = self._channel = self._joined = None
 
     def __enter__(self):
-        try:
-            with self._connect() as connection:
-                self._joined = Joined(self._host.command(*DIAL), connection)
-        except OSError as error:
-            self._end()
-            raise EngineError(f"{self._host.agent}: cannot ask its CRI: {error.strerror or error}") from None
+        self._folder = tempfile.TemporaryDirectory(prefix="gcr-cri-")  # pylint: disable=consider-using-with
+        path = f"{self._folder.name}/socket"
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.bind(path)
+        self._listener.listen(1)
+        self._channel = self._libraries.grpc.insecure_channel(f"unix:{path}", OPTIONS)
         return self
 
-    def _connect(self):
-        """The other end of gRPC's connection, which it cannot make a second time."""
-        with tempfile.TemporaryDirectory(prefix="gcr-cri-") as folder, socket.socket(socket.AF_UNIX) as listener:
-            listener.bind(f"{folder}/socket")
-            listener.listen(1)
-            listener.settimeout(QUESTION_SECONDS)
-            self._channel = self._libraries.grpc.insecure_channel(f"unix:{folder}/socket", OPTIONS)
-            self._channel.subscribe(lambda _: None, try_to_connect=True)
-            connection, _ = listener.accept()
-        connection.setblocking(True)
-        return connection
+    def _join(self):
+        """Gives the command the other end of gRPC's connection, which is made with the first request and never again."""
+        self._listener.settimeout(QUESTION_SECONDS)
+        try:
+            connection, _ = self._listener.accept()
+            with connection:
+                connection.setblocking(True)
+                self._joined = Joined(self._host.command(*DIAL), connection)
+        except OSError as error:
+            raise EngineError(f"{self._host.agent}: cannot ask its CRI: {error.strerror or error}") from None
+        self._stop_listening()
+
+    def _stop_listening(self):
+        self._listener.close()
+        self._folder.cleanup()
 
     def __exit__(self, kind, error, _):
         said = program.last_line(self._end())
@@ -110,8 +114,8 @@ class Session:
             f"{error}{said and ': ' + said}") from None
 
     def _end(self):
-        if self._channel is not None:
-            self._channel.close()
+        self._channel.close()
+        self._stop_listening()
         return self._joined.end() if self._joined is not None else ""
 
     def ask(self, method, **fields):
@@ -124,8 +128,11 @@ class Session:
             request_serializer=type(request).SerializeToString,
             response_deserializer=getattr(messages, found.output_type.name).FromString,
         )
+        asked = call.future(request, timeout=QUESTION_SECONDS)
+        if self._joined is None:
+            self._join()
         try:
-            return call(request, timeout=QUESTION_SECONDS)
+            return asked.result()
         except grpc.RpcError as error:
             if error.code() == grpc.StatusCode.NOT_FOUND:
                 return None
