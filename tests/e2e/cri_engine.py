@@ -95,16 +95,12 @@ def logs(options):
     name, = options.words  # fmt: skip
     log = log_of(name)
     if options.follow:
-        while any(pod.metadata.name == name for pod in pods()):
-            time.sleep(LOOK_SECONDS)
+        with cri_client.Session(HOST, LIBRARIES) as session:
+            while any(pod.metadata.name == name for pod in session.ask("ListPodSandbox").items):
+                time.sleep(LOOK_SECONDS)
     print(lines_of(log), end="")
     if options.follow:
         log.unlink()
-
-
-def pods():
-    with cri_client.Session(HOST, LIBRARIES) as session:
-        return session.ask("ListPodSandbox").items
 
 
 def inspect(options):
@@ -130,9 +126,9 @@ def stop(options):
 
 
 def remove(options):
-    for pod in pods():
-        if pod.metadata.name == options.words[0]:
-            with cri_client.Session(HOST, LIBRARIES) as session:
+    with cri_client.Session(HOST, LIBRARIES) as session:
+        for pod in session.ask("ListPodSandbox").items:
+            if pod.metadata.name == options.words[0]:
                 session.ask("RemovePodSandbox", pod_sandbox_id=pod.id)
 
 

@@ -10,6 +10,7 @@ import subprocess
 import tarfile
 
 import docker_hosts
+from cri_engine import lines_of
 from engine_hosts import IMAGE, EngineHosts
 from ticker_hosts import wait_for
 
@@ -123,6 +124,9 @@ class CriHosts(EngineHosts):
 
     def full_name(self, name):
         return f"default/{name}/main"
+
+    def lines(self, host, name):
+        return lines_of(self.home(host) / "logs" / name).splitlines()
 
     def states(self, host):
         return dict(line.split() for line in self.engine(host, "ps").stdout.splitlines())
