@@ -210,13 +210,15 @@ class Receivers(Fixture):
         self.assert_fails("CreateContainer: failed to resolve", lambda: self.target.start_receiver(self.container, KEY))
         self.assertEqual((self.there.pods, self.there.asked.count("StartContainer")), ({}, 0))
 
-    def test_host_of_a_kubelet_or_without_a_folder_is_refused(self):
+    def test_host_of_a_kubelet_is_refused(self):
         self.assertEqual(self.target.obstacles_to(self.container), ())
-        self.container.recipe.container.mounts.add(host_path="/absent", container_path="/mnt")
         self.there.add_container("system", pod_labels={cri.POD_OF_KUBELET: "1"})
-        kubelet, absent = self.target.obstacles_to(self.container)
+        (kubelet,) = self.target.obstacles_to(self.container)
         self.assertIn("has a kubelet", kubelet)
-        self.assertIn("does not have /absent", absent)
+
+    def test_folders_of_its_host_are_known(self):
+        self.here.add_container("other", mounts=[{"host_path": "/srv/data", "container_path": "/mnt"}])
+        self.assertEqual(self.engine.find("default/other/main").folders, ("/srv/data",))
 
 
 class CriOfCluster(cri.Cri):
