@@ -166,15 +166,27 @@ class Contained(Program):
         self.output, self.name = output, name
         self._follow(podman)
 
-    def _follow(self, podman):
+    def _follow(self, podman, known=0):
+        """Without the first lines that are known already."""
         self._podman = podman
         self.pid = int(podman.run("inspect", self.name, "--format", "{{.State.Pid}}"))
         with open(self.output, "ab") as file:
-            self._follower = subprocess.Popen(podman.words("podman", "logs", "--follow", self.name), stdout=file, stderr=file)
+            log = shlex.join(podman.words("podman", "logs", "--follow", self.name))
+            self._follower = subprocess.Popen(["sh", "-c", f"{log} 2>&1 | tail -n +{known + 1}" if known else f"exec {log}"],
+                                              stdout=file, stderr=file)
 
     def moved_to(self, podman):
         self._follower.wait(60)  # the whole log of the container that was removed
         self._follow(podman)
+
+    def restored_by(self, podman):
+        """podman restores a container with its log, and goes on to wait for more in the log of the one that it has
+        checkpointed."""
+        known = self._podman.run("logs", self.name).count("\n")
+        base.wait_until(60, lambda: len(self.lines()) >= known)
+        self._follower.terminate()
+        self._follower.wait()
+        self._follow(podman, known)
 
     def end(self):
         self._podman.run("stop", "--time", "60", self.name)
@@ -251,4 +263,6 @@ def podman_hosts(lab, *options, gpus=((), ())):
         if lab.gpu == "real":
             # Without that capability programs do not make the nodes of GPUs that the container does not have.
             own_options += ["--device", f"{GPU}=all", "--cap-drop", "MKNOD"]
+        elif (store := two.folder / "store").exists():  # of software GPUs
+            own_options.append(f"--volume={base.read(store).strip()}:{base.read(store).strip()}")
         yield ContainerHosts(two, podmans, own_options + [f"--volume={path}:{path}:ro" for path in volumes])

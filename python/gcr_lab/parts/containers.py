@@ -41,12 +41,16 @@ PARTS.command("container-gpus", five_between_gpus, "training in containers that 
 PARTS.command("container-ddp", five, "two ranks in one container with two GPUs", two_ranks("cumem", "torch_ddp.py"),
               needs.podman, needs.two_ranks, not_on_hip=NO_HIP)
 
-def by_hand_options(two):
-    """Of a container that podman can checkpoint."""
+def configure_criu(two, *lines):
+    """Returns the file. podman has no options for these."""
     configuration = two.work / "criu.conf"
-    # It has no connections to keep. With mount engine 2 CRIU does not restore CDI's mounts of single files.
-    configuration.write_text("network-lock skip\nmntns-compat-mode\n", encoding="ascii")
-    # Its program is PID 1, which SIGTERM would not end.
+    configuration.write_text("\n".join([*lines, ""]), encoding="ascii")
+    return configuration
+
+def by_hand_options(two):
+    """Of a container that podman can checkpoint. It has no connections to keep, and its program is PID 1, which SIGTERM
+    would not end."""
+    configuration = configure_criu(two, "network-lock skip")
     return (*LEFT_ALONE, "--annotation", f"org.criu.config={configuration}", "--stop-signal", "KILL")
 
 def moved_by_hand(lab, two, program):
@@ -63,9 +67,11 @@ def moved_by_hand(lab, two, program):
             two.podmans["a"].with_criu("checkpoint", "--compress", "none", "--export", there / EXPORT, program.name)
         with watch.phase("copy"):
             copy(there)
+        # With the other mount engine CRIU 4.2 does not restore CDI's mounts of single files.
+        configure_criu(two, "network-lock skip", "mntns-compat-mode")
         with watch.phase("podman_restore"):
             two.podmans["b"].with_criu("restore", "--import", here / EXPORT)
-        program.moved_to(two.podmans["b"])
+        program.restored_by(two.podmans["b"])
         target.steps(program.pid, watch, "restore", "unlock")
         return watch.ms(), watch.figures
 
