@@ -6,7 +6,7 @@
 //   init        = ""     # gcr-init; empty: next to gcr-runtime or in ../libexec/gcr-migrate
 //   library     = ""     # libgcr-preload.so; empty: in ../lib/gcr-migrate or ../lib
 //   log         = ""     # a file; empty: the system's log
-//   state       = "/var/lib/gcr-migrate/received"  # which containers have received a job
+//   state       = "/var/lib/gcr-migrate/received"  # which jobs have come, and left
 //   allow_userfaultfd = true  # whether containers may use userfaultfd(2) if their filter for
 //                             # system calls refuses it
 #pragma once

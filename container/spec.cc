@@ -197,6 +197,10 @@ std::filesystem::path root_of(const Spec& spec, const std::filesystem::path& bun
   return path.empty() ? std::filesystem::path() : bundle / path;
 }
 
+std::string control_group_of(const Spec& spec) {
+  return text(member(spec, "linux"), "cgroupsPath");
+}
+
 void insert(Spec& spec, const Insertion& insertion) {
   insert_variables(spec["process"]);
   Spec& mounts = spec["mounts"];

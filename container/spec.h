@@ -39,6 +39,10 @@ struct Insertion {
   bool allow_userfaultfd = true;
 };
 
+/// Returns the control group that the engine chose (linux.cgroupsPath); empty if it left that to
+/// the runtime.
+std::string control_group_of(const Spec& spec);
+
 /// Edits a configuration for which out_of_scope() and unfit() say nothing.
 void insert(Spec& spec, const Insertion& insertion);
 

@@ -263,10 +263,6 @@ class Move:
     def _look_after(self, container, receiver):
         """The outcome, as no migration has the job any more: it has brought the job, or never will."""
         here, there = self._name_here(container), self._there(receiver)
-        if self._has_job(there) and here == WITH_JOB and self._was_started_again(container):
-            self._say(f"{container.name} was started again at {self._source.host.agent}, without its job: removing it")
-            self._source.remove(container)
-            return Outcome(program.DONE)
         if self._has_job(there) or here not in (WITH_JOB, ""):
             return None
         if here == "":
@@ -283,11 +279,6 @@ class Move:
         """Of its init; empty if it has ended, also if podman calls it running because its conmon was killed."""
         here = self._source.find(container.id)
         return self._source.name_of_init(here) if here is not None and here.running else ""
-
-    def _was_started_again(self, container):
-        """By its restart policy, after an engine that was killed had not let it be removed."""
-        here = self._source.find(container.id)
-        return here is not None and here.running and here.init != container.init
 
     def _there(self, receiver):
         return self._destination.find(receiver.id) if receiver is not None else None

@@ -16,6 +16,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 from containers import NUMBERS, ORDER, Case, children_of, inner_pid, send_order, wait_until  # noqa: E402  # pylint: disable=wrong-import-position
 
 KEY = "0123456789abcdef0123456789ABCDEF"
+IDENTITY = "0123456789abcdef" * 4
 MOVED = -1
 # A next runtime that writes a PID file as runc does, and a PID of ours in it.
 RUNTIME_WITH_WRONG_PID = """#!/bin/sh
@@ -137,6 +138,17 @@ class Receiving(Case):
         pids = {self.restored(self.waiting())[0] for _ in range(3)}
         self.assertGreater(min(pids), limit // 2)
         self.assertGreater(len(pids), 1)
+
+    def test_container_whose_job_has_left_is_not_started_again(self):
+        container = self.container("variable", "HOME")
+        container.spec["linux"]["cgroupsPath"] = f"/gcr-test/{IDENTITY}"
+        self.received.mkdir(parents=True, mode=0o700)
+        (self.received / IDENTITY).touch()
+        done = container.run()
+        self.assertNotEqual(done.returncode, 0)
+        self.assertIn("its job has left: remove the container", done.stderr)
+        (self.received / IDENTITY).unlink()
+        self.assertEqual(container.run().returncode, 0)
 
     def test_key_in_the_environment_is_removed(self):
         container = self.container("variable", "GCR_RECEIVE")

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include "container/notes.h"
 #include "container/seccomp.h"
 
 namespace gcr::container {
@@ -108,6 +109,21 @@ TEST(Spec, RootIsInTheBundleUnlessItIsAbsolute) {
   EXPECT_EQ(root_of(spec, "/bundle"), "/bundle/rootfs");
   spec["root"]["path"] = "/var/image";
   EXPECT_EQ(root_of(spec, "/bundle"), "/var/image");
+}
+
+TEST(Notes, IdOfAContainerIsTheLastOneInItsControlGroup) {
+  const std::string outer(64, 'a');
+  const std::string inner = std::string(32, '0') + std::string(32, 'f');
+  for (const std::string& group :
+       {"/docker/" + inner, "/libpod_parent/libpod-" + inner + "/container",
+        "machine.slice:libpod:" + inner, "/docker/" + outer + "/docker/" + inner,
+        "/kubepods.slice/pod1234.slice/cri-containerd-" + inner + ".scope"}) {
+    EXPECT_EQ(id_in_group(group), inner) << group;
+  }
+  for (const std::string& group : {std::string(), std::string("/user.slice"), "/x" + inner + "0",
+                                   "/" + std::string(63, 'a'), "/" + std::string(64, 'A')}) {
+    EXPECT_EQ(id_in_group(group), "") << group;
+  }
 }
 
 /// A profile after the call is allowed in it.

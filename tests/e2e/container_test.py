@@ -8,6 +8,7 @@ import json
 import os
 import pathlib
 import re
+import secrets
 import signal
 import subprocess
 import sys
@@ -132,6 +133,22 @@ class Moves(Case):
         listed = target.execute("sh", "-c", "cat /proc/[0-9]*/comm").stdout
         self.assertIn("ticker\n", listed, inner.stderr)
         self.assertEqual(source.execute("true").returncode, 0)
+
+    def test_container_whose_job_has_left_is_not_started_again(self):
+        identity = secrets.token_hex(32)
+
+        def named(spec):
+            spec["linux"]["cgroupsPath"] = f"/gcr-e2e/{identity}"
+
+        source, target = self.ticker("a", edit=named), self.receiver("b")
+        self.move(source, target)
+        self.stop(source, 0)
+        source.call("delete", source.id)
+        source.write_spec()
+        made = source.call("create", "--bundle", source.bundle, source.id, check=False, capture_output=True, text=True)
+        self.assertNotEqual(made.returncode, 0)
+        self.assertIn("its job has left", made.stderr)
+        self.wait_for_progress(target)
 
     def test_restarted_container_starts_its_program_once_its_job_has_ended(self):
         source, target = self.ticker("a"), self.receiver("b")

@@ -108,20 +108,6 @@ class Moves(Fixture):
         self.assertEqual(self.move().run("train").status, cli.DONE)
         self.assert_at(source=0, destination=1)
 
-    def test_container_that_its_engine_starts_again_after_its_job_has_left_is_removed(self):
-        original = self.fake.move
-
-        def move(*arguments):
-            moved = original(*arguments)
-            self.engines.containers["src"][:] = [dataclasses.replace(self.container, init=4999)]
-            self.fake.add_job("src", 9, container_init=4999)
-            return moved
-
-        self.fake.move = move
-        self.assertEqual(self.move().run("train").status, cli.DONE)
-        self.assert_at(source=0, destination=1)
-        self.assertIn("started again at src, without its job", self.said[-1])
-
     def test_receiver_that_has_ended_keeps_the_exit_status_that_the_job_may_have_had(self):
         receiver = self.make_receiver()
         self.engines.containers["one"][:] = [dataclasses.replace(receiver, status="exited", init=0)]

@@ -8,7 +8,7 @@
 #include <cerrno>
 
 #include "container/messages.h"
-#include "container/received.h"
+#include "container/notes.h"
 #include "migrate-agent/base/fault/fault.h"
 #include "migrate-agent/linux/procfs/container.h"
 #include "migrate-agent/linux/procfs/procfs.h"
@@ -29,15 +29,14 @@ Result<std::optional<procfs::Process>> init_of(const journal::Began& began) {
   return init.error();
 }
 
-/// The notes of the keys whose jobs have come.
 fs::path notes_in(const fs::path& state_dir) { return state_dir / "received"; }
 
-/// gcr-runtime looks for this file when the engine creates the container again.
-Status note_received(const fs::path& directory, const std::string& key) {
+/// gcr-runtime looks for this file when the engine creates the container again (container/notes.h).
+Status make_note(const fs::path& directory, const std::string& name) {
   if (::mkdir(directory.c_str(), 0700) != 0 && errno != EEXIST) {
     return Error::from_errno(errno, "cannot make " + directory.string());
   }
-  const fs::path path = directory / key;
+  const fs::path path = directory / name;
   const UniqueFd file(::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
   const UniqueFd above(::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (file && above && ::fsync(file.get()) == 0 && ::fsync(above.get()) == 0) return {};
@@ -51,6 +50,11 @@ Result<cgroups::Group> group_in_container(const journal::Journal& journal) {
                                      cgroups::kGroupPrefix + journal.path().filename().string());
 }
 
+Status note_left(const journal::Began& began, const worker::Config& config) {
+  const std::string id = container::id_in_group(began.container().group());
+  return id.empty() ? Status() : make_note(notes_in(config.state_dir), id);
+}
+
 Status leave_container(const journal::Began& began) {
   GCR_ASSIGN(const auto init, init_of(began));
   if (!init) return {};
@@ -62,7 +66,7 @@ Status enter_container(const journal::Journal& journal, const journal::Restored&
                        const worker::Config& config) {
   const journal::Began& began = journal.began();
   if (!began.has_container()) return {};
-  GCR_TRY(note_received(notes_in(config.state_dir), began.container().key()));
+  GCR_TRY(make_note(notes_in(config.state_dir), began.container().key()));
   GCR_ASSIGN(const auto init, init_of(began));
   // It runs already if it has been told before.
   const auto inner = procfs::namespace_pids(std::to_string(copy.members(0).pid()));
@@ -78,7 +82,7 @@ Status join_container(const journal::Began& began, const cgroups::Group& group) 
 }
 
 Result<bool> has_received(const fs::path& state_dir, const std::string& key) {
-  return container::has_received(notes_in(state_dir), key);
+  return container::has_note(notes_in(state_dir), key);
 }
 
 Status end_container(const journal::Journal& journal) {

@@ -14,6 +14,11 @@ namespace gcr::finish {
 /// The group of the migration below the control groups of the container that receives the job.
 Result<cgroups::Group> group_in_container(const journal::Journal& journal);
 
+/// At the source, once the commit is in its journal: notes that the container's job has left, so
+/// that its engine does not start the program again. Success if the job is in no container that an
+/// engine has named.
+Status note_left(const journal::Began& began, const worker::Config& config);
+
 /// At the source, after the commit and before its copy is killed: tells the container's init that
 /// the job has moved, so that the container does not end with it. Success if the job is in none, or
 /// the container has ended. Otherwise the copy must stay: its death could let the engine start the

@@ -184,8 +184,9 @@ Status run_again(commit::SourceLog& log, const worker::Config& config) {
 
 Status end_copy(commit::SourceLog& log, const worker::Config& config, const std::string& text) {
   const journal::Began& began = log.journal().began();
-  if (log.state() == SourceState::kCommitted && !takes_checkpoint(began)) {
-    GCR_TRY(leave_job(began, config));
+  if (log.state() == SourceState::kCommitted) {
+    GCR_TRY(note_left(began, config));
+    if (!takes_checkpoint(began)) GCR_TRY(leave_job(began, config));
   }
   if (!host_was_restarted(began)) GCR_TRY(leave_container(began));
   // Before the members are killed, because their descriptors lead to the files.

@@ -6,6 +6,7 @@
 
 #include "migrate-agent/base/fault/fault.h"
 #include "migrate-agent/commit/journal/journal_files.h"
+#include "migrate-agent/linux/cgroups/hierarchy.h"
 #include "migrate-agent/linux/procfs/container.h"
 #include "migrate-agent/linux/procfs/procfs.h"
 #include "migrate-agent/migration/finish/records.h"
@@ -79,17 +80,22 @@ Status claim_members(const Claimed& claimed) {
                                                          run.began.ordered_by()));
 }
 
-void describe(Run& run, const Claimed& claimed, const std::optional<procfs::Container>& container) {
+Status describe(Run& run, const Claimed& claimed,
+                const std::optional<procfs::Container>& container) {
   const proto::MigrateRequest& request = claimed.course.request;
   if (claimed.target != nullptr) run.began.set_peer(claimed.target->name());
   if (claimed.target != nullptr) run.began.set_peer_name(claimed.target->common_name());
   if (const auto step = slurm::step_of(claimed.root().pid())) run.began.set_slurm_left(step->job);
   run.began.set_slurm_job(request.slurm_job());
   if (claimed.suspended) run.began.set_suspension(to_bytes(claimed.suspended->suspension));
-  if (container) {
-    *run.began.mutable_container()->mutable_init() =
-        id_of(container->init().pid(), container->init().start_time());
+  if (!container) return {};
+  journal::Container& described = *run.began.mutable_container();
+  const pid_t init = container->init().pid();
+  *described.mutable_init() = id_of(init, container->init().start_time());
+  if (const auto freezer = cgroups::find(cgroups::hierarchies(), cgroups::kFreezer)) {
+    GCR_ASSIGN(*described.mutable_group(), cgroups::group_of(*freezer, init));
   }
+  return {};
 }
 
 }  // namespace
@@ -193,7 +199,7 @@ Result<std::unique_ptr<Begun>> begin(Claimed& claimed, preflight::Examination fo
   Run& run = claimed.course.run;
   const DigestSecret key =
       claimed.target != nullptr ? claimed.target->digest_key() : random_bytes<32>();
-  describe(run, claimed, found.container);
+  GCR_TRY(describe(run, claimed, found.container));
   GCR_TRY(begin_journal(run));
   run.report.set_processes(found.job.members());
   std::uint32_t number = 0;
