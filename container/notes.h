@@ -6,7 +6,7 @@
 //                  starts its program, because no job comes a second time. Until then it waits
 //                  again.
 //   a container's  its job has left: the agent notes it once that is decided. Its engine must not
-//   id             start its program a second time, whatever its restart policy says.
+//   id             start its program a second time, also if its restart policy says so.
 #pragma once
 
 #include <filesystem>

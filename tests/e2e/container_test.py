@@ -108,12 +108,12 @@ class Moves(Case):
         source = self.ticker("a", *job, edit=filtered)
         for target in (self.receiver(host, edit=filtered) for host in "ba"):
             report = self.move(source, target)
-            self.assertLess(report["image_bytes"], RESTING_BYTES // 2)
+            self.assertLess(int(report["image_bytes"]), RESTING_BYTES // 2)
             self.wait_for_progress(target)
             source = target
         # A filter of its own may end the job for a call that it does not expect.
         source, target = self.ticker("a", *job, "filtered", edit=filtered), self.receiver("b", edit=filtered)
-        self.assertGreater(self.move(source, target)["image_bytes"], RESTING_BYTES)
+        self.assertGreater(int(self.move(source, target)["image_bytes"]), RESTING_BYTES)
         self.wait_for_progress(target)
 
     def test_too_many_bytes_in_the_layer_end_the_migration(self):
