@@ -224,7 +224,7 @@ TEST_F(Prefilled, PrefilledHeapHasItsFinalContent) {
     SCOPED_TRACE(mode);
     fs::remove(file());
     start(mode);
-    prepare_restore({program_->pid(), program_->pid() + 1});
+    ASSERT_NO_FATAL_FAILURE(prepare_restore({program_->pid(), program_->pid() + 1}));
     for (int round = 0; round < 3; ++round) send_round();
     dump();
     restore(mode == std::string("huge-heap"));

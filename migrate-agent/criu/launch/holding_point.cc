@@ -54,7 +54,7 @@ bool HoldLine::has_word() const {
 }
 
 Result<HoldMessage> HoldLine::receive(Hold expected) {
-  constexpr int kPatienceMs = 10'000;
+  constexpr int kPatienceMs = 60'000;  // it may share its processors with many others
   pollfd watched{socket_.get(), POLLIN, 0};
   int ready = 0;
   while ((ready = ::poll(&watched, 1, kPatienceMs)) < 0 && errno == EINTR) {
