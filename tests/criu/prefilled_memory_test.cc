@@ -237,7 +237,7 @@ TEST_F(Prefilled, PrefilledHeapHasItsFinalContent) {
 
 TEST_F(Prefilled, MemoryThatCannotBeAdoptedIsCopied) {
   start("loose-heap");
-  prepare_restore({program_->pid(), program_->pid() + 1});
+  ASSERT_NO_FATAL_FAILURE(prepare_restore({program_->pid(), program_->pid() + 1}));
   for (int round = 0; round < 2; ++round) send_round();
   dump();
   restore();
@@ -246,7 +246,7 @@ TEST_F(Prefilled, MemoryThatCannotBeAdoptedIsCopied) {
 
 TEST_F(Prefilled, RestartedCriuGetsAllMemory) {
   start("heap");
-  prepare_restore({});
+  ASSERT_NO_FATAL_FAILURE(prepare_restore({}));
   send_round();
   dump();
   restore();
@@ -268,7 +268,7 @@ constexpr std::uint64_t kShared = 3 * 32 * kMiB;
 TEST_F(Prefilled, PrefilledSharedMemoryHasItsFinalContent) {
   start("shared");
   EXPECT_EQ(shared().size(), 3u);
-  prepare_restore({program_->pid(), program_->pid() + 1});
+  ASSERT_NO_FATAL_FAILURE(prepare_restore({program_->pid(), program_->pid() + 1}));
   for (int round = 0; round < 3; ++round) send_round();
   dump();
   EXPECT_LT(bytes_by_criu(images_), kShared / 4);
@@ -278,7 +278,7 @@ TEST_F(Prefilled, PrefilledSharedMemoryHasItsFinalContent) {
 
 TEST_F(Prefilled, RestartedCriuGetsSharedMemory) {
   start("shared");
-  prepare_restore({});
+  ASSERT_NO_FATAL_FAILURE(prepare_restore({}));
   send_round();
   dump();
   restore();
@@ -287,7 +287,7 @@ TEST_F(Prefilled, RestartedCriuGetsSharedMemory) {
 
 TEST_F(Prefilled, SharedMemoryInFilesIsReadyWhenTasksMapIt) {
   start("shared");
-  prepare_restore({program_->pid(), program_->pid() + 1});
+  ASSERT_NO_FATAL_FAILURE(prepare_restore({program_->pid(), program_->pid() + 1}));
   places_shared_ = false;
   for (int round = 0; round < 2; ++round) send_round();
   dump();
