@@ -24,7 +24,7 @@ OPTIONS = ("--storage-driver", "overlay2", "--default-runtime", "gcr", "--bridge
 
 class DockerHosts(EngineHosts):
     ENGINE = "docker"
-    CHECKED = ("--health-interval", "1s", "--health-retries", "1")
+    CHECKED = ("--health-cmd", "cat /dev/null", "--health-interval", "1s", "--health-retries", "1")
     SETTINGS = {}  # of daemon.json
 
     def __init__(self, *options):

@@ -79,7 +79,7 @@ class Case(unittest.TestCase):
     def go_to_and_fro(self, moves=MOVES):
         """A container that its engine would restart, with a limit and with changes to files. Health checks and commands
         run in it and in those that receive it."""
-        options = ("--memory", MEMORY_BYTES, "--restart", "always", "--tmpfs", "/mnt", "--health-cmd", "cat /dev/null")
+        options = ("--memory", MEMORY_BYTES, "--restart", "always", "--tmpfs", "/mnt")
         self.start(*options, *self.hosts.CHECKED, words=[*ENDS_WITH_7, self.hosts.program])
         layer_changes.make(self.root("a"))
         files = layer_changes.listing(self.root("a"))

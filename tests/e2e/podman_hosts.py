@@ -26,7 +26,7 @@ def use_version_1_alone():
 class PodmanHosts(EngineHosts):
     ENGINE = "podman"
     REMOVE = ("rm", "--force", "--time", "0")
-    CHECKED = ("--health-interval", "disable")  # systemd would run the checks
+    CHECKED = ("--health-cmd", "cat /dev/null", "--health-interval", "disable")  # systemd would run the checks
 
     def configure(self, host):
         podman.write_configuration(self.home(host), PROCESSES)
