@@ -59,12 +59,12 @@ SAYS = {
     **{name: FIVE for name in ("resnet", "spawned", "compiled", "one-process", "trainer", "accelerate", "lightning")},
     **{f"ddp-{way}": FIVE for way in pytorch.WAYS}, **{f"spawn-{way}": FIVE for way in ("offload", "symmetric", "graphs", "queue")},
 }
-SAYS.update({"container-generate": SAYS["container-resnet"], "container-ddp": SAYS["container-resnet"]})
+SAYS.update({"container-generate": SAYS["container-resnet"], "container-huggingface": SAYS["container-resnet"], "container-ddp": SAYS["container-resnet"]})
 SAYS.update({"pool-storm": SAYS["storm"], "pinned-large": r"^32 GiB: |^the machine has \d+ GiB to spare: not run$",
              "slurm-torch": SAYS["slurm-ring"]})
 # Others of the same function and with another command: these are not run, but their commands are checked.
 SAME = {"pool", "pool-storm", "pinned-large", "forked", "generate", "compiled", "spawned", "checkpoint-generate",
-        "checkpoint-resnet", "container-resnet", "container-generate", "container-ddp", *(f"ring-{kind}" for kind in ("host", "ipc", "graph", "tcp")),
+        "checkpoint-resnet", "container-resnet", "container-generate", "container-huggingface", "container-ddp", *(f"ring-{kind}" for kind in ("host", "ipc", "graph", "tcp")),
         *(f"ddp-{way}" for way in ("ipc", "shm", "sockets", "graphs")),
         *(f"spawn-{way}" for way in ("offload", "symmetric", "graphs"))}
 SWAPPED = ["one-process", "accelerate", "lightning", *(name for name in SAYS if name.startswith(("ddp-", "spawn-")))]

@@ -12,6 +12,7 @@ def _needs(statement, reason):
 
 torch = _needs("import torch", "no PyTorch on this machine")
 cupy = _needs("import cupy", "no CuPy on this machine")
+transformers = _needs("import torch, transformers", "no PyTorch or transformers on this machine")
 trainer = _needs("import accelerate, transformers", "no Trainer here")
 server = _needs("import aiohttp, torch, uvloop", "no aiohttp or uvloop here")
 lightning = _needs("import lightning", "no Lightning here")
