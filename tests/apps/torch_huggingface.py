@@ -3,8 +3,9 @@
 
 Prints "step=<n> tokens=<id>,..." for each --tokens tokens that generate() adds to the prompt. With
 --context it is a server's loop instead: one key-value cache for so many positions, made beforehand and
-filled in place, a line for each token; when it is full, the next texts begin. An undisturbed run with
-the same options prints the same lines on the same GPU model. SIGTERM ends it.
+filled in place, a line for each token; when it is full, the next texts begin. Without --context an
+undisturbed run with the same options prints the same lines on the same GPU model; with it, undisturbed
+runs differ after some 70 lines (H200, PyTorch 2.11). SIGTERM ends it.
 """
 
 import argparse

@@ -37,7 +37,7 @@ PARTS.command("container-resnet", five, "ResNet-18 in training in a container", 
 PARTS.command("container-generate", five, "a language model in a container", "python3 bin/torch_generate.py --gib {gib}",
               needs.podman, needs.torch, not_on_hip=NO_HIP)
 PARTS.command("container-huggingface", five, "a language model of Hugging Face's transformers in a container",
-              "python3 bin/torch_huggingface.py --gib {gib} --context 2048", needs.podman, needs.transformers, not_on_hip=NO_HIP)
+              "python3 bin/torch_huggingface.py --gib {gib}", needs.podman, needs.transformers, not_on_hip=NO_HIP)
 PARTS.command("container-gpus", five_between_gpus, "training in containers that have one GPU each, which differ",
               "python3 bin/torch_resnet.py", needs.podman, needs.torch, needs.two_gpus, not_on_hip=NO_HIP)
 PARTS.command("container-ddp", five, "two ranks in one container with two GPUs", two_ranks("cumem", "torch_ddp.py"),
