@@ -120,6 +120,7 @@ class Edits(Engine):
         expected = self.expected(container)
         rule = {"names": ["userfaultfd"], "action": "SCMP_ACT_ALLOW"}
         expected["linux"]["seccomp"]["syscalls"].insert(0, rule)
+        expected["process"]["args"][1] = "run-tracked"
         self.assertEqual(self.edit(container), expected)
 
     def test_mode_and_owner_of_the_file_are_kept(self):

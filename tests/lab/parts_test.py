@@ -22,11 +22,12 @@ from gcr_lab.registry import Lab, Parts, run_apart  # noqa: E402
 E2E = """counter stencil semantics small suspend storm pool pool-large pinned pinned-large pool-storm pool-torch pool-cupy
 without-library torch resnet forked spawned compiled one-process generate trainer accelerate server two-gpus members gates
 nccl-cost ten compare bench ring-vram ring-host ring-ipc ring-graph ring-tcp ddp-cumem ddp-ipc ddp-shm ddp-shm-files
-container container-resnet container-generate container-gpus container-ddp ddp-sockets ddp-graphs spawn-offload spawn-symmetric spawn-graphs spawn-queue lightning profiler checkpoint-stencil
+container container-by-hand container-resnet container-generate container-huggingface container-gpus container-ddp
+ddp-sockets ddp-graphs spawn-offload spawn-symmetric spawn-graphs spawn-queue lightning profiler checkpoint-stencil
 checkpoint-train checkpoint-generate checkpoint-resnet slurm-ring slurm-torch campaign""".split()
 BENCH = "downtime size floor dirty cost state steady digests checkpoint incremental transport".split()
 NOT_ON_HIP = """suspend semantics pool-cupy without-library compare bench slurm-ring slurm-torch ring-host ddp-cumem container
-container-resnet container-generate container-gpus container-ddp""".split()
+container-by-hand container-resnet container-generate container-huggingface container-gpus container-ddp""".split()
 
 
 class Registered(unittest.TestCase):
