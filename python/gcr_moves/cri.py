@@ -166,9 +166,6 @@ class Cri(Engine):
         except NotInstalled:
             return None
 
-    def has_image(self, image):
-        return self.image_named(image) != ""
-
     def image_named(self, name):
         with self._session() as cri:
             return self._image(cri, name)

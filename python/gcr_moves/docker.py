@@ -169,9 +169,6 @@ class Docker(Engine):
         except NotInstalled:
             return None
 
-    def has_image(self, image):
-        return self.image_named(image) != ""
-
     def image_named(self, name):
         status, answer = self._ask("GET", f"/images/{quoted(name)}/json", fine=(ABSENT,))
         return "" if status == ABSENT else self.understood(answer, lambda its: its["Id"])

@@ -112,7 +112,7 @@ class Engine:
         raise NotImplementedError
 
     def has_image(self, image):
-        raise NotImplementedError
+        return self.image_named(image) != ""
 
     def image_named(self, name):
         """What a new container would get under this name, by its content; empty if that is not here."""
