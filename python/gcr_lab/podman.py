@@ -182,11 +182,9 @@ class Contained(Program):
     def restored_by(self, podman):
         """podman restores a container with its log, and goes on to wait for more in the log of the one that it has
         checkpointed."""
-        known = self._podman.run("logs", self.name).count("\n")
-        base.wait_until(60, lambda: len(self.lines()) >= known)
         self._follower.terminate()
         self._follower.wait()
-        self._follow(podman, known)
+        self._follow(podman, known=len(self.lines()))
 
     def end(self):
         self._podman.run("stop", "--time", "60", self.name)
