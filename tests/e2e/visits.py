@@ -1,8 +1,10 @@
 """Health checks and commands in the containers of both hosts, once per second."""
 
 import threading
+import time
 
 PAUSE_S = 1
+REMOVED_WITHIN_S = 10
 
 
 class Visits:
@@ -28,8 +30,21 @@ class Visits:
     def _visit(self, host):
         while not self._over.wait(PAUSE_S):
             healthy = self._hosts.is_healthy(host, self._name)
+            if healthy is False and self._is_removed(host):
+                continue
             if healthy is not None:
                 self.health[host].append(healthy)
             ran = self._hosts.engine(host, "exec", self._name, "sh", "-c", "cat /proc/self/comm", check=False)
             if ran.returncode == 0:
                 self.said[host].append(ran.stdout)
+
+    def _is_removed(self, host):
+        """Whether the container is ending: its engine kills a check with it, and calls it unhealthy for that."""
+        identity = self._hosts.engine(host, "inspect", self._name, "--format", "{{.Id}}", check=False).stdout.strip()
+        end = time.monotonic() + REMOVED_WITHIN_S
+        while identity and time.monotonic() < end:
+            running = self._hosts.engine(host, "inspect", identity, "--format", "{{.State.Running}}", check=False)
+            if running.stdout.strip() != "true":
+                return True
+            time.sleep(PAUSE_S)
+        return not identity
