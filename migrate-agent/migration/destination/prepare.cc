@@ -112,15 +112,9 @@ Status Course::find_container(const proto::PreflightRequest& request) {
                                              "already, and it receives once",
                                              named.init()));
   }
-  const auto hierarchies = cgroups::hierarchies();
-  journal::Container& described = *plan_.began.mutable_container();
-  described.mutable_init()->set_pid(found.init().pid());
-  described.mutable_init()->set_start_time(found.init().start_time());
-  described.set_key(named.key());
-  if (const auto freezer = cgroups::find(hierarchies, cgroups::kFreezer)) {
-    GCR_ASSIGN(*described.mutable_group(), cgroups::group_of(*freezer, found.init().pid()));
-  }
-  GCR_ASSIGN(plan_.limits, cgroups::limits_of(hierarchies, found.init().pid()));
+  GCR_ASSIGN(*plan_.began.mutable_container(), finish::describe(found));
+  plan_.began.mutable_container()->set_key(named.key());
+  GCR_ASSIGN(plan_.limits, cgroups::limits_of(cgroups::hierarchies(), found.init().pid()));
   plan_.limits.clear_devices();
   plan_.from_container = request.from_container();
   container_ = std::move(found);

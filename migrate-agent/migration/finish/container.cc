@@ -10,7 +10,6 @@
 #include "container/messages.h"
 #include "container/notes.h"
 #include "migrate-agent/base/fault/fault.h"
-#include "migrate-agent/linux/procfs/container.h"
 #include "migrate-agent/linux/procfs/procfs.h"
 #include "src/base/unique_fd.h"
 
@@ -44,6 +43,16 @@ Status make_note(const fs::path& directory, const std::string& name) {
 }
 
 }  // namespace
+
+Result<journal::Container> describe(const procfs::Container& container) {
+  journal::Container described;
+  described.mutable_init()->set_pid(container.init().pid());
+  described.mutable_init()->set_start_time(container.init().start_time());
+  if (const auto freezer = cgroups::find(cgroups::hierarchies(), cgroups::kFreezer)) {
+    GCR_ASSIGN(*described.mutable_group(), cgroups::group_of(*freezer, container.init().pid()));
+  }
+  return described;
+}
 
 Result<cgroups::Group> group_in_container(const journal::Journal& journal) {
   return cgroups::group_in_container(cgroups::hierarchies(), journal.began().container().group(),

@@ -7,9 +7,14 @@
 
 #include "migrate-agent/commit/journal/journal.h"
 #include "migrate-agent/linux/cgroups/group.h"
+#include "migrate-agent/linux/procfs/container.h"
 #include "migrate-agent/worker/config/config.h"
 
 namespace gcr::finish {
+
+/// A container as journals describe it: its init, and the control group that could freeze it.
+/// kNotFound if it is gone.
+Result<journal::Container> describe(const procfs::Container& container);
 
 /// The group of the migration below the control groups of the container that receives the job.
 Result<cgroups::Group> group_in_container(const journal::Journal& journal);

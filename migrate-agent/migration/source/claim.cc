@@ -6,9 +6,9 @@
 
 #include "migrate-agent/base/fault/fault.h"
 #include "migrate-agent/commit/journal/journal_files.h"
-#include "migrate-agent/linux/cgroups/hierarchy.h"
 #include "migrate-agent/linux/procfs/container.h"
 #include "migrate-agent/linux/procfs/procfs.h"
+#include "migrate-agent/migration/finish/container.h"
 #include "migrate-agent/migration/finish/records.h"
 #include "migrate-agent/migration/source/course.h"
 #include "migrate-agent/process/slurm/step.h"
@@ -88,12 +88,8 @@ Status describe(Run& run, const Claimed& claimed,
   if (const auto step = slurm::step_of(claimed.root().pid())) run.began.set_slurm_left(step->job);
   run.began.set_slurm_job(request.slurm_job());
   if (claimed.suspended) run.began.set_suspension(to_bytes(claimed.suspended->suspension));
-  if (!container) return {};
-  journal::Container& described = *run.began.mutable_container();
-  const pid_t init = container->init().pid();
-  *described.mutable_init() = id_of(init, container->init().start_time());
-  if (const auto freezer = cgroups::find(cgroups::hierarchies(), cgroups::kFreezer)) {
-    GCR_ASSIGN(*described.mutable_group(), cgroups::group_of(*freezer, init));
+  if (container) {
+    GCR_ASSIGN(*run.began.mutable_container(), finish::describe(*container));
   }
   return {};
 }
