@@ -8,15 +8,17 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <bit>
 #include <cerrno>
 #include <charconv>
+#include <cstdint>
 #include <cstdio>
 #include <fstream>
-#include <random>
 #include <string>
 #include <string_view>
 
 #include "container/bundle.h"
+#include "src/base/random.h"
 #include "src/base/unique_fd.h"
 
 namespace gcr::container {
@@ -24,8 +26,6 @@ namespace {
 
 constexpr const char* kLimit = "/proc/sys/kernel/pid_max";
 constexpr const char* kLast = "/proc/sys/kernel/ns_last_pid";
-/// Behind its half, of the limit: what is left of it is for the PIDs that come after this one.
-constexpr double kRange = 3.0 / 8;
 
 /// Returns whether the PID that the process has in its own namespace is 1.
 bool is_first(pid_t pid) {
@@ -42,8 +42,8 @@ ino_t namespace_of(const std::string& process) {
 }
 
 /// In a process of the namespace: the kernel applies these files to the namespace of the process
-/// that uses them, in each procfs. Returns errno, or 0. `place`: from 0 to 1.
-int set_last_pid(double place) {
+/// that uses them, in each procfs. Returns errno, or 0.
+int set_last_pid() {
   long limit = 0;
   {
     std::ifstream file(kLimit);
@@ -51,7 +51,9 @@ int set_last_pid(double place) {
   }
   std::ofstream file(kLast);
   errno = 0;
-  file << limit / 2 + static_cast<long>(place * static_cast<double>(limit) * kRange) << std::flush;
+  // The last eighth is for the PIDs that come after this one.
+  const long range = limit / 8 * 3;
+  file << limit / 2 + std::bit_cast<std::uint32_t>(random_bytes<4>()) % range << std::flush;
   if (file) return 0;
   return errno != 0 ? errno : EIO;
 }
@@ -66,10 +68,10 @@ int errno_of(pid_t child) {
 }
 
 /// Joins the namespace and does the work in a child, which is in it. Returns errno, or 0.
-int set_in_namespace_of(int pidfd, double place) {
+int set_in_namespace_of(int pidfd) {
   if (::setns(pidfd, CLONE_NEWPID) != 0) return errno;
   const pid_t child = ::fork();
-  if (child == 0) ::_exit(set_last_pid(place));
+  if (child == 0) ::_exit(set_last_pid());
   return child < 0 ? errno : errno_of(child);
 }
 
@@ -99,11 +101,9 @@ Status raise_last_pid(pid_t init) {
   if (!fits) {
     return Error(Code::kRefused, doing + ": it is not the first process of a PID namespace");
   }
-  std::random_device source;
-  const double place = std::generate_canonical<double, 32>(source);
   // In a child: this process must not leave its namespace for children that it starts later.
   const pid_t child = ::fork();
-  if (child == 0) ::_exit(set_in_namespace_of(pidfd.get(), place));
+  if (child == 0) ::_exit(set_in_namespace_of(pidfd.get()));
   const int error = child < 0 ? errno : errno_of(child);
   if (error == 0) return {};
   return Error::from_errno(error, doing);

@@ -23,7 +23,8 @@ constexpr std::uint64_t kUserSpaceEnd = std::uint64_t{1} << 56;
 
 /// The mode and the number of the seccomp filters of a task.
 std::pair<std::string, std::string> filters_of(const std::string& task) {
-  return {procfs::status_field(task, "Seccomp"), procfs::status_field(task, "Seccomp_filters")};
+  auto fields = procfs::status_fields(task);
+  return {fields["Seccomp"], fields["Seccomp_filters"]};
 }
 
 /// Whether a thread has filters that may end its process for calling userfaultfd(2). Those of a

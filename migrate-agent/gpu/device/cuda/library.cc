@@ -119,6 +119,7 @@ class CudaControl final : public Control {
       --args.gpuPairsCount;
       result = driver_->cuCheckpointProcessRestore(pid_, &args);
     }
+    if (result == CUDA_SUCCESS) return {};
     std::string places;
     for (const GpuPair& pair : pairs) {
       places += fmt::format(", {} as {}", gpu_name(pair.from), gpu_name(pair.to));
