@@ -6,7 +6,7 @@ A container is named NAMESPACE/POD/CONTAINER. Its pod is made and removed with i
 import base64
 import dataclasses
 
-from gcr_moves.cri_client import Libraries, NotInstalled, Session
+from gcr_moves.cri_client import Libraries, Session
 from gcr_moves.engines import RECEIVE, SOURCE, Container, Engine, EngineError, those_there
 
 POD_OF_KUBELET = "io.kubernetes.pod.uid"  # label
@@ -159,12 +159,6 @@ class Cri(Engine):
         return pod and Container(
             id=pod.id, name=pod_name(pod), image="", image_name="", status="created", init=0, obstacles=(),
             labels=dict(pod.labels), recipe=Recipe(pod.id, pod.runtime_handler))  # fmt: skip
-
-    def find_by_init(self, pid):
-        try:
-            return self.find_by_groups(pid)
-        except NotInstalled:
-            return None
 
     def image_named(self, name):
         with self._session() as cri:

@@ -13,7 +13,7 @@ import tempfile
 
 import gcr_moves
 from gcr_moves import cli as program
-from gcr_moves.engines import NOT_INSTALLED, QUESTION_SECONDS, EngineError
+from gcr_moves.engines import NOT_INSTALLED, QUESTION_SECONDS, EngineError, NotInstalled
 from gcr_moves.streams import Joined
 
 # The variable is crictl's. The status of a host without a CRI is that of a shell without the command.
@@ -30,10 +30,6 @@ OPTIONS = (
     ("grpc.min_reconnect_backoff_ms", QUESTION_SECONDS * 1000),  # also the time for a connection
     ("grpc.use_local_subchannel_pool", 1),
 )
-
-
-class NotInstalled(EngineError):
-    """There is no CRI."""
 
 
 def _folder_of_messages():

@@ -18,6 +18,7 @@ from gcr_moves.engines import (
     Container,
     Engine,
     EngineError,
+    NotInstalled,
     anonymous_volumes,
     mounted_folders,
     named_volumes,
@@ -33,10 +34,6 @@ OWN_NETWORKS = ("bridge", "default", "host", "none")  # have no addresses and al
 OF_ANOTHER = "container:"
 NO_OPTIONS = ("ConsoleSize", "ContainerIDFile")  # of a HostConfig: about the command that made the container
 DONE, ABSENT, CONFLICT = (200, 201, 204, 304), 404, 409
-
-
-class NotInstalled(EngineError):
-    """There is no docker."""
 
 
 class Connection(http.client.HTTPConnection):
@@ -161,13 +158,6 @@ class Docker(Engine):
     def find(self, name):
         status, its = self._ask("GET", f"/containers/{quoted(name)}/json", fine=(ABSENT,))
         return None if status == ABSENT else self.understood(its, container_of)
-
-    def find_by_init(self, pid):
-        # docker lists no PIDs.
-        try:
-            return self.find_by_groups(pid)
-        except NotInstalled:
-            return None
 
     def image_named(self, name):
         status, answer = self._ask("GET", f"/images/{quoted(name)}/json", fine=(ABSENT,))

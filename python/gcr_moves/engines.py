@@ -16,12 +16,15 @@ SOURCE = "gcr-migrate.source"  # label: the container that its job comes from
 QUESTION_SECONDS = 120
 TELL_ABSENT = 'for each; do [ -e "$each" ] || printf "%s\\n" "$each"; done'
 NOT_INSTALLED = 127  # status of a shell
-ID = re.compile("[0-9a-f]{64}")  # of a container, which names its control groups
-ANONYMOUS = re.compile("[0-9a-f]{64}")  # the name of a volume to which its owner gave none
+ID = re.compile("[0-9a-f]{64}")  # of a container, which names its control groups; of a volume without a name
 
 
 class EngineError(Exception):
     """An engine or a shell that did not do what it was asked for."""
+
+
+class NotInstalled(EngineError):
+    """There is no such engine on the host."""
 
 
 class Host:
@@ -81,13 +84,13 @@ def those_there(obstacles):
 def anonymous_volumes(mounts):
     """Where they are mounted, by the answer of an engine's `inspect`. Their content is at one host only."""
     volumes = [each for each in mounts or () if each.get("Type") == "volume"]
-    return ", ".join(each["Destination"] for each in volumes if ANONYMOUS.fullmatch(each.get("Name", "")))
+    return ", ".join(each["Destination"] for each in volumes if ID.fullmatch(each.get("Name", "")))
 
 
 def named_volumes(mounts):
     """The names of the others, whose owner gives their content to each host."""
     volumes = [each.get("Name", "") for each in mounts or () if each.get("Type") == "volume"]
-    return tuple(dict.fromkeys(name for name in volumes if name and not ANONYMOUS.fullmatch(name)))
+    return tuple(dict.fromkeys(name for name in volumes if name and not ID.fullmatch(name)))
 
 
 def mounted_folders(mounts):
@@ -108,8 +111,14 @@ class Engine:
         raise NotImplementedError
 
     def find_by_init(self, pid):
-        """The container whose first process has this PID; None if there is none, or no such engine."""
-        raise NotImplementedError
+        """The container whose first process has this PID; None if there is none, or no such engine. By the id of a
+        container in the names of the process's control groups: not every engine lists PIDs."""
+        _, groups = self.host.run("cat", f"/proc/{pid}/cgroup", fine=(0, 1))
+        try:
+            named = [self.find(each) for each in sorted(set(ID.findall(groups)))]
+        except NotInstalled:
+            return None
+        return next((each for each in named if each is not None and each.init == pid), None)
 
     def has_image(self, image):
         return self.image_named(image) != ""
@@ -142,12 +151,6 @@ class Engine:
 
     def remove_rest(self, container):
         """Removes what an interrupted remove() has left of the container whose job this one, of another host, has."""
-
-    def find_by_groups(self, pid):
-        """find_by_init(), by the id of a container in the names of the process's control groups."""
-        _, groups = self.host.run("cat", f"/proc/{pid}/cgroup", fine=(0, 1))
-        named = [self.find(each) for each in sorted(set(ID.findall(groups)))]
-        return next((each for each in named if each is not None and each.init == pid), None)
 
     def name_of_init(self, container):
         """What its gcr-init calls itself (container/messages.h); empty if it has ended."""
