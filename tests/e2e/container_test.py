@@ -7,7 +7,6 @@ Usage: container_test.py [unittest options], as root; GCR_BUILD names the build 
 import json
 import os
 import pathlib
-import re
 import secrets
 import signal
 import subprocess
@@ -18,7 +17,8 @@ sys.dont_write_bytecode = True
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 
 from containers import (  # noqa: E402
-    FILES, LIST_FILES, REFUSED, Case, Container, children_of, complaint, name_of, new_key, with_tmpfs)  # fmt: skip
+    FILES, LIST_FILES, REFUSED, Case, Container, children_of, complaint, fault_points, name_of, new_key,
+    with_tmpfs)  # fmt: skip
 from ticker_hosts import ROOT, begin_command, wait_for  # noqa: E402
 
 CANCELLED = 7
@@ -28,16 +28,14 @@ RESTING_BYTES = 96 << 20
 KERNEL = tuple(int(each) for each in os.uname().release.split(".")[:2])
 
 
-def fault_points():
-    """The points between the steps of a migration: name, side, whether the job runs at the destination afterwards."""
-    text = (ROOT / "tests/fault/points.h").read_text(encoding="ascii")
-    rows = re.findall(r'\{"([a-z.-]+)", Side::k(\w+), Kind::k(?:Boundary|Container), (true|false)\}', text)
-    points = [(name, side, decided == "true") for name, side, decided in rows]
+def chosen_points():
+    """The points between the steps of a migration: name, host, whether the job runs at the destination afterwards."""
+    points = [(name, *facts) for name, facts in fault_points().items()]
     if "GCR_ALL_POINTS" in os.environ:
         return points
     # Where a container makes a difference: from its restore to the end.
     first = next(number for number, point in enumerate(points) if point[0] == "destination.imaged")
-    return [point for point in points[first:] if point[1] == "Destination" or point[2]]
+    return [point for point in points[first:] if point[1] == "b" or point[2]]
 
 
 class Moves(Case):
@@ -250,22 +248,22 @@ class Faults(Case):
             self.stop(target, 128 + signal.SIGTERM)
 
     def test_one_copy_goes_on_when_an_agent_is_killed(self):
-        for point, side, decided in fault_points():
+        for point, host, decided in chosen_points():
             with self.subTest(point=point):
                 source, target = self.ticker("a"), self.receiver("b")
-                armed = self.arm({"Source": "a", "Destination": "b"}[side], f"{point} kill")
+                armed = self.arm(host, f"{point} kill")
                 self.hosts.migrate(source, target)
                 self.assertFalse(armed.exists(), "the point was not reached")
                 self.check(source, target, point, decided)
                 self.stop(target if decided else source, 0)
 
     def test_job_stays_when_the_receiving_container_ends(self):
-        for point, side, decided in fault_points():
-            if decided or side == "Source":
+        for point, host, decided in chosen_points():
+            if decided or host == "a":
                 continue
             with self.subTest(point=point):
                 source, target = self.ticker("a"), self.receiver("b")
-                armed = self.arm({"Source": "a", "Destination": "b"}[side], f"{point} run kill -9 {target.pid}")
+                armed = self.arm(host, f"{point} run kill -9 {target.pid}")
                 self.hosts.migrate(source, target)
                 self.assertFalse(armed.exists(), "the point was not reached")
                 self.check(source, target, point, False)

@@ -7,6 +7,7 @@ import ctypes
 import json
 import os
 import pathlib
+import re
 import secrets
 import shutil
 import signal
@@ -15,7 +16,7 @@ import tempfile
 import threading
 import unittest
 
-from ticker_hosts import HANGS_S, TICKER, Hosts, checksum, wait_for
+from ticker_hosts import HANGS_S, ROOT, TICKER, Hosts, checksum, wait_for
 
 REFUSED = 3
 # Changes of every kind that a program makes to its image, and to a tmpfs of its own.
@@ -44,6 +45,13 @@ def children_of(pid):
 
 def name_of(pid):
     return pathlib.Path(f"/proc/{pid}/comm").read_text(encoding="ascii").strip()
+
+
+def fault_points():
+    """Of a container's migration: its host, and whether the commit is durable, by name."""
+    text = (ROOT / "tests/fault/points.h").read_text(encoding="ascii")
+    rows = re.findall(r'\{"([a-z.-]+)", Side::k(\w+), Kind::k(?:Boundary|Container), (true|false)\}', text)
+    return {name: ({"Source": "a", "Destination": "b"}[side], decided == "true") for name, side, decided in rows}
 
 
 class Container:

@@ -60,14 +60,11 @@ class Case(unittest.TestCase):
         self.assertEqual(self.hosts.states(other), {})
         self.assertEqual(self.hosts.states(host), {NAME: "running"})
 
-    def init(self, host):
-        return int(self.hosts.engine(host, "inspect", NAME, "--format", "{{.State.Pid}}").stdout)
-
     def root(self, host):
-        return f"/proc/{self.init(host)}/root"
+        return f"/proc/{self.hosts.init(host, NAME)}/root"
 
     def memory_limit(self, host):
-        lines = pathlib.Path(f"/proc/{self.init(host)}/cgroup").read_text("ascii").split()
+        lines = pathlib.Path(f"/proc/{self.hosts.init(host, NAME)}/cgroup").read_text("ascii").split()
         group = next(path for _, names, path in (line.split(":") for line in lines) if names == "memory")
         return int(pathlib.Path(f"/sys/fs/cgroup/memory{group}/memory.limit_in_bytes").read_text("ascii"))
 

@@ -11,16 +11,15 @@ Environment: GCR_ALL_POINTS for all points, or GCR_POINTS for those, with commas
 
 import os
 import pathlib
-import re
 import signal
 import subprocess
 import sys
 import time
 import unittest
 
-from containers import children_of, complaint
+from containers import children_of, complaint, fault_points
 from engine_cases import DONE, KILLED, NAME, REFUSED
-from ticker_hosts import HANGS_S, ROOT, TICKER, begin_command, wait_for
+from ticker_hosts import HANGS_S, TICKER, begin_command, wait_for
 
 SILENCE_MS = 8000
 CUT_S = 1.25 * SILENCE_MS / 1000  # both sides have given up, if they may
@@ -29,13 +28,6 @@ GRACE_S = 1  # of a stopped container
 EXITING = 0x4  # PF_EXITING, of /proc/PID/stat
 NOWHERE = "nowhere"
 PLACES = {"a": "source", "b": "destination", NOWHERE: NOWHERE}
-
-
-def fault_points():
-    """Of a container's migration: its host, and whether the commit is durable, by name."""
-    text = (ROOT / "tests/fault/points.h").read_text(encoding="ascii")
-    rows = re.findall(r'\{"([a-z.-]+)", Side::k(\w+), Kind::k(?:Boundary|Container), (true|false)\}', text)
-    return {name: ({"Source": "a", "Destination": "b"}[side], decided == "true") for name, side, decided in rows}
 
 
 def fields_of(pid):
@@ -77,9 +69,6 @@ class Cell:
     def lines(self):
         return self.output.read_text(encoding="ascii").splitlines() if self.output.exists() else []
 
-    def init(self, host):
-        return int(self.hosts.engine(host, "inspect", NAME, "--format", "{{.State.Pid}}").stdout)
-
     def copies(self):
         """Of the program, suspended ones too."""
         store = self.hosts.env["GPU_ENV_A"].partition("SOFTGPU_STORE=")[2].split()[0].rpartition("/")[0].encode()
@@ -96,7 +85,7 @@ class Cell:
         return places[0] if places else NOWHERE
 
     def _is_in(self, host):
-        members = [member for root in children_of(self.init(host)) for member in children_of(root)]
+        members = [member for root in children_of(self.hosts.init(host, NAME)) for member in children_of(root)]
         return bool(set(members).intersection(self.copies()))
 
     # ---- what happens ----
@@ -137,7 +126,7 @@ class Cell:
 
     def order(self, host, *words):
         """An order of the owner to an engine, until the container's first process is ending."""
-        init = self.init(host)
+        init = self.hosts.init(host, NAME)
         self.owner = (host, words, begin_command(self.case, self.hosts.engine_command(host, *words, NAME)))
         wait_for("it is ending", lambda: is_ending(init) or self.owner[2].poll() is not None)
 

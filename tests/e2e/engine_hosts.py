@@ -133,6 +133,10 @@ class EngineHosts(Hosts):
         self.engine(host, "run", "--detach", "--name", name, "--network", "none", "--volume",
                     f"{self.prefix}:{self.prefix}", *environment, *options, IMAGE, *words or [self.program])  # fmt: skip
 
+    def init(self, host, name):
+        """The PID of a container's first process."""
+        return int(self.engine(host, "inspect", name, "--format", "{{.State.Pid}}").stdout)
+
     def lines(self, host, name):
         return self.engine(host, "logs", name).stdout.splitlines()
 
