@@ -261,6 +261,7 @@ def podman_hosts(lab, *options, gpus=((), ())):
         if lab.gpu == "real":
             # Without that capability programs do not make the nodes of GPUs that the container does not have.
             own_options += ["--device", f"{GPU}=all", "--cap-drop", "MKNOD"]
-        elif (store := two.folder / "store").exists():  # of software GPUs
-            own_options.append(f"--volume={base.read(store).strip()}:{base.read(store).strip()}")
+        elif (two.folder / "store").exists():  # of software GPUs
+            store = base.read(two.folder / "store").strip()
+            own_options.append(f"--volume={store}:{store}")
         yield ContainerHosts(two, podmans, own_options + [f"--volume={path}:{path}:ro" for path in volumes])
