@@ -160,8 +160,7 @@ bool begins(const char* path, const char* with) { return strncmp(path, with, str
 
 /// Whether a name, without the first slash, is below this directory.
 bool is_below(const char* name, const char* directory) {
-  const std::size_t length = strlen(directory + 1);
-  return strncmp(name, directory + 1, length) == 0 && name[length] == '/';
+  return begins(name, directory + 1) && name[strlen(directory + 1)] == '/';
 }
 
 /// Whether it is a name that the agent has given to a removed file: nothing in them leads out.
