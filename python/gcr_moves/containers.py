@@ -5,6 +5,7 @@ a run that was killed at any point is finished by the next one.
 """
 
 import dataclasses
+import itertools
 import secrets
 import time
 
@@ -47,6 +48,12 @@ def in_the_way(host, found):
     """What an engine has against a move, like a finding of `gcr-migrate preflight`. `host`: "source" or
     "destination"."""
     return {"id": "engine", "severity": "blocker", "host": host, "found": found, "why": "", "remedy": ""}
+
+
+def keeps_addresses(options):
+    """Whether the options of a migration say so."""
+    return any(f"{first} {second}".startswith("--tcp keep") or first == "--tcp=keep"
+               for first, second in itertools.zip_longest(options, options[1:], fillvalue=""))  # fmt: skip
 
 
 def left_behind(container):
@@ -119,7 +126,7 @@ class Move:
                 return outcome
         job = self._job_of(container)
         key = secrets.token_hex(KEY_BYTES)
-        receiver = self._receiver(container, key)
+        receiver = self._receiver(container, key, keeps_addresses(options))
         ended = self._migrate(container, receiver, key, job, options)
         outcome = self._settle(container, receiver, has_moved(ended))
         outcome.migration = ended
@@ -188,13 +195,13 @@ class Move:
         return (f"{container.image_name} at {self._destination.host.agent} is another image: "
                 f"{short(image)}, not {short(container.image)}")  # fmt: skip
 
-    def _receiver(self, container, key):
+    def _receiver(self, container, key, with_address):
         """A container at the destination that waits for the job."""
         for obstacle in self._obstacles_there(container, None):
             raise Refused(obstacle)
         for each in left_behind(container):
             self._say(each)
-        receiver = self._destination.start_receiver(container, key)
+        receiver = self._destination.start_receiver(container, key, with_address)
         try:
             if receiver is None:
                 raise Refused(f"{container.name} ended at once at {self._destination.host.agent}")
@@ -254,6 +261,7 @@ class Move:
         """The outcome, if it can be told without the agents."""
         here = self._name_here(container)
         if here == MOVED or (here == "" and (moved or self._has_job(self._there(receiver)))):
+            self._note_addresses(receiver)
             self._source.remove(container)
             return Outcome(program.DONE)
         if here == "" and moved is False:
@@ -282,6 +290,11 @@ class Move:
 
     def _there(self, receiver):
         return self._destination.find(receiver.id) if receiver is not None else None
+
+    def _note_addresses(self, receiver):
+        there = self._there(receiver)
+        if there is not None and there.running:
+            self._destination.note_addresses(there)
 
     def _remove_there(self, receiver):
         if receiver is not None:

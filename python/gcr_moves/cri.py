@@ -169,7 +169,7 @@ class Cri(Engine):
             kubelet = any(POD_OF_KUBELET in each.labels for each in cri.ask("ListPodSandbox").items)
         return those_there([(kubelet, "has a kubelet, which would remove a pod that it does not know")])
 
-    def start_receiver(self, container, key):
+    def start_receiver(self, container, key, with_address=False):
         pod, config = receiving_options(self._libraries_of_it(), container, key)
         pod_id = self._ask("RunPodSandbox", config=pod, runtime_handler=container.recipe.handler).pod_sandbox_id
         try:

@@ -19,6 +19,7 @@ from gcr_moves.engines import (
     Engine,
     EngineError,
     NotInstalled,
+    addresses_in,
     anonymous_volumes,
     mounted_folders,
     named_volumes,
@@ -73,14 +74,15 @@ def other_networks(its):
     return [name for name in its["NetworkSettings"]["Networks"] if name != main]
 
 
-def endpoint(its, network):
-    """What its owner chose, without what docker has made of it."""
+def endpoint(its, network, with_address=False):
+    """What its owner chose, without what docker has made of it. `with_address`: without the address too."""
     made = its["NetworkSettings"]["Networks"].get(network) or {}
     aliases = [alias for alias in made.get("Aliases") or () if alias != its["Id"][:SHORT_ID]]
-    return {"IPAMConfig": made.get("IPAMConfig"), "Aliases": aliases, "DriverOpts": made.get("DriverOpts")}
+    chosen = None if with_address else made.get("IPAMConfig")
+    return {"IPAMConfig": chosen, "Aliases": aliases, "DriverOpts": made.get("DriverOpts")}
 
 
-def receiving_request(its, key):
+def receiving_request(its, key, with_address=False):
     """A container like this one, which receives its job: the body of /containers/create, from what `inspect` says."""
     config, options = its["Config"], its["HostConfig"]
     request = dict(config)
@@ -95,14 +97,20 @@ def receiving_request(its, key):
         request["Hostname"] = ""
     notes = {name: value for name, value in (options.get("Annotations") or {}).items() if name != RECEIVE}
     request["HostConfig"] = {**options, "Annotations": notes} if "Annotations" in options else options
+    if with_address:
+        request.pop("MacAddress", None)
     if mode not in OWN_NETWORKS:
-        request["NetworkingConfig"] = {"EndpointsConfig": {mode: endpoint(its, mode)}}
+        request["NetworkingConfig"] = {"EndpointsConfig": {mode: endpoint(its, mode, with_address)}}
     return request
 
 
 def lost_options(wanted, made):
     """Of two HostConfigs: what an engine of another release, or a kernel with fewer control groups, has dropped."""
     return [name for name, value in wanted.items() if value and name not in NO_OPTIONS and not made.get(name)]
+
+
+def networks_of(its):
+    return its["NetworkSettings"]["Networks"] or {}
 
 
 # ---- the engine ----
@@ -113,8 +121,7 @@ def obstacles_of(its):
     volumes = anonymous_volumes(its.get("Mounts"))
     modes = {name: options.get(name) or "" for name in ("NetworkMode", "IpcMode", "PidMode")}
     shared = [name for name, mode in modes.items() if mode.startswith(OF_ANOTHER)]
-    networks = its["NetworkSettings"]["Networks"] or {}
-    links = options.get("Links") or any((each or {}).get("Links") for each in networks.values())
+    links = options.get("Links") or any((each or {}).get("Links") for each in networks_of(its).values())
     return those_there((
         (config.get("Tty"), "has a terminal, which cannot move"),
         (OF_SWARM in (config.get("Labels") or {}), "is of a swarm service, which starts another one in its place"),
@@ -137,6 +144,7 @@ def container_of(its):
         obstacles=obstacles_of(its),
         labels=its["Config"].get("Labels") or {},
         recipe=its,
+        networks=addresses_in(networks_of(its)),
         volumes=named_volumes(its.get("Mounts")),
         folders=mounted_folders(its.get("Mounts")),
     )
@@ -166,12 +174,12 @@ class Docker(Engine):
     def has_volume(self, name):
         return self._ask("GET", f"/volumes/{quoted(name)}", fine=(ABSENT,))[0] != ABSENT
 
-    def start_receiver(self, container, key):
-        request = self.understood(container.recipe, lambda its: receiving_request(its, key))
+    def start_receiver(self, container, key, with_address=False):
+        request = self.understood(container.recipe, lambda its: receiving_request(its, key, with_address))
         _, answer = self._ask("POST", f"/containers/create?name={quoted(container.name)}", request)
         made = self.understood(answer, lambda its: its["Id"])
         try:
-            self._complete(made, container.recipe)
+            self._complete(made, container.recipe, with_address)
             self._ask("POST", f"/containers/{made}/start")
         except EngineError:
             self._remove(made)
@@ -181,14 +189,20 @@ class Docker(Engine):
     def remove(self, container):
         self._remove(container.id)
 
-    def _complete(self, made, its):
+    def connect(self, container, network, address):
+        leaving = {"Container": container.id}
+        self._ask("POST", f"/networks/{quoted(network)}/disconnect", leaving)
+        chosen = {**endpoint(container.recipe, network), "IPAMConfig": {"IPv4Address": address}}
+        self._ask("POST", f"/networks/{quoted(network)}/connect", {**leaving, "EndpointConfig": chosen})
+
+    def _complete(self, made, its, with_address):
         """Checks that it has all options, and connects it to further networks."""
         receiver = self.find(made)
         lost = receiver and lost_options(its["HostConfig"], receiver.recipe["HostConfig"])
         if lost:
             raise EngineError(f"{self.host.agent}: its docker or kernel does not support {', '.join(lost)}")
         for network in other_networks(its):
-            joining = {"Container": made, "EndpointConfig": endpoint(its, network)}
+            joining = {"Container": made, "EndpointConfig": endpoint(its, network, with_address)}
             self._ask("POST", f"/networks/{quoted(network)}/connect", joining)
 
     def _remove(self, container_id):

@@ -4,6 +4,7 @@ One module for each engine: podman.py, docker.py, cri.py.
 """
 
 import dataclasses
+import ipaddress
 import re
 import shlex
 import subprocess
@@ -68,6 +69,7 @@ class Container:
     obstacles: tuple  # why it cannot move, after its name; empty if its engine knows no reason
     labels: dict
     recipe: object  # what its engine makes another one from
+    networks: dict = dataclasses.field(default_factory=dict)  # its IPv4 address in each, "10.0.0.2/24"
     volumes: tuple = ()  # names of its volumes, whose content stays at its host
     folders: tuple = ()  # files and folders of its host that it has too
 
@@ -96,6 +98,28 @@ def named_volumes(mounts):
 def mounted_folders(mounts):
     """Of the host, by the answer of an engine's `inspect`."""
     return tuple(dict.fromkeys(each["Source"] for each in mounts or () if each.get("Type") == "bind"))
+
+
+def addresses_in(networks):
+    """By name, of those in the answer of an engine's `inspect` that have one."""
+    return {name: f"{each['IPAddress']}/{each['IPPrefixLen']}" for name, each in (networks or {}).items() if each.get("IPAddress")}
+
+
+def local_addresses(trie):
+    """Of IPv4, as /proc/PID/net/fib_trie has them: those of a network namespace, but of its loopback interface."""
+    found = {ipaddress.ip_address(each) for each in re.findall(r"\|-- (\S+)\n\s+/32 host LOCAL", trie)}
+    return {each for each in found if not each.is_loopback}
+
+
+def moved_addresses(networks, own):
+    """By name, for those networks whose address the engine does not know: what `own` has instead in the same subnet."""
+    moved = {}
+    for name, known in networks.items():
+        known = ipaddress.ip_interface(known)
+        others = [each for each in own if each in known.network]
+        if known.ip not in own and len(others) == 1:
+            moved[name] = str(others[0])
+    return moved
 
 
 class Engine:
@@ -141,9 +165,22 @@ class Engine:
         """Why it cannot make a container like this one, besides the image."""
         return ()
 
-    def start_receiver(self, container, key):
-        """Makes and starts a container that receives the job of this one; returns it, or None if it is gone already."""
+    def start_receiver(self, container, key, with_address=False):
+        """Makes and starts a container that receives the job of this one; returns it, or None if it is gone already.
+        `with_address`: the job brings the address, so the engine gives it another one until then."""
         raise NotImplementedError
+
+    def connect(self, container, network, address):
+        """Gives a running container this address in a network, instead of the one that it has by the engine's books."""
+        raise NotImplementedError
+
+    def note_addresses(self, container):
+        """Tells the engine of addresses that came with the job of a running container."""
+        if not container.networks:
+            return
+        _, trie = self.host.run("cat", f"/proc/{container.init}/net/fib_trie", fine=(0, 1))
+        for network, address in moved_addresses(container.networks, local_addresses(trie)).items():
+            self.connect(container, network, address)
 
     def remove(self, container):
         """Ends and removes it, for good; it may be gone."""

@@ -8,12 +8,15 @@ from gcr_moves.engines import (
     SOURCE,
     Container,
     Engine,
+    addresses_in,
     anonymous_volumes,
     mounted_folders,
     named_volumes,
     those_there,
 )
 
+ADDRESS_OPTIONS = ("--ip", "--ip6", "--mac-address")
+NETWORK_OPTION, ADDRESS_DETAILS = "--network", ("ip", "ip6", "mac")
 STOP_SECONDS = 10  # then podman kills a container that it removes
 NO_SUCH = 1  # status of `podman container exists` and others
 FAILED = 125  # of any podman
@@ -24,9 +27,34 @@ def verb_of(command):
     return next((at for at, word in enumerate(command) if word in ("run", "create")), None)
 
 
-def receiving_command(container, key):
-    """The command that made a container, for one that receives its job."""
+def without_details(network):
+    """What follows --network, without addresses."""
+    name, _, details = network.partition(":")
+    kept = [each for each in details.split(",") if each and each.partition("=")[0] not in ADDRESS_DETAILS]
+    return ":".join([name, ",".join(kept)]) if kept else name
+
+
+def without_addresses(words):
+    """Options of `run` without those that name an address."""
+    left, named = [], False
+    for word in words:
+        option, _, value = word.partition("=")
+        if named or option in ADDRESS_OPTIONS:
+            named = not named and not value
+            continue
+        if left[-1:] == [NETWORK_OPTION]:
+            word = without_details(word)
+        elif option == NETWORK_OPTION and value:
+            word = f"{option}={without_details(value)}"
+        left.append(word)
+    return left
+
+
+def receiving_command(container, key, with_address=False):
+    """The command that made a container, for one that receives its job. `with_address`: the job brings its own."""
     words, verb = list(container.recipe), verb_of(container.recipe)
+    if with_address:
+        words = without_addresses(words)
     own = [
         ["--annotation", f"{RECEIVE}={key}"],
         ["--label", f"{SOURCE}={container.id}"],
@@ -61,6 +89,7 @@ def container_of(answer):
         )),
         labels=its["Config"].get("Labels") or {},
         recipe=command,
+        networks=addresses_in(its["NetworkSettings"].get("Networks")),
         volumes=named_volumes(its.get("Mounts")),
         folders=mounted_folders(its.get("Mounts")),
     )  # fmt: skip
@@ -98,13 +127,17 @@ class Podman(Engine):
         status, _ = self.host.run("podman", "volume", "exists", name, fine=(0, NO_SUCH))
         return status == 0
 
-    def start_receiver(self, container, key):
-        words = receiving_command(container, key)
+    def start_receiver(self, container, key, with_address=False):
+        words = receiving_command(container, key, with_address)
         _, said = self.host.run(*words)
         made = (said.split() or [container.name])[-1]
         if "--detach" not in words:
             self.host.run("podman", "start", made)
         return self.find(made)
+
+    def connect(self, container, network, address):
+        self.host.run("podman", "network", "disconnect", network, container.id)
+        self.host.run("podman", "network", "connect", "--ip", address, network, container.id)
 
     def remove(self, container):
         self.host.run("podman", "rm", "--force", "--ignore", "--time", str(STOP_SECONDS), container.id)

@@ -110,9 +110,11 @@ CLI::App* describe_checkpoint(CLI::App& app, CheckpointLine& line) {
   describe_compression(*checkpoint, line.request(),
                        "Compression of what is stored (default auto: the agent chooses)");
   describe_max_layer(*checkpoint, line.request());
-  describe_concessions(*checkpoint, line.request(),
-                       "TCP connections with one end outside of the job: refuse the checkpoint "
-                       "(default), or close them where it is restored; here they stay open");
+  describe_concessions(*checkpoint, line.request());
+  describe_tcp(
+      *checkpoint, line.request(), false,
+      "TCP connections with one end outside of the job: refuse the checkpoint (default), or "
+      "close them where it is restored; here they stay open");
   describe_output(*checkpoint, line.order);
   for (const char* option : {"--detach", "--trace", "--pause-before-switchover"}) {
     checkpoint->get_option("--every")->excludes(option);

@@ -83,10 +83,11 @@ void describe_data(CLI::App& app, MigrateRequest& request) {
 }
 
 void describe_tcp_and_slow(CLI::App& app, MigrateRequest& request) {
-  describe_concessions(app, request,
-                       "TCP connections with one end outside of the job: refuse the migration "
-                       "(default), or close them, so that the program sees at DST that they were "
-                       "reset");
+  describe_concessions(app, request);
+  describe_tcp(app, request, true,
+               "TCP connections with one end outside of the job: refuse the migration (default); "
+               "close them, so that the program sees at DST that they were reset; or keep them, "
+               "with the addresses of the job's container");
 }
 
 void describe_device_map(CLI::App& app, MigrateRequest& request) {

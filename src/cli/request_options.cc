@@ -80,7 +80,22 @@ void describe_start_time(CLI::App& app, MigrateRequest& request) {
       ->option_text("TICKS");
 }
 
-void describe_concessions(CLI::App& app, MigrateRequest& request, const char* closed) {
+void describe_tcp(CLI::App& app, MigrateRequest& request, bool or_keep, const char* text) {
+  const std::vector<std::string> choices = or_keep
+                                               ? std::vector<std::string>{"refuse", "close", "keep"}
+                                               : std::vector<std::string>{"refuse", "close"};
+  app.add_option_function<std::string>(
+         "--tcp",
+         [&request](const std::string& value) {
+           request.set_close_tcp(value == "close");
+           request.set_keep_tcp(value == "keep");
+         },
+         text)
+      ->option_text(CLI::detail::join(choices, "|"))
+      ->check(CLI::IsMember(choices));
+}
+
+void describe_concessions(CLI::App& app, MigrateRequest& request) {
   add_flag(app, "--allow-slow", request, &MigrateRequest::set_allow_slow,
            "Also move a program that was not started under `gcr-migrate run`, through the driver "
            "alone: it is stopped until all its GPU memory has been sent");
@@ -89,16 +104,11 @@ void describe_concessions(CLI::App& app, MigrateRequest& request, const char* cl
          [&request](const std::vector<std::string>& ids) {
            request.mutable_accepted()->Assign(ids.begin(), ids.end());
          },
-         "Continue despite these preflight blockers; only these can be accepted: busy-gpu, "
-         "landlock, mdwe, mseal")
+         "Continue despite these preflight blockers; only these can be accepted: address-unheard, "
+         "busy-gpu, landlock, mdwe, mseal")
       ->option_text("ID,…")
       ->delimiter(',')
       ->allow_extra_args(false);
-  app.add_option_function<std::string>(
-         "--tcp", [&request](const std::string& value) { request.set_close_tcp(value == "close"); },
-         closed)
-      ->option_text("refuse|close")
-      ->check(CLI::IsMember({"refuse", "close"}));
 }
 
 void describe_compression(CLI::App& app, MigrateRequest& request, const char* text) {

@@ -33,8 +33,11 @@ void describe_pre_copy(CLI::App& app, proto::MigrateRequest& request);
 /// Adds --start-time, which identifies the process in case another one gets its PID later.
 void describe_start_time(CLI::App& app, proto::MigrateRequest& request);
 
-/// Adds the options by which an operator accepts restrictions. `closed` describes `--tcp close`.
-void describe_concessions(CLI::App& app, proto::MigrateRequest& request, const char* closed);
+/// Adds the options by which an operator accepts restrictions.
+void describe_concessions(CLI::App& app, proto::MigrateRequest& request);
+
+/// Adds --tcp.
+void describe_tcp(CLI::App& app, proto::MigrateRequest& request, bool or_keep, const char* text);
 
 void describe_compression(CLI::App& app, proto::MigrateRequest& request, const char* text);
 

@@ -106,15 +106,17 @@ class Connections : public testing::Test {
     return settle(outside, settled);
   }
 
-  Result<AdaptedSockets> adapt() {
+  Result<AdaptedSockets> adapt(const std::set<std::string>& kept = {}) {
     for (const auto& [name, content] : images()) {
       EXPECT_TRUE(images::write_file(directory_ / name, content));
     }
-    auto adapted =
-        adapt_sockets(directory_, [](const std::string& address) -> std::optional<std::string> {
+    auto adapted = adapt_sockets(
+        directory_,
+        [](const std::string& address) -> std::optional<std::string> {
           if (address == "2001:db8::1") return std::nullopt;
           return address == kSource ? kHere : address;
-        });
+        },
+        kept);
     if (adapted) read_back();
     return adapted;
   }
@@ -258,9 +260,30 @@ TEST_F(Connections, DamagedImagesAreRefused) {
   EXPECT_EQ(adapt().error().code(), Code::kDataLoss);
 }
 
-TEST_F(Connections, SourceRefusesOutsidersUnlessClosed) {
+TEST_F(Connections, OutsideOnesOfAKeptAddressStayAsTheyAre) {
+  constexpr char kKept[] = "10.0.0.9";
+  add_tcp(1, {kKept, 80}, {"192.0.2.1", 4000}, TCP_CLOSE_WAIT).set_shutdown(1);
+  add_tcp(2, {kSource, 80}, {"192.0.2.1", 4000});
+  *heads_[1].mutable_unknown_fields() = kMss;
+  const auto before = heads_[1].SerializeAsString();
+  const auto adapted = adapt({kKept});
+  ASSERT_TRUE(adapted);
+  EXPECT_EQ(adapted->resetting.size(), 1u);
+  EXPECT_EQ(source(0), kKept);
+  EXPECT_EQ(target(0), "192.0.2.1");
+  EXPECT_EQ(socket(0).state(), static_cast<std::uint32_t>(TCP_CLOSE_WAIT));
+  EXPECT_EQ(socket(0).shutdown(), 1u);
+  EXPECT_EQ(heads_[1].SerializeAsString(), before);
+  EXPECT_EQ(queues_[1], "inout");
+  EXPECT_EQ(source(1), "127.0.0.1");
+  heads_[1].set_inq_len(1000);
+  EXPECT_EQ(adapt({kKept}).error().code(), Code::kDataLoss);
+}
+
+TEST_F(Connections, SourceRefusesOutsidersUnlessClosedOrKept) {
   add_tcp(1, {kSource, 80}, {"192.0.2.1", 4000});
   EXPECT_TRUE(settle(OutsideTcp::kClose));
+  EXPECT_TRUE(settle(OutsideTcp::kKeep));
   const Status refused = settle(OutsideTcp::kRefuse);
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().code(), Code::kRefused);

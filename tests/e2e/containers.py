@@ -47,10 +47,11 @@ def name_of(pid):
     return pathlib.Path(f"/proc/{pid}/comm").read_text(encoding="ascii").strip()
 
 
-def fault_points():
+def fault_points(*more_kinds):
     """Of a container's migration: its host, and whether the commit is durable, by name."""
     text = (ROOT / "tests/fault/points.h").read_text(encoding="ascii")
-    rows = re.findall(r'\{"([a-z.-]+)", Side::k(\w+), Kind::k(?:Boundary|Container), (true|false)\}', text)
+    kinds = "|".join(("Boundary", "Container", *more_kinds))
+    rows = re.findall(rf'\{{"([a-z.-]+)", Side::k(\w+), Kind::k(?:{kinds}), (true|false)\}}', text)
     return {name: ({"Source": "a", "Destination": "b"}[side], decided == "true") for name, side, decided in rows}
 
 

@@ -59,7 +59,7 @@ class Cell:
 
     def __init__(self, case, point):
         self.case, self.hosts, self.point = case, case.hosts, point
-        self.host, self.decided = fault_points()[point]
+        self.host, self.decided = fault_points(*case.MORE_KINDS)[point]
         self.output = self.hosts.folder / "out" / f"lines-{time.monotonic_ns()}"
         self.moving = None
         self.owner = None  # its command that ends a container
@@ -90,9 +90,16 @@ class Cell:
 
     # ---- what happens ----
 
+    def options(self):
+        """More of them, for the container."""
+        return ()
+
+    def script(self):
+        return f"exec {self.hosts.program} >>{self.output}"
+
     def start(self):
-        self.hosts.start_container("a", NAME, "--volume", f"{self.output.parent}:{self.output.parent}",
-                                   words=("sh", "-c", f"exec {self.hosts.program} >>{self.output}"))  # fmt: skip
+        self.hosts.start_container("a", NAME, "--volume", f"{self.output.parent}:{self.output.parent}", *self.options(),
+                                   words=("sh", "-c", self.script()))  # fmt: skip
         wait_for("the ticker starts", lambda: len(self.lines()) >= 2)
 
     def reach(self):
@@ -140,6 +147,9 @@ class Cell:
 
     # ---- what is left afterwards ----
 
+    def check(self):
+        """What else must be true of it."""
+
     def clean_up(self):
         for host in "ab":
             for name in self.hosts.states(host):
@@ -177,7 +187,9 @@ class Matrix(unittest.TestCase):
     """What is true after a fault."""
 
     HOSTS = None
+    CELL = Cell
     POINTS = {}  # of harms, by default
+    MORE_KINDS = ()  # of points
 
     table = {}  # what was found, by point and harm
     migrations = set()  # ids
@@ -187,7 +199,7 @@ class Matrix(unittest.TestCase):
     @classmethod
     def tearDownClass(cls):
         cls.end_hosts()
-        print_table(cls.table)
+        print_table(cls.table, fault_points(*cls.MORE_KINDS))
 
     @classmethod
     def end_hosts(cls):
@@ -201,9 +213,9 @@ class Matrix(unittest.TestCase):
             type(self).hosts = self.HOSTS("--fault-points", "true", "--peer-silence-ms", str(SILENCE_MS))
             (self.hosts.folder / "out").mkdir()
             self.migrations.clear()
-            type(self).before = Cell(self, point).leftovers()
+            type(self).before = self.CELL(self, point).leftovers()
         self.said = []
-        return Cell(self, point)
+        return self.CELL(self, point)
 
     def at_points(self, harm, inflict, mend=lambda cell: None, judge=None):
         """`inflict`, `mend` and `judge` take a cell."""
@@ -224,7 +236,7 @@ class Matrix(unittest.TestCase):
     def points(self, harm):
         if "GCR_POINTS" in os.environ:
             return os.environ["GCR_POINTS"].split(",")
-        return fault_points() if "GCR_ALL_POINTS" in os.environ else self.POINTS.get(harm, ())
+        return fault_points(*self.MORE_KINDS) if "GCR_ALL_POINTS" in os.environ else self.POINTS.get(harm, ())
 
     def engine_is_killed(self, harm, host, judge):
         """Of engines that are daemons."""
@@ -251,6 +263,7 @@ class Matrix(unittest.TestCase):
         place = "not asked" if status == KILLED else cell.place()
         judge(cell, status, place)
         self.assertEqual(complaint(cell.lines()), "")
+        cell.check()
         cell.clean_up()
         try:
             wait_for("nothing is left", lambda: cell.leftovers() == self.before)
@@ -353,13 +366,13 @@ class Faults(Matrix):
                        Cell.finish_order, self.lives_or_has_ended)  # fmt: skip
 
 
-def print_table(table):
+def print_table(table, points):
     """Where the program ran when gcr-container had ended for the first time, by point and harm."""
     harms = list(dict.fromkeys(harm for row in table.values() for harm in row))
     if not harms:
         return
     lines = [f"{'after a fault at':32}" + "".join(f"{harm:27}" for harm in harms)]
-    for point in [each for each in fault_points() if each in table]:
+    for point in [each for each in points if each in table]:
         lines.append(f"{point:32}" + "".join(f"{table[point].get(harm, '-'):27}" for harm in harms))
     cells = [place for row in table.values() for place in row.values()]
     lines.append(f"points={len(table)} harms={len(harms)} cells={len(cells)} failures={cells.count('FAILED')}")

@@ -36,14 +36,16 @@ class EngineHosts(Hosts):
     ENGINE = ""  # as gcr-container calls it, and its command
     REMOVE = ("rm", "--force")  # at once
     CHECKED = ()  # options of containers whose health is_healthy() tells
+    COUNT = 2  # a and b have engines
+    NETWORK = "none"  # of containers
 
     def __init__(self, *options):
-        super().__init__(2, *options)
+        super().__init__(self.COUNT, *options)
         self.prefix = pathlib.Path(self.env["PREFIX"])
         self.program = self.prefix / "bin" / TICKER
         self.image = self.folder / "image.tar"
-        make_image(self.image, self.program,
-                   *(self.prefix / path for path in ("lib/libgcr-preload.so", "tests/softgpu/libcuda.so.1")))
+        make_image(self.image, self.program, *(self.prefix / path for path in (
+            "bin/chatter", "lib/libgcr-preload.so", "tests/softgpu/libcuda.so.1")))  # fmt: skip
         for host in "ab":
             self._make_home(host)
             self.configure(host)
@@ -70,6 +72,10 @@ class EngineHosts(Hosts):
     def environment(self, host):
         """For its engine's command."""
         raise NotImplementedError
+
+    def entry(self, host):  # pylint: disable=unused-argument
+        """What its engine's command is run by."""
+        return []
 
     def take_image(self):
         """The same one for all engines, as IMAGE."""
@@ -109,15 +115,16 @@ class EngineHosts(Hosts):
     def _write_shell(self):
         """Runs a command line with the engine of the host that has an address."""
         lines = ["#!/bin/sh", "case $1 in"]
-        lines += [f"{self.address(host)}) export {' '.join(self._variables(host))} ;;" for host in "ab"]
-        lines += ["esac", 'exec /bin/sh -c "$2"', ""]
+        lines += [f"{self.address(host)}) export {' '.join(self._variables(host))}; by='{' '.join(self.entry(host))}' ;;"
+                  for host in "ab"]  # fmt: skip
+        lines += ["esac", 'exec $by /bin/sh -c "$2"', ""]
         script = self.folder / "shell"
         script.write_text("\n".join(lines), encoding="utf-8")
         script.chmod(0o755)
         return script
 
     def engine_command(self, host, *words):
-        return ["env", *self._variables(host), self.ENGINE, *map(str, words)]
+        return [*self.entry(host), "env", *self._variables(host), self.ENGINE, *map(str, words)]
 
     def engine(self, host, *words, check=True):
         """The finished command."""
@@ -130,7 +137,7 @@ class EngineHosts(Hosts):
     def start_container(self, host, name, *options, words=()):
         """A ticker, or these words, in a container under gcr-runtime."""
         environment = [word for pair in self.env[f"GPU_ENV_{host.upper()}"].split() for word in ("--env", pair)]
-        self.engine(host, "run", "--detach", "--name", name, "--network", "none", "--volume",
+        self.engine(host, "run", "--detach", "--name", name, "--network", self.NETWORK, "--volume",
                     f"{self.prefix}:{self.prefix}", *environment, *options, IMAGE, *words or [self.program])  # fmt: skip
 
     def init(self, host, name):
@@ -161,8 +168,8 @@ class EngineHosts(Hosts):
         return self.on("a", ROOT / "scripts/container", "migrate", *self.container_words(name, source, target, shell),
                        "--cli", self.env["GCR_CLI"], *words)  # fmt: skip
 
-    def move(self, name, source, target, **options):
+    def move(self, name, source, target, *words, **options):
         """The finished command, and its report."""
-        ran = subprocess.run(self.move_command(name, source, target, **options), capture_output=True, text=True,
+        ran = subprocess.run(self.move_command(name, source, target, *words, **options), capture_output=True, text=True,
                              check=False, timeout=HANGS_S)  # fmt: skip
         return ran, json.loads(ran.stdout) if ran.stdout else {}

@@ -147,6 +147,7 @@ std::vector<Scenario> matrix() {
       case Kind::kSuspension:
       case Kind::kSlurm:
       case Kind::kContainer:
+      case Kind::kNetwork:
       case Kind::kCheck:
         break;  // of the end-to-end tests
     }

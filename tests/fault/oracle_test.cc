@@ -103,8 +103,8 @@ TEST(Matrix, CoversEveryPoint) {
   const auto scenarios = matrix();
   for (const Point& point : kPoints) {
     // End-to-end tests arm these: they are no faults, or not part of a migration.
-    constexpr Kind kOthers[] = {Kind::kCheck, Kind::kCheckpoint, Kind::kSuspension, Kind::kSlurm,
-                                Kind::kContainer};
+    constexpr Kind kOthers[] = {Kind::kCheck, Kind::kCheckpoint, Kind::kSuspension,
+                                Kind::kSlurm, Kind::kContainer,  Kind::kNetwork};
     if (std::ranges::find(kOthers, point.kind) != std::end(kOthers)) continue;
     EXPECT_TRUE(std::ranges::any_of(scenarios, [&point](const Scenario& scenario) {
       return scenario.point == point.name || scenario.then_point == point.name;

@@ -14,6 +14,7 @@ enum class Kind : std::uint8_t {
   kSuspension,  ///< between two phases of a suspend or a resume
   kSlurm,       ///< around the adoption by a Slurm job
   kContainer,   ///< around a container's leaving and receiving of the job
+  kNetwork,     ///< around the addresses of a container that move with the job
   kRecovery,    ///< in what cleans up after a crash
   kCorruption,  ///< for armed(): bytes are corrupted
   kFailure,     ///< a lower-level call that fails; `error` only
@@ -85,6 +86,9 @@ inline constexpr Point kPoints[] = {
     {"source.container.left", Side::kSource, Kind::kContainer, true},  // its copy is not killed
     {"destination.container.told", Side::kDestination, Kind::kContainer, true},  // before SIGCONT
     {"destination.container.joined", Side::kDestination, Kind::kContainer, true},
+    {"source.network.down", Side::kSource, Kind::kNetwork, false},             // not dumped
+    {"destination.network.taken", Side::kDestination, Kind::kNetwork, false},  // none answers
+    {"destination.network.up", Side::kDestination, Kind::kNetwork, true},      // before SIGCONT
     {"source.recovery.begun", Side::kSource, Kind::kRecovery, false},
     {"source.recovery.resumed", Side::kSource, Kind::kRecovery, false},
     {"destination.recovery.begun", Side::kDestination, Kind::kRecovery, false},

@@ -37,8 +37,8 @@ INSPECTED = {
     },
     "NetworkSettings": {"Networks": {
         "lab": {"IPAMConfig": {"IPv4Address": "10.1.0.5"}, "Aliases": [ID[:12], "trainer"], "DriverOpts": None,
-                "NetworkID": "1", "IPAddress": "10.1.0.5", "MacAddress": "02:42:0a:01:00:05"},
-        "bridge": {"IPAMConfig": None, "Aliases": None, "DriverOpts": None, "IPAddress": "172.17.0.2"},
+                "NetworkID": "1", "IPAddress": "10.1.0.5", "IPPrefixLen": 16, "MacAddress": "02:42:0a:01:00:05"},
+        "bridge": {"IPAMConfig": None, "Aliases": None, "DriverOpts": None, "IPAddress": "172.17.0.2", "IPPrefixLen": 16},
     }},
 }  # fmt: skip
 # The shell of a host. There a docker of VERSION answers on the socket that is its standard input.
@@ -111,6 +111,9 @@ class Requests(unittest.TestCase):
         chosen = {"IPAMConfig": {"IPv4Address": "10.1.0.5"}, "Aliases": ["trainer"], "DriverOpts": None}
         request = docker.receiving_request(INSPECTED, KEY)
         self.assertEqual(request["NetworkingConfig"], {"EndpointsConfig": {"lab": chosen}})
+        request = docker.receiving_request(INSPECTED, KEY, with_address=True)
+        self.assertEqual(request["NetworkingConfig"]["EndpointsConfig"]["lab"], {**chosen, "IPAMConfig": None})
+        self.assertEqual(docker.container_of(INSPECTED).networks, {"lab": "10.1.0.5/16", "bridge": "172.17.0.2/16"})
         self.assertEqual(docker.other_networks(INSPECTED), ["bridge"])
         its = inspected("HostConfig", NetworkMode="default")
         self.assertNotIn("NetworkingConfig", docker.receiving_request(its, KEY))

@@ -72,8 +72,9 @@ class FakeEngine(engines.Engine):
     def absent(self, paths):
         return [path for path in paths if path not in self._all.volumes[self.host.agent]]
 
-    def start_receiver(self, container, key):
+    def start_receiver(self, container, key, with_address=False):
         self._all.started.append((self.host.agent, container.name))
+        self._all.with_address = with_address
         return self._all.make(self.host.agent, container.name, {engines.SOURCE: container.id, engines.RECEIVE: key})
 
     def remove(self, container):

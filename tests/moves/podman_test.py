@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """How gcr-container asks podman, and what it makes of the answers."""
 
+import ipaddress
 import json
 import pathlib
 import sys
@@ -13,7 +14,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "python"))
 from gcr_moves import engines, podman  # noqa: E402
 
 INSPECTED = {"Id": "abc", "Name": "train", "Image": "1", "ImageName": "app", "State": {"Status": "running", "Pid": 12},
-             "Config": {"CreateCommand": ["podman", "run", "app"]}}  # fmt: skip
+             "Config": {"CreateCommand": ["podman", "run", "app"]}, "NetworkSettings": {}}  # fmt: skip
 
 
 class FakeShell:
@@ -43,6 +44,44 @@ class Obstacles(unittest.TestCase):
         self.assertEqual(len(obstacles), 4)
         for words, obstacle in zip(("a terminal", "a pod", "would not move: /data", "not made by podman"), obstacles):
             self.assertIn(words, obstacle)
+
+
+class Addresses(unittest.TestCase):
+    def test_receiver_of_an_address_is_made_without_one(self):
+        for options, left in (
+            (["--ip", "10.0.0.5", "--network", "lan"], ["--network", "lan"]),
+            (["--ip=10.0.0.5", "--ip6=fd00::5", "--mac-address", "02:00:00:00:00:01"], []),
+            (["--network", "lan:ip=10.0.0.5,alias=db", "-v", "/a:/b"], ["--network", "lan:alias=db", "-v", "/a:/b"]),
+            (["--network=lan:ip=10.0.0.5,mac=02:00:00:00:00:01"], ["--network=lan"]),
+            (["--network", "host"], ["--network", "host"]),
+        ):
+            made = {**INSPECTED, "Config": {"CreateCommand": ["podman", "run", *options, "app"]}}
+            container = podman.container_of(json.dumps([made]))
+            command = podman.receiving_command(container, "k", with_address=True)
+            self.assertEqual(command[-len(left) - 1 :], [*left, "app"])
+            self.assertEqual(podman.receiving_command(container, "k")[-len(options) - 1 :], [*options, "app"])
+
+    def test_addresses_of_networks_are_those_that_the_engine_knows(self):
+        networks = {"lan": {"IPAddress": "10.0.0.5", "IPPrefixLen": 24}, "off": {"IPAddress": "", "IPPrefixLen": 0}}
+        its = {**INSPECTED, "NetworkSettings": {"Networks": networks}}
+        self.assertEqual(podman.container_of(json.dumps([its])).networks, {"lan": "10.0.0.5/24"})
+
+    def test_engine_is_told_of_an_address_that_came_with_the_job(self):
+        networks = {"lan": "10.0.0.100/24", "other": "10.9.0.2/16", "gone": "10.7.0.1/24", "two": "10.8.0.1/24"}
+        own = {ipaddress.ip_address(each) for each in ("10.0.0.5", "10.9.0.2", "10.8.0.2", "10.8.0.3")}
+        self.assertEqual(engines.moved_addresses(networks, own), {"lan": "10.0.0.5"})
+        trie = pathlib.Path("/proc/self/net/fib_trie").read_text(encoding="ascii")
+        self.assertFalse(any(each.is_loopback for each in engines.local_addresses(trie)))
+        table = """Local:
+  +-- 10.0.0.0/24 2 0 2
+     |-- 10.0.0.5
+        /32 host LOCAL
+     |-- 10.0.0.255
+        /32 link BROADCAST
+  |-- 127.0.0.1
+     /32 host LOCAL
+"""
+        self.assertEqual(engines.local_addresses(table), {ipaddress.ip_address("10.0.0.5")})
 
 
 class Volumes(unittest.TestCase):

@@ -160,8 +160,9 @@ Status check_nothing_is_missing(const ReadImage& read, const Socket& sender,
 /// The edits of one directory of images.
 class Adapter {
  public:
-  Adapter(const fs::path& directory, const FindAddress& find_address)
-      : directory_(directory), find_address_(find_address) {}
+  Adapter(const fs::path& directory, const FindAddress& find_address,
+          const std::set<std::string>& kept)
+      : directory_(directory), find_address_(find_address), kept_(kept) {}
 
   Result<AdaptedSockets> run() {
     // Older releases of CRIU wrote it, and newer ones still read it.
@@ -177,10 +178,12 @@ class Adapter {
       const wire::InternetSocket* const other = files_.other_end(socket);
       if (!is_connection(*socket.entry)) {
         GCR_TRY(adapt_unconnected(socket));
-      } else if (other == nullptr) {
-        GCR_TRY(adapt_outside(socket));
-      } else {
+      } else if (other != nullptr) {
         GCR_TRY(adapt_inside(socket));
+      } else if (kept_.contains(socket.ends.local.address)) {
+        GCR_TRY(read_stream(read_, *socket.entry));  // complete
+      } else {
+        GCR_TRY(adapt_outside(socket));
       }
     }
     GCR_TRY(images::write_file(directory_ / kFilesImage,
@@ -274,6 +277,7 @@ class Adapter {
 
   const fs::path& directory_;
   const FindAddress& find_address_;
+  const std::set<std::string>& kept_;
   const ReadImage read_ = [this](const std::string& name) {
     return images::read_file(directory_ / name);
   };
@@ -310,8 +314,9 @@ Status settle_connections(const ReadImage& read, const WriteImage& write,
   return {};
 }
 
-Result<AdaptedSockets> adapt_sockets(const fs::path& directory, const FindAddress& find_address) {
-  return Adapter(directory, find_address).run();
+Result<AdaptedSockets> adapt_sockets(const fs::path& directory, const FindAddress& find_address,
+                                     const std::set<std::string>& kept) {
+  return Adapter(directory, find_address, kept).run();
 }
 
 }  // namespace gcr::criu

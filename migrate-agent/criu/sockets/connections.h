@@ -11,6 +11,7 @@
 #include <filesystem>
 #include <functional>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -43,9 +44,10 @@ using FindAddress = std::function<std::optional<std::string>(const std::string& 
 
 /// At the destination, before the restore: writes addresses of this host into the images in
 /// `directory`, which may come from another host. Afterwards each connection in them has both ends
-/// in them, or is reset. kDataLoss if the images are damaged, kRefused if no address here stands
-/// for one of the source's.
+/// in them, or begins at one of the addresses `kept`, or is reset. kDataLoss if the images are
+/// damaged, kRefused if no address here stands for one of the source's.
 Result<AdaptedSockets> adapt_sockets(const std::filesystem::path& directory,
-                                     const FindAddress& find_address);
+                                     const FindAddress& find_address,
+                                     const std::set<std::string>& kept = {});
 
 }  // namespace gcr::criu

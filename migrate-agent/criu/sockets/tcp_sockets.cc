@@ -181,6 +181,16 @@ Status end_repair(const std::vector<pid_t>& pids, Repaired which) {
   });
 }
 
+Status send_at_once(const std::vector<pid_t>& pids) {
+  GCR_ASSIGN(const Overview overview, look_at_sockets(pids));
+  return visit_sockets(pids, [&](const TcpSocket& socket) -> Status {
+    if (!socket.connection || overview.is_inside(socket)) return {};
+    const int on = 1;
+    if (::setsockopt(socket.fd.get(), IPPROTO_TCP, TCP_REPAIR, &on, sizeof(on)) != 0) return {};
+    return end_repair_of(socket, overview.reusable.contains(socket.local.port));
+  });
+}
+
 Status end_connections(const std::vector<pid_t>& pids, const TcpConnections& closing,
                        const TcpConnections& resetting) {
   if (closing.empty() && resetting.empty()) return {};

@@ -49,6 +49,11 @@ Status lock_connections(const std::vector<pid_t>& pids);
 /// dump. Others stay as they are. Processes that are gone have none.
 Status end_repair(const std::vector<pid_t>& pids, Repaired which);
 
+/// Makes connections to outside tell their peers where they are, by the probe that the kernel sends
+/// when a repair ends: a peer that answers makes them send what it lacks, without waiting for a
+/// timer.
+Status send_at_once(const std::vector<pid_t>& pids);
+
 /// Closes `closing` for writing, and resets those of `resetting` that are not reset by now.
 Status end_connections(const std::vector<pid_t>& pids, const TcpConnections& closing,
                        const TcpConnections& resetting);

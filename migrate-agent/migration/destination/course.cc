@@ -13,6 +13,7 @@
 #include "migrate-agent/criu/images/images.h"
 #include "migrate-agent/gpu/host_copy/host_copy.h"
 #include "migrate-agent/migration/finish/destination.h"
+#include "migrate-agent/migration/finish/network.h"
 #include "migrate-agent/migration/finish/records.h"
 #include "migrate-agent/preflight/compare/comparison.h"
 #include "migrate-agent/process/inspect/sockets.h"
@@ -219,9 +220,16 @@ Result<std::vector<process::VettedFiles>> Course::vet_files(
 /// Changes the sockets in the images to addresses of this host.
 Result<criu::AdaptedSockets> Course::adapt_sockets() const {
   GCR_ASSIGN(const process::Addresses here, addresses());
+  std::set<std::string> kept;
+  for (const proto::NetworkInterface& interface : plan_.began.network().interfaces()) {
+    for (const proto::NetworkAddress& each : interface.addresses()) {
+      kept.insert(each.address().substr(0, each.address().find('/')));
+    }
+  }
   GCR_ASSIGN(auto adapted,
-             criu::adapt_sockets(room_->image_directory(),
-                                 [&](const std::string& address) { return here.here(address); }));
+             criu::adapt_sockets(
+                 room_->image_directory(),
+                 [&](const std::string& address) { return here.here(address); }, kept));
   GCR_TRY(in_place([&]() -> Status {
     for (const auto& [protocol, end] : adapted.bound) {
       GCR_TRY(process::check_free(protocol, end.address, end.port));
@@ -410,7 +418,9 @@ std::optional<registry::Outcome> Course::conclude() {
 Status Course::settle() {
   if (released_) {
     destroy();
-    return finish::finish_running(*log_, *released_);
+    GCR_TRY(finish::finish_running(*log_, *released_));
+    finish::announce_again(plan_.began);
+    return {};
   }
   if (log_->state() != commit::DestinationState::kBuilding) return {};
   return roll_back(commit::DestinationEvent::kFailed);

@@ -94,6 +94,7 @@ class Course {
   Status in_place(const std::function<Status()>& work) const;
   Result<process::Addresses> addresses() const;
   Status compare_place(const proto::PreflightRequest& request, findings::Findings& findings);
+  Status check_network(const proto::PreflightRequest& request, findings::Findings& findings);
   Result<std::vector<UniqueFd>> group_entries() const;
   Result<criu::RestoreContainer> restore_container() const;
   Status compare_hosts(const proto::PreflightRequest& request, const Status& room,

@@ -12,8 +12,11 @@
 #include "migrate-agent/commit/journal/text.h"
 #include "migrate-agent/linux/cgroups/devices.h"
 #include "migrate-agent/linux/cgroups/limits.h"
+#include "migrate-agent/linux/network/announce.h"
+#include "migrate-agent/linux/network/interfaces.h"
 #include "migrate-agent/migration/destination/course.h"
 #include "migrate-agent/migration/finish/container.h"
+#include "migrate-agent/migration/finish/network.h"
 #include "migrate-agent/migration/finish/records.h"
 #include "migrate-agent/preflight/compare/comparison.h"
 #include "migrate-agent/preflight/compare/host_facts.h"
@@ -31,6 +34,7 @@ constexpr std::size_t kMaxNameBytes = 256;
 /// uploaded.
 constexpr std::uint64_t kWindowWithinHostBytes = 512 * kMiB;
 constexpr std::uint64_t kMaxImageBytes = std::uint64_t{1} << 46;
+constexpr std::chrono::seconds kAnswerPatience{1};
 
 /// An upper bound of the bytes that buffers can use here: host memory and all VRAM.
 Result<std::uint64_t> room_for_buffers(const device::Driver& driver) {
@@ -59,6 +63,25 @@ Status check_local_user(const proto::PreflightRequest& request) {
             "local users move their processes to hosts where they are the same user: uid {} "
             "is \"{}\" at the source and \"{}\" here; an operator may move it",
             process.uid(), control::printable(process.user()).substr(0, kMaxNameBytes), here));
+  }
+  return {};
+}
+
+/// In the network of the container that receives the job: whether the job alone answers for the
+/// IPv4 addresses of an interface.
+Status check_owners(const proto::NetworkInterface& interface, findings::Findings& findings) {
+  for (const proto::NetworkAddress& each : interface.addresses()) {
+    if (each.address().find(':') != std::string::npos) continue;
+    const std::string address = each.address().substr(0, each.address().find('/'));
+    GCR_ASSIGN(auto owners, network::who_has(interface.name(), address, kAnswerPatience));
+    if (owners.empty()) {
+      findings.add(findings::kAddressUnheard,
+                   fmt::format("no host answers for {} on {} of the container that receives it",
+                               address, interface.name()));
+    }
+    owners.erase(interface.hardware_address());
+    if (owners.empty()) continue;
+    findings.add(findings::kAddressTaken, fmt::format("another host answers for {} too", address));
   }
   return {};
 }
@@ -179,6 +202,28 @@ Status Course::compare_place(const proto::PreflightRequest& request, findings::F
   });
 }
 
+/// What the container's network is to be, if addresses move with the job, and whether it can.
+Status Course::check_network(const proto::PreflightRequest& request, findings::Findings& findings) {
+  if (!request.has_network() || !container_) return {};
+  Result<proto::Network> planned = Error(Code::kInternal, "");
+  GCR_TRY(container_->inside([&]() -> Status {
+    GCR_ASSIGN(const proto::Network here, network::read_interfaces());
+    planned = network::merge(request.network(), here);
+    if (!planned) return {};
+    for (const proto::NetworkInterface& interface : planned->interfaces()) {
+      GCR_TRY(check_owners(interface, findings));
+    }
+    return {};
+  }));
+  if (planned) {
+    *plan_.began.mutable_network() = std::move(*planned);
+  } else {
+    findings.add(findings::kAddressStays,
+                 fmt::format("in the container that receives it: {}", planned.error().message()));
+  }
+  return {};
+}
+
 Status Course::preflight(const proto::PreflightRequest& request, proto::PreflightReply& reply) {
   GCR_TRY(expect(std::nullopt, "PreflightRequest"));
   if (request.buffers_size() > static_cast<int>(kMaxBuffers)) {
@@ -247,6 +292,7 @@ Status Course::compare_hosts(const proto::PreflightRequest& request, const Statu
   const Status fits = check_container(request);
   if (!fits) findings.add(findings::kContainer, fits.error().message());
   GCR_TRY(compare_place(request, findings));
+  GCR_TRY(check_network(request, findings));
   const bool has_own_groups = request.slurm_job() == 0 && !request.has_container();
   for (const proto::ProcessFacts& member : request.members()) {
     preflight::compare_process(member, here.facts, request.has_container(), findings);
@@ -339,6 +385,7 @@ Status Course::begin() {
              commit::DestinationLog::create(context_.config.state_dir, migration_, plan_.began));
   GCR_TRY(worker::on_io(
       context_.io, [&] { return context_.line.open(migration_, journal::Began::DESTINATION); }));
+  GCR_TRY(finish::receive_network(plan_.began));
   return fault::point("destination.began");
 }
 

@@ -4,6 +4,7 @@
 #include "migrate-agent/gpu/keeper/keeper.h"
 #include "migrate-agent/linux/procfs/process_handle.h"
 #include "migrate-agent/migration/finish/container.h"
+#include "migrate-agent/migration/finish/network.h"
 #include "migrate-agent/migration/finish/records.h"
 #include "migrate-agent/migration/finish/slurm_job.h"
 #include "migrate-agent/migration/undo/recovery.h"
@@ -123,6 +124,7 @@ Result<std::string> release_copy(commit::DestinationLog& log, const worker::Conf
   GCR_ASSIGN(std::string ended, join_job(log.journal(), copy_of(log), config, group));
   if (!ended.empty()) return ended;
   GCR_TRY(enter_container(log.journal(), copy_of(log), config));
+  GCR_TRY(enter_network(log.journal().began(), copy_of(log)));
   const Status resumed = undo::resume_restored(copy_of(log), group);
   // The journal is committed: a process that has ended by now ended here.
   if (!resumed && resumed.error().code() != Code::kNotFound) return resumed.error();

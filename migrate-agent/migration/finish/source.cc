@@ -9,6 +9,7 @@
 #include "migrate-agent/linux/procfs/process_handle.h"
 #include "migrate-agent/migration/finish/checkpoints.h"
 #include "migrate-agent/migration/finish/container.h"
+#include "migrate-agent/migration/finish/network.h"
 #include "migrate-agent/migration/finish/records.h"
 #include "migrate-agent/migration/finish/slurm_job.h"
 #include "migrate-agent/process/memory_files/release.h"
@@ -71,7 +72,8 @@ undo::Lost lost_by(const worker::Config& config, const journal::Journal& journal
           .homes = std::move(homes),
           .driver_alone = detaching == nullptr ? 0 : detaching->detaching().driver_alone(),
           .gpus = gpus_of(journal),
-          .sysfs = config.sysfs};
+          .sysfs = config.sysfs,
+          .reenter_network = [began = journal.began()] { reenter_network(began); }};
 }
 
 /// Removes the names of memory files that the migration has made on this host.
@@ -192,8 +194,9 @@ Status end_copy(commit::SourceLog& log, const worker::Config& config, const std:
   // Before the members are killed, because their descriptors lead to the files.
   GCR_TRY(release_files(log.journal(), memory_files::Which::kAll));
   if (!host_was_restarted(began) && !began.loads()) {
-    GCR_TRY(undo::end_stopped({began.members().begin(), began.members().end()},
-                              group_of(log.journal())));
+    GCR_TRY(undo::end_stopped(
+        {began.members().begin(), began.members().end()}, group_of(log.journal()),
+        began.has_network() ? undo::Peers::kSeeNothing : undo::Peers::kSeeTheEnd));
   }
   GCR_TRY(clear_helpers(config, log.journal()));
   GCR_TRY(fault::point("source.killed"));

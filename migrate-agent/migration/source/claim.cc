@@ -80,17 +80,17 @@ Status claim_members(const Claimed& claimed) {
                                                          run.began.ordered_by()));
 }
 
-Status describe(Run& run, const Claimed& claimed,
-                const std::optional<procfs::Container>& container) {
+Status describe(Run& run, const Claimed& claimed, const preflight::Examination& found) {
   const proto::MigrateRequest& request = claimed.course.request;
   if (claimed.target != nullptr) run.began.set_peer(claimed.target->name());
   if (claimed.target != nullptr) run.began.set_peer_name(claimed.target->common_name());
   if (const auto step = slurm::step_of(claimed.root().pid())) run.began.set_slurm_left(step->job);
   run.began.set_slurm_job(request.slurm_job());
   if (claimed.suspended) run.began.set_suspension(to_bytes(claimed.suspended->suspension));
-  if (container) {
-    GCR_ASSIGN(*run.began.mutable_container(), finish::describe(*container));
+  if (found.container) {
+    GCR_ASSIGN(*run.began.mutable_container(), finish::describe(*found.container));
   }
+  if (found.network) *run.began.mutable_network() = *found.network;
   return {};
 }
 
@@ -195,7 +195,7 @@ Result<std::unique_ptr<Begun>> begin(Claimed& claimed, preflight::Examination fo
   Run& run = claimed.course.run;
   const DigestSecret key =
       claimed.target != nullptr ? claimed.target->digest_key() : random_bytes<32>();
-  GCR_TRY(describe(run, claimed, found.container));
+  GCR_TRY(describe(run, claimed, found));
   GCR_TRY(begin_journal(run));
   run.report.set_processes(found.job.members());
   std::uint32_t number = 0;

@@ -11,6 +11,7 @@
 
 #include <algorithm>
 #include <map>
+#include <thread>
 
 #include "migrate-agent/base/fault/fault.h"
 #include "migrate-agent/criu/threads/settings.h"
@@ -32,6 +33,7 @@ namespace {
 constexpr std::chrono::seconds kLockTimeout{10};
 /// How long the job stays stopped to wait for processes that are about to end.
 constexpr std::chrono::seconds kLastTransience{1};
+constexpr std::chrono::milliseconds kConnectionPause{2};
 
 Status send_last_round(Prepared& p) {
   const auto began = Clock::now();
@@ -167,16 +169,28 @@ Error explain(const Members& members, Error dump_failed) {
   return dump_failed;
 }
 
+/// The last steps before CRIU stops the frozen job.
+Status before_dump(Begun& begun) {
+  worker::Phases& phases = begun.course.run.phases;
+  GCR_TRY(phases.time("process", "look again", [&] { return examine_frozen(begun); }));
+  return phases.time("process", "take network down",
+                     [&] { return take_network_down(begun.course.run); });
+}
+
+/// Whether before_dump() may succeed if the job runs for a moment. Connections pass in less.
+bool may_succeed_later(const Begun& begun, const Error& refused, Clock::time_point end) {
+  if (refused.code() != Code::kUnavailable) return is_transient(begun.claimed, refused, end);
+  std::this_thread::sleep_for(kConnectionPause);
+  return Clock::now() < end;
+}
+
 Result<std::vector<process::ThreadRights>> dump(Begun& begun, Images& images) {
   GCR_ASSIGN(const auto renamed, name_memory_files(begun));
   auto dumped =
       images.outgoing.dump(begun.processes,
-                           {[&begun] {
-                              return begun.course.run.phases.time(
-                                  "process", "look again", [&] { return examine_frozen(begun); });
-                            },
+                           {[&begun] { return before_dump(begun); },
                             [&begun, end = Clock::now() + kLastTransience](const Error& refused) {
-                              return is_transient(begun.claimed, refused, end);
+                              return may_succeed_later(begun, refused, end);
                             }},
                            *images.sink, renamed);
   const Status unnamed = unname_memory_files(begun, renamed);

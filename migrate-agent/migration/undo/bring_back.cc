@@ -259,7 +259,10 @@ Status bring_back_all(const Lost& lost, std::span<Member> members,
   GCR_TRY(criu::wait_for_helpers(lost.scratch, kCriuPatience));
   // Frozen processes are stopped for the next steps: a SIGCONT may have ended their stop.
   GCR_TRY(thaw_stopped(members, lost.group));
-  if (lost.detaching) GCR_TRY(criu::end_repair(pids_of(members), criu::Repaired::kAll));
+  if (lost.detaching) {
+    if (lost.reenter_network) lost.reenter_network();
+    GCR_TRY(criu::end_repair(pids_of(members), criu::Repaired::kAll));
+  }
   GCR_TRY(open_accesses(members, lost, worker_state));
   std::vector<Member*> taken_apart;
   for (Member& member : members) {
@@ -355,12 +358,14 @@ Status refreeze_suspended(const Lost& lost) {
   return criu::end_repair(pids_of(members), criu::Repaired::kAll);
 }
 
-/// Kills all members before it thaws any. Their TCP connections to processes outside the job are
-/// closed first, as if the members had closed them; connections inside the job continue at the
-/// destination, so they end here without a packet.
-Status end_stopped(const std::vector<journal::ProcessId>& members, const cgroups::Group& group) {
+/// Kills all members before it thaws any. Connections that continue at the destination end here
+/// without a packet.
+Status end_stopped(const std::vector<journal::ProcessId>& members, const cgroups::Group& group,
+                   Peers peers) {
   GCR_ASSIGN(const std::vector<Member> found, open_members(members, group));
-  const Status closed = criu::end_repair(pids_of(found), criu::Repaired::kOutside);
+  const Status closed = peers == Peers::kSeeNothing
+                            ? Status()
+                            : criu::end_repair(pids_of(found), criu::Repaired::kOutside);
   if (!closed) {
     spdlog::warn(
         "cannot close the stopped copy's TCP connections to outside peers; they will time out "

@@ -40,6 +40,8 @@ struct Lost {
   /// The GPUs to which checkpointed control state is restored; empty: the original ones.
   std::vector<device::GpuPair> gpus{};
   std::filesystem::path sysfs = "/sys";  ///< of this host; shows which drivers are loaded
+  /// Called with Detaching, while no process of the job runs and before its connections go on.
+  std::function<void()> reenter_network{};
 };
 
 /// State that a living worker passes to the undo; without it, recovery finds the same state out.
@@ -77,9 +79,16 @@ Result<Found> bring_back(const Lost& lost, const WorkerState* worker_state = nul
 /// the members stopped and frozen in their group. Success if no member exists.
 Status refreeze_suspended(const Lost& lost);
 
+/// What becomes of connections to outside when the copy at the source ends.
+enum class Peers {
+  kSeeTheEnd,   ///< as if the members had closed them
+  kSeeNothing,  ///< they go on at the destination
+};
+
 /// After the commit: kills the stopped members at the source and their descendants, and waits until
 /// they have ended. Success if none exists.
-Status end_stopped(const std::vector<journal::ProcessId>& members, const cgroups::Group& group);
+Status end_stopped(const std::vector<journal::ProcessId>& members, const cgroups::Group& group,
+                   Peers peers = Peers::kSeeTheEnd);
 
 /// kNotFound unless all restored members and their init exist without a pending SIGKILL.
 Status find_restored(const journal::Restored& restored);

@@ -106,12 +106,17 @@ Status check_accepted(const proto::MigrateRequest& request) {
 Examination examine(const proto::MigrateRequest& request, const worker::Config& config,
                     const std::vector<pid_t>& pids, const SuspendedJob* suspended) {
   Examination found = examine_all(request, config, pids, suspended);
-  if (suspended == nullptr) check_landlock(found);
+  if (suspended == nullptr) {
+    check_landlock(found);
+  } else if (request.keep_tcp()) {
+    found.findings.add(findings::kAddressStays, "the job is suspended");
+  }
   found.findings.accept(request.accepted());
   return found;
 }
 
 process::OutsideTcp outside_tcp(const proto::MigrateRequest& request) {
+  if (request.keep_tcp()) return process::OutsideTcp::kKeep;
   return request.close_tcp() ? process::OutsideTcp::kClose : process::OutsideTcp::kRefuse;
 }
 
@@ -153,6 +158,7 @@ proto::PreflightRequest preflight_request(const Examination& examination,
     add_streams(*examination.container, *asked.mutable_from_container());
     mark_carried(examination.carried, asked);
   }
+  if (examination.network) *asked.mutable_network() = *examination.network;
   const auto boot_id = journal::boot_id();
   if (boot_id) asked.set_boot_id(*boot_id);
   return asked;

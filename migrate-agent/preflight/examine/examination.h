@@ -59,6 +59,7 @@ struct Examination {
   bool suspended = false;
   std::optional<procfs::Container> container;  ///< that the job is in
   layer::Trees carried;                        ///< its files that move with the job
+  std::optional<proto::Network> network;       ///< its addresses that move with the job
   findings::Findings findings{findings::Side::kSource};
 
   std::vector<pid_t> pids() const;

@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "migrate-agent/criu/runs/criu.h"
+#include "migrate-agent/linux/network/interfaces.h"
 #include "migrate-agent/linux/procfs/container.h"
 #include "migrate-agent/linux/procfs/procfs.h"
 #include "migrate-agent/preflight/examine/steps.h"
@@ -26,6 +27,8 @@ namespace {
 /// A child stays in vfork for less than a millisecond, unless it is delayed.
 constexpr std::chrono::seconds kExecutionPatience{2};
 constexpr std::chrono::milliseconds kExecutionPause{1};
+/// A record of a journal has room for it at both sides.
+constexpr std::size_t kMaxNetworkBytes = 1024;
 
 /// Returns the last number of a line such as "NSsid: 4100 17".
 pid_t innermost(const std::string& line) {
@@ -208,6 +211,37 @@ void check_layers(const procfs::Container& container, Examination& found) {
   }
 }
 
+/// The interfaces of the container that the job is in. kRefused, with the reason why no address
+/// moves.
+Result<proto::Network> moving_network(const Examination& found) {
+  if (!found.container) return Error(Code::kRefused, "it is in no container");
+  const pid_t init = found.container->init().pid();
+  if (procfs::namespace_link(init, "net") == procfs::namespace_link(::getpid(), "net")) {
+    return Error(Code::kRefused, "its container uses the network of the host");
+  }
+  proto::Network network;
+  GCR_TRY(found.container->inside([&]() -> Status {
+    GCR_ASSIGN(network, network::read_interfaces());
+    return {};
+  }));
+  if (network.interfaces().empty()) {
+    return Error(Code::kRefused, "its container has no network interface that is up");
+  }
+  if (network.ByteSizeLong() > kMaxNetworkBytes) {
+    return Error(Code::kRefused, "its container has too many addresses and routes");
+  }
+  return network;
+}
+
+void find_network(Examination& found) {
+  auto network = moving_network(found);
+  if (network) {
+    found.network = std::move(*network);
+  } else {
+    found.findings.add(findings::kAddressStays, network.error().message());
+  }
+}
+
 /// The container whose job has this root. None also if the root is gone.
 std::optional<procfs::Container> container_of(pid_t root) {
   return procfs::Container::of_root(root).value_or(std::nullopt);
@@ -259,6 +293,7 @@ bool examine_members(const proto::MigrateRequest& request, const std::vector<pid
   if (!examine_root(pids.front(), scope, found)) return false;
   check_container(request, scope.together.container(), found);
   if (found.container && goes_elsewhere(request)) check_layers(*found.container, found);
+  if (request.keep_tcp()) find_network(found);
   if (pids.size() > gpu::kMaxMembers) {
     found.findings.add(
         findings::kTooManyProcesses,

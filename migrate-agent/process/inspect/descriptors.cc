@@ -154,8 +154,8 @@ proto::BoundSocket& add_socket(const InternetSocket& socket, Look& look) {
 
 /// What becomes of what cannot move depends on what the operator has asked for.
 void add_outside_tcp(const Descriptor& fd, const std::string& what, Look& look) {
-  const bool refuse = look.outside_tcp == OutsideTcp::kRefuse;
-  look.add(refuse ? findings::kTcpEstablished : findings::kTcpReset, fd, what);
+  const bool close = look.outside_tcp == OutsideTcp::kClose;
+  look.add(close ? findings::kTcpReset : findings::kTcpEstablished, fd, what);
 }
 
 /// What works on top of a TCP connection in the kernel, such as "tls"; empty if nothing does.
@@ -169,6 +169,12 @@ std::string upper_layer(const Descriptor& fd, pid_t holder) {
   return told ? name.data() : "";
 }
 
+void check_upper_layer(const Descriptor& fd, Look& look) {
+  const std::string upper = upper_layer(fd, look.pid);
+  if (upper.empty()) return;
+  look.add(findings::kSocketKind, fd, "is a TCP connection with " + upper + " in the kernel");
+}
+
 void look_at_connection(const Descriptor& fd, const InternetSocket& socket, Look& look) {
   const auto other = look.connections.find(socket.other_ends());
   const bool on_this_host = other != look.connections.end();
@@ -177,11 +183,9 @@ void look_at_connection(const Descriptor& fd, const InternetSocket& socket, Look
     proto::BoundSocket& inside = add_socket(socket, look);
     inside.set_remote_address(socket.remote_address);
     inside.set_remote_port(socket.remote_port);
-    const std::string upper = upper_layer(fd, look.pid);
-    if (upper.empty()) return;
-    return look.add(findings::kSocketKind, fd,
-                    "is a TCP connection with " + upper + " in the kernel");
+    return check_upper_layer(fd, look);
   }
+  if (look.outside_tcp == OutsideTcp::kKeep && !on_this_host) return check_upper_layer(fd, look);
   std::string whose = "outside of it";
   if (on_this_host && inode == 0) whose = "not accepted yet, or closed";
   if (inode != 0) whose = "in " + holder_text(look.together->outsider(socket_link(inode)));
@@ -193,7 +197,8 @@ void look_at_connection(const Descriptor& fd, const InternetSocket& socket, Look
 
 void look_at_listener(const Descriptor& fd, const InternetSocket& socket, Look& look) {
   add_socket(socket, look);
-  if (socket.waiting == 0) return;
+  // Those that are kept are waited for, when the job is stopped.
+  if (socket.waiting == 0 || look.outside_tcp == OutsideTcp::kKeep) return;
   add_outside_tcp(fd,
                   fmt::format("listens on {}, and connections wait there to be accepted: {}",
                               socket.local_name(), socket.waiting),

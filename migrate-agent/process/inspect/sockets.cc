@@ -152,6 +152,8 @@ std::optional<InternetSocket> parse_socket(const std::string& protocol, const st
   const bool tcp = protocol == "tcp";
   // A socket that waits for late packets belongs to no process, and hinders none.
   socket.connection = tcp && state != TCP_LISTEN && state != TCP_CLOSE && state != TCP_TIME_WAIT;
+  const bool ends = state == TCP_FIN_WAIT1 || state == TCP_CLOSING || state == TCP_LAST_ACK;
+  socket.passing = tcp && socket.inode == 0 && (state == TCP_SYN_RECV || ends);
   if (tcp && state == TCP_LISTEN) {
     std::istringstream(words[4].substr(colon + 1)) >> std::hex >> socket.waiting;
   }

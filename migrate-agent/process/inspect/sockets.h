@@ -20,6 +20,7 @@ namespace gcr::process {
 enum class OutsideTcp {
   kRefuse,  ///< it prevents the migration
   kClose,   ///< at the destination the program sees that it was reset
+  kKeep,    ///< it moves as it is, with the job's address
 };
 
 /// Unix sockets of the caller's network namespace that have a peer: own inode -> the peer's.
@@ -34,6 +35,7 @@ struct InternetSocket {
   std::uint16_t remote_port = 0;
   std::uint64_t inode = 0;    ///< 0: no process has it
   bool connection = false;    ///< TCP that is neither closed nor listening nor in TIME_WAIT
+  bool passing = false;       ///< a connection that the kernel makes, or ends, for no process
   std::uint32_t waiting = 0;  ///< connections that a listener has not accepted
 
   /// What is left of a connection that has ended (TIME_WAIT).
