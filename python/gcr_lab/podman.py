@@ -41,6 +41,16 @@ runroot = "{home}/disk/run"
 [storage.options.overlay]
 skip_mount_home = "true"
 """
+# Addresses for containers: those of a network of the host, by macvlan. Each host gives addresses of a range of its own,
+# unless one is asked for (from FIXED on).
+NETWORK, FIXED, ADDRESSES = "lan", 50, 40
+FIRST = {"a": 100, "b": 150}  # of the ranges
+NETWORK_CONFIGURATION = """
+[network]
+network_backend = "cni"
+network_config_dir = "{home}/cni"
+default_network = "none"
+"""
 OWN_GPUS = 'mount --bind "$0" "$1" && shift && exec "$@"'
 _ASK_PYTHON = """
 import json, os, sys, sysconfig
@@ -73,6 +83,20 @@ def write_configuration(home, processes):
     files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]  # not every root may raise its limits
     for name, text in (("containers.conf", CONFIGURATION), ("storage.conf", STORAGE)):
         (home / name).write_text(text.format(home=home, files=files, processes=processes), encoding="utf-8")
+
+def write_network(home, host, address):
+    """To the configuration of a podman that runs in the network of a host with this address."""
+    net = address.rpartition(".")[0]
+    ranges = [{"subnet": f"{net}.0/24", "rangeStart": f"{net}.{start}", "rangeEnd": f"{net}.{start + ADDRESSES}"}
+              for start in (FIRST[host], FIXED)]
+    plugin = {"type": "macvlan", "master": "veth0", "mode": "bridge", "capabilities": {"ips": True, "mac": True},
+              "ipam": {"type": "host-local", "dataDir": str(home / "addresses"), "ranges": [ranges],
+                       "routes": [{"dst": "0.0.0.0/0", "gw": f"{net}.1"}]}}
+    with open(home / "containers.conf", "a", encoding="utf-8") as configuration:
+        configuration.write(NETWORK_CONFIGURATION.format(home=home))
+    (home / "cni").mkdir()
+    (home / "cni" / f"{NETWORK}.conflist").write_text(json.dumps({"cniVersion": "0.4.0", "name": NETWORK, "plugins": [plugin]}),
+                                                      encoding="utf-8")
 
 def configuration_of(home):
     """The environment variables that name it. CONTAINERS_CONF is podman's only file then."""
@@ -118,11 +142,15 @@ def cdi(gpus):
 
 class Podman:
     """The podman of one host. All its containers are removed at the end."""
-    def __init__(self, home, state, devices, image):
+    def __init__(self, home, state, devices, image, network=()):
+        """`network`: the path of a network namespace, the host's letter and its address, if containers have addresses."""
         self.home, self._disk = home, home / "disk"
         self._disk.mkdir(parents=True)
         (home / "cdi").mkdir()
         write_configuration(home, PROCESSES)
+        self._entry = ["nsenter", f"--net={network[0]}"] if network else []
+        if network:
+            write_network(home, *network[1:])
         texts = {
             "runtime.toml": f'state = "{state}/received"\nlog = "{home}/runtime.log"\n'
                             f'library = "{PREFIX}/lib/libgcr-preload.so"\n',
@@ -140,7 +168,7 @@ class Podman:
     def words(self, *command):
         """A command line that runs `command` with the configuration of this podman."""
         environment = [f"{name}={value}" for name, value in configuration_of(self.home).items()]
-        return list(map(str, [*self._own_gpus, "env", *environment, *command]))
+        return list(map(str, [*self._entry, *self._own_gpus, "env", *environment, *command]))
 
     def run(self, *words):
         return base.run(*self.words("podman", *words), stdin=subprocess.DEVNULL)
@@ -219,7 +247,7 @@ class ContainerHosts(Hosts):
         return program
 
     def migrate(self, source, target, program, *options):
-        more = [word for option in options for word in ("--migrate-option", option)]
+        more = [f"--migrate-option={option}" for option in options]
         words = [base.SCRIPTS / "container", "migrate", "podman:app", self.ip(source), self.ip(target), "--json",
                  "--shell", f"{self._shell} %h", *self.tls, "--cli", self.cli, *more]
         migration = Migration(json.dumps({"vram_bytes": 0, **json.loads(self.on("a", *words, stderr=None))}))
@@ -241,9 +269,10 @@ def private_cdi():
         subprocess.call(["umount", CDI])
 
 @contextlib.contextmanager
-def podman_hosts(lab, *options, gpus=((), ())):
+def podman_hosts(lab, *options, gpus=((), ()), network=False):
     """Hosts a and b, whose containers have the GPUs with these UUIDs: all of the machine's if there are none. The
-    image is the archive of a root file system that $IMAGE names, else it is made of this machine's files."""
+    image is the archive of a root file system that $IMAGE names, else it is made of this machine's files. `network`:
+    containers have addresses; it needs a third host, so that there is a switch."""
     volumes = [*python_paths(), PREFIX]
     with lab.hosts(*options) as two, contextlib.ExitStack() as stack:
         if lab.gpu == "real":
@@ -255,9 +284,10 @@ def podman_hosts(lab, *options, gpus=((), ())):
         podmans = {}
         for host, own in zip("ab", gpus):
             devices = cdi(own) if lab.gpu == "real" else {}
+            place = (two.env[f"NS_{host.upper()}"], host, two.ip(host)) if network else ()
             podmans[host] = stack.enter_context(contextlib.closing(
-                Podman(two.work / f"podman-{host}", two.env[f"STATE_{host.upper()}"], devices, image)))
-        own_options = ["--network", "none", "--shm-size", "8g", "--pids-limit", "-1"]
+                Podman(two.work / f"podman-{host}", two.env[f"STATE_{host.upper()}"], devices, image, place)))
+        own_options = ["--network", NETWORK if network else "none", "--shm-size", "8g", "--pids-limit", "-1"]
         if lab.gpu == "real":
             # Without that capability programs do not make the nodes of GPUs that the container does not have.
             own_options += ["--device", f"{GPU}=all", "--cap-drop", "MKNOD"]

@@ -1,15 +1,14 @@
 // Many connections, on each of which both ends send numbered lines and check those of the other
 // end: a byte that is lost, repeated or changed shows, and so does a connection that ends.
 //
-// Usage: chatter serve PORT               until it is killed; prints "error: …" for each connection
-// that
-//                                         is not as it should be
-//        chatter connect ADDRESS PORT N   N connections, until SIGTERM; prints "connected" when all
-//        have
-//                                         had a line, and at the end "connections=N lines=L lost=K
-//                                         median_pause_ms=M longest_pause_ms=X": lines that
-//                                         arrived, connections that failed, and the longest time
-//                                         between two lines, of the median connection and of all
+// Usage: chatter serve PORT
+//            until it is killed; prints "error: …" for each connection that is not as it should be,
+//            unless its client has closed it
+//        chatter connect ADDRESS PORT N
+//            N connections, until SIGTERM; prints "connected" when all have had a line, and at the
+//            end "connections=N lines=L lost=K median_pause_ms=M longest_pause_ms=X": lines that
+//            arrived, connections that failed, and the longest time between two lines, of the
+//            median connection and of all
 //
 // A line is a number and as many letters as its last two digits say. Environment: CHATTER_PERIOD_MS
 // between two lines of a connection (default 200); CHATTER_IDLE_S: a connection without a line for
@@ -56,6 +55,8 @@ class Talk {
 
   std::uint64_t lines() const { return received_; }
   const std::string& failure() const { return failure_; }
+  /// The other end has closed the connection.
+  bool was_closed() const { return closed_; }
   Clock::duration longest() const { return std::max(longest_, Clock::now() - heard_); }
 
  private:
@@ -69,6 +70,7 @@ class Talk {
 
   void read() {
     asio::async_read_until(socket_, input_, '\n', [this](std::error_code error, std::size_t) {
+      closed_ = error == asio::error::eof;
       if (error) return fail(error.message());
       std::istream stream(&input_);
       std::string line;
@@ -104,6 +106,7 @@ class Talk {
   asio::streambuf input_;
   std::string output_;
   std::string failure_;
+  bool closed_ = false;
   std::uint64_t sent_ = 0;
   std::uint64_t received_ = 0;
   Clock::time_point heard_{};
@@ -117,8 +120,7 @@ void serve(asio::io_context& io, tcp::acceptor& acceptor, Talks& talks) {
     if (error) throw std::system_error(error, "cannot accept");
     Talk& talk = talks.emplace_back(std::move(socket));
     talk.ended = [](const Talk& failed) {
-      // A client that has what it wants closes its end.
-      std::cout << "error: " << failed.failure() << std::endl;
+      if (!failed.was_closed()) std::cout << "error: " << failed.failure() << std::endl;
     };
     talk.begin();
     serve(io, acceptor, talks);

@@ -10,13 +10,14 @@ import unittest
 
 import engine_faults
 from engine_cases import DONE, NAME, Case
-from lan_hosts import FIXED, LanHosts
-from ticker_hosts import HANGS_S
+from lan_hosts import IPERF3, LanHosts
+from ticker_hosts import HANGS_S, begin_command
 
 CLIENTS = int(os.environ.get("GCR_CLIENTS", "1000"))
 CLIENTS_OF_A_CELL = 20
 MOVES = int(os.environ.get("GCR_MOVES", "2"))
 PORT = 5000
+REPORTS = 5  # of a stream, in seconds, after each move
 PERIOD_MS = 500  # of each connection, in both directions
 SERVER = "$0 & exec $1 serve 5000"
 WATCH = pathlib.Path(__file__).with_name("address_watch.py")
@@ -59,16 +60,12 @@ def watcher(case, hosts, address):
     return begun
 
 
-class Moves(Case):
+class LanCase(Case):
     HOSTS = LanHosts
 
     def setUp(self):
         super().setUp()
-        self.address = f"{self.hosts.subnet()}.{FIXED}"
-
-    def start_server(self):
-        chatter = self.hosts.prefix / "bin" / "chatter"
-        self.start("--ip", self.address, words=["sh", "-c", SERVER, self.hosts.program, chatter])
+        self.address = self.hosts.fixed_address()
 
     def move(self, source, target):
         ran, report = self.hosts.move(NAME, source, target, "--tcp", "keep")
@@ -84,6 +81,12 @@ class Moves(Case):
         each = "{{range .NetworkSettings.Networks}}{{.IPAddress}}{{end}}"
         return self.hosts.engine(host, "inspect", NAME, "--format", each).stdout.strip()
 
+
+class Moves(LanCase):
+    def start_server(self):
+        chatter = self.hosts.prefix / "bin" / "chatter"
+        self.start("--ip", self.address, words=["sh", "-c", SERVER, self.hosts.program, chatter])
+
     def test_clients_of_a_server_notice_a_pause(self):
         self.start_server()
         watch = watcher(self, self.hosts, self.address)
@@ -93,6 +96,26 @@ class Moves(Case):
         seen, watched = watch.end()
         print(f"downtimes in ms: {downtimes}\n{said}{watched}", file=sys.stderr, flush=True)
         self.assertEqual((figures["connections"], figures["lost"], seen["twice"]), (CLIENTS, 0, 0), said + watched)
+
+
+class Programs(LanCase):
+    """That know nothing of a migration."""
+
+    def start(self, *options, words=()):
+        super().start("--ip", self.address, "--volume", f"{IPERF3}:{IPERF3}:ro", *options, words=words)
+
+    def test_streams_at_full_rate_go_on(self):
+        """In both directions, which fill the queues of both ends."""
+        self.start(words=["sh", "-c", "$0 & exec $1 --server", self.hosts.program, IPERF3])
+        streaming = begin_command(self, self.hosts.on("c", IPERF3, "--client", self.address, "--bidir", "--time", 0,
+                                                     "--forceflush"))  # fmt: skip
+        for number in range(3):
+            self.move("ab"[number % 2], "ba"[number % 2])
+            lines = [streaming.stdout.readline() for _ in range(3 * REPORTS)]
+        self.assertIsNone(streaming.poll(), "it has ended too early")
+        for way in ("TX-C", "RX-C"):
+            rates = [float(rate) for each in lines if way in each for rate in re.findall(r"([\d.]+) \w*bits/sec", each)]
+            self.assertTrue(any(rates), lines)
 
 
 class Cell(engine_faults.Cell):
@@ -106,7 +129,7 @@ class Cell(engine_faults.Cell):
         return f"{chatter} serve {PORT} & exec {self.hosts.program} >>{self.output}"
 
     def start(self):
-        self.address = f"{self.hosts.subnet()}.{FIXED}"
+        self.address = self.hosts.fixed_address()
         super().start()
         self.watch = watcher(self.case, self.hosts, self.address)
         self.talking = clients(self.case, self.hosts, self.address, CLIENTS_OF_A_CELL)
