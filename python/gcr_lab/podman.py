@@ -43,7 +43,7 @@ skip_mount_home = "true"
 """
 # Addresses for containers: those of a network of the host, by macvlan. Each host gives addresses of a range of its own,
 # unless one is asked for (from FIXED on).
-NETWORK, FIXED, ADDRESSES = "lan", 50, 40
+NETWORK, NETWORK_V6, FIXED, ADDRESSES = "lan", "fd77::", 50, 40
 FIRST = {"a": 100, "b": 150}  # of the ranges
 NETWORK_CONFIGURATION = """
 [network]
@@ -66,7 +66,8 @@ def python_paths():
 def libraries_of(*files, check=False):
     """The shared libraries that these files load. `check`: each of them must load some."""
     said = subprocess.run(["ldd", *files], capture_output=True, text=True, check=check).stdout
-    return {pathlib.Path(path) for path in re.findall(r"(/\S+) \(0x", said)}
+    # Paths relative to the program have dots.
+    return {pathlib.Path(os.path.normpath(path)) for path in re.findall(r"(/\S+) \(0x", said)}
 
 def write_image(path, files):
     """A root file system with these files, and with folders for what engines mount."""
@@ -87,10 +88,11 @@ def write_configuration(home, processes):
 def write_network(home, host, address):
     """To the configuration of a podman that runs in the network of a host with this address."""
     net = address.rpartition(".")[0]
-    ranges = [{"subnet": f"{net}.0/24", "rangeStart": f"{net}.{start}", "rangeEnd": f"{net}.{start + ADDRESSES}"}
-              for start in (FIRST[host], FIXED)]
+    ranges = [[{"subnet": subnet, "rangeStart": f"{before}{start}", "rangeEnd": f"{before}{start + ADDRESSES}"}
+               for start in (FIRST[host], FIXED)]
+              for subnet, before in ((f"{net}.0/24", f"{net}."), (f"{NETWORK_V6}/64", NETWORK_V6))]
     plugin = {"type": "macvlan", "master": "veth0", "mode": "bridge", "capabilities": {"ips": True, "mac": True},
-              "ipam": {"type": "host-local", "dataDir": str(home / "addresses"), "ranges": [ranges],
+              "ipam": {"type": "host-local", "dataDir": str(home / "addresses"), "ranges": ranges,
                        "routes": [{"dst": "0.0.0.0/0", "gw": f"{net}.1"}]}}
     with open(home / "containers.conf", "a", encoding="utf-8") as configuration:
         configuration.write(NETWORK_CONFIGURATION.format(home=home))

@@ -189,10 +189,11 @@ class Docker(Engine):
     def remove(self, container):
         self._remove(container.id)
 
-    def connect(self, container, network, address):
+    def connect(self, container, network, addresses):
         leaving = {"Container": container.id}
         self._ask("POST", f"/networks/{quoted(network)}/disconnect", leaving)
-        chosen = {**endpoint(container.recipe, network), "IPAMConfig": {"IPv4Address": address}}
+        config = {"IPv6Address" if ":" in each else "IPv4Address": each for each in addresses}
+        chosen = {**endpoint(container.recipe, network), "IPAMConfig": config}
         self._ask("POST", f"/networks/{quoted(network)}/connect", {**leaving, "EndpointConfig": chosen})
 
     def _complete(self, made, its, with_address):

@@ -15,6 +15,7 @@ RECEIVE = "gcr-migrate.receive"  # annotation: the key of the migration that the
 SOURCE = "gcr-migrate.source"  # label: the container that its job comes from
 
 QUESTION_SECONDS = 120
+NET_FILES = ("fib_trie", "if_inet6")  # of a process, with the addresses of its network namespace
 TELL_ABSENT = 'for each; do [ -e "$each" ] || printf "%s\\n" "$each"; done'
 NOT_INSTALLED = 127  # status of a shell
 ID = re.compile("[0-9a-f]{64}")  # of a container, which names its control groups; of a volume without a name
@@ -69,7 +70,7 @@ class Container:
     obstacles: tuple  # why it cannot move, after its name; empty if its engine knows no reason
     labels: dict
     recipe: object  # what its engine makes another one from
-    networks: dict = dataclasses.field(default_factory=dict)  # its IPv4 address in each, "10.0.0.2/24"
+    networks: dict = dataclasses.field(default_factory=dict)  # its addresses in each, such as "10.0.0.2/24"
     volumes: tuple = ()  # names of its volumes, whose content stays at its host
     folders: tuple = ()  # files and folders of its host that it has too
 
@@ -101,24 +102,30 @@ def mounted_folders(mounts):
 
 
 def addresses_in(networks):
-    """By name, of those in the answer of an engine's `inspect` that have one."""
-    return {name: f"{each['IPAddress']}/{each['IPPrefixLen']}" for name, each in (networks or {}).items() if each.get("IPAddress")}
+    """By name, of the networks in the answer of an engine's `inspect`."""
+    found = {}
+    for name, each in (networks or {}).items():
+        pairs = (("IPAddress", "IPPrefixLen"), ("GlobalIPv6Address", "GlobalIPv6PrefixLen"))
+        found[name] = tuple(f"{each[address]}/{each[length]}" for address, length in pairs if each.get(address))
+    return found
 
 
-def local_addresses(trie):
-    """Of IPv4, as /proc/PID/net/fib_trie has them: those of a network namespace, but of its loopback interface."""
-    found = {ipaddress.ip_address(each) for each in re.findall(r"\|-- (\S+)\n\s+/32 host LOCAL", trie)}
-    return {each for each in found if not each.is_loopback}
+def local_addresses(fib_trie, if_inet6):
+    """Those of a network namespace, from files of /proc/PID/net, without loopback and link-local ones."""
+    found = {ipaddress.ip_address(each) for each in re.findall(r"\|-- (\S+)\n\s+/32 host LOCAL", fib_trie)}
+    found |= {ipaddress.IPv6Address(int(each, 16)) for each in re.findall(r"(?m)^([0-9a-f]{32}) ", if_inet6)}
+    return {each for each in found if not each.is_loopback and not each.is_link_local}
 
 
 def moved_addresses(networks, own):
-    """By name, for those networks whose address the engine does not know: what `own` has instead in the same subnet."""
+    """By name, for those networks of whose addresses the engine does not know one: all that `own` has instead in the
+    same subnets."""
     moved = {}
     for name, known in networks.items():
-        known = ipaddress.ip_interface(known)
-        others = [each for each in own if each in known.network]
-        if known.ip not in own and len(others) == 1:
-            moved[name] = str(others[0])
+        known = [ipaddress.ip_interface(each) for each in known]
+        there = [[other for other in own if other in each.network] for each in known]
+        if all(len(each) == 1 for each in there) and {each.ip for each in known} != {each[0] for each in there}:
+            moved[name] = [str(each[0]) for each in there]
     return moved
 
 
@@ -170,17 +177,18 @@ class Engine:
         `with_address`: the job brings the address, so the engine gives it another one until then."""
         raise NotImplementedError
 
-    def connect(self, container, network, address):
-        """Gives a running container this address in a network, instead of the one that it has by the engine's books."""
+    def connect(self, container, network, addresses):
+        """Gives a running container these addresses in a network, at most one of each family, instead of those that it has
+        by the engine's books."""
         raise NotImplementedError
 
     def note_addresses(self, container):
         """Tells the engine of addresses that came with the job of a running container."""
-        if not container.networks:
+        if not any(container.networks.values()):
             return
-        _, trie = self.host.run("cat", f"/proc/{container.init}/net/fib_trie", fine=(0, 1))
-        for network, address in moved_addresses(container.networks, local_addresses(trie)).items():
-            self.connect(container, network, address)
+        texts = [self.host.run("cat", f"/proc/{container.init}/net/{name}", fine=(0, 1))[1] for name in NET_FILES]
+        for network, addresses in moved_addresses(container.networks, local_addresses(*texts)).items():
+            self.connect(container, network, addresses)
 
     def remove(self, container):
         """Ends and removes it, for good; it may be gone."""

@@ -135,9 +135,10 @@ class Podman(Engine):
             self.host.run("podman", "start", made)
         return self.find(made)
 
-    def connect(self, container, network, address):
+    def connect(self, container, network, addresses):
+        options = [word for each in addresses for word in ("--ip6" if ":" in each else "--ip", each)]
         self.host.run("podman", "network", "disconnect", network, container.id)
-        self.host.run("podman", "network", "connect", "--ip", address, network, container.id)
+        self.host.run("podman", "network", "connect", *options, network, container.id)
 
     def remove(self, container):
         self.host.run("podman", "rm", "--force", "--ignore", "--time", str(STOP_SECONDS), container.id)

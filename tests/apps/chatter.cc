@@ -12,7 +12,7 @@
 //
 // A line is a number and as many letters as its last two digits say. Environment: CHATTER_PERIOD_MS
 // between two lines of a connection (default 200); CHATTER_IDLE_S: a connection without a line for
-// this long is lost (default 60).
+// this long is lost (default 60); CHATTER_HALF: clients close their half after the first line.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -44,7 +44,9 @@ std::string line_of(std::uint64_t number) {
 /// One end of a connection.
 class Talk {
  public:
-  explicit Talk(tcp::socket socket) : socket_(std::move(socket)), pause_(socket_.get_executor()) {}
+  /// `goes_on`: to send, when the other end has said that it sends no more.
+  Talk(tcp::socket socket, bool goes_on)
+      : goes_on_(goes_on), socket_(std::move(socket)), pause_(socket_.get_executor()) {}
 
   void begin() {
     socket_.set_option(tcp::no_delay(true));
@@ -70,7 +72,8 @@ class Talk {
 
   void read() {
     asio::async_read_until(socket_, input_, '\n', [this](std::error_code error, std::size_t) {
-      closed_ = error == asio::error::eof;
+      closed_ = closed_ || error == asio::error::eof;
+      if (error == asio::error::eof && goes_on_) return;
       if (error) return fail(error.message());
       std::istream stream(&input_);
       std::string line;
@@ -84,7 +87,12 @@ class Talk {
   }
 
   void write() {
-    if (Clock::now() - heard_ > idle_) return fail("silence");
+    if (Clock::now() - heard_ > idle_ && !closed_) return fail("silence");
+    if (half_ && received_ > 0) {
+      std::error_code ignored;
+      socket_.shutdown(tcp::socket::shutdown_send, ignored);
+      return;
+    }
     output_ = line_of(++sent_);
     asio::async_write(socket_, asio::buffer(output_), [this](std::error_code error, std::size_t) {
       if (error) return fail(error.message());
@@ -99,7 +107,9 @@ class Talk {
   std::function<void(Talk&)> ended{};  ///< called for each that fails
 
  private:
+  const bool goes_on_;
   const std::chrono::milliseconds period_ = from_environment("CHATTER_PERIOD_MS", 200, 1);
+  const bool half_ = std::getenv("CHATTER_HALF") != nullptr;
   const std::chrono::milliseconds idle_ = from_environment("CHATTER_IDLE_S", 60, 1000);
   tcp::socket socket_;
   asio::steady_timer pause_;
@@ -118,7 +128,7 @@ using Talks = std::list<Talk>;
 void serve(asio::io_context& io, tcp::acceptor& acceptor, Talks& talks) {
   acceptor.async_accept([&](std::error_code error, tcp::socket socket) {
     if (error) throw std::system_error(error, "cannot accept");
-    Talk& talk = talks.emplace_back(std::move(socket));
+    Talk& talk = talks.emplace_back(std::move(socket), true);
     talk.ended = [](const Talk& failed) {
       if (!failed.was_closed()) std::cout << "error: " << failed.failure() << std::endl;
     };
@@ -129,7 +139,7 @@ void serve(asio::io_context& io, tcp::acceptor& acceptor, Talks& talks) {
 
 int serve(std::uint16_t port) {
   asio::io_context io;
-  tcp::acceptor acceptor(io, {tcp::v4(), port});
+  tcp::acceptor acceptor(io, {tcp::v6(), port});  // of both families
   acceptor.listen(4096);
   Talks talks;
   serve(io, acceptor, talks);
@@ -181,7 +191,7 @@ int connect(const std::string& address, const std::string& port, std::size_t cou
   for (std::size_t i = 0; i < count; ++i) {
     tcp::socket socket(io);
     asio::connect(socket, to);
-    talks.emplace_back(std::move(socket)).begin();
+    talks.emplace_back(std::move(socket), false).begin();
   }
   asio::steady_timer timer(io);
   tell_when_all_talk(timer, talks);

@@ -1,8 +1,8 @@
 """Asks by ARP, every 10 ms, who has an address, until SIGTERM.
 
 Usage: address_watch.py INTERFACE ADDRESS. At the end it prints "asked=N answered=N twice=N longest_silence_ms=N": how
-often it has asked, how many of these had an answer, how many had one of two hosts. Each question names another sender,
-which its answers name, so late answers count for their own question.
+often it has asked, how many of these had an answer, how many had one of two hosts. The questions of half a second name
+different senders, which their answers name, so late answers count for their own question.
 """
 
 import collections
@@ -13,6 +13,7 @@ import sys
 import time
 
 EVERY_S = 0.01
+SENDERS = 50  # each becomes a neighbour of who answers, and the kernel has room for a thousand
 ETH_P_ARP, ETH_P_IP = 0x0806, 0x0800
 REQUEST, REPLY = 1, 2
 ARP = struct.Struct("!HHBBH6s4s6s4s")
@@ -28,7 +29,7 @@ def main(interface, address):
     asked, silence, heard = 0, 0.0, time.monotonic()
     while not over:
         # Of a network for documentation (RFC 5737).
-        sender = bytes((198, 51, asked >> 8 & 0xFF, asked & 0xFF))
+        sender = bytes((198, 51, 100, asked % SENDERS))
         question = ARP.pack(1, ETH_P_IP, 6, 4, REQUEST, own, sender, bytes(6), wanted)
         port.sendto(question, (interface, ETH_P_ARP, 0, 0, b"\xff" * 6))
         asked += 1
@@ -42,9 +43,9 @@ def main(interface, address):
             if len(packet) < ARP.size:
                 continue
             *_, operation, _, its, _, to = ARP.unpack_from(packet)
-            if operation != REPLY or its != wanted or to[:2] != sender[:2]:
+            if operation != REPLY or its != wanted or to[:3] != sender[:3]:
                 continue
-            answers[asked & ~0xFFFF | int.from_bytes(to[2:], "big")] += 1
+            answers[asked - 1 - (asked - 1 - to[3]) % SENDERS] += 1
             now = time.monotonic()
             silence, heard = max(silence, now - heard), now
     silence = max(silence, time.monotonic() - heard)

@@ -9,12 +9,13 @@ import sys
 import unittest
 
 import engine_faults
-from engine_cases import DONE, NAME, Case
+from engine_cases import DONE, FAILED, NAME, REFUSED, Case
 from lan_hosts import IPERF3, LanHosts
-from ticker_hosts import HANGS_S, begin_command
+from ticker_hosts import HANGS_S, begin_command, wait_for
 
 CLIENTS = int(os.environ.get("GCR_CLIENTS", "1000"))
-CLIENTS_OF_A_CELL = 20
+FEW = 20
+ADDRESS_V6, ADDRESS_OF_C = "fd77::50", "fd77::3"
 MOVES = int(os.environ.get("GCR_MOVES", "2"))
 PORT = 5000
 REPORTS = 5  # of a stream, in seconds, after each move
@@ -45,13 +46,20 @@ class Outside:
         self._process.communicate()
 
 
-def clients(case, hosts, address, count):
+def clients(case, hosts, address, count, *variables):
     """chatter's, which are connected."""
     chatter = hosts.prefix / "bin" / "chatter"
-    begun = Outside(hosts, f"CHATTER_PERIOD_MS={PERIOD_MS}", chatter, "connect", address, PORT, count)
+    begun = Outside(hosts, f"CHATTER_PERIOD_MS={PERIOD_MS}", *variables, chatter, "connect", address, PORT, count)
     case.addCleanup(begun.stop)
     case.assertEqual(begun.next_line(), "connected\n")
     return begun
+
+
+def comm_of(path):
+    try:
+        return path.read_text(encoding="ascii", errors="replace").strip()
+    except OSError:
+        return ""  # it has ended
 
 
 def watcher(case, hosts, address):
@@ -82,20 +90,82 @@ class LanCase(Case):
         return self.hosts.engine(host, "inspect", NAME, "--format", each).stdout.strip()
 
 
-class Moves(LanCase):
-    def start_server(self):
+class ServerCase(LanCase):
+    def start_server(self, *options):
         chatter = self.hosts.prefix / "bin" / "chatter"
-        self.start("--ip", self.address, words=["sh", "-c", SERVER, self.hosts.program, chatter])
+        self.start("--ip", self.address, "--ip6", ADDRESS_V6, *options,
+                   words=["sh", "-c", SERVER, self.hosts.program, chatter])  # fmt: skip
 
+    def assert_kept(self, *talking):
+        for each in talking:
+            figures, said = each.end()
+            self.assertEqual(figures["lost"], 0, said)
+
+
+class Moves(ServerCase):
     def test_clients_of_a_server_notice_a_pause(self):
         self.start_server()
         watch = watcher(self, self.hosts, self.address)
         talking = clients(self, self.hosts, self.address, CLIENTS)
+        subprocess.run(self.hosts.on("c", "ip", "addr", "add", f"{ADDRESS_OF_C}/64", "dev", "veth0", "nodad"), check=True)
+        others = [clients(self, self.hosts, ADDRESS_V6, FEW), clients(self, self.hosts, self.address, FEW, "CHATTER_HALF=1")]
         downtimes = [self.move("ab"[number % 2], "ba"[number % 2])["downtime_ms"] for number in range(MOVES)]
         figures, said = talking.end()
         seen, watched = watch.end()
         print(f"downtimes in ms: {downtimes}\n{said}{watched}", file=sys.stderr, flush=True)
         self.assertEqual((figures["connections"], figures["lost"], seen["twice"]), (CLIENTS, 0, 0), said + watched)
+        self.assert_kept(*others)
+
+
+class Refusals(ServerCase):
+    """The job runs on with its connections."""
+
+    def setUp(self):
+        super().setUp()
+        self.start_server()
+        self.talking = clients(self, self.hosts, self.address, FEW)
+
+    def refuse(self, reason, status=REFUSED):
+        ran, report = self.hosts.move(NAME, "a", "b", "--tcp", "keep")
+        self.assertEqual(ran.returncode, status, ran.stdout + ran.stderr)
+        self.assertIn(reason, report["message"])
+        self.wait_for_progress("a")
+        self.assert_only_at("a", "b")
+
+    def test_what_cannot_be_kept_is_refused(self):
+        # The switch has the address too.
+        switch = self.hosts.switch()
+        subprocess.run(["ip", "-n", switch, "addr", "add", f"{self.address}/24", "dev", "link0"], check=True)
+        self.refuse("another host answers for")
+        subprocess.run(["ip", "-n", switch, "addr", "del", f"{self.address}/24", "dev", "link0"], check=True)
+        # A connection waits at the server, which is stopped.
+        names = {pid: path for path in pathlib.Path("/proc").glob("[0-9]*/comm") if (pid := int(path.parts[2]))}
+        server = next(pid for pid, path in names.items() if comm_of(path) == "chatter" and self.is_in_container(pid))
+        os.kill(server, signal.SIGSTOP)
+        waiting = subprocess.Popen(  # pylint: disable=consider-using-with
+            self.hosts.on("c", "nc", self.address, PORT), stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)  # fmt: skip
+        self.addCleanup(waiting.wait)
+        self.addCleanup(waiting.kill)
+        self.addCleanup(waiting.stdin.close)
+        table = pathlib.Path(f"/proc/{server}/net/tcp6")
+        wait_for("it waits", lambda: re.search(rf":{PORT:04X} 0+:0000 0A 0+:0*1 ", table.read_text("ascii")))
+        self.refuse("wait at", FAILED)
+        os.kill(server, signal.SIGCONT)
+        self.assert_kept(self.talking)
+
+    def is_in_container(self, pid):
+        return os.path.samefile(f"/proc/{pid}/ns/net", f"/proc/{self.hosts.init('a', NAME)}/ns/net")
+
+
+class OtherNetworks(LanCase):
+    def test_containers_without_an_address_of_their_own_are_refused(self):
+        for network, reason in (("none", "no network interface that is up"), ("host", "uses the network of the host")):
+            self.hosts.NETWORK = network
+            self.start()
+            ran, report = self.hosts.move(NAME, "a", "b", "--tcp", "keep")
+            self.assertEqual(ran.returncode, REFUSED, ran.stdout + ran.stderr)
+            self.assertIn(reason, report["message"])
+            self.hosts.engine("a", *self.hosts.REMOVE, NAME)
 
 
 class Programs(LanCase):
@@ -132,7 +202,7 @@ class Cell(engine_faults.Cell):
         self.address = self.hosts.fixed_address()
         super().start()
         self.watch = watcher(self.case, self.hosts, self.address)
-        self.talking = clients(self.case, self.hosts, self.address, CLIENTS_OF_A_CELL)
+        self.talking = clients(self.case, self.hosts, self.address, FEW)
 
     def command(self):
         return [*super().command(), "--tcp", "keep"]

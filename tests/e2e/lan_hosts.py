@@ -16,6 +16,10 @@ class LanHosts(PodmanHosts):
     def entry(self, host):
         return ["nsenter", f"--net={self.env[f'NS_{host.upper()}']}"]
 
+    def switch(self):
+        """Its network namespace."""
+        return f"gcr-{(self.folder / 'tag').read_text(encoding='ascii').strip()}-switch"
+
     def fixed_address(self):
         return f"{self.address('a').rpartition('.')[0]}.{podman.FIXED}"
 

@@ -113,7 +113,7 @@ class Requests(unittest.TestCase):
         self.assertEqual(request["NetworkingConfig"], {"EndpointsConfig": {"lab": chosen}})
         request = docker.receiving_request(INSPECTED, KEY, with_address=True)
         self.assertEqual(request["NetworkingConfig"]["EndpointsConfig"]["lab"], {**chosen, "IPAMConfig": None})
-        self.assertEqual(docker.container_of(INSPECTED).networks, {"lab": "10.1.0.5/16", "bridge": "172.17.0.2/16"})
+        self.assertEqual(docker.container_of(INSPECTED).networks, {"lab": ("10.1.0.5/16",), "bridge": ("172.17.0.2/16",)})
         self.assertEqual(docker.other_networks(INSPECTED), ["bridge"])
         its = inspected("HostConfig", NetworkMode="default")
         self.assertNotIn("NetworkingConfig", docker.receiving_request(its, KEY))

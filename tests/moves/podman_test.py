@@ -62,17 +62,19 @@ class Addresses(unittest.TestCase):
             self.assertEqual(podman.receiving_command(container, "k")[-len(options) - 1 :], [*options, "app"])
 
     def test_addresses_of_networks_are_those_that_the_engine_knows(self):
-        networks = {"lan": {"IPAddress": "10.0.0.5", "IPPrefixLen": 24}, "off": {"IPAddress": "", "IPPrefixLen": 0}}
+        networks = {"lan": {"IPAddress": "10.0.0.5", "IPPrefixLen": 24, "GlobalIPv6Address": "fd00::5",
+                            "GlobalIPv6PrefixLen": 64}, "off": {"IPAddress": "", "IPPrefixLen": 0}}  # fmt: skip
         its = {**INSPECTED, "NetworkSettings": {"Networks": networks}}
-        self.assertEqual(podman.container_of(json.dumps([its])).networks, {"lan": "10.0.0.5/24"})
+        self.assertEqual(podman.container_of(json.dumps([its])).networks, {"lan": ("10.0.0.5/24", "fd00::5/64"), "off": ()})
 
-    def test_engine_is_told_of_an_address_that_came_with_the_job(self):
-        networks = {"lan": "10.0.0.100/24", "other": "10.9.0.2/16", "gone": "10.7.0.1/24", "two": "10.8.0.1/24"}
-        own = {ipaddress.ip_address(each) for each in ("10.0.0.5", "10.9.0.2", "10.8.0.2", "10.8.0.3")}
-        self.assertEqual(engines.moved_addresses(networks, own), {"lan": "10.0.0.5"})
-        trie = pathlib.Path("/proc/self/net/fib_trie").read_text(encoding="ascii")
-        self.assertFalse(any(each.is_loopback for each in engines.local_addresses(trie)))
-        table = """Local:
+    def test_engine_is_told_of_addresses_that_came_with_the_job(self):
+        networks = {"lan": ("10.0.0.100/24", "fd00::100/64"), "same": ("10.9.0.2/16",), "gone": ("10.7.0.1/24",),
+                    "two": ("10.8.0.1/24",), "off": ()}  # fmt: skip
+        own = {ipaddress.ip_address(each) for each in ("10.0.0.5", "fd00::5", "10.9.0.2", "10.8.0.2", "10.8.0.3")}
+        self.assertEqual(engines.moved_addresses(networks, own), {"lan": ["10.0.0.5", "fd00::5"]})
+
+    def test_addresses_of_a_network_namespace_are_found(self):
+        trie = """Local:
   +-- 10.0.0.0/24 2 0 2
      |-- 10.0.0.5
         /32 host LOCAL
@@ -81,7 +83,14 @@ class Addresses(unittest.TestCase):
   |-- 127.0.0.1
      /32 host LOCAL
 """
-        self.assertEqual(engines.local_addresses(table), {ipaddress.ip_address("10.0.0.5")})
+        inet6 = """fd000000000000000000000000000005 02 40 00 82     eth0
+fe80000000000000000000fffe000001 02 40 20 80     eth0
+00000000000000000000000000000001 01 80 10 80       lo
+"""
+        found = engines.local_addresses(trie, inet6)
+        self.assertEqual(found, {ipaddress.ip_address(each) for each in ("10.0.0.5", "fd00::5")})
+        here = [pathlib.Path("/proc/self/net", name).read_text(encoding="ascii") for name in engines.NET_FILES]
+        engines.local_addresses(*here)
 
 
 class Volumes(unittest.TestCase):
