@@ -4,7 +4,7 @@ import contextlib, pathlib, re, signal, subprocess, tempfile
 from gcr_lab import base
 from gcr_lab.base import BIN, MIB, Failure
 from gcr_lab.parts import needs
-from gcr_lab.podman import FIXED, podman_hosts
+from gcr_lab.podman import FIXED, NETWORK_V6, podman_hosts
 from gcr_lab.registry import Lab
 
 NAME = "app"
@@ -77,7 +77,7 @@ def main(words):
                 print(f"two hosts: a at {two.ip('a')}, b at {two.ip('b')}, each with a podman", flush=True)
                 if options.keep:
                     server = f'sh -c "{BIN}/chatter serve {PORT} & exec {{stencil}}"'
-                    move(two, options.vram, server, ("--ip", address(two)), KEPT)
+                    move(two, options.vram, server, ("--ip", address(two), "--ip6", f"{NETWORK_V6}{FIXED}"), KEPT)
                 else:
                     move(two, options.vram, "{stencil}")
         except Failure:

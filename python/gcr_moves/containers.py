@@ -97,7 +97,8 @@ class Move:
             return [in_the_way("source", f"{self._source.host.agent} has no container {name}")]
         obstacles, job = self._look_at(container)
         findings = [in_the_way("source", each) for each in obstacles]
-        findings += [in_the_way("destination", each) for each in self._obstacles_there(container, receiver)]
+        keeps = keeps_addresses(options)
+        findings += [in_the_way("destination", each) for each in self._obstacles_there(container, receiver, keeps)]
         findings += [{**in_the_way("source", each), "severity": "warning"} for each in left_behind(container)]
         if job is not None:
             source, destination = self._source.host.agent, self._destination.host.agent
@@ -172,7 +173,7 @@ class Move:
             job = None
         return obstacles, job
 
-    def _obstacles_there(self, container, receiver):
+    def _obstacles_there(self, container, receiver, with_address):
         """Why the destination cannot make a container for it. `receiver`: what has its name there, or None."""
         agent = self._destination.host.agent
         if receiver is not None and receiver.labels.get(engines.SOURCE) != container.id:
@@ -188,6 +189,9 @@ class Move:
         for name in container.volumes:
             if not self._destination.has_volume(name):
                 yield f"{agent} has no volume {name}: make it there, with the same content"
+        for network, addresses in container.networks.items() if with_address else ():
+            if not self._destination.can_give(network, addresses):
+                yield f"{agent} has no network {network} in which a container may have {' and '.join(addresses)}"
         for path in self._destination.absent(container.folders):
             yield f"{agent} has no {path}, which {container.name} has mounted"
 
@@ -197,7 +201,7 @@ class Move:
 
     def _receiver(self, container, key, with_address):
         """A container at the destination that waits for the job."""
-        for obstacle in self._obstacles_there(container, None):
+        for obstacle in self._obstacles_there(container, None, with_address):
             raise Refused(obstacle)
         for each in left_behind(container):
             self._say(each)

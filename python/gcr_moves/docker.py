@@ -21,6 +21,7 @@ from gcr_moves.engines import (
     NotInstalled,
     addresses_in,
     anonymous_volumes,
+    are_within,
     mounted_folders,
     named_volumes,
     those_there,
@@ -188,6 +189,13 @@ class Docker(Engine):
 
     def remove(self, container):
         self._remove(container.id)
+
+    def can_give(self, network, addresses):
+        status, answer = self._ask("GET", f"/networks/{quoted(network)}", fine=(ABSENT,))
+        if status == ABSENT:
+            return False
+        configured = self.understood(answer, lambda its: [(each["Subnet"], "", "") for each in its["IPAM"]["Config"] or ()])
+        return are_within(addresses, configured)
 
     def connect(self, container, network, addresses):
         leaving = {"Container": container.id}

@@ -117,6 +117,17 @@ def local_addresses(fib_trie, if_inet6):
     return {each for each in found if not each.is_loopback and not each.is_link_local}
 
 
+def are_within(addresses, ranges):
+    """Whether each address is in a range: a subnet, with the first and the last address if not all of it counts."""
+
+    def is_within(address, subnet, first, last):
+        if address not in ipaddress.ip_network(subnet, strict=False):
+            return False
+        return (not first or address >= ipaddress.ip_address(first)) and (not last or address <= ipaddress.ip_address(last))
+
+    return all(any(is_within(ipaddress.ip_interface(each).ip, *one) for one in ranges) for each in addresses)
+
+
 def moved_addresses(networks, own):
     """By name, for those networks of whose addresses the engine does not know one: all that `own` has instead in the
     same subnets."""
@@ -177,6 +188,10 @@ class Engine:
         `with_address`: the job brings the address, so the engine gives it another one until then."""
         raise NotImplementedError
 
+    def can_give(self, network, addresses):  # pylint: disable=unused-argument
+        """Whether connect() may succeed, as far as the engine's description of the network tells."""
+        return True
+
     def connect(self, container, network, addresses):
         """Gives a running container these addresses in a network, at most one of each family, instead of those that it has
         by the engine's books."""
@@ -188,7 +203,9 @@ class Engine:
             return
         texts = [self.host.run("cat", f"/proc/{container.init}/net/{name}", fine=(0, 1))[1] for name in NET_FILES]
         for network, addresses in moved_addresses(container.networks, local_addresses(*texts)).items():
-            self.connect(container, network, addresses)
+            # An attempt that fails would leave the job without the interface.
+            if self.can_give(network, addresses):
+                self.connect(container, network, addresses)
 
     def remove(self, container):
         """Ends and removes it, for good; it may be gone."""

@@ -10,6 +10,7 @@ from gcr_moves.engines import (
     Engine,
     addresses_in,
     anonymous_volumes,
+    are_within,
     mounted_folders,
     named_volumes,
     those_there,
@@ -134,6 +135,16 @@ class Podman(Engine):
         if "--detach" not in words:
             self.host.run("podman", "start", made)
         return self.find(made)
+
+    def can_give(self, network, addresses):
+        status, answer = self.host.run("podman", "network", "inspect", network, fine=(0, NO_SUCH, FAILED))
+
+        def ranges(said):
+            for each in json.loads(said)[0].get("subnets") or ():
+                lease = each.get("lease_range") or {}
+                yield each["subnet"], lease.get("start_ip"), lease.get("end_ip")
+
+        return status == 0 and are_within(addresses, self.understood(answer, lambda said: list(ranges(said))))
 
     def connect(self, container, network, addresses):
         options = [word for each in addresses for word in ("--ip6" if ":" in each else "--ip", each)]

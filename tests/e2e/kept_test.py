@@ -158,6 +158,12 @@ class Refusals(ServerCase):
 
 
 class OtherNetworks(LanCase):
+    def test_address_that_the_other_engine_may_not_give_is_refused(self):
+        self.start("--ip", self.address)  # and one of IPv6 from the range of host a
+        ran, report = self.hosts.move(NAME, "a", "b", "--tcp", "keep")
+        self.assertEqual(ran.returncode, REFUSED, ran.stdout + ran.stderr)
+        self.assertIn("no network lan in which a container may have", report["message"])
+
     def test_containers_without_an_address_of_their_own_are_refused(self):
         for network, reason in (("none", "no network interface that is up"), ("host", "uses the network of the host")):
             self.hosts.NETWORK = network
@@ -172,7 +178,7 @@ class Programs(LanCase):
     """That know nothing of a migration."""
 
     def start(self, *options, words=()):
-        super().start("--ip", self.address, "--volume", f"{IPERF3}:{IPERF3}:ro", *options, words=words)
+        super().start("--ip", self.address, "--ip6", ADDRESS_V6, "--volume", f"{IPERF3}:{IPERF3}:ro", *options, words=words)
 
     def test_streams_at_full_rate_go_on(self):
         """In both directions, which fill the queues of both ends."""
@@ -192,7 +198,7 @@ class Cell(engine_faults.Cell):
     """With clients outside, which notice nothing but a pause unless the program has ended, and a watcher."""
 
     def options(self):
-        return ("--ip", self.address)
+        return ("--ip", self.address, "--ip6", ADDRESS_V6)
 
     def script(self):
         chatter = self.hosts.prefix / "bin" / "chatter"

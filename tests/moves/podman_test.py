@@ -73,6 +73,16 @@ class Addresses(unittest.TestCase):
         own = {ipaddress.ip_address(each) for each in ("10.0.0.5", "fd00::5", "10.9.0.2", "10.8.0.2", "10.8.0.3")}
         self.assertEqual(engines.moved_addresses(networks, own), {"lan": ["10.0.0.5", "fd00::5"]})
 
+    def test_engine_gives_addresses_of_the_ranges_of_a_network(self):
+        subnets = [{"subnet": "10.0.0.0/24", "lease_range": {"start_ip": "10.0.0.100", "end_ip": "10.0.0.140"}},
+                   {"subnet": "10.0.0.0/24", "lease_range": {"start_ip": "10.0.0.5", "end_ip": "10.0.0.9"}},
+                   {"subnet": "fd00::/64"}]  # fmt: skip
+        asked = podman.Podman(FakeShell({"network inspect": (0, json.dumps([{"subnets": subnets}]))}))
+        for addresses, given in ((["10.0.0.5", "fd00::5"], True), (["10.0.0.4"], False), (["10.0.0.9/24"], True),
+                                 (["10.0.0.10"], False), (["10.0.0.100", "fd01::5"], False), ([], True)):  # fmt: skip
+            self.assertEqual(asked.can_give("lan", addresses), given, addresses)
+        self.assertFalse(podman.Podman(FakeShell({"network inspect": (1, "")})).can_give("lan", ["10.0.0.5"]))
+
     def test_addresses_of_a_network_namespace_are_found(self):
         trie = """Local:
   +-- 10.0.0.0/24 2 0 2
