@@ -12,7 +12,7 @@
 //
 // A line is a number and as many letters as its last two digits say. Environment: CHATTER_PERIOD_MS
 // between two lines of a connection (default 200); CHATTER_IDLE_S: a connection without a line for
-// this long is lost (default 60); CHATTER_HALF: clients close their half after the first line.
+// this long is lost (default 3600); CHATTER_HALF: clients close their half after the first line.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -110,7 +110,7 @@ class Talk {
   const bool goes_on_;
   const std::chrono::milliseconds period_ = from_environment("CHATTER_PERIOD_MS", 200, 1);
   const bool half_ = std::getenv("CHATTER_HALF") != nullptr;
-  const std::chrono::milliseconds idle_ = from_environment("CHATTER_IDLE_S", 60, 1000);
+  const std::chrono::milliseconds idle_ = from_environment("CHATTER_IDLE_S", 3600, 1000);
   tcp::socket socket_;
   asio::steady_timer pause_;
   asio::streambuf input_;

@@ -22,6 +22,7 @@ namespace {
 
 constexpr unsigned kHardwareBytes = 6;
 constexpr char kDetour[] = "lo";
+constexpr std::size_t kMostBytes = 1024;
 constexpr int kFamilies[] = {AF_INET, AF_INET6};
 
 template <auto kRelease>
@@ -303,7 +304,13 @@ Result<proto::Network> read_interfaces() {
   return network;
 }
 
+Status check_size(const proto::Network& network) {
+  if (network.ByteSizeLong() <= kMostBytes) return {};
+  return Error(Code::kRefused, "there are too many addresses and routes");
+}
+
 Result<proto::Network> merge(const proto::Network& coming, const proto::Network& here) {
+  GCR_TRY(check_size(coming));
   proto::Network merged;
   for (const proto::NetworkInterface& interface : coming.interfaces()) {
     const auto own =
@@ -326,6 +333,7 @@ Result<proto::Network> merge(const proto::Network& coming, const proto::Network&
       if (!has_address(interface, route.source())) added.clear_source();
     }
   }
+  GCR_TRY(check_size(merged));
   return merged;
 }
 

@@ -21,9 +21,12 @@ namespace gcr::network {
 /// others again.
 Result<proto::Network> read_interfaces();
 
-/// What the destination is to have: hardware addresses and addresses of `coming`, MTUs and routes
-/// of `here`. kRefused if `here` has no interface with the name of one that comes, or none of its
-/// addresses is in the same subnet.
+/// Success if it can be a part of a journal's record, at both sides; else kRefused.
+Status check_size(const proto::Network& network);
+
+/// What the destination is to have: hardware addresses and addresses of `coming`, routes of `here`.
+/// kRefused if `here` has no interface with the name of one that comes, or none of its addresses is
+/// in the same subnet, or check_size() fails for any.
 Result<proto::Network> merge(const proto::Network& coming, const proto::Network& here);
 
 /// The kernel forgets routes, and addresses of IPv6, until bring_up(). Success if they are down.

@@ -219,7 +219,8 @@ Status Course::check_network(const proto::PreflightRequest& request, findings::F
     *plan_.began.mutable_network() = std::move(*planned);
   } else {
     findings.add(findings::kAddressStays,
-                 fmt::format("in the container that receives it: {}", planned.error().message()));
+                 fmt::format("in the container that receives it: {}",
+                             control::printable(planned.error().message())));
   }
   return {};
 }

@@ -27,8 +27,6 @@ namespace {
 /// A child stays in vfork for less than a millisecond, unless it is delayed.
 constexpr std::chrono::seconds kExecutionPatience{2};
 constexpr std::chrono::milliseconds kExecutionPause{1};
-/// A record of a journal has room for it at both sides.
-constexpr std::size_t kMaxNetworkBytes = 1024;
 
 /// Returns the last number of a line such as "NSsid: 4100 17".
 pid_t innermost(const std::string& line) {
@@ -213,7 +211,9 @@ void check_layers(const procfs::Container& container, Examination& found) {
 
 /// The interfaces of the container that the job is in. kRefused, with the reason why no address
 /// moves.
-Result<proto::Network> moving_network(const Examination& found) {
+Result<proto::Network> moving_network(const proto::MigrateRequest& request,
+                                      const Examination& found) {
+  if (request.destination().empty()) return Error(Code::kRefused, "it goes to no other host");
   if (!found.container) return Error(Code::kRefused, "it is in no container");
   const pid_t init = found.container->init().pid();
   if (procfs::namespace_link(init, "net") == procfs::namespace_link(::getpid(), "net")) {
@@ -227,14 +227,12 @@ Result<proto::Network> moving_network(const Examination& found) {
   if (network.interfaces().empty()) {
     return Error(Code::kRefused, "its container has no network interface that is up");
   }
-  if (network.ByteSizeLong() > kMaxNetworkBytes) {
-    return Error(Code::kRefused, "its container has too many addresses and routes");
-  }
+  GCR_TRY(network::check_size(network));
   return network;
 }
 
-void find_network(Examination& found) {
-  auto network = moving_network(found);
+void find_network(const proto::MigrateRequest& request, Examination& found) {
+  auto network = moving_network(request, found);
   if (network) {
     found.network = std::move(*network);
   } else {
@@ -293,7 +291,7 @@ bool examine_members(const proto::MigrateRequest& request, const std::vector<pid
   if (!examine_root(pids.front(), scope, found)) return false;
   check_container(request, scope.together.container(), found);
   if (found.container && goes_elsewhere(request)) check_layers(*found.container, found);
-  if (request.keep_tcp()) find_network(found);
+  if (request.keep_tcp()) find_network(request, found);
   if (pids.size() > gpu::kMaxMembers) {
     found.findings.add(
         findings::kTooManyProcesses,

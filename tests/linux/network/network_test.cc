@@ -232,7 +232,10 @@ TEST_F(NetworkTest, NeighboursLearnWhatIsAnnounced) {
 }
 
 TEST_F(NetworkTest, OtherNetworksAreRefused) {
-  const proto::Network coming = source_.read();
+  proto::Network coming = source_.read();
+  coming.mutable_interfaces(0)->add_routes()->set_target(std::string(2000, '1'));
+  EXPECT_THAT(merge(coming, destination_.read()).error().message(), HasSubstr("too many"));
+  coming.mutable_interfaces(0)->mutable_routes()->RemoveLast();
   const auto complaint = [&] { return merge(coming, destination_.read()).error().message(); };
   destination_.ip("addr del 10.1.0.9/24 dev eth0");
   EXPECT_THAT(complaint(), HasSubstr("eth0 has no address in the subnet of 10.1.0.5/24"));
