@@ -153,14 +153,14 @@ class EngineHosts(Hosts):
         return [f"{self.ENGINE}:{self.full_name(name)}", self.address(source), self.address(target), "--json",
                 "--shell", " ".join(shell or self.shell), *self.env["GCR_TLS"].split()]  # fmt: skip
 
-    def preflight(self, name, source, target):
+    def preflight(self, name, source, target, *words):
         """By `gcr-migrate container`, which finds gcr-container in the path: the finished command, and its answer."""
         wrapper = self.folder / "bin" / "gcr-container"
         if not wrapper.exists():
             wrapper.parent.mkdir()
             wrapper.symlink_to(ROOT / "scripts/container")
         command = self.on("a", f"PATH={wrapper.parent}:{os.environ['PATH']}", self.env["GCR_CLI"], "container",
-                          "preflight", *self.container_words(name, source, target))  # fmt: skip
+                          "preflight", *self.container_words(name, source, target), *words)  # fmt: skip
         ran = subprocess.run(command, capture_output=True, text=True, check=False, timeout=HANGS_S)
         return ran, json.loads(ran.stdout) if ran.stdout else {}
 

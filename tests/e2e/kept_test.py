@@ -90,6 +90,10 @@ class LanCase(Case):
         return self.hosts.engine(host, "inspect", NAME, "--format", each).stdout.strip()
 
 
+def accept(finding):
+    return [f"--migrate-option=--accept={finding}"]
+
+
 class ServerCase(LanCase):
     def start_server(self, *options):
         chatter = self.hosts.prefix / "bin" / "chatter"
@@ -125,8 +129,9 @@ class Refusals(ServerCase):
         self.start_server()
         self.talking = clients(self, self.hosts, self.address, FEW)
 
-    def refuse(self, reason, status=REFUSED):
-        ran, report = self.hosts.move(NAME, "a", "b", "--tcp", "keep")
+    def refuse(self, reason, status=REFUSED, accepted=""):
+        options = accept(accepted) if accepted else []
+        ran, report = self.hosts.move(NAME, "a", "b", "--tcp", "keep", *options)
         self.assertEqual(ran.returncode, status, ran.stdout + ran.stderr)
         self.assertIn(reason, report["message"])
         self.wait_for_progress("a")
@@ -137,6 +142,7 @@ class Refusals(ServerCase):
         switch = self.hosts.switch()
         subprocess.run(["ip", "-n", switch, "addr", "add", f"{self.address}/24", "dev", "link0"], check=True)
         self.refuse("another host answers for")
+        self.refuse("is not a finding that can be accepted", accepted="address-taken")
         subprocess.run(["ip", "-n", switch, "addr", "del", f"{self.address}/24", "dev", "link0"], check=True)
         # A connection waits at the server, which is stopped.
         names = {pid: path for path in pathlib.Path("/proc").glob("[0-9]*/comm") if (pid := int(path.parts[2]))}
@@ -151,6 +157,15 @@ class Refusals(ServerCase):
         wait_for("it waits", lambda: re.search(rf":{PORT:04X} 0+:0000 0A 0+:0*1 ", table.read_text("ascii")))
         self.refuse("wait at", FAILED)
         os.kill(server, signal.SIGCONT)
+        self.assert_kept(self.talking)
+
+    def test_address_that_is_not_heard_is_accepted_on_request(self):
+        silent = f"nsenter --net=/proc/{self.hosts.init('a', NAME)}/ns/net sysctl -qw net.ipv4.conf.all.arp_ignore=8"
+        subprocess.run(silent.split(), check=True)
+        self.refuse("no host answers for")
+        ran, _ = self.hosts.move(NAME, "a", "b", "--tcp", "keep", *accept("address-unheard"))
+        self.assertEqual(ran.returncode, DONE, ran.stdout + ran.stderr)
+        self.wait_for_progress("b")
         self.assert_kept(self.talking)
 
     def is_in_container(self, pid):
@@ -168,6 +183,9 @@ class OtherNetworks(LanCase):
         for network, reason in (("none", "no network interface that is up"), ("host", "uses the network of the host")):
             self.hosts.NETWORK = network
             self.start()
+            _, report = self.hosts.preflight(NAME, "a", "b", "--tcp", "keep")
+            found = {each["id"]: each["found"] for each in report["findings"]}
+            self.assertIn(reason, found.get("address-stays", ""), found)
             ran, report = self.hosts.move(NAME, "a", "b", "--tcp", "keep")
             self.assertEqual(ran.returncode, REFUSED, ran.stdout + ran.stderr)
             self.assertIn(reason, report["message"])

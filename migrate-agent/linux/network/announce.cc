@@ -27,6 +27,7 @@ using Clock = std::chrono::steady_clock;
 
 /// For a second answer, after the first.
 constexpr std::chrono::milliseconds kSecondAnswer{50};
+constexpr std::chrono::milliseconds kQuestionPause{200};
 constexpr int kWholeLink = 255;  ///< hop limit of neighbour discovery
 
 using Hardware = std::array<std::uint8_t, ETH_ALEN>;
@@ -165,12 +166,18 @@ Result<std::set<std::string>> who_has(const std::string& interface, const std::s
     return Error(Code::kInvalidArgument, address + " is no IPv4 address");
   }
   GCR_ASSIGN(const Port port, open_port(interface));
-  GCR_TRY(send_arp(port, arp(ARPOP_REQUEST, port.own, in_addr{}, wanted)));
   std::set<std::string> owners;
-  for (auto end = Clock::now() + patience;;) {
-    const auto left = std::chrono::ceil<std::chrono::milliseconds>(end - Clock::now());
+  auto asked = Clock::time_point();
+  for (auto end = Clock::now() + patience; Clock::now() < end;) {
+    if (owners.empty() && Clock::now() - asked >= kQuestionPause) {
+      GCR_TRY(send_arp(port, arp(ARPOP_REQUEST, port.own, in_addr{}, wanted)));
+      asked = Clock::now();
+    }
+    const auto until =
+        (owners.empty() ? std::min(end, asked + kQuestionPause) : end) - Clock::now();
     pollfd ready{port.socket.get(), POLLIN, 0};
-    if (left.count() <= 0 || ::poll(&ready, 1, static_cast<int>(left.count())) <= 0) return owners;
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(until);
+    if (::poll(&ready, 1, std::max(0, static_cast<int>(left.count()))) <= 0) continue;
     ether_arp packet{};
     const auto size = ::recv(port.socket.get(), &packet, sizeof(packet), MSG_DONTWAIT);
     if (size < static_cast<ssize_t>(sizeof(packet))) continue;
@@ -179,6 +186,7 @@ Result<std::set<std::string>> who_has(const std::string& interface, const std::s
       end = std::min(end, Clock::now() + kSecondAnswer);
     }
   }
+  return owners;
 }
 
 }  // namespace gcr::network

@@ -16,9 +16,9 @@ namespace gcr::network {
 /// the caller repeats it.
 Status announce(const proto::Network& network);
 
-/// Asks who has an IPv4 address, as a host asks before it takes it, on an interface that is up.
-/// The hardware addresses that answer, 6 bytes each. Waits for `patience` if no host does, else
-/// only for a moment in which another one may answer too.
+/// Asks who has an IPv4 address, as a host asks before it takes it, on an interface that is up;
+/// again as long as no host answers. The hardware addresses that answer, 6 bytes each. Waits for
+/// `patience` if no host does, else only for a moment in which another one may answer too.
 Result<std::set<std::string>> who_has(const std::string& interface, const std::string& address,
                                       std::chrono::milliseconds patience);
 

@@ -70,10 +70,11 @@ class Namespace {
     });
   }
 
-  std::set<std::string> owners(const std::string& address) const {
+  std::set<std::string> owners(const std::string& address,
+                               std::chrono::milliseconds patience = 30s) const {
     std::set<std::string> owners;
     inside([&] {
-      auto found = who_has("eth0", address, 300ms);
+      auto found = who_has("eth0", address, patience);
       ASSERT_TRUE(found) << found.error().message();
       owners = std::move(*found);
     });
@@ -151,7 +152,7 @@ TEST_F(NetworkTest, InterfaceThatWasDownIsAsBefore) {
   EXPECT_THAT(neighbour_.owners(kMoving), ElementsAre(hardware(source_)));
   for (int i = 0; i < 2; ++i) source_.succeed([&] { return take_down(before); });
   EXPECT_THAT(source_.read().interfaces(), IsEmpty());
-  EXPECT_THAT(neighbour_.owners(kMoving), IsEmpty());
+  EXPECT_THAT(neighbour_.owners(kMoving, 300ms), IsEmpty());
   for (int i = 0; i < 2; ++i) source_.succeed([&] { return bring_up(before); });
   const proto::Network after = source_.read();
   EXPECT_EQ(addresses(after), addresses(before));
@@ -167,14 +168,14 @@ TEST_F(NetworkTest, AddressMovesAndNoHostAnswersInBetween) {
   destination_.succeed([&] { return take_over(*planned); });
   EXPECT_THAT(neighbour_.owners(kMoving), ElementsAre(hardware_of_source));
   source_.succeed([&] { return take_down(coming); });
-  EXPECT_THAT(neighbour_.owners(kMoving), IsEmpty());
+  EXPECT_THAT(neighbour_.owners(kMoving, 300ms), IsEmpty());
   for (int i = 0; i < 2; ++i) destination_.succeed([&] { return bring_up(*planned); });
   const proto::Network there = destination_.read();
   EXPECT_THAT(addresses(there), ElementsAre("10.1.0.5/24", "fd01::5/64"));
   EXPECT_THAT(routes(there), ElementsAre("default via 10.1.0.2 from  at 0"));
   EXPECT_EQ(there.interfaces(0).hardware_address(), hardware_of_source);
   EXPECT_THAT(neighbour_.owners(kMoving), ElementsAre(hardware_of_source));
-  EXPECT_THAT(neighbour_.owners("10.1.0.9"), IsEmpty());
+  EXPECT_THAT(neighbour_.owners("10.1.0.9", 300ms), IsEmpty());
 }
 
 /// As CRIU does, which connects in repair mode.
@@ -211,7 +212,7 @@ TEST_F(NetworkTest, EachOwnerOfAnAddressAnswers) {
   destination_.ip(fmt::format("addr add {}/24 dev eth0", kMoving));
   EXPECT_THAT(neighbour_.owners(kMoving),
               testing::UnorderedElementsAre(hardware(source_), hardware(destination_)));
-  EXPECT_THAT(neighbour_.owners("10.1.0.77"), IsEmpty());
+  EXPECT_THAT(neighbour_.owners("10.1.0.77", 300ms), IsEmpty());
 }
 
 TEST_F(NetworkTest, NeighboursLearnWhatIsAnnounced) {
