@@ -4,7 +4,7 @@ import contextlib, pathlib, re, signal, subprocess, tempfile
 from gcr_lab import base
 from gcr_lab.base import BIN, MIB, Failure
 from gcr_lab.parts import needs
-from gcr_lab.podman import FIXED, NETWORK_V6, podman_hosts
+from gcr_lab.podman import fixed_addresses, podman_hosts
 from gcr_lab.registry import Lab
 
 NAME = "app"
@@ -48,18 +48,16 @@ class Clients:
 
 @contextlib.contextmanager
 def talking(two):
-    words = two.words("c", BIN / "chatter", "connect", address(two), PORT, CLIENTS)
+    address, _ = fixed_addresses(two.ip("a"))
+    words = two.words("c", BIN / "chatter", "connect", address, PORT, CLIENTS)
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
         try:
             if (said := process.stdout.readline()) != "connected\n":
                 raise Failure(f"clients are not connected: {said}{process.stdout.read()}")
-            print(f"{CLIENTS} clients on host c exchange numbered lines with {address(two)}, the container's address", flush=True)
+            print(f"{CLIENTS} clients on host c exchange numbered lines with {address}, the container's address", flush=True)
             yield Clients(process)
         finally:
             process.kill()
-
-def address(two):
-    return f"{two.ip('a').rpartition('.')[0]}.{FIXED}"
 
 def main(words):
     parser = base.Arguments(__doc__)
@@ -77,7 +75,8 @@ def main(words):
                 print(f"two hosts: a at {two.ip('a')}, b at {two.ip('b')}, each with a podman", flush=True)
                 if options.keep:
                     server = f'sh -c "{BIN}/chatter serve {PORT} & exec {{stencil}}"'
-                    move(two, options.vram, server, ("--ip", address(two), "--ip6", f"{NETWORK_V6}{FIXED}"), KEPT)
+                    address, address_v6 = fixed_addresses(two.ip("a"))
+                    move(two, options.vram, server, ("--ip", address, "--ip6", address_v6), KEPT)
                 else:
                     move(two, options.vram, "{stencil}")
         except Failure:

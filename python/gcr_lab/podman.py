@@ -100,6 +100,10 @@ def write_network(home, host, address):
     (home / "cni" / f"{NETWORK}.conflist").write_text(json.dumps({"cniVersion": "0.4.0", "name": NETWORK, "plugins": [plugin]}),
                                                       encoding="utf-8")
 
+def fixed_addresses(address):
+    """Those that either podman gives when it is asked, in the network of a host with this address: of both families."""
+    return f"{address.rpartition('.')[0]}.{FIXED}", f"{NETWORK_V6}{FIXED}"
+
 def configuration_of(home):
     """The environment variables that name it. CONTAINERS_CONF is podman's only file then."""
     return {"CONTAINERS_CONF": home / "containers.conf", "CONTAINERS_STORAGE_CONF": home / "storage.conf"}

@@ -52,8 +52,8 @@ def in_the_way(host, found):
 
 def keeps_addresses(options):
     """Whether the options of a migration say so."""
-    return any(f"{first} {second}".startswith("--tcp keep") or first == "--tcp=keep"
-               for first, second in itertools.zip_longest(options, options[1:], fillvalue=""))  # fmt: skip
+    words = [part for option in options for part in option.split("=")]
+    return ("--tcp", "keep") in itertools.pairwise(words)
 
 
 def left_behind(container):

@@ -10,17 +10,18 @@ import unittest
 
 import engine_faults
 from engine_cases import DONE, FAILED, NAME, REFUSED, Case
+from engine_hosts import podman
 from lan_hosts import IPERF3, LanHosts
 from ticker_hosts import HANGS_S, begin_command, wait_for
 
 CLIENTS = int(os.environ.get("GCR_CLIENTS", "1000"))
 FEW = 20
-ADDRESS_V6, ADDRESS_OF_C = "fd77::50", "fd77::3"
+ADDRESS_OF_C = f"{podman.NETWORK_V6}3"
 MOVES = int(os.environ.get("GCR_MOVES", "2"))
 PORT = 5000
 REPORTS = 5  # of a stream, in seconds, after each move
 PERIOD_MS = 500  # of each connection, in both directions
-SERVER = "$0 & exec $1 serve 5000"
+SERVER = f"$0 & exec $1 serve {PORT}"
 WATCH = pathlib.Path(__file__).with_name("address_watch.py")
 
 
@@ -73,7 +74,7 @@ class LanCase(Case):
 
     def setUp(self):
         super().setUp()
-        self.address = self.hosts.fixed_address()
+        self.address, self.address_v6 = self.hosts.fixed_addresses()
 
     def move(self, source, target):
         ran, report = self.hosts.move(NAME, source, target, "--tcp", "keep")
@@ -97,7 +98,7 @@ def accept(finding):
 class ServerCase(LanCase):
     def start_server(self, *options):
         chatter = self.hosts.prefix / "bin" / "chatter"
-        self.start("--ip", self.address, "--ip6", ADDRESS_V6, *options,
+        self.start("--ip", self.address, "--ip6", self.address_v6, *options,
                    words=["sh", "-c", SERVER, self.hosts.program, chatter])  # fmt: skip
 
     def assert_kept(self, *talking):
@@ -112,7 +113,7 @@ class Moves(ServerCase):
         watch = watcher(self, self.hosts, self.address)
         talking = clients(self, self.hosts, self.address, CLIENTS)
         subprocess.run(self.hosts.on("c", "ip", "addr", "add", f"{ADDRESS_OF_C}/64", "dev", "veth0", "nodad"), check=True)
-        others = [clients(self, self.hosts, ADDRESS_V6, FEW), clients(self, self.hosts, self.address, FEW, "CHATTER_HALF=1")]
+        others = [clients(self, self.hosts, self.address_v6, FEW), clients(self, self.hosts, self.address, FEW, "CHATTER_HALF=1")]
         downtimes = [self.move("ab"[number % 2], "ba"[number % 2])["downtime_ms"] for number in range(MOVES)]
         figures, said = talking.end()
         seen, watched = watch.end()
@@ -196,7 +197,7 @@ class Programs(LanCase):
     """That know nothing of a migration."""
 
     def start(self, *options, words=()):
-        super().start("--ip", self.address, "--ip6", ADDRESS_V6, "--volume", f"{IPERF3}:{IPERF3}:ro", *options, words=words)
+        super().start("--ip", self.address, "--ip6", self.address_v6, "--volume", f"{IPERF3}:{IPERF3}:ro", *options, words=words)
 
     def test_streams_at_full_rate_go_on(self):
         """In both directions, which fill the queues of both ends."""
@@ -216,14 +217,14 @@ class Cell(engine_faults.Cell):
     """With clients outside, which notice nothing but a pause unless the program has ended, and a watcher."""
 
     def options(self):
-        return ("--ip", self.address, "--ip6", ADDRESS_V6)
+        return ("--ip", self.address, "--ip6", self.address_v6)
 
     def script(self):
         chatter = self.hosts.prefix / "bin" / "chatter"
         return f"{chatter} serve {PORT} & exec {self.hosts.program} >>{self.output}"
 
     def start(self):
-        self.address = self.hosts.fixed_address()
+        self.address, self.address_v6 = self.hosts.fixed_addresses()
         super().start()
         self.watch = watcher(self.case, self.hosts, self.address)
         self.talking = clients(self.case, self.hosts, self.address, FEW)

@@ -20,8 +20,8 @@ class LanHosts(PodmanHosts):
         """Its network namespace."""
         return f"gcr-{(self.folder / 'tag').read_text(encoding='ascii').strip()}-switch"
 
-    def fixed_address(self):
-        return f"{self.address('a').rpartition('.')[0]}.{podman.FIXED}"
+    def fixed_addresses(self):
+        return podman.fixed_addresses(self.address("a"))
 
     def configure(self, host):
         super().configure(host)

@@ -18,6 +18,7 @@
 #include <optional>
 #include <span>
 
+#include "migrate-agent/linux/network/interfaces.h"
 #include "src/base/unique_fd.h"
 
 namespace gcr::network {
@@ -146,7 +147,7 @@ Status announce(const proto::Network& network) {
   for (const proto::NetworkInterface& interface : network.interfaces()) {
     GCR_ASSIGN(const Port port, open_port(interface.name()));
     for (const proto::NetworkAddress& each : interface.addresses()) {
-      const std::string address = each.address().substr(0, each.address().find('/'));
+      const std::string address = plain(each);
       in_addr v4{};
       in6_addr v6{};
       if (::inet_pton(AF_INET, address.c_str(), &v4) == 1) {

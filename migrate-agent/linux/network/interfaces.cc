@@ -267,7 +267,7 @@ bool has_neighbour(const proto::NetworkInterface& interface, const std::string& 
 
 bool has_address(const proto::NetworkInterface& interface, const std::string& address) {
   return std::ranges::any_of(interface.addresses(), [&](const proto::NetworkAddress& own) {
-    return own.address().substr(0, own.address().find('/')) == address;
+    return plain(own) == address;
   });
 }
 
@@ -302,6 +302,10 @@ Result<proto::Network> read_interfaces() {
     });
   });
   return network;
+}
+
+std::string plain(const proto::NetworkAddress& address) {
+  return address.address().substr(0, address.address().find('/'));
 }
 
 Status check_size(const proto::Network& network) {

@@ -11,6 +11,8 @@
 // few milliseconds. Errors: kUnavailable if the kernel refuses, with its reason.
 #pragma once
 
+#include <string>
+
 #include "proto/control.pb.h"
 #include "src/base/result.h"
 
@@ -20,6 +22,9 @@ namespace gcr::network {
 /// and with the routes of the main table that people or programs have made: the kernel makes the
 /// others again.
 Result<proto::Network> read_interfaces();
+
+/// In numbers, without the length of the prefix.
+std::string plain(const proto::NetworkAddress& address);
 
 /// Success if it can be a part of a journal's record, at both sides; else kRefused.
 Status check_size(const proto::Network& network);

@@ -12,6 +12,7 @@
 #include "migrate-agent/commit/states/outcome.h"
 #include "migrate-agent/criu/images/images.h"
 #include "migrate-agent/gpu/host_copy/host_copy.h"
+#include "migrate-agent/linux/network/interfaces.h"
 #include "migrate-agent/migration/finish/destination.h"
 #include "migrate-agent/migration/finish/network.h"
 #include "migrate-agent/migration/finish/records.h"
@@ -223,7 +224,7 @@ Result<criu::AdaptedSockets> Course::adapt_sockets() const {
   std::set<std::string> kept;
   for (const proto::NetworkInterface& interface : plan_.began.network().interfaces()) {
     for (const proto::NetworkAddress& each : interface.addresses()) {
-      kept.insert(each.address().substr(0, each.address().find('/')));
+      kept.insert(network::plain(each));
     }
   }
   GCR_ASSIGN(auto adapted,

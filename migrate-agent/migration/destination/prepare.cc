@@ -72,7 +72,7 @@ Status check_local_user(const proto::PreflightRequest& request) {
 Status check_owners(const proto::NetworkInterface& interface, findings::Findings& findings) {
   for (const proto::NetworkAddress& each : interface.addresses()) {
     if (each.address().find(':') != std::string::npos) continue;
-    const std::string address = each.address().substr(0, each.address().find('/'));
+    const std::string address = network::plain(each);
     GCR_ASSIGN(auto owners, network::who_has(interface.name(), address, kAnswerPatience));
     if (owners.empty()) {
       findings.add(findings::kAddressUnheard,

@@ -228,7 +228,7 @@ bool is_transient(const Claimed& claimed, const Error& refused, Clock::time_poin
 /// When no process runs: follow_members(), and a check that no member has changed since.
 Status examine_frozen(Begun& begun);
 
-/// When no process runs, if the job's addresses move: takes its network down, so that what peers
+/// When no process runs, of a job whose addresses move: takes its network down, so that what peers
 /// send is not confirmed, and they send it again at the destination. kUnavailable if the kernel
 /// makes or ends connections that no process has; then the network is up again.
 Status take_network_down(const Run& run);

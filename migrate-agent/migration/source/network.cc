@@ -33,7 +33,6 @@ Status check_nothing_passes() {
 }  // namespace
 
 Status take_network_down(const Run& run) {
-  if (!run.began.has_network()) return {};
   GCR_TRY(finish::in_network(run.began, [&]() -> Status {
     GCR_TRY(network::take_down(run.began.network()));
     const Status settled = check_nothing_passes();

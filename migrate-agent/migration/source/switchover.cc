@@ -173,6 +173,7 @@ Error explain(const Members& members, Error dump_failed) {
 Status before_dump(Begun& begun) {
   worker::Phases& phases = begun.course.run.phases;
   GCR_TRY(phases.time("process", "look again", [&] { return examine_frozen(begun); }));
+  if (!begun.course.run.began.has_network()) return {};
   return phases.time("process", "take network down",
                      [&] { return take_network_down(begun.course.run); });
 }
