@@ -38,7 +38,7 @@ std::chrono::milliseconds from_environment(const char* name, long fallback, long
 
 std::string line_of(std::uint64_t number) {
   return fmt::format("{} {}\n", number,
-                     std::string(number % 100, 'a' + static_cast<char>(number % 26)));
+                     std::string(number % 100, static_cast<char>('a' + number % 26)));
 }
 
 /// One end of a connection.
