@@ -38,7 +38,6 @@ class EngineHosts(Hosts):
     CHECKED = ()  # options of containers whose health is_healthy() tells
     COUNT = 2  # a and b have engines
     NETWORK = "none"  # of containers
-    MOUNTED = ()  # programs of this machine that containers may have as volumes
 
     def __init__(self, *options):
         super().__init__(self.COUNT, *options)
@@ -46,7 +45,7 @@ class EngineHosts(Hosts):
         self.program = self.prefix / "bin" / TICKER
         self.image = self.folder / "image.tar"
         make_image(self.image, self.program, *(self.prefix / path for path in (
-            "bin/chatter", "lib/libgcr-preload.so", "tests/softgpu/libcuda.so.1")), *self.MOUNTED)  # fmt: skip
+            "bin/chatter", "lib/libgcr-preload.so", "tests/softgpu/libcuda.so.1")))  # fmt: skip
         for host in "ab":
             self._make_home(host)
             self.configure(host)

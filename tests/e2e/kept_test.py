@@ -11,15 +11,14 @@ import unittest
 import engine_faults
 from engine_cases import DONE, FAILED, NAME, REFUSED, Case
 from engine_hosts import podman
-from lan_hosts import IPERF3, LanHosts
-from ticker_hosts import HANGS_S, begin_command, wait_for
+from lan_hosts import LanHosts
+from ticker_hosts import HANGS_S, wait_for
 
 CLIENTS = int(os.environ.get("GCR_CLIENTS", "1000"))
 FEW = 20
 ADDRESS_OF_C = f"{podman.NETWORK_V6}3"
 MOVES = int(os.environ.get("GCR_MOVES", "2"))
 PORT = 5000
-REPORTS = 5  # of a stream, in seconds, after each move
 PERIOD_MS = 500  # of each connection, in both directions
 SERVER = f"$0 & exec $1 serve {PORT}"
 WATCH = pathlib.Path(__file__).with_name("address_watch.py")
@@ -191,26 +190,6 @@ class OtherNetworks(LanCase):
             self.assertEqual(ran.returncode, REFUSED, ran.stdout + ran.stderr)
             self.assertIn(reason, report["message"])
             self.hosts.engine("a", *self.hosts.REMOVE, NAME)
-
-
-class Programs(LanCase):
-    """That know nothing of a migration."""
-
-    def start(self, *options, words=()):
-        super().start("--ip", self.address, "--ip6", self.address_v6, "--volume", f"{IPERF3}:{IPERF3}:ro", *options, words=words)
-
-    def test_streams_at_full_rate_go_on(self):
-        """In both directions, which fill the queues of both ends."""
-        self.start(words=["sh", "-c", "$0 & exec $1 --server", self.hosts.program, IPERF3])
-        streaming = begin_command(self, self.hosts.on("c", IPERF3, "--client", self.address, "--bidir", "--time", 0,
-                                                     "--forceflush"))  # fmt: skip
-        for number in range(3):
-            self.move("ab"[number % 2], "ba"[number % 2])
-            lines = [streaming.stdout.readline() for _ in range(3 * REPORTS)]
-        self.assertIsNone(streaming.poll(), "it has ended too early")
-        for way in ("TX-C", "RX-C"):
-            rates = [float(rate) for each in lines if way in each for rate in re.findall(r"([\d.]+) \w*bits/sec", each)]
-            self.assertTrue(any(rates), lines)
 
 
 class Cell(engine_faults.Cell):

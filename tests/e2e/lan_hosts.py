@@ -1,17 +1,12 @@
 """Hosts on one switch whose podmans give containers addresses of that network, by macvlan; host c is their client."""
 
-import shutil
-
 from engine_hosts import podman
 from podman_hosts import PodmanHosts
-
-IPERF3 = shutil.which("iperf3")
 
 
 class LanHosts(PodmanHosts):
     COUNT = 3
     NETWORK = podman.NETWORK
-    MOUNTED = (IPERF3,)
 
     def entry(self, host):
         return ["nsenter", f"--net={self.env[f'NS_{host.upper()}']}"]
