@@ -14,7 +14,6 @@ from gcr_moves.engines import (
     NOT_INSTALLED,
     QUESTION_SECONDS,
     RECEIVE,
-    SOURCE,
     Container,
     Engine,
     EngineError,
@@ -24,6 +23,7 @@ from gcr_moves.engines import (
     are_within,
     mounted_folders,
     named_volumes,
+    receiver_labels,
     those_there,
 )
 from gcr_moves.streams import Joined
@@ -83,13 +83,15 @@ def endpoint(its, network, with_address=False):
     return {"IPAMConfig": chosen, "Aliases": aliases, "DriverOpts": made.get("DriverOpts")}
 
 
-def receiving_request(its, key, with_address=False):
-    """A container like this one, which receives its job: the body of /containers/create, from what `inspect` says."""
+def receiving_request(container, key, with_address=False):
+    """A container like this one, which receives its job: the body of /containers/create."""
+    its = container.recipe
     config, options = its["Config"], its["HostConfig"]
     request = dict(config)
     request["Env"] = [each for each in config.get("Env") or () if each.partition("=")[0] != RECEIVE_VARIABLE]
     request["Env"].append(f"{RECEIVE_VARIABLE}={key}")
-    request["Labels"] = {**(config.get("Labels") or {}), SOURCE: its["Id"]}
+    labels = {**(config.get("Labels") or {}), **receiver_labels(container, with_address)}
+    request["Labels"] = {name: value for name, value in labels.items() if value is not None}
     # With none, docker would take the image's, which `--entrypoint ""` has removed; this is how that is said.
     request["Entrypoint"] = config.get("Entrypoint") or [""]
     mode = options["NetworkMode"]
@@ -176,7 +178,7 @@ class Docker(Engine):
         return self._ask("GET", f"/volumes/{quoted(name)}", fine=(ABSENT,))[0] != ABSENT
 
     def start_receiver(self, container, key, with_address=False):
-        request = self.understood(container.recipe, lambda its: receiving_request(its, key, with_address))
+        request = self.understood(container, lambda its: receiving_request(its, key, with_address))
         _, answer = self._ask("POST", f"/containers/create?name={quoted(container.name)}", request)
         made = self.understood(answer, lambda its: its["Id"])
         try:
@@ -191,18 +193,22 @@ class Docker(Engine):
         self._remove(container.id)
 
     def can_give(self, network, addresses):
+        if network in OWN_NETWORKS:
+            return False
         status, answer = self._ask("GET", f"/networks/{quoted(network)}", fine=(ABSENT,))
         if status == ABSENT:
             return False
         configured = self.understood(answer, lambda its: [(each["Subnet"], "", "") for each in its["IPAM"]["Config"] or ()])
         return are_within(addresses, configured)
 
+    def disconnect(self, container, network):
+        self._ask("POST", f"/networks/{quoted(network)}/disconnect", {"Container": container.id})
+
     def connect(self, container, network, addresses):
-        leaving = {"Container": container.id}
-        self._ask("POST", f"/networks/{quoted(network)}/disconnect", leaving)
         config = {"IPv6Address" if ":" in each else "IPv4Address": each for each in addresses}
         chosen = {**endpoint(container.recipe, network), "IPAMConfig": config}
-        self._ask("POST", f"/networks/{quoted(network)}/connect", {**leaving, "EndpointConfig": chosen})
+        joining = {"Container": container.id, "EndpointConfig": chosen}
+        self._ask("POST", f"/networks/{quoted(network)}/connect", joining)
 
     def _complete(self, made, its, with_address):
         """Checks that it has all options, and connects it to further networks."""

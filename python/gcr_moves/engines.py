@@ -5,6 +5,7 @@ One module for each engine: podman.py, docker.py, cri.py.
 
 import dataclasses
 import ipaddress
+import json
 import re
 import shlex
 import subprocess
@@ -13,9 +14,9 @@ from gcr_moves import cli as program
 
 RECEIVE = "gcr-migrate.receive"  # annotation: the key of the migration that the container receives
 SOURCE = "gcr-migrate.source"  # label: the container that its job comes from
+ADDRESSES = "gcr-migrate.addresses"  # label: those that its job brings, as JSON of Container.networks
 
 QUESTION_SECONDS = 120
-NET_FILES = ("fib_trie", "if_inet6")  # of a process, with the addresses of its network namespace
 TELL_ABSENT = 'for each; do [ -e "$each" ] || printf "%s\\n" "$each"; done'
 NOT_INSTALLED = 127  # status of a shell
 ID = re.compile("[0-9a-f]{64}")  # of a container, which names its control groups; of a volume without a name
@@ -110,11 +111,17 @@ def addresses_in(networks):
     return found
 
 
-def local_addresses(fib_trie, if_inet6):
-    """Those of a network namespace, from files of /proc/PID/net, without loopback and link-local ones."""
-    found = {ipaddress.ip_address(each) for each in re.findall(r"\|-- (\S+)\n\s+/32 host LOCAL", fib_trie)}
-    found |= {ipaddress.IPv6Address(int(each, 16)) for each in re.findall(r"(?m)^([0-9a-f]{32}) ", if_inet6)}
-    return {each for each in found if not each.is_loopback and not each.is_link_local}
+def brought_addresses(labels):
+    """Those that a receiving container's job brings, by network."""
+    try:
+        return {name: tuple(map(str, each)) for name, each in json.loads(labels.get(ADDRESSES, "{}")).items()}
+    except (ValueError, TypeError, AttributeError):
+        return {}  # somebody else's label
+
+
+def receiver_labels(container, with_address):
+    """Of a container that receives the job of this one; None stands for no label."""
+    return {SOURCE: container.id, ADDRESSES: json.dumps(container.networks) if with_address else None}
 
 
 def are_within(addresses, ranges):
@@ -126,18 +133,6 @@ def are_within(addresses, ranges):
         return (not first or address >= ipaddress.ip_address(first)) and (not last or address <= ipaddress.ip_address(last))
 
     return all(any(is_within(ipaddress.ip_interface(each).ip, *one) for one in ranges) for each in addresses)
-
-
-def moved_addresses(networks, own):
-    """By name, for those networks of whose addresses the engine does not know one: all that `own` has instead in the
-    same subnets."""
-    moved = {}
-    for name, known in networks.items():
-        known = [ipaddress.ip_interface(each) for each in known]
-        there = [[other for other in own if other in each.network] for each in known]
-        if all(len(each) == 1 for each in there) and {each.ip for each in known} != {each[0] for each in there}:
-            moved[name] = [str(each[0]) for each in there]
-    return moved
 
 
 class Engine:
@@ -192,20 +187,27 @@ class Engine:
         """Whether connect() may succeed, as far as the engine's description of the network tells."""
         return True
 
+    def disconnect(self, container, network):
+        """Takes a running container out of a network."""
+        raise NotImplementedError
+
     def connect(self, container, network, addresses):
-        """Gives a running container these addresses in a network, at most one of each family, instead of those that it has
-        by the engine's books."""
+        """Takes it into a network in which it is not, with these addresses, at most one of each family."""
         raise NotImplementedError
 
     def note_addresses(self, container):
-        """Tells the engine of addresses that came with the job of a running container."""
-        if not any(container.networks.values()):
-            return
-        texts = [self.host.run("cat", f"/proc/{container.init}/net/{name}", fine=(0, 1))[1] for name in NET_FILES]
-        for network, addresses in moved_addresses(container.networks, local_addresses(*texts)).items():
-            # An attempt that fails would leave the job without the interface.
-            if self.can_give(network, addresses):
-                self.connect(container, network, addresses)
+        """Tells the engine of addresses that came with the job of a running container. To be repeated if it fails: the
+        job may have no interface until then."""
+        for network, addresses in brought_addresses(container.labels).items():
+            known = container.networks.get(network)
+            if set(addresses) == set(known or ()):
+                continue
+            plain = [each.partition("/")[0] for each in addresses]
+            if known is not None:
+                if not self.can_give(network, plain):
+                    continue
+                self.disconnect(container, network)
+            self.connect(container, network, plain)
 
     def remove(self, container):
         """Ends and removes it, for good; it may be gone."""

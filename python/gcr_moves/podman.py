@@ -5,7 +5,6 @@ import json
 from gcr_moves.engines import (
     NOT_INSTALLED,
     RECEIVE,
-    SOURCE,
     Container,
     Engine,
     addresses_in,
@@ -13,6 +12,7 @@ from gcr_moves.engines import (
     are_within,
     mounted_folders,
     named_volumes,
+    receiver_labels,
     those_there,
 )
 
@@ -56,16 +56,14 @@ def receiving_command(container, key, with_address=False):
     words, verb = list(container.recipe), verb_of(container.recipe)
     if with_address:
         words = without_addresses(words)
-    own = [
-        ["--annotation", f"{RECEIVE}={key}"],
-        ["--label", f"{SOURCE}={container.id}"],
-        ["--name", container.name],
-    ]
+    labels = [("--label", f"{name}={value or ''}") for name, value in receiver_labels(container, with_address).items()]
+    own = [("--annotation", f"{RECEIVE}={key}"), *labels, ("--name", container.name)]
     rest = words[verb + 1 :]
     # A container that has received before has such words already, in this order.
     for option, value in own:
         if rest[:1] == [option] and rest[1].partition("=")[0] == value.partition("=")[0]:
             rest = rest[2:]
+    own = [pair for pair in own if not pair[1].endswith("=")]
     rest = rest[1:] if rest[:1] == ["--detach"] else rest
     detach = ["--detach"] if words[verb] == "run" else []
     return ["podman", *words[1 : verb + 1], *(word for pair in own for word in pair), *detach, *rest]
@@ -146,9 +144,11 @@ class Podman(Engine):
 
         return status == 0 and are_within(addresses, self.understood(answer, lambda said: list(ranges(said))))
 
+    def disconnect(self, container, network):
+        self.host.run("podman", "network", "disconnect", network, container.id)
+
     def connect(self, container, network, addresses):
         options = [word for each in addresses for word in ("--ip6" if ":" in each else "--ip", each)]
-        self.host.run("podman", "network", "disconnect", network, container.id)
         self.host.run("podman", "network", "connect", *options, network, container.id)
 
     def remove(self, container):

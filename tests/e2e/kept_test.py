@@ -9,7 +9,7 @@ import sys
 import unittest
 
 import engine_faults
-from engine_cases import DONE, FAILED, NAME, REFUSED, Case
+from engine_cases import DONE, FAILED, KILLED, NAME, REFUSED, Case
 from engine_hosts import podman
 from lan_hosts import LanHosts
 from ticker_hosts import HANGS_S, wait_for
@@ -21,6 +21,19 @@ MOVES = int(os.environ.get("GCR_MOVES", "2"))
 PORT = 5000
 PERIOD_MS = 500  # of each connection, in both directions
 SERVER = f"$0 & exec $1 serve {PORT}"
+# A shell whose engine fails to give addresses once; then gcr-container is killed before it is asked again. Arguments: a
+# file for counting, the shell.
+LOSSY = """#!/bin/sh
+case $4 in
+"podman network connect"*)
+  echo >>"$1"
+  case $(wc -l <"$1") in
+  1) exit 1 ;;
+  2) kill -KILL "$PPID" && exit 1 ;;
+  esac ;;
+esac
+exec "$2" "$3" "$4"
+"""
 WATCH = pathlib.Path(__file__).with_name("address_watch.py")
 
 
@@ -170,6 +183,25 @@ class Refusals(ServerCase):
 
     def is_in_container(self, pid):
         return os.path.samefile(f"/proc/{pid}/ns/net", f"/proc/{self.hosts.init('a', NAME)}/ns/net")
+
+
+class Engines(ServerCase):
+    def test_engine_is_told_of_the_address_in_the_end(self):
+        """The job is without its interface meanwhile."""
+        lossy, count = (self.hosts.folder / name for name in ("lossy", "count"))
+        lossy.write_text(LOSSY, encoding="ascii")
+        lossy.chmod(0o755)
+        self.start_server()
+        talking = clients(self, self.hosts, self.address, FEW)
+        ran, _ = self.hosts.move(NAME, "a", "b", "--tcp", "keep", shell=[str(lossy), str(count), *self.hosts.shell])
+        self.assertEqual((ran.returncode, count.read_text(encoding="ascii")), (KILLED, "\n\n"), ran.stderr)
+        ran, _ = self.hosts.move(NAME, "a", "b", "--tcp", "keep")
+        self.assertEqual(ran.returncode, DONE, ran.stdout + ran.stderr)
+        self.assert_only_at("b", "a")
+        self.assertEqual(self.known_address("b"), self.address)
+        self.wait_for_progress("b")
+        self.move("b", "a")
+        self.assert_kept(talking)
 
 
 class OtherNetworks(LanCase):

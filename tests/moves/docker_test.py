@@ -41,6 +41,12 @@ INSPECTED = {
         "bridge": {"IPAMConfig": None, "Aliases": None, "DriverOpts": None, "IPAddress": "172.17.0.2", "IPPrefixLen": 16},
     }},
 }  # fmt: skip
+
+
+def receiving_request(its, *options):
+    return docker.receiving_request(docker.container_of(its), *options)
+
+
 # The shell of a host. There a docker of VERSION answers on the socket that is its standard input.
 SERVER = """
 VERSION, GROUPS, CONTAINERS = {!r}, {!r}, {!r}
@@ -83,7 +89,7 @@ def inspected(part=None, **changes):
 
 class Requests(unittest.TestCase):
     def test_receiver_has_all_options_and_values_of_the_container(self):
-        request = docker.receiving_request(INSPECTED, KEY)
+        request = receiving_request(INSPECTED, KEY)
         self.assertEqual(request["HostConfig"], INSPECTED["HostConfig"])
         self.assertEqual(request["Env"], ["X=$(reboot)'\"", "GCR_RECEIVED=1", f"GCR_RECEIVE={KEY}"])
         self.assertEqual(request["Cmd"], ["sleep", "1 \n2"])
@@ -93,31 +99,35 @@ class Requests(unittest.TestCase):
     def test_receiver_that_moves_on_has_nothing_of_the_move_before(self):
         its = inspected("Config", Env=[f"GCR_RECEIVE={KEY[::-1]}", "A=b"], Labels={engines.SOURCE: ID[::-1], "a": "b"})
         its["HostConfig"]["Annotations"] = {engines.RECEIVE: KEY[::-1], "note": "1"}
-        request = docker.receiving_request(its, KEY)
+        request = receiving_request(its, KEY)
         self.assertEqual(request["Env"], ["A=b", f"GCR_RECEIVE={KEY}"])
         self.assertEqual(request["Labels"], {engines.SOURCE: ID, "a": "b"})
         self.assertEqual(request["HostConfig"]["Annotations"], {"note": "1"})
 
     def test_removed_entrypoint_stays_removed(self):
-        self.assertEqual(docker.receiving_request(INSPECTED, KEY)["Entrypoint"], [""])
+        self.assertEqual(receiving_request(INSPECTED, KEY)["Entrypoint"], [""])
         its = inspected("Config", Entrypoint=["/start", "-c"])
-        self.assertEqual(docker.receiving_request(its, KEY)["Entrypoint"], ["/start", "-c"])
+        self.assertEqual(receiving_request(its, KEY)["Entrypoint"], ["/start", "-c"])
 
     def test_host_name_is_kept_if_its_owner_chose_it(self):
-        self.assertEqual(docker.receiving_request(INSPECTED, KEY)["Hostname"], "")
-        self.assertEqual(docker.receiving_request(inspected("Config", Hostname="mine"), KEY)["Hostname"], "mine")
+        self.assertEqual(receiving_request(INSPECTED, KEY)["Hostname"], "")
+        self.assertEqual(receiving_request(inspected("Config", Hostname="mine"), KEY)["Hostname"], "mine")
 
     def test_networks_have_what_their_owner_chose(self):
         chosen = {"IPAMConfig": {"IPv4Address": "10.1.0.5"}, "Aliases": ["trainer"], "DriverOpts": None}
-        request = docker.receiving_request(INSPECTED, KEY)
+        request = receiving_request(INSPECTED, KEY)
         self.assertEqual(request["NetworkingConfig"], {"EndpointsConfig": {"lab": chosen}})
-        request = docker.receiving_request(INSPECTED, KEY, with_address=True)
+        request = receiving_request(INSPECTED, KEY, True)
         self.assertEqual(request["NetworkingConfig"]["EndpointsConfig"]["lab"], {**chosen, "IPAMConfig": None})
         self.assertEqual(docker.container_of(INSPECTED).networks, {"lab": ("10.1.0.5/16",), "bridge": ("172.17.0.2/16",)})
         self.assertEqual(docker.other_networks(INSPECTED), ["bridge"])
         its = inspected("HostConfig", NetworkMode="default")
-        self.assertNotIn("NetworkingConfig", docker.receiving_request(its, KEY))
+        self.assertNotIn("NetworkingConfig", receiving_request(its, KEY))
         self.assertEqual(docker.other_networks(its), ["lab"])
+
+    def test_default_network_gives_no_address_that_is_chosen(self):
+        for network in ("bridge", "host", "none"):
+            self.assertFalse(docker.Docker(None).can_give(network, ["172.17.0.5"]))
 
     def test_options_that_the_other_docker_drops_are_noticed(self):
         wanted = INSPECTED["HostConfig"]

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """How gcr-container asks podman, and what it makes of the answers."""
 
-import ipaddress
+import dataclasses
 import json
 import pathlib
 import sys
@@ -67,12 +67,6 @@ class Addresses(unittest.TestCase):
         its = {**INSPECTED, "NetworkSettings": {"Networks": networks}}
         self.assertEqual(podman.container_of(json.dumps([its])).networks, {"lan": ("10.0.0.5/24", "fd00::5/64"), "off": ()})
 
-    def test_engine_is_told_of_addresses_that_came_with_the_job(self):
-        networks = {"lan": ("10.0.0.100/24", "fd00::100/64"), "same": ("10.9.0.2/16",), "gone": ("10.7.0.1/24",),
-                    "two": ("10.8.0.1/24",), "off": ()}  # fmt: skip
-        own = {ipaddress.ip_address(each) for each in ("10.0.0.5", "fd00::5", "10.9.0.2", "10.8.0.2", "10.8.0.3")}
-        self.assertEqual(engines.moved_addresses(networks, own), {"lan": ["10.0.0.5", "fd00::5"]})
-
     def test_engine_gives_addresses_of_the_ranges_of_a_network(self):
         subnets = [{"subnet": "10.0.0.0/24", "lease_range": {"start_ip": "10.0.0.100", "end_ip": "10.0.0.140"}},
                    {"subnet": "10.0.0.0/24", "lease_range": {"start_ip": "10.0.0.5", "end_ip": "10.0.0.9"}},
@@ -83,24 +77,73 @@ class Addresses(unittest.TestCase):
             self.assertEqual(asked.can_give("lan", addresses), given, addresses)
         self.assertFalse(podman.Podman(FakeShell({"network inspect": (1, "")})).can_give("lan", ["10.0.0.5"]))
 
-    def test_addresses_of_a_network_namespace_are_found(self):
-        trie = """Local:
-  +-- 10.0.0.0/24 2 0 2
-     |-- 10.0.0.5
-        /32 host LOCAL
-     |-- 10.0.0.255
-        /32 link BROADCAST
-  |-- 127.0.0.1
-     /32 host LOCAL
-"""
-        inet6 = """fd000000000000000000000000000005 02 40 00 82     eth0
-fe80000000000000000000fffe000001 02 40 20 80     eth0
-00000000000000000000000000000001 01 80 10 80       lo
-"""
-        found = engines.local_addresses(trie, inet6)
-        self.assertEqual(found, {ipaddress.ip_address(each) for each in ("10.0.0.5", "fd00::5")})
-        here = [pathlib.Path("/proc/self/net", name).read_text(encoding="ascii") for name in engines.NET_FILES]
-        engines.local_addresses(*here)
+
+
+class LossyEngine(engines.Engine):
+    """Of a container that a job has brought addresses to. Its first attempts to give them fail."""
+
+    def __init__(self, container, failures):
+        super().__init__(None)
+        self.container, self.failures, self.asked = container, failures, []
+
+    def can_give(self, network, addresses):
+        return network != "foreign"
+
+    def disconnect(self, container, network):
+        self.asked.append("disconnect")
+        left = {name: each for name, each in self.container.networks.items() if name != network}
+        self.container = dataclasses.replace(self.container, networks=left)
+
+    def connect(self, container, network, addresses):
+        self.asked.append("connect")
+        if self.failures:
+            self.failures -= 1
+            raise engines.EngineError("no")
+        known = tuple(f"{each}/{64 if ':' in each else 24}" for each in addresses)
+        self.container = dataclasses.replace(self.container, networks={**self.container.networks, network: known})
+
+
+class BroughtAddresses(unittest.TestCase):
+    BROUGHT = {"lan": ("10.0.0.5/24", "fd00::5/64"), "same": ("10.9.0.2/16",), "foreign": ("10.7.0.5/24",)}
+    GIVEN = {"lan": ("10.0.0.100/24", "fd00::100/64"), "same": ("10.9.0.2/16",), "foreign": ("10.7.0.1/24",)}
+
+    def receiver(self, with_address=True):
+        source = dataclasses.replace(podman.container_of(json.dumps([INSPECTED])), networks=self.BROUGHT)
+        labels = engines.receiver_labels(source, with_address)
+        return dataclasses.replace(source, networks=self.GIVEN, labels={name: value for name, value in labels.items() if value})
+
+    def test_engine_is_told_of_them_once(self):
+        engine = LossyEngine(self.receiver(), failures=0)
+        for _ in range(2):
+            engine.note_addresses(engine.container)
+        self.assertEqual(engine.asked, ["disconnect", "connect"])
+        self.assertEqual(engine.container.networks, {**self.GIVEN, "lan": self.BROUGHT["lan"]})
+
+    def test_engine_is_asked_until_the_job_has_its_interface_again(self):
+        engine = LossyEngine(self.receiver(), failures=2)
+        for _ in range(2):
+            with self.assertRaises(engines.EngineError):
+                engine.note_addresses(engine.container)
+        self.assertNotIn("lan", engine.container.networks)
+        engine.note_addresses(engine.container)
+        self.assertEqual(engine.asked, ["disconnect"] + 3 * ["connect"])
+        self.assertEqual(engine.container.networks["lan"], self.BROUGHT["lan"])
+
+    def test_addresses_that_did_not_come_with_a_job_stay(self):
+        for labels in (self.receiver(with_address=False).labels, {engines.ADDRESSES: "[1"}, {engines.ADDRESSES: "[1]"},
+                       {engines.ADDRESSES: '{"lan": 1}'}):  # fmt: skip
+            engine = LossyEngine(dataclasses.replace(self.receiver(), labels=labels), failures=0)
+            engine.note_addresses(engine.container)
+            self.assertEqual(engine.asked, [])
+
+    def test_label_is_that_of_the_last_move(self):
+        made = podman.container_of(json.dumps([INSPECTED]))
+        for with_address in (True, False, True):
+            source = dataclasses.replace(made, networks=self.BROUGHT)
+            command = podman.receiving_command(source, "k", with_address)
+            made = dataclasses.replace(made, recipe=tuple(command))
+            labels = [word.partition("=")[0] for word in command if word.startswith("gcr-migrate.") and "k" != word[-1]]
+            self.assertEqual(labels, [engines.SOURCE] + with_address * [engines.ADDRESSES])
 
 
 class Volumes(unittest.TestCase):
