@@ -17,6 +17,21 @@ SOURCE = "gcr-migrate.source"  # label: the container that its job comes from
 ADDRESSES = "gcr-migrate.addresses"  # label: those that its job brings, as JSON of Container.networks
 
 QUESTION_SECONDS = 120
+# While an engine takes a job's interface away and gives it another one, this interface has the job's addresses ("$@"). What
+# is sent through it is lost, and sent again, instead of an error that ends programs. Its other end is in the same
+# namespace, and drops what comes: nothing there has its hardware address.
+HOLD = "gcr-hold"
+HOLD_ADDRESSES = f"""
+set -e
+ip link show {HOLD} >/dev/null 2>&1 || ip link add {HOLD} arp off type veth peer name {HOLD}-end
+ip link set {HOLD}-end up
+ip link set {HOLD} up
+for each; do
+  case $each in *:*) family=-6 ;; *) family=-4 ;; esac
+  ip address replace "$each" dev {HOLD} noprefixroute
+  ip $family route replace default dev {HOLD} metric 4294967295
+done
+"""
 TELL_ABSENT = 'for each; do [ -e "$each" ] || printf "%s\\n" "$each"; done'
 NOT_INSTALLED = 127  # status of a shell
 ID = re.compile("[0-9a-f]{64}")  # of a container, which names its control groups; of a volume without a name
@@ -116,7 +131,7 @@ def brought_addresses(labels):
     try:
         return {name: tuple(map(str, each)) for name, each in json.loads(labels.get(ADDRESSES, "{}")).items()}
     except (ValueError, TypeError, AttributeError):
-        return {}  # somebody else's label
+        return {}  # another program's label
 
 
 def receiver_labels(container, with_address):
@@ -198,16 +213,24 @@ class Engine:
     def note_addresses(self, container):
         """Tells the engine of addresses that came with the job of a running container. To be repeated if it fails: the
         job may have no interface until then."""
-        for network, addresses in brought_addresses(container.labels).items():
+        brought = brought_addresses(container.labels)
+        for network, addresses in brought.items():
             known = container.networks.get(network)
             if set(addresses) == set(known or ()):
                 continue
             plain = [each.partition("/")[0] for each in addresses]
+            if known is not None and not self.can_give(network, plain):
+                continue
+            self._in_network_of(container, "sh", "-c", HOLD_ADDRESSES, "sh", *addresses)
             if known is not None:
-                if not self.can_give(network, plain):
-                    continue
                 self.disconnect(container, network)
             self.connect(container, network, plain)
+        if brought:
+            self._in_network_of(container, "ip", "link", "delete", HOLD)
+
+    def _in_network_of(self, container, *words):
+        """Runs a command, of the host, which may fail."""
+        self.host.run("nsenter", f"--net=/proc/{container.init}/ns/net", *words, fine=range(256))
 
     def remove(self, container):
         """Ends and removes it, for good; it may be gone."""

@@ -1,5 +1,6 @@
 """Programs that know nothing of a migration keep their connections (--tcp keep)."""
 
+import json
 import re
 import shutil
 import signal
@@ -17,6 +18,7 @@ MOVES = 3
 PYTHON = "/usr/bin/python3"  # Debian's, which has Debian's PyTorch
 REDIS = shutil.which("redis-check-rdb")  # the server under its other name
 REPORTS = 5  # of a stream, after each move
+SYN_SENT, ESTABLISHED = 2, 1  # the kernel's numbers
 STEPS = 50  # of a training, before and after each move
 STEPS_AT_MOST = 100_000
 # Debian 12's torchrun fails with its own default, 0.
@@ -25,7 +27,7 @@ TORCHRUN = "/usr/bin/torchrun"
 
 
 class Case(kept_test.LanCase):
-    """In the container, beside a ticker: a program of this machine."""
+    """In the container, next to a ticker: a program of this machine."""
 
     def start(self, *options, words=()):
         """These words after a ticker's start."""
@@ -45,6 +47,29 @@ class Case(kept_test.LanCase):
     def assert_runs(self, *programs):
         for each in programs:
             self.assertIsNone(each.poll(), each.args)
+
+
+class Sockets(Case):
+    def seen(self, host):
+        """What the job has said there last."""
+        lines = [line for line in self.hosts.lines(host, NAME) if line.startswith("{")]
+        return json.loads(lines[-1]) if lines else None
+
+    def test_of_all_kinds(self):
+        program = APPS / "sockets_of_all_kinds.py"
+        peer = self.begin(PYTHON, program, "peer")
+        self.assertEqual(peer.stdout.readline(), "ready\n")
+        self.start(words=[PYTHON, program, "job", self.hosts.address("c")])
+        before = wait_for("it talks", lambda: self.seen("a"))
+        self.assertEqual(before["asking"], SYN_SENT)
+        for _ in self.move_to_and_fro():
+            pass
+        after = wait_for("datagrams arrive again", lambda: (now := self.seen("b"))["udp"] > before["udp"] + STEPS and now)
+        self.assertGreater(after["tcp"], before["tcp"] + STEPS)
+        changing = ("udp", "tcp")
+        self.assertEqual(*({name: value for name, value in each.items() if name not in changing} for each in (before, after)))
+        peer.send_signal(signal.SIGUSR1)
+        wait_for("the connection is made", lambda: self.seen("b")["asking"] == ESTABLISHED)
 
 
 class Servers(Case):
