@@ -56,9 +56,13 @@ def keeps_addresses(options):
     return ("--tcp", "keep") in itertools.pairwise(words)
 
 
-def left_behind(container):
-    """What does not move with it, and is no reason to refuse it."""
-    return [f"the content of volume {name} is not moved" for name in container.volumes]
+def left_behind(container, with_address):
+    """What does not move with it, and is no reason to refuse it. `with_address`: it keeps its connections."""
+    ports = container.ports if with_address else ()
+    return [
+        *(f"the content of volume {name} is not moved" for name in container.volumes),
+        *(f"connections through the published port {port} are not kept, as they end at the host" for port in ports),
+    ]
 
 
 class Move:
@@ -99,7 +103,7 @@ class Move:
         findings = [in_the_way("source", each) for each in obstacles]
         keeps = keeps_addresses(options)
         findings += [in_the_way("destination", each) for each in self._obstacles_there(container, receiver, keeps)]
-        findings += [{**in_the_way("source", each), "severity": "warning"} for each in left_behind(container)]
+        findings += [{**in_the_way("source", each), "severity": "warning"} for each in left_behind(container, keeps)]
         if job is not None:
             source, destination = self._source.host.agent, self._destination.host.agent
             findings += self._cli.findings(source, destination, job["pid"], ["--container", "new", *options])
@@ -203,7 +207,7 @@ class Move:
         """A container at the destination that waits for the job."""
         for obstacle in self._obstacles_there(container, None, with_address):
             raise Refused(obstacle)
-        for each in left_behind(container):
+        for each in left_behind(container, with_address):
             self._say(each)
         receiver = self._destination.start_receiver(container, key, with_address)
         try:

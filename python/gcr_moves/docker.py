@@ -23,6 +23,7 @@ from gcr_moves.engines import (
     are_within,
     mounted_folders,
     named_volumes,
+    published_ports,
     receiver_labels,
     those_there,
 )
@@ -148,6 +149,7 @@ def container_of(its):
         labels=its["Config"].get("Labels") or {},
         recipe=its,
         networks=addresses_in(networks_of(its)),
+        ports=published_ports(its["HostConfig"].get("PortBindings")),
         volumes=named_volumes(its.get("Mounts")),
         folders=mounted_folders(its.get("Mounts")),
     )

@@ -87,6 +87,7 @@ class Container:
     labels: dict
     recipe: object  # what its engine makes another one from
     networks: dict = dataclasses.field(default_factory=dict)  # its addresses in each, such as "10.0.0.2/24"
+    ports: tuple = ()  # of its host, through which its host reaches it: "8080", "127.0.0.1:8080"
     volumes: tuple = ()  # names of its volumes, whose content stays at its host
     folders: tuple = ()  # files and folders of its host that it has too
 
@@ -115,6 +116,12 @@ def named_volumes(mounts):
 def mounted_folders(mounts):
     """Of the host, by the answer of an engine's `inspect`."""
     return tuple(dict.fromkeys(each["Source"] for each in mounts or () if each.get("Type") == "bind"))
+
+
+def published_ports(bindings):
+    """By the PortBindings in the answer of an engine's `inspect`."""
+    all_of = [each for one in (bindings or {}).values() for each in one or ()]
+    return tuple(":".join(filter(None, (each.get("HostIp"), each.get("HostPort")))) for each in all_of)
 
 
 def addresses_in(networks):

@@ -12,6 +12,7 @@ from gcr_moves.engines import (
     are_within,
     mounted_folders,
     named_volumes,
+    published_ports,
     receiver_labels,
     those_there,
 )
@@ -89,6 +90,7 @@ def container_of(answer):
         labels=its["Config"].get("Labels") or {},
         recipe=command,
         networks=addresses_in(its["NetworkSettings"].get("Networks")),
+        ports=published_ports((its.get("HostConfig") or {}).get("PortBindings")),
         volumes=named_volumes(its.get("Mounts")),
         folders=mounted_folders(its.get("Mounts")),
     )  # fmt: skip

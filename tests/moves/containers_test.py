@@ -154,6 +154,13 @@ class Moves(Fixture):
         self.assertEqual(self.move().run("train").status, cli.DONE)
         self.assertIn("the content of volume models is not moved", self.said)
 
+    def test_connections_through_published_ports_are_said_to_end(self):
+        self.engines.containers["src"][:] = [dataclasses.replace(self.container, ports=("127.0.0.1:8080",))]
+        said = "connections through the published port 127.0.0.1:8080 are not kept, as they end at the host"
+        for options, is_said in (((), False), (("--tcp", "keep"), True)):
+            findings = self.move().preflight("train", options)
+            self.assertEqual([each["severity"] for each in findings if each["found"] == said], is_said * ["warning"])
+
     def test_host_without_a_volume_or_a_mounted_folder_is_refused(self):
         for fields, reason in (
             ({"volumes": ("models",)}, "one has no volume models"),

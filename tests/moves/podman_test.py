@@ -67,6 +67,11 @@ class Addresses(unittest.TestCase):
         its = {**INSPECTED, "NetworkSettings": {"Networks": networks}}
         self.assertEqual(podman.container_of(json.dumps([its])).networks, {"lan": ("10.0.0.5/24", "fd00::5/64"), "off": ()})
 
+    def test_published_ports_are_those_of_the_host(self):
+        bindings = {"80/tcp": [{"HostIp": "", "HostPort": "8080"}, {"HostIp": "::1", "HostPort": "8081"}], "81/udp": None}
+        its = {**INSPECTED, "HostConfig": {"PortBindings": bindings}}
+        self.assertEqual(podman.container_of(json.dumps([its])).ports, ("8080", "::1:8081"))
+
     def test_engine_gives_addresses_of_the_ranges_of_a_network(self):
         subnets = [{"subnet": "10.0.0.0/24", "lease_range": {"start_ip": "10.0.0.100", "end_ip": "10.0.0.140"}},
                    {"subnet": "10.0.0.0/24", "lease_range": {"start_ip": "10.0.0.5", "end_ip": "10.0.0.9"}},
