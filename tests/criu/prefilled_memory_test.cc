@@ -216,8 +216,8 @@ class Prefilled : public testing::Test {
   std::map<std::pair<std::uint32_t, std::uint64_t>, std::string> sent_;
 };
 
-/// The heaps of both processes have 128 MiB, minus what they release.
-constexpr std::uint64_t kMuch = 32 * kMiB;
+/// The heaps of both processes have 64 MiB, minus what they release.
+constexpr std::uint64_t kMuch = 8 * kMiB;
 
 TEST_F(Prefilled, PrefilledHeapHasItsFinalContent) {
   for (const char* const mode : {"heap", "huge-heap"}) {
@@ -262,8 +262,8 @@ std::uint64_t bytes_by_criu(const fs::path& images) {
   return bytes;
 }
 
-/// Both processes share 32 MiB, and have the same amount each that no other process has.
-constexpr std::uint64_t kShared = 3 * 32 * kMiB;
+/// Both processes share 8 MiB, and have the same amount each that no other process has.
+constexpr std::uint64_t kShared = 3 * 8 * kMiB;
 
 TEST_F(Prefilled, PrefilledSharedMemoryHasItsFinalContent) {
   start("shared");
