@@ -251,7 +251,10 @@ class Docker(Engine):
     @staticmethod
     def _exchange(connection, method, path, body=None):
         headers = {"Content-Type": "application/json"} if body is not None else {}
-        connection.request(method, path, None if body is None else json.dumps(body).encode(), headers)
+        try:
+            connection.request(method, path, None if body is None else json.dumps(body).encode(), headers)
+        except BrokenPipeError:
+            pass  # the command has ended, and may have said why
         response = connection.getresponse()
         return response, response.read()
 

@@ -3,9 +3,11 @@
 
 import copy
 import pathlib
+import select
 import signal
 import sys
 import unittest
+from unittest import mock
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "python"))
@@ -160,6 +162,17 @@ class Refusals(unittest.TestCase):
                 self.assertIn(words, obstacle)
 
 
+CONNECT = docker.Connection.connect
+
+
+def connect_until_it_ends(connection):
+    """The command has ended before it is asked."""
+    CONNECT(connection)
+    ended = select.poll()
+    ended.register(connection.sock, 0)
+    ended.poll()
+
+
 class Questions(unittest.TestCase):
     """Of a docker whose shell runs another program."""
 
@@ -190,6 +203,9 @@ class Questions(unittest.TestCase):
         unreachable = self.docker("sh", "-c", "echo cannot connect >&2; exit 1")
         self.assert_fails("cannot connect", lambda: unreachable.find("a"))
         self.assert_fails("welcome", lambda: self.docker("echo", "welcome").find("a"))
+        with mock.patch.object(docker.Connection, "connect", connect_until_it_ends):
+            self.assert_fails("welcome", lambda: self.docker("echo", "welcome").find("a"))
+            self.assert_fails("cannot connect", lambda: unreachable.find("a"))
         self.assert_fails("No such file", lambda: self.docker("/nonexistent").find("a"))
 
     def test_container_is_found_by_its_first_process(self):
