@@ -272,10 +272,10 @@ void occupy_address_of_parents(std::size_t bytes) {
   std::abort();
 }
 
-/// 32 MiB, more or less. Every page has a mark, or is zeros.
+/// 64 MiB, more or less. Every page has a mark, or is zeros.
 class Heap {
   static constexpr std::size_t kPage = 4096;
-  static constexpr std::size_t kPages = 8192;
+  static constexpr std::size_t kPages = 16'384;
   static constexpr std::size_t kMore = 512;
 
  public:

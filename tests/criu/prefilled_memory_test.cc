@@ -216,8 +216,8 @@ class Prefilled : public testing::Test {
   std::map<std::pair<std::uint32_t, std::uint64_t>, std::string> sent_;
 };
 
-/// The heaps of both processes have 64 MiB, minus what they release.
-constexpr std::uint64_t kMuch = 8 * kMiB;
+/// The heaps of both processes have 128 MiB, minus what they release.
+constexpr std::uint64_t kMuch = 32 * kMiB;
 
 TEST_F(Prefilled, PrefilledHeapHasItsFinalContent) {
   for (const char* const mode : {"heap", "huge-heap"}) {
