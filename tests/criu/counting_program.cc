@@ -366,10 +366,10 @@ class Heap {
   std::abort();
 }
 
-/// 8 MiB of shared memory. One process writes every second page, from `first` on.
+/// 32 MiB of shared memory. One process writes every second page, from `first` on.
 class Shared {
   static constexpr std::size_t kPage = 4096;
-  static constexpr std::size_t kPages = 2048;
+  static constexpr std::size_t kPages = 8192;
   static constexpr std::size_t kTaken = kPages * kPage;
 
  public:

@@ -262,8 +262,8 @@ std::uint64_t bytes_by_criu(const fs::path& images) {
   return bytes;
 }
 
-/// Both processes share 8 MiB, and have the same amount each that no other process has.
-constexpr std::uint64_t kShared = 3 * 8 * kMiB;
+/// Both processes share 32 MiB, and have the same amount each that no other process has.
+constexpr std::uint64_t kShared = 3 * 32 * kMiB;
 
 TEST_F(Prefilled, PrefilledSharedMemoryHasItsFinalContent) {
   start("shared");
