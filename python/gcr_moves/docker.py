@@ -11,6 +11,7 @@ import urllib.parse
 
 from gcr_moves import cli as program
 from gcr_moves.engines import (
+    LABELS,
     NOT_INSTALLED,
     QUESTION_SECONDS,
     RECEIVE,
@@ -91,8 +92,8 @@ def receiving_request(container, key, with_address=False):
     request = dict(config)
     request["Env"] = [each for each in config.get("Env") or () if each.partition("=")[0] != RECEIVE_VARIABLE]
     request["Env"].append(f"{RECEIVE_VARIABLE}={key}")
-    labels = {**(config.get("Labels") or {}), **receiver_labels(container, with_address)}
-    request["Labels"] = {name: value for name, value in labels.items() if value is not None}
+    labels = {name: value for name, value in container.labels.items() if name not in LABELS}
+    request["Labels"] = labels | receiver_labels(container, with_address)
     # With none, docker would take the image's, which `--entrypoint ""` has removed; this is how that is said.
     request["Entrypoint"] = config.get("Entrypoint") or [""]
     mode = options["NetworkMode"]

@@ -15,6 +15,7 @@ from gcr_moves import cli as program
 RECEIVE = "gcr-migrate.receive"  # annotation: the key of the migration that the container receives
 SOURCE = "gcr-migrate.source"  # label: the container that its job comes from
 ADDRESSES = "gcr-migrate.addresses"  # label: those that its job brings, as JSON of Container.networks
+LABELS = (SOURCE, ADDRESSES)  # of receiving containers alone
 
 QUESTION_SECONDS = 120
 # While an engine takes a job's interface away and gives it another one, this interface has the job's addresses ("$@"). What
@@ -142,8 +143,8 @@ def brought_addresses(labels):
 
 
 def receiver_labels(container, with_address):
-    """Of a container that receives the job of this one; None stands for no label."""
-    return {SOURCE: container.id, ADDRESSES: json.dumps(container.networks) if with_address else None}
+    """Those of LABELS that a container has which receives the job of this one."""
+    return {SOURCE: container.id} | ({ADDRESSES: json.dumps(container.networks)} if with_address else {})
 
 
 def are_within(addresses, ranges):

@@ -3,6 +3,7 @@
 import json
 
 from gcr_moves.engines import (
+    LABELS,
     NOT_INSTALLED,
     RECEIVE,
     Container,
@@ -57,14 +58,17 @@ def receiving_command(container, key, with_address=False):
     words, verb = list(container.recipe), verb_of(container.recipe)
     if with_address:
         words = without_addresses(words)
-    labels = [("--label", f"{name}={value or ''}") for name, value in receiver_labels(container, with_address).items()]
-    own = [("--annotation", f"{RECEIVE}={key}"), *labels, ("--name", container.name)]
+    labels = receiver_labels(container, with_address)
+    own = [
+        ("--annotation", f"{RECEIVE}={key}"),
+        *(("--label", f"{name}={value}") for name, value in labels.items()),
+        ("--name", container.name),
+    ]
     rest = words[verb + 1 :]
     # A container that has received before has such words already, in this order.
-    for option, value in own:
-        if rest[:1] == [option] and rest[1].partition("=")[0] == value.partition("=")[0]:
+    for option, name in (("--annotation", RECEIVE), *(("--label", each) for each in LABELS), ("--name", container.name)):
+        if rest[:1] == [option] and rest[1].partition("=")[0] == name:
             rest = rest[2:]
-    own = [pair for pair in own if not pair[1].endswith("=")]
     rest = rest[1:] if rest[:1] == ["--detach"] else rest
     detach = ["--detach"] if words[verb] == "run" else []
     return ["podman", *words[1 : verb + 1], *(word for pair in own for word in pair), *detach, *rest]

@@ -99,7 +99,7 @@ class Requests(unittest.TestCase):
         self.assertEqual(request["Labels"], {engines.SOURCE: ID})
 
     def test_receiver_that_moves_on_has_nothing_of_the_move_before(self):
-        its = inspected("Config", Env=[f"GCR_RECEIVE={KEY[::-1]}", "A=b"], Labels={engines.SOURCE: ID[::-1], "a": "b"})
+        its = inspected("Config", Env=[f"GCR_RECEIVE={KEY[::-1]}", "A=b"], Labels={engines.SOURCE: ID[::-1], engines.ADDRESSES: "{}", "a": "b"})
         its["HostConfig"]["Annotations"] = {engines.RECEIVE: KEY[::-1], "note": "1"}
         request = receiving_request(its, KEY)
         self.assertEqual(request["Env"], ["A=b", f"GCR_RECEIVE={KEY}"])

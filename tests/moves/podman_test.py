@@ -83,7 +83,6 @@ class Addresses(unittest.TestCase):
         self.assertFalse(podman.Podman(FakeShell({"network inspect": (1, "")})).can_give("lan", ["10.0.0.5"]))
 
 
-
 class LossyEngine(engines.Engine):
     """Of a container that a job has brought addresses to. Its first attempts to give them fail."""
 
@@ -120,8 +119,7 @@ class BroughtAddresses(unittest.TestCase):
 
     def receiver(self, with_address=True):
         source = dataclasses.replace(podman.container_of(json.dumps([INSPECTED])), networks=self.BROUGHT)
-        labels = engines.receiver_labels(source, with_address)
-        return dataclasses.replace(source, networks=self.GIVEN, labels={name: value for name, value in labels.items() if value})
+        return dataclasses.replace(source, networks=self.GIVEN, labels=engines.receiver_labels(source, with_address))
 
     def test_engine_is_told_of_them_once(self):
         engine = LossyEngine(self.receiver(), failures=0)
