@@ -3,7 +3,7 @@
 
 Blocks that are marked `<!-- run: … -->` are run by machines.documents. Everything else, in code spans and other blocks,
 has a line in commands.txt: as in the document, two spaces, the tests. These have every word of the command in their own
-strings or in those of their helpers. Usage: commands_test.py SOURCE
+strings or in those of their helpers. Usage: commands_test.py SOURCE BUILD
 """
 import functools
 import re
@@ -11,6 +11,7 @@ import sys
 import unittest
 from pathlib import Path
 
+BUILD = Path(sys.argv.pop())
 SOURCE = Path(sys.argv.pop())
 DOCUMENTS = ("install.md", "usage.md")
 OURS = {"gcr-migrate", "gcr-container", "gcr-make-certs", "gcr-drain", "gcr-rebalance", "gcr-slurm", "migrate-agent"}
@@ -92,17 +93,21 @@ def of_gtest(test):
                 yield strings(match[0], GTEST.sub("", text), *helpers(path))
 
 
+@functools.cache
+def added_tests():
+    """The words of the command of each add_test(), by name, as CMake has written them."""
+    lines = (re.findall(r"^add_test\(\[=\[(.+?)\]=\] (.*)\)$", path.read_text(encoding="utf-8"), re.M)
+             for path in BUILD.glob("tests/**/CTestTestfile.cmake"))  # fmt: skip
+    return {name: re.findall(r'"([^"]*)"', command) for found in lines for name, command in found}
+
+
 def of_added_test(test):
-    """What add_test() of that name runs: the command and its scripts; of tests and their helpers the strings."""
-    for path, text in sources().items():
-        for name, command in re.findall(r"add_test\(NAME (\S+)\s+COMMAND ([^()]*)", text):
-            if re.fullmatch(re.sub(r"\\\$\\\{\w+\\\}", r"\\w+", re.escape(name)), test):
-                command = command.replace("${PROJECT_SOURCE_DIR}", str(SOURCE))
-                command = command.replace("${CMAKE_CURRENT_SOURCE_DIR}", str(path.parent))
-                command = re.sub(r"\$\{\w+\}", test.rsplit(".", 1)[-1], command)
-                yield command
-                for script in filter(Path.is_file, map(Path, command.split())):
-                    yield strings(read(script), *helpers(script)) if script in sources() else read(script)
+    """What it runs: the command and its scripts; of tests and their helpers the strings."""
+    command = added_tests().get(test, [])
+    yield from command
+    for script in filter(Path.is_file, map(Path, command)):
+        if script.is_relative_to(SOURCE) and not script.is_relative_to(BUILD):
+            yield strings(read(script), *helpers(script)) if script in sources() else read(script)
 
 
 @functools.cache
