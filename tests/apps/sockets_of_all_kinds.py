@@ -56,8 +56,10 @@ def job(address):
     tcp = socket.create_connection((address, ECHO))
     tcp.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     options = {"keep_idle": (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE), "tos": (socket.IPPROTO_IP, socket.IP_TOS)}
+    options["user_timeout"] = (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT)
     for option in options.values():
         tcp.setsockopt(*option, VALUE)
+    tcp.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"reno")
     asking = socket.socket()
     asking.setblocking(False)
     asking.connect_ex((address, FULL))
@@ -75,6 +77,7 @@ def job(address):
             sys.exit("the echo is wrong")
         seen["tcp"] += 1
         seen |= {name: tcp.getsockopt(*option) for name, option in options.items()}
+        seen["congestion"] = tcp.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16).rstrip(b"\0").decode()
         seen["asking"] = asking.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0]
         print(json.dumps(seen), flush=True)
         time.sleep(PERIOD_S)

@@ -18,6 +18,7 @@
 #include <thread>
 
 #include "migrate-agent/criu/runs/criu.h"
+#include "migrate-agent/criu/sockets/socket_options.h"
 #include "migrate-agent/criu/threads/apart.h"
 #include "migrate-agent/criu/threads/landlock.h"
 #include "migrate-agent/criu/threads/settings.h"
@@ -34,6 +35,7 @@ using testing::HasSubstr;
 
 constexpr int kTell = 40;     // of states.c
 constexpr int kConfine = 41;  // of states.c
+constexpr char kSockets[] = " sockets=reno,1048576,54321,65536,1,1,32,1,1,1 ";
 
 /// No group: they are stopped only by SIGSTOP.
 const Standstill kStopped;
@@ -80,6 +82,8 @@ class SettingsTest : public testing::Test {
     ASSERT_TRUE(dumped) << dumped.error().message();
     const auto observed = read_settings({process.pid()}, kStopped);
     ASSERT_TRUE(observed) << observed.error().message();
+    const auto options = read_socket_options({process.pid()});
+    ASSERT_TRUE(options) << options.error().message();
     ASSERT_TRUE(kill_stopped(process));
     if (program_) program_->reap();
     program_.reset();
@@ -90,6 +94,9 @@ class SettingsTest : public testing::Test {
     const auto refused = apply_settings({{tree_->pid(), observed->front().settings}}, kStopped);
     ASSERT_TRUE(refused) << refused.error().message();
     EXPECT_THAT(*refused, testing::IsEmpty());
+    const auto without = apply_socket_options({{tree_->pid(), options->front()}});
+    ASSERT_TRUE(without) << without.error().message();
+    EXPECT_THAT(*without, testing::IsEmpty());
     EXPECT_EQ(state_of(tree_->pid()), 'T');
     ASSERT_TRUE(resume_stopped(tree_->root()));
   }
@@ -111,7 +118,8 @@ TEST_F(SettingsTest, SurviveARoundTrip) {
   start("all");
   const std::string first = ask(program_->pid(), 0);
   const std::string second = ask(program_->pid(), 1);
-  EXPECT_THAT(first, HasSubstr("first memory-deny-write-execute=1 memory-merge=1 lock-future=1"));
+  EXPECT_THAT(first, HasSubstr(" memory-deny-write-execute=1 memory-merge=1 lock-future=1"));
+  EXPECT_THAT(first, HasSubstr(kSockets));
   EXPECT_THAT(second, HasSubstr("numa-mode=3 "));
   for (int i = 0; i < 2; ++i) {
     ASSERT_NO_FATAL_FAILURE(move());

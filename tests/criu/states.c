@@ -17,6 +17,8 @@
 #include <linux/membarrier.h>
 #include <linux/mempolicy.h>
 #include <linux/seccomp.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
@@ -28,6 +30,7 @@
 #include <sys/personality.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -54,6 +57,23 @@ static _Thread_local const char* self = "";
 static char* sealed;
 static char* bound;
 static volatile long right_products, wrong_products;
+
+enum { kConnections, kDatagrams, kLocal, kSockets };
+static int sockets[kSockets] = {-1, -1, -1};
+static const struct {
+  int socket, level, name, value;
+} kSocketOptions[] = {
+    {kConnections, SOL_SOCKET, SO_MAX_PACING_RATE, 1 << 20},
+    {kConnections, IPPROTO_TCP, TCP_USER_TIMEOUT, 54321},
+    {kConnections, IPPROTO_TCP, TCP_NOTSENT_LOWAT, 1 << 16},
+    {kConnections, IPPROTO_TCP, TCP_NODELAY, 1},
+    {kConnections, IPPROTO_IP, IP_RECVTTL, 1},
+    {kDatagrams, IPPROTO_IPV6, IPV6_TCLASS, 0x20},
+    {kDatagrams, IPPROTO_IPV6, IPV6_RECVERR, 1},
+    {kDatagrams, SOL_SOCKET, SO_TIMESTAMPNS, 1},
+    {kLocal, SOL_SOCKET, SO_TIMESTAMP, 1},
+};
+static const char kCongestion[] = "reno";
 
 static void check(long result, const char* what) {
   if (result >= 0) return;
@@ -85,10 +105,27 @@ static int umask_now(void) {
   return (int)mask;
 }
 
+/// -1 of an option without a socket.
+static int tell_sockets(char* line, size_t room) {
+  char congestion[16] = "";
+  socklen_t length = sizeof(congestion);
+  getsockopt(sockets[kConnections], IPPROTO_TCP, TCP_CONGESTION, congestion, &length);
+  int used = snprintf(line, room, " sockets=%s", congestion);
+  for (size_t i = 0; i < sizeof(kSocketOptions) / sizeof(kSocketOptions[0]); ++i) {
+    int value = -1;
+    length = sizeof(value);
+    getsockopt(sockets[kSocketOptions[i].socket], kSocketOptions[i].level, kSocketOptions[i].name,
+               &value, &length);
+    used += snprintf(line + used, room - (size_t)used, ",%d", value);
+  }
+  return used;
+}
+
 static void tell(int signal) {
   const int error = errno;
   char line[2048];
   int used = snprintf(line, sizeof(line), "%s", self);
+  used += tell_sockets(line + used, sizeof(line) - (size_t)used);
 #define SAY(name, value) \
   used += snprintf(line + used, sizeof(line) - (size_t)used, " " name "=%ld", (long)(value))
   int number = -1;
@@ -217,7 +254,23 @@ static void* second_thread(void* ready) {
   return NULL;
 }
 
+static void set_up_sockets(void) {
+  sockets[kConnections] = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockets[kDatagrams] = socket(AF_INET6, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+  sockets[kLocal] = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+  check(setsockopt(sockets[kConnections], IPPROTO_TCP, TCP_CONGESTION, kCongestion,
+                   sizeof(kCongestion) - 1),
+        "the control of congestion");
+  for (size_t i = 0; i < sizeof(kSocketOptions) / sizeof(kSocketOptions[0]); ++i) {
+    const int* const value = &kSocketOptions[i].value;
+    check(setsockopt(sockets[kSocketOptions[i].socket], kSocketOptions[i].level,
+                     kSocketOptions[i].name, value, sizeof(*value)),
+          "an option of a socket");
+  }
+}
+
 static void set_of_process(void) {
+  set_up_sockets();
   (void)syscall(SYS_arch_prctl, kRequestPermission, kTileData);  // not every processor has it
   check(prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0), "huge pages");
   check(prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0), "the reaping of orphans");

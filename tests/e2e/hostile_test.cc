@@ -191,9 +191,10 @@ TEST_F(SandboxTest, ProcessSettingsSurviveARoundTrip) {
   ASSERT_NO_FATAL_FAILURE(start_in("all"));
   const std::string first = ask_states(counter_->pid(), 0);
   const std::string second = ask_states(counter_->pid(), 1);
-  EXPECT_THAT(first, HasSubstr("first memory-deny-write-execute=1 memory-merge=1 lock-future=1"));
+  EXPECT_THAT(first, HasSubstr("first sockets=reno,"));
+  EXPECT_THAT(first, HasSubstr(" memory-deny-write-execute=1 memory-merge=1 lock-future=1"));
   EXPECT_THAT(first, HasSubstr("foreign-key=0"));
-  EXPECT_THAT(second, HasSubstr("second memory-deny-write-execute=1"));
+  EXPECT_THAT(second, HasSubstr(" memory-deny-write-execute=1"));
   const std::string kKeyring = "keyring";
   int expected = kCounterFirst;
   pid_t pid = counter_->pid();

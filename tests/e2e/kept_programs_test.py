@@ -61,7 +61,7 @@ class Sockets(Case):
         self.assertEqual(peer.stdout.readline(), "ready\n")
         self.start(words=[PYTHON, program, "job", self.hosts.address("c")])
         before = wait_for("it talks", lambda: self.seen("a"))
-        self.assertEqual(before["asking"], SYN_SENT)
+        self.assertEqual((before["asking"], before["congestion"]), (SYN_SENT, "reno"))
         for _ in self.move_to_and_fro():
             pass
         after = wait_for("datagrams arrive again", lambda: (now := self.seen("b"))["udp"] > before["udp"] + STEPS and now)

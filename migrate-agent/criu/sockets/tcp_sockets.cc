@@ -5,14 +5,12 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sys/socket.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
 #include <cerrno>
 #include <functional>
 #include <optional>
 
-#include "migrate-agent/linux/procfs/procfs.h"
+#include "migrate-agent/criu/sockets/open_sockets.h"
 #include "migrate-agent/process/inspect/sockets.h"
 #include "src/base/unique_fd.h"
 
@@ -26,13 +24,6 @@ struct TcpSocket {
   TcpEnd local;
   std::optional<TcpConnection> connection;
 };
-
-std::optional<int> option(const UniqueFd& socket, int level, int name) {
-  int value = 0;
-  socklen_t length = sizeof(value);
-  if (::getsockopt(socket.get(), level, name, &value, &length) != 0) return std::nullopt;
-  return value;
-}
 
 /// By getsockname or getpeername.
 template <class GetName>
@@ -51,10 +42,10 @@ std::optional<TcpEnd> end_of(const UniqueFd& socket, GetName get_name) {
 }
 
 std::optional<TcpSocket> as_tcp(UniqueFd fd) {
-  const auto family = option(fd, SOL_SOCKET, SO_DOMAIN);
+  const auto family = option_of(fd, SOL_SOCKET, SO_DOMAIN);
   if ((family != AF_INET && family != AF_INET6) ||
-      option(fd, SOL_SOCKET, SO_PROTOCOL) != IPPROTO_TCP ||
-      option(fd, SOL_SOCKET, SO_TYPE) != SOCK_STREAM) {
+      option_of(fd, SOL_SOCKET, SO_PROTOCOL) != IPPROTO_TCP ||
+      option_of(fd, SOL_SOCKET, SO_TYPE) != SOCK_STREAM) {
     return std::nullopt;
   }
   TcpSocket socket{std::move(fd), {}, {}};
@@ -65,30 +56,13 @@ std::optional<TcpSocket> as_tcp(UniqueFd fd) {
   return socket;
 }
 
-using Visit = std::function<Status(const TcpSocket&)>;
-
-/// Those whose names in /proc are not among `known`, which they join.
-Status visit_sockets_of(pid_t pid, std::set<std::string>& known, const Visit& visit) {
-  const auto process = procfs::open_pidfd(pid);
-  if (!process && process.error().code() == Code::kNotFound) return {};
-  GCR_TRY(process);
-  for (const auto& [number, link] : procfs::descriptor_links(pid)) {
-    if (!link.starts_with("socket:") || !known.insert(link).second) continue;
-    UniqueFd fd(static_cast<int>(::syscall(SYS_pidfd_getfd, process->get(), number, 0)));
-    if (!fd && errno != EBADF && errno != ESRCH) {
-      return Error::from_errno(errno, "cannot reach a socket of process " + std::to_string(pid));
-    }
-    if (!fd) continue;
-    if (const auto socket = as_tcp(std::move(fd))) GCR_TRY(visit(*socket));
-  }
-  return {};
-}
-
-/// Each TCP socket of the processes, once. One is open at a time: all may be too many.
-Status visit_sockets(const std::vector<pid_t>& pids, const Visit& visit) {
-  std::set<std::string> known;
-  for (const pid_t pid : pids) GCR_TRY(visit_sockets_of(pid, known, visit));
-  return {};
+/// Visits each TCP socket of the processes.
+Status visit_tcp(const std::vector<pid_t>& pids,
+                 const std::function<Status(const TcpSocket&)>& visit) {
+  return visit_sockets(pids, [&](OpenSocket open) -> Status {
+    const auto socket = as_tcp(std::move(open.copy));
+    return socket ? visit(*socket) : Status();
+  });
 }
 
 /// What is to be known of all sockets before one is touched.
@@ -104,10 +78,10 @@ struct Overview {
 
 Result<Overview> look_at_sockets(const std::vector<pid_t>& pids) {
   Overview overview;
-  GCR_TRY(visit_sockets(pids, [&](const TcpSocket& socket) -> Status {
+  GCR_TRY(visit_tcp(pids, [&](const TcpSocket& socket) -> Status {
     if (socket.connection) overview.connections.insert(*socket.connection);
-    const bool listens = option(socket.fd, SOL_SOCKET, SO_ACCEPTCONN).value_or(0) != 0;
-    const bool reusable = option(socket.fd, SOL_SOCKET, SO_REUSEADDR).value_or(0) != 0;
+    const bool listens = option_of(socket.fd, SOL_SOCKET, SO_ACCEPTCONN).value_or(0) != 0;
+    const bool reusable = option_of(socket.fd, SOL_SOCKET, SO_REUSEADDR).value_or(0) != 0;
     if (listens && reusable) overview.reusable.insert(socket.local.port);
     return {};
   }));
@@ -166,24 +140,24 @@ std::string TcpEnd::to_string() const { return process::end_text(address, port);
 
 Status lock_connections(const std::vector<pid_t>& pids) {
   GCR_ASSIGN(const Overview overview, look_at_sockets(pids));
-  return visit_sockets(pids, [&](const TcpSocket& socket) -> Status {
+  return visit_tcp(pids, [&](const TcpSocket& socket) -> Status {
     return overview.is_inside(socket) ? lock(socket) : Status();
   });
 }
 
 Status end_repair(const std::vector<pid_t>& pids, Repaired which) {
   GCR_ASSIGN(const Overview overview, look_at_sockets(pids));
-  return visit_sockets(pids, [&](const TcpSocket& socket) -> Status {
+  return visit_tcp(pids, [&](const TcpSocket& socket) -> Status {
     if (which == Repaired::kOutside && overview.is_inside(socket)) return {};
     unlock(socket);
-    if (option(socket.fd, IPPROTO_TCP, TCP_REPAIR).value_or(0) == 0) return {};
+    if (option_of(socket.fd, IPPROTO_TCP, TCP_REPAIR).value_or(0) == 0) return {};
     return end_repair_of(socket, overview.reusable.contains(socket.local.port));
   });
 }
 
 Status send_at_once(const std::vector<pid_t>& pids) {
   GCR_ASSIGN(const Overview overview, look_at_sockets(pids));
-  return visit_sockets(pids, [&](const TcpSocket& socket) -> Status {
+  return visit_tcp(pids, [&](const TcpSocket& socket) -> Status {
     if (!socket.connection || overview.is_inside(socket)) return {};
     const int on = 1;
     if (::setsockopt(socket.fd.get(), IPPROTO_TCP, TCP_REPAIR, &on, sizeof(on)) != 0) return {};
@@ -194,7 +168,7 @@ Status send_at_once(const std::vector<pid_t>& pids) {
 Status end_connections(const std::vector<pid_t>& pids, const TcpConnections& closing,
                        const TcpConnections& resetting) {
   if (closing.empty() && resetting.empty()) return {};
-  return visit_sockets(pids, [&](const TcpSocket& socket) -> Status {
+  return visit_tcp(pids, [&](const TcpSocket& socket) -> Status {
     bool done = true;
     if (socket.connection && closing.contains(*socket.connection)) {
       done = ::shutdown(socket.fd.get(), SHUT_WR) == 0;

@@ -6,6 +6,7 @@
 #include <csignal>
 
 #include "migrate-agent/base/fault/fault.h"
+#include "migrate-agent/criu/sockets/socket_options.h"
 #include "migrate-agent/criu/threads/settings.h"
 #include "migrate-agent/gpu/access/door/door.h"
 #include "migrate-agent/gpu/access/driver/driver_access.h"
@@ -157,13 +158,20 @@ Status RestoredProcess::stop_and_freeze() {
 Result<std::vector<std::string>> RestoredProcess::apply_settings(
     const process::DumpedMembers& members) {
   std::vector<std::pair<pid_t, criu::Settings>> settings;
+  std::vector<std::pair<pid_t, criu::SocketOptions>> options;
   for (std::size_t i = 0; i < members_.size(); ++i) {
-    settings.emplace_back(members_[i].pid(), members[static_cast<int>(i)].settings());
+    const proto::DumpedMember& member = members[static_cast<int>(i)];
+    settings.emplace_back(members_[i].pid(), member.settings());
+    options.emplace_back(members_[i].pid(), member.socket_options());
   }
-  return phases_.time("process", "apply settings", [&] {
-    return criu::apply_settings(settings,
-                                {[&] { return group_.thaw(); }, [&] { return group_.freeze(); },
-                                 !group_.directory_for_criu().empty()});
+  return phases_.time("process", "apply settings", [&]() -> Result<std::vector<std::string>> {
+    GCR_ASSIGN(std::vector<std::string> refused, criu::apply_socket_options(options));
+    GCR_ASSIGN(std::vector<std::string> others,
+               criu::apply_settings(settings,
+                                    {[&] { return group_.thaw(); }, [&] { return group_.freeze(); },
+                                     !group_.directory_for_criu().empty()}));
+    std::ranges::move(others, std::back_inserter(refused));
+    return refused;
   });
 }
 

@@ -14,6 +14,7 @@
 #include <thread>
 
 #include "migrate-agent/base/fault/fault.h"
+#include "migrate-agent/criu/sockets/socket_options.h"
 #include "migrate-agent/criu/threads/settings.h"
 #include "migrate-agent/linux/procfs/procfs.h"
 #include "migrate-agent/migration/source/course.h"
@@ -68,21 +69,38 @@ Status check_removed_files(pid_t pid) {
                                            findings::reason_of(findings.list())));
 }
 
+/// The members that the dump has stopped.
+struct Stopped {
+  std::vector<Member*> members;
+  std::vector<pid_t> pids;
+
+  explicit Stopped(Members& all) {
+    for (Member& member : all) {
+      if (!member.dumped) continue;
+      members.push_back(&member);
+      pids.push_back(member.pid());
+    }
+  }
+};
+
+Status add_socket_options(Begun& begun) {
+  const Stopped stopped(begun.claimed.members);
+  GCR_ASSIGN(auto options, criu::read_socket_options(stopped.pids));
+  for (std::size_t i = 0; i < options.size(); ++i) {
+    *stopped.members[i]->dumped->mutable_socket_options() = std::move(options[i]);
+  }
+  return {};
+}
+
 /// Adds the settings that the dumped members and their threads have made for themselves. A
 /// confinement that cannot be carried is a blocker; preflight has found those that existed then.
 Status add_settings(Begun& begun) {
   Run& run = begun.course.run;
   const cgroups::Group& group = begun.processes.group();
-  std::vector<Member*> stopped;
-  std::vector<pid_t> pids;
-  for (Member& member : begun.claimed.members) {
-    if (!member.dumped) continue;
-    stopped.push_back(&member);
-    pids.push_back(member.pid());
-  }
-  auto observed =
-      criu::read_settings(pids, {[&] { return group.thaw(); }, [&] { return group.freeze(); },
-                                 !group.directory_for_criu().empty()});
+  const Stopped stopped(begun.claimed.members);
+  auto observed = criu::read_settings(stopped.pids,
+                                      {[&] { return group.thaw(); }, [&] { return group.freeze(); },
+                                       !group.directory_for_criu().empty()});
   findings::Findings findings(findings::Side::kSource);
   if (!observed && observed.error().code() == Code::kUnsupported) {
     run.report.add_notes("settings of the process are not carried: " + observed.error().message());
@@ -90,13 +108,13 @@ Status add_settings(Begun& begun) {
   }
   if (!observed) return observed.error();
   const auto& accepted = begun.course.request.accepted();
-  for (std::size_t i = 0; i < pids.size(); ++i) {
+  for (std::size_t i = 0; i < stopped.pids.size(); ++i) {
     criu::Observed& member = (*observed)[i];
-    const std::string who = process::describe_process(pids[i]);
+    const std::string who = process::describe_process(stopped.pids[i]);
     for (proto::Setting& setting : member.settings) {
       if (std::ranges::find(accepted, findings::kind_of(findings::kMdwe).id) != accepted.end())
         setting.set_needed(false);
-      *stopped[i]->dumped->add_settings() = std::move(setting);
+      *stopped.members[i]->dumped->add_settings() = std::move(setting);
     }
     if (!member.in_landlock.empty()) {
       findings.add(findings::kLandlock,
@@ -151,7 +169,10 @@ Status describe_dumped(Begun& begun, Images& images,
     with_files.push_back({pid, named[pid]});
   }
   run.report.set_processes(static_cast<std::uint32_t>(with_files.size()));
-  GCR_TRY(run.phases.time("process", "read settings", [&] { return add_settings(begun); }));
+  GCR_TRY(run.phases.time("process", "read settings", [&]() -> Status {
+    GCR_TRY(add_socket_options(begun));
+    return add_settings(begun);
+  }));
   GCR_TRY(run.phases.time("images", "read files in memory",
                           [&] { return carry_memory_files(begun, *images.sink, with_files); }));
   return run.phases.time("images", "read layers",
