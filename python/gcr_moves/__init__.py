@@ -10,6 +10,7 @@ installed as gcr-drain, gcr-rebalance and gcr-slurm together with this package.
     rebalance evens out the use of VRAM
     container_jobs, containers: jobs that move with their containers
     engines, podman, docker, cri: what is asked of container engines
+    own_network, jobs: jobs with a network of their own, and the same questions about them
     streams, cri_client: connections to engines through the shells of their hosts
     restores  brings back what a drain has taken checkpoints of
     slurm     Slurm by its commands

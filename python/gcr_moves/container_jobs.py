@@ -10,9 +10,10 @@ from gcr_moves import engines
 from gcr_moves.containers import Move, Refused
 from gcr_moves.cri import Cri
 from gcr_moves.docker import Docker
+from gcr_moves.jobs import Jobs
 from gcr_moves.podman import Podman
 
-ENGINES = {"podman": Podman, "docker": Docker, "cri": Cri}
+ENGINES = {"podman": Podman, "docker": Docker, "cri": Cri, "job": Jobs}
 
 
 def find_by_init(host, pid):

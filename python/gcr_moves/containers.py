@@ -52,8 +52,13 @@ def in_the_way(host, found):
 
 def keeps_addresses(options):
     """Whether the options of a migration say so."""
+    return tcp_of(options) == "keep"
+
+
+def tcp_of(options):
+    """What the options of a migration say of connections; empty if nothing."""
     words = [part for option in options for part in option.split("=")]
-    return ("--tcp", "keep") in itertools.pairwise(words)
+    return next((value for option, value in itertools.pairwise(words) if option == "--tcp"), "")
 
 
 def left_behind(container, with_address):
@@ -96,6 +101,7 @@ class Move:
     def preflight(self, name, options=()):
         """What is in the way, as findings; changes nothing. `options`: of `gcr-migrate preflight`. CliError or
         EngineError: not everything is known."""
+        options = self._with_addresses(options)
         container, receiver = self._find(name)
         if container is None:
             return [in_the_way("source", f"{self._source.host.agent} has no container {name}")]
@@ -119,6 +125,7 @@ class Move:
 
     def run(self, name, options=()):
         """The whole of it, or what an earlier run has left of it. Raises Refused, CliError or EngineError: it stays."""
+        options = self._with_addresses(options)
         container, receiver = self._find(name)
         if container is None:
             return self._moved_already(name, receiver)
@@ -140,6 +147,13 @@ class Move:
         return outcome
 
     # ---- the steps ----
+
+    def _with_addresses(self, options):
+        if not self._source.KEEPS_ADDRESSES or keeps_addresses(options):
+            return options
+        if tcp_of(options):
+            raise Refused("a job with a network of its own moves with its addresses: --tcp keep")
+        return [*options, "--tcp", "keep"]
 
     def _find(self, name):
         """The container with this name or id, and the one at the destination with its name; None if it is not there."""

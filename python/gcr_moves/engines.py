@@ -1,6 +1,6 @@
 """Containers as their engines tell them: what gcr-container asks of each engine, through a shell of its host.
 
-One module for each engine: podman.py, docker.py, cri.py.
+One module for each engine: podman.py, docker.py, cri.py; jobs.py for jobs without an engine.
 """
 
 import dataclasses
@@ -162,6 +162,7 @@ class Engine:
     """The engine of a host, as root."""
 
     IMAGE_BY = ""  # what brings an image to another host
+    KEEPS_ADDRESSES = False  # whether its containers never move without theirs
 
     def __init__(self, host):
         self.host = host

@@ -23,7 +23,8 @@ namespace gcr::cli {
 namespace {
 
 constexpr const char* kRunDescription =
-    "gcr-migrate run [--output FILE [--detach]] -- COMMAND [ARGUMENT...]: start a command so that "
+    "gcr-migrate run [--output FILE [--detach] [--network NETWORK [--name NAME]]] -- COMMAND "
+    "[ARGUMENT...]: start a command so that "
     "it can be migrated; without options sets LD_PRELOAD and nothing else";
 
 constexpr const char* kRunFooter = R"(
@@ -32,7 +33,12 @@ cannot be started or found. GCR_PRELOAD names another libgcr-preload.so.
 
 With --output the command runs below gcr-supervisor, whose PID is printed: migrate that. The
 supervisor reopens FILE on SIGHUP (for logrotate), and passes SIGINT, SIGQUIT, SIGTERM, SIGUSR1
-and SIGUSR2 on to the command. It ends when all processes of the job have ended.)";
+and SIGUSR2 on to the command. It ends when all processes of the job have ended.
+
+With --network the job keeps its addresses, and so its connections, when it moves: by gcr-migrate
+container migrate job:NAME SRC DST. NETWORK is macvlan:INTERFACE, ipvlan:INTERFACE or, for a port of
+a bridge, bridge:INTERFACE, and then address=ADDRESS/LENGTH and gateway=ADDRESS, each after a comma;
+of both families, if you like. It needs root, gcr-container and ip.)";
 
 constexpr const char* kSlurmDescription =
     "gcr-migrate slurm JOBID [OPTION...]: move a Slurm job, like gcr-slurm migrate, which "
@@ -239,6 +245,8 @@ ExitCode exit_code_of(pid_t pid, int status) {
 struct RunOptions {
   std::string output;
   bool detach = false;
+  std::string network;
+  std::string name;
 };
 
 ExitCode supervise(const RunOptions& options, const std::vector<std::string>& command) {
@@ -249,14 +257,6 @@ ExitCode supervise(const RunOptions& options, const std::vector<std::string>& co
   std::fflush(stdout);
   if (options.detach) return ExitCode::kMigrated;
   return exit_code_of(started->pid, await_supervised(started->pid));
-}
-
-ExitCode start(const RunOptions& options, const std::vector<std::string>& command) {
-  if (command.empty()) return wrong_usage("run needs a command: gcr-migrate run -- COMMAND");
-  if (const Status preloaded = preload_library(); !preloaded) {
-    return fail(ExitCode::kRunOwnFailure, preloaded.error().message());
-  }
-  return options.output.empty() ? become(command) : supervise(options, command);
 }
 
 /// Executes one of our scripts from this program's directory or PATH; it calls this program again.
@@ -270,6 +270,24 @@ ExitCode become_script(const char* name, const std::vector<std::string>& words) 
                                                                                : name};
   command.insert(command.end(), words.begin(), words.end());
   return become(command);
+}
+
+ExitCode start_with_network(const RunOptions& options, const std::vector<std::string>& command) {
+  std::vector<std::string> words{"run", "--network", options.network, "--output", options.output};
+  if (!options.name.empty()) words.insert(words.end(), {"--name", options.name});
+  if (options.detach) words.emplace_back("--detach");
+  words.emplace_back("--");
+  words.insert(words.end(), command.begin(), command.end());
+  return become_script("gcr-container", words);
+}
+
+ExitCode start(const RunOptions& options, const std::vector<std::string>& command) {
+  if (command.empty()) return wrong_usage("run needs a command: gcr-migrate run -- COMMAND");
+  if (!options.network.empty()) return start_with_network(options, command);
+  if (const Status preloaded = preload_library(); !preloaded) {
+    return fail(ExitCode::kRunOwnFailure, preloaded.error().message());
+  }
+  return options.output.empty() ? become(command) : supervise(options, command);
 }
 
 ExitCode move_slurm_job(std::vector<std::string> words) {
@@ -306,6 +324,16 @@ void add_run(CLI::App& app, Commands& commands, const std::vector<std::string>& 
                       "output to this file; print the PID to migrate")
           ->option_text("FILE");
   run->add_flag("--detach", options->detach, "Do not wait for the command to end")->needs(output);
+  CLI::Option* network =
+      run->add_option("--network", options->network,
+                      "Give it a network of its own, such as "
+                      "macvlan:eth0,address=192.0.2.10/24,gateway=192.0.2.1; print job:NAME for "
+                      "gcr-migrate container")
+          ->option_text("NETWORK")
+          ->needs(output);
+  run->add_option("--name", options->name, "Of such a job (default: of its program)")
+      ->option_text("NAME")
+      ->needs(network);
   commands[run] = [run, options, &after_mark] {
     std::vector<std::string> command = run->remaining();
     command.insert(command.end(), after_mark.begin(), after_mark.end());

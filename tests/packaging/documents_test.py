@@ -105,7 +105,8 @@ class ManPages(unittest.TestCase):
         self.assert_has_just_the_options("gcr-slurm.1", (["slurm", "migrate"], ["slurm", "serve"]), "--wake-socket")
 
     def test_man_page_has_the_options_of_container(self):
-        self.assert_has_just_the_options("gcr-container.1", (["container", "migrate"], ["container", "preflight"]), "--shell")
+        commands = [["container", verb] for verb in ("migrate", "preflight", "run")]
+        self.assert_has_just_the_options("gcr-container.1", commands, "--shell")
         statuses = re.findall(r"^  ([0-9]+)  ", self.script_help("container"), re.M)
         self.assertGreater(len(statuses), 5)
         page = page_text("gcr-container.1").split("\nEXIT STATUS\n")[1].split("\nEXAMPLES\n")[0]

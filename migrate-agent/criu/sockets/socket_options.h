@@ -1,8 +1,8 @@
 // Options of sockets that CRIU does not carry: the choice of congestion control, timeouts, time
 // stamps. Read from the sockets themselves while their processes are stopped, and set in the
 // restored ones with the rights of any program, so that a job gets nothing that it could not set at
-// this host itself. Options of which the kernel tells nobody, such as memberships of multicast
-// groups and keys of TCP MD5, are lost.
+// this host itself. Options that the kernel does not tell, such as memberships of multicast groups
+// and keys of TCP MD5, are lost.
 #pragma once
 
 #include <sys/types.h>

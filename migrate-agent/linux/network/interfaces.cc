@@ -265,6 +265,9 @@ bool has_neighbour(const proto::NetworkInterface& interface, const std::string& 
   });
 }
 
+/// Whether it waits for the addresses that come. It has no routes of its own then either.
+bool is_bare(const proto::NetworkInterface& interface) { return interface.addresses().empty(); }
+
 bool has_address(const proto::NetworkInterface& interface, const std::string& address) {
   return std::ranges::any_of(interface.addresses(), [&](const proto::NetworkAddress& own) {
     return plain(own) == address;
@@ -327,11 +330,11 @@ Result<proto::Network> merge(const proto::Network& coming, const proto::Network&
     out.set_hardware_address(interface.hardware_address());
     *out.mutable_addresses() = interface.addresses();
     for (const proto::NetworkAddress& address : interface.addresses()) {
-      if (has_neighbour(*own, address.address())) continue;
+      if (is_bare(*own) || has_neighbour(*own, address.address())) continue;
       return Error(Code::kRefused, fmt::format("interface {} has no address in the subnet of {}",
                                                interface.name(), address.address()));
     }
-    for (const proto::NetworkRoute& route : own->routes()) {
+    for (const proto::NetworkRoute& route : is_bare(*own) ? interface.routes() : own->routes()) {
       proto::NetworkRoute& added = *out.add_routes();
       added = route;
       if (!has_address(interface, route.source())) added.clear_source();

@@ -69,7 +69,10 @@ Error unsupported(std::string what) { return Error(Code::kUnsupported, std::move
 class Finder {
  public:
   Finder(pid_t init, UniqueFd root) : root_(std::move(root)), mounts_(procfs::mounts_of(init)) {
-    for (const auto& [id, mount] : procfs::mounts_of(::getpid())) host_.insert(mount.device);
+    for (const auto& [id, mount] : procfs::mounts_of(::getpid())) {
+      host_.insert(mount.device);
+      if (mount.point == "/") host_roots_.insert({mount.device, mount.root});
+    }
   }
 
   Result<Trees> run() {
@@ -78,7 +81,7 @@ class Finder {
     if (top == mounts_.end() || top->second.point != "/") {
       return unsupported("the root directory of the container is not the root of a mount");
     }
-    if (!top->second.read_only) GCR_TRY(add_root(top->second));
+    if (!top->second.read_only && !is_root_of_host(top->second)) GCR_TRY(add_root(top->second));
     for (const auto& [id, mount] : mounts_) {
       if (id != root_id && !is_of_runtime(mount.point) && !is_hidden(id, mount)) add(id, mount);
     }
@@ -87,6 +90,11 @@ class Finder {
   }
 
  private:
+  /// Whether the container has the files of this host, as a job with a network of its own has.
+  bool is_root_of_host(const Mount& mount) const {
+    return host_roots_.contains({mount.device, mount.root});
+  }
+
   Status add_root(const Mount& mount) {
     if (mount.type != "overlay" || mount.root != "/") {
       return unsupported(fmt::format(
@@ -151,8 +159,9 @@ class Finder {
 
   const UniqueFd root_;
   const MountTable mounts_;
-  std::set<std::string> host_;     ///< file systems that the host has mounted
-  std::set<std::string> devices_;  ///< of trees
+  std::set<std::string> host_;  ///< file systems that the host has mounted
+  std::set<std::pair<std::string, std::string>> host_roots_;  ///< their device and directory
+  std::set<std::string> devices_;                             ///< of trees
   Trees found_;
 };
 

@@ -178,6 +178,19 @@ TEST_F(NetworkTest, AddressMovesAndNoHostAnswersInBetween) {
   EXPECT_THAT(neighbour_.owners("10.1.0.9", 300ms), IsEmpty());
 }
 
+TEST_F(NetworkTest, InterfaceWithoutAddressesGetsRoutesToo) {
+  destination_.ip("addr flush dev eth0");
+  const proto::Network coming = source_.read();
+  const auto planned = merge(coming, destination_.read());
+  ASSERT_TRUE(planned) << planned.error().message();
+  EXPECT_THAT(destination_.owners(kMoving), ElementsAre(hardware(source_)));
+  destination_.succeed([&] { return take_over(*planned); });
+  source_.succeed([&] { return take_down(coming); });
+  destination_.succeed([&] { return bring_up(*planned); });
+  EXPECT_EQ(addresses(destination_.read()), addresses(coming));
+  EXPECT_EQ(routes(destination_.read()), routes(coming));
+}
+
 /// As CRIU does, which connects in repair mode.
 TEST_F(NetworkTest, SocketsAreConnectedBeforeTheInterfaceIsUp) {
   const auto planned = merge(source_.read(), destination_.read());
