@@ -106,7 +106,7 @@ class Connections : public testing::Test {
     return settle(outside, settled);
   }
 
-  Result<AdaptedSockets> adapt(const std::set<std::string>& kept = {}) {
+  Result<AdaptedSockets> adapt(const KeptNetwork& kept = {}) {
     for (const auto& [name, content] : images()) {
       EXPECT_TRUE(images::write_file(directory_ / name, content));
     }
@@ -266,7 +266,7 @@ TEST_F(Connections, OutsideOnesOfAKeptAddressStayAsTheyAre) {
   add_tcp(2, {kSource, 80}, {"192.0.2.1", 4000});
   *heads_[1].mutable_unknown_fields() = kMss;
   const auto before = heads_[1].SerializeAsString();
-  const auto adapted = adapt({kKept});
+  const auto adapted = adapt({{kKept}, {}});
   ASSERT_TRUE(adapted);
   EXPECT_EQ(adapted->resetting.size(), 1u);
   EXPECT_EQ(source(0), kKept);
@@ -277,7 +277,21 @@ TEST_F(Connections, OutsideOnesOfAKeptAddressStayAsTheyAre) {
   EXPECT_EQ(queues_[1], "inout");
   EXPECT_EQ(source(1), "127.0.0.1");
   heads_[1].set_inq_len(1000);
-  EXPECT_EQ(adapt({kKept}).error().code(), Code::kDataLoss);
+  EXPECT_EQ(adapt({{kKept}, {}}).error().code(), Code::kDataLoss);
+}
+
+TEST_F(Connections, InterfacesOfAKeptNetworkHaveTheNamesOfTheDestination) {
+  constexpr char kKept[] = "10.0.0.9";
+  for (const std::uint32_t ino : {1u, 2u}) {
+    auto& entry = add_tcp(ino, {kKept, static_cast<std::uint16_t>(80 + ino)}, {"192.0.2.1", 4000});
+    entry.set_ifname(ino == 1 ? "eth1" : "lo");
+    entry.mutable_opts()->set_so_bound_dev(ino == 1 ? "eth1" : "lo");
+  }
+  ASSERT_TRUE(adapt({{kKept}, {{"eth1", "eth0"}}}));
+  EXPECT_EQ(socket(0).ifname(), "eth0");
+  EXPECT_EQ(socket(0).opts().so_bound_dev(), "eth0");
+  EXPECT_EQ(socket(1).ifname(), "lo");
+  EXPECT_EQ(socket(1).opts().so_bound_dev(), "lo");
 }
 
 TEST_F(Connections, SourceRefusesOutsidersUnlessClosedOrKept) {

@@ -11,7 +11,7 @@ import unittest
 import engine_faults
 from engine_cases import DONE, FAILED, KILLED, NAME, REFUSED, Case
 from engine_hosts import podman
-from lan_hosts import LanHosts
+from lan_hosts import LanDockerHosts, LanHosts
 from ticker_hosts import HANGS_S, wait_for
 
 CLIENTS = int(os.environ.get("GCR_CLIENTS", "1000"))
@@ -132,6 +132,10 @@ class Moves(ServerCase):
         print(f"downtimes in ms: {downtimes}\n{said}{watched}", file=sys.stderr, flush=True)
         self.assertEqual((figures["connections"], figures["lost"], seen["twice"]), (CLIENTS, 0, 0), said + watched)
         self.assert_kept(*others)
+
+
+class DockerMoves(Moves):
+    HOSTS = LanDockerHosts
 
 
 class Refusals(ServerCase):

@@ -160,8 +160,7 @@ Status check_nothing_is_missing(const ReadImage& read, const Socket& sender,
 /// The edits of one directory of images.
 class Adapter {
  public:
-  Adapter(const fs::path& directory, const FindAddress& find_address,
-          const std::set<std::string>& kept)
+  Adapter(const fs::path& directory, const FindAddress& find_address, const KeptNetwork& kept)
       : directory_(directory), find_address_(find_address), kept_(kept) {}
 
   Result<AdaptedSockets> run() {
@@ -175,12 +174,13 @@ class Adapter {
       if (is_udp(*socket.entry)) receivers_.insert(socket.ends.local);
     }
     for (Socket& socket : files_.sockets) {
+      rename_interfaces(*socket.entry);
       const wire::InternetSocket* const other = files_.other_end(socket);
       if (!is_connection(*socket.entry)) {
         GCR_TRY(adapt_unconnected(socket));
       } else if (other != nullptr) {
         GCR_TRY(adapt_inside(socket));
-      } else if (kept_.contains(socket.ends.local.address)) {
+      } else if (kept_.addresses.contains(socket.ends.local.address)) {
         GCR_TRY(read_stream(read_, *socket.entry));  // complete
       } else {
         GCR_TRY(adapt_outside(socket));
@@ -195,6 +195,18 @@ class Adapter {
   Result<std::string> here(const std::string& address) const {
     if (auto found = find_address_(address)) return *found;
     return Error(Code::kRefused, fmt::format("no address here stands for {}", address));
+  }
+
+  std::string interface_here(const std::string& name) const {
+    const auto found = kept_.interfaces.find(name);
+    return found == kept_.interfaces.end() ? name : found->second;
+  }
+
+  /// Of a socket that is bound to one.
+  void rename_interfaces(wire::InternetSocket& entry) const {
+    if (entry.has_ifname()) entry.set_ifname(interface_here(entry.ifname()));
+    if (!entry.opts().has_so_bound_dev()) return;
+    entry.mutable_opts()->set_so_bound_dev(interface_here(entry.opts().so_bound_dev()));
   }
 
   /// Addresses of this host for both ends, of which the remote one may stay what it was.
@@ -277,7 +289,7 @@ class Adapter {
 
   const fs::path& directory_;
   const FindAddress& find_address_;
-  const std::set<std::string>& kept_;
+  const KeptNetwork& kept_;
   const ReadImage read_ = [this](const std::string& name) {
     return images::read_file(directory_ / name);
   };
@@ -315,7 +327,7 @@ Status settle_connections(const ReadImage& read, const WriteImage& write,
 }
 
 Result<AdaptedSockets> adapt_sockets(const fs::path& directory, const FindAddress& find_address,
-                                     const std::set<std::string>& kept) {
+                                     const KeptNetwork& kept) {
   return Adapter(directory, find_address, kept).run();
 }
 

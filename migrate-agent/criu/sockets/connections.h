@@ -10,6 +10,7 @@
 
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <optional>
 #include <set>
 #include <string>
@@ -42,12 +43,17 @@ struct AdaptedSockets {
 /// The address here that stands for one of the source's, if there is one.
 using FindAddress = std::function<std::optional<std::string>(const std::string& address)>;
 
+/// Of the network that moves with a job.
+struct KeptNetwork {
+  std::set<std::string> addresses;
+  std::map<std::string, std::string> interfaces;  ///< names here, by those at the source
+};
+
 /// At the destination, before the restore: writes addresses of this host into the images in
 /// `directory`, which may come from another host. Afterwards each connection in them has both ends
 /// in them, or begins at one of the addresses `kept`, or is reset. kDataLoss if the images are
 /// damaged, kRefused if no address here stands for one of the source's.
 Result<AdaptedSockets> adapt_sockets(const std::filesystem::path& directory,
-                                     const FindAddress& find_address,
-                                     const std::set<std::string>& kept = {});
+                                     const FindAddress& find_address, const KeptNetwork& kept = {});
 
 }  // namespace gcr::criu

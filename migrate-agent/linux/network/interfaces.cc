@@ -274,6 +274,45 @@ bool has_address(const proto::NetworkInterface& interface, const std::string& ad
   });
 }
 
+/// The first address of `coming` that is in no subnet of an interface. Null if there is none.
+const proto::NetworkAddress* address_without_place(const proto::NetworkInterface& coming,
+                                                   const proto::NetworkInterface& own) {
+  const auto found = std::ranges::find_if(
+      coming.addresses(),
+      [&](const proto::NetworkAddress& each) { return !has_neighbour(own, each.address()); });
+  return found == coming.addresses().end() ? nullptr : &*found;
+}
+
+/// The interface here that takes the place of one that comes, preferably the one with its name.
+/// Each takes one place: `taken` has those that others have.
+Result<const proto::NetworkInterface*> find_place(const proto::NetworkInterface& coming,
+                                                  const proto::Network& here,
+                                                  const proto::Network& taken) {
+  const auto named = [](const proto::Network& network, const std::string& name) {
+    const auto found =
+        std::ranges::find(network.interfaces(), name, &proto::NetworkInterface::name);
+    return found == network.interfaces().end() ? nullptr : &*found;
+  };
+  const auto fits = [&](const proto::NetworkInterface& own) {
+    return !is_bare(own) && named(taken, own.name()) == nullptr &&
+           address_without_place(coming, own) == nullptr;
+  };
+  const proto::NetworkInterface* const same = named(here, coming.name());
+  if (same != nullptr && (is_bare(*same) || fits(*same))) return same;
+  const auto other = std::ranges::find_if(here.interfaces(), fits);
+  if (other != here.interfaces().end()) return &*other;
+  if (same == nullptr) {
+    return Error(Code::kRefused,
+                 fmt::format("there is no interface {}, and none in its subnets", coming.name()));
+  }
+  const proto::NetworkAddress* const lacking = address_without_place(coming, *same);
+  return Error(Code::kRefused,
+               lacking != nullptr
+                   ? fmt::format("interface {} has no address in the subnet of {}", coming.name(),
+                                 lacking->address())
+                   : fmt::format("interface {} takes the place of another one", coming.name()));
+}
+
 }  // namespace
 
 Result<proto::Network> read_interfaces() {
@@ -320,20 +359,11 @@ Result<proto::Network> merge(const proto::Network& coming, const proto::Network&
   GCR_TRY(check_size(coming));
   proto::Network merged;
   for (const proto::NetworkInterface& interface : coming.interfaces()) {
-    const auto own =
-        std::ranges::find(here.interfaces(), interface.name(), &proto::NetworkInterface::name);
-    if (own == here.interfaces().end()) {
-      return Error(Code::kRefused, "there is no interface " + interface.name());
-    }
+    GCR_ASSIGN(const proto::NetworkInterface* const own, find_place(interface, here, merged));
     proto::NetworkInterface& out = *merged.add_interfaces();
-    out.set_name(interface.name());
+    out.set_name(own->name());
     out.set_hardware_address(interface.hardware_address());
     *out.mutable_addresses() = interface.addresses();
-    for (const proto::NetworkAddress& address : interface.addresses()) {
-      if (is_bare(*own) || has_neighbour(*own, address.address())) continue;
-      return Error(Code::kRefused, fmt::format("interface {} has no address in the subnet of {}",
-                                               interface.name(), address.address()));
-    }
     for (const proto::NetworkRoute& route : is_bare(*own) ? interface.routes() : own->routes()) {
       proto::NetworkRoute& added = *out.add_routes();
       added = route;

@@ -29,10 +29,10 @@ std::string plain(const proto::NetworkAddress& address);
 /// Success if it can be a part of a journal's record, at both sides; else kRefused.
 Status check_size(const proto::Network& network);
 
-/// What the destination is to have: hardware addresses and addresses of `coming`, routes of `here`,
-/// or of `coming` for an interface that has no addresses. kRefused if `here` has no interface with
-/// the name of one that comes, or has addresses, but none in the same subnet, or check_size() fails
-/// for any.
+/// What the destination is to have, in the order of `coming`: hardware addresses and addresses of
+/// `coming`, on the interfaces of `here` that have addresses in the same subnets, with their names
+/// and routes; or on one without addresses that has the name of the one that comes, with the routes
+/// of that. kRefused if there is none for an interface that comes, or check_size() fails for any.
 Result<proto::Network> merge(const proto::Network& coming, const proto::Network& here);
 
 /// The kernel forgets routes, and addresses of IPv6, until bring_up(). Success if they are down.

@@ -221,10 +221,10 @@ Result<std::vector<process::VettedFiles>> Course::vet_files(
 /// Changes the sockets in the images to addresses of this host.
 Result<criu::AdaptedSockets> Course::adapt_sockets() const {
   GCR_ASSIGN(const process::Addresses here, addresses());
-  std::set<std::string> kept;
+  criu::KeptNetwork kept{.addresses = {}, .interfaces = plan_.interfaces};
   for (const proto::NetworkInterface& interface : plan_.began.network().interfaces()) {
     for (const proto::NetworkAddress& each : interface.addresses()) {
-      kept.insert(network::plain(each));
+      kept.addresses.insert(network::plain(each));
     }
   }
   GCR_ASSIGN(auto adapted,

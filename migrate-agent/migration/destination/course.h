@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -71,6 +72,7 @@ class Course {
     proto::GroupLimits limits;  ///< limits of the process, with this host's GPUs
     std::shared_ptr<const criu::Plugin> criu_plugin;  ///< null: no member needs one
     criu::PluginMap criu_plugin_map;                  ///< the GPUs that the plugin has to use
+    std::map<std::string, std::string> interfaces;    ///< of began.network, by names at the source
     proto::JobContainer from_container;               ///< the container that the job leaves
     /// For a job that arrives suspended: the description that the keeper of its VRAM gets.
     std::optional<gpu::KeptCopy> kept;

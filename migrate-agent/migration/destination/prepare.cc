@@ -216,6 +216,9 @@ Status Course::check_network(const proto::PreflightRequest& request, findings::F
     return {};
   }));
   if (planned) {
+    for (int i = 0; i < planned->interfaces_size(); ++i) {
+      plan_.interfaces[request.network().interfaces(i).name()] = planned->interfaces(i).name();
+    }
     *plan_.began.mutable_network() = std::move(*planned);
   } else {
     findings.add(findings::kAddressStays,

@@ -137,6 +137,12 @@ class NetworkTest : public testing::Test {
     neighbour_.ip("addr add 10.1.0.3/24 dev eth0");
   }
 
+  void rename_at_destination() {
+    destination_.ip("link set eth0 down");
+    destination_.ip("link set eth0 name eth1");
+    destination_.ip("link set eth1 up");
+  }
+
   std::string hardware(const Namespace& of) { return of.read().interfaces(0).hardware_address(); }
 
   Namespace switch_, source_, destination_, neighbour_;
@@ -176,6 +182,25 @@ TEST_F(NetworkTest, AddressMovesAndNoHostAnswersInBetween) {
   EXPECT_EQ(there.interfaces(0).hardware_address(), hardware_of_source);
   EXPECT_THAT(neighbour_.owners(kMoving), ElementsAre(hardware_of_source));
   EXPECT_THAT(neighbour_.owners("10.1.0.9", 300ms), IsEmpty());
+}
+
+TEST_F(NetworkTest, InterfaceOfAnotherNameInTheSameSubnetsIsTaken) {
+  rename_at_destination();
+  destination_.ip("addr add fd01::9/64 dev eth1 nodad");  // removed with the state
+  destination_.ip("link add eth0 type dummy || ip link add eth0 type veth peer name eth2");
+  destination_.ip("link set eth0 up");
+  destination_.ip("addr add 192.0.2.1/24 dev eth0");
+  const proto::Network coming = source_.read();
+  const auto planned = merge(coming, destination_.read());
+  ASSERT_TRUE(planned) << planned.error().message();
+  ASSERT_THAT(planned->interfaces(), SizeIs(1));
+  EXPECT_EQ(planned->interfaces(0).name(), "eth1");
+  EXPECT_EQ(planned->interfaces(0).hardware_address(), hardware(source_));
+  EXPECT_THAT(addresses(*planned), ElementsAre("10.1.0.5/24", "fd01::5/64"));
+  proto::Network twice = coming;
+  *twice.add_interfaces() = coming.interfaces(0);
+  twice.mutable_interfaces(1)->set_name("eth9");
+  EXPECT_THAT(merge(twice, destination_.read()).error().message(), HasSubstr("no interface eth9"));
 }
 
 TEST_F(NetworkTest, InterfaceWithoutAddressesGetsRoutesToo) {
@@ -255,9 +280,7 @@ TEST_F(NetworkTest, OtherNetworksAreRefused) {
   EXPECT_THAT(complaint(), HasSubstr("eth0 has no address in the subnet of 10.1.0.5/24"));
   destination_.ip("addr add 10.1.0.9/16 dev eth0");
   EXPECT_THAT(complaint(), HasSubstr("subnet"));
-  destination_.ip("link set eth0 down");
-  destination_.ip("link set eth0 name eth1");
-  destination_.ip("link set eth1 up");
+  rename_at_destination();
   EXPECT_THAT(complaint(), HasSubstr("no interface eth0"));
 }
 
