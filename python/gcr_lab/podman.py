@@ -3,7 +3,7 @@
 Each podman has a storage of its own, and GPUs of its own that CDI offers it.
 """
 
-import contextlib, ctypes, json, os, pathlib, re, resource, shlex, shutil, subprocess, tarfile
+import contextlib, ctypes, hashlib, json, os, pathlib, re, resource, shlex, shutil, subprocess, tarfile
 from gcr_lab import base
 from gcr_lab.base import BIN, PREFIX, Failure
 from gcr_lab.figures import Migration
@@ -47,10 +47,11 @@ NETWORK, NETWORK_V6, FIXED, ADDRESSES = "lan", "fd77::", 50, 40
 FIRST = {"a": 100, "b": 150}  # of the ranges
 NETWORK_CONFIGURATION = """
 [network]
-network_backend = "cni"
-network_config_dir = "{home}/cni"
+network_backend = "{backend}"
+network_config_dir = "{home}/networks"
 default_network = "none"
 """
+NETAVARK = pathlib.Path("/usr/lib/podman/netavark")  # makes the networks of podman 5, CNI those of podman 4
 OWN_GPUS = 'mount --bind "$0" "$1" && shift && exec "$@"'
 _ASK_PYTHON = """
 import json, os, sys, sysconfig
@@ -77,7 +78,9 @@ def write_image(path, files):
             folder.type, folder.mode = tarfile.DIRTYPE, 0o1777 if name == "tmp" else 0o755
             image.addfile(folder)
         for file in sorted(files):
-            image.add(file.resolve(), str(file).lstrip("/"))
+            # The image has no cache that would tell the loader of libraries there.
+            place = f"/usr/lib/{file.name}" if file.parent == pathlib.Path("/usr/local/lib") else str(file)
+            image.add(file.resolve(), place.lstrip("/"))
 
 def write_configuration(home, processes):
     """Of a podman that has everything in the folders `home` and home/disk; its runtime is the file home/gcr."""
@@ -88,17 +91,30 @@ def write_configuration(home, processes):
 def write_network(home, host, address):
     """To the configuration of a podman that runs in the network of a host with this address."""
     net = address.rpartition(".")[0]
+    subnets = ((f"{net}.0/24", f"{net}."), (f"{NETWORK_V6}/64", NETWORK_V6))
+    backend, name, content = ("netavark", f"{NETWORK}.json", netavark_network) if NETAVARK.exists() else (
+        "cni", f"{NETWORK}.conflist", cni_network)  # fmt: skip
+    with open(home / "containers.conf", "a", encoding="utf-8") as configuration:
+        configuration.write(NETWORK_CONFIGURATION.format(home=home, backend=backend))
+    (home / "networks").mkdir()
+    (home / "networks" / name).write_text(json.dumps(content(home, host, subnets)), encoding="utf-8")
+
+def cni_network(home, host, subnets):
     ranges = [[{"subnet": subnet, "rangeStart": f"{before}{start}", "rangeEnd": f"{before}{start + ADDRESSES}"}
-               for start in (FIRST[host], FIXED)]
-              for subnet, before in ((f"{net}.0/24", f"{net}."), (f"{NETWORK_V6}/64", NETWORK_V6))]
+               for start in (FIRST[host], FIXED)] for subnet, before in subnets]  # fmt: skip
     plugin = {"type": "macvlan", "master": "veth0", "mode": "bridge", "capabilities": {"ips": True, "mac": True},
               "ipam": {"type": "host-local", "dataDir": str(home / "addresses"), "ranges": ranges,
-                       "routes": [{"dst": "0.0.0.0/0", "gw": f"{net}.1"}]}}
-    with open(home / "containers.conf", "a", encoding="utf-8") as configuration:
-        configuration.write(NETWORK_CONFIGURATION.format(home=home))
-    (home / "cni").mkdir()
-    (home / "cni" / f"{NETWORK}.conflist").write_text(json.dumps({"cniVersion": "0.4.0", "name": NETWORK, "plugins": [plugin]}),
-                                                      encoding="utf-8")
+                       "routes": [{"dst": "0.0.0.0/0", "gw": f"{subnets[0][1]}1"}]}}
+    return {"cniVersion": "0.4.0", "name": NETWORK, "plugins": [plugin]}
+
+def netavark_network(_home, host, subnets):
+    first = FIRST[host]
+    return {"name": NETWORK, "id": hashlib.sha256(NETWORK.encode()).hexdigest(), "driver": "macvlan",
+            "network_interface": "veth0", "created": "2026-01-01T00:00:00Z", "ipv6_enabled": True, "internal": False,
+            "dns_enabled": False, "ipam_options": {"driver": "host-local"}, "subnets": [
+                {"subnet": subnet, "gateway": f"{before}1",
+                 "lease_range": {"start_ip": f"{before}{first}", "end_ip": f"{before}{first + ADDRESSES}"}}
+                for subnet, before in subnets]}  # fmt: skip
 
 def fixed_addresses(address):
     """Those that either podman gives when it is asked, in the network of a host with this address: of both families."""

@@ -142,20 +142,33 @@ class Podman(Engine):
 
     def can_give(self, network, addresses):
         status, answer = self.host.run("podman", "network", "inspect", network, fine=(0, NO_SUCH, FAILED))
+        if status != 0:
+            return False
 
-        def ranges(said):
+        def subnets(said):
             for each in json.loads(said)[0].get("subnets") or ():
                 lease = each.get("lease_range") or {}
                 yield each["subnet"], lease.get("start_ip"), lease.get("end_ip")
 
-        return status == 0 and are_within(addresses, self.understood(answer, lambda said: list(ranges(said))))
+        found = self.understood(answer, lambda said: list(subnets(said)))
+        # netavark gives any address of a subnet that is asked for.
+        whole = [(subnet, None, None) for subnet, _, _ in found]
+        return are_within(addresses, found) or (are_within(addresses, whole) and self._backend() == "netavark")
+
+    def _backend(self):
+        return self.host.run("podman", "info", "--format", "{{.Host.NetworkBackend}}")[1].strip()
 
     def disconnect(self, container, network):
         self.host.run("podman", "network", "disconnect", network, container.id)
 
     def connect(self, container, network, addresses):
         options = [word for each in addresses for word in ("--ip6" if ":" in each else "--ip", each)]
-        self.host.run("podman", "network", "connect", *options, network, container.id)
+        command = ("podman", "network", "connect", *options, network, container.id)
+        status, _ = self.host.run(*command, fine=(0, NO_SUCH, FAILED))
+        if status != 0:
+            # What is left of an attempt that failed refuses each other one, and no inspect shows it.
+            self.host.run("podman", "network", "disconnect", network, container.id, fine=(0, NO_SUCH, FAILED))
+            self.host.run(*command)
 
     def remove(self, container):
         self.host.run("podman", "rm", "--force", "--ignore", "--time", str(STOP_SECONDS), container.id)

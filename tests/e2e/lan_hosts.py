@@ -1,8 +1,13 @@
 """Hosts on one switch whose engines give containers addresses of that network, by macvlan; host c is their client."""
 
+import functools
+import pathlib
+
 from docker_hosts import DockerHosts
 from engine_hosts import podman
 from podman_hosts import PodmanHosts
+
+LEASES = pathlib.Path("/run/containers/networks")
 
 
 class Lan:
@@ -19,11 +24,24 @@ class Lan:
 
 class LanHosts(Lan, PodmanHosts):
     def entry(self, host):
-        return ["nsenter", f"--net={self.env[f'NS_{host.upper()}']}"]
+        enter = ["nsenter", f"--net={self.env[f'NS_{host.upper()}']}"]
+        return ["env", f"LEASES={self.home(host)}/leases", str(self._own_leases), *enter] if self._own_leases else enter
 
     def configure(self, host):
         super().configure(host)
         podman.write_network(self.home(host), host, self.address(host))
+        (self.home(host) / "leases").mkdir()
+
+    @functools.cached_property
+    def _own_leases(self):
+        """A program that runs another one. podman keeps the leases of netavark's addresses at one place of a machine, which
+        commands of one host at a time have for themselves."""
+        if not podman.NETAVARK.exists():
+            return None
+        program = self.folder / "own-leases"
+        program.write_text(f'#!/bin/sh\nmkdir -p {LEASES.parent}\nln -sfn "$LEASES" {LEASES}\nexec "$@"\n', encoding="ascii")
+        program.chmod(0o755)
+        return program
 
 
 class LanDockerHosts(Lan, DockerHosts):

@@ -76,11 +76,34 @@ class Addresses(unittest.TestCase):
         subnets = [{"subnet": "10.0.0.0/24", "lease_range": {"start_ip": "10.0.0.100", "end_ip": "10.0.0.140"}},
                    {"subnet": "10.0.0.0/24", "lease_range": {"start_ip": "10.0.0.5", "end_ip": "10.0.0.9"}},
                    {"subnet": "fd00::/64"}]  # fmt: skip
-        asked = podman.Podman(FakeShell({"network inspect": (0, json.dumps([{"subnets": subnets}]))}))
+        answers = {"network inspect": (0, json.dumps([{"subnets": subnets}])), "info": (0, "cni\n")}
+        asked = podman.Podman(FakeShell(answers))
         for addresses, given in ((["10.0.0.5", "fd00::5"], True), (["10.0.0.4"], False), (["10.0.0.9/24"], True),
                                  (["10.0.0.10"], False), (["10.0.0.100", "fd01::5"], False), ([], True)):  # fmt: skip
             self.assertEqual(asked.can_give("lan", addresses), given, addresses)
+        answers["info"] = (0, "netavark\n")
+        self.assertTrue(asked.can_give("lan", ["10.0.0.4"]))
+        self.assertFalse(asked.can_give("lan", ["10.0.1.4"]))
         self.assertFalse(podman.Podman(FakeShell({"network inspect": (1, "")})).can_give("lan", ["10.0.0.5"]))
+
+
+class Connecting(unittest.TestCase):
+    def test_rest_of_a_failed_connect_is_removed(self):
+        """As podman 5 has it: connected for its database alone."""
+        commands, statuses = [], {"connect": [125, 0], "disconnect": [125]}
+
+        class Shell:
+            agent = "src"
+
+            def run(self, *words, fine=(0,)):
+                commands.append(words[2])
+                status = statuses[words[2]].pop(0)
+                if status not in fine:
+                    raise engines.EngineError(f"status {status}")
+                return status, ""
+
+        podman.Podman(Shell()).connect(podman.container_of(json.dumps([INSPECTED])), "lan", ["10.0.0.5", "fd00::5"])
+        self.assertEqual(commands, ["connect", "disconnect", "connect"])
 
 
 class LossyEngine(engines.Engine):
