@@ -155,12 +155,13 @@ class Refusals(ServerCase):
         self.assert_only_at("a", "b")
 
     def test_what_cannot_be_kept_is_refused(self):
-        # The switch has the address too.
-        switch = self.hosts.switch()
-        subprocess.run(["ip", "-n", switch, "addr", "add", f"{self.address}/24", "dev", "link0"], check=True)
-        self.refuse("another host answers for")
-        self.refuse("is not a finding that can be accepted", accepted="address-taken")
-        subprocess.run(["ip", "-n", switch, "addr", "del", f"{self.address}/24", "dev", "link0"], check=True)
+        # The switch has an address too.
+        switch = ["ip", "-n", self.hosts.switch(), "addr"]
+        for address in (f"{self.address}/24", f"{self.address_v6}/64"):
+            subprocess.run([*switch, "add", address, "dev", "link0", *(["nodad"] if ":" in address else [])], check=True)
+            self.refuse(f"another host answers for {address.partition('/')[0]}")
+            self.refuse("is not a finding that can be accepted", accepted="address-taken")
+            subprocess.run([*switch, "del", address, "dev", "link0"], check=True)
         # A connection waits at the server, which is stopped.
         names = {pid: path for path in pathlib.Path("/proc").glob("[0-9]*/comm") if (pid := int(path.parts[2]))}
         server = next(pid for pid, path in names.items() if comm_of(path) == "chatter" and self.is_in_container(pid))

@@ -6,6 +6,7 @@
 #include <netinet/icmp6.h>
 #include <netinet/if_ether.h>
 #include <netinet/in.h>
+#include <netinet/ip6.h>
 #include <netpacket/packet.h>
 #include <poll.h>
 #include <sys/ioctl.h>
@@ -15,6 +16,8 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <functional>
+#include <initializer_list>
 #include <optional>
 #include <span>
 
@@ -89,17 +92,18 @@ ether_arp arp(std::uint16_t operation, const Hardware& sender, in_addr sender_ad
   return packet;
 }
 
-Status send_arp(const Port& port, const ether_arp& packet) {
-  const sockaddr_ll to = broadcast_on(port.number);
-  const auto sent = ::sendto(port.socket.get(), &packet, sizeof(packet), 0,
+Status send_arp(int socket, const sockaddr_ll& to, const ether_arp& packet) {
+  const auto sent = ::sendto(socket, &packet, sizeof(packet), 0,
                              reinterpret_cast<const sockaddr*>(&to), sizeof(to));
   return sent == sizeof(packet) ? Status() : cannot("send a packet of ARP");
 }
 
 /// As a request and as a reply: neighbours that ignore one of them take the other.
 Status announce_v4(const Port& port, in_addr address) {
-  GCR_TRY(send_arp(port, arp(ARPOP_REQUEST, port.own, address, address)));
-  return send_arp(port, arp(ARPOP_REPLY, port.own, address, address));
+  const sockaddr_ll to = broadcast_on(port.number);
+  const int socket = port.socket.get();
+  GCR_TRY(send_arp(socket, to, arp(ARPOP_REQUEST, port.own, address, address)));
+  return send_arp(socket, to, arp(ARPOP_REPLY, port.own, address, address));
 }
 
 /// Unsolicited, to all nodes, overriding what they know.
@@ -132,13 +136,131 @@ Status announce_v6(const Port& port, const in6_addr& address) {
   return cannot("send a neighbour advertisement");
 }
 
-/// Of an answer, who has the address; none if it is no answer about it.
-std::optional<std::string> owner_in(const ether_arp& packet, in_addr address) {
-  if (packet.ea_hdr.ar_op != htons(ARPOP_REPLY) ||
-      std::memcmp(packet.arp_spa, &address, sizeof(address)) != 0) {
-    return std::nullopt;
+using Packet = std::span<const std::byte>;
+
+/// Asks who has an address, and reads answers.
+struct Question {
+  UniqueFd socket;
+  std::function<Status()> ask;
+  /// The hardware address in an answer; none if it is no answer about the address.
+  std::function<std::optional<std::string>(Packet)> owner_in;
+};
+
+template <class T>
+std::optional<T> head_of(Packet packet) {
+  T head{};
+  if (packet.size() < sizeof(head)) return std::nullopt;
+  std::memcpy(&head, packet.data(), sizeof(head));
+  return head;
+}
+
+Result<Question> ask_by_arp(const std::string& interface, in_addr address) {
+  GCR_ASSIGN(Port port, open_port(interface));
+  const int socket = port.socket.get();
+  const sockaddr_ll to = broadcast_on(port.number);
+  const ether_arp asked = arp(ARPOP_REQUEST, port.own, in_addr{}, address);
+  return Question{std::move(port.socket), [=] { return send_arp(socket, to, asked); },
+                  [address](Packet packet) -> std::optional<std::string> {
+                    const auto answer = head_of<ether_arp>(packet);
+                    if (!answer || answer->ea_hdr.ar_op != htons(ARPOP_REPLY) ||
+                        std::memcmp(answer->arp_spa, &address, sizeof(address)) != 0) {
+                      return std::nullopt;
+                    }
+                    return std::string(reinterpret_cast<const char*>(answer->arp_sha), ETH_ALEN);
+                  }};
+}
+
+/// A neighbour solicitation without a sender, as for the detection of duplicates.
+struct Solicitation {
+  ip6_hdr ip{};
+  nd_neighbor_solicit body{};
+
+  explicit Solicitation(const in6_addr& target) {
+    ip.ip6_flow = htonl(6u << 28);
+    ip.ip6_plen = htons(sizeof(body));
+    ip.ip6_nxt = IPPROTO_ICMPV6;
+    ip.ip6_hlim = kWholeLink;
+    ::inet_pton(AF_INET6, "ff02::1:ff00:0", &ip.ip6_dst);
+    std::copy_n(&target.s6_addr[kSolicitedAt], kSolicitedBytes, &ip.ip6_dst.s6_addr[kSolicitedAt]);
+    body.nd_ns_type = ND_NEIGHBOR_SOLICIT;
+    body.nd_ns_target = target;
+    body.nd_ns_cksum = checksum();
   }
-  return std::string(reinterpret_cast<const char*>(packet.arp_sha), ETH_ALEN);
+
+  /// The last bytes of the address that is asked for, to which its owner listens.
+  static constexpr std::size_t kSolicitedAt = 13;
+  static constexpr std::size_t kSolicitedBytes = 3;
+
+ private:
+  /// Of RFC 4443, 2.3, over both addresses, the length, the protocol and the body.
+  std::uint16_t checksum() const {
+    std::array<std::uint16_t, (2 * sizeof(in6_addr) + sizeof(body)) / 2> words{};
+    std::memcpy(words.data(), &ip.ip6_src, 2 * sizeof(in6_addr));
+    std::memcpy(&words[sizeof(in6_addr)], &body, sizeof(body));
+    std::uint32_t sum = htons(sizeof(body)) + htons(IPPROTO_ICMPV6);
+    for (const std::uint16_t word : words) sum += word;
+    while (sum > UINT16_MAX) sum = (sum & UINT16_MAX) + (sum >> 16);
+    return static_cast<std::uint16_t>(~sum);
+  }
+};
+
+/// The answer of an owner: to all nodes, with its hardware address.
+struct Advertisement {
+  ip6_hdr ip;
+  nd_neighbor_advert body;
+  nd_opt_hdr option;
+  Hardware owner;
+};
+
+Result<Question> ask_by_discovery(const std::string& interface, const in6_addr& address) {
+  GCR_ASSIGN(const Port port, open_port(interface));
+  Question question;
+  question.socket = UniqueFd(::socket(AF_PACKET, SOCK_DGRAM | SOCK_CLOEXEC, htons(ETH_P_IPV6)));
+  if (!question.socket) return cannot("open a packet socket");
+  const auto group_of = [&](std::initializer_list<std::uint8_t> last) {
+    sockaddr_ll to = broadcast_on(port.number);
+    to.sll_protocol = htons(ETH_P_IPV6);
+    to.sll_addr[0] = to.sll_addr[1] = 0x33;  // RFC 2464, 7
+    std::ranges::copy(last, &to.sll_addr[2]);
+    return to;
+  };
+  const sockaddr_ll all = group_of({0, 0, 0, 1});
+  packet_mreq wanted{};
+  wanted.mr_ifindex = port.number;
+  wanted.mr_type = PACKET_MR_MULTICAST;
+  wanted.mr_alen = ETH_ALEN;
+  std::copy_n(all.sll_addr, ETH_ALEN, wanted.mr_address);
+  if (::bind(question.socket.get(), reinterpret_cast<const sockaddr*>(&all), sizeof(all)) != 0 ||
+      ::setsockopt(question.socket.get(), SOL_PACKET, PACKET_ADD_MEMBERSHIP, &wanted,
+                   sizeof(wanted)) != 0) {
+    return cannot("receive on " + interface);
+  }
+  const std::uint8_t* const last = &address.s6_addr[Solicitation::kSolicitedAt];
+  question.ask = [socket = question.socket.get(), to = group_of({0xff, last[0], last[1], last[2]}),
+                  asked = Solicitation(address)]() -> Status {
+    const auto sent = ::sendto(socket, &asked, sizeof(asked), 0,
+                               reinterpret_cast<const sockaddr*>(&to), sizeof(to));
+    return sent == sizeof(asked) ? Status() : cannot("send a neighbour solicitation");
+  };
+  question.owner_in = [address](Packet packet) -> std::optional<std::string> {
+    const auto answer = head_of<Advertisement>(packet);
+    if (!answer || answer->ip.ip6_nxt != IPPROTO_ICMPV6 ||
+        answer->body.nd_na_type != ND_NEIGHBOR_ADVERT ||
+        answer->option.nd_opt_type != ND_OPT_TARGET_LINKADDR ||
+        !IN6_ARE_ADDR_EQUAL(&answer->body.nd_na_target, &address)) {
+      return std::nullopt;
+    }
+    return std::string(answer->owner.begin(), answer->owner.end());
+  };
+  return question;
+}
+
+Result<Question> question_about(const std::string& interface, const std::string& address) {
+  in_addr v4{};
+  if (::inet_pton(AF_INET, address.c_str(), &v4) == 1) return ask_by_arp(interface, v4);
+  in6_addr v6{};
+  if (::inet_pton(AF_INET6, address.c_str(), &v6) == 1) return ask_by_discovery(interface, v6);
+  return Error(Code::kInvalidArgument, address + " is no address");
 }
 
 }  // namespace
@@ -152,7 +274,7 @@ Status announce(const proto::Network& network) {
       in6_addr v6{};
       if (::inet_pton(AF_INET, address.c_str(), &v4) == 1) {
         GCR_TRY(announce_v4(port, v4));
-      } else if (::inet_pton(AF_INET6, address.c_str(), &v6) == 1 && !IN6_IS_ADDR_LINKLOCAL(&v6)) {
+      } else if (::inet_pton(AF_INET6, address.c_str(), &v6) == 1 && !is_link_local(address)) {
         GCR_TRY(announce_v6(port, v6));
       }
     }
@@ -162,27 +284,23 @@ Status announce(const proto::Network& network) {
 
 Result<std::set<std::string>> who_has(const std::string& interface, const std::string& address,
                                       std::chrono::milliseconds patience) {
-  in_addr wanted{};
-  if (::inet_pton(AF_INET, address.c_str(), &wanted) != 1) {
-    return Error(Code::kInvalidArgument, address + " is no IPv4 address");
-  }
-  GCR_ASSIGN(const Port port, open_port(interface));
+  GCR_ASSIGN(const Question question, question_about(interface, address));
   std::set<std::string> owners;
   auto asked = Clock::time_point();
   for (auto end = Clock::now() + patience; Clock::now() < end;) {
     if (owners.empty() && Clock::now() - asked >= kQuestionPause) {
-      GCR_TRY(send_arp(port, arp(ARPOP_REQUEST, port.own, in_addr{}, wanted)));
+      GCR_TRY(question.ask());
       asked = Clock::now();
     }
     const auto until =
         (owners.empty() ? std::min(end, asked + kQuestionPause) : end) - Clock::now();
-    pollfd ready{port.socket.get(), POLLIN, 0};
+    pollfd ready{question.socket.get(), POLLIN, 0};
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(until);
     if (::poll(&ready, 1, std::max(0, static_cast<int>(left.count()))) <= 0) continue;
-    ether_arp packet{};
-    const auto size = ::recv(port.socket.get(), &packet, sizeof(packet), MSG_DONTWAIT);
-    if (size < static_cast<ssize_t>(sizeof(packet))) continue;
-    const auto owner = owner_in(packet, wanted);
+    std::array<std::byte, 128> packet{};
+    const auto size = ::recv(question.socket.get(), packet.data(), packet.size(), MSG_DONTWAIT);
+    if (size <= 0) continue;
+    const auto owner = question.owner_in(Packet(packet).first(static_cast<std::size_t>(size)));
     if (owner && owners.insert(*owner).second && owners.size() == 1) {
       end = std::min(end, Clock::now() + kSecondAnswer);
     }

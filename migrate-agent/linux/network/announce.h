@@ -1,5 +1,6 @@
 // What neighbours are told, and asked, about addresses: ARP (RFC 826, RFC 5227) for IPv4, neighbour
-// advertisements (RFC 4861, 7.2.6) for IPv6. In the network namespace of the calling thread.
+// discovery (RFC 4861, 7.2.6; RFC 4862, 5.4) for IPv6. In the network namespace of the calling
+// thread.
 #pragma once
 
 #include <chrono>
@@ -16,7 +17,7 @@ namespace gcr::network {
 /// the caller repeats it.
 Status announce(const proto::Network& network);
 
-/// Asks who has an IPv4 address, as a host asks before it takes it, on an interface that is up;
+/// Asks who has an address, as a host asks before it takes it, on an interface that is up;
 /// again as long as no host answers. The hardware addresses that answer, 6 bytes each. Waits for
 /// `patience` if no host does, else only for a moment in which another one may answer too.
 Result<std::set<std::string>> who_has(const std::string& interface, const std::string& address,

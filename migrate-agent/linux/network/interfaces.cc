@@ -1,5 +1,6 @@
 #include "migrate-agent/linux/network/interfaces.h"
 
+#include <arpa/inet.h>
 #include <fmt/format.h>
 #include <linux/rtnetlink.h>
 #include <net/if.h>
@@ -348,6 +349,11 @@ Result<proto::Network> read_interfaces() {
 
 std::string plain(const proto::NetworkAddress& address) {
   return address.address().substr(0, address.address().find('/'));
+}
+
+bool is_link_local(const std::string& address) {
+  in6_addr number{};
+  return ::inet_pton(AF_INET6, address.c_str(), &number) == 1 && IN6_IS_ADDR_LINKLOCAL(&number);
 }
 
 Status check_size(const proto::Network& network) {

@@ -26,6 +26,9 @@ Result<proto::Network> read_interfaces();
 /// In numbers, without the length of the prefix.
 std::string plain(const proto::NetworkAddress& address);
 
+/// Whether an IPv6 address is of one link alone.
+bool is_link_local(const std::string& address);
+
 /// Success if it can be a part of a journal's record, at both sides; else kRefused.
 Status check_size(const proto::Network& network);
 

@@ -68,11 +68,11 @@ Status check_local_user(const proto::PreflightRequest& request) {
 }
 
 /// In the network of the container that receives the job: whether the job alone answers for the
-/// IPv4 addresses of an interface.
+/// addresses of an interface. Those that are link-local belong to its hardware address.
 Status check_owners(const proto::NetworkInterface& interface, findings::Findings& findings) {
   for (const proto::NetworkAddress& each : interface.addresses()) {
-    if (each.address().find(':') != std::string::npos) continue;
     const std::string address = network::plain(each);
+    if (network::is_link_local(address)) continue;
     GCR_ASSIGN(auto owners, network::who_has(interface.name(), address, kAnswerPatience));
     if (owners.empty()) {
       findings.add(findings::kAddressUnheard,

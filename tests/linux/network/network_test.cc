@@ -248,9 +248,15 @@ TEST_F(NetworkTest, SocketsAreConnectedBeforeTheInterfaceIsUp) {
 
 TEST_F(NetworkTest, EachOwnerOfAnAddressAnswers) {
   destination_.ip(fmt::format("addr add {}/24 dev eth0", kMoving));
-  EXPECT_THAT(neighbour_.owners(kMoving),
-              testing::UnorderedElementsAre(hardware(source_), hardware(destination_)));
-  EXPECT_THAT(neighbour_.owners("10.1.0.77", 300ms), IsEmpty());
+  destination_.ip(fmt::format("addr add {}/64 dev eth0 nodad", kMovingV6));
+  for (const char* address : {kMoving, kMovingV6}) {
+    EXPECT_THAT(neighbour_.owners(address),
+                testing::UnorderedElementsAre(hardware(source_), hardware(destination_)))
+        << address;
+  }
+  for (const char* address : {"10.1.0.77", "fd01::77"}) {
+    EXPECT_THAT(neighbour_.owners(address, 300ms), IsEmpty()) << address;
+  }
 }
 
 TEST_F(NetworkTest, NeighboursLearnWhatIsAnnounced) {
