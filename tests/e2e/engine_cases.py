@@ -13,7 +13,7 @@ from ticker_hosts import HANGS_S, begin_command, wait_for
 DONE, FAILED, USAGE, REFUSED = range(4)
 KILLED = -9
 MEMORY_BYTES = 1 << 30
-MOVES = int(os.environ.get("GCR_MOVES", "2"))
+MOVES = int(os.environ.get("GCR_MOVES", "10"))
 NAME = "job"
 # Programs that run a ticker as their child, and end it.
 ENDS_WITH_7 = ("sh", "-c", "trap 'kill -TERM $!' TERM; $0 & wait $!; wait $!; exit 7")

@@ -9,7 +9,7 @@ import sys
 import unittest
 
 import engine_faults
-from engine_cases import DONE, FAILED, KILLED, NAME, REFUSED, Case
+from engine_cases import DONE, FAILED, KILLED, MOVES, NAME, REFUSED, Case
 from engine_hosts import podman
 from lan_hosts import LanDockerHosts, LanHosts
 from ticker_hosts import HANGS_S, wait_for
@@ -17,7 +17,6 @@ from ticker_hosts import HANGS_S, wait_for
 CLIENTS = int(os.environ.get("GCR_CLIENTS", "1000"))
 FEW = 20
 ADDRESS_OF_C = f"{podman.NETWORK_V6}3"
-MOVES = int(os.environ.get("GCR_MOVES", "2"))
 PORT = 5000
 PERIOD_MS = 500  # of each connection, in both directions
 SERVER = f"$0 & exec $1 serve {PORT}"
