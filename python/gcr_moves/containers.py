@@ -18,6 +18,7 @@ CREATED = "created"  # status of a container that was never started
 STAYED = (program.FAILED, program.REFUSED, program.CANCELLED)  # statuses of migrations that brought no job
 START_SECONDS = 30  # for an init to say that it waits
 LOOK_SECONDS = 0.1
+NETWORK_FILE_SYSTEMS = ("beegfs", "ceph", "cifs", "gpfs", "lustre", "nfs", "smb2")  # as stat(1) calls them
 
 
 def short(digest):
@@ -61,13 +62,26 @@ def tcp_of(options):
     return next((value for option, value in itertools.pairwise(words) if option == "--tcp"), "")
 
 
-def left_behind(container, with_address):
-    """What does not move with it, and is no reason to refuse it. `with_address`: it keeps its connections."""
-    ports = container.ports if with_address else ()
-    return [
-        *(f"the content of volume {name} is not moved" for name in container.volumes),
-        *(f"connections through the published port {port} are not kept, as they end at the host" for port in ports),
-    ]
+def ports_left_behind(container, with_address):
+    """`with_address`: it keeps its connections."""
+    for port in container.ports if with_address else ():
+        yield f"connections through the published port {port} are not kept, as they end at the host"
+
+
+def unmoved_files(container):
+    named = (*(f"volume {name}" for name in container.volumes), *container.folders)
+    return [f"the files of {', '.join(named)} are not moved; preflight compares them"] if named else []
+
+
+def files_left_behind(what, here, there):
+    """`here` and `there`: what Engine.files_in() says; None if it cannot be asked."""
+    if not here or not there or not here[1] or not there[1]:
+        return f"the files of {what} are not moved, and were not compared"
+    if here[1] != there[1]:
+        return f"the files of {what} are not moved, and those at the destination have other names, sizes, owners or modes"
+    if here[0] == there[0] and here[0] in NETWORK_FILE_SYSTEMS:
+        return f"{what} is on {here[0]} at both hosts, with the same files"
+    return f"the files of {what} are not moved; those at the destination have the same names, sizes, owners and modes"
 
 
 class Move:
@@ -75,6 +89,7 @@ class Move:
 
     def __init__(self, cli, source, destination, say, patience):
         self._cli, self._source, self._destination = cli, source, destination
+        self._engines = source, destination
         self._say, self._patience = say, patience
         self._migration = None
         self._stopping = 0
@@ -109,7 +124,8 @@ class Move:
         findings = [in_the_way("source", each) for each in obstacles]
         keeps = keeps_addresses(options)
         findings += [in_the_way("destination", each) for each in self._obstacles_there(container, receiver, keeps)]
-        findings += [{**in_the_way("source", each), "severity": "warning"} for each in left_behind(container, keeps)]
+        findings += [{**in_the_way("source", each), "severity": "warning"} 
+                     for each in (*self._compared(container), *ports_left_behind(container, keeps))]  # fmt: skip
         if job is not None:
             source, destination = self._source.host.agent, self._destination.host.agent
             findings += self._cli.findings(source, destination, job["pid"], ["--container", "new", *options])
@@ -217,11 +233,34 @@ class Move:
         return (f"{container.image_name} at {self._destination.host.agent} is another image: "
                 f"{short(image)}, not {short(container.image)}")  # fmt: skip
 
+    def _compared(self, container):
+        """What is known of files that do not move with it."""
+        for name in container.volumes:
+            if self._destination.has_volume(name):
+                here, there = (self._files_of_volume(engine, name) for engine in self._engines)
+                yield files_left_behind(f"volume {name}", here, there)
+        absent = self._destination.absent(container.folders)
+        for path in container.folders:
+            if path not in absent:
+                here, there = (self._files(engine, path) for engine in self._engines)
+                yield files_left_behind(path, here, there)
+
+    def _files_of_volume(self, engine, name):
+        folder = engine.volume_folder(name)
+        return self._files(engine, folder) if folder else None
+
+    def _files(self, engine, path):
+        try:
+            return engine.files_in(path)
+        except engines.EngineError as error:
+            self._say(str(error))
+            return None
+
     def _receiver(self, container, key, with_address):
         """A container at the destination that waits for the job."""
         for obstacle in self._obstacles_there(container, None, with_address):
             raise Refused(obstacle)
-        for each in left_behind(container, with_address):
+        for each in (*unmoved_files(container), *ports_left_behind(container, with_address)):
             self._say(each)
         receiver = self._destination.start_receiver(container, key, with_address)
         try:

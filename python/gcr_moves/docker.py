@@ -24,6 +24,7 @@ from gcr_moves.engines import (
     are_within,
     mounted_folders,
     named_volumes,
+    own_folder,
     published_ports,
     receiver_labels,
     those_there,
@@ -179,6 +180,9 @@ class Docker(Engine):
 
     def has_volume(self, name):
         return self._ask("GET", f"/volumes/{quoted(name)}", fine=(ABSENT,))[0] != ABSENT
+
+    def volume_folder(self, name):
+        return self.understood(self._ask("GET", f"/volumes/{quoted(name)}")[1], own_folder)
 
     def start_receiver(self, container, key, with_address=False):
         request = self.understood(container, lambda its: receiving_request(its, key, with_address))

@@ -33,6 +33,15 @@ for each; do
   ip $family route replace default dev {HOLD} metric 4294967295
 done
 """
+LIST_SECONDS = 20
+# The kind of file system of a file or folder; whether all that is in it was listed; and a digest of that list, which has
+# what tells files apart without reading them.
+TELL_FILES = f"""
+stat --file-system --format %T -- "$1" || exit
+{{ {{ timeout {LIST_SECONDS} find "$1" \\( -type f -printf '%P\\0%s:%m:%U:%G\\n' -o -printf '%P\\0%y:%m:%U:%G:%l\\n' \\)
+  echo $? >&3
+}} | LC_ALL=C sort | sha256sum; }} 3>&1
+"""
 TELL_ABSENT = 'for each; do [ -e "$each" ] || printf "%s\\n" "$each"; done'
 NOT_INSTALLED = 127  # status of a shell
 ID = re.compile("[0-9a-f]{64}")  # of a container, which names its control groups; of a volume without a name
@@ -114,6 +123,11 @@ def named_volumes(mounts):
     return tuple(dict.fromkeys(name for name in volumes if name and not ID.fullmatch(name)))
 
 
+def own_folder(volume):
+    """Of the answer of an engine's `volume inspect`; empty if a driver mounts something there."""
+    return "" if volume["Driver"] != "local" or volume.get("Options") else volume["Mountpoint"]
+
+
 def mounted_folders(mounts):
     """Of the host, by the answer of an engine's `inspect`."""
     return tuple(dict.fromkeys(each["Source"] for each in mounts or () if each.get("Type") == "bind"))
@@ -190,6 +204,16 @@ class Engine:
 
     def has_volume(self, name):
         raise NotImplementedError
+
+    def volume_folder(self, name):
+        """Of the host; empty if the volume is none of the engine's own folders."""
+        raise NotImplementedError
+
+    def files_in(self, path):
+        """The kind of its file system, and a digest of its files without their content; empty if it has too many."""
+        _, said = self.host.run("sh", "-c", TELL_FILES, "sh", path)
+        kind, *rest = said.split()
+        return kind, rest[1] if rest[:1] == ["0"] else ""
 
     def absent(self, paths):
         """Those of the paths that the host does not have. docker would make empty folders of them."""

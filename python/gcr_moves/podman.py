@@ -13,6 +13,7 @@ from gcr_moves.engines import (
     are_within,
     mounted_folders,
     named_volumes,
+    own_folder,
     published_ports,
     receiver_labels,
     those_there,
@@ -131,6 +132,10 @@ class Podman(Engine):
     def has_volume(self, name):
         status, _ = self.host.run("podman", "volume", "exists", name, fine=(0, NO_SUCH))
         return status == 0
+
+    def volume_folder(self, name):
+        _, answer = self.host.run("podman", "volume", "inspect", name)
+        return self.understood(answer, lambda said: own_folder(json.loads(said)[0]))
 
     def start_receiver(self, container, key, with_address=False):
         words = receiving_command(container, key, with_address)

@@ -7,6 +7,7 @@ import importlib.machinery
 import importlib.util
 import pathlib
 import sys
+import tempfile
 import threading
 import unittest
 import unittest.mock
@@ -148,11 +149,27 @@ class Moves(Fixture):
         self.assertEqual(self.fake.started, [])
 
 
-    def test_content_of_a_volume_is_said_to_stay(self):
-        self.engines.containers["src"][:] = [dataclasses.replace(self.container, volumes=("models",))]
-        self.engines.volumes["one"].add("models")
+    def test_files_of_volumes_and_folders_are_said_to_stay(self):
+        self.engines.containers["src"][:] = [dataclasses.replace(self.container, volumes=("models",), folders=("/data",))]
+        self.engines.volumes["one"] |= {"models", "/data"}
         self.assertEqual(self.move().run("train").status, cli.DONE)
-        self.assertIn("the content of volume models is not moved", self.said)
+        self.assertIn("the files of volume models, /data are not moved; preflight compares them", self.said)
+
+    def test_preflight_compares_files_that_stay(self):
+        self.engines.containers["src"][:] = [dataclasses.replace(self.container, volumes=("models",), folders=("/data",))]
+        self.engines.volumes["one"] |= {"models", "/data"}
+        same, other, network, too_many = ("ext2/ext3", "a"), ("ext2/ext3", "b"), ("nfs", "a"), ("ext2/ext3", "")
+        for here, there, said in ((same, same, "have the same names, sizes, owners and modes"),
+                                  (same, other, "have other names, sizes, owners or modes"),
+                                  (network, network, "is on nfs at both hosts, with the same files"),
+                                  (network, same, "have the same names"), (too_many, too_many, "were not compared"),
+                                  (same, too_many, "were not compared")):  # fmt: skip
+            for path in ("/volumes/models", "/data"):
+                self.engines.files |= {("src", path): here, ("one", path): there}
+            findings = self.move().preflight("train")
+            self.assertEqual([(each["severity"], each["host"]) for each in findings], [("warning", "source")] * 2)
+            for each in findings:
+                self.assertIn(said, each["found"])
 
     def test_connections_through_published_ports_are_said_to_end(self):
         self.engines.containers["src"][:] = [dataclasses.replace(self.container, ports=("127.0.0.1:8080",))]
@@ -171,6 +188,46 @@ class Moves(Fixture):
                 self.move().run("train")
             self.assert_at(source=1, destination=0)
         self.assertEqual((self.engines.started, self.fake.started), ([], []))
+
+
+class Files(unittest.TestCase):
+    """Listed by a shell of this host."""
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()  # pylint: disable=consider-using-with
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+        for name in ("one", "other"):
+            (self.folder / name / "below").mkdir(parents=True)
+            (self.folder / name / "below" / "with a\nline").write_text("12", encoding="ascii")
+            (self.folder / name / "link").symlink_to("/elsewhere")
+        self.engine = engines.Engine(engines.Host("src", ["sh", "-c"]))
+
+    def digest(self, name):
+        kind, digest = self.engine.files_in(str(self.folder / name))
+        self.assertNotEqual(kind, "")
+        self.assertRegex(digest, "^[0-9a-f]{64}$")
+        return digest
+
+    def test_digest_changes_with_each_file(self):
+        before = self.digest("one")
+        self.assertEqual(self.digest("other"), before)
+        changed = self.folder / "other" / "below" / "with a\nline"
+        changed.write_text("123", encoding="ascii")
+        self.assertNotEqual(self.digest("other"), before)
+        changed.write_text("21", encoding="ascii")
+        self.assertEqual(self.digest("other"), before)
+        changed.chmod(0o600)
+        self.assertNotEqual(self.digest("other"), before)
+        self.assertNotEqual(self.digest("one/below/with a\nline"), self.digest("other/below/with a\nline"))
+
+    def test_what_is_absent_or_takes_too_long_has_none(self):
+        with self.assertRaises(engines.EngineError):
+            self.engine.files_in(str(self.folder / "absent"))
+        endless = engines.TELL_FILES.replace(f"timeout {engines.LIST_SECONDS} find", "timeout 0.1 yes")
+        self.assertNotEqual(endless, engines.TELL_FILES)
+        with unittest.mock.patch.object(engines, "TELL_FILES", endless):
+            self.assertEqual(self.engine.files_in(str(self.folder / "one"))[1], "")
 
 
 class Draining(Fixture):
@@ -377,11 +434,11 @@ class Preflight(Fixture):
     def test_volumes_are_a_warning_where_they_are_and_a_blocker_where_they_are_not(self):
         self.engines.add_container("src", "train", 9, volumes=("models", "data"), folders=("/data",))
         self.engines.volumes["one"] = {"models"}
+        self.engines.files = {(host, "/volumes/models"): ("ext2/ext3", "") for host in ("src", "one")}
         self.assertEqual(self.found(), [
             ("destination", "one has no volume data: make it there, with the same content"),
             ("destination", "one has no /data, which train has mounted"),
-            ("source", "the content of volume models is not moved"),
-            ("source", "the content of volume data is not moved"),
+            ("source", "the files of volume models are not moved, and were not compared"),
         ])  # fmt: skip
         severities = {each["severity"] for each in self.move().preflight("train") if each["host"] == "source"}
         self.assertEqual(severities, {"warning"})

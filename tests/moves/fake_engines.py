@@ -15,6 +15,7 @@ class FakeEngines:
         self.containers = {name: [] for name in cluster.hosts}
         self.images = {name: {"app": IMAGE} for name in cluster.hosts}  # by name: the content
         self.volumes = {name: set() for name in cluster.hosts}
+        self.files = {}  # what files_in() says, by host and path
         self.silent = set()  # hosts whose shells do not answer
         self.asked = set()
         self.started = []  # (host, name) of every receiving container
@@ -68,6 +69,12 @@ class FakeEngine(engines.Engine):
 
     def has_volume(self, name):
         return name in self._all.volumes[self.host.agent]
+
+    def volume_folder(self, name):
+        return f"/volumes/{name}"
+
+    def files_in(self, path):
+        return self._all.files[self.host.agent, path]
 
     def absent(self, paths):
         return [path for path in paths if path not in self._all.volumes[self.host.agent]]

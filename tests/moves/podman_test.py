@@ -187,6 +187,11 @@ class Volumes(unittest.TestCase):
         container = podman.container_of(json.dumps([{**INSPECTED, "Mounts": mounts}]))
         self.assertEqual((container.volumes, container.folders), (("models",), ("/work",)))
 
+    def test_folder_of_a_volume_is_its_own_or_unknown(self):
+        for fields, folder in (({}, "/var/models"), ({"Driver": "nfs"}, ""), ({"Options": {"type": "nfs"}}, "")):
+            said = json.dumps([{"Driver": "local", "Mountpoint": "/var/models", "Options": {}, **fields}])
+            self.assertEqual(podman.Podman(FakeShell({"volume inspect": (0, said)})).volume_folder("models"), folder)
+
     def test_absent_volume_is_not_an_error(self):
         for status, there in ((0, True), (1, False)):
             asked = podman.Podman(FakeShell({"volume exists": (status, "")}))
