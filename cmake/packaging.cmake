@@ -2,7 +2,7 @@
 # component. scripts/package builds them.
 install(TARGETS gcr-migrate RUNTIME DESTINATION bin COMPONENT cli)
 # The scripts find python/ next to their own folder, here as in the source tree and in a bundle.
-install(PROGRAMS scripts/make-certs scripts/container scripts/drain scripts/rebalance scripts/slurm
+install(PROGRAMS scripts/make-certs scripts/container scripts/drain scripts/rebalance scripts/slurm scripts/turns
         DESTINATION share/gcr-migrate/scripts COMPONENT cli)
 install(DIRECTORY python/gcr_moves DESTINATION share/gcr-migrate/python COMPONENT cli
         FILES_MATCHING PATTERN "*.py")
@@ -11,13 +11,14 @@ install(FILES ${PROJECT_BINARY_DIR}/python/gcr_moves/cri_pb2.py DESTINATION shar
 # In the path, scripts have names that begin with gcr-.
 set(links ${PROJECT_BINARY_DIR}/links)
 file(MAKE_DIRECTORY ${links})
-foreach(script make-certs container drain rebalance slurm)
+foreach(script make-certs container drain rebalance slurm turns)
   file(CREATE_LINK ../share/gcr-migrate/scripts/${script} ${links}/gcr-${script} SYMBOLIC)
 endforeach()
 file(CREATE_LINK gcr-drain.1 ${links}/gcr-rebalance.1 SYMBOLIC)
 install(FILES ${links}/gcr-make-certs ${links}/gcr-container ${links}/gcr-drain ${links}/gcr-rebalance
-        ${links}/gcr-slurm DESTINATION bin COMPONENT cli)
+        ${links}/gcr-slurm ${links}/gcr-turns DESTINATION bin COMPONENT cli)
 install(FILES docs/man/gcr-container.1 docs/man/gcr-drain.1 ${links}/gcr-rebalance.1 docs/man/gcr-slurm.1
+        docs/man/gcr-turns.1
         DESTINATION share/man/man1 COMPONENT cli)
 install(FILES cmake/packaging/systemd/gcr-slurm.service DESTINATION lib/systemd/system COMPONENT cli)
 install(FILES cmake/packaging/completions/gcr-migrate.bash

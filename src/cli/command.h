@@ -36,6 +36,9 @@ void add_run(CLI::App& app, Commands& commands, const std::vector<std::string>& 
 /// `gcr-migrate slurm JOBID`: executes `gcr-slurm migrate JOBID`.
 void add_slurm(CLI::App& app, Commands& commands);
 
+/// `gcr-migrate turns HOST JOB...`: executes gcr-turns.
+void add_turns(CLI::App& app, Commands& commands);
+
 /// `gcr-migrate container [preflight] ENGINE:NAME SRC DST`: executes gcr-container.
 void add_container(CLI::App& app, Commands& commands);
 

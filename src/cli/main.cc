@@ -94,6 +94,7 @@ int main(int argc, char** argv) {
   add_run(app, commands, after_mark);
   add_slurm(app, commands);
   add_container(app, commands);
+  add_turns(app, commands);
   add_journal(app, commands);
   add_timeline(app, commands);
   add_suspensions(app, commands);

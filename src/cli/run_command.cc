@@ -49,6 +49,10 @@ constexpr const char* kContainerDescription =
     "such as podman:NAME, into one of another host, or list what prevents that, like "
     "gcr-container, which has more options";
 
+constexpr const char* kTurnsDescription =
+    "gcr-migrate turns HOST JOB...: let jobs take turns on GPUs without room for all of them, like "
+    "gcr-turns";
+
 constexpr const char* kLibrary = "libgcr-preload.so";
 constexpr const char* kSupervisor = "gcr-supervisor";
 constexpr const char* kSeparators = ": ";  // of LD_PRELOAD
@@ -345,6 +349,12 @@ void add_slurm(CLI::App& app, Commands& commands) {
   CLI::App* slurm = app.add_subcommand("slurm", kSlurmDescription);
   slurm->prefix_command();
   commands[slurm] = [slurm] { return move_slurm_job(slurm->remaining()); };
+}
+
+void add_turns(CLI::App& app, Commands& commands) {
+  CLI::App* turns = app.add_subcommand("turns", kTurnsDescription);
+  turns->prefix_command();
+  commands[turns] = [turns] { return become_script("gcr-turns", turns->remaining()); };
 }
 
 void add_container(CLI::App& app, Commands& commands) {

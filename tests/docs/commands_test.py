@@ -14,7 +14,8 @@ from pathlib import Path
 BUILD = Path(sys.argv.pop())
 SOURCE = Path(sys.argv.pop())
 DOCUMENTS = ("install.md", "usage.md")
-OURS = {"gcr-migrate", "gcr-container", "gcr-make-certs", "gcr-drain", "gcr-rebalance", "gcr-slurm", "migrate-agent"}
+OURS = {"gcr-migrate", "gcr-container", "gcr-make-certs", "gcr-drain", "gcr-rebalance", "gcr-slurm", "gcr-turns",
+        "migrate-agent"}
 BY_PATH = {"gcr-migrate", "migrate-agent"}  # tests have them from the build folder
 SYSTEMS = {"apt", "arping", "cp", "curl", "ip", "journalctl", "kill", "man", "mkdir", "scp", "ssh", "sysctl",
            "systemctl", "unshare"}  # fmt: skip

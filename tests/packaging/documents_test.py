@@ -11,7 +11,7 @@ import tempfile
 import unittest
 
 SOURCE, CLI, AGENT = (os.path.abspath(path) for path in sys.argv[1:4])
-PAGES = ["gcr-migrate.1", "gcr-container.1", "gcr-drain.1", "gcr-slurm.1", "gcr-migrate-hosts.5", "agent.toml.5",
+PAGES = ["gcr-migrate.1", "gcr-container.1", "gcr-drain.1", "gcr-slurm.1", "gcr-turns.1", "gcr-migrate-hosts.5", "agent.toml.5",
          "migrate-agent.8", "gcr-runtime.8"]
 COMPLETIONS = os.path.join(SOURCE, "cmake/packaging/completions")
 
@@ -111,6 +111,9 @@ class ManPages(unittest.TestCase):
         self.assertGreater(len(statuses), 5)
         page = page_text("gcr-container.1").split("\nEXIT STATUS\n")[1].split("\nEXAMPLES\n")[0]
         self.assertEqual(re.findall(r"(?m)^ +([0-9]+) ", page), statuses)
+
+    def test_man_page_has_the_options_of_turns(self):
+        self.assert_has_just_the_options("gcr-turns.1", (["turns"],), "--turn")
 
     def test_man_page_has_every_exit_status_of_slurm_migrate(self):
         statuses = re.findall(r"^  ([0-9]+)  ", self.script_help("slurm"), re.M)

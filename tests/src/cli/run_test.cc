@@ -111,6 +111,16 @@ TEST_F(Run, ContainerMovesThroughTheWrapper) {
             "[migrate][podman:train][preflight][node2]" GCR_CLI "\n");
 }
 
+TEST_F(Run, JobsTakeTurnsThroughTheWrapper) {
+  std::ofstream(folder_ + "/gcr-turns")
+      << "#!/bin/sh\nprintf '[%s]' \"$@\"\necho $GCR_CLI\nexit 4\n";
+  std::filesystem::permissions(folder_ + "/gcr-turns", std::filesystem::perms::owner_all);
+  const Finished finished =
+      run({GCR_CLI, "--ca", "ca.crt", "turns", "node1", "1", "--turn", "9"}, {"PATH=" + folder_});
+  EXPECT_EQ(finished.exit_status, 4);
+  EXPECT_EQ(finished.out, "[--ca][ca.crt][node1][1][--turn][9]" GCR_CLI "\n");
+}
+
 TEST_F(Run, CommandIsFoundInThePath) {
   const Finished finished =
       run_with({"GCR_PRELOAD=" + library_, "PATH=/usr/bin:/bin"}, {"printf", "found"});

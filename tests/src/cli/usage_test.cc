@@ -131,14 +131,15 @@ std::map<std::string, bool> options_of(const std::string& command) {
   return options;
 }
 
-/// All commands except slurm and container, whose options are those of gcr-slurm and gcr-container.
+/// All commands except those whose options are the options of gcr-slurm, gcr-container and
+/// gcr-turns.
 std::vector<std::string> commands() {
   const std::string help = run_cli({"--help"}).out;
   const std::regex row("\n  ([a-z]+) +gcr-migrate ");
   std::vector<std::string> names;
   for (std::sregex_iterator at(help.begin(), help.end(), row), end; at != end; ++at) {
     const std::string name = (*at)[1];
-    if (name != "slurm" && name != "container") names.push_back(name);
+    if (name != "slurm" && name != "container" && name != "turns") names.push_back(name);
   }
   return names;
 }
