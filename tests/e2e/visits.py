@@ -35,11 +35,12 @@ class Visits:
             if healthy is not None:
                 self.health[host].append(healthy)
             ran = self._hosts.engine(host, "exec", self._name, "sh", "-c", "cat /proc/self/comm", check=False)
-            if ran.returncode == 0:
+            if ran.returncode == 0 and (ran.stdout or not self._is_removed(host)):
                 self.said[host].append(ran.stdout)
 
     def _is_removed(self, host):
-        """Whether the container is ending: its engine kills a check with it, and calls it unhealthy for that."""
+        """Whether the container is ending: its engine kills a check with it, and calls it unhealthy for that. What a command
+        has said may be lost then."""
         identity = self._hosts.engine(host, "inspect", self._name, "--format", "{{.Id}}", check=False).stdout.strip()
         end = time.monotonic() + REMOVED_WITHIN_S
         while identity and time.monotonic() < end:

@@ -81,7 +81,8 @@ class Finder {
     if (top == mounts_.end() || top->second.point != "/") {
       return unsupported("the root directory of the container is not the root of a mount");
     }
-    if (!top->second.read_only && !is_root_of_host(top->second)) GCR_TRY(add_root(top->second));
+    has_files_of_host_ = is_root_of_host(top->second);
+    if (!top->second.read_only && !has_files_of_host_) GCR_TRY(add_root(top->second));
     for (const auto& [id, mount] : mounts_) {
       if (id != root_id && !is_of_runtime(mount.point) && !is_hidden(id, mount)) add(id, mount);
     }
@@ -141,7 +142,8 @@ class Finder {
   }
 
   void add(std::uint64_t id, const Mount& mount) {
-    if (mount.type == "tmpfs" && mount.root == "/" && is_private(mount) && add_tmpfs(id, mount)) {
+    if (mount.type == "tmpfs" && mount.root == "/" && !has_files_of_host_ && is_private(mount) &&
+        add_tmpfs(id, mount)) {
       return;
     }
     found_.volumes.push_back(
@@ -162,6 +164,7 @@ class Finder {
   std::set<std::string> host_;  ///< file systems that the host has mounted
   std::set<std::pair<std::string, std::string>> host_roots_;  ///< their device and directory
   std::set<std::string> devices_;                             ///< of trees
+  bool has_files_of_host_ = false;  ///< then its mounts are copies of mounts of the host
   Trees found_;
 };
 

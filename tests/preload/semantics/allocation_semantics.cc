@@ -9,13 +9,14 @@
 
 #include <algorithm>
 #include <chrono>
+#include <condition_variable>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <map>
+#include <mutex>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "tests/preload/driver_by_name.h"
@@ -268,9 +269,31 @@ void rows() {
   }
 }
 
-void slow(void*) { std::this_thread::sleep_for(std::chrono::milliseconds(200)); }
+/// Work that ends when a call has returned, or after a time in which any call returns that does not
+/// wait for the work.
+struct Work {
+  std::mutex mutex;
+  std::condition_variable changed;
+  bool returned = false;
+  bool ended_first = false;
 
-/// Whether a call takes as long as the work of 200 ms that `context` has.
+  static void run(void* argument) {
+    Work& work = *static_cast<Work*>(argument);
+    std::unique_lock lock(work.mutex);
+    work.ended_first =
+        !work.changed.wait_for(lock, std::chrono::seconds(2), [&] { return work.returned; });
+  }
+
+  /// Whether the work had ended before.
+  bool note_return() {
+    const std::lock_guard lock(mutex);
+    returned = true;
+    changed.notify_all();
+    return ended_first;
+  }
+};
+
+/// Whether a call waits for the work that `context` has.
 template <class Call>
 bool waits(CUcontext context, unsigned int stream_flags, const Call& call) {
   CUcontext caller = nullptr;
@@ -278,11 +301,11 @@ bool waits(CUcontext context, unsigned int stream_flags, const Call& call) {
   cu.cuCtxGetCurrent(&caller);
   cu.cuCtxSetCurrent(context);
   need(cu.cuStreamCreate(&stream, stream_flags), "cuStreamCreate");
-  need(cu.cuLaunchHostFunc(stream, slow, nullptr), "cuLaunchHostFunc");
+  Work work;
+  need(cu.cuLaunchHostFunc(stream, Work::run, &work), "cuLaunchHostFunc");
   cu.cuCtxSetCurrent(caller);
-  const auto begin = std::chrono::steady_clock::now();
   call();
-  const bool waited = std::chrono::steady_clock::now() - begin > std::chrono::milliseconds(150);
+  const bool waited = work.note_return();
   cu.cuCtxSetCurrent(context);
   cu.cuStreamSynchronize(stream);
   cu.cuStreamDestroy_v2(stream);

@@ -1,4 +1,5 @@
 // What of a container's mounts is its own.
+#include <sched.h>
 #include <signal.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
@@ -137,6 +138,22 @@ TEST_F(TreesOfAContainer, RootOfAnotherTypeIsRefusedByName) {
   ASSERT_FALSE(trees);
   EXPECT_EQ(trees.error().code(), Code::kUnsupported);
   EXPECT_THAT(trees.error().message(), HasSubstr("tmpfs"));
+}
+
+// Such a job has the files of its host, and mounts that the host may have unmounted since.
+TEST_F(TreesOfAContainer, RootOfTheHostHasNoTrees) {
+  start();
+  const fs::path since = machine_.path() / "since";
+  const pid_t child = gcr::test::fork_ready([&] {
+    return ::unshare(CLONE_NEWNS) == 0 && fs::create_directory(since) &&
+           ::mount("tmpfs", since.c_str(), "tmpfs", 0, nullptr) == 0;
+  });
+  const auto trees = trees_of(child);
+  ::kill(child, SIGKILL);
+  ::waitpid(child, nullptr, 0);
+  ASSERT_TRUE(trees) << trees.error().message();
+  EXPECT_THAT(trees->trees, IsEmpty());
+  EXPECT_THAT(volumes(*trees), testing::Contains(since.string() + " tmpfs"));
 }
 
 TEST_F(TreesOfAContainer, ProcessWithoutARootOfItsOwnIsRefused) {
