@@ -14,8 +14,7 @@ using Words = std::vector<std::string>;
 
 // Commands whose words CLI11 parses only in part, or not at all.
 constexpr const char* kRun = "run";
-constexpr const char* kSlurm = "slurm";
-constexpr const char* kContainer = "container";
+constexpr const char* kOfScripts[] = {"slurm", "container", "turns"};
 
 /// Returns whether the option's value is the next word. An option means the same in every command
 /// that has it.
@@ -55,8 +54,8 @@ Result<CLI::App*> take_command(CLI::App& app, Words& words) {
     if (!one->get_disabled()) command = one;
   }
   if (command == nullptr) return command;
-  // gcr-slurm and gcr-container check theirs.
-  if (command->get_name() == kSlurm || command->get_name() == kContainer) options.clear();
+  // The scripts check theirs.
+  if (std::ranges::find(kOfScripts, command->get_name()) != std::end(kOfScripts)) options.clear();
   for (const std::string& option : options) {
     if (command->get_option_no_throw(option) != nullptr) continue;
     return Error(Code::kInvalidArgument, fmt::format("{} has no option {}", command->get_name(),

@@ -27,6 +27,8 @@ class Turns(unittest.TestCase):
     def setUp(self):
         self.hosts = Hosts(2)
         self.addCleanup(self.hosts.close)
+        self.turns = self.hosts.folder / "gcr-turns"
+        self.turns.symlink_to(ROOT / "scripts/turns")
         self.programs = pathlib.Path(self.hosts.env["PREFIX"]) / "bin"
 
     def start(self, number):
@@ -41,8 +43,8 @@ class Turns(unittest.TestCase):
 
     def take_turns(self, *words):
         """Its progress can be read line by line."""
-        command = [ROOT / "scripts/turns", *self.hosts.env["GCR_TLS"].split(), "--cli", self.hosts.env["GCR_CLI"], "--pause", "0.5",
-                   self.hosts.address("a"), *words]  # fmt: skip
+        command = [self.turns, *self.hosts.env["GCR_TLS"].split(), "--cli", self.hosts.env["GCR_CLI"], "--pause", "0.5",
+                   "--at-once", "1", "--patience", HANGS_S, self.hosts.address("a"), *words]  # fmt: skip
         return begin_command(self, self.hosts.on("a", *command))
 
     def wait_for_line(self, turns, pattern):
