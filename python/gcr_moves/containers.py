@@ -124,7 +124,7 @@ class Move:
         findings = [in_the_way("source", each) for each in obstacles]
         keeps = keeps_addresses(options)
         findings += [in_the_way("destination", each) for each in self._obstacles_there(container, receiver, keeps)]
-        findings += [{**in_the_way("source", each), "severity": "warning"} 
+        findings += [{**in_the_way("source", each), "severity": "warning"}
                      for each in (*self._compared(container), *ports_left_behind(container, keeps))]  # fmt: skip
         if job is not None:
             source, destination = self._source.host.agent, self._destination.host.agent

@@ -212,8 +212,8 @@ class Engine:
     def files_in(self, path):
         """The kind of its file system, and a digest of its files without their content; empty if it has too many."""
         _, said = self.host.run("sh", "-c", TELL_FILES, "sh", path)
-        kind, *rest = said.split()
-        return kind, rest[1] if rest[:1] == ["0"] else ""
+        kind, status, digest = said.splitlines()
+        return kind, digest.split()[0] if status == "0" else ""
 
     def absent(self, paths):
         """Those of the paths that the host does not have. docker would make empty folders of them."""

@@ -23,7 +23,6 @@ def container_of(record):
         labels=record["labels"],
         recipe=record,
         networks={f"{network.kind}:{network.parent}": network.addresses},
-        folders=(str(pathlib.PurePath(record["output"]).parent),),
     )
 
 
@@ -61,6 +60,10 @@ class Jobs(Engine):
         if made is None or made.labels.get(SOURCE) != container.id:
             raise EngineError(f"{self.host.agent}: {its['name']} is gone already")
         return made
+
+    def obstacles_to(self, container):
+        for folder in self.absent([str(pathlib.PurePath(container.recipe["output"]).parent)]):
+            yield f"has no {folder}, where {container.name} writes its output"
 
     def can_give(self, network, addresses):
         status, _ = self.host.run("ip", "link", "show", "dev", network.partition(":")[2], fine=(0, NO_SUCH))

@@ -7,6 +7,7 @@ of one that has ended, until it is removed.
 
 import dataclasses
 import fcntl
+import functools
 import ipaddress
 import json
 import os
@@ -116,8 +117,10 @@ def make_output(path):
         raise JobError(f"cannot open {path}: {error.strerror}") from None
 
 
-def ip(*words):
-    ran = subprocess.run(["ip", *map(str, words)], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+def ip(*words, inside=()):
+    """`inside`: words that run it in another network."""
+    ran = subprocess.run([*inside, "ip", *map(str, words)], stdin=subprocess.DEVNULL, capture_output=True, text=True,
+                         check=False)  # fmt: skip
     if ran.returncode != 0:
         raise JobError(f"ip {' '.join(map(str, words))}: {ran.stderr.strip()}")
 
@@ -134,23 +137,17 @@ def make_interface(network, pid, identity):
 
 def configure_interface(network, pid, with_address):
     """Without an address it waits for a job that brings it."""
-
-    def inside(*words):
-        ran = subprocess.run(["nsenter", f"--net=/proc/{pid}/ns/net", "ip", *words],
-                             stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)  # fmt: skip
-        if ran.returncode != 0:
-            raise JobError(f"ip {' '.join(words)}: {ran.stderr.strip()}")
-
-    inside("link", "set", "lo", "up")
+    there = functools.partial(ip, inside=("nsenter", f"--net=/proc/{pid}/ns/net"))
+    there("link", "set", "lo", "up")
     if not with_address:
-        inside("link", "set", INTERFACE, "addrgenmode", "none")
-        inside("link", "set", INTERFACE, "up")
+        there("link", "set", INTERFACE, "addrgenmode", "none")
+        there("link", "set", INTERFACE, "up")
         return
     for each in network.addresses:
-        inside("address", "add", each, "dev", INTERFACE, *(("nodad",) if ":" in each else ("broadcast", "+")))
-    inside("link", "set", INTERFACE, "up")
+        there("address", "add", each, "dev", INTERFACE, *(("nodad",) if ":" in each else ("broadcast", "+")))
+    there("link", "set", INTERFACE, "up")
     for each in network.gateways:
-        inside("-6" if ":" in each else "-4", "route", "add", "default", "via", each, "dev", INTERFACE)
+        there("-6" if ":" in each else "-4", "route", "add", "default", "via", each, "dev", INTERFACE)
 
 
 def start_time(pid):
@@ -189,7 +186,8 @@ class Records:
             record["status"] = "running" if runs else "exited"
             if not runs:
                 said = path.with_suffix(".status")
-                record["exit_status"] = int(said.read_text(encoding="ascii")) if said.exists() else None
+                text = said.read_text(encoding="ascii").strip() if said.exists() else ""
+                record["exit_status"] = int(text) if text else None
             found.append(record)
         return found
 
