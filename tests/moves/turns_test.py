@@ -142,9 +142,10 @@ class TurnsTest(unittest.IsolatedAsyncioTestCase):
 
     async def test_job_that_has_not_answered_keeps_its_turn_for_its_time(self):
         await self.begin({1: RUNNING, 2: SUSPENDED}, Rules(turn_seconds=HANGS_S, quiet_seconds=0.02))
-        first, second = await self.connect(1), await self.connect(2)
+        first = await self.connect(1)
         first[1].write(b"slow\n")
         await self.until(lambda: self.jobs[1].unanswered == 1)
+        second = await self.connect(2)
         second[1].write(b"x\n")
         self.assertEqual(await asyncio.wait_for(first[0].readline(), HANGS_S), b"slow\n")
         self.assertEqual(await asyncio.wait_for(second[0].readline(), HANGS_S), b"x\n")
