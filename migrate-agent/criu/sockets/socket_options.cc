@@ -157,33 +157,42 @@ int set_option(const UniqueFd& socket, const OptionRow& row, const OptionValue& 
              : errno;
 }
 
-/// What new sockets of the agent have. Null for a kind of which it cannot make any.
+using OptionValues = std::array<std::optional<OptionValue>, std::size(kOptionRows)>;
+
+OptionValues read_all(const UniqueFd& socket, const SocketKind& kind) {
+  OptionValues values;
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    if (kind.has(kOptionRows[i])) values[i] = read_option(socket, kOptionRows[i]);
+  }
+  return values;
+}
+
+/// What new sockets have: nothing for a kind of which the agent cannot make any.
 class NewSockets {
  public:
-  const UniqueFd& of(const SocketKind& kind) {
-    const auto found = sockets_.find(kind);
-    if (found != sockets_.end()) return found->second;
-    const int type = kind.type | SOCK_CLOEXEC;
-    return sockets_.emplace(kind, ::socket(kind.domain, type, kind.protocol)).first->second;
+  const OptionValues& of(const SocketKind& kind) {
+    const auto known = values_.find(kind);
+    if (known != values_.end()) return known->second;
+    const UniqueFd socket(::socket(kind.domain, kind.type | SOCK_CLOEXEC, kind.protocol));
+    return values_.emplace(kind, read_all(socket, kind)).first->second;
   }
 
  private:
-  std::map<SocketKind, UniqueFd> sockets_;
+  std::map<SocketKind, OptionValues> values_;
 };
 
 void read_options(const OpenSocket& socket, NewSockets& others, SocketOptions& options) {
   const auto kind = socket_kind(socket.copy);
   if (!kind) return;
-  const UniqueFd& other = others.of(*kind);
-  for (const OptionRow& row : kOptionRows) {
-    if (!kind->has(row)) continue;
-    const auto value = read_option(socket.copy, row);
-    if (!value || value == read_option(other, row)) continue;
+  const OptionValues& usual = others.of(*kind);
+  const OptionValues values = read_all(socket.copy, *kind);
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    if (!values[i] || values[i] == usual[i]) continue;
     proto::SocketOption& option = *options.Add();
     option.set_number(socket.number);
-    option.set_option(std::string(row.name));
-    option.set_value(value->number);
-    option.set_name(value->name);
+    option.set_option(std::string(kOptionRows[i].name));
+    option.set_value(values[i]->number);
+    option.set_name(values[i]->name);
   }
 }
 
