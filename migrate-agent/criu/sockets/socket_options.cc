@@ -17,7 +17,6 @@
 #include <string_view>
 #include <system_error>
 #include <thread>
-#include <tuple>
 
 #include "migrate-agent/criu/sockets/open_sockets.h"
 #include "migrate-agent/linux/procfs/procfs.h"

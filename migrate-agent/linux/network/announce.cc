@@ -213,12 +213,13 @@ struct Advertisement {
 };
 
 Result<Question> ask_by_discovery(const std::string& interface, const in6_addr& address) {
-  GCR_ASSIGN(const Port port, open_port(interface));
+  const unsigned number = ::if_nametoindex(interface.c_str());
+  if (number == 0) return cannot("find the interface " + interface);
   Question question;
   question.socket = UniqueFd(::socket(AF_PACKET, SOCK_DGRAM | SOCK_CLOEXEC, htons(ETH_P_IPV6)));
   if (!question.socket) return cannot("open a packet socket");
   const auto group_of = [&](std::initializer_list<std::uint8_t> last) {
-    sockaddr_ll to = broadcast_on(port.number);
+    sockaddr_ll to = broadcast_on(static_cast<int>(number));
     to.sll_protocol = htons(ETH_P_IPV6);
     to.sll_addr[0] = to.sll_addr[1] = 0x33;  // RFC 2464, 7
     std::ranges::copy(last, &to.sll_addr[2]);
@@ -226,7 +227,7 @@ Result<Question> ask_by_discovery(const std::string& interface, const in6_addr& 
   };
   const sockaddr_ll all = group_of({0, 0, 0, 1});
   packet_mreq wanted{};
-  wanted.mr_ifindex = port.number;
+  wanted.mr_ifindex = static_cast<int>(number);
   wanted.mr_type = PACKET_MR_MULTICAST;
   wanted.mr_alen = ETH_ALEN;
   std::copy_n(all.sll_addr, ETH_ALEN, wanted.mr_address);

@@ -294,24 +294,27 @@ Result<const proto::NetworkInterface*> find_place(const proto::NetworkInterface&
         std::ranges::find(network.interfaces(), name, &proto::NetworkInterface::name);
     return found == network.interfaces().end() ? nullptr : &*found;
   };
+  const auto is_free = [&](const proto::NetworkInterface& own) {
+    return named(taken, own.name()) == nullptr;
+  };
   const auto fits = [&](const proto::NetworkInterface& own) {
-    return !is_bare(own) && named(taken, own.name()) == nullptr &&
-           address_without_place(coming, own) == nullptr;
+    return is_free(own) && !is_bare(own) && address_without_place(coming, own) == nullptr;
   };
   const proto::NetworkInterface* const same = named(here, coming.name());
-  if (same != nullptr && (is_bare(*same) || fits(*same))) return same;
+  if (same != nullptr && ((is_bare(*same) && is_free(*same)) || fits(*same))) return same;
   const auto other = std::ranges::find_if(here.interfaces(), fits);
   if (other != here.interfaces().end()) return &*other;
   if (same == nullptr) {
     return Error(Code::kRefused,
                  fmt::format("there is no interface {}, and none in its subnets", coming.name()));
   }
-  const proto::NetworkAddress* const lacking = address_without_place(coming, *same);
+  if (!is_free(*same)) {
+    return Error(Code::kRefused,
+                 fmt::format("interface {} takes the place of another one", coming.name()));
+  }
   return Error(Code::kRefused,
-               lacking != nullptr
-                   ? fmt::format("interface {} has no address in the subnet of {}", coming.name(),
-                                 lacking->address())
-                   : fmt::format("interface {} takes the place of another one", coming.name()));
+               fmt::format("interface {} has no address in the subnet of {}", coming.name(),
+                           address_without_place(coming, *same)->address()));
 }
 
 }  // namespace

@@ -208,6 +208,9 @@ TEST_F(NetworkTest, InterfaceWithoutAddressesGetsRoutesToo) {
   const proto::Network coming = source_.read();
   const auto planned = merge(coming, destination_.read());
   ASSERT_TRUE(planned) << planned.error().message();
+  proto::Network twice = coming;
+  *twice.add_interfaces() = coming.interfaces(0);
+  EXPECT_THAT(merge(twice, destination_.read()).error().message(), HasSubstr("takes the place"));
   EXPECT_THAT(destination_.owners(kMoving), ElementsAre(hardware(source_)));
   destination_.succeed([&] { return take_over(*planned); });
   source_.succeed([&] { return take_down(coming); });
