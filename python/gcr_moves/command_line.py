@@ -29,6 +29,18 @@ def positive(kind):
     return read
 
 
+def explained(parse):
+    """A type of arguments: what parse() makes of them, or why it cannot."""
+
+    def read(words):
+        try:
+            return parse(words)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+
+    return read
+
+
 def add_options(parser):
     limits = Limits()
     group = parser.add_argument_group("how much at a time, and how long")
@@ -57,13 +69,18 @@ def add_options(parser):
 
 def add_program_options(group):
     """How gcr-migrate is called."""
+    add_questioner_options(group)
+    group.add_argument("--migrate-option", action="append", default=[], metavar="WORD",
+                       help="passed on to every migration, such as --migrate-option=--strict; may be "
+                       "given again")
+
+
+def add_questioner_options(group):
+    """The same, by what migrates nothing."""
     group.add_argument("--cli", default=program.find_program(), metavar="FILE",
                        help="gcr-migrate (default %(default)s)")
     for name, what in CERTIFICATES:
         group.add_argument(name, metavar="FILE", help=f"as for gcr-migrate: {what}")
-    group.add_argument("--migrate-option", action="append", default=[], metavar="WORD",
-                       help="passed on to every migration, such as --migrate-option=--strict; may be "
-                       "given again")
 
 
 def add_shell_option(parser):

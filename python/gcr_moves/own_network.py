@@ -13,11 +13,12 @@ import json
 import os
 import pathlib
 import secrets
-import shutil
 import signal
 import subprocess
 import sys
 import time
+
+from gcr_moves import cli as program
 
 FOLDER_VARIABLE, DEFAULT_FOLDER = "GCR_JOBS", "/run/gcr-migrate/jobs"  # of the records
 INTERFACE = "eth0"  # in the job's network
@@ -54,17 +55,15 @@ exit $status
 """
 
 
-def find_programs(command):
-    """gcr-init and the preload library, by gcr-migrate's path: in a build folder, or where packages install them."""
-    prefix = pathlib.Path(shutil.which(command) or command).resolve().parents[1]
-
-    def find(name, *folders):
-        for each in folders:
-            if (prefix / each / name).exists():
-                return prefix / each / name
-        raise JobError(f"{name} is in none of {', '.join(str(prefix / each) for each in folders)}")
-
-    return find("gcr-init", "bin", "libexec/gcr-migrate"), find("libgcr-preload.so", "lib", "lib/gcr-migrate")
+def find_programs():
+    """gcr-init and the preload library, where this gcr-migrate's package or build has them."""
+    libraries = pathlib.Path(program.find_program()).resolve().parents[1] / "lib"
+    own, installed = (folder / "libgcr-preload.so" for folder in (libraries, libraries / "gcr-migrate"))
+    found = program.find_installed("gcr-init"), str(own if own.exists() else installed)
+    for each in found:
+        if not os.path.exists(each):
+            raise JobError(f"there is no {each}")
+    return found
 
 
 class JobError(Exception):
@@ -232,9 +231,9 @@ def first_words(key):
 class Start:
     """A start of a job."""
 
-    def __init__(self, programs, network, output, command, key=""):
-        """`programs`: gcr-init and the preload library. `key`: of the migration that it waits for."""
-        self._programs = programs
+    def __init__(self, network, output, command, key=""):
+        """`key`: of the migration that it waits for."""
+        self._programs = find_programs()
         self._network, self._output, self._command, self._key = network, output, command, key
         self._identity = secrets.token_hex(32)
         self._process = None

@@ -61,7 +61,6 @@ class Job:
     used: float = 0  # when a byte was passed on last
     waiting: int = 0  # connections with something for it
     unanswered: int = 0  # connections whose last bytes went to it
-    connections: int = 0
     not_before: float = 0  # an order that failed is given again
     awake: asyncio.Event = dataclasses.field(default_factory=asyncio.Event)
 
@@ -134,7 +133,7 @@ class Turns:
     def __init__(self, orders, jobs, rules, say):
         self.jobs, self._orders, self._rules, self._say = jobs, orders, rules, say
         self._changed = asyncio.Event()
-        self._talks = set()  # tasks
+        self.talks = set()  # tasks
 
     async def begin(self):
         """Looks what runs. Raises CliError or OSError: nothing was changed, and no port is open."""
@@ -217,11 +216,10 @@ class Turns:
 
     def _accept(self, job, reader, writer):
         talk = asyncio.ensure_future(self._serve(job, reader, writer))
-        self._talks.add(talk)
-        talk.add_done_callback(self._talks.discard)
+        self.talks.add(talk)
+        talk.add_done_callback(self.talks.discard)
 
     async def _serve(self, job, reader, writer):
-        job.connections += 1
         closing = [writer]
         try:
             await self._need(job)
@@ -231,7 +229,6 @@ class Turns:
         except (OSError, asyncio.TimeoutError) as error:
             self._say(f"a connection to job {job.pid} is closed: {str(error) or 'the job got no turn'}")
         finally:
-            job.connections -= 1
             for each in closing:
                 each.close()
 

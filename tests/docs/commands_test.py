@@ -68,8 +68,7 @@ def words(command):
 @functools.cache
 def sources():
     """The texts that CMake builds or runs below tests/, by path."""
-    suffixes = (".cc", ".h", ".py", "CMakeLists.txt")
-    paths = (path for path in SOURCE.glob("tests/**/*") if path.name.endswith(suffixes))
+    paths = (path for path in SOURCE.glob("tests/**/*") if path.suffix in (".cc", ".h", ".py"))
     return {path: path.read_text(encoding="utf-8") for path in paths}
 
 

@@ -207,7 +207,7 @@ class TurnsTest(unittest.IsolatedAsyncioTestCase):
         writer.write(b"last\n")
         writer.write_eof()
         self.assertEqual(await asyncio.wait_for(reader.read(), HANGS_S), b"last\n")
-        await self.until(lambda: self.jobs[1].connections == 0)
+        await self.until(lambda: not self.turns.talks)
         self.assertEqual(self.jobs[1].unanswered, 0)
 
 
